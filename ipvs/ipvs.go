@@ -1,0 +1,88 @@
+// Package ipvs describes IPVS virtual servers as values and computes what must change between two tables of them.
+//
+// It is pure: no I/O, no clock, no Kubernetes type. The kernel is reached through package ipvs/kernel.
+package ipvs
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// Protocol is an IP protocol number that IPVS can balance.
+type Protocol uint8
+
+// The protocols of a Kubernetes Service port, by their IANA numbers.
+const (
+	TCP  Protocol = 6
+	UDP  Protocol = 17
+	SCTP Protocol = 132
+)
+
+// String returns the name in the upper case that Kubernetes and ipvsadm use.
+func (p Protocol) String() string {
+	switch p {
+	case TCP:
+		return "TCP"
+	case UDP:
+		return "UDP"
+	case SCTP:
+		return "SCTP"
+	}
+	return fmt.Sprintf("Protocol(%d)", uint8(p))
+}
+
+// Key identifies a virtual server in the kernel.
+type Key struct {
+	Addr     netip.Addr
+	Protocol Protocol
+	Port     uint16
+}
+
+// Scheduler names as the kernel's ip_vs_* modules register them.
+const RoundRobin = "rr"
+
+// Flags are the IP_VS_SVC_F_* bits that an operator sets (include/uapi/linux/ip_vs.h). The kernel's own
+// IP_VS_SVC_F_HASHED (0x2) is never part of them: drivers mask it out.
+type Flags uint32
+
+const (
+	// Persistent makes a client return to the same real server (session affinity).
+	Persistent Flags = 0x1
+	// Hashed is set by the kernel on every virtual server it lists; it says nothing.
+	Hashed Flags = 0x2
+)
+
+// Settings is what can be edited on a virtual server without touching its connections.
+type Settings struct {
+	Scheduler string
+	Flags     Flags
+	// Timeout is the persistence time-out in seconds, 0 unless Persistent is set.
+	Timeout uint32
+}
+
+// Forward is a forwarding method (IP_VS_CONN_F_FWD_MASK).
+type Forward uint8
+
+const (
+	// Masquerade rewrites the destination address and port; the only method that can translate ports.
+	Masquerade Forward = 0
+	// Tunnel encapsulates to the real server (IPIP).
+	Tunnel Forward = 2
+	// Route sends the packet unchanged to the real server (direct routing).
+	Route Forward = 3
+)
+
+// RealServer is what can be edited on a real server; its address and port are its identity within a virtual server.
+type RealServer struct {
+	Weight  uint32
+	Forward Forward
+}
+
+// VirtualServer is a virtual server with its real servers.
+type VirtualServer struct {
+	Settings
+	RealServers map[netip.AddrPort]RealServer
+}
+
+// Table is a whole set of virtual servers: what is wanted, or what a kernel was seen to hold.
+type Table map[Key]VirtualServer

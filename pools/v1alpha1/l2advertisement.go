@@ -1,0 +1,48 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// L2Advertisement says which pools' addresses are answered by ARP, on which nodes and interfaces. A Service whose
+// address no advertisement matches keeps the address but nobody answers for it.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,shortName=l2adv
+// +kubebuilder:printcolumn:name="Pools",type=string,JSONPath=`.spec.ipAddressPools`
+// +kubebuilder:printcolumn:name="Interfaces",type=string,JSONPath=`.spec.interfaces`
+type L2Advertisement struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +optional
+	Spec L2AdvertisementSpec `json:"spec,omitempty"`
+}
+
+// L2AdvertisementSpec is what the operator wants.
+type L2AdvertisementSpec struct {
+	// ipAddressPools whose addresses are announced. None named: all pools.
+	//
+	// +listType=set
+	// +optional
+	IPAddressPools []string `json:"ipAddressPools,omitempty"`
+
+	// nodeSelectors limit the nodes that may answer; a node that matches any of them may. None given: all nodes.
+	//
+	// +listType=atomic
+	// +optional
+	NodeSelectors []metav1.LabelSelector `json:"nodeSelectors,omitempty"`
+
+	// interfaces on which the address is answered. None named: those with an address in the same subnet.
+	//
+	// +listType=set
+	// +optional
+	Interfaces []string `json:"interfaces,omitempty"`
+}
+
+// L2AdvertisementList is a list of advertisements.
+//
+// +kubebuilder:object:root=true
+type L2AdvertisementList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []L2Advertisement `json:"items"`
+}
