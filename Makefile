@@ -1,0 +1,85 @@
+# Bare `make` prints this help.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+CACHE   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ironlb
+TOOLS   := $(CACHE)/bin
+PROGRAMS := ./cmd/ironlb-ccm ./cmd/ironlb-speaker
+GUEST   := $(CACHE)/guest-$(shell id -u).sock
+
+# Tests that need IPVS run in a guest kernel where this machine's has none; those under test/ build a whole cluster.
+KERNEL_TESTS := ./ipvs/kernel ./ipvs/nft ./speaker/link
+LAB_TESTS    := ./test/...
+UNIT_TESTS    = $$(go list ./... | grep -v -e /test/lab -e /test/e2e)
+
+.PHONY: help
+help: ## print this help
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## build the programs into ./bin
+	CGO_ENABLED=0 go build -trimpath -o bin/ $(PROGRAMS)
+
+.PHONY: deps
+deps: ## install the Debian packages that the lab, the demo and the tests need (root)
+	@test/lab/packages.sh
+
+.PHONY: demo
+demo: deps ## a cluster of three nodes on this machine: a Service, its address, a dead node (root)
+	@go run ./test/lab/cmd/lab demo
+
+.PHONY: demo-shell
+demo-shell: deps ## the same cluster, left up with KUBECONFIG set until you type exit (root)
+	@go run ./test/lab/cmd/lab shell
+
+.PHONY: test-unit
+test-unit: ## the tests that need neither root nor packages
+	@go run ./test/report go test -short ./...
+
+.PHONY: test
+test: deps test-native test-kernel test-lab ## everything, with the guest kernel and a whole cluster (root)
+
+.PHONY: test-native
+test-native: ## unit tests, and those that need root and network namespaces
+	@go run ./test/report go test $(UNIT_TESTS)
+
+.PHONY: test-kernel
+test-kernel: ## the tests of the kernel drivers, in a guest where this kernel has no IPVS (root)
+	@go run ./test/lab/cmd/guest with -- go run ./test/report go test -count=1 -exec 'guest-exec' $(KERNEL_TESTS)
+
+.PHONY: test-lab
+test-lab: ## the tests of the lab, and end to end on a real control plane (root)
+	@go run ./test/report go test -count=1 -p 1 -timeout 25m $(LAB_TESTS)
+
+.PHONY: generate
+generate: $(TOOLS)/controller-gen ## CRDs and deep copies from pools/v1alpha1
+	$(TOOLS)/controller-gen object paths=./pools/v1alpha1
+	$(TOOLS)/controller-gen crd paths=./pools/v1alpha1 output:crd:dir=deploy/crd
+
+.PHONY: tidy
+tidy:
+	go mod tidy
+	go -C test/tools mod tidy
+
+.PHONY: lint
+lint: $(TOOLS)/staticcheck ## gofmt, go vet, staticcheck
+	@test -z "$$(gofmt -l $$(git ls-files '*.go') | tee /dev/stderr)" || { echo 'run: gofmt -w on the files above' >&2; exit 1; }
+	go vet ./...
+	$(TOOLS)/staticcheck ./...
+
+.PHONY: verify
+verify: ## what must hold for every commit: generated files, go.mod, format and lint are clean
+	@before=$$(git status --porcelain; git diff | git hash-object --stdin); \
+	$(MAKE) generate tidy lint; \
+	after=$$(git status --porcelain; git diff | git hash-object --stdin); \
+	[ "$$before" = "$$after" ] || { git --no-pager diff --stat; echo 'generated files or go.mod were not up to date: commit the changes above' >&2; exit 1; }
+
+$(TOOLS)/controller-gen: test/tools/go.mod
+	go -C test/tools build -trimpath -o $@ sigs.k8s.io/controller-tools/cmd/controller-gen
+	@touch $@
+
+$(TOOLS)/staticcheck: test/tools/go.mod
+	go -C test/tools build -trimpath -o $@ honnef.co/go/tools/cmd/staticcheck
+	@touch $@

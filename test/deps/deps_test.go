@@ -1,0 +1,166 @@
+// Package deps keeps the import rules of ARCHITECTURE.md.
+package deps
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/ironlb/ironlb"
+
+// pkg is what `go list -json` says of a package.
+type pkg struct {
+	ImportPath string
+	Standard   bool
+	Imports    []string
+	Deps       []string
+}
+
+// rule limits what the packages at or below a path may import.
+type rule struct {
+	// of names a package of this module, with "/..." for all below it too.
+	of string
+	// std is true where nothing outside the standard library and this module may be reached, directly or not.
+	std bool
+	// own are the packages of this module that may be imported directly; nil means any that the general rules allow.
+	own []string
+	// never are prefixes of packages of other modules that may not be imported directly.
+	never []string
+}
+
+var kubernetes = []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}
+
+var rules = []rule{
+	{of: "pools", std: true, own: []string{}},
+	{of: "ipvs", std: true, own: []string{}},
+	{of: "speaker/plan", std: true, own: []string{"pools", "ipvs"}},
+	{of: "ccm/placement", std: true, own: []string{"pools"}},
+
+	// Drivers take and return values; they know neither the loop nor one another.
+	{of: "ipvs/kernel", own: []string{"ipvs"}, never: kubernetes},
+	{of: "ipvs/nft", own: []string{"ipvs"}, never: kubernetes},
+	{of: "speaker/link", own: []string{"ipvs", "speaker/plan"}, never: kubernetes},
+	{of: "speaker/l2", own: []string{"speaker/plan"}, never: kubernetes},
+
+	// The loop is handed its drivers.
+	{of: "speaker", own: []string{"pools", "ipvs", "speaker/plan"}, never: kubernetes},
+	{of: "speaker/kube", own: []string{"pools", "pools/v1alpha1", "ipvs", "speaker/plan"}},
+
+	// The controllers and the speaker meet only in the Kubernetes API.
+	{of: "ccm", own: []string{"pools", "pools/v1alpha1", "ccm/placement"}},
+	{of: "pools/v1alpha1", own: []string{}},
+}
+
+func TestImports(t *testing.T) {
+	pkgs := list(t)
+	for _, r := range rules {
+		p, ok := pkgs[module+"/"+r.of]
+		if !ok {
+			t.Errorf("rule for %s: there is no such package", r.of)
+			continue
+		}
+		for _, problem := range r.check(p, pkgs) {
+			t.Error(problem)
+		}
+	}
+}
+
+// TestNobodyImportsTestOrCmd holds for every package of the product.
+func TestNobodyImportsTestOrCmd(t *testing.T) {
+	for _, p := range list(t) {
+		from, ours := strings.CutPrefix(p.ImportPath, module+"/")
+		if !ours || strings.HasPrefix(from, "test/") || strings.HasPrefix(from, "cmd/") {
+			continue
+		}
+		for _, i := range p.Imports {
+			if strings.HasPrefix(i, module+"/test/") || strings.HasPrefix(i, module+"/cmd/") {
+				t.Errorf("%s imports %s", p.ImportPath, i)
+			}
+		}
+	}
+}
+
+// TestProductIsRuled finds a new package that no rule speaks of.
+func TestProductIsRuled(t *testing.T) {
+	for path := range list(t) {
+		from, ours := strings.CutPrefix(path, module+"/")
+		if !ours || strings.HasPrefix(from, "test/") || strings.HasPrefix(from, "cmd/") || from == "ipvs/ipvstest" {
+			continue
+		}
+		if !slices.ContainsFunc(rules, func(r rule) bool { return r.of == from }) {
+			t.Errorf("%s has no rule in test/deps: say what it may import", from)
+		}
+	}
+}
+
+// TestRulesBite shows that a forbidden import is found.
+func TestRulesBite(t *testing.T) {
+	pkgs := map[string]pkg{
+		"k8s.io/api/core/v1":      {ImportPath: "k8s.io/api/core/v1"},
+		"fmt":                     {ImportPath: "fmt", Standard: true},
+		module + "/speaker/link":  {ImportPath: module + "/speaker/link"},
+		module + "/speaker/plain": {ImportPath: module + "/speaker/plain"},
+	}
+	bad := pkg{
+		ImportPath: module + "/speaker/plan",
+		Imports:    []string{"fmt", "k8s.io/api/core/v1", module + "/speaker/link"},
+		Deps:       []string{"fmt", "k8s.io/api/core/v1", module + "/speaker/link"},
+	}
+	r := rule{of: "speaker/plan", std: true, own: []string{"ipvs"}, never: kubernetes}
+	if got := len(r.check(bad, pkgs)); got != 3 {
+		t.Errorf("found %d problems, want 3: outside the standard library, a driver, Kubernetes", got)
+	}
+	good := pkg{ImportPath: module + "/speaker/plan", Imports: []string{"fmt"}, Deps: []string{"fmt"}}
+	if got := r.check(good, pkgs); len(got) != 0 {
+		t.Errorf("found %v in a package without fault", got)
+	}
+}
+
+func (r rule) check(p pkg, all map[string]pkg) (problems []string) {
+	if r.std {
+		for _, d := range p.Deps {
+			if !all[d].Standard && !strings.HasPrefix(d, module+"/") {
+				problems = append(problems, p.ImportPath+" reaches "+d+", which is outside the standard library")
+			}
+		}
+	}
+	for _, i := range p.Imports {
+		if own, ours := strings.CutPrefix(i, module+"/"); ours && r.own != nil && !slices.Contains(r.own, own) {
+			problems = append(problems, p.ImportPath+" may not import "+i)
+		}
+		if slices.ContainsFunc(r.never, func(prefix string) bool { return strings.HasPrefix(i, prefix) }) {
+			problems = append(problems, p.ImportPath+" may not import "+i)
+		}
+	}
+	return problems
+}
+
+// list returns every package of the module and everything they reach, by import path.
+func list(t *testing.T) map[string]pkg {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath,Standard,Imports,Deps", module+"/...")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v\n%s", err, stderr.String())
+	}
+	pkgs := map[string]pkg{}
+	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p pkg
+		err := dec.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			return pkgs
+		}
+		if err != nil {
+			t.Fatalf("go list: %v", err)
+		}
+		pkgs[p.ImportPath] = p
+	}
+}

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+func TestSummary(t *testing.T) {
+	events := `{"Action":"output","Package":"p","Test":"TestA","Output":"all is well\n"}
+{"Action":"pass","Package":"p","Test":"TestA","Elapsed":0.1}
+{"Action":"output","Package":"p","Test":"TestB","Output":"b_test.go:1: it broke\n"}
+{"Action":"fail","Package":"p","Test":"TestB","Elapsed":0.1}
+{"Action":"skip","Package":"p","Test":"TestC"}
+{"Action":"skip","Package":"p","Test":"TestD"}
+{"Action":"fail","Package":"p","Elapsed":1.5}
+{"Action":"build-output","ImportPath":"q","Output":"q.go:1: no such thing\n"}
+{"Action":"output","Package":"r","Test":"TestHang","Output":"panic: test timed out\n"}
+{"Action":"fail","Package":"r","Elapsed":600}
+{"Action":"pass","Package":"s","Elapsed":0.25}
+`
+	var out bytes.Buffer
+	s := newSummary(&out)
+	if err := s.read(strings.NewReader(events)); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.close([]string{"p TestC"}); got != 1 {
+		t.Errorf("close reported %d unlisted skips, want 1", got)
+	}
+	const want = `b_test.go:1: it broke
+FAIL  p                                                       1.5s
+q.go:1: no such thing
+panic: test timed out
+FAIL  r                                                       10m0s
+ok    s                                                       250ms
+skipped, and not listed in test/skips.txt: p TestD
+1 passed, 2 failed, 1 skipped
+`
+	if out.String() != want {
+		t.Errorf("got:\n%s\nwant:\n%s", out.String(), want)
+	}
+}
