@@ -66,6 +66,8 @@ type Forward uint8
 const (
 	// Masquerade rewrites the destination address and port; the only method that can translate ports.
 	Masquerade Forward = 0
+	// localNode is what a kernel may list for a real server on the node itself; nobody asks for it.
+	localNode Forward = 1
 	// Tunnel encapsulates to the real server (IPIP).
 	Tunnel Forward = 2
 	// Route sends the packet unchanged to the real server (direct routing).
