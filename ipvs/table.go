@@ -1,20 +1,10 @@
 package ipvs
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 )
-
-// What a driver answers, wrapped with the op, when the object of an op does not exist. Deleting the absent is success.
-var (
-	ErrNoVirtual = errors.New("no such virtual server")
-	ErrNoReal    = errors.New("no such real server")
-)
-
-// ErrInvalid is wrapped by the error of an op that no kernel can carry out faithfully.
-var ErrInvalid = errors.New("invalid")
 
 // MaxWeight is the greatest weight that is read back as it was written (the netlink library reads 16 bits).
 const MaxWeight = 1<<16 - 1
