@@ -1,0 +1,168 @@
+// Package controlplane runs a real Kubernetes control plane natively on this
+// machine: etcd, kube-apiserver and kube-controller-manager, inside a network
+// namespace that the caller made and gave an address.
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/ironlb/ironlb/test/lab/host"
+	"github.com/ironlb/ironlb/test/lab/process"
+)
+
+// Programs that a control plane needs built.
+var Programs = []string{"etcd", "kube-apiserver", "kube-controller-manager"}
+
+// Config of a control plane. Every field but NodeGrace is needed.
+type Config struct {
+	Namespace string     // network namespace of this machine that holds Address
+	Address   netip.Addr // of the API server, port 6443
+	Dir       string     // an empty folder for keys, data and logs
+	Program   func(name string) string
+	Services  []netip.Prefix // ClusterIPs, at most one range of each family
+	Nodes     []string       // names that get a kubelet's credentials
+	NodeGrace time.Duration  // silence after which a node is not Ready; 0: 4s
+}
+
+// ControlPlane runs until Close.
+type ControlPlane struct {
+	cfg    Config
+	tokens map[string]string // by user name
+	rest   *rest.Config
+	client kubernetes.Interface
+
+	etcd, apiserver, controllers *process.Process
+	failed                       chan error
+}
+
+// Start returns when the API server is ready to serve and the controllers run.
+// On an error nothing is left running.
+func Start(ctx context.Context, cfg Config) (cp *ControlPlane, err error) {
+	if cfg.NodeGrace == 0 {
+		cfg.NodeGrace = 4 * time.Second
+	}
+	for _, name := range Programs {
+		if _, err := os.Stat(cfg.Program(name)); err != nil {
+			return nil, fmt.Errorf("start the control plane: %s is not built: %w", name, err)
+		}
+	}
+	cp = &ControlPlane{cfg: cfg, failed: make(chan error, 3)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, cp.Close())
+			cp = nil
+		}
+	}()
+	addresses := []net.IP{cfg.Address.AsSlice(), net.IPv4(127, 0, 0, 1)}
+	if err := writeKeys(cfg.Dir, addresses); err != nil {
+		return cp, fmt.Errorf("start the control plane: %w", err)
+	}
+	if err := cp.writeTokens(); err != nil {
+		return cp, fmt.Errorf("start the control plane: %w", err)
+	}
+	if err := cp.newClient(); err != nil {
+		return cp, fmt.Errorf("start the control plane: %w", err)
+	}
+	if cp.etcd, err = cp.run(ctx, "etcd", cp.etcdFlags()); err != nil {
+		return cp, err
+	}
+	if err := cp.StartAPIServer(ctx); err != nil {
+		return cp, err
+	}
+	if cp.controllers, err = cp.run(ctx, "kube-controller-manager", cp.controllerFlags()); err != nil {
+		return cp, err
+	}
+	return cp, nil
+}
+
+// RESTConfig of a cluster administrator, for this process: connections are
+// made inside the control plane's namespace.
+func (cp *ControlPlane) RESTConfig() *rest.Config { return rest.CopyConfig(cp.rest) }
+
+// Kubeconfig is the administrator's file, for programs that run in the
+// namespace.
+func (cp *ControlPlane) Kubeconfig() string { return filepath.Join(cp.cfg.Dir, "admin.kubeconfig") }
+
+// URL of the API server.
+func (cp *ControlPlane) URL() string {
+	return "https://" + netip.AddrPortFrom(cp.cfg.Address, 6443).String()
+}
+
+// Failed yields an error for each component that ended by itself.
+func (cp *ControlPlane) Failed() <-chan error { return cp.failed }
+
+// StopAPIServer ends the API server; etcd and the controllers stay.
+func (cp *ControlPlane) StopAPIServer() error { return stop(cp.apiserver) }
+
+// StartAPIServer starts the API server and waits until it is ready.
+func (cp *ControlPlane) StartAPIServer(ctx context.Context) (err error) {
+	if cp.apiserver, err = cp.run(ctx, "kube-apiserver", cp.apiserverFlags()); err != nil {
+		return err
+	}
+	return cp.waitReady(ctx)
+}
+
+// Close ends the components, clients of others first.
+func (cp *ControlPlane) Close() error {
+	return errors.Join(stop(cp.controllers), stop(cp.apiserver), stop(cp.etcd))
+}
+
+func stop(p *process.Process) error {
+	if p == nil {
+		return nil
+	}
+	return p.Stop(10 * time.Second)
+}
+
+// run starts one component in the namespace and watches it.
+func (cp *ControlPlane) run(ctx context.Context, name string, flags []string) (*process.Process, error) {
+	argv := append([]string{"ip", "netns", "exec", cp.cfg.Namespace, cp.cfg.Program(name)}, flags...)
+	p, err := process.Start(ctx, host.Native{}, name, filepath.Join(cp.cfg.Dir, name+".log"), host.Cmd{Argv: argv, Dir: cp.cfg.Dir})
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		<-p.Done()
+		if err := p.Err(); err != nil {
+			select {
+			case cp.failed <- err:
+			default: // enough were told
+			}
+		}
+	}()
+	return p, nil
+}
+
+// waitReady polls the API server's readiness, and gives up when it or etcd
+// ends, or after 60 seconds.
+func (cp *ControlPlane) waitReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
+	defer cancel()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := cp.client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-cp.etcd.Done():
+			return fmt.Errorf("start kube-apiserver: %w", cp.etcd.Err())
+		case <-cp.apiserver.Done():
+			return fmt.Errorf("start kube-apiserver: %w", cp.apiserver.Err())
+		case <-ctx.Done():
+			return fmt.Errorf("start kube-apiserver: not ready at %s: %w; its last lines:\n%s", cp.URL(), err, process.Tail(cp.apiserver.Log, 15))
+		case <-tick.C:
+		}
+	}
+}

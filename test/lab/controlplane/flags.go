@@ -1,0 +1,79 @@
+package controlplane
+
+import (
+	"path/filepath"
+	"strings"
+)
+
+const etcdURL = "http://127.0.0.1:2379" // in a namespace of its own
+
+// controllers that a lab has a use for. The lab's own kubelets do what the
+// workload controllers would.
+var controllers = []string{
+	"endpointslice-controller",
+	"node-lifecycle-controller",
+	"namespace-controller",
+	"serviceaccount-controller",
+	"garbage-collector-controller",
+	"pod-garbage-collector-controller",
+	"root-ca-certificate-publisher-controller",
+}
+
+func (cp *ControlPlane) file(name string) string { return filepath.Join(cp.cfg.Dir, name) }
+
+func (cp *ControlPlane) etcdFlags() []string {
+	return []string{
+		"--name=lab",
+		"--data-dir=" + cp.file("etcd"),
+		"--listen-client-urls=" + etcdURL,
+		"--advertise-client-urls=" + etcdURL,
+		"--listen-peer-urls=http://127.0.0.1:2380",
+		"--initial-advertise-peer-urls=http://127.0.0.1:2380",
+		"--initial-cluster=lab=http://127.0.0.1:2380",
+		"--unsafe-no-fsync",
+		"--log-level=warn",
+	}
+}
+
+func (cp *ControlPlane) apiserverFlags() []string {
+	var services []string
+	for _, p := range cp.cfg.Services {
+		services = append(services, p.String())
+	}
+	return []string{
+		"--etcd-servers=" + etcdURL,
+		"--bind-address=" + cp.cfg.Address.String(),
+		"--advertise-address=" + cp.cfg.Address.String(),
+		"--secure-port=6443",
+		"--tls-cert-file=" + cp.file(certFile),
+		"--tls-private-key-file=" + cp.file(keyFile),
+		"--endpoint-reconciler-type=none",
+		"--authorization-mode=Node,RBAC",
+		"--anonymous-auth=false",
+		"--token-auth-file=" + cp.file(tokensFile),
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file=" + cp.file(saPubFile),
+		"--service-account-signing-key-file=" + cp.file(saKeyFile),
+		"--service-cluster-ip-range=" + strings.Join(services, ","),
+		"--allow-privileged=true",
+		"--enable-priority-and-fairness=false",
+		"--profiling=false",
+	}
+}
+
+func (cp *ControlPlane) controllerFlags() []string {
+	return []string{
+		"--kubeconfig=" + cp.Kubeconfig(),
+		"--controllers=" + strings.Join(controllers, ","),
+		"--leader-elect=false",
+		"--bind-address=127.0.0.1",
+		"--cert-dir=" + cp.file("kube-controller-manager"),
+		"--root-ca-file=" + cp.file(caFile),
+		"--node-monitor-period=1s",
+		"--node-monitor-grace-period=" + cp.cfg.NodeGrace.String(),
+		"--node-startup-grace-period=20s",
+		"--kube-api-qps=200",
+		"--kube-api-burst=400",
+		"--profiling=false",
+	}
+}

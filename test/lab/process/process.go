@@ -1,0 +1,166 @@
+// Package process keeps one long-lived command: its log in a file, its end
+// noticed and explained with the last lines of that log.
+package process
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/ironlb/ironlb/test/lab/host"
+)
+
+// Process is a command that is meant to run until it is stopped.
+type Process struct {
+	Name string
+	Log  string // file with both of its output streams
+
+	p    host.Process
+	kill context.CancelFunc
+	done chan struct{}
+
+	mu      sync.Mutex
+	stopped bool // asked for by Stop or Kill
+	err     error
+}
+
+// Start starts c under the given name, appending its output to the file log.
+// The process outlives ctx's cancellation: only Stop and Kill end it, and the
+// end of this program.
+func Start(ctx context.Context, h host.Host, name, log string, c host.Cmd) (*Process, error) {
+	f, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("start %s: open its log: %w", name, err)
+	}
+	ctx, kill := context.WithCancel(context.WithoutCancel(ctx))
+	out := io.Writer(f)
+	if c.Stdout != nil {
+		out = io.MultiWriter(f, c.Stdout)
+	}
+	c.Stdout, c.Stderr = out, f
+	if c.Stdout == io.Writer(f) {
+		c.Stderr = c.Stdout
+	}
+	hp, err := h.Start(ctx, c)
+	if err != nil {
+		kill()
+		f.Close()
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	p := &Process{Name: name, Log: log, p: hp, kill: kill, done: make(chan struct{})}
+	go func() {
+		err := hp.Wait()
+		f.Close()
+		p.mu.Lock()
+		p.err = err
+		p.mu.Unlock()
+		close(p.done)
+	}()
+	return p, nil
+}
+
+// Pid in the kernel that runs it.
+func (p *Process) Pid() int { return p.p.Pid() }
+
+// Done is closed when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Running tells whether the process has not ended.
+func (p *Process) Running() bool {
+	select {
+	case <-p.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// Err is nil while the process runs and after it was stopped; else it says how
+// it ended, with the last lines of its log.
+func (p *Process) Err() error {
+	if p.Running() {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stopped {
+		return nil
+	}
+	how := "exit status 0"
+	if p.err != nil {
+		how = p.err.Error()
+	}
+	return fmt.Errorf("%s ended by itself: %s; its last lines:\n%s", p.Name, how, Tail(p.Log, 15))
+}
+
+// Stop sends SIGTERM, and SIGKILL when the process has not ended after grace.
+func (p *Process) Stop(grace time.Duration) error {
+	p.mu.Lock()
+	p.stopped = true
+	p.mu.Unlock()
+	if !p.Running() {
+		return nil
+	}
+	if err := p.p.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		p.kill()
+	}
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case <-p.done:
+	case <-timer.C:
+		return errors.Join(fmt.Errorf("stop %s: still running %s after SIGTERM, killed", p.Name, grace), p.Kill())
+	}
+	return nil
+}
+
+// Kill ends the process group with SIGKILL and waits for its end.
+func (p *Process) Kill() error {
+	p.mu.Lock()
+	p.stopped = true
+	p.mu.Unlock()
+	p.kill()
+	select {
+	case <-p.done:
+		return nil
+	case <-time.After(10 * time.Second):
+		return fmt.Errorf("kill %s: still running 10s after SIGKILL", p.Name)
+	}
+}
+
+// Signal sends s to the process: SIGSTOP and SIGCONT pause and resume it.
+func (p *Process) Signal(s syscall.Signal) error {
+	if err := p.p.Signal(s); err != nil {
+		return fmt.Errorf("send %s to %s: %w", s, p.Name, err)
+	}
+	return nil
+}
+
+// Tail returns the last n lines of a file, or why it cannot.
+func Tail(file string, n int) string {
+	f, err := os.Open(file)
+	if err != nil {
+		return err.Error()
+	}
+	defer f.Close()
+	if size, err := f.Seek(0, io.SeekEnd); err == nil {
+		f.Seek(max(0, size-64<<10), io.SeekStart) // a failed seek only reads more
+	}
+	data, err := io.ReadAll(f)
+	if err != nil {
+		return err.Error()
+	}
+	data = bytes.TrimSpace(data)
+	if len(data) == 0 {
+		return "(" + file + " is empty)"
+	}
+	lines := strings.Split(string(data), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
