@@ -1,0 +1,221 @@
+// Command guest runs commands in a kernel that has IPVS: this machine's own if
+// it has, else a guest's.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/term"
+
+	"github.com/ironlb/ironlb/test/lab/guest"
+	"github.com/ironlb/ironlb/test/lab/host"
+)
+
+const usage = `Run commands in a kernel that has IPVS: this machine's own if it has, else a guest's.
+
+  guest probe                 tell whether a guest is needed, and why
+  guest prepare               download what a guest needs
+  guest run -- CMD...         boot, run CMD, power off
+  guest with -- CMD...        boot, run CMD on this machine; "guest exec" in CMD
+                              uses that one guest; power off
+  guest serve --socket PATH   boot and take commands at PATH, until ended
+  guest exec [--socket PATH] -- CMD...
+                              run CMD in the guest served at PATH, or in the one
+                              of "guest with"; without either, on this machine
+
+The exit status is that of CMD; 125 tells that guest itself failed. exec passes
+on the folder it is called in and the variables that begin with GO, IRONLB or
+LAB, so that it can be used as: go test -exec 'guest exec --'
+
+`
+
+// socketEnv names the socket for "guest exec".
+const socketEnv = "IRONLB_GUEST_SOCKET"
+
+// ownFailure is the exit status when no command's own can be given.
+const ownFailure = 125
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	err := run(ctx, os.Args[1:])
+	stop()
+	var exit *host.ExitError
+	switch {
+	case errors.As(err, &exit):
+		os.Exit(exit.Code)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "guest:", err)
+		os.Exit(ownFailure)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	if len(args) == 0 {
+		fmt.Fprint(os.Stderr, usage)
+		return errors.New("which subcommand?")
+	}
+	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
+	flags.Usage = func() {
+		fmt.Fprint(flags.Output(), usage)
+		flags.PrintDefaults()
+	}
+	socket := flags.String("socket", os.Getenv(socketEnv), "unix socket of a served guest, for serve and exec")
+	verbose := flags.Bool("v", false, "print what is done, and the guest's console")
+	if err := flags.Parse(args[1:]); errors.Is(err, flag.ErrHelp) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	c, err := config(*verbose)
+	if err != nil {
+		return err
+	}
+	argv := flags.Args()
+	switch args[0] {
+	case "run", "with", "exec":
+		if len(argv) == 0 {
+			return fmt.Errorf("%s: no command is given", args[0])
+		}
+	default:
+		if len(argv) != 0 {
+			return fmt.Errorf("%s: unexpected %q", args[0], argv)
+		}
+	}
+	switch args[0] {
+	case "probe":
+		return guest.Probe()
+	case "prepare":
+		_, err := guest.Prepare(ctx, c.Log)
+		return err
+	case "run":
+		return runOne(ctx, c, argv)
+	case "with":
+		return with(ctx, c, argv)
+	case "serve":
+		return serve(ctx, c, *socket)
+	case "exec":
+		return execute(ctx, *socket, argv)
+	case "help", "-h", "--help":
+		fmt.Print(usage)
+		return nil
+	}
+	return fmt.Errorf("unknown subcommand %q; see guest help", args[0])
+}
+
+// config shares the repository and the temporary folder, which hold what
+// changes while a guest runs: sources, test data, test binaries.
+func config(verbose bool) (guest.Config, error) {
+	level := slog.LevelInfo
+	c := guest.Config{Shares: []string{os.TempDir()}}
+	if verbose {
+		c.Console = os.Stderr
+	}
+	c.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	dir, err := os.Getwd()
+	if err != nil {
+		return c, err
+	}
+	for d := dir; d != "/"; d = filepath.Dir(d) {
+		if _, err := os.Stat(filepath.Join(d, "go.mod")); err == nil {
+			c.Shares = append(c.Shares, d)
+			break
+		}
+	}
+	return c, nil
+}
+
+func runOne(ctx context.Context, c guest.Config, argv []string) error {
+	if guest.Probe() == nil {
+		return attach(ctx, host.Native{}, argv)
+	}
+	g, err := guest.Start(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	return attach(ctx, g, argv)
+}
+
+func serve(ctx context.Context, c guest.Config, socket string) error {
+	if socket == "" {
+		return errors.New("serve: --socket is needed")
+	}
+	g, err := guest.Start(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		return err
+	}
+	return g.Serve(ctx, l)
+}
+
+func with(ctx context.Context, c guest.Config, argv []string) error {
+	cmd := host.Cmd{Argv: argv}
+	if guest.Probe() == nil {
+		return host.Attach(ctx, host.Native{}, cmd)
+	}
+	dir, err := os.MkdirTemp("", "guest-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	socket := filepath.Join(dir, "socket")
+	ctx, stop := context.WithCancel(ctx)
+	served := make(chan error, 1)
+	g, err := guest.Start(ctx, c)
+	if err != nil {
+		stop()
+		return err
+	}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		stop()
+		return errors.Join(err, g.Close())
+	}
+	go func() { served <- g.Serve(ctx, l) }()
+	cmd.Env = []string{socketEnv + "=" + socket}
+	err = host.Attach(ctx, host.Native{}, cmd)
+	stop()
+	return errors.Join(<-served, err, g.Close())
+}
+
+func execute(ctx context.Context, socket string, argv []string) error {
+	if socket != "" {
+		return attach(ctx, guest.Remote{Socket: socket}, argv)
+	}
+	if err := guest.Probe(); err != nil {
+		return fmt.Errorf("no guest is served (--socket, %s), and this machine cannot stand in: %w", socketEnv, err)
+	}
+	return attach(ctx, host.Native{}, argv)
+}
+
+// attach runs argv as if it were called here.
+func attach(ctx context.Context, h host.Host, argv []string) error {
+	dir, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	c := host.Cmd{Argv: argv, Dir: dir}
+	for _, e := range os.Environ() {
+		if strings.HasPrefix(e, "GO") || strings.HasPrefix(e, "IRONLB") || strings.HasPrefix(e, "LAB") {
+			c.Env = append(c.Env, e)
+		}
+	}
+	if term.IsTerminal(0) && term.IsTerminal(1) {
+		c.TTY, c.Env = true, append(c.Env, "TERM="+os.Getenv("TERM"))
+	}
+	return host.Attach(ctx, h, c)
+}

@@ -1,0 +1,61 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+)
+
+// kvmTrial is how long a boot with KVM may take; a working one takes two
+// seconds.
+const kvmTrial = 15 * time.Second
+
+// chooseAccel returns "kvm" where a guest really boots with it, else "tcg".
+// A /dev/kvm that can be opened is not enough: nested ones exist that never
+// come out of the boot loader. The answer is kept until the machine reboots.
+func chooseAccel(ctx context.Context, b booter, c Config) (string, error) {
+	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
+	if err != nil {
+		c.Log.Info("emulate the guest", "reason", err)
+		return "tcg", nil
+	}
+	f.Close()
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", err
+	}
+	path, err := cacheDir("accel-" + strings.TrimSpace(string(id)))
+	if err != nil {
+		return "", err
+	}
+	unlock, err := lock(ctx, path+".lock")
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if known, err := os.ReadFile(path); err == nil {
+		return string(known), nil
+	}
+	accel := "kvm"
+	if err := trial(ctx, b, c); ctx.Err() != nil {
+		return "", fmt.Errorf("try KVM: %w", ctx.Err())
+	} else if err != nil {
+		accel = "tcg"
+		cause, _, _ := strings.Cut(err.Error(), "\n")
+		c.Log.Info("emulate the guest", "reason", errors.New(cause))
+	}
+	return accel, os.WriteFile(path, []byte(accel), 0o644)
+}
+
+func trial(ctx context.Context, b booter, c Config) error {
+	c.Link, c.Shares, c.Accel, c.BootLimit = nil, nil, "kvm", kvmTrial
+	c.Log.Info("try KVM", "limit", c.BootLimit)
+	g, err := b.boot(ctx, c)
+	if err != nil {
+		return err
+	}
+	return g.Close()
+}

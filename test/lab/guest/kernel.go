@@ -1,0 +1,157 @@
+package guest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Kernel is Debian's, unpacked in the user's cache.
+type Kernel struct {
+	Release string // as uname -r has it
+	Dir     string // the package's files
+}
+
+// Image is the file to boot.
+func (k Kernel) Image() string { return filepath.Join(k.Dir, "boot/vmlinuz-"+k.Release) }
+
+// Modules is the folder of its modules.
+func (k Kernel) Modules() string { return filepath.Join(k.Dir, "lib/modules", k.Release) }
+
+// programs are what a guest needs of the machine, with their Debian packages.
+var programs = []struct{ name, pkg string }{
+	{"qemu-system-x86_64", "qemu-system-x86"},
+	{"modprobe", "kmod"},
+	{"depmod", "kmod"},
+	{"apt-get", "apt"},
+	{"apt-cache", "apt"},
+	{"dpkg-deb", "dpkg"},
+}
+
+func checkPrograms() error {
+	if runtime.GOARCH != "amd64" {
+		return fmt.Errorf("prepare the guest: it is made for amd64, this machine is %s; "+
+			"use a kernel with ip_vs, where no guest is needed", runtime.GOARCH)
+	}
+	for _, p := range programs {
+		if _, err := exec.LookPath(p.name); err != nil {
+			return fmt.Errorf("prepare the guest: program %s is missing (Debian package %s): "+
+				"run `make deps`, which installs it", p.name, p.pkg)
+		}
+	}
+	return nil
+}
+
+// cacheDir returns a folder of that name in this user's cache.
+func cacheDir(name string) (string, error) {
+	base, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("prepare the guest: find the cache folder: %w", err)
+	}
+	dir := filepath.Join(base, "ironlb", name)
+	return dir, nil
+}
+
+// Prepare downloads and unpacks the guest's kernel unless the cache has it. It
+// may run several times at once.
+func Prepare(ctx context.Context, log *slog.Logger) (Kernel, error) {
+	if err := checkPrograms(); err != nil {
+		return Kernel{}, err
+	}
+	pkg, err := kernelPackage(ctx)
+	if err != nil {
+		return Kernel{}, err
+	}
+	release := strings.TrimPrefix(pkg, "linux-image-")
+	dir, err := cacheDir("guest-" + release)
+	if err != nil {
+		return Kernel{}, err
+	}
+	k := Kernel{Release: release, Dir: dir}
+	unlock, err := lock(ctx, dir+".lock")
+	if err != nil {
+		return k, err
+	}
+	defer unlock()
+	if _, err := os.Stat(k.Dir); err == nil {
+		return k, nil
+	}
+	log.Info("download the guest's kernel", "package", pkg, "to", dir)
+	tmp, err := os.MkdirTemp(filepath.Dir(dir), "unpack-")
+	if err != nil {
+		return k, err
+	}
+	defer os.RemoveAll(tmp)
+	if err := unpack(ctx, pkg, tmp, release); err != nil {
+		return k, err
+	}
+	return k, os.Rename(filepath.Join(tmp, "root"), k.Dir)
+}
+
+var kernelDepends = regexp.MustCompile(`(?m)^\s*Depends: (linux-image-[0-9]\S*-amd64)$`)
+
+// kernelPackage finds the package behind linux-image-amd64. The cloud flavour
+// would not do: it has no 9p.
+func kernelPackage(ctx context.Context) (string, error) {
+	const meta = "linux-image-amd64"
+	out, err := output(ctx, "", "apt-cache", "depends", meta)
+	if err != nil {
+		return "", fmt.Errorf("find the guest's kernel: %w; run `make deps`, which reads Debian's package lists", err)
+	}
+	m := kernelDepends.FindStringSubmatch(out)
+	if m == nil {
+		return "", fmt.Errorf("find the guest's kernel: apt knows no dependency of %s: "+
+			"run `make deps`, which reads Debian's package lists", meta)
+	}
+	return m[1], nil
+}
+
+func unpack(ctx context.Context, pkg, tmp, release string) error {
+	if _, err := output(ctx, tmp, "apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", pkg); err != nil {
+		return fmt.Errorf("download the guest's kernel: %w; if its package is gone, run `make deps`", err)
+	}
+	debs, err := filepath.Glob(filepath.Join(tmp, "*.deb"))
+	if err != nil || len(debs) != 1 {
+		return fmt.Errorf("download the guest's kernel: have %v, want one package (%v)", debs, err)
+	}
+	root := filepath.Join(tmp, "root")
+	if _, err := output(ctx, tmp, "dpkg-deb", "-x", debs[0], root); err != nil {
+		return fmt.Errorf("unpack the guest's kernel: %w", err)
+	}
+	if _, err := output(ctx, tmp, "depmod", "-b", root, release); err != nil {
+		return fmt.Errorf("index the guest's modules: %w", err)
+	}
+	return nil
+}
+
+// lock takes the exclusive lock of a file, and waits for it.
+func lock(ctx context.Context, path string) (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	got := make(chan error, 1)
+	go func() { got <- unix.Flock(int(f.Fd()), unix.LOCK_EX) }()
+	select {
+	case err := <-got:
+		if err != nil {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		return func() { f.Close() }, nil
+	case <-ctx.Done():
+		go func() { <-got; f.Close() }()
+		return nil, fmt.Errorf("lock %s: %w", path, ctx.Err())
+	}
+}
