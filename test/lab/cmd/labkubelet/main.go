@@ -1,0 +1,55 @@
+// labkubelet is the part of a kubelet that the API server sees: it renews the
+// node's Lease, keeps its Ready condition, and reports the status of the Pods
+// bound to the node. The Pods themselves the lab runs.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "labkubelet:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	// Notice a cut link to the API server soon, and its mend too.
+	os.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "2")
+	os.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "2")
+	a := agent{kick: make(chan struct{}, 1), log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	kubeconfig := flag.String("kubeconfig", "", "credentials of the node")
+	flag.StringVar(&a.node, "node", "", "name of the node")
+	flag.StringVar(&a.address, "address", "", "InternalIP of the node")
+	flag.DurationVar(&a.period, "period", time.Second, "time from one renewal of the Lease to the next")
+	flag.Parse()
+
+	config, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
+	if err != nil {
+		return err
+	}
+	config.Timeout = 5 * time.Second // of a request; watches have their own
+	config.QPS = -1
+	config.UserAgent = "labkubelet"
+	if a.core, err = corev1.NewForConfig(config); err != nil {
+		return err
+	}
+	if a.coordination, err = coordinationv1.NewForConfig(config); err != nil {
+		return err
+	}
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer cancel()
+	return a.run(ctx)
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/ironlb/ironlb/test/lab/probe"
+)
+
+// client sends requests and prints a probe.Result for each.
+type client struct {
+	network, target string
+	every, timeout  time.Duration
+	count           int
+	serial          bool
+
+	mu     sync.Mutex
+	stream net.Conn // the one connection of network "stream"
+	lines  *bufio.Reader
+}
+
+// run ends after count requests or at SIGTERM, and waits for the answers that
+// are still due.
+func (c *client) run() error {
+	ask, ok := map[string]func() (string, error){"tcp": c.tcp, "udp": c.udp, "stream": c.line}[c.network]
+	if !ok {
+		return fmt.Errorf("network %q is not tcp, udp or stream", c.network)
+	}
+	if c.network == "stream" {
+		c.serial = true
+	}
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
+	tick := time.NewTicker(c.every)
+	defer tick.Stop()
+	var due sync.WaitGroup
+	defer due.Wait()
+	for n := 1; ; n++ {
+		if !c.serial {
+			due.Go(func() { c.one(ask) })
+		} else if err := c.one(ask); err != nil && c.network == "stream" {
+			return err // the connection is broken for good
+		}
+		if n == c.count {
+			return nil
+		}
+		select {
+		case <-stop:
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// one sends one request and prints what became of it.
+func (c *client) one(ask func() (string, error)) error {
+	r := probe.Result{Sent: time.Now()}
+	line, err := ask()
+	r.Took = time.Since(r.Sent)
+	if err == nil {
+		r.Pod, r.Client, err = probe.ParseAnswer(line)
+	}
+	if err != nil {
+		r.Error = plain(err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return errors.Join(err, json.NewEncoder(os.Stdout).Encode(r))
+}
+
+// tcp makes one HTTP request over a connection of its own.
+func (c *client) tcp() (string, error) {
+	conn, err := c.dial("tcp")
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	host, _, _ := net.SplitHostPort(c.target)
+	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.0\r\nHost: %s\r\n\r\n", host); err != nil {
+		return "", err
+	}
+	answer, err := io.ReadAll(conn)
+	if err != nil {
+		return "", err
+	}
+	head, body, ok := strings.Cut(string(answer), "\r\n\r\n")
+	if status := strings.Fields(head); !ok || len(status) < 2 || status[1] != "200" {
+		return "", fmt.Errorf("answered %q", answer)
+	}
+	return body, nil
+}
+
+// udp sends one datagram from a port of its own.
+func (c *client) udp() (string, error) {
+	conn, err := c.dial("udp")
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("who\n")); err != nil {
+		return "", err
+	}
+	buf := make([]byte, 1500)
+	n, err := conn.Read(buf)
+	return string(buf[:n]), err
+}
+
+// line sends a line over the one connection.
+func (c *client) line() (string, error) {
+	if c.stream == nil {
+		conn, err := c.dial("tcp")
+		if err != nil {
+			return "", err
+		}
+		c.stream, c.lines = conn, bufio.NewReader(conn)
+	}
+	if err := c.stream.SetDeadline(time.Now().Add(c.timeout)); err != nil {
+		return "", err
+	}
+	if _, err := io.WriteString(c.stream, "who\n"); err != nil {
+		return "", err
+	}
+	return c.lines.ReadString('\n')
+}
+
+func (c *client) dial(network string) (net.Conn, error) {
+	conn, err := net.DialTimeout(network, c.target, c.timeout)
+	if err != nil {
+		return nil, err
+	}
+	return conn, conn.SetDeadline(time.Now().Add(c.timeout))
+}
+
+// plain leaves the ports out of an error, so that equal errors read equal.
+func plain(err error) string {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		if op.Timeout() {
+			return op.Op + ": timeout"
+		}
+		return op.Op + ": " + op.Err.Error()
+	}
+	return err.Error()
+}

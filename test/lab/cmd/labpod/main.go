@@ -1,0 +1,41 @@
+// labpod is what runs in the lab's Pods, and the client that asks them.
+//
+//	labpod serve NAME
+//	labpod probe [flags] tcp|udp|stream ADDRESS:PORT
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"time"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "labpod:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if len(args) == 2 && args[0] == "serve" {
+		return serve(args[1])
+	}
+	if len(args) > 0 && args[0] == "probe" {
+		c := client{}
+		flags := flag.NewFlagSet("labpod probe", flag.ContinueOnError)
+		flags.DurationVar(&c.every, "every", 100*time.Millisecond, "time from one request to the next")
+		flags.DurationVar(&c.timeout, "timeout", time.Second, "time after which a request has failed")
+		flags.IntVar(&c.count, "count", 0, "number of requests; 0: until SIGTERM")
+		flags.BoolVar(&c.serial, "serial", false, "wait for one answer before the next request, instead of every -every")
+		if err := flags.Parse(args[1:]); err != nil {
+			return err
+		}
+		if flags.NArg() == 2 {
+			c.network, c.target = flags.Arg(0), flags.Arg(1)
+			return c.run()
+		}
+	}
+	return fmt.Errorf("use: labpod serve NAME | labpod probe [flags] tcp|udp|stream ADDRESS:PORT")
+}

@@ -1,0 +1,121 @@
+// Package probe is what passes between the lab's clients and its Pods: the
+// lines that a Pod answers with, the results that a client prints as JSON, one
+// to a line, and their summary.
+package probe
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Ports on which every Pod of the lab serves.
+const (
+	PortHTTP   = 8080 // answers any request with one line
+	PortUDP    = 8080 // answers any datagram with one line
+	PortStream = 9090 // TCP, answers each line with one line, for as long as the client likes
+)
+
+// Result of one request.
+type Result struct {
+	Sent   time.Time     `json:"sent"`
+	Took   time.Duration `json:"took"`
+	Pod    string        `json:"pod,omitempty"`    // who answered
+	Client string        `json:"client,omitempty"` // whom it saw
+	Error  string        `json:"error,omitempty"`  // empty: it answered
+}
+
+// OK tells whether the request was answered.
+func (r Result) OK() bool { return r.Error == "" }
+
+// Answer is the line that a Pod answers with.
+func Answer(pod, client string) string { return pod + " " + client + "\n" }
+
+// ParseAnswer reads a Pod's line.
+func ParseAnswer(line string) (pod, client string, err error) {
+	pod, client, ok := strings.Cut(strings.TrimSpace(line), " ")
+	if !ok || pod == "" {
+		return "", "", fmt.Errorf("answer %q is not one of a Pod of the lab", line)
+	}
+	if _, err := netip.ParseAddr(client); err != nil {
+		return "", "", fmt.Errorf("answer %q: %w", line, err)
+	}
+	return pod, client, nil
+}
+
+// Summary of a client's results.
+type Summary struct {
+	Results []Result // by the time sent
+	Sent    int
+	Failed  int
+	Outage  time.Duration  // the largest gap between an answer and the next
+	ByPod   map[string]int // answers
+	Clients map[string]int // answers by the client's address that the Pod saw
+}
+
+// Summarize counts results. With fewer than two answers there is no gap: the
+// outage is then the whole time.
+func Summarize(results []Result) Summary {
+	s := Summary{Sent: len(results), ByPod: map[string]int{}, Clients: map[string]int{}}
+	s.Results = slices.Clone(results)
+	slices.SortFunc(s.Results, func(a, b Result) int { return a.Sent.Compare(b.Sent) })
+	var answered []time.Time
+	var first, last time.Time
+	for i, r := range s.Results {
+		at := r.Sent.Add(r.Took)
+		if i == 0 {
+			first = r.Sent
+		}
+		if at.After(last) {
+			last = at
+		}
+		if !r.OK() {
+			s.Failed++
+			continue
+		}
+		answered = append(answered, at)
+		s.ByPod[r.Pod]++
+		s.Clients[r.Client]++
+	}
+	if len(answered) < 2 {
+		answered = []time.Time{first, last}
+	}
+	slices.SortFunc(answered, time.Time.Compare)
+	for i := 1; i < len(answered); i++ {
+		s.Outage = max(s.Outage, answered[i].Sub(answered[i-1]))
+	}
+	return s
+}
+
+// Errors returns each distinct error with its count, sorted.
+func (s Summary) Errors() []string {
+	count := map[string]int{}
+	for _, r := range s.Results {
+		if !r.OK() {
+			count[r.Error]++
+		}
+	}
+	var out []string
+	for e, n := range count {
+		out = append(out, fmt.Sprintf("%d x %s", n, e))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// String is one line for people.
+func (s Summary) String() string {
+	var pods []string
+	for pod, n := range s.ByPod {
+		pods = append(pods, fmt.Sprintf("%s %d", pod, n))
+	}
+	slices.Sort(pods)
+	line := fmt.Sprintf("%d requests, %d failed, longest without an answer %s; answers: %s",
+		s.Sent, s.Failed, s.Outage.Round(time.Millisecond), strings.Join(pods, ", "))
+	if e := s.Errors(); len(e) > 0 {
+		line += "; errors: " + strings.Join(e, "; ")
+	}
+	return line
+}
