@@ -1,0 +1,67 @@
+package pools
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Claim is what a Service asks for, and what it held according to its own status.
+type Claim struct {
+	Service ServiceKey
+	// Created orders Services that wait for the same address: the oldest first, then by name.
+	Created time.Time
+	// Labels of the Service, for the pools' service selectors.
+	Labels map[string]string
+
+	// Families is spec.ipFamilies. Empty means IPv4.
+	Families []Family
+	Policy   FamilyPolicy
+
+	// Addresses asked for exactly (ironlb.io/ips or spec.loadBalancerIP), at most one per family.
+	Addresses []netip.Addr
+	// Pool asked for by name (ironlb.io/ip-pool).
+	Pool string
+	// Invalid says why the request cannot be read (unparsable, annotation and field disagree), naming the field and the
+	// mend. The Service then keeps what it holds and gets nothing new.
+	Invalid string
+	// Reallocate (ironlb.io/reallocate: "true") gives up an address that no pool admits any more.
+	Reallocate bool
+
+	// SharingKey, Ports, Local (externalTrafficPolicy Local) and Selector decide who may share an address. Selector is
+	// any canonical text of spec.selector, empty for none.
+	SharingKey string
+	Ports      []Port
+	Local      bool
+	Selector   string
+
+	// Held is what the Service's status and its allocated-from annotation record, of our own making only. It counts
+	// when the Allocator holds nothing for this Service yet; what the Allocator knows is newer than any cache.
+	Held []Address
+}
+
+// Port is one port of a Service.
+type Port struct {
+	Protocol string // TCP, UDP or SCTP
+	Number   uint16
+}
+
+// families returns the families wanted, the first one first.
+func (c *Claim) families() []Family {
+	switch {
+	case len(c.Families) == 0:
+		return []Family{IPv4}
+	case c.Policy == SingleStack:
+		return c.Families[:1]
+	}
+	return c.Families
+}
+
+// asked returns the exact address asked for in the family, if any.
+func (c *Claim) asked(f Family) netip.Addr {
+	for _, a := range c.Addresses {
+		if FamilyOf(a) == f {
+			return a
+		}
+	}
+	return netip.Addr{}
+}

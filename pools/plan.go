@@ -1,0 +1,151 @@
+package pools
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// plan is a Decision not carried out yet.
+type plan struct {
+	lease   []Address
+	reason  Reason
+	message string
+	waits   []waitKey // what may improve it
+	takes   []waitKey // pool and family of each free address it uses up
+	drains  []string  // pools it keeps an address of without being admitted
+}
+
+// query is one claim being answered.
+type query struct {
+	claim *Claim
+	self  *service
+	held  []Address
+	// delta is how the namespace's count in a pool changes by what was chosen so far.
+	delta map[string]int64
+}
+
+// choice is the address chosen for one family, or why there is none.
+type choice struct {
+	addr    Address
+	ok      bool
+	takes   bool // uses up a free address
+	exact   bool // the address was asked for
+	drains  string
+	reason  Reason
+	message string
+	waits   []waitKey
+}
+
+func (q *query) heldIn(f Family) (Address, bool) {
+	for _, h := range q.held {
+		if FamilyOf(h.Addr) == f {
+			return h, true
+		}
+	}
+	return Address{}, false
+}
+
+// plan answers the claim of a Service that is, or is about to be, ours. It changes nothing but hints.
+func (a *Allocator) plan(s *service, c *Claim, now time.Time) plan {
+	if reason, message := c.check(); reason != Allocated {
+		return a.refused(s, choice{reason: reason, message: message})
+	}
+	fams := c.families()
+	chosen := a.chooseAll(s, c, fams)
+	if len(fams) == 2 && chosen[0].ok && !chosen[1].ok && chosen[1].reason == QuotaReached {
+		// The first family may have used up the namespace's quota in the only pool that has the second one.
+		if again := a.chooseAll(s, c, []Family{fams[1], fams[0]}); again[0].ok && again[1].ok {
+			chosen = []choice{again[1], again[0]}
+		}
+	}
+	for i, ch := range chosen {
+		if !ch.ok && (i == 0 || ch.exact || c.Policy != PreferDualStack) {
+			return a.refused(s, ch)
+		}
+	}
+	return a.granted(chosen, c, s)
+}
+
+func (a *Allocator) chooseAll(s *service, c *Claim, fams []Family) []choice {
+	q := &query{claim: c, self: s, held: s.lease}
+	out := make([]choice, len(fams))
+	for i, f := range fams {
+		out[i] = a.choose(q, f)
+		a.count(q, f, out[i])
+	}
+	return out
+}
+
+// count keeps the namespace's count in step with the choice.
+func (a *Allocator) count(q *query, f Family, ch choice) {
+	old, had := q.heldIn(f)
+	if !ch.ok || had && old.Addr == ch.addr.Addr {
+		return
+	}
+	if q.delta == nil {
+		q.delta = map[string]int64{}
+	}
+	if had && a.alone(q, old.Addr) {
+		q.delta[a.units[old.Addr].owner]--
+	}
+	if !a.heldByNamespace(q, ch.addr.Addr) {
+		q.delta[ch.addr.Pool]++
+	}
+}
+
+// refused leaves everything in place.
+func (a *Allocator) refused(s *service, ch choice) plan {
+	p := plan{lease: s.lease, reason: ch.reason, message: ch.message, waits: ch.waits}
+	for _, h := range s.lease {
+		if u := a.units[h.Addr]; u != nil && !a.admitted(u, &s.claim) {
+			p.drains = append(p.drains, u.owner)
+		}
+	}
+	return p
+}
+
+// granted takes what was chosen. A second family that could not be had stays as it is, or waits.
+func (a *Allocator) granted(chosen []choice, c *Claim, s *service) plan {
+	p := plan{reason: Allocated}
+	for i, ch := range chosen {
+		p.waits = append(p.waits, ch.waits...)
+		if !ch.ok {
+			p.reason, p.message = SecondFamilyPending, ch.message
+			continue
+		}
+		p.lease = append(p.lease, ch.addr)
+		if ch.takes {
+			p.takes = append(p.takes, waitKey{pool: ch.addr.Pool, family: FamilyOf(ch.addr.Addr)})
+		}
+		if ch.drains != "" {
+			p.drains = append(p.drains, ch.drains)
+		}
+		if ch.reason != Allocated && (i == 0 || p.reason != Draining) {
+			p.reason, p.message = ch.reason, ch.message
+		}
+	}
+	return p
+}
+
+// check refuses a request that contradicts itself.
+func (c *Claim) check() (Reason, string) {
+	if c.Invalid != "" {
+		return InvalidRequest, c.Invalid
+	}
+	fams := c.families()
+	seen := map[Family]netip.Addr{}
+	for _, x := range c.Addresses {
+		f := FamilyOf(x)
+		if !slices.Contains(fams, f) {
+			return WrongFamily, fmt.Sprintf("%s asks for %s (%s), but its families are %v: ask for an address of these, or change spec.ipFamilies and spec.ipFamilyPolicy",
+				c.Service, x, f, fams)
+		}
+		if o, has := seen[f]; has {
+			return WrongFamily, fmt.Sprintf("%s asks for two %s addresses, %s and %s: ask for at most one of each family", c.Service, f, o, x)
+		}
+		seen[f] = x
+	}
+	return Allocated, ""
+}

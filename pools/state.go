@@ -1,0 +1,224 @@
+package pools
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// pool is a Pool with what it takes to find free addresses in it.
+type pool struct {
+	Pool
+	state    PoolState
+	overlaps string
+	free     [2]*freeIndex // by slot
+	listed   [2][]int      // by slot: index in Ranges of each range of that family
+	capacity [2]u128       // addresses it gives out
+	used     [2]uint64     // of those, in use by a Service
+	resting  [2]uint64     // of those, at rest
+}
+
+// span is one range of a pool in use.
+type span struct {
+	Range
+	pool *pool
+	at   int // index among the pool's ranges of the family
+}
+
+// service is what we know of a Service that holds or waits for an address.
+type service struct {
+	claim   Claim
+	lease   []Address
+	reason  Reason
+	message string
+	drains  []string  // pools that it keeps an address of without being admitted
+	waits   []waitKey // what may help it
+	takes   []waitKey // while woken: the room set aside for it
+	woken   bool
+}
+
+// unit is an address in use.
+type unit struct {
+	addr    netip.Addr
+	owner   string // the pool it is counted in
+	home    *pool  // the pool in use that contains it, if any
+	at      int    // range of home
+	holders []*service
+	key     string // sharing key, when all holders have the same one
+}
+
+// ledger counts what is held of one pool.
+type ledger struct {
+	units    map[netip.Addr]*unit
+	assigned [2]int64
+	byNS     map[string]int64 // addresses that a namespace holds
+	draining map[ServiceKey]struct{}
+}
+
+// slot is the index of a family in arrays by family.
+func slot(f Family) int {
+	if f == IPv4 {
+		return 0
+	}
+	return 1
+}
+
+func (a *Allocator) ledger(name string) *ledger {
+	l := a.ledgers[name]
+	if l == nil {
+		l = &ledger{units: map[netip.Addr]*unit{}, byNS: map[string]int64{}, draining: map[ServiceKey]struct{}{}}
+		a.ledgers[name] = l
+	}
+	return l
+}
+
+// find returns the range in use that contains the address.
+func (a *Allocator) find(addr netip.Addr) (span, bool) {
+	i, exact := slices.BinarySearchFunc(a.spans, addr, func(s span, x netip.Addr) int { return s.First.Compare(x) })
+	if !exact {
+		i--
+	}
+	if i < 0 || !a.spans[i].Contains(addr) {
+		return span{}, false
+	}
+	return a.spans[i], true
+}
+
+// offers says whether the pool gives the address, which is in it, to anybody.
+func (p *pool) offers(addr netip.Addr) bool { return !p.AvoidBuggyIPs || !buggy(addr) }
+
+// buggy says whether the address ends in .0 or .255, which some routers and clients drop.
+func buggy(addr netip.Addr) bool {
+	if !addr.Is4() {
+		return false
+	}
+	last := addr.As4()[3]
+	return last == 0 || last == 255
+}
+
+func (p *pool) admits(a *Allocator, c *Claim) bool {
+	labels, known := a.nsLabel[c.Service.Namespace]
+	return p.Allocation.admits(c, labels, known)
+}
+
+// autoFree is how many addresses auto-assignment may give out.
+func (p *pool) autoFree(f Family) u128 {
+	i := slot(f)
+	return p.capacity[i].sub(u128{0, p.used[i] + p.resting[i]})
+}
+
+// hold puts the Service on the address.
+func (a *Allocator) hold(s *service, want Address) {
+	u := a.units[want.Addr]
+	if u == nil {
+		a.endRest(want.Addr)
+		u = &unit{addr: want.Addr, owner: want.Pool}
+		if sp, ok := a.find(want.Addr); ok {
+			u.home, u.at, u.owner = sp.pool, sp.at, sp.pool.Name
+		}
+		a.units[want.Addr] = u
+		a.enter(u)
+	}
+	a.countNS(u, s.claim.Service.Namespace, 1)
+	i, _ := slices.BinarySearchFunc(u.holders, s.claim.Service, func(h *service, k ServiceKey) int { return h.claim.Service.Compare(k) })
+	u.holders = slices.Insert(u.holders, i, s)
+}
+
+// unhold takes the Service off the address and says whether nobody is left on it.
+func (a *Allocator) unhold(s *service, addr netip.Addr, now time.Time) bool {
+	u := a.units[addr]
+	u.holders = slices.DeleteFunc(u.holders, func(h *service) bool { return h == s })
+	a.countNS(u, s.claim.Service.Namespace, -1)
+	a.wakes.mark(waitKey{addr: addr})
+	if len(u.holders) > 0 {
+		return false
+	}
+	a.leave(u)
+	delete(a.units, addr)
+	a.rested(u, s.claim.Service, now)
+	return true
+}
+
+// enter counts the address in its pool; leave is the reverse.
+func (a *Allocator) enter(u *unit) {
+	l := a.ledger(u.owner)
+	l.units[u.addr] = u
+	l.assigned[slot(FamilyOf(u.addr))]++
+	if u.home != nil && u.home.offers(u.addr) {
+		u.home.used[slot(FamilyOf(u.addr))]++
+	}
+	a.dirty[u.owner] = struct{}{}
+}
+
+func (a *Allocator) leave(u *unit) {
+	l := a.ledger(u.owner)
+	delete(l.units, u.addr)
+	l.assigned[slot(FamilyOf(u.addr))]--
+	if u.home != nil && u.home.offers(u.addr) {
+		u.home.used[slot(FamilyOf(u.addr))]--
+	}
+	a.dirty[u.owner] = struct{}{}
+	a.forgetLedger(u.owner)
+}
+
+// forgetLedger drops the ledger of a pool that is gone when nothing is held of it any more.
+func (a *Allocator) forgetLedger(name string) {
+	if l := a.ledgers[name]; a.pools[name] == nil && len(l.units)+len(l.byNS)+len(l.draining) == 0 {
+		delete(a.ledgers, name)
+	}
+}
+
+// countNS counts the address for the namespace when it has no other holder there. The holder itself is not in the list.
+func (a *Allocator) countNS(u *unit, ns string, by int64) {
+	if slices.ContainsFunc(u.holders, func(h *service) bool { return h.claim.Service.Namespace == ns }) {
+		return
+	}
+	l := a.ledger(u.owner)
+	if l.byNS[ns] += by; l.byNS[ns] == 0 {
+		delete(l.byNS, ns)
+	}
+	if by < 0 {
+		a.wakes.mark(waitKey{pool: u.owner, ns: ns})
+	}
+}
+
+// rested starts the rest of a freed address, or gives it back to its pool.
+func (a *Allocator) rested(u *unit, by ServiceKey, now time.Time) {
+	p := u.home
+	if p == nil || !p.offers(u.addr) {
+		return
+	}
+	if p.ReuseAfter > 0 {
+		a.rests.put(rest{addr: u.addr, freed: now, until: now.Add(p.ReuseAfter), by: by})
+		p.resting[slot(FamilyOf(u.addr))]++
+		return
+	}
+	a.giveBack(p, u.at, u.addr)
+}
+
+func (a *Allocator) giveBack(p *pool, at int, addr netip.Addr) {
+	f := FamilyOf(addr)
+	p.free[slot(f)].release(at, addr)
+	a.wakes.mark(waitKey{pool: p.Name, family: f})
+}
+
+// endRest ends the rest of an address that is being taken.
+func (a *Allocator) endRest(addr netip.Addr) {
+	if _, ok := a.rests.at[addr]; !ok {
+		return
+	}
+	a.rests.drop(addr)
+	if sp, ok := a.find(addr); ok {
+		sp.pool.resting[slot(FamilyOf(addr))]--
+	}
+}
+
+// expire gives back every address whose rest is over.
+func (a *Allocator) expire(now time.Time) {
+	for _, addr := range a.rests.due(now) {
+		if sp, ok := a.find(addr); ok {
+			sp.pool.resting[slot(FamilyOf(addr))]--
+			a.giveBack(sp.pool, sp.at, addr)
+		}
+	}
+}

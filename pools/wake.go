@@ -1,0 +1,180 @@
+package pools
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// waitKey is something a Service may wait for: a free address of a pool and family, one address, one more address for a
+// namespace in a pool, or an address shared under a key.
+type waitKey struct {
+	pool   string
+	family Family
+	addr   netip.Addr
+	ns     string
+	key    string
+}
+
+func (k waitKey) compare(o waitKey) int {
+	return cmp.Or(
+		strings.Compare(k.pool, o.pool), cmp.Compare(k.family, o.family), k.addr.Compare(o.addr),
+		strings.Compare(k.ns, o.ns), strings.Compare(k.key, o.key),
+	)
+}
+
+// wakes knows who waits for what, and what changed.
+type wakes struct {
+	waiting  map[waitKey][]*service // the oldest first
+	changed  map[waitKey]struct{}   // something waited for may be there now
+	look     map[ServiceKey]struct{}
+	promised map[waitKey]uint64 // room set aside for Services already named
+}
+
+func newWakes() wakes {
+	return wakes{
+		waiting:  map[waitKey][]*service{},
+		changed:  map[waitKey]struct{}{},
+		look:     map[ServiceKey]struct{}{},
+		promised: map[waitKey]uint64{},
+	}
+}
+
+// mark tells that what the key stands for changed. It costs nothing when nobody waits for it.
+func (w *wakes) mark(k waitKey) {
+	if len(w.waiting[k]) > 0 {
+		w.changed[k] = struct{}{}
+	}
+}
+
+// older orders Services that wait for one thing.
+func older(s, o *service) int {
+	return cmp.Or(s.claim.Created.Compare(o.claim.Created), s.claim.Service.Compare(o.claim.Service))
+}
+
+// wait files the Service under the keys. Call it with the same claim as unwait.
+func (w *wakes) wait(s *service, keys []waitKey) {
+	for _, k := range keys {
+		list := w.waiting[k]
+		if i, has := slices.BinarySearchFunc(list, s, older); !has {
+			w.waiting[k] = slices.Insert(list, i, s)
+			s.waits = append(s.waits, k)
+		}
+	}
+}
+
+// unwait takes the Service out of every list and gives up the room set aside for it.
+func (w *wakes) unwait(s *service) {
+	for _, k := range s.waits {
+		list := w.waiting[k]
+		if i, has := slices.BinarySearchFunc(list, s, older); has {
+			list = slices.Delete(list, i, i+1)
+		}
+		if len(list) == 0 {
+			delete(w.waiting, k)
+			delete(w.changed, k)
+			continue
+		}
+		w.waiting[k] = list
+	}
+	s.waits = nil
+	delete(w.look, s.claim.Service)
+	w.unpromise(s)
+}
+
+func (w *wakes) unpromise(s *service) {
+	for _, k := range s.takes {
+		if w.promised[k]--; w.promised[k] == 0 {
+			delete(w.promised, k)
+		}
+	}
+	s.takes, s.woken = nil, false
+}
+
+func (a *Allocator) wake(now time.Time) []ServiceKey {
+	a.expire(now)
+	var woken []*service
+	try := func(s *service) {
+		if !s.woken && a.worth(s, now) {
+			woken = append(woken, s)
+		}
+	}
+	for _, s := range a.looked() {
+		try(s)
+	}
+	for _, k := range sortedWaits(a.wakes.changed) {
+		a.wakeWaiting(k, try)
+	}
+	slices.SortFunc(woken, older)
+	keys := make([]ServiceKey, len(woken))
+	for i, s := range woken {
+		keys[i] = s.claim.Service
+	}
+	return keys
+}
+
+// looked takes the Services whose surroundings changed, the oldest first.
+func (a *Allocator) looked() []*service {
+	var out []*service
+	for key := range a.wakes.look {
+		if s := a.services[key]; s != nil {
+			out = append(out, s)
+		}
+	}
+	clear(a.wakes.look)
+	slices.SortFunc(out, older)
+	return out
+}
+
+func sortedWaits(m map[waitKey]struct{}) []waitKey {
+	out := make([]waitKey, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	slices.SortFunc(out, waitKey.compare)
+	return out
+}
+
+// wakeWaiting tries those who wait for the key until its room is promised. What is left stays for the next call.
+func (a *Allocator) wakeWaiting(k waitKey, try func(*service)) {
+	for _, s := range slices.Clone(a.wakes.waiting[k]) {
+		if k.family != 0 && !a.room(k) {
+			if a.wakes.promised[k] == 0 {
+				break // nothing free: the next address freed marks the key again
+			}
+			return
+		}
+		try(s)
+	}
+	delete(a.wakes.changed, k)
+}
+
+// room says whether the pool has a free address of the family that is not promised yet.
+func (a *Allocator) room(k waitKey) bool {
+	p := a.pools[k.pool]
+	return p != nil && p.state == PoolReady && p.autoFree(k.family).int64() > int64(a.wakes.promised[k])
+}
+
+// worth says whether another Assign would come out differently now, and sets aside the room for it. A Service for
+// which there is only promised room waits for it.
+func (a *Allocator) worth(s *service, now time.Time) bool {
+	p := a.plan(s, &s.claim, now)
+	if slices.Equal(p.lease, s.lease) && p.reason == s.reason {
+		a.wakes.wait(s, p.waits)
+		return false
+	}
+	for _, k := range p.takes {
+		if !a.room(k) {
+			a.wakes.wait(s, []waitKey{k})
+			a.wakes.mark(k)
+			return false
+		}
+	}
+	for _, k := range p.takes {
+		a.wakes.promised[k]++
+	}
+	s.takes, s.woken = p.takes, true
+	return true
+}
