@@ -7,12 +7,11 @@ MAKEFLAGS += --no-print-directory
 CACHE   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ironlb
 TOOLS   := $(CACHE)/bin
 PROGRAMS := ./cmd/ironlb-ccm ./cmd/ironlb-speaker
-GUEST   := $(CACHE)/guest-$(shell id -u).sock
 
 # Tests that need IPVS run in a guest kernel where this machine's has none; those under test/ build a whole cluster.
 KERNEL_TESTS := ./ipvs/kernel ./ipvs/nft ./speaker/link
-LAB_TESTS    := ./test/...
-UNIT_TESTS    = $$(go list ./... | grep -v -e /test/lab -e /test/e2e)
+LAB_TESTS    := ./test/lab/... ./test/e2e/...
+NATIVE_TESTS  = $$(go list ./... | grep -v -e /test/lab -e /test/e2e -e /ipvs/kernel -e /ipvs/nft -e /speaker/link)
 
 .PHONY: help
 help: ## print this help
@@ -43,11 +42,12 @@ test: deps test-native test-kernel test-lab ## everything, with the guest kernel
 
 .PHONY: test-native
 test-native: ## unit tests, and those that need root and network namespaces
-	@go run ./test/report go test $(UNIT_TESTS)
+	@go run ./test/report go test $(NATIVE_TESTS)
 
 .PHONY: test-kernel
 test-kernel: ## the tests of the kernel drivers, in a guest where this kernel has no IPVS (root)
-	@go run ./test/lab/cmd/guest with -- go run ./test/report go test -count=1 -exec 'guest-exec' $(KERNEL_TESTS)
+	@CGO_ENABLED=0 go build -trimpath -o $(TOOLS)/guest ./test/lab/cmd/guest
+	@$(TOOLS)/guest with -- go run ./test/report go test -count=1 -exec '$(TOOLS)/guest exec --' $(KERNEL_TESTS)
 
 .PHONY: test-lab
 test-lab: ## the tests of the lab, and end to end on a real control plane (root)
