@@ -1,0 +1,154 @@
+// Package netspace makes network namespaces for the tests of the drivers: a client, a node and a Pod on one machine.
+//
+// All of it needs root. Everything is gone when the test ends, and when the test process dies.
+package netspace
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// Space is a network namespace.
+type Space struct {
+	NS     netns.NsHandle
+	Handle *netlink.Handle
+}
+
+// New makes a namespace with its loopback interface up. It leaves the test out in short mode.
+func New(t testing.TB) *Space {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("capability: root, to make network namespaces (left out in short mode)")
+	}
+	s := &Space{NS: newNamespace(t)}
+	handle, err := netlink.NewHandleAt(s.NS, unix.NETLINK_ROUTE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(handle.Close)
+	s.Handle = handle
+	s.up(t, "lo")
+	return s
+}
+
+func newNamespace(t testing.TB) netns.NsHandle {
+	t.Helper()
+	var ns netns.NsHandle
+	err := onThread(func() (err error) {
+		ns, err = netns.New()
+		return err
+	})
+	if err != nil {
+		t.Fatalf("make a network namespace (root?): %v", err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	return ns
+}
+
+// onThread runs f on a thread of its own that ends with it, so that f may change namespaces.
+func onThread(f func() error) error {
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		result <- f()
+	}()
+	return <-result
+}
+
+// Do runs f in the namespace and returns its error. Sockets and processes that f makes belong to the namespace; f must
+// not start goroutines that do so, nor call the test's Fatal.
+func (s *Space) Do(f func() error) error {
+	return onThread(func() error {
+		if err := netns.Set(s.NS); err != nil {
+			return fmt.Errorf("enter the network namespace: %w", err)
+		}
+		return f()
+	})
+}
+
+// Must is Do that ends the test on an error.
+func (s *Space) Must(t testing.TB, f func() error) {
+	t.Helper()
+	if err := s.Do(f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Join connects two namespaces by a veth pair; each end is set up and gets its address ("192.0.2.1/24").
+func Join(t testing.TB, a *Space, aName, aAddr string, b *Space, bName, bAddr string) {
+	t.Helper()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = aName
+	attrs.Namespace = netlink.NsFd(int(a.NS))
+	pair := &netlink.Veth{LinkAttrs: attrs, PeerName: bName, PeerNamespace: netlink.NsFd(int(b.NS))}
+	if err := a.Handle.LinkAdd(pair); err != nil {
+		t.Fatalf("add veth %s to %s: %v", aName, bName, err)
+	}
+	a.Address(t, aName, aAddr)
+	b.Address(t, bName, bAddr)
+	a.up(t, aName)
+	b.up(t, bName)
+}
+
+// Address adds an address to an interface.
+func (s *Space) Address(t testing.TB, name, addr string) {
+	t.Helper()
+	parsed, err := netlink.ParseAddr(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Handle.AddrAdd(s.link(t, name), parsed); err != nil {
+		t.Fatalf("add %s to %s: %v", addr, name, err)
+	}
+}
+
+// Route adds a route to dst ("0.0.0.0/0") over a gateway.
+func (s *Space) Route(t testing.TB, dst, via string) {
+	t.Helper()
+	_, ipnet, err := net.ParseCIDR(dst)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Handle.RouteAdd(&netlink.Route{Dst: ipnet, Gw: net.ParseIP(via)}); err != nil {
+		t.Fatalf("add route %s via %s: %v", dst, via, err)
+	}
+}
+
+// Sysctl sets a kernel parameter of the namespace.
+func (s *Space) Sysctl(t testing.TB, key, value string) {
+	t.Helper()
+	s.Must(t, func() error {
+		return os.WriteFile(filepath.Join("/proc/sys", strings.ReplaceAll(key, ".", "/")), []byte(value), 0o644)
+	})
+}
+
+// MAC returns the hardware address of an interface.
+func (s *Space) MAC(t testing.TB, name string) net.HardwareAddr {
+	t.Helper()
+	return s.link(t, name).Attrs().HardwareAddr
+}
+
+func (s *Space) link(t testing.TB, name string) netlink.Link {
+	t.Helper()
+	link, err := s.Handle.LinkByName(name)
+	if err != nil {
+		t.Fatalf("find interface %s: %v", name, err)
+	}
+	return link
+}
+
+func (s *Space) up(t testing.TB, name string) {
+	t.Helper()
+	if err := s.Handle.LinkSetUp(s.link(t, name)); err != nil {
+		t.Fatalf("set %s up: %v", name, err)
+	}
+}

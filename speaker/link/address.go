@@ -1,0 +1,130 @@
+// Package link makes virtual addresses local to the node and reads and watches its interfaces.
+//
+// A virtual address is a local route, not an address of an interface: docs/design/vip-local-route.md says why.
+package link
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Protocol is the routing protocol number (rtm_protocol) of our local routes: what carries it is ours, nothing else is.
+const Protocol netlink.RouteProtocol = 73
+
+// ErrForeign is wrapped by Add when the address is already local to the node and not by us.
+var ErrForeign = errors.New("the address is already local to the node, made by another program: remove it there, or take it out of the pool")
+
+// Link is the network configuration of one network namespace. It is safe for concurrent use.
+type Link struct {
+	handle   *netlink.Handle
+	loopback int
+}
+
+// Open opens the network namespace of the calling thread.
+func Open() (*Link, error) {
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open the route netlink socket: %w", err)
+	}
+	lo, err := handle.LinkByName("lo")
+	if err != nil {
+		handle.Close()
+		return nil, fmt.Errorf("find the loopback interface: %w", err)
+	}
+	return &Link{handle: handle, loopback: lo.Attrs().Index}, nil
+}
+
+// Close closes the socket. The addresses stay.
+func (l *Link) Close() {
+	l.handle.Close()
+}
+
+// List returns the addresses that are local by our doing, also by that of an earlier process.
+func (l *Link) List() (map[netip.Addr]struct{}, error) {
+	filter := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Protocol: Protocol, Type: unix.RTN_LOCAL}
+	mask := netlink.RT_FILTER_TABLE | netlink.RT_FILTER_PROTOCOL | netlink.RT_FILTER_TYPE
+	routes, err := l.handle.RouteListFiltered(netlink.FAMILY_ALL, filter, mask)
+	if err != nil {
+		return nil, fmt.Errorf("list our local routes: %w", err)
+	}
+	addrs := make(map[netip.Addr]struct{}, len(routes))
+	for _, route := range routes {
+		if addr, ok := hostAddr(route.Dst); ok {
+			addrs[addr] = struct{}{}
+		}
+	}
+	return addrs, nil
+}
+
+// Add makes the address local to the node and tells whether it was not before.
+// It fails with ErrForeign, and changes nothing, when somebody else has made it local.
+func (l *Link) Add(addr netip.Addr) (bool, error) {
+	err := l.handle.RouteAdd(l.route(addr))
+	if errors.Is(err, unix.EEXIST) {
+		return false, l.mayAdopt(addr)
+	}
+	if err != nil {
+		return false, fmt.Errorf("add local route %v: %w", addr, err)
+	}
+	return true, nil
+}
+
+// mayAdopt tells why the existing local route of the address is not ours.
+func (l *Link) mayAdopt(addr netip.Addr) error {
+	ours, err := l.List()
+	if err != nil {
+		return err
+	}
+	if _, ok := ours[addr]; !ok {
+		return fmt.Errorf("add local route %v: %w", addr, ErrForeign)
+	}
+	return nil
+}
+
+// Remove takes back what Add did and tells whether there was anything to take back. An address that somebody else made
+// local stays.
+func (l *Link) Remove(addr netip.Addr) (bool, error) {
+	err := l.handle.RouteDel(l.route(addr))
+	if errors.Is(err, unix.ESRCH) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("delete local route %v: %w", addr, err)
+	}
+	return true, nil
+}
+
+// route is "local ADDR dev lo table local proto 73".
+func (l *Link) route(addr netip.Addr) *netlink.Route {
+	return &netlink.Route{
+		LinkIndex: l.loopback,
+		Table:     unix.RT_TABLE_LOCAL,
+		Type:      unix.RTN_LOCAL,
+		Scope:     netlink.SCOPE_HOST,
+		Protocol:  Protocol,
+		Dst:       &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())},
+	}
+}
+
+// hostAddr returns the address of a route to one host.
+func hostAddr(dst *net.IPNet) (netip.Addr, bool) {
+	if dst == nil {
+		return netip.Addr{}, false
+	}
+	prefix, ok := toPrefix(dst)
+	return prefix.Addr(), ok && prefix.IsSingleIP()
+}
+
+func toPrefix(ipnet *net.IPNet) (netip.Prefix, bool) {
+	addr, ok := netip.AddrFromSlice(ipnet.IP)
+	ones, bits := ipnet.Mask.Size()
+	if ok && bits == 32 {
+		addr = addr.Unmap()
+	}
+	return netip.PrefixFrom(addr, ones), ok
+}

@@ -1,0 +1,163 @@
+package link
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Interface is a network interface of the node.
+type Interface struct {
+	Name  string
+	Index int
+	// Kind is the kernel's name of the kind ("device", "veth", "bridge", "bond", "vlan").
+	Kind string
+	MAC  net.HardwareAddr
+	// Prefixes are its IPv4 addresses, each with the length of its subnet, sorted.
+	Prefixes []netip.Prefix
+	// Up tells that the operator has set it up, Carrier that the wire answers.
+	Up, Carrier bool
+	// Loopback and NoARP interfaces cannot announce.
+	Loopback, NoARP bool
+	// Master is the index of the bond, bridge or VRF that it belongs to, 0 for none.
+	Master int
+}
+
+// Interfaces returns the interfaces sorted by index.
+func (l *Link) Interfaces() ([]Interface, error) {
+	links, err := l.handle.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	addrs, err := l.handle.AddrList(nil, netlink.FAMILY_V4)
+	if err != nil {
+		return nil, fmt.Errorf("list addresses of interfaces: %w", err)
+	}
+	prefixes := make(map[int][]netip.Prefix)
+	for _, addr := range addrs {
+		if prefix, ok := toPrefix(addr.IPNet); ok {
+			prefixes[addr.LinkIndex] = append(prefixes[addr.LinkIndex], prefix)
+		}
+	}
+	interfaces := make([]Interface, 0, len(links))
+	for _, link := range links {
+		a := link.Attrs()
+		slices.SortFunc(prefixes[a.Index], netip.Prefix.Compare)
+		interfaces = append(interfaces, Interface{
+			Name: a.Name, Index: a.Index, Kind: link.Type(), MAC: a.HardwareAddr, Prefixes: prefixes[a.Index],
+			Up: a.RawFlags&unix.IFF_UP != 0, Carrier: a.RawFlags&unix.IFF_LOWER_UP != 0,
+			Loopback: a.RawFlags&unix.IFF_LOOPBACK != 0, NoARP: a.RawFlags&unix.IFF_NOARP != 0,
+			Master: a.MasterIndex,
+		})
+	}
+	slices.SortFunc(interfaces, func(a, b Interface) int { return cmp.Compare(a.Index, b.Index) })
+	return interfaces, nil
+}
+
+// resubscribeAfter is how long Watch waits after the kernel has dropped a subscription, as it does when events come
+// faster than they are read.
+const resubscribeAfter = 100 * time.Millisecond
+
+// Watch calls kick when an interface or an address of the network namespace of the calling thread changes, when one of
+// our local routes is deleted, and whenever events may have been missed. It is a task: it returns nil when ctx ends.
+func Watch(ctx context.Context, kick func()) error {
+	namespace, err := currentNamespace()
+	if err != nil {
+		return err
+	}
+	defer namespace.Close()
+	for {
+		s, err := subscribe(namespace)
+		if err != nil {
+			return err
+		}
+		kick() // what changed before the subscription
+		s.forward(ctx, kick)
+		s.close()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(resubscribeAfter):
+		}
+	}
+}
+
+// subscription is a set of netlink sockets, each read by a goroutine of the library that ends after done is closed.
+type subscription struct {
+	done   chan struct{}
+	links  chan netlink.LinkUpdate
+	addrs  chan netlink.AddrUpdate
+	routes chan netlink.RouteUpdate
+}
+
+func subscribe(namespace nsHandle) (*subscription, error) {
+	s := &subscription{
+		done:   make(chan struct{}),
+		links:  make(chan netlink.LinkUpdate),
+		addrs:  make(chan netlink.AddrUpdate),
+		routes: make(chan netlink.RouteUpdate),
+	}
+	var errs []error
+	if err := netlink.LinkSubscribeWithOptions(s.links, s.done, netlink.LinkSubscribeOptions{Namespace: &namespace}); err != nil {
+		errs = append(errs, fmt.Errorf("subscribe to interfaces: %w", err))
+		close(s.links)
+	}
+	if err := netlink.AddrSubscribeWithOptions(s.addrs, s.done, netlink.AddrSubscribeOptions{Namespace: &namespace}); err != nil {
+		errs = append(errs, fmt.Errorf("subscribe to addresses: %w", err))
+		close(s.addrs)
+	}
+	if err := netlink.RouteSubscribeWithOptions(s.routes, s.done, netlink.RouteSubscribeOptions{Namespace: &namespace}); err != nil {
+		errs = append(errs, fmt.Errorf("subscribe to routes: %w", err))
+		close(s.routes)
+	}
+	if err := errors.Join(errs...); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// forward kicks until ctx ends or one of the sockets fails.
+func (s *subscription) forward(ctx context.Context, kick func()) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case _, ok := <-s.links:
+			if !ok {
+				return
+			}
+		case _, ok := <-s.addrs:
+			if !ok {
+				return
+			}
+		case route, ok := <-s.routes:
+			if !ok {
+				return
+			}
+			if route.Type != unix.RTM_DELROUTE || route.Protocol != Protocol {
+				continue
+			}
+		}
+		kick()
+	}
+}
+
+// close ends the goroutines of the library: they may be about to send, so what they send is read until they close.
+func (s *subscription) close() {
+	close(s.done)
+	for range s.links {
+	}
+	for range s.addrs {
+	}
+	for range s.routes {
+	}
+}
