@@ -2,7 +2,6 @@ package guest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -44,8 +43,8 @@ func chooseAccel(ctx context.Context, b booter, c Config) (string, error) {
 		return "", fmt.Errorf("try KVM: %w", ctx.Err())
 	} else if err != nil {
 		accel = "tcg"
-		cause, _, _ := strings.Cut(err.Error(), "\n")
-		c.Log.Info("emulate the guest", "reason", errors.New(cause))
+		cause, _, _ := strings.Cut(err.Error(), ";")
+		c.Log.Info("emulate the guest", "reason", cause)
 	}
 	return accel, os.WriteFile(path, []byte(accel), 0o644)
 }

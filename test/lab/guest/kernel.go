@@ -21,7 +21,7 @@ type Kernel struct {
 }
 
 // Image is the file to boot.
-func (k Kernel) Image() string { return filepath.Join(k.Dir, "boot/vmlinuz-"+k.Release) }
+func (k Kernel) Image() string { return filepath.Join(k.Dir, "vmlinux") }
 
 // Modules is the folder of its modules.
 func (k Kernel) Modules() string { return filepath.Join(k.Dir, "lib/modules", k.Release) }
@@ -34,6 +34,7 @@ var programs = []struct{ name, pkg string }{
 	{"apt-get", "apt"},
 	{"apt-cache", "apt"},
 	{"dpkg-deb", "dpkg"},
+	{"xz", "xz-utils"},
 }
 
 func checkPrograms() error {
@@ -129,7 +130,7 @@ func unpack(ctx context.Context, pkg, tmp, release string) error {
 	if _, err := output(ctx, tmp, "depmod", "-b", root, release); err != nil {
 		return fmt.Errorf("index the guest's modules: %w", err)
 	}
-	return nil
+	return uncompress(ctx, filepath.Join(root, "boot/vmlinuz-"+release), filepath.Join(root, "vmlinux"))
 }
 
 // lock takes the exclusive lock of a file, and waits for it.

@@ -3,11 +3,13 @@ package guest
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"runtime"
 
 	"github.com/moby/ipvs"
+	"github.com/sirupsen/logrus"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
@@ -36,6 +38,9 @@ func probe() error {
 		return fmt.Errorf("probe IPVS: make a network namespace: %w", err)
 	}
 	defer ns.Close()
+	// The library logs what it cannot do, which is this function's answer.
+	logrus.SetOutput(io.Discard)
+	defer logrus.SetOutput(os.Stderr)
 	h, err := ipvs.New("")
 	if err != nil {
 		return fmt.Errorf("probe IPVS: open netlink: %w", err)
