@@ -152,3 +152,16 @@ func (s *Space) up(t testing.TB, name string) {
 		t.Fatalf("set %s up: %v", name, err)
 	}
 }
+
+// Local makes an address local to the namespace, as the speaker does with a virtual one.
+func (s *Space) Local(t testing.TB, addr string) {
+	t.Helper()
+	err := s.Handle.RouteAdd(&netlink.Route{
+		LinkIndex: s.link(t, "lo").Attrs().Index, Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL,
+		Scope: netlink.SCOPE_HOST, Protocol: 73,
+		Dst: &net.IPNet{IP: net.ParseIP(addr).To4(), Mask: net.CIDRMask(32, 32)},
+	})
+	if err != nil {
+		t.Fatalf("add local route %s: %v", addr, err)
+	}
+}
