@@ -1,0 +1,307 @@
+package link_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mdlayher/arp"
+	"github.com/vishvananda/netlink"
+
+	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/speaker/link"
+)
+
+var vip = netip.MustParseAddr("203.0.113.4")
+
+func open(t *testing.T, s *netspace.Space) *link.Link {
+	t.Helper()
+	var l *link.Link
+	s.Must(t, func() (err error) {
+		l, err = link.Open()
+		return err
+	})
+	t.Cleanup(l.Close)
+	return l
+}
+
+func wantList(t *testing.T, l *link.Link, want ...netip.Addr) {
+	t.Helper()
+	got, err := l.List()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != len(want) {
+		t.Errorf("List = %v, want %v", got, want)
+	}
+	for _, addr := range want {
+		if _, ok := got[addr]; !ok {
+			t.Errorf("List = %v, lacks %v", got, addr)
+		}
+	}
+}
+
+func wantChange(t *testing.T, act func(netip.Addr) (bool, error), addr netip.Addr, want bool) {
+	t.Helper()
+	if changed, err := act(addr); err != nil || changed != want {
+		t.Errorf("%v: changed %v, error %v; want changed %v", addr, changed, err, want)
+	}
+}
+
+func ip(t *testing.T, s *netspace.Space, args ...string) string {
+	t.Helper()
+	var out []byte
+	s.Must(t, func() (err error) {
+		if out, err = exec.Command("ip", args...).CombinedOutput(); err != nil {
+			err = fmt.Errorf("ip %v: %w: %s", args, err, out)
+		}
+		return err
+	})
+	return string(out)
+}
+
+func TestAddListRemove(t *testing.T) {
+	s := netspace.New(t)
+	l := open(t, s)
+	vip6 := netip.MustParseAddr("2001:db8::4")
+	before := ip(t, s, "route", "show", "table", "local")
+	wantList(t, l)
+	for _, addr := range []netip.Addr{vip, vip6} {
+		wantChange(t, l.Add, addr, true)
+		wantChange(t, l.Add, addr, false)
+	}
+	wantList(t, l, vip, vip6)
+	wantList(t, open(t, s), vip, vip6) // adopted by another process
+
+	if got, want := ip(t, s, "-d", "route", "get", vip.String()), "local 203.0.113.4 dev lo"; !strings.HasPrefix(got, want) {
+		t.Errorf("ip route get: %q, want %q", got, want)
+	}
+	for _, addr := range []netip.Addr{vip, vip6} {
+		wantChange(t, l.Remove, addr, true)
+		wantChange(t, l.Remove, addr, false)
+	}
+	wantList(t, l)
+	if after := ip(t, s, "route", "show", "table", "local"); after != before {
+		t.Errorf("local routes before\n%safter\n%s", before, after)
+	}
+}
+
+// TestForeignStays covers an address of an interface and a local route by hand: neither is taken over or removed.
+func TestForeignStays(t *testing.T) {
+	s := netspace.New(t)
+	l := open(t, s)
+	s.Address(t, "lo", vip.String()+"/32")
+	byHand := netip.MustParseAddr("203.0.113.5")
+	ip(t, s, "route", "add", "local", byHand.String(), "dev", "lo", "proto", "static")
+	before := ip(t, s, "route", "show", "table", "local")
+	for _, addr := range []netip.Addr{vip, byHand} {
+		if changed, err := l.Add(addr); changed || !errors.Is(err, link.ErrForeign) || !strings.Contains(err.Error(), addr.String()) {
+			t.Errorf("Add(%v) = %v, %v; want ErrForeign that names it", addr, changed, err)
+		}
+		wantChange(t, l.Remove, addr, false)
+	}
+	wantList(t, l)
+	if after := ip(t, s, "route", "show", "table", "local"); after != before {
+		t.Errorf("local routes before\n%safter\n%s", before, after)
+	}
+}
+
+// TestForeignComesLater: an interface gets the address while our route is there. Removing ours leaves the other.
+func TestForeignComesLater(t *testing.T) {
+	s := netspace.New(t)
+	l := open(t, s)
+	wantChange(t, l.Add, vip, true)
+	s.Address(t, "lo", vip.String()+"/32")
+	wantList(t, l, vip)
+	wantChange(t, l.Remove, vip, true)
+	if got := ip(t, s, "route", "show", "table", "local"); !strings.Contains(got, "local 203.0.113.4 dev lo proto kernel") {
+		t.Errorf("the foreign address is gone:\n%s", got)
+	}
+}
+
+// TestKernelDoesNotAnswerARP asks for a virtual address in an on-link subnet with the sysctls set, and without them to
+// see that the question would be answered.
+func TestKernelDoesNotAnswerARP(t *testing.T) {
+	node, client := netspace.New(t), netspace.New(t)
+	netspace.Join(t, client, "eth0", "203.0.113.129/24", node, "eth0", "203.0.113.130/24")
+	l := open(t, node)
+	wantChange(t, l.Add, vip, true)
+	mac := node.MAC(t, "eth0").String()
+
+	if got := askARP(t, client, vip); got != mac {
+		t.Errorf("without the sysctls %v is at %q, want %s: this test proves nothing", vip, got, mac)
+	}
+	node.Must(t, func() error {
+		_, err := link.SetSysctls([]link.Sysctl{
+			{Key: "net.ipv4.conf.all.arp_ignore", Value: "1"}, {Key: "net.ipv4.conf.all.arp_announce", Value: "2"},
+		})
+		return err
+	})
+	if got := askARP(t, client, vip); got != "" {
+		t.Errorf("%v is at %s, want no answer", vip, got)
+	}
+	if got := askARP(t, client, netip.MustParseAddr("203.0.113.130")); got != mac {
+		t.Errorf("the node's own address is at %q, want %s", got, mac)
+	}
+}
+
+// askARP asks once for the address, then for the node's own, whose answer comes after that of the first if there is
+// one. It returns the hardware address of the first, or nothing.
+func askARP(t *testing.T, from *netspace.Space, addr netip.Addr) string {
+	t.Helper()
+	var client *arp.Client
+	from.Must(t, func() error {
+		eth0, err := net.InterfaceByName("eth0")
+		if err == nil {
+			client, err = arp.Dial(eth0)
+		}
+		return err
+	})
+	defer client.Close()
+	if err := client.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	own := netip.MustParseAddr("203.0.113.130")
+	for _, target := range []netip.Addr{addr, own} {
+		if err := client.Request(target); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answer := ""
+	for {
+		packet, _, err := client.Read()
+		if err != nil {
+			t.Fatalf("read the answer for %v: %v", own, err)
+		}
+		if packet.Operation != arp.OperationReply {
+			continue
+		}
+		if packet.SenderIP == addr {
+			answer = packet.SenderHardwareAddr.String()
+		}
+		if packet.SenderIP == own {
+			return answer
+		}
+	}
+}
+
+func TestInterfaces(t *testing.T) {
+	node, client := netspace.New(t), netspace.New(t)
+	netspace.Join(t, client, "eth0", "192.0.2.2/24", node, "eth0", "192.0.2.1/24")
+	node.Address(t, "eth0", "198.51.100.1/26")
+	interfaces, err := open(t, node).Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lo := slices.IndexFunc(interfaces, func(i link.Interface) bool { return i.Name == "lo" })
+	eth0 := slices.IndexFunc(interfaces, func(i link.Interface) bool { return i.Name == "eth0" })
+	if lo < 0 || eth0 < 0 {
+		t.Fatalf("Interfaces = %+v, want lo and eth0", interfaces)
+	}
+	if i := interfaces[lo]; !i.Loopback || !i.Up || i.Index != 1 {
+		t.Errorf("lo = %+v", i)
+	}
+	i := interfaces[eth0]
+	want := []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("198.51.100.1/26")}
+	if !slices.Equal(i.Prefixes, want) || i.MAC.String() != node.MAC(t, "eth0").String() || i.Kind != "veth" ||
+		!i.Up || !i.Carrier || i.Loopback || i.NoARP || i.Master != 0 {
+		t.Errorf("eth0 = %+v, want %v up", i, want)
+	}
+
+	// The other end goes down: no carrier, still set up.
+	ip(t, client, "link", "set", "eth0", "down")
+	waitFor(t, "no carrier", func() bool {
+		interfaces, err := open(t, node).Interfaces()
+		return err == nil && interfaces[eth0].Up && !interfaces[eth0].Carrier
+	})
+}
+
+// waitFor waits for a condition that nothing announces.
+func waitFor(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	ticker := time.NewTicker(10 * time.Millisecond)
+	defer ticker.Stop()
+	deadline := time.After(5 * time.Second)
+	for !condition() {
+		select {
+		case <-ticker.C:
+		case <-deadline:
+			t.Fatalf("still not: %s", what)
+		}
+	}
+}
+
+func TestWatch(t *testing.T) {
+	node, client := netspace.New(t), netspace.New(t)
+	netspace.Join(t, client, "eth0", "192.0.2.2/24", node, "eth0", "192.0.2.1/24")
+	l := open(t, node)
+	ctx, cancel := context.WithCancel(context.Background())
+	kicks, ended := make(chan struct{}, 100), make(chan error, 1)
+	go func() {
+		ended <- node.Do(func() error { return link.Watch(ctx, func() { kicks <- struct{}{} }) })
+	}()
+	kicked := func(why string) {
+		t.Helper()
+		select {
+		case <-kicks:
+		case err := <-ended:
+			t.Fatalf("%s: Watch ended: %v", why, err)
+		case <-time.After(5 * time.Second):
+			t.Fatalf("%s: no kick", why)
+		}
+	}
+	kicked("start")
+	select { // a subscription that fails is made again and again, with a kick each time
+	case <-kicks:
+		t.Error("a kick although nothing has changed")
+	case <-time.After(500 * time.Millisecond):
+	}
+	for _, act := range []struct {
+		name string
+		do   func()
+	}{
+		{"a new address", func() { node.Address(t, "eth0", "198.51.100.1/26") }},
+		{"our route taken away", func() {
+			wantChange(t, l.Add, vip, true)
+			ip(t, node, "route", "del", "local", vip.String(), "dev", "lo", "table", "local")
+		}},
+		{"the other end down", func() { ip(t, client, "link", "set", "eth0", "down") }},
+		{"a new interface", func() {
+			attrs := netlink.NewLinkAttrs()
+			attrs.Name = "br0"
+			if err := node.Handle.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		drain(kicks)
+		act.do()
+		kicked(act.name)
+	}
+	cancel()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("Watch = %v", err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("Watch goes on after its context has ended")
+	}
+}
+
+func drain(kicks chan struct{}) {
+	for {
+		select {
+		case <-kicks:
+		default:
+			return
+		}
+	}
+}
