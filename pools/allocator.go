@@ -20,7 +20,8 @@ type Allocator struct {
 	inNS     map[string]map[ServiceKey]*service
 	unmet    map[ServiceKey]struct{} // Services whose claim is not met in full
 	units    map[netip.Addr]*unit
-	ledgers  map[string]*ledger // by pool name, also of pools that are gone while addresses of theirs are held
+	homeless map[netip.Addr]*unit // in use, but in no pool in use
+	ledgers  map[string]*ledger   // by pool name, also of pools that are gone while addresses of theirs are held
 	byKey    map[string]*keyGroup
 	wakes    wakes
 	rests    rests
@@ -36,6 +37,7 @@ func New() *Allocator {
 		inNS:     map[string]map[ServiceKey]*service{},
 		unmet:    map[ServiceKey]struct{}{},
 		units:    map[netip.Addr]*unit{},
+		homeless: map[netip.Addr]*unit{},
 		ledgers:  map[string]*ledger{},
 		byKey:    map[string]*keyGroup{},
 		wakes:    newWakes(),
@@ -45,8 +47,8 @@ func New() *Allocator {
 }
 
 // Adopt records what Services hold, as their Held says, without giving anything to anybody. Call it with all of them
-// before the first Assign after a start. An address that two Services hold without being allowed to share it goes to
-// the older one (then the first by name); the other one gets a new address when it is assigned. The refused are returned.
+// before the first Assign after a start. An address that two Services hold without a sharing key goes to the older one
+// (then the first by name); the other one gets a new address when it is assigned. The refused are returned.
 func (a *Allocator) Adopt(claims []Claim) []ServiceKey {
 	return a.adopt(claims)
 }

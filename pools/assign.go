@@ -19,28 +19,24 @@ func (a *Allocator) assign(c Claim, now time.Time) Decision {
 		a.update(s, &c)
 	}
 	before := s.lease
-	p := a.plan(s, &s.claim, now)
-	freed := a.commit(s, p, now)
-	if len(c.Held) > 0 && len(before) == 0 {
-		before = c.Held // recorded, but somebody else has it
+	if s.recorded != nil {
+		before, s.recorded = s.recorded, nil
 	}
+	p := a.plan(s)
+	freed := a.commit(s, p, now)
 	return Decision{Lease: slices.Clone(s.lease), Changed: !slices.Equal(before, s.lease), Freed: freed, Reason: p.reason, Message: p.message}
 }
 
-// update takes a newer claim of a Service that is known, and puts it first in no queue.
+// update takes a newer claim of a Service that is known. Whoever waits for what it holds may share it now.
 func (a *Allocator) update(s *service, c *Claim) {
 	a.wakes.unwait(s)
 	for _, h := range s.lease {
 		a.unindex(a.units[h.Addr])
 	}
-	changed := s.claim.SharingKey != c.SharingKey || !slices.Equal(s.claim.Ports, c.Ports) ||
-		s.claim.Local != c.Local || s.claim.Selector != c.Selector
 	s.claim = *c
 	for _, h := range s.lease {
 		a.index(a.units[h.Addr])
-		if changed {
-			a.wakes.mark(waitKey{addr: h.Addr})
-		}
+		a.wakes.mark(waitKey{addr: h.Addr})
 	}
 }
 
@@ -57,7 +53,7 @@ func (a *Allocator) commit(s *service, p plan, now time.Time) []netip.Addr {
 			freed = append(freed, h.Addr)
 		}
 	}
-	s.lease, s.reason, s.message = slices.Clone(p.lease), p.reason, p.message
+	s.lease, s.reason, s.message, s.misfit = slices.Clone(p.lease), p.reason, p.message, p.misfit
 	a.setDrains(s, p.drains)
 	a.wakes.wait(s, p.waits)
 	delete(a.unmet, s.claim.Service)
@@ -129,19 +125,30 @@ func (a *Allocator) byNamespace(ns string) map[ServiceKey]*service {
 	return m
 }
 
-// takeRecorded puts a Service that is new to us on the addresses its status records, but those that others hold. It
-// says whether it got them all.
+// takeRecorded puts a Service that is new to us on the addresses its status records. Sharers that came to disagree
+// stay, the younger ones as misfits; an address that another Service holds without any sharing key is not given twice.
+// It says whether the Service got them all.
 func (a *Allocator) takeRecorded(s *service, c *Claim) bool {
 	all := true
+	s.recorded = c.Held
 	for _, h := range c.Held {
-		if u := a.units[h.Addr]; u != nil && clash(u, s, c) != "" || holdsAddr(s.lease, h.Addr) {
+		u := a.units[h.Addr]
+		if holdsAddr(s.lease, h.Addr) || u != nil && !wasShared(u, c) {
 			all = false
 			continue
+		}
+		if u != nil && misfit(u, s, c) != "" {
+			s.misfit = true
 		}
 		a.take(s, h)
 		s.lease = append(s.lease, h)
 	}
 	return all
+}
+
+// wasShared says whether the claim, or everybody on the address, has a sharing key.
+func wasShared(u *unit, c *Claim) bool {
+	return c.SharingKey != "" || !slices.ContainsFunc(u.holders, func(h *service) bool { return h.claim.SharingKey == "" })
 }
 
 func (a *Allocator) adopt(claims []Claim) []ServiceKey {

@@ -31,9 +31,10 @@ func (a *Allocator) choose(q *query, f Family) choice {
 // gives it up. other finds another one.
 func (a *Allocator) stay(q *query, held Address, other func() choice) choice {
 	u := a.units[held.Addr]
-	if why := clash(u, q.self, q.claim); why != "" {
+	if why := misfit(u, q.self, q.claim); why != "" {
 		ch := other()
 		if !ch.ok {
+			ch.misfit = true
 			ch.reason = SharingRefused
 			ch.message = fmt.Sprintf("%s keeps %s although %s, because there is no other address for it: %s", q.claim.Service, held.Addr, why, ch.message)
 			ch.waits = append(ch.waits, waitKey{addr: held.Addr})

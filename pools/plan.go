@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 )
 
 // plan is a Decision not carried out yet.
@@ -15,6 +14,7 @@ type plan struct {
 	waits   []waitKey // what may improve it
 	takes   []waitKey // pool and family of each free address it uses up
 	drains  []string  // pools it keeps an address of without being admitted
+	misfit  bool      // it stays among sharers it does not agree with
 }
 
 // query is one claim being answered.
@@ -33,6 +33,7 @@ type choice struct {
 	takes   bool // uses up a free address
 	exact   bool // the address was asked for
 	drains  string
+	misfit  bool
 	reason  Reason
 	message string
 	waits   []waitKey
@@ -47,10 +48,13 @@ func (q *query) heldIn(f Family) (Address, bool) {
 	return Address{}, false
 }
 
-// plan answers the claim of a Service that is, or is about to be, ours. It changes nothing but hints.
-func (a *Allocator) plan(s *service, c *Claim, now time.Time) plan {
+// plan answers the Service's claim. It changes nothing but hints. Rests that are over must have been ended before.
+func (a *Allocator) plan(s *service) plan {
+	c := &s.claim
 	if reason, message := c.check(); reason != Allocated {
-		return a.refused(s, choice{reason: reason, message: message})
+		p := a.refused(s, choice{reason: reason, message: message})
+		p.misfit = s.misfit
+		return p
 	}
 	fams := c.families()
 	chosen := a.chooseAll(s, c, fams)
@@ -60,12 +64,17 @@ func (a *Allocator) plan(s *service, c *Claim, now time.Time) plan {
 			chosen = []choice{again[1], again[0]}
 		}
 	}
+	misfit := chosen[0].misfit || len(fams) == 2 && chosen[1].misfit
 	for i, ch := range chosen {
 		if !ch.ok && (i == 0 || ch.exact || c.Policy != PreferDualStack) {
-			return a.refused(s, ch)
+			p := a.refused(s, ch)
+			p.misfit = misfit
+			return p
 		}
 	}
-	return a.granted(chosen, c, s)
+	p := a.granted(chosen, c, s)
+	p.misfit = misfit
+	return p
 }
 
 func (a *Allocator) chooseAll(s *service, c *Claim, fams []Family) []choice {
@@ -99,11 +108,25 @@ func (a *Allocator) count(q *query, f Family, ch choice) {
 func (a *Allocator) refused(s *service, ch choice) plan {
 	p := plan{lease: s.lease, reason: ch.reason, message: ch.message, waits: ch.waits}
 	for _, h := range s.lease {
-		if u := a.units[h.Addr]; u != nil && !a.admitted(u, &s.claim) {
-			p.drains = append(p.drains, u.owner)
-		}
+		a.keepDrains(&p, s, h)
 	}
 	return p
+}
+
+// keepOf leaves the held address of the family in place, if there is one.
+func (a *Allocator) keepOf(p *plan, s *service, f Family) {
+	for _, h := range s.lease {
+		if FamilyOf(h.Addr) == f {
+			p.lease = append(p.lease, h)
+			a.keepDrains(p, s, h)
+		}
+	}
+}
+
+func (a *Allocator) keepDrains(p *plan, s *service, h Address) {
+	if u := a.units[h.Addr]; !a.admitted(u, &s.claim) && !slices.Contains(p.drains, u.owner) {
+		p.drains = append(p.drains, u.owner)
+	}
 }
 
 // granted takes what was chosen. A second family that could not be had stays as it is, or waits.
@@ -112,14 +135,17 @@ func (a *Allocator) granted(chosen []choice, c *Claim, s *service) plan {
 	for i, ch := range chosen {
 		p.waits = append(p.waits, ch.waits...)
 		if !ch.ok {
-			p.reason, p.message = SecondFamilyPending, ch.message
+			if p.reason == Allocated {
+				p.reason, p.message = SecondFamilyPending, ch.message
+			}
+			a.keepOf(&p, s, c.families()[i])
 			continue
 		}
 		p.lease = append(p.lease, ch.addr)
 		if ch.takes {
 			p.takes = append(p.takes, waitKey{pool: ch.addr.Pool, family: FamilyOf(ch.addr.Addr)})
 		}
-		if ch.drains != "" {
+		if ch.drains != "" && !slices.Contains(p.drains, ch.drains) {
 			p.drains = append(p.drains, ch.drains)
 		}
 		if ch.reason != Allocated && (i == 0 || p.reason != Draining) {

@@ -136,10 +136,15 @@ func (a *Allocator) order() {
 // rehome finds the pool of every address whose pool changed, or that had none.
 func (a *Allocator) rehome(changed map[string]bool) {
 	var moved []*unit
-	for name, l := range a.ledgers {
-		for _, u := range l.units {
-			if changed[name] || u.home == nil {
-				moved = append(moved, u)
+	for _, u := range a.homeless {
+		moved = append(moved, u)
+	}
+	for name := range changed {
+		if l := a.ledgers[name]; l != nil {
+			for _, u := range l.units {
+				if u.home != nil {
+					moved = append(moved, u)
+				}
 			}
 		}
 	}
@@ -183,7 +188,7 @@ func (a *Allocator) rerest(changed map[string]bool) {
 	}
 	for _, e := range all {
 		sp, ok := a.find(e.addr)
-		if !ok {
+		if !ok || !sp.pool.offers(e.addr) {
 			a.rests.drop(e.addr)
 			continue
 		}

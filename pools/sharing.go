@@ -21,8 +21,18 @@ func (a *Allocator) heldByNamespace(q *query, addr netip.Addr) bool {
 
 // clash says why the claim cannot be on the address together with the others that are on it. Empty: it can.
 func clash(u *unit, self *service, c *Claim) string {
+	return clashWith(u, self, c, func(*service) bool { return true })
+}
+
+// misfit says why the Service, which is on the address, must leave it. Who is a misfit already leaves first, so that
+// one Service's change of key or ports never moves another Service.
+func misfit(u *unit, self *service, c *Claim) string {
+	return clashWith(u, self, c, func(h *service) bool { return !h.misfit })
+}
+
+func clashWith(u *unit, self *service, c *Claim, counts func(*service) bool) string {
 	for _, h := range u.holders {
-		if h == self {
+		if h == self || !counts(h) {
 			continue
 		}
 		if why := pairClash(c, &h.claim); why != "" {

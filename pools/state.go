@@ -12,7 +12,6 @@ type pool struct {
 	state    PoolState
 	overlaps string
 	free     [2]*freeIndex // by slot
-	listed   [2][]int      // by slot: index in Ranges of each range of that family
 	capacity [2]u128       // addresses it gives out
 	used     [2]uint64     // of those, in use by a Service
 	resting  [2]uint64     // of those, at rest
@@ -35,6 +34,9 @@ type service struct {
 	waits   []waitKey // what may help it
 	takes   []waitKey // while woken: the room set aside for it
 	woken   bool
+	misfit  bool // it no longer agrees with those on its address, and has nowhere to go
+	// recorded is what a Service new to us held by its status, until its first Assign.
+	recorded []Address
 }
 
 // unit is an address in use.
@@ -147,12 +149,16 @@ func (a *Allocator) enter(u *unit) {
 	if u.home != nil && u.home.offers(u.addr) {
 		u.home.used[slot(FamilyOf(u.addr))]++
 	}
+	if u.home == nil {
+		a.homeless[u.addr] = u
+	}
 	a.dirty[u.owner] = struct{}{}
 }
 
 func (a *Allocator) leave(u *unit) {
 	l := a.ledger(u.owner)
 	delete(l.units, u.addr)
+	delete(a.homeless, u.addr)
 	l.assigned[slot(FamilyOf(u.addr))]--
 	if u.home != nil && u.home.offers(u.addr) {
 		u.home.used[slot(FamilyOf(u.addr))]--

@@ -97,7 +97,7 @@ func (a *Allocator) wake(now time.Time) []ServiceKey {
 	a.expire(now)
 	var woken []*service
 	try := func(s *service) {
-		if !s.woken && a.worth(s, now) {
+		if !s.woken && a.worth(s) {
 			woken = append(woken, s)
 		}
 	}
@@ -159,9 +159,9 @@ func (a *Allocator) room(k waitKey) bool {
 
 // worth says whether another Assign would come out differently now, and sets aside the room for it. A Service for
 // which there is only promised room waits for it.
-func (a *Allocator) worth(s *service, now time.Time) bool {
-	p := a.plan(s, &s.claim, now)
-	if slices.Equal(p.lease, s.lease) && p.reason == s.reason {
+func (a *Allocator) worth(s *service) bool {
+	p := a.plan(s)
+	if slices.Equal(p.lease, s.lease) && p.reason == s.reason && slices.Equal(p.drains, s.drains) && p.misfit == s.misfit {
 		a.wakes.wait(s, p.waits)
 		return false
 	}

@@ -1,0 +1,97 @@
+package pools
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+func benchAllocator() *Allocator {
+	r, err := ParseRanges([]string{"2001:db8::/112"})
+	if err != nil {
+		panic(err)
+	}
+	a := New()
+	a.SetPools([]Pool{{Name: "p", Ranges: r, AutoAssign: true}})
+	return a
+}
+
+func benchClaim(i int) Claim {
+	return Claim{Service: ServiceKey{"default", fmt.Sprintf("s%05d", i)}, Families: []Family{IPv6}, Ports: []Port{{"TCP", 80}}}
+}
+
+// BenchmarkFill gives n Services an address each out of one empty pool.
+func BenchmarkFill(b *testing.B) {
+	for _, n := range []int{1000, 5000, 10000, 20000} {
+		claims := make([]Claim, n)
+		for i := range claims {
+			claims[i] = benchClaim(i)
+		}
+		b.Run(fmt.Sprintf("%dk", n/1000), func(b *testing.B) {
+			for b.Loop() {
+				a := benchAllocator()
+				for _, c := range claims {
+					if d := a.Assign(c, time.Time{}); d.Reason != Allocated {
+						b.Fatal(d.Message)
+					}
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/service")
+		})
+	}
+}
+
+// BenchmarkOneMore assigns and releases one Service beside 10,000 others; the lowest free address is found again each time.
+func BenchmarkOneMore(b *testing.B) {
+	a := benchAllocator()
+	for i := range 10000 {
+		a.Assign(benchClaim(i), time.Time{})
+	}
+	c := benchClaim(10000)
+	for b.Loop() {
+		if d := a.Assign(c, time.Time{}); d.Reason != Allocated {
+			b.Fatal(d.Message)
+		}
+		a.Release(c.Service, time.Time{})
+		if len(a.Wake(time.Time{})) != 0 {
+			b.Fatal("nobody waits")
+		}
+	}
+}
+
+// BenchmarkOneFreed frees one address of a full pool that 10,000 Services wait for, and gives it to the oldest of them.
+func BenchmarkOneFreed(b *testing.B) {
+	a := New()
+	r, _ := ParseRanges([]string{"2001:db8::/120"})
+	a.SetPools([]Pool{{Name: "p", Ranges: r, AutoAssign: true}})
+	for i := range 10256 {
+		a.Assign(benchClaim(i), time.Time{})
+	}
+	i := 0
+	for b.Loop() {
+		k := benchClaim(i % 10256)
+		a.Release(k.Service, time.Time{})
+		for _, w := range a.Wake(time.Time{}) {
+			a.Assign(Claim{Service: w, Families: []Family{IPv6}}, time.Time{})
+		}
+		a.Assign(k, time.Time{})
+		i++
+	}
+}
+
+// BenchmarkAdopt records 20,000 Services after a restart, tells the pools, and asks who is worth a look: nobody.
+func BenchmarkAdopt(b *testing.B) {
+	a := benchAllocator()
+	claims := make([]Claim, 20000)
+	for i := range claims {
+		claims[i] = benchClaim(i)
+		claims[i].Held = a.Assign(claims[i], time.Time{}).Lease
+	}
+	for b.Loop() {
+		n := benchAllocator()
+		n.Adopt(claims)
+		if len(n.Wake(time.Time{})) != 0 {
+			b.Fatal("nobody has a reason to be looked at")
+		}
+	}
+}

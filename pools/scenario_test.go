@@ -1,0 +1,440 @@
+package pools
+
+import (
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "rewrite testdata/*.txt with what the allocator answers")
+
+// TestScenarios runs testdata/*.txt: commands, a line of dashes, the answers, an empty line. See testdata/README.
+func TestScenarios(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := runScenario(string(want))
+			if err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if got != string(want) {
+				t.Errorf("%s differs (go test ./pools -update rewrites it):\n%s", file, firstDifference(string(want), got))
+			}
+		})
+	}
+}
+
+func firstDifference(want, got string) string {
+	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
+	for i := range min(len(w), len(g)) {
+		if w[i] != g[i] {
+			return fmt.Sprintf("line %d\nwant: %s\ngot:  %s", i+1, w[i], g[i])
+		}
+	}
+	return "one is longer"
+}
+
+// runScenario runs the commands of a file and returns the file with the answers as they are.
+func runScenario(text string) (string, error) {
+	w := newWorld()
+	var out, answer strings.Builder
+	inAnswer := false
+	flush := func() {
+		if answer.Len() > 0 {
+			fmt.Fprintf(&out, "----\n%s", answer.String())
+			answer.Reset()
+		}
+	}
+	for n, line := range strings.Split(strings.TrimRight(text, "\n"), "\n") {
+		switch {
+		case line == "----":
+			inAnswer = true
+		case line == "":
+			flush()
+			inAnswer = false
+			out.WriteString("\n")
+		case inAnswer:
+		case strings.HasPrefix(line, "#"):
+			out.WriteString(line + "\n")
+		default:
+			out.WriteString(line + "\n")
+			if err := w.run(strings.Fields(line), &answer); err != nil {
+				return "", fmt.Errorf("line %d: %q: %w", n+1, line, err)
+			}
+		}
+	}
+	flush()
+	return out.String(), nil
+}
+
+// world is an allocator with what a controller would remember and a clock that stands still.
+type world struct {
+	a      *Allocator
+	pools  map[string]Pool
+	labels map[string]map[string]string
+	claims map[ServiceKey]Claim
+	now    time.Time
+	born   int
+}
+
+func newWorld() *world {
+	return &world{
+		a: New(), pools: map[string]Pool{}, labels: map[string]map[string]string{},
+		claims: map[ServiceKey]Claim{}, now: time.Unix(0, 0).UTC(),
+	}
+}
+
+func (w *world) run(words []string, out *strings.Builder) error {
+	command, args := words[0], words[1:]
+	if len(args) == 0 && !slices.Contains([]string{"restart", "wake", "settle", "parse"}, command) {
+		return fmt.Errorf("too few words")
+	}
+	switch command {
+	case "pool":
+		return w.pool(args)
+	case "delete-pool":
+		delete(w.pools, args[0])
+		w.setPools()
+	case "namespace":
+		labels, err := parseLabels(strings.Join(args[1:], ","))
+		if err != nil {
+			return err
+		}
+		w.labels[args[0]] = labels
+		w.a.SetNamespace(args[0], labels)
+	case "delete-namespace":
+		delete(w.labels, args[0])
+		w.a.DeleteNamespace(args[0])
+	case "assign":
+		c, err := w.claim(args)
+		if err != nil {
+			return err
+		}
+		w.assign(c, out)
+	case "again":
+		w.assign(w.claims[key(args[0])], out)
+	case "release":
+		delete(w.claims, key(args[0]))
+		fmt.Fprintf(out, "%s freed %v\n", args[0], w.a.Release(key(args[0]), w.now))
+	case "restart":
+		w.restart(args, out)
+	case "wake":
+		fmt.Fprintf(out, "wake %s\n", names(w.a.Wake(w.now)))
+	case "settle":
+		w.settle(out)
+	case "time":
+		d, err := time.ParseDuration(strings.TrimPrefix(args[0], "+"))
+		if err != nil {
+			return err
+		}
+		w.now = w.now.Add(d)
+	case "status":
+		w.status(args[0], out)
+	case "holders":
+		fmt.Fprintf(out, "%s is held by %s\n", args[0], names(w.a.Holders(netip.MustParseAddr(args[0]))))
+	case "parse":
+		r, err := ParseRanges(strings.Split(strings.Join(args, " "), ";"))
+		if err != nil {
+			fmt.Fprintf(out, "error: %v\n", err)
+		} else {
+			fmt.Fprintf(out, "%v\n", r)
+		}
+	default:
+		return fmt.Errorf("no such command")
+	}
+	return nil
+}
+
+func (w *world) assign(c Claim, out *strings.Builder) {
+	w.claims[c.Service] = c
+	writeDecision(c.Service, w.a.Assign(c, w.now), out)
+}
+
+func writeDecision(k ServiceKey, d Decision, out *strings.Builder) {
+	fmt.Fprintf(out, "%s %s", short(k), leaseText(d.Lease))
+	if d.Changed {
+		out.WriteString(", changed")
+	}
+	if len(d.Freed) > 0 {
+		fmt.Fprintf(out, ", freed %v", d.Freed)
+	}
+	if d.Reason != Allocated {
+		fmt.Fprintf(out, "; %s: %s", d.Reason, d.Message)
+	}
+	out.WriteString("\n")
+}
+
+func leaseText(lease []Address) string {
+	if len(lease) == 0 {
+		return "has nothing"
+	}
+	var parts []string
+	for _, l := range lease {
+		parts = append(parts, fmt.Sprintf("%s (%s)", l.Addr, l.Pool))
+	}
+	return "has " + strings.Join(parts, " ")
+}
+
+// settle assigns whoever is woken until nobody is.
+func (w *world) settle(out *strings.Builder) {
+	for {
+		keys := w.a.Wake(w.now)
+		if len(keys) == 0 {
+			return
+		}
+		for _, k := range keys {
+			writeDecision(k, w.a.Assign(w.claims[k], w.now), out)
+		}
+	}
+}
+
+// restart begins anew with what the API server would have: pools, namespaces, claims and recorded status. With "late",
+// the pools come only after the Services.
+func (w *world) restart(args []string, out *strings.Builder) {
+	old := w.a
+	w.a = New()
+	var held []Claim
+	for k, c := range w.claims {
+		if l := old.Lease(k); len(l) > 0 {
+			c.Held = l
+		}
+		held = append(held, c)
+	}
+	for ns, labels := range w.labels {
+		w.a.SetNamespace(ns, labels)
+	}
+	if !slices.Contains(args, "late") {
+		w.setPools()
+	}
+	if refused := w.a.Adopt(held); len(refused) > 0 {
+		fmt.Fprintf(out, "refused %s\n", names(refused))
+	}
+	w.setPools()
+}
+
+func (w *world) status(name string, out *strings.Builder) {
+	st, ok := w.a.PoolStatus(name)
+	if !ok {
+		fmt.Fprintf(out, "%s: no such pool\n", name)
+		return
+	}
+	fmt.Fprintf(out, "%s: %s", name, st.State)
+	if st.Overlaps != "" {
+		fmt.Fprintf(out, " %s", st.Overlaps)
+	}
+	fmt.Fprintf(out, "; IPv4 assigned %d available %d; IPv6 assigned %d available %d", st.AssignedIPv4, st.AvailableIPv4, st.AssignedIPv6, st.AvailableIPv6)
+	if len(st.Exhausted) > 0 {
+		fmt.Fprintf(out, "; exhausted %v", st.Exhausted)
+	}
+	if len(st.Draining) > 0 {
+		fmt.Fprintf(out, "; draining %s", names(st.Draining))
+	}
+	out.WriteString("\n")
+}
+
+func names(keys []ServiceKey) string {
+	if len(keys) == 0 {
+		return "nobody"
+	}
+	var out []string
+	for _, k := range keys {
+		out = append(out, short(k))
+	}
+	return strings.Join(out, " ")
+}
+
+// key reads namespace/name; a bare name is in namespace default.
+func key(s string) ServiceKey {
+	if ns, name, ok := strings.Cut(s, "/"); ok {
+		return ServiceKey{ns, name}
+	}
+	return ServiceKey{"default", s}
+}
+
+func short(k ServiceKey) string { return strings.TrimPrefix(k.String(), "default/") }
+
+func (w *world) setPools() {
+	var all []Pool
+	for _, p := range w.pools {
+		all = append(all, p)
+	}
+	w.a.SetPools(all)
+}
+
+func (w *world) pool(args []string) error {
+	p := Pool{Name: args[0], AutoAssign: true}
+	if old, ok := w.pools[p.Name]; ok {
+		p.Created = old.Created
+	} else {
+		w.born++
+		p.Created = time.Unix(int64(w.born), 0)
+	}
+	var entries []string
+	for _, word := range args[1:] {
+		name, v, ok := strings.Cut(word, "=")
+		if !ok {
+			entries = append(entries, word)
+			continue
+		}
+		if err := poolOption(&p, name, v); err != nil {
+			return err
+		}
+	}
+	for _, e := range entries {
+		r, err := ParseRange(e)
+		if err != nil {
+			return err
+		}
+		p.Ranges = append(p.Ranges, r)
+	}
+	w.pools[p.Name] = p
+	w.setPools()
+	return nil
+}
+
+func poolOption(p *Pool, name, v string) (err error) {
+	switch name {
+	case "auto":
+		p.AutoAssign = v == "yes"
+	case "avoidBuggyIPs":
+		p.AvoidBuggyIPs = v == "yes"
+	case "created":
+		var n int64
+		n, err = strconv.ParseInt(v, 10, 64)
+		p.Created = time.Unix(n, 0)
+	case "priority":
+		var n int64
+		n, err = strconv.ParseInt(v, 10, 32)
+		p.Allocation.Set, p.Allocation.Priority = true, int32(n)
+	case "namespaces":
+		p.Allocation.Set, p.Allocation.Namespaces = true, strings.Split(v, ",")
+	case "namespaceSelector":
+		p.Allocation.Set = true
+		p.Allocation.NamespaceSelectors = append(p.Allocation.NamespaceSelectors, selector(v))
+	case "serviceSelector":
+		p.Allocation.Set = true
+		p.Allocation.ServiceSelectors = append(p.Allocation.ServiceSelectors, selector(v))
+	case "sharing":
+		p.SharingNamespaces = strings.Split(v, ",")
+	case "reuseAfter":
+		p.ReuseAfter, err = time.ParseDuration(v)
+	case "quota":
+		p.NamespaceQuota.Set = true
+		p.NamespaceQuota.Max, err = strconv.ParseInt(v, 10, 64)
+	default:
+		err = fmt.Errorf("no pool option %s", name)
+	}
+	return err
+}
+
+// selector reads label:value for In and label for Exists, !label for DoesNotExist, label!value for NotIn, comma for and.
+func selector(v string) Selector {
+	s := Selector{}
+	for _, part := range strings.Split(v, ",") {
+		if k, val, ok := strings.Cut(part, ":"); ok {
+			s = append(s, Requirement{k, In, []string{val}})
+		} else if rest, ok := strings.CutPrefix(part, "!"); ok {
+			s = append(s, Requirement{rest, DoesNotExist, nil})
+		} else if k, val, ok := strings.Cut(part, "!"); ok {
+			s = append(s, Requirement{k, NotIn, []string{val}})
+		} else if part != "" {
+			s = append(s, Requirement{part, Exists, nil})
+		}
+	}
+	return s
+}
+
+func parseLabels(v string) (map[string]string, error) {
+	out := map[string]string{}
+	for _, part := range strings.FieldsFunc(v, func(r rune) bool { return r == ',' }) {
+		k, val, ok := strings.Cut(part, ":")
+		if !ok {
+			return nil, fmt.Errorf("label %q: write name:value", part)
+		}
+		out[k] = val
+	}
+	return out, nil
+}
+
+func (w *world) claim(args []string) (Claim, error) {
+	c := Claim{Service: key(args[0])}
+	for _, word := range args[1:] {
+		name, v, _ := strings.Cut(word, "=")
+		if err := claimOption(&c, name, v); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+func claimOption(c *Claim, name, v string) (err error) {
+	switch name {
+	case "families":
+		c.Families = map[string][]Family{"4": {IPv4}, "6": {IPv6}, "4,6": {IPv4, IPv6}, "6,4": {IPv6, IPv4}}[v]
+	case "prefer":
+		c.Policy = PreferDualStack
+	case "require":
+		c.Policy = RequireDualStack
+	case "dual":
+		c.Families, c.Policy = []Family{IPv4, IPv6}, RequireDualStack
+	case "ips":
+		for _, s := range strings.Split(v, ",") {
+			c.Addresses = append(c.Addresses, netip.MustParseAddr(s))
+		}
+	case "pool":
+		c.Pool = v
+	case "key":
+		c.SharingKey = v
+	case "ports":
+		for _, s := range strings.Split(v, ",") {
+			proto, num, _ := strings.Cut(s, "/")
+			n, err := strconv.ParseUint(num, 10, 16)
+			if err != nil {
+				return err
+			}
+			c.Ports = append(c.Ports, Port{strings.ToUpper(proto), uint16(n)})
+		}
+	case "local":
+		c.Local = true
+	case "selector":
+		c.Selector = v
+	case "labels":
+		c.Labels, err = parseLabels(v)
+	case "invalid":
+		c.Invalid = strings.ReplaceAll(v, "_", " ")
+	case "reallocate":
+		c.Reallocate = true
+	case "created":
+		var n int64
+		n, err = strconv.ParseInt(v, 10, 64)
+		c.Created = time.Unix(n, 0)
+	case "held":
+		for _, s := range strings.Split(v, ",") {
+			addr, pool, _ := strings.Cut(s, "@")
+			c.Held = append(c.Held, Address{netip.MustParseAddr(addr), pool})
+		}
+	default:
+		err = fmt.Errorf("no claim option %s", name)
+	}
+	return err
+}
