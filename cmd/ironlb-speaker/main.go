@@ -1,0 +1,115 @@
+// Command ironlb-speaker runs on each node: it programs the node's IPVS and firewall for the Services of type
+// LoadBalancer and answers ARP for the addresses that the node owns.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"github.com/ironlb/ironlb/speaker"
+	"github.com/ironlb/ironlb/speaker/kube"
+	"github.com/ironlb/ironlb/speaker/l2"
+	"github.com/ironlb/ironlb/speaker/link"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := command().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "ironlb-speaker:", err)
+		os.Exit(1)
+	}
+}
+
+// run wires the parts together and returns when ctx ends or one of them fails for good.
+func run(ctx context.Context, o options) error {
+	log := o.logger()
+	klog.SetSlogLogger(log)
+	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	if err != nil {
+		return fmt.Errorf("find the API server (give --kubeconfig outside of a Pod): %w", err)
+	}
+	config.UserAgent = "ironlb-speaker"
+	listener, err := net.Listen("tcp", o.metricsAddress)
+	if err != nil {
+		return fmt.Errorf("listen for metrics and health (choose another --metrics-bind-address): %w", err)
+	}
+	defer listener.Close()
+	node, closeNode, err := openNode()
+	if err != nil {
+		return err
+	}
+	defer closeNode()
+
+	kick := speaker.NewKick()
+	source, reporter, err := kube.New(config, kick.Now, log)
+	if err != nil {
+		return err
+	}
+	announcer := l2.New(l2.Config{Log: log, Kick: kick.Look})
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	loop := speaker.New(speaker.Config{
+		NodeName:  o.nodeName,
+		Log:       log,
+		Kick:      kick,
+		Source:    source,
+		Node:      node,
+		Announcer: announcer,
+		Reporter:  reporter,
+		Metrics:   speaker.NewMetrics(registry),
+	})
+
+	log.Info("start", "node", o.nodeName, "apiserver", config.Host, "metrics", listener.Addr().String())
+	defer log.Info("stop; addresses, virtual servers and firewall stay", "node", o.nodeName)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return source.Run(ctx) })
+	group.Go(func() error { return reporter.Run(ctx) })
+	group.Go(func() error { return announcer.Run(ctx) })
+	group.Go(func() error { return loop.Run(ctx) })
+	group.Go(func() error {
+		return link.Watch(ctx, func() { announcer.Refresh(); kick.Look() })
+	})
+	group.Go(func() error { return serve(ctx, listener, loop, registry) })
+	return group.Wait()
+}
+
+// serve answers for metrics and health until ctx ends.
+func serve(ctx context.Context, listener net.Listener, loop *speaker.Speaker, registry *prometheus.Registry) error {
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("/healthz", loop.Healthz)
+	mux.HandleFunc("/readyz", loop.Readyz)
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve metrics and health: %w", err)
+	}
+	return nil
+}
+
+// cleanup removes what earlier runs left on this node.
+func cleanup(ctx context.Context, log *slog.Logger) error {
+	node, closeNode, err := openNode()
+	if err != nil {
+		return err
+	}
+	defer closeNode()
+	return speaker.Cleanup(ctx, node, log)
+}

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"sync"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/kernel"
+	"github.com/ironlb/ironlb/ipvs/nft"
+	"github.com/ironlb/ironlb/speaker"
+	"github.com/ironlb/ironlb/speaker/link"
+)
+
+// openNode returns the drivers of the node. Those that the node may lack are opened when they are first used, again and
+// again until that succeeds: installing what is missing mends a running speaker.
+func openNode() (speaker.Node, func(), error) {
+	l, err := link.Open()
+	if err != nil {
+		return speaker.Node{}, nil, err
+	}
+	servers := &virtualServers{}
+	closeAll := func() {
+		servers.close()
+		l.Close()
+	}
+	return speaker.Node{
+		VirtualServers: servers,
+		Firewall:       &firewall{},
+		Addresses:      addresses{l},
+		Sysctls:        sysctls{},
+	}, closeAll, nil
+}
+
+// virtualServers is IPVS, opened and tried when it is first used.
+type virtualServers struct {
+	mu sync.Mutex
+	k  *kernel.Kernel
+}
+
+func (v *virtualServers) open() (*kernel.Kernel, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.k != nil {
+		return v.k, nil
+	}
+	k, err := kernel.Open()
+	if err != nil {
+		return nil, err
+	}
+	if err := k.Probe(ipvs.RoundRobin); err != nil {
+		k.Close()
+		return nil, err
+	}
+	v.k = k
+	return k, nil
+}
+
+func (v *virtualServers) close() {
+	if v.k != nil {
+		v.k.Close()
+	}
+}
+
+func (v *virtualServers) ListOf(addrs map[netip.Addr]struct{}) (ipvs.Table, error) {
+	k, err := v.open()
+	if err != nil {
+		return nil, err
+	}
+	return k.ListOf(addrs)
+}
+
+func (v *virtualServers) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
+	if len(ops) == 0 {
+		return nil, nil
+	}
+	k, err := v.open()
+	if err != nil {
+		return nil, err
+	}
+	return k.Apply(ops)
+}
+
+// firewall is our nftables table, opened when it is first used.
+type firewall struct {
+	mu  sync.Mutex
+	nft *nft.Firewall
+}
+
+func (f *firewall) open() (*nft.Firewall, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.nft == nil {
+		opened, err := nft.New()
+		if err != nil {
+			return nil, err
+		}
+		f.nft = opened
+	}
+	return f.nft, nil
+}
+
+func (f *firewall) List(ctx context.Context) (ipvs.Firewall, error) {
+	n, err := f.open()
+	if err != nil {
+		return ipvs.Firewall{}, err
+	}
+	return n.List(ctx)
+}
+
+func (f *firewall) Check(ctx context.Context) (bool, error) {
+	n, err := f.open()
+	if err != nil {
+		return false, err
+	}
+	return n.Check(ctx)
+}
+
+func (f *firewall) Apply(ctx context.Context, fw ipvs.Firewall) (int, error) {
+	n, err := f.open()
+	if err != nil {
+		return 0, err
+	}
+	return n.Apply(ctx, fw)
+}
+
+func (f *firewall) Remove(ctx context.Context) error {
+	n, err := f.open()
+	if err != nil {
+		return err
+	}
+	return n.Remove(ctx)
+}
+
+// addresses are our local routes, and the addresses of the node's interfaces.
+type addresses struct{ *link.Link }
+
+func (a addresses) Foreign() (map[netip.Addr]struct{}, error) {
+	interfaces, err := a.Interfaces()
+	if err != nil {
+		return nil, err
+	}
+	foreign := map[netip.Addr]struct{}{}
+	for _, i := range interfaces {
+		for _, p := range i.Prefixes {
+			foreign[p.Addr()] = struct{}{}
+		}
+	}
+	return foreign, nil
+}
+
+// sysctls are those that link wants.
+type sysctls struct{}
+
+func (sysctls) Apply() ([]string, error) {
+	want, err := link.Wanted()
+	if err != nil {
+		return nil, err
+	}
+	changes, err := link.SetSysctls(want)
+	var texts []string
+	for _, c := range changes {
+		texts = append(texts, c.Key+"="+c.To)
+	}
+	return texts, err
+}
+
+// prepare does what takes more rights than the speaker has: load modules and write to /proc/sys.
+func prepare(log *slog.Logger) error {
+	if _, err := (&virtualServers{}).open(); err != nil {
+		return err
+	}
+	changed, err := sysctls{}.Apply()
+	for _, setting := range changed {
+		log.Info("set sysctl", "setting", setting)
+	}
+	return err
+}

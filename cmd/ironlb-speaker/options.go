@@ -1,0 +1,94 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+// options are the flags.
+type options struct {
+	nodeName       string
+	kubeconfig     string
+	metricsAddress string
+	logFormat      string
+}
+
+func (o options) check() error {
+	if o.nodeName == "" {
+		return errors.New("the name of this node is missing: give --node-name or set NODE_NAME")
+	}
+	return o.checkLog()
+}
+
+func (o options) checkLog() error {
+	if o.logFormat != "text" && o.logFormat != "json" {
+		return fmt.Errorf("--log-format is %q: it must be text or json", o.logFormat)
+	}
+	return nil
+}
+
+func (o options) logger() *slog.Logger {
+	if o.logFormat == "json" {
+		return slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, nil))
+}
+
+// command returns the command line. The environment is read here and nowhere else.
+func command() *cobra.Command {
+	var o options
+	root := &cobra.Command{
+		Use:   "ironlb-speaker",
+		Short: "Forward LoadBalancer addresses on this node with IPVS and answer ARP for those it owns",
+		Long: `ironlb-speaker runs on every node, with CAP_NET_ADMIN and CAP_NET_RAW in the host's network namespace.
+
+It makes the kernel and the network agree with the Services of type LoadBalancer: local routes, IPVS virtual servers,
+the nftables table "ip ironlb", and ARP answers for the addresses that this node owns. When it stops, all of that but
+the ARP answers stays, so that a restart breaks no connection. "ironlb-speaker cleanup" removes it.
+
+/metrics, /healthz and /readyz are served on --metrics-bind-address.`,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(); err != nil {
+				return err
+			}
+			return run(cmd.Context(), o)
+		},
+	}
+	root.Flags().StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"), "name of this node in the API (default $NODE_NAME)")
+	root.Flags().StringVar(&o.kubeconfig, "kubeconfig", "", "how to reach the API server (default: as a Pod does)")
+	root.Flags().StringVar(&o.metricsAddress, "metrics-bind-address", "127.0.0.1:7473", "where /metrics, /healthz and /readyz are served")
+	root.PersistentFlags().StringVar(&o.logFormat, "log-format", "text", "text or json")
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.AddCommand(
+		&cobra.Command{
+			Use:   "cleanup",
+			Short: "Remove from this node everything that ironlb-speaker made, and nothing else",
+			Args:  cobra.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				if err := o.checkLog(); err != nil {
+					return err
+				}
+				return cleanup(cmd.Context(), o.logger())
+			},
+		},
+		&cobra.Command{
+			Use:   "prepare",
+			Short: "Load the module ip_vs and set the sysctls, where the speaker itself may not",
+			Args:  cobra.NoArgs,
+			RunE: func(*cobra.Command, []string) error {
+				if err := o.checkLog(); err != nil {
+					return err
+				}
+				return prepare(o.logger())
+			},
+		},
+	)
+	return root
+}

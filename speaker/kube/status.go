@@ -1,0 +1,217 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/flowcontrol"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+const (
+	// writesPerSecond and writesBurst bound what one speaker writes.
+	writesPerSecond, writesBurst = 20, 50
+	// lookAgain is how often the statuses are compared without a change, to find what somebody else wrote or what could
+	// not be written. No VirtualIP is written twice within it with the same content.
+	lookAgain = 5 * time.Second
+	// afterConflict is how long to wait for the informer to bring the version that a write met.
+	afterConflict = 200 * time.Millisecond
+)
+
+// Reporter writes the status of VirtualIPs, on change only.
+type Reporter struct {
+	store   cache.Store
+	patch   func(ctx context.Context, name string, body []byte) error
+	log     *slog.Logger
+	limit   flowcontrol.RateLimiter
+	wake    chan struct{}
+	written map[string]sent
+	failing bool
+
+	mu   sync.Mutex
+	want map[string]plan.Status
+}
+
+// sent is what was last written of a VirtualIP; the informer may not have seen it yet.
+type sent struct {
+	status plan.Status
+	at     time.Time
+}
+
+func newReporter(store cache.Store, patch func(context.Context, string, []byte) error, log *slog.Logger) *Reporter {
+	return &Reporter{
+		store:   store,
+		patch:   patch,
+		log:     log,
+		limit:   flowcontrol.NewTokenBucketRateLimiter(writesPerSecond, writesBurst),
+		wake:    make(chan struct{}, 1),
+		written: map[string]sent{},
+		want:    map[string]plan.Status{},
+	}
+}
+
+// patcher returns the function that patches the status of a VirtualIP.
+func patcher(client *rest.RESTClient) func(context.Context, string, []byte) error {
+	return func(ctx context.Context, name string, body []byte) error {
+		return client.Patch(types.MergePatchType).Resource(kindVIP).Name(name).SubResource("status").Body(body).Do(ctx).Error()
+	}
+}
+
+// Report implements speaker.Reporter.
+func (r *Reporter) Report(statuses map[string]plan.Status) {
+	r.mu.Lock()
+	changed := !reflect.DeepEqual(r.want, statuses)
+	r.want = statuses
+	r.mu.Unlock()
+	if changed {
+		select {
+		case r.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Run writes until the context ends.
+func (r *Reporter) Run(ctx context.Context) error {
+	ticker := time.NewTicker(lookAgain)
+	defer ticker.Stop()
+	for {
+		var again <-chan time.Time
+		if r.write(ctx) {
+			again = time.After(afterConflict)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.wake:
+		case <-again:
+		case <-ticker.C:
+		}
+	}
+}
+
+// write writes every status that differs from the informer's and tells whether one of them met a newer version of its
+// object. Other errors are met again at the next look.
+func (r *Reporter) write(ctx context.Context) (conflict bool) {
+	r.mu.Lock()
+	want := r.want
+	r.mu.Unlock()
+	maps.DeleteFunc(r.written, func(name string, _ sent) bool { _, ok := want[name]; return !ok })
+	var failed error
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if last, ok := r.written[name]; ok && time.Since(last.at) < lookAgain && reflect.DeepEqual(last.status, want[name]) {
+			continue
+		}
+		if err := r.writeOne(ctx, name, want[name]); err != nil {
+			if ctx.Err() != nil {
+				return false
+			}
+			if apierrors.IsConflict(err) {
+				conflict = true
+				continue
+			}
+			failed = err
+		}
+	}
+	if failed != nil && !r.failing {
+		r.log.Warn("cannot write the status of VirtualIPs; trying again", "error", failed)
+	}
+	r.failing = failed != nil
+	return conflict
+}
+
+func (r *Reporter) writeOne(ctx context.Context, name string, status plan.Status) error {
+	obj, exists, err := r.store.GetByKey(name)
+	if err != nil || !exists {
+		return err
+	}
+	vip := obj.(*v1alpha1.VirtualIP)
+	next := statusOf(vip, status, metav1.Now())
+	if reflect.DeepEqual(next, vip.Status) {
+		return nil
+	}
+	body, err := patchOf(vip, next)
+	if err != nil {
+		return fmt.Errorf("encode the status of VirtualIP %s: %w", name, err)
+	}
+	if err := r.limit.Wait(ctx); err != nil {
+		return err
+	}
+	switch err := r.patch(ctx, name, body); {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("write the status of VirtualIP %s: %w", name, err)
+	}
+	r.written[name] = sent{status: status, at: time.Now()}
+	return nil
+}
+
+// statusOf returns the status that the VirtualIP ought to have. What has not changed keeps its time.
+func statusOf(vip *v1alpha1.VirtualIP, status plan.Status, now metav1.Time) v1alpha1.VirtualIPStatus {
+	now = now.Rfc3339Copy()
+	next := v1alpha1.VirtualIPStatus{Node: status.Node}
+	announced := metav1.Condition{
+		Type: v1alpha1.ConditionAnnounced, Status: metav1.ConditionFalse, Reason: string(status.Reason),
+		Message: status.Message, ObservedGeneration: vip.Generation, LastTransitionTime: now,
+	}
+	if status.Announced {
+		announced.Status = metav1.ConditionTrue
+		next.Interfaces = status.Interfaces
+		next.Since = &now
+		if vip.Status.Node == status.Node && vip.Status.Since != nil {
+			next.Since = vip.Status.Since
+		}
+	}
+	for _, c := range vip.Status.Conditions {
+		switch {
+		case c.Type == v1alpha1.ConditionAnnounced:
+			if c.Status == announced.Status {
+				announced.LastTransitionTime = c.LastTransitionTime
+			}
+		case c.Type == v1alpha1.ConditionNoEligibleNode && status.Announced: // no longer true
+		default:
+			next.Conditions = append(next.Conditions, c)
+		}
+	}
+	next.Conditions = append(next.Conditions, announced)
+	slices.SortFunc(next.Conditions, func(a, b metav1.Condition) int {
+		if a.Type < b.Type {
+			return -1
+		}
+		return 1
+	})
+	return next
+}
+
+// patchOf returns the merge patch that replaces the status of exactly this version of the object: null deletes a field.
+func patchOf(vip *v1alpha1.VirtualIP, next v1alpha1.VirtualIPStatus) ([]byte, error) {
+	fields := map[string]any{"node": nil, "interfaces": nil, "since": nil, "conditions": next.Conditions}
+	if next.Node != "" {
+		fields["node"] = next.Node
+	}
+	if len(next.Interfaces) > 0 {
+		fields["interfaces"] = next.Interfaces
+	}
+	if next.Since != nil {
+		fields["since"] = next.Since
+	}
+	return json.Marshal(map[string]any{
+		"metadata": map[string]any{"resourceVersion": vip.ResourceVersion},
+		"status":   fields,
+	})
+}

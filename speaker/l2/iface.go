@@ -1,0 +1,76 @@
+package l2
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// link is a network interface on which addresses can be answered for.
+type link struct {
+	index int
+	name  string
+	mac   mac
+
+	subnets []netip.Prefix
+}
+
+// same tells whether a socket opened for one link still serves the other.
+func (l link) same(m link) bool { return l.index == m.index && l.name == m.name && l.mac == m.mac }
+
+// links lists the interfaces of this network namespace that are up, have carrier and speak ARP over Ethernet.
+func links() ([]link, error) {
+	all, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list network interfaces: %w", err)
+	}
+	addrs, err := netlink.AddrList(nil, netlink.FAMILY_V4)
+	if err != nil {
+		return nil, fmt.Errorf("list the addresses of the network interfaces: %w", err)
+	}
+	subnets := map[int][]netip.Prefix{}
+	for _, a := range addrs {
+		if p, ok := subnet(a.IPNet); ok {
+			subnets[a.LinkIndex] = append(subnets[a.LinkIndex], p)
+		}
+	}
+	var out []link
+	for _, l := range all {
+		at := l.Attrs()
+		if !speaksARP(at) {
+			continue
+		}
+		own := subnets[at.Index]
+		out = append(out, link{index: at.Index, name: at.Name, mac: mac(at.HardwareAddr), subnets: own})
+	}
+	slices.SortFunc(out, func(a, b link) int { return a.index - b.index })
+	return out, nil
+}
+
+func speaksARP(at *netlink.LinkAttrs) bool {
+	const up = unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_BROADCAST
+	return at.RawFlags&up == up && at.RawFlags&(unix.IFF_LOOPBACK|unix.IFF_NOARP) == 0 && len(at.HardwareAddr) == 6
+}
+
+func subnet(n *net.IPNet) (netip.Prefix, bool) {
+	addr, ok := netip.AddrFromSlice(n.IP.To4())
+	ones, _ := n.Mask.Size()
+	if !ok || ones == 32 {
+		return netip.Prefix{}, false
+	}
+	return netip.PrefixFrom(addr, ones).Masked(), true
+}
+
+// serves tells whether an announcement of the address wants this interface.
+func (l link) serves(addr netip.Addr, ann plan.Announcement) bool {
+	if slices.Contains(ann.Interfaces, l.name) {
+		return true
+	}
+	return ann.InSubnet && slices.ContainsFunc(l.subnets, func(p netip.Prefix) bool { return p.Contains(addr) })
+}

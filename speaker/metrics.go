@@ -1,0 +1,77 @@
+package speaker
+
+import (
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// Metrics of the loop.
+type Metrics struct {
+	duration  prometheus.Histogram
+	errors    prometheus.Counter
+	changes   *prometheus.CounterVec
+	servers   prometheus.Gauge
+	reals     prometheus.Gauge
+	announced prometheus.Gauge
+	vips      *prometheus.GaugeVec
+	healthy   prometheus.Gauge
+}
+
+// NewMetrics returns the metrics, registered.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	const ns, sub = "ironlb", "speaker"
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: ns, Subsystem: sub, Name: name, Help: help})
+	}
+	m := &Metrics{
+		duration: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: ns, Subsystem: sub, Name: "sync_duration_seconds",
+			Help: "How long a round took that observed, planned and applied.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15)}),
+		errors: prometheus.NewCounter(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: "sync_errors_total",
+			Help: "Rounds that ended with an error."}),
+		changes: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: "changes_total",
+			Help: "Changes applied to the node, by what was done."}, []string{"action"}),
+		servers:   gauge("virtual_servers", "Virtual servers that the node holds for us."),
+		reals:     gauge("real_servers", "Real servers of these virtual servers."),
+		announced: gauge("announced_addresses", "Addresses that this node answers for."),
+		vips: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: ns, Subsystem: sub, Name: "vips",
+			Help: "VirtualIPs by why this node answers for them or not."}, []string{"reason"}),
+		healthy: gauge("healthy", "1 while the node is as planned."),
+	}
+	reg.MustRegister(m.duration, m.errors, m.changes, m.servers, m.reals, m.announced, m.vips, m.healthy)
+	return m
+}
+
+func (m *Metrics) round(err error, took time.Duration) {
+	m.duration.Observe(took.Seconds())
+	m.healthy.Set(0)
+	switch {
+	case err == nil:
+		m.healthy.Set(1)
+	case !errors.Is(err, errNotSynced):
+		m.errors.Inc()
+	}
+}
+
+func (m *Metrics) change(action string) { m.changes.WithLabelValues(action).Inc() }
+
+func (m *Metrics) table(t ipvs.Table) {
+	reals := 0
+	for _, vs := range t {
+		reals += len(vs.RealServers)
+	}
+	m.servers.Set(float64(len(t)))
+	m.reals.Set(float64(reals))
+}
+
+func (m *Metrics) reasons(announced int, counts map[plan.Reason]int) {
+	m.announced.Set(float64(announced))
+	m.vips.Reset()
+	for reason, n := range counts {
+		m.vips.WithLabelValues(string(reason)).Set(float64(n))
+	}
+}
