@@ -10,59 +10,33 @@ import (
 	"testing"
 
 	mobyipvs "github.com/moby/ipvs"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/ipvstest"
+	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/ipvs/kernel"
 )
 
 var web = ipvs.Key{Addr: netip.MustParseAddr("203.0.113.4"), Protocol: ipvs.TCP, Port: 80}
 
-// needIPVS leaves the test out in short mode. Otherwise a kernel without IPVS fails it, so that it is never passed over
-// in silence.
-func needIPVS(t *testing.T) {
+// openNew opens IPVS in a namespace of its own. In short mode it leaves the test out; otherwise a kernel without IPVS
+// fails the test, so that it is never passed over in silence.
+//
+// The namespace has its loopback interface up: before a namespace has any address, the kernel takes every real server
+// for a broadcast address and refuses it.
+func openNew(t *testing.T) (*kernel.Kernel, *netspace.Space) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("capability: kernel with IPVS, and root (left out in short mode)")
-	}
-}
-
-// newNamespace makes an empty network namespace that goes away with the test.
-func newNamespace(t *testing.T) netns.NsHandle {
-	t.Helper()
-	runtime.LockOSThread()
-	before, err := netns.Get()
+	s := netspace.New(t)
+	k, err := kernel.OpenAt(s.NS)
 	if err != nil {
-		t.Fatal(err)
-	}
-	defer before.Close()
-	ns, err := netns.New()
-	if err != nil {
-		t.Fatalf("make a network namespace (root?): %v", err)
-	}
-	if err := netns.Set(before); err != nil {
-		t.Fatal(err) // the thread stays locked and dies with the test
-	}
-	runtime.UnlockOSThread()
-	t.Cleanup(func() { ns.Close() })
-	return ns
-}
-
-func openNew(t *testing.T) (*kernel.Kernel, netns.NsHandle) {
-	t.Helper()
-	ns := newNamespace(t)
-	k, err := kernel.OpenAt(ns)
-	if err != nil {
-		t.Fatalf("this test needs a kernel with IPVS; run it in the guest: %v", err)
+		t.Fatalf("this test needs a kernel with IPVS, \"make test-kernel\" boots one: %v", err)
 	}
 	t.Cleanup(k.Close)
-	return k, ns
+	return k, s
 }
 
 func TestContract(t *testing.T) {
-	needIPVS(t)
 	ipvstest.Contract(t, func(t *testing.T) ipvstest.Driver {
 		k, _ := openNew(t)
 		return k
@@ -72,21 +46,20 @@ func TestContract(t *testing.T) {
 // TestOtherProgram lets another handle act as another program: its firewall mark is not listed, its leftover of a probe
 // does not disturb ours, its flush is seen.
 func TestOtherProgram(t *testing.T) {
-	needIPVS(t)
-	k, ns := openNew(t)
-	other, err := mobyipvs.New(fmt.Sprintf("/proc/self/fd/%d", int(ns)))
+	k, s := openNew(t)
+	other, err := mobyipvs.New(fmt.Sprintf("/proc/self/fd/%d", int(s.NS)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	for _, s := range []*mobyipvs.Service{
+	for _, service := range []*mobyipvs.Service{
 		{FWMark: 7, SchedName: "rr", AddressFamily: unix.AF_INET, Netmask: 0xffffffff},
 		{
 			Address: net.IPv4(198, 51, 100, 0), Port: 20000, Protocol: unix.IPPROTO_TCP,
 			SchedName: "wrr", AddressFamily: unix.AF_INET, Netmask: 0xffffffff,
 		},
 	} {
-		if err := other.NewService(s); err != nil {
+		if err := other.NewService(service); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -112,7 +85,6 @@ func TestOtherProgram(t *testing.T) {
 
 // TestNoPermission takes CAP_NET_ADMIN from one thread, which then dies.
 func TestNoPermission(t *testing.T) {
-	needIPVS(t)
 	k, _ := openNew(t)
 	got := make(chan error)
 	go func() {
