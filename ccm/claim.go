@@ -1,0 +1,162 @@
+package ccm
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// Annotations that only the controllers read.
+const (
+	annotationSharingKey = "ironlb.io/sharing-key"
+	annotationReallocate = "ironlb.io/reallocate"
+
+	// What MetalLB calls the same.
+	metallbPool       = "metallb.io/address-pool"
+	metallbAddresses  = "metallb.io/loadBalancerIPs"
+	metallbSharingKey = "metallb.io/allow-shared-ip"
+)
+
+// keyOf names the Service.
+func keyOf(svc metav1.Object) pools.ServiceKey {
+	return pools.ServiceKey{Namespace: svc.GetNamespace(), Name: svc.GetName()}
+}
+
+// wanted says whether the Service is ours to serve: a load balancer of no class that is not being deleted.
+func wanted(svc *v1.Service) bool {
+	return svc.Spec.Type == v1.ServiceTypeLoadBalancer && svc.Spec.LoadBalancerClass == nil && svc.DeletionTimestamp == nil
+}
+
+// claimOf reads what the Service asks for and what it holds by its own record. It never fails: what cannot be read makes
+// the claim Invalid.
+func claimOf(svc *v1.Service) pools.Claim {
+	c := pools.Claim{
+		Service:    keyOf(svc),
+		Created:    svc.CreationTimestamp.Time,
+		Labels:     svc.Labels,
+		Reallocate: svc.Annotations[annotationReallocate] == "true",
+		Local:      svc.Spec.ExternalTrafficPolicy == v1.ServiceExternalTrafficPolicyLocal,
+		Held:       heldBy(svc),
+	}
+	for _, f := range svc.Spec.IPFamilies {
+		if f == v1.IPv6Protocol {
+			c.Families = append(c.Families, pools.IPv6)
+		} else {
+			c.Families = append(c.Families, pools.IPv4)
+		}
+	}
+	if p := svc.Spec.IPFamilyPolicy; p != nil {
+		switch *p {
+		case v1.IPFamilyPolicyPreferDualStack:
+			c.Policy = pools.PreferDualStack
+		case v1.IPFamilyPolicyRequireDualStack:
+			c.Policy = pools.RequireDualStack
+		}
+	}
+	for _, p := range svc.Spec.Ports {
+		c.Ports = append(c.Ports, pools.Port{Protocol: string(p.Protocol), Number: uint16(p.Port)})
+	}
+	if len(svc.Spec.Selector) > 0 {
+		c.Selector = labels.Set(svc.Spec.Selector).String() // sorted by key
+	}
+
+	var bad []string
+	c.Pool = annotated(svc, v1alpha1.AnnotationPool, metallbPool, &bad)
+	c.SharingKey = annotated(svc, annotationSharingKey, metallbSharingKey, &bad)
+	c.Addresses = askedAddresses(svc, &bad)
+	c.Invalid = strings.Join(bad, "; ")
+	return c
+}
+
+// annotated reads an annotation of ours or its synonym. Both with different values is a contradiction.
+func annotated(svc *v1.Service, ours, synonym string, bad *[]string) string {
+	a, b := strings.TrimSpace(svc.Annotations[ours]), strings.TrimSpace(svc.Annotations[synonym])
+	if a != "" && b != "" && a != b {
+		*bad = append(*bad, fmt.Sprintf("annotation %s is %q, but annotation %s is %q: remove one of them", ours, a, synonym, b))
+	}
+	return cmp.Or(a, b)
+}
+
+// askedAddresses reads the addresses asked for by annotation or by spec.loadBalancerIP.
+func askedAddresses(svc *v1.Service, bad *[]string) []netip.Addr {
+	text := annotated(svc, v1alpha1.AnnotationAddresses, metallbAddresses, bad)
+	field := "annotation " + v1alpha1.AnnotationAddresses
+	if svc.Annotations[v1alpha1.AnnotationAddresses] == "" {
+		field = "annotation " + metallbAddresses
+	}
+	asked := parseAddresses(text, field, bad)
+	if svc.Spec.LoadBalancerIP == "" {
+		return asked
+	}
+	byField := parseAddresses(svc.Spec.LoadBalancerIP, "spec.loadBalancerIP", bad)
+	if text != "" && !slices.Equal(asked, byField) {
+		*bad = append(*bad, fmt.Sprintf("%s is %q, but spec.loadBalancerIP is %q: remove one of them", field, text, svc.Spec.LoadBalancerIP))
+	}
+	return byField
+}
+
+func parseAddresses(text, field string, bad *[]string) []netip.Addr {
+	if text == "" {
+		return nil
+	}
+	var out []netip.Addr
+	for s := range strings.SplitSeq(text, ",") {
+		a, err := netip.ParseAddr(strings.TrimSpace(s))
+		if err != nil || a.Zone() != "" {
+			*bad = append(*bad, fmt.Sprintf("%s: %q is not an IP address: write one like 192.0.2.1 or 2001:db8::1", field, strings.TrimSpace(s)))
+			continue
+		}
+		out = append(out, a.Unmap())
+	}
+	return out
+}
+
+// heldBy returns the addresses of the Service's status that we recorded as ours. A Service we do not serve holds nothing.
+func heldBy(svc *v1.Service) []pools.Address {
+	if !wanted(svc) {
+		return nil
+	}
+	from := strings.Split(svc.Annotations[v1alpha1.AnnotationAllocatedFrom], ",")
+	var held []pools.Address
+	for i, in := range svc.Status.LoadBalancer.Ingress {
+		a, err := netip.ParseAddr(in.IP)
+		if err != nil {
+			continue // a host name: another controller's
+		}
+		pool := ""
+		if i < len(from) {
+			pool = from[i]
+		}
+		held = append(held, pools.Address{Addr: a, Pool: pool})
+	}
+	return held
+}
+
+// statusOf is the status that says the Service holds the addresses. The same lease gives the same status.
+func statusOf(lease []pools.Address) *v1.LoadBalancerStatus {
+	// Proxy keeps kube-proxy's hands off the address: the speakers serve it.
+	mode := v1.LoadBalancerIPModeProxy
+	status := &v1.LoadBalancerStatus{}
+	for _, a := range lease {
+		status.Ingress = append(status.Ingress, v1.LoadBalancerIngress{IP: a.Addr.String(), IPMode: &mode})
+	}
+	return status
+}
+
+// allocatedFrom is the value of the annotation that records the pools of the lease.
+func allocatedFrom(lease []pools.Address) string {
+	names := make([]string, len(lease))
+	for i, a := range lease {
+		names[i] = a.Pool
+	}
+	return strings.Join(names, ",")
+}

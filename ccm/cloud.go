@@ -1,0 +1,162 @@
+package ccm
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	cloudprovider "k8s.io/cloud-provider"
+	cloudconfig "k8s.io/cloud-provider/app/config"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// Name of the process, its Lease and the source of its Events.
+const Name = "ironlb-ccm"
+
+// ProviderName is the value of --cloud-provider.
+const ProviderName = "ironlb"
+
+// Cloud is the cloudprovider.Interface. It has load balancers and nothing else.
+type Cloud struct {
+	log      *slog.Logger
+	events   record.EventRecorder
+	core     informers.SharedInformerFactory
+	kinds    ctrlcache.Cache // of our own kinds
+	client   client.Client   // reads from kinds
+	ledger   *ledger
+	waker    *waker
+	balancer *loadBalancer
+	fatal    func(error)
+}
+
+// New prepares the cloud and starts nothing. fatal is called when a task fails for good; it should end the process.
+func New(config *cloudconfig.CompletedConfig, log *slog.Logger, fatal func(error)) (*Cloud, error) {
+	sch := runtime.NewScheme()
+	if err := scheme.AddToScheme(sch); err != nil {
+		return nil, fmt.Errorf("registering the Kubernetes kinds: %w", err)
+	}
+	if err := v1alpha1.AddToScheme(sch); err != nil {
+		return nil, fmt.Errorf("registering the kinds of %s: %w", v1alpha1.GroupVersion, err)
+	}
+	kinds, cl, err := ownKinds(config.Kubeconfig, sch)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cloud{
+		log:    log,
+		events: config.EventBroadcaster.NewRecorder(sch, v1.EventSource{Component: Name}),
+		core:   config.SharedInformers,
+		kinds:  kinds,
+		client: cl,
+		fatal:  fatal,
+	}
+	c.ledger = newLedger(log, c.events)
+	c.waker = &waker{ServiceInformer: c.core.Core().V1().Services(), ledger: c.ledger}
+	c.balancer = &loadBalancer{ledger: c.ledger, services: config.ClientBuilder.ClientOrDie(Name).CoreV1()}
+	c.ledger.wake = c.waker.Wake
+	c.ledger.poolsChanged = func() {} // until the pool controller sets its own
+	return c, nil
+}
+
+// ownKinds returns a cache of the kinds of our group and a client that reads from it.
+func ownKinds(base *rest.Config, sch *runtime.Scheme) (ctrlcache.Cache, client.Client, error) {
+	config := rest.CopyConfig(base)
+	config.ContentType, config.AcceptContentTypes = "", "" // custom resources are not served as protobuf
+	config = rest.AddUserAgent(config, Name)
+	httpClient, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("preparing the connection to the API server: %w", err)
+	}
+	// The kinds are known: no discovery.
+	mapper := meta.NewDefaultRESTMapper(nil)
+	for _, kind := range []string{"IPAddressPool", "L2Advertisement", "VirtualIP"} {
+		mapper.Add(v1alpha1.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
+	}
+	kinds, err := ctrlcache.New(config, ctrlcache.Options{
+		HTTPClient: httpClient, Scheme: sch, Mapper: mapper, DefaultTransform: ctrlcache.TransformStripManagedFields(),
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("preparing the cache of %s: %w", v1alpha1.GroupVersion, err)
+	}
+	cl, err := client.New(config, client.Options{
+		HTTPClient: httpClient, Scheme: sch, Mapper: mapper, Cache: &client.CacheOptions{Reader: kinds},
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("preparing the client of %s: %w", v1alpha1.GroupVersion, err)
+	}
+	return kinds, cl, nil
+}
+
+// Initialize starts the cache of our own kinds.
+func (c *Cloud) Initialize(_ cloudprovider.ControllerClientBuilder, stop <-chan struct{}) {
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		<-stop
+		cancel()
+	}()
+	go func() {
+		if err := c.kinds.Start(ctx); err != nil {
+			c.log.Error("the cache of pools and advertisements ended", "error", err)
+		}
+	}()
+}
+
+// SetInformers trims what the informers keep, before they start.
+func (c *Cloud) SetInformers(f informers.SharedInformerFactory) {
+	for _, err := range []error{
+		f.Core().V1().Services().Informer().SetTransform(trim),
+		f.Core().V1().Nodes().Informer().SetTransform(trim),
+	} {
+		if err != nil { // it has started: a waste of memory, no more
+			c.log.Warn("cannot trim the cache", "error", err)
+		}
+	}
+}
+
+// trim drops what nobody reads.
+func trim(obj any) (any, error) {
+	if o, err := meta.Accessor(obj); err == nil {
+		o.SetManagedFields(nil)
+	}
+	if n, ok := obj.(*v1.Node); ok {
+		n.Status.Images, n.Status.VolumesInUse, n.Status.VolumesAttached = nil, nil, nil
+	}
+	return obj, nil
+}
+
+var _ cache.TransformFunc = trim
+
+// LoadBalancer returns the one thing there is.
+func (c *Cloud) LoadBalancer() (cloudprovider.LoadBalancer, bool) { return c.balancer, true }
+
+// Instances is not supported: nodes are none of our business.
+func (c *Cloud) Instances() (cloudprovider.Instances, bool) { return nil, false }
+
+// InstancesV2 is not supported.
+func (c *Cloud) InstancesV2() (cloudprovider.InstancesV2, bool) { return nil, false }
+
+// Zones is not supported.
+func (c *Cloud) Zones() (cloudprovider.Zones, bool) { return nil, false }
+
+// Clusters is not supported.
+func (c *Cloud) Clusters() (cloudprovider.Clusters, bool) { return nil, false }
+
+// Routes is not supported.
+func (c *Cloud) Routes() (cloudprovider.Routes, bool) { return nil, false }
+
+// ProviderName returns the value of --cloud-provider.
+func (c *Cloud) ProviderName() string { return ProviderName }
+
+// HasClusterID is always true: there is no cloud to tell clusters apart in.
+func (c *Cloud) HasClusterID() bool { return true }

@@ -1,0 +1,132 @@
+package ccm
+
+import (
+	"context"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
+	cloudprovider "k8s.io/cloud-provider"
+	"k8s.io/cloud-provider/app"
+	cloudconfig "k8s.io/cloud-provider/app/config"
+	"k8s.io/cloud-provider/names"
+	controllermanager "k8s.io/controller-manager/app"
+	"k8s.io/controller-manager/controller"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// Names of our controllers, for --controllers.
+const (
+	PoolController      = "ironlb-pool-controller"
+	PlacementController = "ironlb-placement-controller"
+)
+
+// Controllers are those that the process knows, all on by default. The other controllers of cloud-provider are not among
+// them: they would want to manage nodes and routes.
+func Controllers() map[string]app.ControllerInitFuncConstructor {
+	client := app.ControllerInitContext{ClientName: Name}
+	return map[string]app.ControllerInitFuncConstructor{
+		names.ServiceLBController: {InitContext: client, Constructor: startServiceController},
+		PoolController:            {InitContext: client, Constructor: startPoolController},
+		PlacementController:       {InitContext: client, Constructor: startPlacementController},
+	}
+}
+
+// startPoolController starts what feeds the ledger and what writes the pools' status.
+func startPoolController(_ app.ControllerInitContext, _ *cloudconfig.CompletedConfig, cloud cloudprovider.Interface) app.InitFunc {
+	return func(ctx context.Context, _ controllermanager.ControllerContext) (controller.Interface, bool, error) {
+		c := cloud.(*Cloud)
+		services := c.core.Core().V1().Services()
+		specs := &poolSpecs{
+			log: c.log, ledger: c.ledger, reader: c.client, services: services.Lister(), kick: make(chan struct{}, 1),
+		}
+		status := &poolStatus{log: c.log, ledger: c.ledger, specs: specs, client: c.client, kick: make(chan struct{}, 1)}
+		synced, err := c.onChange(ctx, &v1alpha1.IPAddressPool{}, func() {
+			kicked(specs.kick)
+			kicked(status.kick)
+		})
+		if err != nil {
+			return nil, false, err
+		}
+		specs.synced = []cache.InformerSynced{synced, services.Informer().HasSynced}
+		c.ledger.poolsChanged = func() { kicked(status.kick) }
+		c.run(ctx, PoolController, specs.Run, status.Run)
+		return nil, true, nil
+	}
+}
+
+// startPlacementController starts what writes VirtualIPs.
+func startPlacementController(_ app.ControllerInitContext, _ *cloudconfig.CompletedConfig, cloud cloudprovider.Interface) app.InitFunc {
+	return func(ctx context.Context, _ controllermanager.ControllerContext) (controller.Interface, bool, error) {
+		c := cloud.(*Cloud)
+		services, nodes := c.core.Core().V1().Services(), c.core.Core().V1().Nodes()
+		p := newPlacer(c.log, c.events, c.client, services.Lister(), nodes.Lister())
+		for _, inf := range []cache.SharedIndexInformer{services.Informer(), nodes.Informer()} {
+			if _, err := inf.AddEventHandler(p.handler()); err != nil {
+				return nil, false, fmt.Errorf("watching Services and Nodes: %w", err)
+			}
+			p.synced = append(p.synced, inf.HasSynced)
+		}
+		for _, kind := range []client.Object{&v1alpha1.L2Advertisement{}, &v1alpha1.VirtualIP{}} {
+			synced, err := c.onChange(ctx, kind, func() { kicked(p.kick) })
+			if err != nil {
+				return nil, false, err
+			}
+			p.synced = append(p.synced, synced)
+		}
+		c.run(ctx, PlacementController, p.Run)
+		return nil, true, nil
+	}
+}
+
+// onChange calls f after every change of the kind, and returns when the first list is in.
+func (c *Cloud) onChange(ctx context.Context, kind client.Object, f func()) (cache.InformerSynced, error) {
+	inf, err := c.kinds.GetInformer(ctx, kind, ctrlcache.BlockUntilSynced(false))
+	if err != nil {
+		return nil, fmt.Errorf("watching %T: %w", kind, err)
+	}
+	reg, err := inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { f() },
+		UpdateFunc: func(any, any) { f() },
+		DeleteFunc: func(any) { f() },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watching %T: %w", kind, err)
+	}
+	return reg.HasSynced, nil
+}
+
+// run starts the tasks of a controller. One that fails is a programmer's error or a cache gone: the process ends, so that
+// the other replica takes over.
+func (c *Cloud) run(ctx context.Context, controller string, tasks ...func(context.Context) error) {
+	for _, task := range tasks {
+		go func() {
+			if err := task(ctx); err != nil && ctx.Err() == nil {
+				c.fatal(fmt.Errorf("%s: %w", controller, err))
+			}
+		}()
+	}
+}
+
+// serviceMatters says whether placement looks at what changed.
+func serviceMatters(before, after *v1.Service) bool {
+	return before.Spec.Type != after.Spec.Type ||
+		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
+		before.Annotations[v1alpha1.AnnotationAllocatedFrom] != after.Annotations[v1alpha1.AnnotationAllocatedFrom] ||
+		!sameIngress(before.Status.LoadBalancer.Ingress, after.Status.LoadBalancer.Ingress)
+}
+
+func sameIngress(a, b []v1.LoadBalancerIngress) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i].IP != b[i].IP {
+			return false
+		}
+	}
+	return true
+}

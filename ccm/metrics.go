@@ -1,0 +1,45 @@
+package ccm
+
+import (
+	"sync"
+
+	"k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
+
+	"github.com/ironlb/ironlb/pools"
+)
+
+var poolAddresses = metrics.NewGaugeVec(&metrics.GaugeOpts{
+	Name:           "ironlb_pool_addresses",
+	Help:           "Addresses of a pool, by family and state (assigned, available).",
+	StabilityLevel: metrics.ALPHA,
+}, []string{"pool", "family", "state"})
+
+var virtualIPs = metrics.NewGaugeVec(&metrics.GaugeOpts{
+	Name:           "ironlb_node_virtual_ips",
+	Help:           "Virtual addresses whose list a node leads.",
+	StabilityLevel: metrics.ALPHA,
+}, []string{"node"})
+
+var register = sync.OnceFunc(func() { legacyregistry.MustRegister(poolAddresses, virtualIPs) })
+
+// measurePools sets the gauges of all pools.
+func measurePools(all []pools.PoolStatus) {
+	register()
+	poolAddresses.Reset()
+	for _, p := range all {
+		poolAddresses.WithLabelValues(p.Name, "IPv4", "assigned").Set(float64(p.AssignedIPv4))
+		poolAddresses.WithLabelValues(p.Name, "IPv6", "assigned").Set(float64(p.AssignedIPv6))
+		poolAddresses.WithLabelValues(p.Name, "IPv4", "available").Set(float64(p.AvailableIPv4))
+		poolAddresses.WithLabelValues(p.Name, "IPv6", "available").Set(float64(p.AvailableIPv6))
+	}
+}
+
+// measureNodes sets how many lists each node leads.
+func measureNodes(led map[string]int) {
+	register()
+	virtualIPs.Reset()
+	for node, n := range led {
+		virtualIPs.WithLabelValues(node).Set(float64(n))
+	}
+}

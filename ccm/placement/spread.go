@@ -1,0 +1,130 @@
+package placement
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// slack is how far the number of units that a node would inherit may be above its share before a list is rewritten.
+// With 0 each new address would rewrite lists of others just to keep the count exact.
+const slack = 1
+
+// group is the units with the same first node and the same heirs: the ready nodes that could follow it.
+type group struct {
+	heirs   []string
+	entries []*entry
+}
+
+// spread completes the lists after their first node.
+func spread(entries []*entry, led map[string]int, ready map[string]bool) {
+	type key struct{ owner, eligible string }
+	groups := map[key]*group{}
+	var order []*group
+	for _, e := range entries {
+		e.complete(ready)
+		if len(e.nodes) < 2 {
+			continue
+		}
+		k := key{e.nodes[0], strings.Join(e.eligible, "\x00")}
+		g := groups[k]
+		if g == nil {
+			g = &group{}
+			for _, n := range e.eligible {
+				if n != e.nodes[0] && ready[n] {
+					g.heirs = append(g.heirs, n)
+				}
+			}
+			groups[k] = g
+			order = append(order, g)
+		}
+		g.entries = append(g.entries, e)
+	}
+	for _, g := range order {
+		g.spread(led)
+	}
+}
+
+// complete appends the nodes that the list lacks: the ready ones first, in an order of the unit's own.
+func (e *entry) complete(ready map[string]bool) {
+	if len(e.nodes) == len(e.eligible) {
+		return
+	}
+	have := len(e.nodes)
+	for _, n := range e.eligible {
+		if !slices.Contains(e.nodes[:have], n) {
+			e.nodes = append(e.nodes, n)
+		}
+	}
+	slices.SortFunc(e.nodes[have:], func(a, b string) int { return cmp.Or(readyFirst(ready, a, b), e.byHash(a, b)) })
+}
+
+// spread moves the fewest nodes up to the second place that bring every heir to within slack of its share.
+func (g *group) spread(led map[string]int) {
+	if len(g.heirs) == 0 {
+		return
+	}
+	share := shares(len(g.entries), g.heirs, led)
+	count := map[string]int{}
+	var loose []*entry
+	for _, e := range g.entries {
+		n := e.heir(g.heirs)
+		allowed := share[n] + slack
+		if len(e.unit.Previous) < 2 {
+			allowed = share[n] // a list that is written anyway can as well be exact
+		}
+		if count[n] >= allowed {
+			loose = append(loose, e)
+			continue
+		}
+		count[n]++
+	}
+	for _, e := range loose {
+		best := slices.MinFunc(g.heirs, func(a, b string) int {
+			return cmp.Or(cmp.Compare(count[a]-share[a], count[b]-share[b]), e.byHash(a, b))
+		})
+		count[best]++
+		e.promote(best)
+	}
+}
+
+// heir returns the node that takes over when the first one dies.
+func (e *entry) heir(heirs []string) string {
+	for _, n := range e.nodes[1:] {
+		if _, ok := slices.BinarySearch(heirs, n); ok {
+			return n
+		}
+	}
+	return ""
+}
+
+// promote moves the node to the second place.
+func (e *entry) promote(node string) {
+	i := slices.Index(e.nodes, node)
+	e.nodes = slices.Insert(slices.Delete(slices.Clone(e.nodes), i, i+1), 1, node)
+}
+
+// shares says how many of n units each heir should inherit, so that all end up with as equal a load as can be.
+func shares(n int, heirs []string, led map[string]int) map[string]int {
+	byLoad := slices.Clone(heirs)
+	slices.SortFunc(byLoad, func(a, b string) int { return cmp.Or(cmp.Compare(led[a], led[b]), cmp.Compare(a, b)) })
+	// Raise the least loaded ones to the level of the next one, as water does, while n lasts.
+	low, left := 1, n
+	for low < len(byLoad) {
+		step := (led[byLoad[low]] - led[byLoad[low-1]]) * low
+		if step > left {
+			break
+		}
+		left -= step
+		low++
+	}
+	level := led[byLoad[low-1]] + left/low
+	out := make(map[string]int, low)
+	for i, h := range byLoad[:low] {
+		out[h] = level - led[h]
+		if i < left%low {
+			out[h]++
+		}
+	}
+	return out
+}

@@ -1,0 +1,137 @@
+package ccm
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// poolSpecs keeps the ledger's pools as the operator wrote them, and has recorded addresses adopted once after the start.
+type poolSpecs struct {
+	log      *slog.Logger
+	ledger   *ledger
+	reader   client.Reader
+	services corelisters.ServiceLister
+	synced   []cache.InformerSynced
+	kick     chan struct{}
+
+	mu sync.Mutex
+	// good is the last readable configuration of each pool, bad why the present one cannot be read.
+	good map[string]pools.Pool
+	bad  map[string]string
+}
+
+// Run returns when ctx ends.
+func (p *poolSpecs) Run(ctx context.Context) error {
+	if !waitSynced(ctx, p.log, p.synced) {
+		return nil
+	}
+	if err := p.apply(ctx); err != nil {
+		return err
+	}
+	services, err := p.services.List(labels.Everything())
+	if err != nil {
+		return fmt.Errorf("listing Services: %w", err)
+	}
+	p.ledger.adopt(services)
+	p.ledger.poolsChanged()
+
+	rest := time.NewTimer(0)
+	defer rest.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-rest.C:
+		case <-p.kick:
+			if err := p.apply(ctx); err != nil {
+				return err
+			}
+		}
+		if at, ok := p.ledger.expire(); ok {
+			rest.Reset(time.Until(at))
+		}
+	}
+}
+
+// apply hands all pools to the ledger. A pool that cannot be read counts as it last was.
+func (p *poolSpecs) apply(ctx context.Context) error {
+	var list v1alpha1.IPAddressPoolList
+	if err := p.reader.List(ctx, &list); err != nil {
+		return fmt.Errorf("listing IPAddressPools from the cache: %w", err)
+	}
+	p.mu.Lock()
+	good, bad := map[string]pools.Pool{}, map[string]string{}
+	for i := range list.Items {
+		obj := &list.Items[i]
+		pool, err := poolOf(obj)
+		if err != nil {
+			bad[obj.Name] = err.Error()
+			if p.bad[obj.Name] != err.Error() {
+				p.log.Warn("pool cannot be read", "pool", obj.Name, "error", err)
+			}
+			var ok bool
+			if pool, ok = p.good[obj.Name]; !ok {
+				continue
+			}
+		}
+		good[obj.Name] = pool
+	}
+	p.good, p.bad = good, bad
+	all := make([]pools.Pool, 0, len(good))
+	for _, pool := range good {
+		all = append(all, pool)
+	}
+	p.mu.Unlock()
+	p.ledger.setPools(all)
+	return nil
+}
+
+// problem says why the pool cannot be read. Empty: it can.
+func (p *poolSpecs) problem(name string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.bad[name]
+}
+
+// poolOf reads the object. The CRD's rules refuse most of what it refuses.
+func poolOf(obj *v1alpha1.IPAddressPool) (pools.Pool, error) {
+	ranges, err := pools.ParseRanges(obj.Spec.Addresses)
+	if err != nil {
+		return pools.Pool{}, fmt.Errorf("spec.addresses: %w", err)
+	}
+	return pools.Pool{
+		Name:       obj.Name,
+		Created:    obj.CreationTimestamp.Time,
+		Ranges:     ranges,
+		AutoAssign: obj.Spec.AutoAssign == nil || *obj.Spec.AutoAssign,
+	}, nil
+}
+
+// waitSynced waits for the caches and says what to mend when it takes long. False: ctx ended.
+func waitSynced(ctx context.Context, log *slog.Logger, synced []cache.InformerSynced) bool {
+	slow := time.AfterFunc(15*time.Second, func() {
+		log.Error("still waiting for the first list of Services, Nodes or ironlb.io objects: no address is given until then",
+			"mend", "apply deploy/crd and deploy/rbac-ccm.yaml")
+	})
+	defer slow.Stop()
+	return cache.WaitForCacheSync(ctx.Done(), synced...)
+}
+
+// kicked sends on a channel of size one unless it is full.
+func kicked(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,165 @@
+package ccm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/ironlb/ironlb/ccm/placement"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// wantedVIP is a VirtualIP as it should be.
+type wantedVIP struct {
+	name   string
+	spec   v1alpha1.VirtualIPSpec
+	reason placement.Reason
+}
+
+// vipWriter makes the VirtualIPs what they should be. It remembers what it wrote until the cache has caught up, so that
+// nothing is written twice.
+type vipWriter struct {
+	log     *slog.Logger
+	client  client.Client
+	written map[string]*v1alpha1.VirtualIP // as the API server returned it
+	deleted map[string]types.UID
+	// conditioned is the version of each object in the cache when its condition was written.
+	conditioned map[string]string
+}
+
+func newVIPWriter(log *slog.Logger, cl client.Client) *vipWriter {
+	return &vipWriter{
+		log: log, client: cl,
+		written: map[string]*v1alpha1.VirtualIP{}, deleted: map[string]types.UID{}, conditioned: map[string]string{},
+	}
+}
+
+// write adds and changes before it deletes. One that fails does not hold up the others.
+func (w *vipWriter) write(ctx context.Context, seen map[string]*v1alpha1.VirtualIP, want []wantedVIP) error {
+	have := w.known(seen)
+	var errs []error
+	for _, v := range want {
+		errs = append(errs, w.ensure(ctx, have[v.name], v))
+		delete(have, v.name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(have)) {
+		errs = append(errs, w.remove(ctx, have[name]))
+	}
+	return errors.Join(errs...)
+}
+
+// known is what there is: the cache, corrected by what we wrote and it does not show yet.
+func (w *vipWriter) known(seen map[string]*v1alpha1.VirtualIP) map[string]*v1alpha1.VirtualIP {
+	have := maps.Clone(seen)
+	for name, uid := range w.deleted {
+		if v, ok := seen[name]; ok && v.UID == uid {
+			delete(have, name)
+			continue
+		}
+		delete(w.deleted, name)
+	}
+	for name, v := range w.written {
+		if s, ok := seen[name]; ok && s.UID == v.UID && s.Generation >= v.Generation {
+			delete(w.written, name)
+			continue
+		}
+		have[name] = v
+	}
+	return have
+}
+
+// ensure creates or changes one VirtualIP and writes its condition.
+func (w *vipWriter) ensure(ctx context.Context, have *v1alpha1.VirtualIP, want wantedVIP) error {
+	switch {
+	case have == nil:
+		vip := &v1alpha1.VirtualIP{ObjectMeta: metav1.ObjectMeta{Name: want.name}, Spec: want.spec}
+		if err := w.client.Create(ctx, vip); err != nil {
+			return fmt.Errorf("creating VirtualIP %s: %w", want.name, err)
+		}
+		w.log.Info("address placed", "vip", want.name, "services", servicesOf(want.spec), "nodes", want.spec.Nodes, "reason", want.reason)
+		w.written[want.name], have = vip, vip
+	case !equality.Semantic.DeepEqual(have.Spec, want.spec):
+		vip := have.DeepCopy()
+		vip.Spec = want.spec
+		err := w.client.Patch(ctx, vip, client.MergeFrom(have))
+		if apierrors.IsNotFound(err) {
+			delete(w.written, want.name) // somebody deleted it: the next pass creates it
+		}
+		if err != nil {
+			return fmt.Errorf("changing VirtualIP %s: %w", want.name, err)
+		}
+		w.log.Info("placement changed", "vip", want.name, "services", servicesOf(want.spec), "nodes", want.spec.Nodes,
+			"before", have.Spec.Nodes, "reason", want.reason)
+		w.written[want.name], have = vip, vip
+	}
+	return w.condition(ctx, have)
+}
+
+// condition says on the object that no node may answer, and takes it back. The speakers write the other conditions, so
+// only this one is sent, by server-side apply.
+func (w *vipWriter) condition(ctx context.Context, vip *v1alpha1.VirtualIP) error {
+	none := len(vip.Spec.Nodes) == 0
+	if meta.IsStatusConditionTrue(vip.Status.Conditions, v1alpha1.ConditionNoEligibleNode) == none {
+		delete(w.conditioned, vip.Name)
+		return nil
+	}
+	if w.conditioned[vip.Name] == vip.ResourceVersion {
+		return nil // written, and not in the cache yet
+	}
+	cond := metav1.Condition{
+		Type: v1alpha1.ConditionNoEligibleNode, Status: metav1.ConditionFalse, Reason: "NodesEligible",
+		LastTransitionTime: metav1.Now(), ObservedGeneration: vip.Generation,
+	}
+	if none {
+		cond.Status, cond.Reason = metav1.ConditionTrue, "NoNodeMatches"
+		cond.Message = "No node matches spec.nodeSelectors of an L2Advertisement for this address without being excluded or about to be removed"
+	}
+	apply, err := statusApply(vip, cond)
+	if err != nil {
+		return err
+	}
+	if err := w.client.Status().Apply(ctx, apply, client.FieldOwner(Name), client.ForceOwnership); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("writing condition %s of VirtualIP %s: %w", cond.Type, vip.Name, err)
+	}
+	w.conditioned[vip.Name] = vip.ResourceVersion
+	w.log.Info("condition changed", "vip", vip.Name, "condition", cond.Type, "status", cond.Status, "reason", cond.Reason)
+	return nil
+}
+
+// statusApply is the patch that sets one condition of the object, if it is still the same object.
+func statusApply(vip *v1alpha1.VirtualIP, cond metav1.Condition) (runtime.ApplyConfiguration, error) {
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&cond)
+	if err != nil {
+		return nil, fmt.Errorf("encoding condition %s of VirtualIP %s: %w", cond.Type, vip.Name, err)
+	}
+	u := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"conditions": []any{fields}}}}
+	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("VirtualIP"))
+	u.SetName(vip.Name)
+	u.SetUID(vip.UID)
+	return client.ApplyConfigurationFromUnstructured(u), nil
+}
+
+// remove deletes a VirtualIP whose Services are gone.
+func (w *vipWriter) remove(ctx context.Context, vip *v1alpha1.VirtualIP) error {
+	err := w.client.Delete(ctx, vip, client.Preconditions{UID: &vip.UID})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("deleting VirtualIP %s: %w", vip.Name, err)
+	}
+	delete(w.written, vip.Name)
+	delete(w.conditioned, vip.Name)
+	w.deleted[vip.Name] = vip.UID
+	w.log.Info("address withdrawn", "vip", vip.Name, "services", servicesOf(vip.Spec))
+	return nil
+}

@@ -1,0 +1,81 @@
+// Command ironlb-ccm is IronLB's cloud-controller-manager: it gives Services of type LoadBalancer their addresses and
+// decides which nodes answer for them.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"k8s.io/cloud-provider"
+	"k8s.io/cloud-provider/app"
+	"k8s.io/cloud-provider/app/config"
+	"k8s.io/cloud-provider/names"
+	"k8s.io/component-base/cli"
+	cliflag "k8s.io/component-base/cli/flag"
+	_ "k8s.io/component-base/logs/json/register"          // --logging-format=json
+	_ "k8s.io/component-base/metrics/prometheus/clientgo" // request metrics
+	_ "k8s.io/component-base/metrics/prometheus/version"  // build metric
+	"k8s.io/klog/v2"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/ironlb/ironlb/ccm"
+)
+
+const long = `ironlb-ccm gives Services of type LoadBalancer their addresses out of IPAddressPools, and decides for each address which
+nodes may answer for it and in which order (VirtualIP objects; the speakers on the nodes do the rest).
+
+In a Pod it needs no flag. Run two replicas: they elect a leader by a Lease. Outside a Pod give --kubeconfig.`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	cmd, err := command(ctx)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "ironlb-ccm: %v\n", err)
+		os.Exit(1)
+	}
+	os.Exit(cli.Run(cmd))
+}
+
+// command is cloud-provider's command with our defaults, controllers and help.
+func command(ctx context.Context) (*cobra.Command, error) {
+	opts, err := ccm.Options()
+	if err != nil {
+		return nil, err
+	}
+	cmd := app.NewCloudControllerManagerCommand(
+		opts, cloud, ccm.Controllers(), names.CCMControllerAliases(), cliflag.NamedFlagSets{}, ctx.Done())
+	cmd.Use, cmd.Long = ccm.Name, long
+	for _, name := range ccm.HiddenFlags() {
+		if err := cmd.Flags().MarkHidden(name); err != nil {
+			return nil, fmt.Errorf("leaving a flag out of the help: %w", err)
+		}
+	}
+	return cmd, nil
+}
+
+// cloud is called when the flags have been read and logging is set up.
+func cloud(c *config.CompletedConfig) cloudprovider.Interface {
+	ctrllog.SetLogger(klog.Background())
+	log := slog.New(logr.ToSlogHandler(klog.Background()))
+	if name := c.ComponentConfig.KubeCloudShared.CloudProvider.Name; name != ccm.ProviderName {
+		fatal(fmt.Errorf("--cloud-provider is %q: leave it out, or set it to %s", name, ccm.ProviderName))
+	}
+	cloud, err := ccm.New(c, log, fatal)
+	if err != nil {
+		fatal(err)
+	}
+	return cloud
+}
+
+// fatal ends the process, so that the other replica takes over.
+func fatal(err error) {
+	klog.ErrorS(err, "ending")
+	klog.FlushAndExit(klog.ExitFlushTimeout, 1)
+}
