@@ -9,7 +9,7 @@ import (
 
 const (
 	tailBytes = 16 << 10
-	tailLines = 25
+	tailLines = 80 // a panic's first line comes before two traces
 )
 
 // tail keeps the end of what is written to it, and hands all of it on.

@@ -92,12 +92,11 @@ func Output(ctx context.Context, h Host, c Cmd) ([]byte, error) {
 	return stdout.Bytes(), err
 }
 
-// Attach runs c with this process's own streams and passes SIGTERM, SIGINT and
-// SIGHUP on to it.
+// Attach runs c with this process's own streams and passes signals on to it.
 func Attach(ctx context.Context, h Host, c Cmd) error {
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
 	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
 	p, err := h.Start(ctx, c)
 	if err != nil {
@@ -109,6 +108,9 @@ func Attach(ctx context.Context, h Host, c Cmd) error {
 		for {
 			select {
 			case s := <-signals:
+				if c.TTY && (s == syscall.SIGINT || s == syscall.SIGQUIT) {
+					continue // the terminal sends them to the command too
+				}
 				p.Signal(s.(syscall.Signal)) // it may have ended; Wait tells
 			case <-done:
 				return

@@ -1,0 +1,410 @@
+package guest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netns"
+
+	"github.com/ironlb/ironlb/test/lab/host"
+	"github.com/ironlb/ironlb/test/lab/host/hosttest"
+)
+
+// holderEnv makes the test binary a process that boots a guest and waits to be
+// killed; insideEnv tells a test that it runs in a guest.
+const (
+	holderEnv = "IRONLB_TEST_GUEST_HOLDER"
+	insideEnv = "IRONLB_TEST_GUEST_INSIDE"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(holderEnv) != "" {
+		hold()
+	}
+	code := m.Run()
+	if common.g != nil {
+		common.g.Close()
+	}
+	os.Exit(code)
+}
+
+var common struct {
+	sync.Once
+	g     *Guest
+	share string
+	err   error
+}
+
+// shared returns the one guest of the tests that leave it whole.
+func shared(t *testing.T) *Guest {
+	t.Helper()
+	realBoot(t)
+	common.Do(func() {
+		// The package's folder serves as the share.
+		if common.share, common.err = os.Getwd(); common.err == nil {
+			common.g, common.err = Start(context.Background(), Config{Shares: []string{common.share}})
+		}
+	})
+	if common.err != nil {
+		t.Fatal(common.err)
+	}
+	return common.g
+}
+
+func realBoot(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("boots a guest, which -short leaves out")
+	}
+}
+
+func own(t *testing.T, c Config) *Guest {
+	t.Helper()
+	realBoot(t)
+	g, err := Start(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.Close() })
+	return g
+}
+
+func TestHost(t *testing.T) { hosttest.Suite(t, shared(t)) }
+
+func TestRemote(t *testing.T) {
+	g := shared(t)
+	socket := filepath.Join(t.TempDir(), "socket")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- g.Serve(ctx, l) }()
+	hosttest.Suite(t, Remote{Socket: socket})
+	t.Run("CallerGone", func(t *testing.T) { callerGone(t, g, Remote{Socket: socket}) })
+	cancel()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+// callerGone: a command does not outlive the process that asked for it.
+func callerGone(t *testing.T, g *Guest, r Remote) {
+	p, err := r.Start(t.Context(), host.Cmd{Argv: []string{"sleep", "1000"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.(*process).conn.Close()
+	if err := p.Wait(); !errors.Is(err, ErrLost) {
+		t.Errorf("have %v, want %v", err, ErrLost)
+	}
+	hosttest.Gone(t, g, fmt.Sprint(p.Pid()))
+}
+
+func TestKernel(t *testing.T) {
+	g := shared(t)
+	for _, tt := range []struct{ name, script, want string }{
+		{"ipvs", `set -e; modprobe ip_vs; ipvsadm -A -t 192.0.2.1:80 -s mh; ipvsadm -Sn; ipvsadm -C`, "-A -t 192.0.2.1:80 -s mh"},
+		{"nft", `set -e; nft add table ip lab; nft 'add chain ip lab post { type nat hook postrouting priority 100; }'
+			nft add rule ip lab post meta l4proto tcp ct original proto-dst 80 masquerade; nft list ruleset; nft delete table ip lab`, "masquerade"},
+		{"netns", `set -e; ip netns add a; ip -n a link add d0 type dummy; ip netns exec a ip -o link show d0; ip netns del a`, "d0"},
+		{"qdisc", `set -e; ip link add v0 type veth peer name v1; tc qdisc add dev v0 root netem delay 1ms; tc qdisc show dev v0; ip link del v0`, "netem"},
+		{"writable", `echo kept > /etc/ironlb-guest-test && cat /etc/ironlb-guest-test`, "kept"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			out, err := host.Run(t.Context(), g, "sh", "-c", tt.script)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(string(out), tt.want) {
+				t.Errorf("have %q, want %q in it", out, tt.want)
+			}
+		})
+	}
+	if _, err := os.Stat("/etc/ironlb-guest-test"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what the guest wrote to its root is on this machine: %v", err)
+	}
+}
+
+// TestProbe runs the probe here and in a guest. A test binary made after the
+// boot is visible in the guest.
+func TestProbe(t *testing.T) {
+	if os.Getenv(insideEnv) != "" {
+		if err := Probe(); err != nil {
+			t.Error(err)
+		}
+		return
+	}
+	g := shared(t)
+	bin, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := host.Output(t.Context(), g, host.Cmd{
+		Argv: []string{bin, "-test.run=^TestProbe$", "-test.v"}, Env: []string{insideEnv + "=1"},
+	})
+	if err != nil || !bytes.Contains(out, []byte("--- PASS: TestProbe")) {
+		t.Errorf("probe in the guest: %v\n%s", err, out)
+	}
+	// ipvsadm is the judge of this machine.
+	_, err = host.Run(t.Context(), host.Native{}, "ipvsadm", "-Sn")
+	if probed := Probe(); (probed == nil) != (err == nil) {
+		t.Errorf("probe here: %v; ipvsadm: %v", probed, err)
+	}
+}
+
+// TestShare: a share shows what this machine has now, and takes what the guest
+// writes.
+func TestShare(t *testing.T) {
+	g := shared(t)
+	dir, err := os.MkdirTemp(common.share, "testdata-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	file := filepath.Join(dir, "file")
+	for _, want := range []string{"first", "second, longer", "3"} {
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		c := host.Cmd{Argv: []string{"sh", "-c", `cat file; echo -n " back" >> file; ls`}, Dir: dir}
+		if out, err := host.Output(t.Context(), g, c); err != nil || string(out) != want+"file\n" {
+			t.Errorf("guest reads %q (%v), want %q", out, err, want)
+		}
+		if have, err := os.ReadFile(file); err != nil || string(have) != want+" back" {
+			t.Errorf("file is %q (%v), want what the guest added too", have, err)
+		}
+	}
+}
+
+// TestTerminalNeeded: the command's package tests a real one.
+func TestTerminalNeeded(t *testing.T) {
+	g := shared(t)
+	_, err := g.Start(t.Context(), host.Cmd{Argv: []string{"true"}, Stdin: strings.NewReader(""), TTY: true})
+	if err == nil || !strings.Contains(err.Error(), "terminal") {
+		t.Errorf("terminal without one here: have %v", err)
+	}
+}
+
+// TestPanic and the ones after it lose their guest: a command in it must fail,
+// and say what happened.
+func TestPanic(t *testing.T) {
+	g := own(t, Config{})
+	_, err := host.Run(t.Context(), g, "sh", "-c", "echo c > /proc/sysrq-trigger; sleep 1000")
+	for _, want := range []string{"kernel stopped", "sysrq triggered crash"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("have error %v, want %q in it", err, want)
+		}
+	}
+	if !errors.Is(err, ErrLost) {
+		t.Errorf("have %v, want %v", err, ErrLost)
+	}
+	if _, err := host.Run(t.Context(), g, "true"); !errors.Is(err, ErrLost) {
+		t.Errorf("afterwards: have %v, want %v", err, ErrLost)
+	}
+}
+
+func TestHang(t *testing.T) {
+	for name, hang := range map[string]func(t *testing.T, g *Guest){
+		"QEMU":  func(t *testing.T, g *Guest) { g.qemu.Process.Signal(syscall.SIGSTOP) },
+		"Agent": func(t *testing.T, g *Guest) { go host.Run(t.Context(), g, "sh", "-c", "kill -STOP $PPID") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := own(t, Config{HangLimit: 6 * time.Second})
+			p, err := g.Start(t.Context(), host.Cmd{Argv: []string{"sleep", "1000"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			hang(t, g)
+			began := time.Now()
+			err = p.Wait()
+			if !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), "did not answer") {
+				t.Errorf("have %v, want %v for a hang", err, ErrLost)
+			}
+			if took := time.Since(began); took > 20*time.Second {
+				t.Errorf("a hang was noticed after %s", took)
+			}
+		})
+	}
+}
+
+func TestClose(t *testing.T) {
+	g := own(t, Config{})
+	p, err := g.Start(t.Context(), host.Cmd{Argv: []string{"sleep", "1000"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := p.Wait(); !errors.Is(err, ErrLost) {
+		t.Errorf("have %v, want %v", err, ErrLost)
+	}
+	hosttest.Gone(t, host.Native{}, fmt.Sprint(g.qemu.Process.Pid))
+}
+
+// TestKilledHolder: QEMU ends with the process that started it.
+func TestKilledHolder(t *testing.T) {
+	realBoot(t)
+	pids := make(lines, 10)
+	p, err := host.Native{}.Start(t.Context(), host.Cmd{
+		Argv: []string{os.Args[0]}, Env: []string{holderEnv + "=1"}, Stdout: pids, Stderr: os.Stderr,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := strings.TrimSpace(<-pids)
+	if err := p.Signal(syscall.SIGKILL); err != nil {
+		t.Error(err)
+	}
+	p.Wait()
+	hosttest.Gone(t, host.Native{}, pid)
+}
+
+type lines chan string
+
+func (l lines) Write(p []byte) (int, error) { l <- string(p); return len(p), nil }
+
+func hold() {
+	g, err := Start(context.Background(), Config{})
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println(g.qemu.Process.Pid)
+	g.Err()
+}
+
+func TestLink(t *testing.T) {
+	if addr := os.Getenv(insideEnv); addr != "" {
+		conn, err := net.DialTimeout("tcp", addr, 10*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err := io.ReadAll(conn); err != nil || string(b) != "hello\n" {
+			t.Errorf("have %q, %v", b, err)
+		}
+		return
+	}
+	realBoot(t)
+	ns := fmt.Sprintf("lab-guest-%d", os.Getpid())
+	bridge(t, ns)
+	g := own(t, Config{Link: &Link{
+		NetNS: ns, Bridge: "br0", Tap: "guest0", Addresses: []string{"198.51.100.2/24", "2001:db8::2/64"},
+	}})
+	for _, addr := range []string{"198.51.100.1", "2001:db8::1"} {
+		l := listenIn(t, ns, net.JoinHostPort(addr, "0"))
+		go func() {
+			if conn, err := l.Accept(); err == nil {
+				fmt.Fprintln(conn, "hello")
+				conn.Close()
+			}
+		}()
+		out, err := host.Output(t.Context(), g, host.Cmd{
+			Argv: []string{os.Args[0], "-test.run=^TestLink$", "-test.v"},
+			Env:  []string{insideEnv + "=" + l.Addr().String()},
+		})
+		if err != nil || !bytes.Contains(out, []byte("--- PASS: TestLink")) {
+			t.Errorf("reach %s from the guest: %v\n%s", l.Addr(), err, out)
+		}
+	}
+	if _, err := host.Run(t.Context(), g, "ip", "link", "show", LinkName); err != nil {
+		t.Error(err)
+	}
+	if err := g.Close(); err != nil {
+		t.Error(err)
+	}
+	if out, err := host.Run(t.Context(), host.Native{}, "ip", "-n", ns, "link", "show", "guest0"); err == nil {
+		t.Errorf("the guest's port is left: %s", out)
+	}
+}
+
+// bridge makes a namespace with a bridge that has addresses.
+func bridge(t *testing.T, ns string) {
+	t.Helper()
+	run := func(argv ...string) {
+		t.Helper()
+		if _, err := host.Run(t.Context(), host.Native{}, argv...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run("ip", "netns", "add", ns)
+	t.Cleanup(func() {
+		if _, err := host.Run(context.Background(), host.Native{}, "ip", "netns", "del", ns); err != nil {
+			t.Error(err)
+		}
+	})
+	run("ip", "-n", ns, "link", "add", "br0", "type", "bridge")
+	run("ip", "-n", ns, "addr", "add", "198.51.100.1/24", "dev", "br0")
+	run("ip", "-n", ns, "addr", "add", "2001:db8::1/64", "dev", "br0", "nodad")
+	run("ip", "-n", ns, "link", "set", "br0", "up")
+}
+
+// listenIn opens a listener in a network namespace. It stays there, whichever
+// thread serves it.
+func listenIn(t *testing.T, ns, addr string) net.Listener {
+	t.Helper()
+	type result struct {
+		l   net.Listener
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked
+		var r result
+		var h netns.NsHandle
+		if h, r.err = netns.GetFromName(ns); r.err == nil {
+			defer h.Close()
+			if r.err = netns.Set(h); r.err == nil {
+				r.l, r.err = net.Listen("tcp", addr)
+			}
+		}
+		done <- r
+	}()
+	r := <-done
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	t.Cleanup(func() { r.l.Close() })
+	return r.l
+}
+
+func TestMissingProgram(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	_, err := Start(t.Context(), Config{})
+	for _, want := range []string{"qemu-system-x86_64", "qemu-system-x86", "make deps"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("have error %v, want %q in it", err, want)
+		}
+	}
+}
+
+func TestSharesOf(t *testing.T) {
+	dir := t.TempDir()
+	inner := filepath.Join(dir, "inner")
+	if err := os.Mkdir(inner, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	have, err := sharesOf([]string{inner, dir, dir})
+	if err != nil || len(have) != 1 || have[0] != dir {
+		t.Errorf("have %v, %v; want %s alone", have, err, dir)
+	}
+	for _, bad := range []string{"/", "relative", "/no/such/folder"} {
+		if have, err := sharesOf([]string{bad}); err == nil {
+			t.Errorf("share %q: have %v, want an error", bad, have)
+		}
+	}
+}
