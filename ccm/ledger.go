@@ -91,7 +91,7 @@ func (l *ledger) assign(ctx context.Context, svc *v1.Service) (pools.Decision, e
 func (l *ledger) tell(svc *v1.Service, d pools.Decision, told string) {
 	key := keyOf(svc)
 	if d.Changed {
-		l.log.Info("lease changed", "service", key, "addresses", addrs(d.Lease), "pools", allocatedFrom(d.Lease), "freed", d.Freed, "reason", d.Reason)
+		l.log.Info("lease changed", "service", key, "addresses", addrs(d.Lease), "pools", allocatedFrom(d.Lease), "freed", fmt.Sprint(d.Freed), "reason", d.Reason)
 	}
 	switch {
 	case d.Message == told:
@@ -116,7 +116,7 @@ func (l *ledger) release(ctx context.Context, key pools.ServiceKey) error {
 	woken := l.alloc.Wake(l.now())
 	l.mu.Unlock()
 	if len(freed) > 0 {
-		l.log.Info("addresses freed", "service", key, "addresses", freed)
+		l.log.Info("addresses freed", "service", key, "addresses", fmt.Sprint(freed))
 	}
 	l.kick(woken)
 	return nil

@@ -2,6 +2,7 @@ package ccm
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/ironlb/ironlb/pools"
@@ -82,7 +84,12 @@ func (p *poolStatus) write(ctx context.Context) error {
 		if equality.Semantic.DeepEqual(obj.Status, want.Status) {
 			continue
 		}
-		if err := p.client.Status().Patch(ctx, want, client.MergeFrom(obj)); client.IgnoreNotFound(err) != nil {
+		patch, err := json.Marshal(map[string]any{"status": want.Status}) // whole: the counts are required, zero too
+		if err != nil {
+			return fmt.Errorf("encoding the status of IPAddressPool %s: %w", obj.Name, err)
+		}
+		err = p.client.Status().Patch(ctx, want, client.RawPatch(types.MergePatchType, patch))
+		if client.IgnoreNotFound(err) != nil {
 			failed = fmt.Errorf("writing the status of IPAddressPool %s: %w", obj.Name, err)
 			if apierrors.IsForbidden(err) {
 				failed = fmt.Errorf("%w (apply deploy/rbac-ccm.yaml)", failed)
