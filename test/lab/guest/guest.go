@@ -15,7 +15,6 @@ import (
 	"log/slog"
 	"net"
 	"os/exec"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/yamux"
@@ -77,11 +76,9 @@ type Guest struct {
 	channel net.Conn
 	session *yamux.Session
 
-	stop    context.CancelFunc
-	once    sync.Once
-	stopped bool          // by Close or the context; read it after lost
-	lost    chan struct{} // closed when the guest can no longer be used
-	err     error         // why; read it after lost
+	stop context.CancelFunc
+	lost chan struct{} // closed when the guest can no longer be used
+	err  error         // why; read it after lost
 }
 
 // Start boots a guest and returns when it takes commands. It ends with ctx,

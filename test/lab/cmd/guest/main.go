@@ -70,7 +70,7 @@ func run(ctx context.Context, args []string) error {
 		flags.PrintDefaults()
 	}
 	socket := flags.String("socket", os.Getenv(socketEnv), "unix socket of a served guest, for serve and exec")
-	verbose := flags.Bool("v", false, "print what is done, and the guest's console")
+	verbose := flags.Bool("v", false, "print the guest's console")
 	if err := flags.Parse(args[1:]); errors.Is(err, flag.ErrHelp) {
 		return nil
 	} else if err != nil {
@@ -104,7 +104,7 @@ func run(ctx context.Context, args []string) error {
 	case "serve":
 		return serve(ctx, c, *socket)
 	case "exec":
-		return execute(ctx, *socket, argv)
+		return execute(*socket, argv)
 	case "help", "-h", "--help":
 		fmt.Print(usage)
 		return nil
@@ -115,12 +115,11 @@ func run(ctx context.Context, args []string) error {
 // config shares the repository and the temporary folder, which hold what
 // changes while a guest runs: sources, test data, test binaries.
 func config(verbose bool) (guest.Config, error) {
-	level := slog.LevelInfo
 	c := guest.Config{Shares: []string{os.TempDir()}}
 	if verbose {
 		c.Console = os.Stderr
 	}
-	c.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	c.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	dir, err := os.Getwd()
 	if err != nil {
 		return c, err
@@ -134,23 +133,37 @@ func config(verbose bool) (guest.Config, error) {
 	return c, nil
 }
 
+// start boots a guest. Signals end the boot; afterwards they are for the
+// command that runs in it.
+func start(ctx context.Context, c guest.Config) (*guest.Guest, error) {
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, end)
+	g, err := guest.Start(life, c)
+	if err != nil {
+		end()
+		return nil, err
+	}
+	stop()
+	return g, nil
+}
+
 func runOne(ctx context.Context, c guest.Config, argv []string) error {
 	if guest.Probe() == nil {
-		return attach(ctx, host.Native{}, argv)
+		return attach(host.Native{}, argv)
 	}
-	g, err := guest.Start(ctx, c)
+	g, err := start(ctx, c)
 	if err != nil {
 		return err
 	}
 	defer g.Close()
-	return attach(ctx, g, argv)
+	return attach(g, argv)
 }
 
 func serve(ctx context.Context, c guest.Config, socket string) error {
 	if socket == "" {
 		return errors.New("serve: --socket is needed")
 	}
-	g, err := guest.Start(ctx, c)
+	g, err := start(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -163,59 +176,63 @@ func serve(ctx context.Context, c guest.Config, socket string) error {
 }
 
 func with(ctx context.Context, c guest.Config, argv []string) error {
-	cmd := host.Cmd{Argv: argv}
+	cmd := host.Cmd{Argv: argv, TTY: onTerminal()}
 	if guest.Probe() == nil {
-		return host.Attach(ctx, host.Native{}, cmd)
+		return host.Attach(context.Background(), host.Native{}, cmd)
 	}
 	dir, err := os.MkdirTemp("", "guest-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	socket := filepath.Join(dir, "socket")
-	ctx, stop := context.WithCancel(ctx)
-	served := make(chan error, 1)
-	g, err := guest.Start(ctx, c)
+	g, err := start(ctx, c)
 	if err != nil {
-		stop()
 		return err
 	}
+	defer g.Close()
+	socket := filepath.Join(dir, "socket")
 	l, err := net.Listen("unix", socket)
 	if err != nil {
-		stop()
-		return errors.Join(err, g.Close())
+		return err
 	}
-	go func() { served <- g.Serve(ctx, l) }()
+	life, end := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- g.Serve(life, l) }()
 	cmd.Env = []string{socketEnv + "=" + socket}
-	err = host.Attach(ctx, host.Native{}, cmd)
-	stop()
-	return errors.Join(<-served, err, g.Close())
+	err = host.Attach(life, host.Native{}, cmd)
+	end()
+	// A guest that was lost explains whatever else failed.
+	return errors.Join(<-served, err)
 }
 
-func execute(ctx context.Context, socket string, argv []string) error {
+func execute(socket string, argv []string) error {
 	if socket != "" {
-		return attach(ctx, guest.Remote{Socket: socket}, argv)
+		return attach(guest.Remote{Socket: socket}, argv)
 	}
 	if err := guest.Probe(); err != nil {
 		return fmt.Errorf("no guest is served (--socket, %s), and this machine cannot stand in: %w", socketEnv, err)
 	}
-	return attach(ctx, host.Native{}, argv)
+	return attach(host.Native{}, argv)
 }
 
 // attach runs argv as if it were called here.
-func attach(ctx context.Context, h host.Host, argv []string) error {
+func attach(h host.Host, argv []string) error {
 	dir, err := os.Getwd()
 	if err != nil {
 		return err
 	}
-	c := host.Cmd{Argv: argv, Dir: dir}
+	c := host.Cmd{Argv: argv, Dir: dir, TTY: onTerminal()}
 	for _, e := range os.Environ() {
 		if strings.HasPrefix(e, "GO") || strings.HasPrefix(e, "IRONLB") || strings.HasPrefix(e, "LAB") {
 			c.Env = append(c.Env, e)
 		}
 	}
-	if term.IsTerminal(0) && term.IsTerminal(1) {
-		c.TTY, c.Env = true, append(c.Env, "TERM="+os.Getenv("TERM"))
+	if c.TTY {
+		c.Env = append(c.Env, "TERM="+os.Getenv("TERM"))
 	}
-	return host.Attach(ctx, h, c)
+	return host.Attach(context.Background(), h, c)
+}
+
+func onTerminal() bool {
+	return term.IsTerminal(int(os.Stdin.Fd())) && term.IsTerminal(int(os.Stdout.Fd()))
 }
