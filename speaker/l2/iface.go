@@ -54,7 +54,7 @@ func links() ([]link, error) {
 }
 
 func speaksARP(at *netlink.LinkAttrs) bool {
-	const up = unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_BROADCAST
+	const up = unix.IFF_UP | unix.IFF_LOWER_UP | unix.IFF_BROADCAST
 	return at.RawFlags&up == up && at.RawFlags&(unix.IFF_LOOPBACK|unix.IFF_NOARP) == 0 && len(at.HardwareAddr) == 6
 }
 

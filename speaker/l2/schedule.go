@@ -47,7 +47,10 @@ type schedule struct {
 	mu   sync.Mutex
 	jobs map[place]*job
 	heap jobHeap
-	wake chan struct{}
+	// window is the start of the current tick, sent is what was sent in it.
+	window time.Time
+	sent   int
+	wake   chan struct{}
 }
 
 func newSchedule(refresh time.Duration, perSecond int) *schedule {
@@ -98,22 +101,25 @@ func (s *schedule) run(ctx context.Context) {
 	}
 }
 
-// send announces one burst of what is due and returns how long to wait for the next, if there is one. The lock is held
-// while sending, so that stop keeps its promise.
+// send announces what is due and fits into this tick, and returns how long to wait for the next, if there is
+// one. The lock is held while sending, so that stop keeps its promise.
 func (s *schedule) send(now time.Time) (time.Duration, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for sent := 0; len(s.heap) > 0; {
+	if now.Sub(s.window) >= tick {
+		s.window, s.sent = now, 0
+	}
+	for len(s.heap) > 0 {
 		j := s.heap[0]
 		switch {
 		case j.gone:
 			heap.Pop(&s.heap)
 		case j.due.After(now):
 			return j.due.Sub(now), true
-		case sent == s.burst:
-			return tick, true
+		case s.sent == s.burst:
+			return s.window.Add(tick).Sub(now), true
 		default:
-			sent++
+			s.sent++
 			j.on.announce(j.addr, j.step == 0)
 			s.next(j, now)
 		}
