@@ -21,7 +21,7 @@ import (
 
 var vip = netip.MustParseAddr("203.0.113.4")
 
-func open(t *testing.T, s *netspace.Space) *link.Link {
+func open(t testing.TB, s *netspace.Space) *link.Link {
 	t.Helper()
 	var l *link.Link
 	s.Must(t, func() (err error) {
