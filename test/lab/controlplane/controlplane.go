@@ -101,8 +101,9 @@ func (cp *ControlPlane) URL() string {
 // Failed yields an error for each component that ended by itself.
 func (cp *ControlPlane) Failed() <-chan error { return cp.failed }
 
-// StopAPIServer ends the API server; etcd and the controllers stay.
-func (cp *ControlPlane) StopAPIServer() error { return stop(cp.apiserver) }
+// StopAPIServer ends the API server at once, as a crash does; etcd and the
+// controllers stay.
+func (cp *ControlPlane) StopAPIServer() error { return kill(cp.apiserver) }
 
 // StartAPIServer starts the API server and waits until it is ready.
 func (cp *ControlPlane) StartAPIServer(ctx context.Context) (err error) {
@@ -112,16 +113,17 @@ func (cp *ControlPlane) StartAPIServer(ctx context.Context) (err error) {
 	return cp.waitReady(ctx)
 }
 
-// Close ends the components, clients of others first.
+// Close ends the components, clients of others first. Nothing of theirs is
+// kept, so they need not end in good order.
 func (cp *ControlPlane) Close() error {
-	return errors.Join(stop(cp.controllers), stop(cp.apiserver), stop(cp.etcd))
+	return errors.Join(kill(cp.controllers), kill(cp.apiserver), kill(cp.etcd))
 }
 
-func stop(p *process.Process) error {
+func kill(p *process.Process) error {
 	if p == nil {
 		return nil
 	}
-	return p.Stop(10 * time.Second)
+	return p.Kill()
 }
 
 // run starts one component in the namespace and watches it.

@@ -82,6 +82,15 @@ func (p *Process) Running() bool {
 	}
 }
 
+// Wait waits for the end of the process and returns how it ended: nil for exit
+// status 0.
+func (p *Process) Wait() error {
+	<-p.done
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}
+
 // Err is nil while the process runs and after it was stopped; else it says how
 // it ended, with the last lines of its log.
 func (p *Process) Err() error {
@@ -135,7 +144,13 @@ func (p *Process) Kill() error {
 	}
 }
 
-// Signal sends s to the process: SIGSTOP and SIGCONT pause and resume it.
+// Pause stops the process without ending it.
+func (p *Process) Pause() error { return p.Signal(syscall.SIGSTOP) }
+
+// Resume lets a paused process go on.
+func (p *Process) Resume() error { return p.Signal(syscall.SIGCONT) }
+
+// Signal sends s to the process, not to its children.
 func (p *Process) Signal(s syscall.Signal) error {
 	if err := p.p.Signal(s); err != nil {
 		return fmt.Errorf("send %s to %s: %w", s, p.Name, err)

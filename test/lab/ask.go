@@ -1,0 +1,137 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/ironlb/ironlb/test/lab/host"
+	"github.com/ironlb/ironlb/test/lab/probe"
+	"github.com/ironlb/ironlb/test/lab/process"
+)
+
+// Probe says what a client asks. Target is a Pod's port or a Service's that
+// leads there: package probe has the ports.
+type Probe struct {
+	Network string // "tcp": HTTP, a connection for each request; "udp"; "stream": lines over one TCP connection
+	Target  netip.AddrPort
+	Every   time.Duration // 0: 100ms
+	Timeout time.Duration // of one request; 0: 1s
+	Count   int           // requests; 0: until Stop
+	Serial  bool          // a request waits for the answer to the one before; a stream is always so
+}
+
+func (p Probe) argv(program string) []string {
+	argv := []string{program, "probe", "-count", strconv.Itoa(p.Count)}
+	if p.Every > 0 {
+		argv = append(argv, "-every", p.Every.String())
+	}
+	if p.Timeout > 0 {
+		argv = append(argv, "-timeout", p.Timeout.String())
+	}
+	if p.Serial {
+		argv = append(argv, "-serial")
+	}
+	return append(argv, p.Network, p.Target.String())
+}
+
+// Prober is a client that asks all the time.
+type Prober struct {
+	p    *process.Process
+	out  *lines
+	c    *Cluster
+	what string
+}
+
+// StartProbe starts a client on the machine.
+func (m *Machine) StartProbe(ctx context.Context, probe Probe) (*Prober, error) {
+	out := newLines()
+	p, err := m.Start(ctx, "probe", host.Cmd{Argv: probe.argv(m.c.build.Path("labpod")), Stdout: out})
+	if err != nil {
+		return nil, err
+	}
+	return &Prober{p: p, out: out, c: m.c, what: fmt.Sprintf("%s to %s from %s", probe.Network, probe.Target, m.Name)}, nil
+}
+
+// Summary of the results so far.
+func (p *Prober) Summary() (probe.Summary, error) {
+	var results []probe.Result
+	for _, line := range p.out.All() {
+		var r probe.Result
+		if err := json.Unmarshal(line, &r); err != nil {
+			return probe.Summary{}, fmt.Errorf("probe %s: result %q: %w", p.what, line, err)
+		}
+		results = append(results, r)
+	}
+	return probe.Summarize(results), nil
+}
+
+// Wait waits until the summary satisfies check, and returns it.
+func (p *Prober) Wait(ctx context.Context, limit time.Duration, what string, check func(probe.Summary) bool) (s probe.Summary, err error) {
+	err = p.c.Eventually(ctx, limit, what+" ("+p.what+")", func(context.Context) (err error) {
+		if s, err = p.Summary(); err != nil {
+			return err
+		}
+		if !check(s) {
+			return fmt.Errorf("so far: %s", s)
+		}
+		return nil
+	})
+	return s, err
+}
+
+// WaitAnswers waits until n more requests than now were answered.
+func (p *Prober) WaitAnswers(ctx context.Context, limit time.Duration, n int) error {
+	before, err := p.Summary()
+	if err != nil {
+		return err
+	}
+	want := before.Sent - before.Failed + n
+	_, err = p.Wait(ctx, limit, fmt.Sprintf("%d more answers", n), func(s probe.Summary) bool { return s.Sent-s.Failed >= want })
+	return err
+}
+
+// Broken is nil while the prober runs, and says why it ended early: that of a
+// stream does so when its connection breaks.
+func (p *Prober) Broken() error {
+	if p.p.Running() {
+		return nil
+	}
+	return p.p.Wait()
+}
+
+// Stop ends the client after the answers that are due, and returns the
+// summary of all.
+func (p *Prober) Stop() (probe.Summary, error) {
+	broken := p.Broken()
+	if broken == nil {
+		broken = p.p.Stop(stopGrace)
+	}
+	s, err := p.Summary()
+	if err == nil {
+		err = broken
+	}
+	return s, err
+}
+
+// Ask sends requests and returns when all were answered or have failed. A
+// request without an answer is no error.
+func (m *Machine) Ask(ctx context.Context, p Probe) (probe.Summary, error) {
+	if p.Count == 0 {
+		return probe.Summary{}, fmt.Errorf("ask %s from %s: Count is 0", p.Target, m.Name)
+	}
+	prober, err := m.StartProbe(ctx, p)
+	if err != nil {
+		return probe.Summary{}, err
+	}
+	select {
+	case <-prober.p.Done():
+	case <-ctx.Done():
+		prober.p.Kill()
+		return probe.Summary{}, ctx.Err()
+	}
+	return prober.Summary()
+}

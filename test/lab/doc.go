@@ -1,0 +1,28 @@
+// Package lab builds a Kubernetes cluster on one machine: a real control
+// plane, nodes, Pods, a router and clients, each in a network namespace.
+//
+//	this machine's kernel     the lab's kernel: this one, or a guest's where this one has no IPVS
+//	┌──────────────────┐      ┌───────────────────────────────────────────────────────────┐
+//	│ mgmt             │ api  │  bridge api ──── api0 ┐                                   │
+//	│ etcd, API server,│══════│                       node1, node2, ... ── pods0 ── Pods  │
+//	│ controllers, ccm │      │  bridge lan ──── eth0 ┘                                   │
+//	└──────────────────┘      │      ├── client         .100                              │
+//	                          │      └── router .1 ── remote (behind the router)          │
+//	                          └───────────────────────────────────────────────────────────┘
+//
+//	LAN   192.0.2.0/24       router .1, nodes .11 and on, client .100; .128/28 is free for pools
+//	API   198.51.100.0/25    API server .1:6443, nodes .11 and on
+//	WAN   198.51.100.128/25  router .129, remote .200
+//	Pods  203.0.113.128/25   a /28 for each node
+//	ClusterIPs 203.0.113.0/25
+//
+// Each node has its two links apart, so that either can be cut alone. Pods
+// are objects: create one with spec.nodeName set (by kubectl, a client, or
+// AddPod), and the lab makes its namespace and runs a server in it that answers
+// with the Pod's name and the client's address (package probe has the ports).
+// An agent in each node's namespace reports Node and Pod status over the node's
+// own API link, so a dead node becomes NotReady as a real one does.
+//
+// Names carry a prefix of the lab's own, so several labs stand side by side.
+// Close removes everything; what a killed lab leaves, the next New removes.
+package lab

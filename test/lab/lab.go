@@ -1,0 +1,274 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/ironlb/ironlb/test/lab/controlplane"
+	"github.com/ironlb/ironlb/test/lab/guest"
+	"github.com/ironlb/ironlb/test/lab/host"
+	"github.com/ironlb/ironlb/test/lab/tools"
+)
+
+// Kernel says where the nodes' namespaces are made.
+type Kernel string
+
+const (
+	Auto   Kernel = ""       // this machine's kernel if it has IPVS, else a guest's
+	Native Kernel = "native" // this machine's kernel, be there IPVS or not
+	Guest  Kernel = "guest"
+)
+
+// Config of a cluster. The zero value is three nodes where IPVS works.
+type Config struct {
+	Nodes     int // 0: 3, at most 7
+	Kernel    Kernel
+	NodeGrace time.Duration // silence after which a node is not Ready; 0: 4s
+	Bare      bool          // do not build the project's own programs nor apply its manifests
+	Progress  io.Writer     // a line for each long step; nil: silent
+}
+
+// Cluster is a lab that stands until Close.
+type Cluster struct {
+	Kube    kubernetes.Interface // as an administrator, from this process
+	Objects client.Client        // the same, for IronLB's own kinds and all others
+	Root    string               // the checkout's folder
+	Dir     string               // scratch: logs, kubeconfigs; gone after Close
+	Kernel  Kernel               // Native or Guest
+
+	Nodes      []*Node
+	Management *Machine // on this machine, with the API server
+	Client     *Machine // on the LAN
+	Remote     *Machine // behind the router
+	Router     *Machine
+
+	cfg      Config
+	name     string // prefix of everything that others can see
+	progress io.Writer
+	log      *slog.Logger
+	build    *tools.Build
+	cp       *controlplane.ControlPlane
+	kernel   host.Host
+	guest    *guest.Guest
+	life     context.Context // ends in Close
+	end      context.CancelFunc
+	undo     []func() error // in the order done
+	pods     *pods
+
+	mu     sync.Mutex
+	closed bool
+	errs   []error // of parts that ended by themselves
+	seq    int     // numbers log files
+}
+
+// New builds a cluster and returns when its nodes are Ready. On an error, or
+// when ctx ends first, everything is removed again.
+func New(ctx context.Context, cfg Config) (*Cluster, error) {
+	if cfg.Nodes == 0 {
+		cfg.Nodes = 3
+	}
+	if cfg.Nodes < 0 || cfg.Nodes > 7 {
+		return nil, fmt.Errorf("lab: %d nodes asked for: there are addresses for 1 to 7", cfg.Nodes)
+	}
+	if cfg.Progress == nil {
+		cfg.Progress = io.Discard
+	}
+	if err := needs(); err != nil {
+		return nil, fmt.Errorf("lab: %w", err)
+	}
+	c := &Cluster{cfg: cfg, progress: cfg.Progress}
+	c.life, c.end = context.WithCancel(context.WithoutCancel(ctx))
+	if err := c.start(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("lab: %w", err), c.Close())
+	}
+	return c, nil
+}
+
+// needs tells what the lab cannot do without.
+func needs() error {
+	if os.Geteuid() != 0 {
+		return errors.New("not root: network namespaces need it; run this with sudo")
+	}
+	for program, pkg := range map[string]string{"ip": "iproute2", "ipvsadm": "ipvsadm", "nft": "nftables", "sysctl": "procps"} {
+		if _, err := exec.LookPath(program); err != nil {
+			return fmt.Errorf("program %s is missing: apt-get install %s, or make deps", program, pkg)
+		}
+	}
+	return nil
+}
+
+func (c *Cluster) start(ctx context.Context) (err error) {
+	if err := c.claimScratch(); err != nil {
+		return err
+	}
+	if err := c.buildPrograms(ctx); err != nil {
+		return err
+	}
+	c.say("making the management network")
+	if err := c.makeManagement(ctx); err != nil {
+		return err
+	}
+	group, gctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return c.startControlPlane(gctx) })
+	group.Go(func() error {
+		if err := c.startKernel(gctx); err != nil {
+			return err
+		}
+		return c.makeNetwork(gctx)
+	})
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	if !c.cfg.Bare {
+		if err := c.applyDeploy(ctx); err != nil {
+			return err
+		}
+	}
+	return c.startNodes(ctx)
+}
+
+// Programs of this module that a lab runs; the first two are its own.
+var programs = []string{"test/lab/cmd/labpod", "test/lab/cmd/labkubelet", "cmd/ironlb-ccm", "cmd/ironlb-speaker"}
+
+func (c *Cluster) buildPrograms(ctx context.Context) (err error) {
+	if c.build, err = tools.New(ctx, c.progress); err != nil {
+		return err
+	}
+	c.Root = c.build.Root
+	own := programs
+	if c.cfg.Bare {
+		own = programs[:2]
+	}
+	c.say("building the lab's programs")
+	if err := c.build.Pinned(ctx, append([]string{"kubectl"}, controlplane.Programs...)...); err != nil {
+		return err
+	}
+	return c.build.Own(ctx, own...)
+}
+
+func (c *Cluster) startControlPlane(ctx context.Context) error {
+	dir := filepath.Join(c.Dir, "controlplane")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	c.say("starting etcd, kube-apiserver, kube-controller-manager")
+	began := time.Now()
+	cp, err := controlplane.Start(ctx, controlplane.Config{
+		Namespace: c.Management.Namespace,
+		Address:   apiServer,
+		Dir:       dir,
+		Program:   c.build.Path,
+		Services:  []netip.Prefix{clusterIPs},
+		Nodes:     nodeNames(c.cfg.Nodes),
+		NodeGrace: c.cfg.NodeGrace,
+	})
+	if err != nil {
+		return err
+	}
+	c.cp = cp
+	c.onClose(cp.Close)
+	go func() {
+		for {
+			select {
+			case err := <-cp.Failed():
+				c.fail(err)
+			case <-c.life.Done():
+				return
+			}
+		}
+	}()
+	c.say("the control plane is ready after %s", time.Since(began).Round(100*time.Millisecond))
+	return c.newClients()
+}
+
+// startKernel decides where the nodes live and boots a guest if need be.
+func (c *Cluster) startKernel(ctx context.Context) error {
+	why := guest.Probe()
+	if c.cfg.Kernel == Native || c.cfg.Kernel == Auto && why == nil {
+		c.kernel, c.Kernel = host.Native{}, Native
+		return nil
+	}
+	if why == nil {
+		why = errors.New("asked for")
+	}
+	c.say("booting a guest kernel (%v)", why)
+	boot, cancel := context.WithCancel(c.life)
+	stop := context.AfterFunc(ctx, cancel)
+	defer stop() // from here on the guest lives as long as the lab
+	g, err := guest.Start(boot, guest.Config{
+		Link:   &guest.Link{NetNS: c.Management.Namespace, Bridge: apiBridge, Tap: "guest"},
+		Shares: []string{c.Dir, c.build.Dir},
+		Log:    c.log,
+	})
+	if err != nil {
+		cancel()
+		return err
+	}
+	c.kernel, c.Kernel, c.guest = g, Guest, g
+	c.onClose(g.Close)
+	go func() {
+		<-g.Lost()
+		c.fail(g.Err())
+	}()
+	c.say("the guest is up after %s (%s)", g.Boot.Round(100*time.Millisecond), accelText(g.Accel))
+	return nil
+}
+
+func accelText(accel string) string {
+	if accel == "tcg" {
+		return "emulated: no KVM that boots here, programs in it run about ten times slower"
+	}
+	return accel
+}
+
+// Err joins the errors of parts that ended by themselves: nil while the
+// cluster is sound.
+func (c *Cluster) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return errors.Join(c.errs...)
+}
+
+func (c *Cluster) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil && !c.closed {
+		c.errs = append(c.errs, err)
+	}
+}
+
+func (c *Cluster) onClose(undo func() error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.undo = append(c.undo, undo)
+}
+
+// Close stops every process and removes every namespace, link and file of the
+// lab, in the reverse order of their making. It may be called twice.
+func (c *Cluster) Close() error {
+	c.mu.Lock()
+	undo := c.undo
+	c.undo, c.closed = nil, true
+	c.mu.Unlock()
+	var errs []error
+	for i := len(undo) - 1; i >= 0; i-- {
+		errs = append(errs, undo[i]())
+	}
+	c.end()
+	return errors.Join(errs...)
+}
+
+func (c *Cluster) say(format string, args ...any) { fmt.Fprintf(c.progress, format+"\n", args...) }

@@ -1,0 +1,100 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+
+	"github.com/ironlb/ironlb/test/lab/host"
+	"github.com/ironlb/ironlb/test/lab/process"
+)
+
+// Machine is a network namespace: a node, a client, the router, or the
+// management machine.
+type Machine struct {
+	Name      string
+	Namespace string     // in the kernel that has it
+	Addr      netip.Addr // on the LAN; of Management: on the API network
+
+	c    *Cluster
+	host host.Host
+}
+
+// Argv returns the command that runs argv in the machine, for Host.
+func (m *Machine) Argv(argv ...string) []string {
+	return append([]string{"ip", "netns", "exec", m.Namespace}, argv...)
+}
+
+// Host is the kernel that the machine lives in.
+func (m *Machine) Host() host.Host { return m.host }
+
+// Exec runs a command in the machine and returns its standard output. An
+// error carries its standard error.
+func (m *Machine) Exec(ctx context.Context, argv ...string) (string, error) {
+	out, err := host.Run(ctx, m.host, m.Argv(argv...)...)
+	if err != nil {
+		return string(out), fmt.Errorf("on %s: %w", m.Name, err)
+	}
+	return string(out), nil
+}
+
+// Start starts a command that goes on in the machine until it is stopped, with
+// a log in the lab's scratch folder. It is stopped at the latest by Close.
+func (m *Machine) Start(ctx context.Context, name string, cmd host.Cmd) (*process.Process, error) {
+	cmd.Argv = m.Argv(cmd.Argv...)
+	c := m.c
+	c.mu.Lock()
+	c.seq++
+	log := filepath.Join(c.Dir, fmt.Sprintf("%s-%s-%d.log", m.Name, name, c.seq))
+	c.mu.Unlock()
+	p, err := process.Start(c.life, m.host, name+" on "+m.Name, log, cmd)
+	if err != nil {
+		return nil, err
+	}
+	c.onClose(func() error {
+		if !p.Running() {
+			return nil
+		}
+		return p.Kill()
+	})
+	return p, nil
+}
+
+// port is the name of the machine's port on one of the switches.
+func (m *Machine) port(bridge string) string { return bridge + "-" + m.Name }
+
+// CutLAN takes the machine's port off the LAN switch. The machine sees no
+// change of its link.
+func (m *Machine) CutLAN(ctx context.Context) error { return m.cut(ctx, lanBridge) }
+
+// RestoreLAN mends CutLAN.
+func (m *Machine) RestoreLAN(ctx context.Context) error { return m.restore(ctx, lanBridge) }
+
+// LinkDown takes the carrier off the machine's LAN link.
+func (m *Machine) LinkDown(ctx context.Context) error {
+	return m.onSwitch(ctx, "link set "+m.port(lanBridge)+" down")
+}
+
+// LinkUp mends LinkDown.
+func (m *Machine) LinkUp(ctx context.Context) error {
+	return m.onSwitch(ctx, "link set "+m.port(lanBridge)+" up")
+}
+
+func (m *Machine) cut(ctx context.Context, bridge string) error {
+	return m.onSwitch(ctx, "link set "+m.port(bridge)+" nomaster")
+}
+
+func (m *Machine) restore(ctx context.Context, bridge string) error {
+	return m.onSwitch(ctx, "link set "+m.port(bridge)+" master "+bridge)
+}
+
+// onSwitch runs lines of ip where the switches are.
+func (m *Machine) onSwitch(ctx context.Context, lines ...string) error {
+	var s script
+	s.batch(m.c.ns("net"), lines...)
+	if err := s.run(ctx, m.host); err != nil {
+		return fmt.Errorf("change the links of %s: %w", m.Name, err)
+	}
+	return nil
+}

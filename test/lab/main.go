@@ -1,0 +1,77 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Main is for TestMain: it builds one cluster for all tests of a package, runs
+// them, and removes it, also on Ctrl-C. Under -short there is no cluster, and
+// tests that want one call Need. When a test fails and IRONLB_LAB_LOGS names a
+// folder, the logs are saved in it.
+func Main(m *testing.M, cfg Config, use func(*Cluster)) {
+	flag.Parse()
+	if testing.Short() {
+		os.Exit(m.Run())
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	if cfg.Progress == nil {
+		cfg.Progress = os.Stderr
+	}
+	c, err := New(ctx, cfg)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	use(c)
+	ended := make(chan int, 1)
+	go func() { ended <- m.Run() }()
+	code := 130
+	select {
+	case code = <-ended:
+	case <-ctx.Done():
+		fmt.Fprintln(os.Stderr, "interrupted: removing the lab")
+	}
+	if code != 0 {
+		c.keepLogs()
+	}
+	if err := errors.Join(c.Err(), c.Close()); err != nil {
+		fmt.Fprintln(os.Stderr, "lab:", err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+// keepLogs saves the logs where the environment asks for it.
+func (c *Cluster) keepLogs() {
+	dir := os.Getenv("IRONLB_LAB_LOGS")
+	if dir == "" {
+		return
+	}
+	dir = filepath.Join(dir, strings.TrimSuffix(filepath.Base(os.Args[0]), ".test"))
+	if err := c.SaveLogs(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return
+	}
+	fmt.Fprintln(os.Stderr, "the lab's logs are in", dir)
+}
+
+// Need leaves a test out under -short, and ends it when the lab is broken.
+func (c *Cluster) Need(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs root and a lab")
+	}
+	if err := c.Err(); err != nil {
+		t.Fatalf("the lab is broken: %v", err)
+	}
+}

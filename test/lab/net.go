@@ -1,0 +1,143 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/ironlb/ironlb/test/lab/guest"
+	"github.com/ironlb/ironlb/test/lab/host"
+)
+
+// Addresses of every lab: doc.go has the picture.
+var (
+	lan        = netip.MustParsePrefix("192.0.2.0/24")
+	api        = netip.MustParsePrefix("198.51.100.0/25")
+	wan        = netip.MustParsePrefix("198.51.100.128/25")
+	podRange   = netip.MustParsePrefix("203.0.113.128/25")
+	clusterIPs = netip.MustParsePrefix("203.0.113.0/25")
+
+	apiServer = nth(api, 1)
+	router    = nth(lan, 1)
+	routerWAN = nth(wan, 1)
+	client1   = nth(lan, 100)
+	remote    = nth(wan, 72)
+)
+
+// FreeRange of the LAN is used by nothing in the lab: give it to pools.
+var FreeRange = netip.MustParsePrefix("192.0.2.128/28")
+
+const (
+	apiBridge = "api"
+	lanBridge = "lan"
+)
+
+// nth returns the n-th address of an IPv4 prefix.
+func nth(p netip.Prefix, n int) netip.Addr {
+	b := p.Masked().Addr().As4()
+	b[3] += byte(n)
+	return netip.AddrFrom4(b)
+}
+
+// in returns addr with the length of its subnet, as "ip addr add" takes it.
+func in(p netip.Prefix, addr netip.Addr) string {
+	return netip.PrefixFrom(addr, p.Bits()).String()
+}
+
+// ns returns the name of the lab's namespace for a machine.
+func (c *Cluster) ns(machine string) string { return c.name + "-" + machine }
+
+// script is a shell script that stops at its first error.
+type script struct{ strings.Builder }
+
+func (s *script) line(format string, args ...any) { fmt.Fprintf(s, format+"\n", args...) }
+
+// batch has one ip process run the lines in a namespace.
+func (s *script) batch(ns string, lines ...string) {
+	s.line("ip -n %s -batch - <<'END'\n%s\nEND", ns, strings.Join(lines, "\n"))
+}
+
+func (s *script) run(ctx context.Context, h host.Host) error {
+	_, err := host.Output(ctx, h, host.Cmd{Argv: []string{"sh", "-e"}, Stdin: strings.NewReader(s.String())})
+	return err
+}
+
+// makeManagement makes the namespace of the control plane, on this machine.
+func (c *Cluster) makeManagement(ctx context.Context) error {
+	ns := c.ns("mgmt")
+	c.Management = &Machine{Name: "mgmt", Namespace: ns, Addr: apiServer, c: c, host: host.Native{}}
+	var s script
+	s.line("ip netns add %s", ns)
+	s.batch(ns,
+		"link set lo up",
+		"link add "+apiBridge+" type bridge mcast_snooping 0",
+		"addr add "+in(api, apiServer)+" dev "+apiBridge,
+		"link set "+apiBridge+" up")
+	if err := s.run(ctx, host.Native{}); err != nil {
+		return fmt.Errorf("make the management namespace %s: %w", ns, err)
+	}
+	return nil
+}
+
+// makeNetwork makes the switches, the router, the clients and the nodes'
+// namespaces in the lab's kernel.
+func (c *Cluster) makeNetwork(ctx context.Context) error {
+	var s script
+	net := c.ns("net")
+	s.line("ip netns add %s", net)
+	s.batch(net, "link set lo up",
+		"link add "+lanBridge+" type bridge mcast_snooping 0", "link set "+lanBridge+" up",
+		"link add "+apiBridge+" type bridge mcast_snooping 0", "link set "+apiBridge+" up")
+	if c.Kernel == Guest {
+		s.line("ip link set %s netns %s", guest.LinkName, net)
+		s.batch(net, "link set "+guest.LinkName+" master "+apiBridge+" up")
+	} else {
+		s.batch(c.ns("mgmt"),
+			"link add labs type veth peer name mgmt netns "+net,
+			"link set labs master "+apiBridge+" up")
+		s.batch(net, "link set mgmt master "+apiBridge+" up")
+	}
+
+	c.Router = c.machine("router", router)
+	c.Client = c.machine("client", client1)
+	c.Remote = c.machine("remote", remote)
+	c.onLAN(&s, c.Router)
+	c.onLAN(&s, c.Client)
+	s.batch(c.Client.Namespace, "route add default via "+router.String())
+	s.line("ip netns add %s", c.Remote.Namespace)
+	s.batch(c.Router.Namespace,
+		"link add wan0 type veth peer name eth0 netns "+c.Remote.Namespace,
+		"addr add "+in(wan, routerWAN)+" dev wan0", "link set wan0 up")
+	s.batch(c.Remote.Namespace, "link set lo up",
+		"addr add "+in(wan, remote)+" dev eth0", "link set eth0 up",
+		"route add default via "+routerWAN.String())
+	s.line("ip netns exec %s sysctl -qw net.ipv4.ip_forward=1", c.Router.Namespace)
+
+	for i := range c.cfg.Nodes {
+		n := c.newNode(i)
+		c.Nodes = append(c.Nodes, n)
+	}
+	for _, n := range c.Nodes {
+		n.make(&s)
+	}
+	c.say("making the network of %d nodes", c.cfg.Nodes)
+	if err := s.run(ctx, c.kernel); err != nil {
+		return fmt.Errorf("make the network: %w", err)
+	}
+	return nil
+}
+
+func (c *Cluster) machine(name string, addr netip.Addr) *Machine {
+	return &Machine{Name: name, Namespace: c.ns(name), Addr: addr, c: c, host: c.kernel}
+}
+
+// onLAN makes a machine's namespace with its link to the LAN.
+func (c *Cluster) onLAN(s *script, m *Machine) {
+	s.line("ip netns add %s", m.Namespace)
+	s.batch(c.ns("net"),
+		"link add "+m.port(lanBridge)+" type veth peer name eth0 netns "+m.Namespace,
+		"link set "+m.port(lanBridge)+" master "+lanBridge+" up")
+	s.batch(m.Namespace, "link set lo up",
+		"addr add "+in(lan, m.Addr)+" dev eth0", "link set eth0 up")
+}

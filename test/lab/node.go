@@ -1,0 +1,230 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ironlb/ironlb/test/lab/host"
+	"github.com/ironlb/ironlb/test/lab/process"
+)
+
+// Node is a machine of the cluster. Its name is that of its Node object.
+type Node struct {
+	Machine
+	APIAddr netip.Addr
+	PodCIDR netip.Prefix
+
+	mu      sync.Mutex
+	off     bool
+	kubelet *process.Process
+	speaker *process.Process
+}
+
+func nodeNames(n int) []string {
+	var names []string
+	for i := range n {
+		names = append(names, nodeName(i))
+	}
+	return names
+}
+
+func nodeName(i int) string { return fmt.Sprintf("node%d", i+1) }
+
+// Node returns the i-th node, from 0.
+func (c *Cluster) Node(i int) *Node { return c.Nodes[i] }
+
+// NodeByName returns the node of that name, or nil.
+func (c *Cluster) NodeByName(name string) *Node {
+	for _, n := range c.Nodes {
+		if n.Name == name {
+			return n
+		}
+	}
+	return nil
+}
+
+// newNode plans the i-th node.
+func (c *Cluster) newNode(i int) *Node {
+	return &Node{
+		Machine: *c.machine(nodeName(i), nth(lan, 11+i)),
+		APIAddr: nth(api, 11+i),
+		PodCIDR: netip.PrefixFrom(nth(podRange, 16*i), 28),
+	}
+}
+
+const podBridge = "pods0"
+
+// make makes the node's namespace: a link to the LAN and one to the API
+// server, a bridge for its Pods, and routes to the other nodes' Pods.
+func (n *Node) make(s *script) {
+	n.c.onLAN(s, &n.Machine)
+	s.batch(n.c.ns("net"),
+		"link add "+n.port(apiBridge)+" type veth peer name api0 netns "+n.Namespace,
+		"link set "+n.port(apiBridge)+" master "+apiBridge+" up")
+	lines := []string{
+		"addr add " + in(api, n.APIAddr) + " dev api0", "link set api0 up",
+		"link add " + podBridge + " type bridge mcast_snooping 0",
+		"addr add " + in(n.PodCIDR, n.gateway()) + " dev " + podBridge, "link set " + podBridge + " up",
+		"route add default via " + router.String(),
+	}
+	for _, other := range n.c.Nodes {
+		if other != n {
+			lines = append(lines, "route add "+other.PodCIDR.String()+" via "+other.Addr.String())
+		}
+	}
+	s.batch(n.Namespace, lines...)
+	s.line("ip netns exec %s sysctl -qw net.ipv4.ip_forward=1", n.Namespace)
+}
+
+// gateway of the node's Pods.
+func (n *Node) gateway() netip.Addr { return nth(n.PodCIDR, 1) }
+
+// startNodes makes the Node objects, starts their agents and the Pods' loop,
+// and waits until all are Ready.
+func (c *Cluster) startNodes(ctx context.Context) error {
+	c.say("waiting for %d nodes to be Ready", len(c.Nodes))
+	for _, n := range c.Nodes {
+		node := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{
+				Name:   n.Name,
+				Labels: map[string]string{corev1.LabelHostname: n.Name, corev1.LabelOSStable: "linux"},
+			},
+			Spec: corev1.NodeSpec{PodCIDR: n.PodCIDR.String(), PodCIDRs: []string{n.PodCIDR.String()}},
+		}
+		if _, err := c.Kube.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
+			return fmt.Errorf("make Node %s: %w", n.Name, err)
+		}
+		if err := n.startKubelet(ctx); err != nil {
+			return err
+		}
+	}
+	c.runPods()
+	for _, n := range c.Nodes {
+		if err := n.WaitReady(ctx, time.Minute, corev1.ConditionTrue); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startKubelet starts the node's agent.
+func (n *Node) startKubelet(ctx context.Context) error {
+	kubeconfig, err := n.c.cp.NodeKubeconfig(n.Name)
+	if err != nil {
+		return err
+	}
+	p, err := n.Start(ctx, "labkubelet", host.Cmd{Argv: []string{
+		n.c.build.Path("labkubelet"), "-kubeconfig", kubeconfig, "-node", n.Name, "-address", n.Addr.String(),
+	}})
+	if err != nil {
+		return err
+	}
+	n.c.watch(p)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.kubelet = p
+	return nil
+}
+
+// watch has Err tell when p ends by itself.
+func (c *Cluster) watch(p *process.Process) {
+	go func() {
+		<-p.Done()
+		c.fail(p.Err())
+	}()
+}
+
+// WaitReady waits until the node's Ready condition has the given status.
+func (n *Node) WaitReady(ctx context.Context, limit time.Duration, status corev1.ConditionStatus) error {
+	return n.c.Eventually(ctx, limit, fmt.Sprintf("%s is Ready: %s", n.Name, status), func(ctx context.Context) error {
+		node, err := n.c.Kube.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, c := range node.Status.Conditions {
+			if c.Type == corev1.NodeReady {
+				if c.Status == status {
+					return nil
+				}
+				return fmt.Errorf("it is %s (%s: %s)", c.Status, c.Reason, c.Message)
+			}
+		}
+		return errors.New("it has no Ready condition")
+	})
+}
+
+// CutAPI takes the node's port off the API switch. The node sees no change of
+// its link.
+func (n *Node) CutAPI(ctx context.Context) error { return n.cut(ctx, apiBridge) }
+
+// RestoreAPI mends CutAPI.
+func (n *Node) RestoreAPI(ctx context.Context) error { return n.restore(ctx, apiBridge) }
+
+// StopKubelet ends the node's agent, so that the node is soon not Ready, while
+// all else on it goes on.
+func (n *Node) StopKubelet() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.kubelet.Stop(5 * time.Second)
+}
+
+// StartKubelet starts the agent again.
+func (n *Node) StartKubelet(ctx context.Context) error { return n.startKubelet(ctx) }
+
+// PowerOff cuts all links of the node at once, without a change of carrier,
+// and then kills every process on it and in its Pods: none can say goodbye.
+func (n *Node) PowerOff(ctx context.Context) error {
+	n.c.pods.mu.Lock()
+	defer n.c.pods.mu.Unlock()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	err := n.onSwitch(ctx,
+		"link set "+n.port(lanBridge)+" nomaster",
+		"link set "+n.port(apiBridge)+" nomaster")
+	if err != nil {
+		return err
+	}
+	n.off = true
+	errs := []error{n.kubelet.Kill(), n.c.pods.killOn(n)}
+	if n.speaker != nil {
+		errs = append(errs, n.speaker.Kill())
+	}
+	var s script
+	s.line("ip netns pids %s | xargs -r kill -KILL", n.Namespace)
+	errs = append(errs, s.run(ctx, n.host))
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("power off %s: %w", n.Name, err)
+	}
+	return nil
+}
+
+// PowerOn starts a node that was powered off as a new one of the same name
+// and addresses: nothing is left in its kernel. Its agent starts and its Pods
+// come back; its speaker does not.
+func (n *Node) PowerOn(ctx context.Context) error {
+	n.c.pods.mu.Lock()
+	n.mu.Lock()
+	var s script
+	s.batch(n.c.ns("net"), "link del "+n.port(lanBridge), "link del "+n.port(apiBridge))
+	n.c.pods.forget(n, &s)
+	s.line("ip netns del %s", n.Namespace)
+	n.make(&s)
+	err := s.run(ctx, n.host)
+	if err == nil {
+		n.off, n.speaker = false, nil
+	}
+	n.mu.Unlock()
+	n.c.pods.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("power on %s: %w", n.Name, err)
+	}
+	n.c.pods.Kick()
+	return n.startKubelet(ctx)
+}

@@ -1,0 +1,132 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/test/lab/host"
+)
+
+// newClients makes the administrator's clients of this process.
+func (c *Cluster) newClients() (err error) {
+	if c.Kube, err = kubernetes.NewForConfig(c.cp.RESTConfig()); err != nil {
+		return err
+	}
+	kinds := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, v1alpha1.AddToScheme, apiextensionsv1.AddToScheme} {
+		if err := add(kinds); err != nil {
+			return err
+		}
+	}
+	c.Objects, err = client.New(c.cp.RESTConfig(), client.Options{Scheme: kinds})
+	return err
+}
+
+// Kubeconfig is the administrator's file, for programs on Management.
+func (c *Cluster) Kubeconfig() string { return c.cp.Kubeconfig() }
+
+// KubectlPath is the kubectl that the lab uses: built from the sources that
+// the API server is built from.
+func (c *Cluster) KubectlPath() string { return c.build.Path("kubectl") }
+
+// Program is the path of a program that the lab built: "ironlb-ccm", "kubectl".
+func (c *Cluster) Program(name string) string { return c.build.Path(name) }
+
+// Kubectl runs kubectl as an administrator and returns its standard output.
+func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
+	return c.kubectl(ctx, nil, args...)
+}
+
+func (c *Cluster) kubectl(ctx context.Context, stdin []byte, args ...string) (string, error) {
+	argv := append([]string{c.KubectlPath(), "--kubeconfig", c.Kubeconfig()}, args...)
+	cmd := host.Cmd{Argv: c.Management.Argv(argv...), Dir: c.Root}
+	if stdin != nil {
+		cmd.Stdin = bytes.NewReader(stdin)
+	}
+	out, err := host.Output(ctx, c.Management.host, cmd)
+	return string(out), err
+}
+
+// Apply applies manifests: files, or folders with files, by absolute path or
+// relative to the checkout. Fields that no schema knows are refused.
+func (c *Cluster) Apply(ctx context.Context, files ...string) error {
+	args := []string{"apply", "--server-side", "--validate=strict"}
+	for _, f := range files {
+		args = append(args, "-f", f)
+	}
+	if _, err := c.Kubectl(ctx, args...); err != nil {
+		return fmt.Errorf("apply %v: %w", files, err)
+	}
+	return nil
+}
+
+// ApplyYAML applies manifests given as text.
+func (c *Cluster) ApplyYAML(ctx context.Context, manifests string) error {
+	_, err := c.kubectl(ctx, []byte(manifests), "apply", "--server-side", "--validate=strict", "-f", "-")
+	if err != nil {
+		return fmt.Errorf("apply manifests: %w", err)
+	}
+	return nil
+}
+
+// applyDeploy applies what the project's programs need in a cluster: their
+// kinds, namespace, accounts and permissions. The programs the lab starts
+// itself, so their Deployment and DaemonSet stay out.
+func (c *Cluster) applyDeploy(ctx context.Context) error {
+	c.say("applying the CRDs and permissions of deploy/")
+	deploy := filepath.Join(c.Root, "deploy")
+	rbac, err := filepath.Glob(filepath.Join(deploy, "rbac-*.yaml"))
+	if err != nil {
+		return err
+	}
+	for _, files := range [][]string{{filepath.Join(deploy, "crd"), filepath.Join(deploy, "namespace.yaml")}, rbac} {
+		if len(files) == 0 {
+			continue
+		}
+		if err := c.Apply(ctx, files...); err != nil {
+			return err
+		}
+	}
+	_, err = c.Kubectl(ctx, "wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
+	return err
+}
+
+// LogFiles lists the logs of everything that the lab has run.
+func (c *Cluster) LogFiles() []string {
+	var logs []string
+	for _, pattern := range []string{"*.log", filepath.Join("controlplane", "*.log")} {
+		found, err := filepath.Glob(filepath.Join(c.Dir, pattern))
+		if err != nil {
+			panic(err) // the pattern is constant
+		}
+		logs = append(logs, found...)
+	}
+	return logs
+}
+
+// SaveLogs copies all logs into a folder, which it makes.
+func (c *Cluster) SaveLogs(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("save the lab's logs: %w", err)
+	}
+	for _, log := range c.LogFiles() {
+		data, err := os.ReadFile(log)
+		if err != nil {
+			return fmt.Errorf("save the lab's logs: %w", err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, filepath.Base(log)), data, 0o644); err != nil {
+			return fmt.Errorf("save the lab's logs: %w", err)
+		}
+	}
+	return nil
+}

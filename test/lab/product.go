@@ -1,0 +1,90 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ironlb/ironlb/test/lab/host"
+	"github.com/ironlb/ironlb/test/lab/process"
+)
+
+// Where the product's accounts are, by deploy/.
+const (
+	SystemNamespace = "ironlb-system"
+	ccmAccount      = "ironlb-ccm"
+	speakerAccount  = "ironlb-speaker"
+)
+
+const stopGrace = 20 * time.Second // a program in an emulated guest takes its time
+
+// StartCCM starts ironlb-ccm on Management as its ServiceAccount. It may be
+// started several times: the copies elect a leader.
+func (c *Cluster) StartCCM(ctx context.Context, flags ...string) (*process.Process, error) {
+	kubeconfig, err := c.cp.ServiceAccountKubeconfig(ctx, SystemNamespace, ccmAccount)
+	if err != nil {
+		return nil, err
+	}
+	argv := append([]string{c.build.Path("ironlb-ccm"), "--kubeconfig", kubeconfig}, flags...)
+	p, err := c.Management.Start(ctx, "ironlb-ccm", host.Cmd{Argv: argv})
+	if err != nil {
+		return nil, err
+	}
+	c.watch(p)
+	return p, nil
+}
+
+// StartSpeaker starts ironlb-speaker on the node as its ServiceAccount.
+func (n *Node) StartSpeaker(ctx context.Context, flags ...string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.speaker != nil && n.speaker.Running() {
+		return fmt.Errorf("start the speaker on %s: it runs already", n.Name)
+	}
+	kubeconfig, err := n.c.cp.ServiceAccountKubeconfig(ctx, SystemNamespace, speakerAccount)
+	if err != nil {
+		return err
+	}
+	argv := append([]string{n.c.build.Path("ironlb-speaker"), "--node-name", n.Name, "--kubeconfig", kubeconfig}, flags...)
+	p, err := n.Start(ctx, "ironlb-speaker", host.Cmd{Argv: argv})
+	if err != nil {
+		return err
+	}
+	n.c.watch(p)
+	n.speaker = p
+	return nil
+}
+
+// StartSpeakers starts one on every node.
+func (c *Cluster) StartSpeakers(ctx context.Context, flags ...string) error {
+	var errs []error
+	for _, n := range c.Nodes {
+		errs = append(errs, n.StartSpeaker(ctx, flags...))
+	}
+	return errors.Join(errs...)
+}
+
+// Speaker is the node's speaker, to be paused, resumed or killed; nil if none
+// was started.
+func (n *Node) Speaker() *process.Process {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.speaker
+}
+
+// StopSpeaker ends the node's speaker with SIGTERM and waits for its end.
+func (n *Node) StopSpeaker() error {
+	if p := n.Speaker(); p != nil {
+		return p.Stop(stopGrace)
+	}
+	return nil
+}
+
+// KillSpeaker ends the node's speaker with SIGKILL.
+func (n *Node) KillSpeaker() error {
+	if p := n.Speaker(); p != nil {
+		return p.Kill()
+	}
+	return nil
+}

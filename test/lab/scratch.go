@@ -1,0 +1,175 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+)
+
+// claims is a folder with a file for each lab on this machine, named as the
+// lab, holding the path of its scratch folder. The lab keeps it locked; the
+// kernel unlocks it when the lab's process ends.
+const claims = "/run/ironlb-lab"
+
+const netnsDir = "/run/netns"
+
+// labName matches what names of labs and of their namespaces begin with.
+var labName = regexp.MustCompile(`^(ilb([0-9]+)(?:x[0-9]+)?)(?:-|$)`)
+
+var labs atomic.Int64 // of this process
+
+// claimScratch takes a name and a scratch folder, after removing what labs
+// left whose process is gone.
+func (c *Cluster) claimScratch() error {
+	if err := Collect(); err != nil {
+		return err
+	}
+	c.name = fmt.Sprintf("ilb%d", os.Getpid())
+	if n := labs.Add(1); n > 1 {
+		c.name += fmt.Sprintf("x%d", n)
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return fmt.Errorf("find the cache folder: %w; set HOME", err)
+	}
+	c.Dir = filepath.Join(cache, "ironlb", "lab", c.name)
+	if err := os.MkdirAll(claims, 0o755); err != nil {
+		return fmt.Errorf("claim a name for the lab: %w", err)
+	}
+	claim, err := lockClaim(filepath.Join(claims, c.name))
+	if err != nil {
+		return fmt.Errorf("claim the name %s: %w", c.name, err)
+	}
+	c.onClose(func() error {
+		err := errors.Join(removeNamespaces(c.name), os.RemoveAll(c.Dir), os.Remove(claim.Name()))
+		return errors.Join(err, claim.Close())
+	})
+	if _, err := claim.WriteAt([]byte(c.Dir), 0); err != nil {
+		return fmt.Errorf("claim the name %s: %w", c.name, err)
+	}
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return fmt.Errorf("make the scratch folder: %w", err)
+	}
+	log, err := os.Create(filepath.Join(c.Dir, "lab.log"))
+	if err != nil {
+		return fmt.Errorf("make the lab's log: %w", err)
+	}
+	c.onClose(log.Close)
+	c.log = slog.New(slog.NewTextHandler(log, nil))
+	return nil
+}
+
+func lockClaim(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// Collect removes what labs left whose process is gone: namespaces with the
+// links in them, and scratch folders. Their processes the kernel has ended.
+func Collect() error {
+	var errs []error
+	files, err := filepath.Glob(filepath.Join(claims, "ilb*"))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		claim, err := lockClaim(file)
+		if err != nil {
+			continue // its lab stands
+		}
+		dir, err := os.ReadFile(file)
+		errs = append(errs, err, removeNamespaces(filepath.Base(file)))
+		if filepath.Base(string(dir)) == filepath.Base(file) {
+			errs = append(errs, os.RemoveAll(string(dir)))
+		}
+		errs = append(errs, os.Remove(file), claim.Close())
+	}
+	errs = append(errs, collectUnclaimed())
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("remove what an earlier lab left: %w", err)
+	}
+	return nil
+}
+
+// collectUnclaimed removes namespaces of ours without a claim whose process is
+// gone.
+func collectUnclaimed() error {
+	names, err := namespaces()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range names {
+		m := labName.FindStringSubmatch(name)
+		if m == nil {
+			continue
+		}
+		pid, err := strconv.Atoi(m[2])
+		if err != nil || syscall.Kill(pid, 0) == nil {
+			continue
+		}
+		if _, err := os.Stat(filepath.Join(claims, m[1])); err == nil {
+			continue
+		}
+		errs = append(errs, removeNamespace(name))
+	}
+	return errors.Join(errs...)
+}
+
+// namespaces lists the named network namespaces of this machine.
+func namespaces() ([]string, error) {
+	entries, err := os.ReadDir(netnsDir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names, err
+}
+
+// removeNamespaces removes the namespaces of the named lab.
+func removeNamespaces(lab string) error {
+	names, err := namespaces()
+	errs := []error{err}
+	for _, name := range names {
+		if m := labName.FindStringSubmatch(name); m != nil && m[1] == lab {
+			errs = append(errs, removeNamespace(name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeNamespace kills what still runs in the namespace, which is the lab's
+// own, and deletes it with its links.
+func removeNamespace(name string) error {
+	pids, err := exec.Command("ip", "netns", "pids", name).Output()
+	if err != nil {
+		return fmt.Errorf("list the processes in namespace %s: %w", name, err)
+	}
+	for _, field := range strings.Fields(string(pids)) {
+		if pid, err := strconv.Atoi(field); err == nil && pid != os.Getpid() {
+			syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+		}
+	}
+	if out, err := exec.Command("ip", "netns", "del", name).CombinedOutput(); err != nil {
+		return fmt.Errorf("delete namespace %s: %w: %s", name, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
