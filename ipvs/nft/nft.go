@@ -65,7 +65,7 @@ func (f *Firewall) Apply(ctx context.Context, want ipvs.Firewall) (int, error) {
 			return 0, nil
 		}
 		if f.nft.Run(ctx, f.update(changes)) == nil {
-			f.have = want.Clone()
+			f.record(changes)
 			return len(changes), nil
 		}
 	}
@@ -84,6 +84,28 @@ func (f *Firewall) build(ctx context.Context, want ipvs.Firewall) (int, error) {
 	}
 	f.built, f.shape, f.have = true, shape, want.Clone()
 	return len(contents), nil
+}
+
+// record notes changes that the kernel has taken; copying the whole would cost more than the change.
+func (f *Firewall) record(changes []change) {
+	for _, c := range changes {
+		switch c.set {
+		case addressSet:
+			put(f.have.Addrs, c.key.Addr, c.delete)
+		case servedSet:
+			put(f.have.Served, c.key, c.delete)
+		case masqueradeSet:
+			put(f.have.Masquerade, c.key, c.delete)
+		}
+	}
+}
+
+func put[K comparable](set map[K]struct{}, key K, remove bool) {
+	if remove {
+		delete(set, key)
+	} else {
+		set[key] = struct{}{}
+	}
 }
 
 // Check lists the kernel's table and tells whether it is as last applied. If it is not, the next Apply builds it anew.

@@ -115,9 +115,11 @@ func diffSet(set string, have, want map[ipvs.Key]struct{}) []change {
 			changes = append(changes, change{set: set, key: key})
 		}
 	}
-	for key := range have {
-		if _, wanted := want[key]; !wanted {
-			changes = append(changes, change{set: set, key: key, delete: true})
+	if kept := len(want) - len(changes); kept < len(have) {
+		for key := range have {
+			if _, wanted := want[key]; !wanted {
+				changes = append(changes, change{set: set, key: key, delete: true})
+			}
 		}
 	}
 	slices.SortFunc(changes, func(a, b change) int {
