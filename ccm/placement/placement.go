@@ -63,21 +63,22 @@ type List struct {
 // entry is a unit while it is being decided.
 type entry struct {
 	unit     Unit
-	eligible []string // sorted, known nodes only
-	nodes    []string
+	eligible *nodeSet
+	nodes    []string // shared with unit.Previous as long as it is the same: never changed in place
 	reason   Reason
 }
 
 // Place returns one list per unit, sorted by unit. The answer does not depend on the order of units, nodes or Eligible,
-// and placing again what it returned changes nothing.
+// and placing again what it returned changes nothing. Units that may share an Eligible slice should: it is read once.
 func Place(units []Unit, nodes []Node) []List {
 	ready := make(map[string]bool, len(nodes))
 	for _, n := range nodes {
 		ready[n.Name] = n.Ready
 	}
+	sets := newNodeSets(ready)
 	entries := make([]*entry, len(units))
 	for i, u := range units {
-		entries[i] = &entry{unit: u, eligible: known(u.Eligible, ready)}
+		entries[i] = &entry{unit: u, eligible: sets.of(u.Eligible)}
 	}
 	slices.SortFunc(entries, func(a, b *entry) int { return cmp.Compare(a.unit.Name, b.unit.Name) })
 
@@ -100,39 +101,31 @@ func Place(units []Unit, nodes []Node) []List {
 	return lists
 }
 
-// known returns the names that are nodes, sorted, each once.
-func known(names []string, nodes map[string]bool) []string {
-	var out []string
-	for _, n := range names {
-		if _, ok := nodes[n]; ok {
-			out = append(out, n)
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
-}
-
 // keep carries the previous list over: without the nodes that may no longer answer, and with the nodes that are not
 // ready moved from the front to the end. A list without any ready node stays, for there is no better one.
 func (e *entry) keep(ready map[string]bool) {
-	for _, n := range e.unit.Previous {
-		if _, ok := slices.BinarySearch(e.eligible, n); ok && !slices.Contains(e.nodes, n) {
-			e.nodes = append(e.nodes, n)
+	e.nodes = slices.Clip(e.unit.Previous)
+	if !e.eligible.holds(e.nodes) {
+		e.nodes = nil
+		for _, n := range e.unit.Previous {
+			if e.eligible.has[n] && !slices.Contains(e.nodes, n) {
+				e.nodes = append(e.nodes, n)
+			}
 		}
 	}
 	first := slices.IndexFunc(e.nodes, func(n string) bool { return ready[n] })
 	if first > 0 {
 		e.reason = OwnerNotReady
-		e.nodes = append(slices.Clone(e.nodes[first:]), e.nodes[:first]...)
+		e.nodes = slices.Concat(e.nodes[first:], e.nodes[:first])
 	}
 }
 
 // lead gives the unit a first node if it has none, or if none of its nodes is ready and another one is.
 func (e *entry) lead(led map[string]int, ready map[string]bool) {
-	if len(e.eligible) == 0 || len(e.nodes) > 0 && ready[e.nodes[0]] {
+	if len(e.eligible.names) == 0 || len(e.nodes) > 0 && ready[e.nodes[0]] {
 		return
 	}
-	best := slices.MinFunc(e.eligible, func(a, b string) int {
+	best := slices.MinFunc(e.eligible.names, func(a, b string) int {
 		return cmp.Or(readyFirst(ready, a, b), cmp.Compare(led[a], led[b]), e.byHash(a, b))
 	})
 	if len(e.nodes) > 0 {
@@ -142,7 +135,7 @@ func (e *entry) lead(led map[string]int, ready map[string]bool) {
 		e.reason = OwnerNotReady
 		led[e.nodes[0]]--
 	}
-	e.nodes = slices.Insert(e.nodes, 0, best)
+	e.nodes = slices.Insert(slices.Clip(e.nodes), 0, best)
 	led[best]++
 }
 
@@ -187,7 +180,7 @@ func (e *entry) why() Reason {
 	case len(prev) == 0:
 		return Created
 	}
-	if _, ok := slices.BinarySearch(e.eligible, prev[0]); !ok {
+	if !e.eligible.has[prev[0]] {
 		return OwnerNotEligible
 	}
 	if e.reason != "" {

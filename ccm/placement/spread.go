@@ -3,12 +3,11 @@ package placement
 import (
 	"cmp"
 	"slices"
-	"strings"
 )
 
-// slack is how far the number of units that a node would inherit may be above its share before a list is rewritten.
-// With 0 each new address would rewrite lists of others just to keep the count exact.
-const slack = 1
+// slack is how far the number of units that a node would inherit may be above its share before a list is rewritten only
+// for that. With 0 each new address would rewrite lists of others just to keep the count exact.
+const slack = 2
 
 // group is the units with the same first node and the same heirs: the ready nodes that could follow it.
 type group struct {
@@ -18,7 +17,10 @@ type group struct {
 
 // spread completes the lists after their first node.
 func spread(entries []*entry, led map[string]int, ready map[string]bool) {
-	type key struct{ owner, eligible string }
+	type key struct {
+		owner    string
+		eligible *nodeSet
+	}
 	groups := map[key]*group{}
 	var order []*group
 	for _, e := range entries {
@@ -26,11 +28,11 @@ func spread(entries []*entry, led map[string]int, ready map[string]bool) {
 		if len(e.nodes) < 2 {
 			continue
 		}
-		k := key{e.nodes[0], strings.Join(e.eligible, "\x00")}
+		k := key{e.nodes[0], e.eligible}
 		g := groups[k]
 		if g == nil {
 			g = &group{}
-			for _, n := range e.eligible {
+			for _, n := range e.eligible.names {
 				if n != e.nodes[0] && ready[n] {
 					g.heirs = append(g.heirs, n)
 				}
@@ -47,11 +49,12 @@ func spread(entries []*entry, led map[string]int, ready map[string]bool) {
 
 // complete appends the nodes that the list lacks: the ready ones first, in an order of the unit's own.
 func (e *entry) complete(ready map[string]bool) {
-	if len(e.nodes) == len(e.eligible) {
+	if len(e.nodes) == len(e.eligible.names) {
 		return
 	}
 	have := len(e.nodes)
-	for _, n := range e.eligible {
+	e.nodes = slices.Clone(e.nodes)
+	for _, n := range e.eligible.names {
 		if !slices.Contains(e.nodes[:have], n) {
 			e.nodes = append(e.nodes, n)
 		}
@@ -70,8 +73,8 @@ func (g *group) spread(led map[string]int) {
 	for _, e := range g.entries {
 		n := e.heir(g.heirs)
 		allowed := share[n] + slack
-		if len(e.unit.Previous) < 2 {
-			allowed = share[n] // a list that is written anyway can as well be exact
+		if !slices.Equal(e.nodes, e.unit.Previous) {
+			allowed = share[n] // it is written anyway
 		}
 		if count[n] >= allowed {
 			loose = append(loose, e)

@@ -1,0 +1,70 @@
+package placement
+
+import (
+	"slices"
+	"strings"
+	"unsafe"
+)
+
+// nodeSet is a set of known nodes. Two sets with the same nodes are the same pointer.
+type nodeSet struct {
+	names []string // sorted
+	has   map[string]bool
+	seen  map[string]int // by holds: the last round in which it met the node
+	round int
+}
+
+// nodeSets reads each list of names once: thousands of units have the same few.
+type nodeSets struct {
+	known   map[string]bool
+	bySlice map[sliceKey]*nodeSet
+	byNames map[string]*nodeSet
+}
+
+type sliceKey struct {
+	data *string
+	len  int
+}
+
+func newNodeSets(known map[string]bool) *nodeSets {
+	return &nodeSets{known: known, bySlice: map[sliceKey]*nodeSet{}, byNames: map[string]*nodeSet{}}
+}
+
+// of returns the set of those of the names that are known.
+func (s *nodeSets) of(names []string) *nodeSet {
+	key := sliceKey{unsafe.SliceData(names), len(names)}
+	if set := s.bySlice[key]; set != nil {
+		return set
+	}
+	var in []string
+	for _, n := range names {
+		if _, ok := s.known[n]; ok {
+			in = append(in, n)
+		}
+	}
+	slices.Sort(in)
+	in = slices.Compact(in)
+	text := strings.Join(in, "\x00")
+	set := s.byNames[text]
+	if set == nil {
+		set = &nodeSet{names: in, has: make(map[string]bool, len(in)), seen: make(map[string]int, len(in))}
+		for _, n := range in {
+			set.has[n] = true
+		}
+		s.byNames[text] = set
+	}
+	s.bySlice[key] = set
+	return set
+}
+
+// holds says whether all the names are in the set, each at most once.
+func (s *nodeSet) holds(names []string) bool {
+	s.round++
+	for _, n := range names {
+		if !s.has[n] || s.seen[n] == s.round {
+			return false
+		}
+		s.seen[n] = s.round
+	}
+	return true
+}
