@@ -1,0 +1,303 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/lab/host"
+	"github.com/ironlb/ironlb/test/lab/probe"
+)
+
+// foreign is what other programs have on a node before IronLB comes: a virtual server, an address, an nftables table.
+const foreign = `set -e
+ipvsadm -A -t 203.0.113.99:8443 -s wlc -p 600
+ipvsadm -a -t 203.0.113.99:8443 -r 192.0.2.77:443 -m -w 7
+ip addr add 203.0.113.98/32 dev lo
+ip route add local 203.0.113.97 dev lo
+nft add table ip foreign
+nft add chain ip foreign input '{ type filter hook input priority 5; }'
+nft add rule ip foreign input ip saddr 203.0.113.96 counter drop
+`
+
+func layForeign(ctx context.Context, nodes ...*lab.Node) error {
+	for _, n := range nodes {
+		if _, err := n.Exec(ctx, "sh", "-c", foreign); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkForeign wants everything of foreign on the node, as it was laid.
+func checkForeign(t *testing.T, n *lab.Node) {
+	t.Helper()
+	for _, c := range []struct{ show, want string }{
+		{"ipvsadm -Sn", "-A -t 203.0.113.99:8443 -s wlc -p 600\n-a -t 203.0.113.99:8443 -r 192.0.2.77:443 -m -w 7\n"},
+		{"ip -o -4 addr show dev lo", "inet 203.0.113.98/32 scope global lo"},
+		{"ip -4 route show table local", "local 203.0.113.97 dev lo scope host"},
+		{"nft list table ip foreign", "ip saddr 203.0.113.96 counter packets 0 bytes 0 drop"},
+	} {
+		out, err := n.Exec(t.Context(), strings.Fields(c.show)...)
+		if err != nil {
+			t.Error(err)
+		} else if !strings.Contains(out, c.want) {
+			t.Errorf("%s on %s lacks %q:\n%s", c.show, n.Name, c.want, out)
+		}
+	}
+}
+
+// absent tells what of an address is still on a node.
+func absent(ctx context.Context, n *lab.Node, addr netip.Addr) error {
+	for _, show := range []string{"ipvsadm -Sn", "ip -4 route show table local", "nft list ruleset"} {
+		out, err := n.Exec(ctx, strings.Fields(show)...)
+		if err != nil {
+			return err
+		}
+		if strings.Contains(out, addr.String()) {
+			return fmt.Errorf("%s lists it:\n%s", show, out)
+		}
+	}
+	return nil
+}
+
+// TestSpeakerRestart: forwarding goes on while the owner's speaker is away, and nothing breaks when it is back.
+func TestSpeakerRestart(t *testing.T) {
+	pods(t, "restart", 3)
+	service(t, "restart")
+	addr := address(t, "restart")
+	node := owner(t, addr, "a node", anyNode)
+	http := netip.AddrPortFrom(addr, httpPort)
+	reachable(t, cluster.Client, http)
+
+	for name, stop := range map[string]func() error{"SIGTERM": node.StopSpeaker, "SIGKILL": node.KillSpeaker} {
+		t.Run(name, func(t *testing.T) {
+			stream, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "stream", Target: netip.AddrPortFrom(addr, streamPort), Every: 50 * time.Millisecond, Timeout: 10 * time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := stream.WaitAnswers(t.Context(), 30*time.Second, 5); err != nil {
+				t.Fatal(err)
+			}
+			requests, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "tcp", Target: http, Every: 20 * time.Millisecond, Count: 1000, Timeout: 10 * time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := requests.WaitAnswers(t.Context(), 30*time.Second, 100); err != nil {
+				t.Fatal(err)
+			}
+			if err := stop(); err != nil {
+				t.Fatal(err)
+			}
+			// Some requests while there is no speaker at all, the rest while it starts and after.
+			if err := requests.WaitAnswers(t.Context(), 30*time.Second, 200); err != nil {
+				t.Fatal(err)
+			}
+			if err := node.StartSpeaker(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := speakerReady(t.Context(), node); err != nil {
+				t.Fatal(err)
+			}
+			s, err := requests.Wait(t.Context(), 2*time.Minute, "all requests are done", func(s probe.Summary) bool { return s.Sent == 1000 })
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("1,000 requests: %s", s)
+			if s.Failed > 0 {
+				t.Errorf("requests failed while the speaker restarted: %s", s)
+			}
+			s, err = stream.Stop()
+			if err != nil {
+				t.Errorf("the established connection broke: %v", err)
+			}
+			if s.Failed > 0 {
+				t.Errorf("the established connection broke: %s", s)
+			}
+		})
+	}
+	if again := owner(t, addr, "a node", anyNode); again != node {
+		t.Errorf("%s answers now, before the restart %s did", again.Name, node.Name)
+	}
+}
+
+// TestFlushIsHealed: another program flushes IPVS, deletes our firewall or our address; within two seconds it is back.
+func TestFlushIsHealed(t *testing.T) {
+	pods(t, "flush", 3)
+	service(t, "flush")
+	addr := address(t, "flush")
+	node := owner(t, addr, "a node", anyNode)
+	reachable(t, cluster.Client, netip.AddrPortFrom(addr, httpPort))
+
+	for name, c := range map[string]struct{ show, destroy string }{
+		// A flush takes the foreign virtual server along; put it back, for other tests look for it.
+		"virtual servers flushed": {"ipvsadm -Sn", "ipvsadm -C; ipvsadm -A -t 203.0.113.99:8443 -s wlc -p 600; ipvsadm -a -t 203.0.113.99:8443 -r 192.0.2.77:443 -m -w 7"},
+		"virtual server deleted":  {"ipvsadm -Sn", "ipvsadm -D -t " + netip.AddrPortFrom(addr, httpPort).String()},
+		"virtual server edited":   {"ipvsadm -Sn", "ipvsadm -E -t " + netip.AddrPortFrom(addr, httpPort).String() + " -s lc -p 30"},
+		"nftables table deleted":  {"nft list table ip ironlb", "nft delete table ip ironlb"},
+		"address deleted":         {"ip -4 route show table local", "ip route del local " + addr.String() + " dev lo table local"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			// One process looks and destroys and looks again, so that the guest's slowness in starting programs does not count.
+			script := fmt.Sprintf(`
+before=$(%[1]s | sort)
+{ %[2]s; }
+[ "$(%[1]s 2>/dev/null | sort)" != "$before" ] || { echo "nothing was destroyed" >&2; exit 1; }
+start=$(date +%%s%%N)
+until [ "$(%[1]s 2>/dev/null | sort)" = "$before" ]; do
+  [ $(( $(date +%%s%%N) - start )) -lt 60000000000 ] || { %[1]s; exit 1; }
+done
+echo $(( ($(date +%%s%%N) - start) / 1000000 ))`, c.show, c.destroy)
+			out, err := node.Exec(t.Context(), "sh", "-c", script)
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			healed, err := time.ParseDuration(trim(out) + "ms")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("healed after %s", healed)
+			if healed > 2*time.Second {
+				t.Errorf("healed after %s, want within 2s", healed)
+			}
+		})
+	}
+	reachable(t, cluster.Client, netip.AddrPortFrom(addr, httpPort))
+}
+
+// TestNodeDies: another node takes over, and nothing moves back when the dead one returns.
+func TestNodeDies(t *testing.T) {
+	service(t, "dies")
+	addr := address(t, "dies")
+	dead := owner(t, addr, "a node", anyNode)
+	// The Pods live on the other nodes, so only the owner matters.
+	var left []*lab.Node
+	for _, n := range cluster.Nodes {
+		if n != dead {
+			left = append(left, n)
+		}
+	}
+	for i, n := range left {
+		pod(t, fmt.Sprintf("dies-%d", i+1), "dies", n)
+	}
+	http := netip.AddrPortFrom(addr, httpPort)
+	reachable(t, cluster.Client, http)
+	requests, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "tcp", Target: http, Every: 50 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := requests.WaitAnswers(t.Context(), 30*time.Second, 10); err != nil {
+		t.Fatal(err)
+	}
+	if err := dead.PowerOff(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	heir := owner(t, addr, "another node", func(n string) bool { return n != "" && n != dead.Name })
+	if err := requests.WaitAnswers(t.Context(), 60*time.Second, 50); err != nil {
+		t.Fatal(err)
+	}
+	s, err := requests.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s died, %s took over: %s", dead.Name, heir.Name, s)
+
+	if err := dead.PowerOn(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := layForeign(t.Context(), dead); err != nil {
+		t.Fatal(err)
+	}
+	if err := dead.StartSpeaker(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := dead.WaitReady(t.Context(), time.Minute, corev1.ConditionTrue); err != nil {
+		t.Fatal(err)
+	}
+	if err := speakerReady(t.Context(), dead); err != nil {
+		t.Fatal(err)
+	}
+	ask(t, cluster.Client, "tcp", http, 20)
+	if now := owner(t, addr, "a node", anyNode); now != heir {
+		t.Errorf("%s answers after %s returned, want still %s", now.Name, dead.Name, heir.Name)
+	}
+}
+
+// TestForeignObjectsStay: what other programs had on the node before the speaker came is still there, unchanged, while it
+// works, after it was stopped, and after its clean-up, which leaves nothing of ours.
+func TestForeignObjectsStay(t *testing.T) {
+	pods(t, "foreign", 3)
+	service(t, "foreign")
+	addr := address(t, "foreign")
+	reachable(t, cluster.Client, netip.AddrPortFrom(addr, httpPort))
+	node := cluster.Node(1)
+	checkForeign(t, node)
+
+	if err := node.StopSpeaker(); err != nil {
+		t.Fatal(err)
+	}
+	checkForeign(t, node)
+	if err := absent(t.Context(), node, addr); err == nil {
+		t.Error("stopping the speaker took the data plane away")
+	}
+	for range 2 { // the second has nothing to do
+		if out, err := node.Exec(t.Context(), cluster.Program("ironlb-speaker"), "cleanup"); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	if err := absent(t.Context(), node, addr); err != nil {
+		t.Errorf("after the clean-up: %v", err)
+	}
+	if out, err := node.Exec(t.Context(), "nft", "list", "tables"); err != nil || contains(out, "ironlb") {
+		t.Errorf("after the clean-up: tables %q (%v)", out, err)
+	}
+	checkForeign(t, node)
+
+	if err := node.StartSpeaker(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := speakerReady(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	checkForeign(t, node)
+}
+
+// TestNoIPVS: on a kernel without IPVS the speaker says which module is missing, is not ready, and goes on trying.
+func TestNoIPVS(t *testing.T) {
+	if cluster.Kernel == lab.Native {
+		t.Skip("this machine's kernel has IPVS, so there is no kernel without")
+	}
+	kubeconfig := cluster.Kubeconfig()
+	p, err := cluster.Management.Start(t.Context(), "ironlb-speaker", host.Cmd{Argv: []string{
+		cluster.Program("ironlb-speaker"), "--node-name", "node1", "--kubeconfig", kubeconfig}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Stop(10 * time.Second)
+	eventually(t, 30*time.Second, "the speaker names the missing module", func(ctx context.Context) error {
+		out, err := cluster.Management.Exec(ctx, "curl", "-sS", "-w", "%{http_code}", "http://127.0.0.1:7473/readyz")
+		if err != nil {
+			return err
+		}
+		if !contains(out, "ip_vs") || !strings.HasSuffix(out, "503") {
+			return fmt.Errorf("it says %q", out)
+		}
+		return nil
+	})
+	if !p.Running() {
+		t.Errorf("it ended: %v", p.Err())
+	}
+}
+
+// TestManifests: a server takes everything under deploy/.
+func TestManifests(t *testing.T) {
+	if _, err := cluster.Kubectl(t.Context(), "apply", "--dry-run=server", "--validate=strict", "-f", "deploy", "-f", "deploy/crd"); err != nil {
+		t.Error(err)
+	}
+}

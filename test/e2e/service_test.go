@@ -1,0 +1,407 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/lab/probe"
+)
+
+const (
+	httpPort   = 80
+	udpPort    = 53
+	streamPort = 90
+)
+
+// service creates a Service of type LoadBalancer for the Pods with the label app=name, and deletes it at the end of the test.
+func service(t *testing.T, name string, edit ...func(*corev1.Service)) {
+	t.Helper()
+	svc := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name},
+		Spec: corev1.ServiceSpec{
+			Type:     corev1.ServiceTypeLoadBalancer,
+			Selector: map[string]string{"app": name},
+			Ports: []corev1.ServicePort{
+				{Name: "http", Port: httpPort, TargetPort: intstr.FromInt32(probe.PortHTTP)},
+				{Name: "udp", Port: udpPort, Protocol: corev1.ProtocolUDP, TargetPort: intstr.FromInt32(probe.PortUDP)},
+				{Name: "stream", Port: streamPort, TargetPort: intstr.FromInt32(probe.PortStream)},
+			},
+		},
+	}
+	for _, e := range edit {
+		e(svc)
+	}
+	services := cluster.Kube.CoreV1().Services(metav1.NamespaceDefault)
+	if _, err := services.Create(t.Context(), svc, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { deleteService(t, name) })
+}
+
+// deleteService deletes a Service and waits until it is gone: its finalizer is removed when its address is free.
+func deleteService(t *testing.T, name string) {
+	t.Helper()
+	services := cluster.Kube.CoreV1().Services(metav1.NamespaceDefault)
+	eventually(t, 30*time.Second, "Service "+name+" is gone", func(ctx context.Context) error {
+		if err := services.Delete(ctx, name, metav1.DeleteOptions{}); apierrors.IsNotFound(err) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		return errors.New("it is still there")
+	})
+}
+
+// pods makes n Pods with the label app=name, one after the other on the nodes in turn, and removes them at the end.
+func pods(t *testing.T, name string, n int) {
+	t.Helper()
+	for i := range n {
+		pod(t, fmt.Sprintf("%s-%d", name, i+1), name, cluster.Node(i%len(cluster.Nodes)))
+	}
+}
+
+func pod(t *testing.T, name, app string, node *lab.Node) {
+	t.Helper()
+	_, err := cluster.AddPod(t.Context(), lab.PodSpec{Name: name, Node: node, Labels: map[string]string{"app": app}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cluster.RemovePod(context.Background(), metav1.NamespaceDefault, name); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// address waits for the Service's EXTERNAL-IP.
+func address(t *testing.T, name string) netip.Addr {
+	t.Helper()
+	var addr netip.Addr
+	eventually(t, 30*time.Second, "Service "+name+" has an address", func(ctx context.Context) error {
+		ingress, err := ingressOf(ctx, name)
+		if err != nil {
+			return err
+		}
+		if len(ingress) != 1 {
+			return fmt.Errorf("its status lists %d addresses", len(ingress))
+		}
+		if mode := ingress[0].IPMode; mode == nil || *mode != corev1.LoadBalancerIPModeProxy {
+			return fmt.Errorf("its ipMode is %v, want Proxy", mode)
+		}
+		addr, err = netip.ParseAddr(ingress[0].IP)
+		return err
+	})
+	return addr
+}
+
+func ingressOf(ctx context.Context, name string) ([]corev1.LoadBalancerIngress, error) {
+	svc, err := cluster.Kube.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return svc.Status.LoadBalancer.Ingress, nil
+}
+
+// owner waits until a node that satisfies ok answers for the address, by the VirtualIP's status.
+func owner(t *testing.T, addr netip.Addr, what string, ok func(node string) bool) *lab.Node {
+	t.Helper()
+	var node string
+	eventually(t, 60*time.Second, fmt.Sprintf("%s answers for %s", what, addr), func(ctx context.Context) error {
+		var vip v1alpha1.VirtualIP
+		if err := cluster.Objects.Get(ctx, types.NamespacedName{Name: addr.String()}, &vip); err != nil {
+			return err
+		}
+		for _, c := range vip.Status.Conditions {
+			if c.Type == v1alpha1.ConditionAnnounced && c.Status == metav1.ConditionTrue && ok(vip.Status.Node) {
+				node = vip.Status.Node
+				return nil
+			}
+		}
+		return fmt.Errorf("its status is %+v, its nodes %v", vip.Status, vip.Spec.Nodes)
+	})
+	return cluster.NodeByName(node)
+}
+
+func anyNode(node string) bool { return node != "" }
+
+// ask sends requests from the client, one after the other, and wants every one answered.
+func ask(t *testing.T, from *lab.Machine, network string, at netip.AddrPort, count int) probe.Summary {
+	t.Helper()
+	s, err := from.Ask(t.Context(), lab.Probe{Network: network, Target: at, Count: count, Every: 5 * time.Millisecond, Timeout: 10 * time.Second, Serial: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Failed > 0 || s.Sent != count {
+		t.Errorf("%s to %s from %s: %s", network, at, from.Name, s)
+	}
+	return s
+}
+
+// reachable waits for the first answer.
+func reachable(t *testing.T, from *lab.Machine, at netip.AddrPort) {
+	t.Helper()
+	eventually(t, 60*time.Second, fmt.Sprintf("%s is reachable from %s", at, from.Name), func(ctx context.Context) error {
+		s, err := from.Ask(ctx, lab.Probe{Network: "tcp", Target: at, Count: 1, Timeout: 3 * time.Second})
+		if err == nil && s.Failed > 0 {
+			err = errors.New(s.String())
+		}
+		return err
+	})
+}
+
+func eventually(t *testing.T, limit time.Duration, what string, check func(context.Context) error) {
+	t.Helper()
+	// Not the test's own context: clean-ups wait too, when that has ended.
+	if err := cluster.Eventually(context.WithoutCancel(t.Context()), limit, what, check); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestService is the main job: an address out of the pool, one owner, answers from every Pod, over TCP and UDP.
+func TestService(t *testing.T) {
+	pods(t, "web", 2)
+	service(t, "web")
+	addr := address(t, "web")
+	if !netip.MustParsePrefix("192.0.2.128/28").Contains(addr) {
+		t.Errorf("address %s is not of the pool", addr)
+	}
+	node := owner(t, addr, "a node", anyNode)
+	http := netip.AddrPortFrom(addr, httpPort)
+	reachable(t, cluster.Client, http)
+
+	for _, from := range []*lab.Machine{cluster.Client, cluster.Remote} {
+		for network, port := range map[string]uint16{"tcp": httpPort, "udp": udpPort} {
+			s := ask(t, from, network, netip.AddrPortFrom(addr, port), 20)
+			if s.ByPod["web-1"] == 0 || s.ByPod["web-2"] == 0 {
+				t.Errorf("%s from %s: not both Pods answered: %s", network, from.Name, s)
+			}
+			// Policy Cluster: the Pod sees the owner, not the client.
+			if s.Clients[from.Addr.String()] > 0 {
+				t.Errorf("%s from %s: the Pod saw the client's address although the policy is Cluster: %v", network, from.Name, s.Clients)
+			}
+		}
+	}
+
+	t.Run("only the owner answers ARP", func(t *testing.T) {
+		out, err := cluster.Client.Exec(t.Context(), "arping", "-c", "5", "-w", "5", "-i", "eth0", addr.String())
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		mac, err := node.Exec(t.Context(), "cat", "/sys/class/net/eth0/address")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := arpingMACs(out); len(got) != 1 || !got[trim(mac)] {
+			t.Errorf("answers from %v, want only %s:\n%s", got, trim(mac), out)
+		}
+	})
+	t.Run("ping is answered", func(t *testing.T) {
+		if _, err := cluster.Client.Exec(t.Context(), "ping", "-c", "1", "-W", "5", addr.String()); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("an unlisted port is refused", func(t *testing.T) {
+		// The speaker's own metrics listen on the loopback address only, so use a listener on all addresses.
+		s, err := cluster.Client.Ask(t.Context(), lab.Probe{Network: "tcp", Target: netip.AddrPortFrom(addr, 81), Count: 1, Timeout: 5 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if errs := s.Errors(); len(errs) != 1 || !contains(errs[0], "refused") {
+			t.Errorf("errors %q, want connection refused", errs)
+		}
+	})
+	t.Run("the nodes' own port is not reachable through the address", func(t *testing.T) {
+		sshd, err := node.Start(t.Context(), "listener", listener(cluster.Program("labpod")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sshd.Kill()
+		reachable(t, cluster.Client, netip.AddrPortFrom(node.Addr, probe.PortHTTP))
+		s, err := cluster.Client.Ask(t.Context(), lab.Probe{Network: "tcp", Target: netip.AddrPortFrom(addr, probe.PortHTTP), Count: 1, Timeout: 5 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if errs := s.Errors(); len(errs) != 1 || !contains(errs[0], "refused") {
+			t.Errorf("errors %q, want connection refused", errs)
+		}
+	})
+	t.Run("deleting it takes everything away", func(t *testing.T) {
+		deleteService(t, "web")
+		for _, n := range cluster.Nodes {
+			eventually(t, 30*time.Second, "nothing of "+addr.String()+" is left on "+n.Name, func(ctx context.Context) error { return absent(ctx, n, addr) })
+		}
+		eventually(t, 30*time.Second, "the VirtualIP is gone", func(ctx context.Context) error {
+			err := cluster.Objects.Get(ctx, types.NamespacedName{Name: addr.String()}, &v1alpha1.VirtualIP{})
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			return fmt.Errorf("it is there: %w", err)
+		})
+	})
+}
+
+// TestEndpointsFollow: a Pod that is not ready gets nothing; none ready is refused; ready again serves.
+func TestEndpointsFollow(t *testing.T) {
+	pods(t, "follow", 2)
+	service(t, "follow")
+	http := netip.AddrPortFrom(address(t, "follow"), httpPort)
+	reachable(t, cluster.Client, http)
+
+	setReady := func(pod string, ready bool) {
+		t.Helper()
+		if err := cluster.SetPodReady(t.Context(), metav1.NamespaceDefault, pod, ready); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answers := func(want string) {
+		t.Helper()
+		eventually(t, 30*time.Second, "answers come from "+want, func(ctx context.Context) error {
+			s, err := cluster.Client.Ask(ctx, lab.Probe{Network: "tcp", Target: http, Count: 6, Every: 5 * time.Millisecond, Timeout: 5 * time.Second, Serial: true})
+			if err != nil {
+				return err
+			}
+			got := ""
+			for _, p := range []string{"follow-1", "follow-2"} {
+				if s.ByPod[p] > 0 {
+					got += p + " "
+				}
+			}
+			if s.Failed > 0 && contains(s.String(), "refused") {
+				got += "refused "
+			} else if s.Failed > 0 {
+				got += s.String()
+			}
+			if got != want+" " {
+				return fmt.Errorf("they come from: %s", got)
+			}
+			return nil
+		})
+	}
+	answers("follow-1 follow-2")
+	setReady("follow-1", false)
+	answers("follow-2")
+	setReady("follow-2", false)
+	answers("refused")
+	setReady("follow-1", true)
+	answers("follow-1")
+	setReady("follow-2", true)
+	answers("follow-1 follow-2")
+}
+
+// TestPolicyLocal: the client's address is kept, and only a node with an endpoint answers.
+func TestPolicyLocal(t *testing.T) {
+	pod(t, "local-1", "local", cluster.Node(2))
+	service(t, "local", func(svc *corev1.Service) { svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal })
+	addr := address(t, "local")
+	owner(t, addr, cluster.Node(2).Name, func(n string) bool { return n == cluster.Node(2).Name })
+	http := netip.AddrPortFrom(addr, httpPort)
+	for _, from := range []*lab.Machine{cluster.Client, cluster.Remote} {
+		reachable(t, from, http)
+		s := ask(t, from, "tcp", http, 5)
+		if s.Clients[from.Addr.String()] != 5 {
+			t.Errorf("the Pod saw %v, want only %s", s.Clients, from.Addr)
+		}
+	}
+	t.Run("the address follows the endpoint", func(t *testing.T) {
+		pod(t, "local-2", "local", cluster.Node(0))
+		if err := cluster.SetPodReady(t.Context(), metav1.NamespaceDefault, "local-1", false); err != nil {
+			t.Fatal(err)
+		}
+		owner(t, addr, cluster.Node(0).Name, func(n string) bool { return n == cluster.Node(0).Name })
+		reachable(t, cluster.Client, http)
+	})
+}
+
+// TestSpread: three addresses live on three nodes.
+func TestSpread(t *testing.T) {
+	pods(t, "spread-a", 1)
+	owners := map[string]bool{}
+	for _, name := range []string{"spread-a", "spread-b", "spread-c"} {
+		service(t, name)
+		owners[owner(t, address(t, name), "a node", anyNode).Name] = true
+	}
+	if len(owners) != 3 {
+		t.Errorf("owners are %v, want all three nodes", owners)
+	}
+}
+
+// TestRefusedRequests: a Service that asks for what it cannot have stays as it is, with one Warning that says why.
+func TestRefusedRequests(t *testing.T) {
+	service(t, "first")
+	taken := address(t, "first")
+
+	for name, tc := range map[string]struct {
+		ask, want string
+	}{
+		"outside": {"203.0.113.1", "203.0.113.1"},
+		"taken":   {taken.String(), "default/first"},
+		"garbled": {"192.0.2.300", "192.0.2.300"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			service(t, name, func(svc *corev1.Service) { svc.Annotations = map[string]string{v1alpha1.AnnotationAddresses: tc.ask} })
+			warning := oneWarning(t, name)
+			if !contains(warning, tc.want) {
+				t.Errorf("the Warning is %q, it does not mention %q", warning, tc.want)
+			}
+			if ingress, err := ingressOf(t.Context(), name); err != nil || len(ingress) != 0 {
+				t.Errorf("status lists %v (%v), want nothing", ingress, err)
+			}
+		})
+	}
+
+	t.Run("one that holds an address keeps it", func(t *testing.T) {
+		service(t, "holds")
+		held := address(t, "holds")
+		svc, err := cluster.Kube.CoreV1().Services(metav1.NamespaceDefault).Get(t.Context(), "holds", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := svc.DeepCopy()
+		svc.Annotations[v1alpha1.AnnotationAddresses] = taken.String()
+		if err := cluster.Objects.Patch(t.Context(), svc, client.MergeFrom(before)); err != nil {
+			t.Fatal(err)
+		}
+		if warning := oneWarning(t, "holds"); !contains(warning, "default/first") {
+			t.Errorf("the Warning is %q, it does not name the holder", warning)
+		}
+		if got := address(t, "holds"); got != held {
+			t.Errorf("it has %s now, had %s", got, held)
+		}
+	})
+}
+
+// oneWarning waits for the Warning about a Service's address and returns its message. There must be one, told once.
+func oneWarning(t *testing.T, name string) string {
+	t.Helper()
+	var message string
+	eventually(t, 30*time.Second, "a Warning for Service "+name, func(ctx context.Context) error {
+		events, err := cluster.Kube.CoreV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{
+			FieldSelector: "involvedObject.kind=Service,involvedObject.name=" + name + ",type=Warning",
+		})
+		if err != nil {
+			return err
+		}
+		if len(events.Items) == 0 {
+			return errors.New("none yet")
+		}
+		message = events.Items[0].Message
+		if len(events.Items) != 1 || events.Items[0].Count > 1 {
+			t.Errorf("want one Warning, told once; have %d, the first told %d times: %q", len(events.Items), events.Items[0].Count, message)
+		}
+		return nil
+	})
+	return message
+}
