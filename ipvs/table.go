@@ -102,6 +102,8 @@ func (o Op) Validate() error {
 		return fmt.Errorf("%w action", ErrInvalid)
 	case !o.Virtual.Addr.IsValid() || o.Virtual.Addr.IsUnspecified() || o.Virtual.Addr.Is4In6():
 		return fmt.Errorf("%w virtual address %v", ErrInvalid, o.Virtual.Addr)
+	case o.Virtual.Protocol != TCP && o.Virtual.Protocol != UDP && o.Virtual.Protocol != SCTP:
+		return fmt.Errorf("%w protocol %v", ErrInvalid, o.Virtual.Protocol)
 	case o.Virtual.Port == 0:
 		return fmt.Errorf("%w port 0", ErrInvalid)
 	}

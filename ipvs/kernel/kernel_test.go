@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -80,6 +82,49 @@ func TestOtherProgram(t *testing.T) {
 	}
 	if got, err := k.Virtuals(); err != nil || len(got) != 0 {
 		t.Errorf("after a flush Virtuals = %v, %v", got, err)
+	}
+}
+
+// TestText compares our text of a table with ipvsadm's, without its title and its columns of counters.
+func TestText(t *testing.T) {
+	k, s := openNew(t)
+	want := ipvs.Table{
+		web: {
+			Settings: ipvs.Settings{Scheduler: "rr", Flags: ipvs.Persistent, Timeout: 10800},
+			RealServers: map[netip.AddrPort]ipvs.RealServer{
+				netip.MustParseAddrPort("192.0.2.11:8080"): {Weight: 1},
+				netip.MustParseAddrPort("192.0.2.12:8080"): {Weight: 0},
+			},
+		},
+		dns: {Settings: ipvs.Settings{Scheduler: "wrr"}, RealServers: map[netip.AddrPort]ipvs.RealServer{
+			netip.MustParseAddrPort("192.0.2.11:53"): {Weight: 100, Forward: ipvs.Route},
+			netip.MustParseAddrPort("192.0.2.12:53"): {Weight: 1, Forward: ipvs.Tunnel},
+		}},
+	}
+	if _, err := k.Apply(ipvs.Diff(nil, want)); err != nil {
+		t.Fatal(err)
+	}
+	var out []byte
+	s.Must(t, func() (err error) {
+		out, err = exec.Command("ipvsadm", "-Ln").Output()
+		return err
+	})
+	_, listed, _ := strings.Cut(string(out), "\n")
+	var lines []string
+	for _, line := range strings.Split(strings.TrimSpace(listed), "\n") {
+		if fields := strings.Fields(line); fields[0] == "->" {
+			line = strings.Join(fields[:4], " ")
+		}
+		lines = append(lines, strings.Join(strings.Fields(line), " "))
+	}
+	var ours []string
+	for _, line := range strings.Split(strings.TrimSpace(want.String()), "\n") {
+		ours = append(ours, strings.Join(strings.Fields(line), " "))
+	}
+	slices.Sort(lines)
+	slices.Sort(ours)
+	if !slices.Equal(lines, ours) {
+		t.Errorf("ipvsadm prints\n%s\nours is\n%v", out, want)
 	}
 }
 
