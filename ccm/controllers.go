@@ -63,7 +63,7 @@ func startPlacementController(_ app.ControllerInitContext, _ *cloudconfig.Comple
 	return func(ctx context.Context, _ controllermanager.ControllerContext) (controller.Interface, bool, error) {
 		c := cloud.(*Cloud)
 		services, nodes := c.core.Core().V1().Services(), c.core.Core().V1().Nodes()
-		p := newPlacer(c.log, c.events, c.client, services.Lister(), nodes.Lister())
+		p := newPlacer(c)
 		for _, inf := range []cache.SharedIndexInformer{services.Informer(), nodes.Informer()} {
 			if _, err := inf.AddEventHandler(p.handler()); err != nil {
 				return nil, false, fmt.Errorf("watching Services and Nodes: %w", err)

@@ -133,11 +133,16 @@ func (l *ledger) lease(ctx context.Context, key pools.ServiceKey) ([]pools.Addre
 	return l.alloc.Lease(key), known, nil
 }
 
-// recorded returns what the Service's annotation should say.
-func (l *ledger) recorded(key pools.ServiceKey) string {
+// held returns what the Service holds.
+func (l *ledger) held(key pools.ServiceKey) []pools.Address {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return allocatedFrom(l.alloc.Lease(key))
+	return l.alloc.Lease(key)
+}
+
+// recorded returns what the Service's annotation should say.
+func (l *ledger) recorded(key pools.ServiceKey) string {
+	return allocatedFrom(l.held(key))
 }
 
 // setPools replaces the pools.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -59,16 +60,20 @@ func (b *loadBalancer) EnsureLoadBalancer(ctx context.Context, _ string, svc *v1
 	return statusOf(d.Lease), nil
 }
 
-// record writes the pools of the lease to the Service's annotation, if they are not there yet.
+// record writes the pools of the lease to the Service's annotation, if they are not there yet. No lease removes it.
 func (b *loadBalancer) record(ctx context.Context, svc *v1.Service, lease []pools.Address) error {
 	from := allocatedFrom(lease)
 	if svc.Annotations[v1alpha1.AnnotationAllocatedFrom] == from {
 		return nil
 	}
+	value := &from
+	if from == "" {
+		value = nil
+	}
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{
 			"uid":         svc.UID, // not to a Service of the same name that came after
-			"annotations": map[string]string{v1alpha1.AnnotationAllocatedFrom: from},
+			"annotations": map[string]*string{v1alpha1.AnnotationAllocatedFrom: value},
 		},
 	})
 	if err != nil {
@@ -89,5 +94,15 @@ func (b *loadBalancer) UpdateLoadBalancer(context.Context, string, *v1.Service, 
 
 // EnsureLoadBalancerDeleted frees what the Service holds or waits for.
 func (b *loadBalancer) EnsureLoadBalancerDeleted(ctx context.Context, _ string, svc *v1.Service) error {
-	return b.ledger.release(ctx, keyOf(svc))
+	if err := b.ledger.release(ctx, keyOf(svc)); err != nil {
+		return err
+	}
+	if svc.DeletionTimestamp != nil {
+		return nil
+	}
+	err := b.record(ctx, svc, nil)
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // gone, or another one of the same name
+	}
+	return err
 }

@@ -23,6 +23,7 @@ import (
 type placer struct {
 	log      *slog.Logger
 	events   record.EventRecorder
+	ledger   *ledger
 	services corelisters.ServiceLister
 	nodes    corelisters.NodeLister
 	reader   client.Reader
@@ -37,12 +38,17 @@ type placer struct {
 	told map[string]string
 }
 
-func newPlacer(log *slog.Logger, events record.EventRecorder, cl client.Client, services corelisters.ServiceLister, nodes corelisters.NodeLister) *placer {
+func newPlacer(c *Cloud) *placer {
 	return &placer{
-		log: log, events: events, services: services, nodes: nodes, reader: cl,
-		writer: newVIPWriter(log, cl),
-		kick:   make(chan struct{}, 1),
-		told:   map[string]string{},
+		log:      c.log,
+		events:   c.events,
+		ledger:   c.ledger,
+		services: c.core.Core().V1().Services().Lister(),
+		nodes:    c.core.Core().V1().Nodes().Lister(),
+		reader:   c.client,
+		writer:   newVIPWriter(c.log, c.client),
+		kick:     make(chan struct{}, 1),
+		told:     map[string]string{},
 	}
 }
 
@@ -75,7 +81,7 @@ func nodeMatters(before, after *v1.Node) bool {
 
 // Run returns when ctx ends.
 func (p *placer) Run(ctx context.Context) error {
-	if !waitSynced(ctx, p.log, p.synced) {
+	if !waitSynced(ctx, p.log, p.synced) || p.ledger.waitReady(ctx) != nil {
 		return nil
 	}
 	retry := newBackoff()
@@ -118,7 +124,7 @@ func (p *placer) pass(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listing Services: %w", err)
 	}
-	return p.writer.write(ctx, seen, p.decide(unitsOf(services), newMatcher(ads, nodes), nodes))
+	return p.writer.write(ctx, seen, p.decide(unitsOf(services, p.ledger.held), newMatcher(ads, nodes), nodes))
 }
 
 // decide returns the wanted VirtualIPs and keeps the lists in mind.

@@ -31,8 +31,9 @@ func (u unit) name() string {
 	return strings.ReplaceAll(lowest.StringExpanded(), ":", "-")
 }
 
-// unitsOf groups the addresses in the Services' status that we gave them. The annotation is the proof that we did.
-func unitsOf(services []*v1.Service) []unit {
+// unitsOf groups the addresses that Services hold by the ledger and that their status shows. What only the ledger knows is
+// about to be written; what only the status shows is about to be cleared, and may be another Service's already.
+func unitsOf(services []*v1.Service, lease func(pools.ServiceKey) []pools.Address) []unit {
 	type node struct{ parent *node } // a union-find over Services, joined by their addresses
 	var find func(*node) *node
 	find = func(n *node) *node {
@@ -46,10 +47,11 @@ func unitsOf(services []*v1.Service) []unit {
 	byAddr := map[netip.Addr]*node{}
 	poolOf := map[netip.Addr]string{}
 	for _, svc := range services {
-		if svc.Annotations[v1alpha1.AnnotationAllocatedFrom] == "" {
+		shown := ingressOf(svc)
+		if !wanted(svc) || len(shown) == 0 {
 			continue
 		}
-		held := heldBy(svc)
+		held := slices.DeleteFunc(lease(keyOf(svc)), func(a pools.Address) bool { return !slices.Contains(shown, a.Addr) })
 		if len(held) == 0 {
 			continue
 		}

@@ -62,13 +62,14 @@ func (e *entry) complete(ready map[string]bool) {
 	slices.SortFunc(e.nodes[have:], func(a, b string) int { return cmp.Or(readyFirst(ready, a, b), e.byHash(a, b)) })
 }
 
-// spread moves the fewest nodes up to the second place that bring every heir to within slack of its share.
+// spread moves few nodes up to the second place, so that every heir comes to within slack of its share, and none that
+// should inherit something is left without.
 func (g *group) spread(led map[string]int) {
 	if len(g.heirs) == 0 {
 		return
 	}
 	share := shares(len(g.entries), g.heirs, led)
-	count := map[string]int{}
+	of := map[string][]*entry{} // by heir
 	var loose []*entry
 	for _, e := range g.entries {
 		n := e.heir(g.heirs)
@@ -76,18 +77,30 @@ func (g *group) spread(led map[string]int) {
 		if !slices.Equal(e.nodes, e.unit.Previous) {
 			allowed = share[n] // it is written anyway
 		}
-		if count[n] >= allowed {
+		if len(of[n]) >= allowed {
 			loose = append(loose, e)
 			continue
 		}
-		count[n]++
+		of[n] = append(of[n], e)
 	}
 	for _, e := range loose {
 		best := slices.MinFunc(g.heirs, func(a, b string) int {
-			return cmp.Or(cmp.Compare(count[a]-share[a], count[b]-share[b]), e.byHash(a, b))
+			return cmp.Or(cmp.Compare(len(of[a])-share[a], len(of[b])-share[b]), e.byHash(a, b))
 		})
-		count[best]++
+		of[best] = append(of[best], e)
 		e.promote(best)
+	}
+	for _, n := range g.heirs {
+		if len(of[n]) > 0 || share[n] == 0 {
+			continue
+		}
+		// Mostly a node that has just become ready. The heir that would be loaded most gives one of its several.
+		most := slices.MaxFunc(g.heirs, func(a, b string) int { return cmp.Compare(led[a]+len(of[a]), led[b]+len(of[b])) })
+		if last := len(of[most]) - 1; last > 0 && led[most]+len(of[most]) > led[n]+1 {
+			e := of[most][last]
+			of[most], of[n] = of[most][:last], []*entry{e}
+			e.promote(n)
+		}
 	}
 }
 
