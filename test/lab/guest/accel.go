@@ -26,7 +26,7 @@ func chooseAccel(ctx context.Context, b booter, c Config) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	path, err := cacheDir("accel-" + strings.TrimSpace(string(id)))
+	path, err := cacheDir("accel")
 	if err != nil {
 		return "", err
 	}
@@ -36,7 +36,9 @@ func chooseAccel(ctx context.Context, b booter, c Config) (string, error) {
 	}
 	defer unlock()
 	if known, err := os.ReadFile(path); err == nil {
-		return string(known), nil
+		if accel, ok := strings.CutPrefix(string(known), string(id)); ok {
+			return accel, nil
+		}
 	}
 	accel := "kvm"
 	if err := trial(ctx, b, c); ctx.Err() != nil {
@@ -46,7 +48,7 @@ func chooseAccel(ctx context.Context, b booter, c Config) (string, error) {
 		cause, _, _ := strings.Cut(err.Error(), ";")
 		c.Log.Info("emulate the guest", "reason", cause)
 	}
-	return accel, os.WriteFile(path, []byte(accel), 0o644)
+	return accel, os.WriteFile(path, append(id, accel...), 0o644)
 }
 
 func trial(ctx context.Context, b booter, c Config) error {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -214,6 +215,58 @@ func TestPanic(t *testing.T) {
 	}
 	if _, err := host.Run(t.Context(), g, "true"); !errors.Is(err, ErrLost) {
 		t.Errorf("afterwards: have %v, want %v", err, ErrLost)
+	}
+}
+
+// TestRemotePanic: another process learns it too.
+func TestRemotePanic(t *testing.T) {
+	g := own(t, Config{})
+	socket := filepath.Join(t.TempDir(), "socket")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- g.Serve(t.Context(), l) }()
+	_, err = host.Run(t.Context(), Remote{Socket: socket}, "sh", "-c", "echo c > /proc/sysrq-trigger; sleep 1000")
+	if !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), "sysrq triggered crash") {
+		t.Errorf("have %v, want %v with the console", err, ErrLost)
+	}
+	if err := <-served; !errors.Is(err, ErrLost) {
+		t.Errorf("serve: have %v, want %v", err, ErrLost)
+	}
+	if _, err := host.Run(t.Context(), Remote{Socket: socket}, "true"); err == nil {
+		t.Error("a command in the lost guest passes")
+	}
+}
+
+// TestPrepareTogether: two that find an empty cache download once.
+func TestPrepareTogether(t *testing.T) {
+	realBoot(t)
+	cache := t.TempDir()
+	t.Setenv("XDG_CACHE_HOME", cache)
+	var logged bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&logged, nil))
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			k, err := Prepare(t.Context(), log)
+			if err != nil {
+				t.Error(err)
+			}
+			for _, path := range []string{k.Image(), filepath.Join(k.Modules(), "modules.dep")} {
+				if s, err := os.Stat(path); err != nil || s.Size() == 0 {
+					t.Errorf("%s: %v, %v", path, s, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := strings.Count(logged.String(), "download"); n != 1 {
+		t.Errorf("downloaded %d times:\n%s", n, &logged)
+	}
+	if left, _ := filepath.Glob(filepath.Join(cache, "ironlb", "*.unpack")); len(left) != 0 {
+		t.Errorf("left: %v", left)
 	}
 }
 

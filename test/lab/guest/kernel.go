@@ -51,14 +51,13 @@ func checkPrograms() error {
 	return nil
 }
 
-// cacheDir returns a folder of that name in this user's cache.
+// cacheDir returns the path of that name in this user's cache.
 func cacheDir(name string) (string, error) {
 	base, err := os.UserCacheDir()
 	if err != nil {
 		return "", fmt.Errorf("prepare the guest: find the cache folder: %w", err)
 	}
-	dir := filepath.Join(base, "ironlb", name)
-	return dir, nil
+	return filepath.Join(base, "ironlb", name), nil
 }
 
 // Prepare downloads and unpacks the guest's kernel unless the cache has it. It
@@ -86,8 +85,12 @@ func Prepare(ctx context.Context, log *slog.Logger) (Kernel, error) {
 		return k, nil
 	}
 	log.Info("download the guest's kernel", "package", pkg, "to", dir)
-	tmp, err := os.MkdirTemp(filepath.Dir(dir), "unpack-")
-	if err != nil {
+	// The lock makes it ours, and what is in it is of a run that was killed.
+	tmp := dir + ".unpack"
+	if err := os.RemoveAll(tmp); err != nil {
+		return k, err
+	}
+	if err := os.Mkdir(tmp, 0o755); err != nil {
 		return k, err
 	}
 	defer os.RemoveAll(tmp)

@@ -65,6 +65,8 @@ func (p *process) start() error {
 		return p.explain(err)
 	case kind == wire.KindFailed:
 		return errors.New(string(b))
+	case kind == wire.KindLost:
+		return lostError(b)
 	case kind != wire.KindStarted:
 		return fmt.Errorf("the agent answers with kind %d", kind)
 	}
@@ -113,8 +115,8 @@ func (p *process) receive() {
 			write(p.c.Stderr, b)
 		case wire.KindTaken:
 			<-p.credit
-		case wire.KindFailed:
-			p.err = fmt.Errorf("%s: %w: %s", p.c, ErrLost, b)
+		case wire.KindLost:
+			p.err = fmt.Errorf("%s: %w", p.c, lostError(b))
 			return
 		case wire.KindExit:
 			p.err = errors.Join(p.exitError(b), writeErr)
@@ -122,6 +124,12 @@ func (p *process) receive() {
 		}
 	}
 }
+
+// lostError is ErrLost with what another process knows of it.
+type lostError string
+
+func (e lostError) Error() string   { return string(e) }
+func (e lostError) Is(t error) bool { return t == ErrLost }
 
 func (p *process) exitError(b []byte) error {
 	var e wire.Exit

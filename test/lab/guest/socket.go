@@ -39,7 +39,7 @@ func (g *Guest) relay(conn net.Conn) {
 	out := wire.NewWriter(conn)
 	stream, err := g.session.OpenStream()
 	if err != nil {
-		out.Send(wire.KindFailed, []byte(g.explain(err).Error()))
+		out.Send(wire.KindLost, []byte(g.explain(err).Error()))
 		return
 	}
 	defer stream.Close()
@@ -50,7 +50,7 @@ func (g *Guest) relay(conn net.Conn) {
 	for {
 		kind, b, err := wire.Read(stream)
 		if err != nil {
-			out.Send(wire.KindFailed, []byte(g.explain(err).Error()))
+			out.Send(wire.KindLost, []byte(g.explain(err).Error()))
 			return
 		}
 		if out.Send(kind, b) != nil || kind == wire.KindExit || kind == wire.KindFailed {

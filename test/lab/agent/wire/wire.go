@@ -3,7 +3,8 @@
 //
 // The caller sends a Request first, then Stdin frames (an empty one ends it),
 // Signal, Kill and Resize. The agent answers Started, then Stdout and Stderr, and at
-// last Exit; or Failed in place of any of them. A caller that closes the stream
+// last Exit; or Failed and nothing else. A process between the two that loses
+// the agent ends the stream with Lost. A caller that closes the stream
 // earlier has the command's process group killed.
 //
 // Each Stdin frame is answered by Taken when the command has read it. At most
@@ -39,9 +40,10 @@ const (
 	KindStdout                  // bytes
 	KindStderr                  // bytes
 	KindExit                    // Exit
-	KindFailed                  // string
+	KindFailed                  // string, why it was not started
 	KindTaken                   // nothing
 	KindKill                    // nothing; the whole process group
+	KindLost                    // string, what happened to the guest
 )
 
 // InputWindow is how many Stdin frames may be without their Taken.
