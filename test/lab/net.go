@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 
@@ -45,6 +46,13 @@ func in(p netip.Prefix, addr netip.Addr) string {
 	return netip.PrefixFrom(addr, p.Bits()).String()
 }
 
+// mac returns the hardware address of the interface that has addr. It stays
+// the same when a machine is made anew, as a real one's does.
+func mac(addr netip.Addr) string {
+	b := addr.As4()
+	return net.HardwareAddr{0x02, 0x00, b[0], b[1], b[2], b[3]}.String()
+}
+
 // ns returns the name of the lab's namespace for a machine.
 func (c *Cluster) ns(machine string) string { return c.name + "-" + machine }
 
@@ -84,19 +92,19 @@ func (c *Cluster) makeManagement(ctx context.Context) error {
 // namespaces in the lab's kernel.
 func (c *Cluster) makeNetwork(ctx context.Context) error {
 	var s script
-	net := c.ns("net")
-	s.line("ip netns add %s", net)
-	s.batch(net, "link set lo up",
+	switches := c.ns("net")
+	s.line("ip netns add %s", switches)
+	s.batch(switches, "link set lo up",
 		"link add "+lanBridge+" type bridge mcast_snooping 0", "link set "+lanBridge+" up",
 		"link add "+apiBridge+" type bridge mcast_snooping 0", "link set "+apiBridge+" up")
 	if c.Kernel == Guest {
-		s.line("ip link set %s netns %s", guest.LinkName, net)
-		s.batch(net, "link set "+guest.LinkName+" master "+apiBridge+" up")
+		s.line("ip link set %s netns %s", guest.LinkName, switches)
+		s.batch(switches, "link set "+guest.LinkName+" master "+apiBridge+" up")
 	} else {
 		s.batch(c.ns("mgmt"),
-			"link add labs type veth peer name mgmt netns "+net,
+			"link add labs type veth peer name mgmt netns "+switches,
 			"link set labs master "+apiBridge+" up")
-		s.batch(net, "link set mgmt master "+apiBridge+" up")
+		s.batch(switches, "link set mgmt master "+apiBridge+" up")
 	}
 
 	c.Router = c.machine("router", router)
@@ -136,7 +144,7 @@ func (c *Cluster) machine(name string, addr netip.Addr) *Machine {
 func (c *Cluster) onLAN(s *script, m *Machine) {
 	s.line("ip netns add %s", m.Namespace)
 	s.batch(c.ns("net"),
-		"link add "+m.port(lanBridge)+" type veth peer name eth0 netns "+m.Namespace,
+		"link add "+m.port(lanBridge)+" type veth peer name eth0 address "+mac(m.Addr)+" netns "+m.Namespace,
 		"link set "+m.port(lanBridge)+" master "+lanBridge+" up")
 	s.batch(m.Namespace, "link set lo up",
 		"addr add "+in(lan, m.Addr)+" dev eth0", "link set eth0 up")

@@ -66,7 +66,7 @@ const podBridge = "pods0"
 func (n *Node) make(s *script) {
 	n.c.onLAN(s, &n.Machine)
 	s.batch(n.c.ns("net"),
-		"link add "+n.port(apiBridge)+" type veth peer name api0 netns "+n.Namespace,
+		"link add "+n.port(apiBridge)+" type veth peer name api0 address "+mac(n.APIAddr)+" netns "+n.Namespace,
 		"link set "+n.port(apiBridge)+" master "+apiBridge+" up")
 	lines := []string{
 		"addr add " + in(api, n.APIAddr) + " dev api0", "link set api0 up",

@@ -152,7 +152,7 @@ func (p *pods) make(ctx context.Context, pod *corev1.Pod, node *Node) (*sandbox,
 	var s script
 	s.line("ip netns add %s", b.ns)
 	s.batch(node.Namespace,
-		"link add "+b.port()+" type veth peer name eth0 netns "+b.ns,
+		"link add "+b.port()+" type veth peer name eth0 address "+mac(b.addr)+" netns "+b.ns,
 		"link set "+b.port()+" master "+podBridge+" up")
 	s.batch(b.ns, "link set lo up",
 		"addr add "+in(node.PodCIDR, b.addr)+" dev eth0", "link set eth0 up",
