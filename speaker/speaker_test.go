@@ -1,0 +1,411 @@
+package speaker
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+var (
+	vip1 = netip.MustParseAddr("203.0.113.4")
+	vip2 = netip.MustParseAddr("203.0.113.5")
+)
+
+// service adds a Service with its endpoints and its VirtualIP, owned by the first of the nodes.
+func service(v *plan.View, name string, addr netip.Addr, ports []uint16, endpoints int, nodes ...string) {
+	key := pools.ServiceKey{Namespace: "default", Name: name}
+	svc := plan.Service{Addresses: []plan.Address{{IP: addr, Pool: "main"}}}
+	slice := plan.Slice{}
+	for _, p := range ports {
+		svc.Ports = append(svc.Ports, plan.Port{Name: fmt.Sprint(p), Protocol: ipvs.TCP, Port: p})
+		slice.Ports = append(slice.Ports, plan.Port{Name: fmt.Sprint(p), Protocol: ipvs.TCP, Port: p + 8000})
+	}
+	for i := range endpoints {
+		slice.Endpoints = append(slice.Endpoints, plan.Endpoint{
+			Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + i)}), Node: "a", Ready: true, Serving: true})
+	}
+	v.Services[key] = svc
+	v.Slices[key] = map[string]plan.Slice{"s": slice}
+	v.VIPs[addr.String()] = plan.VIP{Addresses: []netip.Addr{addr}, Services: []pools.ServiceKey{key}, Nodes: nodes}
+}
+
+func baseView() *plan.View {
+	v := plan.NewView()
+	v.Nodes["a"], v.Nodes["b"] = plan.Node{Ready: true}, plan.Node{Ready: true}
+	v.Advertisements["all"] = plan.Advertisement{}
+	return v
+}
+
+// run is a speaker at work in a world.
+type run struct {
+	*world
+	*cluster
+	speaker *Speaker
+	log     *bytes.Buffer
+	stop    func()
+}
+
+// start starts a speaker for node a. It must be called within a synctest bubble.
+func start(t *testing.T, w *world, c *cluster) *run {
+	t.Helper()
+	c.kick = NewKick()
+	r := &run{world: w, cluster: c, log: &bytes.Buffer{}}
+	r.speaker = New(Config{
+		NodeName: "a", Log: slog.New(slog.NewTextHandler(r.log, nil)), Kick: c.kick, Source: c, Node: w.node(),
+		Announcer: w, Reporter: w, Metrics: NewMetrics(prometheus.NewRegistry()),
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.speaker.Run(ctx) }()
+	r.stop = func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	return r
+}
+
+func (r *run) table(t *testing.T) ipvs.Table {
+	t.Helper()
+	table, err := r.kernel.List()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+// wantPlanned checks the node against the plan made from the same View, and that the speaker is ready.
+func (r *run) wantPlanned(t *testing.T) {
+	t.Helper()
+	synctest.Wait()
+	want := plan.Make(r.view, "a")
+	if got := r.table(t); !got.Equal(want.Table) {
+		t.Errorf("virtual servers:\n%vwant:\n%v", got, want.Table)
+	}
+	if !maps.Equal(r.addrs, want.Local) {
+		t.Errorf("local addresses %v, want %v", r.addrs, want.Local)
+	}
+	if r.fw == nil || !r.fw.Equal(want.Firewall) {
+		t.Errorf("firewall %v, want %v", r.fw, want.Firewall)
+	}
+	if !maps.EqualFunc(r.announced, want.Announce, plan.Announcement.Equal) {
+		t.Errorf("announced %v, want %v", r.announced, want.Announce)
+	}
+	if h := r.speaker.Health(); !h.Ready {
+		t.Errorf("not ready: %s", h.Reason)
+	}
+}
+
+func inBubble(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	synctest.Test(t, f)
+}
+
+func TestNothingBeforeEverythingIsListed(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.addrs[vip1] = struct{}{} // of an earlier process
+		r := start(t, w, &cluster{view: baseView()})
+		defer r.stop()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if w.changes > 0 || w.calls > 0 {
+			t.Errorf("%d changes and %d looks before the first list", w.changes, w.calls)
+		}
+		rec := httptest.NewRecorder()
+		r.speaker.Readyz(rec, nil)
+		if rec.Code != http.StatusServiceUnavailable || !strings.Contains(rec.Body.String(), "waiting for the first list") {
+			t.Errorf("/readyz: %d %s", rec.Code, rec.Body)
+		}
+		rec = httptest.NewRecorder()
+		r.speaker.Healthz(rec, nil)
+		if rec.Code != http.StatusOK {
+			t.Errorf("/healthz: %d %s", rec.Code, rec.Body)
+		}
+	})
+}
+
+func TestProgramsFollowsAndForgets(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		v := baseView()
+		service(v, "web", vip1, []uint16{80, 443}, 2, "a", "b")
+		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+		want := plan.Status{Node: "a", Interfaces: []string{"eth0"}, Announced: true, Reason: plan.Owner, Message: "answered for by node a"}
+		if got := r.statuses[vip1.String()]; got.Node != "a" || !slices.Equal(got.Interfaces, want.Interfaces) || got.Reason != want.Reason || !got.Announced {
+			t.Errorf("status %+v, want %+v", got, want)
+		}
+		r.set(func(v *plan.View) { service(v, "api", vip2, []uint16{443}, 3, "b", "a") })
+		r.wantPlanned(t)
+		r.set(func(v *plan.View) { service(v, "web", vip1, []uint16{80}, 1, "b", "a") }) // a port, an endpoint and the ownership go
+		r.wantPlanned(t)
+		r.set(func(v *plan.View) { v.Nodes["b"] = plan.Node{} })
+		r.wantPlanned(t)
+		if len(r.announced) != 2 {
+			t.Errorf("announced %v after b died", r.announced)
+		}
+		r.set(func(v *plan.View) {
+			delete(v.Services, pools.ServiceKey{Namespace: "default", Name: "web"})
+			delete(v.VIPs, vip1.String())
+		})
+		r.wantPlanned(t)
+		before, changes := r.log.Len(), r.changes
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if r.log.Len() != before || r.changes != changes {
+			t.Errorf("an hour without a change: %d changes, log %s", r.changes-changes, r.log.String()[before:])
+		}
+	})
+}
+
+func TestRestoresWithinTwoSeconds(t *testing.T) {
+	losses := map[string]func(w *world){
+		"flush of IPVS":             func(w *world) { w.kernel.Flush() },
+		"loss of the firewall":      func(w *world) { w.loseFirewall() },
+		"loss of an address":        func(w *world) { w.mu.Lock(); delete(w.addrs, vip1); w.mu.Unlock() },
+		"foreign entry in firewall": func(w *world) { w.mu.Lock(); w.fw.Addrs[vip2] = struct{}{}; w.mu.Unlock() },
+		"edit of a virtual server": func(w *world) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.kernel.Fail = nil
+			key := ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 80}
+			real := netip.MustParseAddrPort("192.0.2.10:8080")
+			for _, op := range []ipvs.Op{
+				{Action: ipvs.EditVirtual, Virtual: key, Settings: ipvs.Settings{Scheduler: "wlc"}},
+				{Action: ipvs.AddReal, Virtual: key, Real: netip.MustParseAddrPort("192.0.2.99:1"), RealServer: ipvs.RealServer{Weight: 9}},
+				{Action: ipvs.EditReal, Virtual: key, Real: real, RealServer: ipvs.RealServer{Weight: 0}},
+			} {
+				if _, err := w.kernel.Apply([]ipvs.Op{op}); err != nil {
+					w.t.Error(err)
+				}
+			}
+		},
+	}
+	for name, lose := range losses {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				v := baseView()
+				service(v, "web", vip1, []uint16{80}, 2, "a")
+				r := start(t, newWorld(t), &cluster{view: v, synced: true})
+				defer r.stop()
+				r.wantPlanned(t)
+				lose(r.world)
+				time.Sleep(2 * time.Second)
+				r.wantPlanned(t)
+				if strings.Contains(r.log.String(), "withdraw") {
+					t.Errorf("withdrawn instead of restored:\n%s", r.log)
+				}
+			})
+		})
+	}
+}
+
+func TestForeignObjectsAreLeftAlone(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		fail := w.kernel.Fail
+		w.kernel.Fail = nil
+		foreign := ipvs.Key{Addr: netip.MustParseAddr("198.51.100.9"), Protocol: ipvs.TCP, Port: 80}
+		if _, err := w.kernel.Apply([]ipvs.Op{{Action: ipvs.AddVirtual, Virtual: foreign, Settings: ipvs.Settings{Scheduler: "wlc"}}}); err != nil {
+			t.Fatal(err)
+		}
+		w.kernel.Fail = fail
+		// A pool that holds an address of the node itself must not cut it off.
+		w.foreign[vip2] = struct{}{}
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		service(v, "wrong", vip2, []uint16{80}, 2, "a")
+		r := start(t, w, &cluster{view: v, synced: true})
+		synctest.Wait()
+		if _, ok := r.table(t)[foreign]; !ok {
+			t.Error("the foreign virtual server is gone")
+		}
+		if has(w.addrs, vip2) || has(w.fw.Addrs, vip2) || !has(w.addrs, vip1) || len(w.announced) != 1 {
+			t.Errorf("addresses %v, firewall %v, announced %v", w.addrs, w.fw.Addrs, w.announced)
+		}
+		if h := r.speaker.Health(); h.Ready || !strings.Contains(h.Reason, "address 203.0.113.5 is given to a Service but is an address of this node") {
+			t.Errorf("health %+v", h)
+		}
+		if got := w.statuses[vip2.String()]; got.Reason != plan.DataPlaneNotReady || got.Announced {
+			t.Errorf("status of the foreign address: %+v", got)
+		}
+		r.stop()
+		w.restart()
+		if err := Cleanup(t.Context(), w.node(), slog.New(slog.DiscardHandler)); err != nil {
+			t.Fatal(err)
+		}
+		if table := r.table(t); len(table) != 1 || len(w.addrs) > 0 || w.fw != nil {
+			t.Errorf("after cleanup: %v %v %v", table, w.addrs, w.fw)
+		}
+	})
+}
+
+func TestKernelWithoutIPVS(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.noModule = true
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		r := start(t, w, &cluster{view: v, synced: true})
+		defer r.stop()
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if len(w.announced) > 0 || w.changes > 0 {
+			t.Errorf("announced %v, %d changes", w.announced, w.changes)
+		}
+		if h := r.speaker.Health(); h.Ready || !strings.Contains(h.Reason, "module ip_vs missing") {
+			t.Errorf("health %+v", h)
+		}
+		if got := w.statuses[vip1.String()]; got.Reason != plan.DataPlaneNotReady || got.Announced || got.Node != "" {
+			t.Errorf("status %+v", got)
+		}
+		if n := strings.Count(r.log.String(), "\n"); n != 1 {
+			t.Errorf("%d lines for one lasting error:\n%s", n, r.log)
+		}
+		w.mu.Lock()
+		w.noModule = false // modprobe ip_vs
+		w.mu.Unlock()
+		time.Sleep(retryMost)
+		r.wantPlanned(t)
+	})
+}
+
+// A restart takes over what is there without a change, and announces again.
+func TestRestartChangesNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		service(v, "old", vip2, []uint16{80}, 2, "a")
+		r := start(t, w, &cluster{view: v, synced: true})
+		r.wantPlanned(t)
+		changes := w.changes
+		r.stop()
+		if w.changes != changes || len(w.announced) != 2 {
+			t.Errorf("stopping made %d changes, announced %v", w.changes-changes, w.announced)
+		}
+		w.restart()
+		r = start(t, w, &cluster{view: v, synced: true})
+		r.wantPlanned(t)
+		if n := w.changes - changes; n > 1 { // the firewall is built anew in one transaction
+			t.Errorf("%d changes after a restart:\n%s", n, r.log)
+		}
+		r.stop()
+		// What lost its Service while no speaker ran is removed.
+		w.restart()
+		delete(v.Services, pools.ServiceKey{Namespace: "default", Name: "old"})
+		delete(v.VIPs, vip2.String())
+		r = start(t, w, &cluster{view: v, synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+	})
+}
+
+func TestInterfaceLost(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+		r.world.mu.Lock()
+		r.ups["eth0"] = false
+		r.world.mu.Unlock()
+		r.kick.Look()
+		synctest.Wait()
+		if got := r.statuses[vip1.String()]; got.Reason != plan.NoInterface || got.Announced {
+			t.Errorf("status %+v", got)
+		}
+		if !strings.Contains(r.log.String(), "msg=withdraw address=203.0.113.4 vip=203.0.113.4 reason=NoInterface") {
+			t.Errorf("log:\n%s", r.log)
+		}
+	})
+}
+
+// A virtual server that cannot be made keeps its address from being announced, and no other.
+func TestOneVirtualServerFails(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		fail := w.kernel.Fail
+		w.kernel.Fail = func(op ipvs.Op) error {
+			if op.Virtual.Addr == vip1 && op.Virtual.Port == 443 {
+				return errInjected
+			}
+			return fail(op)
+		}
+		v := baseView()
+		service(v, "web", vip1, []uint16{80, 443}, 2, "a")
+		service(v, "api", vip2, []uint16{80}, 2, "a")
+		r := start(t, w, &cluster{view: v, synced: true})
+		defer r.stop()
+		synctest.Wait()
+		if _, ok := w.announced[vip1]; ok || len(w.announced) != 1 {
+			t.Errorf("announced %v", w.announced)
+		}
+		if got := w.statuses[vip1.String()].Reason; got != plan.DataPlaneNotReady {
+			t.Errorf("reason %s", got)
+		}
+		w.mu.Lock()
+		w.kernel.Fail = fail
+		w.mu.Unlock()
+		time.Sleep(retryMost)
+		r.wantPlanned(t)
+	})
+}
+
+// Wherever a chain of changes breaks off, and whether the process goes on or starts anew, the order was kept and the
+// node is as planned in the end.
+func TestConvergesAfterAnyPrefix(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		for failAt := 1; failAt < 30; failAt++ {
+			t.Run(fmt.Sprint("restart ", restart, " at ", failAt), func(t *testing.T) {
+				inBubble(t, func(t *testing.T) {
+					w := newWorld(t)
+					v := baseView()
+					service(v, "web", vip1, []uint16{80, 443}, 2, "a")
+					w.failAt = failAt
+					r := start(t, w, &cluster{view: v, synced: true})
+					time.Sleep(time.Second)
+					synctest.Wait()
+					r.set(func(v *plan.View) {
+						service(v, "api", vip2, []uint16{80, 81}, 3, "a")
+						delete(v.Services, pools.ServiceKey{Namespace: "default", Name: "web"})
+						delete(v.VIPs, vip1.String())
+					})
+					time.Sleep(time.Second)
+					synctest.Wait()
+					if restart {
+						r.stop()
+						w.restart()
+						r = start(t, w, &cluster{view: v, synced: true})
+						synctest.Wait()
+					}
+					defer r.stop()
+					w.mu.Lock()
+					w.failAt = 0
+					w.mu.Unlock()
+					time.Sleep(2 * retryMost)
+					r.wantPlanned(t)
+				})
+			})
+		}
+	}
+}

@@ -1,0 +1,267 @@
+package speaker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"sync"
+	"testing"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/ipvstest"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// world is a node and a network in memory. It checks at each change that the order is kept: nothing is reachable before
+// it is programmed, and nothing is taken away while it is reachable.
+type world struct {
+	t      *testing.T
+	kernel *ipvstest.Kernel
+
+	mu        sync.Mutex
+	fw        *ipvs.Firewall // nil: no table
+	applied   *ipvs.Firewall // what this process applied last
+	addrs     map[netip.Addr]struct{}
+	foreign   map[netip.Addr]struct{}
+	announced map[netip.Addr]plan.Announcement
+	ups       map[string]bool // interfaces
+	statuses  map[string]plan.Status
+	changes   int
+	calls     int // that look at or change the node
+	noModule  bool
+	// failAt makes the change of that number fail, counted from 1, and everything after it, until it is reset.
+	failAt int
+}
+
+var errInjected = errors.New("injected")
+
+func newWorld(t *testing.T) *world {
+	w := &world{t: t, kernel: ipvstest.NewKernel(), addrs: map[netip.Addr]struct{}{}, foreign: map[netip.Addr]struct{}{},
+		announced: map[netip.Addr]plan.Announcement{}, ups: map[string]bool{"eth0": true}}
+	w.kernel.Fail = func(op ipvs.Op) error {
+		if err := w.change(op.String()); err != nil {
+			return err
+		}
+		if _, local := w.addrs[op.Virtual.Addr]; local && op.Action == ipvs.DeleteVirtual && w.lastKey(op.Virtual) {
+			t.Errorf("%v while its address is still local", op)
+		}
+		if w.fw == nil || !has(w.fw.Served, op.Virtual) {
+			if op.Action == ipvs.AddVirtual {
+				t.Errorf("%v before the firewall serves it", op)
+			}
+		}
+		return nil
+	}
+	return w
+}
+
+// lastKey tells whether no other virtual server has this address.
+func (w *world) lastKey(key ipvs.Key) bool {
+	if w.applied == nil {
+		return true
+	}
+	for k := range w.applied.Served {
+		if k.Addr == key.Addr && k != key {
+			return false
+		}
+	}
+	return true
+}
+
+func has[K comparable](m map[K]struct{}, k K) bool { _, ok := m[k]; return ok }
+
+// change counts a change and fails if it is to.
+func (w *world) change(what string) error {
+	w.changes++
+	if w.failAt > 0 && w.changes >= w.failAt {
+		return fmt.Errorf("%s: %w", what, errInjected)
+	}
+	return nil
+}
+
+func (w *world) node() Node {
+	return Node{VirtualServers: worldIPVS{w}, Firewall: worldFirewall{w}, Addresses: worldAddresses{w}, Sysctls: worldSysctls{w}}
+}
+
+// flush is what another program does.
+func (w *world) loseFirewall() { w.mu.Lock(); w.fw = nil; w.mu.Unlock() }
+
+// restart forgets what lives in the process.
+func (w *world) restart() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.applied, w.announced = nil, map[netip.Addr]plan.Announcement{}
+}
+
+type worldIPVS struct{ w *world }
+
+func (i worldIPVS) ListOf(addrs map[netip.Addr]struct{}) (ipvs.Table, error) {
+	i.w.mu.Lock()
+	defer i.w.mu.Unlock()
+	i.w.calls++
+	if i.w.noModule {
+		return nil, fmt.Errorf("%w: module ip_vs missing: run \"modprobe ip_vs\"", ipvs.ErrNoModule)
+	}
+	return i.w.kernel.ListOf(addrs)
+}
+
+func (i worldIPVS) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
+	i.w.mu.Lock()
+	defer i.w.mu.Unlock()
+	return i.w.kernel.Apply(ops)
+}
+
+type worldFirewall struct{ w *world }
+
+func (f worldFirewall) List(context.Context) (ipvs.Firewall, error) {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	f.w.calls++
+	if f.w.fw == nil {
+		return ipvs.Firewall{}.Clone(), nil
+	}
+	return f.w.fw.Clone(), nil
+}
+
+func (f worldFirewall) Check(context.Context) (bool, error) {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	f.w.calls++
+	return f.w.applied != nil && f.w.fw != nil && f.w.fw.Equal(*f.w.applied), nil
+}
+
+func (f worldFirewall) Apply(_ context.Context, want ipvs.Firewall) (int, error) {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	if err := f.w.change("firewall"); err != nil {
+		return 0, err
+	}
+	table, _ := f.w.kernel.List()
+	for key := range table {
+		if f.w.fw != nil && has(f.w.fw.Served, key) && !has(want.Served, key) {
+			f.w.t.Errorf("the firewall stops serving %v, which is still there", key)
+		}
+	}
+	c, d := want.Clone(), want.Clone()
+	f.w.fw, f.w.applied = &c, &d
+	return len(want.Served), nil
+}
+
+func (f worldFirewall) Remove(context.Context) error {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	f.w.fw, f.w.applied = nil, nil
+	return f.w.change("firewall")
+}
+
+type worldAddresses struct{ w *world }
+
+func (a worldAddresses) List() (map[netip.Addr]struct{}, error) {
+	a.w.mu.Lock()
+	defer a.w.mu.Unlock()
+	return maps.Clone(a.w.addrs), nil
+}
+
+func (a worldAddresses) Foreign() (map[netip.Addr]struct{}, error) {
+	a.w.mu.Lock()
+	defer a.w.mu.Unlock()
+	return maps.Clone(a.w.foreign), nil
+}
+
+func (a worldAddresses) Add(addr netip.Addr) (bool, error) {
+	a.w.mu.Lock()
+	defer a.w.mu.Unlock()
+	if err := a.w.change("add address"); err != nil {
+		return false, err
+	}
+	table, _ := a.w.kernel.ListOf(map[netip.Addr]struct{}{addr: {}})
+	if len(table) == 0 {
+		a.w.t.Errorf("address %v is added before any virtual server", addr)
+	}
+	for key := range table {
+		if a.w.fw == nil || !has(a.w.fw.Served, key) {
+			a.w.t.Errorf("address %v is added before the firewall serves %v", addr, key)
+		}
+	}
+	a.w.addrs[addr] = struct{}{}
+	return true, nil
+}
+
+func (a worldAddresses) Remove(addr netip.Addr) (bool, error) {
+	a.w.mu.Lock()
+	defer a.w.mu.Unlock()
+	if err := a.w.change("remove address"); err != nil {
+		return false, err
+	}
+	if _, ok := a.w.announced[addr]; ok {
+		a.w.t.Errorf("address %v is removed while it is announced", addr)
+	}
+	delete(a.w.addrs, addr)
+	return true, nil
+}
+
+type worldSysctls struct{ w *world }
+
+func (s worldSysctls) Apply() ([]string, error) { return nil, nil }
+
+// Announce and Report are the network and the API.
+func (w *world) Announce(want map[netip.Addr]plan.Announcement) (map[netip.Addr][]string, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	held := map[netip.Addr][]string{}
+	for addr := range want {
+		if _, already := w.announced[addr]; !already {
+			w.checkForwards(addr)
+		}
+		for name, up := range w.ups {
+			if up {
+				held[addr] = append(held[addr], name)
+			}
+		}
+	}
+	w.announced = maps.Clone(want)
+	return held, nil
+}
+
+func (w *world) checkForwards(addr netip.Addr) {
+	table, _ := w.kernel.ListOf(map[netip.Addr]struct{}{addr: {}})
+	if !has(w.addrs, addr) || len(table) == 0 || w.fw == nil || !has(w.fw.Addrs, addr) {
+		w.t.Errorf("address %v is announced: local %v, %d virtual servers, firewall %v", addr, has(w.addrs, addr), len(table), w.fw)
+	}
+}
+
+func (w *world) Report(statuses map[string]plan.Status) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.statuses = statuses
+}
+
+// cluster is a Source that the test fills.
+type cluster struct {
+	mu      sync.Mutex
+	view    *plan.View
+	touched plan.Touched
+	synced  bool
+	kick    *Kick
+}
+
+func (c *cluster) Observe() (*plan.View, plan.Touched, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.synced {
+		return nil, plan.Touched{}, false
+	}
+	touched := c.touched
+	c.touched = plan.Touched{}
+	return c.view, touched, true
+}
+
+func (c *cluster) set(change func(*plan.View)) {
+	c.mu.Lock()
+	change(c.view)
+	c.touched.All = true
+	c.mu.Unlock()
+	c.kick.Now()
+}
