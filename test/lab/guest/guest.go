@@ -181,7 +181,7 @@ func (g *Guest) greet(ctx context.Context, c Config) error {
 	conf := yamux.DefaultConfig()
 	conf.KeepAliveInterval = c.HangLimit / 3
 	conf.ConnectionWriteTimeout = c.HangLimit - c.HangLimit/3
-	conf.LogOutput = io.Discard
+	conf.LogOutput = g.console // why the session broke belongs to the last lines
 	g.session, err = yamux.Client(g.channel, conf)
 	return err
 }

@@ -159,20 +159,36 @@ func runOne(ctx context.Context, c guest.Config, argv []string) error {
 	return attach(g, argv)
 }
 
+// serve listens before it boots, so that a command may be given at once and
+// waits for the guest.
 func serve(ctx context.Context, c guest.Config, socket string) error {
 	if socket == "" {
 		return errors.New("serve: --socket is needed")
 	}
+	l, err := listen(socket)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
 	g, err := start(ctx, c)
 	if err != nil {
 		return err
 	}
 	defer g.Close()
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		return err
-	}
 	return g.Serve(ctx, l)
+}
+
+// listen takes the place of a socket that a killed process has left.
+func listen(socket string) (net.Listener, error) {
+	if conn, err := net.Dial("unix", socket); err == nil {
+		conn.Close()
+		return nil, fmt.Errorf("serve: another process serves a guest at %s: choose another path", socket)
+	} else if errors.Is(err, syscall.ECONNREFUSED) {
+		if err := os.Remove(socket); err != nil {
+			return nil, err
+		}
+	}
+	return net.Listen("unix", socket)
 }
 
 func with(ctx context.Context, c guest.Config, argv []string) error {

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -107,4 +108,23 @@ func TestExecWithout(t *testing.T) {
 	if err := c.Run(); !errors.As(err, &exit) || exit.ExitCode() != want {
 		t.Errorf("have %v, want status %d", err, want)
 	}
+}
+
+// TestListen: a socket in use is left alone, and one that was left is taken.
+func TestListen(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "socket")
+	l, err := listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listen(socket); err == nil || !strings.Contains(err.Error(), "choose another path") {
+		t.Errorf("socket in use: have %v", err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	l.Close()
+	l, err = listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
 }
