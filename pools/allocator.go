@@ -15,6 +15,8 @@ type Allocator struct {
 	open    []*pool          // pools in use that auto-assign to everybody, by name
 	bound   []*pool          // pools in use that auto-assign by serviceAllocation, by priority, then name
 	nsLabel map[string]map[string]string
+	quotas  bool // some pool has a quota
+	keep    bool // see KeepUntilWritten
 
 	services map[ServiceKey]*service
 	inNS     map[string]map[ServiceKey]*service
@@ -47,8 +49,8 @@ func New() *Allocator {
 }
 
 // Adopt records what Services hold, as their Held says, without giving anything to anybody. Call it with all of them
-// before the first Assign after a start. An address that two Services hold without a sharing key goes to the older one
-// (then the first by name); the other one gets a new address when it is assigned. The refused are returned.
+// before the first Assign after a start. Of Services on one address that may not share it, the older (then the first by
+// name) stays; the others are returned: each leaves at its next Assign, as soon as there is another address for it.
 func (a *Allocator) Adopt(claims []Claim) []ServiceKey {
 	return a.adopt(claims)
 }
@@ -63,6 +65,16 @@ func (a *Allocator) Release(key ServiceKey, now time.Time) []netip.Addr {
 	return a.release(key, now)
 }
 
+// KeepUntilWritten makes a Service keep the addresses that Assign freed until Written is called for it. Without it,
+// a crash between two writes to the API server can leave one address in the status of two Services.
+func (a *Allocator) KeepUntilWritten() { a.keep = true }
+
+// Written tells that the Service's status records its lease and nothing else. The addresses it left are free now, and
+// returned.
+func (a *Allocator) Written(key ServiceKey, now time.Time) []netip.Addr {
+	return a.written(key, now)
+}
+
 // Lease returns what the Service holds.
 func (a *Allocator) Lease(key ServiceKey) []Address {
 	if s := a.services[key]; s != nil {
@@ -71,7 +83,7 @@ func (a *Allocator) Lease(key ServiceKey) []Address {
 	return nil
 }
 
-// Holders returns the Services on the address, in order.
+// Holders returns the Services on the address, in order, with those that left it and have not written so yet.
 func (a *Allocator) Holders(addr netip.Addr) []ServiceKey {
 	u := a.units[addr]
 	if u == nil {

@@ -18,42 +18,52 @@ func (a *Allocator) assign(c Claim, now time.Time) Decision {
 	} else {
 		a.update(s, &c)
 	}
-	before := s.lease
-	if s.recorded != nil {
-		before, s.recorded = s.recorded, nil
-	}
 	p := a.plan(s)
 	freed := a.commit(s, p, now)
-	return Decision{Lease: slices.Clone(s.lease), Changed: !slices.Equal(before, s.lease), Freed: freed, Reason: p.reason, Message: p.message}
+	d := Decision{Lease: slices.Clone(s.lease), Changed: !slices.Equal(s.recorded, s.lease), Freed: freed, Reason: p.reason, Message: p.message}
+	if !a.keep {
+		s.recorded = d.Lease
+	}
+	return d
 }
 
 // update takes a newer claim of a Service that is known. Whoever waits for what it holds may share it now.
 func (a *Allocator) update(s *service, c *Claim) {
 	a.wakes.unwait(s)
-	for _, h := range s.lease {
+	on := append(slices.Clip(s.lease), s.leaving...)
+	for _, h := range on {
 		a.unindex(a.units[h.Addr])
 	}
 	s.claim = *c
-	for _, h := range s.lease {
+	for _, h := range on {
 		a.index(a.units[h.Addr])
 		a.wakes.mark(waitKey{addr: h.Addr})
 	}
 }
 
-// commit carries the plan out: new addresses first, then the old ones go.
+// commit carries the plan out: new addresses first, then the old ones go, now or when the status is written.
 func (a *Allocator) commit(s *service, p plan, now time.Time) []netip.Addr {
-	var freed []netip.Addr
 	for _, w := range p.lease {
-		if !holdsAddr(s.lease, w.Addr) {
+		if holdsAddr(s.leaving, w.Addr) {
+			s.leaving = slices.DeleteFunc(s.leaving, func(h Address) bool { return h.Addr == w.Addr })
+		} else if !holdsAddr(s.lease, w.Addr) {
 			a.take(s, w)
 		}
 	}
 	for _, h := range s.lease {
-		if !holdsAddr(p.lease, h.Addr) && a.drop(s, h.Addr, now) {
-			freed = append(freed, h.Addr)
+		if !holdsAddr(p.lease, h.Addr) {
+			s.leaving = append(s.leaving, h)
 		}
 	}
-	s.lease, s.reason, s.message, s.misfit = slices.Clone(p.lease), p.reason, p.message, p.misfit
+	s.lease, s.reason, s.misfit = slices.Clone(p.lease), p.reason, p.misfit
+	var freed []netip.Addr
+	if a.keep {
+		for _, h := range s.leaving {
+			freed = append(freed, h.Addr)
+		}
+	} else {
+		freed = a.leaveAll(s, now)
+	}
 	a.setDrains(s, p.drains)
 	a.wakes.wait(s, p.waits)
 	delete(a.unmet, s.claim.Service)
@@ -61,6 +71,28 @@ func (a *Allocator) commit(s *service, p plan, now time.Time) []netip.Addr {
 		a.unmet[s.claim.Service] = struct{}{}
 	}
 	return freed
+}
+
+// leaveAll takes the Service off what it gave up, and returns the addresses that nobody holds any more.
+func (a *Allocator) leaveAll(s *service, now time.Time) []netip.Addr {
+	var freed []netip.Addr
+	for _, h := range s.leaving {
+		if a.drop(s, h.Addr, now) {
+			freed = append(freed, h.Addr)
+		}
+	}
+	s.leaving = nil
+	return freed
+}
+
+func (a *Allocator) written(key ServiceKey, now time.Time) []netip.Addr {
+	a.expire(now)
+	s := a.services[key]
+	if s == nil {
+		return nil
+	}
+	s.recorded = slices.Clone(s.lease)
+	return a.leaveAll(s, now)
 }
 
 func holdsAddr(lease []Address, x netip.Addr) bool {
@@ -72,6 +104,7 @@ func (a *Allocator) take(s *service, w Address) {
 		a.unindex(u)
 	}
 	a.hold(s, w)
+	a.reown(a.units[w.Addr])
 	a.index(a.units[w.Addr])
 }
 
@@ -81,6 +114,7 @@ func (a *Allocator) drop(s *service, addr netip.Addr, now time.Time) bool {
 	if a.unhold(s, addr, now) {
 		return true
 	}
+	a.reown(u)
 	a.index(u)
 	return false
 }
@@ -109,7 +143,9 @@ func (a *Allocator) release(key ServiceKey, now time.Time) []netip.Addr {
 		return nil
 	}
 	a.wakes.unwait(s)
-	freed := a.commit(s, plan{}, now)
+	s.leaving, s.lease = append(s.leaving, s.lease...), nil
+	freed := a.leaveAll(s, now)
+	a.setDrains(s, nil)
 	delete(a.services, key)
 	delete(a.unmet, key)
 	delete(a.byNamespace(key.Namespace), key)
@@ -125,30 +161,16 @@ func (a *Allocator) byNamespace(ns string) map[ServiceKey]*service {
 	return m
 }
 
-// takeRecorded puts a Service that is new to us on the addresses its status records. Sharers that came to disagree
-// stay, the younger ones as misfits; an address that another Service holds without any sharing key is not given twice.
-// It says whether the Service got them all.
-func (a *Allocator) takeRecorded(s *service, c *Claim) bool {
-	all := true
-	s.recorded = c.Held
+// takeRecorded puts a Service that is new to us on the addresses its status records, but those that others hold and
+// do not share with it.
+func (a *Allocator) takeRecorded(s *service, c *Claim) {
+	s.recorded = slices.Clone(c.Held)
 	for _, h := range c.Held {
-		u := a.units[h.Addr]
-		if holdsAddr(s.lease, h.Addr) || u != nil && !wasShared(u, c) {
-			all = false
-			continue
+		if u := a.units[h.Addr]; !holdsAddr(s.lease, h.Addr) && (u == nil || clash(u, s, c) == "") {
+			s.lease = append(s.lease, h)
+			a.take(s, h)
 		}
-		if u != nil && misfit(u, s, c) != "" {
-			s.misfit = true
-		}
-		a.take(s, h)
-		s.lease = append(s.lease, h)
 	}
-	return all
-}
-
-// wasShared says whether the claim, or everybody on the address, has a sharing key.
-func wasShared(u *unit, c *Claim) bool {
-	return c.SharingKey != "" || !slices.ContainsFunc(u.holders, func(h *service) bool { return h.claim.SharingKey == "" })
 }
 
 func (a *Allocator) adopt(claims []Claim) []ServiceKey {
@@ -156,18 +178,26 @@ func (a *Allocator) adopt(claims []Claim) []ServiceKey {
 	slices.SortFunc(sorted, func(c, o Claim) int {
 		return cmp.Or(c.Created.Compare(o.Created), c.Service.Compare(o.Service))
 	})
-	var refused []ServiceKey
+	var misfits []ServiceKey
 	for i := range sorted {
 		c := &sorted[i]
 		if len(c.Held) == 0 || a.services[c.Service] != nil {
 			continue
 		}
-		s := &service{claim: *c, reason: Allocated}
+		s := &service{claim: *c, reason: Allocated, recorded: slices.Clone(c.Held)}
 		a.services[c.Service] = s
 		a.byNamespace(c.Service.Namespace)[c.Service] = s
-		if !a.takeRecorded(s, c) {
-			refused = append(refused, c.Service)
+		for _, h := range c.Held {
+			if holdsAddr(s.lease, h.Addr) {
+				continue
+			}
+			s.lease = append(s.lease, h)
+			a.take(s, h)
+			s.misfit = s.misfit || misfit(a.units[h.Addr], s, c) != ""
+		}
+		if s.misfit {
+			misfits = append(misfits, c.Service)
 		}
 	}
-	return refused
+	return misfits
 }

@@ -34,7 +34,6 @@ func (a *Allocator) stay(q *query, held Address, other func() choice) choice {
 	if why := misfit(u, q.self, q.claim); why != "" {
 		ch := other()
 		if !ch.ok {
-			ch.misfit = true
 			ch.reason = SharingRefused
 			ch.message = fmt.Sprintf("%s keeps %s although %s, because there is no other address for it: %s", q.claim.Service, held.Addr, why, ch.message)
 			ch.waits = append(ch.waits, waitKey{addr: held.Addr})
@@ -238,10 +237,8 @@ func poolList(names []string) string {
 }
 
 func (a *Allocator) pickFrom(q *query, f Family, p *pool) choice {
-	for _, x := range a.rests.by[q.claim.Service] {
-		if sp, ok := a.find(x); ok && sp.pool == p && FamilyOf(x) == f && p.offers(x) && a.quotaAllows(q, p, f, x) {
-			return choice{addr: Address{x, p.Name}, ok: true, reason: Allocated}
-		}
+	if x := a.restedBy(q.claim.Service, p, f); x.IsValid() && a.quotaAllows(q, p, f, x) {
+		return choice{addr: Address{x, p.Name}, ok: true, reason: Allocated}
 	}
 	if u := a.join(q, p, f); u != nil && a.quotaAllows(q, p, f, u.addr) {
 		return choice{addr: Address{u.addr, p.Name}, ok: true, reason: Allocated}
@@ -256,6 +253,22 @@ func (a *Allocator) pickFrom(q *query, f Family, p *pool) choice {
 	return choice{addr: Address{x, p.Name}, ok: true, takes: true, reason: Allocated}
 }
 
+// restedBy returns the first address of the pool, in listed order, that the Service freed and that still rests.
+func (a *Allocator) restedBy(k ServiceKey, p *pool, f Family) netip.Addr {
+	var best span
+	var found netip.Addr
+	for _, x := range a.rests.by[k] {
+		sp, ok := a.find(x)
+		if !ok || sp.pool != p || FamilyOf(x) != f {
+			continue
+		}
+		if !found.IsValid() || sp.at < best.at || sp.at == best.at && x.Less(found) {
+			best, found = sp, x
+		}
+	}
+	return found
+}
+
 // busy says whether auto-assignment must pass over the address.
 func (a *Allocator) busy(p *pool, x netip.Addr) bool {
 	if _, used := a.units[x]; used {
@@ -268,7 +281,7 @@ func (a *Allocator) busy(p *pool, x netip.Addr) bool {
 // quotaAllows says whether the namespace may hold one more address of the pool, x, instead of what the Service holds of
 // the family now. An address that the namespace holds already costs nothing.
 func (a *Allocator) quotaAllows(q *query, p *pool, f Family, x netip.Addr) bool {
-	if !p.NamespaceQuota.Set || x.IsValid() && a.heldByNamespace(q, x) {
+	if !p.NamespaceQuota.Set || x.IsValid() && (a.heldByNamespace(q, x) || holdsAddr(q.self.leaving, x)) {
 		return true
 	}
 	n := q.delta[p.Name]

@@ -45,11 +45,13 @@ type Port struct {
 	Number   uint16
 }
 
+var onlyIPv4 = []Family{IPv4}
+
 // families returns the families wanted, the first one first.
 func (c *Claim) families() []Family {
 	switch {
 	case len(c.Families) == 0:
-		return []Family{IPv4}
+		return onlyIPv4
 	case c.Policy == SingleStack:
 		return c.Families[:1]
 	}

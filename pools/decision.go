@@ -7,8 +7,10 @@ type Decision struct {
 	// Lease is what the Service holds now, in the order of its families. Empty: it waits.
 	Lease []Address
 	// Changed is true when Lease differs from what the Allocator held for the Service before, or its Held when it is new.
+	// With KeepUntilWritten it stays true until Written.
 	Changed bool
-	// Freed are the addresses given up by this decision.
+	// Freed are the addresses given up by this decision. With KeepUntilWritten they are not free yet, and the decisions
+	// until then name them again.
 	Freed []netip.Addr
 	// Reason is Allocated when the claim is met in full, else why not.
 	Reason Reason

@@ -33,7 +33,6 @@ type choice struct {
 	takes   bool // uses up a free address
 	exact   bool // the address was asked for
 	drains  string
-	misfit  bool
 	reason  Reason
 	message string
 	waits   []waitKey
@@ -50,31 +49,35 @@ func (q *query) heldIn(f Family) (Address, bool) {
 
 // plan answers the Service's claim. It changes nothing but hints. Rests that are over must have been ended before.
 func (a *Allocator) plan(s *service) plan {
+	p := a.answer(s)
+	for _, h := range p.lease {
+		p.misfit = p.misfit || holdsAddr(s.lease, h.Addr) && misfit(a.units[h.Addr], s, &s.claim) != ""
+	}
+	return p
+}
+
+func (a *Allocator) answer(s *service) plan {
 	c := &s.claim
 	if reason, message := c.check(); reason != Allocated {
-		p := a.refused(s, choice{reason: reason, message: message})
-		p.misfit = s.misfit
-		return p
+		return a.refused(s, choice{reason: reason, message: message})
 	}
 	fams := c.families()
 	chosen := a.chooseAll(s, c, fams)
 	if len(fams) == 2 && chosen[0].ok && !chosen[1].ok && chosen[1].reason == QuotaReached {
 		// The first family may have used up the namespace's quota in the only pool that has the second one.
-		if again := a.chooseAll(s, c, []Family{fams[1], fams[0]}); again[0].ok && again[1].ok {
+		again := a.chooseAll(s, c, []Family{fams[1], fams[0]})
+		if again[0].ok && again[1].ok {
 			chosen = []choice{again[1], again[0]}
+		} else {
+			chosen[1].waits = slices.Concat(chosen[1].waits, again[0].waits, again[1].waits)
 		}
 	}
-	misfit := chosen[0].misfit || len(fams) == 2 && chosen[1].misfit
 	for i, ch := range chosen {
 		if !ch.ok && (i == 0 || ch.exact || c.Policy != PreferDualStack) {
-			p := a.refused(s, ch)
-			p.misfit = misfit
-			return p
+			return a.refused(s, ch)
 		}
 	}
-	p := a.granted(chosen, c, s)
-	p.misfit = misfit
-	return p
+	return a.granted(chosen, c, s)
 }
 
 func (a *Allocator) chooseAll(s *service, c *Claim, fams []Family) []choice {
@@ -90,7 +93,7 @@ func (a *Allocator) chooseAll(s *service, c *Claim, fams []Family) []choice {
 // count keeps the namespace's count in step with the choice.
 func (a *Allocator) count(q *query, f Family, ch choice) {
 	old, had := q.heldIn(f)
-	if !ch.ok || had && old.Addr == ch.addr.Addr {
+	if !a.quotas || !ch.ok || had && old.Addr == ch.addr.Addr {
 		return
 	}
 	if q.delta == nil {
@@ -159,6 +162,9 @@ func (a *Allocator) granted(chosen []choice, c *Claim, s *service) plan {
 func (c *Claim) check() (Reason, string) {
 	if c.Invalid != "" {
 		return InvalidRequest, c.Invalid
+	}
+	if len(c.Addresses) == 0 {
+		return Allocated, ""
 	}
 	fams := c.families()
 	seen := map[Family]netip.Addr{}

@@ -108,8 +108,9 @@ func (p *pool) offered(r Range) u128 {
 
 // order builds what finds pools by address and in their order of trial.
 func (a *Allocator) order() {
-	a.spans, a.open, a.bound = nil, nil, nil
+	a.spans, a.open, a.bound, a.quotas = nil, nil, nil, false
 	for _, p := range a.pools {
+		a.quotas = a.quotas || p.NamespaceQuota.Set
 		if p.state != PoolReady {
 			continue
 		}
@@ -150,11 +151,28 @@ func (a *Allocator) rehome(changed map[string]bool) {
 	}
 	for _, u := range moved {
 		a.recount(u, func() {
-			u.home, u.at = nil, 0
+			u.home, u.at, u.owner = nil, 0, u.recordedPool()
 			if sp, ok := a.find(u.addr); ok {
 				u.home, u.at, u.owner = sp.pool, sp.at, sp.pool.Name
 			}
 		})
+	}
+}
+
+// recordedPool is the pool that the first holder of the address got it from.
+func (u *unit) recordedPool() string {
+	for _, h := range append(slices.Clip(u.holders[0].lease), u.holders[0].leaving...) {
+		if h.Addr == u.addr {
+			return h.Pool
+		}
+	}
+	return u.owner
+}
+
+// reown counts an address that no pool has for the pool that its first holder got it from.
+func (a *Allocator) reown(u *unit) {
+	if u.home == nil && u.recordedPool() != u.owner {
+		a.recount(u, func() { u.owner = u.recordedPool() })
 	}
 }
 
@@ -170,6 +188,7 @@ func (a *Allocator) recount(u *unit, change func()) {
 		u.home = nil // the old index is gone, and its counts with it
 	}
 	a.leave(u)
+	u.holders = holders
 	change()
 	a.enter(u)
 	for i, h := range holders {

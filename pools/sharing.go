@@ -24,10 +24,10 @@ func clash(u *unit, self *service, c *Claim) string {
 	return clashWith(u, self, c, func(*service) bool { return true })
 }
 
-// misfit says why the Service, which is on the address, must leave it. Who is a misfit already leaves first, so that
-// one Service's change of key or ports never moves another Service.
+// misfit says why the Service, which is on the address, must leave it. Who is a misfit already, or on its way out, leaves
+// first, so that one Service's change of key or ports never moves another Service.
 func misfit(u *unit, self *service, c *Claim) string {
-	return clashWith(u, self, c, func(h *service) bool { return !h.misfit })
+	return clashWith(u, self, c, func(h *service) bool { return !h.misfit && holdsAddr(h.lease, u.addr) })
 }
 
 func clashWith(u *unit, self *service, c *Claim, counts func(*service) bool) string {
@@ -89,7 +89,7 @@ func (a *Allocator) admitted(u *unit, c *Claim) bool {
 		return false
 	}
 	for _, h := range u.holders {
-		if !nsMayShare(u.home, c.Service.Namespace, h.claim.Service.Namespace) {
+		if holdsAddr(h.lease, u.addr) && !nsMayShare(u.home, c.Service.Namespace, h.claim.Service.Namespace) {
 			return false
 		}
 	}
@@ -146,11 +146,15 @@ func compareUnit(u *unit, addr netip.Addr) int { return u.addr.Compare(addr) }
 func (g *keyGroup) tally(u *unit, by int) {
 	i := slot(FamilyOf(u.addr))
 	g.count[i] += by
+	taken := map[Port]struct{}{} // a misfit may have a port that another one has: it counts once
 	for _, h := range u.holders {
 		for _, p := range h.claim.Ports {
-			if g.ports[i][p] += by; g.ports[i][p] == 0 {
-				delete(g.ports[i], p)
-			}
+			taken[p] = struct{}{}
+		}
+	}
+	for p := range taken {
+		if g.ports[i][p] += by; g.ports[i][p] == 0 {
+			delete(g.ports[i], p)
 		}
 	}
 }

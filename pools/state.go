@@ -28,12 +28,13 @@ type span struct {
 type service struct {
 	claim   Claim
 	lease   []Address
+	leaving []Address // given up, but still in its status as far as we know
 	reason  Reason
-	message string
 	drains  []string  // pools that it keeps an address of without being admitted
 	waits   []waitKey // what may help it
 	takes   []waitKey // while woken: the room set aside for it
 	woken   bool
+	putOff  bool // put off: there was room for it, but promised to others
 	misfit  bool // it no longer agrees with those on its address, and has nowhere to go
 	// recorded is what a Service new to us held by its status, until its first Assign.
 	recorded []Address
@@ -197,6 +198,9 @@ func (a *Allocator) rested(u *unit, by ServiceKey, now time.Time) {
 	if p.ReuseAfter > 0 {
 		a.rests.put(rest{addr: u.addr, freed: now, until: now.Add(p.ReuseAfter), by: by})
 		p.resting[slot(FamilyOf(u.addr))]++
+		if _, waits := a.unmet[by]; waits {
+			a.wakes.look[by] = struct{}{} // it may have it back
+		}
 		return
 	}
 	a.giveBack(p, u.at, u.addr)

@@ -31,6 +31,7 @@ type wakes struct {
 	changed  map[waitKey]struct{}   // something waited for may be there now
 	look     map[ServiceKey]struct{}
 	promised map[waitKey]uint64 // room set aside for Services already named
+	putOff   map[waitKey][]*service
 }
 
 func newWakes() wakes {
@@ -39,6 +40,7 @@ func newWakes() wakes {
 		changed:  map[waitKey]struct{}{},
 		look:     map[ServiceKey]struct{}{},
 		promised: map[waitKey]uint64{},
+		putOff:   map[waitKey][]*service{},
 	}
 }
 
@@ -90,7 +92,7 @@ func (w *wakes) unpromise(s *service) {
 			delete(w.promised, k)
 		}
 	}
-	s.takes, s.woken = nil, false
+	s.takes, s.woken, s.putOff = nil, false, false
 }
 
 func (a *Allocator) wake(now time.Time) []ServiceKey {
@@ -141,14 +143,22 @@ func sortedWaits(m map[waitKey]struct{}) []waitKey {
 func (a *Allocator) wakeWaiting(k waitKey, try func(*service)) {
 	for _, s := range slices.Clone(a.wakes.waiting[k]) {
 		if k.family != 0 && !a.room(k) {
-			if a.wakes.promised[k] == 0 {
-				break // nothing free: the next address freed marks the key again
+			if a.wakes.promised[k] > 0 {
+				return
 			}
-			return
+			break // nothing free: the next address freed marks the key again
 		}
 		try(s)
 	}
 	delete(a.wakes.changed, k)
+	late := a.wakes.putOff[k]
+	delete(a.wakes.putOff, k)
+	slices.SortFunc(late, older)
+	for _, s := range late {
+		if s.putOff && a.services[s.claim.Service] == s {
+			try(s)
+		}
+	}
 }
 
 // room says whether the pool has a free address of the family that is not promised yet.
@@ -160,6 +170,7 @@ func (a *Allocator) room(k waitKey) bool {
 // worth says whether another Assign would come out differently now, and sets aside the room for it. A Service for
 // which there is only promised room waits for it.
 func (a *Allocator) worth(s *service) bool {
+	s.putOff = false
 	p := a.plan(s)
 	if slices.Equal(p.lease, s.lease) && p.reason == s.reason && slices.Equal(p.drains, s.drains) && p.misfit == s.misfit {
 		a.wakes.wait(s, p.waits)
@@ -169,6 +180,8 @@ func (a *Allocator) worth(s *service) bool {
 		if !a.room(k) {
 			a.wakes.wait(s, []waitKey{k})
 			a.wakes.mark(k)
+			s.putOff = true
+			a.wakes.putOff[k] = append(a.wakes.putOff[k], s)
 			return false
 		}
 	}

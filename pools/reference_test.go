@@ -1,0 +1,559 @@
+package pools
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// reference is the rules written down plainly: no index, everything counted anew each time, every address of a pool
+// listed. It shares the value types, the label selectors and the text form of reasons with the Allocator, nothing else.
+type reference struct {
+	all    []Pool
+	labels map[string]map[string]string
+	svc    map[ServiceKey]*refService
+	rest   map[netip.Addr]refRest
+	hold   bool // until written
+	now    time.Time
+}
+
+type refService struct {
+	claim  Claim
+	lease  []Address
+	left   []Address // until written
+	reason Reason
+	misfit bool
+}
+
+type refRest struct {
+	freed time.Time
+	by    ServiceKey
+}
+
+func newReference() *reference {
+	return &reference{labels: map[string]map[string]string{}, svc: map[ServiceKey]*refService{}, rest: map[netip.Addr]refRest{}}
+}
+
+// list returns every address of the pool, entries as listed.
+func list(p *Pool) []netip.Addr {
+	var out []netip.Addr
+	for _, r := range p.Ranges {
+		for a := r.First; a.Compare(r.Last) <= 0; a = a.Next() {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// used returns the pools in use: the older of two that overlap.
+func (r *reference) used() []*Pool {
+	sorted := slices.Clone(r.all)
+	slices.SortFunc(sorted, func(p, o Pool) int { return cmp.Or(p.Created.Compare(o.Created), cmp.Compare(p.Name, o.Name)) })
+	var out []*Pool
+	seen := map[netip.Addr]bool{}
+	for i := range sorted {
+		addrs := list(&sorted[i])
+		if slices.ContainsFunc(addrs, func(a netip.Addr) bool { return seen[a] }) {
+			continue
+		}
+		out = append(out, &sorted[i])
+		for _, a := range addrs {
+			seen[a] = true
+		}
+	}
+	return out
+}
+
+func (r *reference) home(a netip.Addr) *Pool {
+	for _, p := range r.used() {
+		if slices.Contains(list(p), a) {
+			return p
+		}
+	}
+	return nil
+}
+
+func has(l []Address, a netip.Addr) bool {
+	return slices.ContainsFunc(l, func(h Address) bool { return h.Addr == a })
+}
+
+// staying are the holders that are not on their way out.
+func (r *reference) staying(a netip.Addr) []*refService {
+	return slices.DeleteFunc(r.holders(a), func(s *refService) bool { return !has(s.lease, a) })
+}
+
+func (r *reference) holders(a netip.Addr) []*refService {
+	var out []*refService
+	for _, s := range r.svc {
+		if has(s.lease, a) || has(s.left, a) {
+			out = append(out, s)
+		}
+	}
+	slices.SortFunc(out, func(s, o *refService) int { return s.claim.Service.Compare(o.claim.Service) })
+	return out
+}
+
+// owner is the pool an address in use counts in.
+func (r *reference) owner(a netip.Addr) string {
+	if p := r.home(a); p != nil {
+		return p.Name
+	}
+	first := r.holders(a)[0]
+	for _, h := range append(slices.Clone(first.lease), first.left...) {
+		if h.Addr == a {
+			return h.Pool
+		}
+	}
+	panic("held by nobody")
+}
+
+func endsBadly(a netip.Addr) bool {
+	return a.Is4() && (a.As4()[3] == 0 || a.As4()[3] == 255)
+}
+
+func (r *reference) allows(p *Pool, c *Claim) bool {
+	al := p.Allocation
+	ns := len(al.Namespaces) == 0 && len(al.NamespaceSelectors) == 0 || slices.Contains(al.Namespaces, c.Service.Namespace)
+	if labels, known := r.labels[c.Service.Namespace]; known {
+		for _, s := range al.NamespaceSelectors {
+			ns = ns || s.Matches(labels)
+		}
+	}
+	svc := len(al.ServiceSelectors) == 0
+	for _, s := range al.ServiceSelectors {
+		svc = svc || s.Matches(c.Labels)
+	}
+	return ns && svc
+}
+
+func listed(p *Pool, x, y string) bool {
+	return x == y || slices.Contains(p.SharingNamespaces, x) && slices.Contains(p.SharingNamespaces, y)
+}
+
+// fine says whether the claim still belongs on the address that it holds.
+func (r *reference) fine(a netip.Addr, c *Claim) bool {
+	p := r.home(a)
+	if p == nil || p.AvoidBuggyIPs && endsBadly(a) || !r.allows(p, c) {
+		return false
+	}
+	for _, h := range r.staying(a) {
+		if !listed(p, c.Service.Namespace, h.claim.Service.Namespace) {
+			return false
+		}
+	}
+	return true
+}
+
+func agree(c, h *Claim) bool {
+	if c.SharingKey == "" || c.SharingKey != h.SharingKey {
+		return false
+	}
+	for _, p := range c.Ports {
+		for _, o := range h.Ports {
+			if p == o {
+				return false
+			}
+		}
+	}
+	return !c.Local && !h.Local || c.Selector != "" && c.Selector == h.Selector
+}
+
+func (r *reference) mayJoin(a netip.Addr, s *refService) bool {
+	p := r.home(a)
+	for _, h := range r.holders(a) {
+		if h == s {
+			continue
+		}
+		if !agree(&s.claim, &h.claim) || !listed(p, s.claim.Service.Namespace, h.claim.Service.Namespace) || !r.fine(a, &h.claim) {
+			return false
+		}
+	}
+	return true
+}
+
+// room says whether the namespace may hold x (of family f, or any free one) of the pool beside what the Service holds
+// or is to hold of the other family.
+func (r *reference) room(p *Pool, s *refService, lease map[Family]netip.Addr, f Family, x netip.Addr) bool {
+	if !p.NamespaceQuota.Set {
+		return true
+	}
+	held := map[netip.Addr]bool{}
+	for _, o := range r.svc {
+		if o == s || o.claim.Service.Namespace != s.claim.Service.Namespace {
+			continue
+		}
+		for _, h := range append(slices.Clone(o.lease), o.left...) {
+			held[h.Addr] = r.owner(h.Addr) == p.Name
+		}
+	}
+	if held[x] || has(s.left, x) {
+		return true
+	}
+	for _, h := range s.left {
+		held[h.Addr] = r.owner(h.Addr) == p.Name
+	}
+	for of, a := range lease {
+		if of != f && a.IsValid() {
+			if h := r.home(a); h != nil && h.Name == p.Name || h == nil && len(r.holders(a)) > 0 && r.owner(a) == p.Name {
+				held[a] = true
+			}
+		}
+	}
+	n := int64(0)
+	for _, is := range held {
+		if is {
+			n++
+		}
+	}
+	return n < p.NamespaceQuota.Max
+}
+
+type refChoice struct {
+	addr   Address
+	ok     bool
+	drain  bool
+	exact  bool
+	reason Reason
+}
+
+func (r *reference) assign(c Claim) (lease []Address, reason Reason) {
+	r.expire()
+	s := r.svc[c.Service]
+	if s == nil {
+		s = &refService{claim: c}
+		r.svc[c.Service] = s
+		r.recall(s)
+	}
+	s.claim = c
+	lease, reason = r.answer(s)
+	r.move(s, lease)
+	s.misfit = false
+	for _, h := range lease {
+		for _, o := range r.staying(h.Addr) {
+			s.misfit = s.misfit || o != s && !o.misfit && !agree(&c, &o.claim)
+		}
+	}
+	s.reason = reason
+	return lease, reason
+}
+
+// recall puts a Service that is new on what its status says, but what others hold.
+func (r *reference) recall(s *refService) {
+	for _, h := range s.claim.Held {
+		ok := true
+		for _, o := range r.holders(h.Addr) {
+			ok = ok && (o == s || agree(&s.claim, &o.claim))
+		}
+		if ok {
+			s.lease = append(s.lease, h)
+		}
+	}
+}
+
+// record puts a Service on what its status says, after a restart.
+func (r *reference) record(s *refService) {
+	for _, h := range s.claim.Held {
+		for _, o := range r.holders(h.Addr) {
+			s.misfit = s.misfit || !o.misfit && !agree(&s.claim, &o.claim)
+		}
+	}
+	s.lease = slices.Clone(s.claim.Held)
+}
+
+// move puts the Service on the lease; what nobody holds any more rests.
+func (r *reference) move(s *refService, lease []Address) {
+	for _, h := range s.lease {
+		if !has(lease, h.Addr) {
+			s.left = append(s.left, h)
+		}
+	}
+	s.lease = slices.Clone(lease)
+	s.left = slices.DeleteFunc(s.left, func(h Address) bool { return has(lease, h.Addr) })
+	for _, h := range lease {
+		delete(r.rest, h.Addr)
+	}
+	if !r.hold {
+		r.written(s.claim.Service)
+	}
+}
+
+func (r *reference) written(k ServiceKey) {
+	s := r.svc[k]
+	if s == nil {
+		return
+	}
+	old := s.left
+	s.left = nil
+	for _, h := range old {
+		if p := r.home(h.Addr); len(r.holders(h.Addr)) == 0 && p != nil && p.ReuseAfter > 0 {
+			r.rest[h.Addr] = refRest{r.now, s.claim.Service}
+		}
+	}
+}
+
+func (r *reference) release(k ServiceKey) {
+	r.expire()
+	if s := r.svc[k]; s != nil {
+		r.move(s, nil)
+		r.written(k)
+		delete(r.svc, k)
+	}
+}
+
+// expire ends the rests that are over, or whose pool is gone.
+func (r *reference) expire() {
+	for a, e := range r.rest {
+		if p := r.home(a); p == nil || p.AvoidBuggyIPs && endsBadly(a) || !r.now.Before(e.freed.Add(p.ReuseAfter)) {
+			delete(r.rest, a)
+		}
+	}
+}
+
+func (r *reference) answer(s *refService) ([]Address, Reason) {
+	c := &s.claim
+	fams := c.Families
+	if len(fams) == 0 {
+		fams = []Family{IPv4}
+	}
+	if c.Policy == SingleStack {
+		fams = fams[:1]
+	}
+	if c.Invalid != "" {
+		return s.lease, InvalidRequest
+	}
+	asked := map[Family]netip.Addr{}
+	for _, a := range c.Addresses {
+		if !slices.Contains(fams, FamilyOf(a)) || asked[FamilyOf(a)].IsValid() {
+			return s.lease, WrongFamily
+		}
+		asked[FamilyOf(a)] = a
+	}
+	got := r.chooseFamilies(s, fams, asked)
+	if len(fams) == 2 && got[fams[0]].ok && got[fams[1]].reason == QuotaReached && !got[fams[1]].ok {
+		if again := r.chooseFamilies(s, []Family{fams[1], fams[0]}, asked); again[fams[0]].ok && again[fams[1]].ok {
+			got = again
+		}
+	}
+	for i, f := range fams {
+		if ch := got[f]; !ch.ok && (i == 0 || ch.exact || c.Policy != PreferDualStack) {
+			return s.lease, ch.reason
+		}
+	}
+	var lease []Address
+	reason := Allocated
+	for _, f := range fams {
+		ch := got[f]
+		switch {
+		case ch.ok && ch.drain:
+			reason = Draining
+		case !ch.ok && reason == Allocated:
+			reason = SecondFamilyPending
+		}
+		if ch.ok {
+			lease = append(lease, ch.addr)
+			continue
+		}
+		for _, h := range s.lease {
+			if FamilyOf(h.Addr) == f {
+				lease = append(lease, h)
+			}
+		}
+	}
+	return lease, reason
+}
+
+// chooseFamilies chooses in the order given; the later choice sees the earlier one in the quota.
+func (r *reference) chooseFamilies(s *refService, fams []Family, asked map[Family]netip.Addr) map[Family]refChoice {
+	lease := map[Family]netip.Addr{}
+	for _, h := range s.lease {
+		lease[FamilyOf(h.Addr)] = h.Addr
+	}
+	got := map[Family]refChoice{}
+	for _, f := range fams {
+		ch := r.chooseOne(s, f, asked[f], lease)
+		if ch.ok {
+			lease[f] = ch.addr.Addr
+		}
+		got[f] = ch
+	}
+	return got
+}
+
+func (r *reference) chooseOne(s *refService, f Family, x netip.Addr, lease map[Family]netip.Addr) refChoice {
+	c := &s.claim
+	var held *Address
+	for i := range s.lease {
+		if FamilyOf(s.lease[i].Addr) == f {
+			held = &s.lease[i]
+		}
+	}
+	switch {
+	case x.IsValid() && held != nil && held.Addr == x:
+		if p := r.home(x); p != nil && c.Pool != "" && c.Pool != p.Name && c.Pool != held.Pool {
+			return refChoice{reason: InvalidRequest, exact: true}
+		}
+		ch := r.keep(s, *held, func() refChoice { return refChoice{} })
+		ch.exact = true
+		return ch
+	case x.IsValid():
+		ch := r.chooseExact(s, x, lease)
+		ch.exact = true
+		return ch
+	case c.Pool != "":
+		named := func() refChoice { return r.chooseNamed(s, f, lease) }
+		if held != nil && (held.Pool == c.Pool || r.owner(held.Addr) == c.Pool) {
+			return r.keep(s, *held, named)
+		}
+		return named()
+	}
+	auto := func() refChoice { return r.chooseAuto(s, f, lease) }
+	if held != nil {
+		return r.keep(s, *held, auto)
+	}
+	return auto()
+}
+
+func (r *reference) keep(s *refService, held Address, other func() refChoice) refChoice {
+	c := &s.claim
+	for _, h := range r.staying(held.Addr) {
+		if h == s || h.misfit || agree(c, &h.claim) {
+			continue
+		}
+		ch := other()
+		if !ch.ok {
+			ch.reason = SharingRefused
+		}
+		return ch
+	}
+	p := r.home(held.Addr)
+	keep := refChoice{addr: held, ok: true, reason: Allocated}
+	if p != nil && (c.Pool != held.Pool || held.Pool == "") {
+		keep.addr.Pool = p.Name
+	}
+	if r.fine(held.Addr, c) && (c.Pool == "" || c.Pool == p.Name) {
+		return keep
+	}
+	keep.drain, keep.reason = true, Draining
+	if c.Reallocate {
+		if ch := other(); ch.ok {
+			return ch
+		}
+	}
+	return keep
+}
+
+func (r *reference) chooseExact(s *refService, x netip.Addr, lease map[Family]netip.Addr) refChoice {
+	c := &s.claim
+	p := r.home(x)
+	if p == nil {
+		for i := range r.all {
+			if slices.Contains(list(&r.all[i]), x) {
+				return refChoice{reason: PoolOverlapping}
+			}
+		}
+		return refChoice{reason: AddressOutsidePools}
+	}
+	switch {
+	case c.Pool != "" && c.Pool != p.Name:
+		return refChoice{reason: InvalidRequest}
+	case p.AvoidBuggyIPs && endsBadly(x):
+		return refChoice{reason: AddressAvoided}
+	case !r.allows(p, c):
+		return refChoice{reason: PoolNotAdmitting}
+	case !r.mayJoin(x, s) && c.SharingKey == "":
+		return refChoice{reason: AddressTaken}
+	case !r.mayJoin(x, s):
+		return refChoice{reason: SharingRefused}
+	case !r.room(p, s, lease, FamilyOf(x), x):
+		return refChoice{reason: QuotaReached}
+	}
+	return refChoice{addr: Address{x, p.Name}, ok: true, reason: Allocated}
+}
+
+func (r *reference) chooseNamed(s *refService, f Family, lease map[Family]netip.Addr) refChoice {
+	c := &s.claim
+	for i := range r.all {
+		if r.all[i].Name != c.Pool {
+			continue
+		}
+		for _, p := range r.used() {
+			switch {
+			case p.Name != c.Pool:
+			case !r.allows(p, c):
+				return refChoice{reason: PoolNotAdmitting}
+			case !slices.ContainsFunc(p.Ranges, func(x Range) bool { return x.Family() == f }):
+				return refChoice{reason: PoolLacksFamily}
+			default:
+				return r.chooseIn(s, f, []*Pool{p}, lease)
+			}
+		}
+		return refChoice{reason: PoolOverlapping}
+	}
+	return refChoice{reason: PoolNotFound}
+}
+
+func (r *reference) chooseAuto(s *refService, f Family, lease map[Family]netip.Addr) refChoice {
+	var from []*Pool
+	for _, p := range r.used() {
+		if p.AutoAssign && r.allows(p, &s.claim) {
+			from = append(from, p)
+		}
+	}
+	rank := func(p *Pool) int64 {
+		switch {
+		case !p.Allocation.Set:
+			return 1 << 40
+		case p.Allocation.Priority == 0:
+			return 1 << 39
+		}
+		return int64(p.Allocation.Priority)
+	}
+	slices.SortFunc(from, func(p, o *Pool) int { return cmp.Or(cmp.Compare(rank(p), rank(o)), cmp.Compare(p.Name, o.Name)) })
+	return r.chooseIn(s, f, from, lease)
+}
+
+func (r *reference) chooseIn(s *refService, f Family, from []*Pool, lease map[Family]netip.Addr) refChoice {
+	full, quota := 0, 0
+	for _, p := range from {
+		var mine, shared, free []netip.Addr
+		has := false
+		for _, a := range list(p) {
+			if FamilyOf(a) != f {
+				continue
+			}
+			has = true
+			rest, resting := r.rest[a]
+			switch {
+			case p.AvoidBuggyIPs && endsBadly(a):
+			case resting && rest.by == s.claim.Service:
+				mine = append(mine, a)
+			case resting:
+			case len(r.holders(a)) == 0:
+				free = append(free, a)
+			case !slices.Contains(r.holders(a), s) && r.mayJoin(a, s):
+				shared = append(shared, a)
+			}
+		}
+		if !has {
+			continue
+		}
+		for _, options := range [][]netip.Addr{mine, shared, free} {
+			if len(options) > 0 && r.room(p, s, lease, f, options[0]) {
+				return refChoice{addr: Address{options[0], p.Name}, ok: true, reason: Allocated}
+			}
+		}
+		if r.room(p, s, lease, f, netip.Addr{}) {
+			full++
+		} else {
+			quota++
+		}
+	}
+	switch {
+	case full+quota == 0:
+		return refChoice{reason: NoPool}
+	case full == 0:
+		return refChoice{reason: QuotaReached}
+	}
+	return refChoice{reason: PoolExhausted}
+}
