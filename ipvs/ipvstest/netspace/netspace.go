@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -83,7 +84,7 @@ func (s *Space) Must(t testing.TB, f func() error) {
 	}
 }
 
-// Join connects two namespaces by a veth pair; each end is set up and gets its address ("192.0.2.1/24").
+// Join connects two namespaces by a veth pair; each end is up and has its address ("192.0.2.1/24").
 func Join(t testing.TB, a *Space, aName, aAddr string, b *Space, bName, bAddr string) {
 	t.Helper()
 	attrs := netlink.NewLinkAttrs()
@@ -97,6 +98,22 @@ func Join(t testing.TB, a *Space, aName, aAddr string, b *Space, bName, bAddr st
 	b.Address(t, bName, bAddr)
 	a.up(t, aName)
 	b.up(t, bName)
+	a.waitCarrier(t, aName)
+	b.waitCarrier(t, bName)
+}
+
+// waitCarrier waits until the kernel has noticed the carrier, which it does in its own time: what is sent before is lost.
+func (s *Space) waitCarrier(t testing.TB, name string) {
+	t.Helper()
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
+	for deadline := time.After(patience); s.link(t, name).Attrs().OperState != netlink.OperUp; {
+		select {
+		case <-ticker.C:
+		case <-deadline:
+			t.Fatalf("%s has no carrier", name)
+		}
+	}
 }
 
 // Address adds an address to an interface.
