@@ -112,5 +112,5 @@ func (c *Cluster) PodMachine(namespace, name string) (*Machine, error) {
 			return &Machine{Name: name, Namespace: b.ns, Addr: b.addr, c: c, host: c.kernel}, nil
 		}
 	}
-	return nil, fmt.Errorf("Pod %s/%s does not run", namespace, name)
+	return nil, fmt.Errorf("find Pod %s/%s: it does not run", namespace, name)
 }

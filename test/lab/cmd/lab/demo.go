@@ -1,0 +1,262 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/term"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/lab/probe"
+)
+
+// show is one demonstration on a cluster that stands.
+type show struct {
+	*lab.Cluster
+	vip netip.Addr
+}
+
+// demo builds the cluster, shows the main job, and removes everything. With
+// shell it hands the cluster to the user instead of killing a node.
+func demo(ctx context.Context, shell bool) (err error) {
+	progress := &stamped{began: time.Now()}
+	c, err := lab.New(ctx, lab.Config{Progress: progress})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		fmt.Fprintln(progress, "removing everything")
+		err = errors.Join(err, c.Close())
+		if err == nil {
+			fmt.Fprintln(progress, "done")
+		}
+	}()
+	s := &show{Cluster: c}
+	steps := []func(context.Context) error{s.start, s.apply, s.service, s.answers, s.failover}
+	if shell {
+		steps[len(steps)-1] = s.shell
+	}
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return errors.Join(err, c.Err())
+		}
+	}
+	return nil
+}
+
+// start starts IronLB: the controller beside the control plane, a speaker on
+// each node.
+func (s *show) start(ctx context.Context) error {
+	title("Starting ironlb-ccm, and ironlb-speaker on each node")
+	if _, err := s.StartCCM(ctx); err != nil {
+		return err
+	}
+	if err := s.StartSpeakers(ctx); err != nil {
+		return err
+	}
+	fmt.Println("kubectl is", s.KubectlPath())
+	return s.print(ctx, "get", "nodes", "-o", "wide")
+}
+
+func (s *show) apply(ctx context.Context) error {
+	title("Applying a pool, an L2Advertisement, two Pods on different nodes, and a Service")
+	if err := s.WaitNamespace(ctx, metav1.NamespaceDefault); err != nil {
+		return err
+	}
+	return s.print(ctx, "apply", "-f", "test/lab/demo")
+}
+
+// service waits for the address and its owner, and prints what the API and the
+// owner's kernel say of them.
+func (s *show) service(ctx context.Context) error {
+	err := s.Eventually(ctx, time.Minute, "Service web to get an address", func(ctx context.Context) error {
+		svc, err := s.Kube.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "web", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if len(svc.Status.LoadBalancer.Ingress) == 0 {
+			return errors.New("it has none")
+		}
+		s.vip, err = netip.ParseAddr(svc.Status.LoadBalancer.Ingress[0].IP)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, pod := range []string{"web-1", "web-2"} {
+		if _, err := s.WaitPod(ctx, metav1.NamespaceDefault, pod, true); err != nil {
+			return err
+		}
+	}
+	owner, err := s.owner(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := s.reachable(ctx, owner); err != nil {
+		return err
+	}
+	title("The Service has an EXTERNAL-IP, and one node answers for it")
+	if err := s.print(ctx, "get", "svc", "web"); err != nil {
+		return err
+	}
+	if err := s.print(ctx, "get", "vip"); err != nil {
+		return err
+	}
+	return s.ipvs(ctx, owner)
+}
+
+// owner waits until a node other than not says that it answers for the address.
+func (s *show) owner(ctx context.Context, not *lab.Node) (node *lab.Node, err error) {
+	err = s.Eventually(ctx, time.Minute, "an owner of "+s.vip.String(), func(ctx context.Context) error {
+		var vip v1alpha1.VirtualIP
+		if err := s.Objects.Get(ctx, types.NamespacedName{Name: s.vip.String()}, &vip); err != nil {
+			return err
+		}
+		node = s.NodeByName(vip.Status.Node)
+		if node == nil || node == not {
+			return fmt.Errorf("it is %q", vip.Status.Node)
+		}
+		return nil
+	})
+	return node, err
+}
+
+// reachable waits until the owner's kernel forwards to both Pods and a client
+// has an answer.
+func (s *show) reachable(ctx context.Context, owner *lab.Node) error {
+	return s.Eventually(ctx, time.Minute, "answers from both Pods", func(ctx context.Context) error {
+		sum, err := s.ask(ctx, 4)
+		if err == nil && (sum.Failed > 0 || len(sum.ByPod) < 2) {
+			err = errors.New(sum.String())
+		}
+		return err
+	})
+}
+
+func (s *show) target() netip.AddrPort { return netip.AddrPortFrom(s.vip, 80) }
+
+func (s *show) ask(ctx context.Context, count int) (probe.Summary, error) {
+	return s.Client.Ask(ctx, lab.Probe{
+		Network: "tcp", Target: s.target(), Count: count, Serial: true, Every: 10 * time.Millisecond, Timeout: 5 * time.Second,
+	})
+}
+
+// answers prints what a client gets.
+func (s *show) answers(ctx context.Context) error {
+	title("20 answers from the client " + s.Client.Addr.String())
+	sum, err := s.ask(ctx, 20)
+	if err != nil {
+		return err
+	}
+	for i, r := range sum.Results {
+		fmt.Printf("%2d  http://%s/  %s%s  in %s\n", i+1, s.vip, r.Pod, r.Error, r.Took.Round(100*time.Microsecond))
+	}
+	fmt.Println(sum)
+	if sum.Failed > 0 || sum.ByPod["web-1"] == 0 || sum.ByPod["web-2"] == 0 {
+		return errors.New("the client did not get 20 answers from both Pods")
+	}
+	return nil
+}
+
+// failover kills the owner's node under a steady client.
+func (s *show) failover(ctx context.Context) error {
+	old, err := s.owner(ctx, nil)
+	if err != nil {
+		return err
+	}
+	client, err := s.Client.StartProbe(ctx, lab.Probe{Network: "tcp", Target: s.target(), Every: 100 * time.Millisecond, Timeout: time.Second})
+	if err != nil {
+		return err
+	}
+	if err := client.WaitAnswers(ctx, 30*time.Second, 10); err != nil {
+		return err
+	}
+	title("Cutting the power of " + old.Name + ", the owner, while the client goes on asking")
+	if err := old.PowerOff(ctx); err != nil {
+		return err
+	}
+	now, err := s.owner(ctx, old)
+	if err != nil {
+		return err
+	}
+	if err := client.WaitAnswers(ctx, time.Minute, 20); err != nil {
+		return err
+	}
+	sum, err := client.Stop()
+	if err != nil {
+		return err
+	}
+	fmt.Printf("the client was without an answer for %s (%d of its %d requests failed)\n",
+		sum.Outage.Round(10*time.Millisecond), sum.Failed, sum.Sent)
+	fmt.Printf("%s now answers for %s\n", now.Name, s.vip)
+	for _, args := range [][]string{{"get", "nodes"}, {"get", "vip"}} {
+		if err := s.print(ctx, args...); err != nil {
+			return err
+		}
+	}
+	return s.ipvs(ctx, now)
+}
+
+// shell hands the cluster to the user until exit.
+func (s *show) shell(ctx context.Context) error {
+	tty := term.IsTerminal(int(os.Stdin.Fd()))
+	program := os.Getenv("SHELL")
+	if program == "" {
+		program = "/bin/sh"
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	title("The cluster is up: this shell is on its management machine, KUBECONFIG is set")
+	fmt.Printf(`  kubectl get svc,vip,nodes            %s
+  curl cannot reach the LAN from here; the machines have commands of their own:
+  client curl -s http://%s/    a client on the LAN; remote: one behind the router
+  node1 ipvsadm -Ln                    node2, node3, router as well
+  net ip link set lan-node1 nomaster   pull a node's LAN cable; "master lan" puts it back (api-node1, api: to the API server)
+  logs: %s
+  exit                                 removes everything
+`, s.KubectlPath(), s.vip, s.Dir)
+	// Ctrl-C is the shell's from here on. Ignored it may not be: the shell
+	// would inherit that.
+	signal.Reset(syscall.SIGINT)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGINT)
+	err = s.Shell(ctx, []string{exe, "run"}, tty, program)
+	if s.Err() == nil && ctx.Err() == nil {
+		return nil // the status of the user's last command says nothing of the lab
+	}
+	return err
+}
+
+func (s *show) ipvs(ctx context.Context, n *lab.Node) error {
+	out, err := n.Exec(ctx, "ipvsadm", "-Ln")
+	fmt.Printf("\n%s# ipvsadm -Ln\n%s", n.Name, out)
+	return err
+}
+
+// print runs kubectl and prints what it says.
+func (s *show) print(ctx context.Context, args ...string) error {
+	out, err := s.Kubectl(ctx, args...)
+	fmt.Printf("\n$ kubectl %s\n%s", strings.Join(args, " "), out)
+	return err
+}
+
+func title(text string) { fmt.Printf("\n== %s\n", text) }
+
+// stamped prints lines with the time since the start.
+type stamped struct{ began time.Time }
+
+func (s *stamped) Write(b []byte) (int, error) {
+	_, err := fmt.Printf("[%4.0fs] %s", time.Since(s.began).Seconds(), b)
+	return len(b), err
+}

@@ -1,0 +1,73 @@
+// lab shows IronLB at work on a cluster of three nodes on this machine.
+//
+//	lab demo     a Service, its address, answers from both Pods, a dead node
+//	lab shell    the same cluster, left up for a shell
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"golang.org/x/term"
+
+	"github.com/ironlb/ironlb/test/lab/guest"
+	"github.com/ironlb/ironlb/test/lab/host"
+)
+
+const usage = `use: lab demo | lab shell
+  demo   build a cluster, show a Service and the death of its owner's node, remove everything
+  shell  build the same cluster and leave it up for a shell, until exit
+both need root, and the Debian packages that "make deps" installs`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	err := run(ctx, os.Args[1:])
+	interrupted := ctx.Err() != nil
+	stop()
+	var exit *host.ExitError
+	switch {
+	case err == nil:
+	case interrupted:
+		fmt.Fprintln(os.Stderr, "interrupted; the cluster is removed")
+		os.Exit(130)
+	case errors.As(err, &exit) && len(os.Args) > 1 && os.Args[1] == "run":
+		os.Exit(exit.Code)
+	default:
+		fmt.Fprintln(os.Stderr, "lab:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	switch {
+	case len(args) == 1 && args[0] == "demo":
+		return demo(ctx, false)
+	case len(args) == 1 && args[0] == "shell":
+		return demo(ctx, true)
+	case len(args) == 1 && (args[0] == "help" || args[0] == "--help" || args[0] == "-h"):
+		fmt.Println(usage)
+		return nil
+	case len(args) >= 3 && args[0] == "run":
+		return runIn(args[1], args[2], args[3:])
+	}
+	return errors.New(usage)
+}
+
+// runIn is behind the shell's commands: it runs argv in a namespace of the
+// kernel that is reached through socket, "-" for this machine's.
+func runIn(socket, namespace string, argv []string) error {
+	var h host.Host = host.Native{}
+	if socket != "-" {
+		h = guest.Remote{Socket: socket}
+	}
+	if len(argv) == 0 {
+		argv = []string{"sh"}
+	}
+	argv = append([]string{"ip", "netns", "exec", namespace}, argv...)
+	tty := term.IsTerminal(int(os.Stdin.Fd())) && term.IsTerminal(int(os.Stdout.Fd()))
+	return host.Attach(context.Background(), h, host.Cmd{Argv: argv, TTY: tty})
+}
