@@ -9,9 +9,9 @@ TOOLS   := $(CACHE)/bin
 PROGRAMS := ./cmd/ironlb-ccm ./cmd/ironlb-speaker
 
 # Tests that need IPVS run in a guest kernel where this machine's has none; those under test/ build a whole cluster.
-KERNEL_TESTS := ./ipvs/kernel ./ipvs/nft ./speaker/link
+KERNEL_TESTS := ./ipvs/kernel
 LAB_TESTS    := ./test/lab/... ./test/e2e/...
-NATIVE_TESTS  = $$(go list ./... | grep -v -e /test/lab -e /test/e2e -e /ipvs/kernel -e /ipvs/nft -e /speaker/link)
+NATIVE_TESTS  = $$(go list ./... | grep -v -e /test/lab -e /test/e2e -e /ipvs/kernel)
 
 .PHONY: help
 help: ## print this help

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian packages of packages.txt that are missing. Says nothing when none is.
+# Installs the Debian packages of packages.txt that are missing, and has apt know the package of the guest's kernel, which is
+# downloaded but not installed. Says nothing when nothing is to be done.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
@@ -13,7 +14,11 @@ while read -r package; do
   status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
   [[ $status == installed ]] || missing+=("$package")
 done <packages.txt
-((${#missing[@]})) || exit 0
+apt_knows_kernel() { [[ $(apt-cache show linux-image-amd64 2>/dev/null) ]]; }
+if ((${#missing[@]} == 0)); then
+  apt_knows_kernel || ((EUID != 0)) || apt-get -qq update
+  exit 0
+fi
 
 if ((EUID != 0)); then
   echo "missing packages: as root, run: apt-get install --no-install-recommends ${missing[*]}" >&2
