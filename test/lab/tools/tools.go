@@ -95,6 +95,9 @@ func (b *Build) Own(ctx context.Context, paths ...string) error {
 		return err
 	}
 	defer unlock()
+	if len(paths) == 0 {
+		return nil
+	}
 	var pkgs, names []string
 	for _, p := range paths {
 		if !exists(filepath.Join(b.Root, p)) {

@@ -1,0 +1,112 @@
+package tools
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+func newBuild(t *testing.T) (*Build, *strings.Builder) {
+	t.Helper()
+	var said strings.Builder
+	b, err := New(t.Context(), &said)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Dir = t.TempDir()
+	return b, &said
+}
+
+// What is built is static, so that it runs in any guest, and is not built
+// again.
+func TestOwn(t *testing.T) {
+	b, _ := newBuild(t)
+	if err := b.Own(t.Context(), "test/lab/cmd/labpod"); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(b.Path("labpod")).CombinedOutput(); err == nil || !strings.Contains(string(out), "use: labpod") {
+		t.Errorf("labpod: %v: %s", err, out)
+	}
+	before, err := os.Stat(b.Path("labpod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Own(t.Context(), "test/lab/cmd/labpod"); err != nil {
+		t.Fatal(err)
+	}
+	after, err := os.Stat(b.Path("labpod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !os.SameFile(before, after) {
+		t.Error("a program that has not changed was written again")
+	}
+}
+
+// A pinned program is built once for each content of test/tools/go.sum.
+func TestPinned(t *testing.T) {
+	b, said := newBuild(t)
+	stamp, err := b.stamp()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, content := range map[string]string{b.Path("kubectl"): "the program", b.stampFile("kubectl"): stamp} {
+		if err := os.WriteFile(file, []byte(content), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.Pinned(t.Context(), "kubectl"); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := os.ReadFile(b.Path("kubectl")); err != nil || string(data) != "the program" {
+		t.Errorf("a program of this content was built again: %v", err)
+	}
+	if said.Len() > 0 {
+		t.Errorf("said %q about nothing", said)
+	}
+
+	// Another content asks for a build, which an ended context refuses.
+	if err := os.WriteFile(b.stampFile("kubectl"), []byte("older"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := b.Pinned(ctx, "kubectl"); err == nil || !strings.Contains(err.Error(), "building kubectl") {
+		t.Errorf("build of an older program: %v", err)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	b, _ := newBuild(t)
+	for want, err := range map[string]error{
+		"no such folder":       b.Own(t.Context(), "cmd/nothing"),
+		"not a pinned program": b.Pinned(t.Context(), "nothing"),
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("have %v, want one that says %q", err, want)
+		}
+	}
+}
+
+// Two builds wait for one another.
+func TestLock(t *testing.T) {
+	b, said := newBuild(t)
+	unlock, err := b.lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := b.lock(ctx); err == nil || !strings.Contains(said.String(), "waiting for another build") {
+		t.Errorf("second lock: %v, said %q", err, said)
+	}
+	unlock()
+	unlock, err = b.lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+}
