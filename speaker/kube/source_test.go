@@ -1,0 +1,178 @@
+package kube
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	fcache "k8s.io/client-go/tools/cache/testing"
+	"k8s.io/utils/ptr"
+
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+const patience = 10 * time.Second
+
+var web = pools.ServiceKey{Namespace: "default", Name: "web"}
+
+// feed is an API server in memory for one kind each.
+type feed struct {
+	services, slices, nodes, vips, ads *fcache.FakeControllerSource
+	source                             *Source
+	kicks                              chan struct{}
+}
+
+func newFeed(t *testing.T) *feed {
+	t.Helper()
+	f := &feed{
+		services: fcache.NewFakeControllerSource(), slices: fcache.NewFakeControllerSource(), nodes: fcache.NewFakeControllerSource(),
+		vips: fcache.NewFakeControllerSource(), ads: fcache.NewFakeControllerSource(), kicks: make(chan struct{}, 1000),
+	}
+	var err error
+	f.source, err = newSource([]watch{
+		{kindService, &corev1.Service{}, f.services, convertService},
+		{kindSlice, &discoveryv1.EndpointSlice{}, f.slices, convertSlice},
+		{kindNode, &corev1.Node{}, f.nodes, convertNode},
+		{kindVIP, &v1alpha1.VirtualIP{}, f.vips, convertVIP},
+		{kindAdvertisement, &v1alpha1.L2Advertisement{}, f.ads, convertAdvertisement},
+	}, func() { f.kicks <- struct{}{} }, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func (f *feed) run(t *testing.T) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- f.source.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// until observes at each kick until the condition holds, and returns what was touched on the way.
+func (f *feed) until(t *testing.T, what string, done func(*plan.View) bool) plan.Touched {
+	t.Helper()
+	all := plan.Touched{Services: map[pools.ServiceKey]struct{}{}}
+	deadline := time.After(patience)
+	for {
+		view, touched, ok := f.source.Observe()
+		for key := range touched.Services {
+			all.Services[key] = struct{}{}
+		}
+		all.Rest = all.Rest || touched.Rest
+		if ok && done(view) {
+			return all
+		}
+		select {
+		case <-f.kicks:
+		case <-deadline:
+			t.Fatalf("%s: not seen in the View", what)
+		}
+	}
+}
+
+func slice(name string, addrs ...string) *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+		Ports:      []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To[int32](8080)}},
+	}
+	for _, a := range addrs {
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{a}})
+	}
+	return s
+}
+
+func readyNode(name, heartbeat string) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Message: heartbeat}}
+	return n
+}
+
+func virtualIP() *v1alpha1.VirtualIP {
+	return &v1alpha1.VirtualIP{
+		ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.4"},
+		Spec: v1alpha1.VirtualIPSpec{Addresses: []string{"203.0.113.4"}, Nodes: []string{"a"},
+			Services: []v1alpha1.ServiceReference{{Namespace: "default", Name: "web"}}},
+	}
+}
+
+func TestViewFollowsTheAPI(t *testing.T) {
+	f := newFeed(t)
+	if _, _, ok := f.source.Observe(); ok {
+		t.Fatal("synced before anything was listed")
+	}
+	f.services.Add(ours(nil))
+	f.slices.Add(slice("web-1", "192.0.2.10"))
+	f.nodes.Add(readyNode("a", ""))
+	f.vips.Add(virtualIP())
+	f.ads.Add(&v1alpha1.L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}})
+	f.run(t)
+	f.until(t, "first list", func(v *plan.View) bool {
+		return len(v.Services) == 1 && len(v.Slices[web]) == 1 && v.Nodes["a"].Ready && len(v.VIPs) == 1 && len(v.Advertisements) == 1
+	})
+	d := plan.Make(f.source.view, "a")
+	if len(d.Table) != 4 || len(d.Announce) != 1 {
+		t.Fatalf("plan: %v, announce %v", d.Table, d.Announce)
+	}
+
+	f.slices.Add(slice("web-2", "192.0.2.20"))
+	touched := f.until(t, "second slice", func(v *plan.View) bool { return len(v.Slices[web]) == 2 })
+	if _, ok := touched.Services[web]; !ok || touched.Rest {
+		t.Errorf("touched %+v, want the Service alone", touched)
+	}
+	f.slices.Delete(slice("web-2"))
+	f.until(t, "slice gone", func(v *plan.View) bool { return len(v.Slices[web]) == 1 })
+
+	f.services.Modify(ours(func(s *corev1.Service) { s.Annotations = nil }))
+	f.until(t, "Service no longer ours", func(v *plan.View) bool { return len(v.Services) == 0 })
+	f.services.Modify(ours(nil))
+	f.until(t, "Service ours again", func(v *plan.View) bool { return len(v.Services) == 1 })
+
+	down := readyNode("a", "")
+	down.Status.Conditions[0].Status = corev1.ConditionUnknown
+	f.nodes.Modify(down)
+	if touched := f.until(t, "node down", func(v *plan.View) bool { return !v.Nodes["a"].Ready }); !touched.Rest {
+		t.Errorf("touched %+v, want the rest", touched)
+	}
+	f.vips.Delete(virtualIP())
+	f.until(t, "VirtualIP gone", func(v *plan.View) bool { return len(v.VIPs) == 0 })
+}
+
+// What means nothing to the plan wakes nobody: the heartbeat of a node comes and goes unseen.
+func TestHeartbeatsKickNobody(t *testing.T) {
+	f := newFeed(t)
+	f.nodes.Add(readyNode("a", "first"))
+	f.run(t)
+	f.until(t, "first list", func(v *plan.View) bool { return v.Nodes["a"].Ready })
+	for range 10 {
+		f.nodes.Modify(readyNode("a", "again"))
+	}
+	f.nodes.Add(readyNode("b", ""))
+	kicks := 0
+	for done := false; !done; {
+		view, _, _ := f.source.Observe()
+		if done = view.Nodes["b"].Ready; !done {
+			select {
+			case <-f.kicks:
+				kicks++
+			case <-time.After(patience):
+				t.Fatal("node b not seen")
+			}
+		}
+	}
+	if kicks > 2 { // one may be left from the first list
+		t.Errorf("%d kicks for ten heartbeats and one node", kicks)
+	}
+}

@@ -1,0 +1,192 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// server keeps one VirtualIP and takes merge patches of it, as the API server does.
+type server struct {
+	t       *testing.T
+	store   cache.Store
+	patches int
+	fail    error
+}
+
+func (s *server) get() *v1alpha1.VirtualIP {
+	obj, _, err := s.store.GetByKey("203.0.113.4")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return obj.(*v1alpha1.VirtualIP)
+}
+
+func (s *server) patch(_ context.Context, name string, body []byte) error {
+	s.patches++
+	if s.fail != nil {
+		return s.fail
+	}
+	before, err := json.Marshal(s.get())
+	if err != nil {
+		return err
+	}
+	var object, change map[string]any
+	if err := errors.Join(json.Unmarshal(before, &object), json.Unmarshal(body, &change)); err != nil {
+		return err
+	}
+	after, err := json.Marshal(merge(object, change))
+	if err != nil {
+		return err
+	}
+	next := &v1alpha1.VirtualIP{}
+	if err := json.Unmarshal(after, next); err != nil {
+		return err
+	}
+	return s.store.Update(next)
+}
+
+// merge applies a merge patch (RFC 7386).
+func merge(object, change map[string]any) map[string]any {
+	for key, value := range change {
+		inner, isObject := value.(map[string]any)
+		switch old, wasObject := object[key].(map[string]any); {
+		case value == nil:
+			delete(object, key)
+		case isObject && wasObject:
+			object[key] = merge(old, inner)
+		default:
+			object[key] = value
+		}
+	}
+	return object
+}
+
+func newServer(t *testing.T) (*server, *Reporter) {
+	s := &server{t: t, store: cache.NewStore(cache.MetaNamespaceKeyFunc)}
+	if err := s.store.Add(virtualIP()); err != nil {
+		t.Fatal(err)
+	}
+	return s, newReporter(s.store, s.patch, slog.New(slog.DiscardHandler))
+}
+
+func run(t *testing.T, r *Reporter) {
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	t.Cleanup(func() { stop(); <-done })
+}
+
+func announced(node string) map[string]plan.Status {
+	return map[string]plan.Status{"203.0.113.4": {Node: node, Interfaces: []string{"eth0"}, Announced: true, Reason: plan.Owner, Message: "m"}}
+}
+
+func TestStatusIsWrittenOnChangeOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, r := newServer(t)
+		run(t, r)
+		taken := metav1.Now().Rfc3339Copy()
+		r.Report(announced("a"))
+		synctest.Wait()
+		want := v1alpha1.VirtualIPStatus{Node: "a", Interfaces: []string{"eth0"}, Since: &taken, Conditions: []metav1.Condition{
+			{Type: "Announced", Status: "True", Reason: "Owner", Message: "m", LastTransitionTime: taken}}}
+		if diff := cmp.Diff(want, s.get().Status); diff != "" {
+			t.Errorf("status (-want +got):\n%s", diff)
+		}
+		for range 100 {
+			r.Report(announced("a"))
+			time.Sleep(time.Second)
+		}
+		synctest.Wait()
+		if s.patches != 1 {
+			t.Errorf("%d patches for one change", s.patches)
+		}
+		// Another node wrote over it: it is put right, once it is seen.
+		vip := s.get().DeepCopy()
+		vip.Status.Node = "b"
+		if err := s.store.Update(vip); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * lookAgain)
+		synctest.Wait()
+		if s.patches != 2 || s.get().Status.Node != "a" {
+			t.Errorf("%d patches, node %q", s.patches, s.get().Status.Node)
+		}
+		// What is no longer announced loses node, interfaces and since.
+		r.Report(map[string]plan.Status{"203.0.113.4": {Reason: plan.NoLocalEndpoint, Message: "none"}})
+		synctest.Wait()
+		got := s.get().Status
+		if got.Node != "" || got.Interfaces != nil || got.Since != nil || len(got.Conditions) != 1 ||
+			got.Conditions[0].Status != metav1.ConditionFalse || got.Conditions[0].Reason != "NoLocalEndpoint" {
+			t.Errorf("status %+v", got)
+		}
+		// What this node does not speak for is not touched.
+		patches := s.patches
+		r.Report(nil)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if s.patches != patches {
+			t.Error("wrote a status that nobody reported")
+		}
+	})
+}
+
+// A restart of the owner keeps the time since which it has answered, and other conditions stay.
+func TestStatusKeepsWhatHasNotChanged(t *testing.T) {
+	before, now := metav1.Unix(1000, 0), metav1.Unix(2000, 0)
+	vip := virtualIP()
+	vip.Status = v1alpha1.VirtualIPStatus{Node: "a", Since: &before, Conditions: []metav1.Condition{
+		{Type: "NoEligibleNode", Status: "True"}, {Type: "Other", Status: "True"}, {Type: "Announced", Status: "True", LastTransitionTime: before}}}
+	next := statusOf(vip, announced("a")["203.0.113.4"], now)
+	if !next.Since.Equal(&before) || len(next.Conditions) != 2 || next.Conditions[0].Type != "Announced" ||
+		!next.Conditions[0].LastTransitionTime.Equal(&before) || next.Conditions[1].Type != "Other" {
+		t.Errorf("status %+v", next)
+	}
+	moved := statusOf(vip, announced("b")["203.0.113.4"], now)
+	if !moved.Since.Equal(&now) {
+		t.Errorf("since %v after a move, want %v", moved.Since, now)
+	}
+}
+
+func TestStatusIsTriedAgain(t *testing.T) {
+	conflict := apierrors.NewConflict(schema.GroupResource{Resource: kindVIP}, "x", errors.New("newer"))
+	for name, tt := range map[string]struct {
+		err    error
+		within time.Duration
+	}{
+		"conflict":     {conflict, 2 * afterConflict},
+		"server error": {errors.New("away"), 2 * lookAgain},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, r := newServer(t)
+				s.fail = tt.err
+				run(t, r)
+				r.Report(announced("a"))
+				synctest.Wait()
+				if s.patches < 1 || s.get().Status.Node != "" {
+					t.Fatalf("%d patches", s.patches)
+				}
+				s.fail = nil
+				time.Sleep(tt.within)
+				synctest.Wait()
+				if s.get().Status.Node != "a" {
+					t.Errorf("not written within %v", tt.within)
+				}
+			})
+		})
+	}
+}
