@@ -108,7 +108,7 @@ func (p *poolSpecs) problem(name string) string {
 func poolOf(obj *v1alpha1.IPAddressPool) (pools.Pool, error) {
 	ranges, err := pools.ParseRanges(obj.Spec.Addresses)
 	if err != nil {
-		return pools.Pool{}, fmt.Errorf("spec.addresses: %w", err)
+		return pools.Pool{}, fmt.Errorf("spec.%w", err) // it begins with addresses[i]
 	}
 	return pools.Pool{
 		Name:       obj.Name,

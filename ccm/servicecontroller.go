@@ -92,7 +92,9 @@ func (i *wakingInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEventHa
 				h.OnAdd(after, false)
 				return
 			}
-			h.OnUpdate(i.waker.withoutEcho(before, after), after)
+			if !i.waker.cleaning(before, after) {
+				h.OnUpdate(i.waker.withoutEcho(before, after), after)
+			}
 		},
 	}, resync)
 }
@@ -102,6 +104,14 @@ func needsAnother(before, after *v1.Service) bool {
 	return !maps.Equal(before.Labels, after.Labels) ||
 		!equality.Semantic.DeepEqual(before.Spec.IPFamilyPolicy, after.Spec.IPFamilyPolicy) ||
 		!maps.Equal(before.Spec.Selector, after.Spec.Selector)
+}
+
+// cleaning says whether the update is our own removal of the annotation from a Service that is a load balancer no more: the
+// controller is just cleaning it up, and would do it twice.
+func (w *waker) cleaning(before, after *v1.Service) bool {
+	const name = v1alpha1.AnnotationAllocatedFrom
+	return after.Spec.Type != v1.ServiceTypeLoadBalancer && before.Spec.Type == after.Spec.Type && after.DeletionTimestamp == nil &&
+		before.Annotations[name] != "" && after.Annotations[name] == "" && w.ledger.recorded(keyOf(after)) == ""
 }
 
 // withoutEcho returns the Service before the update as if it had had the annotation that we wrote, so that the service

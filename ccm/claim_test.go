@@ -1,0 +1,130 @@
+package ccm
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/ironlb/ironlb/pools"
+)
+
+// serviceFor returns a class-less load balancer, changed by the functions.
+func serviceFor(name string, change ...func(*v1.Service)) *v1.Service {
+	svc := &v1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: "1", Annotations: map[string]string{}},
+		Spec: v1.ServiceSpec{
+			Type:       v1.ServiceTypeLoadBalancer,
+			IPFamilies: []v1.IPFamily{v1.IPv4Protocol},
+			Ports:      []v1.ServicePort{{Name: "http", Protocol: v1.ProtocolTCP, Port: 80}},
+		},
+	}
+	for _, f := range change {
+		f(svc)
+	}
+	return svc
+}
+
+func annotate(pairs ...string) func(*v1.Service) {
+	return func(svc *v1.Service) {
+		for i := 0; i < len(pairs); i += 2 {
+			svc.Annotations[pairs[i]] = pairs[i+1]
+		}
+	}
+}
+
+func shows(ips ...string) func(*v1.Service) {
+	return func(svc *v1.Service) {
+		svc.Status.LoadBalancer.Ingress = nil
+		for _, ip := range ips {
+			svc.Status.LoadBalancer.Ingress = append(svc.Status.LoadBalancer.Ingress,
+				v1.LoadBalancerIngress{IP: ip, IPMode: ptr.To(v1.LoadBalancerIPModeProxy)})
+		}
+	}
+}
+
+func TestClaimOf(t *testing.T) {
+	svc := serviceFor("web",
+		annotate("ironlb.io/ip-pool", "p", "metallb.io/address-pool", "p", "metallb.io/allow-shared-ip", "k",
+			"ironlb.io/reallocate", "true", "ironlb.io/ips", "192.0.2.1, 2001:db8::1", "ironlb.io/allocated-from", "a,b"),
+		shows("192.0.2.9", "2001:db8::9"),
+		func(svc *v1.Service) {
+			svc.Labels = map[string]string{"l": "1"}
+			svc.Spec.IPFamilies = []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol}
+			svc.Spec.IPFamilyPolicy = ptr.To(v1.IPFamilyPolicyRequireDualStack)
+			svc.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyLocal
+			svc.Spec.Selector = map[string]string{"b": "2", "a": "1"}
+		})
+	want := pools.Claim{
+		Service:    pools.ServiceKey{Namespace: "default", Name: "web"},
+		Labels:     map[string]string{"l": "1"},
+		Families:   []pools.Family{pools.IPv4, pools.IPv6},
+		Policy:     pools.RequireDualStack,
+		Addresses:  []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
+		Pool:       "p",
+		Reallocate: true,
+		SharingKey: "k",
+		Ports:      []pools.Port{{Protocol: "TCP", Number: 80}},
+		Local:      true,
+		Selector:   "a=1,b=2",
+		Held: []pools.Address{
+			{Addr: netip.MustParseAddr("192.0.2.9"), Pool: "a"}, {Addr: netip.MustParseAddr("2001:db8::9"), Pool: "b"},
+		},
+	}
+	if diff := cmp.Diff(want, claimOf(svc), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestInvalidClaims(t *testing.T) {
+	for name, c := range map[string]struct {
+		svc  *v1.Service
+		want []string // parts of Claim.Invalid; none: valid
+	}{
+		"nothing asked":      {serviceFor("s"), nil},
+		"field only":         {serviceFor("s", func(s *v1.Service) { s.Spec.LoadBalancerIP = "192.0.2.1" }), nil},
+		"field and the same": {serviceFor("s", annotate("ironlb.io/ips", "192.0.2.1"), func(s *v1.Service) { s.Spec.LoadBalancerIP = "192.0.2.1" }), nil},
+		"both spellings":     {serviceFor("s", annotate("ironlb.io/ips", "192.0.2.1", "metallb.io/loadBalancerIPs", "192.0.2.1")), nil},
+		"field and another": {serviceFor("s", annotate("metallb.io/loadBalancerIPs", "192.0.2.1"), func(s *v1.Service) { s.Spec.LoadBalancerIP = "192.0.2.2" }),
+			[]string{"metallb.io/loadBalancerIPs", "spec.loadBalancerIP", "remove one"}},
+		"two pools": {serviceFor("s", annotate("ironlb.io/ip-pool", "a", "metallb.io/address-pool", "b")),
+			[]string{"ironlb.io/ip-pool", "metallb.io/address-pool", "remove one"}},
+		"two keys": {serviceFor("s", annotate("ironlb.io/sharing-key", "a", "metallb.io/allow-shared-ip", "b")),
+			[]string{"ironlb.io/sharing-key", "remove one"}},
+		"no address":  {serviceFor("s", annotate("ironlb.io/ips", "web.example")), []string{"ironlb.io/ips", `"web.example"`, "192.0.2.1"}},
+		"a zone":      {serviceFor("s", annotate("ironlb.io/ips", "2001:db8::1%eth0")), []string{"%eth0"}},
+		"empty entry": {serviceFor("s", annotate("ironlb.io/ips", "192.0.2.1,")), []string{`""`}},
+		"bad field":   {serviceFor("s", func(s *v1.Service) { s.Spec.LoadBalancerIP = "1.2.3" }), []string{"spec.loadBalancerIP", `"1.2.3"`}},
+	} {
+		got := claimOf(c.svc).Invalid
+		if (got == "") != (c.want == nil) {
+			t.Errorf("%s: Invalid is %q", name, got)
+		}
+		for _, part := range c.want {
+			if !strings.Contains(got, part) {
+				t.Errorf("%s: %q does not say %q", name, got, part)
+			}
+		}
+	}
+}
+
+// TestHeldByOthers: what is not ours to serve holds nothing.
+func TestHeldByOthers(t *testing.T) {
+	for name, change := range map[string]func(*v1.Service){
+		"classed":       func(s *v1.Service) { s.Spec.LoadBalancerClass = ptr.To("example.com/lb") },
+		"not a lb":      func(s *v1.Service) { s.Spec.Type = v1.ServiceTypeClusterIP },
+		"being deleted": func(s *v1.Service) { s.DeletionTimestamp = &metav1.Time{} },
+		"a host name": func(s *v1.Service) {
+			s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{Hostname: "lb.example"}}
+		},
+	} {
+		if held := claimOf(serviceFor("s", shows("192.0.2.1"), change)).Held; len(held) > 0 {
+			t.Errorf("%s: holds %v", name, held)
+		}
+	}
+}

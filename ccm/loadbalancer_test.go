@@ -1,0 +1,189 @@
+package ccm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/record"
+	cloudprovider "k8s.io/cloud-provider"
+
+	"github.com/ironlb/ironlb/pools"
+)
+
+// desk is a loadBalancer with a real ledger, pools and a fake API.
+type desk struct {
+	t      *testing.T
+	lb     *loadBalancer
+	api    *fake.Clientset
+	events *record.FakeRecorder
+	woken  []string
+}
+
+// newDesk has one pool of the addresses and adopts the Services.
+func newDesk(t *testing.T, addresses string, adopt ...*v1.Service) *desk {
+	d := &desk{t: t, api: fake.NewClientset(), events: record.NewFakeRecorder(100)}
+	l := newLedger(slog.New(slog.DiscardHandler), d.events)
+	l.wake = func(k pools.ServiceKey) { d.woken = append(d.woken, k.Name) }
+	l.poolsChanged = func() {}
+	d.lb = &loadBalancer{ledger: l, services: d.api.CoreV1()}
+	r, err := pools.ParseRanges([]string{addresses})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.setPools([]pools.Pool{{Name: "web", Ranges: r, AutoAssign: true}})
+	if adopt != nil {
+		l.adopt(adopt)
+	}
+	return d
+}
+
+// ensure does what the service controller does: Ensure, and write the status. It returns what happened.
+func (d *desk) ensure(svc *v1.Service) string {
+	d.t.Helper()
+	if _, err := d.api.Tracker().Get(v1.SchemeGroupVersion.WithResource("services"), svc.Namespace, svc.Name); err != nil {
+		if err := d.api.Tracker().Add(svc.DeepCopy()); err != nil {
+			d.t.Fatal(err)
+		}
+	}
+	d.api.ClearActions()
+	st, err := d.lb.EnsureLoadBalancer(context.Background(), "", svc, nil)
+	what := fmt.Sprintf("%d writes", len(d.api.Actions()))
+	switch {
+	case err == cloudprovider.ImplementedElsewhere:
+		return what + ", left alone"
+	case err != nil:
+		d.t.Fatal(err)
+	}
+	svc.Status.LoadBalancer = *st
+	if from := allocatedFrom(d.lb.ledger.held(keyOf(svc))); from != "" {
+		svc.Annotations["ironlb.io/allocated-from"] = from
+	}
+	for _, in := range st.Ingress {
+		what += fmt.Sprintf(", %s %s", in.IP, *in.IPMode)
+	}
+	return what
+}
+
+// said returns the Events since the last call.
+func (d *desk) said() []string {
+	var all []string
+	for {
+		select {
+		case e := <-d.events.Events:
+			all = append(all, e)
+		default:
+			return all
+		}
+	}
+}
+
+func (d *desk) expect(what, want string) {
+	d.t.Helper()
+	if what != want {
+		d.t.Errorf("got %q, want %q", what, want)
+	}
+}
+
+func (d *desk) expectEvents(parts ...string) {
+	d.t.Helper()
+	said := d.said()
+	if len(said) != len(parts) {
+		d.t.Fatalf("said %q, want %d Events", said, len(parts))
+	}
+	for i, p := range parts {
+		if !strings.Contains(said[i], p) {
+			d.t.Errorf("said %q, want %q in it", said[i], p)
+		}
+	}
+}
+
+func TestPendingIsSaidOnceAndServed(t *testing.T) {
+	d := newDesk(t, "203.0.113.4/32")
+	d.lb.ledger.adopt(nil)
+	s1, s2 := serviceFor("s1"), serviceFor("s2")
+	d.expect(d.ensure(s1), "1 writes, 203.0.113.4 Proxy")
+	d.expect(d.ensure(s1), "0 writes, 203.0.113.4 Proxy")
+	for range 5 {
+		d.expect(d.ensure(s2), "0 writes, left alone")
+	}
+	d.expectEvents("Warning PoolExhausted default/s2")
+
+	_, exists, err := d.lb.GetLoadBalancer(context.Background(), "", s2)
+	if err != nil || !exists {
+		t.Errorf("one that waits must exist, else its end is never told: %v %v", exists, err)
+	}
+	for range 2 {
+		if err := d.lb.EnsureLoadBalancerDeleted(context.Background(), "", s1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Equal(d.woken, []string{"s2"}) {
+		t.Errorf("woken %v", d.woken)
+	}
+	d.expect(d.ensure(s2), "1 writes, 203.0.113.4 Proxy")
+	d.expectEvents("Normal Allocated The Service holds 203.0.113.4")
+	if _, exists, _ := d.lb.GetLoadBalancer(context.Background(), "", s1); exists {
+		t.Error("s1 exists after its deletion")
+	}
+}
+
+func TestRefusedKeepsWhatItHolds(t *testing.T) {
+	d := newDesk(t, "203.0.113.4/31")
+	d.lb.ledger.adopt(nil)
+	s1, s2 := serviceFor("s1"), serviceFor("s2")
+	d.ensure(s1)
+	d.ensure(s2)
+	for asked, reason := range map[string]string{"192.0.2.1": "AddressOutsidePools", "203.0.113.5": "AddressTaken", "x": "InvalidRequest"} {
+		annotate("ironlb.io/ips", asked)(s1)
+		for range 3 {
+			d.expect(d.ensure(s1), "0 writes, 203.0.113.4 Proxy")
+		}
+		d.expectEvents("Warning " + reason)
+	}
+	delete(s1.Annotations, "ironlb.io/ips")
+	d.expect(d.ensure(s1), "0 writes, 203.0.113.4 Proxy")
+	d.expectEvents("Normal Allocated")
+}
+
+func TestNothingBeforeAdoption(t *testing.T) {
+	holder := serviceFor("holder", shows("203.0.113.4"), annotate("ironlb.io/allocated-from", "web"))
+	d := newDesk(t, "203.0.113.4/32")
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := d.lb.EnsureLoadBalancer(ctx, "", serviceFor("new"), nil); !errors.Is(err, context.Canceled) {
+		t.Fatalf("an address was given before adoption, or: %v", err)
+	}
+	if err := d.lb.EnsureLoadBalancerDeleted(ctx, "", holder); !errors.Is(err, context.Canceled) {
+		t.Fatalf("freed before adoption, or: %v", err)
+	}
+	d.lb.ledger.adopt([]*v1.Service{serviceFor("new"), holder})
+	d.expect(d.ensure(serviceFor("new")), "0 writes, left alone")
+	d.expect(d.ensure(holder), "0 writes, 203.0.113.4 Proxy")
+}
+
+// TestHeldTwice: of two that show one address, the younger one moves away.
+func TestHeldTwice(t *testing.T) {
+	record := annotate("ironlb.io/allocated-from", "web")
+	a, b := serviceFor("a", shows("203.0.113.4"), record), serviceFor("b", shows("203.0.113.4"), record)
+	d := newDesk(t, "203.0.113.4/31", b, a)
+	d.expect(d.ensure(b), "0 writes, 203.0.113.5 Proxy")
+	d.expect(d.ensure(a), "0 writes, 203.0.113.4 Proxy")
+}
+
+// TestStableStatus: an Ensure that changes nothing must not look like a change to the service controller.
+func TestStableStatus(t *testing.T) {
+	lease := []pools.Address{address("203.0.113.4", "web"), address("2001:db8::4", "web6")}
+	if a, b := fmt.Sprint(statusOf(lease).Ingress[1].IP), "2001:db8::4"; a != b {
+		t.Errorf("got %s, want %s", a, b)
+	}
+	if got := allocatedFrom(lease); got != "web,web6" {
+		t.Errorf("allocated from %q", got)
+	}
+}
