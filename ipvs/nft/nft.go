@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"sync"
 
+	"golang.org/x/sys/unix"
 	"sigs.k8s.io/knftables"
 
 	"github.com/ironlb/ironlb/ipvs"
@@ -23,9 +24,12 @@ var ErrNoCommand = errors.New("nft not found: install the package nftables")
 type Firewall struct {
 	nft knftables.Interface
 
-	mu sync.Mutex
+	mu      sync.Mutex
+	changes *changes
 	// built tells that the kernel's table was made by this process and nothing is known that spoils it.
 	built bool
+	// suspect tells that somebody else may have changed it since it was last listed.
+	suspect bool
 	// have is the content of its sets, and shape all else of it as listed when it was built.
 	have  ipvs.Firewall
 	shape string
@@ -42,7 +46,36 @@ func New() (*Firewall, error) {
 	case err != nil:
 		return nil, fmt.Errorf("open nftables (needs CAP_NET_ADMIN and a kernel with nf_tables): %w", err)
 	}
-	return &Firewall{nft: nft}, nil
+	changes, err := watchChanges()
+	if err != nil {
+		return nil, fmt.Errorf("open nftables: %w", err)
+	}
+	return &Firewall{nft: nft, changes: changes}, nil
+}
+
+// Close stops watching. The table stays.
+func (f *Firewall) Close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	unix.Close(f.changes.fd)
+}
+
+// run carries out a transaction of ours, and suspects any other that touched the table meanwhile.
+func (f *Firewall) run(ctx context.Context, tx *knftables.Transaction) error {
+	f.notice(0)
+	if err := f.nft.Run(ctx, tx); err != nil {
+		return err
+	}
+	f.notice(1)
+	return nil
+}
+
+// notice suspects every transaction since the last call but ours.
+func (f *Firewall) notice(ours int) {
+	n, err := f.changes.count()
+	if err != nil || n != ours {
+		f.suspect = true
+	}
 }
 
 // Apply makes the kernel's table as wanted and returns how many set elements were written.
@@ -64,7 +97,7 @@ func (f *Firewall) Apply(ctx context.Context, want ipvs.Firewall) (int, error) {
 		if len(changes) == 0 {
 			return 0, nil
 		}
-		if f.nft.Run(ctx, f.update(changes)) == nil {
+		if f.run(ctx, f.update(changes)) == nil {
 			f.record(changes)
 			return len(changes), nil
 		}
@@ -73,15 +106,16 @@ func (f *Firewall) Apply(ctx context.Context, want ipvs.Firewall) (int, error) {
 }
 
 func (f *Firewall) build(ctx context.Context, want ipvs.Firewall) (int, error) {
-	f.built = false
+	f.built, f.suspect = false, false
 	contents := diff(ipvs.Firewall{}, want)
-	if err := f.nft.Run(ctx, f.rebuild(contents)); err != nil {
+	if err := f.run(ctx, f.rebuild(contents)); err != nil {
 		return 0, fmt.Errorf("build nftables table %s: %w", TableName, err)
 	}
 	_, shape, err := list(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("read back nftables table %s: %w", TableName, err)
 	}
+	f.notice(0)
 	f.built, f.shape, f.have = true, shape, want.Clone()
 	return len(contents), nil
 }
@@ -108,17 +142,22 @@ func put[K comparable](set map[K]struct{}, key K, remove bool) {
 	}
 }
 
-// Check lists the kernel's table and tells whether it is as last applied. If it is not, the next Apply builds it anew.
+// Check tells whether the kernel's table is as last applied. If it is not, the next Apply builds it anew. The table is
+// listed only when the kernel has told of a change that was not ours, so a Check without one costs a system call.
 func (f *Firewall) Check(ctx context.Context) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.built {
 		return false, nil
 	}
+	if f.notice(0); !f.suspect {
+		return true, nil
+	}
 	have, shape, err := list(ctx)
 	if err != nil && !errors.Is(err, errForeignContent) {
 		return false, fmt.Errorf("list nftables table %s: %w", TableName, err)
 	}
+	f.suspect = false
 	f.built = err == nil && shape == f.shape && have.Equal(f.have)
 	return f.built, nil
 }
@@ -141,7 +180,7 @@ func (f *Firewall) Remove(ctx context.Context) error {
 	tx := f.nft.NewTransaction()
 	tx.Add(&knftables.Table{}) // so that deleting it cannot fail
 	tx.Delete(&knftables.Table{})
-	if err := f.nft.Run(ctx, tx); err != nil {
+	if err := f.run(ctx, tx); err != nil {
 		return fmt.Errorf("delete nftables table %s: %w", TableName, err)
 	}
 	return nil
