@@ -88,8 +88,8 @@ func (c *changes) add(m syscall.NetlinkMessage) int {
 // tableOf returns the table that a message is about, if it is one of the family ip: attribute 1 names it in every kind of
 // message (NFTA_TABLE_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_TABLE, NFTA_SET_TABLE, NFTA_SET_ELEM_LIST_TABLE and so on).
 func tableOf(data []byte) string {
-	const header = 4 // struct nfgenmsg, the family first
-	if len(data) < header || data[0] != unix.NFPROTO_IPV4 {
+	const header, align = 4, 4 // struct nfgenmsg, the family first; the library panics on what is not aligned
+	if len(data) < header || len(data)%align != 0 || data[0] != unix.NFPROTO_IPV4 {
 		return ""
 	}
 	attrs, err := nl.ParseRouteAttr(data[header:])
