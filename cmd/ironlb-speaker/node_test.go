@@ -1,0 +1,83 @@
+package main
+
+import (
+	"errors"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/speaker"
+	"github.com/ironlb/ironlb/speaker/link"
+)
+
+// The node's own addresses and routes by hand are foreign, ours are not, and cleanup removes ours alone.
+func TestForeignAddressesAndCleanup(t *testing.T) {
+	s := netspace.New(t)
+	s.Address(t, "lo", "203.0.113.1/32")
+	s.Address(t, "lo", "198.51.100.1/24")
+	vip := netip.MustParseAddr("203.0.113.4")
+	s.Must(t, func() error {
+		node, closeNode, err := openNode()
+		if err != nil {
+			return err
+		}
+		defer closeNode()
+		if _, err := node.Addresses.Add(vip); err != nil {
+			return err
+		}
+		foreign, err := node.Addresses.Foreign()
+		if err != nil {
+			return err
+		}
+		for addr, want := range map[string]bool{"203.0.113.1": true, "198.51.100.1": true, "203.0.113.4": false, "198.51.100.2": false} {
+			if _, ok := foreign[netip.MustParseAddr(addr)]; ok != want {
+				t.Errorf("%s is foreign: %v, want %v", addr, ok, want)
+			}
+		}
+		if _, err := node.Addresses.Add(netip.MustParseAddr("203.0.113.1")); !errors.Is(err, link.ErrForeign) {
+			t.Errorf("adding the node's own address: %v, want %v", err, link.ErrForeign)
+		}
+		if _, err := node.Firewall.Apply(t.Context(), ipvs.Firewall{Addrs: map[netip.Addr]struct{}{vip: {}}}); err != nil {
+			return err
+		}
+		if err := speaker.Cleanup(t.Context(), node, slog.New(slog.DiscardHandler)); err != nil {
+			return err
+		}
+		left, err := node.Addresses.List()
+		if err != nil {
+			return err
+		}
+		after, err := node.Addresses.Foreign()
+		if err != nil {
+			return err
+		}
+		fw, err := node.Firewall.List(t.Context())
+		if err != nil {
+			return err
+		}
+		if len(left) > 0 || len(after) != len(foreign) || len(fw.Addrs) > 0 {
+			t.Errorf("after cleanup: ours %v, foreign %v (before %v), firewall %v", left, after, foreign, fw)
+		}
+		return nil
+	})
+}
+
+func TestBadFlagsSayTheMend(t *testing.T) {
+	t.Setenv("NODE_NAME", "")
+	for args, want := range map[string]string{
+		"":                                    "give --node-name or set NODE_NAME",
+		"--node-name n --log-format x":        "must be text or json",
+		"--node-name n --kubeconfig /nowhere": "/nowhere",
+		"--node-name n extra":                 "extra",
+		"cleanup --log-format=xml":            "must be text or json",
+	} {
+		cmd := command()
+		cmd.SetArgs(strings.Fields(args))
+		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: error %v, want one that says %q", args, err, want)
+		}
+	}
+}
