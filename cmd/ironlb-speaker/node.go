@@ -24,14 +24,15 @@ func openNode() (speaker.Node, func(), error) {
 	if err != nil {
 		return speaker.Node{}, nil, err
 	}
-	servers := &virtualServers{}
+	servers, filter := &virtualServers{}, &firewall{}
 	closeAll := func() {
 		servers.close()
+		filter.close()
 		l.Close()
 	}
 	return speaker.Node{
 		VirtualServers: servers,
-		Firewall:       &firewall{},
+		Firewall:       filter,
 		Addresses:      addresses{l},
 		Sysctls:        sysctls{},
 	}, closeAll, nil
@@ -103,6 +104,12 @@ func (f *firewall) open() (*nft.Firewall, error) {
 		f.nft = opened
 	}
 	return f.nft, nil
+}
+
+func (f *firewall) close() {
+	if f.nft != nil {
+		f.nft.Close()
+	}
 }
 
 func (f *firewall) List(ctx context.Context) (ipvs.Firewall, error) {
