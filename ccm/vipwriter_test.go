@@ -1,0 +1,161 @@
+package ccm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/ironlb/ironlb/ccm/placement"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// registry is a fake API of VirtualIPs that counts writes and refuses those of some names.
+type registry struct {
+	t      *testing.T
+	client client.WithWatch
+	writer *vipWriter
+	writes []string
+	refuse string
+}
+
+func newRegistry(t *testing.T) *registry {
+	sch := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(sch); err != nil {
+		t.Fatal(err)
+	}
+	r := &registry{t: t}
+	note := func(verb, name string) error {
+		r.writes = append(r.writes, verb+" "+name)
+		if name == r.refuse {
+			return errors.New("refused")
+		}
+		return nil
+	}
+	r.client = fake.NewClientBuilder().WithScheme(sch).WithStatusSubresource(&v1alpha1.VirtualIP{}).WithInterceptorFuncs(interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			o.SetUID("1") // the fake gives none
+			o.SetGeneration(1)
+			return errors.Join(note("create", o.GetName()), c.Create(ctx, o, opts...))
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+			if err := note("patch", o.GetName()); err != nil {
+				return err
+			}
+			gen := o.GetGeneration() + 1
+			err := c.Patch(ctx, o, p, opts...)
+			o.SetGeneration(gen) // nor does it count
+			return err
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			return errors.Join(note("delete", o.GetName()), c.Delete(ctx, o, opts...))
+		},
+		SubResourceApply: func(ctx context.Context, c client.Client, sub string, a runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
+			r.writes = append(r.writes, "apply "+sub)
+			return c.SubResource(sub).Apply(ctx, a, opts...)
+		},
+	}).Build()
+	r.writer = newVIPWriter(slog.New(slog.DiscardHandler), r.client)
+	return r
+}
+
+// seen is what a cache that has caught up shows.
+func (r *registry) seen() map[string]*v1alpha1.VirtualIP {
+	var list v1alpha1.VirtualIPList
+	if err := r.client.List(context.Background(), &list); err != nil {
+		r.t.Fatal(err)
+	}
+	seen := map[string]*v1alpha1.VirtualIP{}
+	for i := range list.Items {
+		v := &list.Items[i]
+		if w := r.writer.written[v.Name]; w != nil {
+			v.Generation = w.Generation
+		}
+		seen[v.Name] = v
+	}
+	return seen
+}
+
+func (r *registry) write(seen map[string]*v1alpha1.VirtualIP, want ...wantedVIP) error {
+	r.writes = nil
+	return r.writer.write(context.Background(), seen, want)
+}
+
+func (r *registry) expect(err error, writes ...string) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Error(err)
+	}
+	if !slices.Equal(r.writes, writes) {
+		r.t.Errorf("wrote %q, want %q", r.writes, writes)
+	}
+}
+
+func vip(name string, nodes ...string) wantedVIP {
+	return wantedVIP{
+		name: name, reason: placement.Created,
+		spec: v1alpha1.VirtualIPSpec{
+			Addresses: []string{name}, Services: []v1alpha1.ServiceReference{{Namespace: "default", Name: "s"}}, Nodes: nodes,
+		},
+	}
+}
+
+func TestWritesOnlyChanges(t *testing.T) {
+	r := newRegistry(t)
+	a, b := vip("192.0.2.1", "n1", "n2"), vip("192.0.2.2", "n2", "n1")
+	stale := r.seen()
+	r.expect(r.write(stale, a, b), "create 192.0.2.1", "create 192.0.2.2")
+	r.expect(r.write(stale, a, b)) // the cache is behind
+	r.expect(r.write(r.seen(), a, b))
+
+	stale = r.seen()
+	a.spec.Nodes = []string{"n2", "n1"}
+	r.expect(r.write(stale, a, b), "patch 192.0.2.1")
+	r.expect(r.write(stale, a, b))
+	if got := fmt.Sprint(r.seen()["192.0.2.1"].Spec.Nodes); got != "[n2 n1]" {
+		t.Errorf("nodes are %s", got)
+	}
+	stale = r.seen()
+	r.expect(r.write(stale, a), "delete 192.0.2.2")
+	r.expect(r.write(stale, a))
+	r.expect(r.write(r.seen(), a))
+	r.expect(r.write(r.seen(), a, b), "create 192.0.2.2")
+}
+
+func TestOneFailureHoldsUpNoOther(t *testing.T) {
+	r := newRegistry(t)
+	r.refuse = "192.0.2.1"
+	err := r.write(r.seen(), vip("192.0.2.1", "n1"), vip("192.0.2.2", "n1"))
+	if err == nil || !strings.Contains(err.Error(), "creating VirtualIP 192.0.2.1") {
+		t.Errorf("got error %v", err)
+	}
+	if !slices.Equal(r.writes, []string{"create 192.0.2.1", "create 192.0.2.2"}) {
+		t.Errorf("wrote %q", r.writes)
+	}
+}
+
+func TestNoEligibleNode(t *testing.T) {
+	r := newRegistry(t)
+	none := vip("192.0.2.1")
+	stale := r.seen()
+	r.expect(r.write(stale, none), "create 192.0.2.1", "apply status")
+	r.expect(r.write(stale, none))
+	r.expect(r.write(r.seen(), none))
+	if !meta.IsStatusConditionTrue(r.seen()["192.0.2.1"].Status.Conditions, v1alpha1.ConditionNoEligibleNode) {
+		t.Error("the condition is not there")
+	}
+	r.expect(r.write(r.seen(), vip("192.0.2.1", "n1")), "patch 192.0.2.1", "apply status")
+	if !meta.IsStatusConditionFalse(r.seen()["192.0.2.1"].Status.Conditions, v1alpha1.ConditionNoEligibleNode) {
+		t.Error("the condition has not been taken back")
+	}
+	r.expect(r.write(r.seen(), vip("192.0.2.1", "n1")))
+}
