@@ -151,10 +151,11 @@ func (c *choices) setPools() {
 		v := variants[c.pick(len(variants))]
 		byName[v.Name] = v
 	}
-	c.r.all = nil
+	var all []Pool
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
-		c.r.all = append(c.r.all, byName[name])
+		all = append(all, byName[name])
 	}
+	c.r.setPools(all)
 	c.say("pools %+v", c.r.all)
 	c.a.SetPools(c.r.all)
 	c.r.expire()
@@ -239,7 +240,8 @@ func met(r Reason) bool { return r == Allocated || r == SecondFamilyPending || r
 func (c *choices) restart() {
 	c.settle()
 	n := newReference()
-	n.all, n.labels, n.now = c.r.all, c.r.labels, c.r.now
+	n.labels, n.now = c.r.labels, c.r.now
+	n.setPools(c.r.all)
 	var claims []Claim
 	for _, k := range slices.SortedFunc(maps.Keys(c.r.svc), ServiceKey.Compare) {
 		cl := c.r.svc[k].claim
@@ -324,7 +326,7 @@ func (c *choices) invariants() {
 }
 
 func (c *choices) counts(byAddr map[netip.Addr][]*refService) {
-	used := c.r.used()
+	used := c.r.inUse
 	for i := range c.r.all {
 		p := &c.r.all[i]
 		var assigned, free [2]int64

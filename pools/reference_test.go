@@ -11,6 +11,8 @@ import (
 // listed. It shares the value types, the label selectors and the text form of reasons with the Allocator, nothing else.
 type reference struct {
 	all    []Pool
+	inUse  []*Pool
+	homes  map[netip.Addr]*Pool
 	labels map[string]map[string]string
 	svc    map[ServiceKey]*refService
 	rest   map[netip.Addr]refRest
@@ -46,9 +48,18 @@ func list(p *Pool) []netip.Addr {
 	return out
 }
 
-// used returns the pools in use: the older of two that overlap.
-func (r *reference) used() []*Pool {
-	sorted := slices.Clone(r.all)
+// setPools works out which pools are in use, the older of two that overlap, and which of them has each address.
+func (r *reference) setPools(all []Pool) {
+	r.all, r.inUse, r.homes = all, r.used(all), map[netip.Addr]*Pool{}
+	for _, p := range r.inUse {
+		for _, a := range list(p) {
+			r.homes[a] = p
+		}
+	}
+}
+
+func (r *reference) used(all []Pool) []*Pool {
+	sorted := slices.Clone(all)
 	slices.SortFunc(sorted, func(p, o Pool) int { return cmp.Or(p.Created.Compare(o.Created), cmp.Compare(p.Name, o.Name)) })
 	var out []*Pool
 	seen := map[netip.Addr]bool{}
@@ -66,12 +77,7 @@ func (r *reference) used() []*Pool {
 }
 
 func (r *reference) home(a netip.Addr) *Pool {
-	for _, p := range r.used() {
-		if slices.Contains(list(p), a) {
-			return p
-		}
-	}
-	return nil
+	return r.homes[a]
 }
 
 func has(l []Address, a netip.Addr) bool {
@@ -477,7 +483,7 @@ func (r *reference) chooseNamed(s *refService, f Family, lease map[Family]netip.
 		if r.all[i].Name != c.Pool {
 			continue
 		}
-		for _, p := range r.used() {
+		for _, p := range r.inUse {
 			switch {
 			case p.Name != c.Pool:
 			case !r.allows(p, c):
@@ -495,7 +501,7 @@ func (r *reference) chooseNamed(s *refService, f Family, lease map[Family]netip.
 
 func (r *reference) chooseAuto(s *refService, f Family, lease map[Family]netip.Addr) refChoice {
 	var from []*Pool
-	for _, p := range r.used() {
+	for _, p := range r.inUse {
 		if p.AutoAssign && r.allows(p, &s.claim) {
 			from = append(from, p)
 		}

@@ -27,6 +27,22 @@ type IPAddressPoolSpec struct {
 	// as you like. They are handed out in the order given, lowest first.
 	//
 	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=128
+	// +kubebuilder:validation:items:MinLength=2
+	// +kubebuilder:validation:items:MaxLength=96
+	// +kubebuilder:validation:XValidation:rule="self.all(x, self.exists_one(y, x == y))",message="has an entry twice: list it once"
+	// +kubebuilder:validation:XValidation:rule="[self.filter(x, x.matches('^[0-9]+([.][0-9]+){3}') && !x.contains(':') && (x.contains('/') ? isCIDR(x) : isIP(x.split('-')[0].trim()) && isIP(x.split('-')[x.split('-').size() - 1].trim()))).map(x, [[x.split('/')[0].split('-')[0]].map(a, a.trim().split('.')).map(o, ((int(o[0]) * 256 + int(o[1])) * 256 + int(o[2])) * 256 + int(o[3]))[0], x.contains('/') ? [x.split('/')[0].split('-')[0]].map(a, a.trim().split('.')).map(o, ((int(o[0]) * 256 + int(o[1])) * 256 + int(o[2])) * 256 + int(o[3]))[0] + [4294967296,2147483648,1073741824,536870912,268435456,134217728,67108864,33554432,16777216,8388608,4194304,2097152,1048576,524288,262144,131072,65536,32768,16384,8192,4096,2048,1024,512,256,128,64,32,16,8,4,2,1][cidr(x).prefixLength()] - 1 : [x.split('-')[x.split('-').size() - 1]].map(a, a.trim().split('.')).map(o, ((int(o[0]) * 256 + int(o[1])) * 256 + int(o[2])) * 256 + int(o[3]))[0]])].all(r, r.all(a, a[0] > a[1] || r.exists_one(b, a[0] <= b[1] && b[0] <= a[1])))",message="has IPv4 entries that overlap: list every address once"
+	// +kubebuilder:validation:XValidation:rule="self.all(x, !x.contains(':') || !isCIDR(x) || self.all(y, y == x || !y.contains(':') || (y.contains('/') ? !isCIDR(y) || !cidr(x).containsCIDR(y) : !isIP(y.split('-')[0].trim()) || !cidr(x).containsIP(y.split('-')[0].trim()))))",message="has an IPv6 entry inside another one: list every address once"
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[0-9a-fA-F:.]+(/[0-9]+| *- *[0-9a-fA-F:.]+)?$') && (self.contains('/') ? isCIDR(self) : isIP(self.split('-')[0].trim()) && isIP(self.split('-')[self.split('-').size() - 1].trim()))",message="is not a CIDR, range or address: write it like 192.0.2.0/28, 192.0.2.10-192.0.2.20, 192.0.2.10 or 2001:db8::/64 (IPv4-mapped IPv6 as plain IPv4; no zone, no leading zeros)"
+	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || cidr(self) == cidr(self).masked()",message="has host bits set: write the network's own address, or a bare address or range"
+	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || cidr(self).prefixLength() > 0",message="is every address there is: list only those that are yours"
+	// +kubebuilder:validation:items:XValidation:rule="self.contains('/') || !isIP(self.split('-')[0].trim()) || !isIP(self.split('-')[self.split('-').size() - 1].trim()) || ip(self.split('-')[0].trim()).family() == ip(self.split('-')[self.split('-').size() - 1].trim()).family()",message="goes from one family to the other: write both ends in IPv4, or both in IPv6"
+	// +kubebuilder:validation:items:XValidation:rule="!self.matches('^[0-9]+([.][0-9]+){3} *- *[0-9]+([.][0-9]+){3}$') || !isIP(self.split('-')[0].trim()) || !isIP(self.split('-')[self.split('-').size() - 1].trim()) || [[self.split('-')[0], self.split('-')[1]].map(a, a.trim().split('.')).map(o, ((int(o[0]) * 256 + int(o[1])) * 256 + int(o[2])) * 256 + int(o[3]))].all(n, n[0] <= n[1])",message="ends before it begins: write the lower address first"
+	// +kubebuilder:validation:items:XValidation:rule="!self.matches('^[^-/]*:[^-/]*-[^-/]*:[^-/]*$') || !isIP(self.split('-')[0].trim()) || !isIP(self.split('-')[self.split('-').size() - 1].trim()) || self.split('-')[0].trim().substring(0, self.split('-')[0].trim().lastIndexOf(':')) != self.split('-')[self.split('-').size() - 1].trim().substring(0, self.split('-')[self.split('-').size() - 1].trim().lastIndexOf(':')) || ('0000' + self.split('-')[0].trim().substring(self.split('-')[0].trim().lastIndexOf(':') + 1)).substring(('0000' + self.split('-')[0].trim().substring(self.split('-')[0].trim().lastIndexOf(':') + 1)).size() - 4).lowerAscii() <= ('0000' + self.split('-')[self.split('-').size() - 1].trim().substring(self.split('-')[self.split('-').size() - 1].trim().lastIndexOf(':') + 1)).substring(('0000' + self.split('-')[self.split('-').size() - 1].trim().substring(self.split('-')[self.split('-').size() - 1].trim().lastIndexOf(':') + 1)).size() - 4).lowerAscii()",message="ends before it begins: write the lower address first"
+	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || cidr(self).prefixLength() == 0 || ['0.0.0.0/8','127.0.0.0/8','169.254.0.0/16','224.0.0.0/4','255.255.255.255/32','::/127','fe80::/10','ff00::/8'].all(r, !cidr(r).containsCIDR(self) && !cidr(self).containsCIDR(r))",message="has unspecified, loopback, link-local, multicast or broadcast addresses, which no Service can have: leave them out"
+	// +kubebuilder:validation:items:XValidation:rule="self.contains('/') || !isIP(self.split('-')[0].trim()) || !isIP(self.split('-')[self.split('-').size() - 1].trim()) || ['0.0.0.0/8','127.0.0.0/8','169.254.0.0/16','224.0.0.0/4','255.255.255.255/32','::/127','fe80::/10','ff00::/8'].all(r, !cidr(r).containsIP(self.split('-')[0].trim()) && !cidr(r).containsIP(self.split('-')[self.split('-').size() - 1].trim()))",message="has unspecified, loopback, link-local, multicast or broadcast addresses, which no Service can have: leave them out"
+	// +kubebuilder:validation:items:XValidation:rule="!self.matches('^[0-9]+([.][0-9]+){3} *- *[0-9]+([.][0-9]+){3}$') || !isIP(self.split('-')[0].trim()) || !isIP(self.split('-')[self.split('-').size() - 1].trim()) || [[self.split('-')[0], self.split('-')[1]].map(a, a.trim().split('.')).map(o, ((int(o[0]) * 256 + int(o[1])) * 256 + int(o[2])) * 256 + int(o[3]))].all(n, (n[1] < 2130706432 || n[0] > 2147483647) && (n[1] < 2851995648 || n[0] > 2852061183))",message="reaches over loopback (127.0.0.0/8) or link-local (169.254.0.0/16) addresses, which no Service can have: write two ranges"
+	// +kubebuilder:validation:items:XValidation:rule="!self.matches('^[^-/]*:[^-/]*-[^-/]*:[^-/]*$') || !isIP(self.split('-')[0].trim()) || !isIP(self.split('-')[self.split('-').size() - 1].trim()) || ip(self.split('-')[0].trim()) == ip(self.split('-')[self.split('-').size() - 1].trim()) || ['2000::/3','fc00::/7','64:ff9b::/16'].exists(c, cidr(c).containsIP(self.split('-')[0].trim()) && cidr(c).containsIP(self.split('-')[self.split('-').size() - 1].trim()))",message="is an IPv6 range outside global (2000::/3) and unique local (fc00::/7) addresses: write CIDRs instead"
 	// +listType=atomic
 	Addresses []string `json:"addresses"`
 
@@ -35,6 +51,78 @@ type IPAddressPoolSpec struct {
 	// +kubebuilder:default=true
 	// +optional
 	AutoAssign *bool `json:"autoAssign,omitempty"`
+
+	// avoidBuggyIPs true never hands out IPv4 addresses that end in .0 or .255.
+	//
+	// +optional
+	AvoidBuggyIPs bool `json:"avoidBuggyIPs,omitempty"`
+
+	// serviceAllocation limits which Services may use the pool, and puts it before pools that have none.
+	//
+	// +optional
+	ServiceAllocation *ServiceAllocation `json:"serviceAllocation,omitempty"`
+
+	// sharing widens who may share one address.
+	//
+	// +optional
+	Sharing *Sharing `json:"sharing,omitempty"`
+
+	// reuseAfter is how long a freed address rests before auto-assignment gives it to another Service, for example 10m.
+	// Default 0s.
+	//
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is negative: write 0s or more"
+	// +optional
+	ReuseAfter *metav1.Duration `json:"reuseAfter,omitempty"`
+
+	// namespaceQuota is the most addresses that one namespace may hold from this pool. Absent: no limit.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	NamespaceQuota *int64 `json:"namespaceQuota,omitempty"`
+}
+
+// ServiceAllocation says which Services may use a pool: those in one of the namespaces (listed or selected; none of
+// either given: all) that match one of the service selectors (none given: all).
+type ServiceAllocation struct {
+	// priority of the pool among those that match a Service: lower first, 0 or absent last.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Priority int32 `json:"priority,omitempty"`
+
+	// namespaces whose Services may use the pool.
+	//
+	// +kubebuilder:validation:MaxItems=1024
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=63
+	// +listType=set
+	// +optional
+	Namespaces []string `json:"namespaces,omitempty"`
+
+	// namespaceSelectors select namespaces by label, beside those listed. A selector that matches no namespace admits
+	// nobody; an empty one ({}) matches every namespace.
+	//
+	// +listType=atomic
+	// +optional
+	NamespaceSelectors []metav1.LabelSelector `json:"namespaceSelectors,omitempty"`
+
+	// serviceSelectors select Services by label.
+	//
+	// +listType=atomic
+	// +optional
+	ServiceSelectors []metav1.LabelSelector `json:"serviceSelectors,omitempty"`
+}
+
+// Sharing says who may share an address besides Services of one namespace with the same ironlb.io/sharing-key.
+type Sharing struct {
+	// namespaces whose Services may share addresses of this pool with one another.
+	//
+	// +kubebuilder:validation:MaxItems=1024
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=63
+	// +listType=set
+	// +optional
+	Namespaces []string `json:"namespaces,omitempty"`
 }
 
 // IPAddressPoolStatus is what the controller found.
@@ -48,7 +136,7 @@ type IPAddressPoolStatus struct {
 	// availableIPv6 is how many IPv6 addresses are free, at most 9223372036854775807.
 	AvailableIPv6 int64 `json:"availableIPv6"`
 
-	// conditions of the pool: Ready, Overlapping, Exhausted.
+	// conditions of the pool: Ready, Overlapping, Exhausted, Draining.
 	//
 	// +listType=map
 	// +listMapKey=type

@@ -21,6 +21,9 @@ type L2Advertisement struct {
 type L2AdvertisementSpec struct {
 	// ipAddressPools whose addresses are announced. None named: all pools.
 	//
+	// +kubebuilder:validation:MaxItems=1024
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=253
 	// +listType=set
 	// +optional
 	IPAddressPools []string `json:"ipAddressPools,omitempty"`
@@ -33,6 +36,10 @@ type L2AdvertisementSpec struct {
 
 	// interfaces on which the address is answered. None named: those with an address in the same subnet.
 	//
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=15
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[^/ \\t\\n]+$') && self != '.' && self != '..'",message="is not an interface name: write it as ip link shows it, without spaces or slashes"
 	// +listType=set
 	// +optional
 	Interfaces []string `json:"interfaces,omitempty"`

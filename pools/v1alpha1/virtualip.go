@@ -27,6 +27,10 @@ type VirtualIPSpec struct {
 	// addresses that one node answers for together, IPv4 before IPv6.
 	//
 	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=1024
+	// +kubebuilder:validation:items:MinLength=2
+	// +kubebuilder:validation:items:MaxLength=45
+	// +kubebuilder:validation:items:XValidation:rule="isIP(self)",message="is not an address: write it like 192.0.2.10 or 2001:db8::10"
 	// +listType=set
 	Addresses []string `json:"addresses"`
 
@@ -37,6 +41,8 @@ type VirtualIPSpec struct {
 
 	// nodes that may answer, in order of preference: the first live one that can forward does.
 	//
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=253
 	// +listType=set
 	// +optional
 	Nodes []string `json:"nodes,omitempty"`
@@ -44,8 +50,10 @@ type VirtualIPSpec struct {
 
 // ServiceReference names a Service.
 type ServiceReference struct {
+	// +kubebuilder:validation:MinLength=1
 	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
+	// +kubebuilder:validation:MinLength=1
+	Name string `json:"name"`
 }
 
 // VirtualIPStatus is written by the node that answers. The placement controller writes it only when no node may answer.
