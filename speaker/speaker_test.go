@@ -384,10 +384,115 @@ func TestOneVirtualServerFails(t *testing.T) {
 		if got := w.statuses[vip1.String()].Reason; got != plan.DataPlaneNotReady {
 			t.Errorf("reason %s", got)
 		}
+		if has(w.addrs, vip1) {
+			t.Error("its address is local although a port is missing")
+		}
 		w.mu.Lock()
 		w.kernel.Fail = fail
 		w.mu.Unlock()
 		time.Sleep(retryMost)
+		r.wantPlanned(t)
+	})
+}
+
+// What can no longer be forwarded is no longer announced.
+func TestWithdrawsWhatCannotBeRestored(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+		r.world.mu.Lock()
+		fail := r.kernel.Fail
+		r.kernel.Fail = func(ipvs.Op) error { return errInjected }
+		r.kernel.Flush()
+		r.world.mu.Unlock()
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if !strings.Contains(r.log.String(), "msg=withdraw address=203.0.113.4 vip=203.0.113.4 reason=DataPlaneNotReady") {
+			t.Errorf("not withdrawn:\n%s", r.log)
+		}
+		r.world.mu.Lock()
+		r.kernel.Fail = fail
+		r.world.mu.Unlock()
+		time.Sleep(retryMost)
+		r.wantPlanned(t)
+	})
+}
+
+// While the firewall cannot be changed no virtual server is added, but what is there follows its endpoints.
+func TestFirewallFails(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+		r.world.mu.Lock()
+		r.failFirewall = errInjected
+		r.world.mu.Unlock()
+		r.set(func(v *plan.View) {
+			service(v, "web", vip1, []uint16{80}, 3, "a")
+			service(v, "api", vip2, []uint16{80}, 1, "a")
+		})
+		synctest.Wait()
+		table := r.table(t)
+		if len(table) != 1 || len(table[ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 80}].RealServers) != 3 {
+			t.Errorf("virtual servers:\n%v", table)
+		}
+		r.world.mu.Lock()
+		r.failFirewall = nil
+		r.world.mu.Unlock()
+		time.Sleep(retryMost)
+		r.wantPlanned(t)
+	})
+}
+
+// A virtual server that cannot be deleted keeps its firewall rules, and the record that it is ours, until it is.
+func TestDeletionFails(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		r := start(t, w, &cluster{view: v, synced: true})
+		r.wantPlanned(t)
+		w.mu.Lock()
+		fail := w.kernel.Fail
+		w.kernel.Fail = func(op ipvs.Op) error {
+			if op.Action == ipvs.DeleteVirtual {
+				return errInjected
+			}
+			return fail(op)
+		}
+		w.mu.Unlock()
+		r.set(func(v *plan.View) {
+			delete(v.Services, pools.ServiceKey{Namespace: "default", Name: "web"})
+			delete(v.VIPs, vip1.String())
+		})
+		time.Sleep(time.Second)
+		synctest.Wait()
+		r.stop()
+		w.restart()
+		w.kernel.Fail = fail
+		r = start(t, w, &cluster{view: v, synced: true})
+		defer r.stop()
+		time.Sleep(time.Second)
+		r.wantPlanned(t)
+	})
+}
+
+// A change that meets a node edited since the last look fails, looks and succeeds, without waiting for the audit.
+func TestLooksAgainAfterAnError(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+		r.kernel.Flush()
+		r.set(func(v *plan.View) { service(v, "web", vip1, []uint16{80}, 3, "a") })
+		time.Sleep(retryFirst)
 		r.wantPlanned(t)
 	})
 }

@@ -33,6 +33,8 @@ type world struct {
 	noModule  bool
 	// failAt makes the change of that number fail, counted from 1, and everything after it, until it is reset.
 	failAt int
+	// failFirewall is what each change of the firewall fails with.
+	failFirewall error
 }
 
 var errInjected = errors.New("injected")
@@ -135,7 +137,7 @@ func (f worldFirewall) Check(context.Context) (bool, error) {
 func (f worldFirewall) Apply(_ context.Context, want ipvs.Firewall) (int, error) {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
-	if err := f.w.change("firewall"); err != nil {
+	if err := errors.Join(f.w.failFirewall, f.w.change("firewall")); err != nil {
 		return 0, err
 	}
 	table, _ := f.w.kernel.List()
