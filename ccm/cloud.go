@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/scheme"
+	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -37,6 +39,7 @@ type Cloud struct {
 	ledger   *ledger
 	waker    *waker
 	balancer *loadBalancer
+	lease    *lease // nil without leader election
 	fatal    func(error)
 }
 
@@ -49,6 +52,10 @@ func New(config *cloudconfig.CompletedConfig, log *slog.Logger, fatal func(error
 	if err := v1alpha1.AddToScheme(sch); err != nil {
 		return nil, fmt.Errorf("registering the kinds of %s: %w", v1alpha1.GroupVersion, err)
 	}
+	lease, err := leaseOf(config) // first: it puts the gate before all other clients
+	if err != nil {
+		return nil, err
+	}
 	kinds, cl, err := ownKinds(config.Kubeconfig, sch)
 	if err != nil {
 		return nil, err
@@ -59,6 +66,7 @@ func New(config *cloudconfig.CompletedConfig, log *slog.Logger, fatal func(error
 		core:   config.SharedInformers,
 		kinds:  kinds,
 		client: cl,
+		lease:  lease,
 		fatal:  fatal,
 	}
 	c.ledger = newLedger(log, c.events)
@@ -67,6 +75,21 @@ func New(config *cloudconfig.CompletedConfig, log *slog.Logger, fatal func(error
 	c.ledger.wake = c.waker.Wake
 	c.ledger.poolsChanged = func() {} // until the pool controller sets its own
 	return c, nil
+}
+
+// leaseOf returns the leader's Lease and puts the gate before every client made of the configuration from now on.
+func leaseOf(config *cloudconfig.CompletedConfig) (*lease, error) {
+	election := config.ComponentConfig.Generic.LeaderElection
+	if !election.LeaderElect {
+		return nil, nil
+	}
+	cl, err := coordination.NewForConfig(rest.AddUserAgent(config.Kubeconfig, Name))
+	if err != nil {
+		return nil, fmt.Errorf("preparing the client of the Lease: %w", err)
+	}
+	g := newGate()
+	config.Kubeconfig.Wrap(g.wrap)
+	return &lease{client: cl.Leases(election.ResourceNamespace), name: election.ResourceName, gate: g}, nil
 }
 
 // ownKinds returns a cache of the kinds of our group and a client that reads from it.
@@ -98,9 +121,29 @@ func ownKinds(base *rest.Config, sch *runtime.Scheme) (ctrlcache.Cache, client.C
 	return kinds, cl, nil
 }
 
-// Initialize starts the cache of our own kinds.
+// leaveWithin is how long the last writes and the return of the Lease may take at the end.
+const leaveWithin = 5 * time.Second
+
+// Leave gives the Lease back. Call it once, at the end of the process: nothing is written after it.
+func (c *Cloud) Leave() {
+	if c.lease == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), leaveWithin)
+	defer cancel()
+	if err := c.lease.release(ctx); err != nil {
+		c.log.Warn("the other replica waits until the Lease expires", "error", err)
+	}
+}
+
+// Initialize starts the cache of our own kinds. The app calls it when we lead.
 func (c *Cloud) Initialize(_ cloudprovider.ControllerClientBuilder, stop <-chan struct{}) {
 	ctx, cancel := context.WithCancel(context.Background())
+	if c.lease != nil {
+		if err := c.lease.leading(ctx); err != nil {
+			c.log.Warn("the Lease will not be given back at the end", "error", err)
+		}
+	}
 	go func() {
 		<-stop
 		cancel()

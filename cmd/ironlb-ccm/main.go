@@ -35,16 +35,24 @@ In a Pod it needs no flag. Run two replicas: they elect a leader by a Lease. Out
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	cmd, err := command(ctx)
+	leave := func() {}
+	cmd, err := command(ctx, func(c *config.CompletedConfig) cloudprovider.Interface {
+		cloud := newCloud(c)
+		leave = cloud.Leave
+		return cloud
+	})
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "ironlb-ccm: %v\n", err)
 		os.Exit(1)
 	}
-	os.Exit(cli.Run(cmd))
+	code := cli.Run(cmd)
+	leave()
+	klog.Flush()
+	os.Exit(code)
 }
 
 // command is cloud-provider's command with our defaults, controllers and help.
-func command(ctx context.Context) (*cobra.Command, error) {
+func command(ctx context.Context, cloud app.InitCloudFunc) (*cobra.Command, error) {
 	opts, err := ccm.Options()
 	if err != nil {
 		return nil, err
@@ -60,8 +68,8 @@ func command(ctx context.Context) (*cobra.Command, error) {
 	return cmd, nil
 }
 
-// cloud is called when the flags have been read and logging is set up.
-func cloud(c *config.CompletedConfig) cloudprovider.Interface {
+// newCloud is called when the flags have been read and logging is set up.
+func newCloud(c *config.CompletedConfig) *ccm.Cloud {
 	ctrllog.SetLogger(klog.Background())
 	log := slog.New(logr.ToSlogHandler(klog.Background()))
 	if name := c.ComponentConfig.KubeCloudShared.CloudProvider.Name; name != ccm.ProviderName {

@@ -1,0 +1,130 @@
+package ccm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/utils/ptr"
+)
+
+// lease is the leader's Lease and who we are in it. cloud-provider's app does not give it back at the end of the process, so
+// that the other replica, or ourselves after a restart, would wait until it expires.
+type lease struct {
+	client coordination.LeaseInterface // beside the gate
+	name   string
+	gate   *gate
+	holder atomic.Pointer[string] // we, while we lead
+}
+
+// leading remembers who we are. It is called once the Lease is ours.
+func (l *lease) leading(ctx context.Context) error {
+	obj, err := l.client.Get(ctx, l.name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("reading Lease %s: %w", l.name, err)
+	}
+	l.holder.Store(obj.Spec.HolderIdentity)
+	return nil
+}
+
+// release stops all writes of this process, waits for those under way, and only then gives the Lease back: whoever takes
+// it must find everything that we wrote. It does nothing when we do not lead.
+func (l *lease) release(ctx context.Context) error {
+	holder := l.holder.Load()
+	if holder == nil {
+		return nil
+	}
+	if err := l.gate.close(ctx); err != nil {
+		return fmt.Errorf("keeping Lease %s until it expires: %w", l.name, err)
+	}
+	obj, err := l.client.Get(ctx, l.name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("reading Lease %s: %w", l.name, err)
+	}
+	if !ptr.Equal(obj.Spec.HolderIdentity, holder) {
+		return nil
+	}
+	now := metav1.NewMicroTime(time.Now())
+	obj.Spec = coordinationv1.LeaseSpec{
+		LeaseTransitions: obj.Spec.LeaseTransitions, LeaseDurationSeconds: ptr.To[int32](1),
+		HolderIdentity: ptr.To(""), RenewTime: &now, AcquireTime: &now,
+	}
+	if _, err := l.client.Update(ctx, obj, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("giving Lease %s back: %w", l.name, err)
+	}
+	return nil
+}
+
+var errLeaving = errors.New("the process is ending")
+
+// gate counts the writes under way and can be closed for new ones. Reads pass.
+type gate struct {
+	mu     sync.Mutex
+	closed bool
+	writes int
+	idle   chan struct{} // closed when the gate is and no write is under way
+}
+
+func newGate() *gate { return &gate{idle: make(chan struct{})} }
+
+// wrap puts a client's transport behind the gate.
+func (g *gate) wrap(next http.RoundTripper) http.RoundTripper { return gated{g, next} }
+
+type gated struct {
+	gate *gate
+	next http.RoundTripper
+}
+
+// RoundTrip sends the request if the gate is open.
+func (t gated) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodGet {
+		return t.next.RoundTrip(r)
+	}
+	if !t.gate.enter() {
+		return nil, errLeaving
+	}
+	defer t.gate.leave()
+	return t.next.RoundTrip(r)
+}
+
+func (g *gate) enter() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return false
+	}
+	g.writes++
+	return true
+}
+
+func (g *gate) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.writes--
+	if g.closed && g.writes == 0 {
+		close(g.idle)
+	}
+}
+
+// close lets no new write in and waits for those under way. It is called once.
+func (g *gate) close(ctx context.Context) error {
+	g.mu.Lock()
+	g.closed = true
+	if g.writes == 0 {
+		close(g.idle)
+	}
+	g.mu.Unlock()
+	select {
+	case <-g.idle:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("writes are still under way: %w", context.Cause(ctx))
+	}
+}
