@@ -24,6 +24,8 @@ func TestMain(m *testing.M) {
 	if os.Getenv(abandonEnv) != "" {
 		abandon()
 	}
+	// IRONLB_LAB_KERNEL=native is quicker where there is no IPVS: these tests
+	// need none.
 	Main(m, Config{Bare: true, Kernel: Kernel(os.Getenv("IRONLB_LAB_KERNEL"))}, func(c *Cluster) { cluster = c })
 }
 

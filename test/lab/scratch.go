@@ -29,9 +29,15 @@ var labs atomic.Int64 // of this process
 // claimScratch takes a name and a scratch folder, after removing what labs
 // left whose process is gone.
 func (c *Cluster) claimScratch() error {
-	if err := Collect(); err != nil {
-		return err
-	}
+	return alone(func() error {
+		if err := collect(); err != nil {
+			return err
+		}
+		return c.claim()
+	})
+}
+
+func (c *Cluster) claim() error {
 	c.name = fmt.Sprintf("ilb%d", os.Getpid())
 	if n := labs.Add(1); n > 1 {
 		c.name += fmt.Sprintf("x%d", n)
@@ -41,9 +47,6 @@ func (c *Cluster) claimScratch() error {
 		return fmt.Errorf("find the cache folder: %w; set HOME", err)
 	}
 	c.Dir = filepath.Join(cache, "ironlb", "lab", c.name)
-	if err := os.MkdirAll(claims, 0o755); err != nil {
-		return fmt.Errorf("claim a name for the lab: %w", err)
-	}
 	claim, err := lockClaim(filepath.Join(claims, c.name))
 	if err != nil {
 		return fmt.Errorf("claim the name %s: %w", c.name, err)
@@ -81,7 +84,25 @@ func lockClaim(path string) (*os.File, error) {
 
 // Collect removes what labs left whose process is gone: namespaces with the
 // links in them, and scratch folders. Their processes the kernel has ended.
-func Collect() error {
+func Collect() error { return alone(collect) }
+
+// alone keeps labs that start from removing one another's half-made claims.
+func alone(do func() error) error {
+	if err := os.MkdirAll(claims, 0o755); err != nil {
+		return fmt.Errorf("claim a name for the lab: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(claims, ".lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return fmt.Errorf("claim a name for the lab: %w", err)
+	}
+	defer f.Close()
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		return fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	return do()
+}
+
+func collect() error {
 	var errs []error
 	files, err := filepath.Glob(filepath.Join(claims, "ilb*"))
 	if err != nil {

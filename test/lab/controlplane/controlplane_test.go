@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"net/netip"
 	"os"
@@ -20,12 +21,18 @@ import (
 	"github.com/ironlb/ironlb/test/lab/tools"
 )
 
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if testing.Short() {
+		fmt.Println("left out: needs root")
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
 // start starts a control plane in a namespace of its own.
 func start(t *testing.T) (*ControlPlane, string) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("needs root")
-	}
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: run the tests as root, or with -short")
 	}

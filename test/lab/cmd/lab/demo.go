@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -48,10 +49,27 @@ func demo(ctx context.Context, shell bool) (err error) {
 	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
-			return errors.Join(err, c.Err())
+			return s.failed(ctx, errors.Join(err, c.Err()))
 		}
 	}
 	return nil
+}
+
+// failed keeps the logs for the user to read, unless it was the user who ended
+// the demonstration.
+func (s *show) failed(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return err
+	}
+	cache, cacheErr := os.UserCacheDir()
+	if cacheErr != nil {
+		return err
+	}
+	dir := filepath.Join(cache, "ironlb", "demo-logs")
+	if logErr := errors.Join(os.RemoveAll(dir), s.SaveLogs(dir)); logErr != nil {
+		return errors.Join(err, logErr)
+	}
+	return fmt.Errorf("%w\nthe logs of all parts are in %s", err, dir)
 }
 
 // start starts IronLB: the controller beside the control plane, a speaker on
@@ -102,7 +120,7 @@ func (s *show) service(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.reachable(ctx, owner); err != nil {
+	if err := s.reachable(ctx); err != nil {
 		return err
 	}
 	title("The Service has an EXTERNAL-IP, and one node answers for it")
@@ -131,9 +149,8 @@ func (s *show) owner(ctx context.Context, not *lab.Node) (node *lab.Node, err er
 	return node, err
 }
 
-// reachable waits until the owner's kernel forwards to both Pods and a client
-// has an answer.
-func (s *show) reachable(ctx context.Context, owner *lab.Node) error {
+// reachable waits until a client has answers from both Pods.
+func (s *show) reachable(ctx context.Context) error {
 	return s.Eventually(ctx, time.Minute, "answers from both Pods", func(ctx context.Context) error {
 		sum, err := s.ask(ctx, 4)
 		if err == nil && (sum.Failed > 0 || len(sum.ByPod) < 2) {

@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	goruntime "runtime"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	coordination "k8s.io/api/coordination/v1"
 	core "k8s.io/api/core/v1"
@@ -144,11 +147,24 @@ func nodePatch(node *core.Node, address string) any {
 	now := metav1.Now()
 	return status(core.NodeStatus{
 		Addresses: []core.NodeAddress{{Type: core.NodeInternalIP, Address: address}},
+		NodeInfo: core.NodeSystemInfo{
+			KubeletVersion: "lab", ContainerRuntimeVersion: "netns", OSImage: "IronLB lab", KernelVersion: kernel(),
+			OperatingSystem: "linux", Architecture: goruntime.GOARCH,
+		},
 		Conditions: []core.NodeCondition{{
 			Type: core.NodeReady, Status: core.ConditionTrue, Reason: "KubeletReady",
 			LastHeartbeatTime: now, LastTransitionTime: now,
 		}},
 	})
+}
+
+// kernel is the release of the kernel that carries the node.
+func kernel() string {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return err.Error()
+	}
+	return unix.ByteSliceToString(name.Release[:])
 }
 
 // podPatch returns nil for a Pod whose status is right, or that does not serve

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// asLab has the test program be the lab command.
+const asLab = "IRONLB_TEST_AS_LAB"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asLab) != "" {
+		main()
+		return
+	}
+	flag.Parse()
+	if testing.Short() {
+		fmt.Println("left out: needs root and a lab")
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func command(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.Env = append(os.Environ(), asLab+"=1", "SHELL=/bin/sh")
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	return cmd
+}
+
+// namespaces of labs on this machine.
+func namespaces(t *testing.T) []string {
+	t.Helper()
+	entries, err := os.ReadDir("/run/netns")
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), "ilb") {
+			names = append(names, e.Name())
+		}
+	}
+	return names
+}
+
+// gone checks that no namespace of this lab's is left.
+func gone(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	own := regexp.MustCompile("^ilb" + strconv.Itoa(cmd.Process.Pid) + "-")
+	if left := slices.DeleteFunc(namespaces(t), func(n string) bool { return !own.MatchString(n) }); len(left) > 0 {
+		t.Errorf("namespaces left: %v", left)
+	}
+}
+
+// The demonstration shows each of its points, in order, and leaves nothing.
+func TestDemo(t *testing.T) {
+	cmd := command(t, "demo")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	gone(t, cmd)
+	for _, point := range []string{
+		`web +LoadBalancer +203\.0\.113\.\d+ +192\.0\.2\.128 +80:`,
+		`192\.0\.2\.128 .*node\d .*True +Owner`,
+		`node\d# ipvsadm -Ln`,
+		`TCP +192\.0\.2\.128:80 `,
+		`-> 203\.0\.113\.130:8080 `,
+		`-> 203\.0\.113\.146:8080 `,
+		`20  http://192\.0\.2\.128/  web-\d`,
+		`20 requests, 0 failed, .*web-1 \d+, web-2 \d+`,
+		`Cutting the power of node\d`,
+		`the client was without an answer for [\d.]+m?s`,
+		`node\d now answers for 192\.0\.2\.128`,
+		`node\d +NotReady`,
+		`\] done\n$`,
+	} {
+		at := regexp.MustCompile(point).FindIndex(out)
+		if at == nil {
+			t.Fatalf("after the points before it, the demo does not show %q:\n%s", point, out)
+		}
+		out = out[at[0]+1:]
+	}
+}
+
+// The shell has kubectl and the machines' commands, and its exit removes all.
+func TestShell(t *testing.T) {
+	cmd := command(t, "shell")
+	cmd.Stdin = strings.NewReader(`
+kubectl get nodes -o name
+client curl -s http://192.0.2.128/ </dev/null
+remote curl -s http://192.0.2.128/ </dev/null
+node2 ipvsadm -Ln </dev/null
+node3 sh -c 'exit 7' </dev/null; echo "status $?"
+exit 3
+`)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("the status of the shell's last command is not the lab's: %v", err)
+	}
+	gone(t, cmd)
+	for _, want := range []string{"node/node3\n", "\nweb-1 ", "\nweb-2 ", "TCP  192.0.2.128:80", "status 7\n", "] done\n"} {
+		if !bytes.Contains(out, []byte(want)) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+// Ctrl-C removes what was made by then.
+func TestInterrupt(t *testing.T) {
+	cmd := command(t, "demo")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	for lines.Scan() && !strings.Contains(lines.Text(), "the control plane is ready") {
+	}
+	if len(namespaces(t)) == 0 {
+		t.Error("a lab that starts has no namespaces: the test sees nothing")
+	}
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	io.Copy(io.Discard, out) // until it ends
+	var exit *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 130 {
+		t.Errorf("interrupted: %v, want exit status 130", err)
+	}
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("it took %s to remove everything", took)
+	}
+	gone(t, cmd)
+}
+
+func TestUsage(t *testing.T) {
+	cmd := exec.Command(os.Args[0], "nonsense")
+	cmd.Env = append(os.Environ(), asLab+"=1")
+	out, err := cmd.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "use: lab demo") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
