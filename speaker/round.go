@@ -88,12 +88,12 @@ func (s *Speaker) observe(ctx context.Context) error {
 		return err
 	}
 	var fw ipvs.Firewall
-	if whole && before != nil {
-		fw = before.fw
+	if before != nil {
+		fw = before.fw // if it is no longer in force it is built anew
 	} else if fw, err = s.cfg.Node.Firewall.List(ctx); err != nil {
 		return err
 	}
-	table, err := s.cfg.Node.VirtualServers.ListOf(union(addrs, fw.Addrs, s.desired.Local))
+	table, err := s.list(before, union(addrs, fw.Addrs, s.desired.Local))
 	if err != nil {
 		return err
 	}
@@ -108,6 +108,44 @@ func (s *Speaker) observe(ctx context.Context) error {
 	s.audited = time.Now()
 	s.audit = min(max(auditEvery, auditShare*s.audited.Sub(start)), auditMost)
 	return nil
+}
+
+// list returns the virtual servers of our addresses. Between two full lists a look at the virtual servers alone tells
+// whether another is needed.
+func (s *Speaker) list(before *state, ours map[netip.Addr]struct{}) (ipvs.Table, error) {
+	if before != nil && time.Since(s.listed) < s.relist {
+		virtuals, err := s.cfg.Node.VirtualServers.Virtuals()
+		if err != nil {
+			return nil, err
+		}
+		if same(virtuals, before.table, ours) {
+			return before.table, nil
+		}
+	}
+	start := time.Now()
+	table, err := s.cfg.Node.VirtualServers.ListOf(ours)
+	if err != nil {
+		return nil, err
+	}
+	s.listed = time.Now()
+	s.relist = min(max(auditEvery, auditShare*s.listed.Sub(start)), relistMost)
+	return table, nil
+}
+
+// same tells whether of the virtual servers those of our addresses are as the table says.
+func same(virtuals map[ipvs.Key]ipvs.Settings, table ipvs.Table, ours map[netip.Addr]struct{}) bool {
+	found := 0
+	for key, settings := range virtuals {
+		if _, our := ours[key.Addr]; !our {
+			continue
+		}
+		vs, known := table[key]
+		if !known || vs.Settings != settings {
+			return false
+		}
+		found++
+	}
+	return found == len(table)
 }
 
 // apply makes the node as desired. The order is owed: an address must not be reachable before its virtual servers and

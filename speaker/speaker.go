@@ -28,6 +28,8 @@ type Source interface {
 type VirtualServers interface {
 	// ListOf returns the virtual servers of these addresses.
 	ListOf(addrs map[netip.Addr]struct{}) (ipvs.Table, error)
+	// Virtuals returns all virtual servers without their real servers, which costs far less.
+	Virtuals() (map[ipvs.Key]ipvs.Settings, error)
 	// Apply carries out the ops in order, goes on after an error and returns those done.
 	Apply(ops []ipvs.Op) (done []ipvs.Op, err error)
 }
@@ -119,10 +121,12 @@ type Config struct {
 // How often the loop looks by itself, and how soon it tries again after an error.
 const (
 	auditEvery = time.Second
-	auditMost  = 10 * time.Second
+	auditMost  = 1500 * time.Millisecond
+	relistMost = 10 * time.Second
 	retryFirst = 250 * time.Millisecond
 	retryMost  = 10 * time.Second
-	// auditShare bounds the cost of looking: a look that took d is followed by at least auditShare times d of rest.
+	// auditShare bounds the cost of looking: a look that took d is followed by auditShare times d of rest, but by no more
+	// than auditMost, so that what others destroyed is back within two seconds, and relistMost for the real servers.
 	auditShare = 20
 )
 
@@ -138,9 +142,12 @@ type Speaker struct {
 	announced map[netip.Addr]plan.Announcement
 	held      map[netip.Addr][]string
 	// known is what the node held after the last round; nil if that is not certain. audited is when it was last seen.
-	known     *state
-	audited   time.Time
-	audit     time.Duration // from one look at the node to the next
+	known   *state
+	audited time.Time
+	audit   time.Duration // from one look at the node to the next
+	// listed is when the real servers were last seen, too; relist is the time to the next.
+	listed    time.Time
+	relist    time.Duration
 	failures  int
 	lastError string
 

@@ -239,6 +239,28 @@ func TestRestoresWithinTwoSeconds(t *testing.T) {
 	}
 }
 
+// On a node with so many virtual servers that listing them takes long, it is seldom done, and yet a flush is noticed.
+func TestListsSeldomWhatTakesLong(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.slow = 200 * time.Millisecond
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		r := start(t, w, &cluster{view: v, synced: true})
+		defer r.stop()
+		time.Sleep(100 * time.Second)
+		synctest.Wait()
+		w.mu.Lock()
+		if w.lists < 20 || w.lists > 26 {
+			t.Errorf("%d full lists in 100 s, want one in 4 s", w.lists)
+		}
+		w.mu.Unlock()
+		w.kernel.Flush()
+		time.Sleep(2 * time.Second)
+		r.wantPlanned(t)
+	})
+}
+
 func TestForeignObjectsAreLeftAlone(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)

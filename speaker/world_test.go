@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/ipvstest"
@@ -29,7 +30,9 @@ type world struct {
 	ups       map[string]bool // interfaces
 	statuses  map[string]plan.Status
 	changes   int
-	calls     int // that look at or change the node
+	calls     int           // that look at or change the node
+	lists     int           // of virtual servers with their real servers
+	slow      time.Duration // what such a list takes
 	noModule  bool
 	// failAt makes the change of that number fail, counted from 1, and everything after it, until it is reset.
 	failAt int
@@ -103,10 +106,19 @@ func (i worldIPVS) ListOf(addrs map[netip.Addr]struct{}) (ipvs.Table, error) {
 	i.w.mu.Lock()
 	defer i.w.mu.Unlock()
 	i.w.calls++
+	i.w.lists++
+	time.Sleep(i.w.slow)
 	if i.w.noModule {
 		return nil, fmt.Errorf("%w: module ip_vs missing: run \"modprobe ip_vs\"", ipvs.ErrNoModule)
 	}
 	return i.w.kernel.ListOf(addrs)
+}
+
+func (i worldIPVS) Virtuals() (map[ipvs.Key]ipvs.Settings, error) {
+	i.w.mu.Lock()
+	defer i.w.mu.Unlock()
+	i.w.calls++
+	return i.w.kernel.Virtuals()
 }
 
 func (i worldIPVS) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {

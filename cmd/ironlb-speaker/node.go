@@ -76,6 +76,14 @@ func (v *virtualServers) ListOf(addrs map[netip.Addr]struct{}) (ipvs.Table, erro
 	return k.ListOf(addrs)
 }
 
+func (v *virtualServers) Virtuals() (map[ipvs.Key]ipvs.Settings, error) {
+	k, err := v.open()
+	if err != nil {
+		return nil, err
+	}
+	return k.Virtuals()
+}
+
 func (v *virtualServers) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	if len(ops) == 0 {
 		return nil, nil
