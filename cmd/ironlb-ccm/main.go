@@ -3,11 +3,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
+	"regexp"
 	"syscall"
 
 	"github.com/go-logr/logr"
@@ -65,8 +67,22 @@ func command(ctx context.Context, cloud app.InitCloudFunc) (*cobra.Command, erro
 			return nil, fmt.Errorf("leaving a flag out of the help: %w", err)
 		}
 	}
+	if help := cmd.Flags().Lookup("help"); help != nil {
+		help.Usage = "help for " + ccm.Name
+	}
+	show := cmd.HelpFunc()
+	cmd.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		out, text := cmd.OutOrStdout(), &bytes.Buffer{}
+		cmd.SetOut(text)
+		show(cmd, args)
+		cmd.SetOut(out)
+		out.Write(emptySection.ReplaceAll(text.Bytes(), nil))
+	})
 	return cmd, nil
 }
+
+// emptySection is the heading of flags that are all hidden.
+var emptySection = regexp.MustCompile(`(?m)^[A-Z].* flags:\n\n\n+`)
 
 // newCloud is called when the flags have been read and logging is set up.
 func newCloud(c *config.CompletedConfig) *ccm.Cloud {

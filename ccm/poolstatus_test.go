@@ -1,0 +1,71 @@
+package ccm
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+func TestPoolConditions(t *testing.T) {
+	var many []pools.ServiceKey
+	for i := range 12 {
+		many = append(many, pools.ServiceKey{Namespace: "ns", Name: fmt.Sprintf("s%02d", i)})
+	}
+	for name, c := range map[string]struct {
+		status  pools.PoolStatus
+		problem string
+		want    []string // "Type=Status Reason: part of the message", sorted
+	}{
+		"in use": {pools.PoolStatus{State: pools.PoolReady}, "",
+			[]string{"Exhausted=False SomeFree: ", "Overlapping=False NoOverlap: ", "Ready=True Ready: in use"}},
+		"full": {pools.PoolStatus{State: pools.PoolReady, Exhausted: []pools.Family{pools.IPv4, pools.IPv6}}, "",
+			[]string{"Exhausted=True NoneFree: No IPv4 and no IPv6 address is free. Add", "Overlapping=False NoOverlap: ", "Ready=True Ready: in use"}},
+		"overlapping": {pools.PoolStatus{State: pools.PoolOverlaps, Overlaps: "old"}, "",
+			[]string{"Exhausted=False SomeFree: ", "Overlapping=True Overlapping: older pool old", "Ready=False Overlapping: older pool old"}},
+		"overlapping itself": {pools.PoolStatus{State: pools.PoolInvalid}, "",
+			[]string{"Exhausted=False SomeFree: ", "Overlapping=False NoOverlap: ", "Ready=False Invalid: spec.addresses"}},
+		"unreadable": {pools.PoolStatus{}, "spec.addresses[0]: what?",
+			[]string{"Exhausted=False SomeFree: ", "Overlapping=False NoOverlap: ", "Ready=False Invalid: spec.addresses[0]: what?"}},
+		"unreadable now": {pools.PoolStatus{State: pools.PoolReady}, "spec.addresses[0]: what?",
+			[]string{"Exhausted=False SomeFree: ", "Overlapping=False NoOverlap: ", "Ready=False Invalid: The last good configuration stays in use"}},
+		"draining": {pools.PoolStatus{State: pools.PoolReady, Draining: many}, "",
+			[]string{"Draining=True HeldOutside: ns/s00, ns/s01", "Exhausted=False SomeFree: ", "Overlapping=False NoOverlap: ", "Ready=True Ready: in use"}},
+	} {
+		obj := &v1alpha1.IPAddressPool{}
+		obj.Generation = 7
+		got := poolStatusOf(obj, c.status, c.problem)
+		if len(got.Conditions) != len(c.want) {
+			t.Errorf("%s: got %+v", name, got.Conditions)
+			continue
+		}
+		slices.SortFunc(got.Conditions, func(a, b metav1.Condition) int { return strings.Compare(a.Type, b.Type) })
+		for i, cond := range got.Conditions {
+			head, part, _ := strings.Cut(c.want[i], ": ")
+			if h := fmt.Sprintf("%s=%s %s", cond.Type, cond.Status, cond.Reason); h != head || !strings.Contains(cond.Message, part) {
+				t.Errorf("%s: got %s: %s, want %s", name, h, cond.Message, c.want[i])
+			}
+			if cond.ObservedGeneration != 7 {
+				t.Errorf("%s: %s is of generation %d", name, cond.Type, cond.ObservedGeneration)
+			}
+		}
+		// The same again is the same: no write.
+		obj.Status = got
+		if again := poolStatusOf(obj, c.status, c.problem); !slices.Equal(again.Conditions, got.Conditions) {
+			t.Errorf("%s: again %+v, want %+v", name, again.Conditions, got.Conditions)
+		}
+	}
+	// Draining is taken back when it is over.
+	obj := &v1alpha1.IPAddressPool{}
+	obj.Status = poolStatusOf(obj, pools.PoolStatus{State: pools.PoolReady, Draining: many}, "")
+	obj.Status = poolStatusOf(obj, pools.PoolStatus{State: pools.PoolReady}, "")
+	i := slices.IndexFunc(obj.Status.Conditions, func(c metav1.Condition) bool { return c.Type == "Draining" })
+	if i < 0 || obj.Status.Conditions[i].Status != "False" {
+		t.Errorf("got %+v", obj.Status.Conditions)
+	}
+}

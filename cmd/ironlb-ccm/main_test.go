@@ -1,0 +1,58 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/ironlb/ironlb/ccm"
+)
+
+// TestDefaults: the process runs in a Pod without any flag.
+func TestDefaults(t *testing.T) {
+	cmd, err := command(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"cloud-provider":                  "ironlb",
+		"controllers":                     "[*]",
+		"leader-elect":                    "true",
+		"leader-elect-resource-name":      "ironlb-ccm",
+		"leader-elect-resource-namespace": "ironlb-system",
+		"use-service-account-credentials": "false",
+		"concurrent-service-syncs":        "16",
+	} {
+		f := cmd.Flags().Lookup(name)
+		if f == nil {
+			t.Errorf("there is no --%s", name)
+			continue
+		}
+		if f.DefValue != want {
+			t.Errorf("--%s is %s, want %s", name, f.DefValue, want)
+		}
+	}
+}
+
+// TestHelp names what runs here and nothing of nodes, routes and webhooks.
+func TestHelp(t *testing.T) {
+	cmd, err := command(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	cmd.SetOut(&out)
+	if err := cmd.Help(); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"ironlb-ccm [flags]", "--kubeconfig", "ironlb-placement-controller, ironlb-pool-controller, service-lb-controller"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the help lacks %q", want)
+		}
+	}
+	for _, not := range append(ccm.HiddenFlags(), "webhook", "concurrent-node-syncs", "cloud-node-controller", "cloud-controller-manager") {
+		if strings.Contains(out.String(), not) {
+			t.Errorf("the help has %q", not)
+		}
+	}
+}
