@@ -140,7 +140,10 @@ func (c *Cloud) Leave() {
 func (c *Cloud) Initialize(_ cloudprovider.ControllerClientBuilder, stop <-chan struct{}) {
 	ctx, cancel := context.WithCancel(context.Background())
 	if c.lease != nil {
-		if err := c.lease.leading(ctx); err != nil {
+		soon, done := context.WithTimeout(ctx, leaveWithin)
+		err := c.lease.leading(soon)
+		done()
+		if err != nil {
 			c.log.Warn("the Lease will not be given back at the end", "error", err)
 		}
 	}

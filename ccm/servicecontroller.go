@@ -90,7 +90,6 @@ func (i *wakingInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEventHa
 			}
 			if needsAnother(before, after) {
 				h.OnAdd(after, false)
-				return
 			}
 			if !i.waker.cleaning(before, after) {
 				h.OnUpdate(i.waker.withoutEcho(before, after), after)
