@@ -1,0 +1,101 @@
+package speaker
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs"
+)
+
+// state is what the node was seen to hold of ours, kept up to date while it is changed.
+type state struct {
+	table ipvs.Table
+	fw    ipvs.Firewall
+	// whole is set if the firewall is in force as fw says.
+	whole bool
+	addrs map[netip.Addr]struct{}
+	// foreign are the node's addresses that are not ours.
+	foreign map[netip.Addr]struct{}
+	// reason of the changes of this round.
+	reason string
+}
+
+// observe reads what the node holds of ours and corrects its sysctls. The next look is the later the longer this one
+// took.
+func (s *Speaker) observe(ctx context.Context) error {
+	start := time.Now()
+	before := s.known
+	s.known = nil
+	addrs, err := s.cfg.Node.Addresses.List()
+	if err != nil {
+		return err
+	}
+	foreign, err := s.cfg.Node.Addresses.Foreign()
+	if err != nil {
+		return err
+	}
+	whole, err := s.cfg.Node.Firewall.Check(ctx)
+	if err != nil {
+		return err
+	}
+	var fw ipvs.Firewall
+	if before != nil {
+		fw = before.fw // if it is no longer in force it is built anew
+	} else if fw, err = s.cfg.Node.Firewall.List(ctx); err != nil {
+		return err
+	}
+	table, err := s.list(before, union(addrs, fw.Addrs, s.desired.Local))
+	if err != nil {
+		return err
+	}
+	changed, err := s.cfg.Node.Sysctls.Apply()
+	for _, setting := range changed {
+		s.log("set sysctl", "setting", setting)
+	}
+	if err != nil {
+		return err
+	}
+	s.known = &state{table: table, fw: fw, whole: whole, addrs: addrs, foreign: foreign}
+	s.audited = time.Now()
+	s.audit = min(max(auditEvery, auditShare*s.audited.Sub(start)), auditMost)
+	return nil
+}
+
+// list returns the virtual servers of our addresses. Between two full lists a look at the virtual servers alone tells
+// whether another is needed.
+func (s *Speaker) list(before *state, ours map[netip.Addr]struct{}) (ipvs.Table, error) {
+	if before != nil && time.Since(s.listed) < s.relist {
+		virtuals, err := s.cfg.Node.VirtualServers.Virtuals()
+		if err != nil {
+			return nil, err
+		}
+		if same(virtuals, before.table, ours) {
+			return before.table, nil
+		}
+	}
+	start := time.Now()
+	table, err := s.cfg.Node.VirtualServers.ListOf(ours)
+	if err != nil {
+		return nil, err
+	}
+	s.listed = time.Now()
+	s.relist = min(max(auditEvery, auditShare*s.listed.Sub(start)), relistMost)
+	return table, nil
+}
+
+// same tells whether of the virtual servers those of our addresses are as the table says.
+func same(virtuals map[ipvs.Key]ipvs.Settings, table ipvs.Table, ours map[netip.Addr]struct{}) bool {
+	found := 0
+	for key, settings := range virtuals {
+		if _, our := ours[key.Addr]; !our {
+			continue
+		}
+		vs, known := table[key]
+		if !known || vs.Settings != settings {
+			return false
+		}
+		found++
+	}
+	return found == len(table)
+}
