@@ -145,7 +145,7 @@ func TestReach(t *testing.T) {
 		}
 	}
 	for _, from := range []*Machine{cluster.Client, cluster.Remote, cluster.Router} {
-		if _, err := from.Exec(t.Context(), "busybox", "ping", "-c1", "-W5", cluster.Node(0).Addr.String()); err != nil {
+		if _, err := from.Exec(t.Context(), "ping", "-c1", "-W5", cluster.Node(0).Addr.String()); err != nil {
 			t.Error(err)
 		}
 	}
@@ -155,7 +155,7 @@ func TestReach(t *testing.T) {
 func pings(t *testing.T, n *Node, want bool) {
 	t.Helper()
 	err := cluster.Eventually(t.Context(), 30*time.Second, fmt.Sprintf("client reaches %s: %t", n.Name, want), func(ctx context.Context) error {
-		_, err := cluster.Client.Exec(ctx, "busybox", "ping", "-c1", "-W1", n.Addr.String())
+		_, err := cluster.Client.Exec(ctx, "ping", "-c1", "-W1", n.Addr.String())
 		if (err == nil) != want {
 			return fmt.Errorf("ping: %v", err)
 		}
