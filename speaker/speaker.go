@@ -1,7 +1,7 @@
 // Package speaker is the loop on each node that makes the kernel and the network agree with the plan.
 //
 // It is the sole owner of the node's state: one goroutine observes, plans, compares and applies. It is kicked by events
-// and looks by itself every second, so that what another program flushed or edited is restored.
+// and looks by itself at least every second, so that what another program flushed or edited is restored.
 package speaker
 
 import (
@@ -120,8 +120,8 @@ type Config struct {
 
 // How often the loop looks by itself, and how soon it tries again after an error.
 const (
-	auditEvery = time.Second
-	auditMost  = 1500 * time.Millisecond
+	auditEvery = 500 * time.Millisecond
+	auditMost  = time.Second
 	relistMost = 10 * time.Second
 	retryFirst = 250 * time.Millisecond
 	retryMost  = 10 * time.Second
