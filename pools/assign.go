@@ -55,22 +55,34 @@ func (a *Allocator) commit(s *service, p plan, now time.Time) []netip.Addr {
 			s.leaving = append(s.leaving, h)
 		}
 	}
+	a.lookAtSharers(s, p.misfit != s.misfit)
 	s.lease, s.reason, s.misfit = slices.Clone(p.lease), p.reason, p.misfit
-	var freed []netip.Addr
-	if a.keep {
-		for _, h := range s.leaving {
-			freed = append(freed, h.Addr)
-		}
-	} else {
-		freed = a.leaveAll(s, now)
-	}
 	a.setDrains(s, p.drains)
-	a.wakes.wait(s, p.waits)
+	a.wakes.wait(s, p.waits) // before it leaves anything: that may be what it waits for
 	delete(a.unmet, s.claim.Service)
 	if p.reason != Allocated {
 		a.unmet[s.claim.Service] = struct{}{}
 	}
-	return freed
+	if !a.keep {
+		return a.leaveAll(s, now)
+	}
+	var left []netip.Addr
+	for _, h := range s.leaving {
+		left = append(left, h.Addr)
+	}
+	return left
+}
+
+// lookAtSharers has those looked at again who share an address with the Service and may fare better or worse for what it
+// does: misfits and draining ones, and all of them when the Service becomes a misfit or ceases to be one.
+func (a *Allocator) lookAtSharers(s *service, all bool) {
+	for _, h := range s.lease {
+		for _, o := range a.units[h.Addr].holders {
+			if o != s && (all || o.misfit || len(o.drains) > 0) {
+				a.wakes.look[o.claim.Service] = struct{}{}
+			}
+		}
+	}
 }
 
 // leaveAll takes the Service off what it gave up, and returns the addresses that nobody holds any more.
@@ -143,6 +155,7 @@ func (a *Allocator) release(key ServiceKey, now time.Time) []netip.Addr {
 		return nil
 	}
 	a.wakes.unwait(s)
+	a.lookAtSharers(s, s.misfit)
 	s.leaving, s.lease = append(s.leaving, s.lease...), nil
 	freed := a.leaveAll(s, now)
 	a.setDrains(s, nil)

@@ -123,7 +123,9 @@ func (a *Allocator) chooseExact(q *query, x netip.Addr) choice {
 		}
 	}
 	if !a.quotaAllows(q, p, FamilyOf(x), x) {
-		return no(QuotaReached, []waitKey{{pool: p.Name, ns: c.Service.Namespace}}, "but %s", quotaText(p, c))
+		ch := no(QuotaReached, []waitKey{{pool: p.Name, ns: c.Service.Namespace}}, "but %s", quotaText(p, c))
+		ch.quota = true
+		return ch
 	}
 	_, resting := a.rests.at[x]
 	return choice{addr: Address{x, p.Name}, ok: true, takes: u == nil && !resting, reason: Allocated}
@@ -223,10 +225,10 @@ func (a *Allocator) pick(q *query, f Family, from []*pool) choice {
 	case len(full)+len(quota) == 0:
 		return choice{reason: NoPool, message: fmt.Sprintf("no pool auto-assigns %s addresses to %s: add a pool with autoAssign true that admits it, or name a pool in annotation ironlb.io/ip-pool", f, q.claim.Service)}
 	case len(full) == 0:
-		return choice{reason: QuotaReached, waits: waits, message: fmt.Sprintf("%s gets no %s address: %s", q.claim.Service, f, quotaText(last, q.claim))}
+		return choice{reason: QuotaReached, quota: true, waits: waits, message: fmt.Sprintf("%s gets no %s address: %s", q.claim.Service, f, quotaText(last, q.claim))}
 	}
 	message := fmt.Sprintf("%s gets no %s address: no address is free in %s: add addresses to spec.addresses, or delete a Service", q.claim.Service, f, poolList(full))
-	return choice{reason: PoolExhausted, waits: waits, message: message}
+	return choice{reason: PoolExhausted, quota: len(quota) > 0, waits: waits, message: message}
 }
 
 func poolList(names []string) string {

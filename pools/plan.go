@@ -32,6 +32,7 @@ type choice struct {
 	ok      bool
 	takes   bool // uses up a free address
 	exact   bool // the address was asked for
+	quota   bool // a pool had none left for the namespace
 	drains  string
 	reason  Reason
 	message string
@@ -63,7 +64,7 @@ func (a *Allocator) answer(s *service) plan {
 	}
 	fams := c.families()
 	chosen := a.chooseAll(s, c, fams)
-	if len(fams) == 2 && chosen[0].ok && !chosen[1].ok && chosen[1].reason == QuotaReached {
+	if len(fams) == 2 && chosen[0].ok && !chosen[1].ok && chosen[1].quota {
 		// The first family may have used up the namespace's quota in the only pool that has the second one.
 		again := a.chooseAll(s, c, []Family{fams[1], fams[0]})
 		if again[0].ok && again[1].ok {

@@ -158,7 +158,7 @@ func (c *choices) setPools() {
 	c.r.setPools(all)
 	c.say("pools %+v", c.r.all)
 	c.a.SetPools(c.r.all)
-	c.r.expire()
+	c.r.endRests(func(_ refRest, p *Pool) bool { return p.ReuseAfter <= 0 })
 }
 
 func (c *choices) namespace() {
@@ -362,7 +362,7 @@ func newChoices(t *testing.T, pick func(int) int) *choices {
 
 // TestAgainstReference runs long random histories beside the reference.
 func TestAgainstReference(t *testing.T) {
-	seeds, steps := 80, 150
+	seeds, steps := 200, 200
 	if testing.Short() {
 		seeds = 20
 	}

@@ -220,6 +220,7 @@ type refChoice struct {
 	ok     bool
 	drain  bool
 	exact  bool
+	quota  bool
 	reason Reason
 }
 
@@ -309,8 +310,12 @@ func (r *reference) release(k ServiceKey) {
 
 // expire ends the rests that are over, or whose pool is gone.
 func (r *reference) expire() {
+	r.endRests(func(e refRest, p *Pool) bool { return !r.now.Before(e.freed.Add(p.ReuseAfter)) })
+}
+
+func (r *reference) endRests(over func(refRest, *Pool) bool) {
 	for a, e := range r.rest {
-		if p := r.home(a); p == nil || p.AvoidBuggyIPs && endsBadly(a) || !r.now.Before(e.freed.Add(p.ReuseAfter)) {
+		if p := r.home(a); p == nil || p.AvoidBuggyIPs && endsBadly(a) || over(e, p) {
 			delete(r.rest, a)
 		}
 	}
@@ -336,7 +341,7 @@ func (r *reference) answer(s *refService) ([]Address, Reason) {
 		asked[FamilyOf(a)] = a
 	}
 	got := r.chooseFamilies(s, fams, asked)
-	if len(fams) == 2 && got[fams[0]].ok && got[fams[1]].reason == QuotaReached && !got[fams[1]].ok {
+	if len(fams) == 2 && got[fams[0]].ok && got[fams[1]].quota && !got[fams[1]].ok {
 		if again := r.chooseFamilies(s, []Family{fams[1], fams[0]}, asked); again[fams[0]].ok && again[fams[1]].ok {
 			got = again
 		}
@@ -472,7 +477,7 @@ func (r *reference) chooseExact(s *refService, x netip.Addr, lease map[Family]ne
 	case !r.mayJoin(x, s):
 		return refChoice{reason: SharingRefused}
 	case !r.room(p, s, lease, FamilyOf(x), x):
-		return refChoice{reason: QuotaReached}
+		return refChoice{reason: QuotaReached, quota: true}
 	}
 	return refChoice{addr: Address{x, p.Name}, ok: true, reason: Allocated}
 }
@@ -559,7 +564,7 @@ func (r *reference) chooseIn(s *refService, f Family, from []*Pool, lease map[Fa
 	case full+quota == 0:
 		return refChoice{reason: NoPool}
 	case full == 0:
-		return refChoice{reason: QuotaReached}
+		return refChoice{reason: QuotaReached, quota: true}
 	}
-	return refChoice{reason: PoolExhausted}
+	return refChoice{reason: PoolExhausted, quota: quota > 0}
 }

@@ -177,15 +177,15 @@ func (a *Allocator) forgetLedger(name string) {
 
 // countNS counts the address for the namespace when it has no other holder there. The holder itself is not in the list.
 func (a *Allocator) countNS(u *unit, ns string, by int64) {
+	if by < 0 {
+		a.wakes.mark(waitKey{pool: u.owner, ns: ns}) // one less, or one that moves without being one more
+	}
 	if slices.ContainsFunc(u.holders, func(h *service) bool { return h.claim.Service.Namespace == ns }) {
 		return
 	}
 	l := a.ledger(u.owner)
 	if l.byNS[ns] += by; l.byNS[ns] == 0 {
 		delete(l.byNS, ns)
-	}
-	if by < 0 {
-		a.wakes.mark(waitKey{pool: u.owner, ns: ns})
 	}
 }
 

@@ -141,6 +141,9 @@ func sortedWaits(m map[waitKey]struct{}) []waitKey {
 
 // wakeWaiting tries those who wait for the key until its room is promised. What is left stays for the next call.
 func (a *Allocator) wakeWaiting(k waitKey, try func(*service)) {
+	if k.family != 0 && a.wakes.promised[k] > 0 && !a.room(k) {
+		return
+	}
 	for _, s := range slices.Clone(a.wakes.waiting[k]) {
 		if k.family != 0 && !a.room(k) {
 			if a.wakes.promised[k] > 0 {
