@@ -93,6 +93,7 @@ type world struct {
 	pools  map[string]Pool
 	labels map[string]map[string]string
 	claims map[ServiceKey]Claim
+	status map[ServiceKey][]Address // what the Services record, when the allocator keeps addresses until written
 	now    time.Time
 	born   int
 }
@@ -106,7 +107,7 @@ func newWorld() *world {
 
 func (w *world) run(words []string, out *strings.Builder) error {
 	command, args := words[0], words[1:]
-	if len(args) == 0 && !slices.Contains([]string{"restart", "wake", "settle", "parse"}, command) {
+	if len(args) == 0 && !slices.Contains([]string{"restart", "wake", "settle", "parse", "keep"}, command) {
 		return fmt.Errorf("too few words")
 	}
 	switch command {
@@ -135,7 +136,14 @@ func (w *world) run(words []string, out *strings.Builder) error {
 		w.assign(w.claims[key(args[0])], out)
 	case "release":
 		delete(w.claims, key(args[0]))
+		delete(w.status, key(args[0]))
 		fmt.Fprintf(out, "%s freed %v\n", args[0], w.a.Release(key(args[0]), w.now))
+	case "keep":
+		w.a.KeepUntilWritten()
+		w.status = map[ServiceKey][]Address{}
+	case "written":
+		fmt.Fprintf(out, "%s freed %v\n", args[0], w.a.Written(key(args[0]), w.now))
+		w.status[key(args[0])] = w.a.Lease(key(args[0]))
 	case "restart":
 		w.restart(args, out)
 	case "wake":
@@ -149,7 +157,7 @@ func (w *world) run(words []string, out *strings.Builder) error {
 		}
 		w.now = w.now.Add(d)
 	case "status":
-		w.status(args[0], out)
+		w.poolStatus(args[0], out)
 	case "holders":
 		fmt.Fprintf(out, "%s is held by %s\n", args[0], names(w.a.Holders(netip.MustParseAddr(args[0]))))
 	case "parse":
@@ -213,10 +221,15 @@ func (w *world) settle(out *strings.Builder) {
 func (w *world) restart(args []string, out *strings.Builder) {
 	old := w.a
 	w.a = New()
+	if w.status != nil {
+		w.a.KeepUntilWritten()
+	}
 	var held []Claim
 	for k, c := range w.claims {
-		if l := old.Lease(k); len(l) > 0 {
+		if l := old.Lease(k); len(l) > 0 && w.status == nil {
 			c.Held = l
+		} else if w.status != nil {
+			c.Held = w.status[k]
 		}
 		held = append(held, c)
 	}
@@ -227,12 +240,12 @@ func (w *world) restart(args []string, out *strings.Builder) {
 		w.setPools()
 	}
 	if refused := w.a.Adopt(held); len(refused) > 0 {
-		fmt.Fprintf(out, "refused %s\n", names(refused))
+		fmt.Fprintf(out, "to leave %s\n", names(refused))
 	}
 	w.setPools()
 }
 
-func (w *world) status(name string, out *strings.Builder) {
+func (w *world) poolStatus(name string, out *strings.Builder) {
 	st, ok := w.a.PoolStatus(name)
 	if !ok {
 		fmt.Fprintf(out, "%s: no such pool\n", name)

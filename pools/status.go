@@ -1,5 +1,7 @@
 package pools
 
+import "slices"
+
 // PoolState is whether a pool is in use.
 type PoolState string
 
@@ -27,4 +29,31 @@ type PoolStatus struct {
 	Exhausted []Family
 	// Draining lists the Services that keep an address which no pool admits them to any more, in order.
 	Draining []ServiceKey
+}
+
+func (a *Allocator) poolStatus(name string) (PoolStatus, bool) {
+	p := a.pools[name]
+	if p == nil {
+		return PoolStatus{}, false
+	}
+	st := PoolStatus{Name: name, State: p.state, Overlaps: p.overlaps}
+	if l := a.ledgers[name]; l != nil {
+		st.AssignedIPv4, st.AssignedIPv6 = l.assigned[0], l.assigned[1]
+		for key := range l.draining {
+			st.Draining = append(st.Draining, key)
+		}
+		slices.SortFunc(st.Draining, ServiceKey.Compare)
+	}
+	if p.state != PoolReady {
+		return st, true
+	}
+	var left [2]int64
+	for i, f := range []Family{IPv4, IPv6} {
+		left[i] = p.capacity[i].sub(u128{0, p.used[i]}).int64()
+		if p.free[i] != nil && left[i] == 0 {
+			st.Exhausted = append(st.Exhausted, f)
+		}
+	}
+	st.AvailableIPv4, st.AvailableIPv6 = left[0], left[1]
+	return st, true
 }

@@ -1,0 +1,125 @@
+package pools
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// candidates are the pools that auto-assign the family to the claim, in order.
+func (a *Allocator) candidates(q *query, f Family) []*pool {
+	var out []*pool
+	for _, p := range a.bound {
+		if p.free[slot(f)] != nil && p.admits(a, q.claim) {
+			out = append(out, p)
+		}
+	}
+	if len(out) == 0 {
+		return a.open
+	}
+	return append(out, a.open...)
+}
+
+// pick takes the first address to be had from the pools: in each, one that the Service freed itself and that still
+// rests, then one to share, then the lowest free one.
+func (a *Allocator) pick(q *query, f Family, from []*pool) choice {
+	var full, quota []string
+	var waits []waitKey
+	var last *pool
+	for _, p := range from {
+		if p.free[slot(f)] == nil {
+			continue
+		}
+		if ch := a.pickFrom(q, f, p); ch.ok {
+			return ch
+		} else if ch.reason == QuotaReached {
+			quota = append(quota, p.Name)
+			last = p
+			waits = append(waits, waitKey{pool: p.Name, ns: q.claim.Service.Namespace})
+		} else {
+			full = append(full, p.Name)
+		}
+		waits = append(waits, waitKey{pool: p.Name, family: f})
+	}
+	if q.claim.SharingKey != "" && len(waits) > 0 {
+		waits = append(waits, waitKey{key: q.claim.SharingKey})
+	}
+	switch {
+	case len(full)+len(quota) == 0:
+		return choice{reason: NoPool, message: fmt.Sprintf("no pool auto-assigns %s addresses to %s: add a pool with autoAssign true that admits it, or name a pool in annotation ironlb.io/ip-pool", f, q.claim.Service)}
+	case len(full) == 0:
+		return choice{reason: QuotaReached, quota: true, waits: waits, message: fmt.Sprintf("%s gets no %s address: %s", q.claim.Service, f, quotaText(last, q.claim))}
+	}
+	message := fmt.Sprintf("%s gets no %s address: no address is free in %s: add addresses to spec.addresses, or delete a Service", q.claim.Service, f, poolList(full))
+	return choice{reason: PoolExhausted, quota: len(quota) > 0, waits: waits, message: message}
+}
+
+func poolList(names []string) string {
+	if len(names) == 1 {
+		return "pool " + names[0]
+	}
+	return "pools " + strings.Join(names, ", ")
+}
+
+func (a *Allocator) pickFrom(q *query, f Family, p *pool) choice {
+	if x := a.restedBy(q.claim.Service, p, f); x.IsValid() && a.quotaAllows(q, p, f, x) {
+		return choice{addr: Address{x, p.Name}, ok: true, reason: Allocated}
+	}
+	if u := a.join(q, p, f); u != nil && a.quotaAllows(q, p, f, u.addr) {
+		return choice{addr: Address{u.addr, p.Name}, ok: true, reason: Allocated}
+	}
+	if !a.quotaAllows(q, p, f, netip.Addr{}) {
+		return choice{reason: QuotaReached}
+	}
+	x, ok := p.free[slot(f)].lowest(func(x netip.Addr) bool { return a.busy(p, x) })
+	if !ok {
+		return choice{reason: PoolExhausted}
+	}
+	return choice{addr: Address{x, p.Name}, ok: true, takes: true, reason: Allocated}
+}
+
+// restedBy returns the first address of the pool, in listed order, that the Service freed and that still rests.
+func (a *Allocator) restedBy(k ServiceKey, p *pool, f Family) netip.Addr {
+	var best span
+	var found netip.Addr
+	for _, x := range a.rests.by[k] {
+		sp, ok := a.find(x)
+		if !ok || sp.pool != p || FamilyOf(x) != f {
+			continue
+		}
+		if !found.IsValid() || sp.at < best.at || sp.at == best.at && x.Less(found) {
+			best, found = sp, x
+		}
+	}
+	return found
+}
+
+// busy says whether auto-assignment must pass over the address.
+func (a *Allocator) busy(p *pool, x netip.Addr) bool {
+	if _, used := a.units[x]; used {
+		return true
+	}
+	_, resting := a.rests.at[x]
+	return resting || !p.offers(x)
+}
+
+// quotaAllows says whether the namespace may hold one more address of the pool, x, instead of what the Service holds of
+// the family now. An address that the namespace holds already costs nothing.
+func (a *Allocator) quotaAllows(q *query, p *pool, f Family, x netip.Addr) bool {
+	if !p.NamespaceQuota.Set || x.IsValid() && (a.heldByNamespace(q, x) || holdsAddr(q.self.leaving, x)) {
+		return true
+	}
+	n := q.delta[p.Name]
+	if l := a.ledgers[p.Name]; l != nil {
+		n += l.byNS[q.claim.Service.Namespace]
+	}
+	if held, has := q.heldIn(f); has && a.alone(q, held.Addr) && a.units[held.Addr].owner == p.Name {
+		n--
+	}
+	return n < p.NamespaceQuota.Max
+}
+
+func quotaText(p *pool, c *Claim) string {
+	return fmt.Sprintf("namespace %s holds as many addresses of pool %s as its spec.namespaceQuota allows (%d): delete a Service, or raise the quota",
+		c.Service.Namespace, p.Name, p.NamespaceQuota.Max)
+}
