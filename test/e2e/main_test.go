@@ -1,16 +1,11 @@
 // Package e2e tests what a user sees: Services on a real control plane, packets through real nodes.
 //
-// All tests share one cluster of three nodes (package lab). IRONLB_LOGS names a folder to keep the logs of a failed run in.
+// All tests share one cluster of three nodes. IRONLB_LAB_LOGS names a folder to keep the logs of a failed run in.
 package e2e
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
-	"os"
-	"os/signal"
-	"syscall"
 	"testing"
 	"time"
 
@@ -35,53 +30,32 @@ spec:
 `
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	if testing.Short() {
-		fmt.Println("left out: needs root and a lab")
-		os.Exit(0)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	code, err := run(ctx, m)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "e2e:", err)
-		code = 1
-	}
-	os.Exit(code)
+	lab.Main(m, lab.Config{}, func(ctx context.Context, c *lab.Cluster) error {
+		cluster = c
+		return start(ctx)
+	})
 }
 
-func run(ctx context.Context, m *testing.M) (code int, err error) {
-	if cluster, err = lab.New(ctx, lab.Config{Progress: os.Stderr}); err != nil {
-		return 1, err
-	}
-	defer func() { err = errors.Join(err, cluster.Close()) }()
-	// An interrupt removes the lab; the tests then fail by themselves.
-	stop := context.AfterFunc(ctx, func() { cluster.Close() })
-	defer stop()
-	defer func() {
-		if dir := os.Getenv("IRONLB_LOGS"); dir != "" && (code != 0 || err != nil) {
-			err = errors.Join(err, cluster.SaveLogs(dir))
-		}
-	}()
+// start lays what other programs have on the nodes, and then starts IronLB.
+func start(ctx context.Context) error {
 	if err := layForeign(ctx, cluster.Nodes...); err != nil {
-		return 1, fmt.Errorf("place foreign objects: %w", err)
+		return fmt.Errorf("place foreign objects: %w", err)
 	}
 	if _, err := cluster.StartCCM(ctx); err != nil {
-		return 1, err
+		return err
 	}
 	if err := cluster.StartSpeakers(ctx); err != nil {
-		return 1, err
+		return err
 	}
 	if err := cluster.ApplyYAML(ctx, pool); err != nil {
-		return 1, err
+		return err
 	}
 	for _, n := range cluster.Nodes {
 		if err := speakerReady(ctx, n); err != nil {
-			return 1, err
+			return err
 		}
 	}
-	code = m.Run()
-	return code, cluster.Err()
+	return nil
 }
 
 // speakerReady waits until the node's speaker says that the node is as planned.

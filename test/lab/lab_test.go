@@ -26,7 +26,10 @@ func TestMain(m *testing.M) {
 	}
 	// IRONLB_LAB_KERNEL=native is quicker where there is no IPVS: these tests
 	// need none.
-	Main(m, Config{Bare: true, Kernel: Kernel(os.Getenv("IRONLB_LAB_KERNEL"))}, func(c *Cluster) { cluster = c })
+	Main(m, Config{Bare: true, Kernel: Kernel(os.Getenv("IRONLB_LAB_KERNEL"))}, func(_ context.Context, c *Cluster) error {
+		cluster = c
+		return nil
+	})
 }
 
 // web makes a Service with a Pod on each of the first two nodes, once.

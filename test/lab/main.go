@@ -13,11 +13,11 @@ import (
 	"testing"
 )
 
-// Main is for TestMain: it builds one cluster for all tests of a package, runs
-// them, and removes it, also on Ctrl-C. Under -short it leaves all of them out.
-// When a test fails and IRONLB_LAB_LOGS names a
+// Main is for TestMain: it builds one cluster for all tests of a package, has
+// use prepare it, runs the tests, and removes it, also on Ctrl-C. Under -short
+// it leaves all of them out. When something fails and IRONLB_LAB_LOGS names a
 // folder, the logs are saved in it.
-func Main(m *testing.M, cfg Config, use func(*Cluster)) {
+func Main(m *testing.M, cfg Config, use func(context.Context, *Cluster) error) {
 	flag.Parse()
 	if testing.Short() {
 		fmt.Println("left out: needs root and a lab")
@@ -33,9 +33,15 @@ func Main(m *testing.M, cfg Config, use func(*Cluster)) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	use(c)
 	ended := make(chan int, 1)
-	go func() { ended <- m.Run() }()
+	go func() {
+		if err := use(ctx, c); err != nil {
+			fmt.Fprintln(os.Stderr, "prepare the lab:", err)
+			ended <- 1
+			return
+		}
+		ended <- m.Run()
+	}()
 	code := 130
 	select {
 	case code = <-ended:
