@@ -405,3 +405,6 @@ func oneWarning(t *testing.T, name string) string {
 	})
 	return message
 }
+
+// TestPoolValidation: the API server refuses every malformed object, naming the field and the mend, and takes its neighbours.
+func TestPoolValidation(t *testing.T) { testPoolValidation(t, cluster.Objects) }
