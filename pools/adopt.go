@@ -18,13 +18,15 @@ func (a *Allocator) takeRecorded(s *service, c *Claim) {
 }
 
 func (a *Allocator) adopt(claims []Claim) []ServiceKey {
-	sorted := slices.Clone(claims)
-	slices.SortFunc(sorted, func(c, o Claim) int {
+	sorted := make([]*Claim, len(claims))
+	for i := range claims {
+		sorted[i] = &claims[i]
+	}
+	slices.SortFunc(sorted, func(c, o *Claim) int {
 		return cmp.Or(c.Created.Compare(o.Created), c.Service.Compare(o.Service))
 	})
 	var misfits []ServiceKey
-	for i := range sorted {
-		c := &sorted[i]
+	for _, c := range sorted {
 		if len(c.Held) == 0 || a.services[c.Service] != nil {
 			continue
 		}

@@ -79,6 +79,62 @@ func BenchmarkOneFreed(b *testing.B) {
 	}
 }
 
+// BenchmarkPoolEdited adds an entry to the pool that 20,000 Services have their address of, and takes it away again.
+func BenchmarkPoolEdited(b *testing.B) {
+	a := benchAllocator()
+	for i := range 20000 {
+		a.Assign(benchClaim(i), time.Time{})
+	}
+	short := Pool{Name: "p", Ranges: ranges("2001:db8::/112"), AutoAssign: true}
+	long := Pool{Name: "p", Ranges: ranges("2001:db8::/112", "2001:db8:1::/112"), AutoAssign: true}
+	for b.Loop() {
+		for _, p := range []Pool{long, short} {
+			a.SetPools([]Pool{p})
+			if len(a.Wake(time.Time{})) != 0 {
+				b.Fatal("nobody has a reason to be looked at")
+			}
+		}
+	}
+}
+
+// BenchmarkOtherPool adds and removes a pool that nobody uses beside 20,000 Services.
+func BenchmarkOtherPool(b *testing.B) {
+	a := benchAllocator()
+	for i := range 20000 {
+		a.Assign(benchClaim(i), time.Time{})
+	}
+	one := Pool{Name: "p", Ranges: ranges("2001:db8::/112"), AutoAssign: true}
+	two := Pool{Name: "q", Ranges: ranges("203.0.113.0/24"), AutoAssign: true}
+	for b.Loop() {
+		a.SetPools([]Pool{one, two})
+		a.SetPools([]Pool{one})
+		a.Wake(time.Time{})
+	}
+}
+
+// BenchmarkRoomForSome adds a pool of 256 addresses that 10,000 Services wait for, and serves as many. The others are told
+// that there is a pool now, but full.
+func BenchmarkRoomForSome(b *testing.B) {
+	for b.Loop() {
+		a := New()
+		for i := range 10000 {
+			a.Assign(benchClaim(i), time.Time{})
+		}
+		a.SetPools([]Pool{{Name: "p", Ranges: ranges("2001:db8::/120"), AutoAssign: true}})
+		served := 0
+		for woken := a.Wake(time.Time{}); len(woken) > 0; {
+			k := woken[0]
+			if d := a.Assign(Claim{Service: k, Families: []Family{IPv6}}, time.Time{}); d.Reason == Allocated {
+				served++
+			}
+			woken = append(woken[1:], a.Wake(time.Time{})...)
+		}
+		if served != 256 {
+			b.Fatalf("served %d", served)
+		}
+	}
+}
+
 // BenchmarkAdopt records 20,000 Services after a restart, tells the pools, and asks who is worth a look: nobody.
 func BenchmarkAdopt(b *testing.B) {
 	a := benchAllocator()

@@ -70,7 +70,7 @@ type IPAddressPoolSpec struct {
 	// reuseAfter is how long a freed address rests before auto-assignment gives it to another Service, for example 10m.
 	// Default 0s.
 	//
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is negative: write 0s or more"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is negative: write a duration of 0s or more, like 90s or 10m"
 	// +optional
 	ReuseAfter *metav1.Duration `json:"reuseAfter,omitempty"`
 
