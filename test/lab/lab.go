@@ -147,7 +147,7 @@ func (c *Cluster) buildPrograms(ctx context.Context) (err error) {
 	if c.build, err = tools.New(ctx, c.progress); err != nil {
 		return err
 	}
-	c.Root = c.build.Root
+	c.Root, c.build.Private = c.build.Root, filepath.Join(c.Dir, "bin")
 	own := programs
 	if c.cfg.Bare {
 		own = programs[:2]

@@ -32,6 +32,7 @@ var pinned = map[string]string{
 type Build struct {
 	Root     string    // the module's folder
 	Dir      string    // where the programs go
+	Private  string    // where links to the project's own go, so that another checkout's build does not replace them; empty: none
 	Progress io.Writer // one line per long step; nil: silent
 }
 
@@ -54,7 +55,12 @@ func New(ctx context.Context, progress io.Writer) (*Build, error) {
 }
 
 // Path of a program that was built.
-func (b *Build) Path(name string) string { return filepath.Join(b.Dir, name) }
+func (b *Build) Path(name string) string {
+	if _, ok := pinned[name]; !ok && b.Private != "" {
+		return filepath.Join(b.Private, name)
+	}
+	return filepath.Join(b.Dir, name)
+}
 
 // Pinned builds the named programs of module test/tools that are missing or
 // out of date.
@@ -105,7 +111,26 @@ func (b *Build) Own(ctx context.Context, paths ...string) error {
 		}
 		pkgs, names = append(pkgs, "./"+p), append(names, filepath.Base(p))
 	}
-	return b.goBuild(ctx, "building "+strings.Join(names, ", "), b.Root, b.Dir+"/", pkgs...)
+	if err := b.goBuild(ctx, "building "+strings.Join(names, ", "), b.Root, b.Dir+"/", pkgs...); err != nil {
+		return err
+	}
+	return b.link(names)
+}
+
+// link keeps what was just built where no other build replaces it.
+func (b *Build) link(names []string) error {
+	if b.Private == "" {
+		return nil
+	}
+	if err := os.MkdirAll(b.Private, 0o755); err != nil {
+		return fmt.Errorf("make the folder for the project's own programs: %w", err)
+	}
+	for _, name := range names {
+		if err := os.Link(filepath.Join(b.Dir, name), b.Path(name)); err != nil {
+			return fmt.Errorf("keep the built %s: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // goBuild runs go build in dir and tells every ten seconds that it still does.

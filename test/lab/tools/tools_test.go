@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"os/exec"
@@ -43,6 +44,34 @@ func TestOwn(t *testing.T) {
 	}
 	if !os.SameFile(before, after) {
 		t.Error("a program that has not changed was written again")
+	}
+}
+
+// Another build into the same folder does not replace what a lab runs.
+func TestOwnPrivate(t *testing.T) {
+	b, _ := newBuild(t)
+	b.Private = t.TempDir()
+	if err := b.Own(t.Context(), "test/lab/cmd/labpod"); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(b.Path("labpod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	shared := &Build{Root: b.Root, Dir: b.Dir}
+	if shared.Path("labpod") == b.Path("labpod") {
+		t.Fatal("the private path is the shared one")
+	}
+	out := shared.Path("labpod")
+	if msg, err := exec.Command("go", "build", "-C", b.Root, "-o", out, "./test/lab/cmd/labkubelet").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, msg)
+	}
+	after, err := os.ReadFile(b.Path("labpod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(before, after) {
+		t.Error("the program was replaced")
 	}
 }
 
