@@ -163,6 +163,7 @@ func (c *Cloud) SetInformers(f informers.SharedInformerFactory) {
 	for _, err := range []error{
 		f.Core().V1().Services().Informer().SetTransform(trim),
 		f.Core().V1().Nodes().Informer().SetTransform(trim),
+		f.Core().V1().Namespaces().Informer().SetTransform(trim),
 	} {
 		if err != nil { // it has started: a waste of memory, no more
 			c.log.Warn("cannot trim the cache", "error", err)

@@ -3,6 +3,7 @@ package ccm
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
@@ -51,11 +52,36 @@ func startPoolController(_ app.ControllerInitContext, _ *cloudconfig.CompletedCo
 		if err != nil {
 			return nil, false, err
 		}
-		specs.synced = []cache.InformerSynced{synced, services.Informer().HasSynced}
+		namespaces, err := c.watchNamespaces()
+		if err != nil {
+			return nil, false, err
+		}
+		specs.synced = []cache.InformerSynced{synced, namespaces, services.Informer().HasSynced}
 		c.ledger.poolsChanged = func() { kicked(status.kick) }
 		c.run(ctx, PoolController, specs.Run, status.Run)
 		return nil, true, nil
 	}
+}
+
+// watchNamespaces keeps the ledger's namespaces, for the pools' namespace selectors.
+func (c *Cloud) watchNamespaces() (cache.InformerSynced, error) {
+	reg, err := c.core.Core().V1().Namespaces().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) { c.ledger.setNamespace(o.(*v1.Namespace).Name, o.(*v1.Namespace).Labels) },
+		UpdateFunc: func(before, after any) {
+			if ns := after.(*v1.Namespace); !maps.Equal(before.(*v1.Namespace).Labels, ns.Labels) {
+				c.ledger.setNamespace(ns.Name, ns.Labels)
+			}
+		},
+		DeleteFunc: func(o any) {
+			if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil {
+				c.ledger.deleteNamespace(key)
+			}
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watching Namespaces: %w", err)
+	}
+	return reg.HasSynced, nil
 }
 
 // startPlacementController starts what writes VirtualIPs.

@@ -154,6 +154,23 @@ func (l *ledger) setPools(all []pools.Pool) {
 	l.kick(woken)
 }
 
+// setNamespace tells the labels of a namespace; deleteNamespace that it is gone.
+func (l *ledger) setNamespace(name string, labels map[string]string) {
+	l.mu.Lock()
+	l.alloc.SetNamespace(name, labels)
+	woken := l.alloc.Wake(l.now())
+	l.mu.Unlock()
+	l.kick(woken)
+}
+
+func (l *ledger) deleteNamespace(name string) {
+	l.mu.Lock()
+	l.alloc.DeleteNamespace(name)
+	woken := l.alloc.Wake(l.now())
+	l.mu.Unlock()
+	l.kick(woken)
+}
+
 // expire wakes those who wait for an address at rest. It returns when to call it again; false: not before something changes.
 func (l *ledger) expire() (time.Time, bool) {
 	l.mu.Lock()

@@ -104,20 +104,6 @@ func (p *poolSpecs) problem(name string) string {
 	return p.bad[name]
 }
 
-// poolOf reads the object. The CRD's rules refuse most of what it refuses.
-func poolOf(obj *v1alpha1.IPAddressPool) (pools.Pool, error) {
-	ranges, err := pools.ParseRanges(obj.Spec.Addresses)
-	if err != nil {
-		return pools.Pool{}, fmt.Errorf("spec.%w", err) // it begins with addresses[i]
-	}
-	return pools.Pool{
-		Name:       obj.Name,
-		Created:    obj.CreationTimestamp.Time,
-		Ranges:     ranges,
-		AutoAssign: obj.Spec.AutoAssign == nil || *obj.Spec.AutoAssign,
-	}, nil
-}
-
 // waitSynced waits for the caches and says what to mend when it takes long. False: ctx ended.
 func waitSynced(ctx context.Context, log *slog.Logger, synced []cache.InformerSynced) bool {
 	slow := time.AfterFunc(15*time.Second, func() {
