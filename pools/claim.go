@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Claim is what a Service asks for, and what it held according to its own status.
+// Claim is what a Service asks for, and what it held according to its own status. The Allocator keeps it: its slices and
+// maps must not be changed afterwards.
 type Claim struct {
 	Service ServiceKey
 	// Created orders Services that wait for the same address: the oldest first, then by name.

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Pool is a set of addresses and the rules for giving them out.
+// Pool is a set of addresses and the rules for giving them out. The Allocator keeps it: its slices must not be changed
+// afterwards.
 type Pool struct {
 	Name string
 	// Created decides which of two overlapping pools is used: the older one, then the one first by name.

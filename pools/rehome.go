@@ -62,7 +62,6 @@ func (a *Allocator) recount(u *unit, change func()) {
 	for i, h := range holders {
 		u.holders = holders[:i]
 		a.countNS(u, h.claim.Service.Namespace, 1)
-		a.wakes.look[h.claim.Service] = struct{}{}
 	}
 	u.holders = holders
 }

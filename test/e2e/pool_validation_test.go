@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
@@ -46,6 +47,9 @@ var addressCases = []struct {
 	{"reversed", []string{"192.0.2.20-192.0.2.10"}, "spec.addresses[0]", "ends before it begins"},
 	{"reversed by an octet", []string{"203.0.113.1 - 198.51.100.255"}, "spec.addresses[0]", "ends before it begins"},
 	{"reversed IPv6", []string{"2001:db8::A0-2001:db8::9f"}, "spec.addresses[0]", "ends before it begins"},
+	{"reversed IPv6 in an early group", []string{"2001:db8:2::1-2001:db8:1::ffff"}, "spec.addresses[0]", "ends before it begins"},
+	{"reversed IPv6 by a group more", []string{"2001:db8::1:0-2001:db8::ff"}, "spec.addresses[0]", "ends before it begins"},
+	{"reversed IPv6 written out", []string{"2001:db8:0:0:0:0:a:b - 2001:db8:0:0:0:0:9:c"}, "spec.addresses[0]", "ends before it begins"},
 	{"families mixed in a range", []string{"192.0.2.1-2001:db8::1"}, "spec.addresses[0]", "one family"},
 	{"loopback", []string{"127.0.0.1"}, "spec.addresses[0]", "loopback"},
 	{"loopback within", []string{"126.0.0.0/7"}, "spec.addresses[0]", "loopback"},
@@ -77,6 +81,7 @@ var addressCases = []struct {
 	{name: "spaces around the dash", addresses: []string{"192.0.2.10 - 192.0.2.20"}},
 	{name: "IPv6 range", addresses: []string{"2001:db8::a-2001:DB8::10"}},
 	{name: "IPv6 range over groups", addresses: []string{"2001:db8::ffff-2001:db8::1:0"}},
+	{name: "IPv6 range with other texts", addresses: []string{"2001:db8::0:1-2001:db8::2", "2001:db8:1:0:0::5-2001:db8:1::6", "2001:db8:2::1:2-2001:DB8:2:0::1:0:0"}},
 	{name: "bare addresses", addresses: []string{"192.0.2.1", "2001:db8::1"}},
 	{name: "neighbours", addresses: []string{"192.0.2.0/28", "192.0.2.16-192.0.2.31", "192.0.2.32", "2001:db8::/64", "2001:db8:0:1::/64"}},
 	{name: "beside loopback", addresses: []string{"126.255.255.255", "128.0.0.0"}},
@@ -159,6 +164,10 @@ func testPoolValidation(t *testing.T, c client.Client) {
 		t.Run(tc.name, func(t *testing.T) {
 			obj := &v1alpha1.IPAddressPool{Spec: v1alpha1.IPAddressPoolSpec{Addresses: tc.addresses}}
 			checkCreate(t, c, obj, tc.field, tc.says)
+			// The controller reads the entries with this; it must not be more lenient, nor stricter, than the CRD.
+			if _, err := pools.ParseRanges(tc.addresses); (err != nil) != (tc.field != "") && len(tc.addresses) <= 128 {
+				t.Errorf("ParseRanges says %v", err)
+			}
 		})
 	}
 	for _, tc := range fieldCases {
