@@ -1,8 +1,6 @@
 package pools
 
-import (
-	"fmt"
-)
+import "fmt"
 
 // choose picks the address of one family: what is held, what is asked, then the pools in their order.
 func (a *Allocator) choose(q *query, f Family) choice {
