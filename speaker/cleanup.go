@@ -14,7 +14,7 @@ import (
 //
 // It goes on after an error; a second call finishes what could be mended meanwhile.
 func Cleanup(ctx context.Context, node Node, log *slog.Logger) error {
-	addrs, err := node.Addresses.List()
+	addrs, _, err := node.Addresses.List()
 	if err != nil {
 		return err
 	}

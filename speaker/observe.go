@@ -27,11 +27,7 @@ func (s *Speaker) observe(ctx context.Context) error {
 	start := time.Now()
 	before := s.known
 	s.known = nil
-	addrs, err := s.cfg.Node.Addresses.List()
-	if err != nil {
-		return err
-	}
-	foreign, err := s.cfg.Node.Addresses.Foreign()
+	addrs, foreign, err := s.cfg.Node.Addresses.List()
 	if err != nil {
 		return err
 	}

@@ -48,10 +48,9 @@ type Firewall interface {
 
 // Addresses are the virtual addresses that the node takes in as its own.
 type Addresses interface {
-	// List returns those that are ours, also those of an earlier process.
-	List() (map[netip.Addr]struct{}, error)
-	// Foreign returns the node's other addresses. They must not be ours as well: the node itself would be cut off.
-	Foreign() (map[netip.Addr]struct{}, error)
+	// List returns those that are ours, also those of an earlier process, and the node's others. What is among the others
+	// must not become ours as well: the node itself would be cut off.
+	List() (ours, others map[netip.Addr]struct{}, err error)
 	// Add tells whether the address was not there before.
 	Add(netip.Addr) (bool, error)
 	// Remove removes an address if it is ours, and tells whether it was.

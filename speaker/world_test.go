@@ -172,16 +172,10 @@ func (f worldFirewall) Remove(context.Context) error {
 
 type worldAddresses struct{ w *world }
 
-func (a worldAddresses) List() (map[netip.Addr]struct{}, error) {
+func (a worldAddresses) List() (ours, others map[netip.Addr]struct{}, err error) {
 	a.w.mu.Lock()
 	defer a.w.mu.Unlock()
-	return maps.Clone(a.w.addrs), nil
-}
-
-func (a worldAddresses) Foreign() (map[netip.Addr]struct{}, error) {
-	a.w.mu.Lock()
-	defer a.w.mu.Unlock()
-	return maps.Clone(a.w.foreign), nil
+	return maps.Clone(a.w.addrs), maps.Clone(a.w.foreign), nil
 }
 
 func (a worldAddresses) Add(addr netip.Addr) (bool, error) {

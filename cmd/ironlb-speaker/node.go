@@ -2,13 +2,9 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"sync"
-
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/kernel"
@@ -33,7 +29,7 @@ func openNode() (speaker.Node, func(), error) {
 	return speaker.Node{
 		VirtualServers: servers,
 		Firewall:       filter,
-		Addresses:      addresses{l},
+		Addresses:      l,
 		Sysctls:        sysctls{},
 	}, closeAll, nil
 }
@@ -150,30 +146,6 @@ func (f *firewall) Remove(ctx context.Context) error {
 		return err
 	}
 	return n.Remove(ctx)
-}
-
-// addresses are our local routes, and those of everybody else.
-type addresses struct{ *link.Link }
-
-// Foreign returns the single addresses of the local routing table that are not ours: those of the node's interfaces, which
-// the kernel puts there, and routes by hand.
-func (a addresses) Foreign() (map[netip.Addr]struct{}, error) {
-	filter := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL}
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
-	if err != nil {
-		return nil, fmt.Errorf("list the local routes of the node: %w", err)
-	}
-	foreign := map[netip.Addr]struct{}{}
-	for _, route := range routes {
-		if route.Protocol == link.Protocol || route.Dst == nil {
-			continue
-		}
-		addr, ok := netip.AddrFromSlice(route.Dst.IP.To4())
-		if ones, bits := route.Dst.Mask.Size(); ok && ones == bits {
-			foreign[addr] = struct{}{}
-		}
-	}
-	return foreign, nil
 }
 
 // sysctls are those that link wants.

@@ -28,7 +28,7 @@ func TestForeignAddressesAndCleanup(t *testing.T) {
 		if _, err := node.Addresses.Add(vip); err != nil {
 			return err
 		}
-		foreign, err := node.Addresses.Foreign()
+		_, foreign, err := node.Addresses.List()
 		if err != nil {
 			return err
 		}
@@ -46,11 +46,7 @@ func TestForeignAddressesAndCleanup(t *testing.T) {
 		if err := speaker.Cleanup(t.Context(), node, slog.New(slog.DiscardHandler)); err != nil {
 			return err
 		}
-		left, err := node.Addresses.List()
-		if err != nil {
-			return err
-		}
-		after, err := node.Addresses.Foreign()
+		left, after, err := node.Addresses.List()
 		if err != nil {
 			return err
 		}

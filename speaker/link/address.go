@@ -1,4 +1,4 @@
-// Package link makes virtual addresses local to the node and reads and watches its interfaces.
+// Package link makes virtual addresses local to the node, sets its kernel parameters and watches its interfaces.
 //
 // A virtual address is a local route, not an address of an interface: docs/design/vip-local-route.md says why.
 package link
@@ -44,21 +44,26 @@ func (l *Link) Close() {
 	l.handle.Close()
 }
 
-// List returns the addresses that are local by our doing, also by that of an earlier process.
-func (l *Link) List() (map[netip.Addr]struct{}, error) {
-	filter := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Protocol: Protocol, Type: unix.RTN_LOCAL}
-	mask := netlink.RT_FILTER_TABLE | netlink.RT_FILTER_PROTOCOL | netlink.RT_FILTER_TYPE
-	routes, err := l.handle.RouteListFiltered(netlink.FAMILY_ALL, filter, mask)
+// List returns the single addresses that are local to the node: ours, also those of an earlier process, and all others,
+// which are those of its interfaces and what other programs made local.
+func (l *Link) List() (ours, others map[netip.Addr]struct{}, err error) {
+	filter := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL}
+	routes, err := l.handle.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
 	if err != nil {
-		return nil, fmt.Errorf("list our local routes: %w", err)
+		return nil, nil, fmt.Errorf("list the local routes: %w", err)
 	}
-	addrs := make(map[netip.Addr]struct{}, len(routes))
+	ours, others = map[netip.Addr]struct{}{}, map[netip.Addr]struct{}{}
 	for _, route := range routes {
-		if addr, ok := hostAddr(route.Dst); ok {
-			addrs[addr] = struct{}{}
+		addr, ok := hostAddr(route.Dst)
+		switch {
+		case !ok:
+		case route.Protocol == Protocol:
+			ours[addr] = struct{}{}
+		default:
+			others[addr] = struct{}{}
 		}
 	}
-	return addrs, nil
+	return ours, others, nil
 }
 
 // Add makes the address local to the node and tells whether it was not before.
@@ -76,7 +81,7 @@ func (l *Link) Add(addr netip.Addr) (bool, error) {
 
 // mayAdopt tells why the existing local route of the address is not ours.
 func (l *Link) mayAdopt(addr netip.Addr) error {
-	ours, err := l.List()
+	ours, _, err := l.List()
 	if err != nil {
 		return err
 	}
@@ -116,15 +121,10 @@ func hostAddr(dst *net.IPNet) (netip.Addr, bool) {
 	if dst == nil {
 		return netip.Addr{}, false
 	}
-	prefix, ok := toPrefix(dst)
-	return prefix.Addr(), ok && prefix.IsSingleIP()
-}
-
-func toPrefix(ipnet *net.IPNet) (netip.Prefix, bool) {
-	addr, ok := netip.AddrFromSlice(ipnet.IP)
-	ones, bits := ipnet.Mask.Size()
-	if ok && bits == 32 {
+	addr, ok := netip.AddrFromSlice(dst.IP)
+	ones, bits := dst.Mask.Size()
+	if bits == 32 {
 		addr = addr.Unmap()
 	}
-	return netip.PrefixFrom(addr, ones), ok
+	return addr, ok && ones == bits
 }

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,7 +33,7 @@ func open(t testing.TB, s *netspace.Space) *link.Link {
 
 func wantList(t *testing.T, l *link.Link, want ...netip.Addr) {
 	t.Helper()
-	got, err := l.List()
+	got, _, err := l.List()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,6 +107,15 @@ func TestForeignStays(t *testing.T) {
 		wantChange(t, l.Remove, addr, false)
 	}
 	wantList(t, l)
+	_, others, err := l.List()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, addr := range []netip.Addr{vip, byHand, netip.MustParseAddr("127.0.0.1")} {
+		if _, ok := others[addr]; !ok {
+			t.Errorf("List: others = %v, lack %v", others, addr)
+		}
+	}
 	if after := ip(t, s, "route", "show", "table", "local"); after != before {
 		t.Errorf("local routes before\n%safter\n%s", before, after)
 	}
@@ -188,52 +196,6 @@ func askARP(t *testing.T, from *netspace.Space, addr netip.Addr) string {
 		}
 		if packet.SenderIP == own {
 			return answer
-		}
-	}
-}
-
-func TestInterfaces(t *testing.T) {
-	node, client := netspace.New(t), netspace.New(t)
-	netspace.Join(t, client, "eth0", "192.0.2.2/24", node, "eth0", "192.0.2.1/24")
-	node.Address(t, "eth0", "198.51.100.1/26")
-	interfaces, err := open(t, node).Interfaces()
-	if err != nil {
-		t.Fatal(err)
-	}
-	lo := slices.IndexFunc(interfaces, func(i link.Interface) bool { return i.Name == "lo" })
-	eth0 := slices.IndexFunc(interfaces, func(i link.Interface) bool { return i.Name == "eth0" })
-	if lo < 0 || eth0 < 0 {
-		t.Fatalf("Interfaces = %+v, want lo and eth0", interfaces)
-	}
-	if i := interfaces[lo]; !i.Loopback || !i.Up || i.Index != 1 {
-		t.Errorf("lo = %+v", i)
-	}
-	i := interfaces[eth0]
-	want := []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("198.51.100.1/26")}
-	if !slices.Equal(i.Prefixes, want) || i.MAC.String() != node.MAC(t, "eth0").String() || i.Kind != "veth" ||
-		!i.Up || !i.Carrier || i.Loopback || i.NoARP || i.Master != 0 {
-		t.Errorf("eth0 = %+v, want %v up", i, want)
-	}
-
-	// The other end goes down: no carrier, still set up.
-	ip(t, client, "link", "set", "eth0", "down")
-	waitFor(t, "no carrier", func() bool {
-		interfaces, err := open(t, node).Interfaces()
-		return err == nil && interfaces[eth0].Up && !interfaces[eth0].Carrier
-	})
-}
-
-// waitFor waits for a condition that nothing announces.
-func waitFor(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	ticker := time.NewTicker(10 * time.Millisecond)
-	defer ticker.Stop()
-	deadline := time.After(5 * time.Second)
-	for !condition() {
-		select {
-		case <-ticker.C:
-		case <-deadline:
-			t.Fatalf("still not: %s", what)
 		}
 	}
 }

@@ -7,19 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
-
-type nsHandle = netns.NsHandle
-
-func currentNamespace() (nsHandle, error) {
-	ns, err := netns.Get()
-	if err != nil {
-		return ns, fmt.Errorf("open the current network namespace: %w", err)
-	}
-	return ns, nil
-}
 
 // Sysctl is a kernel parameter with its value.
 type Sysctl struct {

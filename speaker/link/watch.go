@@ -1,66 +1,15 @@
 package link
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
-
-// Interface is a network interface of the node.
-type Interface struct {
-	Name  string
-	Index int
-	// Kind is the kernel's name of the kind ("device", "veth", "bridge", "bond", "vlan").
-	Kind string
-	MAC  net.HardwareAddr
-	// Prefixes are its IPv4 addresses, each with the length of its subnet, sorted.
-	Prefixes []netip.Prefix
-	// Up tells that the operator has set it up, Carrier that the wire answers.
-	Up, Carrier bool
-	// Loopback and NoARP interfaces cannot announce.
-	Loopback, NoARP bool
-	// Master is the index of the bond, bridge or VRF that it belongs to, 0 for none.
-	Master int
-}
-
-// Interfaces returns the interfaces sorted by index.
-func (l *Link) Interfaces() ([]Interface, error) {
-	links, err := l.handle.LinkList()
-	if err != nil {
-		return nil, fmt.Errorf("list interfaces: %w", err)
-	}
-	addrs, err := l.handle.AddrList(nil, netlink.FAMILY_V4)
-	if err != nil {
-		return nil, fmt.Errorf("list addresses of interfaces: %w", err)
-	}
-	prefixes := make(map[int][]netip.Prefix)
-	for _, addr := range addrs {
-		if prefix, ok := toPrefix(addr.IPNet); ok {
-			prefixes[addr.LinkIndex] = append(prefixes[addr.LinkIndex], prefix)
-		}
-	}
-	interfaces := make([]Interface, 0, len(links))
-	for _, link := range links {
-		a := link.Attrs()
-		slices.SortFunc(prefixes[a.Index], netip.Prefix.Compare)
-		interfaces = append(interfaces, Interface{
-			Name: a.Name, Index: a.Index, Kind: link.Type(), MAC: a.HardwareAddr, Prefixes: prefixes[a.Index],
-			Up: a.RawFlags&unix.IFF_UP != 0, Carrier: a.RawFlags&unix.IFF_LOWER_UP != 0,
-			Loopback: a.RawFlags&unix.IFF_LOOPBACK != 0, NoARP: a.RawFlags&unix.IFF_NOARP != 0,
-			Master: a.MasterIndex,
-		})
-	}
-	slices.SortFunc(interfaces, func(a, b Interface) int { return cmp.Compare(a.Index, b.Index) })
-	return interfaces, nil
-}
 
 // resubscribeAfter is how long Watch waits after the kernel has dropped a subscription, as it does when events come
 // faster than they are read.
@@ -69,9 +18,9 @@ const resubscribeAfter = 100 * time.Millisecond
 // Watch calls kick when an interface or an address of the network namespace of the calling thread changes, when one of
 // our local routes is deleted, and whenever events may have been missed. It is a task: it returns nil when ctx ends.
 func Watch(ctx context.Context, kick func()) error {
-	namespace, err := currentNamespace()
+	namespace, err := netns.Get()
 	if err != nil {
-		return err
+		return fmt.Errorf("open the current network namespace: %w", err)
 	}
 	defer namespace.Close()
 	for {
@@ -98,7 +47,7 @@ type subscription struct {
 	routes chan netlink.RouteUpdate
 }
 
-func subscribe(namespace nsHandle) (*subscription, error) {
+func subscribe(namespace netns.NsHandle) (*subscription, error) {
 	s := &subscription{
 		done:   make(chan struct{}),
 		links:  make(chan netlink.LinkUpdate),
