@@ -133,11 +133,13 @@ func describe(op ipvs.Op) []any {
 }
 
 // programmed tells for each desired address whether the node can forward it: the firewall lets every port through, every
-// virtual server is there, and none lacks all of its real servers.
+// virtual server is there, and none lacks all of its real servers. While a sysctl is wrong, for which the kernel might
+// answer ARP by itself, only what is announced already counts: taking it away would cost more than it saves.
 func (s *Speaker) programmed(have *state, d *plan.Desired) map[netip.Addr]bool {
 	ready := map[netip.Addr]bool{}
 	for addr := range d.Local {
-		ready[addr] = have.whole
+		_, announced := s.announced[addr]
+		ready[addr] = have.whole && (have.sysctls == nil || announced)
 	}
 	for key, want := range d.Table {
 		vs, there := have.table[key]

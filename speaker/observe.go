@@ -17,6 +17,8 @@ type state struct {
 	addrs map[netip.Addr]struct{}
 	// foreign are the node's addresses that are not ours.
 	foreign map[netip.Addr]struct{}
+	// sysctls is why the kernel's settings are not as they must be.
+	sysctls error
 	// reason of the changes of this round.
 	reason string
 }
@@ -41,18 +43,15 @@ func (s *Speaker) observe(ctx context.Context) error {
 	} else if fw, err = s.cfg.Node.Firewall.List(ctx); err != nil {
 		return err
 	}
-	table, err := s.list(before, union(addrs, fw.Addrs, s.desired.Local))
+	table, err := s.list(before, union(addrs, fw.Addrs, s.desired.Without(foreign).Local))
 	if err != nil {
 		return err
 	}
-	changed, err := s.cfg.Node.Sysctls.Apply()
+	changed, sysctlErr := s.cfg.Node.Sysctls.Apply()
 	for _, setting := range changed {
 		s.log("set sysctl", "setting", setting)
 	}
-	if err != nil {
-		return err
-	}
-	s.known = &state{table: table, fw: fw, whole: whole, addrs: addrs, foreign: foreign}
+	s.known = &state{table: table, fw: fw, whole: whole, addrs: addrs, foreign: foreign, sysctls: sysctlErr}
 	s.audited = time.Now()
 	s.audit = min(max(auditEvery, auditShare*s.audited.Sub(start)), auditMost)
 	return nil

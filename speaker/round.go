@@ -27,7 +27,7 @@ func (s *Speaker) round(ctx context.Context) error {
 	}
 	look := s.cfg.Kick.look.Swap(false) || s.known == nil || time.Since(s.audited) >= s.audit
 	if why == restored && !look {
-		return nil // a kick about what is known already
+		return s.obstacle() // a kick about what is known already
 	}
 	withdrawErr := s.withdraw()
 	if look {
@@ -40,11 +40,17 @@ func (s *Speaker) round(ctx context.Context) error {
 	}
 	have := s.known
 	have.reason = why
-	err := errors.Join(withdrawErr, s.apply(ctx, have, s.desired.Without(have.foreign)), foreignError(have.foreign, s.desired))
+	obstacle := s.obstacle()
+	err := errors.Join(withdrawErr, s.apply(ctx, have, s.desired.Without(have.foreign)))
 	if err != nil {
 		s.known = nil
 	}
 	s.cfg.Metrics.table(have.table)
 	s.report()
-	return err
+	return errors.Join(err, obstacle)
+}
+
+// obstacle says what of the node as it is known keeps the plan from being carried out, and only the operator can mend.
+func (s *Speaker) obstacle() error {
+	return errors.Join(s.known.sysctls, foreignError(s.known.foreign, s.desired))
 }

@@ -187,9 +187,10 @@ func (s *Speaker) Run(ctx context.Context) error {
 	}
 }
 
-// pause returns when to look again without being kicked.
+// pause returns when to look again without being kicked: at the next audit, also if the operator must mend something, and
+// later and later while a change of the node fails.
 func (s *Speaker) pause(err error, took time.Duration) time.Duration {
-	if err == nil || errors.Is(err, errNotSynced) {
+	if s.known != nil || errors.Is(err, errNotSynced) {
 		s.failures = 0
 		return time.Until(s.audited.Add(s.audit))
 	}

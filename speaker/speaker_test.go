@@ -267,8 +267,11 @@ func TestForeignObjectsAreLeftAlone(t *testing.T) {
 		fail := w.kernel.Fail
 		w.kernel.Fail = nil
 		foreign := ipvs.Key{Addr: netip.MustParseAddr("198.51.100.9"), Protocol: ipvs.TCP, Port: 80}
-		if _, err := w.kernel.Apply([]ipvs.Op{{Action: ipvs.AddVirtual, Virtual: foreign, Settings: ipvs.Settings{Scheduler: "wlc"}}}); err != nil {
-			t.Fatal(err)
+		nodePort := ipvs.Key{Addr: vip2, Protocol: ipvs.TCP, Port: 30080} // of kube-proxy, on the node's address
+		for _, key := range []ipvs.Key{foreign, nodePort} {
+			if _, err := w.kernel.Apply([]ipvs.Op{{Action: ipvs.AddVirtual, Virtual: key, Settings: ipvs.Settings{Scheduler: "wlc"}}}); err != nil {
+				t.Fatal(err)
+			}
 		}
 		w.kernel.Fail = fail
 		// A pool that holds an address of the node itself must not cut it off.
@@ -278,8 +281,10 @@ func TestForeignObjectsAreLeftAlone(t *testing.T) {
 		service(v, "wrong", vip2, []uint16{80}, 2, "a")
 		r := start(t, w, &cluster{view: v, synced: true})
 		synctest.Wait()
-		if _, ok := r.table(t)[foreign]; !ok {
-			t.Error("the foreign virtual server is gone")
+		for _, key := range []ipvs.Key{foreign, nodePort} {
+			if vs, ok := r.table(t)[key]; !ok || vs.Scheduler != "wlc" {
+				t.Errorf("the foreign virtual server %v is gone or changed", key)
+			}
 		}
 		if has(w.addrs, vip2) || has(w.fw.Addrs, vip2) || !has(w.addrs, vip1) || len(w.announced) != 1 {
 			t.Errorf("addresses %v, firewall %v, announced %v", w.addrs, w.fw.Addrs, w.announced)
@@ -290,12 +295,28 @@ func TestForeignObjectsAreLeftAlone(t *testing.T) {
 		if got := w.statuses[vip2.String()]; got.Reason != plan.DataPlaneNotReady || got.Announced {
 			t.Errorf("status of the foreign address: %+v", got)
 		}
+		// The others are looked after as ever, and a lasting complaint is one line.
+		time.Sleep(time.Minute)
+		key := ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 80}
+		w.mu.Lock()
+		if _, err := w.kernel.Apply([]ipvs.Op{{Action: ipvs.DeleteReal, Virtual: key, Real: netip.MustParseAddrPort("192.0.2.10:8080")}}); err != nil {
+			t.Error(err)
+		}
+		w.mu.Unlock()
+		r.kick.Now()
+		time.Sleep(2 * time.Second)
+		if n := len(r.table(t)[key].RealServers); n != 2 {
+			t.Errorf("%d real servers two seconds after one was deleted, want 2", n)
+		}
+		if n := strings.Count(r.log.String(), "not as planned"); n != 1 {
+			t.Errorf("%d lines about one lasting error:\n%s", n, r.log)
+		}
 		r.stop()
 		w.restart()
 		if err := Cleanup(t.Context(), w.node(), slog.New(slog.DiscardHandler)); err != nil {
 			t.Fatal(err)
 		}
-		if table := r.table(t); len(table) != 1 || len(w.addrs) > 0 || w.fw != nil {
+		if table := r.table(t); len(table) != 2 || len(w.addrs) > 0 || w.fw != nil {
 			t.Errorf("after cleanup: %v %v %v", table, w.addrs, w.fw)
 		}
 	})
@@ -327,6 +348,46 @@ func TestKernelWithoutIPVS(t *testing.T) {
 		w.noModule = false // modprobe ip_vs
 		w.mu.Unlock()
 		time.Sleep(retryMost)
+		r.wantPlanned(t)
+	})
+}
+
+// A sysctl that the speaker may not write keeps anything new from being taken in; what is there goes on and is healed.
+func TestSysctlFails(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		r := start(t, w, &cluster{view: v, synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+		w.mu.Lock()
+		w.failSysctls = errInjected
+		w.mu.Unlock()
+		time.Sleep(auditMost)
+		r.set(func(v *plan.View) {
+			service(v, "web", vip1, []uint16{80}, 3, "a")
+			service(v, "api", vip2, []uint16{80}, 1, "a")
+		})
+		synctest.Wait()
+		w.mu.Lock()
+		w.kernel.Flush()
+		w.mu.Unlock()
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if n := len(r.table(t)[ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 80}].RealServers); n != 3 {
+			t.Errorf("%d real servers, want 3", n)
+		}
+		if !has(w.announced, vip1) || has(w.announced, vip2) || has(w.addrs, vip2) {
+			t.Errorf("announced %v, local %v; want only %v", w.announced, w.addrs, vip1)
+		}
+		if h := r.speaker.Health(); h.Ready || !strings.Contains(h.Reason, errInjected.Error()) {
+			t.Errorf("health %+v", h)
+		}
+		w.mu.Lock()
+		w.failSysctls = nil
+		w.mu.Unlock()
+		time.Sleep(auditMost)
 		r.wantPlanned(t)
 	})
 }

@@ -38,6 +38,8 @@ type world struct {
 	failAt int
 	// failFirewall is what each change of the firewall fails with.
 	failFirewall error
+	// failSysctls is why they cannot be set.
+	failSysctls error
 }
 
 var errInjected = errors.New("injected")
@@ -75,7 +77,7 @@ func (w *world) lastKey(key ipvs.Key) bool {
 	return true
 }
 
-func has[K comparable](m map[K]struct{}, k K) bool { _, ok := m[k]; return ok }
+func has[K comparable, V any](m map[K]V, k K) bool { _, ok := m[k]; return ok }
 
 // change counts a change and fails if it is to.
 func (w *world) change(what string) error {
@@ -212,7 +214,11 @@ func (a worldAddresses) Remove(addr netip.Addr) (bool, error) {
 
 type worldSysctls struct{ w *world }
 
-func (s worldSysctls) Apply() ([]string, error) { return nil, nil }
+func (s worldSysctls) Apply() ([]string, error) {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	return nil, s.w.failSysctls
+}
 
 // Announce and Report are the network and the API.
 func (w *world) Announce(want map[netip.Addr]plan.Announcement) (map[netip.Addr][]string, error) {
