@@ -303,7 +303,6 @@ func TestForeignObjectsAreLeftAlone(t *testing.T) {
 			t.Error(err)
 		}
 		w.mu.Unlock()
-		r.kick.Now()
 		time.Sleep(2 * time.Second)
 		if n := len(r.table(t)[key].RealServers); n != 2 {
 			t.Errorf("%d real servers two seconds after one was deleted, want 2", n)

@@ -1,12 +1,14 @@
 package l2
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"maps"
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,7 +36,8 @@ func newSegment(t *testing.T) *segment {
 	s := &segment{node: netspace.New(t), host: netspace.New(t), kicked: make(chan struct{}, 1)}
 	netspace.Join(t, s.node, "eth0", "203.0.113.1/24", s.host, "eth0", "203.0.113.200/24")
 	s.self, s.peer = mac(s.node.MAC(t, "eth0")), mac(s.host.MAC(t, "eth0"))
-	s.announcer = New(Config{Log: slog.New(slog.DiscardHandler), Kick: func() {
+	var log bytes.Buffer
+	s.announcer = New(Config{Log: slog.New(slog.NewTextHandler(&log, nil)), Kick: func() {
 		select {
 		case s.kicked <- struct{}{}:
 		default:
@@ -47,6 +50,10 @@ func newSegment(t *testing.T) *segment {
 		stop()
 		if err := <-done; err != nil {
 			t.Error(err)
+		}
+		// Closing a socket of our own is nothing to warn of.
+		if strings.Contains(log.String(), "cannot read") {
+			t.Errorf("log:\n%s", log.String())
 		}
 	})
 	s.host.Must(t, func() (err error) {
@@ -356,6 +363,79 @@ func TestInterfacesAreChosen(t *testing.T) {
 	})
 	s.ask(t, "203.0.113.5", nil) // only on eth1
 	s.answered(t, "203.0.113.6")
+}
+
+// A socket that refuses its filter is opened again.
+func TestFilterFails(t *testing.T) {
+	s := newSegment(t)
+	s.announce(t, map[string][]string{"203.0.113.4": onEth0}, "203.0.113.4")
+	for _, r := range s.announcer.responders {
+		raw, err := r.conn.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var lockErr error
+		if err := raw.Control(func(fd uintptr) {
+			lockErr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_LOCK_FILTER, 1)
+		}); err != nil || lockErr != nil {
+			t.Fatal(err, lockErr)
+		}
+	}
+	want := map[netip.Addr]plan.Announcement{vip: {InSubnet: true}, netip.MustParseAddr("203.0.113.5"): {InSubnet: true}}
+	s.node.Must(t, func() error {
+		if held, err := s.announcer.Announce(want); err == nil || len(held) > 0 {
+			t.Errorf("answers on %v although its filter could not be attached, error %v", held, err)
+		}
+		return nil
+	})
+	s.announceSet(t, map[string][]string{"203.0.113.4": onEth0, "203.0.113.5": onEth0}, want)
+	s.answered(t, "203.0.113.5")
+}
+
+// The port of a bridge hears nothing; the bridge answers, with its own MAC.
+func TestBridgeAnswersForItsPort(t *testing.T) {
+	s := newSegment(t)
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "br0"
+	bridge := &netlink.Bridge{LinkAttrs: attrs}
+	if err := s.node.Handle.LinkAdd(bridge); err != nil {
+		t.Fatal(err)
+	}
+	port, err := s.node.Handle.LinkByName("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.node.Handle.LinkSetMaster(port, bridge); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.node.Handle.LinkSetUp(bridge); err != nil {
+		t.Fatal(err)
+	}
+	s.node.Address(t, "br0", "203.0.113.1/24")
+	s.self = mac(s.node.MAC(t, "br0"))
+	set := map[netip.Addr]plan.Announcement{
+		vip:                                {InSubnet: true},
+		netip.MustParseAddr("203.0.113.5"): {Interfaces: []string{"eth0"}},
+		netip.MustParseAddr("203.0.113.6"): {Interfaces: []string{"eth0", "br0"}},
+	}
+	// A bridge has carrier once its port forwards, which nothing here announces.
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for deadline := time.Now().Add(patience); ; <-ticker.C {
+		br0, err := s.node.Handle.LinkByName("br0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if speaksARP(br0.Attrs()) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the bridge has no carrier")
+		}
+	}
+	s.announceSet(t, map[string][]string{"203.0.113.4": {"br0"}, "203.0.113.6": {"br0"}}, set)
+	s.ask(t, "203.0.113.5", nil)
+	s.answered(t, "203.0.113.4")
 }
 
 func TestStoppedAnnouncerAnswersNothing(t *testing.T) {

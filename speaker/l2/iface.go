@@ -17,14 +17,15 @@ type link struct {
 	index int
 	name  string
 	mac   mac
-
+	// subnets are those of its addresses.
 	subnets []netip.Prefix
 }
 
 // same tells whether a socket opened for one link still serves the other.
 func (l link) same(m link) bool { return l.index == m.index && l.name == m.name && l.mac == m.mac }
 
-// links lists the interfaces of this network namespace that are up, have carrier and speak ARP over Ethernet.
+// links lists the interfaces of this network namespace that are up, have carrier and speak ARP over Ethernet. Ports of a
+// bridge or a bond are not among them: what comes in there is the master's.
 func links() ([]link, error) {
 	all, err := netlink.LinkList()
 	if err != nil {
@@ -40,14 +41,17 @@ func links() ([]link, error) {
 			subnets[a.LinkIndex] = append(subnets[a.LinkIndex], p)
 		}
 	}
+	kinds := map[int]string{}
+	for _, l := range all {
+		kinds[l.Attrs().Index] = l.Type()
+	}
 	var out []link
 	for _, l := range all {
 		at := l.Attrs()
-		if !speaksARP(at) {
+		if !speaksARP(at) || at.MasterIndex != 0 && kinds[at.MasterIndex] != "vrf" {
 			continue
 		}
-		own := subnets[at.Index]
-		out = append(out, link{index: at.Index, name: at.Name, mac: mac(at.HardwareAddr), subnets: own})
+		out = append(out, link{index: at.Index, name: at.Name, mac: mac(at.HardwareAddr), subnets: subnets[at.Index]})
 	}
 	slices.SortFunc(out, func(a, b link) int { return a.index - b.index })
 	return out, nil

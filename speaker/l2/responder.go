@@ -23,6 +23,8 @@ type responder struct {
 	conn  *packet.Conn
 	log   *slog.Logger
 	owned atomic.Pointer[addrSet]
+	// closed is set when we closed the socket. The errors of the library for that are not net.ErrClosed.
+	closed atomic.Bool
 	// broken is set when the socket is of no use any more; it must be replaced.
 	broken atomic.Bool
 	// failing is set while frames cannot be sent, so that it is logged once.
@@ -56,6 +58,7 @@ func (r *responder) set(addrs addrSet) error {
 	}
 	r.owned.Store(&addrs)
 	if err := r.conn.SetBPF(prog); err != nil {
+		r.broken.Store(true) // the filter still is that of other addresses
 		return fmt.Errorf("attach the ARP filter of %s: %w", r.link.name, err)
 	}
 	return nil
@@ -73,7 +76,7 @@ func (r *responder) serve(lost func()) {
 	for {
 		n, _, err := r.conn.ReadFrom(buf)
 		switch {
-		case errors.Is(err, net.ErrClosed):
+		case r.closed.Load():
 			return
 		case errors.Is(err, unix.ENETDOWN):
 			lost()
@@ -108,9 +111,12 @@ func (r *responder) send(f frame) {
 		r.failing.Store(false)
 		return
 	}
-	if !errors.Is(err, net.ErrClosed) && !r.failing.Swap(true) {
+	if !r.closed.Load() && !r.failing.Swap(true) {
 		r.log.Warn("cannot send ARP", "address", f.senderIP, "error", err)
 	}
 }
 
-func (r *responder) close() { _ = r.conn.Close() }
+func (r *responder) close() {
+	r.closed.Store(true)
+	_ = r.conn.Close()
+}
