@@ -23,10 +23,8 @@ type state struct {
 	reason string
 }
 
-// observe reads what the node holds of ours and corrects its sysctls. The next look is the later the longer this one
-// took.
+// observe reads what the node holds of ours and corrects its sysctls.
 func (s *Speaker) observe(ctx context.Context) error {
-	start := time.Now()
 	before := s.known
 	s.known = nil
 	addrs, foreign, err := s.cfg.Node.Addresses.List()
@@ -53,7 +51,6 @@ func (s *Speaker) observe(ctx context.Context) error {
 	}
 	s.known = &state{table: table, fw: fw, whole: whole, addrs: addrs, foreign: foreign, sysctls: sysctlErr}
 	s.audited = time.Now()
-	s.audit = min(max(auditEvery, auditShare*s.audited.Sub(start)), auditMost)
 	return nil
 }
 
@@ -75,7 +72,7 @@ func (s *Speaker) list(before *state, ours map[netip.Addr]struct{}) (ipvs.Table,
 		return nil, err
 	}
 	s.listed = time.Now()
-	s.relist = min(max(auditEvery, auditShare*s.listed.Sub(start)), relistMost)
+	s.relist = min(restShare*s.listed.Sub(start), relistMost)
 	return table, nil
 }
 

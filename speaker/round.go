@@ -25,7 +25,7 @@ func (s *Speaker) round(ctx context.Context) error {
 		touched.All = touched.All || s.desired == nil
 		s.desired, why = s.planner.Plan(view, touched), planned
 	}
-	look := s.cfg.Kick.look.Swap(false) || s.known == nil || time.Since(s.audited) >= s.audit
+	look := s.cfg.Kick.look.Swap(false) || s.known == nil || time.Since(s.audited) >= auditEvery
 	if why == restored && !look {
 		return s.obstacle() // a kick about what is known already
 	}

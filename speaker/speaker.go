@@ -1,7 +1,7 @@
 // Package speaker is the loop on each node that makes the kernel and the network agree with the plan.
 //
 // It is the sole owner of the node's state: one goroutine observes, plans, compares and applies. It is kicked by events
-// and looks by itself at least every second, so that what another program flushed or edited is restored.
+// and looks by itself every second, so that what another program flushed or edited is restored.
 package speaker
 
 import (
@@ -119,14 +119,14 @@ type Config struct {
 
 // How often the loop looks by itself, and how soon it tries again after an error.
 const (
-	auditEvery = 500 * time.Millisecond
-	auditMost  = time.Second
-	relistMost = 10 * time.Second
+	// auditEvery is from one look at the node to the next, so that what others destroyed is back within two seconds.
+	auditEvery = time.Second
 	retryFirst = 250 * time.Millisecond
 	retryMost  = 10 * time.Second
-	// auditShare bounds the cost of looking: a look that took d is followed by auditShare times d of rest, but by no more
-	// than auditMost, so that what others destroyed is back within two seconds, and relistMost for the real servers.
-	auditShare = 20
+	relistMost = 10 * time.Second
+	// restShare bounds the cost of listing every real server, which is one request for each virtual server: a list that
+	// took d is not repeated for restShare times d, up to relistMost. A round that failed rests likewise, up to retryMost.
+	restShare = 20
 )
 
 // errNotSynced is the reason before the first plan.
@@ -143,7 +143,6 @@ type Speaker struct {
 	// known is what the node held after the last round; nil if that is not certain. audited is when it was last seen.
 	known   *state
 	audited time.Time
-	audit   time.Duration // from one look at the node to the next
 	// listed is when the real servers were last seen, too; relist is the time to the next.
 	listed    time.Time
 	relist    time.Duration
@@ -159,7 +158,6 @@ func New(cfg Config) *Speaker {
 	return &Speaker{
 		cfg:     cfg,
 		planner: plan.NewPlanner(cfg.NodeName),
-		audit:   auditEvery,
 		health:  Health{Reason: errNotSynced.Error(), Round: time.Now()},
 	}
 }
@@ -192,11 +190,11 @@ func (s *Speaker) Run(ctx context.Context) error {
 func (s *Speaker) pause(err error, took time.Duration) time.Duration {
 	if s.known != nil || errors.Is(err, errNotSynced) {
 		s.failures = 0
-		return time.Until(s.audited.Add(s.audit))
+		return time.Until(s.audited.Add(auditEvery))
 	}
 	wait := retryFirst << min(s.failures, 10)
 	s.failures++
-	return min(max(wait, auditShare*took), retryMost)
+	return min(max(wait, restShare*took), retryMost)
 }
 
 // note records the outcome of a round. An error is logged when it appears or changes, not each time it is met.

@@ -363,7 +363,7 @@ func TestSysctlFails(t *testing.T) {
 		w.mu.Lock()
 		w.failSysctls = errInjected
 		w.mu.Unlock()
-		time.Sleep(auditMost)
+		time.Sleep(auditEvery)
 		r.set(func(v *plan.View) {
 			service(v, "web", vip1, []uint16{80}, 3, "a")
 			service(v, "api", vip2, []uint16{80}, 1, "a")
@@ -386,7 +386,7 @@ func TestSysctlFails(t *testing.T) {
 		w.mu.Lock()
 		w.failSysctls = nil
 		w.mu.Unlock()
-		time.Sleep(auditMost)
+		time.Sleep(auditEvery)
 		r.wantPlanned(t)
 	})
 }
