@@ -129,7 +129,7 @@ func nodeOf(node *corev1.Node) plan.Node {
 }
 
 func vipOf(vip *v1alpha1.VirtualIP) plan.VIP {
-	out := plan.VIP{Nodes: vip.Spec.Nodes}
+	out := plan.VIP{Nodes: vip.Spec.Nodes, Holder: vip.Status.Node}
 	for _, text := range vip.Spec.Addresses {
 		if addr, err := netip.ParseAddr(text); err == nil {
 			out.Addresses = append(out.Addresses, addr.Unmap())

@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/plan"
 )
@@ -218,5 +219,24 @@ func TestAdvertisement(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, advertisementOf(ad)); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestVIP(t *testing.T) {
+	vip := &v1alpha1.VirtualIP{
+		Spec: v1alpha1.VirtualIPSpec{
+			Addresses: []string{"203.0.113.4", "2001:db8::4"}, Nodes: []string{"b", "a"},
+			Services: []v1alpha1.ServiceReference{{Namespace: "default", Name: "web"}},
+		},
+		Status: v1alpha1.VirtualIPStatus{Node: "c"},
+	}
+	want := plan.VIP{
+		Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.4"), netip.MustParseAddr("2001:db8::4")},
+		Services:  []pools.ServiceKey{{Namespace: "default", Name: "web"}},
+		Nodes:     []string{"b", "a"},
+		Holder:    "c",
+	}
+	if diff := cmp.Diff(want, vipOf(vip), compareAddrs); diff != "" {
+		t.Errorf("VIP (-want +got):\n%s", diff)
 	}
 }

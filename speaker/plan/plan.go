@@ -44,7 +44,7 @@ type Decision struct {
 	Owner  string
 	Reason Reason
 	// Reporter is set on the one node that writes the VirtualIP's status: the owner, or while there is none the first
-	// listed node that is alive.
+	// listed node that is alive, or while there is none either the node that the status names, to take its claim back.
 	Reporter bool
 	// Addresses that are announced together.
 	Addresses []netip.Addr

@@ -28,7 +28,7 @@ var update = flag.Bool("update", false, "rewrite the expected plans in testdata"
 //	node NAME [notready] [LABEL=VALUE...]
 //	service NS/NAME IP[@POOL],... [PORTNAME/PROTO/PORT...] [local] [affinity=SECONDS] [created=N]
 //	slice NS/NAME SLICE PORTNAME/PROTO/PORT,... [IP[@NODE][=notready|=terminating|=gone]...]
-//	vip NAME IP,... NS/NAME,... [NODE...]
+//	vip NAME IP,... NS/NAME,... [NODE...] [holder=NODE]
 //	advertise NAME [pools=A,B] [interfaces=A,B] [nodes=LABEL=VALUE]...
 //	delete KIND NAME [SLICE]
 func TestScenarios(t *testing.T) {
@@ -102,7 +102,14 @@ func command(v *View, words []string) (err error) {
 		}
 		v.Slices[key][rest[0]] = parseSlice(rest[1:])
 	case "vip":
-		vip := VIP{Nodes: rest[2:]}
+		vip := VIP{}
+		for _, w := range rest[2:] {
+			if holder, ok := strings.CutPrefix(w, "holder="); ok {
+				vip.Holder = holder
+			} else {
+				vip.Nodes = append(vip.Nodes, w)
+			}
+		}
 		for _, a := range strings.Split(rest[0], ",") {
 			vip.Addresses = append(vip.Addresses, netip.MustParseAddr(a))
 		}

@@ -82,6 +82,8 @@ type VIP struct {
 	Services  []pools.ServiceKey
 	// Nodes that may answer, in order of preference.
 	Nodes []string
+	// Holder is the node that the status names.
+	Holder string
 }
 
 // Advertisement says which addresses are answered for, where.

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -26,14 +27,8 @@ func (p *Planner) addVIP(d *Desired, v *View, name string, vip VIP) {
 	if len(u.addrs) > 0 {
 		dec.Owner, dec.Reason = u.owner(vip.Nodes)
 	}
-	switch {
-	case dec.Owner != "":
-		dec.Reporter = dec.Owner == p.node
-	default:
-		first, _ := Choose(vip.Nodes, v.Ready, func(string) Reason { return Owner })
-		dec.Reporter = first == p.node
-	}
-	if dec.Reporter && dec.Owner != "" {
+	dec.Reporter = p.node == cmp.Or(dec.Owner, firstReady(v, vip.Nodes), vip.Holder)
+	if dec.Owner == p.node {
 		for _, a := range u.addrs {
 			d.Announce[a.IP] = u.announcement(name, a, v.Nodes[p.node].Labels)
 		}
@@ -41,6 +36,15 @@ func (p *Planner) addVIP(d *Desired, v *View, name string, vip VIP) {
 		dec.Reason = NotOwner
 	}
 	d.VIPs[name] = dec
+}
+
+// firstReady returns the first node that is Ready, whether it may answer or not.
+func firstReady(v *View, nodes []string) string {
+	i := slices.IndexFunc(nodes, v.Ready)
+	if i < 0 {
+		return ""
+	}
+	return nodes[i]
 }
 
 // unit collects those addresses of a VirtualIP that one of its Services really has on this data plane.
