@@ -164,14 +164,20 @@ func (sysctls) Apply() ([]string, error) {
 	return texts, err
 }
 
-// prepare does what takes more rights than the speaker has: load modules and write to /proc/sys.
-func prepare(log *slog.Logger) error {
-	if _, err := (&virtualServers{}).open(); err != nil {
-		return err
+// prepare does what takes more rights than the speaker has: load modules and write to /proc/sys. What fails is logged and
+// left to the speaker, which finds it again, says so on /readyz and goes on trying; an init container that failed would
+// keep it from starting.
+func prepare(log *slog.Logger) {
+	servers := &virtualServers{}
+	defer servers.close()
+	if _, err := servers.open(); err != nil {
+		log.Error("cannot prepare IPVS", "error", err)
 	}
 	changed, err := sysctls{}.Apply()
 	for _, setting := range changed {
 		log.Info("set sysctl", "setting", setting)
 	}
-	return err
+	if err != nil {
+		log.Error("cannot set all sysctls", "error", err)
+	}
 }

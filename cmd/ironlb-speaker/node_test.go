@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 
@@ -56,6 +57,28 @@ func TestForeignAddressesAndCleanup(t *testing.T) {
 		}
 		if len(left) > 0 || len(after) != len(foreign) || len(fw.Addrs) > 0 {
 			t.Errorf("after cleanup: ours %v, foreign %v (before %v), firewall %v", left, after, foreign, fw)
+		}
+		return nil
+	})
+}
+
+// A node without IPVS is prepared as far as it goes, so that the speaker can start and say what is missing.
+func TestPrepare(t *testing.T) {
+	s := netspace.New(t)
+	s.Must(t, func() error {
+		cmd := command()
+		cmd.SetArgs([]string{"prepare"})
+		if err := cmd.ExecuteContext(t.Context()); err != nil {
+			return err
+		}
+		for key, want := range map[string]string{"conf/all/arp_ignore": "1", "conf/all/arp_announce": "2", "ip_forward": "1"} {
+			got, err := os.ReadFile("/proc/sys/net/ipv4/" + key)
+			if err != nil {
+				return err
+			}
+			if strings.TrimSpace(string(got)) != want {
+				t.Errorf("%s is %s, want %s", key, got, want)
+			}
 		}
 		return nil
 	})

@@ -81,12 +81,16 @@ the ARP answers stays, so that a restart breaks no connection. "ironlb-speaker c
 		&cobra.Command{
 			Use:   "prepare",
 			Short: "Load the module ip_vs and set the sysctls, where the speaker itself may not",
-			Args:  cobra.NoArgs,
+			Long: `Load the module ip_vs and set the sysctls, where the speaker itself may not.
+
+What fails is logged and does not fail the command: the speaker finds it again and says so on /readyz.`,
+			Args: cobra.NoArgs,
 			RunE: func(*cobra.Command, []string) error {
 				if err := o.checkLog(); err != nil {
 					return err
 				}
-				return prepare(o.logger())
+				prepare(o.logger())
+				return nil
 			},
 		},
 	)
