@@ -1,7 +1,7 @@
 // Package speaker is the loop on each node that makes the kernel and the network agree with the plan.
 //
 // It is the sole owner of the node's state: one goroutine observes, plans, compares and applies. It is kicked by events
-// and looks by itself every second, so that what another program flushed or edited is restored.
+// and looks by itself twice a second, so that what another program flushed or edited is restored.
 package speaker
 
 import (
@@ -91,7 +91,7 @@ func (k *Kick) Now() {
 	}
 }
 
-// Look makes the loop look at the node at once, as the audit does every second.
+// Look makes the loop look at the node at once, as the audit does twice a second.
 func (k *Kick) Look() {
 	k.look.Store(true)
 	k.Now()
@@ -119,8 +119,9 @@ type Config struct {
 
 // How often the loop looks by itself, and how soon it tries again after an error.
 const (
-	// auditEvery is from one look at the node to the next, so that what others destroyed is back within two seconds.
-	auditEvery = time.Second
+	// auditEvery is from one look at the node to the next, so that what others destroyed is back within two seconds, also
+	// where starting nft takes long.
+	auditEvery = 500 * time.Millisecond
 	retryFirst = 250 * time.Millisecond
 	retryMost  = 10 * time.Second
 	relistMost = 10 * time.Second
