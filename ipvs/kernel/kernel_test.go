@@ -45,8 +45,8 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// TestOtherProgram lets another handle act as another program: its firewall mark is not listed, its leftover of a probe
-// does not disturb ours, its flush is seen.
+// TestOtherProgram lets another handle act as another program: its firewall mark is not listed, what kube-proxy probes
+// with stays, the leftover of a probe of ours is taken for our own, its flush is seen.
 func TestOtherProgram(t *testing.T) {
 	k, s := openNew(t)
 	other, err := mobyipvs.New(fmt.Sprintf("/proc/self/fd/%d", int(s.NS)))
@@ -56,10 +56,7 @@ func TestOtherProgram(t *testing.T) {
 	defer other.Close()
 	for _, service := range []*mobyipvs.Service{
 		{FWMark: 7, SchedName: "rr", AddressFamily: unix.AF_INET, Netmask: 0xffffffff},
-		{
-			Address: net.IPv4(198, 51, 100, 0), Port: 20000, Protocol: unix.IPPROTO_TCP,
-			SchedName: "wrr", AddressFamily: unix.AF_INET, Netmask: 0xffffffff,
-		},
+		probe(20000), probe(7473),
 	} {
 		if err := other.NewService(service); err != nil {
 			t.Fatal(err)
@@ -71,17 +68,26 @@ func TestOtherProgram(t *testing.T) {
 	if _, err := k.Apply([]ipvs.Op{{Action: ipvs.AddVirtual, Virtual: web, Settings: ipvs.Settings{Scheduler: "rr"}}}); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := k.Virtuals(); err != nil || len(got) != 1 || got[web].Scheduler != "rr" {
-		t.Errorf("Virtuals = %v, %v; want only %v", got, err, web)
+	kubeProxys := ipvs.Key{Addr: netip.MustParseAddr("198.51.100.0"), Protocol: ipvs.TCP, Port: 20000}
+	if got, err := k.Virtuals(); err != nil || len(got) != 2 || got[web].Scheduler != "rr" || got[kubeProxys].Scheduler != "wrr" {
+		t.Errorf("Virtuals = %v, %v; want %v and %v", got, err, web, kubeProxys)
 	}
-	if services, err := other.GetServices(); err != nil || len(services) != 2 {
-		t.Errorf("the other program sees %d services, %v; want its firewall mark and ours", len(services), err)
+	if services, err := other.GetServices(); err != nil || len(services) != 3 {
+		t.Errorf("the other program sees %d services, %v; want its own two and ours", len(services), err)
 	}
 	if err := other.Flush(); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := k.Virtuals(); err != nil || len(got) != 0 {
 		t.Errorf("after a flush Virtuals = %v, %v", got, err)
+	}
+}
+
+// probe returns a virtual server such as a probe makes.
+func probe(port uint16) *mobyipvs.Service {
+	return &mobyipvs.Service{
+		Address: net.IPv4(198, 51, 100, 0), Port: port, Protocol: unix.IPPROTO_TCP,
+		SchedName: "wrr", AddressFamily: unix.AF_INET, Netmask: 0xffffffff,
 	}
 }
 

@@ -17,8 +17,8 @@ import (
 )
 
 // probeKey is the throw-away virtual server of Probe, on the network address of a documentation range (RFC 5737): no
-// Service can have it, and kube-proxy tests with the same one.
-var probeKey = ipvs.Key{Addr: netip.AddrFrom4([4]byte{198, 51, 100, 0}), Protocol: ipvs.TCP, Port: 20000}
+// Service can have it. kube-proxy tests with port 20000 of the same address; that one is not ours.
+var probeKey = ipvs.Key{Addr: netip.AddrFrom4([4]byte{198, 51, 100, 0}), Protocol: ipvs.TCP, Port: 7473}
 
 // Probe finds out whether this namespace can hold a virtual server with the scheduler, by adding one, reading it back
 // and deleting it. Reading back is needed: the library reports success where the kernel has no IPVS (moby/ipvs#27).
@@ -32,6 +32,7 @@ func (k *Kernel) Probe(scheduler string) error {
 		return fmt.Errorf("probe IPVS: %w", err)
 	}
 	listed, err := k.handle.GetService(service(probeKey, settings))
+	deleteErr := k.apply(ipvs.Op{Action: ipvs.DeleteVirtual, Virtual: probeKey})
 	if err != nil {
 		return fmt.Errorf("probe IPVS: read back %v: %w", probeKey, explain(err))
 	}
@@ -39,8 +40,8 @@ func (k *Kernel) Probe(scheduler string) error {
 		return fmt.Errorf("probe IPVS: %w: wrote %v %s, read back %v %s",
 			ipvs.ErrNoModule, probeKey, scheduler, key, listed.SchedName)
 	}
-	if err := k.apply(ipvs.Op{Action: ipvs.DeleteVirtual, Virtual: probeKey}); err != nil {
-		return fmt.Errorf("probe IPVS: %w", err)
+	if deleteErr != nil {
+		return fmt.Errorf("probe IPVS: %w", deleteErr)
 	}
 	return nil
 }
