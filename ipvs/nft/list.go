@@ -128,15 +128,28 @@ func parseKey(raw []byte) (ipvs.Key, bool) {
 		return ipvs.Key{}, false
 	}
 	addr, ok := parseAddr(element.Concat[0])
-	var name string
+	protocol, known := parseProtocol(element.Concat[1])
 	var port uint16
-	if !ok || json.Unmarshal(element.Concat[1], &name) != nil || json.Unmarshal(element.Concat[2], &port) != nil {
+	if !ok || !known || json.Unmarshal(element.Concat[2], &port) != nil {
 		return ipvs.Key{}, false
+	}
+	return ipvs.Key{Addr: addr, Protocol: protocol, Port: port}, true
+}
+
+// parseProtocol reads a protocol: its name, or its number where there is no /etc/protocols, as in a small image.
+func parseProtocol(raw []byte) (ipvs.Protocol, bool) {
+	var number ipvs.Protocol
+	if json.Unmarshal(raw, &number) == nil {
+		return number, protocolNames[number] != ""
+	}
+	var name string
+	if json.Unmarshal(raw, &name) != nil {
+		return 0, false
 	}
 	for protocol, known := range protocolNames {
 		if known == name {
-			return ipvs.Key{Addr: addr, Protocol: protocol, Port: port}, true
+			return protocol, true
 		}
 	}
-	return ipvs.Key{}, false
+	return 0, false
 }

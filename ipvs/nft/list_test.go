@@ -7,13 +7,13 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// sample is what nft 1.0.6 prints.
+// sample is what nft 1.0.6 prints, with and without /etc/protocols.
 const sample = `{"nftables": [
 {"metainfo": {"version": "1.0.6", "release_name": "Lester Gooch #5", "json_schema_version": 1}},
 {"table": {"family": "ip", "name": "ironlb", "handle": 1}},
 {"set": {"family": "ip", "name": "addresses", "table": "ironlb", "type": "ipv4_addr", "handle": 3, "elem": ["203.0.113.4"]}},
 {"set": {"family": "ip", "name": "served", "table": "ironlb", "type": ["ipv4_addr", "inet_proto", "inet_service"], "handle": 4,
- "elem": [{"concat": ["203.0.113.4", "udp", 53]}, {"concat": ["203.0.113.4", "sctp", 80]}]}},
+ "elem": [{"concat": ["203.0.113.4", "udp", 53]}, {"concat": ["203.0.113.4", "sctp", 80]}, {"concat": ["203.0.113.4", 6, 80]}]}},
 {"chain": {"family": "ip", "table": "ironlb", "name": "postrouting", "handle": 2, "type": "nat", "hook": "postrouting", "prio": 100}}
 ]}`
 
@@ -28,6 +28,7 @@ func TestParse(t *testing.T) {
 		Served: map[ipvs.Key]struct{}{
 			{Addr: vip, Protocol: ipvs.UDP, Port: 53}:  {},
 			{Addr: vip, Protocol: ipvs.SCTP, Port: 80}: {},
+			{Addr: vip, Protocol: ipvs.TCP, Port: 80}:  {},
 		},
 	}
 	if !got.Equal(want) {

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -101,6 +103,29 @@ func (n node) nft(t *testing.T, args ...string) string {
 		return err
 	})
 	return string(out)
+}
+
+// In a small image there is no /etc/protocols, and nft lists protocols by number.
+func TestWithoutNamesOfProtocols(t *testing.T) {
+	real, err := exec.LookPath("nft")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	script := `#!/bin/sh
+exec unshare --mount sh -c '[ ! -e /etc/protocols ] || mount --bind /dev/null /etc/protocols && exec ` + real + ` "$@"' nft "$@"
+`
+	if err := os.WriteFile(filepath.Join(bin, "nft"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	n := newNode(t)
+	n.apply(t, web(), 3)
+	n.wantListed(t, web())
+	n.wantIntact(t, true)
+	if got := n.nft(t, "list", "table", "ip", nft.TableName); !strings.Contains(got, vip+" . 6 . 80") {
+		t.Errorf("nft has names of protocols, this test proves nothing:\n%s", got)
+	}
 }
 
 func TestContents(t *testing.T) {
