@@ -62,18 +62,21 @@ func (s *Speaker) whyNot(addr netip.Addr, want map[netip.Addr]plan.Announcement)
 	return plan.NoService
 }
 
-// report publishes the VirtualIPs that this node speaks for, and counts all of them by reason.
+// report publishes the VirtualIPs that this node speaks for, and counts all of them and all Services by reason.
 func (s *Speaker) report() {
 	statuses := map[string]plan.Status{}
-	counts := map[plan.Reason]int{}
+	vips, services := map[plan.Reason]int{}, map[plan.Reason]int{}
+	for _, reason := range s.desired.Services {
+		services[reason]++
+	}
 	for name, dec := range s.desired.VIPs {
 		status := s.status(dec)
-		counts[status.Reason]++
+		vips[status.Reason]++
 		if dec.Reporter {
 			statuses[name] = status
 		}
 	}
-	s.cfg.Metrics.reasons(len(s.held), counts)
+	s.cfg.Metrics.reasons(len(s.held), vips, services)
 	s.cfg.Reporter.Report(statuses)
 }
 

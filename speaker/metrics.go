@@ -19,6 +19,7 @@ type Metrics struct {
 	reals     prometheus.Gauge
 	announced prometheus.Gauge
 	vips      *prometheus.GaugeVec
+	services  *prometheus.GaugeVec
 	healthy   prometheus.Gauge
 }
 
@@ -27,6 +28,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	const ns, sub = "ironlb", "speaker"
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: ns, Subsystem: sub, Name: name, Help: help})
+	}
+	byReason := func(name, help string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: ns, Subsystem: sub, Name: name, Help: help}, []string{"reason"})
 	}
 	m := &Metrics{
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: ns, Subsystem: sub, Name: "sync_duration_seconds",
@@ -38,11 +42,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		servers:   gauge("virtual_servers", "Virtual servers that the node holds for us."),
 		reals:     gauge("real_servers", "Real servers of these virtual servers."),
 		announced: gauge("announced_addresses", "Addresses that this node answers for."),
-		vips: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: ns, Subsystem: sub, Name: "vips",
-			Help: "VirtualIPs by why this node answers for them or not."}, []string{"reason"}),
-		healthy: gauge("healthy", "1 while the node is as planned."),
+		vips:      byReason("vips", "VirtualIPs by why this node answers for them or not."),
+		services:  byReason("services", "Services by what became of them on this node."),
+		healthy:   gauge("healthy", "1 while the node is as planned."),
 	}
-	reg.MustRegister(m.duration, m.errors, m.changes, m.servers, m.reals, m.announced, m.vips, m.healthy)
+	reg.MustRegister(m.duration, m.errors, m.changes, m.servers, m.reals, m.announced, m.vips, m.services, m.healthy)
 	return m
 }
 
@@ -68,10 +72,15 @@ func (m *Metrics) table(t ipvs.Table) {
 	m.reals.Set(float64(reals))
 }
 
-func (m *Metrics) reasons(announced int, counts map[plan.Reason]int) {
+func (m *Metrics) reasons(announced int, vips, services map[plan.Reason]int) {
 	m.announced.Set(float64(announced))
-	m.vips.Reset()
+	setReasons(m.vips, vips)
+	setReasons(m.services, services)
+}
+
+func setReasons(gauge *prometheus.GaugeVec, counts map[plan.Reason]int) {
+	gauge.Reset()
 	for reason, n := range counts {
-		m.vips.WithLabelValues(string(reason)).Set(float64(n))
+		gauge.WithLabelValues(string(reason)).Set(float64(n))
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
@@ -75,19 +76,20 @@ func (l *logBuffer) String() string {
 type run struct {
 	*world
 	*cluster
-	speaker *Speaker
-	log     *logBuffer
-	stop    func()
+	speaker  *Speaker
+	registry *prometheus.Registry
+	log      *logBuffer
+	stop     func()
 }
 
 // start starts a speaker for node a. It must be called within a synctest bubble.
 func start(t *testing.T, w *world, c *cluster) *run {
 	t.Helper()
 	c.kick = NewKick()
-	r := &run{world: w, cluster: c, log: &logBuffer{}}
+	r := &run{world: w, cluster: c, registry: prometheus.NewRegistry(), log: &logBuffer{}}
 	r.speaker = New(Config{
 		NodeName: "a", Log: slog.New(slog.NewTextHandler(r.log, nil)), Kick: c.kick, Source: c, Node: w.node(),
-		Announcer: w, Reporter: w, Metrics: NewMetrics(prometheus.NewRegistry()),
+		Announcer: w, Reporter: w, Metrics: NewMetrics(r.registry),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -419,6 +421,33 @@ func TestRestartChangesNothing(t *testing.T) {
 		r = start(t, w, &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
+	})
+}
+
+// Metrics tell what became of VirtualIPs and Services, also of a Service whose port an older one holds.
+func TestMetricsByReason(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		v := baseView()
+		service(v, "api", vip1, []uint16{80}, 1, "a")
+		service(v, "web", vip1, []uint16{80}, 1, "a") // on the same port, later by its name
+		service(v, "idle", vip2, []uint16{80}, 0, "b", "a")
+		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		defer r.stop()
+		synctest.Wait()
+		want := `
+# HELP ironlb_speaker_services Services by what became of them on this node.
+# TYPE ironlb_speaker_services gauge
+ironlb_speaker_services{reason="NoEndpoint"} 1
+ironlb_speaker_services{reason="PortConflict"} 1
+ironlb_speaker_services{reason="Programmed"} 1
+# HELP ironlb_speaker_vips VirtualIPs by why this node answers for them or not.
+# TYPE ironlb_speaker_vips gauge
+ironlb_speaker_vips{reason="NotOwner"} 1
+ironlb_speaker_vips{reason="Owner"} 1
+`
+		if err := testutil.GatherAndCompare(r.registry, strings.NewReader(want), "ironlb_speaker_services", "ironlb_speaker_vips"); err != nil {
+			t.Error(err)
+		}
 	})
 }
 
