@@ -31,21 +31,16 @@ func keyOf(svc metav1.Object) pools.ServiceKey {
 	return pools.ServiceKey{Namespace: svc.GetNamespace(), Name: svc.GetName()}
 }
 
-// wanted says whether the Service is ours to serve: a load balancer of no class that is not being deleted.
-func wanted(svc *v1.Service) bool {
-	return svc.Spec.Type == v1.ServiceTypeLoadBalancer && svc.Spec.LoadBalancerClass == nil && svc.DeletionTimestamp == nil
-}
-
 // claimOf reads what the Service asks for and what it holds by its own record. It never fails: what cannot be read makes
 // the claim Invalid.
-func claimOf(svc *v1.Service) pools.Claim {
+func (s *Settings) claimOf(svc *v1.Service) pools.Claim {
 	c := pools.Claim{
 		Service:    keyOf(svc),
 		Created:    svc.CreationTimestamp.Time,
 		Labels:     svc.Labels,
 		Reallocate: svc.Annotations[annotationReallocate] == "true",
 		Local:      svc.Spec.ExternalTrafficPolicy == v1.ServiceExternalTrafficPolicyLocal,
-		Held:       heldBy(svc),
+		Held:       s.heldBy(svc),
 	}
 	for _, f := range svc.Spec.IPFamilies {
 		if f == v1.IPv6Protocol {
@@ -121,8 +116,8 @@ func parseAddresses(text, field string, bad *[]string) []netip.Addr {
 }
 
 // heldBy returns the addresses of the Service's status that we recorded as ours. A Service we do not serve holds nothing.
-func heldBy(svc *v1.Service) []pools.Address {
-	if !wanted(svc) {
+func (s *Settings) heldBy(svc *v1.Service) []pools.Address {
+	if !s.wants(svc) {
 		return nil
 	}
 	from := strings.Split(svc.Annotations[v1alpha1.AnnotationAllocatedFrom], ",")
@@ -139,24 +134,4 @@ func heldBy(svc *v1.Service) []pools.Address {
 		held = append(held, pools.Address{Addr: a, Pool: pool})
 	}
 	return held
-}
-
-// statusOf is the status that says the Service holds the addresses. The same lease gives the same status.
-func statusOf(lease []pools.Address) *v1.LoadBalancerStatus {
-	// Proxy keeps kube-proxy's hands off the address: the speakers serve it.
-	mode := v1.LoadBalancerIPModeProxy
-	status := &v1.LoadBalancerStatus{}
-	for _, a := range lease {
-		status.Ingress = append(status.Ingress, v1.LoadBalancerIngress{IP: a.Addr.String(), IPMode: &mode})
-	}
-	return status
-}
-
-// allocatedFrom is the value of the annotation that records the pools of the lease.
-func allocatedFrom(lease []pools.Address) string {
-	names := make([]string, len(lease))
-	for i, a := range lease {
-		names[i] = a.Pool
-	}
-	return strings.Join(names, ",")
 }

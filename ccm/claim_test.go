@@ -14,6 +14,9 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
+// defaults are the settings without any flag.
+var defaults = func() *Settings { s := DefaultSettings(); return &s }()
+
 // serviceFor returns a class-less load balancer, changed by the functions.
 func serviceFor(name string, change ...func(*v1.Service)) *v1.Service {
 	svc := &v1.Service{
@@ -76,7 +79,7 @@ func TestClaimOf(t *testing.T) {
 			{Addr: netip.MustParseAddr("192.0.2.9"), Pool: "a"}, {Addr: netip.MustParseAddr("2001:db8::9"), Pool: "b"},
 		},
 	}
-	if diff := cmp.Diff(want, claimOf(svc), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+	if diff := cmp.Diff(want, defaults.claimOf(svc), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -101,7 +104,7 @@ func TestInvalidClaims(t *testing.T) {
 		"empty entry": {serviceFor("s", annotate("ironlb.io/ips", "192.0.2.1,")), []string{`""`}},
 		"bad field":   {serviceFor("s", func(s *v1.Service) { s.Spec.LoadBalancerIP = "1.2.3" }), []string{"spec.loadBalancerIP", `"1.2.3"`}},
 	} {
-		got := claimOf(c.svc).Invalid
+		got := defaults.claimOf(c.svc).Invalid
 		if (got == "") != (c.want == nil) {
 			t.Errorf("%s: Invalid is %q", name, got)
 		}
@@ -123,7 +126,7 @@ func TestHeldByOthers(t *testing.T) {
 			s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{Hostname: "lb.example"}}
 		},
 	} {
-		if held := claimOf(serviceFor("s", shows("192.0.2.1"), change)).Held; len(held) > 0 {
+		if held := defaults.claimOf(serviceFor("s", shows("192.0.2.1"), change)).Held; len(held) > 0 {
 			t.Errorf("%s: holds %v", name, held)
 		}
 	}

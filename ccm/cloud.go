@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/scheme"
 	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -31,20 +32,26 @@ const ProviderName = "ironlb"
 
 // Cloud is the cloudprovider.Interface. It has load balancers and nothing else.
 type Cloud struct {
-	log      *slog.Logger
-	events   record.EventRecorder
-	core     informers.SharedInformerFactory
-	kinds    ctrlcache.Cache // of our own kinds
-	client   client.Client   // reads from kinds
-	ledger   *ledger
-	waker    *waker
-	balancer *loadBalancer
-	lease    *lease // nil without leader election
-	fatal    func(error)
+	log       *slog.Logger
+	events    record.EventRecorder
+	core      informers.SharedInformerFactory
+	kinds     ctrlcache.Cache // of our own kinds
+	client    client.Client   // reads from kinds
+	settings  Settings
+	ledger    *ledger
+	registrar *registrar
+	waker     *waker
+	classes   *classController
+	drift     *drift
+	lease     *lease // nil without leader election
+	fatal     func(error)
 }
 
 // New prepares the cloud and starts nothing. fatal is called when a task fails for good; it should end the process.
-func New(config *cloudconfig.CompletedConfig, log *slog.Logger, fatal func(error)) (*Cloud, error) {
+func New(config *cloudconfig.CompletedConfig, settings Settings, log *slog.Logger, fatal func(error)) (*Cloud, error) {
+	if err := settings.Validate(); err != nil {
+		return nil, err
+	}
 	sch := runtime.NewScheme()
 	if err := scheme.AddToScheme(sch); err != nil {
 		return nil, fmt.Errorf("registering the Kubernetes kinds: %w", err)
@@ -61,20 +68,29 @@ func New(config *cloudconfig.CompletedConfig, log *slog.Logger, fatal func(error
 		return nil, err
 	}
 	c := &Cloud{
-		log:    log,
-		events: config.EventBroadcaster.NewRecorder(sch, v1.EventSource{Component: Name}),
-		core:   config.SharedInformers,
-		kinds:  kinds,
-		client: cl,
-		lease:  lease,
-		fatal:  fatal,
+		log:      log,
+		settings: settings,
+		events:   config.EventBroadcaster.NewRecorder(sch, v1.EventSource{Component: Name}),
+		core:     config.SharedInformers,
+		kinds:    kinds,
+		client:   cl,
+		lease:    lease,
+		fatal:    fatal,
 	}
-	c.ledger = newLedger(log, c.events)
-	c.waker = &waker{ServiceInformer: c.core.Core().V1().Services(), ledger: c.ledger}
-	c.balancer = &loadBalancer{ledger: c.ledger, services: config.ClientBuilder.ClientOrDie(Name).CoreV1()}
-	c.ledger.wake = c.waker.Wake
-	c.ledger.poolsChanged = func() {} // until the pool controller sets its own
+	c.prepare(config.ClientBuilder.ClientOrDie(Name).CoreV1(), int(config.ComponentConfig.ServiceController.ConcurrentServiceSyncs))
 	return c, nil
+}
+
+// prepare makes what serves Services.
+func (c *Cloud) prepare(api corev1.CoreV1Interface, workers int) {
+	services := c.core.Core().V1().Services()
+	c.ledger = newLedger(c.log, &c.settings)
+	c.registrar = &registrar{log: c.log, events: c.events, settings: &c.settings, ledger: c.ledger, api: api}
+	c.waker = &waker{ServiceInformer: services, registrar: c.registrar}
+	c.classes = newClassController(c.registrar, services.Lister(), workers)
+	c.drift = newDrift(c.registrar, c.wakeService)
+	c.ledger.wake = c.wakeService
+	c.ledger.poolsChanged = func() {} // until the pool controller sets its own
 }
 
 // leaseOf returns the leader's Lease and puts the gate before every client made of the configuration from now on.
@@ -185,7 +201,9 @@ func trim(obj any) (any, error) {
 var _ cache.TransformFunc = trim
 
 // LoadBalancer returns the one thing there is.
-func (c *Cloud) LoadBalancer() (cloudprovider.LoadBalancer, bool) { return c.balancer, true }
+func (c *Cloud) LoadBalancer() (cloudprovider.LoadBalancer, bool) {
+	return &loadBalancer{c.registrar}, true
+}
 
 // Instances is not supported: nodes are none of our business.
 func (c *Cloud) Instances() (cloudprovider.Instances, bool) { return nil, false }

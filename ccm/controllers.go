@@ -22,6 +22,7 @@ import (
 // Names of our controllers, for --controllers.
 const (
 	PoolController      = "ironlb-pool-controller"
+	ClassController     = "ironlb-class-controller"
 	PlacementController = "ironlb-placement-controller"
 )
 
@@ -32,6 +33,7 @@ func Controllers() map[string]app.ControllerInitFuncConstructor {
 	return map[string]app.ControllerInitFuncConstructor{
 		names.ServiceLBController: {InitContext: client, Constructor: startServiceController},
 		PoolController:            {InitContext: client, Constructor: startPoolController},
+		ClassController:           {InitContext: client, Constructor: startClassController},
 		PlacementController:       {InitContext: client, Constructor: startPlacementController},
 	}
 }
@@ -42,7 +44,7 @@ func startPoolController(_ app.ControllerInitContext, _ *cloudconfig.CompletedCo
 		c := cloud.(*Cloud)
 		services := c.core.Core().V1().Services()
 		specs := &poolSpecs{
-			log: c.log, ledger: c.ledger, reader: c.client, services: services.Lister(), kick: make(chan struct{}, 1),
+			log: c.log, ledger: c.ledger, reader: c.client, services: c.listServices, started: c.waker.Start, kick: make(chan struct{}, 1),
 		}
 		status := &poolStatus{log: c.log, ledger: c.ledger, specs: specs, client: c.client, kick: make(chan struct{}, 1)}
 		synced, err := c.onChange(ctx, &v1alpha1.IPAddressPool{}, func() {
@@ -57,6 +59,9 @@ func startPoolController(_ app.ControllerInitContext, _ *cloudconfig.CompletedCo
 			return nil, false, err
 		}
 		specs.synced = []cache.InformerSynced{synced, namespaces, services.Informer().HasSynced}
+		if _, err := services.Informer().AddEventHandler(c.drift.handler(ctx)); err != nil {
+			return nil, false, fmt.Errorf("watching Services: %w", err)
+		}
 		c.ledger.poolsChanged = func() { kicked(status.kick) }
 		c.run(ctx, PoolController, specs.Run, status.Run)
 		return nil, true, nil
@@ -82,6 +87,18 @@ func (c *Cloud) watchNamespaces() (cache.InformerSynced, error) {
 		return nil, fmt.Errorf("watching Namespaces: %w", err)
 	}
 	return reg.HasSynced, nil
+}
+
+// startClassController starts what serves the Services of our class.
+func startClassController(_ app.ControllerInitContext, _ *cloudconfig.CompletedConfig, cloud cloudprovider.Interface) app.InitFunc {
+	return func(ctx context.Context, _ controllermanager.ControllerContext) (controller.Interface, bool, error) {
+		c := cloud.(*Cloud)
+		if _, err := c.core.Core().V1().Services().Informer().AddEventHandler(c.classes.handler()); err != nil {
+			return nil, false, fmt.Errorf("watching Services: %w", err)
+		}
+		c.run(ctx, ClassController, c.classes.Run)
+		return nil, true, nil
+	}
 }
 
 // startPlacementController starts what writes VirtualIPs.

@@ -5,21 +5,23 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"strings"
+	"slices"
 	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/tools/record"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/ironlb/ironlb/pools"
 )
 
-// ledger holds the allocator under one lock and tells those concerned what came of a change.
+// ledger holds the allocator under one lock and tells those concerned what came of a change. An address that a Service
+// leaves stays its own until the Service's status is written: see docs/design/ccm-crash.md.
 type ledger struct {
-	log    *slog.Logger
-	events record.EventRecorder
-	now    func() time.Time
+	log      *slog.Logger
+	settings *Settings
+	now      func() time.Time
 	// wake has a Service looked at again; poolsChanged has the pools' status written. Both return at once. They are set
 	// before the first use.
 	wake         func(pools.ServiceKey)
@@ -30,41 +32,59 @@ type ledger struct {
 
 	mu    sync.Mutex
 	alloc *pools.Allocator
-	// known are the Services that the allocator serves or that wait, each with the refusal last told, if any.
-	known map[pools.ServiceKey]string
+	// known are the Services that the allocator serves or that wait.
+	known map[pools.ServiceKey]*entry
 }
 
-func newLedger(log *slog.Logger, events record.EventRecorder) *ledger {
-	return &ledger{
-		log:    log,
-		events: events,
-		now:    time.Now,
-		ready:  make(chan struct{}),
-		alloc:  pools.New(),
-		known:  map[pools.ServiceKey]string{},
+// entry is what the ledger knows of a Service beside its lease.
+type entry struct {
+	uid types.UID
+	// The last decision, unless asked is false: then the Service was only adopted.
+	asked   bool
+	busy    bool // the decision is on its way to the object
+	reason  pools.Reason
+	message string
+	// wrote is what we wrote, with the version of the object, while the cache may be older. unsure: a write failed, and
+	// nobody knows whether it came through.
+	wrote   *outcome
+	version string
+	unsure  bool
+	told    *outcome // whose outcome was said last
+}
+
+func newLedger(log *slog.Logger, settings *Settings) *ledger {
+	l := &ledger{
+		log:      log,
+		settings: settings,
+		now:      time.Now,
+		ready:    make(chan struct{}),
+		alloc:    pools.New(),
+		known:    map[pools.ServiceKey]*entry{},
 	}
+	l.alloc.KeepUntilWritten()
+	return l
 }
 
-// adopt records what Services hold and lets the first Assign go ahead. It is called once, after the first setPools.
-func (l *ledger) adopt(services []*v1.Service) {
+// adopt records what Services hold and lets the first Assign go ahead. It is called once, after the first setPools, with
+// every Service that there is.
+func (l *ledger) adopt(services []v1.Service) {
 	var claims []pools.Claim
-	byKey := map[pools.ServiceKey]*v1.Service{}
-	for _, svc := range services {
-		if c := claimOf(svc); len(c.Held) > 0 {
-			claims = append(claims, c)
-			byKey[c.Service] = svc
-		}
-	}
+	shown := map[pools.ServiceKey][]netip.Addr{}
 	l.mu.Lock()
-	for _, c := range claims {
-		l.known[c.Service] = ""
+	for i := range services {
+		svc := &services[i]
+		if c := l.settings.claimOf(svc); len(c.Held) > 0 {
+			claims = append(claims, c)
+			shown[c.Service] = ingressOf(svc)
+			l.known[c.Service] = &entry{uid: svc.UID}
+		}
 	}
 	refused := l.alloc.Adopt(claims)
 	l.mu.Unlock()
 	for _, key := range refused {
-		l.log.Warn("address held twice", "service", key, "addresses", ingressOf(byKey[key]), "mend", "the younger Service gets another one")
+		l.log.Warn("address held twice", "service", key, "addresses", shown[key], "mend", "the younger Service gets another one")
 	}
-	l.log.Info("recorded addresses adopted", "services", len(claims)-len(refused))
+	l.log.Info("recorded addresses adopted", "services", len(claims))
 	close(l.ready)
 }
 
@@ -73,44 +93,125 @@ func (l *ledger) assign(ctx context.Context, svc *v1.Service) (pools.Decision, e
 	if err := l.waitReady(ctx); err != nil {
 		return pools.Decision{}, fmt.Errorf("assigning an address to Service %s: %w", keyOf(svc), err)
 	}
-	claim := claimOf(svc)
+	claim := l.settings.claimOf(svc)
 
 	l.mu.Lock()
+	e := l.known[claim.Service]
+	if e != nil && e.uid != svc.UID { // another one of the same name, which is gone
+		l.alloc.Release(claim.Service, l.now())
+		e = nil
+	}
+	if e == nil {
+		e = &entry{uid: svc.UID}
+		l.known[claim.Service] = e
+	}
 	d := l.alloc.Assign(claim, l.now())
-	told := l.known[claim.Service]
-	l.known[claim.Service] = d.Message
+	e.asked, e.busy, e.reason, e.message = true, true, d.Reason, d.Message
 	woken := l.alloc.Wake(l.now())
 	l.mu.Unlock()
 
-	l.tell(svc, d, told)
 	l.kick(woken)
 	return d, nil
 }
 
-// tell says a change of outcome, once.
-func (l *ledger) tell(svc *v1.Service, d pools.Decision, told string) {
-	key := keyOf(svc)
-	if d.Changed {
-		l.log.Info("lease changed", "service", key, "addresses", addrs(d.Lease), "pools", allocatedFrom(d.Lease), "freed", fmt.Sprint(d.Freed), "reason", d.Reason)
+// newest is what the Service has by what we know: the given object, unless we wrote since. sure is false after a write
+// of which nobody knows whether it came through.
+func (l *ledger) newest(svc *v1.Service) (have outcome, sure bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.known[keyOf(svc)]
+	if e == nil || e.uid != svc.UID {
+		return outcomeIn(svc), true
 	}
-	switch {
-	case d.Message == told:
-	case d.Message == "":
-		l.events.Eventf(svc, v1.EventTypeNormal, string(d.Reason), "The Service holds %s now", addrs(d.Lease))
-	case d.Reason.Warning():
-		l.log.Warn("request not met", "service", key, "reason", d.Reason, "message", d.Message, "holds", addrs(d.Lease))
-		l.events.Event(svc, v1.EventTypeWarning, string(d.Reason), d.Message)
-	default:
-		l.events.Event(svc, v1.EventTypeNormal, string(d.Reason), d.Message)
+	if e.wrote != nil {
+		if c, err := resourceversion.CompareResourceVersion(svc.ResourceVersion, e.version); err == nil && c < 0 {
+			return *e.wrote, !e.unsure
+		}
+		e.wrote = nil
+	}
+	return outcomeIn(svc), !e.unsure
+}
+
+// written tells that the Service's object says what the outcome says. What the Service left is free from now on. after
+// is the object as it was written; nil: nothing had to be.
+func (l *ledger) written(svc *v1.Service, lease []pools.Address, want outcome, after *v1.Service) {
+	key := keyOf(svc)
+	l.mu.Lock()
+	e := l.known[key]
+	if e == nil || e.uid != svc.UID {
+		l.mu.Unlock()
+		return // released meanwhile
+	}
+	e.busy = false
+	if after != nil {
+		e.wrote, e.version, e.unsure = &want, after.ResourceVersion, false
+	}
+	var woken []pools.ServiceKey
+	var freed []netip.Addr
+	if slices.Equal(l.alloc.Lease(key), lease) {
+		freed = l.alloc.Written(key, l.now())
+		woken = l.alloc.Wake(l.now())
+	}
+	l.mu.Unlock()
+	if len(freed) > 0 {
+		l.log.Info("addresses freed", "service", key, "addresses", fmt.Sprint(freed))
+	}
+	if len(freed)+len(woken) > 0 {
+		l.kick(woken)
 	}
 }
 
-// release frees what the Service holds or waits for. Releasing what is not there is no error.
-func (l *ledger) release(ctx context.Context, key pools.ServiceKey) error {
+// failed tells that a write to the Service may or may not have come through.
+func (l *ledger) failed(svc *v1.Service) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.known[keyOf(svc)]; e != nil && e.uid == svc.UID {
+		e.busy, e.unsure = false, true
+	}
+}
+
+// news says whether the outcome differs from the one last said, by the object have before the first time. It counts as
+// said from now on.
+func (l *ledger) news(svc *v1.Service, have, want outcome) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.known[keyOf(svc)]
+	if e == nil {
+		return false
+	}
+	before := have
+	if e.told != nil {
+		before = *e.told
+	}
+	e.told = &want
+	return !before.sameOutcome(want)
+}
+
+// current is the outcome that the Service should have by the last decision. False: it was not asked for, or is just being
+// written.
+func (l *ledger) current(svc *v1.Service) (outcome, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	key := keyOf(svc)
+	e := l.known[key]
+	if e == nil || !e.asked || e.busy || e.uid != svc.UID {
+		return outcome{}, false
+	}
+	return l.settings.outcomeOf(l.alloc.Lease(key), e.reason, e.message), true
+}
+
+// release frees what the Service holds or waits for. Releasing what is not there is no error, and a Service of the same
+// name that came after is left alone.
+func (l *ledger) release(ctx context.Context, key pools.ServiceKey, uid types.UID) error {
 	if err := l.waitReady(ctx); err != nil {
 		return fmt.Errorf("freeing the addresses of Service %s: %w", key, err)
 	}
 	l.mu.Lock()
+	e := l.known[key]
+	if e == nil || e.uid != uid {
+		l.mu.Unlock()
+		return nil
+	}
 	freed := l.alloc.Release(key, l.now())
 	delete(l.known, key)
 	woken := l.alloc.Wake(l.now())
@@ -123,49 +224,59 @@ func (l *ledger) release(ctx context.Context, key pools.ServiceKey) error {
 }
 
 // lease returns what the Service holds, and whether anything of it is left here, be it only its place in the queue.
-func (l *ledger) lease(ctx context.Context, key pools.ServiceKey) ([]pools.Address, bool, error) {
+func (l *ledger) lease(ctx context.Context, svc *v1.Service) ([]pools.Address, bool, error) {
+	key := keyOf(svc)
 	if err := l.waitReady(ctx); err != nil {
 		return nil, false, fmt.Errorf("looking up the addresses of Service %s: %w", key, err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, known := l.known[key]
-	return l.alloc.Lease(key), known, nil
+	e := l.known[key]
+	return l.alloc.Lease(key), e != nil && e.uid == svc.UID, nil
 }
 
-// held returns what the Service holds.
-func (l *ledger) held(key pools.ServiceKey) []pools.Address {
+// standing returns what the Service shows and has a right to: what it holds, and what it left without having written so.
+func (l *ledger) standing(svc *v1.Service) []pools.Address {
+	key := keyOf(svc)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.alloc.Lease(key)
+	lease := l.alloc.Lease(key)
+	var out []pools.Address
+	for _, h := range l.settings.heldBy(svc) {
+		if i := slices.IndexFunc(lease, func(a pools.Address) bool { return a.Addr == h.Addr }); i >= 0 {
+			out = append(out, lease[i])
+		} else if slices.Contains(l.alloc.Holders(h.Addr), key) {
+			out = append(out, h)
+		}
+	}
+	return out
 }
 
 // recorded returns what the Service's annotation should say.
 func (l *ledger) recorded(key pools.ServiceKey) string {
-	return allocatedFrom(l.held(key))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return allocatedFrom(l.alloc.Lease(key))
 }
 
 // setPools replaces the pools.
 func (l *ledger) setPools(all []pools.Pool) {
-	l.mu.Lock()
-	l.alloc.SetPools(all)
-	woken := l.alloc.Wake(l.now())
-	l.mu.Unlock()
-	l.kick(woken)
+	l.change(func() { l.alloc.SetPools(all) })
 }
 
 // setNamespace tells the labels of a namespace; deleteNamespace that it is gone.
 func (l *ledger) setNamespace(name string, labels map[string]string) {
-	l.mu.Lock()
-	l.alloc.SetNamespace(name, labels)
-	woken := l.alloc.Wake(l.now())
-	l.mu.Unlock()
-	l.kick(woken)
+	l.change(func() { l.alloc.SetNamespace(name, labels) })
 }
 
 func (l *ledger) deleteNamespace(name string) {
+	l.change(func() { l.alloc.DeleteNamespace(name) })
+}
+
+// change does something to the allocator and passes on what follows from it.
+func (l *ledger) change(f func()) {
 	l.mu.Lock()
-	l.alloc.DeleteNamespace(name)
+	f()
 	woken := l.alloc.Wake(l.now())
 	l.mu.Unlock()
 	l.kick(woken)
@@ -205,16 +316,14 @@ func (l *ledger) waitReady(ctx context.Context) error {
 	}
 }
 
-// addrs lists the addresses for people.
-func addrs(lease []pools.Address) string {
-	if len(lease) == 0 {
-		return "nothing"
+// adopted says whether recorded addresses have been adopted.
+func (l *ledger) adopted() bool {
+	select {
+	case <-l.ready:
+		return true
+	default:
+		return false
 	}
-	texts := make([]string, len(lease))
-	for i, a := range lease {
-		texts[i] = a.Addr.String()
-	}
-	return strings.Join(texts, ", ")
 }
 
 // ingressOf lists the addresses in the Service's status.

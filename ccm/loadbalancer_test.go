@@ -15,12 +15,14 @@ import (
 	cloudprovider "k8s.io/cloud-provider"
 
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
 // desk is a loadBalancer with a real ledger, pools and a fake API.
 type desk struct {
 	t      *testing.T
 	lb     *loadBalancer
+	ledger *ledger
 	api    *fake.Clientset
 	events *record.FakeRecorder
 	woken  []string
@@ -29,44 +31,55 @@ type desk struct {
 // newDesk has one pool of the addresses and adopts the Services.
 func newDesk(t *testing.T, addresses string, adopt ...*v1.Service) *desk {
 	d := &desk{t: t, api: fake.NewClientset(), events: record.NewFakeRecorder(100)}
-	l := newLedger(slog.New(slog.DiscardHandler), d.events)
-	l.wake = func(k pools.ServiceKey) { d.woken = append(d.woken, k.Name) }
-	l.poolsChanged = func() {}
-	d.lb = &loadBalancer{ledger: l, services: d.api.CoreV1()}
+	d.ledger = newLedger(slog.New(slog.DiscardHandler), defaults)
+	d.ledger.wake = func(k pools.ServiceKey) { d.woken = append(d.woken, k.Name) }
+	d.ledger.poolsChanged = func() {}
+	d.lb = &loadBalancer{&registrar{
+		log: slog.New(slog.DiscardHandler), events: d.events, settings: defaults, ledger: d.ledger, api: d.api.CoreV1(),
+	}}
 	r, err := pools.ParseRanges([]string{addresses})
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.setPools([]pools.Pool{{Name: "web", Ranges: r, AutoAssign: true}})
+	d.ledger.setPools([]pools.Pool{{Name: "web", Ranges: r, AutoAssign: true}})
 	if adopt != nil {
-		l.adopt(adopt)
+		d.adopt(adopt...)
 	}
 	return d
 }
 
-// ensure does what the service controller does: Ensure, and write the status. It returns what happened.
+func (d *desk) adopt(services ...*v1.Service) {
+	var all []v1.Service
+	for _, svc := range services {
+		all = append(all, *svc)
+	}
+	d.ledger.adopt(all)
+}
+
+// ensure does what the service controller does, and what the watch does afterwards. It returns what happened.
 func (d *desk) ensure(svc *v1.Service) string {
 	d.t.Helper()
-	if _, err := d.api.Tracker().Get(v1.SchemeGroupVersion.WithResource("services"), svc.Namespace, svc.Name); err != nil {
+	services := v1.SchemeGroupVersion.WithResource("services")
+	if _, err := d.api.Tracker().Get(services, svc.Namespace, svc.Name); err != nil {
 		if err := d.api.Tracker().Add(svc.DeepCopy()); err != nil {
 			d.t.Fatal(err)
 		}
 	}
 	d.api.ClearActions()
-	st, err := d.lb.EnsureLoadBalancer(context.Background(), "", svc, nil)
-	what := fmt.Sprintf("%d writes", len(d.api.Actions()))
-	switch {
-	case err == cloudprovider.ImplementedElsewhere:
-		return what + ", left alone"
-	case err != nil:
+	if _, err := d.lb.EnsureLoadBalancer(context.Background(), "", svc, nil); err != cloudprovider.ImplementedElsewhere {
 		d.t.Fatal(err)
 	}
-	svc.Status.LoadBalancer = *st
-	if from := allocatedFrom(d.lb.ledger.held(keyOf(svc))); from != "" {
-		svc.Annotations["ironlb.io/allocated-from"] = from
+	what := fmt.Sprintf("%d writes", len(d.api.Actions()))
+	obj, err := d.api.Tracker().Get(services, svc.Namespace, svc.Name)
+	if err != nil {
+		d.t.Fatal(err)
 	}
-	for _, in := range st.Ingress {
+	svc.Status, svc.Annotations[v1alpha1.AnnotationAllocatedFrom] = obj.(*v1.Service).Status, obj.(*v1.Service).Annotations[v1alpha1.AnnotationAllocatedFrom]
+	for _, in := range svc.Status.LoadBalancer.Ingress {
 		what += fmt.Sprintf(", %s %s", in.IP, *in.IPMode)
+	}
+	for _, c := range svc.Status.Conditions {
+		what += fmt.Sprintf(", %s", c.Reason)
 	}
 	return what
 }
@@ -106,12 +119,14 @@ func (d *desk) expectEvents(parts ...string) {
 
 func TestPendingIsSaidOnceAndServed(t *testing.T) {
 	d := newDesk(t, "203.0.113.4/32")
-	d.lb.ledger.adopt(nil)
+	d.adopt()
 	s1, s2 := serviceFor("s1"), serviceFor("s2")
-	d.expect(d.ensure(s1), "1 writes, 203.0.113.4 Proxy")
-	d.expect(d.ensure(s1), "0 writes, 203.0.113.4 Proxy")
+	d.expect(d.ensure(s1), "1 writes, 203.0.113.4 Proxy, Allocated")
+	d.expect(d.ensure(s1), "0 writes, 203.0.113.4 Proxy, Allocated")
+	d.expectEvents("Normal Allocated The Service holds 203.0.113.4 of pool web")
+	d.expect(d.ensure(s2), "1 writes, PoolExhausted")
 	for range 5 {
-		d.expect(d.ensure(s2), "0 writes, left alone")
+		d.expect(d.ensure(s2), "0 writes, PoolExhausted")
 	}
 	d.expectEvents("Warning PoolExhausted default/s2")
 
@@ -127,7 +142,7 @@ func TestPendingIsSaidOnceAndServed(t *testing.T) {
 	if !slices.Equal(d.woken, []string{"s2"}) {
 		t.Errorf("woken %v", d.woken)
 	}
-	d.expect(d.ensure(s2), "1 writes, 203.0.113.4 Proxy")
+	d.expect(d.ensure(s2), "1 writes, 203.0.113.4 Proxy, Allocated")
 	d.expectEvents("Normal Allocated The Service holds 203.0.113.4")
 	if _, exists, _ := d.lb.GetLoadBalancer(context.Background(), "", s1); exists {
 		t.Error("s1 exists after its deletion")
@@ -136,19 +151,21 @@ func TestPendingIsSaidOnceAndServed(t *testing.T) {
 
 func TestRefusedKeepsWhatItHolds(t *testing.T) {
 	d := newDesk(t, "203.0.113.4/31")
-	d.lb.ledger.adopt(nil)
+	d.adopt()
 	s1, s2 := serviceFor("s1"), serviceFor("s2")
 	d.ensure(s1)
 	d.ensure(s2)
+	d.said()
 	for asked, reason := range map[string]string{"192.0.2.1": "AddressOutsidePools", "203.0.113.5": "AddressTaken", "x": "InvalidRequest"} {
 		annotate("ironlb.io/ips", asked)(s1)
+		d.expect(d.ensure(s1), "1 writes, 203.0.113.4 Proxy, "+reason)
 		for range 3 {
-			d.expect(d.ensure(s1), "0 writes, 203.0.113.4 Proxy")
+			d.expect(d.ensure(s1), "0 writes, 203.0.113.4 Proxy, "+reason)
 		}
 		d.expectEvents("Warning " + reason)
 	}
 	delete(s1.Annotations, "ironlb.io/ips")
-	d.expect(d.ensure(s1), "0 writes, 203.0.113.4 Proxy")
+	d.expect(d.ensure(s1), "1 writes, 203.0.113.4 Proxy, Allocated")
 	d.expectEvents("Normal Allocated")
 }
 
@@ -163,9 +180,11 @@ func TestNothingBeforeAdoption(t *testing.T) {
 	if err := d.lb.EnsureLoadBalancerDeleted(ctx, "", holder); !errors.Is(err, context.Canceled) {
 		t.Fatalf("freed before adoption, or: %v", err)
 	}
-	d.lb.ledger.adopt([]*v1.Service{serviceFor("new"), holder})
-	d.expect(d.ensure(serviceFor("new")), "0 writes, left alone")
-	d.expect(d.ensure(holder), "0 writes, 203.0.113.4 Proxy")
+	d.adopt(serviceFor("new"), holder)
+	d.expect(d.ensure(serviceFor("new")), "1 writes, PoolExhausted")
+	d.said()
+	d.expect(d.ensure(holder), "1 writes, 203.0.113.4 Proxy, Allocated") // the condition, which it had not
+	d.expectEvents()                                                     // it is no news
 }
 
 // TestHeldTwice: of two that show one address, the younger one moves away.
@@ -173,17 +192,6 @@ func TestHeldTwice(t *testing.T) {
 	record := annotate("ironlb.io/allocated-from", "web")
 	a, b := serviceFor("a", shows("203.0.113.4"), record), serviceFor("b", shows("203.0.113.4"), record)
 	d := newDesk(t, "203.0.113.4/31", b, a)
-	d.expect(d.ensure(b), "0 writes, 203.0.113.5 Proxy")
-	d.expect(d.ensure(a), "0 writes, 203.0.113.4 Proxy")
-}
-
-// TestStableStatus: an Ensure that changes nothing must not look like a change to the service controller.
-func TestStableStatus(t *testing.T) {
-	lease := []pools.Address{address("203.0.113.4", "web"), address("2001:db8::4", "web6")}
-	if a, b := fmt.Sprint(statusOf(lease).Ingress[1].IP), "2001:db8::4"; a != b {
-		t.Errorf("got %s, want %s", a, b)
-	}
-	if got := allocatedFrom(lease); got != "web,web6" {
-		t.Errorf("allocated from %q", got)
-	}
+	d.expect(d.ensure(b), "1 writes, 203.0.113.5 Proxy, Allocated")
+	d.expect(d.ensure(a), "1 writes, 203.0.113.4 Proxy, Allocated")
 }

@@ -124,7 +124,7 @@ func (p *placer) pass(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listing Services: %w", err)
 	}
-	return p.writer.write(ctx, seen, p.decide(unitsOf(services, p.ledger.held), newMatcher(ads, nodes), nodes))
+	return p.writer.write(ctx, seen, p.decide(unitsOf(services, p.ledger.standing), newMatcher(ads, nodes), nodes))
 }
 
 // decide returns the wanted VirtualIPs and keeps the lists in mind.

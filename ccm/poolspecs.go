@@ -7,8 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/labels"
-	corelisters "k8s.io/client-go/listers/core/v1"
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -21,7 +20,8 @@ type poolSpecs struct {
 	log      *slog.Logger
 	ledger   *ledger
 	reader   client.Reader
-	services corelisters.ServiceLister
+	services func(context.Context) ([]v1.Service, error) // from the API server
+	started  func(context.Context)                       // called once adopted
 	synced   []cache.InformerSynced
 	kick     chan struct{}
 
@@ -39,11 +39,12 @@ func (p *poolSpecs) Run(ctx context.Context) error {
 	if err := p.apply(ctx); err != nil {
 		return err
 	}
-	services, err := p.services.List(labels.Everything())
-	if err != nil {
-		return fmt.Errorf("listing Services: %w", err)
+	services, ok := p.recorded(ctx)
+	if !ok {
+		return nil
 	}
 	p.ledger.adopt(services)
+	p.started(ctx)
 	p.ledger.poolsChanged()
 
 	rest := time.NewTimer(0)
@@ -60,6 +61,22 @@ func (p *poolSpecs) Run(ctx context.Context) error {
 		}
 		if at, ok := p.ledger.expire(); ok {
 			rest.Reset(time.Until(at))
+		}
+	}
+}
+
+// recorded reads what Services hold, however long it takes. False: ctx ended.
+func (p *poolSpecs) recorded(ctx context.Context) ([]v1.Service, bool) {
+	retry := newBackoff()
+	for {
+		services, err := p.services(ctx)
+		if err == nil {
+			return services, true
+		}
+		wait := retry.next()
+		p.log.Warn("no address is given before recorded ones are adopted", "error", err, "again in", wait)
+		if !sleep(ctx, wait) {
+			return nil, false
 		}
 	}
 }

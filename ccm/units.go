@@ -31,9 +31,9 @@ func (u unit) name() string {
 	return strings.ReplaceAll(lowest.StringExpanded(), ":", "-")
 }
 
-// unitsOf groups the addresses that Services hold by the ledger and that their status shows. What only the ledger knows is
+// unitsOf groups the addresses that Services show in their status and have a right to. What only the ledger knows is
 // about to be written; what only the status shows is about to be cleared, and may be another Service's already.
-func unitsOf(services []*v1.Service, lease func(pools.ServiceKey) []pools.Address) []unit {
+func unitsOf(services []*v1.Service, standing func(*v1.Service) []pools.Address) []unit {
 	type node struct{ parent *node } // a union-find over Services, joined by their addresses
 	var find func(*node) *node
 	find = func(n *node) *node {
@@ -47,11 +47,7 @@ func unitsOf(services []*v1.Service, lease func(pools.ServiceKey) []pools.Addres
 	byAddr := map[netip.Addr]*node{}
 	poolOf := map[netip.Addr]string{}
 	for _, svc := range services {
-		shown := ingressOf(svc)
-		if !wanted(svc) || len(shown) == 0 {
-			continue
-		}
-		held := slices.DeleteFunc(lease(keyOf(svc)), func(a pools.Address) bool { return !slices.Contains(shown, a.Addr) })
+		held := standing(svc)
 		if len(held) == 0 {
 			continue
 		}

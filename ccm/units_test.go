@@ -40,9 +40,12 @@ func TestUnits(t *testing.T) {
 192.0.2.5: default/alone on 192.0.2.5
 192.0.2.7: default/dual default/sharer on 192.0.2.7 2001:db8::1
 2001-0db8-0000-0000-0000-0000-0000-0002: default/six on 2001:db8::2`)
+	standing := func(svc *v1.Service) []pools.Address {
+		return slices.DeleteFunc(slices.Clone(leases[svc.Name]), func(a pools.Address) bool { return !slices.Contains(ingressOf(svc), a.Addr) })
+	}
 	for range 3 {
 		var got []string
-		for _, u := range unitsOf(services, func(k pools.ServiceKey) []pools.Address { return slices.Clone(leases[k.Name]) }) {
+		for _, u := range unitsOf(services, standing) {
 			line := u.name() + ":"
 			for _, s := range u.services {
 				line += " " + s.String()

@@ -38,8 +38,9 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	leave := func() {}
-	cmd, err := command(ctx, func(c *config.CompletedConfig) cloudprovider.Interface {
-		cloud := newCloud(c)
+	settings := ccm.DefaultSettings()
+	cmd, err := command(ctx, &settings, func(c *config.CompletedConfig) cloudprovider.Interface {
+		cloud := newCloud(c, settings)
 		leave = cloud.Leave
 		return cloud
 	})
@@ -54,13 +55,15 @@ func main() {
 }
 
 // command is cloud-provider's command with our defaults, controllers and help.
-func command(ctx context.Context, cloud app.InitCloudFunc) (*cobra.Command, error) {
+func command(ctx context.Context, settings *ccm.Settings, cloud app.InitCloudFunc) (*cobra.Command, error) {
 	opts, err := ccm.Options()
 	if err != nil {
 		return nil, err
 	}
+	var own cliflag.NamedFlagSets
+	settings.Flags(&own)
 	cmd := app.NewCloudControllerManagerCommand(
-		opts, cloud, ccm.Controllers(), names.CCMControllerAliases(), cliflag.NamedFlagSets{}, ctx.Done())
+		opts, cloud, ccm.Controllers(), names.CCMControllerAliases(), own, ctx.Done())
 	cmd.Use, cmd.Long = ccm.Name, long
 	for _, name := range ccm.HiddenFlags() {
 		if err := cmd.Flags().MarkHidden(name); err != nil {
@@ -85,13 +88,13 @@ func command(ctx context.Context, cloud app.InitCloudFunc) (*cobra.Command, erro
 var emptySection = regexp.MustCompile(`(?m)^[A-Z].* flags:\n\n\n+`)
 
 // newCloud is called when the flags have been read and logging is set up.
-func newCloud(c *config.CompletedConfig) *ccm.Cloud {
+func newCloud(c *config.CompletedConfig, settings ccm.Settings) *ccm.Cloud {
 	ctrllog.SetLogger(klog.Background())
 	log := slog.New(logr.ToSlogHandler(klog.Background()))
 	if name := c.ComponentConfig.KubeCloudShared.CloudProvider.Name; name != ccm.ProviderName {
 		fatal(fmt.Errorf("--cloud-provider is %q: leave it out, or set it to %s", name, ccm.ProviderName))
 	}
-	cloud, err := ccm.New(c, log, fatal)
+	cloud, err := ccm.New(c, settings, log, fatal)
 	if err != nil {
 		fatal(err)
 	}

@@ -10,7 +10,8 @@ import (
 
 // TestDefaults: the process runs in a Pod without any flag.
 func TestDefaults(t *testing.T) {
-	cmd, err := command(t.Context(), nil)
+	settings := ccm.DefaultSettings()
+	cmd, err := command(t.Context(), &settings, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,6 +23,9 @@ func TestDefaults(t *testing.T) {
 		"leader-elect-resource-namespace": "ironlb-system",
 		"use-service-account-credentials": "false",
 		"concurrent-service-syncs":        "16",
+		"load-balancer-class":             "ironlb.io/lb",
+		"only-class":                      "false",
+		"ip-mode":                         "Proxy",
 	} {
 		f := cmd.Flags().Lookup(name)
 		if f == nil {
@@ -36,7 +40,8 @@ func TestDefaults(t *testing.T) {
 
 // TestHelp names what runs here and nothing of nodes, routes and webhooks.
 func TestHelp(t *testing.T) {
-	cmd, err := command(t.Context(), nil)
+	settings := ccm.DefaultSettings()
+	cmd, err := command(t.Context(), &settings, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +50,7 @@ func TestHelp(t *testing.T) {
 	if err := cmd.Help(); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"ironlb-ccm [flags]", "--kubeconfig", "ironlb-placement-controller, ironlb-pool-controller, service-lb-controller"} {
+	for _, want := range []string{"ironlb-ccm [flags]", "--kubeconfig", "--load-balancer-class", "ironlb-class-controller, ironlb-placement-controller, ironlb-pool-controller, service-lb-controller"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the help lacks %q", want)
 		}

@@ -1,0 +1,131 @@
+package ccm
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// conditionAllocated is True on a Service whose request is met, else False with the reason.
+const conditionAllocated = "ironlb.io/Allocated"
+
+// outcome is what we write on a Service, all of it in one patch of the status subresource: there is no moment at which the
+// object has one part without the others.
+type outcome struct {
+	from    string // the annotation; empty: none
+	ingress []v1.LoadBalancerIngress
+	// condition has no type when there is none.
+	condition metav1.Condition
+}
+
+// outcomeOf says what came of a Service. The same decision gives the same record.
+func (s *Settings) outcomeOf(lease []pools.Address, reason pools.Reason, message string) outcome {
+	r := outcome{from: allocatedFrom(lease), condition: metav1.Condition{
+		Type: conditionAllocated, Status: metav1.ConditionFalse, Reason: string(reason), Message: message,
+	}}
+	if !reason.Warning() || reason == pools.Draining {
+		r.condition.Status = metav1.ConditionTrue
+	}
+	switch {
+	case message == "":
+		r.condition.Message = "The Service holds " + described(lease)
+	case len(lease) > 0:
+		r.condition.Message += ". The Service holds " + described(lease)
+	}
+	mode := v1.LoadBalancerIPMode(s.IPMode)
+	for _, a := range lease {
+		r.ingress = append(r.ingress, v1.LoadBalancerIngress{IP: a.Addr.String(), IPMode: &mode})
+	}
+	return r
+}
+
+// outcomeIn reads what the Service has.
+func outcomeIn(svc *v1.Service) outcome {
+	r := outcome{from: svc.Annotations[v1alpha1.AnnotationAllocatedFrom], ingress: svc.Status.LoadBalancer.Ingress}
+	if c := meta.FindStatusCondition(svc.Status.Conditions, conditionAllocated); c != nil {
+		r.condition = *c
+	}
+	return r
+}
+
+func (r outcome) equal(o outcome) bool {
+	return r.from == o.from && r.sameIngress(o) && r.sameOutcome(o)
+}
+
+func (r outcome) sameIngress(o outcome) bool {
+	return equality.Semantic.DeepEqual(r.ingress, o.ingress)
+}
+
+// sameOutcome does not look at times.
+func (r outcome) sameOutcome(o outcome) bool {
+	a, b := r.condition, o.condition
+	return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
+}
+
+// patchOf returns the strategic merge patch that makes the Service say what the outcome says, whatever it says now. have
+// gives the time since when the condition holds. dropped are finalizers to take away.
+func (r outcome) patchOf(svc *v1.Service, have outcome, dropped ...string) ([]byte, error) {
+	annotation := &r.from
+	if r.from == "" {
+		annotation = nil
+	}
+	condition := any(map[string]string{"$patch": "delete", "type": conditionAllocated})
+	if r.condition.Type != "" {
+		r.condition.LastTransitionTime = metav1.Now()
+		if have.condition.Status == r.condition.Status && !have.condition.LastTransitionTime.IsZero() {
+			r.condition.LastTransitionTime = have.condition.LastTransitionTime
+		}
+		condition = r.condition
+	}
+	metadata := map[string]any{
+		"uid":         svc.UID, // not to a Service of the same name that came after
+		"annotations": map[string]*string{v1alpha1.AnnotationAllocatedFrom: annotation},
+	}
+	if len(dropped) > 0 {
+		metadata["$deleteFromPrimitiveList/finalizers"] = dropped
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": metadata,
+		"status":   map[string]any{"loadBalancer": map[string]any{"ingress": r.ingress}, "conditions": []any{condition}},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("encoding the outcome of Service %s: %w", keyOf(svc), err)
+	}
+	return patch, nil
+}
+
+// described lists the addresses with their pools, for people.
+func described(lease []pools.Address) string {
+	if len(lease) == 0 {
+		return "nothing"
+	}
+	texts := make([]string, len(lease))
+	for i, a := range lease {
+		texts[i] = fmt.Sprintf("%s of pool %s", a.Addr, a.Pool)
+		if a.Pool == "" {
+			texts[i] = a.Addr.String() + " of no pool"
+		}
+	}
+	return strings.Join(texts, " and ")
+}
+
+// allocatedFrom is the value of the annotation that records the pools of the lease.
+func allocatedFrom(lease []pools.Address) string {
+	names := make([]string, len(lease))
+	for i, a := range lease {
+		names[i] = a.Pool
+	}
+	return strings.Join(names, ",")
+}
+
+// has says whether the Service has the finalizer.
+func has(svc *v1.Service, finalizer string) bool { return slices.Contains(svc.Finalizers, finalizer) }

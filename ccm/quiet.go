@@ -1,0 +1,41 @@
+package ccm
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+)
+
+// quiet is the client that the service controller is given: its Events of type Normal are left out. They say that it
+// is about to do something or did it, each time and changed or not; our own say what came of it, once.
+type quiet struct{ kubernetes.Interface }
+
+// CoreV1 is the group that Events are in.
+func (q quiet) CoreV1() corev1.CoreV1Interface { return quietCore{q.Interface.CoreV1()} }
+
+type quietCore struct{ corev1.CoreV1Interface }
+
+// Events leaves out Normal ones.
+func (q quietCore) Events(namespace string) corev1.EventInterface {
+	return quietEvents{q.CoreV1Interface.Events(namespace)}
+}
+
+type quietEvents struct{ corev1.EventInterface }
+
+// CreateWithEventNamespace is what the recorder calls.
+func (q quietEvents) CreateWithEventNamespace(e *v1.Event) (*v1.Event, error) {
+	if e.Type == v1.EventTypeNormal {
+		return e, nil
+	}
+	return q.CreateWithEventNamespaceWithContext(context.Background(), e)
+}
+
+// PatchWithEventNamespace is what the recorder calls when it said the same before.
+func (q quietEvents) PatchWithEventNamespace(e *v1.Event, data []byte) (*v1.Event, error) {
+	if e.Type == v1.EventTypeNormal {
+		return e, nil
+	}
+	return q.PatchWithEventNamespaceWithContext(context.Background(), e, data)
+}

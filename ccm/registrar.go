@@ -1,0 +1,129 @@
+package ccm
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
+)
+
+// registrar gives Services their addresses and writes them down: for the service controller and for the class controller.
+// Never call it for one Service twice at a time.
+type registrar struct {
+	log      *slog.Logger
+	events   record.EventRecorder
+	settings *Settings
+	ledger   *ledger
+	api      corev1.ServicesGetter
+}
+
+// serve gives the Service what it asks for, writes the outcome on the object if it is not there, and says it if it is new.
+func (r *registrar) serve(ctx context.Context, svc *v1.Service) error {
+	d, err := r.ledger.assign(ctx, svc)
+	if err != nil {
+		return err
+	}
+	want := r.settings.outcomeOf(d.Lease, d.Reason, d.Message)
+	have, sure := r.ledger.newest(svc)
+	if sure && have.equal(want) {
+		r.ledger.written(svc, d.Lease, want, nil)
+		r.ledger.news(svc, have, want)
+		return nil
+	}
+	patch, err := want.patchOf(svc, have)
+	if err != nil {
+		return err
+	}
+	after, err := r.patch(ctx, svc, patch)
+	if err != nil {
+		return fmt.Errorf("writing the address of Service %s: %w", keyOf(svc), err)
+	}
+	r.ledger.written(svc, d.Lease, want, after)
+	if have.from != want.from || !have.sameIngress(want) {
+		r.log.Info("lease changed", "service", keyOf(svc), "holds", described(d.Lease), "before", ips(have.ingress), "reason", d.Reason)
+	}
+	r.tell(svc, have, want, d.Reason.Warning())
+	return nil
+}
+
+// tell says a change of outcome, once. An object that had the same addresses before there was a condition is no news.
+func (r *registrar) tell(svc *v1.Service, have, want outcome, warning bool) {
+	if !r.ledger.news(svc, have, want) || !warning && have.condition.Type == "" && len(have.ingress) > 0 && have.sameIngress(want) {
+		return
+	}
+	kind := v1.EventTypeNormal
+	if warning {
+		kind = v1.EventTypeWarning
+		r.log.Warn("request not met", "service", keyOf(svc), "reason", want.condition.Reason, "message", want.condition.Message)
+	}
+	r.events.Event(svc, kind, want.condition.Reason, want.condition.Message)
+}
+
+// settled says whether the Service has what it should have: nothing is left to do for it. It may get its address by this,
+// to be written later.
+func (r *registrar) settled(ctx context.Context, svc *v1.Service) bool {
+	d, err := r.ledger.assign(ctx, svc)
+	if err != nil {
+		return false
+	}
+	want := r.settings.outcomeOf(d.Lease, d.Reason, d.Message)
+	have, sure := r.ledger.newest(svc)
+	if !sure || !have.equal(want) {
+		return false
+	}
+	r.ledger.written(svc, d.Lease, want, nil)
+	r.ledger.news(svc, have, want)
+	return true
+}
+
+// drifted says whether somebody changed what we wrote.
+func (r *registrar) drifted(svc *v1.Service) bool {
+	want, ok := r.ledger.current(svc)
+	if !ok || !r.settings.wants(svc) {
+		return false
+	}
+	have, _ := r.ledger.newest(svc)
+	return !have.equal(want)
+}
+
+// clear takes our record and the finalizers off a Service that is not ours any more, and then frees what it held: not
+// before nobody can read it there.
+func (r *registrar) clear(ctx context.Context, svc *v1.Service, finalizers ...string) error {
+	have, sure := r.ledger.newest(svc)
+	if !sure || !have.equal(outcome{}) || len(finalizers) > 0 {
+		patch, err := outcome{}.patchOf(svc, have, finalizers...)
+		if err != nil {
+			return err
+		}
+		if _, err := r.patch(ctx, svc, patch); err != nil && !gone(err) {
+			return fmt.Errorf("clearing the address of Service %s: %w", keyOf(svc), err)
+		}
+	}
+	return r.ledger.release(ctx, keyOf(svc), svc.UID)
+}
+
+func (r *registrar) patch(ctx context.Context, svc *v1.Service, patch []byte) (*v1.Service, error) {
+	after, err := r.api.Services(svc.Namespace).Patch(ctx, svc.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	if err != nil && !gone(err) {
+		r.ledger.failed(svc)
+	}
+	return after, err
+}
+
+// gone says whether the Service does not exist any more, be there another one of the same name.
+func gone(err error) bool { return apierrors.IsNotFound(err) || apierrors.IsConflict(err) }
+
+// ips lists the addresses of a status.
+func ips(ingress []v1.LoadBalancerIngress) []string {
+	var out []string
+	for _, in := range ingress {
+		out = append(out, in.IP)
+	}
+	return out
+}

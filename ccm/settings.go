@@ -1,0 +1,63 @@
+package ccm
+
+import (
+	"fmt"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	cliflag "k8s.io/component-base/cli/flag"
+)
+
+// Settings are the flags beside cloud-provider's.
+type Settings struct {
+	// Class is the spec.loadBalancerClass that is ours.
+	Class string
+	// OnlyClass leaves Services without a class alone altogether.
+	OnlyClass bool
+	// IPMode is what the status says of every address: Proxy or VIP.
+	IPMode string
+}
+
+// DefaultSettings serve Services of no class and of our class.
+func DefaultSettings() Settings {
+	return Settings{Class: "ironlb.io/lb", IPMode: string(v1.LoadBalancerIPModeProxy)}
+}
+
+// Flags adds the flags, with the present values as defaults.
+func (s *Settings) Flags(sets *cliflag.NamedFlagSets) {
+	fs := sets.FlagSet("ironlb")
+	fs.StringVar(&s.Class, "load-balancer-class", s.Class, "The spec.loadBalancerClass whose Services are served, beside those of no class.")
+	fs.BoolVar(&s.OnlyClass, "only-class", s.OnlyClass, "Serve Services of --load-balancer-class and leave those of no class to another controller.")
+	fs.StringVar(&s.IPMode, "ip-mode", s.IPMode, "What the status says of the addresses. Proxy: the speakers serve them, also for clients on the nodes. VIP: kube-proxy\ncatches what Pods and nodes send to them; the speakers of this release answer for Proxy only.")
+}
+
+// Validate names the flag that is wrong.
+func (s *Settings) Validate() error {
+	if bad := validation.IsQualifiedName(s.Class); len(bad) > 0 {
+		return fmt.Errorf("--load-balancer-class is %q: %s", s.Class, strings.Join(bad, "; "))
+	}
+	switch v1.LoadBalancerIPMode(s.IPMode) {
+	case v1.LoadBalancerIPModeProxy, v1.LoadBalancerIPModeVIP:
+		return nil
+	}
+	return fmt.Errorf("--ip-mode is %q: set it to %s or %s", s.IPMode, v1.LoadBalancerIPModeProxy, v1.LoadBalancerIPModeVIP)
+}
+
+// wants says whether the Service is ours to serve.
+func (s *Settings) wants(svc *v1.Service) bool { return s.classless(svc) || s.classed(svc) }
+
+// classless says whether the Service is served through cloud-provider's service controller.
+func (s *Settings) classless(svc *v1.Service) bool {
+	return !s.OnlyClass && balanced(svc) && svc.Spec.LoadBalancerClass == nil
+}
+
+// classed says whether the Service is served by the class controller.
+func (s *Settings) classed(svc *v1.Service) bool {
+	return balanced(svc) && svc.Spec.LoadBalancerClass != nil && *svc.Spec.LoadBalancerClass == s.Class
+}
+
+// balanced says whether the Service is a load balancer that is to stay.
+func balanced(svc *v1.Service) bool {
+	return svc.Spec.Type == v1.ServiceTypeLoadBalancer && svc.DeletionTimestamp == nil
+}
