@@ -1,6 +1,7 @@
 package l2
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -27,11 +28,11 @@ func (l link) same(m link) bool { return l.index == m.index && l.name == m.name 
 // links lists the interfaces of this network namespace that are up, have carrier and speak ARP over Ethernet. Ports of a
 // bridge or a bond are not among them: what comes in there is the master's.
 func links() ([]link, error) {
-	all, err := netlink.LinkList()
+	all, err := whole(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list network interfaces: %w", err)
 	}
-	addrs, err := netlink.AddrList(nil, netlink.FAMILY_V4)
+	addrs, err := whole(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_V4) })
 	if err != nil {
 		return nil, fmt.Errorf("list the addresses of the network interfaces: %w", err)
 	}
@@ -55,6 +56,17 @@ func links() ([]link, error) {
 	}
 	slices.SortFunc(out, func(a, b link) int { return a.index - b.index })
 	return out, nil
+}
+
+// whole repeats a list that a change of the interfaces cut short, as happens while Pods come and go.
+func whole[T any](list func() ([]T, error)) ([]T, error) {
+	const tries = 5
+	for range tries - 1 {
+		if all, err := list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return all, err
+		}
+	}
+	return list()
 }
 
 func speaksARP(at *netlink.LinkAttrs) bool {
