@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -38,5 +40,39 @@ skipped, and not listed in test/skips.txt: p TestD
 `
 	if out.String() != want {
 		t.Errorf("got:\n%s\nwant:\n%s", out.String(), want)
+	}
+}
+
+// A skip fails a full run and not a short one; a failed test fails both.
+func TestRun(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for name, text := range map[string]string{
+		skipsFile: "# none\n",
+		"go.mod":  "module example.org/m\n",
+		"skip/skip_test.go": "package skip\n\nimport \"testing\"\n\n" +
+			"func TestSkip(t *testing.T) { t.Skip() }\n",
+		"fail/fail_test.go": "package fail\n\nimport \"testing\"\n\n" +
+			"func TestFail(t *testing.T) { t.Fail() }\n",
+	} {
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		args []string
+		ok   bool
+	}{
+		{[]string{"./skip"}, false},
+		{[]string{"-short", "./skip"}, true},
+		{[]string{"-short", "./fail"}, false},
+		{[]string{"-short", "./missing"}, false},
+	} {
+		ok, err := run(append([]string{"test", "-json"}, tt.args...))
+		if err != nil || ok != tt.ok {
+			t.Errorf("go test %q: ok is %v (%v), want %v", tt.args, ok, err, tt.ok)
+		}
 	}
 }
