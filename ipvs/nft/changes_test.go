@@ -7,18 +7,29 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nft"
 )
 
-// TestCheckListsOnlyAfterAChange: nothing is listed while nobody else touched our table, whatever we or others do beside it.
-func TestCheckListsOnlyAfterAChange(t *testing.T) {
+// TestOnlyForeignChangesAreNoticed: what we do, and what others do beside our table, is not.
+func TestOnlyForeignChangesAreNoticed(t *testing.T) {
 	n := newNode(t)
 	n.apply(t, web(), size(web()))
-	n.wantSuspect(t, false, "after building it")
+	n.wantNoticed(t, false, "after building it")
 	n.apply(t, ipvs.Firewall{}, size(web()))
-	n.wantSuspect(t, false, "after a change of ours")
+	n.wantNoticed(t, false, "after a change of ours")
 	n.nft(t, "add", "table", "ip", "other")
 	n.nft(t, "add", "table", "ip6", nft.TableName)
-	n.wantSuspect(t, false, "after changes of other tables")
+	n.wantNoticed(t, false, "after changes of other tables")
 	n.nft(t, "add", "chain", "ip", nft.TableName, "stranger")
-	n.wantSuspect(t, true, "after a change by another program")
+	n.wantNoticed(t, true, "after a change by another program")
+	n.wantIntact(t, false)
+}
+
+// TestLostNotifications: then the table is listed, and that tells.
+func TestLostNotifications(t *testing.T) {
+	n := newNode(t)
+	n.apply(t, web(), size(web()))
+	n.firewall.Lose()
+	n.wantIntact(t, true)
+	n.nft(t, "add", "chain", "ip", nft.TableName, "stranger")
+	n.firewall.Lose()
 	n.wantIntact(t, false)
 }
 
@@ -28,14 +39,14 @@ func TestChangeBetweenOurs(t *testing.T) {
 	n.apply(t, web(), size(web()))
 	n.nft(t, "add", "chain", "ip", nft.TableName, "stranger")
 	n.apply(t, ipvs.Firewall{}, size(web()))
-	n.wantSuspect(t, true, "after a change by another program and one of ours")
+	n.wantNoticed(t, true, "after a change by another program and one of ours")
 	n.wantIntact(t, false)
 }
 
-func (n node) wantSuspect(t *testing.T, want bool, when string) {
+func (n node) wantNoticed(t *testing.T, want bool, when string) {
 	t.Helper()
-	if got := n.firewall.Suspect(); got != want {
-		t.Errorf("%s the table is suspect: %t, want %t", when, got, want)
+	if got := n.firewall.Noticed(); got != want {
+		t.Errorf("%s a change is noticed: %t, want %t", when, got, want)
 	}
 }
 

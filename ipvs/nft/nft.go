@@ -26,10 +26,10 @@ type Firewall struct {
 
 	mu      sync.Mutex
 	changes *changes
-	// built tells that the kernel's table was made by this process and nothing is known that spoils it.
+	// built tells that the kernel's table was made by this process.
 	built bool
-	// suspect tells that somebody else may have changed it since it was last listed.
-	suspect bool
+	// spoiled tells that somebody else has changed it since, suspect that somebody may have since it was last listed.
+	spoiled, suspect bool
 	// have is the content of its sets, and shape all else of it as listed when it was built.
 	have  ipvs.Firewall
 	shape string
@@ -60,7 +60,7 @@ func (f *Firewall) Close() {
 	unix.Close(f.changes.fd)
 }
 
-// run carries out a transaction of ours, and suspects any other that touched the table meanwhile.
+// run carries out a transaction of ours, and notices any other that touched the table meanwhile.
 func (f *Firewall) run(ctx context.Context, tx *knftables.Transaction) error {
 	f.notice(0)
 	if err := f.nft.Run(ctx, tx); err != nil {
@@ -70,11 +70,14 @@ func (f *Firewall) run(ctx context.Context, tx *knftables.Transaction) error {
 	return nil
 }
 
-// notice suspects every transaction since the last call but ours.
+// notice looks for transactions since the last call that are not ours.
 func (f *Firewall) notice(ours int) {
 	n, err := f.changes.count()
-	if err != nil || n != ours {
+	switch {
+	case err != nil:
 		f.suspect = true
+	case n != ours:
+		f.spoiled = true
 	}
 }
 
@@ -106,7 +109,8 @@ func (f *Firewall) Apply(ctx context.Context, want ipvs.Firewall) (int, error) {
 }
 
 func (f *Firewall) build(ctx context.Context, want ipvs.Firewall) (int, error) {
-	f.built, f.suspect = false, false
+	f.notice(0) // what is replaced now does not count
+	f.built, f.spoiled, f.suspect = false, false, false
 	contents := diff(ipvs.Firewall{}, want)
 	if err := f.run(ctx, f.rebuild(contents)); err != nil {
 		return 0, fmt.Errorf("build nftables table %s: %w", TableName, err)
@@ -142,15 +146,21 @@ func put[K comparable](set map[K]struct{}, key K, remove bool) {
 	}
 }
 
-// Check tells whether the kernel's table is as last applied. If it is not, the next Apply builds it anew. The table is
-// listed only when the kernel has told of a change that was not ours, so a Check without one costs a system call.
+// Check tells whether the kernel's table is as last applied. If it is not, the next Apply builds it anew; a change that
+// was not ours is reason enough, whatever it was. The table is listed only when notifications were lost, so that a Check
+// costs a system call.
 func (f *Firewall) Check(ctx context.Context) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.built {
 		return false, nil
 	}
-	if f.notice(0); !f.suspect {
+	f.notice(0)
+	switch {
+	case f.spoiled:
+		f.built = false
+		return false, nil
+	case !f.suspect:
 		return true, nil
 	}
 	have, shape, err := list(ctx)

@@ -204,12 +204,17 @@ func TestHealing(t *testing.T) {
 		`add element ip ironlb addresses { 203.0.113.9 comment "foreign" }`,
 		"add set ip ironlb more { type ipv4_addr; elements = { 192.0.2.1 } }",
 	} {
-		n.wantIntact(t, true)
-		n.nft(t, spoil)
-		n.wantIntact(t, false)
-		n.apply(t, web(), 3)
-		if got := n.nft(t, "list", "table", "ip", "ironlb"); got != pristine {
-			t.Errorf("after %q and Apply\n%s\nwant\n%s", spoil, got, pristine)
+		for _, lost := range []bool{false, true} {
+			n.wantIntact(t, true)
+			n.nft(t, spoil)
+			if lost {
+				n.firewall.Lose() // only the list can tell
+			}
+			n.wantIntact(t, false)
+			n.apply(t, web(), 3)
+			if got := n.nft(t, "list", "table", "ip", "ironlb"); got != pristine {
+				t.Errorf("after %q and Apply\n%s\nwant\n%s", spoil, got, pristine)
+			}
 		}
 	}
 }
