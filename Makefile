@@ -8,6 +8,9 @@ CACHE   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ironlb
 TOOLS   := $(CACHE)/bin
 PROGRAMS := ./cmd/ironlb-ccm ./cmd/ironlb-speaker
 
+# The steps of a target build on one another, so -j does not reorder them.
+.NOTPARALLEL:
+
 # Tests that need IPVS run in a guest kernel where this machine's has none; those under test/ build a whole cluster.
 KERNEL_TESTS := ./ipvs/kernel
 LAB_TESTS    := ./test/lab/... ./test/e2e/...
@@ -25,12 +28,18 @@ build: ## build the programs into ./bin
 deps: ## install the Debian packages that the lab, the demo and the tests need (root)
 	@test/lab/packages.sh
 
+.PHONY: root
+root:
+	@((EUID == 0)) || { echo 'not root: network namespaces need it; run this as root' >&2; exit 1; }
+
 .PHONY: demo
-demo: deps ## a cluster of three nodes on this machine: a Service, its address, a dead node (root)
+demo: root deps ## a cluster of three nodes on this machine: a Service, its address, a dead node (root)
+	@echo 'building the demo, which takes minutes the first time'
 	@go run ./test/lab/cmd/lab demo
 
 .PHONY: demo-shell
-demo-shell: deps ## the same cluster, left up with KUBECONFIG set until you type exit (root)
+demo-shell: root deps ## the same cluster, left up with KUBECONFIG set until you type exit (root)
+	@echo 'building the demo, which takes minutes the first time'
 	@go run ./test/lab/cmd/lab shell
 
 .PHONY: test-unit
@@ -38,19 +47,19 @@ test-unit: ## the tests that need neither root nor packages
 	@go run ./test/report go test -short ./...
 
 .PHONY: test
-test: deps test-native test-kernel test-lab ## everything, with the guest kernel and a whole cluster (root)
+test: root deps test-native test-kernel test-lab ## everything, with the guest kernel and a whole cluster (root)
 
 .PHONY: test-native
-test-native: ## unit tests, and those that need root and network namespaces
+test-native: root ## unit tests, and those that need network namespaces (root)
 	@go run ./test/report go test $(NATIVE_TESTS)
 
 .PHONY: test-kernel
-test-kernel: ## the tests of the kernel drivers, in a guest where this kernel has no IPVS (root)
+test-kernel: root ## the tests of the kernel drivers, in a guest where this kernel has no IPVS (root)
 	@CGO_ENABLED=0 go build -trimpath -o $(TOOLS)/guest ./test/lab/cmd/guest
 	@$(TOOLS)/guest with -- go run ./test/report go test -count=1 -exec '$(TOOLS)/guest exec --' $(KERNEL_TESTS)
 
 .PHONY: test-lab
-test-lab: ## the tests of the lab, and end to end on a real control plane (root)
+test-lab: root ## the tests of the lab, and end to end on a real control plane (root)
 	@go run ./test/report go test -count=1 -p 1 -timeout 25m $(LAB_TESTS)
 
 .PHONY: generate
