@@ -288,6 +288,7 @@ func TestForeignObjectsAreLeftAlone(t *testing.T) {
 				t.Errorf("the foreign virtual server %v is gone or changed", key)
 			}
 		}
+		w.mu.Lock()
 		if has(w.addrs, vip2) || has(w.fw.Addrs, vip2) || !has(w.addrs, vip1) || len(w.announced) != 1 {
 			t.Errorf("addresses %v, firewall %v, announced %v", w.addrs, w.fw.Addrs, w.announced)
 		}
@@ -297,6 +298,7 @@ func TestForeignObjectsAreLeftAlone(t *testing.T) {
 		if got := w.statuses[vip2.String()]; got.Reason != plan.DataPlaneNotReady || got.Announced {
 			t.Errorf("status of the foreign address: %+v", got)
 		}
+		w.mu.Unlock()
 		// The others are looked after as ever, and a lasting complaint is one line.
 		time.Sleep(time.Minute)
 		key := ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 80}
@@ -379,13 +381,13 @@ func TestSysctlFails(t *testing.T) {
 		if n := len(r.table(t)[ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 80}].RealServers); n != 3 {
 			t.Errorf("%d real servers, want 3", n)
 		}
-		if !has(w.announced, vip1) || has(w.announced, vip2) || has(w.addrs, vip2) {
-			t.Errorf("announced %v, local %v; want only %v", w.announced, w.addrs, vip1)
-		}
 		if h := r.speaker.Health(); h.Ready || !strings.Contains(h.Reason, errInjected.Error()) {
 			t.Errorf("health %+v", h)
 		}
 		w.mu.Lock()
+		if !has(w.announced, vip1) || has(w.announced, vip2) || has(w.addrs, vip2) {
+			t.Errorf("announced %v, local %v; want only %v", w.announced, w.addrs, vip1)
+		}
 		w.failSysctls = nil
 		w.mu.Unlock()
 		time.Sleep(auditEvery)
