@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -43,6 +44,8 @@ type Cloud struct {
 	waker     *waker
 	classes   *classController
 	drift     *drift
+	pulse     *pulse
+	leads     atomic.Bool
 	lease     *lease // nil without leader election
 	fatal     func(error)
 }
@@ -84,6 +87,7 @@ func New(config *cloudconfig.CompletedConfig, settings Settings, log *slog.Logge
 // prepare makes what serves Services.
 func (c *Cloud) prepare(api corev1.CoreV1Interface, workers int) {
 	services := c.core.Core().V1().Services()
+	c.pulse = newPulse()
 	c.ledger = newLedger(c.log, &c.settings)
 	c.registrar = &registrar{log: c.log, events: c.events, settings: &c.settings, ledger: c.ledger, api: api}
 	c.waker = &waker{ServiceInformer: services, registrar: c.registrar}
@@ -154,6 +158,7 @@ func (c *Cloud) Leave() {
 
 // Initialize starts the cache of our own kinds. The app calls it when we lead.
 func (c *Cloud) Initialize(_ cloudprovider.ControllerClientBuilder, stop <-chan struct{}) {
+	c.leads.Store(true)
 	ctx, cancel := context.WithCancel(context.Background())
 	if c.lease != nil {
 		soon, done := context.WithTimeout(ctx, leaveWithin)

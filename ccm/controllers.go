@@ -44,9 +44,9 @@ func startPoolController(_ app.ControllerInitContext, _ *cloudconfig.CompletedCo
 		c := cloud.(*Cloud)
 		services := c.core.Core().V1().Services()
 		specs := &poolSpecs{
-			log: c.log, ledger: c.ledger, reader: c.client, services: c.listServices, started: c.waker.Start, kick: make(chan struct{}, 1),
+			log: c.log, ledger: c.ledger, reader: c.client, services: c.listServices, started: c.waker.Start, pulse: c.pulse, kick: make(chan struct{}, 1),
 		}
-		status := &poolStatus{log: c.log, ledger: c.ledger, specs: specs, client: c.client, kick: make(chan struct{}, 1)}
+		status := &poolStatus{log: c.log, ledger: c.ledger, specs: specs, client: c.client, pulse: c.pulse, kick: make(chan struct{}, 1)}
 		synced, err := c.onChange(ctx, &v1alpha1.IPAddressPool{}, func() {
 			kicked(specs.kick)
 			kicked(status.kick)
@@ -64,7 +64,7 @@ func startPoolController(_ app.ControllerInitContext, _ *cloudconfig.CompletedCo
 		}
 		c.ledger.poolsChanged = func() { kicked(status.kick) }
 		c.run(ctx, PoolController, specs.Run, status.Run)
-		return nil, true, nil
+		return checked{PoolController, c.pulse}, true, nil
 	}
 }
 

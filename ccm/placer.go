@@ -29,6 +29,7 @@ type placer struct {
 	reader   client.Reader
 	writer   *vipWriter
 	synced   []cache.InformerSynced
+	pulse    *pulse
 	kick     chan struct{}
 
 	// placed are the lists decided, by VirtualIP; of is the VirtualIP of each address. They are newer than any cache.
@@ -46,7 +47,8 @@ func newPlacer(c *Cloud) *placer {
 		services: c.core.Core().V1().Services().Lister(),
 		nodes:    c.core.Core().V1().Nodes().Lister(),
 		reader:   c.client,
-		writer:   newVIPWriter(c.log, c.client),
+		writer:   newVIPWriter(c.log, c.client, func() { c.pulse.beat("placement") }),
+		pulse:    c.pulse,
 		kick:     make(chan struct{}, 1),
 		told:     map[string]string{},
 	}
@@ -95,10 +97,8 @@ func (p *placer) Run(ctx context.Context) error {
 			continue
 		}
 		retry.reset()
-		select {
-		case <-ctx.Done():
+		if !p.pulse.wait(ctx, "placement", p.kick) {
 			return nil
-		case <-p.kick:
 		}
 	}
 }

@@ -23,6 +23,7 @@ type poolSpecs struct {
 	services func(context.Context) ([]v1.Service, error) // from the API server
 	started  func(context.Context)                       // called once adopted
 	synced   []cache.InformerSynced
+	pulse    *pulse
 	kick     chan struct{}
 
 	mu sync.Mutex
@@ -49,11 +50,15 @@ func (p *poolSpecs) Run(ctx context.Context) error {
 
 	rest := time.NewTimer(0)
 	defer rest.Stop()
+	tick := time.NewTicker(beatEvery)
+	defer tick.Stop()
 	for {
+		p.pulse.beat("pools")
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-rest.C:
+		case <-tick.C: // the lock of the ledger is taken below: it must be to be had
 		case <-p.kick:
 			if err := p.apply(ctx); err != nil {
 				return err

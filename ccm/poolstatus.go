@@ -37,6 +37,7 @@ type poolStatus struct {
 	ledger *ledger
 	specs  *poolSpecs
 	client client.Client
+	pulse  *pulse
 	kick   chan struct{}
 }
 
@@ -58,10 +59,8 @@ func (p *poolStatus) Run(ctx context.Context) error {
 		if !sleep(ctx, wait) {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if !p.pulse.wait(ctx, "pool status", p.kick) {
 			return nil
-		case <-p.kick:
 		}
 	}
 }

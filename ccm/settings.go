@@ -17,6 +17,8 @@ type Settings struct {
 	OnlyClass bool
 	// IPMode is what the status says of every address: Proxy or VIP.
 	IPMode string
+	// ProbeAddress is where /livez and /readyz are served. Empty: nowhere.
+	ProbeAddress string
 }
 
 // DefaultSettings serve Services of no class and of our class.
@@ -30,6 +32,7 @@ func (s *Settings) Flags(sets *cliflag.NamedFlagSets) {
 	fs.StringVar(&s.Class, "load-balancer-class", s.Class, "The spec.loadBalancerClass whose Services are served, beside those of no class.")
 	fs.BoolVar(&s.OnlyClass, "only-class", s.OnlyClass, "Serve Services of --load-balancer-class and leave those of no class to another controller.")
 	fs.StringVar(&s.IPMode, "ip-mode", s.IPMode, "What the status says of the addresses. Proxy: the speakers serve them, also for clients on the nodes. VIP: kube-proxy\ncatches what Pods and nodes send to them; the speakers of this release answer for Proxy only.")
+	fs.StringVar(&s.ProbeAddress, "probe-bind-address", s.ProbeAddress, "Where to serve /livez and /readyz over HTTP, for example :7474. Empty: nowhere.")
 }
 
 // Validate names the flag that is wrong.

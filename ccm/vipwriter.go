@@ -37,11 +37,12 @@ type vipWriter struct {
 	deleted map[string]types.UID
 	// conditioned is the version of each object in the cache when its condition was written.
 	conditioned map[string]string
+	beat        func() // called now and then while it writes
 }
 
-func newVIPWriter(log *slog.Logger, cl client.Client) *vipWriter {
+func newVIPWriter(log *slog.Logger, cl client.Client, beat func()) *vipWriter {
 	return &vipWriter{
-		log: log, client: cl,
+		log: log, client: cl, beat: beat,
 		written: map[string]*v1alpha1.VirtualIP{}, deleted: map[string]types.UID{}, conditioned: map[string]string{},
 	}
 }
@@ -51,10 +52,12 @@ func (w *vipWriter) write(ctx context.Context, seen map[string]*v1alpha1.Virtual
 	have := w.known(seen)
 	var errs []error
 	for _, v := range want {
+		w.beat()
 		errs = append(errs, w.ensure(ctx, have[v.name], v))
 		delete(have, v.name)
 	}
 	for _, name := range slices.Sorted(maps.Keys(have)) {
+		w.beat()
 		errs = append(errs, w.remove(ctx, have[name]))
 	}
 	return errors.Join(errs...)

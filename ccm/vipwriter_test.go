@@ -64,7 +64,7 @@ func newRegistry(t *testing.T) *registry {
 			return c.SubResource(sub).Apply(ctx, a, opts...)
 		},
 	}).Build()
-	r.writer = newVIPWriter(slog.New(slog.DiscardHandler), r.client)
+	r.writer = newVIPWriter(slog.New(slog.DiscardHandler), r.client, func() {})
 	return r
 }
 

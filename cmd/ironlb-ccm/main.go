@@ -41,6 +41,11 @@ func main() {
 	settings := ccm.DefaultSettings()
 	cmd, err := command(ctx, &settings, func(c *config.CompletedConfig) cloudprovider.Interface {
 		cloud := newCloud(c, settings)
+		if settings.ProbeAddress != "" {
+			if err := cloud.ServeProbes(ctx, settings.ProbeAddress); err != nil {
+				fatal(err)
+			}
+		}
 		leave = cloud.Leave
 		return cloud
 	})

@@ -1,0 +1,128 @@
+package ccm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/controller-manager/pkg/healthz"
+)
+
+const (
+	beatEvery = 10 * time.Second
+	beatLimit = 2 * time.Minute // one write of a pass may take long, and there are many
+)
+
+// pulse knows when each loop last turned.
+type pulse struct {
+	mu   sync.Mutex
+	last map[string]time.Time
+}
+
+func newPulse() *pulse { return &pulse{last: map[string]time.Time{}} }
+
+// beat tells that the loop turns.
+func (p *pulse) beat(loop string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.last[loop] = time.Now()
+}
+
+// wait returns true after a kick and false when ctx ends. The loop counts as turning while it waits.
+func (p *pulse) wait(ctx context.Context, loop string, kick <-chan struct{}) bool {
+	tick := time.NewTicker(beatEvery)
+	defer tick.Stop()
+	for {
+		p.beat(loop)
+		select {
+		case <-ctx.Done():
+			return false
+		case <-kick:
+			p.beat(loop)
+			return true
+		case <-tick.C:
+		}
+	}
+}
+
+// Name is that of the check under /healthz.
+func (p *pulse) Name() string { return Name }
+
+// Check fails when a loop has not turned for long.
+func (p *pulse) Check(*http.Request) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for loop, at := range p.last {
+		if since := time.Since(at); since > beatLimit {
+			return fmt.Errorf("the loop of %s has not turned for %s", loop, since.Round(time.Second))
+		}
+	}
+	return nil
+}
+
+// checked makes /healthz of the secure port tell whether the loops turn.
+type checked struct {
+	name  string
+	pulse *pulse
+}
+
+// Name is that of the controller.
+func (c checked) Name() string { return c.name }
+
+// HealthChecker is asked for by the app.
+func (c checked) HealthChecker() healthz.UnnamedHealthChecker { return c.pulse }
+
+// ready says why the process is not ready. A replica that does not lead is ready while another one does.
+func (c *Cloud) ready(ctx context.Context) error {
+	switch {
+	case c.ledger.adopted():
+		return nil
+	case c.leads.Load():
+		return errors.New("leading, but recorded addresses are not adopted yet")
+	case c.lease == nil:
+		return errors.New("not started yet")
+	}
+	obj, err := c.lease.client.Get(ctx, c.lease.name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("reading Lease %s: %w", c.lease.name, err)
+	}
+	s := obj.Spec
+	if s.HolderIdentity == nil || *s.HolderIdentity == "" || s.RenewTime == nil || s.LeaseDurationSeconds == nil ||
+		time.Since(s.RenewTime.Time) > time.Duration(*s.LeaseDurationSeconds)*time.Second {
+		return errors.New("no replica leads")
+	}
+	return nil
+}
+
+// ServeProbes answers /livez and /readyz at the address until ctx ends. It returns once it listens.
+func (c *Cloud) ServeProbes(ctx context.Context, address string) error {
+	answer := func(check func(*http.Request) error) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			if err := check(r); err != nil {
+				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+			_, _ = fmt.Fprintln(w, "ok")
+		}
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", answer(c.pulse.Check))
+	mux.HandleFunc("GET /readyz", answer(func(r *http.Request) error { return c.ready(r.Context()) }))
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return fmt.Errorf("serving probes (--probe-bind-address): %w", err)
+	}
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	go func() {
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			c.fatal(fmt.Errorf("serving probes: %w", err))
+		}
+	}()
+	context.AfterFunc(ctx, func() { _ = server.Close() })
+	return nil
+}
