@@ -214,7 +214,6 @@ func TestService(t *testing.T) {
 		}
 	})
 	t.Run("an unlisted port is refused", func(t *testing.T) {
-		// The speaker's own metrics listen on the loopback address only, so use a listener on all addresses.
 		s, err := cluster.Client.Ask(t.Context(), lab.Probe{Network: "tcp", Target: netip.AddrPortFrom(addr, 81), Count: 1, Timeout: 5 * time.Second})
 		if err != nil {
 			t.Fatal(err)
@@ -224,11 +223,11 @@ func TestService(t *testing.T) {
 		}
 	})
 	t.Run("the nodes' own port is not reachable through the address", func(t *testing.T) {
-		sshd, err := node.Start(t.Context(), "listener", listener(cluster.Program("labpod")))
+		listens, err := node.Start(t.Context(), "listener", listener(cluster.Program("labpod")))
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer sshd.Kill()
+		defer listens.Kill()
 		reachable(t, cluster.Client, netip.AddrPortFrom(node.Addr, probe.PortHTTP))
 		s, err := cluster.Client.Ask(t.Context(), lab.Probe{Network: "tcp", Target: netip.AddrPortFrom(addr, probe.PortHTTP), Count: 1, Timeout: 5 * time.Second})
 		if err != nil {

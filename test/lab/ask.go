@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -118,7 +119,7 @@ func (p *Prober) Stop() (probe.Summary, error) {
 }
 
 // Ask sends requests and returns when all were answered or have failed. A
-// request without an answer is no error.
+// request without an answer is no error; a client that could not ask is.
 func (m *Machine) Ask(ctx context.Context, p Probe) (probe.Summary, error) {
 	if p.Count == 0 {
 		return probe.Summary{}, fmt.Errorf("ask %s from %s: Count is 0", p.Target, m.Name)
@@ -133,5 +134,9 @@ func (m *Machine) Ask(ctx context.Context, p Probe) (probe.Summary, error) {
 		prober.p.Kill()
 		return probe.Summary{}, ctx.Err()
 	}
-	return prober.Summary()
+	s, err := prober.Summary()
+	if err == nil && s.Sent == 0 {
+		err = errors.Join(fmt.Errorf("ask %s from %s: the client sent nothing", p.Target, m.Name), prober.p.Wait())
+	}
+	return s, err
 }

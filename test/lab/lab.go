@@ -81,18 +81,18 @@ func New(ctx context.Context, cfg Config) (*Cluster, error) {
 		cfg.Nodes = 3
 	}
 	if cfg.Nodes < 0 || cfg.Nodes > 7 {
-		return nil, fmt.Errorf("lab: %d nodes asked for: there are addresses for 1 to 7", cfg.Nodes)
+		return nil, fmt.Errorf("%d nodes asked for: there are addresses for 1 to 7", cfg.Nodes)
 	}
 	if cfg.Progress == nil {
 		cfg.Progress = io.Discard
 	}
 	if err := needs(); err != nil {
-		return nil, fmt.Errorf("lab: %w", err)
+		return nil, err
 	}
 	c := &Cluster{cfg: cfg, progress: cfg.Progress}
 	c.life, c.end = context.WithCancel(context.WithoutCancel(ctx))
 	if err := c.start(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("lab: %w", err), c.Close())
+		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
 }
@@ -100,7 +100,7 @@ func New(ctx context.Context, cfg Config) (*Cluster, error) {
 // needs tells what the lab cannot do without.
 func needs() error {
 	if os.Geteuid() != 0 {
-		return errors.New("not root: network namespaces need it; run this with sudo")
+		return errors.New("not root: network namespaces need it; run this as root")
 	}
 	for program, pkg := range map[string]string{"ip": "iproute2", "ipvsadm": "ipvsadm", "nft": "nftables", "sysctl": "procps"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -256,6 +256,10 @@ func (c *Cluster) onClose(undo func() error) {
 	c.undo = append(c.undo, undo)
 }
 
+// ErrLeft is in the error of a Close, or of a New that failed, that could not
+// remove everything.
+var ErrLeft = errors.New("not everything of the lab could be removed; the next one tries again")
+
 // Close stops every process and removes every namespace, link and file of the
 // lab, in the reverse order of their making. It may be called twice.
 func (c *Cluster) Close() error {
@@ -268,7 +272,10 @@ func (c *Cluster) Close() error {
 		errs = append(errs, undo[i]())
 	}
 	c.end()
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("%w: %w", ErrLeft, err)
+	}
+	return nil
 }
 
 func (c *Cluster) say(format string, args ...any) { fmt.Fprintf(c.progress, format+"\n", args...) }

@@ -30,7 +30,7 @@ func Main(m *testing.M, cfg Config, use func(context.Context, *Cluster) error) {
 	}
 	c, err := New(ctx, cfg)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
+		fmt.Fprintln(os.Stderr, "lab:", err)
 		os.Exit(1)
 	}
 	ended := make(chan int, 1)

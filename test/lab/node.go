@@ -197,7 +197,7 @@ func (n *Node) PowerOff(ctx context.Context) error {
 		errs = append(errs, n.speaker.Kill())
 	}
 	var s script
-	s.line("ip netns pids %s | xargs -r kill -KILL", n.Namespace)
+	s.line("for pid in $(ip netns pids %s); do kill -KILL $pid 2>/dev/null || true; done", n.Namespace) // it may have ended
 	errs = append(errs, s.run(ctx, n.host))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("power off %s: %w", n.Name, err)

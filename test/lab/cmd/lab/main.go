@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/term"
 
+	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/guest"
 	"github.com/ironlb/ironlb/test/lab/host"
 )
@@ -31,7 +32,7 @@ func main() {
 	var exit *host.ExitError
 	switch {
 	case err == nil:
-	case interrupted:
+	case interrupted && !errors.Is(err, lab.ErrLeft):
 		fmt.Fprintln(os.Stderr, "interrupted; the cluster is removed")
 		os.Exit(130)
 	case errors.As(err, &exit) && len(os.Args) > 1 && os.Args[1] == "run":
