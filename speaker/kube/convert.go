@@ -149,14 +149,14 @@ func advertisementOf(ad *v1alpha1.L2Advertisement) plan.Advertisement {
 	return out
 }
 
-func selectorOf(s metav1.LabelSelector) plan.Selector {
-	out := plan.Selector{}
+func selectorOf(s metav1.LabelSelector) pools.Selector {
+	out := pools.Selector{}
 	for key, v := range s.MatchLabels {
-		out = append(out, plan.Requirement{Key: key, Operator: plan.In, Values: []string{v}})
+		out = append(out, pools.Requirement{Key: key, Operator: pools.In, Values: []string{v}})
 	}
-	slices.SortFunc(out, func(a, b plan.Requirement) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(out, func(a, b pools.Requirement) int { return strings.Compare(a.Key, b.Key) })
 	for _, e := range s.MatchExpressions {
-		out = append(out, plan.Requirement{Key: e.Key, Operator: plan.Operator(e.Operator), Values: e.Values})
+		out = append(out, pools.Requirement{Key: e.Key, Operator: pools.Operator(e.Operator), Values: e.Values})
 	}
 	return out
 }

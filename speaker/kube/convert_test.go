@@ -211,9 +211,9 @@ func TestAdvertisement(t *testing.T) {
 	}}
 	want := plan.Advertisement{
 		Pools: []string{"main"}, Interfaces: []string{"eth0"},
-		Nodes: []plan.Selector{
-			{{Key: "a", Operator: plan.In, Values: []string{"1"}}, {Key: "b", Operator: plan.In, Values: []string{"2"}}},
-			{{Key: "c", Operator: plan.NotIn, Values: []string{"3"}}},
+		Nodes: []pools.Selector{
+			{{Key: "a", Operator: pools.In, Values: []string{"1"}}, {Key: "b", Operator: pools.In, Values: []string{"2"}}},
+			{{Key: "c", Operator: pools.NotIn, Values: []string{"3"}}},
 			{},
 		},
 	}

@@ -85,7 +85,7 @@ func (s step) apply(v *View) Touched {
 			ad.Pools = []string{fmt.Sprint("p", roll[1]%2)}
 		}
 		if roll[2]%2 == 0 {
-			ad.Nodes = []Selector{{{Key: "zone", Operator: In, Values: []string{fmt.Sprint(roll[3] % 2)}}}}
+			ad.Nodes = []pools.Selector{{{Key: "zone", Operator: pools.In, Values: []string{fmt.Sprint(roll[3] % 2)}}}}
 		}
 		if roll[4]%2 == 0 {
 			ad.Interfaces = []string{fmt.Sprint("eth", roll[5]%2)}

@@ -223,7 +223,7 @@ func parseAdvertisement(words []string) Advertisement {
 			a.Interfaces = strings.Split(value, ",")
 		case "nodes":
 			label, v, _ := strings.Cut(value, "=")
-			a.Nodes = append(a.Nodes, Selector{{Key: label, Operator: In, Values: []string{v}}})
+			a.Nodes = append(a.Nodes, pools.Selector{{Key: label, Operator: pools.In, Values: []string{v}}})
 		default:
 			panic(key)
 		}

@@ -91,7 +91,7 @@ type Advertisement struct {
 	// Pools whose addresses are announced; empty for all.
 	Pools []string
 	// Nodes that may answer: any of the selectors matches; empty for all.
-	Nodes []Selector
+	Nodes []pools.Selector
 	// Interfaces on which to answer; empty for those whose subnet holds the address.
 	Interfaces []string
 }
