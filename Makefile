@@ -62,6 +62,10 @@ test-kernel: root ## the tests of the kernel drivers, in a guest where this kern
 test-lab: root ## the tests of the lab, and end to end on a real control plane (root)
 	@go run ./test/report go test -count=1 -p 1 -timeout 25m $(LAB_TESTS)
 
+.PHONY: bench-heal
+bench-heal: ## how long until what another program flushes or edits is restored, in the lab (root)
+	@go test -run '^$$' -bench HarmIsHealed -benchtime 10x -timeout 30m ./test/e2e
+
 .PHONY: generate
 generate: $(TOOLS)/controller-gen ## CRDs and deep copies from pools/v1alpha1
 	$(TOOLS)/controller-gen object paths=./pools/v1alpha1

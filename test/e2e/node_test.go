@@ -127,49 +127,6 @@ func TestSpeakerRestart(t *testing.T) {
 	}
 }
 
-// TestFlushIsHealed: another program flushes IPVS, deletes our firewall or our address; within two seconds it is back.
-func TestFlushIsHealed(t *testing.T) {
-	pods(t, "flush", 3)
-	service(t, "flush")
-	addr := address(t, "flush")
-	node := owner(t, addr, "a node", anyNode)
-	reachable(t, cluster.Client, netip.AddrPortFrom(addr, httpPort))
-
-	for name, c := range map[string]struct{ show, destroy string }{
-		// A flush takes the foreign virtual server along; put it back, for other tests look for it.
-		"virtual servers flushed": {"ipvsadm -Sn", "ipvsadm -C && ipvsadm -A -t 203.0.113.99:8443 -s wlc -p 600 && ipvsadm -a -t 203.0.113.99:8443 -r 192.0.2.77:443 -m -w 7"},
-		"virtual server deleted":  {"ipvsadm -Sn", "ipvsadm -D -t " + netip.AddrPortFrom(addr, httpPort).String()},
-		"virtual server edited":   {"ipvsadm -Sn", "ipvsadm -E -t " + netip.AddrPortFrom(addr, httpPort).String() + " -s lc -p 30"},
-		"nftables table deleted":  {"nft list table ip ironlb", "nft delete table ip ironlb"},
-		"address deleted":         {"ip -4 route show table local", "ip route del local " + addr.String() + " dev lo table local"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			// One process looks and destroys and looks again, so that the guest's slowness in starting programs does not count.
-			script := fmt.Sprintf(`
-before=$(%[1]s | sort)
-%[2]s || exit 1
-start=$(date +%%s%%N)
-until [ "$(%[1]s 2>/dev/null | sort)" = "$before" ]; do
-  [ $(( $(date +%%s%%N) - start )) -lt 60000000000 ] || { %[1]s; exit 1; }
-done
-echo $(( ($(date +%%s%%N) - start) / 1000000 ))`, c.show, c.destroy)
-			out, err := node.Exec(t.Context(), "sh", "-c", script)
-			if err != nil {
-				t.Fatalf("%v\n%s", err, out)
-			}
-			healed, err := time.ParseDuration(trim(out) + "ms")
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Logf("healed after %s", healed)
-			if healed > 2*time.Second {
-				t.Errorf("healed after %s, want within 2s", healed)
-			}
-		})
-	}
-	reachable(t, cluster.Client, netip.AddrPortFrom(addr, httpPort))
-}
-
 // TestNodeDies: another node takes over, and nothing moves back when the dead one returns.
 func TestNodeDies(t *testing.T) {
 	service(t, "dies")

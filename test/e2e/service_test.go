@@ -27,7 +27,7 @@ const (
 )
 
 // service creates a Service of type LoadBalancer for the Pods with the label app=name, and deletes it at the end of the test.
-func service(t *testing.T, name string, edit ...func(*corev1.Service)) {
+func service(t testing.TB, name string, edit ...func(*corev1.Service)) {
 	t.Helper()
 	svc := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name},
@@ -52,7 +52,7 @@ func service(t *testing.T, name string, edit ...func(*corev1.Service)) {
 }
 
 // deleteService deletes a Service and waits until it is gone: its finalizer is removed when its address is free.
-func deleteService(t *testing.T, name string) {
+func deleteService(t testing.TB, name string) {
 	t.Helper()
 	services := cluster.Kube.CoreV1().Services(metav1.NamespaceDefault)
 	eventually(t, 30*time.Second, "Service "+name+" is gone", func(ctx context.Context) error {
@@ -66,14 +66,14 @@ func deleteService(t *testing.T, name string) {
 }
 
 // pods makes n Pods with the label app=name, one after the other on the nodes in turn, and removes them at the end.
-func pods(t *testing.T, name string, n int) {
+func pods(t testing.TB, name string, n int) {
 	t.Helper()
 	for i := range n {
 		pod(t, fmt.Sprintf("%s-%d", name, i+1), name, cluster.Node(i%len(cluster.Nodes)))
 	}
 }
 
-func pod(t *testing.T, name, app string, node *lab.Node) {
+func pod(t testing.TB, name, app string, node *lab.Node) {
 	t.Helper()
 	_, err := cluster.AddPod(t.Context(), lab.PodSpec{Name: name, Node: node, Labels: map[string]string{"app": app}})
 	if err != nil {
@@ -87,7 +87,7 @@ func pod(t *testing.T, name, app string, node *lab.Node) {
 }
 
 // address waits for the Service's EXTERNAL-IP.
-func address(t *testing.T, name string) netip.Addr {
+func address(t testing.TB, name string) netip.Addr {
 	t.Helper()
 	var addr netip.Addr
 	eventually(t, 30*time.Second, "Service "+name+" has an address", func(ctx context.Context) error {
@@ -116,7 +116,7 @@ func ingressOf(ctx context.Context, name string) ([]corev1.LoadBalancerIngress, 
 }
 
 // owner waits until a node that satisfies ok answers for the address, by the VirtualIP's status.
-func owner(t *testing.T, addr netip.Addr, what string, ok func(node string) bool) *lab.Node {
+func owner(t testing.TB, addr netip.Addr, what string, ok func(node string) bool) *lab.Node {
 	t.Helper()
 	var node string
 	eventually(t, 60*time.Second, fmt.Sprintf("%s answers for %s", what, addr), func(ctx context.Context) error {
@@ -151,7 +151,7 @@ func ask(t *testing.T, from *lab.Machine, network string, at netip.AddrPort, cou
 }
 
 // reachable waits for the first answer.
-func reachable(t *testing.T, from *lab.Machine, at netip.AddrPort) {
+func reachable(t testing.TB, from *lab.Machine, at netip.AddrPort) {
 	t.Helper()
 	eventually(t, 60*time.Second, fmt.Sprintf("%s is reachable from %s", at, from.Name), func(ctx context.Context) error {
 		s, err := from.Ask(ctx, lab.Probe{Network: "tcp", Target: at, Count: 1, Timeout: 3 * time.Second})
@@ -162,7 +162,7 @@ func reachable(t *testing.T, from *lab.Machine, at netip.AddrPort) {
 	})
 }
 
-func eventually(t *testing.T, limit time.Duration, what string, check func(context.Context) error) {
+func eventually(t testing.TB, limit time.Duration, what string, check func(context.Context) error) {
 	t.Helper()
 	// Not the test's own context: clean-ups wait too, when that has ended.
 	if err := cluster.Eventually(context.WithoutCancel(t.Context()), limit, what, check); err != nil {

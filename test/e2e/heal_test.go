@@ -1,0 +1,86 @@
+package e2e
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/test/lab"
+)
+
+// harm is what another program does to what we programmed on a node.
+type harm struct {
+	name string
+	// show lists what is harmed.
+	show, do string
+}
+
+func harms(addr netip.Addr) []harm {
+	http := netip.AddrPortFrom(addr, httpPort).String()
+	return []harm{
+		// A flush takes the foreign virtual server along; put it back, for other tests look for it.
+		{"virtual servers flushed", "ipvsadm -Sn", "ipvsadm -C && ipvsadm -A -t 203.0.113.99:8443 -s wlc -p 600 && ipvsadm -a -t 203.0.113.99:8443 -r 192.0.2.77:443 -m -w 7"},
+		{"virtual server deleted", "ipvsadm -Sn", "ipvsadm -D -t " + http},
+		{"virtual server edited", "ipvsadm -Sn", "ipvsadm -E -t " + http + " -s lc -p 30"},
+		{"nftables table deleted", "nft list table ip ironlb", "nft delete table ip ironlb"},
+		{"address deleted", "ip -4 route show table local", "ip route del local " + addr.String() + " dev lo table local"},
+	}
+}
+
+// heal does the harm and returns how long it took until everything was as before. One process looks, does it and looks
+// again, so that the time to start programs in a guest does not count.
+func heal(t testing.TB, n *lab.Node, h harm) time.Duration {
+	t.Helper()
+	script := fmt.Sprintf(`
+before=$(%[1]s | sort)
+%[2]s || exit 1
+start=$(date +%%s%%N)
+until [ "$(%[1]s 2>/dev/null | sort)" = "$before" ]; do
+  [ $(( $(date +%%s%%N) - start )) -lt 30000000000 ] || { echo "not healed after 30s:" >&2; %[1]s >&2; exit 1; }
+done
+echo $(( ($(date +%%s%%N) - start) / 1000000 ))`, h.show, h.do)
+	out, err := n.Exec(t.Context(), "sh", "-c", script)
+	if err != nil {
+		t.Fatalf("%s: %v", h.name, err)
+	}
+	took, err := time.ParseDuration(trim(out) + "ms")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return took
+}
+
+// TestHarmIsHealed: what another program flushes, deletes or edits is restored. BenchmarkHarmIsHealed says how fast.
+func TestHarmIsHealed(t *testing.T) {
+	pods(t, "harm", 3)
+	service(t, "harm")
+	addr := address(t, "harm")
+	node := owner(t, addr, "a node", anyNode)
+	reachable(t, cluster.Client, netip.AddrPortFrom(addr, httpPort))
+	for _, h := range harms(addr) {
+		t.Run(h.name, func(t *testing.T) { t.Logf("healed after %s", heal(t, node, h)) })
+	}
+	reachable(t, cluster.Client, netip.AddrPortFrom(addr, httpPort))
+}
+
+// BenchmarkHarmIsHealed prints how long it takes until what another program harmed is restored, on average and at most.
+func BenchmarkHarmIsHealed(b *testing.B) {
+	pods(b, "harm", 3)
+	service(b, "harm")
+	addr := address(b, "harm")
+	node := owner(b, addr, "a node", anyNode)
+	reachable(b, cluster.Client, netip.AddrPortFrom(addr, httpPort))
+	for _, h := range harms(addr) {
+		b.Run(h.name, func(b *testing.B) {
+			var sum, most time.Duration
+			for range b.N {
+				took := heal(b, node, h)
+				sum, most = sum+took, max(most, took)
+			}
+			b.ReportMetric(0, "ns/op") // the time to start the programs that look is not ours
+			b.ReportMetric(float64(sum.Milliseconds())/float64(b.N), "ms/heal")
+			b.ReportMetric(float64(most.Milliseconds()), "max-ms/heal")
+		})
+	}
+}
