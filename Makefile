@@ -63,7 +63,7 @@ test-lab: root ## the tests of the lab, and end to end on a real control plane (
 	@go run ./test/report go test -count=1 -p 1 -timeout 25m $(LAB_TESTS)
 
 .PHONY: bench-heal
-bench-heal: ## how long until what another program flushes or edits is restored, in the lab (root)
+bench-heal: root ## how long until what another program flushes or edits is restored, in the lab (root)
 	@go test -run '^$$' -bench HarmIsHealed -benchtime 10x -timeout 30m ./test/e2e
 
 .PHONY: generate

@@ -28,8 +28,8 @@ func harms(addr netip.Addr) []harm {
 	}
 }
 
-// heal does the harm and returns how long it took until everything was as before. One process looks, does it and looks
-// again, so that the time to start programs in a guest does not count.
+// heal does the harm and returns how long it took until everything was as before. One script looks, does it and looks
+// again: the last look counts, which in an emulated guest is some tenths of a second, and reaching the guest does not.
 func heal(t testing.TB, n *lab.Node, h harm) time.Duration {
 	t.Helper()
 	script := fmt.Sprintf(`
@@ -78,7 +78,7 @@ func BenchmarkHarmIsHealed(b *testing.B) {
 				took := heal(b, node, h)
 				sum, most = sum+took, max(most, took)
 			}
-			b.ReportMetric(0, "ns/op") // the time to start the programs that look is not ours
+			b.ReportMetric(0, "ns/op") // would count the first look and reaching the guest
 			b.ReportMetric(float64(sum.Milliseconds())/float64(b.N), "ms/heal")
 			b.ReportMetric(float64(most.Milliseconds()), "max-ms/heal")
 		})
