@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -58,13 +59,45 @@ func namespaces(t *testing.T) []string {
 	return names
 }
 
-// gone checks that no namespace of this lab's is left.
+// gone checks that nothing of this lab's is left: no namespace, no file, no process that names its folder.
 func gone(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
-	own := regexp.MustCompile("^ilb" + strconv.Itoa(cmd.Process.Pid) + "-")
+	name := "ilb" + strconv.Itoa(cmd.Process.Pid)
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(cache, "ironlb", "lab", name)
+	for _, file := range []string{dir, filepath.Join("/run/ironlb-lab", name)} {
+		if _, err := os.Stat(file); err == nil {
+			t.Errorf("%s is left", file)
+		}
+	}
+	if left := naming(t, dir); len(left) > 0 {
+		t.Errorf("processes left: %q", left)
+	}
+	own := regexp.MustCompile("^" + name + "-")
 	if left := slices.DeleteFunc(namespaces(t), func(n string) bool { return !own.MatchString(n) }); len(left) > 0 {
 		t.Errorf("namespaces left: %v", left)
 	}
+}
+
+// naming lists the processes whose arguments name a folder.
+func naming(t *testing.T, dir string) []string {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile(regexp.QuoteMeta(dir) + `\b`)
+	var found []string
+	for _, file := range files {
+		args, err := os.ReadFile(file)
+		if err == nil && named.Match(args) {
+			found = append(found, string(args))
+		}
+	}
+	return found
 }
 
 // The demonstration shows each of its points, in order, and leaves nothing.
@@ -135,8 +168,8 @@ func TestInterrupt(t *testing.T) {
 	lines := bufio.NewScanner(out)
 	for lines.Scan() && !strings.Contains(lines.Text(), "the control plane is ready") {
 	}
-	if len(namespaces(t)) == 0 {
-		t.Error("a lab that starts has no namespaces: the test sees nothing")
+	if len(namespaces(t)) == 0 || len(naming(t, fmt.Sprintf("/ilb%d", cmd.Process.Pid))) == 0 {
+		t.Error("a lab that starts has no namespaces or no processes: the test sees nothing")
 	}
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
