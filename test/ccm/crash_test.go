@@ -1,0 +1,170 @@
+package ccm
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ironlb/ironlb/test/ccm/rig"
+)
+
+var (
+	seed  = flag.Uint64("seed", 0, "of the crash tests; 0: another one each time")
+	kills = flag.Int("kills", 50, "how often ironlb-ccm is killed")
+)
+
+const (
+	firstPort  = 10258
+	actors     = 4
+	toBeServed = time.Minute // from the last start until all is as it must be
+)
+
+// TestCrash kills ironlb-ccm at random moments while Services are created, moved, shared, deleted, made ClusterIP and back,
+// and pools change. At no moment may two Services hold one address, or may an address change, unasked; at the end every
+// Service that can have an address has one.
+func TestCrash(t *testing.T) {
+	t.Run("one replica", func(t *testing.T) {
+		crash(t, func(c *cluster) {
+			for k := range *kills {
+				p := c.startCCM(firstPort, "--leader-elect=false")
+				c.wait(k)
+				c.must(p.Kill())
+			}
+			c.startCCM(firstPort, "--leader-elect=false")
+		})
+	})
+	t.Run("two replicas", func(t *testing.T) {
+		elect := []string{"--leader-elect-lease-duration=3s", "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=300ms"}
+		crash(t, func(c *cluster) {
+			replicas := [2]*rig.CCM{}
+			for i := range replicas {
+				replicas[i] = c.startCCM(firstPort+i, elect...)
+			}
+			for k := range (*kills + 4) / 5 {
+				c.wait(k)
+				i := c.rand.IntN(len(replicas))
+				c.must(replicas[i].Kill())
+				replicas[i] = c.startCCM(firstPort+i, elect...)
+			}
+		})
+	})
+}
+
+// cluster is what one crash test has.
+type cluster struct {
+	*testing.T
+	*rig.Rig
+	judge *judge
+	rand  *rand.Rand
+}
+
+// crash runs the load during the kills and judges.
+func crash(t *testing.T, kill func(*cluster)) {
+	seed := *seed
+	for seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("go test ./test/ccm -run '%s' -args -seed %d", t.Name(), seed)
+	ctx := t.Context()
+	c := &cluster{T: t, Rig: rig.Start(t, rig.Config{}), rand: rand.New(rand.NewPCG(seed, 0))}
+	c.must(c.Apply(ctx, poolYAML(poolMain, 0)+poolYAML(poolSmall, 0)))
+	services, events, err := c.Follow(ctx, metav1.NamespaceAll)
+	c.must(err)
+	c.judge = newJudge(services)
+	go c.judge.follow(events)
+
+	load, stop := context.WithCancel(ctx)
+	defer stop()
+	group, load := errgroup.WithContext(load)
+	for i := range actors {
+		a := &actor{
+			rig: c.Rig, rand: rand.New(rand.NewPCG(seed, uint64(i+2))), namespace: fmt.Sprintf("crash-%d", i),
+			shared: entries[poolMain][0].Addr().Next(), // the same for all: one namespace gets it
+		}
+		if i%2 == 1 {
+			a.shared = netip.MustParseAddr("192.0.2.7")
+		}
+		c.must(c.Namespace(ctx, a.namespace))
+		group.Go(func() error { return a.run(load) })
+	}
+	group.Go(func() error { return changePools(load, c.Rig, rand.New(rand.NewPCG(seed, 1))) })
+
+	kill(c)
+	stop()
+	c.must(group.Wait())
+	c.must(c.Apply(ctx, poolYAML(poolMain, 0)+poolYAML(poolSmall, 0)))
+	c.allServed()
+	faults, changes := c.judge.verdict()
+	for _, f := range faults {
+		t.Error(f)
+	}
+	t.Logf("%d changes of addresses seen", changes)
+	if changes < *kills {
+		t.Errorf("only %d changes of addresses in %d kills: too few to tell anything", changes, *kills)
+	}
+}
+
+func (c *cluster) must(err error) {
+	c.Helper()
+	if err != nil {
+		c.Fatal(err)
+	}
+}
+
+func (c *cluster) startCCM(port int, flags ...string) *rig.CCM {
+	c.Helper()
+	p, err := c.StartCCM(c.Context(), port, flags...)
+	c.must(err)
+	return p
+}
+
+// wait waits for the k-th moment to kill: every other time just after some number of addresses changed, so that others are
+// being changed; else after some time, which may be before the program is up.
+func (c *cluster) wait(k int) {
+	limit, changes := 4*time.Second, 1+c.rand.IntN(40)
+	if k%2 == 0 {
+		limit, changes = time.Duration(c.rand.Int64N(int64(1200*time.Millisecond))), -1
+	}
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	for changes != 0 {
+		select {
+		case <-c.judge.next():
+			changes--
+		case <-timer.C:
+			return
+		}
+	}
+}
+
+// allServed waits until all Services are as they must be.
+func (c *cluster) allServed() {
+	c.Helper()
+	ctx, cancel := context.WithTimeout(c.Context(), toBeServed)
+	defer cancel()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		list, err := c.Kube.CoreV1().Services(metav1.NamespaceAll).List(c.Context(), metav1.ListOptions{})
+		c.must(err)
+		bad := wrong(list.Items)
+		if len(bad) == 0 {
+			c.Logf("%d Services, all as they must be", len(list.Items))
+			return
+		}
+		select {
+		case <-ctx.Done():
+			c.Errorf("after %s:\n%s", toBeServed, strings.Join(bad, "\n"))
+			return
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,246 @@
+package ccm
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+const annotationSharingKey = "ironlb.io/sharing-key"
+
+// judge sees every change of every Service in order and notes what must never be: an address held twice unasked, and an
+// address that changed unasked. It knows the rules, not what ironlb-ccm thinks.
+type judge struct {
+	mu      sync.Mutex
+	seen    map[types.UID]*subject
+	faults  []string
+	changes int           // of addresses in all
+	changed chan struct{} // closed and replaced at each of them
+}
+
+// subject is a Service as last seen.
+type subject struct {
+	svc  *v1.Service
+	asks []ask // all since its addresses last changed, the one in force at that time included
+}
+
+// ask is what a Service wants.
+type ask struct {
+	balanced  bool // a load balancer that is to stay
+	addresses string
+	pool      string
+}
+
+func newJudge(services []v1.Service) *judge {
+	j := &judge{seen: map[types.UID]*subject{}, changed: make(chan struct{})}
+	for i := range services {
+		j.see(watch.Added, &services[i])
+	}
+	return j
+}
+
+// follow reads events until there are no more.
+func (j *judge) follow(events <-chan watch.Event) {
+	for e := range events {
+		if svc, ok := e.Object.(*v1.Service); ok {
+			j.see(e.Type, svc)
+		} else {
+			j.fault("the watch of Services broke: %v", e.Object)
+		}
+	}
+}
+
+func (j *judge) see(t watch.EventType, svc *v1.Service) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	s := j.seen[svc.UID]
+	if s == nil {
+		s = &subject{svc: &v1.Service{}, asks: []ask{askOf(svc)}}
+		j.seen[svc.UID] = s
+	}
+	before := s.svc
+	s.svc = svc
+	if a := askOf(svc); a != s.asks[len(s.asks)-1] {
+		s.asks = append(s.asks, a)
+	}
+	if t == watch.Deleted {
+		delete(j.seen, svc.UID)
+		return
+	}
+	had, has := ingress(before), ingress(svc)
+	if !slices.Equal(had, has) {
+		if lost := without(had, has); len(lost) > 0 && !s.asked(has) {
+			j.fault("%s/%s had %v and has %v, and did not ask for that: %+v", svc.Namespace, svc.Name, had, has, s.asks)
+		}
+		s.asks = s.asks[len(s.asks)-1:]
+		j.changes++
+		close(j.changed)
+		j.changed = make(chan struct{})
+	}
+	for _, a := range without(held(svc), held(before)) {
+		for _, other := range j.seen {
+			if other.svc.UID != svc.UID && slices.Contains(held(other.svc), a) && !mayShare(svc, other.svc) {
+				j.fault("%s/%s got %s, which %s/%s holds", svc.Namespace, svc.Name, a, other.svc.Namespace, other.svc.Name)
+			}
+		}
+	}
+}
+
+func (j *judge) fault(format string, args ...any) {
+	j.faults = append(j.faults, fmt.Sprintf(format, args...))
+}
+
+// asked says whether something that the Service asked for explains the addresses that it has now.
+func (s *subject) asked(has []netip.Addr) bool {
+	return slices.ContainsFunc(s.asks, func(a ask) bool {
+		return !a.balanced || a.addresses != "" && a.addresses == join(has) ||
+			a.pool != "" && len(has) > 0 && !slices.ContainsFunc(has, func(x netip.Addr) bool { return !inPool(a.pool, x) })
+	})
+}
+
+// verdict returns the faults so far and the number of changes.
+func (j *judge) verdict() ([]string, int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Clone(j.faults), j.changes
+}
+
+// next is closed at the next change of an address.
+func (j *judge) next() <-chan struct{} {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.changed
+}
+
+func askOf(svc *v1.Service) ask {
+	return ask{balanced(svc), svc.Annotations[v1alpha1.AnnotationAddresses], svc.Annotations[v1alpha1.AnnotationPool]}
+}
+
+// balanced says whether the Service is a load balancer that is to stay. One that is not has asked to lose its address: who
+// gets it next may have it before the status of the first says so.
+func balanced(svc *v1.Service) bool {
+	return svc.Spec.Type == v1.ServiceTypeLoadBalancer && svc.DeletionTimestamp == nil
+}
+
+// ingress lists the addresses of the status.
+func ingress(svc *v1.Service) (out []netip.Addr) {
+	for _, in := range svc.Status.LoadBalancer.Ingress {
+		out = append(out, netip.MustParseAddr(in.IP))
+	}
+	return out
+}
+
+// held lists the addresses that the Service has a right to.
+func held(svc *v1.Service) []netip.Addr {
+	if !balanced(svc) {
+		return nil
+	}
+	return ingress(svc)
+}
+
+// mayShare says whether two Services asked to share. Their ports differ always, and none has policy Local.
+func mayShare(a, b *v1.Service) bool {
+	key := a.Annotations[annotationSharingKey]
+	return key != "" && key == b.Annotations[annotationSharingKey] && a.Namespace == b.Namespace
+}
+
+func without(all, some []netip.Addr) []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(all), func(a netip.Addr) bool { return slices.Contains(some, a) })
+}
+
+func join(addrs []netip.Addr) string {
+	var s []string
+	for _, a := range addrs {
+		s = append(s, a.String())
+	}
+	return strings.Join(s, ",")
+}
+
+// wrong lists what is not as it must be when nobody changes anything any more and all pools are whole.
+func wrong(services []v1.Service) []string {
+	var bad []string
+	holders := map[netip.Addr][]*v1.Service{}
+	for i := range services {
+		for _, a := range ingress(&services[i]) {
+			holders[a] = append(holders[a], &services[i])
+		}
+	}
+	for i := range services {
+		if why := wrongWith(&services[i], holders); why != "" {
+			bad = append(bad, services[i].Namespace+"/"+services[i].Name+": "+why)
+		}
+	}
+	for _, a := range slices.SortedFunc(maps.Keys(holders), netip.Addr.Compare) {
+		for i, s := range holders[a] {
+			for _, o := range holders[a][i+1:] {
+				if !mayShare(s, o) {
+					bad = append(bad, fmt.Sprintf("%s is held by %s/%s and %s/%s", a, s.Namespace, s.Name, o.Namespace, o.Name))
+				}
+			}
+		}
+	}
+	return bad
+}
+
+func wrongWith(svc *v1.Service, holders map[netip.Addr][]*v1.Service) string {
+	has, want := ingress(svc), askOf(svc)
+	recorded := svc.Annotations[v1alpha1.AnnotationAllocatedFrom]
+	taken := func(a netip.Addr) bool {
+		return slices.ContainsFunc(holders[a], func(o *v1.Service) bool { return o.UID != svc.UID && !mayShare(svc, o) })
+	}
+	switch {
+	case svc.DeletionTimestamp != nil:
+		return "is still being deleted"
+	case !want.balanced && (len(has) > 0 || recorded != "" || len(svc.Finalizers) > 0):
+		return fmt.Sprintf("is no load balancer and has %v, %q, %v", has, recorded, svc.Finalizers)
+	case !want.balanced:
+		return ""
+	case len(has) > 0 && len(strings.Split(recorded, ",")) != len(has):
+		return fmt.Sprintf("has %v recorded from %q", has, recorded)
+	case want.addresses != "":
+		if want.addresses != join(has) && inAnyPool(want.addresses) && !taken(netip.MustParseAddr(want.addresses)) {
+			return fmt.Sprintf("has %v and asks for %s, which is free", has, want.addresses)
+		}
+		return ""
+	}
+	pool := want.pool
+	if pool == "" {
+		pool = poolMain
+	}
+	if len(has) >= families(svc) {
+		if want.pool != "" && slices.ContainsFunc(has, func(a netip.Addr) bool { return !inPool(pool, a) }) && !full(pool, svc, taken) {
+			return fmt.Sprintf("has %v and asks for pool %s, which is not full", has, pool)
+		}
+		return ""
+	}
+	if full(pool, svc, taken) {
+		return ""
+	}
+	return fmt.Sprintf("has %v, and pool %s is not full", has, pool)
+}
+
+// families is how many addresses the Service can have.
+func families(svc *v1.Service) int { return len(svc.Spec.IPFamilies) }
+
+// full says whether the pool lacks a free address of a family of the Service.
+func full(pool string, svc *v1.Service, taken func(netip.Addr) bool) bool {
+	for _, f := range svc.Spec.IPFamilies {
+		free := false
+		for _, a := range addresses(pool) {
+			free = free || a.Is4() == (f == v1.IPv4Protocol) && !taken(a)
+		}
+		if !free {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,173 @@
+package rig
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// auditPolicy has the API server note every write of ironlb-ccm's account when it has been answered.
+const auditPolicy = `
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+  - level: None
+    verbs: [get, list, watch]
+  - level: Metadata
+    users: ["` + accountUser + `"]
+  - level: None
+`
+
+// audited returns the programs with kube-apiserver replaced by a script that starts it with an audit log.
+func (r *Rig) audited(program func(string) string) (func(string) string, error) {
+	policy, script := filepath.Join(r.Dir, "audit-policy.yaml"), filepath.Join(r.Dir, "kube-apiserver")
+	text := fmt.Sprintf("#!/bin/sh\nexec '%s' \"$@\" '--audit-policy-file=%s' '--audit-log-path=%s' --audit-log-maxsize=10000\n",
+		program("kube-apiserver"), policy, r.auditLog())
+	if err := os.WriteFile(policy, []byte(auditPolicy), 0o600); err != nil {
+		return nil, fmt.Errorf("write the audit policy: %w", err)
+	}
+	if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
+		return nil, fmt.Errorf("write the start of kube-apiserver: %w", err)
+	}
+	return func(name string) string {
+		if name == "kube-apiserver" {
+			return script
+		}
+		return program(name)
+	}, nil
+}
+
+func (r *Rig) auditLog() string { return filepath.Join(r.Dir, "audit.log") }
+
+// Write is a kind of write to the API server.
+type Write struct {
+	Verb, Resource string // "patch", "services/status"
+}
+
+// Writes counts requests.
+type Writes map[Write]int
+
+// Writes returns what ironlb-ccm's account has written since the start, refused and failed requests included, and when the
+// last of it was answered. The rig must have been made with Audit.
+func (r *Rig) Writes() (counts Writes, last time.Time, err error) {
+	counts = Writes{}
+	f, err := os.Open(r.auditLog())
+	if errors.Is(err, os.ErrNotExist) {
+		return counts, last, nil // nothing written yet
+	}
+	if err != nil {
+		return nil, last, fmt.Errorf("count the writes: %w", err)
+	}
+	defer f.Close()
+	for in := bufio.NewReader(f); ; {
+		line, err := in.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return counts, last, nil // a line without its end is still being written
+		}
+		if err != nil {
+			return nil, last, fmt.Errorf("count the writes: %w", err)
+		}
+		var e auditEvent
+		if err := json.Unmarshal(line, &e); err != nil {
+			return nil, last, fmt.Errorf("count the writes: %w in %q", err, line)
+		}
+		if e.Stage != "ResponseComplete" {
+			continue
+		}
+		if e.StageTimestamp.After(last) {
+			last = e.StageTimestamp
+		}
+		w := Write{e.Verb, e.ObjectRef.Resource}
+		if e.ObjectRef.Subresource != "" {
+			w.Resource += "/" + e.ObjectRef.Subresource
+		}
+		counts[w]++
+	}
+}
+
+// auditEvent is what counts of a line of the audit log.
+type auditEvent struct {
+	Verb           string
+	Stage          string
+	StageTimestamp time.Time
+	ObjectRef      struct{ Resource, Subresource string }
+}
+
+// quiet is how long nothing must be written for all to be settled.
+const quiet = 2 * time.Second
+
+// Settled is Writes after nothing has been written for some time.
+func (r *Rig) Settled(ctx context.Context) (Writes, time.Time, error) {
+	tick := time.NewTicker(quiet / 4)
+	defer tick.Stop()
+	start := time.Now()
+	for {
+		counts, last, err := r.Writes()
+		if err != nil {
+			return nil, last, err
+		}
+		if time.Since(last) > quiet && time.Since(start) > quiet {
+			return counts, last, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, last, fmt.Errorf("ironlb-ccm goes on writing: %w; so far %v", context.Cause(ctx), counts)
+		case <-tick.C:
+		}
+	}
+}
+
+// Since returns how many more there are than before.
+func (w Writes) Since(before Writes) Writes {
+	more := Writes{}
+	for k, n := range w {
+		if d := n - before[k]; d > 0 {
+			more[k] = d
+		}
+	}
+	return more
+}
+
+// Of leaves out what does not belong to the Services: Leases and reviews of those who read the program's pages.
+func (w Writes) Of() Writes {
+	own := maps.Clone(w)
+	for k := range own {
+		if k.Resource == "leases" || strings.HasSuffix(k.Resource, "reviews") {
+			delete(own, k)
+		}
+	}
+	return own
+}
+
+// Sum counts all.
+func (w Writes) Sum() (n int) {
+	for _, c := range w {
+		n += c
+	}
+	return n
+}
+
+// Kinds lists the kinds in order.
+func (w Writes) Kinds() []Write {
+	return slices.SortedFunc(maps.Keys(w), func(a, b Write) int {
+		return strings.Compare(a.Resource+" "+a.Verb, b.Resource+" "+b.Verb)
+	})
+}
+
+func (w Writes) String() string {
+	var s []string
+	for _, k := range w.Kinds() {
+		s = append(s, fmt.Sprintf("%s %s %d", k.Verb, k.Resource, w[k]))
+	}
+	return strings.Join(s, ", ")
+}
