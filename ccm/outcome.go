@@ -38,7 +38,7 @@ func (s *Settings) outcomeOf(lease []pools.Address, reason pools.Reason, message
 	switch {
 	case message == "":
 		r.condition.Message = "The Service holds " + described(lease)
-	case len(lease) > 0:
+	case len(lease) > 0 && reason != pools.Draining: // whose message says it
 		r.condition.Message += ". The Service holds " + described(lease)
 	}
 	mode := v1.LoadBalancerIPMode(s.IPMode)
