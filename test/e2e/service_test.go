@@ -382,13 +382,14 @@ func TestRefusedRequests(t *testing.T) {
 	})
 }
 
-// oneWarning waits for the Warning about a Service's address and returns its message. There must be one, told once.
+// oneWarning waits for the Warning about a Service's address and returns its message. There must be one, told once. What
+// the API server says of ClusterIPs and node ports, which it may find before their Service, does not count.
 func oneWarning(t *testing.T, name string) string {
 	t.Helper()
 	var message string
 	eventually(t, 30*time.Second, "a Warning for Service "+name, func(ctx context.Context) error {
 		events, err := cluster.Kube.CoreV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{
-			FieldSelector: "involvedObject.kind=Service,involvedObject.name=" + name + ",type=Warning",
+			FieldSelector: "involvedObject.kind=Service,involvedObject.name=" + name + ",type=Warning,source!=ipallocator-repair-controller,source!=portallocator-repair-controller",
 		})
 		if err != nil {
 			return err
