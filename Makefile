@@ -11,10 +11,10 @@ PROGRAMS := ./cmd/ironlb-ccm ./cmd/ironlb-speaker
 # The steps of a target build on one another, so -j does not reorder them.
 .NOTPARALLEL:
 
-# Tests that need IPVS run in a guest kernel where this machine's has none; those under test/ build a whole cluster.
+# Tests that need IPVS run in a guest kernel where this machine's has none; those of LAB_TESTS need a real control plane.
 KERNEL_TESTS := ./ipvs/kernel
-LAB_TESTS    := ./test/lab/... ./test/e2e/...
-NATIVE_TESTS  = $$(go list ./... | grep -v -e /test/lab -e /test/e2e -e /ipvs/kernel)
+LAB_TESTS    := ./test/lab/... ./test/ccm/... ./test/e2e/...
+NATIVE_TESTS  = $$(go list ./... | grep -v -e /test/lab -e /test/ccm -e /test/e2e -e /ipvs/kernel)
 
 .PHONY: help
 help: ## print this help
@@ -59,7 +59,7 @@ test-kernel: root ## the tests of the kernel drivers, in a guest where this kern
 	@$(TOOLS)/guest with -- go run ./test/report go test -count=1 -exec '$(TOOLS)/guest exec --' $(KERNEL_TESTS)
 
 .PHONY: test-lab
-test-lab: root ## the tests of the lab, and end to end on a real control plane (root)
+test-lab: root ## the tests of the lab, of ironlb-ccm and end to end, on a real control plane (root)
 	@go run ./test/report go test -count=1 -p 1 -timeout 25m $(LAB_TESTS)
 
 .PHONY: bench-heal
