@@ -25,7 +25,7 @@ func run(stream io.ReadWriter) {
 func runCommand(in io.Reader, out *wire.Writer) error {
 	kind, b, err := wire.Read(in)
 	if err != nil || kind != wire.KindRequest {
-		return fmt.Errorf("read the request: kind %d: %w", kind, err)
+		return fmt.Errorf("read the request: kind %d, %v", kind, err)
 	}
 	var req wire.Request
 	if err := json.Unmarshal(b, &req); err != nil {
