@@ -13,10 +13,15 @@ type loadBalancer struct {
 }
 
 // GetLoadBalancer says what the Service holds, from its name alone. It exists as long as anything of it is left, also
-// while it only waits: else the service controller would never tell us that it is gone.
+// while it only waits: else the service controller would never tell us that it is gone. So does what stopped being a load
+// balancer while no replica ran: our record is still on the object.
 func (b *loadBalancer) GetLoadBalancer(ctx context.Context, _ string, svc *v1.Service) (*v1.LoadBalancerStatus, bool, error) {
 	settings, ledger := b.registrar.settings, b.registrar.ledger
 	lease, exists, err := ledger.lease(ctx, svc)
+	if svc.Spec.Type != v1.ServiceTypeLoadBalancer && svc.DeletionTimestamp == nil {
+		have := outcomeIn(svc)
+		exists = exists || have.from != "" || have.condition.Type != ""
+	}
 	if err != nil || !exists || settings.classed(svc) { // it has a class now: the class controller's
 		return nil, false, err
 	}

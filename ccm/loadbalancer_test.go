@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/record"
 	cloudprovider "k8s.io/cloud-provider"
@@ -146,6 +147,37 @@ func TestPendingIsSaidOnceAndServed(t *testing.T) {
 	d.expectEvents("Normal Allocated The Service holds 203.0.113.4")
 	if _, exists, _ := d.lb.GetLoadBalancer(context.Background(), "", s1); exists {
 		t.Error("s1 exists after its deletion")
+	}
+}
+
+// TestClusterIPWhileAway: a Service that was made ClusterIP while no replica ran loses our record, too.
+func TestClusterIPWhileAway(t *testing.T) {
+	before := newDesk(t, "203.0.113.4/32")
+	before.adopt()
+	s1 := serviceFor("s1")
+	before.ensure(s1)
+	s1.Spec.Type, s1.Status.LoadBalancer = v1.ServiceTypeClusterIP, v1.LoadBalancerStatus{} // as the API server does
+
+	d := newDesk(t, "203.0.113.4/32")
+	d.adopt(s1)
+	if _, err := d.api.CoreV1().Services(s1.Namespace).Create(t.Context(), s1, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, exists, err := d.lb.GetLoadBalancer(t.Context(), "", s1); err != nil || !exists {
+		t.Fatalf("with a record of ours: %v %v", exists, err)
+	}
+	if err := d.lb.EnsureLoadBalancerDeleted(t.Context(), "", s1); err != nil {
+		t.Fatal(err)
+	}
+	s1, err := d.api.CoreV1().Services(s1.Namespace).Get(t.Context(), s1.Name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o := outcomeIn(s1); !o.equal(outcome{}) {
+		t.Errorf("left on the object: %+v", o)
+	}
+	if _, exists, err := d.lb.GetLoadBalancer(t.Context(), "", s1); err != nil || exists {
+		t.Errorf("without one: %v %v", exists, err)
 	}
 }
 
