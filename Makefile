@@ -62,12 +62,20 @@ test-kernel: root ## the tests of the kernel drivers, in a guest where this kern
 test-lab: root ## the tests of the lab, of ironlb-ccm and end to end, on a real control plane (root)
 	@go run ./test/report go test -count=1 -p 1 -timeout 25m $(LAB_TESTS)
 
+.PHONY: bench-pools
+bench-pools: ## the allocator alone
+	@go test -run '^$$' -bench . -benchmem ./pools
+
+.PHONY: bench-ccm
+bench-ccm: root deps ## ironlb-ccm beside a bare load generator on a real API server, and its restart with 5,000 Services (root)
+	@go run ./test/bench/ccm
+
 .PHONY: bench-heal
 bench-heal: root ## how long until what another program flushes or edits is restored, in the lab (root)
 	@go test -run '^$$' -bench HarmIsHealed -benchtime 10x -timeout 30m ./test/e2e
 
 .PHONY: generate
-generate: $(TOOLS)/controller-gen ## CRDs and deep copies from pools/v1alpha1
+generate: tools ## CRDs and deep copies from pools/v1alpha1
 	$(TOOLS)/controller-gen object paths=./pools/v1alpha1
 	$(TOOLS)/controller-gen crd paths=./pools/v1alpha1 output:crd:dir=deploy/crd
 
@@ -77,7 +85,7 @@ tidy:
 	go -C test/tools mod tidy
 
 .PHONY: lint
-lint: $(TOOLS)/staticcheck ## gofmt, go vet, staticcheck
+lint: tools ## gofmt, go vet, staticcheck
 	@test -z "$$(gofmt -l $$(git ls-files '*.go') | tee /dev/stderr)" || { echo 'run: gofmt -w on the files above' >&2; exit 1; }
 	go vet ./...
 	$(TOOLS)/staticcheck ./...
@@ -89,10 +97,7 @@ verify: ## what must hold for every commit: generated files, go.mod, format and 
 	after=$$(git status --porcelain; git diff | git hash-object --stdin); \
 	[ "$$before" = "$$after" ] || { git --no-pager diff --stat; echo 'generated files or go.mod were not up to date: commit the changes above' >&2; exit 1; }
 
-$(TOOLS)/controller-gen: test/tools/go.mod
-	go -C test/tools build -trimpath -o $@ sigs.k8s.io/controller-tools/cmd/controller-gen
-	@touch $@
-
-$(TOOLS)/staticcheck: test/tools/go.mod
-	go -C test/tools build -trimpath -o $@ honnef.co/go/tools/cmd/staticcheck
-	@touch $@
+# As pinned in test/tools/go.mod; go builds again only what is not up to date.
+.PHONY: tools
+tools:
+	@go -C test/tools build -trimpath -o $(TOOLS)/ sigs.k8s.io/controller-tools/cmd/controller-gen honnef.co/go/tools/cmd/staticcheck
