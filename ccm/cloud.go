@@ -197,7 +197,10 @@ func trim(obj any) (any, error) {
 	if o, err := meta.Accessor(obj); err == nil {
 		o.SetManagedFields(nil)
 	}
-	if n, ok := obj.(*v1.Node); ok {
+	switch n := obj.(type) {
+	case *v1.Service:
+		delete(n.Annotations, v1.LastAppliedConfigAnnotation)
+	case *v1.Node:
 		n.Status.Images, n.Status.VolumesInUse, n.Status.VolumesAttached = nil, nil, nil
 	}
 	return obj, nil

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/go-logr/logr"
@@ -35,6 +36,9 @@ nodes may answer for it and in which order (VirtualIP objects; the speakers on t
 In a Pod it needs no flag. Run two replicas: they elect a leader by a Lease. Outside a Pod give --kubeconfig.`
 
 func main() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(50) // bursts make garbage, and little of it is needed: memory is dearer than the collector's time
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	leave := func() {}
