@@ -56,7 +56,7 @@ func (b *loadBalancer) EnsureLoadBalancerDeleted(ctx context.Context, _ string, 
 	switch {
 	case settings.classed(svc):
 		return nil // the class controller's now
-	case svc.DeletionTimestamp != nil || settings.classless(svc):
+	case svc.DeletionTimestamp != nil && len(svc.Finalizers) <= 1 || settings.classless(svc): // the object goes now
 		return ledger.release(ctx, keyOf(svc), svc.UID)
 	}
 	return b.registrar.clear(ctx, svc)

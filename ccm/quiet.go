@@ -2,8 +2,12 @@ package ccm
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 )
@@ -20,6 +24,25 @@ type quietCore struct{ corev1.CoreV1Interface }
 // Events leaves out Normal ones.
 func (q quietCore) Events(namespace string) corev1.EventInterface {
 	return quietEvents{q.CoreV1Interface.Events(namespace)}
+}
+
+// Services leaves out writes of the status.
+func (q quietCore) Services(namespace string) corev1.ServiceInterface {
+	return quietServices{q.CoreV1Interface.Services(namespace)}
+}
+
+type quietServices struct{ corev1.ServiceInterface }
+
+// Patch is what the service controller calls for finalizers and for the status.
+func (q quietServices) Patch(ctx context.Context, name string, pt types.PatchType, data []byte, o metav1.PatchOptions, sub ...string) (*v1.Service, error) {
+	var parts map[string]json.RawMessage
+	if err := json.Unmarshal(data, &parts); err != nil {
+		return nil, fmt.Errorf("reading a patch of Service %s: %w", name, err)
+	}
+	if _, ok := parts["status"]; ok {
+		return &v1.Service{}, nil // the caller does not look at it
+	}
+	return q.ServiceInterface.Patch(ctx, name, pt, data, o, sub...)
 }
 
 type quietEvents struct{ corev1.EventInterface }
