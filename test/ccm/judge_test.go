@@ -78,8 +78,8 @@ func (j *judge) see(t watch.EventType, svc *v1.Service) {
 	}
 	had, has := ingress(before), ingress(svc)
 	if !slices.Equal(had, has) {
-		if lost := without(had, has); len(lost) > 0 && !s.asked(has) {
-			j.fault("%s/%s had %v and has %v, and did not ask for that: %+v", svc.Namespace, svc.Name, had, has, s.asks)
+		if lost := without(had, has); len(lost) > 0 && !s.asked(had, has) {
+			j.fault("%s/%s had %v and has %v, and did not ask for that: %+v; last written by %s", svc.Namespace, svc.Name, had, has, s.asks, writers(svc))
 		}
 		s.asks = s.asks[len(s.asks)-1:]
 		j.changes++
@@ -100,11 +100,30 @@ func (j *judge) fault(format string, args ...any) {
 }
 
 // asked says whether something that the Service asked for explains the addresses that it has now.
-func (s *subject) asked(has []netip.Addr) bool {
+func (s *subject) asked(had, has []netip.Addr) bool {
 	return slices.ContainsFunc(s.asks, func(a ask) bool {
-		return !a.balanced || a.addresses != "" && a.addresses == join(has) ||
-			a.pool != "" && len(has) > 0 && !slices.ContainsFunc(has, func(x netip.Addr) bool { return !inPool(a.pool, x) })
+		switch {
+		case !a.balanced:
+			return true
+		case len(has) < len(had):
+			return false
+		case a.addresses != "":
+			return a.addresses == join(has)
+		}
+		// One family may move to the pool asked for while that has no address of the other.
+		return a.pool != "" && !slices.ContainsFunc(without(has, had), func(x netip.Addr) bool { return !inPool(a.pool, x) })
 	})
+}
+
+// writers lists who wrote to the Service, and when.
+func writers(svc *v1.Service) string {
+	var out []string
+	for _, f := range svc.ManagedFields {
+		if f.Time != nil {
+			out = append(out, strings.TrimSpace(fmt.Sprintf("%s %s at %s", f.Manager, f.Subresource, f.Time.Format("15:04:05"))))
+		}
+	}
+	return strings.Join(out, ", ")
 }
 
 // verdict returns the faults so far and the number of changes.
