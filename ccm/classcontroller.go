@@ -119,6 +119,9 @@ func (c *classController) sync(ctx context.Context, svc *v1.Service) error {
 	switch {
 	case r.settings.classed(svc):
 		if err := c.setFinalizer(ctx, svc, true); err != nil {
+			if gone(err) {
+				return nil
+			}
 			return err
 		}
 		return r.serve(ctx, svc)

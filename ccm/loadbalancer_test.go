@@ -10,7 +10,10 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/record"
 	cloudprovider "k8s.io/cloud-provider"
@@ -242,4 +245,22 @@ func TestHeldTwice(t *testing.T) {
 	d := newDesk(t, "203.0.113.4/31", b, a)
 	d.expect(d.ensure(b), "1 writes, 203.0.113.5 Proxy, Allocated")
 	d.expect(d.ensure(a), "1 writes, 203.0.113.4 Proxy, Allocated")
+}
+
+// TestAnotherOfTheSameName: what the API server answers to a patch with the UID of a Service that is gone.
+func TestAnotherOfTheSameName(t *testing.T) {
+	kind := schema.GroupKind{Kind: "Service"}
+	for _, c := range []struct {
+		err  error
+		gone bool
+	}{
+		{apierrors.NewInvalid(kind, "s", field.ErrorList{field.Invalid(field.NewPath("metadata", "uid"), "1", "field is immutable")}), true},
+		{apierrors.NewInvalid(kind, "s", field.ErrorList{field.Invalid(field.NewPath("status"), "1", "no")}), false},
+		{apierrors.NewNotFound(schema.GroupResource{Resource: "services"}, "s"), true},
+		{errors.New("connection refused"), false},
+	} {
+		if gone(c.err) != c.gone || gone(fmt.Errorf("patching: %w", c.err)) != c.gone {
+			t.Errorf("%v: gone %v", c.err, !c.gone)
+		}
+	}
 }

@@ -2,8 +2,10 @@ package ccm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -41,6 +43,9 @@ func (r *registrar) serve(ctx context.Context, svc *v1.Service) error {
 		return err
 	}
 	after, err := r.patch(ctx, svc, patch)
+	if gone(err) {
+		return r.ledger.release(ctx, keyOf(svc), svc.UID) // its end may have been seen before it was assigned anything
+	}
 	if err != nil {
 		return fmt.Errorf("writing the address of Service %s: %w", keyOf(svc), err)
 	}
@@ -116,8 +121,20 @@ func (r *registrar) patch(ctx context.Context, svc *v1.Service, patch []byte) (*
 	return after, err
 }
 
-// gone says whether the Service does not exist any more, be there another one of the same name.
-func gone(err error) bool { return apierrors.IsNotFound(err) || apierrors.IsConflict(err) }
+// gone says whether the Service does not exist any more, be there another one of the same name: the API server takes its
+// UID in our patch for an attempt to change the UID of the other.
+func gone(err error) bool {
+	return apierrors.IsNotFound(err) ||
+		apierrors.IsInvalid(err) && slices.ContainsFunc(causes(err), func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
+}
+
+func causes(err error) []metav1.StatusCause {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || status.Status().Details == nil {
+		return nil
+	}
+	return status.Status().Details.Causes
+}
 
 // ips lists the addresses of a status.
 func ips(ingress []v1.LoadBalancerIngress) []string {
