@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
@@ -408,3 +409,37 @@ func oneWarning(t *testing.T, name string) string {
 
 // TestPoolValidation: the API server refuses every malformed object, naming the field and the mend, and takes its neighbours.
 func TestPoolValidation(t *testing.T) { testPoolValidation(t, cluster.Objects) }
+
+// TestSharedAddress: a Service of our class shares the address of one without a class; the client reaches both, and they
+// are one unit with one owner.
+func TestSharedAddress(t *testing.T) {
+	share := func(svc *corev1.Service) { svc.Annotations = map[string]string{"ironlb.io/sharing-key": "shared"} }
+	pods(t, "share-a", 2)
+	pods(t, "share-b", 1)
+	service(t, "share-a", share)
+	addr := address(t, "share-a")
+	service(t, "share-b", share, func(svc *corev1.Service) {
+		svc.Spec.LoadBalancerClass = ptr.To("ironlb.io/lb")
+		svc.Spec.Ports = []corev1.ServicePort{{Name: "alt", Port: 8000, TargetPort: intstr.FromInt32(probe.PortHTTP)}}
+	})
+	if got := address(t, "share-b"); got != addr {
+		t.Fatalf("share-b has %s, want %s as share-a", got, addr)
+	}
+	for port, pod := range map[uint16]string{httpPort: "share-a-1", 8000: "share-b-1"} {
+		at := netip.AddrPortFrom(addr, port)
+		reachable(t, cluster.Client, at)
+		if s := ask(t, cluster.Client, "tcp", at, 6); s.ByPod[pod] == 0 {
+			t.Errorf("%s is not answered by %s: %s", at, pod, s)
+		}
+	}
+	eventually(t, 30*time.Second, "both are of one VirtualIP", func(ctx context.Context) error {
+		var vip v1alpha1.VirtualIP
+		if err := cluster.Objects.Get(ctx, types.NamespacedName{Name: addr.String()}, &vip); err != nil {
+			return err
+		}
+		if len(vip.Spec.Services) != 2 {
+			return fmt.Errorf("it has %v", vip.Spec.Services)
+		}
+		return nil
+	})
+}
