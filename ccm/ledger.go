@@ -34,6 +34,7 @@ type ledger struct {
 	alloc *pools.Allocator
 	// known are the Services that the allocator serves or that wait.
 	known map[pools.ServiceKey]*entry
+	turns int // decisions so far
 	// taken: what Services hold has been taken over. vanished are those that went before.
 	taken    bool
 	vanished map[types.UID]struct{}
@@ -45,6 +46,7 @@ type entry struct {
 	// The last decision, unless asked is false: then the Service was only adopted.
 	asked   bool
 	busy    bool // the decision is on its way to the object
+	turn    int  // number of that decision among all
 	reason  pools.Reason
 	message string
 	// wrote is what we wrote, with the version of the object, while the cache may be older. unsure: a write failed, and
@@ -98,13 +100,27 @@ func (l *ledger) adopt(services []v1.Service) {
 
 // assign answers what the Service asks for. It waits until recorded addresses are adopted.
 func (l *ledger) assign(ctx context.Context, svc *v1.Service) (pools.Decision, error) {
+	d, _, err := l.assignIf(ctx, svc, func(*entry) bool { return true })
+	return d, err
+}
+
+// assignIdle does so unless a decision is on its way to the object: false then.
+func (l *ledger) assignIdle(ctx context.Context, svc *v1.Service) (pools.Decision, bool, error) {
+	return l.assignIf(ctx, svc, func(e *entry) bool { return e == nil || !e.busy })
+}
+
+func (l *ledger) assignIf(ctx context.Context, svc *v1.Service, may func(*entry) bool) (pools.Decision, bool, error) {
 	if err := l.waitReady(ctx); err != nil {
-		return pools.Decision{}, fmt.Errorf("assigning an address to Service %s: %w", keyOf(svc), err)
+		return pools.Decision{}, false, fmt.Errorf("assigning an address to Service %s: %w", keyOf(svc), err)
 	}
 	claim := l.settings.claimOf(svc)
 
 	l.mu.Lock()
 	e := l.known[claim.Service]
+	if !may(e) {
+		l.mu.Unlock()
+		return pools.Decision{}, false, nil
+	}
 	if e != nil && e.uid != svc.UID { // another one of the same name, which is gone
 		l.alloc.Release(claim.Service, l.now())
 		e = nil
@@ -115,11 +131,13 @@ func (l *ledger) assign(ctx context.Context, svc *v1.Service) (pools.Decision, e
 	}
 	d := l.alloc.Assign(claim, l.now())
 	e.asked, e.busy, e.reason, e.message = true, true, d.Reason, d.Message
+	l.turns++
+	e.turn = l.turns
 	woken := l.alloc.Wake(l.now())
 	l.mu.Unlock()
 
 	l.kick(woken)
-	return d, nil
+	return d, true, nil
 }
 
 // newest is what the Service has by what we know: the given object, unless we wrote since. sure is false after a write
@@ -195,6 +213,16 @@ func (l *ledger) news(svc *v1.Service, have, want outcome) bool {
 	return !before.sameOutcome(want)
 }
 
+// turn is the number of the last decision about the Service.
+func (l *ledger) turn(svc *v1.Service) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.known[keyOf(svc)]; e != nil && e.uid == svc.UID {
+		return e.turn
+	}
+	return 0
+}
+
 // current is the outcome that the Service should have by the last decision. False: it was not asked for, or is just being
 // written.
 func (l *ledger) current(svc *v1.Service) (outcome, bool) {
@@ -211,12 +239,21 @@ func (l *ledger) current(svc *v1.Service) (outcome, bool) {
 // release frees what the Service holds or waits for. Releasing what is not there is no error, and a Service of the same
 // name that came after is left alone.
 func (l *ledger) release(ctx context.Context, key pools.ServiceKey, uid types.UID) error {
+	return l.releaseIf(ctx, key, func(e *entry) bool { return e.uid == uid })
+}
+
+// releaseUnchanged does so unless there was another decision since the turn.
+func (l *ledger) releaseUnchanged(ctx context.Context, svc *v1.Service, turn int) error {
+	return l.releaseIf(ctx, keyOf(svc), func(e *entry) bool { return e.uid == svc.UID && e.turn == turn })
+}
+
+func (l *ledger) releaseIf(ctx context.Context, key pools.ServiceKey, may func(*entry) bool) error {
 	if err := l.waitReady(ctx); err != nil {
 		return fmt.Errorf("freeing the addresses of Service %s: %w", key, err)
 	}
 	l.mu.Lock()
 	e := l.known[key]
-	if e == nil || e.uid != uid {
+	if e == nil || !may(e) {
 		l.mu.Unlock()
 		return nil
 	}

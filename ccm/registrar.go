@@ -16,7 +16,7 @@ import (
 )
 
 // registrar gives Services their addresses and writes them down: for the service controller and for the class controller.
-// Never call it for one Service twice at a time.
+// A controller never calls it for one Service twice at a time; two may, when a Service goes from one to the other.
 type registrar struct {
 	log      *slog.Logger
 	events   record.EventRecorder
@@ -73,8 +73,8 @@ func (r *registrar) tell(svc *v1.Service, have, want outcome, warning bool) {
 // settled says whether the Service has what it should have: nothing is left to do for it. It may get its address by this,
 // to be written later.
 func (r *registrar) settled(ctx context.Context, svc *v1.Service) bool {
-	d, err := r.ledger.assign(ctx, svc)
-	if err != nil {
+	d, ok, err := r.ledger.assignIdle(ctx, svc)
+	if err != nil || !ok {
 		return false
 	}
 	want := r.settings.outcomeOf(d.Lease, d.Reason, d.Message)
@@ -98,8 +98,10 @@ func (r *registrar) drifted(svc *v1.Service) bool {
 }
 
 // clear takes our record and the finalizers off a Service that is not ours any more, and then frees what it held: not
-// before nobody can read it there.
+// before nobody can read it there. If it became ours again meanwhile, be it through the other controller, what it was given
+// stays.
 func (r *registrar) clear(ctx context.Context, svc *v1.Service, finalizers ...string) error {
+	turn := r.ledger.turn(svc)
 	have, sure := r.ledger.newest(svc)
 	if !sure || !have.equal(outcome{}) || len(finalizers) > 0 {
 		patch, err := outcome{}.patchOf(svc, have, finalizers...)
@@ -110,7 +112,7 @@ func (r *registrar) clear(ctx context.Context, svc *v1.Service, finalizers ...st
 			return fmt.Errorf("clearing the address of Service %s: %w", keyOf(svc), err)
 		}
 	}
-	return r.ledger.release(ctx, keyOf(svc), svc.UID)
+	return r.ledger.releaseUnchanged(ctx, svc, turn)
 }
 
 func (r *registrar) patch(ctx context.Context, svc *v1.Service, patch []byte) (*v1.Service, error) {

@@ -1,0 +1,76 @@
+package ccm
+
+import (
+	"context"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/utils/ptr"
+)
+
+// between does something once, between the first patch of a Service and the answer to it.
+type between struct {
+	corev1.ServicesGetter
+	do func()
+}
+
+func (b *between) Services(namespace string) corev1.ServiceInterface {
+	return betweenServices{b.ServicesGetter.Services(namespace), b}
+}
+
+type betweenServices struct {
+	corev1.ServiceInterface
+	b *between
+}
+
+func (s betweenServices) Patch(ctx context.Context, name string, pt types.PatchType, data []byte, o metav1.PatchOptions, sub ...string) (*v1.Service, error) {
+	svc, err := s.ServiceInterface.Patch(ctx, name, pt, data, o, sub...)
+	if do := s.b.do; do != nil {
+		s.b.do = nil
+		do()
+	}
+	return svc, err
+}
+
+// TestHandedOverWhileCleared: a Service that ceases to be a load balancer and becomes one with a class has both controllers
+// at work at one time. The service controller's cleaning up does not free what the class controller wrote.
+func TestHandedOverWhileCleared(t *testing.T) {
+	d := newDesk(t, "203.0.113.4/32", serviceFor("nobody"))
+	s := serviceFor("s")
+	d.expect(d.ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
+	plain := s.DeepCopy()
+	plain.Spec.Type = v1.ServiceTypeClusterIP
+	classed := serviceFor("s", func(s *v1.Service) { s.Spec.LoadBalancerClass = ptr.To(defaults.Class) })
+	r := d.lb.registrar
+	r.api = &between{r.api, func() {
+		if err := r.serve(t.Context(), classed); err != nil {
+			t.Error(err)
+		}
+	}}
+	if err := d.lb.EnsureLoadBalancerDeleted(t.Context(), "", plain); err != nil {
+		t.Fatal(err)
+	}
+	d.expect(d.ensure(serviceFor("t", func(s *v1.Service) { s.UID = "2" })), "1 writes, PoolExhausted")
+}
+
+// TestSettledWhileMoved: an older copy of a Service that is being moved does not pass for settled, which would free the
+// address that is being written.
+func TestSettledWhileMoved(t *testing.T) {
+	asks := func(ip string) func(*v1.Service) { return annotate("ironlb.io/ips", ip) }
+	d := newDesk(t, "203.0.113.4/31", serviceFor("nobody"))
+	s := serviceFor("s", asks("203.0.113.4"))
+	d.expect(d.ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
+	old := s.DeepCopy()
+	asks("203.0.113.5")(s)
+	r := d.lb.registrar
+	r.api = &between{r.api, func() {
+		if r.settled(t.Context(), old) {
+			t.Error("it passes for settled")
+		}
+	}}
+	d.expect(d.ensure(s), "1 writes, 203.0.113.5 Proxy, Allocated")
+	d.expect(d.ensure(serviceFor("t", func(s *v1.Service) { s.UID = "2" }, asks("203.0.113.5"))), "1 writes, AddressTaken")
+}
