@@ -160,7 +160,10 @@ func (a *Allocator) release(key ServiceKey, now time.Time) []netip.Addr {
 	a.setDrains(s, nil)
 	delete(a.services, key)
 	delete(a.unmet, key)
-	delete(a.byNamespace(key.Namespace), key)
+	delete(a.inNS[key.Namespace], key)
+	if len(a.inNS[key.Namespace]) == 0 {
+		delete(a.inNS, key.Namespace)
+	}
 	return freed
 }
 
