@@ -82,7 +82,7 @@ func (l *ledger) adopt(services []v1.Service) {
 		if _, gone := l.vanished[svc.UID]; gone {
 			continue
 		}
-		if c := l.settings.claimOf(svc); len(c.Held) > 0 {
+		if c := l.settings.claimOf(svc); len(c.Held) > 0 && !l.isForeign(svc) {
 			claims = append(claims, c)
 			shown[c.Service] = ingressOf(svc)
 			l.known[c.Service] = &entry{uid: svc.UID}
@@ -291,6 +291,25 @@ func (l *ledger) lease(ctx context.Context, svc *v1.Service) ([]pools.Address, b
 	defer l.mu.Unlock()
 	e := l.known[key]
 	return l.alloc.Lease(key), e != nil && e.uid == svc.UID, nil
+}
+
+// foreign says whether another controller serves the Service, which has no class: it shows addresses without our record, and
+// no pool has any of them. It is left alone until a pool has one, or they go.
+func (l *ledger) foreign(svc *v1.Service) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.known[keyOf(svc)]
+	return (e == nil || e.uid != svc.UID) && l.isForeign(svc)
+}
+
+func (l *ledger) isForeign(svc *v1.Service) bool {
+	return l.settings.classless(svc) && unrecorded(svc) && !slices.ContainsFunc(ingressOf(svc), l.alloc.Has)
+}
+
+// unrecorded says whether the Service shows something without our record of it.
+func unrecorded(svc *v1.Service) bool {
+	have := outcomeIn(svc)
+	return len(have.ingress) > 0 && have.from == "" && have.condition.Type == ""
 }
 
 // standing returns what the Service shows and has a right to: what it holds, and what it left without having written so.

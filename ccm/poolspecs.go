@@ -22,6 +22,7 @@ type poolSpecs struct {
 	reader   client.Reader
 	services func(context.Context) ([]v1.Service, error) // from the API server
 	started  func(context.Context)                       // called once adopted
+	revisit  func()                                      // called after a change of pools
 	synced   []cache.InformerSynced
 	pulse    *pulse
 	kick     chan struct{}
@@ -63,6 +64,7 @@ func (p *poolSpecs) Run(ctx context.Context) error {
 			if err := p.apply(ctx); err != nil {
 				return err
 			}
+			p.revisit()
 		}
 		if at, ok := p.ledger.expire(); ok {
 			rest.Reset(time.Until(at))

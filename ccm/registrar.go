@@ -27,6 +27,12 @@ type registrar struct {
 
 // serve gives the Service what it asks for, writes the outcome on the object if it is not there, and says it if it is new.
 func (r *registrar) serve(ctx context.Context, svc *v1.Service) error {
+	if err := r.ledger.waitReady(ctx); err != nil {
+		return fmt.Errorf("serving Service %s: %w", keyOf(svc), err)
+	}
+	if r.ledger.foreign(svc) {
+		return nil
+	}
 	d, err := r.ledger.assign(ctx, svc)
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/labels"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	servicehelper "k8s.io/cloud-provider/service/helpers"
@@ -71,7 +72,21 @@ func (w *waker) Start(ctx context.Context) {
 // settled says whether there is nothing to do for the Service. The service controller need not know one: its finalizer
 // makes it clean up later, too.
 func (w *waker) settled(ctx context.Context, svc *v1.Service) bool {
-	return w.registrar.settings.classless(svc) && servicehelper.HasLBFinalizer(svc) && w.registrar.settled(ctx, svc)
+	return w.registrar.ledger.foreign(svc) ||
+		w.registrar.settings.classless(svc) && servicehelper.HasLBFinalizer(svc) && w.registrar.settled(ctx, svc)
+}
+
+// Revisit wakes the Services that were another controller's, and of which a pool has an address now.
+func (w *waker) Revisit() {
+	all, err := w.Lister().List(labels.Everything())
+	if err != nil {
+		return // never: it is a cache
+	}
+	for _, svc := range all {
+		if w.registrar.settings.classless(svc) && unrecorded(svc) && !w.registrar.ledger.foreign(svc) {
+			w.Wake(svc)
+		}
+	}
 }
 
 // holdsBack keeps the Service for Start.
@@ -125,7 +140,8 @@ func (i *wakingInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEventHa
 
 // needsAnother says whether something changed that the allocator looks at and the service controller does not.
 func needsAnother(before, after *v1.Service) bool {
-	return !maps.Equal(before.Labels, after.Labels) ||
+	return unrecorded(before) && len(after.Status.LoadBalancer.Ingress) == 0 || // what another controller gave is gone
+		!maps.Equal(before.Labels, after.Labels) ||
 		!equality.Semantic.DeepEqual(before.Spec.IPFamilyPolicy, after.Spec.IPFamilyPolicy) ||
 		!maps.Equal(before.Spec.Selector, after.Spec.Selector)
 }

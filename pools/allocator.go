@@ -96,6 +96,12 @@ func (a *Allocator) Holders(addr netip.Addr) []ServiceKey {
 	return keys
 }
 
+// Has says whether a pool lists the address, be the pool in use or not.
+func (a *Allocator) Has(addr netip.Addr) bool {
+	_, used := a.find(addr)
+	return used || a.unusable(addr) != nil
+}
+
 // Wake returns the Services worth another Assign after what happened since the last call: those that wait and can now
 // be served, and those whose pool changed under them; the oldest first. A Service is named once until it is assigned or
 // released. When there is less room than there are Services waiting, only as many are named as there is room for: call
