@@ -44,8 +44,7 @@ func TestClassController(t *testing.T) {
 	}
 	c.ledger.setPools([]pools.Pool{{Name: "web", Ranges: r, AutoAssign: true}})
 	c.ledger.adopt(nil)
-	core.Start(ctx.Done())
-	core.WaitForCacheSync(ctx.Done())
+	startInformers(ctx, t, api, core, "services")
 	done := make(chan error)
 	go func() { done <- c.classes.Run(ctx) }()
 

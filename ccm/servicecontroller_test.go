@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
@@ -42,8 +43,7 @@ func startServices(ctx context.Context, t *testing.T, workers int, objects ...ru
 	if err != nil {
 		t.Fatal(err)
 	}
-	core.Start(ctx.Done())
-	core.WaitForCacheSync(ctx.Done())
+	startInformers(ctx, t, api, core, "services", "nodes")
 	go controller.Run(ctx, workers, controllersmetrics.NewControllerManagerMetrics("test"))
 	c.ledger.setPools([]pools.Pool{{Name: "web", Ranges: r, AutoAssign: true}})
 	recorded, err := c.listServices(ctx)
@@ -53,6 +53,31 @@ func startServices(ctx context.Context, t *testing.T, workers int, objects ...ru
 	c.ledger.adopt(recorded)
 	c.waker.Start(ctx)
 	return api, events
+}
+
+// startInformers returns when the resources are listed and watched. client-go's fake, unlike an API server, does not repeat
+// to a new watch what happened since the list: nothing may change between the two.
+func startInformers(ctx context.Context, t *testing.T, api *fake.Clientset, core informers.SharedInformerFactory, resources ...string) {
+	t.Helper()
+	watches := make(chan string, 100)
+	api.PrependWatchReactor("*", func(a k8stesting.Action) (bool, watch.Interface, error) {
+		w, err := api.Tracker().Watch(a.GetResource(), a.GetNamespace(), a.(k8stesting.WatchActionImpl).ListOptions)
+		if err == nil {
+			watches <- a.GetResource().Resource
+		}
+		return true, w, err
+	})
+	core.Start(ctx.Done())
+	core.WaitForCacheSync(ctx.Done())
+	limit := time.After(20 * time.Second)
+	for missing := resources; len(missing) > 0; {
+		select {
+		case resource := <-watches:
+			missing = slices.DeleteFunc(missing, func(r string) bool { return r == resource })
+		case <-limit:
+			t.Fatalf("not watched after 20 s: %v", missing)
+		}
+	}
 }
 
 // TestServiceController: a Service that waits is left alone, served when its turn comes, and nothing is done twice.
