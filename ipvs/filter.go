@@ -1,0 +1,135 @@
+package ipvs
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// Set is one of the sets that the packet filter looks packets up in. The rules are fixed; only the sets change.
+type Set uint8
+
+const (
+	// Addresses {address}: virtual addresses. A packet to one of them that asks for a port that is not Served is refused, so
+	// that the node's own sockets are not reachable through it (ipvs.md 2.3.3).
+	Addresses Set = iota + 1
+	// Served {key}: virtual servers that exist, or whose packets are dropped on purpose.
+	Served
+	// Masqueraded {key}: every client's source address is rewritten to the node's (2.2.3: policy Cluster).
+	Masqueraded
+	// MasqueradedUnlessPod {key}: the same, but not for a source in Pods (2.2.3: a ClusterIP).
+	MasqueradedUnlessPod
+	// Pods {prefix}: the sources that count as Pods.
+	Pods
+	// Restricted {key}: only sources that Allowed names may connect (2.3.1); others are dropped.
+	Restricted
+	// Allowed {key, prefix}: a source that may connect to a Restricted virtual server.
+	Allowed
+	// Dropped {key}: clients from outside are dropped: the policy is Local and no endpoint is here (2.3.6).
+	Dropped
+	// Hairpin {address}: endpoints on this node; what one sends to itself by way of a virtual server is masqueraded (2.2.2).
+	Hairpin
+	// Endpoints {address}: endpoints; what they send and conntrack calls invalid is dropped, not forwarded (2.3.5).
+	Endpoints
+	// ServiceNetworks {prefix}: the cluster's Service CIDRs; what goes to an address in one that is not in Addresses is
+	// dropped (2.3.7). Only where this node serves ClusterIPs.
+	ServiceNetworks
+	// NumSets is one more than the last.
+	NumSets
+)
+
+// Element is an element of a set. It is comparable; the parts that its set does not have are zero.
+type Element struct {
+	Set Set
+	// Key is whole, or only its address.
+	Key Key
+	// Prefix is masked.
+	Prefix netip.Prefix
+}
+
+// Filter is what the packet filter must hold, or was seen to hold.
+type Filter map[Element]struct{}
+
+// Is4 tells whether the element is of IPv4. Every element is of one family.
+func (e Element) Is4() bool {
+	if e.Key.Addr.IsValid() {
+		return e.Key.Addr.Is4()
+	}
+	return e.Prefix.Addr().Is4()
+}
+
+// Compare orders elements by set, key and prefix.
+func (e Element) Compare(f Element) int {
+	return cmp.Or(
+		cmp.Compare(e.Set, f.Set),
+		e.Key.Compare(f.Key),
+		e.Prefix.Addr().Compare(f.Prefix.Addr()),
+		cmp.Compare(e.Prefix.Bits(), f.Prefix.Bits()),
+	)
+}
+
+// String returns the element as "served TCP 203.0.113.4:80".
+func (e Element) String() string {
+	text := e.Set.String()
+	switch {
+	case e.Key.Port != 0:
+		text += " " + e.Key.String()
+	case e.Key.Addr.IsValid():
+		text += " " + e.Key.Addr.String()
+	}
+	if e.Prefix.IsValid() {
+		text += " " + e.Prefix.String()
+	}
+	return text
+}
+
+var setNames = [NumSets]string{
+	Addresses: "addresses", Served: "served", Masqueraded: "masqueraded", MasqueradedUnlessPod: "masqueraded-unless-pod", Pods: "pods",
+	Restricted: "restricted", Allowed: "allowed", Dropped: "dropped", Hairpin: "hairpin", Endpoints: "endpoints",
+	ServiceNetworks: "service-networks",
+}
+
+// String returns the name of the set.
+func (s Set) String() string {
+	if s > 0 && s < NumSets {
+		return setNames[s]
+	}
+	return fmt.Sprintf("Set(%d)", uint8(s))
+}
+
+// FilterChange is one element that comes or goes.
+type FilterChange struct {
+	Element Element
+	Delete  bool
+}
+
+// DiffFilter returns the changes that make have into want: additions before deletions, each sorted.
+func DiffFilter(have, want Filter) []FilterChange {
+	var changes []FilterChange
+	for e := range want {
+		if _, exists := have[e]; !exists {
+			changes = append(changes, FilterChange{Element: e})
+		}
+	}
+	for e := range have {
+		if _, wanted := want[e]; !wanted {
+			changes = append(changes, FilterChange{Element: e, Delete: true})
+		}
+	}
+	SortFilterChanges(changes)
+	return changes
+}
+
+// SortFilterChanges puts additions before deletions and orders each by element.
+func SortFilterChanges(changes []FilterChange) {
+	slices.SortFunc(changes, func(a, b FilterChange) int {
+		switch {
+		case a.Delete == b.Delete:
+			return a.Element.Compare(b.Element)
+		case b.Delete:
+			return -1
+		}
+		return 1
+	})
+}
