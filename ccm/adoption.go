@@ -1,0 +1,90 @@
+package ccm
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ironlb/ironlb/pools"
+)
+
+// adopt records what Services hold and lets the first Assign go ahead. It is called once, after the first setPools, with
+// every Service that there is.
+func (l *ledger) adopt(services []v1.Service) {
+	var claims []pools.Claim
+	shown := map[pools.ServiceKey][]netip.Addr{}
+	l.mu.Lock()
+	for i := range services {
+		svc := &services[i]
+		if _, gone := l.vanished[svc.UID]; gone {
+			continue
+		}
+		if c := l.settings.claimOf(svc); len(c.Held) > 0 && !l.isForeign(svc) {
+			claims = append(claims, c)
+			shown[c.Service] = ingressOf(svc)
+			l.known[c.Service] = &entry{uid: svc.UID}
+		}
+	}
+	refused := l.alloc.Adopt(claims)
+	l.taken, l.vanished = true, nil
+	l.mu.Unlock()
+	for _, key := range refused {
+		l.log.Warn("address held twice", "service", key, "addresses", shown[key], "mend", "the younger Service gets another one")
+	}
+	l.log.Info("recorded addresses adopted", "services", len(claims))
+	close(l.ready)
+}
+
+// vanish frees what a Service held that does not exist any more, be it that it went before it could be adopted.
+func (l *ledger) vanish(ctx context.Context, key pools.ServiceKey, uid types.UID) {
+	l.mu.Lock()
+	taken := l.taken
+	if !taken {
+		l.vanished[uid] = struct{}{}
+	}
+	l.mu.Unlock()
+	if taken {
+		_ = l.release(ctx, key, uid) // fails only while it waits, when the process ends
+	}
+}
+
+// foreign says whether another controller serves the Service, which has no class: it shows addresses without our record, and
+// no pool has any of them. It is left alone until a pool has one, or they go.
+func (l *ledger) foreign(svc *v1.Service) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.known[keyOf(svc)]
+	return (e == nil || e.uid != svc.UID) && l.isForeign(svc)
+}
+
+func (l *ledger) isForeign(svc *v1.Service) bool {
+	return l.settings.classless(svc) && unrecorded(svc) && !slices.ContainsFunc(ingressOf(svc), l.alloc.Has)
+}
+
+// unrecorded says whether the Service shows something without our record of it.
+func unrecorded(svc *v1.Service) bool {
+	have := outcomeIn(svc)
+	return len(have.ingress) > 0 && have.from == "" && have.condition.Type == ""
+}
+
+func (l *ledger) waitReady(ctx context.Context) error {
+	select {
+	case <-l.ready:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// adopted says whether recorded addresses have been adopted.
+func (l *ledger) adopted() bool {
+	select {
+	case <-l.ready:
+		return true
+	default:
+		return false
+	}
+}
