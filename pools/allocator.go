@@ -15,8 +15,10 @@ type Allocator struct {
 	open    []*pool          // pools in use that auto-assign to everybody, by name
 	bound   []*pool          // pools in use that auto-assign by serviceAllocation, by priority, then name
 	nsLabel map[string]map[string]string
-	quotas  bool // some pool has a quota
-	keep    bool // see KeepUntilWritten
+	nodes   map[string][]netip.Addr // by node, sorted
+	ofNodes map[netip.Addr][]string // the nodes that have the address, sorted
+	quotas  bool                    // some pool has a quota
+	keep    bool                    // see KeepUntilWritten
 
 	services map[ServiceKey]*service
 	inNS     map[string]map[ServiceKey]*service
@@ -35,6 +37,8 @@ func New() *Allocator {
 	return &Allocator{
 		pools:    map[string]*pool{},
 		nsLabel:  map[string]map[string]string{},
+		nodes:    map[string][]netip.Addr{},
+		ofNodes:  map[netip.Addr][]string{},
 		services: map[ServiceKey]*service{},
 		inNS:     map[string]map[ServiceKey]*service{},
 		unmet:    map[ServiceKey]struct{}{},
@@ -110,6 +114,12 @@ func (a *Allocator) Wake(now time.Time) []ServiceKey {
 	return a.wake(now)
 }
 
+// Decline gives back the room set aside for a Service that Wake named and that cannot be assigned just now, so that
+// the next one gets it. The Service is not named again before its next Assign: the caller tries again by itself.
+func (a *Allocator) Decline(key ServiceKey) {
+	a.decline(key)
+}
+
 // NextExpiry returns when the first address at rest may be given out again: call Wake at that time. False: never.
 func (a *Allocator) NextExpiry() (time.Time, bool) {
 	return a.rests.next()
@@ -140,4 +150,14 @@ func (a *Allocator) SetNamespace(name string, labels map[string]string) {
 // DeleteNamespace forgets a namespace.
 func (a *Allocator) DeleteNamespace(name string) {
 	a.setNamespace(name, nil, false)
+}
+
+// SetNode tells the addresses of a node: no Service gets one of them. Who has one already keeps it: see Draining.
+func (a *Allocator) SetNode(name string, addrs []netip.Addr) {
+	a.setNode(name, addrs)
+}
+
+// DeleteNode forgets a node. Its addresses may be given out.
+func (a *Allocator) DeleteNode(name string) {
+	a.setNode(name, nil)
 }

@@ -67,7 +67,10 @@ func (a *Allocator) named(q *query, u *unit, held Address) Address {
 }
 
 func (a *Allocator) drainCause(q *query, u *unit) string {
+	node := a.nodeOf(u.addr)
 	switch {
+	case node != "":
+		return fmt.Sprintf("node %s has that address in its status.addresses", node)
 	case u.home != nil && q.claim.Pool != "" && q.claim.Pool != u.home.Name:
 		return fmt.Sprintf("it is in pool %s now, not in %s as annotation ironlb.io/ip-pool asks", u.home.Name, q.claim.Pool)
 	case u.home != nil && !u.home.offers(u.addr):
@@ -95,6 +98,8 @@ func (a *Allocator) chooseNamed(q *query, f Family) choice {
 		return no(PoolNotFound, "which does not exist: create it, or correct annotation ironlb.io/ip-pool")
 	case p.state == PoolOverlaps:
 		return no(PoolOverlapping, "which is not used while it overlaps %s: mend the overlap, or ask for another pool", p.overlaps)
+	case p.state == PoolNotRead:
+		return no(PoolUnreadable, "which cannot be read: see its condition Ready and mend it, or ask for another pool")
 	case p.state != PoolReady:
 		return no(PoolOverlapping, "which is not used because two of its own entries overlap: list every address once")
 	case !p.admits(a, c):

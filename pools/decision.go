@@ -40,12 +40,16 @@ const (
 	AddressTaken Reason = "AddressTaken"
 	// AddressAvoided: the pool does not give out addresses ending in .0 or .255.
 	AddressAvoided Reason = "AddressAvoided"
+	// AddressOfNode: a node has the address asked for.
+	AddressOfNode Reason = "AddressOfNode"
 	// SharingRefused: the address is shareable, but not with this Service.
 	SharingRefused Reason = "SharingRefused"
 	// PoolNotFound: there is no pool of the name asked for.
 	PoolNotFound Reason = "PoolNotFound"
 	// PoolOverlapping: the pool asked for is not used because it overlaps an older one.
 	PoolOverlapping Reason = "PoolOverlapping"
+	// PoolUnreadable: the pool asked for cannot be read.
+	PoolUnreadable Reason = "PoolUnreadable"
 	// PoolNotAdmitting: the pool's serviceAllocation does not admit the Service.
 	PoolNotAdmitting Reason = "PoolNotAdmitting"
 	// PoolLacksFamily: the pool asked for has no address of the family.

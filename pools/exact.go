@@ -29,6 +29,8 @@ func (a *Allocator) chooseExact(q *query, x netip.Addr) choice {
 		return no(InvalidRequest, nil, "which is in pool %s, and for pool %s: remove annotation ironlb.io/ip-pool or ask for an address of that pool", p.Name, c.Pool)
 	case !p.offers(x):
 		return no(AddressAvoided, nil, "but pool %s has avoidBuggyIPs: ask for an address that does not end in .0 or .255", p.Name)
+	case a.nodeOf(x) != "":
+		return no(AddressOfNode, []waitKey{{addr: x}}, "which node %s has in its status.addresses: ask for another address, and leave those of nodes out of pool %s", a.nodeOf(x), p.Name)
 	case !p.admits(a, c):
 		return no(PoolNotAdmitting, nil, "but spec.serviceAllocation of pool %s does not admit the Service: ask for another address, or change the pool", p.Name)
 	}

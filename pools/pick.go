@@ -100,7 +100,7 @@ func (a *Allocator) busy(p *pool, x netip.Addr) bool {
 		return true
 	}
 	_, resting := a.rests.at[x]
-	return resting || !p.offers(x)
+	return resting || !a.gives(p, x)
 }
 
 // quotaAllows says whether the namespace may hold one more address of the pool, x, instead of what the Service holds of

@@ -25,6 +25,9 @@ type Pool struct {
 	ReuseAfter time.Duration
 	// NamespaceQuota is the most addresses one namespace may hold from this pool.
 	NamespaceQuota Limit
+	// Unreadable: nobody can tell what the pool says, nor what it last said. It gives nothing; what is held of it is kept.
+	// Its ranges and rules do not count.
+	Unreadable bool
 }
 
 // Limit is a number that may be absent.

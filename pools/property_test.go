@@ -18,6 +18,7 @@ type choices struct {
 	a    *Allocator
 	r    *reference
 	log  []string
+	put  map[ServiceKey]bool // declined, and not tried again yet
 }
 
 func ranges(entries ...string) []Range {
@@ -46,6 +47,7 @@ var variants = []Pool{
 		Allocation: Allocation{Set: true, Priority: 3, NamespaceSelectors: []Selector{{{"team", In, []string{"x"}}}}}},
 	{Name: "d", Created: time.Unix(3, 0), AutoAssign: true, Ranges: ranges("203.0.113.9-203.0.113.10", "2001:db8::1"),
 		Allocation: Allocation{Set: true, ServiceSelectors: []Selector{{{"app", Exists, nil}}}}},
+	{Name: "b", Created: time.Unix(2, 0), AutoAssign: true, Unreadable: true, Ranges: ranges("203.0.113.4/30")},
 	{Name: "e", Created: time.Unix(2, 0), AutoAssign: true, Ranges: ranges("203.0.113.4/31", "203.0.113.8", "2001:db8::8/127")},
 }
 
@@ -105,7 +107,9 @@ func (c *choices) claim(k ServiceKey) Claim {
 }
 
 func (c *choices) step() {
-	switch c.pick(13) {
+	switch c.pick(15) {
+	case 13, 14:
+		c.node()
 	case 12:
 		c.written(c.service())
 	case 0:
@@ -177,7 +181,29 @@ func (c *choices) namespace() {
 	c.say("namespace %s %v", ns, c.r.labels[ns])
 }
 
+// node gives a node other addresses, or takes it away.
+func (c *choices) node() {
+	name := []string{"n1", "n2", "n3"}[c.pick(3)]
+	var addrs []netip.Addr
+	for range c.pick(4) {
+		if c.pick(3) == 0 {
+			addrs = append(addrs, netip.AddrFrom16([16]byte{0x20, 1, 0x0d, 0xb8, 15: byte(c.pick(12))}))
+		} else {
+			addrs = append(addrs, netip.AddrFrom4([4]byte{203, 0, 113, byte(c.pick(12))}))
+		}
+	}
+	c.say("node %s %v", name, addrs)
+	if c.r.nodes[name] = addrs; len(addrs) == 0 {
+		delete(c.r.nodes, name)
+		c.a.DeleteNode(name)
+	} else {
+		c.a.SetNode(name, addrs)
+	}
+	c.r.endRests(func(refRest, *Pool) bool { return false })
+}
+
 func (c *choices) assign(cl Claim) {
+	delete(c.put, cl.Service)
 	d := c.a.Assign(cl, c.r.now)
 	before := map[netip.Addr]bool{}
 	if s := c.r.svc[cl.Service]; s != nil {
@@ -201,19 +227,37 @@ func (c *choices) assign(cl Claim) {
 	}
 }
 
-// settle assigns whom Wake names. Then nobody may be left whose answer would be another one.
+// settle assigns whom Wake names. Then nobody may be left whose answer would be another one. Some cannot be assigned at
+// first: what they were promised goes to others.
 func (c *choices) settle() {
+	c.put = map[ServiceKey]bool{}
 	for range 1000 {
 		keys := c.a.Wake(c.r.now)
 		if len(keys) == 0 {
 			c.nobodyForgotten()
-			return
+			if len(c.put) == 0 {
+				return
+			}
+			for _, k := range slices.SortedFunc(maps.Keys(c.put), ServiceKey.Compare) {
+				c.say("again %s", k)
+				c.assign(c.r.svc[k].claim)
+			}
+			continue
 		}
 		c.say("wake %v", keys)
 		for _, k := range keys {
 			s := c.r.svc[k]
 			if s == nil {
 				c.fail("woke %s, which is gone", k)
+			}
+			if c.put[k] {
+				c.fail("woke %s, which is to try again by itself", k)
+			}
+			if c.pick(8) == 0 {
+				c.say("decline %s", k)
+				c.a.Decline(k)
+				c.put[k] = true
+				continue
 			}
 			c.assign(s.claim)
 		}
@@ -225,6 +269,9 @@ func (c *choices) nobodyForgotten() {
 	c.r.expire()
 	for _, k := range slices.SortedFunc(maps.Keys(c.r.svc), ServiceKey.Compare) {
 		s := c.r.svc[k]
+		if c.put[k] {
+			continue
+		}
 		lease, reason := c.r.answer(s)
 		if !slices.Equal(lease, s.lease) || reason != s.reason && (met(reason) || met(s.reason)) {
 			c.fail("%s has %v %s, would get %v %s, and nobody said so", k, s.lease, s.reason, lease, reason)
@@ -240,7 +287,7 @@ func met(r Reason) bool { return r == Allocated || r == SecondFamilyPending || r
 func (c *choices) restart() {
 	c.settle()
 	n := newReference()
-	n.labels, n.now = c.r.labels, c.r.now
+	n.labels, n.nodes, n.now = c.r.labels, c.r.nodes, c.r.now
 	n.setPools(c.r.all)
 	var claims []Claim
 	for _, k := range slices.SortedFunc(maps.Keys(c.r.svc), ServiceKey.Compare) {
@@ -256,6 +303,9 @@ func (c *choices) restart() {
 	}
 	for ns, labels := range n.labels {
 		c.a.SetNamespace(ns, labels)
+	}
+	for node, addrs := range n.nodes {
+		c.a.SetNode(node, addrs)
 	}
 	if !late {
 		c.a.SetPools(n.all)
@@ -330,6 +380,7 @@ func (c *choices) counts(byAddr map[netip.Addr][]*refService) {
 	for i := range c.r.all {
 		p := &c.r.all[i]
 		var assigned, free [2]int64
+		var ofNodes []string
 		for addr := range byAddr {
 			if c.r.owner(addr) == p.Name {
 				assigned[slot(FamilyOf(addr))]++
@@ -337,12 +388,23 @@ func (c *choices) counts(byAddr map[netip.Addr][]*refService) {
 		}
 		if slices.ContainsFunc(used, func(u *Pool) bool { return u.Name == p.Name }) {
 			for _, addr := range list(p) {
-				if byAddr[addr] == nil && !(p.AvoidBuggyIPs && endsBadly(addr)) {
+				if c.r.ofNode(addr) && !(p.AvoidBuggyIPs && endsBadly(addr)) {
+					ofNodes = append(ofNodes, fmt.Sprint(addr, len(byAddr[addr])))
+				}
+				if byAddr[addr] == nil && !c.r.never(p, addr) {
 					free[slot(FamilyOf(addr))]++
 				}
 			}
 		}
 		st, ok := c.a.PoolStatus(p.Name)
+		var withheld []string
+		for _, n := range st.OfNodes {
+			withheld = append(withheld, fmt.Sprint(n.Addr, len(n.Holders)))
+		}
+		slices.Sort(ofNodes)
+		if slices.Sort(withheld); !slices.Equal(withheld, ofNodes) {
+			c.fail("pool %s: addresses of nodes %v, want %v", p.Name, withheld, ofNodes)
+		}
 		got := [4]int64{st.AssignedIPv4, st.AssignedIPv6, st.AvailableIPv4, st.AvailableIPv6}
 		if want := [4]int64{assigned[0], assigned[1], free[0], free[1]}; !ok || got != want {
 			c.fail("pool %s: counts %v, want %v", p.Name, got, want)
@@ -436,14 +498,22 @@ func TestOrderDoesNotMatter(t *testing.T) {
 	}
 }
 
-// withHistory returns an Allocator that has the pools and no Service any more.
+// lastNodes are the nodes after every history.
+var lastNodes = map[string][]netip.Addr{
+	"n1": {netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("2001:db8::1")},
+	"n3": {netip.MustParseAddr("203.0.113.3"), netip.MustParseAddr("203.0.113.1")},
+}
+
+// withHistory returns an Allocator that has the pools and the last nodes, and no Service any more.
 func withHistory(rng *rand.Rand, all []Pool) *Allocator {
 	a := New()
 	c := &choices{pick: rng.IntN, a: a, r: newReference()}
 	for range 30 {
-		switch rng.IntN(4) {
+		switch rng.IntN(5) {
 		case 0:
 			c.setPools()
+		case 4:
+			c.node()
 		case 1:
 			a.Release(c.service(), time.Time{})
 		default:
@@ -459,6 +529,11 @@ func withHistory(rng *rand.Rand, all []Pool) *Allocator {
 		}
 	}
 	rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	names := []string{"n1", "n2", "n3"}
+	rng.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	for _, name := range names {
+		a.SetNode(name, lastNodes[name])
+	}
 	a.SetPools(all)
 	return a
 }
@@ -469,6 +544,9 @@ func sameAnswers(t *testing.T, rng *rand.Rand, all []Pool, held []Claim) {
 	t.Helper()
 	plain := New()
 	plain.SetPools(all)
+	for name, addrs := range lastNodes {
+		plain.SetNode(name, addrs)
+	}
 	plain.Adopt(held)
 	a := withHistory(rng, all)
 	shuffled := slices.Clone(held)

@@ -14,6 +14,7 @@ type reference struct {
 	inUse  []*Pool
 	homes  map[netip.Addr]*Pool
 	labels map[string]map[string]string
+	nodes  map[string][]netip.Addr
 	svc    map[ServiceKey]*refService
 	rest   map[netip.Addr]refRest
 	hold   bool // until written
@@ -34,7 +35,7 @@ type refRest struct {
 }
 
 func newReference() *reference {
-	return &reference{labels: map[string]map[string]string{}, svc: map[ServiceKey]*refService{}, rest: map[netip.Addr]refRest{}}
+	return &reference{labels: map[string]map[string]string{}, nodes: map[string][]netip.Addr{}, svc: map[ServiceKey]*refService{}, rest: map[netip.Addr]refRest{}}
 }
 
 // list returns every address of the pool, entries as listed.
@@ -65,7 +66,7 @@ func (r *reference) used(all []Pool) []*Pool {
 	seen := map[netip.Addr]bool{}
 	for i := range sorted {
 		addrs := list(&sorted[i])
-		if slices.ContainsFunc(addrs, func(a netip.Addr) bool { return seen[a] }) {
+		if sorted[i].Unreadable || slices.ContainsFunc(addrs, func(a netip.Addr) bool { return seen[a] }) {
 			continue
 		}
 		out = append(out, &sorted[i])
@@ -114,6 +115,25 @@ func (r *reference) owner(a netip.Addr) string {
 	panic("held by nobody")
 }
 
+// ofNode says whether a node has the address.
+func (r *reference) ofNode(a netip.Addr) bool {
+	for _, has := range r.nodes {
+		if slices.Contains(has, a) {
+			return true
+		}
+	}
+	return false
+}
+
+// never says whether the pool gives the address to nobody.
+func (r *reference) never(p *Pool, a netip.Addr) bool {
+	return p.AvoidBuggyIPs && endsBadly(a) || r.ofNode(a)
+}
+
+func (r *reference) unreadable(name string) bool {
+	return slices.ContainsFunc(r.all, func(p Pool) bool { return p.Name == name && p.Unreadable })
+}
+
 func endsBadly(a netip.Addr) bool {
 	return a.Is4() && (a.As4()[3] == 0 || a.As4()[3] == 255)
 }
@@ -140,7 +160,10 @@ func listed(p *Pool, x, y string) bool {
 // fine says whether the claim still belongs on the address that it holds.
 func (r *reference) fine(a netip.Addr, c *Claim) bool {
 	p := r.home(a)
-	if p == nil || p.AvoidBuggyIPs && endsBadly(a) || !r.allows(p, c) {
+	if p == nil {
+		return r.unreadable(r.owner(a)) && !r.ofNode(a)
+	}
+	if r.never(p, a) || !r.allows(p, c) {
 		return false
 	}
 	for _, h := range r.staying(a) {
@@ -293,7 +316,7 @@ func (r *reference) written(k ServiceKey) {
 	old := s.left
 	s.left = nil
 	for _, h := range old {
-		if p := r.home(h.Addr); len(r.holders(h.Addr)) == 0 && p != nil && p.ReuseAfter > 0 {
+		if p := r.home(h.Addr); len(r.holders(h.Addr)) == 0 && p != nil && p.ReuseAfter > 0 && !r.ofNode(h.Addr) {
 			r.rest[h.Addr] = refRest{r.now, s.claim.Service}
 		}
 	}
@@ -315,7 +338,7 @@ func (r *reference) expire() {
 
 func (r *reference) endRests(over func(refRest, *Pool) bool) {
 	for a, e := range r.rest {
-		if p := r.home(a); p == nil || p.AvoidBuggyIPs && endsBadly(a) || over(e, p) {
+		if p := r.home(a); p == nil || r.never(p, a) || over(e, p) {
 			delete(r.rest, a)
 		}
 	}
@@ -442,7 +465,7 @@ func (r *reference) keep(s *refService, held Address, other func() refChoice) re
 	if p != nil && (c.Pool != held.Pool || held.Pool == "") {
 		keep.addr.Pool = p.Name
 	}
-	if r.fine(held.Addr, c) && (c.Pool == "" || c.Pool == p.Name) {
+	if r.fine(held.Addr, c) && (c.Pool == "" || c.Pool == r.owner(held.Addr)) {
 		return keep
 	}
 	keep.drain, keep.reason = true, Draining
@@ -459,7 +482,7 @@ func (r *reference) chooseExact(s *refService, x netip.Addr, lease map[Family]ne
 	p := r.home(x)
 	if p == nil {
 		for i := range r.all {
-			if slices.Contains(list(&r.all[i]), x) {
+			if !r.all[i].Unreadable && slices.Contains(list(&r.all[i]), x) {
 				return refChoice{reason: PoolOverlapping}
 			}
 		}
@@ -470,6 +493,8 @@ func (r *reference) chooseExact(s *refService, x netip.Addr, lease map[Family]ne
 		return refChoice{reason: InvalidRequest}
 	case p.AvoidBuggyIPs && endsBadly(x):
 		return refChoice{reason: AddressAvoided}
+	case r.ofNode(x):
+		return refChoice{reason: AddressOfNode}
 	case !r.allows(p, c):
 		return refChoice{reason: PoolNotAdmitting}
 	case !r.mayJoin(x, s) && c.SharingKey == "":
@@ -498,6 +523,9 @@ func (r *reference) chooseNamed(s *refService, f Family, lease map[Family]netip.
 			default:
 				return r.chooseIn(s, f, []*Pool{p}, lease)
 			}
+		}
+		if r.all[i].Unreadable {
+			return refChoice{reason: PoolUnreadable}
 		}
 		return refChoice{reason: PoolOverlapping}
 	}
@@ -536,7 +564,7 @@ func (r *reference) chooseIn(s *refService, f Family, from []*Pool, lease map[Fa
 			has = true
 			rest, resting := r.rest[a]
 			switch {
-			case p.AvoidBuggyIPs && endsBadly(a):
+			case r.never(p, a):
 			case resting && rest.by == s.claim.Service:
 				mine = append(mine, a)
 			case resting:

@@ -74,7 +74,7 @@ func (a *Allocator) rerest(changed map[string]bool) {
 	}
 	for _, e := range all {
 		sp, ok := a.find(e.addr)
-		if !ok || !sp.pool.offers(e.addr) || changed[sp.pool.Name] && sp.pool.ReuseAfter <= 0 {
+		if !ok || !a.gives(sp.pool, e.addr) || changed[sp.pool.Name] && sp.pool.ReuseAfter <= 0 {
 			a.rests.drop(e.addr)
 			continue
 		}

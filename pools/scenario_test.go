@@ -92,6 +92,7 @@ type world struct {
 	a      *Allocator
 	pools  map[string]Pool
 	labels map[string]map[string]string
+	nodes  map[string][]netip.Addr
 	claims map[ServiceKey]Claim
 	status map[ServiceKey][]Address // what the Services record, when the allocator keeps addresses until written
 	now    time.Time
@@ -100,7 +101,7 @@ type world struct {
 
 func newWorld() *world {
 	return &world{
-		a: New(), pools: map[string]Pool{}, labels: map[string]map[string]string{},
+		a: New(), pools: map[string]Pool{}, labels: map[string]map[string]string{}, nodes: map[string][]netip.Addr{},
 		claims: map[ServiceKey]Claim{}, now: time.Unix(0, 0).UTC(),
 	}
 }
@@ -126,6 +127,16 @@ func (w *world) run(words []string, out *strings.Builder) error {
 	case "delete-namespace":
 		delete(w.labels, args[0])
 		w.a.DeleteNamespace(args[0])
+	case "node":
+		var addrs []netip.Addr
+		for _, text := range args[1:] {
+			addrs = append(addrs, netip.MustParseAddr(text))
+		}
+		w.nodes[args[0]] = addrs
+		w.a.SetNode(args[0], addrs)
+	case "delete-node":
+		delete(w.nodes, args[0])
+		w.a.DeleteNode(args[0])
 	case "assign":
 		c, err := w.claim(args)
 		if err != nil {
@@ -148,6 +159,8 @@ func (w *world) run(words []string, out *strings.Builder) error {
 		w.restart(args, out)
 	case "wake":
 		fmt.Fprintf(out, "wake %s\n", names(w.a.Wake(w.now)))
+	case "decline":
+		w.a.Decline(key(args[0]))
 	case "settle":
 		w.settle(out)
 	case "time":
@@ -236,12 +249,19 @@ func (w *world) restart(args []string, out *strings.Builder) {
 	for ns, labels := range w.labels {
 		w.a.SetNamespace(ns, labels)
 	}
+	tellNodes := func() {
+		for node, addrs := range w.nodes {
+			w.a.SetNode(node, addrs)
+		}
+	}
 	if !slices.Contains(args, "late") {
+		tellNodes()
 		w.setPools()
 	}
 	if refused := w.a.Adopt(held); len(refused) > 0 {
 		fmt.Fprintf(out, "to leave %s\n", names(refused))
 	}
+	tellNodes()
 	w.setPools()
 }
 
@@ -261,6 +281,12 @@ func (w *world) poolStatus(name string, out *strings.Builder) {
 	}
 	if len(st.Draining) > 0 {
 		fmt.Fprintf(out, "; draining %s", names(st.Draining))
+	}
+	for _, n := range st.OfNodes {
+		fmt.Fprintf(out, "; %s is of node %s", n.Addr, strings.Join(n.Nodes, ", "))
+		if len(n.Holders) > 0 {
+			fmt.Fprintf(out, " and held by %s", names(n.Holders))
+		}
 	}
 	out.WriteString("\n")
 }
@@ -351,6 +377,8 @@ func poolOption(p *Pool, name, v string) (err error) {
 		p.SharingNamespaces = strings.Split(v, ",")
 	case "reuseAfter":
 		p.ReuseAfter, err = time.ParseDuration(v)
+	case "unreadable":
+		p.Unreadable = v == "yes"
 	case "quota":
 		p.NamespaceQuota.Set = true
 		p.NamespaceQuota.Max, err = strconv.ParseInt(v, 10, 64)

@@ -27,6 +27,7 @@ func (a *Allocator) setPools(all []Pool) {
 	}
 	a.pools = next
 	a.order()
+	a.withholdIn(changed)
 	a.rehome(changed)
 	a.rerest(changed)
 	for name := range changed {
@@ -46,6 +47,10 @@ func arrange(all []Pool) map[string]*pool {
 	for i := range sorted {
 		p := newPool(sorted[i])
 		out[p.Name] = p
+		if p.Unreadable {
+			p.Ranges, p.state = nil, PoolNotRead
+			continue
+		}
 		if _, _, bad := firstOverlap(p.Ranges); bad {
 			p.state = PoolInvalid
 			continue

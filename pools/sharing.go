@@ -85,7 +85,11 @@ func nsMayShare(p *pool, x, y string) bool {
 
 // admitted says whether some pool in use still admits the claim to the address, beside those who share it.
 func (a *Allocator) admitted(u *unit, c *Claim) bool {
-	if u.home == nil || !u.home.offers(u.addr) || !u.home.admits(a, c) {
+	if u.home == nil {
+		p := a.pools[u.owner] // nobody knows whom it admitted: as it was
+		return p != nil && p.state == PoolNotRead && a.nodeOf(u.addr) == ""
+	}
+	if !a.gives(u.home, u.addr) || !u.home.admits(a, c) {
 		return false
 	}
 	for _, h := range u.holders {
@@ -172,7 +176,7 @@ func (a *Allocator) join(q *query, p *pool, f Family) *unit {
 	}
 	var best *unit
 	for _, u := range g.units {
-		if u.home != p || FamilyOf(u.addr) != f || !p.offers(u.addr) || best != nil && best.at <= u.at {
+		if u.home != p || FamilyOf(u.addr) != f || !a.gives(p, u.addr) || best != nil && best.at <= u.at {
 			continue
 		}
 		if !slices.Contains(u.holders, q.self) && a.joinable(u, q.self, q.claim) == "" {

@@ -15,6 +15,8 @@ type pool struct {
 	capacity [2]u128       // addresses it gives out
 	used     [2]uint64     // of those, in use by a Service
 	resting  [2]uint64     // of those, at rest
+	withheld [2]uint64     // of those, addresses of nodes, in use or not; they count in nothing else
+	ofNodes  map[netip.Addr]struct{}
 }
 
 // span is one range of a pool in use.
@@ -87,7 +89,7 @@ func (a *Allocator) find(addr netip.Addr) (span, bool) {
 	return a.spans[i], true
 }
 
-// offers says whether the pool gives the address, which is in it, to anybody.
+// offers says whether the address, which is in the pool, is not one that its own rules leave out.
 func (p *pool) offers(addr netip.Addr) bool { return !p.AvoidBuggyIPs || !buggy(addr) }
 
 // buggy says whether the address ends in .0 or .255, which some routers and clients drop.
@@ -107,7 +109,7 @@ func (p *pool) admits(a *Allocator, c *Claim) bool {
 // autoFree is how many addresses auto-assignment may give out.
 func (p *pool) autoFree(f Family) u128 {
 	i := slot(f)
-	return p.capacity[i].sub(u128{0, p.used[i] + p.resting[i]})
+	return p.capacity[i].sub(u128{0, p.used[i] + p.resting[i] + p.withheld[i]})
 }
 
 // hold puts the Service on the address.
@@ -147,7 +149,7 @@ func (a *Allocator) enter(u *unit) {
 	l := a.ledger(u.owner)
 	l.units[u.addr] = u
 	l.assigned[slot(FamilyOf(u.addr))]++
-	if u.home != nil && u.home.offers(u.addr) {
+	if u.home != nil && a.gives(u.home, u.addr) {
 		u.home.used[slot(FamilyOf(u.addr))]++
 	}
 	if u.home == nil {
@@ -161,7 +163,7 @@ func (a *Allocator) leave(u *unit) {
 	delete(l.units, u.addr)
 	delete(a.homeless, u.addr)
 	l.assigned[slot(FamilyOf(u.addr))]--
-	if u.home != nil && u.home.offers(u.addr) {
+	if u.home != nil && a.gives(u.home, u.addr) {
 		u.home.used[slot(FamilyOf(u.addr))]--
 	}
 	a.dirty[u.owner] = struct{}{}
@@ -192,7 +194,7 @@ func (a *Allocator) countNS(u *unit, ns string, by int64) {
 // rested starts the rest of a freed address, or gives it back to its pool.
 func (a *Allocator) rested(u *unit, by ServiceKey, now time.Time) {
 	p := u.home
-	if p == nil || !p.offers(u.addr) {
+	if p == nil || !a.gives(p, u.addr) {
 		return
 	}
 	if p.ReuseAfter > 0 {

@@ -13,6 +13,8 @@ const (
 	PoolOverlaps PoolState = "Overlapping"
 	// PoolInvalid: not used, because two of its own ranges overlap.
 	PoolInvalid PoolState = "Invalid"
+	// PoolNotRead: not used, because it is Unreadable.
+	PoolNotRead PoolState = "Unreadable"
 )
 
 // PoolStatus is what became of a pool. Counts are at most the largest int64.
@@ -29,6 +31,8 @@ type PoolStatus struct {
 	Exhausted []Family
 	// Draining lists the Services that keep an address which no pool admits them to any more, in order.
 	Draining []ServiceKey
+	// OfNodes are the addresses of the pool that nodes have, in order. They are not among the available.
+	OfNodes []NodeAddress
 }
 
 func (a *Allocator) poolStatus(name string) (PoolStatus, bool) {
@@ -49,11 +53,12 @@ func (a *Allocator) poolStatus(name string) (PoolStatus, bool) {
 	}
 	var left [2]int64
 	for i, f := range []Family{IPv4, IPv6} {
-		left[i] = p.capacity[i].sub(u128{0, p.used[i]}).int64()
+		left[i] = p.capacity[i].sub(u128{0, p.used[i] + p.withheld[i]}).int64()
 		if p.free[i] != nil && left[i] == 0 {
 			st.Exhausted = append(st.Exhausted, f)
 		}
 	}
+	st.OfNodes = a.nodeAddresses(p)
 	st.AvailableIPv4, st.AvailableIPv6 = left[0], left[1]
 	return st, true
 }

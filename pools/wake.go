@@ -30,7 +30,7 @@ type wakes struct {
 	waiting  map[waitKey][]*service // the oldest first
 	changed  map[waitKey]struct{}   // something waited for may be there now
 	look     map[ServiceKey]struct{}
-	promised map[waitKey]uint64 // room set aside for Services already named
+	promised map[waitKey]uint64 // room set aside for Services already named, until they are assigned, released or declined
 	putOff   map[waitKey][]*service
 }
 
@@ -93,6 +93,19 @@ func (w *wakes) unpromise(s *service) {
 		}
 	}
 	s.takes, s.woken, s.putOff = nil, false, false
+}
+
+func (a *Allocator) decline(key ServiceKey) {
+	s := a.services[key]
+	if s == nil || !s.woken {
+		return
+	}
+	takes := s.takes
+	a.wakes.unpromise(s)
+	s.woken = true // still: it is its own turn that comes again
+	for _, k := range takes {
+		a.wakes.mark(k)
+	}
 }
 
 func (a *Allocator) wake(now time.Time) []ServiceKey {
