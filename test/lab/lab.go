@@ -38,6 +38,8 @@ type Config struct {
 	Kernel    Kernel
 	NodeGrace time.Duration // silence after which a node is not Ready; 0: 4s
 	Bare      bool          // do not build the project's own programs nor apply its manifests
+	KubeProxy bool          // build kube-proxy, for StartKubeProxy
+	Services  netip.Prefix  // ClusterIPs; zero: 203.0.113.0/25, which is enough for a hundred Services
 	Progress  io.Writer     // a line for each long step; nil: silent
 }
 
@@ -82,6 +84,9 @@ func New(ctx context.Context, cfg Config) (*Cluster, error) {
 	}
 	if cfg.Nodes < 0 || cfg.Nodes > 7 {
 		return nil, fmt.Errorf("%d nodes asked for: there are addresses for 1 to 7", cfg.Nodes)
+	}
+	if !cfg.Services.IsValid() {
+		cfg.Services = clusterIPs
 	}
 	if cfg.Progress == nil {
 		cfg.Progress = io.Discard
@@ -153,7 +158,11 @@ func (c *Cluster) buildPrograms(ctx context.Context) (err error) {
 		own = programs[:2]
 	}
 	c.say("building the lab's programs")
-	if err := c.build.Pinned(ctx, append([]string{"kubectl"}, controlplane.Programs...)...); err != nil {
+	pinned := append([]string{"kubectl"}, controlplane.Programs...)
+	if c.cfg.KubeProxy {
+		pinned = append(pinned, "kube-proxy")
+	}
+	if err := c.build.Pinned(ctx, pinned...); err != nil {
 		return err
 	}
 	return c.build.Own(ctx, own...)
@@ -171,7 +180,7 @@ func (c *Cluster) startControlPlane(ctx context.Context) error {
 		Address:   apiServer,
 		Dir:       dir,
 		Program:   c.build.Path,
-		Services:  []netip.Prefix{clusterIPs},
+		Services:  []netip.Prefix{c.cfg.Services},
 		Nodes:     nodeNames(c.cfg.Nodes),
 		NodeGrace: c.cfg.NodeGrace,
 	})

@@ -42,11 +42,10 @@ func (n *Node) StartSpeaker(ctx context.Context, flags ...string) error {
 	if n.speaker != nil && n.speaker.Running() {
 		return fmt.Errorf("start the speaker on %s: it runs already", n.Name)
 	}
-	kubeconfig, err := n.c.cp.ServiceAccountKubeconfig(ctx, SystemNamespace, speakerAccount)
+	argv, err := n.SpeakerArgv(ctx, flags...)
 	if err != nil {
 		return err
 	}
-	argv := append([]string{n.c.build.Path("ironlb-speaker"), "--node-name", n.Name, "--kubeconfig", kubeconfig}, flags...)
 	p, err := n.Start(ctx, "ironlb-speaker", host.Cmd{Argv: argv})
 	if err != nil {
 		return err
@@ -54,6 +53,15 @@ func (n *Node) StartSpeaker(ctx context.Context, flags ...string) error {
 	n.c.watch(p)
 	n.speaker = p
 	return nil
+}
+
+// SpeakerArgv returns the command that runs ironlb-speaker on the node as its ServiceAccount.
+func (n *Node) SpeakerArgv(ctx context.Context, flags ...string) ([]string, error) {
+	kubeconfig, err := n.c.cp.ServiceAccountKubeconfig(ctx, SystemNamespace, speakerAccount)
+	if err != nil {
+		return nil, err
+	}
+	return append([]string{n.c.build.Path("ironlb-speaker"), "--node-name", n.Name, "--kubeconfig", kubeconfig}, flags...), nil
 }
 
 // StartSpeakers starts one on every node.

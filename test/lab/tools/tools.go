@@ -19,6 +19,9 @@ import (
 	"time"
 )
 
+// Tags that the project's own programs are built with, here and in the Makefile: docs/design/dependencies.md says why.
+const Tags = "grpcnotrace"
+
 // Package paths of the pinned programs, by the names they are kept under.
 var pinned = map[string]string{
 	"etcd":                    "go.etcd.io/etcd/server/v3",
@@ -111,7 +114,7 @@ func (b *Build) Own(ctx context.Context, paths ...string) error {
 		}
 		pkgs, names = append(pkgs, "./"+p), append(names, filepath.Base(p))
 	}
-	if err := b.goBuild(ctx, "building "+strings.Join(names, ", "), b.Root, b.Dir+"/", pkgs...); err != nil {
+	if err := b.goBuild(ctx, "building "+strings.Join(names, ", "), b.Root, b.Dir+"/", append([]string{"-tags=" + Tags}, pkgs...)...); err != nil {
 		return err
 	}
 	return b.link(names)
@@ -134,8 +137,9 @@ func (b *Build) link(names []string) error {
 }
 
 // goBuild runs go build in dir and tells every ten seconds that it still does.
-func (b *Build) goBuild(ctx context.Context, what, dir, out string, pkgs ...string) error {
-	args := append([]string{"build", "-trimpath", "-ldflags=-s -w", "-o", out}, pkgs...)
+// The rest are more flags and the packages.
+func (b *Build) goBuild(ctx context.Context, what, dir, out string, rest ...string) error {
+	args := append([]string{"build", "-trimpath", "-ldflags=-s -w", "-o", out}, rest...)
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
