@@ -22,7 +22,7 @@ help: ## print this help
 
 .PHONY: build
 build: ## build the programs into ./bin
-	CGO_ENABLED=0 go build -trimpath -o bin/ $(PROGRAMS)
+	CGO_ENABLED=0 go build -trimpath -tags=grpcnotrace -ldflags='-s -w' -o bin/ $(PROGRAMS)
 
 .PHONY: deps
 deps: ## install the Debian packages that the lab, the demo and the tests need (root)
