@@ -2,8 +2,6 @@ package ccm
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -56,23 +54,11 @@ func allocationOf(in *v1alpha1.ServiceAllocation) (pools.Allocation, error) {
 func selectorsOf(field string, in []metav1.LabelSelector) ([]pools.Selector, error) {
 	var out []pools.Selector
 	for i := range in {
-		// Kubernetes' own reading finds what is wrong: an unknown operator, values that must or must not be there, bad names.
-		if _, err := metav1.LabelSelectorAsSelector(&in[i]); err != nil {
+		sel, err := v1alpha1.SelectorOf(&in[i])
+		if err != nil {
 			return nil, fmt.Errorf("%s[%d]: %w", field, i, err)
 		}
-		out = append(out, selectorOf(&in[i]))
+		out = append(out, sel)
 	}
 	return out, nil
-}
-
-// selectorOf reads a selector that is known to be good.
-func selectorOf(in *metav1.LabelSelector) pools.Selector {
-	out := pools.Selector{}
-	for _, key := range slices.Sorted(maps.Keys(in.MatchLabels)) {
-		out = append(out, pools.Requirement{Key: key, Operator: pools.In, Values: []string{in.MatchLabels[key]}})
-	}
-	for _, e := range in.MatchExpressions {
-		out = append(out, pools.Requirement{Key: e.Key, Operator: pools.Operator(e.Operator), Values: e.Values})
-	}
-	return out
 }

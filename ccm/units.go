@@ -8,8 +8,6 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/ironlb/ironlb/ccm/placement"
 	"github.com/ironlb/ironlb/pools"
@@ -89,7 +87,7 @@ func unitsOf(services []*v1.Service, standing func(*v1.Service) []pools.Address)
 // advertisement is an L2Advertisement that can be asked.
 type advertisement struct {
 	pools     []string // none: all
-	selectors []labels.Selector
+	selectors []pools.Selector
 	every     bool // all nodes: no selector given
 }
 
@@ -98,10 +96,9 @@ func advertisementOf(obj *v1alpha1.L2Advertisement) (advertisement, error) {
 	a := advertisement{pools: obj.Spec.IPAddressPools, every: len(obj.Spec.NodeSelectors) == 0}
 	var bad error
 	for i := range obj.Spec.NodeSelectors {
-		s, err := metav1.LabelSelectorAsSelector(&obj.Spec.NodeSelectors[i])
+		s, err := v1alpha1.SelectorOf(&obj.Spec.NodeSelectors[i])
 		if err != nil {
 			bad = err
-			continue
 		}
 		a.selectors = append(a.selectors, s)
 	}
@@ -138,7 +135,7 @@ func (a advertisement) serves(pool string) bool {
 
 // on says whether the advertisement is on the node.
 func (a advertisement) on(n *v1.Node) bool {
-	return a.every || slices.ContainsFunc(a.selectors, func(s labels.Selector) bool { return s.Matches(labels.Set(n.Labels)) })
+	return a.every || slices.ContainsFunc(a.selectors, func(s pools.Selector) bool { return s.Matches(n.Labels) })
 }
 
 // pool returns the names of the nodes that may answer for the pool, sorted.

@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
@@ -143,20 +142,9 @@ func vipOf(vip *v1alpha1.VirtualIP) plan.VIP {
 
 func advertisementOf(ad *v1alpha1.L2Advertisement) plan.Advertisement {
 	out := plan.Advertisement{Pools: ad.Spec.IPAddressPools, Interfaces: ad.Spec.Interfaces}
-	for _, s := range ad.Spec.NodeSelectors {
-		out.Nodes = append(out.Nodes, selectorOf(s))
-	}
-	return out
-}
-
-func selectorOf(s metav1.LabelSelector) pools.Selector {
-	out := pools.Selector{}
-	for key, v := range s.MatchLabels {
-		out = append(out, pools.Requirement{Key: key, Operator: pools.In, Values: []string{v}})
-	}
-	slices.SortFunc(out, func(a, b pools.Requirement) int { return strings.Compare(a.Key, b.Key) })
-	for _, e := range s.MatchExpressions {
-		out = append(out, pools.Requirement{Key: e.Key, Operator: pools.Operator(e.Operator), Values: e.Values})
+	for i := range ad.Spec.NodeSelectors {
+		sel, _ := v1alpha1.SelectorOf(&ad.Spec.NodeSelectors[i]) // one that cannot be read matches nothing: the controller says so
+		out.Nodes = append(out.Nodes, sel)
 	}
 	return out
 }

@@ -207,6 +207,7 @@ func TestAdvertisement(t *testing.T) {
 			{MatchLabels: map[string]string{"b": "2", "a": "1"}},
 			{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "c", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"3"}}}},
 			{},
+			{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "c", Operator: metav1.LabelSelectorOpNotIn}}}, // cannot be read: matches nothing
 		},
 	}}
 	want := plan.Advertisement{
@@ -215,6 +216,7 @@ func TestAdvertisement(t *testing.T) {
 			{{Key: "a", Operator: pools.In, Values: []string{"1"}}, {Key: "b", Operator: pools.In, Values: []string{"2"}}},
 			{{Key: "c", Operator: pools.NotIn, Values: []string{"3"}}},
 			{},
+			{{}},
 		},
 	}
 	if diff := cmp.Diff(want, advertisementOf(ad)); diff != "" {
