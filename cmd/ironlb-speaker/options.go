@@ -15,6 +15,8 @@ type options struct {
 	kubeconfig     string
 	metricsAddress string
 	logFormat      string
+	configFile     string
+	config         config
 }
 
 func (o options) check() error {
@@ -50,12 +52,17 @@ It makes the kernel and the network agree with the Services of type LoadBalancer
 the nftables table "ip ironlb", and ARP answers for the addresses that this node owns. When it stops, all of that but
 the ARP answers stays, so that a restart breaks no connection. "ironlb-speaker cleanup" removes it.
 
-/metrics, /healthz and /readyz are served on --metrics-bind-address.`,
+How it serves is in the file of --config; docs/configuration.md lists its fields. /metrics, /healthz and /readyz are served
+on --metrics-bind-address.`,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {
+				return err
+			}
+			var err error
+			if o.config, err = readConfig(o.configFile); err != nil {
 				return err
 			}
 			return run(cmd.Context(), o)
@@ -64,6 +71,7 @@ the ARP answers stays, so that a restart breaks no connection. "ironlb-speaker c
 	root.Flags().StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"), "name of this node in the API (default $NODE_NAME)")
 	root.Flags().StringVar(&o.kubeconfig, "kubeconfig", "", "how to reach the API server (default: as a Pod does)")
 	root.Flags().StringVar(&o.metricsAddress, "metrics-bind-address", "127.0.0.1:7473", "where /metrics, /healthz and /readyz are served")
+	root.Flags().StringVar(&o.configFile, "config", "", "YAML file that says how to serve (default: all defaults)")
 	root.PersistentFlags().StringVar(&o.logFormat, "log-format", "text", "text or json")
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(

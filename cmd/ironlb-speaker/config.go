@@ -1,0 +1,82 @@
+package main
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs"
+)
+
+// config is how this node serves: the file of --config, checked. docs/configuration.md explains every field.
+type config struct {
+	// ServiceProxy serves every Service here, in place of kube-proxy.
+	ServiceProxy bool
+	Dataplane    dataplane
+	// Scheduler and Flags are what a virtual server gets whose Service has no ironlb.io/scheduler.
+	Scheduler string
+	Flags     ipvs.Flags
+	// NodePortPrimary asks for NodePorts on the Node's own InternalIPs, NodePortCIDRs for those addresses of the node that
+	// they hold. One of them is set.
+	NodePortPrimary bool
+	NodePortCIDRs   []netip.Prefix
+	// PodCIDRs are the sources that count as Pods; none: those of the Node objects.
+	PodCIDRs []netip.Prefix
+	// DrainLimit is how long an endpoint that terminates keeps its connections.
+	DrainLimit time.Duration
+	// AnswerPing lets the virtual addresses answer ICMP echo requests.
+	AnswerPing bool
+	// HealthzAddress serves /healthz and /livez of the service proxy; unspecified means both families.
+	HealthzAddress netip.AddrPort
+	Timeouts       timeouts
+	Conntrack      conntrackLimits
+}
+
+// dataplane is what forwards.
+type dataplane string
+
+const (
+	// dataplaneAuto is IPVS where the kernel has it, else nftables.
+	dataplaneAuto     dataplane = "auto"
+	dataplaneIPVS     dataplane = "ipvs"
+	dataplaneNFTables dataplane = "nftables"
+)
+
+// timeouts are IPVS' own, of an idle connection; 0 leaves the kernel's.
+type timeouts struct {
+	TCP, TCPFin, UDP time.Duration
+}
+
+// conntrackLimits are those that kube-proxy sets on a node, and the speaker in its place. 0 leaves what there is.
+type conntrackLimits struct {
+	MaxPerCore, Min                            int
+	TCPEstablishedTimeout, TCPCloseWaitTimeout time.Duration
+}
+
+// conntrackMost is the most connections asked for, however many cores there are (ipvs.md 1.4).
+const conntrackMost = 1 << 20
+
+// max returns the value of nf_conntrack_max for a number of cores, 0 to leave it.
+func (c conntrackLimits) max(cores int) int {
+	if c.MaxPerCore == 0 {
+		return c.Min
+	}
+	return max(c.Min, min(c.MaxPerCore*cores, conntrackMost))
+}
+
+// newConfig returns what holds without a file.
+func newConfig() config {
+	return config{
+		Dataplane:       dataplaneAuto,
+		Scheduler:       ipvs.RoundRobin,
+		NodePortPrimary: true,
+		// A connection that idles longer is forgotten by IPVS in any case: 15 minutes is the kernel's time-out of an
+		// established TCP connection.
+		DrainLimit:     15 * time.Minute,
+		AnswerPing:     true,
+		HealthzAddress: netip.AddrPortFrom(netip.IPv4Unspecified(), 10256),
+		Conntrack: conntrackLimits{
+			MaxPerCore: 32768, Min: 131072,
+			TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour,
+		},
+	}
+}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+func prefixes(texts ...string) (p []netip.Prefix) {
+	for _, text := range texts {
+		p = append(p, netip.MustParsePrefix(text))
+	}
+	return p
+}
+
+func TestConfig(t *testing.T) {
+	defaults := config{
+		Dataplane: "auto", Scheduler: "rr", NodePortPrimary: true, DrainLimit: 15 * time.Minute, AnswerPing: true,
+		HealthzAddress: netip.MustParseAddrPort("0.0.0.0:10256"),
+		Conntrack: conntrackLimits{
+			MaxPerCore: 32768, Min: 131072, TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour,
+		},
+	}
+	whole := config{
+		ServiceProxy: true, Dataplane: "ipvs", Scheduler: "mh", Flags: 0x18,
+		NodePortCIDRs: prefixes("192.0.2.0/24", "2001:db8::/64"), PodCIDRs: prefixes("198.51.100.0/24"),
+		DrainLimit: 90 * time.Second, HealthzAddress: netip.MustParseAddrPort("[2001:db8::1]:10257"),
+		Timeouts:  timeouts{TCP: 7200 * time.Second, TCPFin: time.Minute, UDP: 30 * time.Second},
+		Conntrack: conntrackLimits{MaxPerCore: 1000, TCPEstablishedTimeout: time.Hour},
+	}
+	changed := func(f func(*config)) config { c := defaults; f(&c); return c }
+	for _, c := range []struct {
+		name, text string
+		want       config
+	}{
+		{"empty", "", defaults},
+		{"comments", "# nothing\n---\n# set\n", defaults},
+		{"null keeps the default", "drainLimit: null\nnodePortAddresses:\nipvs:\n", defaults},
+		{"primary", "nodePortAddresses: [primary]", defaults},
+		{"one field", "---\nserviceProxy: true\n", changed(func(c *config) { c.ServiceProxy = true })},
+		{"one of a group", "conntrack: {min: 0}", changed(func(c *config) { c.Conntrack.Min = 0 })},
+		{"JSON", `{"dataplane": "nftables"}`, changed(func(c *config) { c.Dataplane = "nftables" })},
+		{"everything", `
+serviceProxy: true
+dataplane: ipvs
+scheduler: mh,port,fallback
+nodePortAddresses: [192.0.2.0/24, "2001:db8::/64"]
+podCIDRs: [198.51.100.0/24]
+drainLimit: 90s
+answerPing: false
+healthzBindAddress: "[2001:db8::1]:10257"
+ipvs: {tcpTimeout: 2h, tcpFinTimeout: 1m, udpTimeout: 30s}
+conntrack: {maxPerCore: 1000, min: 0, tcpEstablishedTimeout: 1h, tcpCloseWaitTimeout: 0s}
+`, whole},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := parseConfig([]byte(c.text))
+			if err != nil || !reflect.DeepEqual(got, c.want) {
+				t.Errorf("got  %+v, %v\nwant %+v", got, err, c.want)
+			}
+		})
+	}
+}
+
+func TestConfigFaultsSayTheMend(t *testing.T) {
+	for text, want := range map[string][]string{
+		"serviceProxi: true":                             {`"serviceProxi"`, "docs/configuration.md"},
+		"conntrack: {max: 1}":                            {`"conntrack.max"`},
+		"ServiceProxy: true":                             {`"ServiceProxy"`},
+		"serviceProxy: 'yes'":                            {"serviceProxy is a string", "true or false"},
+		"dataplane: ipvs\ndataplane: auto":               {`"dataplane" already set`},
+		"dataplane: iptables":                            {`dataplane: "iptables"`, "auto, ipvs or nftables"},
+		"scheduler: wrrr":                                {`scheduler: "wrrr"`, "wlc"},
+		"scheduler: rr,port":                             {`scheduler: "rr,port"`, "only sh and mh"},
+		"scheduler: sh,ports":                            {`scheduler: "sh,ports"`, "fallback and port"},
+		"nodePortAddresses: []":                          {"nodePortAddresses", "[primary]"},
+		"nodePortAddresses: primary":                     {"nodePortAddresses is a string", "a list"},
+		"nodePortAddresses: [192.0.2.1]":                 {`nodePortAddresses[0]: "192.0.2.1"`, "192.0.2.0/24"},
+		"podCIDRs: [192.0.2.0/24, x]":                    {`podCIDRs[1]: "x"`, "CIDR"},
+		"podCIDRs: [192.0.2.1/24]":                       {"give 192.0.2.0/24"},
+		"podCIDRs: ['::ffff:192.0.2.0/120']":             {"podCIDRs[0]"},
+		"drainLimit: 0s":                                 {"drainLimit", "from 1s"},
+		"drainLimit: 1500ms":                             {"drainLimit", "whole seconds"},
+		"drainLimit: 15":                                 {"drainLimit is a number", "text"},
+		"ipvs: {tcpTimeout: 1000h}":                      {"ipvs.tcpTimeout", "744h"},
+		"ipvs: {udpTimeout: -1s}":                        {"ipvs.udpTimeout"},
+		"ipvs: 5":                                        {"ipvs is a number", "fields"},
+		"conntrack: {min: -1}":                           {`conntrack.min: "-1"`, "from 0"},
+		"conntrack: {min: 1.5}":                          {"conntrack.min is a number 1.5", "whole number"},
+		"conntrack: {maxPerCore: 3000000000}":            {"conntrack.maxPerCore", "2147483647"},
+		"healthzBindAddress: 10256":                      {"healthzBindAddress is a number"},
+		"healthzBindAddress: '192.0.2.1'":                {"healthzBindAddress", "0.0.0.0:10256"},
+		"healthzBindAddress: '192.0.2.1:0'":              {"healthzBindAddress"},
+		"- a":                                            {"must be fields"},
+		"a: [":                                           {"not well-formed"},
+		"serviceProxy: true\n---\nserviceProxy: false\n": {"more than one YAML document"},
+	} {
+		_, err := parseConfig([]byte(text))
+		for _, w := range want {
+			if err == nil || !strings.Contains(err.Error(), w) {
+				t.Errorf("%q: error %v, want one that says %q", text, err, w)
+			}
+		}
+	}
+	// All faults at once.
+	_, err := parseConfig([]byte("dataplane: x\ndrainLimit: soon\npodCIDRs: [z]\n"))
+	for _, field := range []string{"dataplane", "drainLimit", "podCIDRs[0]"} {
+		if err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("error %v does not name %s", err, field)
+		}
+	}
+}
+
+func TestConfigPath(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	if _, err := readConfig(path); err == nil || !strings.Contains(err.Error(), "--config") || !strings.Contains(err.Error(), path) {
+		t.Errorf("a file that is missing: %v", err)
+	}
+	if err := os.WriteFile(path, []byte("answerPing: 1"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readConfig(path); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("a file with a fault: %v", err)
+	}
+	cmd := command()
+	cmd.SetArgs([]string{"--node-name=n", "--config=" + path})
+	if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "answerPing") {
+		t.Errorf("started with it: %v", err)
+	}
+}
+
+func TestConntrackMax(t *testing.T) {
+	limits := newConfig().Conntrack
+	for cores, want := range map[int]int{1: 131072, 4: 131072, 8: 262144, 32: 1 << 20, 256: 1 << 20} {
+		if got := limits.max(cores); got != want {
+			t.Errorf("%d cores: %d, want %d", cores, got, want)
+		}
+	}
+	if got := (conntrackLimits{}).max(8); got != 0 {
+		t.Errorf("left alone: %d, want 0", got)
+	}
+}
+
+// Every field of the file is in docs/configuration.md, and nothing else.
+func TestConfigIsDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := map[string]bool{}
+	for _, match := range regexp.MustCompile("(?m)^\\| `([a-zA-Z.]+)` \\|").FindAllStringSubmatch(string(text), -1) {
+		documented[match[1]] = true
+	}
+	for _, field := range fields("", reflect.TypeFor[configFile]()) {
+		if !documented[field] {
+			t.Errorf("docs/configuration.md lacks %s", field)
+		}
+		delete(documented, field)
+	}
+	for field := range documented {
+		t.Errorf("docs/configuration.md has %s, which no file may have", field)
+	}
+}
+
+func fields(prefix string, of reflect.Type) (names []string) {
+	for i := range of.NumField() {
+		name := prefix + of.Field(i).Tag.Get("json")
+		if of.Field(i).Type.Kind() == reflect.Struct {
+			names = append(names, fields(name+".", of.Field(i).Type)...)
+			continue
+		}
+		names = append(names, name)
+	}
+	return names
+}

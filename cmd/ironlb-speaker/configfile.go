@@ -1,0 +1,226 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+)
+
+// configFile is the file as it is written. What is left out keeps its default.
+type configFile struct {
+	ServiceProxy       *bool    `json:"serviceProxy"`
+	Dataplane          *string  `json:"dataplane"`
+	Scheduler          *string  `json:"scheduler"`
+	NodePortAddresses  []string `json:"nodePortAddresses"`
+	PodCIDRs           []string `json:"podCIDRs"`
+	DrainLimit         *string  `json:"drainLimit"`
+	AnswerPing         *bool    `json:"answerPing"`
+	HealthzBindAddress *string  `json:"healthzBindAddress"`
+	IPVS               struct {
+		TCPTimeout    *string `json:"tcpTimeout"`
+		TCPFinTimeout *string `json:"tcpFinTimeout"`
+		UDPTimeout    *string `json:"udpTimeout"`
+	} `json:"ipvs"`
+	Conntrack struct {
+		MaxPerCore            *int    `json:"maxPerCore"`
+		Min                   *int    `json:"min"`
+		TCPEstablishedTimeout *string `json:"tcpEstablishedTimeout"`
+		TCPCloseWaitTimeout   *string `json:"tcpCloseWaitTimeout"`
+	} `json:"conntrack"`
+}
+
+// readConfig reads the file at path; an empty path gives the defaults.
+func readConfig(path string) (config, error) {
+	if path == "" {
+		return newConfig(), nil
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return config{}, fmt.Errorf("read the configuration (--config): %w", err)
+	}
+	c, err := parseConfig(data)
+	if err != nil {
+		return config{}, fmt.Errorf("configuration %s: %w", path, err)
+	}
+	return c, nil
+}
+
+// parseConfig returns every fault of the file, not only the first.
+func parseConfig(data []byte) (config, error) {
+	f, err := decodeConfig(data)
+	if err != nil {
+		return config{}, err
+	}
+	c := newConfig()
+	set(&c.ServiceProxy, f.ServiceProxy)
+	set(&c.AnswerPing, f.AnswerPing)
+	var p configParser
+	p.dataplane(&c.Dataplane, f.Dataplane)
+	p.scheduler(&c, f.Scheduler)
+	p.nodePortAddresses(&c, f.NodePortAddresses)
+	c.PodCIDRs = p.prefixes("podCIDRs", f.PodCIDRs)
+	p.duration("drainLimit", &c.DrainLimit, f.DrainLimit, time.Second)
+	p.addrPort("healthzBindAddress", &c.HealthzAddress, f.HealthzBindAddress)
+	p.duration("ipvs.tcpTimeout", &c.Timeouts.TCP, f.IPVS.TCPTimeout, 0)
+	p.duration("ipvs.tcpFinTimeout", &c.Timeouts.TCPFin, f.IPVS.TCPFinTimeout, 0)
+	p.duration("ipvs.udpTimeout", &c.Timeouts.UDP, f.IPVS.UDPTimeout, 0)
+	p.count("conntrack.maxPerCore", &c.Conntrack.MaxPerCore, f.Conntrack.MaxPerCore)
+	p.count("conntrack.min", &c.Conntrack.Min, f.Conntrack.Min)
+	p.duration("conntrack.tcpEstablishedTimeout", &c.Conntrack.TCPEstablishedTimeout, f.Conntrack.TCPEstablishedTimeout, 0)
+	p.duration("conntrack.tcpCloseWaitTimeout", &c.Conntrack.TCPCloseWaitTimeout, f.Conntrack.TCPCloseWaitTimeout, 0)
+	return c, errors.Join(p.errs...)
+}
+
+// decodeConfig refuses unknown fields, fields given twice, a second document and values of the wrong kind.
+func decodeConfig(data []byte) (configFile, error) {
+	var f configFile
+	if documents(data) > 1 {
+		return f, errors.New("holds more than one YAML document: keep one")
+	}
+	text, err := yaml.YAMLToJSONStrict(data)
+	if err != nil {
+		return f, fmt.Errorf("not well-formed: %w", err)
+	}
+	if text = bytes.TrimSpace(text); string(text) != "null" && !bytes.HasPrefix(text, []byte("{")) {
+		return f, errors.New("must be fields with values, as \"serviceProxy: true\"")
+	}
+	strict, err := kjson.UnmarshalStrict(text, &f)
+	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
+		return f, fmt.Errorf("%s is a %s: it must be %s", wrong.Field, wrong.Value, kinds[wrong.Type.Kind().String()])
+	}
+	if len(strict) > 0 {
+		err = fmt.Errorf("%w: remove or correct it (docs/configuration.md lists all fields)", errors.Join(strict...))
+	}
+	return f, err
+}
+
+// documents counts the YAML documents that hold more than comments. The library would pass over all but the first.
+func documents(data []byte) (n int) {
+	for document := range strings.SplitSeq("\n"+string(data), "\n---") {
+		for line := range strings.Lines(document) {
+			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+				n++
+				break
+			}
+		}
+	}
+	return n
+}
+
+// kinds are the types of configFile as an operator calls them.
+var kinds = map[string]string{
+	"bool": "true or false", "int": "a whole number", "string": "text, in quotes if need be",
+	"slice": "a list", "struct": "fields with values",
+}
+
+func set[T any](to *T, from *T) {
+	if from != nil {
+		*to = *from
+	}
+}
+
+// configParser collects the faults of values.
+type configParser struct{ errs []error }
+
+func (p *configParser) fault(field, value, mend string) {
+	p.errs = append(p.errs, fmt.Errorf("%s: %q is not valid: %s", field, value, mend))
+}
+
+func (p *configParser) dataplane(to *dataplane, text *string) {
+	if text == nil {
+		return
+	}
+	known := []dataplane{dataplaneAuto, dataplaneIPVS, dataplaneNFTables}
+	if *to = dataplane(*text); !slices.Contains(known, *to) {
+		p.fault("dataplane", *text, "give auto, ipvs or nftables")
+	}
+}
+
+func (p *configParser) scheduler(c *config, text *string) {
+	if text == nil {
+		return
+	}
+	var err error
+	if c.Scheduler, c.Flags, err = parseScheduler(*text); err != nil {
+		p.fault("scheduler", *text, err.Error())
+	}
+}
+
+func (p *configParser) nodePortAddresses(c *config, texts []string) {
+	switch {
+	case texts == nil:
+	case len(texts) == 1 && texts[0] == "primary":
+	case len(texts) == 0:
+		p.fault("nodePortAddresses", "[]", "give [primary], or the CIDRs of the addresses that serve NodePorts")
+	default:
+		c.NodePortPrimary = false
+		c.NodePortCIDRs = p.prefixes("nodePortAddresses", texts)
+	}
+}
+
+func (p *configParser) prefixes(field string, texts []string) []netip.Prefix {
+	var prefixes []netip.Prefix
+	for i, text := range texts {
+		prefix, err := netip.ParsePrefix(text)
+		switch at := fmt.Sprintf("%s[%d]", field, i); {
+		case err != nil && text == "primary":
+			p.fault(at, text, "it must stand alone; give the addresses' CIDRs in its place")
+		case err != nil || prefix.Addr().Is4In6():
+			p.fault(at, text, "give a CIDR, as 192.0.2.0/24 or 2001:db8::/32")
+		case prefix != prefix.Masked():
+			p.fault(at, text, fmt.Sprintf("bits beyond the prefix are set; give %v", prefix.Masked()))
+		default:
+			prefixes = append(prefixes, prefix)
+		}
+	}
+	return prefixes
+}
+
+// durationMost keeps every duration within the kernel's 32 bits of seconds, times its clock rate.
+const durationMost = 31 * 24 * time.Hour
+
+// duration takes whole seconds: the kernel counts those.
+func (p *configParser) duration(field string, to *time.Duration, text *string, least time.Duration) {
+	if text == nil {
+		return
+	}
+	d, err := time.ParseDuration(*text)
+	if err != nil || d < least || d > durationMost || d%time.Second != 0 {
+		p.fault(field, *text, fmt.Sprintf("give whole seconds from %v to %v, as 90s, 15m or 24h", least, durationMost))
+		return
+	}
+	*to = d
+}
+
+func (p *configParser) count(field string, to *int, n *int) {
+	if n == nil {
+		return
+	}
+	if *n < 0 || *n > math.MaxInt32 {
+		p.fault(field, fmt.Sprint(*n), fmt.Sprintf("give a number from 0 to %d", math.MaxInt32))
+		return
+	}
+	*to = *n
+}
+
+func (p *configParser) addrPort(field string, to *netip.AddrPort, text *string) {
+	if text == nil {
+		return
+	}
+	a, err := netip.ParseAddrPort(*text)
+	if err != nil || a.Port() == 0 {
+		p.fault(field, *text, "give an address and a port, as 0.0.0.0:10256 or [2001:db8::1]:10256")
+		return
+	}
+	*to = a
+}
