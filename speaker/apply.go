@@ -17,9 +17,9 @@ import (
 func (s *Speaker) apply(ctx context.Context, have *state, d *plan.Desired) error {
 	errs := []error{
 		s.removeAddresses(have, d),
-		s.setFirewall(ctx, have, have.fw.Union(d.Firewall)),
+		s.setFilter(ctx, have, both(have.filter, d.Filter)),
 		s.setVirtualServers(have, d),
-		s.setFirewall(ctx, have, d.Firewall.Union(leftover(have.table, d.Table, have.fw))),
+		s.setFilter(ctx, have, both(d.Filter, leftover(have.table, d.Table, have.filter))),
 	}
 	ready := s.programmed(have, d)
 	errs = append(errs, s.addAddresses(have, d, ready))
@@ -78,27 +78,35 @@ func (s *Speaker) addAddresses(have *state, d *plan.Desired, ready map[netip.Add
 	return errors.Join(errs...)
 }
 
-// setFirewall replaces the firewall if it differs.
-func (s *Speaker) setFirewall(ctx context.Context, have *state, want ipvs.Firewall) error {
-	if have.whole && have.fw.Equal(want) {
+// setFilter replaces the filter if it differs.
+func (s *Speaker) setFilter(ctx context.Context, have *state, want ipvs.Filter) error {
+	changes := ipvs.DiffFilter(have.filter, want)
+	if have.whole && len(changes) == 0 {
 		return nil
 	}
-	written, err := s.cfg.Node.Firewall.Apply(ctx, want)
+	written, err := 0, errNotBuilt
+	if have.whole {
+		written, err = s.cfg.Node.Filter.Update(ctx, changes)
+	}
+	if err != nil {
+		written, err = s.cfg.Node.Filter.Build(ctx, want)
+	}
 	if err != nil {
 		return err
 	}
-	have.fw, have.whole = want, true
-	s.log("set firewall", "elements", written, "addresses", len(want.Addrs), "served", len(want.Served), "masqueraded", len(want.Masquerade),
-		"reason", have.reason)
+	have.filter, have.whole = want, true
+	s.log("set filter", "elements", written, "reason", have.reason)
 	return nil
 }
+
+var errNotBuilt = errors.New("not built")
 
 // setVirtualServers changes those virtual servers that the firewall lets through, and deletes those whose address is
 // gone.
 func (s *Speaker) setVirtualServers(have *state, d *plan.Desired) error {
 	want := ipvs.Table{}
 	for key, vs := range d.Table {
-		_, served := have.fw.Served[key]
+		served := isServed(have.filter, key)
 		_, exists := have.table[key]
 		if have.whole && served || exists {
 			want[key] = vs
@@ -143,7 +151,7 @@ func (s *Speaker) programmed(have *state, d *plan.Desired) map[netip.Addr]bool {
 	}
 	for key, want := range d.Table {
 		vs, there := have.table[key]
-		_, served := have.fw.Served[key]
+		served := isServed(have.filter, key)
 		if !there || !served || !anyOf(want.RealServers, vs.RealServers) {
 			ready[key.Addr] = false
 		}

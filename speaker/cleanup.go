@@ -10,7 +10,7 @@ import (
 )
 
 // Cleanup removes everything that is ours from a node on which no speaker runs any more, and nothing else: the
-// addresses that carry our mark, their virtual servers, and the firewall. Sysctls stay as they are.
+// addresses that carry our mark, their virtual servers, and the filter. Sysctls stay as they are.
 //
 // It goes on after an error; a second call finishes what could be mended meanwhile.
 func Cleanup(ctx context.Context, node Node, log *slog.Logger) error {
@@ -18,11 +18,11 @@ func Cleanup(ctx context.Context, node Node, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	fw, err := node.Firewall.List(ctx)
+	filter, err := node.Filter.List(ctx)
 	if err != nil {
 		return err
 	}
-	ours := union(addrs, fw.Addrs)
+	ours := union(addrs, addresses(filter))
 	var errs []error
 	for _, addr := range sorted(addrs) {
 		if _, err := node.Addresses.Remove(addr); err != nil {
@@ -34,12 +34,12 @@ func Cleanup(ctx context.Context, node Node, log *slog.Logger) error {
 	}
 	errs = append(errs, cleanVirtualServers(node, ours, log))
 	if err := errors.Join(errs...); err != nil {
-		return err // the firewall is the record of what is ours; it goes last
+		return err // the filter is the record of what is ours; it goes last
 	}
-	if err := node.Firewall.Remove(ctx); err != nil {
+	if err := node.Filter.Remove(ctx); err != nil {
 		return err
 	}
-	log.Info("delete firewall", "reason", "Cleanup")
+	log.Info("delete filter", "reason", "Cleanup")
 	return nil
 }
 

@@ -10,9 +10,9 @@ import (
 
 // state is what the node was seen to hold of ours, kept up to date while it is changed.
 type state struct {
-	table ipvs.Table
-	fw    ipvs.Firewall
-	// whole is set if the firewall is in force as fw says.
+	table  ipvs.Table
+	filter ipvs.Filter
+	// whole is set if the filter is in force as filter says.
 	whole bool
 	addrs map[netip.Addr]struct{}
 	// foreign are the node's addresses that are not ours.
@@ -31,17 +31,17 @@ func (s *Speaker) observe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	whole, err := s.cfg.Node.Firewall.Check(ctx)
+	whole, err := s.cfg.Node.Filter.Check(ctx)
 	if err != nil {
 		return err
 	}
-	var fw ipvs.Firewall
+	var filter ipvs.Filter
 	if before != nil {
-		fw = before.fw // if it is no longer in force it is built anew
-	} else if fw, err = s.cfg.Node.Firewall.List(ctx); err != nil {
+		filter = before.filter // if it is no longer in force it is built anew
+	} else if filter, err = s.cfg.Node.Filter.List(ctx); err != nil {
 		return err
 	}
-	table, err := s.list(before, union(addrs, fw.Addrs, s.desired.Without(foreign).Local))
+	table, err := s.list(before, union(addrs, addresses(filter), s.desired.Without(foreign).Local))
 	if err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func (s *Speaker) observe(ctx context.Context) error {
 	for _, setting := range changed {
 		s.log("set sysctl", "setting", setting)
 	}
-	s.known = &state{table: table, fw: fw, whole: whole, addrs: addrs, foreign: foreign, sysctls: sysctlErr}
+	s.known = &state{table: table, filter: filter, whole: whole, addrs: addrs, foreign: foreign, sysctls: sysctlErr}
 	s.audited = time.Now()
 	return nil
 }

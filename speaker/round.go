@@ -23,7 +23,8 @@ func (s *Speaker) round(ctx context.Context) error {
 	why := restored
 	if s.desired == nil || touched.Any() {
 		touched.All = touched.All || s.desired == nil
-		s.desired, why = s.planner.Plan(view, touched), planned
+		s.desired, _ = s.planner.Plan(view, touched, time.Now())
+		why = planned
 	}
 	look := s.cfg.Kick.look.Swap(false) || s.known == nil || time.Since(s.audited) >= auditEvery
 	if why == restored && !look {

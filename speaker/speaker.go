@@ -34,15 +34,17 @@ type VirtualServers interface {
 	Apply(ops []ipvs.Op) (done []ipvs.Op, err error)
 }
 
-// Firewall is the packet filter's table of ours.
-type Firewall interface {
-	// List returns what the table holds, also that of an earlier process.
-	List(ctx context.Context) (ipvs.Firewall, error)
-	// Check tells whether the table still is as last applied. If it is not, the next Apply builds it anew.
-	Check(ctx context.Context) (bool, error)
-	// Apply makes the table hold exactly this and returns how many elements it wrote.
-	Apply(ctx context.Context, fw ipvs.Firewall) (int, error)
-	// Remove deletes the table.
+// Filter is the packet filter's tables of ours.
+type Filter interface {
+	// List returns what the tables hold, also those of an earlier process.
+	List(ctx context.Context) (ipvs.Filter, error)
+	// Check tells whether the tables still are as this process made them.
+	Check(ctx context.Context) (intact bool, err error)
+	// Build makes the tables anew and returns how many elements it wrote.
+	Build(ctx context.Context, want ipvs.Filter) (elements int, err error)
+	// Update changes elements of tables that were built; its cost follows their number.
+	Update(ctx context.Context, changes []ipvs.FilterChange) (elements int, err error)
+	// Remove deletes the tables.
 	Remove(ctx context.Context) error
 }
 
@@ -100,7 +102,7 @@ func (k *Kick) Look() {
 // Node are the drivers of what lives on the node.
 type Node struct {
 	VirtualServers VirtualServers
-	Firewall       Firewall
+	Filter         Filter
 	Addresses      Addresses
 	Sysctls        Sysctls
 }
@@ -108,6 +110,7 @@ type Node struct {
 // Config of a Speaker; every field is needed.
 type Config struct {
 	NodeName  string
+	Plan      plan.Options
 	Log       *slog.Logger
 	Kick      *Kick
 	Source    Source
@@ -158,7 +161,7 @@ type Speaker struct {
 func New(cfg Config) *Speaker {
 	return &Speaker{
 		cfg:     cfg,
-		planner: plan.NewPlanner(cfg.NodeName),
+		planner: plan.NewPlanner(cfg.Plan),
 		health:  Health{Reason: errNotSynced.Error(), Round: time.Now()},
 	}
 }

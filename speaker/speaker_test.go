@@ -88,7 +88,7 @@ func start(t *testing.T, w *world, c *cluster) *run {
 	c.kick = NewKick()
 	r := &run{world: w, cluster: c, registry: prometheus.NewRegistry(), log: &logBuffer{}}
 	r.speaker = New(Config{
-		NodeName: "a", Log: slog.New(slog.NewTextHandler(r.log, nil)), Kick: c.kick, Source: c, Node: w.node(),
+		NodeName: "a", Plan: plan.Options{Node: "a"}, Log: slog.New(slog.NewTextHandler(r.log, nil)), Kick: c.kick, Source: c, Node: w.node(),
 		Announcer: w, Reporter: w, Metrics: NewMetrics(r.registry),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -118,15 +118,15 @@ func (r *run) wantPlanned(t *testing.T) {
 	synctest.Wait()
 	r.world.mu.Lock()
 	defer r.world.mu.Unlock()
-	want := plan.Make(r.view, "a")
+	want := plan.Make(r.view, plan.Options{Node: "a"}, time.Now())
 	if got := r.table(t); !got.Equal(want.Table) {
 		t.Errorf("virtual servers:\n%vwant:\n%v", got, want.Table)
 	}
 	if !maps.Equal(r.addrs, want.Local) {
 		t.Errorf("local addresses %v, want %v", r.addrs, want.Local)
 	}
-	if r.fw == nil || !r.fw.Equal(want.Firewall) {
-		t.Errorf("firewall %v, want %v", r.fw, want.Firewall)
+	if !maps.Equal(r.filter, want.Filter) {
+		t.Errorf("filter %v, want %v", r.filter, want.Filter)
 	}
 	if !maps.EqualFunc(r.announced, want.Announce, plan.Announcement.Equal) {
 		t.Errorf("announced %v, want %v", r.announced, want.Announce)
@@ -182,7 +182,7 @@ func TestProgramsFollowsAndForgets(t *testing.T) {
 		r.wantPlanned(t)
 		r.set(func(v *plan.View) { v.Nodes["b"] = plan.Node{} })
 		r.wantPlanned(t)
-		if d := plan.Make(r.view, "a"); len(d.Announce) != 2 {
+		if d := plan.Make(r.view, plan.Options{Node: "a"}, time.Now()); len(d.Announce) != 2 {
 			t.Errorf("announces %v after b died", d.Announce)
 		}
 		r.set(func(v *plan.View) {
@@ -201,10 +201,14 @@ func TestProgramsFollowsAndForgets(t *testing.T) {
 
 func TestRestoresWithinTwoSeconds(t *testing.T) {
 	losses := map[string]func(w *world){
-		"flush of IPVS":             func(w *world) { w.kernel.Flush() },
-		"loss of the firewall":      func(w *world) { w.loseFirewall() },
-		"loss of an address":        func(w *world) { w.mu.Lock(); delete(w.addrs, vip1); w.mu.Unlock() },
-		"foreign entry in firewall": func(w *world) { w.mu.Lock(); w.fw.Addrs[vip2] = struct{}{}; w.mu.Unlock() },
+		"flush of IPVS":      func(w *world) { w.kernel.Flush() },
+		"loss of the filter": func(w *world) { w.loseFilter() },
+		"loss of an address": func(w *world) { w.mu.Lock(); delete(w.addrs, vip1); w.mu.Unlock() },
+		"foreign entry in the filter": func(w *world) {
+			w.mu.Lock()
+			w.filter[ipvs.Element{Set: ipvs.Addresses, Key: ipvs.Key{Addr: vip2}}] = struct{}{}
+			w.mu.Unlock()
+		},
 		"edit of a virtual server": func(w *world) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -289,8 +293,8 @@ func TestForeignObjectsAreLeftAlone(t *testing.T) {
 			}
 		}
 		w.mu.Lock()
-		if has(w.addrs, vip2) || has(w.fw.Addrs, vip2) || !has(w.addrs, vip1) || len(w.announced) != 1 {
-			t.Errorf("addresses %v, firewall %v, announced %v", w.addrs, w.fw.Addrs, w.announced)
+		if has(w.addrs, vip2) || has(addresses(w.filter), vip2) || !has(w.addrs, vip1) || len(w.announced) != 1 {
+			t.Errorf("addresses %v, filter %v, announced %v", w.addrs, w.filter, w.announced)
 		}
 		if h := r.speaker.Health(); h.Ready || !strings.Contains(h.Reason, "address 203.0.113.5 is given to a Service but is an address of this node") {
 			t.Errorf("health %+v", h)
@@ -319,8 +323,8 @@ func TestForeignObjectsAreLeftAlone(t *testing.T) {
 		if err := Cleanup(t.Context(), w.node(), slog.New(slog.DiscardHandler)); err != nil {
 			t.Fatal(err)
 		}
-		if table := r.table(t); len(table) != 2 || len(w.addrs) > 0 || w.fw != nil {
-			t.Errorf("after cleanup: %v %v %v", table, w.addrs, w.fw)
+		if table := r.table(t); len(table) != 2 || len(w.addrs) > 0 || w.filter != nil {
+			t.Errorf("after cleanup: %v %v %v", table, w.addrs, w.filter)
 		}
 	})
 }
@@ -412,7 +416,7 @@ func TestRestartChangesNothing(t *testing.T) {
 		w.restart()
 		r = start(t, w, &cluster{view: v, synced: true})
 		r.wantPlanned(t)
-		if n := w.changes - changes; n > 1 { // the firewall is built anew in one transaction
+		if n := w.changes - changes; n > 1 { // the filter is built anew in one transaction
 			t.Errorf("%d changes after a restart:\n%s", n, r.log)
 		}
 		r.stop()
@@ -534,8 +538,8 @@ func TestWithdrawsWhatCannotBeRestored(t *testing.T) {
 	})
 }
 
-// While the firewall cannot be changed no virtual server is added, but what is there follows its endpoints.
-func TestFirewallFails(t *testing.T) {
+// While the filter cannot be changed no virtual server is added, but what is there follows its endpoints.
+func TestFilterFails(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
@@ -543,7 +547,7 @@ func TestFirewallFails(t *testing.T) {
 		defer r.stop()
 		r.wantPlanned(t)
 		r.world.mu.Lock()
-		r.failFirewall = errInjected
+		r.failFilter = errInjected
 		r.world.mu.Unlock()
 		r.set(func(v *plan.View) {
 			service(v, "web", vip1, []uint16{80}, 3, "a")
@@ -555,14 +559,14 @@ func TestFirewallFails(t *testing.T) {
 			t.Errorf("virtual servers:\n%v", table)
 		}
 		r.world.mu.Lock()
-		r.failFirewall = nil
+		r.failFilter = nil
 		r.world.mu.Unlock()
 		time.Sleep(retryMost)
 		r.wantPlanned(t)
 	})
 }
 
-// A virtual server that cannot be deleted keeps its firewall rules, and the record that it is ours, until it is.
+// A virtual server that cannot be deleted keeps its place in the filter, and the record that it is ours, until it is.
 func TestDeletionFails(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -22,8 +22,8 @@ type world struct {
 	kernel *ipvstest.Kernel
 
 	mu        sync.Mutex
-	fw        *ipvs.Firewall // nil: no table
-	applied   *ipvs.Firewall // what this process applied last
+	filter    ipvs.Filter // nil: no table
+	applied   ipvs.Filter // what this process applied last
 	addrs     map[netip.Addr]struct{}
 	foreign   map[netip.Addr]struct{}
 	announced map[netip.Addr]plan.Announcement
@@ -36,8 +36,8 @@ type world struct {
 	noModule  bool
 	// failAt makes the change of that number fail, counted from 1, and everything after it, until it is reset.
 	failAt int
-	// failFirewall is what each change of the firewall fails with.
-	failFirewall error
+	// failFilter is what each change of the filter fails with.
+	failFilter error
 	// failSysctls is why they cannot be set.
 	failSysctls error
 }
@@ -54,10 +54,8 @@ func newWorld(t *testing.T) *world {
 		if _, local := w.addrs[op.Virtual.Addr]; local && op.Action == ipvs.DeleteVirtual && w.lastKey(op.Virtual) {
 			t.Errorf("%v while its address is still local", op)
 		}
-		if w.fw == nil || !has(w.fw.Served, op.Virtual) {
-			if op.Action == ipvs.AddVirtual {
-				t.Errorf("%v before the firewall serves it", op)
-			}
+		if op.Action == ipvs.AddVirtual && !isServed(w.filter, op.Virtual) {
+			t.Errorf("%v before the filter serves it", op)
 		}
 		return nil
 	}
@@ -66,11 +64,8 @@ func newWorld(t *testing.T) *world {
 
 // lastKey tells whether no other virtual server has this address.
 func (w *world) lastKey(key ipvs.Key) bool {
-	if w.applied == nil {
-		return true
-	}
-	for k := range w.applied.Served {
-		if k.Addr == key.Addr && k != key {
+	for e := range w.applied {
+		if e.Set == ipvs.Served && e.Key.Addr == key.Addr && e.Key != key {
 			return false
 		}
 	}
@@ -89,11 +84,11 @@ func (w *world) change(what string) error {
 }
 
 func (w *world) node() Node {
-	return Node{VirtualServers: worldIPVS{w}, Firewall: worldFirewall{w}, Addresses: worldAddresses{w}, Sysctls: worldSysctls{w}}
+	return Node{VirtualServers: worldIPVS{w}, Filter: worldFilter{w}, Addresses: worldAddresses{w}, Sysctls: worldSysctls{w}}
 }
 
 // flush is what another program does.
-func (w *world) loseFirewall() { w.mu.Lock(); w.fw = nil; w.mu.Unlock() }
+func (w *world) loseFilter() { w.mu.Lock(); w.filter = nil; w.mu.Unlock() }
 
 // restart forgets what lives in the process.
 func (w *world) restart() {
@@ -129,47 +124,75 @@ func (i worldIPVS) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	return i.w.kernel.Apply(ops)
 }
 
-type worldFirewall struct{ w *world }
+type worldFilter struct{ w *world }
 
-func (f worldFirewall) List(context.Context) (ipvs.Firewall, error) {
+func (f worldFilter) List(context.Context) (ipvs.Filter, error) {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
 	f.w.calls++
-	if f.w.fw == nil {
-		return ipvs.Firewall{}.Clone(), nil
+	if f.w.filter == nil {
+		return ipvs.Filter{}, nil
 	}
-	return f.w.fw.Clone(), nil
+	return maps.Clone(f.w.filter), nil
 }
 
-func (f worldFirewall) Check(context.Context) (bool, error) {
+func (f worldFilter) Check(context.Context) (bool, error) {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
 	f.w.calls++
-	return f.w.applied != nil && f.w.fw != nil && f.w.fw.Equal(*f.w.applied), nil
+	return f.w.applied != nil && f.w.filter != nil && maps.Equal(f.w.filter, f.w.applied), nil
 }
 
-func (f worldFirewall) Apply(_ context.Context, want ipvs.Firewall) (int, error) {
+func (f worldFilter) Build(_ context.Context, want ipvs.Filter) (int, error) {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
-	if err := errors.Join(f.w.failFirewall, f.w.change("firewall")); err != nil {
+	if err := errors.Join(f.w.failFilter, f.w.change("filter")); err != nil {
 		return 0, err
 	}
-	table, _ := f.w.kernel.List()
-	for key := range table {
-		if f.w.fw != nil && has(f.w.fw.Served, key) && !has(want.Served, key) {
-			f.w.t.Errorf("the firewall stops serving %v, which is still there", key)
-		}
-	}
-	c, d := want.Clone(), want.Clone()
-	f.w.fw, f.w.applied = &c, &d
-	return len(want.Served), nil
+	f.checkServed(want)
+	f.w.filter, f.w.applied = maps.Clone(want), maps.Clone(want)
+	return len(want), nil
 }
 
-func (f worldFirewall) Remove(context.Context) error {
+func (f worldFilter) Update(_ context.Context, changes []ipvs.FilterChange) (int, error) {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
-	f.w.fw, f.w.applied = nil, nil
-	return f.w.change("firewall")
+	if err := errors.Join(f.w.failFilter, f.w.change("filter")); err != nil {
+		return 0, err
+	}
+	if f.w.applied == nil || f.w.filter == nil {
+		return 0, errors.New("the tables are not built")
+	}
+	want := maps.Clone(f.w.filter)
+	for _, c := range changes {
+		for _, filter := range []ipvs.Filter{want, f.w.applied} {
+			if c.Delete {
+				delete(filter, c.Element)
+			} else {
+				filter[c.Element] = struct{}{}
+			}
+		}
+	}
+	f.checkServed(want)
+	f.w.filter = want
+	return len(changes), nil
+}
+
+// checkServed checks that no virtual server loses its place in the filter.
+func (f worldFilter) checkServed(want ipvs.Filter) {
+	table, _ := f.w.kernel.List()
+	for key := range table {
+		if isServed(f.w.filter, key) && !isServed(want, key) {
+			f.w.t.Errorf("the filter stops serving %v, which is still there", key)
+		}
+	}
+}
+
+func (f worldFilter) Remove(context.Context) error {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	f.w.filter, f.w.applied = nil, nil
+	return f.w.change("filter")
 }
 
 type worldAddresses struct{ w *world }
@@ -191,8 +214,8 @@ func (a worldAddresses) Add(addr netip.Addr) (bool, error) {
 		a.w.t.Errorf("address %v is added before any virtual server", addr)
 	}
 	for key := range table {
-		if a.w.fw == nil || !has(a.w.fw.Served, key) {
-			a.w.t.Errorf("address %v is added before the firewall serves %v", addr, key)
+		if !isServed(a.w.filter, key) {
+			a.w.t.Errorf("address %v is added before the filter serves %v", addr, key)
 		}
 	}
 	a.w.addrs[addr] = struct{}{}
@@ -241,8 +264,8 @@ func (w *world) Announce(want map[netip.Addr]plan.Announcement) (map[netip.Addr]
 
 func (w *world) checkForwards(addr netip.Addr) {
 	table, _ := w.kernel.ListOf(map[netip.Addr]struct{}{addr: {}})
-	if !has(w.addrs, addr) || len(table) == 0 || w.fw == nil || !has(w.fw.Addrs, addr) {
-		w.t.Errorf("address %v is announced: local %v, %d virtual servers, firewall %v", addr, has(w.addrs, addr), len(table), w.fw)
+	if !has(w.addrs, addr) || len(table) == 0 || !has(addresses(w.filter), addr) {
+		w.t.Errorf("address %v is announced: local %v, %d virtual servers, filter %v", addr, has(w.addrs, addr), len(table), w.filter)
 	}
 }
 

@@ -66,6 +66,7 @@ func run(ctx context.Context, o options) error {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	loop := speaker.New(speaker.Config{
 		NodeName:  o.nodeName,
+		Plan:      o.plan(),
 		Log:       log,
 		Kick:      kick,
 		Source:    source,

@@ -1,14 +1,12 @@
 package main
 
 import (
-	"context"
 	"log/slog"
 	"net/netip"
 	"sync"
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/kernel"
-	"github.com/ironlb/ironlb/ipvs/nft"
 	"github.com/ironlb/ironlb/speaker"
 	"github.com/ironlb/ironlb/speaker/link"
 )
@@ -20,7 +18,7 @@ func openNode() (speaker.Node, func(), error) {
 	if err != nil {
 		return speaker.Node{}, nil, err
 	}
-	servers, filter := &virtualServers{}, &firewall{}
+	servers, filter := &virtualServers{}, &filter{}
 	closeAll := func() {
 		servers.close()
 		filter.close()
@@ -28,7 +26,7 @@ func openNode() (speaker.Node, func(), error) {
 	}
 	return speaker.Node{
 		VirtualServers: servers,
-		Firewall:       filter,
+		Filter:         filter,
 		Addresses:      l,
 		Sysctls:        sysctls{},
 	}, closeAll, nil
@@ -89,63 +87,6 @@ func (v *virtualServers) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 		return nil, err
 	}
 	return k.Apply(ops)
-}
-
-// firewall is our nftables table, opened when it is first used.
-type firewall struct {
-	mu  sync.Mutex
-	nft *nft.Firewall
-}
-
-func (f *firewall) open() (*nft.Firewall, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.nft == nil {
-		opened, err := nft.New()
-		if err != nil {
-			return nil, err
-		}
-		f.nft = opened
-	}
-	return f.nft, nil
-}
-
-func (f *firewall) close() {
-	if f.nft != nil {
-		f.nft.Close()
-	}
-}
-
-func (f *firewall) List(ctx context.Context) (ipvs.Firewall, error) {
-	n, err := f.open()
-	if err != nil {
-		return ipvs.Firewall{}, err
-	}
-	return n.List(ctx)
-}
-
-func (f *firewall) Check(ctx context.Context) (bool, error) {
-	n, err := f.open()
-	if err != nil {
-		return false, err
-	}
-	return n.Check(ctx)
-}
-
-func (f *firewall) Apply(ctx context.Context, fw ipvs.Firewall) (int, error) {
-	n, err := f.open()
-	if err != nil {
-		return 0, err
-	}
-	return n.Apply(ctx, fw)
-}
-
-func (f *firewall) Remove(ctx context.Context) error {
-	n, err := f.open()
-	if err != nil {
-		return err
-	}
-	return n.Remove(ctx)
 }
 
 // sysctls are those that link wants.

@@ -41,7 +41,7 @@ func TestForeignAddressesAndCleanup(t *testing.T) {
 		if _, err := node.Addresses.Add(netip.MustParseAddr("203.0.113.1")); !errors.Is(err, link.ErrForeign) {
 			t.Errorf("adding the node's own address: %v, want %v", err, link.ErrForeign)
 		}
-		if _, err := node.Firewall.Apply(t.Context(), ipvs.Firewall{Addrs: map[netip.Addr]struct{}{vip: {}}}); err != nil {
+		if _, err := node.Filter.Build(t.Context(), ipvs.Filter{{Set: ipvs.Addresses, Key: ipvs.Key{Addr: vip}}: {}}); err != nil {
 			return err
 		}
 		if err := speaker.Cleanup(t.Context(), node, slog.New(slog.DiscardHandler)); err != nil {
@@ -51,12 +51,12 @@ func TestForeignAddressesAndCleanup(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		fw, err := node.Firewall.List(t.Context())
+		filter, err := node.Filter.List(t.Context())
 		if err != nil {
 			return err
 		}
-		if len(left) > 0 || len(after) != len(foreign) || len(fw.Addrs) > 0 {
-			t.Errorf("after cleanup: ours %v, foreign %v (before %v), firewall %v", left, after, foreign, fw)
+		if len(left) > 0 || len(after) != len(foreign) || len(filter) > 0 {
+			t.Errorf("after cleanup: ours %v, foreign %v (before %v), filter %v", left, after, foreign, filter)
 		}
 		return nil
 	})

@@ -11,9 +11,9 @@ import (
 
 // Node is all that a packet to a virtual address meets on a node.
 type Node struct {
-	Local    map[netip.Addr]struct{}
-	Firewall ipvs.Firewall
-	Table    ipvs.Table
+	Local  map[netip.Addr]struct{}
+	Filter ipvs.Filter
+	Table  ipvs.Table
 }
 
 // Trace says what becomes of a client's first packet to a virtual server, so that a test states the outcome and not the
@@ -29,8 +29,7 @@ func (n Node) Trace(to ipvs.Key) string {
 	if _, local := n.Local[to.Addr]; !local {
 		return "routed on: the address is not local"
 	}
-	_, ours := n.Firewall.Addrs[to.Addr]
-	if _, served := n.Firewall.Served[to]; ours && !served {
+	if n.has(ipvs.Addresses, ipvs.Key{Addr: to.Addr}) && !n.has(ipvs.Served, to) {
 		return "refused: no such port"
 	}
 	vs, exists := n.Table[to]
@@ -47,8 +46,13 @@ func (n Node) Trace(to ipvs.Key) string {
 		return "refused: no real server"
 	}
 	text := "leaves to " + strings.Join(reals, " or ")
-	if _, masqueraded := n.Firewall.Masquerade[to]; masqueraded {
+	if n.has(ipvs.Masqueraded, to) {
 		text += ", masqueraded"
 	}
 	return text
+}
+
+func (n Node) has(set ipvs.Set, key ipvs.Key) bool {
+	_, ok := n.Filter[ipvs.Element{Set: set, Key: key}]
+	return ok
 }

@@ -20,10 +20,13 @@ func TestTrace(t *testing.T) {
 	}
 	node := ipvstest.Node{
 		Local: map[netip.Addr]struct{}{vip: {}, netip.MustParseAddr("203.0.113.9"): {}},
-		Firewall: ipvs.Firewall{
-			Addrs:      map[netip.Addr]struct{}{vip: {}},
-			Served:     map[ipvs.Key]struct{}{tcp(80): {}, tcp(81): {}, tcp(82): {}, tcp(83): {}},
-			Masquerade: map[ipvs.Key]struct{}{tcp(80): {}},
+		Filter: ipvs.Filter{
+			{Set: ipvs.Addresses, Key: ipvs.Key{Addr: vip}}: {},
+			{Set: ipvs.Served, Key: tcp(80)}:                {},
+			{Set: ipvs.Served, Key: tcp(81)}:                {},
+			{Set: ipvs.Served, Key: tcp(82)}:                {},
+			{Set: ipvs.Served, Key: tcp(83)}:                {},
+			{Set: ipvs.Masqueraded, Key: tcp(80)}:           {},
 		},
 		Table: ipvs.Table{
 			tcp(80): reals(map[string]uint32{"192.0.2.12:8080": 1, "192.0.2.11:8080": 1, "192.0.2.13:8080": 0}),

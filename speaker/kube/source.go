@@ -97,7 +97,11 @@ func (s *Source) Observe() (*plan.View, plan.Touched, bool) {
 	pending := s.pending
 	s.pending = map[ref]any{}
 	s.mu.Unlock()
-	touched := plan.Touched{Services: map[pools.ServiceKey]struct{}{}}
+	touched := plan.Touched{
+		Services: map[pools.ServiceKey]struct{}{},
+		Nodes:    map[string]struct{}{},
+		VIPs:     map[string]struct{}{},
+	}
 	for r, value := range pending {
 		fold(s.view, &touched, r, value)
 	}
@@ -123,13 +127,13 @@ func fold(v *plan.View, touched *plan.Touched, r ref, value any) {
 		}
 	case kindNode:
 		put(v.Nodes, r.key.Name, value)
-		touched.Rest = true
+		touched.Nodes[r.key.Name] = struct{}{}
 	case kindVIP:
 		put(v.VIPs, r.key.Name, value)
-		touched.Rest = true
+		touched.VIPs[r.key.Name] = struct{}{}
 	case kindAdvertisement:
 		put(v.Advertisements, r.key.Name, value)
-		touched.Rest = true
+		touched.Advertisements = true
 	}
 }
 

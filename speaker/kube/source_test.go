@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"testing"
 	"time"
 
@@ -64,14 +65,14 @@ func (f *feed) run(t *testing.T) {
 // until observes at each kick until the condition holds, and returns what was touched on the way.
 func (f *feed) until(t *testing.T, what string, done func(*plan.View) bool) plan.Touched {
 	t.Helper()
-	all := plan.Touched{Services: map[pools.ServiceKey]struct{}{}}
+	all := plan.Touched{Services: map[pools.ServiceKey]struct{}{}, Nodes: map[string]struct{}{}, VIPs: map[string]struct{}{}}
 	deadline := time.After(patience)
 	for {
 		view, touched, ok := f.source.Observe()
-		for key := range touched.Services {
-			all.Services[key] = struct{}{}
-		}
-		all.Rest = all.Rest || touched.Rest
+		maps.Copy(all.Services, touched.Services)
+		maps.Copy(all.Nodes, touched.Nodes)
+		maps.Copy(all.VIPs, touched.VIPs)
+		all.Advertisements = all.Advertisements || touched.Advertisements
 		if ok && done(view) {
 			return all
 		}
@@ -122,14 +123,14 @@ func TestViewFollowsTheAPI(t *testing.T) {
 	f.until(t, "first list", func(v *plan.View) bool {
 		return len(v.Services) == 1 && len(v.Slices[web]) == 1 && v.Nodes["a"].Ready && len(v.VIPs) == 1 && len(v.Advertisements) == 1
 	})
-	d := plan.Make(f.source.view, "a")
+	d := plan.Make(f.source.view, plan.Options{Node: "a"}, time.Now())
 	if len(d.Table) != 4 || len(d.Announce) != 1 {
 		t.Fatalf("plan: %v, announce %v", d.Table, d.Announce)
 	}
 
 	f.slices.Add(slice("web-2", "192.0.2.20"))
 	touched := f.until(t, "second slice", func(v *plan.View) bool { return len(v.Slices[web]) == 2 })
-	if _, ok := touched.Services[web]; !ok || touched.Rest {
+	if _, ok := touched.Services[web]; !ok || len(touched.Nodes)+len(touched.VIPs) > 0 || touched.Advertisements {
 		t.Errorf("touched %+v, want the Service alone", touched)
 	}
 	f.slices.Delete(slice("web-2"))
@@ -143,8 +144,8 @@ func TestViewFollowsTheAPI(t *testing.T) {
 	down := readyNode("a", "")
 	down.Status.Conditions[0].Status = corev1.ConditionUnknown
 	f.nodes.Modify(down)
-	if touched := f.until(t, "node down", func(v *plan.View) bool { return !v.Nodes["a"].Ready }); !touched.Rest {
-		t.Errorf("touched %+v, want the rest", touched)
+	if touched := f.until(t, "node down", func(v *plan.View) bool { return !v.Nodes["a"].Ready }); len(touched.Nodes) != 1 {
+		t.Errorf("touched %+v, want the Node", touched)
 	}
 	f.vips.Delete(virtualIP())
 	f.until(t, "VirtualIP gone", func(v *plan.View) bool { return len(v.VIPs) == 0 })

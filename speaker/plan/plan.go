@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -12,15 +11,80 @@ import (
 
 // Desired is everything that a node must hold. It is whole: what is not in it must not be there.
 type Desired struct {
-	Table    ipvs.Table
-	Firewall ipvs.Firewall
+	Table ipvs.Table
+	// Inside are virtual servers that Pods of and processes on this node get in place of the entry of Table.
+	Inside ipvs.Table
+	Filter ipvs.Filter
 	// Local are the addresses that the node takes in as its own.
 	Local map[netip.Addr]struct{}
 	// Announce are the addresses that this node answers for, once they are programmed.
 	Announce map[netip.Addr]Announcement
+	// HealthPorts are the healthCheckNodePorts to serve.
+	HealthPorts map[pools.ServiceKey]HealthPort
+	// Checks are the probes of other nodes to make.
+	Checks map[Check]struct{}
 	// VIPs and Services say why.
 	VIPs     map[string]Decision
 	Services map[pools.ServiceKey]Reason
+}
+
+func newDesired() *Desired {
+	return &Desired{
+		Table:       ipvs.Table{},
+		Inside:      ipvs.Table{},
+		Filter:      ipvs.Filter{},
+		Local:       map[netip.Addr]struct{}{},
+		Announce:    map[netip.Addr]Announcement{},
+		HealthPorts: map[pools.ServiceKey]HealthPort{},
+		Checks:      map[Check]struct{}{},
+		VIPs:        map[string]Decision{},
+		Services:    map[pools.ServiceKey]Reason{},
+	}
+}
+
+// Changed names what of Desired may differ from the last call of Plan; all else is the same.
+type Changed struct {
+	// Keys of Table and Inside.
+	Keys     map[ipvs.Key]struct{}
+	Elements map[ipvs.Element]struct{}
+	// Addrs of Local and Announce.
+	Addrs map[netip.Addr]struct{}
+	VIPs  map[string]struct{}
+	// Services of Services and HealthPorts.
+	Services map[pools.ServiceKey]struct{}
+	Checks   map[Check]struct{}
+}
+
+func newChanged() *Changed {
+	return &Changed{
+		Keys:     map[ipvs.Key]struct{}{},
+		Elements: map[ipvs.Element]struct{}{},
+		Addrs:    map[netip.Addr]struct{}{},
+		VIPs:     map[string]struct{}{},
+		Services: map[pools.ServiceKey]struct{}{},
+		Checks:   map[Check]struct{}{},
+	}
+}
+
+// Without returns the same without some addresses. It shares the rest.
+func (d *Desired) Without(addrs map[netip.Addr]struct{}) *Desired {
+	hit := false
+	for addr := range addrs {
+		_, local := d.Local[addr]
+		hit = hit || local
+	}
+	if !hit {
+		return d
+	}
+	without := func(addr netip.Addr) bool { _, drop := addrs[addr]; return drop }
+	c := *d
+	c.Table, c.Filter = maps.Clone(d.Table), maps.Clone(d.Filter)
+	c.Local, c.Announce = maps.Clone(d.Local), maps.Clone(d.Announce)
+	maps.DeleteFunc(c.Table, func(k ipvs.Key, _ ipvs.VirtualServer) bool { return without(k.Addr) })
+	maps.DeleteFunc(c.Filter, func(e ipvs.Element, _ struct{}) bool { return without(e.Key.Addr) })
+	maps.DeleteFunc(c.Local, func(a netip.Addr, _ struct{}) bool { return without(a) })
+	maps.DeleteFunc(c.Announce, func(a netip.Addr, _ Announcement) bool { return without(a) })
+	return &c
 }
 
 // Announcement says where an address is answered for.
@@ -48,125 +112,6 @@ type Decision struct {
 	Reporter bool
 	// Addresses that are announced together.
 	Addresses []netip.Addr
-}
-
-// Make plans for a node from nothing.
-func Make(v *View, node string) *Desired {
-	return NewPlanner(node).Plan(v, Touched{All: true})
-}
-
-// Planner plans for a node again and again and keeps what it worked out for Services that did not change. Its answer is
-// that of Make. It is used by one goroutine.
-type Planner struct {
-	node     string
-	services map[pools.ServiceKey]servicePlan
-}
-
-// NewPlanner returns a Planner for a node. Its first call of Plan looks at everything if told so.
-func NewPlanner(node string) *Planner {
-	return &Planner{node: node, services: map[pools.ServiceKey]servicePlan{}}
-}
-
-// Plan returns what the node must hold. touched must name everything in the View that changed since the last call.
-func (p *Planner) Plan(v *View, touched Touched) *Desired {
-	if touched.All {
-		clear(p.services)
-		for key := range v.Services {
-			p.touch(v, key)
-		}
-	}
-	for key := range touched.Services {
-		p.touch(v, key)
-	}
-	d := &Desired{
-		Table:    ipvs.Table{},
-		Firewall: ipvs.Firewall{Addrs: map[netip.Addr]struct{}{}, Served: map[ipvs.Key]struct{}{}, Masquerade: map[ipvs.Key]struct{}{}},
-		Local:    map[netip.Addr]struct{}{},
-		Announce: map[netip.Addr]Announcement{},
-		VIPs:     map[string]Decision{},
-		Services: map[pools.ServiceKey]Reason{},
-	}
-	for _, key := range oldestFirst(v.Services) {
-		d.addService(key, v.Services[key], p.services[key])
-	}
-	for name, vip := range v.VIPs {
-		p.addVIP(d, v, name, vip)
-	}
-	return d
-}
-
-func (p *Planner) touch(v *View, key pools.ServiceKey) {
-	svc, ok := v.Services[key]
-	if !ok {
-		delete(p.services, key)
-		return
-	}
-	p.services[key] = planService(svc, v.Slices[key], p.node)
-}
-
-// oldestFirst orders Services by age, then name, so that the same one wins where two claim one address and port.
-func oldestFirst(services map[pools.ServiceKey]Service) []pools.ServiceKey {
-	keys := make([]pools.ServiceKey, 0, len(services))
-	for key := range services {
-		keys = append(keys, key)
-	}
-	slices.SortFunc(keys, func(a, b pools.ServiceKey) int {
-		return cmp.Or(cmp.Compare(services[a].Created, services[b].Created),
-			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
-	return keys
-}
-
-// Without returns the same without some addresses. It shares the rest.
-func (d *Desired) Without(addrs map[netip.Addr]struct{}) *Desired {
-	hit := false
-	for addr := range addrs {
-		_, local := d.Local[addr]
-		hit = hit || local
-	}
-	if !hit {
-		return d
-	}
-	without := func(addr netip.Addr) bool { _, drop := addrs[addr]; return drop }
-	c := *d
-	c.Table, c.Firewall = maps.Clone(d.Table), d.Firewall.Clone()
-	c.Local, c.Announce = maps.Clone(d.Local), maps.Clone(d.Announce)
-	maps.DeleteFunc(c.Table, func(k ipvs.Key, _ ipvs.VirtualServer) bool { return without(k.Addr) })
-	maps.DeleteFunc(c.Firewall.Addrs, func(a netip.Addr, _ struct{}) bool { return without(a) })
-	maps.DeleteFunc(c.Firewall.Served, func(k ipvs.Key, _ struct{}) bool { return without(k.Addr) })
-	maps.DeleteFunc(c.Firewall.Masquerade, func(k ipvs.Key, _ struct{}) bool { return without(k.Addr) })
-	maps.DeleteFunc(c.Local, func(a netip.Addr, _ struct{}) bool { return without(a) })
-	maps.DeleteFunc(c.Announce, func(a netip.Addr, _ Announcement) bool { return without(a) })
-	return &c
-}
-
-// addService merges one Service's plan into the whole.
-func (d *Desired) addService(key pools.ServiceKey, svc Service, part servicePlan) {
-	reason := NoEndpoint
-	if len(part.servers) == 0 {
-		reason = Unsupported
-	}
-	conflict := false
-	for k, vs := range part.servers {
-		if _, taken := d.Table[k]; taken {
-			conflict = true
-			continue
-		}
-		d.Table[k] = vs
-		d.Firewall.Addrs[k.Addr] = struct{}{}
-		d.Firewall.Served[k] = struct{}{}
-		if !svc.Local {
-			d.Firewall.Masquerade[k] = struct{}{}
-		}
-		d.Local[k.Addr] = struct{}{}
-		if len(vs.RealServers) > 0 {
-			reason = Programmed
-		}
-	}
-	if conflict {
-		reason = PortConflict
-	}
-	d.Services[key] = reason
 }
 
 // Status is what the reporter of a VirtualIP says about it.

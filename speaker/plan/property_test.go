@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
@@ -70,6 +71,7 @@ func (s step) apply(v *View) Touched {
 		return services
 	case 6:
 		v.Nodes[node(s.b)] = Node{Ready: roll[0]%3 > 0, Labels: map[string]string{"zone": fmt.Sprint(roll[1] % 2)}}
+		return Touched{Nodes: map[string]struct{}{node(s.b): {}}}
 	case 7:
 		addr := netip.AddrFrom4([4]byte{203, 0, 113, byte(s.a)})
 		nodes := []string{"n0", "n1", "n2"}
@@ -79,6 +81,7 @@ func (s step) apply(v *View) Touched {
 			Services:  []pools.ServiceKey{key, {Namespace: "default", Name: fmt.Sprint("s", roll[0]%5)}},
 			Nodes:     append(nodes[first:], nodes[:first]...),
 		}
+		return Touched{VIPs: map[string]struct{}{addr.String(): {}}}
 	case 8:
 		ad := Advertisement{}
 		if roll[0]%2 == 0 {
@@ -92,7 +95,7 @@ func (s step) apply(v *View) Touched {
 		}
 		v.Advertisements[fmt.Sprint(s.b)] = ad
 	}
-	return Touched{Rest: true}
+	return Touched{Advertisements: true}
 }
 
 // What a Planner keeps from one plan to the next does not change the plan.
@@ -100,9 +103,10 @@ func TestPlannerEqualsMake(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		v := NewView()
-		p := NewPlanner("n1")
+		p := NewPlanner(Options{Node: "n1"})
 		for i, s := range randomSteps(r, 120) {
-			got, want := text(p.Plan(v, s.apply(v))), text(Make(v, "n1"))
+			desired, _ := p.Plan(v, s.apply(v), time.Time{})
+			got, want := text(desired), text(Make(v, Options{Node: "n1"}, time.Time{}))
 			if got != want {
 				t.Fatalf("seed %d, step %d %+v: planner:\n%s\nfrom nothing:\n%s", seed, i, s, got, want)
 			}
@@ -118,9 +122,9 @@ func TestOrderDoesNotMatter(t *testing.T) {
 		for _, s := range randomSteps(r, 120) {
 			s.apply(v)
 		}
-		want := text(Make(v, "n1"))
+		want := text(Make(v, Options{Node: "n1"}, time.Time{}))
 		for range 5 {
-			if got := text(Make(shuffled(r, v), "n1")); got != want {
+			if got := text(Make(shuffled(r, v), Options{Node: "n1"}, time.Time{})); got != want {
 				t.Fatalf("seed %d: plan:\n%s\nafter shuffling:\n%s", seed, want, got)
 			}
 		}
@@ -167,7 +171,7 @@ func TestOneNodeAnnounces(t *testing.T) {
 			s.apply(v)
 			announcers, reporters := map[netip.Addr]int{}, map[string]int{}
 			for _, node := range []string{"n0", "n1", "n2"} {
-				d := Make(v, node)
+				d := Make(v, Options{Node: node}, time.Time{})
 				for a := range d.Announce {
 					announcers[a]++
 					if _, local := d.Local[a]; !local {

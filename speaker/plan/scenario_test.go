@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -58,7 +59,7 @@ func runScenario(t *testing.T, file string) {
 		switch {
 		case len(words) == 0 || strings.HasPrefix(line, "#"):
 		case words[0] == "plan":
-			for _, l := range strings.Split(strings.TrimRight(text(Make(v, words[1])), "\n"), "\n") {
+			for _, l := range strings.Split(strings.TrimRight(text(Make(v, Options{Node: words[1]}, time.Time{})), "\n"), "\n") {
 				out.WriteString("\t" + l + "\n")
 			}
 		default:

@@ -2,26 +2,22 @@ package plan
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools"
 )
 
-// servicePlan is what one Service asks of this node; it depends on that Service and its slices alone.
-type servicePlan struct {
-	servers ipvs.Table
-	// ready and usable are the nodes with a ready endpoint, and with a serving one that is about to go.
-	ready, usable map[string]struct{}
-}
-
-// planService plans one Service for one node.
-func planService(svc Service, slices map[string]Slice, node string) servicePlan {
-	p := servicePlan{servers: ipvs.Table{}, ready: map[string]struct{}{}, usable: map[string]struct{}{}}
+// planService plans one Service.
+func (p *Planner) planService(v *View, key pools.ServiceKey, _ time.Time) servicePlan {
+	svc, slices := v.Services[key], v.Slices[key]
+	out := servicePlan{virtuals: map[ipvs.Key]virtual{}, ready: map[string]struct{}{}, usable: map[string]struct{}{}}
 	for _, slice := range slices {
 		for _, e := range slice.Endpoints {
 			if e.Ready {
-				p.ready[e.Node] = struct{}{}
+				out.ready[e.Node] = struct{}{}
 			} else if e.usable() {
-				p.usable[e.Node] = struct{}{}
+				out.usable[e.Node] = struct{}{}
 			}
 		}
 	}
@@ -33,13 +29,27 @@ func planService(svc Service, slices map[string]Slice, node string) servicePlan 
 			if !Supported(a.IP) {
 				continue
 			}
-			p.servers[ipvs.Key{Addr: a.IP, Protocol: port.Protocol, Port: port.Port}] = ipvs.VirtualServer{
-				Settings:    settings(svc),
-				RealServers: realServers(svc, port, a.IP.Is4(), slices, node),
+			key := ipvs.Key{Addr: a.IP, Protocol: port.Protocol, Port: port.Port}
+			out.virtuals[key] = virtual{
+				Server: ipvs.VirtualServer{
+					Settings:    settings(svc),
+					RealServers: realServers(svc, port, a.IP.Is4(), slices, p.options.Node),
+				},
+				Local:    true,
+				Elements: elements(svc, key),
 			}
 		}
 	}
-	return p
+	return out
+}
+
+// elements returns what the packet filter needs for a virtual server.
+func elements(svc Service, key ipvs.Key) []ipvs.Element {
+	out := []ipvs.Element{{Set: ipvs.Addresses, Key: ipvs.Key{Addr: key.Addr}}, {Set: ipvs.Served, Key: key}}
+	if !svc.Local {
+		out = append(out, ipvs.Element{Set: ipvs.Masqueraded, Key: key})
+	}
+	return out
 }
 
 // Supported tells whether the data plane can serve the address. IPv6 comes with a later issue.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
 )
 
@@ -17,10 +18,10 @@ func text(d *Desired) string {
 	for _, key := range d.Table.Keys() {
 		vs := d.Table[key]
 		fmt.Fprintf(&b, "%v %v", key, vs.Settings)
-		if _, ok := d.Firewall.Masquerade[key]; ok {
+		if _, ok := d.Filter[ipvs.Element{Set: ipvs.Masqueraded, Key: key}]; ok {
 			b.WriteString(" masqueraded")
 		}
-		if _, ok := d.Firewall.Served[key]; !ok {
+		if _, ok := d.Filter[ipvs.Element{Set: ipvs.Served, Key: key}]; !ok {
 			b.WriteString(" NOT SERVED")
 		}
 		b.WriteString("\n")
@@ -28,14 +29,16 @@ func text(d *Desired) string {
 			fmt.Fprintf(&b, "  -> %v %v\n", at, vs.RealServers[at])
 		}
 	}
-	for key := range d.Firewall.Served {
-		if _, ok := d.Table[key]; !ok {
-			fmt.Fprintf(&b, "SERVED WITHOUT VIRTUAL SERVER %v\n", key)
+	fmt.Fprintf(&b, "local%s\n", words(d.Local))
+	for _, e := range slices.SortedFunc(maps.Keys(d.Filter), ipvs.Element.Compare) {
+		if !expected(d, e) {
+			fmt.Fprintf(&b, "filter %v\n", e)
 		}
 	}
-	fmt.Fprintf(&b, "local%s\n", words(d.Local))
-	if !maps.Equal(d.Local, d.Firewall.Addrs) {
-		fmt.Fprintf(&b, "firewall addresses%s\n", words(d.Firewall.Addrs))
+	for addr := range d.Local {
+		if _, ok := d.Filter[ipvs.Element{Set: ipvs.Addresses, Key: ipvs.Key{Addr: addr}}]; !ok {
+			fmt.Fprintf(&b, "NOT IN THE FILTER %v\n", addr)
+		}
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(d.Announce), netip.Addr.Compare) {
 		ann := d.Announce[a]
@@ -72,4 +75,17 @@ func words(addrs map[netip.Addr]struct{}) string {
 		b.WriteString(" " + a.String())
 	}
 	return b.String()
+}
+
+// expected tells whether an element is what the lines about virtual servers and local addresses say already.
+func expected(d *Desired, e ipvs.Element) bool {
+	_, exists := d.Table[e.Key]
+	switch e.Set {
+	case ipvs.Addresses:
+		_, local := d.Local[e.Key.Addr]
+		return local
+	case ipvs.Served, ipvs.Masqueraded:
+		return exists
+	}
+	return false
 }

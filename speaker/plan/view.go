@@ -2,13 +2,14 @@ package plan
 
 import (
 	"net/netip"
+	"strconv"
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
 )
 
-// View is what the speaker knows of the cluster. It holds nothing but our own Services: those of type LoadBalancer whose
-// address our controller allocated and that kube-proxy leaves alone.
+// View is what the speaker knows of the cluster and of its node. Of Services it holds only those that are served or
+// announced here (docs/design/data-plane.md, "Which Services are served").
 type View struct {
 	Services map[pools.ServiceKey]Service
 	// Slices are the EndpointSlices of a Service by their name.
@@ -16,16 +17,25 @@ type View struct {
 	Nodes          map[string]Node
 	VIPs           map[string]VIP
 	Advertisements map[string]Advertisement
+	// Checks are the results of the probes that were asked for.
+	Checks map[Check]CheckResult
+	// Host are the addresses of this node's interfaces that are not virtual.
+	Host map[netip.Addr]struct{}
+	// ServiceNetworks are the ranges of ClusterIPs by the name of their ServiceCIDR; only where this node serves them.
+	ServiceNetworks map[string][]netip.Prefix
 }
 
 // NewView returns an empty View.
 func NewView() *View {
 	return &View{
-		Services:       map[pools.ServiceKey]Service{},
-		Slices:         map[pools.ServiceKey]map[string]Slice{},
-		Nodes:          map[string]Node{},
-		VIPs:           map[string]VIP{},
-		Advertisements: map[string]Advertisement{},
+		Services:        map[pools.ServiceKey]Service{},
+		Slices:          map[pools.ServiceKey]map[string]Slice{},
+		Nodes:           map[string]Node{},
+		VIPs:            map[string]VIP{},
+		Advertisements:  map[string]Advertisement{},
+		Checks:          map[Check]CheckResult{},
+		Host:            map[netip.Addr]struct{}{},
+		ServiceNetworks: map[string][]netip.Prefix{},
 	}
 }
 
@@ -35,23 +45,65 @@ type Service struct {
 	Ports     []Port
 	// Local is externalTrafficPolicy: Local; the client's address is kept and only this node's endpoints are used.
 	Local bool
+	// InternalLocal is internalTrafficPolicy: Local; ClusterIPs lead to this node's endpoints only.
+	InternalLocal bool
+	// NodePorts is set if the ports' NodePorts and the HealthCheckNodePort are served here: the Service is wholly ours.
+	NodePorts bool
+	// HealthCheckNodePort tells load balancers which nodes have endpoints, 0 for none.
+	HealthCheckNodePort uint16
+	// Restricted is set if any source range was given, readable or not; Sources are those that may connect then.
+	Restricted bool
+	Sources    []netip.Prefix
 	// Affinity is the time-out of session affinity by client address in seconds, 0 for none.
 	Affinity uint32
+	// Scheduler and its Flags, if the Service names one.
+	Scheduler string
+	Flags     ipvs.Flags
+	// Forwarding is how a LoadBalancer address leads to a Pod.
+	Forwarding Forwarding
 	// Created orders Services that claim the same address and port: the oldest has it.
 	Created int64
 }
 
-// Address is an allocated address and the pool it came from.
+// Forwarding is how a LoadBalancer address leads to a Pod.
+type Forwarding uint8
+
+const (
+	// ToPod sends straight to the endpoints.
+	ToPod Forwarding = iota
+	// ToNodePort sends to the nodes' NodePorts, from where each node goes on to a Pod.
+	ToNodePort
+)
+
+// Address is an address of a Service.
 type Address struct {
-	IP   netip.Addr
+	IP netip.Addr
+	// Pool is where our controller took it from, if it did.
 	Pool string
+	Kind AddressKind
+	// AnnounceOnly is set if kube-proxy forwards the address (ipMode VIP beside kube-proxy): it is answered for and no more.
+	AnnounceOnly bool
 }
 
-// Port is a port of a Service.
+// AddressKind says what an address of a Service is, and so which policies hold for it.
+type AddressKind uint8
+
+const (
+	// LoadBalancer: of status.loadBalancer.ingress.
+	LoadBalancer AddressKind = iota
+	// External: of spec.externalIPs.
+	External
+	// ClusterIP: of spec.clusterIPs.
+	ClusterIP
+)
+
+// Port is a port of a Service or of an EndpointSlice.
 type Port struct {
 	Name     string
 	Protocol ipvs.Protocol
 	Port     uint16
+	// NodePort of a Service's port, 0 for none.
+	NodePort uint16
 }
 
 // Slice is an EndpointSlice: Pods that share the numbers of their named ports.
@@ -65,6 +117,8 @@ type Endpoint struct {
 	Addr                        netip.Addr
 	Node                        string
 	Ready, Serving, Terminating bool
+	// ForNodes and ForZones are the topology hints: who ought to use it.
+	ForNodes, ForZones []string
 }
 
 // usable tells whether the endpoint may be used while no ready one is left (ipvs.md 3.5, 3.6).
@@ -74,7 +128,29 @@ func (e Endpoint) usable() bool { return e.Serving && e.Terminating }
 type Node struct {
 	Ready  bool
 	Labels map[string]string
+	// Addresses are the InternalIPs, at most one of each family that counts: the first.
+	Addresses []netip.Addr
+	PodCIDRs  []netip.Prefix
+	// Leaving is set if the Node is being deleted or is to be by the cluster's autoscaler (ipvs.md 5.2.3).
+	Leaving bool
 }
+
+// Zone returns the zone of the node, empty if it is in none.
+func (n Node) Zone() string { return n.Labels[labelZone] }
+
+// Excluded tells whether external load balancers are to leave the node out (ipvs.md 7.2.3): the label is there and does not
+// say false.
+func (n Node) Excluded() bool {
+	text, there := n.Labels[labelExclude]
+	excluded, err := strconv.ParseBool(text)
+	return there && (excluded || err != nil)
+}
+
+// Labels of Nodes (k8s.io/api/core/v1).
+const (
+	labelZone    = "topology.kubernetes.io/zone"
+	labelExclude = "node.kubernetes.io/exclude-from-external-load-balancers"
+)
 
 // VIP is a unit of ownership as the placement controller decided it.
 type VIP struct {
@@ -100,11 +176,21 @@ type Advertisement struct {
 type Touched struct {
 	// Services whose object or slices changed, appeared or went.
 	Services map[pools.ServiceKey]struct{}
-	// Rest is set when a Node, VIP or Advertisement changed.
-	Rest bool
+	Nodes    map[string]struct{}
+	VIPs     map[string]struct{}
+	// Checks whose result changed.
+	Checks map[Check]struct{}
+	// Advertisements is set when one of them changed.
+	Advertisements bool
+	// Host is set when an address of this node's interfaces came or went.
+	Host bool
+	// ServiceNetworks is set when a ServiceCIDR changed.
+	ServiceNetworks bool
 	// All is set when everything must be looked at again.
 	All bool
 }
 
 // Any tells whether anything changed.
-func (t Touched) Any() bool { return t.All || t.Rest || len(t.Services) > 0 }
+func (t Touched) Any() bool {
+	return t.All || t.Advertisements || t.Host || t.ServiceNetworks || len(t.Services)+len(t.Nodes)+len(t.VIPs)+len(t.Checks) > 0
+}

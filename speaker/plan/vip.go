@@ -17,9 +17,65 @@ type unit struct {
 	open bool
 }
 
-// addVIP decides who answers for a VirtualIP and, if it is this node, adds the announcements.
-func (p *Planner) addVIP(d *Desired, v *View, name string, vip VIP) {
-	u := p.unit(d, v, vip)
+// decided is a VirtualIP as it was when it was decided, and what this node announces of it.
+type decided struct {
+	vip      VIP
+	announce map[netip.Addr]Announcement
+}
+
+// touchedVIPs returns the VirtualIPs whose decision may differ, once the Services are planned.
+func (p *Planner) touchedVIPs(v *View, touched Touched) map[string]struct{} {
+	out := maps.Clone(touched.VIPs)
+	if out == nil {
+		out = map[string]struct{}{}
+	}
+	if touched.All || touched.Advertisements {
+		for name := range v.VIPs {
+			out[name] = struct{}{}
+		}
+		for name := range p.vips {
+			out[name] = struct{}{}
+		}
+		return out
+	}
+	for node := range touched.Nodes {
+		maps.Copy(out, p.byNode[node])
+	}
+	for key := range p.changed.Services {
+		maps.Copy(out, p.bySvc[key])
+	}
+	for addr := range p.changed.Addrs {
+		maps.Copy(out, p.byAddr[addr])
+	}
+	return out
+}
+
+// decide decides who answers for a VirtualIP and, if it is this node, announces it.
+func (p *Planner) decide(v *View, name string) {
+	before := p.vips[name]
+	vip, exists := v.VIPs[name]
+	p.reindex(name, before.vip, vip)
+	p.changed.VIPs[name] = struct{}{}
+	var after decided
+	if exists {
+		var dec Decision
+		dec, after = p.decision(v, name, vip)
+		p.vips[name], p.desired.VIPs[name] = after, dec
+	} else {
+		delete(p.vips, name)
+		delete(p.desired.VIPs, name)
+	}
+	for addr := range before.announce {
+		p.announce(addr)
+	}
+	for addr := range after.announce {
+		p.announce(addr)
+	}
+}
+
+// decision says who answers for a VirtualIP.
+func (p *Planner) decision(v *View, name string, vip VIP) (Decision, decided) {
+	u := p.unit(v, vip)
 	dec := Decision{Reason: NoService}
 	for _, a := range u.addrs {
 		dec.Addresses = append(dec.Addresses, a.IP)
@@ -27,15 +83,52 @@ func (p *Planner) addVIP(d *Desired, v *View, name string, vip VIP) {
 	if len(u.addrs) > 0 {
 		dec.Owner, dec.Reason = u.owner(vip.Nodes)
 	}
-	dec.Reporter = p.node == cmp.Or(dec.Owner, firstReady(v, vip.Nodes), vip.Holder)
-	if dec.Owner == p.node {
+	dec.Reporter = p.options.Node == cmp.Or(dec.Owner, firstReady(v, vip.Nodes), vip.Holder)
+	out := decided{vip: vip, announce: map[netip.Addr]Announcement{}}
+	if dec.Owner == p.options.Node {
 		for _, a := range u.addrs {
-			d.Announce[a.IP] = u.announcement(name, a, v.Nodes[p.node].Labels)
+			out.announce[a.IP] = u.announcement(name, a, v.Nodes[p.options.Node].Labels)
 		}
 	} else if dec.Owner != "" {
 		dec.Reason = NotOwner
 	}
-	d.VIPs[name] = dec
+	return dec, out
+}
+
+// announce puts the announcement of an address into the whole. Of several VirtualIPs the first by name has it.
+func (p *Planner) announce(addr netip.Addr) {
+	first, found := Announcement{}, false
+	for name := range p.byAddr[addr] {
+		if ann, ok := p.vips[name].announce[addr]; ok && (!found || name < first.VIP) {
+			first, found = ann, true
+		}
+	}
+	if before, was := p.desired.Announce[addr]; was != found || !before.Equal(first) {
+		p.changed.Addrs[addr] = struct{}{}
+	}
+	set(p.desired.Announce, addr, first, found)
+}
+
+// reindex notes which Nodes, Services and addresses a VirtualIP names now.
+func (p *Planner) reindex(name string, before, after VIP) {
+	for _, node := range before.Nodes {
+		p.byNode.remove(node, name)
+	}
+	for _, key := range before.Services {
+		p.bySvc.remove(key, name)
+	}
+	for _, addr := range before.Addresses {
+		p.byAddr.remove(addr, name)
+	}
+	for _, node := range after.Nodes {
+		p.byNode.add(node, name)
+	}
+	for _, key := range after.Services {
+		p.bySvc.add(key, name)
+	}
+	for _, addr := range after.Addresses {
+		p.byAddr.add(addr, name)
+	}
 }
 
 // firstReady returns the first node that is Ready, whether it may answer or not.
@@ -48,7 +141,7 @@ func firstReady(v *View, nodes []string) string {
 }
 
 // unit collects those addresses of a VirtualIP that one of its Services really has on this data plane.
-func (p *Planner) unit(d *Desired, v *View, vip VIP) unit {
+func (p *Planner) unit(v *View, vip VIP) unit {
 	u := unit{view: v}
 	wanted := map[netip.Addr]string{}
 	for _, key := range vip.Services {
@@ -58,7 +151,7 @@ func (p *Planner) unit(d *Desired, v *View, vip VIP) unit {
 		}
 		held := false
 		for _, a := range svc.Addresses {
-			if _, served := d.Local[a.IP]; served && slices.Contains(vip.Addresses, a.IP) {
+			if _, served := p.desired.Local[a.IP]; served && slices.Contains(vip.Addresses, a.IP) {
 				wanted[a.IP], held = a.Pool, true
 			}
 		}

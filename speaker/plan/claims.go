@@ -1,0 +1,127 @@
+package plan
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools"
+)
+
+// claim is one Service's wish for a virtual server. Several may claim one key; the oldest has it (ipvs.md 1.1.6).
+type claim struct {
+	service pools.ServiceKey
+	created int64
+	virtual virtual
+}
+
+// compare orders claims by age, then name.
+func (c claim) compare(d claim) int {
+	return cmp.Or(cmp.Compare(c.created, d.created), cmp.Compare(c.service.Namespace, d.service.Namespace),
+		cmp.Compare(c.service.Name, d.service.Name))
+}
+
+// claim records a Service's wish, in place of its earlier one for the same key, and installs who has the key now.
+func (p *Planner) claim(k ipvs.Key, c claim) {
+	claims := p.claims[k]
+	if i := slices.IndexFunc(claims, func(d claim) bool { return d.service == c.service }); i >= 0 {
+		if claims[i].created == c.created && claims[i].virtual.equal(c.virtual) {
+			return
+		}
+		claims = slices.Delete(claims, i, i+1)
+	}
+	i, _ := slices.BinarySearchFunc(claims, c, claim.compare)
+	p.claims[k] = slices.Insert(claims, i, c)
+	p.install(k)
+}
+
+// disclaim forgets a Service's wish; the next takes over.
+func (p *Planner) disclaim(k ipvs.Key, service pools.ServiceKey) {
+	claims := slices.DeleteFunc(p.claims[k], func(c claim) bool { return c.service == service })
+	set(p.claims, k, claims, len(claims) > 0)
+	p.install(k)
+}
+
+// install makes the whole hold what the oldest claim of a key asks for.
+func (p *Planner) install(k ipvs.Key) {
+	before, had := p.installed[k]
+	var after claim
+	claims := p.claims[k]
+	if len(claims) > 0 {
+		after = claims[0]
+	}
+	if had && len(claims) > 0 && before.service == after.service && before.virtual.equal(after.virtual) {
+		return // a younger claim came or went
+	}
+	set(p.installed, k, after, len(claims) > 0)
+	for _, c := range []claim{before, after} {
+		if c.service != (pools.ServiceKey{}) && before.service != after.service {
+			p.changed.Services[c.service] = struct{}{}
+		}
+	}
+	p.changed.Keys[k] = struct{}{}
+	set(p.desired.Table, k, after.virtual.Server, len(claims) > 0)
+	if after.virtual.Inside != nil {
+		p.desired.Inside[k] = *after.virtual.Inside
+	} else {
+		delete(p.desired.Inside, k)
+	}
+	p.count(after.virtual.Elements, before.virtual.Elements)
+	p.countLocal(k.Addr, after.virtual.Local, before.virtual.Local)
+}
+
+// count notes elements that are needed once more, and once less.
+func (p *Planner) count(more, less []ipvs.Element) {
+	for _, e := range more {
+		p.elements[e]++
+		if p.elements[e] == 1 {
+			p.desired.Filter[e] = struct{}{}
+			p.changed.Elements[e] = struct{}{}
+		}
+	}
+	for _, e := range less {
+		p.elements[e]--
+		if p.elements[e] == 0 {
+			delete(p.elements, e)
+			delete(p.desired.Filter, e)
+			p.changed.Elements[e] = struct{}{}
+		}
+	}
+}
+
+// countLocal notes whether one virtual server makes its address local now, and did before.
+func (p *Planner) countLocal(addr netip.Addr, now, before bool) {
+	n := p.locals[addr]
+	switch {
+	case now && !before:
+		n++
+	case before && !now:
+		n--
+	default:
+		return
+	}
+	_, was := p.desired.Local[addr]
+	set(p.locals, addr, n, n > 0)
+	set(p.desired.Local, addr, struct{}{}, n > 0)
+	if was != (n > 0) {
+		p.changed.Addrs[addr] = struct{}{}
+	}
+}
+
+// index is a relation that is looked up by one side.
+type index[K, V comparable] map[K]map[V]struct{}
+
+func (x index[K, V]) add(k K, v V) {
+	if x[k] == nil {
+		x[k] = map[V]struct{}{}
+	}
+	x[k][v] = struct{}{}
+}
+
+func (x index[K, V]) remove(k K, v V) {
+	delete(x[k], v)
+	if len(x[k]) == 0 {
+		delete(x, k)
+	}
+}

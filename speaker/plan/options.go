@@ -1,0 +1,27 @@
+package plan
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs"
+)
+
+// Options are what the operator decided for the node.
+type Options struct {
+	// Node is the name of this node.
+	Node string
+	// ServiceProxy is set where every Service is served here, not only what kube-proxy leaves to us.
+	ServiceProxy bool
+	// Scheduler and its Flags for Services that name none; round robin if empty.
+	Scheduler string
+	Flags     ipvs.Flags
+	// NodePortPrimary asks for NodePorts on the Node's own InternalIPs, NodePortCIDRs for those addresses of the node that
+	// they hold.
+	NodePortPrimary bool
+	NodePortCIDRs   []netip.Prefix
+	// PodCIDRs are the sources that count as Pods; if empty those of the Nodes.
+	PodCIDRs []netip.Prefix
+	// DrainLimit is how long an endpoint that terminates keeps its connections at most, 0 for as long as it is listed.
+	DrainLimit time.Duration
+}

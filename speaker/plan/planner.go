@@ -1,0 +1,211 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools"
+)
+
+// Make plans for a node from nothing.
+func Make(v *View, o Options, now time.Time) *Desired {
+	d, _ := NewPlanner(o).Plan(v, Touched{All: true}, now)
+	return d
+}
+
+// Planner plans for a node again and again. It keeps what it worked out, so that a plan costs what changed. Its answer is
+// that of Make. It is used by one goroutine.
+type Planner struct {
+	options Options
+	desired *Desired
+	changed *Changed // of the plan in progress
+
+	services map[pools.ServiceKey]servicePlan
+	// wakes are the times of the Services that have one; watchers the Services that depend on other Nodes.
+	wakes    map[pools.ServiceKey]time.Time
+	watchers map[pools.ServiceKey]struct{}
+	// checkers are the Services that need a probe.
+	checkers index[Check, pools.ServiceKey]
+
+	claims    map[ipvs.Key][]claim
+	installed map[ipvs.Key]claim
+	elements  map[ipvs.Element]int
+	locals    map[netip.Addr]int
+	global    []ipvs.Element // of no Service
+
+	vips   map[string]decided
+	byNode index[string, string]           // Node to VIPs
+	bySvc  index[pools.ServiceKey, string] // Service to VIPs
+	byAddr index[netip.Addr, string]       // address to VIPs
+}
+
+// NewPlanner returns a Planner that has not planned yet; touched.All belongs to its first Plan.
+func NewPlanner(o Options) *Planner {
+	return &Planner{
+		options:   o,
+		desired:   newDesired(),
+		services:  map[pools.ServiceKey]servicePlan{},
+		wakes:     map[pools.ServiceKey]time.Time{},
+		watchers:  map[pools.ServiceKey]struct{}{},
+		checkers:  index[Check, pools.ServiceKey]{},
+		claims:    map[ipvs.Key][]claim{},
+		installed: map[ipvs.Key]claim{},
+		elements:  map[ipvs.Element]int{},
+		locals:    map[netip.Addr]int{},
+		vips:      map[string]decided{},
+		byNode:    index[string, string]{},
+		bySvc:     index[pools.ServiceKey, string]{},
+		byAddr:    index[netip.Addr, string]{},
+	}
+}
+
+// Plan returns what the node must hold, and what of it may differ from the last call. touched must name everything in the
+// View that changed since; a Service whose time has come is planned again by itself. The Desired stays the Planner's and
+// is changed by the next call.
+func (p *Planner) Plan(v *View, touched Touched, now time.Time) (*Desired, *Changed) {
+	p.changed = newChanged()
+	if len(touched.Nodes) > 0 || touched.All {
+		p.planGlobal(v)
+	}
+	for key := range p.touchedServices(v, touched, now) {
+		p.replan(v, key, now)
+	}
+	p.decideReasons(v)
+	for name := range p.touchedVIPs(v, touched) {
+		p.decide(v, name)
+	}
+	return p.desired, p.changed
+}
+
+// Wake returns when to plan again although nothing was touched, zero for never.
+func (p *Planner) Wake() time.Time {
+	var first time.Time
+	for _, at := range p.wakes {
+		if first.IsZero() || at.Before(first) {
+			first = at
+		}
+	}
+	return first
+}
+
+// touchedServices returns the Services whose plan may differ.
+func (p *Planner) touchedServices(v *View, touched Touched, now time.Time) map[pools.ServiceKey]struct{} {
+	out := map[pools.ServiceKey]struct{}{}
+	if _, own := touched.Nodes[p.options.Node]; own || touched.All {
+		for key := range p.services {
+			out[key] = struct{}{}
+		}
+		for key := range v.Services {
+			out[key] = struct{}{}
+		}
+		return out
+	}
+	for key := range touched.Services {
+		out[key] = struct{}{}
+	}
+	if len(touched.Nodes) > 0 {
+		for key := range p.watchers {
+			out[key] = struct{}{}
+		}
+	}
+	for check := range touched.Checks {
+		for key := range p.checkers[check] {
+			out[key] = struct{}{}
+		}
+	}
+	for key, at := range p.wakes {
+		if !at.After(now) {
+			out[key] = struct{}{}
+		}
+	}
+	return out
+}
+
+// replan plans one Service again and puts what differs into the whole.
+func (p *Planner) replan(v *View, key pools.ServiceKey, now time.Time) {
+	before := p.services[key]
+	svc, exists := v.Services[key]
+	var after servicePlan
+	if exists {
+		after = p.planService(v, key, now)
+		p.services[key] = after
+	} else {
+		delete(p.services, key)
+	}
+	p.changed.Services[key] = struct{}{}
+	for k := range before.virtuals {
+		if _, still := after.virtuals[k]; !still {
+			p.disclaim(k, key)
+		}
+	}
+	for k, virtual := range after.virtuals {
+		p.claim(k, claim{service: key, created: svc.Created, virtual: virtual})
+	}
+	set(p.wakes, key, after.wake, !after.wake.IsZero())
+	set(p.watchers, key, struct{}{}, after.nodes)
+	p.planChecks(key, before.checks, after.checks)
+	if after.health != nil {
+		p.desired.HealthPorts[key] = *after.health
+	} else {
+		delete(p.desired.HealthPorts, key)
+	}
+}
+
+func (p *Planner) planChecks(key pools.ServiceKey, before, after []Check) {
+	for _, c := range before {
+		p.checkers.remove(c, key)
+	}
+	for _, c := range after {
+		p.checkers.add(c, key)
+	}
+	for _, c := range append(slices.Clone(before), after...) {
+		p.changed.Checks[c] = struct{}{}
+		set(p.desired.Checks, c, struct{}{}, len(p.checkers[c]) > 0)
+	}
+}
+
+// planGlobal puts those elements of the filter into the whole that no Service asks for.
+func (p *Planner) planGlobal(v *View) {
+	before := p.global
+	p.global = globalElements(v, p.options)
+	p.count(p.global, before)
+}
+
+// decideReasons says what became of each Service that changed, itself or by winning or losing a virtual server.
+func (p *Planner) decideReasons(v *View) {
+	for key := range p.changed.Services {
+		if _, exists := v.Services[key]; !exists {
+			delete(p.desired.Services, key)
+			continue
+		}
+		p.desired.Services[key] = p.reason(key)
+	}
+}
+
+// reason says what became of a Service.
+func (p *Planner) reason(key pools.ServiceKey) Reason {
+	part := p.services[key]
+	if len(part.virtuals) == 0 {
+		return Unsupported
+	}
+	reason := NoEndpoint
+	for k, virtual := range part.virtuals {
+		if p.installed[k].service != key {
+			return PortConflict
+		}
+		if len(virtual.Server.RealServers) > 0 {
+			reason = Programmed
+		}
+	}
+	return reason
+}
+
+func set[K comparable, V any](m map[K]V, key K, value V, present bool) {
+	if present {
+		m[key] = value
+	} else {
+		delete(m, key)
+	}
+}

@@ -1,0 +1,70 @@
+package plan
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools"
+)
+
+// servicePlan is what one Service asks of this node.
+type servicePlan struct {
+	virtuals map[ipvs.Key]virtual
+	// ready and usable are the nodes with a ready endpoint, and with a serving one that is about to go.
+	ready, usable map[string]struct{}
+	// health is the healthCheckNodePort to serve, nil if none.
+	health *HealthPort
+	// checks are the probes of nodes that it needs.
+	checks []Check
+	// nodes is set if the plan depends on Nodes other than this one.
+	nodes bool
+	// wake is when the Service must be planned again although nothing touched it, zero for never.
+	wake time.Time
+}
+
+// virtual is what one Service asks of this node for one virtual server.
+type virtual struct {
+	Server ipvs.VirtualServer
+	// Inside is what Pods of and processes on this node get in its place; nil if that is the same.
+	Inside *ipvs.VirtualServer
+	// Local is set if its address must be made local; a node's own address must not.
+	Local bool
+	// Elements of the packet filter that it needs, without repetition. Several virtual servers may need the same.
+	Elements []ipvs.Element
+}
+
+func (v virtual) equal(w virtual) bool {
+	if (v.Inside == nil) != (w.Inside == nil) || v.Inside != nil && !equalServers(*v.Inside, *w.Inside) {
+		return false
+	}
+	return v.Local == w.Local && equalServers(v.Server, w.Server) && slices.Equal(v.Elements, w.Elements)
+}
+
+func equalServers(a, b ipvs.VirtualServer) bool {
+	return a.Settings == b.Settings && maps.Equal(a.RealServers, b.RealServers)
+}
+
+// HealthPort is a healthCheckNodePort to serve (ipvs.md 5.1).
+type HealthPort struct {
+	Port    uint16
+	Service pools.ServiceKey
+	// LocalEndpoints is the number of ready endpoints on this node.
+	LocalEndpoints int
+}
+
+// Check is a probe of another node, which says whether connections may be forwarded there.
+type Check struct {
+	Node string
+	Addr netip.Addr
+	Port uint16
+	Path string
+}
+
+// CheckResult is the outcome of a Check.
+type CheckResult struct {
+	Healthy bool
+	Weight  uint32
+}
