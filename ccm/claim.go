@@ -69,6 +69,9 @@ func (s *Settings) claimOf(svc *v1.Service) pools.Claim {
 	c.SharingKey = annotated(svc, annotationSharingKey, metallbSharingKey, &bad)
 	c.Addresses = askedAddresses(svc, &bad)
 	c.Invalid = strings.Join(bad, "; ")
+	if !s.wants(svc) {
+		return standstill(c, c.Held)
+	}
 	return c
 }
 
@@ -115,17 +118,21 @@ func parseAddresses(text, field string, bad *[]string) []netip.Addr {
 	return out
 }
 
-// heldBy returns the addresses of the Service's status that we recorded as ours. A Service we do not serve holds nothing.
+// heldBy returns the addresses of the Service's status that we recorded as ours. A Service we never served holds nothing.
 func (s *Settings) heldBy(svc *v1.Service) []pools.Address {
-	if !s.wants(svc) {
+	have := outcomeIn(svc)
+	if !balanced(svc) || !s.wants(svc) && have.from == "" {
 		return nil
 	}
-	from := strings.Split(svc.Annotations[v1alpha1.AnnotationAllocatedFrom], ",")
+	from := strings.Split(have.from, ",")
 	var held []pools.Address
 	for i, in := range svc.Status.LoadBalancer.Ingress {
 		a, err := netip.ParseAddr(in.IP)
 		if err != nil {
 			continue // a host name: another controller's
+		}
+		if !s.wants(svc) && !namedIn(have.condition, a) {
+			continue
 		}
 		pool := ""
 		if i < len(from) {

@@ -47,12 +47,15 @@ func newClassController(r *registrar, services corelisters.ServiceLister, worker
 	}
 }
 
-// concerns says whether the Service is ours to serve, or ours to clean up.
+// concerns says whether the Service is ours to serve, to keep as it is, or to clean up. What the service controller serves or
+// cleans up is not.
 func (c *classController) concerns(svc *v1.Service) bool {
-	return c.registrar.settings.classed(svc) || has(svc, finalizer)
+	r := c.registrar
+	return r.settings.classed(svc) || has(svc, finalizer) ||
+		!r.settings.classless(svc) && (r.settings.OnlyClass || balanced(svc)) && (recorded(svc) || r.ledger.knows(svc))
 }
 
-// handler queues what is ours. A change of the status alone is none: see drift.
+// handler queues what is ours. A change of the status alone is one only where we do not serve: else see drift.
 func (c *classController) handler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) { c.see(o.(*v1.Service)) },
@@ -60,7 +63,8 @@ func (c *classController) handler() cache.ResourceEventHandler {
 			before, after := b.(*v1.Service), a.(*v1.Service)
 			if before.UID != after.UID || !equality.Semantic.DeepEqual(before.Spec, after.Spec) ||
 				!maps.Equal(before.Labels, after.Labels) || !maps.Equal(before.Annotations, after.Annotations) ||
-				before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() || has(before, finalizer) != has(after, finalizer) {
+				before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() || has(before, finalizer) != has(after, finalizer) ||
+				!c.registrar.settings.wants(after) && !equality.Semantic.DeepEqual(before.Status.LoadBalancer, after.Status.LoadBalancer) {
 				c.see(after)
 			}
 		},
@@ -113,41 +117,34 @@ func (c *classController) next(ctx context.Context) bool {
 	return true
 }
 
-// sync serves the Service or cleans it up.
+// sync serves the Service, keeps it as it is, or cleans it up.
 func (c *classController) sync(ctx context.Context, svc *v1.Service) error {
 	r := c.registrar
 	switch {
 	case r.settings.classed(svc):
-		if err := c.setFinalizer(ctx, svc, true); err != nil {
-			if gone(err) {
-				return nil
-			}
-			return err
-		}
 		return r.serve(ctx, svc)
-	case !has(svc, finalizer):
-		return nil
 	case r.settings.classless(svc): // the service controller's now: what it holds goes with it
-		return c.setFinalizer(ctx, svc, false)
+		return c.dropFinalizer(ctx, svc)
+	case !c.concerns(svc):
+		return nil
+	case balanced(svc):
+		return r.former(ctx, svc)
 	}
-	return r.clear(ctx, svc, finalizer)
+	return r.cleanUp(ctx, svc)
 }
 
-// setFinalizer adds or removes our finalizer, if it is not so already.
-func (c *classController) setFinalizer(ctx context.Context, svc *v1.Service, want bool) error {
-	if has(svc, finalizer) == want {
+// dropFinalizer takes our finalizer off, if it is there.
+func (c *classController) dropFinalizer(ctx context.Context, svc *v1.Service) error {
+	if !has(svc, finalizer) {
 		return nil
 	}
-	field := "finalizers"
-	if !want {
-		field = "$deleteFromPrimitiveList/finalizers"
-	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": svc.UID, field: []string{finalizer}}})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": svc.UID, "$deleteFromPrimitiveList/finalizers": []string{finalizer}}})
 	if err == nil {
-		_, err = c.registrar.patch(ctx, svc, patch)
+		have, _ := c.registrar.ledger.newest(svc)
+		_, err = c.registrar.patch(ctx, svc, have, patch)
 	}
-	if err != nil {
-		return fmt.Errorf("setting the finalizer of Service %s: %w", keyOf(svc), err)
+	if err != nil && !gone(err) {
+		return fmt.Errorf("taking the finalizer off Service %s: %w", keyOf(svc), err)
 	}
 	return nil
 }

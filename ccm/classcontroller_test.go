@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"slices"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -114,7 +115,7 @@ func TestTwoControllersOneService(t *testing.T) {
 	if err := classes.sync(t.Context(), svc); err != nil {
 		t.Fatal(err)
 	}
-	svc.Finalizers = nil
+	svc.Finalizers = slices.DeleteFunc(svc.Finalizers, func(f string) bool { return f == finalizer })
 	d.expect(d.ensure(svc), "0 writes, 203.0.113.4 Proxy, Allocated")
 
 	svc.Spec.LoadBalancerClass = ptr.To("ironlb.io/lb")

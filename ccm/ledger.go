@@ -160,30 +160,32 @@ func (l *ledger) written(svc *v1.Service, lease []pools.Address, want outcome, a
 	}
 }
 
-// failed tells that a write to the Service may or may not have come through.
-func (l *ledger) failed(svc *v1.Service) {
+// failed tells that a write to the Service, which had have, may or may not have come through. What it was to say has not
+// been said, whatever the object will show.
+func (l *ledger) failed(svc *v1.Service, have outcome) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if e := l.known[keyOf(svc)]; e != nil && e.uid == svc.UID {
 		e.busy, e.unsure = false, true
+		if e.told == nil {
+			e.told = &have
+		}
 	}
 }
 
-// news says whether the outcome differs from the one last said, by the object have before the first time. It counts as
-// said from now on.
-func (l *ledger) news(svc *v1.Service, have, want outcome) bool {
+// tell returns the outcome last said: before the first time, what the object had. want counts as said from now on.
+func (l *ledger) tell(svc *v1.Service, have, want outcome) outcome {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := l.known[keyOf(svc)]
-	if e == nil {
-		return false
+	if e == nil || e.uid != svc.UID {
+		return want // gone: nobody is to be told
 	}
-	before := have
 	if e.told != nil {
-		before = *e.told
+		have = *e.told
 	}
 	e.told = &want
-	return !before.sameOutcome(want)
+	return have
 }
 
 // turn is the number of the last decision about the Service.
@@ -206,7 +208,7 @@ func (l *ledger) current(svc *v1.Service) (outcome, bool) {
 	if e == nil || !e.asked || e.busy || e.uid != svc.UID {
 		return outcome{}, false
 	}
-	return l.settings.outcomeOf(l.alloc.Lease(key), e.reason, e.message), true
+	return l.settings.outcomeOf(svc, l.alloc.Lease(key), e.reason, e.message), true
 }
 
 // release frees what the Service holds or waits for. Releasing what is not there is no error, and a Service of the same

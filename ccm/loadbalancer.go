@@ -22,10 +22,10 @@ func (b *loadBalancer) GetLoadBalancer(ctx context.Context, _ string, svc *v1.Se
 		have := outcomeIn(svc)
 		exists = exists || have.from != "" || have.condition.Type != ""
 	}
-	if err != nil || !exists || settings.classed(svc) { // it has a class now: the class controller's
+	if err != nil || !exists || hasClass(svc) { // the class controller's now, whatever the class
 		return nil, false, err
 	}
-	return &v1.LoadBalancerStatus{Ingress: settings.outcomeOf(lease, "", "").ingress}, true, nil
+	return &v1.LoadBalancerStatus{Ingress: settings.outcomeOf(svc, lease, "", "").ingress}, true, nil
 }
 
 // GetLoadBalancerName is only used in messages.
@@ -54,8 +54,8 @@ func (b *loadBalancer) UpdateLoadBalancer(context.Context, string, *v1.Service, 
 func (b *loadBalancer) EnsureLoadBalancerDeleted(ctx context.Context, _ string, svc *v1.Service) error {
 	settings, ledger := b.registrar.settings, b.registrar.ledger
 	switch {
-	case settings.classed(svc):
-		return nil // the class controller's now
+	case hasClass(svc):
+		return nil // the class controller's now, whatever the class
 	case svc.DeletionTimestamp != nil && len(svc.Finalizers) <= 1 || settings.classless(svc): // the object goes now
 		return ledger.release(ctx, keyOf(svc), svc.UID)
 	}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	servicehelper "k8s.io/cloud-provider/service/helpers"
 
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
@@ -23,13 +24,24 @@ const conditionAllocated = "ironlb.io/Allocated"
 type outcome struct {
 	from    string // the annotation; empty: none
 	ingress []v1.LoadBalancerIngress
+	others  bool // the addresses are another controller's, and left as they are
 	// condition has no type when there is none.
 	condition metav1.Condition
+	// finalizer is ours on the Service, if it is there. It comes with the outcome: no object shows an address without it.
+	finalizer string
 }
 
-// outcomeOf says what came of a Service. The same decision gives the same record.
-func (s *Settings) outcomeOf(lease []pools.Address, reason pools.Reason, message string) outcome {
-	r := outcome{from: allocatedFrom(lease), condition: metav1.Condition{
+// finalizerOf is what keeps the Service until it is cleaned up: the service controller's without a class, else our own.
+func finalizerOf(svc *v1.Service) string {
+	if svc.Spec.LoadBalancerClass == nil {
+		return servicehelper.LoadBalancerCleanupFinalizer
+	}
+	return finalizer
+}
+
+// outcomeOf says what came of a Service. The same decision gives the same record. The message names all that it holds.
+func (s *Settings) outcomeOf(svc *v1.Service, lease []pools.Address, reason pools.Reason, message string) outcome {
+	r := outcome{from: allocatedFrom(lease), finalizer: finalizerOf(svc), condition: metav1.Condition{
 		Type: conditionAllocated, Status: metav1.ConditionFalse, Reason: string(reason), Message: message,
 	}}
 	if !reason.Warning() || reason == pools.Draining {
@@ -38,7 +50,7 @@ func (s *Settings) outcomeOf(lease []pools.Address, reason pools.Reason, message
 	switch {
 	case message == "":
 		r.condition.Message = "The Service holds " + described(lease)
-	case len(lease) > 0 && reason != pools.Draining: // whose message says it
+	case len(lease) > 1 || len(lease) > 0 && reason != pools.Draining: // whose message names one
 		r.condition.Message += ". The Service holds " + described(lease)
 	}
 	mode := v1.LoadBalancerIPMode(s.IPMode)
@@ -54,15 +66,18 @@ func outcomeIn(svc *v1.Service) outcome {
 	if c := meta.FindStatusCondition(svc.Status.Conditions, conditionAllocated); c != nil {
 		r.condition = *c
 	}
+	if f := finalizerOf(svc); has(svc, f) {
+		r.finalizer = f
+	}
 	return r
 }
 
 func (r outcome) equal(o outcome) bool {
-	return r.from == o.from && r.sameIngress(o) && r.sameOutcome(o)
+	return r.from == o.from && r.finalizer == o.finalizer && r.sameIngress(o) && r.sameOutcome(o)
 }
 
 func (r outcome) sameIngress(o outcome) bool {
-	return equality.Semantic.DeepEqual(r.ingress, o.ingress)
+	return r.others || o.others || equality.Semantic.DeepEqual(r.ingress, o.ingress)
 }
 
 // sameOutcome does not look at times.
@@ -90,13 +105,17 @@ func (r outcome) patchOf(svc *v1.Service, have outcome, dropped ...string) ([]by
 		"uid":         svc.UID, // not to a Service of the same name that came after
 		"annotations": map[string]*string{v1alpha1.AnnotationAllocatedFrom: annotation},
 	}
+	if r.finalizer != "" && r.finalizer != have.finalizer {
+		metadata["finalizers"] = []string{r.finalizer}
+	}
 	if len(dropped) > 0 {
 		metadata["$deleteFromPrimitiveList/finalizers"] = dropped
 	}
-	patch, err := json.Marshal(map[string]any{
-		"metadata": metadata,
-		"status":   map[string]any{"loadBalancer": map[string]any{"ingress": r.ingress}, "conditions": []any{condition}},
-	})
+	status := map[string]any{"conditions": []any{condition}}
+	if !r.others {
+		status["loadBalancer"] = map[string]any{"ingress": r.ingress}
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": metadata, "status": status})
 	if err != nil {
 		return nil, fmt.Errorf("encoding the outcome of Service %s: %w", keyOf(svc), err)
 	}

@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	servicehelper "k8s.io/cloud-provider/service/helpers"
 )
 
 // quiet is the client that the service controller is given: its Events of type Normal are left out. They say that it
@@ -26,7 +28,7 @@ func (q quietCore) Events(namespace string) corev1.EventInterface {
 	return quietEvents{q.CoreV1Interface.Events(namespace)}
 }
 
-// Services leaves out writes of the status.
+// Services leaves out writes of the status and additions of the finalizer: both go with the outcome, in one write.
 func (q quietCore) Services(namespace string) corev1.ServiceInterface {
 	return quietServices{q.CoreV1Interface.Services(namespace)}
 }
@@ -35,11 +37,14 @@ type quietServices struct{ corev1.ServiceInterface }
 
 // Patch is what the service controller calls for finalizers and for the status.
 func (q quietServices) Patch(ctx context.Context, name string, pt types.PatchType, data []byte, o metav1.PatchOptions, sub ...string) (*v1.Service, error) {
-	var parts map[string]json.RawMessage
+	var parts struct {
+		Metadata struct{ Finalizers []string }
+		Status   json.RawMessage
+	}
 	if err := json.Unmarshal(data, &parts); err != nil {
 		return nil, fmt.Errorf("reading a patch of Service %s: %w", name, err)
 	}
-	if _, ok := parts["status"]; ok {
+	if parts.Status != nil || slices.Contains(parts.Metadata.Finalizers, servicehelper.LoadBalancerCleanupFinalizer) {
 		return &v1.Service{}, nil // the caller does not look at it
 	}
 	return q.ServiceInterface.Patch(ctx, name, pt, data, o, sub...)

@@ -1,6 +1,7 @@
 package ccm
 
 import (
+	"slices"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -19,11 +20,6 @@ func TestQuietStatus(t *testing.T) {
 	if _, err := servicehelper.PatchService(quiet{api}.CoreV1(), old, emptied); err != nil {
 		t.Fatal(err)
 	}
-	finalized := old.DeepCopy()
-	finalized.Finalizers = []string{servicehelper.LoadBalancerCleanupFinalizer}
-	if _, err := servicehelper.PatchService(quiet{api}.CoreV1(), old, finalized); err != nil {
-		t.Fatal(err)
-	}
 	got, err := api.CoreV1().Services(anew.Namespace).Get(t.Context(), anew.Name, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -31,8 +27,39 @@ func TestQuietStatus(t *testing.T) {
 	if in := ips(got.Status.LoadBalancer.Ingress); len(in) != 1 || in[0] != "203.0.113.5" {
 		t.Errorf("the new Service shows %v", in)
 	}
-	if !has(got, servicehelper.LoadBalancerCleanupFinalizer) {
-		t.Errorf("finalizers are written: %v", got.Finalizers)
+}
+
+// TestQuietFinalizer: the service controller's finalizer goes on with the outcome, not before it; it goes off when the service
+// controller says so, be there others beside it.
+func TestQuietFinalizer(t *testing.T) {
+	for _, others := range [][]string{nil, {"example.com/other"}} {
+		with := serviceFor("s1", func(s *v1.Service) {
+			s.Finalizers = append(slices.Clone(others), servicehelper.LoadBalancerCleanupFinalizer)
+		})
+		without := serviceFor("s1", func(s *v1.Service) { s.Finalizers = others })
+		api := fake.NewClientset(without.DeepCopy())
+		services := api.CoreV1().Services(without.Namespace)
+		expect := func(what string, want bool) {
+			t.Helper()
+			got, err := services.Get(t.Context(), without.Name, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if has(got, servicehelper.LoadBalancerCleanupFinalizer) != want {
+				t.Errorf("%s: %v", what, got.Finalizers)
+			}
+		}
+		if _, err := servicehelper.PatchService(quiet{api}.CoreV1(), without, with.DeepCopy()); err != nil {
+			t.Fatal(err)
+		}
+		expect("added by the service controller", false)
+		if _, err := services.Update(t.Context(), with.DeepCopy(), metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := servicehelper.PatchService(quiet{api}.CoreV1(), with, without.DeepCopy()); err != nil {
+			t.Fatal(err)
+		}
+		expect("taken off by the service controller", false)
 	}
 }
 
@@ -52,7 +79,7 @@ func TestDeletedWithForeignFinalizer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o := outcomeIn(got); !o.equal(outcome{}) {
+	if o := outcomeIn(got); !o.equal(outcome{finalizer: o.finalizer}) {
 		t.Errorf("left on the object: %+v", o)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
 )
@@ -37,18 +38,18 @@ func (r *registrar) serve(ctx context.Context, svc *v1.Service) error {
 	if err != nil {
 		return err
 	}
-	want := r.settings.outcomeOf(d.Lease, d.Reason, d.Message)
+	want := r.settings.outcomeOf(svc, d.Lease, d.Reason, d.Message)
 	have, sure := r.ledger.newest(svc)
 	if sure && have.equal(want) {
 		r.ledger.written(svc, d.Lease, want, nil)
-		r.ledger.news(svc, have, want)
+		r.ledger.tell(svc, have, want)
 		return nil
 	}
 	patch, err := want.patchOf(svc, have)
 	if err != nil {
 		return err
 	}
-	after, err := r.patch(ctx, svc, patch)
+	after, err := r.patch(ctx, svc, have, patch)
 	if gone(err) {
 		return r.ledger.release(ctx, keyOf(svc), svc.UID) // its end may have been seen before it was assigned anything
 	}
@@ -65,7 +66,8 @@ func (r *registrar) serve(ctx context.Context, svc *v1.Service) error {
 
 // tell says a change of outcome, once. An object that had the same addresses before there was a condition is no news.
 func (r *registrar) tell(svc *v1.Service, have, want outcome, warning bool) {
-	if !r.ledger.news(svc, have, want) || !warning && have.condition.Type == "" && len(have.ingress) > 0 && have.sameIngress(want) {
+	before := r.ledger.tell(svc, have, want)
+	if before.sameOutcome(want) || !warning && before.condition.Type == "" && len(before.ingress) > 0 && before.sameIngress(want) {
 		return
 	}
 	kind := v1.EventTypeNormal
@@ -83,13 +85,13 @@ func (r *registrar) settled(ctx context.Context, svc *v1.Service) bool {
 	if err != nil || !ok {
 		return false
 	}
-	want := r.settings.outcomeOf(d.Lease, d.Reason, d.Message)
+	want := r.settings.outcomeOf(svc, d.Lease, d.Reason, d.Message)
 	have, sure := r.ledger.newest(svc)
 	if !sure || !have.equal(want) {
 		return false
 	}
 	r.ledger.written(svc, d.Lease, want, nil)
-	r.ledger.news(svc, have, want)
+	r.ledger.tell(svc, have, want)
 	return true
 }
 
@@ -107,33 +109,42 @@ func (r *registrar) drifted(svc *v1.Service) bool {
 // before nobody can read it there. If it became ours again meanwhile, be it through the other controller, what it was given
 // stays.
 func (r *registrar) clear(ctx context.Context, svc *v1.Service, finalizers ...string) error {
+	return r.end(ctx, svc, outcome{}, finalizers)
+}
+
+// end makes the Service say what remains of the outcome, takes the finalizers off, and frees what it held.
+func (r *registrar) end(ctx context.Context, svc *v1.Service, rest outcome, finalizers []string) error {
 	turn := r.ledger.turn(svc)
 	have, sure := r.ledger.newest(svc)
-	if !sure || !have.equal(outcome{}) || len(finalizers) > 0 {
-		patch, err := outcome{}.patchOf(svc, have, finalizers...)
+	have.finalizer = ""
+	if !sure || !have.equal(rest) || len(finalizers) > 0 {
+		patch, err := rest.patchOf(svc, have, finalizers...)
 		if err != nil {
 			return err
 		}
-		if _, err := r.patch(ctx, svc, patch); err != nil && !gone(err) {
+		if _, err := r.patch(ctx, svc, have, patch); err != nil && !gone(err) {
 			return fmt.Errorf("clearing the address of Service %s: %w", keyOf(svc), err)
 		}
 	}
 	return r.ledger.releaseUnchanged(ctx, svc, turn)
 }
 
-func (r *registrar) patch(ctx context.Context, svc *v1.Service, patch []byte) (*v1.Service, error) {
+// patch writes to the Service. have is what it had before.
+func (r *registrar) patch(ctx context.Context, svc *v1.Service, have outcome, patch []byte) (*v1.Service, error) {
 	after, err := r.api.Services(svc.Namespace).Patch(ctx, svc.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err != nil && !gone(err) {
-		r.ledger.failed(svc)
+		r.ledger.failed(svc, have)
 	}
 	return after, err
 }
 
-// gone says whether the Service does not exist any more, be there another one of the same name: the API server takes its
-// UID in our patch for an attempt to change the UID of the other.
+// gone says whether the Service does not exist any more, or not for long: there may be another one of the same name, and the
+// API server takes its UID in our patch for an attempt to change the UID of the other; and one that is being deleted takes
+// no new finalizer.
 func gone(err error) bool {
-	return apierrors.IsNotFound(err) ||
-		apierrors.IsInvalid(err) && slices.ContainsFunc(causes(err), func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
+	return apierrors.IsNotFound(err) || apierrors.IsInvalid(err) && slices.ContainsFunc(causes(err), func(c metav1.StatusCause) bool {
+		return c.Field == "metadata.uid" || c.Field == "metadata.finalizers" && c.Type == metav1.CauseType(field.ErrorTypeForbidden)
+	})
 }
 
 func causes(err error) []metav1.StatusCause {

@@ -18,10 +18,10 @@ func (c *Cloud) wakeService(key pools.ServiceKey) {
 	svc, err := c.core.Core().V1().Services().Lister().Services(key.Namespace).Get(key.Name)
 	switch {
 	case err != nil: // gone
-	case c.settings.classed(svc):
-		c.classes.queue.Add(key)
-	default:
+	case c.settings.classless(svc):
 		c.waker.Wake(svc)
+	default:
+		c.classes.queue.Add(key)
 	}
 }
 

@@ -30,7 +30,7 @@ func DefaultSettings() Settings {
 func (s *Settings) Flags(sets *cliflag.NamedFlagSets) {
 	fs := sets.FlagSet("ironlb")
 	fs.StringVar(&s.Class, "load-balancer-class", s.Class, "The spec.loadBalancerClass whose Services are served, beside those of no class.")
-	fs.BoolVar(&s.OnlyClass, "only-class", s.OnlyClass, "Serve Services of --load-balancer-class and leave those of no class to another controller. Not for a cluster in which this program has served Services without a class: delete those first, or their addresses are given again.")
+	fs.BoolVar(&s.OnlyClass, "only-class", s.OnlyClass, "Serve Services of --load-balancer-class and leave those of no class to another controller. Those that this program served before keep their addresses\nuntil they are deleted or another controller writes theirs.")
 	fs.StringVar(&s.IPMode, "ip-mode", s.IPMode, "What the status says of the addresses. Proxy: the speakers serve them, also for clients on the nodes. VIP: kube-proxy\ncatches what Pods and nodes send to them; the speakers of this release answer for Proxy only.")
 	fs.StringVar(&s.ProbeAddress, "probe-bind-address", s.ProbeAddress, "Where to serve /livez and /readyz over HTTP, for example :7474. Empty: nowhere.")
 }
@@ -59,6 +59,9 @@ func (s *Settings) classless(svc *v1.Service) bool {
 func (s *Settings) classed(svc *v1.Service) bool {
 	return balanced(svc) && svc.Spec.LoadBalancerClass != nil && *svc.Spec.LoadBalancerClass == s.Class
 }
+
+// hasClass says whether the Service is a load balancer with a class, ours or another one.
+func hasClass(svc *v1.Service) bool { return balanced(svc) && svc.Spec.LoadBalancerClass != nil }
 
 // balanced says whether the Service is a load balancer that is to stay.
 func balanced(svc *v1.Service) bool {

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/tools/cache"
-	servicehelper "k8s.io/cloud-provider/service/helpers"
 
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
@@ -72,8 +71,7 @@ func (w *waker) Start(ctx context.Context) {
 // settled says whether there is nothing to do for the Service. The service controller need not know one: its finalizer
 // makes it clean up later, too.
 func (w *waker) settled(ctx context.Context, svc *v1.Service) bool {
-	return w.registrar.ledger.foreign(svc) ||
-		w.registrar.settings.classless(svc) && servicehelper.HasLBFinalizer(svc) && w.registrar.settled(ctx, svc)
+	return w.registrar.ledger.foreign(svc) || w.registrar.settings.classless(svc) && w.registrar.settled(ctx, svc)
 }
 
 // Revisit wakes the Services that were another controller's, and of which a pool has an address now.

@@ -1,0 +1,289 @@
+package ccm
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	cloudprovider "k8s.io/cloud-provider"
+	servicehelper "k8s.io/cloud-provider/service/helpers"
+	"k8s.io/utils/ptr"
+
+	"github.com/ironlb/ironlb/pools"
+)
+
+// pass has every Service looked at by the controllers that it concerns, until nothing is left to do.
+func (p *process) pass() {
+	lb := &loadBalancer{p.classes.registrar}
+	for before := -1; before != len(p.w.log); {
+		before = len(p.w.log)
+		for _, svc := range p.w.services() {
+			if p.w.settings.classless(&svc) {
+				if _, err := lb.EnsureLoadBalancer(p.w.t.Context(), "", &svc, nil); err != cloudprovider.ImplementedElsewhere {
+					p.w.t.Fatal(err)
+				}
+			}
+			if p.classes.concerns(&svc) {
+				if err := p.classes.sync(p.w.t.Context(), &svc); err != nil {
+					p.w.t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
+// add makes a Service of the class; empty: none.
+func (w *world) add(name, class string, change ...func(*v1.Service)) {
+	svc := serviceFor(name, append(change, func(s *v1.Service) {
+		s.UID = types.UID(name)
+		if class != "" {
+			s.Spec.LoadBalancerClass = &class
+		}
+	})...)
+	if err := w.api.Tracker().Add(svc); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// is compares a Service with "ADDRESSES RECORD FINALIZERS" or "gone".
+func (w *world) is(name, want string) {
+	w.t.Helper()
+	got := "gone"
+	if svc := w.get(name); svc != nil {
+		final := []string{}
+		for _, f := range svc.Finalizers {
+			final = append(final, map[string]string{finalizer: "own", servicehelper.LoadBalancerCleanupFinalizer: "shared"}[f])
+		}
+		have := outcomeIn(svc)
+		got = strings.Join(strings.Fields(fmt.Sprintf("%v %s %s %v", ips(have.ingress), have.from, have.condition.Reason, final)), " ")
+	}
+	if got != want {
+		w.t.Errorf("%s is %s, want %s, by\n%s", name, got, want, strings.Join(w.log, "\n"))
+	}
+}
+
+func deleted(svc *v1.Service) { svc.DeletionTimestamp = ptr.To(metav1.Unix(1, 0)) }
+
+// plain does what the API server does on a change of type.
+func plain(svc *v1.Service) {
+	svc.Spec.Type, svc.Spec.LoadBalancerClass, svc.Status.LoadBalancer = v1.ServiceTypeClusterIP, nil, v1.LoadBalancerStatus{}
+}
+
+// taken is what another controller does that serves the Service now.
+func taken(svc *v1.Service) { shows(elsewhere)(svc) }
+
+// TestFormer: Services that were served before the program got other flags. The pool has four addresses.
+func TestFormer(t *testing.T) {
+	for name, c := range map[string]struct {
+		class string // of the Services before
+		now   *Settings
+		final string
+		waits string // what becomes of one that waited: of no class it keeps the record that tells whose the finalizer is
+	}{
+		"no class before, now --only-class":  {"", &Settings{Class: "ironlb.io/lb", OnlyClass: true, IPMode: "Proxy"}, "shared", "[] PoolExhausted [shared]"},
+		"another --load-balancer-class":      {"ironlb.io/lb", &Settings{Class: "example.com/new", IPMode: "Proxy"}, "own", "[] []"},
+		"another class and now --only-class": {"ironlb.io/lb", &Settings{Class: "example.com/new", OnlyClass: true, IPMode: "Proxy"}, "own", "[] []"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, -1, false)
+			for _, s := range []string{"a", "b", "c", "d", "waits"} {
+				w.add(s, c.class)
+			}
+			w.start().pass()
+			final := "[" + c.final + "]"
+			w.is("a", "[203.0.113.4] web Allocated "+final)
+			w.is("waits", "[] PoolExhausted "+final)
+			w.add("never", "example.com/other", taken, func(s *v1.Service) {
+				s.Finalizers = []string{servicehelper.LoadBalancerCleanupFinalizer}
+			})
+
+			w.settings = c.now
+			w.add("x", c.now.Class)
+			w.log = nil
+			p := w.start()
+			p.pass()
+			w.is("x", "[] PoolExhausted [own]")
+			for _, line := range w.log {
+				if !strings.Contains(line, `"uid":"x"`) && !(c.final == "own" && strings.Contains(line, `"uid":"waits"`)) {
+					t.Errorf("wrote %s", line)
+				}
+			}
+			w.is("waits", c.waits)
+			for i, s := range []string{"a", "b", "c", "d"} {
+				ip := fmt.Sprintf("203.0.113.%d", 4+i)
+				w.is(s, fmt.Sprintf("[%s] web Allocated %s", ip, final))
+				if got := p.classes.registrar.ledger.standing(w.get(s)); len(got) != 1 || got[0] != address(ip, "web") {
+					t.Errorf("%s stands on %v: its VirtualIP would go", s, got)
+				}
+			}
+
+			w.change("a", deleted)
+			p.pass()
+			w.is("a", "gone")
+			w.is("x", "[203.0.113.4] web Allocated [own]")
+
+			w.change("b", plain)
+			p.pass()
+			w.is("b", "[] []")
+			w.add("y", c.now.Class)
+			p.pass()
+			w.is("y", "[203.0.113.5] web Allocated [own]")
+
+			w.change("c", taken)
+			p.pass()
+			w.is("c", "[198.51.100.9] "+strings.ReplaceAll(final, "own", "")) // the shared one is the other's now
+			w.add("z", c.now.Class)
+			p.pass()
+			w.is("z", "[203.0.113.6] web Allocated [own]")
+
+			w.change("waits", deleted)
+			p.pass()
+			w.is("waits", "gone")
+
+			w.change("never", deleted)
+			p.pass()
+			w.is("never", "[198.51.100.9] [shared]")
+
+			// Its flags are as they were: what is left is served as before.
+			w.settings = defaults
+			w.log = nil
+			w.start().pass()
+			w.is("d", "[203.0.113.7] web Allocated "+final)
+		})
+	}
+}
+
+// TestFormerWhileAway: the same happens while nobody runs.
+func TestFormerWhileAway(t *testing.T) {
+	w := newWorld(t, -1, false)
+	for _, s := range []string{"a", "b", "c", "d"} {
+		w.add(s, "")
+	}
+	w.start().pass()
+	w.change("a", deleted)
+	w.change("b", plain)
+	w.change("c", taken)
+	w.change("d", taken)
+	w.change("d", deleted)
+	w.settings = &Settings{Class: "ironlb.io/lb", OnlyClass: true, IPMode: "Proxy"}
+	for _, s := range []string{"w", "x", "y", "z"} {
+		w.add(s, "ironlb.io/lb")
+	}
+	w.start().pass()
+	w.is("a", "gone")
+	w.is("b", "[] []")
+	w.is("c", "[198.51.100.9] [shared]")
+	w.is("d", "[198.51.100.9] [shared]")
+	for i, s := range []string{"w", "x", "y", "z"} {
+		w.is(s, fmt.Sprintf("[203.0.113.%d] web Allocated [own]", 4+i))
+	}
+}
+
+// TestFormerStandsStill: a former Service is not moved by what it asks for, by its pool, nor by one that it shares an address
+// with, and it takes no room that others wait for.
+func TestFormerStandsStill(t *testing.T) {
+	w := newWorld(t, -1, false)
+	w.add("a", "", annotate("ironlb.io/sharing-key", "k"))
+	w.add("b", "", func(s *v1.Service) {
+		s.Spec.IPFamilies = []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol}
+		s.Spec.IPFamilyPolicy = ptr.To(v1.IPFamilyPolicyPreferDualStack)
+	})
+	w.start().pass()
+	w.is("a", "[203.0.113.4] web Allocated [shared]")
+	w.is("b", "[203.0.113.5] web SecondFamilyPending [shared]")
+
+	w.settings = &Settings{Class: "ironlb.io/lb", OnlyClass: true, IPMode: "Proxy"}
+	w.log = nil
+	p := w.start()
+	l := p.classes.registrar.ledger
+	var woken []string
+	l.wake = func(k pools.ServiceKey) { woken = append(woken, k.Name) }
+	p.pass()
+	w.change("a", annotate("ironlb.io/ips", "203.0.113.7", "ironlb.io/reallocate", "true"))
+	p.pass()
+	// The other family comes, and room for one only.
+	r, err := pools.ParseRanges([]string{"203.0.113.5-203.0.113.7", "2001:db8::1/128"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.setPools([]pools.Pool{{Name: "web", Ranges: r, AutoAssign: true}})
+	p.pass()
+	if slices.Contains(woken, "b") {
+		t.Errorf("woken %v", woken)
+	}
+	if len(w.log) > 0 {
+		t.Errorf("wrote\n%s", strings.Join(w.log, "\n"))
+	}
+	if s, _ := l.poolStatus("web"); fmt.Sprint(s.Draining) != "[default/a]" {
+		t.Errorf("draining: %v", s.Draining)
+	}
+	// a's key still counts: the port is taken.
+	share := annotate("ironlb.io/sharing-key", "k", "ironlb.io/ips", "203.0.113.4")
+	w.add("same-port", "ironlb.io/lb", share)
+	w.add("six", "ironlb.io/lb", func(s *v1.Service) { s.Spec.IPFamilies = []v1.IPFamily{v1.IPv6Protocol} })
+	p.pass()
+	w.is("same-port", "[] AddressOutsidePools [own]")
+	w.is("six", "[2001:db8::1] web Allocated [own]")
+}
+
+// TestLeftForAnotherClass: a Service that gets another controller's class is left to it. What that one wrote stays.
+func TestLeftForAnotherClass(t *testing.T) {
+	for name, before := range map[string]string{"no class": "", "our class": "ironlb.io/lb"} {
+		w := newWorld(t, -1, false)
+		w.add("a", before)
+		p := w.start()
+		p.pass()
+		w.change("a", func(s *v1.Service) {
+			plain(s) // what nobody saw
+			taken(s)
+			s.Spec.Type, s.Spec.LoadBalancerClass = v1.ServiceTypeLoadBalancer, ptr.To("example.com/lb")
+		})
+		lb := &loadBalancer{p.classes.registrar}
+		if _, exists, err := lb.GetLoadBalancer(t.Context(), "", w.get("a")); err != nil || exists {
+			t.Errorf("%s: the service controller would clear its status: %v, %v", name, exists, err)
+		}
+		p.pass()
+		if final := "[shared]"; before == "" { // which the service controller takes off
+			w.is("a", "[198.51.100.9] "+final)
+		} else {
+			w.is("a", "[198.51.100.9] []")
+		}
+		w.add("b", "", annotate("ironlb.io/ips", "203.0.113.4"))
+		p.pass()
+		w.is("b", "[203.0.113.4] web Allocated [shared]")
+	}
+}
+
+// TestOutcomeNamesAddresses: the condition names all that the Service holds, whatever the reason, and by that a former Service's
+// record is told from what another controller wrote.
+func TestOutcomeNamesAddresses(t *testing.T) {
+	lease := []pools.Address{address("203.0.113.4", "web"), address("2001:db8::", "six")}
+	other := address("203.0.113.40", "").Addr
+	for _, reason := range []pools.Reason{pools.Allocated, pools.SecondFamilyPending, pools.Draining, pools.AddressTaken, pools.QuotaReached} {
+		message := ""
+		if reason != pools.Allocated {
+			message = "default/s asks for 203.0.113.40, which default/other holds: ask for another one"
+		}
+		if reason == pools.Draining {
+			message = "default/s keeps 203.0.113.4 although no pool has that address any more"
+		}
+		for n := range 3 {
+			o := defaults.outcomeOf(serviceFor("s"), lease[:n], reason, message)
+			for i, a := range lease {
+				if n == 0 && reason == pools.Draining {
+					continue // it is no such thing
+				}
+				if got := namedIn(o.condition, a.Addr); got != (i < n) {
+					t.Errorf("%s, %d held: %s named %v in %q", reason, n, a.Addr, got, o.condition.Message)
+				}
+			}
+			if namedIn(o.condition, other) {
+				t.Errorf("%s: what it asks for is named as held in %q", reason, o.condition.Message)
+			}
+		}
+	}
+}
