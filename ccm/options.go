@@ -18,7 +18,7 @@ func Options() (*options.CloudControllerManagerOptions, error) {
 	o.Generic.LeaderElection.ResourceNamespace = "ironlb-system"
 	o.SecureServing.ServerCert.PairName = Name
 
-	// High enough that the API server is the limit, not we: a Service costs four writes.
+	// High enough that the API server is the limit, not we: a Service costs three writes.
 	o.Generic.ClientConnection.QPS = 1000
 	o.Generic.ClientConnection.Burst = 2000
 	o.ServiceController.ConcurrentServiceSyncs = 16
