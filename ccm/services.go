@@ -3,12 +3,9 @@ package ccm
 import (
 	"context"
 	"fmt"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/util/workqueue"
 
 	"github.com/ironlb/ironlb/pools"
 )
@@ -18,6 +15,7 @@ func (c *Cloud) wakeService(key pools.ServiceKey) {
 	svc, err := c.core.Core().V1().Services().Lister().Services(key.Namespace).Get(key.Name)
 	switch {
 	case err != nil: // gone
+		c.ledger.declined(key)
 	case c.settings.classless(svc):
 		c.waker.Wake(svc)
 	default:
@@ -45,40 +43,5 @@ func (c *Cloud) listServices(ctx context.Context) ([]v1.Service, error) {
 			return all, nil
 		}
 		opts.Continue = list.Continue
-	}
-}
-
-// drift has a Service looked at again whose status somebody else changed, more and more seldom: two controllers that both
-// want it must not outdo one another.
-type drift struct {
-	registrar *registrar
-	wake      func(pools.ServiceKey)
-	limiter   workqueue.TypedRateLimiter[pools.ServiceKey]
-}
-
-func newDrift(r *registrar, wake func(pools.ServiceKey)) *drift {
-	return &drift{registrar: r, wake: wake, limiter: workqueue.NewTypedItemExponentialFailureRateLimiter[pools.ServiceKey](100*time.Millisecond, 5*time.Minute)}
-}
-
-// handler watches all Services, and frees what one held that went without its finalizers.
-func (d *drift) handler(ctx context.Context) cache.ResourceEventHandler {
-	return cache.ResourceEventHandlerFuncs{
-		UpdateFunc: func(_, o any) {
-			if svc := o.(*v1.Service); d.registrar.drifted(svc) {
-				key := keyOf(svc)
-				time.AfterFunc(d.limiter.When(key), func() { d.wake(key) })
-			}
-		},
-		DeleteFunc: func(o any) {
-			if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
-				o = gone.Obj
-			}
-			svc, ok := o.(*v1.Service)
-			if !ok {
-				return
-			}
-			d.limiter.Forget(keyOf(svc))
-			d.registrar.ledger.vanish(ctx, keyOf(svc), svc.UID)
-		},
 	}
 }

@@ -1,0 +1,97 @@
+package ccm
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/ironlb/ironlb/pools"
+)
+
+// Waits before somebody else's change is mended. A Service left alone for driftCalm counts as new.
+const (
+	driftFirst = 100 * time.Millisecond
+	driftLast  = 5 * time.Minute
+	driftCalm  = 2 * driftLast
+)
+
+// drift has a Service looked at again whose status somebody else changed, more and more seldom: two controllers that both
+// want it must not outdo one another.
+type drift struct {
+	registrar *registrar
+	wake      func(pools.ServiceKey)
+	limiter   workqueue.TypedRateLimiter[pools.ServiceKey]
+
+	mu   sync.Mutex
+	seen map[pools.ServiceKey]drifting
+}
+
+// drifting is a Service that somebody changed.
+type drifting struct {
+	last time.Time // when it was last to be mended
+	due  bool      // it is still to be mended
+}
+
+func newDrift(r *registrar, wake func(pools.ServiceKey)) *drift {
+	return &drift{
+		registrar: r, wake: wake, seen: map[pools.ServiceKey]drifting{},
+		limiter: workqueue.NewTypedItemExponentialFailureRateLimiter[pools.ServiceKey](driftFirst, driftLast),
+	}
+}
+
+// handler watches all Services, and frees what one held that went without its finalizers.
+func (d *drift) handler(ctx context.Context) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		UpdateFunc: func(_, o any) {
+			if svc := o.(*v1.Service); d.registrar.drifted(svc) {
+				d.mend(keyOf(svc))
+			}
+		},
+		DeleteFunc: func(o any) {
+			if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = gone.Obj
+			}
+			svc, ok := o.(*v1.Service)
+			if !ok {
+				return
+			}
+			d.forget(keyOf(svc))
+			d.registrar.ledger.vanish(ctx, keyOf(svc), svc.UID)
+		},
+	}
+}
+
+// mend wakes the Service after its wait, once, however often it is seen to drift until then.
+func (d *drift) mend(key pools.ServiceKey) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.seen[key]
+	if s.due {
+		return
+	}
+	if time.Since(s.last) > driftCalm {
+		d.limiter.Forget(key)
+	}
+	wait := d.limiter.When(key)
+	d.seen[key] = drifting{last: time.Now().Add(wait), due: true}
+	time.AfterFunc(wait, func() {
+		d.mu.Lock()
+		if s, ok := d.seen[key]; ok {
+			s.due = false
+			d.seen[key] = s
+		}
+		d.mu.Unlock()
+		d.wake(key)
+	})
+}
+
+func (d *drift) forget(key pools.ServiceKey) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.limiter.Forget(key)
+	delete(d.seen, key)
+}
