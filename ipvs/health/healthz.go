@@ -1,0 +1,188 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Family names an IP family as Kubernetes does.
+type Family string
+
+// The families.
+const (
+	IPv4 Family = "IPv4"
+	IPv6 Family = "IPv6"
+)
+
+// late is how long a change may wait to be applied: twice kube-proxy's syncPeriod (ipvs.md 5.2.2).
+const late = 2 * 30 * time.Second
+
+// Healthz answers /healthz and /livez as kube-proxy does (ipvs.md 5.2). It is safe for concurrent use.
+type Healthz struct {
+	mu       sync.Mutex
+	families map[Family]progress
+	eligible bool
+}
+
+// progress is how far one family is.
+type progress struct {
+	// oldest and newest are when the changes came that are not applied yet; zero if there is none.
+	oldest, newest time.Time
+	applied        time.Time
+}
+
+func (p progress) healthy(now time.Time) bool {
+	return p.oldest.IsZero() || now.Sub(p.oldest) < late
+}
+
+// NewHealthz returns a Healthz of a node that is not known yet, with no change.
+func NewHealthz() *Healthz {
+	return &Healthz{families: map[Family]progress{}}
+}
+
+// Queued notes that a change has come which must be applied.
+func (h *Healthz) Queued(families ...Family) {
+	now := time.Now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, f := range families {
+		p := h.families[f]
+		if p.newest = now; p.oldest.IsZero() {
+			p.oldest = now
+		}
+		h.families[f] = p
+	}
+}
+
+// Applied notes that every change that came before began is applied. A change that came since then still waits; it counts
+// from began.
+func (h *Healthz) Applied(began time.Time, families ...Family) {
+	now := time.Now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, f := range families {
+		p := h.families[f]
+		switch {
+		case p.newest.Before(began):
+			p.oldest, p.newest = time.Time{}, time.Time{}
+		case p.oldest.Before(began):
+			p.oldest = began
+		}
+		p.applied = now
+		h.families[f] = p
+	}
+}
+
+// SetNode notes whether the Node may get traffic: it exists, is not being deleted and is not tainted [ToBeDeleted].
+func (h *Healthz) SetNode(eligible bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.eligible = eligible
+}
+
+// ToBeDeleted is the taint of a Node that the cluster autoscaler is about to delete.
+const ToBeDeleted = "ToBeDeletedByClusterAutoscaler"
+
+// Healthy tells whether every change of the last minute's beginning is applied.
+func (h *Healthz) Healthy() bool {
+	healthy, _ := h.report()
+	return healthy.Healthy
+}
+
+// familyReport and report are the body of an answer.
+type familyReport struct {
+	LastUpdated time.Time `json:"lastUpdated"`
+	Healthy     bool      `json:"healthy"`
+}
+
+type report struct {
+	LastUpdated  time.Time               `json:"lastUpdated"`
+	CurrentTime  time.Time               `json:"currentTime"`
+	NodeEligible *bool                   `json:"nodeEligible,omitempty"`
+	Healthy      bool                    `json:"healthy"`
+	Status       map[Family]familyReport `json:"status,omitempty"`
+}
+
+// report returns how the node does and whether it is eligible. While all is well nothing is out of date, so the last
+// update is now: that is what readers of kube-proxy's answer expect.
+func (h *Healthz) report() (report, bool) {
+	now := time.Now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := report{CurrentTime: now, Healthy: true, Status: map[Family]familyReport{}}
+	for f, p := range h.families {
+		r.Status[f] = familyReport{LastUpdated: p.applied, Healthy: p.healthy(now)}
+		r.Healthy = r.Healthy && p.healthy(now)
+		if p.applied.After(r.LastUpdated) {
+			r.LastUpdated = p.applied
+		}
+	}
+	return r, h.eligible
+}
+
+// Handler serves /healthz and /livez.
+func (h *Healthz) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
+		r, eligible := h.report()
+		r.NodeEligible = &eligible
+		send(w, r.Healthy && eligible, r)
+	})
+	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) {
+		r, _ := h.report()
+		send(w, r.Healthy, r)
+	})
+	return mux
+}
+
+func send(w http.ResponseWriter, ok bool, r report) {
+	if ok {
+		r.LastUpdated = r.CurrentTime
+	}
+	answer(w, ok, r)
+}
+
+// listenAgain is how long Run waits for the port to become free: at first kube-proxy may still have it.
+const listenAgain = 5 * time.Second
+
+// Run serves at the address until ctx ends. It goes on trying to listen, and logs what is in the way once.
+func (h *Healthz) Run(ctx context.Context, log *slog.Logger, addr netip.AddrPort) error {
+	said := ""
+	for {
+		err := h.serve(ctx, log, addr)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if text := err.Error(); text != said {
+			log.Error("cannot serve healthz; trying again", "error", err)
+			said = text
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(listenAgain):
+		}
+	}
+}
+
+func (h *Healthz) serve(ctx context.Context, log *slog.Logger, addr netip.AddrPort) error {
+	socket, err := net.Listen("tcp", addr.String()) // an unspecified address means both families
+	if err != nil {
+		return fmt.Errorf("listen for healthz on %v (end kube-proxy or what else uses it, or choose another healthzBindAddress): %w", addr, err)
+	}
+	server := newServer(h.Handler())
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	log.Info("serve healthz", "address", socket.Addr().String())
+	if err := server.Serve(socket); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve healthz on %v: %w", addr, err)
+	}
+	return nil
+}
