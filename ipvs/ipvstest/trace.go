@@ -14,45 +14,102 @@ type Node struct {
 	Local  map[netip.Addr]struct{}
 	Filter ipvs.Filter
 	Table  ipvs.Table
+	// Inside is what Pods and the node itself get in place of the entry of Table.
+	Inside ipvs.Table
+	// Own are the node's own addresses.
+	Own map[netip.Addr]struct{}
 }
 
-// Trace says what becomes of a client's first packet to a virtual server, so that a test states the outcome and not the
+// Client is where a packet comes from. The zero value is a client outside of the cluster whose address no rule names.
+type Client struct {
+	// Addr is the source; whether it is a Pod's, the filter says.
+	Addr netip.Addr
+	// Self is a process on the node. The kernel chooses the address that it talks to as its source.
+	Self bool
+}
+
+// Trace says what becomes of an outside client's first packet to a virtual server, as TraceFrom does.
+func (n Node) Trace(to ipvs.Key) string { return n.TraceFrom(Client{}, to) }
+
+// TraceFrom says what becomes of a client's first packet to a virtual server, so that a test states the outcome and not the
 // tables that lead to it:
 //
 //	routed on: the address is not local
+//	dropped: nobody's ClusterIP
+//	dropped: not in the source ranges
+//	dropped: no endpoint here
 //	refused: no such port
 //	reaches the node's own socket
 //	refused: no real server
 //	leaves to 192.0.2.11:8080 or 192.0.2.12:8080
+//	leaves to 192.0.2.11:8080 (masqueraded) or 192.0.2.12:8080
 //	leaves to 192.0.2.11:8080, masqueraded
-func (n Node) Trace(to ipvs.Key) string {
-	if _, local := n.Local[to.Addr]; !local {
-		return "routed on: the address is not local"
+func (n Node) TraceFrom(c Client, to ipvs.Key) string {
+	if c.Self {
+		c.Addr = to.Addr
 	}
-	if n.has(ipvs.Addresses, ipvs.Key{Addr: to.Addr}) && !n.has(ipvs.Served, to) {
+	address := ipvs.Key{Addr: to.Addr}
+	_, local := n.Local[to.Addr]
+	_, own := n.Own[to.Addr]
+	inside, different := n.Inside[to]
+	switch {
+	case n.covers(ipvs.ServiceNetworks, ipvs.Key{}, to.Addr) && !n.has(ipvs.Addresses, address):
+		return "dropped: nobody's ClusterIP"
+	case !local && !own:
+		return "routed on: the address is not local"
+	case n.has(ipvs.Addresses, address) && !n.has(ipvs.Served, to):
 		return "refused: no such port"
+	case n.has(ipvs.Restricted, to) && !n.covers(ipvs.Allowed, to, c.Addr):
+		return "dropped: not in the source ranges"
+	case different && (c.Self || n.isPod(c)):
+		return n.leaves(c, to, inside)
+	case n.has(ipvs.Dropped, to):
+		return "dropped: no endpoint here"
 	}
 	vs, exists := n.Table[to]
 	if !exists {
 		return "reaches the node's own socket"
 	}
+	return n.leaves(c, to, vs)
+}
+
+// leaves says which real servers may get the packet, and with whose address.
+func (n Node) leaves(c Client, to ipvs.Key, vs ipvs.VirtualServer) string {
+	all := c.Self || n.has(ipvs.Masqueraded, to) || n.has(ipvs.MasqueradedUnlessPod, to) && !n.isPod(c)
 	var reals []string
-	for _, addr := range slices.SortedFunc(maps.Keys(vs.RealServers), netip.AddrPort.Compare) {
-		if vs.RealServers[addr].Weight > 0 {
-			reals = append(reals, addr.String())
+	for _, at := range slices.SortedFunc(maps.Keys(vs.RealServers), netip.AddrPort.Compare) {
+		if vs.RealServers[at].Weight == 0 {
+			continue
 		}
+		text := at.String()
+		if !all && at.Addr() == c.Addr && n.has(ipvs.Hairpin, ipvs.Key{Addr: at.Addr()}) {
+			text += " (masqueraded)"
+		}
+		reals = append(reals, text)
 	}
 	if len(reals) == 0 {
 		return "refused: no real server"
 	}
 	text := "leaves to " + strings.Join(reals, " or ")
-	if n.has(ipvs.Masqueraded, to) {
+	if all {
 		text += ", masqueraded"
 	}
 	return text
 }
 
+func (n Node) isPod(c Client) bool { return n.covers(ipvs.Pods, ipvs.Key{}, c.Addr) }
+
 func (n Node) has(set ipvs.Set, key ipvs.Key) bool {
 	_, ok := n.Filter[ipvs.Element{Set: set, Key: key}]
 	return ok
+}
+
+// covers tells whether a prefix of the set, for the key, holds the address.
+func (n Node) covers(set ipvs.Set, key ipvs.Key, addr netip.Addr) bool {
+	for e := range n.Filter {
+		if e.Set == set && e.Key == key && e.Prefix.Contains(addr) {
+			return true
+		}
+	}
+	return false
 }
