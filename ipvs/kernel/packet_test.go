@@ -24,7 +24,7 @@ type lab struct {
 	client, node *netspace.Space
 	pods         [2]*netspace.Space
 	kernel       *kernel.Kernel
-	firewall     *nft.Firewall
+	filter       *nft.Filter
 }
 
 func newLab(t *testing.T) *lab {
@@ -41,7 +41,7 @@ func newLab(t *testing.T) *lab {
 		l.pods[i].ServeUDP(t, "0.0.0.0:5353", fmt.Sprintf("pod%d", i))
 	}
 	l.node.Must(t, func() (err error) {
-		if l.firewall, err = nft.New(); err != nil {
+		if l.filter, err = nft.New(); err != nil {
 			return err
 		}
 		sysctls, err := link.Wanted()
@@ -83,15 +83,16 @@ var (
 // apply makes the node hold the table, with its firewall before.
 func (l *lab) apply(t *testing.T, table ipvs.Table, masquerade ...ipvs.Key) {
 	t.Helper()
-	firewall := ipvs.Firewall{Addrs: table.Addrs()}.Clone()
+	filter := make(ipvs.Filter)
 	for key := range table {
-		firewall.Served[key] = struct{}{}
+		filter[ipvs.Element{Set: ipvs.Addresses, Key: ipvs.Key{Addr: key.Addr}}] = struct{}{}
+		filter[ipvs.Element{Set: ipvs.Served, Key: key}] = struct{}{}
 	}
 	for _, key := range masquerade {
-		firewall.Masquerade[key] = struct{}{}
+		filter[ipvs.Element{Set: ipvs.Masqueraded, Key: key}] = struct{}{}
 	}
 	l.node.Must(t, func() error {
-		_, err := l.firewall.Apply(context.Background(), firewall)
+		_, err := l.filter.Build(context.Background(), filter)
 		return err
 	})
 	have, err := l.kernel.List()
@@ -193,7 +194,7 @@ func TestConnectionsStay(t *testing.T) {
 	stay("the way back and another virtual server")
 
 	l.node.Must(t, func() (err error) {
-		l.firewall, err = nft.New()
+		l.filter, err = nft.New()
 		return err
 	})
 	again, err := kernel.OpenAt(l.node.NS)

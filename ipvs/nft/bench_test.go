@@ -10,36 +10,70 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nft"
 )
 
-// BenchmarkOneChange adds and deletes one virtual server beside many.
+// crowd is so many virtual servers of both families, masqueraded, open to two networks.
+func crowd(servers int) ipvs.Filter {
+	f := make(ipvs.Filter)
+	for i := range servers {
+		addr, in := netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), "192.0.2.0/24"
+		if i%2 == 1 {
+			addr, in = netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 14: byte(i >> 8), 15: byte(i)}), "2001:db8:1::/48"
+		}
+		k := ipvs.Key{Addr: addr, Protocol: ipvs.TCP, Port: uint16(80 + i>>8)}
+		f[ipvs.Element{Set: ipvs.Addresses, Key: ipvs.Key{Addr: addr}}] = struct{}{}
+		f[of(ipvs.Served, k)], f[of(ipvs.Masqueraded, k)], f[of(ipvs.Restricted, k)] = struct{}{}, struct{}{}, struct{}{}
+		f[from(ipvs.Allowed, k, in)] = struct{}{}
+	}
+	return f
+}
+
+// BenchmarkOneChange adds and deletes one virtual server, open to one network, beside many.
 func BenchmarkOneChange(b *testing.B) {
-	for name, ports := range map[string]uint16{"beside 10": 10, "beside 10000": 10000} {
+	for name, servers := range map[string]int{"beside 10": 10, "beside 10000": 10000} {
 		b.Run(name, func(b *testing.B) {
-			want := ipvs.Firewall{Addrs: addrs{netip.MustParseAddr(vip): {}}}.Clone()
-			for port := range ports {
-				want.Served[key(ipvs.TCP, vip, port+1)] = struct{}{}
-				want.Masquerade[key(ipvs.TCP, vip, port+1)] = struct{}{}
+			k := key(ipvs.UDP, vip, 53)
+			changes := []ipvs.FilterChange{
+				{Element: of(ipvs.Served, k)}, {Element: of(ipvs.Masqueraded, k)}, {Element: of(ipvs.Restricted, k)},
+				{Element: from(ipvs.Allowed, k, "192.0.2.0/24")},
 			}
-			extra := key(ipvs.UDP, vip, 53)
 			netspace.New(b).Must(b, func() error {
-				firewall, err := nft.New()
+				filter, err := nft.New()
 				if err != nil {
 					return err
 				}
-				if _, err := firewall.Apply(context.Background(), want); err != nil {
+				defer filter.Close()
+				if _, err := filter.Build(context.Background(), crowd(servers)); err != nil {
 					return err
 				}
+				remove := false
 				for b.Loop() {
-					want.Served[extra] = struct{}{}
-					if _, err := firewall.Apply(context.Background(), want); err != nil {
+					for i := range changes {
+						changes[i].Delete = remove
+					}
+					if _, err := filter.Update(context.Background(), changes); err != nil {
 						return err
 					}
-					delete(want.Served, extra)
-					if _, err := firewall.Apply(context.Background(), want); err != nil {
-						return err
-					}
+					remove = !remove
 				}
 				return nil
 			})
 		})
 	}
+}
+
+// BenchmarkBuild builds the tables of many virtual servers.
+func BenchmarkBuild(b *testing.B) {
+	want := crowd(10000)
+	netspace.New(b).Must(b, func() error {
+		filter, err := nft.New()
+		if err != nil {
+			return err
+		}
+		defer filter.Close()
+		for b.Loop() {
+			if _, err := filter.Build(context.Background(), want); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }

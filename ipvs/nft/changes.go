@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// changes counts the transactions that touched our table, by the kernel's notifications, so that nothing need be listed
+// changes counts the transactions that touched our tables, by the kernel's notifications, so that nothing need be listed
 // to find out that nothing happened (include/uapi/linux/netfilter/nf_tables.h).
 type changes struct {
 	fd int
-	// open is set between the first message about our table and the end of its transaction.
-	open bool
+	// open is set between the first message about our table of a family and the end of its transaction.
+	open [len(families)]bool
 }
 
 // notificationBuffer holds the notifications of some ten thousand elements. When it overflows the table is listed.
@@ -41,8 +41,8 @@ func watchChanges() (*changes, error) {
 // errLost says that notifications were lost: anything may have happened.
 var errLost = errors.New("notifications lost")
 
-// count returns how many transactions touched our table since the last call. It does not wait.
-func (c *changes) count() (n int, err error) {
+// count returns how many transactions touched our table of each family since the last call. It does not wait.
+func (c *changes) count() (n [len(families)]int, err error) {
 	buf := make([]byte, 1<<16)
 	for {
 		size, _, recvErr := unix.Recvfrom(c.fd, buf, 0)
@@ -60,46 +60,49 @@ func (c *changes) count() (n int, err error) {
 				err = errLost
 			}
 			for _, m := range messages {
-				n += c.add(m)
+				c.add(m, &n)
 			}
 		}
 	}
 }
 
-// add takes one message and returns 1 if it ends a transaction that touched our table.
-func (c *changes) add(m syscall.NetlinkMessage) int {
+// add takes one message, and when it ends a transaction counts it for every table of ours that was touched.
+func (c *changes) add(m syscall.NetlinkMessage, counts *[len(families)]int) {
 	if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES {
-		return 0
+		return
 	}
 	if m.Header.Type&0xff == unix.NFT_MSG_NEWGEN {
-		ended := c.open
-		c.open = false
-		if ended {
-			return 1
+		for i, touched := range c.open {
+			if touched {
+				counts[i]++
+			}
 		}
-		return 0
+		c.open = [len(families)]bool{}
+		return
 	}
-	if tableOf(m.Data) == TableName {
-		c.open = true
+	number, name := tableOf(m.Data)
+	for i, f := range families {
+		if name == TableName && number == f.number {
+			c.open[i] = true
+		}
 	}
-	return 0
 }
 
-// tableOf returns the table that a message is about, if it is one of the family ip: attribute 1 names it in every kind of
-// message (NFTA_TABLE_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_TABLE, NFTA_SET_TABLE, NFTA_SET_ELEM_LIST_TABLE and so on).
-func tableOf(data []byte) string {
+// tableOf returns the family and the name of the table that a message is about: attribute 1 names it in every kind of message
+// (NFTA_TABLE_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_TABLE, NFTA_SET_TABLE, NFTA_SET_ELEM_LIST_TABLE and so on).
+func tableOf(data []byte) (family byte, name string) {
 	const header, align = 4, 4 // struct nfgenmsg, the family first; the library panics on what is not aligned
-	if len(data) < header || len(data)%align != 0 || data[0] != unix.NFPROTO_IPV4 {
-		return ""
+	if len(data) < header || len(data)%align != 0 {
+		return 0, ""
 	}
 	attrs, err := nl.ParseRouteAttr(data[header:])
 	if err != nil {
-		return ""
+		return 0, ""
 	}
 	for _, a := range attrs {
 		if a.Attr.Type&nl.NLA_TYPE_MASK == unix.NFTA_TABLE_NAME {
-			return strings.TrimRight(string(a.Value), "\x00")
+			return data[0], strings.TrimRight(string(a.Value), "\x00")
 		}
 	}
-	return ""
+	return 0, ""
 }

@@ -3,49 +3,51 @@ package nft_test
 import (
 	"testing"
 
-	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/nft"
 )
 
-// TestOnlyForeignChangesAreNoticed: what we do, and what others do beside our table, is not.
+// TestOnlyForeignChangesAreNoticed: what we do, and what others do beside our tables, is not.
 func TestOnlyForeignChangesAreNoticed(t *testing.T) {
-	n := newNode(t)
-	n.apply(t, web(), size(web()))
-	n.wantNoticed(t, false, "after building it")
-	n.apply(t, ipvs.Firewall{}, size(web()))
-	n.wantNoticed(t, false, "after a change of ours")
-	n.nft(t, "add", "table", "ip", "other")
-	n.nft(t, "add", "table", "ip6", nft.TableName)
-	n.wantNoticed(t, false, "after changes of other tables")
-	n.nft(t, "add", "chain", "ip", nft.TableName, "stranger")
-	n.wantNoticed(t, true, "after a change by another program")
-	n.wantIntact(t, false)
+	for _, family := range []string{"ip", "ip6"} {
+		n := newNode(t)
+		n.apply(t, web())
+		n.wantNoticed(t, false, "after building it")
+		n.apply(t, everything())
+		n.wantNoticed(t, false, "after a change of ours")
+		n.nft(t, "add", "table", family, "other")
+		n.nft(t, "add", "table", "inet", nft.TableName)
+		n.wantNoticed(t, false, "after changes of other tables")
+		n.nft(t, "add", "chain", family, nft.TableName, "stranger")
+		n.wantNoticed(t, true, "after a change by another program")
+		n.wantIntact(t, false)
+	}
 }
 
-// TestLostNotifications: then the table is listed, and that tells.
+// TestLostNotifications: then the tables are listed, and that tells.
 func TestLostNotifications(t *testing.T) {
 	n := newNode(t)
-	n.apply(t, web(), size(web()))
-	n.firewall.Lose()
+	n.apply(t, everything())
+	n.filter.Lose()
 	n.wantIntact(t, true)
 	n.nft(t, "add", "chain", "ip", nft.TableName, "stranger")
-	n.firewall.Lose()
+	n.filter.Lose()
 	n.wantIntact(t, false)
 }
 
 // TestChangeBetweenOurs: a change by another program is not taken for ours when both come before the next look.
 func TestChangeBetweenOurs(t *testing.T) {
 	n := newNode(t)
-	n.apply(t, web(), size(web()))
+	n.apply(t, web())
 	n.nft(t, "add", "chain", "ip", nft.TableName, "stranger")
-	n.apply(t, ipvs.Firewall{}, size(web()))
+	n.apply(t, everything())
+	n.nft(t, "add", "chain", "ip6", nft.TableName, "stranger")
 	n.wantNoticed(t, true, "after a change by another program and one of ours")
 	n.wantIntact(t, false)
 }
 
-func (n node) wantNoticed(t *testing.T, want bool, when string) {
+func (n *node) wantNoticed(t *testing.T, want bool, when string) {
 	t.Helper()
-	if got := n.firewall.Noticed(); got != want {
+	if got := n.filter.Noticed(); got != want {
 		t.Errorf("%s a change is noticed: %t, want %t", when, got, want)
 	}
 }
@@ -56,5 +58,3 @@ func FuzzTableOf(f *testing.F) {
 	f.Add([]byte{2, 0, 0, 0, 4, 0, 1, 0})
 	f.Fuzz(func(t *testing.T, data []byte) { nft.TableOf(data) })
 }
-
-func size(fw ipvs.Firewall) int { return len(fw.Addrs) + len(fw.Served) + len(fw.Masquerade) }

@@ -16,33 +16,38 @@ import (
 // errForeignContent says that somebody put into our table what we never do.
 var errForeignContent = errors.New("unexpected content")
 
-// list returns what the sets of our table hold, and the rest of the table as text that changes with any edit of a rule,
-// a chain or a set. Without a table both are empty. Content that is not ours gives errForeignContent beside the rest.
+// list returns what the sets of our table hold, and the rest of the table as text that changes with any edit of a rule, a chain or
+// a set. Without a table both are empty. Content that is not ours gives errForeignContent beside the rest. When terse is set only
+// the text is read.
 //
 // One run of nft gives both; knftables can list neither a rule's text nor all sets at once.
-func list(ctx context.Context) (ipvs.Firewall, string, error) {
-	cmd := exec.CommandContext(ctx, "nft", "--json", "list", "table", "ip", TableName)
+func list(ctx context.Context, f family, terse bool) (ipvs.Filter, string, error) {
+	args := []string{"--json", "list", "table", string(f.nft), TableName}
+	if terse {
+		args = append([]string{"--terse"}, args...)
+	}
+	cmd := exec.CommandContext(ctx, "nft", args...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	switch {
 	case err != nil && strings.Contains(stderr.String(), "No such file or directory"):
-		return ipvs.Firewall{}.Clone(), "", nil
+		return ipvs.Filter{}, "", nil
 	case err != nil:
-		return ipvs.Firewall{}, "", fmt.Errorf("%w: %s", err, bytes.TrimSpace(stderr.Bytes()))
+		return nil, "", fmt.Errorf("%w: %s", err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	return parse(out)
 }
 
 // parse reads the output of "nft --json list table".
-func parse(out []byte) (ipvs.Firewall, string, error) {
+func parse(out []byte) (ipvs.Filter, string, error) {
 	var listing struct {
 		Objects []map[string]json.RawMessage `json:"nftables"`
 	}
 	if err := json.Unmarshal(out, &listing); err != nil {
-		return ipvs.Firewall{}, "", fmt.Errorf("parse the output of nft: %w", err)
+		return nil, "", fmt.Errorf("parse the output of nft: %w", err)
 	}
-	have := ipvs.Firewall{}.Clone()
+	have := make(ipvs.Filter)
 	var shape strings.Builder
 	var errs []error
 	for _, object := range listing.Objects {
@@ -62,7 +67,7 @@ func parse(out []byte) (ipvs.Firewall, string, error) {
 }
 
 // parseSet puts the elements of a set into have and returns the definition of the set without them.
-func parseSet(have ipvs.Firewall, raw []byte) ([]byte, error) {
+func parseSet(have ipvs.Filter, raw []byte) ([]byte, error) {
 	var set map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &set); err != nil {
 		return nil, fmt.Errorf("parse a set: %w", err)
@@ -83,32 +88,60 @@ func parseSet(have ipvs.Firewall, raw []byte) ([]byte, error) {
 		return nil, err
 	}
 	var errs []error
-	for _, element := range elements {
-		if !addElement(have, name, element) {
-			errs = append(errs, fmt.Errorf("%w in set %s: %s", errForeignContent, name, element))
+	kind := setNamed(name)
+	for _, raw := range elements {
+		element, ok := parseElement(kind, raw)
+		if !ok {
+			errs = append(errs, fmt.Errorf("%w in set %s: %s", errForeignContent, name, raw))
+			continue
 		}
+		have[element] = struct{}{}
 	}
 	return definition, errors.Join(errs...)
 }
 
-func addElement(have ipvs.Firewall, set string, raw []byte) bool {
-	switch set {
-	case addressSet:
-		addr, ok := parseAddr(raw)
-		if ok {
-			have.Addrs[addr] = struct{}{}
+// setNamed returns the set of that name, 0 if it is none of ours.
+func setNamed(name string) ipvs.Set {
+	for s := range ipvs.NumSets {
+		if shapes[s] != 0 && s.String() == name {
+			return s
 		}
-		return ok
-	case servedSet, masqueradeSet:
-		key, ok := parseKey(raw)
-		if ok && set == servedSet {
-			have.Served[key] = struct{}{}
-		} else if ok {
-			have.Masquerade[key] = struct{}{}
-		}
-		return ok
 	}
-	return false
+	return 0
+}
+
+// parseElement reads an element of a set. An element with a comment or a time-out is not ours.
+func parseElement(s ipvs.Set, raw []byte) (ipvs.Element, bool) {
+	e := ipvs.Element{Set: s}
+	parts := []json.RawMessage{raw}
+	if shape := shapeOf(s); shape == pair || shape == server || shape == serverFrom {
+		var concatenation struct {
+			Concat []json.RawMessage `json:"concat"`
+		}
+		if json.Unmarshal(raw, &concatenation) != nil {
+			return e, false
+		}
+		parts = concatenation.Concat
+	}
+	ok := false
+	switch shape, n := shapeOf(s), len(parts); {
+	case shape == address && n == 1:
+		e.Key.Addr, ok = parseAddr(parts[0])
+	case shape == pair && n == 2:
+		var again netip.Addr
+		e.Key.Addr, ok = parseAddr(parts[0])
+		again, _ = parseAddr(parts[1])
+		ok = ok && again == e.Key.Addr
+	case shape == prefix && n == 1:
+		e.Prefix, ok = parsePrefix(parts[0])
+	case shape == server && n == 3:
+		e.Key, ok = parseKey(parts)
+	case shape == serverFrom && n == 4:
+		if e.Key, ok = parseKey(parts); ok {
+			e.Prefix, ok = parsePrefix(parts[3])
+		}
+	}
+	return e, ok && validate(e) == ""
 }
 
 func parseAddr(raw []byte) (netip.Addr, bool) {
@@ -120,17 +153,30 @@ func parseAddr(raw []byte) (netip.Addr, bool) {
 	return addr, err == nil
 }
 
-func parseKey(raw []byte) (ipvs.Key, bool) {
+// parsePrefix reads a prefix, which nft lists as such or as a single address.
+func parsePrefix(raw []byte) (netip.Prefix, bool) {
+	if addr, ok := parseAddr(raw); ok {
+		return netip.PrefixFrom(addr, addr.BitLen()), true
+	}
 	var element struct {
-		Concat []json.RawMessage `json:"concat"`
+		Prefix struct {
+			Addr netip.Addr `json:"addr"`
+			Len  *int       `json:"len"`
+		} `json:"prefix"`
 	}
-	if json.Unmarshal(raw, &element) != nil || len(element.Concat) != 3 {
-		return ipvs.Key{}, false
+	if json.Unmarshal(raw, &element) != nil || element.Prefix.Len == nil {
+		return netip.Prefix{}, false
 	}
-	addr, ok := parseAddr(element.Concat[0])
-	protocol, known := parseProtocol(element.Concat[1])
+	prefix := netip.PrefixFrom(element.Prefix.Addr, *element.Prefix.Len)
+	return prefix, prefix.IsValid()
+}
+
+// parseKey reads address, protocol and port.
+func parseKey(parts []json.RawMessage) (ipvs.Key, bool) {
+	addr, ok := parseAddr(parts[0])
+	protocol, known := parseProtocol(parts[1])
 	var port uint16
-	if !ok || !known || json.Unmarshal(element.Concat[2], &port) != nil {
+	if !ok || !known || json.Unmarshal(parts[2], &port) != nil {
 		return ipvs.Key{}, false
 	}
 	return ipvs.Key{Addr: addr, Protocol: protocol, Port: port}, true

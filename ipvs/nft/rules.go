@@ -1,147 +1,90 @@
 package nft
 
 import (
-	"cmp"
-	"slices"
-	"strconv"
-
 	"sigs.k8s.io/knftables"
-
-	"github.com/ironlb/ironlb/ipvs"
 )
 
-// The sets of the table.
+// Label is the bit of the conntrack label that marks connections to a virtual server. It lets a rule outside our table
+// accept them where a policy of DROP would not (Policies). No other bit is read or changed.
+const Label = 73
+
+// chain is a chain of our table. The rules hold ADDR, IP and ICMP where the families differ, PROTO where there is one rule
+// for each protocol.
+type chain struct {
+	name     string
+	kind     knftables.BaseChainType // "": not a base chain
+	hook     knftables.BaseChainHook
+	priority knftables.BaseChainPriority
+	rules    []string
+}
+
 const (
-	addressSet    = "addresses"
-	servedSet     = "served"
-	masqueradeSet = "masqueraded"
+	// key looks up what a packet asks for.
+	key = "IP daddr . meta l4proto . th dport"
+	// originalKey looks up what the connection asked for before its destination was rewritten, by IPVS or by DNAT. nft
+	// knows the size of the port only next to one protocol.
+	originalKey = "meta l4proto PROTO ct original IP daddr . meta l4proto . ct original proto-dst"
 )
 
-// protocolNames are the names under which nft lists the protocols.
-var protocolNames = map[ipvs.Protocol]string{ipvs.TCP: "tcp", ipvs.UDP: "udp", ipvs.SCTP: "sctp"}
+// chains are the rules, in the order that chains refer to one another.
+var chains = []chain{
+	// What asks for a port of a virtual address: served to those who may, else refused.
+	{name: "ranges", rules: []string{
+		key + " @restricted " + key + " . IP saddr != @allowed drop",
+	}},
+	{name: "addressed", rules: []string{
+		key + " @served goto ranges",
+		"meta l4proto tcp reject with tcp reset",
+		"meta l4proto { udp, sctp } reject with ICMP port-unreachable",
+	}},
 
-// setTypes are the sets and the types of their elements.
-var setTypes = []knftables.Set{
-	{Name: addressSet, Type: "ipv4_addr"},
-	{Name: servedSet, Type: "ipv4_addr . inet_proto . inet_service"},
-	{Name: masqueradeSet, Type: "ipv4_addr . inet_proto . inet_service"},
+	// Before conntrack, and before the DNAT by which kube-proxy would take NodePorts at our addresses (priority -100). What the
+	// node sends to itself has passed "output"; answers to its own clients, whose source is a virtual address, come this way.
+	{name: "prerouting", kind: knftables.FilterType, hook: knftables.PreroutingHook, priority: knftables.RawPriority, rules: []string{
+		`iifname "lo" return`,
+		"IP daddr @addresses jump addressed",
+	}},
+	// After conntrack, before any DNAT.
+	{name: "label", kind: knftables.FilterType, hook: knftables.PreroutingHook, priority: knftables.ManglePriority, rules: []string{
+		"ct state new " + key + " @served ct label set " + label,
+	}},
+	// The same for the node's own packets, the first of a connection only: answers to its own clients have the port of such a
+	// client as their destination (ipvs.md 2.3.2).
+	{name: "output", kind: knftables.FilterType, hook: knftables.OutputHook, priority: knftables.ManglePriority, rules: []string{
+		"ct state new IP daddr @addresses jump addressed",
+		"ct state new " + key + " @served ct label set " + label,
+	}},
+
+	// Policy Local and no endpoint here (2.3.6). Clients inside were sent elsewhere before (nat, -110) and are not found here.
+	// Connections that began while there was one go on until it is gone.
+	{name: "input", kind: knftables.FilterType, hook: knftables.InputHook, priority: knftables.FilterPriority, rules: []string{
+		"ct state != { established, related } " + key + " @dropped drop",
+	}},
+	// Between that and the hook of IPVS (-98).
+	{name: "output-dropped", kind: knftables.FilterType, hook: knftables.OutputHook, priority: "-105", rules: []string{
+		"ct state != { established, related } " + key + " @dropped drop",
+	}},
+
+	// Answers that conntrack does not know would leave with the endpoint's own address (2.3.5). An address of a Service
+	// network that no Service has is nowhere (2.3.7).
+	{name: "forward", kind: knftables.FilterType, hook: knftables.ForwardHook, priority: knftables.FilterPriority, rules: []string{
+		"IP saddr @endpoints ct state invalid drop",
+		"IP daddr @service-networks IP daddr != @addresses drop",
+	}},
+	{name: "output-unallocated", kind: knftables.FilterType, hook: knftables.OutputHook, priority: knftables.FilterPriority, rules: []string{
+		`oifname != "lo" IP daddr @service-networks IP daddr != @addresses drop`,
+	}},
+
+	// The client's address is rewritten (2.2). The destination is rewritten already, so the connection's is looked up. The last
+	// rule is for the node's own clients: the kernel chooses a virtual address as their source, which no other host can
+	// answer. It asks for the connection's source, for answers carry virtual addresses, too.
+	{name: "postrouting", kind: knftables.NATType, hook: knftables.PostroutingHook, priority: knftables.SNATPriority, rules: []string{
+		"IP saddr . IP daddr @hairpin masquerade fully-random",
+		originalKey + " @masqueraded masquerade fully-random",
+		"IP saddr != @pods " + originalKey + " @masqueraded-unless-pod masquerade fully-random",
+		`ct original IP saddr @addresses oifname != "lo" masquerade fully-random`,
+	}},
 }
 
-// prerouting refuses ports of a virtual address that have no virtual server. It runs before conntrack and before the
-// DNAT of kube-proxy, which would take NodePorts at our addresses (priority -100). What the node sends to itself is
-// left alone: answers to its own clients, whose source may be a virtual address, come back that way.
-var prerouting = []string{
-	`iifname "lo" return`,
-	"ip daddr @addresses ip daddr . meta l4proto . th dport @served return",
-	"ip daddr @addresses meta l4proto tcp reject with tcp reset",
-	"ip daddr @addresses meta l4proto { udp, sctp } reject with icmp port-unreachable",
-}
-
-// postrouting rewrites the client's address. IPVS has already rewritten the destination, so it is the original one of
-// the connection that is looked up; nft knows the size of a port only next to a protocol, hence three rules. The last
-// rule is for the node's own clients: the kernel chooses a virtual address as its own source, which no other host can
-// answer. It asks for the connection's source, for answers carry virtual addresses, too.
-var postrouting = []string{
-	"meta l4proto tcp ct original ip daddr . meta l4proto . ct original proto-dst @masqueraded masquerade fully-random",
-	"meta l4proto udp ct original ip daddr . meta l4proto . ct original proto-dst @masqueraded masquerade fully-random",
-	"meta l4proto sctp ct original ip daddr . meta l4proto . ct original proto-dst @masqueraded masquerade fully-random",
-	`ct original ip saddr @addresses oifname != "lo" masquerade fully-random`,
-}
-
-// rebuild returns the transaction that replaces the table, whatever is there.
-func (f *Firewall) rebuild(contents []change) *knftables.Transaction {
-	tx := f.nft.NewTransaction()
-	tx.Add(&knftables.Table{})
-	tx.Delete(&knftables.Table{})
-	tx.Add(&knftables.Table{})
-	for _, set := range setTypes {
-		tx.Add(&set)
-	}
-	addChain(tx, "prerouting", knftables.FilterType, knftables.PreroutingHook, knftables.RawPriority, prerouting)
-	addChain(tx, "postrouting", knftables.NATType, knftables.PostroutingHook, knftables.SNATPriority, postrouting)
-	send(tx, contents)
-	return tx
-}
-
-func addChain(tx *knftables.Transaction, name string, kind knftables.BaseChainType, hook knftables.BaseChainHook,
-	priority knftables.BaseChainPriority, rules []string) {
-	tx.Add(&knftables.Chain{Name: name, Type: &kind, Hook: &hook, Priority: &priority})
-	for _, rule := range rules {
-		tx.Add(&knftables.Rule{Chain: name, Rule: rule})
-	}
-}
-
-// update returns the transaction that changes only set elements.
-func (f *Firewall) update(changes []change) *knftables.Transaction {
-	tx := f.nft.NewTransaction()
-	send(tx, changes)
-	return tx
-}
-
-// change is one set element that comes or goes.
-type change struct {
-	set    string
-	key    ipvs.Key // of the set of addresses only the address
-	delete bool
-}
-
-func send(tx *knftables.Transaction, changes []change) {
-	for _, c := range changes {
-		element := &knftables.Element{Set: c.set, Key: []string{c.key.Addr.String()}}
-		if c.set != addressSet {
-			element.Key = append(element.Key, protocolNames[c.key.Protocol], strconv.Itoa(int(c.key.Port)))
-		}
-		if c.delete {
-			tx.Delete(element)
-		} else {
-			tx.Add(element)
-		}
-	}
-}
-
-// diff returns the changes that make have into want, sorted.
-func diff(have, want ipvs.Firewall) []change {
-	var changes []change
-	changes = append(changes, diffSet(addressSet, addressKeys(have), addressKeys(want))...)
-	changes = append(changes, diffSet(servedSet, have.Served, want.Served)...)
-	changes = append(changes, diffSet(masqueradeSet, have.Masquerade, want.Masquerade)...)
-	return changes
-}
-
-func diffSet(set string, have, want map[ipvs.Key]struct{}) []change {
-	var changes []change
-	for key := range want {
-		if _, exists := have[key]; !exists {
-			changes = append(changes, change{set: set, key: key})
-		}
-	}
-	if kept := len(want) - len(changes); kept < len(have) {
-		for key := range have {
-			if _, wanted := want[key]; !wanted {
-				changes = append(changes, change{set: set, key: key, delete: true})
-			}
-		}
-	}
-	slices.SortFunc(changes, func(a, b change) int {
-		return cmp.Or(compareBool(a.delete, b.delete), a.key.Compare(b.key))
-	})
-	return changes
-}
-
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
-}
-
-func addressKeys(f ipvs.Firewall) map[ipvs.Key]struct{} {
-	keys := make(map[ipvs.Key]struct{}, len(f.Addrs))
-	for addr := range f.Addrs {
-		keys[ipvs.Key{Addr: addr}] = struct{}{}
-	}
-	return keys
-}
+// dropPing is the rule of chain addressed for those who do not want virtual addresses to answer echo requests.
+const dropPing = "ICMP type echo-request drop"

@@ -1,0 +1,108 @@
+package nft
+
+import (
+	"net/netip"
+	"strconv"
+
+	"sigs.k8s.io/knftables"
+
+	"github.com/ironlb/ironlb/ipvs"
+)
+
+// label is Label as nft reads it.
+var label = strconv.Itoa(Label)
+
+// protocolNames are the names under which nft lists the protocols.
+var protocolNames = map[ipvs.Protocol]string{ipvs.TCP: "tcp", ipvs.UDP: "udp", ipvs.SCTP: "sctp"}
+
+// shape is what the elements of a set consist of.
+type shape uint8
+
+const (
+	address    shape = iota + 1
+	pair             // the address twice
+	server           // address, protocol, port
+	prefix           // disjoint prefixes
+	serverFrom       // address, protocol, port, prefix; the prefixes of one server are disjoint
+)
+
+// shapes are those of the sets; the name of a set is that of the ipvs.Set.
+var shapes = [ipvs.NumSets]shape{
+	ipvs.Addresses: address, ipvs.Served: server, ipvs.Masqueraded: server, ipvs.MasqueradedUnlessPod: server, ipvs.Pods: prefix,
+	ipvs.Restricted: server, ipvs.Allowed: serverFrom, ipvs.Dropped: server, ipvs.Hairpin: pair, ipvs.Endpoints: address,
+	ipvs.ServiceNetworks: prefix,
+}
+
+// shapeOf returns the shape of a set, 0 for a set that does not exist.
+func shapeOf(s ipvs.Set) shape {
+	if int(s) < len(shapes) {
+		return shapes[s]
+	}
+	return 0
+}
+
+// types are the types of the elements, and whether they hold intervals.
+var types = map[shape]struct {
+	text     string
+	interval bool
+}{
+	address:    {text: "ADDR"},
+	pair:       {text: "ADDR . ADDR"},
+	server:     {text: "ADDR . inet_proto . inet_service"},
+	prefix:     {text: "ADDR", interval: true},
+	serverFrom: {text: "ADDR . inet_proto . inet_service . ADDR", interval: true},
+}
+
+// setOf returns the definition of a set in a family.
+func setOf(s ipvs.Set, f family) *knftables.Set {
+	t := types[shapes[s]]
+	set := &knftables.Set{Name: s.String(), Type: f.words.Replace(t.text)}
+	if t.interval {
+		set.Flags = []knftables.SetFlag{knftables.IntervalFlag}
+	}
+	return set
+}
+
+// fields returns an element as nft reads it.
+func fields(e ipvs.Element) []string {
+	switch shapes[e.Set] {
+	case address:
+		return []string{e.Key.Addr.String()}
+	case pair:
+		return []string{e.Key.Addr.String(), e.Key.Addr.String()}
+	case prefix:
+		return []string{e.Prefix.String()}
+	}
+	text := []string{e.Key.Addr.String(), protocolNames[e.Key.Protocol], strconv.Itoa(int(e.Key.Port))}
+	if shapes[e.Set] == serverFrom {
+		text = append(text, e.Prefix.String())
+	}
+	return text
+}
+
+// validate tells what is wrong with an element, "" if nothing.
+func validate(e ipvs.Element) string {
+	shape := shapeOf(e.Set)
+	hasAddr, hasServer, hasPrefix := e.Key.Addr.IsValid(), e.Key.Port != 0 || e.Key.Protocol != 0, e.Prefix.IsValid()
+	switch {
+	case shape == 0:
+		return "there is no such set"
+	case hasAddr != (shape != prefix):
+		return "an address is missing or too much"
+	case hasServer != (shape == server || shape == serverFrom):
+		return "a protocol and port are missing or too much"
+	case hasPrefix != (shape == prefix || shape == serverFrom):
+		return "a prefix is missing or too much"
+	case hasServer && (protocolNames[e.Key.Protocol] == "" || e.Key.Port == 0):
+		return "not a port of TCP, UDP or SCTP"
+	case hasAddr && unfit(e.Key.Addr) || hasPrefix && unfit(e.Prefix.Addr()):
+		return "an address is IPv4 mapped to IPv6, or has a zone"
+	case hasPrefix && e.Prefix != e.Prefix.Masked():
+		return "the prefix has bits beyond its length"
+	case hasAddr && hasPrefix && e.Key.Addr.Is4() != e.Prefix.Addr().Is4():
+		return "the address and the prefix are of different families"
+	}
+	return ""
+}
+
+func unfit(addr netip.Addr) bool { return addr.Is4In6() || addr.Zone() != "" }

@@ -1,0 +1,136 @@
+package nft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+
+	"sigs.k8s.io/knftables"
+
+	"github.com/ironlb/ironlb/ipvs"
+)
+
+// table is our table of one family.
+type table struct {
+	family family
+	// nft is nil when this kernel has no nftables of the family; missing says why.
+	nft     knftables.Interface
+	missing error
+
+	// built tells that the kernel holds what have says; without any element there is no table.
+	built bool
+	// spoiled tells that somebody else has changed the table since, suspect that somebody may have since it was last listed.
+	spoiled, suspect bool
+	// have is what is wanted of the table and groups the prefixes among it; shape is all else of it as listed when it was built.
+	have   ipvs.Filter
+	groups groups
+	shape  string
+}
+
+// errNotBuilt says that the table must be built first.
+var errNotBuilt = errors.New("the table was not built, or was changed by another program, since: build it")
+
+func openTable(f family) *table {
+	t := &table{family: f}
+	t.nft, t.missing = knftables.New(f.nft, TableName)
+	if t.missing != nil {
+		t.nft = nil
+	}
+	return t
+}
+
+func (t *table) String() string { return fmt.Sprintf("nftables table %s %s", t.family.nft, TableName) }
+
+// usable tells why elements of the family cannot be applied.
+func (t *table) usable() error {
+	if t.nft == nil {
+		return fmt.Errorf("this kernel has no nftables for family %s: %w", t.family.nft, t.missing)
+	}
+	return nil
+}
+
+// replacement returns the transaction that makes the table anew, whatever is there, with these elements. Without any it
+// deletes the table: its hooks would cost every packet a look at conntrack.
+func (t *table) replacement(elements ipvs.Filter, ping bool) *knftables.Transaction {
+	tx := t.nft.NewTransaction()
+	tx.Add(&knftables.Table{}) // so that deleting it cannot fail
+	tx.Delete(&knftables.Table{})
+	if len(elements) == 0 {
+		return tx
+	}
+	tx.Add(&knftables.Table{})
+	for s := range ipvs.NumSets {
+		if shapes[s] != 0 {
+			tx.Add(setOf(s, t.family))
+		}
+	}
+	for _, c := range chains {
+		c.add(tx, t.family)
+		if c.name == "addressed" && !ping {
+			tx.Add(&knftables.Rule{Chain: c.name, Rule: t.family.words.Replace(dropPing)})
+		}
+	}
+	for e := range elements {
+		tx.Add(&knftables.Element{Set: e.Set.String(), Key: fields(e)})
+	}
+	return tx
+}
+
+// add puts the chain and its rules into the transaction.
+func (c chain) add(tx *knftables.Transaction, f family) {
+	definition := &knftables.Chain{Name: c.name}
+	if c.kind != "" {
+		definition.Type, definition.Hook, definition.Priority = &c.kind, &c.hook, &c.priority
+	}
+	tx.Add(definition)
+	for _, rule := range c.rules {
+		rule = f.words.Replace(rule)
+		if !strings.Contains(rule, "PROTO") {
+			tx.Add(&knftables.Rule{Chain: c.name, Rule: rule})
+			continue
+		}
+		for _, protocol := range []ipvs.Protocol{ipvs.TCP, ipvs.UDP, ipvs.SCTP} {
+			tx.Add(&knftables.Rule{Chain: c.name, Rule: strings.ReplaceAll(rule, "PROTO", protocolNames[protocol])})
+		}
+	}
+}
+
+// edit returns the transaction that changes only elements.
+func (t *table) edit(changes []ipvs.FilterChange) *knftables.Transaction {
+	tx := t.nft.NewTransaction()
+	for _, c := range changes {
+		element := &knftables.Element{Set: c.Element.Set.String(), Key: fields(c.Element)}
+		if c.Delete {
+			tx.Delete(element)
+		} else {
+			tx.Add(element)
+		}
+	}
+	return tx
+}
+
+// record notes changes that the kernel has taken; copying the whole would cost more than the change.
+func (t *table) record(changes []ipvs.FilterChange) {
+	for _, c := range changes {
+		if c.Delete {
+			delete(t.have, c.Element)
+		} else {
+			t.have[c.Element] = struct{}{}
+		}
+	}
+}
+
+// intact lists the kernel's table and tells whether it is as built.
+func (t *table) intact(ctx context.Context) (bool, error) {
+	if t.nft == nil {
+		return true, nil
+	}
+	have, shape, err := list(ctx, t.family, false)
+	if err != nil && !errors.Is(err, errForeignContent) {
+		return false, err
+	}
+	reduced, _ := reduce(t.have)
+	return err == nil && shape == t.shape && maps.Equal(have, reduced), nil
+}
