@@ -84,28 +84,39 @@ func annotated(svc *v1.Service, ours, synonym string, bad *[]string) string {
 	return cmp.Or(a, b)
 }
 
-// askedAddresses reads the addresses asked for by annotation or by spec.loadBalancerIP.
+// askedAddresses reads the addresses asked for by annotation, by its synonym or by spec.loadBalancerIP. All that are given must mean
+// the same, however it is written.
 func askedAddresses(svc *v1.Service, bad *[]string) []netip.Addr {
-	text := annotated(svc, v1alpha1.AnnotationAddresses, metallbAddresses, bad)
-	field := "annotation " + v1alpha1.AnnotationAddresses
-	if svc.Annotations[v1alpha1.AnnotationAddresses] == "" {
-		field = "annotation " + metallbAddresses
+	var first, text string // the field read first, and what it says
+	var asked []netip.Addr
+	for _, f := range []struct{ name, text string }{
+		{"annotation " + v1alpha1.AnnotationAddresses, strings.TrimSpace(svc.Annotations[v1alpha1.AnnotationAddresses])},
+		{"annotation " + metallbAddresses, strings.TrimSpace(svc.Annotations[metallbAddresses])},
+		{"spec.loadBalancerIP", strings.TrimSpace(svc.Spec.LoadBalancerIP)},
+	} {
+		if f.text == "" {
+			continue
+		}
+		also := parseAddresses(f.text, f.name, bad)
+		switch {
+		case first == "":
+			first, text, asked = f.name, f.text, also
+		case !sameSet(asked, also):
+			*bad = append(*bad, fmt.Sprintf("%s is %q, but %s is %q: remove one of them", first, text, f.name, f.text))
+		}
 	}
-	asked := parseAddresses(text, field, bad)
-	if svc.Spec.LoadBalancerIP == "" {
-		return asked
-	}
-	byField := parseAddresses(svc.Spec.LoadBalancerIP, "spec.loadBalancerIP", bad)
-	if text != "" && !slices.Equal(asked, byField) {
-		*bad = append(*bad, fmt.Sprintf("%s is %q, but spec.loadBalancerIP is %q: remove one of them", field, text, svc.Spec.LoadBalancerIP))
-	}
-	return byField
+	return asked
 }
 
-func parseAddresses(text, field string, bad *[]string) []netip.Addr {
-	if text == "" {
-		return nil
+func sameSet(a, b []netip.Addr) bool {
+	lacks := func(list []netip.Addr) func(netip.Addr) bool {
+		return func(x netip.Addr) bool { return !slices.Contains(list, x) }
 	}
+	return !slices.ContainsFunc(a, lacks(b)) && !slices.ContainsFunc(b, lacks(a))
+}
+
+// parseAddresses reads a comma list. What cannot be read is told.
+func parseAddresses(text, field string, bad *[]string) []netip.Addr {
 	var out []netip.Addr
 	for s := range strings.SplitSeq(text, ",") {
 		a, err := netip.ParseAddr(strings.TrimSpace(s))

@@ -89,10 +89,19 @@ func TestInvalidClaims(t *testing.T) {
 		svc  *v1.Service
 		want []string // parts of Claim.Invalid; none: valid
 	}{
-		"nothing asked":      {serviceFor("s"), nil},
-		"field only":         {serviceFor("s", func(s *v1.Service) { s.Spec.LoadBalancerIP = "192.0.2.1" }), nil},
-		"field and the same": {serviceFor("s", annotate("ironlb.io/ips", "192.0.2.1"), func(s *v1.Service) { s.Spec.LoadBalancerIP = "192.0.2.1" }), nil},
-		"both spellings":     {serviceFor("s", annotate("ironlb.io/ips", "192.0.2.1", "metallb.io/loadBalancerIPs", "192.0.2.1")), nil},
+		"nothing asked":            {serviceFor("s"), nil},
+		"field only":               {serviceFor("s", func(s *v1.Service) { s.Spec.LoadBalancerIP = "192.0.2.1" }), nil},
+		"field and the same":       {serviceFor("s", annotate("ironlb.io/ips", "192.0.2.1"), func(s *v1.Service) { s.Spec.LoadBalancerIP = "192.0.2.1" }), nil},
+		"both spellings":           {serviceFor("s", annotate("ironlb.io/ips", "192.0.2.1", "metallb.io/loadBalancerIPs", "192.0.2.1")), nil},
+		"two ways to write a list": {serviceFor("s", annotate("ironlb.io/ips", "192.0.2.1, 2001:db8::1", "metallb.io/loadBalancerIPs", "2001:DB8:0::1,192.0.2.1")), nil},
+		"the field beside a list of one": {serviceFor("s", annotate("metallb.io/loadBalancerIPs", " 2001:db8:0:0::1"), func(s *v1.Service) {
+			s.Spec.LoadBalancerIP = "2001:db8::1"
+		}), nil},
+		"one more": {serviceFor("s", annotate("ironlb.io/ips", "192.0.2.1", "metallb.io/loadBalancerIPs", "192.0.2.1,2001:db8::1")),
+			[]string{"ironlb.io/ips", "metallb.io/loadBalancerIPs", "remove one"}},
+		"the synonym cannot be read": {serviceFor("s", annotate("ironlb.io/ips", "192.0.2.1", "metallb.io/loadBalancerIPs", "192.0.2.1 192.0.2.2")),
+			[]string{"metallb.io/loadBalancerIPs", `"192.0.2.1 192.0.2.2"`, "remove one"}},
+		"only blanks": {serviceFor("s", annotate("ironlb.io/ips", " ")), nil},
 		"field and another": {serviceFor("s", annotate("metallb.io/loadBalancerIPs", "192.0.2.1"), func(s *v1.Service) { s.Spec.LoadBalancerIP = "192.0.2.2" }),
 			[]string{"metallb.io/loadBalancerIPs", "spec.loadBalancerIP", "remove one"}},
 		"two pools": {serviceFor("s", annotate("ironlb.io/ip-pool", "a", "metallb.io/address-pool", "b")),
