@@ -107,9 +107,11 @@ func leaseOf(config *cloudconfig.CompletedConfig) (*lease, error) {
 	if err != nil {
 		return nil, fmt.Errorf("preparing the client of the Lease: %w", err)
 	}
-	g := newGate()
-	config.Kubeconfig.Wrap(g.wrap)
-	return &lease{client: cl.Leases(election.ResourceNamespace), name: election.ResourceName, gate: g}, nil
+	l := &lease{
+		client: cl.Leases(election.ResourceNamespace), namespace: election.ResourceNamespace, name: election.ResourceName, gate: newGate(),
+	}
+	config.Kubeconfig.Wrap(l.wrap)
+	return l, nil
 }
 
 // ownKinds returns a cache of the kinds of our group and a client that reads from it.
@@ -161,12 +163,7 @@ func (c *Cloud) Initialize(_ cloudprovider.ControllerClientBuilder, stop <-chan 
 	c.leads.Store(true)
 	ctx, cancel := context.WithCancel(context.Background())
 	if c.lease != nil {
-		soon, done := context.WithTimeout(ctx, leaveWithin)
-		err := c.lease.leading(soon)
-		done()
-		if err != nil {
-			c.log.Warn("the Lease will not be given back at the end", "error", err)
-		}
+		c.lease.leading()
 	}
 	go func() {
 		<-stop

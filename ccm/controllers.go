@@ -44,7 +44,7 @@ func startPoolController(_ app.ControllerInitContext, _ *cloudconfig.CompletedCo
 		c := cloud.(*Cloud)
 		services := c.core.Core().V1().Services()
 		specs := &poolSpecs{
-			log: c.log, ledger: c.ledger, reader: c.client, services: c.listServices, started: c.waker.Start, revisit: c.waker.Revisit, pulse: c.pulse, kick: make(chan struct{}, 1),
+			log: c.log, ledger: c.ledger, reader: c.client, services: c.listServices, started: c.waker.Start, revisit: c.waker.Revisit, pulse: c.pulse, kick: make(chan struct{}, 1), change: make(chan struct{}, 1),
 		}
 		status := &poolStatus{log: c.log, ledger: c.ledger, specs: specs, client: c.client, pulse: c.pulse, kick: make(chan struct{}, 1)}
 		synced, err := c.onChange(ctx, &v1alpha1.IPAddressPool{}, func() {
@@ -58,11 +58,18 @@ func startPoolController(_ app.ControllerInitContext, _ *cloudconfig.CompletedCo
 		if err != nil {
 			return nil, false, err
 		}
-		specs.synced = []cache.InformerSynced{synced, namespaces, services.Informer().HasSynced}
+		nodes, err := c.watchNodes()
+		if err != nil {
+			return nil, false, err
+		}
+		specs.synced = []cache.InformerSynced{synced, namespaces, nodes, services.Informer().HasSynced}
 		if _, err := services.Informer().AddEventHandler(c.drift.handler(ctx)); err != nil {
 			return nil, false, fmt.Errorf("watching Services: %w", err)
 		}
-		c.ledger.poolsChanged = func() { kicked(status.kick) }
+		c.ledger.poolsChanged = func() {
+			kicked(status.kick)
+			kicked(specs.change)
+		}
 		c.run(ctx, PoolController, specs.Run, status.Run)
 		return checked{PoolController, c.pulse}, true, nil
 	}

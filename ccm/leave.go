@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"path"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
 	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/utils/ptr"
 )
@@ -18,27 +22,67 @@ import (
 // lease is the leader's Lease and who we are in it. cloud-provider's app does not give it back at the end of the process, so
 // that the other replica, or ourselves after a restart, would wait until it expires.
 type lease struct {
-	client coordination.LeaseInterface // beside the gate
-	name   string
-	gate   *gate
-	holder atomic.Pointer[string] // we, while we lead
+	client    coordination.LeaseInterface // beside the gate
+	namespace string
+	name      string
+	gate      *gate
+	us        atomic.Pointer[string] // the holder that we wrote, which is nobody else: the app makes it up and keeps it
+	leads     atomic.Bool
 }
 
-// leading remembers who we are. It is called once the Lease is ours.
-func (l *lease) leading(ctx context.Context) error {
-	obj, err := l.client.Get(ctx, l.name, metav1.GetOptions{})
-	if err != nil {
-		return fmt.Errorf("reading Lease %s: %w", l.name, err)
+// leading tells that the Lease is ours from now on.
+func (l *lease) leading() { l.leads.Store(true) }
+
+// wrap puts a client's transport behind the gate, and learns who we are from the elector's writes that come through.
+func (l *lease) wrap(next http.RoundTripper) http.RoundTripper { return elector{l, l.gate.wrap(next)} }
+
+type elector struct {
+	lease *lease
+	next  http.RoundTripper
+}
+
+// RoundTrip sends the request.
+func (e elector) RoundTrip(r *http.Request) (*http.Response, error) {
+	written := e.lease.holderIn(r)
+	resp, err := e.next.RoundTrip(r)
+	if written != nil && *written != "" && err == nil && resp.StatusCode < http.StatusMultipleChoices {
+		e.lease.us.Store(written)
 	}
-	l.holder.Store(obj.Spec.HolderIdentity)
+	return resp, err
+}
+
+// holderIn is the holder that the request writes into the Lease. Nil: it is another request.
+func (l *lease) holderIn(r *http.Request) *string {
+	dir, name := path.Split(r.URL.Path)
+	all := "/namespaces/" + l.namespace + "/leases"
+	update := r.Method == http.MethodPut && strings.HasSuffix(dir, all+"/") && name == l.name
+	create := r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, all)
+	if r.GetBody == nil || !update && !create {
+		return nil
+	}
+	body, err := r.GetBody()
+	if err != nil {
+		return nil
+	}
+	data, err := io.ReadAll(body)
+	if err != nil {
+		return nil
+	}
+	obj, _, err := scheme.Codecs.UniversalDeserializer().Decode(data, nil, nil) // JSON or protobuf
+	if err != nil {
+		return nil
+	}
+	if written, ok := obj.(*coordinationv1.Lease); ok && written.Name == l.name {
+		return written.Spec.HolderIdentity
+	}
 	return nil
 }
 
 // release stops all writes of this process, waits for those under way, and only then gives the Lease back: whoever takes
 // it must find everything that we wrote. It does nothing when we do not lead.
 func (l *lease) release(ctx context.Context) error {
-	holder := l.holder.Load()
-	if holder == nil {
+	us := l.us.Load()
+	if us == nil || !l.leads.Load() {
 		return nil
 	}
 	if err := l.gate.close(ctx); err != nil {
@@ -48,7 +92,7 @@ func (l *lease) release(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reading Lease %s: %w", l.name, err)
 	}
-	if !ptr.Equal(obj.Spec.HolderIdentity, holder) {
+	if !ptr.Equal(obj.Spec.HolderIdentity, us) {
 		return nil
 	}
 	now := metav1.NewMicroTime(time.Now())

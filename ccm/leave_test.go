@@ -3,6 +3,7 @@ package ccm
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -11,6 +12,8 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
+	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 )
 
@@ -54,9 +57,12 @@ func TestLeaseIsGivenBackAfterTheLastWrite(t *testing.T) {
 	if err := l.release(ctx); err != nil || holder() != "us" {
 		t.Fatalf("released what we did not hold: %v", err)
 	}
-	if err := l.leading(ctx); err != nil {
-		t.Fatal(err)
+	us := "us"
+	l.us.Store(&us)
+	if err := l.release(ctx); err != nil || holder() != "us" {
+		t.Fatalf("released what we hold no more, or not yet: %v", err)
 	}
+	l.leading()
 
 	written, released := make(chan error), make(chan error)
 	go func() { written <- do(http.MethodPatch) }()
@@ -88,9 +94,9 @@ func TestLeaseIsKeptWhileAWriteHangs(t *testing.T) {
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: ptr.To("us")},
 	}).CoordinationV1().Leases("ironlb-system")
 	l := &lease{client: leases, name: Name, gate: newGate()}
-	if err := l.leading(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	us := "us"
+	l.us.Store(&us)
+	l.leading()
 	l.gate.enter()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -100,5 +106,72 @@ func TestLeaseIsKeptWhileAWriteHangs(t *testing.T) {
 	obj, err := leases.Get(t.Context(), Name, metav1.GetOptions{})
 	if err != nil || *obj.Spec.HolderIdentity != "us" {
 		t.Errorf("the Lease is %v, %v", obj.Spec, err)
+	}
+}
+
+// TestLeaseOfAnother is left alone, though we led before: who we are is what we wrote, not what the Lease says.
+func TestLeaseOfAnother(t *testing.T) {
+	for _, contentType := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
+		t.Run(contentType, func(t *testing.T) {
+			answer := http.StatusOK
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", r.Header.Get("Content-Type"))
+				w.WriteHeader(answer)
+				_, _ = io.Copy(w, r.Body)
+			}))
+			defer server.Close()
+			stored := func(holder string) *coordinationv1.Lease {
+				return &coordinationv1.Lease{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "ironlb-system", Name: Name},
+					Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder},
+				}
+			}
+			leases := fake.NewClientset(stored("host_2")).CoordinationV1().Leases("ironlb-system")
+			l := &lease{client: leases, namespace: "ironlb-system", name: Name, gate: newGate()}
+			config := &rest.Config{Host: server.URL, WrapTransport: l.wrap, ContentConfig: rest.ContentConfig{ContentType: contentType}}
+			elector, err := coordination.NewForConfig(config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			us := func() string { return ptr.Deref(l.us.Load(), "nobody") }
+
+			other := stored("host_3")
+			other.Name = "kube-scheduler"
+			elsewhere := stored("host_4")
+			elsewhere.Namespace = "kube-system"
+			for _, obj := range []*coordinationv1.Lease{other, elsewhere} {
+				if _, err := elector.Leases(obj.Namespace).Update(t.Context(), obj, metav1.UpdateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := elector.Leases(obj.Namespace).Create(t.Context(), obj, metav1.CreateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			answer = http.StatusConflict
+			if _, err := elector.Leases("ironlb-system").Update(t.Context(), stored("host_2"), metav1.UpdateOptions{}); err == nil {
+				t.Fatal("no conflict")
+			}
+			if got := us(); got != "nobody" {
+				t.Fatalf("we are %s before we wrote the Lease", got)
+			}
+			answer = http.StatusCreated
+			if _, err := elector.Leases("ironlb-system").Create(t.Context(), stored("host_0"), metav1.CreateOptions{}); err != nil || us() != "host_0" {
+				t.Fatalf("after the Lease was made we are %s, %v", us(), err)
+			}
+			answer = http.StatusOK
+			if _, err := elector.Leases("ironlb-system").Update(t.Context(), stored("host_1"), metav1.UpdateOptions{}); err != nil || us() != "host_1" {
+				t.Fatalf("after the Lease was taken we are %s, %v", us(), err)
+			}
+
+			// Another one of this host has taken it meanwhile.
+			l.leading()
+			if err := l.release(t.Context()); err != nil {
+				t.Error(err)
+			}
+			obj, err := leases.Get(t.Context(), Name, metav1.GetOptions{})
+			if err != nil || *obj.Spec.HolderIdentity != "host_2" {
+				t.Errorf("the other one's Lease is %v, %v", obj.Spec, err)
+			}
+		})
 	}
 }

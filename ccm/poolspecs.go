@@ -2,12 +2,14 @@ package ccm
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -26,11 +28,19 @@ type poolSpecs struct {
 	synced   []cache.InformerSynced
 	pulse    *pulse
 	kick     chan struct{}
+	change   chan struct{} // something changed in the ledger: the first rest may end earlier
 
 	mu sync.Mutex
 	// good is the last readable configuration of each pool, bad why the present one cannot be read.
-	good map[string]pools.Pool
+	good map[string]goodPool
 	bad  map[string]string
+}
+
+// goodPool is a configuration that could be read.
+type goodPool struct {
+	uid  types.UID
+	spec v1alpha1.IPAddressPoolSpec
+	pool pools.Pool
 }
 
 // Run returns when ctx ends.
@@ -59,6 +69,8 @@ func (p *poolSpecs) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-rest.C:
+			p.ledger.expire()
+		case <-p.change:
 		case <-tick.C: // the lock of the ledger is taken below: it must be to be had
 		case <-p.kick:
 			if err := p.apply(ctx); err != nil {
@@ -66,7 +78,7 @@ func (p *poolSpecs) Run(ctx context.Context) error {
 			}
 			p.revisit()
 		}
-		if at, ok := p.ledger.expire(); ok {
+		if at, ok := p.ledger.nextExpiry(); ok {
 			rest.Reset(time.Until(at))
 		}
 	}
@@ -88,44 +100,92 @@ func (p *poolSpecs) recorded(ctx context.Context) ([]v1.Service, bool) {
 	}
 }
 
-// apply hands all pools to the ledger. A pool that cannot be read counts as it last was.
+// apply hands all pools to the ledger. A pool that cannot be read counts as it last was, also over a restart: its status
+// keeps that. One of which nobody knows what it was gives nothing, and keeps for its holders what they have.
 func (p *poolSpecs) apply(ctx context.Context) error {
 	var list v1alpha1.IPAddressPoolList
 	if err := p.reader.List(ctx, &list); err != nil {
 		return fmt.Errorf("listing IPAddressPools from the cache: %w", err)
 	}
 	p.mu.Lock()
-	good, bad := map[string]pools.Pool{}, map[string]string{}
+	good, bad := map[string]goodPool{}, map[string]string{}
+	all := make([]pools.Pool, 0, len(list.Items))
 	for i := range list.Items {
 		obj := &list.Items[i]
-		pool, err := poolOf(obj)
+		now, err := readPool(obj, obj.Spec)
 		if err != nil {
 			bad[obj.Name] = err.Error()
 			if p.bad[obj.Name] != err.Error() {
 				p.log.Warn("pool cannot be read", "pool", obj.Name, "error", err)
 			}
-			var ok bool
-			if pool, ok = p.good[obj.Name]; !ok {
+			var known bool
+			if now, known = p.lastGood(obj); !known {
+				all = append(all, pools.Pool{Name: obj.Name, Created: obj.CreationTimestamp.Time, Unreadable: true})
 				continue
 			}
 		}
-		good[obj.Name] = pool
+		good[obj.Name] = now
+		all = append(all, now.pool)
 	}
 	p.good, p.bad = good, bad
-	all := make([]pools.Pool, 0, len(good))
-	for _, pool := range good {
-		all = append(all, pool)
-	}
 	p.mu.Unlock()
 	p.ledger.setPools(all)
 	return nil
 }
 
-// problem says why the pool cannot be read. Empty: it can.
-func (p *poolSpecs) problem(name string) string {
+// readPool reads the object as if it had the spec.
+func readPool(obj *v1alpha1.IPAddressPool, spec v1alpha1.IPAddressPoolSpec) (goodPool, error) {
+	pool, err := poolOf(&v1alpha1.IPAddressPool{ObjectMeta: obj.ObjectMeta, Spec: spec})
+	return goodPool{uid: obj.UID, spec: spec, pool: pool}, err
+}
+
+// lastGood is the object's last configuration that could be read: by us, or by who led before. The lock is held.
+func (p *poolSpecs) lastGood(obj *v1alpha1.IPAddressPool) (goodPool, bool) {
+	if last, ok := p.good[obj.Name]; ok && last.uid == obj.UID {
+		return last, true
+	}
+	if obj.Status.LastGood == "" {
+		return goodPool{}, false
+	}
+	var spec v1alpha1.IPAddressPoolSpec
+	err := json.Unmarshal([]byte(obj.Status.LastGood), &spec)
+	var last goodPool
+	if err == nil {
+		last, err = readPool(obj, spec)
+	}
+	if err != nil {
+		p.log.Warn("last good configuration of a pool cannot be read", "pool", obj.Name, "field", "status.lastGood", "error", err)
+	}
+	return last, err == nil
+}
+
+// problem says why the pool cannot be read, and what is in force instead, as JSON. Empty: it can; nothing.
+func (p *poolSpecs) problem(name string) (why, instead string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.bad[name]
+	why = p.bad[name]
+	last, known := p.good[name]
+	if why == "" || !known {
+		return why, ""
+	}
+	spec, err := json.Marshal(last.spec)
+	if err != nil {
+		return why, "" // never: it came from JSON
+	}
+	return why, string(spec)
+}
+
+// nextExpiry returns when the first rest ends.
+func (l *ledger) nextExpiry() (time.Time, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.alloc.NextExpiry()
+}
+
+// declined tells that a Service cannot be assigned just now and will be tried again: the room that was set aside for it
+// when it was woken goes to the next.
+func (l *ledger) declined(key pools.ServiceKey) {
+	l.change(func() { l.alloc.Decline(key) })
 }
 
 // waitSynced waits for the caches and says what to mend when it takes long. False: ctx ended.

@@ -26,6 +26,7 @@ const (
 	conditionOverlapping = "Overlapping"
 	conditionExhausted   = "Exhausted"
 	conditionDraining    = "Draining"
+	conditionNodes       = "NodeAddresses"
 )
 
 // poolStatusInterval is the least time between two writes of a pool's status: counts change with every Service.
@@ -79,11 +80,12 @@ func (p *poolStatus) write(ctx context.Context) error {
 		st.Name = obj.Name
 		measured = append(measured, st)
 		want := obj.DeepCopy()
-		want.Status = poolStatusOf(obj, st, p.specs.problem(obj.Name))
+		problem, lastGood := p.specs.problem(obj.Name)
+		want.Status = poolStatusOf(obj, st, problem, lastGood)
 		if equality.Semantic.DeepEqual(obj.Status, want.Status) {
 			continue
 		}
-		patch, err := json.Marshal(map[string]any{"status": want.Status}) // whole: the counts are required, zero too
+		patch, err := statusPatch(want.Status)
 		if err != nil {
 			return fmt.Errorf("encoding the status of IPAddressPool %s: %w", obj.Name, err)
 		}
@@ -99,13 +101,27 @@ func (p *poolStatus) write(ctx context.Context) error {
 	return failed
 }
 
+// statusPatch is the merge patch that makes the status this one: whole, as the counts are required, zero too, and what is
+// absent is taken away.
+func statusPatch(status v1alpha1.IPAddressPoolStatus) ([]byte, error) {
+	whole := struct {
+		v1alpha1.IPAddressPoolStatus
+		LastGood *string `json:"lastGood"` // null when there is none
+	}{IPAddressPoolStatus: status}
+	if status.LastGood != "" {
+		whole.LastGood = &status.LastGood
+	}
+	return json.Marshal(map[string]any{"status": whole})
+}
+
 // poolStatusOf is what the object's status should be. Conditions that hold on keep their time.
-func poolStatusOf(obj *v1alpha1.IPAddressPool, st pools.PoolStatus, problem string) v1alpha1.IPAddressPoolStatus {
+func poolStatusOf(obj *v1alpha1.IPAddressPool, st pools.PoolStatus, problem, lastGood string) v1alpha1.IPAddressPoolStatus {
 	out := v1alpha1.IPAddressPoolStatus{
 		AssignedIPv4:  st.AssignedIPv4,
 		AssignedIPv6:  st.AssignedIPv6,
 		AvailableIPv4: st.AvailableIPv4,
 		AvailableIPv6: st.AvailableIPv6,
+		LastGood:      lastGood,
 		Conditions:    slices.Clone(obj.Status.Conditions),
 	}
 	set := func(kind string, is bool, reason, message string) {
@@ -121,8 +137,10 @@ func poolStatusOf(obj *v1alpha1.IPAddressPool, st pools.PoolStatus, problem stri
 	switch {
 	case problem != "":
 		ready, reason, message = false, "Invalid", problem
-		if st.State == pools.PoolReady {
-			message += ". The last good configuration stays in use"
+		if lastGood != "" {
+			message += ". The last good configuration stays in use (status.lastGood)"
+		} else {
+			message += ". It gives nothing until then; what Services hold of it they keep"
 		}
 	case st.State == pools.PoolOverlaps:
 		message = fmt.Sprintf("Not used: it overlaps the older pool %s. Remove the common addresses from one of them", st.Overlaps)
@@ -146,11 +164,35 @@ func poolStatusOf(obj *v1alpha1.IPAddressPool, st pools.PoolStatus, problem stri
 	case meta.FindStatusCondition(out.Conditions, conditionDraining) != nil:
 		set(conditionDraining, false, "NoneHeldOutside", "")
 	}
+	switch {
+	case len(st.OfNodes) > 0:
+		set(conditionNodes, true, "AddressOfNode", fmt.Sprintf("Not given out, because nodes have them: %s. Leave them out of spec.addresses", someOf(ofNodes(st.OfNodes))))
+	case meta.FindStatusCondition(out.Conditions, conditionNodes) != nil:
+		set(conditionNodes, false, "NoneOfNodes", "")
+	}
+	return out
+}
+
+// text is a Stringer.
+type text string
+
+func (t text) String() string { return string(t) }
+
+// ofNodes says of each address who has it.
+func ofNodes(all []pools.NodeAddress) []text {
+	out := make([]text, len(all))
+	for i, n := range all {
+		has := "node " + strings.Join(n.Nodes, " and node ")
+		if len(n.Holders) > 0 {
+			has += ", still held by " + join(n.Holders, " and ")
+		}
+		out[i] = text(fmt.Sprintf("%s (%s)", n.Addr, has))
+	}
 	return out
 }
 
 // someOf names the first ten and counts the others.
-func someOf(keys []pools.ServiceKey) string {
+func someOf[T fmt.Stringer](keys []T) string {
 	const most = 10
 	if len(keys) <= most {
 		return join(keys, ", ")

@@ -2,6 +2,7 @@ package ccm
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -20,26 +21,34 @@ func TestPoolConditions(t *testing.T) {
 	for name, c := range map[string]struct {
 		status  pools.PoolStatus
 		problem string
+		good    string
 		want    []string // "Type=Status Reason: part of the message", sorted
 	}{
-		"in use": {pools.PoolStatus{State: pools.PoolReady}, "",
+		"in use": {pools.PoolStatus{State: pools.PoolReady}, "", "",
 			[]string{"Exhausted=False SomeFree: ", "Overlapping=False NoOverlap: ", "Ready=True Ready: in use"}},
-		"full": {pools.PoolStatus{State: pools.PoolReady, Exhausted: []pools.Family{pools.IPv4, pools.IPv6}}, "",
+		"full": {pools.PoolStatus{State: pools.PoolReady, Exhausted: []pools.Family{pools.IPv4, pools.IPv6}}, "", "",
 			[]string{"Exhausted=True NoneFree: No IPv4 and no IPv6 address is free. Add", "Overlapping=False NoOverlap: ", "Ready=True Ready: in use"}},
-		"overlapping": {pools.PoolStatus{State: pools.PoolOverlaps, Overlaps: "old"}, "",
+		"overlapping": {pools.PoolStatus{State: pools.PoolOverlaps, Overlaps: "old"}, "", "",
 			[]string{"Exhausted=False SomeFree: ", "Overlapping=True Overlapping: older pool old", "Ready=False Overlapping: older pool old"}},
-		"overlapping itself": {pools.PoolStatus{State: pools.PoolInvalid}, "",
+		"overlapping itself": {pools.PoolStatus{State: pools.PoolInvalid}, "", "",
 			[]string{"Exhausted=False SomeFree: ", "Overlapping=False NoOverlap: ", "Ready=False Invalid: spec.addresses"}},
-		"unreadable": {pools.PoolStatus{}, "spec.addresses[0]: what?",
+		"unreadable": {pools.PoolStatus{}, "spec.addresses[0]: what?", "",
 			[]string{"Exhausted=False SomeFree: ", "Overlapping=False NoOverlap: ", "Ready=False Invalid: spec.addresses[0]: what?"}},
-		"unreadable now": {pools.PoolStatus{State: pools.PoolReady}, "spec.addresses[0]: what?",
+		"unreadable now": {pools.PoolStatus{State: pools.PoolReady}, "spec.addresses[0]: what?", `{"addresses":[]}`,
 			[]string{"Exhausted=False SomeFree: ", "Overlapping=False NoOverlap: ", "Ready=False Invalid: The last good configuration stays in use"}},
-		"draining": {pools.PoolStatus{State: pools.PoolReady, Draining: many}, "",
+		"never readable": {pools.PoolStatus{State: pools.PoolNotRead}, "spec.addresses[0]: what?", "",
+			[]string{"Exhausted=False SomeFree: ", "Overlapping=False NoOverlap: ", "Ready=False Invalid: spec.addresses[0]: what?. It gives nothing until then; what Services hold of it they keep"}},
+		"with addresses of nodes": {pools.PoolStatus{State: pools.PoolReady, OfNodes: []pools.NodeAddress{
+			{Addr: netip.MustParseAddr("192.0.2.1"), Nodes: []string{"a", "b"}},
+			{Addr: netip.MustParseAddr("192.0.2.2"), Nodes: []string{"c"}, Holders: many[:2]},
+		}}, "", "",
+			[]string{"Exhausted=False SomeFree: ", "NodeAddresses=True AddressOfNode: 192.0.2.1 (node a and node b), 192.0.2.2 (node c, still held by ns/s00 and ns/s01). Leave them out", "Overlapping=False NoOverlap: ", "Ready=True Ready: in use"}},
+		"draining": {pools.PoolStatus{State: pools.PoolReady, Draining: many}, "", "",
 			[]string{"Draining=True HeldOutside: ns/s00, ns/s01", "Exhausted=False SomeFree: ", "Overlapping=False NoOverlap: ", "Ready=True Ready: in use"}},
 	} {
 		obj := &v1alpha1.IPAddressPool{}
 		obj.Generation = 7
-		got := poolStatusOf(obj, c.status, c.problem)
+		got := poolStatusOf(obj, c.status, c.problem, c.good)
 		if len(got.Conditions) != len(c.want) {
 			t.Errorf("%s: got %+v", name, got.Conditions)
 			continue
@@ -56,16 +65,18 @@ func TestPoolConditions(t *testing.T) {
 		}
 		// The same again is the same: no write.
 		obj.Status = got
-		if again := poolStatusOf(obj, c.status, c.problem); !slices.Equal(again.Conditions, got.Conditions) {
+		if again := poolStatusOf(obj, c.status, c.problem, c.good); !slices.Equal(again.Conditions, got.Conditions) {
 			t.Errorf("%s: again %+v, want %+v", name, again.Conditions, got.Conditions)
 		}
 	}
-	// Draining is taken back when it is over.
+	// What was draining, or of a node, is taken back when it is over.
 	obj := &v1alpha1.IPAddressPool{}
-	obj.Status = poolStatusOf(obj, pools.PoolStatus{State: pools.PoolReady, Draining: many}, "")
-	obj.Status = poolStatusOf(obj, pools.PoolStatus{State: pools.PoolReady}, "")
-	i := slices.IndexFunc(obj.Status.Conditions, func(c metav1.Condition) bool { return c.Type == "Draining" })
-	if i < 0 || obj.Status.Conditions[i].Status != "False" {
-		t.Errorf("got %+v", obj.Status.Conditions)
+	obj.Status = poolStatusOf(obj, pools.PoolStatus{State: pools.PoolReady, Draining: many, OfNodes: []pools.NodeAddress{{Nodes: []string{"n"}}}}, "", "")
+	obj.Status = poolStatusOf(obj, pools.PoolStatus{State: pools.PoolReady}, "", "")
+	for _, kind := range []string{"Draining", "NodeAddresses"} {
+		i := slices.IndexFunc(obj.Status.Conditions, func(c metav1.Condition) bool { return c.Type == kind })
+		if i < 0 || obj.Status.Conditions[i].Status != "False" {
+			t.Errorf("%s: got %+v", kind, obj.Status.Conditions)
+		}
 	}
 }

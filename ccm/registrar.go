@@ -134,6 +134,7 @@ func (r *registrar) patch(ctx context.Context, svc *v1.Service, have outcome, pa
 	after, err := r.api.Services(svc.Namespace).Patch(ctx, svc.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err != nil && !gone(err) {
 		r.ledger.failed(svc, have)
+		r.ledger.declined(keyOf(svc))
 	}
 	return after, err
 }

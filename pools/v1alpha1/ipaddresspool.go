@@ -142,7 +142,12 @@ type IPAddressPoolStatus struct {
 	// availableIPv6 is how many IPv6 addresses are free, at most 9223372036854775807.
 	AvailableIPv6 int64 `json:"availableIPv6"`
 
-	// conditions of the pool: Ready, Overlapping, Exhausted, Draining.
+	// lastGood is the spec that is in force while the present one cannot be read, as JSON.
+	//
+	// +optional
+	LastGood string `json:"lastGood,omitempty"`
+
+	// conditions of the pool: Ready, Overlapping, Exhausted, and, once they held, Draining and NodeAddresses.
 	//
 	// +listType=map
 	// +listMapKey=type

@@ -1,0 +1,287 @@
+package ccm
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// office is a leader with its ledger and what keeps its pools, on a fake API that stays when the leader changes.
+type office struct {
+	t      *testing.T
+	client client.WithWatch
+	writes int
+	ledger *ledger
+	specs  *poolSpecs
+	status *poolStatus
+	woken  []string
+}
+
+func newOffice(t *testing.T, all ...client.Object) *office {
+	sch := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(sch); err != nil {
+		t.Fatal(err)
+	}
+	o := &office{t: t}
+	o.client = fake.NewClientBuilder().WithScheme(sch).WithStatusSubresource(&v1alpha1.IPAddressPool{}).WithObjects(all...).WithInterceptorFuncs(interceptor.Funcs{
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, obj client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+			o.writes++
+			return c.SubResource(sub).Patch(ctx, obj, p, opts...)
+		},
+	}).Build()
+	o.lead()
+	return o
+}
+
+// lead begins anew with what the API has.
+func (o *office) lead() {
+	log := slog.New(slog.DiscardHandler)
+	o.woken = nil
+	o.ledger = newLedger(log, defaults)
+	o.ledger.wake = func(k pools.ServiceKey) { o.woken = append(o.woken, k.Name) }
+	o.specs = &poolSpecs{
+		log: log, ledger: o.ledger, reader: o.client, pulse: newPulse(), kick: make(chan struct{}, 1), change: make(chan struct{}, 1),
+		services: func(context.Context) ([]v1.Service, error) { return nil, nil }, started: func(context.Context) {}, revisit: func() {},
+	}
+	o.status = &poolStatus{log: log, ledger: o.ledger, specs: o.specs, client: o.client, pulse: o.specs.pulse, kick: make(chan struct{}, 1)}
+	o.ledger.poolsChanged = func() { kicked(o.specs.change) }
+}
+
+// turn does what follows a change of a pool, and returns the pool with its status.
+func (o *office) turn() *v1alpha1.IPAddressPool {
+	o.t.Helper()
+	ctx := o.t.Context()
+	if err := o.specs.apply(ctx); err != nil {
+		o.t.Fatal(err)
+	}
+	if err := o.status.write(ctx); err != nil {
+		o.t.Fatal(err)
+	}
+	return o.pool()
+}
+
+func (o *office) pool() *v1alpha1.IPAddressPool {
+	o.t.Helper()
+	obj := &v1alpha1.IPAddressPool{}
+	if err := o.client.Get(o.t.Context(), client.ObjectKey{Name: "web"}, obj); err != nil {
+		o.t.Fatal(err)
+	}
+	return obj
+}
+
+// edit gives the pool other addresses.
+func (o *office) edit(addresses ...string) {
+	o.t.Helper()
+	obj := o.pool()
+	obj.Spec.Addresses = addresses
+	if err := o.client.Update(o.t.Context(), obj); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+// assign returns what the Service gets and why.
+func (o *office) assign(svc *v1.Service) string {
+	o.t.Helper()
+	d, err := o.ledger.assign(o.t.Context(), svc)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	o.ledger.alloc.Written(keyOf(svc), o.ledger.now())
+	return described(d.Lease) + ", " + string(d.Reason)
+}
+
+func webPool(addresses ...string) *v1alpha1.IPAddressPool {
+	return &v1alpha1.IPAddressPool{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "1"}, Spec: v1alpha1.IPAddressPoolSpec{Addresses: addresses},
+	}
+}
+
+// unreadable is what the CRD's rules let through: they cannot compare IPv6 ranges.
+var unreadable = []string{"2001:db8::10-2001:db8::20", "2001:db8::18-2001:db8::28"}
+
+func expect(t *testing.T, what, want string) {
+	t.Helper()
+	if what != want {
+		t.Errorf("got %q, want %q", what, want)
+	}
+}
+
+func (o *office) ready(obj *v1alpha1.IPAddressPool) string {
+	o.t.Helper()
+	c := meta.FindStatusCondition(obj.Status.Conditions, conditionReady)
+	if c == nil {
+		o.t.Fatal("no condition Ready")
+	}
+	return string(c.Status) + " " + c.Reason + " " + c.Message
+}
+
+// TestRestEndsOnTime: who waits for an address at rest is woken when the rest is over, the first one after a long time, too.
+func TestRestEndsOnTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		obj := webPool("203.0.113.4")
+		obj.Spec.ReuseAfter = &metav1.Duration{Duration: 3 * time.Second}
+		o := newOffice(t, obj)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- o.specs.Run(ctx) }()
+		synctest.Wait()
+		time.Sleep(11 * time.Second) // past the first beat
+		first, second := serviceFor("first"), serviceFor("second")
+		expect(t, o.assign(first), "203.0.113.4 of pool web, Allocated")
+		expect(t, o.assign(second), "nothing, PoolExhausted")
+		if err := o.ledger.release(ctx, keyOf(first), first.UID); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3*time.Second - 1)
+		synctest.Wait()
+		if len(o.woken) > 0 {
+			t.Errorf("woken early: %v", o.woken)
+		}
+		time.Sleep(time.Nanosecond)
+		synctest.Wait()
+		if !slices.Equal(o.woken, []string{"second"}) {
+			t.Errorf("woken when the rest is over: %v", o.woken)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestLastGoodOutlivesTheLeader: a pool that cannot be read any more stays in force as it was, also for the next leader.
+func TestLastGoodOutlivesTheLeader(t *testing.T) {
+	o := newOffice(t, webPool("203.0.113.4/31"))
+	o.turn()
+	o.ledger.adopt(nil)
+	held := serviceFor("held")
+	expect(t, o.assign(held), "203.0.113.4 of pool web, Allocated")
+	held.Status = serviceFor("", shows("203.0.113.4")).Status
+	held.Annotations[v1alpha1.AnnotationAllocatedFrom] = "web"
+	if obj := o.turn(); obj.Status.LastGood != "" {
+		t.Errorf("lastGood of a good pool: %s", obj.Status.LastGood)
+	}
+
+	o.edit(unreadable...)
+	obj := o.turn()
+	expect(t, obj.Status.LastGood, `{"addresses":["203.0.113.4/31"]}`)
+	if got := o.ready(obj); !strings.HasPrefix(got, "False Invalid spec.addresses[1]: ") || !strings.Contains(got, "The last good configuration stays in use") {
+		t.Errorf("Ready: %s", got)
+	}
+
+	for range 2 { // leaders
+		o.lead()
+		writes := o.writes
+		if err := o.specs.apply(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		o.ledger.adopt([]v1.Service{*held})
+		o.turn()
+		if o.writes != writes {
+			t.Errorf("the next leader wrote %d times", o.writes-writes)
+		}
+		expect(t, o.assign(held), "203.0.113.4 of pool web, Allocated")
+		expect(t, o.assign(serviceFor("more")), "203.0.113.5 of pool web, Allocated")
+		if err := o.ledger.release(t.Context(), keyOf(serviceFor("more")), serviceFor("more").UID); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	o.edit("203.0.113.4/31", "203.0.113.9")
+	obj = o.turn()
+	expect(t, obj.Status.LastGood, "")
+	expect(t, o.ready(obj), "True Ready The pool is in use")
+}
+
+// TestNeverReadable: a start with a pool that cannot be read, and nobody knows what it said before. What is held of it is
+// neither lost nor given to another, and nothing is written to its holder.
+func TestNeverReadable(t *testing.T) {
+	good := webPool("203.0.113.4/31")
+	spare := webPool("203.0.113.4-203.0.113.5") // has the addresses, too
+	spare.Name, spare.UID = "spare", "2"
+	for name, bad := range map[string]func(*v1alpha1.IPAddressPool){
+		"edited while nobody led":     func(*v1alpha1.IPAddressPool) {},
+		"lastGood cannot be read":     func(p *v1alpha1.IPAddressPool) { p.Status.LastGood = `{"addresses":["203.0.113.4/3` },
+		"lastGood cannot be read now": func(p *v1alpha1.IPAddressPool) { p.Status.LastGood = `{"addresses":["203.0.113.5/31"]}` },
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj := good.DeepCopy()
+			obj.Spec.Addresses = unreadable
+			bad(obj)
+			o := newOffice(t, obj)
+			o.turn()
+			held := serviceFor("held", shows("203.0.113.4"))
+			held.Annotations = map[string]string{v1alpha1.AnnotationAllocatedFrom: "web"}
+			o.ledger.adopt([]v1.Service{*held})
+			expect(t, o.assign(held), "203.0.113.4 of pool web, Allocated")
+			expect(t, o.assign(serviceFor("new")), "nothing, NoPool")
+			got := o.turn()
+			if ready := o.ready(got); !strings.Contains(ready, "It gives nothing until then; what Services hold of it they keep") {
+				t.Errorf("Ready: %s", ready)
+			}
+			if got.Status.AssignedIPv4 != 1 || got.Status.AvailableIPv4 != 0 || got.Status.LastGood != "" {
+				t.Errorf("status %+v", got.Status)
+			}
+
+			if err := o.client.Create(t.Context(), spare.DeepCopy()); err != nil {
+				t.Fatal(err)
+			}
+			o.turn()
+			expect(t, o.assign(serviceFor("new")), "203.0.113.5 of pool spare, Allocated")
+			expect(t, o.assign(serviceFor("newer")), "nothing, PoolExhausted")
+		})
+	}
+}
+
+// TestLastGoodIsOfThisObject: another one of the same name has nothing to do with it.
+func TestLastGoodIsOfThisObject(t *testing.T) {
+	o := newOffice(t, webPool("203.0.113.4/31"))
+	o.turn()
+	o.ledger.adopt(nil)
+	if err := o.client.Delete(t.Context(), o.pool()); err != nil {
+		t.Fatal(err)
+	}
+	again := webPool(unreadable...)
+	again.UID = types.UID("2")
+	if err := o.client.Create(t.Context(), again); err != nil {
+		t.Fatal(err)
+	}
+	if obj := o.turn(); obj.Status.LastGood != "" || obj.Status.AvailableIPv4 != 0 {
+		t.Errorf("status %+v", obj.Status)
+	}
+	expect(t, o.assign(serviceFor("new")), "nothing, NoPool")
+}
+
+// TestDeclinedRoom goes to the next one that waits.
+func TestDeclinedRoom(t *testing.T) {
+	o := newOffice(t, webPool("203.0.113.4"))
+	o.turn()
+	o.ledger.adopt(nil)
+	holder := serviceFor("holder")
+	expect(t, o.assign(holder), "203.0.113.4 of pool web, Allocated")
+	expect(t, o.assign(serviceFor("a")), "nothing, PoolExhausted")
+	expect(t, o.assign(serviceFor("b")), "nothing, PoolExhausted")
+	if err := o.ledger.release(t.Context(), keyOf(holder), holder.UID); err != nil {
+		t.Fatal(err)
+	}
+	o.ledger.declined(keyOf(serviceFor("a")))
+	if !slices.Equal(o.woken, []string{"a", "b"}) {
+		t.Errorf("woken %v", o.woken)
+	}
+}
