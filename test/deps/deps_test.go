@@ -44,7 +44,8 @@ var rules = []rule{
 
 	// Drivers take and return values; they know neither the loop nor one another.
 	{of: "ipvs/kernel", own: []string{"ipvs"}, never: kubernetes},
-	{of: "ipvs/nft", own: []string{"ipvs"}, never: kubernetes},
+	{of: "ipvs/nft", own: []string{"ipvs", "ipvs/nftwatch"}, never: kubernetes},
+	{of: "ipvs/nftwatch", own: []string{}, never: kubernetes},
 	{of: "ipvs/health", own: []string{"ipvs"}, never: kubernetes},
 	{of: "speaker/link", own: []string{"ipvs", "speaker/plan"}, never: kubernetes},
 	{of: "speaker/l2", own: []string{"speaker/plan"}, never: kubernetes},

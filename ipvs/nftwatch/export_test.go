@@ -1,0 +1,4 @@
+package nftwatch
+
+// TableOf is tableOf.
+var TableOf = tableOf

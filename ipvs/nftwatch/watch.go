@@ -1,0 +1,127 @@
+// Package nftwatch counts the transactions of nftables that touch certain tables, by the kernel's notifications
+// (include/uapi/linux/netfilter/nf_tables.h), so that nothing need be listed to find out that nothing happened.
+package nftwatch
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// ErrLost says that notifications were lost: anything may have happened.
+var ErrLost = errors.New("notifications of nftables lost")
+
+// Families are the indices of [Counts].
+const (
+	IP = iota
+	IP6
+	NumFamilies
+)
+
+// Counts are numbers of transactions by the family of the table.
+type Counts [NumFamilies]int
+
+var numbers = [NumFamilies]byte{IP: unix.NFPROTO_IPV4, IP6: unix.NFPROTO_IPV6}
+
+// Watch counts the transactions that touch the tables of one name in one network namespace. It is for one caller at a time.
+type Watch struct {
+	name string
+	fd   int
+	// open is set between the first message about the table of a family and the end of its transaction.
+	open [NumFamilies]bool
+}
+
+// buffer is a limit, not what is taken. The kernel sends all notifications of a transaction at its end, faster than they can be
+// read, so it must hold those of the greatest: a hundred thousand elements (TestGreatTransaction).
+const buffer = 64 << 20
+
+// Open counts from now on, in the network namespace of the calling thread.
+func Open(table string) (*Watch, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, fmt.Errorf("open a netlink socket: %w", err)
+	}
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, buffer) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, buffer) // less is only slower
+	}
+	group := uint32(1) << (unix.NFNLGRP_NFTABLES - 1)
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: group}); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("subscribe to changes of nftables: %w", err)
+	}
+	return &Watch{name: table, fd: fd}, nil
+}
+
+// Close ends the watch.
+func (w *Watch) Close() { unix.Close(w.fd) }
+
+// Count returns how many transactions touched the tables since the last call. It does not wait. The error, [ErrLost] or one of
+// the socket, says that there may have been more.
+func (w *Watch) Count() (counts Counts, err error) {
+	buf := make([]byte, 1<<16)
+	for {
+		size, _, recvErr := unix.Recvfrom(w.fd, buf, 0)
+		switch {
+		case errors.Is(recvErr, unix.EINTR):
+		case errors.Is(recvErr, unix.EAGAIN):
+			return counts, err
+		case errors.Is(recvErr, unix.ENOBUFS):
+			err = ErrLost
+		case recvErr != nil:
+			return counts, fmt.Errorf("read the changes of nftables: %w", recvErr)
+		default:
+			messages, parseErr := syscall.ParseNetlinkMessage(buf[:size])
+			if parseErr != nil {
+				err = ErrLost
+			}
+			for _, m := range messages {
+				w.add(m, &counts)
+			}
+		}
+	}
+}
+
+// add takes one message, and when it ends a transaction counts it for every table that was touched.
+func (w *Watch) add(m syscall.NetlinkMessage, counts *Counts) {
+	if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES {
+		return
+	}
+	if m.Header.Type&0xff == unix.NFT_MSG_NEWGEN {
+		for i, touched := range w.open {
+			if touched {
+				counts[i]++
+			}
+		}
+		w.open = [NumFamilies]bool{}
+		return
+	}
+	number, name := tableOf(m.Data)
+	for i := range w.open {
+		if name == w.name && number == numbers[i] {
+			w.open[i] = true
+		}
+	}
+}
+
+// tableOf returns the family and the name of the table that a message is about: attribute 1 names it in every kind of message
+// (NFTA_TABLE_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_TABLE, NFTA_SET_TABLE, NFTA_SET_ELEM_LIST_TABLE and so on).
+func tableOf(data []byte) (family byte, name string) {
+	const header, align = 4, 4 // struct nfgenmsg, the family first; the library panics on what is not aligned
+	if len(data) < header || len(data)%align != 0 {
+		return 0, ""
+	}
+	attrs, err := nl.ParseRouteAttr(data[header:])
+	if err != nil {
+		return 0, ""
+	}
+	for _, a := range attrs {
+		if a.Attr.Type&nl.NLA_TYPE_MASK == unix.NFTA_TABLE_NAME {
+			return data[0], strings.TrimRight(string(a.Value), "\x00")
+		}
+	}
+	return 0, ""
+}
