@@ -55,8 +55,8 @@ func New(config *cloudconfig.CompletedConfig, settings Settings, log *slog.Logge
 	if err := settings.Validate(); err != nil {
 		return nil, err
 	}
-	sch := runtime.NewScheme()
-	if err := scheme.AddToScheme(sch); err != nil {
+	sch := runtime.NewScheme() // of what Events are about and of our own kinds
+	if err := v1.AddToScheme(sch); err != nil {
 		return nil, fmt.Errorf("registering the Kubernetes kinds: %w", err)
 	}
 	if err := v1alpha1.AddToScheme(sch); err != nil {
@@ -70,6 +70,7 @@ func New(config *cloudconfig.CompletedConfig, settings Settings, log *slog.Logge
 	if err != nil {
 		return nil, err
 	}
+	boundEvents(config)
 	c := &Cloud{
 		log:      log,
 		settings: settings,
@@ -82,6 +83,17 @@ func New(config *cloudconfig.CompletedConfig, settings Settings, log *slog.Logge
 	}
 	c.prepare(config.ClientBuilder.ClientOrDie(Name).CoreV1(), int(config.ComponentConfig.ServiceController.ConcurrentServiceSyncs))
 	return c, nil
+}
+
+// eventsKept is how many Events are remembered, to count one that repeats and to hold back an object that has too many. An
+// Event is made per change of outcome, so few repeat; client-go's 4096 are several MB after a burst.
+const eventsKept = 512
+
+// boundEvents gives the process a broadcaster of Events that remembers fewer. The app starts it and stops it.
+func boundEvents(config *cloudconfig.CompletedConfig) {
+	config.EventBroadcaster.Shutdown()
+	config.EventBroadcaster = record.NewBroadcaster(record.WithCorrelatorOptions(record.CorrelatorOptions{LRUCacheSize: eventsKept}))
+	config.EventRecorder = config.EventBroadcaster.NewRecorder(scheme.Scheme, v1.EventSource{Component: Name})
 }
 
 // prepare makes what serves Services.
