@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -35,6 +36,8 @@ type placer struct {
 	// placed are the lists decided, by VirtualIP; of is the VirtualIP of each address. They are newer than any cache.
 	placed map[string][]string
 	of     map[string]string
+	// thought is how long the last pass took to decide, without the writing.
+	thought time.Duration
 	// told are the advertisements whose error has been said, with the error.
 	told map[string]string
 }
@@ -97,14 +100,19 @@ func (p *placer) Run(ctx context.Context) error {
 			continue
 		}
 		retry.reset()
-		if !p.pulse.wait(ctx, "placement", p.kick) {
+		if !sleep(ctx, p.rest()) || !p.pulse.wait(ctx, "placement", p.kick) {
 			return nil
 		}
 	}
 }
 
+// rest is how long to leave the next pass. A pass looks at every Service, so in a burst as many as fit one after another would
+// take a processor: they get a tenth of one, and one change by itself is placed at once.
+func (p *placer) rest() time.Duration { return min(9*p.thought, time.Second) }
+
 // pass decides all lists and writes those that differ.
 func (p *placer) pass(ctx context.Context) error {
+	start := time.Now()
 	seen, err := p.virtualIPs(ctx)
 	if err != nil {
 		return err
@@ -124,7 +132,9 @@ func (p *placer) pass(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listing Services: %w", err)
 	}
-	return p.writer.write(ctx, seen, p.decide(unitsOf(services, p.ledger.standing), newMatcher(ads, nodes), nodes))
+	want := p.decide(unitsOf(services, p.ledger.standing), newMatcher(ads, nodes), nodes)
+	p.thought = time.Since(start)
+	return p.writer.write(ctx, seen, want)
 }
 
 // decide returns the wanted VirtualIPs and keeps the lists in mind.

@@ -7,8 +7,9 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync"
+	"sync/atomic"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,11 +29,17 @@ type wantedVIP struct {
 	reason placement.Reason
 }
 
+// vipWrites is how many VirtualIPs are written at once: enough to keep up with the Services, each of which has one.
+const vipWrites = 8
+
 // vipWriter makes the VirtualIPs what they should be. It remembers what it wrote until the cache has caught up, so that
 // nothing is written twice.
 type vipWriter struct {
-	log     *slog.Logger
-	client  client.Client
+	log    *slog.Logger
+	client client.Client
+	atOnce int
+
+	mu      sync.Mutex                     // of the maps, while several are written
 	written map[string]*v1alpha1.VirtualIP // as the API server returned it
 	deleted map[string]types.UID
 	// conditioned is the version of each object in the cache when its condition was written.
@@ -42,7 +49,7 @@ type vipWriter struct {
 
 func newVIPWriter(log *slog.Logger, cl client.Client, beat func()) *vipWriter {
 	return &vipWriter{
-		log: log, client: cl, beat: beat,
+		log: log, client: cl, atOnce: vipWrites, beat: beat,
 		written: map[string]*v1alpha1.VirtualIP{}, deleted: map[string]types.UID{}, conditioned: map[string]string{},
 	}
 }
@@ -50,17 +57,36 @@ func newVIPWriter(log *slog.Logger, cl client.Client, beat func()) *vipWriter {
 // write adds and changes before it deletes. One that fails does not hold up the others.
 func (w *vipWriter) write(ctx context.Context, seen map[string]*v1alpha1.VirtualIP, want []wantedVIP) error {
 	have := w.known(seen)
-	var errs []error
+	failed := w.each(len(want), func(i int) error { return w.ensure(ctx, have[want[i].name], want[i]) })
 	for _, v := range want {
-		w.beat()
-		errs = append(errs, w.ensure(ctx, have[v.name], v))
 		delete(have, v.name)
 	}
-	for _, name := range slices.Sorted(maps.Keys(have)) {
-		w.beat()
-		errs = append(errs, w.remove(ctx, have[name]))
+	gone := slices.Sorted(maps.Keys(have))
+	return errors.Join(failed, w.each(len(gone), func(i int) error { return w.remove(ctx, have[gone[i]]) }))
+}
+
+// each calls do for 0 to n-1, some at once, and returns when all have ended.
+func (w *vipWriter) each(n int, do func(i int) error) error {
+	errs := make([]error, n)
+	var next atomic.Int64
+	var group sync.WaitGroup
+	for range min(n, w.atOnce) {
+		group.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				w.beat()
+				errs[i] = do(i)
+			}
+		})
 	}
+	group.Wait()
 	return errors.Join(errs...)
+}
+
+// note changes what is remembered.
+func (w *vipWriter) note(change func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change()
 }
 
 // known is what there is: the cache, corrected by what we wrote and it does not show yet.
@@ -92,22 +118,29 @@ func (w *vipWriter) ensure(ctx context.Context, have *v1alpha1.VirtualIP, want w
 			return fmt.Errorf("creating VirtualIP %s: %w", want.name, err)
 		}
 		w.log.Info("address placed", "vip", want.name, "services", servicesOf(want.spec), "nodes", want.spec.Nodes, "reason", want.reason)
-		w.written[want.name], have = vip, vip
-	case !equality.Semantic.DeepEqual(have.Spec, want.spec):
+		w.note(func() { w.written[want.name] = vip })
+		have = vip
+	case !sameSpec(have.Spec, want.spec):
 		vip := have.DeepCopy()
 		vip.Spec = want.spec
 		err := w.client.Patch(ctx, vip, client.MergeFrom(have))
 		if apierrors.IsNotFound(err) {
-			delete(w.written, want.name) // somebody deleted it: the next pass creates it
+			w.note(func() { delete(w.written, want.name) }) // somebody deleted it: the next pass creates it
 		}
 		if err != nil {
 			return fmt.Errorf("changing VirtualIP %s: %w", want.name, err)
 		}
 		w.log.Info("placement changed", "vip", want.name, "services", servicesOf(want.spec), "nodes", want.spec.Nodes,
 			"before", have.Spec.Nodes, "reason", want.reason)
-		w.written[want.name], have = vip, vip
+		w.note(func() { w.written[want.name] = vip })
+		have = vip
 	}
 	return w.condition(ctx, have)
+}
+
+// sameSpec is called for every VirtualIP in every pass: reflection takes most of its time.
+func sameSpec(a, b v1alpha1.VirtualIPSpec) bool {
+	return slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.Services, b.Services) && slices.Equal(a.Nodes, b.Nodes)
 }
 
 // condition says on the object that no node may answer, and takes it back. The speakers write the other conditions, so
@@ -115,10 +148,12 @@ func (w *vipWriter) ensure(ctx context.Context, have *v1alpha1.VirtualIP, want w
 func (w *vipWriter) condition(ctx context.Context, vip *v1alpha1.VirtualIP) error {
 	none := len(vip.Spec.Nodes) == 0
 	if meta.IsStatusConditionTrue(vip.Status.Conditions, v1alpha1.ConditionNoEligibleNode) == none {
-		delete(w.conditioned, vip.Name)
+		w.note(func() { delete(w.conditioned, vip.Name) })
 		return nil
 	}
-	if w.conditioned[vip.Name] == vip.ResourceVersion {
+	var done string
+	w.note(func() { done = w.conditioned[vip.Name] })
+	if done == vip.ResourceVersion {
 		return nil // written, and not in the cache yet
 	}
 	cond := metav1.Condition{
@@ -136,7 +171,7 @@ func (w *vipWriter) condition(ctx context.Context, vip *v1alpha1.VirtualIP) erro
 	if err := w.client.Status().Apply(ctx, apply, client.FieldOwner(Name), client.ForceOwnership); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("writing condition %s of VirtualIP %s: %w", cond.Type, vip.Name, err)
 	}
-	w.conditioned[vip.Name] = vip.ResourceVersion
+	w.note(func() { w.conditioned[vip.Name] = vip.ResourceVersion })
 	w.log.Info("condition changed", "vip", vip.Name, "condition", cond.Type, "status", cond.Status, "reason", cond.Reason)
 	return nil
 }
@@ -160,9 +195,11 @@ func (w *vipWriter) remove(ctx context.Context, vip *v1alpha1.VirtualIP) error {
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("deleting VirtualIP %s: %w", vip.Name, err)
 	}
-	delete(w.written, vip.Name)
-	delete(w.conditioned, vip.Name)
-	w.deleted[vip.Name] = vip.UID
+	w.note(func() {
+		delete(w.written, vip.Name)
+		delete(w.conditioned, vip.Name)
+		w.deleted[vip.Name] = vip.UID
+	})
 	w.log.Info("address withdrawn", "vip", vip.Name, "services", servicesOf(vip.Spec))
 	return nil
 }

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -34,7 +36,10 @@ func newRegistry(t *testing.T) *registry {
 		t.Fatal(err)
 	}
 	r := &registry{t: t}
+	var mu sync.Mutex
 	note := func(verb, name string) error {
+		mu.Lock()
+		defer mu.Unlock()
 		r.writes = append(r.writes, verb+" "+name)
 		if name == r.refuse {
 			return errors.New("refused")
@@ -65,6 +70,7 @@ func newRegistry(t *testing.T) *registry {
 		},
 	}).Build()
 	r.writer = newVIPWriter(slog.New(slog.DiscardHandler), r.client, func() {})
+	r.writer.atOnce = 1 // in order
 	return r
 }
 
@@ -158,4 +164,62 @@ func TestNoEligibleNode(t *testing.T) {
 		t.Error("the condition has not been taken back")
 	}
 	r.expect(r.write(r.seen(), vip("192.0.2.1", "n1")))
+}
+
+// TestManyAtOnce writes as the process does. Run it with -race.
+func TestManyAtOnce(t *testing.T) {
+	r := newRegistry(t)
+	r.writer.atOnce = vipWrites
+	var want []wantedVIP
+	var creates, patches, removes []string
+	for i := range 100 {
+		name := fmt.Sprintf("192.0.2.%d", i)
+		want = append(want, vip(name, "n1"))
+		creates, patches, removes = append(creates, "create "+name), append(patches, "patch "+name), append(removes, "delete "+name)
+	}
+	sorted := func(err error, writes []string) {
+		t.Helper()
+		slices.Sort(r.writes)
+		r.expect(err, slices.Sorted(slices.Values(writes))...)
+	}
+	stale := r.seen()
+	sorted(r.write(stale, want...), creates)
+	sorted(r.write(stale, want...), nil)
+	for i := range 50 {
+		want[i].spec.Nodes = []string{"n2"}
+	}
+	stale = r.seen()
+	err := r.write(stale, want[:50]...)
+	if first := slices.IndexFunc(r.writes, func(w string) bool { return strings.HasPrefix(w, "delete") }); first != 50 {
+		t.Errorf("the first delete is write %d, want 50: after all changes", first)
+	}
+	sorted(err, slices.Concat(patches[:50], removes[50:]))
+	sorted(r.write(stale, want[:50]...), nil)
+	if got := len(r.seen()); got != 50 {
+		t.Errorf("%d are there, want 50", got)
+	}
+}
+
+// TestSameSpec fails when VirtualIPSpec has a field that sameSpec does not look at.
+func TestSameSpec(t *testing.T) {
+	full := func() v1alpha1.VirtualIPSpec {
+		s := vip("192.0.2.1", "n1").spec
+		v := reflect.ValueOf(s)
+		for i := range v.NumField() {
+			if v.Field(i).IsZero() {
+				t.Errorf("fill %s in this test", v.Type().Field(i).Name)
+			}
+		}
+		return s
+	}
+	if !sameSpec(full(), full()) {
+		t.Error("two equal specs are said to differ")
+	}
+	for i := range reflect.TypeFor[v1alpha1.VirtualIPSpec]().NumField() {
+		other := full()
+		reflect.ValueOf(&other).Elem().Field(i).SetZero()
+		if sameSpec(full(), other) {
+			t.Errorf("specs that differ in field %s are said to be equal", reflect.TypeOf(other).Field(i).Name)
+		}
+	}
 }
