@@ -6,6 +6,7 @@ package netspace
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -123,12 +124,15 @@ func (s *Space) Address(t testing.TB, name, addr string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if parsed.IP.To4() == nil {
+		parsed.Flags = unix.IFA_F_NODAD // usable at once, not after a second
+	}
 	if err := s.Handle.AddrAdd(s.link(t, name), parsed); err != nil {
 		t.Fatalf("add %s to %s: %v", addr, name, err)
 	}
 }
 
-// Route adds a route to dst ("0.0.0.0/0") over a gateway.
+// Route adds a route to dst ("0.0.0.0/0", "::/0") over a gateway.
 func (s *Space) Route(t testing.TB, dst, via string) {
 	t.Helper()
 	_, ipnet, err := net.ParseCIDR(dst)
@@ -173,10 +177,11 @@ func (s *Space) up(t testing.TB, name string) {
 // Local makes an address local to the namespace, as the speaker does with a virtual one.
 func (s *Space) Local(t testing.TB, addr string) {
 	t.Helper()
+	parsed := netip.MustParseAddr(addr)
 	err := s.Handle.RouteAdd(&netlink.Route{
 		LinkIndex: s.link(t, "lo").Attrs().Index, Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL,
 		Scope: netlink.SCOPE_HOST, Protocol: 73,
-		Dst: &net.IPNet{IP: net.ParseIP(addr).To4(), Mask: net.CIDRMask(32, 32)},
+		Dst: &net.IPNet{IP: parsed.AsSlice(), Mask: net.CIDRMask(parsed.BitLen(), parsed.BitLen())},
 	})
 	if err != nil {
 		t.Fatalf("add local route %s: %v", addr, err)

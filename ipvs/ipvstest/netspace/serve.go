@@ -3,6 +3,7 @@ package netspace
 import (
 	"bufio"
 	"net"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -16,9 +17,21 @@ func (s *Space) ServeTCP(t testing.TB, addr, name string) {
 	t.Helper()
 	var listener net.Listener
 	s.Must(t, func() (err error) {
-		listener, err = net.Listen("tcp4", addr)
+		listener, err = net.Listen(only("tcp", addr), addr)
 		return err
 	})
+	serve(t, listener, name)
+}
+
+// only returns the network that listens on one family: the unspecified address of IPv6 alone would stand for both.
+func only(network, addr string) string {
+	if netip.MustParseAddrPort(addr).Addr().Is4() {
+		return network + "4"
+	}
+	return network + "6"
+}
+
+func serve(t testing.TB, listener net.Listener, name string) {
 	t.Cleanup(func() { listener.Close() })
 	go func() {
 		for {
@@ -46,7 +59,7 @@ func (s *Space) ServeUDP(t testing.TB, addr, name string) {
 	t.Helper()
 	var conn net.PacketConn
 	s.Must(t, func() (err error) {
-		conn, err = net.ListenPacket("udp4", addr)
+		conn, err = net.ListenPacket(only("udp", addr), addr)
 		return err
 	})
 	t.Cleanup(func() { conn.Close() })
@@ -62,10 +75,17 @@ func (s *Space) ServeUDP(t testing.TB, addr, name string) {
 	}()
 }
 
-// Dial connects from the namespace; from may name the source address or be empty.
+// Dial connects from the namespace; from may name the source address or be empty. The network may be "sctp", too.
 func (s *Space) Dial(network, from, to string) (net.Conn, error) {
+	if network == "sctp" {
+		return s.dialSCTP(from, to)
+	}
 	dialer := net.Dialer{Timeout: patience}
-	if from != "" {
+	switch {
+	case from == "":
+	case strings.HasPrefix(network, "udp"):
+		dialer.LocalAddr = &net.UDPAddr{IP: net.ParseIP(from)}
+	default:
 		dialer.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
 	}
 	var conn net.Conn
@@ -102,12 +122,18 @@ func AskOn(conn net.Conn) (string, error) {
 	return strings.TrimSpace(string(buffer[:n])), err
 }
 
-// echoRequest is an ICMP echo request (RFC 792) with its checksum.
-var echoRequest = []byte{8, 0, 0xf7, 0xff, 0, 0, 0, 0}
+// echoRequests are an ICMP echo request (RFC 792) with its checksum and an ICMPv6 one (RFC 4443), whose checksum the kernel
+// fills in.
+var echoRequests = map[bool][]byte{false: {8, 0, 0xf7, 0xff, 0, 0, 0, 0}, true: {128, 0, 0, 0, 0, 0, 0, 0}}
 
 // Ping waits for the answer to an ICMP echo request.
 func (s *Space) Ping(to string) error {
-	conn, err := s.Dial("ip4:icmp", "", to)
+	is6 := netip.MustParseAddr(to).Is6()
+	network, reply := "ip4:icmp", byte(0)
+	if is6 {
+		network, reply = "ip6:ipv6-icmp", 129
+	}
+	conn, err := s.Dial(network, "", to)
 	if err != nil {
 		return err
 	}
@@ -115,7 +141,7 @@ func (s *Space) Ping(to string) error {
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return err
 	}
-	if _, err := conn.Write(echoRequest); err != nil {
+	if _, err := conn.Write(echoRequests[is6]); err != nil {
 		return err
 	}
 	buffer := make([]byte, 100)
@@ -124,8 +150,12 @@ func (s *Space) Ping(to string) error {
 		if err != nil {
 			return err
 		}
-		if header := int(buffer[0]&0xf) * 4; n > header && buffer[header] == 0 {
-			return nil // an echo reply
+		header := 0 // raw IPv6 sockets give none
+		if !is6 {
+			header = int(buffer[0]&0xf) * 4
+		}
+		if n > header && buffer[header] == reply {
+			return nil
 		}
 	}
 }
