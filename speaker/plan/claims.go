@@ -62,6 +62,11 @@ func (p *Planner) install(k ipvs.Key) {
 	}
 	p.changed.Keys[k] = struct{}{}
 	set(p.desired.Table, k, after.virtual.Server, len(claims) > 0)
+	if keys := index[netip.Addr, ipvs.Key](p.desired.Keys); len(claims) > 0 {
+		keys.add(k.Addr, k)
+	} else {
+		keys.remove(k.Addr, k)
+	}
 	if after.virtual.Inside != nil {
 		p.desired.Inside[k] = *after.virtual.Inside
 	} else {

@@ -14,6 +14,8 @@ type Desired struct {
 	Table ipvs.Table
 	// Inside are virtual servers that Pods of and processes on this node get in place of the entry of Table.
 	Inside ipvs.Table
+	// Keys are those of Table by address.
+	Keys   map[netip.Addr]map[ipvs.Key]struct{}
 	Filter ipvs.Filter
 	// Local are the addresses that the node takes in as its own.
 	Local map[netip.Addr]struct{}
@@ -32,6 +34,7 @@ func newDesired() *Desired {
 	return &Desired{
 		Table:       ipvs.Table{},
 		Inside:      ipvs.Table{},
+		Keys:        map[netip.Addr]map[ipvs.Key]struct{}{},
 		Filter:      ipvs.Filter{},
 		Local:       map[netip.Addr]struct{}{},
 		Announce:    map[netip.Addr]Announcement{},
