@@ -1,12 +1,54 @@
 package plan
 
-import "github.com/ironlb/ironlb/ipvs"
+import (
+	"net/netip"
+	"slices"
 
-// globalElements returns the elements of the packet filter that depend on no Service, without repetition.
-func globalElements(_ *View, o Options) []ipvs.Element {
+	"github.com/ironlb/ironlb/ipvs"
+)
+
+// globalElements returns the elements of the packet filter that depend on no Service, without repetition: who counts as a
+// Pod, and the cluster's ranges of ClusterIPs. The latter only where all Services are served here: a ClusterIP that another
+// proxy serves would be dropped as one that nobody has.
+func globalElements(v *View, o Options) []ipvs.Element {
 	var out []ipvs.Element
-	for _, prefix := range o.PodCIDRs {
-		out = append(out, ipvs.Element{Set: ipvs.Pods, Prefix: prefix.Masked()})
+	pods := slices.Clone(o.PodCIDRs)
+	if len(pods) == 0 {
+		for _, node := range v.Nodes {
+			pods = append(pods, node.PodCIDRs...)
+		}
+	}
+	for _, prefix := range disjoint(pods) {
+		out = append(out, ipvs.Element{Set: ipvs.Pods, Prefix: prefix})
+	}
+	if !o.ServiceProxy || len(v.OtherProxy) > 0 {
+		return out
+	}
+	var networks []netip.Prefix
+	for _, prefixes := range v.ServiceNetworks {
+		networks = append(networks, prefixes...)
+	}
+	for _, prefix := range disjoint(networks) {
+		out = append(out, ipvs.Element{Set: ipvs.ServiceNetworks, Prefix: prefix})
+	}
+	return out
+}
+
+// disjoint returns the prefixes masked and sorted, without those that another one holds: nftables takes no overlapping
+// elements in a set of intervals.
+func disjoint(prefixes []netip.Prefix) []netip.Prefix {
+	var out []netip.Prefix
+	masked := make([]netip.Prefix, 0, len(prefixes))
+	for _, p := range prefixes {
+		if p.IsValid() {
+			masked = append(masked, p.Masked())
+		}
+	}
+	slices.SortFunc(masked, netip.Prefix.Compare) // one that holds another comes before it
+	for _, p := range masked {
+		if len(out) == 0 || !out[len(out)-1].Overlaps(p) {
+			out = append(out, p)
+		}
 	}
 	return out
 }

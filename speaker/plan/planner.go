@@ -66,7 +66,7 @@ func NewPlanner(o Options) *Planner {
 // is changed by the next call.
 func (p *Planner) Plan(v *View, touched Touched, now time.Time) (*Desired, *Changed) {
 	p.changed = newChanged()
-	if len(touched.Nodes) > 0 || touched.All {
+	if len(touched.Nodes) > 0 || touched.ServiceNetworks || touched.All {
 		p.planGlobal(v)
 	}
 	for key := range p.touchedServices(v, touched, now) {
@@ -93,7 +93,7 @@ func (p *Planner) Wake() time.Time {
 // touchedServices returns the Services whose plan may differ.
 func (p *Planner) touchedServices(v *View, touched Touched, now time.Time) map[pools.ServiceKey]struct{} {
 	out := map[pools.ServiceKey]struct{}{}
-	if _, own := touched.Nodes[p.options.Node]; own || touched.All {
+	if _, own := touched.Nodes[p.options.Node]; own || touched.Host || touched.All {
 		for key := range p.services {
 			out[key] = struct{}{}
 		}
@@ -188,14 +188,14 @@ func (p *Planner) decideReasons(v *View) {
 func (p *Planner) reason(key pools.ServiceKey) Reason {
 	part := p.services[key]
 	if len(part.virtuals) == 0 {
-		return Unsupported
+		return part.unserved
 	}
 	reason := NoEndpoint
 	for k, virtual := range part.virtuals {
 		if p.installed[k].service != key {
 			return PortConflict
 		}
-		if len(virtual.Server.RealServers) > 0 {
+		if takesConnections(virtual.Server) {
 			reason = Programmed
 		}
 	}

@@ -33,6 +33,8 @@ const (
 	NoEndpoint Reason = "NoEndpoint"
 	// PortConflict: an older Service holds one of its addresses and ports.
 	PortConflict Reason = "PortConflict"
-	// Unsupported: none of its addresses and ports can be served (IPv6 and SCTP come later).
-	Unsupported Reason = "Unsupported"
+	// AnnouncedOnly: kube-proxy forwards its addresses, they are only answered for.
+	AnnouncedOnly Reason = "AnnouncedOnly"
+	// NoAddress: it has no address and port that this node serves.
+	NoAddress Reason = "NoAddress"
 )

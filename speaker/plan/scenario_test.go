@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/ipvstest"
 	"github.com/ironlb/ironlb/pools"
 )
 
@@ -23,15 +24,29 @@ var update = flag.Bool("update", false, "rewrite the expected plans in testdata"
 // TestScenarios runs testdata/*.txt. A file is a sequence of commands; those named below change the View, and
 //
 //	plan NODE
+//	trace NODE SOURCE PROTO ADDR:PORT
 //
-// is followed by the expected plan of that node, indented by a tab. The View stays from one plan to the next.
+// are followed by the expected plan of that node, or by what becomes of a packet there, indented by a tab. SOURCE is an
+// address, or self for a process on the node. The View stays from one plan to the next, and so does each node's Planner until
 //
-//	node NAME [notready] [LABEL=VALUE...]
-//	service NS/NAME IP[@POOL],... [PORTNAME/PROTO/PORT...] [local] [affinity=SECONDS] [created=N]
-//	slice NS/NAME SLICE PORTNAME/PROTO/PORT,... [IP[@NODE][=notready|=terminating|=gone]...]
+//	restart
+//	options [serviceproxy] [scheduler=NAME] [flags=N] [nodeports=CIDR,...] [pods=CIDR,...] [drain=DURATION]
+//	later DURATION
+//
+//	node NAME [notready] [leaving] [addr=IP,...] [pods=CIDR,...] [in=ZONE] [exclude=VALUE] [LABEL=VALUE...]
+//	host IP...
+//	service NS/NAME ADDR,... [PORTNAME/PROTO/PORT[/NODEPORT]...] [local] [internal-local] [nodeports] [health=PORT]
+//	  [ranges=CIDR,...] [scheduler=NAME] [flags=N] [forwarding=nodeport] [families=4|6] [affinity=SECONDS] [created=N]
+//	slice NS/NAME SLICE PORTNAME/PROTO/PORT,... [IP[@NODE][=notready|=terminating|=gone][~nodes:A,B][~zones:A,B]...]
+//	check NODE ADDR:PORT/PATH healthy|failed [WEIGHT]
+//	network NAME CIDR,...
+//	other NS/NAME
 //	vip NAME IP,... NS/NAME,... [NODE...] [holder=NODE]
 //	advertise NAME [pools=A,B] [interfaces=A,B] [nodes=LABEL=VALUE]...
 //	delete KIND NAME [SLICE]
+//
+// ADDR is IP[@POOL] for a LoadBalancer address, announce:IP[@POOL] for one that kube-proxy forwards, cluster:IP or external:IP;
+// a hyphen stands for none.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -47,7 +62,7 @@ func runScenario(t *testing.T, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := NewView()
+	w := newWorld()
 	var out strings.Builder
 	for lines := bufio.NewScanner(strings.NewReader(string(before))); lines.Scan(); {
 		line := lines.Text()
@@ -59,11 +74,13 @@ func runScenario(t *testing.T, file string) {
 		switch {
 		case len(words) == 0 || strings.HasPrefix(line, "#"):
 		case words[0] == "plan":
-			for _, l := range strings.Split(strings.TrimRight(text(Make(v, Options{Node: words[1]}, time.Time{})), "\n"), "\n") {
+			for _, l := range strings.Split(strings.TrimRight(text(w.plan(words[1])), "\n"), "\n") {
 				out.WriteString("\t" + l + "\n")
 			}
+		case words[0] == "trace":
+			out.WriteString("\t" + w.trace(words[1:]) + "\n")
 		default:
-			if err := command(v, words); err != nil {
+			if err := w.command(words); err != nil {
 				t.Fatalf("%s: %s: %v", file, line, err)
 			}
 		}
@@ -84,16 +101,106 @@ func serviceKey(text string) pools.ServiceKey {
 	return pools.ServiceKey{Namespace: ns, Name: name}
 }
 
-func command(v *View, words []string) (err error) {
+// world is what a scenario changes.
+type world struct {
+	view     *View
+	options  Options
+	now      time.Time
+	planners map[string]*Planner
+}
+
+func newWorld() *world {
+	return &world{view: NewView(), now: time.Unix(0, 0), planners: map[string]*Planner{}}
+}
+
+func (w *world) plan(node string) *Desired {
+	if w.planners[node] == nil {
+		o := w.options
+		o.Node = node
+		w.planners[node] = NewPlanner(o)
+	}
+	d, _ := w.planners[node].Plan(w.view, Touched{All: true}, w.now)
+	return d
+}
+
+func (w *world) trace(words []string) string {
+	d := w.plan(words[0])
+	n := ipvstest.Node{Local: d.Local, Filter: d.Filter, Table: d.Table, Inside: d.Inside, Own: map[netip.Addr]struct{}{}}
+	for _, a := range w.view.Nodes[words[0]].Addresses {
+		n.Own[a] = struct{}{}
+	}
+	client := ipvstest.Client{Self: words[1] == "self"}
+	if !client.Self {
+		client.Addr = netip.MustParseAddr(words[1])
+	}
+	at := netip.MustParseAddrPort(words[3])
+	return n.TraceFrom(client, ipvs.Key{Addr: at.Addr(), Protocol: protocols[words[2]], Port: at.Port()})
+}
+
+// settings changes what belongs to the speakers, and tells whether it was that.
+func (w *world) settings(words []string) bool {
+	switch words[0] {
+	case "later":
+		w.now = w.now.Add(duration(words[1]))
+		return true
+	case "options":
+		w.options = Options{}
+		for _, word := range words[1:] {
+			switch key, value, _ := strings.Cut(word, "="); key {
+			case "serviceproxy":
+				w.options.ServiceProxy = true
+			case "scheduler":
+				w.options.Scheduler = value
+			case "flags":
+				w.options.Flags = ipvs.Flags(atoi(value))
+			case "nodeports":
+				w.options.NodePortCIDRs = prefixes(value)
+			case "pods":
+				w.options.PodCIDRs = prefixes(value)
+			case "drain":
+				w.options.DrainLimit = duration(value)
+			default:
+				panic(key)
+			}
+		}
+	case "restart":
+	default:
+		return false
+	}
+	clear(w.planners)
+	return true
+}
+
+func (w *world) command(words []string) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("bad command: %v", r)
 		}
 	}()
-	name, rest := words[1], words[2:]
+	if w.settings(words) {
+		return nil
+	}
+	v, name, rest := w.view, words[1], words[2:]
 	switch words[0] {
 	case "node":
 		v.Nodes[name] = parseNode(rest)
+	case "host":
+		clear(v.Host)
+		for _, a := range words[1:] {
+			v.Host[netip.MustParseAddr(a)] = struct{}{}
+		}
+	case "check":
+		at, path, _ := strings.Cut(rest[0], "/")
+		addr := netip.MustParseAddrPort(at)
+		result := CheckResult{Healthy: rest[1] == "healthy"}
+		if len(rest) > 2 {
+			result.Weight = uint32(atoi(rest[2]))
+		}
+		v.Checks[Check{Node: name, Addr: addr.Addr(), Port: addr.Port(), Path: "/" + path}] = result
+	case "network":
+		v.ServiceNetworks[name] = prefixes(rest[0])
+	case "other":
+		v.OtherProxy[serviceKey(name)] = struct{}{}
 	case "service":
 		v.Services[serviceKey(name)] = parseService(rest)
 	case "slice":
@@ -124,6 +231,8 @@ func command(v *View, words []string) (err error) {
 		switch name {
 		case "node":
 			delete(v.Nodes, rest[0])
+		case "other":
+			delete(v.OtherProxy, serviceKey(rest[0]))
 		case "service":
 			delete(v.Services, serviceKey(rest[0]))
 		case "slice":
@@ -144,26 +253,73 @@ func command(v *View, words []string) (err error) {
 func parseNode(words []string) Node {
 	n := Node{Ready: true, Labels: map[string]string{}}
 	for _, w := range words {
-		if w == "notready" {
+		switch key, value, _ := strings.Cut(w, "="); key {
+		case "notready":
 			n.Ready = false
-			continue
+		case "leaving":
+			n.Leaving = true
+		case "addr":
+			for _, a := range strings.Split(value, ",") {
+				n.Addresses = append(n.Addresses, netip.MustParseAddr(a))
+			}
+		case "pods":
+			n.PodCIDRs = prefixes(value)
+		case "in":
+			n.Labels[labelZone] = value
+		case "exclude":
+			n.Labels[labelExclude] = value
+		default:
+			n.Labels[key] = value
 		}
-		key, value, _ := strings.Cut(w, "=")
-		n.Labels[key] = value
 	}
 	return n
+}
+
+func parseAddress(w string) Address {
+	kinds := []struct {
+		prefix string
+		as     Address
+	}{{"cluster:", Address{Kind: ClusterIP}}, {"external:", Address{Kind: External}}, {"announce:", Address{AnnounceOnly: true}}, {"", Address{}}}
+	for _, k := range kinds {
+		if rest, ok := strings.CutPrefix(w, k.prefix); ok {
+			ip, pool, _ := strings.Cut(rest, "@")
+			k.as.IP, k.as.Pool = netip.MustParseAddr(ip), pool
+			return k.as
+		}
+	}
+	panic(w)
 }
 
 func parseService(words []string) Service {
 	var s Service
 	for _, a := range strings.Split(words[0], ",") {
-		ip, pool, _ := strings.Cut(a, "@")
-		s.Addresses = append(s.Addresses, Address{IP: netip.MustParseAddr(ip), Pool: pool})
+		if a != "-" {
+			s.Addresses = append(s.Addresses, parseAddress(a))
+		}
 	}
 	for _, w := range words[1:] {
 		switch key, value, _ := strings.Cut(w, "="); key {
 		case "local":
 			s.Local = true
+		case "internal-local":
+			s.InternalLocal = true
+		case "nodeports":
+			s.NodePorts = true
+		case "health":
+			s.HealthCheckNodePort = uint16(atoi(value))
+		case "ranges":
+			s.Restricted = true
+			if value != "" {
+				s.Sources = prefixes(value)
+			}
+		case "scheduler":
+			s.Scheduler = value
+		case "flags":
+			s.Flags = ipvs.Flags(atoi(value))
+		case "forwarding":
+			s.Forwarding = map[string]Forwarding{"nodeport": ToNodePort}[value]
+		case "families":
+			s.Families = map[string]Families{"4": OnlyIPv4, "6": OnlyIPv6}[value]
 		case "affinity":
 			s.Affinity = uint32(atoi(value))
 		case "created":
@@ -175,19 +331,40 @@ func parseService(words []string) Service {
 	return s
 }
 
-func atoi(s string) int {
-	n, err := strconv.Atoi(s)
+func prefixes(text string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range strings.Split(text, ",") {
+		out = append(out, netip.MustParsePrefix(p))
+	}
+	return out
+}
+
+func duration(text string) time.Duration {
+	d, err := time.ParseDuration(text)
 	if err != nil {
 		panic(err)
 	}
-	return n
+	return d
+}
+
+func atoi(s string) int {
+	n, err := strconv.ParseInt(s, 0, 32)
+	if err != nil {
+		panic(err)
+	}
+	return int(n)
 }
 
 func parsePort(w string) Port {
 	parts := strings.Split(w, "/")
-	protocol := map[string]ipvs.Protocol{"TCP": ipvs.TCP, "UDP": ipvs.UDP, "SCTP": ipvs.SCTP}[parts[1]]
-	return Port{Name: parts[0], Protocol: protocol, Port: uint16(atoi(parts[2]))}
+	p := Port{Name: parts[0], Protocol: protocols[parts[1]], Port: uint16(atoi(parts[2]))}
+	if len(parts) > 3 {
+		p.NodePort = uint16(atoi(parts[3]))
+	}
+	return p
 }
+
+var protocols = map[string]ipvs.Protocol{"TCP": ipvs.TCP, "UDP": ipvs.UDP, "SCTP": ipvs.SCTP}
 
 func parseSlice(words []string) Slice {
 	var s Slice
@@ -195,6 +372,7 @@ func parseSlice(words []string) Slice {
 		s.Ports = append(s.Ports, parsePort(p))
 	}
 	for _, w := range words[1:] {
+		w, hints, _ := strings.Cut(w, "~")
 		w, state, _ := strings.Cut(w, "=")
 		ip, node, _ := strings.Cut(w, "@")
 		e := Endpoint{Addr: netip.MustParseAddr(ip), Node: node, Ready: true, Serving: true}
@@ -208,6 +386,17 @@ func parseSlice(words []string) Slice {
 			e.Ready, e.Serving, e.Terminating = false, false, true
 		default:
 			panic(state)
+		}
+		for _, hint := range strings.Split(hints, "~") {
+			switch kind, names, _ := strings.Cut(hint, ":"); kind {
+			case "":
+			case "nodes":
+				e.ForNodes = strings.Split(names, ",")
+			case "zones":
+				e.ForZones = strings.Split(names, ",")
+			default:
+				panic(hint)
+			}
 		}
 		s.Endpoints = append(s.Endpoints, e)
 	}

@@ -1,101 +1,199 @@
 package plan
 
 import (
+	"cmp"
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
 )
 
-// planService plans one Service.
-func (p *Planner) planService(v *View, key pools.ServiceKey, _ time.Time) servicePlan {
-	svc, slices := v.Services[key], v.Slices[key]
-	out := servicePlan{virtuals: map[ipvs.Key]virtual{}, ready: map[string]struct{}{}, usable: map[string]struct{}{}}
-	for _, slice := range slices {
-		for _, e := range slice.Endpoints {
-			if e.Ready {
-				out.ready[e.Node] = struct{}{}
-			} else if e.usable() {
-				out.usable[e.Node] = struct{}{}
-			}
+// planning is the work on one Service.
+type planning struct {
+	view    *View
+	options Options
+	now     time.Time
+	svc     Service
+	slices  map[string]Slice
+	node    Node // this one
+	// before are the lists of the last plan of the Service.
+	before map[listKey]list
+	checks map[Check]struct{}
+	// endpoints are the addresses in the slices, true for those on this node.
+	endpoints map[netip.Addr]bool
+	out       servicePlan
+}
+
+// planService plans one Service. Its answer depends on the View and the time, and on the last plan for what drains.
+func (p *Planner) planService(v *View, key pools.ServiceKey, now time.Time) servicePlan {
+	w := &planning{
+		view: v, options: p.options, now: now,
+		svc: v.Services[key], slices: v.Slices[key], node: v.Nodes[p.options.Node],
+		before: p.services[key].lists, checks: map[Check]struct{}{}, endpoints: map[netip.Addr]bool{},
+		out: servicePlan{
+			virtuals: map[ipvs.Key]virtual{}, lists: map[listKey]list{},
+			ready: map[string]struct{}{}, usable: map[string]struct{}{},
+		},
+	}
+	w.lookAtEndpoints()
+	for _, port := range w.svc.Ports {
+		if port.Protocol == ipvs.TCP || port.Protocol == ipvs.UDP || port.Protocol == ipvs.SCTP {
+			w.port(port)
 		}
 	}
-	for _, port := range svc.Ports {
-		if port.Protocol != ipvs.TCP && port.Protocol != ipvs.UDP {
+	w.out.unserved = NoAddress
+	if slices.ContainsFunc(w.svc.Addresses, func(a Address) bool { return a.AnnounceOnly }) {
+		w.out.unserved = AnnouncedOnly
+	}
+	if w.svc.NodePorts && w.svc.Local && w.svc.HealthCheckNodePort != 0 {
+		w.out.health = &HealthPort{Port: w.svc.HealthCheckNodePort, Service: key, LocalEndpoints: w.countReady()}
+	}
+	w.out.checks = slices.SortedFunc(maps.Keys(w.checks), Check.compare)
+	return w.out
+}
+
+// port plans the virtual servers of one port: one for each address, and the NodePorts.
+func (w *planning) port(port Port) {
+	for _, a := range w.svc.Addresses {
+		if a.AnnounceOnly || !w.svc.Families.has(a.IP) {
 			continue
 		}
-		for _, a := range svc.Addresses {
-			if !Supported(a.IP) {
-				continue
-			}
-			key := ipvs.Key{Addr: a.IP, Protocol: port.Protocol, Port: port.Port}
-			out.virtuals[key] = virtual{
-				Server: ipvs.VirtualServer{
-					Settings:    settings(svc),
-					RealServers: realServers(svc, port, a.IP.Is4(), slices, p.options.Node),
-				},
-				Local:    true,
-				Elements: elements(svc, key),
-			}
+		key := ipvs.Key{Addr: a.IP, Protocol: port.Protocol, Port: port.Port}
+		switch a.Kind {
+		case ClusterIP:
+			w.clusterIP(key, port)
+		case External:
+			w.external(key, port, true)
+		case LoadBalancer:
+			w.loadBalancer(key, port)
 		}
 	}
-	return out
-}
-
-// elements returns what the packet filter needs for a virtual server.
-func elements(svc Service, key ipvs.Key) []ipvs.Element {
-	out := []ipvs.Element{{Set: ipvs.Addresses, Key: ipvs.Key{Addr: key.Addr}}, {Set: ipvs.Served, Key: key}}
-	if !svc.Local {
-		out = append(out, ipvs.Element{Set: ipvs.Masqueraded, Key: key})
+	if !w.svc.NodePorts || port.NodePort == 0 {
+		return
 	}
-	return out
+	for _, addr := range nodePortAddresses(w.view, w.options) {
+		if w.svc.Families.has(addr) {
+			w.external(ipvs.Key{Addr: addr, Protocol: port.Protocol, Port: port.NodePort}, port, false)
+		}
+	}
 }
 
-// Supported tells whether the data plane can serve the address. IPv6 comes with a later issue.
-func Supported(a netip.Addr) bool { return a.Is4() }
+// clusterIP plans a virtual server for clients inside the cluster. With policy Local they are dropped while there is an
+// endpoint, but none here (ipvs.md 2.3.6).
+func (w *planning) clusterIP(key ipvs.Key, port Port) {
+	servers := w.list(port, key.Addr.Is4(), w.svc.InternalLocal)
+	elements := []ipvs.Element{
+		{Set: ipvs.Addresses, Key: ipvs.Key{Addr: key.Addr}},
+		{Set: ipvs.MasqueradedUnlessPod, Key: key},
+	}
+	if w.svc.InternalLocal && len(servers.servers) == 0 && w.list(port, key.Addr.Is4(), false).chosen > 0 {
+		elements = append(elements, ipvs.Element{Set: ipvs.Dropped, Key: key})
+	}
+	w.add(key, virtual{Server: w.virtualServer(servers), Local: true, Elements: elements})
+}
 
-func settings(svc Service) ipvs.Settings {
-	s := ipvs.Settings{Scheduler: ipvs.RoundRobin}
-	if svc.Affinity > 0 {
-		s.Flags, s.Timeout = ipvs.Persistent, svc.Affinity
+// external plans a virtual server for clients from anywhere; own is not set for a NodePort, whose address is the node's. With
+// policy Local clients from outside get this node's endpoints with their address kept, or are dropped while there are only
+// others, and those inside the cluster get any (ipvs.md 2.3.6, 3.11).
+func (w *planning) external(key ipvs.Key, port Port, own bool) {
+	all := w.list(port, key.Addr.Is4(), false)
+	v := virtual{Local: own}
+	if own {
+		v.Elements = append(v.Elements, ipvs.Element{Set: ipvs.Addresses, Key: ipvs.Key{Addr: key.Addr}})
+	}
+	if !w.svc.Local {
+		v.Server = w.virtualServer(all)
+		v.Elements = append(v.Elements, ipvs.Element{Set: ipvs.Masqueraded, Key: key})
+		w.add(key, v)
+		return
+	}
+	here := w.list(port, key.Addr.Is4(), true)
+	v.Server = w.virtualServer(here)
+	if !maps.Equal(here.servers, all.servers) {
+		inside := w.virtualServer(all)
+		v.Inside = &inside
+	}
+	if len(here.servers) == 0 && all.chosen > 0 {
+		v.Elements = append(v.Elements, ipvs.Element{Set: ipvs.Dropped, Key: key})
+	}
+	w.add(key, v)
+}
+
+// loadBalancer plans a virtual server for a LoadBalancer address: an external one with source ranges, and perhaps by way of
+// the nodes. Then every client's address is the node's: the other node's answer must come back this way.
+func (w *planning) loadBalancer(key ipvs.Key, port Port) {
+	if w.svc.Forwarding != ToNodePort || port.NodePort == 0 {
+		w.external(key, port, true)
+	} else {
+		via := w.viaNodes(port, key.Addr.Is4())
+		v := virtual{Server: w.virtualServer(via), Local: true, Elements: []ipvs.Element{
+			{Set: ipvs.Addresses, Key: ipvs.Key{Addr: key.Addr}},
+			{Set: ipvs.Masqueraded, Key: key},
+		}}
+		if w.svc.Scheduler == "" && v.Server.Scheduler == ipvs.RoundRobin {
+			v.Server.Scheduler = weightedRoundRobin // the nodes' weights differ
+		}
+		if all := w.list(port, key.Addr.Is4(), false); w.svc.Local && !maps.Equal(via.servers, all.servers) {
+			inside := w.virtualServer(all)
+			v.Inside = &inside
+		}
+		w.add(key, v)
+	}
+	v := w.out.virtuals[key]
+	v.Elements = sorted(append(v.Elements, w.ranges(key)...))
+	w.out.virtuals[key] = v
+}
+
+const weightedRoundRobin = "wrr"
+
+// add adds a virtual server, with the elements for its endpoints.
+func (w *planning) add(key ipvs.Key, v virtual) {
+	v.Elements = append(v.Elements, ipvs.Element{Set: ipvs.Served, Key: key})
+	v.Elements = w.endpointElements(v.Elements, v.Server)
+	if v.Inside != nil {
+		v.Elements = w.endpointElements(v.Elements, *v.Inside)
+	}
+	v.Elements = sorted(v.Elements)
+	w.out.virtuals[key] = v
+}
+
+// endpointElements appends what the packet filter must know of endpoints: that they are such (ipvs.md 2.3.5), and which are
+// on this node and may call themselves (2.2.2).
+func (w *planning) endpointElements(to []ipvs.Element, vs ipvs.VirtualServer) []ipvs.Element {
+	for at := range vs.RealServers {
+		local, endpoint := w.endpoints[at.Addr()]
+		if !endpoint {
+			continue // a node
+		}
+		key := ipvs.Key{Addr: at.Addr()}
+		to = append(to, ipvs.Element{Set: ipvs.Endpoints, Key: key})
+		if local {
+			to = append(to, ipvs.Element{Set: ipvs.Hairpin, Key: key})
+		}
+	}
+	return to
+}
+
+func sorted(elements []ipvs.Element) []ipvs.Element {
+	slices.SortFunc(elements, ipvs.Element.Compare)
+	return slices.Compact(elements)
+}
+
+// virtualServer returns a virtual server of these real servers.
+func (w *planning) virtualServer(l list) ipvs.VirtualServer {
+	return ipvs.VirtualServer{Settings: w.settings(), RealServers: l.servers}
+}
+
+func (w *planning) settings() ipvs.Settings {
+	s := ipvs.Settings{Scheduler: w.svc.Scheduler, Flags: w.svc.Flags}
+	if s.Scheduler == "" {
+		s = ipvs.Settings{Scheduler: cmp.Or(w.options.Scheduler, ipvs.RoundRobin), Flags: w.options.Flags}
+	}
+	if w.svc.Affinity > 0 {
+		s.Flags, s.Timeout = s.Flags|ipvs.Persistent, w.svc.Affinity
 	}
 	return s
-}
-
-// realServers chooses the endpoints of a port: the ready ones, and while there is none those that still serve although
-// they are terminating. Policy Local considers this node's only. One address and port counts once, whatever its slices.
-func realServers(svc Service, port Port, v4 bool, slices map[string]Slice, node string) map[netip.AddrPort]ipvs.RealServer {
-	ready, usable := map[netip.AddrPort]ipvs.RealServer{}, map[netip.AddrPort]ipvs.RealServer{}
-	for _, slice := range slices {
-		number, ok := slice.number(port)
-		if !ok {
-			continue
-		}
-		for _, e := range slice.Endpoints {
-			if e.Addr.Is4() != v4 || (svc.Local && (e.Node == "" || e.Node != node)) {
-				continue
-			}
-			at := netip.AddrPortFrom(e.Addr, number)
-			if e.Ready {
-				ready[at] = ipvs.RealServer{Weight: 1, Forward: ipvs.Masquerade}
-			} else if e.usable() {
-				usable[at] = ipvs.RealServer{Weight: 1, Forward: ipvs.Masquerade}
-			}
-		}
-	}
-	if len(ready) == 0 {
-		return usable
-	}
-	return ready
-}
-
-// number returns the slice's number for a port of the Service: the one with its name and protocol.
-func (s Slice) number(port Port) (uint16, bool) {
-	for _, p := range s.Ports {
-		if p.Name == port.Name && p.Protocol == port.Protocol && p.Port != 0 {
-			return p.Port, true
-		}
-	}
-	return 0, false
 }

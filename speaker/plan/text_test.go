@@ -12,33 +12,26 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// text returns a plan for a reader, sorted.
+// text returns a plan for a reader, sorted. Elements of the filter are words behind what they are about; an endpoint with
+// an asterisk is in the set Hairpin. Whatever does not fit that has a line of its own.
 func text(d *Desired) string {
 	var b strings.Builder
 	for _, key := range d.Table.Keys() {
-		vs := d.Table[key]
-		fmt.Fprintf(&b, "%v %v", key, vs.Settings)
-		if _, ok := d.Filter[ipvs.Element{Set: ipvs.Masqueraded, Key: key}]; ok {
-			b.WriteString(" masqueraded")
-		}
-		if _, ok := d.Filter[ipvs.Element{Set: ipvs.Served, Key: key}]; !ok {
-			b.WriteString(" NOT SERVED")
-		}
-		b.WriteString("\n")
-		for _, at := range slices.SortedFunc(maps.Keys(vs.RealServers), netip.AddrPort.Compare) {
-			fmt.Fprintf(&b, "  -> %v %v\n", at, vs.RealServers[at])
+		virtualText(&b, d, key)
+	}
+	for _, key := range d.Inside.Keys() {
+		if _, ok := d.Table[key]; !ok {
+			fmt.Fprintf(&b, "INSIDE ONLY %v\n", key)
 		}
 	}
 	fmt.Fprintf(&b, "local%s\n", words(d.Local))
-	for _, e := range slices.SortedFunc(maps.Keys(d.Filter), ipvs.Element.Compare) {
-		if !expected(d, e) {
-			fmt.Fprintf(&b, "filter %v\n", e)
-		}
+	filterText(&b, d)
+	for _, key := range slices.SortedFunc(maps.Keys(d.HealthPorts), compareServices) {
+		h := d.HealthPorts[key]
+		fmt.Fprintf(&b, "healthCheckNodePort %d %v local=%d\n", h.Port, h.Service, h.LocalEndpoints)
 	}
-	for addr := range d.Local {
-		if _, ok := d.Filter[ipvs.Element{Set: ipvs.Addresses, Key: ipvs.Key{Addr: addr}}]; !ok {
-			fmt.Fprintf(&b, "NOT IN THE FILTER %v\n", addr)
-		}
+	for _, c := range slices.SortedFunc(maps.Keys(d.Checks), Check.compare) {
+		fmt.Fprintf(&b, "check %s %s%s\n", c.Node, netip.AddrPortFrom(c.Addr, c.Port), c.Path)
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(d.Announce), netip.Addr.Compare) {
 		ann := d.Announce[a]
@@ -62,11 +55,83 @@ func text(d *Desired) string {
 		}
 		b.WriteString("\n")
 	}
-	byName := func(a, b pools.ServiceKey) int { return cmp.Compare(a.String(), b.String()) }
-	for _, key := range slices.SortedFunc(maps.Keys(d.Services), byName) {
+	for _, key := range slices.SortedFunc(maps.Keys(d.Services), compareServices) {
 		fmt.Fprintf(&b, "service %v %s\n", key, d.Services[key])
 	}
 	return b.String()
+}
+
+func compareServices(a, b pools.ServiceKey) int { return cmp.Compare(a.String(), b.String()) }
+
+// keySets are the sets of whole keys.
+var keySets = []ipvs.Set{ipvs.Masqueraded, ipvs.MasqueradedUnlessPod, ipvs.Restricted, ipvs.Dropped}
+
+func virtualText(b *strings.Builder, d *Desired, key ipvs.Key) {
+	vs := d.Table[key]
+	fmt.Fprintf(b, "%v %v", key, vs.Settings)
+	for _, set := range keySets {
+		if _, ok := d.Filter[ipvs.Element{Set: set, Key: key}]; ok {
+			fmt.Fprintf(b, " %v", set)
+		}
+	}
+	if _, ok := d.Filter[ipvs.Element{Set: ipvs.Served, Key: key}]; !ok {
+		b.WriteString(" NOT SERVED")
+	}
+	b.WriteString("\n")
+	for _, e := range slices.SortedFunc(maps.Keys(d.Filter), ipvs.Element.Compare) {
+		if e.Set == ipvs.Allowed && e.Key == key {
+			fmt.Fprintf(b, "  <- %v\n", e.Prefix)
+		}
+	}
+	serverText(b, vs)
+	if inside, ok := d.Inside[key]; ok {
+		fmt.Fprintf(b, "  inside %v\n", inside.Settings)
+		serverText(b, inside)
+	}
+}
+
+func serverText(b *strings.Builder, vs ipvs.VirtualServer) {
+	for _, at := range slices.SortedFunc(maps.Keys(vs.RealServers), netip.AddrPort.Compare) {
+		fmt.Fprintf(b, "  -> %v %v\n", at, vs.RealServers[at])
+	}
+}
+
+// filterText writes what the lines about virtual servers do not say.
+func filterText(b *strings.Builder, d *Desired) {
+	lines := map[ipvs.Set][]string{}
+	for _, e := range slices.SortedFunc(maps.Keys(d.Filter), ipvs.Element.Compare) {
+		_, exists := d.Table[e.Key]
+		_, local := d.Local[e.Key.Addr]
+		switch e.Set {
+		case ipvs.Endpoints:
+			word := e.Key.Addr.String()
+			if _, ok := d.Filter[ipvs.Element{Set: ipvs.Hairpin, Key: e.Key}]; ok {
+				word += "*"
+			}
+			lines[e.Set] = append(lines[e.Set], word)
+			continue
+		case ipvs.Pods, ipvs.ServiceNetworks:
+			lines[e.Set] = append(lines[e.Set], e.Prefix.String())
+			continue
+		case ipvs.Hairpin:
+			_, exists = d.Filter[ipvs.Element{Set: ipvs.Endpoints, Key: e.Key}]
+		case ipvs.Addresses:
+			exists = local
+		}
+		if !exists {
+			fmt.Fprintf(b, "FILTER %v\n", e)
+		}
+	}
+	for _, set := range []ipvs.Set{ipvs.Endpoints, ipvs.Pods, ipvs.ServiceNetworks} {
+		if len(lines[set]) > 0 {
+			fmt.Fprintf(b, "%v %s\n", set, strings.Join(lines[set], " "))
+		}
+	}
+	for _, addr := range slices.SortedFunc(maps.Keys(d.Local), netip.Addr.Compare) {
+		if _, ok := d.Filter[ipvs.Element{Set: ipvs.Addresses, Key: ipvs.Key{Addr: addr}}]; !ok {
+			fmt.Fprintf(b, "NOT IN THE FILTER %v\n", addr)
+		}
+	}
 }
 
 func words(addrs map[netip.Addr]struct{}) string {
@@ -75,17 +140,4 @@ func words(addrs map[netip.Addr]struct{}) string {
 		b.WriteString(" " + a.String())
 	}
 	return b.String()
-}
-
-// expected tells whether an element is what the lines about virtual servers and local addresses say already.
-func expected(d *Desired, e ipvs.Element) bool {
-	_, exists := d.Table[e.Key]
-	switch e.Set {
-	case ipvs.Addresses:
-		_, local := d.Local[e.Key.Addr]
-		return local
-	case ipvs.Served, ipvs.Masqueraded:
-		return exists
-	}
-	return false
 }

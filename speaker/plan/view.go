@@ -21,6 +21,8 @@ type View struct {
 	Checks map[Check]CheckResult
 	// Host are the addresses of this node's interfaces that are not virtual.
 	Host map[netip.Addr]struct{}
+	// OtherProxy are the Services that another proxy serves on this node.
+	OtherProxy map[pools.ServiceKey]struct{}
 	// ServiceNetworks are the ranges of ClusterIPs by the name of their ServiceCIDR; only where this node serves them.
 	ServiceNetworks map[string][]netip.Prefix
 }
@@ -35,6 +37,7 @@ func NewView() *View {
 		Advertisements:  map[string]Advertisement{},
 		Checks:          map[Check]CheckResult{},
 		Host:            map[netip.Addr]struct{}{},
+		OtherProxy:      map[pools.ServiceKey]struct{}{},
 		ServiceNetworks: map[string][]netip.Prefix{},
 	}
 }
@@ -47,6 +50,8 @@ type Service struct {
 	Local bool
 	// InternalLocal is internalTrafficPolicy: Local; ClusterIPs lead to this node's endpoints only.
 	InternalLocal bool
+	// Families are those in which the Service has a ClusterIP; it is served in no other (ipvs.md 1.1.2).
+	Families Families
 	// NodePorts is set if the ports' NodePorts and the HealthCheckNodePort are served here: the Service is wholly ours.
 	NodePorts bool
 	// HealthCheckNodePort tells load balancers which nodes have endpoints, 0 for none.
@@ -63,6 +68,23 @@ type Service struct {
 	Forwarding Forwarding
 	// Created orders Services that claim the same address and port: the oldest has it.
 	Created int64
+}
+
+// needsLocalEndpoint tells whether only a node with an endpoint can forward what arrives from outside.
+func (s Service) needsLocalEndpoint() bool { return s.Local && s.Forwarding == ToPod }
+
+// Families of addresses; the zero value is both.
+type Families uint8
+
+// One family only.
+const (
+	OnlyIPv4 Families = iota + 1
+	OnlyIPv6
+)
+
+// has tells whether the address is of one of the families.
+func (f Families) has(a netip.Addr) bool {
+	return f == 0 || a.Is4() == (f == OnlyIPv4)
 }
 
 // Forwarding is how a LoadBalancer address leads to a Pod.
@@ -184,7 +206,7 @@ type Touched struct {
 	Advertisements bool
 	// Host is set when an address of this node's interfaces came or went.
 	Host bool
-	// ServiceNetworks is set when a ServiceCIDR changed.
+	// ServiceNetworks is set when a ServiceCIDR changed, or OtherProxy did.
 	ServiceNetworks bool
 	// All is set when everything must be looked at again.
 	All bool

@@ -151,7 +151,7 @@ func (p *Planner) unit(v *View, vip VIP) unit {
 		}
 		held := false
 		for _, a := range svc.Addresses {
-			if _, served := p.desired.Local[a.IP]; served && slices.Contains(vip.Addresses, a.IP) {
+			if _, served := p.desired.Local[a.IP]; (served || a.AnnounceOnly) && slices.Contains(vip.Addresses, a.IP) {
 				wanted[a.IP], held = a.Pool, true
 			}
 		}
@@ -160,7 +160,7 @@ func (p *Planner) unit(v *View, vip VIP) unit {
 		}
 		part := p.services[key]
 		switch {
-		case !svc.Local:
+		case !svc.needsLocalEndpoint():
 			u.open = true
 		case len(part.ready)+len(part.usable) > 0:
 			u.local = append(u.local, part)

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -13,6 +14,10 @@ import (
 // servicePlan is what one Service asks of this node.
 type servicePlan struct {
 	virtuals map[ipvs.Key]virtual
+	// unserved is why there are no virtual servers, if so.
+	unserved Reason
+	// lists are the real servers that the virtual servers share, with what drains.
+	lists map[listKey]list
 	// ready and usable are the nodes with a ready endpoint, and with a serving one that is about to go.
 	ready, usable map[string]struct{}
 	// health is the healthCheckNodePort to serve, nil if none.
@@ -47,6 +52,16 @@ func equalServers(a, b ipvs.VirtualServer) bool {
 	return a.Settings == b.Settings && maps.Equal(a.RealServers, b.RealServers)
 }
 
+// takesConnections tells whether a real server takes new ones.
+func takesConnections(vs ipvs.VirtualServer) bool {
+	for _, server := range vs.RealServers {
+		if server.Weight > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // HealthPort is a healthCheckNodePort to serve (ipvs.md 5.1).
 type HealthPort struct {
 	Port    uint16
@@ -61,6 +76,10 @@ type Check struct {
 	Addr netip.Addr
 	Port uint16
 	Path string
+}
+
+func (c Check) compare(d Check) int {
+	return cmp.Or(cmp.Compare(c.Node, d.Node), c.Addr.Compare(d.Addr), cmp.Compare(c.Port, d.Port), cmp.Compare(c.Path, d.Path))
 }
 
 // CheckResult is the outcome of a Check.

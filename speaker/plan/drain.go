@@ -1,0 +1,78 @@
+package plan
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs"
+)
+
+// listKey names one list of real servers of a Service. All virtual servers of a port that have the same family and the same
+// policy share one.
+type listKey struct {
+	name     string
+	protocol ipvs.Protocol
+	v4       bool
+	local    bool
+}
+
+// list is a list of real servers that are endpoints.
+type list struct {
+	servers map[netip.AddrPort]ipvs.RealServer
+	// chosen is how many of them take new connections.
+	chosen int
+	// since is when an endpoint that is not chosen, but was, or terminates, was first seen so.
+	since map[netip.AddrPort]time.Time
+}
+
+// list returns the real servers of a port.
+func (w *planning) list(port Port, v4, local bool) list {
+	key := listKey{name: port.Name, protocol: port.Protocol, v4: v4, local: local}
+	if done, ok := w.out.lists[key]; ok {
+		return done
+	}
+	from := candidates(w.slices, port, v4)
+	chosen := w.choose(from, local)
+	out := list{servers: make(map[netip.AddrPort]ipvs.RealServer, len(chosen)), chosen: len(chosen)}
+	for at := range chosen {
+		out.servers[at] = pod
+	}
+	if port.Protocol == ipvs.TCP {
+		w.drain(&out, w.before[key], from, local)
+	}
+	w.out.lists[key] = out
+	return out
+}
+
+// drain keeps those TCP endpoints with weight 0 that are not chosen but still listed: one that terminates, so that a new
+// process finds it too, and one that was chosen before and is not ready any more, or that the hints gave to others. Their
+// connections go on, at most for Options.DrainLimit; one that leaves its slice is gone at once (ipvs.md 4.5). UDP and SCTP do
+// not drain (4.1).
+func (w *planning) drain(out *list, before list, from map[netip.AddrPort]*Endpoint, local bool) {
+	for at, e := range from {
+		if _, chosen := out.servers[at]; chosen || local && !w.isLocal(e) {
+			continue
+		}
+		since, drains := before.since[at]
+		if _, had := before.servers[at]; !drains && !had && !e.Terminating {
+			continue
+		}
+		if !drains {
+			since = w.now
+		}
+		if out.since == nil {
+			out.since = map[netip.AddrPort]time.Time{}
+		}
+		out.since[at] = since // kept beyond the limit, or it would begin again
+		if w.options.DrainLimit > 0 {
+			until := since.Add(w.options.DrainLimit)
+			if !w.now.Before(until) {
+				continue
+			}
+			if w.out.wake.IsZero() || until.Before(w.out.wake) {
+				w.out.wake = until
+			}
+		}
+		out.servers[at] = drained
+	}
+}

@@ -1,0 +1,151 @@
+package plan
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/ironlb/ironlb/ipvs"
+)
+
+// candidates returns the endpoints of a port in one family. One address and port counts once, whatever its slices: one that
+// does not terminate comes before one that does (ipvs.md 3.4).
+func candidates(slices map[string]Slice, port Port, v4 bool) map[netip.AddrPort]*Endpoint {
+	out := map[netip.AddrPort]*Endpoint{}
+	for _, slice := range slices {
+		number, ok := slice.number(port)
+		if !ok {
+			continue
+		}
+		for i := range slice.Endpoints {
+			e := &slice.Endpoints[i]
+			if e.Addr.Is4() != v4 || !e.Addr.IsValid() || e.Addr.IsUnspecified() {
+				continue
+			}
+			at := netip.AddrPortFrom(e.Addr, number)
+			if have, twice := out[at]; !twice || e.compare(have) < 0 {
+				out[at] = e
+			}
+		}
+	}
+	return out
+}
+
+// number returns the slice's number for a port of the Service: the one with its name and protocol.
+func (s Slice) number(port Port) (uint16, bool) {
+	for _, p := range s.Ports {
+		if p.Name == port.Name && p.Protocol == port.Protocol && p.Port != 0 {
+			return p.Port, true
+		}
+	}
+	return 0, false
+}
+
+// compare orders what several slices say of one endpoint, what counts first. Only equal ones compare as equal.
+func (e *Endpoint) compare(f *Endpoint) int {
+	return cmp.Or(
+		falseFirst(e.Terminating, f.Terminating), falseFirst(!e.Ready, !f.Ready), falseFirst(!e.Serving, !f.Serving),
+		cmp.Compare(e.Node, f.Node), slices.Compare(e.ForNodes, f.ForNodes), slices.Compare(e.ForZones, f.ForZones),
+	)
+}
+
+func falseFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+// choose returns those candidates that take new connections: the ready ones that the topology hints allow, and while there
+// is none those that still serve although they are terminating (ipvs.md 3.5, 3.6). Local are only those of this node, and
+// for them hints do not count.
+func (w *planning) choose(from map[netip.AddrPort]*Endpoint, local bool) map[netip.AddrPort]*Endpoint {
+	ready, usable := map[netip.AddrPort]*Endpoint{}, map[netip.AddrPort]*Endpoint{}
+	for at, e := range from {
+		switch {
+		case local && !w.isLocal(e):
+		case e.Ready:
+			ready[at] = e
+		case e.usable():
+			usable[at] = e
+		}
+	}
+	if len(ready) == 0 {
+		return usable
+	}
+	if !local {
+		w.hinted(ready)
+	}
+	return ready
+}
+
+// isLocal tells whether the endpoint is on this node; one without a node is nobody's (ipvs.md 3.2).
+func (w *planning) isLocal(e *Endpoint) bool { return e.Node != "" && e.Node == w.options.Node }
+
+// hinted leaves those ready endpoints that are meant for this node, or else for its zone. A hint counts only if every
+// endpoint has one of its kind and one of them is meant for here (ipvs.md 3.8).
+func (w *planning) hinted(ready map[netip.AddrPort]*Endpoint) {
+	zone := w.node.Zone()
+	for _, hint := range []func(*Endpoint) (given, here bool){
+		func(e *Endpoint) (bool, bool) {
+			return len(e.ForNodes) > 0, slices.Contains(e.ForNodes, w.options.Node)
+		},
+		func(e *Endpoint) (bool, bool) {
+			return len(e.ForZones) > 0, zone != "" && slices.Contains(e.ForZones, zone)
+		},
+	} {
+		all, any := true, false
+		for _, e := range ready {
+			given, here := hint(e)
+			all, any = all && given, any || here
+		}
+		if !all || !any {
+			continue
+		}
+		for at, e := range ready {
+			if _, here := hint(e); !here {
+				delete(ready, at)
+			}
+		}
+		return
+	}
+}
+
+// countReady returns the number of addresses of ready endpoints on this node, over all ports (ipvs.md 5.1.6).
+func (w *planning) countReady() int {
+	addrs := map[netip.Addr]struct{}{}
+	for _, slice := range w.slices {
+		for i := range slice.Endpoints {
+			if e := &slice.Endpoints[i]; e.Ready && w.isLocal(e) {
+				addrs[e.Addr] = struct{}{}
+			}
+		}
+	}
+	return len(addrs)
+}
+
+// lookAtEndpoints notes which addresses are endpoints, which nodes have a ready one, and which a serving one that is about
+// to go.
+func (w *planning) lookAtEndpoints() {
+	for _, slice := range w.slices {
+		for i := range slice.Endpoints {
+			e := &slice.Endpoints[i]
+			w.endpoints[e.Addr] = w.endpoints[e.Addr] || w.isLocal(e)
+			switch {
+			case e.Ready:
+				w.out.ready[e.Node] = struct{}{}
+			case e.usable():
+				w.out.usable[e.Node] = struct{}{}
+			}
+		}
+	}
+}
+
+// pod is a real server that takes new connections; drained one that only keeps those it has.
+var (
+	pod     = ipvs.RealServer{Weight: 1, Forward: ipvs.Masquerade}
+	drained = ipvs.RealServer{Weight: 0, Forward: ipvs.Masquerade}
+)

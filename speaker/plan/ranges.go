@@ -1,0 +1,53 @@
+package plan
+
+import (
+	"net/netip"
+
+	"github.com/ironlb/ironlb/ipvs"
+)
+
+// ranges returns what keeps everybody but the Service's source ranges from a virtual server (ipvs.md 2.3.1). If any range was
+// given, a family without one is closed. A range of length 0 opens its family.
+//
+// The node's own clients have the virtual address as their source: where the ranges hold an address of the node, that may
+// connect, too (2.3.2).
+func (w *planning) ranges(key ipvs.Key) []ipvs.Element {
+	if !w.svc.Restricted {
+		return nil
+	}
+	var sources []netip.Prefix
+	self := false
+	for _, prefix := range w.svc.Sources {
+		if prefix.Addr().Is4() != key.Addr.Is4() {
+			continue
+		}
+		if prefix.Bits() == 0 {
+			return nil
+		}
+		sources = append(sources, prefix)
+		self = self || w.holdsNode(prefix)
+	}
+	if self {
+		sources = append(sources, netip.PrefixFrom(key.Addr, key.Addr.BitLen()))
+	}
+	out := []ipvs.Element{{Set: ipvs.Restricted, Key: key}}
+	for _, prefix := range disjoint(sources) {
+		out = append(out, ipvs.Element{Set: ipvs.Allowed, Key: key, Prefix: prefix})
+	}
+	return out
+}
+
+// holdsNode tells whether an address of this node is in the prefix.
+func (w *planning) holdsNode(prefix netip.Prefix) bool {
+	for _, a := range w.node.Addresses {
+		if prefix.Contains(a) {
+			return true
+		}
+	}
+	for a := range w.view.Host {
+		if prefix.Contains(a) && !a.IsLoopback() && !a.IsLinkLocalUnicast() {
+			return true
+		}
+	}
+	return false
+}

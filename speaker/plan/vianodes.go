@@ -1,0 +1,114 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/ironlb/ironlb/ipvs"
+)
+
+// The probe of a node by policy (ipvs.md 5.1, 5.2.4): with Local its healthCheckNodePort, which answers at any path; with
+// Cluster the node's service proxy.
+const (
+	healthzPort, healthzPath = 10256, "/healthz"
+	healthCheckPath          = "/"
+)
+
+// viaNodes returns the real servers of a port whose Service has Forwarding ToNodePort: the other nodes' NodePorts, with
+// policy Local only of those that have an endpoint. This node stands for its own endpoints directly, because a packet that
+// IPVS delivers locally passes no other proxy's NodePort; while it is the only node, for all that the policy allows.
+//
+// A node's weight is what its probe says, and until then, or if the probe names none, what the slices say. One whose probe
+// fails gets weight 0.
+func (w *planning) viaNodes(port Port, v4 bool) list {
+	own := w.list(port, v4, true)
+	reachable := w.list(port, v4, false)
+	w.out.nodes = true
+	counts, leaving := w.nodeCounts(port, v4)
+	remote := list{servers: map[netip.AddrPort]ipvs.RealServer{}}
+	share := uint32(1)
+	if !w.svc.Local {
+		share = uint32(max(1, own.chosen)) // all nodes get the same, and each local endpoint counts 1
+	}
+	for name, node := range w.view.Nodes {
+		addr, ok := node.address(v4)
+		if !ok || name == w.options.Node || node.Leaving || node.Excluded() {
+			continue
+		}
+		weight := share
+		if w.svc.Local {
+			weight = counts[name]
+			if _, goes := leaving[name]; weight == 0 && !(goes && port.Protocol == ipvs.TCP) {
+				continue
+			}
+		}
+		weight = w.checked(name, addr, weight)
+		remote.servers[netip.AddrPortFrom(addr, port.NodePort)] = ipvs.RealServer{Weight: weight, Forward: ipvs.Masquerade}
+	}
+	switch {
+	case reachable.chosen == 0:
+		return reachable // nothing anywhere: refused here, not by a node
+	case len(remote.servers) == 0 && !w.svc.Local:
+		return reachable
+	}
+	for at, server := range own.servers {
+		remote.servers[at] = server
+	}
+	for _, server := range remote.servers {
+		if server.Weight > 0 {
+			remote.chosen++
+		}
+	}
+	return remote
+}
+
+// nodeCounts returns the number of endpoints per node that policy Local would use there, and the nodes whose endpoints only
+// finish what they have.
+func (w *planning) nodeCounts(port Port, v4 bool) (counts map[string]uint32, leaving map[string]struct{}) {
+	ready, usable := map[string]uint32{}, map[string]uint32{}
+	leaving = map[string]struct{}{}
+	for _, e := range candidates(w.slices, port, v4) {
+		switch {
+		case e.Node == "":
+			continue
+		case e.Ready:
+			ready[e.Node]++
+		case e.usable():
+			usable[e.Node]++
+		}
+		if e.Terminating {
+			leaving[e.Node] = struct{}{}
+		}
+	}
+	if len(ready) == 0 {
+		return usable, leaving
+	}
+	return ready, leaving
+}
+
+// checked asks for the probe of a node and returns the node's weight by its result.
+func (w *planning) checked(name string, addr netip.Addr, weight uint32) uint32 {
+	check := Check{Node: name, Addr: addr, Port: healthzPort, Path: healthzPath}
+	byWeight := w.svc.Local && w.svc.HealthCheckNodePort != 0
+	if byWeight {
+		check.Port, check.Path = w.svc.HealthCheckNodePort, healthCheckPath
+	}
+	w.checks[check] = struct{}{}
+	result, known := w.view.Checks[check]
+	switch {
+	case known && !result.Healthy:
+		return 0
+	case known && byWeight && result.Weight > 0 && weight > 0:
+		weight = result.Weight
+	}
+	return min(weight, ipvs.MaxWeight)
+}
+
+// address returns the node's address of a family.
+func (n Node) address(v4 bool) (netip.Addr, bool) {
+	i := slices.IndexFunc(n.Addresses, func(a netip.Addr) bool { return a.Is4() == v4 })
+	if i < 0 {
+		return netip.Addr{}, false
+	}
+	return n.Addresses[i], true
+}
