@@ -1,0 +1,189 @@
+package ccm
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// cutOnce has the answer to the next patch of a Service lost; applied: the patch itself is not.
+func (d *desk) cutOnce(applied bool) {
+	done := false
+	through := k8stesting.ObjectReaction(d.api.Tracker())
+	d.api.PrependReactor("patch", "services", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		if done {
+			return false, nil, nil
+		}
+		done = true
+		if applied {
+			if _, _, err := through(a); err != nil {
+				return true, nil, err
+			}
+		}
+		return true, nil, errCut
+	})
+}
+
+// TestSaidAfterALostAnswer: an outcome whose write may have come through is said once, when it is certain, whatever the cache
+// shows by then.
+func TestSaidAfterALostAnswer(t *testing.T) {
+	for _, applied := range []bool{false, true} {
+		for _, caught := range []bool{false, true} { // the cache shows the write by the second try
+			for outcome, said := range map[string]string{"served": "Normal Allocated", "waits": "Warning PoolExhausted", "moved": "Normal Allocated", "legacy": ""} {
+				t.Run(fmt.Sprint(outcome, applied, caught), func(t *testing.T) {
+					d := newDesk(t, "203.0.113.4/32")
+					d.adopt()
+					s := serviceFor("s")
+					switch outcome {
+					case "waits":
+						d.ensure(serviceFor("first", func(s *v1.Service) { s.UID = "first" }))
+					case "moved": // it was told before that it waits
+						first := serviceFor("first", func(s *v1.Service) { s.UID = "first" })
+						d.ensure(first)
+						d.ensure(s)
+						if err := d.ledger.release(t.Context(), keyOf(first), first.UID); err != nil {
+							t.Fatal(err)
+						}
+					case "legacy": // it had the address before there was a condition: no news
+						shows("203.0.113.4")(s)
+						annotate("ironlb.io/allocated-from", "web")(s)
+					}
+					if _, err := d.api.Tracker().Get(servicesResource, "default", "s"); err != nil {
+						if err := d.api.Tracker().Add(s.DeepCopy()); err != nil {
+							t.Fatal(err)
+						}
+					}
+					d.said()
+					d.cutOnce(applied)
+					if _, err := d.lb.EnsureLoadBalancer(t.Context(), "", s, nil); !errors.Is(err, errCut) {
+						t.Fatalf("got %v", err)
+					}
+					d.expectEvents()
+					if caught {
+						obj, err := d.api.Tracker().Get(servicesResource, "default", "s")
+						if err != nil {
+							t.Fatal(err)
+						}
+						s = obj.(*v1.Service).DeepCopy()
+						if s.Annotations == nil {
+							s.Annotations = map[string]string{}
+						}
+					}
+					d.ensure(s)
+					d.ensure(s)
+					if said == "" {
+						d.expectEvents()
+					} else {
+						d.expectEvents(said)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestWritesOfOneThatWaits: a Service that must wait costs five writes in all: its outcomes, each with its Event, and a VirtualIP.
+func TestWritesOfOneThatWaits(t *testing.T) {
+	d := newDesk(t, "203.0.113.4/32")
+	d.adopt()
+	first, s := serviceFor("first", func(s *v1.Service) { s.UID = "first" }), serviceFor("s")
+	d.ensure(first)
+	d.said()
+	d.expect(d.ensure(s), "1 writes, PoolExhausted")
+	if !slices.Equal(s.Finalizers, []string{"service.kubernetes.io/load-balancer-cleanup"}) {
+		t.Errorf("it waits with %v", s.Finalizers)
+	}
+	if err := d.lb.EnsureLoadBalancerDeleted(t.Context(), "", first); err != nil {
+		t.Fatal(err)
+	}
+	d.expect(d.ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
+	d.expectEvents("Warning PoolExhausted", "Normal Allocated")
+}
+
+// TestFinalizerGoesWithTheOutcome: both are in one patch, ours with a class and the service controller's without, and a
+// finalizer that somebody took off comes back.
+func TestFinalizerGoesWithTheOutcome(t *testing.T) {
+	for class, want := range map[string]string{"": "service.kubernetes.io/load-balancer-cleanup", "ironlb.io/lb": "ironlb.io/load-balancer"} {
+		d := newDesk(t, "203.0.113.4/32")
+		d.adopt()
+		s := serviceFor("s", func(s *v1.Service) {
+			s.Finalizers = []string{"example.com/other"}
+			if class != "" {
+				s.Spec.LoadBalancerClass = &class
+			}
+		})
+		d.expect(d.ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
+		if !slices.Equal(s.Finalizers, []string{"example.com/other", want}) && !slices.Equal(s.Finalizers, []string{want, "example.com/other"}) {
+			t.Errorf("got %v, want %s too", s.Finalizers, want)
+		}
+		s.Finalizers = []string{"example.com/other"}
+		if !d.lb.registrar.drifted(s) {
+			t.Errorf("%s: its finalizer is gone and nobody minds", want)
+		}
+		if err := d.api.Tracker().Update(servicesResource, s.DeepCopy(), "default"); err != nil {
+			t.Fatal(err)
+		}
+		d.expect(d.ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
+		if !has(s, want) {
+			t.Errorf("got %v", s.Finalizers)
+		}
+	}
+}
+
+// TestDeletedMeanwhile: a Service whose deletion the cache does not show yet takes no finalizer, gets nothing, and is no fault.
+func TestDeletedMeanwhile(t *testing.T) {
+	d := newDesk(t, "203.0.113.4/32")
+	d.adopt()
+	d.api.PrependReactor("patch", "services", func(k8stesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewInvalid(schema.GroupKind{Kind: "Service"}, "s", field.ErrorList{
+			field.Forbidden(field.NewPath("metadata", "finalizers"), "no new finalizers can be added if the object is being deleted"),
+		})
+	})
+	d.expect(d.ensure(serviceFor("s")), "1 writes")
+	d.expectEvents()
+	if holders := d.ledger.alloc.Holders(address("203.0.113.4", "").Addr); len(holders) > 0 {
+		t.Errorf("held by %v", holders)
+	}
+}
+
+// TestStatusIsPatched: the addresses come in the order of the families, with an explicit mode, in a patch that has nothing else of the
+// object, so that another writer's conditions and annotations stay.
+func TestStatusIsPatched(t *testing.T) {
+	d := newDesk(t, "203.0.113.4/32")
+	r, err := pools.ParseRanges([]string{"203.0.113.4", "2001:db8::4"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.ledger.setPools([]pools.Pool{{Name: "web", Ranges: r, AutoAssign: true}})
+	d.adopt()
+	s := serviceFor("s", annotate("example.com/a", "1"), func(s *v1.Service) {
+		s.Spec.IPFamilies = []v1.IPFamily{v1.IPv6Protocol, v1.IPv4Protocol}
+		policy := v1.IPFamilyPolicyRequireDualStack
+		s.Spec.IPFamilyPolicy = &policy
+		s.Status.Conditions = []metav1.Condition{{Type: "example.com/Other", Status: metav1.ConditionTrue, Reason: "Theirs"}}
+	})
+	d.expect(d.ensure(s), "1 writes, 2001:db8::4 Proxy, 203.0.113.4 Proxy, Allocated, Theirs")
+	patch := d.api.Actions()[0].(k8stesting.PatchAction)
+	if patch.GetPatchType() != "application/strategic-merge-patch+json" || patch.GetSubresource() != "status" || strings.Contains(string(patch.GetPatch()), "spec") {
+		t.Errorf("wrote %s %s %s", patch.GetPatchType(), patch.GetSubresource(), patch.GetPatch())
+	}
+	if s.Annotations["example.com/a"] != "1" || s.Annotations[v1alpha1.AnnotationAllocatedFrom] != "web,web" {
+		t.Errorf("annotations are %v", s.Annotations)
+	}
+	for range 5 { // the order is stable: no further write
+		d.expect(d.ensure(s), "0 writes, 2001:db8::4 Proxy, 203.0.113.4 Proxy, Allocated, Theirs")
+	}
+}
