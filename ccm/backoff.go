@@ -2,27 +2,16 @@ package ccm
 
 import (
 	"context"
+	"math"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// backoff is the wait before another try after a failure: doubling from 100 ms to 30 s.
-type backoff struct {
-	wait time.Duration
+// newBackoff returns the waits before further tries after a failure: doubling from 100 ms to 30 s.
+func newBackoff() *wait.Backoff {
+	return &wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Cap: 30 * time.Second, Steps: math.MaxInt}
 }
-
-const (
-	firstWait = 100 * time.Millisecond
-	lastWait  = 30 * time.Second
-)
-
-func newBackoff() *backoff { return &backoff{} }
-
-func (b *backoff) next() time.Duration {
-	b.wait = min(max(2*b.wait, firstWait), lastWait)
-	return b.wait
-}
-
-func (b *backoff) reset() { b.wait = 0 }
 
 // sleep waits. False: ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {

@@ -92,14 +92,14 @@ func (p *placer) Run(ctx context.Context) error {
 	retry := newBackoff()
 	for {
 		if err := p.pass(ctx); err != nil && ctx.Err() == nil {
-			wait := retry.next()
+			wait := retry.Step()
 			p.log.Warn("placement not written", "error", err, "again in", wait)
 			if !sleep(ctx, wait) {
 				return nil
 			}
 			continue
 		}
-		retry.reset()
+		retry = newBackoff()
 		if !sleep(ctx, p.rest()) || !p.pulse.wait(ctx, "placement", p.kick) {
 			return nil
 		}

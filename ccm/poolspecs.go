@@ -92,7 +92,7 @@ func (p *poolSpecs) recorded(ctx context.Context) ([]v1.Service, bool) {
 		if err == nil {
 			return services, true
 		}
-		wait := retry.next()
+		wait := retry.Step()
 		p.log.Warn("no address is given before recorded ones are adopted", "error", err, "again in", wait)
 		if !sleep(ctx, wait) {
 			return nil, false

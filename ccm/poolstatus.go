@@ -51,11 +51,11 @@ func (p *poolStatus) Run(ctx context.Context) error {
 	for {
 		wait := poolStatusInterval
 		if err := p.write(ctx); err != nil && ctx.Err() == nil {
-			wait = retry.next()
+			wait = retry.Step()
 			p.log.Warn("pool status not written", "error", err, "again in", wait)
 			kicked(p.kick)
 		} else {
-			retry.reset()
+			retry = newBackoff()
 		}
 		if !sleep(ctx, wait) {
 			return nil
