@@ -46,6 +46,7 @@ var rules = []rule{
 	{of: "ipvs/kernel", own: []string{"ipvs"}, never: kubernetes},
 	{of: "ipvs/nft", own: []string{"ipvs", "ipvs/nftwatch"}, never: kubernetes},
 	{of: "ipvs/nftwatch", own: []string{}, never: kubernetes},
+	{of: "ipvs/conntrack", own: []string{"ipvs"}, never: kubernetes},
 	{of: "ipvs/health", own: []string{"ipvs"}, never: kubernetes},
 	{of: "speaker/link", own: []string{"ipvs", "speaker/plan"}, never: kubernetes},
 	{of: "speaker/l2", own: []string{"speaker/plan"}, never: kubernetes},

@@ -1,0 +1,146 @@
+// Package conntrack forgets what the kernel's connection tracking remembers of endpoints that are no more: a UDP client that keeps
+// its port would be sent to them for as long as it goes on (ipvs.md 4.8 to 4.10).
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/ipvs"
+)
+
+// each is how many virtual servers of a family are asked for one by one; for more, all entries of a protocol are listed once.
+// Either way the kernel goes through its whole table for each request and hands out what the request asks for.
+const each = 8
+
+// Clean deletes the entries of the calling thread's network namespace whose original destination is one of the virtual servers
+// and whose replies come from none of its serving endpoints; those of a virtual server without any, all. It returns how many.
+//
+// Call it for UDP, after the virtual servers and the rules have changed, when endpoints went or a virtual server is new: an
+// entry made before it was there leads past it. Entries of other destinations are never touched.
+func Clean(ctx context.Context, serving map[ipvs.Key][]netip.AddrPort) (int, error) {
+	deleted := 0
+	var errs []error
+	for _, f := range filters(serving) {
+		if err := ctx.Err(); err != nil {
+			return deleted, errors.Join(append(errs, err)...)
+		}
+		stale, err := list(func(found func([]byte)) error { return dump(f, found) }, serving)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("list conntrack entries of %v: %w", f, explain(err)))
+		}
+		for _, e := range stale {
+			switch err := remove(f.family, e); {
+			case err == nil:
+				deleted++
+			case !errors.Is(err, unix.ENOENT): // it has ended by itself
+				errs = append(errs, fmt.Errorf("delete the conntrack entry of %v answered by %v: %w", e.to, e.from, explain(err)))
+			}
+		}
+	}
+	return deleted, errors.Join(errs...)
+}
+
+// filter is what one request lists: the entries of a protocol and family, and of one virtual server if it has an address.
+type filter struct {
+	family uint8
+	key    ipvs.Key
+}
+
+func (f filter) String() string {
+	if f.key.Addr.IsValid() {
+		return f.key.String()
+	}
+	return f.key.Protocol.String()
+}
+
+// filters returns the requests that together list the entries of all these virtual servers, in order.
+func filters(serving map[ipvs.Key][]netip.AddrPort) []filter {
+	groups := map[filter][]filter{}
+	for key := range serving {
+		family := uint8(unix.AF_INET)
+		if key.Addr.Is6() {
+			family = unix.AF_INET6
+		}
+		group := filter{family: family, key: ipvs.Key{Protocol: key.Protocol}}
+		groups[group] = append(groups[group], filter{family: family, key: key})
+	}
+	var all []filter
+	for group, ones := range groups {
+		if len(ones) > each {
+			ones = []filter{group}
+		}
+		all = append(all, ones...)
+	}
+	slices.SortFunc(all, func(a, b filter) int { return a.key.Compare(b.key) })
+	return all
+}
+
+// attempts is how often a listing that the kernel calls interrupted is begun anew.
+const attempts = 5
+
+// list returns the entries that must go. A listing that was interrupted may lack some or have some twice, so it is begun
+// anew; if that never helps, what was found is returned with the error.
+func list(dump func(found func(message []byte)) error, serving map[ipvs.Key][]netip.AddrPort) (stale []entry, err error) {
+	for range attempts {
+		stale = stale[:0]
+		err = dump(func(message []byte) {
+			e, ok := parse(message)
+			if !ok {
+				return
+			}
+			if endpoints, ours := serving[e.to]; ours && !slices.Contains(endpoints, e.from) {
+				stale = append(stale, e)
+			}
+		})
+		if !errors.Is(err, unix.EINTR) { // nl.ErrDumpInterrupted is EINTR, too
+			break
+		}
+	}
+	return stale, err
+}
+
+// dump calls found with each entry that the filter asks for. A kernel before 5.8 does not filter, so the caller must.
+func dump(f filter, found func(message []byte)) error {
+	request := newRequest(f.family, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
+	for _, a := range f.attributes() {
+		request.AddData(a)
+	}
+	return request.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(message []byte) bool {
+		found(message)
+		return true
+	})
+}
+
+// remove deletes one entry, by its tuple, zone and number: not one that has come in its place.
+func remove(family uint8, e entry) error {
+	request := newRequest(family, nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
+	request.AddRawData(e.identity)
+	_, err := request.Execute(unix.NETLINK_NETFILTER, 0)
+	return err
+}
+
+func newRequest(family uint8, command, flags int) *nl.NetlinkRequest {
+	request := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|command, flags)
+	request.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
+	return request
+}
+
+// explain says what the operator can do.
+func explain(err error) error {
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("give the process CAP_NET_ADMIN in the network namespace: %w", err)
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EPROTONOSUPPORT):
+		return fmt.Errorf(`load the module nf_conntrack_netlink ("modprobe nf_conntrack_netlink"): %w`, err)
+	case errors.Is(err, unix.EINTR):
+		return fmt.Errorf("interrupted %d times by changes: %w", attempts, err)
+	}
+	return err
+}

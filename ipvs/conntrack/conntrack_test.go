@@ -1,0 +1,222 @@
+package conntrack_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/conntrack"
+	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+)
+
+// lab is a client, a node that translates addresses by nftables, and two Pods; all of both families.
+type lab struct {
+	client, node *netspace.Space
+	families     []family
+}
+
+// family is what a test needs to speak one of them.
+type family struct {
+	name, nft string
+	vip       ipvs.Key
+	pods      [2]netip.AddrPort
+	client    string
+}
+
+func key(protocol ipvs.Protocol, at string) ipvs.Key {
+	a := netip.MustParseAddrPort(at)
+	return ipvs.Key{Addr: a.Addr(), Protocol: protocol, Port: a.Port()}
+}
+
+func newLab(t *testing.T) *lab {
+	l := &lab{client: netspace.New(t), node: netspace.New(t)}
+	netspace.Join(t, l.client, "eth0", "192.0.2.2/24", l.node, "eth0", "192.0.2.1/24")
+	l.client.Address(t, "eth0", "2001:db8:2::2/64")
+	l.node.Address(t, "eth0", "2001:db8:2::1/64")
+	l.client.Route(t, "203.0.113.0/24", "192.0.2.1")
+	l.client.Route(t, "2001:db8:f::/64", "2001:db8:2::1")
+	for i := range 2 {
+		pod := netspace.New(t)
+		name := fmt.Sprintf("pod%d", i)
+		netspace.Join(t, pod, "eth0", fmt.Sprintf("198.51.100.%d/26", 64*i+2), l.node, name, fmt.Sprintf("198.51.100.%d/26", 64*i+1))
+		pod.Address(t, "eth0", fmt.Sprintf("2001:db8:1:%d::2/64", i))
+		l.node.Address(t, name, fmt.Sprintf("2001:db8:1:%d::1/64", i))
+		pod.Route(t, "192.0.2.0/24", fmt.Sprintf("198.51.100.%d", 64*i+1))
+		pod.Route(t, "2001:db8:2::/64", fmt.Sprintf("2001:db8:1:%d::1", i))
+		pod.ServeUDP(t, "0.0.0.0:5353", name)
+		pod.ServeUDP(t, "[::]:5353", name)
+	}
+	l.node.Sysctl(t, "net.ipv4.ip_forward", "1")
+	l.node.Sysctl(t, "net.ipv6.conf.all.forwarding", "1")
+	// Without a rule the virtual addresses are the node's own, as a local route makes them.
+	l.node.Local(t, "203.0.113.4")
+	l.node.Local(t, "2001:db8:f::4")
+	l.families = []family{
+		{"IPv4", "ip", key(ipvs.UDP, "203.0.113.4:53"), [2]netip.AddrPort{
+			netip.MustParseAddrPort("198.51.100.2:5353"), netip.MustParseAddrPort("198.51.100.66:5353"),
+		}, "192.0.2.2"},
+		{"IPv6", "ip6", key(ipvs.UDP, "[2001:db8:f::4]:53"), [2]netip.AddrPort{
+			netip.MustParseAddrPort("[2001:db8:1::2]:5353"), netip.MustParseAddrPort("[2001:db8:1:1::2]:5353"),
+		}, "2001:db8:2::2"},
+	}
+	return l
+}
+
+// forward makes the node send what is for the virtual address to an endpoint, or nowhere, and to another port besides.
+func (l *lab) forward(t *testing.T, f family, pod int) {
+	t.Helper()
+	rule := "ct state new counter" // lets the kernel track connections, as any rule of ours does
+	if pod >= 0 {
+		rule = fmt.Sprintf("%s daddr %v udp dport { 53, 54 } dnat to %v", f.nft, f.vip.Addr, f.pods[pod])
+	}
+	script := fmt.Sprintf(`table %[1]s lab {}
+delete table %[1]s lab
+table %[1]s lab { chain pre { type nat hook prerouting priority -100; %[2]s; }; }`, f.nft, rule)
+	l.node.Must(t, func() error {
+		cmd := exec.Command("nft", "-f", "-")
+		cmd.Stdin = strings.NewReader(script)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s\n%s", err, out, script)
+		}
+		return nil
+	})
+}
+
+// dial returns a socket of the client with a fixed port.
+func (l *lab) dial(t *testing.T, f family, from int, to uint16) net.Conn {
+	t.Helper()
+	var conn net.Conn
+	l.client.Must(t, func() (err error) {
+		conn, err = net.DialUDP("udp", &net.UDPAddr{IP: net.ParseIP(f.client), Port: from},
+			net.UDPAddrFromAddrPort(netip.AddrPortFrom(f.vip.Addr, to)))
+		return err
+	})
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+func wantAnswer(t *testing.T, conn net.Conn, pod int) {
+	t.Helper()
+	answer, err := netspace.AskOn(conn)
+	if want := fmt.Sprintf("pod%d ", pod); err != nil || !strings.HasPrefix(answer, want) {
+		t.Errorf("%v: answer %q, %v; want of %s", conn.LocalAddr(), answer, err, want)
+	}
+}
+
+func (l *lab) clean(t *testing.T, serving map[ipvs.Key][]netip.AddrPort, want int) {
+	t.Helper()
+	l.node.Must(t, func() error {
+		deleted, err := conntrack.Clean(context.Background(), serving)
+		if deleted != want {
+			t.Errorf("%d deleted, want %d", deleted, want)
+		}
+		return err
+	})
+}
+
+// A client that keeps its port follows a change of endpoints, once the table is clean and not before; others' entries stay.
+func TestEndpointChange(t *testing.T) {
+	l := newLab(t)
+	for _, f := range l.families {
+		t.Run(f.name, func(t *testing.T) {
+			l.forward(t, f, 0)
+			conn, other := l.dial(t, f, 40000, 53), l.dial(t, f, 40002, 54)
+			wantAnswer(t, conn, 0)
+			wantAnswer(t, other, 0)
+			serving := map[ipvs.Key][]netip.AddrPort{f.vip: {f.pods[0]}}
+			l.clean(t, serving, 0)
+
+			l.forward(t, f, 1)
+			wantAnswer(t, conn, 0) // what makes cleaning needed
+			serving[f.vip] = []netip.AddrPort{f.pods[1]}
+			l.clean(t, serving, 1)
+			wantAnswer(t, conn, 1)
+			wantAnswer(t, other, 0) // its port was not asked for
+			l.clean(t, serving, 0)
+
+			// The same address with another port is another endpoint.
+			serving[f.vip] = []netip.AddrPort{netip.AddrPortFrom(f.pods[1].Addr(), 5354)}
+			l.clean(t, serving, 1)
+			wantAnswer(t, conn, 1)
+			l.clean(t, map[ipvs.Key][]netip.AddrPort{f.vip: nil}, 1)
+		})
+	}
+}
+
+// An entry made before there was any endpoint leads nowhere until it is deleted (0 -> n, ipvs.md 4.8, 4.10).
+func TestFirstEndpoint(t *testing.T) {
+	l := newLab(t)
+	for _, f := range l.families {
+		t.Run(f.name, func(t *testing.T) {
+			l.forward(t, f, -1)
+			socket := l.listenNowhere(t, f)
+			conn := l.dial(t, f, 40001, 53)
+			if _, err := conn.Write([]byte("lost")); err != nil {
+				t.Fatal(err)
+			}
+			buffer := make([]byte, 10)
+			if n, _, err := socket.ReadFrom(buffer); err != nil || string(buffer[:n]) != "lost" {
+				t.Fatalf("the node itself got %q, %v", buffer[:n], err)
+			}
+			l.forward(t, f, 0)
+			l.clean(t, map[ipvs.Key][]netip.AddrPort{f.vip: {f.pods[0]}}, 1)
+			wantAnswer(t, conn, 0)
+		})
+	}
+}
+
+// listenNowhere takes on the node what no rule forwards.
+func (l *lab) listenNowhere(t *testing.T, f family) net.PacketConn {
+	t.Helper()
+	var socket net.PacketConn
+	l.node.Must(t, func() (err error) {
+		socket, err = net.ListenPacket("udp", ":53")
+		return err
+	})
+	t.Cleanup(func() { socket.Close() })
+	_ = socket.SetDeadline(time.Now().Add(5 * time.Second))
+	return socket
+}
+
+// Many virtual servers are cleaned by one listing of each family; TCP to the same address and port stays.
+func TestMany(t *testing.T) {
+	l := newLab(t)
+	serving := map[ipvs.Key][]netip.AddrPort{}
+	var conns []net.Conn
+	for i, f := range l.families {
+		l.forward(t, f, 0)
+		for port := range uint16(20) {
+			serving[ipvs.Key{Addr: f.vip.Addr, Protocol: ipvs.UDP, Port: 1000 + port}] = nil
+		}
+		serving[f.vip] = []netip.AddrPort{f.pods[1]}
+		conns = append(conns, l.dial(t, f, 40010+i, 53), l.dial(t, f, 40020+i, 53), l.dial(t, f, 40030+i, 54))
+	}
+	if conn, err := l.client.Dial("tcp", "", "203.0.113.4:53"); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Fatalf("TCP to the node: %v, %v; want it refused, which leaves an entry", conn, err)
+	}
+	for _, conn := range conns {
+		wantAnswer(t, conn, 0)
+	}
+	l.clean(t, serving, 4)
+	l.clean(t, serving, 0)
+}
+
+func TestContextEnded(t *testing.T) {
+	s := netspace.New(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	s.Must(t, func() error {
+		if _, err := conntrack.Clean(ctx, map[ipvs.Key][]netip.AddrPort{key(ipvs.UDP, "203.0.113.4:53"): nil}); !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v, want %v", err, context.Canceled)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,141 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"iter"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/ipvs"
+)
+
+// Attributes of a message (include/uapi/linux/netfilter/nfnetlink_conntrack.h) that the library does not name.
+const (
+	ctaID     = 12
+	ctaZone   = 18
+	ctaFilter = 25
+
+	ctaFilterOrigFlags = 1
+
+	// net/netfilter/nf_internals.h: which parts of the tuple must match.
+	filterIPDst   = 1 << 1
+	filterProto   = 1 << 3
+	filterDstPort = 1 << 5
+)
+
+// attributes returns the filter as the kernel reads it: a tuple, and which of its parts must match. An IPv6 address is not
+// among them, because ctnetlink_filter_match_tuple (net/netfilter/nf_conntrack_netlink.c) lets through all others but it.
+func (f filter) attributes() []*nl.RtAttr {
+	flags := uint32(filterProto)
+	tuple := nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_ORIG, nil)
+	if f.key.Addr.Is4() {
+		flags |= filterIPDst
+		tuple.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_IP, nil).AddRtAttr(nl.CTA_IP_V4_DST, f.key.Addr.AsSlice())
+	}
+	proto := tuple.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_PROTO, nil)
+	proto.AddRtAttr(nl.CTA_PROTO_NUM, []byte{byte(f.key.Protocol)})
+	if f.key.Port != 0 {
+		flags |= filterDstPort
+		proto.AddRtAttr(nl.CTA_PROTO_DST_PORT, binary.BigEndian.AppendUint16(nil, f.key.Port))
+	}
+	which := nl.NewRtAttr(unix.NLA_F_NESTED|ctaFilter, nil)
+	which.AddRtAttr(ctaFilterOrigFlags, binary.NativeEndian.AppendUint32(nil, flags))
+	return []*nl.RtAttr{tuple, which}
+}
+
+// entry is what is wanted of a conntrack entry.
+type entry struct {
+	// to is the original destination, from the source of the replies.
+	to   ipvs.Key
+	from netip.AddrPort
+	// identity are the attributes that name the entry, as the kernel wrote them.
+	identity []byte
+}
+
+// parse reads a message of the kernel, and returns false for one that is not of an entry with ports.
+func parse(message []byte) (entry, bool) {
+	if len(message) < nl.SizeofNfgenmsg {
+		return entry{}, false
+	}
+	var e entry
+	var orig, reply tuple
+	for kind, a := range attributes(message[nl.SizeofNfgenmsg:]) {
+		switch kind {
+		case nl.CTA_TUPLE_ORIG:
+			orig = parseTuple(a.value)
+		case nl.CTA_TUPLE_REPLY:
+			reply = parseTuple(a.value)
+			continue
+		case ctaID, ctaZone:
+		default:
+			continue
+		}
+		e.identity = append(e.identity, a.whole...)
+	}
+	if !orig.dst.IsValid() || !reply.src.IsValid() {
+		return entry{}, false
+	}
+	e.to = ipvs.Key{Addr: orig.dst, Protocol: ipvs.Protocol(orig.protocol), Port: orig.dstPort}
+	e.from = netip.AddrPortFrom(reply.src, reply.srcPort)
+	return e, true
+}
+
+// tuple is one direction of an entry.
+type tuple struct {
+	src, dst         netip.Addr
+	protocol         uint8
+	srcPort, dstPort uint16
+}
+
+func parseTuple(b []byte) (t tuple) {
+	for kind, a := range attributes(b) {
+		switch kind {
+		case nl.CTA_TUPLE_IP:
+			for kind, a := range attributes(a.value) {
+				addr, _ := netip.AddrFromSlice(a.value)
+				switch kind {
+				case nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC:
+					t.src = addr
+				case nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST:
+					t.dst = addr
+				}
+			}
+		case nl.CTA_TUPLE_PROTO:
+			for kind, a := range attributes(a.value) {
+				switch {
+				case kind == nl.CTA_PROTO_NUM && len(a.value) == 1:
+					t.protocol = a.value[0]
+				case kind == nl.CTA_PROTO_SRC_PORT && len(a.value) == 2:
+					t.srcPort = binary.BigEndian.Uint16(a.value)
+				case kind == nl.CTA_PROTO_DST_PORT && len(a.value) == 2:
+					t.dstPort = binary.BigEndian.Uint16(a.value)
+				}
+			}
+		}
+	}
+	return t
+}
+
+// attribute is one netlink attribute: with its header and padding, and without.
+type attribute struct{ whole, value []byte }
+
+// attributes goes through attributes by their kind, and stops at one that is cut off.
+func attributes(b []byte) iter.Seq2[int, attribute] {
+	const header = unix.SizeofNlAttr
+	return func(yield func(int, attribute) bool) {
+		for len(b) >= header {
+			size := int(binary.NativeEndian.Uint16(b))
+			if size < header || size > len(b) {
+				return
+			}
+			kind := int(binary.NativeEndian.Uint16(b[2:]) & nl.NLA_TYPE_MASK)
+			whole := b[:min((size+unix.NLA_ALIGNTO-1)&^(unix.NLA_ALIGNTO-1), len(b))]
+			if !yield(kind, attribute{whole: whole, value: b[header:size]}) {
+				return
+			}
+			b = b[len(whole):]
+		}
+	}
+}
