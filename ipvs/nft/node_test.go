@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"github.com/ironlb/ironlb/ipvs"
@@ -164,4 +166,16 @@ func (n *node) run(t testing.TB, name string, args ...string) string {
 		return err
 	})
 	return string(out)
+}
+
+// link makes a program of PATH the only one of its name in dir.
+func link(t *testing.T, program, dir string) {
+	t.Helper()
+	path, err := exec.LookPath(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(path, filepath.Join(dir, program)); err != nil {
+		t.Fatal(err)
+	}
 }
