@@ -8,31 +8,61 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// stillWanted returns what is announced and may stay so.
-func (s *Speaker) stillWanted() map[netip.Addr]plan.Announcement {
-	keep := map[netip.Addr]plan.Announcement{}
-	for addr := range s.announced {
-		if ann, ok := s.desired.Announce[addr]; ok {
-			keep[addr] = ann
+// withdraw stops the announcements that are no longer wanted. It comes before every other change.
+func (s *Speaker) withdraw(todo *work) {
+	changed := false
+	for addr := range todo.addrs {
+		if has(s.target, addr) && !has(s.desired.Announce, addr) {
+			delete(s.target, addr)
+			changed = true
 		}
 	}
-	return keep
-}
-
-// withdraw stops the announcements that are no longer wanted. It comes before every other change.
-func (s *Speaker) withdraw() error {
-	keep := s.stillWanted()
-	if len(keep) == len(s.announced) {
-		return nil
+	if changed {
+		s.tell(todo)
 	}
-	return s.announce(keep)
 }
 
-// announce tells the announcer the whole set and logs what really changed.
-func (s *Speaker) announce(want map[netip.Addr]plan.Announcement) error {
+// announce answers for what the node can forward now, and no longer for what it cannot.
+func (s *Speaker) announce(todo *work) {
+	changed := todo.announce
+	for addr := range todo.addresses() {
+		ann, wanted := s.desired.Announce[addr]
+		wanted = wanted && s.forwards(addr)
+		have, told := s.target[addr]
+		if wanted == told && (!wanted || ann.Equal(have)) {
+			continue
+		}
+		changed = true
+		if wanted {
+			s.target[addr] = ann
+		} else {
+			delete(s.target, addr)
+		}
+	}
+	if changed {
+		s.tell(todo)
+	}
+}
+
+// forwards tells whether what reaches the node for an address is taken care of, by us or, where we do not serve it, by
+// others.
+func (s *Speaker) forwards(addr netip.Addr) bool {
+	if !has(s.desired.Local, addr) {
+		return s.known.sysctls == nil || has(s.announced, addr)
+	}
+	return has(s.known.addrs, addr) && s.programmed(addr)
+}
+
+// tell tells the announcer the whole set and logs what really changed.
+func (s *Speaker) tell(todo *work) {
+	want := maps.Clone(s.target)
 	held, err := s.cfg.Announcer.Announce(want)
+	if err != nil {
+		s.fail(err)
+		s.failed.announce = true
+	}
 	if held == nil && err != nil {
-		return err
+		return
 	}
 	for _, addr := range sortedKeys(s.held) {
 		if _, still := held[addr]; !still {
@@ -44,8 +74,19 @@ func (s *Speaker) announce(want map[netip.Addr]plan.Announcement) error {
 			s.log("announce", "address", addr, "vip", want[addr].VIP, "interfaces", held[addr], "reason", plan.Owner)
 		}
 	}
+	s.noteStatuses(todo, want, held)
 	s.announced, s.held = want, held
-	return err
+}
+
+// noteStatuses names the VirtualIPs of the addresses of which something else is true now.
+func (s *Speaker) noteStatuses(todo *work, want map[netip.Addr]plan.Announcement, held map[netip.Addr][]string) {
+	for _, set := range []map[netip.Addr]plan.Announcement{s.announced, want} {
+		for addr, ann := range set {
+			if has(s.announced, addr) != has(want, addr) || !slices.Equal(s.held[addr], held[addr]) {
+				todo.vips[ann.VIP] = struct{}{}
+			}
+		}
+	}
 }
 
 // whyNot returns why an address is not announced any more.
@@ -60,62 +101,6 @@ func (s *Speaker) whyNot(addr netip.Addr, want map[netip.Addr]plan.Announcement)
 		return dec.Reason
 	}
 	return plan.NoService
-}
-
-// report publishes the VirtualIPs that this node speaks for, and counts all of them and all Services by reason.
-func (s *Speaker) report() {
-	statuses := map[string]plan.Status{}
-	vips, services := map[plan.Reason]int{}, map[plan.Reason]int{}
-	for _, reason := range s.desired.Services {
-		services[reason]++
-	}
-	for name, dec := range s.desired.VIPs {
-		status := s.status(dec)
-		vips[status.Reason]++
-		if dec.Reporter {
-			statuses[name] = status
-		}
-	}
-	s.cfg.Metrics.reasons(len(s.held), vips, services)
-	s.cfg.Reporter.Report(statuses)
-}
-
-// status says what became of a decision on this node.
-func (s *Speaker) status(dec plan.Decision) plan.Status {
-	if dec.Owner == "" || dec.Owner != s.cfg.NodeName {
-		return plan.Status{Reason: dec.Reason, Message: messages[dec.Reason]}
-	}
-	interfaces := map[string]struct{}{}
-	for _, addr := range dec.Addresses {
-		on, answered := s.held[addr]
-		if _, told := s.announced[addr]; !told {
-			return plan.Status{Reason: plan.DataPlaneNotReady, Message: "node " + dec.Owner + ": " + messages[plan.DataPlaneNotReady]}
-		}
-		if !answered {
-			return plan.Status{Reason: plan.NoInterface, Message: "node " + dec.Owner + ": " + messages[plan.NoInterface]}
-		}
-		for _, name := range on {
-			interfaces[name] = struct{}{}
-		}
-	}
-	return plan.Status{
-		Node:       dec.Owner,
-		Interfaces: slices.Sorted(maps.Keys(interfaces)),
-		Announced:  true,
-		Reason:     plan.Owner,
-		Message:    "answered for by node " + dec.Owner,
-	}
-}
-
-// messages say what a reason means and how to mend it.
-var messages = map[plan.Reason]string{
-	plan.NoEligibleNode:    "no node may answer for it",
-	plan.NodeNotReady:      "none of its nodes is Ready",
-	plan.NoAdvertisement:   "no L2Advertisement covers its pool on any of its nodes that is Ready",
-	plan.NoLocalEndpoint:   "externalTrafficPolicy is Local and none of its nodes that is Ready has an endpoint",
-	plan.NoService:         "no Service holds its address",
-	plan.DataPlaneNotReady: "its virtual servers could not be programmed; the speaker's /readyz says why",
-	plan.NoInterface:       "no interface is up that has it in its subnet or that its L2Advertisement names",
 }
 
 func sortedKeys(m map[netip.Addr][]string) []netip.Addr {

@@ -2,130 +2,110 @@ package speaker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/ironlb/ironlb/ipvs"
-	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// apply makes the node as desired. The order is owed: an address must not be reachable before its virtual servers and
-// its firewall rules are there, nor lose them while it is.
-func (s *Speaker) apply(ctx context.Context, have *state, d *plan.Desired) error {
-	errs := []error{
-		s.removeAddresses(have, d),
-		s.setFilter(ctx, have, both(have.filter, d.Filter)),
-		s.setVirtualServers(have, d),
-		s.setFilter(ctx, have, both(d.Filter, leftover(have.table, d.Table, have.filter))),
+// apply makes the node as desired where the work names it. The order is owed: an address must not be reachable before its
+// virtual servers and its elements of the filter are there, nor lose them while it is. What fails is noted in s.failed.
+func (s *Speaker) apply(ctx context.Context, todo *work) {
+	for addr := range todo.addrs {
+		s.block(s.known, addr)
 	}
-	ready := s.programmed(have, d)
-	errs = append(errs, s.addAddresses(have, d, ready))
-	want := map[netip.Addr]plan.Announcement{}
-	for addr, ann := range d.Announce {
-		_, local := have.addrs[addr]
-		if local && ready[addr] {
-			want[addr] = ann
-		}
-	}
-	return errors.Join(append(errs, s.announce(want))...)
+	s.removeAddresses(todo)
+	s.addElements(ctx, todo)
+	s.setPods(todo)
+	s.setServers(&s.known.inside, s.desired.Inside, "inside ", todo)
+	s.setServers(&s.known.table, s.desired.Table, "", todo)
+	s.cleanConntrack(ctx, todo)
+	s.removeElements(ctx, todo)
+	s.addAddresses(todo)
+	s.setHealthPorts(todo)
+	s.setChecks(todo)
+	s.announce(todo)
 }
 
-// foreignError names the virtual addresses that the node has already.
-func foreignError(foreign map[netip.Addr]struct{}, d *plan.Desired) error {
+// foreignErrors name the virtual addresses that the node has already.
+func (s *Speaker) foreignErrors() []error {
 	var errs []error
-	for _, addr := range sorted(foreign) {
-		if _, wanted := d.Local[addr]; wanted {
-			errs = append(errs, fmt.Errorf("address %v is given to a Service but is an address of this node: take it out of the IPAddressPool", addr))
-		}
+	for _, addr := range sorted(s.known.blocked) {
+		errs = append(errs, fmt.Errorf("address %v is given to a Service but is an address of this node: take it out of the IPAddressPool", addr))
 	}
-	return errors.Join(errs...)
+	return errs
 }
 
-// removeAddresses takes away the addresses that no Service has any more.
-func (s *Speaker) removeAddresses(have *state, d *plan.Desired) error {
-	var errs []error
-	for _, addr := range sorted(have.addrs) {
-		if _, wanted := d.Local[addr]; wanted {
+// removeAddresses takes away the addresses that no Service has any more. One that is still announced stays.
+func (s *Speaker) removeAddresses(todo *work) {
+	for _, addr := range sorted(todo.addrs) {
+		if has(s.desired.Local, addr) || !has(s.known.addrs, addr) {
+			continue
+		}
+		if has(s.announced, addr) {
+			s.failed.addrs[addr] = struct{}{}
 			continue
 		}
 		if _, err := s.cfg.Node.Addresses.Remove(addr); err != nil {
-			errs = append(errs, err)
+			s.fail(err)
+			s.failed.addrs[addr] = struct{}{}
 			continue
 		}
-		delete(have.addrs, addr)
-		s.log("delete address", "address", addr, "reason", have.reason)
+		delete(s.known.addrs, addr)
+		s.log("delete address", "address", addr, "reason", s.reason)
 	}
-	return errors.Join(errs...)
 }
 
 // addAddresses makes those addresses local whose virtual servers are there.
-func (s *Speaker) addAddresses(have *state, d *plan.Desired, ready map[netip.Addr]bool) error {
-	var errs []error
-	for _, addr := range sorted(d.Local) {
-		if _, there := have.addrs[addr]; there || !ready[addr] {
+func (s *Speaker) addAddresses(todo *work) {
+	for _, addr := range sorted(todo.addresses()) {
+		if !has(s.desired.Local, addr) || has(s.known.addrs, addr) || !s.programmed(addr) {
 			continue
 		}
 		if _, err := s.cfg.Node.Addresses.Add(addr); err != nil {
-			errs = append(errs, err)
+			s.fail(err)
+			s.failed.addrs[addr] = struct{}{}
 			continue
 		}
-		have.addrs[addr] = struct{}{}
-		s.log("add address", "address", addr, "reason", have.reason)
+		s.known.addrs[addr] = struct{}{}
+		s.log("add address", "address", addr, "reason", s.reason)
 	}
-	return errors.Join(errs...)
 }
 
-// setFilter replaces the filter if it differs.
-func (s *Speaker) setFilter(ctx context.Context, have *state, want ipvs.Filter) error {
-	changes := ipvs.DiffFilter(have.filter, want)
-	if have.whole && len(changes) == 0 {
-		return nil
-	}
-	written, err := 0, errNotBuilt
-	if have.whole {
-		written, err = s.cfg.Node.Filter.Update(ctx, changes)
-	}
-	if err != nil {
-		written, err = s.cfg.Node.Filter.Build(ctx, want)
-	}
-	if err != nil {
-		return err
-	}
-	have.filter, have.whole = want, true
-	s.log("set filter", "elements", written, "reason", have.reason)
-	return nil
+// wantsKey tells whether the plan asks for the virtual server and its address is not one of the node that it must not take.
+func (s *Speaker) wantsKey(key ipvs.Key) bool {
+	return has(s.desired.Table, key) && !has(s.known.blocked, key.Addr)
 }
 
-var errNotBuilt = errors.New("not built")
-
-// setVirtualServers changes those virtual servers that the firewall lets through, and deletes those whose address is
-// gone.
-func (s *Speaker) setVirtualServers(have *state, d *plan.Desired) error {
-	want := ipvs.Table{}
-	for key, vs := range d.Table {
-		served := isServed(have.filter, key)
-		_, exists := have.table[key]
-		if have.whole && served || exists {
-			want[key] = vs
+// setServers changes those virtual servers that the filter lets through, and deletes those whose address is gone.
+func (s *Speaker) setServers(t *servers, desired ipvs.Table, kind string, todo *work) {
+	if t.driver == nil {
+		return
+	}
+	keys, want := map[ipvs.Key]struct{}{}, ipvs.Table{}
+	for key := range todo.keys {
+		vs, wanted := desired[key]
+		switch wanted = wanted && s.wantsKey(key); {
+		case wanted && !has(t.have, key) && !(s.known.whole && isServed(s.known.filter, key)):
+			s.failed.keys[key] = struct{}{}
+		case wanted:
+			keys[key], want[key] = struct{}{}, vs
+		case has(s.known.addrs, key.Addr) && !has(s.desired.Local, key.Addr):
+			s.failed.keys[key] = struct{}{} // its address could not be deleted
+		default:
+			keys[key] = struct{}{}
 		}
 	}
-	for key, vs := range have.table {
-		_, wanted := d.Local[key.Addr]
-		if _, local := have.addrs[key.Addr]; local && !wanted {
-			want[key] = vs // its address could not be deleted
-		}
-	}
-	done, err := s.cfg.Node.VirtualServers.Apply(ipvs.Diff(have.table, want))
+	idle := t.idle(keys)
+	done, failed, err := t.apply(keys, want)
 	for _, op := range done {
-		s.log(op.Action.String(), append(describe(op), "reason", have.reason)...)
-		if applyErr := have.table.Apply(op); applyErr != nil {
-			err = errors.Join(err, fmt.Errorf("note what was done: %w", applyErr))
-		}
+		s.log(kind+op.Action.String(), append(describe(op), "reason", s.reason)...)
 	}
-	return err
+	s.fail(err)
+	maps.Copy(s.failed.keys, failed)
+	forgetful(todo.datagrams, done, idle)
 }
 
 func describe(op ipvs.Op) []any {
@@ -140,23 +120,20 @@ func describe(op ipvs.Op) []any {
 	return []any{"virtual", op.Virtual, "real", op.Real, "server", op.RealServer}
 }
 
-// programmed tells for each desired address whether the node can forward it: the firewall lets every port through, every
+// programmed tells whether the node can forward an address that is wanted: the filter lets every port through, every
 // virtual server is there, and none lacks all of its real servers. While a sysctl is wrong, for which the kernel might
 // answer ARP by itself, only what is announced already counts: taking it away would cost more than it saves.
-func (s *Speaker) programmed(have *state, d *plan.Desired) map[netip.Addr]bool {
-	ready := map[netip.Addr]bool{}
-	for addr := range d.Local {
-		_, announced := s.announced[addr]
-		ready[addr] = have.whole && (have.sysctls == nil || announced)
+func (s *Speaker) programmed(addr netip.Addr) bool {
+	if !s.known.whole || has(s.known.blocked, addr) || s.known.sysctls != nil && !has(s.announced, addr) {
+		return false
 	}
-	for key, want := range d.Table {
-		vs, there := have.table[key]
-		served := isServed(have.filter, key)
-		if !there || !served || !anyOf(want.RealServers, vs.RealServers) {
-			ready[key.Addr] = false
+	for key := range s.desired.Keys[addr] {
+		vs, there := s.known.table.have[key]
+		if !there || !isServed(s.known.filter, key) || !anyOf(s.desired.Table[key].RealServers, vs.RealServers) {
+			return false
 		}
 	}
-	return ready
+	return true
 }
 
 func anyOf(want, have map[netip.AddrPort]ipvs.RealServer) bool {
@@ -166,12 +143,6 @@ func anyOf(want, have map[netip.AddrPort]ipvs.RealServer) bool {
 		}
 	}
 	return len(want) == 0
-}
-
-// log writes one line about a change and counts it.
-func (s *Speaker) log(action string, args ...any) {
-	s.cfg.Metrics.change(action)
-	s.cfg.Log.Info(action, args...)
 }
 
 func sorted(addrs map[netip.Addr]struct{}) []netip.Addr {

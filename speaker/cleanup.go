@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/netip"
 
 	"github.com/ironlb/ironlb/ipvs"
@@ -22,7 +23,7 @@ func Cleanup(ctx context.Context, node Node, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	ours := union(addrs, addresses(filter))
+	ours := union(addrs, addressesOf(filter))
 	var errs []error
 	for _, addr := range sorted(addrs) {
 		if _, err := node.Addresses.Remove(addr); err != nil {
@@ -60,4 +61,24 @@ func cleanVirtualServers(node Node, ours map[netip.Addr]struct{}, log *slog.Logg
 		log.Info(op.Action.String(), append(describe(op), "reason", "Cleanup")...)
 	}
 	return err
+}
+
+// addressesOf returns the virtual addresses that a filter names.
+func addressesOf(f ipvs.Filter) map[netip.Addr]struct{} {
+	out := map[netip.Addr]struct{}{}
+	for e := range f {
+		if e.Set == ipvs.Addresses {
+			out[e.Key.Addr] = struct{}{}
+		}
+	}
+	return out
+}
+
+// union returns all addresses of the sets.
+func union(sets ...map[netip.Addr]struct{}) map[netip.Addr]struct{} {
+	all := map[netip.Addr]struct{}{}
+	for _, set := range sets {
+		maps.Copy(all, set)
+	}
+	return all
 }

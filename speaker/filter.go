@@ -1,58 +1,167 @@
 package speaker
 
 import (
+	"context"
+	"errors"
 	"maps"
-	"net/netip"
+	"slices"
 
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// union returns all addresses of the sets.
-func union(sets ...map[netip.Addr]struct{}) map[netip.Addr]struct{} {
-	all := map[netip.Addr]struct{}{}
-	for _, set := range sets {
-		maps.Copy(all, set)
-	}
-	return all
+// filterTries bounds into how many pieces a change of the filter is cut that the kernel does not take.
+const filterTries = 40
+
+// wantsElement tells whether the plan asks for the element and it does not belong to an address of the node itself.
+func (s *Speaker) wantsElement(e ipvs.Element) bool {
+	return has(s.desired.Filter, e) && !(e.Key.Addr.IsValid() && has(s.known.blocked, e.Key.Addr))
 }
 
-// addresses returns the virtual addresses that a filter names.
-func addresses(f ipvs.Filter) map[netip.Addr]struct{} {
-	out := map[netip.Addr]struct{}{}
-	for e := range f {
-		if e.Set == ipvs.Addresses {
-			out[e.Key.Addr] = struct{}{}
+// addElements adds what the filter lacks, and builds it if it is not in force.
+func (s *Speaker) addElements(ctx context.Context, todo *work) {
+	if !s.known.whole {
+		s.buildFilter(ctx)
+		return
+	}
+	var changes []ipvs.FilterChange
+	for e := range todo.elements {
+		if s.wantsElement(e) && !has(s.known.filter, e) {
+			changes = append(changes, ipvs.FilterChange{Element: e})
 		}
 	}
-	return out
+	s.updateFilter(ctx, changes)
 }
 
-func isServed(f ipvs.Filter, key ipvs.Key) bool {
-	_, ok := f[ipvs.Element{Set: ipvs.Served, Key: key}]
-	return ok
-}
-
-// both returns what either filter holds.
-func both(f, g ipvs.Filter) ipvs.Filter {
-	out := maps.Clone(f)
-	maps.Copy(out, g)
-	return out
-}
-
-// leftover returns the filter of those virtual servers that are not wanted but still there.
-func leftover(have, want ipvs.Table, filter ipvs.Filter) ipvs.Filter {
-	out := ipvs.Filter{}
-	for key := range have {
-		if _, wanted := want[key]; wanted {
-			continue
-		}
-		for _, e := range []ipvs.Element{
-			{Set: ipvs.Addresses, Key: ipvs.Key{Addr: key.Addr}}, {Set: ipvs.Served, Key: key}, {Set: ipvs.Masqueraded, Key: key},
-		} {
-			if _, ok := filter[e]; ok {
-				out[e] = struct{}{}
-			}
+// removeElements removes what the filter need not hold any more. What an address or a virtual server needs that could not
+// be removed stays as long, and with it the record that they are ours.
+func (s *Speaker) removeElements(ctx context.Context, todo *work) {
+	if !s.known.whole {
+		return
+	}
+	var changes []ipvs.FilterChange
+	for e := range todo.elements {
+		switch {
+		case s.wantsElement(e) || !has(s.known.filter, e):
+		case s.needed(e):
+			s.failed.elements[e] = struct{}{}
+		default:
+			changes = append(changes, ipvs.FilterChange{Element: e, Delete: true})
 		}
 	}
-	return out
+	s.updateFilter(ctx, changes)
+}
+
+// needed tells whether an element that is not wanted belongs to something that is still there.
+func (s *Speaker) needed(e ipvs.Element) bool {
+	if e.Key.Port != 0 {
+		return has(s.known.table.have, e.Key) && !s.wantsKey(e.Key)
+	}
+	if e.Set != ipvs.Addresses {
+		return false
+	}
+	for key := range s.known.table.keys[e.Key.Addr] {
+		if !s.wantsKey(key) {
+			return true
+		}
+	}
+	return has(s.known.addrs, e.Key.Addr)
+}
+
+// buildFilter makes the filter anew with what it held and what is wanted. If that fails it tries without IPv6, which a
+// kernel may lack.
+func (s *Speaker) buildFilter(ctx context.Context) {
+	want := maps.Clone(s.known.filter)
+	for e := range s.desired.Filter {
+		if s.wantsElement(e) {
+			want[e] = struct{}{}
+		}
+	}
+	written, err := s.cfg.Node.Filter.Build(ctx, want)
+	if err != nil {
+		s.fail(err)
+		s.failed.all = true
+		six := len(want)
+		maps.DeleteFunc(want, func(e ipvs.Element, _ struct{}) bool { return !e.Is4() })
+		if six == len(want) {
+			return
+		}
+		if written, err = s.cfg.Node.Filter.Build(ctx, want); err != nil {
+			return
+		}
+	}
+	s.known.filter, s.lastFilter, s.known.whole = want, want, true
+	s.log("set filter", "elements", written, "reason", s.reason)
+}
+
+// updateFilter changes some elements. When that fails because another program changed the tables they are built anew at
+// once.
+func (s *Speaker) updateFilter(ctx context.Context, changes []ipvs.FilterChange) {
+	if len(changes) == 0 {
+		return
+	}
+	ipvs.SortFilterChanges(changes)
+	written, err := s.update(ctx, changes)
+	if err != nil {
+		if intact, checkErr := s.cfg.Node.Filter.Check(ctx); checkErr == nil && !intact {
+			s.known.whole = false
+			s.failed.all = true // what else was changed is to be seen
+			s.buildFilter(ctx)
+			return
+		}
+		// One that the kernel does not take must not hold up the others; those of IPv6, which it may lack, are the likeliest.
+		slices.SortStableFunc(changes, func(a, b ipvs.FilterChange) int { return family(a) - family(b) })
+		tries := filterTries
+		written, err = s.halves(ctx, changes, err, &tries)
+		s.fail(err)
+	}
+	if written > 0 {
+		s.log("set filter", "elements", written, "reason", s.reason)
+	}
+}
+
+// update carries out changes, all or none.
+func (s *Speaker) update(ctx context.Context, changes []ipvs.FilterChange) (written int, err error) {
+	if written, err = s.cfg.Node.Filter.Update(ctx, changes); err != nil {
+		return 0, err
+	}
+	for _, c := range changes {
+		if c.Delete {
+			delete(s.known.filter, c.Element)
+		} else {
+			s.known.filter[c.Element] = struct{}{}
+		}
+	}
+	return written, nil
+}
+
+// halves carries out changes that failed together in two parts, and so on. What fails alone stays to be done.
+func (s *Speaker) halves(ctx context.Context, changes []ipvs.FilterChange, cause error, tries *int) (written int, err error) {
+	if len(changes) == 1 || *tries < 2 || ctx.Err() != nil {
+		for _, c := range changes {
+			s.failed.elements[c.Element] = struct{}{}
+		}
+		return 0, cause
+	}
+	cut := len(changes) / 2
+	if six := slices.IndexFunc(changes, func(c ipvs.FilterChange) bool { return family(c) == 6 }); six > 0 {
+		cut = six
+	}
+	var errs []error
+	for _, part := range [][]ipvs.FilterChange{changes[:cut], changes[cut:]} {
+		*tries--
+		n, err := s.update(ctx, part)
+		if err != nil {
+			n, err = s.halves(ctx, part, err, tries)
+		}
+		written += n
+		errs = append(errs, err)
+	}
+	return written, errors.Join(errs...)
+}
+
+func family(c ipvs.FilterChange) int {
+	if c.Element.Is4() {
+		return 4
+	}
+	return 6
 }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
@@ -63,24 +62,44 @@ func (m *Metrics) round(err error, took time.Duration) {
 
 func (m *Metrics) change(action string) { m.changes.WithLabelValues(action).Inc() }
 
-func (m *Metrics) table(t ipvs.Table) {
-	reals := 0
-	for _, vs := range t {
-		reals += len(vs.RealServers)
-	}
-	m.servers.Set(float64(len(t)))
+func (m *Metrics) table(servers, reals int) {
+	m.servers.Set(float64(servers))
 	m.reals.Set(float64(reals))
 }
 
-func (m *Metrics) reasons(announced int, vips, services map[plan.Reason]int) {
-	m.announced.Set(float64(announced))
-	setReasons(m.vips, vips)
-	setReasons(m.services, services)
+// tally counts objects by reason.
+type tally[K comparable] struct {
+	of     map[K]plan.Reason
+	counts map[plan.Reason]int
+	gauge  *prometheus.GaugeVec
 }
 
-func setReasons(gauge *prometheus.GaugeVec, counts map[plan.Reason]int) {
-	gauge.Reset()
-	for reason, n := range counts {
-		gauge.WithLabelValues(string(reason)).Set(float64(n))
+func newTally[K comparable](gauge *prometheus.GaugeVec) *tally[K] {
+	return &tally[K]{of: map[K]plan.Reason{}, counts: map[plan.Reason]int{}, gauge: gauge}
+}
+
+// set notes what became of one object, or that it is gone.
+func (t *tally[K]) set(key K, reason plan.Reason, exists bool) {
+	before, was := t.of[key]
+	if was == exists && before == reason {
+		return
 	}
+	if was {
+		t.count(before, -1)
+		delete(t.of, key)
+	}
+	if exists {
+		t.count(reason, 1)
+		t.of[key] = reason
+	}
+}
+
+func (t *tally[K]) count(reason plan.Reason, n int) {
+	t.counts[reason] += n
+	if t.counts[reason] == 0 {
+		delete(t.counts, reason)
+		t.gauge.DeleteLabelValues(string(reason))
+		return
+	}
+	t.gauge.WithLabelValues(string(reason)).Set(float64(t.counts[reason]))
 }

@@ -2,6 +2,7 @@ package speaker
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"time"
 
@@ -10,84 +11,161 @@ import (
 
 // state is what the node was seen to hold of ours, kept up to date while it is changed.
 type state struct {
-	table  ipvs.Table
-	filter ipvs.Filter
+	table, inside servers
+	filter        ipvs.Filter
 	// whole is set if the filter is in force as filter says.
 	whole bool
 	addrs map[netip.Addr]struct{}
-	// foreign are the node's addresses that are not ours.
-	foreign map[netip.Addr]struct{}
+	// foreign are the node's addresses that are not ours; blocked those of them that we want.
+	foreign, blocked map[netip.Addr]struct{}
+	// addresses is when they are listed next.
+	addresses time.Time
 	// sysctls is why the kernel's settings are not as they must be.
 	sysctls error
-	// reason of the changes of this round.
-	reason string
 }
 
-// observe reads what the node holds of ours and corrects its sysctls.
-func (s *Speaker) observe(ctx context.Context) error {
-	before := s.known
+// observe looks at what the node holds of ours, as far as that is due, and corrects its sysctls. What is new there makes
+// everything to be compared. If it fails nothing is known any more.
+func (s *Speaker) observe(ctx context.Context, todo *work, thorough bool) error {
+	st := s.known
+	first := st == nil
+	if first {
+		st = &state{table: servers{driver: s.cfg.Node.VirtualServers}, blocked: map[netip.Addr]struct{}{}}
+		if s.cfg.Node.Inside != nil {
+			st.inside.driver = s.cfg.Node.Inside
+		}
+	}
 	s.known = nil
-	addrs, foreign, err := s.cfg.Node.Addresses.List()
+	addrs, err := s.lookAtAddresses(st, first || thorough)
 	if err != nil {
 		return err
 	}
-	whole, err := s.cfg.Node.Filter.Check(ctx)
+	filter, err := s.lookAtFilter(ctx, st, first)
 	if err != nil {
 		return err
 	}
-	var filter ipvs.Filter
-	if before != nil {
-		filter = before.filter // if it is no longer in force it is built anew
-	} else if filter, err = s.cfg.Node.Filter.List(ctx); err != nil {
-		return err
-	}
-	table, err := s.list(before, union(addrs, addresses(filter), s.desired.Without(foreign).Local))
+	virtuals, err := s.lookAtServers(st)
 	if err != nil {
 		return err
 	}
-	changed, sysctlErr := s.cfg.Node.Sysctls.Apply()
-	for _, setting := range changed {
-		s.log("set sysctl", "setting", setting)
+	if s.setSysctls(st) || first || addrs || filter || virtuals {
+		todo.everything(s.desired, st)
 	}
-	s.known = &state{table: table, filter: filter, whole: whole, addrs: addrs, foreign: foreign, sysctls: sysctlErr}
+	s.known = st
 	s.audited = time.Now()
 	return nil
 }
 
-// list returns the virtual servers of our addresses. Between two full lists a look at the virtual servers alone tells
-// whether another is needed.
-func (s *Speaker) list(before *state, ours map[netip.Addr]struct{}) (ipvs.Table, error) {
-	if before != nil && time.Since(s.listed) < s.relist {
-		virtuals, err := s.cfg.Node.VirtualServers.Virtuals()
-		if err != nil {
-			return nil, err
-		}
-		if same(virtuals, before.table, ours) {
-			return before.table, nil
-		}
-	}
+// lookAtAddresses lists the node's addresses if that is due and tells whether they are not as known. A Look tells the loop of
+// most changes, so that a list that takes long may rest.
+func (s *Speaker) lookAtAddresses(st *state, now bool) (differs bool, err error) {
 	start := time.Now()
-	table, err := s.cfg.Node.VirtualServers.ListOf(ours)
-	if err != nil {
-		return nil, err
+	if !now && start.Before(st.addresses) {
+		return false, nil
 	}
-	s.listed = time.Now()
-	s.relist = min(restShare*s.listed.Sub(start), relistMost)
-	return table, nil
+	addrs, foreign, err := s.cfg.Node.Addresses.List()
+	if err != nil {
+		return false, err
+	}
+	st.addresses = time.Now().Add(min(restShare*time.Since(start), addressesMost))
+	differs = !maps.Equal(addrs, st.addrs) || !maps.Equal(foreign, st.foreign)
+	st.addrs, st.foreign = addrs, foreign
+	if differs {
+		st.blocked = map[netip.Addr]struct{}{}
+		for addr := range s.desired.Local {
+			s.block(st, addr)
+		}
+	}
+	return differs, nil
 }
 
-// same tells whether of the virtual servers those of our addresses are as the table says.
-func same(virtuals map[ipvs.Key]ipvs.Settings, table ipvs.Table, ours map[netip.Addr]struct{}) bool {
-	found := 0
-	for key, settings := range virtuals {
-		if _, our := ours[key.Addr]; !our {
-			continue
-		}
-		vs, known := table[key]
-		if !known || vs.Settings != settings {
-			return false
-		}
-		found++
+// block notes whether an address of a Service is one of the node itself, which must not be taken from it.
+func (s *Speaker) block(st *state, addr netip.Addr) {
+	_, wanted := s.desired.Local[addr]
+	_, foreign := st.foreign[addr]
+	if wanted && foreign {
+		st.blocked[addr] = struct{}{}
+	} else {
+		delete(st.blocked, addr)
 	}
-	return found == len(table)
+}
+
+// lookAtFilter tells whether the packet filter is not in force as known. What it held when the process began is a record
+// of what is ours.
+func (s *Speaker) lookAtFilter(ctx context.Context, st *state, first bool) (differs bool, err error) {
+	if st.whole, err = s.cfg.Node.Filter.Check(ctx); err != nil {
+		return false, err
+	}
+	if first {
+		if s.lastFilter != nil {
+			st.filter = s.lastFilter
+		} else if st.filter, err = s.cfg.Node.Filter.List(ctx); err != nil {
+			return false, err
+		}
+		s.lastFilter = st.filter
+	}
+	return !st.whole, nil
+}
+
+// lookAtServers tells whether the virtual servers are not as known.
+func (s *Speaker) lookAtServers(st *state) (differs bool, err error) {
+	table, err := st.table.look(func(key ipvs.Key) bool { return s.mine(st, key) })
+	if err != nil {
+		return false, err
+	}
+	inside, err := st.inside.look(func(ipvs.Key) bool { return true })
+	return table || inside, err
+}
+
+// setSysctls corrects them and tells whether they can be relied on now and could not be before, or the other way round.
+func (s *Speaker) setSysctls(st *state) (differs bool) {
+	before := st.sysctls
+	var changed []string
+	changed, st.sysctls = s.cfg.Node.Sysctls.Apply()
+	for _, setting := range changed {
+		s.log("set sysctl", "setting", setting)
+	}
+	return (before == nil) != (st.sysctls == nil)
+}
+
+// mine tells whether a virtual server is ours: its address is, or the filter, which is the record of what we made, names
+// it, or it is wanted.
+func (s *Speaker) mine(st *state, key ipvs.Key) bool {
+	if _, ok := st.addrs[key.Addr]; ok {
+		return true
+	}
+	if has(st.filter, ipvs.Element{Set: ipvs.Addresses, Key: ipvs.Key{Addr: key.Addr}}) || isServed(st.filter, key) {
+		return true
+	}
+	if _, blocked := st.blocked[key.Addr]; blocked {
+		return false
+	}
+	return has(s.desired.Local, key.Addr) || has(s.desired.Table, key)
+}
+
+// recheck looks again at what could not be changed.
+func (s *Speaker) recheck(failed *work) error {
+	if s.known == nil || len(failed.keys) == 0 {
+		return nil
+	}
+	addrs := map[netip.Addr]struct{}{}
+	for key := range failed.keys {
+		addrs[key.Addr] = struct{}{}
+	}
+	st := s.known
+	s.known = nil
+	if err := st.table.relist(addrs, func(key ipvs.Key) bool { return s.mine(st, key) }); err != nil {
+		return err
+	}
+	if err := st.inside.relist(addrs, func(ipvs.Key) bool { return true }); err != nil {
+		return err
+	}
+	s.known = st
+	return nil
+}
+
+func has[K comparable, V any](m map[K]V, key K) bool { _, ok := m[key]; return ok }
+
+func isServed(f ipvs.Filter, key ipvs.Key) bool {
+	return has(f, ipvs.Element{Set: ipvs.Served, Key: key})
 }

@@ -3,7 +3,10 @@ package speaker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
+
+	"github.com/ironlb/ironlb/speaker/plan"
 )
 
 // Why something was changed, for the log.
@@ -12,46 +15,150 @@ const (
 	restored = "Restored" // the plan is the same; something else changed the node, or an earlier try failed
 )
 
-// round plans, compares and applies once, and looks at the node if that is due. Whatever can be done in spite of an
+// round plans, compares and applies what is due, and looks at the node if that is. Whatever can be done in spite of an
 // error is done.
 func (s *Speaker) round(ctx context.Context) error {
-	view, touched, ok := s.cfg.Source.Observe()
-	if !ok {
-		s.audited = time.Now()
+	start := time.Now()
+	todo := newWork()
+	if ok := s.plan(todo, start); !ok {
+		s.audited = start
 		return errNotSynced
 	}
-	why := restored
-	if s.desired == nil || touched.Any() {
-		touched.All = touched.All || s.desired == nil
-		s.desired, _ = s.planner.Plan(view, touched, time.Now())
-		why = planned
+	again := !start.Before(s.retry) && (!s.failed.empty() || s.known == nil)
+	looked := s.cfg.Kick.look.Swap(false)
+	if again || s.known == nil && looked {
+		s.takeFailed(todo)
 	}
-	look := s.cfg.Kick.look.Swap(false) || s.known == nil || time.Since(s.audited) >= auditEvery
-	if why == restored && !look {
-		return s.obstacle() // a kick about what is known already
+	due := looked || again || !start.Before(s.audited.Add(auditEvery))
+	if s.known == nil && !again && !looked {
+		due = false // a kick does not hurry what cannot be looked at
 	}
-	withdrawErr := s.withdraw()
-	if look {
-		if err := s.observe(ctx); err != nil {
-			// Nothing is known of the node; what was announced was programmed and very likely still is.
-			err = errors.Join(withdrawErr, err, s.announce(s.stillWanted()))
-			s.report()
-			return err
-		}
+	if todo.empty() && !due {
+		return s.trouble() // a kick about what is known already
 	}
-	have := s.known
-	have.reason = why
-	obstacle := s.obstacle()
-	err := errors.Join(withdrawErr, s.apply(ctx, have, s.desired.Without(have.foreign)))
-	if err != nil {
-		s.known = nil
+	s.withdraw(todo)
+	if due {
+		s.look(ctx, todo, looked)
 	}
-	s.cfg.Metrics.table(have.table)
-	s.report()
-	return errors.Join(err, obstacle)
+	if s.known != nil {
+		s.apply(ctx, todo)
+		s.cfg.Metrics.table(len(s.known.table.have), s.known.table.reals)
+	}
+	s.report(todo)
+	s.schedule(again, time.Since(start))
+	err := s.trouble()
+	if err == nil && s.cfg.Progress != nil {
+		s.cfg.Progress.Applied(start)
+	}
+	return err
 }
 
-// obstacle says what of the node as it is known keeps the plan from being carried out, and only the operator can mend.
-func (s *Speaker) obstacle() error {
-	return errors.Join(s.known.sysctls, foreignError(s.known.foreign, s.desired))
+// plan plans again if something changed or its time has come, and tells whether there is a plan.
+func (s *Speaker) plan(todo *work, now time.Time) bool {
+	view, touched, ok := s.cfg.Source.Observe()
+	if !ok {
+		return false
+	}
+	wake := s.planner.Wake()
+	s.reason = restored
+	if s.desired != nil && !touched.Any() && (wake.IsZero() || wake.After(now)) {
+		return true
+	}
+	if s.cfg.Progress != nil {
+		s.cfg.Progress.Queued()
+	}
+	s.reason = planned
+	touched.All = touched.All || s.desired == nil
+	var changed *plan.Changed
+	s.desired, changed = s.planner.Plan(view, touched, now)
+	todo.planned(changed)
+	return true
+}
+
+// takeFailed adds to the work what failed before.
+func (s *Speaker) takeFailed(todo *work) {
+	todo.add(s.failed)
+	s.failed, s.errs = newWork(), nil
+}
+
+// look observes the node. What is announced stays so if that fails: it was programmed and very likely still is.
+func (s *Speaker) look(ctx context.Context, todo *work, looked bool) {
+	todo.announce = todo.announce || looked // its interfaces may be others
+	err := s.recheck(todo)
+	if err == nil {
+		err = s.observe(ctx, todo, looked)
+	}
+	if err != nil {
+		s.fail(err)
+		if todo.announce {
+			s.tell(todo)
+		}
+		return
+	}
+	if todo.all {
+		todo.everything(s.desired, s.known)
+	}
+}
+
+// schedule says when to try again what failed.
+func (s *Speaker) schedule(again bool, took time.Duration) {
+	if s.known != nil && s.failed.empty() {
+		s.failures, s.retry = 0, time.Time{}
+		return
+	}
+	now := time.Now()
+	soon := now.Add(retryFirst)
+	switch {
+	case again || s.retry.IsZero():
+		wait := max(retryFirst<<min(s.failures, 10), restShare*took)
+		s.failures++
+		s.retry = now.Add(min(wait, retryMost))
+	case len(s.errs) > s.reported && soon.Before(s.retry):
+		s.retry = soon // something else failed now
+	}
+	s.reported = len(s.errs)
+}
+
+// fail notes why something could not be done.
+func (s *Speaker) fail(err error) {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range joined.Unwrap() {
+			s.fail(e)
+		}
+	} else if err != nil {
+		s.errs = append(s.errs, err)
+	}
+}
+
+// troubleMost is how many reasons are told at once.
+const troubleMost = 10
+
+// trouble says why the node is not as planned: what failed, and what only the operator can mend.
+func (s *Speaker) trouble() error {
+	var errs []error
+	if s.known != nil {
+		errs = append(s.foreignErrors(), s.known.sysctls)
+	}
+	var told []error
+	seen, more := map[string]bool{}, 0
+	for _, err := range append(errs, s.errs...) {
+		switch {
+		case err == nil:
+		case len(told) == troubleMost:
+			more++
+		case !seen[err.Error()]:
+			seen[err.Error()] = true
+			told = append(told, err)
+		}
+	}
+	if more > 0 {
+		told = append(told, fmt.Errorf("and %d more", more))
+	}
+	return errors.Join(told...)
+}
+
+// log writes one line about a change and counts it.
+func (s *Speaker) log(action string, args ...any) {
+	s.cfg.Metrics.change(action)
+	s.cfg.Log.Info(action, args...)
 }

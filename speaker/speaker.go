@@ -10,104 +10,14 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Source is what is known of the cluster.
-type Source interface {
-	// Observe returns the View and what changed in it since the last call; ok is false until everything was listed once.
-	// The View is the caller's until it calls Observe again.
-	Observe() (view *plan.View, touched plan.Touched, ok bool)
-}
-
-// VirtualServers is the kernel's IPVS.
-type VirtualServers interface {
-	// ListOf returns the virtual servers of these addresses.
-	ListOf(addrs map[netip.Addr]struct{}) (ipvs.Table, error)
-	// Virtuals returns all virtual servers without their real servers, which costs far less.
-	Virtuals() (map[ipvs.Key]ipvs.Settings, error)
-	// Apply carries out the ops in order, goes on after an error and returns those done.
-	Apply(ops []ipvs.Op) (done []ipvs.Op, err error)
-}
-
-// Filter is the packet filter's tables of ours.
-type Filter interface {
-	// List returns what the tables hold, also those of an earlier process.
-	List(ctx context.Context) (ipvs.Filter, error)
-	// Check tells whether the tables still are as this process made them.
-	Check(ctx context.Context) (intact bool, err error)
-	// Build makes the tables anew and returns how many elements it wrote.
-	Build(ctx context.Context, want ipvs.Filter) (elements int, err error)
-	// Update changes elements of tables that were built; its cost follows their number.
-	Update(ctx context.Context, changes []ipvs.FilterChange) (elements int, err error)
-	// Remove deletes the tables.
-	Remove(ctx context.Context) error
-}
-
-// Addresses are the virtual addresses that the node takes in as its own.
-type Addresses interface {
-	// List returns those that are ours, also those of an earlier process, and the node's others. What is among the others
-	// must not become ours as well: the node itself would be cut off.
-	List() (ours, others map[netip.Addr]struct{}, err error)
-	// Add tells whether the address was not there before.
-	Add(netip.Addr) (bool, error)
-	// Remove removes an address if it is ours, and tells whether it was.
-	Remove(netip.Addr) (bool, error)
-}
-
-// Sysctls are the kernel's settings that forwarding and answering rely on.
-type Sysctls interface {
-	// Apply sets those that differ and returns them as "key=value".
-	Apply() (changed []string, err error)
-}
-
-// Announcer answers for addresses on the network.
-type Announcer interface {
-	// Announce replaces the whole set and returns the interfaces on which each address is answered for.
-	Announce(map[netip.Addr]plan.Announcement) (map[netip.Addr][]string, error)
-}
-
-// Reporter publishes the status of VirtualIPs. Report takes the whole set each time and does not block.
-type Reporter interface {
-	Report(map[string]plan.Status)
-}
-
-// Kick wakes the loop up.
-type Kick struct {
-	wake chan struct{}
-	look atomic.Bool
-}
-
-// NewKick returns a Kick that remembers one call.
-func NewKick() *Kick { return &Kick{wake: make(chan struct{}, 1)} }
-
-// Now makes the loop plan again if something changed in the View. It never blocks.
-func (k *Kick) Now() {
-	select {
-	case k.wake <- struct{}{}:
-	default:
-	}
-}
-
-// Look makes the loop look at the node at once, as the audit does twice a second.
-func (k *Kick) Look() {
-	k.look.Store(true)
-	k.Now()
-}
-
-// Node are the drivers of what lives on the node.
-type Node struct {
-	VirtualServers VirtualServers
-	Filter         Filter
-	Addresses      Addresses
-	Sysctls        Sysctls
-}
-
-// Config of a Speaker; every field is needed.
+// Config of a Speaker; every field but Progress is needed.
 type Config struct {
 	NodeName  string
 	Plan      plan.Options
@@ -118,19 +28,23 @@ type Config struct {
 	Announcer Announcer
 	Reporter  Reporter
 	Metrics   *Metrics
+	Progress  Progress
 }
 
 // How often the loop looks by itself, and how soon it tries again after an error.
 const (
-	// auditEvery is from one look at the node to the next, so that what others destroyed is back within two seconds, also
-	// where starting nft takes long.
+	// auditEvery is from one look at the node to the next, so that what others destroyed is back within two seconds.
 	auditEvery = 500 * time.Millisecond
 	retryFirst = 250 * time.Millisecond
 	retryMost  = 10 * time.Second
-	relistMost = 10 * time.Second
-	// restShare bounds the cost of listing every real server, which is one request for each virtual server: a list that
-	// took d is not repeated for restShare times d, up to relistMost. A round that failed rests likewise, up to retryMost.
+	// restShare bounds the cost of what is listed: a list that took d is not repeated for restShare times d, up to a most
+	// that depends on what else would tell of a change. A round that failed rests likewise, up to retryMost.
 	restShare = 20
+	// relistMost is the most for the real servers, which cost a request for each virtual server; virtualsMost and
+	// addressesMost leave time to restore what was edited within two seconds.
+	relistMost    = 10 * time.Second
+	virtualsMost  = 1400 * time.Millisecond
+	addressesMost = 1400 * time.Millisecond
 )
 
 // errNotSynced is the reason before the first plan.
@@ -140,29 +54,50 @@ var errNotSynced = errors.New("waiting for the first list of Services, EndpointS
 type Speaker struct {
 	cfg     Config
 	planner *plan.Planner
-	desired *plan.Desired
-	// announced is what the announcer was last told, held where it really answers.
-	announced map[netip.Addr]plan.Announcement
-	held      map[netip.Addr][]string
-	// known is what the node held after the last round; nil if that is not certain. audited is when it was last seen.
+	desired *plan.Desired // nil before the first plan
+	reason  string        // of the changes of this round, for the log
+
+	// known is what the node held after the last round; nil if that is not certain. audited is when it was last looked at.
 	known   *state
 	audited time.Time
-	// listed is when the real servers were last seen, too; relist is the time to the next.
-	listed    time.Time
-	relist    time.Duration
-	failures  int
-	lastError string
+	// lastFilter outlives known: it is the record of what is ours.
+	lastFilter ipvs.Filter
+	// cleaned tells that conntrack was cleaned of what an earlier process left.
+	cleaned bool
 
-	mu     sync.Mutex
-	health Health
+	// failed is what could not be done, for the reasons errs, and is tried again at retry.
+	failed   *work
+	errs     []error
+	failures int
+	reported int // of errs, when retry was decided
+	retry    time.Time
+
+	// target is what the announcer should answer for, announced what it was last told, held where it really answers.
+	target    map[netip.Addr]plan.Announcement
+	announced map[netip.Addr]plan.Announcement
+	held      map[netip.Addr][]string
+	ports     map[pools.ServiceKey]plan.HealthPort
+	statuses  map[string]plan.Status
+	vips      *tally[string]
+	services  *tally[pools.ServiceKey]
+
+	lastError string
+	mu        sync.Mutex
+	health    Health
 }
 
 // New returns a Speaker that has not looked at anything yet.
 func New(cfg Config) *Speaker {
 	return &Speaker{
-		cfg:     cfg,
-		planner: plan.NewPlanner(cfg.Plan),
-		health:  Health{Reason: errNotSynced.Error(), Round: time.Now()},
+		cfg:      cfg,
+		planner:  plan.NewPlanner(cfg.Plan),
+		failed:   newWork(),
+		target:   map[netip.Addr]plan.Announcement{},
+		ports:    map[pools.ServiceKey]plan.HealthPort{},
+		statuses: map[string]plan.Status{},
+		vips:     newTally[string](cfg.Metrics.vips),
+		services: newTally[pools.ServiceKey](cfg.Metrics.services),
+		health:   Health{Reason: errNotSynced.Error(), Round: time.Now()},
 	}
 }
 
@@ -183,22 +118,21 @@ func (s *Speaker) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		took := time.Since(start)
-		s.note(err, took)
-		timer.Reset(s.pause(err, took))
+		s.note(err, time.Since(start))
+		timer.Reset(s.pause())
 	}
 }
 
-// pause returns when to look again without being kicked: at the next audit, also if the operator must mend something, and
-// later and later while a change of the node fails.
-func (s *Speaker) pause(err error, took time.Duration) time.Duration {
-	if s.known != nil || errors.Is(err, errNotSynced) {
-		s.failures = 0
-		return time.Until(s.audited.Add(auditEvery))
+// pause returns when to act again without being kicked: at the next audit, or when something failed or was planned for then.
+func (s *Speaker) pause() time.Duration {
+	next := s.audited.Add(auditEvery)
+	if !s.retry.IsZero() && (s.known == nil || s.retry.Before(next)) {
+		next = s.retry
 	}
-	wait := retryFirst << min(s.failures, 10)
-	s.failures++
-	return min(max(wait, restShare*took), retryMost)
+	if wake := s.planner.Wake(); !wake.IsZero() && wake.Before(next) {
+		next = wake
+	}
+	return time.Until(next)
 }
 
 // note records the outcome of a round. An error is logged when it appears or changes, not each time it is met.

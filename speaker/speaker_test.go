@@ -293,7 +293,7 @@ func TestForeignObjectsAreLeftAlone(t *testing.T) {
 			}
 		}
 		w.mu.Lock()
-		if has(w.addrs, vip2) || has(addresses(w.filter), vip2) || !has(w.addrs, vip1) || len(w.announced) != 1 {
+		if has(w.addrs, vip2) || has(addressesOf(w.filter), vip2) || !has(w.addrs, vip1) || len(w.announced) != 1 {
 			t.Errorf("addresses %v, filter %v, announced %v", w.addrs, w.filter, w.announced)
 		}
 		if h := r.speaker.Health(); h.Ready || !strings.Contains(h.Reason, "address 203.0.113.5 is given to a Service but is an address of this node") {

@@ -72,8 +72,6 @@ func (w *world) lastKey(key ipvs.Key) bool {
 	return true
 }
 
-func has[K comparable, V any](m map[K]V, k K) bool { _, ok := m[k]; return ok }
-
 // change counts a change and fails if it is to.
 func (w *world) change(what string) error {
 	w.changes++
@@ -115,6 +113,9 @@ func (i worldIPVS) Virtuals() (map[ipvs.Key]ipvs.Settings, error) {
 	i.w.mu.Lock()
 	defer i.w.mu.Unlock()
 	i.w.calls++
+	if i.w.noModule {
+		return nil, fmt.Errorf("%w: module ip_vs missing: run \"modprobe ip_vs\"", ipvs.ErrNoModule)
+	}
 	return i.w.kernel.Virtuals()
 }
 
@@ -264,7 +265,7 @@ func (w *world) Announce(want map[netip.Addr]plan.Announcement) (map[netip.Addr]
 
 func (w *world) checkForwards(addr netip.Addr) {
 	table, _ := w.kernel.ListOf(map[netip.Addr]struct{}{addr: {}})
-	if !has(w.addrs, addr) || len(table) == 0 || !has(addresses(w.filter), addr) {
+	if !has(w.addrs, addr) || len(table) == 0 || !has(addressesOf(w.filter), addr) {
 		w.t.Errorf("address %v is announced: local %v, %d virtual servers, filter %v", addr, has(w.addrs, addr), len(table), w.filter)
 	}
 }

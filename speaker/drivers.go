@@ -1,0 +1,123 @@
+package speaker
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// Source is what is known of the cluster.
+type Source interface {
+	// Observe returns the View and what changed in it since the last call; ok is false until everything was listed once.
+	// The View is the caller's until it calls Observe again.
+	Observe() (view *plan.View, touched plan.Touched, ok bool)
+}
+
+// Node are the drivers of what lives on the node.
+type Node struct {
+	VirtualServers VirtualServers
+	Filter         Filter
+	Addresses      Addresses
+	Sysctls        Sysctls
+	// Those that follow may be nil: what is planned for them is left undone.
+	Inside      Inside
+	Conntrack   Conntrack
+	HealthPorts HealthPorts
+	Checks      Checks
+}
+
+// VirtualServers is the kernel's IPVS, or what forwards in its place.
+type VirtualServers interface {
+	// ListOf returns the virtual servers of these addresses.
+	ListOf(addrs map[netip.Addr]struct{}) (ipvs.Table, error)
+	// Virtuals returns all virtual servers without their real servers, which costs far less.
+	Virtuals() (map[ipvs.Key]ipvs.Settings, error)
+	// Apply carries out the ops in order, goes on after an error and returns those done.
+	Apply(ops []ipvs.Op) (done []ipvs.Op, err error)
+}
+
+// Counter is a VirtualServers that tells at no cost how many it holds. That finds a flush; it need not count all, only
+// the same ones each time.
+type Counter interface {
+	Count() (int, error)
+}
+
+// Inside are the virtual servers that Pods of and processes on this node get in place of those of VirtualServers. All
+// that it holds is ours.
+type Inside interface {
+	VirtualServers
+	// SetPods says which sources are Pods.
+	SetPods(prefixes []netip.Prefix) error
+}
+
+// Filter is the packet filter's tables of ours.
+type Filter interface {
+	// List returns what the tables hold, also those of an earlier process.
+	List(ctx context.Context) (ipvs.Filter, error)
+	// Check tells whether the tables still are as this process made them.
+	Check(ctx context.Context) (intact bool, err error)
+	// Build makes the tables anew and returns how many elements it wrote.
+	Build(ctx context.Context, want ipvs.Filter) (elements int, err error)
+	// Update changes elements of tables that were built, all or none; its cost follows their number.
+	Update(ctx context.Context, changes []ipvs.FilterChange) (elements int, err error)
+	// Remove deletes the tables.
+	Remove(ctx context.Context) error
+}
+
+// Addresses are the virtual addresses that the node takes in as its own.
+type Addresses interface {
+	// List returns those that are ours, also those of an earlier process, and the node's others. What is among the others
+	// must not become ours as well: the node itself would be cut off.
+	List() (ours, others map[netip.Addr]struct{}, err error)
+	// Add tells whether the address was not there before.
+	Add(netip.Addr) (bool, error)
+	// Remove removes an address if it is ours, and tells whether it was.
+	Remove(netip.Addr) (bool, error)
+}
+
+// Sysctls are the kernel's settings that forwarding and answering rely on.
+type Sysctls interface {
+	// Apply sets those that differ and returns them as "key=value".
+	Apply() (changed []string, err error)
+}
+
+// Conntrack is what the kernel remembers of connections.
+type Conntrack interface {
+	// Clean makes it forget those to these virtual servers that do not go to one of the serving real servers.
+	Clean(ctx context.Context, serving map[ipvs.Key][]netip.AddrPort) error
+}
+
+// HealthPorts answer for the Services that have a healthCheckNodePort.
+type HealthPorts interface {
+	// Set serves exactly these and returns an error for each that it cannot. Calling it again tries again.
+	Set(map[pools.ServiceKey]plan.HealthPort) map[pools.ServiceKey]error
+}
+
+// Checks are the probes of other nodes. Their results come back in the View.
+type Checks interface {
+	// Set replaces the whole set, which it keeps.
+	Set(map[plan.Check]struct{})
+}
+
+// Announcer answers for addresses on the network.
+type Announcer interface {
+	// Announce replaces the whole set and returns the interfaces on which each address is answered for.
+	Announce(map[netip.Addr]plan.Announcement) (map[netip.Addr][]string, error)
+}
+
+// Reporter publishes the status of VirtualIPs. Report takes the whole set each time, keeps it, and does not block.
+type Reporter interface {
+	Report(map[string]plan.Status)
+}
+
+// Progress is told how the node follows the cluster, for those who ask whether the service proxy is healthy.
+type Progress interface {
+	// Queued says that a change came which must be applied.
+	Queued()
+	// Applied says that every change that came before is.
+	Applied(before time.Time)
+}

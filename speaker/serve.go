@@ -1,0 +1,67 @@
+package speaker
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools"
+)
+
+// setPods says who is a Pod to those who must know.
+func (s *Speaker) setPods(todo *work) {
+	if !todo.pods || s.cfg.Node.Inside == nil {
+		return
+	}
+	var pods []netip.Prefix
+	for e := range s.desired.Filter {
+		if e.Set == ipvs.Pods {
+			pods = append(pods, e.Prefix)
+		}
+	}
+	if err := s.cfg.Node.Inside.SetPods(pods); err != nil {
+		s.fail(err)
+		s.failed.pods = true
+	}
+}
+
+// setHealthPorts serves the health check ports if one of them changed.
+func (s *Speaker) setHealthPorts(todo *work) {
+	if s.cfg.Node.HealthPorts == nil {
+		return
+	}
+	changed := false
+	for service := range todo.services {
+		want, wanted := s.desired.HealthPorts[service]
+		have, there := s.ports[service]
+		changed = changed || wanted != there || want != have
+		if wanted {
+			s.ports[service] = want
+		} else {
+			delete(s.ports, service)
+		}
+	}
+	if !changed {
+		return
+	}
+	errs := s.cfg.Node.HealthPorts.Set(maps.Clone(s.ports))
+	for _, service := range slices.SortedFunc(maps.Keys(errs), compareKeys) {
+		s.fail(fmt.Errorf("serve the health check port of Service %v: %w", service, errs[service]))
+		s.failed.services[service] = struct{}{}
+		delete(s.ports, service) // so that it is tried again
+	}
+}
+
+// setChecks asks for the probes that are needed.
+func (s *Speaker) setChecks(todo *work) {
+	if todo.checks && s.cfg.Node.Checks != nil {
+		s.cfg.Node.Checks.Set(maps.Clone(s.desired.Checks))
+	}
+}
+
+func compareKeys(a, b pools.ServiceKey) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}

@@ -1,0 +1,92 @@
+package speaker
+
+import (
+	"maps"
+	"net/netip"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// work names what must be compared with the plan and, where it differs, changed.
+type work struct {
+	// all stands for everything that is wanted or was seen.
+	all      bool
+	keys     map[ipvs.Key]struct{}
+	elements map[ipvs.Element]struct{}
+	addrs    map[netip.Addr]struct{}
+	vips     map[string]struct{}
+	services map[pools.ServiceKey]struct{}
+	checks   bool
+	// datagrams are the virtual servers whose connections conntrack may remember wrongly.
+	datagrams map[ipvs.Key]struct{}
+	// pods is set when it must be said again who is one, announce when the announcer must be told again.
+	pods, announce bool
+}
+
+func newWork() *work {
+	return &work{
+		keys:      map[ipvs.Key]struct{}{},
+		elements:  map[ipvs.Element]struct{}{},
+		addrs:     map[netip.Addr]struct{}{},
+		vips:      map[string]struct{}{},
+		services:  map[pools.ServiceKey]struct{}{},
+		datagrams: map[ipvs.Key]struct{}{},
+	}
+}
+
+func (w *work) empty() bool {
+	flags := w.all || w.checks || w.pods || w.announce
+	return !flags && len(w.keys)+len(w.elements)+len(w.addrs)+len(w.vips)+len(w.services)+len(w.datagrams) == 0
+}
+
+// add adds what another names.
+func (w *work) add(x *work) {
+	w.all, w.checks, w.pods, w.announce = w.all || x.all, w.checks || x.checks, w.pods || x.pods, w.announce || x.announce
+	maps.Copy(w.keys, x.keys)
+	maps.Copy(w.elements, x.elements)
+	maps.Copy(w.addrs, x.addrs)
+	maps.Copy(w.vips, x.vips)
+	maps.Copy(w.services, x.services)
+	maps.Copy(w.datagrams, x.datagrams)
+}
+
+// planned adds what a plan changed.
+func (w *work) planned(c *plan.Changed) {
+	maps.Copy(w.keys, c.Keys)
+	maps.Copy(w.elements, c.Elements)
+	maps.Copy(w.addrs, c.Addrs)
+	maps.Copy(w.vips, c.VIPs)
+	maps.Copy(w.services, c.Services)
+	w.checks = w.checks || len(c.Checks) > 0
+	for e := range c.Elements {
+		w.pods = w.pods || e.Set == ipvs.Pods
+	}
+}
+
+// everything names all that is wanted or was seen on the node.
+func (w *work) everything(d *plan.Desired, st *state) {
+	for _, table := range []ipvs.Table{d.Table, d.Inside, st.table.have, st.inside.have} {
+		for key := range table {
+			w.keys[key] = struct{}{}
+		}
+	}
+	maps.Copy(w.elements, d.Filter)
+	maps.Copy(w.elements, st.filter)
+	maps.Copy(w.addrs, d.Local)
+	maps.Copy(w.addrs, st.addrs)
+	for addr := range d.Announce {
+		w.addrs[addr] = struct{}{}
+	}
+	w.pods = true
+}
+
+// addresses returns those that are named, and those of the virtual servers that are.
+func (w *work) addresses() map[netip.Addr]struct{} {
+	out := maps.Clone(w.addrs)
+	for key := range w.keys {
+		out[key.Addr] = struct{}{}
+	}
+	return out
+}
