@@ -23,6 +23,7 @@ type Probe struct {
 	Timeout time.Duration // of one request; 0: 1s
 	Count   int           // requests; 0: until Stop
 	Serial  bool          // a request waits for the answer to the one before; a stream is always so
+	Port    uint16        // the client's own port, with Serial; 0: any
 }
 
 func (p Probe) argv(program string) []string {
@@ -32,6 +33,9 @@ func (p Probe) argv(program string) []string {
 	}
 	if p.Timeout > 0 {
 		argv = append(argv, "-timeout", p.Timeout.String())
+	}
+	if p.Port != 0 {
+		argv = append(argv, "-port", strconv.Itoa(int(p.Port)))
 	}
 	if p.Serial {
 		argv = append(argv, "-serial")

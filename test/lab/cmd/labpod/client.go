@@ -23,6 +23,7 @@ type client struct {
 	every, timeout  time.Duration
 	count           int
 	serial          bool
+	port            int // the client's own; 0: any
 
 	mu     sync.Mutex
 	stream net.Conn // the one connection of network "stream"
@@ -134,7 +135,13 @@ func (c *client) line() (string, error) {
 }
 
 func (c *client) dial(network string) (net.Conn, error) {
-	conn, err := net.DialTimeout(network, c.target, c.timeout)
+	dialer := net.Dialer{Timeout: c.timeout}
+	if c.port != 0 && network == "udp" {
+		dialer.LocalAddr = &net.UDPAddr{Port: c.port}
+	} else if c.port != 0 {
+		dialer.LocalAddr = &net.TCPAddr{Port: c.port}
+	}
+	conn, err := dialer.Dial(network, c.target)
 	if err != nil {
 		return nil, err
 	}

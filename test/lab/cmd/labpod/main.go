@@ -29,6 +29,7 @@ func run(args []string) error {
 		flags.DurationVar(&c.timeout, "timeout", time.Second, "time after which a request has failed")
 		flags.IntVar(&c.count, "count", 0, "number of requests; 0: until SIGTERM")
 		flags.BoolVar(&c.serial, "serial", false, "wait for one answer before the next request, instead of every -every")
+		flags.IntVar(&c.port, "port", 0, "the client's own port; 0: any")
 		if err := flags.Parse(args[1:]); err != nil {
 			return err
 		}
