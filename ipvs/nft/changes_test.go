@@ -51,10 +51,3 @@ func (n *node) wantNoticed(t *testing.T, want bool, when string) {
 		t.Errorf("%s a change is noticed: %t, want %t", when, got, want)
 	}
 }
-
-// FuzzTableOf: no message makes the parser fail.
-func FuzzTableOf(f *testing.F) {
-	f.Add([]byte{2, 0, 0, 0, 11, 0, 1, 0, 'i', 'r', 'o', 'n', 'l', 'b', 0, 0})
-	f.Add([]byte{2, 0, 0, 0, 4, 0, 1, 0})
-	f.Fuzz(func(t *testing.T, data []byte) { nft.TableOf(data) })
-}

@@ -21,6 +21,3 @@ func (f *Filter) Lose() {
 		t.spoiled, t.suspect = false, true
 	}
 }
-
-// TableOf is tableOf.
-var TableOf = tableOf

@@ -9,10 +9,10 @@ import (
 	"os/exec"
 	"sync"
 
-	"golang.org/x/sys/unix"
 	"sigs.k8s.io/knftables"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/nftwatch"
 )
 
 // TableName is the name of our tables, of the families ip and ip6.
@@ -27,7 +27,7 @@ type Filter struct {
 	DropPing bool
 
 	mu      sync.Mutex
-	changes *changes
+	changes *nftwatch.Watch
 	tables  [len(families)]*table
 }
 
@@ -47,7 +47,7 @@ func New() (*Filter, error) {
 	case err != nil:
 		return nil, fmt.Errorf("open nftables (needs CAP_NET_ADMIN and a kernel with nf_tables): %w", err)
 	}
-	if f.changes, err = watchChanges(); err != nil {
+	if f.changes, err = nftwatch.Open(TableName); err != nil {
 		return nil, fmt.Errorf("open nftables: %w", err)
 	}
 	return f, nil
@@ -57,7 +57,7 @@ func New() (*Filter, error) {
 func (f *Filter) Close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	unix.Close(f.changes.fd)
+	f.changes.Close()
 }
 
 // run carries out a transaction of ours on a table, and notices any other that touched our tables meanwhile.
@@ -72,7 +72,7 @@ func (f *Filter) run(ctx context.Context, t *table, tx *knftables.Transaction) e
 
 // notice looks for transactions since the last call that are not ours; ours, if any, was one on the given table.
 func (f *Filter) notice(ours *table) {
-	counts, err := f.changes.count()
+	counts, err := f.changes.Count()
 	for i, t := range f.tables {
 		if err != nil {
 			t.suspect = true
@@ -87,7 +87,7 @@ func (f *Filter) notice(ours *table) {
 	}
 }
 
-// split sorts elements by family and refuses what no table can hold.
+// check refuses what no table can hold.
 func (f *Filter) check(e ipvs.Element) error {
 	if wrong := validate(e); wrong != "" {
 		return fmt.Errorf("element %v: %s", e, wrong)
