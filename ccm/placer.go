@@ -2,6 +2,7 @@ package ccm
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -9,7 +10,10 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -27,7 +31,7 @@ type placer struct {
 	ledger   *ledger
 	services corelisters.ServiceLister
 	nodes    corelisters.NodeLister
-	reader   client.Reader
+	client   client.Client
 	writer   *vipWriter
 	synced   []cache.InformerSynced
 	pulse    *pulse
@@ -38,8 +42,9 @@ type placer struct {
 	of     map[string]string
 	// thought is how long the last pass took to decide, without the writing.
 	thought time.Duration
-	// told are the advertisements whose error has been said, with the error.
-	told map[string]string
+	// told are the advertisements whose error has been said, with the error; conditioned is the version of each in the cache
+	// when its condition was written; failed are those of which it could not be, with the error.
+	told, conditioned, failed map[string]string
 }
 
 func newPlacer(c *Cloud) *placer {
@@ -49,11 +54,10 @@ func newPlacer(c *Cloud) *placer {
 		ledger:   c.ledger,
 		services: c.core.Core().V1().Services().Lister(),
 		nodes:    c.core.Core().V1().Nodes().Lister(),
-		reader:   c.client,
+		client:   c.client,
 		writer:   newVIPWriter(c.log, c.client, func() { c.pulse.beat("placement") }),
 		pulse:    c.pulse,
 		kick:     make(chan struct{}, 1),
-		told:     map[string]string{},
 	}
 }
 
@@ -205,7 +209,7 @@ func (p *placer) remember(name string, spec v1alpha1.VirtualIPSpec) {
 
 func (p *placer) virtualIPs(ctx context.Context) (map[string]*v1alpha1.VirtualIP, error) {
 	var list v1alpha1.VirtualIPList
-	if err := p.reader.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+	if err := p.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing VirtualIPs from the cache: %w", err)
 	}
 	seen := make(map[string]*v1alpha1.VirtualIP, len(list.Items))
@@ -218,24 +222,54 @@ func (p *placer) virtualIPs(ctx context.Context) (map[string]*v1alpha1.VirtualIP
 // advertisements reads all of them. What is wrong with one is said once.
 func (p *placer) advertisements(ctx context.Context) ([]advertisement, error) {
 	var list v1alpha1.L2AdvertisementList
-	if err := p.reader.List(ctx, &list); err != nil {
+	if err := p.client.List(ctx, &list); err != nil {
 		return nil, fmt.Errorf("listing L2Advertisements from the cache: %w", err)
 	}
 	var ads []advertisement
-	told := map[string]string{}
+	told, conditioned, failed := p.told, p.conditioned, p.failed
+	p.told, p.conditioned, p.failed = map[string]string{}, map[string]string{}, map[string]string{}
 	for i := range list.Items {
 		obj := &list.Items[i]
 		ad, err := advertisementOf(obj)
 		ads = append(ads, ad)
 		if err != nil {
-			told[obj.Name] = err.Error()
-			if p.told[obj.Name] != err.Error() {
+			p.told[obj.Name] = err.Error()
+			if told[obj.Name] != err.Error() {
 				p.events.Eventf(obj, v1.EventTypeWarning, "InvalidSelector", "spec.nodeSelectors: %v: the selector matches no node until it is mended", err)
 			}
 		}
+		p.condition(ctx, obj, err, conditioned[obj.Name], failed[obj.Name])
 	}
-	p.told = told
 	return ads, nil
+}
+
+// condition says on the advertisement whether it could be read. Placement does not wait for it: what fails is tried again in
+// the next pass.
+func (p *placer) condition(ctx context.Context, obj *v1alpha1.L2Advertisement, problem error, written, failed string) {
+	want := metav1.Condition{Type: conditionReady, Status: metav1.ConditionTrue, Reason: "Read", Message: "The advertisement is in use", ObservedGeneration: obj.Generation}
+	if problem != nil {
+		want.Status, want.Reason = metav1.ConditionFalse, "InvalidSelector"
+		want.Message = fmt.Sprintf("spec.nodeSelectors: %v. The selector matches no node until it is mended", problem)
+	}
+	name, version := obj.Name, obj.ResourceVersion
+	if !meta.SetStatusCondition(&obj.Status.Conditions, want) {
+		return
+	}
+	p.conditioned[name] = version
+	if written == version {
+		return // it is not in the cache yet
+	}
+	patch, err := json.Marshal(map[string]any{"status": obj.Status})
+	if err == nil {
+		err = client.IgnoreNotFound(p.client.Status().Patch(ctx, obj, client.RawPatch(types.MergePatchType, patch)))
+	}
+	if err == nil || ctx.Err() != nil {
+		return
+	}
+	delete(p.conditioned, name)
+	if p.failed[name] = err.Error(); failed != err.Error() {
+		p.log.Warn("condition not written", "advertisement", name, "error", err, "mend", "apply deploy/crd and deploy/rbac-ccm.yaml")
+	}
 }
 
 // specOf is the spec of the unit's VirtualIP without the nodes.

@@ -22,8 +22,9 @@ type IPAddressPool struct {
 }
 
 // The rules below refuse what one pool can tell by itself, within the cost that the API server allows (hence at most 128
-// entries). Two things are beyond them, and pools.ParseRanges refuses them instead: IPv6 ranges that overlap one another,
-// and a reversed IPv6 range whose ends are written with "::" in different places. A CEL rule has no variables:
+// entries). Three things are beyond them, and the controller says them in the condition Ready instead: IPv6 ranges that overlap
+// one another, a reversed IPv6 range whose ends are written with "::" in different places, and selectors with operators that
+// there are not (Kubernetes' type sets no limit to their number, and so the cost has none). A CEL rule has no variables:
 // self.split('-')[0].trim() is the first address of an entry, self.split('-')[1].trim() the last one of a range.
 
 // IPAddressPoolSpec is what the operator wants.

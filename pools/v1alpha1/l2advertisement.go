@@ -8,13 +8,16 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=l2adv
 // +kubebuilder:printcolumn:name="Pools",type=string,JSONPath=`.spec.ipAddressPools`
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Interfaces",type=string,JSONPath=`.spec.interfaces`
 type L2Advertisement struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	// +optional
-	Spec L2AdvertisementSpec `json:"spec,omitempty"`
+	Spec   L2AdvertisementSpec   `json:"spec,omitempty"`
+	Status L2AdvertisementStatus `json:"status,omitempty"`
 }
 
 // L2AdvertisementSpec is what the operator wants.
@@ -43,6 +46,16 @@ type L2AdvertisementSpec struct {
 	// +listType=set
 	// +optional
 	Interfaces []string `json:"interfaces,omitempty"`
+}
+
+// L2AdvertisementStatus is what the controller found.
+type L2AdvertisementStatus struct {
+	// conditions of the advertisement: Ready, False while a selector of it cannot be read and so matches no node.
+	//
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
 // L2AdvertisementList is a list of advertisements.

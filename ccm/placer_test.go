@@ -1,0 +1,89 @@
+package ccm
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/record"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// TestAdvertisementCondition: what is wrong with an advertisement is said on it, once, and taken back when it is mended. A
+// write that fails does not hold up placement, and is tried again.
+func TestAdvertisementCondition(t *testing.T) {
+	sch := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(sch); err != nil {
+		t.Fatal(err)
+	}
+	writes, refuse := 0, false
+	cl := fake.NewClientBuilder().WithScheme(sch).WithStatusSubresource(&v1alpha1.L2Advertisement{}).WithInterceptorFuncs(interceptor.Funcs{
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, obj client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+			writes++
+			if refuse {
+				return errors.New("refused")
+			}
+			return c.SubResource(sub).Patch(ctx, obj, p, opts...)
+		},
+	}).WithObjects(&v1alpha1.L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}}).Build()
+	events := record.NewFakeRecorder(10)
+	p := &placer{log: slog.New(slog.DiscardHandler), client: cl, events: events}
+	get := func() *v1alpha1.L2Advertisement {
+		obj := &v1alpha1.L2Advertisement{}
+		if err := cl.Get(t.Context(), client.ObjectKey{Name: "all"}, obj); err != nil {
+			t.Fatal(err)
+		}
+		return obj
+	}
+	mend := func(op metav1.LabelSelectorOperator) {
+		obj := get()
+		obj.Spec.NodeSelectors = []metav1.LabelSelector{{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "zone", Operator: op}}}}
+		if err := cl.Update(t.Context(), obj); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// pass reads the advertisements and checks how many writes and Events there were, and what the object says then.
+	pass := func(wantWrites, wantEvents int, want string) {
+		t.Helper()
+		writes = 0
+		ads, err := p.advertisements(t.Context())
+		if err != nil || len(ads) != 1 {
+			t.Fatalf("got %v, %v", ads, err)
+		}
+		if writes != wantWrites || len(events.Events) != wantEvents {
+			t.Errorf("%d writes and %d Events, want %d and %d", writes, len(events.Events), wantWrites, wantEvents)
+		}
+		for len(events.Events) > 0 {
+			<-events.Events
+		}
+		got := "nothing"
+		if c := meta.FindStatusCondition(get().Status.Conditions, "Ready"); c != nil {
+			got = string(c.Status) + " " + c.Reason
+		}
+		expect(t, got, want)
+	}
+
+	pass(1, 0, "True Read")
+	pass(0, 0, "True Read")
+	mend("Like")
+	p.conditioned["all"] = get().ResourceVersion // written, and the cache does not show it yet
+	pass(0, 1, "True Read")
+	clear(p.conditioned)
+	refuse = true
+	pass(1, 0, "True Read")
+	pass(1, 0, "True Read")
+	refuse = false
+	pass(1, 0, "False InvalidSelector")
+	pass(0, 0, "False InvalidSelector")
+	mend(metav1.LabelSelectorOpExists)
+	pass(1, 0, "True Read")
+	pass(0, 0, "True Read")
+}
