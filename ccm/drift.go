@@ -43,12 +43,16 @@ func newDrift(r *registrar, wake func(pools.ServiceKey)) *drift {
 	}
 }
 
-// handler watches all Services, and frees what one held that went without its finalizers.
+// handler watches all Services, and frees what one held that went without its finalizers. At each resync of the informer (once
+// in 12 to 24 hours) those that lack something are tried again: nothing should need that.
 func (d *drift) handler(ctx context.Context) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
-		UpdateFunc: func(_, o any) {
-			if svc := o.(*v1.Service); d.registrar.drifted(svc) {
+		UpdateFunc: func(b, a any) {
+			before, svc := b.(*v1.Service), a.(*v1.Service)
+			if d.registrar.drifted(svc) {
 				d.mend(keyOf(svc))
+			} else if before.ResourceVersion == svc.ResourceVersion && d.registrar.unmet(svc) {
+				d.wake(keyOf(svc)) // a resync: nothing is known to have changed
 			}
 		},
 		DeleteFunc: func(o any) {

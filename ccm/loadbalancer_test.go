@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -70,8 +71,12 @@ func (d *desk) ensure(svc *v1.Service) string {
 		}
 	}
 	d.api.ClearActions()
+	given := svc.DeepCopy()
 	if _, err := d.lb.EnsureLoadBalancer(context.Background(), "", svc, nil); err != cloudprovider.ImplementedElsewhere {
 		d.t.Fatal(err)
+	}
+	if !equality.Semantic.DeepEqual(svc, given) {
+		d.t.Errorf("it changed the Service that it was given, which belongs to the cache: %v, was %v", svc, given)
 	}
 	what := fmt.Sprintf("%d writes", len(d.api.Actions()))
 	obj, err := d.api.Tracker().Get(services, svc.Namespace, svc.Name)

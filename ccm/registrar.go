@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
+
+	"github.com/ironlb/ironlb/pools"
 )
 
 // registrar gives Services their addresses and writes them down: for the service controller and for the class controller.
@@ -103,6 +105,11 @@ func (r *registrar) drifted(svc *v1.Service) bool {
 	}
 	have, _ := r.ledger.newest(svc)
 	return !have.equal(want)
+}
+
+// unmet says whether the Service is ours and has not all that it asks for.
+func (r *registrar) unmet(svc *v1.Service) bool {
+	return r.settings.wants(svc) && !r.ledger.foreign(svc) && outcomeIn(svc).condition.Reason != string(pools.Allocated)
 }
 
 // clear takes our record and the finalizers off a Service that is not ours any more, and then frees what it held: not

@@ -1,0 +1,361 @@
+package ccm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	k8stesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	cloudprovider "k8s.io/cloud-provider"
+	"k8s.io/utils/ptr"
+
+	"github.com/ironlb/ironlb/pools"
+)
+
+// TestWithoutNodes: a Service gets its address although no node could answer for it, and the service controller's Warning stays
+// while what it says of every sync is left out.
+func TestWithoutNodes(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	api, events := startServices(ctx, t, 1)
+	create(t, api.CoreV1().Services("default"), serviceFor("s1"))
+	awaitEvent(t, events, "Normal Allocated")
+	said := func() (reasons []string) {
+		for _, a := range api.Actions() {
+			if c, ok := a.(k8stesting.CreateAction); ok && a.GetResource().Resource == "events" {
+				reasons = append(reasons, c.GetObject().(*v1.Event).Reason)
+			}
+		}
+		return reasons
+	}
+	eventually(t, "the Warning is said", func() bool { return len(said()) > 0 })
+	if got := said(); !slices.Equal(got, []string{"UnAvailableLoadBalancer"}) {
+		t.Errorf("the service controller said %v", got)
+	}
+}
+
+// TestNodesComeAndGo: that changes no address, and is not written or told.
+func TestNodesComeAndGo(t *testing.T) {
+	d := newDesk(t, "203.0.113.4/32", serviceFor("nobody"))
+	s := serviceFor("s")
+	d.ensure(s)
+	d.said()
+	d.api.ClearActions()
+	if err := d.lb.UpdateLoadBalancer(t.Context(), "", s, []*v1.Node{node("n")}); err != cloudprovider.ImplementedElsewhere { // compared so by the caller
+		t.Errorf("got %v", err)
+	}
+	d.expectEvents()
+	if len(d.api.Actions()) > 0 {
+		t.Errorf("wrote %v", d.api.Actions())
+	}
+}
+
+// TestRecreated: of a Service that is made anew under its name, the old one's end frees what that held, and what comes late of it
+// does not touch the new one.
+func TestRecreated(t *testing.T) {
+	d := newDesk(t, "203.0.113.4/32", serviceFor("nobody"))
+	old := serviceFor("s")
+	d.expect(d.ensure(old), "1 writes, 203.0.113.4 Proxy, Allocated")
+	if err := d.api.Tracker().Delete(servicesResource, "default", "s"); err != nil {
+		t.Fatal(err)
+	}
+	anew := serviceFor("s", func(s *v1.Service) { s.UID = "2" })
+	if _, exists, err := d.lb.GetLoadBalancer(t.Context(), "", old); err != nil || !exists {
+		t.Errorf("the old one: %v, %v", exists, err)
+	}
+	if _, exists, err := d.lb.GetLoadBalancer(t.Context(), "", anew); err != nil || exists {
+		t.Errorf("the new one, before its turn: %v, %v", exists, err)
+	}
+	d.expect(d.ensure(anew), "1 writes, 203.0.113.4 Proxy, Allocated")
+	if err := d.lb.EnsureLoadBalancerDeleted(t.Context(), "", old); err != nil {
+		t.Fatal(err)
+	}
+	d.expect(d.ensure(serviceFor("t", func(s *v1.Service) { s.UID = "3" })), "1 writes, PoolExhausted")
+}
+
+// TestFailingServiceBacksOff: one that the API server refuses is tried again after 5, 10, 20 s, each time with a Warning, and
+// holds up no other.
+func TestFailingServiceBacksOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		var mu sync.Mutex
+		var tries []time.Duration
+		served := make(chan string, 10)
+		w := newWorld(t, -1, false)
+		w.api.PrependReactor("patch", "services", func(a k8stesting.Action) (bool, runtime.Object, error) {
+			name := a.(k8stesting.PatchAction).GetName()
+			if name != "bad" {
+				defer func() { served <- name }()
+				return false, nil, nil
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			tries = append(tries, time.Since(start))
+			if len(tries) <= 3 {
+				return true, nil, errors.New("refused")
+			}
+			defer func() { served <- name }()
+			return false, nil, nil
+		})
+		p := w.start()
+		store := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+		p.classes.services, p.classes.workers = corelisters.NewServiceLister(store), 1
+		for _, name := range []string{"bad", "good"} {
+			w.add(name, "ironlb.io/lb")
+			if err := store.Add(w.get(name)); err != nil {
+				t.Fatal(err)
+			}
+			p.classes.see(w.get(name))
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- p.classes.Run(ctx) }()
+		if name := <-served; name != "good" || time.Since(start) >= classFirstRetry {
+			t.Errorf("%s was served first, after %s", name, time.Since(start))
+		}
+		if name := <-served; name != "bad" {
+			t.Errorf("%s was served", name)
+		}
+		synctest.Wait()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if want := []time.Duration{0, 5 * time.Second, 15 * time.Second, 35 * time.Second}; !slices.Equal(tries, want) {
+			t.Errorf("tried at %v, want %v", tries, want)
+		}
+		var warned int
+		for events := p.classes.registrar.events.(*record.FakeRecorder).Events; len(events) > 0; {
+			if strings.HasPrefix(<-events, "Warning SyncLoadBalancerFailed") {
+				warned++
+			}
+		}
+		if warned != 3 {
+			t.Errorf("%d Warnings, want one for each failure", warned)
+		}
+	})
+}
+
+// TestCloudIsALoadBalancerOnly: nothing of nodes, routes or zones, which would taint or delete the nodes of bare metal.
+func TestCloudIsALoadBalancerOnly(t *testing.T) {
+	c := &Cloud{}
+	if _, ok := c.LoadBalancer(); !ok {
+		t.Error("no load balancer")
+	}
+	_, instances := c.Instances()
+	_, instancesV2 := c.InstancesV2()
+	_, zones := c.Zones()
+	_, clusters := c.Clusters()
+	_, routes := c.Routes()
+	if instances || instancesV2 || zones || clusters || routes {
+		t.Error("it is more than a load balancer")
+	}
+	if !c.HasClusterID() || c.ProviderName() != ProviderName {
+		t.Error("the app would not start")
+	}
+	for name := range Controllers() {
+		if !slices.Contains([]string{"service-lb-controller", PoolController, ClassController, PlacementController}, name) {
+			t.Errorf("there is a controller %s", name)
+		}
+	}
+}
+
+// TestWokenByEveryRoute: a Service that waits is looked at again when what it waits for comes, by whatever way, and then served.
+func TestWokenByEveryRoute(t *testing.T) {
+	ranges := func(entries ...string) []pools.Range {
+		r, err := pools.ParseRanges(entries)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	web := pools.Pool{Name: "web", Ranges: ranges("203.0.113.4/31"), AutoAssign: true}
+	port := func(n int32) func(*v1.Service) { return func(s *v1.Service) { s.Spec.Ports[0].Port = n } }
+	ask := func(ip, key string) func(*v1.Service) {
+		return annotate("ironlb.io/ips", ip, "ironlb.io/sharing-key", key)
+	}
+	team := pools.Pool{Name: "team", Ranges: ranges("203.0.113.8/32"), AutoAssign: true, Allocation: pools.Allocation{
+		Set: true, NamespaceSelectors: []pools.Selector{{{Key: "team", Operator: pools.In, Values: []string{"a"}}}},
+	}}
+	for name, c := range map[string]struct {
+		holder, waiter func(*v1.Service)
+		reason         string
+		act            func(d *desk, holder *v1.Service)
+		gets           string
+	}{
+		"deleted": {ask("203.0.113.4", ""), ask("203.0.113.4", ""), "AddressTaken", func(d *desk, s *v1.Service) {
+			deleted(s)
+			if err := d.lb.EnsureLoadBalancerDeleted(t.Context(), "", s); err != nil {
+				t.Fatal(err)
+			}
+		}, "203.0.113.4"},
+		"gone by force": {ask("203.0.113.4", ""), ask("203.0.113.4", ""), "AddressTaken", func(d *desk, s *v1.Service) {
+			d.ledger.vanish(t.Context(), keyOf(s), s.UID)
+		}, "203.0.113.4"},
+		"made ClusterIP": {ask("203.0.113.4", ""), ask("203.0.113.4", ""), "AddressTaken", func(d *desk, s *v1.Service) {
+			plain(s)
+			if err := d.lb.EnsureLoadBalancerDeleted(t.Context(), "", s); err != nil {
+				t.Fatal(err)
+			}
+		}, "203.0.113.4"},
+		"moved": {ask("203.0.113.4", ""), ask("203.0.113.4", ""), "AddressTaken", func(d *desk, s *v1.Service) {
+			ask("203.0.113.5", "")(s)
+			d.ensure(s)
+		}, "203.0.113.4"},
+		"changed its key": {ask("203.0.113.4", "k"), func(s *v1.Service) { ask("203.0.113.4", "l")(s); port(81)(s) }, "SharingRefused", func(d *desk, s *v1.Service) {
+			ask("203.0.113.4", "l")(s)
+			d.ensure(s)
+		}, "203.0.113.4"},
+		"changed its port": {ask("203.0.113.4", "k"), ask("203.0.113.4", "k"), "SharingRefused", func(d *desk, s *v1.Service) {
+			port(81)(s)
+			d.ensure(s)
+		}, "203.0.113.4"},
+		"a pool is added": {ask("203.0.113.4", ""), ask("203.0.113.6", ""), "AddressOutsidePools", func(d *desk, _ *v1.Service) {
+			d.ledger.setPools([]pools.Pool{web, {Name: "more", Ranges: ranges("203.0.113.6/32"), AutoAssign: true}})
+		}, "203.0.113.6"},
+		"a pool is renamed to what is asked for": {ask("203.0.113.4", ""), annotate("ironlb.io/ip-pool", "next"), "PoolNotFound", func(d *desk, _ *v1.Service) {
+			next := web
+			next.Name = "next"
+			d.ledger.setPools([]pools.Pool{next})
+		}, "203.0.113.5"},
+		"its namespace is labelled": {ask("203.0.113.4", ""), annotate("ironlb.io/ip-pool", "team"), "PoolNotAdmitting", func(d *desk, _ *v1.Service) {
+			d.ledger.setNamespace("default", map[string]string{"team": "a"})
+		}, "203.0.113.8"},
+	} {
+		d := newDesk(t, "203.0.113.4/31")
+		d.ledger.setPools([]pools.Pool{web, team})
+		d.adopt()
+		holder := serviceFor("holder", c.holder, func(s *v1.Service) { s.UID = "holder" })
+		waiter := serviceFor("waiter", c.waiter, func(s *v1.Service) { s.UID = "waiter" })
+		d.expect(d.ensure(holder), "1 writes, 203.0.113.4 Proxy, Allocated")
+		d.expect(d.ensure(waiter), "1 writes, "+c.reason)
+		d.woken = nil
+		c.act(d, holder)
+		if !slices.Contains(d.woken, "waiter") {
+			t.Errorf("%s: woken %v", name, d.woken)
+		}
+		d.expect(d.ensure(waiter), "1 writes, "+c.gets+" Proxy, Allocated")
+	}
+}
+
+// TestResync: the informer's resync tries those again that lack something, and nobody else.
+func TestResync(t *testing.T) {
+	d := newDesk(t, "203.0.113.4/32", serviceFor("nobody"))
+	var woken []string
+	h := newDrift(d.lb.registrar, func(k pools.ServiceKey) { woken = append(woken, k.Name) }).handler(t.Context())
+	s, waits, theirs := serviceFor("s"), serviceFor("waits", func(s *v1.Service) { s.UID = "2" }), serviceFor("theirs", shows(elsewhere))
+	d.ensure(s)
+	d.ensure(waits)
+	for _, svc := range []*v1.Service{s, waits, theirs, serviceFor("plain", plain), serviceFor("other", func(s *v1.Service) { s.Spec.LoadBalancerClass = ptr.To("example.com/lb") })} {
+		h.OnUpdate(svc, svc)
+	}
+	if !slices.Equal(woken, []string{"waits"}) {
+		t.Errorf("woken %v", woken)
+	}
+	after := waits.DeepCopy()
+	after.ResourceVersion = "2"
+	h.OnUpdate(waits, after) // an update is no resync
+	if len(woken) > 1 {
+		t.Errorf("woken %v", woken)
+	}
+}
+
+// TestNothingIsSaidOfOthers: no log line, Event or write for a Service that is not ours.
+func TestNothingIsSaidOfOthers(t *testing.T) {
+	var log bytes.Buffer
+	settings := &Settings{Class: "ironlb.io/lb", OnlyClass: true, IPMode: "Proxy"}
+	for _, settings := range []*Settings{defaults, settings} {
+		l := newLedger(slog.New(slog.DiscardHandler), settings)
+		l.wake, l.poolsChanged = func(pools.ServiceKey) {}, func() {}
+		l.adopt(nil)
+		l.log = slog.New(slog.NewTextHandler(&log, nil))
+		api, events := fake.NewClientset(), record.NewFakeRecorder(10)
+		r := &registrar{log: l.log, events: events, settings: settings, ledger: l, api: api.CoreV1()}
+		classes := newClassController(r, nil, 1)
+		d := newDrift(r, func(k pools.ServiceKey) { t.Errorf("woken %s", k) })
+		others := []*v1.Service{
+			serviceFor("class", shows(elsewhere), func(s *v1.Service) { s.Spec.LoadBalancerClass = ptr.To("example.com/lb") }),
+			serviceFor("plain", plain),
+			serviceFor("gone", shows(elsewhere), deleted),
+			serviceFor("name", func(s *v1.Service) {
+				s.Spec.Type = v1.ServiceTypeExternalName
+				s.Status.Conditions = []metav1.Condition{{Type: "example.com/Theirs"}}
+			}),
+		}
+		if settings.OnlyClass {
+			others = append(others, serviceFor("none", shows(elsewhere)), serviceFor("waits"))
+		} else {
+			others = append(others, serviceFor("none", shows(elsewhere)))
+		}
+		for _, svc := range others {
+			svc.Finalizers = []string{"service.kubernetes.io/load-balancer-cleanup"}
+			if classes.concerns(svc) {
+				t.Errorf("%s concerns us", svc.Name)
+			}
+			if err := classes.sync(t.Context(), svc); err != nil {
+				t.Error(err)
+			}
+			if settings.classless(svc) {
+				if err := r.serve(t.Context(), svc); err != nil {
+					t.Error(err)
+				}
+			}
+			d.handler(t.Context()).OnUpdate(svc, svc)
+			d.handler(t.Context()).OnDelete(svc)
+		}
+		if len(api.Actions()) > 0 || len(events.Events) > 0 || log.Len() > 0 {
+			t.Errorf("wrote %v, said %d Events, logged %s", api.Actions(), len(events.Events), log.String())
+		}
+	}
+}
+
+// TestReady: a leader is ready once recorded addresses are adopted, and is alive while its loops turn.
+func TestReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, "203.0.113.4/32")
+		c := &Cloud{ledger: d.ledger, pulse: newPulse()}
+		if err := c.ready(t.Context()); err == nil {
+			t.Error("ready before it leads")
+		}
+		c.leads.Store(true)
+		if err := c.ready(t.Context()); err == nil || !strings.Contains(err.Error(), "not adopted") {
+			t.Errorf("ready before adoption: %v", err)
+		}
+		d.adopt()
+		if err := c.ready(t.Context()); err != nil {
+			t.Error(err)
+		}
+
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan bool)
+		go func() { done <- c.pulse.wait(ctx, "idle", make(chan struct{})) }()
+		time.Sleep(time.Hour)
+		if err := c.pulse.Check(nil); err != nil {
+			t.Errorf("a loop with nothing to do: %v", err)
+		}
+		cancel()
+		if <-done {
+			t.Error("kicked by the end")
+		}
+		c.pulse.beat("stuck")
+		time.Sleep(beatLimit + time.Second)
+		if err := c.pulse.Check(nil); err == nil || !strings.Contains(fmt.Sprint(err), "has not turned for") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
