@@ -1,0 +1,73 @@
+package plan
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools"
+)
+
+type (
+	addr        = netip.Addr
+	virtualKey  = ipvs.Key
+	serviceName = pools.ServiceKey
+)
+
+// many returns a View of n Services of three ports and four endpoints each, with a VirtualIP each.
+func many(n int) *View {
+	v := NewView()
+	v.Nodes["a"], v.Nodes["b"] = Node{Ready: true}, Node{Ready: true}
+	v.Advertisements["all"] = Advertisement{}
+	for i := range n {
+		key := serviceKey(fmt.Sprint("default/s", i))
+		vip := numbered(1, i)
+		v.Services[key] = Service{Addresses: []Address{{IP: vip, Pool: "main"}}, Created: int64(i), Ports: []Port{
+			{Name: "http", Protocol: ipvs.TCP, Port: 80}, {Name: "https", Protocol: ipvs.TCP, Port: 443}, {Name: "dns", Protocol: ipvs.UDP, Port: 53}}}
+		slice := Slice{Ports: []Port{
+			{Name: "http", Protocol: ipvs.TCP, Port: 8080}, {Name: "https", Protocol: ipvs.TCP, Port: 8443}, {Name: "dns", Protocol: ipvs.UDP, Port: 5353}}}
+		for j := range 4 {
+			slice.Endpoints = append(slice.Endpoints, Endpoint{Addr: numbered(2, 4*i+j), Node: "a", Ready: true, Serving: true})
+		}
+		v.Slices[key] = map[string]Slice{"s": slice}
+		v.VIPs[vip.String()] = VIP{Addresses: []netip.Addr{vip}, Services: []pools.ServiceKey{key}, Nodes: []string{"a", "b"}}
+	}
+	return v
+}
+
+// numbered returns an address of a network by its number.
+func numbered(network uint16, i int) netip.Addr {
+	b := netip.MustParseAddr("2001:db8::").As16()
+	binary.BigEndian.PutUint16(b[4:], network)
+	binary.BigEndian.PutUint32(b[12:], uint32(i))
+	return netip.AddrFrom16(b)
+}
+
+// dropEndpoint takes the last endpoint away, or brings it back.
+func dropEndpoint(v *View, key pools.ServiceKey) {
+	slice := v.Slices[key]["s"]
+	if len(slice.Endpoints) == 4 {
+		slice.Endpoints = slice.Endpoints[:3]
+	} else {
+		slice.Endpoints = slice.Endpoints[:4]
+	}
+	v.Slices[key]["s"] = slice
+}
+
+// BenchmarkOneEndpoint plans again after one endpoint of one Service came or went.
+func BenchmarkOneEndpoint(b *testing.B) {
+	for _, n := range []int{100, 5000} {
+		b.Run(fmt.Sprint("services=", n), func(b *testing.B) {
+			v, p := many(n), NewPlanner(Options{Node: "a"})
+			p.Plan(v, Touched{All: true}, time.Time{})
+			key := serviceKey("default/s7")
+			for b.Loop() {
+				dropEndpoint(v, key)
+				p.Plan(v, Touched{Services: map[pools.ServiceKey]struct{}{key: {}}}, time.Time{})
+			}
+		})
+	}
+}

@@ -1,0 +1,70 @@
+package plan
+
+import (
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+	"time"
+)
+
+// What a plan says it changed is all that it changed: a copy of the Desired before it, brought up to date with nothing but
+// what Changed names, is the Desired after it.
+func TestChangedIsComplete(t *testing.T) {
+	for seed := range uint64(50) {
+		r := rand.New(rand.NewPCG(seed, 4))
+		v, p := NewView(), NewPlanner(Options{Node: "n1"})
+		copied := newDesired()
+		for i, s := range randomSteps(r, 120) {
+			touched := s.apply(v)
+			if r.IntN(20) == 0 {
+				touched = Touched{All: true}
+			}
+			desired, changed := p.Plan(v, touched, time.Time{})
+			follow(copied, desired, changed)
+			if !reflect.DeepEqual(copied, desired) {
+				t.Fatalf("seed %d, step %d %+v: followed by what changed:\n%s\nplanned:\n%s", seed, i, s, text(copied), text(desired))
+			}
+		}
+	}
+}
+
+// follow brings a copy up to date with what changed and nothing else.
+func follow(copied, d *Desired, c *Changed) {
+	take(copied.Table, d.Table, c.Keys)
+	take(copied.Inside, d.Inside, c.Keys)
+	take(copied.Filter, d.Filter, c.Elements)
+	take(copied.Local, d.Local, c.Addrs)
+	take(copied.Announce, d.Announce, c.Addrs)
+	take(copied.HealthPorts, d.HealthPorts, c.Services)
+	take(copied.Services, d.Services, c.Services)
+	take(copied.Checks, d.Checks, c.Checks)
+	take(copied.VIPs, d.VIPs, c.VIPs)
+	clear(copied.Keys)
+	for key := range copied.Table {
+		index[addr, virtualKey](copied.Keys).add(key.Addr, key)
+	}
+}
+
+func take[K comparable, V any](to, from map[K]V, keys map[K]struct{}) {
+	for key := range keys {
+		value, ok := from[key]
+		set(to, key, value, ok)
+	}
+}
+
+// A change of one Service is planned without a look at another: it names that Service and its own alone.
+func TestChangedNamesNoOther(t *testing.T) {
+	v, p := many(100), NewPlanner(Options{Node: "a"})
+	p.Plan(v, Touched{All: true}, time.Time{})
+	key := serviceKey("default/s7")
+	dropEndpoint(v, key)
+	_, c := p.Plan(v, Touched{Services: map[serviceName]struct{}{key: {}}}, time.Time{})
+	keys := maps.Clone(c.Keys)
+	for k := range p.services[key].virtuals {
+		delete(keys, k)
+	}
+	if len(c.Keys) == 0 || len(keys) > 0 || len(c.VIPs) > 1 || len(c.Services) != 1 || len(c.Addrs) > 0 {
+		t.Errorf("changed %+v for one endpoint of %v", c, key)
+	}
+}
