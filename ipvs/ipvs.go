@@ -48,6 +48,11 @@ type Flags uint32
 const (
 	// Persistent makes a client return to the same real server (session affinity).
 	Persistent Flags = 0x1
+	// SchedFallback of sh and mh takes another real server where the hash leads to one that takes no new connections
+	// (IP_VS_SVC_F_SCHED_SH_FALLBACK, IP_VS_SVC_F_SCHED_MH_FALLBACK).
+	SchedFallback Flags = 0x8
+	// SchedPort of sh and mh hashes the client's port, too (IP_VS_SVC_F_SCHED_SH_PORT, IP_VS_SVC_F_SCHED_MH_PORT).
+	SchedPort Flags = 0x10
 	// Hashed is set by the kernel on every virtual server it lists; it says nothing.
 	Hashed Flags = 0x2
 )

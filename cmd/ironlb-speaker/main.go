@@ -57,7 +57,7 @@ func run(ctx context.Context, o options) error {
 	defer closeNode()
 
 	kick := speaker.NewKick()
-	source, reporter, err := kube.New(config, kick.Now, log)
+	source, reporter, events, err := kube.New(config, kube.Options{Node: o.nodeName, ServiceProxy: o.config.ServiceProxy}, kick.Now, log)
 	if err != nil {
 		return err
 	}
@@ -81,6 +81,7 @@ func run(ctx context.Context, o options) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return source.Run(ctx) })
 	group.Go(func() error { return reporter.Run(ctx) })
+	group.Go(func() error { return events.Run(ctx) })
 	group.Go(func() error { return announcer.Run(ctx) })
 	group.Go(func() error { return loop.Run(ctx) })
 	group.Go(func() error {

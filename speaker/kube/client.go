@@ -8,8 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/kubernetes"
@@ -19,35 +19,55 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// New returns a Source and a Reporter that talk to the API server of the configuration. Nothing is asked before Run, so
-// the API server may be away at the start.
-func New(config *rest.Config, kick func(), log *slog.Logger) (*Source, *Reporter, error) {
+// Options say what is asked of the API server.
+type Options struct {
+	// Node is the name of this node.
+	Node string
+	// ServiceProxy is set where every Service is served here.
+	ServiceProxy bool
+}
+
+// New returns a Source, a Reporter and Events that talk to the API server of the configuration. Nothing is asked before they
+// Run, so the API server may be away at the start.
+func New(config *rest.Config, o Options, kick func(), log *slog.Logger) (*Source, *Reporter, *Events, error) {
 	core := rest.CopyConfig(config)
 	core.ContentType = runtime.ContentTypeProtobuf
 	core.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	clients, err := kubernetes.NewForConfig(core)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make the API client: %w", err)
+		return nil, nil, nil, fmt.Errorf("make the API client: %w", err)
 	}
 	own, err := ownClient(config)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make the API client of %s: %w", v1alpha1.GroupVersion, err)
+		return nil, nil, nil, fmt.Errorf("make the API client of %s: %w", v1alpha1.GroupVersion, err)
 	}
-	source, err := newSource([]watch{
-		{kindService, &corev1.Service{}, list(clients.CoreV1().RESTClient(), kindService, func(o *metav1.ListOptions) {
-			o.FieldSelector = fields.OneTermEqualSelector("spec.type", string(corev1.ServiceTypeLoadBalancer)).String()
-		}), convertService},
-		{kindSlice, &discoveryv1.EndpointSlice{}, list(clients.DiscoveryV1().RESTClient(), kindSlice, func(o *metav1.ListOptions) {
-			o.LabelSelector = discoveryv1.LabelServiceName + ",!" + corev1.IsHeadlessService
-		}), convertSlice},
-		{kindNode, &corev1.Node{}, list(clients.CoreV1().RESTClient(), kindNode, nil), convertNode},
-		{kindVIP, &v1alpha1.VirtualIP{}, list(own, kindVIP, nil), convertVIP},
-		{kindAdvertisement, &v1alpha1.L2Advertisement{}, list(own, kindAdvertisement, nil), convertAdvertisement},
-	}, kick, log)
+	source, err := newSource(watches(clients, own, o), kick, log)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	return source, newReporter(source.informers[kindVIP].GetStore(), patcher(own), log), nil
+	reporter := newReporter(source.informers[kindVIP].GetStore(), patcher(own), log)
+	return source, reporter, newEvents(o.Node, source.informers[kindService].GetStore(), clients.CoreV1()), nil
+}
+
+// watches returns what is read of the API server.
+func watches(clients kubernetes.Interface, own *rest.RESTClient, o Options) []watch {
+	core := clients.CoreV1().RESTClient()
+	slices := list(clients.DiscoveryV1().RESTClient(), kindSlice, func(o *metav1.ListOptions) {
+		o.LabelSelector = discoveryv1.LabelServiceName + ",!" + corev1.IsHeadlessService
+	})
+	out := []watch{
+		{kind: kindService, object: &corev1.Service{}, from: list(core, kindService, nil),
+			convert: convertService(o.ServiceProxy), trim: trimService(o.ServiceProxy)},
+		{kind: kindSlice, object: &discoveryv1.EndpointSlice{}, from: slices, convert: convertSlice, trim: trim},
+		{kind: kindNode, object: &corev1.Node{}, from: list(core, kindNode, nil), convert: convertNode, trim: trim},
+		{kind: kindVIP, object: &v1alpha1.VirtualIP{}, from: list(own, kindVIP, nil), convert: convertVIP, trim: trim},
+		{kind: kindAdvertisement, object: &v1alpha1.L2Advertisement{}, from: list(own, kindAdvertisement, nil), convert: convertAdvertisement, trim: trim},
+	}
+	if o.ServiceProxy {
+		out = append(out, watch{kind: kindServiceCIDR, object: &networkingv1.ServiceCIDR{}, convert: convertServiceCIDR, trim: trim,
+			from: list(clients.NetworkingV1().RESTClient(), kindServiceCIDR, nil), optional: true})
+	}
+	return out
 }
 
 // ownClient returns a client of our own API group.

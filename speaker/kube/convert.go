@@ -3,7 +3,6 @@ package kube
 import (
 	"net/netip"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -13,59 +12,6 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/plan"
 )
-
-// serviceOf returns what the plan needs of a Service, and false if it is not ours: our controller must have allocated
-// its address and told kube-proxy to leave it alone.
-func serviceOf(svc *corev1.Service) (plan.Service, bool) {
-	from, ours := svc.Annotations[v1alpha1.AnnotationAllocatedFrom]
-	if !ours || svc.Spec.Type != corev1.ServiceTypeLoadBalancer || svc.DeletionTimestamp != nil {
-		return plan.Service{}, false
-	}
-	out := plan.Service{
-		Addresses: addresses(svc.Status.LoadBalancer.Ingress, strings.Split(from, ",")),
-		Local:     svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
-		Affinity:  affinity(svc.Spec),
-		Created:   svc.CreationTimestamp.Unix(),
-	}
-	if len(out.Addresses) == 0 {
-		return plan.Service{}, false
-	}
-	for _, p := range svc.Spec.Ports {
-		if number, ok := port(p.Port); ok {
-			out.Ports = append(out.Ports, plan.Port{Name: p.Name, Protocol: protocol(p.Protocol), Port: number})
-		}
-	}
-	return out, true
-}
-
-// addresses returns those addresses of the status that kube-proxy leaves to us, each with its pool: the annotation names
-// the pools in the order of the addresses.
-func addresses(ingress []corev1.LoadBalancerIngress, from []string) []plan.Address {
-	var out []plan.Address
-	for i, in := range ingress {
-		ip, err := netip.ParseAddr(in.IP)
-		if err != nil || in.IPMode == nil || *in.IPMode != corev1.LoadBalancerIPModeProxy {
-			continue
-		}
-		a := plan.Address{IP: ip.Unmap()}
-		if i < len(from) {
-			a.Pool = strings.TrimSpace(from[i])
-		}
-		out = append(out, a)
-	}
-	return out
-}
-
-// affinity returns the time-out of session affinity in seconds, 0 for none.
-func affinity(spec corev1.ServiceSpec) uint32 {
-	if spec.SessionAffinity != corev1.ServiceAffinityClientIP {
-		return 0
-	}
-	if c := spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
-		return uint32(max(1, *c.ClientIP.TimeoutSeconds))
-	}
-	return uint32(corev1.DefaultClientIPServiceAffinitySeconds)
-}
 
 // protocol returns the IP protocol number, 0 for one that IPVS does not know.
 func protocol(p corev1.Protocol) ipvs.Protocol {
@@ -83,7 +29,7 @@ func protocol(p corev1.Protocol) ipvs.Protocol {
 func port(n int32) (uint16, bool) { return uint16(n), n > 0 && n <= 65535 }
 
 // sliceOf returns what the plan needs of an EndpointSlice. Of an endpoint's addresses only the first counts, as for
-// kube-proxy; ports without a name or a number are left out (ipvs.md 1.6.2, 3.4).
+// kube-proxy, and only if it is of the slice's type; ports without a name or a number are left out (ipvs.md 1.6.2, 3.4).
 func sliceOf(slice *discoveryv1.EndpointSlice) plan.Slice {
 	var out plan.Slice
 	for _, p := range slice.Ports {
@@ -99,16 +45,42 @@ func sliceOf(slice *discoveryv1.EndpointSlice) plan.Slice {
 			continue
 		}
 		addr, err := netip.ParseAddr(e.Addresses[0])
-		if err != nil {
-			continue // a host name
+		if addr = addr.Unmap(); err != nil || !ofType(addr, slice.AddressType) {
+			continue
 		}
-		out.Endpoints = append(out.Endpoints, plan.Endpoint{
-			Addr:        addr.Unmap(),
-			Node:        value(e.NodeName, ""),
-			Ready:       value(e.Conditions.Ready, true),
-			Serving:     value(e.Conditions.Serving, true),
-			Terminating: value(e.Conditions.Terminating, false),
-		})
+		out.Endpoints = append(out.Endpoints, endpointOf(e, addr))
+	}
+	return out
+}
+
+// ofType tells whether the address is of a slice's type; one of type FQDN has none.
+func ofType(addr netip.Addr, t discoveryv1.AddressType) bool {
+	switch t {
+	case discoveryv1.AddressTypeIPv4:
+		return addr.Is4()
+	case discoveryv1.AddressTypeIPv6:
+		return addr.Is6()
+	}
+	return false
+}
+
+// endpointOf resolves what may be unset: an endpoint is ready and serving, and does not terminate, unless it says otherwise
+// (ipvs.md 3.1).
+func endpointOf(e discoveryv1.Endpoint, addr netip.Addr) plan.Endpoint {
+	out := plan.Endpoint{
+		Addr:        addr,
+		Node:        value(e.NodeName, ""),
+		Ready:       value(e.Conditions.Ready, true),
+		Serving:     value(e.Conditions.Serving, true),
+		Terminating: value(e.Conditions.Terminating, false),
+	}
+	if e.Hints != nil {
+		for _, node := range e.Hints.ForNodes {
+			out.ForNodes = append(out.ForNodes, node.Name)
+		}
+		for _, zone := range e.Hints.ForZones {
+			out.ForZones = append(out.ForZones, zone.Name)
+		}
 	}
 	return out
 }
@@ -120,11 +92,44 @@ func value[T any](p *T, unset T) T {
 	return *p
 }
 
+// taintLeaving marks a node that the cluster's autoscaler is about to delete.
+const taintLeaving = "ToBeDeletedByClusterAutoscaler"
+
 func nodeOf(node *corev1.Node) plan.Node {
 	ready := slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
-	return plan.Node{Ready: ready && node.DeletionTimestamp == nil, Labels: node.Labels}
+	out := plan.Node{
+		Ready:  ready && node.DeletionTimestamp == nil,
+		Labels: node.Labels,
+		Leaving: node.DeletionTimestamp != nil ||
+			slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == taintLeaving }),
+	}
+	for _, a := range node.Status.Addresses {
+		addr, err := netip.ParseAddr(a.Address)
+		addr = addr.Unmap()
+		sameFamily := func(b netip.Addr) bool { return b.Is4() == addr.Is4() }
+		if err == nil && a.Type == corev1.NodeInternalIP && !slices.ContainsFunc(out.Addresses, sameFamily) {
+			out.Addresses = append(out.Addresses, addr)
+		}
+	}
+	cidrs := node.Spec.PodCIDRs
+	if len(cidrs) == 0 && node.Spec.PodCIDR != "" {
+		cidrs = []string{node.Spec.PodCIDR}
+	}
+	out.PodCIDRs = prefixes(cidrs)
+	return out
+}
+
+// prefixes returns those texts that are CIDRs, masked; the API server admits no others.
+func prefixes(texts []string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, text := range texts {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			out = append(out, p.Masked())
+		}
+	}
+	return out
 }
 
 func vipOf(vip *v1alpha1.VirtualIP) plan.VIP {

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -16,20 +17,24 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
+var comparePrefixes = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
+
 var compareAddrs = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 
 func ours(change func(*corev1.Service)) *corev1.Service {
 	svc := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: "web", CreationTimestamp: metav1.Unix(100, 0),
+			Namespace: "default", Name: "web", UID: "u", CreationTimestamp: metav1.Unix(100, 0),
 			Annotations: map[string]string{v1alpha1.AnnotationAllocatedFrom: "main, other", "more": "text"},
 		},
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer,
 			Ports: []corev1.ServicePort{
-				{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80},
-				{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53},
+				{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80, NodePort: 30080},
+				{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53, NodePort: 30053},
 			},
+			ClusterIP: "198.51.100.9", ClusterIPs: []string{"198.51.100.9"}, ExternalIPs: []string{"198.51.100.20"},
+			Selector: map[string]string{"app": "web"}, LoadBalancerClass: ptr.To("ironlb.io/lb"),
 		},
 		Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{
 			{IP: "203.0.113.4", IPMode: ptr.To(corev1.LoadBalancerIPModeProxy)},
@@ -42,71 +47,68 @@ func ours(change func(*corev1.Service)) *corev1.Service {
 	return svc
 }
 
-func TestService(t *testing.T) {
-	want := plan.Service{
-		Addresses: []plan.Address{
-			{IP: netip.MustParseAddr("203.0.113.4"), Pool: "main"},
-			{IP: netip.MustParseAddr("203.0.113.5"), Pool: "other"},
-		},
-		Ports:   []plan.Port{{Name: "http", Protocol: ipvs.TCP, Port: 80}, {Name: "dns", Protocol: ipvs.UDP, Port: 53}},
-		Created: 100,
+const proxyMode, vipMode = corev1.LoadBalancerIPModeProxy, corev1.LoadBalancerIPModeVIP
+
+// Which addresses of which Service are served (docs/design/data-plane.md; ipvs.md 1.1.1 to 1.1.4, 6.1, 6.4).
+func TestAddresses(t *testing.T) {
+	label := func(s *corev1.Service, name string) { s.Labels = map[string]string{labelProxy: name, "more": "text"} }
+	mode := func(modes ...corev1.LoadBalancerIPMode) func(*corev1.Service) {
+		return func(s *corev1.Service) {
+			for i, m := range modes {
+				s.Status.LoadBalancer.Ingress[i].IPMode = ptr.To(m)
+			}
+		}
 	}
-	with := func(change func(*plan.Service)) *plan.Service { s := want; change(&s); return &s }
 	tests := map[string]struct {
-		change func(*corev1.Service)
-		want   *plan.Service // nil: not ours
+		change        func(*corev1.Service)
+		beside, proxy string // beside kube-proxy, and as the service proxy
 	}{
-		"plain":                    {nil, &want},
-		"not of type LoadBalancer": {func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeNodePort }, nil},
-		"allocated by another":     {func(s *corev1.Service) { s.Annotations = nil }, nil},
-		"no address yet":           {func(s *corev1.Service) { s.Status = corev1.ServiceStatus{} }, nil},
-		"being deleted":            {func(s *corev1.Service) { s.DeletionTimestamp = ptr.To(metav1.Unix(200, 0)) }, nil},
-		"kube-proxy forwards all": {func(s *corev1.Service) {
-			s.Status.LoadBalancer.Ingress[0].IPMode = nil
-			s.Status.LoadBalancer.Ingress[1].IPMode = ptr.To(corev1.LoadBalancerIPModeVIP)
-		}, nil},
-		"kube-proxy forwards the first": {
-			func(s *corev1.Service) {
-				s.Status.LoadBalancer.Ingress[0].IPMode = ptr.To(corev1.LoadBalancerIPModeVIP)
-			},
-			with(func(s *plan.Service) { s.Addresses = s.Addresses[1:] }),
-		},
-		"host name": {
-			func(s *corev1.Service) { s.Status.LoadBalancer.Ingress[1] = corev1.LoadBalancerIngress{Hostname: "x"} },
-			with(func(s *plan.Service) { s.Addresses = s.Addresses[:1] }),
-		},
-		"policy Local": {
-			func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal },
-			with(func(s *plan.Service) { s.Local = true }),
-		},
-		"affinity": {
-			func(s *corev1.Service) {
-				s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-				s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: ptr.To[int32](60)}}
-			},
-			with(func(s *plan.Service) { s.Affinity = 60 }),
-		},
-		"affinity, default time-out": {
-			func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP },
-			with(func(s *plan.Service) { s.Affinity = 10800 }),
-		},
+		"plain":                    {nil, "lb 203.0.113.4@main, lb 203.0.113.5@other", "cluster 198.51.100.9, lb 203.0.113.4@main, lb 203.0.113.5@other, external 198.51.100.20"},
+		"not of type LoadBalancer": {func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeNodePort }, "", "cluster 198.51.100.9, external 198.51.100.20"},
+		"allocated by another":     {func(s *corev1.Service) { s.Annotations = nil }, "", "cluster 198.51.100.9, external 198.51.100.20"},
+		"another's, mode VIP": {func(s *corev1.Service) { s.Annotations = nil; mode(vipMode, vipMode)(s) }, "",
+			"cluster 198.51.100.9, lb 203.0.113.4, lb 203.0.113.5, external 198.51.100.20"},
+		"another's, no mode": {func(s *corev1.Service) { s.Annotations = nil; s.Status.LoadBalancer.Ingress[0].IPMode = nil }, "",
+			"cluster 198.51.100.9, lb 203.0.113.4, external 198.51.100.20"},
+		"no address yet": {func(s *corev1.Service) { s.Status = corev1.ServiceStatus{} }, "", "cluster 198.51.100.9, external 198.51.100.20"},
+		"being deleted":  {func(s *corev1.Service) { s.DeletionTimestamp = ptr.To(metav1.Unix(200, 0)) }, "", "cluster 198.51.100.9, external 198.51.100.20"},
+		"kube-proxy forwards all": {mode(vipMode, vipMode), "announce 203.0.113.4@main, announce 203.0.113.5@other",
+			"cluster 198.51.100.9, lb 203.0.113.4@main, lb 203.0.113.5@other, external 198.51.100.20"},
+		"kube-proxy forwards the first": {mode(vipMode), "announce 203.0.113.4@main, lb 203.0.113.5@other",
+			"cluster 198.51.100.9, lb 203.0.113.4@main, lb 203.0.113.5@other, external 198.51.100.20"},
+		"host name": {func(s *corev1.Service) { s.Status.LoadBalancer.Ingress[1] = corev1.LoadBalancerIngress{Hostname: "x"} },
+			"lb 203.0.113.4@main", "cluster 198.51.100.9, lb 203.0.113.4@main, external 198.51.100.20"},
+		"labelled for us": {func(s *corev1.Service) { label(s, "ironlb") },
+			"cluster 198.51.100.9, lb 203.0.113.4@main, lb 203.0.113.5@other, external 198.51.100.20",
+			"cluster 198.51.100.9, lb 203.0.113.4@main, lb 203.0.113.5@other, external 198.51.100.20"},
+		"labelled for another proxy": {func(s *corev1.Service) { label(s, "other") }, "lb 203.0.113.4@main, lb 203.0.113.5@other; other",
+			"lb 203.0.113.4@main, lb 203.0.113.5@other; other"},
+		"labelled with nothing": {func(s *corev1.Service) { label(s, ""); s.Annotations = nil }, "; other", "; other"},
+		"one address twice": {func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"203.0.113.5", "::ffff:198.51.100.20"} },
+			"lb 203.0.113.4@main, lb 203.0.113.5@other", "cluster 198.51.100.9, lb 203.0.113.4@main, lb 203.0.113.5@other, external 198.51.100.20"},
+		"headless": {func(s *corev1.Service) {
+			s.Spec.Type, s.Spec.ClusterIP, s.Spec.ClusterIPs = corev1.ServiceTypeClusterIP, "None", []string{"None"}
+			label(s, "ironlb")
+		}, "", ""},
+		"no ClusterIP": {func(s *corev1.Service) {
+			s.Spec.Type, s.Spec.ClusterIP, s.Spec.ClusterIPs = corev1.ServiceTypeClusterIP, "", nil
+		}, "", ""},
+		"external name": {func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeExternalName }, "", ""},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			for _, trimmed := range []bool{false, true} {
-				svc := ours(tt.change)
-				if trimmed {
-					if _, err := trim(svc); err != nil {
-						t.Fatal(err)
+			for _, proxy := range []bool{false, true} {
+				want := tt.beside
+				if proxy {
+					want = tt.proxy
+				}
+				for _, trimmed := range []bool{false, true, true} {
+					svc := ours(tt.change)
+					if trimmed {
+						trimTwice(t, proxy, svc)
 					}
-				}
-				got, ok := serviceOf(svc)
-				if ok != (tt.want != nil) {
-					t.Fatalf("ours: %v, want %v", ok, tt.want != nil)
-				}
-				if ok {
-					if diff := cmp.Diff(*tt.want, got, compareAddrs); diff != "" {
-						t.Errorf("trimmed %v (-want +got):\n%s", trimmed, diff)
+					if got := addressText(serviceOf(svc, proxy)); got != want {
+						t.Errorf("service proxy %v, trimmed %v: %q, want %q", proxy, trimmed, got, want)
 					}
 				}
 			}
@@ -114,11 +116,146 @@ func TestService(t *testing.T) {
 	}
 }
 
+func trimTwice(t *testing.T, proxy bool, svc *corev1.Service) {
+	t.Helper()
+	for range 2 {
+		if _, err := trimService(proxy)(svc); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func addressText(s served) string {
+	var texts []string
+	for _, a := range s.service.Addresses {
+		kind := map[plan.AddressKind]string{plan.LoadBalancer: "lb", plan.External: "external", plan.ClusterIP: "cluster"}[a.Kind]
+		if a.AnnounceOnly {
+			kind = "announce"
+		}
+		text := kind + " " + a.IP.String()
+		if a.Pool != "" {
+			text += "@" + a.Pool
+		}
+		texts = append(texts, text)
+	}
+	text := strings.Join(texts, ", ")
+	if s.here != (text != "") {
+		text += " BUT HERE IS WRONG"
+	}
+	if s.other {
+		text += "; other"
+	}
+	return text
+}
+
+// What a Service says beside its addresses.
+func TestService(t *testing.T) {
+	want := plan.Service{
+		Ports:    []plan.Port{{Name: "http", Protocol: ipvs.TCP, Port: 80, NodePort: 30080}, {Name: "dns", Protocol: ipvs.UDP, Port: 53, NodePort: 30053}},
+		Families: plan.OnlyIPv4, Created: 100,
+	}
+	with := func(change func(*plan.Service)) plan.Service { s := want; change(&s); return s }
+	annotate := func(key, value string) func(*corev1.Service) {
+		return func(s *corev1.Service) { s.Annotations[key] = value }
+	}
+	scheduled := func(name string, flags ipvs.Flags) plan.Service {
+		return with(func(s *plan.Service) { s.Scheduler, s.Flags = name, flags })
+	}
+	restricted := func(texts ...string) plan.Service {
+		return with(func(s *plan.Service) { s.Restricted, s.Sources = true, prefixes(texts) })
+	}
+	local := func(s *corev1.Service) {
+		s.Spec.ExternalTrafficPolicy, s.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, 31000
+	}
+	tests := map[string]struct {
+		change func(*corev1.Service)
+		want   plan.Service
+	}{
+		"plain":                       {nil, want},
+		"policy Local":                {local, with(func(s *plan.Service) { s.Local, s.HealthCheckNodePort = true, 31000 })},
+		"health check port left over": {func(s *corev1.Service) { s.Spec.HealthCheckNodePort = 31000 }, want},
+		"internal policy Local": {func(s *corev1.Service) {
+			s.Spec.InternalTrafficPolicy = ptr.To(corev1.ServiceInternalTrafficPolicyLocal)
+		},
+			with(func(s *plan.Service) { s.InternalLocal = true })},
+		"internal policy Cluster": {func(s *corev1.Service) {
+			s.Spec.InternalTrafficPolicy = ptr.To(corev1.ServiceInternalTrafficPolicyCluster)
+		}, want},
+		"dual stack": {func(s *corev1.Service) { s.Spec.ClusterIPs = append(s.Spec.ClusterIPs, "2001:db8::9") },
+			with(func(s *plan.Service) { s.Families = 0 })},
+		"IPv6": {func(s *corev1.Service) { s.Spec.ClusterIP, s.Spec.ClusterIPs = "2001:db8::9", []string{"2001:db8::9"} },
+			with(func(s *plan.Service) { s.Families = plan.OnlyIPv6 })},
+		"affinity": {func(s *corev1.Service) {
+			s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+			s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: ptr.To[int32](60)}}
+		}, with(func(s *plan.Service) { s.Affinity = 60 })},
+		"affinity, default time-out": {func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP },
+			with(func(s *plan.Service) { s.Affinity = 10800 })},
+		"scheduler":         {annotate(v1alpha1.AnnotationScheduler, "wlc"), scheduled("wlc", 0)},
+		"mh":                {annotate(v1alpha1.AnnotationScheduler, "mh"), scheduled("mh", ipvs.SchedFallback|ipvs.SchedPort)},
+		"sh by port":        {annotate(v1alpha1.AnnotationScheduler, "sh,port"), scheduled("sh", ipvs.SchedPort)},
+		"unknown scheduler": {annotate(v1alpha1.AnnotationScheduler, "best"), want},
+		"nodeport":          {annotate(v1alpha1.AnnotationForwarding, "nodeport"), with(func(s *plan.Service) { s.Forwarding = plan.ToNodePort })},
+		"nodeport, but a port has none": {func(s *corev1.Service) {
+			s.Annotations[v1alpha1.AnnotationForwarding] = "nodeport"
+			s.Spec.Ports[1].NodePort = 0
+		}, with(func(s *plan.Service) {
+			s.Ports = []plan.Port{want.Ports[0], {Name: "dns", Protocol: ipvs.UDP, Port: 53}}
+		})},
+		"unknown forwarding": {annotate(v1alpha1.AnnotationForwarding, "tunnel"), want},
+		"ranges": {func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = []string{" 192.0.2.0/24 ", "2001:db8::/32"} },
+			restricted("192.0.2.0/24", "2001:db8::/32")},
+		"ranges, annotation":            {annotate(v1alpha1.AnnotationSourceRanges, "192.0.2.0/24, x"), restricted("192.0.2.0/24")},
+		"ranges, none of them readable": {annotate(v1alpha1.AnnotationSourceRanges, "x"), restricted()},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			for _, proxy := range []bool{false, true} {
+				for _, trimmed := range []bool{false, true} {
+					svc := ours(tt.change)
+					if trimmed {
+						trimTwice(t, proxy, svc)
+					}
+					got := serviceOf(svc, proxy).service
+					if got.NodePorts != proxy {
+						t.Errorf("NodePorts %v, service proxy %v", got.NodePorts, proxy)
+					}
+					got.Addresses, got.NodePorts = nil, false
+					if diff := cmp.Diff(tt.want, got, compareAddrs, comparePrefixes); diff != "" {
+						t.Errorf("service proxy %v, trimmed %v (-want +got):\n%s", proxy, trimmed, diff)
+					}
+				}
+			}
+		})
+	}
+}
+
+// Of a Service that is not served here little is kept.
+func TestTrimmedServiceIsSmall(t *testing.T) {
+	svc := ours(func(s *corev1.Service) {
+		s.Spec.Type = corev1.ServiceTypeClusterIP
+		s.Labels = map[string]string{"more": "text"}
+	})
+	trimTwice(t, false, svc)
+	want := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "u", CreationTimestamp: metav1.Unix(100, 0)},
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIP: "198.51.100.9"},
+	}
+	if diff := cmp.Diff(want, svc); diff != "" {
+		t.Errorf("kept (-want +got):\n%s", diff)
+	}
+}
+
 func TestSlice(t *testing.T) {
 	endpoint := func(addr string, c discoveryv1.EndpointConditions) discoveryv1.Endpoint {
 		return discoveryv1.Endpoint{Addresses: []string{addr, "192.0.2.99"}, NodeName: ptr.To("a"), Conditions: c, Zone: ptr.To("z")}
 	}
+	hinted := endpoint("192.0.2.13", discoveryv1.EndpointConditions{})
+	hinted.Hints = &discoveryv1.EndpointHints{
+		ForNodes: []discoveryv1.ForNode{{Name: "a"}}, ForZones: []discoveryv1.ForZone{{Name: "y"}, {Name: "z"}},
+	}
 	slice := &discoveryv1.EndpointSlice{
+		AddressType: discoveryv1.AddressTypeIPv4,
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-1",
 			Labels: map[string]string{discoveryv1.LabelServiceName: "web", "more": "text"}},
 		Ports: []discoveryv1.EndpointPort{
@@ -132,6 +269,8 @@ func TestSlice(t *testing.T) {
 			endpoint("192.0.2.10", discoveryv1.EndpointConditions{}),
 			endpoint("192.0.2.11", discoveryv1.EndpointConditions{Ready: ptr.To(false)}),
 			endpoint("192.0.2.12", discoveryv1.EndpointConditions{Ready: ptr.To(false), Serving: ptr.To(false), Terminating: ptr.To(true)}),
+			{Addresses: []string{"198.51.100.7"}},
+			hinted,
 			{Addresses: []string{"2001:db8::10"}},
 			{Addresses: []string{"pod.example"}},
 			{},
@@ -143,7 +282,8 @@ func TestSlice(t *testing.T) {
 			{Addr: netip.MustParseAddr("192.0.2.10"), Node: "a", Ready: true, Serving: true},
 			{Addr: netip.MustParseAddr("192.0.2.11"), Node: "a", Serving: true},
 			{Addr: netip.MustParseAddr("192.0.2.12"), Node: "a", Terminating: true},
-			{Addr: netip.MustParseAddr("2001:db8::10"), Ready: true, Serving: true},
+			{Addr: netip.MustParseAddr("198.51.100.7"), Ready: true, Serving: true},
+			{Addr: netip.MustParseAddr("192.0.2.13"), Node: "a", Ready: true, Serving: true, ForNodes: []string{"a"}, ForZones: []string{"y", "z"}},
 		},
 	}
 	for _, trimmed := range []bool{false, true} {
@@ -162,9 +302,34 @@ func TestSlice(t *testing.T) {
 	}
 }
 
+// A slice of another type than its addresses has none (1.6.2).
+func TestSliceType(t *testing.T) {
+	for addressType, want := range map[discoveryv1.AddressType]string{
+		discoveryv1.AddressTypeIPv4: "192.0.2.10", discoveryv1.AddressTypeIPv6: "2001:db8::10", discoveryv1.AddressTypeFQDN: "",
+	} {
+		got := sliceOf(&discoveryv1.EndpointSlice{AddressType: addressType, Endpoints: []discoveryv1.Endpoint{
+			{Addresses: []string{"192.0.2.10"}}, {Addresses: []string{"2001:db8::10"}}, {Addresses: []string{"pod.example"}},
+		}})
+		var texts []string
+		for _, e := range got.Endpoints {
+			texts = append(texts, e.Addr.String())
+		}
+		if text := strings.Join(texts, " "); text != want {
+			t.Errorf("%s: %q, want %q", addressType, text, want)
+		}
+	}
+}
+
 func TestNode(t *testing.T) {
 	node := func(change func(*corev1.Node)) *corev1.Node {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"zone": "z"}}}
+		n.Spec.PodCIDR, n.Spec.PodCIDRs = "192.0.2.0/26", []string{"192.0.2.0/26", "2001:db8:1::/64"}
+		n.Spec.Taints = []corev1.Taint{{Key: "node.kubernetes.io/unschedulable", Effect: corev1.TaintEffectNoSchedule}}
+		n.Status.Addresses = []corev1.NodeAddress{
+			{Type: corev1.NodeHostName, Address: "a"}, {Type: corev1.NodeExternalIP, Address: "203.0.113.200"},
+			{Type: corev1.NodeInternalIP, Address: "198.51.100.1"}, {Type: corev1.NodeInternalIP, Address: "198.51.100.2"},
+			{Type: corev1.NodeInternalIP, Address: "2001:db8::1"},
+		}
 		n.Status.Conditions = []corev1.NodeCondition{
 			{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse},
 			{Type: corev1.NodeReady, Status: corev1.ConditionTrue},
@@ -172,15 +337,28 @@ func TestNode(t *testing.T) {
 		change(n)
 		return n
 	}
+	want := plan.Node{
+		Ready: true, Labels: map[string]string{"zone": "z"},
+		Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")},
+		PodCIDRs:  prefixes([]string{"192.0.2.0/26", "2001:db8:1::/64"}),
+	}
+	with := func(change func(*plan.Node)) plan.Node { n := want; change(&n); return n }
+	notReady := with(func(n *plan.Node) { n.Ready = false })
 	tests := map[string]struct {
 		change func(*corev1.Node)
-		ready  bool
+		want   plan.Node
 	}{
-		"ready":         {func(*corev1.Node) {}, true},
-		"not ready":     {func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionFalse }, false},
-		"unknown":       {func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionUnknown }, false},
-		"no condition":  {func(n *corev1.Node) { n.Status.Conditions = nil }, false},
-		"being deleted": {func(n *corev1.Node) { n.DeletionTimestamp = ptr.To(metav1.Unix(1, 0)) }, false},
+		"ready":        {func(*corev1.Node) {}, want},
+		"not ready":    {func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionFalse }, notReady},
+		"unknown":      {func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionUnknown }, notReady},
+		"no condition": {func(n *corev1.Node) { n.Status.Conditions = nil }, notReady},
+		"being deleted": {func(n *corev1.Node) { n.DeletionTimestamp = ptr.To(metav1.Unix(1, 0)) },
+			with(func(n *plan.Node) { n.Ready, n.Leaving = false, true })},
+		"tainted by the autoscaler": {func(n *corev1.Node) { n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: taintLeaving}) },
+			with(func(n *plan.Node) { n.Leaving = true })},
+		"one range": {func(n *corev1.Node) { n.Spec.PodCIDRs = nil },
+			with(func(n *plan.Node) { n.PodCIDRs = prefixes([]string{"192.0.2.0/26"}) })},
+		"no range": {func(n *corev1.Node) { n.Spec = corev1.NodeSpec{} }, with(func(n *plan.Node) { n.PodCIDRs = nil })},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -191,8 +369,8 @@ func TestNode(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				if got := nodeOf(n); got.Ready != tt.ready || got.Labels["zone"] != "z" {
-					t.Errorf("trimmed %v: %+v, want ready %v", trimmed, got, tt.ready)
+				if diff := cmp.Diff(tt.want, nodeOf(n), compareAddrs, comparePrefixes); diff != "" {
+					t.Errorf("trimmed %v (-want +got):\n%s", trimmed, diff)
 				}
 			}
 		})

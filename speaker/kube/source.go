@@ -6,11 +6,14 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
+	"net/netip"
 	"reflect"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 
@@ -25,6 +28,7 @@ type ref struct {
 	key  pools.ServiceKey // or only a name
 	// slice is the name of an EndpointSlice; key is its Service.
 	slice string
+	check plan.Check
 }
 
 // Source keeps a View up to date. While the API server is away it goes on with what was known last.
@@ -35,6 +39,7 @@ type Source struct {
 
 	mu      sync.Mutex
 	pending map[ref]any // nil for what is gone
+	host    map[netip.Addr]struct{}
 
 	view *plan.View // of the caller of Observe
 }
@@ -45,6 +50,9 @@ type watch struct {
 	object  runtime.Object
 	from    cache.ListerWatcher
 	convert func(obj any) (ref, any)
+	trim    cache.TransformFunc
+	// optional is set if the View is whole without: an older API server has no such kind.
+	optional bool
 }
 
 // newSource returns a Source of these watches.
@@ -57,7 +65,7 @@ func newSource(watches []watch, kick func(), log *slog.Logger) (*Source, error) 
 	}
 	for _, w := range watches {
 		inf := cache.NewSharedIndexInformer(w.from, w.object, 0, cache.Indexers{})
-		if err := inf.SetTransform(trim); err != nil {
+		if err := inf.SetTransform(w.trim); err != nil {
 			return nil, fmt.Errorf("watch %s: %w", w.kind, err)
 		}
 		if err := inf.SetWatchErrorHandlerWithContext(logOnce(w.kind, log)); err != nil {
@@ -68,7 +76,9 @@ func newSource(watches []watch, kick func(), log *slog.Logger) (*Source, error) 
 			return nil, fmt.Errorf("watch %s: %w", w.kind, err)
 		}
 		s.informers[w.kind] = inf
-		s.synced = append(s.synced, reg.HasSynced)
+		if !w.optional {
+			s.synced = append(s.synced, reg.HasSynced)
+		}
 	}
 	return s, nil
 }
@@ -101,6 +111,7 @@ func (s *Source) Observe() (*plan.View, plan.Touched, bool) {
 		Services: map[pools.ServiceKey]struct{}{},
 		Nodes:    map[string]struct{}{},
 		VIPs:     map[string]struct{}{},
+		Checks:   map[plan.Check]struct{}{},
 	}
 	for r, value := range pending {
 		fold(s.view, &touched, r, value)
@@ -112,8 +123,7 @@ func (s *Source) Observe() (*plan.View, plan.Touched, bool) {
 func fold(v *plan.View, touched *plan.Touched, r ref, value any) {
 	switch r.kind {
 	case kindService:
-		put(v.Services, r.key, value)
-		touched.Services[r.key] = struct{}{}
+		foldService(v, touched, r.key, value)
 	case kindSlice:
 		if v.Slices[r.key] == nil {
 			v.Slices[r.key] = map[string]plan.Slice{}
@@ -134,6 +144,38 @@ func fold(v *plan.View, touched *plan.Touched, r ref, value any) {
 	case kindAdvertisement:
 		put(v.Advertisements, r.key.Name, value)
 		touched.Advertisements = true
+	case kindServiceCIDR:
+		put(v.ServiceNetworks, r.key.Name, value)
+		touched.ServiceNetworks = true
+	case kindCheck:
+		put(v.Checks, r.check, value)
+		touched.Checks[r.check] = struct{}{}
+	case kindHost:
+		v.Host = value.(map[netip.Addr]struct{})
+		touched.Host = true
+	}
+}
+
+// foldService puts a Service into the View, where it belongs.
+func foldService(v *plan.View, touched *plan.Touched, key pools.ServiceKey, value any) {
+	svc, _ := value.(served)
+	_, was := v.OtherProxy[key]
+	if svc.other != was {
+		touched.ServiceNetworks = true
+	}
+	if svc.other {
+		v.OtherProxy[key] = struct{}{}
+	} else {
+		delete(v.OtherProxy, key)
+	}
+	if _, was := v.Services[key]; !was && !svc.here {
+		return
+	}
+	touched.Services[key] = struct{}{}
+	if svc.here {
+		v.Services[key] = svc.service
+	} else {
+		delete(v.Services, key)
 	}
 }
 
@@ -185,15 +227,49 @@ const (
 	kindNode          = "nodes"
 	kindVIP           = "virtualips"
 	kindAdvertisement = "l2advertisements"
+	kindServiceCIDR   = "servicecidrs"
+
+	// What the node itself knows.
+	kindCheck = "check"
+	kindHost  = "host"
 )
 
-func convertService(obj any) (ref, any) {
-	svc := obj.(*corev1.Service)
-	r := ref{kind: kindService, key: pools.ServiceKey{Namespace: svc.Namespace, Name: svc.Name}}
-	if out, ours := serviceOf(svc); ours {
-		return r, out
+// Checked notes the result of a check, nil for one that is no longer made.
+func (s *Source) Checked(c plan.Check, result *plan.CheckResult) {
+	r := ref{kind: kindCheck, check: c}
+	if result == nil {
+		s.put(r, nil)
+		return
 	}
-	return r, nil
+	s.put(r, *result)
+}
+
+// SetHost notes the addresses of this node's interfaces that are not virtual. The map is the Source's from then on.
+func (s *Source) SetHost(addrs map[netip.Addr]struct{}) {
+	s.mu.Lock()
+	same := s.host != nil && maps.Equal(s.host, addrs)
+	s.host = addrs
+	s.mu.Unlock()
+	if !same {
+		s.put(ref{kind: kindHost}, addrs)
+	}
+}
+
+// convertService returns the conversion of Services for a node that is the service proxy, or not.
+func convertService(serviceProxy bool) func(obj any) (ref, any) {
+	return func(obj any) (ref, any) {
+		svc := obj.(*corev1.Service)
+		r := ref{kind: kindService, key: pools.ServiceKey{Namespace: svc.Namespace, Name: svc.Name}}
+		if out := serviceOf(svc, serviceProxy); out.here || out.other {
+			return r, out
+		}
+		return r, nil
+	}
+}
+
+func convertServiceCIDR(obj any) (ref, any) {
+	cidr := obj.(*networkingv1.ServiceCIDR)
+	return ref{kind: kindServiceCIDR, key: pools.ServiceKey{Name: cidr.Name}}, prefixes(cidr.Spec.CIDRs)
 }
 
 func convertSlice(obj any) (ref, any) {

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	fcache "k8s.io/client-go/tools/cache/testing"
 	"k8s.io/utils/ptr"
@@ -24,24 +25,27 @@ var web = pools.ServiceKey{Namespace: "default", Name: "web"}
 
 // feed is an API server in memory for one kind each.
 type feed struct {
-	services, slices, nodes, vips, ads *fcache.FakeControllerSource
-	source                             *Source
-	kicks                              chan struct{}
+	services, slices, nodes, vips, ads, cidrs *fcache.FakeControllerSource
+	source                                    *Source
+	kicks                                     chan struct{}
 }
 
-func newFeed(t *testing.T) *feed {
+func newFeed(t *testing.T) *feed { return newProxyFeed(t, false) }
+
+func newProxyFeed(t *testing.T, serviceProxy bool) *feed {
 	t.Helper()
 	f := &feed{
 		services: fcache.NewFakeControllerSource(), slices: fcache.NewFakeControllerSource(), nodes: fcache.NewFakeControllerSource(),
-		vips: fcache.NewFakeControllerSource(), ads: fcache.NewFakeControllerSource(), kicks: make(chan struct{}, 1000),
+		vips: fcache.NewFakeControllerSource(), ads: fcache.NewFakeControllerSource(), cidrs: fcache.NewFakeControllerSource(), kicks: make(chan struct{}, 1000),
 	}
 	var err error
 	f.source, err = newSource([]watch{
-		{kindService, &corev1.Service{}, f.services, convertService},
-		{kindSlice, &discoveryv1.EndpointSlice{}, f.slices, convertSlice},
-		{kindNode, &corev1.Node{}, f.nodes, convertNode},
-		{kindVIP, &v1alpha1.VirtualIP{}, f.vips, convertVIP},
-		{kindAdvertisement, &v1alpha1.L2Advertisement{}, f.ads, convertAdvertisement},
+		{kind: kindService, object: &corev1.Service{}, from: f.services, convert: convertService(serviceProxy), trim: trimService(serviceProxy)},
+		{kind: kindSlice, object: &discoveryv1.EndpointSlice{}, from: f.slices, convert: convertSlice, trim: trim},
+		{kind: kindNode, object: &corev1.Node{}, from: f.nodes, convert: convertNode, trim: trim},
+		{kind: kindVIP, object: &v1alpha1.VirtualIP{}, from: f.vips, convert: convertVIP, trim: trim},
+		{kind: kindAdvertisement, object: &v1alpha1.L2Advertisement{}, from: f.ads, convert: convertAdvertisement, trim: trim},
+		{kind: kindServiceCIDR, object: &networkingv1.ServiceCIDR{}, from: f.cidrs, convert: convertServiceCIDR, trim: trim, optional: true},
 	}, func() { f.kicks <- struct{}{} }, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -65,14 +69,16 @@ func (f *feed) run(t *testing.T) {
 // until observes at each kick until the condition holds, and returns what was touched on the way.
 func (f *feed) until(t *testing.T, what string, done func(*plan.View) bool) plan.Touched {
 	t.Helper()
-	all := plan.Touched{Services: map[pools.ServiceKey]struct{}{}, Nodes: map[string]struct{}{}, VIPs: map[string]struct{}{}}
+	all := plan.Touched{Services: map[pools.ServiceKey]struct{}{}, Nodes: map[string]struct{}{}, VIPs: map[string]struct{}{}, Checks: map[plan.Check]struct{}{}}
 	deadline := time.After(patience)
 	for {
 		view, touched, ok := f.source.Observe()
 		maps.Copy(all.Services, touched.Services)
 		maps.Copy(all.Nodes, touched.Nodes)
 		maps.Copy(all.VIPs, touched.VIPs)
+		maps.Copy(all.Checks, touched.Checks)
 		all.Advertisements = all.Advertisements || touched.Advertisements
+		all.Host, all.ServiceNetworks = all.Host || touched.Host, all.ServiceNetworks || touched.ServiceNetworks
 		if ok && done(view) {
 			return all
 		}
@@ -86,8 +92,9 @@ func (f *feed) until(t *testing.T, what string, done func(*plan.View) bool) plan
 
 func slice(name string, addrs ...string) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
-		Ports:      []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To[int32](8080)}},
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To[int32](8080)}},
 	}
 	for _, a := range addrs {
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{a}})

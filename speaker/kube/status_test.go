@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,8 +25,15 @@ import (
 type server struct {
 	t       *testing.T
 	store   cache.Store
-	patches int
+	patches atomic.Int32
+	mu      sync.Mutex
 	fail    error
+}
+
+func (s *server) failWith(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fail = err
 }
 
 func (s *server) get() *v1alpha1.VirtualIP {
@@ -36,9 +45,12 @@ func (s *server) get() *v1alpha1.VirtualIP {
 }
 
 func (s *server) patch(_ context.Context, name string, body []byte) error {
-	s.patches++
-	if s.fail != nil {
-		return s.fail
+	s.patches.Add(1)
+	s.mu.Lock()
+	fail := s.fail
+	s.mu.Unlock()
+	if fail != nil {
+		return fail
 	}
 	before, err := json.Marshal(s.get())
 	if err != nil {
@@ -111,8 +123,8 @@ func TestStatusIsWrittenOnChangeOnly(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		synctest.Wait()
-		if s.patches != 1 {
-			t.Errorf("%d patches for one change", s.patches)
+		if s.patches.Load() != 1 {
+			t.Errorf("%d patches for one change", s.patches.Load())
 		}
 		// Another node wrote over it: it is put right, once it is seen.
 		vip := s.get().DeepCopy()
@@ -122,8 +134,8 @@ func TestStatusIsWrittenOnChangeOnly(t *testing.T) {
 		}
 		time.Sleep(2 * lookAgain)
 		synctest.Wait()
-		if s.patches != 2 || s.get().Status.Node != "a" {
-			t.Errorf("%d patches, node %q", s.patches, s.get().Status.Node)
+		if s.patches.Load() != 2 || s.get().Status.Node != "a" {
+			t.Errorf("%d patches, node %q", s.patches.Load(), s.get().Status.Node)
 		}
 		// What is no longer announced loses node, interfaces and since.
 		r.Report(map[string]plan.Status{"203.0.113.4": {Reason: plan.NoLocalEndpoint, Message: "none"}})
@@ -134,11 +146,11 @@ func TestStatusIsWrittenOnChangeOnly(t *testing.T) {
 			t.Errorf("status %+v", got)
 		}
 		// What this node does not speak for is not touched.
-		patches := s.patches
+		patches := s.patches.Load()
 		r.Report(nil)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if s.patches != patches {
+		if s.patches.Load() != patches {
 			t.Error("wrote a status that nobody reported")
 		}
 	})
@@ -173,14 +185,14 @@ func TestStatusIsTriedAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, r := newServer(t)
-				s.fail = tt.err
+				s.failWith(tt.err)
 				run(t, r)
 				r.Report(announced("a"))
 				synctest.Wait()
-				if s.patches < 1 || s.get().Status.Node != "" {
-					t.Fatalf("%d patches", s.patches)
+				if s.patches.Load() < 1 || s.get().Status.Node != "" {
+					t.Fatalf("%d patches", s.patches.Load())
 				}
-				s.fail = nil
+				s.failWith(nil)
 				time.Sleep(tt.within)
 				synctest.Wait()
 				if s.get().Status.Node != "a" {

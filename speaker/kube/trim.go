@@ -1,9 +1,14 @@
 package kube
 
 import (
+	"slices"
+	"unique"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
@@ -12,39 +17,109 @@ import (
 // thousands of them. It changes the object in place, for nobody else has it yet. Trimming twice is trimming once.
 func trim(obj any) (any, error) {
 	switch o := obj.(type) {
-	case *corev1.Service:
-		from, ours := o.Annotations[v1alpha1.AnnotationAllocatedFrom]
-		trimMeta(&o.ObjectMeta)
-		o.Labels = nil
-		if ours {
-			o.Annotations = map[string]string{v1alpha1.AnnotationAllocatedFrom: from}
-		}
-		o.Spec.Selector = nil
-		o.Status.Conditions = nil
 	case *discoveryv1.EndpointSlice:
-		service := o.Labels[discoveryv1.LabelServiceName]
-		trimMeta(&o.ObjectMeta)
-		o.Labels = map[string]string{discoveryv1.LabelServiceName: service}
-		for i := range o.Endpoints {
-			e := &o.Endpoints[i]
-			e.TargetRef, e.Hints, e.Zone, e.Hostname, e.DeprecatedTopology = nil, nil, nil, nil, nil
-		}
+		trimSlice(o)
 	case *corev1.Node:
-		conditions := o.Status.Conditions
+		trimNode(o)
+	case *networkingv1.ServiceCIDR:
 		trimMeta(&o.ObjectMeta)
-		o.Spec = corev1.NodeSpec{}
-		o.Status = corev1.NodeStatus{}
-		for _, c := range conditions {
-			if c.Type == corev1.NodeReady {
-				o.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
-			}
-		}
+		o.Status = networkingv1.ServiceCIDRStatus{}
 	case *v1alpha1.VirtualIP:
 		trimMeta(&o.ObjectMeta)
 	case *v1alpha1.L2Advertisement:
 		trimMeta(&o.ObjectMeta)
 	}
 	return obj, nil
+}
+
+// annotations are those of a Service that are read here.
+var annotations = []string{
+	v1alpha1.AnnotationAllocatedFrom, v1alpha1.AnnotationScheduler, v1alpha1.AnnotationForwarding, v1alpha1.AnnotationSourceRanges,
+}
+
+// trimService returns the trim of Services. Of one that is not served here hardly more than the name stays.
+func trimService(serviceProxy bool) cache.TransformFunc {
+	return func(obj any) (any, error) {
+		svc, ok := obj.(*corev1.Service)
+		if !ok {
+			return obj, nil // a tombstone
+		}
+		svc.Annotations = only(svc.Annotations, annotations...)
+		svc.Labels = only(svc.Labels, labelProxy)
+		kept := svc.Annotations
+		trimMeta(&svc.ObjectMeta)
+		svc.Annotations = kept
+		svc.Spec.Selector, svc.Spec.LoadBalancerClass, svc.Status.Conditions = nil, nil, nil
+		if !serviceOf(svc, serviceProxy).here {
+			svc.Annotations = nil
+			svc.Spec = corev1.ServiceSpec{Type: svc.Spec.Type, ClusterIP: svc.Spec.ClusterIP}
+			svc.Status = corev1.ServiceStatus{}
+		}
+		return svc, nil
+	}
+}
+
+// only returns what m has of the keys, nil for nothing.
+func only(m map[string]string, keys ...string) map[string]string {
+	var out map[string]string
+	for _, key := range keys {
+		if value, ok := m[key]; ok {
+			if out == nil {
+				out = map[string]string{}
+			}
+			out[key] = value
+		}
+	}
+	return out
+}
+
+func trimSlice(o *discoveryv1.EndpointSlice) {
+	service := o.Labels[discoveryv1.LabelServiceName]
+	trimMeta(&o.ObjectMeta)
+	o.Labels = map[string]string{discoveryv1.LabelServiceName: service}
+	for i := range o.Ports {
+		o.Ports[i].AppProtocol = nil
+	}
+	for i := range o.Endpoints {
+		e := &o.Endpoints[i]
+		e.TargetRef, e.Zone, e.Hostname, e.DeprecatedTopology = nil, nil, nil, nil
+		e.Addresses = e.Addresses[:min(1, len(e.Addresses))]
+		if e.NodeName != nil { // the same few names again and again
+			name := unique.Make(*e.NodeName).Value()
+			e.NodeName = &name
+		}
+		trimHints(e.Hints)
+	}
+}
+
+func trimHints(h *discoveryv1.EndpointHints) {
+	if h == nil {
+		return
+	}
+	for i := range h.ForNodes {
+		h.ForNodes[i].Name = unique.Make(h.ForNodes[i].Name).Value()
+	}
+	for i := range h.ForZones {
+		h.ForZones[i].Name = unique.Make(h.ForZones[i].Name).Value()
+	}
+}
+
+func trimNode(o *corev1.Node) {
+	conditions, addresses := o.Status.Conditions, o.Status.Addresses
+	trimMeta(&o.ObjectMeta)
+	o.Spec = corev1.NodeSpec{PodCIDR: o.Spec.PodCIDR, PodCIDRs: o.Spec.PodCIDRs, Taints: slices.DeleteFunc(o.Spec.Taints,
+		func(t corev1.Taint) bool { return t.Key != taintLeaving })}
+	o.Status = corev1.NodeStatus{}
+	for _, a := range addresses {
+		if a.Type == corev1.NodeInternalIP {
+			o.Status.Addresses = append(o.Status.Addresses, a)
+		}
+	}
+	for _, c := range conditions {
+		if c.Type == corev1.NodeReady {
+			o.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
+		}
+	}
 }
 
 func trimMeta(m *metav1.ObjectMeta) {

@@ -1,0 +1,118 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/ironlb/ironlb/pools"
+)
+
+// component is who the Events come from.
+const component = "ironlb-speaker"
+
+// FailedToStartServiceHealthcheck is the reason of the Event that kube-proxy writes, too (ipvs.md 5.1.7).
+const FailedToStartServiceHealthcheck = "FailedToStartServiceHealthcheck"
+
+// Events writes Events about Services and about this node, each once per change of its text.
+type Events struct {
+	node        string
+	services    cache.Store
+	broadcaster record.EventBroadcaster
+	recorder    record.EventRecorder
+	sink        record.EventSink
+
+	mu       sync.Mutex
+	running  bool
+	ports    map[pools.ServiceKey]string
+	warnings map[string]string // of the node, by reason
+}
+
+func newEvents(node string, services cache.Store, client typedcorev1.EventsGetter) *Events {
+	broadcaster := record.NewBroadcaster()
+	return &Events{
+		node:        node,
+		services:    services,
+		broadcaster: broadcaster,
+		recorder:    broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component, Host: node}),
+		sink:        &typedcorev1.EventSinkImpl{Interface: client.Events("")},
+		ports:       map[pools.ServiceKey]string{},
+		warnings:    map[string]string{},
+	}
+}
+
+// Run writes until the context ends. What was told before is written then.
+func (e *Events) Run(ctx context.Context) error {
+	watch := e.broadcaster.StartRecordingToSink(e.sink)
+	e.start()
+	<-ctx.Done()
+	watch.Stop()
+	e.broadcaster.Shutdown()
+	return nil
+}
+
+// start writes what was told before: the broadcaster keeps nothing for those that come later.
+func (e *Events) start() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.running = true
+	for key, text := range e.ports {
+		e.port(key, text)
+	}
+	for reason, text := range e.warnings {
+		e.warning(reason, text)
+	}
+}
+
+// HealthPorts tells which healthCheckNodePorts cannot be served, the whole set each time.
+func (e *Events) HealthPorts(failed map[pools.ServiceKey]error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for key := range e.ports {
+		if _, still := failed[key]; !still {
+			delete(e.ports, key)
+		}
+	}
+	for key, err := range failed {
+		text := fmt.Sprintf("node %s: %v", e.node, err)
+		if e.ports[key] != text {
+			e.ports[key] = text
+			e.port(key, text)
+		}
+	}
+}
+
+func (e *Events) port(key pools.ServiceKey, text string) {
+	if obj, exists, err := e.services.GetByKey(key.String()); e.running && err == nil && exists {
+		e.recorder.Event(obj.(*corev1.Service), corev1.EventTypeWarning, FailedToStartServiceHealthcheck, text)
+	}
+}
+
+// Warn writes a Warning about this node. An empty text says that the reason is gone: the same text is then news again.
+func (e *Events) Warn(reason, text string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case text == "":
+		delete(e.warnings, reason)
+	case e.warnings[reason] != text:
+		e.warnings[reason] = text
+		e.warning(reason, text)
+	}
+}
+
+func (e *Events) warning(reason, text string) {
+	if !e.running {
+		return
+	}
+	// The UID is the name, by which "kubectl describe node" finds the Events of the kubelet and of kube-proxy.
+	node := &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: e.node, UID: types.UID(e.node)}
+	e.recorder.Event(node, corev1.EventTypeWarning, reason, text)
+}

@@ -1,0 +1,194 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	ktesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+func plain(change func(*corev1.Service)) *corev1.Service {
+	return ours(func(s *corev1.Service) {
+		s.Annotations, s.Status, s.Spec.Type = nil, corev1.ServiceStatus{}, corev1.ServiceTypeClusterIP
+		if change != nil {
+			change(s)
+		}
+	})
+}
+
+// The label of another proxy, put on and taken off, gives a Service away and takes it back (ipvs.md 1.1.3).
+func TestLabelAtRuntime(t *testing.T) {
+	labelled := func(name string) *corev1.Service {
+		return plain(func(s *corev1.Service) { s.Labels = map[string]string{labelProxy: name} })
+	}
+	state := func(v *plan.View) [2]bool {
+		_, here := v.Services[web]
+		_, other := v.OtherProxy[web]
+		return [2]bool{here, other}
+	}
+	for _, tt := range []struct {
+		serviceProxy bool
+		steps        []*corev1.Service
+		want         [][2]bool
+	}{
+		{true, []*corev1.Service{plain(nil), labelled("x"), labelled("ironlb"), labelled(""), plain(nil)},
+			[][2]bool{{true, false}, {false, true}, {true, false}, {false, true}, {true, false}}},
+		{false, []*corev1.Service{labelled("ironlb"), labelled("x"), labelled("ironlb"), plain(nil), labelled("ironlb")},
+			[][2]bool{{true, false}, {false, true}, {true, false}, {false, false}, {true, false}}},
+	} {
+		f := newProxyFeed(t, tt.serviceProxy)
+		f.services.Add(tt.steps[0])
+		f.run(t)
+		for i, svc := range tt.steps {
+			if i > 0 {
+				f.services.Modify(svc)
+			}
+			touched := f.until(t, "label", func(v *plan.View) bool { return state(v) == tt.want[i] })
+			if _, ok := touched.Services[web]; i > 0 && ok != (tt.want[i][0] || tt.want[i-1][0]) {
+				t.Errorf("service proxy %v, step %d: touched %+v", tt.serviceProxy, i, touched)
+			}
+			if i > 0 && touched.ServiceNetworks != (tt.want[i][1] != tt.want[i-1][1]) {
+				t.Errorf("service proxy %v, step %d: networks touched: %v", tt.serviceProxy, i, touched.ServiceNetworks)
+			}
+		}
+	}
+}
+
+// A Service that is not served here kicks nobody and is not in the View.
+func TestServicesOfOthersAreLeftOut(t *testing.T) {
+	f := newFeed(t)
+	f.services.Add(plain(nil))
+	f.run(t)
+	f.until(t, "first list", func(v *plan.View) bool { return v != nil })
+	f.services.Modify(plain(func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }))
+	f.nodes.Add(readyNode("a", ""))
+	touched := f.until(t, "node", func(v *plan.View) bool { return v.Nodes["a"].Ready })
+	if len(f.source.view.Services)+len(touched.Services) > 0 {
+		t.Errorf("View has %v, touched %v", f.source.view.Services, touched.Services)
+	}
+}
+
+func TestServiceNetworks(t *testing.T) {
+	f := newProxyFeed(t, true)
+	cidr := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}}
+	cidr.Spec.CIDRs = []string{"198.51.100.0/24", "2001:db8:2::/112"}
+	f.cidrs.Add(cidr)
+	f.run(t)
+	if touched := f.until(t, "ServiceCIDR", func(v *plan.View) bool { return len(v.ServiceNetworks["kubernetes"]) == 2 }); !touched.ServiceNetworks {
+		t.Errorf("touched %+v", touched)
+	}
+	f.cidrs.Delete(cidr)
+	f.until(t, "ServiceCIDR gone", func(v *plan.View) bool { return len(v.ServiceNetworks) == 0 })
+}
+
+// What the node itself knows comes in by the same way.
+func TestNodeKnowledge(t *testing.T) {
+	f := newFeed(t)
+	f.run(t)
+	f.until(t, "first list", func(v *plan.View) bool { return v != nil })
+	check := plan.Check{Node: "b", Addr: netip.MustParseAddr("198.51.100.2"), Port: 10256, Path: "/healthz"}
+	f.source.Checked(check, &plan.CheckResult{Healthy: true, Weight: 3})
+	touched := f.until(t, "check", func(v *plan.View) bool { return v.Checks[check] == plan.CheckResult{Healthy: true, Weight: 3} })
+	if _, ok := touched.Checks[check]; !ok {
+		t.Errorf("touched %+v", touched)
+	}
+	f.source.Checked(check, nil)
+	f.until(t, "check gone", func(v *plan.View) bool { return len(v.Checks) == 0 })
+
+	host := func() map[netip.Addr]struct{} {
+		return map[netip.Addr]struct{}{netip.MustParseAddr("198.51.100.1"): {}}
+	}
+	f.source.SetHost(host())
+	if touched := f.until(t, "host", func(v *plan.View) bool { return len(v.Host) == 1 }); !touched.Host {
+		t.Errorf("touched %+v", touched)
+	}
+	f.source.SetHost(host())
+	if _, touched, _ := f.source.Observe(); touched.Any() {
+		t.Errorf("the same addresses again touch %+v", touched)
+	}
+	f.source.SetHost(nil)
+	f.until(t, "host gone", func(v *plan.View) bool { return len(v.Host) == 0 })
+}
+
+// Each text is written once, again when it changed or came back, and also if it was told before the writing began.
+func TestEvents(t *testing.T) {
+	client := fake.NewClientset()
+	written := make(chan string, 10)
+	note := func(action ktesting.Action) (bool, runtime.Object, error) {
+		if patch, ok := action.(ktesting.PatchAction); ok { // one more of the same
+			written <- "again " + string(patch.GetPatch())
+			return true, &corev1.Event{}, nil
+		}
+		ev := action.(ktesting.CreateAction).GetObject().(*corev1.Event)
+		about := ev.InvolvedObject
+		written <- strings.Join([]string{ev.Type, ev.Reason, about.Kind, about.Namespace + "/" + about.Name, string(about.UID), ev.Source.Component, ev.Message}, "|")
+		return true, ev, nil
+	}
+	client.PrependReactor("*", "events", note)
+	store := cache.NewStore(cache.MetaNamespaceKeyFunc)
+	if err := store.Add(ours(nil)); err != nil {
+		t.Fatal(err)
+	}
+	e := newEvents("a", store, client.CoreV1())
+	failed := map[pools.ServiceKey]error{web: errors.New("port 31000 is taken"), {Namespace: "x", Name: "gone"}: errors.New("?")}
+	e.HealthPorts(failed)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- e.Run(ctx) }()
+	defer func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+
+	var seen []string
+	until := func(n int) {
+		t.Helper()
+		for len(seen) < n {
+			select {
+			case text := <-written:
+				seen = append(seen, text)
+			case <-time.After(patience):
+				t.Fatalf("%d Events, want %d: %q", len(seen), n, seen)
+			}
+		}
+	}
+	until(1)
+	want := "Warning|FailedToStartServiceHealthcheck|Service|default/web|u|ironlb-speaker|node a: port 31000 is taken"
+	if seen[0] != want {
+		t.Errorf("Event %q, want %q", seen[0], want)
+	}
+	e.HealthPorts(failed) // no news
+	e.Warn("KubeProxyConflict", "kube-proxy deletes what is ours")
+	until(2)
+	e.Warn("KubeProxyConflict", "kube-proxy deletes what is ours") // no news
+	e.HealthPorts(nil)
+	e.HealthPorts(failed)
+	until(3)
+	e.Warn("KubeProxyConflict", "")
+	e.Warn("KubeProxyConflict", "kube-proxy deletes what is ours")
+	until(4)
+	want = "Warning|KubeProxyConflict|Node|/a|a|ironlb-speaker|kube-proxy deletes what is ours"
+	if seen[1] != want || !strings.Contains(seen[2], `"count":2`) || !strings.Contains(seen[3], `"count":2`) {
+		t.Errorf("Events %q, want %q second and each once more", seen, want)
+	}
+	select {
+	case more := <-written:
+		t.Errorf("one more Event: %q", more)
+	default:
+	}
+}

@@ -1,0 +1,170 @@
+package kube
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+const (
+	// labelProxy names the proxy that serves a Service in place of kube-proxy, which leaves those alone that have it; we serve
+	// those that name us (k8s.io/kubernetes/pkg/proxy/apis).
+	labelProxy = "service.kubernetes.io/service-proxy-name"
+	proxyName  = "ironlb"
+)
+
+// served is a Service as this node has to do with it.
+type served struct {
+	// here is set if it is served or announced here, as service says.
+	here    bool
+	service plan.Service
+	// other is set if another proxy than us or kube-proxy serves it.
+	other bool
+}
+
+// serviceOf returns what the plan needs of a Service. One is wholly ours if it is labelled so, or has no such label and we
+// are the service proxy; of others only the addresses that our controller gave (docs/design/data-plane.md).
+func serviceOf(svc *corev1.Service, serviceProxy bool) served {
+	proxy, labelled := svc.Labels[labelProxy]
+	out := served{other: labelled && proxy != proxyName && !headless(svc)}
+	whole := (serviceProxy && !labelled || labelled && proxy == proxyName) && !headless(svc)
+	addresses := addresses(svc, whole)
+	if len(addresses) == 0 {
+		return out
+	}
+	out.here = true
+	out.service = plan.Service{
+		Addresses:     addresses,
+		Ports:         ports(svc.Spec.Ports),
+		Local:         svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
+		InternalLocal: value(svc.Spec.InternalTrafficPolicy, "") == corev1.ServiceInternalTrafficPolicyLocal,
+		Families:      families(svc.Spec.ClusterIPs),
+		NodePorts:     whole,
+		Affinity:      affinity(svc.Spec),
+		Created:       svc.CreationTimestamp.Unix(),
+	}
+	if svc.Spec.Type == corev1.ServiceTypeLoadBalancer {
+		loadBalancer(&out.service, svc)
+	}
+	if s, err := v1alpha1.ParseScheduler(svc.Annotations[v1alpha1.AnnotationScheduler]); err == nil { // else the controller says so
+		out.service.Scheduler, out.service.Flags = s.Name, flags(s)
+	}
+	return out
+}
+
+// headless tells whether a Service has no ClusterIP and so no proxy (ipvs.md 1.1.1).
+func headless(svc *corev1.Service) bool {
+	return svc.Spec.Type == corev1.ServiceTypeExternalName || svc.Spec.ClusterIP == "" || svc.Spec.ClusterIP == corev1.ClusterIPNone
+}
+
+// loadBalancer adds what only a Service of type LoadBalancer has. Forwarding by way of the nodes needs a NodePort for every
+// port.
+func loadBalancer(out *plan.Service, svc *corev1.Service) {
+	ranges := v1alpha1.ParseSourceRanges(svc.Spec.LoadBalancerSourceRanges, svc.Annotations[v1alpha1.AnnotationSourceRanges])
+	out.Restricted, out.Sources = ranges.Given, ranges.Prefixes
+	if out.Local {
+		out.HealthCheckNodePort, _ = port(svc.Spec.HealthCheckNodePort)
+	}
+	forwarding, _ := v1alpha1.ParseForwarding(svc.Annotations[v1alpha1.AnnotationForwarding])
+	bare := slices.ContainsFunc(out.Ports, func(p plan.Port) bool { return p.NodePort == 0 })
+	if forwarding == v1alpha1.ForwardingNodePort && !bare {
+		out.Forwarding = plan.ToNodePort
+	}
+}
+
+// addresses returns the addresses of a Service that are served or announced here, each once.
+func addresses(svc *corev1.Service, whole bool) []plan.Address {
+	var out []plan.Address
+	add := func(text string, a plan.Address) {
+		ip, err := netip.ParseAddr(text)
+		if a.IP = ip.Unmap(); err != nil || slices.ContainsFunc(out, func(b plan.Address) bool { return b.IP == a.IP }) {
+			return
+		}
+		out = append(out, a)
+	}
+	if whole {
+		for _, ip := range svc.Spec.ClusterIPs {
+			add(ip, plan.Address{Kind: plan.ClusterIP})
+		}
+	}
+	if svc.Spec.Type == corev1.ServiceTypeLoadBalancer && svc.DeletionTimestamp == nil {
+		from, ours := svc.Annotations[v1alpha1.AnnotationAllocatedFrom]
+		names := strings.Split(from, ",")
+		for i, in := range svc.Status.LoadBalancer.Ingress {
+			a := plan.Address{}
+			if ours && i < len(names) {
+				a.Pool = strings.TrimSpace(names[i])
+			}
+			proxyMode := value(in.IPMode, corev1.LoadBalancerIPModeVIP) == corev1.LoadBalancerIPModeProxy
+			switch {
+			case ours: // of either mode, but beside kube-proxy one of mode VIP is kube-proxy's to forward
+				a.AnnounceOnly = !whole && !proxyMode
+			case !whole || proxyMode:
+				continue
+			}
+			add(in.IP, a)
+		}
+	}
+	if whole {
+		for _, ip := range svc.Spec.ExternalIPs {
+			add(ip, plan.Address{Kind: plan.External})
+		}
+	}
+	return out
+}
+
+func ports(from []corev1.ServicePort) []plan.Port {
+	var out []plan.Port
+	for _, p := range from {
+		if number, ok := port(p.Port); ok {
+			nodePort, _ := port(p.NodePort)
+			out = append(out, plan.Port{Name: p.Name, Protocol: protocol(p.Protocol), Port: number, NodePort: nodePort})
+		}
+	}
+	return out
+}
+
+// families returns those of the ClusterIPs.
+func families(clusterIPs []string) plan.Families {
+	four, six := false, false
+	for _, text := range clusterIPs {
+		if ip, err := netip.ParseAddr(text); err == nil {
+			four, six = four || ip.Is4(), six || ip.Is6()
+		}
+	}
+	switch {
+	case four && !six:
+		return plan.OnlyIPv4
+	case six && !four:
+		return plan.OnlyIPv6
+	}
+	return 0
+}
+
+// affinity returns the time-out of session affinity in seconds, 0 for none.
+func affinity(spec corev1.ServiceSpec) uint32 {
+	if spec.SessionAffinity != corev1.ServiceAffinityClientIP {
+		return 0
+	}
+	if c := spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
+		return uint32(max(1, *c.ClientIP.TimeoutSeconds))
+	}
+	return uint32(corev1.DefaultClientIPServiceAffinitySeconds)
+}
+
+func flags(s v1alpha1.Scheduler) ipvs.Flags {
+	var out ipvs.Flags
+	if s.Fallback {
+		out |= ipvs.SchedFallback
+	}
+	if s.Port {
+		out |= ipvs.SchedPort
+	}
+	return out
+}
