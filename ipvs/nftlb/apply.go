@@ -1,0 +1,137 @@
+package nftlb
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/nftwatch"
+)
+
+// Apply carries out the ops in order, in one transaction, and returns those done. Adding what exists edits it, deleting what does not
+// exist succeeds, editing what does not exist fails. It goes on after an error as [ipvs.Each] does: what nftables refuses is
+// narrowed down to the virtual servers that it is about.
+//
+// The cost follows the virtual servers that the ops are about, whatever the number of others.
+func (b *Balancer) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.sync(); err != nil {
+		return nil, err
+	}
+	next, done, wrong := b.edit(ops)
+	if b.commit(slices.Collect(maps.Keys(next)), next) == nil {
+		return done, wrong
+	}
+	// Somebody may have changed the tables just now: look once more.
+	if err := b.sync(); err != nil {
+		return nil, errors.Join(wrong, err)
+	}
+	next, done, wrong = b.edit(ops)
+	failed := make(map[ipvs.Key]error)
+	b.narrow(slices.SortedFunc(maps.Keys(next), ipvs.Key.Compare), next, failed)
+	errs := []error{wrong}
+	done = slices.DeleteFunc(done, func(op ipvs.Op) bool {
+		err := failed[op.Virtual]
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%v: %w", op, err))
+		}
+		return err != nil
+	})
+	return done, errors.Join(errs...)
+}
+
+// edit returns what becomes of the virtual servers that the ops are about, nil for one that goes, the ops that can be done, and
+// what is wrong with the others.
+func (b *Balancer) edit(ops []ipvs.Op) (map[ipvs.Key]*virtual, []ipvs.Op, error) {
+	scratch := make(ipvs.Table)
+	touched := make(map[ipvs.Key]struct{})
+	done, err := ipvs.Each(ops, func(op ipvs.Op) error {
+		if err := check(op); err != nil {
+			return fmt.Errorf("%v: %w", op, err)
+		}
+		if _, seen := touched[op.Virtual]; !seen {
+			touched[op.Virtual] = struct{}{}
+			if v := b.have[op.Virtual]; v != nil {
+				scratch[op.Virtual] = ipvs.VirtualServer{Settings: v.Settings, RealServers: maps.Clone(v.RealServers)}
+			}
+		}
+		return scratch.Apply(op)
+	})
+	next := make(map[ipvs.Key]*virtual, len(touched))
+	for key := range touched {
+		vs, exists := scratch[key]
+		have := b.have[key]
+		switch {
+		case !exists && have != nil:
+			next[key] = nil
+		case exists && have == nil:
+			next[key] = &virtual{VirtualServer: vs, layout: lay(key, layout{}, vs)}
+		case exists && (have.Settings != vs.Settings || !maps.Equal(have.RealServers, vs.RealServers)):
+			next[key] = &virtual{VirtualServer: vs, layout: lay(key, have.layout, vs)}
+		}
+	}
+	return next, done, err
+}
+
+// check tells what is wrong with an op beyond what [ipvs.Op.Validate] finds.
+func check(op ipvs.Op) error {
+	if op.Virtual.Addr.Zone() != "" || op.Real.Addr().Zone() != "" {
+		return fmt.Errorf("%w address with a zone", ipvs.ErrInvalid)
+	}
+	if op.Action != ipvs.AddVirtual && op.Action != ipvs.EditVirtual || op.Settings.Scheduler == "" {
+		return nil
+	}
+	if _, known := schedulers[op.Settings.Scheduler]; !known {
+		return fmt.Errorf("%w: %s: use one of %v", ipvs.ErrNoScheduler, op.Settings.Scheduler, slices.Sorted(maps.Keys(schedulers)))
+	}
+	return nil
+}
+
+// commit carries out the changes of these virtual servers, in one transaction once the chains that they need are there.
+func (b *Balancer) commit(keys []ipvs.Key, next map[ipvs.Key]*virtual) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	if err := b.prepare(keys, next); err != nil {
+		return err
+	}
+	tx := b.nft.NewTransaction()
+	var touched nftwatch.Counts
+	for _, key := range keys {
+		family := familyOf(key)
+		b.writer(tx, family).virtual(key, b.have[key], next[key])
+		touched[family] = 1
+	}
+	if err := b.run(tx, touched); err != nil {
+		return err
+	}
+	for _, key := range keys {
+		if next[key] == nil {
+			delete(b.have, key)
+		} else {
+			b.have[key] = next[key]
+		}
+	}
+	return nil
+}
+
+// narrow commits the changes, in halves when nftables refuses them, until those are found that it is about. When nftables does not
+// work at all, so that the tables cannot be read either, all have failed.
+func (b *Balancer) narrow(keys []ipvs.Key, next map[ipvs.Key]*virtual, failed map[ipvs.Key]error) {
+	err := b.commit(keys, next)
+	if err == nil {
+		return
+	}
+	if b.sync() != nil || len(keys) == 1 {
+		for _, key := range keys {
+			failed[key] = err
+		}
+		return
+	}
+	half := len(keys) / 2
+	b.narrow(keys[:half], next, failed)
+	b.narrow(keys[half:], next, failed)
+}

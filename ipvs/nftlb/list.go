@@ -1,0 +1,153 @@
+package nftlb
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"strings"
+
+	"github.com/ironlb/ironlb/ipvs"
+)
+
+// listing is what was found in the table of a family.
+type listing struct {
+	exists   bool
+	virtuals map[ipvs.Key]*virtual
+	affinity []remembered
+	pods     []netip.Prefix
+}
+
+// remembered is an element of affinity.
+type remembered struct {
+	client   netip.Addr
+	virtual  ipvs.Key
+	real     netip.AddrPort
+	lifetime string
+}
+
+// list reads our table of a family. What is not as we write it is left out: the table is made anew from what it returns.
+func list(f family, table string) (listing, error) {
+	cmd := exec.Command("nft", "--json", "list", "table", string(f.name), table)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	switch {
+	case err != nil && strings.Contains(stderr.String(), "No such file or directory"):
+		return listing{}, nil
+	case err != nil:
+		return listing{}, fmt.Errorf("list nftables table %s %s: %w: %s", f.name, table, err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	l, err := parse(out)
+	if err != nil {
+		return listing{}, fmt.Errorf("list nftables table %s %s: %w", f.name, table, err)
+	}
+	return l, nil
+}
+
+// set is a set or a map in nft's JSON.
+type set struct {
+	Name string
+	Elem []json.RawMessage
+}
+
+func parse(out []byte) (listing, error) {
+	var objects struct {
+		NFTables []struct{ Set, Map *set }
+	}
+	if err := json.Unmarshal(out, &objects); err != nil {
+		return listing{}, fmt.Errorf("parse the output of nft: %w", err)
+	}
+	sets := make(map[string][]json.RawMessage)
+	for _, object := range objects.NFTables {
+		for _, s := range []*set{object.Set, object.Map} {
+			if s != nil {
+				sets[s.Name] = s.Elem
+			}
+		}
+	}
+	l := listing{exists: true, virtuals: make(map[ipvs.Key]*virtual)}
+	for _, raw := range sets[mapVirtuals] {
+		l.addVirtual(raw)
+	}
+	for _, raw := range sets[mapReals] {
+		l.addReal(raw)
+	}
+	for _, raw := range sets[mapAffinity] {
+		l.addRemembered(raw)
+	}
+	for _, raw := range sets[setPods] {
+		if p, ok := parsePrefix(raw); ok {
+			l.pods = append(l.pods, p)
+		}
+	}
+	for key, vs := range l.virtuals {
+		vs.layout = lay(key, vs.layout, vs.VirtualServer)
+	}
+	return l, nil
+}
+
+// parsePair reads an element of a map.
+func parsePair(raw json.RawMessage) (elementKey, json.RawMessage, bool) {
+	var pair []json.RawMessage
+	if json.Unmarshal(raw, &pair) != nil || len(pair) != 2 {
+		return elementKey{}, nil, false
+	}
+	key, ok := parseKey(pair[0])
+	return key, pair[1], ok
+}
+
+func (l listing) addVirtual(raw json.RawMessage) {
+	element, _, ok := parsePair(raw)
+	key, isKey := element.parts.key(0)
+	settings, known := parseSettings(element.comment)
+	if ok && isKey && known {
+		l.virtuals[key] = newVirtual(settings)
+	}
+}
+
+func (l listing) addReal(raw json.RawMessage) {
+	element, value, ok := parsePair(raw)
+	key, isKey := element.parts.key(0)
+	slot, isSlot := element.parts.number(3)
+	target, hasTarget := parseKey(value)
+	real, isReal := target.parts.real(0)
+	rs, known := parseReal(element.comment)
+	vs := l.virtuals[key]
+	if ok && isKey && isSlot && hasTarget && isReal && known && vs != nil {
+		vs.RealServers[real] = rs
+		vs.layout.at[slot] = real
+	}
+}
+
+func (l *listing) addRemembered(raw json.RawMessage) {
+	element, value, ok := parsePair(raw)
+	client, isClient := element.parts.addr(0)
+	key, isKey := element.parts.key(1)
+	target, hasTarget := parseKey(value)
+	real, isReal := target.parts.real(0)
+	vs := l.virtuals[key]
+	if ok && isClient && isKey && hasTarget && isReal && element.lifetime != "" && vs != nil && vs.live(real) {
+		l.affinity = append(l.affinity, remembered{client: client, virtual: key, real: real, lifetime: element.lifetime})
+	}
+}
+
+// parsePrefix reads a prefix, which nft lists as an address when it holds one only.
+func parsePrefix(raw json.RawMessage) (netip.Prefix, bool) {
+	var outer struct {
+		Prefix struct {
+			Addr netip.Addr
+			Len  int
+		}
+	}
+	if json.Unmarshal(raw, &outer) == nil {
+		p := netip.PrefixFrom(outer.Prefix.Addr, outer.Prefix.Len)
+		return p, p.IsValid()
+	}
+	addr, ok := parts{raw}.addr(0)
+	if !ok {
+		return netip.Prefix{}, false
+	}
+	return netip.PrefixFrom(addr, addr.BitLen()), true
+}
