@@ -21,7 +21,7 @@ func Options() (*options.CloudControllerManagerOptions, error) {
 	// High enough that the API server is the limit, not we: a Service costs three writes.
 	o.Generic.ClientConnection.QPS = 1000
 	o.Generic.ClientConnection.Burst = 2000
-	o.ServiceController.ConcurrentServiceSyncs = 16
+	o.ServiceController.ConcurrentServiceSyncs = 48
 
 	// No webhooks, and no controller of nodes.
 	o.Webhook, o.WebhookServing, o.NodeController = nil, nil, nil

@@ -22,7 +22,7 @@ func TestDefaults(t *testing.T) {
 		"leader-elect-resource-name":      "ironlb-ccm",
 		"leader-elect-resource-namespace": "ironlb-system",
 		"use-service-account-credentials": "false",
-		"concurrent-service-syncs":        "16",
+		"concurrent-service-syncs":        "48",
 		"load-balancer-class":             "ironlb.io/lb",
 		"only-class":                      "false",
 		"ip-mode":                         "Proxy",
