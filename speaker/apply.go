@@ -84,11 +84,12 @@ func (s *Speaker) setServers(t *servers, desired ipvs.Table, kind string, todo *
 	if t.driver == nil {
 		return
 	}
+	lacking := s.lacking()
 	keys, want := map[ipvs.Key]struct{}{}, ipvs.Table{}
 	for key := range todo.keys {
 		vs, wanted := desired[key]
 		switch wanted = wanted && s.wantsKey(key); {
-		case wanted && !has(t.have, key) && !(s.known.whole && isServed(s.known.filter, key)):
+		case wanted && !has(t.have, key) && !(s.known.whole && isServed(s.known.filter, key) && !lacking[key] && !lacking[ipvs.Key{Addr: key.Addr}]):
 			s.failed.keys[key] = struct{}{}
 		case wanted:
 			keys[key], want[key] = struct{}{}, vs
@@ -127,9 +128,13 @@ func (s *Speaker) programmed(addr netip.Addr) bool {
 	if !s.known.whole || has(s.known.blocked, addr) || s.known.sysctls != nil && !has(s.announced, addr) {
 		return false
 	}
+	lacking := s.lacking()
+	if lacking[ipvs.Key{Addr: addr}] {
+		return false
+	}
 	for key := range s.desired.Keys[addr] {
 		vs, there := s.known.table.have[key]
-		if !there || !isServed(s.known.filter, key) || !anyOf(s.desired.Table[key].RealServers, vs.RealServers) {
+		if !there || !isServed(s.known.filter, key) || lacking[key] || !anyOf(s.desired.Table[key].RealServers, vs.RealServers) {
 			return false
 		}
 	}

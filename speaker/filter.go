@@ -165,3 +165,18 @@ func family(c ipvs.FilterChange) int {
 	}
 	return 6
 }
+
+// lacking returns the virtual servers, and the addresses as keys without a port, of which the filter could not be given
+// all that they need.
+func (s *Speaker) lacking() map[ipvs.Key]bool {
+	if len(s.failed.elements) == 0 {
+		return nil
+	}
+	out := map[ipvs.Key]bool{}
+	for e := range s.failed.elements {
+		if s.wantsElement(e) && (e.Key.Port != 0 || e.Set == ipvs.Addresses) {
+			out[e.Key] = true
+		}
+	}
+	return out
+}

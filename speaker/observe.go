@@ -143,13 +143,13 @@ func (s *Speaker) mine(st *state, key ipvs.Key) bool {
 	return has(s.desired.Local, key.Addr) || has(s.desired.Table, key)
 }
 
-// recheck looks again at what could not be changed.
-func (s *Speaker) recheck(failed *work) error {
-	if s.known == nil || len(failed.keys) == 0 {
+// recheck looks again at what could not be changed. All of its addresses is compared again: more may have gone meanwhile.
+func (s *Speaker) recheck(todo *work) error {
+	if s.known == nil || len(todo.keys) == 0 {
 		return nil
 	}
 	addrs := map[netip.Addr]struct{}{}
-	for key := range failed.keys {
+	for key := range todo.keys {
 		addrs[key.Addr] = struct{}{}
 	}
 	st := s.known
@@ -161,6 +161,11 @@ func (s *Speaker) recheck(failed *work) error {
 		return err
 	}
 	s.known = st
+	for addr := range addrs {
+		maps.Copy(todo.keys, s.desired.Keys[addr])
+		maps.Copy(todo.keys, st.table.keys[addr])
+		maps.Copy(todo.keys, st.inside.keys[addr])
+	}
 	return nil
 }
 

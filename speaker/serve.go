@@ -22,6 +22,9 @@ func (s *Speaker) setPods(todo *work) {
 			pods = append(pods, e.Prefix)
 		}
 	}
+	slices.SortFunc(pods, func(a, b netip.Prefix) int {
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	})
 	if err := s.cfg.Node.Inside.SetPods(pods); err != nil {
 		s.fail(err)
 		s.failed.pods = true

@@ -24,6 +24,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
+var options = plan.Options{Node: "a", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/25")}}
+
 var (
 	vip1 = netip.MustParseAddr("203.0.113.4")
 	vip2 = netip.MustParseAddr("203.0.113.5")
@@ -88,9 +90,10 @@ func start(t *testing.T, w *world, c *cluster) *run {
 	c.kick = NewKick()
 	r := &run{world: w, cluster: c, registry: prometheus.NewRegistry(), log: &logBuffer{}}
 	r.speaker = New(Config{
-		NodeName: "a", Plan: plan.Options{Node: "a"}, Log: slog.New(slog.NewTextHandler(r.log, nil)), Kick: c.kick, Source: c, Node: w.node(),
+		NodeName: "a", Plan: options, Log: slog.New(slog.NewTextHandler(r.log, nil)), Kick: c.kick, Source: c, Node: w.node(),
 		Announcer: w, Reporter: w, Metrics: NewMetrics(r.registry),
 	})
+	w.wanted = func(addr netip.Addr) bool { return has(r.speaker.desired.Local, addr) }
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.speaker.Run(ctx) }()
@@ -118,7 +121,7 @@ func (r *run) wantPlanned(t *testing.T) {
 	synctest.Wait()
 	r.world.mu.Lock()
 	defer r.world.mu.Unlock()
-	want := plan.Make(r.view, plan.Options{Node: "a"}, time.Now())
+	want := plan.Make(r.view, options, time.Now())
 	if got := r.table(t); !got.Equal(want.Table) {
 		t.Errorf("virtual servers:\n%vwant:\n%v", got, want.Table)
 	}
@@ -127,6 +130,12 @@ func (r *run) wantPlanned(t *testing.T) {
 	}
 	if !maps.Equal(r.filter, want.Filter) {
 		t.Errorf("filter %v, want %v", r.filter, want.Filter)
+	}
+	if got, err := r.inside.List(); err != nil || !got.Equal(want.Inside) {
+		t.Errorf("inside:\n%v%v, want:\n%v", got, err, want.Inside)
+	}
+	if !maps.Equal(r.ports, want.HealthPorts) || !maps.Equal(r.checks, want.Checks) {
+		t.Errorf("health ports %v, checks %v; want %v, %v", r.ports, r.checks, want.HealthPorts, want.Checks)
 	}
 	if !maps.EqualFunc(r.announced, want.Announce, plan.Announcement.Equal) {
 		t.Errorf("announced %v, want %v", r.announced, want.Announce)
@@ -182,7 +191,7 @@ func TestProgramsFollowsAndForgets(t *testing.T) {
 		r.wantPlanned(t)
 		r.set(func(v *plan.View) { v.Nodes["b"] = plan.Node{} })
 		r.wantPlanned(t)
-		if d := plan.Make(r.view, plan.Options{Node: "a"}, time.Now()); len(d.Announce) != 2 {
+		if d := plan.Make(r.view, options, time.Now()); len(d.Announce) != 2 {
 			t.Errorf("announces %v after b died", d.Announce)
 		}
 		r.set(func(v *plan.View) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"sync"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/ipvstest"
+	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
@@ -40,49 +42,71 @@ type world struct {
 	failFilter error
 	// failSysctls is why they cannot be set.
 	failSysctls error
+	// refuse are elements that the kernel does not take.
+	refuse map[ipvs.Element]bool
+	// wanted tells whether a Service has the address, as far as the speaker knows.
+	wanted func(netip.Addr) bool
+	// harmed is set while another program may have destroyed what the speaker has not looked at since: it cannot keep the order.
+	harmed bool
+	// chance is how many of a thousand changes fail.
+	chance int
+
+	inside    *ipvstest.Kernel
+	pods      []netip.Prefix
+	cleaned   []ipvs.Key // by conntrack
+	ports     map[pools.ServiceKey]plan.HealthPort
+	failPorts map[pools.ServiceKey]error
+	checks    map[plan.Check]struct{}
+	reports   int
+	tells     int // of the announcer
 }
 
 var errInjected = errors.New("injected")
 
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, kernel: ipvstest.NewKernel(), addrs: map[netip.Addr]struct{}{}, foreign: map[netip.Addr]struct{}{},
-		announced: map[netip.Addr]plan.Announcement{}, ups: map[string]bool{"eth0": true}}
+		announced: map[netip.Addr]plan.Announcement{}, ups: map[string]bool{"eth0": true}, inside: ipvstest.NewKernel()}
+	w.inside.Fail = func(op ipvs.Op) error {
+		if op.Action == ipvs.AddVirtual && !isServed(w.filter, op.Virtual) {
+			w.wrong("inside: %v before the filter serves it", op)
+		}
+		return w.change("inside " + op.String())
+	}
 	w.kernel.Fail = func(op ipvs.Op) error {
 		if err := w.change(op.String()); err != nil {
 			return err
 		}
-		if _, local := w.addrs[op.Virtual.Addr]; local && op.Action == ipvs.DeleteVirtual && w.lastKey(op.Virtual) {
-			t.Errorf("%v while its address is still local", op)
+		if _, local := w.addrs[op.Virtual.Addr]; local && op.Action == ipvs.DeleteVirtual && !w.wanted(op.Virtual.Addr) {
+			w.wrong("%v while its address is still local", op)
 		}
 		if op.Action == ipvs.AddVirtual && !isServed(w.filter, op.Virtual) {
-			t.Errorf("%v before the filter serves it", op)
+			w.wrong("%v before the filter serves it", op)
 		}
 		return nil
 	}
 	return w
 }
 
-// lastKey tells whether no other virtual server has this address.
-func (w *world) lastKey(key ipvs.Key) bool {
-	for e := range w.applied {
-		if e.Set == ipvs.Served && e.Key.Addr == key.Addr && e.Key != key {
-			return false
-		}
+// wrong reports that the order was not kept.
+func (w *world) wrong(format string, args ...any) {
+	w.t.Helper()
+	if !w.harmed {
+		w.t.Errorf(format, args...)
 	}
-	return true
 }
 
 // change counts a change and fails if it is to.
 func (w *world) change(what string) error {
 	w.changes++
-	if w.failAt > 0 && w.changes >= w.failAt {
+	if w.failAt > 0 && w.changes >= w.failAt || w.chance > 0 && rand.IntN(1000) < w.chance {
 		return fmt.Errorf("%s: %w", what, errInjected)
 	}
 	return nil
 }
 
 func (w *world) node() Node {
-	return Node{VirtualServers: worldIPVS{w}, Filter: worldFilter{w}, Addresses: worldAddresses{w}, Sysctls: worldSysctls{w}}
+	return Node{VirtualServers: worldIPVS{w}, Filter: worldFilter{w}, Addresses: worldAddresses{w}, Sysctls: worldSysctls{w},
+		Inside: worldInside{w}, Conntrack: worldConntrack{w}, HealthPorts: worldPorts{w}, Checks: worldChecks{w}}
 }
 
 // flush is what another program does.
@@ -93,6 +117,7 @@ func (w *world) restart() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.applied, w.announced = nil, map[netip.Addr]plan.Announcement{}
+	w.ports, w.checks = nil, nil
 }
 
 type worldIPVS struct{ w *world }
@@ -166,6 +191,11 @@ func (f worldFilter) Update(_ context.Context, changes []ipvs.FilterChange) (int
 	}
 	want := maps.Clone(f.w.filter)
 	for _, c := range changes {
+		if f.w.refuse[c.Element] {
+			return 0, fmt.Errorf("element %v: %w", c.Element, errInjected)
+		}
+	}
+	for _, c := range changes {
 		for _, filter := range []ipvs.Filter{want, f.w.applied} {
 			if c.Delete {
 				delete(filter, c.Element)
@@ -184,7 +214,7 @@ func (f worldFilter) checkServed(want ipvs.Filter) {
 	table, _ := f.w.kernel.List()
 	for key := range table {
 		if isServed(f.w.filter, key) && !isServed(want, key) {
-			f.w.t.Errorf("the filter stops serving %v, which is still there", key)
+			f.w.wrong("the filter stops serving %v, which is still there", key)
 		}
 	}
 }
@@ -211,12 +241,15 @@ func (a worldAddresses) Add(addr netip.Addr) (bool, error) {
 		return false, err
 	}
 	table, _ := a.w.kernel.ListOf(map[netip.Addr]struct{}{addr: {}})
+	if has(a.w.foreign, addr) {
+		a.w.wrong("address %v of the node is taken from it", addr)
+	}
 	if len(table) == 0 {
-		a.w.t.Errorf("address %v is added before any virtual server", addr)
+		a.w.wrong("address %v is added before any virtual server", addr)
 	}
 	for key := range table {
 		if !isServed(a.w.filter, key) {
-			a.w.t.Errorf("address %v is added before the filter serves %v", addr, key)
+			a.w.wrong("address %v is added before the filter serves %v", addr, key)
 		}
 	}
 	a.w.addrs[addr] = struct{}{}
@@ -230,7 +263,7 @@ func (a worldAddresses) Remove(addr netip.Addr) (bool, error) {
 		return false, err
 	}
 	if _, ok := a.w.announced[addr]; ok {
-		a.w.t.Errorf("address %v is removed while it is announced", addr)
+		a.w.wrong("address %v is removed while it is announced", addr)
 	}
 	delete(a.w.addrs, addr)
 	return true, nil
@@ -260,13 +293,14 @@ func (w *world) Announce(want map[netip.Addr]plan.Announcement) (map[netip.Addr]
 		}
 	}
 	w.announced = maps.Clone(want)
+	w.tells++
 	return held, nil
 }
 
 func (w *world) checkForwards(addr netip.Addr) {
 	table, _ := w.kernel.ListOf(map[netip.Addr]struct{}{addr: {}})
 	if !has(w.addrs, addr) || len(table) == 0 || !has(addressesOf(w.filter), addr) {
-		w.t.Errorf("address %v is announced: local %v, %d virtual servers, filter %v", addr, has(w.addrs, addr), len(table), w.filter)
+		w.wrong("address %v is announced: local %v, %d virtual servers, filter %v", addr, has(w.addrs, addr), len(table), w.filter)
 	}
 }
 
@@ -274,6 +308,7 @@ func (w *world) Report(statuses map[string]plan.Status) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.statuses = statuses
+	w.reports++
 }
 
 // cluster is a Source that the test fills.
@@ -294,6 +329,26 @@ func (c *cluster) Observe() (*plan.View, plan.Touched, bool) {
 	touched := c.touched
 	c.touched = plan.Touched{}
 	return c.view, touched, true
+}
+
+// touch changes the View and says what that touched.
+func (c *cluster) touch(change func(*plan.View) plan.Touched) {
+	c.mu.Lock()
+	touched := change(c.view)
+	c.touched.Services = merge(c.touched.Services, touched.Services)
+	c.touched.Nodes = merge(c.touched.Nodes, touched.Nodes)
+	c.touched.VIPs = merge(c.touched.VIPs, touched.VIPs)
+	c.touched.Advertisements = c.touched.Advertisements || touched.Advertisements
+	c.mu.Unlock()
+	c.kick.Now()
+}
+
+func merge[K comparable](a, b map[K]struct{}) map[K]struct{} {
+	if a == nil {
+		a = map[K]struct{}{}
+	}
+	maps.Copy(a, b)
+	return a
 }
 
 func (c *cluster) set(change func(*plan.View)) {

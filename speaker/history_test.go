@@ -1,0 +1,126 @@
+package speaker
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// change makes one random change of the View and names what it touched, as the informers do.
+func change(r *rand.Rand, v *plan.View) plan.Touched {
+	i := r.IntN(6)
+	key := pools.ServiceKey{Namespace: "default", Name: fmt.Sprint("s", i)}
+	addr := netip.AddrFrom4([4]byte{203, 0, 113, byte(i % 4)}) // some share one
+	touched := plan.Touched{Services: map[pools.ServiceKey]struct{}{key: {}}}
+	switch r.IntN(8) {
+	case 0:
+		delete(v.Services, key)
+	case 1:
+		delete(v.Slices, key)
+	case 2, 3:
+		svc := plan.Service{Addresses: []plan.Address{{IP: addr, Pool: "main"}}, Local: r.IntN(3) == 0, Created: int64(r.IntN(3))}
+		for j, protocol := range []ipvs.Protocol{ipvs.TCP, ipvs.UDP} {
+			if r.IntN(4) > 0 {
+				svc.Ports = append(svc.Ports, plan.Port{Name: fmt.Sprint(j), Protocol: protocol, Port: uint16(80 + r.IntN(3))})
+			}
+		}
+		v.Services[key] = svc
+	case 4, 5:
+		slice := plan.Slice{Ports: []plan.Port{{Name: "0", Protocol: ipvs.TCP, Port: 8080}, {Name: "1", Protocol: ipvs.UDP, Port: 5353}}}
+		for range r.IntN(4) {
+			node := []string{"a", "b"}[r.IntN(2)]
+			slice.Endpoints = append(slice.Endpoints, plan.Endpoint{
+				Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + r.IntN(6))}), Node: node, Ready: true, Serving: true})
+		}
+		v.Slices[key] = map[string]plan.Slice{"s": slice}
+	case 6:
+		name := addr.String()
+		if r.IntN(4) == 0 {
+			delete(v.VIPs, name)
+		} else {
+			services := []pools.ServiceKey{key, {Namespace: "default", Name: fmt.Sprint("s", (i+4)%6)}}
+			v.VIPs[name] = plan.VIP{Addresses: []netip.Addr{addr}, Services: services, Nodes: []string{[]string{"a", "b"}[r.IntN(2)], "a"}}
+		}
+		return plan.Touched{VIPs: map[string]struct{}{name: {}}}
+	case 7:
+		v.Nodes["b"] = plan.Node{Ready: r.IntN(2) == 0}
+		return plan.Touched{Nodes: map[string]struct{}{"b": {}}}
+	}
+	return touched
+}
+
+// harm does what another program might.
+func harm(r *rand.Rand, w *world) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.harmed = true
+	switch r.IntN(4) {
+	case 0:
+		w.kernel.Flush()
+	case 1:
+		w.filter = nil
+	case 2:
+		for addr := range w.addrs {
+			delete(w.addrs, addr)
+			break
+		}
+	case 3:
+		w.inside.Flush()
+	}
+}
+
+// Whatever changes in the cluster, fails and is destroyed in whatever order, the order of changes is kept, nothing is changed
+// but what differs from the plan, and the node is as planned in the end; also when the process is another by then.
+func TestFollowsAnyHistory(t *testing.T) {
+	for seed := range uint64(60) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				r := rand.New(rand.NewPCG(seed, 5))
+				w := newWorld(t)
+				c := &cluster{view: baseView(), synced: true}
+				run := start(t, w, c)
+				for range 15 {
+					destroys := r.IntN(2) == 0
+					w.mu.Lock()
+					w.chance = []int{0, 0, 200, 900}[r.IntN(4)]
+					w.mu.Unlock()
+					for range 1 + r.IntN(8) {
+						run.touch(func(v *plan.View) plan.Touched { return change(r, v) })
+						if r.IntN(2) == 0 {
+							synctest.Wait()
+						}
+						if destroys && r.IntN(6) == 0 {
+							harm(r, w)
+						}
+					}
+					if r.IntN(4) == 0 {
+						run.stop()
+						w.restart()
+						c.touched.All = true
+						run = start(t, w, c)
+					}
+					w.mu.Lock()
+					w.chance = 0
+					w.mu.Unlock()
+					time.Sleep(3 * retryMost)
+					w.mu.Lock()
+					w.harmed = false
+					w.mu.Unlock()
+					run.wantPlanned(t)
+					if t.Failed() {
+						dbg(t, run)
+						t.Fatalf("log:\n%s", run.log)
+					}
+				}
+				run.stop()
+			})
+		})
+	}
+}
