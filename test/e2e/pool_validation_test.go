@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -121,6 +122,15 @@ var fieldCases = []struct {
 	}), "spec.serviceAllocation.namespaces[1]", "Duplicate"},
 	{"empty namespace", poolWith(func(s *v1alpha1.IPAddressPoolSpec) { s.Sharing = &v1alpha1.Sharing{Namespaces: []string{""}} }),
 		"spec.sharing.namespaces[0]", "at least 1"},
+	{"sharing namespace twice", poolWith(func(s *v1alpha1.IPAddressPoolSpec) {
+		s.Sharing = &v1alpha1.Sharing{Namespaces: []string{"a", "b", "a"}}
+	}),
+		"spec.sharing.namespaces[2]", "Duplicate"},
+	{"empty allocation namespace", poolWith(func(s *v1alpha1.IPAddressPoolSpec) {
+		s.ServiceAllocation = &v1alpha1.ServiceAllocation{Namespaces: []string{""}}
+	}), "spec.serviceAllocation.namespaces[0]", "at least 1"},
+	{"advertised pool twice", &v1alpha1.L2Advertisement{Spec: v1alpha1.L2AdvertisementSpec{IPAddressPools: []string{"a", "a"}}},
+		"spec.ipAddressPools[1]", "Duplicate"},
 	{"interface with a slash", advertisement("eth0/1"), "spec.interfaces[0]", "interface name"},
 	{"interface with a space", advertisement("eth 0"), "spec.interfaces[0]", "interface name"},
 	{"interface too long", advertisement("abcdefghijklmnop"), "spec.interfaces[0]", "15"},
@@ -138,6 +148,14 @@ var fieldCases = []struct {
 			ServiceSelectors: []metav1.LabelSelector{{MatchLabels: map[string]string{"app": "web"}}},
 		}
 		s.Sharing = &v1alpha1.Sharing{Namespaces: []string{"a", "b"}}
+	})},
+	{name: "priority, quota and reuseAfter 0", object: poolWith(func(s *v1alpha1.IPAddressPoolSpec) {
+		n := int64(0)
+		s.NamespaceQuota, s.ReuseAfter, s.ServiceAllocation = &n, &metav1.Duration{}, &v1alpha1.ServiceAllocation{}
+	})},
+	{name: "the highest priority number and quota", object: poolWith(func(s *v1alpha1.IPAddressPoolSpec) {
+		n := int64(math.MaxInt64)
+		s.NamespaceQuota, s.ServiceAllocation = &n, &v1alpha1.ServiceAllocation{Priority: math.MaxInt32}
 	})},
 	{name: "interfaces", object: advertisement("eth0", "enp3s0f1.1234", "br-lan", "abcdefghijklmno")},
 	{name: "VirtualIP", object: virtualIP("192.0.2.1", "2001:db8::1")},
