@@ -34,6 +34,21 @@ func globalElements(v *View, o Options) []ipvs.Element {
 	return out
 }
 
+// podsKnown tells for each family whether any source counts as a Pod.
+type podsKnown struct{ four, six bool }
+
+func podFamilies(global []ipvs.Element) podsKnown {
+	var out podsKnown
+	for _, e := range global {
+		if e.Set == ipvs.Pods {
+			out.four, out.six = out.four || e.Is4(), out.six || !e.Is4()
+		}
+	}
+	return out
+}
+
+func (k podsKnown) of(addr netip.Addr) bool { return addr.Is4() && k.four || addr.Is6() && k.six }
+
 // disjoint returns the prefixes masked and sorted, without those that another one holds: nftables takes no overlapping
 // elements in a set of intervals.
 func disjoint(prefixes []netip.Prefix) []netip.Prefix {

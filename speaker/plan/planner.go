@@ -34,6 +34,7 @@ type Planner struct {
 	elements  map[ipvs.Element]int
 	locals    map[netip.Addr]int
 	global    []ipvs.Element // of no Service
+	pods      podsKnown
 
 	vips   map[string]decided
 	byNode index[string, string]           // Node to VIPs
@@ -66,8 +67,8 @@ func NewPlanner(o Options) *Planner {
 // is changed by the next call.
 func (p *Planner) Plan(v *View, touched Touched, now time.Time) (*Desired, *Changed) {
 	p.changed = newChanged()
-	if len(touched.Nodes) > 0 || touched.ServiceNetworks || touched.All {
-		p.planGlobal(v)
+	if (len(touched.Nodes) > 0 || touched.ServiceNetworks || touched.All) && p.planGlobal(v) {
+		touched.All = true
 	}
 	for key := range p.touchedServices(v, touched, now) {
 		p.replan(v, key, now)
@@ -166,11 +167,14 @@ func (p *Planner) planChecks(key pools.ServiceKey, before, after []Check) {
 	}
 }
 
-// planGlobal puts those elements of the filter into the whole that no Service asks for.
-func (p *Planner) planGlobal(v *View) {
-	before := p.global
+// planGlobal puts those elements of the filter into the whole that no Service asks for, and tells whether that bears on
+// every Service.
+func (p *Planner) planGlobal(v *View) bool {
+	before, pods := p.global, p.pods
 	p.global = globalElements(v, p.options)
 	p.count(p.global, before)
+	p.pods = podFamilies(p.global)
+	return p.pods != pods
 }
 
 // decideReasons says what became of each Service that changed, itself or by winning or losing a virtual server.

@@ -19,6 +19,7 @@ type planning struct {
 	svc     Service
 	slices  map[string]Slice
 	node    Node // this one
+	pods    podsKnown
 	// before are the lists of the last plan of the Service.
 	before map[listKey]list
 	checks map[Check]struct{}
@@ -31,7 +32,7 @@ type planning struct {
 func (p *Planner) planService(v *View, key pools.ServiceKey, now time.Time) servicePlan {
 	w := &planning{
 		view: v, options: p.options, now: now,
-		svc: v.Services[key], slices: v.Slices[key], node: v.Nodes[p.options.Node],
+		svc: v.Services[key], slices: v.Slices[key], node: v.Nodes[p.options.Node], pods: p.pods,
 		before: p.services[key].lists, checks: map[Check]struct{}{}, endpoints: map[netip.Addr]bool{},
 		out: servicePlan{
 			virtuals: map[ipvs.Key]virtual{}, lists: map[listKey]list{},
@@ -82,12 +83,13 @@ func (w *planning) port(port Port) {
 }
 
 // clusterIP plans a virtual server for clients inside the cluster. With policy Local they are dropped while there is an
-// endpoint, but none here (ipvs.md 2.3.6).
+// endpoint, but none here (ipvs.md 2.3.6). Where nobody counts as a Pod, nobody is known not to be one: only the node's own
+// clients and hairpins are masqueraded then (2.2.4), for which no element is needed.
 func (w *planning) clusterIP(key ipvs.Key, port Port) {
 	servers := w.list(port, key.Addr.Is4(), w.svc.InternalLocal)
-	elements := []ipvs.Element{
-		{Set: ipvs.Addresses, Key: ipvs.Key{Addr: key.Addr}},
-		{Set: ipvs.MasqueradedUnlessPod, Key: key},
+	elements := []ipvs.Element{{Set: ipvs.Addresses, Key: ipvs.Key{Addr: key.Addr}}}
+	if w.pods.of(key.Addr) {
+		elements = append(elements, ipvs.Element{Set: ipvs.MasqueradedUnlessPod, Key: key})
 	}
 	if w.svc.InternalLocal && len(servers.servers) == 0 && w.list(port, key.Addr.Is4(), false).chosen > 0 {
 		elements = append(elements, ipvs.Element{Set: ipvs.Dropped, Key: key})

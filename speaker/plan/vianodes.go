@@ -26,9 +26,10 @@ func (w *planning) viaNodes(port Port, v4 bool) list {
 	w.out.nodes = true
 	counts, leaving := w.nodeCounts(port, v4)
 	remote := list{servers: map[netip.AddrPort]ipvs.RealServer{}}
+	here := counts[w.options.Node] > 0 // else what is here only finishes what it has: others can take the rest
 	share := uint32(1)
-	if !w.svc.Local {
-		share = uint32(max(1, own.chosen)) // all nodes get the same, and each local endpoint counts 1
+	if !w.svc.Local && here {
+		share = uint32(own.chosen) // all nodes get the same, and each local endpoint counts 1
 	}
 	for name, node := range w.view.Nodes {
 		addr, ok := node.address(v4)
@@ -52,6 +53,12 @@ func (w *planning) viaNodes(port Port, v4 bool) list {
 		return reachable
 	}
 	for at, server := range own.servers {
+		if !here && port.Protocol != ipvs.TCP {
+			continue
+		}
+		if !here {
+			server = drained
+		}
 		remote.servers[at] = server
 	}
 	for _, server := range remote.servers {
