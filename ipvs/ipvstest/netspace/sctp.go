@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,7 +16,7 @@ func (s *Space) ServeSCTP(t testing.TB, addr, name string) {
 	t.Helper()
 	var listener net.Listener
 	s.Must(t, func() error {
-		file, err := socketSCTP(netip.MustParseAddrPort(addr), func(fd int, sa unix.Sockaddr) error {
+		file, err := socketSCTP(patience, netip.MustParseAddrPort(addr), func(fd int, sa unix.Sockaddr) error {
 			if err := unix.Bind(fd, sa); err != nil {
 				return err
 			}
@@ -31,10 +32,10 @@ func (s *Space) ServeSCTP(t testing.TB, addr, name string) {
 	serve(t, listener, name)
 }
 
-func (s *Space) dialSCTP(from, to string) (net.Conn, error) {
+func (s *Space) dialSCTP(limit time.Duration, from, to string) (net.Conn, error) {
 	var conn net.Conn
 	err := s.Do(func() error {
-		file, err := socketSCTP(netip.MustParseAddrPort(to), func(fd int, sa unix.Sockaddr) error {
+		file, err := socketSCTP(limit, netip.MustParseAddrPort(to), func(fd int, sa unix.Sockaddr) error {
 			if from != "" {
 				if err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(netip.MustParseAddr(from), 0))); err != nil {
 					return err
@@ -53,8 +54,8 @@ func (s *Space) dialSCTP(from, to string) (net.Conn, error) {
 }
 
 // socketSCTP makes a socket of the one-to-one style (RFC 6458, section 4), which reads and writes as one of TCP: package net, which
-// does not know SCTP, takes it for one. What it does with the address blocks for patience at most.
-func socketSCTP(addr netip.AddrPort, use func(fd int, sa unix.Sockaddr) error) (*os.File, error) {
+// does not know SCTP, takes it for one. What use does blocks for the limit at most.
+func socketSCTP(limit time.Duration, addr netip.AddrPort, use func(fd int, sa unix.Sockaddr) error) (*os.File, error) {
 	family := unix.AF_INET
 	if addr.Addr().Is6() {
 		family = unix.AF_INET6
@@ -63,8 +64,8 @@ func socketSCTP(addr netip.AddrPort, use func(fd int, sa unix.Sockaddr) error) (
 	if err != nil {
 		return nil, err
 	}
-	limit := unix.NsecToTimeval(patience.Nanoseconds())
-	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit); err != nil {
+	timeout := unix.NsecToTimeval(limit.Nanoseconds())
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &timeout); err != nil {
 		unix.Close(fd)
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package netspace
 
 import (
 	"bufio"
+	"cmp"
 	"net"
 	"net/netip"
 	"strings"
@@ -77,10 +78,15 @@ func (s *Space) ServeUDP(t testing.TB, addr, name string) {
 
 // Dial connects from the namespace; from may name the source address or be empty. The network may be "sctp", too.
 func (s *Space) Dial(network, from, to string) (net.Conn, error) {
+	return s.DialWithin(0, network, from, to)
+}
+
+// DialWithin is Dial with a patience of its own, unless that is zero.
+func (s *Space) DialWithin(limit time.Duration, network, from, to string) (net.Conn, error) {
 	if network == "sctp" {
-		return s.dialSCTP(from, to)
+		return s.dialSCTP(cmp.Or(limit, patience), from, to)
 	}
-	dialer := net.Dialer{Timeout: patience}
+	dialer := net.Dialer{Timeout: cmp.Or(limit, patience)}
 	switch {
 	case from == "":
 	case strings.HasPrefix(network, "udp"):
@@ -110,8 +116,11 @@ func (s *Space) Ask(network, to string) (string, error) {
 const question = "who are you\n"
 
 // AskOn sends one line over an open connection and returns the answer.
-func AskOn(conn net.Conn) (string, error) {
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+func AskOn(conn net.Conn) (string, error) { return AskOnWithin(0, conn) }
+
+// AskOnWithin is AskOn with a patience of its own, unless that is zero.
+func AskOnWithin(limit time.Duration, conn net.Conn) (string, error) {
+	if err := conn.SetDeadline(time.Now().Add(cmp.Or(limit, patience))); err != nil {
 		return "", err
 	}
 	if _, err := conn.Write([]byte(question)); err != nil {
@@ -127,7 +136,10 @@ func AskOn(conn net.Conn) (string, error) {
 var echoRequests = map[bool][]byte{false: {8, 0, 0xf7, 0xff, 0, 0, 0, 0}, true: {128, 0, 0, 0, 0, 0, 0, 0}}
 
 // Ping waits for the answer to an ICMP echo request.
-func (s *Space) Ping(to string) error {
+func (s *Space) Ping(to string) error { return s.PingWithin(0, to) }
+
+// PingWithin is Ping with a patience of its own, unless that is zero.
+func (s *Space) PingWithin(limit time.Duration, to string) error {
 	is6 := netip.MustParseAddr(to).Is6()
 	network, reply := "ip4:icmp", byte(0)
 	if is6 {
@@ -138,7 +150,7 @@ func (s *Space) Ping(to string) error {
 		return err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(cmp.Or(limit, patience))); err != nil {
 		return err
 	}
 	if _, err := conn.Write(echoRequests[is6]); err != nil {
