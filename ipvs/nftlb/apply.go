@@ -23,7 +23,7 @@ func (b *Balancer) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	}
 	next, done, wrong := b.edit(ops)
 	if b.commit(slices.Collect(maps.Keys(next)), next) == nil {
-		return done, wrong
+		return done, errors.Join(wrong, b.forget())
 	}
 	// Somebody may have changed the tables just now: look once more.
 	if err := b.sync(); err != nil {
@@ -40,7 +40,7 @@ func (b *Balancer) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 		}
 		return err != nil
 	})
-	return done, errors.Join(errs...)
+	return done, errors.Join(append(errs, b.forget())...)
 }
 
 // edit returns what becomes of the virtual servers that the ops are about, nil for one that goes, the ops that can be done, and
@@ -109,6 +109,8 @@ func (b *Balancer) commit(keys []ipvs.Key, next map[ipvs.Key]*virtual) error {
 		return err
 	}
 	for _, key := range keys {
+		t := &b.tables[familyOf(key)]
+		t.stale = t.stale || strands(b.have[key], next[key])
 		if next[key] == nil {
 			delete(b.have, key)
 		} else {

@@ -55,6 +55,8 @@ type Balancer struct {
 type table struct {
 	exists  bool
 	classes map[class]struct{}
+	// stale tells that clients may be remembered for a real server that gets no new connections.
+	stale bool
 }
 
 // virtual is a virtual server with its slots. It is never changed, but replaced.
@@ -83,9 +85,22 @@ func (v *virtual) persistent() ipvs.Settings {
 	return v.Settings
 }
 
-// live tells whether a client that is remembered may go to the real server.
-func (v *virtual) live(real netip.AddrPort) bool {
-	return v.Flags&ipvs.Persistent != 0 && v.RealServers[real].Weight > 0
+// live tells whether a client of the virtual server, which may be nil, that is remembered may go to the real server.
+func live(v *virtual, real netip.AddrPort) bool {
+	return v != nil && v.Flags&ipvs.Persistent != 0 && v.RealServers[real].Weight > 0
+}
+
+// strands tells whether clients may be remembered for a real server that is live no more when next takes the place of have.
+func strands(have, next *virtual) bool {
+	if have == nil {
+		return false
+	}
+	for real := range have.RealServers {
+		if live(have, real) && !live(next, real) {
+			return true
+		}
+	}
+	return false
 }
 
 // New finds the program nft and tries whether it may be used. It changes nothing.

@@ -29,7 +29,17 @@ type remembered struct {
 
 // list reads our table of a family. What is not as we write it is left out: the table is made anew from what it returns.
 func list(f family, table string) (listing, error) {
-	cmd := exec.Command("nft", "--json", "list", "table", string(f.name), table)
+	return listObject("table", string(f.name), table)
+}
+
+// listAffinity reads only who is remembered.
+func listAffinity(f family, table string) ([]remembered, error) {
+	l, err := listObject("map", string(f.name), table, mapAffinity)
+	return l.affinity, err
+}
+
+func listObject(object ...string) (listing, error) {
+	cmd := exec.Command("nft", append([]string{"--json", "list"}, object...)...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -37,11 +47,11 @@ func list(f family, table string) (listing, error) {
 	case err != nil && strings.Contains(stderr.String(), "No such file or directory"):
 		return listing{}, nil
 	case err != nil:
-		return listing{}, fmt.Errorf("list nftables table %s %s: %w: %s", f.name, table, err, bytes.TrimSpace(stderr.Bytes()))
+		return listing{}, fmt.Errorf("list nftables %s: %w: %s", strings.Join(object, " "), err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	l, err := parse(out)
 	if err != nil {
-		return listing{}, fmt.Errorf("list nftables table %s %s: %w", f.name, table, err)
+		return listing{}, fmt.Errorf("list nftables %s: %w", strings.Join(object, " "), err)
 	}
 	return l, nil
 }
@@ -127,8 +137,7 @@ func (l *listing) addRemembered(raw json.RawMessage) {
 	key, isKey := element.parts.key(1)
 	target, hasTarget := parseKey(value)
 	real, isReal := target.parts.real(0)
-	vs := l.virtuals[key]
-	if ok && isClient && isKey && hasTarget && isReal && element.lifetime != "" && vs != nil && vs.live(real) {
+	if ok && isClient && isKey && hasTarget && isReal && element.lifetime != "" {
 		l.affinity = append(l.affinity, remembered{client: client, virtual: key, real: real, lifetime: element.lifetime})
 	}
 }

@@ -166,11 +166,15 @@ func (w writer) slots(k []string, have, want *virtual) {
 	}
 }
 
-// remembered puts back an element of affinity with what is left of its time.
+// remembered puts an element into affinity with what is left of its time.
 func (w writer) remembered(r remembered) {
-	k := keyText(r.virtual)
+	k := append([]string{r.client.String()}, keyText(r.virtual)...)
 	k[len(k)-1] += r.lifetime // knftables has no field for it
-	w.element(knftables.Element{Map: mapAffinity, Key: append([]string{r.client.String()}, k...), Value: realText(r.real)}, false)
+	w.element(knftables.Element{Map: mapAffinity, Key: k, Value: realText(r.real)}, false)
+}
+
+func (w writer) forgotten(r remembered) {
+	w.element(knftables.Element{Map: mapAffinity, Key: append([]string{r.client.String()}, keyText(r.virtual)...)}, true)
 }
 
 // pods replaces the elements of the set of Pods.

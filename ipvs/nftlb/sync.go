@@ -15,7 +15,7 @@ import (
 func (b *Balancer) sync() error {
 	counts, err := b.watch.Count()
 	if b.known && err == nil && counts == (nftwatch.Counts{}) {
-		return nil
+		return b.forget()
 	}
 	b.known = false
 	virtuals := make(map[ipvs.Key]*virtual)
@@ -64,7 +64,9 @@ func (b *Balancer) rebuild(family int, l listing) error {
 		w.virtual(key, nil, v)
 	}
 	for _, r := range l.affinity {
-		w.remembered(r)
+		if live(l.virtuals[r.virtual], r.real) {
+			w.remembered(r)
+		}
 	}
 	if err := b.run(tx, one(family)); err != nil {
 		return err
@@ -146,4 +148,40 @@ func (b *Balancer) makeChains(family int, classes map[class]struct{}) error {
 	}
 	maps.Copy(t.classes, classes)
 	return nil
+}
+
+// forget deletes from affinity who is remembered for a real server that gets no new connections any more, where a change since
+// the last time makes that possible. Its cost follows the number of clients remembered, of all virtual servers.
+func (b *Balancer) forget() error {
+	for i := range families {
+		const tries = 3 // a packet that chose before the change may be noted after the look
+		for n := 0; b.tables[i].stale && n < tries; n++ {
+			left, err := b.forgetOnce(i)
+			if err != nil {
+				return fmt.Errorf("forget the clients of real servers that are gone: %w", err)
+			}
+			b.tables[i].stale = left
+		}
+	}
+	return nil
+}
+
+// forgetOnce tells whether it found any.
+func (b *Balancer) forgetOnce(family int) (bool, error) {
+	all, err := listAffinity(families[family], b.scope.Table())
+	if err != nil {
+		return true, err
+	}
+	tx := b.nft.NewTransaction()
+	w := b.writer(tx, family)
+	for _, r := range all {
+		if !live(b.have[r.virtual], r.real) {
+			w.remembered(r) // so that deleting it does not fail when its time is over by now
+			w.forgotten(r)
+		}
+	}
+	if tx.NumOperations() == 0 {
+		return false, nil
+	}
+	return true, b.run(tx, one(family))
 }
