@@ -24,16 +24,23 @@ func Cleanup(ctx context.Context, node Node, log *slog.Logger) error {
 		return err
 	}
 	ours := union(addrs, addressesOf(filter))
+	stay := map[netip.Addr]struct{}{}
 	var errs []error
 	for _, addr := range sorted(addrs) {
 		if _, err := node.Addresses.Remove(addr); err != nil {
 			errs = append(errs, err)
-			delete(ours, addr) // its virtual servers stay while it does
+			stay[addr] = struct{}{} // its virtual servers stay while it does
 			continue
 		}
 		log.Info("delete address", "address", addr, "reason", "Cleanup")
 	}
-	errs = append(errs, cleanVirtualServers(node, ours, log))
+	mine := func(key ipvs.Key) bool {
+		return !has(stay, key.Addr) && (has(ours, key.Addr) || isServed(filter, key))
+	}
+	errs = append(errs, cleanVirtualServers(node.VirtualServers, mine, log))
+	if node.Inside != nil {
+		errs = append(errs, cleanVirtualServers(node.Inside, func(ipvs.Key) bool { return true }, log))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return err // the filter is the record of what is ours; it goes last
 	}
@@ -44,19 +51,19 @@ func Cleanup(ctx context.Context, node Node, log *slog.Logger) error {
 	return nil
 }
 
-// cleanVirtualServers deletes the virtual servers of the addresses. A kernel without IPVS has none.
-func cleanVirtualServers(node Node, ours map[netip.Addr]struct{}, log *slog.Logger) error {
-	if len(ours) == 0 {
+// cleanVirtualServers deletes those that are ours. A kernel without IPVS has none.
+func cleanVirtualServers(driver VirtualServers, mine func(ipvs.Key) bool, log *slog.Logger) error {
+	t := servers{driver: driver}
+	if _, err := t.look(mine); errors.Is(err, ipvs.ErrNoModule) {
 		return nil
-	}
-	table, err := node.VirtualServers.ListOf(ours)
-	if errors.Is(err, ipvs.ErrNoModule) {
-		return nil
-	}
-	if err != nil {
+	} else if err != nil {
 		return err
 	}
-	done, err := node.VirtualServers.Apply(ipvs.Diff(table, nil))
+	keys := map[ipvs.Key]struct{}{}
+	for key := range t.have {
+		keys[key] = struct{}{}
+	}
+	done, _, err := t.apply(keys, nil)
 	for _, op := range done {
 		log.Info(op.Action.String(), append(describe(op), "reason", "Cleanup")...)
 	}

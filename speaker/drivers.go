@@ -116,8 +116,8 @@ type Reporter interface {
 
 // Progress is told how the node follows the cluster, for those who ask whether the service proxy is healthy.
 type Progress interface {
-	// Queued says that a change came which must be applied.
-	Queued()
-	// Applied says that every change that came before is.
+	// Applied says that every change that came before is applied.
 	Applied(before time.Time)
+	// SetNode says whether the Node may get traffic.
+	SetNode(eligible bool)
 }

@@ -115,7 +115,7 @@ func TestFollowsAnyHistory(t *testing.T) {
 					w.mu.Unlock()
 					run.wantPlanned(t)
 					if t.Failed() {
-						dbg(t, run)
+
 						t.Fatalf("log:\n%s", run.log)
 					}
 				}

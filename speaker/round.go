@@ -24,6 +24,7 @@ func (s *Speaker) round(ctx context.Context) error {
 		s.audited = start
 		return errNotSynced
 	}
+	observed := time.Now()
 	again := !start.Before(s.retry) && (!s.failed.empty() || s.known == nil)
 	looked := s.cfg.Kick.look.Swap(false)
 	if again || s.known == nil && looked {
@@ -48,7 +49,7 @@ func (s *Speaker) round(ctx context.Context) error {
 	s.schedule(again, time.Since(start))
 	err := s.trouble()
 	if err == nil && s.cfg.Progress != nil {
-		s.cfg.Progress.Applied(start)
+		s.cfg.Progress.Applied(observed)
 	}
 	return err
 }
@@ -64,14 +65,15 @@ func (s *Speaker) plan(todo *work, now time.Time) bool {
 	if s.desired != nil && !touched.Any() && (wake.IsZero() || wake.After(now)) {
 		return true
 	}
-	if s.cfg.Progress != nil {
-		s.cfg.Progress.Queued()
-	}
 	s.reason = planned
 	touched.All = touched.All || s.desired == nil
 	var changed *plan.Changed
 	s.desired, changed = s.planner.Plan(view, touched, now)
 	todo.planned(changed)
+	if s.cfg.Progress != nil {
+		node, exists := view.Nodes[s.cfg.NodeName]
+		s.cfg.Progress.SetNode(exists && !node.Leaving)
+	}
 	return true
 }
 
