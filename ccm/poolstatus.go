@@ -133,23 +133,10 @@ func poolStatusOf(obj *v1alpha1.IPAddressPool, st pools.PoolStatus, problem, las
 			Type: kind, Status: status, Reason: reason, Message: message, ObservedGeneration: obj.Generation,
 		})
 	}
-	ready, reason, message := st.State == pools.PoolReady, string(st.State), "The pool is in use"
-	switch {
-	case problem != "":
-		ready, reason, message = false, "Invalid", problem
-		if lastGood != "" {
-			message += ". The last good configuration stays in use (status.lastGood)"
-		} else {
-			message += ". It gives nothing until then; what Services hold of it they keep"
-		}
-	case st.State == pools.PoolOverlaps:
-		message = fmt.Sprintf("Not used: it overlaps the older pool %s. Remove the common addresses from one of them", st.Overlaps)
-	case st.State == pools.PoolInvalid:
-		message = "Not used: two entries of spec.addresses overlap. Remove the common addresses from one of them"
-	}
+	ready, reason, message := readyOf(st, problem, lastGood)
 	set(conditionReady, ready, reason, message)
 	if st.State == pools.PoolOverlaps {
-		set(conditionOverlapping, true, "Overlapping", message)
+		set(conditionOverlapping, true, "Overlapping", overlapText(st))
 	} else {
 		set(conditionOverlapping, false, "NoOverlap", "")
 	}
@@ -171,6 +158,27 @@ func poolStatusOf(obj *v1alpha1.IPAddressPool, st pools.PoolStatus, problem, las
 		set(conditionNodes, false, "NoneOfNodes", "")
 	}
 	return out
+}
+
+// readyOf is the condition Ready.
+func readyOf(st pools.PoolStatus, problem, lastGood string) (ready bool, reason, message string) {
+	switch {
+	case problem != "" && lastGood != "" && st.State == pools.PoolReady:
+		return false, "Invalid", problem + ". The last good configuration stays in use (status.lastGood)"
+	case problem != "" && lastGood != "":
+		return false, "Invalid", problem + ". The last good configuration (status.lastGood) is not used either: it overlaps the older pool " + st.Overlaps
+	case problem != "":
+		return false, "Invalid", problem + ". It gives nothing until then; what Services hold of it they keep"
+	case st.State == pools.PoolOverlaps:
+		return false, string(st.State), overlapText(st)
+	case st.State == pools.PoolInvalid:
+		return false, string(st.State), "Not used: two entries of spec.addresses overlap. Remove the common addresses from one of them"
+	}
+	return st.State == pools.PoolReady, string(st.State), "The pool is in use"
+}
+
+func overlapText(st pools.PoolStatus) string {
+	return fmt.Sprintf("Not used: it overlaps the older pool %s. Remove the common addresses from one of them", st.Overlaps)
 }
 
 // text is a Stringer.

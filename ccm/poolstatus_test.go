@@ -36,6 +36,8 @@ func TestPoolConditions(t *testing.T) {
 			[]string{"Exhausted=False SomeFree: ", "Overlapping=False NoOverlap: ", "Ready=False Invalid: spec.addresses[0]: what?"}},
 		"unreadable now": {pools.PoolStatus{State: pools.PoolReady}, "spec.addresses[0]: what?", `{"addresses":[]}`,
 			[]string{"Exhausted=False SomeFree: ", "Overlapping=False NoOverlap: ", "Ready=False Invalid: The last good configuration stays in use"}},
+		"unreadable now, and overlapping": {pools.PoolStatus{State: pools.PoolOverlaps, Overlaps: "old"}, "spec.addresses[0]: what?", `{"addresses":[]}`,
+			[]string{"Exhausted=False SomeFree: ", "Overlapping=True Overlapping: ", "Ready=False Invalid: is not used either: it overlaps the older pool old"}},
 		"never readable": {pools.PoolStatus{State: pools.PoolNotRead}, "spec.addresses[0]: what?", "",
 			[]string{"Exhausted=False SomeFree: ", "Overlapping=False NoOverlap: ", "Ready=False Invalid: spec.addresses[0]: what?. It gives nothing until then; what Services hold of it they keep"}},
 		"with addresses of nodes": {pools.PoolStatus{State: pools.PoolReady, OfNodes: []pools.NodeAddress{
