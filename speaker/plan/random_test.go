@@ -1,0 +1,197 @@
+package plan
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools"
+)
+
+// step changes one object of a View, as an informer's event does.
+type step struct {
+	kind, a, b int
+	seed       uint64
+}
+
+const kinds = 15
+
+func randomSteps(r *rand.Rand, n int) []step {
+	steps := make([]step, n)
+	for i := range steps {
+		steps[i] = step{kind: r.IntN(kinds), a: r.IntN(5), b: r.IntN(3), seed: r.Uint64()}
+	}
+	return steps
+}
+
+func randomOptions(r *rand.Rand, node string) Options {
+	o := Options{Node: node, ServiceProxy: r.IntN(2) == 0, DrainLimit: time.Duration(r.IntN(3)) * 5 * time.Minute}
+	if r.IntN(3) == 0 {
+		o.NodePortCIDRs = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/30"), netip.MustParsePrefix("2001:db8:0:9::/64")}
+	}
+	if r.IntN(3) == 0 {
+		o.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/26")}
+	}
+	return o
+}
+
+func one[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
+
+// apply changes the View and returns what was touched.
+func (s step) apply(v *View) Touched {
+	r := rand.New(rand.NewPCG(s.seed, 0))
+	key := pools.ServiceKey{Namespace: "default", Name: fmt.Sprint("s", s.a)}
+	services := Touched{Services: map[pools.ServiceKey]struct{}{key: {}}}
+	name := fmt.Sprint("n", s.b)
+	switch s.kind {
+	case 0, 1:
+		v.Services[key] = randomService(r)
+		return services
+	case 2:
+		delete(v.Services, key)
+		return services
+	case 3, 4, 5:
+		if v.Slices[key] == nil {
+			v.Slices[key] = map[string]Slice{}
+		}
+		v.Slices[key][fmt.Sprint(s.b)] = randomSlice(r)
+		return services
+	case 6:
+		delete(v.Slices[key], fmt.Sprint(s.b))
+		return services
+	case 7:
+		v.Nodes[name] = randomNode(r, s.b)
+		return Touched{Nodes: map[string]struct{}{name: {}}}
+	case 8:
+		addr := netip.AddrFrom4([4]byte{203, 0, 113, byte(s.a)})
+		nodes := []string{"n0", "n1", "n2"}
+		first := r.IntN(3)
+		v.VIPs[addr.String()] = VIP{
+			Addresses: []netip.Addr{addr},
+			Services:  []pools.ServiceKey{key, {Namespace: "default", Name: fmt.Sprint("s", r.IntN(5))}},
+			Nodes:     append(nodes[first:], nodes[:first]...),
+		}
+		return Touched{VIPs: map[string]struct{}{addr.String(): {}}}
+	case 9:
+		v.Advertisements[fmt.Sprint(s.b)] = randomAdvertisement(r)
+		return Touched{Advertisements: true}
+	case 10, 11:
+		check := Check{Node: name, Addr: nodeAddress(s.b, r.IntN(2) == 0), Port: one[uint16](r, 10256, 31000), Path: one(r, "/", "/healthz")}
+		v.Checks[check] = CheckResult{Healthy: r.IntN(2) == 0, Weight: uint32(r.IntN(4))}
+		return Touched{Checks: map[Check]struct{}{check: {}}}
+	case 12:
+		clear(v.Host)
+		for range r.IntN(4) {
+			v.Host[one(r, nodeAddress(1, true), netip.MustParseAddr("198.51.100.3"), netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("fe80::1"))] = struct{}{}
+		}
+		return Touched{Host: true}
+	case 13:
+		v.ServiceNetworks[fmt.Sprint(s.b)] = []netip.Prefix{netip.MustParsePrefix(one(r, "203.0.113.0/24", "203.0.113.0/28", "2001:db8::/32"))}
+		return Touched{ServiceNetworks: true}
+	}
+	if r.IntN(2) == 0 {
+		v.OtherProxy[key] = struct{}{}
+	} else {
+		delete(v.OtherProxy, key)
+	}
+	return Touched{ServiceNetworks: true}
+}
+
+func randomService(r *rand.Rand) Service {
+	svc := Service{
+		Local: r.IntN(2) == 0, InternalLocal: r.IntN(2) == 0, NodePorts: r.IntN(2) == 0,
+		Affinity: uint32(r.IntN(2) * 60), Created: int64(r.IntN(3)), Families: Families(max(0, r.IntN(6)-3)),
+		Scheduler: one(r, "", "", "mh"), Forwarding: Forwarding(max(0, r.IntN(4)-2)), HealthCheckNodePort: one[uint16](r, 0, 31000),
+	}
+	seen := map[netip.Addr]bool{}
+	for range 1 + r.IntN(3) {
+		a := Address{IP: netip.AddrFrom4([4]byte{203, 0, 113, byte(r.IntN(5))}), Pool: fmt.Sprint("p", r.IntN(2)), Kind: AddressKind(max(0, r.IntN(6)-3))}
+		if r.IntN(4) == 0 {
+			a.IP = netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 15: byte(1 + r.IntN(3))})
+		}
+		a.AnnounceOnly = a.Kind == LoadBalancer && r.IntN(5) == 0
+		if !seen[a.IP] {
+			seen[a.IP] = true
+			svc.Addresses = append(svc.Addresses, a)
+		}
+	}
+	for range r.IntN(3) {
+		svc.Restricted = true
+		svc.Sources = append(svc.Sources, netip.MustParsePrefix(
+			one(r, "192.0.2.0/24", "192.0.2.0/25", "198.51.100.0/24", "203.0.113.0/24", "0.0.0.0/0", "2001:db8::/32", "2001:db8:0:9::/64")))
+	}
+	first := r.IntN(3)
+	for i := range 1 + r.IntN(2) {
+		svc.Ports = append(svc.Ports, Port{
+			Name: fmt.Sprint(i), Protocol: one(r, ipvs.TCP, ipvs.TCP, ipvs.UDP), Port: uint16(80 + (first+i)%3), NodePort: one(r, 0, uint16(30000+first+i)),
+		})
+	}
+	return svc
+}
+
+func randomSlice(r *rand.Rand) Slice {
+	slice := Slice{Ports: []Port{
+		{Name: "0", Protocol: ipvs.TCP, Port: 8080}, {Name: "1", Protocol: ipvs.TCP, Port: 8081}, {Name: "0", Protocol: ipvs.UDP, Port: 8080},
+	}}
+	hints := r.IntN(3)
+	for range r.IntN(5) {
+		e := Endpoint{
+			Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(1 + r.IntN(6))}), Node: one(r, "n0", "n1", "n2", ""),
+			Ready: r.IntN(2) == 0, Serving: r.IntN(3) > 0, Terminating: r.IntN(3) == 0,
+		}
+		if r.IntN(5) == 0 {
+			e.Addr = netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 7: 1, 15: byte(1 + r.IntN(3))})
+		}
+		if hints > 0 && r.IntN(10) > 0 {
+			e.ForZones = []string{one(r, "x", "y")}
+		}
+		if hints > 1 && r.IntN(10) > 0 {
+			e.ForNodes = []string{one(r, "n0", "n1", "n2")}
+		}
+		slice.Endpoints = append(slice.Endpoints, e)
+	}
+	return slice
+}
+
+// nodeAddress is the address of node n0, n1 or n2.
+func nodeAddress(i int, v4 bool) netip.Addr {
+	if v4 {
+		return netip.AddrFrom4([4]byte{198, 51, 100, byte(i + 1)})
+	}
+	return netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 7: 9, 15: byte(i + 1)})
+}
+
+func randomNode(r *rand.Rand, i int) Node {
+	n := Node{Ready: r.IntN(3) > 0, Leaving: r.IntN(5) == 0, Labels: map[string]string{"zone": fmt.Sprint(r.IntN(2))}}
+	if r.IntN(4) > 0 {
+		n.Labels[labelZone] = one(r, "x", "y")
+	}
+	if r.IntN(5) == 0 {
+		n.Labels[labelExclude] = one(r, "", "true", "false")
+	}
+	for _, v4 := range []bool{true, false} {
+		if r.IntN(5) > 0 {
+			n.Addresses = append(n.Addresses, nodeAddress(i, v4))
+		}
+	}
+	if r.IntN(2) == 0 {
+		n.PodCIDRs = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(64 * i)}), 26)}
+	}
+	return n
+}
+
+func randomAdvertisement(r *rand.Rand) Advertisement {
+	ad := Advertisement{}
+	if r.IntN(2) == 0 {
+		ad.Pools = []string{fmt.Sprint("p", r.IntN(2))}
+	}
+	if r.IntN(2) == 0 {
+		ad.Nodes = []pools.Selector{{{Key: "zone", Operator: pools.In, Values: []string{fmt.Sprint(r.IntN(2))}}}}
+	}
+	if r.IntN(2) == 0 {
+		ad.Interfaces = []string{fmt.Sprint("eth", r.IntN(2))}
+	}
+	return ad
+}

@@ -1,0 +1,186 @@
+package plan
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools"
+)
+
+// Whatever the View holds, a plan can be carried out and its parts agree.
+func TestPlanIsSound(t *testing.T) {
+	for seed := range uint64(100) {
+		r := rand.New(rand.NewPCG(seed, 4))
+		v, p := NewView(), NewPlanner(randomOptions(r, "n1"))
+		p.Plan(v, Touched{All: true}, time.Unix(0, 0))
+		for i, s := range randomSteps(r, 120) {
+			d, _ := p.Plan(v, s.apply(v), time.Unix(int64(i)*100, 0))
+			if err := sound(d); err != nil {
+				t.Fatalf("seed %d, step %d: %v in\n%s", seed, i, err, text(d))
+			}
+		}
+	}
+}
+
+func sound(d *Desired) error {
+	for _, table := range []ipvs.Table{d.Table, d.Inside} {
+		for _, op := range ipvs.Diff(ipvs.Table{}, table) {
+			if err := op.Validate(); err != nil {
+				return err
+			}
+		}
+	}
+	has := func(set ipvs.Set, key ipvs.Key) bool { _, ok := d.Filter[ipvs.Element{Set: set, Key: key}]; return ok }
+	for addr := range d.Local {
+		if !has(ipvs.Addresses, ipvs.Key{Addr: addr}) {
+			return fmt.Errorf("%v is local and its other ports are open", addr)
+		}
+	}
+	for key := range d.Inside {
+		if _, ok := d.Table[key]; !ok {
+			return fmt.Errorf("%v only inside", key)
+		}
+	}
+	var allowed []ipvs.Element
+	for e := range d.Filter {
+		vs, exists := d.Table[e.Key]
+		switch e.Set {
+		case ipvs.Served, ipvs.Masqueraded, ipvs.MasqueradedUnlessPod, ipvs.Restricted:
+			if !exists {
+				return fmt.Errorf("%v without a virtual server", e)
+			}
+		case ipvs.Dropped:
+			if !exists || len(vs.RealServers) > 0 {
+				return fmt.Errorf("%v: its connections are cut", e)
+			}
+		case ipvs.Allowed:
+			if !has(ipvs.Restricted, e.Key) {
+				return fmt.Errorf("%v means nothing", e)
+			}
+			for _, f := range allowed {
+				if f.Key == e.Key && f.Prefix.Overlaps(e.Prefix) {
+					return fmt.Errorf("%v overlaps %v", e, f)
+				}
+			}
+			allowed = append(allowed, e)
+		case ipvs.Addresses:
+			if _, local := d.Local[e.Key.Addr]; !local {
+				return fmt.Errorf("%v would close the ports of an address that is not virtual", e)
+			}
+		case ipvs.Hairpin:
+			if !has(ipvs.Endpoints, e.Key) {
+				return fmt.Errorf("%v is no endpoint", e)
+			}
+		}
+	}
+	for key := range d.Table {
+		if !has(ipvs.Served, key) {
+			return fmt.Errorf("%v is not served", key)
+		}
+	}
+	return nil
+}
+
+// The choice of endpoints is that of a slow reading of ipvs.md 3, written apart from it.
+func TestChoiceByTheBook(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 5))
+		v := NewView()
+		key := pools.ServiceKey{Namespace: "default", Name: "web"}
+		addr, cluster := netip.MustParseAddr("203.0.113.4"), netip.MustParseAddr("203.0.113.5")
+		svc := Service{
+			Addresses: []Address{{IP: addr}, {IP: cluster, Kind: ClusterIP}},
+			Ports:     []Port{{Name: "0", Protocol: ipvs.TCP, Port: 80}},
+			Local:     r.IntN(2) == 0, InternalLocal: r.IntN(2) == 0,
+		}
+		v.Services[key] = svc
+		v.Slices[key] = map[string]Slice{"s": randomSlice(r)}
+		if zone := one(r, "", "x", "y", "z"); zone != "" {
+			v.Nodes["n1"] = Node{Labels: map[string]string{labelZone: zone}}
+		}
+		d := Make(v, Options{Node: "n1"}, time.Time{})
+		at := func(a netip.Addr) ipvs.Key { return ipvs.Key{Addr: a, Protocol: ipvs.TCP, Port: 80} }
+		all, here := byTheBook(v.Slices[key]["s"], v.Nodes["n1"].Zone())
+		inside := d.Table[at(addr)]
+		if vs, ok := d.Inside[at(addr)]; ok {
+			inside = vs
+		}
+		pick := func(local bool) []string {
+			if local {
+				return here
+			}
+			return all
+		}
+		for what, pair := range map[string][2][]string{
+			"outside":   {takers(d.Table[at(addr)]), pick(svc.Local)},
+			"inside":    {takers(inside), all},
+			"ClusterIP": {takers(d.Table[at(cluster)]), pick(svc.InternalLocal)},
+		} {
+			if !slices.Equal(pair[0], pair[1]) {
+				t.Fatalf("seed %d, %s: chosen %v, by the book %v\n%+v\n%+v", seed, what, pair[0], pair[1], svc, v.Slices[key]["s"])
+			}
+		}
+	}
+}
+
+func takers(vs ipvs.VirtualServer) []string {
+	var out []string
+	for at, server := range vs.RealServers {
+		if server.Weight > 0 {
+			out = append(out, at.String())
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// byTheBook returns the IPv4 endpoints of port 8080 for policy Cluster and for policy Local on node n1.
+func byTheBook(slice Slice, zone string) (all, here []string) {
+	best := map[netip.Addr]Endpoint{} // 3.4
+	for _, e := range slice.Endpoints {
+		if before, twice := best[e.Addr]; e.Addr.Is4() && (!twice || e.compare(&before) < 0) {
+			best[e.Addr] = e
+		}
+	}
+	filter := func(keep func(Endpoint) bool) (out []Endpoint) {
+		for _, e := range best {
+			if keep(e) {
+				out = append(out, e)
+			}
+		}
+		return out
+	}
+	names := func(endpoints []Endpoint) (out []string) {
+		for _, e := range endpoints {
+			out = append(out, netip.AddrPortFrom(e.Addr, 8080).String())
+		}
+		slices.Sort(out)
+		return out
+	}
+	every := func(in []Endpoint, f func(Endpoint) bool) bool {
+		return !slices.ContainsFunc(in, func(e Endpoint) bool { return !f(e) })
+	}
+	ready := filter(func(e Endpoint) bool { return e.Ready })
+	forNode := func(e Endpoint) bool { return slices.Contains(e.ForNodes, "n1") }
+	forZone := func(e Endpoint) bool { return slices.Contains(e.ForZones, zone) }
+	cluster := ready
+	switch { // 3.8
+	case every(ready, func(e Endpoint) bool { return len(e.ForNodes) > 0 }) && slices.ContainsFunc(ready, forNode):
+		cluster = filter(func(e Endpoint) bool { return e.Ready && forNode(e) })
+	case zone != "" && every(ready, func(e Endpoint) bool { return len(e.ForZones) > 0 }) && slices.ContainsFunc(ready, forZone):
+		cluster = filter(func(e Endpoint) bool { return e.Ready && forZone(e) })
+	}
+	if len(cluster) == 0 { // 3.5
+		cluster = filter(func(e Endpoint) bool { return !e.Ready && e.Serving && e.Terminating })
+	}
+	local := filter(func(e Endpoint) bool { return e.Ready && e.Node == "n1" }) // 3.6
+	if len(local) == 0 {
+		local = filter(func(e Endpoint) bool { return !e.Ready && e.Serving && e.Terminating && e.Node == "n1" })
+	}
+	return names(cluster), names(local)
+}
