@@ -14,7 +14,8 @@
 //	API   198.51.100.0/25    API server .1:6443, nodes .11 and on
 //	WAN   198.51.100.128/25  router .129, remote .200
 //	Pods  203.0.113.128/25   a /28 for each node
-//	ClusterIPs 203.0.113.0/25
+//	ClusterIPs 203.0.113.0/25 and 2001:db8:0:4::/112
+//	IPv6  each address of the LAN, the WAN and the Pods has a twin with the same last byte in 2001:db8:0:1::/64, 0:2 and 0:3
 //
 // Each node has its two links apart, so that either can be cut alone. Pods
 // are objects: create one with spec.nodeName set (by kubectl, a client, or

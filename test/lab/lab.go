@@ -180,7 +180,7 @@ func (c *Cluster) startControlPlane(ctx context.Context) error {
 		Address:   apiServer,
 		Dir:       dir,
 		Program:   c.build.Path,
-		Services:  []netip.Prefix{c.cfg.Services},
+		Services:  []netip.Prefix{c.cfg.Services, clusterIPs6},
 		Nodes:     nodeNames(c.cfg.Nodes),
 		NodeGrace: c.cfg.NodeGrace,
 	})

@@ -148,9 +148,17 @@ func TestReach(t *testing.T) {
 		}
 	}
 	for _, from := range []*Machine{cluster.Client, cluster.Remote, cluster.Router} {
-		if _, err := from.Exec(t.Context(), "ping", "-c1", "-W5", cluster.Node(0).Addr.String()); err != nil {
-			t.Error(err)
+		for _, addr := range []netip.Addr{cluster.Node(0).Addr, cluster.Node(0).Addr6} {
+			if _, err := from.Exec(t.Context(), "ping", "-c1", "-W5", addr.String()); err != nil {
+				t.Error(err)
+			}
 		}
+	}
+	s, err := first.Ask(t.Context(), Probe{
+		Network: "tcp", Target: target(t, pods[1].Status.PodIPs[1].IP, probe.PortHTTP), Count: 3, Every: 10 * time.Millisecond, Timeout: 5 * time.Second,
+	})
+	if err != nil || s.Failed != 0 || s.Clients[first.Addr6.String()] != 3 {
+		t.Errorf("over IPv6: %s, %v", s, err)
 	}
 }
 

@@ -16,6 +16,7 @@ type Machine struct {
 	Name      string
 	Namespace string     // in the kernel that has it
 	Addr      netip.Addr // on the LAN; of Management: on the API network
+	Addr6     netip.Addr // beside Addr; Management has none
 
 	c    *Cluster
 	host host.Host

@@ -26,8 +26,21 @@ var (
 	remote    = nth(wan, 72)
 )
 
-// FreeRange of the LAN is used by nothing in the lab: give it to pools.
-var FreeRange = netip.MustParsePrefix("192.0.2.128/28")
+// FreeRange and FreeRange6 of the LAN are used by nothing in the lab: give them to pools.
+var (
+	FreeRange  = netip.MustParsePrefix("192.0.2.128/28")
+	FreeRange6 = sixes(FreeRange)
+)
+
+// Every address of the LAN, the WAN and the Pods has a twin of IPv6 with the same last byte.
+var (
+	clusterIPs6 = netip.MustParsePrefix("2001:db8:0:4::/112")
+	twins       = map[netip.Prefix]netip.Addr{
+		lan:      netip.MustParseAddr("2001:db8:0:1::"),
+		wan:      netip.MustParseAddr("2001:db8:0:2::"),
+		podRange: netip.MustParseAddr("2001:db8:0:3::"),
+	}
+)
 
 const (
 	apiBridge = "api"
@@ -40,6 +53,26 @@ func nth(p netip.Prefix, n int) netip.Addr {
 	b[3] += byte(n)
 	return netip.AddrFrom4(b)
 }
+
+// six returns the twin of an address, sixes that of a range.
+func six(a netip.Addr) netip.Addr {
+	for prefix, first := range twins {
+		if prefix.Contains(a) {
+			b := first.As16()
+			b[15] = a.As4()[3]
+			return netip.AddrFrom16(b)
+		}
+	}
+	panic(fmt.Sprintf("address %v has no twin of IPv6", a)) // a programmer's error
+}
+
+func sixes(p netip.Prefix) netip.Prefix {
+	return netip.PrefixFrom(six(p.Addr()), 128-(32-p.Bits()))
+}
+
+// in6 returns the twin of addr as "ip addr add" takes it. All twins of a kind are in one /64; duplicates are not looked for,
+// so that it can be used at once.
+func in6(addr netip.Addr) string { return six(addr).String() + "/64 nodad" }
 
 // in returns addr with the length of its subnet, as "ip addr add" takes it.
 func in(p netip.Prefix, addr netip.Addr) string {
@@ -112,15 +145,15 @@ func (c *Cluster) makeNetwork(ctx context.Context) error {
 	c.Remote = c.machine("remote", remote)
 	c.onLAN(&s, c.Router)
 	c.onLAN(&s, c.Client)
-	s.batch(c.Client.Namespace, "route add default via "+router.String())
+	s.batch(c.Client.Namespace, "route add default via "+router.String(), "route add default via "+six(router).String())
 	s.line("ip netns add %s", c.Remote.Namespace)
 	s.batch(c.Router.Namespace,
 		"link add wan0 type veth peer name eth0 netns "+c.Remote.Namespace,
-		"addr add "+in(wan, routerWAN)+" dev wan0", "link set wan0 up")
+		"addr add "+in(wan, routerWAN)+" dev wan0", "addr add "+in6(routerWAN)+" dev wan0", "link set wan0 up")
 	s.batch(c.Remote.Namespace, "link set lo up",
-		"addr add "+in(wan, remote)+" dev eth0", "link set eth0 up",
-		"route add default via "+routerWAN.String())
-	s.line("ip netns exec %s sysctl -qw net.ipv4.ip_forward=1", c.Router.Namespace)
+		"addr add "+in(wan, remote)+" dev eth0", "addr add "+in6(remote)+" dev eth0", "link set eth0 up",
+		"route add default via "+routerWAN.String(), "route add default via "+six(routerWAN).String())
+	s.line("ip netns exec %s sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1", c.Router.Namespace)
 
 	for i := range c.cfg.Nodes {
 		n := c.newNode(i)
@@ -137,7 +170,7 @@ func (c *Cluster) makeNetwork(ctx context.Context) error {
 }
 
 func (c *Cluster) machine(name string, addr netip.Addr) *Machine {
-	return &Machine{Name: name, Namespace: c.ns(name), Addr: addr, c: c, host: c.kernel}
+	return &Machine{Name: name, Namespace: c.ns(name), Addr: addr, Addr6: six(addr), c: c, host: c.kernel}
 }
 
 // onLAN makes a machine's namespace with its link to the LAN.
@@ -147,5 +180,5 @@ func (c *Cluster) onLAN(s *script, m *Machine) {
 		"link add "+m.port(lanBridge)+" type veth peer name eth0 address "+mac(m.Addr)+" netns "+m.Namespace,
 		"link set "+m.port(lanBridge)+" master "+lanBridge+" up")
 	s.batch(m.Namespace, "link set lo up",
-		"addr add "+in(lan, m.Addr)+" dev eth0", "link set eth0 up")
+		"addr add "+in(lan, m.Addr)+" dev eth0", "addr add "+in6(m.Addr)+" dev eth0", "link set eth0 up")
 }

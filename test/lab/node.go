@@ -21,6 +21,8 @@ type Node struct {
 	APIAddr netip.Addr
 	PodCIDR netip.Prefix
 
+	PodCIDR6 netip.Prefix
+
 	mu      sync.Mutex
 	off     bool
 	kubelet *process.Process
@@ -56,6 +58,8 @@ func (c *Cluster) newNode(i int) *Node {
 		Machine: *c.machine(nodeName(i), nth(lan, 11+i)),
 		APIAddr: nth(api, 11+i),
 		PodCIDR: netip.PrefixFrom(nth(podRange, 16*i), 28),
+
+		PodCIDR6: sixes(netip.PrefixFrom(nth(podRange, 16*i), 28)),
 	}
 }
 
@@ -72,15 +76,18 @@ func (n *Node) make(s *script) {
 		"addr add " + in(api, n.APIAddr) + " dev api0", "link set api0 up",
 		"link add " + podBridge + " type bridge mcast_snooping 0",
 		"addr add " + in(n.PodCIDR, n.gateway()) + " dev " + podBridge, "link set " + podBridge + " up",
-		"route add default via " + router.String(),
+		// The bridge has its own range only; the others' are routed.
+		"addr add " + netip.PrefixFrom(six(n.gateway()), n.PodCIDR6.Bits()).String() + " dev " + podBridge + " nodad",
+		"route add default via " + router.String(), "route add default via " + six(router).String(),
 	}
 	for _, other := range n.c.Nodes {
 		if other != n {
-			lines = append(lines, "route add "+other.PodCIDR.String()+" via "+other.Addr.String())
+			lines = append(lines, "route add "+other.PodCIDR.String()+" via "+other.Addr.String(),
+				"route add "+other.PodCIDR6.String()+" via "+other.Addr6.String())
 		}
 	}
 	s.batch(n.Namespace, lines...)
-	s.line("ip netns exec %s sysctl -qw net.ipv4.ip_forward=1", n.Namespace)
+	s.line("ip netns exec %s sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1", n.Namespace)
 }
 
 // gateway of the node's Pods.
@@ -96,7 +103,7 @@ func (c *Cluster) startNodes(ctx context.Context) error {
 				Name:   n.Name,
 				Labels: map[string]string{corev1.LabelHostname: n.Name, corev1.LabelOSStable: "linux"},
 			},
-			Spec: corev1.NodeSpec{PodCIDR: n.PodCIDR.String(), PodCIDRs: []string{n.PodCIDR.String()}},
+			Spec: corev1.NodeSpec{PodCIDR: n.PodCIDR.String(), PodCIDRs: []string{n.PodCIDR.String(), n.PodCIDR6.String()}},
 		}
 		if _, err := c.Kube.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
 			return fmt.Errorf("make Node %s: %w", n.Name, err)
@@ -121,7 +128,7 @@ func (n *Node) startKubelet(ctx context.Context) error {
 		return err
 	}
 	p, err := n.Start(ctx, "labkubelet", host.Cmd{Argv: []string{
-		n.c.build.Path("labkubelet"), "-kubeconfig", kubeconfig, "-node", n.Name, "-address", n.Addr.String(),
+		n.c.build.Path("labkubelet"), "-kubeconfig", kubeconfig, "-node", n.Name, "-addresses", n.Addr.String() + "," + n.Addr6.String(),
 	}})
 	if err != nil {
 		return err

@@ -118,10 +118,10 @@ func (p *pods) ensure(ctx context.Context, pod *corev1.Pod, node *Node) error {
 		}
 		p.sandboxes[pod.UID] = b
 	}
-	if pod.Annotations[kubelet.AnnotationIP] == b.addr.String() {
+	if pod.Annotations[kubelet.AnnotationIPs] == b.addresses() {
 		return nil
 	}
-	return p.c.annotate(ctx, b.pod, kubelet.AnnotationIP, b.addr.String())
+	return p.c.annotate(ctx, b.pod, kubelet.AnnotationIPs, b.addresses())
 }
 
 // finishPod removes a Pod object for good, as the kubelet does at the end.

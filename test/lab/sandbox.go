@@ -42,8 +42,9 @@ func (p *pods) make(ctx context.Context, pod *corev1.Pod, node *Node) (*sandbox,
 		"link add "+b.port()+" type veth peer name eth0 address "+mac(b.addr)+" netns "+b.ns,
 		"link set "+b.port()+" master "+podBridge+" up")
 	s.batch(b.ns, "link set lo up",
-		"addr add "+in(node.PodCIDR, b.addr)+" dev eth0", "link set eth0 up",
-		"route add default via "+node.gateway().String())
+		"addr add "+in(node.PodCIDR, b.addr)+" dev eth0",
+		"addr add "+netip.PrefixFrom(six(b.addr), node.PodCIDR6.Bits()).String()+" dev eth0 nodad", "link set eth0 up",
+		"route add default via "+node.gateway().String(), "route add default via "+six(node.gateway()).String())
 	err = s.run(ctx, p.c.kernel)
 	if err == nil {
 		err = b.serve(ctx, p.c)
@@ -63,9 +64,16 @@ func (b *sandbox) unmake(s *script) {
 	s.line("[ ! -e %s/%s ] || ip netns del %s", netnsDir, b.ns, b.ns)
 }
 
+func (b *sandbox) machine(c *Cluster) *Machine {
+	return &Machine{Name: b.pod.Name, Namespace: b.ns, Addr: b.addr, Addr6: six(b.addr), c: c, host: c.kernel}
+}
+
+// addresses is what the node's agent is told.
+func (b *sandbox) addresses() string { return b.addr.String() + "," + six(b.addr).String() }
+
 // serve starts the Pod's server and waits until it serves.
 func (b *sandbox) serve(ctx context.Context, c *Cluster) error {
-	m := &Machine{Name: b.pod.Name, Namespace: b.ns, Addr: b.addr, c: c, host: c.kernel}
+	m := b.machine(c)
 	serving := newLines()
 	p, err := m.Start(ctx, "labpod", host.Cmd{Argv: []string{c.build.Path("labpod"), "serve", b.pod.Name}, Stdout: serving})
 	if err != nil {

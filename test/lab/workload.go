@@ -109,7 +109,7 @@ func (c *Cluster) PodMachine(namespace, name string) (*Machine, error) {
 	defer c.pods.mu.Unlock()
 	for _, b := range c.pods.sandboxes {
 		if b.pod.Namespace == namespace && b.pod.Name == name {
-			return &Machine{Name: name, Namespace: b.ns, Addr: b.addr, c: c, host: c.kernel}, nil
+			return b.machine(c), nil
 		}
 	}
 	return nil, fmt.Errorf("find Pod %s/%s: it does not run", namespace, name)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	goruntime "runtime"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -27,13 +28,14 @@ import (
 
 // agent speaks for one node. Its run loop is the only writer.
 type agent struct {
-	node, address string
-	period        time.Duration
-	core          corev1.CoreV1Interface
-	coordination  coordinationv1.CoordinationV1Interface
-	log           *slog.Logger
-	kick          chan struct{}
-	lease         *coordination.Lease // as last seen
+	node         string
+	addresses    []string // InternalIPs
+	period       time.Duration
+	core         corev1.CoreV1Interface
+	coordination coordinationv1.CoordinationV1Interface
+	log          *slog.Logger
+	kick         chan struct{}
+	lease        *coordination.Lease // as last seen
 }
 
 func (a *agent) run(ctx context.Context) error {
@@ -113,14 +115,14 @@ func (a *agent) renew(ctx context.Context) error {
 // report writes the statuses that differ from what they should be.
 func (a *agent) report(ctx context.Context, nodes, pods cache.Store) {
 	for _, o := range nodes.List() {
-		if patch := nodePatch(o.(*core.Node), a.address); patch != nil {
+		if patch := nodePatch(o.(*core.Node), a.addresses); patch != nil {
 			_, err := a.core.Nodes().PatchStatus(ctx, a.node, encode(patch))
 			a.told(ctx, "node", a.node, err)
 		}
 	}
 	for _, o := range pods.List() {
 		pod := o.(*core.Pod)
-		if patch := podPatch(pod, a.address); patch != nil {
+		if patch := podPatch(pod, a.addresses); patch != nil {
 			_, err := a.core.Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, encode(patch), metav1.PatchOptions{}, "status")
 			a.told(ctx, "pod", pod.Namespace+"/"+pod.Name, err)
 		}
@@ -138,15 +140,22 @@ func (a *agent) told(ctx context.Context, kind, name string, err error) {
 }
 
 // nodePatch returns nil for a node that is known to be ready.
-func nodePatch(node *core.Node, address string) any {
+func nodePatch(node *core.Node, addresses []string) any {
 	for _, c := range node.Status.Conditions {
 		if c.Type == core.NodeReady && c.Status == core.ConditionTrue {
 			return nil
 		}
 	}
 	now := metav1.Now()
+	var own []core.NodeAddress
+	for _, a := range addresses {
+		if len(node.Status.Addresses) > 0 {
+			break // a patch merges them by type, of which two are the same
+		}
+		own = append(own, core.NodeAddress{Type: core.NodeInternalIP, Address: a})
+	}
 	return status(core.NodeStatus{
-		Addresses: []core.NodeAddress{{Type: core.NodeInternalIP, Address: address}},
+		Addresses: own,
 		NodeInfo: core.NodeSystemInfo{
 			KubeletVersion: "lab", ContainerRuntimeVersion: "netns", OSImage: "IronLB lab", KernelVersion: kernel(),
 			OperatingSystem: "linux", Architecture: goruntime.GOARCH,
@@ -169,9 +178,9 @@ func kernel() string {
 
 // podPatch returns nil for a Pod whose status is right, or that does not serve
 // yet.
-func podPatch(pod *core.Pod, host string) any {
-	ip := pod.Annotations[kubelet.AnnotationIP]
-	if ip == "" {
+func podPatch(pod *core.Pod, hosts []string) any {
+	ips := strings.Split(pod.Annotations[kubelet.AnnotationIPs], ",")
+	if ips[0] == "" {
 		return nil
 	}
 	ready := core.ConditionTrue
@@ -179,7 +188,7 @@ func podPatch(pod *core.Pod, host string) any {
 		ready = core.ConditionFalse
 	}
 	for _, c := range pod.Status.Conditions {
-		if c.Type == core.PodReady && c.Status == ready && pod.Status.PodIP == ip && pod.Status.Phase == core.PodRunning {
+		if c.Type == core.PodReady && c.Status == ready && pod.Status.PodIP == ips[0] && pod.Status.Phase == core.PodRunning {
 			return nil
 		}
 	}
@@ -192,10 +201,14 @@ func podPatch(pod *core.Pod, host string) any {
 		}
 		conditions = append(conditions, c)
 	}
-	return status(core.PodStatus{
-		Phase: core.PodRunning, HostIP: host, HostIPs: []core.HostIP{{IP: host}},
-		PodIP: ip, PodIPs: []core.PodIP{{IP: ip}}, StartTime: &now, Conditions: conditions,
-	})
+	s := core.PodStatus{Phase: core.PodRunning, HostIP: hosts[0], PodIP: ips[0], StartTime: &now, Conditions: conditions}
+	for _, h := range hosts {
+		s.HostIPs = append(s.HostIPs, core.HostIP{IP: h})
+	}
+	for _, ip := range ips {
+		s.PodIPs = append(s.PodIPs, core.PodIP{IP: ip})
+	}
+	return status(s)
 }
 
 func status(s any) any { return map[string]any{"status": s} }

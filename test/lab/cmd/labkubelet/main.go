@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -32,9 +33,10 @@ func run() error {
 	a := agent{kick: make(chan struct{}, 1), log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	kubeconfig := flag.String("kubeconfig", "", "credentials of the node")
 	flag.StringVar(&a.node, "node", "", "name of the node")
-	flag.StringVar(&a.address, "address", "", "InternalIP of the node")
+	addresses := flag.String("addresses", "", "InternalIPs of the node, divided by commas")
 	flag.DurationVar(&a.period, "period", time.Second, "time from one renewal of the Lease to the next")
 	flag.Parse()
+	a.addresses = strings.Split(*addresses, ",")
 
 	config, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
 	if err != nil {
