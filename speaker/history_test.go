@@ -115,7 +115,6 @@ func TestFollowsAnyHistory(t *testing.T) {
 					w.mu.Unlock()
 					run.wantPlanned(t)
 					if t.Failed() {
-
 						t.Fatalf("log:\n%s", run.log)
 					}
 				}

@@ -10,6 +10,8 @@ import (
 
 // filter is our nftables tables, opened when they are first used.
 type filter struct {
+	dropPing bool
+
 	mu  sync.Mutex
 	nft *nft.Filter
 }
@@ -22,6 +24,7 @@ func (f *filter) open() (*nft.Filter, error) {
 		if err != nil {
 			return nil, err
 		}
+		opened.DropPing = f.dropPing
 		f.nft = opened
 	}
 	return f.nft, nil

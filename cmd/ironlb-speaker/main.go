@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -21,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
+	"github.com/ironlb/ironlb/ipvs/health"
 	"github.com/ironlb/ironlb/speaker"
 	"github.com/ironlb/ironlb/speaker/kube"
 	"github.com/ironlb/ironlb/speaker/l2"
@@ -50,20 +50,28 @@ func run(ctx context.Context, o options) error {
 		return fmt.Errorf("listen for metrics and health (choose another --metrics-bind-address): %w", err)
 	}
 	defer listener.Close()
-	node, closeNode, err := openNode()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	node, closeNode, err := openNode(o.config, log, dataplaneMetric(registry))
 	if err != nil {
 		return err
 	}
 	defer closeNode()
 
-	kick := speaker.NewKick()
-	source, reporter, events, err := kube.New(config, kube.Options{Node: o.nodeName, ServiceProxy: o.config.ServiceProxy}, kick.Now, log)
+	kick, healthz := speaker.NewKick(), health.NewHealthz()
+	changed := func() {
+		healthz.Queued(bothFamilies...)
+		kick.Now()
+	}
+	source, reporter, events, err := kube.New(config, kube.Options{Node: o.nodeName, ServiceProxy: o.config.ServiceProxy}, changed, log)
 	if err != nil {
 		return err
 	}
 	announcer := l2.New(l2.Config{Log: log, Kick: kick.Look})
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	ports := health.NewPorts(log, healthz.Healthy)
+	defer ports.Close()
+	probes := newChecks(source, log)
+	node.HealthPorts, node.Checks = healthPorts{ports, events}, probes
 	loop := speaker.New(speaker.Config{
 		NodeName:  o.nodeName,
 		Plan:      o.plan(),
@@ -74,6 +82,7 @@ func run(ctx context.Context, o options) error {
 		Announcer: announcer,
 		Reporter:  reporter,
 		Metrics:   speaker.NewMetrics(registry),
+		Progress:  progress{healthz},
 	})
 
 	log.Info("start", "node", o.nodeName, "apiserver", config.Host, "metrics", listener.Addr().String())
@@ -85,8 +94,18 @@ func run(ctx context.Context, o options) error {
 	group.Go(func() error { return announcer.Run(ctx) })
 	group.Go(func() error { return loop.Run(ctx) })
 	group.Go(func() error {
-		return link.Watch(ctx, func() { announcer.Refresh(); kick.Look() })
+		return link.Watch(ctx, func() {
+			announcer.Refresh()
+			kick.Look()
+			if len(o.config.NodePortCIDRs) > 0 {
+				noteHost(source, log)
+			}
+		})
 	})
+	group.Go(func() error { return probes.prober.Run(ctx) })
+	if o.config.ServiceProxy {
+		group.Go(func() error { return healthz.Run(ctx, log, o.config.HealthzAddress) })
+	}
 	group.Go(func() error { return serve(ctx, listener, loop, registry) })
 	return group.Wait()
 }
@@ -104,14 +123,4 @@ func serve(ctx context.Context, listener net.Listener, loop *speaker.Speaker, re
 		return fmt.Errorf("serve metrics and health: %w", err)
 	}
 	return nil
-}
-
-// cleanup removes what earlier runs left on this node.
-func cleanup(ctx context.Context, log *slog.Logger) error {
-	node, closeNode, err := openNode()
-	if err != nil {
-		return err
-	}
-	defer closeNode()
-	return speaker.Cleanup(ctx, node, log)
 }

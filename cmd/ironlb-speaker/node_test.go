@@ -21,7 +21,7 @@ func TestForeignAddressesAndCleanup(t *testing.T) {
 	s.Address(t, "lo", "198.51.100.1/24")
 	vip := netip.MustParseAddr("203.0.113.4")
 	s.Must(t, func() error {
-		node, closeNode, err := openNode()
+		node, closeNode, err := openNode(newConfig(), slog.New(slog.DiscardHandler), nil)
 		if err != nil {
 			return err
 		}

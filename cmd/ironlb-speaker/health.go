@@ -1,0 +1,88 @@
+package main
+
+import (
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs/health"
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/kube"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// bothFamilies are planned and applied together.
+var bothFamilies = []health.Family{health.IPv4, health.IPv6}
+
+// healthPorts serve the healthCheckNodePorts and write Events about those that cannot be served.
+type healthPorts struct {
+	ports  *health.Ports
+	events *kube.Events
+}
+
+func (h healthPorts) Set(want map[pools.ServiceKey]plan.HealthPort) map[pools.ServiceKey]error {
+	ports := make(map[health.Service]health.Port, len(want))
+	for key, port := range want {
+		ports[health.Service{Namespace: key.Namespace, Name: key.Name}] = health.Port{Number: port.Port, Endpoints: port.LocalEndpoints}
+	}
+	failed := map[pools.ServiceKey]error{}
+	for service, err := range h.ports.Set(nil, ports) {
+		failed[pools.ServiceKey{Namespace: service.Namespace, Name: service.Name}] = err
+	}
+	h.events.HealthPorts(failed)
+	return failed
+}
+
+// checks are the probes of other nodes, whose results go to the source.
+type checks struct {
+	prober *health.Prober
+	source *kube.Source
+
+	mu   sync.Mutex
+	have map[plan.Check]struct{}
+}
+
+func newChecks(source *kube.Source, log *slog.Logger) *checks {
+	c := &checks{source: source}
+	c.prober = health.NewProber(health.ProberConfig{Log: log, Changed: c.found})
+	return c
+}
+
+// Set asks for these checks alone. The result of one that is not made any more is forgotten.
+func (c *checks) Set(want map[plan.Check]struct{}) {
+	probes := make(map[health.Check]struct{}, len(want))
+	for check := range want {
+		probes[health.Check(check)] = struct{}{}
+	}
+	c.mu.Lock()
+	before := c.have
+	c.have = maps.Clone(want)
+	c.mu.Unlock()
+	c.prober.Set(probes)
+	for check := range before {
+		if _, still := want[check]; !still {
+			c.source.Checked(check, nil)
+		}
+	}
+}
+
+// found notes the result of a check that is still wanted.
+func (c *checks) found(check health.Check, result health.Result) {
+	c.mu.Lock()
+	_, wanted := c.have[plan.Check(check)]
+	c.mu.Unlock()
+	if wanted {
+		r := plan.CheckResult(result)
+		c.source.Checked(plan.Check(check), &r)
+	}
+}
+
+// progress tells healthz how far the loop is.
+type progress struct {
+	healthz *health.Healthz
+}
+
+func (p progress) Applied(before time.Time) { p.healthz.Applied(before, bothFamilies...) }
+
+func (p progress) SetNode(eligible bool) { p.healthz.SetNode(eligible) }

@@ -1,0 +1,221 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/kernel"
+	"github.com/ironlb/ironlb/ipvs/nftlb"
+	"github.com/ironlb/ironlb/speaker"
+)
+
+// virtualServers are the virtual servers, in the kernel's IPVS or in nftables as the configuration says. They are opened and
+// tried when they are first used, again and again until that succeeds.
+type virtualServers struct {
+	config config
+	log    *slog.Logger
+	// chosen is told what forwards, once that is known.
+	chosen func(dataplane)
+
+	mu     sync.Mutex
+	driver interface {
+		speaker.VirtualServers
+		Close()
+	}
+	kind dataplane // empty while it is not known
+}
+
+func (v *virtualServers) open() (speaker.VirtualServers, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.driver != nil {
+		return v.driver, nil
+	}
+	var missing error
+	if v.config.Dataplane != dataplaneNFTables {
+		k, err := openKernel(v.config)
+		if err == nil {
+			v.driver = k
+			v.choose(dataplaneIPVS)
+			return v.driver, nil
+		}
+		// What else is in the way, such as a scheduler without its module, can be mended.
+		if v.config.Dataplane == dataplaneIPVS || !errors.Is(err, ipvs.ErrNoModule) {
+			return nil, err
+		}
+		missing = err
+	}
+	b, err := openBalancer(v.config)
+	if err != nil {
+		return nil, errors.Join(missing, err)
+	}
+	v.driver = b
+	v.choose(dataplaneNFTables)
+	if missing != nil {
+		v.log.Warn("the kernel has no IPVS: nftables forwards in its place until the speaker is restarted", "reason", missing)
+	}
+	return v.driver, nil
+}
+
+func (v *virtualServers) choose(kind dataplane) {
+	v.kind = kind
+	if v.chosen != nil {
+		v.chosen(kind)
+	}
+}
+
+// openKernel returns the kernel's IPVS if it works with the scheduler, and removes what an earlier process left in nftables
+// that would come before it.
+func openKernel(c config) (*kernel.Kernel, error) {
+	k, err := kernel.Open()
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(k.Probe(c.Scheduler), removeBalancer(nftlb.Everyone)); err != nil {
+		k.Close()
+		return nil, err
+	}
+	return k, nil
+}
+
+// openBalancer returns nftables as the whole data plane.
+func openBalancer(c config) (*nftlb.Balancer, error) {
+	b, err := nftlb.New(nftlb.Everyone)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.Probe(c.Scheduler); err != nil {
+		b.Close()
+		return nil, err
+	}
+	return b, nil
+}
+
+// removeBalancer removes the tables of nftables that forward. Without the program nft there are none.
+func removeBalancer(scope nftlb.Scope) error {
+	b, err := nftlb.New(scope)
+	if errors.Is(err, nftlb.ErrNoCommand) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	if err := b.Remove(); err != nil {
+		return fmt.Errorf("remove the nftables table %s: %w", scope.Table(), err)
+	}
+	return nil
+}
+
+// inIPVS tells whether IPVS forwards, as far as is known.
+func (v *virtualServers) inIPVS() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.kind != dataplaneNFTables
+}
+
+func (v *virtualServers) close() {
+	if v.driver != nil {
+		v.driver.Close()
+	}
+}
+
+func (v *virtualServers) ListOf(addrs map[netip.Addr]struct{}) (ipvs.Table, error) {
+	d, err := v.open()
+	if err != nil {
+		return nil, err
+	}
+	return d.ListOf(addrs)
+}
+
+func (v *virtualServers) Virtuals() (map[ipvs.Key]ipvs.Settings, error) {
+	d, err := v.open()
+	if err != nil {
+		return nil, err
+	}
+	return d.Virtuals()
+}
+
+func (v *virtualServers) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
+	if len(ops) == 0 {
+		return nil, nil
+	}
+	d, err := v.open()
+	if err != nil {
+		return nil, err
+	}
+	return d.Apply(ops)
+}
+
+// Count is how many virtual servers the kernel has; only IPVS counts them, and only those of IPv4.
+func (v *virtualServers) Count() (int, error) {
+	d, err := v.open()
+	if err != nil {
+		return 0, err
+	}
+	if k, ok := d.(interface{ CountIPv4() (int, error) }); ok {
+		return k.CountIPv4()
+	}
+	return 0, nil
+}
+
+// inside are the virtual servers of Pods and the node itself, opened when they are first used.
+type inside struct {
+	mu       sync.Mutex
+	balancer *nftlb.Balancer
+}
+
+func (i *inside) open() (*nftlb.Balancer, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.balancer == nil {
+		b, err := nftlb.New(nftlb.Inside)
+		if err != nil {
+			return nil, err
+		}
+		i.balancer = b
+	}
+	return i.balancer, nil
+}
+
+func (i *inside) close() {
+	if i.balancer != nil {
+		i.balancer.Close()
+	}
+}
+
+func (i *inside) ListOf(addrs map[netip.Addr]struct{}) (ipvs.Table, error) {
+	b, err := i.open()
+	if err != nil {
+		return nil, err
+	}
+	return b.ListOf(addrs)
+}
+
+func (i *inside) Virtuals() (map[ipvs.Key]ipvs.Settings, error) {
+	b, err := i.open()
+	if err != nil {
+		return nil, err
+	}
+	return b.Virtuals()
+}
+
+func (i *inside) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
+	b, err := i.open()
+	if err != nil {
+		return nil, err
+	}
+	return b.Apply(ops)
+}
+
+func (i *inside) SetPods(prefixes []netip.Prefix) error {
+	b, err := i.open()
+	if err != nil {
+		return err
+	}
+	return b.SetPods(prefixes)
+}
