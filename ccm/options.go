@@ -18,7 +18,8 @@ func Options() (*options.CloudControllerManagerOptions, error) {
 	o.Generic.LeaderElection.ResourceNamespace = "ironlb-system"
 	o.SecureServing.ServerCert.PairName = Name
 
-	// High enough that the API server is the limit, not we: a Service costs three writes.
+	// High enough that the API server is the limit, not we: a Service costs three writes, and etcd
+	// writes more of them to its disk at once the more there are.
 	o.Generic.ClientConnection.QPS = 1000
 	o.Generic.ClientConnection.Burst = 2000
 	o.ServiceController.ConcurrentServiceSyncs = 48
