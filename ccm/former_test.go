@@ -202,6 +202,15 @@ func TestFormerStandsStill(t *testing.T) {
 	l := p.classes.registrar.ledger
 	var woken []string
 	l.wake = func(k pools.ServiceKey) { woken = append(woken, k.Name) }
+	six, err := pools.ParseRanges([]string{"2001:db8::1/128"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	four, err := pools.ParseRanges([]string{"203.0.113.4-203.0.113.7"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.setPools([]pools.Pool{{Name: "web", Ranges: four, AutoAssign: true}, {Name: "six", Ranges: six, AutoAssign: true}}) // before it is looked at for the first time
 	p.pass()
 	w.change("a", annotate("ironlb.io/ips", "203.0.113.7", "ironlb.io/reallocate", "true"))
 	p.pass()
@@ -228,6 +237,62 @@ func TestFormerStandsStill(t *testing.T) {
 	p.pass()
 	w.is("same-port", "[] AddressOutsidePools [own]")
 	w.is("six", "[2001:db8::1] web Allocated [own]")
+}
+
+// TestFinalizerOfOthers: the service controller's finalizer on a Service without our record is another one's.
+func TestFinalizerOfOthers(t *testing.T) {
+	w := newWorld(t, -1, false)
+	w.settings = &Settings{Class: "ironlb.io/lb", OnlyClass: true, IPMode: "Proxy"}
+	w.add("a", "example.com/lb", taken, deleted, func(s *v1.Service) {
+		s.Finalizers = []string{finalizer, servicehelper.LoadBalancerCleanupFinalizer}
+	})
+	w.add("b", "", deleted, func(s *v1.Service) {
+		s.Finalizers = []string{finalizer, servicehelper.LoadBalancerCleanupFinalizer}
+	})
+	w.start().pass()
+	w.is("a", "[198.51.100.9] [shared]")
+	w.is("b", "[] [shared]")
+}
+
+// TestSeen: what the class controller is told of, and what it looks at.
+func TestSeen(t *testing.T) {
+	ours := func(s *v1.Service) { s.Spec.LoadBalancerClass = ptr.To("ironlb.io/lb") }
+	held := func(s *v1.Service) {
+		shows("203.0.113.4")(s)
+		annotate("ironlb.io/allocated-from", "web")(s)
+	}
+	only := &Settings{Class: "ironlb.io/lb", OnlyClass: true, IPMode: "Proxy"}
+	for name, c := range map[string]struct {
+		settings *Settings
+		svc      *v1.Service
+		change   func(*v1.Service)
+		want     bool
+	}{
+		"ours gets a label":                 {defaults, serviceFor("s", ours), func(s *v1.Service) { s.Labels = map[string]string{"a": "b"} }, true},
+		"ours asks for another address":     {defaults, serviceFor("s", ours), annotate("ironlb.io/ips", "203.0.113.5"), true},
+		"ours loses its finalizer":          {defaults, serviceFor("s", ours, func(s *v1.Service) { s.Finalizers = []string{finalizer} }), func(s *v1.Service) { s.Finalizers = nil }, true},
+		"ours shows another address":        {defaults, serviceFor("s", ours, held), taken, false}, // that is drift
+		"ours is deleted":                   {defaults, serviceFor("s", func(s *v1.Service) { s.Finalizers = []string{finalizer} }, ours), deleted, true},
+		"of no class, deleted":              {defaults, serviceFor("s", held), deleted, false},
+		"of no class, ClusterIP":            {defaults, serviceFor("s", held), plain, false},
+		"a former one is taken over":        {only, serviceFor("s", held), taken, true},
+		"a former one is deleted":           {only, serviceFor("s", held), deleted, true},
+		"a former one becomes ClusterIP":    {only, serviceFor("s", held), plain, true},
+		"a former one: nothing changes":     {only, serviceFor("s", held), func(*v1.Service) {}, false},
+		"one that never was ours":           {only, serviceFor("s"), taken, false},
+		"one that never was ours, deleted":  {only, serviceFor("s", taken), deleted, false},
+		"ours gets a class that is another": {defaults, serviceFor("s", held), func(s *v1.Service) { s.Spec.LoadBalancerClass = ptr.To("example.com/lb") }, true},
+	} {
+		w := newWorld(t, -1, false)
+		w.settings = c.settings
+		classes := w.start().classes
+		after := c.svc.DeepCopy()
+		c.change(after)
+		classes.handler().OnUpdate(c.svc, after)
+		if got := classes.queue.Len() > 0; got != c.want {
+			t.Errorf("%s: queued %v", name, got)
+		}
+	}
 }
 
 // TestLeftForAnotherClass: a Service that gets another controller's class is left to it. What that one wrote stays.

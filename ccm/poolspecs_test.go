@@ -137,6 +137,8 @@ func TestRestEndsOnTime(t *testing.T) {
 		obj := webPool("203.0.113.4")
 		obj.Spec.ReuseAfter = &metav1.Duration{Duration: 3 * time.Second}
 		o := newOffice(t, obj)
+		woken := make(chan string, 10)
+		o.ledger.wake = func(k pools.ServiceKey) { woken <- k.Name }
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- o.specs.Run(ctx) }()
@@ -150,13 +152,13 @@ func TestRestEndsOnTime(t *testing.T) {
 		}
 		time.Sleep(3*time.Second - 1)
 		synctest.Wait()
-		if len(o.woken) > 0 {
-			t.Errorf("woken early: %v", o.woken)
+		if len(woken) > 0 {
+			t.Errorf("woken early: %s", <-woken)
 		}
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
-		if !slices.Equal(o.woken, []string{"second"}) {
-			t.Errorf("woken when the rest is over: %v", o.woken)
+		if len(woken) != 1 || <-woken != "second" {
+			t.Error("the second is not woken when the rest is over")
 		}
 		cancel()
 		if err := <-done; err != nil {
