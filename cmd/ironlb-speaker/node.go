@@ -32,7 +32,7 @@ func openNode(c config, log *slog.Logger, chosen func(dataplane)) (speaker.Node,
 		Inside:         inside,
 		Filter:         filter,
 		Addresses:      l,
-		Sysctls:        sysctls{ipvs: servers.inIPVS},
+		Sysctls:        sysctls{ipvs: servers.inIPVS, serviceProxy: c.ServiceProxy},
 		Conntrack:      connections{},
 	}, closeAll, nil
 }
@@ -56,7 +56,7 @@ func prepare(log *slog.Logger) {
 		k.Close()
 	}
 	missing := errors.Is(err, ipvs.ErrNoModule)
-	changed, err := sysctls{ipvs: func() bool { return !missing }}.Apply()
+	changed, err := sysctls{ipvs: func() bool { return !missing }}.Apply(false)
 	for _, setting := range changed {
 		log.Info("set sysctl", "setting", setting)
 	}

@@ -69,6 +69,11 @@ func (l *Link) List() (ours, others map[netip.Addr]struct{}, err error) {
 // Add makes the address local to the node and tells whether it was not before.
 // It fails with ErrForeign, and changes nothing, when somebody else has made it local.
 func (l *Link) Add(addr netip.Addr) (bool, error) {
+	if addr.Is6() {
+		if err := l.mayAdd6(addr); err != nil {
+			return false, err
+		}
+	}
 	err := l.handle.RouteAdd(l.route(addr))
 	if errors.Is(err, unix.EEXIST) {
 		return false, l.mayAdopt(addr)
@@ -77,6 +82,24 @@ func (l *Link) Add(addr netip.Addr) (bool, error) {
 		return false, fmt.Errorf("add local route %v: %w", addr, err)
 	}
 	return true, nil
+}
+
+// mayAdd6 fails with ErrForeign if the address is local already and not by us. The kernel does not refuse a second IPv6 route that
+// has another metric, and the one of an address of an interface has.
+func (l *Link) mayAdd6(addr netip.Addr) error {
+	routes, err := l.handle.RouteGetWithOptions(addr.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
+	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look up the route to %v: %w", addr, err)
+	}
+	for _, route := range routes {
+		if at, ok := hostAddr(route.Dst); ok && at == addr && route.Type == unix.RTN_LOCAL && route.Protocol != Protocol {
+			return fmt.Errorf("add local route %v: %w", addr, ErrForeign)
+		}
+	}
+	return nil
 }
 
 // mayAdopt tells why the existing local route of the address is not ours.

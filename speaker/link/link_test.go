@@ -18,7 +18,10 @@ import (
 	"github.com/ironlb/ironlb/speaker/link"
 )
 
-var vip = netip.MustParseAddr("203.0.113.4")
+var (
+	vip  = netip.MustParseAddr("203.0.113.4")
+	vip6 = netip.MustParseAddr("2001:db8::4")
+)
 
 func open(t testing.TB, s *netspace.Space) *link.Link {
 	t.Helper()
@@ -69,7 +72,6 @@ func ip(t *testing.T, s *netspace.Space, args ...string) string {
 func TestAddListRemove(t *testing.T) {
 	s := netspace.New(t)
 	l := open(t, s)
-	vip6 := netip.MustParseAddr("2001:db8::4")
 	before := ip(t, s, "route", "show", "table", "local")
 	wantList(t, l)
 	for _, addr := range []netip.Addr{vip, vip6} {
@@ -97,10 +99,16 @@ func TestForeignStays(t *testing.T) {
 	s := netspace.New(t)
 	l := open(t, s)
 	s.Address(t, "lo", vip.String()+"/32")
-	byHand := netip.MustParseAddr("203.0.113.5")
-	ip(t, s, "route", "add", "local", byHand.String(), "dev", "lo", "proto", "static")
-	before := ip(t, s, "route", "show", "table", "local")
-	for _, addr := range []netip.Addr{vip, byHand} {
+	s.Address(t, "lo", vip6.String()+"/128")
+	byHand, byHand6 := netip.MustParseAddr("203.0.113.5"), netip.MustParseAddr("2001:db8::5")
+	for _, addr := range []netip.Addr{byHand, byHand6} {
+		ip(t, s, "route", "add", "local", addr.String(), "dev", "lo", "proto", "static")
+	}
+	locals := func() string {
+		return ip(t, s, "route", "show", "table", "local") + ip(t, s, "-6", "route", "show", "table", "local")
+	}
+	before := locals()
+	for _, addr := range []netip.Addr{vip, byHand, vip6, byHand6} {
 		if changed, err := l.Add(addr); changed || !errors.Is(err, link.ErrForeign) || !strings.Contains(err.Error(), addr.String()) {
 			t.Errorf("Add(%v) = %v, %v; want ErrForeign that names it", addr, changed, err)
 		}
@@ -111,26 +119,31 @@ func TestForeignStays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, addr := range []netip.Addr{vip, byHand, netip.MustParseAddr("127.0.0.1")} {
+	for _, addr := range []netip.Addr{vip, byHand, vip6, byHand6, netip.MustParseAddr("127.0.0.1")} {
 		if _, ok := others[addr]; !ok {
 			t.Errorf("List: others = %v, lack %v", others, addr)
 		}
 	}
-	if after := ip(t, s, "route", "show", "table", "local"); after != before {
+	if after := locals(); after != before {
 		t.Errorf("local routes before\n%safter\n%s", before, after)
 	}
 }
 
 // TestForeignComesLater: an interface gets the address while our route is there. Removing ours leaves the other.
 func TestForeignComesLater(t *testing.T) {
-	s := netspace.New(t)
-	l := open(t, s)
-	wantChange(t, l.Add, vip, true)
-	s.Address(t, "lo", vip.String()+"/32")
-	wantList(t, l, vip)
-	wantChange(t, l.Remove, vip, true)
-	if got := ip(t, s, "route", "show", "table", "local"); !strings.Contains(got, "local 203.0.113.4 dev lo proto kernel") {
-		t.Errorf("the foreign address is gone:\n%s", got)
+	for _, addr := range []netip.Addr{vip, vip6} {
+		s := netspace.New(t)
+		l := open(t, s)
+		wantChange(t, l.Add, addr, true)
+		s.Address(t, "lo", netip.PrefixFrom(addr, addr.BitLen()).String())
+		wantList(t, l, addr)
+		wantChange(t, l.Remove, addr, true)
+		wantChange(t, l.Remove, addr, false)
+		want := "local " + addr.String() + " dev lo proto kernel"
+		got := ip(t, s, "route", "show", "table", "local") + ip(t, s, "-6", "route", "show", "table", "local")
+		if strings.Count(got, addr.String()+" dev") != 1 || !strings.Contains(strings.ReplaceAll(got, " table local", ""), want) {
+			t.Errorf("want %q once in\n%s", want, got)
+		}
 	}
 }
 
@@ -226,9 +239,14 @@ func TestWatch(t *testing.T) {
 		do   func()
 	}{
 		{"a new address", func() { node.Address(t, "eth0", "198.51.100.1/26") }},
+		{"a new IPv6 address", func() { node.Address(t, "eth0", "2001:db8:1::1/64") }},
 		{"our route taken away", func() {
 			wantChange(t, l.Add, vip, true)
 			ip(t, node, "route", "del", "local", vip.String(), "dev", "lo", "table", "local")
+		}},
+		{"our IPv6 route taken away", func() {
+			wantChange(t, l.Add, vip6, true)
+			ip(t, node, "-6", "route", "del", "local", vip6.String(), "dev", "lo", "table", "local")
 		}},
 		{"the other end down", func() { ip(t, client, "link", "set", "eth0", "down") }},
 		{"a new interface", func() {

@@ -1,10 +1,13 @@
 package link
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -12,8 +15,10 @@ import (
 
 // Sysctl is a kernel parameter with its value.
 type Sysctl struct {
-	Key   string // dotted, as sysctl(8) has it
+	Key   string // as sysctl(8) has it: dots between the parts, a slash for a dot in the name of an interface
 	Value string
+	// AtLeast leaves a greater number as it is.
+	AtLeast bool
 }
 
 // Change is a parameter that was changed.
@@ -21,34 +26,69 @@ type Change struct {
 	Key, From, To string
 }
 
-// Wanted returns the parameters that a node needs (ipvs.md 1.3.5, 1.4).
-func Wanted() ([]Sysctl, error) {
-	var uts unix.Utsname
-	if err := unix.Uname(&uts); err != nil {
-		return nil, fmt.Errorf("read the kernel's release: %w", err)
-	}
-	return wanted(unix.ByteSliceToString(uts.Release[:])), nil
+// Needs says what a node does, on which its parameters depend.
+type Needs struct {
+	// IPVS forwards, not nftables.
+	IPVS bool
+	// IPv6 addresses are served.
+	IPv6 bool
+	// ServiceProxy: this node serves all Services, so nobody else sizes the table of connections.
+	ServiceProxy bool
 }
 
-func wanted(release string) []Sysctl {
+// Wanted returns the parameters that a node needs, in the order in which to set them (ipvs.md 1.3.5, 1.4).
+func Wanted(needs Needs) ([]Sysctl, error) {
 	sysctls := []Sysctl{
 		// The kernel answers ARP only for addresses of the interface that was asked, so never for a virtual one; and
-		// asks in the name of one of the interface's own.
-		{"net.ipv4.conf.all.arp_ignore", "1"},
-		{"net.ipv4.conf.all.arp_announce", "2"},
-		{"net.ipv4.ip_forward", "1"},
+		// asks in the name of one of the interface's own. Neighbour discovery is so by itself.
+		{Key: "net.ipv4.conf.all.arp_ignore", Value: "1"},
+		{Key: "net.ipv4.conf.all.arp_announce", Value: "2"},
+		{Key: "net.ipv4.ip_forward", Value: "1"},
+	}
+	if needs.IPVS {
+		var uts unix.Utsname
+		if err := unix.Uname(&uts); err != nil {
+			return nil, fmt.Errorf("read the kernel's release: %w", err)
+		}
+		sysctls = append(sysctls, ipvsSysctls(unix.ByteSliceToString(uts.Release[:]))...)
+	}
+	if needs.ServiceProxy {
+		sysctls = append(sysctls, conntrackSysctls(runtime.NumCPU())...)
+	}
+	if needs.IPv6 {
+		keep, err := keepRouterAdvertisements()
+		if err != nil {
+			return nil, err
+		}
+		sysctls = append(append(sysctls, keep...), Sysctl{Key: forwarding6, Value: "1"})
+	}
+	return sysctls, nil
+}
+
+func ipvsSysctls(release string) []Sysctl {
+	sysctls := []Sysctl{
 		// Connections through IPVS are seen by conntrack, which masquerades them.
-		{"net.ipv4.vs.conntrack", "1"},
+		{Key: "net.ipv4.vs.conntrack", Value: "1"},
 		// A connection or a client's affinity to a real server that is gone ends at once.
-		{"net.ipv4.vs.expire_nodest_conn", "1"},
-		{"net.ipv4.vs.expire_quiescent_template", "1"},
+		{Key: "net.ipv4.vs.expire_nodest_conn", Value: "1"},
+		{Key: "net.ipv4.vs.expire_quiescent_template", Value: "1"},
 	}
 	var major, minor int
 	if n, _ := fmt.Sscanf(release, "%d.%d", &major, &minor); n == 2 && (major < 5 || major == 5 && minor < 9) {
 		// Before Linux 5.9 reuse of a client's port costs one second.
-		sysctls = append(sysctls, Sysctl{"net.ipv4.vs.conn_reuse_mode", "0"})
+		sysctls = append(sysctls, Sysctl{Key: "net.ipv4.vs.conn_reuse_mode", Value: "0"})
 	}
 	return sysctls
+}
+
+// conntrackSysctls are kube-proxy's: room for connections by the number of processors, and time-outs that suit forwarded ones.
+func conntrackSysctls(cpus int) []Sysctl {
+	const perCPU, floor, ceiling = 32768, 131072, 1048576
+	return []Sysctl{
+		{Key: "net.netfilter.nf_conntrack_max", Value: strconv.Itoa(min(max(perCPU*cpus, floor), ceiling)), AtLeast: true},
+		{Key: "net.netfilter.nf_conntrack_tcp_timeout_established", Value: "86400"},
+		{Key: "net.netfilter.nf_conntrack_tcp_timeout_close_wait", Value: "3600"},
+	}
 }
 
 // SetSysctls sets the parameters that differ, in the network namespace of the calling thread, and returns what it
@@ -61,25 +101,43 @@ func SetSysctls(want []Sysctl) ([]Change, error) {
 		switch {
 		case err != nil:
 			errs = append(errs, err)
-		case from != s.Value:
+		case !s.met(from):
 			changes = append(changes, Change{Key: s.Key, From: from, To: s.Value})
 		}
 	}
 	return changes, errors.Join(errs...)
 }
 
-// setSysctl returns the value before.
-func setSysctl(s Sysctl) (string, error) {
-	path := filepath.Join("/proc/sys", strings.ReplaceAll(s.Key, ".", "/"))
-	before, err := os.ReadFile(path)
+// met tells whether a value is good enough.
+func (s Sysctl) met(value string) bool {
+	if !s.AtLeast {
+		return value == s.Value
+	}
+	have, err := strconv.Atoi(value)
+	want, wantErr := strconv.Atoi(s.Value)
+	return cmp.Or(err, wantErr) == nil && have >= want
+}
+
+// read returns the value that the parameter has.
+func (s Sysctl) read() (string, error) {
+	value, err := os.ReadFile(s.path())
 	if err != nil {
 		return "", fmt.Errorf("read sysctl %s%s: %w", s.Key, mend(s.Key, err), err)
 	}
-	from := strings.TrimSpace(string(before))
-	if from == s.Value {
-		return from, nil
+	return strings.TrimSpace(string(value)), nil
+}
+
+func (s Sysctl) path() string {
+	return filepath.Join("/proc/sys", strings.NewReplacer(".", "/", "/", ".").Replace(s.Key))
+}
+
+// setSysctl returns the value before.
+func setSysctl(s Sysctl) (string, error) {
+	from, err := s.read()
+	if err != nil || s.met(from) {
+		return from, err
 	}
-	if err := os.WriteFile(path, []byte(s.Value), 0o644); err != nil {
+	if err := os.WriteFile(s.path(), []byte(s.Value), 0o644); err != nil {
 		return "", fmt.Errorf("set sysctl %s=%s%s: %w", s.Key, s.Value, mend(s.Key, err), err)
 	}
 	return from, nil
@@ -87,9 +145,14 @@ func setSysctl(s Sysctl) (string, error) {
 
 // mend says what the operator can do about the error.
 func mend(key string, err error) string {
+	missing := errors.Is(err, os.ErrNotExist)
 	switch {
-	case errors.Is(err, os.ErrNotExist) && strings.HasPrefix(key, "net.ipv4.vs."):
+	case missing && strings.HasPrefix(key, "net.ipv4.vs."):
 		return ` (module ip_vs missing: run "modprobe ip_vs" on the node)`
+	case missing && strings.HasPrefix(key, "net.netfilter."):
+		return ` (module nf_conntrack missing: run "modprobe nf_conntrack" on the node)`
+	case missing && strings.HasPrefix(key, "net.ipv6."):
+		return ` (IPv6 is off in this kernel: take the IPv6 addresses out of the pools, or boot without ipv6.disable=1)`
 	case errors.Is(err, os.ErrPermission), errors.Is(err, unix.EROFS):
 		return " (run as root with /proc/sys writable, or set it on the node beforehand)"
 	}

@@ -11,11 +11,11 @@ import (
 )
 
 func TestConnReuseModeByRelease(t *testing.T) {
-	want := Sysctl{"net.ipv4.vs.conn_reuse_mode", "0"}
+	want := Sysctl{Key: "net.ipv4.vs.conn_reuse_mode", Value: "0"}
 	for release, has := range map[string]bool{
 		"4.19.0-21-amd64": true, "5.8.18": true, "5.9.0": false, "5.10.0-8": false, "6.1.0-44-amd64": false, "odd": false,
 	} {
-		if got := slices.Contains(wanted(release), want); got != has {
+		if got := slices.Contains(ipvsSysctls(release), want); got != has {
 			t.Errorf("%s: sets conn_reuse_mode = %v, want %v", release, got, has)
 		}
 	}
@@ -23,7 +23,9 @@ func TestConnReuseModeByRelease(t *testing.T) {
 
 func TestSetSysctls(t *testing.T) {
 	s := netspace.New(t)
-	want := []Sysctl{{"net.ipv4.conf.all.arp_ignore", "1"}, {"net.ipv4.ip_forward", "1"}}
+	want := []Sysctl{
+		{Key: "net.ipv4.conf.all.arp_ignore", Value: "1"}, {Key: "net.ipv4.ip_forward", Value: "1"},
+	}
 	s.Sysctl(t, "net.ipv4.ip_forward", "1")
 	s.Must(t, func() error {
 		changes, err := SetSysctls(want)
@@ -50,14 +52,71 @@ func TestSysctlErrors(t *testing.T) {
 	s := netspace.New(t)
 	s.Must(t, func() error {
 		changes, err := SetSysctls([]Sysctl{
-			{"net.ipv4.vs.nosuch", "1"}, {"net.ipv4.nosuch", "1"}, {"net.ipv4.conf.all.arp_announce", "2"},
+			{Key: "net.ipv4.vs.nosuch", Value: "1"}, {Key: "net.ipv4.nosuch", Value: "1"}, {Key: "net.ipv6.nosuch", Value: "1"},
+			{Key: "net.netfilter.nosuch", Value: "1"}, {Key: "net.ipv4.conf.all.arp_announce", Value: "2"},
 		})
 		if len(changes) != 1 || changes[0].Key != "net.ipv4.conf.all.arp_announce" {
 			t.Errorf("changes %v, want arp_announce alone", changes)
 		}
-		for _, text := range []string{"net.ipv4.vs.nosuch (module ip_vs missing", "modprobe ip_vs", "net.ipv4.nosuch:"} {
+		for _, text := range []string{"net.ipv4.vs.nosuch (module ip_vs missing", "modprobe ip_vs", "net.ipv4.nosuch:",
+			"modprobe nf_conntrack", "IPv6 is off"} {
 			if err == nil || !strings.Contains(err.Error(), text) {
 				t.Errorf("error %v, want %q in it", err, text)
+			}
+		}
+		return nil
+	})
+}
+
+// TestConntrackSysctls: kube-proxy's values; a greater table than wanted stays.
+func TestConntrackSysctls(t *testing.T) {
+	for cpus, want := range map[int]string{1: "131072", 4: "131072", 8: "262144", 64: "1048576"} {
+		if got := conntrackSysctls(cpus)[0]; got.Value != want || got.Key != "net.netfilter.nf_conntrack_max" {
+			t.Errorf("%d processors: %v, want nf_conntrack_max=%s", cpus, got, want)
+		}
+	}
+	max := conntrackSysctls(8)[0]
+	for value, met := range map[string]bool{"262143": false, "262144": true, "999999": true, "odd": false} {
+		if max.met(value) != met {
+			t.Errorf("%s is enough: %t, want %t", value, !met, met)
+		}
+	}
+	s := netspace.New(t)
+	s.Must(t, func() error {
+		_, err := SetSysctls(conntrackSysctls(1)[1:])
+		return err
+	})
+	for key, want := range map[string]string{"established": "86400\n", "close_wait": "3600\n"} {
+		s.Must(t, func() error {
+			value, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_" + key)
+			if string(value) != want {
+				t.Errorf("%s is %q, want %q", key, value, want)
+			}
+			return err
+		})
+	}
+}
+
+// TestNeeds: each part of the parameters is there for those who need it alone.
+func TestNeeds(t *testing.T) {
+	netspace.New(t).Must(t, func() error {
+		for _, c := range []struct {
+			needs Needs
+			key   string
+		}{
+			{Needs{IPVS: true}, "net.ipv4.vs.conntrack"},
+			{Needs{IPv6: true}, "net.ipv6.conf.all.forwarding"},
+			{Needs{ServiceProxy: true}, "net.netfilter.nf_conntrack_max"},
+		} {
+			for _, needs := range []Needs{{}, c.needs} {
+				sysctls, err := Wanted(needs)
+				if err != nil {
+					return err
+				}
+				has := slices.ContainsFunc(sysctls, func(s Sysctl) bool { return s.Key == c.key })
+				if has != (needs == c.needs) {
+					t.Errorf("%+v: has %s = %t", needs, c.key, has)
+				}
 			}
 		}
 		return nil

@@ -1,0 +1,42 @@
+package link
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// kubeProxys is the interface on which kube-proxy's ipvs mode has the addresses of Services.
+const kubeProxys = "kube-ipvs0"
+
+// HostAddresses returns the node's own addresses, sorted: those of its interfaces, but for loopback and link-local ones, those that are not
+// usable (yet), and those of Services, which are kube-proxy's or ours (ipvs.md 2.4.1). NodePorts are served at them.
+func (l *Link) HostAddresses() ([]netip.Addr, error) {
+	addrs, err := l.handle.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("list the addresses of interfaces: %w", err)
+	}
+	ours, _, err := l.List()
+	if err != nil {
+		return nil, err
+	}
+	foreign := -1
+	if dummy, err := l.handle.LinkByName(kubeProxys); err == nil {
+		foreign = dummy.Attrs().Index
+	}
+	var host []netip.Addr
+	for _, a := range addrs {
+		addr, ok := netip.AddrFromSlice(a.IP)
+		addr = addr.Unmap()
+		_, virtual := ours[addr]
+		unusable := a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0
+		if ok && !virtual && !unusable && a.LinkIndex != foreign && addr.IsGlobalUnicast() {
+			host = append(host, addr)
+		}
+	}
+	slices.SortFunc(host, netip.Addr.Compare)
+	return slices.Compact(host), nil
+}
