@@ -81,8 +81,8 @@ type Addresses interface {
 
 // Sysctls are the kernel's settings that forwarding and answering rely on.
 type Sysctls interface {
-	// Apply sets those that differ and returns them as "key=value".
-	Apply() (changed []string, err error)
+	// Apply sets those that differ and returns them as "key=value". ipv6 tells whether addresses of it are served.
+	Apply(ipv6 bool) (changed []string, err error)
 }
 
 // Conntrack is what the kernel remembers of connections.

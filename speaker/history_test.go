@@ -84,6 +84,7 @@ func TestFollowsAnyHistory(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				r := rand.New(rand.NewPCG(seed, 5))
 				w := newWorld(t)
+				w.dice = rand.New(rand.NewPCG(seed, 6))
 				c := &cluster{view: baseView(), synced: true}
 				run := start(t, w, c)
 				for range 15 {

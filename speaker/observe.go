@@ -121,7 +121,7 @@ func (s *Speaker) lookAtServers(st *state) (differs bool, err error) {
 func (s *Speaker) setSysctls(st *state) (differs bool) {
 	before := st.sysctls
 	var changed []string
-	changed, st.sysctls = s.cfg.Node.Sysctls.Apply()
+	changed, st.sysctls = s.cfg.Node.Sysctls.Apply(s.ipv6)
 	for _, setting := range changed {
 		s.log("set sysctl", "setting", setting)
 	}

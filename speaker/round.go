@@ -30,7 +30,7 @@ func (s *Speaker) round(ctx context.Context) error {
 	if again || s.known == nil && looked {
 		s.takeFailed(todo)
 	}
-	due := looked || again || !start.Before(s.audited.Add(auditEvery))
+	due := looked || again || s.notesIPv6(todo) || !start.Before(s.audited.Add(auditEvery))
 	if s.known == nil && !again && !looked {
 		due = false // a kick does not hurry what cannot be looked at
 	}
@@ -75,6 +75,23 @@ func (s *Speaker) plan(todo *work, now time.Time) bool {
 		s.cfg.Progress.SetNode(exists && !node.Leaving)
 	}
 	return true
+}
+
+// notesIPv6 notes whether addresses of IPv6 are served, and tells whether that is new: it takes other sysctls.
+func (s *Speaker) notesIPv6(todo *work) bool {
+	before, touched := s.ipv6, false
+	for key := range todo.keys {
+		touched = touched || key.Addr.Is6()
+	}
+	if touched {
+		s.ipv6 = false
+		for addr := range s.desired.Keys {
+			if s.ipv6 = addr.Is6(); s.ipv6 {
+				break
+			}
+		}
+	}
+	return s.ipv6 != before
 }
 
 // takeFailed adds to the work what failed before.

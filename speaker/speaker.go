@@ -56,6 +56,7 @@ type Speaker struct {
 	planner *plan.Planner
 	desired *plan.Desired // nil before the first plan
 	reason  string        // of the changes of this round, for the log
+	ipv6    bool          // the plan has virtual servers of it
 
 	// known is what the node held after the last round; nil if that is not certain. audited is when it was last looked at.
 	known   *state

@@ -85,12 +85,14 @@ type run struct {
 }
 
 // start starts a speaker for node a. It must be called within a synctest bubble.
-func start(t *testing.T, w *world, c *cluster) *run {
+func start(t *testing.T, w *world, c *cluster) *run { return startWith(t, w, c, options) }
+
+func startWith(t *testing.T, w *world, c *cluster, o plan.Options) *run {
 	t.Helper()
 	c.kick = NewKick()
 	r := &run{world: w, cluster: c, registry: prometheus.NewRegistry(), log: &logBuffer{}}
 	r.speaker = New(Config{
-		NodeName: "a", Plan: options, Log: slog.New(slog.NewTextHandler(r.log, nil)), Kick: c.kick, Source: c, Node: w.node(),
+		NodeName: "a", Plan: o, Log: slog.New(slog.NewTextHandler(r.log, nil)), Kick: c.kick, Source: c, Node: w.node(),
 		Announcer: w, Reporter: w, Metrics: NewMetrics(r.registry),
 	})
 	w.wanted = func(addr netip.Addr) bool { return has(r.speaker.desired.Local, addr) }

@@ -35,7 +35,11 @@ type world struct {
 	calls     int           // that look at or change the node
 	lists     int           // of virtual servers with their real servers
 	slow      time.Duration // what such a list takes
-	noModule  bool
+	virtuals  int           // lists of virtual servers alone
+	counts    bool          // the kernel counts them, too
+	// slowVirtuals is what listing virtual servers alone takes.
+	slowVirtuals time.Duration
+	noModule     bool
 	// failAt makes the change of that number fail, counted from 1, and everything after it, until it is reset.
 	failAt int
 	// failFilter is what each change of the filter fails with.
@@ -50,6 +54,7 @@ type world struct {
 	harmed bool
 	// chance is how many of a thousand changes fail.
 	chance int
+	dice   *rand.Rand
 
 	inside    *ipvstest.Kernel
 	pods      []netip.Prefix
@@ -57,6 +62,7 @@ type world struct {
 	ports     map[pools.ServiceKey]plan.HealthPort
 	failPorts map[pools.ServiceKey]error
 	checks    map[plan.Check]struct{}
+	ipv6      bool // its sysctls are set
 	reports   int
 	tells     int // of the announcer
 }
@@ -98,14 +104,18 @@ func (w *world) wrong(format string, args ...any) {
 // change counts a change and fails if it is to.
 func (w *world) change(what string) error {
 	w.changes++
-	if w.failAt > 0 && w.changes >= w.failAt || w.chance > 0 && rand.IntN(1000) < w.chance {
+	if w.failAt > 0 && w.changes >= w.failAt || w.chance > 0 && w.dice.IntN(1000) < w.chance {
 		return fmt.Errorf("%s: %w", what, errInjected)
 	}
 	return nil
 }
 
 func (w *world) node() Node {
-	return Node{VirtualServers: worldIPVS{w}, Filter: worldFilter{w}, Addresses: worldAddresses{w}, Sysctls: worldSysctls{w},
+	var servers VirtualServers = worldIPVS{w}
+	if w.counts {
+		servers = worldCounting{worldIPVS{w}}
+	}
+	return Node{VirtualServers: servers, Filter: worldFilter{w}, Addresses: worldAddresses{w}, Sysctls: worldSysctls{w},
 		Inside: worldInside{w}, Conntrack: worldConntrack{w}, HealthPorts: worldPorts{w}, Checks: worldChecks{w}}
 }
 
@@ -141,6 +151,8 @@ func (i worldIPVS) Virtuals() (map[ipvs.Key]ipvs.Settings, error) {
 	if i.w.noModule {
 		return nil, fmt.Errorf("%w: module ip_vs missing: run \"modprobe ip_vs\"", ipvs.ErrNoModule)
 	}
+	i.w.virtuals++
+	time.Sleep(i.w.slowVirtuals)
 	return i.w.kernel.Virtuals()
 }
 
@@ -148,6 +160,14 @@ func (i worldIPVS) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	i.w.mu.Lock()
 	defer i.w.mu.Unlock()
 	return i.w.kernel.Apply(ops)
+}
+
+// worldCounting is an IPVS that counts.
+type worldCounting struct{ worldIPVS }
+
+func (i worldCounting) Count() (int, error) {
+	table, err := i.w.kernel.List()
+	return len(table), err
 }
 
 type worldFilter struct{ w *world }
@@ -271,9 +291,10 @@ func (a worldAddresses) Remove(addr netip.Addr) (bool, error) {
 
 type worldSysctls struct{ w *world }
 
-func (s worldSysctls) Apply() ([]string, error) {
+func (s worldSysctls) Apply(ipv6 bool) ([]string, error) {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
+	s.w.ipv6 = ipv6
 	return nil, s.w.failSysctls
 }
 

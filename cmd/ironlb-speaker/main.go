@@ -98,7 +98,7 @@ func run(ctx context.Context, o options) error {
 			announcer.Refresh()
 			kick.Look()
 			if len(o.config.NodePortCIDRs) > 0 {
-				noteHost(source, log)
+				noteHost(node.Addresses.(*link.Link), source, log)
 			}
 		})
 	})

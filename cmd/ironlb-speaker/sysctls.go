@@ -1,24 +1,17 @@
 package main
 
-import (
-	"slices"
-	"strings"
+import "github.com/ironlb/ironlb/speaker/link"
 
-	"github.com/ironlb/ironlb/speaker/link"
-)
-
-// sysctls are those that link wants; without IPVS, none of IPVS.
+// sysctls are those that link wants.
 type sysctls struct {
-	ipvs func() bool
+	ipvs         func() bool
+	serviceProxy bool
 }
 
-func (s sysctls) Apply() ([]string, error) {
-	want, err := link.Wanted()
+func (s sysctls) Apply(ipv6 bool) ([]string, error) {
+	want, err := link.Wanted(link.Needs{IPVS: s.ipvs(), IPv6: ipv6, ServiceProxy: s.serviceProxy})
 	if err != nil {
 		return nil, err
-	}
-	if !s.ipvs() {
-		want = slices.DeleteFunc(want, func(s link.Sysctl) bool { return strings.HasPrefix(s.Key, "net.ipv4.vs.") })
 	}
 	changes, err := link.SetSysctls(want)
 	var texts []string

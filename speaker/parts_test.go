@@ -1,0 +1,290 @@
+package speaker
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+func named(name string) pools.ServiceKey { return pools.ServiceKey{Namespace: "default", Name: name} }
+
+// touchService changes one Service as its informer does.
+func (r *run) touchService(name string, change func(svc *plan.Service, slice *plan.Slice)) {
+	r.touch(func(v *plan.View) plan.Touched {
+		key := named(name)
+		svc, slice := v.Services[key], v.Slices[key]["s"]
+		change(&svc, &slice)
+		v.Services[key], v.Slices[key] = svc, map[string]plan.Slice{"s": slice}
+		return plan.Touched{Services: map[pools.ServiceKey]struct{}{key: {}}}
+	})
+}
+
+// An element that the kernel does not take keeps its own address from being served, and no other.
+func TestOneElementFails(t *testing.T) {
+	for _, refused := range []ipvs.Element{
+		{Set: ipvs.Addresses, Key: ipvs.Key{Addr: vip1}},
+		{Set: ipvs.Masqueraded, Key: ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 80}},
+	} {
+		t.Run(refused.String(), func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				w := newWorld(t)
+				r := start(t, w, &cluster{view: baseView(), synced: true})
+				defer r.stop()
+				r.wantPlanned(t)
+				w.mu.Lock()
+				w.refuse = map[ipvs.Element]bool{refused: true}
+				w.mu.Unlock()
+				r.set(func(v *plan.View) {
+					service(v, "web", vip1, []uint16{80}, 2, "a")
+					service(v, "api", vip2, []uint16{80}, 2, "a")
+				})
+				synctest.Wait()
+				w.mu.Lock()
+				if len(r.table(t)) != 1 || has(w.addrs, vip1) || !has(w.announced, vip2) || has(w.announced, vip1) {
+					t.Errorf("virtual servers:\n%vlocal %v, announced %v", r.table(t), w.addrs, w.announced)
+				}
+				if h := r.speaker.Health(); h.Ready || !strings.Contains(h.Reason, refused.String()) {
+					t.Errorf("health %+v", h)
+				}
+				w.refuse = nil
+				w.mu.Unlock()
+				time.Sleep(retryMost)
+				r.wantPlanned(t)
+			})
+		})
+	}
+}
+
+// What fails is tried again later and later; what does not fail is not held up by it.
+func TestBacksOff(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		fail, tries := w.kernel.Fail, 0
+		w.kernel.Fail = func(op ipvs.Op) error {
+			if op.Virtual.Addr == vip1 {
+				tries++
+				return errInjected
+			}
+			return fail(op)
+		}
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		service(v, "api", vip2, []uint16{80}, 1, "a")
+		r := start(t, w, &cluster{view: v, synced: true})
+		defer r.stop()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		w.mu.Lock()
+		before := tries
+		w.mu.Unlock()
+		if before < 6 || before > 20 {
+			t.Errorf("%d tries in a minute", before)
+		}
+		for range 20 {
+			r.touchService("api", func(_ *plan.Service, slice *plan.Slice) {
+				slice.Endpoints = append(slice.Endpoints, plan.Endpoint{Node: "a", Ready: true, Serving: true,
+					Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(100 + len(slice.Endpoints))})})
+			})
+			synctest.Wait()
+		}
+		w.mu.Lock()
+		if n := len(r.table(t)[ipvs.Key{Addr: vip2, Protocol: ipvs.TCP, Port: 80}].RealServers); n != 21 {
+			t.Errorf("%d real servers, want 21", n)
+		}
+		if tries > before+1 {
+			t.Errorf("changes of another made %d tries", tries-before)
+		}
+		w.kernel.Fail = fail
+		w.mu.Unlock()
+		time.Sleep(retryMost)
+		r.wantPlanned(t)
+	})
+}
+
+// A change of an endpoint is nothing to the network and the API.
+func TestEndpointsAreNotAnnounced(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		service(v, "api", vip2, []uint16{80}, 2, "b", "a")
+		r := start(t, w, &cluster{view: v, synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+		tells, reports := w.tells, w.reports
+		for _, name := range []string{"web", "api"} {
+			r.touchService(name, func(_ *plan.Service, slice *plan.Slice) { slice.Endpoints = slice.Endpoints[:1] })
+			r.wantPlanned(t)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if w.tells != tells || w.reports != reports {
+			t.Errorf("the announcer was told %d times, the API %d times", w.tells-tells, w.reports-reports)
+		}
+	})
+}
+
+// Conntrack forgets what leads UDP clients to endpoints that are gone, or past a virtual server that is new.
+func TestConntrackOfUDP(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		v := baseView()
+		service(v, "dns", vip1, []uint16{53, 80}, 2, "a")
+		udp := func(p *plan.Port) { p.Protocol = ipvs.UDP }
+		udp(&v.Services[named("dns")].Ports[0])
+		udp(&v.Slices[named("dns")]["s"].Ports[0])
+		key := ipvs.Key{Addr: vip1, Protocol: ipvs.UDP, Port: 53}
+		r := start(t, w, &cluster{view: v, synced: true})
+		clean := func(what string, want bool) {
+			t.Helper()
+			r.wantPlanned(t)
+			if got := slices.Contains(w.cleaned, key); got != want || slices.ContainsFunc(w.cleaned, func(k ipvs.Key) bool { return k != key }) {
+				t.Errorf("%s: cleaned %v, want %v: %v", what, w.cleaned, key, want)
+			}
+			w.cleaned = nil
+		}
+		clean("new", true)
+		endpoints := func(n int) {
+			r.touchService("dns", func(_ *plan.Service, slice *plan.Slice) { slice.Endpoints = slice.Endpoints[:n] })
+		}
+		endpoints(1)
+		clean("one gone", true)
+		endpoints(2)
+		clean("one more", false)
+		endpoints(0)
+		clean("all gone", true)
+		endpoints(1)
+		clean("the first", true)
+		w.failAt = w.changes + 2 // its real server goes, and then conntrack fails
+		endpoints(0)
+		synctest.Wait()
+		if h := r.speaker.Health(); h.Ready {
+			t.Error("ready although conntrack was not cleaned")
+		}
+		w.failAt = 0
+		time.Sleep(retryMost)
+		clean("later", true)
+		r.stop()
+		w.restart()
+		r = start(t, w, r.cluster)
+		defer r.stop()
+		clean("another process", true)
+	})
+}
+
+// The ports of health checks follow their Services; one that cannot be served is said and tried again.
+func TestHealthPorts(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		r := start(t, w, &cluster{view: v, synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+		w.mu.Lock()
+		w.failPorts = map[pools.ServiceKey]error{named("web"): errors.New("port 30123 is taken")}
+		w.mu.Unlock()
+		r.touchService("web", func(svc *plan.Service, _ *plan.Slice) {
+			svc.Local, svc.NodePorts, svc.HealthCheckNodePort = true, true, 30123
+		})
+		synctest.Wait()
+		if h := r.speaker.Health(); h.Ready || !strings.Contains(h.Reason, "port 30123 is taken") {
+			t.Errorf("health %+v", h)
+		}
+		w.mu.Lock()
+		w.failPorts = nil
+		w.mu.Unlock()
+		time.Sleep(retryMost)
+		r.wantPlanned(t)
+		if w.ports[named("web")].LocalEndpoints != 2 {
+			t.Errorf("health ports %v", w.ports)
+		}
+		r.touchService("web", func(_ *plan.Service, slice *plan.Slice) { slice.Endpoints = slice.Endpoints[:1] })
+		r.wantPlanned(t)
+		r.touchService("web", func(svc *plan.Service, _ *plan.Slice) { svc.Local = false })
+		r.wantPlanned(t)
+		if len(w.ports) > 0 {
+			t.Errorf("health ports %v after the policy changed", w.ports)
+		}
+	})
+}
+
+// An endpoint that terminates keeps its connections up to the limit, and goes then although nothing else happens.
+func TestDrainEnds(t *testing.T) {
+	limited := options
+	limited.DrainLimit = 90 * time.Second
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		r := startWith(t, w, &cluster{view: v, synced: true}, limited)
+		defer r.stop()
+		synctest.Wait()
+		r.touchService("web", func(_ *plan.Service, slice *plan.Slice) {
+			slice.Endpoints[0].Ready, slice.Endpoints[0].Terminating = false, true
+		})
+		synctest.Wait()
+		key := ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 80}
+		drains := netip.MustParseAddrPort("192.0.2.10:8080")
+		time.Sleep(89 * time.Second)
+		synctest.Wait()
+		if real, there := r.table(t)[key].RealServers[drains]; !there || real.Weight != 0 {
+			t.Errorf("before the limit: %v, %v", real, there)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if n := len(r.table(t)[key].RealServers); n != 1 {
+			t.Errorf("%d real servers after the limit, want 1", n)
+		}
+	})
+}
+
+// Listing many virtual servers rests in proportion, and yet an edit is restored within two seconds; where the kernel counts
+// them, a flush at once.
+func TestAuditRests(t *testing.T) {
+	for _, counts := range []bool{false, true} {
+		inBubble(t, func(t *testing.T) {
+			w := newWorld(t)
+			w.slowVirtuals, w.counts = 100*time.Millisecond, counts
+			v := baseView()
+			service(v, "web", vip1, []uint16{80}, 2, "a")
+			r := start(t, w, &cluster{view: v, synced: true})
+			defer r.stop()
+			time.Sleep(10 * time.Second)
+			w.mu.Lock()
+			before := w.virtuals
+			w.mu.Unlock()
+			time.Sleep(90 * time.Second)
+			w.mu.Lock()
+			if n := w.virtuals - before; n < 45 || n > 90 {
+				t.Errorf("%d lists of virtual servers in 90 s, want about one a second", n)
+			}
+			w.mu.Unlock()
+			for _, harm := range []func(){
+				w.kernel.Flush,
+				func() {
+					key := ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 80}
+					_, _ = w.kernel.Apply([]ipvs.Op{{Action: ipvs.EditVirtual, Virtual: key, Settings: ipvs.Settings{Scheduler: "wlc"}}})
+				},
+			} {
+				harm()
+				time.Sleep(2 * time.Second)
+				r.wantPlanned(t)
+			}
+			if counts {
+				time.Sleep(300 * time.Millisecond)
+				w.kernel.Flush()
+				time.Sleep(auditEvery + 2*w.slowVirtuals)
+				r.wantPlanned(t)
+			}
+		})
+	}
+}
