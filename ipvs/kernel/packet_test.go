@@ -2,15 +2,14 @@ package kernel_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"syscall"
 	"testing"
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/ipvs/ipvstest/packets"
 	"github.com/ironlb/ironlb/ipvs/kernel"
 	"github.com/ironlb/ironlb/ipvs/nft"
 	"github.com/ironlb/ironlb/speaker/link"
@@ -19,7 +18,7 @@ import (
 const vip = "203.0.113.4"
 
 // lab is a client, a node with the whole data plane, and two Pods, each on a node of its own: they have a route to the
-// node, and one to the client only after routeBack.
+// node only.
 type lab struct {
 	client, node *netspace.Space
 	pods         [2]*netspace.Space
@@ -44,11 +43,7 @@ func newLab(t *testing.T) *lab {
 		if l.filter, err = nft.New(); err != nil {
 			return err
 		}
-		sysctls, err := link.Wanted()
-		if err != nil {
-			return err
-		}
-		if _, err := link.SetSysctls(sysctls); err != nil {
+		if err := setSysctls(); err != nil {
 			return err
 		}
 		local, err := link.Open()
@@ -62,10 +57,14 @@ func newLab(t *testing.T) *lab {
 	return l
 }
 
-func (l *lab) routeBack(t *testing.T) {
-	for i, pod := range l.pods {
-		pod.Route(t, "192.0.2.0/24", fmt.Sprintf("198.51.100.%d", 64*i+1))
+// setSysctls makes the namespace of the calling thread a node.
+func setSysctls() error {
+	sysctls, err := link.Wanted(link.Needs{IPVS: true})
+	if err != nil {
+		return err
 	}
+	_, err = link.SetSysctls(sysctls)
+	return err
 }
 
 var (
@@ -104,56 +103,28 @@ func (l *lab) apply(t *testing.T, table ipvs.Table, masquerade ...ipvs.Key) {
 	}
 }
 
-// wantAnswers asks four times and wants each of the two answers twice: round robin.
-func (l *lab) wantAnswers(t *testing.T, from *netspace.Space, network, to string, want ...string) {
-	t.Helper()
-	got := make(map[string]int)
-	for range 2 * len(want) {
-		answer, err := from.Ask(network, to)
-		if err != nil {
-			t.Fatalf("%s %s: %v", network, to, err)
-		}
-		got[answer]++
-	}
-	for _, answer := range want {
-		if got[answer] != 2 {
-			t.Errorf("%s %s: answers %v, want %q twice each", network, to, got, want)
-			return
-		}
-	}
-}
-
 func rr(reals map[netip.AddrPort]ipvs.RealServer) ipvs.VirtualServer {
 	return ipvs.VirtualServer{Settings: ipvs.Settings{Scheduler: ipvs.RoundRobin}, RealServers: reals}
 }
 
-// TestPackets sends real packets over the virtual address: masqueraded to Pods that know only the node, with the
-// client's own address to Pods that know the way back, from the node itself, to ports without a virtual server and to a
-// virtual server without real servers.
+// TestPackets runs the cases of every balancer with IPVS.
 func TestPackets(t *testing.T) {
-	l := newLab(t)
-	table := ipvs.Table{web: rr(webReals), dns: rr(dnsReals)}
-	l.apply(t, table, web, dns)
-	l.wantAnswers(t, l.client, "tcp", vip+":80", "pod0 198.51.100.1", "pod1 198.51.100.65")
-	l.wantAnswers(t, l.client, "udp", vip+":53", "pod0 198.51.100.1", "pod1 198.51.100.65")
-
-	l.routeBack(t)
-	l.apply(t, table)
-	l.wantAnswers(t, l.client, "tcp", vip+":80", "pod0 192.0.2.2", "pod1 192.0.2.2")
-	l.wantAnswers(t, l.client, "udp", vip+":53", "pod0 192.0.2.2", "pod1 192.0.2.2")
-	l.wantAnswers(t, l.node, "tcp", vip+":80", "pod0 198.51.100.1", "pod1 198.51.100.65")
-
-	l.node.ServeTCP(t, "0.0.0.0:22", "sshd")
-	table[web] = rr(nil)
-	l.apply(t, table)
-	for _, to := range []string{vip + ":22", vip + ":80"} {
-		if answer, err := l.client.Ask("tcp", to); !errors.Is(err, syscall.ECONNREFUSED) {
-			t.Errorf("%s: answer %q, error %v; want it refused", to, answer, err)
+	packets.Run(t, packets.Options{SCTP: true, Open: func(t testing.TB, node *netspace.Space) packets.Balancer {
+		k, err := kernel.OpenAt(node.NS)
+		if err != nil {
+			t.Fatalf("this test needs a kernel with IPVS, \"make test-kernel\" boots one: %v", err)
 		}
-	}
-	if err := l.client.Ping(vip); err != nil {
-		t.Errorf("ping %s: %v", vip, err)
-	}
+		t.Cleanup(k.Close)
+		node.Must(t, setSysctls)
+		return func(want ipvs.Table) error {
+			have, err := k.List()
+			if err != nil {
+				return err
+			}
+			_, err = k.Apply(ipvs.Diff(have, want))
+			return err
+		}
+	}})
 }
 
 // TestConnectionsStay holds a connection to each Pod through every kind of edit, a new firewall and a restart.

@@ -27,12 +27,10 @@ func TestRouterAdvertisementsKept(t *testing.T) {
 		// RFC 4861, section 4.2: hop limit 64, a default router for half an hour.
 		message := []byte{134, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0}
 		all := [16]byte{0xff, 0x02, 15: 1}
-		if err := unix.Sendto(fd, message, 0, &unix.SockaddrInet6{Addr: all}); err != nil {
-			t.Fatal(err)
-		}
-		ticker := time.NewTicker(10 * time.Millisecond)
+		ticker := time.NewTicker(20 * time.Millisecond)
 		defer ticker.Stop()
-		for deadline := time.After(5 * time.Second); !strings.Contains(routes(), "proto ra"); {
+		for deadline := time.After(10 * time.Second); !strings.Contains(routes(), "proto ra"); {
+			_ = unix.Sendto(fd, message, 0, &unix.SockaddrInet6{Addr: all}) // again and again: a new interface is not ready at once
 			select {
 			case <-ticker.C:
 			case <-deadline:

@@ -127,8 +127,30 @@ func (s *Space) Address(t testing.TB, name, addr string) {
 	if parsed.IP.To4() == nil {
 		parsed.Flags = unix.IFA_F_NODAD // usable at once, not after a second
 	}
-	if err := s.Handle.AddrAdd(s.link(t, name), parsed); err != nil {
+	link := s.link(t, name)
+	if err := s.Handle.AddrAdd(link, parsed); err != nil {
 		t.Fatalf("add %s to %s: %v", addr, name, err)
+	}
+	if parsed.IP.To4() == nil && link.Attrs().Flags&net.FlagUp != 0 {
+		s.waitLocal(t, parsed.IP)
+	}
+}
+
+// waitLocal waits until an IPv6 address is in use: the kernel makes it local in its own time.
+func (s *Space) waitLocal(t testing.TB, addr net.IP) {
+	t.Helper()
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
+	for deadline := time.After(patience); ; {
+		routes, err := s.Handle.RouteGetWithOptions(addr, &netlink.RouteGetOptions{FIBMatch: true})
+		if err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL && routes[0].Protocol == unix.RTPROT_KERNEL {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-deadline:
+			t.Fatalf("%v is not local: %v, %v", addr, routes, err)
+		}
 	}
 }
 
