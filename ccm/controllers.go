@@ -70,6 +70,9 @@ func startPoolController(_ app.ControllerInitContext, _ *cloudconfig.CompletedCo
 			kicked(status.kick)
 			kicked(specs.change)
 		}
+		if err := c.advise(ctx); err != nil {
+			return nil, false, err
+		}
 		c.run(ctx, PoolController, specs.Run, status.Run)
 		return checked{PoolController, c.pulse}, true, nil
 	}

@@ -1,0 +1,185 @@
+package ccm
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/ironlb/ironlb/pools"
+)
+
+// conditionAdvice is on a Service of ours while there is something about it that its author ought to know. Most have none.
+const conditionAdvice = "ironlb.io/Advice"
+
+// adviser tells the authors of Services what the objects alone say about how they are served: by an Event for each thing that
+// is new, and on a Service of ours by a condition. What the condition says already is no news, also to the next leader.
+type adviser struct {
+	log      *slog.Logger
+	events   record.EventRecorder
+	settings *Settings
+	services corelisters.ServiceLister
+	api      corev1.ServicesGetter
+	synced   cache.InformerSynced
+	queue    workqueue.TypedRateLimitingInterface[pools.ServiceKey]
+
+	claims *claims
+	told   map[pools.ServiceKey]string // what was said last about a Service
+	// written is what was written on a Service and did not come back from the API server yet.
+	written map[pools.ServiceKey]string
+}
+
+// advise starts the adviser.
+func (c *Cloud) advise(ctx context.Context) error {
+	services := c.core.Core().V1().Services()
+	a := newAdviser(c.log, c.events, &c.settings, services.Lister(), c.registrar.api)
+	reg, err := services.Informer().AddEventHandler(a.handler())
+	if err != nil {
+		return fmt.Errorf("watching Services: %w", err)
+	}
+	a.synced = reg.HasSynced
+	c.run(ctx, PoolController, a.Run)
+	return nil
+}
+
+func newAdviser(log *slog.Logger, events record.EventRecorder, settings *Settings, services corelisters.ServiceLister, api corev1.ServicesGetter) *adviser {
+	return &adviser{
+		log: log, events: events, settings: settings, services: services, api: api,
+		claims: newClaims(), told: map[pools.ServiceKey]string{}, written: map[pools.ServiceKey]string{},
+		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[pools.ServiceKey](time.Second, classLastRetry),
+			workqueue.TypedRateLimitingQueueConfig[pools.ServiceKey]{Name: "ironlb-advice"},
+		),
+	}
+}
+
+func (a *adviser) handler() cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { a.queue.Add(keyOf(o.(*v1.Service))) },
+		UpdateFunc: func(_, o any) { a.queue.Add(keyOf(o.(*v1.Service))) },
+		DeleteFunc: func(o any) {
+			if tomb, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = tomb.Obj
+			}
+			if svc, ok := o.(*v1.Service); ok {
+				a.queue.Add(keyOf(svc))
+			}
+		},
+	}
+}
+
+// Run returns when ctx ends. One Service after the other: there is seldom anything to write.
+func (a *adviser) Run(ctx context.Context) error {
+	if !cache.WaitForCacheSync(ctx.Done(), a.synced) {
+		return nil
+	}
+	defer context.AfterFunc(ctx, a.queue.ShutDown)()
+	for {
+		key, quit := a.queue.Get()
+		if quit {
+			return nil
+		}
+		if err := a.look(ctx, key); err == nil {
+			a.queue.Forget(key)
+		} else if ctx.Err() == nil {
+			a.queue.AddRateLimited(key)
+			a.log.Warn("condition of Service not written", "service", key, "error", err, "tries", a.queue.NumRequeues(key))
+		}
+		a.queue.Done(key)
+	}
+}
+
+// look compares what is to be said about a Service with what was said.
+func (a *adviser) look(ctx context.Context, key pools.ServiceKey) error {
+	svc, err := a.services.Services(key.Namespace).Get(key.Name)
+	if apierrors.IsNotFound(err) || err == nil && svc.DeletionTimestamp != nil {
+		a.again(a.claims.set(claimant{service: key}, nil))
+		delete(a.told, key)
+		delete(a.written, key)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	ours := a.settings.wants(svc)
+	a.again(a.claims.set(claimant{service: key, created: svc.CreationTimestamp.Unix()}, endpointsOf(svc, ours)))
+	var all []advice
+	if ours {
+		all = adviceOn(svc)
+	}
+	all = append(all, a.claims.advice(key)...)
+	have := meta.FindStatusCondition(svc.Status.Conditions, conditionAdvice)
+	if err := a.write(ctx, svc, have, all, ours); err != nil {
+		return err
+	}
+	before, known := a.told[key]
+	if !known && have != nil {
+		before = have.Message // an earlier leader's
+	}
+	if a.told[key] = joined(all); len(all) == 0 {
+		delete(a.told, key)
+	}
+	for _, one := range all {
+		if !strings.Contains(before, one.message) {
+			a.events.Event(svc, v1.EventTypeWarning, one.reason, one.message)
+		}
+	}
+	return nil
+}
+
+func (a *adviser) again(others []pools.ServiceKey) {
+	for _, key := range others {
+		a.queue.Add(key)
+	}
+}
+
+// write makes the condition of a Service of ours say all of the advice, or takes it away where there is none. No condition is
+// one that says nothing.
+func (a *adviser) write(ctx context.Context, svc *v1.Service, have *metav1.Condition, all []advice, ours bool) error {
+	key, want := keyOf(svc), metav1.Condition{Type: conditionAdvice, Status: metav1.ConditionTrue, LastTransitionTime: metav1.Now()}
+	if ours && len(all) > 0 {
+		want.Reason, want.Message = all[0].reason, joined(all)
+	}
+	seen := metav1.Condition{}
+	if have != nil {
+		seen, want.LastTransitionTime = *have, have.LastTransitionTime
+	}
+	if last, waiting := a.written[key]; waiting && last == want.Message {
+		if last == seen.Message {
+			delete(a.written, key)
+		}
+		return nil
+	}
+	if want.Reason == seen.Reason && want.Message == seen.Message {
+		return nil
+	}
+	condition := any(want)
+	if want.Message == "" {
+		condition = map[string]string{"$patch": "delete", "type": conditionAdvice}
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": svc.UID}, "status": map[string]any{"conditions": []any{condition}},
+	})
+	if err != nil {
+		return fmt.Errorf("encoding the advice on Service %s: %w", key, err)
+	}
+	_, err = a.api.Services(svc.Namespace).Patch(ctx, svc.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	if err != nil && !gone(err) {
+		return fmt.Errorf("writing the advice on Service %s: %w", key, err)
+	}
+	a.written[key] = want.Message
+	return nil
+}

@@ -1,0 +1,184 @@
+package ccm
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// Why a Service is not served as its author may think. None of it keeps the Service from its address.
+const (
+	familyClosed          = "FamilyClosed"
+	unreadableSourceRange = "UnreadableSourceRange"
+	unknownScheduler      = "UnknownScheduler"
+	unknownForwarding     = "UnknownForwarding"
+	noNodePort            = "NoNodePort"
+	portConflict          = "PortConflict"
+)
+
+// advice is one thing about a Service that its author ought to know.
+type advice struct{ reason, message string }
+
+// adviceOn says what the Service alone tells.
+func adviceOn(svc *v1.Service) []advice {
+	out := rangeAdvice(svc)
+	if text, given := svc.Annotations[v1alpha1.AnnotationScheduler]; given {
+		if _, err := v1alpha1.ParseScheduler(text); err != nil {
+			out = append(out, advice{unknownScheduler, fmt.Sprintf("Annotation %s: %v. The default of the nodes is used", v1alpha1.AnnotationScheduler, err)})
+		}
+	}
+	forwarding, err := v1alpha1.ParseForwarding(svc.Annotations[v1alpha1.AnnotationForwarding])
+	if err != nil {
+		out = append(out, advice{unknownForwarding, fmt.Sprintf("Annotation %s: %v. %s is used", v1alpha1.AnnotationForwarding, err, forwarding)})
+	}
+	if forwarding != v1alpha1.ForwardingNodePort {
+		return out
+	}
+	for _, p := range svc.Spec.Ports {
+		if p.NodePort == 0 {
+			return append(out, advice{noNodePort, fmt.Sprintf("Annotation %s is %s, but port %d has no node port: connections go straight to the Pods. "+
+				"Set spec.allocateLoadBalancerNodePorts to true, or take the annotation away", v1alpha1.AnnotationForwarding, forwarding, p.Port)})
+		}
+	}
+	return out
+}
+
+// rangeAdvice says which source ranges do not count, and which families are closed by them (ipvs.md 2.3.1).
+func rangeAdvice(svc *v1.Service) []advice {
+	ranges := v1alpha1.ParseSourceRanges(svc.Spec.LoadBalancerSourceRanges, svc.Annotations[v1alpha1.AnnotationSourceRanges])
+	field := "spec.loadBalancerSourceRanges"
+	if len(svc.Spec.LoadBalancerSourceRanges) == 0 {
+		field = "Annotation " + v1alpha1.AnnotationSourceRanges
+	}
+	var out []advice
+	for _, text := range ranges.Unreadable {
+		out = append(out, advice{unreadableSourceRange, fmt.Sprintf("%s: %q is no CIDR, and lets nobody in. Write it as 192.0.2.0/24 or 2001:db8::/32", field, text)})
+	}
+	for _, family := range svc.Spec.IPFamilies {
+		example, all := netip.IPv4Unspecified(), "0.0.0.0/0"
+		if family == v1.IPv6Protocol {
+			example, all = netip.IPv6Unspecified(), "::/0"
+		}
+		if !ranges.Admits(example) {
+			out = append(out, advice{familyClosed, fmt.Sprintf("%s has no range of %s, so nobody can connect by it. Add %s to let everybody", field, family, all)})
+		}
+	}
+	return out
+}
+
+// endpoint is an address and a port that clients outside of the cluster connect to.
+type endpoint struct {
+	addr     netip.Addr
+	protocol v1.Protocol
+	port     int32
+}
+
+func (e endpoint) String() string {
+	return fmt.Sprintf("%s %s", e.protocol, netip.AddrPortFrom(e.addr, uint16(e.port)))
+}
+
+func (e endpoint) compare(f endpoint) int {
+	return cmp.Or(e.addr.Compare(f.addr), cmp.Compare(e.port, f.port), cmp.Compare(e.protocol, f.protocol))
+}
+
+// endpointsOf returns those of a Service: of its external IPs, and of its LoadBalancer addresses if they are ours.
+func endpointsOf(svc *v1.Service, ours bool) []endpoint {
+	texts := slices.Clone(svc.Spec.ExternalIPs)
+	if ours {
+		texts = append(texts, ips(svc.Status.LoadBalancer.Ingress)...)
+	}
+	var out []endpoint
+	for _, text := range texts {
+		addr, err := netip.ParseAddr(text)
+		if err != nil {
+			continue // a host name
+		}
+		for _, p := range svc.Spec.Ports {
+			out = append(out, endpoint{addr.Unmap(), cmp.Or(p.Protocol, v1.ProtocolTCP), p.Port})
+		}
+	}
+	slices.SortFunc(out, endpoint.compare)
+	return slices.Compact(out)
+}
+
+// claimant is a Service that claims an endpoint. The oldest has it on every node (docs/design/data-plane.md).
+type claimant struct {
+	service pools.ServiceKey
+	created int64
+}
+
+func (c claimant) compare(d claimant) int {
+	return cmp.Or(cmp.Compare(c.created, d.created), cmp.Compare(c.service.Namespace, d.service.Namespace), cmp.Compare(c.service.Name, d.service.Name))
+}
+
+// claims are all endpoints and who claims them, the oldest first.
+type claims struct {
+	of map[endpoint][]claimant
+	by map[pools.ServiceKey][]endpoint
+}
+
+func newClaims() *claims {
+	return &claims{of: map[endpoint][]claimant{}, by: map[pools.ServiceKey][]endpoint{}}
+}
+
+// set notes what a Service claims now, and returns the others for whom that may be news.
+func (c *claims) set(me claimant, endpoints []endpoint) []pools.ServiceKey {
+	var others []pools.ServiceKey
+	changed := func(e endpoint) {
+		for _, other := range c.of[e] {
+			if other.service != me.service {
+				others = append(others, other.service)
+			}
+		}
+	}
+	for _, e := range c.by[me.service] {
+		i := slices.IndexFunc(c.of[e], func(d claimant) bool { return d.service == me.service })
+		if slices.Contains(endpoints, e) && c.of[e][i] == me {
+			continue
+		}
+		changed(e)
+		if c.of[e] = slices.Delete(c.of[e], i, i+1); len(c.of[e]) == 0 {
+			delete(c.of, e)
+		}
+	}
+	for _, e := range endpoints {
+		if slices.Contains(c.of[e], me) {
+			continue
+		}
+		changed(e)
+		i, _ := slices.BinarySearchFunc(c.of[e], me, claimant.compare)
+		c.of[e] = slices.Insert(c.of[e], i, me)
+	}
+	if c.by[me.service] = endpoints; len(endpoints) == 0 {
+		delete(c.by, me.service)
+	}
+	return others
+}
+
+// advice says of which endpoints a Service gets no connections.
+func (c *claims) advice(service pools.ServiceKey) []advice {
+	var out []advice
+	for _, e := range c.by[service] {
+		if first := c.of[e][0]; first.service != service {
+			out = append(out, advice{portConflict, fmt.Sprintf("%v belongs to Service %v, which is older: its connections go there. "+
+				"Change the port or the address of one of them", e, first.service)})
+		}
+	}
+	return out
+}
+
+// joined is the message of all advice.
+func joined(all []advice) string {
+	texts := make([]string, len(all))
+	for i, a := range all {
+		texts[i] = a.message
+	}
+	return strings.Join(texts, ". ")
+}

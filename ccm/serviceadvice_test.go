@@ -1,0 +1,269 @@
+package ccm
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	ktesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+func advised(name string, change func(*v1.Service)) *v1.Service {
+	svc := &v1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: "u", CreationTimestamp: metav1.Unix(100, 0), Annotations: map[string]string{}},
+		Spec: v1.ServiceSpec{
+			Type: v1.ServiceTypeLoadBalancer, IPFamilies: []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol},
+			Ports: []v1.ServicePort{{Port: 80, NodePort: 30080}},
+		},
+	}
+	if change != nil {
+		change(svc)
+	}
+	return svc
+}
+
+func TestAdvice(t *testing.T) {
+	annotate := func(key, value string) func(*v1.Service) {
+		return func(s *v1.Service) { s.Annotations[key] = value }
+	}
+	ranges := func(texts ...string) func(*v1.Service) {
+		return func(s *v1.Service) { s.Spec.LoadBalancerSourceRanges = texts }
+	}
+	for name, tt := range map[string]struct {
+		change func(*v1.Service)
+		want   []string
+	}{
+		"nothing special": {nil, nil},
+		"good ranges":     {ranges("192.0.2.0/24", "2001:db8::/32"), nil},
+		"good annotations": {func(s *v1.Service) {
+			annotate(v1alpha1.AnnotationScheduler, "mh,port")(s)
+			annotate(v1alpha1.AnnotationForwarding, "nodeport")(s)
+		}, nil},
+		"IPv6 closed":        {ranges("192.0.2.0/24"), []string{"FamilyClosed: spec.loadBalancerSourceRanges has no range of IPv6, so nobody can connect by it. Add ::/0 to let everybody"}},
+		"not a family of it": {func(s *v1.Service) { ranges("192.0.2.0/24")(s); s.Spec.IPFamilies = s.Spec.IPFamilies[:1] }, nil},
+		"unreadable range": {annotate(v1alpha1.AnnotationSourceRanges, "x,2001:db8::/32"), []string{
+			`UnreadableSourceRange: Annotation service.beta.kubernetes.io/load-balancer-source-ranges: "x" is no CIDR, and lets nobody in. Write it as 192.0.2.0/24 or 2001:db8::/32`,
+			"FamilyClosed: Annotation service.beta.kubernetes.io/load-balancer-source-ranges has no range of IPv4, so nobody can connect by it. Add 0.0.0.0/0 to let everybody",
+		}},
+		"scheduler": {annotate(v1alpha1.AnnotationScheduler, "best"), []string{
+			`UnknownScheduler: Annotation ironlb.io/scheduler: "best" is no scheduler: give one of rr, wrr, lc, wlc, lblc, lblcr, dh, sh, sed, nq, fo, ovf, mh. The default of the nodes is used`}},
+		"forwarding": {annotate(v1alpha1.AnnotationForwarding, "tunnel"), []string{
+			`UnknownForwarding: Annotation ironlb.io/forwarding: "tunnel" is no way of forwarding: give pod or nodeport. pod is used`}},
+		"no node port": {func(s *v1.Service) {
+			annotate(v1alpha1.AnnotationForwarding, "nodeport")(s)
+			s.Spec.Ports[0].NodePort = 0
+		}, []string{
+			"NoNodePort: Annotation ironlb.io/forwarding is nodeport, but port 80 has no node port: connections go straight to the Pods. " +
+				"Set spec.allocateLoadBalancerNodePorts to true, or take the annotation away"}},
+	} {
+		var got []string
+		for _, one := range adviceOn(advised("web", tt.change)) {
+			got = append(got, one.reason+": "+one.message)
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+	}
+}
+
+// The oldest of those that claim an endpoint has it, in whatever order they come; the others are told, and told again when
+// that changes.
+func TestClaims(t *testing.T) {
+	key := func(name string) pools.ServiceKey { return pools.ServiceKey{Namespace: "default", Name: name} }
+	claim := func(c *claims, name string, created int64, port int32) []pools.ServiceKey {
+		svc := advised(name, func(s *v1.Service) {
+			s.Spec.ExternalIPs, s.Spec.Ports[0].Port = []string{"203.0.113.4", "::ffff:203.0.113.4"}, port
+		})
+		return c.set(claimant{key(name), created}, endpointsOf(svc, true))
+	}
+	losers := func(c *claims) (out []string) {
+		for _, name := range []string{"a", "b", "c"} {
+			for _, one := range c.advice(key(name)) {
+				out = append(out, name+" "+one.message[:strings.Index(one.message, ",")])
+			}
+		}
+		return out
+	}
+	c := newClaims()
+	for _, step := range []struct {
+		do     func() []pools.ServiceKey
+		others []pools.ServiceKey
+		losers []string
+	}{
+		{func() []pools.ServiceKey { return claim(c, "b", 2, 80) }, nil, nil},
+		{func() []pools.ServiceKey { return claim(c, "a", 2, 80) }, []pools.ServiceKey{key("b")}, []string{"b TCP 203.0.113.4:80 belongs to Service default/a"}},
+		{func() []pools.ServiceKey { return claim(c, "a", 2, 80) }, nil, []string{"b TCP 203.0.113.4:80 belongs to Service default/a"}},
+		{func() []pools.ServiceKey { return claim(c, "c", 1, 80) }, []pools.ServiceKey{key("a"), key("b")},
+			[]string{"a TCP 203.0.113.4:80 belongs to Service default/c", "b TCP 203.0.113.4:80 belongs to Service default/c"}},
+		{func() []pools.ServiceKey { return claim(c, "a", 2, 81) }, []pools.ServiceKey{key("c"), key("b")}, []string{"b TCP 203.0.113.4:80 belongs to Service default/c"}},
+		{func() []pools.ServiceKey { return c.set(claimant{service: key("c")}, nil) }, []pools.ServiceKey{key("b")}, nil},
+	} {
+		others := step.do()
+		if !slices.Equal(others, step.others) || !slices.Equal(losers(c), step.losers) {
+			t.Fatalf("others %v, losers %q; want %v, %q", others, losers(c), step.others, step.losers)
+		}
+	}
+	for _, name := range []string{"a", "b"} {
+		c.set(claimant{service: key(name)}, nil)
+	}
+	if len(c.of)+len(c.by) > 0 {
+		t.Errorf("left over: %v %v", c.of, c.by)
+	}
+}
+
+// adviserWorld runs an adviser over an API server in memory.
+type adviserWorld struct {
+	t      *testing.T
+	client *fake.Clientset
+	events chan string
+	ctx    context.Context
+}
+
+func startAdviser(t *testing.T, client *fake.Clientset) (*adviserWorld, func()) {
+	t.Helper()
+	recorder := record.NewFakeRecorder(100)
+	factory := informers.NewSharedInformerFactory(client, 0)
+	services := factory.Core().V1().Services()
+	a := newAdviser(slog.New(slog.DiscardHandler), recorder, &Settings{}, services.Lister(), client.CoreV1())
+	reg, err := services.Informer().AddEventHandler(a.handler())
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.synced = reg.HasSynced
+	ctx, cancel := context.WithCancel(t.Context())
+	factory.Start(ctx.Done())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	return &adviserWorld{t, client, recorder.Events, ctx}, func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		factory.Shutdown()
+	}
+}
+
+func (w *adviserWorld) event(want string) {
+	w.t.Helper()
+	select {
+	case got := <-w.events:
+		if !strings.HasPrefix(got, want) {
+			w.t.Fatalf("Event %q, want %q", got, want)
+		}
+	case <-time.After(10 * time.Second):
+		w.t.Fatalf("no Event %q", want)
+	}
+}
+
+func (w *adviserWorld) condition(name, want string) {
+	w.t.Helper()
+	got := ""
+	err := wait.PollUntilContextTimeout(w.ctx, 5*time.Millisecond, 10*time.Second, true, func(ctx context.Context) (bool, error) {
+		svc, err := w.client.CoreV1().Services("default").Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return false, err
+		}
+		got = ""
+		if c := meta.FindStatusCondition(svc.Status.Conditions, conditionAdvice); c != nil {
+			got = c.Reason
+		}
+		return got == want, nil
+	})
+	if err != nil {
+		w.t.Fatalf("condition of %s: %q, want %q (%v)", name, got, want, err)
+	}
+}
+
+func (w *adviserWorld) update(svc *v1.Service) {
+	w.t.Helper()
+	old, err := w.client.CoreV1().Services("default").Get(w.ctx, svc.Name, metav1.GetOptions{})
+	if err == nil {
+		svc.Status.Conditions = old.Status.Conditions
+		_, err = w.client.CoreV1().Services("default").Update(w.ctx, svc, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func patches(client *fake.Clientset) (n int) {
+	for _, action := range client.Actions() {
+		if action.Matches("patch", "services") {
+			n++
+		}
+	}
+	return n
+}
+
+func TestAdviser(t *testing.T) {
+	closed := func(s *v1.Service) { s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24"} }
+	other := func(s *v1.Service) {
+		s.Spec.Type, s.Spec.ExternalIPs, s.CreationTimestamp = v1.ServiceTypeClusterIP, []string{"203.0.113.4"}, metav1.Unix(200, 0)
+	}
+	client := fake.NewClientset(advised("plain", nil), advised("web", func(s *v1.Service) {
+		closed(s)
+		s.Spec.ExternalIPs = []string{"203.0.113.4"}
+	}))
+	w, stop := startAdviser(t, client)
+	w.event("Warning FamilyClosed ")
+	w.condition("web", "FamilyClosed")
+
+	// Each thing is said once: what is new has an Event, what was said before has none.
+	w.update(advised("web", func(s *v1.Service) {
+		closed(s)
+		s.Spec.ExternalIPs = []string{"203.0.113.4"}
+		s.Annotations[v1alpha1.AnnotationScheduler] = "best"
+	}))
+	w.event("Warning UnknownScheduler ")
+
+	// A Service that is not ours gets an Event and nothing else.
+	if _, err := client.CoreV1().Services("default").Create(w.ctx, advised("other", other), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.event("Warning PortConflict TCP 203.0.113.4:80 belongs to Service default/web")
+
+	// Nothing left to say: the condition goes; and the other has the endpoint for itself.
+	w.update(advised("web", nil))
+	w.condition("web", "")
+	w.update(advised("web", closed))
+	w.event("Warning FamilyClosed ")
+	w.condition("web", "FamilyClosed")
+	stop()
+	if n := patches(client); n != 4 {
+		t.Errorf("%d writes, want 4: %v", n, client.Actions())
+	}
+
+	// The next leader finds it said.
+	client.ClearActions()
+	w, stop = startAdviser(t, client)
+	w.update(advised("plain", closed))
+	w.event("Warning FamilyClosed ")
+	w.condition("plain", "FamilyClosed")
+	stop()
+	select {
+	case more := <-w.events:
+		t.Errorf("one more Event: %q", more)
+	default:
+	}
+	if n := patches(client); n != 1 {
+		t.Errorf("%d writes of the next leader, want 1: %v", n, client.Actions())
+	}
+	for _, action := range client.Actions() {
+		if patch, ok := action.(ktesting.PatchAction); ok && patch.GetName() == "other" {
+			t.Errorf("wrote to a Service that is not ours: %s", patch.GetPatch())
+		}
+	}
+}
