@@ -91,6 +91,8 @@ func (s *Space) DialWithin(limit time.Duration, network, from, to string) (net.C
 	case from == "":
 	case strings.HasPrefix(network, "udp"):
 		dialer.LocalAddr = &net.UDPAddr{IP: net.ParseIP(from)}
+	case strings.HasPrefix(network, "ip"):
+		dialer.LocalAddr = &net.IPAddr{IP: net.ParseIP(from)}
 	default:
 		dialer.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
 	}

@@ -33,6 +33,7 @@ func Run(t *testing.T, o Options) {
 			{"policies of iptables-nft", policiesOf("nft")},
 			{"policies of iptables-legacy", policiesOf("legacy")},
 			{"unallocated", unallocated},
+			{"invalid", invalid},
 		} {
 			t.Run(f.name+"/"+c.name, func(t *testing.T) {
 				t.Parallel() // most of the time is waiting for silence
