@@ -146,6 +146,7 @@ func (p *Planner) replan(v *View, key pools.ServiceKey, now time.Time) {
 	}
 	set(p.wakes, key, after.wake, !after.wake.IsZero())
 	set(p.watchers, key, struct{}{}, after.nodes)
+	p.count(after.elements, before.elements)
 	p.planChecks(key, before.checks, after.checks)
 	if after.health != nil {
 		p.desired.HealthPorts[key] = *after.health

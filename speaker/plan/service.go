@@ -51,9 +51,19 @@ func (p *Planner) planService(v *View, key pools.ServiceKey, now time.Time) serv
 	}
 	if w.svc.NodePorts && w.svc.Local && w.svc.HealthCheckNodePort != 0 {
 		w.out.health = &HealthPort{Port: w.svc.HealthCheckNodePort, Service: key, LocalEndpoints: w.countReady()}
+		w.admitChecks()
 	}
 	w.out.checks = slices.SortedFunc(maps.Keys(w.checks), Check.compare)
 	return w.out
+}
+
+// admitChecks lets the packet filter of the node take in what asks the healthCheckNodePort, as if it were a virtual server
+// (ipvs.md 2.3.4).
+func (w *planning) admitChecks() {
+	for _, addr := range nodePortAddresses(w.view, w.options) {
+		key := ipvs.Key{Addr: addr, Protocol: ipvs.TCP, Port: w.svc.HealthCheckNodePort}
+		w.out.elements = append(w.out.elements, ipvs.Element{Set: ipvs.Served, Key: key})
+	}
 }
 
 // port plans the virtual servers of one port: one for each address, and the NodePorts.
@@ -91,7 +101,7 @@ func (w *planning) clusterIP(key ipvs.Key, port Port) {
 	if w.pods.of(key.Addr) {
 		elements = append(elements, ipvs.Element{Set: ipvs.MasqueradedUnlessPod, Key: key})
 	}
-	if w.svc.InternalLocal && len(servers.servers) == 0 && w.list(port, key.Addr.Is4(), false).chosen > 0 {
+	if w.svc.InternalLocal && servers.chosen == 0 && w.list(port, key.Addr.Is4(), false).chosen > 0 {
 		elements = append(elements, ipvs.Element{Set: ipvs.Dropped, Key: key})
 	}
 	w.add(key, virtual{Server: w.virtualServer(servers), Local: true, Elements: elements})
@@ -118,7 +128,7 @@ func (w *planning) external(key ipvs.Key, port Port, own bool) {
 		inside := w.virtualServer(all)
 		v.Inside = &inside
 	}
-	if len(here.servers) == 0 && all.chosen > 0 {
+	if here.chosen == 0 && all.chosen > 0 {
 		v.Elements = append(v.Elements, ipvs.Element{Set: ipvs.Dropped, Key: key})
 	}
 	w.add(key, v)

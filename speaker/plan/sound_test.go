@@ -50,13 +50,17 @@ func sound(d *Desired) error {
 	for e := range d.Filter {
 		vs, exists := d.Table[e.Key]
 		switch e.Set {
-		case ipvs.Served, ipvs.Masqueraded, ipvs.MasqueradedUnlessPod, ipvs.Restricted:
+		case ipvs.Served:
+			if !exists && !isHealthPort(d, e.Key) {
+				return fmt.Errorf("%v without a virtual server", e)
+			}
+		case ipvs.Masqueraded, ipvs.MasqueradedUnlessPod, ipvs.Restricted:
 			if !exists {
 				return fmt.Errorf("%v without a virtual server", e)
 			}
 		case ipvs.Dropped:
-			if !exists || len(vs.RealServers) > 0 {
-				return fmt.Errorf("%v: its connections are cut", e)
+			if !exists || len(takers(vs)) > 0 {
+				return fmt.Errorf("%v, but it has endpoints", e)
 			}
 		case ipvs.Allowed:
 			if !has(ipvs.Restricted, e.Key) {

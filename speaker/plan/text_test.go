@@ -28,7 +28,13 @@ func text(d *Desired) string {
 	filterText(&b, d)
 	for _, key := range slices.SortedFunc(maps.Keys(d.HealthPorts), compareServices) {
 		h := d.HealthPorts[key]
-		fmt.Fprintf(&b, "healthCheckNodePort %d %v local=%d\n", h.Port, h.Service, h.LocalEndpoints)
+		fmt.Fprintf(&b, "healthCheckNodePort %d %v local=%d", h.Port, h.Service, h.LocalEndpoints)
+		for _, e := range slices.SortedFunc(maps.Keys(d.Filter), ipvs.Element.Compare) {
+			if _, exists := d.Table[e.Key]; e.Set == ipvs.Served && !exists && e.Key.Port == h.Port {
+				fmt.Fprintf(&b, " at %v", e.Key.Addr)
+			}
+		}
+		b.WriteString("\n")
 	}
 	for _, c := range slices.SortedFunc(maps.Keys(d.Checks), Check.compare) {
 		fmt.Fprintf(&b, "check %s %s%s\n", c.Node, netip.AddrPortFrom(c.Addr, c.Port), c.Path)
@@ -117,6 +123,8 @@ func filterText(b *strings.Builder, d *Desired) {
 			_, exists = d.Filter[ipvs.Element{Set: ipvs.Endpoints, Key: e.Key}]
 		case ipvs.Addresses:
 			exists = local
+		case ipvs.Served:
+			exists = exists || isHealthPort(d, e.Key)
 		}
 		if !exists {
 			fmt.Fprintf(b, "FILTER %v\n", e)
@@ -132,6 +140,15 @@ func filterText(b *strings.Builder, d *Desired) {
 			fmt.Fprintf(b, "NOT IN THE FILTER %v\n", addr)
 		}
 	}
+}
+
+func isHealthPort(d *Desired, key ipvs.Key) bool {
+	for _, h := range d.HealthPorts {
+		if key.Protocol == ipvs.TCP && h.Port == key.Port {
+			return true
+		}
+	}
+	return false
 }
 
 func words(addrs map[netip.Addr]struct{}) string {

@@ -22,6 +22,8 @@ type servicePlan struct {
 	ready, usable map[string]struct{}
 	// health is the healthCheckNodePort to serve, nil if none.
 	health *HealthPort
+	// elements of the packet filter that belong to no virtual server.
+	elements []ipvs.Element
 	// checks are the probes of nodes that it needs.
 	checks []Check
 	// nodes is set if the plan depends on Nodes other than this one.
