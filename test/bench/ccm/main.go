@@ -7,6 +7,8 @@
 //	of-bare     settled-s of the bare generator, divided by that of ironlb-ccm
 //	cpu-s       processor seconds of ironlb-ccm
 //	peak-MB     its largest resident memory since its start
+//	svc-writes  at a restart: writes to the Services that have their address; writes: to anything, before there is a new Service
+//	one-more-s  at a restart: seconds from the create of a new Service until it has its address
 //	writes/svc  requests of its account that change something, Events included, by the API server's audit log
 package main
 
