@@ -70,7 +70,8 @@ func (s *Speaker) needed(e ipvs.Element) bool {
 // buildFilter makes the filter anew with what it held and what is wanted. If that fails it tries without IPv6, which a
 // kernel may lack.
 func (s *Speaker) buildFilter(ctx context.Context) {
-	want := maps.Clone(s.known.filter)
+	want := ipvs.Filter{}
+	maps.Copy(want, s.known.filter)
 	for e := range s.desired.Filter {
 		if s.wantsElement(e) {
 			want[e] = struct{}{}
@@ -174,7 +175,7 @@ func (s *Speaker) lacking() map[ipvs.Key]bool {
 	}
 	out := map[ipvs.Key]bool{}
 	for e := range s.failed.elements {
-		if s.wantsElement(e) && (e.Key.Port != 0 || e.Set == ipvs.Addresses) {
+		if s.wantsElement(e) && ofVirtual(e) {
 			out[e.Key] = true
 		}
 	}

@@ -82,11 +82,20 @@ func (w *work) everything(d *plan.Desired, st *state) {
 	w.pods = true
 }
 
-// addresses returns those that are named, and those of the virtual servers that are.
+// addresses returns those that are named, and those of the virtual servers that are, or that what is named of the filter
+// belongs to.
 func (w *work) addresses() map[netip.Addr]struct{} {
 	out := maps.Clone(w.addrs)
 	for key := range w.keys {
 		out[key.Addr] = struct{}{}
 	}
+	for e := range w.elements {
+		if ofVirtual(e) {
+			out[e.Key.Addr] = struct{}{}
+		}
+	}
 	return out
 }
+
+// ofVirtual tells whether an element says something about a virtual address or virtual server.
+func ofVirtual(e ipvs.Element) bool { return e.Key.Port != 0 || e.Set == ipvs.Addresses }

@@ -1,0 +1,172 @@
+package speaker
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/ipvstest"
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// quick is a node and a network in memory whose changes cost what is changed.
+type quick struct {
+	filter ipvs.Filter
+	addrs  map[netip.Addr]struct{}
+}
+
+func (q *quick) List(context.Context) (ipvs.Filter, error)                  { return maps.Clone(q.filter), nil }
+func (q *quick) Check(context.Context) (bool, error)                        { return q.filter != nil, nil }
+func (q *quick) Remove(context.Context) error                               { return nil }
+func (q *quick) Apply(bool) ([]string, error)                               { return nil, nil }
+func (q *quick) Report(map[string]plan.Status)                              {}
+func (q *quick) Clean(context.Context, map[ipvs.Key][]netip.AddrPort) error { return nil }
+
+func (q *quick) Build(_ context.Context, want ipvs.Filter) (int, error) {
+	q.filter = maps.Clone(want)
+	return len(want), nil
+}
+
+func (q *quick) Update(_ context.Context, changes []ipvs.FilterChange) (int, error) {
+	for _, c := range changes {
+		if c.Delete {
+			delete(q.filter, c.Element)
+		} else {
+			q.filter[c.Element] = struct{}{}
+		}
+	}
+	return len(changes), nil
+}
+
+func (q *quick) Announce(want map[netip.Addr]plan.Announcement) (map[netip.Addr][]string, error) {
+	held := make(map[netip.Addr][]string, len(want))
+	for addr := range want {
+		held[addr] = []string{"eth0"}
+	}
+	return held, nil
+}
+
+// quickAddresses are the addresses of a quick node.
+type quickAddresses struct{ *quick }
+
+func (q quickAddresses) List() (ours, others map[netip.Addr]struct{}, err error) {
+	return maps.Clone(q.addrs), map[netip.Addr]struct{}{}, nil
+}
+
+func (q quickAddresses) Add(addr netip.Addr) (bool, error) {
+	q.addrs[addr] = struct{}{}
+	return true, nil
+}
+
+func (q quickAddresses) Remove(addr netip.Addr) (bool, error) {
+	delete(q.addrs, addr)
+	return true, nil
+}
+
+// quickSource says what the benchmark touched.
+type quickSource struct {
+	view    *plan.View
+	touched plan.Touched
+}
+
+func (q *quickSource) Observe() (*plan.View, plan.Touched, bool) {
+	touched := q.touched
+	q.touched = plan.Touched{}
+	return q.view, touched, true
+}
+
+// many returns a View of n Services of three ports and four endpoints each, with a VirtualIP each.
+func many(n int) *plan.View {
+	v := baseView()
+	for i := range n {
+		addr := numbered(1, i)
+		service(v, fmt.Sprint("s", i), addr, []uint16{80, 443, 53}, 4, "a", "b")
+		slice := v.Slices[named(fmt.Sprint("s", i))]["s"]
+		for j := range slice.Endpoints {
+			slice.Endpoints[j].Addr = numbered(2, 4*i+j)
+		}
+	}
+	return v
+}
+
+// numbered returns an address of a network by its number.
+func numbered(network uint16, i int) netip.Addr {
+	b := netip.MustParseAddr("2001:db8::").As16()
+	binary.BigEndian.PutUint16(b[4:], network)
+	binary.BigEndian.PutUint32(b[12:], uint32(i))
+	return netip.AddrFrom16(b)
+}
+
+func quickSpeaker(view *plan.View) (*Speaker, *quickSource) {
+	q := &quick{addrs: map[netip.Addr]struct{}{}}
+	source := &quickSource{view: view}
+	return New(Config{
+		NodeName: "a", Plan: options, Log: slog.New(slog.DiscardHandler), Kick: NewKick(), Source: source,
+		Node:      Node{VirtualServers: ipvstest.NewKernel(), Filter: q, Addresses: quickAddresses{q}, Sysctls: q, Conntrack: q},
+		Announcer: q, Reporter: q, Metrics: NewMetrics(prometheus.NewRegistry()),
+	}), source
+}
+
+// BenchmarkOneEndpoint is a round of the loop, looks at the node included, after one endpoint of one Service came or went.
+func BenchmarkOneEndpoint(b *testing.B) {
+	for _, n := range []int{100, 5000} {
+		b.Run(fmt.Sprint("services=", n), func(b *testing.B) {
+			s, source := quickSpeaker(many(n))
+			if err := s.round(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+			key := named("s7")
+			slice := source.view.Slices[key]["s"]
+			endpoints := slice.Endpoints
+			for i := 0; b.Loop(); i++ {
+				slice.Endpoints = endpoints[:3+i%2]
+				source.view.Slices[key]["s"] = slice
+				source.touched.Services = map[pools.ServiceKey]struct{}{key: {}}
+				if err := s.round(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkStart is the first round, from an empty node.
+func BenchmarkStart(b *testing.B) {
+	for _, n := range []int{100, 5000} {
+		b.Run(fmt.Sprint("services=", n), func(b *testing.B) {
+			view := many(n)
+			for b.Loop() {
+				s, _ := quickSpeaker(view)
+				if err := s.round(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkAudit is a look at a node on which nothing changed.
+func BenchmarkAudit(b *testing.B) {
+	for _, n := range []int{100, 5000} {
+		b.Run(fmt.Sprint("services=", n), func(b *testing.B) {
+			s, _ := quickSpeaker(many(n))
+			if err := s.round(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				s.audited = s.audited.Add(-2 * auditEvery)
+				if err := s.round(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
