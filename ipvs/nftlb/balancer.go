@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os/exec"
 	"slices"
+	"strings"
 	"sync"
 
 	"sigs.k8s.io/knftables"
@@ -73,6 +74,9 @@ func newVirtual(settings ipvs.Settings) *virtual {
 }
 
 func (v *virtual) class() class { return classOf(v.Settings, v.layout.slots) }
+
+// refused tells whether there is a virtual server, and nowhere for its packets to go.
+func (v *virtual) refused() bool { return v.Scheduler != "" && v.layout.slots == 0 }
 
 // memory is the class that remembers the clients of a persistent virtual server.
 func (v *virtual) memory() class { return class{choice: remembering, timeout: v.Timeout} }
@@ -235,7 +239,6 @@ func (b *Balancer) Probe(name string) error {
 	tx := b.nft.NewTransaction()
 	w := writer{tx: tx, table: b.scope.Table() + "-probe", family: families[nftwatch.IP]}
 	w.newTable(b.scope)
-	w.class(class{})
 	w.class(classOf(ipvs.Settings{Scheduler: name}, 1))
 	if err := b.nft.Check(context.Background(), tx); err != nil {
 		return fmt.Errorf("probe nftables (needs CAP_NET_ADMIN and a kernel with nft_nat, nft_numgen, nft_hash and nft_reject): %w", err)
@@ -250,7 +253,16 @@ func (b *Balancer) writer(tx *knftables.Transaction, family int) writer {
 // run carries out a transaction of ours on the tables of the families where ours is 1, and notices any other that touched our tables meanwhile:
 // then what is known must be read anew.
 func (b *Balancer) run(tx *knftables.Transaction, ours nftwatch.Counts) error {
-	return b.runFunc(func() error { return b.nft.Run(context.Background(), tx) }, ours)
+	return b.runFunc(func() error { return firstLine(b.nft.Run(context.Background(), tx)) }, ours)
+}
+
+// firstLine leaves out of an error of nft all but the first thing that it complains of.
+func firstLine(err error) error {
+	if err == nil {
+		return nil
+	}
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return errors.New(line)
 }
 
 func (b *Balancer) runFunc(do func() error, ours nftwatch.Counts) error {

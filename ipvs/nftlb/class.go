@@ -51,11 +51,22 @@ func (c class) name() string {
 	return text
 }
 
+// verdict sends a packet to the chain. What is refused is left to the chains of the hooks where the packet filter has been asked.
+func (c class) verdict() string {
+	if c.choice == refuse {
+		return "return"
+	}
+	return "goto " + c.name()
+}
+
 // rules are the rules of the chain. Those of a remembering class come by [addRemembering].
 func (c class) rules(f family) []string {
-	address := fmt.Sprintf("%s daddr . meta l4proto . th dport", f.name)
-	dnat := func(slot string) []string {
-		return []string{fmt.Sprintf("dnat to %s . %s mod %d%s map @%s", address, slot, c.slots, c.seed(), mapReals)}
+	dnat := func(slot string) (rules []string) {
+		for _, p := range protocols {
+			rules = append(rules, fmt.Sprintf("meta l4proto %s dnat to %s daddr . th dport . %s mod %d%s map @%s",
+				nftName(p), f.name, slot, c.slots, c.seed(), mapReals[p]))
+		}
+		return rules
 	}
 	switch {
 	case c.choice == refuse:
@@ -64,7 +75,7 @@ func (c class) rules(f family) []string {
 		return nil
 	case c.sticky:
 		return []string{
-			fmt.Sprintf("dnat to %s saddr . %s map @%s", f.name, address, mapAffinity),
+			fmt.Sprintf("dnat to %s saddr . %[1]s daddr . meta l4proto . th dport map @%s", f.name, mapAffinity),
 			"goto " + c.forgetful().name(),
 		}
 	case c.choice == byAddr:

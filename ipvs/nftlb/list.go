@@ -81,8 +81,10 @@ func parse(out []byte) (listing, error) {
 	for _, raw := range sets[mapVirtuals] {
 		l.addVirtual(raw)
 	}
-	for _, raw := range sets[mapReals] {
-		l.addReal(raw)
+	for _, p := range protocols {
+		for _, raw := range sets[mapReals[p]] {
+			l.addReal(p, raw)
+		}
 	}
 	for _, raw := range sets[mapAffinity] {
 		l.addRemembered(raw)
@@ -117,14 +119,14 @@ func (l listing) addVirtual(raw json.RawMessage) {
 	}
 }
 
-func (l listing) addReal(raw json.RawMessage) {
+func (l listing) addReal(protocol ipvs.Protocol, raw json.RawMessage) {
 	element, value, ok := parsePair(raw)
-	key, isKey := element.parts.key(0)
-	slot, isSlot := element.parts.number(3)
+	at, isKey := element.parts.addrPort(0)
+	slot, isSlot := element.parts.number(2)
 	target, hasTarget := parseKey(value)
-	real, isReal := target.parts.real(0)
+	real, isReal := target.parts.addrPort(0)
 	rs, known := parseReal(element.comment)
-	vs := l.virtuals[key]
+	vs := l.virtuals[ipvs.Key{Addr: at.Addr(), Protocol: protocol, Port: at.Port()}]
 	if ok && isKey && isSlot && hasTarget && isReal && known && vs != nil {
 		vs.RealServers[real] = rs
 		vs.layout.at[slot] = real
@@ -136,7 +138,7 @@ func (l *listing) addRemembered(raw json.RawMessage) {
 	client, isClient := element.parts.addr(0)
 	key, isKey := element.parts.key(1)
 	target, hasTarget := parseKey(value)
-	real, isReal := target.parts.real(0)
+	real, isReal := target.parts.addrPort(0)
 	if ok && isClient && isKey && hasTarget && isReal && element.lifetime != "" {
 		l.affinity = append(l.affinity, remembered{client: client, virtual: key, real: real, lifetime: element.lifetime})
 	}

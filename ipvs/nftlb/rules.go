@@ -3,6 +3,7 @@ package nftlb
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"sigs.k8s.io/knftables"
 
@@ -13,15 +14,24 @@ import (
 const (
 	// mapVirtuals {virtual server : the chain of its class}, its settings as comment.
 	mapVirtuals = "virtuals"
-	// mapReals {virtual server, slot : real server}, weight and forwarding method as comment.
-	mapReals = "reals"
 	// mapAffinity {client, virtual server : real server}: the memory of persistence, which the rules write.
 	mapAffinity = "affinity"
 	// mapSticky {virtual server : the chain that remembers}, only of persistent ones.
 	mapSticky = "sticky"
+	// setRefused {virtual server}: those without slots.
+	setRefused = "refused"
 	// setPods {prefix}: the sources that are inside.
 	setPods = "pods"
 )
+
+// mapReals {virtual address, port, slot : real server}, weight and forwarding method as comment, for each protocol: nft takes
+// a translation by a map to be for the protocol that the map's type names.
+var mapReals = map[ipvs.Protocol]string{ipvs.TCP: "reals-tcp", ipvs.UDP: "reals-udp", ipvs.SCTP: "reals-sctp"}
+
+var protocols = []ipvs.Protocol{ipvs.TCP, ipvs.UDP, ipvs.SCTP}
+
+// nftName is the name that nft has for the protocol.
+func nftName(p ipvs.Protocol) string { return strings.ToLower(p.String()) }
 
 // affinitySize bounds the memory that clients can take: about 200 octets each. Beyond it a client is served and not remembered.
 const affinitySize = 1 << 18
@@ -31,6 +41,10 @@ const dnatPriority knftables.BaseChainPriority = "-110"
 
 // afterPriority is after all translation of destinations, whatever its priority: the kernel does that at -100.
 const afterPriority knftables.BaseChainPriority = "-90"
+
+// inputPriority is after the packet filter (0), which drops what asks for a Service that has endpoints only elsewhere, and before
+// IPVS (98).
+const inputPriority knftables.BaseChainPriority = "10"
 
 // writer puts objects of one family into a transaction.
 type writer struct {
@@ -55,23 +69,27 @@ func (w writer) chain(name string, rules []string, base *knftables.Chain) {
 func (w writer) newTable(scope Scope) {
 	w.removeTable()
 	w.tx.Add(&knftables.Table{Family: w.name, Name: w.table})
-	key := fmt.Sprintf("%s daddr . meta l4proto . tcp dport", w.name)
-	real := fmt.Sprintf("%s daddr . tcp dport", w.name)
-	typeOfKey := w.addrType + " . inet_proto . inet_service"
+	key, real := w.addrType+" . inet_proto . inet_service", w.addrType+" . inet_service"
 	size := uint64(affinitySize)
-	for _, m := range []knftables.Map{
-		{Name: mapVirtuals, Type: typeOfKey + " : verdict"},
-		{Name: mapSticky, Type: typeOfKey + " : verdict"},
-		// nft has no other name for the type of the slot
-		{Name: mapReals, TypeOf: key + " . numgen random mod 65536 : " + real},
+	maps := []knftables.Map{
+		{Name: mapVirtuals, Type: key + " : verdict"},
+		{Name: mapSticky, Type: key + " : verdict"},
 		{
-			Name: mapAffinity, TypeOf: fmt.Sprintf("%s saddr . %s : %s", w.name, key, real),
+			Name: mapAffinity, Type: fmt.Sprintf("%s . %s : %s", w.addrType, key, real),
 			Flags: []knftables.SetFlag{knftables.DynamicFlag, knftables.TimeoutFlag}, Size: &size,
 		},
-	} {
+	}
+	for _, p := range protocols {
+		maps = append(maps, knftables.Map{
+			Name:   mapReals[p], // nft has no other name for the type of the slot
+			TypeOf: fmt.Sprintf("%s daddr . %s dport . numgen random mod 65536 : %[1]s daddr . %[2]s dport", w.name, nftName(p)),
+		})
+	}
+	for _, m := range maps {
 		m.Family, m.Table = w.name, w.table
 		w.tx.Add(&m)
 	}
+	w.tx.Add(&knftables.Set{Family: w.name, Table: w.table, Name: setRefused, Type: key})
 	w.tx.Add(&knftables.Set{
 		Family: w.name, Table: w.table, Name: setPods, Type: w.addrType, Flags: []knftables.SetFlag{knftables.IntervalFlag},
 	})
@@ -80,22 +98,27 @@ func (w writer) newTable(scope Scope) {
 
 // baseChains look up where a packet goes. What the node itself sends is inside whatever its source, which may be a virtual address.
 func (w writer) baseChains(scope Scope) {
-	rule := fmt.Sprintf("%s daddr . meta l4proto . th dport vmap @%s", w.name, mapVirtuals)
-	var after []string
-	for _, protocol := range []string{"tcp", "udp", "sctp"} { // nft knows the size of a port only next to a protocol
-		after = append(after, fmt.Sprintf("ct state new ct status dnat meta l4proto %s "+
-			"ct original %s daddr . meta l4proto . ct original proto-dst vmap @%s", protocol, w.name, mapSticky))
+	key := fmt.Sprintf("%s daddr . meta l4proto . th dport", w.name)
+	inside := ""
+	if scope == Inside {
+		inside = fmt.Sprintf("%s saddr @%s ", w.name, setPods)
 	}
-	filter, nat := knftables.FilterType, knftables.NATType
-	for _, hook := range []knftables.BaseChainHook{knftables.OutputHook, knftables.PreroutingHook} {
-		choose := rule
-		if scope == Inside && hook == knftables.PreroutingHook {
-			choose = fmt.Sprintf("%s saddr @%s %s", w.name, setPods, rule)
-		}
-		before, behind := dnatPriority, afterPriority
-		w.chain(string(hook), []string{choose}, &knftables.Chain{Type: &nat, Hook: &hook, Priority: &before})
-		w.chain("after-"+string(hook), after, &knftables.Chain{Type: &filter, Hook: &hook, Priority: &behind})
+	choose := fmt.Sprintf("%s vmap @%s", key, mapVirtuals)
+	refused := fmt.Sprintf("%s @%s goto %s", key, setRefused, class{}.name())
+	var remember []string
+	for _, p := range protocols { // nft knows the size of a port only next to a protocol
+		remember = append(remember, fmt.Sprintf("ct state new ct status dnat meta l4proto %s "+
+			"ct original %s daddr . meta l4proto . ct original proto-dst vmap @%s", nftName(p), w.name, mapSticky))
 	}
+	w.class(class{})
+	base := func(name string, kind knftables.BaseChainType, hook knftables.BaseChainHook, priority knftables.BaseChainPriority, rules ...string) {
+		w.chain(name, rules, &knftables.Chain{Type: &kind, Hook: &hook, Priority: &priority})
+	}
+	base("prerouting", knftables.NATType, knftables.PreroutingHook, dnatPriority, inside+choose)
+	base("output", knftables.NATType, knftables.OutputHook, dnatPriority, choose)
+	base("after-prerouting", knftables.FilterType, knftables.PreroutingHook, afterPriority, remember...)
+	base("after-output", knftables.FilterType, knftables.OutputHook, afterPriority, append(remember, refused)...)
+	base("input", knftables.FilterType, knftables.InputHook, inputPriority, inside+refused)
 }
 
 // removeTable succeeds whether there is a table or not.
@@ -126,9 +149,12 @@ func (w writer) virtual(key ipvs.Key, have, want *virtual) {
 	if want == nil {
 		want = &virtual{}
 	}
-	w.verdict(mapVirtuals, k, have.class().name(), want.class().name(), have.Settings, want.Settings)
-	w.verdict(mapSticky, k, have.memory().name(), want.memory().name(), have.persistent(), want.persistent())
-	w.slots(k, have, want)
+	w.verdict(mapVirtuals, k, have.class().verdict(), want.class().verdict(), have.Settings, want.Settings)
+	w.verdict(mapSticky, k, have.memory().verdict(), want.memory().verdict(), have.persistent(), want.persistent())
+	if had, is := have.refused(), want.refused(); had != is {
+		w.element(knftables.Element{Set: setRefused, Key: k}, had)
+	}
+	w.slots(key, have, want)
 }
 
 // verdict changes the element that says to what chain the packets of a virtual server go. The comment has the settings, and is
@@ -142,12 +168,15 @@ func (w writer) verdict(name string, k []string, had, wanted string, have, want 
 	}
 	if want.Scheduler != "" {
 		comment := want.String()
-		w.element(knftables.Element{Map: name, Key: k, Value: []string{"goto " + wanted}, Comment: &comment}, false)
+		w.element(knftables.Element{Map: name, Key: k, Value: []string{wanted}, Comment: &comment}, false)
 	}
 }
 
-func (w writer) slots(k []string, have, want *virtual) {
-	slot := func(n uint32) []string { return append(k[:len(k):len(k)], fmt.Sprint(n)) }
+func (w writer) slots(key ipvs.Key, have, want *virtual) {
+	name := mapReals[key.Protocol]
+	slot := func(n uint32) []string {
+		return append(realText(netip.AddrPortFrom(key.Addr, key.Port)), fmt.Sprint(n))
+	}
 	same := func(n uint32) bool {
 		h, had := have.layout.at[n]
 		wanted, is := want.layout.at[n]
@@ -155,13 +184,13 @@ func (w writer) slots(k []string, have, want *virtual) {
 	}
 	for n := range have.layout.at {
 		if !same(n) {
-			w.element(knftables.Element{Map: mapReals, Key: slot(n)}, true)
+			w.element(knftables.Element{Map: name, Key: slot(n)}, true)
 		}
 	}
 	for n, real := range want.layout.at {
 		if !same(n) {
 			comment := want.RealServers[real].String()
-			w.element(knftables.Element{Map: mapReals, Key: slot(n), Value: realText(real), Comment: &comment}, false)
+			w.element(knftables.Element{Map: name, Key: slot(n), Value: realText(real), Comment: &comment}, false)
 		}
 	}
 }

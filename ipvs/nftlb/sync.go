@@ -87,6 +87,9 @@ func one(family int) (c nftwatch.Counts) {
 // addClasses adds the classes that a virtual server needs.
 func addClasses(classes map[class]struct{}, v *virtual) {
 	c := v.class()
+	if c.choice == refuse {
+		return // its chain is always there
+	}
 	classes[c] = struct{}{}
 	classes[c.forgetful()] = struct{}{}
 	if c.sticky {
@@ -107,15 +110,17 @@ func (b *Balancer) addRemembering(family int, classes []class) error {
 func (b *Balancer) prepare(keys []ipvs.Key, next map[ipvs.Key]*virtual) error {
 	for i := range families {
 		classes := make(map[class]struct{})
+		missing := false
 		for _, key := range keys {
 			if v := next[key]; v != nil && familyOf(key) == i {
 				addClasses(classes, v)
+				missing = !b.tables[i].exists
 			}
 		}
 		for c := range b.tables[i].classes {
 			delete(classes, c)
 		}
-		if len(classes) == 0 {
+		if len(classes) == 0 && !missing {
 			continue
 		}
 		if err := b.makeChains(i, classes); err != nil {

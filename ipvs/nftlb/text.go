@@ -77,7 +77,7 @@ func (p parts) protocol(i int) (ipvs.Protocol, bool) {
 	}
 	var name string
 	if i < len(p) && json.Unmarshal(p[i], &name) == nil {
-		for _, protocol := range []ipvs.Protocol{ipvs.TCP, ipvs.UDP, ipvs.SCTP} {
+		for _, protocol := range protocols {
 			if strings.EqualFold(name, protocol.String()) {
 				return protocol, true
 			}
@@ -94,14 +94,12 @@ func (p parts) key(i int) (ipvs.Key, bool) {
 	return ipvs.Key{Addr: addr, Protocol: protocol, Port: uint16(port)}, ok1 && ok2 && ok3 && port < 1<<16
 }
 
-// real reads a real server from the parts beginning at i.
-func (p parts) real(i int) (netip.AddrPort, bool) {
+// addrPort reads an address and a port from the parts beginning at i.
+func (p parts) addrPort(i int) (netip.AddrPort, bool) {
 	addr, ok1 := p.addr(i)
 	port, ok2 := p.number(i + 1)
 	return netip.AddrPortFrom(addr, uint16(port)), ok1 && ok2 && port < 1<<16
 }
-
-func (k elementKey) String() string { return fmt.Sprint(k.parts) }
 
 // elementKey is the key of an element of a set or map, with what nft says beside it.
 type elementKey struct {
