@@ -60,8 +60,9 @@ var chains = []chain{
 	{name: "input", kind: knftables.FilterType, hook: knftables.InputHook, priority: knftables.FilterPriority, rules: []string{
 		"ct state != { established, related } " + key + " @dropped drop",
 	}},
-	// Between that and the hook of IPVS (-98).
-	{name: "output-dropped", kind: knftables.FilterType, hook: knftables.OutputHook, priority: "-105", rules: []string{
+	// Between that, which the kernel does at -100 whatever the priority of a nat chain (nf_nat_register_fn), and the hook of IPVS
+	// (-98).
+	{name: "output-dropped", kind: knftables.FilterType, hook: knftables.OutputHook, priority: "-99", rules: []string{
 		"ct state != { established, related } " + key + " @dropped drop",
 	}},
 
