@@ -10,8 +10,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nft"
 )
 
-// crowd is so many virtual servers of both families, masqueraded, open to two networks.
-func crowd(servers int) ipvs.Filter {
+// crowd is so many virtual servers of both families, masqueraded; restricted ones are open to one network each.
+func crowd(servers int, restricted bool) ipvs.Filter {
 	f := make(ipvs.Filter)
 	for i := range servers {
 		addr, in := netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), "192.0.2.0/24"
@@ -20,20 +20,30 @@ func crowd(servers int) ipvs.Filter {
 		}
 		k := ipvs.Key{Addr: addr, Protocol: ipvs.TCP, Port: uint16(80 + i>>8)}
 		f[ipvs.Element{Set: ipvs.Addresses, Key: ipvs.Key{Addr: addr}}] = struct{}{}
-		f[of(ipvs.Served, k)], f[of(ipvs.Masqueraded, k)], f[of(ipvs.Restricted, k)] = struct{}{}, struct{}{}, struct{}{}
-		f[from(ipvs.Allowed, k, in)] = struct{}{}
+		f[of(ipvs.Served, k)], f[of(ipvs.Masqueraded, k)] = struct{}{}, struct{}{}
+		if restricted {
+			f[of(ipvs.Restricted, k)], f[from(ipvs.Allowed, k, in)] = struct{}{}, struct{}{}
+		}
 	}
 	return f
 }
 
-// BenchmarkOneChange adds and deletes one virtual server, open to one network, beside many.
+// BenchmarkOneChange adds or deletes one virtual server beside many, all of them open to everybody or to one network each.
 func BenchmarkOneChange(b *testing.B) {
-	for name, servers := range map[string]int{"beside 10": 10, "beside 10000": 10000} {
-		b.Run(name, func(b *testing.B) {
+	for _, c := range []struct {
+		name       string
+		servers    int
+		restricted bool
+	}{
+		{"beside 10", 10, false}, {"beside 10000", 10000, false},
+		{"beside 10 restricted", 10, true}, {"beside 10000 restricted", 10000, true},
+	} {
+		b.Run(c.name, func(b *testing.B) {
 			k := key(ipvs.UDP, vip, 53)
-			changes := []ipvs.FilterChange{
-				{Element: of(ipvs.Served, k)}, {Element: of(ipvs.Masqueraded, k)}, {Element: of(ipvs.Restricted, k)},
-				{Element: from(ipvs.Allowed, k, "192.0.2.0/24")},
+			changes := []ipvs.FilterChange{{Element: of(ipvs.Served, k)}, {Element: of(ipvs.Masqueraded, k)}}
+			if c.restricted {
+				changes = append(changes, ipvs.FilterChange{Element: of(ipvs.Restricted, k)},
+					ipvs.FilterChange{Element: from(ipvs.Allowed, k, "192.0.2.0/24")})
 			}
 			netspace.New(b).Must(b, func() error {
 				filter, err := nft.New()
@@ -41,7 +51,7 @@ func BenchmarkOneChange(b *testing.B) {
 					return err
 				}
 				defer filter.Close()
-				if _, err := filter.Build(context.Background(), crowd(servers)); err != nil {
+				if _, err := filter.Build(context.Background(), crowd(c.servers, c.restricted)); err != nil {
 					return err
 				}
 				remove := false
@@ -62,18 +72,22 @@ func BenchmarkOneChange(b *testing.B) {
 
 // BenchmarkBuild builds the tables of many virtual servers.
 func BenchmarkBuild(b *testing.B) {
-	want := crowd(10000)
-	netspace.New(b).Must(b, func() error {
-		filter, err := nft.New()
-		if err != nil {
-			return err
-		}
-		defer filter.Close()
-		for b.Loop() {
-			if _, err := filter.Build(context.Background(), want); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	for name, restricted := range map[string]bool{"10000": false, "10000 restricted": true} {
+		b.Run(name, func(b *testing.B) {
+			want := crowd(10000, restricted)
+			netspace.New(b).Must(b, func() error {
+				filter, err := nft.New()
+				if err != nil {
+					return err
+				}
+				defer filter.Close()
+				for b.Loop() {
+					if _, err := filter.Build(context.Background(), want); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		})
+	}
 }

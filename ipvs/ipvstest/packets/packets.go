@@ -29,6 +29,7 @@ func Run(t *testing.T, o Options) {
 			{"endpoint on the node", endpointOnNode},
 			{"no endpoint", noEndpoint},
 			{"no local endpoint", noLocalEndpoint},
+			{"short circuit", shortCircuit},
 			{"source ranges", sourceRanges},
 			{"policies of iptables-nft", policiesOf("nft")},
 			{"policies of iptables-legacy", policiesOf("legacy")},

@@ -1,0 +1,38 @@
+package packets
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/nftlb"
+)
+
+// [T11] Policy Local, and the endpoint is on another node: clients from outside are dropped, those inside get it (ipvs.md 3.11).
+func shortCircuit(t *testing.T, l *lab) {
+	var pods []netip.Prefix
+	for _, pod := range l.family.pods {
+		pods = append(pods, netip.PrefixFrom(netip.MustParseAddr(pod), l.podBits).Masked())
+	}
+	outside, inside := l.service(l.vip, l.family.pods[0]).without(), l.service(l.vip, l.family.pods[0])
+	for key := range outside.table {
+		outside.add(ipvs.Element{Set: ipvs.Dropped, Key: key})
+	}
+	l.apply(t, outside)
+	l.node.Must(t, func() error {
+		balancer, err := nftlb.New(nftlb.Inside)
+		if err != nil {
+			return err
+		}
+		t.Cleanup(balancer.Close)
+		if err := balancer.SetPods(pods); err != nil {
+			return err
+		}
+		_, err = balancer.Apply(ipvs.Diff(nil, inside.table))
+		return err
+	})
+	l.silent(t, l.client, "", at(l.vip, 80))
+	l.answers(t, l.pods[1], "", at(l.vip, 80), "pod0", l.family.pods[1])
+	l.answers(t, l.node, "", at(l.vip, 80), "pod0", l.nodes()...)
+	l.refused(t, l.client, at(l.vip, 81))
+}
