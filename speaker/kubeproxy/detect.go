@@ -1,0 +1,167 @@
+package kubeproxy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Config says where to look. What is zero has its default.
+type Config struct {
+	Log *slog.Logger
+	// Changed is called from Run with the first facts and whenever they differ. It must not block.
+	Changed func(Facts)
+	// URL is kube-proxy's metricsBindAddress (http://127.0.0.1:10249).
+	URL string
+	// Every is from one look to the next (30 s).
+	Every time.Duration
+	// Traces lists what a kube-proxy has made in the kernel, with the mode that it speaks of ([KernelTraces]).
+	Traces func() ([]string, Mode, error)
+}
+
+// Detector looks for the kube-proxy of this node.
+type Detector struct {
+	cfg    Config
+	client *http.Client
+	wake   chan struct{}
+}
+
+// soonest bounds how often suspicion makes a Detector look.
+const soonest = time.Second
+
+// New returns a Detector that has not looked yet.
+func New(cfg Config) *Detector {
+	if cfg.URL == "" {
+		cfg.URL = "http://127.0.0.1:10249"
+	}
+	if cfg.Every == 0 {
+		cfg.Every = 30 * time.Second
+	}
+	if cfg.Traces == nil {
+		cfg.Traces = KernelTraces
+	}
+	return &Detector{
+		cfg:    cfg,
+		client: &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
+		wake:   make(chan struct{}, 1),
+	}
+}
+
+// Suspect makes Run look soon: a virtual server of ours is gone. It never blocks.
+func (d *Detector) Suspect() {
+	select {
+	case d.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run looks until ctx ends.
+func (d *Detector) Run(ctx context.Context) error {
+	var last *Facts
+	said := ""
+	for {
+		facts, err := d.Look(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if text := fmt.Sprint(err); err != nil && text != said {
+			d.cfg.Log.Warn("cannot find out all about kube-proxy", "error", err)
+			said = text
+		}
+		if last == nil || !reflect.DeepEqual(*last, facts) {
+			d.cfg.Log.Info("looked for kube-proxy", "running", facts.Running, "mode", facts.Mode, "traces", facts.Traces)
+			last = &facts
+			d.cfg.Changed(facts)
+		}
+		if !d.rest(ctx) {
+			return nil
+		}
+	}
+}
+
+// rest waits for the next look and tells whether there is one.
+func (d *Detector) rest(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(soonest):
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d.cfg.Every - soonest):
+	case <-d.wake:
+	}
+	return true
+}
+
+// Look finds out the facts. An error says what could not be found out; the facts hold what could.
+func (d *Detector) Look(ctx context.Context) (f Facts, err error) {
+	mode, err := d.get(ctx, "/proxyMode")
+	if err == nil {
+		f.Running, f.Mode = true, Mode(strings.TrimSpace(string(mode)))
+		if known := []Mode{IPTables, IPVS, NFTables}; !slices.Contains(known, f.Mode) {
+			return Facts{}, fmt.Errorf("%s/proxyMode is not of a kube-proxy: it says %.40q", d.cfg.URL, mode)
+		}
+		if err := d.configure(ctx, &f); err != nil {
+			return f, err
+		}
+		return f, nil
+	}
+	// It does not listen: not there, starting, or its metrics are elsewhere. The kernel knows.
+	var traceErr error
+	f.Traces, f.Mode, traceErr = d.cfg.Traces()
+	return f, traceErr
+}
+
+// configure reads /configz. Its names are those of kube-proxy's own types, which differ from the file's in case only.
+func (d *Detector) configure(ctx context.Context, f *Facts) error {
+	text, err := d.get(ctx, "/configz")
+	if err != nil {
+		return fmt.Errorf("read kube-proxy's configuration: %w", err)
+	}
+	var z map[string]struct {
+		NodePortAddresses []string
+		IPVS              struct {
+			ExcludeCIDRs []string
+			StrictARP    bool
+		}
+	}
+	if err := json.Unmarshal(text, &z); err != nil {
+		return fmt.Errorf("read kube-proxy's configuration: %w", err)
+	}
+	c, ok := z["kubeproxy.config.k8s.io"]
+	if !ok {
+		return errors.New("read kube-proxy's configuration: /configz lacks kubeproxy.config.k8s.io")
+	}
+	f.Configured = true
+	f.ExcludeCIDRs, f.NodePortAddresses, f.StrictARP = c.IPVS.ExcludeCIDRs, c.NodePortAddresses, c.IPVS.StrictARP
+	return nil
+}
+
+// answerMost bounds what is read of an answer.
+const answerMost = 1 << 20
+
+func (d *Detector) get(ctx context.Context, path string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, d.cfg.URL+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := d.client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s: status %d", path, response.StatusCode)
+	}
+	return io.ReadAll(io.LimitReader(response.Body, answerMost))
+}
