@@ -21,6 +21,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ironlb/ironlb/ipvs/health"
+	"github.com/ironlb/ironlb/ipvs/nft"
 	"github.com/ironlb/ironlb/speaker"
 	"github.com/ironlb/ironlb/speaker/kube"
 	"github.com/ironlb/ironlb/speaker/l2"
@@ -103,6 +104,7 @@ func run(ctx context.Context, o options) error {
 		})
 	})
 	group.Go(func() error { return probes.prober.Run(ctx) })
+	group.Go(func() error { return keepPolicies(ctx, log, nft.Policies{}.Apply) })
 	if o.config.ServiceProxy {
 		group.Go(func() error { return healthz.Run(ctx, log, o.config.HealthzAddress) })
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/conntrack"
+	"github.com/ironlb/ironlb/ipvs/nft"
 	"github.com/ironlb/ironlb/ipvs/nftlb"
 	"github.com/ironlb/ironlb/speaker"
 	"github.com/ironlb/ironlb/speaker/link"
@@ -78,5 +79,5 @@ func cleanup(ctx context.Context, log *slog.Logger) error {
 	if err := speaker.Cleanup(ctx, node, log); err != nil {
 		return err
 	}
-	return errors.Join(removeBalancer(nftlb.Everyone), removeBalancer(nftlb.Inside))
+	return errors.Join(removeBalancer(nftlb.Everyone), removeBalancer(nftlb.Inside), nft.Policies{}.Remove(ctx))
 }
