@@ -1,16 +1,11 @@
-// Package kernel drives the kernel's IPVS over netlink.
-//
-// It is a thin layer over github.com/moby/ipvs; docs/design/ipvs-driver.md says what that library lacks and what is
-// done about it here.
+// Package kernel drives the kernel's IPVS over netlink. docs/design/ipvs-driver.md says how, and why by messages of its own.
 package kernel
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
 
-	mobyipvs "github.com/moby/ipvs"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
@@ -19,8 +14,8 @@ import (
 
 // Kernel is the IPVS of one network namespace. It is safe for concurrent use.
 type Kernel struct {
-	mu     sync.Mutex // the handle has one socket and mixes up the answers of two callers
-	handle *mobyipvs.Handle
+	mu   sync.Mutex // two callers would read one another's answers
+	conn *conn
 }
 
 // Open opens IPVS in the network namespace of the calling thread, loading the module ip_vs if it can.
@@ -28,30 +23,27 @@ type Kernel struct {
 // The error wraps [ipvs.ErrNoModule] when the kernel has no IPVS. Open may then be called again: nothing remembers the
 // failure, so loading the module mends a running process.
 func Open() (*Kernel, error) {
-	return open("")
+	return OpenAt(netns.None())
 }
 
 // OpenAt opens IPVS in the given network namespace.
 func OpenAt(ns netns.NsHandle) (*Kernel, error) {
-	return open(fmt.Sprintf("/proc/self/fd/%d", int(ns)))
-}
-
-func open(path string) (*Kernel, error) {
-	if err := findFamily(); err != nil {
+	family, err := findFamily()
+	if err != nil {
 		return nil, err
 	}
-	handle, err := newHandle(path)
+	c, err := newConn(ns, family)
 	if err != nil {
-		return nil, fmt.Errorf("open the IPVS netlink socket: %w", err)
+		return nil, err
 	}
-	return &Kernel{handle: handle}, nil
+	return &Kernel{conn: c}, nil
 }
 
-// Close closes the socket. What was programmed stays.
+// Close closes the sockets. What was programmed stays.
 func (k *Kernel) Close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.handle.Close()
+	k.conn.close()
 }
 
 // List returns all virtual servers but those of firewall marks, which are never ours.
@@ -68,105 +60,92 @@ func (k *Kernel) ListOf(addrs map[netip.Addr]struct{}) (ipvs.Table, error) {
 func (k *Kernel) list(want func(netip.Addr) bool) (ipvs.Table, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	services, err := k.handle.GetServices()
+	table := ipvs.Table{}
+	err := k.virtuals(func(key ipvs.Key, settings ipvs.Settings) {
+		if want(key.Addr) {
+			table[key] = ipvs.VirtualServer{Settings: settings}
+		}
+	})
 	if err != nil {
-		return nil, fmt.Errorf("list virtual servers: %w", explain(err))
+		return nil, err
 	}
-	table := make(ipvs.Table, len(services))
-	for _, s := range services {
-		key, ok := keyOf(s)
-		if !ok || !want(key.Addr) {
-			continue
+	for key, vs := range table {
+		if vs.RealServers, err = k.reals(key); err != nil {
+			return nil, fmt.Errorf("list real servers of %v: %w", key, err)
 		}
-		destinations, err := k.handle.GetDestinations(s)
-		if err != nil {
-			return nil, fmt.Errorf("list real servers of %v: %w", key, explain(err))
-		}
-		reals := make(map[netip.AddrPort]ipvs.RealServer, len(destinations))
-		for _, d := range destinations {
-			addr, rs, err := realOf(d)
-			if err != nil {
-				return nil, fmt.Errorf("list real servers of %v: %w", key, err)
-			}
-			reals[addr] = rs
-		}
-		table[key] = ipvs.VirtualServer{Settings: settingsOf(s), RealServers: reals}
+		table[key] = vs
 	}
 	return table, nil
 }
 
-// Virtuals returns the virtual servers without their real servers, in one request: cheap enough to notice every second
-// that another program has flushed the table.
+// Virtuals returns the virtual servers without their real servers, in one request.
 func (k *Kernel) Virtuals() (map[ipvs.Key]ipvs.Settings, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	services, err := k.handle.GetServices()
-	if err != nil {
-		return nil, fmt.Errorf("list virtual servers: %w", explain(err))
-	}
-	virtuals := make(map[ipvs.Key]ipvs.Settings, len(services))
-	for _, s := range services {
-		if key, ok := keyOf(s); ok {
-			virtuals[key] = settingsOf(s)
+	virtuals := map[ipvs.Key]ipvs.Settings{}
+	err := k.virtuals(func(key ipvs.Key, settings ipvs.Settings) { virtuals[key] = settings })
+	return virtuals, err
+}
+
+// virtuals calls found with each virtual server that has an address.
+func (k *Kernel) virtuals(found func(ipvs.Key, ipvs.Settings)) error {
+	err := k.dump(cmdGetService, nil, func(message []byte) error {
+		key, settings, ok, err := readService(message)
+		if ok {
+			found(key, settings)
 		}
-	}
-	return virtuals, nil
-}
-
-// Apply carries out the ops in order and returns those done. Adding what exists edits it in place, deleting what does
-// not exist succeeds, editing what does not exist fails; nothing is ever deleted in order to be added again, so
-// connections stay. It goes on after an error as [ipvs.Each] does.
-func (k *Kernel) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return ipvs.Each(ops, k.apply)
-}
-
-func (k *Kernel) apply(op ipvs.Op) error {
-	err := op.Validate()
-	if err == nil {
-		err = explainOp(op, k.send(op))
-	}
+		return err
+	})
 	if err != nil {
-		return fmt.Errorf("%v: %w", op, err)
+		return fmt.Errorf("list virtual servers: %w", err)
 	}
 	return nil
 }
 
-// send translates one op into requests. The errors are the kernel's own.
-func (k *Kernel) send(op ipvs.Op) error {
-	s := service(op.Virtual, op.Settings)
-	d := destination(op.Real, op.RealServer)
-	switch op.Action {
-	case ipvs.AddVirtual:
-		err := k.handle.NewService(s)
-		if errors.Is(err, unix.EEXIST) {
-			err = k.handle.UpdateService(s)
+// reals returns the real servers of a virtual server; none if there is no such virtual server any more.
+func (k *Kernel) reals(key ipvs.Key) (map[netip.AddrPort]ipvs.RealServer, error) {
+	if key.Addr.Is4() && optionsFit {
+		if reals, err := k.conn.dests(key); err == nil {
+			return reals, nil
 		}
-		return err
-	case ipvs.EditVirtual:
-		return k.handle.UpdateService(s)
-	case ipvs.AddReal:
-		err := k.handle.NewDestination(s, d)
-		if errors.Is(err, unix.EEXIST) {
-			err = k.handle.UpdateDestination(s, d)
-		}
-		return err
-	case ipvs.EditReal:
-		return k.handle.UpdateDestination(s, d)
-	case ipvs.DeleteReal:
-		return absentIsFine(k.handle.DelDestination(s, d))
-	case ipvs.DeleteVirtual:
-		return absentIsFine(k.handle.DelService(s))
 	}
-	panic(fmt.Sprintf("unknown action %v", op.Action))
+	return k.dests(key)
 }
 
-// absentIsFine makes success of the two errors that say that there was nothing to delete: no such virtual server
-// (ESRCH), no such real server (ENOENT).
-func absentIsFine(err error) error {
-	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) {
-		return nil
+// dests is reals by netlink.
+func (k *Kernel) dests(key ipvs.Key) (map[netip.AddrPort]ipvs.RealServer, error) {
+	reals := map[netip.AddrPort]ipvs.RealServer{}
+	err := k.dump(cmdGetDest, &key, func(message []byte) error {
+		addr, rs, err := readDest(message, key.Addr.Is4())
+		if err == nil {
+			reals[addr] = rs
+		}
+		return err
+	})
+	return reals, err
+}
+
+// dump asks for a listing, of a virtual server if key is given.
+func (k *Kernel) dump(command uint8, key *ipvs.Key, found func(message []byte) error) error {
+	start := len(k.conn.out)
+	k.conn.begin(command, unix.NLM_F_DUMP)
+	if key != nil {
+		k.conn.out = appendService(k.conn.out, *key, nil)
 	}
-	return err
+	endRequest(k.conn.out, start)
+	var unread error
+	var errno unix.Errno
+	err := k.conn.exchange(func(message []byte) {
+		if err := found(message); err != nil {
+			unread = err
+		}
+	}, func(_ uint32, err unix.Errno) { errno = err })
+	switch {
+	case err != nil:
+		k.conn.drain()
+		return err
+	case errno != 0:
+		return explain(errno)
+	}
+	return unread
 }

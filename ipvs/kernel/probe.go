@@ -3,13 +3,10 @@ package kernel
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"os/exec"
 	"strings"
 
-	mobyipvs "github.com/moby/ipvs"
-	"github.com/sirupsen/logrus"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -21,24 +18,23 @@ import (
 var probeKey = ipvs.Key{Addr: netip.AddrFrom4([4]byte{198, 51, 100, 0}), Protocol: ipvs.TCP, Port: 7473}
 
 // Probe finds out whether this namespace can hold a virtual server with the scheduler, by adding one, reading it back
-// and deleting it. Reading back is needed: the library reports success where the kernel has no IPVS (moby/ipvs#27).
+// and deleting it. Reading back shows that the kernel has really taken it (ipvs.md 1.5.2).
 //
 // The error wraps [ipvs.ErrNoModule], [ipvs.ErrNoScheduler] or [ipvs.ErrPermission] and says how to mend it.
 func (k *Kernel) Probe(scheduler string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	settings := ipvs.Settings{Scheduler: scheduler}
-	if err := k.apply(ipvs.Op{Action: ipvs.AddVirtual, Virtual: probeKey, Settings: settings}); err != nil {
+	if err := k.one(ipvs.Op{Action: ipvs.AddVirtual, Virtual: probeKey, Settings: settings}); err != nil {
 		return fmt.Errorf("probe IPVS: %w", err)
 	}
-	listed, err := k.handle.GetService(service(probeKey, settings))
-	deleteErr := k.apply(ipvs.Op{Action: ipvs.DeleteVirtual, Virtual: probeKey})
+	listed, err := k.get(probeKey)
+	deleteErr := k.one(ipvs.Op{Action: ipvs.DeleteVirtual, Virtual: probeKey})
 	if err != nil {
-		return fmt.Errorf("probe IPVS: read back %v: %w", probeKey, explain(err))
+		return fmt.Errorf("probe IPVS: read back %v: %w", probeKey, err)
 	}
-	if key, ok := keyOf(listed); !ok || key != probeKey || listed.SchedName != scheduler {
-		return fmt.Errorf("probe IPVS: %w: wrote %v %s, read back %v %s",
-			ipvs.ErrNoModule, probeKey, scheduler, key, listed.SchedName)
+	if listed.Scheduler != scheduler {
+		return fmt.Errorf("probe IPVS: %w: wrote %v %s, read back %v", ipvs.ErrNoModule, probeKey, scheduler, listed)
 	}
 	if deleteErr != nil {
 		return fmt.Errorf("probe IPVS: %w", deleteErr)
@@ -46,36 +42,54 @@ func (k *Kernel) Probe(scheduler string) error {
 	return nil
 }
 
-// findFamily makes sure that the kernel has the generic netlink family of IPVS, loading the module if it can.
-//
-// The library looks it up once per process and never again, so it must not be asked before the family is there.
-func findFamily() error {
-	_, err := netlink.GenlFamilyGet("IPVS")
+// one carries out one op.
+func (k *Kernel) one(op ipvs.Op) error {
+	b := batch{kernel: k, ops: []ipvs.Op{op}, errs: map[int]error{}, objects: map[object]struct{}{}}
+	b.add(0)
+	b.flush()
+	_, err := b.result()
+	return err
+}
+
+// get reads one virtual server; the error is ESRCH if there is none.
+func (k *Kernel) get(key ipvs.Key) (settings ipvs.Settings, err error) {
+	start := len(k.conn.out)
+	k.conn.begin(cmdGetService, unix.NLM_F_ACK)
+	k.conn.out = appendService(k.conn.out, key, nil)
+	endRequest(k.conn.out, start)
+	var unread error
+	err = k.finish(func(message []byte) {
+		var got ipvs.Key
+		var ok bool
+		if got, settings, ok, unread = readService(message); unread == nil && (!ok || got != key) {
+			unread = fmt.Errorf("asked for %v, got %v", key, got)
+		}
+	})
 	if err == nil {
-		return nil
+		err = unread
+	}
+	return settings, err
+}
+
+// findFamily returns the number of IPVS' generic netlink family, loading the module if it can.
+func findFamily() (uint16, error) {
+	family, err := netlink.GenlFamilyGet("IPVS")
+	if err == nil {
+		return family.ID, nil
 	}
 	out, loadErr := exec.Command("modprobe", "ip_vs").CombinedOutput()
-	if _, err = netlink.GenlFamilyGet("IPVS"); err == nil {
-		return nil
+	if family, err = netlink.GenlFamilyGet("IPVS"); err == nil {
+		return family.ID, nil
 	}
 	if !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("look up the netlink family of IPVS: %w", err)
+		return 0, fmt.Errorf("look up the netlink family of IPVS: %w", err)
 	}
 	why := "modprobe found it, yet the family is not there"
 	if loadErr != nil {
 		why = strings.TrimSpace(loadErr.Error() + ": " + strings.TrimSpace(string(out)))
 	}
-	return fmt.Errorf("%w: module ip_vs missing: run \"modprobe ip_vs\" on the node, or install the kernel package that has it (%s)",
+	return 0, fmt.Errorf("%w: module ip_vs missing: run \"modprobe ip_vs\" on the node, or install the kernel package that has it (%s)",
 		ipvs.ErrNoModule, why)
-}
-
-// newHandle opens the library's handle and keeps quiet what the library logs about a modprobe that is no longer needed.
-func newHandle(path string) (*mobyipvs.Handle, error) {
-	logger := logrus.StandardLogger()
-	before := logger.Out
-	logger.SetOutput(io.Discard)
-	defer logger.SetOutput(before)
-	return mobyipvs.New(path)
 }
 
 // explain gives the kernel's error number the meaning that it has for every request.

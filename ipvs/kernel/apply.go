@@ -1,0 +1,191 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/ipvs"
+)
+
+// batchMost is how many requests are sent at once. Of each, only a failure is answered, and the last is answered in any case.
+const batchMost = 256
+
+// Apply carries out the ops in order and returns those done. Adding what exists edits it in place, deleting what does not exist
+// succeeds, editing what does not exist fails; nothing is ever deleted in order to be added again, so connections stay. It
+// goes on after an error, and leaves out of the result the ops on a virtual server that could not be added.
+func (k *Kernel) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	b := batch{kernel: k, ops: ops, errs: map[int]error{}, objects: map[object]struct{}{}}
+	for i, op := range ops {
+		if err := op.Validate(); err != nil {
+			b.errs[i] = err
+			continue
+		}
+		b.add(i)
+	}
+	b.flush()
+	return b.result()
+}
+
+// batch collects requests until they are sent together.
+type batch struct {
+	kernel *Kernel
+	ops    []ipvs.Op
+	// errs are the failures by the place of their op.
+	errs map[int]error
+	// pending are the places of the ops that wait; objects is what they are about.
+	pending []int
+	objects map[object]struct{}
+}
+
+// object is what an op is about: a virtual server, or a real server of it.
+type object struct {
+	virtual ipvs.Key
+	real    netip.AddrPort
+}
+
+// add puts an op into the batch. What happens to one object stays in order also when adding it turns out to be editing, which
+// takes a second request: so no batch has two ops on one object, nor one that deletes a virtual server together with others on it.
+func (b *batch) add(i int) {
+	op := b.ops[i]
+	o := object{virtual: op.Virtual, real: op.Real}
+	_, twice := b.objects[o]
+	if twice || op.Action == ipvs.DeleteVirtual && b.touches(op.Virtual) || len(b.pending) == batchMost {
+		b.flush()
+	}
+	b.objects[o] = struct{}{}
+	b.pending = append(b.pending, i)
+}
+
+// touches tells whether an op on a real server of the virtual server waits.
+func (b *batch) touches(key ipvs.Key) bool {
+	for _, i := range b.pending {
+		if b.ops[i].Virtual == key {
+			return true
+		}
+	}
+	return false
+}
+
+// flush sends what waits. Adding what exists becomes editing it.
+func (b *batch) flush() {
+	var again []int
+	b.send(b.pending, false, func(i int, errno unix.Errno) {
+		if errno == unix.EEXIST {
+			again = append(again, i)
+			return
+		}
+		b.fail(i, errno)
+	})
+	b.send(again, true, b.fail)
+	b.pending = b.pending[:0]
+	clear(b.objects)
+}
+
+// fail notes a failure, unless it says that there was nothing to delete: no such virtual server (ESRCH), no such real
+// server (ENOENT).
+func (b *batch) fail(i int, errno unix.Errno) {
+	op := b.ops[i]
+	deletes := op.Action == ipvs.DeleteReal || op.Action == ipvs.DeleteVirtual
+	if deletes && (errno == unix.ESRCH || errno == unix.ENOENT) {
+		return
+	}
+	b.errs[i] = explainOp(op, errno)
+}
+
+// send sends the ops in one message and tells which the kernel refused. If the answers get lost, each op is sent by itself.
+func (b *batch) send(places []int, edit bool, failed func(i int, errno unix.Errno)) {
+	if len(places) == 0 {
+		return
+	}
+	c := b.kernel.conn
+	var first uint32
+	for n, i := range places {
+		flags := uint16(0)
+		if n == len(places)-1 {
+			flags = unix.NLM_F_ACK
+		}
+		if seq := c.request(b.ops[i], edit, flags); n == 0 {
+			first = seq
+		}
+	}
+	refused := map[int]unix.Errno{}
+	err := c.exchange(nil, func(seq uint32, errno unix.Errno) {
+		refused[places[seq-first]] = errno
+	})
+	switch {
+	case err == nil:
+		for _, i := range places {
+			if errno, ok := refused[i]; ok {
+				failed(i, errno)
+			}
+		}
+		return
+	case len(places) == 1:
+		b.errs[places[0]] = err
+	}
+	c.drain()
+	if len(places) > 1 {
+		for _, i := range places {
+			b.send([]int{i}, edit, failed)
+		}
+	}
+}
+
+// request appends the request of an op to what is to be sent; edit makes editing of adding.
+func (c *conn) request(op ipvs.Op, edit bool, flags uint16) uint32 {
+	command := commands[op.Action]
+	if edit {
+		command = edits[op.Action]
+	}
+	start := len(c.out)
+	seq := c.begin(command, flags)
+	switch op.Action {
+	case ipvs.AddVirtual, ipvs.EditVirtual:
+		c.out = appendService(c.out, op.Virtual, &op.Settings)
+	case ipvs.AddReal, ipvs.EditReal:
+		c.out = appendService(c.out, op.Virtual, nil)
+		c.out = appendDest(c.out, op.Real, &op.RealServer)
+	case ipvs.DeleteReal:
+		c.out = appendService(c.out, op.Virtual, nil)
+		c.out = appendDest(c.out, op.Real, nil)
+	case ipvs.DeleteVirtual:
+		c.out = appendService(c.out, op.Virtual, nil)
+	}
+	endRequest(c.out, start)
+	return seq
+}
+
+var commands = map[ipvs.Action]uint8{
+	ipvs.AddVirtual: cmdNewService, ipvs.EditVirtual: cmdSetService, ipvs.DeleteVirtual: cmdDelService,
+	ipvs.AddReal: cmdNewDest, ipvs.EditReal: cmdSetDest, ipvs.DeleteReal: cmdDelDest,
+}
+
+var edits = map[ipvs.Action]uint8{ipvs.AddVirtual: cmdSetService, ipvs.AddReal: cmdSetDest}
+
+// result returns the ops done, and the errors of the others: of the ops that follow the failed adding of their own virtual
+// server, only that one.
+func (b *batch) result() ([]ipvs.Op, error) {
+	if len(b.errs) == 0 {
+		return b.ops, nil
+	}
+	var done []ipvs.Op
+	var errs []error
+	missing := map[ipvs.Key]bool{}
+	for i, op := range b.ops {
+		if missing[op.Virtual] {
+			continue
+		}
+		if err, ok := b.errs[i]; ok {
+			missing[op.Virtual] = op.Action == ipvs.AddVirtual
+			errs = append(errs, fmt.Errorf("%v: %w", op, err))
+			continue
+		}
+		done = append(done, op)
+	}
+	return done, errors.Join(errs...)
+}

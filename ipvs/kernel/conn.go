@@ -1,0 +1,158 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"runtime"
+
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// conn is a generic netlink socket that speaks to IPVS, and a socket for the older interface of options.
+//
+// The kernel carries out a request while it is being sent and has queued every answer when the sending returns; so nothing
+// here ever waits, and many requests go in one message.
+type conn struct {
+	fd     int
+	option int
+	family uint16
+	seq    uint32
+	out    []byte
+	in     []byte
+}
+
+// The kernel fills at most 32 KiB at a time (net/netlink/af_netlink.c, netlink_recvmsg).
+const inSize = 64 << 10
+
+// receiveSpace holds an answer to every request of a batch, should each of them fail: about 1 KiB each, as the kernel counts.
+const receiveSpace = 2 * batchMost << 10
+
+// newConn opens the sockets in the namespace, or in the calling thread's if it is not open.
+func newConn(ns netns.NsHandle, family uint16) (*conn, error) {
+	c := &conn{fd: -1, option: -1, family: family, in: make([]byte, inSize)}
+	err := within(ns, c.open)
+	if err != nil {
+		c.close()
+		return nil, fmt.Errorf("open the IPVS netlink socket: %w", err)
+	}
+	return c, nil
+}
+
+func (c *conn) open() (err error) {
+	if c.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_GENERIC); err != nil {
+		return err
+	}
+	if err := unix.Bind(c.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return err
+	}
+	// An error message need not repeat the request.
+	if err := unix.SetsockoptInt(c.fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1); err != nil {
+		return err
+	}
+	if unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveSpace) != nil {
+		// Without CAP_NET_ADMIN there is nothing to gain; the requests themselves will say so.
+		_ = unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveSpace)
+	}
+	c.option, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	return err
+}
+
+func (c *conn) close() {
+	for _, fd := range []*int{&c.fd, &c.option} {
+		if *fd >= 0 {
+			unix.Close(*fd)
+			*fd = -1
+		}
+	}
+}
+
+// within runs f in the namespace, on a thread that ends with it.
+func within(ns netns.NsHandle, f func() error) error {
+	if !ns.IsOpen() {
+		return f()
+	}
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		err := netns.Set(ns)
+		if err == nil {
+			err = f()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// begin starts a request in the buffer of those to be sent and returns its number.
+func (c *conn) begin(command uint8, flags uint16) uint32 {
+	c.seq++
+	c.out = beginRequest(c.out, c.family, flags|unix.NLM_F_REQUEST, c.seq, command)
+	return c.seq
+}
+
+// errLost says that the kernel's answers did not all arrive.
+var errLost = errors.New("the kernel's answer is missing")
+
+// exchange sends the buffered requests. It calls failed with the number of each that failed, and found with each message of
+// data. The last request must ask for an acknowledgement or be a dump.
+func (c *conn) exchange(found func(message []byte), failed func(seq uint32, err unix.Errno)) error {
+	last := c.seq
+	_, err := unix.SendmsgN(c.fd, c.out, nil, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}, 0)
+	c.out = c.out[:0]
+	if err != nil {
+		return fmt.Errorf("send to the kernel: %w", err)
+	}
+	for done := false; !done; {
+		n, _, err := unix.Recvfrom(c.fd, c.in, unix.MSG_DONTWAIT)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOBUFS):
+			return fmt.Errorf("%w: %w", errLost, err)
+		case err != nil:
+			return fmt.Errorf("receive from the kernel: %w", err)
+		}
+		if done, err = c.read(c.in[:n], last, found, failed); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read goes through one datagram and tells whether it ends the exchange.
+func (c *conn) read(b []byte, last uint32, found func([]byte), failed func(uint32, unix.Errno)) (done bool, err error) {
+	for len(b) >= unix.SizeofNlMsghdr {
+		size := int(binary.NativeEndian.Uint32(b))
+		if size < unix.SizeofNlMsghdr || size > len(b) {
+			return false, fmt.Errorf("the kernel sent a message of %d octets in %d", size, len(b))
+		}
+		kind, seq := binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint32(b[8:])
+		body := b[unix.SizeofNlMsghdr:size]
+		switch {
+		case last-seq >= batchMost: // of an exchange that was given up
+		case kind == unix.NLMSG_ERROR || kind == unix.NLMSG_DONE:
+			if len(body) >= 4 {
+				if errno := unix.Errno(-int32(binary.NativeEndian.Uint32(body))); errno != 0 {
+					failed(seq, errno)
+				}
+			}
+			done = done || seq == last
+		case seq == last && found != nil:
+			found(body)
+		}
+		b = b[min(align(size), len(b)):]
+	}
+	return done, nil
+}
+
+// drain throws away what an exchange that failed has left.
+func (c *conn) drain() {
+	for {
+		_, _, err := unix.Recvfrom(c.fd, c.in, unix.MSG_DONTWAIT)
+		if err != nil && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ENOBUFS) {
+			return
+		}
+	}
+}
