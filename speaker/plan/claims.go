@@ -79,19 +79,20 @@ func (p *Planner) install(k ipvs.Key) {
 // count notes elements that are needed once more, and once less.
 func (p *Planner) count(more, less []ipvs.Element) {
 	for _, e := range more {
-		p.elements[e]++
-		if p.elements[e] == 1 {
-			p.desired.Filter[e] = struct{}{}
-			p.changed.Elements[e] = struct{}{}
+		if _, there := p.desired.Filter[e]; there {
+			p.shared[e]++
+			continue
 		}
+		p.desired.Filter[e] = struct{}{}
+		p.changed.Elements[e] = struct{}{}
 	}
 	for _, e := range less {
-		p.elements[e]--
-		if p.elements[e] == 0 {
-			delete(p.elements, e)
-			delete(p.desired.Filter, e)
-			p.changed.Elements[e] = struct{}{}
+		if others := p.shared[e]; others > 0 {
+			set(p.shared, e, others-1, others > 1)
+			continue
 		}
+		delete(p.desired.Filter, e)
+		p.changed.Elements[e] = struct{}{}
 	}
 }
 

@@ -31,7 +31,7 @@ type Planner struct {
 
 	claims    map[ipvs.Key][]claim
 	installed map[ipvs.Key]claim
-	elements  map[ipvs.Element]int
+	shared    map[ipvs.Element]int // how often beside once an element is needed
 	locals    map[netip.Addr]int
 	global    []ipvs.Element // of no Service
 	pods      podsKnown
@@ -53,7 +53,7 @@ func NewPlanner(o Options) *Planner {
 		checkers:  index[Check, pools.ServiceKey]{},
 		claims:    map[ipvs.Key][]claim{},
 		installed: map[ipvs.Key]claim{},
-		elements:  map[ipvs.Element]int{},
+		shared:    map[ipvs.Element]int{},
 		locals:    map[netip.Addr]int{},
 		vips:      map[string]decided{},
 		byNode:    index[string, string]{},
@@ -77,7 +77,9 @@ func (p *Planner) Plan(v *View, touched Touched, now time.Time) (*Desired, *Chan
 	for name := range p.touchedVIPs(v, touched) {
 		p.decide(v, name)
 	}
-	return p.desired, p.changed
+	changed := p.changed
+	p.changed = nil // the caller's; the first one names everything
+	return p.desired, changed
 }
 
 // Wake returns when to plan again although nothing was touched, zero for never.

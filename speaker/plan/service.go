@@ -45,6 +45,7 @@ func (p *Planner) planService(v *View, key pools.ServiceKey, now time.Time) serv
 			w.port(port)
 		}
 	}
+	w.admitEndpoints()
 	w.out.unserved = NoAddress
 	if slices.ContainsFunc(w.svc.Addresses, func(a Address) bool { return a.AnnounceOnly }) {
 		w.out.unserved = AnnouncedOnly
@@ -53,6 +54,7 @@ func (p *Planner) planService(v *View, key pools.ServiceKey, now time.Time) serv
 		w.out.health = &HealthPort{Port: w.svc.HealthCheckNodePort, Service: key, LocalEndpoints: w.countReady()}
 		w.admitChecks()
 	}
+	w.out.elements = sorted(w.out.elements)
 	w.out.checks = slices.SortedFunc(maps.Keys(w.checks), Check.compare)
 	return w.out
 }
@@ -161,37 +163,44 @@ func (w *planning) loadBalancer(key ipvs.Key, port Port) {
 
 const weightedRoundRobin = "wrr"
 
-// add adds a virtual server, with the elements for its endpoints.
+// add adds a virtual server.
 func (w *planning) add(key ipvs.Key, v virtual) {
-	v.Elements = append(v.Elements, ipvs.Element{Set: ipvs.Served, Key: key})
-	v.Elements = w.endpointElements(v.Elements, v.Server)
-	if v.Inside != nil {
-		v.Elements = w.endpointElements(v.Elements, *v.Inside)
-	}
-	v.Elements = sorted(v.Elements)
+	v.Elements = sorted(append(v.Elements, ipvs.Element{Set: ipvs.Served, Key: key}))
 	w.out.virtuals[key] = v
 }
 
-// endpointElements appends what the packet filter must know of endpoints: that they are such (ipvs.md 2.3.5), and which are
-// on this node and may call themselves (2.2.2).
-func (w *planning) endpointElements(to []ipvs.Element, vs ipvs.VirtualServer) []ipvs.Element {
-	for at := range vs.RealServers {
-		local, endpoint := w.endpoints[at.Addr()]
-		if !endpoint {
-			continue // a node
+// admitEndpoints tells the packet filter which addresses are endpoints (ipvs.md 2.3.5), and which of them are on this node
+// and may call themselves (2.2.2).
+func (w *planning) admitEndpoints() {
+	used := map[netip.Addr]bool{}
+	note := func(vs *ipvs.VirtualServer) {
+		if vs == nil {
+			return
 		}
-		key := ipvs.Key{Addr: at.Addr()}
-		to = append(to, ipvs.Element{Set: ipvs.Endpoints, Key: key})
-		if local {
-			to = append(to, ipvs.Element{Set: ipvs.Hairpin, Key: key})
+		for at := range vs.RealServers {
+			if local, endpoint := w.endpoints[at.Addr()]; endpoint { // else a node
+				used[at.Addr()] = local
+			}
 		}
 	}
-	return to
+	for _, v := range w.out.virtuals {
+		note(&v.Server)
+		note(v.Inside)
+	}
+	for addr, local := range used {
+		key := ipvs.Key{Addr: addr}
+		w.out.elements = append(w.out.elements, ipvs.Element{Set: ipvs.Endpoints, Key: key})
+		if local {
+			w.out.elements = append(w.out.elements, ipvs.Element{Set: ipvs.Hairpin, Key: key})
+		}
+	}
 }
 
+// sorted returns the elements in order, each once, in no more room than they take.
 func sorted(elements []ipvs.Element) []ipvs.Element {
 	slices.SortFunc(elements, ipvs.Element.Compare)
-	return slices.Compact(elements)
+	elements = slices.Compact(elements)
+	return append(make([]ipvs.Element, 0, len(elements)), elements...)
 }
 
 // virtualServer returns a virtual server of these real servers.

@@ -22,7 +22,7 @@ type servicePlan struct {
 	ready, usable map[string]struct{}
 	// health is the healthCheckNodePort to serve, nil if none.
 	health *HealthPort
-	// elements of the packet filter that belong to no virtual server.
+	// elements of the packet filter that belong to no one virtual server.
 	elements []ipvs.Element
 	// checks are the probes of nodes that it needs.
 	checks []Check
