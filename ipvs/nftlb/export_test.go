@@ -1,0 +1,52 @@
+package nftlb
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/ironlb/ironlb/ipvs"
+)
+
+// Layouts returns who has which slot, as known and as the kernel's tables say.
+func (b *Balancer) Layouts() (known, listed map[ipvs.Key]map[uint32]netip.AddrPort, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.known {
+		return nil, nil, fmt.Errorf("nothing is known")
+	}
+	known, listed = make(map[ipvs.Key]map[uint32]netip.AddrPort), make(map[ipvs.Key]map[uint32]netip.AddrPort)
+	for key, v := range b.have {
+		known[key] = v.layout.at
+	}
+	for _, f := range families {
+		l, err := list(f, b.scope.Table())
+		if err != nil {
+			return nil, nil, err
+		}
+		for key, v := range l.virtuals {
+			listed[key] = v.layout.at
+		}
+	}
+	return known, listed, nil
+}
+
+// Lay is lay, from the slots of before; it returns how many are chosen from, too.
+func Lay(key ipvs.Key, slots int, at map[uint32]netip.AddrPort, vs ipvs.VirtualServer) (int, map[uint32]netip.AddrPort) {
+	l := lay(key, layout{slots: slots, at: at}, vs)
+	return l.slots, l.at
+}
+
+// ParseSettings is parseSettings.
+var ParseSettings = parseSettings
+
+// ParseReal is parseReal.
+var ParseReal = parseReal
+
+// Parse is parse; it returns the number of virtual servers.
+func Parse(out []byte) (int, error) {
+	l, err := parse(out)
+	return len(l.virtuals), err
+}
+
+// Reduce is reduce.
+var Reduce = reduce
