@@ -120,6 +120,42 @@ func TestNoCommand(t *testing.T) {
 	}
 }
 
+// TestWithoutIPv6: a kernel without nftables for IPv6 serves IPv4, and says what it cannot.
+func TestWithoutIPv6(t *testing.T) {
+	real, err := exec.LookPath("nft")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	script := `#!/bin/sh
+if [ "$*" = --version ]; then exec ` + real + ` --version; fi
+case "$* " in *" -f "*) input=$(cat);; *) input=$*;; esac
+case "$input" in *ip6*) echo 'Error: Could not process rule: Address family not supported by protocol' >&2; exit 1;; esac
+case "$* " in *" -f "*) printf '%s\n' "$input" | ` + real + ` "$@";; *) exec ` + real + ` "$@";; esac
+`
+	if err := os.WriteFile(filepath.Join(bin, "nft"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	n := newNode(t)
+	n.wantWritten(t, web4(), 3)
+	n.wantIntact(t, true)
+	n.filter.Lose()
+	n.wantIntact(t, true)
+	n.wantListed(t, web4())
+	n.Must(t, func() error {
+		_, err := n.filter.Build(context.Background(), web())
+		if err == nil || !strings.Contains(err.Error(), "no nftables for family ip6") || !strings.Contains(err.Error(), "Address family") {
+			t.Errorf("Build = %v, want an error that names the family and nft's reason", err)
+		}
+		if _, err := n.filter.Update(context.Background(), ipvs.DiffFilter(web4(), web())); err == nil {
+			t.Error("Update with elements of IPv6 succeeded")
+		}
+		return n.filter.Remove(context.Background())
+	})
+	n.wantListed(t, nil)
+}
+
 // TestHealing lets another program spoil the tables in every way; Check sees each, Update refuses, Build mends it.
 func TestHealing(t *testing.T) {
 	n := newNode(t)
