@@ -44,6 +44,8 @@ func TestConfig(t *testing.T) {
 		{"primary", "nodePortAddresses: [primary]", defaults},
 		{"one field", "---\nserviceProxy: true\n", changed(func(c *config) { c.ServiceProxy = true })},
 		{"one of a group", "conntrack: {min: 0}", changed(func(c *config) { c.Conntrack.Min = 0 })},
+		{"flags of their own", "scheduler: mh", changed(func(c *config) { c.Scheduler, c.Flags = "mh", 0x18 })},
+		{"no flags", "scheduler: sh,none", changed(func(c *config) { c.Scheduler = "sh" })},
 		{"JSON", `{"dataplane": "nftables"}`, changed(func(c *config) { c.Dataplane = "nftables" })},
 		{"everything", `
 serviceProxy: true
@@ -76,8 +78,8 @@ func TestConfigFaultsSayTheMend(t *testing.T) {
 		"dataplane: ipvs\ndataplane: auto":               {`"dataplane" already set`},
 		"dataplane: iptables":                            {`dataplane: "iptables"`, "auto, ipvs or nftables"},
 		"scheduler: wrrr":                                {`scheduler: "wrrr"`, "wlc"},
-		"scheduler: rr,port":                             {`scheduler: "rr,port"`, "only sh and mh"},
-		"scheduler: sh,ports":                            {`scheduler: "sh,ports"`, "fallback and port"},
+		"scheduler: rr,port":                             {`scheduler: "rr,port"`, "give \"rr\" alone"},
+		"scheduler: sh,ports":                            {`scheduler: "sh,ports"`, "give fallback, port"},
 		"nodePortAddresses: []":                          {"nodePortAddresses", "[primary]"},
 		"nodePortAddresses: primary":                     {"nodePortAddresses is a string", "a list"},
 		"nodePortAddresses: [192.0.2.1]":                 {`nodePortAddresses[0]: "192.0.2.1"`, "192.0.2.0/24"},
