@@ -288,3 +288,35 @@ func TestAuditRests(t *testing.T) {
 		})
 	}
 }
+
+// The sysctls of IPv6 are set where it is served, before anything of it is announced.
+func TestSysctlsOfIPv6(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		r := start(t, w, &cluster{view: v, synced: true})
+		r.wantPlanned(t)
+		if w.ipv6 {
+			t.Error("set although nothing of IPv6 is served")
+		}
+		six := netip.MustParseAddr("2001:db8::4")
+		r.set(func(v *plan.View) {
+			service(v, "six", six, []uint16{80}, 1, "a")
+			v.Slices[named("six")]["s"].Endpoints[0].Addr = netip.MustParseAddr("2001:db8:1::10")
+		})
+		r.wantPlanned(t)
+		if !w.ipv6 || !has(w.announced, six) {
+			t.Errorf("set: %v, announced %v", w.ipv6, w.announced)
+		}
+		r.stop()
+		w.restart()
+		w.ipv6 = false
+		r = start(t, w, r.cluster)
+		r.wantPlanned(t)
+		if !w.ipv6 {
+			t.Error("not set by the next process")
+		}
+		r.stop()
+	})
+}

@@ -30,7 +30,8 @@ func (s *Speaker) round(ctx context.Context) error {
 	if again || s.known == nil && looked {
 		s.takeFailed(todo)
 	}
-	due := looked || again || s.notesIPv6(todo) || !start.Before(s.audited.Add(auditEvery))
+	ipv6 := s.notesIPv6(todo)
+	due := looked || again || ipv6 || !start.Before(s.audited.Add(auditEvery))
 	if s.known == nil && !again && !looked {
 		due = false // a kick does not hurry what cannot be looked at
 	}

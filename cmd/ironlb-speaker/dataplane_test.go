@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// one is a cluster that does not change, and a network on which everything is answered.
+type one struct {
+	view    *plan.View
+	touched plan.Touched
+}
+
+func (o *one) Observe() (*plan.View, plan.Touched, bool) {
+	touched := o.touched
+	o.touched = plan.Touched{}
+	return o.view, touched, true
+}
+
+func (*one) Report(map[string]plan.Status) {}
+
+func (*one) Announce(want map[netip.Addr]plan.Announcement) (map[netip.Addr][]string, error) {
+	held := map[netip.Addr][]string{}
+	for addr := range want {
+		held[addr] = []string{"eth0"}
+	}
+	return held, nil
+}
+
+func exampleView() *plan.View {
+	v := plan.NewView()
+	v.Nodes["a"] = plan.Node{Ready: true}
+	v.Advertisements["all"] = plan.Advertisement{}
+	for name, svc := range map[string]plan.Service{
+		"web": {Addresses: []plan.Address{{IP: netip.MustParseAddr("203.0.113.4"), Pool: "main"}, {IP: netip.MustParseAddr("2001:db8::4"), Pool: "main"}}},
+		"own": {Addresses: []plan.Address{{IP: netip.MustParseAddr("203.0.113.5"), Pool: "main"}}, Local: true,
+			Restricted: true, Sources: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}},
+	} {
+		key := pools.ServiceKey{Namespace: "default", Name: name}
+		svc.Ports = []plan.Port{{Name: "http", Protocol: ipvs.TCP, Port: 80}, {Name: "dns", Protocol: ipvs.UDP, Port: 53}}
+		slice := plan.Slice{Ports: []plan.Port{{Name: "http", Protocol: ipvs.TCP, Port: 8080}, {Name: "dns", Protocol: ipvs.UDP, Port: 5353}}}
+		for addr, node := range map[string]string{"192.0.2.10": "a", "192.0.2.20": "b", "2001:db8:1::10": "a"} {
+			slice.Endpoints = append(slice.Endpoints, plan.Endpoint{Addr: netip.MustParseAddr(addr), Node: node, Ready: true, Serving: true})
+		}
+		v.Services[key], v.Slices[key] = svc, map[string]plan.Slice{"s": slice}
+		for _, a := range svc.Addresses {
+			v.VIPs[a.IP.String()] = plan.VIP{Addresses: []netip.Addr{a.IP}, Services: []pools.ServiceKey{key}, Nodes: []string{"a"}}
+		}
+	}
+	return v
+}
+
+// The loop with the real drivers makes the node as planned, takes that over after a restart, and cleanup leaves nothing. Where the kernel
+// has no IPVS, nftables forwards.
+func TestDataPlane(t *testing.T) {
+	s := netspace.New(t)
+	s.Must(t, func() error {
+		config := newConfig()
+		config.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+		log := slog.New(slog.DiscardHandler)
+		node, closeNode, err := openNode(config, log, nil)
+		if err != nil {
+			return err
+		}
+		defer closeNode()
+		o := options{nodeName: "a", config: config}
+		view := exampleView()
+		for range 2 {
+			untilReady(t, node, o, view)
+			compare(t, node, plan.Make(view, o.plan(), time.Now()))
+		}
+		if err := speaker.Cleanup(t.Context(), node, log); err != nil {
+			return err
+		}
+		compare(t, node, plan.Make(plan.NewView(), plan.Options{Node: "a"}, time.Now()))
+		return cleanup(t.Context(), log)
+	})
+}
+
+// untilReady runs the loop until the node is as planned.
+func untilReady(t *testing.T, node speaker.Node, o options, view *plan.View) {
+	t.Helper()
+	cluster := &one{view: view}
+	loop := speaker.New(speaker.Config{
+		NodeName: "a", Plan: o.plan(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Kick: speaker.NewKick(), Source: cluster,
+		Node: node, Announcer: cluster, Reporter: cluster, Metrics: speaker.NewMetrics(prometheus.NewRegistry()),
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	go func() {
+		ticker := time.NewTicker(10 * time.Millisecond)
+		defer ticker.Stop()
+		for !loop.Health().Ready && ctx.Err() == nil {
+			<-ticker.C
+		}
+		cancel()
+	}()
+	if err := loop.Run(ctx); err != nil { // on this thread, which is in the namespace
+		t.Error(err)
+	}
+	if h := loop.Health(); !h.Ready {
+		t.Fatalf("not ready: %s", h.Reason)
+	}
+}
+
+// compare compares the node with a plan.
+func compare(t *testing.T, node speaker.Node, want *plan.Desired) {
+	t.Helper()
+	ours, _, err := node.Addresses.List()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !maps.Equal(ours, want.Local) {
+		t.Errorf("local addresses %v, want %v", ours, want.Local)
+	}
+	filter, err := node.Filter.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if changes := ipvs.DiffFilter(filter, want.Filter); len(changes) > 0 {
+		t.Errorf("the filter is not as planned: %v", changes)
+	}
+	for name, part := range map[string]struct {
+		driver speaker.VirtualServers
+		want   ipvs.Table
+	}{"outside": {node.VirtualServers, want.Table}, "inside": {node.Inside, want.Inside}} {
+		virtuals, err := part.driver.Virtuals()
+		if err != nil {
+			t.Fatal(err)
+		}
+		addrs := map[netip.Addr]struct{}{}
+		for key := range virtuals {
+			addrs[key.Addr] = struct{}{}
+		}
+		have, err := part.driver.ListOf(addrs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !have.Equal(part.want) {
+			t.Errorf("%s:\n%vwant:\n%v", name, have, part.want)
+		}
+	}
+}
