@@ -48,11 +48,10 @@ func (s *Speaker) round(ctx context.Context) error {
 	}
 	s.report(todo)
 	s.schedule(again, time.Since(start))
-	err := s.trouble()
-	if err == nil && s.cfg.Progress != nil {
+	if s.cfg.Progress != nil && s.known != nil && !s.failed.missing() {
 		s.cfg.Progress.Applied(observed)
 	}
-	return err
+	return s.trouble()
 }
 
 // plan plans again if something changed or its time has come, and tells whether there is a plan.

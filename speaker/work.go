@@ -41,6 +41,9 @@ func (w *work) empty() bool {
 	return !flags && len(w.keys)+len(w.elements)+len(w.addrs)+len(w.vips)+len(w.services)+len(w.datagrams) == 0
 }
 
+// missing tells whether what forwards is among it.
+func (w *work) missing() bool { return w.all || len(w.keys)+len(w.elements)+len(w.addrs) > 0 }
+
 // add adds what another names.
 func (w *work) add(x *work) {
 	w.all, w.checks, w.pods, w.announce = w.all || x.all, w.checks || x.checks, w.pods || x.pods, w.announce || x.announce

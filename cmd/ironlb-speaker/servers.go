@@ -68,14 +68,15 @@ func (v *virtualServers) choose(kind dataplane) {
 	}
 }
 
-// openKernel returns the kernel's IPVS if it works with the scheduler, and removes what an earlier process left in nftables
+// openKernel returns the kernel's IPVS with its time-outs set if it works with the scheduler, and removes what an earlier process left in nftables
 // that would come before it.
 func openKernel(c config) (*kernel.Kernel, error) {
 	k, err := kernel.Open()
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(k.Probe(c.Scheduler), removeBalancer(nftlb.Everyone)); err != nil {
+	_, err = k.SetTimeouts(kernel.Timeouts{TCP: c.Timeouts.TCP, TCPFin: c.Timeouts.TCPFin, UDP: c.Timeouts.UDP})
+	if err := errors.Join(err, k.Probe(c.Scheduler), removeBalancer(nftlb.Everyone)); err != nil {
 		k.Close()
 		return nil, err
 	}
