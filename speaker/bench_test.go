@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"runtime"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -126,6 +127,7 @@ func BenchmarkOneEndpoint(b *testing.B) {
 			key := named("s7")
 			slice := source.view.Slices[key]["s"]
 			endpoints := slice.Endpoints
+			runtime.GC() // of what the start left
 			for i := 0; b.Loop(); i++ {
 				slice.Endpoints = endpoints[:3+i%2]
 				source.view.Slices[key]["s"] = slice
