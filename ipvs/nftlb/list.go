@@ -21,10 +21,11 @@ type listing struct {
 
 // remembered is an element of affinity.
 type remembered struct {
-	client   netip.Addr
-	virtual  ipvs.Key
-	real     netip.AddrPort
-	lifetime string
+	client  netip.Addr
+	virtual ipvs.Key
+	real    netip.AddrPort
+	// timeout and what is left of it, in seconds
+	timeout, expires uint32
 }
 
 // list reads our table of a family. What is not as we write it is left out: the table is made anew from what it returns.
@@ -139,8 +140,8 @@ func (l *listing) addRemembered(raw json.RawMessage) {
 	key, isKey := element.parts.key(1)
 	target, hasTarget := parseKey(value)
 	real, isReal := target.parts.addrPort(0)
-	if ok && isClient && isKey && hasTarget && isReal && element.lifetime != "" {
-		l.affinity = append(l.affinity, remembered{client: client, virtual: key, real: real, lifetime: element.lifetime})
+	if ok && isClient && isKey && hasTarget && isReal && element.timeout != 0 {
+		l.affinity = append(l.affinity, remembered{client, key, real, element.timeout, element.expires})
 	}
 }
 

@@ -198,7 +198,7 @@ func (w writer) slots(key ipvs.Key, have, want *virtual) {
 // remembered puts an element into affinity with what is left of its time.
 func (w writer) remembered(r remembered) {
 	k := append([]string{r.client.String()}, keyText(r.virtual)...)
-	k[len(k)-1] += r.lifetime // knftables has no field for it
+	k[len(k)-1] += fmt.Sprintf(" timeout %ds expires %ds", r.timeout, max(1, r.expires)) // knftables has no field for it
 	w.element(knftables.Element{Map: mapAffinity, Key: k, Value: realText(r.real)}, false)
 }
 

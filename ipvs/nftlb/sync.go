@@ -180,10 +180,14 @@ func (b *Balancer) forgetOnce(family int) (bool, error) {
 	tx := b.nft.NewTransaction()
 	w := b.writer(tx, family)
 	for _, r := range all {
-		if !live(b.have[r.virtual], r.real) {
-			w.remembered(r) // so that deleting it does not fail when its time is over by now
-			w.forgotten(r)
+		if live(b.have[r.virtual], r.real) {
+			continue
 		}
+		const soon = 60
+		if r.expires < soon {
+			w.remembered(r) // so that deleting it does not fail when its time is over by now
+		}
+		w.forgotten(r)
 	}
 	if tx.NumOperations() == 0 {
 		return false, nil

@@ -2,7 +2,6 @@ package nftlb
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -103,9 +102,10 @@ func (p parts) addrPort(i int) (netip.AddrPort, bool) {
 
 // elementKey is the key of an element of a set or map, with what nft says beside it.
 type elementKey struct {
-	parts    parts
-	comment  string
-	lifetime string
+	parts   parts
+	comment string
+	// timeout and expires are seconds, 0 where there is no time-out.
+	timeout, expires uint32
 }
 
 // parseKey reads an element of a set, or the key of one of a map.
@@ -126,8 +126,6 @@ func parseKey(raw json.RawMessage) (elementKey, bool) {
 	}
 	key, ok := parseKey(outer.Elem.Val)
 	key.comment = outer.Elem.Comment
-	if outer.Elem.Timeout != 0 {
-		key.lifetime = fmt.Sprintf(" timeout %ds expires %ds", outer.Elem.Timeout, max(1, outer.Elem.Expires))
-	}
+	key.timeout, key.expires = outer.Elem.Timeout, outer.Elem.Expires
 	return key, ok
 }
