@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ironlb/ironlb/speaker/link"
 )
 
 func prefixes(texts ...string) (p []netip.Prefix) {
@@ -145,6 +147,29 @@ func TestConntrackMax(t *testing.T) {
 	}
 	if got := (conntrackLimits{}).max(8); got != 0 {
 		t.Errorf("left alone: %d, want 0", got)
+	}
+}
+
+// The configured limits take the place of the built-in ones; what is 0, or nothing to do with conntrack, stays as it is.
+func TestConntrackSysctls(t *testing.T) {
+	want, err := link.Wanted(link.Needs{ServiceProxy: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := func(c conntrackLimits) map[string]string {
+		values := map[string]string{}
+		for _, s := range c.replace(want, 8) {
+			values[strings.TrimPrefix(s.Key, "net.netfilter.nf_conntrack_")] = s.Value
+		}
+		return values
+	}
+	all := values(newConfig().Conntrack)
+	if all["max"] != "262144" || all["tcp_timeout_established"] != "86400" || all["tcp_timeout_close_wait"] != "3600" || len(all) != len(want) {
+		t.Errorf("by default %v", all)
+	}
+	some := values(conntrackLimits{Min: 5, TCPCloseWaitTimeout: time.Minute})
+	if some["max"] != "5" || some["tcp_timeout_established"] != "" || some["tcp_timeout_close_wait"] != "60" || len(some) != len(want)-1 {
+		t.Errorf("changed %v", some)
 	}
 }
 

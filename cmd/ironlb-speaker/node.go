@@ -33,7 +33,7 @@ func openNode(c config, log *slog.Logger, chosen func(dataplane)) (speaker.Node,
 		Inside:         inside,
 		Filter:         filter,
 		Addresses:      l,
-		Sysctls:        sysctls{ipvs: servers.inIPVS, serviceProxy: c.ServiceProxy},
+		Sysctls:        sysctls{ipvs: servers.inIPVS, serviceProxy: c.ServiceProxy, limits: c.Conntrack},
 		Conntrack:      connections{},
 	}, closeAll, nil
 }
