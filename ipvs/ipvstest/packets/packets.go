@@ -222,6 +222,9 @@ func policiesOf(variant string) func(t *testing.T, l *lab) {
 			program, icmp = "ip6tables-"+variant, "ipv6-icmp" // neighbours are found by it
 		}
 		s := l.service(l.vip, l.family.pods[0]).and(l.service(l.family.node, l.family.pods[0]))
+		check := ipvs.Key{Addr: netip.MustParseAddr(l.family.node), Protocol: ipvs.TCP, Port: 31000} // a healthCheckNodePort (2.3.4)
+		s.add(ipvs.Element{Set: ipvs.Served, Key: check})
+		l.node.ServeTCP(t, at(l.family.node, 31000), "health")
 		l.apply(t, s)
 		for _, chain := range []string{"INPUT", "FORWARD", "OUTPUT"} {
 			for _, args := range [][]string{{"-w", "-P", chain, "DROP"}, {"-w", "-A", chain, "-p", icmp, "-j", "ACCEPT"}} {
@@ -240,6 +243,9 @@ func policiesOf(variant string) func(t *testing.T, l *lab) {
 		l.answers(t, l.client, "", at(l.family.node, 80), "pod0", l.family.client)
 		l.answers(t, l.pods[1], "", at(l.vip, 80), "pod0", l.family.pods[1])
 		l.answers(t, l.node, "", at(l.vip, 80), "pod0", l.nodes()...)
+		if got, err := l.ask(l.client, "tcp", "", at(l.family.node, 31000), 0); err != nil || got != "health "+l.family.client {
+			t.Errorf("health check: answer %q, error %v", got, err)
+		}
 		l.silent(t, l.client, "", at(l.family.node, 22))
 	}
 }
