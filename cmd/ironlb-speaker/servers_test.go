@@ -1,0 +1,54 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/ipvs/kernel"
+)
+
+// What forwards is what the configuration allows and the kernel has, and is told once.
+func TestDataplane(t *testing.T) {
+	s := netspace.New(t)
+	s.Must(t, func() error {
+		has := true
+		if k, err := kernel.Open(); errors.Is(err, ipvs.ErrNoModule) {
+			has = false
+		} else if err != nil {
+			return err
+		} else {
+			has = k.Probe(ipvs.RoundRobin) == nil
+			k.Close()
+		}
+		for wanted, expect := range map[dataplane]dataplane{
+			dataplaneNFTables: dataplaneNFTables,
+			dataplaneAuto:     map[bool]dataplane{true: dataplaneIPVS, false: dataplaneNFTables}[has],
+			dataplaneIPVS:     map[bool]dataplane{true: dataplaneIPVS, false: ""}[has],
+		} {
+			var told []dataplane
+			var log bytes.Buffer
+			c := newConfig()
+			c.Dataplane = wanted
+			v := &virtualServers{config: c, log: slog.New(slog.NewTextHandler(&log, nil)), chosen: func(kind dataplane) { told = append(told, kind) }}
+			for range 2 {
+				_, err := v.Virtuals()
+				if (err == nil) != (expect != "") || err != nil && !errors.Is(err, ipvs.ErrNoModule) {
+					t.Errorf("%s: %v", wanted, err)
+				}
+			}
+			v.close()
+			if expect == "" && len(told) > 0 || expect != "" && (len(told) != 1 || told[0] != expect) {
+				t.Errorf("%s: told %v, want %q once", wanted, told, expect)
+			}
+			if warned := strings.Count(log.String(), "level=WARN"); (warned == 1) != (wanted == dataplaneAuto && !has) || warned > 1 {
+				t.Errorf("%s: log %s", wanted, &log)
+			}
+		}
+		return nil
+	})
+}
