@@ -40,7 +40,8 @@ func (p *pods) make(ctx context.Context, pod *corev1.Pod, node *Node) (*sandbox,
 	s.line("ip netns add %s", b.ns)
 	s.batch(node.Namespace,
 		"link add "+b.port()+" type veth peer name eth0 address "+mac(b.addr)+" netns "+b.ns,
-		"link set "+b.port()+" master "+podBridge+" up")
+		// Hairpin as CNI's bridge plugin sets it: with br_netfilter a Pod that reaches itself by a Service leaves by the port it came from.
+		"link set "+b.port()+" master "+podBridge+" up", "link set "+b.port()+" type bridge_slave hairpin on")
 	s.batch(b.ns, "link set lo up",
 		"addr add "+in(node.PodCIDR, b.addr)+" dev eth0",
 		"addr add "+netip.PrefixFrom(six(b.addr), node.PodCIDR6.Bits()).String()+" dev eth0 nodad", "link set eth0 up",

@@ -1,0 +1,279 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/lab/probe"
+)
+
+// loadbalancer.go:132 and 270: types and ports of a Service that change while its address stays.
+func TestTypeAndPortsChange(t *testing.T) {
+	for network, port := range map[string]uint16{"tcp": httpPort, "udp": udpPort} {
+		t.Run(network, func(t *testing.T) {
+			name, node := "changing-"+network, cluster.Node(0)
+			portName := map[string]string{"tcp": "http", "udp": "udp"}[network]
+			svc := service(t, name, ofType(corev1.ServiceTypeClusterIP))
+			endpoints(t, name, "a1")
+			answered(t, podMachine(t, "b1"), network, internal(t, svc, port), "a1")
+
+			svc = edit(t, name, ofType(corev1.ServiceTypeNodePort))
+			answered(t, cluster.Client, network, nodePort(t, svc, node, portName), "a1")
+
+			edit(t, name, ofType(corev1.ServiceTypeLoadBalancer))
+			svc = withAddress(t, name)
+			vip := external(t, svc, port)
+			by(t, cluster.Client, vip.Addr(), node)
+			answered(t, cluster.Client, network, vip, "a1")
+
+			before := nodePort(t, svc, node, portName)
+			svc = edit(t, name, func(svc *corev1.Service) {
+				for i := range svc.Spec.Ports {
+					if svc.Spec.Ports[i].Name == portName {
+						svc.Spec.Ports[i].NodePort, svc.Spec.Ports[i].Port = 0, 1000
+					}
+				}
+			})
+			vip = external(t, svc, 1000)
+			answered(t, cluster.Client, network, vip, "a1")
+			answered(t, cluster.Client, network, nodePort(t, svc, node, portName), "a1")
+			if network == "tcp" {
+				refused(t, cluster.Client, external(t, svc, port))
+				if after := nodePort(t, svc, node, portName); after != before {
+					refused(t, cluster.Client, before)
+				}
+				endpoints(t, name)
+				refused(t, cluster.Client, vip)
+				endpoints(t, name, "a1")
+				answered(t, cluster.Client, network, vip, "a1")
+			}
+			if now := withAddress(t, name); now.Status.LoadBalancer.Ingress[0].IP != vip.Addr().String() {
+				t.Errorf("the address changed from %v to %v", vip.Addr(), now.Status.LoadBalancer.Ingress[0].IP)
+			}
+
+			edit(t, name, func(svc *corev1.Service) {
+				svc.Spec.Type, svc.Spec.ExternalTrafficPolicy = corev1.ServiceTypeClusterIP, ""
+				for i := range svc.Spec.Ports {
+					svc.Spec.Ports[i].NodePort = 0
+				}
+			})
+			eventually(t, programmed, "the status is empty", func(context.Context) error {
+				if n := len(get(t, name).Status.LoadBalancer.Ingress); n > 0 {
+					return fmt.Errorf("%d addresses", n)
+				}
+				return nil
+			})
+			eventually(t, programmed, "the address is closed", func(ctx context.Context) error {
+				s, err := cluster.Client.Ask(ctx, lab.Probe{Network: network, Target: vip, Count: 3, Every: 20 * time.Millisecond})
+				if err == nil && s.Failed < s.Sent {
+					return fmt.Errorf("%s", s)
+				}
+				return err
+			})
+		})
+	}
+}
+
+// loadbalancer.go:642.
+func TestWithoutNodePorts(t *testing.T) {
+	svc := service(t, "no-nodeports", func(svc *corev1.Service) { svc.Spec.AllocateLoadBalancerNodePorts = ptr.To(false) })
+	endpoints(t, "no-nodeports", "a1", "b1")
+	for _, p := range svc.Spec.Ports {
+		if p.NodePort != 0 {
+			t.Fatalf("port %s has NodePort %d", p.Name, p.NodePort)
+		}
+	}
+	vip := external(t, svc, httpPort)
+	by(t, cluster.Client, vip.Addr(), cluster.Node(2))
+	answered(t, cluster.Client, "tcp", vip, "a1", "b1")
+	svc = edit(t, "no-nodeports", func(svc *corev1.Service) { svc.Spec.AllocateLoadBalancerNodePorts = ptr.To(true) })
+	answered(t, cluster.Client, "tcp", vip, "a1", "b1")
+	answered(t, cluster.Client, "tcp", nodePort(t, svc, cluster.Node(2), "http"), "a1", "b1")
+}
+
+// loadbalancer.go:422.
+func TestSourceRanges(t *testing.T) {
+	svc := service(t, "ranges")
+	endpoints(t, "ranges", "a1")
+	vip := external(t, svc, httpPort)
+	client, pod, node := cluster.Client, podMachine(t, "b1"), cluster.Node(0)
+	by(t, client, vip.Addr(), node)
+	set := func(ranges ...string) {
+		edit(t, "ranges", func(svc *corev1.Service) { svc.Spec.LoadBalancerSourceRanges = ranges })
+	}
+	answered(t, client, "tcp", vip, "a1")
+	set(client.Addr.String() + "/32")
+	answered(t, client, "tcp", vip, "a1")
+	dropped(t, pod, vip)
+	dropped(t, &cluster.Node(1).Machine, vip)
+	set(pod.Addr.String() + "/32")
+	answered(t, pod, "tcp", vip, "a1")
+	dropped(t, client, vip)
+	set(node.Addr.String() + "/32") // the node itself may (ipvs.md 2.3.2)
+	answered(t, &node.Machine, "tcp", vip, "a1")
+	dropped(t, client, vip)
+	set("0.0.0.0/1", "128.0.0.0/1")
+	answered(t, client, "tcp", vip, "a1")
+	answered(t, pod, "tcp", vip, "a1")
+	set("255.255.255.255/32")
+	dropped(t, client, vip)
+	answered(t, pod, "tcp", internal(t, svc, httpPort), "a1") // ranges are for the LoadBalancer address
+	set()
+	answered(t, client, "tcp", vip, "a1")
+}
+
+// loadbalancer.go:565 to 595.
+func TestAffinity(t *testing.T) {
+	for _, p := range []corev1.ServiceExternalTrafficPolicy{corev1.ServiceExternalTrafficPolicyCluster, corev1.ServiceExternalTrafficPolicyLocal} {
+		t.Run(string(p), func(t *testing.T) {
+			name := "sticky-" + map[bool]string{true: "local", false: "cluster"}[p == corev1.ServiceExternalTrafficPolicyLocal]
+			svc := service(t, name, policy(p), func(svc *corev1.Service) { svc.Spec.SessionAffinity = corev1.ServiceAffinityClientIP })
+			endpoints(t, name, "a1", "a2")
+			vip := external(t, svc, httpPort)
+			by(t, cluster.Client, vip.Addr(), cluster.Node(0))
+			same := func() {
+				t.Helper()
+				eventually(t, programmed, "15 answers in a row of one Pod", func(ctx context.Context) error {
+					s, err := cluster.Client.Ask(ctx, lab.Probe{Network: "tcp", Target: vip, Count: 15, Every: 20 * time.Millisecond, Timeout: 3 * time.Second})
+					if err == nil && (s.Failed > 0 || len(s.ByPod) != 1) {
+						err = fmt.Errorf("%s", s)
+					}
+					return err
+				})
+			}
+			same()
+			edit(t, name, func(svc *corev1.Service) {
+				svc.Spec.SessionAffinity, svc.Spec.SessionAffinityConfig = corev1.ServiceAffinityNone, nil
+			})
+			answered(t, cluster.Client, "tcp", vip, "a1", "a2")
+			edit(t, name, func(svc *corev1.Service) { svc.Spec.SessionAffinity = corev1.ServiceAffinityClientIP })
+			same()
+		})
+	}
+}
+
+// loadbalancer.go:707, 841; conntrack.go:140 to 481, 673: a client with a port of its own over changes of the endpoints.
+func TestUDPClientRecovers(t *testing.T) {
+	svc := service(t, "datagrams")
+	endpoints(t, "datagrams", "b1")
+	vip := external(t, svc, udpPort)
+	by(t, cluster.Client, vip.Addr(), cluster.Node(0))
+	for name, to := range map[string]struct {
+		client *lab.Machine
+		target func() lab.Probe
+	}{
+		"from outside": {cluster.Client, func() lab.Probe { return lab.Probe{Target: vip} }},
+		"from a Pod":   {podMachine(t, "a1"), func() lab.Probe { return lab.Probe{Target: internal(t, svc, udpPort)} }},
+		"NodePort":     {cluster.Client, func() lab.Probe { return lab.Probe{Target: nodePort(t, svc, cluster.Node(0), "udp")} }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			endpoints(t, "datagrams", "b1")
+			p := to.target()
+			p.Network, p.Serial, p.Port, p.Timeout = "udp", true, 40053, 500*time.Millisecond
+			prober, err := to.client.StartProbe(t.Context(), p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, now := range [][]string{{"b1"}, {"c1"}, {"a2"}, {}, {"c1"}} { // another node, this node, none, one again
+				endpoints(t, "datagrams", now...)
+				if len(now) > 0 {
+					lastIs(t, prober, now[0])
+				} else {
+					lastFails(t, prober)
+				}
+			}
+			if _, err := prober.Stop(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func lastIs(t testing.TB, p *lab.Prober, pod string) {
+	t.Helper()
+	_, err := p.Wait(t.Context(), programmed, "answers of "+pod, func(s probe.Summary) bool {
+		n := len(s.Results)
+		return n > 0 && s.Results[n-1].OK() && s.Results[n-1].Pod == pod
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func lastFails(t testing.TB, p *lab.Prober) {
+	t.Helper()
+	_, err := p.Wait(t.Context(), programmed, "no answer", func(s probe.Summary) bool {
+		n := len(s.Results)
+		return n > 0 && !s.Results[n-1].OK()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// loadbalancer.go:975, 984, more strictly: endpoints that drain cost not one request.
+func TestRollingUpdate(t *testing.T) {
+	for _, p := range []corev1.ServiceExternalTrafficPolicy{corev1.ServiceExternalTrafficPolicyCluster, corev1.ServiceExternalTrafficPolicyLocal} {
+		t.Run(string(p), func(t *testing.T) {
+			name := map[bool]string{true: "rolling-local", false: "rolling-cluster"}[p == corev1.ServiceExternalTrafficPolicyLocal]
+			svc := service(t, name, policy(p))
+			endpoints(t, name, "a1", "b1")
+			vip := external(t, svc, httpPort)
+			by(t, cluster.Client, vip.Addr(), cluster.Node(0))
+			answered(t, cluster.Client, "tcp", vip, map[bool][]string{true: {"a1"}, false: {"a1", "b1"}}[p == corev1.ServiceExternalTrafficPolicyLocal]...)
+			prober, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "tcp", Target: vip, Every: 10 * time.Millisecond, Timeout: 10 * time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 5 {
+				for _, step := range [][]string{
+					{"a1", "b1", "a2"}, {"a1=terminating", "b1", "a2"}, {"a1=gone", "b1=terminating", "a2", "c1"}, {"a2", "c1"},
+					{"a2", "c1", "a1"}, {"a2=terminating", "c1", "a1"}, {"c1=terminating", "a1", "b1"}, {"a1", "b1"},
+				} {
+					endpoints(t, name, step...)
+					if err := prober.WaitAnswers(t.Context(), time.Minute, 30); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			s, err := prober.Stop()
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%s", s)
+			if s.Failed > 0 {
+				t.Errorf("%s, want no failed request", s)
+			}
+		})
+	}
+}
+
+// An open connection stays while its endpoint terminates, and while all else changes.
+func TestConnectionStays(t *testing.T) {
+	svc := service(t, "stream")
+	endpoints(t, "stream", "b1")
+	to := external(t, svc, streamPort)
+	by(t, cluster.Client, to.Addr(), cluster.Node(0))
+	answered(t, cluster.Client, "tcp", external(t, svc, httpPort), "b1")
+	prober, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "stream", Target: to, Timeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range [][]string{{"b1", "a1"}, {"b1=terminating", "a1"}, {"b1=gone", "a1", "c1"}, {"b1", "a1"}} {
+		endpoints(t, "stream", step...)
+		answered(t, cluster.Client, "tcp", external(t, svc, httpPort), ready(step)...)
+		if err := errors.Join(prober.Broken(), prober.WaitAnswers(t.Context(), time.Minute, 5)); err != nil {
+			t.Fatalf("endpoints %v: %v", step, err)
+		}
+	}
+	if s, err := prober.Stop(); err != nil || s.Failed > 0 || len(s.ByPod) != 1 {
+		t.Errorf("%s, %v", s, err)
+	}
+}

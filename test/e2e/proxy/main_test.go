@@ -1,0 +1,91 @@
+// Package proxy tests IronLB as the only service proxy of a cluster: Kubernetes' own end-to-end tests of Services, restated for
+// the lab (the names say which: test/e2e/network/loadbalancer.go, service.go and others, v1.36.3).
+//
+// IRONLB_DATAPLANE chooses the data plane: "ipvs" (default; in a guest where this kernel has none) or "nftables" (natively).
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/test/lab"
+)
+
+// cluster is shared by all tests, with these Pods, which are endpoints and clients: a1 and a2 on node1, b1 on node2, c1 on
+// node3. Each test cleans up what it made.
+var cluster *lab.Cluster
+
+var podNodes = map[string]int{"a1": 0, "a2": 0, "b1": 1, "c1": 2}
+
+const pool = `
+apiVersion: ironlb.io/v1alpha1
+kind: IPAddressPool
+metadata: {name: lan}
+spec:
+  addresses: [192.0.2.128/28]
+---
+apiVersion: ironlb.io/v1alpha1
+kind: L2Advertisement
+metadata: {name: lan}
+spec:
+  ipAddressPools: [lan]
+`
+
+// dataplane is that of the whole run.
+func dataplane() string {
+	if d := os.Getenv("IRONLB_DATAPLANE"); d != "" {
+		return d
+	}
+	return "ipvs"
+}
+
+func TestMain(m *testing.M) {
+	config := lab.Config{}
+	if dataplane() == "nftables" {
+		config.Kernel = lab.Native
+	}
+	lab.Main(m, config, func(ctx context.Context, c *lab.Cluster) error {
+		cluster = c
+		return start(ctx)
+	})
+}
+
+func start(ctx context.Context) error {
+	text := fmt.Sprintf("serviceProxy: true\ndataplane: %s\n", dataplane())
+	if err := os.WriteFile(speakerConfig(), []byte(text), 0o600); err != nil {
+		return err
+	}
+	if _, err := cluster.StartCCM(ctx); err != nil {
+		return err
+	}
+	if err := cluster.StartSpeakers(ctx, "--config", speakerConfig()); err != nil {
+		return err
+	}
+	if err := cluster.ApplyYAML(ctx, pool); err != nil {
+		return err
+	}
+	for name, node := range podNodes {
+		if _, err := cluster.AddPod(ctx, lab.PodSpec{Name: name, Node: cluster.Node(node)}); err != nil {
+			return err
+		}
+	}
+	for _, n := range cluster.Nodes {
+		if err := speakerReady(ctx, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func speakerConfig() string { return filepath.Join(cluster.Dir, "speaker.yaml") }
+
+func speakerReady(ctx context.Context, n *lab.Node) error {
+	return cluster.Eventually(ctx, 90*time.Second, "the speaker on "+n.Name+" is ready", func(ctx context.Context) error {
+		_, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7473/readyz")
+		return err
+	})
+}

@@ -1,0 +1,191 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/lab/host"
+)
+
+// ready returns the Pods of a list of endpoints that are ready, sorted.
+func ready(endpoints []string) []string {
+	var pods []string
+	for _, e := range endpoints {
+		if !strings.Contains(e, "=") {
+			pods = append(pods, e)
+		}
+	}
+	slices.Sort(pods)
+	return pods
+}
+
+// ipvs.md 2.3.3: a port of the node itself is not reachable through a virtual address; ping is answered.
+func TestUnlistedPorts(t *testing.T) {
+	svc := service(t, "narrow", func(svc *corev1.Service) { svc.Spec.Ports = svc.Spec.Ports[2:] }) // the stream's port only
+	endpoints(t, "narrow", "a1")
+	node := cluster.Node(0)
+	own, err := node.Start(t.Context(), "listener", host.Cmd{Argv: []string{cluster.Program("labpod"), "serve", "the-node-itself"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Kill()
+	vip := external(t, svc, 8080)
+	by(t, cluster.Client, vip.Addr(), node)
+	answered(t, cluster.Client, "tcp", netip.AddrPortFrom(node.Addr, 8080), "the-node-itself")
+	refused(t, cluster.Client, vip)
+	if _, err := cluster.Client.Exec(t.Context(), "ping", "-c", "2", "-W", "5", vip.Addr().String()); err != nil {
+		t.Error(err)
+	}
+	refused(t, podMachine(t, "a2"), internal(t, svc, 8080))
+}
+
+// service.go:1095: a Pod that reaches itself through its Service.
+func TestHairpin(t *testing.T) {
+	svc := service(t, "mirror")
+	endpoints(t, "mirror", "a1")
+	a1 := podMachine(t, "a1")
+	answered(t, a1, "tcp", internal(t, svc, httpPort), "a1")
+	answered(t, a1, "udp", internal(t, svc, udpPort), "a1")
+	answered(t, a1, "tcp", external(t, svc, httpPort), "a1")
+}
+
+// service.go:803, 1020; ipvs.md 2.2.3: who is seen by way of a ClusterIP.
+func TestClusterIP(t *testing.T) {
+	svc := service(t, "plain", ofType(corev1.ServiceTypeClusterIP))
+	endpoints(t, "plain", "a1", "b1", "c1")
+	for _, name := range []string{"a2", "c1"} {
+		pod := podMachine(t, name)
+		s := answered(t, pod, "tcp", internal(t, svc, httpPort), "a1", "b1", "c1")
+		if name == "a2" { // c1 may meet itself
+			seen(t, s, pod.Addr)
+		}
+	}
+	for _, n := range cluster.Nodes {
+		answered(t, &n.Machine, "tcp", internal(t, svc, httpPort), "a1", "b1", "c1")
+		answered(t, &n.Machine, "udp", internal(t, svc, udpPort), "a1", "b1", "c1")
+	}
+}
+
+// service.go:1313: an externalIP that no node has.
+func TestExternalIP(t *testing.T) {
+	svc := service(t, "by-hand", ofType(corev1.ServiceTypeClusterIP), func(svc *corev1.Service) {
+		svc.Spec.ExternalIPs = []string{"192.0.2.150"}
+	})
+	endpoints(t, "by-hand", "a1", "c1")
+	to := at(t, "192.0.2.150", httpPort)
+	by(t, cluster.Client, to.Addr(), cluster.Node(1))
+	answered(t, cluster.Client, "tcp", to, "a1", "c1")
+	answered(t, podMachine(t, "b1"), "tcp", to, "a1", "c1")
+	answered(t, podMachine(t, "b1"), "tcp", internal(t, svc, httpPort), "a1", "c1")
+}
+
+// service.go:2294: a Service that another proxy is to serve.
+func TestServiceProxyName(t *testing.T) {
+	svc := service(t, "whose", ofType(corev1.ServiceTypeClusterIP))
+	endpoints(t, "whose", "a1", "b1")
+	ip, pod := internal(t, svc, httpPort), podMachine(t, "c1")
+	mark := func(value string) {
+		edit(t, "whose", func(svc *corev1.Service) {
+			delete(svc.Labels, "service.kubernetes.io/service-proxy-name")
+			if value != "" {
+				svc.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": value}
+			}
+		})
+	}
+	answered(t, pod, "tcp", ip, "a1", "b1")
+	mark("somebody-else")
+	dropped(t, pod, ip)
+	mark("ironlb")
+	answered(t, pod, "tcp", ip, "a1", "b1")
+	mark("")
+	answered(t, pod, "tcp", ip, "a1", "b1")
+}
+
+// loadbalancer.go:610.
+func TestFinalizer(t *testing.T) {
+	service(t, "finalizer")
+	if f := get(t, "finalizer").Finalizers; !slices.Contains(f, "service.kubernetes.io/load-balancer-cleanup") {
+		t.Errorf("finalizers %v", f)
+	}
+	edit(t, "finalizer", func(svc *corev1.Service) { svc.Spec.Type, svc.Spec.ExternalTrafficPolicy = corev1.ServiceTypeClusterIP, "" })
+	eventually(t, programmed, "the finalizer is gone", func(context.Context) error {
+		if f := get(t, "finalizer").Finalizers; len(f) > 0 {
+			return fmt.Errorf("finalizers %v", f)
+		}
+		return nil
+	})
+}
+
+// ipvs.md 2.1.2: a node whose own packet filter drops what it does not know.
+func TestDropPolicies(t *testing.T) {
+	for _, variant := range []string{"iptables-nft", "iptables-legacy"} {
+		t.Run(variant, func(t *testing.T) {
+			svc := service(t, variant)
+			endpoints(t, variant, "a1", "c1")
+			vip, node := external(t, svc, httpPort), cluster.Node(0)
+			by(t, cluster.Client, vip.Addr(), node)
+			answered(t, cluster.Client, "tcp", vip, "a1", "c1")
+			closeNode(t, node, variant)
+			eventually(t, programmed, "the node lets connections to Services through", func(ctx context.Context) error {
+				s, err := cluster.Client.Ask(ctx, lab.Probe{Network: "tcp", Target: vip, Count: perRound, Every: 20 * time.Millisecond, Timeout: 2 * time.Second})
+				if err == nil && s.Failed > 0 {
+					err = fmt.Errorf("%s", s)
+				}
+				return err
+			})
+			answered(t, cluster.Client, "tcp", vip, "a1", "c1")
+		})
+	}
+}
+
+// closeNode gives a node policies of DROP, beside what its own connections need, until the end of the test.
+func closeNode(t testing.TB, node *lab.Node, iptables string) {
+	t.Helper()
+	run := func(ctx context.Context, lines ...string) {
+		t.Helper()
+		for _, line := range lines {
+			if _, err := node.Exec(ctx, append([]string{iptables, "-w"}, strings.Fields(line)...)...); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	t.Cleanup(func() { run(context.Background(), "-P INPUT ACCEPT", "-P FORWARD ACCEPT", "-F INPUT", "-F FORWARD") })
+	run(t.Context(), "-A INPUT -i lo -j ACCEPT", "-A INPUT -i api0 -j ACCEPT", "-A INPUT -i pods0 -j ACCEPT",
+		"-A INPUT -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT", "-P INPUT DROP", "-P FORWARD DROP")
+}
+
+// service.go:1207, more strictly: a restart of the speaker costs no request and no connection.
+func TestSpeakerRestart(t *testing.T) {
+	svc := service(t, "steady")
+	endpoints(t, "steady", "a1", "b1", "c1")
+	vip, node := external(t, svc, httpPort), cluster.Node(0)
+	by(t, cluster.Client, vip.Addr(), node)
+	answered(t, cluster.Client, "tcp", vip, "a1", "b1", "c1")
+	prober, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "tcp", Target: vip, Every: 20 * time.Millisecond, Timeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := node.KillSpeaker(); err != nil {
+		t.Fatal(err)
+	}
+	if err := node.StartSpeaker(t.Context(), "--config", speakerConfig()); err != nil {
+		t.Fatal(err)
+	}
+	if err := speakerReady(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	endpoints(t, "steady", "c1")
+	answered(t, cluster.Client, "tcp", vip, "c1")
+	s, err := prober.Stop()
+	if err != nil || s.Failed > 0 {
+		t.Errorf("%s, %v, want no failed request", s, err)
+	}
+}

@@ -1,0 +1,285 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/ptr"
+
+	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/lab/probe"
+)
+
+const (
+	httpPort   = 80
+	udpPort    = 53
+	streamPort = 90
+)
+
+func eventually(t testing.TB, limit time.Duration, what string, check func(context.Context) error) {
+	t.Helper()
+	// Not the test's own context: clean-ups wait too, when that has ended.
+	if err := cluster.Eventually(context.WithoutCancel(t.Context()), limit, what, check); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// service creates a Service without a selector and deletes it at the end of the test; its slices are made by endpoints.
+func service(t testing.TB, name string, edit ...func(*corev1.Service)) *corev1.Service {
+	t.Helper()
+	svc := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer,
+			Ports: []corev1.ServicePort{
+				{Name: "http", Port: httpPort, TargetPort: intstr.FromInt32(probe.PortHTTP)},
+				{Name: "udp", Port: udpPort, Protocol: corev1.ProtocolUDP, TargetPort: intstr.FromInt32(probe.PortUDP)},
+				{Name: "stream", Port: streamPort, TargetPort: intstr.FromInt32(probe.PortStream)},
+			},
+		},
+	}
+	for _, e := range edit {
+		e(svc)
+	}
+	services := cluster.Kube.CoreV1().Services(metav1.NamespaceDefault)
+	if _, err := services.Create(t.Context(), svc, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		eventually(t, time.Minute, "Service "+name+" is gone", func(ctx context.Context) error {
+			if err := services.Delete(ctx, name, metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
+				return errors.Join(err, errors.New("it is still there"))
+			}
+			return nil
+		})
+	})
+	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		return get(t, name)
+	}
+	return withAddress(t, name)
+}
+
+func get(t testing.TB, name string) *corev1.Service {
+	t.Helper()
+	svc, err := cluster.Kube.CoreV1().Services(metav1.NamespaceDefault).Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return svc
+}
+
+// withAddress waits until the Service has its EXTERNAL-IP.
+func withAddress(t testing.TB, name string) (svc *corev1.Service) {
+	t.Helper()
+	eventually(t, time.Minute, "Service "+name+" has an address", func(ctx context.Context) error {
+		if svc = get(t, name); len(svc.Status.LoadBalancer.Ingress) != 1 {
+			return fmt.Errorf("its status lists %d addresses", len(svc.Status.LoadBalancer.Ingress))
+		}
+		return nil
+	})
+	return svc
+}
+
+// edit changes a Service.
+func edit(t testing.TB, name string, change func(*corev1.Service)) *corev1.Service {
+	t.Helper()
+	services := cluster.Kube.CoreV1().Services(metav1.NamespaceDefault)
+	var svc *corev1.Service
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() (err error) {
+		if svc, err = services.Get(t.Context(), name, metav1.GetOptions{}); err != nil {
+			return err
+		}
+		change(svc)
+		svc, err = services.Update(t.Context(), svc, metav1.UpdateOptions{})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return svc
+}
+
+func policy(p corev1.ServiceExternalTrafficPolicy) func(*corev1.Service) {
+	return func(svc *corev1.Service) { svc.Spec.ExternalTrafficPolicy = p }
+}
+
+func ofType(kind corev1.ServiceType) func(*corev1.Service) {
+	return func(svc *corev1.Service) { svc.Spec.Type = kind }
+}
+
+// endpoints makes the Service's slice hold these Pods, and nothing else: "a1", "a1=terminating" (still serving), "a1=unready",
+// "a1=gone" (terminating, serving no more); "@zone" after it hints to a zone.
+func endpoints(t testing.TB, service string, pods ...string) {
+	t.Helper()
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: service, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports: []discoveryv1.EndpointPort{
+			{Name: ptr.To("http"), Port: ptr.To[int32](probe.PortHTTP), Protocol: ptr.To(corev1.ProtocolTCP)},
+			{Name: ptr.To("udp"), Port: ptr.To[int32](probe.PortUDP), Protocol: ptr.To(corev1.ProtocolUDP)},
+			{Name: ptr.To("stream"), Port: ptr.To[int32](probe.PortStream), Protocol: ptr.To(corev1.ProtocolTCP)},
+		},
+		Endpoints: []discoveryv1.Endpoint{},
+	}
+	for _, p := range pods {
+		slice.Endpoints = append(slice.Endpoints, endpoint(t, p))
+	}
+	slices := cluster.Kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
+	_, err := slices.Update(t.Context(), slice, metav1.UpdateOptions{})
+	if apierrors.IsNotFound(err) {
+		_, err = slices.Create(t.Context(), slice, metav1.CreateOptions{})
+		t.Cleanup(func() {
+			if err := slices.Delete(context.Background(), service, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+				t.Error(err)
+			}
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func endpoint(t testing.TB, text string) discoveryv1.Endpoint {
+	t.Helper()
+	text, zone, _ := strings.Cut(text, "@")
+	name, state, _ := strings.Cut(text, "=")
+	e := discoveryv1.Endpoint{
+		Addresses: []string{podMachine(t, name).Addr.String()},
+		NodeName:  ptr.To(cluster.Node(podNodes[name]).Name),
+		Conditions: discoveryv1.EndpointConditions{
+			Ready:       ptr.To(state == ""),
+			Serving:     ptr.To(state == "" || state == "terminating"),
+			Terminating: ptr.To(state == "terminating" || state == "gone"),
+		},
+	}
+	if zone != "" {
+		e.Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: zone}}}
+	}
+	return e
+}
+
+func podMachine(t testing.TB, name string) *lab.Machine {
+	t.Helper()
+	m, err := cluster.PodMachine(metav1.NamespaceDefault, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func external(t testing.TB, svc *corev1.Service, port uint16) netip.AddrPort {
+	t.Helper()
+	return at(t, svc.Status.LoadBalancer.Ingress[0].IP, port)
+}
+
+func internal(t testing.TB, svc *corev1.Service, port uint16) netip.AddrPort {
+	t.Helper()
+	return at(t, svc.Spec.ClusterIP, port)
+}
+
+func nodePort(t testing.TB, svc *corev1.Service, node *lab.Node, name string) netip.AddrPort {
+	t.Helper()
+	for _, p := range svc.Spec.Ports {
+		if p.Name == name {
+			return netip.AddrPortFrom(node.Addr, uint16(p.NodePort))
+		}
+	}
+	t.Fatalf("Service %s has no port %s", svc.Name, name)
+	return netip.AddrPort{}
+}
+
+func at(t testing.TB, addr string, port uint16) netip.AddrPort {
+	t.Helper()
+	ip, err := netip.ParseAddr(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return netip.AddrPortFrom(ip, port)
+}
+
+// by sends the client's packets to the address through one node, whoever answers ARP for it.
+func by(t testing.TB, client *lab.Machine, addr netip.Addr, node *lab.Node) {
+	t.Helper()
+	if _, err := client.Exec(t.Context(), "ip", "route", "replace", addr.String()+"/32", "via", node.Addr.String()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_, _ = client.Exec(context.Background(), "ip", "route", "del", addr.String()+"/32") // twice is once too often
+	})
+}
+
+// What may become of requests.
+const (
+	programmed = 2 * time.Minute // upstream's allowance for a change to reach every node
+	perRound   = 12
+)
+
+// answered waits until the client's requests are answered by exactly these Pods, each at least once, and returns the last round.
+func answered(t testing.TB, client *lab.Machine, network string, to netip.AddrPort, pods ...string) (s probe.Summary) {
+	t.Helper()
+	what := fmt.Sprintf("%s to %v from %s is answered by %v", network, to, client.Name, pods)
+	eventually(t, programmed, what, func(ctx context.Context) (err error) {
+		s, err = client.Ask(ctx, lab.Probe{Network: network, Target: to, Count: perRound, Every: 20 * time.Millisecond, Timeout: 3 * time.Second})
+		if err != nil {
+			return err
+		}
+		var by []string
+		for pod := range s.ByPod {
+			by = append(by, pod)
+		}
+		slices.Sort(by)
+		if s.Failed > 0 || !slices.Equal(by, pods) {
+			return fmt.Errorf("%s", s)
+		}
+		return nil
+	})
+	return s
+}
+
+// seen wants every Pod to have seen this client address.
+func seen(t testing.TB, s probe.Summary, client netip.Addr) {
+	t.Helper()
+	if len(s.Clients) != 1 || s.Clients[client.String()] == 0 {
+		t.Errorf("the Pods saw the clients %v, want only %v", s.Clients, client)
+	}
+}
+
+// refused waits until every request is refused at once; dropped until each has no answer at all.
+func refused(t testing.TB, client *lab.Machine, to netip.AddrPort) {
+	t.Helper()
+	fails(t, client, to, "refused")
+}
+
+func dropped(t testing.TB, client *lab.Machine, to netip.AddrPort) {
+	t.Helper()
+	fails(t, client, to, "timeout")
+}
+
+func fails(t testing.TB, client *lab.Machine, to netip.AddrPort, how string) {
+	t.Helper()
+	what := fmt.Sprintf("requests to %v from %s fail: %s", to, client.Name, how)
+	eventually(t, programmed, what, func(ctx context.Context) error {
+		s, err := client.Ask(ctx, lab.Probe{Network: "tcp", Target: to, Count: 3, Every: 20 * time.Millisecond, Timeout: 2 * time.Second})
+		if err != nil {
+			return err
+		}
+		for _, r := range s.Results {
+			if !strings.Contains(r.Error, how) {
+				return fmt.Errorf("%s", s)
+			}
+		}
+		return nil
+	})
+}
