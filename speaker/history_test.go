@@ -93,7 +93,8 @@ func TestFollowsAnyHistory(t *testing.T) {
 					w.chance = []int{0, 0, 200, 900}[r.IntN(4)]
 					w.mu.Unlock()
 					for range 1 + r.IntN(8) {
-						run.touch(func(v *plan.View) plan.Touched { return change(r, v) })
+						roll := rand.New(rand.NewPCG(r.Uint64(), 7))
+						run.touch(func(v *plan.View) plan.Touched { return change(roll, v) })
 						if r.IntN(2) == 0 {
 							synctest.Wait()
 						}

@@ -163,13 +163,17 @@ func TestConntrackOfUDP(t *testing.T) {
 		clean("all gone", true)
 		endpoints(1)
 		clean("the first", true)
+		w.mu.Lock()
 		w.failAt = w.changes + 2 // its real server goes, and then conntrack fails
+		w.mu.Unlock()
 		endpoints(0)
 		synctest.Wait()
 		if h := r.speaker.Health(); h.Ready {
 			t.Error("ready although conntrack was not cleaned")
 		}
+		w.mu.Lock()
 		w.failAt = 0
+		w.mu.Unlock()
 		time.Sleep(retryMost)
 		clean("later", true)
 		r.stop()

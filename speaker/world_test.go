@@ -337,6 +337,7 @@ type cluster struct {
 	mu      sync.Mutex
 	view    *plan.View
 	touched plan.Touched
+	pending []func(*plan.View) plan.Touched
 	synced  bool
 	kick    *Kick
 }
@@ -347,21 +348,31 @@ func (c *cluster) Observe() (*plan.View, plan.Touched, bool) {
 	if !c.synced {
 		return nil, plan.Touched{}, false
 	}
+	c.fold()
 	touched := c.touched
 	c.touched = plan.Touched{}
 	return c.view, touched, true
 }
 
-// touch changes the View and says what that touched.
+// touch changes the View, which is the speaker's, when it observes next, and says then what that touched.
 func (c *cluster) touch(change func(*plan.View) plan.Touched) {
 	c.mu.Lock()
-	touched := change(c.view)
-	c.touched.Services = merge(c.touched.Services, touched.Services)
-	c.touched.Nodes = merge(c.touched.Nodes, touched.Nodes)
-	c.touched.VIPs = merge(c.touched.VIPs, touched.VIPs)
-	c.touched.Advertisements = c.touched.Advertisements || touched.Advertisements
+	c.pending = append(c.pending, change)
 	c.mu.Unlock()
 	c.kick.Now()
+}
+
+// fold makes the changes that wait.
+func (c *cluster) fold() {
+	for _, change := range c.pending {
+		touched := change(c.view)
+		c.touched.Services = merge(c.touched.Services, touched.Services)
+		c.touched.Nodes = merge(c.touched.Nodes, touched.Nodes)
+		c.touched.VIPs = merge(c.touched.VIPs, touched.VIPs)
+		c.touched.Advertisements = c.touched.Advertisements || touched.Advertisements
+		c.touched.All = c.touched.All || touched.All
+	}
+	c.pending = nil
 }
 
 func merge[K comparable](a, b map[K]struct{}) map[K]struct{} {
@@ -372,10 +383,10 @@ func merge[K comparable](a, b map[K]struct{}) map[K]struct{} {
 	return a
 }
 
+// set changes anything of the View.
 func (c *cluster) set(change func(*plan.View)) {
-	c.mu.Lock()
-	change(c.view)
-	c.touched.All = true
-	c.mu.Unlock()
-	c.kick.Now()
+	c.touch(func(v *plan.View) plan.Touched {
+		change(v)
+		return plan.Touched{All: true}
+	})
 }
