@@ -2,6 +2,7 @@ package kubeproxy_test
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,10 +22,10 @@ import (
 	"github.com/ironlb/ironlb/speaker/kubeproxy"
 )
 
-// configz is what kube-proxy v1.36.3 answers, without the fields that nobody reads here.
-const configz = `{"kubeproxy.config.k8s.io":{"kind":"KubeProxyConfiguration","apiVersion":"kubeproxy.config.k8s.io/v1alpha1",
-"mode":"ipvs","ipvs":{"syncPeriod":"30s","scheduler":"","excludeCIDRs":["203.0.113.0/24"],"strictARP":true,"tcpTimeout":"0s"},
-"nodePortAddresses":["primary"],"syncPeriod":"30s"}}`
+// configz is what kube-proxy v1.36.3 answered in mode nftables.
+//
+//go:embed testdata/configz-v1.36.3.json
+var configz string
 
 // proxy serves what a kube-proxy does; an empty answer is status 404.
 func proxy(t *testing.T, mode, configz string) *httptest.Server {
@@ -54,7 +55,7 @@ func TestLook(t *testing.T) {
 	}()
 	found := kubeproxy.Facts{
 		Running: true, Mode: kubeproxy.IPVS, Configured: true,
-		ExcludeCIDRs: []string{"203.0.113.0/24"}, NodePortAddresses: []string{"primary"}, StrictARP: true,
+		ExcludeCIDRs: []string{"203.0.113.0/24"}, NodePortAddresses: []string{"192.0.2.0/24"}, StrictARP: true,
 	}
 	for _, c := range []struct {
 		name   string
