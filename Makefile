@@ -61,6 +61,7 @@ test-kernel: root ## the tests of the kernel drivers, in a guest where this kern
 .PHONY: test-lab
 test-lab: root ## the tests of the lab, of ironlb-ccm and end to end, on a real control plane (root)
 	@go run ./test/report go test -count=1 -p 1 -timeout 25m $(LAB_TESTS)
+	@IRONLB_DATAPLANE=nftables go run ./test/report go test -count=1 -timeout 15m ./test/e2e/proxy
 
 .PHONY: bench-pools
 bench-pools: ## the allocator alone
@@ -69,6 +70,10 @@ bench-pools: ## the allocator alone
 .PHONY: bench-ccm
 bench-ccm: root deps ## ironlb-ccm beside a bare load generator on a real API server, and its restart with 5,000 Services (root)
 	@go run ./test/bench/ccm
+
+.PHONY: bench-ipvs
+bench-ipvs: root deps ## the data planes beside kube-proxy's ipvs and nftables, in one guest: 100, 1,000 and 5,000 Services; an hour where it is emulated (root)
+	@go run ./test/bench/ipvs
 
 .PHONY: bench-heal
 bench-heal: root ## how long until what another program flushes or edits is restored, in the lab (root)
