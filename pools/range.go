@@ -85,3 +85,22 @@ func (x u128) int64() int64 {
 func (r Range) size() u128 {
 	return fromAddr(r.Last).sub(fromAddr(r.First)).add(u128{0, 1})
 }
+
+// Prefixes returns the fewest prefixes that hold the addresses of the range and no others, in order.
+func (r Range) Prefixes() []netip.Prefix {
+	var out []netip.Prefix
+	for first := r.First; ; first = lastOf(out[len(out)-1]).Next() {
+		width := first.BitLen()
+		for width > 0 {
+			wider, err := first.Prefix(width - 1)
+			if err != nil || wider.Addr() != first || r.Last.Less(lastOf(wider)) {
+				break
+			}
+			width--
+		}
+		out = append(out, netip.PrefixFrom(first, width))
+		if lastOf(out[len(out)-1]) == r.Last {
+			return out
+		}
+	}
+}

@@ -109,9 +109,13 @@ func (s *Speaker) lookAtFilter(ctx context.Context, st *state, first bool) (diff
 
 // lookAtServers tells whether the virtual servers are not as known.
 func (s *Speaker) lookAtServers(st *state) (differs bool, err error) {
+	known := st.table.have != nil
 	table, err := st.table.look(func(key ipvs.Key) bool { return s.mine(st, key) })
 	if err != nil {
 		return false, err
+	}
+	if known && table && s.cfg.Destroyed != nil {
+		s.cfg.Destroyed()
 	}
 	inside, err := st.inside.look(func(ipvs.Key) bool { return true })
 	return table || inside, err

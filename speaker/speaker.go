@@ -17,7 +17,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Config of a Speaker; every field but Progress is needed.
+// Config of a Speaker; every field but Progress and Destroyed is needed.
 type Config struct {
 	NodeName  string
 	Plan      plan.Options
@@ -29,6 +29,8 @@ type Config struct {
 	Reporter  Reporter
 	Metrics   *Metrics
 	Progress  Progress
+	// Destroyed, if set, is called when virtual servers of ours are found missing or changed. It must not block.
+	Destroyed func()
 }
 
 // How often the loop looks by itself, and how soon it tries again after an error.

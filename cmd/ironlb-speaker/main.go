@@ -24,6 +24,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nft"
 	"github.com/ironlb/ironlb/speaker"
 	"github.com/ironlb/ironlb/speaker/kube"
+	"github.com/ironlb/ironlb/speaker/kubeproxy"
 	"github.com/ironlb/ironlb/speaker/l2"
 	"github.com/ironlb/ironlb/speaker/link"
 )
@@ -73,6 +74,10 @@ func run(ctx context.Context, o options) error {
 	defer ports.Close()
 	probes := newChecks(source, log)
 	node.HealthPorts, node.Checks = healthPorts{ports, events}, probes
+	pairing := newPairing(log, registry)
+	pairing.ours = situation(o, source, node.VirtualServers.(*virtualServers).inIPVS)
+	pairing.warn, pairing.conflict = events.Warn, reporter.Conflict
+	detector := kubeproxy.New(kubeproxy.Config{Log: log, Changed: pairing.found})
 	loop := speaker.New(speaker.Config{
 		NodeName:  o.nodeName,
 		Plan:      o.plan(),
@@ -84,6 +89,7 @@ func run(ctx context.Context, o options) error {
 		Reporter:  reporter,
 		Metrics:   speaker.NewMetrics(registry),
 		Progress:  progress{healthz},
+		Destroyed: detector.Suspect,
 	})
 
 	log.Info("start", "node", o.nodeName, "apiserver", config.Host, "metrics", listener.Addr().String())
@@ -104,20 +110,22 @@ func run(ctx context.Context, o options) error {
 		})
 	})
 	group.Go(func() error { return probes.prober.Run(ctx) })
+	group.Go(func() error { return detector.Run(ctx) })
+	group.Go(func() error { return pairing.run(ctx) })
 	group.Go(func() error { return keepPolicies(ctx, log, nft.Policies{}.Apply) })
 	if o.config.ServiceProxy {
 		group.Go(func() error { return healthz.Run(ctx, log, o.config.HealthzAddress) })
 	}
-	group.Go(func() error { return serve(ctx, listener, loop, registry) })
+	group.Go(func() error { return serve(ctx, listener, loop.Healthz, pairing.readyz(loop.Readyz), registry) })
 	return group.Wait()
 }
 
 // serve answers for metrics and health until ctx ends.
-func serve(ctx context.Context, listener net.Listener, loop *speaker.Speaker, registry *prometheus.Registry) error {
+func serve(ctx context.Context, listener net.Listener, healthz, readyz http.HandlerFunc, registry *prometheus.Registry) error {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	mux.HandleFunc("/healthz", loop.Healthz)
-	mux.HandleFunc("/readyz", loop.Readyz)
+	mux.HandleFunc("/healthz", healthz)
+	mux.HandleFunc("/readyz", readyz)
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()

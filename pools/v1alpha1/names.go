@@ -17,4 +17,7 @@ const (
 	ConditionAnnounced = "Announced"
 	// ConditionNoEligibleNode is True while no node may or can answer.
 	ConditionNoEligibleNode = "NoEligibleNode"
+	// ConditionKubeProxyConflict is True while kube-proxy and the speaker get into each other's way on the node that writes
+	// the status: the message says what to change. It is absent otherwise.
+	ConditionKubeProxyConflict = "KubeProxyConflict"
 )

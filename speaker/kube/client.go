@@ -62,6 +62,7 @@ func watches(clients kubernetes.Interface, own *rest.RESTClient, o Options) []wa
 		{kind: kindNode, object: &corev1.Node{}, from: list(core, kindNode, nil), convert: convertNode, trim: trim},
 		{kind: kindVIP, object: &v1alpha1.VirtualIP{}, from: list(own, kindVIP, nil), convert: convertVIP, trim: trim},
 		{kind: kindAdvertisement, object: &v1alpha1.L2Advertisement{}, from: list(own, kindAdvertisement, nil), convert: convertAdvertisement, trim: trim},
+		{kind: kindPool, object: &v1alpha1.IPAddressPool{}, from: list(own, kindPool, nil), trim: trim},
 	}
 	if o.ServiceProxy {
 		out = append(out, watch{kind: kindServiceCIDR, object: &networkingv1.ServiceCIDR{}, convert: convertServiceCIDR, trim: trim,

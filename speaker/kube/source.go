@@ -46,9 +46,10 @@ type Source struct {
 
 // watch is how the objects of one kind are read.
 type watch struct {
-	kind    string
-	object  runtime.Object
-	from    cache.ListerWatcher
+	kind   string
+	object runtime.Object
+	from   cache.ListerWatcher
+	// convert returns what of the View an object is; nil if it is no part of it.
 	convert func(obj any) (ref, any)
 	trim    cache.TransformFunc
 	// optional is set if the View is whole without: an older API server has no such kind.
@@ -71,11 +72,14 @@ func newSource(watches []watch, kick func(), log *slog.Logger) (*Source, error) 
 		if err := inf.SetWatchErrorHandlerWithContext(logOnce(w.kind, log)); err != nil {
 			return nil, fmt.Errorf("watch %s: %w", w.kind, err)
 		}
+		s.informers[w.kind] = inf
+		if w.convert == nil {
+			continue
+		}
 		reg, err := inf.AddEventHandler(s.handler(w.convert))
 		if err != nil {
 			return nil, fmt.Errorf("watch %s: %w", w.kind, err)
 		}
-		s.informers[w.kind] = inf
 		if !w.optional {
 			s.synced = append(s.synced, reg.HasSynced)
 		}
@@ -228,6 +232,7 @@ const (
 	kindVIP           = "virtualips"
 	kindAdvertisement = "l2advertisements"
 	kindServiceCIDR   = "servicecidrs"
+	kindPool          = "ipaddresspools"
 
 	// What the node itself knows.
 	kindCheck = "check"

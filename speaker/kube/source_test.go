@@ -25,9 +25,9 @@ var web = pools.ServiceKey{Namespace: "default", Name: "web"}
 
 // feed is an API server in memory for one kind each.
 type feed struct {
-	services, slices, nodes, vips, ads, cidrs *fcache.FakeControllerSource
-	source                                    *Source
-	kicks                                     chan struct{}
+	services, slices, nodes, vips, ads, cidrs, pools *fcache.FakeControllerSource
+	source                                           *Source
+	kicks                                            chan struct{}
 }
 
 func newFeed(t *testing.T) *feed { return newProxyFeed(t, false) }
@@ -36,7 +36,7 @@ func newProxyFeed(t *testing.T, serviceProxy bool) *feed {
 	t.Helper()
 	f := &feed{
 		services: fcache.NewFakeControllerSource(), slices: fcache.NewFakeControllerSource(), nodes: fcache.NewFakeControllerSource(),
-		vips: fcache.NewFakeControllerSource(), ads: fcache.NewFakeControllerSource(), cidrs: fcache.NewFakeControllerSource(), kicks: make(chan struct{}, 1000),
+		vips: fcache.NewFakeControllerSource(), ads: fcache.NewFakeControllerSource(), cidrs: fcache.NewFakeControllerSource(), pools: fcache.NewFakeControllerSource(), kicks: make(chan struct{}, 1000),
 	}
 	var err error
 	f.source, err = newSource([]watch{
@@ -46,6 +46,7 @@ func newProxyFeed(t *testing.T, serviceProxy bool) *feed {
 		{kind: kindVIP, object: &v1alpha1.VirtualIP{}, from: f.vips, convert: convertVIP, trim: trim},
 		{kind: kindAdvertisement, object: &v1alpha1.L2Advertisement{}, from: f.ads, convert: convertAdvertisement, trim: trim},
 		{kind: kindServiceCIDR, object: &networkingv1.ServiceCIDR{}, from: f.cidrs, convert: convertServiceCIDR, trim: trim, optional: true},
+		{kind: kindPool, object: &v1alpha1.IPAddressPool{}, from: f.pools, trim: trim, optional: true},
 	}, func() { f.kicks <- struct{}{} }, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

@@ -42,14 +42,19 @@ type Reporter struct {
 	written map[string]sent
 	failing bool
 
-	mu   sync.Mutex
-	want map[string]plan.Status
+	mu       sync.Mutex
+	want     map[string]plan.Status
+	conflict Conflict
 }
+
+// Conflict is what is wrong between kube-proxy and the speaker of this node; the zero value is nothing.
+type Conflict struct{ Reason, Message string }
 
 // sent is what was last written of a VirtualIP; the informer may not have seen it yet.
 type sent struct {
-	status plan.Status
-	at     time.Time
+	status   plan.Status
+	conflict Conflict
+	at       time.Time
 }
 
 func newReporter(store cache.Store, patch func(context.Context, string, []byte) error, log *slog.Logger) *Reporter {
@@ -78,10 +83,25 @@ func (r *Reporter) Report(statuses map[string]plan.Status) {
 	r.want = statuses
 	r.mu.Unlock()
 	if changed {
-		select {
-		case r.wake <- struct{}{}:
-		default:
-		}
+		r.kick()
+	}
+}
+
+// Conflict notes what every VirtualIP that this node reports is to say of kube-proxy.
+func (r *Reporter) Conflict(c Conflict) {
+	r.mu.Lock()
+	changed := r.conflict != c
+	r.conflict = c
+	r.mu.Unlock()
+	if changed {
+		r.kick()
+	}
+}
+
+func (r *Reporter) kick() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
 	}
 }
 
@@ -106,22 +126,22 @@ func (r *Reporter) Run(ctx context.Context) error {
 
 // write writes every status that differs from the informer's and tells whether one of them met a newer version of its
 // object. Other errors are met again at the next look.
-func (r *Reporter) write(ctx context.Context) (conflict bool) {
+func (r *Reporter) write(ctx context.Context) (newer bool) {
 	r.mu.Lock()
-	want := r.want
+	want, conflict := r.want, r.conflict
 	r.mu.Unlock()
 	maps.DeleteFunc(r.written, func(name string, _ sent) bool { _, ok := want[name]; return !ok })
 	var failed error
 	for _, name := range slices.Sorted(maps.Keys(want)) {
-		if last, ok := r.written[name]; ok && time.Since(last.at) < lookAgain && reflect.DeepEqual(last.status, want[name]) {
+		if last, ok := r.written[name]; ok && time.Since(last.at) < lookAgain && last.conflict == conflict && reflect.DeepEqual(last.status, want[name]) {
 			continue
 		}
-		if err := r.writeOne(ctx, name, want[name]); err != nil {
+		if err := r.writeOne(ctx, name, want[name], conflict); err != nil {
 			if ctx.Err() != nil {
 				return false
 			}
 			if apierrors.IsConflict(err) {
-				conflict = true
+				newer = true
 				continue
 			}
 			failed = err
@@ -131,16 +151,16 @@ func (r *Reporter) write(ctx context.Context) (conflict bool) {
 		r.log.Warn("cannot write the status of VirtualIPs; trying again", "error", failed)
 	}
 	r.failing = failed != nil
-	return conflict
+	return newer
 }
 
-func (r *Reporter) writeOne(ctx context.Context, name string, status plan.Status) error {
+func (r *Reporter) writeOne(ctx context.Context, name string, status plan.Status, conflict Conflict) error {
 	obj, exists, err := r.store.GetByKey(name)
 	if err != nil || !exists {
 		return err
 	}
 	vip := obj.(*v1alpha1.VirtualIP)
-	next := statusOf(vip, status, metav1.Now())
+	next := statusOf(vip, status, conflict, metav1.Now())
 	if reflect.DeepEqual(next, vip.Status) {
 		return nil
 	}
@@ -157,12 +177,12 @@ func (r *Reporter) writeOne(ctx context.Context, name string, status plan.Status
 	case err != nil:
 		return fmt.Errorf("write the status of VirtualIP %s: %w", name, err)
 	}
-	r.written[name] = sent{status: status, at: time.Now()}
+	r.written[name] = sent{status: status, conflict: conflict, at: time.Now()}
 	return nil
 }
 
 // statusOf returns the status that the VirtualIP ought to have. What has not changed keeps its time.
-func statusOf(vip *v1alpha1.VirtualIP, status plan.Status, now metav1.Time) v1alpha1.VirtualIPStatus {
+func statusOf(vip *v1alpha1.VirtualIP, status plan.Status, conflict Conflict, now metav1.Time) v1alpha1.VirtualIPStatus {
 	now = now.Rfc3339Copy()
 	next := v1alpha1.VirtualIPStatus{Node: status.Node}
 	announced := metav1.Condition{
@@ -177,18 +197,27 @@ func statusOf(vip *v1alpha1.VirtualIP, status plan.Status, now metav1.Time) v1al
 			next.Since = vip.Status.Since
 		}
 	}
+	ours := []metav1.Condition{announced}
+	if conflict != (Conflict{}) {
+		ours = append(ours, metav1.Condition{
+			Type: v1alpha1.ConditionKubeProxyConflict, Status: metav1.ConditionTrue, Reason: conflict.Reason,
+			Message: conflict.Message, ObservedGeneration: vip.Generation, LastTransitionTime: now,
+		})
+	}
 	for _, c := range vip.Status.Conditions {
+		i := slices.IndexFunc(ours, func(o metav1.Condition) bool { return o.Type == c.Type })
 		switch {
-		case c.Type == v1alpha1.ConditionAnnounced:
-			if c.Status == announced.Status {
-				announced.LastTransitionTime = c.LastTransitionTime
+		case i >= 0:
+			if c.Status == ours[i].Status {
+				ours[i].LastTransitionTime = c.LastTransitionTime
 			}
+		case c.Type == v1alpha1.ConditionKubeProxyConflict: // no longer true
 		case c.Type == v1alpha1.ConditionNoEligibleNode && status.Announced: // no longer true
 		default:
 			next.Conditions = append(next.Conditions, c)
 		}
 	}
-	next.Conditions = append(next.Conditions, announced)
+	next.Conditions = append(next.Conditions, ours...)
 	slices.SortFunc(next.Conditions, func(a, b metav1.Condition) int {
 		if a.Type < b.Type {
 			return -1

@@ -162,12 +162,12 @@ func TestStatusKeepsWhatHasNotChanged(t *testing.T) {
 	vip := virtualIP()
 	vip.Status = v1alpha1.VirtualIPStatus{Node: "a", Since: &before, Conditions: []metav1.Condition{
 		{Type: "NoEligibleNode", Status: "True"}, {Type: "Other", Status: "True"}, {Type: "Announced", Status: "True", LastTransitionTime: before}}}
-	next := statusOf(vip, announced("a")["203.0.113.4"], now)
+	next := statusOf(vip, announced("a")["203.0.113.4"], Conflict{}, now)
 	if !next.Since.Equal(&before) || len(next.Conditions) != 2 || next.Conditions[0].Type != "Announced" ||
 		!next.Conditions[0].LastTransitionTime.Equal(&before) || next.Conditions[1].Type != "Other" {
 		t.Errorf("status %+v", next)
 	}
-	moved := statusOf(vip, announced("b")["203.0.113.4"], now)
+	moved := statusOf(vip, announced("b")["203.0.113.4"], Conflict{}, now)
 	if !moved.Since.Equal(&now) {
 		t.Errorf("since %v after a move, want %v", moved.Since, now)
 	}
@@ -201,4 +201,43 @@ func TestStatusIsTriedAgain(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What is wrong with kube-proxy is said while it is, beside the conditions of others.
+func TestConflict(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, r := newServer(t)
+		run(t, r)
+		types := func() (all []string) {
+			for _, c := range s.get().Status.Conditions {
+				all = append(all, c.Type+"="+string(c.Status)+" "+c.Reason+" "+c.Message)
+			}
+			return all
+		}
+		r.Report(announced("a"))
+		r.Conflict(Conflict{Reason: "KubeProxyDeletesVirtualServers", Message: "add"})
+		synctest.Wait()
+		want := []string{"Announced=True Owner m", "KubeProxyConflict=True KubeProxyDeletesVirtualServers add"}
+		if diff := cmp.Diff(want, types()); diff != "" {
+			t.Errorf("conditions (-want +got):\n%s", diff)
+		}
+		since := s.get().Status.Conditions[1].LastTransitionTime
+		time.Sleep(time.Minute)
+		r.Conflict(Conflict{Reason: "KubeProxyDeletesVirtualServers", Message: "add more"})
+		synctest.Wait()
+		if c := s.get().Status.Conditions[1]; c.Message != "add more" || !c.LastTransitionTime.Equal(&since) {
+			t.Errorf("a new message gave %+v, true since %v", c, since)
+		}
+		r.Conflict(Conflict{})
+		synctest.Wait()
+		if diff := cmp.Diff(want[:1], types()); diff != "" {
+			t.Errorf("conditions (-want +got):\n%s", diff)
+		}
+		patches := s.patches.Load()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := s.patches.Load(); n != patches {
+			t.Errorf("%d patches without a change", n-patches)
+		}
+	})
 }

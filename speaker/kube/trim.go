@@ -28,6 +28,10 @@ func trim(obj any) (any, error) {
 		trimMeta(&o.ObjectMeta)
 	case *v1alpha1.L2Advertisement:
 		trimMeta(&o.ObjectMeta)
+	case *v1alpha1.IPAddressPool:
+		trimMeta(&o.ObjectMeta)
+		o.Spec = v1alpha1.IPAddressPoolSpec{Addresses: o.Spec.Addresses}
+		o.Status = v1alpha1.IPAddressPoolStatus{}
 	}
 	return obj, nil
 }

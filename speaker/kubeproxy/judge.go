@@ -38,6 +38,8 @@ type Facts struct {
 type Situation struct {
 	// Pools are the addresses of our pools.
 	Pools []netip.Prefix
+	// Whole are the other addresses at which we serve what kube-proxy is told to leave alone: those of Services labelled for us.
+	Whole []netip.Addr
 	// Proxy is set when our addresses have ipMode Proxy: we forward. Otherwise kube-proxy does and we announce.
 	Proxy        bool
 	ServiceProxy bool
@@ -63,6 +65,9 @@ const (
 	// ARP: nodes answer for addresses that they do not own.
 	ARP Reason = "KubeProxyAnswersARP"
 )
+
+// Reasons are all of them.
+var Reasons = []Reason{BesideServiceProxy, LeftOvers, NotExcluded, Flushes, NodePorts, ARP}
 
 // Problem is a wrong pairing, with what to change.
 type Problem struct {
@@ -91,9 +96,9 @@ func Judge(f Facts, s Situation) []Problem {
 			"run \"kube-proxy --cleanup\" on the node, or restart the node without kube-proxy", strings.Join(f.Traces, ", "))
 		return problems
 	}
-	if s.Proxy && f.Mode == IPVS {
-		if missing := uncovered(s.Pools, f.ExcludeCIDRs); len(missing) > 0 {
-			add(NotExcluded, !f.Configured, "%s: set ipvs.excludeCIDRs in kube-proxy's configuration to hold %s",
+	if f.Mode == IPVS {
+		if missing := uncovered(s.served(), f.ExcludeCIDRs); len(missing) > 0 {
+			add(NotExcluded, !f.Configured, "%s: add %s to ipvs.excludeCIDRs in kube-proxy's configuration and restart it",
 				choose(f.Configured, "kube-proxy in mode ipvs deletes the virtual servers of our addresses at each sync",
 					"kube-proxy in mode ipvs does not tell its configuration, and may delete the virtual servers of our addresses"),
 				join(missing))
@@ -114,6 +119,18 @@ func Judge(f Facts, s Situation) []Problem {
 	return problems
 }
 
+// served returns where our virtual servers may be.
+func (s Situation) served() []netip.Prefix {
+	var all []netip.Prefix
+	if s.Proxy {
+		all = slices.Clone(s.Pools)
+	}
+	for _, a := range s.Whole {
+		all = append(all, netip.PrefixFrom(a, a.BitLen()))
+	}
+	return all
+}
+
 // clause returns " in mode ipvs", or nothing.
 func (m Mode) clause() string {
 	if m == Unknown {
@@ -129,10 +146,15 @@ func choose(first bool, a, b string) string {
 	return b
 }
 
+// join names the first of them; an Event has room for 1,024 bytes.
 func join(prefixes []netip.Prefix) string {
-	texts := make([]string, len(prefixes))
-	for i, p := range prefixes {
-		texts[i] = p.String()
+	const most = 10
+	var texts []string
+	for _, p := range prefixes[:min(most, len(prefixes))] {
+		texts = append(texts, p.String())
+	}
+	if n := len(prefixes) - most; n > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more", n))
 	}
 	return strings.Join(texts, ", ")
 }

@@ -1,0 +1,61 @@
+package kube
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// Ours is what of a node is ours where a kube-proxy serves the other Services.
+type Ours struct {
+	// Pools are the addresses of every IPAddressPool, sorted.
+	Pools []netip.Prefix
+	// Forwarded is set unless all addresses out of them are kube-proxy's to forward (ipMode VIP).
+	Forwarded bool
+	// Whole are the other addresses at which the Services are served that are labelled for us: ClusterIPs, externalIPs, and for
+	// NodePorts those of the node; sorted.
+	Whole []netip.Addr
+}
+
+// Ours looks through all that the informers hold: it is for now and then.
+func (s *Source) Ours(node string) Ours {
+	var out Ours
+	for _, obj := range s.informers[kindPool].GetStore().List() {
+		for _, text := range obj.(*v1alpha1.IPAddressPool).Spec.Addresses {
+			if r, err := pools.ParseRange(text); err == nil { // else the controller says so
+				out.Pools = append(out.Pools, r.Prefixes()...)
+			}
+		}
+	}
+	slices.SortFunc(out.Pools, func(a, b netip.Prefix) int {
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	})
+	announced, nodePorts := false, false
+	for _, obj := range s.informers[kindService].GetStore().List() {
+		svc := serviceOf(obj.(*corev1.Service), false).service
+		for _, a := range svc.Addresses {
+			switch {
+			case a.AnnounceOnly:
+				announced = true
+			case a.Pool != "":
+				out.Forwarded = true
+			default:
+				out.Whole = append(out.Whole, a.IP)
+			}
+		}
+		nodePorts = nodePorts || svc.NodePorts && slices.ContainsFunc(svc.Ports, func(p plan.Port) bool { return p.NodePort != 0 })
+	}
+	out.Forwarded = out.Forwarded || !announced
+	if obj, there, err := s.informers[kindNode].GetStore().GetByKey(node); nodePorts && there && err == nil {
+		out.Whole = append(out.Whole, nodeOf(obj.(*corev1.Node)).Addresses...)
+	}
+	slices.SortFunc(out.Whole, netip.Addr.Compare)
+	out.Whole = slices.Compact(out.Whole)
+	return out
+}

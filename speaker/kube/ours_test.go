@@ -1,0 +1,62 @@
+package kube
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+func TestOurs(t *testing.T) {
+	pool := &v1alpha1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "p"},
+		Spec: v1alpha1.IPAddressPoolSpec{Addresses: []string{"203.0.113.0/25", "192.0.2.7-192.0.2.9", "2001:db8::5"}}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}}}}
+	service := func(name string, mode corev1.LoadBalancerIPMode, labels map[string]string, nodePort int32) *corev1.Service {
+		return &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: labels,
+				Annotations: map[string]string{v1alpha1.AnnotationAllocatedFrom: "p"}},
+			Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "198.51.100.9", ClusterIPs: []string{"198.51.100.9"},
+				Ports: []corev1.ServicePort{{Port: 80, NodePort: nodePort}}},
+			Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{
+				Ingress: []corev1.LoadBalancerIngress{{IP: "203.0.113.4", IPMode: ptr.To(mode)}}}},
+		}
+	}
+	const pools = "[192.0.2.7/32 192.0.2.8/31 203.0.113.0/25 2001:db8::5/128]"
+	label := map[string]string{labelProxy: proxyName}
+	for _, c := range []struct {
+		name     string
+		services []*corev1.Service
+		want     string
+	}{
+		{"no Service", nil, pools + " true []"},
+		{"ipMode Proxy", []*corev1.Service{service("s", "Proxy", nil, 30000)}, pools + " true []"},
+		{"ipMode VIP", []*corev1.Service{service("s", "VIP", nil, 30000)}, pools + " false []"},
+		{"both modes", []*corev1.Service{service("s", "VIP", nil, 0), service("t", "Proxy", nil, 0)}, pools + " true []"},
+		{"labelled", []*corev1.Service{service("s", "VIP", label, 0)}, pools + " true [198.51.100.9]"},
+		{"labelled, NodePort", []*corev1.Service{service("s", "VIP", label, 30000)}, pools + " true [192.0.2.1 198.51.100.9]"},
+		{"another proxy's", []*corev1.Service{service("s", "VIP", map[string]string{labelProxy: "x"}, 30000)}, pools + " false []"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFeed(t)
+			f.pools.Add(pool)
+			f.nodes.Add(node)
+			for _, s := range c.services {
+				f.services.Add(s.DeepCopy())
+			}
+			f.run(t)
+			f.until(t, "all", func(v *plan.View) bool {
+				return len(v.Services) == len(c.services) && len(f.source.informers[kindPool].GetStore().List()) == 1
+			})
+			ours := f.source.Ours("a")
+			if got := fmt.Sprint(ours.Pools, ours.Forwarded, ours.Whole); got != c.want {
+				t.Errorf("got %s, want %s", got, c.want)
+			}
+		})
+	}
+}
