@@ -55,7 +55,8 @@ func TestMain(m *testing.M) {
 }
 
 func start(ctx context.Context) error {
-	text := fmt.Sprintf("serviceProxy: true\ndataplane: %s\n", dataplane())
+	// The size of conntrack's table belongs to the initial network namespace.
+	text := fmt.Sprintf("serviceProxy: true\ndataplane: %s\nconntrack: {maxPerCore: 0, min: 0}\n", dataplane())
 	if err := os.WriteFile(speakerConfig(), []byte(text), 0o600); err != nil {
 		return err
 	}
