@@ -24,8 +24,7 @@ func (s *Speaker) round(ctx context.Context) error {
 		s.audited = start
 		return errNotSynced
 	}
-	observed := time.Now()
-	again := !start.Before(s.retry) && (!s.failed.empty() || s.known == nil)
+	again := !start.Before(s.retry) && !s.settled()
 	looked := s.cfg.Kick.look.Swap(false)
 	if again || s.known == nil && looked {
 		s.takeFailed(todo)
@@ -45,11 +44,13 @@ func (s *Speaker) round(ctx context.Context) error {
 	if s.known != nil {
 		s.apply(ctx, todo)
 		s.cfg.Metrics.table(len(s.known.table.have), s.known.table.reals)
+	} else {
+		s.failed.add(todo)
 	}
 	s.report(todo)
 	s.schedule(again, time.Since(start))
 	if s.cfg.Progress != nil && s.known != nil && !s.failed.missing() {
-		s.cfg.Progress.Applied(observed)
+		s.cfg.Progress.Applied(start) // what came since may have come too late to be planned
 	}
 	return s.trouble()
 }
@@ -119,9 +120,12 @@ func (s *Speaker) look(ctx context.Context, todo *work, looked bool) {
 	}
 }
 
+// settled tells whether nothing failed that is to be tried again, or to be forgotten as an error that nothing is left of.
+func (s *Speaker) settled() bool { return s.known != nil && s.failed.empty() && len(s.errs) == 0 }
+
 // schedule says when to try again what failed.
 func (s *Speaker) schedule(again bool, took time.Duration) {
-	if s.known != nil && s.failed.empty() {
+	if s.settled() {
 		s.failures, s.retry = 0, time.Time{}
 		return
 	}

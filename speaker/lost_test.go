@@ -1,0 +1,124 @@
+package speaker
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// What was planned while the node could not be looked at is done once it can: health check ports and checks, too.
+func TestNothingIsLostWhileTheNodeCannotBeSeen(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.noModule = true
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		service(v, "via", vip2, []uint16{80}, 2, "a")
+		change := func(name string, f func(*plan.Service)) {
+			svc := v.Services[named(name)]
+			f(&svc)
+			v.Services[named(name)] = svc
+		}
+		change("web", func(svc *plan.Service) { svc.Local, svc.NodePorts, svc.HealthCheckNodePort = true, true, 30123 })
+		change("via", func(svc *plan.Service) { svc.Forwarding, svc.Ports[0].NodePort = plan.ToNodePort, 30080 })
+		b := v.Nodes["b"]
+		b.Addresses = append(b.Addresses, vip1.Next().Next().Next())
+		v.Nodes["b"] = b
+		if d := plan.Make(v, options, time.Now()); len(d.HealthPorts) != 1 || len(d.Checks) != 1 {
+			t.Fatalf("health ports %v, checks %v", d.HealthPorts, d.Checks)
+		}
+		r := start(t, w, &cluster{view: v, synced: true})
+		defer r.stop()
+		time.Sleep(time.Minute)
+		w.mu.Lock()
+		w.noModule = false
+		w.mu.Unlock()
+		time.Sleep(retryMost)
+		r.wantPlanned(t)
+	})
+}
+
+// lateSource is a cluster in which a change comes just after it was observed.
+type lateSource struct {
+	Source
+	after func()
+}
+
+func (s lateSource) Observe() (*plan.View, plan.Touched, bool) {
+	view, touched, ok := s.Source.Observe()
+	time.Sleep(time.Millisecond)
+	s.after()
+	time.Sleep(time.Millisecond)
+	return view, touched, ok
+}
+
+type progressFunc func(before time.Time)
+
+func (f progressFunc) Applied(before time.Time) { f(before) }
+func (progressFunc) SetNode(bool)               {}
+
+// A change that came after the View was observed is not said to be applied.
+func TestProgressSaysOnlyWhatWasObserved(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		c := &cluster{view: baseView(), synced: true, kick: NewKick()}
+		var came time.Time
+		applied := 0
+		speaker := New(Config{
+			NodeName: "a", Plan: options, Log: slog.New(slog.DiscardHandler), Kick: c.kick, Node: w.node(),
+			Source:    lateSource{c, func() { came = time.Now() }},
+			Announcer: w, Reporter: w, Metrics: NewMetrics(prometheus.NewRegistry()),
+			Progress: progressFunc(func(before time.Time) {
+				applied++
+				if before.After(came) {
+					t.Errorf("what came at %v is said to be applied, as all before %v", came, before)
+				}
+			}),
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := speaker.Run(ctx); err != nil || applied == 0 {
+			t.Errorf("%v; %d times applied", err, applied)
+		}
+	})
+}
+
+// A driver that did all and says that something beside failed, once, is not reported for ever.
+func TestErrorWithNothingLeftToDo(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		c := &cluster{view: v, synced: true}
+		r := start(t, w, c)
+		defer r.stop()
+		r.wantPlanned(t)
+		r.touch(func(v *plan.View) plan.Touched {
+			r.speaker.known.table.driver = complaining{r.speaker.known.table.driver}
+			service(v, "web", vip1, []uint16{80, 81}, 2, "a")
+			return plan.Touched{Services: map[pools.ServiceKey]struct{}{named("web"): {}}}
+		})
+		synctest.Wait()
+		if h := r.speaker.Health(); h.Ready {
+			t.Error("ready in spite of the error")
+		}
+		time.Sleep(retryMost)
+		r.wantPlanned(t)
+	})
+}
+
+// complaining does all and fails.
+type complaining struct{ VirtualServers }
+
+func (c complaining) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
+	done, _ := c.VirtualServers.Apply(ops)
+	return done, errInjected
+}
