@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
@@ -24,10 +25,10 @@ func (s *Speaker) withdraw(todo *work) {
 
 // announce answers for what the node can forward now, and no longer for what it cannot.
 func (s *Speaker) announce(todo *work) {
-	changed := todo.announce
+	changed, lacking := todo.announce, s.lacking()
 	for addr := range todo.addresses() {
 		ann, wanted := s.desired.Announce[addr]
-		wanted = wanted && s.forwards(addr)
+		wanted = wanted && s.forwards(addr, lacking)
 		have, told := s.target[addr]
 		if wanted == told && (!wanted || ann.Equal(have)) {
 			continue
@@ -46,11 +47,11 @@ func (s *Speaker) announce(todo *work) {
 
 // forwards tells whether what reaches the node for an address is taken care of, by us or, where we do not serve it, by
 // others.
-func (s *Speaker) forwards(addr netip.Addr) bool {
+func (s *Speaker) forwards(addr netip.Addr, lacking map[ipvs.Key]bool) bool {
 	if !has(s.desired.Local, addr) {
 		return s.known.sysctls == nil || has(s.announced, addr)
 	}
-	return has(s.known.addrs, addr) && s.programmed(addr)
+	return has(s.known.addrs, addr) && s.programmed(addr, lacking)
 }
 
 // tell tells the announcer the whole set and logs what really changed.

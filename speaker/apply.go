@@ -60,8 +60,9 @@ func (s *Speaker) removeAddresses(todo *work) {
 
 // addAddresses makes those addresses local whose virtual servers are there.
 func (s *Speaker) addAddresses(todo *work) {
+	lacking := s.lacking()
 	for _, addr := range sorted(todo.addresses()) {
-		if !has(s.desired.Local, addr) || has(s.known.addrs, addr) || !s.programmed(addr) {
+		if !has(s.desired.Local, addr) || has(s.known.addrs, addr) || !s.programmed(addr, lacking) {
 			continue
 		}
 		if _, err := s.cfg.Node.Addresses.Add(addr); err != nil {
@@ -124,11 +125,10 @@ func describe(op ipvs.Op) []any {
 // programmed tells whether the node can forward an address that is wanted: the filter lets every port through, every
 // virtual server is there, and none lacks all of its real servers. While a sysctl is wrong, for which the kernel might
 // answer ARP by itself, only what is announced already counts: taking it away would cost more than it saves.
-func (s *Speaker) programmed(addr netip.Addr) bool {
+func (s *Speaker) programmed(addr netip.Addr, lacking map[ipvs.Key]bool) bool {
 	if !s.known.whole || has(s.known.blocked, addr) || s.known.sysctls != nil && !has(s.announced, addr) {
 		return false
 	}
-	lacking := s.lacking()
 	if lacking[ipvs.Key{Addr: addr}] {
 		return false
 	}
