@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironlb/ironlb/test/e2e/scene"
 	"github.com/ironlb/ironlb/test/lab"
 )
 
@@ -50,6 +51,7 @@ func TestMain(m *testing.M) {
 	}
 	lab.Main(m, config, func(ctx context.Context, c *lab.Cluster) error {
 		cluster = c
+		scene.Use(c, podNodes)
 		return start(ctx)
 	})
 }

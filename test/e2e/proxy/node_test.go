@@ -115,7 +115,9 @@ func TestFinalizer(t *testing.T) {
 	if f := get(t, "finalizer").Finalizers; !slices.Contains(f, "service.kubernetes.io/load-balancer-cleanup") {
 		t.Errorf("finalizers %v", f)
 	}
-	edit(t, "finalizer", func(svc *corev1.Service) { svc.Spec.Type, svc.Spec.ExternalTrafficPolicy = corev1.ServiceTypeClusterIP, "" })
+	edit(t, "finalizer", func(svc *corev1.Service) {
+		svc.Spec.Type, svc.Spec.ExternalTrafficPolicy = corev1.ServiceTypeClusterIP, ""
+	})
 	eventually(t, programmed, "the finalizer is gone", func(context.Context) error {
 		if f := get(t, "finalizer").Finalizers; len(f) > 0 {
 			return fmt.Errorf("finalizers %v", f)

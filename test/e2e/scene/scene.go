@@ -1,4 +1,6 @@
-package proxy
+// Package scene makes what tests of Services need of a lab, and asks the questions: objects that are removed at the end of
+// the test, and answers that are waited for.
+package scene
 
 import (
 	"context"
@@ -22,13 +24,23 @@ import (
 	"github.com/ironlb/ironlb/test/lab/probe"
 )
 
-const (
-	httpPort   = 80
-	udpPort    = 53
-	streamPort = 90
+var (
+	cluster  *lab.Cluster
+	podNodes map[string]int
 )
 
-func eventually(t testing.TB, limit time.Duration, what string, check func(context.Context) error) {
+// Use says which lab the package's functions are about, and on which node each Pod is.
+func Use(c *lab.Cluster, pods map[string]int) { cluster, podNodes = c, pods }
+
+// The ports of every Service.
+const (
+	HTTPPort   = 80
+	UDPPort    = 53
+	StreamPort = 90
+)
+
+// Eventually waits until check returns nil.
+func Eventually(t testing.TB, limit time.Duration, what string, check func(context.Context) error) {
 	t.Helper()
 	// Not the test's own context: clean-ups wait too, when that has ended.
 	if err := cluster.Eventually(context.WithoutCancel(t.Context()), limit, what, check); err != nil {
@@ -36,17 +48,17 @@ func eventually(t testing.TB, limit time.Duration, what string, check func(conte
 	}
 }
 
-// service creates a Service without a selector and deletes it at the end of the test; its slices are made by endpoints.
-func service(t testing.TB, name string, edit ...func(*corev1.Service)) *corev1.Service {
+// Service creates a Service without a selector and deletes it at the end of the test; its slices are made by Endpoints.
+func Service(t testing.TB, name string, edit ...func(*corev1.Service)) *corev1.Service {
 	t.Helper()
 	svc := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer,
 			Ports: []corev1.ServicePort{
-				{Name: "http", Port: httpPort, TargetPort: intstr.FromInt32(probe.PortHTTP)},
-				{Name: "udp", Port: udpPort, Protocol: corev1.ProtocolUDP, TargetPort: intstr.FromInt32(probe.PortUDP)},
-				{Name: "stream", Port: streamPort, TargetPort: intstr.FromInt32(probe.PortStream)},
+				{Name: "http", Port: HTTPPort, TargetPort: intstr.FromInt32(probe.PortHTTP)},
+				{Name: "udp", Port: UDPPort, Protocol: corev1.ProtocolUDP, TargetPort: intstr.FromInt32(probe.PortUDP)},
+				{Name: "stream", Port: StreamPort, TargetPort: intstr.FromInt32(probe.PortStream)},
 			},
 		},
 	}
@@ -58,7 +70,7 @@ func service(t testing.TB, name string, edit ...func(*corev1.Service)) *corev1.S
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		eventually(t, time.Minute, "Service "+name+" is gone", func(ctx context.Context) error {
+		Eventually(t, time.Minute, "Service "+name+" is gone", func(ctx context.Context) error {
 			if err := services.Delete(ctx, name, metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
 				return errors.Join(err, errors.New("it is still there"))
 			}
@@ -66,12 +78,13 @@ func service(t testing.TB, name string, edit ...func(*corev1.Service)) *corev1.S
 		})
 	})
 	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer {
-		return get(t, name)
+		return Get(t, name)
 	}
-	return withAddress(t, name)
+	return WithAddress(t, name)
 }
 
-func get(t testing.TB, name string) *corev1.Service {
+// Get returns a Service.
+func Get(t testing.TB, name string) *corev1.Service {
 	t.Helper()
 	svc, err := cluster.Kube.CoreV1().Services(metav1.NamespaceDefault).Get(t.Context(), name, metav1.GetOptions{})
 	if err != nil {
@@ -80,11 +93,11 @@ func get(t testing.TB, name string) *corev1.Service {
 	return svc
 }
 
-// withAddress waits until the Service has its EXTERNAL-IP.
-func withAddress(t testing.TB, name string) (svc *corev1.Service) {
+// WithAddress waits until the Service has its EXTERNAL-IP.
+func WithAddress(t testing.TB, name string) (svc *corev1.Service) {
 	t.Helper()
-	eventually(t, time.Minute, "Service "+name+" has an address", func(ctx context.Context) error {
-		if svc = get(t, name); len(svc.Status.LoadBalancer.Ingress) != 1 {
+	Eventually(t, time.Minute, "Service "+name+" has an address", func(ctx context.Context) error {
+		if svc = Get(t, name); len(svc.Status.LoadBalancer.Ingress) != 1 {
 			return fmt.Errorf("its status lists %d addresses", len(svc.Status.LoadBalancer.Ingress))
 		}
 		return nil
@@ -92,8 +105,8 @@ func withAddress(t testing.TB, name string) (svc *corev1.Service) {
 	return svc
 }
 
-// edit changes a Service.
-func edit(t testing.TB, name string, change func(*corev1.Service)) *corev1.Service {
+// Edit changes a Service.
+func Edit(t testing.TB, name string, change func(*corev1.Service)) *corev1.Service {
 	t.Helper()
 	services := cluster.Kube.CoreV1().Services(metav1.NamespaceDefault)
 	var svc *corev1.Service
@@ -111,17 +124,19 @@ func edit(t testing.TB, name string, change func(*corev1.Service)) *corev1.Servi
 	return svc
 }
 
-func policy(p corev1.ServiceExternalTrafficPolicy) func(*corev1.Service) {
+// Policy sets externalTrafficPolicy.
+func Policy(p corev1.ServiceExternalTrafficPolicy) func(*corev1.Service) {
 	return func(svc *corev1.Service) { svc.Spec.ExternalTrafficPolicy = p }
 }
 
-func ofType(kind corev1.ServiceType) func(*corev1.Service) {
+// OfType sets the type.
+func OfType(kind corev1.ServiceType) func(*corev1.Service) {
 	return func(svc *corev1.Service) { svc.Spec.Type = kind }
 }
 
-// endpoints makes the Service's slice hold these Pods, and nothing else: "a1", "a1=terminating" (still serving), "a1=unready",
+// Endpoints makes the Service's slice hold these Pods, and nothing else: "a1", "a1=terminating" (still serving), "a1=unready",
 // "a1=gone" (terminating, serving no more); "@zone" after it hints to a zone.
-func endpoints(t testing.TB, service string, pods ...string) {
+func Endpoints(t testing.TB, service string, pods ...string) {
 	t.Helper()
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Name: service, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
@@ -156,7 +171,7 @@ func endpoint(t testing.TB, text string) discoveryv1.Endpoint {
 	text, zone, _ := strings.Cut(text, "@")
 	name, state, _ := strings.Cut(text, "=")
 	e := discoveryv1.Endpoint{
-		Addresses: []string{podMachine(t, name).Addr.String()},
+		Addresses: []string{PodMachine(t, name).Addr.String()},
 		NodeName:  ptr.To(cluster.Node(podNodes[name]).Name),
 		Conditions: discoveryv1.EndpointConditions{
 			Ready:       ptr.To(state == ""),
@@ -170,7 +185,8 @@ func endpoint(t testing.TB, text string) discoveryv1.Endpoint {
 	return e
 }
 
-func podMachine(t testing.TB, name string) *lab.Machine {
+// PodMachine is where commands run in a Pod.
+func PodMachine(t testing.TB, name string) *lab.Machine {
 	t.Helper()
 	m, err := cluster.PodMachine(metav1.NamespaceDefault, name)
 	if err != nil {
@@ -179,17 +195,20 @@ func podMachine(t testing.TB, name string) *lab.Machine {
 	return m
 }
 
-func external(t testing.TB, svc *corev1.Service, port uint16) netip.AddrPort {
+// External is the port at the LoadBalancer address, Internal at the ClusterIP, NodePort at a node.
+func External(t testing.TB, svc *corev1.Service, port uint16) netip.AddrPort {
 	t.Helper()
-	return at(t, svc.Status.LoadBalancer.Ingress[0].IP, port)
+	return At(t, svc.Status.LoadBalancer.Ingress[0].IP, port)
 }
 
-func internal(t testing.TB, svc *corev1.Service, port uint16) netip.AddrPort {
+// Internal: see External.
+func Internal(t testing.TB, svc *corev1.Service, port uint16) netip.AddrPort {
 	t.Helper()
-	return at(t, svc.Spec.ClusterIP, port)
+	return At(t, svc.Spec.ClusterIP, port)
 }
 
-func nodePort(t testing.TB, svc *corev1.Service, node *lab.Node, name string) netip.AddrPort {
+// NodePort: see External; name is that of the port.
+func NodePort(t testing.TB, svc *corev1.Service, node *lab.Node, name string) netip.AddrPort {
 	t.Helper()
 	for _, p := range svc.Spec.Ports {
 		if p.Name == name {
@@ -200,7 +219,8 @@ func nodePort(t testing.TB, svc *corev1.Service, node *lab.Node, name string) ne
 	return netip.AddrPort{}
 }
 
-func at(t testing.TB, addr string, port uint16) netip.AddrPort {
+// At is a port of an address.
+func At(t testing.TB, addr string, port uint16) netip.AddrPort {
 	t.Helper()
 	ip, err := netip.ParseAddr(addr)
 	if err != nil {
@@ -209,8 +229,8 @@ func at(t testing.TB, addr string, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(ip, port)
 }
 
-// by sends the client's packets to the address through one node, whoever answers ARP for it.
-func by(t testing.TB, client *lab.Machine, addr netip.Addr, node *lab.Node) {
+// By sends the client's packets to the address through one node, whoever answers ARP for it.
+func By(t testing.TB, client *lab.Machine, addr netip.Addr, node *lab.Node) {
 	t.Helper()
 	if _, err := client.Exec(t.Context(), "ip", "route", "replace", addr.String()+"/32", "via", node.Addr.String()); err != nil {
 		t.Fatal(err)
@@ -222,16 +242,16 @@ func by(t testing.TB, client *lab.Machine, addr netip.Addr, node *lab.Node) {
 
 // What may become of requests.
 const (
-	programmed = 2 * time.Minute // upstream's allowance for a change to reach every node
-	perRound   = 12
+	Programmed = 2 * time.Minute // upstream's allowance for a change to reach every node
+	PerRound   = 12
 )
 
-// answered waits until the client's requests are answered by exactly these Pods, each at least once, and returns the last round.
-func answered(t testing.TB, client *lab.Machine, network string, to netip.AddrPort, pods ...string) (s probe.Summary) {
+// Answered waits until the client's requests are answered by exactly these Pods, each at least once, and returns the last round.
+func Answered(t testing.TB, client *lab.Machine, network string, to netip.AddrPort, pods ...string) (s probe.Summary) {
 	t.Helper()
 	what := fmt.Sprintf("%s to %v from %s is answered by %v", network, to, client.Name, pods)
-	eventually(t, programmed, what, func(ctx context.Context) (err error) {
-		s, err = client.Ask(ctx, lab.Probe{Network: network, Target: to, Count: perRound, Every: 20 * time.Millisecond, Timeout: 3 * time.Second})
+	Eventually(t, Programmed, what, func(ctx context.Context) (err error) {
+		s, err = client.Ask(ctx, lab.Probe{Network: network, Target: to, Count: PerRound, Every: 20 * time.Millisecond, Timeout: 3 * time.Second})
 		if err != nil {
 			return err
 		}
@@ -248,21 +268,21 @@ func answered(t testing.TB, client *lab.Machine, network string, to netip.AddrPo
 	return s
 }
 
-// seen wants every Pod to have seen this client address.
-func seen(t testing.TB, s probe.Summary, client netip.Addr) {
+// Seen wants every Pod to have seen this client address.
+func Seen(t testing.TB, s probe.Summary, client netip.Addr) {
 	t.Helper()
 	if len(s.Clients) != 1 || s.Clients[client.String()] == 0 {
 		t.Errorf("the Pods saw the clients %v, want only %v", s.Clients, client)
 	}
 }
 
-// refused waits until every request is refused at once; dropped until each has no answer at all.
-func refused(t testing.TB, client *lab.Machine, to netip.AddrPort) {
+// Refused waits until every request is refused at once; Dropped until each has no answer at all.
+func Refused(t testing.TB, client *lab.Machine, to netip.AddrPort) {
 	t.Helper()
 	fails(t, client, to, "refused")
 }
 
-func dropped(t testing.TB, client *lab.Machine, to netip.AddrPort) {
+func Dropped(t testing.TB, client *lab.Machine, to netip.AddrPort) {
 	t.Helper()
 	fails(t, client, to, "timeout")
 }
@@ -270,7 +290,7 @@ func dropped(t testing.TB, client *lab.Machine, to netip.AddrPort) {
 func fails(t testing.TB, client *lab.Machine, to netip.AddrPort, how string) {
 	t.Helper()
 	what := fmt.Sprintf("requests to %v from %s fail: %s", to, client.Name, how)
-	eventually(t, programmed, what, func(ctx context.Context) error {
+	Eventually(t, Programmed, what, func(ctx context.Context) error {
 		s, err := client.Ask(ctx, lab.Probe{Network: "tcp", Target: to, Count: 3, Every: 20 * time.Millisecond, Timeout: 2 * time.Second})
 		if err != nil {
 			return err
