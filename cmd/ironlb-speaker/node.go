@@ -5,9 +5,11 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"os/exec"
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/conntrack"
+	"github.com/ironlb/ironlb/ipvs/kernel"
 	"github.com/ironlb/ironlb/ipvs/nft"
 	"github.com/ironlb/ironlb/ipvs/nftlb"
 	"github.com/ironlb/ironlb/speaker"
@@ -48,22 +50,35 @@ func (connections) Clean(ctx context.Context, serving map[ipvs.Key][]netip.AddrP
 
 // prepare does what takes more rights than the speaker has: load modules and write to /proc/sys. What fails is logged and
 // left to the speaker, which finds it again, says so on /readyz and goes on trying; an init container that failed would
-// keep it from starting.
-func prepare(log *slog.Logger) {
-	k, err := openKernel(newConfig())
-	if err != nil {
-		log.Error("cannot prepare IPVS", "error", err)
-	} else {
-		k.Close()
+// keep it from starting. What an earlier speaker programmed goes on forwarding, so nothing of it is touched here.
+func prepare(c config, log *slog.Logger) {
+	inIPVS := c.Dataplane != dataplaneNFTables
+	if inIPVS {
+		if err := probeKernel(c.Scheduler); err != nil {
+			inIPVS = !errors.Is(err, ipvs.ErrNoModule)
+			log.Error("cannot prepare IPVS", "error", err)
+		}
 	}
-	missing := errors.Is(err, ipvs.ErrNoModule)
-	changed, err := sysctls{ipvs: func() bool { return !missing }}.Apply(false)
+	if c.ServiceProxy { // its sysctls are there once the module is; what is wrong with it, they will say
+		_ = exec.Command("modprobe", "nf_conntrack").Run()
+	}
+	changed, err := sysctls{ipvs: func() bool { return inIPVS }, serviceProxy: c.ServiceProxy, limits: c.Conntrack}.Apply(false)
 	for _, setting := range changed {
 		log.Info("set sysctl", "setting", setting)
 	}
 	if err != nil {
 		log.Error("cannot set all sysctls", "error", err)
 	}
+}
+
+// probeKernel loads the modules of IPVS and of the scheduler.
+func probeKernel(scheduler string) error {
+	k, err := kernel.Open()
+	if err != nil {
+		return err
+	}
+	defer k.Close()
+	return k.Probe(scheduler)
 }
 
 // cleanup removes what earlier runs left on this node.

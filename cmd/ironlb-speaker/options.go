@@ -71,36 +71,49 @@ on --metrics-bind-address.`,
 	root.Flags().StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"), "name of this node in the API (default $NODE_NAME)")
 	root.Flags().StringVar(&o.kubeconfig, "kubeconfig", "", "how to reach the API server (default: as a Pod does)")
 	root.Flags().StringVar(&o.metricsAddress, "metrics-bind-address", "127.0.0.1:7473", "where /metrics, /healthz and /readyz are served")
-	root.Flags().StringVar(&o.configFile, "config", "", "YAML file that says how to serve (default: all defaults)")
 	root.PersistentFlags().StringVar(&o.logFormat, "log-format", "text", "text or json")
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(
-		&cobra.Command{
-			Use:   "cleanup",
-			Short: "Remove from this node everything that ironlb-speaker made, and nothing else",
-			Args:  cobra.NoArgs,
-			RunE: func(cmd *cobra.Command, _ []string) error {
-				if err := o.checkLog(); err != nil {
-					return err
-				}
-				return cleanup(cmd.Context(), o.logger())
-			},
+	prepare := prepareCommand(&o)
+	for _, cmd := range []*cobra.Command{root, prepare} {
+		cmd.Flags().StringVar(&o.configFile, "config", "", "YAML file that says how to serve (default: all defaults)")
+	}
+	root.AddCommand(cleanupCommand(&o), prepare)
+	return root
+}
+
+func cleanupCommand(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "cleanup",
+		Short: "Remove from this node everything that ironlb-speaker made, and nothing else",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.checkLog(); err != nil {
+				return err
+			}
+			return cleanup(cmd.Context(), o.logger())
 		},
-		&cobra.Command{
-			Use:   "prepare",
-			Short: "Load the module ip_vs and set the sysctls, where the speaker itself may not",
-			Long: `Load the module ip_vs and set the sysctls, where the speaker itself may not.
+	}
+}
+
+func prepareCommand(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "prepare",
+		Short: "Load modules and set the sysctls, where the speaker itself may not",
+		Long: `Load the modules and set the sysctls that the file of --config asks for, where the speaker itself may not. Nothing that
+forwards is changed.
 
 What fails is logged and does not fail the command: the speaker finds it again and says so on /readyz.`,
-			Args: cobra.NoArgs,
-			RunE: func(*cobra.Command, []string) error {
-				if err := o.checkLog(); err != nil {
-					return err
-				}
-				prepare(o.logger())
-				return nil
-			},
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if err := o.checkLog(); err != nil {
+				return err
+			}
+			c, err := readConfig(o.configFile)
+			if err != nil {
+				return err
+			}
+			prepare(c, o.logger())
+			return nil
 		},
-	)
-	return root
+	}
 }

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/ipvs/nftlb"
+)
+
+// Before a speaker starts anew its node is prepared as the configuration says, and goes on forwarding meanwhile.
+func TestPrepareAsConfigured(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "speaker.yaml")
+	if err := os.WriteFile(file, []byte("dataplane: nftables\nserviceProxy: true\nconntrack: {tcpEstablishedTimeout: 2h}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := netspace.New(t)
+	s.Must(t, func() error {
+		b, err := nftlb.New(nftlb.Everyone)
+		if err != nil {
+			return err
+		}
+		defer b.Close()
+		key := ipvs.Key{Addr: netip.MustParseAddr("203.0.113.4"), Protocol: ipvs.TCP, Port: 80}
+		if _, err := b.Apply([]ipvs.Op{{Action: ipvs.AddVirtual, Virtual: key, Settings: ipvs.Settings{Scheduler: "rr"}}}); err != nil {
+			return err
+		}
+		cmd := command()
+		cmd.SetArgs([]string{"prepare", "--config", file})
+		if err := cmd.Execute(); err != nil {
+			return err
+		}
+		if virtuals, err := b.Virtuals(); err != nil || len(virtuals) != 1 {
+			t.Errorf("virtual servers %v, %v", virtuals, err)
+		}
+		got, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established")
+		if err != nil || strings.TrimSpace(string(got)) != "7200" {
+			t.Errorf("nf_conntrack_tcp_timeout_established is %q, %v", got, err)
+		}
+		return nil
+	})
+}
