@@ -33,7 +33,7 @@ func (s *Speaker) apply(ctx context.Context, todo *work) {
 func (s *Speaker) foreignErrors() []error {
 	var errs []error
 	for _, addr := range sorted(s.known.blocked) {
-		errs = append(errs, fmt.Errorf("address %v is given to a Service but is an address of this node: take it out of the IPAddressPool", addr))
+		errs = append(errs, fmt.Errorf("address %v is given to a Service but is an address of this node: take it out of the IPAddressPool, or off the node", addr))
 	}
 	return errs
 }

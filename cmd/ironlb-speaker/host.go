@@ -12,7 +12,7 @@ import (
 func noteHost(l *link.Link, source *kube.Source, log *slog.Logger) {
 	addrs, err := l.HostAddresses()
 	if err != nil {
-		log.Warn("the addresses of this node are not known; NodePorts stay where they are", "error", err)
+		log.Warn("the addresses of this node are not known; NodePorts and external IPs stay where they are", "error", err)
 		return
 	}
 	host := make(map[netip.Addr]struct{}, len(addrs))

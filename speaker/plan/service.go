@@ -79,7 +79,7 @@ func (w *planning) port(port Port) {
 		case ClusterIP:
 			w.clusterIP(key, port)
 		case External:
-			w.external(key, port, true)
+			w.external(key, port, !w.isHost(a.IP))
 		case LoadBalancer:
 			w.loadBalancer(key, port)
 		}
@@ -109,7 +109,14 @@ func (w *planning) clusterIP(key ipvs.Key, port Port) {
 	w.add(key, virtual{Server: w.virtualServer(servers), Local: true, Elements: elements})
 }
 
-// external plans a virtual server for clients from anywhere; own is not set for a NodePort, whose address is the node's. With
+// isHost tells whether an address is one of this node itself, which an external IP may be: it must not be taken from the node,
+// nor the node's own ports be refused there (ipvs.md 1.3.2).
+func (w *planning) isHost(addr netip.Addr) bool {
+	_, host := w.view.Host[addr]
+	return host || slices.Contains(w.node.Addresses, addr)
+}
+
+// external plans a virtual server for clients from anywhere; own is not set where the address is the node's. With
 // policy Local clients from outside get this node's endpoints with their address kept, or are dropped while there are only
 // others, and those inside the cluster get any (ipvs.md 2.3.6, 3.11).
 func (w *planning) external(key ipvs.Key, port Port, own bool) {
