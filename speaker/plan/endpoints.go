@@ -114,17 +114,22 @@ func (w *planning) hinted(ready map[netip.AddrPort]*Endpoint) {
 	}
 }
 
-// countReady returns the number of addresses of ready endpoints on this node, over all ports (ipvs.md 5.1.6).
+// countReady returns the number of addresses of ready endpoints on this node, over all ports (ipvs.md 5.1.6): of the family that
+// has more, because a dual-stack Pod is one endpoint.
 func (w *planning) countReady() int {
-	addrs := map[netip.Addr]struct{}{}
+	four, six := map[netip.Addr]struct{}{}, map[netip.Addr]struct{}{}
 	for _, slice := range w.slices {
 		for i := range slice.Endpoints {
-			if e := &slice.Endpoints[i]; e.Ready && w.isLocal(e) {
-				addrs[e.Addr] = struct{}{}
+			switch e := &slice.Endpoints[i]; {
+			case !e.Ready || !w.isLocal(e):
+			case e.Addr.Is4():
+				four[e.Addr] = struct{}{}
+			default:
+				six[e.Addr] = struct{}{}
 			}
 		}
 	}
-	return len(addrs)
+	return max(len(four), len(six))
 }
 
 // lookAtEndpoints notes which addresses are endpoints, which nodes have a ready one, and which a serving one that is about
