@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// While Services come, one after the other, their clients ask all the time: they are answered or wait, and are never refused
+// (ipvs.md 1.2.9).
+func TestNobodyIsRefusedWhileAServiceComes(t *testing.T) {
+	const clientAddr, nodeAddr, podAddr, gateway, services = "198.51.100.2", "198.51.100.1", "192.0.2.10", "192.0.2.1", 20
+	client, node, pod := netspace.New(t), netspace.New(t), netspace.New(t)
+	netspace.Join(t, client, "eth0", clientAddr+"/24", node, "eth0", nodeAddr+"/24")
+	netspace.Join(t, pod, "eth0", podAddr+"/25", node, "pod0", gateway+"/25")
+	client.Route(t, "203.0.113.0/24", nodeAddr)
+	pod.Route(t, "0.0.0.0/0", gateway)
+	pod.ServeTCP(t, podAddr+":8080", "pod")
+
+	cluster, kick := &growing{view: exampleView()}, speaker.NewKick()
+	config := newConfig()
+	config.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/25")}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var loop sync.WaitGroup
+	loop.Go(func() {
+		if err := node.Do(func() error {
+			drivers, closeDrivers, err := openNode(config, slog.New(slog.DiscardHandler), nil)
+			if err != nil {
+				return err
+			}
+			defer closeDrivers()
+			return speaker.New(speaker.Config{
+				NodeName: "a", Plan: options{nodeName: "a", config: config}.plan(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+				Kick: kick, Source: cluster, Node: drivers, Announcer: &one{}, Reporter: &one{},
+				Metrics: speaker.NewMetrics(prometheus.NewRegistry()),
+			}).Run(ctx)
+		}); err != nil {
+			t.Error(err)
+		}
+	})
+	defer loop.Wait()
+	defer cancel()
+	for i := range services {
+		vip := netip.AddrFrom4([4]byte{203, 0, 113, byte(100 + i)})
+		to, waited, asking := netip.AddrPortFrom(vip, 80).String(), 0, make(chan struct{})
+		var begin sync.Once
+		go func() {
+			<-asking
+			cluster.add(fmt.Sprint("new-", i), vip, netip.MustParseAddr(podAddr))
+			kick.Now()
+		}()
+		for {
+			conn, err := client.DialWithin(50*time.Millisecond, "tcp", "", to)
+			if err == nil {
+				conn.Close()
+				break
+			}
+			begin.Do(func() { close(asking) })
+			waited++
+			if errors.Is(err, syscall.ECONNREFUSED) || ctx.Err() != nil {
+				t.Fatalf("%s, asked %d times: %v", to, waited, err)
+			}
+		}
+		if waited == 0 {
+			t.Errorf("%s answered before there was a Service", to)
+		}
+	}
+}
+
+// growing is a cluster to which Services are added.
+type growing struct {
+	mu      sync.Mutex
+	view    *plan.View
+	pending []func() pools.ServiceKey
+	planned bool
+}
+
+func (g *growing) add(name string, vip, pod netip.Addr) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.pending = append(g.pending, func() pools.ServiceKey {
+		key := pools.ServiceKey{Namespace: "default", Name: name}
+		g.view.Services[key] = plan.Service{
+			Addresses: []plan.Address{{IP: vip, Pool: "main"}}, Ports: []plan.Port{{Name: "http", Protocol: ipvs.TCP, Port: 80}},
+		}
+		g.view.Slices[key] = map[string]plan.Slice{"s": {
+			Ports:     []plan.Port{{Name: "http", Protocol: ipvs.TCP, Port: 8080}},
+			Endpoints: []plan.Endpoint{{Addr: pod, Node: "a", Ready: true, Serving: true}},
+		}}
+		return key
+	})
+}
+
+func (g *growing) Observe() (*plan.View, plan.Touched, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	touched := plan.Touched{All: !g.planned, Services: map[pools.ServiceKey]struct{}{}}
+	for _, add := range g.pending {
+		touched.Services[add()] = struct{}{}
+	}
+	g.pending, g.planned = nil, true
+	return g.view, touched, true
+}
