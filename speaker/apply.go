@@ -21,9 +21,9 @@ func (s *Speaker) apply(ctx context.Context, todo *work) {
 	s.setPods(todo)
 	s.setServers(&s.known.inside, s.desired.Inside, "inside ", todo)
 	s.setServers(&s.known.table, s.desired.Table, "", todo)
-	s.cleanConntrack(ctx, todo)
 	s.removeElements(ctx, todo)
 	s.addAddresses(todo)
+	s.cleanConntrack(ctx, todo)
 	s.setHealthPorts(todo)
 	s.setChecks(todo)
 	s.announce(todo)
@@ -71,6 +71,11 @@ func (s *Speaker) addAddresses(todo *work) {
 			continue
 		}
 		s.known.addrs[addr] = struct{}{}
+		for key := range s.desired.Keys[addr] { // what was sent before went elsewhere, and conntrack remembers that
+			if key.Protocol == ipvs.UDP {
+				todo.datagrams[key] = struct{}{}
+			}
+		}
 		s.log("add address", "address", addr, "reason", s.reason)
 	}
 }

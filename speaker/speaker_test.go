@@ -96,6 +96,7 @@ func startWith(t *testing.T, w *world, c *cluster, o plan.Options) *run {
 		Announcer: w, Reporter: w, Metrics: NewMetrics(r.registry),
 	})
 	w.wanted = func(addr netip.Addr) bool { return has(r.speaker.desired.Local, addr) }
+	w.endpoints = func(key ipvs.Key) int { return len(r.speaker.desired.Table[key].RealServers) }
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.speaker.Run(ctx) }()
@@ -435,6 +436,29 @@ func TestRestartChangesNothing(t *testing.T) {
 		w.restart()
 		delete(v.Services, pools.ServiceKey{Namespace: "default", Name: "old"})
 		delete(v.VIPs, vip2.String())
+		r = start(t, w, &cluster{view: v, synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+	})
+}
+
+// A process that was killed may have left weights at 0, which is corrected at the start (ipvs.md 1.2.8).
+func TestWeightsAreCorrectedAfterARestart(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		r := start(t, w, &cluster{view: v, synced: true})
+		r.wantPlanned(t)
+		r.stop()
+		w.restart()
+		key := ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 80}
+		for real := range r.table(t)[key].RealServers {
+			op := ipvs.Op{Action: ipvs.EditReal, Virtual: key, Real: real, RealServer: ipvs.RealServer{Weight: 0}}
+			if _, err := w.kernel.Apply([]ipvs.Op{op}); err != nil {
+				t.Fatal(err)
+			}
+		}
 		r = start(t, w, &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -50,6 +51,8 @@ type world struct {
 	refuse map[ipvs.Element]bool
 	// wanted tells whether a Service has the address, as far as the speaker knows.
 	wanted func(netip.Addr) bool
+	// endpoints tells how many real servers a virtual server is to have, as far as the speaker knows.
+	endpoints func(ipvs.Key) int
 	// harmed is set while another program may have destroyed what the speaker has not looked at since: it cannot keep the order.
 	harmed bool
 	// chance is how many of a thousand changes fail.
@@ -267,12 +270,17 @@ func (a worldAddresses) Add(addr netip.Addr) (bool, error) {
 	if len(table) == 0 {
 		a.w.wrong("address %v is added before any virtual server", addr)
 	}
-	for key := range table {
+	for key, vs := range table {
 		if !isServed(a.w.filter, key) {
 			a.w.wrong("address %v is added before the filter serves %v", addr, key)
 		}
+		if len(vs.RealServers) == 0 && a.w.endpoints(key) > 0 {
+			a.w.wrong("address %v is added before any real server of %v", addr, key)
+		}
 	}
 	a.w.addrs[addr] = struct{}{}
+	// Until now packets to it went elsewhere, and conntrack remembered that: an earlier cleaning was in vain.
+	a.w.cleaned = slices.DeleteFunc(a.w.cleaned, func(k ipvs.Key) bool { return k.Addr == addr })
 	return true, nil
 }
 

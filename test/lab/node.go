@@ -87,6 +87,9 @@ func (n *Node) make(s *script) {
 		}
 	}
 	s.batch(n.Namespace, lines...)
+	// As on every node with a bridge for its Pods (kubeadm asks for it, too): what one Pod answers another must pass the node.
+	s.line("modprobe -q br_netfilter || [ -e /proc/sys/net/bridge ]")
+	s.line("ip netns exec %s sysctl -qw net.bridge.bridge-nf-call-iptables=1 net.bridge.bridge-nf-call-ip6tables=1", n.Namespace)
 	s.line("ip netns exec %s sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1", n.Namespace)
 }
 

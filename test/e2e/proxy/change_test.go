@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -238,9 +239,7 @@ func TestRollingUpdate(t *testing.T) {
 					{"a2", "c1", "a1"}, {"a2=terminating", "c1", "a1"}, {"c1=terminating", "a1", "b1"}, {"a1", "b1"},
 				} {
 					endpoints(t, name, step...)
-					if err := prober.WaitAnswers(t.Context(), time.Minute, 30); err != nil {
-						t.Fatal(err)
-					}
+					onlyReady(t, prober, step)
 				}
 			}
 			s, err := prober.Stop()
@@ -252,6 +251,28 @@ func TestRollingUpdate(t *testing.T) {
 				t.Errorf("%s, want no failed request", s)
 			}
 		})
+	}
+}
+
+// onlyReady waits until the last 30 requests were answered by Pods that are ready: the others drain.
+func onlyReady(t testing.TB, p *lab.Prober, endpoints []string) {
+	t.Helper()
+	_, err := p.Wait(t.Context(), programmed, fmt.Sprintf("answers of the ready among %v only", endpoints), func(s probe.Summary) bool {
+		if len(s.Results) < 30 {
+			return false
+		}
+		for _, r := range s.Results[len(s.Results)-30:] {
+			if r.OK() && !slices.Contains(ready(endpoints), r.Pod) {
+				return false
+			}
+		}
+		return true
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.WaitAnswers(t.Context(), time.Minute, 30); err != nil {
+		t.Fatal(err)
 	}
 }
 
