@@ -65,7 +65,7 @@ func TestNobodyIsRefusedWhileAServiceComes(t *testing.T) {
 			kick.Now()
 		}()
 		for {
-			conn, err := client.DialWithin(50*time.Millisecond, "tcp", "", to)
+			conn, err := client.DialWithin(3*time.Millisecond, "tcp", "", to)
 			if err == nil {
 				conn.Close()
 				break
