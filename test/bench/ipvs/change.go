@@ -1,0 +1,282 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	mobyipvs "github.com/moby/ipvs"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+const (
+	changeLimit = 5 * time.Minute
+	idleFor     = 5 * time.Second
+	quietFor    = time.Second
+)
+
+// verify tells whether the kernel holds what it must: two virtual servers for each Service, with four real servers each.
+func (s *subject) verify() error {
+	if !s.IPVS {
+		out, err := exec.Command("nft", "list", "map", "ip", s.Table, s.Set).Output()
+		if err != nil {
+			return fmt.Errorf("nft list map ip %s %s: %w", s.Table, s.Set, err)
+		}
+		if n := strings.Count(string(out), " . "+fmt.Sprint(port)+" ") + strings.Count(string(out), " . http "); n < 2*s.Services {
+			return fmt.Errorf("map %s of table %s has %d elements of port %d, want %d", s.Set, s.Table, n, port, 2*s.Services)
+		}
+		return nil
+	}
+	table, err := os.ReadFile("/proc/net/ip_vs")
+	if err != nil {
+		return err
+	}
+	virtual, real := 0, 0
+	for line := range strings.Lines(string(table)) {
+		switch {
+		case strings.HasPrefix(line, "TCP "):
+			virtual++
+		case strings.HasPrefix(line, "  -> ") && !strings.Contains(line, "RemoteAddress"):
+			real++
+		}
+	}
+	if virtual < 2*s.Services || real < 2*perService*s.Services {
+		return fmt.Errorf("the kernel has %d virtual and %d real servers, want %d and %d", virtual, real, 2*s.Services, 2*perService*s.Services)
+	}
+	return nil
+}
+
+// changes changes an endpoint of one Service again and again, and waits each time until the process is quiet.
+func (s *subject) changes() error {
+	config, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig)
+	if err != nil {
+		return err
+	}
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	victim := s.Services / 2
+	watch, err := s.watch(vip(victim))
+	if err != nil {
+		return err
+	}
+	defer watch.close()
+	if err := s.settle(0); err != nil {
+		return err
+	}
+	idle, err := s.idle()
+	if err != nil {
+		return err
+	}
+	old := nth(endpoints, perService*victim+perService-1)
+	var sum, most, cpu time.Duration
+	for i := range s.Changes {
+		to := spare
+		if i%2 == 1 {
+			to = old
+		}
+		latency, used, err := s.change(kube, watch, serviceName(victim), to, idle)
+		if err != nil {
+			return fmt.Errorf("change %d: %w", i, err)
+		}
+		sum, most, cpu = sum+latency, max(most, latency), cpu+used
+	}
+	n := time.Duration(s.Changes)
+	fmt.Printf("Change/PEER\t%d\t%d ns/op\t%.1f ms\t%.1f max-ms\t%.2f cpu-ms\t%.2f idle-cpu-ms/s\n",
+		s.Changes, (sum / n).Nanoseconds(), ms(sum/n), ms(most), ms(cpu/n), ms(idle))
+	now, err := s.memory("VmRSS")
+	if err != nil {
+		return err
+	}
+	fmt.Printf("Memory/PEER\t1\t0 ns/op\t%.1f MB\n", now)
+	return nil
+}
+
+func ms(d time.Duration) float64 { return d.Seconds() * 1e3 }
+
+// change makes one change and returns how long the kernel took to have it, and what the process used beyond idling.
+func (s *subject) change(kube kubernetes.Interface, watch watch, slice string, to netip.Addr, idle time.Duration) (latency, used time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), changeLimit)
+	defer cancel()
+	before, err := cpuTime()
+	if err != nil {
+		return 0, 0, err
+	}
+	if err := watch.arm(); err != nil {
+		return 0, 0, err
+	}
+	start := time.Now()
+	patch := fmt.Sprintf(`[{"op":"replace","path":"/endpoints/%d/addresses/0","value":"%s"}]`, perService-1, to)
+	if _, err := kube.DiscoveryV1().EndpointSlices(namespace).Patch(ctx, slice, types.JSONPatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		return 0, 0, err
+	}
+	if err := watch.wait(ctx, to); err != nil {
+		return 0, 0, err
+	}
+	latency = time.Since(start)
+	if err := s.settle(idle); err != nil {
+		return 0, 0, err
+	}
+	after, err := cpuTime()
+	if err != nil {
+		return 0, 0, err
+	}
+	usual := time.Duration(float64(idle) * time.Since(start).Seconds())
+	return latency, max(0, after-before-usual), nil
+}
+
+// idle returns what the process uses in a second in which nothing happens.
+func (s *subject) idle() (time.Duration, error) {
+	before, err := cpuTime()
+	if err != nil {
+		return 0, err
+	}
+	start := time.Now()
+	time.Sleep(idleFor)
+	after, err := cpuTime()
+	return time.Duration(float64(after-before) / time.Since(start).Seconds()), err
+}
+
+// settle waits until the process uses no more than idling does, for some time.
+func (s *subject) settle(idle time.Duration) error {
+	deadline := time.Now().Add(changeLimit)
+	for quiet := time.Duration(0); quiet < 2*quietFor; {
+		before, err := cpuTime()
+		if err != nil {
+			return err
+		}
+		time.Sleep(quietFor)
+		after, err := cpuTime()
+		if err != nil {
+			return err
+		}
+		allowed := max(2*idle, idle+50*time.Millisecond)
+		if idle == 0 {
+			allowed = 300 * time.Millisecond
+		}
+		if after-before <= allowed {
+			quiet += quietFor
+		} else {
+			quiet = 0
+		}
+		if time.Now().After(deadline) {
+			return nil // a process that is never quiet is measured as it is
+		}
+	}
+	return nil
+}
+
+// watch sees the kernel take a change.
+type watch interface {
+	arm() error
+	wait(ctx context.Context, to netip.Addr) error
+	close()
+}
+
+func (s *subject) watch(vip netip.AddrPort) (watch, error) {
+	if s.IPVS {
+		handle, err := mobyipvs.New("")
+		return &ipvsWatch{handle: handle, service: &mobyipvs.Service{
+			AddressFamily: nl.FAMILY_V4, Protocol: unix.IPPROTO_TCP, Address: vip.Addr().AsSlice(), Port: vip.Port(),
+		}}, err
+	}
+	return newNFTWatch()
+}
+
+// ipvsWatch looks at the real servers of one virtual server.
+type ipvsWatch struct {
+	handle  *mobyipvs.Handle
+	service *mobyipvs.Service
+}
+
+func (w *ipvsWatch) arm() error { return nil }
+func (w *ipvsWatch) close()     { w.handle.Close() }
+
+func (w *ipvsWatch) wait(ctx context.Context, to netip.Addr) error {
+	for {
+		reals, err := w.handle.GetDestinations(w.service)
+		if err != nil {
+			return err
+		}
+		for _, r := range reals {
+			if addr, ok := netip.AddrFromSlice(r.Address); ok && addr.Unmap() == to && r.Weight > 0 {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("real server %v did not appear", to)
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
+// nftWatch waits for the next transaction of anybody: nothing else on the node makes one.
+type nftWatch struct{ fd int }
+
+func newNFTWatch() (*nftWatch, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, err
+	}
+	group := uint32(1) << (unix.NFNLGRP_NFTABLES - 1)
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: group}); err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
+	}
+	return &nftWatch{fd: fd}, nil
+}
+
+func (w *nftWatch) close() { unix.Close(w.fd) }
+
+// arm forgets what was before.
+func (w *nftWatch) arm() error {
+	buf := make([]byte, 1<<16)
+	for {
+		_, _, err := unix.Recvfrom(w.fd, buf, unix.MSG_DONTWAIT)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			return nil
+		case err != nil && !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.EINTR):
+			return err
+		}
+	}
+}
+
+func (w *nftWatch) wait(ctx context.Context, _ netip.Addr) error {
+	deadline, _ := ctx.Deadline()
+	limit := unix.NsecToTimeval(time.Until(deadline).Nanoseconds())
+	if err := unix.SetsockoptTimeval(w.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit); err != nil {
+		return err
+	}
+	buf := make([]byte, 1<<16)
+	for {
+		n, _, err := unix.Recvfrom(w.fd, buf, 0)
+		switch {
+		case errors.Is(err, unix.EINTR), errors.Is(err, unix.ENOBUFS):
+			continue
+		case err != nil:
+			return fmt.Errorf("no transaction of nftables: %w", err)
+		}
+		messages, err := syscall.ParseNetlinkMessage(buf[:n])
+		if err != nil {
+			return err
+		}
+		for _, m := range messages {
+			if m.Header.Type == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWGEN {
+				return nil
+			}
+		}
+	}
+}

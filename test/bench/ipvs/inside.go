@@ -1,0 +1,205 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// What runs on the node: this program again, told what to do on its standard input.
+const (
+	insideCommand = "inside"
+	// loadLine asks the other side to put load on the node and to answer with a line.
+	loadLine = "LOAD"
+	// cgroups is where they are mounted: "ip netns exec" hides those of /sys.
+	cgroups = "/run/bench-cgroups"
+	cgroup  = cgroups + "/bench"
+	// coldLimit is how long a peer may take to program everything.
+	coldLimit = 20 * time.Minute
+)
+
+// task is what to do.
+type task struct {
+	Argv       []string
+	Log        string
+	Kubeconfig string
+	IPVS       bool
+	Ready      string
+	Metric     string
+	Table, Set string
+	Services   int
+	Changes    int
+}
+
+// subject is the process that is measured.
+type subject struct {
+	task
+	cmd   *exec.Cmd
+	began time.Time
+	ended chan error
+}
+
+func inside() error {
+	stdin := bufio.NewReader(os.Stdin)
+	line, err := stdin.ReadBytes('\n')
+	if err != nil {
+		return fmt.Errorf("read the task: %w", err)
+	}
+	var s subject
+	if err := json.Unmarshal(line, &s.task); err != nil {
+		return fmt.Errorf("read the task: %w", err)
+	}
+	if err := s.start(); err != nil {
+		return err
+	}
+	defer s.stop()
+	if err := s.cold(); err != nil {
+		return fmt.Errorf("%w\n%s", err, s.tail())
+	}
+	if err := s.changes(); err != nil {
+		return fmt.Errorf("%w\n%s", err, s.tail())
+	}
+	fmt.Println(loadLine)
+	_, err = stdin.ReadBytes('\n')
+	return err
+}
+
+// start starts the process in a cgroup of its own, so that what its children use counts, too.
+func (s *subject) start() error {
+	if err := os.MkdirAll(cgroups, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount("cgroup2", cgroups, "cgroup2", 0, ""); err != nil {
+		return fmt.Errorf("mount cgroups at %s: %w", cgroups, err)
+	}
+	if err := os.MkdirAll(cgroup, 0o755); err != nil {
+		return err
+	}
+	log, err := os.Create(s.Log)
+	if err != nil {
+		return err
+	}
+	group, err := os.Open(cgroup)
+	if err != nil {
+		return err
+	}
+	defer group.Close()
+	s.cmd = exec.Command(s.Argv[0], s.Argv[1:]...)
+	s.cmd.Stdout, s.cmd.Stderr = log, log
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd()), Pdeathsig: syscall.SIGKILL}
+	s.began = time.Now()
+	if err := s.cmd.Start(); err != nil {
+		return err
+	}
+	s.ended = make(chan error, 1)
+	go func() { s.ended <- s.cmd.Wait() }()
+	return nil
+}
+
+func (s *subject) stop() {
+	_ = s.cmd.Process.Kill()
+	<-s.ended
+	_ = os.Remove(cgroup)
+	_ = unix.Unmount(cgroups, 0)
+}
+
+func (s *subject) tail() string {
+	text, err := os.ReadFile(s.Log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text[max(0, len(text)-2000):])
+}
+
+// cold waits until everything is programmed. The process says so itself; the kernel is looked at then, and must agree.
+func (s *subject) cold() error {
+	for !s.ready() {
+		select {
+		case err := <-s.ended:
+			s.ended <- err
+			return fmt.Errorf("it ended: %w", err)
+		case <-time.After(100 * time.Millisecond):
+		}
+		if time.Since(s.began) > coldLimit {
+			return fmt.Errorf("not ready within %v", coldLimit)
+		}
+	}
+	took := time.Since(s.began)
+	cpu, err := cpuTime()
+	if err != nil {
+		return err
+	}
+	if err := s.verify(); err != nil {
+		return err
+	}
+	peak, err := s.memory("VmHWM")
+	if err != nil {
+		return err
+	}
+	fmt.Printf("Cold/PEER\t1\t%d ns/op\t%.2f s\t%.2f cpu-s\t%.1f peak-MB\n", took.Nanoseconds(), took.Seconds(), cpu.Seconds(), peak)
+	return nil
+}
+
+func (s *subject) ready() bool {
+	client := http.Client{Timeout: 10 * time.Second}
+	answer, err := client.Get(s.Ready)
+	if err != nil {
+		return false
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil || answer.StatusCode != http.StatusOK {
+		return false
+	}
+	if s.Metric == "" {
+		return true
+	}
+	for line := range strings.Lines(string(body)) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok && strings.HasPrefix(name, s.Metric) &&
+			!strings.Contains(name, "IPv6") && value != "0" {
+			return true
+		}
+	}
+	return false
+}
+
+// cpuTime of the process and its children.
+func cpuTime() (time.Duration, error) {
+	text, err := os.ReadFile(filepath.Join(cgroup, "cpu.stat"))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if usage, ok := strings.CutPrefix(line, "usage_usec "); ok {
+			n, err := strconv.ParseInt(strings.TrimSpace(usage), 10, 64)
+			return time.Duration(n) * time.Microsecond, err
+		}
+	}
+	return 0, fmt.Errorf("no usage_usec in cpu.stat")
+}
+
+// memory returns a field of the process's status in MB.
+func (s *subject) memory(field string) (float64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, field+":"); ok {
+			n, err := strconv.ParseFloat(strings.Fields(value)[0], 64)
+			return n * 1024 / 1e6, err
+		}
+	}
+	return 0, fmt.Errorf("no %s in the status of the process", field)
+}

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+	"time"
+)
+
+var (
+	rate    = regexp.MustCompile(`Requests/sec:\s+([0-9.]+)`)
+	slowest = regexp.MustCompile(`99%\s+([0-9.]+)(us|ms|s)`)
+	wrong   = regexp.MustCompile(`(?m)^\s*(Socket errors:.*|Non-2xx.*)$`)
+)
+
+// requests has a client on the LAN ask the Service with the Pods, each time over a new connection.
+func (b *bench) requests(ctx context.Context, name string) error {
+	if b.load == 0 {
+		return nil
+	}
+	url := "http://" + vip(0).String() + "/"
+	out, err := b.cluster.Client.Exec(ctx, "wrk", "-t", "1", "-c", "16", "-d", fmt.Sprintf("%ds", int(b.load.Seconds())), "--latency",
+		"-H", "Connection: close", url)
+	if err != nil {
+		return err
+	}
+	r, p := rate.FindStringSubmatch(out), slowest.FindStringSubmatch(out)
+	if r == nil || p == nil {
+		return fmt.Errorf("cannot read the output of wrk: %s", out)
+	}
+	perSecond, err := strconv.ParseFloat(r[1], 64)
+	if err != nil {
+		return err
+	}
+	if perSecond == 0 {
+		return fmt.Errorf("no answer from %s: %s", url, out)
+	}
+	p99, err := time.ParseDuration(p[1] + p[2])
+	if err != nil {
+		return err
+	}
+	if errors := wrong.FindString(out); errors != "" {
+		say("%s: %s", name, errors)
+	}
+	fmt.Printf("Benchmark%s\t1\t%.0f ns/op\t%.1f req/s\t%.2f p99-ms\n", name, 1e9/perSecond, perSecond, p99.Seconds()*1e3)
+	return nil
+}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/lab/host"
+)
+
+// bench is the lab with the Services that are there.
+type bench struct {
+	options
+	cluster *lab.Cluster
+	node    *lab.Node
+	// program is this one, where the node sees it.
+	program  string
+	services int
+	pods     []netip.Addr
+}
+
+func run(ctx context.Context, o options) (err error) {
+	fmt.Printf("goos: %s\ngoarch: %s\npkg: github.com/ironlb/ironlb/test/bench/ipvs\n", runtime.GOOS, runtime.GOARCH)
+	c, err := lab.New(ctx, lab.Config{Nodes: 1, KubeProxy: true, Services: clusterIPs, Progress: os.Stderr})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if dir := os.Getenv("IRONLB_LAB_LOGS"); err != nil && dir != "" {
+			err = errors.Join(err, c.SaveLogs(dir))
+		}
+		err = errors.Join(err, c.Close())
+	}()
+	b := &bench{options: o, cluster: c, node: c.Node(0)}
+	if err := b.prepare(ctx); err != nil {
+		return err
+	}
+	for range o.count {
+		for _, size := range o.sizes {
+			if size > b.services {
+				say("making Services %d to %d", b.services, size)
+				if err := grow(ctx, c.Kube, b.services, size, b.pods); err != nil {
+					return err
+				}
+				b.services = size
+			}
+			for _, name := range o.peers {
+				if err := b.measure(ctx, peerByName(name)); err != nil {
+					return fmt.Errorf("%s with %d Services: %w", name, size, err)
+				}
+			}
+		}
+		if o.count > 1 {
+			// Sizes ascend; a second count starts over with all Services there.
+			b.sizes = o.sizes[len(o.sizes)-1:]
+		}
+	}
+	return nil
+}
+
+func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+
+// prepare makes the Pods and puts this program where the node sees it.
+func (b *bench) prepare(ctx context.Context) error {
+	for i := range perService {
+		pod, err := b.cluster.AddPod(ctx, lab.PodSpec{Name: fmt.Sprint("pod", i), Node: b.node})
+		if err != nil {
+			return err
+		}
+		addr, err := netip.ParseAddr(pod.Status.PodIP)
+		if err != nil {
+			return fmt.Errorf("address of Pod %s: %w", pod.Name, err)
+		}
+		b.pods = append(b.pods, addr)
+	}
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	b.program = filepath.Join(b.cluster.Dir, "bench-ipvs")
+	if err := os.WriteFile(b.program, self, 0o755); err != nil {
+		return err
+	}
+	_, err = b.cluster.Client.Exec(ctx, "ip", "route", "add", "198.18.0.0/15", "via", b.node.Addr.String())
+	return err
+}
+
+// measure measures a peer on a node that was made anew.
+func (b *bench) measure(ctx context.Context, p peer) (err error) {
+	say("%s with %d Services", p.name, b.services)
+	if err := b.renew(ctx); err != nil {
+		return err
+	}
+	argv, err := p.argv(ctx, b.node, b.cluster.Dir)
+	if err != nil {
+		return err
+	}
+	task, err := json.Marshal(task{
+		Argv: argv, Log: filepath.Join("/run", p.name+".log"), Kubeconfig: b.cluster.Kubeconfig(),
+		IPVS: p.ipvs, Ready: p.ready, Metric: p.metric, Table: p.table, Set: p.set,
+		Services: b.services, Changes: b.changes,
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stdin, toInside := io.Pipe()
+	fromInside, stdout := io.Pipe()
+	var stderr bytes.Buffer
+	proc, err := b.node.Host().Start(ctx, host.Cmd{
+		Argv: b.node.Argv(b.program, insideCommand), Stdin: stdin, Stdout: stdout, Stderr: io.MultiWriter(&stderr, os.Stderr),
+	})
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() {
+		err := proc.Wait()
+		stdout.CloseWithError(err)
+		stdin.CloseWithError(io.ErrClosedPipe)
+		ended <- err
+	}()
+	name := func(what string) string { return fmt.Sprintf("%s/%s/%d", what, p.name, b.services) }
+	lines := bufio.NewScanner(fromInside)
+	if _, err := fmt.Fprintf(toInside, "%s\n", task); err != nil {
+		return err
+	}
+	for lines.Scan() {
+		line := lines.Text()
+		if line != loadLine {
+			fmt.Printf("Benchmark%s\n", strings.ReplaceAll(line, "PEER", fmt.Sprintf("%s/%d", p.name, b.services)))
+			continue
+		}
+		if err := b.requests(ctx, name("Requests")); err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintln(toInside, "done"); err != nil {
+			return err
+		}
+	}
+	if err := <-ended; err != nil {
+		return fmt.Errorf("%w: %s", err, strings.TrimSpace(stderr.String()))
+	}
+	return nil
+}
+
+// renew makes the node anew, so that no peer finds anything of another.
+func (b *bench) renew(ctx context.Context) error {
+	if err := b.node.PowerOff(ctx); err != nil {
+		return err
+	}
+	if err := b.node.PowerOn(ctx); err != nil {
+		return err
+	}
+	for i := range perService {
+		if _, err := b.cluster.WaitPod(ctx, namespace, fmt.Sprint("pod", i), true); err != nil {
+			return err
+		}
+	}
+	return b.cluster.Eventually(ctx, time.Minute, "the Pods answer", func(ctx context.Context) error {
+		for _, addr := range b.pods {
+			if _, err := b.node.Exec(ctx, "curl", "-sf", "-m", "5", "-o", "/dev/null", "http://"+netip.AddrPortFrom(addr, 8080).String()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
