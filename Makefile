@@ -61,7 +61,7 @@ test-kernel: root ## the tests of the kernel drivers, in a guest where this kern
 .PHONY: test-lab
 test-lab: root ## the tests of the lab, of ironlb-ccm and end to end, on a real control plane (root)
 	@go run ./test/report go test -count=1 -p 1 -timeout 25m $(LAB_TESTS)
-	@IRONLB_DATAPLANE=nftables go run ./test/report go test -count=1 -timeout 15m ./test/e2e/proxy
+	@IRONLB_DATAPLANE=nftables go run ./test/report go test -count=1 -timeout 15m ./test/e2e/proxy -args -rate 100
 
 .PHONY: bench-pools
 bench-pools: ## the allocator alone
