@@ -16,6 +16,7 @@ func (s *Speaker) apply(ctx context.Context, todo *work) {
 	for addr := range todo.addrs {
 		s.block(s.known, addr)
 	}
+	s.closeHealthPorts(todo)
 	s.removeAddresses(todo)
 	s.addElements(ctx, todo)
 	s.setPods(todo)

@@ -31,6 +31,22 @@ func (s *Speaker) setPods(todo *work) {
 	}
 }
 
+// closeHealthPorts closes those that are not wanted any more, before all else: load balancers are to look elsewhere first, and
+// a kube-proxy that is to serve the port tries it once, and then not until something changes.
+func (s *Speaker) closeHealthPorts(todo *work) {
+	closed := false
+	for service := range todo.services {
+		want, wanted := s.desired.HealthPorts[service]
+		if have, there := s.ports[service]; there && (!wanted || want.Port != have.Port) {
+			delete(s.ports, service)
+			closed = true
+		}
+	}
+	if closed {
+		s.serveHealthPorts()
+	}
+}
+
 // setHealthPorts serves the health check ports if one of them changed.
 func (s *Speaker) setHealthPorts(todo *work) {
 	if s.cfg.Node.HealthPorts == nil {
@@ -47,9 +63,12 @@ func (s *Speaker) setHealthPorts(todo *work) {
 			delete(s.ports, service)
 		}
 	}
-	if !changed {
-		return
+	if changed {
+		s.serveHealthPorts()
 	}
+}
+
+func (s *Speaker) serveHealthPorts() {
 	errs := s.cfg.Node.HealthPorts.Set(maps.Clone(s.ports))
 	for _, service := range slices.SortedFunc(maps.Keys(errs), compareKeys) {
 		s.fail(fmt.Errorf("serve the health check port of Service %v: %w", service, errs[service]))

@@ -1,0 +1,66 @@
+// Package kubeproxy tests IronLB beside a real kube-proxy of each mode: every row of ipvs.md's table 6.4, and what is said where the
+// two do not go together.
+//
+// IRONLB_DATAPLANE chooses the data plane: "ipvs" (default; in a guest where this kernel has none) or "nftables" (natively, without
+// kube-proxy's mode ipvs).
+package kubeproxy
+
+import (
+	"context"
+	"os"
+	"testing"
+
+	"github.com/ironlb/ironlb/test/e2e/scene"
+	"github.com/ironlb/ironlb/test/lab"
+)
+
+// cluster is shared by all tests. All that they look at happens on node1: only it has a speaker and a kube-proxy.
+var cluster *lab.Cluster
+
+// podNodes are the Pods: a1 and b1 are endpoints, a2 is a client.
+var podNodes = map[string]int{"a1": 0, "a2": 0, "b1": 1}
+
+const poolCIDR = "192.0.2.128/28"
+
+const objects = `
+apiVersion: ironlb.io/v1alpha1
+kind: IPAddressPool
+metadata: {name: lan}
+spec:
+  addresses: [` + poolCIDR + `]
+---
+apiVersion: ironlb.io/v1alpha1
+kind: L2Advertisement
+metadata: {name: lan}
+spec:
+  ipAddressPools: [lan]
+  nodeSelectors: [{matchLabels: {kubernetes.io/hostname: node1}}]
+`
+
+// dataplane is that of the whole run.
+func dataplane() string {
+	if d := os.Getenv("IRONLB_DATAPLANE"); d != "" {
+		return d
+	}
+	return "ipvs"
+}
+
+func TestMain(m *testing.M) {
+	config := lab.Config{Nodes: 2, KubeProxy: true}
+	if dataplane() == "nftables" {
+		config.Kernel = lab.Native
+	}
+	lab.Main(m, config, func(ctx context.Context, c *lab.Cluster) error {
+		cluster = c
+		scene.Use(c, podNodes)
+		if err := c.ApplyYAML(ctx, objects); err != nil {
+			return err
+		}
+		for name, node := range podNodes {
+			if _, err := c.AddPod(ctx, lab.PodSpec{Name: name, Node: c.Node(node)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

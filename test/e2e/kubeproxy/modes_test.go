@@ -1,0 +1,233 @@
+package kubeproxy
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ironlb/ironlb/test/e2e/scene"
+	"github.com/ironlb/ironlb/test/lab"
+)
+
+// modes are those that the lab's kernel can run.
+func modes() []string {
+	if dataplane() == "nftables" {
+		return []string{"iptables", "nftables"}
+	}
+	return []string{"iptables", "nftables", "ipvs"}
+}
+
+// excluded keeps kube-proxy's mode ipvs off our pool; with all also off what a Service that is wholly ours has.
+func excluded(all bool) lab.KubeProxyConfig {
+	config := often()
+	config["strictARP"] = true
+	cidrs := []string{poolCIDR}
+	if all {
+		cidrs = append(cidrs, "203.0.113.0/25", node().Addr.String()+"/32")
+	}
+	config["excludeCIDRs"] = cidrs
+	return lab.KubeProxyConfig{"ipvs": config}
+}
+
+// TestModes is the table of ipvs.md 6.4, row by row, each beside a real kube-proxy.
+func TestModes(t *testing.T) {
+	for _, mode := range modes() {
+		t.Run(mode, func(t *testing.T) {
+			freshNode(t)
+			ccm := startCCM(t, "Proxy")
+			config := lab.KubeProxyConfig{}
+			if mode == "ipvs" {
+				config = excluded(false)
+			}
+			kubeProxy := startKubeProxy(t, mode, config)
+			startSpeaker(t, false)
+			svc := scene.Service(t, "web")
+			scene.Endpoints(t, "web", "a1", "b1")
+
+			t.Run("ipMode Proxy", func(t *testing.T) { testProxy(t, mode, svc) })
+			t.Run("left alone", func(t *testing.T) { testLeftAlone(t, mode, svc) })
+			t.Run("policy Local", testLocal)
+			switch {
+			case mode == "nftables" && dataplane() == "ipvs":
+				t.Run("start flushes", func(t *testing.T) {
+					stop(t, kubeProxy)
+					testFlush(t, svc, func() { startKubeProxy(t, mode, config) })
+				})
+			case mode == "ipvs":
+				t.Run("not excluded", func(t *testing.T) {
+					stop(t, kubeProxy)
+					bad := startKubeProxy(t, mode, nil)
+					testNotExcluded(t, svc)
+					stop(t, bad)
+					startKubeProxy(t, mode, excluded(true))
+					told(t, svc.Status.LoadBalancer.Ingress[0].IP, "")
+				})
+			}
+			t.Run("service-proxy-name", func(t *testing.T) { testLabel(t, mode, svc) })
+			t.Run("cleanup", func(t *testing.T) { testCleanup(t, mode, svc) })
+			ccm.restart(t, "VIP")
+			startSpeaker(t, false)
+			t.Run("ipMode VIP", func(t *testing.T) { testAnnounceOnly(t, mode) })
+		})
+	}
+}
+
+// everywhere wants all addresses of a Service answered: from outside, from a Pod and from the node itself.
+func everywhere(t *testing.T, svc *corev1.Service) {
+	t.Helper()
+	pod, process := scene.PodMachine(t, "a2"), &node().Machine
+	for _, network := range []string{"tcp", "udp"} {
+		port := map[string]uint16{"tcp": scene.HTTPPort, "udp": scene.UDPPort}[network]
+		scene.Answered(t, cluster.Client, network, scene.External(t, svc, port), "a1", "b1")
+	}
+	for _, from := range []*lab.Machine{pod, process} {
+		scene.Answered(t, from, "tcp", scene.External(t, svc, scene.HTTPPort), "a1", "b1")
+		scene.Answered(t, from, "tcp", scene.Internal(t, svc, scene.HTTPPort), "a1", "b1")
+	}
+	scene.Answered(t, cluster.Client, "tcp", scene.NodePort(t, svc, node(), "http"), "a1", "b1")
+}
+
+func testProxy(t *testing.T, mode string, svc *corev1.Service) {
+	everywhere(t, svc)
+	vip, clusterIP := scene.External(t, svc, 0).Addr(), scene.Internal(t, svc, 0).Addr()
+	servers(t, mode, vip, server{speaker: true})
+	servers(t, mode, clusterIP, server{kubeProxy: true})
+	told(t, vip.String(), "")
+	// ipvs.md 2.4.4: kube-proxy serves NodePorts at every local address, which ours are.
+	scene.Refused(t, cluster.Client, netip.AddrPortFrom(vip, scene.NodePort(t, svc, node(), "http").Port()))
+}
+
+// testLeftAlone: neither takes anything from the other, while each works.
+func testLeftAlone(t *testing.T, mode string, svc *corev1.Service) {
+	before, beforeTheirs := look(t, ours), look(t, theirs[mode])
+	var probers []*lab.Prober
+	for _, p := range []struct {
+		from *lab.Machine
+		to   netip.AddrPort
+	}{
+		{cluster.Client, scene.External(t, svc, scene.HTTPPort)},
+		{scene.PodMachine(t, "a2"), scene.Internal(t, svc, scene.HTTPPort)},
+		{cluster.Client, scene.NodePort(t, svc, node(), "http")},
+	} {
+		prober, err := p.from.StartProbe(t.Context(), lab.Probe{Network: "tcp", Target: p.to, Every: 250 * time.Millisecond, Timeout: 10 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		probers = append(probers, prober)
+	}
+	t.Run("another Service", func(t *testing.T) {
+		other := scene.Service(t, "other")
+		scene.Endpoints(t, "other", "b1")
+		scene.Answered(t, cluster.Client, "tcp", scene.External(t, other, scene.HTTPPort), "b1")
+		scene.Answered(t, scene.PodMachine(t, "a2"), "tcp", scene.Internal(t, other, scene.HTTPPort), "b1")
+		resync(t, "other")
+	})
+	same(t, "what the speaker made", ours, before)
+	same(t, "what kube-proxy made", theirs[mode], beforeTheirs)
+	for _, p := range probers {
+		s, err := p.Stop()
+		if err != nil || s.Failed > 0 || s.Sent == 0 {
+			t.Errorf("%s, %v: want no failed request", s, err)
+		}
+	}
+	if n := restorations(t, scene.External(t, svc, 0).Addr()); n > 0 {
+		t.Errorf("virtual servers had to be put back %d times", n)
+	}
+}
+
+// testLocal: the client's address is kept, and the health check port is kube-proxy's (ipvs.md 6.5).
+func testLocal(t *testing.T) {
+	svc := scene.Service(t, "local", scene.Policy(corev1.ServiceExternalTrafficPolicyLocal))
+	scene.Endpoints(t, "local", "a1", "b1")
+	s := scene.Answered(t, cluster.Client, "tcp", scene.External(t, svc, scene.HTTPPort), "a1")
+	scene.Seen(t, s, cluster.Client.Addr)
+	scene.Answered(t, scene.PodMachine(t, "a2"), "tcp", scene.External(t, svc, scene.HTTPPort), "a1", "b1")
+	scene.Answered(t, &node().Machine, "tcp", scene.External(t, svc, scene.HTTPPort), "a1", "b1")
+	healthPort(t, svc.Spec.HealthCheckNodePort, "kube-proxy", nil)
+	if _, err := readyz(t.Context()); err != nil {
+		t.Error(err)
+	}
+
+	mark(t, "local", true)
+	healthPort(t, svc.Spec.HealthCheckNodePort, "ironlb-speaker", nil)
+	mark(t, "local", false)
+	// kube-proxy tries once to open the port, which may still be ours, and again when something changes.
+	rounds := 0
+	healthPort(t, svc.Spec.HealthCheckNodePort, "kube-proxy", func() {
+		scene.Endpoints(t, "local", [][]string{{"a1"}, {"a1", "b1"}}[rounds%2]...)
+		rounds++
+	})
+}
+
+// mark labels a Service and its slice as ours, or as kube-proxy's again.
+func mark(t *testing.T, name string, whole bool) {
+	t.Helper()
+	scene.Edit(t, name, func(svc *corev1.Service) {
+		delete(svc.Labels, "service.kubernetes.io/service-proxy-name")
+		if whole {
+			svc.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": "ironlb"}
+		}
+	})
+}
+
+// testLabel: the label makes the whole Service ours, and taking it away gives it back.
+func testLabel(t *testing.T, mode string, svc *corev1.Service) {
+	external := netip.MustParseAddr("192.0.2.141")
+	scene.Edit(t, "web", func(svc *corev1.Service) { svc.Spec.ExternalIPs = []string{external.String()} })
+	clusterIP := scene.Internal(t, svc, 0).Addr()
+	check := func(whole bool) {
+		t.Helper()
+		mark(t, "web", whole)
+		for _, addr := range []netip.Addr{clusterIP, external} {
+			servers(t, mode, addr, server{speaker: whole, kubeProxy: !whole})
+		}
+		servers(t, mode, scene.External(t, svc, 0).Addr(), server{speaker: true})
+		everywhere(t, svc)
+		scene.Answered(t, scene.PodMachine(t, "a2"), "tcp", netip.AddrPortFrom(external, scene.HTTPPort), "a1", "b1")
+	}
+	scene.By(t, cluster.Client, external, node())
+	check(true)
+	scene.Answered(t, cluster.Client, "tcp", netip.AddrPortFrom(external, scene.HTTPPort), "a1", "b1")
+	told(t, svc.Status.LoadBalancer.Ingress[0].IP, "")
+	check(false)
+	scene.Edit(t, "web", func(svc *corev1.Service) { svc.Spec.ExternalIPs = nil })
+}
+
+// testCleanup: removing the speaker leaves kube-proxy's work in place.
+func testCleanup(t *testing.T, mode string, svc *corev1.Service) {
+	stopSpeaker(t)
+	before := look(t, theirs[mode])
+	if _, err := node().Exec(t.Context(), cluster.Program("ironlb-speaker"), "cleanup"); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := show(t.Context(), ours+" 2>/dev/null"); err == nil {
+		t.Errorf("left of ours:\n%s", out)
+	}
+	same(t, "what kube-proxy made", theirs[mode], before)
+	scene.Answered(t, scene.PodMachine(t, "a2"), "tcp", scene.Internal(t, svc, scene.HTTPPort), "a1", "b1")
+}
+
+// testAnnounceOnly: kube-proxy serves the address, we only answer ARP for it.
+func testAnnounceOnly(t *testing.T, mode string) {
+	svc := scene.Service(t, "announced")
+	scene.Endpoints(t, "announced", "a1", "b1")
+	ingress := svc.Status.LoadBalancer.Ingress[0]
+	if ingress.IPMode == nil || *ingress.IPMode != corev1.LoadBalancerIPModeVIP {
+		t.Fatalf("ipMode is %v, want VIP", ingress.IPMode)
+	}
+	everywhere(t, svc)
+	vip := scene.External(t, svc, 0).Addr()
+	servers(t, mode, vip, server{kubeProxy: true})
+	if out, err := show(t.Context(), "ip route show table local | grep -F 'local "+vip.String()+" dev lo'"); err == nil {
+		t.Errorf("the address is local by us: %s", out)
+	}
+	if out, err := show(t.Context(), "ipvsadm -Sn | grep -F "+vip.String()); mode != "ipvs" && err == nil {
+		t.Errorf("there are virtual servers:\n%s", out)
+	}
+	stopSpeaker(t) // the client still knows the node's MAC address
+	scene.Answered(t, cluster.Client, "tcp", scene.External(t, svc, scene.HTTPPort), "a1", "b1")
+	scene.Endpoints(t, "announced", "b1")
+	scene.Answered(t, cluster.Client, "tcp", scene.External(t, svc, scene.HTTPPort), "b1")
+}

@@ -1,0 +1,240 @@
+package kubeproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/test/e2e/scene"
+	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/lab/process"
+)
+
+// stopGrace is for a program in an emulated guest.
+const stopGrace = 20 * time.Second
+
+func node() *lab.Node { return cluster.Node(0) }
+
+// freshNode gives node1 a kernel state without traces of what was on it before.
+func freshNode(t *testing.T) {
+	t.Helper()
+	if err := errors.Join(node().PowerOff(t.Context()), node().PowerOn(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	for _, pod := range []string{"a1", "a2"} {
+		if _, err := cluster.WaitPod(t.Context(), metav1.NamespaceDefault, pod, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// controller is the running ironlb-ccm.
+type controller struct{ p *process.Process }
+
+// startCCM starts the controller until the end of the test.
+func startCCM(t *testing.T, ipMode string) *controller {
+	t.Helper()
+	c := &controller{}
+	c.start(t, ipMode)
+	t.Cleanup(func() { stop(t, c.p) })
+	return c
+}
+
+func (c *controller) start(t *testing.T, ipMode string) {
+	t.Helper()
+	p, err := cluster.StartCCM(t.Context(), "--ip-mode", ipMode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.p = p
+}
+
+// restart replaces the controller by one with another ipMode.
+func (c *controller) restart(t *testing.T, ipMode string) {
+	t.Helper()
+	stop(t, c.p)
+	c.start(t, ipMode)
+}
+
+func stop(t *testing.T, p *process.Process) {
+	t.Helper()
+	if err := p.Stop(stopGrace); err != nil {
+		t.Error(err)
+	}
+}
+
+// startKubeProxy starts it and waits until it has programmed all there is. Mode ipvs looks at everything every 3 s, by default every
+// 30 s; the others do so once an hour, and beside that program what changes.
+func startKubeProxy(t *testing.T, mode string, more lab.KubeProxyConfig) *process.Process {
+	t.Helper()
+	config := lab.KubeProxyConfig{"ipvs": often()}
+	maps.Copy(config, more)
+	p, err := node().StartKubeProxy(t.Context(), mode, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if p.Running() {
+			stop(t, p)
+		}
+	})
+	scene.Eventually(t, scene.Programmed, "kube-proxy has programmed the node", func(ctx context.Context) error {
+		n, err := syncs(ctx)
+		if err == nil && n == 0 {
+			err = errors.New("not yet")
+		}
+		return err
+	})
+	return p
+}
+
+func often() map[string]any { return map[string]any{"syncPeriod": "3s", "minSyncPeriod": "1s"} }
+
+// syncs is how often kube-proxy has compared the node with the cluster.
+func syncs(ctx context.Context) (int, error) {
+	out, err := node().Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://"+lab.KubeProxyMetrics.String()+"/metrics")
+	if err != nil {
+		return 0, err
+	}
+	return counter(out, "kubeproxy_sync_proxy_rules_duration_seconds_count")
+}
+
+// resync changes the endpoints of a Service until kube-proxy has compared the node with the cluster three times more.
+func resync(t testing.TB, service string) {
+	t.Helper()
+	before, err := syncs(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	round := 0
+	scene.Eventually(t, scene.Programmed, "kube-proxy syncs three times", func(ctx context.Context) error {
+		now, err := syncs(ctx)
+		if err == nil && now < before+3 {
+			err = fmt.Errorf("%d so far", now-before)
+			scene.Endpoints(t, service, []string{"a1", "b1"}[round%2])
+			round++
+		}
+		return err
+	})
+}
+
+// counter adds up the samples of a metric.
+func counter(text, name string) (sum int, err error) {
+	found := false
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, name); ok && (rest[0] == '{' || rest[0] == ' ') {
+			fields := strings.Fields(rest)
+			n, err := strconv.ParseFloat(fields[len(fields)-1], 64)
+			if err != nil {
+				return 0, err
+			}
+			sum, found = sum+int(n), true
+		}
+	}
+	if !found {
+		return 0, fmt.Errorf("no metric %s", name)
+	}
+	return sum, nil
+}
+
+// startSpeaker starts node1's speaker until the end of the test and waits until it is ready.
+func startSpeaker(t *testing.T, serviceProxy bool) {
+	t.Helper()
+	file := filepath.Join(cluster.Dir, fmt.Sprintf("speaker-%t.yaml", serviceProxy))
+	text := fmt.Sprintf("serviceProxy: %t\ndataplane: %s\n", serviceProxy, dataplane())
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := node().StartSpeaker(t.Context(), "--config", file); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stopSpeaker(t) })
+	scene.Eventually(t, scene.Programmed, "the speaker is ready", func(ctx context.Context) error {
+		_, err := readyz(ctx)
+		return err
+	})
+}
+
+func stopSpeaker(t *testing.T) {
+	t.Helper()
+	if p := node().Speaker(); p != nil && p.Running() {
+		if err := node().StopSpeaker(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func readyz(ctx context.Context) (string, error) {
+	return node().Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7473/readyz")
+}
+
+// told waits until everything that speaks of wrong pairings names exactly this reason, and says these words; "" is none.
+func told(t *testing.T, vip, reason string, says ...string) {
+	t.Helper()
+	what := "the pairing is said to be right"
+	if reason != "" {
+		what = "the pairing is said to be wrong: " + reason
+	}
+	scene.Eventually(t, scene.Programmed, what, func(ctx context.Context) error {
+		metrics, err := node().Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7473/metrics")
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(metrics) {
+			if name, is := strings.CutSuffix(strings.TrimSpace(line), "} 1"); is && strings.HasPrefix(name, "ironlb_kube_proxy_problem{") {
+				if want := fmt.Sprintf("ironlb_kube_proxy_problem{reason=%q", reason); name != want {
+					return fmt.Errorf("metric %s", line)
+				}
+			}
+		}
+		if reason != "" && !strings.Contains(metrics, fmt.Sprintf("ironlb_kube_proxy_problem{reason=%q} 1\n", reason)) {
+			return errors.New("no metric says so")
+		}
+		var v v1alpha1.VirtualIP
+		if err := cluster.Objects.Get(ctx, types.NamespacedName{Name: vip}, &v); err != nil {
+			return err
+		}
+		i := slices.IndexFunc(v.Status.Conditions, func(c metav1.Condition) bool { return c.Type == v1alpha1.ConditionKubeProxyConflict })
+		if reason == "" {
+			if i >= 0 {
+				return fmt.Errorf("VirtualIP %s has %+v", vip, v.Status.Conditions[i])
+			}
+			return nil
+		}
+		if i < 0 || v.Status.Conditions[i].Reason != reason || v.Status.Conditions[i].Status != metav1.ConditionTrue {
+			return fmt.Errorf("VirtualIP %s has %+v", vip, v.Status.Conditions)
+		}
+		events, err := cluster.Kube.CoreV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{
+			FieldSelector: "involvedObject.kind=Node,involvedObject.name=" + node().Name + ",type=Warning,reason=" + reason})
+		if err != nil {
+			return err
+		}
+		if len(events.Items) == 0 {
+			return errors.New("no Event of the Node")
+		}
+		ready, err := readyz(ctx)
+		if err != nil && reason != "KubeProxyDeletesVirtualServers" && reason != "KubeProxyBesideServiceProxy" {
+			return err
+		}
+		for _, text := range says {
+			said := slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return strings.Contains(e.Message, text) })
+			if !said || !strings.Contains(v.Status.Conditions[i].Message, text) || err == nil && !strings.Contains(ready, text) {
+				return fmt.Errorf("%q is not said everywhere: condition %q, /readyz %q, %d Events", text, v.Status.Conditions[i].Message, ready, len(events.Items))
+			}
+		}
+		return nil
+	})
+}

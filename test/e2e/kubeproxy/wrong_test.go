@@ -1,0 +1,91 @@
+package kubeproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ironlb/ironlb/test/e2e/scene"
+	"github.com/ironlb/ironlb/test/lab"
+)
+
+// testNotExcluded: kube-proxy in mode ipvs deletes our virtual servers, we put them back, and say what to change.
+func testNotExcluded(t *testing.T, svc *corev1.Service) {
+	vip := scene.External(t, svc, 0).Addr()
+	told(t, vip.String(), "KubeProxyDeletesVirtualServers", "add "+poolCIDR+" to ipvs.excludeCIDRs")
+	before := restorations(t, vip)
+	scene.Eventually(t, scene.Programmed, "kube-proxy deletes virtual servers and the speaker restores them", func(context.Context) error {
+		if n := restorations(t, vip) - before; n < 2 {
+			return fmt.Errorf("%d restored", n)
+		}
+		return nil
+	})
+}
+
+// testFlush: kube-proxy in mode nftables deletes all virtual servers when it starts (ipvs.md 1.7.3).
+func testFlush(t *testing.T, svc *corev1.Service, start func()) {
+	vip := scene.External(t, svc, scene.StreamPort)
+	streams := map[string]*lab.Prober{}
+	for name, every := range map[string]time.Duration{"busy": 100 * time.Millisecond, "idle": 15 * time.Second} {
+		prober, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "stream", Target: vip, Every: every, Timeout: 30 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := prober.WaitAnswers(t.Context(), time.Minute, 1); err != nil {
+			t.Fatal(err)
+		}
+		streams[name] = prober
+	}
+	gone := make(chan string, 1)
+	go func() {
+		// One script sees both, for reaching a guest takes time.
+		out, err := node().Exec(t.Context(), "sh", "-c", fmt.Sprintf(`
+has() { ipvsadm -Sn | grep -qF 'A -t %s '; }
+end=$(( $(date +%%s) + 120 ))
+while has; do [ $(date +%%s) -lt $end ] || { echo never deleted; exit 1; }; done
+start=$(date +%%s%%N)
+until has; do [ $(date +%%s) -lt $end ] || { echo never restored; exit 1; }; done
+echo $(( ($(date +%%s%%N) - start) / 1000000 )) ms`, vip))
+		gone <- fmt.Sprint(out, errors.Join(err))
+	}()
+	start()
+	took := <-gone
+	t.Logf("the virtual servers were gone for %s", took)
+	var ms int
+	if _, err := fmt.Sscanf(took, "%d ms", &ms); err != nil {
+		t.Fatalf("the virtual servers: %s", took)
+	}
+	everywhere(t, svc)
+	for name, prober := range streams {
+		err := errors.Join(prober.Broken(), prober.WaitAnswers(t.Context(), 40*time.Second, 1))
+		s, stopped := prober.Stop()
+		t.Logf("the %s connection: %v; %s; %v", name, err, s, stopped)
+	}
+}
+
+// TestBesideServiceProxy: a kube-proxy where the speaker serves every Service, and what it leaves behind, are told.
+func TestBesideServiceProxy(t *testing.T) {
+	freshNode(t)
+	startCCM(t, "Proxy")
+	kubeProxy := startKubeProxy(t, "iptables", nil)
+	startSpeaker(t, true)
+	svc := scene.Service(t, "both")
+	scene.Endpoints(t, "both", "a1", "b1")
+	vip := svc.Status.LoadBalancer.Ingress[0].IP
+	told(t, vip, "KubeProxyBesideServiceProxy", "set serviceProxy: false", "in mode iptables")
+	stop(t, kubeProxy)
+	told(t, vip, "KubeProxyLeftOvers", "kube-proxy --cleanup")
+	argv, err := node().KubeProxyArgv(t.Context(), "iptables", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := node().Exec(t.Context(), append(argv, "--cleanup")...); err != nil {
+		t.Fatal(err)
+	}
+	told(t, vip, "")
+	everywhere(t, svc)
+}
