@@ -40,7 +40,7 @@ func New() (*Filter, error) {
 	for i, family := range families {
 		f.tables[i] = openTable(family)
 	}
-	err := f.tables[0].missing
+	err := f.tables[0].absent
 	switch {
 	case errors.Is(err, exec.ErrNotFound):
 		return nil, fmt.Errorf("open nftables: %w", ErrNoCommand)
@@ -130,9 +130,11 @@ func (f *Filter) Build(ctx context.Context, want ipvs.Filter) (int, error) {
 
 func (f *Filter) build(ctx context.Context, t *table, want ipvs.Filter) (int, error) {
 	f.notice(nil) // what is replaced now does not count
+	built, spoiled, suspect := t.built, t.spoiled, t.suspect
 	t.built, t.spoiled, t.suspect = false, false, false
 	elements, groups := reduce(want)
 	if err := f.run(ctx, t, t.replacement(elements, !f.DropPing)); err != nil {
+		t.built, t.spoiled, t.suspect = built, spoiled || t.spoiled, suspect || t.suspect // as it was
 		return 0, err
 	}
 	_, shape, err := list(ctx, t.family, true)
@@ -145,7 +147,8 @@ func (f *Filter) build(ctx context.Context, t *table, want ipvs.Filter) (int, er
 }
 
 // Update carries out changes to what was built, each family's in one transaction that holds only elements, and returns how many
-// it wrote. After an error the tables must be built anew: another program has changed them.
+// it wrote. Of a family with an error nothing was changed; Check tells whether another program has changed it, so that it must be built
+// anew. What is so already is left out: after an error the same changes can be tried again, also in parts.
 //
 // Order owed by the caller: additions before virtual servers are added, deletions after they are gone. So no virtual server is ever
 // without its rules.
@@ -166,7 +169,6 @@ func (f *Filter) Update(ctx context.Context, changes []ipvs.FilterChange) (int, 
 		n, err := f.update(ctx, t, parts[i])
 		elements += n
 		if err != nil {
-			t.built = false
 			errs = append(errs, fmt.Errorf("update %v: %w", t, err))
 		}
 	}
@@ -174,9 +176,11 @@ func (f *Filter) Update(ctx context.Context, changes []ipvs.FilterChange) (int, 
 }
 
 func (f *Filter) update(ctx context.Context, t *table, changes []ipvs.FilterChange) (int, error) {
-	switch {
-	case !t.built:
+	if !t.built {
 		return 0, errNotBuilt
+	}
+	changes = t.missing(changes)
+	switch {
 	case len(changes) == 0:
 		return 0, nil
 	case len(t.have) == 0: // there is no table yet
@@ -191,6 +195,7 @@ func (f *Filter) update(ctx context.Context, t *table, changes []ipvs.FilterChan
 	written := t.groups.change(changes)
 	if len(written) != 0 {
 		if err := f.run(ctx, t, t.edit(written)); err != nil {
+			_, t.groups = reduce(t.have)
 			return 0, err
 		}
 	}

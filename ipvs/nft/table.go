@@ -15,9 +15,9 @@ import (
 // table is our table of one family.
 type table struct {
 	family family
-	// nft is nil when this kernel has no nftables of the family; missing says why.
-	nft     knftables.Interface
-	missing error
+	// nft is nil when this kernel has no nftables of the family; absent says why.
+	nft    knftables.Interface
+	absent error
 
 	// built tells that the kernel holds what have says; without any element there is no table.
 	built bool
@@ -34,8 +34,8 @@ var errNotBuilt = errors.New("the table was not built, or was changed by another
 
 func openTable(f family) *table {
 	t := &table{family: f}
-	t.nft, t.missing = knftables.New(f.nft, TableName)
-	if t.missing != nil {
+	t.nft, t.absent = knftables.New(f.nft, TableName)
+	if t.absent != nil {
 		t.nft = nil
 	}
 	return t
@@ -46,7 +46,7 @@ func (t *table) String() string { return fmt.Sprintf("nftables table %s %s", t.f
 // usable tells why elements of the family cannot be applied.
 func (t *table) usable() error {
 	if t.nft == nil {
-		return fmt.Errorf("this kernel has no nftables for family %s: %w", t.family.nft, t.missing)
+		return fmt.Errorf("this kernel has no nftables for family %s: %w", t.family.nft, t.absent)
 	}
 	return nil
 }
@@ -109,6 +109,17 @@ func (t *table) edit(changes []ipvs.FilterChange) *knftables.Transaction {
 		}
 	}
 	return tx
+}
+
+// missing returns the changes that are not made yet.
+func (t *table) missing(changes []ipvs.FilterChange) []ipvs.FilterChange {
+	var out []ipvs.FilterChange
+	for _, c := range changes {
+		if _, there := t.have[c.Element]; there == c.Delete {
+			out = append(out, c)
+		}
+	}
+	return out
 }
 
 // record notes changes that the kernel has taken; copying the whole would cost more than the change.
