@@ -56,9 +56,9 @@ func (c *checks) Set(want map[plan.Check]struct{}) {
 		probes[health.Check(check)] = struct{}{}
 	}
 	c.mu.Lock()
+	defer c.mu.Unlock() // also while the source is told: what is found must not come after it is forgotten
 	before := c.have
 	c.have = maps.Clone(want)
-	c.mu.Unlock()
 	c.prober.Set(probes)
 	for check := range before {
 		if _, still := want[check]; !still {
@@ -70,9 +70,8 @@ func (c *checks) Set(want map[plan.Check]struct{}) {
 // found notes the result of a check that is still wanted.
 func (c *checks) found(check health.Check, result health.Result) {
 	c.mu.Lock()
-	_, wanted := c.have[plan.Check(check)]
-	c.mu.Unlock()
-	if wanted {
+	defer c.mu.Unlock()
+	if _, wanted := c.have[plan.Check(check)]; wanted {
 		r := plan.CheckResult(result)
 		c.source.Checked(plan.Check(check), &r)
 	}
