@@ -76,7 +76,7 @@ func stop(t *testing.T, p *process.Process) {
 	}
 }
 
-// startKubeProxy starts it and waits until it has programmed all there is. Mode ipvs looks at everything every 3 s, by default every
+// startKubeProxy starts it and waits until it has programmed all there is. Mode ipvs looks at everything every 15 s, by default every
 // 30 s; the others do so once an hour, and beside that program what changes.
 func startKubeProxy(t *testing.T, mode string, more lab.KubeProxyConfig) *process.Process {
 	t.Helper()
@@ -101,7 +101,7 @@ func startKubeProxy(t *testing.T, mode string, more lab.KubeProxyConfig) *proces
 	return p
 }
 
-func often() map[string]any { return map[string]any{"syncPeriod": "3s", "minSyncPeriod": "1s"} }
+func often() map[string]any { return map[string]any{"syncPeriod": "15s", "minSyncPeriod": "1s"} }
 
 // syncs is how often kube-proxy has compared the node with the cluster.
 func syncs(ctx context.Context) (int, error) {
