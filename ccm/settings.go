@@ -31,7 +31,7 @@ func (s *Settings) Flags(sets *cliflag.NamedFlagSets) {
 	fs := sets.FlagSet("ironlb")
 	fs.StringVar(&s.Class, "load-balancer-class", s.Class, "The spec.loadBalancerClass whose Services are served, beside those of no class.")
 	fs.BoolVar(&s.OnlyClass, "only-class", s.OnlyClass, "Serve Services of --load-balancer-class and leave those of no class to another controller. Those that this program served before keep their addresses\nuntil they are deleted or another controller writes theirs.")
-	fs.StringVar(&s.IPMode, "ip-mode", s.IPMode, "What the status says of the addresses. Proxy: the speakers serve them, also for clients on the nodes. VIP: kube-proxy\ncatches what Pods and nodes send to them; the speakers of this release answer for Proxy only.")
+	fs.StringVar(&s.IPMode, "ip-mode", s.IPMode, "What the status says of the addresses. Proxy: the speakers serve them, also for clients on the nodes. VIP: kube-proxy\nserves them, and the speakers only answer ARP for them (docs/kube-proxy.md).")
 	fs.StringVar(&s.ProbeAddress, "probe-bind-address", s.ProbeAddress, "Where to serve /livez and /readyz over HTTP, for example :7474. Empty: nowhere.")
 }
 
