@@ -80,15 +80,13 @@ func (h *Healthz) Applied(began time.Time, families ...Family) {
 	}
 }
 
-// SetNode notes whether the Node may get traffic: it exists, is not being deleted and is not tainted [ToBeDeleted].
+// SetNode notes whether the Node may get traffic: it exists, is not being deleted, and the cluster autoscaler
+// is not about to delete it.
 func (h *Healthz) SetNode(eligible bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.eligible = eligible
 }
-
-// ToBeDeleted is the taint of a Node that the cluster autoscaler is about to delete.
-const ToBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
 // Healthy tells whether every change of the last minute's beginning is applied.
 func (h *Healthz) Healthy() bool {

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -67,27 +66,6 @@ func newChanged() *Changed {
 		Services: map[pools.ServiceKey]struct{}{},
 		Checks:   map[Check]struct{}{},
 	}
-}
-
-// Without returns the same without some addresses. It shares the rest.
-func (d *Desired) Without(addrs map[netip.Addr]struct{}) *Desired {
-	hit := false
-	for addr := range addrs {
-		_, local := d.Local[addr]
-		hit = hit || local
-	}
-	if !hit {
-		return d
-	}
-	without := func(addr netip.Addr) bool { _, drop := addrs[addr]; return drop }
-	c := *d
-	c.Table, c.Filter = maps.Clone(d.Table), maps.Clone(d.Filter)
-	c.Local, c.Announce = maps.Clone(d.Local), maps.Clone(d.Announce)
-	maps.DeleteFunc(c.Table, func(k ipvs.Key, _ ipvs.VirtualServer) bool { return without(k.Addr) })
-	maps.DeleteFunc(c.Filter, func(e ipvs.Element, _ struct{}) bool { return without(e.Key.Addr) })
-	maps.DeleteFunc(c.Local, func(a netip.Addr, _ struct{}) bool { return without(a) })
-	maps.DeleteFunc(c.Announce, func(a netip.Addr, _ Announcement) bool { return without(a) })
-	return &c
 }
 
 // Announcement says where an address is answered for.
