@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -224,14 +226,18 @@ func TestForeignObjectsStay(t *testing.T) {
 	checkForeign(t, node)
 }
 
-// TestNoIPVS: on a kernel without IPVS the speaker says which module is missing, is not ready, and goes on trying.
+// TestNoIPVS: on a kernel without IPVS, where only that may forward, the speaker says which module is missing, is not ready, and
+// goes on trying.
 func TestNoIPVS(t *testing.T) {
 	if cluster.Kernel == lab.Native {
 		t.Skip("this machine's kernel has IPVS, so there is no kernel without")
 	}
-	kubeconfig := cluster.Kubeconfig()
+	kubeconfig, config := cluster.Kubeconfig(), filepath.Join(t.TempDir(), "speaker.yaml")
+	if err := os.WriteFile(config, []byte("dataplane: ipvs\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	p, err := cluster.Management.Start(t.Context(), "ironlb-speaker", host.Cmd{Argv: []string{
-		cluster.Program("ironlb-speaker"), "--node-name", "node1", "--kubeconfig", kubeconfig}})
+		cluster.Program("ironlb-speaker"), "--node-name", "node1", "--kubeconfig", kubeconfig, "--config", config}})
 	if err != nil {
 		t.Fatal(err)
 	}
