@@ -36,7 +36,8 @@ func (s *Source) Ours(node string) Ours {
 	slices.SortFunc(out.Pools, func(a, b netip.Prefix) int {
 		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 	})
-	announced, nodePorts := false, false
+	announced := false
+	var nodePorts [2]bool // of IPv4 and of IPv6
 	for _, obj := range s.informers[kindService].GetStore().List() {
 		svc := serviceOf(obj.(*corev1.Service), false).service
 		for _, a := range svc.Addresses {
@@ -49,11 +50,18 @@ func (s *Source) Ours(node string) Ours {
 				out.Whole = append(out.Whole, a.IP)
 			}
 		}
-		nodePorts = nodePorts || svc.NodePorts && slices.ContainsFunc(svc.Ports, func(p plan.Port) bool { return p.NodePort != 0 })
+		if svc.NodePorts && slices.ContainsFunc(svc.Ports, func(p plan.Port) bool { return p.NodePort != 0 }) {
+			nodePorts[0] = nodePorts[0] || svc.Families != plan.OnlyIPv6
+			nodePorts[1] = nodePorts[1] || svc.Families != plan.OnlyIPv4
+		}
 	}
 	out.Forwarded = out.Forwarded || !announced
-	if obj, there, err := s.informers[kindNode].GetStore().GetByKey(node); nodePorts && there && err == nil {
-		out.Whole = append(out.Whole, nodeOf(obj.(*corev1.Node)).Addresses...)
+	if obj, there, err := s.informers[kindNode].GetStore().GetByKey(node); there && err == nil {
+		for _, a := range nodeOf(obj.(*corev1.Node)).Addresses {
+			if a.Is4() && nodePorts[0] || a.Is6() && nodePorts[1] {
+				out.Whole = append(out.Whole, a)
+			}
+		}
 	}
 	slices.SortFunc(out.Whole, netip.Addr.Compare)
 	out.Whole = slices.Compact(out.Whole)

@@ -16,7 +16,8 @@ func TestOurs(t *testing.T) {
 	pool := &v1alpha1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "p"},
 		Spec: v1alpha1.IPAddressPoolSpec{Addresses: []string{"203.0.113.0/25", "192.0.2.7-192.0.2.9", "2001:db8::5"}}}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"},
-		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}}}}
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+			{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}, {Type: corev1.NodeInternalIP, Address: "2001:db8::1"}}}}
 	service := func(name string, mode corev1.LoadBalancerIPMode, labels map[string]string, nodePort int32) *corev1.Service {
 		return &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: labels,
