@@ -52,16 +52,16 @@ func TestModes(t *testing.T) {
 			switch {
 			case mode == "nftables" && dataplane() == "ipvs":
 				t.Run("start flushes", func(t *testing.T) {
-					stop(t, kubeProxy)
-					testFlush(t, svc, func() { startKubeProxy(t, mode, config) })
+					kubeProxy.stop(t)
+					testFlush(t, svc, func() { kubeProxy.start(t, config) })
 				})
 			case mode == "ipvs":
 				t.Run("not excluded", func(t *testing.T) {
-					stop(t, kubeProxy)
-					bad := startKubeProxy(t, mode, nil)
+					kubeProxy.stop(t)
+					kubeProxy.start(t, nil)
 					testNotExcluded(t, svc)
-					stop(t, bad)
-					startKubeProxy(t, mode, excluded(true))
+					kubeProxy.stop(t)
+					kubeProxy.start(t, excluded(true))
 					told(t, svc.Status.LoadBalancer.Ingress[0].IP, "")
 				})
 			}

@@ -26,6 +26,9 @@ import (
 // stopGrace is for a program in an emulated guest.
 const stopGrace = 20 * time.Second
 
+// starting is how long kube-proxy's start may take there, where it is of minutes when other guests run beside.
+const starting = 4 * time.Minute
+
 func node() *lab.Node { return cluster.Node(0) }
 
 // freshNode gives node1 a kernel state without traces of what was on it before.
@@ -76,29 +79,46 @@ func stop(t *testing.T, p *process.Process) {
 	}
 }
 
-// startKubeProxy starts it and waits until it has programmed all there is. Mode ipvs looks at everything every 15 s, by default every
-// 30 s; the others do so once an hour, and beside that program what changes.
-func startKubeProxy(t *testing.T, mode string, more lab.KubeProxyConfig) *process.Process {
+// proxy is node1's kube-proxy.
+type proxy struct {
+	mode string
+	p    *process.Process
+}
+
+// startKubeProxy starts it until the end of the test.
+func startKubeProxy(t *testing.T, mode string, more lab.KubeProxyConfig) *proxy {
+	t.Helper()
+	k := &proxy{mode: mode}
+	k.start(t, more)
+	t.Cleanup(func() { k.stop(t) })
+	return k
+}
+
+func (k *proxy) stop(t *testing.T) {
+	t.Helper()
+	if k.p.Running() {
+		stop(t, k.p)
+	}
+}
+
+// start starts it and waits until it has programmed all there is. Mode ipvs looks at everything every 15 s, by default every 30 s; the
+// others do so once an hour, and beside that program what changes.
+func (k *proxy) start(t *testing.T, more lab.KubeProxyConfig) {
 	t.Helper()
 	config := lab.KubeProxyConfig{"ipvs": often()}
 	maps.Copy(config, more)
-	p, err := node().StartKubeProxy(t.Context(), mode, config)
+	p, err := node().StartKubeProxy(t.Context(), k.mode, config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if p.Running() {
-			stop(t, p)
-		}
-	})
-	scene.Eventually(t, scene.Programmed, "kube-proxy has programmed the node", func(ctx context.Context) error {
+	k.p = p
+	scene.Eventually(t, starting, "kube-proxy has programmed the node", func(ctx context.Context) error {
 		n, err := syncs(ctx)
 		if err == nil && n == 0 {
 			err = errors.New("not yet")
 		}
 		return err
 	})
-	return p
 }
 
 func often() map[string]any { return map[string]any{"syncPeriod": "15s", "minSyncPeriod": "1s"} }
