@@ -50,7 +50,7 @@ func New(cfg Config) *Detector {
 	}
 	return &Detector{
 		cfg:    cfg,
-		client: &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
+		client: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
 		wake:   make(chan struct{}, 1),
 	}
 }
