@@ -49,7 +49,7 @@ func (s *Speaker) announce(todo *work) {
 // others.
 func (s *Speaker) forwards(addr netip.Addr, lacking map[ipvs.Key]bool) bool {
 	if !has(s.desired.Local, addr) {
-		return s.known.sysctls == nil || has(s.announced, addr)
+		return s.known.sysctls.of(addr) == nil || has(s.announced, addr)
 	}
 	return has(s.known.addrs, addr) && s.programmed(addr, lacking)
 }

@@ -27,7 +27,7 @@ type quick struct {
 func (q *quick) List(context.Context) (ipvs.Filter, error)                  { return maps.Clone(q.filter), nil }
 func (q *quick) Check(context.Context) (bool, error)                        { return q.filter != nil, nil }
 func (q *quick) Remove(context.Context) error                               { return nil }
-func (q *quick) Apply(bool) ([]string, error)                               { return nil, nil }
+func (q *quick) Apply(bool) ([]string, SysctlErrors)                        { return nil, SysctlErrors{} }
 func (q *quick) Report(map[string]plan.Status)                              {}
 func (q *quick) Clean(context.Context, map[ipvs.Key][]netip.AddrPort) error { return nil }
 

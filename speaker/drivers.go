@@ -2,6 +2,7 @@ package speaker
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"time"
 
@@ -82,8 +83,26 @@ type Addresses interface {
 // Sysctls are the kernel's settings that forwarding and answering rely on.
 type Sysctls interface {
 	// Apply sets those that differ and returns them as "key=value". ipv6 tells whether addresses of it are served.
-	Apply(ipv6 bool) (changed []string, err error)
+	Apply(ipv6 bool) (changed []string, wrong SysctlErrors)
 }
+
+// SysctlErrors say why the kernel's settings are not as they must be, by what suffers. New addresses wait until those that they
+// rely on are right.
+type SysctlErrors struct {
+	// All concerns every address, IPv6 only those of IPv6, Limits none: the sizes and time-outs of conntrack.
+	All, IPv6, Limits error
+}
+
+// of returns what an address cannot rely on.
+func (e SysctlErrors) of(addr netip.Addr) error {
+	if addr.Is4() {
+		return e.All
+	}
+	return errors.Join(e.All, e.IPv6)
+}
+
+// fit tells for which families addresses may come.
+func (e SysctlErrors) fit() (ipv4, ipv6 bool) { return e.All == nil, e.All == nil && e.IPv6 == nil }
 
 // Conntrack is what the kernel remembers of connections.
 type Conntrack interface {

@@ -21,7 +21,7 @@ type state struct {
 	// addresses is when they are listed next.
 	addresses time.Time
 	// sysctls is why the kernel's settings are not as they must be.
-	sysctls error
+	sysctls SysctlErrors
 }
 
 // observe looks at what the node holds of ours, as far as that is due, and corrects its sysctls. What is new there makes
@@ -123,13 +123,14 @@ func (s *Speaker) lookAtServers(st *state) (differs bool, err error) {
 
 // setSysctls corrects them and tells whether they can be relied on now and could not be before, or the other way round.
 func (s *Speaker) setSysctls(st *state) (differs bool) {
-	before := st.sysctls
+	before4, before6 := st.sysctls.fit()
 	var changed []string
 	changed, st.sysctls = s.cfg.Node.Sysctls.Apply(s.ipv6)
 	for _, setting := range changed {
 		s.log("set sysctl", "setting", setting)
 	}
-	return (before == nil) != (st.sysctls == nil)
+	now4, now6 := st.sysctls.fit()
+	return before4 != now4 || before6 != now6
 }
 
 // mine tells whether a virtual server is ours: its address is, or the filter, which is the record of what we made, names

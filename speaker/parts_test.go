@@ -293,6 +293,41 @@ func TestAuditRests(t *testing.T) {
 	}
 }
 
+// A sysctl of IPv6 that cannot be set keeps no address of IPv4 away, and one that only limits keeps none.
+func TestSysctlsByWhatSuffers(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.failSysctls = SysctlErrors{IPv6: errInjected, Limits: errInjected}
+		v := baseView()
+		six := netip.MustParseAddr("2001:db8::4")
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		service(v, "six", six, []uint16{80}, 1, "a")
+		v.Slices[named("six")]["s"].Endpoints[0].Addr = netip.MustParseAddr("2001:db8:1::10")
+		r := start(t, w, &cluster{view: v, synced: true})
+		defer r.stop()
+		want := func(ipv6, ready bool) {
+			t.Helper()
+			synctest.Wait()
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if !has(w.announced, vip1) || has(w.announced, six) != ipv6 || has(w.addrs, six) != ipv6 {
+				t.Errorf("announced %v, local %v", w.announced, w.addrs)
+			}
+			if h := r.speaker.Health(); h.Ready != ready {
+				t.Errorf("health %+v, want ready: %v", h, ready)
+			}
+		}
+		want(false, false)
+		for _, wrong := range []SysctlErrors{{Limits: errInjected}, {}} {
+			w.mu.Lock()
+			w.failSysctls = wrong
+			w.mu.Unlock()
+			time.Sleep(auditEvery)
+			want(true, wrong.Limits == nil)
+		}
+	})
+}
+
 // The sysctls of IPv6 are set where it is served, before anything of it is announced.
 func TestSysctlsOfIPv6(t *testing.T) {
 	inBubble(t, func(t *testing.T) {

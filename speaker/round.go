@@ -160,7 +160,7 @@ const troubleMost = 10
 func (s *Speaker) trouble() error {
 	var errs []error
 	if s.known != nil {
-		errs = append(s.foreignErrors(), s.known.sysctls)
+		errs = append(s.foreignErrors(), s.known.sysctls.All, s.known.sysctls.IPv6, s.known.sysctls.Limits)
 	}
 	var told []error
 	seen, more := map[string]bool{}, 0

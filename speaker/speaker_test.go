@@ -381,7 +381,7 @@ func TestSysctlFails(t *testing.T) {
 		defer r.stop()
 		r.wantPlanned(t)
 		w.mu.Lock()
-		w.failSysctls = errInjected
+		w.failSysctls.All = errInjected
 		w.mu.Unlock()
 		time.Sleep(auditEvery)
 		r.set(func(v *plan.View) {
@@ -404,7 +404,7 @@ func TestSysctlFails(t *testing.T) {
 		if !has(w.announced, vip1) || has(w.announced, vip2) || has(w.addrs, vip2) {
 			t.Errorf("announced %v, local %v; want only %v", w.announced, w.addrs, vip1)
 		}
-		w.failSysctls = nil
+		w.failSysctls.All = nil
 		w.mu.Unlock()
 		time.Sleep(auditEvery)
 		r.wantPlanned(t)

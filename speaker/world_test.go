@@ -46,7 +46,7 @@ type world struct {
 	// failFilter is what each change of the filter fails with.
 	failFilter error
 	// failSysctls is why they cannot be set.
-	failSysctls error
+	failSysctls SysctlErrors
 	// refuse are elements that the kernel does not take.
 	refuse map[ipvs.Element]bool
 	// wanted tells whether a Service has the address, as far as the speaker knows.
@@ -299,7 +299,7 @@ func (a worldAddresses) Remove(addr netip.Addr) (bool, error) {
 
 type worldSysctls struct{ w *world }
 
-func (s worldSysctls) Apply(ipv6 bool) ([]string, error) {
+func (s worldSysctls) Apply(ipv6 bool) ([]string, SysctlErrors) {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
 	s.w.ipv6 = ipv6

@@ -62,11 +62,11 @@ func prepare(c config, log *slog.Logger) {
 	if c.ServiceProxy { // its sysctls are there once the module is; what is wrong with it, they will say
 		_ = exec.Command("modprobe", "nf_conntrack").Run()
 	}
-	changed, err := sysctls{ipvs: func() bool { return inIPVS }, serviceProxy: c.ServiceProxy, limits: c.Conntrack}.Apply(false)
+	changed, wrong := sysctls{ipvs: func() bool { return inIPVS }, serviceProxy: c.ServiceProxy, limits: c.Conntrack}.Apply(false)
 	for _, setting := range changed {
 		log.Info("set sysctl", "setting", setting)
 	}
-	if err != nil {
+	if err := errors.Join(wrong.All, wrong.IPv6, wrong.Limits); err != nil {
 		log.Error("cannot set all sysctls", "error", err)
 	}
 }

@@ -3,8 +3,10 @@ package main
 import (
 	"runtime"
 	"strconv"
+	"strings"
 	"time"
 
+	"github.com/ironlb/ironlb/speaker"
 	"github.com/ironlb/ironlb/speaker/link"
 )
 
@@ -15,17 +17,30 @@ type sysctls struct {
 	limits       conntrackLimits
 }
 
-func (s sysctls) Apply(ipv6 bool) ([]string, error) {
+func (s sysctls) Apply(ipv6 bool) (changed []string, wrong speaker.SysctlErrors) {
 	want, err := link.Wanted(link.Needs{IPVS: s.ipvs(), IPv6: ipv6, ServiceProxy: s.serviceProxy})
 	if err != nil {
-		return nil, err
+		return nil, speaker.SysctlErrors{All: err}
 	}
-	changes, err := link.SetSysctls(s.limits.replace(want, runtime.NumCPU()))
-	var texts []string
-	for _, c := range changes {
-		texts = append(texts, c.Key+"="+c.To)
+	parts := map[*error][]link.Sysctl{}
+	for _, w := range s.limits.replace(want, runtime.NumCPU()) {
+		part := &wrong.All
+		switch {
+		case strings.HasPrefix(w.Key, "net.ipv6."):
+			part = &wrong.IPv6
+		case strings.HasPrefix(w.Key, "net.netfilter."):
+			part = &wrong.Limits
+		}
+		parts[part] = append(parts[part], w)
 	}
-	return texts, err
+	for _, part := range []*error{&wrong.All, &wrong.IPv6, &wrong.Limits} {
+		var changes []link.Change
+		changes, *part = link.SetSysctls(parts[part])
+		for _, c := range changes {
+			changed = append(changed, c.Key+"="+c.To)
+		}
+	}
+	return changed, wrong
 }
 
 // replace puts the configured limits in the place of those that link wants; one that is 0 is left as the node has it.
