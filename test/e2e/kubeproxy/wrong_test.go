@@ -29,6 +29,7 @@ func testNotExcluded(t *testing.T, svc *corev1.Service) {
 // testFlush: kube-proxy in mode nftables deletes all virtual servers when it starts (ipvs.md 1.7.3).
 func testFlush(t *testing.T, svc *corev1.Service, start func()) {
 	vip := scene.External(t, svc, scene.StreamPort)
+	scene.Answered(t, cluster.Client, "tcp", scene.External(t, svc, scene.HTTPPort), "a1", "b1")
 	streams := map[string]*lab.Prober{}
 	for name, every := range map[string]time.Duration{"busy": 100 * time.Millisecond, "idle": 15 * time.Second} {
 		prober, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "stream", Target: vip, Every: every, Timeout: 30 * time.Second})
