@@ -13,7 +13,7 @@ PROGRAMS := ./cmd/ironlb-ccm ./cmd/ironlb-speaker
 
 # Tests that need IPVS run in a guest kernel where this machine's has none; those of LAB_TESTS need a real control plane.
 KERNEL_TESTS := ./ipvs/kernel
-LAB_TESTS    := ./test/lab/... ./test/ccm/... ./test/e2e/...
+LAB_TESTS    := ./test/lab/... ./test/ccm/... ./test/e2e ./test/e2e/scene ./test/e2e/proxy
 NATIVE_TESTS  = $$(go list ./... | grep -v -e /test/lab -e /test/ccm -e /test/e2e -e /ipvs/kernel)
 
 .PHONY: help
@@ -62,6 +62,11 @@ test-kernel: root ## the tests of the kernel drivers, in a guest where this kern
 test-lab: root ## the tests of the lab, of ironlb-ccm and end to end, on a real control plane (root)
 	@go run ./test/report go test -count=1 -p 1 -timeout 25m $(LAB_TESTS)
 	@IRONLB_DATAPLANE=nftables go run ./test/report go test -count=1 -timeout 15m ./test/e2e/proxy -args -rate 100
+	@IRONLB_DATAPLANE=nftables go run ./test/report go test -count=1 -timeout 15m ./test/e2e/kubeproxy
+
+.PHONY: test-kube-proxy
+test-kube-proxy: root deps ## beside a real kube-proxy of each mode, ipvs included: a quarter of an hour and more where the guest is emulated (root)
+	@go run ./test/report go test -count=1 -timeout 60m ./test/e2e/kubeproxy
 
 .PHONY: bench-pools
 bench-pools: ## the allocator alone
