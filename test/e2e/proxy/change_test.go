@@ -259,19 +259,19 @@ func TestRollingUpdate(t *testing.T) {
 	}
 }
 
-// onlyReady waits until the last 30 requests were answered by Pods that are ready: the others drain.
+// onlyReady waits until all requests were answered but the last few, and those 30 that were by Pods that are ready: nothing is
+// on its way any more to one that drains, which may go now.
 func onlyReady(t testing.TB, p *lab.Prober, endpoints []string) {
 	t.Helper()
 	_, err := p.Wait(t.Context(), programmed, fmt.Sprintf("answers of the ready among %v only", endpoints), func(s probe.Summary) bool {
-		if len(s.Results) < 30 {
-			return false
+		slices.SortFunc(s.Results, func(a, b probe.Result) int { return a.N - b.N })
+		whole := 0
+		for whole < len(s.Results) && s.Results[whole].N == whole+1 {
+			whole++
 		}
-		for _, r := range s.Results[len(s.Results)-30:] {
-			if r.OK() && !slices.Contains(ready(endpoints), r.Pod) {
-				return false
-			}
-		}
-		return true
+		return whole >= 30 && !slices.ContainsFunc(s.Results[whole-30:whole], func(r probe.Result) bool {
+			return r.OK() && !slices.Contains(ready(endpoints), r.Pod)
+		})
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -90,7 +91,12 @@ func (cp *ControlPlane) writeKubeconfig(file, user, token string) error {
 	config.AuthInfos[user] = &clientcmdapi.AuthInfo{Token: token}
 	config.Contexts["lab"] = &clientcmdapi.Context{Cluster: "lab", AuthInfo: user}
 	config.CurrentContext = "lab"
-	if err := clientcmd.WriteToFile(*config, file); err != nil {
+	// Whole or not at all: a program may be reading the one before.
+	whole, err := os.CreateTemp(cp.cfg.Dir, "kubeconfig-*")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", file, err)
+	}
+	if err := errors.Join(whole.Close(), clientcmd.WriteToFile(*config, whole.Name()), os.Rename(whole.Name(), file)); err != nil {
 		return fmt.Errorf("write %s: %w", file, err)
 	}
 	return nil

@@ -20,6 +20,7 @@ const (
 
 // Result of one request.
 type Result struct {
+	N      int           `json:"n"` // from 1, in the order sent
 	Sent   time.Time     `json:"sent"`
 	Took   time.Duration `json:"took"`
 	Pod    string        `json:"pod,omitempty"`    // who answered

@@ -48,8 +48,8 @@ func (c *client) run() error {
 	defer due.Wait()
 	for n := 1; ; n++ {
 		if !c.serial {
-			due.Go(func() { c.one(ask) })
-		} else if err := c.one(ask); err != nil && c.network == "stream" {
+			due.Go(func() { c.one(n, ask) })
+		} else if err := c.one(n, ask); err != nil && c.network == "stream" {
 			return err // the connection is broken for good
 		}
 		if n == c.count {
@@ -64,8 +64,8 @@ func (c *client) run() error {
 }
 
 // one sends one request and prints what became of it.
-func (c *client) one(ask func() (string, error)) error {
-	r := probe.Result{Sent: time.Now()}
+func (c *client) one(n int, ask func() (string, error)) error {
+	r := probe.Result{N: n, Sent: time.Now()}
 	line, err := ask()
 	r.Took = time.Since(r.Sent)
 	if err == nil {
