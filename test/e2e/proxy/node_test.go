@@ -184,6 +184,8 @@ func TestSpeakerRestart(t *testing.T) {
 	if err := speakerReady(t.Context(), node); err != nil {
 		t.Fatal(err)
 	}
+	endpoints(t, "steady", "a1=terminating", "b1=terminating", "c1")
+	onlyReady(t, prober, []string{"c1"})
 	endpoints(t, "steady", "c1")
 	answered(t, cluster.Client, "tcp", vip, "c1")
 	s, err := prober.Stop()
