@@ -1,0 +1,76 @@
+package plan
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"net/netip"
+)
+
+// Members is what the speakers know of one another, without the API server (docs/design/failover.md).
+type Members struct {
+	// Observer is set while this node must claim nothing: it has just started, or woke up late.
+	Observer bool
+	// Isolated are the interfaces of this node on which it hears nobody although others hear one another there.
+	Isolated map[string]struct{}
+	// Peers are the other nodes that were heard of since this process began, by name.
+	Peers map[string]Member
+}
+
+// Member is another node as it was heard.
+type Member struct {
+	// Alive is set if it was heard lately on any path.
+	Alive bool
+	// On are the interfaces of this node on which it counts as alive.
+	On map[string]struct{}
+	// Observer and Leaving are what it says of itself: it must claim nothing yet; it is about to end.
+	Observer, Leaving bool
+	// Synced is set once all its claims are known.
+	Synced bool
+	// Claims are what it says of VirtualIPs.
+	Claims map[VIPID]Claim
+}
+
+// VIPID names a VirtualIP in messages between speakers.
+type VIPID uint64
+
+// IDOf returns the first eight bytes of the SHA-256 of a VirtualIP's name.
+func IDOf(vip string) VIPID {
+	sum := sha256.Sum256([]byte(vip))
+	return VIPID(binary.BigEndian.Uint64(sum[:]))
+}
+
+// Claim is what a node says of one VirtualIP.
+type Claim struct {
+	State ClaimState
+	// Generation of the list that it goes by, and its own place in it.
+	Generation int64
+	Place      uint16
+	// Successor, with Leaving, is who is asked to take over.
+	Successor string
+}
+
+// ClaimState is what a node does about a VirtualIP in whose list it is.
+type ClaimState uint8
+
+const (
+	// Held: it answers.
+	Held ClaimState = iota + 1
+	// Leaving: it answers until its successor does.
+	Leaving
+	// Declined: it does not answer and will not.
+	Declined
+)
+
+// Word is what this node tells the others. It is whole each time; what is not in it is no longer said.
+type Word struct {
+	Claims map[string]Claim // by the name of the VirtualIP
+	// Leaving is set when the process is about to end.
+	Leaving bool
+}
+
+// Link is a network interface that is up, has carrier and can carry ARP or NDP.
+type Link struct {
+	Name string
+	// Subnets are those of its addresses, without link-local ones.
+	Subnets []netip.Prefix
+}
