@@ -55,6 +55,9 @@ func (q *quick) Announce(want map[netip.Addr]plan.Announcement) (map[netip.Addr]
 	return held, nil
 }
 
+func (q *quick) Conflicts() map[netip.Addr]plan.Conflict { return nil }
+func (q *quick) SetPeers(map[[6]byte]string)             {}
+
 // quickAddresses are the addresses of a quick node.
 type quickAddresses struct{ *quick }
 

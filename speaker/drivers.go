@@ -124,8 +124,27 @@ type Checks interface {
 
 // Announcer answers for addresses on the network.
 type Announcer interface {
-	// Announce replaces the whole set and returns the interfaces on which each address is answered for.
+	// Announce replaces the whole set and returns the interfaces on which each address is answered for. One that is still
+	// probed is absent; when that is done the loop is kicked.
 	Announce(map[netip.Addr]plan.Announcement) (map[netip.Addr][]string, error)
+	// Conflicts are the addresses of the set for which another host answers. When they change the loop is kicked.
+	Conflicts() map[netip.Addr]plan.Conflict
+	// SetPeers says which hardware addresses belong to speakers, by node.
+	SetPeers(macs map[[6]byte]string)
+}
+
+// Detector tells which other nodes are alive and what they say of VirtualIPs, without the API server. It kicks the loop
+// when something of that changes.
+type Detector interface {
+	// Observe returns what is known, which nodes are heard otherwise than at the last call, and of which VirtualIPs one says
+	// something else. The Members are never changed afterwards.
+	Observe() (members plan.Members, nodes map[string]struct{}, claims map[plan.VIPID]struct{})
+	// Say tells the others what this node does. It is whole each time and does not block.
+	Say(plan.Word)
+	// SetSegments says on which interfaces others are to be heard.
+	SetSegments(interfaces []string)
+	// SetPeers says which nodes there are, with their addresses on the node network.
+	SetPeers(map[string][]netip.Addr)
 }
 
 // Reporter publishes the status of VirtualIPs. Report takes the whole set each time, keeps it, and does not block.

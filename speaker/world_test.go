@@ -326,6 +326,9 @@ func (w *world) Announce(want map[netip.Addr]plan.Announcement) (map[netip.Addr]
 	return held, nil
 }
 
+func (w *world) Conflicts() map[netip.Addr]plan.Conflict { return nil }
+func (w *world) SetPeers(map[[6]byte]string)             {}
+
 func (w *world) checkForwards(addr netip.Addr) {
 	table, _ := w.kernel.ListOf(map[netip.Addr]struct{}{addr: {}})
 	if !has(w.addrs, addr) || len(table) == 0 || !has(addressesOf(w.filter), addr) {

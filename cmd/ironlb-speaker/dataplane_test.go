@@ -31,6 +31,9 @@ func (o *one) Observe() (*plan.View, plan.Touched, bool) {
 
 func (*one) Report(map[string]plan.Status) {}
 
+func (*one) Conflicts() map[netip.Addr]plan.Conflict { return nil }
+func (*one) SetPeers(map[[6]byte]string)             {}
+
 func (*one) Announce(want map[netip.Addr]plan.Announcement) (map[netip.Addr][]string, error) {
 	held := map[netip.Addr][]string{}
 	for addr := range want {

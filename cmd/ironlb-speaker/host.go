@@ -5,7 +5,9 @@ import (
 	"net/netip"
 
 	"github.com/ironlb/ironlb/speaker/kube"
+	"github.com/ironlb/ironlb/speaker/l2"
 	"github.com/ironlb/ironlb/speaker/link"
+	"github.com/ironlb/ironlb/speaker/plan"
 )
 
 // noteHost tells the source of the addresses of this node.
@@ -20,4 +22,18 @@ func noteHost(l *link.Link, source *kube.Source, log *slog.Logger) {
 		host[addr] = struct{}{}
 	}
 	source.SetHost(host)
+}
+
+// noteLinks tells the source on which interfaces addresses can be answered for.
+func noteLinks(source *kube.Source, log *slog.Logger) {
+	all, err := l2.Links()
+	if err != nil {
+		log.Warn("the network interfaces of this node are not known; addresses stay where they are", "error", err)
+		return
+	}
+	links := make(map[string]plan.Link, len(all))
+	for _, l := range all {
+		links[l.Name] = l
+	}
+	source.SetLinks(links)
 }

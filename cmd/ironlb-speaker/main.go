@@ -95,6 +95,7 @@ func run(ctx context.Context, o options) error {
 	log.Info("start", "node", o.nodeName, "apiserver", config.Host, "metrics", listener.Addr().String())
 	defer log.Info("stop; addresses, virtual servers and firewall stay", "node", o.nodeName)
 	noteHost(node.Addresses.(*link.Link), source, log) // before the first plan: what is served at them must not go
+	noteLinks(source, log)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return source.Run(ctx) })
 	group.Go(func() error { return reporter.Run(ctx) })
@@ -104,6 +105,7 @@ func run(ctx context.Context, o options) error {
 	group.Go(func() error {
 		return link.Watch(ctx, func() {
 			announcer.Refresh()
+			noteLinks(source, log)
 			kick.Look()
 			noteHost(node.Addresses.(*link.Link), source, log)
 		})

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/netip"
 	"reflect"
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -40,6 +41,7 @@ type Source struct {
 	mu      sync.Mutex
 	pending map[ref]any // nil for what is gone
 	host    map[netip.Addr]struct{}
+	links   map[string]plan.Link
 
 	view *plan.View // of the caller of Observe
 }
@@ -116,6 +118,7 @@ func (s *Source) Observe() (*plan.View, plan.Touched, bool) {
 		Nodes:    map[string]struct{}{},
 		VIPs:     map[string]struct{}{},
 		Checks:   map[plan.Check]struct{}{},
+		Links:    map[string]struct{}{},
 	}
 	for r, value := range pending {
 		fold(s.view, &touched, r, value)
@@ -154,6 +157,9 @@ func fold(v *plan.View, touched *plan.Touched, r ref, value any) {
 	case kindCheck:
 		put(v.Checks, r.check, value)
 		touched.Checks[r.check] = struct{}{}
+	case kindLink:
+		put(v.Links, r.key.Name, value)
+		touched.Links[r.key.Name] = struct{}{}
 	case kindHost:
 		v.Host = value.(map[netip.Addr]struct{})
 		touched.Host = true
@@ -237,6 +243,7 @@ const (
 	// What the node itself knows.
 	kindCheck = "check"
 	kindHost  = "host"
+	kindLink  = "link"
 )
 
 // Checked notes the result of a check, nil for one that is no longer made.
@@ -257,6 +264,24 @@ func (s *Source) SetHost(addrs map[netip.Addr]struct{}) {
 	s.mu.Unlock()
 	if !same {
 		s.put(ref{kind: kindHost}, addrs)
+	}
+}
+
+// SetLinks notes this node's interfaces on which addresses can be answered for. The map is the Source's from then on.
+func (s *Source) SetLinks(links map[string]plan.Link) {
+	s.mu.Lock()
+	before := s.links
+	s.links = links
+	s.mu.Unlock()
+	for name := range before {
+		if _, still := links[name]; !still {
+			s.put(ref{kind: kindLink, key: pools.ServiceKey{Name: name}}, nil)
+		}
+	}
+	for name, link := range links {
+		if have, was := before[name]; !was || !slices.Equal(have.Subnets, link.Subnets) {
+			s.put(ref{kind: kindLink, key: pools.ServiceKey{Name: name}}, link)
+		}
 	}
 }
 

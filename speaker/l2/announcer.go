@@ -116,13 +116,19 @@ func (a *Announcer) Announce(want map[netip.Addr]plan.Announcement) (map[netip.A
 	return held, errors.Join(errs...)
 }
 
+// Conflicts implements speaker.Announcer.
+func (a *Announcer) Conflicts() map[netip.Addr]plan.Conflict { return nil }
+
+// SetPeers implements speaker.Announcer.
+func (a *Announcer) SetPeers(map[[6]byte]string) {}
+
 // assign returns the addresses of each interface.
 func (a *Announcer) assign(want map[netip.Addr]plan.Announcement) map[int]addrSet {
 	sets := make(map[int]addrSet, len(a.links))
 	for _, l := range a.links {
 		set := addrSet{}
 		for addr, ann := range want {
-			if addr.Is4() && l.serves(addr, ann) {
+			if addr.Is4() && l.serves(ann) {
 				set[addr] = struct{}{}
 			}
 		}

@@ -73,7 +73,7 @@ func (s *segment) announce(t *testing.T, want map[string][]string, addrs ...stri
 	t.Helper()
 	set := map[netip.Addr]plan.Announcement{}
 	for _, a := range addrs {
-		set[netip.MustParseAddr(a)] = plan.Announcement{VIP: a, InSubnet: true}
+		set[netip.MustParseAddr(a)] = plan.Announcement{VIP: a, Interfaces: []string{"eth0"}}
 	}
 	s.announceSet(t, want, set)
 }
@@ -341,7 +341,7 @@ func TestInterfacesAreChosen(t *testing.T) {
 	s := newSegment(t)
 	third := netspace.New(t)
 	netspace.Join(t, s.node, "eth1", "198.51.100.1/24", third, "eth0", "198.51.100.200/24")
-	inSubnet := plan.Announcement{InSubnet: true}
+	inSubnet := plan.Announcement{Interfaces: []string{"eth0"}}
 	named := func(names ...string) plan.Announcement { return plan.Announcement{Interfaces: names} }
 	a := func(n byte) netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, n}) }
 	s.announceSet(t, map[string][]string{
@@ -356,7 +356,7 @@ func TestInterfacesAreChosen(t *testing.T) {
 		netip.MustParseAddr("198.51.100.4"): inSubnet,
 		a(5):                                named("eth1"),
 		a(6):                                named("eth0", "eth1", "absent"),
-		a(7):                                {Interfaces: []string{"eth1"}, InSubnet: true},
+		a(7):                                {Interfaces: []string{"eth0", "eth1"}},
 		a(8):                                named("lo"),
 		netip.MustParseAddr("192.0.2.4"):    inSubnet,
 		a(200):                              inSubnet,
@@ -381,7 +381,7 @@ func TestFilterFails(t *testing.T) {
 			t.Fatal(err, lockErr)
 		}
 	}
-	want := map[netip.Addr]plan.Announcement{vip: {InSubnet: true}, netip.MustParseAddr("203.0.113.5"): {InSubnet: true}}
+	want := map[netip.Addr]plan.Announcement{vip: {Interfaces: []string{"eth0"}}, netip.MustParseAddr("203.0.113.5"): {Interfaces: []string{"eth0"}}}
 	s.node.Must(t, func() error {
 		if held, err := s.announcer.Announce(want); err == nil || len(held) > 0 {
 			t.Errorf("answers on %v although its filter could not be attached, error %v", held, err)
@@ -414,7 +414,7 @@ func TestBridgeAnswersForItsPort(t *testing.T) {
 	s.node.Address(t, "br0", "203.0.113.1/24")
 	s.self = mac(s.node.MAC(t, "br0"))
 	set := map[netip.Addr]plan.Announcement{
-		vip:                                {InSubnet: true},
+		vip:                                {Interfaces: []string{"eth0"}},
 		netip.MustParseAddr("203.0.113.5"): {Interfaces: []string{"eth0"}},
 		netip.MustParseAddr("203.0.113.6"): {Interfaces: []string{"eth0", "br0"}},
 	}
@@ -445,7 +445,7 @@ func TestStoppedAnnouncerAnswersNothing(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- other.Run(ctx) }()
 	s.node.Must(t, func() error {
-		_, err := other.Announce(map[netip.Addr]plan.Announcement{vip: {InSubnet: true}})
+		_, err := other.Announce(map[netip.Addr]plan.Announcement{vip: {Interfaces: []string{"eth0"}}})
 		return err
 	})
 	s.answered(t, "203.0.113.4")

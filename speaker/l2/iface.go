@@ -83,10 +83,18 @@ func subnet(n *net.IPNet) (netip.Prefix, bool) {
 	return netip.PrefixFrom(addr, ones).Masked(), true
 }
 
-// serves tells whether an announcement of the address wants this interface.
-func (l link) serves(addr netip.Addr, ann plan.Announcement) bool {
-	if slices.Contains(ann.Interfaces, l.name) {
-		return true
+// Links lists the interfaces on which addresses can be answered for.
+func Links() ([]plan.Link, error) {
+	all, err := links()
+	if err != nil {
+		return nil, err
 	}
-	return ann.InSubnet && slices.ContainsFunc(l.subnets, func(p netip.Prefix) bool { return p.Contains(addr) })
+	out := make([]plan.Link, 0, len(all))
+	for _, l := range all {
+		out = append(out, plan.Link{Name: l.name, Subnets: l.subnets})
+	}
+	return out, nil
 }
+
+// serves tells whether an announcement of the address wants this interface.
+func (l link) serves(ann plan.Announcement) bool { return slices.Contains(ann.Interfaces, l.name) }

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"net/netip"
+	"time"
 )
 
 // Members is what the speakers know of one another, without the API server (docs/design/failover.md).
@@ -66,6 +67,14 @@ type Word struct {
 	Claims map[string]Claim // by the name of the VirtualIP
 	// Leaving is set when the process is about to end.
 	Leaving bool
+}
+
+// Conflict is another host that answers for an address of ours.
+type Conflict struct {
+	// MAC is its hardware address, Interface ours on which it was heard.
+	MAC       string
+	Interface string
+	Since     time.Time
 }
 
 // Link is a network interface that is up, has carrier and can carry ARP or NDP.

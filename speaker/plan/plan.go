@@ -72,15 +72,15 @@ func newChanged() *Changed {
 type Announcement struct {
 	// VIP is the name of the VirtualIP.
 	VIP string
-	// Interfaces by name, sorted.
+	// Interfaces by name, sorted; at least one, all of them up.
 	Interfaces []string
-	// InSubnet adds the interfaces whose subnet holds the address.
-	InSubnet bool
+	// Probe asks for a probe before the first answer: no node is known to have held the address before.
+	Probe bool
 }
 
 // Equal tells whether two announcements are the same.
 func (a Announcement) Equal(b Announcement) bool {
-	return a.VIP == b.VIP && a.InSubnet == b.InSubnet && slices.Equal(a.Interfaces, b.Interfaces)
+	return a.VIP == b.VIP && a.Probe == b.Probe && slices.Equal(a.Interfaces, b.Interfaces)
 }
 
 // Decision is what was decided about a VirtualIP, seen from one node.

@@ -45,8 +45,8 @@ func text(d *Desired) string {
 		if len(ann.Interfaces) > 0 {
 			fmt.Fprintf(&b, " interfaces=%s", strings.Join(ann.Interfaces, ","))
 		}
-		if ann.InSubnet {
-			b.WriteString(" in subnet")
+		if ann.Probe {
+			b.WriteString(" probe")
 		}
 		b.WriteString("\n")
 	}

@@ -21,6 +21,14 @@ type View struct {
 	Checks map[Check]CheckResult
 	// Host are the addresses of this node's interfaces that are not virtual.
 	Host map[netip.Addr]struct{}
+	// Links are this node's interfaces on which addresses can be answered for, by name.
+	Links map[string]Link
+	// Members are the other nodes as they are heard, and whether this one is.
+	Members Members
+	// Unable are the addresses that this node cannot answer for as it is, with the reason; the loop finds them.
+	Unable map[netip.Addr]Reason
+	// Leaving is set when this process is about to end.
+	Leaving bool
 	// OtherProxy are the Services that another proxy serves on this node.
 	OtherProxy map[pools.ServiceKey]struct{}
 	// ServiceNetworks are the ranges of ClusterIPs by the name of their ServiceCIDR; only where this node serves them.
@@ -37,6 +45,8 @@ func NewView() *View {
 		Advertisements:  map[string]Advertisement{},
 		Checks:          map[Check]CheckResult{},
 		Host:            map[netip.Addr]struct{}{},
+		Links:           map[string]Link{},
+		Unable:          map[netip.Addr]Reason{},
 		OtherProxy:      map[pools.ServiceKey]struct{}{},
 		ServiceNetworks: map[string][]netip.Prefix{},
 	}
@@ -206,6 +216,13 @@ type Touched struct {
 	Advertisements bool
 	// Host is set when an address of this node's interfaces came or went.
 	Host bool
+	// Links that came, went or have other subnets.
+	Links map[string]struct{}
+	// Members are the nodes that are heard otherwise than before, Claims the VirtualIPs of which a node says something else.
+	Members map[string]struct{}
+	Claims  map[VIPID]struct{}
+	// Unable are the addresses of which it changed.
+	Unable map[netip.Addr]struct{}
 	// ServiceNetworks is set when a ServiceCIDR changed, or OtherProxy did.
 	ServiceNetworks bool
 	// All is set when everything must be looked at again.
@@ -214,5 +231,6 @@ type Touched struct {
 
 // Any tells whether anything changed.
 func (t Touched) Any() bool {
-	return t.All || t.Advertisements || t.Host || t.ServiceNetworks || len(t.Services)+len(t.Nodes)+len(t.VIPs)+len(t.Checks) > 0
+	return t.All || t.Advertisements || t.Host || t.ServiceNetworks ||
+		len(t.Services)+len(t.Nodes)+len(t.VIPs)+len(t.Checks)+len(t.Links)+len(t.Members)+len(t.Claims)+len(t.Unable) > 0
 }

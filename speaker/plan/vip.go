@@ -220,9 +220,18 @@ func (u unit) announcement(vip string, a Address, labels map[string]string) Anno
 		if !ad.matches(a.Pool, labels) {
 			continue
 		}
-		out.InSubnet = out.InSubnet || len(ad.Interfaces) == 0
 		for _, name := range ad.Interfaces {
-			names[name] = struct{}{}
+			if _, up := u.view.Links[name]; up {
+				names[name] = struct{}{}
+			}
+		}
+		if len(ad.Interfaces) > 0 {
+			continue
+		}
+		for name, link := range u.view.Links {
+			if slices.ContainsFunc(link.Subnets, func(p netip.Prefix) bool { return p.Contains(a.IP) }) {
+				names[name] = struct{}{}
+			}
 		}
 	}
 	out.Interfaces = slices.Sorted(maps.Keys(names))
