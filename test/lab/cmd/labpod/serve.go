@@ -8,6 +8,9 @@ import (
 	"net/http"
 	"net/netip"
 
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
+
 	"github.com/ironlb/ironlb/test/lab/probe"
 )
 
@@ -21,18 +24,23 @@ func serve(name string) error {
 	if err != nil {
 		return err
 	}
-	udp, err := net.ListenUDP("udp", &net.UDPAddr{Port: probe.PortUDP})
+	udp4, err := net.ListenUDP("udp4", &net.UDPAddr{Port: probe.PortUDP})
 	if err != nil {
 		return err
 	}
-	failed := make(chan error, 3)
+	udp6, err := net.ListenUDP("udp6", &net.UDPAddr{Port: probe.PortUDP})
+	if err != nil {
+		return err
+	}
+	failed := make(chan error, 4)
 	go func() {
 		failed <- http.Serve(http1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			io.WriteString(w, probe.Answer(name, addr(r.RemoteAddr))) // the client may be gone
 		}))
 	}()
 	go func() { failed <- serveStreams(name, stream) }()
-	go func() { failed <- serveUDP(name, udp) }()
+	go func() { failed <- serveUDP4(name, udp4) }()
+	go func() { failed <- serveUDP6(name, udp6) }()
 	fmt.Println("serving")
 	return <-failed
 }
@@ -55,17 +63,39 @@ func serveStreams(name string, l net.Listener) error {
 	}
 }
 
-func serveUDP(name string, conn *net.UDPConn) error {
+// serveUDP4 and serveUDP6 answer from the address that was asked: a machine may have several.
+func serveUDP4(name string, udp *net.UDPConn) error {
+	conn := ipv4.NewPacketConn(udp)
+	if err := conn.SetControlMessage(ipv4.FlagDst, true); err != nil {
+		return err
+	}
 	buf := make([]byte, 1500)
 	for {
-		_, from, err := conn.ReadFromUDPAddrPort(buf)
+		_, asked, from, err := conn.ReadFrom(buf)
 		if err != nil {
 			return err
 		}
 		// A client that is gone gives an ICMP error on the next call at most.
-		conn.WriteToUDPAddrPort([]byte(probe.Answer(name, from.Addr().Unmap().String())), from)
+		conn.WriteTo(answer(name, from), &ipv4.ControlMessage{Src: asked.Dst}, from)
 	}
 }
+
+func serveUDP6(name string, udp *net.UDPConn) error {
+	conn := ipv6.NewPacketConn(udp)
+	if err := conn.SetControlMessage(ipv6.FlagDst, true); err != nil {
+		return err
+	}
+	buf := make([]byte, 1500)
+	for {
+		_, asked, from, err := conn.ReadFrom(buf)
+		if err != nil {
+			return err
+		}
+		conn.WriteTo(answer(name, from), &ipv6.ControlMessage{Src: asked.Dst}, from) // as above
+	}
+}
+
+func answer(name string, to net.Addr) []byte { return []byte(probe.Answer(name, addr(to.String()))) }
 
 func addr(hostport string) string {
 	ap, err := netip.ParseAddrPort(hostport)

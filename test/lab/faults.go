@@ -1,0 +1,114 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Faults that machine.go and node.go have besides: CutLAN, CutAPI, LinkDown, PowerOff, KillSpeaker, StopSpeaker, and Pause and
+// Resume of a process.
+
+// StopAPIServer ends the API server at once, as a crash does.
+func (c *Cluster) StopAPIServer() error { return c.cp.StopAPIServer() }
+
+// StartAPIServer mends StopAPIServer and waits until the server is ready.
+func (c *Cluster) StartAPIServer(ctx context.Context) error { return c.cp.StartAPIServer(ctx) }
+
+// faultTable is the table of the LAN switch that loses frames.
+const faultTable = "bridge lab"
+
+// Loss is a share of the frames from one machine to another that the LAN switch loses.
+type Loss struct {
+	From, To *Machine
+	Percent  int // 100: all
+}
+
+// Lose has the LAN switch lose frames, broadcasts and multicasts included, until Pass. It replaces what an earlier Lose asked for.
+func (c *Cluster) Lose(ctx context.Context, losses ...Loss) error {
+	var s script
+	s.line("ip netns exec %s nft -f - <<'END'", c.ns("net"))
+	s.line("add table %[1]s\ndelete table %[1]s\ntable %[1]s {\n chain forward {\n  type filter hook forward priority 0", faultTable)
+	for _, l := range losses {
+		s.line("  iifname %q oifname %q numgen random mod 100 < %d drop", l.From.port(lanBridge), l.To.port(lanBridge), l.Percent)
+	}
+	s.line(" }\n}\nEND")
+	if err := s.run(ctx, c.kernel); err != nil {
+		return fmt.Errorf("lose frames on the LAN: %w", err)
+	}
+	return nil
+}
+
+// Pass mends Lose.
+func (c *Cluster) Pass(ctx context.Context) error { return c.Lose(ctx) }
+
+// AmongNodes is a loss of every frame kind between every two nodes, both ways.
+func (c *Cluster) AmongNodes(percent int) []Loss {
+	var all []Loss
+	for _, from := range c.Nodes {
+		for _, to := range c.Nodes {
+			if from != to {
+				all = append(all, Loss{&from.Machine, &to.Machine, percent})
+			}
+		}
+	}
+	return all
+}
+
+// Cordon marks the node as kubectl drain does before it evicts; Uncordon takes that back.
+func (n *Node) Cordon(ctx context.Context) error {
+	return n.patch(ctx, `{"spec":{"unschedulable":true}}`)
+}
+func (n *Node) Uncordon(ctx context.Context) error {
+	return n.patch(ctx, `{"spec":{"unschedulable":null}}`)
+}
+
+// Exclude sets the label that keeps load balancers off the node; Include takes it away.
+func (n *Node) Exclude(ctx context.Context) error {
+	return n.patch(ctx, `{"metadata":{"labels":{"node.kubernetes.io/exclude-from-external-load-balancers":"true"}}}`)
+}
+
+// Include mends Exclude.
+func (n *Node) Include(ctx context.Context) error {
+	return n.patch(ctx, `{"metadata":{"labels":{"node.kubernetes.io/exclude-from-external-load-balancers":null}}}`)
+}
+
+func (n *Node) patch(ctx context.Context, patch string) error {
+	if _, err := n.c.Kube.CoreV1().Nodes().Patch(ctx, n.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("mark node %s: %w", n.Name, err)
+	}
+	return nil
+}
+
+// Port is a port of the LAN switch with an interface on it that has no address: the kernel says nothing there, and what
+// frames a test writes and reads are its own.
+type Port struct {
+	Namespace, Interface string
+}
+
+// AskFrom and AskFrom6 of the LAN are used by nothing in the lab: a test that asks from a bare port may ask from them.
+var (
+	AskFrom  = netip.MustParsePrefix("192.0.2.192/26")
+	AskFrom6 = sixes(AskFrom)
+)
+
+// AddPort makes a bare port; name has at most ten characters.
+func (c *Cluster) AddPort(ctx context.Context, name string) (Port, error) {
+	p := Port{Namespace: c.ns("net"), Interface: name}
+	var s script
+	s.batch(p.Namespace,
+		"link add "+lanBridge+"-"+name+" type veth peer name "+name,
+		"link set "+lanBridge+"-"+name+" master "+lanBridge+" up")
+	s.line("ip netns exec %s sysctl -qw net.ipv6.conf.%s.disable_ipv6=1", p.Namespace, name)
+	s.batch(p.Namespace, "link set "+name+" arp off", "link set "+name+" up")
+	if err := s.run(ctx, c.kernel); err != nil {
+		return Port{}, fmt.Errorf("add port %s to the LAN: %w", name, err)
+	}
+	return p, nil
+}
+
+// MAC of the machine's interface on the LAN, as ip writes it. It stays when the machine is made anew.
+func (m *Machine) MAC() string { return mac(m.Addr) }
