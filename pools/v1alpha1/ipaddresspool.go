@@ -1,6 +1,10 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // IPAddressPool is a set of addresses that Services of type LoadBalancer may be given.
 //
@@ -28,6 +32,8 @@ type IPAddressPool struct {
 // self.split('-')[0].trim() is the first address of an entry, self.split('-')[1].trim() the last one of a range.
 
 // IPAddressPoolSpec is what the operator wants.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.preemptDelay) || has(self.rebalance) && self.rebalance == 'gradual'",message="preemptDelay has no effect without rebalance: gradual: leave it out, or write rebalance: gradual"
 type IPAddressPoolSpec struct {
 	// addresses of the pool: a CIDR (192.0.2.0/28), a range (192.0.2.10-192.0.2.20) or a single address, IPv4 and IPv6 mixed
 	// as you like. They are handed out in the order given, lowest first.
@@ -86,7 +92,37 @@ type IPAddressPoolSpec struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	NamespaceQuota *int64 `json:"namespaceQuota,omitempty"`
+
+	// rebalance says whether addresses of this pool move to other nodes without need. never: only on request (kubectl ironlb
+	// rebalance); a node that joins or returns takes nothing. gradual: to preferred and less loaded nodes, one address at a
+	// time, each after the one before has arrived. Addresses that move together do so by the policy that moves least.
+	//
+	// +kubebuilder:default=never
+	// +optional
+	Rebalance RebalancePolicy `json:"rebalance,omitempty"`
+
+	// preemptDelay is how long a node must have been ready and eligible without a break before addresses move to it by
+	// rebalance: gradual, for example 90s. Default 5m. A request does not wait for it.
+	//
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is negative: write a duration of 0s or more, like 90s or 10m"
+	// +optional
+	PreemptDelay *metav1.Duration `json:"preemptDelay,omitempty"`
 }
+
+// RebalancePolicy says when addresses move to other nodes without need.
+//
+// +kubebuilder:validation:Enum=never;gradual
+type RebalancePolicy string
+
+const (
+	// RebalanceNever moves only on request.
+	RebalanceNever RebalancePolicy = "never"
+	// RebalanceGradual moves one at a time to nodes that have been there for the preempt delay.
+	RebalanceGradual RebalancePolicy = "gradual"
+)
+
+// DefaultPreemptDelay is the preemptDelay of a pool that names none.
+const DefaultPreemptDelay = 5 * time.Minute
 
 // ServiceAllocation says which Services may use a pool: those in one of the namespaces (listed or selected; none of
 // either given: all) that match one of the service selectors (none given: all).
@@ -147,6 +183,11 @@ type IPAddressPoolStatus struct {
 	//
 	// +optional
 	LastGood string `json:"lastGood,omitempty"`
+
+	// rebalanced is the value of the annotation ironlb.io/rebalance that has been carried out.
+	//
+	// +optional
+	Rebalanced string `json:"rebalanced,omitempty"`
 
 	// conditions of the pool: Ready, Overlapping, Exhausted, and, once they held, Draining and NodeAddresses.
 	//

@@ -11,12 +11,20 @@ const (
 	AnnotationAddresses = "ironlb.io/ips"
 )
 
+// AnnotationRebalance on an IPAddressPool or a VirtualIP asks for its addresses to be moved to the nodes that they would be
+// given if they were new, one after another. Its value is any text, the time by custom: another value asks anew. A pool's status
+// says which value has been carried out; from a VirtualIP the controller takes the annotation away.
+const AnnotationRebalance = "ironlb.io/rebalance"
+
 // Condition types of a VirtualIP.
 const (
 	// ConditionAnnounced is True while status.node answers for the addresses.
 	ConditionAnnounced = "Announced"
 	// ConditionNoEligibleNode is True while no node may or can answer.
 	ConditionNoEligibleNode = "NoEligibleNode"
+	// ConditionConflict is True while another host answers for one of the addresses: the message names it, and the addresses are
+	// not announced unless they were held before it came (announce.md L2.8).
+	ConditionConflict = "Conflict"
 	// ConditionKubeProxyConflict is True while kube-proxy and the speaker get into each other's way on the node that writes
 	// the status: the message says what to change. It is absent otherwise.
 	ConditionKubeProxyConflict = "KubeProxyConflict"

@@ -15,6 +15,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&IPAddressPool{}, &IPAddressPoolList{},
 		&L2Advertisement{}, &L2AdvertisementList{},
 		&VirtualIP{}, &VirtualIPList{},
+		&SpeakerStatus{}, &SpeakerStatusList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

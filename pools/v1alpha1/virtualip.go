@@ -72,7 +72,7 @@ type VirtualIPStatus struct {
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
 
-	// conditions: Announced, NoEligibleNode.
+	// conditions: Announced, NoEligibleNode; Conflict and KubeProxyConflict while there is one.
 	//
 	// +listType=map
 	// +listMapKey=type

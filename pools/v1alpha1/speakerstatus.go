@@ -1,0 +1,130 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// SpeakerStatus is what the speaker of one node says of it: its name is the node's. The speaker writes it on change, at most
+// once a second. Nobody decides by it: it is for people and for kubectl ironlb status.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:path=speakerstatuses,scope=Cluster,shortName=spkst
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Healthy",type=boolean,JSONPath=`.status.dataPlane.healthy`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.dataPlane.reason`
+// +kubebuilder:printcolumn:name="VIPs",type=integer,JSONPath=`.status.virtualIPs`
+// +kubebuilder:printcolumn:name="Alive",type=string,JSONPath=`.status.alive`
+// +kubebuilder:printcolumn:name="Updated",type=date,JSONPath=`.status.updated`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.dataPlane.message`,priority=1
+type SpeakerStatus struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +optional
+	Status SpeakerStatusStatus `json:"status,omitempty"`
+}
+
+// SpeakerStatusStatus is what the speaker found.
+type SpeakerStatusStatus struct {
+	// dataPlane says whether the node forwards.
+	//
+	// +optional
+	DataPlane DataPlaneStatus `json:"dataPlane,omitempty"`
+
+	// virtualIPs is how many VirtualIPs the node answers for.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	VirtualIPs int32 `json:"virtualIPs"`
+
+	// interfaces that can announce addresses.
+	//
+	// +kubebuilder:validation:MaxItems=1024
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Interfaces []InterfaceStatus `json:"interfaces,omitempty"`
+
+	// alive counts the members that are alive, of those known, as 4/5: without this node.
+	//
+	// +optional
+	Alive string `json:"alive,omitempty"`
+
+	// members are the other speakers as this one hears them.
+	//
+	// +kubebuilder:validation:MaxItems=16384
+	// +listType=map
+	// +listMapKey=node
+	// +optional
+	Members []MemberStatus `json:"members,omitempty"`
+
+	// updated is when the speaker wrote this.
+	//
+	// +optional
+	Updated *metav1.Time `json:"updated,omitempty"`
+}
+
+// DataPlaneStatus says whether a node forwards what arrives for the addresses.
+type DataPlaneStatus struct {
+	// healthy is true while all is programmed as it should be.
+	Healthy bool `json:"healthy"`
+	// reason in one word.
+	//
+	// +optional
+	Reason string `json:"reason,omitempty"`
+	// message for people, with the mend.
+	//
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+// InterfaceStatus is a network interface of the node.
+type InterfaceStatus struct {
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=15
+	Name string `json:"name"`
+	// subnets of its addresses.
+	//
+	// +listType=set
+	// +optional
+	Subnets []string `json:"subnets,omitempty"`
+	// up is true while it is up and has carrier.
+	Up bool `json:"up"`
+}
+
+// MemberState is what one speaker thinks of another.
+//
+// +kubebuilder:validation:Enum=Alive;Silent;Isolated;Observer;Leaving
+type MemberState string
+
+const (
+	// MemberAlive is heard.
+	MemberAlive MemberState = "Alive"
+	// MemberSilent has not been heard for the dead time.
+	MemberSilent MemberState = "Silent"
+	// MemberIsolated is heard by another path only, and says that it hears nobody on the segment.
+	MemberIsolated MemberState = "Isolated"
+	// MemberObserver is heard, and claims nothing yet: it has just started, or woke up late.
+	MemberObserver MemberState = "Observer"
+	// MemberLeaving is heard, and about to end.
+	MemberLeaving MemberState = "Leaving"
+)
+
+// MemberStatus is another speaker as this one hears it.
+type MemberStatus struct {
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Node  string      `json:"node"`
+	State MemberState `json:"state"`
+	// since when it has been in this state.
+	//
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
+}
+
+// SpeakerStatusList is a list of speakers.
+//
+// +kubebuilder:object:root=true
+type SpeakerStatusList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []SpeakerStatus `json:"items"`
+}
