@@ -51,6 +51,7 @@ var rules = []rule{
 	{of: "ipvs/health", own: []string{"ipvs"}, never: kubernetes},
 	{of: "speaker/link", own: []string{"ipvs", "speaker/plan"}, never: kubernetes},
 	{of: "speaker/kubeproxy", own: []string{}, never: kubernetes},
+	{of: "speaker/member", own: []string{"speaker/plan"}, never: kubernetes},
 	{of: "speaker/l2", own: []string{"speaker/plan"}, never: kubernetes},
 
 	// The loop is handed its drivers.

@@ -1,0 +1,179 @@
+package member
+
+import (
+	"maps"
+	"slices"
+	"sort"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// tombstones is how many claims that are gone are remembered before the oldest are forgotten. Who has missed one finds out
+// by the digest and asks for everything.
+const tombstones = 1024
+
+// journal is what this node says of VirtualIPs, in the order in which it changed: each change has a version of its own, so
+// a part of it is named by two versions, and a node that has all up to one version needs only what came after.
+type journal struct {
+	version, digest uint64
+	at              map[plan.VIPID]said // with state 0: gone
+	order           []change            // ascending by version; one that is not in at with its version is superseded
+	live            int
+}
+
+type said struct {
+	claim   plan.Claim
+	version uint64
+}
+
+type change struct {
+	version uint64
+	id      plan.VIPID
+}
+
+func newJournal() journal { return journal{at: map[plan.VIPID]said{}} }
+
+// set changes one claim; state 0 takes it back. It tells whether anything changed.
+func (j *journal) set(id plan.VIPID, claim plan.Claim) bool {
+	have := j.at[id]
+	if have.claim == claim {
+		return false
+	}
+	j.digest += weigh(id, claim) - weigh(id, have.claim)
+	j.version++
+	j.at[id] = said{claim, j.version}
+	j.order = append(j.order, change{j.version, id})
+	if have.claim.State != 0 {
+		j.live--
+	}
+	if claim.State != 0 {
+		j.live++
+	}
+	if len(j.order) > 2*j.live+2*tombstones {
+		j.compact()
+	}
+	return true
+}
+
+// compact drops what is superseded and the oldest tombstones.
+func (j *journal) compact() {
+	forget := len(j.at) - j.live - tombstones
+	j.order = slices.DeleteFunc(j.order, func(c change) bool {
+		have := j.at[c.id]
+		if have.version != c.version {
+			return true
+		}
+		if have.claim.State == 0 && forget > 0 {
+			forget--
+			delete(j.at, c.id)
+			return true
+		}
+		return false
+	})
+}
+
+// since returns the changes after a version.
+func (j *journal) since(version uint64) []change {
+	i := sort.Search(len(j.order), func(i int) bool { return j.order[i].version > version })
+	return j.order[i:]
+}
+
+// replica is what another node says of VirtualIPs, as far as it arrived.
+type replica struct {
+	claims          map[plan.VIPID]plan.Claim
+	version, digest uint64
+	// said are the version and digest of the newest datagram.
+	saidVersion, saidDigest uint64
+	// shared is set while claims is in a snapshot, so that the next change copies it.
+	shared bool
+	// fresh is what arrives when everything is asked for again, since the digest does not agree.
+	fresh *replica
+}
+
+func (r *replica) synced() bool { return r.version == r.saidVersion && r.digest == r.saidDigest }
+
+// next returns after which version this node asks.
+func (r *replica) next() uint64 {
+	if r.fresh != nil {
+		return r.fresh.version
+	}
+	return r.version
+}
+
+// apply takes in a part of the other's journal and reports each VirtualIP whose claim changed.
+func (r *replica) apply(after, upTo uint64, entries []entry, changed func(plan.VIPID)) {
+	if r.fresh != nil && after <= r.fresh.version && upTo > r.fresh.version {
+		r.fresh.take(upTo, entries, func(plan.VIPID) {})
+	}
+	if after <= r.version && upTo > r.version {
+		r.take(upTo, entries, changed)
+	}
+}
+
+func (r *replica) take(upTo uint64, entries []entry, changed func(plan.VIPID)) {
+	for _, e := range entries {
+		have := r.claims[e.id]
+		if have == e.claim {
+			continue
+		}
+		if r.shared || r.claims == nil {
+			r.claims, r.shared = maps.Clone(r.claims), false
+			if r.claims == nil {
+				r.claims = map[plan.VIPID]plan.Claim{}
+			}
+		}
+		r.digest += weigh(e.id, e.claim) - weigh(e.id, have)
+		if e.claim.State == 0 {
+			delete(r.claims, e.id)
+		} else {
+			r.claims[e.id] = e.claim
+		}
+		changed(e.id)
+	}
+	r.version = upTo
+}
+
+// settle compares with what the node said last: it asks for everything again if the digest does not agree, and takes the
+// new copy over once that is complete.
+func (r *replica) settle(changed func(plan.VIPID)) {
+	if f := r.fresh; f != nil && f.version >= r.saidVersion {
+		for id, claim := range f.claims {
+			if r.claims[id] != claim {
+				changed(id)
+			}
+		}
+		for id := range r.claims {
+			if _, still := f.claims[id]; !still {
+				changed(id)
+			}
+		}
+		r.claims, r.version, r.digest, r.shared, r.fresh = f.claims, f.version, f.digest, false, nil
+	}
+	if r.fresh == nil && r.version > 0 && r.version == r.saidVersion && r.digest != r.saidDigest {
+		r.fresh = &replica{}
+	}
+}
+
+// weigh is the share of one claim in the digest, which is their sum: it tells two sets of claims apart that differ by
+// accident, not by design.
+func weigh(id plan.VIPID, c plan.Claim) uint64 {
+	if c.State == 0 {
+		return 0
+	}
+	h := mix(uint64(id) ^ 0x9e3779b97f4a7c15)
+	h = mix(h ^ uint64(c.State)<<16 ^ uint64(c.Place)<<24)
+	h = mix(h ^ uint64(c.Generation))
+	for i := range len(c.Successor) {
+		h = mix(h ^ uint64(c.Successor[i]))
+	}
+	return h
+}
+
+// mix is the finaliser of SplitMix64.
+func mix(x uint64) uint64 {
+	x ^= x >> 30
+	x *= 0xbf58476d1ce4e5b9
+	x ^= x >> 27
+	x *= 0x94d049bb133111eb
+	return x ^ x>>31
+}

@@ -1,0 +1,251 @@
+package member
+
+import (
+	"encoding/binary"
+	"time"
+)
+
+const (
+	// answersPerTurn is how many datagrams of claims a node gets on one request before it has to ask for more.
+	answersPerTurn = 16
+	// changesPerBeat is how many datagrams of changed claims a beat sends to everybody; the rest is asked for.
+	changesPerBeat = 4
+	// groupAfter is how many requests for claims are sent without an answer before they go by broadcast.
+	groupAfter = 3
+)
+
+// compose writes what is to be sent: a beat if it is time, and requests and answers.
+func (c *Core) compose(now time.Time) {
+	if c.beatNow || !now.Before(c.nextBeat) {
+		c.beat(now)
+	}
+	c.beatNow, c.urgent = false, false
+	for _, p := range c.order {
+		if p.first.IsZero() && p.newerThan == 0 {
+			continue
+		}
+		c.converse(now, p)
+	}
+}
+
+// beat says to everybody what this node is and hears, and which claims have changed in the last three beats.
+func (c *Core) beat(now time.Time) {
+	// The beats of many nodes must not fall into step.
+	c.nextBeat = now.Add(c.profile.Interval - time.Duration(c.random.Int64N(int64(c.profile.Interval/10))))
+	version := c.recent[len(c.recent)-1]
+	copy(c.recent[1:], c.recent[:])
+	c.recent[0] = c.mine.version
+	for i := 0; i == 0 || i < changesPerBeat && version < c.mine.version; i++ {
+		b := c.appendHello(c.begin(), 0)
+		if i == 0 {
+			b = c.appendSegments(b, now)
+		}
+		b, version = c.appendClaims(b, version)
+		c.everybody(c.finish(b))
+	}
+}
+
+// Goodbye returns datagrams that say that this process ends, to be sent last of all.
+func (c *Core) Goodbye() []Send {
+	c.sends, c.arena = c.sends[:0], c.arena[:0]
+	for range 3 { // one may get lost
+		c.everybody(c.finish(c.appendHello(c.begin(), flagEnded)))
+	}
+	return c.sends
+}
+
+func (c *Core) everybody(data []byte) {
+	for i := 1; i < len(c.ifaces); i++ {
+		if c.ifaces[i].link {
+			c.sends = append(c.sends, Send{Iface: c.ifaces[i].name, Data: data})
+		}
+	}
+	for _, p := range c.order {
+		for _, addr := range p.addrs {
+			c.sends = append(c.sends, Send{To: addr, Data: data})
+		}
+	}
+}
+
+// converse sends one peer what it asked for, and what this node asks of it.
+func (c *Core) converse(now time.Time, p *peer) {
+	if p.newerThan > 0 {
+		b := c.appendHello(c.begin(), 0)
+		b, at := beginField(b, fieldNewer)
+		b = binary.BigEndian.AppendUint64(b, p.id)
+		b = binary.BigEndian.AppendUint64(b, p.newerThan)
+		c.to(p, c.finish(endField(b, at)))
+		p.newerThan = 0
+	}
+	for len(p.helpAbout) > 0 || len(p.answerAbout) > 0 {
+		c.to(p, c.finish(c.appendTalk(c.appendHello(c.begin(), 0), p)))
+	}
+	if p.wants {
+		c.answer(p)
+		p.wants = false
+	}
+	if p.paths[0].up && !p.claims.synced() && now.Sub(p.asked) >= c.profile.Interval {
+		c.want(now, p)
+	}
+}
+
+// want asks a peer for its claims.
+func (c *Core) want(now time.Time, p *peer) {
+	p.asked = now
+	p.tries++
+	group := p.tries > groupAfter && p.tries%2 == 0 && p.fromIface > 0
+	b := c.appendHello(c.begin(), 0)
+	b, at := beginField(b, fieldWant)
+	b = binary.BigEndian.AppendUint64(b, p.id)
+	b = binary.BigEndian.AppendUint64(b, p.claims.next())
+	if group {
+		b = append(b, flagByGroup)
+		c.sends = append(c.sends, Send{Iface: c.ifaces[p.fromIface].name, Data: c.finish(endField(b, at))})
+		return
+	}
+	c.to(p, c.finish(endField(append(b, 0), at)))
+}
+
+// answer sends a peer the claims it has not got.
+func (c *Core) answer(p *peer) {
+	version := p.wantsAfter
+	if version > c.mine.version { // of a time that is over
+		version = 0
+	}
+	for i := 0; i < answersPerTurn && version < c.mine.version; i++ {
+		var b []byte
+		b, version = c.appendClaims(c.appendHello(c.begin(), 0), version)
+		if data := c.finish(b); p.wantsGroup > 0 {
+			c.sends = append(c.sends, Send{Iface: c.ifaces[p.wantsGroup].name, Data: data})
+		} else {
+			c.to(p, data)
+		}
+	}
+}
+
+// to sends to where the peer was heard from.
+func (c *Core) to(p *peer, data []byte) {
+	addr := p.from
+	if !addr.IsValid() {
+		if len(p.addrs) == 0 {
+			return
+		}
+		addr = p.addrs[0]
+	}
+	c.sends = append(c.sends, Send{To: addr, Data: data})
+}
+
+// begin starts a datagram in the arena.
+func (c *Core) begin() []byte {
+	c.sequence++
+	if cap(c.arena)-len(c.arena) < 2*MaxDatagram {
+		c.arena = make([]byte, 0, max(2*cap(c.arena), 8*MaxDatagram)) // what was written stays where it is
+	}
+	b := c.arena[len(c.arena):len(c.arena):cap(c.arena)]
+	return appendHeader(b, c.config.Node, c.ring.keys[0].id, c.cluster, c.incarnation, c.sequence)
+}
+
+// finish puts the tag to a datagram.
+func (c *Core) finish(b []byte) []byte {
+	b = c.ring.tag(b)
+	c.arena = c.arena[:len(c.arena)+len(b)]
+	return b[:len(b):len(b)]
+}
+
+func (c *Core) appendHello(b []byte, flags byte) []byte {
+	if c.observer {
+		flags |= flagObserver
+	}
+	if c.leaving {
+		flags |= flagLeaving
+	}
+	b, at := beginField(b, fieldHello)
+	b = append(b, flags)
+	b = appendMilliseconds(b, c.profile.Interval)
+	b = appendMilliseconds(b, c.profile.Dead)
+	b = binary.BigEndian.AppendUint64(b, c.mine.version)
+	b = binary.BigEndian.AppendUint64(b, c.mine.digest)
+	return endField(b, at)
+}
+
+// appendSegments says where this node is and whether it hears somebody there.
+func (c *Core) appendSegments(b []byte, now time.Time) []byte {
+	b, at := beginField(b, fieldSegments)
+	for i := 1; i < len(c.ifaces) && i <= maxSegments; i++ {
+		f := &c.ifaces[i]
+		if !f.link {
+			continue
+		}
+		var flags byte
+		if !f.last.IsZero() && now.Sub(f.last) < c.profile.Dead {
+			flags = flagHears
+		}
+		b = binary.BigEndian.AppendUint64(b, f.key)
+		b = append(b, flags)
+		b = append(b, f.mac[:]...)
+	}
+	return endField(b, at)
+}
+
+// maxSegments leaves room for claims beside them.
+const maxSegments = 32
+
+// appendClaims writes the changes after a version, as many as fit, and returns the version that they reach.
+func (c *Core) appendClaims(b []byte, version uint64) (grown []byte, upTo uint64) {
+	if version >= c.mine.version {
+		return b, version
+	}
+	const most = MaxDatagram - tagSize
+	if len(b)+fieldHeader+claimsSize+64 > most {
+		return b, version
+	}
+	b, at := beginField(b, fieldClaims)
+	b = binary.BigEndian.AppendUint64(b, version)
+	b = binary.BigEndian.AppendUint64(b, 0)
+	upTo = version
+	complete := true
+	for _, change := range c.mine.since(version) {
+		have := c.mine.at[change.id]
+		if have.version != change.version {
+			continue
+		}
+		n := len(b)
+		if b = appendEntry(b, entry{change.id, have.claim}); len(b) > most {
+			b, complete = b[:n], false
+			break
+		}
+		upTo = change.version
+	}
+	if complete {
+		upTo = c.mine.version
+	}
+	binary.BigEndian.PutUint64(b[at+fieldHeader+8:], upTo)
+	return endField(b, at), upTo
+}
+
+// appendTalk writes as many questions to and answers for a peer as fit.
+func (c *Core) appendTalk(b []byte, p *peer) []byte {
+	const most = 30
+	if n := min(len(p.helpAbout), most); n > 0 {
+		var at int
+		b, at = beginField(b, fieldAsk)
+		for _, a := range p.helpAbout[:n] {
+			b = binary.BigEndian.AppendUint64(b, a.node)
+			b = binary.BigEndian.AppendUint64(b, a.segment)
+		}
+		b = endField(b, at)
+		p.helpAbout = p.helpAbout[:copy(p.helpAbout, p.helpAbout[n:])]
+	}
+	if n := min(len(p.answerAbout), most); n > 0 {
+		var at int
+		b, at = beginField(b, fieldHeard)
+		for _, s := range p.answerAbout[:n] {
+			b = binary.BigEndian.AppendUint64(b, s.node)
+			b = binary.BigEndian.AppendUint64(b, s.segment)
+			b = appendMilliseconds(b, s.age)
+		}
+		b = endField(b, at)
+		p.answerAbout = p.answerAbout[:copy(p.answerAbout, p.answerAbout[n:])]
+	}
+	return b
+}

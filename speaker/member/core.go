@@ -1,0 +1,255 @@
+package member
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// Core knows who is alive and what each says. It does no I/O, has no clock and starts nothing: its owner gives it what was
+// received, calls Tick several times per interval, and sends what that returns. The same calls give the same bytes.
+type Core struct {
+	config  Config
+	profile Profile // stretched for the number of nodes
+	ring    *keyring
+	random  *rand.Rand
+	cluster uint64
+	self    uint64 // nodeID of this node
+
+	incarnation, sequence uint64
+	begun                 bool
+	lastTick, nextBeat    time.Time
+	beatNow               bool // at the next turn, whatever the time
+	urgent                bool // there is an answer to send
+
+	observer      bool
+	observerSince time.Time
+	fenced        bool
+	fences        uint64
+	forgive       time.Time // silence before it does not count
+
+	word    plan.Word // as said last
+	ids     map[string]plan.VIPID
+	mine    journal
+	recent  [3]uint64 // versions of mine at the last beats, the newest first
+	leaving bool
+
+	ifaces []iface // the first stands for any path
+	peers  map[string]*peer
+	order  []*peer // by name
+	byID   map[uint64]*peer
+	listed map[string][]netip.Addr
+
+	msg   message
+	sends []Send
+	arena []byte
+	out   outbox
+	count Counts
+}
+
+// Config is what Core needs from the start.
+type Config struct {
+	// Node is this node's name, Cluster keeps clusters on one segment apart.
+	Node, Cluster string
+	// Incarnation is higher each time this node's speaker begins: the wall clock in nanoseconds does. If it went back, the
+	// others say so and a higher one is taken.
+	Incarnation uint64
+	// Keys are one key, or two while they change; the first one signs.
+	Keys    [][]byte
+	Profile Profile
+	// Seed spreads the beats of different nodes in time.
+	Seed uint64
+}
+
+// Link is an interface on which VirtualIPs are or may be announced.
+type Link struct {
+	Name string
+	// Key is the same on every node with an interface on this segment; see SegmentKey.
+	Key uint64
+	MAC [6]byte
+}
+
+// Packet is a datagram that arrived.
+type Packet struct {
+	Iface  string
+	Source netip.Addr
+	// OnLink is set if the hop limit was 255, so that no router has passed it on (RFC 5082).
+	OnLink bool
+	Data   []byte
+}
+
+// Send is a datagram to send: to an address, or without one to everybody on the segment of an interface.
+type Send struct {
+	Iface string
+	To    netip.Addr
+	Data  []byte
+}
+
+// Counts are what happened since the beginning.
+type Counts struct {
+	Received, Sent uint64
+	Asked          uint64 // relay evidence asked for, per silent node and helper
+	Relayed        uint64 // nodes kept alive by it
+	FalseDeaths    uint64 // nodes heard again in the same incarnation after they counted as dead
+	Fences         uint64
+}
+
+// NewCore returns a Core that observes until it has heard the others. It fails if the configuration is not usable.
+func NewCore(c Config) (*Core, error) {
+	if c.Node == "" || len(c.Node) > maxName {
+		return nil, fmt.Errorf("node name %q: give one of 1 to %d bytes", c.Node, maxName)
+	}
+	if c.Profile.Interval < 4*time.Millisecond || c.Profile.Dead < 2*c.Profile.Interval {
+		return nil, fmt.Errorf("liveness profile %q: interval %v and dead time %v do not fit: give a dead time of several intervals",
+			c.Profile.Name, c.Profile.Interval, c.Profile.Dead)
+	}
+	ring, err := newKeyring(c.Keys)
+	if err != nil {
+		return nil, err
+	}
+	return &Core{
+		config: c, profile: c.Profile, ring: ring, random: rand.New(rand.NewPCG(c.Seed, nodeID(c.Node))),
+		cluster: nodeID(c.Cluster), self: nodeID(c.Node), incarnation: max(c.Incarnation, 1),
+		observer: true, ids: map[string]plan.VIPID{}, mine: newJournal(), ifaces: make([]iface, 1),
+		peers: map[string]*peer{}, byID: map[uint64]*peer{}, out: newOutbox(),
+	}, nil
+}
+
+// nodeID names a node, or a cluster, in datagrams.
+func nodeID(name string) uint64 {
+	sum := sha256.Sum256([]byte(name))
+	return binary.BigEndian.Uint64(sum[:])
+}
+
+// SegmentKey returns the key of the segment of an interface: two nodes that share it have a subnet in common there. It is
+// made from the first subnet in order, IPv4 before IPv6, or from the name where there is none.
+func SegmentKey(name string, subnets []netip.Prefix) uint64 {
+	var first netip.Prefix
+	for _, s := range subnets {
+		s = s.Masked()
+		if s.IsValid() && !s.Addr().IsLinkLocalUnicast() && (!first.IsValid() || comparePrefix(s, first) < 0) {
+			first = s
+		}
+	}
+	text := "name " + name
+	if first.IsValid() {
+		text = "subnet " + first.String()
+	}
+	return max(nodeID(text), 1) // 0 stands for any path
+}
+
+func comparePrefix(a, b netip.Prefix) int {
+	if c := a.Addr().Compare(b.Addr()); c != 0 { // IPv4 comes before IPv6
+		return c
+	}
+	return a.Bits() - b.Bits()
+}
+
+// SetKeys changes the keys; on an error the old ones stay.
+func (c *Core) SetKeys(keys [][]byte) error {
+	ring, err := newKeyring(keys)
+	if err == nil {
+		c.ring = ring
+	}
+	return err
+}
+
+// SetPeers tells the Nodes and their InternalIPs, to which datagrams are sent too. The map must not change afterwards.
+func (c *Core) SetPeers(peers map[string][]netip.Addr) {
+	c.listed = peers
+	for _, p := range c.order {
+		p.addrs = nil
+	}
+	for name, addrs := range peers {
+		if name != c.config.Node {
+			c.peer(name).addrs = addrs
+		}
+	}
+	c.profile = c.config.Profile.stretched(len(c.order))
+}
+
+// Say tells the others what this node does about its VirtualIPs. It ends a fence: what is said was decided after it. An
+// observer's Held and Leaving are not told before it is one no more.
+func (c *Core) Say(w plan.Word) {
+	c.fenced = false
+	c.word = w
+	c.speak()
+}
+
+// speak brings the journal to the word.
+func (c *Core) speak() {
+	for name, claim := range c.word.Claims {
+		id, known := c.ids[name]
+		if !known {
+			id = plan.IDOf(name)
+			c.ids[name] = id
+		}
+		if c.observer && claim.State != plan.Declined {
+			claim = plan.Claim{}
+		}
+		if claim.State != plan.Leaving {
+			claim.Successor = ""
+		}
+		if c.mine.set(id, claim) {
+			c.beatNow = true
+		}
+	}
+	if len(c.ids) > len(c.word.Claims) {
+		for name, id := range c.ids {
+			if _, still := c.word.Claims[name]; !still {
+				delete(c.ids, name)
+				c.beatNow = c.mine.set(id, plan.Claim{}) || c.beatNow
+			}
+		}
+	}
+	if c.leaving != c.word.Leaving {
+		c.leaving, c.beatNow = c.word.Leaving, true
+	}
+}
+
+// Fences counts the fences, so that a word that was decided before one can be told from a later one.
+func (c *Core) Fences() uint64 { return c.fences }
+
+// Fenced is set from a fence until the next word.
+func (c *Core) Fenced() bool { return c.fenced }
+
+// FenceAfter is the gap between two turns after which this node fences itself.
+func (c *Core) FenceAfter() time.Duration { return c.profile.fence() }
+
+// Counts returns the counters.
+func (c *Core) Counts() Counts { return c.count }
+
+// Next tells when Tick is due.
+func (c *Core) Next() time.Time {
+	next := c.lastTick.Add(c.profile.turn())
+	if c.nextBeat.Before(next) {
+		return c.nextBeat
+	}
+	return next
+}
+
+// Urgent tells that a datagram waits to be sent, so that Tick should be called now.
+func (c *Core) Urgent() bool { return c.urgent || c.beatNow }
+
+// peer returns what is known of a node, made if need be.
+func (c *Core) peer(name string) *peer {
+	if p := c.peers[name]; p != nil {
+		return p
+	}
+	p := &peer{name: name, id: nodeID(name), paths: make([]path, len(c.ifaces))}
+	c.peers[name], c.byID[p.id] = p, p
+	i, _ := slices.BinarySearchFunc(c.order, name, func(p *peer, name string) int {
+		if p.name < name {
+			return -1
+		}
+		return 1
+	})
+	c.order = slices.Insert(c.order, i, p)
+	return p
+}

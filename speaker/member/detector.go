@@ -1,0 +1,437 @@
+package member
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// DefaultPort is the UDP port of the speakers: in the range that IANA leaves unassigned next to the ports of other cluster
+// membership protocols (7373, 7946), and used by none of those found on Kubernetes nodes.
+const DefaultPort = 7948
+
+// Options are what a Detector needs.
+type Options struct {
+	Node, Cluster string
+	Keys          [][]byte
+	Profile       Profile
+	Port          uint16 // 0: DefaultPort
+	Log           *slog.Logger
+	// Kick is called when Observe would return something new. It must not block.
+	Kick    func()
+	Metrics prometheus.Registerer
+}
+
+// Detector runs a Core on UDP sockets: by broadcast on the segments, and by unicast to the other nodes.
+//
+// One goroutine owns the Core. What the methods are given waits in a box that it empties at its next turn, and what they
+// return was put into another box by it; so no method waits for the network.
+type Detector struct {
+	options Options
+	core    *Core
+	metrics *metrics
+	wake    int // eventfd
+	start   time.Time
+
+	// turned is when the loop turned last, since start; fenced and limit go with it. Fresh reads them from any goroutine.
+	turned, limit atomic.Int64
+	fenced        atomic.Bool
+
+	mu  sync.Mutex // of the boxes
+	in  inbox
+	box boxed
+
+	macs     atomic.Pointer[map[[6]byte]string]
+	segments chan []string
+}
+
+// inbox is what the loop is to take over; nil means nothing new.
+type inbox struct {
+	word  *plan.Word
+	fence uint64 // the word was decided after this many fences
+	peers map[string][]netip.Addr
+	keys  [][]byte
+	ports *ports
+}
+
+// boxed is what Observe returns next.
+type boxed struct {
+	members plan.Members
+	nodes   map[string]struct{}
+	vips    map[plan.VIPID]struct{}
+	fences  uint64
+	seen    uint64 // fences that the consumer knows of
+}
+
+// New returns a Detector that Run starts. It fails if the options are not usable.
+func New(o Options) (*Detector, error) {
+	if o.Port == 0 {
+		o.Port = DefaultPort
+	}
+	now := time.Now()
+	core, err := NewCore(Config{
+		Node: o.Node, Cluster: o.Cluster, Keys: o.Keys, Profile: o.Profile,
+		Incarnation: uint64(now.UnixNano()), Seed: uint64(now.UnixNano()),
+	})
+	if err != nil {
+		return nil, err
+	}
+	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("make an eventfd: %w", err)
+	}
+	d := &Detector{options: o, core: core, wake: wake, start: now, metrics: newMetrics(o.Metrics), segments: make(chan []string, 1)}
+	d.turned.Store(-int64(time.Hour)) // not fresh before the first turn
+	d.limit.Store(int64(core.FenceAfter()))
+	d.macs.Store(&map[[6]byte]string{})
+	d.box.members.Observer = true
+	d.box.nodes, d.box.vips = map[string]struct{}{}, map[plan.VIPID]struct{}{}
+	return d, nil
+}
+
+// Observe returns who is alive and what each says, and the nodes and the VirtualIPs' claims that differ from the last call's;
+// this node is among the nodes when Observer or Isolated changed.
+func (d *Detector) Observe() (plan.Members, map[string]struct{}, map[plan.VIPID]struct{}) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	nodes, vips := d.box.nodes, d.box.vips
+	d.box.nodes, d.box.vips = map[string]struct{}{}, map[plan.VIPID]struct{}{}
+	d.box.seen = d.box.fences
+	return d.box.members, nodes, vips
+}
+
+// Say tells the others all that this node does about its VirtualIPs, at once if it differs. The word must not change
+// afterwards. One that was decided before a fence that Observe has not shown yet is dropped.
+func (d *Detector) Say(w plan.Word) {
+	d.put(func(in *inbox) { in.word, in.fence = &w, d.box.seen })
+}
+
+// SetPeers tells the Nodes and their InternalIPs. The map must not change afterwards.
+func (d *Detector) SetPeers(peers map[string][]netip.Addr) {
+	d.put(func(in *inbox) { in.peers = peers })
+}
+
+// SetKeys changes the keys; on an error the old ones stay.
+func (d *Detector) SetKeys(keys [][]byte) error {
+	if _, err := newKeyring(keys); err != nil {
+		return err
+	}
+	d.put(func(in *inbox) { in.keys = keys })
+	return nil
+}
+
+// SetSegments names the interfaces on which VirtualIPs are or may be announced. It is to be called again whenever an
+// interface or an address of the node has changed.
+func (d *Detector) SetSegments(names []string) {
+	names = slices.Clone(names)
+	for {
+		select {
+		case d.segments <- names:
+			return
+		case <-d.segments:
+		}
+	}
+}
+
+// Fresh tells whether what this node holds may be answered for now: the loop turns, and no fence waits for its word. It
+// takes no lock.
+func (d *Detector) Fresh() bool {
+	return !d.fenced.Load() && int64(time.Since(d.start))-d.turned.Load() <= d.limit.Load()
+}
+
+// MACs returns the hardware addresses of the other nodes, as they say. The map must not be changed.
+func (d *Detector) MACs() map[[6]byte]string { return *d.macs.Load() }
+
+func (d *Detector) put(f func(*inbox)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f(&d.in)
+	if d.wake >= 0 {
+		_, _ = unix.Write(d.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // full means that it is awake
+	}
+}
+
+// Run speaks and listens until ctx ends, in the network namespace of the calling thread, and then says goodbye.
+func (d *Detector) Run(ctx context.Context) error {
+	runtime.LockOSThread() // for its priority, and for the namespace
+	defer runtime.UnlockOSThread()
+	loop, err := d.open()
+	if err != nil {
+		return err
+	}
+	defer loop.close()
+	raisePriority(d.options.Log)
+
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		d.follow(ctx, loop.lister)
+	}()
+	defer func() { cancel(); <-done }()
+	stop := context.AfterFunc(ctx, func() { d.put(func(*inbox) {}) })
+	defer stop()
+	for ctx.Err() == nil {
+		if err := loop.turn(); err != nil {
+			return err
+		}
+	}
+	loop.send(d.core.Goodbye())
+	d.turned.Store(-int64(time.Hour))
+	return nil
+}
+
+// relistAfter is how soon interfaces are read again although nobody said that they changed.
+const relistAfter = time.Second
+
+// follow reads the interfaces when they may have changed, beside the loop, which must not wait for it.
+func (d *Detector) follow(ctx context.Context, l *lister) {
+	ticker := time.NewTicker(relistAfter)
+	defer ticker.Stop()
+	var names []string
+	var failed string
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case names = <-d.segments:
+		case <-ticker.C:
+		}
+		have, err := l.list(names)
+		if err != nil {
+			if failed != err.Error() {
+				d.options.Log.Error("cannot read the interfaces for liveness; the last state stays in use", "error", err)
+			}
+			failed = err.Error()
+			continue
+		}
+		failed = ""
+		d.put(func(in *inbox) { in.ports = &have })
+	}
+}
+
+// loop is the goroutine that owns the core, with what it needs.
+type loop struct {
+	*Detector
+	lister  *lister
+	sockets []*socket
+	ports   ports
+	buffer  [MaxDatagram + 1]byte
+}
+
+func (d *Detector) open() (*loop, error) {
+	l := &loop{Detector: d}
+	var err error
+	if l.lister, err = newLister(); err != nil {
+		return nil, err
+	}
+	for _, v6 := range []bool{false, true} {
+		s, err := openSocket(d.options.Port, v6)
+		if v6 && errors.Is(err, unix.EAFNOSUPPORT) { // a kernel without IPv6
+			continue
+		}
+		if err != nil {
+			l.close()
+			return nil, err
+		}
+		l.sockets = append(l.sockets, s)
+	}
+	return l, nil
+}
+
+func (l *loop) close() {
+	for _, s := range l.sockets {
+		s.close()
+	}
+	l.lister.close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	unix.Close(l.wake)
+	l.wake = -1
+}
+
+// turn waits until something is to be done, reads all that has arrived, and lets the core act.
+func (l *loop) turn() error {
+	if err := l.wait(); err != nil {
+		return err
+	}
+	l.empty()
+	l.receive()
+	now := time.Now()
+	if l.core.Urgent() || !now.Before(l.core.Next()) {
+		before := l.core.Fences()
+		l.metrics.late(now.Sub(l.core.Next()))
+		l.send(l.core.Tick(now))
+		if l.core.Fences() != before {
+			l.options.Log.Warn("stood still for too long: all VirtualIPs given up, the others are heard first",
+				"for", now.Sub(l.start)-time.Duration(l.turned.Load()), "limit", l.core.FenceAfter())
+		}
+		l.fenced.Store(l.core.Fenced())
+		l.limit.Store(int64(l.core.FenceAfter()))
+		l.turned.Store(int64(now.Sub(l.start)))
+	}
+	l.tell()
+	return nil
+}
+
+// wait returns when a socket is readable, a method was called, or the core's time has come.
+func (l *loop) wait() error {
+	fds := make([]unix.PollFd, 0, 3)
+	fds = append(fds, unix.PollFd{Fd: int32(l.wake), Events: unix.POLLIN})
+	for _, s := range l.sockets {
+		fds = append(fds, unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN})
+	}
+	timeout := unix.NsecToTimespec(int64(max(0, time.Until(l.core.Next()))))
+	if _, err := unix.Ppoll(fds, &timeout, nil); err != nil && !errors.Is(err, unix.EINTR) {
+		return fmt.Errorf("wait for the speakers' datagrams: %w", err)
+	}
+	if fds[0].Revents != 0 {
+		var counter [8]byte
+		_, _ = unix.Read(l.wake, counter[:])
+	}
+	return nil
+}
+
+// empty hands the core what the methods were given.
+func (l *loop) empty() {
+	l.mu.Lock()
+	in := l.in
+	l.in = inbox{}
+	l.mu.Unlock()
+	if in.ports != nil {
+		l.ports = *in.ports
+		links := make([]Link, 0, len(l.ports.byName))
+		for _, p := range l.ports.byName {
+			if p.group {
+				links = append(links, p.link)
+			}
+		}
+		slices.SortFunc(links, func(a, b Link) int {
+			if a.Name < b.Name {
+				return -1
+			}
+			return 1
+		})
+		l.core.SetLinks(time.Now(), links)
+	}
+	if in.peers != nil {
+		l.core.SetPeers(in.peers)
+	}
+	if in.keys != nil {
+		_ = l.core.SetKeys(in.keys) // was checked
+	}
+	if in.word != nil && in.fence == l.core.Fences() {
+		l.core.Say(*in.word)
+		l.fenced.Store(false)
+	}
+}
+
+// readAtMost bounds one reading, so that a flood cannot keep the loop from its turn.
+const readAtMost = 4096
+
+// receive reads the sockets until they are empty.
+func (l *loop) receive() {
+	for _, s := range l.sockets {
+		for range readAtMost {
+			a, err := s.receive(l.buffer[:])
+			if err == errEmpty {
+				break
+			}
+			if err != nil {
+				l.metrics.drop("unreadable")
+				break
+			}
+			if a.source.Is6() && a.source.IsLinkLocalUnicast() {
+				a.source = a.source.WithZone(strconv.Itoa(a.index))
+			}
+			in := Packet{Iface: l.name(s, a.index), Source: a.source, OnLink: a.hops == hopLimit, Data: l.buffer[:a.size]}
+			if reason := l.core.Receive(time.Now(), in); reason != Taken {
+				l.metrics.drop(reason)
+			}
+		}
+	}
+}
+
+// name returns the name of an interface, which datagrams may come by before anybody has named it.
+func (l *loop) name(s *socket, index int) string {
+	if name, known := l.ports.byIndex[index]; known {
+		return name
+	}
+	name := s.interfaceName(index)
+	if l.ports.byIndex == nil {
+		l.ports.byIndex = map[int]string{}
+	}
+	l.ports.byIndex[index] = name
+	return name
+}
+
+// send sends what the core wants sent. A datagram that cannot go is lost like any other, and counted.
+func (l *loop) send(sends []Send) {
+	for _, one := range sends {
+		if err := l.sendOne(one); err != nil {
+			l.metrics.unsent.Inc()
+		}
+	}
+}
+
+func (l *loop) sendOne(one Send) error {
+	if one.To.IsValid() {
+		to := one.To.Unmap()
+		for _, s := range l.sockets {
+			if s.v6 == to.Is6() {
+				return s.send(to, one.Data)
+			}
+		}
+		return unix.EAFNOSUPPORT
+	}
+	p, ok := l.ports.byName[one.Iface]
+	if !ok {
+		return unix.ENODEV
+	}
+	for _, s := range l.sockets {
+		if s.v6 != p.v4 {
+			return s.sendGroup(p.index, one.Data)
+		}
+	}
+	return unix.EAFNOSUPPORT
+}
+
+// tell puts what has changed into the box and kicks.
+func (l *loop) tell() {
+	if l.core.out.macs {
+		macs := l.core.MACs()
+		l.macs.Store(&macs)
+		l.core.out.macs = false
+	}
+	l.metrics.counts(l.core)
+	if !l.core.Changed() {
+		return
+	}
+	members, nodes, vips := l.core.Members()
+	l.metrics.members(members)
+	l.mu.Lock()
+	l.box.members, l.box.fences = members, l.core.Fences()
+	merge(l.box.nodes, nodes)
+	merge(l.box.vips, vips)
+	l.mu.Unlock()
+	l.options.Kick()
+}
+
+func merge[K comparable](into, from map[K]struct{}) {
+	for k := range from {
+		into[k] = struct{}{}
+	}
+}

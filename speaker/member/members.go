@@ -1,0 +1,96 @@
+package member
+
+import (
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// outbox is what has changed since it was last looked at.
+type outbox struct {
+	nodes    map[string]struct{}
+	vips     map[plan.VIPID]struct{}
+	mine     bool // Observer or Isolated
+	dirty    map[*peer]struct{}
+	macs     bool
+	silences []time.Duration // of the paths that died
+	told     plan.Members
+}
+
+func newOutbox() outbox {
+	return outbox{nodes: map[string]struct{}{}, vips: map[plan.VIPID]struct{}{}, dirty: map[*peer]struct{}{}, mine: true}
+}
+
+func (o *outbox) node(p *peer)      { o.dirty[p] = struct{}{} }
+func (o *outbox) vip(id plan.VIPID) { o.vips[id] = struct{}{} }
+func (o *outbox) own()              { o.mine = true }
+func (o *outbox) changed() bool     { return o.mine || len(o.dirty) > 0 || len(o.vips) > 0 }
+
+// Changed tells that Members would return something new.
+func (c *Core) Changed() bool { return c.out.changed() }
+
+// Members returns who is alive and what each says, and which nodes and which VirtualIPs' claims differ from the last call's.
+// This node is among the nodes when Observer or Isolated changed. Nothing that it returns changes later.
+func (c *Core) Members() (m plan.Members, nodes map[string]struct{}, vips map[plan.VIPID]struct{}) {
+	o := &c.out
+	m = o.told
+	m.Observer = c.observer
+	if o.mine || m.Isolated == nil {
+		m.Isolated = map[string]struct{}{}
+		for i := 1; i < len(c.ifaces); i++ {
+			if c.ifaces[i].link && c.ifaces[i].isolated {
+				m.Isolated[c.ifaces[i].name] = struct{}{}
+			}
+		}
+		o.nodes[c.config.Node] = struct{}{}
+	}
+	if len(o.dirty) > 0 || m.Peers == nil {
+		peers := make(map[string]plan.Member, len(c.order))
+		for _, p := range c.order {
+			if _, dirty := o.dirty[p]; !dirty {
+				if have, ok := m.Peers[p.name]; ok {
+					peers[p.name] = have
+				}
+				continue
+			}
+			if !p.first.IsZero() {
+				peers[p.name] = c.member(p)
+			}
+			o.nodes[p.name] = struct{}{}
+		}
+		m.Peers = peers
+	}
+	o.told = m
+	nodes, vips = o.nodes, o.vips
+	o.nodes, o.vips, o.mine = map[string]struct{}{}, map[plan.VIPID]struct{}{}, false
+	clear(o.dirty)
+	return m, nodes, vips
+}
+
+func (c *Core) member(p *peer) plan.Member {
+	p.claims.shared = true
+	m := plan.Member{
+		Alive: p.paths[0].up, On: map[string]struct{}{},
+		Observer: p.flags&flagObserver != 0, Leaving: p.flags&flagLeaving != 0,
+		Synced: p.claims.synced(), Claims: p.claims.claims,
+	}
+	for i := 1; i < len(c.ifaces); i++ {
+		f := &c.ifaces[i]
+		// Where nobody was ever heard, broadcast does not pass between nodes: the node network decides alone.
+		if f.link && (p.paths[i].up || !f.ever && m.Alive) {
+			m.On[f.name] = struct{}{}
+		}
+	}
+	return m
+}
+
+// MACs returns the hardware addresses that the other nodes say they have on their segments.
+func (c *Core) MACs() map[[6]byte]string {
+	macs := map[[6]byte]string{}
+	for _, p := range c.order {
+		for _, s := range p.segments {
+			macs[s.mac] = p.name
+		}
+	}
+	return macs
+}

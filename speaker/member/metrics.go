@@ -1,0 +1,103 @@
+package member
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+type metrics struct {
+	alive     prometheus.Gauge
+	observer  prometheus.Gauge
+	isolated  prometheus.Gauge
+	detection prometheus.Histogram
+	lateness  prometheus.Histogram
+	dropped   map[Drop]prometheus.Counter
+	unsent    prometheus.Counter
+	counters  []counter
+	last      Counts
+}
+
+// counter is one of the core's, with how to read it.
+type counter struct {
+	metric prometheus.Counter
+	value  func(*Counts) uint64
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	const ns, sub = "ironlb", "liveness"
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: ns, Subsystem: sub, Name: name, Help: help})
+	}
+	count := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: name, Help: help})
+	}
+	m := &metrics{
+		alive:    gauge("peers_alive", "Other nodes whose speaker is alive."),
+		observer: gauge("observer", "1 while this node claims nothing because it has just started or stood still."),
+		isolated: gauge("isolated_interfaces", "Interfaces on which nobody is heard though others hear one another there."),
+		detection: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: ns, Subsystem: "failover", Name: "detection_seconds",
+			Help: "Silence of a node, on one path, when it was found dead there.", Buckets: []float64{.1, .2, .25, .3, .35, .4, .45, .5, .55, .6, .7, .8, 1, 2, 5}}),
+		lateness: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: ns, Subsystem: sub, Name: "turn_late_seconds",
+			Help: "How late the loop turned.", Buckets: prometheus.ExponentialBuckets(.0001, 2.5, 10)}),
+		dropped: map[Drop]prometheus.Counter{},
+		unsent:  count("unsent_total", "Datagrams that could not be sent."),
+	}
+	m.counters = []counter{
+		{count("received_total", "Datagrams that were received."), func(c *Counts) uint64 { return c.Received }},
+		{count("sent_total", "Datagrams that were to be sent."), func(c *Counts) uint64 { return c.Sent }},
+		{count("relays_asked_total", "Questions to other nodes about a silent one."), func(c *Counts) uint64 { return c.Asked }},
+		{count("relayed_total", "Nodes that were kept alive because another node heard them."), func(c *Counts) uint64 { return c.Relayed }},
+		{count("false_deaths_total", "Nodes heard again, not restarted, after they counted as dead."), func(c *Counts) uint64 { return c.FalseDeaths }},
+		{count("fences_total", "Times that this node stood still for too long and gave everything up."), func(c *Counts) uint64 { return c.Fences }},
+	}
+	drops := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: "dropped_total",
+		Help: "Datagrams that were not taken in, by reason."}, []string{"reason"})
+	for _, reason := range append(Drops, "unreadable") {
+		m.dropped[reason] = drops.WithLabelValues(string(reason))
+	}
+	if reg != nil {
+		reg.MustRegister(m.alive, m.observer, m.isolated, m.detection, m.lateness, m.unsent, drops)
+		for _, c := range m.counters {
+			reg.MustRegister(c.metric)
+		}
+	}
+	return m
+}
+
+func (m *metrics) drop(reason Drop) { m.dropped[reason].Inc() }
+
+func (m *metrics) late(by time.Duration) { m.lateness.Observe(max(0, by).Seconds()) }
+
+// counts brings the counters to the core's.
+func (m *metrics) counts(c *Core) {
+	for _, silence := range c.out.silences {
+		m.detection.Observe(silence.Seconds())
+	}
+	c.out.silences = c.out.silences[:0]
+	if c.count == m.last {
+		return
+	}
+	now := c.count
+	for _, one := range m.counters {
+		one.metric.Add(float64(one.value(&now) - one.value(&m.last)))
+	}
+	m.last = now
+}
+
+func (m *metrics) members(now plan.Members) {
+	alive, observer := 0, 0.0
+	for _, p := range now.Peers {
+		if p.Alive {
+			alive++
+		}
+	}
+	if now.Observer {
+		observer = 1
+	}
+	m.alive.Set(float64(alive))
+	m.observer.Set(observer)
+	m.isolated.Set(float64(len(now.Isolated)))
+}

@@ -1,0 +1,164 @@
+package member
+
+import (
+	"net/netip"
+	"time"
+)
+
+// peer is another node.
+type peer struct {
+	name  string
+	id    uint64
+	addrs []netip.Addr // InternalIPs
+
+	incarnation, newest uint64 // newest is the highest sequence on any path
+	ended               bool
+	flags               byte
+	dead                time.Duration // its own dead time
+	segments            []segment
+	paths               []path // by the index of the interface; the first is any path
+	first               time.Time
+	from                netip.Addr // where its last datagram came from
+	fromIface           int
+
+	claims replica
+	asked  time.Time // when its claims were asked for
+	tries  int
+
+	// What waits to be sent to it.
+	wants       bool
+	wantsAfter  uint64
+	wantsGroup  int // interface whose group gets the answer, 0 for none
+	helpAbout   []about
+	answerAbout []sighting
+	newerThan   uint64
+
+	up      bool // as told
+	silence time.Duration
+	died    bool
+}
+
+// path is how a peer is heard on one interface.
+type path struct {
+	heard, relayed, asked time.Time
+	up                    bool
+	window                window
+}
+
+// last is when the peer was last known to be alive there.
+func (p *path) last() time.Time {
+	if p.relayed.After(p.heard) {
+		return p.relayed
+	}
+	return p.heard
+}
+
+// iface is an interface of this node.
+type iface struct {
+	name string
+	key  uint64
+	mac  [6]byte
+	link bool // VirtualIPs may be announced here
+	// since is when it became one, first when the present time of hearing somebody began, last when it was so last.
+	since, first, last time.Time
+	ever               bool // somebody was heard since
+	isolated           bool // as told; also while it listens
+	cut                bool // others hear one another there
+}
+
+// window accepts each sequence number once, in any order within 64 (RFC 4303 section 3.4.3 and appendix A2).
+type window struct{ top, seen uint64 }
+
+func (w *window) fresh(n uint64) bool {
+	switch {
+	case n > w.top:
+		return true
+	case w.top-n >= 64:
+		return false
+	}
+	return w.seen&(1<<(w.top-n)) == 0
+}
+
+func (w *window) add(n uint64) {
+	if n > w.top {
+		if n-w.top >= 64 {
+			w.seen = 0
+		} else {
+			w.seen <<= n - w.top
+		}
+		w.top = n
+	}
+	w.seen |= 1 << (w.top - n)
+}
+
+// SetLinks tells the interfaces on which VirtualIPs are or may be announced: those that are up. One that is new, or comes
+// back, is listened to for a dead time before this node claims anything there.
+func (c *Core) SetLinks(now time.Time, links []Link) {
+	changed := false
+	for i := range c.ifaces {
+		if f := &c.ifaces[i]; f.link && !containsLink(links, f.name) {
+			f.link, changed = false, true
+		}
+	}
+	for _, l := range links {
+		i := c.iface(l.Name)
+		if i == 0 {
+			continue
+		}
+		f := &c.ifaces[i]
+		if !f.link {
+			*f = iface{name: f.name, link: true, since: now, first: f.first, last: f.last}
+			f.ever = !f.last.IsZero() && now.Sub(f.last) < c.profile.Dead
+			changed = true
+		}
+		if f.key != l.Key || f.mac != l.MAC {
+			f.key, f.mac, c.beatNow = l.Key, l.MAC, true
+		}
+	}
+	if !changed {
+		return
+	}
+	c.watchLinks(now)
+	c.out.own()
+	for _, p := range c.order {
+		c.out.node(p)
+	}
+}
+
+func containsLink(links []Link, name string) bool {
+	for _, l := range links {
+		if l.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// maxIfaces bounds how many interfaces are told apart.
+const maxIfaces = 64
+
+// iface returns the index of an interface, 0 if there are too many.
+func (c *Core) iface(name string) int {
+	for i := 1; i < len(c.ifaces); i++ {
+		if c.ifaces[i].name == name {
+			return i
+		}
+	}
+	for i := 1; i < len(c.ifaces); i++ {
+		if f := &c.ifaces[i]; len(c.ifaces) == maxIfaces && !f.link && c.lastTick.Sub(f.last) > time.Minute {
+			*f = iface{name: name}
+			for _, p := range c.order {
+				p.paths[i] = path{}
+			}
+			return i
+		}
+	}
+	if len(c.ifaces) == maxIfaces {
+		return 0
+	}
+	c.ifaces = append(c.ifaces, iface{name: name})
+	for _, p := range c.order {
+		p.paths = append(p.paths, path{})
+	}
+	return len(c.ifaces) - 1
+}

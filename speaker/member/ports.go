@@ -1,0 +1,80 @@
+package member
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// ports are the interfaces of the network namespace, as datagrams need them.
+type ports struct {
+	byName  map[string]port
+	byIndex map[int]string
+}
+
+type port struct {
+	index int
+	// group is false where there is nobody to send to now: down, without carrier, without an address.
+	v4, group bool
+	link      Link
+}
+
+// lister reads interfaces in the network namespace of the thread that made it.
+type lister struct{ handle *netlink.Handle }
+
+func newLister() (*lister, error) {
+	namespace, err := netns.Get()
+	if err != nil {
+		return nil, fmt.Errorf("open the current network namespace: %w", err)
+	}
+	defer namespace.Close()
+	handle, err := netlink.NewHandleAt(namespace, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open a netlink socket: %w", err)
+	}
+	// Lists of one interface's addresses are then made by the kernel; older ones send all of them.
+	_ = handle.SetStrictCheck(true)
+	return &lister{handle}, nil
+}
+
+func (l *lister) close() { l.handle.Close() }
+
+// list reads the interfaces of the given names; one that is not there is left out.
+func (l *lister) list(names []string) (ports, error) {
+	p := ports{byName: map[string]port{}, byIndex: map[int]string{}}
+	for _, name := range names {
+		link, err := l.handle.LinkByName(name)
+		var missing netlink.LinkNotFoundError
+		if errors.As(err, &missing) {
+			continue
+		}
+		if err != nil {
+			return ports{}, fmt.Errorf("find interface %s: %w", name, err)
+		}
+		addrs, err := l.handle.AddrList(link, netlink.FAMILY_ALL)
+		if err != nil {
+			return ports{}, fmt.Errorf("list addresses of interface %s: %w", name, err)
+		}
+		attrs := link.Attrs()
+		one := port{index: attrs.Index, link: Link{Name: name}}
+		var subnets []netip.Prefix
+		for _, a := range addrs {
+			addr, _ := netip.AddrFromSlice(a.IP)
+			addr = addr.Unmap()
+			bits, _ := a.Mask.Size()
+			one.v4 = one.v4 || addr.Is4()
+			subnets = append(subnets, netip.PrefixFrom(addr, bits))
+		}
+		one.group = attrs.RawFlags&unix.IFF_RUNNING != 0 && len(subnets) > 0
+		one.link.Key = SegmentKey(name, subnets)
+		if len(attrs.HardwareAddr) == 6 {
+			one.link.MAC = [6]byte(attrs.HardwareAddr)
+		}
+		p.byName[name], p.byIndex[attrs.Index] = one, name
+	}
+	return p, nil
+}

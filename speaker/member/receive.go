@@ -1,0 +1,225 @@
+package member
+
+import (
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// Drop says why a datagram was not taken in.
+type Drop string
+
+// The reasons, as the metric has them.
+const (
+	Taken       Drop = ""
+	DropForm    Drop = "malformed"
+	DropVersion Drop = "version"
+	DropCluster Drop = "other-cluster"
+	DropKey     Drop = "unknown-key"
+	DropTag     Drop = "wrong-tag"
+	DropOwn     Drop = "own"         // sent by this process
+	DropName    Drop = "same-name"   // another process has this node's name
+	DropRepeat  Drop = "repeated"    // came by this path already
+	DropOld     Drop = "old"         // of an incarnation that is over
+	DropEnded   Drop = "after-ended" // sent before the goodbye that came first
+)
+
+// Drops are all reasons.
+var Drops = []Drop{DropForm, DropVersion, DropCluster, DropKey, DropTag, DropOwn, DropName, DropRepeat, DropOld, DropEnded}
+
+// late is by how many sequence numbers a datagram may come behind another path's newest; older ones are replayed.
+const late = 1 << 13
+
+// Receive takes in a datagram that was received.
+func (c *Core) Receive(now time.Time, in Packet) Drop {
+	c.count.Received++
+	h, body, err := parseHeader(in.Data)
+	switch {
+	case err == errVersion:
+		return DropVersion
+	case err != nil:
+		return DropForm
+	case h.cluster != c.cluster:
+		return DropCluster
+	}
+	own := string(h.name) == c.config.Node
+	if own && h.incarnation == c.incarnation {
+		return DropOwn
+	}
+	at := 0
+	if in.OnLink {
+		at = c.iface(in.Iface)
+	}
+	p := c.peers[string(h.name)]
+	if p != nil && h.incarnation == p.incarnation {
+		if !p.paths[at].window.fresh(h.sequence) { // before the tag is computed: most datagrams come twice
+			return DropRepeat
+		}
+		if h.sequence+late < p.newest {
+			return DropOld
+		}
+	}
+	k := c.ring.find(h.keyID)
+	if k == nil {
+		return DropKey
+	}
+	if !c.ring.valid(k, in.Data) {
+		return DropTag
+	}
+	if own {
+		return DropName
+	}
+	if err := c.msg.parse(body, h.minor); err != nil {
+		return DropForm
+	}
+	if p == nil {
+		p = c.peer(string(h.name))
+	}
+	switch {
+	case h.incarnation < p.incarnation:
+		p.newerThan, p.from, p.fromIface = p.incarnation, in.Source, at
+		return DropOld
+	case h.incarnation > p.incarnation:
+		c.restarted(p, h.incarnation)
+	case p.ended:
+		return DropEnded
+	}
+	p.paths[at].window.add(h.sequence)
+	latest := h.sequence > p.newest
+	p.newest = max(p.newest, h.sequence)
+	p.from, p.fromIface = in.Source, at
+	c.take(now, p, at, latest)
+	return Taken
+}
+
+// restarted forgets what an earlier process of the node said.
+func (c *Core) restarted(p *peer, incarnation uint64) {
+	for id := range p.claims.claims {
+		c.out.vip(id)
+	}
+	p.incarnation, p.newest, p.ended, p.died, p.claims = incarnation, 0, false, false, replica{}
+	p.tries = 0
+	for i := range p.paths {
+		p.paths[i].window = window{}
+	}
+	c.out.node(p)
+}
+
+// take works on the message in c.msg. What a node says of itself counts only if nothing newer came by another path.
+func (c *Core) take(now time.Time, p *peer, at int, latest bool) {
+	m := &c.msg
+	if m.flags&flagEnded != 0 {
+		c.ended(p)
+		return
+	}
+	c.heard(now, p, at)
+	changed := func(id plan.VIPID) {
+		c.out.vip(id)
+		c.out.node(p)
+	}
+	was := p.claims.synced()
+	if latest {
+		if p.flags != m.flags {
+			p.flags = m.flags
+			c.out.node(p)
+		}
+		p.dead = min(m.dead, time.Minute)
+		p.claims.saidVersion, p.claims.saidDigest = m.version, m.digest
+		if m.hasSegments {
+			c.places(p, m.segments)
+		}
+	}
+	if m.hasClaims {
+		before := p.claims.next()
+		p.claims.apply(m.after, m.upTo, m.entries, changed)
+		if p.claims.next() > before {
+			p.asked, p.tries = time.Time{}, 0
+		}
+	}
+	p.claims.settle(changed)
+	if is := p.claims.synced(); is != was {
+		c.out.node(p)
+	} else if !is && p.asked.IsZero() {
+		c.urgent = true
+	}
+	c.questions(now, p, at)
+}
+
+// questions takes in what the node asks and what it answers.
+func (c *Core) questions(now time.Time, p *peer, at int) {
+	m := &c.msg
+	if m.hasWant && m.want.of == c.self {
+		p.wants, p.wantsAfter, p.wantsGroup, c.urgent = true, m.want.after, 0, true
+		if m.want.byGroup {
+			p.wantsGroup = at
+		}
+	}
+	for _, a := range m.asks {
+		c.asked(now, p, a)
+	}
+	for _, s := range m.heard {
+		c.witness(now, s)
+	}
+	if m.hasNewer && m.newer.to == c.self && m.newer.incarnation >= c.incarnation {
+		c.incarnation, c.sequence, c.beatNow = m.newer.incarnation+1, 0, true
+	}
+}
+
+// heard notes that the node was heard on an interface just now.
+func (c *Core) heard(now time.Time, p *peer, at int) {
+	if p.first.IsZero() {
+		p.first = now
+		c.out.node(p)
+	}
+	if p.died {
+		p.died = false
+		c.count.FalseDeaths++
+	}
+	c.hear(now, p, 0)
+	if at == 0 {
+		return
+	}
+	f := &c.ifaces[at]
+	if f.last.IsZero() || now.Sub(f.last) >= c.profile.Dead {
+		f.first = now
+	}
+	if f.link && !f.ever {
+		f.ever = true
+		for _, q := range c.order { // who is not heard here is not here after all
+			c.out.node(q)
+		}
+	}
+	f.last = now
+	c.hear(now, p, at)
+}
+
+func (c *Core) hear(now time.Time, p *peer, at int) {
+	p.paths[at].heard = now
+	if !p.paths[at].up {
+		p.paths[at].up = true
+		c.out.node(p)
+	}
+}
+
+// ended takes in a goodbye: nobody need wait until the node counts as dead.
+func (c *Core) ended(p *peer) {
+	incarnation := p.incarnation
+	c.restarted(p, incarnation)
+	p.ended, p.flags = true, flagEnded
+	for i := range p.paths {
+		p.paths[i].up, p.paths[i].heard, p.paths[i].relayed = false, time.Time{}, time.Time{}
+	}
+	c.out.node(p)
+}
+
+// places notes on which segments the node is, and with which hardware address.
+func (c *Core) places(p *peer, segments []segment) {
+	same := len(segments) == len(p.segments)
+	for i := 0; same && i < len(segments); i++ {
+		same = segments[i].mac == p.segments[i].mac
+	}
+	p.segments = append(p.segments[:0], segments...)
+	if !same {
+		c.out.macs = true
+	}
+}

@@ -1,0 +1,115 @@
+package member
+
+import (
+	"time"
+)
+
+// Relay evidence, after SWIM's indirect probes (Das et al. 2002, section 3.1): a node that is silent half-way to dead is
+// asked about, and may be heard by others although it is not heard here.
+
+// doubt asks about the peers that are silent: on each path the peer itself, and up to three others that are heard there.
+func (c *Core) doubt(now time.Time, p *peer) {
+	if p.ended || p.first.IsZero() {
+		return
+	}
+	for at := range p.paths {
+		w := &p.paths[at]
+		pause := c.profile.Interval
+		if w.heard.IsZero() && w.relayed.IsZero() { // never heard there: perhaps it is not there, perhaps only others hear it
+			if at == 0 || !c.ifaces[at].ever || !p.paths[0].up || now.Sub(p.first) < c.profile.Dead/2 {
+				continue
+			}
+			pause = observeAtMost
+		} else if !w.up && now.Sub(w.last()) > observeAtMost || now.Sub(w.heard) < p.deadAfter(c)/2 {
+			continue
+		}
+		if at > 0 && !c.ifaces[at].link || now.Sub(w.asked) < pause {
+			continue
+		}
+		w.asked = now
+		c.ask(p, at)
+	}
+}
+
+// ask puts a question about p on an interface on the lists of who may know.
+func (c *Core) ask(p *peer, at int) {
+	question := about{p.id, c.ifaces[at].key}
+	if p.reachable() {
+		p.helpAbout = append(p.helpAbout, question) // it speaks at once if it can
+	}
+	start := 0
+	if len(c.order) > 0 {
+		start = c.random.IntN(len(c.order))
+	}
+	asked := 0
+	for i := range c.order {
+		q := c.order[(start+i)%len(c.order)]
+		if q == p || !q.paths[at].up || !q.paths[0].up || !q.from.IsValid() {
+			continue
+		}
+		q.helpAbout = append(q.helpAbout, question)
+		c.count.Asked++
+		if asked++; asked == helpers {
+			return
+		}
+	}
+}
+
+// asked answers from what this node heard itself.
+func (c *Core) asked(now time.Time, from *peer, a about) {
+	if a.node == c.self {
+		if c.nextBeat.Sub(now) > c.profile.Interval/4 {
+			c.beatNow = true
+		}
+		return
+	}
+	p := c.byID[a.node]
+	if p == nil {
+		return
+	}
+	for at := range p.paths {
+		w := &p.paths[at]
+		if c.ifaces[at].key != a.segment || w.heard.IsZero() || at > 0 && !c.ifaces[at].link {
+			continue
+		}
+		if age := now.Sub(w.heard); age < p.deadAfter(c) {
+			from.answerAbout = append(from.answerAbout, sighting{a, age})
+			c.urgent = true
+			return
+		}
+	}
+}
+
+// witness takes in that another node has heard a peer.
+func (c *Core) witness(now time.Time, s sighting) {
+	p := c.byID[s.node]
+	if p == nil || p.ended {
+		return
+	}
+	when := now.Add(-s.age)
+	for at := range p.paths {
+		w := &p.paths[at]
+		if c.ifaces[at].key != s.segment || at > 0 && !c.ifaces[at].link || !when.After(w.last()) {
+			continue
+		}
+		if now.Sub(w.heard) >= p.deadAfter(c) && now.Sub(w.relayed) >= p.deadAfter(c) {
+			c.count.Relayed++
+		}
+		w.relayed = when
+		if !w.up && s.age < p.deadAfter(c) {
+			w.up = true
+			c.out.node(p)
+		}
+	}
+}
+
+// deadAfter is the silence after which the node is dead: its own dead time, as it says.
+func (p *peer) deadAfter(c *Core) time.Duration {
+	if p.dead == 0 {
+		return c.profile.Dead
+	}
+	return p.dead
+}
+
+// reachable tells whether there is an address to send to.
+func (p *peer) reachable() bool { return p.from.IsValid() || len(p.addrs) > 0 }

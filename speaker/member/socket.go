@@ -1,0 +1,188 @@
+package member
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// hopLimit is what datagrams leave with: one that arrives with it was passed on by no router (RFC 5082).
+	hopLimit = 255
+	// controlPriority is TC_PRIO_CONTROL (include/uapi/linux/pkt_sched.h), controlClass is CS6 (RFC 2474).
+	controlPriority, controlClass = 7, 0xc0
+	// receiveBuffer holds what arrives during a pause of half a second among some hundred nodes.
+	receiveBuffer = 4 << 20
+)
+
+// socket is a UDP socket of one family for all interfaces.
+type socket struct {
+	fd   int
+	v6   bool
+	port uint16
+	oob  [256]byte
+	out  []byte // control message for sending to a group
+}
+
+// errEmpty means that nothing waits to be read.
+var errEmpty = errors.New("nothing to read")
+
+// openSocket opens a socket in the network namespace of the calling thread.
+func openSocket(port uint16, v6 bool) (s *socket, err error) {
+	family, name := unix.AF_INET, "IPv4"
+	if v6 {
+		family, name = unix.AF_INET6, "IPv6"
+	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open an %s socket for the speakers' datagrams: %w", name, err)
+	}
+	defer func() {
+		if err != nil {
+			unix.Close(fd)
+		}
+	}()
+	type option struct{ level, name, value int }
+	options := []option{
+		{unix.SOL_SOCKET, unix.SO_BROADCAST, 1},
+		{unix.IPPROTO_IP, unix.IP_PKTINFO, 1}, {unix.IPPROTO_IP, unix.IP_RECVTTL, 1}, {unix.IPPROTO_IP, unix.IP_TTL, hopLimit},
+		{unix.IPPROTO_IP, unix.IP_TOS, controlClass},
+	}
+	var to unix.Sockaddr = &unix.SockaddrInet4{Port: int(port)}
+	if v6 {
+		options = []option{
+			{unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1},
+			{unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1}, {unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, 1},
+			{unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, hopLimit}, {unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, hopLimit},
+			{unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_LOOP, 0}, {unix.IPPROTO_IPV6, unix.IPV6_TCLASS, controlClass},
+		}
+		to = &unix.SockaddrInet6{Port: int(port)}
+	}
+	for _, o := range options {
+		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil {
+			return nil, fmt.Errorf("set option %d/%d of the %s socket for the speakers' datagrams: %w", o.level, o.name, name, err)
+		}
+	}
+	// These two need rights that a speaker may lack; without them it works, with less room.
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
+	}
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PRIORITY, controlPriority)
+	if err := unix.Bind(fd, to); err != nil {
+		return nil, fmt.Errorf("bind UDP port %d (%s) for the speakers' datagrams: %w; is another speaker running on this node?", port, name, err)
+	}
+	return &socket{fd: fd, v6: v6, port: port}, nil
+}
+
+func (s *socket) close() { unix.Close(s.fd) }
+
+// arrival is what a datagram came with.
+type arrival struct {
+	size, index int
+	hops        int
+	source      netip.Addr
+}
+
+// receive reads one datagram, or returns errEmpty.
+func (s *socket) receive(buffer []byte) (a arrival, err error) {
+	n, oobn, flags, from, err := unix.Recvmsg(s.fd, buffer, s.oob[:], unix.MSG_DONTWAIT)
+	switch {
+	case errors.Is(err, unix.EAGAIN):
+		return a, errEmpty
+	case err != nil:
+		return a, err
+	}
+	a.size = n
+	if flags&unix.MSG_TRUNC != 0 {
+		a.size = len(buffer) // longer than any datagram of ours
+	}
+	switch from := from.(type) {
+	case *unix.SockaddrInet4:
+		a.source = netip.AddrFrom4(from.Addr)
+	case *unix.SockaddrInet6:
+		a.source = netip.AddrFrom16(from.Addr)
+	}
+	s.control(s.oob[:oobn], &a)
+	return a, nil
+}
+
+// control reads interface and hop limit from the control messages.
+func (s *socket) control(oob []byte, a *arrival) {
+	for len(oob) >= unix.SizeofCmsghdr {
+		h := (*unix.Cmsghdr)(unsafe.Pointer(&oob[0]))
+		if h.Len < unix.SizeofCmsghdr || uint64(h.Len) > uint64(len(oob)) {
+			return
+		}
+		data := oob[unix.CmsgLen(0):h.Len]
+		switch {
+		case h.Level == unix.IPPROTO_IP && h.Type == unix.IP_PKTINFO && len(data) >= 4:
+			a.index = int(binary.NativeEndian.Uint32(data))
+		case h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_PKTINFO && len(data) >= 20:
+			a.index = int(binary.NativeEndian.Uint32(data[16:]))
+		case len(data) >= 4 && (h.Level == unix.IPPROTO_IP && h.Type == unix.IP_TTL || h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_HOPLIMIT):
+			a.hops = int(binary.NativeEndian.Uint32(data))
+		}
+		next := unix.CmsgSpace(len(data))
+		if next >= len(oob) {
+			return
+		}
+		oob = oob[next:]
+	}
+}
+
+// interfaceName returns the name of an interface by netdevice(7), empty if it is gone.
+func (s *socket) interfaceName(index int) string {
+	var request struct {
+		name  [unix.IFNAMSIZ]byte
+		index int32
+		_     [20]byte
+	}
+	request.index = int32(index)
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(s.fd), unix.SIOCGIFNAME, uintptr(unsafe.Pointer(&request))); errno != 0 {
+		return ""
+	}
+	return unix.ByteSliceToString(request.name[:])
+}
+
+// send sends to one address.
+func (s *socket) send(to netip.Addr, data []byte) error {
+	return unix.Sendto(s.fd, data, unix.MSG_DONTWAIT, s.address(to))
+}
+
+func (s *socket) address(to netip.Addr) unix.Sockaddr {
+	if !s.v6 {
+		return &unix.SockaddrInet4{Port: int(s.port), Addr: to.As4()}
+	}
+	address := &unix.SockaddrInet6{Port: int(s.port), Addr: to.As16()}
+	if index, err := strconv.Atoi(to.Zone()); err == nil {
+		address.ZoneId = uint32(index)
+	}
+	return address
+}
+
+// allNodes is RFC 4291 section 2.7.1.
+var allNodes = netip.MustParseAddr("ff02::1")
+
+// sendGroup sends to everybody on the segment of an interface: by broadcast, or to all nodes of IPv6.
+func (s *socket) sendGroup(index int, data []byte) error {
+	info, kind, level, to := make([]byte, 12), unix.IP_PKTINFO, unix.IPPROTO_IP, netip.AddrFrom4([4]byte{255, 255, 255, 255})
+	binary.NativeEndian.PutUint32(info, uint32(index))
+	if s.v6 {
+		info, kind, level, to = make([]byte, 20), unix.IPV6_PKTINFO, unix.IPPROTO_IPV6, allNodes
+		binary.NativeEndian.PutUint32(info[16:], uint32(index))
+	}
+	if s.out == nil {
+		s.out = make([]byte, unix.CmsgSpace(len(info)))
+	}
+	h := (*unix.Cmsghdr)(unsafe.Pointer(&s.out[0]))
+	h.Level, h.Type = int32(level), int32(kind)
+	h.SetLen(unix.CmsgLen(len(info)))
+	copy(s.out[unix.CmsgLen(0):], info)
+	_, err := unix.SendmsgN(s.fd, data, s.out, s.address(to), unix.MSG_DONTWAIT)
+	return err
+}

@@ -1,0 +1,147 @@
+package member
+
+import (
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// Tick judges who is silent and returns what to send now, valid until the next call. Whatever had arrived must have been
+// given to Receive before.
+func (c *Core) Tick(now time.Time) []Send {
+	c.sends, c.arena = c.sends[:0], c.arena[:0]
+	if !c.begun {
+		c.begun, c.observerSince, c.lastTick, c.nextBeat = true, now, now, now
+	}
+	gap := now.Sub(c.lastTick)
+	c.lastTick = now
+	switch {
+	case gap > c.profile.fence():
+		c.fence(now)
+	case gap > c.profile.Interval:
+		// Late: what the others sent meanwhile may still be on its way through the kernel. Judge at the next turn.
+	default:
+		for _, p := range c.order {
+			c.judge(now, p)
+		}
+	}
+	c.watchLinks(now)
+	c.watchObserver(now)
+	c.compose(now)
+	c.count.Sent += uint64(len(c.sends))
+	return c.sends
+}
+
+// fence drops what this node says and knows too late: while it stood still the others may have taken over.
+func (c *Core) fence(now time.Time) {
+	c.fenced, c.forgive = true, now
+	c.fences++
+	c.count.Fences++
+	c.observe(now)
+	c.word = plan.Word{Leaving: c.leaving}
+	c.speak()
+	c.out.own()
+}
+
+// observe makes this node an observer.
+func (c *Core) observe(now time.Time) { c.observer, c.observerSince = true, now }
+
+// watchObserver ends the observer phase.
+func (c *Core) watchObserver(now time.Time) {
+	if !c.observer {
+		return
+	}
+	since := now.Sub(c.observerSince)
+	if since < c.profile.Dead {
+		return
+	}
+	if since < max(observeAtMost, c.profile.Dead) {
+		for _, p := range c.order {
+			if p.paths[0].up && !p.claims.synced() {
+				return
+			}
+		}
+	}
+	c.observer, c.beatNow = false, true
+	c.speak()
+	c.out.own()
+}
+
+// judge finds out on which paths a peer has become silent.
+func (c *Core) judge(now time.Time, p *peer) {
+	if !p.paths[0].up {
+		return
+	}
+	dead := p.deadAfter(c)
+	for at := range p.paths {
+		w := &p.paths[at]
+		if !w.up {
+			continue
+		}
+		last := w.last()
+		if c.forgive.After(last) {
+			last = c.forgive
+		}
+		if now.Sub(last) < dead {
+			continue
+		}
+		w.up = false
+		c.out.node(p)
+		if at == 0 || c.ifaces[at].link {
+			c.out.silences = append(c.out.silences, now.Sub(w.heard))
+		}
+		if at == 0 {
+			p.died = true
+		}
+	}
+	c.doubt(now, p)
+}
+
+// watchLinks finds the interfaces on which this node must not claim: nobody is heard there though others hear one another,
+// or it has not listened long enough.
+func (c *Core) watchLinks(now time.Time) {
+	for i := 1; i < len(c.ifaces); i++ {
+		f := &c.ifaces[i]
+		if !f.link {
+			continue
+		}
+		dead := c.profile.Dead
+		hears := !f.last.IsZero() && now.Sub(f.last) < dead
+		settled := hears && now.Sub(f.first) >= dead
+		listening := now.Sub(f.since) < dead && !settled && c.company()
+		if hears {
+			f.cut = f.cut && !settled
+		} else {
+			f.cut = c.others(f.key)
+		}
+		if is := f.cut || listening; is != f.isolated {
+			f.isolated = is
+			c.out.own()
+		}
+	}
+}
+
+// company tells whether there are other nodes at all.
+func (c *Core) company() bool {
+	for _, p := range c.order {
+		if p.paths[0].up || len(p.addrs) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// others tells whether a node that is alive by another path hears somebody on a segment.
+func (c *Core) others(key uint64) bool {
+	for _, p := range c.order {
+		if !p.paths[0].up {
+			continue
+		}
+		for _, s := range p.segments {
+			if s.key == key && s.hears {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,320 @@
+package member
+
+import (
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// A datagram is a header, fields, and a tag over both. Numbers are in network order.
+//
+//	0  magic "IL"           8  cluster: first 8 bytes of SHA-256 of its id
+//	2  version              16 incarnation: when the process began; grows from one to the next
+//	3  length of the name   24 sequence: grows with each datagram of an incarnation
+//	4  key id               32 node name, fields, tag
+//
+// A field is a type, its length in two bytes, and a value. The version is a major and a minor half: a new minor version may
+// add fields and make known ones longer, which an older node skips.
+const (
+	// MaxDatagram fits the minimum MTU of IPv6 (RFC 8200 section 5) with room for a tunnel.
+	MaxDatagram = 1200
+
+	major, minor = 1, 0
+	headerSize   = 32
+	maxName      = 253 // of a Node: RFC 1123 subdomain
+)
+
+const (
+	fieldHello    = 1 // flags, interval and dead time in ms, version and digest of the claims
+	fieldSegments = 2 // per segment: key, flags, MAC
+	fieldClaims   = 3 // after version, up to version, entries
+	fieldWant     = 4 // of node, after version, flags: its claims
+	fieldAsk      = 5 // node, segment key: did you hear it there?
+	fieldHeard    = 6 // node, segment key, age in ms
+	fieldNewer    = 7 // to node, incarnation: yours must be higher
+
+	helloSize, segmentSize, claimsSize, wantSize, askSize, heardSize, newerSize = 21, 15, 16, 17, 16, 18, 16
+	fieldHeader                                                                 = 3
+)
+
+const (
+	flagObserver = 1 << iota
+	flagLeaving
+	flagEnded
+)
+
+const (
+	flagHears   = 1 // of a segment: somebody is heard there
+	flagByGroup = 1 // of a want: answer by broadcast, for unicast does not arrive
+)
+
+type header struct {
+	name                  []byte // in the datagram
+	keyID                 [4]byte
+	minor                 byte
+	cluster               uint64
+	incarnation, sequence uint64
+}
+
+var (
+	errShort   = errors.New("too short or too long")
+	errMagic   = errors.New("not a speaker's datagram")
+	errVersion = errors.New("of another major version")
+	errField   = errors.New("a field is malformed")
+)
+
+func parseHeader(d []byte) (h header, body []byte, err error) {
+	switch {
+	case len(d) < headerSize+1+tagSize || len(d) > MaxDatagram:
+		return h, nil, errShort
+	case d[0] != 'I' || d[1] != 'L':
+		return h, nil, errMagic
+	case d[2]>>4 != major:
+		return h, nil, errVersion
+	}
+	h.minor = d[2] & 0xf
+	n := int(d[3])
+	if n == 0 || n > maxName || headerSize+n+tagSize > len(d) {
+		return h, nil, errShort
+	}
+	copy(h.keyID[:], d[4:8])
+	h.cluster = binary.BigEndian.Uint64(d[8:])
+	h.incarnation = binary.BigEndian.Uint64(d[16:])
+	h.sequence = binary.BigEndian.Uint64(d[24:])
+	h.name = d[headerSize : headerSize+n]
+	return h, d[headerSize+n : len(d)-tagSize], nil
+}
+
+// appendHeader begins a datagram.
+func appendHeader(b []byte, name string, keyID [4]byte, cluster, incarnation, sequence uint64) []byte {
+	b = append(b, 'I', 'L', major<<4|minor, byte(len(name)))
+	b = append(b, keyID[:]...)
+	b = binary.BigEndian.AppendUint64(b, cluster)
+	b = binary.BigEndian.AppendUint64(b, incarnation)
+	b = binary.BigEndian.AppendUint64(b, sequence)
+	return append(b, name...)
+}
+
+// message is the fields of a datagram. Its slices are used again for the next one.
+type message struct {
+	flags           byte
+	interval, dead  time.Duration
+	version, digest uint64
+	segments        []segment
+	hasSegments     bool
+	hasClaims       bool
+	after, upTo     uint64
+	entries         []entry
+	want            want
+	hasWant         bool
+	asks            []about
+	heard           []sighting
+	newer           struct{ to, incarnation uint64 }
+	hasNewer        bool
+}
+
+type segment struct {
+	key   uint64
+	hears bool
+	mac   [6]byte
+}
+
+// entry is a claim, or with state 0 that there is none any more.
+type entry struct {
+	id    plan.VIPID
+	claim plan.Claim
+}
+
+type want struct {
+	of, after uint64
+	byGroup   bool
+}
+
+// about names a node on a segment; segment 0 is any path.
+type about struct{ node, segment uint64 }
+
+type sighting struct {
+	about
+	age time.Duration
+}
+
+// parse reads the fields into m. What it does not know is an error, unless the sender's minor version is newer.
+func (m *message) parse(body []byte, theirs byte) error {
+	*m = message{segments: m.segments[:0], entries: m.entries[:0], asks: m.asks[:0], heard: m.heard[:0]}
+	newer := theirs > minor
+	var seen uint8
+	for len(body) > 0 {
+		if len(body) < fieldHeader {
+			return errField
+		}
+		kind, n := body[0], int(binary.BigEndian.Uint16(body[1:]))
+		if body = body[fieldHeader:]; n > len(body) {
+			return errField
+		}
+		value := body[:n]
+		body = body[n:]
+		if kind == 0 || kind > fieldNewer {
+			if !newer {
+				return errField
+			}
+			continue
+		}
+		if seen&(1<<kind) != 0 {
+			return errField
+		}
+		seen |= 1 << kind
+		if err := m.field(kind, value, newer); err != nil {
+			return err
+		}
+	}
+	if seen&(1<<fieldHello) == 0 {
+		return errField
+	}
+	return nil
+}
+
+func (m *message) field(kind byte, v []byte, newer bool) error {
+	fixed := func(size int) bool { return len(v) == size || newer && len(v) > size }
+	switch kind {
+	case fieldHello:
+		if !fixed(helloSize) {
+			return errField
+		}
+		m.flags = v[0]
+		m.interval, m.dead = milliseconds(v[1:]), milliseconds(v[3:])
+		m.version, m.digest = binary.BigEndian.Uint64(v[5:]), binary.BigEndian.Uint64(v[13:])
+		if m.interval == 0 || m.dead < m.interval {
+			return errField
+		}
+	case fieldWant:
+		if !fixed(wantSize) {
+			return errField
+		}
+		m.hasWant = true
+		m.want = want{of: binary.BigEndian.Uint64(v), after: binary.BigEndian.Uint64(v[8:]), byGroup: v[16]&flagByGroup != 0}
+	case fieldNewer:
+		if !fixed(newerSize) {
+			return errField
+		}
+		m.hasNewer = true
+		m.newer.to, m.newer.incarnation = binary.BigEndian.Uint64(v), binary.BigEndian.Uint64(v[8:])
+	case fieldClaims:
+		return m.claims(v)
+	default:
+		return m.list(kind, v)
+	}
+	return nil
+}
+
+// list reads a field that is a list of items of one size, which no version changes.
+func (m *message) list(kind byte, v []byte) error {
+	size := map[byte]int{fieldSegments: segmentSize, fieldAsk: askSize, fieldHeard: heardSize}[kind]
+	if len(v)%size != 0 {
+		return errField
+	}
+	m.hasSegments = m.hasSegments || kind == fieldSegments
+	for ; len(v) > 0; v = v[size:] {
+		a, b := binary.BigEndian.Uint64(v), uint64(0)
+		if size >= askSize {
+			b = binary.BigEndian.Uint64(v[8:])
+		}
+		switch kind {
+		case fieldSegments:
+			m.segments = append(m.segments, segment{key: a, hears: v[8]&flagHears != 0, mac: [6]byte(v[9:])})
+		case fieldAsk:
+			m.asks = append(m.asks, about{a, b})
+		case fieldHeard:
+			m.heard = append(m.heard, sighting{about{a, b}, milliseconds(v[16:])})
+		}
+	}
+	return nil
+}
+
+func (m *message) claims(v []byte) error {
+	if len(v) < claimsSize {
+		return errField
+	}
+	m.hasClaims = true
+	m.after, m.upTo = binary.BigEndian.Uint64(v), binary.BigEndian.Uint64(v[8:])
+	if m.after >= m.upTo {
+		return errField
+	}
+	for v = v[claimsSize:]; len(v) > 0; {
+		e, n := parseEntry(v)
+		if n == 0 {
+			return errField
+		}
+		m.entries = append(m.entries, e)
+		v = v[n:]
+	}
+	return nil
+}
+
+// parseEntry returns the first entry and its length, 0 if it is malformed.
+func parseEntry(v []byte) (e entry, n int) {
+	if len(v) < 9 {
+		return e, 0
+	}
+	e.id, e.claim.State = plan.VIPID(binary.BigEndian.Uint64(v)), plan.ClaimState(v[8])
+	n = 9
+	if e.claim.State == 0 {
+		return e, n
+	}
+	if e.claim.State > plan.Declined {
+		return e, 0
+	}
+	generation, size := binary.Uvarint(v[n:])
+	if size <= 0 || generation > 1<<63-1 {
+		return e, 0
+	}
+	n += size
+	place, size := binary.Uvarint(v[n:])
+	if size <= 0 || place > 1<<16-1 {
+		return e, 0
+	}
+	n += size
+	e.claim.Generation, e.claim.Place = int64(generation), uint16(place)
+	if e.claim.State != plan.Leaving {
+		return e, n
+	}
+	if len(v) <= n || int(v[n]) > maxName || len(v) < n+1+int(v[n]) {
+		return e, 0
+	}
+	size = int(v[n])
+	e.claim.Successor = string(v[n+1 : n+1+size])
+	return e, n + 1 + size
+}
+
+func appendEntry(b []byte, e entry) []byte {
+	b = binary.BigEndian.AppendUint64(b, uint64(e.id))
+	b = append(b, byte(e.claim.State))
+	if e.claim.State == 0 {
+		return b
+	}
+	b = binary.AppendUvarint(b, uint64(e.claim.Generation))
+	b = binary.AppendUvarint(b, uint64(e.claim.Place))
+	if e.claim.State == plan.Leaving {
+		b = append(b, byte(len(e.claim.Successor)))
+		b = append(b, e.claim.Successor...)
+	}
+	return b
+}
+
+// beginField appends a field's header; endField sets its length once the value is appended.
+func beginField(b []byte, kind byte) (grown []byte, at int) { return append(b, kind, 0, 0), len(b) }
+
+func endField(b []byte, at int) []byte {
+	binary.BigEndian.PutUint16(b[at+1:], uint16(len(b)-at-fieldHeader))
+	return b
+}
+
+func milliseconds(v []byte) time.Duration {
+	return time.Duration(binary.BigEndian.Uint16(v)) * time.Millisecond
+}
+
+// appendMilliseconds writes a duration, the longest possible where it is longer.
+func appendMilliseconds(b []byte, d time.Duration) []byte {
+	return binary.BigEndian.AppendUint16(b, uint16(min(max(d.Milliseconds(), 0), 1<<16-1)))
+}
