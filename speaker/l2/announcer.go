@@ -1,79 +1,140 @@
-// Package l2 answers ARP requests for the addresses that this node owns and tells the network when it takes one over.
+// Package l2 answers ARP requests and neighbour solicitations for the addresses that this node owns, tells the network
+// when it takes one over, probes for another host before the first use of one, and defends what it holds.
 //
-// The kernel does not answer for them by itself (arp_ignore 1, set by package link); only the owner's speaker does.
+// The kernel does not answer for them by itself: for IPv4 arp_ignore 1, set by package link, keeps it from that; for IPv6
+// it answers for addresses of interfaces only, and ours are local routes. Only the owner's speaker does.
 package l2
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Config of an Announcer. The zero value but for Log and Kick has good defaults.
+// Config of an Announcer. The zero value but for Log has good defaults.
 type Config struct {
 	Log *slog.Logger
-	// Kick is called when an interface was lost, so that Announce is called again. It must not block.
+	// Kick is called when Announce is to be called again: an interface was lost, an address was probed for, a conflict came
+	// or went, or another speaker claims an address that is held here. It must not block.
 	Kick func()
+	// Fresh is asked before each frame is sent. While it returns false nothing is sent: the process woke up late, and
+	// another node may own the addresses by now. Nil means always.
+	Fresh func() bool
 	// Refresh is the time between two announcements of an address in the long run; 0 means 100 s, below 0 none.
 	Refresh time.Duration
-	// Rate limits the announcements per second; 0 means 5,000.
+	// Rate limits the announcements and probes per second on one interface; 0 means 5,000.
 	Rate int
+	// Weight is greater for addresses that are to be announced before others when many move; nil means all are alike.
+	Weight func(netip.Addr) uint64
+	// Metrics may be nil.
+	Metrics prometheus.Registerer
+}
+
+func (c Config) withDefaults() Config {
+	switch {
+	case c.Refresh == 0:
+		c.Refresh = 100 * time.Second
+	case c.Refresh < 0:
+		c.Refresh = 0
+	}
+	if c.Rate == 0 {
+		c.Rate = 5000
+	}
+	if c.Kick == nil {
+		c.Kick = func() {}
+	}
+	if c.Fresh == nil {
+		c.Fresh = func() bool { return true }
+	}
+	return c
 }
 
 // Announcer holds the addresses that this node answers for. Announce is called by one goroutine.
 type Announcer struct {
-	cfg      Config
-	schedule *schedule
-	stale    atomic.Bool // the interfaces must be listed again
+	cfg     Config
+	metrics *metrics
+	system  system
+	stale   atomic.Bool                        // the interfaces must be listed again
+	peers   atomic.Pointer[map[[6]byte]string] // the other speakers
+	macs    atomic.Pointer[map[mac]struct{}]   // of this node
+	wake    chan struct{}                      // of Run
 
-	mu         sync.Mutex
-	closed     bool
-	links      []link
-	responders map[int]*responder // by interface index
-	serving    sync.WaitGroup
+	mu      sync.Mutex
+	closed  bool
+	network *network
+	ports   map[int]*port // by interface index
+	entries map[netip.Addr]*entry
+	ended   []place // probes that Run has not looked at yet
+	serving sync.WaitGroup
 }
 
 // New returns an Announcer that answers for nothing.
 func New(cfg Config) *Announcer {
-	switch {
-	case cfg.Refresh == 0:
-		cfg.Refresh = 100 * time.Second
-	case cfg.Refresh < 0:
-		cfg.Refresh = 0
+	a := &Announcer{
+		cfg: cfg.withDefaults(), metrics: newMetrics(cfg.Metrics), system: kernel{},
+		wake: make(chan struct{}, 1), network: &network{}, ports: map[int]*port{}, entries: map[netip.Addr]*entry{},
 	}
-	if cfg.Rate == 0 {
-		cfg.Rate = 5000
-	}
-	a := &Announcer{cfg: cfg, schedule: newSchedule(cfg.Refresh, cfg.Rate), responders: map[int]*responder{}}
 	a.stale.Store(true)
+	a.peers.Store(&map[[6]byte]string{})
+	a.macs.Store(&map[mac]struct{}{})
 	return a
 }
 
 // Refresh makes the next Announce look at the interfaces again. Call it when one of them changed.
 func (a *Announcer) Refresh() { a.stale.Store(true) }
 
-// Run sends the gratuitous announcements until the context ends; then nothing is answered any more.
+// SetPeers says which hardware addresses belong to other speakers, by node: what they claim is no conflict.
+func (a *Announcer) SetPeers(macs map[[6]byte]string) {
+	macs = maps.Clone(macs)
+	a.peers.Store(&macs)
+}
+
+// ours tells whether a frame comes from this node, perhaps back through another of its interfaces.
+func (a *Announcer) ours(m mac) bool {
+	_, ok := (*a.macs.Load())[m]
+	return ok
+}
+
+// Run follows probes and conflicts until the context ends; then nothing is answered or announced any more.
 func (a *Announcer) Run(ctx context.Context) error {
-	a.schedule.run(ctx)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+			continue
+		case <-a.wake:
+		case <-timer.C:
+		}
+		if due, ok := a.turn(time.Now()); ok {
+			timer.Reset(time.Until(due))
+		}
+	}
 	a.mu.Lock()
 	a.closed = true
-	for _, r := range a.responders {
-		a.drop(r)
+	for _, p := range a.ports {
+		p.close()
 	}
 	a.mu.Unlock()
 	a.serving.Wait()
 	return nil
 }
 
-// Announce replaces the whole set of addresses and returns on which interfaces each of them is answered for; an address
-// without a suitable interface is absent. What is no longer in the set is not answered for when Announce returns; what
-// is new there is announced at once, what is not new only if its interface is.
+// Announce replaces the whole set of addresses and returns on which interfaces each of them is answered for; one without
+// a suitable interface, one that is still probed for and one that another host uses are absent. What is no longer in the
+// set is not answered for when Announce returns; what is new there is announced at once, what is not new only if its
+// interface is.
 //
 // An error concerns single interfaces; the others are served.
 func (a *Announcer) Announce(want map[netip.Addr]plan.Announcement) (map[netip.Addr][]string, error) {
@@ -84,114 +145,135 @@ func (a *Announcer) Announce(want map[netip.Addr]plan.Announcement) (map[netip.A
 	}
 	var errs []error
 	if a.stale.Swap(false) {
-		links, err := links()
-		if err != nil {
+		if n, err := a.system.observe(); err != nil {
 			a.stale.Store(true)
 			errs = append(errs, err)
 		} else {
-			a.links = links
+			a.network = n
+			a.macs.Store(&n.ours)
 		}
 	}
-	sets := a.assign(want)
-	for index, r := range a.responders {
-		if !a.keeps(r, sets[index]) {
-			a.drop(r)
-			delete(a.responders, index)
+	a.enter(want)
+	errs = append(errs, a.unfit(want)...)
+	held, err := a.settle(a.open, time.Now())
+	a.poke() // there may be another time to wait for
+	return held, errors.Join(append(errs, err)...)
+}
+
+// unfit returns an error for each interface that is asked for and cannot be used as it is.
+func (a *Announcer) unfit(want map[netip.Addr]plan.Announcement) []error {
+	found := map[string]error{}
+	for _, ann := range want {
+		for _, name := range ann.Interfaces {
+			if err := a.network.unfit[name]; err != nil {
+				found[name] = fmt.Errorf("announce %s on %s: %w", ann.VIP, name, err)
+			}
 		}
 	}
-	held := make(map[netip.Addr][]string, len(want))
-	for _, l := range a.links {
-		set := sets[l.index]
-		if len(set) == 0 {
-			continue
-		}
-		if err := a.answer(l, set); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		for addr := range set {
-			held[addr] = append(held[addr], l.name)
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		errs = append(errs, found[name])
+	}
+	return errs
+}
+
+// settle makes every interface do what the entries say, and returns where each address is answered for. open returns the
+// responder of a link, or nil without an error where there is none.
+func (a *Announcer) settle(open func(link, int) (*responder, error), now time.Time) (map[netip.Addr][]string, error) {
+	sets := a.assign()
+	a.dropUnused(sets)
+	var errs []error
+	held := make(map[netip.Addr][]string, len(a.entries))
+	for _, l := range a.network.links {
+		for family, d := range sets[l.index] {
+			if len(d.held)+len(d.watched) == 0 {
+				continue
+			}
+			r, err := open(l, family)
+			if err == nil && r != nil {
+				err = a.give(r, d, now)
+			}
+			if err != nil {
+				a.stale.Store(true)
+				errs = append(errs, err)
+			}
+			if err != nil || r == nil {
+				continue
+			}
+			for addr := range d.held {
+				held[addr] = append(held[addr], l.name)
+			}
 		}
 	}
 	return held, errors.Join(errs...)
 }
 
-// Conflicts implements speaker.Announcer.
-func (a *Announcer) Conflicts() map[netip.Addr]plan.Conflict { return nil }
-
-// SetPeers implements speaker.Announcer.
-func (a *Announcer) SetPeers(map[[6]byte]string) {}
-
-// assign returns the addresses of each interface.
-func (a *Announcer) assign(want map[netip.Addr]plan.Announcement) map[int]addrSet {
-	sets := make(map[int]addrSet, len(a.links))
-	for _, l := range a.links {
-		set := addrSet{}
-		for addr, ann := range want {
-			if addr.Is4() && l.serves(ann) {
-				set[addr] = struct{}{}
+// assign returns the duties of each interface and family.
+func (a *Announcer) assign() map[int]*[families]duties {
+	sets := make(map[int]*[families]duties, len(a.network.links))
+	byName := make(map[string]*[families]duties, len(a.network.links))
+	for _, l := range a.network.links {
+		set := &[families]duties{}
+		for i := range set {
+			set[i] = duties{held: addrSet{}, watched: addrSet{}}
+		}
+		sets[l.index], byName[l.name] = set, set
+	}
+	for addr, e := range a.entries {
+		for _, name := range e.interfaces {
+			set := byName[name]
+			if set == nil {
+				continue
+			}
+			if of := &set[familyOf(addr)]; e.phase == holding {
+				of.held[addr] = struct{}{}
+			} else {
+				of.watched[addr] = struct{}{}
 			}
 		}
-		sets[l.index] = set
 	}
 	return sets
 }
 
-// keeps tells whether a responder can go on: its interface is as it was, and there is something to answer.
-func (a *Announcer) keeps(r *responder, set addrSet) bool {
-	if len(set) == 0 || r.broken.Load() {
-		return false
-	}
-	for _, l := range a.links {
-		if l.same(r.link) {
-			return true
-		}
-	}
-	return false
-}
-
-// answer makes the responder of an interface answer for exactly this set.
-func (a *Announcer) answer(l link, set addrSet) error {
-	r := a.responders[l.index]
-	if r == nil {
-		var err error
-		if r, err = listen(l, a.cfg.Log); err != nil {
-			a.stale.Store(true)
-			return err
-		}
-		a.responders[l.index] = r
-		a.serving.Go(func() { r.serve(a.lost) })
-	}
-	before := *r.owned.Load()
-	err := r.set(set)
-	for addr := range before {
-		if _, still := set[addr]; !still {
-			a.schedule.stop(place{on: r, addr: addr})
+// give makes a responder do its duties, and the schedule of its interface send for them.
+func (a *Announcer) give(r *responder, d duties, now time.Time) error {
+	schedule := a.ports[r.link.index].schedule
+	before := *r.duties.Load()
+	err := r.set(d)
+	for addr := range before.all() {
+		if !has(d.held, addr) && !has(d.watched, addr) {
+			schedule.stop(place{on: r, addr: addr})
 		}
 	}
 	if err != nil {
 		return err
 	}
-	now := time.Now()
-	for addr := range set {
-		a.schedule.start(place{on: r, addr: addr}, now)
+	for addr := range d.held {
+		schedule.announce(place{on: r, addr: addr}, now)
+	}
+	for addr := range d.watched {
+		if e := a.entries[addr]; e.phase == probing {
+			if _, asked := e.asked[r]; !asked {
+				e.asked[r] = false
+				schedule.probe(place{on: r, addr: addr}, now)
+			}
+		} else {
+			schedule.stop(place{on: r, addr: addr})
+		}
 	}
 	return nil
-}
-
-// drop closes a responder.
-func (a *Announcer) drop(r *responder) {
-	for addr := range *r.owned.Load() {
-		a.schedule.stop(place{on: r, addr: addr})
-	}
-	r.owned.Store(&addrSet{})
-	r.close()
 }
 
 // lost is called by a responder whose interface went away.
 func (a *Announcer) lost() {
 	a.Refresh()
-	if a.cfg.Kick != nil {
-		a.cfg.Kick()
+	a.cfg.Kick()
+}
+
+// poke wakes Run.
+func (a *Announcer) poke() {
+	select {
+	case a.wake <- struct{}{}:
+	default:
 	}
 }

@@ -2,121 +2,181 @@ package l2
 
 import (
 	"errors"
-	"fmt"
-	"log/slog"
 	"maps"
-	"net"
 	"net/netip"
-	"slices"
 	"sync/atomic"
 
-	"github.com/mdlayher/packet"
 	"golang.org/x/sys/unix"
 )
 
 // addrSet is a set of addresses that is never changed once it is shared.
 type addrSet map[netip.Addr]struct{}
 
-// responder answers ARP requests on one interface.
+// duties are what a responder does: it answers for those held; those watched it only listens for.
+type duties struct {
+	held, watched addrSet
+}
+
+func (d duties) all() addrSet {
+	all := maps.Clone(d.held)
+	maps.Copy(all, d.watched)
+	return all
+}
+
+func (d duties) equal(e duties) bool {
+	return maps.Equal(d.held, e.held) && maps.Equal(d.watched, e.watched)
+}
+
+// responder answers the questions of one family on one interface.
 type responder struct {
-	link  link
-	conn  *packet.Conn
-	log   *slog.Logger
-	owned atomic.Pointer[addrSet]
+	link   link
+	family int
+	codec  codec
+	socket socket
+	of     *Announcer
+	router atomic.Bool
+
+	duties atomic.Pointer[duties]
 	// closed is set when we closed the socket. The errors of the library for that are not net.ErrClosed.
 	closed atomic.Bool
-	// broken is set when the socket is of no use any more; it must be replaced.
+	// broken is set when the socket must be replaced.
 	broken atomic.Bool
 	// failing is set while frames cannot be sent, so that it is logged once.
 	failing atomic.Bool
 }
 
-// listen opens the socket of an interface. It answers nothing before set and serve are called.
-func listen(l link, log *slog.Logger) (*responder, error) {
-	none, err := filter(nil)
+// listen opens the socket for a family on an interface. It answers nothing before set and serve are called.
+func (a *Announcer) listen(l link, family int) (*responder, error) {
+	s, err := a.system.open(l, family)
 	if err != nil {
-		return nil, fmt.Errorf("assemble the ARP filter: %w", err)
+		return nil, err
 	}
-	ifi := &net.Interface{Index: l.index, Name: l.name, HardwareAddr: l.mac[:]}
-	conn, err := packet.Listen(ifi, packet.Raw, unix.ETH_P_ARP, &packet.Config{Filter: none})
-	if err != nil {
-		return nil, fmt.Errorf("open a packet socket on %s (it needs CAP_NET_RAW): %w", l.name, err)
-	}
-	r := &responder{link: l, conn: conn, log: log.With("interface", l.name)}
-	r.owned.Store(&addrSet{})
+	r := &responder{link: l, family: family, codec: codecs[family], socket: s, of: a}
+	r.duties.Store(&duties{})
 	return r, nil
 }
 
-// set replaces the addresses that are answered for. After it returned no other address is.
-func (r *responder) set(addrs addrSet) error {
-	if maps.Equal(addrs, *r.owned.Load()) {
+func (r *responder) station() station { return station{mac: r.link.mac, router: r.router.Load()} }
+
+// set replaces what it does. After it returned no address is answered for that is not held.
+func (r *responder) set(d duties) error {
+	before := r.duties.Load()
+	if d.equal(*before) {
 		return nil
 	}
-	prog, err := filter(slices.SortedFunc(maps.Keys(addrs), netip.Addr.Compare))
+	r.duties.Store(&d)
+	all := d.all()
+	if maps.Equal(all, before.all()) {
+		return nil
+	}
+	err := r.socket.pass(all)
 	if err != nil {
-		return fmt.Errorf("assemble the ARP filter of %s: %w", r.link.name, err)
+		r.broken.Store(true) // it still passes what concerns other addresses
 	}
-	r.owned.Store(&addrs)
-	if err := r.conn.SetBPF(prog); err != nil {
-		r.broken.Store(true) // the filter still is that of other addresses
-		return fmt.Errorf("attach the ARP filter of %s: %w", r.link.name, err)
-	}
-	return nil
+	return err
 }
 
-func (r *responder) owns(a netip.Addr) bool {
-	_, ok := (*r.owned.Load())[a]
-	return ok
-}
-
-// serve answers until the socket is closed or breaks; then lost is called if it was not closed by us. An interface that
-// goes down ends nothing: the socket works again when it comes up.
-func (r *responder) serve(lost func()) {
-	buf := make([]byte, 128)
+// serve answers until the socket is closed or breaks. When it does, or the interface goes down, the announcer is told.
+func (r *responder) serve() {
+	buf := make([]byte, r.codec.snap())
 	for {
-		n, _, err := r.conn.ReadFrom(buf)
+		n, err := r.socket.read(buf)
 		switch {
 		case r.closed.Load():
 			return
 		case errors.Is(err, unix.ENETDOWN):
-			lost()
+			// The socket works again when the interface comes up, but what we said before is forgotten then.
+			r.broken.Store(true)
+			r.of.lost()
 			continue
 		case err != nil:
 			r.broken.Store(true)
-			r.log.Warn("cannot read ARP requests; the socket is opened again", "error", err)
-			lost()
+			r.of.cfg.Log.Warn("cannot read; the socket is opened again", "interface", r.link.name, "family", r.codec.family(), "error", err)
+			r.of.lost()
 			return
 		}
-		f, err := parse(buf[:n])
-		if err != nil {
-			continue
-		}
-		if reply, ok := answer(f, r.link.mac, r.owns); ok {
-			r.send(reply)
+		if m, err := r.codec.parse(buf[:n]); err == nil {
+			r.hear(m)
 		}
 	}
 }
 
-// announce implements station.
-func (r *responder) announce(addr netip.Addr, both bool) {
-	r.send(gratuitousRequest(r.link.mac, addr))
-	if both {
-		r.send(gratuitousReply(r.link.mac, addr))
-	}
-}
-
-func (r *responder) send(f frame) {
-	_, err := r.conn.WriteTo(f.bytes(), &packet.Addr{HardwareAddr: f.dst[:]})
-	if err == nil {
-		r.failing.Store(false)
+// hear answers a question and notes a claim. A frame can be both: a host that uses our address asks for another one.
+//
+// Answered is what was sent to this station, or to all that might have the address, by a sender that can be reached.
+func (r *responder) hear(m message) {
+	if r.of.ours(m.from) {
 		return
 	}
-	if !r.closed.Load() && !r.failing.Swap(true) {
-		r.log.Warn("cannot send ARP", "address", f.senderIP, "error", err)
+	d := r.duties.Load()
+	if has(d.held, m.sender) || has(d.watched, m.sender) {
+		r.of.claimed(r, m.sender, m.from)
 	}
+	switch {
+	case !m.target.IsValid() || m.dst != r.link.mac && m.dst != m.group || !m.from.unicast():
+	case has(d.held, m.target):
+		if !r.send(r.codec.answer(r.station(), m)) {
+			return
+		}
+		r.of.metrics[r.family].answers.Inc()
+		if m.probe() {
+			r.of.metrics[r.family].defences.Inc()
+		}
+	case has(d.watched, m.target) && m.probe():
+		r.of.claimed(r, m.target, m.from) // it probes at the same time (RFC 5227, 2.1.1; RFC 4862, 5.4.3)
+	}
+}
+
+func has(s addrSet, a netip.Addr) bool {
+	_, ok := s[a]
+	return ok
+}
+
+// announce implements sender.
+func (r *responder) announce(addr netip.Addr, f form) int {
+	frame := r.codec.announcement(r.station(), addr, f)
+	if frame == nil {
+		return 0
+	}
+	if r.send(frame) {
+		r.of.metrics[r.family].announcements.Inc()
+	}
+	return 1
+}
+
+// probe implements sender.
+func (r *responder) probe(addr netip.Addr) {
+	if r.send(r.codec.probe(r.station(), addr)) {
+		r.of.metrics[r.family].probes.Inc()
+	}
+}
+
+// probed implements sender.
+func (r *responder) probed(addr netip.Addr) { r.of.probed(r, addr) }
+
+// send sends a frame if this process may speak, and tells whether the kernel took it.
+func (r *responder) send(frame []byte) bool {
+	if !r.of.cfg.Fresh() {
+		return false
+	}
+	err := r.socket.send(frame)
+	if err == nil {
+		r.failing.Store(false)
+		return true
+	}
+	if r.closed.Load() {
+		return false
+	}
+	r.of.metrics[r.family].sendErrors.Inc()
+	// That the interface went down is told otherwise.
+	if !errors.Is(err, unix.ENETDOWN) && !r.failing.Swap(true) {
+		r.of.cfg.Log.Warn("cannot send", "interface", r.link.name, "family", r.codec.family(), "error", err)
+	}
+	return false
 }
 
 func (r *responder) close() {
+	r.duties.Store(&duties{})
 	r.closed.Store(true)
-	_ = r.conn.Close()
+	r.socket.close()
 }

@@ -9,40 +9,60 @@ import (
 	"time"
 )
 
-// steps are the times after taking over at which an address is announced; the first one in both forms, the others as
-// requests (wire.md 2.2). After the last one the slow refresh goes on.
-var steps = []time.Duration{
-	0, 50 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second,
+// step is one announcement of the schedule.
+type step struct {
+	after time.Duration // since the address was taken over
+	form  form
 }
 
-// tick and burst pace the announcements: at most burst of them in a tick.
+// steps are the announcements after taking over (wire.md 2.2): the second form once, after all addresses that were taken
+// over together had the first. After the last one the slow refresh goes on.
+var steps = []step{
+	{0, asRequest}, {0, asReply}, {50 * time.Millisecond, asRequest}, {200 * time.Millisecond, asRequest},
+	{500 * time.Millisecond, asRequest}, {time.Second, asRequest}, {2 * time.Second, asRequest}, {4 * time.Second, asRequest},
+}
+
+// An address is probed for twice, then an answer is waited for: 250 ms in all. RFC 5227, 2.1.1, takes five to nine seconds,
+// since its host has just been plugged in: a switch may not forward yet, and other hosts may start at the same moment. Here
+// the interface has carried traffic for a while, an answer takes a millisecond, and an address is watched as long as it is
+// held, so a host that slept through the probes is found as well. A Service waits meanwhile.
+var probeGaps = []time.Duration{100 * time.Millisecond, 150 * time.Millisecond}
+
+// tick paces the frames: at most burst of them in one.
 const tick = 10 * time.Millisecond
 
-// station sends frames on one interface.
-type station interface {
-	// announce sends gratuitous ARP for the address, in both forms or as a request.
-	announce(addr netip.Addr, both bool)
+// sender sends frames on one interface.
+type sender interface {
+	// announce sends one form of announcement and returns how many frames that took.
+	announce(addr netip.Addr, f form) int
+	probe(addr netip.Addr)
+	// probed is called when an address was probed for and the time for an answer is over. It may call the schedule.
+	probed(addr netip.Addr)
 }
 
 // place is an address on an interface.
 type place struct {
-	on   station
+	on   sender
 	addr netip.Addr
 }
 
-// job is the next announcement of a place.
+// job is what is to be sent next for a place.
 type job struct {
 	place
-	start time.Time // of the schedule
-	step  int
-	due   time.Time
-	gone  bool
+	probing bool
+	start   time.Time // of the schedule
+	step    int
+	due     time.Time
+	weight  uint64
+	gone    bool
 }
 
-// schedule sends gratuitous ARP for places: often after they were taken over, then seldom.
+// schedule sends announcements and probes for places: often after they were taken over, then seldom. One interface has
+// one, whose frames it paces.
 type schedule struct {
 	refresh time.Duration // between two announcements in the long run; 0 for none
 	burst   int
+	weight  func(netip.Addr) uint64
 
 	mu   sync.Mutex
 	jobs map[place]*job
@@ -53,19 +73,31 @@ type schedule struct {
 	wake   chan struct{}
 }
 
-func newSchedule(refresh time.Duration, perSecond int) *schedule {
+// newSchedule: where many addresses are due, those with more weight come first.
+func newSchedule(refresh time.Duration, perSecond int, weight func(netip.Addr) uint64) *schedule {
 	burst := max(1, int(time.Duration(perSecond)*tick/time.Second))
-	return &schedule{refresh: refresh, burst: burst, jobs: map[place]*job{}, wake: make(chan struct{}, 1)}
+	if weight == nil {
+		weight = func(netip.Addr) uint64 { return 0 }
+	}
+	return &schedule{refresh: refresh, burst: burst, weight: weight, jobs: map[place]*job{}, wake: make(chan struct{}, 1)}
 }
 
-// start begins the schedule of a place unless it already runs.
-func (s *schedule) start(p place, now time.Time) {
+// announce begins the announcements of a place unless they already run. Probes for it end.
+func (s *schedule) announce(p place, now time.Time) { s.begin(p, now, false) }
+
+// probe begins to probe for an address unless that already runs. Announcements of it end.
+func (s *schedule) probe(p place, now time.Time) { s.begin(p, now, true) }
+
+func (s *schedule) begin(p place, now time.Time, probing bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.jobs[p] != nil {
-		return
+	if j := s.jobs[p]; j != nil {
+		if j.probing == probing {
+			return
+		}
+		j.gone = true
 	}
-	j := &job{place: p, start: now, due: now}
+	j := &job{place: p, probing: probing, start: now, due: now, weight: s.weight(p.addr)}
 	s.jobs[p] = j
 	heap.Push(&s.heap, j)
 	select {
@@ -74,7 +106,7 @@ func (s *schedule) start(p place, now time.Time) {
 	}
 }
 
-// stop ends it. After it returned the place is not announced again.
+// stop ends it. After it returned nothing more is sent for the place.
 func (s *schedule) stop(p place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +116,7 @@ func (s *schedule) stop(p place) {
 	}
 }
 
-// run announces what is due until the context ends.
+// run sends what is due until the context ends.
 func (s *schedule) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -95,15 +127,19 @@ func (s *schedule) run(ctx context.Context) {
 		case <-s.wake:
 		case <-timer.C:
 		}
-		if wait, ok := s.send(time.Now()); ok {
+		wait, ok, ended := s.send(time.Now())
+		if ok {
 			timer.Reset(wait)
+		}
+		for _, p := range ended {
+			p.on.probed(p.addr)
 		}
 	}
 }
 
-// send announces what is due and fits into this tick, and returns how long to wait for the next, if there is
-// one. The lock is held while sending, so that stop keeps its promise.
-func (s *schedule) send(now time.Time) (time.Duration, bool) {
+// send sends what is due and fits into this tick. It returns how long to wait for the next, if there is one, and the
+// places where probing is over. The lock is held while sending, so that stop keeps its promise.
+func (s *schedule) send(now time.Time) (wait time.Duration, ok bool, ended []place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now.Sub(s.window) >= tick {
@@ -115,26 +151,43 @@ func (s *schedule) send(now time.Time) (time.Duration, bool) {
 		case j.gone:
 			heap.Pop(&s.heap)
 		case j.due.After(now):
-			return j.due.Sub(now), true
-		case s.sent == s.burst:
-			return s.window.Add(tick).Sub(now), true
-		default:
+			return j.due.Sub(now), true, ended
+		case j.probing && j.step == len(probeGaps):
+			heap.Pop(&s.heap)
+			delete(s.jobs, j.place)
+			ended = append(ended, j.place)
+		case s.sent >= s.burst:
+			return s.window.Add(tick).Sub(now), true, ended
+		case j.probing:
 			s.sent++
-			j.on.announce(j.addr, j.step == 0)
+			j.on.probe(j.addr)
+			j.due = now.Add(probeGaps[j.step])
+			j.step++
+			heap.Fix(&s.heap, 0)
+		default:
+			s.sent += j.on.announce(j.addr, formAt(j.step))
 			s.next(j, now)
 		}
 	}
-	return 0, false
+	return 0, false, ended
 }
 
-// next puts the job of the heap's top off to its next time. A job that comes late does not catch up by a burst: the
+// formAt returns the form of a step; that of the refresh is the first one.
+func formAt(at int) form {
+	if at < len(steps) {
+		return steps[at].form
+	}
+	return asRequest
+}
+
+// next puts the announcement at the heap's top off to its next time. One that comes late does not catch up by a burst: the
 // next step is due no sooner than now.
 func (s *schedule) next(j *job, now time.Time) {
 	j.step++
 	switch {
 	case j.step < len(steps):
-		j.due = j.start.Add(steps[j.step])
-		if j.due.Before(now) {
+		j.due = j.start.Add(steps[j.step].after)
+		if steps[j.step].after > 0 && j.due.Before(now) {
 			j.due = now
 		}
 	case s.refresh > 0:
@@ -147,15 +200,18 @@ func (s *schedule) next(j *job, now time.Time) {
 	heap.Fix(&s.heap, 0)
 }
 
-// jobHeap orders jobs by their time, the fresh ones first.
+// jobHeap orders jobs by their time, the fresh ones first, and of these the busy ones.
 type jobHeap []*job
 
 func (h jobHeap) Len() int { return len(h) }
 func (h jobHeap) Less(i, k int) bool {
-	if h[i].due.Equal(h[k].due) {
+	switch {
+	case !h[i].due.Equal(h[k].due):
+		return h[i].due.Before(h[k].due)
+	case h[i].step != h[k].step:
 		return h[i].step < h[k].step
 	}
-	return h[i].due.Before(h[k].due)
+	return h[i].weight > h[k].weight
 }
 func (h jobHeap) Swap(i, k int) { h[i], h[k] = h[k], h[i] }
 func (h *jobHeap) Push(x any)   { *h = append(*h, x.(*job)) }

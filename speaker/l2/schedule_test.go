@@ -9,27 +9,44 @@ import (
 	"time"
 )
 
-// recorder notes when it was told to announce what.
+const ms = time.Millisecond
+
+// recorder notes when it was told to send what.
 type recorder struct {
-	begin time.Time
-	times map[netip.Addr][]time.Duration
-	both  int
-	all   []time.Duration
+	begin   time.Time
+	times   map[netip.Addr][]time.Duration
+	replies int
+	all     []time.Duration
+	order   []netip.Addr
+	probes  map[netip.Addr][]time.Duration
+	ended   map[netip.Addr]time.Duration
 }
 
 func newRecorder() *recorder {
-	return &recorder{begin: time.Now(), times: map[netip.Addr][]time.Duration{}}
+	return &recorder{begin: time.Now(), times: map[netip.Addr][]time.Duration{}, probes: map[netip.Addr][]time.Duration{},
+		ended: map[netip.Addr]time.Duration{}}
 }
 
-func (r *recorder) announce(addr netip.Addr, both bool) {
+func (r *recorder) announce(addr netip.Addr, f form) int {
 	at := time.Since(r.begin)
-	r.times[addr] = append(r.times[addr], at)
 	r.all = append(r.all, at)
-	if both {
-		r.both++
+	if f == asReply {
+		r.replies++
+		return 1
 	}
+	r.times[addr] = append(r.times[addr], at)
+	r.order = append(r.order, addr)
+	return 1
 }
 
+func (r *recorder) probe(addr netip.Addr) {
+	r.all = append(r.all, time.Since(r.begin))
+	r.probes[addr] = append(r.probes[addr], time.Since(r.begin))
+}
+
+func (r *recorder) probed(addr netip.Addr) { r.ended[addr] = time.Since(r.begin) }
+
+// running runs a schedule in the test's bubble.
 func running(t *testing.T, s *schedule) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -38,33 +55,32 @@ func running(t *testing.T, s *schedule) {
 	t.Cleanup(func() { stop(); <-done })
 }
 
+// elapse lets the time pass; then nothing runs, so that the recorder can be read.
+func elapse(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 func TestScheduleOfOneAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := newRecorder()
-		s := newSchedule(100*time.Second, 5000)
+		s := newSchedule(100*time.Second, 5000, nil)
 		running(t, s)
-		s.start(place{rec, vip}, time.Now())
-		time.Sleep(10 * time.Second)
-		s.start(place{rec, vip}, time.Now()) // a resync: no burst
+		s.announce(place{rec, vip}, time.Now())
+		elapse(10 * time.Second)
+		s.announce(place{rec, vip}, time.Now()) // a resync: no burst
 		synctest.Wait()
-		s.mu.Lock() // held while announcing
-		ms := time.Millisecond
 		want := []time.Duration{0, 50 * ms, 200 * ms, 500 * ms, 1000 * ms, 2000 * ms, 4000 * ms}
-		if !slices.Equal(rec.times[vip], want) || rec.both != 1 {
-			t.Errorf("announced at %v, %d times in both forms; want %v, once", rec.times[vip], rec.both, want)
+		if !slices.Equal(rec.times[vip], want) || rec.replies != 1 {
+			t.Errorf("announced at %v, %d times as a reply; want %v, once", rec.times[vip], rec.replies, want)
 		}
-		s.mu.Unlock()
-		time.Sleep(1000 * time.Second)
-		synctest.Wait()
-		s.mu.Lock()
+		elapse(1000 * time.Second)
 		if n := len(rec.times[vip]) - len(want); n < 10 || n > 14 {
 			t.Errorf("%d refreshes in 1,000 s, want one each 75 to 100 s", n)
 		}
 		before := len(rec.all)
-		s.mu.Unlock()
 		s.stop(place{rec, vip})
-		time.Sleep(1000 * time.Second)
-		synctest.Wait()
+		elapse(1000 * time.Second)
 		if len(rec.all) != before {
 			t.Error("announced after stop")
 		}
@@ -74,39 +90,104 @@ func TestScheduleOfOneAddress(t *testing.T) {
 func TestScheduleWithoutRefreshEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := newRecorder()
-		s := newSchedule(0, 5000)
+		s := newSchedule(0, 5000, nil)
 		running(t, s)
-		s.start(place{rec, vip}, time.Now())
-		time.Sleep(time.Hour)
-		synctest.Wait()
+		s.announce(place{rec, vip}, time.Now())
+		elapse(time.Hour)
 		if len(rec.all) != len(steps) {
 			t.Errorf("announced %d times, want %d", len(rec.all), len(steps))
 		}
 	})
 }
 
-// Many addresses at once are paced, each is announced for the first time before any is a second time, and none is lost.
+// Many addresses at once are paced, each is announced for the first time before any is a second time, the busy ones first,
+// and none is lost.
 func TestScheduleIsPaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := newRecorder()
-		s := newSchedule(0, 5000)
-		running(t, s)
 		addrs := addrsFrom("203.0.113.0", 2000)
+		busy := map[netip.Addr]uint64{addrs[1999]: 9, addrs[1000]: 5}
+		s := newSchedule(0, 5000, func(a netip.Addr) uint64 { return busy[a] })
+		running(t, s)
+		now := time.Now()
 		for _, a := range addrs {
-			s.start(place{rec, a}, time.Now())
+			s.announce(place{rec, a}, now)
 		}
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		elapse(time.Minute)
 		if len(rec.all) != len(steps)*len(addrs) {
 			t.Fatalf("%d announcements, want %d", len(rec.all), len(steps)*len(addrs))
 		}
-		perTick := map[time.Duration]int{}
-		for _, at := range rec.all {
-			perTick[at.Truncate(tick)]++
+		if last := rec.all[len(addrs)-1]; last > 400*ms {
+			t.Errorf("the last one was announced after %v, want 400 ms at 5,000 a second", last)
 		}
-		for at, n := range perTick {
-			if n > 50 {
-				t.Errorf("%d announcements in the tick at %v, want at most 50", n, at)
+		seen := map[netip.Addr]bool{}
+		for _, a := range rec.order[:len(addrs)] {
+			seen[a] = true
+		}
+		if len(seen) != len(addrs) || rec.order[0] != addrs[1999] || rec.order[1] != addrs[1000] {
+			t.Errorf("%d of %d addresses are in the first round, which begins with %v", len(seen), len(addrs), rec.order[:2])
+		}
+		wantPaced(t, rec.all, 50)
+	})
+}
+
+func wantPaced(t *testing.T, all []time.Duration, limit int) {
+	t.Helper()
+	perTick := map[time.Duration]int{}
+	for _, at := range all {
+		perTick[at.Truncate(tick)]++
+	}
+	for at, n := range perTick {
+		if n > limit {
+			t.Errorf("%d frames in the tick at %v, want at most %d", n, at, limit)
+		}
+	}
+}
+
+func TestScheduleProbes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rec := newRecorder()
+		s := newSchedule(0, 5000, nil)
+		running(t, s)
+		s.probe(place{rec, vip}, time.Now())
+		s.probe(place{rec, host}, time.Now())
+		elapse(120 * ms)
+		s.stop(place{rec, host})
+		s.probe(place{rec, vip}, time.Now()) // again: nothing new
+		elapse(time.Minute)
+		if want := []time.Duration{0, 100 * ms}; !slices.Equal(rec.probes[vip], want) || rec.ended[vip] != 250*ms {
+			t.Errorf("probed at %v until %v, want %v until 250 ms", rec.probes[vip], rec.ended[vip], want)
+		}
+		if _, ended := rec.ended[host]; ended {
+			t.Error("told of the end of what was stopped")
+		}
+		// Announcing what is probed for ends the probes.
+		s.probe(place{rec, vip}, time.Now())
+		s.announce(place{rec, vip}, time.Now())
+		before := rec.ended[vip]
+		elapse(time.Minute)
+		if len(rec.probes[vip]) > 3 || rec.ended[vip] != before || len(rec.times[vip]) != len(steps)-1 {
+			t.Errorf("%d probes, ended at %v, %d announcements", len(rec.probes[vip]), rec.ended[vip], len(rec.times[vip]))
+		}
+	})
+}
+
+// The time for an answer begins with the probe, however long that waited for its turn.
+func TestScheduleProbesManyAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rec := newRecorder()
+		s := newSchedule(0, 5000, nil)
+		running(t, s)
+		addrs := addrsFrom("203.0.113.0", 2000)
+		for _, a := range addrs {
+			s.probe(place{rec, a}, time.Now())
+		}
+		elapse(time.Minute)
+		wantPaced(t, rec.all, 50)
+		for _, a := range addrs {
+			at := rec.probes[a]
+			if len(at) != 2 || at[1] < at[0]+100*ms || rec.ended[a] < at[1]+150*ms || rec.ended[a] > 1200*ms {
+				t.Fatalf("%v: probed at %v until %v", a, at, rec.ended[a])
 			}
 		}
 	})

@@ -1,0 +1,259 @@
+package l2
+
+import (
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+const (
+	// defendInterval is the least time between two defences of an address (RFC 5227, 1.1: DEFEND_INTERVAL).
+	defendInterval = 10 * time.Second
+	// quiet is how long nothing is heard of a conflict before it counts as over.
+	quiet = 3 * defendInterval
+	// After maxConflicts (RFC 5227, 1.1: MAX_CONFLICTS; before it retrySoon passes) an address is probed for once in
+	// retryLate (RATE_LIMIT_INTERVAL).
+	maxConflicts = 10
+	retrySoon    = time.Second
+	retryLate    = 60 * time.Second
+)
+
+// phase of an address.
+type phase int
+
+const (
+	// holding: it is answered for.
+	holding phase = iota
+	// probing: it is asked whether another host has it.
+	probing
+	// refused: another host has it. It is probed for again.
+	refused
+	// unwanted: it is not in the set any more, but its conflict is still remembered, so that who gave it up for that does
+	// not want it again at once.
+	unwanted
+)
+
+// entry is an address of the set.
+type entry struct {
+	interfaces []string
+	phase      phase
+	// asked are the responders that probe, and whether they have done so.
+	asked map[*responder]bool
+	// failures are the conflicts found by probing so far, until is when the phase ends: refused or unwanted.
+	failures int
+	until    time.Time
+	conflict *conflict
+}
+
+// conflict is another host that uses the address.
+type conflict struct {
+	mac             mac
+	on              string
+	since           time.Time
+	heard, defended time.Time
+}
+
+// enter brings the entries to what is wanted.
+func (a *Announcer) enter(want map[netip.Addr]plan.Announcement) {
+	for addr, e := range a.entries {
+		if _, ok := want[addr]; ok || e.phase == unwanted {
+			continue
+		}
+		if e.conflict == nil {
+			delete(a.entries, addr)
+			continue
+		}
+		e.phase, e.until, e.interfaces = unwanted, e.conflict.heard.Add(retryLate), nil
+	}
+	for addr, ann := range want {
+		e := a.entries[addr]
+		if e == nil {
+			e = &entry{phase: unwanted}
+			a.entries[addr] = e
+		}
+		e.interfaces = ann.Interfaces
+		switch {
+		case !ann.Probe && e.phase != holding:
+			a.hold(e)
+		case e.phase == unwanted:
+			e.phase, e.asked = probing, map[*responder]bool{}
+		}
+	}
+}
+
+// hold makes an address answered for. If another host really uses it, that will be heard.
+func (a *Announcer) hold(e *entry) {
+	e.phase, e.asked, e.failures, e.conflict = holding, nil, 0, nil
+}
+
+// Conflicts are the addresses for which another host answers. One that is no longer in the set is among them for a minute.
+func (a *Announcer) Conflicts() map[netip.Addr]plan.Conflict {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := map[netip.Addr]plan.Conflict{}
+	for addr, e := range a.entries {
+		if c := e.conflict; c != nil {
+			out[addr] = plan.Conflict{MAC: net.HardwareAddr(c.mac[:]).String(), Interface: c.on, Since: c.since}
+		}
+	}
+	return out
+}
+
+// claimed is called by a responder that heard a station claim an address that it holds or watches.
+func (a *Announcer) claimed(r *responder, addr netip.Addr, by mac) {
+	if _, peer := (*a.peers.Load())[by]; peer {
+		a.cfg.Kick() // who owns it is settled between speakers
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	e := a.entries[addr]
+	if e == nil || a.closed || r.closed.Load() {
+		return
+	}
+	now := time.Now()
+	switch a.note(e, r, addr, by, now); e.phase {
+	case holding:
+		// RFC 5227, 2.4 (c): the address is not given up, since others rely on it.
+		if c := e.conflict; c.defended.IsZero() || now.Sub(c.defended) >= defendInterval {
+			c.defended = now
+			if r.announce(addr, asRequest) > 0 {
+				a.metrics[r.family].defences.Inc()
+			}
+		}
+	case probing:
+		a.refuse(addr, e, now)
+	}
+	a.poke()
+}
+
+// note remembers who claims the address. What is new is told.
+func (a *Announcer) note(e *entry, r *responder, addr netip.Addr, by mac, now time.Time) {
+	if c := e.conflict; c != nil && c.mac == by {
+		c.heard = now
+		return
+	}
+	since := now
+	var defended time.Time
+	if e.conflict != nil {
+		since, defended = e.conflict.since, e.conflict.defended
+	}
+	e.conflict = &conflict{mac: by, on: r.link.name, since: since, heard: now, defended: defended}
+	a.metrics[r.family].conflicts.Inc()
+	does := "defend"
+	if e.phase != holding {
+		does = "do not use"
+	}
+	a.cfg.Log.Warn("conflict: another host uses an address of ours", "address", addr, "mac", net.HardwareAddr(by[:]).String(),
+		"interface", r.link.name, "action", does)
+	a.cfg.Kick()
+}
+
+// refuse ends probing: another host has the address.
+func (a *Announcer) refuse(addr netip.Addr, e *entry, now time.Time) {
+	for r := range e.asked {
+		if p := a.ports[r.link.index]; p != nil {
+			p.schedule.stop(place{on: r, addr: addr})
+		}
+	}
+	wait := retrySoon
+	if e.failures++; e.failures >= maxConflicts {
+		wait = retryLate
+	}
+	e.phase, e.asked, e.until = refused, nil, now.Add(wait)
+}
+
+// probed is called by a schedule when a responder has probed for an address and nothing came.
+func (a *Announcer) probed(r *responder, addr netip.Addr) {
+	a.mu.Lock()
+	a.ended = append(a.ended, place{on: r, addr: addr})
+	a.mu.Unlock()
+	a.poke()
+}
+
+// turn does what is due and returns when to come again, if something is to be waited for.
+func (a *Announcer) turn(now time.Time) (due time.Time, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return time.Time{}, false
+	}
+	for _, p := range a.ended {
+		if e := a.entries[p.addr]; e != nil && e.phase == probing {
+			if _, asked := e.asked[p.on.(*responder)]; asked {
+				e.asked[p.on.(*responder)] = true
+			}
+		}
+	}
+	a.ended = nil
+	var ended []netip.Addr
+	for addr, e := range a.entries {
+		at, waits := e.ends()
+		switch {
+		case e.passed() || waits && !at.After(now):
+			ended = append(ended, addr)
+		case waits && (!ok || at.Before(due)):
+			due, ok = at, true
+		}
+	}
+	if len(ended) == 0 {
+		return due, ok
+	}
+	slices.SortFunc(ended, netip.Addr.Compare)
+	for _, addr := range ended {
+		a.over(addr)
+	}
+	// What cannot be done here Announce tries again, and reports.
+	if _, err := a.settle(a.opened, now); err != nil {
+		a.stale.Store(true)
+	}
+	a.cfg.Kick()
+	return now, true // what began now may end sooner than the rest
+}
+
+// passed tells whether the address was probed for on all its interfaces without an answer.
+func (e *entry) passed() bool {
+	if e.phase != probing {
+		return false
+	}
+	maps.DeleteFunc(e.asked, func(r *responder, _ bool) bool { return r.closed.Load() })
+	for _, done := range e.asked {
+		if !done {
+			return false
+		}
+	}
+	return len(e.asked) > 0
+}
+
+// ends returns when the entry's phase or its conflict is over by itself.
+func (e *entry) ends() (time.Time, bool) {
+	switch {
+	case e.phase == refused || e.phase == unwanted:
+		return e.until, true
+	case e.phase == holding && e.conflict != nil:
+		return e.conflict.heard.Add(quiet), true
+	}
+	return time.Time{}, false
+}
+
+// over ends the phase or the conflict.
+func (a *Announcer) over(addr netip.Addr) {
+	switch e := a.entries[addr]; e.phase {
+	case probing:
+		if e.conflict != nil {
+			a.cfg.Log.Info("conflict over: no other host answers for the address", "address", addr)
+		}
+		a.hold(e)
+	case refused:
+		e.phase, e.asked = probing, map[*responder]bool{}
+	case unwanted:
+		delete(a.entries, addr)
+	case holding:
+		e.conflict = nil
+		a.cfg.Log.Info("conflict over: no claim of another host was heard any more", "address", addr)
+	}
+}

@@ -1,0 +1,228 @@
+package l2
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// link is a network interface on which addresses can be answered for.
+type link struct {
+	index int
+	name  string
+	mac   mac
+	// path changes when what is sent there may reach the network another way than before: carrier came back, a bond chose
+	// another port. Then all stations must be told again.
+	path path
+}
+
+// path is what leads from an interface to the wire: how often carrier changed, of all that is below it, and the active port of
+// bonds.
+type path struct {
+	carrier uint64
+	ports   int
+}
+
+// same tells whether what was opened and said for one link still holds for the other.
+func (l link) same(m link) bool { return l == m }
+
+// Links lists the interfaces of the calling thread's network namespace on which addresses can be answered for: up, with
+// carrier, Ethernet, and not a port of another one.
+func Links() ([]plan.Link, error) {
+	n, err := observe()
+	if err != nil {
+		return nil, err
+	}
+	subnets, err := subnets()
+	if err != nil {
+		return nil, err
+	}
+	out := make([]plan.Link, 0, len(n.links))
+	for _, l := range n.links {
+		out = append(out, plan.Link{Name: l.name, Subnets: subnets[l.index]})
+	}
+	return out, nil
+}
+
+// network is what the kernel says of all interfaces.
+type network struct {
+	links []link // by index
+	// unfit says why an interface is not among the links though it may be up.
+	unfit map[string]error
+	// ours are the hardware addresses of all interfaces.
+	ours map[mac]struct{}
+}
+
+func observe() (*network, error) {
+	all, err := whole(dump)
+	if err != nil {
+		return nil, fmt.Errorf("list network interfaces: %w", err)
+	}
+	by := map[int]device{}
+	for _, d := range all {
+		by[d.Attrs().Index] = d
+	}
+	n := &network{unfit: map[string]error{}, ours: map[mac]struct{}{}}
+	for _, d := range all {
+		at := d.Attrs()
+		if len(at.HardwareAddr) == len(mac{}) {
+			n.ours[mac(at.HardwareAddr)] = struct{}{}
+		}
+		if err := fit(at, by); err != nil {
+			n.unfit[at.Name] = err
+			continue
+		}
+		const up = unix.IFF_UP | unix.IFF_LOWER_UP
+		if at.RawFlags&up == up {
+			n.links = append(n.links, link{index: at.Index, name: at.Name, mac: mac(at.HardwareAddr), path: pathOf(d, by, 0)})
+		}
+	}
+	slices.SortFunc(n.links, func(a, b link) int { return a.index - b.index })
+	return n, nil
+}
+
+// fit tells why addresses cannot be answered for on an interface, also when it is up.
+func fit(at *netlink.LinkAttrs, by map[int]device) error {
+	switch {
+	case at.RawFlags&unix.IFF_LOOPBACK != 0:
+		return errors.New("it is the loopback interface")
+	case at.EncapType != "ether" || len(at.HardwareAddr) != len(mac{}):
+		return fmt.Errorf("it is not Ethernet but %q: name an Ethernet interface in the L2Advertisement", at.EncapType)
+	case at.RawFlags&unix.IFF_NOARP != 0:
+		return errors.New("ARP is off there: set it on (ip link set dev NAME arp on), or name another interface")
+	case at.RawFlags&unix.IFF_BROADCAST == 0:
+		return errors.New("it cannot broadcast: name another interface")
+	case at.MasterIndex != 0 && by[at.MasterIndex].kind() != "vrf":
+		return fmt.Errorf("it is a port: what comes in there is heard on its master; name %s", by[at.MasterIndex].name())
+	}
+	return nil
+}
+
+// device is an interface with what the library leaves out.
+type device struct {
+	netlink.Link
+	carrierChanges uint32
+}
+
+func (d device) kind() string {
+	if d.Link == nil {
+		return ""
+	}
+	return d.Type()
+}
+
+func (d device) name() string {
+	if d.Link == nil {
+		return "that"
+	}
+	return d.Attrs().Name
+}
+
+// pathOf follows VLANs and the like down to their parents, bonds to their active port, bridges to those ports that are no
+// Pods' or guests'.
+func pathOf(d device, by map[int]device, depth int) path {
+	const deepest = 8 // no stack of interfaces is deeper (MAX_NEST_DEV, include/linux/netdevice.h)
+	if d.Link == nil || depth > deepest {
+		return path{}
+	}
+	p := path{carrier: uint64(d.carrierChanges)}
+	below := func(index int) {
+		q := pathOf(by[index], by, depth+1)
+		p.carrier, p.ports = p.carrier+q.carrier, p.ports+q.ports
+	}
+	switch dev := d.Link.(type) {
+	case *netlink.Bond:
+		p.ports = max(0, dev.ActiveSlave)
+	case *netlink.Bridge:
+		for index, port := range by {
+			if port.Attrs().MasterIndex == d.Attrs().Index && port.kind() != "veth" && port.kind() != "tun" {
+				below(index)
+			}
+		}
+	case *netlink.Vlan, *netlink.Macvlan, *netlink.Macvtap, *netlink.IPVlan:
+		if d.Attrs().ParentIndex != d.Attrs().Index {
+			below(d.Attrs().ParentIndex)
+		}
+	}
+	return p
+}
+
+// skipStats is RTEXT_FILTER_SKIP_STATS (include/uapi/linux/rtnetlink.h).
+const skipStats = 1 << 3
+
+// dump is netlink.LinkList with the carrier's changes.
+func dump() ([]device, error) {
+	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStats)))
+	messages, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]device, 0, len(messages))
+	for _, m := range messages {
+		l, err := netlink.LinkDeserialize(nil, m)
+		if err != nil {
+			return nil, err
+		}
+		attrs, err := nl.ParseRouteAttr(m[unix.SizeofIfInfomsg:])
+		if err != nil {
+			return nil, err
+		}
+		d := device{Link: l}
+		for _, a := range attrs {
+			if a.Attr.Type == unix.IFLA_CARRIER_CHANGES && len(a.Value) >= 4 {
+				d.carrierChanges = nl.NativeEndian().Uint32(a.Value)
+			}
+		}
+		out = append(out, d)
+	}
+	return out, nil
+}
+
+// subnets returns those of the addresses of each interface, without link-local ones.
+func subnets() (map[int][]netip.Prefix, error) {
+	addrs, err := whole(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list the addresses of the network interfaces: %w", err)
+	}
+	out := map[int][]netip.Prefix{}
+	for _, a := range addrs {
+		if p, ok := subnet(a.IPNet); ok && !slices.Contains(out[a.LinkIndex], p) {
+			out[a.LinkIndex] = append(out[a.LinkIndex], p)
+		}
+	}
+	for _, list := range out {
+		slices.SortFunc(list, netip.Prefix.Compare)
+	}
+	return out, nil
+}
+
+func subnet(n *net.IPNet) (netip.Prefix, bool) {
+	addr, ok := netip.AddrFromSlice(n.IP)
+	addr = addr.Unmap()
+	ones, _ := n.Mask.Size()
+	if !ok || ones == addr.BitLen() || addr.IsLinkLocalUnicast() || addr.IsLoopback() {
+		return netip.Prefix{}, false
+	}
+	return netip.PrefixFrom(addr, ones).Masked(), true
+}
+
+// whole repeats a list that a change of the interfaces cut short, as happens while Pods come and go.
+func whole[T any](list func() ([]T, error)) ([]T, error) {
+	const tries = 5
+	for range tries - 1 {
+		if all, err := list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return all, err
+		}
+	}
+	return list()
+}

@@ -1,0 +1,33 @@
+package l2
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// metrics of one announcer, by family.
+type metrics [families]struct {
+	answers, announcements, probes, conflicts, defences, sendErrors prometheus.Counter
+}
+
+// newMetrics registers the metrics where there is a registerer.
+func newMetrics(reg prometheus.Registerer) *metrics {
+	counter := func(name, help string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ironlb", Subsystem: "l2", Name: name, Help: help}, []string{"family"})
+		if reg != nil {
+			reg.MustRegister(c)
+		}
+		return c
+	}
+	answers := counter("answers_total", "ARP requests and neighbour solicitations answered.")
+	announcements := counter("announcements_total", "Gratuitous ARP frames and unsolicited neighbour advertisements sent.")
+	probes := counter("probes_total", "Probes sent for addresses before their first use.")
+	conflicts := counter("conflicts_total", "Times that another host was found to use an address of ours.")
+	defences := counter("defences_total", "Answers to foreign probes for our addresses, and announcements against foreign claims.")
+	sendErrors := counter("send_errors_total", "Frames that the kernel did not take.")
+	m := &metrics{}
+	for family, c := range codecs {
+		of := &m[family]
+		of.answers, of.announcements = answers.WithLabelValues(c.family()), announcements.WithLabelValues(c.family())
+		of.probes, of.conflicts = probes.WithLabelValues(c.family()), conflicts.WithLabelValues(c.family())
+		of.defences, of.sendErrors = defences.WithLabelValues(c.family()), sendErrors.WithLabelValues(c.family())
+	}
+	return m
+}
