@@ -71,9 +71,9 @@ func (s *Speaker) status(dec plan.Decision) plan.Status {
 // messages say what a reason means and how to mend it.
 var messages = map[plan.Reason]string{
 	plan.NoEligibleNode:    "no node may answer for it",
-	plan.NodeNotReady:      "none of its nodes is Ready",
-	plan.NoAdvertisement:   "no L2Advertisement covers its pool on any of its nodes that is Ready",
-	plan.NoLocalEndpoint:   "externalTrafficPolicy is Local and none of its nodes that is Ready has an endpoint",
+	plan.NodeNotAlive:      "none of its nodes has a speaker that is heard",
+	plan.NoAdvertisement:   "no L2Advertisement covers its pool on any of its nodes that is alive",
+	plan.NoLocalEndpoint:   "externalTrafficPolicy is Local and none of its nodes that is alive has an endpoint",
 	plan.NoService:         "no Service holds its address",
 	plan.DataPlaneNotReady: "its virtual servers could not be programmed; the speaker's /readyz says why",
 	plan.NoInterface:       "no interface is up that has it in its subnet or that its L2Advertisement names",

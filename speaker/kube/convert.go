@@ -96,12 +96,11 @@ func value[T any](p *T, unset T) T {
 const taintLeaving = "ToBeDeletedByClusterAutoscaler"
 
 func nodeOf(node *corev1.Node) plan.Node {
-	ready := slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
 	out := plan.Node{
-		Ready:  ready && node.DeletionTimestamp == nil,
 		Labels: node.Labels,
+		NetworkUnavailable: slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue
+		}),
 		Leaving: node.DeletionTimestamp != nil ||
 			slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == taintLeaving }),
 	}
@@ -133,7 +132,7 @@ func prefixes(texts []string) []netip.Prefix {
 }
 
 func vipOf(vip *v1alpha1.VirtualIP) plan.VIP {
-	out := plan.VIP{Nodes: vip.Spec.Nodes, Holder: vip.Status.Node}
+	out := plan.VIP{Nodes: vip.Spec.Nodes, Holder: vip.Status.Node, Generation: vip.Generation}
 	for _, text := range vip.Spec.Addresses {
 		if addr, err := netip.ParseAddr(text); err == nil {
 			out.Addresses = append(out.Addresses, addr.Unmap())

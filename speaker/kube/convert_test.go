@@ -332,28 +332,27 @@ func TestNode(t *testing.T) {
 		}
 		n.Status.Conditions = []corev1.NodeCondition{
 			{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse},
-			{Type: corev1.NodeReady, Status: corev1.ConditionTrue},
+			{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse},
 		}
 		change(n)
 		return n
 	}
 	want := plan.Node{
-		Ready: true, Labels: map[string]string{"zone": "z"},
+		Labels:    map[string]string{"zone": "z"},
 		Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")},
 		PodCIDRs:  prefixes([]string{"192.0.2.0/26", "2001:db8:1::/64"}),
 	}
 	with := func(change func(*plan.Node)) plan.Node { n := want; change(&n); return n }
-	notReady := with(func(n *plan.Node) { n.Ready = false })
 	tests := map[string]struct {
 		change func(*corev1.Node)
 		want   plan.Node
 	}{
-		"ready":        {func(*corev1.Node) {}, want},
-		"not ready":    {func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionFalse }, notReady},
-		"unknown":      {func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionUnknown }, notReady},
-		"no condition": {func(n *corev1.Node) { n.Status.Conditions = nil }, notReady},
+		"sound":        {func(*corev1.Node) {}, want},
+		"no condition": {func(n *corev1.Node) { n.Status.Conditions = nil }, want},
+		"no network": {func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionTrue },
+			with(func(n *plan.Node) { n.NetworkUnavailable = true })},
 		"being deleted": {func(n *corev1.Node) { n.DeletionTimestamp = ptr.To(metav1.Unix(1, 0)) },
-			with(func(n *plan.Node) { n.Ready, n.Leaving = false, true })},
+			with(func(n *plan.Node) { n.Leaving = true })},
 		"tainted by the autoscaler": {func(n *corev1.Node) { n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: taintLeaving}) },
 			with(func(n *plan.Node) { n.Leaving = true })},
 		"one range": {func(n *corev1.Node) { n.Spec.PodCIDRs = nil },

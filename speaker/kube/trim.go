@@ -120,7 +120,7 @@ func trimNode(o *corev1.Node) {
 		}
 	}
 	for _, c := range conditions {
-		if c.Type == corev1.NodeReady {
+		if c.Type == corev1.NodeNetworkUnavailable {
 			o.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
 		}
 	}

@@ -21,7 +21,8 @@ type (
 // many returns a View of n Services of three ports and four endpoints each, with a VirtualIP each.
 func many(n int) *View {
 	v := NewView()
-	v.Nodes["a"], v.Nodes["b"] = Node{Ready: true}, Node{Ready: true}
+	v.Nodes["a"], v.Nodes["b"] = Node{}, Node{}
+	v.Links["eth0"] = Link{Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("2001:db8::/32")}}
 	v.Advertisements["all"] = Advertisement{}
 	for i := range n {
 		key := serviceKey(fmt.Sprint("default/s", i))

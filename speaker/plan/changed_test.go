@@ -40,6 +40,10 @@ func follow(copied, d *Desired, c *Changed) {
 	take(copied.Services, d.Services, c.Services)
 	take(copied.Checks, d.Checks, c.Checks)
 	take(copied.VIPs, d.VIPs, c.VIPs)
+	take(copied.Claims, d.Claims, c.VIPs)
+	if c.Segments {
+		copied.Segments = maps.Clone(d.Segments)
+	}
 	clear(copied.Keys)
 	for key := range copied.Table {
 		index[addr, virtualKey](copied.Keys).add(key.Addr, key)

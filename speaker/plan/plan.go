@@ -3,6 +3,7 @@ package plan
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
@@ -27,6 +28,9 @@ type Desired struct {
 	// VIPs and Services say why.
 	VIPs     map[string]Decision
 	Services map[pools.ServiceKey]Reason
+	// Claims are what this node says of VirtualIPs to the others, and Segments the interfaces on which it wants to hear them.
+	Claims   map[string]Claim
+	Segments map[string]struct{}
 }
 
 func newDesired() *Desired {
@@ -41,6 +45,8 @@ func newDesired() *Desired {
 		Checks:      map[Check]struct{}{},
 		VIPs:        map[string]Decision{},
 		Services:    map[pools.ServiceKey]Reason{},
+		Claims:      map[string]Claim{},
+		Segments:    map[string]struct{}{},
 	}
 }
 
@@ -51,10 +57,13 @@ type Changed struct {
 	Elements map[ipvs.Element]struct{}
 	// Addrs of Local and Announce.
 	Addrs map[netip.Addr]struct{}
-	VIPs  map[string]struct{}
+	// VIPs of VIPs and Claims.
+	VIPs map[string]struct{}
 	// Services of Services and HealthPorts.
 	Services map[pools.ServiceKey]struct{}
 	Checks   map[Check]struct{}
+	// Segments is set if they differ.
+	Segments bool
 }
 
 func newChanged() *Changed {
@@ -85,7 +94,7 @@ func (a Announcement) Equal(b Announcement) bool {
 
 // Decision is what was decided about a VirtualIP, seen from one node.
 type Decision struct {
-	// Owner is the node that answers, empty if none may.
+	// Owner is the node that answers, as far as is known here.
 	Owner  string
 	Reason Reason
 	// Reporter is set on the one node that writes the VirtualIP's status: the owner, or while there is none the first
@@ -93,6 +102,12 @@ type Decision struct {
 	Reporter bool
 	// Addresses that are announced together.
 	Addresses []netip.Addr
+	// Moved is why the VirtualIP last came to this node or left it, and when; empty if it never did. From is the node that
+	// was last seen to hold it before it came, Vacant since when nobody did, zero if somebody did until then.
+	Moved  Reason
+	At     time.Time
+	From   string
+	Vacant time.Time
 }
 
 // Status is what the reporter of a VirtualIP says about it.

@@ -36,10 +36,15 @@ type Planner struct {
 	global    []ipvs.Element // of no Service
 	pods      podsKnown
 
-	vips   map[string]decided
-	byNode index[string, string]           // Node to VIPs
-	bySvc  index[pools.ServiceKey, string] // Service to VIPs
-	byAddr index[netip.Addr, string]       // address to VIPs
+	vips     map[string]decided
+	vipWakes map[string]time.Time
+	state    ownState
+	links    map[string]Link                 // of the last plan
+	segments map[string]int                  // interface to the number of VIPs that want it
+	byNode   index[string, string]           // Node to VIPs
+	byID     index[VIPID, string]            // name in messages to VIPs
+	bySvc    index[pools.ServiceKey, string] // Service to VIPs
+	byAddr   index[netip.Addr, string]       // address to VIPs
 }
 
 // NewPlanner returns a Planner that has not planned yet; touched.All belongs to its first Plan.
@@ -56,6 +61,10 @@ func NewPlanner(o Options) *Planner {
 		shared:    map[ipvs.Element]int{},
 		locals:    map[netip.Addr]int{},
 		vips:      map[string]decided{},
+		vipWakes:  map[string]time.Time{},
+		links:     map[string]Link{},
+		segments:  map[string]int{},
+		byID:      index[VIPID, string]{},
 		byNode:    index[string, string]{},
 		bySvc:     index[pools.ServiceKey, string]{},
 		byAddr:    index[netip.Addr, string]{},
@@ -74,8 +83,8 @@ func (p *Planner) Plan(v *View, touched Touched, now time.Time) (*Desired, *Chan
 		p.replan(v, key, now)
 	}
 	p.decideReasons(v)
-	for name := range p.touchedVIPs(v, touched) {
-		p.decide(v, name)
+	for name := range p.touchedVIPs(v, touched, now) {
+		p.decide(v, name, now)
 	}
 	changed := p.changed
 	p.changed = nil // the caller's; the first one names everything
@@ -86,9 +95,10 @@ func (p *Planner) Plan(v *View, touched Touched, now time.Time) (*Desired, *Chan
 func (p *Planner) Wake() time.Time {
 	var first time.Time
 	for _, at := range p.wakes {
-		if first.IsZero() || at.Before(first) {
-			first = at
-		}
+		first = earlier(first, at)
+	}
+	for _, at := range p.vipWakes {
+		first = earlier(first, at)
 	}
 	return first
 }

@@ -1,9 +1,12 @@
 package plan
 
 import (
+	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -17,11 +20,11 @@ func TestPlannerEqualsMake(t *testing.T) {
 		now := time.Unix(0, 0)
 		p.Plan(v, Touched{All: true}, now)
 		for i, s := range randomSteps(r, 120) {
-			now = now.Add(time.Duration(r.IntN(3)) * time.Minute)
+			now = now.Add(one(r, 0, 100*time.Millisecond, time.Second, time.Minute))
 			fresh := remember(p)
 			desired, _ := p.Plan(v, s.apply(v), now)
 			again, _ := fresh.Plan(v, Touched{All: true}, now)
-			got, want := text(desired), text(again)
+			got, want := text(desired)+tenures(p), text(again)+tenures(fresh)
 			if got != want {
 				t.Fatalf("seed %d, step %d %+v: planner:\n%s\nfrom nothing:\n%s", seed, i, s, got, want)
 			}
@@ -29,11 +32,15 @@ func TestPlannerEqualsMake(t *testing.T) {
 	}
 }
 
-// remember returns a Planner that has planned nothing but knows what was chosen last, which decides what drains.
+// remember returns a Planner that has planned nothing but knows what was chosen last, which decides what drains, and what it
+// held, which it keeps.
 func remember(p *Planner) *Planner {
 	fresh := NewPlanner(p.options)
 	for key, part := range p.services {
 		fresh.services[key] = servicePlan{lists: part.lists}
+	}
+	for name, d := range p.vips {
+		fresh.vips[name] = decided{tenure: d.tenure}
 	}
 	return fresh
 }
@@ -69,6 +76,11 @@ func shuffled(r *rand.Rand, v *View) *View {
 		return out
 	})
 	refill(r, c.Nodes, v.Nodes, func(n Node) Node { n.PodCIDRs = mixed(r, n.PodCIDRs); return n })
+	refill(r, c.Links, v.Links, func(l Link) Link { l.Subnets = mixed(r, l.Subnets); return l })
+	refill(r, c.Unable, v.Unable, func(why Reason) Reason { return why })
+	c.Members, c.Leaving = v.Members, v.Leaving
+	c.Members.Peers = map[string]Member{}
+	refill(r, c.Members.Peers, v.Members.Peers, func(m Member) Member { return m })
 	refill(r, c.Checks, v.Checks, func(c CheckResult) CheckResult { return c })
 	refill(r, c.Host, v.Host, func(struct{}) struct{} { return struct{}{} })
 	refill(r, c.OtherProxy, v.OtherProxy, func(struct{}) struct{} { return struct{}{} })
@@ -76,15 +88,6 @@ func shuffled(r *rand.Rand, v *View) *View {
 	refill(r, c.VIPs, v.VIPs, func(vip VIP) VIP { vip.Services = mixed(r, vip.Services); return vip })
 	refill(r, c.Advertisements, v.Advertisements, func(a Advertisement) Advertisement { return a })
 	return c
-}
-
-func onlyAnnounced(v *View, addr netip.Addr) bool {
-	for _, svc := range v.Services {
-		if slices.ContainsFunc(svc.Addresses, func(a Address) bool { return a.IP == addr && a.AnnounceOnly }) {
-			return true
-		}
-	}
-	return false
 }
 
 func refill[K comparable, V any](r *rand.Rand, to, from map[K]V, change func(V) V) {
@@ -103,39 +106,11 @@ func mixed[T any](r *rand.Rand, in []T) []T {
 	return out
 }
 
-// Of all nodes at most one announces an address, and exactly one reports on a VirtualIP that some listed node can.
-func TestOneNodeAnnounces(t *testing.T) {
-	for seed := range uint64(50) {
-		r := rand.New(rand.NewPCG(seed, 3))
-		v := NewView()
-		for _, s := range randomSteps(r, 200) {
-			s.apply(v)
-			announcers, reporters := map[netip.Addr]int{}, map[string]int{}
-			for _, node := range []string{"n0", "n1", "n2"} {
-				d := Make(v, Options{Node: node}, time.Time{})
-				for a := range d.Announce {
-					announcers[a]++
-					if _, local := d.Local[a]; !local && !onlyAnnounced(v, a) {
-						t.Fatalf("seed %d: %v is announced but not local", seed, a)
-					}
-				}
-				for name, dec := range d.VIPs {
-					if dec.Reporter {
-						reporters[name]++
-					}
-				}
-			}
-			for a, n := range announcers {
-				if n != 1 {
-					t.Fatalf("seed %d: %d nodes announce %v", seed, n, a)
-				}
-			}
-			live := v.Nodes["n0"].Ready || v.Nodes["n1"].Ready || v.Nodes["n2"].Ready
-			for name := range v.VIPs {
-				if want := map[bool]int{true: 1}[live]; reporters[name] != want {
-					t.Fatalf("seed %d: %d nodes report on %s, want %d", seed, reporters[name], name, want)
-				}
-			}
-		}
+// tenures tells what a Planner remembers of VirtualIPs.
+func tenures(p *Planner) string {
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(p.vips)) {
+		fmt.Fprintf(&b, "%s %+v %v\n", name, p.vips[name].tenure, p.vipWakes[name])
 	}
+	return b.String()
 }

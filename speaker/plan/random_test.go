@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"time"
@@ -16,7 +17,7 @@ type step struct {
 	seed       uint64
 }
 
-const kinds = 15
+const kinds = 22
 
 func randomSteps(r *rand.Rand, n int) []step {
 	steps := make([]step, n)
@@ -71,7 +72,8 @@ func (s step) apply(v *View) Touched {
 		v.VIPs[addr.String()] = VIP{
 			Addresses: []netip.Addr{addr},
 			Services:  []pools.ServiceKey{key, {Namespace: "default", Name: fmt.Sprint("s", r.IntN(5))}},
-			Nodes:     append(nodes[first:], nodes[:first]...),
+			Nodes:     append(nodes[first:], nodes[:first]...)[:r.IntN(4)],
+			Holder:    one(r, "", "n0", "n1"), Generation: int64(r.IntN(3)),
 		}
 		return Touched{VIPs: map[string]struct{}{addr.String(): {}}}
 	case 9:
@@ -91,12 +93,72 @@ func (s step) apply(v *View) Touched {
 		v.ServiceNetworks[fmt.Sprint(s.b)] = []netip.Prefix{netip.MustParsePrefix(one(r, "203.0.113.0/24", "203.0.113.0/28", "2001:db8::/32"))}
 		return Touched{ServiceNetworks: true}
 	}
+	if s.kind > 14 {
+		return s.members(v, r)
+	}
 	if r.IntN(2) == 0 {
 		v.OtherProxy[key] = struct{}{}
 	} else {
 		delete(v.OtherProxy, key)
 	}
 	return Touched{ServiceNetworks: true}
+}
+
+// members changes what is known of the other speakers or of this node itself, as the detector and the loop do.
+func (s step) members(v *View, r *rand.Rand) Touched {
+	v.Members = copyOf(v.Members)
+	name := fmt.Sprint("n", s.b)
+	addr := netip.AddrFrom4([4]byte{203, 0, 113, byte(s.a)})
+	switch {
+	case s.kind < 17:
+		m := v.Members.Peers[name]
+		m.Alive, m.Observer, m.Leaving, m.Synced = r.IntN(4) > 0, r.IntN(6) == 0, r.IntN(8) == 0, r.IntN(6) > 0
+		m.On = map[string]struct{}{}
+		if m.Alive && r.IntN(5) > 0 {
+			m.On["eth0"] = struct{}{}
+		}
+		v.Members.Peers[name] = m
+		return Touched{Members: map[string]struct{}{name: {}}}
+	case s.kind < 20:
+		m := v.Members.Peers[name]
+		if m.Claims = maps.Clone(m.Claims); m.Claims == nil {
+			m.Claims = map[VIPID]Claim{}
+		}
+		id := IDOf(addr.String())
+		c := Claim{State: ClaimState(r.IntN(4)), Generation: int64(r.IntN(3)), Place: uint16(r.IntN(3)), Successor: one(r, "n0", "n1", "n2")}
+		set(m.Claims, id, c, c.State > 0)
+		v.Members.Peers[name] = m
+		return Touched{Claims: map[VIPID]struct{}{id: {}}}
+	case s.kind == 20:
+		why := one[Reason](r, "", DataPlaneNotReady, AddressConflict)
+		set(v.Unable, addr, why, why != "")
+		return Touched{Unable: map[netip.Addr]struct{}{addr: {}}}
+	}
+	switch r.IntN(4) {
+	case 0:
+		v.Members.Observer = !v.Members.Observer
+	case 1:
+		v.Leaving = r.IntN(3) == 0
+	case 2:
+		v.Members.Isolated = map[string]struct{}{}
+		if r.IntN(3) == 0 {
+			v.Members.Isolated["eth0"] = struct{}{}
+		}
+	case 3:
+		link := one(r, "eth0", "eth1", "eth2")
+		subnet := netip.MustParsePrefix(one(r, "203.0.113.0/24", "203.0.113.0/30", "2001:db8::/64"))
+		set(v.Links, link, Link{Name: link, Subnets: []netip.Prefix{subnet}}, r.IntN(4) > 0)
+		return Touched{Links: map[string]struct{}{link: {}}}
+	}
+	return Touched{}
+}
+
+func copyOf(m Members) Members {
+	m.Peers = maps.Clone(m.Peers)
+	if m.Peers == nil {
+		m.Peers = map[string]Member{}
+	}
+	return m
 }
 
 func randomService(r *rand.Rand) Service {
@@ -164,7 +226,7 @@ func nodeAddress(i int, v4 bool) netip.Addr {
 }
 
 func randomNode(r *rand.Rand, i int) Node {
-	n := Node{Ready: r.IntN(3) > 0, Leaving: r.IntN(5) == 0, Labels: map[string]string{"zone": fmt.Sprint(r.IntN(2))}}
+	n := Node{Leaving: r.IntN(8) == 0, NetworkUnavailable: r.IntN(10) == 0, Labels: map[string]string{"zone": fmt.Sprint(r.IntN(2))}}
 	if r.IntN(4) > 0 {
 		n.Labels[labelZone] = one(r, "x", "y")
 	}

@@ -11,8 +11,26 @@ const (
 	NotOwner Reason = "NotOwner"
 	// NoEligibleNode: the VirtualIP lists no node.
 	NoEligibleNode Reason = "NoEligibleNode"
-	// NodeNotReady: no listed node is alive.
-	NodeNotReady Reason = "NodeNotReady"
+	// NodeNotAlive: no listed node is heard.
+	NodeNotAlive Reason = "NodeNotAlive"
+	// Waiting: a node that comes first has not said yet that it answers.
+	Waiting Reason = "Waiting"
+	// Observer: this node has just started or woke up late, and claims nothing before it has heard the others.
+	Observer Reason = "Observer"
+	// Isolated: this node hears nobody on the network of the address, while others hear one another there.
+	Isolated Reason = "Isolated"
+	// NotListed: the list names other nodes than this one.
+	NotListed Reason = "NotListed"
+	// Excluded: the node is labelled so, leaves the cluster or has no network.
+	Excluded Reason = "Excluded"
+	// Stopping: the speaker of the node is about to end.
+	Stopping Reason = "Stopping"
+	// NodeDeclined: the node says that it will not answer; its own status and log say why.
+	NodeDeclined Reason = "NodeDeclined"
+	// AddressConflict: another host, which is no speaker, answers for the address.
+	AddressConflict Reason = "AddressConflict"
+	// Probing: it is asked whether another host has the address, before its first use.
+	Probing Reason = "Probing"
 	// NoAdvertisement: no advertisement covers the address on a listed node that is alive.
 	NoAdvertisement Reason = "NoAdvertisement"
 	// NoLocalEndpoint: the policy is Local and no listed node that is alive has an endpoint.
@@ -23,6 +41,26 @@ const (
 	DataPlaneNotReady Reason = "DataPlaneNotReady"
 	// NoInterface: this node would answer but has no interface to answer on.
 	NoInterface Reason = "NoInterface"
+)
+
+// Why a VirtualIP came to this node.
+const (
+	// FirstUse: nobody was known to hold it.
+	FirstUse Reason = "FirstUse"
+	// OwnerLost: the node that held it is not heard any more, or gave it up.
+	OwnerLost Reason = "OwnerLost"
+	// TakenOver: the node that held it asked for it.
+	TakenOver Reason = "TakenOver"
+	// Restarted: this node held it before its speaker was restarted.
+	Restarted Reason = "Restarted"
+)
+
+// Why it left this node, if not for one of the reasons above.
+const (
+	// HandedOver: the successor answers.
+	HandedOver Reason = "HandedOver"
+	// Yielded: another node held it, too, and comes first.
+	Yielded Reason = "Yielded"
 )
 
 // What became of a Service on this node.

@@ -26,14 +26,17 @@ var update = flag.Bool("update", false, "rewrite the expected plans in testdata"
 //	plan NODE
 //	trace NODE SOURCE PROTO ADDR:PORT
 //
-// are followed by the expected plan of that node, or by what becomes of a packet there, indented by a tab. SOURCE is an
-// address, or self for a process on the node. The View stays from one plan to the next, and so does each node's Planner until
+//	who NODE...
+//
+// are followed by the expected plan of that node, or by what becomes of a packet there, or by who answers for what as these nodes
+// see it one after another, indented by a tab. SOURCE is an address, or self for a process on the node. What a node said when it
+// was planned last, the others hear. The View stays from one plan to the next, and so does each node's Planner until
 //
 //	restart
 //	options [serviceproxy] [scheduler=NAME] [flags=N] [nodeports=CIDR,...] [pods=CIDR,...] [drain=DURATION]
 //	later DURATION
 //
-//	node NAME [notready] [leaving] [addr=IP,...] [pods=CIDR,...] [in=ZONE] [exclude=VALUE] [LABEL=VALUE...]
+//	node NAME [nonetwork] [leaving] [addr=IP,...] [pods=CIDR,...] [in=ZONE] [exclude=VALUE] [LABEL=VALUE...]
 //	host IP...
 //	service NS/NAME ADDR,... [PORTNAME/PROTO/PORT[/NODEPORT]...] [local] [internal-local] [nodeports] [health=PORT]
 //	  [ranges=CIDR,...] [scheduler=NAME] [flags=N] [forwarding=nodeport] [families=4|6] [affinity=SECONDS] [created=N]
@@ -41,7 +44,7 @@ var update = flag.Bool("update", false, "rewrite the expected plans in testdata"
 //	check NODE ADDR:PORT/PATH healthy|failed [WEIGHT]
 //	network NAME CIDR,...
 //	other NS/NAME
-//	vip NAME IP,... NS/NAME,... [NODE...] [holder=NODE]
+//	vip NAME IP,... NS/NAME,... [NODE...] [holder=NODE] [generation=N]
 //	advertise NAME [pools=A,B] [interfaces=A,B] [nodes=LABEL=VALUE]...
 //	delete KIND NAME [SLICE]
 //
@@ -77,6 +80,10 @@ func runScenario(t *testing.T, file string) {
 			for _, l := range strings.Split(strings.TrimRight(text(w.plan(words[1])), "\n"), "\n") {
 				out.WriteString("\t" + l + "\n")
 			}
+		case words[0] == "who":
+			for _, l := range w.who(words[1:]) {
+				out.WriteString("\t" + l + "\n")
+			}
 		case words[0] == "trace":
 			out.WriteString("\t" + w.trace(words[1:]) + "\n")
 		default:
@@ -107,10 +114,15 @@ type world struct {
 	options  Options
 	now      time.Time
 	planners map[string]*Planner
+	stations map[string]*station
 }
 
+// newWorld returns a world whose nodes have two interfaces.
 func newWorld() *world {
-	return &world{view: NewView(), now: time.Unix(0, 0), planners: map[string]*Planner{}}
+	v := NewView()
+	v.Links["eth0"] = Link{Name: "eth0", Subnets: prefixes("203.0.113.0/24,2001:db8::/64")}
+	v.Links["eth1"] = Link{Name: "eth1"}
+	return &world{view: v, now: time.Unix(0, 0), planners: map[string]*Planner{}, stations: map[string]*station{}}
 }
 
 func (w *world) plan(node string) *Desired {
@@ -119,7 +131,8 @@ func (w *world) plan(node string) *Desired {
 		o.Node = node
 		w.planners[node] = NewPlanner(o)
 	}
-	d, _ := w.planners[node].Plan(w.view, Touched{All: true}, w.now)
+	d, _ := w.planners[node].Plan(w.viewOf(node), Touched{All: true}, w.now)
+	w.hear(node, d)
 	return d
 }
 
@@ -168,6 +181,7 @@ func (w *world) settings(words []string) bool {
 		return false
 	}
 	clear(w.planners)
+	clear(w.stations)
 	return true
 }
 
@@ -177,7 +191,7 @@ func (w *world) command(words []string) (err error) {
 			err = fmt.Errorf("bad command: %v", r)
 		}
 	}()
-	if w.settings(words) {
+	if w.settings(words) || w.stationCommand(words) {
 		return nil
 	}
 	v, name, rest := w.view, words[1], words[2:]
@@ -214,6 +228,8 @@ func (w *world) command(words []string) (err error) {
 		for _, w := range rest[2:] {
 			if holder, ok := strings.CutPrefix(w, "holder="); ok {
 				vip.Holder = holder
+			} else if generation, ok := strings.CutPrefix(w, "generation="); ok {
+				vip.Generation = int64(atoi(generation))
 			} else {
 				vip.Nodes = append(vip.Nodes, w)
 			}
@@ -251,11 +267,11 @@ func (w *world) command(words []string) (err error) {
 }
 
 func parseNode(words []string) Node {
-	n := Node{Ready: true, Labels: map[string]string{}}
+	n := Node{Labels: map[string]string{}}
 	for _, w := range words {
 		switch key, value, _ := strings.Cut(w, "="); key {
-		case "notready":
-			n.Ready = false
+		case "nonetwork":
+			n.NetworkUnavailable = true
 		case "leaving":
 			n.Leaving = true
 		case "addr":

@@ -59,7 +59,15 @@ func text(d *Desired) string {
 		if dec.Reporter {
 			b.WriteString(" reporter")
 		}
+		if c, says := d.Claims[name]; says && c.State != Held {
+			fmt.Fprintf(&b, " says %s", states[c.State])
+		}
 		b.WriteString("\n")
+	}
+	for name := range d.Claims {
+		if _, ok := d.VIPs[name]; !ok {
+			fmt.Fprintf(&b, "CLAIM OF NO VIP %s\n", name)
+		}
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(d.Services), compareServices) {
 		fmt.Fprintf(&b, "service %v %s\n", key, d.Services[key])

@@ -158,13 +158,14 @@ func (e Endpoint) usable() bool { return e.Serving && e.Terminating }
 
 // Node is a node of the cluster.
 type Node struct {
-	Ready  bool
 	Labels map[string]string
 	// Addresses are the InternalIPs, at most one of each family that counts: the first.
 	Addresses []netip.Addr
 	PodCIDRs  []netip.Prefix
 	// Leaving is set if the Node is being deleted or is to be by the cluster's autoscaler (ipvs.md 5.2.3).
 	Leaving bool
+	// NetworkUnavailable is set while the node's network is not set up.
+	NetworkUnavailable bool
 }
 
 // Zone returns the zone of the node, empty if it is in none.
@@ -188,8 +189,9 @@ const (
 type VIP struct {
 	Addresses []netip.Addr
 	Services  []pools.ServiceKey
-	// Nodes that may answer, in order of preference.
-	Nodes []string
+	// Nodes that may answer, in order of preference, as of Generation.
+	Nodes      []string
+	Generation int64
 	// Holder is the node that the status names.
 	Holder string
 }

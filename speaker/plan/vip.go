@@ -1,35 +1,37 @@
 package plan
 
 import (
-	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 )
-
-// unit is a VirtualIP with what the View says about its addresses and Services.
-type unit struct {
-	view  *View
-	addrs []Address
-	// local are the plans of its Services of policy Local that have an endpoint somewhere.
-	local []servicePlan
-	// open is set if a node without endpoints may answer too: a Service has policy Cluster.
-	open bool
-}
 
 // decided is a VirtualIP as it was when it was decided, and what this node announces of it.
 type decided struct {
 	vip      VIP
+	id       VIPID
+	tenure   tenure
 	announce map[netip.Addr]Announcement
+	// nodes are those on which the decision depends, interfaces those of this node for its addresses.
+	nodes      map[string]struct{}
+	interfaces map[string]struct{}
+}
+
+// ownState is what of this node itself bears on every VirtualIP.
+type ownState struct {
+	observer, leaving bool
+	isolated          map[string]struct{}
 }
 
 // touchedVIPs returns the VirtualIPs whose decision may differ, once the Services are planned.
-func (p *Planner) touchedVIPs(v *View, touched Touched) map[string]struct{} {
+func (p *Planner) touchedVIPs(v *View, touched Touched, now time.Time) map[string]struct{} {
 	out := maps.Clone(touched.VIPs)
 	if out == nil {
 		out = map[string]struct{}{}
 	}
-	if touched.All || touched.Advertisements {
+	own := p.touchesOwn(v) // first: it notes what is now
+	if links := p.touchesLinks(v, touched); touched.All || touched.Advertisements || own || links {
 		for name := range v.VIPs {
 			out[name] = struct{}{}
 		}
@@ -38,33 +40,79 @@ func (p *Planner) touchedVIPs(v *View, touched Touched) map[string]struct{} {
 		}
 		return out
 	}
-	for node := range touched.Nodes {
-		maps.Copy(out, p.byNode[node])
+	for _, nodes := range []map[string]struct{}{touched.Nodes, touched.Members} {
+		for node := range nodes {
+			maps.Copy(out, p.byNode[node])
+		}
+	}
+	for id := range touched.Claims {
+		maps.Copy(out, p.byID[id])
 	}
 	for key := range p.changed.Services {
 		maps.Copy(out, p.bySvc[key])
 	}
-	for addr := range p.changed.Addrs {
-		maps.Copy(out, p.byAddr[addr])
+	for _, addrs := range []map[netip.Addr]struct{}{p.changed.Addrs, touched.Unable} {
+		for addr := range addrs {
+			maps.Copy(out, p.byAddr[addr])
+		}
+	}
+	for name, at := range p.vipWakes {
+		if !at.After(now) {
+			out[name] = struct{}{}
+		}
 	}
 	return out
 }
 
+// touchesOwn tells whether something is new of this node that bears on every VirtualIP.
+func (p *Planner) touchesOwn(v *View) bool {
+	s := ownState{observer: v.Members.Observer, leaving: v.Leaving, isolated: v.Members.Isolated}
+	before := p.state
+	p.state = s
+	return s.observer != before.observer || s.leaving != before.leaving || !maps.Equal(s.isolated, before.isolated)
+}
+
+// touchesLinks tells whether an interface changed on which an address may be answered for: Pods' come and go all the time.
+func (p *Planner) touchesLinks(v *View, touched Touched) bool {
+	bears := touched.All
+	for name := range touched.Links {
+		before, was := p.links[name]
+		after, is := v.Links[name]
+		if was == is && slices.Equal(before.Subnets, after.Subnets) {
+			continue
+		}
+		bears = bears || len(before.Subnets)+len(after.Subnets) > 0
+		for _, ad := range v.Advertisements {
+			bears = bears || slices.Contains(ad.Interfaces, name)
+		}
+	}
+	if bears {
+		p.links = maps.Clone(v.Links)
+	}
+	return bears
+}
+
 // decide decides who answers for a VirtualIP and, if it is this node, announces it.
-func (p *Planner) decide(v *View, name string) {
+func (p *Planner) decide(v *View, name string, now time.Time) {
 	before := p.vips[name]
 	vip, exists := v.VIPs[name]
-	p.reindex(name, before.vip, vip)
 	p.changed.VIPs[name] = struct{}{}
 	var after decided
 	if exists {
-		var dec Decision
-		dec, after = p.decision(v, name, vip)
-		p.vips[name], p.desired.VIPs[name] = after, dec
+		d := p.deciding(v, name, vip, now)
+		d.run()
+		after = p.outcome(d, name)
+		p.vips[name], p.desired.VIPs[name] = after, d.decision()
+		set(p.vipWakes, name, d.wake, !d.wake.IsZero())
+		claim, says := d.claim()
+		set(p.desired.Claims, name, claim, says)
 	} else {
 		delete(p.vips, name)
+		delete(p.vipWakes, name)
 		delete(p.desired.VIPs, name)
+		delete(p.desired.Claims, name)
 	}
+	p.reindex(name, before, after)
 	for addr := range before.announce {
 		p.announce(addr)
 	}
@@ -73,26 +121,30 @@ func (p *Planner) decide(v *View, name string) {
 	}
 }
 
-// decision says who answers for a VirtualIP.
-func (p *Planner) decision(v *View, name string, vip VIP) (Decision, decided) {
-	u := p.unit(v, vip)
-	dec := Decision{Reason: NoService}
-	for _, a := range u.addrs {
-		dec.Addresses = append(dec.Addresses, a.IP)
+// outcome is what a decision means for this node.
+func (p *Planner) outcome(d *deciding, name string) decided {
+	out := decided{vip: d.vip, id: IDOf(name), tenure: d.tenure, announce: map[netip.Addr]Announcement{},
+		nodes: map[string]struct{}{d.self: {}}, interfaces: map[string]struct{}{}}
+	for _, n := range d.vip.Nodes {
+		out.nodes[n] = struct{}{}
 	}
-	if len(u.addrs) > 0 {
-		dec.Owner, dec.Reason = u.owner(vip.Nodes)
+	if d.vip.Holder != "" {
+		out.nodes[d.vip.Holder] = struct{}{}
 	}
-	dec.Reporter = p.options.Node == cmp.Or(dec.Owner, firstReady(v, vip.Nodes), vip.Holder)
-	out := decided{vip: vip, announce: map[netip.Addr]Announcement{}}
-	if dec.Owner == p.options.Node {
-		for _, a := range u.addrs {
-			out.announce[a.IP] = u.announcement(name, a, v.Nodes[p.options.Node].Labels)
+	for n, m := range d.view.Members.Peers {
+		if _, says := m.Claims[out.id]; says {
+			out.nodes[n] = struct{}{}
 		}
-	} else if dec.Owner != "" {
-		dec.Reason = NotOwner
 	}
-	return dec, out
+	for _, a := range d.addrs {
+		for _, on := range d.on[a.IP] {
+			out.interfaces[on] = struct{}{}
+		}
+		if d.tenure.held {
+			out.announce[a.IP] = Announcement{VIP: name, Interfaces: d.usable(a.IP), Probe: d.tenure.probe}
+		}
+	}
+	return out
 }
 
 // announce puts the announcement of an address into the whole. Of several VirtualIPs the first by name has it.
@@ -109,131 +161,50 @@ func (p *Planner) announce(addr netip.Addr) {
 	set(p.desired.Announce, addr, first, found)
 }
 
-// reindex notes which Nodes, Services and addresses a VirtualIP names now.
-func (p *Planner) reindex(name string, before, after VIP) {
-	for _, node := range before.Nodes {
+// reindex notes which Nodes, Services, addresses and interfaces a VirtualIP depends on now.
+func (p *Planner) reindex(name string, before, after decided) {
+	if before.nodes != nil {
+		p.byID.remove(before.id, name)
+	}
+	for node := range before.nodes {
 		p.byNode.remove(node, name)
 	}
-	for _, key := range before.Services {
+	for _, key := range before.vip.Services {
 		p.bySvc.remove(key, name)
 	}
-	for _, addr := range before.Addresses {
+	for _, addr := range before.vip.Addresses {
 		p.byAddr.remove(addr, name)
 	}
-	for _, node := range after.Nodes {
+	if after.nodes != nil {
+		p.byID.add(after.id, name)
+	}
+	for node := range after.nodes {
 		p.byNode.add(node, name)
 	}
-	for _, key := range after.Services {
+	for _, key := range after.vip.Services {
 		p.bySvc.add(key, name)
 	}
-	for _, addr := range after.Addresses {
+	for _, addr := range after.vip.Addresses {
 		p.byAddr.add(addr, name)
 	}
+	p.countSegments(before.interfaces, after.interfaces)
 }
 
-// firstReady returns the first node that is Ready, whether it may answer or not.
-func firstReady(v *View, nodes []string) string {
-	i := slices.IndexFunc(nodes, v.Ready)
-	if i < 0 {
-		return ""
+// countSegments notes on which interfaces others are to be heard.
+func (p *Planner) countSegments(before, after map[string]struct{}) {
+	for name := range after {
+		p.segments[name]++
 	}
-	return nodes[i]
-}
-
-// unit collects those addresses of a VirtualIP that one of its Services really has on this data plane.
-func (p *Planner) unit(v *View, vip VIP) unit {
-	u := unit{view: v}
-	wanted := map[netip.Addr]string{}
-	for _, key := range vip.Services {
-		svc, ok := v.Services[key]
-		if !ok {
-			continue
-		}
-		held := false
-		for _, a := range svc.Addresses {
-			if _, served := p.desired.Local[a.IP]; (served || a.AnnounceOnly) && slices.Contains(vip.Addresses, a.IP) {
-				wanted[a.IP], held = a.Pool, true
-			}
-		}
-		if !held {
-			continue
-		}
-		part := p.services[key]
-		switch {
-		case !svc.needsLocalEndpoint():
-			u.open = true
-		case len(part.ready)+len(part.usable) > 0:
-			u.local = append(u.local, part)
+	for name := range before {
+		p.segments[name]--
+	}
+	for _, names := range []map[string]struct{}{before, after} {
+		for name := range names {
+			_, was := p.desired.Segments[name]
+			n := p.segments[name]
+			set(p.desired.Segments, name, struct{}{}, n > 0)
+			set(p.segments, name, n, n > 0)
+			p.changed.Segments = p.changed.Segments || was != (n > 0)
 		}
 	}
-	for _, ip := range slices.SortedFunc(maps.Keys(wanted), netip.Addr.Compare) {
-		u.addrs = append(u.addrs, Address{IP: ip, Pool: wanted[ip]})
-	}
-	return u
-}
-
-// owner chooses among the nodes with ready endpoints first, then among those whose endpoints are about to go.
-func (u unit) owner(nodes []string) (string, Reason) {
-	owner, why := Choose(nodes, u.view.Ready, func(n string) Reason { return u.able(n, false) })
-	if owner == "" && why == NoLocalEndpoint {
-		owner, why = Choose(nodes, u.view.Ready, func(n string) Reason { return u.able(n, true) })
-	}
-	return owner, why
-}
-
-// able tells whether a node may answer: every address is advertised there, and it has an endpoint of every Service of
-// policy Local that has any at all.
-func (u unit) able(node string, leaving bool) Reason {
-	labels := u.view.Nodes[node].Labels
-	for _, a := range u.addrs {
-		if !u.advertised(a.Pool, labels) {
-			return NoAdvertisement
-		}
-	}
-	if !u.open && len(u.local) == 0 {
-		return NoLocalEndpoint
-	}
-	for _, part := range u.local {
-		_, ready := part.ready[node]
-		_, usable := part.usable[node]
-		if !ready && !(leaving && usable) {
-			return NoLocalEndpoint
-		}
-	}
-	return Owner
-}
-
-func (u unit) advertised(pool string, labels map[string]string) bool {
-	for _, ad := range u.view.Advertisements {
-		if ad.matches(pool, labels) {
-			return true
-		}
-	}
-	return false
-}
-
-// announcement unites all advertisements of an address on a node.
-func (u unit) announcement(vip string, a Address, labels map[string]string) Announcement {
-	out := Announcement{VIP: vip}
-	names := map[string]struct{}{}
-	for _, ad := range u.view.Advertisements {
-		if !ad.matches(a.Pool, labels) {
-			continue
-		}
-		for _, name := range ad.Interfaces {
-			if _, up := u.view.Links[name]; up {
-				names[name] = struct{}{}
-			}
-		}
-		if len(ad.Interfaces) > 0 {
-			continue
-		}
-		for name, link := range u.view.Links {
-			if slices.ContainsFunc(link.Subnets, func(p netip.Prefix) bool { return p.Contains(a.IP) }) {
-				names[name] = struct{}{}
-			}
-		}
-	}
-	out.Interfaces = slices.Sorted(maps.Keys(names))
-	return out
 }

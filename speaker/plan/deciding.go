@@ -1,0 +1,193 @@
+package plan
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// deciding collects what bears on one VirtualIP.
+func (p *Planner) deciding(v *View, name string, vip VIP, now time.Time) *deciding {
+	d := &deciding{
+		unit: p.unit(v, vip), vip: vip, self: p.options.Node, now: now, interval: cmp.Or(p.options.Interval, defaultInterval),
+		observers: map[string]bool{}, declined: map[string]bool{}, tenure: p.vips[name].tenure,
+	}
+	d.ears = d.allUsable()
+	d.lookAtMembers(IDOf(name))
+	d.hard = d.whyNot()
+	if leaving := d.choose(false); leaving {
+		d.choose(true)
+	}
+	if d.hard == Owner && d.soft == NoLocalEndpoint && !d.hasEndpoints(d.self, true) {
+		d.hard = NoLocalEndpoint
+	}
+	return d
+}
+
+// whyNot returns why this node cannot answer whatever the others do.
+func (d *deciding) whyNot() Reason {
+	switch {
+	case len(d.addrs) == 0:
+		return NoService
+	case len(d.vip.Nodes) == 0:
+		return NoEligibleNode
+	case d.view.Members.Observer:
+		return Observer
+	case !d.advertisedAt(d.view.Nodes[d.self].Labels):
+		return NoAdvertisement
+	}
+	for _, a := range d.addrs {
+		if len(d.on[a.IP]) == 0 {
+			return NoInterface
+		}
+		if len(d.usable(a.IP)) == 0 {
+			return Isolated
+		}
+	}
+	for _, a := range d.addrs {
+		if why, unable := d.view.Unable[a.IP]; unable {
+			return why
+		}
+	}
+	return Owner
+}
+
+// lookAtMembers notes who answers, among those that are heard where it counts.
+func (d *deciding) lookAtMembers(id VIPID) {
+	for name, m := range d.view.Members.Peers {
+		if !d.heard(name) {
+			continue
+		}
+		switch c, says := m.Claims[id]; {
+		case says && c.State == Declined:
+			d.declined[name] = true
+		case says:
+			d.holders = append(d.holders, holder{node: name, claim: c})
+		}
+		if m.Observer {
+			d.observers[name] = true
+		} else if !m.Synced && (slices.Contains(d.vip.Nodes, name) || name == d.vip.Holder) {
+			d.unsure = true
+		}
+	}
+	slices.SortFunc(d.holders, holder.compare)
+}
+
+// heard tells whether another node counts as alive: on one of this node's interfaces for the VirtualIP, or, where it has none
+// to hear it on, anywhere.
+func (d *deciding) heard(node string) bool {
+	m, known := d.view.Members.Peers[node]
+	if !known || !m.Alive {
+		return false
+	}
+	for name := range d.ears {
+		if _, is := m.On[name]; is {
+			return true
+		}
+	}
+	return len(d.ears) == 0
+}
+
+// choose lists the candidates: with leaving also those whose endpoints are about to go. It tells whether those are needed.
+func (d *deciding) choose(leaving bool) bool {
+	d.candidates, d.soft = nil, Owner
+	lacking := false
+	for _, n := range d.vip.Nodes {
+		why := d.against(n, leaving)
+		if n == d.self {
+			d.soft = why
+		}
+		if why == Owner && (n != d.self || d.hard == Owner) {
+			d.candidates = append(d.candidates, n)
+		}
+		lacking = lacking || why == NoLocalEndpoint
+	}
+	switch {
+	case d.view.Leaving:
+		d.soft = Stopping
+	case !slices.Contains(d.vip.Nodes, d.self):
+		d.soft = NotListed
+	}
+	return lacking && len(d.candidates) == 0
+}
+
+// against returns what speaks against a listed node.
+func (d *deciding) against(node string, leaving bool) Reason {
+	if node != d.self {
+		m := d.view.Members.Peers[node]
+		switch {
+		case !d.heard(node):
+			return NodeNotAlive
+		case m.Leaving:
+			return Stopping
+		}
+	} else if d.view.Leaving {
+		return Stopping
+	}
+	if why := d.able(node, leaving); why != Owner || node == d.self {
+		return why
+	}
+	if d.declined[node] {
+		return NodeDeclined
+	}
+	return Owner
+}
+
+// nearness orders the reasons against nodes by how far one got.
+var nearness = map[Reason]int{
+	NoEligibleNode: 0, NodeNotAlive: 1, Observer: 2, Stopping: 3, Excluded: 4, NotListed: 4, NoAdvertisement: 5, NoLocalEndpoint: 6,
+	NodeDeclined: 7, NoInterface: 8, Isolated: 9, DataPlaneNotReady: 10, AddressConflict: 11,
+}
+
+// decision says what is seen of the VirtualIP once the tenure is decided.
+func (d *deciding) decision() Decision {
+	t := &d.tenure
+	dec := Decision{Reason: d.hard, Moved: t.moved, At: t.at, From: t.from, Vacant: t.vacant}
+	for _, a := range d.addrs {
+		dec.Addresses = append(dec.Addresses, a.IP)
+	}
+	switch {
+	case t.held:
+		dec.Owner, dec.Reason = d.self, Owner
+	case len(d.addrs) == 0:
+	case len(d.holders) > 0:
+		dec.Owner, dec.Reason = d.holders[0].node, NotOwner
+	case d.hard == Observer:
+	case len(d.candidates) > 0:
+		dec.Reason = Waiting
+	default:
+		dec.Reason = d.nearest()
+	}
+	dec.Reporter = d.reports(dec.Owner)
+	return dec
+}
+
+// nearest returns the reason against the node that came nearest.
+func (d *deciding) nearest() Reason {
+	why := NoEligibleNode
+	for _, n := range d.vip.Nodes {
+		reason := d.against(n, true)
+		if n == d.self {
+			reason = d.soft
+			if d.hard != Owner {
+				reason = d.hard
+			}
+		}
+		if nearness[reason] > nearness[why] {
+			why = reason
+		}
+	}
+	return why
+}
+
+// reports tells whether this node writes the status.
+func (d *deciding) reports(owner string) bool {
+	if owner != "" || d.view.Members.Observer {
+		return owner == d.self
+	}
+	alive := func(n string) bool { m := d.view.Members.Peers[n]; return n == d.self || m.Alive && !m.Observer }
+	if i := slices.IndexFunc(d.vip.Nodes, alive); i >= 0 {
+		return d.vip.Nodes[i] == d.self
+	}
+	return d.vip.Holder == d.self
+}

@@ -1,0 +1,198 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// station is what a scenario says of one node's speaker.
+type station struct {
+	dead, observer, leaving, unsynced bool
+	isolated                          map[string]struct{}
+	unable                            map[netip.Addr]Reason
+	// deaf are the nodes that it does not hear.
+	deaf map[string]bool
+	// view is what it knows of the cluster since its link to the API server was cut; nil while that is there.
+	view *View
+	// links are its own interfaces, if not those of all.
+	links map[string]Link
+	// said is what it said last, as long as it is heard.
+	said map[string]Claim
+}
+
+func (w *world) station(node string) *station {
+	if w.stations[node] == nil {
+		w.stations[node] = &station{isolated: map[string]struct{}{}, unable: map[netip.Addr]Reason{}, deaf: map[string]bool{}}
+	}
+	return w.stations[node]
+}
+
+// viewOf returns what one node's speaker sees. All nodes of the API have a speaker.
+func (w *world) viewOf(node string) *View {
+	s := w.station(node)
+	v := *w.view
+	if s.view != nil {
+		v = *s.view
+	}
+	if s.links != nil {
+		v.Links = s.links
+	}
+	v.Unable, v.Leaving = s.unable, s.leaving
+	v.Members = Members{Observer: s.observer, Isolated: s.isolated, Peers: map[string]Member{}}
+	for name := range w.view.Nodes {
+		if name == node {
+			continue
+		}
+		o := w.station(name)
+		m := Member{Alive: !o.dead && !s.deaf[name], Observer: o.observer, Leaving: o.leaving, Synced: !o.unsynced, On: map[string]struct{}{}, Claims: map[VIPID]Claim{}}
+		for l := range v.Links {
+			if _, cut := s.isolated[l]; !cut && m.Alive {
+				m.On[l] = struct{}{}
+			}
+		}
+		for vip, c := range o.said {
+			m.Claims[IDOf(vip)] = c
+		}
+		v.Members.Peers[name] = m
+	}
+	return &v
+}
+
+// stationCommand changes what is known of speakers, and tells whether it was that:
+//
+//	dead|alive|observer|joined|stopping|unsynced|synced NODE
+//	deaf|hears NODE OTHER
+//	isolated|rejoined NODE INTERFACE
+//	unable NODE IP REASON
+//	able NODE IP
+//	unlinked|linked NODE   its interfaces
+//	cut|mended NODE        its link to the API server
+//	reborn NODE            its speaker starts anew
+//	link NAME [SUBNET...]  on every node
+func (w *world) stationCommand(words []string) bool {
+	if words[0] == "link" {
+		l := Link{Name: words[1]}
+		for _, p := range words[2:] {
+			l.Subnets = append(l.Subnets, netip.MustParsePrefix(p))
+		}
+		w.view.Links[l.Name] = l
+		return true
+	}
+	if len(words) < 2 {
+		return false
+	}
+	s := w.station(words[1])
+	switch words[0] {
+	case "dead":
+		s.dead = true
+	case "alive":
+		s.dead = false
+	case "observer":
+		s.observer = true
+	case "joined":
+		s.observer = false
+	case "stopping":
+		s.leaving = true
+	case "unsynced":
+		s.unsynced = true
+	case "synced":
+		s.unsynced = false
+	case "deaf":
+		s.deaf[words[2]] = true
+	case "hears":
+		delete(s.deaf, words[2])
+	case "isolated":
+		s.isolated = map[string]struct{}{words[2]: {}}
+	case "rejoined":
+		s.isolated = map[string]struct{}{}
+	case "unable":
+		s.unable = maps.Clone(s.unable)
+		s.unable[netip.MustParseAddr(words[2])] = Reason(words[3])
+	case "able":
+		s.unable = maps.Clone(s.unable)
+		delete(s.unable, netip.MustParseAddr(words[2]))
+	case "unlinked":
+		s.links = map[string]Link{}
+	case "linked":
+		s.links = nil
+	case "cut":
+		s.view = frozen(w.view)
+	case "mended":
+		s.view = nil
+	case "reborn":
+		delete(w.planners, words[1])
+		delete(w.stations, words[1])
+		w.station(words[1]).observer = true
+	default:
+		return false
+	}
+	return true
+}
+
+// frozen returns a copy that later commands do not change.
+func frozen(v *View) *View {
+	c := *v
+	c.Services, c.Nodes, c.VIPs = maps.Clone(v.Services), maps.Clone(v.Nodes), maps.Clone(v.VIPs)
+	c.Advertisements, c.Links = maps.Clone(v.Advertisements), maps.Clone(v.Links)
+	c.Slices = maps.Clone(v.Slices)
+	for key, slices := range v.Slices {
+		c.Slices[key] = maps.Clone(slices)
+	}
+	return &c
+}
+
+// who returns what each node makes of every VirtualIP, a line each. What one says is heard by those that come after it.
+func (w *world) who(nodes []string) []string {
+	var out []string
+	for _, node := range nodes {
+		d := w.plan(node)
+		for _, name := range slices.Sorted(maps.Keys(d.VIPs)) {
+			dec := d.VIPs[name]
+			line := fmt.Sprintf("%s: %s %s", node, name, dec.Reason)
+			if dec.Owner != "" {
+				line += " owner=" + dec.Owner
+			}
+			if dec.Reporter {
+				line += " reporter"
+			}
+			if c, says := d.Claims[name]; says {
+				line += fmt.Sprintf(" says=%s,%d,%d", states[c.State], c.Generation, c.Place)
+				if c.Successor != "" {
+					line += "," + c.Successor
+				}
+			}
+			for _, a := range slices.SortedFunc(maps.Keys(d.Announce), netip.Addr.Compare) {
+				if ann := d.Announce[a]; ann.VIP == name {
+					line += fmt.Sprintf(" answers=%v@%s", a, strings.Join(ann.Interfaces, ","))
+					if ann.Probe {
+						line += ",probe"
+					}
+				}
+			}
+			if dec.Moved != "" {
+				line += fmt.Sprintf(" moved=%s", dec.Moved)
+				if dec.From != "" {
+					line += ",from=" + dec.From
+				}
+			}
+			if at := w.planners[node].vipWakes[name]; !at.IsZero() {
+				line += fmt.Sprintf(" again=%v", at.Sub(w.now))
+			}
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
+var states = map[ClaimState]string{Held: "held", Leaving: "leaving", Declined: "declined"}
+
+// hear notes what a node said, unless nobody can hear it.
+func (w *world) hear(node string, d *Desired) {
+	w.station(node).said = maps.Clone(d.Claims)
+}
+
+func unix(d time.Duration) time.Time { return time.Unix(0, 0).Add(d) }

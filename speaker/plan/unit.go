@@ -1,0 +1,144 @@
+package plan
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// unit is a VirtualIP with what the View says about its addresses and Services.
+type unit struct {
+	view  *View
+	addrs []Address
+	// on are the interfaces of this node for each of the addresses, sorted.
+	on map[netip.Addr][]string
+	// local are the plans of its Services of policy Local that have an endpoint somewhere.
+	local []servicePlan
+	// open is set if a node without endpoints may answer too: a Service has policy Cluster.
+	open bool
+}
+
+// unit collects those addresses of a VirtualIP that one of its Services really has on this data plane.
+func (p *Planner) unit(v *View, vip VIP) unit {
+	u := unit{view: v, on: map[netip.Addr][]string{}}
+	wanted := map[netip.Addr]string{}
+	for _, key := range vip.Services {
+		svc, ok := v.Services[key]
+		if !ok {
+			continue
+		}
+		held := false
+		for _, a := range svc.Addresses {
+			if _, served := p.desired.Local[a.IP]; (served || a.AnnounceOnly) && slices.Contains(vip.Addresses, a.IP) {
+				wanted[a.IP], held = a.Pool, true
+			}
+		}
+		if !held {
+			continue
+		}
+		part := p.services[key]
+		switch {
+		case !svc.needsLocalEndpoint():
+			u.open = true
+		case len(part.ready)+len(part.usable) > 0:
+			u.local = append(u.local, part)
+		}
+	}
+	labels := v.Nodes[p.options.Node].Labels
+	for _, ip := range slices.SortedFunc(maps.Keys(wanted), netip.Addr.Compare) {
+		a := Address{IP: ip, Pool: wanted[ip]}
+		u.addrs = append(u.addrs, a)
+		u.on[ip] = u.interfaces(a, labels)
+	}
+	return u
+}
+
+// able tells whether a node may answer, as far as the API says: it is not excluded, every address is advertised there, and it
+// has an endpoint of every Service of policy Local that has any at all; with leaving, one that terminates counts, too.
+func (u unit) able(node string, leaving bool) Reason {
+	n := u.view.Nodes[node]
+	if n.Excluded() || n.Leaving || n.NetworkUnavailable {
+		return Excluded
+	}
+	if !u.advertisedAt(n.Labels) {
+		return NoAdvertisement
+	}
+	if !u.hasEndpoints(node, leaving) {
+		return NoLocalEndpoint
+	}
+	return Owner
+}
+
+func (u unit) hasEndpoints(node string, leaving bool) bool {
+	if !u.open && len(u.local) == 0 {
+		return false
+	}
+	for _, part := range u.local {
+		_, ready := part.ready[node]
+		_, usable := part.usable[node]
+		if !ready && !(leaving && usable) {
+			return false
+		}
+	}
+	return true
+}
+
+// advertisedAt tells whether every address is advertised on a node with these labels.
+func (u unit) advertisedAt(labels map[string]string) bool {
+	for _, a := range u.addrs {
+		if !u.advertised(a.Pool, labels) {
+			return false
+		}
+	}
+	return true
+}
+
+func (u unit) advertised(pool string, labels map[string]string) bool {
+	for _, ad := range u.view.Advertisements {
+		if ad.matches(pool, labels) {
+			return true
+		}
+	}
+	return false
+}
+
+// interfaces returns where this node answers for an address by all advertisements of it: on the interfaces that are named,
+// or on those whose subnet holds it (announce.md L2.11).
+func (u unit) interfaces(a Address, labels map[string]string) []string {
+	names := map[string]struct{}{}
+	for _, ad := range u.view.Advertisements {
+		if !ad.matches(a.Pool, labels) {
+			continue
+		}
+		for _, name := range ad.Interfaces {
+			if _, up := u.view.Links[name]; up {
+				names[name] = struct{}{}
+			}
+		}
+		if len(ad.Interfaces) > 0 {
+			continue
+		}
+		for name, link := range u.view.Links {
+			if slices.ContainsFunc(link.Subnets, func(p netip.Prefix) bool { return p.Contains(a.IP) }) {
+				names[name] = struct{}{}
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// usable returns those of an address' interfaces on which this node is not isolated.
+func (u unit) usable(addr netip.Addr) []string {
+	return slices.DeleteFunc(slices.Clone(u.on[addr]), func(name string) bool { _, is := u.view.Members.Isolated[name]; return is })
+}
+
+// allUsable returns those of all addresses.
+func (u unit) allUsable() map[string]struct{} {
+	out := map[string]struct{}{}
+	for _, a := range u.addrs {
+		for _, name := range u.usable(a.IP) {
+			out[name] = struct{}{}
+		}
+	}
+	return out
+}
