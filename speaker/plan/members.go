@@ -13,6 +13,9 @@ type Members struct {
 	Observer bool
 	// Isolated are the interfaces of this node on which it hears nobody although others hear one another there.
 	Isolated map[string]struct{}
+	// Segments are the interfaces on which others are listened for; on another one it is not known yet who answers. Nil means
+	// all of them.
+	Segments map[string]struct{}
 	// Peers are the other nodes that were heard of since this process began, by name.
 	Peers map[string]Member
 }

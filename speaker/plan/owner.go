@@ -274,12 +274,18 @@ func (d *deciding) claim() (Claim, bool) {
 	case d.tenure.held && d.tenure.successor != "":
 		c.State, c.Successor = Leaving, d.tenure.successor
 	case d.tenure.held:
-	case place == unlisted || d.may() || d.hard == Observer || d.hard == NoService: // the Service may come late
+	case place == unlisted || d.may() || d.passing():
 		return Claim{}, false
 	default:
 		c.State = Declined
 	}
 	return c, true
+}
+
+// passing tells whether what keeps this node from answering may be over in a moment: it has not heard the others yet, or its
+// Services come late. The others wait for it then.
+func (d *deciding) passing() bool {
+	return d.hard == Observer || d.hard == NoService || d.hard == Isolated && d.tenure.moved != Isolated
 }
 
 // placeOf returns the place of a node in the list.

@@ -134,9 +134,11 @@ func (s step) members(v *View, r *rand.Rand) Touched {
 		set(v.Unable, addr, why, why != "")
 		return Touched{Unable: map[netip.Addr]struct{}{addr: {}}}
 	}
-	switch r.IntN(4) {
+	switch r.IntN(5) {
 	case 0:
 		v.Members.Observer = !v.Members.Observer
+	case 4:
+		v.Members.Segments = one(r, nil, map[string]struct{}{}, map[string]struct{}{"eth0": {}})
 	case 1:
 		v.Leaving = r.IntN(3) == 0
 	case 2:

@@ -127,9 +127,14 @@ func (u unit) interfaces(a Address, labels map[string]string) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// usable returns those of an address' interfaces on which this node is not isolated.
+// usable returns those of an address' interfaces on which this node hears others and is not isolated.
 func (u unit) usable(addr netip.Addr) []string {
-	return slices.DeleteFunc(slices.Clone(u.on[addr]), func(name string) bool { _, is := u.view.Members.Isolated[name]; return is })
+	m := &u.view.Members
+	return slices.DeleteFunc(slices.Clone(u.on[addr]), func(name string) bool {
+		_, isolated := m.Isolated[name]
+		_, listens := m.Segments[name]
+		return isolated || !listens && m.Segments != nil
+	})
 }
 
 // allUsable returns those of all addresses.

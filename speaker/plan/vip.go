@@ -20,8 +20,8 @@ type decided struct {
 
 // ownState is what of this node itself bears on every VirtualIP.
 type ownState struct {
-	observer, leaving bool
-	isolated          map[string]struct{}
+	observer, leaving  bool
+	isolated, segments map[string]struct{}
 }
 
 // touchedVIPs returns the VirtualIPs whose decision may differ, once the Services are planned.
@@ -66,10 +66,11 @@ func (p *Planner) touchedVIPs(v *View, touched Touched, now time.Time) map[strin
 
 // touchesOwn tells whether something is new of this node that bears on every VirtualIP.
 func (p *Planner) touchesOwn(v *View) bool {
-	s := ownState{observer: v.Members.Observer, leaving: v.Leaving, isolated: v.Members.Isolated}
+	s := ownState{observer: v.Members.Observer, leaving: v.Leaving, isolated: v.Members.Isolated, segments: v.Members.Segments}
 	before := p.state
 	p.state = s
-	return s.observer != before.observer || s.leaving != before.leaving || !maps.Equal(s.isolated, before.isolated)
+	return s.observer != before.observer || s.leaving != before.leaving || !maps.Equal(s.isolated, before.isolated) ||
+		!maps.Equal(s.segments, before.segments) || (s.segments == nil) != (before.segments == nil)
 }
 
 // touchesLinks tells whether an interface changed on which an address may be answered for: Pods' come and go all the time.
