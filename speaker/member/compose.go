@@ -21,9 +21,6 @@ func (c *Core) compose(now time.Time) {
 	}
 	c.beatNow, c.urgent = false, false
 	for _, p := range c.order {
-		if p.first.IsZero() && p.newerThan == 0 {
-			continue
-		}
 		c.converse(now, p)
 	}
 }
@@ -74,7 +71,7 @@ func (c *Core) converse(now time.Time, p *peer) {
 		b, at := beginField(b, fieldNewer)
 		b = binary.BigEndian.AppendUint64(b, p.id)
 		b = binary.BigEndian.AppendUint64(b, p.newerThan)
-		c.to(p, c.finish(endField(b, at)))
+		c.sends = append(c.sends, Send{To: p.newerTo, Data: c.finish(endField(b, at))})
 		p.newerThan = 0
 	}
 	for len(p.helpAbout) > 0 || len(p.answerAbout) > 0 {
@@ -176,15 +173,21 @@ func (c *Core) appendSegments(b []byte, now time.Time) []byte {
 		if !f.link {
 			continue
 		}
-		var flags byte
-		if !f.last.IsZero() && now.Sub(f.last) < c.profile.Dead {
-			flags = flagHears
-		}
 		b = binary.BigEndian.AppendUint64(b, f.key)
-		b = append(b, flags)
+		b = append(b, c.hearsOn(now, i))
 		b = append(b, f.mac[:]...)
 	}
 	return endField(b, at)
+}
+
+// hearsOn counts the peers that are heard on an interface by this node itself.
+func (c *Core) hearsOn(now time.Time, at int) (n uint8) {
+	for _, p := range c.order {
+		if w := &p.paths[at]; w.up && now.Sub(w.heard) < p.deadAfter(c) && n < 255 {
+			n++
+		}
+	}
+	return n
 }
 
 // maxSegments leaves room for claims beside them.

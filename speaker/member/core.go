@@ -44,7 +44,7 @@ type Core struct {
 	peers  map[string]*peer
 	order  []*peer // by name
 	byID   map[uint64]*peer
-	listed map[string][]netip.Addr
+	gone   map[uint64]uint64 // incarnations of nodes that were forgotten, by id
 
 	msg   message
 	sends []Send
@@ -117,7 +117,7 @@ func NewCore(c Config) (*Core, error) {
 		config: c, profile: c.Profile, ring: ring, random: rand.New(rand.NewPCG(c.Seed, nodeID(c.Node))),
 		cluster: nodeID(c.Cluster), self: nodeID(c.Node), incarnation: max(c.Incarnation, 1),
 		observer: true, ids: map[string]plan.VIPID{}, mine: newJournal(), ifaces: make([]iface, 1),
-		peers: map[string]*peer{}, byID: map[uint64]*peer{}, out: newOutbox(),
+		peers: map[string]*peer{}, byID: map[uint64]*peer{}, gone: map[uint64]uint64{}, out: newOutbox(),
 	}, nil
 }
 
@@ -162,7 +162,6 @@ func (c *Core) SetKeys(keys [][]byte) error {
 
 // SetPeers tells the Nodes and their InternalIPs, to which datagrams are sent too. The map must not change afterwards.
 func (c *Core) SetPeers(peers map[string][]netip.Addr) {
-	c.listed = peers
 	for _, p := range c.order {
 		p.addrs = nil
 	}
@@ -171,7 +170,28 @@ func (c *Core) SetPeers(peers map[string][]netip.Addr) {
 			c.peer(name).addrs = addrs
 		}
 	}
+	c.order = slices.DeleteFunc(c.order, func(p *peer) bool {
+		if p.addrs != nil || p.paths[0].up || c.lastTick.Sub(p.paths[0].last()) < forgetAfter {
+			return false
+		}
+		c.forget(p)
+		return true
+	})
 	c.profile = c.config.Profile.stretched(len(c.order))
+}
+
+// forgetAfter is how long a node that is neither a Node nor heard is remembered.
+const forgetAfter = 5 * time.Minute
+
+// forget drops a node, except for what keeps its old datagrams from being taken for new ones.
+func (c *Core) forget(p *peer) {
+	c.gone[p.id] = p.incarnation
+	delete(c.peers, p.name)
+	delete(c.byID, p.id)
+	c.out.node(p)
+	for id := range p.claims.claims {
+		c.out.vip(id)
+	}
 }
 
 // Say tells the others what this node does about its VirtualIPs. It ends a fence: what is said was decided after it. An
@@ -225,6 +245,13 @@ func (c *Core) FenceAfter() time.Duration { return c.profile.fence() }
 // Counts returns the counters.
 func (c *Core) Counts() Counts { return c.count }
 
+// Silences returns the silences after which a node was found dead on a path since the last call; not for ever many.
+func (c *Core) Silences() []time.Duration {
+	silences := c.out.silences
+	c.out.silences = nil
+	return silences
+}
+
 // Next tells when Tick is due.
 func (c *Core) Next() time.Time {
 	next := c.lastTick.Add(c.profile.turn())
@@ -243,6 +270,8 @@ func (c *Core) peer(name string) *peer {
 		return p
 	}
 	p := &peer{name: name, id: nodeID(name), paths: make([]path, len(c.ifaces))}
+	p.incarnation = c.gone[p.id]
+	delete(c.gone, p.id)
 	c.peers[name], c.byID[p.id] = p, p
 	i, _ := slices.BinarySearchFunc(c.order, name, func(p *peer, name string) int {
 		if p.name < name {

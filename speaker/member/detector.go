@@ -174,6 +174,7 @@ func (d *Detector) Run(ctx context.Context) error {
 	}
 	defer loop.close()
 	raisePriority(d.options.Log)
+	defer lowerPriority()
 
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -225,6 +226,8 @@ func (d *Detector) follow(ctx context.Context, l *lister) {
 
 // loop is the goroutine that owns the core, with what it needs.
 type loop struct {
+	polls []unix.PollFd
+	twice bool // another process with our name was reported
 	*Detector
 	lister  *lister
 	sockets []*socket
@@ -273,7 +276,9 @@ func (l *loop) turn() error {
 	now := time.Now()
 	if l.core.Urgent() || !now.Before(l.core.Next()) {
 		before := l.core.Fences()
-		l.metrics.late(now.Sub(l.core.Next()))
+		if late := now.Sub(l.core.Next()); late >= 0 {
+			l.metrics.late(late)
+		}
 		l.send(l.core.Tick(now))
 		if l.core.Fences() != before {
 			l.options.Log.Warn("stood still for too long: all VirtualIPs given up, the others are heard first",
@@ -289,11 +294,11 @@ func (l *loop) turn() error {
 
 // wait returns when a socket is readable, a method was called, or the core's time has come.
 func (l *loop) wait() error {
-	fds := make([]unix.PollFd, 0, 3)
-	fds = append(fds, unix.PollFd{Fd: int32(l.wake), Events: unix.POLLIN})
+	fds := append(l.polls[:0], unix.PollFd{Fd: int32(l.wake), Events: unix.POLLIN})
 	for _, s := range l.sockets {
 		fds = append(fds, unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN})
 	}
+	l.polls = fds
 	timeout := unix.NsecToTimespec(int64(max(0, time.Until(l.core.Next()))))
 	if _, err := unix.Ppoll(fds, &timeout, nil); err != nil && !errors.Is(err, unix.EINTR) {
 		return fmt.Errorf("wait for the speakers' datagrams: %w", err)
@@ -315,7 +320,7 @@ func (l *loop) empty() {
 		l.ports = *in.ports
 		links := make([]Link, 0, len(l.ports.byName))
 		for _, p := range l.ports.byName {
-			if p.group {
+			if p.up {
 				links = append(links, p.link)
 			}
 		}
@@ -360,6 +365,10 @@ func (l *loop) receive() {
 			in := Packet{Iface: l.name(s, a.index), Source: a.source, OnLink: a.hops == hopLimit, Data: l.buffer[:a.size]}
 			if reason := l.core.Receive(time.Now(), in); reason != Taken {
 				l.metrics.drop(reason)
+				if reason == DropName && !l.twice {
+					l.twice = true
+					l.options.Log.Error("another speaker has the name of this node: give each node a name of its own", "from", a.source)
+				}
 			}
 		}
 	}

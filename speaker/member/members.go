@@ -26,6 +26,13 @@ func (o *outbox) vip(id plan.VIPID) { o.vips[id] = struct{}{} }
 func (o *outbox) own()              { o.mine = true }
 func (o *outbox) changed() bool     { return o.mine || len(o.dirty) > 0 || len(o.vips) > 0 }
 
+// silent notes a silence, unless nobody reads them.
+func (o *outbox) silent(d time.Duration) {
+	if len(o.silences) < 1024 {
+		o.silences = append(o.silences, d)
+	}
+}
+
 // Changed tells that Members would return something new.
 func (c *Core) Changed() bool { return c.out.changed() }
 
@@ -36,8 +43,11 @@ func (c *Core) Members() (m plan.Members, nodes map[string]struct{}, vips map[pl
 	m = o.told
 	m.Observer = c.observer
 	if o.mine || m.Isolated == nil {
-		m.Isolated = map[string]struct{}{}
+		m.Isolated, m.Segments = map[string]struct{}{}, map[string]struct{}{}
 		for i := 1; i < len(c.ifaces); i++ {
+			if c.ifaces[i].link {
+				m.Segments[c.ifaces[i].name] = struct{}{}
+			}
 			if c.ifaces[i].link && c.ifaces[i].isolated {
 				m.Isolated[c.ifaces[i].name] = struct{}{}
 			}
@@ -47,16 +57,16 @@ func (c *Core) Members() (m plan.Members, nodes map[string]struct{}, vips map[pl
 	if len(o.dirty) > 0 || m.Peers == nil {
 		peers := make(map[string]plan.Member, len(c.order))
 		for _, p := range c.order {
-			if _, dirty := o.dirty[p]; !dirty {
-				if have, ok := m.Peers[p.name]; ok {
-					peers[p.name] = have
-				}
-				continue
-			}
-			if !p.first.IsZero() {
+			if _, dirty := o.dirty[p]; dirty && !p.first.IsZero() {
 				peers[p.name] = c.member(p)
+			} else if have, ok := m.Peers[p.name]; ok {
+				peers[p.name] = have
 			}
-			o.nodes[p.name] = struct{}{}
+		}
+		for p := range o.dirty {
+			if _, is := peers[p.name]; is || m.Peers[p.name].On != nil {
+				o.nodes[p.name] = struct{}{}
+			}
 		}
 		m.Peers = peers
 	}

@@ -73,10 +73,9 @@ func (m *metrics) late(by time.Duration) { m.lateness.Observe(max(0, by).Seconds
 
 // counts brings the counters to the core's.
 func (m *metrics) counts(c *Core) {
-	for _, silence := range c.out.silences {
+	for _, silence := range c.Silences() {
 		m.detection.Observe(silence.Seconds())
 	}
-	c.out.silences = c.out.silences[:0]
 	if c.count == m.last {
 		return
 	}

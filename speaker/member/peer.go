@@ -12,6 +12,7 @@ type peer struct {
 	addrs []netip.Addr // InternalIPs
 
 	incarnation, newest uint64 // newest is the highest sequence on any path
+	newestAt            time.Time
 	ended               bool
 	flags               byte
 	dead                time.Duration // its own dead time
@@ -32,16 +33,16 @@ type peer struct {
 	helpAbout   []about
 	answerAbout []sighting
 	newerThan   uint64
+	newerTo     netip.Addr
 
-	up      bool // as told
-	silence time.Duration
-	died    bool
+	died bool // without a goodbye
 }
 
 // path is how a peer is heard on one interface.
 type path struct {
 	heard, relayed, asked time.Time
 	up                    bool
+	byRelay               bool // not heard by this node for a dead time
 	window                window
 }
 

@@ -18,9 +18,9 @@ type ports struct {
 
 type port struct {
 	index int
-	// group is false where there is nobody to send to now: down, without carrier, without an address.
-	v4, group bool
-	link      Link
+	// v4 is set if it has an IPv4 address, up if it has carrier.
+	v4, up bool
+	link   Link
 }
 
 // lister reads interfaces in the network namespace of the thread that made it.
@@ -69,7 +69,7 @@ func (l *lister) list(names []string) (ports, error) {
 			one.v4 = one.v4 || addr.Is4()
 			subnets = append(subnets, netip.PrefixFrom(addr, bits))
 		}
-		one.group = attrs.RawFlags&unix.IFF_RUNNING != 0 && len(subnets) > 0
+		one.up = attrs.RawFlags&unix.IFF_RUNNING != 0
 		one.link.Key = SegmentKey(name, subnets)
 		if len(attrs.HardwareAddr) == 6 {
 			one.link.MAC = [6]byte(attrs.HardwareAddr)

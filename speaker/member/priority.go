@@ -18,3 +18,9 @@ func raisePriority(log *slog.Logger) {
 		log.Debug("the liveness loop runs with the priority of all others", "realtime", err, "nice", nice)
 	}
 }
+
+// lowerPriority undoes raisePriority, since the thread lives on.
+func lowerPriority() {
+	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr}, 0)
+	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), 0)
+}

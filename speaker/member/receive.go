@@ -27,7 +27,8 @@ const (
 // Drops are all reasons.
 var Drops = []Drop{DropForm, DropVersion, DropCluster, DropKey, DropTag, DropOwn, DropName, DropRepeat, DropOld, DropEnded}
 
-// late is by how many sequence numbers a datagram may come behind another path's newest; older ones are replayed.
+// late is by how many sequence numbers a datagram may come behind another path's newest, at most half a dead time after it;
+// older ones are replayed.
 const late = 1 << 13
 
 // Receive takes in a datagram that was received.
@@ -43,7 +44,7 @@ func (c *Core) Receive(now time.Time, in Packet) Drop {
 		return DropCluster
 	}
 	own := string(h.name) == c.config.Node
-	if own && h.incarnation == c.incarnation {
+	if own && h.incarnation <= c.incarnation {
 		return DropOwn
 	}
 	at := 0
@@ -55,7 +56,7 @@ func (c *Core) Receive(now time.Time, in Packet) Drop {
 		if !p.paths[at].window.fresh(h.sequence) { // before the tag is computed: most datagrams come twice
 			return DropRepeat
 		}
-		if h.sequence+late < p.newest {
+		if h.sequence <= p.newest && (h.sequence+late < p.newest || now.Sub(p.newestAt) > c.profile.Dead/2) {
 			return DropOld
 		}
 	}
@@ -73,11 +74,14 @@ func (c *Core) Receive(now time.Time, in Packet) Drop {
 		return DropForm
 	}
 	if p == nil {
+		if h.incarnation <= c.gone[nodeID(string(h.name))] {
+			return DropOld
+		}
 		p = c.peer(string(h.name))
 	}
 	switch {
 	case h.incarnation < p.incarnation:
-		p.newerThan, p.from, p.fromIface = p.incarnation, in.Source, at
+		p.newerThan, p.newerTo = p.incarnation, in.Source
 		return DropOld
 	case h.incarnation > p.incarnation:
 		c.restarted(p, h.incarnation)
@@ -86,7 +90,9 @@ func (c *Core) Receive(now time.Time, in Packet) Drop {
 	}
 	p.paths[at].window.add(h.sequence)
 	latest := h.sequence > p.newest
-	p.newest = max(p.newest, h.sequence)
+	if latest {
+		p.newest, p.newestAt = h.sequence, now
+	}
 	p.from, p.fromIface = in.Source, at
 	c.take(now, p, at, latest)
 	return Taken
@@ -194,7 +200,7 @@ func (c *Core) heard(now time.Time, p *peer, at int) {
 }
 
 func (c *Core) hear(now time.Time, p *peer, at int) {
-	p.paths[at].heard = now
+	p.paths[at].heard, p.paths[at].byRelay = now, false
 	if !p.paths[at].up {
 		p.paths[at].up = true
 		c.out.node(p)

@@ -20,8 +20,10 @@ func (c *Core) doubt(now time.Time, p *peer) {
 				continue
 			}
 			pause = observeAtMost
-		} else if !w.up && now.Sub(w.last()) > observeAtMost || now.Sub(w.heard) < p.deadAfter(c)/2 {
+		} else if now.Sub(w.heard) < p.deadAfter(c)/2 {
 			continue
+		} else if !w.up {
+			pause = observeAtMost
 		}
 		if at > 0 && !c.ifaces[at].link || now.Sub(w.asked) < pause {
 			continue
@@ -91,9 +93,6 @@ func (c *Core) witness(now time.Time, s sighting) {
 		w := &p.paths[at]
 		if c.ifaces[at].key != s.segment || at > 0 && !c.ifaces[at].link || !when.After(w.last()) {
 			continue
-		}
-		if now.Sub(w.heard) >= p.deadAfter(c) && now.Sub(w.relayed) >= p.deadAfter(c) {
-			c.count.Relayed++
 		}
 		w.relayed = when
 		if !w.up && s.age < p.deadAfter(c) {

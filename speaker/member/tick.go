@@ -83,12 +83,16 @@ func (c *Core) judge(now time.Time, p *peer) {
 			last = c.forgive
 		}
 		if now.Sub(last) < dead {
+			if !w.byRelay && last == w.relayed && now.Sub(w.heard) >= dead {
+				w.byRelay = true
+				c.count.Relayed++
+			}
 			continue
 		}
 		w.up = false
 		c.out.node(p)
 		if at == 0 || c.ifaces[at].link {
-			c.out.silences = append(c.out.silences, now.Sub(w.heard))
+			c.out.silent(now.Sub(w.heard))
 		}
 		if at == 0 {
 			p.died = true
@@ -112,7 +116,7 @@ func (c *Core) watchLinks(now time.Time) {
 		if hears {
 			f.cut = f.cut && !settled
 		} else {
-			f.cut = c.others(f.key)
+			f.cut = c.others(f, now)
 		}
 		if is := f.cut || listening; is != f.isolated {
 			f.isolated = is
@@ -131,14 +135,19 @@ func (c *Core) company() bool {
 	return false
 }
 
-// others tells whether a node that is alive by another path hears somebody on a segment.
-func (c *Core) others(key uint64) bool {
+// others tells whether a node that is alive by another path hears somebody else than this one on a segment. One that hears
+// a single node may for a moment still mean this one, when the two have just lost one another.
+func (c *Core) others(f *iface, now time.Time) bool {
+	least := uint8(2)
+	if now.Sub(f.last) >= c.profile.Dead+2*c.profile.Interval {
+		least = 1
+	}
 	for _, p := range c.order {
 		if !p.paths[0].up {
 			continue
 		}
 		for _, s := range p.segments {
-			if s.key == key && s.hears {
+			if s.key == f.key && s.hears >= least {
 				return true
 			}
 		}

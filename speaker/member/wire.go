@@ -28,7 +28,7 @@ const (
 
 const (
 	fieldHello    = 1 // flags, interval and dead time in ms, version and digest of the claims
-	fieldSegments = 2 // per segment: key, flags, MAC
+	fieldSegments = 2 // per segment: key, how many nodes are heard there (255: or more), MAC
 	fieldClaims   = 3 // after version, up to version, entries
 	fieldWant     = 4 // of node, after version, flags: its claims
 	fieldAsk      = 5 // node, segment key: did you hear it there?
@@ -45,10 +45,7 @@ const (
 	flagEnded
 )
 
-const (
-	flagHears   = 1 // of a segment: somebody is heard there
-	flagByGroup = 1 // of a want: answer by broadcast, for unicast does not arrive
-)
+const flagByGroup = 1 // of a want: answer by broadcast, for unicast does not arrive
 
 type header struct {
 	name                  []byte // in the datagram
@@ -117,7 +114,7 @@ type message struct {
 
 type segment struct {
 	key   uint64
-	hears bool
+	hears uint8
 	mac   [6]byte
 }
 
@@ -222,7 +219,7 @@ func (m *message) list(kind byte, v []byte) error {
 		}
 		switch kind {
 		case fieldSegments:
-			m.segments = append(m.segments, segment{key: a, hears: v[8]&flagHears != 0, mac: [6]byte(v[9:])})
+			m.segments = append(m.segments, segment{key: a, hears: v[8], mac: [6]byte(v[9:])})
 		case fieldAsk:
 			m.asks = append(m.asks, about{a, b})
 		case fieldHeard:

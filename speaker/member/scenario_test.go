@@ -1,0 +1,504 @@
+package member_test
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/member"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+func TestBeginsAsObserver(t *testing.T) {
+	w := newWorld(t, 3)
+	took := w.must("settled", 2*time.Second, w.settled)
+	if took < member.Standard.Dead || took > member.Standard.Dead+3*member.Standard.Interval {
+		t.Errorf("observed for %v", took)
+	}
+	// Alone, too.
+	w = newWorld(t, 1)
+	took = w.must("settled alone", 2*time.Second, w.settled)
+	if took > member.Standard.Dead+2*member.Standard.Interval {
+		t.Errorf("alone it observed for %v", took)
+	}
+}
+
+// An observer waits for the claims of those it hears, but not for ever.
+func TestObserverWaitsForClaims(t *testing.T) {
+	w := newWorld(t, 3)
+	w.settle()
+	w.say(w.nodes[0], claims(1))
+	w.run(time.Second, nil)
+	late := w.nodes[2]
+	w.boot(late, 2)
+	// Nothing reaches node 1, so it cannot be asked; it is heard.
+	w.drop = func(from, to *machine, _ string) bool { return from == late && to == w.nodes[0] }
+	took := w.must("no observer", 5*time.Second, func() bool { return late.members.Peers != nil && !late.members.Observer })
+	if took < 3*time.Second || took > 3*time.Second+2*member.Standard.Interval {
+		t.Errorf("observed for %v, want 3 s", took)
+	}
+	w.drop = nil
+	w.boot(late, 3)
+	took = w.must("no observer", 5*time.Second, func() bool { return late.members.Peers != nil && !late.members.Observer })
+	if took > time.Second {
+		t.Errorf("observed for %v", took)
+	}
+	if got := late.members.Peers["node-1"].Claims[plan.IDOf("vip-0")]; got.State != plan.Held {
+		t.Errorf("the claim is %+v", got)
+	}
+}
+
+func TestDetectionBounds(t *testing.T) {
+	for _, profile := range []member.Profile{member.Standard, member.Fast, member.Slow} {
+		t.Run(profile.Name, func(t *testing.T) {
+			w := newWorld(t, 5, func(c *member.Config) { c.Profile = profile })
+			w.loss = 0.01
+			w.must("settled", 20*time.Second, w.settled)
+			var all []time.Duration
+			for round := range 30 {
+				victim := w.nodes[round%len(w.nodes)]
+				w.run(time.Duration(w.random.IntN(int(profile.Interval))), nil)
+				victim.off = true
+				took := w.must("dead everywhere", 2*profile.Dead, func() bool {
+					for _, m := range w.nodes {
+						if m != victim && (m.hears(victim) || m.members.Peers[victim.name].Alive) {
+							return false
+						}
+					}
+					return true
+				})
+				all = append(all, took)
+				w.boot(victim, uint64(round+2), func(c *member.Config) { c.Profile = profile })
+				w.must("settled", 20*time.Second, w.settled)
+			}
+			slices.Sort(all)
+			t.Logf("%s: dead everywhere after p50 %v, max %v", profile.Name, all[len(all)/2], all[len(all)-1])
+			if all[0] < profile.Dead-profile.Interval-profile.Interval/4 || all[len(all)-1] > profile.Dead+profile.Interval/2 {
+				t.Errorf("from %v to %v", all[0], all[len(all)-1])
+			}
+		})
+	}
+}
+
+// The LAN of one node is cut while the node network works: the others find it dead there, and it finds itself isolated.
+func TestLinkCut(t *testing.T) {
+	w := newWorld(t, 3)
+	w.settle()
+	cut := w.nodes[0]
+	w.drop = func(from, to *machine, iface string) bool { return iface == "eth0" && (from == cut || to == cut) }
+	took := w.must("dead on the LAN", time.Second, func() bool { return !w.nodes[1].hears(cut) && !w.nodes[2].hears(cut) })
+	if took > member.Standard.Dead+member.Standard.Interval/2 {
+		t.Errorf("after %v", took)
+	}
+	if !w.nodes[1].members.Peers[cut.name].Alive {
+		t.Error("it is alive on the node network")
+	}
+	w.must("isolated", 2*member.Standard.Interval, func() bool { _, is := cut.members.Isolated["eth0"]; return is })
+	w.run(5*time.Second, nil)
+	// By relay it knows that the others are there.
+	if _, is := cut.members.Isolated["eth0"]; !is || !cut.hears(w.nodes...) {
+		t.Errorf("it is not isolated any more: %+v", cut.members)
+	}
+	// Healed: it listens for a dead time before it may claim.
+	w.drop = nil
+	took = w.must("settled", 2*time.Second, w.settled)
+	if took < member.Standard.Dead {
+		t.Errorf("it stopped listening after %v", took)
+	}
+	for _, m := range w.nodes {
+		if n := m.Counts().Fences; n != 0 {
+			t.Errorf("%s: %d fences", m.name, n)
+		}
+	}
+}
+
+// Of two nodes neither can tell whose link is cut: neither gives up.
+func TestLinkCutOfTwo(t *testing.T) {
+	w := newWorld(t, 2)
+	w.settle()
+	a, b := w.nodes[0], w.nodes[1]
+	w.drop = func(_, _ *machine, iface string) bool { return iface == "eth0" }
+	w.watch = func(m *machine) {
+		if len(m.members.Isolated) > 0 {
+			t.Fatalf("%s gives up", m.name)
+		}
+	}
+	w.must("dead on the LAN", time.Second, func() bool { return !a.hears(b) && !b.hears(a) })
+	w.run(5*time.Second, nil)
+	w.drop, w.watch = nil, nil
+	w.must("settled", time.Second, w.settled)
+}
+
+// One direction is lost between two nodes; a third one hears both, so nobody counts as dead.
+func TestAsymmetricLoss(t *testing.T) {
+	w := newWorld(t, 4)
+	w.settle()
+	a, b := w.nodes[0], w.nodes[1]
+	w.drop = func(from, to *machine, _ string) bool { return from == a && to == b }
+	w.loss = 0.05
+	w.watch = func(m *machine) {
+		if !m.hears(w.nodes...) {
+			t.Fatalf("after %v %s counts somebody as dead: %+v", w.now.Sub(epoch), m.name, m.members.Peers)
+		}
+	}
+	w.run(5*time.Minute, nil)
+	if b.Counts().Asked == 0 || b.Counts().Relayed == 0 {
+		t.Errorf("nobody was asked: %+v", b.Counts())
+	}
+	// A node that begins while it cannot hear another finds it by asking, too.
+	w.watch = nil
+	w.drop = func(from, to *machine, iface string) bool { return from == a && to == b && iface == "eth0" }
+	w.boot(b, 2)
+	w.must("heard by relay", time.Second, func() bool { return b.members.Peers != nil && !b.members.Observer && b.hears(w.nodes...) })
+}
+
+func TestPartitionHeals(t *testing.T) {
+	w := newWorld(t, 6)
+	w.settle()
+	side := func(m *machine) bool { return slices.Index(w.nodes, m) < 3 }
+	w.drop = func(from, to *machine, _ string) bool { return side(from) != side(to) }
+	w.must("parted", time.Second, func() bool {
+		for i, m := range w.nodes {
+			if i < 3 && !(m.hears(w.nodes[:3]...) && m.hearsNone(w.nodes[3:]...)) || i >= 3 && !(m.hears(w.nodes[3:]...) && m.hearsNone(w.nodes[:3]...)) {
+				return false
+			}
+		}
+		return true
+	})
+	w.run(time.Minute, nil)
+	w.drop = nil
+	took := w.must("healed", time.Second, w.settled)
+	if took > 2*member.Standard.Interval {
+		t.Errorf("healed after %v", took)
+	}
+}
+
+// A node that stood still fences itself before it says anything, and observes.
+func TestPause(t *testing.T) {
+	w := newWorld(t, 3)
+	w.settle()
+	slow := w.nodes[0]
+	w.say(slow, claims(3))
+	id := plan.IDOf("vip-1")
+	w.must("held", time.Second, func() bool { return w.nodes[1].members.Peers[slow.name].Claims[id].State == plan.Held })
+
+	slow.turn = w.now.Add(5 * time.Second)
+	w.must("dead", time.Second, func() bool { return !w.nodes[1].hears(slow) && !w.nodes[2].hears(slow) })
+	w.must("awake", 5*time.Second, func() bool { return w.nodes[1].hears(slow) })
+	if !slow.members.Observer || !slow.Fenced() || slow.Fences() != 1 {
+		t.Errorf("it is no observer: %+v", slow.members)
+	}
+	if !slow.hears(w.nodes...) {
+		t.Error("it counts the others as dead, which it has not heard while it slept")
+	}
+	peer := w.nodes[1].members.Peers[slow.name]
+	if len(peer.Claims) != 0 || !peer.Observer {
+		t.Errorf("the first thing it says is %+v", peer)
+	}
+	if _, told := slow.nodes[slow.name]; !told {
+		t.Error("the change of this node is not told")
+	}
+	// What it says before it is no observer any more waits.
+	w.say(slow, claims(3))
+	w.run(member.Standard.Dead/2, nil)
+	if peer := w.nodes[1].members.Peers[slow.name]; len(peer.Claims) != 0 {
+		t.Errorf("it claims as an observer: %v", peer.Claims)
+	}
+	w.must("held", time.Second, func() bool { return w.nodes[1].members.Peers[slow.name].Claims[id].State == plan.Held })
+}
+
+// Loops that turn late, less than the fence, cause no false alarm.
+func TestLateLoops(t *testing.T) {
+	w := newWorld(t, 5)
+	w.loss = 0.05
+	for _, m := range w.nodes {
+		m.late = func() time.Duration {
+			if w.random.IntN(20) == 0 {
+				return time.Duration(w.random.IntN(100)) * time.Millisecond
+			}
+			return time.Duration(w.random.IntN(5)) * time.Millisecond
+		}
+	}
+	w.settle()
+	w.watch = func(m *machine) {
+		if !m.hears(w.nodes...) || m.members.Observer {
+			t.Fatalf("after %v %s: %+v", w.now.Sub(epoch), m.name, m.members)
+		}
+	}
+	w.run(10*time.Minute, nil)
+}
+
+// Broadcast never passes: the node network decides alone.
+func TestBroadcastNeverPasses(t *testing.T) {
+	w := newWorld(t, 3)
+	w.drop = func(_, _ *machine, iface string) bool { return iface == "eth0" }
+	w.settle()
+	w.nodes[0].off = true
+	took := w.must("dead", time.Second, func() bool { return !w.nodes[1].hears(w.nodes[0]) })
+	if took > member.Standard.Dead+member.Standard.Interval/2 {
+		t.Errorf("after %v", took)
+	}
+}
+
+func TestRestart(t *testing.T) {
+	w := newWorld(t, 3)
+	w.settle()
+	a, b := w.nodes[0], w.nodes[1]
+	w.say(a, claims(40))
+	w.must("claims", time.Second, func() bool { return len(b.members.Peers[a.name].Claims) == 40 })
+	b.vips = map[plan.VIPID]struct{}{}
+	a.Say(plan.Word{})
+	w.boot(a, 2)
+	w.must("restarted", time.Second, func() bool { return b.members.Peers[a.name].Observer })
+	if got := b.members.Peers[a.name]; len(got.Claims) != 0 || len(b.vips) != 40 || !got.Alive {
+		t.Errorf("%+v, %d VirtualIPs changed", got, len(b.vips))
+	}
+	w.settle()
+	// The clock went back: the others tell, and it takes a higher incarnation.
+	w.boot(a, 1)
+	w.must("restarted with an old clock", time.Second, func() bool { return b.members.Peers[a.name].Observer })
+	w.settle()
+}
+
+func TestGoodbye(t *testing.T) {
+	w := newWorld(t, 3)
+	w.settle()
+	a, b := w.nodes[0], w.nodes[1]
+	w.say(a, claims(2))
+	w.must("claims", time.Second, func() bool { return len(b.members.Peers[a.name].Claims) == 2 })
+	w.send(a, a.Goodbye())
+	a.off = true
+	took := w.must("gone", time.Second, func() bool { return !b.members.Peers[a.name].Alive && !w.nodes[2].members.Peers[a.name].Alive })
+	if took > 2*time.Millisecond || b.hears(a) || len(b.members.Peers[a.name].Claims) != 0 {
+		t.Errorf("after %v %+v", took, b.members.Peers[a.name])
+	}
+}
+
+// What was heard once is not heard again, neither by the same path nor, when it is old, by another one.
+func TestReplay(t *testing.T) {
+	w := newWorld(t, 2)
+	a, b := w.nodes[0], w.nodes[1]
+	b.record = true
+	w.settle()
+	w.run(20*time.Minute, nil)
+	recorded := slices.Clone(b.traffic)
+	a.off = true
+	w.must("dead", time.Second, func() bool { return !b.hears(a) && !b.members.Peers[a.name].Alive })
+	for i, p := range recorded {
+		for _, iface := range []string{"eth0", "eth1"} {
+			p.Iface = iface
+			if reason := b.Receive(w.now, p); reason == member.Taken {
+				t.Fatalf("datagram %d of %d was taken again on %s", i, len(recorded), iface)
+			}
+		}
+		if i < len(recorded)/2 {
+			p.Iface = "eth2" // by which none of them came
+			if reason := b.Receive(w.now, p); reason == member.Taken {
+				t.Fatalf("old datagram %d of %d was taken on another interface", i, len(recorded))
+			}
+		}
+	}
+	// An earlier incarnation, after a restart.
+	w.boot(a, 2)
+	w.settle()
+	if reason := b.Receive(w.now, recorded[len(recorded)-1]); reason != member.DropOld {
+		t.Errorf("an earlier incarnation: %q", reason)
+	}
+}
+
+func TestForeignDatagrams(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*member.Config)
+		want   member.Drop
+	}{
+		{"wrong key", func(c *member.Config) { c.Keys = [][]byte{bytes.Repeat([]byte("x"), 32)} }, member.DropKey},
+		{"other cluster", func(c *member.Config) { c.Cluster = "other" }, member.DropCluster},
+		{"same name", func(c *member.Config) { c.Node, c.Incarnation = "node-1", 9 }, member.DropName},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, 2)
+			w.boot(w.nodes[1], 1, c.change)
+			w.run(2*time.Second, nil)
+			if len(w.nodes[0].members.Peers) != 0 || w.nodes[0].drops[c.want] == 0 {
+				t.Errorf("taken in: %v, dropped: %v", w.nodes[0].members.Peers, w.nodes[0].drops)
+			}
+		})
+	}
+	t.Run("tampered", func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.nodes[1].record = true
+		w.run(time.Second, nil)
+		_, other := newWorld(t, 2), w.nodes[1]
+		p := other.traffic[0]
+		w.boot(other, 2)
+		for bit := range 8 * len(p.Data) {
+			forged := p
+			forged.Data = slices.Clone(p.Data)
+			forged.Data[bit/8] ^= 1 << (bit % 8)
+			if reason := other.Receive(w.now, forged); reason == member.Taken {
+				t.Fatalf("taken with bit %d turned", bit)
+			}
+		}
+		if reason := other.Receive(w.now, p); reason != member.Taken {
+			t.Errorf("as it was: %q", reason)
+		}
+	})
+	// One hop limit less: the node is alive, but not seen on the segment, where somebody else is heard.
+	t.Run("passed on by a router", func(t *testing.T) {
+		w := newWorld(t, 3)
+		b := w.nodes[1]
+		b.record = true
+		w.run(time.Second, nil)
+		w.boot(b, 2)
+		b.turn = w.now.Add(time.Hour)
+		for _, p := range b.traffic {
+			p.OnLink = p.Source == w.nodes[2].lan
+			b.Receive(w.now, p)
+		}
+		m, _, _ := b.Members()
+		if a := m.Peers["node-1"]; !a.Alive || len(a.On) != 0 {
+			t.Errorf("%+v", a)
+		}
+		if c := m.Peers["node-3"]; !c.Alive || len(c.On) != 1 {
+			t.Errorf("%+v", c)
+		}
+	})
+}
+
+// Keys change while nothing is lost: the new one behind the old, then in front, then alone.
+func TestKeyChange(t *testing.T) {
+	w := newWorld(t, 3)
+	w.settle()
+	old, next := secret, bytes.Repeat([]byte("n"), 32)
+	w.watch = func(m *machine) {
+		if !m.hears(w.nodes...) || m.drops[member.DropKey] > 0 {
+			t.Fatalf("%s: %+v, %v", m.name, m.members, m.drops)
+		}
+	}
+	for _, keys := range [][][]byte{{old, next}, {next, old}, {next}} {
+		for _, m := range w.nodes {
+			if err := m.SetKeys(keys); err != nil {
+				t.Fatal(err)
+			}
+			w.run(time.Second, nil)
+		}
+	}
+	for _, bad := range [][][]byte{nil, {old, old}, {old, next, old}, {[]byte("short")}} {
+		if err := w.nodes[0].SetKeys(bad); err == nil {
+			t.Errorf("%q was taken", bad)
+		}
+	}
+	w.run(time.Second, nil)
+}
+
+// Claims of 2,000 VirtualIPs arrive though datagrams are lost, and so do the changes.
+func TestClaimsConverge(t *testing.T) {
+	w := newWorld(t, 4)
+	w.settle()
+	a := w.nodes[0]
+	same := func(want plan.Word) func() bool {
+		return func() bool {
+			for _, m := range w.nodes[1:] {
+				got := m.members.Peers[a.name]
+				if !got.Synced || len(got.Claims) != len(want.Claims) {
+					return false
+				}
+				for name, claim := range want.Claims {
+					if got.Claims[plan.IDOf(name)] != claim {
+						return false
+					}
+				}
+			}
+			return true
+		}
+	}
+	for _, loss := range []float64{0, 0.05, 0.3} {
+		w.loss = loss
+		w.say(a, plan.Word{})
+		w.must("nothing", 30*time.Second, same(plan.Word{}))
+		word := claims(2000)
+		w.say(a, word)
+		took := w.must("all claims", 30*time.Second, same(word))
+		t.Logf("loss %v: 2,000 claims after %v", loss, took)
+		if loss == 0 && took > 200*time.Millisecond {
+			t.Errorf("without loss after %v", took)
+		}
+		for i := range 50 {
+			claim := plan.Claim{State: plan.Leaving, Generation: int64(i), Place: 3, Successor: "node-2"}
+			if i%3 == 0 {
+				claim = plan.Claim{State: plan.Declined, Generation: int64(i)}
+			}
+			word.Claims[fmt.Sprintf("vip-%d", i)] = claim
+			if i%5 == 0 {
+				delete(word.Claims, fmt.Sprintf("vip-%d", i+100))
+			}
+		}
+		w.say(a, word)
+		took = w.must("the changes", 30*time.Second, same(word))
+		if loss == 0 && took > 5*time.Millisecond {
+			t.Errorf("changes without loss after %v", took)
+		}
+		// A node that begins gets all of it.
+		w.boot(w.nodes[3], w.bump())
+		w.must("all claims at a new node", 30*time.Second, same(word))
+	}
+}
+
+var bumped uint64 = 100
+
+func (w *world) bump() uint64 { bumped++; return bumped }
+
+// A carrier lost and found: nobody is heard there, and then a dead time is spent listening.
+func TestCarrier(t *testing.T) {
+	w := newWorld(t, 3)
+	w.settle()
+	a := w.nodes[0]
+	w.link(a, false)
+	a.turn = w.now
+	w.must("told", time.Millisecond, func() bool { return a.hearsNone(w.nodes...) })
+	w.drop = func(from, to *machine, iface string) bool { return iface == "eth0" && (from == a || to == a) }
+	w.must("dead on the LAN", time.Second, func() bool { return !w.nodes[1].hears(a) })
+	w.run(time.Second, nil)
+	w.drop = nil
+	w.link(a, true)
+	a.turn = w.now
+	took := w.must("settled", time.Second, w.settled)
+	if took < member.Standard.Dead {
+		t.Errorf("it listened for %v only", took)
+	}
+}
+
+// No loss of up to 5 % makes anybody look dead.
+func TestNoFalseAlarm(t *testing.T) {
+	for _, profile := range []member.Profile{member.Standard, member.Fast} {
+		w := newWorld(t, 10, func(c *member.Config) { c.Profile = profile })
+		w.loss = 0.05
+		w.settle()
+		w.watch = func(m *machine) {
+			if !m.hears(w.nodes...) {
+				t.Fatalf("after %v %s counts somebody as dead", w.now.Sub(epoch), m.name)
+			}
+		}
+		w.run(3*time.Minute, nil)
+	}
+}
+
+// Turns without news allocate nothing, whatever is claimed.
+func TestTicksAreCheap(t *testing.T) {
+	w := newWorld(t, 100)
+	w.settle()
+	m := w.nodes[0]
+	w.say(m, claims(2000))
+	w.run(2*time.Second, nil)
+	now := w.now
+	allocs := testing.AllocsPerRun(100, func() {
+		now = now.Add(time.Millisecond)
+		m.Tick(now)
+	})
+	if allocs > 0 {
+		t.Errorf("%v allocations per turn", allocs)
+	}
+}

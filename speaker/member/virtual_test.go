@@ -1,0 +1,306 @@
+package member_test
+
+import (
+	"container/heap"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/member"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// world is a virtual network under a virtual clock: each node is on a LAN (eth0), where addresses are announced, and on a
+// node network (eth1), which has the InternalIPs.
+type world struct {
+	t      *testing.T
+	now    time.Time
+	random *rand.Rand
+	queue  queue
+	nodes  []*machine
+	byAddr map[netip.Addr]*machine
+	// loss is the share of datagrams lost, delay how long one is under way.
+	loss  float64
+	delay func() time.Duration
+	// drop loses datagrams of choice.
+	drop func(from, to *machine, iface string) bool
+	// watch runs after each turn of a node.
+	watch func(*machine)
+	sent  int
+}
+
+// machine is a node: its Core, and how it is treated.
+type machine struct {
+	*member.Core
+	name    string
+	addr    netip.Addr
+	lan     netip.Addr
+	waiting []member.Packet
+	turn    time.Time // when its loop turns next
+	off     bool
+	members plan.Members
+	nodes   map[string]struct{}
+	vips    map[plan.VIPID]struct{}
+	drops   map[member.Drop]int
+	late    func() time.Duration // of each turn
+	traffic []member.Packet      // what was received, where record is set
+	record  bool
+}
+
+type event struct {
+	at     time.Time
+	order  int
+	to     *machine // nil: from's turn
+	packet member.Packet
+}
+
+type queue []event
+
+func (q queue) Len() int { return len(q) }
+func (q queue) Less(i, j int) bool {
+	return q[i].at.Before(q[j].at) || q[i].at.Equal(q[j].at) && q[i].order < q[j].order
+}
+func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *queue) Push(x any)   { *q = append(*q, x.(event)) }
+func (q *queue) Pop() any     { old := *q; e := old[len(old)-1]; *q = old[:len(old)-1]; return e }
+
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func newWorld(t *testing.T, nodes int, change ...func(*member.Config)) *world {
+	w := &world{t: t, now: epoch, random: rand.New(rand.NewPCG(1, uint64(nodes))), byAddr: map[netip.Addr]*machine{}}
+	w.delay = func() time.Duration { return 100*time.Microsecond + time.Duration(w.random.IntN(400))*time.Microsecond }
+	for i := range nodes {
+		m := &machine{name: fmt.Sprintf("node-%d", i+1)}
+		m.addr = netip.AddrFrom4([4]byte{198, 51, 100, byte(i + 1)})
+		m.lan = netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)})
+		w.nodes = append(w.nodes, m)
+		w.byAddr[m.addr], w.byAddr[m.lan] = m, m
+	}
+	for _, m := range w.nodes {
+		w.boot(m, 1, change...)
+	}
+	return w
+}
+
+// boot begins a node's process, a while after the others.
+func (w *world) boot(m *machine, incarnation uint64, change ...func(*member.Config)) {
+	c := member.Config{Node: m.name, Cluster: "default", Incarnation: incarnation, Keys: [][]byte{secret}, Profile: member.Standard, Seed: incarnation}
+	for _, f := range change {
+		f(&c)
+	}
+	var err error
+	if m.Core, err = member.NewCore(c); err != nil {
+		w.t.Fatal(err)
+	}
+	peers := map[string][]netip.Addr{}
+	for _, n := range w.nodes {
+		peers[n.name] = []netip.Addr{n.addr}
+	}
+	m.SetPeers(peers)
+	m.off, m.waiting, m.members, m.drops = false, nil, plan.Members{}, map[member.Drop]int{}
+	m.nodes, m.vips = map[string]struct{}{}, map[plan.VIPID]struct{}{}
+	m.turn = w.now.Add(time.Duration(w.random.IntN(int(c.Profile.Interval))))
+	w.link(m, true)
+}
+
+var lanKey = member.SegmentKey("eth0", []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")})
+
+// link gives a node its LAN, or takes it away as a lost carrier does.
+func (w *world) link(m *machine, up bool) {
+	var links []member.Link
+	if up {
+		links = []member.Link{{Name: "eth0", Key: lanKey, MAC: [6]byte{2, 0, 0, 0, 0, m.lan.As4()[3]}}}
+	}
+	m.SetLinks(w.now, links)
+}
+
+// run lets time pass until something holds, at most that long, and returns how long it took.
+func (w *world) run(most time.Duration, until func() bool) (took time.Duration, ok bool) {
+	start, end := w.now, w.now.Add(most)
+	for {
+		if until != nil && until() {
+			return w.now.Sub(start), true
+		}
+		next := w.next()
+		if next == nil || next.turn.After(end) {
+			w.deliver(end)
+			w.now = end
+			return most, false
+		}
+		w.deliver(next.turn)
+		w.now = next.turn
+		w.turn(next)
+	}
+}
+
+// must is run that fails the test.
+func (w *world) must(what string, most time.Duration, until func() bool) time.Duration {
+	w.t.Helper()
+	took, ok := w.run(most, until)
+	if !ok {
+		w.t.Fatalf("not %s within %v", what, most)
+	}
+	return took
+}
+
+func (w *world) next() (first *machine) {
+	for _, m := range w.nodes {
+		if m.off {
+			continue
+		}
+		if first == nil || m.turn.Before(first.turn) {
+			first = m
+		}
+	}
+	for len(w.queue) > 0 && w.queue[0].to.off {
+		heap.Pop(&w.queue)
+	}
+	// A delivery wakes its node at once.
+	if len(w.queue) > 0 && (first == nil || w.queue[0].at.Before(first.turn)) && w.queue[0].to.late == nil {
+		if to := w.queue[0].to; to.turn.After(w.queue[0].at) && to.turn.Sub(w.queue[0].at) < time.Second {
+			to.turn = w.queue[0].at
+			return to
+		}
+	}
+	return first
+}
+
+func (w *world) deliver(until time.Time) {
+	for len(w.queue) > 0 && !w.queue[0].at.After(until) {
+		e := heap.Pop(&w.queue).(event)
+		if !e.to.off {
+			e.to.waiting = append(e.to.waiting, e.packet)
+		}
+	}
+}
+
+// turn is one turn of a node's loop.
+func (w *world) turn(m *machine) {
+	for _, p := range m.waiting {
+		if m.record {
+			m.traffic = append(m.traffic, p)
+		}
+		if reason := m.Receive(w.now, p); reason != member.Taken {
+			m.drops[reason]++
+		}
+	}
+	m.waiting = m.waiting[:0]
+	if m.Urgent() || !w.now.Before(m.Next()) {
+		w.send(m, m.Tick(w.now))
+	}
+	if m.Changed() {
+		members, nodes, vips := m.Members()
+		m.members = members
+		for n := range nodes {
+			m.nodes[n] = struct{}{}
+		}
+		for v := range vips {
+			m.vips[v] = struct{}{}
+		}
+	}
+	m.turn = m.Next()
+	if m.Urgent() {
+		m.turn = w.now
+	}
+	if m.late != nil {
+		m.turn = m.turn.Add(m.late())
+	}
+	if !m.turn.After(w.now) && !m.Urgent() {
+		m.turn = w.now.Add(time.Microsecond)
+	}
+	if w.watch != nil {
+		w.watch(m)
+	}
+}
+
+func (w *world) send(from *machine, sends []member.Send) {
+	for _, s := range sends {
+		w.sent++
+		if s.To.IsValid() {
+			to := w.byAddr[s.To]
+			iface, source := "eth1", from.addr
+			if to == nil {
+				continue
+			}
+			if s.To == to.lan {
+				iface, source = "eth0", from.lan
+			}
+			w.carry(from, to, iface, source, s.Data)
+			continue
+		}
+		for _, to := range w.nodes {
+			if to != from {
+				w.carry(from, to, s.Iface, from.lan, s.Data)
+			}
+		}
+	}
+}
+
+func (w *world) carry(from, to *machine, iface string, source netip.Addr, data []byte) {
+	if len(data) > member.MaxDatagram {
+		w.t.Errorf("a datagram of %d bytes", len(data))
+	}
+	if from.off || to.off || w.random.Float64() < w.loss || w.drop != nil && w.drop(from, to, iface) {
+		return
+	}
+	heap.Push(&w.queue, event{at: w.now.Add(w.delay()), order: w.sent, to: to,
+		packet: member.Packet{Iface: iface, Source: source, OnLink: true, Data: slices.Clone(data)}})
+}
+
+// hears tells whether a node counts others as alive on its LAN.
+func (m *machine) hears(others ...*machine) bool {
+	for _, o := range others {
+		if _, on := m.members.Peers[o.name].On["eth0"]; o != m && !on {
+			return false
+		}
+	}
+	return true
+}
+
+func (m *machine) hearsNone(others ...*machine) bool {
+	for _, o := range others {
+		if o != m && m.hears(o) {
+			return false
+		}
+	}
+	return true
+}
+
+// settled tells whether all nodes hear one another and none observes.
+func (w *world) settled() bool {
+	for _, m := range w.nodes {
+		if m.off {
+			continue
+		}
+		if m.members.Peers == nil || m.members.Observer || len(m.members.Isolated) > 0 {
+			return false
+		}
+		for _, o := range w.nodes {
+			if o != m && !o.off && (!m.hears(o) || !m.members.Peers[o.name].Synced) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func (w *world) settle() { w.t.Helper(); w.must("settled", 5*time.Second, w.settled) }
+
+// claims are n of them, all held.
+func claims(n int) plan.Word {
+	word := plan.Word{Claims: map[string]plan.Claim{}}
+	for i := range n {
+		word.Claims[fmt.Sprintf("vip-%d", i)] = plan.Claim{State: plan.Held, Generation: int64(i), Place: uint16(i % 7)}
+	}
+	return word
+}
+
+func (w *world) say(m *machine, word plan.Word) {
+	m.Say(word)
+	if m.turn.After(w.now) {
+		m.turn = w.now
+	}
+}

@@ -1,0 +1,284 @@
+package member
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+func testCore(t testing.TB, node string) *Core {
+	t.Helper()
+	c, err := NewCore(Config{Node: node, Cluster: "default", Incarnation: 7, Keys: [][]byte{bytes.Repeat([]byte("k"), 32)}, Profile: Standard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// samples are bodies with every field, as they are sent.
+func samples() (bodies [][]byte) {
+	begin := func(kind byte, value ...byte) []byte {
+		return append(binary.BigEndian.AppendUint16([]byte{kind}, uint16(len(value))), value...)
+	}
+	hello := begin(fieldHello, append([]byte{flagLeaving, 0, 100, 1, 194}, make([]byte, 16)...)...)
+	number := func(n ...uint64) (b []byte) {
+		for _, n := range n {
+			b = binary.BigEndian.AppendUint64(b, n)
+		}
+		return b
+	}
+	claims := number(3, 9)
+	for _, e := range []entry{
+		{id: 1, claim: plan.Claim{State: plan.Held, Generation: 1 << 40, Place: 65535}}, {id: 2},
+		{id: 3, claim: plan.Claim{State: plan.Leaving, Generation: 5, Successor: "node-2"}}, {id: 4, claim: plan.Claim{State: plan.Declined}},
+	} {
+		claims = appendEntry(claims, e)
+	}
+	for _, field := range [][]byte{
+		nil,
+		begin(fieldSegments, append(number(5), 2, 2, 0, 0, 0, 0, 1)...), begin(fieldSegments),
+		begin(fieldClaims, claims...),
+		begin(fieldWant, append(number(4, 2), flagByGroup)...),
+		begin(fieldAsk, number(1, 2, 3, 4)...),
+		begin(fieldHeard, append(number(1, 2), 1, 0)...),
+		begin(fieldNewer, number(9, 9)...),
+	} {
+		bodies = append(bodies, slices.Concat(hello, field))
+	}
+	return bodies
+}
+
+func TestParse(t *testing.T) {
+	var m message
+	for i, body := range samples() {
+		if err := m.parse(body, minor); err != nil {
+			t.Errorf("sample %d: %v", i, err)
+		}
+	}
+	if err := m.parse(samples()[3], minor); err != nil || len(m.entries) != 4 || m.entries[0].claim.Generation != 1<<40 ||
+		m.entries[2].claim.Successor != "node-2" || m.flags != flagLeaving || m.dead != 450*time.Millisecond {
+		t.Errorf("%+v, %v", m, err)
+	}
+	hello := samples()[0]
+	for name, body := range map[string][]byte{
+		"empty":               nil,
+		"no hello":            {fieldAsk, 0, 0},
+		"hello twice":         slices.Concat(hello, hello),
+		"hello too long":      append([]byte{fieldHello, 0, 22}, append(hello[3:], 0)...),
+		"cut":                 hello[:10],
+		"half a field header": slices.Concat(hello, []byte{fieldAsk, 0}),
+		"half a list item":    slices.Concat(hello, []byte{fieldAsk, 0, 2, 1, 1}),
+		"unknown field":       slices.Concat(hello, []byte{77, 0, 1, 1}),
+		"no range":            slices.Concat(hello, []byte{fieldClaims, 0, 16}, make([]byte, 16)),
+		"no interval":         slices.Concat([]byte{fieldHello, 0, 21, 0, 0, 0}, hello[6:]),
+	} {
+		if err := m.parse(body, minor); err == nil {
+			t.Errorf("%s: taken", name)
+		}
+	}
+	// A newer minor version may add fields and bytes, a newer major one is not read at all.
+	if err := m.parse(slices.Concat(hello, []byte{77, 0, 1, 1}), minor+1); err != nil {
+		t.Errorf("an unknown field of a newer version: %v", err)
+	}
+	if err := m.parse(append([]byte{fieldHello, 0, 22}, append(slices.Clone(hello[3:]), 0)...), minor+1); err != nil {
+		t.Errorf("a longer hello of a newer version: %v", err)
+	}
+	c := testCore(t, "a")
+	d := c.finish(c.appendHello(c.begin(), 0))
+	d[2] = (major + 1) << 4
+	if reason := testCore(t, "b").Receive(time.Unix(9, 0), Packet{Data: d}); reason != DropVersion {
+		t.Errorf("another major version: %q", reason)
+	}
+}
+
+func TestEntriesKeep(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 10000 {
+		e := entry{id: plan.VIPID(random.Uint64()), claim: plan.Claim{State: plan.ClaimState(random.IntN(4))}}
+		if e.claim.State != 0 {
+			e.claim.Generation, e.claim.Place = random.Int64()>>random.IntN(63), uint16(random.Uint32())
+		}
+		if e.claim.State == plan.Leaving {
+			e.claim.Successor = string(bytes.Repeat([]byte("n"), random.IntN(maxName+1)))
+		}
+		b := appendEntry(nil, e)
+		got, n := parseEntry(append(b, 1, 2, 3))
+		if n != len(b) || got != e {
+			t.Fatalf("%+v became %+v, %d of %d bytes", e, got, n, len(b))
+		}
+	}
+}
+
+// A replica that gets parts in any order, some of them twice or never, ends as the journal.
+func TestJournalConverges(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	for range 200 {
+		c := testCore(t, "a")
+		var r replica
+		seen := map[plan.VIPID]plan.Claim{}
+		changed := func(id plan.VIPID) { seen[id] = plan.Claim{} }
+		var old [][]byte
+		give := func(data []byte) {
+			h, body, err := parseHeader(data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var m message
+			if err := m.parse(body, h.minor); err != nil {
+				t.Fatal(err)
+			}
+			r.saidVersion, r.saidDigest = max(r.saidVersion, m.version), c.mine.digest
+			if m.hasClaims {
+				r.apply(m.after, m.upTo, m.entries, changed)
+			}
+			r.settle(changed)
+		}
+		for range 300 {
+			switch random.IntN(4) {
+			case 0, 1:
+				claim := plan.Claim{}
+				if random.IntN(3) > 0 {
+					claim = plan.Claim{State: plan.Held, Generation: random.Int64N(5)}
+				}
+				c.mine.set(plan.VIPID(random.IntN(150)), claim)
+			case 2:
+				b, _ := c.appendClaims(c.appendHello(c.begin(), 0), uint64(random.IntN(int(c.mine.version)+1)))
+				old = append(old, slices.Clone(c.finish(b)))
+			default:
+				if len(old) > 0 {
+					give(old[random.IntN(len(old))])
+				}
+			}
+			if random.IntN(50) == 0 {
+				c.mine.compact()
+			}
+		}
+		for i := 0; !(r.version == c.mine.version && r.digest == c.mine.digest); i++ {
+			if i > 100 {
+				t.Fatalf("at version %d of %d after %d requests", r.version, c.mine.version, i)
+			}
+			b, _ := c.appendClaims(c.appendHello(c.begin(), 0), r.next())
+			give(slices.Clone(c.finish(b)))
+		}
+		want := map[plan.VIPID]plan.Claim{}
+		for id, said := range c.mine.at {
+			if said.claim.State != 0 {
+				want[id] = said.claim
+			}
+		}
+		if !reflect.DeepEqual(r.claims, want) && len(want)+len(r.claims) > 0 {
+			t.Fatalf("got %v\nwant %v", r.claims, want)
+		}
+	}
+}
+
+// Tombstones are forgotten after a while; who has missed them finds out by the digest.
+func TestTombstonesEnd(t *testing.T) {
+	c := testCore(t, "a")
+	var r replica
+	none := func(plan.VIPID) {}
+	give := func() {
+		b, _ := c.appendClaims(c.appendHello(c.begin(), 0), r.next())
+		var m message
+		_, body, _ := parseHeader(c.finish(b))
+		if err := m.parse(body, minor); err != nil {
+			t.Fatal(err)
+		}
+		r.saidVersion, r.saidDigest = m.version, m.digest
+		if m.hasClaims {
+			r.apply(m.after, m.upTo, m.entries, none)
+		}
+		r.settle(none)
+	}
+	c.mine.set(1<<40, plan.Claim{State: plan.Held})
+	give()
+	c.mine.set(1<<40, plan.Claim{})
+	for i := range 100 * tombstones {
+		c.mine.set(plan.VIPID(i), plan.Claim{State: plan.Held})
+		c.mine.set(plan.VIPID(i), plan.Claim{})
+	}
+	if len(c.mine.at) > 4*tombstones || len(c.mine.order) > 4*tombstones {
+		t.Errorf("%d claims and %d changes are kept", len(c.mine.at), len(c.mine.order))
+	}
+	give()
+	for i := 0; !r.synced(); i++ {
+		if i > 100 {
+			t.Fatal("it does not converge")
+		}
+		give()
+	}
+	if len(r.claims) != 0 {
+		t.Errorf("%v is left", r.claims)
+	}
+}
+
+func TestWindow(t *testing.T) {
+	var w window
+	taken := map[uint64]bool{}
+	random := rand.New(rand.NewPCG(5, 6))
+	top := uint64(0)
+	for range 100000 {
+		n := 1 + top + uint64(random.IntN(100)) - min(top, 80)
+		want := !taken[n] && (n > top || top-n < 64)
+		if got := w.fresh(n); got != want {
+			t.Fatalf("%d at %d: %v, want %v", n, top, got, want)
+		}
+		if want {
+			w.add(n)
+			taken[n], top = true, max(top, n)
+		}
+	}
+}
+
+// FuzzReceive feeds bodies with a right tag, which is all that a parser behind it can meet from a node gone wrong.
+func FuzzReceive(f *testing.F) {
+	for _, body := range samples() {
+		f.Add(body, byte(minor))
+		f.Add(body, byte(minor+1))
+	}
+	f.Fuzz(func(t *testing.T, body []byte, theirs byte) {
+		a, b := testCore(t, "a"), testCore(t, "b")
+		if len(body) > MaxDatagram-headerSize-1-tagSize {
+			return
+		}
+		now := time.Unix(1000, 0)
+		b.Tick(now)
+		d := append(a.begin(), body...)
+		d[2] = major<<4 | theirs&0xf
+		d = a.ring.tag(d)
+		for i := range 2 {
+			b.Receive(now, Packet{Iface: "eth0", OnLink: i == 0, Data: d})
+		}
+		for range 60 {
+			now = now.Add(20 * time.Millisecond)
+			for _, s := range b.Tick(now) {
+				if len(s.Data) > MaxDatagram {
+					t.Fatalf("a datagram of %d bytes", len(s.Data))
+				}
+				h, body, err := parseHeader(s.Data)
+				if err != nil || b.msg.parse(body, h.minor) != nil {
+					t.Fatalf("it sends what it would not take: %v", err)
+				}
+			}
+			b.Members()
+		}
+	})
+}
+
+// FuzzDatagram feeds whole datagrams, as anybody on the segment can send them.
+func FuzzDatagram(f *testing.F) {
+	c := testCore(f, "a")
+	f.Add(slices.Clone(c.finish(c.appendHello(c.begin(), 0))))
+	f.Fuzz(func(t *testing.T, d []byte) {
+		b := testCore(t, "b")
+		if reason := b.Receive(time.Unix(1, 0), Packet{Data: d}); reason == Taken && !bytes.Contains(d, []byte("IL")) {
+			t.Fatal("taken")
+		}
+	})
+}
