@@ -84,6 +84,14 @@ bench-ipvs: root deps ## the data planes beside kube-proxy's ipvs and nftables, 
 bench-heal: root ## how long until what another program flushes or edits is restored, in the lab (root)
 	@go test -run '^$$' -bench HarmIsHealed -benchtime 10x -timeout 30m ./test/e2e
 
+.PHONY: bench-failover
+bench-failover: root deps ## how long a client waits when the node that answers fails or leaves, beside keepalived; more than an hour, FLAGS='-rounds 5 -faults power-off' less (root)
+	@go run ./test/bench/failover $(FLAGS)
+
+.PHONY: test-failover
+test-failover: root ## failover end to end, natively on nftables, on a real control plane (root)
+	@go run ./test/report go test -count=1 -timeout 15m ./test/e2e/failover
+
 .PHONY: generate
 generate: tools ## CRDs and deep copies from pools/v1alpha1
 	$(TOOLS)/controller-gen object paths=./pools/v1alpha1

@@ -190,6 +190,7 @@ type Watched struct {
 	Unanswered int
 	Duplicates int      // questions that two stations answered
 	MACs       []string // who answered, in the order of time; one that answers again after another stands there again
+	All        []string // whoever answered, duplicates included, sorted
 	Took       []time.Duration
 }
 
@@ -205,6 +206,11 @@ func (w *Watcher) Seen(addr netip.Addr, from, to time.Time) (s Watched) {
 			continue
 		}
 		s.Asked++
+		for _, r := range q.answers {
+			if i, there := slices.BinarySearch(s.All, r.mac); !there {
+				s.All = slices.Insert(s.All, i, r.mac)
+			}
+		}
 		switch len(q.answers) {
 		case 0:
 			s.Unanswered++
