@@ -248,19 +248,22 @@ func (a *Announcer) give(r *responder, d duties, now time.Time) error {
 	if err != nil {
 		return err
 	}
+	var held, probed []place
 	for addr := range d.held {
-		schedule.announce(place{on: r, addr: addr}, now)
+		held = append(held, place{on: r, addr: addr})
 	}
 	for addr := range d.watched {
 		if e := a.entries[addr]; e.phase == probing {
 			if _, asked := e.asked[r]; !asked {
 				e.asked[r] = false
-				schedule.probe(place{on: r, addr: addr}, now)
+				probed = append(probed, place{on: r, addr: addr})
 			}
 		} else {
 			schedule.stop(place{on: r, addr: addr})
 		}
 	}
+	schedule.announce(now, held...)
+	schedule.probe(now, probed...)
 	return nil
 }
 

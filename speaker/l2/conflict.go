@@ -120,8 +120,8 @@ func (a *Announcer) claimed(r *responder, addr netip.Addr, by mac) {
 	case holding:
 		// RFC 5227, 2.4 (c): the address is not given up, since others rely on it.
 		if c := e.conflict; c.defended.IsZero() || now.Sub(c.defended) >= defendInterval {
-			c.defended = now
-			if r.announce(addr, asRequest) > 0 {
+			if r.tell(addr, asRequest) {
+				c.defended = now
 				a.metrics[r.family].defences.Inc()
 			}
 		}

@@ -134,14 +134,20 @@ func has(s addrSet, a netip.Addr) bool {
 
 // announce implements sender.
 func (r *responder) announce(addr netip.Addr, f form) int {
+	if r.tell(addr, f) {
+		return 1
+	}
+	return 0
+}
+
+// tell sends an announcement and tells whether it went out.
+func (r *responder) tell(addr netip.Addr, f form) bool {
 	frame := r.codec.announcement(r.station(), addr, f)
-	if frame == nil {
-		return 0
+	if frame == nil || !r.send(frame) {
+		return false
 	}
-	if r.send(frame) {
-		r.of.metrics[r.family].announcements.Inc()
-	}
-	return 1
+	r.of.metrics[r.family].announcements.Inc()
+	return true
 }
 
 // probe implements sender.

@@ -33,7 +33,7 @@ const tick = 10 * time.Millisecond
 
 // sender sends frames on one interface.
 type sender interface {
-	// announce sends one form of announcement and returns how many frames that took.
+	// announce sends one form of announcement and returns how many frames went out.
 	announce(addr netip.Addr, f form) int
 	probe(addr netip.Addr)
 	// probed is called when an address was probed for and the time for an answer is over. It may call the schedule.
@@ -82,24 +82,31 @@ func newSchedule(refresh time.Duration, perSecond int, weight func(netip.Addr) u
 	return &schedule{refresh: refresh, burst: burst, weight: weight, jobs: map[place]*job{}, wake: make(chan struct{}, 1)}
 }
 
-// announce begins the announcements of a place unless they already run. Probes for it end.
-func (s *schedule) announce(p place, now time.Time) { s.begin(p, now, false) }
+// announce begins the announcements of places, unless they already run. Probes for them end.
+func (s *schedule) announce(now time.Time, places ...place) { s.begin(now, places, false) }
 
-// probe begins to probe for an address unless that already runs. Announcements of it end.
-func (s *schedule) probe(p place, now time.Time) { s.begin(p, now, true) }
+// probe begins to probe for places, unless that already runs. Announcements of them end.
+func (s *schedule) probe(now time.Time, places ...place) { s.begin(now, places, true) }
 
-func (s *schedule) begin(p place, now time.Time, probing bool) {
+// begin takes all places at once: which of them comes first their weight decides.
+func (s *schedule) begin(now time.Time, places []place, probing bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if j := s.jobs[p]; j != nil {
-		if j.probing == probing {
-			return
+	begun := false
+	for _, p := range places {
+		if j := s.jobs[p]; j != nil {
+			if j.probing == probing {
+				continue
+			}
+			j.gone = true
 		}
-		j.gone = true
+		j := &job{place: p, probing: probing, start: now, due: now, weight: s.weight(p.addr)}
+		s.jobs[p], begun = j, true
+		heap.Push(&s.heap, j)
 	}
-	j := &job{place: p, probing: probing, start: now, due: now, weight: s.weight(p.addr)}
-	s.jobs[p] = j
-	heap.Push(&s.heap, j)
+	if !begun {
+		return
+	}
 	select {
 	case s.wake <- struct{}{}:
 	default:

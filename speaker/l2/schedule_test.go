@@ -66,9 +66,9 @@ func TestScheduleOfOneAddress(t *testing.T) {
 		rec := newRecorder()
 		s := newSchedule(100*time.Second, 5000, nil)
 		running(t, s)
-		s.announce(place{rec, vip}, time.Now())
+		s.announce(time.Now(), place{rec, vip})
 		elapse(10 * time.Second)
-		s.announce(place{rec, vip}, time.Now()) // a resync: no burst
+		s.announce(time.Now(), place{rec, vip}) // a resync: no burst
 		synctest.Wait()
 		want := []time.Duration{0, 50 * ms, 200 * ms, 500 * ms, 1000 * ms, 2000 * ms, 4000 * ms}
 		if !slices.Equal(rec.times[vip], want) || rec.replies != 1 {
@@ -92,7 +92,7 @@ func TestScheduleWithoutRefreshEnds(t *testing.T) {
 		rec := newRecorder()
 		s := newSchedule(0, 5000, nil)
 		running(t, s)
-		s.announce(place{rec, vip}, time.Now())
+		s.announce(time.Now(), place{rec, vip})
 		elapse(time.Hour)
 		if len(rec.all) != len(steps) {
 			t.Errorf("announced %d times, want %d", len(rec.all), len(steps))
@@ -109,10 +109,7 @@ func TestScheduleIsPaced(t *testing.T) {
 		busy := map[netip.Addr]uint64{addrs[1999]: 9, addrs[1000]: 5}
 		s := newSchedule(0, 5000, func(a netip.Addr) uint64 { return busy[a] })
 		running(t, s)
-		now := time.Now()
-		for _, a := range addrs {
-			s.announce(place{rec, a}, now)
-		}
+		s.announce(time.Now(), places(rec, addrs)...)
 		elapse(time.Minute)
 		if len(rec.all) != len(steps)*len(addrs) {
 			t.Fatalf("%d announcements, want %d", len(rec.all), len(steps)*len(addrs))
@@ -129,6 +126,13 @@ func TestScheduleIsPaced(t *testing.T) {
 		}
 		wantPaced(t, rec.all, 50)
 	})
+}
+
+func places(on sender, addrs []netip.Addr) (out []place) {
+	for _, a := range addrs {
+		out = append(out, place{on, a})
+	}
+	return out
 }
 
 func wantPaced(t *testing.T, all []time.Duration, limit int) {
@@ -149,11 +153,11 @@ func TestScheduleProbes(t *testing.T) {
 		rec := newRecorder()
 		s := newSchedule(0, 5000, nil)
 		running(t, s)
-		s.probe(place{rec, vip}, time.Now())
-		s.probe(place{rec, host}, time.Now())
+		s.probe(time.Now(), place{rec, vip})
+		s.probe(time.Now(), place{rec, host})
 		elapse(120 * ms)
 		s.stop(place{rec, host})
-		s.probe(place{rec, vip}, time.Now()) // again: nothing new
+		s.probe(time.Now(), place{rec, vip}) // again: nothing new
 		elapse(time.Minute)
 		if want := []time.Duration{0, 100 * ms}; !slices.Equal(rec.probes[vip], want) || rec.ended[vip] != 250*ms {
 			t.Errorf("probed at %v until %v, want %v until 250 ms", rec.probes[vip], rec.ended[vip], want)
@@ -162,8 +166,8 @@ func TestScheduleProbes(t *testing.T) {
 			t.Error("told of the end of what was stopped")
 		}
 		// Announcing what is probed for ends the probes.
-		s.probe(place{rec, vip}, time.Now())
-		s.announce(place{rec, vip}, time.Now())
+		s.probe(time.Now(), place{rec, vip})
+		s.announce(time.Now(), place{rec, vip})
 		before := rec.ended[vip]
 		elapse(time.Minute)
 		if len(rec.probes[vip]) > 3 || rec.ended[vip] != before || len(rec.times[vip]) != len(steps)-1 {
@@ -179,9 +183,7 @@ func TestScheduleProbesManyAtOnce(t *testing.T) {
 		s := newSchedule(0, 5000, nil)
 		running(t, s)
 		addrs := addrsFrom("203.0.113.0", 2000)
-		for _, a := range addrs {
-			s.probe(place{rec, a}, time.Now())
-		}
+		s.probe(time.Now(), places(rec, addrs)...)
 		elapse(time.Minute)
 		wantPaced(t, rec.all, 50)
 		for _, a := range addrs {

@@ -1,0 +1,369 @@
+package l2
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mdlayher/packet"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+const patience = 5 * time.Second
+
+// segment is a node with an announcer and a foreign host on one wire.
+type segment struct {
+	node, host *netspace.Space
+	announcer  *Announcer
+	registry   *prometheus.Registry
+	log        *lines
+	kicked     chan struct{}
+	self, peer mac
+	on         string // the node's interface
+}
+
+// lines is a log that is read while it is written.
+type lines struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+// with returns the lines that hold a text.
+func (l *lines) with(text string) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []string
+	for line := range strings.Lines(l.b.String()) {
+		if strings.Contains(line, text) {
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
+// join makes the wire, with an address of each family at both ends.
+func join(t testing.TB) *segment {
+	t.Helper()
+	s := &segment{node: netspace.New(t), host: netspace.New(t), kicked: make(chan struct{}, 1), log: &lines{},
+		registry: prometheus.NewRegistry(), on: "eth0"}
+	netspace.Join(t, s.node, "eth0", "203.0.113.1/24", s.host, "eth0", "203.0.113.200/24")
+	s.node.Address(t, "eth0", "2001:db8::1/64")
+	s.host.Address(t, "eth0", "2001:db8::c8/64")
+	s.self, s.peer = mac(s.node.MAC(t, "eth0")), mac(s.host.MAC(t, "eth0"))
+	return s
+}
+
+// newSegment is join with the announcer running.
+func newSegment(t testing.TB, change func(*Config)) *segment {
+	t.Helper()
+	s := join(t)
+	cfg := Config{Log: slog.New(slog.NewTextHandler(s.log, nil)), Metrics: s.registry, Kick: func() {
+		select {
+		case s.kicked <- struct{}{}:
+		default:
+		}
+	}}
+	if change != nil {
+		change(&cfg)
+	}
+	s.announcer = New(cfg)
+	runs(t, s.announcer)
+	t.Cleanup(func() {
+		// Closing a socket of our own is nothing to warn of.
+		if bad := s.log.with("cannot"); len(bad) > 0 {
+			t.Errorf("log:\n%s", bad)
+		}
+	})
+	return s
+}
+
+// runs runs the announcer until the test ends, and returns how to end it sooner.
+func runs(t testing.TB, a *Announcer) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// on returns an announcement on these interfaces.
+func on(names ...string) plan.Announcement { return plan.Announcement{VIP: "vip", Interfaces: names} }
+
+// announce tells the announcer the whole set and returns what it holds.
+func (s *segment) announce(t testing.TB, set map[netip.Addr]plan.Announcement) map[netip.Addr][]string {
+	t.Helper()
+	var held map[netip.Addr][]string
+	s.node.Must(t, func() (err error) {
+		held, err = s.announcer.Announce(set)
+		return err
+	})
+	return held
+}
+
+// hold makes the announcer answer for exactly these addresses on the node's interface.
+func (s *segment) hold(t testing.TB, addrs ...netip.Addr) {
+	t.Helper()
+	set, want := map[netip.Addr]plan.Announcement{}, map[netip.Addr][]string{}
+	for _, a := range addrs {
+		set[a], want[a] = on(s.on), []string{s.on}
+	}
+	if held := s.announce(t, set); !same(held, want) {
+		t.Fatalf("answers on %v, want %v", held, want)
+	}
+}
+
+func same(a, b map[netip.Addr][]string) bool { return maps.EqualFunc(a, b, slices.Equal[[]string]) }
+
+// waitKick waits until the announcer wants to be called.
+func (s *segment) waitKick(t testing.TB) {
+	t.Helper()
+	select {
+	case <-s.kicked:
+	case <-time.After(patience):
+		t.Fatal("not kicked")
+	}
+}
+
+// eventually waits until a condition holds.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for deadline := time.Now().Add(patience); !ok(); <-ticker.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
+
+// side is one family of a segment, with a socket of the host on the wire.
+type side struct {
+	*segment
+	family int
+	codec  codec
+	vip    [4]netip.Addr
+	host   netip.Addr // the host's address
+	conn   *packet.Conn
+}
+
+// bothFamilies runs a test for each family on a segment of its own.
+func bothFamilies(t *testing.T, test func(t *testing.T, s *side)) {
+	for family := range families {
+		t.Run(codecs[family].family(), func(t *testing.T) {
+			t.Parallel()
+			test(t, newSegment(t, nil).side(t, family))
+		})
+	}
+}
+
+func (s *segment) side(t testing.TB, family int) *side {
+	out := &side{segment: s, family: family, codec: codecs[family], host: host}
+	first := "203.0.113.4"
+	if family == ipv6 {
+		first, out.host = "2001:db8::4", host6
+	}
+	copy(out.vip[:], addrsFrom(first, len(out.vip)))
+	out.conn = s.socket(t, s.host, family)
+	return out
+}
+
+// socket opens a packet socket for a family on the interface of a namespace.
+func (s *segment) socket(t testing.TB, space *netspace.Space, family int) *packet.Conn {
+	t.Helper()
+	var conn *packet.Conn
+	space.Must(t, func() error {
+		ifi, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		conn, err = packet.Listen(ifi, packet.Raw, codecs[family].etherType(), nil)
+		return err
+	})
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// tell sends a frame from the host.
+func (s *side) tell(t testing.TB, raw []byte) {
+	t.Helper()
+	if _, err := s.conn.WriteTo(raw, &packet.Addr{HardwareAddr: raw[:6]}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// question of the host for a target; a claim or probe where the sender is another than the host.
+func (s *side) question(sender, target netip.Addr) []byte {
+	if s.family == ipv4 {
+		return arpFrame{dst: broadcast, src: s.peer, op: opRequest, senderMAC: s.peer, senderIP: sender, targetIP: target}.bytes()
+	}
+	n := neighbour{dst: groupMAC(solicitedNode(target)), src: s.peer, from: sender, to: solicitedNode(target),
+		kind: typeSolicitation, target: target, lladdr: s.peer}
+	if sender.IsUnspecified() {
+		n.lladdr = mac{}
+	}
+	return n.bytes()
+}
+
+func (s *side) unspecified() netip.Addr {
+	if s.family == ipv4 {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
+// claim is what a host sends that takes the address over, from a MAC.
+func (s *side) claim(by mac, addr netip.Addr) []byte {
+	return s.codec.announcement(station{mac: by}, addr, asRequest)
+}
+
+// next returns the next frame of the node that a test accepts. Frames come in the order in which they were sent.
+func (s *side) next(t testing.TB, what string, accept func(message, []byte) bool) []byte {
+	t.Helper()
+	if err := s.conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 1514)
+	for {
+		n, _, err := s.conn.ReadFrom(buf)
+		if err != nil {
+			t.Fatalf("no %s: %v", what, err)
+		}
+		if m, err := s.codec.parse(buf[:n]); err == nil && mac(buf[6:12]) == s.self && accept(m, buf[:n]) {
+			return slices.Clone(buf[:n])
+		}
+	}
+}
+
+// reply returns the next answer to the host. Answers come in the order of the questions, so that of an earlier question
+// would come first: no test needs to wait for silence.
+func (s *side) reply(t testing.TB) []byte {
+	t.Helper()
+	return s.next(t, "answer", func(m message, _ []byte) bool { return m.dst == s.peer && !m.target.IsValid() })
+}
+
+// wantReply checks that the next answer is the one for the target, whole.
+func (s *side) wantReply(t testing.TB, target netip.Addr) {
+	t.Helper()
+	var want []byte
+	if s.family == ipv4 {
+		want = arpFrame{dst: s.peer, src: s.self, op: opReply, senderMAC: s.self, senderIP: target, targetMAC: s.peer, targetIP: s.host}.bytes()
+	} else {
+		want = neighbour{dst: s.peer, src: s.self, from: target, to: s.host, kind: typeAdvertisement,
+			flags: flagSolicited | flagOverride, target: target, lladdr: s.self}.bytes()
+	}
+	if got := s.reply(t); !bytes.Equal(got[:len(want)], want) {
+		t.Fatalf("answer %x, want %x for %v", got, want, target)
+	}
+}
+
+// answered asks and checks that this very question is answered.
+func (s *side) answered(t testing.TB, target netip.Addr) {
+	t.Helper()
+	s.tell(t, s.question(s.host, target))
+	s.wantReply(t, target)
+}
+
+// neighbour returns the host's neighbour entry of an address.
+func (s *side) neighbour(t testing.TB, addr netip.Addr) mac {
+	t.Helper()
+	list, err := s.segment.host.Handle.NeighList(linkOf(t, s.segment.host, "eth0").Attrs().Index, netlink.FAMILY_ALL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range list {
+		if got, _ := netip.AddrFromSlice(n.IP); got.Unmap() == addr && len(n.HardwareAddr) == 6 {
+			return mac(n.HardwareAddr)
+		}
+	}
+	return mac{}
+}
+
+// setNeighbour gives the host an entry as an earlier owner left it.
+func (s *side) setNeighbour(t testing.TB, addr netip.Addr, m mac) {
+	t.Helper()
+	err := s.segment.host.Handle.NeighSet(&netlink.Neigh{LinkIndex: linkOf(t, s.segment.host, "eth0").Attrs().Index,
+		Family: map[int]int{ipv4: netlink.FAMILY_V4, ipv6: netlink.FAMILY_V6}[s.family],
+		State:  netlink.NUD_REACHABLE, IP: addr.AsSlice(), HardwareAddr: m[:]})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *side) wantNeighbour(t testing.TB, addr netip.Addr, want mac) {
+	t.Helper()
+	eventually(t, "the host's neighbour entry of "+addr.String()+" is the node's", func() bool { return s.neighbour(t, addr) == want })
+}
+
+// learns makes the host's own kernel ask, as for any packet that it sends.
+func (s *side) learns(t testing.TB, addr netip.Addr) {
+	t.Helper()
+	s.segment.host.Must(t, func() error {
+		conn, err := net.Dial("udp", netip.AddrPortFrom(addr, 9).String())
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		_, err = conn.Write([]byte("hello"))
+		return err
+	})
+	s.wantNeighbour(t, addr, s.self)
+}
+
+func linkOf(t testing.TB, space *netspace.Space, name string) netlink.Link {
+	t.Helper()
+	link, err := space.Handle.LinkByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return link
+}
+
+// waitCarrier waits until the interface is up with carrier.
+func waitCarrier(t testing.TB, space *netspace.Space, name string) {
+	t.Helper()
+	const up = unix.IFF_UP | unix.IFF_LOWER_UP
+	eventually(t, name+" has carrier", func() bool { return linkOf(t, space, name).Attrs().RawFlags&up == up })
+}
+
+// count returns the value of a counter.
+func (s *segment) count(t testing.TB, name, family string) float64 {
+	t.Helper()
+	all, err := s.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, of := range all {
+		for _, m := range of.Metric {
+			if of.GetName() == "ironlb_l2_"+name && m.Label[0].GetValue() == family {
+				return m.Counter.GetValue()
+			}
+		}
+	}
+	t.Fatalf("no metric %s of %s", name, family)
+	return 0
+}

@@ -1,0 +1,298 @@
+package l2
+
+import (
+	"errors"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// simulated is a system under a virtual clock: what the kernel does is in wire_test.go, this is for what takes minutes.
+type simulated struct {
+	links []link
+	fails error
+
+	mu      sync.Mutex
+	begin   time.Time
+	sockets map[int]*simulatedSocket // by interface
+}
+
+func (s *simulated) observe() (*network, error) {
+	n := &network{links: s.links, ours: map[mac]struct{}{}}
+	for _, l := range s.links {
+		n.ours[l.mac] = struct{}{}
+	}
+	return n, nil
+}
+
+func (s *simulated) open(l link, family int) (socket, error) {
+	if s.fails != nil {
+		return nil, s.fails
+	}
+	socket := &simulatedSocket{of: s, codec: codecs[family], in: make(chan []byte), done: make(chan struct{})}
+	s.sockets[l.index] = socket
+	return socket, nil
+}
+
+// simulatedSocket notes what is sent, and its occupant is a host that has addresses.
+type simulatedSocket struct {
+	of    *simulated
+	codec codec
+	in    chan []byte
+	done  chan struct{}
+
+	sent     map[string][]time.Duration // by probe, announcement, answer
+	occupant map[netip.Addr]mac
+}
+
+func (s *simulatedSocket) pass(addrSet) error { return nil }
+func (s *simulatedSocket) router() bool       { return false }
+func (s *simulatedSocket) close()             { close(s.done) }
+
+func (s *simulatedSocket) read(buf []byte) (int, error) {
+	select {
+	case frame := <-s.in:
+		return copy(buf, frame), nil
+	case <-s.done:
+		return 0, unix.EBADF
+	}
+}
+
+func (s *simulatedSocket) send(frame []byte) error {
+	m, err := s.codec.parse(frame)
+	if err != nil {
+		return err
+	}
+	s.of.mu.Lock()
+	defer s.of.mu.Unlock()
+	kind := "answer"
+	switch {
+	case m.probe():
+		kind = "probe"
+	case m.dst == broadcast:
+		kind = "announcement"
+	}
+	if s.sent == nil {
+		s.sent = map[string][]time.Duration{}
+	}
+	s.sent[kind] = append(s.sent[kind], time.Since(s.of.begin))
+	if by, taken := s.occupant[m.target]; taken && kind == "probe" {
+		go s.hear(arpFrame{dst: m.from, src: by, op: opReply, senderMAC: by, senderIP: m.target, targetMAC: m.from, targetIP: m.sender}.bytes())
+	}
+	return nil
+}
+
+func (s *simulatedSocket) hear(frame []byte) {
+	select {
+	case s.in <- frame:
+	case <-s.done:
+	}
+}
+
+// simulation runs a test with an announcer on a simulated system, in a bubble.
+func simulation(t *testing.T, links int, test func(t *testing.T, a *Announcer, sys *simulated, kicks func() int)) {
+	synctest.Test(t, func(t *testing.T) {
+		sys := &simulated{sockets: map[int]*simulatedSocket{}, begin: time.Now()}
+		for i := range links {
+			sys.links = append(sys.links, link{index: i + 1, name: []string{"eth0", "eth1"}[i], mac: mac{2, 0, 0, 0, 1, byte(i)}})
+		}
+		var mu sync.Mutex
+		n := 0
+		a := New(Config{Log: slog.New(slog.DiscardHandler), Refresh: -1, Kick: func() { mu.Lock(); n++; mu.Unlock() }})
+		a.system = sys
+		stop := runs(t, a)
+		test(t, a, sys, func() int { mu.Lock(); defer mu.Unlock(); k := n; n = 0; return k })
+		stop()
+	})
+}
+
+func announce(t *testing.T, a *Announcer, set map[netip.Addr]plan.Announcement) []string {
+	t.Helper()
+	held, err := a.Announce(set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(held) > 1 {
+		t.Fatalf("held %v", held)
+	}
+	for _, on := range held {
+		return on
+	}
+	return nil
+}
+
+// The host that was found keeps the address: it is probed for a second after each of the first conflicts, then once a minute
+// (RFC 5227, 2.1.1), and the conflict is told once.
+func TestProbingBacksOff(t *testing.T) {
+	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, kicks func() int) {
+		set := map[netip.Addr]plan.Announcement{vip: probe("eth0")}
+		announce(t, a, set)
+		on := sys.sockets[1]
+		sys.mu.Lock()
+		on.occupant = map[netip.Addr]mac{vip: asker}
+		sys.mu.Unlock()
+		elapse(10 * time.Minute)
+		sys.mu.Lock()
+		probes := slices.Clone(on.sent["probe"])
+		sys.mu.Unlock()
+		var gaps []time.Duration
+		for i := 1; i < len(probes); i++ {
+			gaps = append(gaps, (probes[i] - probes[i-1]).Round(time.Second/2))
+		}
+		soon, late := 0, 0
+		for _, g := range gaps {
+			switch g {
+			case time.Second:
+				soon++
+			case time.Minute:
+				late++
+			}
+		}
+		if soon != maxConflicts-1 || late < 9 || late > 10 || len(on.sent["announcement"]) > 0 {
+			t.Errorf("probed at %v, %d announcements", probes, len(on.sent["announcement"]))
+		}
+		since := a.Conflicts()[vip].Since
+		if !since.Before(sys.begin.Add(time.Second)) || a.Conflicts()[vip].MAC != "02:00:00:00:00:09" {
+			t.Errorf("conflicts %+v", a.Conflicts())
+		}
+		if kicks() == 0 {
+			t.Error("not kicked")
+		}
+		// The host is gone: found at the next try.
+		sys.mu.Lock()
+		on.occupant = nil
+		sys.mu.Unlock()
+		elapse(time.Minute)
+		if got := announce(t, a, set); len(got) != 1 || len(a.Conflicts()) > 0 {
+			t.Errorf("held on %v, conflicts %v", got, a.Conflicts())
+		}
+	})
+}
+
+// An address of two interfaces is held when both are quiet; a host on one of them keeps it from both.
+func TestProbesOnAllInterfaces(t *testing.T) {
+	simulation(t, 2, func(t *testing.T, a *Announcer, sys *simulated, kicks func() int) {
+		set := map[netip.Addr]plan.Announcement{vip: probe("eth0", "eth1")}
+		announce(t, a, set)
+		elapse(240 * ms)
+		if got := announce(t, a, set); got != nil || kicks() > 0 {
+			t.Errorf("held on %v too soon", got)
+		}
+		elapse(20 * ms)
+		if kicks() == 0 {
+			t.Error("not kicked")
+		}
+		if got := announce(t, a, set); !slices.Equal(got, []string{"eth0", "eth1"}) {
+			t.Errorf("held on %v", got)
+		}
+		announce(t, a, nil)
+		set = map[netip.Addr]plan.Announcement{host: probe("eth0", "eth1")}
+		announce(t, a, set)
+		sys.mu.Lock()
+		sys.sockets[2].occupant = map[netip.Addr]mac{host: asker}
+		sys.mu.Unlock()
+		elapse(900 * ms)
+		if got := announce(t, a, set); got != nil || a.Conflicts()[host].Interface != "eth1" {
+			t.Errorf("held on %v, conflicts %v", got, a.Conflicts())
+		}
+	})
+}
+
+// An interface that goes while it is probed on does not hold the address up, nor does one that comes skip the probes.
+func TestInterfacesChangeWhileProbing(t *testing.T) {
+	simulation(t, 2, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
+		both := sys.links
+		set := map[netip.Addr]plan.Announcement{vip: probe("eth0", "eth1")}
+		sys.links = both[:1]
+		announce(t, a, set)
+		elapse(200 * ms)
+		sys.links = both
+		a.Refresh()
+		announce(t, a, set)
+		elapse(200 * ms) // eth0 is done, eth1 is not
+		if got := announce(t, a, set); got != nil {
+			t.Errorf("held on %v although eth1 is still probed", got)
+		}
+		sys.links = both[:1]
+		a.Refresh()
+		announce(t, a, set)
+		synctest.Wait()
+		if got := announce(t, a, set); !slices.Equal(got, []string{"eth0"}) {
+			t.Errorf("held on %v once eth1 is gone", got)
+		}
+	})
+}
+
+// A claim against a held address is defended at once and at most every ten seconds; it is over when nothing was heard for a while.
+func TestDefenceIsLimited(t *testing.T) {
+	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, kicks func() int) {
+		set := map[netip.Addr]plan.Announcement{vip: on("eth0")}
+		announce(t, a, set)
+		elapse(10 * time.Second)
+		on := sys.sockets[1]
+		before := len(on.sent["announcement"])
+		claim := arpCodec{}.announcement(station{mac: asker}, vip, asRequest)
+		for range 60 { // one each half second
+			on.hear(claim)
+			elapse(500 * ms)
+		}
+		defences := on.sent["announcement"][before:]
+		want := []time.Duration{10 * time.Second, 20 * time.Second, 30 * time.Second}
+		if !slices.Equal(defences, want) {
+			t.Errorf("defended at %v, want %v", defences, want)
+		}
+		if kicks() != 1 || len(a.Conflicts()) != 1 {
+			t.Errorf("kicked more than once, or conflicts %v", a.Conflicts())
+		}
+		elapse(quiet)
+		if kicks() != 1 || len(a.Conflicts()) != 0 {
+			t.Errorf("not kicked once, or conflicts %v", a.Conflicts())
+		}
+		if got := announce(t, a, set); len(got) != 1 || len(on.sent["announcement"]) != before+len(want) {
+			t.Errorf("held on %v, %d announcements", got, len(on.sent["announcement"]))
+		}
+	})
+}
+
+// Who gives an address up for its conflict does not find it free at once; after a minute it may try again.
+func TestConflictIsRememberedForAWhile(t *testing.T) {
+	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, kicks func() int) {
+		announce(t, a, map[netip.Addr]plan.Announcement{vip: on("eth0"), host: on("eth1")})
+		sys.sockets[1].hear(arpCodec{}.announcement(station{mac: asker}, vip, asRequest))
+		synctest.Wait()
+		kicks()
+		announce(t, a, nil)
+		elapse(50 * time.Second)
+		if len(a.Conflicts()) != 1 || kicks() > 0 {
+			t.Errorf("conflicts %v after 50 s", a.Conflicts())
+		}
+		elapse(11 * time.Second)
+		if len(a.Conflicts()) != 0 || kicks() == 0 {
+			t.Errorf("conflicts %v after 61 s", a.Conflicts())
+		}
+	})
+}
+
+// An announcer whose system fails says so, holds nothing, and does better when it can.
+func TestSystemFails(t *testing.T) {
+	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
+		sys.fails = errors.New("no")
+		set := map[netip.Addr]plan.Announcement{vip: on("eth0")}
+		if held, err := a.Announce(set); !errors.Is(err, sys.fails) || len(held) > 0 {
+			t.Errorf("held %v, error %v", held, err)
+		}
+		sys.fails = nil
+		if held, err := a.Announce(set); err != nil || !maps.EqualFunc(held, map[netip.Addr][]string{vip: {"eth0"}}, slices.Equal[[]string]) {
+			t.Errorf("held %v, error %v", held, err)
+		}
+	})
+}

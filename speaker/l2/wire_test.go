@@ -1,0 +1,504 @@
+package l2
+
+import (
+	"errors"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/mdlayher/packet"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+func TestForeignHostLearnsOurMAC(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, s *side) {
+		s.hold(t, s.vip[0])
+		s.learns(t, s.vip[0])
+	})
+}
+
+func TestOnlyWhatIsOursIsAnswered(t *testing.T) {
+	other := mac{2, 0, 0, 0, 0, 0x77}
+	bothFamilies(t, func(t *testing.T, s *side) {
+		s.hold(t, s.vip[0], s.vip[1])
+		to := func(dst mac, frame []byte) []byte { return slices.Concat(dst[:], frame[6:]) }
+		ours := s.question(s.host, s.vip[0])
+		s.tell(t, s.question(s.host, s.vip[2]))       // not owned
+		s.tell(t, to(other, ours))                    // sent to another station
+		s.tell(t, to(mac{1, 0, 0x5e, 0, 0, 1}, ours)) // sent to a group that is not that of the address
+		s.tell(t, s.claim(s.peer, s.vip[2]))
+		s.tell(t, slices.Concat(ours[:12], []byte{0x81, 0, 0, 7}, ours[12:])) // VLAN 7, which has no interface here
+		s.answered(t, s.vip[1])
+		if got := s.count(t, "answers_total", s.codec.family()); got != 1 {
+			t.Errorf("%v answers, want 1", got)
+		}
+	})
+}
+
+// A neighbour that verifies its entry asks this station alone.
+func TestUnicastQuestion(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, s *side) {
+		s.hold(t, s.vip[0])
+		frame := s.question(s.host, s.vip[0])
+		if s.family == ipv6 {
+			frame = neighbour{dst: s.self, src: s.peer, from: s.host, to: s.vip[0], kind: typeSolicitation, target: s.vip[0]}.bytes()
+		}
+		copy(frame, s.self[:])
+		s.tell(t, frame)
+		s.wantReply(t, s.vip[0])
+	})
+}
+
+func TestSolicitationWithoutSourceOption(t *testing.T) {
+	s := newSegment(t, nil).side(t, ipv6)
+	s.hold(t, s.vip[0])
+	group := solicitedNode(s.vip[0])
+	s.tell(t, neighbour{dst: groupMAC(group), src: s.peer, from: s.host, to: group, kind: typeSolicitation, target: s.vip[0]}.bytes())
+	s.wantReply(t, s.vip[0])
+}
+
+// The router flag is the kernel's, in whose name we answer.
+func TestRouterFlag(t *testing.T) {
+	s := newSegment(t, nil).side(t, ipv6)
+	s.node.Sysctl(t, "net.ipv6.conf.all.forwarding", "1")
+	s.hold(t, s.vip[0])
+	s.tell(t, s.question(s.host, s.vip[0]))
+	want := neighbour{dst: s.peer, src: s.self, from: s.vip[0], to: s.host, kind: typeAdvertisement,
+		flags: flagRouter | flagSolicited | flagOverride, target: s.vip[0], lladdr: s.self}
+	if got, err := parseNeighbour(s.reply(t)); err != nil || got != want {
+		t.Errorf("answer %+v, %v; want %+v", got, err, want)
+	}
+}
+
+// An interface whose link-local address is in doubt, or that has none, answers all the same.
+func TestNoLinkLocalAddress(t *testing.T) {
+	s := newSegment(t, nil).side(t, ipv6)
+	link := linkOf(t, s.node, "eth0")
+	addrs, err := s.node.Handle.AddrList(link, netlink.FAMILY_V6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addrs {
+		if err := s.node.Handle.AddrDel(link, &a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.hold(t, s.vip[0])
+	s.learns(t, s.vip[0])
+	s.answered(t, s.vip[0])
+}
+
+func TestWithdrawnIsNotAnswered(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, s *side) {
+		s.hold(t, s.vip[0], s.vip[1])
+		s.answered(t, s.vip[0])
+		s.hold(t, s.vip[1])
+		s.tell(t, s.question(s.host, s.vip[0]))
+		s.answered(t, s.vip[1])
+		s.hold(t)
+		s.tell(t, s.question(s.host, s.vip[0]))
+		s.tell(t, s.question(s.host, s.vip[1]))
+		s.hold(t, s.vip[2])
+		s.answered(t, s.vip[2])
+	})
+}
+
+// 2,000 addresses are announced, each in its first round, and answered for.
+func TestThousandsOfAddresses(t *testing.T) {
+	if testing.Short() {
+		t.Skip("2,000 addresses in a network namespace")
+	}
+	bothFamilies(t, func(t *testing.T, s *side) {
+		const n = 2000
+		first := "198.51.100.0"
+		if s.family == ipv6 {
+			first = "2001:db8::1:0"
+		}
+		addrs := addrsFrom(first, n)
+		if err := s.conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		raw, err := s.conn.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := raw.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		s.hold(t, addrs...)
+		t.Logf("held after %v", time.Since(began))
+		seen := map[netip.Addr]bool{}
+		for len(seen) < n {
+			s.next(t, "announcement of each", func(m message, _ []byte) bool {
+				if !m.target.IsValid() {
+					seen[m.sender] = true
+				}
+				return len(seen) == n
+			})
+		}
+		t.Logf("announced after %v", time.Since(began))
+		for _, i := range []int{0, 1, n / 2, n - 1} {
+			s.answered(t, addrs[i])
+		}
+		s.tell(t, s.question(s.host, addrs[n-1].Next())) // within what the filter passes
+		s.answered(t, addrs[7])
+	})
+}
+
+func TestTakingOverCorrectsNeighbours(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, s *side) {
+		s.setNeighbour(t, s.vip[0], mac{2, 0, 0, 0, 0, 0x77})
+		s.hold(t, s.vip[0])
+		s.wantNeighbour(t, s.vip[0], s.self)
+		// The request form all along; the reply form once.
+		request := s.codec.announcement(station{mac: s.self}, s.vip[0], asRequest)
+		reply := s.codec.announcement(station{mac: s.self}, s.vip[0], asReply)
+		requests, replies, wantReplies := 0, 0, 1
+		if reply == nil {
+			wantReplies = 0
+		}
+		for requests < 6 || replies < wantReplies {
+			got := s.next(t, "announcement", func(m message, _ []byte) bool { return m.sender == s.vip[0] })
+			switch {
+			case slices.Equal(got, request):
+				requests++
+			case slices.Equal(got, reply):
+				replies++
+			default:
+				t.Errorf("unexpected %x", got)
+			}
+		}
+		if replies != wantReplies {
+			t.Errorf("%d in the reply form, want %d", replies, wantReplies)
+		}
+	})
+}
+
+// An interface that goes down is left, and served anew with announcements when it is up again.
+func TestInterfaceDownAndUp(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, s *side) {
+		s.hold(t, s.vip[0])
+		if err := s.node.Handle.LinkSetDown(linkOf(t, s.node, "eth0")); err != nil {
+			t.Fatal(err)
+		}
+		s.waitKick(t)
+		if held := s.announce(t, map[netip.Addr]plan.Announcement{s.vip[0]: on("eth0")}); len(held) > 0 {
+			t.Errorf("answers on %v, which is down", held)
+		}
+		if err := s.node.Handle.LinkSetUp(linkOf(t, s.node, "eth0")); err != nil {
+			t.Fatal(err)
+		}
+		waitCarrier(t, s.node, "eth0")
+		waitCarrier(t, s.segment.host, "eth0")
+		s.setNeighbour(t, s.vip[0], mac{2, 0, 0, 0, 0, 0x77})
+		s.announcer.Refresh()
+		s.hold(t, s.vip[0])
+		s.wantNeighbour(t, s.vip[0], s.self)
+		s.answered(t, s.vip[0])
+	})
+}
+
+// A wire that was cut and mended between two looks: all is said again. So it is when the MAC changes.
+func TestCarrierAndMACAreFollowed(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, s *side) {
+		s.hold(t, s.vip[0])
+		other := s.segment.host
+		if err := other.Handle.LinkSetDown(linkOf(t, other, "eth0")); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the node has no carrier", func() bool {
+			return linkOf(t, s.node, "eth0").Attrs().RawFlags&unix.IFF_LOWER_UP == 0
+		})
+		if err := other.Handle.LinkSetUp(linkOf(t, other, "eth0")); err != nil {
+			t.Fatal(err)
+		}
+		waitCarrier(t, s.node, "eth0")
+		waitCarrier(t, other, "eth0")
+		s.conn = s.socket(t, other, s.family) // the other one still reports that the interface was down
+		s.setNeighbour(t, s.vip[0], mac{2, 0, 0, 0, 0, 0x77})
+		s.announcer.Refresh()
+		s.hold(t, s.vip[0])
+		s.wantNeighbour(t, s.vip[0], s.self)
+
+		s.self = mac{2, 0, 0, 0, 0, 0x55}
+		if err := s.node.Handle.LinkSetHardwareAddr(linkOf(t, s.node, "eth0"), s.self[:]); err != nil {
+			t.Fatal(err)
+		}
+		s.announcer.Refresh()
+		s.hold(t, s.vip[0])
+		s.wantNeighbour(t, s.vip[0], s.self)
+		s.answered(t, s.vip[0])
+	})
+}
+
+// While the process is not fresh it says nothing.
+func TestNotFreshIsSilent(t *testing.T) {
+	for family := range families {
+		t.Run(codecs[family].family(), func(t *testing.T) {
+			var fresh atomic.Bool
+			s := newSegment(t, func(c *Config) { c.Fresh = fresh.Load }).side(t, family)
+			s.hold(t, s.vip[0])
+			s.tell(t, s.question(s.host, s.vip[0]))
+			s.tell(t, s.question(s.unspecified(), s.vip[0]))
+			s.tell(t, s.claim(s.peer, s.vip[0])) // would be defended
+			s.waitKick(t)
+			if n := s.count(t, "answers_total", s.codec.family()) + s.count(t, "announcements_total", s.codec.family()) +
+				s.count(t, "defences_total", s.codec.family()); n != 0 {
+				t.Errorf("%v frames sent", n)
+			}
+			fresh.Store(true)
+			s.answered(t, s.vip[0])
+		})
+	}
+}
+
+func TestInterfacesAreChosen(t *testing.T) {
+	s := newSegment(t, nil).side(t, ipv4)
+	third := netspace.New(t)
+	netspace.Join(t, s.node, "eth1", "198.51.100.1/24", third, "eth0", "198.51.100.200/24")
+	a := func(n byte) netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, n}) }
+	held := s.announce(t, map[netip.Addr]plan.Announcement{
+		a(4): on("eth0"), a(5): on("eth1"), a(6): on("absent", "eth0", "eth1"), a(8): on("absent"), vip6: on("eth1"),
+	})
+	want := map[netip.Addr][]string{a(4): {"eth0"}, a(5): {"eth1"}, a(6): {"eth0", "eth1"}, vip6: {"eth1"}}
+	if !same(held, want) {
+		t.Errorf("answers on %v, want %v", held, want)
+	}
+	s.tell(t, s.question(s.host, a(5))) // only on eth1
+	s.answered(t, a(6))
+}
+
+func TestLinks(t *testing.T) {
+	s := join(t)
+	third := netspace.New(t)
+	netspace.Join(t, s.node, "eth1", "198.51.100.1/24", third, "eth0", "198.51.100.200/24")
+	if err := third.Handle.LinkSetDown(linkOf(t, third, "eth0")); err != nil {
+		t.Fatal(err)
+	}
+	want := []plan.Link{{Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("2001:db8::/64")}}}
+	var got []plan.Link
+	eventually(t, "only eth0 has carrier", func() bool {
+		s.node.Must(t, func() (err error) { got, err = Links(); return err })
+		return len(got) == 1
+	})
+	if !slices.EqualFunc(got, want, func(a, b plan.Link) bool { return a.Name == b.Name && slices.Equal(a.Subnets, b.Subnets) }) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// What cannot be served is an error that names it, and does not keep the rest from being served.
+func TestUnfitInterface(t *testing.T) {
+	s := newSegment(t, nil).side(t, ipv4)
+	s.node.Must(t, func() error {
+		held, err := s.announcer.Announce(map[netip.Addr]plan.Announcement{s.vip[0]: on("eth0"), s.vip[1]: on("lo")})
+		if err == nil || !strings.Contains(err.Error(), "announce vip on lo: it is the loopback interface") {
+			t.Errorf("error %v", err)
+		}
+		if want := map[netip.Addr][]string{s.vip[0]: {"eth0"}}; !same(held, want) {
+			t.Errorf("answers on %v, want %v", held, want)
+		}
+		return nil
+	})
+}
+
+func TestIPv6Off(t *testing.T) {
+	s := newSegment(t, nil).side(t, ipv4)
+	s.node.Sysctl(t, "net.ipv6.conf.eth0.disable_ipv6", "1")
+	want := map[netip.Addr]plan.Announcement{vip6: on("eth0"), s.vip[0]: on("eth0")}
+	s.node.Must(t, func() error {
+		held, err := s.announcer.Announce(want)
+		if err == nil || !strings.Contains(err.Error(), "sysctl net.ipv6.conf.eth0.disable_ipv6=0") {
+			t.Errorf("error %v", err)
+		}
+		if want := map[netip.Addr][]string{s.vip[0]: {"eth0"}}; !same(held, want) {
+			t.Errorf("answers on %v, want %v", held, want)
+		}
+		return nil
+	})
+	s.answered(t, s.vip[0])
+	s.node.Sysctl(t, "net.ipv6.conf.eth0.disable_ipv6", "0")
+	if held := s.announce(t, want); len(held) != 2 {
+		t.Errorf("answers on %v once IPv6 is on", held)
+	}
+}
+
+// A socket that refuses its filter is opened again.
+func TestFilterFails(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, s *side) {
+		s.hold(t, s.vip[0])
+		for _, p := range s.announcer.ports {
+			conn := p.responders[s.family].socket.(*packetSocket).conn
+			lock(t, conn)
+		}
+		want := map[netip.Addr]plan.Announcement{s.vip[0]: on("eth0"), s.vip[1]: on("eth0")}
+		s.node.Must(t, func() error {
+			if held, err := s.announcer.Announce(want); err == nil || len(held) > 0 {
+				t.Errorf("answers on %v although its filter could not be attached, error %v", held, err)
+			}
+			return nil
+		})
+		s.hold(t, s.vip[0], s.vip[1])
+		s.answered(t, s.vip[1])
+	})
+}
+
+// lock makes the kernel refuse another filter.
+func lock(t *testing.T, conn *packet.Conn) {
+	t.Helper()
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lockErr error
+	if err := raw.Control(func(fd uintptr) {
+		lockErr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_LOCK_FILTER, 1)
+	}); err != nil || lockErr != nil {
+		t.Fatal(err, lockErr)
+	}
+}
+
+// The port of a bridge hears nothing; the bridge answers, with its own MAC.
+func TestBridgeAnswersForItsPort(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, s *side) {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = "br0"
+		bridge := &netlink.Bridge{LinkAttrs: attrs}
+		if err := s.node.Handle.LinkAdd(bridge); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.node.Handle.LinkSetMaster(linkOf(t, s.node, "eth0"), bridge); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.node.Handle.LinkSetUp(bridge); err != nil {
+			t.Fatal(err)
+		}
+		waitCarrier(t, s.node, "br0")
+		s.self, s.on = mac(s.node.MAC(t, "br0")), "br0"
+		s.node.Must(t, func() error {
+			held, err := s.announcer.Announce(map[netip.Addr]plan.Announcement{
+				s.vip[0]: on("br0"), s.vip[1]: on("eth0"), s.vip[2]: on("br0", "eth0")})
+			if err == nil || !strings.Contains(err.Error(), "name br0") {
+				t.Errorf("error %v", err)
+			}
+			if want := map[netip.Addr][]string{s.vip[0]: {"br0"}, s.vip[2]: {"br0"}}; !same(held, want) {
+				t.Errorf("answers on %v, want %v", held, want)
+			}
+			return nil
+		})
+		s.tell(t, s.question(s.host, s.vip[1]))
+		s.answered(t, s.vip[0])
+		s.learns(t, s.vip[2])
+	})
+}
+
+func TestStoppedAnnouncerAnswersNothing(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, s *side) {
+		other := New(Config{Log: slog.New(slog.DiscardHandler)})
+		stop := runs(t, other)
+		set := map[netip.Addr]plan.Announcement{s.vip[0]: on("eth0")}
+		s.node.Must(t, func() error { _, err := other.Announce(set); return err })
+		s.answered(t, s.vip[0])
+		stop()
+		s.tell(t, s.question(s.host, s.vip[0]))
+		s.hold(t, s.vip[1])
+		s.answered(t, s.vip[1])
+		if _, err := other.Announce(nil); err == nil {
+			t.Error("a stopped announcer takes addresses")
+		}
+	})
+}
+
+// groupsOf returns the IPv6 groups of an interface as the kernel lists them.
+func groupsOf(t *testing.T, space *netspace.Space) string {
+	t.Helper()
+	var list []byte
+	space.Must(t, func() (err error) { list, err = os.ReadFile("/proc/thread-self/net/igmp6"); return err })
+	return string(list)
+}
+
+func TestGroupsAreJoinedAndLeft(t *testing.T) {
+	s := newSegment(t, nil).side(t, ipv6)
+	mld := s.mld(t)
+	a, b := netip.MustParseAddr("2001:db8::ab:4"), netip.MustParseAddr("2001:db8:1::ab:4") // of one group
+	const group, text = "ff02::1:ffab:4", "ff0200000000000000000001ffab0004"
+	if strings.Contains(groupsOf(t, s.node), text) {
+		t.Fatal("this test proves nothing")
+	}
+	s.hold(t, a, b)
+	if !strings.Contains(groupsOf(t, s.node), text) {
+		t.Errorf("not joined:\n%s", groupsOf(t, s.node))
+	}
+	reported(t, mld, group)
+	s.hold(t, b)
+	if !strings.Contains(groupsOf(t, s.node), text) {
+		t.Errorf("left although an address is held in it:\n%s", groupsOf(t, s.node))
+	}
+	s.hold(t, vip6)
+	if strings.Contains(groupsOf(t, s.node), text) {
+		t.Errorf("not left:\n%s", groupsOf(t, s.node))
+	}
+}
+
+// A switch that snoops learns the groups anew when the wire was cut.
+func TestGroupsAreReportedAgain(t *testing.T) {
+	s := newSegment(t, nil).side(t, ipv6)
+	a := netip.MustParseAddr("2001:db8::ab:4")
+	s.hold(t, a)
+	other := s.segment.host
+	if err := other.Handle.LinkSetDown(linkOf(t, other, "eth0")); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Handle.LinkSetUp(linkOf(t, other, "eth0")); err != nil {
+		t.Fatal(err)
+	}
+	waitCarrier(t, s.node, "eth0")
+	waitCarrier(t, other, "eth0")
+	mld := s.mld(t)
+	s.announcer.Refresh()
+	s.hold(t, a)
+	reported(t, mld, "ff02::1:ffab:4")
+}
+
+// mld opens a socket at the host that sees reports of multicast listeners.
+func (s *side) mld(t *testing.T) *packet.Conn {
+	t.Helper()
+	conn := s.socket(t, s.segment.host, ipv6)
+	if err := conn.SetPromiscuous(true); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// reported waits for a report (RFC 3810: hop-by-hop option, then ICMPv6 type 143) that names the group.
+func reported(t *testing.T, conn *packet.Conn, group string) {
+	t.Helper()
+	want := netip.MustParseAddr(group).AsSlice()
+	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 1514)
+	for {
+		n, _, err := conn.ReadFrom(buf)
+		if errors.Is(err, unix.ENETDOWN) {
+			continue
+		}
+		if err != nil {
+			t.Fatalf("%s is not reported: %v", group, err)
+		}
+		if b := buf[:n]; len(b) > 62 && b[20] == 0 && b[62] == 143 && strings.Contains(string(b[62:]), string(want)) {
+			return
+		}
+	}
+}
