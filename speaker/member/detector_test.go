@@ -25,12 +25,13 @@ const patience = 20 * time.Second
 // node is a Detector in a namespace of its own, on a LAN and on a node network that are bridges of a third one.
 type node struct {
 	*member.Detector
-	name  string
-	space *netspace.Space
-	kicks chan struct{}
-	stop  context.CancelFunc
-	ended chan error
-	seen  plan.Members
+	name     string
+	space    *netspace.Space
+	kicks    chan struct{}
+	registry *prometheus.Registry
+	stop     context.CancelFunc
+	ended    chan error
+	seen     plan.Members
 }
 
 // hub joins nodes by two bridges.
@@ -80,6 +81,18 @@ func (h *hub) enslave(t *testing.T, port, bridge string) {
 	}
 }
 
+// free takes a port off its bridge: the carrier stays.
+func (h *hub) free(t *testing.T, port string) {
+	t.Helper()
+	p, err := h.space.Handle.LinkByName(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.space.Handle.LinkSetNoMaster(p); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // up sets an interface of the hub up or down.
 func (h *hub) up(t *testing.T, name string, up bool) {
 	t.Helper()
@@ -100,11 +113,12 @@ func (h *hub) up(t *testing.T, name string, up bool) {
 func (h *hub) begin(t *testing.T, n *node) {
 	t.Helper()
 	n.kicks = make(chan struct{}, 1)
+	n.registry = prometheus.NewRegistry()
 	kicks := n.kicks
 	var err error
 	n.Detector, err = member.New(member.Options{
 		Node: n.name, Cluster: "default", Keys: [][]byte{secret}, Profile: member.Standard, Log: slog.New(slog.DiscardHandler),
-		Metrics: prometheus.NewRegistry(),
+		Metrics: n.registry,
 		Kick: func() {
 			select {
 			case kicks <- struct{}{}:
@@ -193,9 +207,195 @@ func TestDetectorFindsDeadNode(t *testing.T) {
 	h.settle(t)
 	h.up(t, "lan1", false)
 	h.up(t, "mgmt1", false)
-	took := h.nodes[1].until(t, "a is dead", lacks("a"))
-	if took < member.Standard.Dead/2 {
-		t.Errorf("dead after %v", took)
+	for _, n := range h.nodes[1:] {
+		n.until(t, "a is dead", func(m plan.Members) bool { return lacks("a")(m) && !m.Peers["a"].Alive })
 	}
-	t.Logf("detection after %v", took)
+	// Back: nobody was restarted, so it is heard at once.
+	h.up(t, "lan1", true)
+	h.up(t, "mgmt1", true)
+	h.settle(t)
+}
+
+// The switch port of one node is cut off the LAN, which leaves its carrier; the node network works.
+func TestDetectorFindsLinkCut(t *testing.T) {
+	h := newHub(t, "a", "b", "c")
+	h.settle(t)
+	h.free(t, "lan1")
+	for _, n := range h.nodes[1:] {
+		n.until(t, "a is dead on the LAN", lacks("a"))
+		if !n.seen.Peers["a"].Alive {
+			t.Errorf("%s: a is alive on the node network", n.name)
+		}
+	}
+	h.nodes[0].until(t, "isolated", func(m plan.Members) bool { _, is := m.Isolated["eth0"]; return is })
+	h.enslave(t, "lan1", "lan")
+	h.settle(t)
+}
+
+func TestDetectorLosesCarrier(t *testing.T) {
+	h := newHub(t, "a", "b", "c")
+	h.settle(t)
+	h.up(t, "lan1", false)
+	h.nodes[0].SetSegments([]string{"eth0"}) // as the caller does when netlink speaks
+	h.nodes[0].until(t, "hears nobody on the LAN", func(m plan.Members) bool { return lacks("b")(m) && lacks("c")(m) && m.Peers["b"].Alive })
+	h.nodes[1].until(t, "a is dead on the LAN", lacks("a"))
+	h.up(t, "lan1", true)
+	h.nodes[0].SetSegments([]string{"eth0"})
+	h.settle(t)
+}
+
+// An interface goes for good and comes back as another one of its name, with another address.
+func TestDetectorInterfaceReturns(t *testing.T) {
+	h := newHub(t, "a", "b", "c")
+	h.settle(t)
+	port, err := h.space.Handle.LinkByName("lan1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.space.Handle.LinkDel(port); err != nil {
+		t.Fatal(err)
+	}
+	h.nodes[1].until(t, "a is dead on the LAN", lacks("a"))
+	netspace.Join(t, h.space, "lan1", "203.0.113.1/32", h.nodes[0].space, "eth0", "192.0.2.77/24")
+	h.enslave(t, "lan1", "lan")
+	h.nodes[0].SetSegments([]string{"eth0"})
+	h.settle(t)
+	mac := [6]byte(h.nodes[0].space.MAC(t, "eth0"))
+	for _, n := range h.nodes[1:] {
+		n.until(t, "knows the new hardware address", func(plan.Members) bool { return n.MACs()[mac] == "a" })
+	}
+}
+
+func TestDetectorSaysGoodbye(t *testing.T) {
+	h := newHub(t, "a", "b", "c")
+	h.settle(t)
+	a, b := h.nodes[0], h.nodes[1]
+	if !a.Fresh() {
+		t.Error("it runs and is not fresh")
+	}
+	a.stop()
+	took := b.until(t, "a is gone", func(m plan.Members) bool { return !m.Peers["a"].Alive })
+	if took > member.Standard.Dead/2 {
+		t.Errorf("after %v", took)
+	}
+	if err := <-a.ended; err != nil {
+		t.Fatal(err)
+	}
+	a.ended <- nil
+	if a.Fresh() {
+		t.Error("it has ended and is fresh")
+	}
+	h.begin(t, a)
+	h.settle(t)
+}
+
+// What is said arrives at once, whole, and is kept by its version.
+func TestDetectorSays(t *testing.T) {
+	h := newHub(t, "a", "b", "c")
+	h.settle(t)
+	a, b := h.nodes[0], h.nodes[1]
+	b.Observe()
+	id := plan.IDOf("web")
+	for _, want := range []plan.Claim{
+		{State: plan.Held, Generation: 1}, {State: plan.Leaving, Generation: 2, Place: 1, Successor: "b"}, {State: plan.Declined, Generation: 3}, {},
+	} {
+		word := plan.Word{Claims: map[string]plan.Claim{"mail": {State: plan.Held}}}
+		if want.State != 0 {
+			word.Claims["web"] = want
+		}
+		a.Say(word)
+		var vips map[plan.VIPID]struct{}
+		deadline := time.After(patience)
+		for done := false; !done; {
+			m, _, changed := b.Observe()
+			if m.Peers["a"].Claims[id] == want {
+				vips, done = changed, true
+				continue
+			}
+			select {
+			case <-b.kicks:
+			case <-deadline:
+				t.Fatalf("b has %+v, want %+v", m.Peers["a"].Claims, want)
+			}
+		}
+		if _, told := vips[id]; !told {
+			t.Errorf("%+v: the change is not told", want)
+		}
+	}
+	a.Say(plan.Word{Leaving: true})
+	b.until(t, "a leaves", func(m plan.Members) bool { return m.Peers["a"].Leaving && len(m.Peers["a"].Claims) == 0 })
+}
+
+// A segment without IPv4.
+func TestDetectorIPv6Only(t *testing.T) {
+	h := newHub(t)
+	for _, name := range []string{"a", "b"} {
+		n := &node{name: name, space: netspace.New(t)}
+		h.nodes = append(h.nodes, n)
+	}
+	netspace.Join(t, h.nodes[0].space, "eth0", "2001:db8::1/64", h.nodes[1].space, "eth0", "2001:db8::2/64")
+	for _, n := range h.nodes {
+		h.begin(t, n)
+		n.SetPeers(nil)
+	}
+	h.settle(t)
+	if len(h.nodes[0].seen.Peers["b"].On) != 1 {
+		t.Errorf("%+v", h.nodes[0].seen)
+	}
+	h.nodes[1].stop()
+	h.nodes[0].until(t, "b is gone", lacks("b"))
+}
+
+// Another key: not heard, and counted.
+func TestDetectorOtherKey(t *testing.T) {
+	h := newHub(t, "a", "b", "c")
+	h.settle(t)
+	c := h.nodes[2]
+	if err := c.SetKeys([][]byte{bytes.Repeat([]byte("x"), 32)}); err != nil {
+		t.Fatal(err)
+	}
+	h.nodes[0].until(t, "c is dead", lacks("c"))
+	if n := h.nodes[0].metric(t, "ironlb_liveness_dropped_total", "unknown-key"); n == 0 {
+		t.Error("nothing was dropped")
+	}
+	if n := h.nodes[0].metric(t, "ironlb_failover_detection_seconds", ""); n == 0 {
+		t.Error("no detection was measured")
+	}
+	if err := c.SetKeys([][]byte{secret}); err != nil {
+		t.Fatal(err)
+	}
+	h.settle(t)
+	if n := h.nodes[0].metric(t, "ironlb_liveness_false_deaths_total", ""); n != 1 {
+		t.Errorf("%v false deaths", n)
+	}
+}
+
+func TestDetectorPortInUse(t *testing.T) {
+	h := newHub(t, "a")
+	h.settle(t)
+	d, err := member.New(member.Options{Node: "b", Keys: [][]byte{secret}, Profile: member.Standard, Log: slog.New(slog.DiscardHandler), Kick: func() {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = h.nodes[0].space.Do(func() error { return d.Run(t.Context()) })
+	if err == nil || !strings.Contains(err.Error(), "7948") {
+		t.Errorf("error %v does not name the port", err)
+	}
+}
+
+// metric returns a counter's value, or how many a histogram counted.
+func (n *node) metric(t *testing.T, name, reason string) float64 {
+	t.Helper()
+	families, err := n.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name && (reason == "" || m.GetLabel()[0].GetValue() == reason) {
+				return m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			}
+		}
+	}
+	return 0
 }
