@@ -1,0 +1,160 @@
+package failover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/test/lab/steady"
+)
+
+// told waits for an Event about the VirtualIP or its Service that has the text.
+func told(t *testing.T, v vip, text string) {
+	t.Helper()
+	eventually(t, patience, fmt.Sprintf("an Event of %s has %q", v.service, text), func(ctx context.Context) error {
+		obj, err := virtualIP(ctx, v)
+		if err != nil {
+			return err
+		}
+		if obj == nil {
+			return errors.New("there is no such VirtualIP")
+		}
+		events, err := cluster.Kube.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		var about []string
+		for _, e := range events.Items {
+			if o := e.InvolvedObject; o.Name == obj.Name || o.Name == v.service {
+				about = append(about, e.Reason+": "+e.Message)
+				if strings.Contains(e.Message, text) {
+					return nil
+				}
+			}
+		}
+		return fmt.Errorf("they are %q", about)
+	})
+}
+
+// TestAddressInUse: an address that another host has is not announced, and said so; once the host is gone it is.
+func TestAddressInUse(t *testing.T) {
+	for f, family := range []string{"IPv4", "IPv6"} {
+		t.Run(family, func(t *testing.T) {
+			s := watched(t, 1)
+			v := s.vips[0]
+			host, addr := cluster.Router, v.addrs[f]
+			prefix := netip.PrefixFrom(addr, addr.BitLen()).String()
+			if _, err := host.Exec(t.Context(), "ip", "addr", "add", prefix, "dev", "eth0", "nodad"); err != nil {
+				t.Fatal(err)
+			}
+			there := true
+			t.Cleanup(func() {
+				if there {
+					if _, err := host.Exec(context.Background(), "ip", "addr", "del", prefix, "dev", "eth0"); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+			began := time.Now()
+			s.serve(v)
+			c := condition(t, v, v1alpha1.ConditionConflict, metav1.ConditionTrue)
+			if !strings.Contains(c.Message, host.MAC()) {
+				t.Errorf("the condition does not name %s: %+v", host.MAC(), c)
+			}
+			told(t, v, host.MAC())
+			probed := slices.ContainsFunc(s.w.Noticed(addr, began), func(n steady.Notice) bool { return n.Kind == steady.Probe })
+			if !probed {
+				t.Errorf("nobody probed for %v: %+v", addr, s.w.Noticed(addr, began))
+			}
+			// Neither address of the unit is used by a node.
+			for _, a := range v.addrs {
+				for _, mac := range s.w.Seen(a, began, time.Now()).All {
+					if n, err := byMAC(mac); err == nil {
+						t.Errorf("%s answers for %v", n.Name, a)
+					}
+				}
+			}
+			if _, err := host.Exec(t.Context(), "ip", "addr", "del", prefix, "dev", "eth0"); err != nil {
+				t.Fatal(err)
+			}
+			there = false
+			gone := time.Now()
+			eventually(t, 2*patience, v.service+" is announced once the other host is gone", func(context.Context) error {
+				_, err := s.owner(v)
+				return err
+			})
+			t.Logf("announced %s after the other host was gone", time.Since(gone).Round(time.Second))
+		})
+	}
+}
+
+// TestForeignClaim: a host that claims an address which is held is reported, and answered with a claim at once, but not again within ten
+// seconds (RFC 5227 2.4, DEFEND_INTERVAL).
+func TestForeignClaim(t *testing.T) {
+	s := serving(t, 1)
+	v := s.vips[0]
+	holder := s.settled("at the start")[v.service]
+	for f, family := range []string{"IPv4", "IPv6"} {
+		t.Run(family, func(t *testing.T) {
+			addr := v.addrs[f]
+			// The announcements of a new address go on for some seconds. They are no defence.
+			eventually(t, patience, "the first announcements are over", func(context.Context) error {
+				if n := s.w.Noticed(addr, time.Now().Add(-5*time.Second)); len(n) > 0 {
+					return fmt.Errorf("%+v", n[len(n)-1])
+				}
+				return nil
+			})
+			foreign := net.HardwareAddr{0x02, 0, 0, 0, 0xfe, byte(f)}
+			began := time.Now()
+			defences := func() (out []steady.Notice) {
+				for _, n := range s.w.Noticed(addr, began) {
+					if n.Kind == steady.Gratuitous && n.MAC == holder.MAC() {
+						out = append(out, n)
+					}
+				}
+				return out
+			}
+			if err := s.w.Send(steady.Claim(addr, foreign)); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, patience, holder.Name+" defends the address", func(context.Context) error {
+				if len(defences()) == 0 {
+					return errors.New("it does not")
+				}
+				return nil
+			})
+			first := defences()[0]
+			t.Logf("defended after %s", first.At.Sub(began).Round(time.Millisecond))
+			condition(t, v, v1alpha1.ConditionConflict, metav1.ConditionTrue)
+			t.Logf("reported after %s", time.Since(began).Round(time.Millisecond))
+			told(t, v, foreign.String())
+
+			// One a second, for less than ten: no more defence.
+			tick := time.NewTicker(time.Second)
+			defer tick.Stop()
+			for time.Since(first.At) < 8*time.Second {
+				<-tick.C
+				if err := s.w.Send(steady.Claim(addr, foreign)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, n := range defences()[1:] {
+				if early := n.At.Sub(first.At); early < 10*time.Second {
+					t.Errorf("defended again after %s", early)
+				}
+			}
+			if now, err := s.owner(v); err != nil || now != holder {
+				t.Errorf("the address was not kept: %v, %v", now, err)
+			}
+		})
+	}
+}

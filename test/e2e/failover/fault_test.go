@@ -1,0 +1,123 @@
+package failover
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ironlb/ironlb/test/lab"
+)
+
+// fault is what happens to a node, and what makes it whole again.
+type fault struct {
+	name     string
+	do, heal func(context.Context, *lab.Node) error
+	// polite: the node hands over first, so no client notices.
+	polite bool
+}
+
+func faults() []fault {
+	speaker := func(ctx context.Context, n *lab.Node) error { return n.StartSpeaker(ctx, "--config", speakerConfig()) }
+	return []fault{
+		{name: "power off", do: func(ctx context.Context, n *lab.Node) error { return n.PowerOff(ctx) }, heal: powerOn},
+		{name: "LAN link cut", do: func(ctx context.Context, n *lab.Node) error { return n.CutLAN(ctx) }, heal: func(ctx context.Context, n *lab.Node) error { return n.RestoreLAN(ctx) }},
+		{name: "LAN carrier lost", do: func(ctx context.Context, n *lab.Node) error { return n.LinkDown(ctx) }, heal: func(ctx context.Context, n *lab.Node) error { return n.LinkUp(ctx) }},
+		{name: "SIGKILL", do: func(_ context.Context, n *lab.Node) error { return n.KillSpeaker() }, heal: speaker},
+		{name: "SIGSTOP", do: func(_ context.Context, n *lab.Node) error { return n.Speaker().Pause() }, heal: func(_ context.Context, n *lab.Node) error { return n.Speaker().Resume() }},
+		{name: "SIGTERM", do: func(_ context.Context, n *lab.Node) error { return n.StopSpeaker() }, heal: speaker, polite: true},
+		{name: "exclude label", do: func(ctx context.Context, n *lab.Node) error { return n.Exclude(ctx) }, heal: func(ctx context.Context, n *lab.Node) error { return n.Include(ctx) }, polite: true},
+		{name: "cordon", do: func(ctx context.Context, n *lab.Node) error { return n.Cordon(ctx) }, heal: func(ctx context.Context, n *lab.Node) error { return n.Uncordon(ctx) }, polite: true},
+	}
+}
+
+func powerOn(ctx context.Context, n *lab.Node) error {
+	if err := n.PowerOn(ctx); err != nil {
+		return err
+	}
+	if err := n.StartSpeaker(ctx, "--config", speakerConfig()); err != nil {
+		return err
+	}
+	return n.WaitReady(ctx, time.Minute, corev1.ConditionTrue)
+}
+
+// TestFaults: whatever happens to a node, its VirtualIPs, and only those, go to the others, spread over them; no question has two
+// answers; and nothing moves back when the node is whole again.
+func TestFaults(t *testing.T) {
+	for _, f := range faults() {
+		t.Run(f.name, func(t *testing.T) {
+			s := serving(t, 6)
+			before := s.settled("at the start")
+			if held := before.held(cluster.Nodes[:candidates]); !even(held) {
+				t.Errorf("six new VirtualIPs are spread %v over three nodes", held)
+			}
+			victim := before[s.vips[0].service]
+			stop := s.client(s.vips[0])
+
+			began := time.Now()
+			if err := f.do(t.Context(), victim); err != nil {
+				t.Fatal(err)
+			}
+			healed := false
+			heal := func() {
+				if healed {
+					return
+				}
+				healed = true
+				if err := f.heal(context.WithoutCancel(t.Context()), victim); err != nil {
+					t.Fatal(err)
+				}
+			}
+			t.Cleanup(heal)
+			after := s.leaves(victim)
+			for _, r := range stop(began) {
+				t.Log(r)
+				if f.polite && r.Failed > 0 {
+					t.Errorf("%d connections failed although the node handed over", r.Failed)
+				}
+			}
+			t.Logf("before: %v; after: %v", before, after)
+			s.stayed(began, before, after, victim)
+			others := others(victim)
+			if held := after.held(others); !even(held) {
+				t.Errorf("the VirtualIPs are spread %v over the others", held)
+			}
+
+			since := time.Now()
+			heal()
+			s.stayed(since, after, s.settledFor(watch, "after the return"))
+		})
+	}
+}
+
+// leaves waits until every VirtualIP has one owner, which is not that node.
+func (s *scene) leaves(n *lab.Node) (now owners) {
+	s.t.Helper()
+	eventually(s.t, patience, "nothing is on "+n.Name, func(context.Context) error {
+		now = owners{}
+		for _, v := range s.vips {
+			o, err := s.owner(v)
+			if err != nil {
+				return err
+			}
+			if o == n {
+				return fmt.Errorf("%s is on %s", v.service, n.Name)
+			}
+			now[v.service] = o
+		}
+		return nil
+	})
+	return now
+}
+
+// others are the nodes that may answer, but for one.
+func others(n *lab.Node) (out []*lab.Node) {
+	for _, o := range cluster.Nodes[:candidates] {
+		if o != n {
+			out = append(out, o)
+		}
+	}
+	return out
+}

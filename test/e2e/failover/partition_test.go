@@ -1,0 +1,128 @@
+package failover
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/test/lab"
+)
+
+// oneSecond after a partition ends there is one owner (announce.md). The tests allow for a busy machine besides.
+const (
+	oneSecond = time.Second
+	busy      = 2 * time.Second
+)
+
+// pass ends all losses, now or at the end of the test.
+func pass(t *testing.T) {
+	t.Helper()
+	if err := cluster.Pass(context.WithoutCancel(t.Context())); err != nil {
+		t.Error(err)
+	}
+}
+
+// agreed waits until each VirtualIP has one owner again and wants that no question was answered twice later than a second
+// after the moment.
+func (s *scene) agreed(since time.Time, what string) owners {
+	s.t.Helper()
+	now := s.settledFor(watch, what)
+	for _, v := range s.vips {
+		for _, a := range v.addrs {
+			late := s.w.Seen(a, since.Add(oneSecond+busy), time.Now())
+			if late.Duplicates > 0 || late.Moves() > 0 {
+				s.t.Errorf("%v has %d questions with two answers and %d moves later than %s %s", a, late.Duplicates, late.Moves(), oneSecond+busy, what)
+			}
+			if n := s.w.Seen(a, since.Add(oneSecond), time.Now()).Duplicates; n > 0 {
+				s.t.Logf("%v: %d questions had two answers later than %s %s", a, n, oneSecond, what)
+			}
+		}
+	}
+	return now
+}
+
+// TestOneWayLoss: the holder is not heard by one node, then by none of the others; it hears all.
+func TestOneWayLoss(t *testing.T) {
+	for _, deaf := range []int{1, 2} {
+		t.Run(fmt.Sprintf("%d others do not hear the holder", deaf), func(t *testing.T) {
+			s := serving(t, 3)
+			before := s.settled("at the start")
+			holder := before[s.vips[0].service]
+			var losses []lab.Loss
+			for _, o := range others(holder)[:deaf] {
+				losses = append(losses, lab.Loss{From: &holder.Machine, To: &o.Machine, Percent: 100})
+			}
+			began := time.Now()
+			t.Cleanup(func() { pass(t) })
+			if err := cluster.Lose(t.Context(), losses...); err != nil {
+				t.Fatal(err)
+			}
+			during := s.agreed(began, "after the loss began")
+			if deaf == 1 {
+				// The third node says that it hears the holder, so nobody takes anything.
+				s.stayed(began, before, during)
+			}
+			healed := time.Now()
+			pass(t)
+			s.stayed(healed, during, s.agreed(healed, "after the loss ended"))
+		})
+	}
+}
+
+// TestPartition: no node hears another, while the clients hear all. Each then answers for everything, as it must; one stays when they meet again.
+func TestPartition(t *testing.T) {
+	s := serving(t, 3)
+	s.settled("at the start")
+	t.Cleanup(func() { pass(t) })
+	if err := cluster.Lose(t.Context(), cluster.AmongNodes(100)...); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	eventually(t, patience, "each side answers for what the other held", func(context.Context) error {
+		for _, v := range s.vips {
+			if seen := s.w.Seen(v.addrs[0], began, time.Now()); len(seen.All) < 2 {
+				return fmt.Errorf("%v is answered by %v", v.addrs[0], names(seen.All))
+			}
+		}
+		return nil
+	})
+	healed := time.Now()
+	pass(t)
+	t.Logf("after the partition: %v", s.agreed(healed, "after the partition ended"))
+}
+
+// TestLoss: a network that loses one frame in twenty moves nothing.
+func TestLoss(t *testing.T) {
+	s := serving(t, 3)
+	before := s.settled("at the start")
+	t.Cleanup(func() { pass(t) })
+	if err := cluster.Lose(t.Context(), cluster.AmongNodes(5)...); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	s.lasts(before, began, 10*time.Second)
+}
+
+// TestPause: a speaker that is stopped for five seconds and goes on answers nothing that was asked meanwhile, and takes nothing back.
+func TestPause(t *testing.T) {
+	s := serving(t, 3)
+	before := s.settled("at the start")
+	holder := before[s.vips[0].service]
+	began := time.Now()
+	if err := holder.Speaker().Pause(); err != nil {
+		t.Fatal(err)
+	}
+	resume := func() {
+		if err := holder.Speaker().Resume(); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(resume) // once more does no harm
+	after := s.leaves(holder)
+	s.lasts(after, time.Now().Add(-calm), 5*time.Second-min(5*time.Second, time.Since(began)))
+	woke := time.Now()
+	resume()
+	s.stayed(woke, after, s.settledFor(watch, "after the speaker woke up"))
+	s.stayed(began, before, after, holder)
+}

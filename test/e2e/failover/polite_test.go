@@ -1,0 +1,65 @@
+package failover
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/test/lab"
+)
+
+// TestPoliteStop: a speaker that is told to end hands over; TestDrain: so does a node that load balancers are to leave. Each move
+// under a client that makes two hundred connections a second to each address, none of which may fail.
+func TestPoliteStop(t *testing.T) {
+	s := serving(t, 1)
+	s.handOvers(func(ctx context.Context, n *lab.Node) error { return n.StopSpeaker() },
+		func(ctx context.Context, n *lab.Node) error { return n.StartSpeaker(ctx, "--config", speakerConfig()) })
+}
+
+// TestDrain: see TestPoliteStop.
+func TestDrain(t *testing.T) {
+	s := serving(t, 1)
+	s.handOvers(func(ctx context.Context, n *lab.Node) error { return n.Exclude(ctx) },
+		func(ctx context.Context, n *lab.Node) error { return n.Include(ctx) })
+}
+
+// handOvers has the only VirtualIP move so often as asked for.
+func (s *scene) handOvers(leave, back func(context.Context, *lab.Node) error) {
+	s.t.Helper()
+	v := s.vips[0]
+	holder := s.settled("at the start")[v.service]
+	stop := s.client(v)
+	began := time.Now()
+	overlaps := 0
+	for range *moves {
+		since := time.Now()
+		if err := leave(s.t.Context(), holder); err != nil {
+			s.t.Fatal(err)
+		}
+		next := s.leaves(holder)[v.service]
+		returned := time.Now()
+		if err := back(context.WithoutCancel(s.t.Context()), holder); err != nil {
+			s.t.Fatal(err)
+		}
+		if now := s.settled("after the return")[v.service]; now != next {
+			s.t.Errorf("%s took it back from %s", now.Name, next.Name)
+			next = now
+		}
+		for _, a := range v.addrs {
+			if seen := s.w.Seen(a, since, returned); seen.Moves() != 1 {
+				s.t.Errorf("%v was answered by one after the other: %v", a, names(seen.MACs))
+			} else {
+				overlaps += seen.Duplicates
+			}
+		}
+		holder = next
+	}
+	for i, r := range stop(began) {
+		s.t.Logf("%d moves, %v: %s", *moves, v.addrs[i], r)
+		if r.Failed > 0 {
+			s.t.Errorf("%v: %d of %d connections failed in %d moves", v.addrs[i], r.Failed, r.Tried, *moves)
+		}
+	}
+	// The successor answers before the other one stops (announce.md L2.6).
+	s.t.Logf("%d questions were asked while both answered", overlaps)
+}

@@ -1,0 +1,382 @@
+package failover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/lab/probe"
+	"github.com/ironlb/ironlb/test/lab/steady"
+)
+
+const (
+	udpPort = 53
+	tcpPort = 90
+
+	patience = time.Minute     // for what a busy machine may take its time over
+	calm     = 2 * time.Second // for which each address must have one answerer to count as settled
+	watch    = 5 * time.Second // for which nothing may move after a return: longer than a speaker observes before it claims anything
+)
+
+// scene is some VirtualIPs of both families, and who watches them.
+type scene struct {
+	t    *testing.T
+	w    *steady.Watcher
+	vips []vip
+}
+
+// vip is one unit of ownership: the addresses of a dual-stack Service.
+type vip struct {
+	service string
+	addrs   []netip.Addr // IPv4, IPv6
+}
+
+// vipAt is the i-th that a test may have.
+func vipAt(i int) vip {
+	v := vip{service: fmt.Sprintf("vip-%d", i+1), addrs: []netip.Addr{lab.FreeRange.Addr(), lab.FreeRange6.Addr()}}
+	for f := range v.addrs {
+		for range i + 1 {
+			v.addrs[f] = v.addrs[f].Next()
+		}
+	}
+	return v
+}
+
+var ports int // of watchers that tests have made
+
+// watched starts a watcher of n VirtualIPs that are to be.
+func watched(t *testing.T, n int) *scene {
+	t.Helper()
+	cluster.Need(t)
+	s := &scene{t: t}
+	var addrs []netip.Addr
+	for i := range n {
+		s.vips = append(s.vips, vipAt(i))
+		addrs = append(addrs, vipAt(i).addrs...)
+	}
+	ports++
+	port, err := cluster.AddPort(t.Context(), fmt.Sprintf("watch%d", ports))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.w, err = steady.Watch(t.Context(), steady.WatchConfig{
+		Namespace: port.Namespace, Interface: port.Interface, From4: lab.AskFrom, From6: lab.AskFrom6, Addrs: addrs,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.w.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// serving makes n VirtualIPs on fresh nodes and waits until each has its owner.
+func serving(t *testing.T, n int) *scene {
+	t.Helper()
+	s := watched(t, n)
+	for _, v := range s.vips {
+		s.serve(v)
+	}
+	s.settled("at the start")
+	return s
+}
+
+// serve makes the Service that has the addresses, until the end of the test.
+func (s *scene) serve(v vip) {
+	s.t.Helper()
+	services := cluster.Kube.CoreV1().Services(metav1.NamespaceDefault)
+	_, err := services.Create(s.t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: v.service, Annotations: map[string]string{
+			v1alpha1.AnnotationAddresses: fmt.Sprintf("%v,%v", v.addrs[0], v.addrs[1]),
+		}},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, Selector: map[string]string{"app": "web"},
+			IPFamilyPolicy: ptr.To(corev1.IPFamilyPolicyRequireDualStack),
+			Ports: []corev1.ServicePort{
+				{Name: "udp", Port: udpPort, Protocol: corev1.ProtocolUDP, TargetPort: intstr.FromInt32(probe.PortUDP)},
+				{Name: "tcp", Port: tcpPort, TargetPort: intstr.FromInt32(probe.PortStream)},
+			},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		eventually(s.t, patience, "Service "+v.service+" is gone", func(ctx context.Context) error {
+			if err := services.Delete(ctx, v.service, metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
+				return errors.Join(err, errors.New("it is still there"))
+			}
+			return nil
+		})
+		eventually(s.t, patience, "the VirtualIP of "+v.service+" is gone", func(ctx context.Context) error {
+			if obj, err := virtualIP(ctx, v); err != nil || obj != nil {
+				return errors.Join(err, errors.New("it is still there"))
+			}
+			return nil
+		})
+	})
+}
+
+// virtualIP returns the object that has the addresses, nil if there is none.
+func virtualIP(ctx context.Context, v vip) (*v1alpha1.VirtualIP, error) {
+	var list v1alpha1.VirtualIPList
+	if err := cluster.Objects.List(ctx, &list); err != nil {
+		return nil, err
+	}
+	for i, o := range list.Items {
+		if slices.Contains(o.Spec.Addresses, v.addrs[0].String()) {
+			return &list.Items[i], nil
+		}
+	}
+	return nil, nil
+}
+
+func eventually(t testing.TB, limit time.Duration, what string, check func(context.Context) error) {
+	t.Helper()
+	// Not the test's own context: clean-ups wait too, when that has ended.
+	if err := cluster.Eventually(context.WithoutCancel(t.Context()), limit, what, check); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// owners is who answers for each VirtualIP, by service.
+type owners map[string]*lab.Node
+
+// settled waits until every speaker that is to run is ready, and one node has answered for both addresses of each VirtualIP, and no
+// other, for a while.
+func (s *scene) settled(when string) owners {
+	s.t.Helper()
+	return s.settledFor(calm, when)
+}
+
+// settledFor is settled, with so long to look at.
+func (s *scene) settledFor(span time.Duration, when string) owners {
+	s.t.Helper()
+	began := time.Now()
+	all := owners{}
+	eventually(s.t, patience+span, "each VirtualIP has one owner "+when, func(ctx context.Context) error {
+		for _, n := range cluster.Nodes {
+			if p := n.Speaker(); p != nil && p.Running() {
+				if err := ready(ctx, n); err != nil {
+					began = time.Now()
+					return err
+				}
+			}
+		}
+		if time.Since(began) < span {
+			return errors.New("it is too early to tell")
+		}
+		for _, v := range s.vips {
+			n, err := s.owner(v)
+			if err != nil {
+				return err
+			}
+			all[v.service] = n
+		}
+		return nil
+	})
+	return all
+}
+
+// owner is who answered for both addresses in the last while.
+func (s *scene) owner(v vip) (*lab.Node, error) {
+	now := time.Now()
+	a, b := s.w.Owner(v.addrs[0], now, calm), s.w.Owner(v.addrs[1], now, calm)
+	if a == "" || a != b {
+		return nil, fmt.Errorf("%s: %q answers for %v, %q for %v; seen: %+v, %+v", v.service, a, v.addrs[0], b, v.addrs[1],
+			s.w.Seen(v.addrs[0], now.Add(-calm), now), s.w.Seen(v.addrs[1], now.Add(-calm), now))
+	}
+	return byMAC(a)
+}
+
+func byMAC(mac string) (*lab.Node, error) {
+	for _, n := range cluster.Nodes {
+		if n.MAC() == mac {
+			return n, nil
+		}
+	}
+	return nil, fmt.Errorf("%s answers, which is no node's", mac)
+}
+
+func ready(ctx context.Context, n *lab.Node) error {
+	_, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7473/readyz")
+	return err
+}
+
+// held counts VirtualIPs by node, with the nodes that have none.
+func (o owners) held(nodes []*lab.Node) map[string]int {
+	count := map[string]int{}
+	for _, n := range nodes {
+		count[n.Name] = 0
+	}
+	for _, n := range o {
+		count[n.Name]++
+	}
+	return count
+}
+
+// even tells whether the nodes differ by at most one.
+func even(count map[string]int) bool {
+	n := slices.Sorted(maps.Values(count))
+	return n[len(n)-1]-n[0] <= 1
+}
+
+func (o owners) String() string {
+	var s []string
+	for _, service := range slices.Sorted(maps.Keys(o)) {
+		s = append(s, service+" on "+o[service].Name)
+	}
+	return strings.Join(s, ", ")
+}
+
+// stayed wants that nothing but the VirtualIPs of moved nodes has moved since a moment, and no question had two answers.
+func (s *scene) stayed(since time.Time, before, now owners, moved ...*lab.Node) {
+	s.t.Helper()
+	for _, v := range s.vips {
+		goes := slices.Contains(moved, before[v.service])
+		if !goes && before[v.service] != now[v.service] {
+			s.t.Errorf("%s moved from %s to %s without need", v.service, before[v.service].Name, now[v.service].Name)
+		}
+		for _, a := range v.addrs {
+			seen := s.w.Seen(a, since, time.Now())
+			most := 0
+			if goes {
+				most = 1
+			}
+			if seen.Moves() > most {
+				s.t.Errorf("%s: %v was answered by one after the other: %v", v.service, a, names(seen.MACs))
+			}
+			if seen.Duplicates > 0 {
+				s.t.Errorf("%s: %d of %d questions for %v had two answers, from %v", v.service, seen.Duplicates, seen.Asked, a, names(seen.All))
+			}
+		}
+	}
+}
+
+// names of the nodes that have the hardware addresses.
+func names(macs []string) (out []string) {
+	for _, mac := range macs {
+		name := mac
+		if n, err := byMAC(mac); err == nil {
+			name = n.Name
+		}
+		out = append(out, name)
+	}
+	return out
+}
+
+// client starts a steady client of each address of a VirtualIP, and waits until it is served. The function returned stops them and
+// says what they saw since a moment.
+func (s *scene) client(v vip) (stop func(since time.Time) []steady.Report) {
+	s.t.Helper()
+	var clients []*steady.Client
+	for _, a := range v.addrs {
+		c, err := steady.Start(cluster.Client.Namespace, steady.Target{
+			UDP: netip.AddrPortFrom(a, udpPort), TCP: netip.AddrPortFrom(a, tcpPort),
+		})
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		clients = append(clients, c)
+	}
+	stopped := false
+	halt := func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		for _, c := range clients {
+			if err := c.Stop(); err != nil {
+				s.t.Error(err)
+			}
+		}
+	}
+	s.t.Cleanup(halt)
+	s.served(clients, v)
+	return func(since time.Time) (all []steady.Report) {
+		s.served(clients, v)
+		now := time.Now()
+		halt()
+		for _, c := range clients {
+			all = append(all, c.Report(since, now))
+		}
+		return all
+	}
+}
+
+// served waits until the clients have been served for half a second.
+func (s *scene) served(clients []*steady.Client, v vip) {
+	s.t.Helper()
+	eventually(s.t, patience, "clients of "+v.service+" are served", func(context.Context) error {
+		for i, c := range clients {
+			if now := time.Now(); !c.Steady(now, 500*time.Millisecond, 250*time.Millisecond) {
+				return fmt.Errorf("%v: %s", v.addrs[i], c.Report(now.Add(-500*time.Millisecond), now))
+			}
+		}
+		return nil
+	})
+}
+
+// by returns the VirtualIPs of a node.
+func (s *scene) by(o owners, n *lab.Node) (out []vip) {
+	for _, v := range s.vips {
+		if o[v.service] == n {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// listed waits until the list of a VirtualIP names the node, or does not.
+func listed(t testing.TB, v vip, n *lab.Node, want bool) {
+	t.Helper()
+	eventually(t, patience, fmt.Sprintf("the list of %s names %s: %t", v.service, n.Name, want), func(ctx context.Context) error {
+		obj, err := virtualIP(ctx, v)
+		if err != nil {
+			return err
+		}
+		if obj == nil || slices.Contains(obj.Spec.Nodes, n.Name) != want {
+			return fmt.Errorf("it is %+v", obj)
+		}
+		return nil
+	})
+}
+
+// condition waits until a condition of a VirtualIP has the status, and returns it.
+func condition(t testing.TB, v vip, kind string, status metav1.ConditionStatus) (found metav1.Condition) {
+	t.Helper()
+	eventually(t, patience, fmt.Sprintf("condition %s of %s is %s", kind, v.service, status), func(ctx context.Context) error {
+		obj, err := virtualIP(ctx, v)
+		if err != nil {
+			return err
+		}
+		if obj == nil {
+			return errors.New("there is no such VirtualIP")
+		}
+		for _, c := range obj.Status.Conditions {
+			if c.Type == kind && c.Status == status {
+				found = c
+				return nil
+			}
+		}
+		return fmt.Errorf("its conditions are %+v", obj.Status.Conditions)
+	})
+	return found
+}
