@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
@@ -23,35 +22,20 @@ func (s *Speaker) withdraw(todo *work) {
 	}
 }
 
-// announce answers for what the node can forward now, and no longer for what it cannot.
-func (s *Speaker) announce(todo *work) {
-	changed, lacking := todo.announce, s.lacking()
-	for addr := range todo.addresses() {
+// announce answers for the addresses of those VirtualIPs of the plan that may be taken.
+func (s *Speaker) announce(todo *work, may func(vip string) bool) {
+	changed := todo.announce
+	todo.announce = false
+	for addr := range todo.addrs {
 		ann, wanted := s.desired.Announce[addr]
-		wanted = wanted && s.forwards(addr, lacking)
-		have, told := s.target[addr]
-		if wanted == told && (!wanted || ann.Equal(have)) {
+		if have, told := s.target[addr]; !wanted || told && ann.Equal(have) || !may(ann.VIP) {
 			continue
 		}
-		changed = true
-		if wanted {
-			s.target[addr] = ann
-		} else {
-			delete(s.target, addr)
-		}
+		s.target[addr], changed = ann, true
 	}
 	if changed {
 		s.tell(todo)
 	}
-}
-
-// forwards tells whether what reaches the node for an address is taken care of, by us or, where we do not serve it, by
-// others.
-func (s *Speaker) forwards(addr netip.Addr, lacking map[ipvs.Key]bool) bool {
-	if !has(s.desired.Local, addr) {
-		return s.known.sysctls.of(addr) == nil || has(s.announced, addr)
-	}
-	return has(s.known.addrs, addr) && s.programmed(addr, lacking)
 }
 
 // tell tells the announcer the whole set and logs what really changed.
@@ -72,7 +56,7 @@ func (s *Speaker) tell(todo *work) {
 	}
 	for _, addr := range sortedKeys(held) {
 		if before := s.held[addr]; !slices.Equal(before, held[addr]) {
-			s.log("announce", "address", addr, "vip", want[addr].VIP, "interfaces", held[addr], "reason", plan.Owner)
+			s.log("announce", "address", addr, "vip", want[addr].VIP, "interfaces", held[addr], "reason", s.desired.VIPs[want[addr].VIP].Moved)
 		}
 	}
 	s.noteStatuses(todo, want, held)
@@ -92,16 +76,21 @@ func (s *Speaker) noteStatuses(todo *work, want map[netip.Addr]plan.Announcement
 
 // whyNot returns why an address is not announced any more.
 func (s *Speaker) whyNot(addr netip.Addr, want map[netip.Addr]plan.Announcement) plan.Reason {
-	if _, ok := want[addr]; ok {
+	if ann, ok := want[addr]; ok && ann.Probe {
+		return plan.Probing
+	} else if ok {
 		return plan.NoInterface
 	}
-	if _, ok := s.desired.Announce[addr]; ok {
-		return plan.DataPlaneNotReady
+	dec, ok := s.desired.VIPs[s.announced[addr].VIP]
+	switch {
+	case !ok:
+		return plan.NoService
+	case dec.Owner == s.cfg.NodeName && s.leaving.Load(): // and nobody took it
+		return plan.Stopping
+	case dec.Owner == s.cfg.NodeName: // another of its addresses is held
+		return plan.NoService
 	}
-	if dec, ok := s.desired.VIPs[s.announced[addr].VIP]; ok && dec.Reason != plan.Owner {
-		return dec.Reason
-	}
-	return plan.NoService
+	return dec.Moved
 }
 
 func sortedKeys(m map[netip.Addr][]string) []netip.Addr {

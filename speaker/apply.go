@@ -27,7 +27,6 @@ func (s *Speaker) apply(ctx context.Context, todo *work) {
 	s.cleanConntrack(ctx, todo)
 	s.setHealthPorts(todo)
 	s.setChecks(todo)
-	s.announce(todo)
 }
 
 // foreignErrors name the virtual addresses that the node has already.

@@ -58,6 +58,16 @@ func (q *quick) Announce(want map[netip.Addr]plan.Announcement) (map[netip.Addr]
 func (q *quick) Conflicts() map[netip.Addr]plan.Conflict { return nil }
 func (q *quick) SetPeers(map[[6]byte]string)             {}
 
+// quickDetector hears nobody.
+type quickDetector struct{}
+
+func (quickDetector) Observe() (plan.Members, map[string]struct{}, map[plan.VIPID]struct{}) {
+	return plan.Members{}, nil, nil
+}
+func (quickDetector) Say(plan.Word)                    {}
+func (quickDetector) SetSegments([]string)             {}
+func (quickDetector) SetPeers(map[string][]netip.Addr) {}
+
 // quickAddresses are the addresses of a quick node.
 type quickAddresses struct{ *quick }
 
@@ -115,7 +125,7 @@ func quickSpeaker(view *plan.View) (*Speaker, *quickSource) {
 	return New(Config{
 		NodeName: "a", Plan: options, Log: slog.New(slog.DiscardHandler), Kick: NewKick(), Source: source,
 		Node:      Node{VirtualServers: ipvstest.NewKernel(), Filter: q, Addresses: quickAddresses{q}, Sysctls: q, Conntrack: q},
-		Announcer: q, Reporter: q, Metrics: NewMetrics(prometheus.NewRegistry()),
+		Announcer: q, Detector: quickDetector{}, Reporter: q, Metrics: NewMetrics(prometheus.NewRegistry()),
 	}), source
 }
 

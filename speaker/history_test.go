@@ -50,7 +50,7 @@ func change(r *rand.Rand, v *plan.View) plan.Touched {
 		}
 		return plan.Touched{VIPs: map[string]struct{}{name: {}}}
 	case 7:
-		v.Nodes["b"] = plan.Node{Ready: r.IntN(2) == 0}
+		v.Nodes["b"] = plan.Node{Labels: map[string]string{"zone": fmt.Sprint(r.IntN(2))}}
 		return plan.Touched{Nodes: map[string]struct{}{"b": {}}}
 	}
 	return touched
@@ -97,6 +97,9 @@ func TestFollowsAnyHistory(t *testing.T) {
 						run.touch(func(v *plan.View) plan.Touched { return change(roll, v) })
 						if r.IntN(2) == 0 {
 							synctest.Wait()
+						}
+						if r.IntN(8) == 0 {
+							run.killB(r.IntN(2) == 0)
 						}
 						if destroys && r.IntN(6) == 0 {
 							harm(r, w)

@@ -75,7 +75,7 @@ func TestProgressSaysOnlyWhatWasObserved(t *testing.T) {
 		speaker := New(Config{
 			NodeName: "a", Plan: options, Log: slog.New(slog.DiscardHandler), Kick: c.kick, Node: w.node(),
 			Source:    lateSource{c, func() { came = time.Now() }},
-			Announcer: w, Reporter: w, Metrics: NewMetrics(prometheus.NewRegistry()),
+			Announcer: w, Detector: quickDetector{}, Reporter: w, Metrics: NewMetrics(prometheus.NewRegistry()),
 			Progress: progressFunc(func(before time.Time) {
 				applied++
 				if before.After(came) {

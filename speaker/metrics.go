@@ -20,6 +20,9 @@ type Metrics struct {
 	vips      *prometheus.GaugeVec
 	services  *prometheus.GaugeVec
 	healthy   prometheus.Gauge
+	moves     *prometheus.CounterVec
+	// completion is that of failovers.
+	completion prometheus.Histogram
 }
 
 // NewMetrics returns the metrics, registered.
@@ -44,8 +47,13 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		vips:      byReason("vips", "VirtualIPs by why this node answers for them or not."),
 		services:  byReason("services", "Services by what became of them on this node."),
 		healthy:   gauge("healthy", "1 while the node is as planned."),
+		moves: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Subsystem: "failover", Name: "moves_total",
+			Help: "VirtualIPs that came to this node or left it, by reason."}, []string{"reason"}),
+		completion: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: ns, Subsystem: "failover", Name: "completion_seconds",
+			Help:    "From the moment that nobody was known to answer for a VirtualIP until this node did.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2, 5}}),
 	}
-	reg.MustRegister(m.duration, m.errors, m.changes, m.servers, m.reals, m.announced, m.vips, m.services, m.healthy)
+	reg.MustRegister(m.duration, m.errors, m.changes, m.servers, m.reals, m.announced, m.vips, m.services, m.healthy, m.moves, m.completion)
 	return m
 }
 

@@ -1,8 +1,11 @@
 package speaker
 
 import (
+	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/ironlb/ironlb/speaker/plan"
 )
@@ -18,6 +21,7 @@ func (s *Speaker) report(todo *work) {
 	for name := range todo.vips {
 		dec, exists := s.desired.VIPs[name]
 		status := s.status(dec)
+		s.noteMove(name, dec, exists)
 		s.vips.set(name, status.Reason, exists)
 		before, was := s.statuses[name]
 		is := exists && dec.Reporter
@@ -38,11 +42,55 @@ func (s *Speaker) report(todo *work) {
 }
 
 func equal(a, b plan.Status) bool {
-	return slices.Equal(a.Interfaces, b.Interfaces) && a.Node == b.Node && a.Announced == b.Announced && a.Reason == b.Reason && a.Message == b.Message
+	return slices.Equal(a.Interfaces, b.Interfaces) && a.Node == b.Node && a.Announced == b.Announced && a.Reason == b.Reason && a.Message == b.Message && a.Conflict == b.Conflict
+}
+
+// noteMove counts that a VirtualIP came or went, and how long nobody answered for it before.
+func (s *Speaker) noteMove(name string, dec plan.Decision, exists bool) {
+	before := s.moved[name]
+	if !exists {
+		delete(s.moved, name)
+		return
+	}
+	if before.reason != dec.Moved || !before.at.Equal(dec.At) {
+		before = move{reason: dec.Moved, at: dec.At}
+		s.cfg.Metrics.moves.WithLabelValues(string(dec.Moved)).Inc()
+	}
+	if dec.Owner == s.cfg.NodeName && !before.done && s.answered(dec) {
+		before.done = true
+		if dec.Moved == plan.OwnerLost && !dec.Vacant.IsZero() {
+			s.cfg.Metrics.completion.Observe(time.Since(dec.Vacant).Seconds())
+		}
+	}
+	s.moved[name] = before
+}
+
+// move is the last coming or going of a VirtualIP; done is set once all of it is answered for.
+type move struct {
+	reason plan.Reason
+	at     time.Time
+	done   bool
+}
+
+// answered tells whether all addresses of a decision are answered for.
+func (s *Speaker) answered(dec plan.Decision) bool {
+	return !slices.ContainsFunc(dec.Addresses, func(a netip.Addr) bool { return !has(s.held, a) })
 }
 
 // status says what became of a decision on this node.
 func (s *Speaker) status(dec plan.Decision) plan.Status {
+	out := s.ownStatus(dec)
+	for _, addr := range dec.Addresses {
+		if c, ok := s.conflicts[addr]; ok {
+			out.Conflict = fmt.Sprintf("node %s: another host, %s, answers for %v on %s: take the address away from it, or out of the IPAddressPool",
+				s.cfg.NodeName, c.MAC, addr, c.Interface)
+			break
+		}
+	}
+	return out
+}
+
+func (s *Speaker) ownStatus(dec plan.Decision) plan.Status {
 	if dec.Owner == "" || dec.Owner != s.cfg.NodeName {
 		return plan.Status{Reason: dec.Reason, Message: messages[dec.Reason]}
 	}
@@ -53,7 +101,11 @@ func (s *Speaker) status(dec plan.Decision) plan.Status {
 			return plan.Status{Reason: plan.DataPlaneNotReady, Message: "node " + dec.Owner + ": " + messages[plan.DataPlaneNotReady]}
 		}
 		if !answered {
-			return plan.Status{Reason: plan.NoInterface, Message: "node " + dec.Owner + ": " + messages[plan.NoInterface]}
+			why := plan.NoInterface
+			if s.announced[addr].Probe {
+				why = plan.Probing
+			}
+			return plan.Status{Reason: why, Message: "node " + dec.Owner + ": " + messages[why]}
 		}
 		for _, name := range on {
 			interfaces[name] = struct{}{}
@@ -74,6 +126,15 @@ var messages = map[plan.Reason]string{
 	plan.NodeNotAlive:      "none of its nodes has a speaker that is heard",
 	plan.NoAdvertisement:   "no L2Advertisement covers its pool on any of its nodes that is alive",
 	plan.NoLocalEndpoint:   "externalTrafficPolicy is Local and none of its nodes that is alive has an endpoint",
+	plan.Waiting:           "the node that comes first has not said yet that it answers",
+	plan.Observer:          "its speaker has just started or stood still, and hears the others first",
+	plan.Isolated:          "no other speaker is heard on its network, although others hear one another there",
+	plan.Excluded:          "its nodes are labelled to be left out, are about to go or have no network",
+	plan.NotListed:         "the node is not listed any more",
+	plan.Stopping:          "the speaker of its only node is being stopped",
+	plan.NodeDeclined:      "its nodes cannot answer for it; their speakers' logs say why",
+	plan.AddressConflict:   "another host answers for an address of it",
+	plan.Probing:           "it is asked whether another host has it",
 	plan.NoService:         "no Service holds its address",
 	plan.DataPlaneNotReady: "its virtual servers could not be programmed; the speaker's /readyz says why",
 	plan.NoInterface:       "no interface is up that has it in its subnet or that its L2Advertisement names",

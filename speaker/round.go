@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/plan"
@@ -34,10 +35,13 @@ func (s *Speaker) round(ctx context.Context) error {
 	if s.known == nil && !again && !looked {
 		due = false // a kick does not hurry what cannot be looked at
 	}
-	if todo.empty() && !due {
+	if todo.empty() && !due && !s.mustSay && maps.Equal(s.conflicts, s.cfg.Announcer.Conflicts()) {
 		return s.trouble() // a kick about what is known already
 	}
 	s.withdraw(todo)
+	ready := s.ready(todo)
+	s.say(todo, ready)
+	s.announce(todo, ready)
 	if due {
 		s.look(ctx, todo, looked)
 	}
@@ -47,6 +51,10 @@ func (s *Speaker) round(ctx context.Context) error {
 	} else {
 		s.failed.add(todo)
 	}
+	s.judge(todo)
+	anyOne := func(string) bool { return true }
+	s.say(todo, anyOne)
+	s.announce(todo, anyOne)
 	s.report(todo)
 	s.schedule(again, time.Since(start))
 	if s.cfg.Progress != nil && s.known != nil && !s.failed.missing() {
@@ -61,9 +69,11 @@ func (s *Speaker) plan(todo *work, now time.Time) bool {
 	if !ok {
 		return false
 	}
+	s.view = view
+	s.hear(view, &touched)
 	wake := s.planner.Wake()
 	s.reason = restored
-	if s.desired != nil && !touched.Any() && (wake.IsZero() || wake.After(now)) {
+	if s.desired != nil && !touched.Any() && !s.mustSay && (wake.IsZero() || wake.After(now)) {
 		return true
 	}
 	s.reason = planned
@@ -71,6 +81,7 @@ func (s *Speaker) plan(todo *work, now time.Time) bool {
 	var changed *plan.Changed
 	s.desired, changed = s.planner.Plan(view, touched, now)
 	todo.planned(changed)
+	s.listen(touched, changed)
 	if s.cfg.Progress != nil {
 		node, exists := view.Nodes[s.cfg.NodeName]
 		s.cfg.Progress.SetNode(exists && !node.Leaving)
@@ -110,9 +121,6 @@ func (s *Speaker) look(ctx context.Context, todo *work, looked bool) {
 	}
 	if err != nil {
 		s.fail(err)
-		if todo.announce {
-			s.tell(todo)
-		}
 		return
 	}
 	if todo.all {

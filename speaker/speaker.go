@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ironlb/ironlb/ipvs"
@@ -17,7 +18,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Config of a Speaker; every field but Progress and Destroyed is needed.
+// Config of a Speaker; every field but Progress, MACs and Destroyed is needed.
 type Config struct {
 	NodeName  string
 	Plan      plan.Options
@@ -26,9 +27,12 @@ type Config struct {
 	Source    Source
 	Node      Node
 	Announcer Announcer
+	Detector  Detector
 	Reporter  Reporter
 	Metrics   *Metrics
 	Progress  Progress
+	// MACs, if set, are the hardware addresses of the other nodes.
+	MACs func() map[[6]byte]string
 	// Destroyed, if set, is called when virtual servers of ours are found missing or changed. It must not block.
 	Destroyed func()
 }
@@ -56,6 +60,7 @@ var errNotSynced = errors.New("waiting for the first list of Services, EndpointS
 type Speaker struct {
 	cfg     Config
 	planner *plan.Planner
+	view    *plan.View    // of the last plan
 	desired *plan.Desired // nil before the first plan
 	reason  string        // of the changes of this round, for the log
 	ipv6    bool          // the plan has virtual servers of it
@@ -79,10 +84,23 @@ type Speaker struct {
 	target    map[netip.Addr]plan.Announcement
 	announced map[netip.Addr]plan.Announcement
 	held      map[netip.Addr][]string
-	ports     map[pools.ServiceKey]plan.HealthPort
-	statuses  map[string]plan.Status
-	vips      *tally[string]
-	services  *tally[pools.ServiceKey]
+	// said is what the others were told; mustSay that they must be told again although it is the same.
+	said    plan.Word
+	mustSay bool
+	// unable are the addresses that this node cannot answer for, fit those that it forwards, conflicts those that another host
+	// has.
+	unable    map[netip.Addr]plan.Reason
+	fit       map[netip.Addr]struct{}
+	conflicts map[netip.Addr]plan.Conflict
+	// leaving is set by Leave; leaveBy is until when the successors are waited for.
+	leaving atomic.Bool
+	leaveBy time.Time
+
+	ports    map[pools.ServiceKey]plan.HealthPort
+	statuses map[string]plan.Status
+	moved    map[string]move
+	vips     *tally[string]
+	services *tally[pools.ServiceKey]
 
 	lastError string
 	mu        sync.Mutex
@@ -96,16 +114,20 @@ func New(cfg Config) *Speaker {
 		planner:  plan.NewPlanner(cfg.Plan),
 		failed:   newWork(),
 		target:   map[netip.Addr]plan.Announcement{},
+		said:     plan.Word{Claims: map[string]plan.Claim{}},
+		unable:   map[netip.Addr]plan.Reason{},
+		fit:      map[netip.Addr]struct{}{},
 		ports:    map[pools.ServiceKey]plan.HealthPort{},
 		statuses: map[string]plan.Status{},
+		moved:    map[string]move{},
 		vips:     newTally[string](cfg.Metrics.vips),
 		services: newTally[pools.ServiceKey](cfg.Metrics.services),
 		health:   Health{Reason: errNotSynced.Error(), Round: time.Now()},
 	}
 }
 
-// Run works until the context ends. It leaves everything as it is then: the next process takes it over, and meanwhile
-// the kernel goes on forwarding.
+// Run works until the context ends, or after Leave until what this node holds is handed over. It leaves everything else as it is
+// then: the next process takes it over, and meanwhile the kernel goes on forwarding.
 func (s *Speaker) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -122,6 +144,10 @@ func (s *Speaker) Run(ctx context.Context) error {
 			return nil
 		}
 		s.note(err, time.Since(start))
+		if s.left(time.Now()) {
+			s.goodbye()
+			return nil
+		}
 		timer.Reset(s.pause())
 	}
 }
@@ -134,6 +160,9 @@ func (s *Speaker) pause() time.Duration {
 	}
 	if wake := s.planner.Wake(); !wake.IsZero() && wake.Before(next) {
 		next = wake
+	}
+	if !s.leaveBy.IsZero() && s.leaveBy.Before(next) {
+		next = s.leaveBy
 	}
 	return time.Until(next)
 }

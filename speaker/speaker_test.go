@@ -51,7 +51,8 @@ func service(v *plan.View, name string, addr netip.Addr, ports []uint16, endpoin
 
 func baseView() *plan.View {
 	v := plan.NewView()
-	v.Nodes["a"], v.Nodes["b"] = plan.Node{Ready: true}, plan.Node{Ready: true}
+	v.Nodes["a"], v.Nodes["b"] = plan.Node{}, plan.Node{}
+	v.Links["eth0"] = plan.Link{Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("2001:db8::/64")}}
 	v.Advertisements["all"] = plan.Advertisement{}
 	return v
 }
@@ -79,6 +80,7 @@ type run struct {
 	*world
 	*cluster
 	speaker  *Speaker
+	detector *worldDetector
 	registry *prometheus.Registry
 	log      *logBuffer
 	stop     func()
@@ -91,7 +93,9 @@ func startWith(t *testing.T, w *world, c *cluster, o plan.Options) *run {
 	t.Helper()
 	c.kick = NewKick()
 	r := &run{world: w, cluster: c, registry: prometheus.NewRegistry(), log: &logBuffer{}}
+	r.detector = &worldDetector{w: w, view: func() *plan.View { return c.view }, kick: c.kick, dead: w.deadB}
 	r.speaker = New(Config{
+		Detector: r.detector,
 		NodeName: "a", Plan: o, Log: slog.New(slog.NewTextHandler(r.log, nil)), Kick: c.kick, Source: c, Node: w.node(),
 		Announcer: w, Reporter: w, Metrics: NewMetrics(r.registry),
 	})
@@ -107,6 +111,14 @@ func startWith(t *testing.T, w *world, c *cluster, o plan.Options) *run {
 		}
 	}
 	return r
+}
+
+// killB ends node b, or brings it back.
+func (r *run) killB(dead bool) {
+	r.world.mu.Lock()
+	r.deadB = dead
+	r.world.mu.Unlock()
+	r.detector.set(func(d *worldDetector) { d.dead = dead })
 }
 
 func (r *run) table(t *testing.T) ipvs.Table {
@@ -140,8 +152,15 @@ func (r *run) wantPlanned(t *testing.T) {
 	if !maps.Equal(r.ports, want.HealthPorts) || !maps.Equal(r.checks, want.Checks) {
 		t.Errorf("health ports %v, checks %v; want %v, %v", r.ports, r.checks, want.HealthPorts, want.Checks)
 	}
-	if !maps.EqualFunc(r.announced, want.Announce, plan.Announcement.Equal) {
-		t.Errorf("announced %v, want %v", r.announced, want.Announce)
+	if want := r.speaker.desired.Announce; !maps.EqualFunc(r.announced, want, plan.Announcement.Equal) {
+		t.Errorf("announced %v, want %v", r.announced, want)
+	}
+	for name, vip := range r.view.VIPs { // whoever is there, one of the two answers for what can be forwarded
+		if first := vip.Nodes[0]; len(r.speaker.desired.VIPs[name].Addresses) > 0 && (first == "a" || first == "b" && r.deadB) {
+			if dec := r.speaker.desired.VIPs[name]; dec.Owner != "a" && dec.Reason != plan.NoLocalEndpoint {
+				t.Errorf("VirtualIP %s: %+v", name, dec)
+			}
+		}
 	}
 	if h := r.speaker.Health(); !h.Ready {
 		t.Errorf("not ready: %s", h.Reason)
@@ -192,9 +211,9 @@ func TestProgramsFollowsAndForgets(t *testing.T) {
 		r.wantPlanned(t)
 		r.set(func(v *plan.View) { service(v, "web", vip1, []uint16{80}, 1, "b", "a") }) // a port, an endpoint and the ownership go
 		r.wantPlanned(t)
-		r.set(func(v *plan.View) { v.Nodes["b"] = plan.Node{} })
+		r.killB(true)
 		r.wantPlanned(t)
-		if d := plan.Make(r.view, options, time.Now()); len(d.Announce) != 2 {
+		if d := r.speaker.desired; len(d.Announce) != 2 {
 			t.Errorf("announces %v after b died", d.Announce)
 		}
 		r.set(func(v *plan.View) {
@@ -499,11 +518,14 @@ func TestInterfaceLost(t *testing.T) {
 		r := start(t, newWorld(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
-		r.world.mu.Lock()
-		r.ups["eth0"] = false
-		r.world.mu.Unlock()
-		r.kick.Look()
+		r.touch(func(v *plan.View) plan.Touched {
+			delete(v.Links, "eth0")
+			return plan.Touched{Links: map[string]struct{}{"eth0": {}}}
+		})
 		synctest.Wait()
+		if c := r.detector.word().Claims[vip1.String()]; c.State != plan.Declined {
+			t.Errorf("says %+v", c)
+		}
 		if got := r.statuses[vip1.String()]; got.Reason != plan.NoInterface || got.Announced {
 			t.Errorf("status %+v", got)
 		}

@@ -68,6 +68,7 @@ type world struct {
 	ipv6      bool // its sysctls are set
 	reports   int
 	tells     int // of the announcer
+	deadB     bool
 }
 
 var errInjected = errors.New("injected")
@@ -380,6 +381,7 @@ func (c *cluster) fold() {
 		c.touched.Services = merge(c.touched.Services, touched.Services)
 		c.touched.Nodes = merge(c.touched.Nodes, touched.Nodes)
 		c.touched.VIPs = merge(c.touched.VIPs, touched.VIPs)
+		c.touched.Links = merge(c.touched.Links, touched.Links)
 		c.touched.Advertisements = c.touched.Advertisements || touched.Advertisements
 		c.touched.All = c.touched.All || touched.All
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/speaker/member"
 )
 
 // config is how this node serves: the file of --config, checked. docs/configuration.md explains every field.
@@ -29,6 +30,15 @@ type config struct {
 	HealthzAddress netip.AddrPort
 	Timeouts       timeouts
 	Conntrack      conntrackLimits
+	Failover       failover
+}
+
+// failover is how the speakers watch one another.
+type failover struct {
+	Profile member.Profile
+	// Port is the UDP port on which they talk, Cluster keeps clusters apart that share a network.
+	Port    uint16
+	Cluster string
 }
 
 // dataplane is what forwards.
@@ -78,5 +88,6 @@ func newConfig() config {
 			MaxPerCore: 32768, Min: 131072,
 			TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour,
 		},
+		Failover: failover{Profile: member.Standard, Port: member.DefaultPort, Cluster: "ironlb"},
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/link"
+	"github.com/ironlb/ironlb/speaker/member"
 )
 
 func prefixes(texts ...string) (p []netip.Prefix) {
@@ -27,6 +28,7 @@ func TestConfig(t *testing.T) {
 		Conntrack: conntrackLimits{
 			MaxPerCore: 32768, Min: 131072, TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour,
 		},
+		Failover: failover{Profile: member.Standard, Port: 7948, Cluster: "ironlb"},
 	}
 	whole := config{
 		ServiceProxy: true, Dataplane: "ipvs", Scheduler: "mh", Flags: 0x18,
@@ -34,6 +36,7 @@ func TestConfig(t *testing.T) {
 		DrainLimit: 90 * time.Second, HealthzAddress: netip.MustParseAddrPort("[2001:db8::1]:10257"),
 		Timeouts:  timeouts{TCP: 7200 * time.Second, TCPFin: time.Minute, UDP: 30 * time.Second},
 		Conntrack: conntrackLimits{MaxPerCore: 1000, TCPEstablishedTimeout: time.Hour},
+		Failover:  failover{Profile: member.Fast, Port: 7999, Cluster: "east"},
 	}
 	changed := func(f func(*config)) config { c := defaults; f(&c); return c }
 	for _, c := range []struct {
@@ -60,6 +63,7 @@ answerPing: false
 healthzBindAddress: "[2001:db8::1]:10257"
 ipvs: {tcpTimeout: 2h, tcpFinTimeout: 1m, udpTimeout: 30s}
 conntrack: {maxPerCore: 1000, min: 0, tcpEstablishedTimeout: 1h, tcpCloseWaitTimeout: 0s}
+failover: {profile: fast, port: 7999, cluster: east}
 `, whole},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -73,36 +77,37 @@ conntrack: {maxPerCore: 1000, min: 0, tcpEstablishedTimeout: 1h, tcpCloseWaitTim
 
 func TestConfigFaultsSayTheMend(t *testing.T) {
 	for text, want := range map[string][]string{
-		"serviceProxi: true":                             {`"serviceProxi"`, "docs/configuration.md"},
-		"conntrack: {max: 1}":                            {`"conntrack.max"`},
-		"ServiceProxy: true":                             {`"ServiceProxy"`},
-		"serviceProxy: 'yes'":                            {"serviceProxy is a string", "true or false"},
-		"dataplane: ipvs\ndataplane: auto":               {`"dataplane" already set`},
-		"dataplane: iptables":                            {`dataplane: "iptables"`, "auto, ipvs or nftables"},
-		"scheduler: wrrr":                                {`scheduler: "wrrr"`, "wlc"},
-		"scheduler: rr,port":                             {`scheduler: "rr,port"`, "give \"rr\" alone"},
-		"scheduler: sh,ports":                            {`scheduler: "sh,ports"`, "give fallback, port"},
-		"nodePortAddresses: []":                          {"nodePortAddresses", "[primary]"},
-		"nodePortAddresses: primary":                     {"nodePortAddresses is a string", "a list"},
-		"nodePortAddresses: [192.0.2.1]":                 {`nodePortAddresses[0]: "192.0.2.1"`, "192.0.2.0/24"},
-		"podCIDRs: [192.0.2.0/24, x]":                    {`podCIDRs[1]: "x"`, "CIDR"},
-		"podCIDRs: [192.0.2.1/24]":                       {"give 192.0.2.0/24"},
-		"podCIDRs: ['::ffff:192.0.2.0/120']":             {"podCIDRs[0]"},
-		"drainLimit: 0s":                                 {"drainLimit", "from 1s"},
-		"drainLimit: 1500ms":                             {"drainLimit", "whole seconds"},
-		"drainLimit: 15":                                 {"drainLimit is a number", "text"},
-		"ipvs: {tcpTimeout: 1000h}":                      {"ipvs.tcpTimeout", "744h"},
-		"ipvs: {udpTimeout: -1s}":                        {"ipvs.udpTimeout"},
-		"ipvs: 5":                                        {"ipvs is a number", "fields"},
-		"conntrack: {min: -1}":                           {`conntrack.min: "-1"`, "from 0"},
-		"conntrack: {min: 1.5}":                          {"conntrack.min is a number 1.5", "whole number"},
-		"conntrack: {maxPerCore: 3000000000}":            {"conntrack.maxPerCore", "2147483647"},
-		"healthzBindAddress: 10256":                      {"healthzBindAddress is a number"},
-		"healthzBindAddress: '192.0.2.1'":                {"healthzBindAddress", "0.0.0.0:10256"},
-		"healthzBindAddress: '192.0.2.1:0'":              {"healthzBindAddress"},
-		"- a":                                            {"must be fields"},
-		"a: [":                                           {"not well-formed"},
-		"serviceProxy: true\n---\nserviceProxy: false\n": {"more than one YAML document"},
+		"serviceProxi: true": {`"serviceProxi"`, "docs/configuration.md"},
+		"failover: {profile: quick, port: 0, cluster: ''}": {`failover.profile: "quick"`, "standard, fast or slow", "failover.port", "failover.cluster"},
+		"conntrack: {max: 1}":                              {`"conntrack.max"`},
+		"ServiceProxy: true":                               {`"ServiceProxy"`},
+		"serviceProxy: 'yes'":                              {"serviceProxy is a string", "true or false"},
+		"dataplane: ipvs\ndataplane: auto":                 {`"dataplane" already set`},
+		"dataplane: iptables":                              {`dataplane: "iptables"`, "auto, ipvs or nftables"},
+		"scheduler: wrrr":                                  {`scheduler: "wrrr"`, "wlc"},
+		"scheduler: rr,port":                               {`scheduler: "rr,port"`, "give \"rr\" alone"},
+		"scheduler: sh,ports":                              {`scheduler: "sh,ports"`, "give fallback, port"},
+		"nodePortAddresses: []":                            {"nodePortAddresses", "[primary]"},
+		"nodePortAddresses: primary":                       {"nodePortAddresses is a string", "a list"},
+		"nodePortAddresses: [192.0.2.1]":                   {`nodePortAddresses[0]: "192.0.2.1"`, "192.0.2.0/24"},
+		"podCIDRs: [192.0.2.0/24, x]":                      {`podCIDRs[1]: "x"`, "CIDR"},
+		"podCIDRs: [192.0.2.1/24]":                         {"give 192.0.2.0/24"},
+		"podCIDRs: ['::ffff:192.0.2.0/120']":               {"podCIDRs[0]"},
+		"drainLimit: 0s":                                   {"drainLimit", "from 1s"},
+		"drainLimit: 1500ms":                               {"drainLimit", "whole seconds"},
+		"drainLimit: 15":                                   {"drainLimit is a number", "text"},
+		"ipvs: {tcpTimeout: 1000h}":                        {"ipvs.tcpTimeout", "744h"},
+		"ipvs: {udpTimeout: -1s}":                          {"ipvs.udpTimeout"},
+		"ipvs: 5":                                          {"ipvs is a number", "fields"},
+		"conntrack: {min: -1}":                             {`conntrack.min: "-1"`, "from 0"},
+		"conntrack: {min: 1.5}":                            {"conntrack.min is a number 1.5", "whole number"},
+		"conntrack: {maxPerCore: 3000000000}":              {"conntrack.maxPerCore", "2147483647"},
+		"healthzBindAddress: 10256":                        {"healthzBindAddress is a number"},
+		"healthzBindAddress: '192.0.2.1'":                  {"healthzBindAddress", "0.0.0.0:10256"},
+		"healthzBindAddress: '192.0.2.1:0'":                {"healthzBindAddress"},
+		"- a":                                              {"must be fields"},
+		"a: [":                                             {"not well-formed"},
+		"serviceProxy: true\n---\nserviceProxy: false\n":   {"more than one YAML document"},
 	} {
 		_, err := parseConfig([]byte(text))
 		for _, w := range want {

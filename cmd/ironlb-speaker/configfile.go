@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironlb/ironlb/speaker/member"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 )
@@ -37,6 +38,11 @@ type configFile struct {
 		TCPEstablishedTimeout *string `json:"tcpEstablishedTimeout"`
 		TCPCloseWaitTimeout   *string `json:"tcpCloseWaitTimeout"`
 	} `json:"conntrack"`
+	Failover struct {
+		Profile *string `json:"profile"`
+		Port    *int    `json:"port"`
+		Cluster *string `json:"cluster"`
+	} `json:"failover"`
 }
 
 // readConfig reads the file at path; an empty path gives the defaults.
@@ -78,6 +84,7 @@ func parseConfig(data []byte) (config, error) {
 	p.count("conntrack.min", &c.Conntrack.Min, f.Conntrack.Min)
 	p.duration("conntrack.tcpEstablishedTimeout", &c.Conntrack.TCPEstablishedTimeout, f.Conntrack.TCPEstablishedTimeout, 0)
 	p.duration("conntrack.tcpCloseWaitTimeout", &c.Conntrack.TCPCloseWaitTimeout, f.Conntrack.TCPCloseWaitTimeout, 0)
+	p.failover(&c.Failover, f)
 	return c, errors.Join(p.errs...)
 }
 
@@ -143,6 +150,28 @@ func (p *configParser) dataplane(to *dataplane, text *string) {
 	known := []dataplane{dataplaneAuto, dataplaneIPVS, dataplaneNFTables}
 	if *to = dataplane(*text); !slices.Contains(known, *to) {
 		p.fault("dataplane", *text, "give auto, ipvs or nftables")
+	}
+}
+
+func (p *configParser) failover(to *failover, f configFile) {
+	if name := f.Failover.Profile; name != nil {
+		profile, err := member.ProfileNamed(*name)
+		if err != nil {
+			p.fault("failover.profile", *name, "give standard, fast or slow")
+		}
+		to.Profile = profile
+	}
+	if port := f.Failover.Port; port != nil {
+		if *port < 1 || *port > math.MaxUint16 {
+			p.fault("failover.port", fmt.Sprint(*port), "give a UDP port, the same on all nodes")
+		}
+		to.Port = uint16(*port)
+	}
+	if cluster := f.Failover.Cluster; cluster != nil {
+		if *cluster == "" {
+			p.fault("failover.cluster", "", "give a name that no other cluster on the nodes' networks has")
+		}
+		to.Cluster = *cluster
 	}
 }
 

@@ -46,7 +46,7 @@ func TestNobodyIsRefusedWhileAServiceComes(t *testing.T) {
 			defer closeDrivers()
 			return speaker.New(speaker.Config{
 				NodeName: "a", Plan: options{nodeName: "a", config: config}.plan(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
-				Kick: kick, Source: cluster, Node: drivers, Announcer: &one{}, Reporter: &one{},
+				Kick: kick, Source: cluster, Node: drivers, Announcer: &one{}, Detector: nobody{}, Reporter: &one{},
 				Metrics: speaker.NewMetrics(prometheus.NewRegistry()),
 			}).Run(ctx)
 		}); err != nil {

@@ -31,6 +31,16 @@ func (o *one) Observe() (*plan.View, plan.Touched, bool) {
 
 func (*one) Report(map[string]plan.Status) {}
 
+// nobody is a network without other speakers.
+type nobody struct{}
+
+func (nobody) Observe() (plan.Members, map[string]struct{}, map[plan.VIPID]struct{}) {
+	return plan.Members{}, nil, nil
+}
+func (nobody) Say(plan.Word)                    {}
+func (nobody) SetSegments([]string)             {}
+func (nobody) SetPeers(map[string][]netip.Addr) {}
+
 func (*one) Conflicts() map[netip.Addr]plan.Conflict { return nil }
 func (*one) SetPeers(map[[6]byte]string)             {}
 
@@ -44,7 +54,8 @@ func (*one) Announce(want map[netip.Addr]plan.Announcement) (map[netip.Addr][]st
 
 func exampleView() *plan.View {
 	v := plan.NewView()
-	v.Nodes["a"] = plan.Node{Ready: true}
+	v.Nodes["a"] = plan.Node{}
+	v.Links["eth0"] = plan.Link{Name: "eth0", Subnets: prefixes("203.0.113.0/24", "2001:db8::/32")}
 	v.Advertisements["all"] = plan.Advertisement{}
 	for name, svc := range map[string]plan.Service{
 		"web": {Addresses: []plan.Address{{IP: netip.MustParseAddr("203.0.113.4"), Pool: "main"}, {IP: netip.MustParseAddr("2001:db8::4"), Pool: "main"}}},
@@ -98,7 +109,7 @@ func untilReady(t *testing.T, node speaker.Node, o options, view *plan.View) {
 	cluster := &one{view: view}
 	loop := speaker.New(speaker.Config{
 		NodeName: "a", Plan: o.plan(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Kick: speaker.NewKick(), Source: cluster,
-		Node: node, Announcer: cluster, Reporter: cluster, Metrics: speaker.NewMetrics(prometheus.NewRegistry()),
+		Node: node, Announcer: cluster, Detector: nobody{}, Reporter: cluster, Metrics: speaker.NewMetrics(prometheus.NewRegistry()),
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()

@@ -27,6 +27,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/kubeproxy"
 	"github.com/ironlb/ironlb/speaker/l2"
 	"github.com/ironlb/ironlb/speaker/link"
+	"github.com/ironlb/ironlb/speaker/member"
 )
 
 func main() {
@@ -69,7 +70,18 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	announcer := l2.New(l2.Config{Log: log, Kick: kick.Look})
+	keys, err := readKeys(o.keyFile)
+	if err != nil {
+		return err
+	}
+	members, err := member.New(member.Options{
+		Node: o.nodeName, Cluster: o.config.Failover.Cluster, Keys: keys, Profile: o.config.Failover.Profile, Port: o.config.Failover.Port,
+		Log: log, Kick: kick.Now, Metrics: registry,
+	})
+	if err != nil {
+		return fmt.Errorf("find the other speakers (--key-file %s): %w", o.keyFile, err)
+	}
+	announcer := l2.New(l2.Config{Log: log, Kick: kick.Now, Fresh: members.Fresh, Metrics: registry})
 	ports := health.NewPorts(log, healthz.Healthy)
 	defer ports.Close()
 	probes := newChecks(source, log)
@@ -77,7 +89,7 @@ func run(ctx context.Context, o options) error {
 	pairing := newPairing(log, registry)
 	pairing.ours = situation(o, source, node.VirtualServers.(*virtualServers).inIPVS)
 	pairing.warn, pairing.conflict = events.Warn, reporter.Conflict
-	detector := kubeproxy.New(kubeproxy.Config{Log: log, Changed: pairing.found})
+	proxies := kubeproxy.New(kubeproxy.Config{Log: log, Changed: pairing.found})
 	loop := speaker.New(speaker.Config{
 		NodeName:  o.nodeName,
 		Plan:      o.plan(),
@@ -86,22 +98,33 @@ func run(ctx context.Context, o options) error {
 		Source:    source,
 		Node:      node,
 		Announcer: announcer,
+		Detector:  members,
+		MACs:      members.MACs,
 		Reporter:  reporter,
 		Metrics:   speaker.NewMetrics(registry),
 		Progress:  progress{healthz},
-		Destroyed: detector.Suspect,
+		Destroyed: proxies.Suspect,
 	})
 
 	log.Info("start", "node", o.nodeName, "apiserver", config.Host, "metrics", listener.Addr().String())
 	defer log.Info("stop; addresses, virtual servers and firewall stay", "node", o.nodeName)
 	noteHost(node.Addresses.(*link.Link), source, log) // before the first plan: what is served at them must not go
 	noteLinks(source, log)
-	group, ctx := errgroup.WithContext(ctx)
+	stop := context.AfterFunc(ctx, loop.Leave)
+	defer stop()
+	life, end := context.WithCancel(context.WithoutCancel(ctx)) // of what the loop needs to hand over
+	defer end()
+	group, ctx := errgroup.WithContext(life)
 	group.Go(func() error { return source.Run(ctx) })
 	group.Go(func() error { return reporter.Run(ctx) })
 	group.Go(func() error { return events.Run(ctx) })
 	group.Go(func() error { return announcer.Run(ctx) })
-	group.Go(func() error { return loop.Run(ctx) })
+	group.Go(func() error { return members.Run(ctx) })
+	group.Go(func() error { return followKeys(ctx, log, o.keyFile, keys, members.SetKeys) })
+	group.Go(func() error {
+		defer end()
+		return loop.Run(ctx)
+	})
 	group.Go(func() error {
 		return link.Watch(ctx, func() {
 			announcer.Refresh()
@@ -111,7 +134,7 @@ func run(ctx context.Context, o options) error {
 		})
 	})
 	group.Go(func() error { return probes.prober.Run(ctx) })
-	group.Go(func() error { return detector.Run(ctx) })
+	group.Go(func() error { return proxies.Run(ctx) })
 	group.Go(func() error { return pairing.run(ctx) })
 	group.Go(func() error { return keepPolicies(ctx, log, nft.Policies{}.Apply) })
 	if o.config.ServiceProxy {

@@ -16,6 +16,7 @@ type options struct {
 	metricsAddress string
 	logFormat      string
 	configFile     string
+	keyFile        string
 	config         config
 }
 
@@ -71,6 +72,7 @@ on --metrics-bind-address.`,
 	root.Flags().StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"), "name of this node in the API (default $NODE_NAME)")
 	root.Flags().StringVar(&o.kubeconfig, "kubeconfig", "", "how to reach the API server (default: as a Pod does)")
 	root.Flags().StringVar(&o.metricsAddress, "metrics-bind-address", "127.0.0.1:7473", "where /metrics, /healthz and /readyz are served")
+	root.Flags().StringVar(&o.keyFile, "key-file", "/etc/ironlb-keys/keys", "file of the keys by which speakers know one another, one to a line")
 	root.PersistentFlags().StringVar(&o.logFormat, "log-format", "text", "text or json")
 	root.CompletionOptions.DisableDefaultCmd = true
 	prepare := prepareCommand(&o)

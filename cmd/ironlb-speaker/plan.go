@@ -14,5 +14,6 @@ func (o options) plan() plan.Options {
 		NodePortCIDRs:   c.NodePortCIDRs,
 		PodCIDRs:        c.PodCIDRs,
 		DrainLimit:      c.DrainLimit,
+		Interval:        c.Failover.Profile.Interval,
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -129,8 +130,10 @@ func TestViewFollowsTheAPI(t *testing.T) {
 	f.ads.Add(&v1alpha1.L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}})
 	f.run(t)
 	f.until(t, "first list", func(v *plan.View) bool {
-		return len(v.Services) == 1 && len(v.Slices[web]) == 1 && v.Nodes["a"].Ready && len(v.VIPs) == 1 && len(v.Advertisements) == 1
+		return len(v.Services) == 1 && len(v.Slices[web]) == 1 && len(v.Nodes) == 1 && len(v.VIPs) == 1 && len(v.Advertisements) == 1
 	})
+	f.source.SetLinks(map[string]plan.Link{"eth0": {Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}}})
+	f.until(t, "link", func(v *plan.View) bool { return len(v.Links) == 1 })
 	d := plan.Make(f.source.view, plan.Options{Node: "a"}, time.Now())
 	if len(d.Table) != 4 || len(d.Announce) != 1 {
 		t.Fatalf("plan: %v, announce %v", d.Table, d.Announce)
@@ -150,9 +153,9 @@ func TestViewFollowsTheAPI(t *testing.T) {
 	f.until(t, "Service ours again", func(v *plan.View) bool { return len(v.Services) == 1 })
 
 	down := readyNode("a", "")
-	down.Status.Conditions[0].Status = corev1.ConditionUnknown
+	down.Status.Conditions = append(down.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue})
 	f.nodes.Modify(down)
-	if touched := f.until(t, "node down", func(v *plan.View) bool { return !v.Nodes["a"].Ready }); len(touched.Nodes) != 1 {
+	if touched := f.until(t, "node without network", func(v *plan.View) bool { return v.Nodes["a"].NetworkUnavailable }); len(touched.Nodes) != 1 {
 		t.Errorf("touched %+v, want the Node", touched)
 	}
 	f.vips.Delete(virtualIP())
@@ -164,7 +167,7 @@ func TestHeartbeatsKickNobody(t *testing.T) {
 	f := newFeed(t)
 	f.nodes.Add(readyNode("a", "first"))
 	f.run(t)
-	f.until(t, "first list", func(v *plan.View) bool { return v.Nodes["a"].Ready })
+	f.until(t, "first list", func(v *plan.View) bool { return len(v.Nodes) == 1 })
 	for range 10 {
 		f.nodes.Modify(readyNode("a", "again"))
 	}
@@ -172,7 +175,7 @@ func TestHeartbeatsKickNobody(t *testing.T) {
 	kicks := 0
 	for done := false; !done; {
 		view, _, _ := f.source.Observe()
-		if done = view.Nodes["b"].Ready; !done {
+		if _, done = view.Nodes["b"]; !done {
 			select {
 			case <-f.kicks:
 				kicks++

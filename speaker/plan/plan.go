@@ -118,4 +118,6 @@ type Status struct {
 	Announced  bool
 	Reason     Reason
 	Message    string
+	// Conflict says which other host answers for one of the addresses, empty if none is known.
+	Conflict string
 }

@@ -2,8 +2,11 @@ package lab
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/ironlb/ironlb/test/lab/host"
@@ -61,7 +64,25 @@ func (n *Node) SpeakerArgv(ctx context.Context, flags ...string) ([]string, erro
 	if err != nil {
 		return nil, err
 	}
-	return append([]string{n.c.build.Path("ironlb-speaker"), "--node-name", n.Name, "--kubeconfig", kubeconfig}, flags...), nil
+	keys, err := n.c.speakerKeys()
+	if err != nil {
+		return nil, err
+	}
+	return append([]string{n.c.build.Path("ironlb-speaker"), "--node-name", n.Name, "--kubeconfig", kubeconfig, "--key-file", keys}, flags...), nil
+}
+
+// speakerKeys returns the file of the key that the speakers share.
+func (c *Cluster) speakerKeys() (string, error) {
+	file := filepath.Join(c.Dir, "speaker-keys")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, err := os.Stat(file); err == nil {
+		return file, nil
+	}
+	if err := os.WriteFile(file, []byte(rand.Text()+"\n"), 0o600); err != nil {
+		return "", fmt.Errorf("make the key that the speakers share: %w", err)
+	}
+	return file, nil
 }
 
 // StartSpeakers starts one on every node.

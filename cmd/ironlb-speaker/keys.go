@@ -1,0 +1,69 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"slices"
+	"time"
+)
+
+// keysEvery is how often the file of keys is read again: a Secret's files follow it after a minute or so.
+const keysEvery = 10 * time.Second
+
+// readKeys returns the keys that the speakers share: one to a line, the one that signs first.
+func readKeys(path string) ([][]byte, error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("no key that the speakers share (--key-file): %w: make one with \"head -c 32 /dev/urandom | base64\" and give it "+
+			"to all of them, as Secret ironlb-speaker-keys in the cluster", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the keys that the speakers share (--key-file): %w", err)
+	}
+	var keys [][]byte
+	for line := range bytes.Lines(text) {
+		if line = bytes.TrimSpace(line); len(line) > 0 {
+			keys = append(keys, line)
+		}
+	}
+	if len(keys) == 0 {
+		return nil, fmt.Errorf("%s (--key-file) holds no key: write one to a line, as \"head -c 32 /dev/urandom | base64\" makes it", path)
+	}
+	return keys, nil
+}
+
+// followKeys hands over the keys when the file has others, until ctx ends. What is wrong with them is logged once; the keys before
+// stay in use.
+func followKeys(ctx context.Context, log *slog.Logger, path string, keys [][]byte, set func([][]byte) error) error {
+	ticker := time.NewTicker(keysEvery)
+	defer ticker.Stop()
+	failed := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		now, err := readKeys(path)
+		if err == nil {
+			if slices.EqualFunc(now, keys, bytes.Equal) {
+				failed = ""
+				continue
+			}
+			err = set(now)
+		}
+		switch {
+		case err == nil:
+			log.Info("change the keys that the speakers share", "keys", len(now))
+			keys, failed = now, ""
+		case err.Error() != failed:
+			log.Error("cannot change the keys that the speakers share; those before stay in use", "error", err)
+			failed = err.Error()
+		}
+	}
+}

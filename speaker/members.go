@@ -1,0 +1,163 @@
+package speaker
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// hear puts into the View what is known of the other speakers and of this node.
+func (s *Speaker) hear(v *plan.View, touched *plan.Touched) {
+	before := v.Members.Observer
+	v.Members, touched.Members, touched.Claims = s.cfg.Detector.Observe()
+	v.Unable, v.Leaving = s.unable, s.leaving.Load()
+	s.mustSay = s.mustSay || v.Members.Observer != before || v.Leaving != s.said.Leaving
+	if len(touched.Members) > 0 && s.cfg.MACs != nil {
+		s.cfg.Announcer.SetPeers(s.cfg.MACs())
+	}
+	if len(touched.Nodes) > 0 || s.desired == nil {
+		peers := make(map[string][]netip.Addr, len(v.Nodes))
+		for name, node := range v.Nodes {
+			peers[name] = node.Addresses
+		}
+		s.cfg.Detector.SetPeers(peers)
+	}
+}
+
+// listen says on which interfaces the others are to be heard, after the plan.
+func (s *Speaker) listen(touched plan.Touched, changed *plan.Changed) {
+	if changed.Segments || len(touched.Links) > 0 {
+		s.cfg.Detector.SetSegments(slices.Sorted(maps.Keys(s.desired.Segments)))
+	}
+}
+
+// say tells the others what this node does about the VirtualIPs that the work names, if may allows it: a claim comes before the
+// first answer, and its end after the last.
+func (s *Speaker) say(todo *work, may func(vip string) bool) {
+	changed := s.mustSay
+	for name := range todo.vips {
+		claim, says := s.desired.Claims[name]
+		before, said := s.said.Claims[name]
+		if says == said && claim == before || says && claim.State == plan.Held && !answers(before) && !may(name) {
+			continue
+		}
+		changed = true
+		if says {
+			s.said.Claims[name] = claim
+		} else {
+			delete(s.said.Claims, name)
+		}
+	}
+	if !changed {
+		return
+	}
+	s.mustSay, s.said.Leaving = false, s.leaving.Load()
+	s.cfg.Detector.Say(plan.Word{Claims: maps.Clone(s.said.Claims), Leaving: s.said.Leaving})
+}
+
+func answers(c plan.Claim) bool { return c.State == plan.Held || c.State == plan.Leaving }
+
+// ready tells which VirtualIPs this node can answer for before the work is done: it forwards their addresses already, and the work
+// changes nothing of that. So a failover does not wait for what has nothing to do with it.
+func (s *Speaker) ready(todo *work) func(vip string) bool {
+	busy := map[netip.Addr]struct{}{}
+	for key := range todo.keys {
+		busy[key.Addr] = struct{}{}
+	}
+	for e := range todo.elements {
+		if ofVirtual(e) {
+			busy[e.Key.Addr] = struct{}{}
+		}
+	}
+	return func(vip string) bool {
+		return !slices.ContainsFunc(s.desired.VIPs[vip].Addresses, func(a netip.Addr) bool {
+			return !has(s.fit, a) || has(busy, a) || has(s.desired.Local, a) && (s.known == nil || !has(s.known.addrs, a))
+		})
+	}
+}
+
+// judge notes which of the addresses that the work names this node cannot answer for, and decides again if that is news.
+func (s *Speaker) judge(todo *work) {
+	addrs := todo.addresses()
+	before := s.conflicts
+	s.conflicts = s.cfg.Announcer.Conflicts()
+	for addr, c := range s.conflicts {
+		if before[addr] != c {
+			addrs[addr] = struct{}{}
+		}
+	}
+	for addr := range before {
+		if !has(s.conflicts, addr) {
+			addrs[addr] = struct{}{}
+		}
+	}
+	s.noteConflicts(todo, before)
+	var lacking map[ipvs.Key]bool
+	if s.known != nil {
+		lacking = s.lacking()
+	}
+	touched := map[netip.Addr]struct{}{}
+	for addr := range addrs {
+		why := s.unfit(addr, lacking)
+		if s.unable[addr] == why {
+			continue
+		}
+		touched[addr] = struct{}{}
+		if why == "" {
+			delete(s.unable, addr)
+		} else {
+			s.unable[addr] = why
+		}
+	}
+	if len(touched) == 0 {
+		return
+	}
+	var changed *plan.Changed
+	s.desired, changed = s.planner.Plan(s.view, plan.Touched{Unable: touched}, time.Now())
+	todo.planned(changed)
+	s.withdraw(todo)
+}
+
+// unfit returns why this node cannot answer for an address, empty if it can. While the node cannot be looked at what was found last
+// counts: it very likely still is so.
+func (s *Speaker) unfit(addr netip.Addr, lacking map[ipvs.Key]bool) plan.Reason {
+	if s.known != nil {
+		if s.forwards(addr, lacking) {
+			s.fit[addr] = struct{}{}
+		} else {
+			delete(s.fit, addr)
+		}
+	}
+	if !has(s.fit, addr) {
+		return plan.DataPlaneNotReady
+	}
+	if has(s.conflicts, addr) && !has(s.held, addr) { // one that is held is defended
+		return plan.AddressConflict
+	}
+	return ""
+}
+
+// forwards tells whether what reaches the node for an address is taken care of, by us or, where we do not serve it, by
+// others.
+func (s *Speaker) forwards(addr netip.Addr, lacking map[ipvs.Key]bool) bool {
+	if !has(s.desired.Local, addr) {
+		return s.known.sysctls.of(addr) == nil || has(s.announced, addr)
+	}
+	return has(s.known.addrs, addr) && s.programmed(addr, lacking)
+}
+
+// noteConflicts names the VirtualIPs whose conflict is another now.
+func (s *Speaker) noteConflicts(todo *work, before map[netip.Addr]plan.Conflict) {
+	if len(before)+len(s.conflicts) == 0 || maps.Equal(before, s.conflicts) {
+		return
+	}
+	for name, dec := range s.desired.VIPs {
+		if slices.ContainsFunc(dec.Addresses, func(a netip.Addr) bool { return before[a] != s.conflicts[a] }) {
+			todo.vips[name] = struct{}{}
+		}
+	}
+}

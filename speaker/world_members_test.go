@@ -1,0 +1,113 @@
+package speaker
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// worldDetector hears node b, which holds every VirtualIP that lists it first while it is alive, unless told otherwise.
+type worldDetector struct {
+	w    *world
+	view func() *plan.View
+	kick *Kick
+
+	mu       sync.Mutex
+	dead     bool // b
+	observer bool // this node
+	override map[string]plan.Claim
+	last     plan.Members
+	words    []plan.Word
+	segments []string
+	peers    map[string][]netip.Addr
+}
+
+func (d *worldDetector) Observe() (plan.Members, map[string]struct{}, map[plan.VIPID]struct{}) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := plan.Member{Alive: !d.dead, Synced: true, On: map[string]struct{}{}, Claims: map[plan.VIPID]plan.Claim{}}
+	if m.Alive {
+		m.On["eth0"] = struct{}{}
+	}
+	for name, vip := range d.view().VIPs {
+		if len(vip.Nodes) > 0 && vip.Nodes[0] == "b" {
+			m.Claims[plan.IDOf(name)] = plan.Claim{State: plan.Held, Generation: vip.Generation}
+		}
+	}
+	for name, c := range d.override {
+		m.Claims[plan.IDOf(name)] = c
+	}
+	before := d.last.Peers["b"]
+	nodes, claims := map[string]struct{}{}, map[plan.VIPID]struct{}{}
+	for _, set := range []map[plan.VIPID]plan.Claim{before.Claims, m.Claims} {
+		for id := range set {
+			if before.Claims[id] != m.Claims[id] {
+				claims[id] = struct{}{}
+			}
+		}
+	}
+	if before.Alive != m.Alive {
+		nodes["b"] = struct{}{}
+	}
+	if d.last.Observer != d.observer {
+		nodes["a"] = struct{}{}
+	}
+	d.last = plan.Members{Observer: d.observer, Peers: map[string]plan.Member{"b": m}}
+	return d.last, nodes, claims
+}
+
+func (d *worldDetector) Say(w plan.Word) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.words = append(d.words, w)
+	d.w.checkWord(w)
+}
+
+func (d *worldDetector) SetSegments(names []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.segments = slices.Clone(names)
+}
+
+func (d *worldDetector) SetPeers(peers map[string][]netip.Addr) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.peers = maps.Clone(peers)
+}
+
+// set changes what is heard.
+func (d *worldDetector) set(change func(*worldDetector)) {
+	d.mu.Lock()
+	change(d)
+	d.mu.Unlock()
+	d.kick.Now()
+}
+
+// word returns what was said last.
+func (d *worldDetector) word() plan.Word {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.words) == 0 {
+		return plan.Word{}
+	}
+	return d.words[len(d.words)-1]
+}
+
+// checkWord checks that nothing is answered for that is not claimed any more, and nothing claimed that is not forwarded.
+func (w *world) checkWord(word plan.Word) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for addr, ann := range w.announced {
+		if c := word.Claims[ann.VIP]; c.State != plan.Held && c.State != plan.Leaving {
+			w.wrong("address %v is answered for while the others are told %+v", addr, c)
+		}
+	}
+	for vip, c := range word.Claims {
+		if addr, err := netip.ParseAddr(vip); err == nil && c.State == plan.Held {
+			w.checkForwards(addr)
+		}
+	}
+}
