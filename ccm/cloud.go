@@ -47,6 +47,7 @@ type Cloud struct {
 	pulse     *pulse
 	leads     atomic.Bool
 	lease     *lease // nil without leader election
+	outage    *outage
 	fatal     func(error)
 }
 
@@ -62,7 +63,9 @@ func New(config *cloudconfig.CompletedConfig, settings Settings, log *slog.Logge
 	if err := v1alpha1.AddToScheme(sch); err != nil {
 		return nil, fmt.Errorf("registering the kinds of %s: %w", v1alpha1.GroupVersion, err)
 	}
-	lease, err := leaseOf(config) // first: it puts the gate before all other clients
+	away := &outage{}
+	config.Kubeconfig.Wrap(away.wrap) // before all clients, inside the gate
+	lease, err := leaseOf(config)     // first: it puts the gate before all other clients
 	if err != nil {
 		return nil, err
 	}
@@ -79,6 +82,7 @@ func New(config *cloudconfig.CompletedConfig, settings Settings, log *slog.Logge
 		kinds:    kinds,
 		client:   cl,
 		lease:    lease,
+		outage:   away,
 		fatal:    fatal,
 	}
 	c.prepare(config.ClientBuilder.ClientOrDie(Name).CoreV1(), int(config.ComponentConfig.ServiceController.ConcurrentServiceSyncs))

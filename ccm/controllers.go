@@ -123,8 +123,8 @@ func startPlacementController(_ app.ControllerInitContext, _ *cloudconfig.Comple
 			}
 			p.synced = append(p.synced, inf.HasSynced)
 		}
-		for _, kind := range []client.Object{&v1alpha1.L2Advertisement{}, &v1alpha1.VirtualIP{}} {
-			synced, err := c.onChange(ctx, kind, func() { kicked(p.kick) })
+		for _, kind := range []client.Object{&v1alpha1.L2Advertisement{}, &v1alpha1.VirtualIP{}, &v1alpha1.IPAddressPool{}} {
+			synced, err := c.watch(ctx, kind, p.handler())
 			if err != nil {
 				return nil, false, err
 			}
@@ -137,15 +137,20 @@ func startPlacementController(_ app.ControllerInitContext, _ *cloudconfig.Comple
 
 // onChange calls f after every change of the kind, and returns when the first list is in.
 func (c *Cloud) onChange(ctx context.Context, kind client.Object, f func()) (cache.InformerSynced, error) {
-	inf, err := c.kinds.GetInformer(ctx, kind, ctrlcache.BlockUntilSynced(false))
-	if err != nil {
-		return nil, fmt.Errorf("watching %T: %w", kind, err)
-	}
-	reg, err := inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	return c.watch(ctx, kind, cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { f() },
 		UpdateFunc: func(any, any) { f() },
 		DeleteFunc: func(any) { f() },
 	})
+}
+
+// watch has the handler told of changes of the kind, and returns when the first list is in.
+func (c *Cloud) watch(ctx context.Context, kind client.Object, handler cache.ResourceEventHandler) (cache.InformerSynced, error) {
+	inf, err := c.kinds.GetInformer(ctx, kind, ctrlcache.BlockUntilSynced(false))
+	if err != nil {
+		return nil, fmt.Errorf("watching %T: %w", kind, err)
+	}
+	reg, err := inf.AddEventHandler(handler)
 	if err != nil {
 		return nil, fmt.Errorf("watching %T: %w", kind, err)
 	}
@@ -169,7 +174,7 @@ func serviceMatters(before, after *v1.Service) bool {
 	return before.Spec.Type != after.Spec.Type ||
 		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
 		before.Annotations[v1alpha1.AnnotationAllocatedFrom] != after.Annotations[v1alpha1.AnnotationAllocatedFrom] ||
-		!sameIngress(before.Status.LoadBalancer.Ingress, after.Status.LoadBalancer.Ingress)
+		!maps.Equal(before.Labels, after.Labels) || !sameIngress(before.Status.LoadBalancer.Ingress, after.Status.LoadBalancer.Ingress)
 }
 
 func sameIngress(a, b []v1.LoadBalancerIngress) bool {

@@ -2,18 +2,14 @@ package ccm
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -22,6 +18,17 @@ import (
 	"github.com/ironlb/ironlb/ccm/placement"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+const (
+	// settleFor is how long after a start, and after the API server was away, the lists of addresses that are held stay as
+	// they are: the speakers may have chosen other nodes meanwhile, and try to say so every 5 s. A list written in between
+	// would move an address back.
+	settleFor = 10 * time.Second
+	// exactAfter is how long after the last change the order of the lists is made exact.
+	exactAfter = 5 * time.Second
+	// afterConflict is how long to wait for the cache to bring the version that a write met.
+	afterConflict = 200 * time.Millisecond
 )
 
 // placer keeps one VirtualIP per unit. One goroutine owns its state; informers only kick it.
@@ -33,13 +40,25 @@ type placer struct {
 	nodes    corelisters.NodeLister
 	client   client.Client
 	writer   *vipWriter
+	outage   *outage
 	synced   []cache.InformerSynced
 	pulse    *pulse
 	kick     chan struct{}
 
-	// placed are the lists decided, by VirtualIP; of is the VirtualIP of each address. They are newer than any cache.
+	placement placement.Placer
+	mover     *mover
+	// placed are the lists decided, by VirtualIP; of is the VirtualIP of each address. They serve a unit whose VirtualIP has
+	// another name, or is not there.
 	placed map[string][]string
 	of     map[string]string
+	// started is the time of the first pass, changed of the last that changed a list. exact: the last pass spread exactly.
+	started, changed time.Time
+	exact            bool
+	// waits is set while lists that ought to change are left as they are, until all has settled.
+	waits bool
+	// alarm kicks at the time next, if there is one.
+	alarm *time.Timer
+	next  time.Time
 	// thought is how long the last pass took to decide, without the writing.
 	thought time.Duration
 	// told are the advertisements whose error has been said, with the error; conditioned is the version of each in the cache
@@ -55,13 +74,15 @@ func newPlacer(c *Cloud) *placer {
 		services: c.core.Core().V1().Services().Lister(),
 		nodes:    c.core.Core().V1().Nodes().Lister(),
 		client:   c.client,
-		writer:   newVIPWriter(c.log, c.client, func() { c.pulse.beat("placement") }),
+		writer:   newVIPWriter(c.log, c.events, c.client, func() { c.pulse.beat("placement") }),
+		outage:   c.outage,
 		pulse:    c.pulse,
 		kick:     make(chan struct{}, 1),
+		mover:    newMover(c.log, c.events),
 	}
 }
 
-// handler kicks when a Service or a Node changed in what placement looks at.
+// handler kicks when an object changed in what placement looks at.
 func (p *placer) handler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { kicked(p.kick) },
@@ -76,6 +97,10 @@ func (p *placer) handler() cache.ResourceEventHandler {
 				if !nodeMatters(before, after.(*v1.Node)) {
 					return
 				}
+			case *v1alpha1.IPAddressPool:
+				if !poolMatters(before, after.(*v1alpha1.IPAddressPool)) {
+					return
+				}
 			}
 			kicked(p.kick)
 		},
@@ -84,8 +109,15 @@ func (p *placer) handler() cache.ResourceEventHandler {
 
 // nodeMatters says whether placement looks at what changed: not at heartbeats.
 func nodeMatters(before, after *v1.Node) bool {
-	return placementNode(before) != placementNode(after) || mayAnswer(before) != mayAnswer(after) ||
+	return placementNode(before) != placementNode(after) || mayNotAnswer(before) != mayNotAnswer(after) ||
 		!labels.Equals(before.Labels, after.Labels)
+}
+
+// poolMatters says whether placement looks at what changed: not at how many addresses are assigned.
+func poolMatters(before, after *v1alpha1.IPAddressPool) bool {
+	return before.Generation != after.Generation || !labels.Equals(before.Labels, after.Labels) ||
+		before.Annotations[v1alpha1.AnnotationRebalance] != after.Annotations[v1alpha1.AnnotationRebalance] ||
+		before.Status.Rebalanced != after.Status.Rebalanced
 }
 
 // Run returns when ctx ends.
@@ -93,6 +125,8 @@ func (p *placer) Run(ctx context.Context) error {
 	if !waitSynced(ctx, p.log, p.synced) || p.ledger.waitReady(ctx) != nil {
 		return nil
 	}
+	p.alarm = time.AfterFunc(time.Hour, func() { kicked(p.kick) })
+	defer p.alarm.Stop()
 	retry := newBackoff()
 	for {
 		if err := p.pass(ctx); err != nil && ctx.Err() == nil {
@@ -104,6 +138,9 @@ func (p *placer) Run(ctx context.Context) error {
 			continue
 		}
 		retry = newBackoff()
+		if !p.next.IsZero() {
+			p.alarm.Reset(time.Until(p.next))
+		}
 		if !sleep(ctx, p.rest()) || !p.pulse.wait(ctx, "placement", p.kick) {
 			return nil
 		}
@@ -114,17 +151,27 @@ func (p *placer) Run(ctx context.Context) error {
 // take a processor: they get a tenth of one, and one change by itself is placed at once.
 func (p *placer) rest() time.Duration { return min(9*p.thought, time.Second) }
 
+// wake asks for a pass at that time at the latest.
+func (p *placer) wake(at time.Time) {
+	if p.next.IsZero() || at.Before(p.next) {
+		p.next = at
+	}
+}
+
 // pass decides all lists and writes those that differ.
 func (p *placer) pass(ctx context.Context) error {
 	start := time.Now()
+	p.next = time.Time{}
 	seen, err := p.virtualIPs(ctx)
 	if err != nil {
 		return err
 	}
-	if p.placed == nil {
-		p.recall(seen)
-	}
+	have := p.writer.known(seen)
 	ads, err := p.advertisements(ctx)
+	if err != nil {
+		return err
+	}
+	of, err := p.policies(ctx)
 	if err != nil {
 		return err
 	}
@@ -136,67 +183,155 @@ func (p *placer) pass(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listing Services: %w", err)
 	}
-	want := p.decide(unitsOf(services, p.ledger.standing), newMatcher(ads, nodes), nodes)
+	m := newMatcher(ads, nodes, of.labels, p.labelsOf)
+	want := p.decide(start, unitsOf(services, p.ledger.standing), m, of, have)
 	p.thought = time.Since(start)
-	return p.writer.write(ctx, seen, want)
+	newer, err := p.writer.write(ctx, have, want)
+	if newer {
+		p.wake(time.Now().Add(afterConflict))
+	}
+	return errors.Join(err, p.answer(ctx, of, have))
 }
 
-// decide returns the wanted VirtualIPs and keeps the lists in mind.
-func (p *placer) decide(units []unit, m *matcher, nodes []*v1.Node) []wantedVIP {
+// labelsOf returns the labels of a Service.
+func (p *placer) labelsOf(key pools.ServiceKey) map[string]string {
+	svc, err := p.services.Services(key.Namespace).Get(key.Name)
+	if err != nil {
+		return nil // it is gone, and its unit will be
+	}
+	return svc.Labels
+}
+
+// decide returns the wanted VirtualIPs.
+func (p *placer) decide(now time.Time, units []unit, m *matcher, of policies, have map[string]*v1alpha1.VirtualIP) []wantedVIP {
+	p.recall(have)
 	var want []wantedVIP
 	var ask []placement.Unit
 	for _, u := range units {
-		u.addresses = slices.DeleteFunc(u.addresses, func(a pools.Address) bool { return !m.advertised(a.Pool) })
-		if len(u.addresses) == 0 {
+		addresses, who := m.advertised(u)
+		if len(addresses) == 0 {
 			continue
 		}
-		want = append(want, wantedVIP{name: u.name(), spec: specOf(u)})
-		ask = append(ask, placement.Unit{Name: u.name(), Eligible: m.eligible(u.addresses), Previous: p.previous(u)})
+		u.addresses = addresses
+		w := wantedVIP{name: u.name(), spec: specOf(u), pools: u.addresses, whyNone: who}
+		list, holder := p.previous(u, have)
+		want = append(want, w)
+		ask = append(ask, placement.Unit{Name: w.name, Eligible: who.nodes, Weights: who.weights, Previous: list, Holder: holder})
 	}
-	known := make([]placement.Node, len(nodes))
-	for i, n := range nodes {
+	known := make([]placement.Node, len(m.nodes))
+	may := make([]placement.Node, 0, len(m.nodes))
+	for i, n := range m.nodes {
 		known[i] = placementNode(n)
-	}
-	lists := map[string]placement.List{}
-	led := map[string]int{}
-	for _, n := range m.nodes {
-		led[n.Name] = 0
-	}
-	for _, l := range placement.Place(ask, known) {
-		lists[l.Unit] = l
-		if len(l.Nodes) > 0 {
-			led[l.Nodes[0]]++
+		if m.not[n.Name] == "" {
+			may = append(may, known[i])
 		}
 	}
-	measureNodes(led)
-
-	p.placed, p.of = map[string][]string{}, map[string]string{}
-	for i := range want {
-		w := &want[i]
-		w.spec.Nodes, w.reason = lists[w.name].Nodes, lists[w.name].Reason
-		p.remember(w.name, w.spec)
+	settled := p.settled(now)
+	p.exact = settled && now.Sub(p.changed) >= exactAfter
+	p.mover.look(now, may)
+	p.mover.permit(now, ask, want, of, have)
+	p.mover.follow(now, ask, have)
+	lists := p.placement.Place(ask, known, p.exact)
+	if settled && p.mover.begin(now, ask, lists, may) {
+		lists = p.placement.Place(ask, known, p.exact)
 	}
+	if at := p.mover.wakes(now); !at.IsZero() {
+		p.wake(at)
+	}
+	p.keep(now, want, lists, may, have, settled)
 	return want
 }
 
-// previous is the list of the unit: by its name, or by an address of it when its lowest address is new.
-func (p *placer) previous(u unit) []string {
-	if list, ok := p.placed[u.name()]; ok {
-		return list
+// keep puts the lists into the wanted VirtualIPs and remembers them.
+func (p *placer) keep(now time.Time, want []wantedVIP, lists []placement.List, may []placement.Node, have map[string]*v1alpha1.VirtualIP, settled bool) {
+	byName := make(map[string]placement.List, len(lists))
+	led := map[string]int{}
+	for _, n := range may {
+		led[n.Name] = 0
 	}
-	for _, a := range u.addresses {
-		if name, ok := p.of[a.Addr.String()]; ok {
-			return p.placed[name]
+	for _, l := range lists {
+		byName[l.Unit] = l
+		if len(l.Nodes) > 0 {
+			led[l.Nodes[0]]++
+		}
+		if l.Reason != placement.Unchanged {
+			p.changed = now
 		}
 	}
-	return nil
+	measureNodes(led)
+	waits := false
+	clear(p.placed)
+	for i := range want {
+		w := &want[i]
+		w.spec.Nodes, w.reason = byName[w.name].Nodes, byName[w.name].Reason
+		if vip := have[w.name]; !settled && vip != nil && !sameSpec(vip.Spec, w.spec) {
+			w.spec, waits = vip.Spec, true
+		}
+		p.remember(w.name, w.spec)
+	}
+	if waits && !p.waits {
+		p.log.Info("placement waits for the speakers to say who answers", "for", settleFor)
+	}
+	p.waits = waits
+	if !settled {
+		p.wake(p.settles())
+	}
+	if settled && !p.exact {
+		p.wake(p.changed.Add(exactAfter))
+	}
 }
 
-// recall takes over what the VirtualIPs say, after a start.
-func (p *placer) recall(seen map[string]*v1alpha1.VirtualIP) {
-	p.placed, p.of = map[string][]string{}, map[string]string{}
-	for name, vip := range seen {
-		p.remember(name, vip.Spec)
+// settles is when the speakers have had time to say who answers.
+func (p *placer) settles() time.Time {
+	last := p.started
+	if away := p.outage.seen(); away.After(last) {
+		last = away
+	}
+	return last.Add(settleFor)
+}
+
+func (p *placer) settled(now time.Time) bool {
+	if p.started.IsZero() {
+		p.started = now
+	}
+	return !now.Before(p.settles())
+}
+
+// previous is the list of the unit and who holds it: by its name, or by an address of it when its lowest address is new.
+func (p *placer) previous(u unit, have map[string]*v1alpha1.VirtualIP) (list []string, holder string) {
+	names := []string{u.name()}
+	for _, a := range u.addresses {
+		if name, ok := p.of[a.Addr.String()]; ok {
+			names = append(names, name)
+		}
+	}
+	for _, name := range names {
+		if vip := have[name]; vip != nil {
+			return vip.Spec.Nodes, vip.Status.Node
+		}
+		if list, ok := p.placed[name]; ok {
+			return list, ""
+		}
+	}
+	return nil, ""
+}
+
+// recall learns the addresses of the VirtualIPs that there are.
+func (p *placer) recall(have map[string]*v1alpha1.VirtualIP) {
+	if p.placed == nil {
+		p.placed = map[string][]string{}
+	}
+	before := p.of
+	p.of = make(map[string]string, len(before))
+	for a, name := range before { // of one that is not there any more
+		if _, ok := p.placed[name]; ok {
+			p.of[a] = name
+		}
+	}
+	for name, vip := range have {
+		for _, a := range vip.Spec.Addresses {
+			p.of[a] = name
+		}
 	}
 }
 
@@ -217,59 +352,6 @@ func (p *placer) virtualIPs(ctx context.Context) (map[string]*v1alpha1.VirtualIP
 		seen[list.Items[i].Name] = &list.Items[i]
 	}
 	return seen, nil
-}
-
-// advertisements reads all of them. What is wrong with one is said once.
-func (p *placer) advertisements(ctx context.Context) ([]advertisement, error) {
-	var list v1alpha1.L2AdvertisementList
-	if err := p.client.List(ctx, &list); err != nil {
-		return nil, fmt.Errorf("listing L2Advertisements from the cache: %w", err)
-	}
-	var ads []advertisement
-	told, conditioned, failed := p.told, p.conditioned, p.failed
-	p.told, p.conditioned, p.failed = map[string]string{}, map[string]string{}, map[string]string{}
-	for i := range list.Items {
-		obj := &list.Items[i]
-		ad, err := advertisementOf(obj)
-		ads = append(ads, ad)
-		if err != nil {
-			p.told[obj.Name] = err.Error()
-			if told[obj.Name] != err.Error() {
-				p.events.Eventf(obj, v1.EventTypeWarning, "InvalidSelector", "spec.nodeSelectors: %v: the selector matches no node until it is mended", err)
-			}
-		}
-		p.condition(ctx, obj, err, conditioned[obj.Name], failed[obj.Name])
-	}
-	return ads, nil
-}
-
-// condition says on the advertisement whether it could be read. Placement does not wait for it: what fails is tried again in
-// the next pass.
-func (p *placer) condition(ctx context.Context, obj *v1alpha1.L2Advertisement, problem error, written, failed string) {
-	want := metav1.Condition{Type: conditionReady, Status: metav1.ConditionTrue, Reason: "Read", Message: "The advertisement is in use", ObservedGeneration: obj.Generation}
-	if problem != nil {
-		want.Status, want.Reason = metav1.ConditionFalse, "InvalidSelector"
-		want.Message = fmt.Sprintf("spec.nodeSelectors: %v. The selector matches no node until it is mended", problem)
-	}
-	name, version := obj.Name, obj.ResourceVersion
-	if !meta.SetStatusCondition(&obj.Status.Conditions, want) {
-		return
-	}
-	p.conditioned[name] = version
-	if written == version {
-		return // it is not in the cache yet
-	}
-	patch, err := json.Marshal(map[string]any{"status": obj.Status})
-	if err == nil {
-		err = client.IgnoreNotFound(p.client.Status().Patch(ctx, obj, client.RawPatch(types.MergePatchType, patch)))
-	}
-	if err == nil || ctx.Err() != nil {
-		return
-	}
-	delete(p.conditioned, name)
-	if p.failed[name] = err.Error(); failed != err.Error() {
-		p.log.Warn("condition not written", "advertisement", name, "error", err, "mend", "apply deploy/crd and deploy/rbac-ccm.yaml")
-	}
 }
 
 // specOf is the spec of the unit's VirtualIP without the nodes.

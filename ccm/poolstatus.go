@@ -106,7 +106,8 @@ func (p *poolStatus) write(ctx context.Context) error {
 func statusPatch(status v1alpha1.IPAddressPoolStatus) ([]byte, error) {
 	whole := struct {
 		v1alpha1.IPAddressPoolStatus
-		LastGood *string `json:"lastGood"` // null when there is none
+		LastGood   *string `json:"lastGood"`             // null when there is none
+		Rebalanced *string `json:"rebalanced,omitempty"` // placement writes it
 	}{IPAddressPoolStatus: status}
 	if status.LastGood != "" {
 		whole.LastGood = &status.LastGood
@@ -122,6 +123,7 @@ func poolStatusOf(obj *v1alpha1.IPAddressPool, st pools.PoolStatus, problem, las
 		AvailableIPv4: st.AvailableIPv4,
 		AvailableIPv6: st.AvailableIPv6,
 		LastGood:      lastGood,
+		Rebalanced:    obj.Status.Rebalanced,
 		Conditions:    slices.Clone(obj.Status.Conditions),
 	}
 	set := func(kind string, is bool, reason, message string) {

@@ -10,15 +10,18 @@ import (
 	"sync"
 	"sync/atomic"
 
+	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/ironlb/ironlb/ccm/placement"
+	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
@@ -27,6 +30,9 @@ type wantedVIP struct {
 	name   string
 	spec   v1alpha1.VirtualIPSpec
 	reason placement.Reason
+	// pools are those of the addresses; whyNone is why there are no nodes, if there are none.
+	pools   []pools.Address
+	whyNone match
 }
 
 // vipWrites is how many VirtualIPs are written at once: enough to keep up with the Services, each of which has one.
@@ -36,6 +42,7 @@ const vipWrites = 8
 // nothing is written twice.
 type vipWriter struct {
 	log    *slog.Logger
+	events record.EventRecorder
 	client client.Client
 	atOnce int
 
@@ -44,25 +51,35 @@ type vipWriter struct {
 	deleted map[string]types.UID
 	// conditioned is the version of each object in the cache when its condition was written.
 	conditioned map[string]string
+	newer       bool   // a write met a newer version of its object
 	beat        func() // called now and then while it writes
 }
 
-func newVIPWriter(log *slog.Logger, cl client.Client, beat func()) *vipWriter {
+func newVIPWriter(log *slog.Logger, events record.EventRecorder, cl client.Client, beat func()) *vipWriter {
 	return &vipWriter{
-		log: log, client: cl, atOnce: vipWrites, beat: beat,
+		log: log, events: events, client: cl, atOnce: vipWrites, beat: beat,
 		written: map[string]*v1alpha1.VirtualIP{}, deleted: map[string]types.UID{}, conditioned: map[string]string{},
 	}
 }
 
-// write adds and changes before it deletes. One that fails does not hold up the others.
-func (w *vipWriter) write(ctx context.Context, seen map[string]*v1alpha1.VirtualIP, want []wantedVIP) error {
-	have := w.known(seen)
+// write makes what there is (see known) what is wanted. It adds and changes before it deletes. One that fails does not hold up
+// the others. newer: an object has changed since it was read, by a speaker mostly, and is left for the next pass.
+func (w *vipWriter) write(ctx context.Context, have map[string]*v1alpha1.VirtualIP, want []wantedVIP) (newer bool, err error) {
+	w.newer = false
 	failed := w.each(len(want), func(i int) error { return w.ensure(ctx, have[want[i].name], want[i]) })
+	wanted := make(map[string]struct{}, len(want))
 	for _, v := range want {
-		delete(have, v.name)
+		wanted[v.name] = struct{}{}
 	}
-	gone := slices.Sorted(maps.Keys(have))
-	return errors.Join(failed, w.each(len(gone), func(i int) error { return w.remove(ctx, have[gone[i]]) }))
+	var gone []string
+	for name := range have {
+		if _, ok := wanted[name]; !ok {
+			gone = append(gone, name)
+		}
+	}
+	slices.Sort(gone)
+	failed = errors.Join(failed, w.each(len(gone), func(i int) error { return w.remove(ctx, have[gone[i]]) }))
+	return w.newer, failed
 }
 
 // each calls do for 0 to n-1, some at once, and returns when all have ended.
@@ -123,8 +140,13 @@ func (w *vipWriter) ensure(ctx context.Context, have *v1alpha1.VirtualIP, want w
 	case !sameSpec(have.Spec, want.spec):
 		vip := have.DeepCopy()
 		vip.Spec = want.spec
-		err := w.client.Patch(ctx, vip, client.MergeFrom(have))
-		if apierrors.IsNotFound(err) {
+		// Against the version that was read: a status that came meanwhile may name another holder.
+		err := w.client.Patch(ctx, vip, client.MergeFromWithOptions(have, client.MergeFromWithOptimisticLock{}))
+		switch {
+		case apierrors.IsConflict(err):
+			w.note(func() { w.newer = true })
+			return nil
+		case apierrors.IsNotFound(err):
 			w.note(func() { delete(w.written, want.name) }) // somebody deleted it: the next pass creates it
 		}
 		if err != nil {
@@ -133,9 +155,20 @@ func (w *vipWriter) ensure(ctx context.Context, have *v1alpha1.VirtualIP, want w
 		w.log.Info("placement changed", "vip", want.name, "services", servicesOf(want.spec), "nodes", want.spec.Nodes,
 			"before", have.Spec.Nodes, "reason", want.reason)
 		w.note(func() { w.written[want.name] = vip })
+		w.tell(vip, have, want.reason)
 		have = vip
 	}
-	return w.condition(ctx, have)
+	return w.condition(ctx, have, want.whyNone)
+}
+
+// tell makes an Event of a placement anew: of what the speakers chose themselves they tell, of a move the mover.
+func (w *vipWriter) tell(vip, before *v1alpha1.VirtualIP, why placement.Reason) {
+	switch why {
+	case placement.OwnerNotEligible, placement.OwnerNotReady, placement.OwnerCordoned:
+		if len(vip.Spec.Nodes) > 0 {
+			w.events.Eventf(vip, v1.EventTypeNormal, string(why), "placed on node %s instead of node %s", vip.Spec.Nodes[0], before.Spec.Nodes[0])
+		}
+	}
 }
 
 // sameSpec is called for every VirtualIP in every pass: reflection takes most of its time.
@@ -145,34 +178,58 @@ func sameSpec(a, b v1alpha1.VirtualIPSpec) bool {
 
 // condition says on the object that no node may answer, and takes it back. The speakers write the other conditions, so
 // only this one is sent, by server-side apply.
-func (w *vipWriter) condition(ctx context.Context, vip *v1alpha1.VirtualIP) error {
-	none := len(vip.Spec.Nodes) == 0
-	if meta.IsStatusConditionTrue(vip.Status.Conditions, v1alpha1.ConditionNoEligibleNode) == none {
+func (w *vipWriter) condition(ctx context.Context, vip *v1alpha1.VirtualIP, why match) error {
+	want := metav1.Condition{
+		Type: v1alpha1.ConditionNoEligibleNode, Status: metav1.ConditionFalse, Reason: reasonNodesEligible,
+		LastTransitionTime: metav1.Now(), ObservedGeneration: vip.Generation,
+	}
+	if len(vip.Spec.Nodes) == 0 {
+		if why.reason == "" {
+			return nil // the list waits until all has settled
+		}
+		want.Status, want.Reason, want.Message = metav1.ConditionTrue, why.reason, why.message
+	}
+	is := meta.FindStatusCondition(vip.Status.Conditions, want.Type)
+	same := want.Status == metav1.ConditionFalse && (is == nil || is.Status == metav1.ConditionFalse) ||
+		is != nil && is.Status == want.Status && is.Reason == want.Reason && is.Message == want.Message
+	if same {
 		w.note(func() { delete(w.conditioned, vip.Name) })
 		return nil
+	}
+	if is != nil && is.Status == want.Status {
+		want.LastTransitionTime = is.LastTransitionTime
 	}
 	var done string
 	w.note(func() { done = w.conditioned[vip.Name] })
 	if done == vip.ResourceVersion {
 		return nil // written, and not in the cache yet
 	}
-	cond := metav1.Condition{
-		Type: v1alpha1.ConditionNoEligibleNode, Status: metav1.ConditionFalse, Reason: "NodesEligible",
-		LastTransitionTime: metav1.Now(), ObservedGeneration: vip.Generation,
-	}
-	if none {
-		cond.Status, cond.Reason = metav1.ConditionTrue, "NoNodeMatches"
-		cond.Message = "No node matches spec.nodeSelectors of an L2Advertisement for this address without being excluded or about to be removed"
-	}
-	apply, err := statusApply(vip, cond)
+	apply, err := statusApply(vip, want)
 	if err != nil {
 		return err
 	}
 	if err := w.client.Status().Apply(ctx, apply, client.FieldOwner(Name), client.ForceOwnership); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("writing condition %s of VirtualIP %s: %w", cond.Type, vip.Name, err)
+		return fmt.Errorf("writing condition %s of VirtualIP %s: %w", want.Type, vip.Name, err)
 	}
 	w.note(func() { w.conditioned[vip.Name] = vip.ResourceVersion })
-	w.log.Info("condition changed", "vip", vip.Name, "condition", cond.Type, "status", cond.Status, "reason", cond.Reason)
+	w.log.Info("condition changed", "vip", vip.Name, "condition", want.Type, "status", want.Status, "reason", want.Reason)
+	if want.Status == metav1.ConditionTrue {
+		w.events.Event(vip, v1.EventTypeWarning, v1alpha1.ConditionNoEligibleNode, want.Message)
+	}
+	return nil
+}
+
+// answered takes the annotation that asks for a move away.
+func (w *vipWriter) answered(ctx context.Context, vip *v1alpha1.VirtualIP) error {
+	after := vip.DeepCopy()
+	delete(after.Annotations, v1alpha1.AnnotationRebalance)
+	err := w.client.Patch(ctx, after, client.MergeFromWithOptions(vip, client.MergeFromWithOptimisticLock{}))
+	if apierrors.IsConflict(err) {
+		return nil // the newer version brings another pass
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("taking annotation %s from VirtualIP %s: %w", v1alpha1.AnnotationRebalance, vip.Name, err)
+	}
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -26,6 +27,7 @@ type registry struct {
 	t      *testing.T
 	client client.WithWatch
 	writer *vipWriter
+	events *record.FakeRecorder
 	writes []string
 	refuse string
 }
@@ -35,7 +37,7 @@ func newRegistry(t *testing.T) *registry {
 	if err := v1alpha1.AddToScheme(sch); err != nil {
 		t.Fatal(err)
 	}
-	r := &registry{t: t}
+	r := &registry{t: t, events: record.NewFakeRecorder(1000)}
 	var mu sync.Mutex
 	note := func(verb, name string) error {
 		mu.Lock()
@@ -46,7 +48,7 @@ func newRegistry(t *testing.T) *registry {
 		}
 		return nil
 	}
-	r.client = fake.NewClientBuilder().WithScheme(sch).WithStatusSubresource(&v1alpha1.VirtualIP{}).WithInterceptorFuncs(interceptor.Funcs{
+	r.client = fake.NewClientBuilder().WithScheme(sch).WithStatusSubresource(&v1alpha1.VirtualIP{}, &v1alpha1.IPAddressPool{}).WithInterceptorFuncs(interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			o.SetUID("1") // the fake gives none
 			o.SetGeneration(1)
@@ -69,7 +71,7 @@ func newRegistry(t *testing.T) *registry {
 			return c.SubResource(sub).Apply(ctx, a, opts...)
 		},
 	}).Build()
-	r.writer = newVIPWriter(slog.New(slog.DiscardHandler), r.client, func() {})
+	r.writer = newVIPWriter(slog.New(slog.DiscardHandler), r.events, r.client, func() {})
 	r.writer.atOnce = 1 // in order
 	return r
 }
@@ -93,7 +95,11 @@ func (r *registry) seen() map[string]*v1alpha1.VirtualIP {
 
 func (r *registry) write(seen map[string]*v1alpha1.VirtualIP, want ...wantedVIP) error {
 	r.writes = nil
-	return r.writer.write(context.Background(), seen, want)
+	newer, err := r.writer.write(context.Background(), r.writer.known(seen), want)
+	if newer {
+		r.writes = append(r.writes, "conflict")
+	}
+	return err
 }
 
 func (r *registry) expect(err error, writes ...string) {
@@ -152,6 +158,7 @@ func TestOneFailureHoldsUpNoOther(t *testing.T) {
 func TestNoEligibleNode(t *testing.T) {
 	r := newRegistry(t)
 	none := vip("192.0.2.1")
+	none.whyNone = match{reason: reasonNoNodeMatches, message: "label a node"}
 	stale := r.seen()
 	r.expect(r.write(stale, none), "create 192.0.2.1", "apply status")
 	r.expect(r.write(stale, none))
@@ -159,11 +166,40 @@ func TestNoEligibleNode(t *testing.T) {
 	if !meta.IsStatusConditionTrue(r.seen()["192.0.2.1"].Status.Conditions, v1alpha1.ConditionNoEligibleNode) {
 		t.Error("the condition is not there")
 	}
+	none.whyNone = match{reason: reasonNodesExcluded, message: "n1 (being deleted)"}
+	r.expect(r.write(r.seen(), none), "apply status")
+	r.expect(r.write(r.seen(), none))
+	if c := meta.FindStatusCondition(r.seen()["192.0.2.1"].Status.Conditions, v1alpha1.ConditionNoEligibleNode); c.Reason != reasonNodesExcluded {
+		t.Errorf("the condition is %+v", c)
+	}
 	r.expect(r.write(r.seen(), vip("192.0.2.1", "n1")), "patch 192.0.2.1", "apply status")
 	if !meta.IsStatusConditionFalse(r.seen()["192.0.2.1"].Status.Conditions, v1alpha1.ConditionNoEligibleNode) {
 		t.Error("the condition has not been taken back")
 	}
 	r.expect(r.write(r.seen(), vip("192.0.2.1", "n1")))
+}
+
+// TestStatusWins: a list is not written over a status that has not been read.
+func TestStatusWins(t *testing.T) {
+	r := newRegistry(t)
+	r.expect(r.write(r.seen(), vip("192.0.2.1", "n1", "n2")), "create 192.0.2.1")
+	stale := r.seen()
+	r.hold("192.0.2.1", "n2")
+	r.expect(r.write(stale, vip("192.0.2.1", "n1", "n3", "n2")), "patch 192.0.2.1", "conflict")
+	if v := r.seen()["192.0.2.1"]; v.Status.Node != "n2" || !slices.Equal(v.Spec.Nodes, []string{"n1", "n2"}) {
+		t.Errorf("held by %s, nodes %v", v.Status.Node, v.Spec.Nodes)
+	}
+	r.expect(r.write(r.seen(), vip("192.0.2.1", "n2", "n3", "n1")), "patch 192.0.2.1")
+}
+
+// hold writes the status as the speaker of the node does.
+func (r *registry) hold(name, node string) {
+	r.t.Helper()
+	v := r.seen()[name]
+	v.Status.Node = node
+	if err := r.client.Status().Update(context.Background(), v); err != nil {
+		r.t.Fatal(err)
+	}
 }
 
 // TestManyAtOnce writes as the process does. Run it with -race.

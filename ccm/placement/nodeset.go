@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"unsafe"
@@ -16,23 +17,44 @@ type nodeSet struct {
 
 // nodeSets reads each list of names once: thousands of units have the same few.
 type nodeSets struct {
-	known   map[string]bool
+	known   map[string]struct{}
 	bySlice map[sliceKey]*nodeSet
 	byNames map[string]*nodeSet
 }
 
+// sliceKey tells slices apart that are not changed while the key is kept.
 type sliceKey struct {
 	data *string
 	len  int
 }
 
-func newNodeSets(known map[string]bool) *nodeSets {
+func keyOf(names []string) sliceKey { return sliceKey{unsafe.SliceData(names), len(names)} }
+
+// renew returns sets of these nodes: the same ones as long as the names are the same.
+func (s *nodeSets) renew(nodes map[string]rank) *nodeSets {
+	if s != nil && len(s.known) == len(nodes) {
+		same := true
+		for name := range nodes {
+			if _, ok := s.known[name]; !ok {
+				same = false
+				break
+			}
+		}
+		if same {
+			clear(s.bySlice)
+			return s
+		}
+	}
+	known := make(map[string]struct{}, len(nodes))
+	for name := range maps.Keys(nodes) {
+		known[name] = struct{}{}
+	}
 	return &nodeSets{known: known, bySlice: map[sliceKey]*nodeSet{}, byNames: map[string]*nodeSet{}}
 }
 
 // of returns the set of those of the names that are known.
 func (s *nodeSets) of(names []string) *nodeSet {
-	key := sliceKey{unsafe.SliceData(names), len(names)}
+	key := keyOf(names)
 	if set := s.bySlice[key]; set != nil {
 		return set
 	}

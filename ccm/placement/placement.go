@@ -2,12 +2,16 @@
 //
 // It is pure. The rules, in order of weight:
 //
-//  1. Nothing moves without need: a node that can keep an address keeps it. A node that joins or returns takes nothing.
-//  2. An address whose node is not ready, or may no longer answer, goes to the next node of its list, which is what
-//     the speakers do by themselves. The node that is not ready goes to the end, so that its return takes nothing back.
-//  3. A new address goes to the node that leads the fewest, a tie is broken by a stable hash.
+//  1. Nothing moves without need. The node that holds an address leads its list as long as it is eligible: who holds is
+//     decided by the speakers, and the list follows. A node that joins or returns takes nothing.
+//  2. Where nobody holds, the first of the list that is ready leads; those before it go to the end.
+//  3. A new address goes to the node of the greatest preference weight, among those to the one that leads the fewest; a tie
+//     is broken by a stable hash.
 //  4. The second place of each list is chosen so that the addresses of a node that dies spread over all the others, the
 //     least loaded ones first.
+//  5. An address moves on purpose only if that is asked for, one at a time: see [NextMove].
+//
+// That a node is not ready, or cordoned, takes nothing from it: it only comes after the others where a node is chosen anew.
 package placement
 
 import (
@@ -18,8 +22,11 @@ import (
 
 // Node is a node that may be in a list.
 type Node struct {
-	Name  string
+	Name string
+	// Ready is what Kubernetes thinks of it. The speakers know better which nodes are alive.
 	Ready bool
+	// Cordoned nodes are about to be drained.
+	Cordoned bool
 }
 
 // Unit is one set of addresses that move together.
@@ -27,9 +34,22 @@ type Unit struct {
 	Name string
 	// Eligible names the nodes that may answer.
 	Eligible []string
+	// Weights of preference by node, greater than 0. Nil: all nodes are alike.
+	Weights Weights
 	// Previous is the list decided before, empty for a new unit.
 	Previous []string
+	// Holder is the node that answers now, empty if it is not known.
+	Holder string
+	// Lead, if it is eligible, is put first although another node may hold: the unit is being moved for the reason Why.
+	Lead string
+	Why  Reason
+	// Movable units may be moved by [NextMove] to Takers (nil: all nodes), but not to Refused.
+	Movable         bool
+	Takers, Refused map[string]bool
 }
+
+// Weights of preference by node. It is compared by identity: units that have the same should share it.
+type Weights = *map[string]int
 
 // Reason is why a list is not what it was.
 type Reason string
@@ -44,8 +64,16 @@ const (
 	NoEligibleNode Reason = "NoEligibleNode"
 	// OwnerNotEligible: the first node may no longer answer.
 	OwnerNotEligible Reason = "OwnerNotEligible"
-	// OwnerNotReady: the first node is not ready.
+	// HolderLeads: the speakers chose another node than the first, and it leads now.
+	HolderLeads Reason = "HolderLeads"
+	// OwnerNotReady: nobody holds, and the first node is not ready.
 	OwnerNotReady Reason = "OwnerNotReady"
+	// OwnerCordoned: nobody holds, and the first node is cordoned.
+	OwnerCordoned Reason = "OwnerCordoned"
+	// Rebalanced: moved to a preferred or less loaded node, as asked.
+	Rebalanced Reason = "Rebalanced"
+	// Drained: moved away from a cordoned node.
+	Drained Reason = "Drained"
 	// NodesChanged: other nodes joined or left the list.
 	NodesChanged Reason = "NodesChanged"
 	// Spread: only the order after the first changed, so that a failure spreads.
@@ -64,35 +92,67 @@ type List struct {
 type entry struct {
 	unit     Unit
 	eligible *nodeSet
+	good     bool     // unit.Previous has eligible nodes only, each once
 	nodes    []string // shared with unit.Previous as long as it is the same: never changed in place
 	reason   Reason
 }
 
-// Place returns one list per unit, sorted by unit. The answer does not depend on the order of units, nodes or Eligible,
-// and placing again what it returned changes nothing. Units that may share an Eligible slice should: it is read once.
-func Place(units []Unit, nodes []Node) []List {
-	ready := make(map[string]bool, len(nodes))
+// Placer places again and again. It remembers what it has read, and not what it decided. The zero value is ready.
+type Placer struct {
+	sets *nodeSets
+	read map[readKey]bool // lists that hold nodes of the set only, each once
+}
+
+// readKey is a list that nobody changes, and a set of nodes.
+type readKey struct {
+	list sliceKey
+	set  *nodeSet
+}
+
+// Place returns one list per unit, sorted by unit. The answer does not depend on the order of units, nodes or Eligible, nor
+// on what was placed before, and placing again what it returned changes nothing. Slices and maps that are handed in must
+// not be changed later; units that may share them should.
+//
+// After a death the units of that node spread so that no node leads more than one more than another, if the nodes were balanced
+// before and every unit may be everywhere. That takes a rewritten list here and there with each new unit. Without exact the
+// order after the first is left as it is while it is at most [slack] worse.
+func (p *Placer) Place(units []Unit, nodes []Node, exact bool) []List {
+	ranks := make(map[string]rank, len(nodes))
 	for _, n := range nodes {
-		ready[n.Name] = n.Ready
+		ranks[n.Name] = rankOf(n)
 	}
-	sets := newNodeSets(ready)
+	p.sets = p.sets.renew(ranks)
+	read := make(map[readKey]bool, len(units))
 	entries := make([]*entry, len(units))
 	for i, u := range units {
-		entries[i] = &entry{unit: u, eligible: sets.of(u.Eligible)}
+		e := &entry{unit: u, eligible: p.sets.of(u.Eligible)}
+		key := readKey{keyOf(u.Previous), e.eligible}
+		good, known := p.read[key]
+		if !known {
+			good = e.eligible.holds(u.Previous)
+		}
+		read[key] = good
+		e.good = good
+		e.keep(ranks)
+		entries[i] = e
 	}
+	p.read = read
 	slices.SortFunc(entries, func(a, b *entry) int { return cmp.Compare(a.unit.Name, b.unit.Name) })
 
 	led := map[string]int{}
 	for _, e := range entries {
-		e.keep(ready)
 		if len(e.nodes) > 0 {
 			led[e.nodes[0]]++
 		}
 	}
 	for _, e := range entries {
-		e.lead(led, ready)
+		e.lead(led, ranks)
 	}
-	spread(entries, led, ready)
+	allowed := 1
+	if !exact {
+		allowed += slack
+	}
+	spread(entries, led, ranks, allowed)
 
 	lists := make([]List, len(entries))
 	for i, e := range entries {
@@ -101,11 +161,29 @@ func Place(units []Unit, nodes []Node) []List {
 	return lists
 }
 
-// keep carries the previous list over: without the nodes that may no longer answer, and with the nodes that are not
-// ready moved from the front to the end. A list without any ready node stays, for there is no better one.
-func (e *entry) keep(ready map[string]bool) {
+// rank orders nodes where one is chosen: lower first.
+type rank int
+
+const (
+	fit rank = iota
+	cordoned
+	notReady
+)
+
+func rankOf(n Node) rank {
+	switch {
+	case !n.Ready:
+		return notReady
+	case n.Cordoned:
+		return cordoned
+	}
+	return fit
+}
+
+// keep carries the previous list over without the nodes that may no longer answer, led by who ought to lead it.
+func (e *entry) keep(ranks map[string]rank) {
 	e.nodes = slices.Clip(e.unit.Previous)
-	if !e.eligible.holds(e.nodes) {
+	if !e.good {
 		e.nodes = nil
 		for _, n := range e.unit.Previous {
 			if e.eligible.has[n] && !slices.Contains(e.nodes, n) {
@@ -113,35 +191,88 @@ func (e *entry) keep(ready map[string]bool) {
 			}
 		}
 	}
-	first := slices.IndexFunc(e.nodes, func(n string) bool { return ready[n] })
-	if first > 0 {
-		e.reason = OwnerNotReady
-		e.nodes = slices.Concat(e.nodes[first:], e.nodes[:first])
+	switch u := &e.unit; {
+	case e.eligible.has[u.Lead]:
+		e.first(u.Lead, u.Why)
+	case e.eligible.has[u.Holder]:
+		if i := slices.Index(e.nodes, u.Holder); i >= 0 {
+			e.rotate(i, HolderLeads)
+		} else {
+			e.first(u.Holder, HolderLeads)
+		}
+	case len(e.nodes) > 0:
+		best := slices.MinFunc(e.nodes, func(a, b string) int { return cmp.Compare(ranks[a], ranks[b]) }) // the first of them
+		if ranks[best] < ranks[e.nodes[0]] {
+			e.rotate(slices.Index(e.nodes, best), reasonAgainst(ranks[e.nodes[0]]))
+		}
 	}
 }
 
-// lead gives the unit a first node if it has none, or if none of its nodes is ready and another one is.
-func (e *entry) lead(led map[string]int, ready map[string]bool) {
-	if len(e.eligible.names) == 0 || len(e.nodes) > 0 && ready[e.nodes[0]] {
+// reasonAgainst is why a node that nobody knows to hold does not lead.
+func reasonAgainst(r rank) Reason {
+	if r == cordoned {
+		return OwnerCordoned
+	}
+	return OwnerNotReady
+}
+
+// rotate makes the list begin at i; what was before goes to the end.
+func (e *entry) rotate(i int, why Reason) {
+	if i > 0 {
+		e.reason = why
+		e.nodes = slices.Concat(e.nodes[i:], e.nodes[:i])
+	}
+}
+
+// first puts the node before all others.
+func (e *entry) first(node string, why Reason) {
+	if len(e.nodes) > 0 && e.nodes[0] == node {
 		return
 	}
-	best := slices.MinFunc(e.eligible.names, func(a, b string) int {
-		return cmp.Or(readyFirst(ready, a, b), cmp.Compare(led[a], led[b]), e.byHash(a, b))
-	})
+	e.reason = why
+	others := slices.DeleteFunc(slices.Clone(e.nodes), func(n string) bool { return n == node })
+	e.nodes = slices.Insert(others, 0, node)
+}
+
+// lead gives the unit a first node if it has none, or if nobody holds and a better one is not in the list yet.
+func (e *entry) lead(led map[string]int, ranks map[string]rank) {
+	if len(e.eligible.names) == 0 {
+		return
+	}
 	if len(e.nodes) > 0 {
-		if !ready[best] {
+		if first := e.nodes[0]; ranks[first] == fit || first == e.unit.Holder || first == e.unit.Lead || len(e.nodes) == len(e.eligible.names) {
 			return
 		}
-		e.reason = OwnerNotReady
-		led[e.nodes[0]]--
 	}
-	e.nodes = slices.Insert(slices.Clip(e.nodes), 0, best)
+	best := slices.MinFunc(e.eligible.names, func(a, b string) int {
+		return cmp.Or(cmp.Compare(ranks[a], ranks[b]), e.unit.prefer(a, b), cmp.Compare(led[a], led[b]), e.unit.byHash(a, b))
+	})
+	if len(e.nodes) > 0 {
+		if ranks[best] >= ranks[e.nodes[0]] {
+			return
+		}
+		led[e.nodes[0]]--
+		e.first(best, reasonAgainst(ranks[e.nodes[0]]))
+	} else {
+		e.nodes = []string{best}
+	}
 	led[best]++
 }
 
+// weight of preference of the node.
+func (u *Unit) weight(node string) int {
+	if u.Weights == nil {
+		return 0
+	}
+	return (*u.Weights)[node]
+}
+
+// prefer orders nodes by weight, the greatest first.
+func (u *Unit) prefer(a, b string) int { return cmp.Compare(u.weight(b), u.weight(a)) }
+
 // byHash orders nodes in a way of the unit's own that stays the same whatever other nodes there are.
-func (e *entry) byHash(a, b string) int {
-	return cmp.Or(cmp.Compare(hash(e.unit.Name, a), hash(e.unit.Name, b)), cmp.Compare(a, b))
+func (u *Unit) byHash(a, b string) int {
+	return cmp.Or(cmp.Compare(hash(u.Name, a), hash(u.Name, b)), cmp.Compare(a, b))
 }
 
 func hash(unit, node string) uint64 {
@@ -158,35 +289,26 @@ func hash(unit, node string) uint64 {
 	return x ^ x>>33
 }
 
-func readyFirst(ready map[string]bool, a, b string) int {
-	switch {
-	case ready[a] == ready[b]:
-		return 0
-	case ready[a]:
-		return -1
-	default:
-		return 1
-	}
+// changed tells whether the list is not the previous one.
+func (e *entry) changed() bool {
+	return keyOf(e.nodes) != keyOf(e.unit.Previous) && !slices.Equal(e.nodes, e.unit.Previous)
 }
 
 // why compares the decision with the previous list.
 func (e *entry) why() Reason {
 	prev := e.unit.Previous
 	switch {
-	case slices.Equal(prev, e.nodes):
+	case !e.changed():
 		return Unchanged
 	case len(e.nodes) == 0:
 		return NoEligibleNode
 	case len(prev) == 0:
 		return Created
-	}
-	if !e.eligible.has[prev[0]] {
+	case !e.eligible.has[prev[0]]:
 		return OwnerNotEligible
-	}
-	if e.reason != "" {
+	case e.reason != "":
 		return e.reason
-	}
-	if len(prev) != len(e.nodes) || !slices.Equal(slices.Sorted(slices.Values(prev)), slices.Sorted(slices.Values(e.nodes))) {
+	case !e.good || len(prev) != len(e.nodes):
 		return NodesChanged
 	}
 	return Spread

@@ -15,88 +15,225 @@ import (
 
 var update = flag.Bool("update", false, "write what came out to testdata")
 
-// world is a cluster that a scenario changes. After each command every unit is placed again.
+// world is a cluster that a scenario changes. After each command every unit is placed, the speakers act, and so on until
+// nothing changes.
 //
-//	node a b ...        nodes join, ready
+//	node a b ...        nodes join, alive and ready
 //	gone a ...          nodes leave the cluster
-//	down a ... / up a ...
+//	dies a ... / lives a ...      what the speakers see
+//	down a ... / up a ...         what Kubernetes thinks of it
+//	cordon a ... / uncordon a ...
 //	vip v1 v2 ...       new units on all nodes; "vip v1=a,b" on these only; again for a known one changes its nodes
 //	vips 10             new units v01 to v10
+//	prefer a=50 b=20    weights of all units
 //	drop v1 ...         units go
+//	api off / api on    nothing is placed, and the speakers tell nothing, until it is back
+//	exact               spreads exactly
+//	move v1 ...         makes the moves that help, of these units or of all; drain makes those away from cordoned nodes
 //	led                 prints how many units each node leads, and who would inherit them
 type world struct {
-	ready    map[string]bool
+	t        testing.TB
+	placer   Placer
+	alive    map[string]bool // known to the speakers
+	ready    map[string]bool // known to Kubernetes: the nodes that there are
+	cordoned map[string]bool
 	eligible map[string][]string // by unit; nil means all nodes
+	weights  map[string]int
 	lists    map[string][]string
+	holds    map[string]string   // who answers
+	status   map[string]string   // who answers as the API shows it
+	by       map[string][]string // the list that the speakers last went by
+	away     bool                // the API is
+	moves    int                 // of holders that were alive, since the test looked
 }
 
-func newWorld() *world {
-	return &world{ready: map[string]bool{}, eligible: map[string][]string{}, lists: map[string][]string{}}
+func newWorld(t testing.TB) *world {
+	return &world{
+		t: t, alive: map[string]bool{}, ready: map[string]bool{}, cordoned: map[string]bool{}, eligible: map[string][]string{},
+		weights: map[string]int{}, lists: map[string][]string{}, holds: map[string]string{}, status: map[string]string{}, by: map[string][]string{},
+	}
 }
 
-// place runs Place on the world and returns its answer.
-func (w *world) place() []List {
+// input of Place, in random order.
+func (w *world) input() ([]Unit, []Node) {
 	var nodes []Node
 	for name, r := range w.ready {
-		nodes = append(nodes, Node{Name: name, Ready: r})
+		nodes = append(nodes, Node{Name: name, Ready: r, Cordoned: w.cordoned[name]})
+	}
+	var weights Weights
+	if len(w.weights) > 0 {
+		weights = &w.weights
 	}
 	var units []Unit
 	for name, only := range w.eligible {
 		if only == nil {
 			only = slices.Collect(maps.Keys(w.ready))
 		}
-		units = append(units, Unit{Name: name, Eligible: only, Previous: w.lists[name]})
+		units = append(units, Unit{Name: name, Eligible: only, Weights: weights, Previous: w.lists[name], Holder: w.status[name]})
 	}
-	return Place(units, nodes)
+	return units, nodes
 }
 
-// do runs one command and returns what to print.
-func (w *world) do(t *testing.T, line string) string {
-	t.Helper()
-	f := strings.Fields(line)
-	for _, arg := range f[1:] {
-		switch f[0] {
-		case "node", "up":
-			w.ready[arg] = true
-		case "down":
-			w.ready[arg] = false
-		case "gone":
-			delete(w.ready, arg)
-		case "drop":
-			delete(w.eligible, arg)
-			delete(w.lists, arg)
-		case "vip":
-			name, only, limited := strings.Cut(arg, "=")
-			w.eligible[name] = nil
-			if limited {
-				w.eligible[name] = strings.FieldsFunc(only, func(r rune) bool { return r == ',' })
-			}
-			if limited && w.eligible[name] == nil {
-				w.eligible[name] = []string{}
-			}
-		case "vips":
-			n, err := strconv.Atoi(arg)
-			if err != nil {
-				t.Fatalf("%s: %v", line, err)
-			}
-			for i := range n {
-				w.eligible[fmt.Sprintf("v%02d", i+1)] = nil
-			}
-		default:
-			t.Fatalf("unknown command %q", line)
+// place runs Place on the world and returns its answer.
+func (w *world) place(exact bool) []List {
+	units, nodes := w.input()
+	return w.placer.Place(units, nodes, exact)
+}
+
+// speak has the speakers choose by the lists that they know, and tell.
+func (w *world) speak() {
+	for unit := range w.by {
+		if _, ok := w.lists[unit]; !ok && !w.away {
+			delete(w.by, unit)
+			delete(w.holds, unit)
+			delete(w.status, unit)
 		}
 	}
-	if f[0] == "led" {
-		return w.led()
+	for unit, list := range w.lists {
+		if w.away {
+			list = w.by[unit]
+		}
+		h := w.holds[unit]
+		first := ""
+		if i := slices.IndexFunc(list, func(n string) bool { return w.alive[n] }); i >= 0 {
+			first = list[i]
+		}
+		switch {
+		case !w.alive[h] || !slices.Contains(list, h):
+			w.holds[unit] = first
+		case !slices.Equal(w.by[unit], list) && first != h: // a newer list with another candidate first
+			w.moves++
+			w.holds[unit] = first
+		}
+		w.by[unit] = list
+		if !w.away {
+			w.status[unit] = w.holds[unit]
+		}
 	}
+}
+
+// settle lets all act until nothing changes, and returns what was placed.
+func (w *world) settle(exact bool) string {
 	var out strings.Builder
-	for _, l := range w.place() {
-		if l.Reason != Unchanged {
-			fmt.Fprintf(&out, "%s: %s (%s)\n", l.Unit, strings.Join(l.Nodes, " "), l.Reason)
+	for range 10 {
+		w.speak()
+		if w.away {
+			return ""
+		}
+		changed := false
+		for _, l := range w.place(exact) {
+			if l.Reason != Unchanged {
+				changed = true
+				fmt.Fprintf(&out, "%s: %s (%s)\n", l.Unit, strings.Join(l.Nodes, " "), l.Reason)
+			}
+			w.lists[l.Unit] = l.Nodes
+		}
+		w.speak()
+		if !changed {
+			return out.String()
+		}
+	}
+	w.t.Fatalf("no end:\n%s", out.String())
+	return ""
+}
+
+// move makes one move that helps: of the units, of all where none is named.
+func (w *world) move(only []string, movable bool) string {
+	units, nodes := w.input()
+	for i := range units {
+		units[i].Movable = movable && (len(only) == 0 || slices.Contains(only, units[i].Name))
+	}
+	m, ok := NextMove(units, w.placer.Place(units, nodes, true), nodes)
+	if !ok {
+		return ""
+	}
+	for i := range units {
+		if units[i].Name == m.Unit {
+			units[i].Lead, units[i].Why = m.To, m.Reason
+		}
+	}
+	out := fmt.Sprintf("%s from %s to %s\n", m.Unit, m.From, m.To)
+	for _, l := range w.placer.Place(units, nodes, true) {
+		if l.Unit == m.Unit {
+			out += fmt.Sprintf("%s: %s (%s)\n", l.Unit, strings.Join(l.Nodes, " "), l.Reason)
 		}
 		w.lists[l.Unit] = l.Nodes
 	}
-	return out.String()
+	w.speak()
+	if w.holds[m.Unit] != m.To {
+		w.t.Fatalf("%+v has not moved: %s holds", m, w.holds[m.Unit])
+	}
+	return out + w.settle(true)
+}
+
+// do runs one command and returns what to print.
+func (w *world) do(line string) string {
+	w.t.Helper()
+	f := strings.Fields(line)
+	switch f[0] {
+	case "led":
+		return w.led()
+	case "exact":
+		return w.settle(true)
+	case "move", "drain":
+		out := ""
+		for range 1000 {
+			more := w.move(f[1:], f[0] == "move")
+			if out += more; more == "" {
+				return out
+			}
+		}
+		w.t.Fatalf("%s: no end:\n%s", line, out)
+	}
+	for _, arg := range f[1:] {
+		switch f[0] {
+		case "node":
+			w.ready[arg], w.alive[arg] = true, true
+		case "gone":
+			delete(w.ready, arg)
+			delete(w.alive, arg)
+		case "dies", "lives":
+			w.alive[arg] = f[0] == "lives"
+		case "down", "up":
+			w.ready[arg] = f[0] == "up"
+		case "cordon", "uncordon":
+			w.cordoned[arg] = f[0] == "cordon"
+		case "api":
+			w.away = arg == "off"
+		case "drop":
+			delete(w.eligible, arg)
+			delete(w.lists, arg)
+		default:
+			w.unit(f[0], arg)
+		}
+	}
+	return w.settle(false)
+}
+
+// unit runs one of the commands about units.
+func (w *world) unit(command, arg string) {
+	name, value, given := strings.Cut(arg, "=")
+	switch command {
+	case "vip":
+		w.eligible[name] = nil
+		if given {
+			w.eligible[name] = append([]string{}, strings.FieldsFunc(value, func(r rune) bool { return r == ',' })...)
+		}
+	case "vips", "prefer":
+		n, err := strconv.Atoi(arg[strings.Index(arg, "=")+1:])
+		if err != nil {
+			w.t.Fatalf("%s %s: %v", command, arg, err)
+		}
+		if command == "prefer" {
+			w.weights[name] = n
+			return
+		}
+		for i := range n {
+			w.eligible[fmt.Sprintf("v%02d", i+1)] = nil
+		}
+	default:
+		w.t.Fatalf("unknown command %q", command)
+	}
 }
 
 func (w *world) led() string {
@@ -132,7 +269,7 @@ func TestScenarios(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			w, out := newWorld(), &bytes.Buffer{}
+			w, out := newWorld(t), &bytes.Buffer{}
 			for line := range strings.Lines(string(text)) {
 				line = strings.TrimSpace(line)
 				switch {
@@ -140,7 +277,7 @@ func TestScenarios(t *testing.T) {
 					fmt.Fprintln(out, line)
 				case strings.HasPrefix(line, "> "):
 					fmt.Fprintln(out, line)
-					for l := range strings.Lines(w.do(t, line[2:])) {
+					for l := range strings.Lines(w.do(line[2:])) {
 						fmt.Fprint(out, l)
 					}
 				}

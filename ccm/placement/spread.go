@@ -2,53 +2,58 @@ package placement
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 )
 
-// slack is how far the number of units that a node would inherit may be above its share before a list is rewritten only
-// for that. With 0 each new address would rewrite lists of others just to keep the count exact.
+// slack is how much more uneven than need be the heirs of a node may be loaded before a list is rewritten only for that.
+// Without it each new address would rewrite lists of many others.
 const slack = 2
 
-// group is the units with the same first node and the same heirs: the ready nodes that could follow it.
+// group is the units with the same first node and the same heirs: the best nodes that could follow it.
 type group struct {
-	heirs   []string
+	heirs   []string // sorted
 	entries []*entry
+	load    map[string]int // what each node would lead
+	allowed int            // difference of load among the heirs
 }
 
 // spread completes the lists after their first node.
-func spread(entries []*entry, led map[string]int, ready map[string]bool) {
+func spread(entries []*entry, led map[string]int, ranks map[string]rank, allowed int) {
 	type key struct {
-		owner    string
 		eligible *nodeSet
+		weights  Weights
 	}
-	groups := map[key]*group{}
-	var order []*group
+	byOwner := map[string]map[key]*group{}
+	groups := map[string][]*group{} // of an owner, in the order of their first units
 	for _, e := range entries {
-		e.complete(ready)
+		e.complete(ranks)
 		if len(e.nodes) < 2 {
 			continue
 		}
-		k := key{e.nodes[0], e.eligible}
-		g := groups[k]
+		owner, k := e.nodes[0], key{e.eligible, e.unit.Weights}
+		if byOwner[owner] == nil {
+			byOwner[owner] = map[key]*group{}
+		}
+		g := byOwner[owner][k]
 		if g == nil {
-			g = &group{}
-			for _, n := range e.eligible.names {
-				if n != e.nodes[0] && ready[n] {
-					g.heirs = append(g.heirs, n)
-				}
-			}
-			groups[k] = g
-			order = append(order, g)
+			g = &group{heirs: e.heirs(ranks), allowed: allowed}
+			byOwner[owner][k] = g
+			groups[owner] = append(groups[owner], g)
 		}
 		g.entries = append(g.entries, e)
 	}
-	for _, g := range order {
-		g.spread(led)
+	for _, of := range groups {
+		load := maps.Clone(led) // once the owner is dead
+		for _, g := range of {
+			g.load = load
+			g.spread(ranks)
+		}
 	}
 }
 
-// complete appends the nodes that the list lacks: the ready ones first, in an order of the unit's own.
-func (e *entry) complete(ready map[string]bool) {
+// complete appends the nodes that the list lacks in an order of the unit's own, the fit and preferred ones first.
+func (e *entry) complete(ranks map[string]rank) {
 	if len(e.nodes) == len(e.eligible.names) {
 		return
 	}
@@ -59,88 +64,107 @@ func (e *entry) complete(ready map[string]bool) {
 			e.nodes = append(e.nodes, n)
 		}
 	}
-	slices.SortFunc(e.nodes[have:], func(a, b string) int { return cmp.Or(readyFirst(ready, a, b), e.byHash(a, b)) })
+	slices.SortFunc(e.nodes[have:], func(a, b string) int {
+		return cmp.Or(cmp.Compare(ranks[a], ranks[b]), e.unit.prefer(a, b), e.unit.byHash(a, b))
+	})
 }
 
-// spread moves few nodes up to the second place, so that every heir comes to within slack of its share, and none that
-// should inherit something is left without.
-func (g *group) spread(led map[string]int) {
+// heirs are the fit nodes of the greatest weight that could follow the first.
+func (e *entry) heirs(ranks map[string]rank) []string {
+	var heirs []string
+	for _, n := range e.eligible.names {
+		if n == e.nodes[0] || ranks[n] != fit {
+			continue
+		}
+		if len(heirs) > 0 {
+			switch c := e.unit.prefer(n, heirs[0]); {
+			case c > 0:
+				continue
+			case c < 0:
+				heirs = heirs[:0]
+			}
+		}
+		heirs = append(heirs, n)
+	}
+	return heirs
+}
+
+// spread moves few nodes up to the second place, so that the loads of the heirs come to differ no more than allowed.
+func (g *group) spread(ranks map[string]rank) {
 	if len(g.heirs) == 0 {
 		return
 	}
-	share := shares(len(g.entries), g.heirs, led)
 	of := map[string][]*entry{} // by heir
-	var loose []*entry
+	give := func(e *entry, heir string) {
+		of[heir] = append(of[heir], e)
+		g.load[heir]++
+	}
+	var free []*entry
 	for _, e := range g.entries {
-		n := e.heir(g.heirs)
-		allowed := share[n] + slack
-		if !slices.Equal(e.nodes, e.unit.Previous) {
-			allowed = share[n] // it is written anyway
-		}
-		if len(of[n]) >= allowed {
-			loose = append(loose, e)
+		heir, clean := e.heir(ranks)
+		if _, ok := slices.BinarySearch(g.heirs, heir); ok && clean && !e.changed() {
+			give(e, heir)
 			continue
 		}
-		of[n] = append(of[n], e)
+		free = append(free, e)
 	}
-	for _, e := range loose {
-		best := slices.MinFunc(g.heirs, func(a, b string) int {
-			return cmp.Or(cmp.Compare(len(of[a])-share[a], len(of[b])-share[b]), e.byHash(a, b))
-		})
-		of[best] = append(of[best], e)
-		e.promote(best)
+	for _, e := range free { // they are written anyway
+		least := g.least(e)
+		heir, clean := e.heir(ranks)
+		if _, ok := slices.BinarySearch(g.heirs, heir); !ok || g.load[heir] > g.load[least] {
+			heir, clean = least, false
+		}
+		if !clean {
+			e.promote(heir)
+		}
+		give(e, heir)
 	}
-	for _, n := range g.heirs {
-		if len(of[n]) > 0 || share[n] == 0 {
-			continue
+	for {
+		least := g.least(nil)
+		most := ""
+		for _, n := range g.heirs {
+			if len(of[n]) > 0 && (most == "" || g.load[n] > g.load[most]) {
+				most = n
+			}
 		}
-		// Mostly a node that has just become ready. The heir that would be loaded most gives one of its several.
-		most := slices.MaxFunc(g.heirs, func(a, b string) int { return cmp.Compare(led[a]+len(of[a]), led[b]+len(of[b])) })
-		if last := len(of[most]) - 1; last > 0 && led[most]+len(of[most]) > led[n]+1 {
-			e := of[most][last]
-			of[most], of[n] = of[most][:last], []*entry{e}
-			e.promote(n)
+		if g.load[most]-g.load[least] <= g.allowed {
+			return
 		}
+		last := len(of[most]) - 1 // one that is written anyway, if there is any
+		e := of[most][last]
+		of[most] = of[most][:last]
+		g.load[most]--
+		e.promote(least)
+		give(e, least)
 	}
 }
 
-// heir returns the node that takes over when the first one dies.
-func (e *entry) heir(heirs []string) string {
+// least returns the heir with the least load; a tie is broken by the hash of the entry, or by name.
+func (g *group) least(e *entry) string {
+	return slices.MinFunc(g.heirs, func(a, b string) int {
+		if c := cmp.Compare(g.load[a], g.load[b]); c != 0 || e == nil {
+			return c
+		}
+		return e.unit.byHash(a, b)
+	})
+}
+
+// heir returns the first fit node after the first. clean: no cordoned one is before it, which would take over.
+func (e *entry) heir(ranks map[string]rank) (node string, clean bool) {
+	clean = true
 	for _, n := range e.nodes[1:] {
-		if _, ok := slices.BinarySearch(heirs, n); ok {
-			return n
+		switch ranks[n] {
+		case fit:
+			return n, clean
+		case cordoned:
+			clean = false
 		}
 	}
-	return ""
+	return "", false
 }
 
 // promote moves the node to the second place.
 func (e *entry) promote(node string) {
 	i := slices.Index(e.nodes, node)
 	e.nodes = slices.Insert(slices.Delete(slices.Clone(e.nodes), i, i+1), 1, node)
-}
-
-// shares says how many of n units each heir should inherit, so that all end up with as equal a load as can be.
-func shares(n int, heirs []string, led map[string]int) map[string]int {
-	byLoad := slices.Clone(heirs)
-	slices.SortFunc(byLoad, func(a, b string) int { return cmp.Or(cmp.Compare(led[a], led[b]), cmp.Compare(a, b)) })
-	// Raise the least loaded ones to the level of the next one, as water does, while n lasts.
-	low, left := 1, n
-	for low < len(byLoad) {
-		step := (led[byLoad[low]] - led[byLoad[low-1]]) * low
-		if step > left {
-			break
-		}
-		left -= step
-		low++
-	}
-	level := led[byLoad[low-1]] + left/low
-	out := make(map[string]int, low)
-	for i, h := range byLoad[:low] {
-		out[h] = level - led[h]
-		if i < left%low {
-			out[h]++
-		}
-	}
-	return out
 }

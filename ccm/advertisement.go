@@ -1,0 +1,148 @@
+package ccm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// advertisement is an L2Advertisement that can be asked.
+type advertisement struct {
+	pools         []string
+	poolSelectors []pools.Selector // with no pools either: all
+	services      []pools.Selector // none: all
+	nodes         []pools.Selector // none: all
+	preferred     []preference
+}
+
+// preference gives the nodes that match a weight.
+type preference struct {
+	weight   int
+	selector pools.Selector
+}
+
+// advertisementOf reads the object. A selector that cannot be read matches nothing and is reported, with its field.
+func advertisementOf(obj *v1alpha1.L2Advertisement) (advertisement, error) {
+	spec := &obj.Spec
+	var bad []error
+	read := func(field string, in *metav1.LabelSelector) pools.Selector {
+		s, err := v1alpha1.SelectorOf(in)
+		if err != nil {
+			bad = append(bad, fmt.Errorf("spec.%s: %w", field, err))
+		}
+		return s
+	}
+	all := func(field string, in []metav1.LabelSelector) (out []pools.Selector) {
+		for i := range in {
+			out = append(out, read(fmt.Sprintf("%s[%d]", field, i), &in[i]))
+		}
+		return out
+	}
+	a := advertisement{
+		pools:         spec.IPAddressPools,
+		poolSelectors: all("ipAddressPoolSelectors", spec.IPAddressPoolSelectors),
+		services:      all("serviceSelectors", spec.ServiceSelectors),
+		nodes:         all("nodeSelectors", spec.NodeSelectors),
+	}
+	for i := range spec.PreferredNodeSelectors {
+		p := &spec.PreferredNodeSelectors[i]
+		a.preferred = append(a.preferred, preference{
+			int(p.Weight), read(fmt.Sprintf("preferredNodeSelectors[%d].preference", i), &p.Preference),
+		})
+	}
+	return a, errors.Join(bad...)
+}
+
+// matchAny tells whether a selector matches; none given: all do.
+func matchAny(selectors []pools.Selector, labels map[string]string) bool {
+	return len(selectors) == 0 || slices.ContainsFunc(selectors, func(s pools.Selector) bool { return s.Matches(labels) })
+}
+
+// serves says whether the advertisement is for the pool.
+func (a *advertisement) serves(pool string, labels map[string]string) bool {
+	if len(a.pools) == 0 && len(a.poolSelectors) == 0 || slices.Contains(a.pools, pool) {
+		return true
+	}
+	return len(a.poolSelectors) > 0 && matchAny(a.poolSelectors, labels)
+}
+
+// of says whether the advertisement is for a Service with the labels.
+func (a *advertisement) of(service map[string]string) bool { return matchAny(a.services, service) }
+
+// on says whether the advertisement is on the node.
+func (a *advertisement) on(n *v1.Node) bool { return matchAny(a.nodes, n.Labels) }
+
+// weight of preference of the node: the sum of what matches.
+func (a *advertisement) weight(n *v1.Node) int {
+	sum := 0
+	for _, p := range a.preferred {
+		if p.selector.Matches(n.Labels) {
+			sum += p.weight
+		}
+	}
+	return sum
+}
+
+// advertisements reads all of them. What is wrong with one is said once.
+func (p *placer) advertisements(ctx context.Context) ([]advertisement, error) {
+	var list v1alpha1.L2AdvertisementList
+	if err := p.client.List(ctx, &list); err != nil {
+		return nil, fmt.Errorf("listing L2Advertisements from the cache: %w", err)
+	}
+	var ads []advertisement
+	told, conditioned, failed := p.told, p.conditioned, p.failed
+	p.told, p.conditioned, p.failed = map[string]string{}, map[string]string{}, map[string]string{}
+	for i := range list.Items {
+		obj := &list.Items[i]
+		ad, err := advertisementOf(obj)
+		ads = append(ads, ad)
+		if err != nil {
+			p.told[obj.Name] = err.Error()
+			if told[obj.Name] != err.Error() {
+				p.events.Eventf(obj, v1.EventTypeWarning, "InvalidSelector", "%v: the selector matches nothing until it is mended", err)
+			}
+		}
+		p.condition(ctx, obj, err, conditioned[obj.Name], failed[obj.Name])
+	}
+	return ads, nil
+}
+
+// condition says on the advertisement whether it could be read. Placement does not wait for it: what fails is tried again in
+// the next pass.
+func (p *placer) condition(ctx context.Context, obj *v1alpha1.L2Advertisement, problem error, written, failed string) {
+	want := metav1.Condition{Type: conditionReady, Status: metav1.ConditionTrue, Reason: "Read", Message: "The advertisement is in use", ObservedGeneration: obj.Generation}
+	if problem != nil {
+		want.Status, want.Reason = metav1.ConditionFalse, "InvalidSelector"
+		want.Message = fmt.Sprintf("%v. The selector matches nothing until it is mended", problem)
+	}
+	name, version := obj.Name, obj.ResourceVersion
+	if !meta.SetStatusCondition(&obj.Status.Conditions, want) {
+		return
+	}
+	p.conditioned[name] = version
+	if written == version {
+		return // it is not in the cache yet
+	}
+	patch, err := json.Marshal(map[string]any{"status": obj.Status})
+	if err == nil {
+		err = client.IgnoreNotFound(p.client.Status().Patch(ctx, obj, client.RawPatch(types.MergePatchType, patch)))
+	}
+	if err == nil || ctx.Err() != nil {
+		return
+	}
+	delete(p.conditioned, name)
+	if p.failed[name] = err.Error(); failed != err.Error() {
+		p.log.Warn("condition not written", "advertisement", name, "error", err, "mend", "apply deploy/crd and deploy/rbac-ccm.yaml")
+	}
+}

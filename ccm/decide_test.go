@@ -1,0 +1,385 @@
+package ccm
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// bureau is a placer beside a fake API, with a clock of the test's.
+type bureau struct {
+	*registry
+	placer *placer
+	now    time.Time
+	nodes  map[string]*v1.Node
+	units  []unit
+	pools  policies
+	ads    []advertisement
+}
+
+func newBureau(t *testing.T, nodes string, vips int) *bureau {
+	d := &bureau{registry: newRegistry(t), now: time.Unix(1e9, 0), nodes: map[string]*v1.Node{}, pools: policies{}, ads: []advertisement{{}}}
+	for _, name := range strings.Fields(nodes) {
+		d.join(name)
+	}
+	for i := range vips {
+		d.units = append(d.units, unit{addresses: []pools.Address{address(fmt.Sprintf("192.0.2.%d", i+1), "web")}, services: keys(fmt.Sprintf("s%d", i+1))})
+	}
+	d.pool(func(*v1alpha1.IPAddressPool) {})
+	d.restart()
+	return d
+}
+
+// restart begins with what the API shows.
+func (d *bureau) restart() {
+	log := slog.New(slog.DiscardHandler)
+	d.writer = newVIPWriter(log, d.events, d.client, func() {})
+	d.writer.atOnce = 1
+	d.placer = &placer{log: log, events: d.events, client: d.client, writer: d.writer, outage: &outage{}, mover: newMover(log, d.events)}
+}
+
+func (d *bureau) join(name string) {
+	d.nodes[name] = node(name, func(n *v1.Node) { n.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, Status: "True"}} })
+}
+
+func (d *bureau) ready(status v1.ConditionStatus, names ...string) {
+	for _, name := range names {
+		d.nodes[name].Status.Conditions[0].Status = status
+	}
+}
+
+// pool changes the pool web.
+func (d *bureau) pool(change func(*v1alpha1.IPAddressPool)) {
+	d.t.Helper()
+	obj := &v1alpha1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
+	if old := d.pools["web"]; old != nil {
+		obj = old.DeepCopy()
+		change(obj)
+		if err := d.client.Update(context.Background(), obj); err != nil {
+			d.t.Fatal(err)
+		}
+	} else if err := d.client.Create(context.Background(), obj); err != nil {
+		d.t.Fatal(err)
+	}
+	d.pools["web"] = obj
+}
+
+// pass runs one after so much time and returns what was written.
+func (d *bureau) pass(after time.Duration) string {
+	d.t.Helper()
+	d.now, d.writes = d.now.Add(after), nil
+	p := d.placer
+	p.next = time.Time{}
+	have := p.writer.known(d.seen())
+	m := newMatcher(d.ads, slices.Collect(maps.Values(d.nodes)), d.pools.labels, func(pools.ServiceKey) map[string]string { return nil })
+	want := p.decide(d.now, slices.Clone(d.units), m, d.pools, have)
+	newer, err := p.writer.write(context.Background(), have, want)
+	if err == nil {
+		err = p.answer(context.Background(), d.pools, have)
+	}
+	if newer || err != nil {
+		d.t.Fatal(newer, err)
+	}
+	var pool v1alpha1.IPAddressPool
+	if err := d.client.Get(context.Background(), client.ObjectKey{Name: "web"}, &pool); err != nil {
+		d.t.Fatal(err)
+	}
+	d.pools["web"] = &pool
+	return strings.Join(d.writes, ", ")
+}
+
+// led lists who comes first, in the order of the VirtualIPs.
+func (d *bureau) led() string {
+	seen := d.seen()
+	var out []string
+	for _, u := range d.units {
+		first := "-"
+		if v := seen[u.name()]; v != nil && len(v.Spec.Nodes) > 0 {
+			first = v.Spec.Nodes[0]
+		}
+		out = append(out, first)
+	}
+	return strings.Join(out, " ")
+}
+
+// speak has the first of each list hold it.
+func (d *bureau) speak() {
+	for name, v := range d.seen() {
+		if len(v.Spec.Nodes) > 0 && v.Status.Node != v.Spec.Nodes[0] {
+			d.hold(name, v.Spec.Nodes[0])
+		}
+	}
+}
+
+// told returns the Events since the last time.
+func (d *bureau) told() string {
+	var out []string
+	for len(d.events.Events) > 0 {
+		out = append(out, <-d.events.Events)
+	}
+	slices.Sort(out)
+	return strings.Join(out, "\n")
+}
+
+// settledBureau is one where all is placed and held.
+func settledBureau(t *testing.T, nodes string, vips int) *bureau {
+	d := newBureau(t, nodes, vips)
+	d.pass(0)
+	d.speak()
+	d.pass(settleFor)
+	d.pass(exactAfter)
+	if got := d.pass(exactAfter); got != "" {
+		t.Fatalf("wrote %s, all was placed", got)
+	}
+	return d
+}
+
+// TestAPIBack: the API server was away for ten minutes, addresses failed over meanwhile and this process was restarted. It is
+// back, and says that no node is ready. The statuses come late. Nothing moves.
+func TestAPIBack(t *testing.T) {
+	for _, restarted := range []bool{false, true} {
+		d := settledBureau(t, "a b c", 6)
+		before := d.led()
+		if restarted {
+			d.restart()
+		} else {
+			d.placer.outage.last = d.now.Add(10 * time.Minute)
+		}
+		d.ready("Unknown", "a", "b", "c")
+		d.join("d") // and a node has joined
+		if got := d.pass(10 * time.Minute); got != "" {
+			t.Fatalf("restarted %v: wrote %s before the speakers could say who answers", restarted, got)
+		}
+		if !d.placer.waits || d.placer.next != d.placer.settles() {
+			t.Errorf("restarted %v: waits %v until %v", restarted, d.placer.waits, d.placer.next)
+		}
+		for i := range d.units { // everything is held by another node now
+			v := d.seen()[d.units[i].name()]
+			d.hold(v.Name, v.Spec.Nodes[1])
+		}
+		d.ready("True", "b", "c")
+		held := map[string]string{}
+		for name, v := range d.seen() {
+			held[name] = v.Status.Node
+		}
+		if got := d.pass(settleFor / 2); got != "" {
+			t.Fatalf("restarted %v: wrote %s before all had settled", restarted, got)
+		}
+		if got := d.pass(settleFor); strings.Count(got, "patch") != len(d.units) {
+			t.Errorf("restarted %v: wrote %s, want a list each", restarted, got)
+		}
+		d.ready("True", "a")
+		for range 3 {
+			d.pass(exactAfter)
+			for name, v := range d.seen() {
+				if v.Spec.Nodes[0] != held[name] {
+					t.Errorf("restarted %v: %s is led by %s, and %s holds (before: %s)", restarted, name, v.Spec.Nodes[0], held[name], before)
+				}
+			}
+		}
+		if got := d.told(); got != "" {
+			t.Errorf("restarted %v: Events %s", restarted, got)
+		}
+	}
+}
+
+// TestNewWhileUnsettled: a new address does not wait, and one that is not wanted goes.
+func TestNewWhileUnsettled(t *testing.T) {
+	d := settledBureau(t, "a b c", 2)
+	d.restart()
+	d.units = append(d.units[1:], unit{addresses: []pools.Address{address("192.0.2.9", "web")}, services: keys("s9")})
+	if got := d.pass(0); got != "create 192.0.2.9, delete 192.0.2.1" {
+		t.Errorf("wrote %s", got)
+	}
+}
+
+// TestDrain: what a cordoned node holds is handed over one by one, each after the one before has arrived.
+func TestDrain(t *testing.T) {
+	d := settledBureau(t, "a b c", 9)
+	d.nodes["a"].Spec.Unschedulable = true
+	for range 50 {
+		got := d.pass(movePause)
+		if n := len(movingOf(d)); n > 1 {
+			t.Fatalf("%d are on their way at once: %s", n, got)
+		}
+		if more := d.pass(moveWithin / 2); strings.Contains(more, "patch") && len(movingOf(d)) != 1 {
+			t.Fatalf("wrote %s while one was on its way", more)
+		}
+		d.speak()
+	}
+	if got := d.led(); strings.Contains(got, "a") {
+		t.Errorf("some are left on the cordoned node: %s", got)
+	}
+	if got := d.told(); strings.Count(got, "Normal Drained moved from node a to node ") != 3 {
+		t.Errorf("Events: %s", got)
+	}
+	d.nodes["a"].Spec.Unschedulable = false
+	d.pass(time.Minute)
+	if got := d.led(); strings.Contains(got, "a") {
+		t.Errorf("back without request: %s", got)
+	}
+}
+
+// movingOf returns the VirtualIPs whose first node is not the one that holds.
+func movingOf(d *bureau) (out []string) {
+	for name, v := range d.seen() {
+		if len(v.Spec.Nodes) > 0 && v.Status.Node != v.Spec.Nodes[0] {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// TestNotTakenOver: a node that does not take over loses the move, and it is not tried again for long.
+func TestNotTakenOver(t *testing.T) {
+	d := settledBureau(t, "a b", 2)
+	d.nodes["a"].Spec.Unschedulable = true
+	d.pass(time.Second)
+	if got := d.led(); got != "b b" {
+		t.Fatalf("led by %s", got)
+	}
+	d.pass(moveWithin)
+	if got := d.led(); strings.Count(got, "a") != 1 {
+		t.Errorf("led by %s, want the holder first again", got)
+	}
+	if got := d.told(); !strings.HasPrefix(got, "Warning NotMoved node b did not take over from node a within 30s") {
+		t.Errorf("Events: %s", got)
+	}
+	if got := d.pass(refusedFor / 2); got != "" {
+		t.Errorf("tried again: %s", got)
+	}
+	d.pass(refusedFor / 2)
+	if got := d.led(); got != "b b" {
+		t.Errorf("not tried again: %s", got)
+	}
+}
+
+// TestRebalance: on request of the pool the addresses move to a new node until the loads are even, and the request is
+// answered; a request of one VirtualIP moves that one only.
+func TestRebalance(t *testing.T) {
+	d := settledBureau(t, "a b", 6)
+	d.join("c")
+	d.pass(time.Second)
+	d.speak()
+	if got := d.led(); strings.Contains(got, "c") {
+		t.Fatalf("a new node took something: %s", got)
+	}
+	ask := func(value string) {
+		d.pool(func(obj *v1alpha1.IPAddressPool) {
+			obj.Annotations = map[string]string{v1alpha1.AnnotationRebalance: value}
+		})
+	}
+	one := d.seen()["192.0.2.3"]
+	one.Annotations = map[string]string{v1alpha1.AnnotationRebalance: "now"}
+	if err := d.client.Update(t.Context(), one); err != nil {
+		t.Fatal(err)
+	}
+	d.pass(time.Second)
+	if got := movingOf(d); !slices.Equal(got, []string{"192.0.2.3"}) || d.seen()["192.0.2.3"].Spec.Nodes[0] != "c" {
+		t.Errorf("moving %s: %s", got, d.led())
+	}
+	d.speak()
+	for range 4 {
+		d.pass(movePause)
+		d.speak()
+	}
+	if v := d.seen()["192.0.2.3"]; v.Annotations[v1alpha1.AnnotationRebalance] != "" || strings.Count(d.led(), "c") != 1 {
+		t.Errorf("annotations %v, led by %s", v.Annotations, d.led())
+	}
+	ask("now")
+	for range 10 {
+		d.pass(movePause)
+		if n := len(movingOf(d)); n > 1 {
+			t.Fatalf("%d are on their way at once", n)
+		}
+		if n := len(movingOf(d)); n > 0 && d.pools["web"].Status.Rebalanced != "" {
+			t.Error("answered before the end")
+		}
+		d.speak()
+	}
+	for _, n := range []string{"a", "b", "c"} {
+		if got := strings.Count(d.led(), n); got != 2 {
+			t.Errorf("%s leads %d: %s", n, got, d.led())
+		}
+	}
+	if got := d.pools["web"].Status.Rebalanced; got != "now" {
+		t.Errorf("status.rebalanced is %q", got)
+	}
+	if got := d.told(); strings.Count(got, "Normal Rebalanced moved from node ") != 2 {
+		t.Errorf("Events: %s", got)
+	}
+	d.join("d")
+	d.pass(time.Second)
+	d.speak()
+	d.pass(time.Minute)
+	if got := d.led(); strings.Contains(got, "d") {
+		t.Errorf("a request was carried out twice: %s", got)
+	}
+}
+
+// TestGradual: by the pool's policy addresses move to a node that has been there for the delay without a break.
+func TestGradual(t *testing.T) {
+	d := settledBureau(t, "a b", 6)
+	d.pool(func(obj *v1alpha1.IPAddressPool) {
+		obj.Spec.Rebalance, obj.Spec.PreemptDelay = v1alpha1.RebalanceGradual, &metav1.Duration{Duration: time.Minute}
+	})
+	d.join("c")
+	d.pass(time.Second)
+	d.speak()
+	d.pass(30 * time.Second)
+	d.ready("False", "c") // a break
+	d.pass(time.Second)
+	d.ready("True", "c")
+	d.pass(time.Second)
+	if got := d.placer.next.Sub(d.now); got <= 0 || got > time.Minute {
+		t.Errorf("the next pass is in %s", got)
+	}
+	d.speak()
+	d.pass(59 * time.Second)
+	if got := d.led(); strings.Contains(got, "c") {
+		t.Fatalf("moved too early: %s", got)
+	}
+	for range 10 {
+		d.pass(movePause)
+		d.speak()
+	}
+	if got := strings.Count(d.led(), "c"); got != 2 {
+		t.Errorf("c leads %d, want 2: %s", got, d.led())
+	}
+}
+
+// TestExcluded: a node that may not answer any more leaves the lists, with an Event of each that it led; where none is left, that
+// is said.
+func TestExcluded(t *testing.T) {
+	d := settledBureau(t, "a b", 2)
+	d.nodes["a"].Labels[v1.LabelNodeExcludeBalancers] = ""
+	d.pass(time.Second)
+	if got := d.led(); got != "b b" {
+		t.Errorf("led by %s", got)
+	}
+	if got := d.told(); got != "Normal OwnerNotEligible placed on node b instead of node a" {
+		t.Errorf("Events: %s", got)
+	}
+	d.nodes["b"].Spec.Taints = []v1.Taint{{Key: taintToBeDeleted}}
+	d.pass(time.Second)
+	if got := d.led(); got != "- -" {
+		t.Errorf("led by %s", got)
+	}
+	want := "Warning NoEligibleNode Every node that an L2Advertisement for this address selects may not answer now: " +
+		"a (labelled node.kubernetes.io/exclude-from-external-load-balancers), b (tainted ToBeDeletedByClusterAutoscaler)"
+	if got := d.told(); got != want+"\n"+want {
+		t.Errorf("Events: %s", got)
+	}
+}

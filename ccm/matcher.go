@@ -1,0 +1,198 @@
+package ccm
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/ironlb/ironlb/ccm/placement"
+	"github.com/ironlb/ironlb/pools"
+)
+
+// Reasons of the condition NoEligibleNode.
+const (
+	reasonNoNodeMatches      = "NoNodeMatches"
+	reasonNodesExcluded      = "NodesExcluded"
+	reasonNoCommonNode       = "NoCommonNode"
+	reasonServicesNotCovered = "ServicesNotCovered"
+	reasonNodesEligible      = "NodesEligible"
+)
+
+// match is who may answer for a unit.
+type match struct {
+	// nodes that may, sorted, with their weights of preference. Shared by units that match alike.
+	nodes   []string
+	weights placement.Weights
+	// reason and message why there is none.
+	reason, message string
+}
+
+// matcher knows which nodes may answer for a unit. It is made anew for each pass.
+type matcher struct {
+	ads      []advertisement
+	nodes    []*v1.Node        // by name
+	not      map[string]string // why a node may not answer for anything
+	poolOf   func(pool string) map[string]string
+	services func(pools.ServiceKey) map[string]string
+	known    map[string]match
+}
+
+// newMatcher takes the advertisements and nodes, and what returns the labels of a pool and of a Service.
+func newMatcher(ads []advertisement, nodes []*v1.Node, poolOf func(string) map[string]string, services func(pools.ServiceKey) map[string]string) *matcher {
+	m := &matcher{ads: ads, nodes: slices.Clone(nodes), not: map[string]string{}, poolOf: poolOf, services: services, known: map[string]match{}}
+	slices.SortFunc(m.nodes, func(a, b *v1.Node) int { return cmp.Compare(a.Name, b.Name) })
+	for _, n := range m.nodes {
+		if why := mayNotAnswer(n); why != "" {
+			m.not[n.Name] = why
+		}
+	}
+	return m
+}
+
+// advertised returns those of the unit's addresses that are advertised, and who may answer for them together. Only an
+// advertisement that is for every Service of the unit counts. None: no advertisement is for any of them.
+func (m *matcher) advertised(u unit) ([]pools.Address, match) {
+	var all, some []int // the advertisements that are for all the Services, and those for some
+	lacks := map[int]pools.ServiceKey{}
+	for i := range m.ads {
+		a := &m.ads[i]
+		is := func(s pools.ServiceKey) bool { return len(a.services) == 0 || a.of(m.services(s)) }
+		isNot := func(s pools.ServiceKey) bool { return !is(s) }
+		switch missing := slices.IndexFunc(u.services, isNot); {
+		case missing < 0:
+			all = append(all, i)
+		case slices.ContainsFunc(u.services, is):
+			some = append(some, i)
+			lacks[i] = u.services[missing]
+		}
+	}
+	if addresses := m.served(u.addresses, all); len(addresses) > 0 {
+		return addresses, m.match(addresses, all)
+	}
+	for _, i := range some {
+		if addresses := m.served(u.addresses, some); len(addresses) > 0 && len(m.served(addresses, []int{i})) > 0 {
+			return addresses, match{reason: reasonServicesNotCovered, message: fmt.Sprintf(
+				"One node answers for all the Services on the address, and no L2Advertisement is for all of them: %s is missing. Widen serviceSelectors, or give it another address", lacks[i])}
+		}
+	}
+	return nil, match{}
+}
+
+// served returns the addresses whose pools one of the advertisements is for.
+func (m *matcher) served(addresses []pools.Address, ads []int) []pools.Address {
+	return slices.DeleteFunc(slices.Clone(addresses), func(a pools.Address) bool {
+		labels := m.poolOf(a.Pool)
+		return !slices.ContainsFunc(ads, func(i int) bool { return m.ads[i].serves(a.Pool, labels) })
+	})
+}
+
+// match returns who may answer for all the addresses by the advertisements.
+func (m *matcher) match(addresses []pools.Address, ads []int) match {
+	var of []string // the pools
+	for _, a := range addresses {
+		of = append(of, a.Pool)
+	}
+	slices.Sort(of)
+	of = slices.Compact(of)
+	key := fmt.Sprint(ads, len(of), strings.Join(of, "/"))
+	if found, ok := m.known[key]; ok {
+		return found
+	}
+	out := m.look(of, ads)
+	m.known[key] = out
+	return out
+}
+
+func (m *matcher) look(of []string, ads []int) match {
+	var out match
+	weights := map[string]int{}
+	matched, excluded := 0, []string(nil)
+	for _, n := range m.nodes {
+		weight, everywhere, anywhere := 0, true, false
+		for _, pool := range of {
+			labels := m.poolOf(pool)
+			here := false
+			for _, i := range ads {
+				if a := &m.ads[i]; a.serves(pool, labels) && a.on(n) {
+					here = true
+					weight = max(weight, a.weight(n))
+				}
+			}
+			everywhere, anywhere = everywhere && here, anywhere || here
+		}
+		if anywhere {
+			matched++
+		}
+		if !everywhere {
+			continue
+		}
+		if why := m.not[n.Name]; why != "" {
+			excluded = append(excluded, n.Name+" ("+why+")")
+			continue
+		}
+		out.nodes = append(out.nodes, n.Name)
+		if weight > 0 {
+			weights[n.Name] = weight
+		}
+	}
+	if len(weights) > 0 {
+		out.weights = &weights
+	}
+	switch {
+	case len(out.nodes) > 0:
+	case len(excluded) > 0:
+		out.reason, out.message = reasonNodesExcluded, "Every node that an L2Advertisement for this address selects may not answer now: "+someOf(texts(excluded))
+	case matched > 0:
+		out.reason = reasonNoCommonNode
+		out.message = fmt.Sprintf("No node may answer for the addresses of all the pools %s, which move together: have an L2Advertisement for all of them select a node", strings.Join(of, ", "))
+	default:
+		out.reason, out.message = reasonNoNodeMatches, "No node matches spec.nodeSelectors of an L2Advertisement for this address: widen them, or label a node"
+	}
+	return out
+}
+
+func texts(in []string) []text {
+	out := make([]text, len(in))
+	for i, s := range in {
+		out[i] = text(s)
+	}
+	return out
+}
+
+// taintToBeDeleted is set by the cluster autoscaler on a node that it is about to remove.
+const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
+
+// mayNotAnswer says why the node may have no addresses at all, nothing if it may. One that is not ready or cordoned may.
+func mayNotAnswer(n *v1.Node) string {
+	if v, ok := n.Labels[v1.LabelNodeExcludeBalancers]; ok {
+		if excluded, err := strconv.ParseBool(v); err != nil || excluded {
+			return "labelled " + v1.LabelNodeExcludeBalancers
+		}
+	}
+	switch {
+	case n.DeletionTimestamp != nil:
+		return "being deleted"
+	case slices.ContainsFunc(n.Spec.Taints, func(t v1.Taint) bool { return t.Key == taintToBeDeleted }):
+		return "tainted " + taintToBeDeleted
+	case hasCondition(n, v1.NodeNetworkUnavailable):
+		return "its network is unavailable"
+	}
+	return ""
+}
+
+// hasCondition says whether the condition is True. Of one that is Unknown nobody knows: after an outage of the API server
+// they all may be.
+func hasCondition(n *v1.Node, kind v1.NodeConditionType) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c v1.NodeCondition) bool {
+		return c.Type == kind && c.Status == v1.ConditionTrue
+	})
+}
+
+// placementNode is what placement needs to know of the node.
+func placementNode(n *v1.Node) placement.Node {
+	return placement.Node{Name: n.Name, Ready: hasCondition(n, v1.NodeReady), Cordoned: n.Spec.Unschedulable}
+}

@@ -1,0 +1,184 @@
+package ccm
+
+import (
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/ironlb/ironlb/ccm/placement"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+const (
+	// moveWithin is how long a node has to take over what is moved to it on purpose.
+	moveWithin = 30 * time.Second
+	// movePause is between two moves.
+	movePause = time.Second
+	// refusedFor is how long nothing is moved to a node that did not take it over.
+	refusedFor = 10 * time.Minute
+)
+
+// mover moves addresses on purpose: one at a time, each after the one before has arrived.
+type mover struct {
+	log    *slog.Logger
+	events record.EventRecorder
+
+	now   *moving // nil: nothing is being moved
+	pause time.Time
+	// since is when each fit node was first seen so, without a break. A restart begins anew.
+	since map[string]time.Time
+	// refused is until when a unit is not moved to a node.
+	refused map[string]map[string]time.Time
+	// asked are the units that are to be moved by request; done: there is nothing more to gain by moving them.
+	asked map[string]bool
+	done  bool
+	// seasons is when the next node may be moved to by a pool's policy.
+	seasons time.Time
+}
+
+// moving is a move that has begun.
+type moving struct {
+	placement.Move
+	began time.Time
+}
+
+func newMover(log *slog.Logger, events record.EventRecorder) *mover {
+	return &mover{log: log, events: events, since: map[string]time.Time{}, refused: map[string]map[string]time.Time{}}
+}
+
+// look notes which nodes are fit to be moved to, of those that may answer at all.
+func (m *mover) look(now time.Time, nodes []placement.Node) {
+	fit := make(map[string]time.Time, len(nodes))
+	for _, n := range nodes {
+		if !n.Ready || n.Cordoned {
+			continue
+		}
+		fit[n.Name] = now
+		if at, ok := m.since[n.Name]; ok {
+			fit[n.Name] = at
+		}
+	}
+	m.since = fit
+	for _, until := range m.refused {
+		maps.DeleteFunc(until, func(_ string, at time.Time) bool { return !now.Before(at) })
+	}
+	maps.DeleteFunc(m.refused, func(_ string, until map[string]time.Time) bool { return len(until) == 0 })
+}
+
+// permit says of each unit whether it may be moved, and to which nodes.
+func (m *mover) permit(now time.Time, units []placement.Unit, want []wantedVIP, of policies, have map[string]*v1alpha1.VirtualIP) {
+	m.asked, m.done, m.seasons = map[string]bool{}, false, time.Time{}
+	takers := map[time.Duration]map[string]bool{}
+	for i := range units {
+		u := &units[i]
+		if vip := have[u.Name]; vip != nil && vip.Annotations[v1alpha1.AnnotationRebalance] != "" || of.asked(want[i].pools) {
+			u.Movable = true
+			m.asked[u.Name] = true
+		} else if delay, gradual := of.gradual(want[i].pools); gradual {
+			if takers[delay] == nil {
+				takers[delay] = m.seasoned(now, delay)
+			}
+			u.Movable, u.Takers = true, takers[delay]
+		}
+		if until := m.refused[u.Name]; len(until) > 0 {
+			u.Refused = map[string]bool{}
+			for n := range until {
+				u.Refused[n] = true
+			}
+		}
+	}
+}
+
+// seasoned are the nodes that have been fit for the delay.
+func (m *mover) seasoned(now time.Time, delay time.Duration) map[string]bool {
+	out := map[string]bool{}
+	for n, since := range m.since {
+		at := since.Add(delay)
+		if !now.Before(at) {
+			out[n] = true
+		} else if m.seasons.IsZero() || at.Before(m.seasons) {
+			m.seasons = at
+		}
+	}
+	return out
+}
+
+// follow looks after the move that has begun: it is over when the unit has arrived, when there is no need or no way any more,
+// or when it takes too long. Else the unit is to be led by where it goes.
+func (m *mover) follow(now time.Time, units []placement.Unit, have map[string]*v1alpha1.VirtualIP) {
+	if m.now == nil {
+		return
+	}
+	move := m.now
+	i := slices.IndexFunc(units, func(u placement.Unit) bool { return u.Name == move.Unit })
+	vip := have[move.Unit]
+	if i < 0 || vip == nil {
+		m.now = nil
+		return
+	}
+	_, fit := m.since[move.To]
+	switch holder := units[i].Holder; {
+	case holder == move.To:
+		m.now, m.pause = nil, now.Add(movePause)
+		m.log.Info("address moved", "vip", move.Unit, "from", move.From, "to", move.To, "reason", move.Reason, "took", now.Sub(move.began).Round(time.Millisecond))
+		m.events.Eventf(vip, v1.EventTypeNormal, string(move.Reason), "moved from node %s to node %s", move.From, move.To)
+	case holder != move.From || !fit || !slices.Contains(units[i].Eligible, move.To):
+		m.now = nil // the speakers, or somebody, had other plans
+	case !now.Before(move.began.Add(moveWithin)):
+		m.now = nil
+		if m.refused[move.Unit] == nil {
+			m.refused[move.Unit] = map[string]time.Time{}
+		}
+		m.refused[move.Unit][move.To] = now.Add(refusedFor)
+		if units[i].Refused == nil {
+			units[i].Refused = map[string]bool{}
+		}
+		units[i].Refused[move.To] = true
+		m.log.Warn("address not moved", "vip", move.Unit, "from", move.From, "to", move.To, "reason", move.Reason, "waited", moveWithin)
+		m.events.Eventf(vip, v1.EventTypeWarning, "NotMoved",
+			"node %s did not take over from node %s within %s, which keeps it: see kubectl ironlb status, and the log of the speaker on %s", move.To, move.From, moveWithin, move.To)
+	default:
+		units[i].Lead, units[i].Why = move.To, move.Reason
+	}
+}
+
+// begin starts the next move, if there is something to gain, and says whether it did.
+func (m *mover) begin(now time.Time, units []placement.Unit, lists []placement.List, nodes []placement.Node) bool {
+	if m.now != nil || now.Before(m.pause) {
+		return false
+	}
+	move, ok := placement.NextMove(units, lists, nodes)
+	if !ok {
+		m.done = true
+		return false
+	}
+	i := slices.IndexFunc(units, func(u placement.Unit) bool { return u.Name == move.Unit })
+	units[i].Lead, units[i].Why = move.To, move.Reason
+	m.now = &moving{Move: move, began: now}
+	return true
+}
+
+// wakes is when to look again, zero for never.
+func (m *mover) wakes(now time.Time) time.Time {
+	var at time.Time
+	earlier := func(t time.Time) {
+		if t.After(now) && (at.IsZero() || t.Before(at)) {
+			at = t
+		}
+	}
+	if m.now != nil {
+		earlier(m.now.began.Add(moveWithin))
+	}
+	earlier(m.pause)
+	earlier(m.seasons)
+	for _, until := range m.refused {
+		for _, t := range until {
+			earlier(t)
+		}
+	}
+	return at
+}

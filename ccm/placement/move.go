@@ -1,0 +1,98 @@
+package placement
+
+import "cmp"
+
+// Move is a unit that should be moved from the node that holds it to a better one.
+type Move struct {
+	Unit, From, To string
+	Reason         Reason
+}
+
+// NextMove returns the move to make first, given what Place returned for the units: away from cordoned nodes, then what gains
+// most preference weight, then what evens out the load most. It reports false when there is nothing to gain. Making the
+// moves that it returns, one after another, comes to an end. Only what its first node holds is moved.
+func NextMove(units []Unit, lists []List, nodes []Node) (Move, bool) {
+	ranks := make(map[string]rank, len(nodes))
+	led := map[string]int{}
+	leaving := map[string]bool{}
+	for _, n := range nodes {
+		ranks[n.Name] = rankOf(n)
+		leaving[n.Name] = n.Cordoned
+	}
+	first := make(map[string]string, len(lists))
+	for _, l := range lists {
+		if len(l.Nodes) > 0 {
+			first[l.Unit] = l.Nodes[0]
+			led[l.Nodes[0]]++
+		}
+	}
+	idle := len(units) // what the least loaded fit node leads
+	for _, n := range nodes {
+		if ranks[n.Name] == fit {
+			idle = min(idle, led[n.Name])
+		}
+	}
+	var best *step
+	for i := range units {
+		u := &units[i]
+		from := first[u.Name]
+		if from == "" || u.Holder != from {
+			continue
+		}
+		leaves := leaving[from]
+		if !leaves && (!u.Movable || u.Weights == nil && led[from]-idle < 2) {
+			continue
+		}
+		if s := u.step(from, leaves, led, ranks); s != nil && (best == nil || s.compare(best) < 0) {
+			best = s
+		}
+	}
+	if best == nil {
+		return Move{}, false
+	}
+	return best.Move, true
+}
+
+// step is a move and what it gains.
+type step struct {
+	Move
+	leaves       bool
+	weight, load int
+}
+
+// compare orders moves, the best first.
+func (s *step) compare(t *step) int {
+	if s.leaves != t.leaves {
+		if s.leaves {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(cmp.Compare(t.weight, s.weight), cmp.Compare(t.load, s.load), cmp.Compare(s.Unit, t.Unit))
+}
+
+// step returns the best move of the unit, nil if none gains anything.
+func (u *Unit) step(from string, leaves bool, led map[string]int, ranks map[string]rank) *step {
+	to := ""
+	for _, n := range u.Eligible {
+		r, known := ranks[n]
+		if n == from || !known || r != fit || u.Refused[n] || !leaves && u.Takers != nil && !u.Takers[n] {
+			continue
+		}
+		if to == "" || cmp.Or(u.prefer(n, to), cmp.Compare(led[n], led[to]), u.byHash(n, to)) < 0 {
+			to = n
+		}
+	}
+	if to == "" {
+		return nil
+	}
+	s := &step{Move{u.Name, from, to, Rebalanced}, leaves, u.weight(to) - u.weight(from), led[from] - led[to]}
+	if leaves {
+		s.Reason = Drained
+		return s
+	}
+	if s.weight > 0 || s.weight == 0 && s.load > 1 {
+		return s
+	}
+	return nil
+}

@@ -1,0 +1,102 @@
+package ccm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// policies are what placement asks of pools, by name.
+type policies map[string]*v1alpha1.IPAddressPool
+
+func (p *placer) policies(ctx context.Context) (policies, error) {
+	var list v1alpha1.IPAddressPoolList
+	if err := p.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing IPAddressPools from the cache: %w", err)
+	}
+	of := make(policies, len(list.Items))
+	for i := range list.Items {
+		of[list.Items[i].Name] = &list.Items[i]
+	}
+	return of, nil
+}
+
+// labels of the pool, none if it is gone.
+func (of policies) labels(pool string) map[string]string {
+	if obj := of[pool]; obj != nil {
+		return obj.Labels
+	}
+	return nil
+}
+
+// request is the value of the pool's annotation that has not been carried out.
+func request(obj *v1alpha1.IPAddressPool) string {
+	if obj == nil || obj.Annotations[v1alpha1.AnnotationRebalance] == obj.Status.Rebalanced {
+		return ""
+	}
+	return obj.Annotations[v1alpha1.AnnotationRebalance]
+}
+
+// asked says whether one of the addresses is of a pool that is to be rebalanced.
+func (of policies) asked(addresses []pools.Address) bool {
+	return slices.ContainsFunc(addresses, func(a pools.Address) bool { return request(of[a.Pool]) != "" })
+}
+
+// gradual says whether all the pools of the addresses are rebalanced without a request, and the greatest delay of them.
+func (of policies) gradual(addresses []pools.Address) (delay time.Duration, yes bool) {
+	for _, a := range addresses {
+		obj := of[a.Pool]
+		if obj == nil || obj.Spec.Rebalance != v1alpha1.RebalanceGradual {
+			return 0, false
+		}
+		if d := obj.Spec.PreemptDelay; d != nil {
+			delay = max(delay, d.Duration)
+		} else {
+			delay = max(delay, v1alpha1.DefaultPreemptDelay)
+		}
+	}
+	return delay, true
+}
+
+// answer says of requests that they have been carried out, once there is nothing more to gain.
+func (p *placer) answer(ctx context.Context, of policies, have map[string]*v1alpha1.VirtualIP) error {
+	if !p.mover.done {
+		return nil
+	}
+	var errs []error
+	for name, vip := range have {
+		if value := vip.Annotations[v1alpha1.AnnotationRebalance]; value != "" && p.mover.asked[name] {
+			errs = append(errs, p.writer.answered(ctx, vip))
+		}
+	}
+	for name, obj := range of {
+		value := request(obj)
+		if value == "" {
+			continue
+		}
+		patch, err := json.Marshal(map[string]any{"status": map[string]any{"rebalanced": value}})
+		if err == nil {
+			err = p.client.Status().Patch(ctx, obj.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
+		}
+		if client.IgnoreNotFound(err) != nil {
+			err = fmt.Errorf("writing status.rebalanced of IPAddressPool %s: %w", name, err)
+			if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
+				err = fmt.Errorf("%w (apply deploy/crd and deploy/rbac-ccm.yaml)", err)
+			}
+			errs = append(errs, err)
+			continue
+		}
+		p.log.Info("pool rebalanced", "pool", name, "request", value)
+	}
+	return errors.Join(errs...)
+}
