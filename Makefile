@@ -84,6 +84,10 @@ bench-ipvs: root deps ## the data planes beside kube-proxy's ipvs and nftables, 
 bench-heal: root ## how long until what another program flushes or edits is restored, in the lab (root)
 	@go test -run '^$$' -bench HarmIsHealed -benchtime 10x -timeout 30m ./test/e2e
 
+.PHONY: bench-liveness
+bench-liveness: root ## how soon and how wrongly dead nodes are found, beside memberlist; a quarter of an hour, FLAGS='-rounds 5 -watch 0' less (root)
+	@cd test/bench/liveness && go run . $(FLAGS)
+
 .PHONY: bench-failover
 bench-failover: root deps ## how long a client waits when the node that answers fails or leaves, beside keepalived; more than an hour, FLAGS='-rounds 5 -faults power-off' less (root)
 	@go run ./test/bench/failover $(FLAGS)

@@ -9,15 +9,14 @@ import (
 // one another: a node is dead after its own dead time.
 type Profile struct {
 	Name string
-	// Interval is how often a node speaks; Dead is the silence after which it is dead: some intervals and a half, so that
-	// the last of them may be late.
+	// Interval is how often a node speaks; Dead is the silence after which it is dead.
 	Interval, Dead time.Duration
 }
 
 // The profiles. docs/design/liveness.md has the measurements behind the numbers.
 var (
 	Standard = Profile{Name: "standard", Interval: 100 * time.Millisecond, Dead: 450 * time.Millisecond}
-	Fast     = Profile{Name: "fast", Interval: 60 * time.Millisecond, Dead: 270 * time.Millisecond}
+	Fast     = Profile{Name: "fast", Interval: 60 * time.Millisecond, Dead: 300 * time.Millisecond}
 	Slow     = Profile{Name: "slow", Interval: time.Second, Dead: 3500 * time.Millisecond}
 )
 

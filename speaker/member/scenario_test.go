@@ -474,15 +474,23 @@ func TestCarrier(t *testing.T) {
 // No loss of up to 5 % makes anybody look dead.
 func TestNoFalseAlarm(t *testing.T) {
 	for _, profile := range []member.Profile{member.Standard, member.Fast} {
-		w := newWorld(t, 10, func(c *member.Config) { c.Profile = profile })
-		w.loss = 0.05
-		w.settle()
-		w.watch = func(m *machine) {
-			if !m.hears(w.nodes...) {
-				t.Fatalf("after %v %s counts somebody as dead", w.now.Sub(epoch), m.name)
+		for _, unicast := range []bool{true, false} {
+			w := newWorld(t, 10, func(c *member.Config) { c.Profile = profile })
+			w.loss = 0.05
+			w.drop = func(_, _ *machine, iface string) bool { return iface == "eth1" && !unicast }
+			w.settle()
+			w.watch = func(m *machine) {
+				if !m.hears(w.nodes...) {
+					t.Fatalf("%s, node network %v: after %v %s counts somebody as dead", profile.Name, unicast, w.now.Sub(epoch), m.name)
+				}
 			}
+			w.run(3*time.Minute, nil)
+			var asked, relayed uint64
+			for _, m := range w.nodes {
+				asked, relayed = asked+m.Counts().Asked, relayed+m.Counts().Relayed
+			}
+			t.Logf("%s, node network %v: %d questions, %d times kept alive by an answer", profile.Name, unicast, asked, relayed)
 		}
-		w.run(3*time.Minute, nil)
 	}
 }
 
