@@ -1,0 +1,96 @@
+// Command kubectl-ironlb is a plugin of kubectl: who answers for which address and why, and moving addresses on purpose.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+const long = `kubectl ironlb shows who answers for which address of IronLB and why, and moves addresses between nodes on request.
+
+It reads and writes objects of the group ironlb.io as the user of your kubeconfig; nothing of IronLB needs to be reachable.`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	cmd := command(connect, time.Now)
+	if err := cmd.ExecuteContext(ctx); err != nil {
+		fmt.Fprintf(os.Stderr, "error: %v\n", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+// access says which cluster, as kubectl's flags do.
+type access struct{ kubeconfig, context string }
+
+// tool is what the commands share.
+type tool struct {
+	access access
+	dial   func(access) (client.Client, error)
+	now    func() time.Time
+	client client.Client
+	out    io.Writer
+}
+
+// command returns the program. dial is called once the flags have been read.
+func command(dial func(access) (client.Client, error), now func() time.Time) *cobra.Command {
+	t := &tool{dial: dial, now: now}
+	root := &cobra.Command{
+		Use:          "kubectl-ironlb",
+		Annotations:  map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl ironlb"},
+		Short:        "Who answers for which address, and moving addresses on purpose",
+		Long:         long,
+		SilenceUsage: true, SilenceErrors: true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) (err error) {
+			t.out = cmd.OutOrStdout()
+			t.client, err = t.dial(t.access)
+			return err
+		},
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetHelpCommand(&cobra.Command{Hidden: true})
+	flags := root.PersistentFlags()
+	flags.StringVar(&t.access.kubeconfig, "kubeconfig", "", "The kubeconfig file. Without: what KUBECONFIG says, or ~/.kube/config.")
+	flags.StringVar(&t.access.context, "context", "", "The context in it. Without: the current one.")
+	root.AddCommand(t.statusCommand(), t.rebalanceCommand())
+	return root
+}
+
+// connect returns a client of our own kinds.
+func connect(a access) (client.Client, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = a.kubeconfig
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: a.context}).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	sch := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(sch); err != nil {
+		return nil, fmt.Errorf("registering the kinds of %s: %w", v1alpha1.GroupVersion, err)
+	}
+	mapper := meta.NewDefaultRESTMapper(nil)
+	for _, kind := range []string{"IPAddressPool", "VirtualIP"} {
+		mapper.Add(v1alpha1.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
+	}
+	speakers := v1alpha1.GroupVersion.WithResource("speakerstatuses")
+	mapper.AddSpecific(v1alpha1.GroupVersion.WithKind("SpeakerStatus"), speakers, v1alpha1.GroupVersion.WithResource("speakerstatus"), meta.RESTScopeRoot)
+	cl, err := client.New(config, client.Options{Scheme: sch, Mapper: mapper})
+	if err != nil {
+		return nil, fmt.Errorf("preparing the client: %w", err)
+	}
+	return cl, nil
+}

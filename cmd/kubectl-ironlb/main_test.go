@@ -1,0 +1,198 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func ago(d time.Duration) *metav1.Time { return &metav1.Time{Time: now.Add(-d)} }
+
+func vip(addresses, services, nodes, owner string, conditions ...metav1.Condition) *v1alpha1.VirtualIP {
+	v := &v1alpha1.VirtualIP{}
+	v.Spec.Addresses = strings.Split(addresses, ",")
+	v.Name = strings.ReplaceAll(v.Spec.Addresses[0], ":", "-")
+	for s := range strings.SplitSeq(services, ",") {
+		ns, name, _ := strings.Cut(s, "/")
+		v.Spec.Services = append(v.Spec.Services, v1alpha1.ServiceReference{Namespace: ns, Name: name})
+	}
+	v.Spec.Nodes = strings.Fields(nodes)
+	if v.Status.Node = owner; owner != "" {
+		v.Status.Since = ago(3 * time.Minute)
+	}
+	v.Status.Conditions = conditions
+	return v
+}
+
+func condition(kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
+	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message}
+}
+
+func cluster(objects ...client.Object) client.WithWatch {
+	sch := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(sch); err != nil {
+		panic(err)
+	}
+	return fake.NewClientBuilder().WithScheme(sch).WithObjects(objects...).
+		WithStatusSubresource(&v1alpha1.VirtualIP{}, &v1alpha1.IPAddressPool{}, &v1alpha1.SpeakerStatus{}).Build()
+}
+
+// run returns what the command writes, and its error in the last line.
+func run(cl client.Client, args ...string) string {
+	var out bytes.Buffer
+	cmd := command(func(access) (client.Client, error) { return cl, nil }, func() time.Time { return now })
+	cmd.SetOut(&out)
+	cmd.SetArgs(args)
+	if err := cmd.ExecuteContext(context.Background()); err != nil {
+		out.WriteString("error: " + err.Error() + "\n")
+	}
+	return out.String()
+}
+
+func expect(t *testing.T, what, got, want string) {
+	t.Helper()
+	if got, want = strings.TrimSpace(got), strings.TrimSpace(want); got != want {
+		t.Errorf("%s:\n%s\nwant:\n%s", what, got, want)
+	}
+}
+
+func example() client.WithWatch {
+	held := condition("Announced", "True", "Owner", "")
+	return cluster(
+		vip("192.0.2.10,2001:db8::10", "default/web,default/web6", "a b c", "a", held),
+		vip("192.0.2.9", "default/moving", "b a c", "a", held),
+		vip("192.0.2.200", "shop/cart", "b c", "b", condition("Announced", "False", "NoLocalEndpoint", "no ready endpoint on a node of the list"),
+			condition("Conflict", "True", "ForeignClaim", "02:00:00:00:00:01 answers for 192.0.2.200 on eth0")),
+		vip("192.0.2.201", "shop/none", "", "", condition("NoEligibleNode", "True", "NoNodeMatches", "label a node")),
+		&v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Status: v1alpha1.SpeakerStatusStatus{
+			DataPlane: v1alpha1.DataPlaneStatus{Reason: "ApplyFailed", Message: "nftables refuses"}, Alive: "1/2", Updated: ago(2 * time.Hour),
+			Members: []v1alpha1.MemberStatus{{Node: "a", State: v1alpha1.MemberAlive}, {Node: "c", State: v1alpha1.MemberSilent, Since: ago(time.Minute)}},
+		}},
+		&v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Status: v1alpha1.SpeakerStatusStatus{
+			DataPlane: v1alpha1.DataPlaneStatus{Healthy: true, Reason: "Programmed"}, VirtualIPs: 2, Alive: "2/2", Updated: ago(time.Second),
+			Interfaces: []v1alpha1.InterfaceStatus{{Name: "eth0", Up: true}, {Name: "eth1"}},
+		}},
+	)
+}
+
+func TestStatus(t *testing.T) {
+	const head = `
+ADDRESSES                SERVICES                  OWNER  SINCE  ANNOUNCED  REASON           NEXT
+192.0.2.9                default/moving            a      3m     True       Owner            b (now)
+192.0.2.10,2001:db8::10  default/web,default/web6  a      3m     True       Owner            b
+192.0.2.200              shop/cart                 b      3m     False      NoLocalEndpoint  c
+192.0.2.201              shop/none                 -      -      False      NoNodeMatches    -
+
+192.0.2.200: Announced=False NoLocalEndpoint: no ready endpoint on a node of the list
+192.0.2.200: Conflict=True ForeignClaim: 02:00:00:00:00:01 answers for 192.0.2.200 on eth0
+192.0.2.201: NoEligibleNode=True NoNodeMatches: label a node
+
+NODE  FORWARDS  REASON       VIPS  ALIVE  INTERFACES        UPDATED
+a     True      Programmed   2     2/2    eth0,eth1 (down)  1s
+b     False     ApplyFailed  0     1/2    -                 120m
+
+b: does not forward: ApplyFailed: nftables refuses
+b: member c is Silent since 60s
+`
+	cl := example()
+	expect(t, "all", run(cl, "status"), head)
+	const one = `
+ADDRESSES                SERVICES                  OWNER  SINCE  ANNOUNCED  REASON  NEXT
+192.0.2.10,2001:db8::10  default/web,default/web6  a      3m     True       Owner   b
+`
+	expect(t, "by address", run(cl, "status", "2001:DB8:0::10"), one)
+	expect(t, "by Service", run(cl, "status", "default/web6"), one)
+	if got := run(cl, "status", "a"); strings.Count(got, "\n") != 3 {
+		t.Errorf("by node:\n%s", got)
+	}
+	expect(t, "of nothing", run(cl, "status", "192.0.2.99"), "error: there is no VirtualIP of 192.0.2.99: see kubectl ironlb status")
+	expect(t, "empty", run(cluster(), "status"), `
+No VirtualIP: no Service has an address that an L2Advertisement is for.
+
+No SpeakerStatus: no speaker has reported yet.
+`)
+}
+
+func TestRebalance(t *testing.T) {
+	pool := func(name string) *v1alpha1.IPAddressPool {
+		return &v1alpha1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	}
+	cl := cluster(pool("web"), pool("192.0.2.10"), vip("192.0.2.10,2001:db8::10", "default/web", "a b", "a"))
+	asked := func() string {
+		var out []string
+		for _, o := range []client.Object{pool("web"), pool("192.0.2.10"), vip("192.0.2.10", "a/b", "", "")} {
+			if err := cl.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
+				t.Fatal(err)
+			}
+			value, was := o.GetAnnotations()[v1alpha1.AnnotationRebalance]
+			out = append(out, value)
+			if was {
+				o.SetAnnotations(nil)
+				if err := cl.Update(t.Context(), o); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		return strings.Join(out, " ")
+	}
+	const value = "2026-01-02T03:04:05Z"
+	expect(t, "a pool", run(cl, "rebalance", "web"), "ippool/web: asked to rebalance")
+	expect(t, "annotations", asked(), value)
+	expect(t, "an address", run(cl, "rebalance", "2001:db8::10"), "vip/192.0.2.10: asked to rebalance")
+	expect(t, "annotations", asked(), value)
+	expect(t, "all", run(cl, "rebalance"), "ippool/192.0.2.10: asked to rebalance\nippool/web: asked to rebalance")
+	expect(t, "annotations", asked(), value+" "+value)
+	expect(t, "two meanings", run(cl, "rebalance", "192.0.2.10"), "error: 192.0.2.10 could be vip/192.0.2.10 or ippool/192.0.2.10: write which")
+	expect(t, "told apart", run(cl, "rebalance", "vip/192.0.2.10"), "vip/192.0.2.10: asked to rebalance")
+	asked()
+	expect(t, "unknown", run(cl, "rebalance", "web", "nowhere"), "error: nowhere is neither an IPAddressPool nor an address of a VirtualIP: see kubectl get ippool,vip")
+	expect(t, "annotations", asked(), "")
+	expect(t, "no pool", run(cluster(), "rebalance"), "error: there is no IPAddressPool: nothing to rebalance")
+}
+
+// TestWait: --wait returns once the controller has answered, or says that it has not.
+func TestWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cl := cluster(&v1alpha1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "web"}})
+		expect(t, "in vain", run(cl, "rebalance", "--wait", "10s"), `
+ippool/web: asked to rebalance
+error: ippool/web is not done yet: ask for more with --wait, and see kubectl ironlb status and the log of ironlb-ccm
+`)
+		start := time.Now()
+		time.AfterFunc(4*time.Second, func() {
+			var pool v1alpha1.IPAddressPool
+			if err := cl.Get(context.Background(), client.ObjectKey{Name: "web"}, &pool); err != nil {
+				t.Error(err)
+			}
+			pool.Status.Rebalanced = pool.Annotations[v1alpha1.AnnotationRebalance]
+			if err := cl.Status().Update(context.Background(), &pool); err != nil {
+				t.Error(err)
+			}
+		})
+		expect(t, "answered", run(cl, "rebalance", "--wait", "1m"), "ippool/web: asked to rebalance\nippool/web: done")
+		if took := time.Since(start); took < 4*time.Second || took > 5*time.Second {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+func TestHelp(t *testing.T) {
+	for _, args := range [][]string{{"--help"}, {"status", "--help"}, {"rebalance", "--help"}} {
+		got := run(nil, args...)
+		if !strings.Contains(got, "kubectl ironlb "+strings.TrimPrefix(args[0], "--help")) || !strings.Contains(got, "--kubeconfig") {
+			t.Errorf("%v:\n%s", args, got)
+		}
+	}
+}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// lookEvery is how often --wait looks.
+const lookEvery = 500 * time.Millisecond
+
+func (t *tool) rebalanceCommand() *cobra.Command {
+	var wait time.Duration
+	cmd := &cobra.Command{
+		Use:   "rebalance [POOL | ADDRESS | VIRTUALIP]...",
+		Short: "Move addresses to the nodes that they would be given if they were new",
+		Long: `rebalance asks ironlb-ccm to move addresses to preferred and less loaded nodes: those of the pools, or the ones named. Without
+arguments it asks for all pools. Addresses move one at a time, each after the one before has arrived, and the old owner
+answers until the new one does. Where there is nothing to gain nothing moves.
+
+The request is the annotation ` + v1alpha1.AnnotationRebalance + ` on the object. Write ippool/NAME or vip/NAME where a name could be either.`,
+		Example: `  kubectl ironlb rebalance
+  kubectl ironlb rebalance web --wait 5m
+  kubectl ironlb rebalance 192.0.2.10`,
+		RunE: func(cmd *cobra.Command, args []string) error { return t.rebalance(cmd.Context(), args, wait) },
+	}
+	cmd.Flags().DurationVar(&wait, "wait", 0, "Wait until it is done, at most so long. 0: only ask.")
+	return cmd
+}
+
+// request is one object that was asked.
+type request struct {
+	object client.Object
+	name   string // as people write it
+	done   func(client.Object) bool
+}
+
+func (t *tool) rebalance(ctx context.Context, names []string, wait time.Duration) error {
+	value := t.now().UTC().Format(time.RFC3339Nano)
+	requests, err := t.requests(ctx, names, value)
+	if err != nil {
+		return err
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{v1alpha1.AnnotationRebalance: value}}})
+	if err != nil {
+		return fmt.Errorf("encoding the request: %w", err)
+	}
+	for _, r := range requests {
+		if err := t.client.Patch(ctx, r.object, client.RawPatch(types.MergePatchType, patch)); err != nil {
+			return fmt.Errorf("annotating %s: %w", r.name, err)
+		}
+		fmt.Fprintf(t.out, "%s: asked to rebalance\n", r.name)
+	}
+	if wait <= 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	for _, r := range requests {
+		if err := t.await(ctx, r); err != nil {
+			return err
+		}
+		fmt.Fprintf(t.out, "%s: done\n", r.name)
+	}
+	return nil
+}
+
+// requests finds what the names mean, all pools for none.
+func (t *tool) requests(ctx context.Context, names []string, value string) (out []request, err error) {
+	var vips v1alpha1.VirtualIPList
+	if err := t.client.List(ctx, &vips); err != nil {
+		return nil, fmt.Errorf("listing VirtualIPs: %w", err)
+	}
+	var pools v1alpha1.IPAddressPoolList
+	if err := t.client.List(ctx, &pools); err != nil {
+		return nil, fmt.Errorf("listing IPAddressPools: %w", err)
+	}
+	pool := func(i int) request {
+		return request{&pools.Items[i], "ippool/" + pools.Items[i].Name, func(o client.Object) bool {
+			return o.(*v1alpha1.IPAddressPool).Status.Rebalanced == value
+		}}
+	}
+	vip := func(i int) request {
+		return request{&vips.Items[i], "vip/" + vips.Items[i].Name, func(o client.Object) bool {
+			return o.GetAnnotations()[v1alpha1.AnnotationRebalance] != value
+		}}
+	}
+	if len(names) == 0 {
+		for i := range pools.Items {
+			out = append(out, pool(i))
+		}
+		if len(out) == 0 {
+			return nil, errors.New("there is no IPAddressPool: nothing to rebalance")
+		}
+		return out, nil
+	}
+	for _, name := range names {
+		var found []request
+		for i := range vips.Items {
+			v := &vips.Items[i]
+			if name == "vip/"+v.Name || name == v.Name || has(v, name) {
+				found = append(found, vip(i))
+			}
+		}
+		for i := range pools.Items {
+			if p := pools.Items[i].Name; name == "ippool/"+p || name == p {
+				found = append(found, pool(i))
+			}
+		}
+		switch len(found) {
+		case 0:
+			return nil, fmt.Errorf("%s is neither an IPAddressPool nor an address of a VirtualIP: see kubectl get ippool,vip", name)
+		case 1:
+			out = append(out, found[0])
+		default:
+			var both []string
+			for _, r := range found {
+				both = append(both, r.name)
+			}
+			return nil, fmt.Errorf("%s could be %s: write which", name, strings.Join(both, " or "))
+		}
+	}
+	return out, nil
+}
+
+// await returns when ironlb-ccm has carried the request out.
+func (t *tool) await(ctx context.Context, r request) error {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		switch err := t.client.Get(ctx, client.ObjectKeyFromObject(r.object), r.object); {
+		case apierrors.IsNotFound(err):
+			return nil
+		case err != nil && ctx.Err() == nil:
+			return fmt.Errorf("reading %s: %w", r.name, err)
+		case err == nil && r.done(r.object):
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s is not done yet: ask for more with --wait, and see kubectl ironlb status and the log of ironlb-ccm", r.name)
+		case <-tick.C:
+		}
+	}
+}

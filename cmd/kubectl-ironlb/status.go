@@ -1,0 +1,194 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+func (t *tool) statusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status [ADDRESS | NAMESPACE/SERVICE | NODE]...",
+		Short: "Who answers for which address and why, and how the speakers see one another",
+		Long: `status shows each VirtualIP: its addresses and Services, the node that answers and since when, whether it is announced and the reason,
+and the node that takes over next. Below it whatever is wrong, in words. Then each speaker: whether its node forwards, how many
+VirtualIPs it answers for, how many of the other speakers it hears, and which ones it does not.
+
+With arguments only the VirtualIPs with one of the addresses, of one of the Services, or held by one of the nodes.`,
+		Example: `  kubectl ironlb status
+  kubectl ironlb status 192.0.2.10
+  kubectl ironlb status default/web`,
+		RunE: func(cmd *cobra.Command, args []string) error { return t.status(cmd.Context(), args) },
+	}
+}
+
+func (t *tool) status(ctx context.Context, only []string) error {
+	var vips v1alpha1.VirtualIPList
+	if err := t.client.List(ctx, &vips); err != nil {
+		return fmt.Errorf("listing VirtualIPs: %w", err)
+	}
+	var speakers v1alpha1.SpeakerStatusList
+	if err := t.client.List(ctx, &speakers); err != nil {
+		return fmt.Errorf("listing SpeakerStatuses: %w", err)
+	}
+	shown := slices.DeleteFunc(vips.Items, func(v v1alpha1.VirtualIP) bool { return len(only) > 0 && !meant(&v, only) })
+	if len(only) > 0 && len(shown) == 0 {
+		return fmt.Errorf("there is no VirtualIP of %s: see kubectl ironlb status", strings.Join(only, ", "))
+	}
+	slices.SortFunc(shown, func(a, b v1alpha1.VirtualIP) int {
+		return cmp.Or(address(&a).Compare(address(&b)), cmp.Compare(a.Name, b.Name))
+	})
+	var out bytes.Buffer
+	t.writeVIPs(&out, shown)
+	if len(only) == 0 {
+		t.writeSpeakers(&out, speakers.Items)
+	}
+	_, err := t.out.Write(out.Bytes())
+	return err
+}
+
+// meant tells whether the VirtualIP is one of those named.
+func meant(v *v1alpha1.VirtualIP, names []string) bool {
+	return slices.ContainsFunc(names, func(name string) bool {
+		return v.Name == name || has(v, name) || v.Status.Node == name || slices.ContainsFunc(v.Spec.Services, func(s v1alpha1.ServiceReference) bool {
+			return s.Namespace+"/"+s.Name == name
+		})
+	})
+}
+
+// has tells whether the text is one of the VirtualIP's addresses, however it is written.
+func has(v *v1alpha1.VirtualIP, text string) bool {
+	addr, err := netip.ParseAddr(text)
+	return err == nil && slices.Contains(v.Spec.Addresses, addr.Unmap().String())
+}
+
+// address is the first of the VirtualIP, to sort by.
+func address(v *v1alpha1.VirtualIP) netip.Addr {
+	if len(v.Spec.Addresses) == 0 {
+		return netip.Addr{}
+	}
+	addr, _ := netip.ParseAddr(v.Spec.Addresses[0])
+	return addr
+}
+
+func (t *tool) writeVIPs(out *bytes.Buffer, vips []v1alpha1.VirtualIP) {
+	if len(vips) == 0 {
+		fmt.Fprintln(out, "No VirtualIP: no Service has an address that an L2Advertisement is for.")
+		return
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "ADDRESSES\tSERVICES\tOWNER\tSINCE\tANNOUNCED\tREASON\tNEXT")
+	var wrong []string
+	for i := range vips {
+		v := &vips[i]
+		announced, reason := "Unknown", "-"
+		if c := meta.FindStatusCondition(v.Status.Conditions, v1alpha1.ConditionAnnounced); c != nil {
+			announced, reason = string(c.Status), c.Reason
+		}
+		if c := meta.FindStatusCondition(v.Status.Conditions, v1alpha1.ConditionNoEligibleNode); c != nil && c.Status == metav1.ConditionTrue {
+			announced, reason = "False", c.Reason
+		}
+		var services []string
+		for _, s := range v.Spec.Services {
+			services = append(services, s.Namespace+"/"+s.Name)
+		}
+		fmt.Fprintln(w, strings.Join([]string{
+			strings.Join(v.Spec.Addresses, ","), strings.Join(services, ","), orDash(v.Status.Node), t.ago(v.Status.Since), announced, reason, next(v),
+		}, "\t"))
+		wrong = append(wrong, problems(v)...)
+	}
+	w.Flush()
+	if len(wrong) > 0 {
+		fmt.Fprintf(out, "\n%s\n", strings.Join(wrong, "\n"))
+	}
+}
+
+// next is who takes over: on purpose, or when the owner dies.
+func next(v *v1alpha1.VirtualIP) string {
+	if len(v.Spec.Nodes) == 0 {
+		return "-"
+	}
+	if first := v.Spec.Nodes[0]; first != v.Status.Node {
+		return first + " (now)"
+	}
+	if len(v.Spec.Nodes) == 1 {
+		return "-"
+	}
+	return v.Spec.Nodes[1]
+}
+
+// problems says in words what the conditions say.
+func problems(v *v1alpha1.VirtualIP) (out []string) {
+	for _, c := range v.Status.Conditions {
+		good := metav1.ConditionFalse
+		if c.Type == v1alpha1.ConditionAnnounced {
+			good = metav1.ConditionTrue
+		}
+		if c.Status != good && c.Message != "" {
+			out = append(out, fmt.Sprintf("%s: %s=%s %s: %s", strings.Join(v.Spec.Addresses, ","), c.Type, c.Status, c.Reason, c.Message))
+		}
+	}
+	return out
+}
+
+func (t *tool) writeSpeakers(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatus) {
+	if len(speakers) == 0 {
+		fmt.Fprintln(out, "\nNo SpeakerStatus: no speaker has reported yet.")
+		return
+	}
+	slices.SortFunc(speakers, func(a, b v1alpha1.SpeakerStatus) int { return cmp.Compare(a.Name, b.Name) })
+	fmt.Fprintln(out)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NODE\tFORWARDS\tREASON\tVIPS\tALIVE\tINTERFACES\tUPDATED")
+	var wrong []string
+	for i := range speakers {
+		s := &speakers[i].Status
+		var interfaces []string
+		for _, in := range s.Interfaces {
+			if !in.Up {
+				in.Name += " (down)"
+			}
+			interfaces = append(interfaces, in.Name)
+		}
+		forwards := "True"
+		if !s.DataPlane.Healthy {
+			forwards = "False"
+			wrong = append(wrong, fmt.Sprintf("%s: does not forward: %s: %s", speakers[i].Name, orDash(s.DataPlane.Reason), orDash(s.DataPlane.Message)))
+		}
+		fmt.Fprintln(w, strings.Join([]string{
+			speakers[i].Name, forwards, orDash(s.DataPlane.Reason), fmt.Sprint(s.VirtualIPs), orDash(s.Alive),
+			orDash(strings.Join(interfaces, ",")), t.ago(s.Updated),
+		}, "\t"))
+		for _, m := range s.Members {
+			if m.State != v1alpha1.MemberAlive {
+				wrong = append(wrong, fmt.Sprintf("%s: member %s is %s since %s", speakers[i].Name, m.Node, m.State, t.ago(m.Since)))
+			}
+		}
+	}
+	w.Flush()
+	if len(wrong) > 0 {
+		fmt.Fprintf(out, "\n%s\n", strings.Join(wrong, "\n"))
+	}
+}
+
+// ago is how long ago that was, as kubectl writes it.
+func (t *tool) ago(at *metav1.Time) string {
+	if at.IsZero() {
+		return "-"
+	}
+	return duration.HumanDuration(t.now().Sub(at.Time))
+}
+
+func orDash(s string) string { return cmp.Or(s, "-") }
