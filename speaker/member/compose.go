@@ -51,12 +51,18 @@ func (c *Core) Goodbye() []Send {
 	return c.sends
 }
 
-func (c *Core) everybody(data []byte) {
+// group sends to all segments.
+func (c *Core) group(data []byte) {
 	for i := 1; i < len(c.ifaces); i++ {
 		if c.ifaces[i].link {
 			c.sends = append(c.sends, Send{Iface: c.ifaces[i].name, Data: data})
 		}
 	}
+}
+
+// everybody sends to all segments, and to all Nodes.
+func (c *Core) everybody(data []byte) {
+	c.group(data)
 	for _, p := range c.order {
 		for _, addr := range p.addrs {
 			c.sends = append(c.sends, Send{To: addr, Data: data})
@@ -74,6 +80,10 @@ func (c *Core) converse(now time.Time, p *peer) {
 		c.sends = append(c.sends, Send{To: p.newerTo, Data: c.finish(endField(b, at))})
 		p.newerThan = 0
 	}
+	if p.doubts {
+		p.doubts = false
+		c.reassure(now, p)
+	}
 	for len(p.helpAbout) > 0 || len(p.answerAbout) > 0 {
 		c.to(p, c.finish(c.appendTalk(c.appendHello(c.begin(), 0), p)))
 	}
@@ -84,6 +94,18 @@ func (c *Core) converse(now time.Time, p *peer) {
 	if p.paths[0].up && !p.claims.synced() && now.Sub(p.asked) >= c.profile.Interval {
 		c.want(now, p)
 	}
+}
+
+// reassure answers a peer that has not heard this node for a while: directly, and on the segments, where what it hears is
+// what counts; there not more often than twice per interval.
+func (c *Core) reassure(now time.Time, p *peer) {
+	data := c.finish(c.appendHello(c.begin(), 0))
+	c.to(p, data)
+	if now.Sub(c.reassured) < c.profile.Interval/2 {
+		return
+	}
+	c.reassured = now
+	c.group(data)
 }
 
 // want asks a peer for its claims.

@@ -27,6 +27,7 @@ type Core struct {
 	lastTick, nextBeat    time.Time
 	beatNow               bool // at the next turn, whatever the time
 	urgent                bool // there is an answer to send
+	reassured             time.Time
 
 	observer      bool
 	observerSince time.Time

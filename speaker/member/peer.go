@@ -29,7 +29,8 @@ type peer struct {
 	// What waits to be sent to it.
 	wants       bool
 	wantsAfter  uint64
-	wantsGroup  int // interface whose group gets the answer, 0 for none
+	wantsGroup  int  // interface whose group gets the answer, 0 for none
+	doubts      bool // it asks whether this node lives
 	helpAbout   []about
 	answerAbout []sighting
 	newerThan   uint64

@@ -37,7 +37,7 @@ func (c *Core) doubt(now time.Time, p *peer) {
 func (c *Core) ask(p *peer, at int) {
 	question := about{p.id, c.ifaces[at].key}
 	if p.reachable() {
-		p.helpAbout = append(p.helpAbout, question) // it speaks at once if it can
+		p.helpAbout = append(p.helpAbout, question) // it answers at once if it can
 	}
 	start := 0
 	if len(c.order) > 0 {
@@ -60,9 +60,7 @@ func (c *Core) ask(p *peer, at int) {
 // asked answers from what this node heard itself.
 func (c *Core) asked(now time.Time, from *peer, a about) {
 	if a.node == c.self {
-		if c.nextBeat.Sub(now) > c.profile.Interval/4 {
-			c.beatNow = true
-		}
+		from.doubts, c.urgent = true, true
 		return
 	}
 	p := c.byID[a.node]

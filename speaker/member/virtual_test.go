@@ -16,7 +16,7 @@ import (
 // world is a virtual network under a virtual clock: each node is on a LAN (eth0), where addresses are announced, and on a
 // node network (eth1), which has the InternalIPs.
 type world struct {
-	t      *testing.T
+	t      testing.TB
 	now    time.Time
 	random *rand.Rand
 	queue  queue
@@ -69,7 +69,7 @@ func (q *queue) Pop() any     { old := *q; e := old[len(old)-1]; *q = old[:len(o
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-func newWorld(t *testing.T, nodes int, change ...func(*member.Config)) *world {
+func newWorld(t testing.TB, nodes int, change ...func(*member.Config)) *world {
 	w := &world{t: t, now: epoch, random: rand.New(rand.NewPCG(1, uint64(nodes))), byAddr: map[netip.Addr]*machine{}}
 	w.delay = func() time.Duration { return 100*time.Microsecond + time.Duration(w.random.IntN(400))*time.Microsecond }
 	for i := range nodes {

@@ -207,7 +207,13 @@ func (m *message) field(kind byte, v []byte, newer bool) error {
 
 // list reads a field that is a list of items of one size, which no version changes.
 func (m *message) list(kind byte, v []byte) error {
-	size := map[byte]int{fieldSegments: segmentSize, fieldAsk: askSize, fieldHeard: heardSize}[kind]
+	size := segmentSize
+	switch kind {
+	case fieldAsk:
+		size = askSize
+	case fieldHeard:
+		size = heardSize
+	}
 	if len(v)%size != 0 {
 		return errField
 	}

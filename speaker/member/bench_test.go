@@ -1,0 +1,39 @@
+package member_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/member"
+)
+
+// BenchmarkInterval is what one node does in one interval among 100 that hold 2,000 VirtualIPs: it takes in a datagram of
+// each other node on two paths, and turns four times.
+func BenchmarkInterval(b *testing.B) {
+	w := newWorld(b, 100)
+	for _, m := range w.nodes {
+		w.say(m, claims(20))
+	}
+	w.settle()
+	m := w.nodes[0]
+	m.record = true
+	w.run(time.Duration(b.N+1)*member.Standard.Interval, nil)
+	recorded := m.traffic
+	m.record = false
+	w.boot(m, 2)
+	now := epoch
+	b.ReportAllocs()
+	b.ResetTimer()
+	taken := 0
+	for i, p := range recorded {
+		if i%40 == 0 {
+			now = now.Add(member.Standard.Interval / 5)
+			m.Tick(now)
+		}
+		if m.Receive(now, p) == member.Taken {
+			taken++
+		}
+	}
+	b.ReportMetric(float64(len(recorded))/float64(b.N), "datagrams/op")
+	b.ReportMetric(float64(taken)/float64(b.N), "taken/op")
+}
