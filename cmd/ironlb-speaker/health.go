@@ -24,10 +24,12 @@ type healthPorts struct {
 func (h healthPorts) Set(want map[pools.ServiceKey]plan.HealthPort) map[pools.ServiceKey]error {
 	ports := make(map[health.Service]health.Port, len(want))
 	for key, port := range want {
-		ports[health.Service{Namespace: key.Namespace, Name: key.Name}] = health.Port{Number: port.Port, Endpoints: port.LocalEndpoints}
+		ports[health.Service{Namespace: key.Namespace, Name: key.Name}] = health.Port{
+			Number: port.Port, Endpoints: port.LocalEndpoints, Addrs: port.Addrs.Addrs(),
+		}
 	}
 	failed := map[pools.ServiceKey]error{}
-	for service, err := range h.ports.Set(nil, ports) {
+	for service, err := range h.ports.Set(ports) {
 		failed[pools.ServiceKey{Namespace: service.Namespace, Name: service.Name}] = err
 	}
 	h.events.HealthPorts(failed)
