@@ -79,11 +79,15 @@ func (c *checks) found(check health.Check, result health.Result) {
 	}
 }
 
-// progress tells healthz how far the loop is.
+// progress tells healthz how far the loop is, and the virtual servers when all of them are there.
 type progress struct {
-	healthz *health.Healthz
+	healthz    *health.Healthz
+	programmed func()
 }
 
-func (p progress) Applied(before time.Time) { p.healthz.Applied(before, bothFamilies...) }
+func (p progress) Applied(before time.Time) {
+	p.programmed()
+	p.healthz.Applied(before, bothFamilies...)
+}
 
 func (p progress) SetNode(eligible bool) { p.healthz.SetNode(eligible) }

@@ -87,7 +87,7 @@ func run(ctx context.Context, o options) error {
 		Announcer: announcer,
 		Reporter:  reporter,
 		Metrics:   speaker.NewMetrics(registry),
-		Progress:  progress{healthz},
+		Progress:  progress{healthz, node.VirtualServers.(*virtualServers).programmed},
 		Destroyed: detector.Suspect,
 	})
 

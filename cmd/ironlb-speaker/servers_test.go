@@ -34,7 +34,7 @@ func TestDataplane(t *testing.T) {
 			var log bytes.Buffer
 			c := newConfig()
 			c.Dataplane = wanted
-			v := &virtualServers{config: c, log: slog.New(slog.NewTextHandler(&log, nil)), chosen: func(kind dataplane) { told = append(told, kind) }}
+			v := newVirtualServers(c, slog.New(slog.NewTextHandler(&log, nil)), func(kind dataplane) { told = append(told, kind) }, nil)
 			for range 2 {
 				_, err := v.Virtuals()
 				if (err == nil) != (expect != "") || err != nil && !errors.Is(err, ipvs.ErrNoModule) {
