@@ -17,8 +17,9 @@ var bothFamilies = []health.Family{health.IPv4, health.IPv6}
 
 // healthPorts serve the healthCheckNodePorts and write Events about those that cannot be served.
 type healthPorts struct {
-	ports  *health.Ports
-	events *kube.Events
+	ports *health.Ports
+	// failed is told which cannot be served, the whole set each time.
+	failed func(map[pools.ServiceKey]error)
 }
 
 func (h healthPorts) Set(want map[pools.ServiceKey]plan.HealthPort) map[pools.ServiceKey]error {
@@ -32,7 +33,7 @@ func (h healthPorts) Set(want map[pools.ServiceKey]plan.HealthPort) map[pools.Se
 	for service, err := range h.ports.Set(ports) {
 		failed[pools.ServiceKey{Namespace: service.Namespace, Name: service.Name}] = err
 	}
-	h.events.HealthPorts(failed)
+	h.failed(failed)
 	return failed
 }
 
