@@ -54,7 +54,8 @@ func (connections) Clean(ctx context.Context, serving map[ipvs.Key][]netip.AddrP
 
 // prepare does what takes more rights than the speaker has: load modules and write to /proc/sys. What fails is logged and
 // left to the speaker, which finds it again, says so on /readyz and goes on trying; an init container that failed would
-// keep it from starting. What an earlier speaker programmed goes on forwarding, so nothing of it is touched here.
+// keep it from starting. IPv6 is forwarded if the operator says so: whether any pool has such addresses is not known here, and a node that
+// forwards is a router, which not every operator wants of every node. What an earlier speaker programmed goes on forwarding, so nothing of it is touched here.
 func prepare(c config, log *slog.Logger) {
 	inIPVS := c.Dataplane != dataplaneNFTables
 	if inIPVS {
@@ -67,7 +68,7 @@ func prepare(c config, log *slog.Logger) {
 		_ = exec.Command("modprobe", "nf_conntrack").Run()
 	}
 	settings := &sysctls{ipvs: func() bool { return inIPVS }, serviceProxy: c.ServiceProxy, limits: c.Conntrack}
-	changed, wrong := settings.Apply(false)
+	changed, wrong := settings.Apply(c.IPv6Forwarding)
 	for _, setting := range changed {
 		log.Info("set sysctl", "setting", setting)
 	}
