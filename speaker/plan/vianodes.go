@@ -19,13 +19,15 @@ const (
 // IPVS delivers locally passes no other proxy's NodePort; while it is the only node, for all that the policy allows.
 //
 // A node's weight is what its probe says, and until then, or if the probe names none, what the slices say. One whose probe
-// fails gets weight 0.
+// fails gets weight 0; if that leaves nobody, none of them does: probes that fail everywhere tell more of the probes (a firewall before
+// their port, another address of the proxy's healthz) than of the nodes.
 func (w *planning) viaNodes(port Port, v4 bool) list {
 	own := w.list(port, v4, true)
 	reachable := w.list(port, v4, false)
 	w.out.nodes = true
 	counts, leaving := w.nodeCounts(port, v4)
 	remote := list{servers: map[netip.AddrPort]ipvs.RealServer{}}
+	failed := map[netip.AddrPort]uint32{} // their weights without a probe
 	here := counts[w.options.Node] > 0 // else what is here only finishes what it has: others can take the rest
 	share := uint32(1)
 	if !w.svc.Local && here {
@@ -43,8 +45,11 @@ func (w *planning) viaNodes(port Port, v4 bool) list {
 				continue
 			}
 		}
-		weight = w.checked(name, addr, weight)
-		remote.servers[netip.AddrPortFrom(addr, port.NodePort)] = ipvs.RealServer{Weight: weight, Forward: ipvs.Masquerade}
+		at, checked := netip.AddrPortFrom(addr, port.NodePort), w.checked(name, addr, weight)
+		if checked == 0 && weight > 0 {
+			failed[at] = weight
+		}
+		remote.servers[at] = ipvs.RealServer{Weight: checked, Forward: ipvs.Masquerade}
 	}
 	switch {
 	case reachable.chosen == 0:
@@ -61,12 +66,24 @@ func (w *planning) viaNodes(port Port, v4 bool) list {
 		}
 		remote.servers[at] = server
 	}
-	for _, server := range remote.servers {
-		if server.Weight > 0 {
-			remote.chosen++
+	remote.chosen = countTakers(remote.servers)
+	if remote.chosen == 0 {
+		for at, weight := range failed {
+			remote.servers[at] = ipvs.RealServer{Weight: min(weight, ipvs.MaxWeight), Forward: ipvs.Masquerade}
 		}
+		remote.chosen = len(failed)
 	}
 	return remote
+}
+
+// countTakers counts those that take new connections.
+func countTakers(servers map[netip.AddrPort]ipvs.RealServer) (n int) {
+	for _, server := range servers {
+		if server.Weight > 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // nodeCounts returns the number of endpoints per node that policy Local would use there, and the nodes whose endpoints only
