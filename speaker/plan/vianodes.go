@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -26,35 +27,22 @@ func (w *planning) viaNodes(port Port, v4 bool) list {
 	reachable := w.list(port, v4, false)
 	w.out.nodes = true
 	counts, leaving := w.nodeCounts(port, v4)
-	remote := list{servers: map[netip.AddrPort]ipvs.RealServer{}}
-	failed := map[netip.AddrPort]uint32{} // their weights without a probe
 	here := counts[w.options.Node] > 0 // else what is here only finishes what it has: others can take the rest
 	share := uint32(1)
-	if !w.svc.Local && here {
+	if here {
 		share = uint32(own.chosen) // all nodes get the same, and each local endpoint counts 1
 	}
-	for name, node := range w.view.Nodes {
-		addr, ok := node.address(v4)
-		if !ok || name == w.options.Node || node.Leaving || node.Excluded() {
-			continue
+	nodes, failed := w.otherNodes(port, v4, func(name string) (weight uint32, use bool) {
+		if !w.svc.Local {
+			return share, true
 		}
-		weight := share
-		if w.svc.Local {
-			weight = counts[name]
-			if _, goes := leaving[name]; weight == 0 && !(goes && port.Protocol == ipvs.TCP) {
-				continue
-			}
-		}
-		at, checked := netip.AddrPortFrom(addr, port.NodePort), w.checked(name, addr, weight)
-		if checked == 0 && weight > 0 {
-			failed[at] = weight
-		}
-		remote.servers[at] = ipvs.RealServer{Weight: checked, Forward: ipvs.Masquerade}
-	}
+		_, goes := leaving[name]
+		return counts[name], counts[name] > 0 || goes && port.Protocol == ipvs.TCP
+	})
 	switch {
 	case reachable.chosen == 0:
 		return reachable // nothing anywhere: refused here, not by a node
-	case len(remote.servers) == 0 && !w.svc.Local:
+	case len(nodes) == 0 && !w.svc.Local:
 		return reachable
 	}
 	for at, server := range own.servers {
@@ -64,16 +52,34 @@ func (w *planning) viaNodes(port Port, v4 bool) list {
 		if !here {
 			server = drained
 		}
-		remote.servers[at] = server
+		nodes[at] = server
 	}
-	remote.chosen = countTakers(remote.servers)
-	if remote.chosen == 0 {
-		for at, weight := range failed {
-			remote.servers[at] = ipvs.RealServer{Weight: min(weight, ipvs.MaxWeight), Forward: ipvs.Masquerade}
+	if countTakers(nodes) == 0 {
+		maps.Copy(nodes, failed)
+	}
+	return list{servers: nodes, chosen: countTakers(nodes)}
+}
+
+// otherNodes returns the NodePorts of the other nodes with what their probes say of the weight that each is to have, and, as they would be
+// without a probe, those whose probe fails.
+func (w *planning) otherNodes(port Port, v4 bool, share func(name string) (uint32, bool)) (nodes, failed map[netip.AddrPort]ipvs.RealServer) {
+	nodes, failed = map[netip.AddrPort]ipvs.RealServer{}, map[netip.AddrPort]ipvs.RealServer{}
+	for name, node := range w.view.Nodes {
+		addr, ok := node.address(v4)
+		if !ok || name == w.options.Node || node.Leaving || node.Excluded() {
+			continue
 		}
-		remote.chosen = len(failed)
+		weight, use := share(name)
+		if !use {
+			continue
+		}
+		at, checked := netip.AddrPortFrom(addr, port.NodePort), w.checked(name, addr, weight)
+		nodes[at] = ipvs.RealServer{Weight: checked, Forward: ipvs.Masquerade}
+		if checked == 0 && weight > 0 {
+			failed[at] = ipvs.RealServer{Weight: min(weight, ipvs.MaxWeight), Forward: ipvs.Masquerade}
+		}
 	}
-	return remote
+	return nodes, failed
 }
 
 // countTakers counts those that take new connections.
