@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"net/netip"
 	"os/exec"
 	"slices"
@@ -210,8 +211,9 @@ func TestLeftoverGoes(t *testing.T) {
 	}
 }
 
-// Datagrams of a client that went by way of IPVS, and goes on sending, follow the switch.
-func TestDatagramsFollowTheSwitch(t *testing.T) {
+// Datagrams of a client that went by way of IPVS, and goes on sending, follow the switch; and a connection by way of nftables outlives
+// the way back.
+func TestClientsFollowTheSwitch(t *testing.T) {
 	if !hasIPVS() {
 		t.Skip("this kernel has no IPVS")
 	}
@@ -222,6 +224,7 @@ func TestDatagramsFollowTheSwitch(t *testing.T) {
 	client.Route(t, "203.0.113.0/24", nodeAddr)
 	pod.Route(t, "0.0.0.0/0", gateway)
 	pod.ServeUDP(t, podAddr+":5353", "pod")
+	pod.ServeTCP(t, podAddr+":8080", "pod")
 	view := exampleView()
 	for key, slices := range view.Slices {
 		slice := slices["s"]
@@ -237,12 +240,16 @@ func TestDatagramsFollowTheSwitch(t *testing.T) {
 		})
 	}
 	run(dataplaneIPVS)
-	conn, err := client.Dial("udp", "", "203.0.113.4:53")
-	if err != nil {
-		t.Fatal(err)
+	dial := func(network, to string) net.Conn {
+		conn, err := client.DialWithin(30*time.Second, network, "", to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		return conn
 	}
-	defer conn.Close()
-	ask := func() (err error) {
+	datagrams := dial("udp", "203.0.113.4:53")
+	ask := func(conn net.Conn) (err error) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		for ctx.Err() == nil {
@@ -253,11 +260,21 @@ func TestDatagramsFollowTheSwitch(t *testing.T) {
 		}
 		return fmt.Errorf("no answer: %w", err)
 	}
-	if err := ask(); err != nil {
+	if err := ask(datagrams); err != nil {
 		t.Fatal(err)
 	}
 	run(dataplaneNFTables)
-	if err := ask(); err != nil {
-		t.Errorf("after the switch: %v", err)
+	if err := ask(datagrams); err != nil {
+		t.Errorf("datagrams, after the switch to nftables: %v", err)
+	}
+	connection := dial("tcp", "203.0.113.4:80")
+	if err := ask(connection); err != nil {
+		t.Fatal(err)
+	}
+	run(dataplaneIPVS)
+	for name, conn := range map[string]net.Conn{"datagrams": datagrams, "connection": connection} {
+		if err := ask(conn); err != nil {
+			t.Errorf("%s, after the switch to IPVS: %v", name, err)
+		}
 	}
 }
