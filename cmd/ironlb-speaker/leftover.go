@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/ironlb/ironlb/ipvs"
-	"github.com/ironlb/ironlb/ipvs/conntrack"
 	"github.com/ironlb/ironlb/ipvs/kernel"
 	"github.com/ironlb/ironlb/ipvs/nftlb"
 	"github.com/ironlb/ironlb/speaker"
@@ -112,16 +110,12 @@ func leftInIPVS(log *slog.Logger, open func() (ipvsTable, error), ours func() (f
 	}}, nil
 }
 
-// removeVirtuals deletes virtual servers of IPVS, and lets conntrack forget who sent datagrams by way of them: it would keep them from
-// what forwards now.
+// removeVirtuals deletes virtual servers of IPVS. With the next packet of a client that went by way of them the kernel forgets its connection, and
+// conntrack's, because expire_nodest_conn is 1 (ip_vs_in, ip_vs_conn_drop_conntrack): so datagrams go on.
 func removeVirtuals(k ipvsTable, keys []ipvs.Key, log *slog.Logger) error {
 	ops := make([]ipvs.Op, len(keys))
-	datagrams := map[ipvs.Key][]netip.AddrPort{}
 	for i, key := range keys {
 		ops[i] = ipvs.Op{Action: ipvs.DeleteVirtual, Virtual: key}
-		if key.Protocol == ipvs.UDP {
-			datagrams[key] = nil
-		}
 	}
 	done, err := k.Apply(ops)
 	for _, op := range done {
@@ -130,10 +124,7 @@ func removeVirtuals(k ipvsTable, keys []ipvs.Key, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("remove our virtual servers from IPVS: %w", err)
 	}
-	if len(datagrams) > 0 {
-		_, err = conntrack.Clean(context.Background(), datagrams)
-	}
-	return err
+	return nil
 }
 
 // oursIn tells which virtual servers are ours by what the node holds now: our route leads to their address, or our filter names their
