@@ -44,7 +44,9 @@ func (t Table) Clone() Table {
 
 // Equal tells whether both tables hold the same, by the same rules as Diff.
 func (t Table) Equal(u Table) bool {
-	return len(Diff(t, u)) == 0
+	return maps.EqualFunc(t, u, func(a, b VirtualServer) bool {
+		return a.Settings.normal() == b.Settings.normal() && maps.Equal(a.RealServers, b.RealServers)
+	})
 }
 
 // Apply carries out one op on the table itself, by the rules that every driver follows: adding what exists edits it,

@@ -57,17 +57,16 @@ func (s *Speaker) observe(ctx context.Context, todo *work, thorough bool) error 
 }
 
 // lookAtAddresses lists the node's addresses if that is due and tells whether they are not as known. A Look tells the loop of
-// most changes, so that a list that takes long may rest.
+// changes.
 func (s *Speaker) lookAtAddresses(st *state, now bool) (differs bool, err error) {
-	start := time.Now()
-	if !now && start.Before(st.addresses) {
+	if !now && time.Now().Before(st.addresses) {
 		return false, nil
 	}
 	addrs, foreign, err := s.cfg.Node.Addresses.List()
 	if err != nil {
 		return false, err
 	}
-	st.addresses = time.Now().Add(min(restShare*time.Since(start), addressesMost))
+	st.addresses = time.Now().Add(addressesEvery)
 	differs = !maps.Equal(addrs, st.addrs) || !maps.Equal(foreign, st.foreign)
 	st.addrs, st.foreign = addrs, foreign
 	if differs {

@@ -3,6 +3,7 @@ package speaker
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"time"
 
@@ -56,7 +57,7 @@ func (t *servers) look(mine func(ipvs.Key) bool) (differs bool, err error) {
 		return false, err
 	}
 	listed := time.Now()
-	t.whole = listed.Add(min(restShare*listed.Sub(start), relistMost))
+	t.whole = listed.Add(min(max(restShare*listed.Sub(start), relistLeast), relistMost))
 	return t.set(table, mine), nil
 }
 
@@ -78,16 +79,16 @@ func (t *servers) same(virtuals map[ipvs.Key]ipvs.Settings, mine func(ipvs.Key) 
 
 // set replaces have by ours of a table and tells whether that differs.
 func (t *servers) set(table ipvs.Table, mine func(ipvs.Key) bool) (differs bool) {
-	before := t.have
-	t.have, t.keys, t.reals = ipvs.Table{}, map[netip.Addr]map[ipvs.Key]struct{}{}, 0
-	for key, vs := range table {
-		if mine(key) {
-			t.have[key] = vs
-			t.note(key, 0)
-		}
-	}
 	t.recount()
-	return before == nil || !before.Equal(t.have)
+	maps.DeleteFunc(table, func(key ipvs.Key, _ ipvs.VirtualServer) bool { return !mine(key) })
+	if t.have != nil && t.have.Equal(table) {
+		return false
+	}
+	t.have, t.keys, t.reals = table, map[netip.Addr]map[ipvs.Key]struct{}{}, 0
+	for key := range table {
+		t.note(key, 0)
+	}
+	return true
 }
 
 // relist brings have up to date for some addresses.

@@ -46,11 +46,13 @@ const (
 	// restShare bounds the cost of what is listed: a list that took d is not repeated for restShare times d, up to a most
 	// that depends on what else would tell of a change. A round that failed rests likewise, up to retryMost.
 	restShare = 20
-	// relistMost is the most for the real servers, which cost a request for each virtual server; virtualsMost and
-	// addressesMost leave time to restore what was edited within two seconds.
-	relistMost    = 10 * time.Second
-	virtualsMost  = 1400 * time.Millisecond
-	addressesMost = 1400 * time.Millisecond
+	// relistLeast and relistMost are for the real servers, which cost a request for each virtual server; virtualsMost leaves
+	// time to restore what was edited within two seconds.
+	relistLeast  = 900 * time.Millisecond
+	relistMost   = 10 * time.Second
+	virtualsMost = 1400 * time.Millisecond
+	// addressesEvery is how often addresses are listed though no Look told of a change.
+	addressesEvery = 10 * time.Second
 )
 
 // errNotSynced is the reason before the first plan.

@@ -234,7 +234,6 @@ func TestRestoresWithinTwoSeconds(t *testing.T) {
 	losses := map[string]func(w *world){
 		"flush of IPVS":      func(w *world) { w.kernel.Flush() },
 		"loss of the filter": func(w *world) { w.loseFilter() },
-		"loss of an address": func(w *world) { w.mu.Lock(); delete(w.addrs, vip1); w.mu.Unlock() },
 		"foreign entry in the filter": func(w *world) {
 			w.mu.Lock()
 			w.filter[ipvs.Element{Set: ipvs.Addresses, Key: ipvs.Key{Addr: vip2}}] = struct{}{}
@@ -272,6 +271,27 @@ func TestRestoresWithinTwoSeconds(t *testing.T) {
 					t.Errorf("withdrawn instead of restored:\n%s", r.log)
 				}
 			})
+		})
+	}
+}
+
+// The loss of an address is restored at once, for the kernel tells of it, and if it did not, soon.
+func TestRestoresAddress(t *testing.T) {
+	for told, within := range map[bool]time.Duration{true: time.Millisecond, false: addressesEvery + auditEvery} {
+		inBubble(t, func(t *testing.T) {
+			v := baseView()
+			service(v, "web", vip1, []uint16{80}, 2, "a")
+			r := start(t, newWorld(t), &cluster{view: v, synced: true})
+			defer r.stop()
+			r.wantPlanned(t)
+			r.world.mu.Lock()
+			delete(r.world.addrs, vip1)
+			r.world.mu.Unlock()
+			if told {
+				r.cluster.kick.Look()
+			}
+			time.Sleep(within)
+			r.wantPlanned(t)
 		})
 	}
 }

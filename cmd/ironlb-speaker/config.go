@@ -26,6 +26,8 @@ type config struct {
 	DrainLimit time.Duration
 	// AnswerPing lets the virtual addresses answer ICMP echo requests.
 	AnswerPing bool
+	// IPv6Forwarding asks "prepare" to make the node forward IPv6. The speaker does so itself where it may, when addresses of it are served.
+	IPv6Forwarding bool
 	// HealthzAddress serves /healthz and /livez of the service proxy; unspecified means both families.
 	HealthzAddress netip.AddrPort
 	Timeouts       timeouts

@@ -31,7 +31,7 @@ func TestConfig(t *testing.T) {
 		Failover: failover{Profile: member.Standard, Port: 7948, Cluster: "ironlb"},
 	}
 	whole := config{
-		ServiceProxy: true, Dataplane: "ipvs", Scheduler: "mh", Flags: 0x18,
+		ServiceProxy: true, IPv6Forwarding: true, Dataplane: "ipvs", Scheduler: "mh", Flags: 0x18,
 		NodePortCIDRs: prefixes("192.0.2.0/24", "2001:db8::/64"), PodCIDRs: prefixes("198.51.100.0/24"),
 		DrainLimit: 90 * time.Second, HealthzAddress: netip.MustParseAddrPort("[2001:db8::1]:10257"),
 		Timeouts:  timeouts{TCP: 7200 * time.Second, TCPFin: time.Minute, UDP: 30 * time.Second},
@@ -60,6 +60,7 @@ nodePortAddresses: [192.0.2.0/24, "2001:db8::/64"]
 podCIDRs: [198.51.100.0/24]
 drainLimit: 90s
 answerPing: false
+ipv6Forwarding: true
 healthzBindAddress: "[2001:db8::1]:10257"
 ipvs: {tcpTimeout: 2h, tcpFinTimeout: 1m, udpTimeout: 30s}
 conntrack: {maxPerCore: 1000, min: 0, tcpEstablishedTimeout: 1h, tcpCloseWaitTimeout: 0s}
@@ -185,7 +186,7 @@ func TestConfigIsDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	documented := map[string]bool{}
-	for _, match := range regexp.MustCompile("(?m)^\\| `([a-zA-Z.]+)` \\|").FindAllStringSubmatch(string(text), -1) {
+	for _, match := range regexp.MustCompile("(?m)^\\| `([a-zA-Z0-9.]+)` \\|").FindAllStringSubmatch(string(text), -1) {
 		documented[match[1]] = true
 	}
 	for _, field := range fields("", reflect.TypeFor[configFile]()) {

@@ -26,6 +26,7 @@ type configFile struct {
 	PodCIDRs           []string `json:"podCIDRs"`
 	DrainLimit         *string  `json:"drainLimit"`
 	AnswerPing         *bool    `json:"answerPing"`
+	IPv6Forwarding     *bool    `json:"ipv6Forwarding"`
 	HealthzBindAddress *string  `json:"healthzBindAddress"`
 	IPVS               struct {
 		TCPTimeout    *string `json:"tcpTimeout"`
@@ -70,6 +71,7 @@ func parseConfig(data []byte) (config, error) {
 	c := newConfig()
 	set(&c.ServiceProxy, f.ServiceProxy)
 	set(&c.AnswerPing, f.AnswerPing)
+	set(&c.IPv6Forwarding, f.IPv6Forwarding)
 	var p configParser
 	p.dataplane(&c.Dataplane, f.Dataplane)
 	p.scheduler(&c, f.Scheduler)

@@ -111,7 +111,7 @@ func untilReady(t *testing.T, node speaker.Node, o options, view *plan.View) {
 		NodeName: "a", Plan: o.plan(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Kick: speaker.NewKick(), Source: cluster,
 		Node: node, Announcer: cluster, Detector: nobody{}, Reporter: cluster, Metrics: speaker.NewMetrics(prometheus.NewRegistry()),
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute) // an emulated kernel takes its time
 	defer cancel()
 	go func() {
 		ticker := time.NewTicker(10 * time.Millisecond)

@@ -17,20 +17,23 @@ var bothFamilies = []health.Family{health.IPv4, health.IPv6}
 
 // healthPorts serve the healthCheckNodePorts and write Events about those that cannot be served.
 type healthPorts struct {
-	ports  *health.Ports
-	events *kube.Events
+	ports *health.Ports
+	// failed is told which cannot be served, the whole set each time.
+	failed func(map[pools.ServiceKey]error)
 }
 
 func (h healthPorts) Set(want map[pools.ServiceKey]plan.HealthPort) map[pools.ServiceKey]error {
 	ports := make(map[health.Service]health.Port, len(want))
 	for key, port := range want {
-		ports[health.Service{Namespace: key.Namespace, Name: key.Name}] = health.Port{Number: port.Port, Endpoints: port.LocalEndpoints}
+		ports[health.Service{Namespace: key.Namespace, Name: key.Name}] = health.Port{
+			Number: port.Port, Endpoints: port.LocalEndpoints, Addrs: port.Addrs.Addrs(),
+		}
 	}
 	failed := map[pools.ServiceKey]error{}
-	for service, err := range h.ports.Set(nil, ports) {
+	for service, err := range h.ports.Set(ports) {
 		failed[pools.ServiceKey{Namespace: service.Namespace, Name: service.Name}] = err
 	}
-	h.events.HealthPorts(failed)
+	h.failed(failed)
 	return failed
 }
 
@@ -77,11 +80,15 @@ func (c *checks) found(check health.Check, result health.Result) {
 	}
 }
 
-// progress tells healthz how far the loop is.
+// progress tells healthz how far the loop is, and the virtual servers when all of them are there.
 type progress struct {
-	healthz *health.Healthz
+	healthz    *health.Healthz
+	programmed func()
 }
 
-func (p progress) Applied(before time.Time) { p.healthz.Applied(before, bothFamilies...) }
+func (p progress) Applied(before time.Time) {
+	p.programmed()
+	p.healthz.Applied(before, bothFamilies...)
+}
 
 func (p progress) SetNode(eligible bool) { p.healthz.SetNode(eligible) }

@@ -23,8 +23,12 @@ func openNode(c config, log *slog.Logger, chosen func(dataplane)) (speaker.Node,
 	if err != nil {
 		return speaker.Node{}, nil, err
 	}
-	servers, filter, inside := &virtualServers{config: c, log: log, chosen: chosen}, &filter{dropPing: !c.AnswerPing}, &inside{}
+	settings := &sysctls{serviceProxy: c.ServiceProxy, limits: c.Conntrack}
+	filter, inside := &filter{dropPing: !c.AnswerPing}, &inside{}
+	servers := newVirtualServers(c, log, chosen, func() (func(ipvs.Key) bool, error) { return oursIn(l, filter) })
+	settings.ipvs = servers.inIPVS
 	closeAll := func() {
+		settings.met.Open(nil)
 		servers.close()
 		inside.close()
 		filter.close()
@@ -35,7 +39,7 @@ func openNode(c config, log *slog.Logger, chosen func(dataplane)) (speaker.Node,
 		Inside:         inside,
 		Filter:         filter,
 		Addresses:      l,
-		Sysctls:        sysctls{ipvs: servers.inIPVS, serviceProxy: c.ServiceProxy, limits: c.Conntrack},
+		Sysctls:        settings,
 		Conntrack:      connections{},
 	}, closeAll, nil
 }
@@ -50,7 +54,8 @@ func (connections) Clean(ctx context.Context, serving map[ipvs.Key][]netip.AddrP
 
 // prepare does what takes more rights than the speaker has: load modules and write to /proc/sys. What fails is logged and
 // left to the speaker, which finds it again, says so on /readyz and goes on trying; an init container that failed would
-// keep it from starting. What an earlier speaker programmed goes on forwarding, so nothing of it is touched here.
+// keep it from starting. IPv6 is forwarded if the operator says so: whether any pool has such addresses is not known here, and a node that
+// forwards is a router, which not every operator wants of every node. What an earlier speaker programmed goes on forwarding, so nothing of it is touched here.
 func prepare(c config, log *slog.Logger) {
 	inIPVS := c.Dataplane != dataplaneNFTables
 	if inIPVS {
@@ -62,7 +67,8 @@ func prepare(c config, log *slog.Logger) {
 	if c.ServiceProxy { // its sysctls are there once the module is; what is wrong with it, they will say
 		_ = exec.Command("modprobe", "nf_conntrack").Run()
 	}
-	changed, wrong := sysctls{ipvs: func() bool { return inIPVS }, serviceProxy: c.ServiceProxy, limits: c.Conntrack}.Apply(false)
+	settings := &sysctls{ipvs: func() bool { return inIPVS }, serviceProxy: c.ServiceProxy, limits: c.Conntrack}
+	changed, wrong := settings.Apply(c.IPv6Forwarding)
 	for _, setting := range changed {
 		log.Info("set sysctl", "setting", setting)
 	}
@@ -94,5 +100,7 @@ func cleanup(ctx context.Context, log *slog.Logger) error {
 	if err := speaker.Cleanup(ctx, node, log); err != nil {
 		return err
 	}
-	return errors.Join(removeBalancer(nftlb.Everyone), removeBalancer(nftlb.Inside), nft.Policies{}.Remove(ctx))
+	_, everyone := removeBalancer(nftlb.Everyone)
+	_, inside := removeBalancer(nftlb.Inside)
+	return errors.Join(everyone, inside, nft.Policies{}.Remove(ctx))
 }

@@ -9,18 +9,39 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nft"
 )
 
-// policiesEvery is how often the node's other firewalls are looked at: nothing tells that iptables has changed.
+// policiesEvery is how often the node's other firewalls are looked at.
 const policiesEvery = 10 * time.Second
+
+// applyFunc is that of [nft.Policies].
+type applyFunc func(context.Context) (changed []string, problems []nft.Problem, err error)
 
 // keepPolicies lets connections to virtual servers pass firewalls that drop by policy, until ctx ends. It logs what it changes, and a
 // problem or an error when it is new. It gives up nothing: a firewall in the way does not stop the rest.
-func keepPolicies(ctx context.Context, log *slog.Logger, apply func(context.Context) ([]string, []nft.Problem, error)) error {
+func keepPolicies(ctx context.Context, log *slog.Logger, apply applyFunc) error {
+	return keepPoliciesBy(ctx, log, apply, nft.Generation)
+}
+
+// keepPoliciesBy is keepPolicies with what tells whether any firewall can have changed. Where all was well before, and none has, nothing is
+// looked at: that starts programs.
+func keepPoliciesBy(ctx context.Context, log *slog.Logger, apply applyFunc, generation func() (uint32, error)) error {
 	ticker := time.NewTicker(policiesEvery)
 	defer ticker.Stop()
 	var known []nft.Problem
 	var failed string
+	var seen uint32
+	well := false
 	for {
+		now, unknown := generation()
+		if well && unknown == nil && now == seen {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-ticker.C:
+			}
+			continue
+		}
 		changed, problems, err := apply(ctx)
+		seen, well = now, unknown == nil && err == nil && len(problems) == 0
 		if ctx.Err() != nil {
 			return nil
 		}

@@ -36,7 +36,9 @@ func TestKeepPoliciesLogs(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var out bytes.Buffer
 		round, before := 0, 0
-		err := keepPolicies(ctx, slog.New(slog.NewTextHandler(&out, nil)), func(context.Context) ([]string, []nft.Problem, error) {
+		generation := uint32(0)
+		always := func() (uint32, error) { generation++; return generation, nil }
+		err := keepPoliciesBy(ctx, slog.New(slog.NewTextHandler(&out, nil)), func(context.Context) ([]string, []nft.Problem, error) {
 			if lines := strings.Count(out.String(), "\n"); round > 0 && lines-before != rounds[round-1].lines {
 				t.Errorf("round %d: %d lines, want %d", round, lines-before, rounds[round-1].lines)
 			}
@@ -48,9 +50,44 @@ func TestKeepPoliciesLogs(t *testing.T) {
 			round++
 			r := rounds[round-1]
 			return r.changed, r.problems, r.err
-		})
+		}, always)
 		if err != nil {
 			t.Errorf("keepPolicies = %v", err)
 		}
 	})
+}
+
+// Firewalls are looked at again when one may have changed, or when something was wrong with them.
+func TestKeepPoliciesLooks(t *testing.T) {
+	wall := []nft.Problem{{Reason: nft.DropsUnknown}}
+	lost := errors.New("iptables-legacy")
+	for name, c := range map[string]struct {
+		generations []uint32
+		problems    []nft.Problem
+		unknown     error
+		failure     error
+		looks       int
+	}{
+		"unchanged":  {[]uint32{7, 7, 7, 7}, nil, nil, nil, 1},
+		"changed":    {[]uint32{7, 7, 8, 8}, nil, nil, nil, 2},
+		"problem":    {[]uint32{7, 7, 7, 7}, wall, nil, nil, 4},
+		"error":      {[]uint32{7, 7, 7, 7}, nil, nil, errors.New("no nft"), 4},
+		"not to say": {[]uint32{0, 0, 0, 0}, nil, lost, nil, 4},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			asked, looks := 0, 0
+			apply := func(context.Context) ([]string, []nft.Problem, error) { looks++; return nil, c.problems, c.failure }
+			err := keepPoliciesBy(ctx, slog.New(slog.DiscardHandler), apply, func() (uint32, error) {
+				if asked++; asked == len(c.generations) {
+					cancel()
+				}
+				return c.generations[asked-1], c.unknown
+			})
+			// A look at which ctx has ended counts, too.
+			if err != nil || looks != c.looks {
+				t.Errorf("%s: %d looks, %v; want %d", name, looks, err, c.looks)
+			}
+		})
+	}
 }

@@ -44,3 +44,27 @@ func TestPrepareAsConfigured(t *testing.T) {
 		return nil
 	})
 }
+
+// A node is made to forward IPv6 if the configuration says so, as deploy/ is to be able to, and otherwise left as it is.
+func TestPrepareForwardsIPv6OnlyIfTold(t *testing.T) {
+	for text, want := range map[string]string{"": "0", "ipv6Forwarding: false": "0", "ipv6Forwarding: true": "1"} {
+		file := filepath.Join(t.TempDir(), "speaker.yaml")
+		if err := os.WriteFile(file, []byte("dataplane: nftables\n"+text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s := netspace.New(t)
+		s.Sysctl(t, "net.ipv6.conf.all.forwarding", "0")
+		s.Must(t, func() error {
+			cmd := command()
+			cmd.SetArgs([]string{"prepare", "--config", file})
+			if err := cmd.Execute(); err != nil {
+				return err
+			}
+			got, err := os.ReadFile("/proc/sys/net/ipv6/conf/all/forwarding")
+			if err != nil || strings.TrimSpace(string(got)) != want {
+				t.Errorf("%q: forwarding is %q, %v, want %s", text, got, err, want)
+			}
+			return nil
+		})
+	}
+}

@@ -20,13 +20,25 @@ type virtualServers struct {
 	log    *slog.Logger
 	// chosen is told what forwards, once that is known.
 	chosen func(dataplane)
+	// openIPVS opens what is to forward, loadedIPVS what may be left of an earlier process, and ours tells what of that is ours.
+	openIPVS   func(config) (driver, error)
+	loadedIPVS func() (ipvsTable, error)
+	ours       func() (func(ipvs.Key) bool, error)
 
-	mu     sync.Mutex
-	driver interface {
-		speaker.VirtualServers
-		Close()
-	}
-	kind dataplane // empty while it is not known
+	mu       sync.Mutex
+	driver   driver
+	kind     dataplane // empty while it is not known
+	leftover *leftover // of the other kind, used by the loop only
+}
+
+// driver is a data plane.
+type driver interface {
+	speaker.VirtualServers
+	Close()
+}
+
+func newVirtualServers(c config, log *slog.Logger, chosen func(dataplane), ours func() (func(ipvs.Key) bool, error)) *virtualServers {
+	return &virtualServers{config: c, log: log, chosen: chosen, openIPVS: openKernel, loadedIPVS: loadedIPVS, ours: ours}
 }
 
 func (v *virtualServers) open() (speaker.VirtualServers, error) {
@@ -37,10 +49,10 @@ func (v *virtualServers) open() (speaker.VirtualServers, error) {
 	}
 	var missing error
 	if v.config.Dataplane != dataplaneNFTables {
-		k, err := openKernel(v.config)
+		k, err := v.openIPVS(v.config)
 		if err == nil {
-			v.driver = k
-			v.choose(dataplaneIPVS)
+			v.leftover = leftInNFTables(v.log)
+			v.choose(dataplaneIPVS, k)
 			return v.driver, nil
 		}
 		// What else is in the way, such as a scheduler without its module, can be mended.
@@ -53,30 +65,32 @@ func (v *virtualServers) open() (speaker.VirtualServers, error) {
 	if err != nil {
 		return nil, errors.Join(missing, err)
 	}
-	v.driver = b
-	v.choose(dataplaneNFTables)
+	if v.leftover, err = leftInIPVS(v.log, v.loadedIPVS, v.ours); err != nil {
+		b.Close()
+		return nil, fmt.Errorf("look for what an earlier process left in IPVS: %w", err)
+	}
+	v.choose(dataplaneNFTables, b)
 	if missing != nil {
 		v.log.Warn("the kernel has no IPVS: nftables forwards in its place until the speaker is restarted", "reason", missing)
 	}
 	return v.driver, nil
 }
 
-func (v *virtualServers) choose(kind dataplane) {
-	v.kind = kind
+func (v *virtualServers) choose(kind dataplane, d driver) {
+	v.kind, v.driver = kind, d
 	if v.chosen != nil {
 		v.chosen(kind)
 	}
 }
 
-// openKernel returns the kernel's IPVS with its time-outs set if it works with the scheduler, and removes what an earlier process left in nftables
-// that would come before it.
-func openKernel(c config) (*kernel.Kernel, error) {
+// openKernel returns the kernel's IPVS with its time-outs set if it works with the scheduler.
+func openKernel(c config) (driver, error) {
 	k, err := kernel.Open()
 	if err != nil {
 		return nil, err
 	}
 	_, err = k.SetTimeouts(kernel.Timeouts{TCP: c.Timeouts.TCP, TCPFin: c.Timeouts.TCPFin, UDP: c.Timeouts.UDP})
-	if err := errors.Join(err, k.Probe(c.Scheduler), removeBalancer(nftlb.Everyone)); err != nil {
+	if err := errors.Join(err, k.Probe(c.Scheduler)); err != nil {
 		k.Close()
 		return nil, err
 	}
@@ -94,22 +108,6 @@ func openBalancer(c config) (*nftlb.Balancer, error) {
 		return nil, err
 	}
 	return b, nil
-}
-
-// removeBalancer removes the tables of nftables that forward. Without the program nft there are none.
-func removeBalancer(scope nftlb.Scope) error {
-	b, err := nftlb.New(scope)
-	if errors.Is(err, nftlb.ErrNoCommand) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer b.Close()
-	if err := b.Remove(); err != nil {
-		return fmt.Errorf("remove the nftables table %s: %w", scope.Table(), err)
-	}
-	return nil
 }
 
 // inIPVS tells whether IPVS forwards, as far as is known.
@@ -149,8 +147,15 @@ func (v *virtualServers) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	if err != nil {
 		return nil, err
 	}
-	return d.Apply(ops)
+	done, err := d.Apply(ops)
+	if err == nil || len(done) > 0 { // what could not be programmed must not go on as it was, with nobody to follow its endpoints
+		v.leftover.programmed()
+	}
+	return done, err
 }
+
+// programmed is called by the loop when all is programmed, also if nothing had to be changed for that.
+func (v *virtualServers) programmed() { v.leftover.programmed() }
 
 // Count is how many virtual servers the kernel has; only IPVS counts them, and only those of IPv4.
 func (v *virtualServers) Count() (int, error) {

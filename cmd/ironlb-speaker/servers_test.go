@@ -3,11 +3,14 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/ipvstest"
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/ipvs/kernel"
 )
@@ -34,7 +37,7 @@ func TestDataplane(t *testing.T) {
 			var log bytes.Buffer
 			c := newConfig()
 			c.Dataplane = wanted
-			v := &virtualServers{config: c, log: slog.New(slog.NewTextHandler(&log, nil)), chosen: func(kind dataplane) { told = append(told, kind) }}
+			v := newVirtualServers(c, slog.New(slog.NewTextHandler(&log, nil)), func(kind dataplane) { told = append(told, kind) }, nil)
 			for range 2 {
 				_, err := v.Virtuals()
 				if (err == nil) != (expect != "") || err != nil && !errors.Is(err, ipvs.ErrNoModule) {
@@ -51,4 +54,20 @@ func TestDataplane(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A scheduler without its module is something to mend, not a kernel without IPVS: nftables does not take its place, and the module's
+// coming is enough.
+func TestMissingSchedulerDoesNotChangeTheDataplane(t *testing.T) {
+	var told []dataplane
+	v := newVirtualServers(newConfig(), slog.New(slog.DiscardHandler), func(kind dataplane) { told = append(told, kind) }, nil)
+	missing := fmt.Errorf("%w: module ip_vs_rr missing", ipvs.ErrNoScheduler)
+	v.openIPVS = func(config) (driver, error) { return ipvstest.NewKernel(), missing }
+	if _, err := v.Virtuals(); !errors.Is(err, ipvs.ErrNoScheduler) || len(told) > 0 {
+		t.Errorf("%v, told %v; want ErrNoScheduler and nothing chosen", err, told)
+	}
+	missing = nil
+	if _, err := v.Virtuals(); err != nil || !slices.Equal(told, []dataplane{dataplaneIPVS}) {
+		t.Errorf("%v, told %v; want IPVS when the module is there", err, told)
+	}
 }

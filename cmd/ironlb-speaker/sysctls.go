@@ -15,15 +15,25 @@ type sysctls struct {
 	ipvs         func() bool
 	serviceProxy bool
 	limits       conntrackLimits
+
+	// met is what was found, or made, to be in force last, for these needs. As long as it is, nothing else need be looked at.
+	met   link.Met
+	needs link.Needs
 }
 
-func (s sysctls) Apply(ipv6 bool) (changed []string, wrong speaker.SysctlErrors) {
-	want, err := link.Wanted(link.Needs{IPVS: s.ipvs(), IPv6: ipv6, ServiceProxy: s.serviceProxy})
+func (s *sysctls) Apply(ipv6 bool) (changed []string, wrong speaker.SysctlErrors) {
+	needs := link.Needs{IPVS: s.ipvs(), IPv6: ipv6, ServiceProxy: s.serviceProxy}
+	if needs == s.needs && s.met.Still() {
+		return nil, wrong
+	}
+	s.met.Open(nil)
+	want, err := link.Wanted(needs)
 	if err != nil {
 		return nil, speaker.SysctlErrors{All: err}
 	}
+	want = s.limits.replace(want, runtime.NumCPU())
 	parts := map[*error][]link.Sysctl{}
-	for _, w := range s.limits.replace(want, runtime.NumCPU()) {
+	for _, w := range want {
 		part := &wrong.All
 		switch {
 		case strings.HasPrefix(w.Key, "net.ipv6."):
@@ -39,6 +49,10 @@ func (s sysctls) Apply(ipv6 bool) (changed []string, wrong speaker.SysctlErrors)
 		for _, c := range changes {
 			changed = append(changed, c.Key+"="+c.To)
 		}
+	}
+	if wrong == (speaker.SysctlErrors{}) {
+		s.met.Open(want)
+		s.needs = needs
 	}
 	return changed, wrong
 }

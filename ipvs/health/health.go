@@ -12,11 +12,13 @@ import (
 // weightHeader carries the number of ready endpoints on the node that answers.
 const weightHeader = "X-Load-Balancing-Endpoint-Weight"
 
-// newServer returns a server whose clients cannot hold it up: they are load balancers, anywhere on the network.
-func newServer(h http.Handler) *http.Server {
+// NewServer returns a server whose clients cannot hold it up: they are load balancers, anywhere on the network. It is to serve a
+// listener that is [Bound].
+func NewServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       5 * time.Second,
 		WriteTimeout:      5 * time.Second,
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    8 << 10,

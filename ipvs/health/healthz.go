@@ -175,11 +175,11 @@ func (h *Healthz) serve(ctx context.Context, log *slog.Logger, addr netip.AddrPo
 	if err != nil {
 		return fmt.Errorf("listen for healthz on %v (end kube-proxy or what else uses it, or choose another healthzBindAddress): %w", addr, err)
 	}
-	server := newServer(h.Handler())
+	server := NewServer(h.Handler())
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	log.Info("serve healthz", "address", socket.Addr().String())
-	if err := server.Serve(socket); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(Bound(socket)); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve healthz on %v: %w", addr, err)
 	}
 	return nil

@@ -10,10 +10,14 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"slices"
 	"strconv"
 	"sync/atomic"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Service names a Service.
@@ -33,6 +37,8 @@ type Port struct {
 	Number uint16
 	// Endpoints is the number of distinct addresses of the Service's ready endpoints on this node (ipvs.md 5.1.6).
 	Endpoints int
+	// Addrs are those of the node to answer at (5.1.2). One that the node does not have (yet) is answered at as soon as it comes.
+	Addrs []netip.Addr
 }
 
 // Ports answers on the healthCheckNodePorts. Set and Close are for one goroutine; nothing runs before the first Set.
@@ -40,25 +46,28 @@ type Ports struct {
 	log     *slog.Logger
 	healthy func() bool
 	open    map[netip.AddrPort]*listener
+	all     *crowd // the connections of all ports together
 }
+
+// The most connections of one port, and of all together. Load balancers keep one each, or few; one too many ends the oldest.
+const (
+	mostOfPort = 64
+	mostOfAll  = 2048
+)
 
 // NewPorts returns Ports that serve nothing yet. The function healthy tells whether the data plane of the node works; while
 // it does not, every port answers 503.
 func NewPorts(log *slog.Logger, healthy func() bool) *Ports {
-	return &Ports{log: log, healthy: healthy, open: map[netip.AddrPort]*listener{}}
+	return &Ports{log: log, healthy: healthy, open: map[netip.AddrPort]*listener{}, all: newCrowd(mostOfAll)}
 }
 
 // ErrPortTaken is wrapped by the error of a Service whose port another Service of the same Set has.
 var ErrPortTaken = errors.New("another Service has the health check port")
 
-// Set makes the node answer for exactly these Services, on the given addresses of the node or, if there are none, on all of
-// both families. It returns an error for each Service that is not answered for on every address; calling Set again tries
-// again. A change of the number of endpoints does not touch the socket.
-func (p *Ports) Set(addrs []netip.Addr, want map[Service]Port) map[Service]error {
-	if len(addrs) == 0 {
-		addrs = []netip.Addr{netip.IPv6Unspecified()} // of both families: see listen
-	}
-	wanted, errs := assign(addrs, want)
+// Set makes the node answer for exactly these Services. It returns an error for each Service that is not answered for on every
+// address; calling Set again tries again. A change of the number of endpoints does not touch the socket.
+func (p *Ports) Set(want map[Service]Port) map[Service]error {
+	wanted, errs := assign(want)
 	for at, l := range p.open {
 		if _, ok := wanted[at]; !ok || l.dead.Load() {
 			p.log.Info("close the health check port", "address", at, "service", l.answer.Load().Service)
@@ -72,7 +81,7 @@ func (p *Ports) Set(addrs []netip.Addr, want map[Service]Port) map[Service]error
 			l.answer.Store(&a)
 			continue
 		}
-		l, err := listen(at, a, p.healthy)
+		l, err := p.listen(at, a)
 		if err != nil {
 			err = fmt.Errorf("listen for health checks of Service %v on %v (end what else uses the port): %w", a.Service, at, err)
 			errs[a.Service] = errors.Join(errs[a.Service], err)
@@ -94,7 +103,7 @@ func (p *Ports) Close() {
 
 // assign gives each port to one Service, the first by name. The API server lets no two have one port, but a View may hold
 // the successor of a Service before the end of its predecessor.
-func assign(addrs []netip.Addr, want map[Service]Port) (map[netip.AddrPort]current, map[Service]error) {
+func assign(want map[Service]Port) (map[netip.AddrPort]current, map[Service]error) {
 	wanted, errs := map[netip.AddrPort]current{}, map[Service]error{}
 	owners := map[uint16]Service{}
 	for _, service := range slices.SortedFunc(maps.Keys(want), Service.compare) {
@@ -104,7 +113,7 @@ func assign(addrs []netip.Addr, want map[Service]Port) (map[netip.AddrPort]curre
 			continue
 		}
 		owners[port.Number] = service
-		for _, addr := range addrs {
+		for _, addr := range port.Addrs {
 			wanted[netip.AddrPortFrom(addr, port.Number)] = current{Service: service, Endpoints: port.Endpoints}
 		}
 	}
@@ -129,24 +138,31 @@ type listener struct {
 	healthy func() bool
 }
 
-func listen(at netip.AddrPort, a current, healthy func() bool) (*listener, error) {
-	// The name without an address makes Go listen for both families, or for the one that the kernel has.
-	name := at.String()
-	if at.Addr().IsUnspecified() {
-		name = fmt.Sprintf(":%d", at.Port())
-	}
-	socket, err := net.Listen("tcp", name)
+func (p *Ports) listen(at netip.AddrPort, a current) (*listener, error) {
+	config := net.ListenConfig{Control: freebind}
+	socket, err := config.Listen(context.Background(), "tcp", at.String())
 	if err != nil {
 		return nil, err
 	}
-	l := &listener{socket: socket, healthy: healthy}
+	socket = bound(socket, newCrowd(mostOfPort), p.all)
+	l := &listener{socket: socket, healthy: p.healthy}
 	l.answer.Store(&a)
-	l.server = newServer(l)
+	l.server = NewServer(l)
 	go func() {
 		_ = l.server.Serve(socket)
 		l.dead.Store(true)
 	}()
 	return l, nil
+}
+
+// freebind lets a socket have an address that the node lacks: one that comes later, or that is still checked for being a duplicate
+// (ip(7), IP_FREEBIND; it works for IPv6, too, net/ipv6/af_inet6.c).
+func freebind(_, _ string, raw syscall.RawConn) error {
+	var err error
+	if failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_FREEBIND, 1) }); failed != nil {
+		return failed
+	}
+	return os.NewSyscallError("setsockopt IP_FREEBIND", err)
 }
 
 // lastAnswers is how long a request that races with the end of its port may take.

@@ -2,10 +2,12 @@
 package kernel
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
 
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
@@ -33,6 +35,22 @@ func OpenAt(ns netns.NsHandle) (*Kernel, error) {
 		return nil, err
 	}
 	c, err := newConn(ns, family)
+	if err != nil {
+		return nil, err
+	}
+	return &Kernel{conn: c}, nil
+}
+
+// OpenLoaded is Open for who only wants to see what is there: it does not load the module, without which there is nothing.
+func OpenLoaded() (*Kernel, error) {
+	family, err := netlink.GenlFamilyGet("IPVS")
+	if errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("%w: module ip_vs is not loaded", ipvs.ErrNoModule)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look up the netlink family of IPVS: %w", err)
+	}
+	c, err := newConn(netns.None(), family.ID)
 	if err != nil {
 		return nil, err
 	}

@@ -144,3 +144,31 @@ func TestForeignFirewalls(t *testing.T) {
 		})
 	}
 }
+
+// TestGeneration: it is another after a change by any program, and only then; with iptables-legacy there is none.
+func TestGeneration(t *testing.T) {
+	n := &node{Space: netspace.New(t)}
+	generation := func() (id uint32, err error) {
+		n.Must(t, func() error { id, err = nft.Generation(); return nil })
+		return id, err
+	}
+	first, err := generation()
+	if again, _ := generation(); err != nil || again != first {
+		t.Errorf("%d, %v; then %d though nothing changed", first, err, again)
+	}
+	last := first
+	for _, change := range [][]string{
+		{"nft", "add", "table", "inet", "theirs"}, {"iptables-nft", "-P", "FORWARD", "DROP"}, {"ip6tables-nft", "-A", "INPUT", "-j", "DROP"},
+	} {
+		n.run(t, change[0], change[1:]...)
+		if now, err := generation(); err != nil || now == last {
+			t.Errorf("after %v: %d, %v; the same as before", change, now, err)
+		} else {
+			last = now
+		}
+	}
+	n.run(t, "iptables-legacy", "-P", "FORWARD", "DROP")
+	if now, err := generation(); err == nil {
+		t.Errorf("with iptables-legacy: %d, want an error", now)
+	}
+}

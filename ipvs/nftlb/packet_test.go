@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/ipvs/nft"
@@ -169,6 +171,8 @@ func TestDistribution(t *testing.T) {
 				t.Errorf("%s wrr: %v, want a quarter and the rest", network, got)
 			}
 			l.have(t, wrr, 0, 1)
+			// A client that gets the port of an earlier one again would continue its flow.
+			l.node.Must(t, func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) })
 			if got := l.count(t, 10, l.client, network, ""); got["pod1"] != 10 {
 				t.Errorf("%s weight 0: %v, want pod1 only", network, got)
 			}

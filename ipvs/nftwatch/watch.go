@@ -33,6 +33,7 @@ type Watch struct {
 	fd   int
 	// open is set between the first message about the table of a family and the end of its transaction.
 	open [NumFamilies]bool
+	in   [1 << 16]byte
 }
 
 // buffer is a limit, not what is taken. The kernel sends all notifications of a transaction at its end, faster than they can be
@@ -62,9 +63,8 @@ func (w *Watch) Close() { unix.Close(w.fd) }
 // Count returns how many transactions touched the tables since the last call. It does not wait. The error, [ErrLost] or one of
 // the socket, says that there may have been more.
 func (w *Watch) Count() (counts Counts, err error) {
-	buf := make([]byte, 1<<16)
 	for {
-		size, _, recvErr := unix.Recvfrom(w.fd, buf, 0)
+		size, _, recvErr := unix.Recvfrom(w.fd, w.in[:], 0)
 		switch {
 		case errors.Is(recvErr, unix.EINTR):
 		case errors.Is(recvErr, unix.EAGAIN):
@@ -74,7 +74,7 @@ func (w *Watch) Count() (counts Counts, err error) {
 		case recvErr != nil:
 			return counts, fmt.Errorf("read the changes of nftables: %w", recvErr)
 		default:
-			messages, parseErr := syscall.ParseNetlinkMessage(buf[:size])
+			messages, parseErr := syscall.ParseNetlinkMessage(w.in[:size])
 			if parseErr != nil {
 				err = ErrLost
 			}

@@ -248,6 +248,11 @@ func TestWatch(t *testing.T) {
 			wantChange(t, l.Add, vip6, true)
 			ip(t, node, "-6", "route", "del", "local", vip6.String(), "dev", "lo", "table", "local")
 		}},
+		{"our route replaced by another program", func() {
+			wantChange(t, l.Add, vip, true)
+			drain(kicks)
+			ip(t, node, "route", "replace", "local", vip.String(), "dev", "lo", "table", "local", "proto", "static", "scope", "host")
+		}},
 		{"the other end down", func() { ip(t, client, "link", "set", "eth0", "down") }},
 		{"a new interface", func() {
 			attrs := netlink.NewLinkAttrs()

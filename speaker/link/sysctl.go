@@ -19,6 +19,8 @@ type Sysctl struct {
 	Value string
 	// AtLeast leaves a greater number as it is.
 	AtLeast bool
+	// Relies leaves it alone while one before it in the list cannot be set.
+	Relies bool
 }
 
 // Change is a parameter that was changed.
@@ -36,7 +38,8 @@ type Needs struct {
 	ServiceProxy bool
 }
 
-// Wanted returns the parameters that a node needs, in the order in which to set them (ipvs.md 1.3.5, 1.4).
+// Wanted returns the parameters that a node needs, in the order in which to set them (ipvs.md 1.3.5, 1.4). What it returns stays
+// true until one of them is not met.
 func Wanted(needs Needs) ([]Sysctl, error) {
 	sysctls := []Sysctl{
 		// The kernel answers ARP only for addresses of the interface that was asked, so never for a virtual one; and
@@ -60,7 +63,7 @@ func Wanted(needs Needs) ([]Sysctl, error) {
 		if err != nil {
 			return nil, err
 		}
-		sysctls = append(append(sysctls, keep...), Sysctl{Key: forwarding6, Value: "1"})
+		sysctls = append(append(sysctls, keep...), Sysctl{Key: forwarding6, Value: "1", Relies: true})
 	}
 	return sysctls, nil
 }
@@ -97,6 +100,9 @@ func SetSysctls(want []Sysctl) ([]Change, error) {
 	var changes []Change
 	var errs []error
 	for _, s := range want {
+		if s.Relies && len(errs) > 0 {
+			continue
+		}
 		from, err := setSysctl(s)
 		switch {
 		case err != nil:

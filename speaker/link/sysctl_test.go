@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 )
 
@@ -66,6 +68,60 @@ func TestSysctlErrors(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestRelies: what relies on others is left alone while one of them fails.
+func TestRelies(t *testing.T) {
+	s := netspace.New(t)
+	s.Must(t, func() error {
+		changes, err := SetSysctls([]Sysctl{{Key: "net.ipv6.conf.nosuch.accept_ra", Value: "2"}, {Key: forwarding6, Value: "1", Relies: true}})
+		if err == nil || len(changes) != 0 {
+			t.Errorf("changes %v, error %v; want none, and the error of accept_ra", changes, err)
+		}
+		value, err := os.ReadFile("/proc/sys/net/ipv6/conf/all/forwarding")
+		if string(value) != "0\n" {
+			t.Errorf("forwarding is %q, and router advertisements are not taken any more", value)
+		}
+		return err
+	})
+}
+
+// TestMet: a change is seen at every look, and so is that the parameter is gone or cannot be looked at.
+func TestMet(t *testing.T) {
+	s := netspace.New(t)
+	netspace.Join(t, netspace.New(t), "eth0", "192.0.2.2/24", s, "eth0", "192.0.2.1/24")
+	want := []Sysctl{{Key: "net.ipv4.ip_forward", Value: "1"}, {Key: "net.ipv4.conf.eth0.arp_ignore", Value: "1"}}
+	var m Met
+	defer m.Open(nil)
+	still := func(expected bool, when string) {
+		t.Helper()
+		if got := m.Still(); got != expected {
+			t.Errorf("%s: %t, want %t", when, got, expected)
+		}
+	}
+	still(false, "nothing known")
+	s.Must(t, func() error {
+		_, err := SetSysctls(want)
+		m.Open(want)
+		return err
+	})
+	for range 2 {
+		still(true, "as set")
+	}
+	s.Sysctl(t, "net.ipv4.conf.eth0.arp_ignore", "0")
+	still(false, "changed")
+	s.Sysctl(t, "net.ipv4.conf.eth0.arp_ignore", "1")
+	still(true, "changed back")
+	s.Must(t, func() error {
+		eth0, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkDel(eth0)
+	})
+	still(false, "its interface is gone")
+	s.Must(t, func() error { m.Open(want); return nil })
+	still(false, "one cannot be looked at")
 }
 
 // TestConntrackSysctls: kube-proxy's values; a greater table than wanted stays.

@@ -16,7 +16,8 @@ import (
 const resubscribeAfter = 100 * time.Millisecond
 
 // Watch calls kick when an interface or an address of the network namespace of the calling thread changes, when one of
-// our local routes is deleted, and whenever events may have been missed. It is a task: it returns nil when ctx ends.
+// our local routes is deleted, or another program makes one, in place of ours perhaps, and whenever events may have been
+// missed. It is a task: it returns nil when ctx ends.
 func Watch(ctx context.Context, kick func()) error {
 	namespace, err := netns.Get()
 	if err != nil {
@@ -92,12 +93,21 @@ func (s *subscription) forward(ctx context.Context, kick func()) {
 			if !ok {
 				return
 			}
-			if route.Type != unix.RTM_DELROUTE || route.Protocol != Protocol {
+			if !concerns(route) {
 				continue
 			}
 		}
 		kick()
 	}
+}
+
+// concerns tells whether a change of routes may take a virtual address away. What the kernel adds itself comes with an address of an
+// interface, which is told of anyway.
+func concerns(u netlink.RouteUpdate) bool {
+	if u.Type == unix.RTM_DELROUTE {
+		return u.Protocol == Protocol
+	}
+	return u.Table == unix.RT_TABLE_LOCAL && u.Protocol != Protocol && u.Protocol != unix.RTPROT_KERNEL
 }
 
 // close ends the goroutines of the library: they may be about to send, so what they send is read until they close.

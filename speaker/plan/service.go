@@ -51,18 +51,21 @@ func (p *Planner) planService(v *View, key pools.ServiceKey, now time.Time) serv
 		w.out.unserved = AnnouncedOnly
 	}
 	if w.svc.NodePorts && w.svc.Local && w.svc.HealthCheckNodePort != 0 {
-		w.out.health = &HealthPort{Port: w.svc.HealthCheckNodePort, Service: key, LocalEndpoints: w.countReady()}
-		w.admitChecks()
+		w.healthPort(key)
 	}
 	w.out.elements = sorted(w.out.elements)
 	w.out.checks = slices.SortedFunc(maps.Keys(w.checks), Check.compare)
 	return w.out
 }
 
-// admitChecks lets the packet filter of the node take in what asks the healthCheckNodePort, as if it were a virtual server
-// (ipvs.md 2.3.4).
-func (w *planning) admitChecks() {
-	for _, addr := range nodePortAddresses(w.view, w.options) {
+// healthPort serves the healthCheckNodePort where NodePorts are, and lets the packet filter of the node take in what asks it, as if
+// it were a virtual server (ipvs.md 2.3.4, 5.1.2).
+func (w *planning) healthPort(service pools.ServiceKey) {
+	addrs := nodePortAddresses(w.view, w.options)
+	w.out.health = &HealthPort{
+		Port: w.svc.HealthCheckNodePort, Service: service, LocalEndpoints: w.countReady(), Addrs: NewAddrSet(addrs...),
+	}
+	for _, addr := range addrs {
 		key := ipvs.Key{Addr: addr, Protocol: ipvs.TCP, Port: w.svc.HealthCheckNodePort}
 		w.out.elements = append(w.out.elements, ipvs.Element{Set: ipvs.Served, Key: key})
 	}

@@ -46,6 +46,13 @@ func sound(d *Desired) error {
 			return fmt.Errorf("%v only inside", key)
 		}
 	}
+	for _, h := range d.HealthPorts {
+		for _, addr := range h.Addrs.Addrs() {
+			if key := (ipvs.Key{Addr: addr, Protocol: ipvs.TCP, Port: h.Port}); !has(ipvs.Served, key) {
+				return fmt.Errorf("the health check port %v is dropped", key)
+			}
+		}
+	}
 	var allowed []ipvs.Element
 	for e := range d.Filter {
 		vs, exists := d.Table[e.Key]

@@ -29,10 +29,8 @@ func text(d *Desired) string {
 	for _, key := range slices.SortedFunc(maps.Keys(d.HealthPorts), compareServices) {
 		h := d.HealthPorts[key]
 		fmt.Fprintf(&b, "healthCheckNodePort %d %v local=%d", h.Port, h.Service, h.LocalEndpoints)
-		for _, e := range slices.SortedFunc(maps.Keys(d.Filter), ipvs.Element.Compare) {
-			if _, exists := d.Table[e.Key]; e.Set == ipvs.Served && !exists && e.Key.Port == h.Port {
-				fmt.Fprintf(&b, " at %v", e.Key.Addr)
-			}
+		for _, addr := range h.Addrs.Addrs() {
+			fmt.Fprintf(&b, " at %v", addr)
 		}
 		b.WriteString("\n")
 	}
@@ -152,7 +150,7 @@ func filterText(b *strings.Builder, d *Desired) {
 
 func isHealthPort(d *Desired, key ipvs.Key) bool {
 	for _, h := range d.HealthPorts {
-		if key.Protocol == ipvs.TCP && h.Port == key.Port {
+		if key.Protocol == ipvs.TCP && h.Port == key.Port && slices.Contains(h.Addrs.Addrs(), key.Addr) {
 			return true
 		}
 	}

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -19,37 +20,29 @@ const (
 // IPVS delivers locally passes no other proxy's NodePort; while it is the only node, for all that the policy allows.
 //
 // A node's weight is what its probe says, and until then, or if the probe names none, what the slices say. One whose probe
-// fails gets weight 0.
+// fails gets weight 0; if that leaves nobody, none of them does: probes that fail everywhere tell more of the probes (a firewall before
+// their port, another address of the proxy's healthz) than of the nodes.
 func (w *planning) viaNodes(port Port, v4 bool) list {
 	own := w.list(port, v4, true)
 	reachable := w.list(port, v4, false)
 	w.out.nodes = true
 	counts, leaving := w.nodeCounts(port, v4)
-	remote := list{servers: map[netip.AddrPort]ipvs.RealServer{}}
 	here := counts[w.options.Node] > 0 // else what is here only finishes what it has: others can take the rest
 	share := uint32(1)
-	if !w.svc.Local && here {
+	if here {
 		share = uint32(own.chosen) // all nodes get the same, and each local endpoint counts 1
 	}
-	for name, node := range w.view.Nodes {
-		addr, ok := node.address(v4)
-		if !ok || name == w.options.Node || node.Leaving || node.Excluded() {
-			continue
+	nodes, failed := w.otherNodes(port, v4, func(name string) (weight uint32, use bool) {
+		if !w.svc.Local {
+			return share, true
 		}
-		weight := share
-		if w.svc.Local {
-			weight = counts[name]
-			if _, goes := leaving[name]; weight == 0 && !(goes && port.Protocol == ipvs.TCP) {
-				continue
-			}
-		}
-		weight = w.checked(name, addr, weight)
-		remote.servers[netip.AddrPortFrom(addr, port.NodePort)] = ipvs.RealServer{Weight: weight, Forward: ipvs.Masquerade}
-	}
+		_, goes := leaving[name]
+		return counts[name], counts[name] > 0 || goes && port.Protocol == ipvs.TCP
+	})
 	switch {
 	case reachable.chosen == 0:
 		return reachable // nothing anywhere: refused here, not by a node
-	case len(remote.servers) == 0 && !w.svc.Local:
+	case len(nodes) == 0 && !w.svc.Local:
 		return reachable
 	}
 	for at, server := range own.servers {
@@ -59,14 +52,44 @@ func (w *planning) viaNodes(port Port, v4 bool) list {
 		if !here {
 			server = drained
 		}
-		remote.servers[at] = server
+		nodes[at] = server
 	}
-	for _, server := range remote.servers {
-		if server.Weight > 0 {
-			remote.chosen++
+	if countTakers(nodes) == 0 {
+		maps.Copy(nodes, failed)
+	}
+	return list{servers: nodes, chosen: countTakers(nodes)}
+}
+
+// otherNodes returns the NodePorts of the other nodes with what their probes say of the weight that each is to have, and, as they would be
+// without a probe, those whose probe fails.
+func (w *planning) otherNodes(port Port, v4 bool, share func(name string) (uint32, bool)) (nodes, failed map[netip.AddrPort]ipvs.RealServer) {
+	nodes, failed = map[netip.AddrPort]ipvs.RealServer{}, map[netip.AddrPort]ipvs.RealServer{}
+	for name, node := range w.view.Nodes {
+		addr, ok := node.address(v4)
+		if !ok || name == w.options.Node || node.Leaving || node.Excluded() {
+			continue
+		}
+		weight, use := share(name)
+		if !use {
+			continue
+		}
+		at, checked := netip.AddrPortFrom(addr, port.NodePort), w.checked(name, addr, weight)
+		nodes[at] = ipvs.RealServer{Weight: checked, Forward: ipvs.Masquerade}
+		if checked == 0 && weight > 0 {
+			failed[at] = ipvs.RealServer{Weight: min(weight, ipvs.MaxWeight), Forward: ipvs.Masquerade}
 		}
 	}
-	return remote
+	return nodes, failed
+}
+
+// countTakers counts those that take new connections.
+func countTakers(servers map[netip.AddrPort]ipvs.RealServer) (n int) {
+	for _, server := range servers {
+		if server.Weight > 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // nodeCounts returns the number of endpoints per node that policy Local would use there, and the nodes whose endpoints only

@@ -70,6 +70,8 @@ type HealthPort struct {
 	Service pools.ServiceKey
 	// LocalEndpoints is the number of ready endpoints on this node.
 	LocalEndpoints int
+	// Addrs are the node's addresses to serve it at: those of NodePorts (5.1.2).
+	Addrs AddrSet
 }
 
 // Check is a probe of another node, which says whether connections may be forwarded there.

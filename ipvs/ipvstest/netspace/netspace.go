@@ -4,6 +4,7 @@
 package netspace
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -56,18 +57,23 @@ func newNamespace(t testing.TB) netns.NsHandle {
 	return ns
 }
 
+// errLeft is that of an f that did not return: it called the test's Fatal.
+var errLeft = errors.New("the test was ended in the namespace")
+
 // onThread runs f on a thread of its own that ends with it, so that f may change namespaces.
 func onThread(f func() error) error {
 	result := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
-		result <- f()
+		err := errLeft
+		defer func() { result <- err }()
+		err = f()
 	}()
 	return <-result
 }
 
 // Do runs f in the namespace and returns its error. Sockets and processes that f makes belong to the namespace; f must
-// not start goroutines that do so, nor call the test's Fatal.
+// not start goroutines that do so. The test's Fatal ends f only; Must then ends the test.
 func (s *Space) Do(f func() error) error {
 	return onThread(func() error {
 		if err := netns.Set(s.NS); err != nil {

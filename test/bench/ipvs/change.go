@@ -218,7 +218,7 @@ func (w *ipvsWatch) wait(ctx context.Context, to netip.Addr) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("real server %v did not appear", to)
-		case <-time.After(2 * time.Millisecond):
+		case <-time.After(5 * time.Millisecond):
 		}
 	}
 }

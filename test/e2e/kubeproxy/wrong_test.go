@@ -3,7 +3,6 @@ package kubeproxy
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
@@ -41,25 +40,14 @@ func testFlush(t *testing.T, svc *corev1.Service, start func()) {
 		}
 		streams[name] = prober
 	}
-	gone := make(chan string, 1)
-	go func() {
-		// One script sees both, for reaching a guest takes time.
-		out, err := node().Exec(t.Context(), "sh", "-c", fmt.Sprintf(`
-has() { ipvsadm -Sn | grep -qF 'A -t %s '; }
-end=$(( $(date +%%s) + 240 ))
-while has; do sleep 0.1; [ $(date +%%s) -lt $end ] || { echo never deleted; exit 1; }; done # it has the start of kube-proxy to wait for, which needs the CPU
-start=$(date +%%s%%N)
-until has; do [ $(date +%%s) -lt $end ] || { echo never restored; exit 1; }; done
-echo $(( ($(date +%%s%%N) - start) / 1000000 )) ms`, vip))
-		gone <- fmt.Sprint(out, errors.Join(err))
-	}()
+	before := restorations(t, vip.Addr())
 	start()
-	took := <-gone
-	t.Logf("the virtual servers were gone for %s", took)
-	var ms int
-	if _, err := fmt.Sscanf(took, "%d ms", &ms); err != nil {
-		t.Fatalf("the virtual servers: %s", took)
-	}
+	scene.Eventually(t, scene.Programmed, "kube-proxy deletes the virtual servers and the speaker restores them", func(context.Context) error {
+		if restorations(t, vip.Addr()) == before {
+			return errors.New("none yet")
+		}
+		return nil
+	})
 	everywhere(t, svc)
 	for name, prober := range streams {
 		err := errors.Join(prober.Broken(), prober.WaitAnswers(t.Context(), 40*time.Second, 1))

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/ipvs/nft"
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker"
+	"github.com/ironlb/ironlb/speaker/kubeproxy"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// BenchmarkIdle is what the loop uses, with the real drivers, on a node where nothing happens: an op is a second of it. Run it with
+// -benchtime 20x.
+func BenchmarkIdle(b *testing.B) {
+	for _, n := range []int{100, 5000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			netspace.New(b).Must(b, func() error { return idle(b, manyServices(n)) })
+		})
+	}
+}
+
+func idle(b *testing.B, view *plan.View) error {
+	config, log := newConfig(), slog.New(slog.DiscardHandler)
+	config.ServiceProxy = true
+	config.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
+	node, closeNode, err := openNode(config, log, nil)
+	if err != nil {
+		return err
+	}
+	defer closeNode()
+	cluster := &one{view: view, touched: plan.Touched{All: true}}
+	loop := speaker.New(speaker.Config{
+		NodeName: "a", Plan: options{nodeName: "a", config: config}.plan(), Log: log, Kick: speaker.NewKick(), Source: cluster, Node: node,
+		Announcer: cluster, Detector: nobody{}, Reporter: cluster, Metrics: speaker.NewMetrics(prometheus.NewRegistry()),
+	})
+	ctx, stop := context.WithCancel(b.Context())
+	defer stop()
+	done := make(chan struct{})
+	// The namespace is this thread's: the loop must stay on it.
+	go func() {
+		defer close(done)
+		defer stop()
+		waitReady(b, ctx, loop)
+		measure(b)
+	}()
+	err = loop.Run(ctx)
+	<-done
+	return err
+}
+
+func waitReady(b *testing.B, ctx context.Context, loop *speaker.Speaker) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for !loop.Health().Ready {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			b.Errorf("the node is not as planned: %s", loop.Health().Reason)
+			return
+		}
+	}
+}
+
+func measure(b *testing.B) {
+	before := used()
+	b.ResetTimer()
+	start := time.Now()
+	time.Sleep(time.Duration(b.N) * time.Second)
+	b.ReportMetric(1000*(used()-before).Seconds()/time.Since(start).Seconds(), "cpu-ms/s")
+}
+
+// used is the processor time of this process and of those it started.
+func used() (d time.Duration) {
+	for _, who := range []int{syscall.RUSAGE_SELF, syscall.RUSAGE_CHILDREN} {
+		var u syscall.Rusage
+		_ = syscall.Getrusage(who, &u)
+		d += time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	return d
+}
+
+// manyServices returns a View of n Services of one port and four endpoints.
+func manyServices(n int) *plan.View {
+	v := plan.NewView()
+	v.Nodes["a"] = plan.Node{}
+	for i := range n {
+		key := pools.ServiceKey{Namespace: "default", Name: fmt.Sprint("s", i)}
+		v.Services[key] = plan.Service{
+			Addresses: []plan.Address{{IP: netip.AddrFrom4([4]byte{203, 0, 113, byte(1 + i%200)}), Kind: plan.ClusterIP}},
+			Ports:     []plan.Port{{Name: "http", Protocol: ipvs.TCP, Port: uint16(1000 + i/200)}}, NodePorts: true,
+		}
+		slice := plan.Slice{Ports: []plan.Port{{Name: "http", Protocol: ipvs.TCP, Port: uint16(1000 + i)}}}
+		for j := range 4 {
+			slice.Endpoints = append(slice.Endpoints, plan.Endpoint{Addr: netip.AddrFrom4([4]byte{198, 51, 100, byte(1 + j)}), Node: "a", Ready: true, Serving: true})
+		}
+		v.Slices[key] = map[string]plan.Slice{"s": slice}
+	}
+	return v
+}
+
+// BenchmarkLook is what the parts of an audit cost on a node with nothing on it, and what else is looked at now and then.
+func BenchmarkLook(b *testing.B) {
+	for _, part := range []struct {
+		name string
+		look func(context.Context, speaker.Node) error
+	}{
+		{"addresses", func(_ context.Context, n speaker.Node) error { _, _, err := n.Addresses.List(); return err }},
+		{"filter", func(ctx context.Context, n speaker.Node) error { _, err := n.Filter.Check(ctx); return err }},
+		{"virtuals", func(_ context.Context, n speaker.Node) error { _, err := n.VirtualServers.Virtuals(); return err }},
+		{"inside", func(_ context.Context, n speaker.Node) error { _, err := n.Inside.Virtuals(); return err }},
+		{"count", func(_ context.Context, n speaker.Node) error {
+			_, err := n.VirtualServers.(speaker.Counter).Count()
+			return err
+		}},
+		{"sysctls", func(_ context.Context, n speaker.Node) error { _, wrong := n.Sysctls.Apply(false); return wrong.All }},
+		{"sysctls6", func(_ context.Context, n speaker.Node) error { _, wrong := n.Sysctls.Apply(true); return wrong.All }},
+		{"generation", func(context.Context, speaker.Node) error { _, err := nft.Generation(); return err }},
+		{"traces", func(context.Context, speaker.Node) error { _, _, err := kubeproxy.KernelTraces(); return err }},
+		{"policies", func(ctx context.Context, _ speaker.Node) error { _, _, err := nft.Policies{}.Apply(ctx); return err }},
+	} {
+		b.Run(part.name, func(b *testing.B) {
+			netspace.New(b).Must(b, func() error {
+				config := newConfig()
+				config.ServiceProxy = true
+				node, closeNode, err := openNode(config, slog.New(slog.DiscardHandler), nil)
+				if err != nil {
+					return err
+				}
+				defer closeNode()
+				b.ReportAllocs()
+				if err := part.look(b.Context(), node); err != nil {
+					b.Log(err)
+				}
+				before := used()
+				b.ResetTimer()
+				for range b.N {
+					_ = part.look(b.Context(), node)
+				}
+				b.ReportMetric(float64(used()-before)/float64(b.N), "cpu-ns/op")
+				return nil
+			})
+		})
+	}
+}

@@ -1,0 +1,280 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/ipvstest"
+	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/ipvs/kernel"
+	"github.com/ironlb/ironlb/ipvs/nftlb"
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// hasIPVS tells whether this kernel does.
+func hasIPVS() bool {
+	k, err := kernel.Open()
+	if err != nil {
+		return false
+	}
+	k.Close()
+	return true
+}
+
+// dataplaneNode is openNode for a data plane, as a process that starts anew calls it. A kernel without IPVS gets a fake one.
+func dataplaneNode(t *testing.T, kind dataplane, fake *ipvstest.Kernel) (speaker.Node, options, func()) {
+	t.Helper()
+	c := newConfig()
+	c.Dataplane = kind
+	node, closeNode, err := openNode(c, slog.New(slog.NewTextHandler(t.Output(), nil)), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fake != nil {
+		v := node.VirtualServers.(*virtualServers)
+		v.openIPVS = func(config) (driver, error) { return fake, nil }
+		v.loadedIPVS = func() (ipvsTable, error) { return fake, nil }
+		node.Sysctls = noSysctls{} // those of IPVS are not there
+	}
+	return node, options{nodeName: "a", config: c}, closeNode
+}
+
+type noSysctls struct{}
+
+func (noSysctls) Apply(bool) ([]string, speaker.SysctlErrors) { return nil, speaker.SysctlErrors{} }
+
+// nftables tells whether our table that forwards is there.
+func nftables() bool {
+	return exec.Command("nft", "list", "table", "ip", nftlb.Everyone.Table()).Run() == nil
+}
+
+// A speaker that starts with another data plane than its predecessor's removes what that left, once its own is programmed, and nothing
+// that is not provably its own: neither way.
+func TestDataplaneSwitch(t *testing.T) {
+	var fake *ipvstest.Kernel
+	if !hasIPVS() {
+		fake = ipvstest.NewKernel()
+	}
+	s := netspace.New(t)
+	s.Must(t, func() error {
+		var all ipvsTable = fake
+		if fake == nil {
+			k, err := kernel.Open()
+			if err != nil {
+				return err
+			}
+			defer k.Close()
+			all = k
+		}
+		foreign := []ipvs.Key{
+			{Addr: netip.MustParseAddr("192.0.2.1"), Protocol: ipvs.TCP, Port: 30080},
+			{Addr: netip.MustParseAddr("203.0.113.99"), Protocol: ipvs.UDP, Port: 53},
+			{Addr: netip.MustParseAddr("2001:db8::99"), Protocol: ipvs.TCP, Port: 80},
+		}
+		for _, key := range foreign {
+			if _, err := all.Apply([]ipvs.Op{{Action: ipvs.AddVirtual, Virtual: key, Settings: ipvs.Settings{Scheduler: "rr"}}}); err != nil {
+				return err
+			}
+		}
+		inIPVS := func(ours map[ipvs.Key]struct{}) {
+			t.Helper()
+			have, err := all.Virtuals()
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := slices.AppendSeq(slices.Clone(foreign), maps.Keys(ours))
+			slices.SortFunc(want, ipvs.Key.Compare)
+			if got := slices.SortedFunc(maps.Keys(have), ipvs.Key.Compare); !slices.Equal(got, want) {
+				t.Errorf("IPVS has %v, want %v", got, want)
+			}
+		}
+		keysOf := func(view *plan.View, o options) map[ipvs.Key]struct{} {
+			keys := map[ipvs.Key]struct{}{}
+			for key := range plan.Make(view, o.plan(), time.Now()).Table {
+				keys[key] = struct{}{}
+			}
+			return keys
+		}
+
+		view := exampleView()
+		node, o, closeNode := dataplaneNode(t, dataplaneIPVS, fake)
+		untilReady(t, node, o, view)
+		inIPVS(keysOf(view, o))
+		closeNode()
+
+		// A Service goes while no speaker runs: its virtual servers are ours nevertheless.
+		gone := pools.ServiceKey{Namespace: "default", Name: "own"}
+		delete(view.Services, gone)
+		delete(view.Slices, gone)
+		node, o, closeNode = dataplaneNode(t, dataplaneNFTables, fake)
+		untilReady(t, node, o, view)
+		inIPVS(nil)
+		compare(t, node, plan.Make(view, o.plan(), time.Now()))
+		closeNode()
+
+		// Back again. While IPVS is programmed nftables goes on forwarding.
+		node, o, closeNode = dataplaneNode(t, dataplaneIPVS, fake)
+		defer closeNode()
+		v := node.VirtualServers.(*virtualServers)
+		open, asked := v.openIPVS, 0
+		v.openIPVS = func(c config) (driver, error) {
+			d, err := open(c)
+			return before{d, func() {
+				if asked++; asked == 1 && !nftables() {
+					t.Error("nftables forwards no more, and IPVS does not yet")
+				}
+			}}, err
+		}
+		untilReady(t, node, o, view)
+		inIPVS(keysOf(view, o))
+		if asked == 0 || nftables() {
+			t.Errorf("IPVS was programmed %d times, and the table %s is left: %v", asked, nftlb.Everyone.Table(), nftables())
+		}
+		return nil
+	})
+}
+
+// before calls a function before each change.
+type before struct {
+	driver
+	do func()
+}
+
+func (b before) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
+	b.do()
+	return b.driver.Apply(ops)
+}
+
+// What is left goes also if nothing was to be programmed, as after a crash between the two; a virtual server that cannot be
+// programmed does not keep it; what the data plane refuses altogether does; and a removal that fails is said once and tried again.
+func TestLeftoverGoes(t *testing.T) {
+	refused := errors.New("refused")
+	op := ipvs.Op{Action: ipvs.AddVirtual, Virtual: ipvs.Key{Addr: netip.MustParseAddr("203.0.113.4"), Protocol: ipvs.TCP, Port: 80},
+		Settings: ipvs.Settings{Scheduler: "rr"}}
+	other := op
+	other.Virtual.Port = 81
+	for name, test := range map[string]struct {
+		do   func(v *virtualServers, k *ipvstest.Kernel)
+		want int
+	}{
+		"nothing to do":    {func(v *virtualServers, _ *ipvstest.Kernel) { v.programmed() }, 1},
+		"only once":        {func(v *virtualServers, _ *ipvstest.Kernel) { v.programmed(); v.programmed() }, 1},
+		"all done":         {func(v *virtualServers, _ *ipvstest.Kernel) { _, _ = v.Apply([]ipvs.Op{op, other}) }, 1},
+		"no op, no change": {func(v *virtualServers, _ *ipvstest.Kernel) { _, _ = v.Apply(nil) }, 0},
+		"one fails": {func(v *virtualServers, k *ipvstest.Kernel) {
+			k.Fail = func(o ipvs.Op) error { return map[uint16]error{81: refused}[o.Virtual.Port] }
+			_, _ = v.Apply([]ipvs.Op{op, other})
+		}, 1},
+		"all fail": {func(v *virtualServers, k *ipvstest.Kernel) {
+			k.Fail = func(ipvs.Op) error { return refused }
+			_, _ = v.Apply([]ipvs.Op{op, other})
+		}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k, removed := ipvstest.NewKernel(), 0
+			v := &virtualServers{driver: k, kind: dataplaneIPVS, leftover: &leftover{remove: func() error { removed++; return nil }}}
+			test.do(v, k)
+			if removed != test.want {
+				t.Errorf("removed %d times, want %d", removed, test.want)
+			}
+		})
+	}
+
+	var log strings.Builder
+	tries := 0
+	l := &leftover{log: slog.New(slog.NewTextHandler(&log, nil)), remove: func() error {
+		if tries++; tries < 3 {
+			return refused
+		}
+		return nil
+	}}
+	for range 5 {
+		l.programmed()
+		l.programmed() // it rests after an error
+		l.retry = time.Time{}
+	}
+	if said := strings.Count(log.String(), "refused"); tries != 3 || said != 1 {
+		t.Errorf("tried %d times, said %d times", tries, said)
+	}
+}
+
+// Datagrams of a client that went by way of IPVS, and goes on sending, follow the switch; and a connection by way of nftables outlives
+// the way back.
+func TestClientsFollowTheSwitch(t *testing.T) {
+	if !hasIPVS() {
+		t.Skip("this kernel has no IPVS")
+	}
+	const clientAddr, nodeAddr, podAddr, gateway = "198.51.100.2", "198.51.100.1", "192.0.2.10", "192.0.2.1"
+	client, node, pod := netspace.New(t), netspace.New(t), netspace.New(t)
+	netspace.Join(t, client, "eth0", clientAddr+"/24", node, "eth0", nodeAddr+"/24")
+	netspace.Join(t, pod, "eth0", podAddr+"/25", node, "pod0", gateway+"/25")
+	client.Route(t, "203.0.113.0/24", nodeAddr)
+	pod.Route(t, "0.0.0.0/0", gateway)
+	pod.ServeUDP(t, podAddr+":5353", "pod")
+	pod.ServeTCP(t, podAddr+":8080", "pod")
+	view := exampleView()
+	for key, slices := range view.Slices {
+		slice := slices["s"]
+		slice.Endpoints = []plan.Endpoint{{Addr: netip.MustParseAddr(podAddr), Node: "a", Ready: true, Serving: true}}
+		view.Slices[key] = map[string]plan.Slice{"s": slice}
+	}
+	run := func(kind dataplane) {
+		node.Must(t, func() error {
+			n, o, closeNode := dataplaneNode(t, kind, nil)
+			defer closeNode()
+			untilReady(t, n, o, view)
+			return nil
+		})
+	}
+	run(dataplaneIPVS)
+	dial := func(network, to string) net.Conn {
+		conn, err := client.DialWithin(30*time.Second, network, "", to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		return conn
+	}
+	datagrams := dial("udp", "203.0.113.4:53")
+	ask := func(conn net.Conn) (err error) {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		for ctx.Err() == nil {
+			var name string
+			if name, err = netspace.AskOnWithin(time.Second, conn); err == nil && strings.Contains(name, "pod") {
+				return nil
+			}
+		}
+		return fmt.Errorf("no answer: %w", err)
+	}
+	if err := ask(datagrams); err != nil {
+		t.Fatal(err)
+	}
+	run(dataplaneNFTables)
+	if err := ask(datagrams); err != nil {
+		t.Errorf("datagrams, after the switch to nftables: %v", err)
+	}
+	connection := dial("tcp", "203.0.113.4:80")
+	if err := ask(connection); err != nil {
+		t.Fatal(err)
+	}
+	run(dataplaneIPVS)
+	for name, conn := range map[string]net.Conn{"datagrams": datagrams, "connection": connection} {
+		if err := ask(conn); err != nil {
+			t.Errorf("%s, after the switch to IPVS: %v", name, err)
+		}
+	}
+}

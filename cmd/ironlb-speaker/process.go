@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/ironlb/ironlb/ipvs/health"
+	"github.com/ironlb/ironlb/ipvs/nft"
+	"github.com/ironlb/ironlb/speaker"
+	"github.com/ironlb/ironlb/speaker/kube"
+	"github.com/ironlb/ironlb/speaker/kubeproxy"
+	"github.com/ironlb/ironlb/speaker/l2"
+	"github.com/ironlb/ironlb/speaker/link"
+	"github.com/ironlb/ironlb/speaker/member"
+)
+
+// process is the speaker: its parts, put together and not yet running.
+type process struct {
+	options
+	log       *slog.Logger
+	registry  *prometheus.Registry
+	apiserver *rest.Config
+	listener  net.Listener
+
+	kick      *speaker.Kick
+	healthz   *health.Healthz
+	node      speaker.Node
+	link      *link.Link
+	servers   *virtualServers
+	source    *kube.Source
+	reporter  *kube.Reporter
+	events    *kube.Events
+	members   *member.Detector
+	announcer *l2.Announcer
+	pairing   *pairing
+	proxies   *kubeproxy.Detector
+	loop      *speaker.Speaker
+
+	// tasks, and the loop beside them, run until their context ends; an error of one ends the process. closers are called when all have ended, the last first.
+	tasks   []func(context.Context) error
+	closers []func()
+}
+
+// assemble puts the parts together. Each step may use what those before it made, and adds the tasks of its own part.
+func assemble(o options, log *slog.Logger) (*process, error) {
+	p := &process{options: o, log: log, registry: prometheus.NewRegistry(), kick: speaker.NewKick(), healthz: health.NewHealthz()}
+	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	for _, step := range []func() error{
+		p.findAPIServer, p.listen, p.openNode, p.watchCluster, p.watchHost, p.meet, p.announce, p.serveHealth, p.watchKubeProxy, p.keepPolicies, p.addLoop,
+	} {
+		if err := step(); err != nil {
+			p.close()
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+func (p *process) run(task func(context.Context) error) { p.tasks = append(p.tasks, task) }
+
+func (p *process) atEnd(closer func()) { p.closers = append(p.closers, closer) }
+
+func (p *process) close() {
+	for _, closer := range slices.Backward(p.closers) {
+		closer()
+	}
+}
+
+func (p *process) findAPIServer() (err error) {
+	if p.apiserver, err = clientcmd.BuildConfigFromFlags("", p.kubeconfig); err != nil {
+		return fmt.Errorf("find the API server (give --kubeconfig outside of a Pod): %w", err)
+	}
+	p.apiserver.UserAgent = "ironlb-speaker"
+	return nil
+}
+
+// listen takes the address of metrics and health early: a second speaker on the node ends here, before it touches anything.
+func (p *process) listen() (err error) {
+	if p.listener, err = net.Listen("tcp", p.metricsAddress); err != nil {
+		return fmt.Errorf("listen for metrics and health (choose another --metrics-bind-address): %w", err)
+	}
+	p.atEnd(func() { p.listener.Close() })
+	return nil
+}
+
+func (p *process) openNode() error {
+	node, closeNode, err := openNode(p.config, p.log, dataplaneMetric(p.registry))
+	if err != nil {
+		return err
+	}
+	p.atEnd(closeNode)
+	p.node, p.link, p.servers = node, node.Addresses.(*link.Link), node.VirtualServers.(*virtualServers)
+	return nil
+}
+
+func (p *process) watchCluster() (err error) {
+	options := kube.Options{Node: p.nodeName, ServiceProxy: p.config.ServiceProxy}
+	p.source, p.reporter, p.events, err = kube.New(p.apiserver, options, func() {
+		p.healthz.Queued(bothFamilies...)
+		p.kick.Now()
+	}, p.log)
+	if err != nil {
+		return err
+	}
+	p.run(p.source.Run)
+	p.run(p.reporter.Run)
+	p.run(p.events.Run)
+	return nil
+}
+
+// watchHost notes the node's addresses at once: before the first plan, for what is served at them must not go.
+func (p *process) watchHost() error {
+	noteHost(p.link, p.source, p.log)
+	noteLinks(p.source, p.log)
+	p.run(func(ctx context.Context) error {
+		return link.Watch(ctx, func() {
+			p.announcer.Refresh()
+			noteLinks(p.source, p.log)
+			p.kick.Look()
+			noteHost(p.link, p.source, p.log)
+		})
+	})
+	return nil
+}
+
+// meet makes the detector of the other speakers.
+func (p *process) meet() error {
+	keys, err := readKeys(p.keyFile)
+	if err != nil {
+		return err
+	}
+	f := p.config.Failover
+	p.members, err = member.New(member.Options{
+		Node: p.nodeName, Cluster: f.Cluster, Keys: keys, Profile: f.Profile, Port: f.Port,
+		Log: p.log, Kick: p.kick.Now, Metrics: p.registry,
+	})
+	if err != nil {
+		return fmt.Errorf("find the other speakers (--key-file %s): %w", p.keyFile, err)
+	}
+	p.run(p.members.Run)
+	p.run(func(ctx context.Context) error { return followKeys(ctx, p.log, p.keyFile, keys, p.members.SetKeys) })
+	return nil
+}
+
+func (p *process) announce() error {
+	p.announcer = l2.New(l2.Config{Log: p.log, Kick: p.kick.Now, Fresh: p.members.Fresh, Metrics: p.registry})
+	p.run(p.announcer.Run)
+	return nil
+}
+
+// serveHealth answers for and asks after the health of nodes.
+func (p *process) serveHealth() error {
+	ports := health.NewPorts(p.log, p.healthz.Healthy)
+	p.atEnd(ports.Close)
+	checks := newChecks(p.source, p.log)
+	p.node.HealthPorts, p.node.Checks = healthPorts{ports, p.events.HealthPorts}, checks
+	p.run(checks.prober.Run)
+	if p.config.ServiceProxy {
+		p.run(func(ctx context.Context) error { return p.healthz.Run(ctx, p.log, p.config.HealthzAddress) })
+	}
+	return nil
+}
+
+func (p *process) watchKubeProxy() error {
+	p.pairing = newPairing(p.log, p.registry)
+	p.pairing.ours = situation(p.options, p.source, p.servers.inIPVS)
+	p.pairing.warn, p.pairing.conflict = p.events.Warn, p.reporter.Conflict
+	p.proxies = kubeproxy.New(kubeproxy.Config{Log: p.log, Changed: p.pairing.found})
+	p.run(p.proxies.Run)
+	p.run(p.pairing.run)
+	return nil
+}
+
+func (p *process) keepPolicies() error {
+	p.run(func(ctx context.Context) error { return keepPolicies(ctx, p.log, nft.Policies{}.Apply) })
+	return nil
+}
+
+func (p *process) addLoop() error {
+	p.loop = speaker.New(speaker.Config{
+		NodeName:  p.nodeName,
+		Plan:      p.plan(),
+		Log:       p.log,
+		Kick:      p.kick,
+		Source:    p.source,
+		Node:      p.node,
+		Announcer: p.announcer,
+		Detector:  p.members,
+		MACs:      p.members.MACs,
+		Reporter:  p.reporter,
+		Metrics:   speaker.NewMetrics(p.registry),
+		Progress:  progress{p.healthz, p.servers.programmed},
+		Destroyed: p.proxies.Suspect,
+	})
+	p.run(func(ctx context.Context) error {
+		return serve(ctx, p.listener, p.loop.Healthz, p.pairing.readyz(p.loop.Readyz), p.registry)
+	})
+	return nil
+}

@@ -1,0 +1,124 @@
+package health_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs/health"
+)
+
+// Whoever opens connections and leaves them open takes up a bounded number, and everybody else is answered.
+func TestConnectionsAreBounded(t *testing.T) {
+	for name, test := range map[string]struct {
+		serve func(n *node) // at 192.0.2.1:30100
+		most  int
+	}{
+		"health check port": {func(n *node) { n.set(t, wanted{web: {Number: 30100, Endpoints: 1}}) }, 64},
+		"healthz": {func(n *node) {
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() {
+				done <- n.Do(func() error {
+					return health.NewHealthz().Run(ctx, slog.New(slog.DiscardHandler), netip.MustParseAddrPort("192.0.2.1:30100"))
+				})
+			}()
+			t.Cleanup(func() { cancel(); <-done })
+		}, 256},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			test.serve(n)
+			var idle []net.Conn
+			defer func() {
+				for _, conn := range idle {
+					conn.Close()
+				}
+			}()
+			for range test.most + 20 {
+				conn := n.dialUntil(t, "192.0.2.1:30100")
+				idle = append(idle, conn)
+				if _, _, err := askOn(conn, bufio.NewReader(conn), "GET", "/livez"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, _, err := n.ask("GET", "192.0.2.1:30100", "/livez"); err != nil {
+				t.Errorf("one more: %v", err)
+			}
+			// That one took a place, too. The oldest are ended, the newest not.
+			for i, conn := range idle {
+				want := i >= 21
+				if i == 20 {
+					continue // whether that of the question is over, and when, is the server's business
+				}
+				if got := open(t, conn, !want); got != want {
+					t.Fatalf("connection %d of %d is open: %v", i, len(idle), got)
+				}
+			}
+		})
+	}
+}
+
+// dialUntil connects as soon as somebody listens.
+func (n *node) dialUntil(t *testing.T, at string) net.Conn {
+	t.Helper()
+	ticker := time.NewTicker(10 * time.Millisecond)
+	defer ticker.Stop()
+	for deadline := time.After(10 * time.Second); ; {
+		conn, err := n.Dial("tcp", "", at)
+		if err == nil {
+			return conn
+		}
+		select {
+		case <-ticker.C:
+		case <-deadline:
+			t.Fatal(err)
+		}
+	}
+}
+
+// open tells whether the other side has not ended a connection; it waits for that if it is to have done so.
+func open(t *testing.T, conn net.Conn, ended bool) bool {
+	t.Helper()
+	wait := time.Duration(0)
+	if ended {
+		wait = 30 * time.Second // less than the server's own patience with an idle connection
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(wait + time.Millisecond))
+	_, err := conn.Read(make([]byte, 1))
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// The bounds on a client's patience and size are those of every server here.
+func TestServerIsBounded(t *testing.T) {
+	s := health.NewServer(http.NotFoundHandler())
+	for name, limit := range map[string]time.Duration{
+		"headers": s.ReadHeaderTimeout, "reading": s.ReadTimeout, "writing": s.WriteTimeout, "idling": s.IdleTimeout,
+	} {
+		if limit <= 0 || limit > time.Minute {
+			t.Errorf("%s may take %v", name, limit)
+		}
+	}
+	n := newNode(t)
+	n.set(t, wanted{web: {Number: 30100, Endpoints: 1}})
+	conn := n.dialUntil(t, "192.0.2.1:30100")
+	defer conn.Close()
+	_, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: node\r\nLong: %s\r\n\r\n", strings.Repeat("x", 16<<10))
+	if err != nil && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
+		t.Fatal(err)
+	}
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err == nil && response.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+		t.Errorf("a request of 16 KiB of headers: %v", response)
+	}
+}

@@ -1,0 +1,42 @@
+package link
+
+import (
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Met looks again and again whether parameters are as wanted, for one system call each: it keeps their files open. The zero value
+// knows none.
+type Met struct {
+	want  []Sysctl
+	files []int
+}
+
+// Open makes it look at these, in the network namespace of the calling thread, instead of those before; none closes it.
+func (m *Met) Open(want []Sysctl) {
+	for _, fd := range m.files {
+		unix.Close(fd)
+	}
+	m.want, m.files = nil, nil
+	for _, s := range want {
+		fd, err := unix.Open(s.path(), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			m.Open(nil)
+			return
+		}
+		m.want, m.files = append(m.want, s), append(m.files, fd)
+	}
+}
+
+// Still tells whether there are any, and all are as wanted. A file fails when its parameter is gone, as with a module or an interface.
+func (m *Met) Still() bool {
+	var value [128]byte
+	for i, s := range m.want {
+		n, err := unix.Pread(m.files[i], value[:], 0)
+		if err != nil || !s.met(strings.TrimSpace(string(value[:n]))) {
+			return false
+		}
+	}
+	return len(m.want) > 0
+}
