@@ -32,7 +32,7 @@ type Core struct {
 	observer      bool
 	observerSince time.Time
 	fenced        bool
-	fences        uint64
+	fences, seen  uint64    // seen: of which who decides knows
 	forgive       time.Time // silence before it does not count
 
 	word    plan.Word // as said last
@@ -198,7 +198,7 @@ func (c *Core) forget(p *peer) {
 // Say tells the others what this node does about its VirtualIPs. It ends a fence: what is said was decided after it. An
 // observer's Held and Leaving are not told before it is one no more.
 func (c *Core) Say(w plan.Word) {
-	c.fenced = false
+	c.fenced, c.seen = false, c.fences
 	c.word = w
 	c.speak()
 }
@@ -237,7 +237,7 @@ func (c *Core) speak() {
 // Fences counts the fences, so that a word that was decided before one can be told from a later one.
 func (c *Core) Fences() uint64 { return c.fences }
 
-// Fenced is set from a fence until the next word.
+// Fenced is set from a fence until the next word, or until the observer phase that began with it is over.
 func (c *Core) Fenced() bool { return c.fenced }
 
 // FenceAfter is the gap between two turns after which this node fences itself.

@@ -315,6 +315,7 @@ func (l *loop) empty() {
 	l.mu.Lock()
 	in := l.in
 	l.in = inbox{}
+	l.core.seen = l.box.seen
 	l.mu.Unlock()
 	if in.ports != nil {
 		l.ports = *in.ports
@@ -429,7 +430,7 @@ func (l *loop) tell() {
 	if !l.core.Changed() {
 		return
 	}
-	members, nodes, vips := l.core.Members()
+	members, nodes, vips := l.core.collect()
 	l.metrics.members(members)
 	l.mu.Lock()
 	l.box.members, l.box.fences = members, l.core.Fences()

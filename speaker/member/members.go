@@ -37,8 +37,14 @@ func (o *outbox) silent(d time.Duration) {
 func (c *Core) Changed() bool { return c.out.changed() }
 
 // Members returns who is alive and what each says, and which nodes and which VirtualIPs' claims differ from the last call's.
-// This node is among the nodes when Observer or Isolated changed. Nothing that it returns changes later.
+// This node is among the nodes when Observer or Isolated changed. Nothing that it returns changes later. Who decides has then
+// seen the fences so far.
 func (c *Core) Members() (m plan.Members, nodes map[string]struct{}, vips map[plan.VIPID]struct{}) {
+	c.seen = c.fences
+	return c.collect()
+}
+
+func (c *Core) collect() (m plan.Members, nodes map[string]struct{}, vips map[plan.VIPID]struct{}) {
 	o := &c.out
 	m = o.told
 	m.Observer = c.observer

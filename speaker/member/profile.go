@@ -51,5 +51,6 @@ func (p Profile) stretched(peers int) Profile {
 
 func (p Profile) turn() time.Duration { return p.Interval / turnsPerInterval }
 
-// fence is the gap between two turns of the loop after which this node no longer trusts what it knew (failover.md).
-func (p Profile) fence() time.Duration { return p.Dead / 2 }
+// fence is the gap between two turns of the loop after which this node no longer trusts what it knew: the others, who heard
+// its last beat up to an interval before the gap, may be about to take over.
+func (p Profile) fence() time.Duration { return p.Dead - p.Interval - p.Interval/2 }

@@ -89,14 +89,22 @@ func (c *Core) witness(now time.Time, s sighting) {
 	when := now.Add(-s.age)
 	for at := range p.paths {
 		w := &p.paths[at]
-		if c.ifaces[at].key != s.segment || at > 0 && !c.ifaces[at].link || !when.After(w.last()) {
+		if c.ifaces[at].key != s.segment || at > 0 && !c.ifaces[at].link {
 			continue
 		}
-		w.relayed = when
-		if !w.up && s.age < p.deadAfter(c) {
-			w.up = true
-			c.out.node(p)
-		}
+		c.relay(p, w, when, s.age)
+		c.relay(p, &p.paths[0], when, s.age)
+	}
+}
+
+func (c *Core) relay(p *peer, w *path, when time.Time, age time.Duration) {
+	if !when.After(w.last()) {
+		return
+	}
+	w.relayed = when
+	if !w.up && age < p.deadAfter(c) {
+		w.up = true
+		c.out.node(p)
 	}
 }
 

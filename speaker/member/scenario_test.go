@@ -147,8 +147,17 @@ func TestAsymmetricLoss(t *testing.T) {
 	if b.Counts().Asked == 0 || b.Counts().Relayed == 0 {
 		t.Errorf("nobody was asked: %+v", b.Counts())
 	}
+	// Once it is dead, what others heard does not keep it alive.
+	w.watch, w.loss = nil, 0
+	a.off = true
+	took := w.must("dead", time.Second, func() bool { return !b.hears(a) && !b.members.Peers[a.name].Alive })
+	if took > member.Standard.Dead+member.Standard.Interval {
+		t.Errorf("dead after %v", took)
+	}
+	w.boot(a, 2)
+	w.drop = nil
+	w.settle()
 	// A node that begins while it cannot hear another finds it by asking, too.
-	w.watch = nil
 	w.drop = func(from, to *machine, iface string) bool { return from == a && to == b && iface == "eth0" }
 	w.boot(b, 2)
 	w.must("heard by relay", time.Second, func() bool { return b.members.Peers != nil && !b.members.Observer && b.hears(w.nodes...) })

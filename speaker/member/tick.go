@@ -46,13 +46,13 @@ func (c *Core) fence(now time.Time) {
 // observe makes this node an observer.
 func (c *Core) observe(now time.Time) { c.observer, c.observerSince = true, now }
 
-// watchObserver ends the observer phase.
+// watchObserver ends the observer phase; not before who decides has seen that it began.
 func (c *Core) watchObserver(now time.Time) {
 	if !c.observer {
 		return
 	}
 	since := now.Sub(c.observerSince)
-	if since < c.profile.Dead {
+	if since < c.profile.Dead || c.seen < c.fences {
 		return
 	}
 	if since < max(observeAtMost, c.profile.Dead) {
@@ -62,16 +62,13 @@ func (c *Core) watchObserver(now time.Time) {
 			}
 		}
 	}
-	c.observer, c.beatNow = false, true
+	c.observer, c.fenced, c.beatNow = false, false, true
 	c.speak()
 	c.out.own()
 }
 
 // judge finds out on which paths a peer has become silent.
 func (c *Core) judge(now time.Time, p *peer) {
-	if !p.paths[0].up {
-		return
-	}
 	dead := p.deadAfter(c)
 	for at := range p.paths {
 		w := &p.paths[at]
