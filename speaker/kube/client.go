@@ -12,11 +12,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/speaker/plan"
 )
 
 // Options say what is asked of the API server.
@@ -27,26 +29,42 @@ type Options struct {
 	ServiceProxy bool
 }
 
-// New returns a Source, a Reporter and Events that talk to the API server of the configuration. Nothing is asked before they
+// Client is all that talks to the API server.
+type Client struct {
+	Source *Source
+	Status *Reporter
+	Node   *NodeReporter
+	Events *Events
+}
+
+// New returns a Client that talk to the API server of the configuration. Nothing is asked before they
 // Run, so the API server may be away at the start.
-func New(config *rest.Config, o Options, kick func(), log *slog.Logger) (*Source, *Reporter, *Events, error) {
+func New(config *rest.Config, o Options, kick func(), log *slog.Logger) (*Client, error) {
 	core := rest.CopyConfig(config)
 	core.ContentType = runtime.ContentTypeProtobuf
 	core.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	clients, err := kubernetes.NewForConfig(core)
 	if err != nil {
-		return nil, nil, nil, fmt.Errorf("make the API client: %w", err)
+		return nil, fmt.Errorf("make the API client: %w", err)
 	}
 	own, err := ownClient(config)
 	if err != nil {
-		return nil, nil, nil, fmt.Errorf("make the API client of %s: %w", v1alpha1.GroupVersion, err)
+		return nil, fmt.Errorf("make the API client of %s: %w", v1alpha1.GroupVersion, err)
 	}
 	source, err := newSource(watches(clients, own, o), kick, log)
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, err
 	}
-	reporter := newReporter(source.informers[kindVIP].GetStore(), patcher(own), log)
-	return source, reporter, newEvents(o.Node, source.informers[kindService].GetStore(), clients.CoreV1()), nil
+	vips, services, nodes := source.informers[kindVIP].GetStore(), source.informers[kindService].GetStore(), source.informers[kindNode].GetStore()
+	c := &Client{Source: source, Status: newReporter(vips, patcher(own), log), Events: newEvents(o.Node, services, clients.CoreV1())}
+	c.Status.told = func(statuses map[string]plan.Status) { c.Events.VIPs(vips, statuses) }
+	c.Node = newNodeReporter(o.Node, nodeWriter(own, o.Node, func() types.UID {
+		if obj, exists, err := nodes.GetByKey(o.Node); err == nil && exists {
+			return obj.(*corev1.Node).UID
+		}
+		return ""
+	}), log)
+	return c, nil
 }
 
 // watches returns what is read of the API server.
@@ -62,7 +80,7 @@ func watches(clients kubernetes.Interface, own *rest.RESTClient, o Options) []wa
 		{kind: kindNode, object: &corev1.Node{}, from: list(core, kindNode, nil), convert: convertNode, trim: trim},
 		{kind: kindVIP, object: &v1alpha1.VirtualIP{}, from: list(own, kindVIP, nil), convert: convertVIP, trim: trim},
 		{kind: kindAdvertisement, object: &v1alpha1.L2Advertisement{}, from: list(own, kindAdvertisement, nil), convert: convertAdvertisement, trim: trim},
-		{kind: kindPool, object: &v1alpha1.IPAddressPool{}, from: list(own, kindPool, nil), trim: trim},
+		{kind: kindPool, object: &v1alpha1.IPAddressPool{}, from: list(own, kindPool, nil), convert: convertPool, trim: trim},
 	}
 	if o.ServiceProxy {
 		out = append(out, watch{kind: kindServiceCIDR, object: &networkingv1.ServiceCIDR{}, convert: convertServiceCIDR, trim: trim,

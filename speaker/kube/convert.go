@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
@@ -145,10 +146,21 @@ func vipOf(vip *v1alpha1.VirtualIP) plan.VIP {
 }
 
 func advertisementOf(ad *v1alpha1.L2Advertisement) plan.Advertisement {
-	out := plan.Advertisement{Pools: ad.Spec.IPAddressPools, Interfaces: ad.Spec.Interfaces}
-	for i := range ad.Spec.NodeSelectors {
-		sel, _ := v1alpha1.SelectorOf(&ad.Spec.NodeSelectors[i]) // one that cannot be read matches nothing: the controller says so
-		out.Nodes = append(out.Nodes, sel)
+	return plan.Advertisement{
+		Pools:         ad.Spec.IPAddressPools,
+		PoolSelectors: selectors(ad.Spec.IPAddressPoolSelectors),
+		Services:      selectors(ad.Spec.ServiceSelectors),
+		Nodes:         selectors(ad.Spec.NodeSelectors),
+		Interfaces:    ad.Spec.Interfaces,
+	}
+}
+
+// selectors reads selectors; one that cannot be read matches nothing, and the controller says so.
+func selectors(in []metav1.LabelSelector) []pools.Selector {
+	var out []pools.Selector
+	for i := range in {
+		sel, _ := v1alpha1.SelectorOf(&in[i])
+		out = append(out, sel)
 	}
 	return out
 }

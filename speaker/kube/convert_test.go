@@ -378,8 +378,10 @@ func TestNode(t *testing.T) {
 
 func TestAdvertisement(t *testing.T) {
 	ad := &v1alpha1.L2Advertisement{Spec: v1alpha1.L2AdvertisementSpec{
-		IPAddressPools: []string{"main"},
-		Interfaces:     []string{"eth0"},
+		IPAddressPools:         []string{"main"},
+		Interfaces:             []string{"eth0"},
+		IPAddressPoolSelectors: []metav1.LabelSelector{{MatchLabels: map[string]string{"p": "1"}}},
+		ServiceSelectors:       []metav1.LabelSelector{{MatchLabels: map[string]string{"s": "1"}}},
 		NodeSelectors: []metav1.LabelSelector{
 			{MatchLabels: map[string]string{"b": "2", "a": "1"}},
 			{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "c", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"3"}}}},
@@ -389,6 +391,8 @@ func TestAdvertisement(t *testing.T) {
 	}}
 	want := plan.Advertisement{
 		Pools: []string{"main"}, Interfaces: []string{"eth0"},
+		PoolSelectors: []pools.Selector{{{Key: "p", Operator: pools.In, Values: []string{"1"}}}},
+		Services:      []pools.Selector{{{Key: "s", Operator: pools.In, Values: []string{"1"}}}},
 		Nodes: []pools.Selector{
 			{{Key: "a", Operator: pools.In, Values: []string{"1"}}, {Key: "b", Operator: pools.In, Values: []string{"2"}}},
 			{{Key: "c", Operator: pools.NotIn, Values: []string{"3"}}},

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/plan"
 )
 
 // component is who the Events come from.
@@ -33,6 +34,7 @@ type Events struct {
 	running  bool
 	ports    map[pools.ServiceKey]string
 	warnings map[string]string // of the node, by reason
+	statuses map[string]plan.Status
 }
 
 func newEvents(node string, services cache.Store, client typedcorev1.EventsGetter) *Events {

@@ -66,6 +66,7 @@ func headless(svc *corev1.Service) bool {
 // loadBalancer adds what only a Service of type LoadBalancer has. Forwarding by way of the nodes needs a NodePort for every
 // port.
 func loadBalancer(out *plan.Service, svc *corev1.Service) {
+	out.Labels = svc.Labels
 	ranges := v1alpha1.ParseSourceRanges(svc.Spec.LoadBalancerSourceRanges, svc.Annotations[v1alpha1.AnnotationSourceRanges])
 	out.Restricted, out.Sources = ranges.Given, ranges.Prefixes
 	if out.Local {

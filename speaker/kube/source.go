@@ -151,6 +151,9 @@ func fold(v *plan.View, touched *plan.Touched, r ref, value any) {
 	case kindAdvertisement:
 		put(v.Advertisements, r.key.Name, value)
 		touched.Advertisements = true
+	case kindPool:
+		put(v.Pools, r.key.Name, value)
+		touched.Advertisements = true
 	case kindServiceCIDR:
 		put(v.ServiceNetworks, r.key.Name, value)
 		touched.ServiceNetworks = true
@@ -316,6 +319,12 @@ func convertNode(obj any) (ref, any) {
 func convertVIP(obj any) (ref, any) {
 	vip := obj.(*v1alpha1.VirtualIP)
 	return ref{kind: kindVIP, key: pools.ServiceKey{Name: vip.Name}}, vipOf(vip)
+}
+
+// convertPool returns the labels of a pool: nothing else of it bears on the plan.
+func convertPool(obj any) (ref, any) {
+	pool := obj.(*v1alpha1.IPAddressPool)
+	return ref{kind: kindPool, key: pools.ServiceKey{Name: pool.Name}}, pool.Labels
 }
 
 func convertAdvertisement(obj any) (ref, any) {

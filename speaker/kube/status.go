@@ -41,6 +41,10 @@ type Reporter struct {
 	wake    chan struct{}
 	written map[string]sent
 	failing bool
+	// fresh tells whether what this process knows may be written: after standing still it is another's by now.
+	fresh func() bool
+	// told is told of every report before it is written.
+	told func(map[string]plan.Status)
 
 	mu       sync.Mutex
 	want     map[string]plan.Status
@@ -66,8 +70,13 @@ func newReporter(store cache.Store, patch func(context.Context, string, []byte) 
 		wake:    make(chan struct{}, 1),
 		written: map[string]sent{},
 		want:    map[string]plan.Status{},
+		fresh:   func() bool { return true },
+		told:    func(map[string]plan.Status) {},
 	}
 }
+
+// While writes only while fresh returns true. It must be called before Run.
+func (r *Reporter) While(fresh func() bool) { r.fresh = fresh }
 
 // patcher returns the function that patches the status of a VirtualIP.
 func patcher(client *rest.RESTClient) func(context.Context, string, []byte) error {
@@ -83,6 +92,7 @@ func (r *Reporter) Report(statuses map[string]plan.Status) {
 	r.want = statuses
 	r.mu.Unlock()
 	if changed {
+		r.told(statuses)
 		r.kick()
 	}
 }
@@ -171,6 +181,9 @@ func (r *Reporter) writeOne(ctx context.Context, name string, status plan.Status
 	if err := r.limit.Wait(ctx); err != nil {
 		return err
 	}
+	if !r.current(name, status) {
+		return nil // what is known now comes next
+	}
 	switch err := r.patch(ctx, name, body); {
 	case apierrors.IsNotFound(err):
 		return nil
@@ -179,6 +192,14 @@ func (r *Reporter) writeOne(ctx context.Context, name string, status plan.Status
 	}
 	r.written[name] = sent{status: status, conflict: conflict, at: time.Now()}
 	return nil
+}
+
+// current tells whether a status still is what was reported last.
+func (r *Reporter) current(name string, status plan.Status) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now, ok := r.want[name]
+	return ok && reflect.DeepEqual(now, status) && r.fresh()
 }
 
 // statusOf returns the status that the VirtualIP ought to have. What has not changed keeps its time.
@@ -204,6 +225,12 @@ func statusOf(vip *v1alpha1.VirtualIP, status plan.Status, conflict Conflict, no
 			Message: conflict.Message, ObservedGeneration: vip.Generation, LastTransitionTime: now,
 		})
 	}
+	if status.Conflict != "" {
+		ours = append(ours, metav1.Condition{
+			Type: v1alpha1.ConditionConflict, Status: metav1.ConditionTrue, Reason: string(plan.AddressConflict),
+			Message: status.Conflict, ObservedGeneration: vip.Generation, LastTransitionTime: now,
+		})
+	}
 	for _, c := range vip.Status.Conditions {
 		i := slices.IndexFunc(ours, func(o metav1.Condition) bool { return o.Type == c.Type })
 		switch {
@@ -211,7 +238,7 @@ func statusOf(vip *v1alpha1.VirtualIP, status plan.Status, conflict Conflict, no
 			if c.Status == ours[i].Status {
 				ours[i].LastTransitionTime = c.LastTransitionTime
 			}
-		case c.Type == v1alpha1.ConditionKubeProxyConflict: // no longer true
+		case c.Type == v1alpha1.ConditionKubeProxyConflict || c.Type == v1alpha1.ConditionConflict: // no longer true
 		case c.Type == v1alpha1.ConditionNoEligibleNode && status.Announced: // no longer true
 		default:
 			next.Conditions = append(next.Conditions, c)

@@ -49,13 +49,15 @@ func trimService(serviceProxy bool) cache.TransformFunc {
 			return obj, nil // a tombstone
 		}
 		svc.Annotations = only(svc.Annotations, annotations...)
-		svc.Labels = only(svc.Labels, labelProxy)
+		if svc.Spec.Type != corev1.ServiceTypeLoadBalancer { // of those advertisements select some
+			svc.Labels = only(svc.Labels, labelProxy)
+		}
 		kept := svc.Annotations
 		trimMeta(&svc.ObjectMeta)
 		svc.Annotations = kept
 		svc.Spec.Selector, svc.Spec.LoadBalancerClass, svc.Status.Conditions = nil, nil, nil
 		if !serviceOf(svc, serviceProxy).here {
-			svc.Annotations = nil
+			svc.Annotations, svc.Labels = nil, only(svc.Labels, labelProxy)
 			svc.Spec = corev1.ServiceSpec{Type: svc.Spec.Type, ClusterIP: svc.Spec.ClusterIP}
 			svc.Status = corev1.ServiceStatus{}
 		}

@@ -7,9 +7,17 @@ import (
 )
 
 // matches tells whether the advertisement covers an address of the pool on a node with these labels.
-func (a Advertisement) matches(pool string, labels map[string]string) bool {
-	if len(a.Pools) > 0 && !slices.Contains(a.Pools, pool) {
-		return false
-	}
-	return len(a.Nodes) == 0 || slices.ContainsFunc(a.Nodes, func(s pools.Selector) bool { return s.Matches(labels) })
+func (a Advertisement) matches(pool string, poolLabels, node map[string]string) bool {
+	all := len(a.Pools) == 0 && len(a.PoolSelectors) == 0
+	return (all || slices.Contains(a.Pools, pool) || anyMatches(a.PoolSelectors, poolLabels)) &&
+		(len(a.Nodes) == 0 || anyMatches(a.Nodes, node))
+}
+
+// covers tells whether the advertisement is for every one of the Services, given their labels.
+func (a Advertisement) covers(services []map[string]string) bool {
+	return len(a.Services) == 0 || !slices.ContainsFunc(services, func(labels map[string]string) bool { return !anyMatches(a.Services, labels) })
+}
+
+func anyMatches(selectors []pools.Selector, labels map[string]string) bool {
+	return slices.ContainsFunc(selectors, func(s pools.Selector) bool { return s.Matches(labels) })
 }

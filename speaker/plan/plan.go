@@ -118,6 +118,10 @@ type Status struct {
 	Announced  bool
 	Reason     Reason
 	Message    string
+	// Moved is why it came here, At that time, From another node.
+	Moved Reason
+	At    time.Time
+	From  string
 	// Conflict says which other host answers for one of the addresses, empty if none is known.
 	Conflict string
 }

@@ -86,6 +86,7 @@ func shuffled(r *rand.Rand, v *View) *View {
 	refill(r, c.OtherProxy, v.OtherProxy, func(struct{}) struct{} { return struct{}{} })
 	refill(r, c.ServiceNetworks, v.ServiceNetworks, func(p []netip.Prefix) []netip.Prefix { return mixed(r, p) })
 	refill(r, c.VIPs, v.VIPs, func(vip VIP) VIP { vip.Services = mixed(r, vip.Services); return vip })
+	refill(r, c.Pools, v.Pools, func(labels map[string]string) map[string]string { return labels })
 	refill(r, c.Advertisements, v.Advertisements, func(a Advertisement) Advertisement { return a })
 	return c
 }

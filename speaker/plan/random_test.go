@@ -78,6 +78,7 @@ func (s step) apply(v *View) Touched {
 		return Touched{VIPs: map[string]struct{}{addr.String(): {}}}
 	case 9:
 		v.Advertisements[fmt.Sprint(s.b)] = randomAdvertisement(r)
+		v.Pools[fmt.Sprint("p", r.IntN(2))] = map[string]string{"tier": fmt.Sprint(r.IntN(2))}
 		return Touched{Advertisements: true}
 	case 10, 11:
 		check := Check{Node: name, Addr: nodeAddress(s.b, r.IntN(2) == 0), Port: one[uint16](r, 10256, 31000), Path: one(r, "/", "/healthz")}
@@ -165,7 +166,8 @@ func copyOf(m Members) Members {
 
 func randomService(r *rand.Rand) Service {
 	svc := Service{
-		Local: r.IntN(2) == 0, InternalLocal: r.IntN(2) == 0, NodePorts: r.IntN(2) == 0,
+		Labels: map[string]string{"app": fmt.Sprint(r.IntN(2))},
+		Local:  r.IntN(2) == 0, InternalLocal: r.IntN(2) == 0, NodePorts: r.IntN(2) == 0,
 		Affinity: uint32(r.IntN(2) * 60), Created: int64(r.IntN(3)), Families: Families(max(0, r.IntN(6)-3)),
 		Scheduler: one(r, "", "", "mh"), Forwarding: Forwarding(max(0, r.IntN(4)-2)), HealthCheckNodePort: one[uint16](r, 0, 31000),
 	}
@@ -248,6 +250,13 @@ func randomNode(r *rand.Rand, i int) Node {
 
 func randomAdvertisement(r *rand.Rand) Advertisement {
 	ad := Advertisement{}
+	selects := func(key string) []pools.Selector {
+		if r.IntN(4) > 0 {
+			return nil
+		}
+		return []pools.Selector{{{Key: key, Operator: pools.In, Values: []string{fmt.Sprint(r.IntN(2))}}}}
+	}
+	ad.PoolSelectors, ad.Services = selects("tier"), selects("app")
 	if r.IntN(2) == 0 {
 		ad.Pools = []string{fmt.Sprint("p", r.IntN(2))}
 	}

@@ -39,13 +39,14 @@ var update = flag.Bool("update", false, "rewrite the expected plans in testdata"
 //	node NAME [nonetwork] [leaving] [addr=IP,...] [pods=CIDR,...] [in=ZONE] [exclude=VALUE] [LABEL=VALUE...]
 //	host IP...
 //	service NS/NAME ADDR,... [PORTNAME/PROTO/PORT[/NODEPORT]...] [local] [internal-local] [nodeports] [health=PORT]
-//	  [ranges=CIDR,...] [scheduler=NAME] [flags=N] [forwarding=nodeport] [families=4|6] [affinity=SECONDS] [created=N]
+//	  [label=KEY=VALUE]... [ranges=CIDR,...] [scheduler=NAME] [flags=N] [forwarding=nodeport] [families=4|6] [affinity=SECONDS] [created=N]
 //	slice NS/NAME SLICE PORTNAME/PROTO/PORT,... [IP[@NODE][=notready|=terminating|=gone][~nodes:A,B][~zones:A,B]...]
 //	check NODE ADDR:PORT/PATH healthy|failed [WEIGHT]
 //	network NAME CIDR,...
 //	other NS/NAME
 //	vip NAME IP,... NS/NAME,... [NODE...] [holder=NODE] [generation=N]
-//	advertise NAME [pools=A,B] [interfaces=A,B] [nodes=LABEL=VALUE]...
+//	advertise NAME [pools=A,B] [poolsel=LABEL=VALUE]... [services=LABEL=VALUE]... [interfaces=A,B] [nodes=LABEL=VALUE]...
+//	pool NAME LABEL=VALUE...
 //	delete KIND NAME [SLICE]
 //
 // ADDR is IP[@POOL] for a LoadBalancer address, announce:IP[@POOL] for one that kube-proxy forwards, cluster:IP or external:IP;
@@ -241,6 +242,12 @@ func (w *world) command(words []string) (err error) {
 			vip.Services = append(vip.Services, serviceKey(s))
 		}
 		v.VIPs[name] = vip
+	case "pool":
+		v.Pools[name] = map[string]string{}
+		for _, w := range rest {
+			label, value, _ := strings.Cut(w, "=")
+			v.Pools[name][label] = value
+		}
 	case "advertise":
 		v.Advertisements[name] = parseAdvertisement(rest)
 	case "delete":
@@ -315,6 +322,12 @@ func parseService(words []string) Service {
 	}
 	for _, w := range words[1:] {
 		switch key, value, _ := strings.Cut(w, "="); key {
+		case "label":
+			if s.Labels == nil {
+				s.Labels = map[string]string{}
+			}
+			label, v, _ := strings.Cut(value, "=")
+			s.Labels[label] = v
 		case "local":
 			s.Local = true
 		case "internal-local":
@@ -421,6 +434,10 @@ func parseSlice(words []string) Slice {
 
 func parseAdvertisement(words []string) Advertisement {
 	var a Advertisement
+	selector := func(text string) pools.Selector {
+		label, value, _ := strings.Cut(text, "=")
+		return pools.Selector{{Key: label, Operator: pools.In, Values: []string{value}}}
+	}
 	for _, w := range words {
 		switch key, value, _ := strings.Cut(w, "="); key {
 		case "pools":
@@ -428,8 +445,11 @@ func parseAdvertisement(words []string) Advertisement {
 		case "interfaces":
 			a.Interfaces = strings.Split(value, ",")
 		case "nodes":
-			label, v, _ := strings.Cut(value, "=")
-			a.Nodes = append(a.Nodes, pools.Selector{{Key: label, Operator: pools.In, Values: []string{v}}})
+			a.Nodes = append(a.Nodes, selector(value))
+		case "poolsel":
+			a.PoolSelectors = append(a.PoolSelectors, selector(value))
+		case "services":
+			a.Services = append(a.Services, selector(value))
 		default:
 			panic(key)
 		}

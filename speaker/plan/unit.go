@@ -10,6 +10,8 @@ import (
 type unit struct {
 	view  *View
 	addrs []Address
+	// ads are the advertisements that are for every one of its Services.
+	ads []Advertisement
 	// on are the interfaces of this node for each of the addresses, sorted.
 	on map[netip.Addr][]string
 	// local are the plans of its Services of policy Local that have an endpoint somewhere.
@@ -22,6 +24,7 @@ type unit struct {
 func (p *Planner) unit(v *View, vip VIP) unit {
 	u := unit{view: v, on: map[netip.Addr][]string{}}
 	wanted := map[netip.Addr]string{}
+	var services []map[string]string
 	for _, key := range vip.Services {
 		svc, ok := v.Services[key]
 		if !ok {
@@ -36,12 +39,18 @@ func (p *Planner) unit(v *View, vip VIP) unit {
 		if !held {
 			continue
 		}
+		services = append(services, svc.Labels)
 		part := p.services[key]
 		switch {
 		case !svc.needsLocalEndpoint():
 			u.open = true
 		case len(part.ready)+len(part.usable) > 0:
 			u.local = append(u.local, part)
+		}
+	}
+	for _, ad := range v.Advertisements {
+		if ad.covers(services) {
+			u.ads = append(u.ads, ad)
 		}
 	}
 	labels := v.Nodes[p.options.Node].Labels
@@ -94,20 +103,15 @@ func (u unit) advertisedAt(labels map[string]string) bool {
 }
 
 func (u unit) advertised(pool string, labels map[string]string) bool {
-	for _, ad := range u.view.Advertisements {
-		if ad.matches(pool, labels) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(u.ads, func(ad Advertisement) bool { return ad.matches(pool, u.view.Pools[pool], labels) })
 }
 
 // interfaces returns where this node answers for an address by all advertisements of it: on the interfaces that are named,
 // or on those whose subnet holds it (announce.md L2.11).
 func (u unit) interfaces(a Address, labels map[string]string) []string {
 	names := map[string]struct{}{}
-	for _, ad := range u.view.Advertisements {
-		if !ad.matches(a.Pool, labels) {
+	for _, ad := range u.ads {
+		if !ad.matches(a.Pool, u.view.Pools[a.Pool], labels) {
 			continue
 		}
 		for _, name := range ad.Interfaces {

@@ -17,6 +17,8 @@ type View struct {
 	Nodes          map[string]Node
 	VIPs           map[string]VIP
 	Advertisements map[string]Advertisement
+	// Pools are the labels of the pools, by name.
+	Pools map[string]map[string]string
 	// Checks are the results of the probes that were asked for.
 	Checks map[Check]CheckResult
 	// Host are the addresses of this node's interfaces that are not virtual.
@@ -43,6 +45,7 @@ func NewView() *View {
 		Nodes:           map[string]Node{},
 		VIPs:            map[string]VIP{},
 		Advertisements:  map[string]Advertisement{},
+		Pools:           map[string]map[string]string{},
 		Checks:          map[Check]CheckResult{},
 		Host:            map[netip.Addr]struct{}{},
 		Links:           map[string]Link{},
@@ -56,6 +59,8 @@ func NewView() *View {
 type Service struct {
 	Addresses []Address
 	Ports     []Port
+	// Labels are those of a load balancer, for advertisements to select.
+	Labels map[string]string
 	// Local is externalTrafficPolicy: Local; the client's address is kept and only this node's endpoints are used.
 	Local bool
 	// InternalLocal is internalTrafficPolicy: Local; ClusterIPs lead to this node's endpoints only.
@@ -198,8 +203,11 @@ type VIP struct {
 
 // Advertisement says which addresses are answered for, where.
 type Advertisement struct {
-	// Pools whose addresses are announced; empty for all.
-	Pools []string
+	// Pools whose addresses are announced, by name or by any of the selectors; both empty for all.
+	Pools         []string
+	PoolSelectors []pools.Selector
+	// Services whose addresses are announced: any of the selectors matches; empty for all.
+	Services []pools.Selector
 	// Nodes that may answer: any of the selectors matches; empty for all.
 	Nodes []pools.Selector
 	// Interfaces on which to answer; empty for those whose subnet holds the address.
@@ -214,7 +222,7 @@ type Touched struct {
 	VIPs     map[string]struct{}
 	// Checks whose result changed.
 	Checks map[Check]struct{}
-	// Advertisements is set when one of them changed.
+	// Advertisements is set when one of them changed, or the labels of a pool did.
 	Advertisements bool
 	// Host is set when an address of this node's interfaces came or went.
 	Host bool

@@ -1,0 +1,168 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+const (
+	kindSpeakerStatus = "speakerstatuses"
+	// nodeEvery is the least time between two writes of the SpeakerStatus, nodeAgain from one that failed to the next.
+	nodeEvery, nodeAgain = time.Second, 5 * time.Second
+)
+
+// NodeReporter writes the SpeakerStatus of this node, on change and at most once a second.
+type NodeReporter struct {
+	node  string
+	log   *slog.Logger
+	write func(ctx context.Context, status v1alpha1.SpeakerStatusStatus) error
+	wake  chan struct{}
+
+	mu   sync.Mutex
+	want *plan.NodeStatus
+	// since is when each member came into its state.
+	since map[string]memberSince
+}
+
+type memberSince struct {
+	state plan.MemberState
+	at    metav1.Time
+}
+
+func newNodeReporter(node string, write func(context.Context, v1alpha1.SpeakerStatusStatus) error, log *slog.Logger) *NodeReporter {
+	return &NodeReporter{node: node, log: log, write: write, wake: make(chan struct{}, 1), since: map[string]memberSince{}}
+}
+
+// ReportNode implements speaker.NodeReporter.
+func (r *NodeReporter) ReportNode(status plan.NodeStatus) {
+	r.mu.Lock()
+	r.want = &status
+	now := metav1.Now().Rfc3339Copy()
+	for name, state := range status.Members {
+		if before, was := r.since[name]; !was || before.state != state {
+			r.since[name] = memberSince{state: state, at: now}
+		}
+	}
+	maps.DeleteFunc(r.since, func(name string, _ memberSince) bool { _, still := status.Members[name]; return !still })
+	r.mu.Unlock()
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run writes until the context ends.
+func (r *NodeReporter) Run(ctx context.Context) error {
+	var written *v1alpha1.SpeakerStatusStatus
+	failed := ""
+	wait := time.NewTimer(0)
+	defer wait.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-wait.C:
+		}
+		pause := nodeEvery
+		if status, ok := r.status(); ok && (written == nil || !reflect.DeepEqual(*written, status)) {
+			out := status
+			now := metav1.Now().Rfc3339Copy()
+			out.Updated = &now
+			switch err := r.write(ctx, out); {
+			case err == nil:
+				written, failed = &status, ""
+			case ctx.Err() != nil:
+				return nil
+			default:
+				if err.Error() != failed {
+					r.log.Warn("cannot write the SpeakerStatus; trying again", "error", err)
+				}
+				failed, pause = err.Error(), nodeAgain
+			}
+		} else {
+			select { // nothing to write
+			case <-ctx.Done():
+				return nil
+			case <-r.wake:
+				pause = 0
+			}
+		}
+		wait.Reset(pause)
+	}
+}
+
+// status returns what is to be written, but for its time.
+func (r *NodeReporter) status() (v1alpha1.SpeakerStatusStatus, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.want == nil {
+		return v1alpha1.SpeakerStatusStatus{}, false
+	}
+	w := r.want
+	out := v1alpha1.SpeakerStatusStatus{
+		DataPlane:  v1alpha1.DataPlaneStatus{Healthy: w.Healthy, Reason: string(w.Reason), Message: w.Message},
+		VirtualIPs: int32(w.VirtualIPs),
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.Links)) {
+		on := v1alpha1.InterfaceStatus{Name: name, Up: true}
+		for _, p := range w.Links[name].Subnets {
+			on.Subnets = append(on.Subnets, p.String())
+		}
+		slices.Sort(on.Subnets)
+		on.Subnets = slices.Compact(on.Subnets)
+		out.Interfaces = append(out.Interfaces, on)
+	}
+	alive := 0
+	for _, name := range slices.Sorted(maps.Keys(w.Members)) {
+		since := r.since[name]
+		out.Members = append(out.Members, v1alpha1.MemberStatus{Node: name, State: v1alpha1.MemberState(since.state), Since: &since.at})
+		if since.state != plan.MemberSilent {
+			alive++
+		}
+	}
+	out.Alive = fmt.Sprintf("%d/%d", alive, len(w.Members))
+	return out, true
+}
+
+// nodeWriter returns the function that writes the status of a node's SpeakerStatus, which it makes if need be. The Node owns it, so
+// that it goes when the Node does.
+func nodeWriter(client *rest.RESTClient, node string, uid func() types.UID) func(context.Context, v1alpha1.SpeakerStatusStatus) error {
+	return func(ctx context.Context, status v1alpha1.SpeakerStatusStatus) error {
+		body, err := json.Marshal([]map[string]any{{"op": "add", "path": "/status", "value": status}})
+		if err != nil {
+			return fmt.Errorf("encode the SpeakerStatus %s: %w", node, err)
+		}
+		patch := func() error {
+			return client.Patch(types.JSONPatchType).Resource(kindSpeakerStatus).Name(node).SubResource("status").Body(body).Do(ctx).Error()
+		}
+		err = patch()
+		if apierrors.IsNotFound(err) {
+			made := &v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: node}}
+			if id := uid(); id != "" {
+				made.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: id}}
+			}
+			if err = client.Post().Resource(kindSpeakerStatus).Body(made).Do(ctx).Error(); err == nil || apierrors.IsAlreadyExists(err) {
+				err = patch()
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("write the SpeakerStatus %s: %w", node, err)
+		}
+		return nil
+	}
+}

@@ -1,0 +1,43 @@
+package kube
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// VIPs writes Events about the Services of VirtualIPs that came to this node from another one, or for which another host answers. It
+// is told the whole set each time.
+func (e *Events) VIPs(vips cache.Store, statuses map[string]plan.Status) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for name, status := range statuses {
+		before := e.statuses[name]
+		if status.Announced && !status.At.Equal(before.At) && (status.Moved == plan.OwnerLost || status.Moved == plan.TakenOver) {
+			text := "node " + e.node + " answers for " + name
+			if status.From != "" {
+				text += " in place of node " + status.From
+			}
+			e.aboutVIP(vips, name, corev1.EventTypeNormal, string(status.Moved), text)
+		}
+		if status.Conflict != "" && status.Conflict != before.Conflict {
+			e.aboutVIP(vips, name, corev1.EventTypeWarning, string(plan.AddressConflict), status.Conflict)
+		}
+	}
+	e.statuses = statuses
+}
+
+// aboutVIP writes an Event about every Service of a VirtualIP. What was told before Run is not written: it is no news then.
+func (e *Events) aboutVIP(vips cache.Store, name, kind, reason, text string) {
+	obj, exists, err := vips.GetByKey(name)
+	if !e.running || err != nil || !exists {
+		return
+	}
+	for _, ref := range obj.(*v1alpha1.VirtualIP).Spec.Services {
+		if svc, exists, err := e.services.GetByKey(ref.Namespace + "/" + ref.Name); err == nil && exists {
+			e.recorder.Event(svc.(*corev1.Service), kind, reason, text)
+		}
+	}
+}

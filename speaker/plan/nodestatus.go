@@ -1,0 +1,47 @@
+package plan
+
+// NodeStatus is what a speaker says of its node.
+type NodeStatus struct {
+	// Healthy is set while all is programmed as planned; else Reason and Message say why not.
+	Healthy bool
+	Reason  Reason
+	Message string
+	// VirtualIPs is how many this node answers for.
+	VirtualIPs int
+	// Links are the interfaces on which addresses can be answered for, Members the other speakers.
+	Links   map[string]Link
+	Members map[string]MemberState
+}
+
+// MemberState is how another speaker is heard.
+type MemberState string
+
+// The states, of which the first that is true counts.
+const (
+	MemberSilent   MemberState = "Silent"
+	MemberObserver MemberState = "Observer"
+	MemberLeaving  MemberState = "Leaving"
+	MemberIsolated MemberState = "Isolated"
+	MemberAlive    MemberState = "Alive"
+)
+
+// State returns how the member is heard, given the interfaces on which it should be: one that is heard on another path alone counts as isolated.
+func (m Member) State(segments map[string]struct{}) MemberState {
+	heard := len(segments) == 0
+	for name := range segments {
+		if _, on := m.On[name]; on {
+			heard = true
+		}
+	}
+	switch {
+	case !m.Alive:
+		return MemberSilent
+	case m.Observer:
+		return MemberObserver
+	case m.Leaving:
+		return MemberLeaving
+	case !heard:
+		return MemberIsolated
+	}
+	return MemberAlive
+}
