@@ -53,8 +53,8 @@ func TestObserverWaitsForClaims(t *testing.T) {
 func TestDetectionBounds(t *testing.T) {
 	for _, profile := range []member.Profile{member.Standard, member.Fast, member.Slow} {
 		t.Run(profile.Name, func(t *testing.T) {
-			w := newWorld(t, 5, func(c *member.Config) { c.Profile = profile })
-			w.loss = 0.01
+			w := newWorld(t, 8, func(c *member.Config) { c.Profile = profile })
+			w.loss = 0.05
 			w.must("settled", 20*time.Second, w.settled)
 			var all []time.Duration
 			for round := range 30 {
@@ -505,7 +505,7 @@ func TestNoFalseAlarm(t *testing.T) {
 
 // Turns without news allocate nothing, whatever is claimed.
 func TestTicksAreCheap(t *testing.T) {
-	w := newWorld(t, 100)
+	w := newWorld(t, 30)
 	w.settle()
 	m := w.nodes[0]
 	w.say(m, claims(2000))
