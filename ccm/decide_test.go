@@ -266,6 +266,24 @@ func TestNotTakenOver(t *testing.T) {
 	}
 }
 
+// TestRefusedIsLast: what cannot be moved holds nothing else up.
+func TestRefusedIsLast(t *testing.T) {
+	d := settledBureau(t, "a b c", 6)
+	d.nodes["a"].Spec.Unschedulable = true
+	d.pass(movePause)
+	stuck := movingOf(d)
+	d.pass(moveWithin)
+	for range 4 {
+		d.pass(movePause)
+		if now := movingOf(d); len(now) == 1 && now[0] != stuck[0] {
+			d.speak()
+		}
+	}
+	if got := strings.Count(d.led(), "a"); got > 1 || len(stuck) != 1 || d.seen()[stuck[0]].Status.Node != "a" {
+		t.Errorf("%v was not taken over; led by %s", stuck, d.led())
+	}
+}
+
 // TestRebalance: on request of the pool the addresses move to a new node until the loads are even, and the request is
 // answered; a request of one VirtualIP moves that one only.
 func TestRebalance(t *testing.T) {

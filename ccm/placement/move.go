@@ -10,7 +10,9 @@ type Move struct {
 
 // NextMove returns the move to make first, given what Place returned for the units: away from cordoned nodes, then what gains
 // most preference weight, then what evens out the load most. It reports false when there is nothing to gain. Making the
-// moves that it returns, one after another, comes to an end. Only what its first node holds is moved.
+// moves that it returns, one after another, comes to an end. Only what its first node holds is moved. A unit that a node has
+// refused comes last, and is moved only away from a cordoned node: its Services may have endpoints on few nodes, of which nothing
+// is known here.
 func NextMove(units []Unit, lists []List, nodes []Node) (Move, bool) {
 	ranks := make(map[string]rank, len(nodes))
 	led := map[string]int{}
@@ -40,7 +42,7 @@ func NextMove(units []Unit, lists []List, nodes []Node) (Move, bool) {
 			continue
 		}
 		leaves := leaving[from]
-		if !leaves && (!u.Movable || u.Weights == nil && led[from]-idle < 2) {
+		if !leaves && (!u.Movable || len(u.Refused) > 0 || u.Weights == nil && led[from]-idle < 2) {
 			continue
 		}
 		if s := u.step(from, leaves, led, ranks); s != nil && (best == nil || s.compare(best) < 0) {
@@ -57,6 +59,7 @@ func NextMove(units []Unit, lists []List, nodes []Node) (Move, bool) {
 type step struct {
 	Move
 	leaves       bool
+	refused      int // nodes
 	weight, load int
 }
 
@@ -68,7 +71,7 @@ func (s *step) compare(t *step) int {
 		}
 		return 1
 	}
-	return cmp.Or(cmp.Compare(t.weight, s.weight), cmp.Compare(t.load, s.load), cmp.Compare(s.Unit, t.Unit))
+	return cmp.Or(cmp.Compare(s.refused, t.refused), cmp.Compare(t.weight, s.weight), cmp.Compare(t.load, s.load), cmp.Compare(s.Unit, t.Unit))
 }
 
 // step returns the best move of the unit, nil if none gains anything.
@@ -86,7 +89,7 @@ func (u *Unit) step(from string, leaves bool, led map[string]int, ranks map[stri
 	if to == "" {
 		return nil
 	}
-	s := &step{Move{u.Name, from, to, Rebalanced}, leaves, u.weight(to) - u.weight(from), led[from] - led[to]}
+	s := &step{Move{u.Name, from, to, Rebalanced}, leaves, len(u.Refused), u.weight(to) - u.weight(from), led[from] - led[to]}
 	if leaves {
 		s.Reason = Drained
 		return s

@@ -1,0 +1,51 @@
+package ccm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+)
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestOutage: what shows that the API server was away, and what does not.
+func TestOutage(t *testing.T) {
+	for name, c := range map[string]struct {
+		status int
+		err    error
+		away   bool
+	}{
+		"fine":         {200, nil, false},
+		"conflict":     {409, nil, false},
+		"too many":     {429, nil, false},
+		"its error":    {500, nil, false},
+		"not ready":    {503, nil, true},
+		"gateway":      {504, nil, true},
+		"no answer":    {0, errors.New("connection refused"), true},
+		"too late":     {0, context.DeadlineExceeded, true},
+		"we stopped":   {0, fmt.Errorf("watching: %w", context.Canceled), false},
+		"we are going": {0, errLeaving, false},
+	} {
+		o := &outage{}
+		next := roundTrip(func(*http.Request) (*http.Response, error) {
+			if c.err != nil {
+				return nil, c.err
+			}
+			return &http.Response{StatusCode: c.status}, nil
+		})
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://192.0.2.1/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := o.wrap(next).RoundTrip(r); !errors.Is(err, c.err) {
+			t.Errorf("%s: error %v, want %v", name, err, c.err)
+		}
+		if got := !o.seen().IsZero(); got != c.away {
+			t.Errorf("%s: away is %v", name, got)
+		}
+	}
+}
