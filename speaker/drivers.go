@@ -152,6 +152,11 @@ type Reporter interface {
 	Report(map[string]plan.Status)
 }
 
+// NodeReporter publishes the status of this node. ReportNode keeps what it is told and does not block.
+type NodeReporter interface {
+	ReportNode(plan.NodeStatus)
+}
+
 // Progress is told how the node follows the cluster, for those who ask whether the service proxy is healthy.
 type Progress interface {
 	// Applied says that every change that came before is applied.

@@ -16,6 +16,10 @@ func (s *Speaker) hear(v *plan.View, touched *plan.Touched) {
 	v.Members, touched.Members, touched.Claims = s.cfg.Detector.Observe()
 	v.Unable, v.Leaving = s.unable, s.leaving.Load()
 	s.mustSay = s.mustSay || v.Members.Observer != before || v.Leaving != s.said.Leaving
+	if v.Members.Observer && !before {
+		clear(s.statuses) // others answer by now, and say so
+		s.cfg.Reporter.Report(map[string]plan.Status{})
+	}
 	if len(touched.Members) > 0 && s.cfg.MACs != nil {
 		s.cfg.Announcer.SetPeers(s.cfg.MACs())
 	}

@@ -36,13 +36,34 @@ func (s *Speaker) report(todo *work) {
 		}
 	}
 	s.cfg.Metrics.announced.Set(float64(len(s.held)))
+	s.reportNode()
 	if changed {
 		s.cfg.Reporter.Report(maps.Clone(s.statuses))
 	}
 }
 
+// reportNode says how this node is. Who keeps it writes it if it differs.
+func (s *Speaker) reportNode() {
+	if s.cfg.Nodes == nil {
+		return
+	}
+	status := plan.NodeStatus{Healthy: true, Links: maps.Clone(s.view.Links), Members: map[string]plan.MemberState{}}
+	if err := s.trouble(); err != nil {
+		status.Healthy, status.Reason, status.Message = false, plan.DataPlaneNotReady, err.Error()
+	}
+	for _, c := range s.said.Claims {
+		if answers(c) {
+			status.VirtualIPs++
+		}
+	}
+	for name, m := range s.view.Members.Peers {
+		status.Members[name] = m.State(s.view.Members.Segments)
+	}
+	s.cfg.Nodes.ReportNode(status)
+}
+
 func equal(a, b plan.Status) bool {
-	return slices.Equal(a.Interfaces, b.Interfaces) && a.Node == b.Node && a.Announced == b.Announced && a.Reason == b.Reason && a.Message == b.Message && a.Conflict == b.Conflict
+	return slices.Equal(a.Interfaces, b.Interfaces) && a.Node == b.Node && a.Announced == b.Announced && a.Reason == b.Reason && a.Message == b.Message && a.Conflict == b.Conflict && a.At.Equal(b.At)
 }
 
 // noteMove counts that a VirtualIP came or went, and how long nobody answered for it before.
@@ -117,6 +138,9 @@ func (s *Speaker) ownStatus(dec plan.Decision) plan.Status {
 		Announced:  true,
 		Reason:     plan.Owner,
 		Message:    "answered for by node " + dec.Owner,
+		Moved:      dec.Moved,
+		At:         dec.At,
+		From:       dec.From,
 	}
 }
 

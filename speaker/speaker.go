@@ -18,7 +18,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Config of a Speaker; every field but Progress, MACs and Destroyed is needed.
+// Config of a Speaker; every field but Progress, Nodes, MACs and Destroyed is needed.
 type Config struct {
 	NodeName  string
 	Plan      plan.Options
@@ -31,6 +31,8 @@ type Config struct {
 	Reporter  Reporter
 	Metrics   *Metrics
 	Progress  Progress
+	// Nodes, if set, is told how this node is.
+	Nodes NodeReporter
 	// MACs, if set, are the hardware addresses of the other nodes.
 	MACs func() map[[6]byte]string
 	// Destroyed, if set, is called when virtual servers of ours are found missing or changed. It must not block.

@@ -35,9 +35,7 @@ type process struct {
 	node      speaker.Node
 	link      *link.Link
 	servers   *virtualServers
-	source    *kube.Source
-	reporter  *kube.Reporter
-	events    *kube.Events
+	api       *kube.Client
 	members   *member.Detector
 	announcer *l2.Announcer
 	pairing   *pairing
@@ -103,29 +101,30 @@ func (p *process) openNode() error {
 
 func (p *process) watchCluster() (err error) {
 	options := kube.Options{Node: p.nodeName, ServiceProxy: p.config.ServiceProxy}
-	p.source, p.reporter, p.events, err = kube.New(p.apiserver, options, func() {
+	p.api, err = kube.New(p.apiserver, options, func() {
 		p.healthz.Queued(bothFamilies...)
 		p.kick.Now()
 	}, p.log)
 	if err != nil {
 		return err
 	}
-	p.run(p.source.Run)
-	p.run(p.reporter.Run)
-	p.run(p.events.Run)
+	p.run(p.api.Source.Run)
+	p.run(p.api.Status.Run)
+	p.run(p.api.Node.Run)
+	p.run(p.api.Events.Run)
 	return nil
 }
 
 // watchHost notes the node's addresses at once: before the first plan, for what is served at them must not go.
 func (p *process) watchHost() error {
-	noteHost(p.link, p.source, p.log)
-	noteLinks(p.source, p.log)
+	noteHost(p.link, p.api.Source, p.log)
+	noteLinks(p.api.Source, p.log)
 	p.run(func(ctx context.Context) error {
 		return link.Watch(ctx, func() {
 			p.announcer.Refresh()
-			noteLinks(p.source, p.log)
+			noteLinks(p.api.Source, p.log)
 			p.kick.Look()
-			noteHost(p.link, p.source, p.log)
+			noteHost(p.link, p.api.Source, p.log)
 		})
 	})
 	return nil
@@ -145,6 +144,7 @@ func (p *process) meet() error {
 	if err != nil {
 		return fmt.Errorf("find the other speakers (--key-file %s): %w", p.keyFile, err)
 	}
+	p.api.Status.While(p.members.Fresh)
 	p.run(p.members.Run)
 	p.run(func(ctx context.Context) error { return followKeys(ctx, p.log, p.keyFile, keys, p.members.SetKeys) })
 	return nil
@@ -160,8 +160,8 @@ func (p *process) announce() error {
 func (p *process) serveHealth() error {
 	ports := health.NewPorts(p.log, p.healthz.Healthy)
 	p.atEnd(ports.Close)
-	checks := newChecks(p.source, p.log)
-	p.node.HealthPorts, p.node.Checks = healthPorts{ports, p.events.HealthPorts}, checks
+	checks := newChecks(p.api.Source, p.log)
+	p.node.HealthPorts, p.node.Checks = healthPorts{ports, p.api.Events.HealthPorts}, checks
 	p.run(checks.prober.Run)
 	if p.config.ServiceProxy {
 		p.run(func(ctx context.Context) error { return p.healthz.Run(ctx, p.log, p.config.HealthzAddress) })
@@ -171,8 +171,8 @@ func (p *process) serveHealth() error {
 
 func (p *process) watchKubeProxy() error {
 	p.pairing = newPairing(p.log, p.registry)
-	p.pairing.ours = situation(p.options, p.source, p.servers.inIPVS)
-	p.pairing.warn, p.pairing.conflict = p.events.Warn, p.reporter.Conflict
+	p.pairing.ours = situation(p.options, p.api.Source, p.servers.inIPVS)
+	p.pairing.warn, p.pairing.conflict = p.api.Events.Warn, p.api.Status.Conflict
 	p.proxies = kubeproxy.New(kubeproxy.Config{Log: p.log, Changed: p.pairing.found})
 	p.run(p.proxies.Run)
 	p.run(p.pairing.run)
@@ -190,12 +190,13 @@ func (p *process) addLoop() error {
 		Plan:      p.plan(),
 		Log:       p.log,
 		Kick:      p.kick,
-		Source:    p.source,
+		Source:    p.api.Source,
 		Node:      p.node,
 		Announcer: p.announcer,
 		Detector:  p.members,
 		MACs:      p.members.MACs,
-		Reporter:  p.reporter,
+		Reporter:  p.api.Status,
+		Nodes:     p.api.Node,
 		Metrics:   speaker.NewMetrics(p.registry),
 		Progress:  progress{p.healthz, p.servers.programmed},
 		Destroyed: p.proxies.Suspect,
