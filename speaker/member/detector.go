@@ -19,8 +19,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// DefaultPort is the UDP port of the speakers: in the range that IANA leaves unassigned next to the ports of other cluster
-// membership protocols (7373, 7946), and used by none of those found on Kubernetes nodes.
+// DefaultPort is the UDP port of the speakers. IANA has assigned nothing from 7934 on up to there; 7946 is memberlist's, which
+// MetalLB uses.
 const DefaultPort = 7948
 
 // Options are what a Detector needs.

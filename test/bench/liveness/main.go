@@ -40,7 +40,7 @@ func main() {
 	systems := flag.String("systems", strings.Join(allSystems, ","), "what to measure")
 	faults := flag.String("faults", "power-off,link-cut", "power-off, link-cut, node-network (link-cut while memberlist uses the node network)")
 	nodes := flag.String("nodes", "3,10", "how many nodes")
-	flag.IntVar(&o.rounds, "rounds", 20, "rounds per fault")
+	flag.IntVar(&o.rounds, "rounds", 20, "rounds per fault; 0 leaves them out")
 	flag.DurationVar(&o.watch, "watch", 30*time.Second, "how long to watch for false alarms, idle and again with every core busy; 0 leaves it out")
 	flag.BoolVar(&o.nice, "nice", false, "leave the processes the right to raise their priority")
 	flag.Parse()
@@ -66,6 +66,9 @@ func run(ctx context.Context, o options) error {
 	for _, n := range o.nodes {
 		for _, system := range o.systems {
 			for _, fault := range o.faults {
+				if o.rounds == 0 {
+					break
+				}
 				if err := measure(ctx, o, system, fault, n); err != nil {
 					return fmt.Errorf("%s, %d nodes, %s: %w", system, n, fault, err)
 				}
