@@ -58,6 +58,18 @@ func (c *Cluster) AmongNodes(percent int) []Loss {
 	return all
 }
 
+// SetNodeNetwork has the node's InternalIP be that on the network of the API server, as where the nodes have a network of their own
+// beside the LAN, or again those on the LAN.
+func (n *Node) SetNodeNetwork(ctx context.Context, apart bool) error {
+	if err := n.StopKubelet(); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	n.onAPI = apart
+	n.mu.Unlock()
+	return n.startKubelet(ctx)
+}
+
 // Cordon marks the node as kubectl drain does before it evicts; Uncordon takes that back.
 func (n *Node) Cordon(ctx context.Context) error {
 	return n.patch(ctx, `{"spec":{"unschedulable":true}}`)

@@ -85,9 +85,12 @@ func TestFaults(t *testing.T) {
 				t.Errorf("the VirtualIPs are spread %v over the others", held)
 			}
 
+			s.reported(after)
+
 			since := time.Now()
 			heal()
 			s.stayed(since, after, s.settledFor(watch, "after the return"))
+			s.reported(after)
 		})
 	}
 }

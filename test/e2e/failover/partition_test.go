@@ -3,8 +3,12 @@ package failover
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ironlb/ironlb/test/lab"
 )
@@ -125,4 +129,64 @@ func TestPause(t *testing.T) {
 	resume()
 	s.stayed(woke, after, s.settledFor(watch, "after the speaker woke up"))
 	s.stayed(began, before, after, holder)
+}
+
+// TestIsolated: where the nodes have a network of their own beside the LAN, one whose LAN link is cut learns there that it is the
+// one that is cut off, and claims nothing until it hears somebody on the LAN again.
+func TestIsolated(t *testing.T) {
+	for _, n := range cluster.Nodes {
+		if err := n.SetNodeNetwork(t.Context(), true); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := n.SetNodeNetwork(context.Background(), false); err != nil {
+				t.Error(err)
+			}
+			eventually(t, patience, n.Name+" is known on the LAN", known(n, n.Addr))
+		})
+		eventually(t, patience, n.Name+" is known on the nodes' network", known(n, n.APIAddr))
+	}
+	s := serving(t, 3)
+	before := s.settled("at the start")
+	victim := before[s.vips[0].service]
+	began := time.Now()
+	if err := victim.CutLAN(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	restored := false
+	restore := func() {
+		if restored {
+			return
+		}
+		restored = true
+		if err := victim.RestoreLAN(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(restore)
+	after := s.leaves(victim)
+	s.stayed(began, before, after, victim)
+	s.reported(after)
+	s.lasts(after, time.Now(), watch)
+	s.reported(after)
+
+	since := time.Now()
+	restore()
+	s.stayed(since, after, s.settledFor(watch, "after the return"))
+}
+
+// known tells whether the Node object has the address.
+func known(n *lab.Node, addr netip.Addr) func(context.Context) error {
+	return func(ctx context.Context) error {
+		node, err := cluster.Kube.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, a := range node.Status.Addresses {
+			if a.Type == corev1.NodeInternalIP && a.Address == addr.String() {
+				return nil
+			}
+		}
+		return fmt.Errorf("its addresses are %v", node.Status.Addresses)
+	}
 }

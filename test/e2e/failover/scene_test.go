@@ -334,14 +334,21 @@ func (s *scene) served(clients []*steady.Client, v vip) {
 	})
 }
 
-// by returns the VirtualIPs of a node.
-func (s *scene) by(o owners, n *lab.Node) (out []vip) {
+// reported waits until the status of each VirtualIP names who answers for it.
+func (s *scene) reported(o owners) {
+	s.t.Helper()
 	for _, v := range s.vips {
-		if o[v.service] == n {
-			out = append(out, v)
-		}
+		eventually(s.t, patience, fmt.Sprintf("the status of %s names %s", v.service, o[v.service].Name), func(ctx context.Context) error {
+			obj, err := virtualIP(ctx, v)
+			if err != nil {
+				return err
+			}
+			if obj == nil || obj.Status.Node != o[v.service].Name {
+				return fmt.Errorf("it is %+v", obj)
+			}
+			return nil
+		})
 	}
-	return out
 }
 
 // listed waits until the list of a VirtualIP names the node, or does not.
