@@ -12,7 +12,7 @@ PROGRAMS := ./cmd/ironlb-ccm ./cmd/ironlb-speaker ./cmd/kubectl-ironlb
 .NOTPARALLEL:
 
 # Tests that need IPVS run in a guest kernel where this machine's has none; those of LAB_TESTS need a real control plane.
-KERNEL_TESTS := ./ipvs/kernel ./cmd/ironlb-speaker
+KERNEL_TESTS := ./ipvs/kernel ./cmd/ironlb-speaker ./speaker/l2
 LAB_TESTS    := ./test/lab/... ./test/ccm/... ./test/e2e ./test/e2e/scene ./test/e2e/proxy
 NATIVE_TESTS  = $$(go list ./... | grep -v -e /test/lab -e /test/ccm -e /test/e2e -e /ipvs/kernel)
 
@@ -79,6 +79,11 @@ bench-ccm: root deps ## ironlb-ccm beside a bare load generator on a real API se
 .PHONY: bench-ipvs
 bench-ipvs: root deps ## the data planes beside kube-proxy's ipvs and nftables, in one guest: 100, 1,000 and 5,000 Services; an hour where it is emulated (root)
 	@go run ./test/bench/ipvs
+
+.PHONY: bench-l2
+bench-l2: root ## what foreign ARP and neighbour discovery cost, and how fast an owned address is answered (root)
+	@go test -run '^$$' -bench Foreign -benchtime 50000x ./speaker/l2
+	@go test -run '^$$' -bench 'Answer|Announce' -benchtime 2000x ./speaker/l2
 
 .PHONY: bench-heal
 bench-heal: root ## how long until what another program flushes or edits is restored, in the lab (root)

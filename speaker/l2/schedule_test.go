@@ -71,14 +71,18 @@ func TestScheduleOfOneAddress(t *testing.T) {
 		s.announce(time.Now(), place{rec, vip}) // a resync: no burst
 		synctest.Wait()
 		want := []time.Duration{0, 50 * ms, 200 * ms, 500 * ms, 1000 * ms, 2000 * ms, 4000 * ms}
+		s.mu.Lock() // held while sending
 		if !slices.Equal(rec.times[vip], want) || rec.replies != 1 {
 			t.Errorf("announced at %v, %d times as a reply; want %v, once", rec.times[vip], rec.replies, want)
 		}
+		s.mu.Unlock()
 		elapse(1000 * time.Second)
+		s.mu.Lock()
 		if n := len(rec.times[vip]) - len(want); n < 10 || n > 14 {
 			t.Errorf("%d refreshes in 1,000 s, want one each 75 to 100 s", n)
 		}
 		before := len(rec.all)
+		s.mu.Unlock()
 		s.stop(place{rec, vip})
 		elapse(1000 * time.Second)
 		if len(rec.all) != before {

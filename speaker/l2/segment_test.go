@@ -168,6 +168,7 @@ type side struct {
 	codec  codec
 	vip    [4]netip.Addr
 	host   netip.Addr // the host's address
+	port   string     // the host's interface
 	conn   *packet.Conn
 }
 
@@ -182,7 +183,7 @@ func bothFamilies(t *testing.T, test func(t *testing.T, s *side)) {
 }
 
 func (s *segment) side(t testing.TB, family int) *side {
-	out := &side{segment: s, family: family, codec: codecs[family], host: host}
+	out := &side{segment: s, family: family, codec: codecs[family], host: host, port: "eth0"}
 	first := "203.0.113.4"
 	if family == ipv6 {
 		first, out.host = "2001:db8::4", host6
@@ -291,7 +292,7 @@ func (s *side) answered(t testing.TB, target netip.Addr) {
 // neighbour returns the host's neighbour entry of an address.
 func (s *side) neighbour(t testing.TB, addr netip.Addr) mac {
 	t.Helper()
-	list, err := s.segment.host.Handle.NeighList(linkOf(t, s.segment.host, "eth0").Attrs().Index, netlink.FAMILY_ALL)
+	list, err := s.segment.host.Handle.NeighList(linkOf(t, s.segment.host, s.port).Attrs().Index, netlink.FAMILY_ALL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -306,7 +307,7 @@ func (s *side) neighbour(t testing.TB, addr netip.Addr) mac {
 // setNeighbour gives the host an entry as an earlier owner left it.
 func (s *side) setNeighbour(t testing.TB, addr netip.Addr, m mac) {
 	t.Helper()
-	err := s.segment.host.Handle.NeighSet(&netlink.Neigh{LinkIndex: linkOf(t, s.segment.host, "eth0").Attrs().Index,
+	err := s.segment.host.Handle.NeighSet(&netlink.Neigh{LinkIndex: linkOf(t, s.segment.host, s.port).Attrs().Index,
 		Family: map[int]int{ipv4: netlink.FAMILY_V4, ipv6: netlink.FAMILY_V6}[s.family],
 		State:  netlink.NUD_REACHABLE, IP: addr.AsSlice(), HardwareAddr: m[:]})
 	if err != nil {

@@ -1,0 +1,260 @@
+package l2
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/mdlayher/packet"
+	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// answererEnv makes the test binary an announcer in a process of its own, whose processor time can be told from that of who
+// asks. Its value is the number of addresses of each family to answer for.
+const answererEnv = "IRONLB_L2_ANSWERER"
+
+func TestMain(m *testing.M) {
+	if n, err := strconv.Atoi(os.Getenv(answererEnv)); err == nil {
+		answerer(n)
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// answerer holds addresses on eth0 and prints its processor time whenever it reads a line.
+func answerer(n int) {
+	a := New(Config{Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	go a.Run(context.Background())
+	want := map[netip.Addr]plan.Announcement{}
+	for _, addr := range append(addrsFrom("198.51.100.0", n), addrsFrom("2001:db8::1:0", n)...) {
+		want[addr] = on("eth0")
+	}
+	if held, err := a.Announce(want); err != nil || len(held) != len(want) {
+		fmt.Fprintln(os.Stderr, "holds", len(held), "of", len(want), "addresses:", err)
+		os.Exit(1)
+	}
+	fmt.Println("ready")
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		var used unix.Rusage
+		if err := unix.Getrusage(unix.RUSAGE_SELF, &used); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		fmt.Println(unix.TimevalToNsec(used.Utime) + unix.TimevalToNsec(used.Stime))
+	}
+}
+
+// process is an answerer in the node of a segment.
+type process struct {
+	in  *bufio.Writer
+	out *bufio.Scanner
+}
+
+// answerIn starts an answerer and waits until its announcements are over.
+func answerIn(b *testing.B, s *segment, n int) *process {
+	b.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), answererEnv+"="+strconv.Itoa(n))
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	s.node.Must(b, cmd.Start)
+	b.Cleanup(func() { stdin.Close(); _ = cmd.Wait() })
+	p := &process{in: bufio.NewWriter(stdin), out: bufio.NewScanner(stdout)}
+	if !p.out.Scan() || p.out.Text() != "ready" {
+		b.Fatal("the answerer does not begin")
+	}
+	p.quiet(b)
+	return p
+}
+
+// quiet waits until the answerer has nothing more to announce, which costs it some processor time. What is left is that of
+// being asked.
+func (p *process) quiet(b *testing.B) {
+	b.Helper()
+	for before, deadline := p.used(b), time.Now().Add(30*time.Second); time.Now().Before(deadline); {
+		time.Sleep(steps[len(steps)-1].after / 2) // no two steps of an address are further apart
+		now := p.used(b)
+		if now-before < 2*time.Millisecond {
+			return
+		}
+		before = now
+	}
+	b.Fatal("the answerer does not come to rest")
+}
+
+// used returns the processor time that the answerer has used so far.
+func (p *process) used(b *testing.B) time.Duration {
+	b.Helper()
+	if _, err := p.in.WriteString("\n"); err != nil {
+		b.Fatal(err)
+	}
+	if err := p.in.Flush(); err != nil {
+		b.Fatal(err)
+	}
+	if !p.out.Scan() {
+		b.Fatal("the answerer is gone")
+	}
+	ns, err := strconv.ParseInt(p.out.Text(), 10, 64)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(ns)
+}
+
+// BenchmarkForeignRequests is what requests that are none of ours cost the process: each op is one of them, 10,000 come in a
+// second, and the processor time of the answering process in percent of one core is reported. unfiltered-% is what as many
+// cost that it does have to read and answer.
+func BenchmarkForeignRequests(b *testing.B) {
+	for _, family := range []int{ipv4, ipv6} {
+		for _, n := range []int{10, 2000} {
+			b.Run(fmt.Sprintf("%s/addresses=%d", codecs[family].family(), n), func(b *testing.B) {
+				s := join(b).side(b, family)
+				p := answerIn(b, s.segment, n)
+				foreign, owned := addrsFrom("203.0.113.10", 100), addrsFrom("198.51.100.0", n)
+				if family == ipv6 {
+					foreign, owned = addrsFrom("2001:db8::a:0", 100), addrsFrom("2001:db8::1:0", n)
+				}
+				cost := func(targets []netip.Addr, count int) float64 {
+					before, began := p.used(b), time.Now()
+					s.flood(b, targets, count, 10000)
+					return 100 * float64(p.used(b)-before) / float64(time.Since(began))
+				}
+				b.ResetTimer()
+				foreignCost := cost(foreign, b.N)
+				b.StopTimer()
+				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "requests/s")
+				b.ReportMetric(foreignCost, "core-%")
+				b.ReportMetric(cost(owned, 10000), "answering-core-%")
+			})
+		}
+	}
+}
+
+// flood sends questions at a rate, a hundredth of a second's at a time.
+func (s *side) flood(b *testing.B, targets []netip.Addr, count, perSecond int) {
+	b.Helper()
+	frames := make([][]byte, len(targets))
+	for i, target := range targets {
+		frames[i] = s.question(s.host, target)
+	}
+	began := time.Now()
+	for i := range count {
+		if i%(perSecond/100) == 0 {
+			time.Sleep(time.Until(began.Add(time.Duration(i) * time.Second / time.Duration(perSecond))))
+		}
+		s.send(b, frames[i%len(frames)])
+	}
+}
+
+func (s *side) send(b *testing.B, frame []byte) {
+	if _, err := s.conn.WriteTo(frame, &packet.Addr{HardwareAddr: frame[:6]}); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// BenchmarkAnswer is the time from a request on the wire to its answer, one at a time, while 10,000 foreign ones come in a
+// second. The answerer is a process of its own, as in reality.
+func BenchmarkAnswer(b *testing.B) {
+	for _, family := range []int{ipv4, ipv6} {
+		for _, noise := range []int{0, 10000} {
+			b.Run(fmt.Sprintf("%s/foreign=%d", codecs[family].family(), noise), func(b *testing.B) {
+				s := join(b).side(b, family)
+				answerIn(b, s.segment, 100)
+				target := netip.MustParseAddr("198.51.100.50")
+				if family == ipv6 {
+					target = netip.MustParseAddr("2001:db8::1:32")
+				}
+				defer s.background(b, noise)()
+				took := make([]time.Duration, b.N)
+				b.ResetTimer()
+				for i := range took {
+					began := time.Now()
+					s.send(b, s.question(s.host, target))
+					s.reply(b)
+					took[i] = time.Since(began)
+					time.Sleep(time.Millisecond) // a question that comes out of the blue, not right after another
+				}
+				b.StopTimer()
+				slices.Sort(took)
+				for _, q := range []struct {
+					name string
+					at   float64
+				}{{"p50-µs", 0.5}, {"p99-µs", 0.99}, {"max-µs", 1}} {
+					i := min(int(float64(len(took))*q.at), len(took)-1)
+					b.ReportMetric(float64(took[i].Microseconds()), q.name)
+				}
+				b.ReportMetric(0, "ns/op") // mostly pauses
+			})
+		}
+	}
+}
+
+// background floods with foreign requests until it is told to end.
+func (s *side) background(b *testing.B, perSecond int) (stop func()) {
+	b.Helper()
+	if perSecond == 0 {
+		return func() {}
+	}
+	other := *s
+	other.conn = s.socket(b, s.segment.host, s.family)
+	foreign := addrsFrom("203.0.113.10", 100)
+	if s.family == ipv6 {
+		foreign = addrsFrom("2001:db8::a:0", 100)
+	}
+	ending, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-ending:
+				return
+			default:
+				other.flood(b, foreign, perSecond/10, perSecond)
+			}
+		}
+	}()
+	return func() { close(ending); <-done }
+}
+
+// BenchmarkAnnounce is a call in which nothing changes.
+func BenchmarkAnnounce(b *testing.B) {
+	for _, n := range []int{10, 2000} {
+		b.Run("addresses="+strconv.Itoa(n), func(b *testing.B) {
+			s := newSegment(b, nil)
+			want := map[netip.Addr]plan.Announcement{}
+			for _, a := range append(addrsFrom("198.51.100.0", n), addrsFrom("2001:db8::1:0", n)...) {
+				want[a] = on("eth0")
+			}
+			s.announce(b, want)
+			runtime.GC()
+			b.ReportAllocs()
+			b.ResetTimer()
+			s.node.Must(b, func() error {
+				for range b.N {
+					if _, err := s.announcer.Announce(want); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
