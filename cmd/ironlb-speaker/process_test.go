@@ -25,7 +25,11 @@ func TestAssemble(t *testing.T) {
 	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o := options{nodeName: "a", kubeconfig: kubeconfig, metricsAddress: "127.0.0.1:7473", config: newConfig()}
+	keys := filepath.Join(t.TempDir(), "keys")
+	if err := os.WriteFile(keys, []byte("not a very secret key\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := options{nodeName: "a", kubeconfig: kubeconfig, metricsAddress: "127.0.0.1:7473", keyFile: keys, config: newConfig()}
 	log := slog.New(slog.DiscardHandler)
 	s := netspace.New(t)
 	s.Must(t, func() error {
@@ -54,6 +58,11 @@ func TestAssemble(t *testing.T) {
 		wrong.kubeconfig += "-none"
 		if _, err := assemble(wrong, log); err == nil || !strings.Contains(err.Error(), "--kubeconfig") {
 			t.Errorf("without a kubeconfig: %v", err)
+		}
+		wrong = o
+		wrong.keyFile += "-none"
+		if _, err := assemble(wrong, log); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "--key-file") || !strings.Contains(err.Error(), "ironlb-speaker-keys") {
+			t.Errorf("without keys: %v", err)
 		}
 		return nil
 	})
