@@ -17,9 +17,9 @@ import (
 func TestReadKeys(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "keys")
 	for text, want := range map[string][]string{
-		"0123456789abcdef": {"0123456789abcdef"},
+		"0123456789abcdef":   {"0123456789abcdef"},
 		"\none\r\n two \n\n": {"one", "two"},
-		"\n\n":             nil,
+		"\n\n":               nil,
 	} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)

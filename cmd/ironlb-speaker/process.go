@@ -151,7 +151,7 @@ func (p *process) meet() error {
 }
 
 func (p *process) announce() error {
-	p.announcer = l2.New(l2.Config{Log: p.log, Kick: p.kick.Now, Fresh: p.members.Fresh, Metrics: p.registry})
+	p.announcer = l2.New(l2.Config{Log: p.log, Kick: p.kick.Now, Look: p.kick.Look, Fresh: p.members.Fresh, Metrics: p.registry})
 	p.run(p.announcer.Run)
 	return nil
 }
