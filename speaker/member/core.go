@@ -1,6 +1,7 @@
 package member
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
@@ -36,6 +37,7 @@ type Core struct {
 	forgive       time.Time // silence before it does not count
 
 	word    plan.Word // as said last
+	changes []entry
 	ids     map[string]plan.VIPID
 	mine    journal
 	recent  [3]uint64 // versions of mine at the last beats, the newest first
@@ -203,8 +205,14 @@ func (c *Core) Say(w plan.Word) {
 	c.speak()
 }
 
-// speak brings the journal to the word.
+// speak brings the journal to the word, in the order of the ids, so that the same word always makes the same journal.
 func (c *Core) speak() {
+	c.changes = c.changes[:0]
+	note := func(id plan.VIPID, claim plan.Claim) {
+		if c.mine.at[id].claim != claim {
+			c.changes = append(c.changes, entry{id, claim})
+		}
+	}
 	for name, claim := range c.word.Claims {
 		id, known := c.ids[name]
 		if !known {
@@ -217,21 +225,22 @@ func (c *Core) speak() {
 		if claim.State != plan.Leaving {
 			claim.Successor = ""
 		}
-		if c.mine.set(id, claim) {
-			c.beatNow = true
-		}
+		note(id, claim)
 	}
 	if len(c.ids) > len(c.word.Claims) {
 		for name, id := range c.ids {
 			if _, still := c.word.Claims[name]; !still {
 				delete(c.ids, name)
-				c.beatNow = c.mine.set(id, plan.Claim{}) || c.beatNow
+				note(id, plan.Claim{})
 			}
 		}
 	}
-	if c.leaving != c.word.Leaving {
-		c.leaving, c.beatNow = c.word.Leaving, true
+	slices.SortFunc(c.changes, func(a, b entry) int { return cmp.Compare(a.id, b.id) })
+	for _, e := range c.changes {
+		c.mine.set(e.id, e.claim)
 	}
+	c.beatNow = c.beatNow || len(c.changes) > 0 || c.leaving != c.word.Leaving
+	c.leaving = c.word.Leaving
 }
 
 // Fences counts the fences, so that a word that was decided before one can be told from a later one.

@@ -3,6 +3,8 @@ package member_test
 import (
 	"container/heap"
 	"fmt"
+	"hash"
+	"hash/fnv"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -30,6 +32,7 @@ type world struct {
 	// watch runs after each turn of a node.
 	watch func(*machine)
 	sent  int
+	hash  hash.Hash64 // of all that was sent
 }
 
 // machine is a node: its Core, and how it is treated.
@@ -70,7 +73,7 @@ func (q *queue) Pop() any     { old := *q; e := old[len(old)-1]; *q = old[:len(o
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func newWorld(t testing.TB, nodes int, change ...func(*member.Config)) *world {
-	w := &world{t: t, now: epoch, random: rand.New(rand.NewPCG(1, uint64(nodes))), byAddr: map[netip.Addr]*machine{}}
+	w := &world{t: t, now: epoch, random: rand.New(rand.NewPCG(1, uint64(nodes))), byAddr: map[netip.Addr]*machine{}, hash: fnv.New64a()}
 	w.delay = func() time.Duration { return 100*time.Microsecond + time.Duration(w.random.IntN(400))*time.Microsecond }
 	for i := range nodes {
 		m := &machine{name: fmt.Sprintf("node-%d", i+1)}
@@ -219,6 +222,7 @@ func (w *world) turn(m *machine) {
 func (w *world) send(from *machine, sends []member.Send) {
 	for _, s := range sends {
 		w.sent++
+		w.hash.Write(s.Data)
 		if s.To.IsValid() {
 			to := w.byAddr[s.To]
 			iface, source := "eth1", from.addr
