@@ -205,6 +205,27 @@ func TestNewWhileUnsettled(t *testing.T) {
 	}
 }
 
+// TestListOfNobodyDoesNotWait: what nobody can hold yet, or was made since the start, is placed as soon as there are nodes.
+func TestListOfNobodyDoesNotWait(t *testing.T) {
+	d := newBureau(t, "", 1)
+	d.now = time.Now() // the writer looks at the clock
+	d.pass(0)
+	d.join("a")
+	d.pass(0)
+	if got := d.led(); got != "a" {
+		t.Errorf("led by %s", got)
+	}
+	d.join("b")
+	if got := d.pass(0); got != "patch 192.0.2.1" {
+		t.Errorf("wrote %q: it was made after the start", got)
+	}
+	d.restart()
+	d.join("c")
+	if got := d.pass(0); got != "" {
+		t.Errorf("wrote %q: it may be held", got)
+	}
+}
+
 // TestDrain: what a cordoned node holds is handed over one by one, each after the one before has arrived.
 func TestDrain(t *testing.T) {
 	d := settledBureau(t, "a b c", 9)

@@ -264,7 +264,7 @@ func (p *placer) keep(now time.Time, want []wantedVIP, lists []placement.List, m
 	for i := range want {
 		w := &want[i]
 		w.spec.Nodes, w.reason = byName[w.name].Nodes, byName[w.name].Reason
-		if vip := have[w.name]; !settled && vip != nil && !sameSpec(vip.Spec, w.spec) {
+		if vip := have[w.name]; !settled && vip != nil && p.mayBeHeld(vip) && !sameSpec(vip.Spec, w.spec) {
 			w.spec, waits = vip.Spec, true
 		}
 		p.remember(w.name, w.spec)
@@ -273,7 +273,9 @@ func (p *placer) keep(now time.Time, want []wantedVIP, lists []placement.List, m
 		p.log.Info("placement waits for the speakers to say who answers", "for", settleFor)
 	}
 	p.waits = waits
-	if !settled {
+	if settled {
+		clear(p.writer.made)
+	} else {
 		p.wake(p.settles())
 	}
 	if settled && !p.exact {
@@ -288,6 +290,12 @@ func (p *placer) settles() time.Time {
 		last = away
 	}
 	return last.Add(settleFor)
+}
+
+// mayBeHeld says whether a node may have come to hold the VirtualIP that has not been able to say so.
+func (p *placer) mayBeHeld(vip *v1alpha1.VirtualIP) bool {
+	made, ours := p.writer.made[vip.UID]
+	return len(vip.Spec.Nodes) > 0 && !(ours && made.After(p.settles().Add(-settleFor)))
 }
 
 func (p *placer) settled(now time.Time) bool {

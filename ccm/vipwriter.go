@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -49,6 +50,7 @@ type vipWriter struct {
 	mu      sync.Mutex                     // of the maps, while several are written
 	written map[string]*v1alpha1.VirtualIP // as the API server returned it
 	deleted map[string]types.UID
+	made    map[types.UID]time.Time // when we created it; the placer clears it once all has settled
 	// conditioned is the version of each object in the cache when its condition was written.
 	conditioned map[string]string
 	newer       bool   // a write met a newer version of its object
@@ -58,7 +60,7 @@ type vipWriter struct {
 func newVIPWriter(log *slog.Logger, events record.EventRecorder, cl client.Client, beat func()) *vipWriter {
 	return &vipWriter{
 		log: log, events: events, client: cl, atOnce: vipWrites, beat: beat,
-		written: map[string]*v1alpha1.VirtualIP{}, deleted: map[string]types.UID{}, conditioned: map[string]string{},
+		written: map[string]*v1alpha1.VirtualIP{}, deleted: map[string]types.UID{}, made: map[types.UID]time.Time{}, conditioned: map[string]string{},
 	}
 }
 
@@ -135,7 +137,7 @@ func (w *vipWriter) ensure(ctx context.Context, have *v1alpha1.VirtualIP, want w
 			return fmt.Errorf("creating VirtualIP %s: %w", want.name, err)
 		}
 		w.log.Info("address placed", "vip", want.name, "services", servicesOf(want.spec), "nodes", want.spec.Nodes, "reason", want.reason)
-		w.note(func() { w.written[want.name] = vip })
+		w.note(func() { w.written[want.name], w.made[vip.UID] = vip, time.Now() })
 		have = vip
 	case !sameSpec(have.Spec, want.spec):
 		vip := have.DeepCopy()

@@ -101,24 +101,33 @@ func (r *Rig) Namespace(ctx context.Context, name string) error {
 
 // AddNodes makes Nodes node1 to nodeN that are Ready. There is nothing behind them.
 func (r *Rig) AddNodes(ctx context.Context, n int) error {
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []v1.NodeCondition{{
-		Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady",
-		LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
-	}}}})
-	if err != nil {
-		return err
-	}
-	nodes := r.Kube.CoreV1().Nodes()
 	for i := range n {
-		node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node%d", i+1)}}
-		if _, err := nodes.Create(ctx, node, metav1.CreateOptions{}); err != nil {
-			return err
-		}
-		if _, err := nodes.Patch(ctx, node.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+		if err := r.AddNode(ctx, fmt.Sprintf("node%d", i+1)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// AddNode makes one.
+func (r *Rig) AddNode(ctx context.Context, name string) error {
+	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if _, err := r.Kube.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	return r.SetReady(ctx, name, v1.ConditionTrue)
+}
+
+// SetReady says of a Node whether it is Ready.
+func (r *Rig) SetReady(ctx context.Context, name string, status v1.ConditionStatus) error {
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []v1.NodeCondition{{
+		Type: v1.NodeReady, Status: status, Reason: "Test", LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
+	}}}})
+	if err != nil {
+		return err
+	}
+	_, err = r.Kube.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	return err
 }
 
 // Serve makes a namespace with n Services in it and waits until each has an address.

@@ -230,6 +230,24 @@ func (r *Rig) kubectl(ctx context.Context, stdin []byte, args ...string) (string
 	return string(out), err
 }
 
+// Plugin runs kubectl ironlb as an administrator and returns what it writes.
+func (r *Rig) Plugin(ctx context.Context, args ...string) (string, error) {
+	if err := r.build.Own(ctx, "cmd/kubectl-ironlb"); err != nil {
+		return "", err
+	}
+	out, err := host.Output(ctx, host.Native{}, host.Cmd{
+		Argv: r.argv(append([]string{r.build.Path("kubectl"), "ironlb"}, args...)...),
+		Env:  []string{"KUBECONFIG=" + r.cp.Kubeconfig(), "PATH=" + filepath.Dir(r.build.Path("kubectl-ironlb")) + ":" + os.Getenv("PATH")},
+	})
+	return string(out), err
+}
+
+// StopAPIServer kills kube-apiserver. StartAPIServer starts it again, and returns when it is ready.
+func (r *Rig) StopAPIServer() error { return r.cp.StopAPIServer() }
+
+// StartAPIServer starts it again after StopAPIServer.
+func (r *Rig) StartAPIServer(ctx context.Context) error { return r.cp.StartAPIServer(ctx) }
+
 // argv has a command run in the rig's namespace.
 func (r *Rig) argv(argv ...string) []string {
 	return append([]string{"ip", "netns", "exec", r.namespace}, argv...)

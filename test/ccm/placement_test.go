@@ -1,0 +1,237 @@
+package ccm
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/test/ccm/rig"
+)
+
+// speakers play those of all nodes: the one that holds a VirtualIP keeps it until a newer list puts another node first.
+type speakers struct {
+	rig *rig.Rig
+
+	mu     sync.Mutex
+	mute   bool              // they neither hear of lists nor tell
+	holds  map[string]string // by VirtualIP
+	by     map[string]int64  // the generation of the list that they go by
+	moves  int
+	atOnce int // the most that were on their way at the same time
+}
+
+const vipsPath = "/apis/ironlb.io/v1alpha1/virtualips"
+
+func (s *speakers) list(ctx context.Context) (map[string]*v1alpha1.VirtualIP, error) {
+	data, err := s.rig.Kube.Discovery().RESTClient().Get().AbsPath(vipsPath).DoRaw(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var list v1alpha1.VirtualIPList
+	if err := json.Unmarshal(data, &list); err != nil {
+		return nil, err
+	}
+	out := map[string]*v1alpha1.VirtualIP{}
+	for i := range list.Items {
+		out[list.Items[i].Name] = &list.Items[i]
+	}
+	return out, nil
+}
+
+// run looks at the lists again and again. While the API server is away it does nothing.
+func (s *speakers) run(ctx context.Context) {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if vips, err := s.list(ctx); err == nil {
+				s.act(ctx, vips)
+			}
+		}
+	}
+}
+
+func (s *speakers) act(ctx context.Context, vips map[string]*v1alpha1.VirtualIP) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mute {
+		return
+	}
+	moving := 0
+	for name, v := range vips {
+		if len(v.Spec.Nodes) == 0 {
+			continue
+		}
+		first, h := v.Spec.Nodes[0], s.holds[name]
+		if h != "" && first != h && v.Generation > s.by[name] {
+			moving++
+		}
+		switch {
+		case h == "":
+			s.holds[name] = first
+		case first != h && v.Generation > s.by[name]:
+			s.holds[name] = first
+			s.moves++
+		}
+		s.by[name] = v.Generation
+		if v.Status.Node != s.holds[name] {
+			body := fmt.Sprintf(`{"metadata": {"resourceVersion": %q}, "status": {"node": %q, "since": %q}}`, v.ResourceVersion, s.holds[name], metav1.Now().UTC().Format(time.RFC3339))
+			_ = s.rig.Kube.Discovery().RESTClient().Patch(types.MergePatchType).AbsPath(vipsPath, name, "status").Body([]byte(body)).Do(ctx).Error() // next time
+		}
+	}
+	s.atOnce = max(s.atOnce, moving)
+}
+
+// locked calls f while the speakers rest.
+func (s *speakers) locked(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
+// TestPlacement: addresses spread evenly; the API server is away while all of them fail over, and when it is back with late
+// statuses, a node that is not ready and one that is new, nothing moves, with ironlb-ccm running on as well as restarted; on
+// request they spread over the new node, one at a time.
+func TestPlacement(t *testing.T) {
+	const namespace, services = "placement", 6
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
+	defer cancel()
+	r := rig.Start(t, rig.Config{})
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := &speakers{rig: r, holds: map[string]string{}, by: map[string]int64{}}
+	var running sync.WaitGroup
+	running.Go(func() { s.run(ctx) })
+	defer running.Wait()
+	defer cancel()
+	vips := func() map[string]*v1alpha1.VirtualIP {
+		t.Helper()
+		list, err := s.list(ctx)
+		must(err)
+		return list
+	}
+	led := func(list map[string]*v1alpha1.VirtualIP) map[string]int {
+		out := map[string]int{}
+		for _, v := range list {
+			if len(v.Spec.Nodes) > 0 && v.Spec.Nodes[0] == v.Status.Node {
+				out[v.Status.Node]++
+			}
+		}
+		return out
+	}
+	start := func() *rig.CCM {
+		t.Helper()
+		c, err := r.StartCCM(ctx, firstPort, "--leader-elect=false")
+		must(err)
+		must(c.WaitReady(ctx, time.Minute))
+		return c
+	}
+	must(r.Apply(ctx, `
+apiVersion: ironlb.io/v1alpha1
+kind: IPAddressPool
+metadata: {name: web, labels: {tier: gold}}
+spec: {addresses: ["2001:db8:1::/120"]}
+---
+apiVersion: ironlb.io/v1alpha1
+kind: L2Advertisement
+metadata: {name: gold}
+spec: {ipAddressPoolSelectors: [{matchLabels: {tier: gold}}]}
+`))
+	must(r.AddNodes(ctx, 3))
+	ccm := start()
+	must(r.Serve(ctx, namespace, services, nil))
+	until(ctx, t, func() string { return fmt.Sprintf("led: %v, want 2 each", led(vips())) }, func() bool {
+		return maps.Equal(led(vips()), map[string]int{"node1": 2, "node2": 2, "node3": 2})
+	})
+
+	for i, restart := range []bool{false, true} {
+		before := vips()
+		s.locked(func() { s.mute, s.moves = true, 0 })
+		if restart {
+			must(ccm.Kill())
+		}
+		must(r.StopAPIServer())
+		s.locked(func() {
+			for name, v := range before {
+				s.holds[name] = v.Spec.Nodes[1]
+			}
+		})
+		must(r.StartAPIServer(ctx))
+		must(r.SetReady(ctx, "node1", v1.ConditionUnknown))
+		joined := fmt.Sprintf("node%d", 4+i)
+		must(r.AddNode(ctx, joined))
+		if restart {
+			ccm = start()
+		}
+		late := time.After(3 * time.Second) // the last of the speakers finds the API server again
+		<-late
+		for name, v := range vips() {
+			if v.Generation != before[name].Generation {
+				t.Errorf("restarted %v: the list of %s changed from %v to %v before its holder was known", restart, name, before[name].Spec.Nodes, v.Spec.Nodes)
+			}
+		}
+		s.locked(func() { s.mute = false })
+		until(ctx, t, func() string {
+			return fmt.Sprintf("restarted %v: the lists do not follow the holders: %v", restart, led(vips()))
+		}, func() bool {
+			for _, v := range vips() {
+				if v.Spec.Nodes[0] != v.Status.Node || !slices.Contains(v.Spec.Nodes, joined) {
+					return false
+				}
+			}
+			return true
+		})
+		must(r.SetReady(ctx, "node1", v1.ConditionTrue))
+		s.locked(func() {
+			if s.moves > 0 {
+				t.Errorf("restarted %v: %d addresses moved when the API server was back", restart, s.moves)
+			}
+		})
+	}
+
+	s.locked(func() { s.moves, s.atOnce = 0, 0 })
+	out, err := r.Plugin(ctx, "rebalance", "web", "--wait", "90s")
+	must(err)
+	if out != "ippool/web: asked to rebalance\nippool/web: done\n" {
+		t.Errorf("kubectl ironlb rebalance says:\n%s", out)
+	}
+	if got := led(vips()); len(got) != 5 || slices.Max(slices.Collect(maps.Values(got))) != 2 {
+		t.Errorf("after rebalancing led: %v, want one or two on each of five nodes", got)
+	}
+	s.locked(func() {
+		if s.moves != 2 || s.atOnce != 1 {
+			t.Errorf("%d moves, at most %d at once; want 2, one at a time", s.moves, s.atOnce)
+		}
+	})
+	events, err := r.Kube.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "reason=Rebalanced"})
+	must(err)
+	if len(events.Items) != 2 {
+		t.Errorf("%d Events of reason Rebalanced, want 2", len(events.Items))
+	}
+	out, err = r.Plugin(ctx, "status")
+	must(err)
+	for _, v := range vips() {
+		if !strings.Contains(out, v.Spec.Addresses[0]+" ") || !strings.Contains(out, " "+v.Status.Node+" ") {
+			t.Errorf("kubectl ironlb status lacks %s on %s:\n%s", v.Spec.Addresses[0], v.Status.Node, out)
+		}
+	}
+	must(ccm.Stop(10 * time.Second))
+}
