@@ -25,9 +25,12 @@ import (
 // Config of an Announcer. The zero value but for Log has good defaults.
 type Config struct {
 	Log *slog.Logger
-	// Kick is called when Announce is to be called again: an interface was lost, an address was probed for, a conflict came
-	// or went, or another speaker claims an address that is held here. It must not block.
+	// Kick is called when a conflict came or went, and when another speaker claims an address that is held here. It must not
+	// block.
 	Kick func()
+	// Look is called when Announce is to be called again with the same set: an interface was lost, or probes were not
+	// answered. It must not block. Nil means Kick.
+	Look func()
 	// Fresh is asked before each frame is sent. While it returns false nothing is sent: the process woke up late, and
 	// another node may own the addresses by now. Nil means always.
 	Fresh func() bool
@@ -53,6 +56,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Kick == nil {
 		c.Kick = func() {}
+	}
+	if c.Look == nil {
+		c.Look = c.Kick
 	}
 	if c.Fresh == nil {
 		c.Fresh = func() bool { return true }
@@ -270,7 +276,7 @@ func (a *Announcer) give(r *responder, d duties, now time.Time) error {
 // lost is called by a responder whose interface went away.
 func (a *Announcer) lost() {
 	a.Refresh()
-	a.cfg.Kick()
+	a.cfg.Look()
 }
 
 // poke wakes Run.

@@ -204,14 +204,17 @@ func (a *Announcer) turn(now time.Time) (due time.Time, ok bool) {
 		return due, ok
 	}
 	slices.SortFunc(ended, netip.Addr.Compare)
+	tell := a.cfg.Kick
 	for _, addr := range ended {
-		a.over(addr)
+		if a.over(addr); a.entries[addr] != nil && a.entries[addr].phase == holding {
+			tell = a.cfg.Look
+		}
 	}
 	// What cannot be done here Announce tries again, and reports.
 	if _, err := a.settle(a.opened, now); err != nil {
 		a.stale.Store(true)
 	}
-	a.cfg.Kick()
+	tell()
 	return now, true // what began now may end sooner than the rest
 }
 
