@@ -1,0 +1,369 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools"
+)
+
+// simulation is a cluster of speakers without a network: what each says reaches the others late, or not at all while the two do not
+// hear one another. Its clock is its own.
+type simulation struct {
+	t     *testing.T
+	r     *rand.Rand
+	now   time.Time
+	api   *View
+	nodes []*simNode
+	log   []string
+}
+
+// simNode is one of its nodes.
+type simNode struct {
+	sim     *simulation
+	name    string
+	view    *View
+	planner *Planner
+	desired *Desired
+	// up is unset while it is dead, api while it does not hear the API server.
+	up, api bool
+	// joins is when it stops to be an observer.
+	joins time.Time
+	// deaf are those that it does not hear, heard when it last heard the others.
+	deaf    map[string]bool
+	heard   map[string]time.Time
+	peer    map[string]Member
+	touched Touched
+}
+
+const (
+	simTick = 10 * time.Millisecond
+	simDead = 450 * time.Millisecond
+)
+
+func newSimulation(t *testing.T, seed uint64, nodes, vips int) *simulation {
+	s := &simulation{t: t, r: rand.New(rand.NewPCG(seed, 9)), now: time.Unix(1000, 0), api: NewView()}
+	s.api.Advertisements["all"] = Advertisement{}
+	var names []string
+	for i := range nodes {
+		names = append(names, fmt.Sprint("n", i))
+		s.api.Nodes[names[i]] = Node{}
+	}
+	for i := range vips {
+		key := pools.ServiceKey{Namespace: "default", Name: fmt.Sprint("s", i)}
+		addr := netip.AddrFrom4([4]byte{203, 0, 113, byte(1 + i)})
+		s.api.Services[key] = Service{Addresses: []Address{{IP: addr}}, Ports: []Port{{Name: "http", Protocol: ipvs.TCP, Port: 80}}}
+		s.api.VIPs[addr.String()] = VIP{Addresses: []netip.Addr{addr}, Services: []pools.ServiceKey{key}, Nodes: s.order(names), Generation: 1}
+	}
+	for _, name := range names {
+		n := &simNode{sim: s, name: name, deaf: map[string]bool{}}
+		s.nodes = append(s.nodes, n)
+		n.start()
+	}
+	return s
+}
+
+// order returns the names in another order.
+func (s *simulation) order(names []string) []string {
+	out := slices.Clone(names)
+	s.r.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
+	return out
+}
+
+func (n *simNode) start() {
+	n.up, n.api, n.planner, n.desired = true, true, NewPlanner(Options{Node: n.name}), nil
+	n.view = frozen(n.sim.api)
+	n.view.Links = map[string]Link{"eth0": {Name: "eth0", Subnets: prefixes("203.0.113.0/24")}}
+	n.joins = n.sim.now.Add(simDead + time.Duration(n.sim.r.IntN(100))*time.Millisecond)
+	n.view.Members.Observer = true
+	n.peer, n.heard, n.touched = map[string]Member{}, map[string]time.Time{}, Touched{All: true}
+}
+
+// leave makes the node hand over what it holds.
+func (n *simNode) leave() { n.view.Leaving, n.touched.All = true, true }
+
+// hears tells whether a node hears another now.
+func (n *simNode) hears(m *simNode) bool {
+	return n.up && m.up && !n.deaf[m.name]
+}
+
+// run lets a time pass, and checks the cluster every tick.
+func (s *simulation) run(d time.Duration) {
+	for until := s.now.Add(d); s.now.Before(until); s.now = s.now.Add(simTick) {
+		for _, i := range s.r.Perm(len(s.nodes)) {
+			s.nodes[i].turn()
+		}
+	}
+}
+
+// turn is what a node's detector and loop do in one tick.
+func (n *simNode) turn() {
+	if !n.up {
+		return
+	}
+	s := n.sim
+	nodes, claims := map[string]struct{}{}, map[VIPID]struct{}{}
+	for _, m := range s.nodes {
+		if m != n {
+			n.listen(m, nodes, claims)
+		}
+	}
+	v := n.view
+	v.Members.Peers = maps.Clone(n.peer)
+	if v.Members.Observer && !s.now.Before(n.joins) {
+		v.Members.Observer = false
+		nodes[n.name] = struct{}{}
+	}
+	n.touched.Members, n.touched.Claims = nodes, claims
+	wake := n.planner.Wake()
+	if n.desired != nil && !n.touched.Any() && (wake.IsZero() || wake.After(s.now)) {
+		return
+	}
+	before := map[string]Claim{}
+	if n.desired != nil {
+		before = maps.Clone(n.desired.Claims)
+	}
+	n.desired, _ = n.planner.Plan(v, n.touched, s.now)
+	n.touched = Touched{}
+	if !maps.Equal(before, n.desired.Claims) {
+		s.log = append(s.log, fmt.Sprintf("%v %s says %v", s.now.Sub(time.Unix(1000, 0)), n.name, n.desired.Claims))
+	}
+}
+
+// listen brings what a node knows of another up to date: the claims with some delay, its death after the dead time.
+func (n *simNode) listen(m *simNode, nodes map[string]struct{}, claims map[VIPID]struct{}) {
+	s := n.sim
+	before, known := n.peer[m.name]
+	now := before
+	switch {
+	case n.hears(m):
+		if m.desired == nil || s.r.IntN(5) > 0 && known && before.Alive { // a datagram comes each 50 ms on average
+			return
+		}
+		now = Member{Alive: true, Synced: true, Observer: m.view.Members.Observer, Leaving: m.view.Leaving, On: map[string]struct{}{"eth0": {}}, Claims: map[VIPID]Claim{}}
+		for name, c := range m.desired.Claims {
+			now.Claims[IDOf(name)] = c
+		}
+		n.heard[m.name] = s.now
+	case before.Alive && s.now.Sub(n.heard[m.name]) > simDead:
+		now.Alive, now.On = false, nil
+	}
+	if before.Alive != now.Alive || before.Observer != now.Observer || before.Leaving != now.Leaving || before.Synced != now.Synced {
+		nodes[m.name] = struct{}{}
+	}
+	for _, set := range []map[VIPID]Claim{before.Claims, now.Claims} {
+		for id := range set {
+			if before.Claims[id] != now.Claims[id] {
+				claims[id] = struct{}{}
+			}
+		}
+	}
+	n.peer[m.name] = now
+}
+
+// owners returns who answers for each VirtualIP.
+func (s *simulation) owners() map[string][]string {
+	out := map[string][]string{}
+	for name := range s.api.VIPs {
+		out[name] = nil
+	}
+	for _, n := range s.nodes {
+		if !n.up || n.desired == nil {
+			continue
+		}
+		for _, ann := range n.desired.Announce {
+			out[ann.VIP] = append(out[ann.VIP], n.name)
+		}
+	}
+	return out
+}
+
+// tell brings what changed in the API to those nodes that hear it.
+func (s *simulation) tell() {
+	for _, n := range s.nodes {
+		if !n.up || !n.api {
+			continue
+		}
+		n.view.VIPs, n.view.Nodes = maps.Clone(s.api.VIPs), maps.Clone(s.api.Nodes)
+		n.touched.All = true
+	}
+}
+
+// relist gives a VirtualIP another order.
+func (s *simulation) relist(name string, nodes []string) {
+	vip := s.api.VIPs[name]
+	vip.Nodes, vip.Generation = nodes, vip.Generation+1
+	s.api.VIPs[name] = vip
+	s.tell()
+}
+
+// fault does something to one node.
+func (s *simulation) fault() string {
+	n := one(s.r, s.nodes...)
+	other := one(s.r, s.nodes...)
+	name := one(s.r, slices.Sorted(maps.Keys(s.api.VIPs))...)
+	switch s.r.IntN(9) {
+	case 0:
+		n.up = false
+		return n.name + " dies"
+	case 1:
+		if !n.up {
+			n.start()
+			return n.name + " returns"
+		}
+	case 2:
+		if n != other {
+			n.deaf[other.name] = true
+			return n.name + " does not hear " + other.name
+		}
+	case 3:
+		if n != other {
+			n.deaf[other.name], other.deaf[n.name] = true, true
+			return n.name + " and " + other.name + " do not hear one another"
+		}
+	case 4:
+		clear(n.deaf)
+		return n.name + " hears all"
+	case 5:
+		n.api = false
+		return n.name + " loses the API server"
+	case 6:
+		n.api = true
+		s.tell()
+		return n.name + " has the API server"
+	case 7:
+		nodes := s.order(slices.Sorted(maps.Keys(s.api.Nodes)))
+		s.relist(name, nodes)
+		return fmt.Sprintf("%s lists %v", name, nodes)
+	case 8:
+		if n.up {
+			n.leave()
+			return n.name + " is stopped"
+		}
+	}
+	return ""
+}
+
+// heal mends everything.
+func (s *simulation) heal() {
+	for _, n := range s.nodes {
+		clear(n.deaf)
+		if !n.up || n.view.Leaving {
+			n.start()
+		}
+		n.api = true
+	}
+	s.tell()
+}
+
+// wantOne checks that exactly one node answers for each VirtualIP.
+func (s *simulation) wantOne(when string) {
+	s.t.Helper()
+	for name, nodes := range s.owners() {
+		if len(nodes) != 1 {
+			s.t.Errorf("%s: %v answer for %s", when, nodes, name)
+		}
+	}
+	if s.t.Failed() {
+		for _, line := range s.log[max(0, len(s.log)-60):] {
+			s.t.Log(line)
+		}
+		s.t.FailNow()
+	}
+}
+
+// bound is how long it takes at most until there is one owner once all is well: a node that starts observes, each that comes before is
+// waited for a second, and a handover that is asked for in vain as long.
+func (s *simulation) bound() time.Duration {
+	return simDead + time.Duration(2*len(s.nodes))*time.Second
+}
+
+// Whatever happened to a cluster, once it is whole again each VirtualIP has exactly one owner, and keeps it.
+func TestClusterConverges(t *testing.T) {
+	for seed := range uint64(25) {
+		s := newSimulation(t, seed, 2+int(seed%4), 3)
+		s.run(s.bound())
+		s.wantOne(fmt.Sprintf("seed %d, at the start", seed))
+		for range 6 {
+			for range 1 + s.r.IntN(8) {
+				s.log = append(s.log, fmt.Sprintf("%v %s", s.now.Sub(time.Unix(1000, 0)), s.fault()))
+				s.run(time.Duration(s.r.IntN(1500)) * time.Millisecond)
+			}
+			s.log = append(s.log, "healed")
+			s.heal()
+			s.run(s.bound())
+			s.wantOne(fmt.Sprintf("seed %d, healed", seed))
+			before := s.owners()
+			s.run(3 * time.Second)
+			if after := s.owners(); !maps.EqualFunc(before, after, slices.Equal) {
+				t.Fatalf("seed %d: owners %v, later %v", seed, before, after)
+			}
+		}
+	}
+}
+
+// A node that dies is replaced within its dead time and a little more, two nodes never answer meanwhile, and nothing moves when it returns.
+func TestClusterLosesOne(t *testing.T) {
+	for seed := range uint64(25) {
+		s := newSimulation(t, seed, 3+int(seed%3), 6)
+		s.run(s.bound())
+		s.wantOne("at the start")
+		dead := one(s.r, s.nodes...)
+		dead.up = false
+		died := s.now
+		for until := died.Add(2 * time.Second); s.now.Before(until); {
+			s.run(simTick)
+			for name, nodes := range s.owners() {
+				if len(nodes) > 1 {
+					t.Fatalf("seed %d: %v answer for %s", seed, nodes, name)
+				}
+				if late := s.now.Sub(died); len(nodes) == 0 && late > simDead+400*time.Millisecond {
+					t.Fatalf("seed %d: nobody answers for %s after %v", seed, name, late)
+				}
+			}
+		}
+		before := s.owners()
+		dead.start()
+		s.run(5 * time.Second)
+		if after := s.owners(); !maps.EqualFunc(before, after, slices.Equal) {
+			t.Fatalf("seed %d: owners %v, after the return %v", seed, before, after)
+		}
+	}
+}
+
+// While a node leaves, or a list names another one first, somebody answers at any time.
+func TestClusterHandsOver(t *testing.T) {
+	for seed := range uint64(25) {
+		s := newSimulation(t, seed, 3+int(seed%3), 6)
+		s.run(s.bound())
+		s.wantOne("at the start")
+		gone := one(s.r, s.nodes...)
+		if seed%2 == 0 {
+			gone.leave()
+		} else {
+			for name := range s.api.VIPs {
+				s.relist(name, s.order(slices.Sorted(maps.Keys(s.api.Nodes))))
+			}
+		}
+		for until := s.now.Add(6 * time.Second); s.now.Before(until); {
+			s.run(simTick)
+			for name, nodes := range s.owners() {
+				if len(nodes) == 0 || len(nodes) > 2 {
+					t.Fatalf("seed %d: %v answer for %s", seed, nodes, name)
+				}
+			}
+		}
+		s.wantOne("after")
+		for name, nodes := range s.owners() {
+			if want := s.api.VIPs[name].Nodes[0]; seed%2 == 0 && nodes[0] == gone.name || seed%2 == 1 && nodes[0] != want {
+				t.Errorf("seed %d: %v answer for %s", seed, nodes, name)
+			}
+		}
+	}
+}
