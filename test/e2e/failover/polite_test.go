@@ -46,10 +46,9 @@ func (s *scene) handOvers(leave, back func(context.Context, *lab.Node) error) {
 			next = now
 		}
 		for _, a := range v.addrs {
-			if seen := s.w.Seen(a, since, returned); seen.Moves() != 1 {
-				s.t.Errorf("%v was answered by one after the other: %v", a, names(seen.MACs))
-			} else {
-				overlaps += seen.Duplicates
+			seen := s.w.Seen(a, since.Add(-time.Second), returned)
+			if overlaps += seen.Duplicates; seen.Moves() != 1 || seen.Duplicates > overlap {
+				s.t.Errorf("%v was answered by one after the other, %v, and %d questions by both", a, names(seen.MACs), seen.Duplicates)
 			}
 		}
 		holder = next
