@@ -26,7 +26,8 @@
 //	power-off-no-api  power-off while the API server is away; IronLB only
 //
 // After each fault the node is made whole again, and the round ends when it could take over again and each address has one answerer.
-// Duplicates and moves count until then, so a move back shows. return-ms is the largest gap of the client in that time.
+// Duplicates and moves count until then, so a move back shows. return-max-ms is the largest gap of the client in that time,
+// and client-late-ms is by how much the client itself was late at most: an outage of that size says nothing.
 //
 // Results are in Go's benchmark format on standard output, with a line for each round on standard error.
 package main

@@ -49,6 +49,7 @@ func result(name string, all []outcome) {
 		m["failed-conns/op"] += float64(o.fault.Failed+o.back.Failed) / n
 		m["duplicates/op"] += float64(o.duplicates) / n
 		m["moves/op"] += float64(o.moves) / n
+		m["client-late-ms"] = max(m["client-late-ms"], ms(o.fault.Late))
 		if !o.recovered {
 			m["not-recovered"]++
 		}
