@@ -1,0 +1,45 @@
+package l2
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// What dashboards and alerts are made of.
+func TestMetricNames(t *testing.T) {
+	const want = `
+# HELP ironlb_l2_announcements_total Gratuitous ARP frames and unsolicited neighbour advertisements sent.
+# TYPE ironlb_l2_announcements_total counter
+ironlb_l2_announcements_total{family="ipv4"} 0
+ironlb_l2_announcements_total{family="ipv6"} 0
+# HELP ironlb_l2_answers_total ARP requests and neighbour solicitations answered.
+# TYPE ironlb_l2_answers_total counter
+ironlb_l2_answers_total{family="ipv4"} 0
+ironlb_l2_answers_total{family="ipv6"} 0
+# HELP ironlb_l2_conflicts_total Times that another host was found to use an address of ours.
+# TYPE ironlb_l2_conflicts_total counter
+ironlb_l2_conflicts_total{family="ipv4"} 0
+ironlb_l2_conflicts_total{family="ipv6"} 0
+# HELP ironlb_l2_defences_total Answers to foreign probes for our addresses, and announcements against foreign claims.
+# TYPE ironlb_l2_defences_total counter
+ironlb_l2_defences_total{family="ipv4"} 0
+ironlb_l2_defences_total{family="ipv6"} 0
+# HELP ironlb_l2_probes_total Probes sent for addresses before their first use.
+# TYPE ironlb_l2_probes_total counter
+ironlb_l2_probes_total{family="ipv4"} 0
+ironlb_l2_probes_total{family="ipv6"} 0
+# HELP ironlb_l2_send_errors_total Frames that the kernel did not take.
+# TYPE ironlb_l2_send_errors_total counter
+ironlb_l2_send_errors_total{family="ipv4"} 0
+ironlb_l2_send_errors_total{family="ipv6"} 0
+`
+	registry := prometheus.NewRegistry()
+	New(Config{Log: slog.New(slog.DiscardHandler), Metrics: registry})
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want)); err != nil {
+		t.Error(err)
+	}
+}
