@@ -348,9 +348,12 @@ func (l *loop) empty() {
 // readAtMost bounds one reading, so that a flood cannot keep the loop from its turn.
 const readAtMost = 4096
 
-// receive reads the sockets until they are empty.
+// receive reads the sockets in which wait found something until they are empty.
 func (l *loop) receive() {
-	for _, s := range l.sockets {
+	for i, s := range l.sockets {
+		if l.polls[i+1].Revents == 0 {
+			continue
+		}
 		for range readAtMost {
 			a, err := s.receive(l.buffer[:])
 			if err == errEmpty {
