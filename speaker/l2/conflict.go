@@ -116,7 +116,10 @@ func (a *Announcer) claimed(r *responder, addr netip.Addr, by mac) {
 		return
 	}
 	now := time.Now()
-	switch a.note(e, r, addr, by, now); e.phase {
+	if a.note(e, r, addr, by, now) || e.phase == probing {
+		a.poke() // there is another time to wait for
+	}
+	switch e.phase {
 	case holding:
 		// RFC 5227, 2.4 (c): the address is not given up, since others rely on it.
 		if c := e.conflict; c.defended.IsZero() || now.Sub(c.defended) >= defendInterval {
@@ -128,14 +131,18 @@ func (a *Announcer) claimed(r *responder, addr netip.Addr, by mac) {
 	case probing:
 		a.refuse(addr, e, now)
 	}
-	a.poke()
 }
 
-// note remembers who claims the address. What is new is told.
-func (a *Announcer) note(e *entry, r *responder, addr netip.Addr, by mac, now time.Time) {
-	if c := e.conflict; c != nil && c.mac == by {
+// note remembers who claims the address. What is new is told, and true is returned. Of several that claim it at the same
+// time the first one is told, lest they fill the log.
+func (a *Announcer) note(e *entry, r *responder, addr netip.Addr, by mac, now time.Time) bool {
+	switch c := e.conflict; {
+	case c == nil:
+	case c.mac == by:
 		c.heard = now
-		return
+		return false
+	case now.Sub(c.heard) < defendInterval:
+		return false
 	}
 	since := now
 	var defended time.Time
@@ -151,6 +158,7 @@ func (a *Announcer) note(e *entry, r *responder, addr netip.Addr, by mac, now ti
 	a.cfg.Log.Warn("conflict: another host uses an address of ours", "address", addr, "mac", net.HardwareAddr(by[:]).String(),
 		"interface", r.link.name, "action", does)
 	a.cfg.Kick()
+	return true
 }
 
 // refuse ends probing: another host has the address.

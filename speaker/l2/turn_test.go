@@ -263,6 +263,29 @@ func TestDefenceIsLimited(t *testing.T) {
 	})
 }
 
+// Of two hosts that both claim an address the first is told, and the other once that one is silent.
+func TestTwoForeignClaims(t *testing.T) {
+	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, kicks func() int) {
+		announce(t, a, map[netip.Addr]plan.Announcement{vip: on("eth0")})
+		first, second := arpCodec{}.announcement(station{mac: asker}, vip, asRequest), arpCodec{}.announcement(station{mac: mac{2, 7}}, vip, asRequest)
+		for range 20 {
+			sys.sockets[1].hear(first)
+			sys.sockets[1].hear(second)
+			elapse(time.Second)
+		}
+		if c := a.Conflicts()[vip]; c.MAC != "02:00:00:00:00:09" || kicks() != 1 {
+			t.Errorf("conflict %+v, or kicked more than once", c)
+		}
+		for range 11 {
+			sys.sockets[1].hear(second)
+			elapse(time.Second)
+		}
+		if c := a.Conflicts()[vip]; c.MAC != "02:07:00:00:00:00" || c.Since.After(sys.begin.Add(time.Second)) || kicks() != 1 {
+			t.Errorf("conflict %+v once the first is silent, or not kicked once", c)
+		}
+	})
+}
+
 // Who gives an address up for its conflict does not find it free at once; after a minute it may try again.
 func TestConflictIsRememberedForAWhile(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, kicks func() int) {
