@@ -117,6 +117,7 @@ func startPlacementController(_ app.ControllerInitContext, _ *cloudconfig.Comple
 		c := cloud.(*Cloud)
 		services, nodes := c.core.Core().V1().Services(), c.core.Core().V1().Nodes()
 		p := newPlacer(c)
+		c.outage.calls(func() { kicked(p.kick) })
 		for _, inf := range []cache.SharedIndexInformer{services.Informer(), nodes.Informer()} {
 			if _, err := inf.AddEventHandler(p.handler()); err != nil {
 				return nil, false, fmt.Errorf("watching Services and Nodes: %w", err)

@@ -155,14 +155,14 @@ func TestAPIBack(t *testing.T) {
 		if restarted {
 			d.restart()
 		} else {
-			d.placer.outage.last = d.now.Add(10 * time.Minute)
+			d.placer.outage.came = d.now.Add(10 * time.Minute)
 		}
 		d.ready("Unknown", "a", "b", "c")
 		d.join("d") // and a node has joined
 		if got := d.pass(10 * time.Minute); got != "" {
 			t.Fatalf("restarted %v: wrote %s before the speakers could say who answers", restarted, got)
 		}
-		if !d.placer.waits || d.placer.next != d.placer.settles() {
+		if at, _ := d.placer.settles(); !d.placer.waits || d.placer.next != at {
 			t.Errorf("restarted %v: waits %v until %v", restarted, d.placer.waits, d.placer.next)
 		}
 		for i := range d.units { // everything is held by another node now

@@ -8,13 +8,21 @@ import (
 	"time"
 )
 
-// outage knows when the API server was last found away.
+// longestRetry is the longest wait between two tries of a watch (client-go: 30 s, and at most as much again at random). After
+// it without a failure the API server is there, though nothing was asked of it.
+const longestRetry = time.Minute
+
+// outage knows whether the API server is away, and when it came back.
 type outage struct {
-	mu   sync.Mutex
-	last time.Time
+	back func() // called when it has come back; nil: nobody
+
+	mu     sync.Mutex
+	away   bool
+	failed time.Time // last
+	came   time.Time // the first answer after that
 }
 
-// wrap has a client's transport tell of failures.
+// wrap has a client's transport tell of failures and answers.
 func (o *outage) wrap(next http.RoundTripper) http.RoundTripper { return watched{o, next} }
 
 type watched struct {
@@ -26,25 +34,50 @@ type watched struct {
 func (w watched) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := w.next.RoundTrip(r)
 	switch {
-	case err != nil:
-		if !errors.Is(err, context.Canceled) && !errors.Is(err, errLeaving) {
-			w.outage.note()
-		}
-	case resp.StatusCode == http.StatusBadGateway || resp.StatusCode == http.StatusServiceUnavailable || resp.StatusCode == http.StatusGatewayTimeout:
-		w.outage.note()
+	case errors.Is(err, context.Canceled), errors.Is(err, errLeaving): // our doing
+	case err != nil,
+		resp.StatusCode == http.StatusBadGateway, resp.StatusCode == http.StatusServiceUnavailable, resp.StatusCode == http.StatusGatewayTimeout:
+		w.outage.note(false)
+	default:
+		w.outage.note(true)
 	}
 	return resp, err
 }
 
-func (o *outage) note() {
+// calls has f called when the API server comes back.
+func (o *outage) calls(f func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.last = time.Now()
+	o.back = f
 }
 
-// seen is when the API server was last away, zero for never.
-func (o *outage) seen() time.Time {
+// note tells of a request that was answered, or not.
+func (o *outage) note(answered bool) {
+	o.mu.Lock()
+	came := answered && o.away
+	switch {
+	case came:
+		o.away, o.came = false, time.Now()
+	case !answered:
+		o.away, o.failed = true, time.Now()
+	}
+	back := o.back
+	o.mu.Unlock()
+	if came && back != nil {
+		back()
+	}
+}
+
+// settles is when everybody has had the time to say what happened in the last outage, which lasted until since. Zero: there
+// was none.
+func (o *outage) settles(within time.Duration) (at, since time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.last
+	switch {
+	case o.away:
+		return o.failed.Add(longestRetry + within), o.failed
+	case !o.came.IsZero():
+		return o.came.Add(within), o.came
+	}
+	return time.Time{}, time.Time{}
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 type roundTrip func(*http.Request) (*http.Response, error)
@@ -44,8 +46,34 @@ func TestOutage(t *testing.T) {
 		if _, err := o.wrap(next).RoundTrip(r); !errors.Is(err, c.err) {
 			t.Errorf("%s: error %v, want %v", name, err, c.err)
 		}
-		if got := !o.seen().IsZero(); got != c.away {
-			t.Errorf("%s: away is %v", name, got)
+		if o.away != c.away {
+			t.Errorf("%s: away is %v", name, o.away)
 		}
 	}
+}
+
+// TestOutageSettles: from the first answer after the last failure, however long ago that was, and without an answer long after it.
+func TestOutageSettles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		back := 0
+		o := &outage{}
+		o.calls(func() { back++ })
+		o.note(true)
+		if at, _ := o.settles(settleFor); !at.IsZero() {
+			t.Errorf("without an outage it settles at %s", at)
+		}
+		o.note(false)
+		failed := time.Now()
+		if at, since := o.settles(settleFor); at != failed.Add(longestRetry+settleFor) || since != failed {
+			t.Errorf("away: settles at %s since %s", at, since)
+		}
+		time.Sleep(25 * time.Second) // the waits between tries have grown
+		o.note(true)
+		came := time.Now()
+		time.Sleep(time.Second)
+		o.note(true)
+		if at, since := o.settles(settleFor); at != came.Add(settleFor) || since != came || back != 1 {
+			t.Errorf("back %d times: settles at %s since %s", back, at, since)
+		}
+	})
 }

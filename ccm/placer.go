@@ -276,33 +276,36 @@ func (p *placer) keep(now time.Time, want []wantedVIP, lists []placement.List, m
 	if settled {
 		clear(p.writer.made)
 	} else {
-		p.wake(p.settles())
+		at, _ := p.settles()
+		p.wake(at)
 	}
 	if settled && !p.exact {
 		p.wake(p.changed.Add(exactAfter))
 	}
 }
 
-// settles is when the speakers have had time to say who answers.
-func (p *placer) settles() time.Time {
-	last := p.started
-	if away := p.outage.seen(); away.After(last) {
-		last = away
+// settles is when the speakers have had time to say who answers, since when they could.
+func (p *placer) settles() (at, since time.Time) {
+	at, since = p.started.Add(settleFor), p.started
+	if later, after := p.outage.settles(settleFor); later.After(at) {
+		return later, after
 	}
-	return last.Add(settleFor)
+	return at, since
 }
 
 // mayBeHeld says whether a node may have come to hold the VirtualIP that has not been able to say so.
 func (p *placer) mayBeHeld(vip *v1alpha1.VirtualIP) bool {
 	made, ours := p.writer.made[vip.UID]
-	return len(vip.Spec.Nodes) > 0 && !(ours && made.After(p.settles().Add(-settleFor)))
+	_, since := p.settles()
+	return len(vip.Spec.Nodes) > 0 && !(ours && made.After(since))
 }
 
 func (p *placer) settled(now time.Time) bool {
 	if p.started.IsZero() {
 		p.started = now
 	}
-	return !now.Before(p.settles())
+	at, _ := p.settles()
+	return !now.Before(at)
 }
 
 // previous is the list of the unit and who holds it: by its name, or by an address of it when its lowest address is new.

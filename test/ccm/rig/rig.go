@@ -60,6 +60,7 @@ type Rig struct {
 	build      *tools.Build
 	cp         *controlplane.ControlPlane
 	kubeconfig string // of Account
+	plugin     bool   // kubectl-ironlb has been built
 
 	mu   sync.Mutex
 	seq  int
@@ -230,10 +231,13 @@ func (r *Rig) kubectl(ctx context.Context, stdin []byte, args ...string) (string
 	return string(out), err
 }
 
-// Plugin runs kubectl ironlb as an administrator and returns what it writes.
+// Plugin runs kubectl ironlb as an administrator and returns what it writes. It is not for several goroutines at once.
 func (r *Rig) Plugin(ctx context.Context, args ...string) (string, error) {
-	if err := r.build.Own(ctx, "cmd/kubectl-ironlb"); err != nil {
-		return "", err
+	if !r.plugin {
+		if err := r.build.Own(ctx, "cmd/kubectl-ironlb"); err != nil {
+			return "", err
+		}
+		r.plugin = true
 	}
 	out, err := host.Output(ctx, host.Native{}, host.Cmd{
 		Argv: r.argv(append([]string{r.build.Path("kubectl"), "ironlb"}, args...)...),
