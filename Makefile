@@ -54,9 +54,9 @@ test-native: root ## unit tests, and those that need network namespaces (root)
 	@go run ./test/report go test $(NATIVE_TESTS)
 
 .PHONY: test-kernel
-test-kernel: root ## the tests of the kernel drivers and of the speaker with them, in a guest where this kernel has no IPVS (root)
+test-kernel: root ## the tests of the data planes and of the speaker with them, in a guest where this kernel has no IPVS: 5 to 10 minutes if it is emulated (root)
 	@CGO_ENABLED=0 go build -trimpath -o $(TOOLS)/guest ./test/lab/cmd/guest
-	@$(TOOLS)/guest with -- go run ./test/report go test -count=1 -p 1 -timeout 20m -exec '$(TOOLS)/guest exec --' $(KERNEL_TESTS)
+	@$(TOOLS)/guest with -- go run ./test/report go test -count=1 -p 1 -timeout 25m -exec '$(TOOLS)/guest exec --' $(KERNEL_TESTS)
 
 .PHONY: test-lab
 test-lab: root ## the tests of the lab, of ironlb-ccm and end to end, on a real control plane (root)

@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -23,14 +25,39 @@ import (
 // BenchmarkIdle is what the loop uses, with the real drivers, on a node where nothing happens: an op is a second of it. Run it with
 // -benchtime 20x.
 func BenchmarkIdle(b *testing.B) {
+	atSizes(b, func(b *testing.B, _ *changing) error {
+		start, before := time.Now(), used()
+		time.Sleep(time.Duration(b.N) * time.Second)
+		b.ReportMetric(1000*(used()-before).Seconds()/time.Since(start).Seconds(), "cpu-ms/s")
+		return nil
+	})
+}
+
+// BenchmarkChange is what the loop uses, with the real drivers, for one endpoint that changes.
+func BenchmarkChange(b *testing.B) {
+	atSizes(b, func(b *testing.B, c *changing) error {
+		before := used()
+		for i := range b.N {
+			if err := c.change(b.Context(), i); err != nil {
+				return err
+			}
+		}
+		b.ReportMetric(1000*(used()-before).Seconds()/float64(b.N), "cpu-ms/op")
+		return nil
+	})
+}
+
+// atSizes measures beside a loop with few Services, and with many.
+func atSizes(b *testing.B, during func(*testing.B, *changing) error) {
 	for _, n := range []int{100, 5000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			netspace.New(b).Must(b, func() error { return idle(b, manyServices(n)) })
+			netspace.New(b).Must(b, func() error { return beside(b, n, during) })
 		})
 	}
 }
 
-func idle(b *testing.B, view *plan.View) error {
+// beside runs a loop, and once the node is as planned, what is to be measured.
+func beside(b *testing.B, services int, during func(*testing.B, *changing) error) error {
 	config, log := newConfig(), slog.New(slog.DiscardHandler)
 	config.ServiceProxy = true
 	config.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
@@ -39,25 +66,76 @@ func idle(b *testing.B, view *plan.View) error {
 		return err
 	}
 	defer closeNode()
-	cluster := &one{view: view, touched: plan.Touched{All: true}}
+	cluster := &changing{one: one{view: manyServices(services), touched: plan.Touched{All: true}}, kick: speaker.NewKick(), applied: make(chan time.Time, 1)}
 	loop := speaker.New(speaker.Config{
-		NodeName: "a", Plan: options{nodeName: "a", config: config}.plan(), Log: log, Kick: speaker.NewKick(), Source: cluster, Node: node,
-		Announcer: cluster, Detector: nobody{}, Reporter: cluster, Metrics: speaker.NewMetrics(prometheus.NewRegistry()),
+		NodeName: "a", Plan: options{nodeName: "a", config: config}.plan(), Log: log, Kick: cluster.kick, Source: cluster, Node: node,
+		Announcer: cluster, Detector: nobody{}, Reporter: cluster, Metrics: speaker.NewMetrics(prometheus.NewRegistry()), Progress: cluster,
 	})
 	ctx, stop := context.WithCancel(b.Context())
 	defer stop()
-	done := make(chan struct{})
+	done := make(chan error, 1)
 	// The namespace is this thread's: the loop must stay on it.
 	go func() {
-		defer close(done)
 		defer stop()
 		waitReady(b, ctx, loop)
-		measure(b)
+		b.ResetTimer()
+		done <- during(b, cluster)
 	}()
-	err = loop.Run(ctx)
-	<-done
-	return err
+	return errors.Join(loop.Run(ctx), <-done)
 }
+
+// changing is a cluster of which the first Service changes.
+type changing struct {
+	one
+	kick    *speaker.Kick
+	changed atomic.Bool
+	last    netip.Addr // of its last endpoint
+	applied chan time.Time
+}
+
+// change changes the last endpoint and waits until the node is as planned.
+func (c *changing) change(ctx context.Context, i int) error {
+	began := time.Now()
+	c.last = netip.AddrFrom4([4]byte{198, 51, 100, byte(10 + i%2)})
+	c.changed.Store(true)
+	c.kick.Now()
+	for {
+		select {
+		case before := <-c.applied:
+			if before.After(began) {
+				return nil
+			}
+		case <-ctx.Done():
+			return errors.New("the loop ended")
+		case <-time.After(time.Minute):
+			return errors.New("the change is not applied within a minute")
+		}
+	}
+}
+
+// Observe implements speaker.Source.
+func (c *changing) Observe() (*plan.View, plan.Touched, bool) {
+	view, touched, ok := c.one.Observe()
+	if c.changed.Swap(false) {
+		key := serviceKey(0)
+		slice := sliceOf(0)
+		slice.Endpoints[3].Addr = c.last
+		view.Slices[key] = map[string]plan.Slice{"s": slice}
+		touched.Services = map[pools.ServiceKey]struct{}{key: {}}
+	}
+	return view, touched, ok
+}
+
+// Applied and SetNode implement speaker.Progress.
+func (c *changing) Applied(before time.Time) {
+	select {
+	case <-c.applied:
+	default:
+	}
+	c.applied <- before
+}
+
+func (*changing) SetNode(bool) {}
 
 func waitReady(b *testing.B, ctx context.Context, loop *speaker.Speaker) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
@@ -72,14 +150,6 @@ func waitReady(b *testing.B, ctx context.Context, loop *speaker.Speaker) {
 			return
 		}
 	}
-}
-
-func measure(b *testing.B) {
-	before := used()
-	b.ResetTimer()
-	start := time.Now()
-	time.Sleep(time.Duration(b.N) * time.Second)
-	b.ReportMetric(1000*(used()-before).Seconds()/time.Since(start).Seconds(), "cpu-ms/s")
 }
 
 // used is the processor time of this process and of those it started.
@@ -97,18 +167,26 @@ func manyServices(n int) *plan.View {
 	v := plan.NewView()
 	v.Nodes["a"] = plan.Node{}
 	for i := range n {
-		key := pools.ServiceKey{Namespace: "default", Name: fmt.Sprint("s", i)}
+		key := serviceKey(i)
 		v.Services[key] = plan.Service{
 			Addresses: []plan.Address{{IP: netip.AddrFrom4([4]byte{203, 0, 113, byte(1 + i%200)}), Kind: plan.ClusterIP}},
 			Ports:     []plan.Port{{Name: "http", Protocol: ipvs.TCP, Port: uint16(1000 + i/200)}}, NodePorts: true,
 		}
-		slice := plan.Slice{Ports: []plan.Port{{Name: "http", Protocol: ipvs.TCP, Port: uint16(1000 + i)}}}
-		for j := range 4 {
-			slice.Endpoints = append(slice.Endpoints, plan.Endpoint{Addr: netip.AddrFrom4([4]byte{198, 51, 100, byte(1 + j)}), Node: "a", Ready: true, Serving: true})
-		}
-		v.Slices[key] = map[string]plan.Slice{"s": slice}
+		v.Slices[key] = map[string]plan.Slice{"s": sliceOf(i)}
 	}
 	return v
+}
+
+func serviceKey(i int) pools.ServiceKey {
+	return pools.ServiceKey{Namespace: "default", Name: fmt.Sprint("s", i)}
+}
+
+func sliceOf(i int) plan.Slice {
+	slice := plan.Slice{Ports: []plan.Port{{Name: "http", Protocol: ipvs.TCP, Port: uint16(1000 + i)}}}
+	for j := range 4 {
+		slice.Endpoints = append(slice.Endpoints, plan.Endpoint{Addr: netip.AddrFrom4([4]byte{198, 51, 100, byte(1 + j)}), Node: "a", Ready: true, Serving: true})
+	}
+	return slice
 }
 
 // BenchmarkLook is what the parts of an audit cost on a node with nothing on it, and what else is looked at now and then.

@@ -84,6 +84,22 @@ func TestPrepare(t *testing.T) {
 	})
 }
 
+// The size of conntrack's table is the initial network namespace's to set: in another the speaker says how to do without.
+func TestConntrackMaxSaysTheMend(t *testing.T) {
+	netspace.New(t).Must(t, func() error {
+		settings := sysctls{ipvs: func() bool { return false }, serviceProxy: true, limits: conntrackLimits{Min: 1 << 30}}
+		_, wrong := settings.Apply(false)
+		if wrong.All != nil || wrong.Limits == nil || !strings.Contains(wrong.Limits.Error(), "conntrack.min") {
+			t.Errorf("wrong with the limits: %v, with the rest: %v; want that conntrack.min is named", wrong.Limits, wrong.All)
+		}
+		settings.limits = conntrackLimits{}
+		if _, wrong := settings.Apply(false); wrong != (speaker.SysctlErrors{}) {
+			t.Errorf("without limits: %+v", wrong)
+		}
+		return nil
+	})
+}
+
 func TestBadFlagsSayTheMend(t *testing.T) {
 	t.Setenv("NODE_NAME", "")
 	for args, want := range map[string]string{

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"runtime"
 	"strconv"
 	"strings"
@@ -49,6 +50,9 @@ func (s *sysctls) Apply(ipv6 bool) (changed []string, wrong speaker.SysctlErrors
 		for _, c := range changes {
 			changed = append(changed, c.Key+"="+c.To)
 		}
+	}
+	if wrong.Limits != nil {
+		wrong.Limits = fmt.Errorf("%w; or keep the node's: set conntrack.maxPerCore and conntrack.min, or the time-out, to 0 in the file of --config", wrong.Limits)
 	}
 	if wrong == (speaker.SysctlErrors{}) {
 		s.met.Open(want)

@@ -118,7 +118,7 @@ func (c *Cluster) startNodes(ctx context.Context) error {
 	}
 	c.runPods()
 	for _, n := range c.Nodes {
-		if err := n.WaitReady(ctx, time.Minute, corev1.ConditionTrue); err != nil {
+		if err := n.WaitReady(ctx, agentLimit, corev1.ConditionTrue); err != nil {
 			return err
 		}
 	}

@@ -68,11 +68,14 @@ func (c *Cluster) WaitNamespace(ctx context.Context, namespace string) error {
 	})
 }
 
+// agentLimit is for what a node's agent does, also in an emulated guest beside others.
+const agentLimit = 3 * time.Minute
+
 // WaitPod waits until a Pod is Ready, or not.
 func (c *Cluster) WaitPod(ctx context.Context, namespace, name string, ready bool) (*corev1.Pod, error) {
 	var pod *corev1.Pod
 	what := fmt.Sprintf("Pod %s/%s to be ready: %t", namespace, name, ready)
-	err := c.Eventually(ctx, time.Minute, what, func(ctx context.Context) (err error) {
+	err := c.Eventually(ctx, agentLimit, what, func(ctx context.Context) (err error) {
 		if pod, err = c.Kube.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{}); err != nil {
 			return err
 		}

@@ -22,8 +22,9 @@ import (
 
 const (
 	changeLimit = 5 * time.Minute
-	idleFor     = 5 * time.Second
-	quietFor    = time.Second
+	// idleFor covers what a process does only every ten seconds.
+	idleFor  = 20 * time.Second
+	quietFor = time.Second
 )
 
 // verify tells whether the kernel holds what it must: two virtual servers for each Service, with four real servers each.

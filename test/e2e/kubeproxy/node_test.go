@@ -17,35 +17,40 @@ import (
 const ours = `nft -s list table ip ironlb; nft list map ip ironlb-lb virtuals 2>/dev/null; nft list map ip ironlb-lb reals-tcp 2>/dev/null
 ipvsadm -Sn 2>/dev/null | grep '192[.]0[.]2[.]1[2-4][0-9]'; ip route show table local | grep '192[.]0[.]2[.]1[2-4][0-9]'`
 
-// theirs is what kube-proxy made, by mode. In mode nftables, chains of a Service that went stay, empty, until something else changes.
+// theirs is what kube-proxy made, by mode. In mode nftables, chains of what went stay, empty, until something else changes.
 var theirs = map[string]string{
 	"iptables": "iptables-save | grep KUBE- | grep -v ^:",
-	"nftables": "nft -s list table ip kube-proxy | grep -v default/other",
+	"nftables": "nft -s list table ip kube-proxy | sed -E '/^[[:space:]]*chain .*[{]$/ { N; /\\n[[:space:]]*[}]$/d }'",
 	"ipvs":     "ipvsadm -Sn | grep -v '192[.]0[.]2[.]1[2-4][0-9]'; ip -o addr show dev kube-ipvs0; iptables-save | grep KUBE- | grep -v ^:",
 }
 
 // show returns what the script prints on node1, sorted, one element of nftables to a line.
 func show(ctx context.Context, script string) (string, error) {
 	out, err := node().Exec(ctx, "sh", "-c", "("+script+") | tr ',{}' '\\n\\n\\n' | sed 's/^[ \t]*//; s/elements = *//; s/[ \t]*$//' | sort -u; true")
-	if err == nil && strings.TrimSpace(out) == "" {
-		err = errors.New("there is nothing")
-	}
-	return out, err
+	return strings.TrimLeft(out, "\n"), err
 }
 
+// look wants the script to show something, nothing wants it not to.
 func look(t *testing.T, script string) string {
 	t.Helper()
 	out, err := show(t.Context(), script)
-	if err != nil {
-		t.Fatal(err)
+	if err != nil || out == "" {
+		t.Fatalf("nothing is shown (%v) by %s", err, script)
 	}
 	return out
+}
+
+func nothing(t *testing.T, what, script string) {
+	t.Helper()
+	if out, err := show(t.Context(), script); err != nil || out != "" {
+		t.Errorf("%s: %v\n%s", what, err, out)
+	}
 }
 
 // same wants the node to be as before.
 func same(t *testing.T, whose, script, before string) {
 	t.Helper()
-	scene.Eventually(t, scene.Programmed, whose+" is as before", func(ctx context.Context) error {
+	scene.Eventually(t, patience, whose+" is as before", func(ctx context.Context) error {
 		now, err := show(ctx, script)
 		if err == nil && now != before {
 			err = errors.New(difference(before, now))
@@ -82,23 +87,25 @@ func servers(t *testing.T, mode string, addr netip.Addr, want server) {
 		"nftables": "nft list table ip kube-proxy",
 		"ipvs":     "ip -o addr show dev kube-ipvs0",
 	}
-	has := func(ctx context.Context, list string) bool {
-		_, err := node().Exec(ctx, "sh", "-c", list+" | grep -qE '(^|[^0-9.])"+strings.ReplaceAll(addr.String(), ".", "[.]")+"([^0-9.]|$)'")
-		return err == nil
+	has := func(ctx context.Context, list string) (bool, error) {
+		out, err := node().Exec(ctx, "sh", "-c", list+" | grep -E '(^|[^0-9.])"+strings.ReplaceAll(addr.String(), ".", "[.]")+"([^0-9.]|$)'; true")
+		return out != "", err
 	}
-	scene.Eventually(t, scene.Programmed, fmt.Sprintf("%s is served by %+v", addr, want), func(ctx context.Context) error {
-		have := server{speaker: has(ctx, "nft list table ip ironlb"), kubeProxy: has(ctx, lists[mode])}
-		if have != want {
-			return fmt.Errorf("it is by %+v", have)
+	scene.Eventually(t, patience, fmt.Sprintf("%s is served by %+v", addr, want), func(ctx context.Context) error {
+		bySpeaker, err := has(ctx, "nft list table ip ironlb")
+		byKubeProxy, err2 := has(ctx, lists[mode])
+		have := server{speaker: bySpeaker, kubeProxy: byKubeProxy}
+		if err := errors.Join(err, err2); err != nil || have == want {
+			return err
 		}
-		return nil
+		return fmt.Errorf("it is by %+v", have)
 	})
 }
 
 // healthPort waits until the program serves a healthCheckNodePort on node1, with one endpoint, and calls nudge as long as it does not.
 func healthPort(t *testing.T, port int32, program string, nudge func()) {
 	t.Helper()
-	scene.Eventually(t, scene.Programmed, "the health check port is served by "+program, func(ctx context.Context) error {
+	scene.Eventually(t, patience, "the health check port is served by "+program, func(ctx context.Context) error {
 		who, err := node().Exec(ctx, "ss", "-Hltnp", fmt.Sprintf("sport = :%d", port))
 		if err != nil {
 			return err

@@ -26,8 +26,8 @@ import (
 // stopGrace is for a program in an emulated guest.
 const stopGrace = 20 * time.Second
 
-// starting is how long kube-proxy's start may take there, where it is of minutes when other guests run beside.
-const starting = 4 * time.Minute
+// patience is for what kube-proxy and the speaker do there, where a start takes minutes when other guests run beside.
+const patience = 4 * time.Minute
 
 func node() *lab.Node { return cluster.Node(0) }
 
@@ -112,7 +112,7 @@ func (k *proxy) start(t *testing.T, more lab.KubeProxyConfig) {
 		t.Fatal(err)
 	}
 	k.p = p
-	scene.Eventually(t, starting, "kube-proxy has programmed the node", func(ctx context.Context) error {
+	scene.Eventually(t, patience, "kube-proxy has programmed the node", func(ctx context.Context) error {
 		n, err := syncs(ctx)
 		if err == nil && n == 0 {
 			err = errors.New("not yet")
@@ -123,58 +123,74 @@ func (k *proxy) start(t *testing.T, more lab.KubeProxyConfig) {
 
 func often() map[string]any { return map[string]any{"syncPeriod": "15s", "minSyncPeriod": "1s"} }
 
-// syncs is how often kube-proxy has compared the node with the cluster.
+// syncs is how often kube-proxy has compared the node with the cluster, to the end, in IPv4.
 func syncs(ctx context.Context) (int, error) {
 	out, err := node().Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://"+lab.KubeProxyMetrics.String()+"/metrics")
 	if err != nil {
 		return 0, err
 	}
-	return counter(out, "kubeproxy_sync_proxy_rules_duration_seconds_count")
+	return counter(out, `kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"}`)
 }
 
-// resync changes the endpoints of a Service until kube-proxy has compared the node with the cluster three times more.
-func resync(t testing.TB, service string) {
+// synced waits until kube-proxy has compared them so many times more, and calls nudge as long as it has not. Without a nudge only mode
+// ipvs does so by itself.
+func synced(t testing.TB, times int, nudge func()) {
 	t.Helper()
-	before, err := syncs(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	round := 0
-	scene.Eventually(t, scene.Programmed, "kube-proxy syncs three times", func(ctx context.Context) error {
+	before := -1
+	scene.Eventually(t, patience, fmt.Sprintf("kube-proxy syncs %d times", times), func(ctx context.Context) error {
 		now, err := syncs(ctx)
-		if err == nil && now < before+3 {
+		if err == nil && before < 0 {
+			before = now
+		}
+		if err == nil && now < before+times {
 			err = fmt.Errorf("%d so far", now-before)
-			scene.Endpoints(t, service, []string{"a1", "b1"}[round%2])
-			round++
+			if nudge != nil {
+				nudge()
+			}
 		}
 		return err
 	})
 }
 
-// counter adds up the samples of a metric.
-func counter(text, name string) (sum int, err error) {
-	found := false
+// resync changes the endpoints of a Service until kube-proxy has compared the node with the cluster three times more.
+func resync(t testing.TB, service string) {
+	t.Helper()
+	round := 0
+	synced(t, 3, func() {
+		scene.Endpoints(t, service, []string{"a1", "b1"}[round%2])
+		round++
+	})
+}
+
+// caughtUp waits until kube-proxy has programmed all that happened before, which it may lag behind by many seconds: a Service that is
+// made now is served after it, as kube-proxy is told of Services, and of slices, in their order. It stays until the end of the test.
+func caughtUp(t *testing.T, mode string) {
+	t.Helper()
+	svc := scene.Service(t, "caught-up", scene.OfType(corev1.ServiceTypeClusterIP))
+	scene.Endpoints(t, "caught-up", "b1")
+	scene.Answered(t, scene.PodMachine(t, "a2"), "tcp", scene.Internal(t, svc, scene.HTTPPort), "b1")
+	if mode == "ipvs" {
+		synced(t, 1, nil) // it is served before the same sync takes away what is no longer wanted
+	}
+}
+
+// counter is the value of one sample: a metric and its labels.
+func counter(text, sample string) (int, error) {
 	for line := range strings.Lines(text) {
-		if rest, ok := strings.CutPrefix(line, name); ok && (rest[0] == '{' || rest[0] == ' ') {
-			fields := strings.Fields(rest)
-			n, err := strconv.ParseFloat(fields[len(fields)-1], 64)
-			if err != nil {
-				return 0, err
-			}
-			sum, found = sum+int(n), true
+		if rest, ok := strings.CutPrefix(line, sample+" "); ok {
+			n, err := strconv.ParseFloat(strings.TrimSpace(rest), 64)
+			return int(n), err
 		}
 	}
-	if !found {
-		return 0, fmt.Errorf("no metric %s", name)
-	}
-	return sum, nil
+	return 0, fmt.Errorf("no metric %s", sample)
 }
 
 // startSpeaker starts node1's speaker until the end of the test and waits until it is ready.
 func startSpeaker(t *testing.T, serviceProxy bool) {
 	t.Helper()
 	file := filepath.Join(cluster.Dir, fmt.Sprintf("speaker-%t.yaml", serviceProxy))
-	text := fmt.Sprintf("serviceProxy: %t\ndataplane: %s\n", serviceProxy, dataplane())
+	// The size of conntrack's table belongs to the initial network namespace.
+	text := fmt.Sprintf("serviceProxy: %t\ndataplane: %s\nconntrack: {maxPerCore: 0, min: 0}\n", serviceProxy, dataplane())
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +198,13 @@ func startSpeaker(t *testing.T, serviceProxy bool) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { stopSpeaker(t) })
-	scene.Eventually(t, scene.Programmed, "the speaker is ready", func(ctx context.Context) error {
+	ready(t)
+}
+
+// ready waits until node1's speaker says that it is.
+func ready(t *testing.T) {
+	t.Helper()
+	scene.Eventually(t, patience, "the speaker is ready", func(ctx context.Context) error {
 		_, err := readyz(ctx)
 		return err
 	})
@@ -198,7 +220,11 @@ func stopSpeaker(t *testing.T) {
 }
 
 func readyz(ctx context.Context) (string, error) {
-	return node().Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7473/readyz")
+	says, err := node().Exec(ctx, "curl", "--fail-with-body", "-sS", "--max-time", "5", "http://127.0.0.1:7473/readyz")
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, says)
+	}
+	return says, err
 }
 
 // told waits until everything that speaks of wrong pairings names exactly this reason, and says these words; "" is none.
@@ -208,7 +234,7 @@ func told(t *testing.T, vip, reason string, says ...string) {
 	if reason != "" {
 		what = "the pairing is said to be wrong: " + reason
 	}
-	scene.Eventually(t, scene.Programmed, what, func(ctx context.Context) error {
+	scene.Eventually(t, patience, what, func(ctx context.Context) error {
 		metrics, err := node().Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7473/metrics")
 		if err != nil {
 			return err

@@ -17,7 +17,7 @@ func testNotExcluded(t *testing.T, svc *corev1.Service) {
 	vip := scene.External(t, svc, 0).Addr()
 	told(t, vip.String(), "KubeProxyDeletesVirtualServers", "add "+poolCIDR+" to ipvs.excludeCIDRs")
 	before := restorations(t, vip)
-	scene.Eventually(t, scene.Programmed, "kube-proxy deletes virtual servers and the speaker restores them", func(context.Context) error {
+	scene.Eventually(t, patience, "kube-proxy deletes virtual servers and the speaker restores them", func(context.Context) error {
 		if n := restorations(t, vip) - before; n == 0 {
 			return errors.New("none yet")
 		}
@@ -42,7 +42,7 @@ func testFlush(t *testing.T, svc *corev1.Service, start func()) {
 	}
 	before := restorations(t, vip.Addr())
 	start()
-	scene.Eventually(t, scene.Programmed, "kube-proxy deletes the virtual servers and the speaker restores them", func(context.Context) error {
+	scene.Eventually(t, patience, "kube-proxy deletes the virtual servers and the speaker restores them", func(context.Context) error {
 		if restorations(t, vip.Addr()) == before {
 			return errors.New("none yet")
 		}
