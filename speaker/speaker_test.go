@@ -83,6 +83,7 @@ type run struct {
 	detector *worldDetector
 	registry *prometheus.Registry
 	log      *logBuffer
+	done     chan error
 	stop     func()
 }
 
@@ -102,11 +103,11 @@ func startWith(t *testing.T, w *world, c *cluster, o plan.Options) *run {
 	w.wanted = func(addr netip.Addr) bool { return has(r.speaker.desired.Local, addr) }
 	w.endpoints = func(key ipvs.Key) int { return len(r.speaker.desired.Table[key].RealServers) }
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- r.speaker.Run(ctx) }()
+	r.done = make(chan error, 1)
+	go func() { r.done <- r.speaker.Run(ctx) }()
 	r.stop = func() {
 		cancel()
-		if err := <-done; err != nil {
+		if err := <-r.done; err != nil {
 			t.Error(err)
 		}
 	}

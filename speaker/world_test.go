@@ -69,6 +69,8 @@ type world struct {
 	reports   int
 	tells     int // of the announcer
 	deadB     bool
+	conflicts map[netip.Addr]plan.Conflict
+	probing   bool // addresses that are to be probed are not answered for yet
 }
 
 var errInjected = errors.New("injected")
@@ -312,9 +314,12 @@ func (w *world) Announce(want map[netip.Addr]plan.Announcement) (map[netip.Addr]
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	held := map[netip.Addr][]string{}
-	for addr := range want {
+	for addr, ann := range want {
 		if _, already := w.announced[addr]; !already {
 			w.checkForwards(addr)
+			if ann.Probe && w.probing {
+				continue
+			}
 		}
 		for name, up := range w.ups {
 			if up {
@@ -327,8 +332,13 @@ func (w *world) Announce(want map[netip.Addr]plan.Announcement) (map[netip.Addr]
 	return held, nil
 }
 
-func (w *world) Conflicts() map[netip.Addr]plan.Conflict { return nil }
-func (w *world) SetPeers(map[[6]byte]string)             {}
+func (w *world) Conflicts() map[netip.Addr]plan.Conflict {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.conflicts)
+}
+
+func (w *world) SetPeers(map[[6]byte]string) {}
 
 func (w *world) checkForwards(addr netip.Addr) {
 	table, _ := w.kernel.ListOf(map[netip.Addr]struct{}{addr: {}})

@@ -1,0 +1,262 @@
+package speaker
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// held returns a speaker that holds vip1, which b would take over.
+func held(t *testing.T) *run {
+	v := baseView()
+	service(v, "web", vip1, []uint16{80}, 2, "a", "b")
+	r := start(t, newWorld(t), &cluster{view: v, synced: true})
+	r.wantPlanned(t)
+	if len(r.announced) != 1 {
+		t.Fatalf("announced %v", r.announced)
+	}
+	return r
+}
+
+func (r *run) claim(addr netip.Addr) plan.Claim { return r.detector.word().Claims[addr.String()] }
+
+// The others are told where this node wants to hear them and who there is.
+func TestTellsTheDetector(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := held(t)
+		defer r.stop()
+		r.touch(func(v *plan.View) plan.Touched {
+			v.Nodes["c"] = plan.Node{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.3")}}
+			return plan.Touched{Nodes: map[string]struct{}{"c": {}}}
+		})
+		synctest.Wait()
+		r.detector.mu.Lock()
+		defer r.detector.mu.Unlock()
+		if !slices.Equal(r.detector.segments, []string{"eth0"}) || len(r.detector.peers) != 3 || len(r.detector.peers["c"]) != 1 {
+			t.Errorf("segments %v, peers %v", r.detector.segments, r.detector.peers)
+		}
+	})
+}
+
+// A node that stood still stops answering before anything else, claims nothing, writes no status, and takes what the others say.
+func TestStandsStill(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := held(t)
+		defer r.stop()
+		r.world.mu.Lock()
+		changes := r.changes
+		r.world.mu.Unlock()
+		r.detector.set(func(d *worldDetector) { d.observer = true })
+		synctest.Wait()
+		r.world.mu.Lock()
+		if len(r.announced)+len(r.statuses) > 0 || r.changes != changes {
+			t.Errorf("announced %v, statuses %v, %d changes", r.announced, r.statuses, r.changes-changes)
+		}
+		r.world.mu.Unlock()
+		if word := r.detector.word(); len(word.Claims) > 0 || !strings.Contains(r.log.String(), "msg=withdraw address=203.0.113.4 vip=203.0.113.4 reason=Observer") {
+			t.Errorf("said %+v, log:\n%s", word, r.log)
+		}
+		r.detector.set(func(d *worldDetector) {
+			d.observer, d.override = false, map[string]plan.Claim{vip1.String(): {State: plan.Held, Place: 1}}
+		})
+		synctest.Wait()
+		if c := r.claim(vip1); c != (plan.Claim{}) || len(r.announced) > 0 {
+			t.Errorf("says %+v, announced %v", c, r.announced)
+		}
+	})
+}
+
+// The word that ends a fence is said even if it is the same.
+func TestSaysAgainAfterAFence(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		v := baseView()
+		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		defer r.stop()
+		synctest.Wait()
+		said := len(r.detector.words)
+		r.detector.set(func(d *worldDetector) { d.observer = true })
+		synctest.Wait()
+		if n := len(r.detector.words) - said; n != 1 {
+			t.Errorf("%d words", n)
+		}
+	})
+}
+
+// What is stopped asks the next node, answers until that one does, and ends then; it goes on forwarding.
+func TestLeaves(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := held(t)
+		began := time.Now()
+		r.speaker.Leave()
+		synctest.Wait()
+		if c, word := r.claim(vip1), r.detector.word(); c.State != plan.Leaving || c.Successor != "b" || !word.Leaving || len(r.announced) != 1 {
+			t.Errorf("says %+v, %+v, announced %v", c, word, r.announced)
+		}
+		time.Sleep(300 * time.Millisecond)
+		r.detector.set(func(d *worldDetector) {
+			d.override = map[string]plan.Claim{vip1.String(): {State: plan.Held, Place: 1}}
+		})
+		if err := <-r.done; err != nil || time.Since(began) > 400*time.Millisecond {
+			t.Errorf("ended with %v after %v", err, time.Since(began))
+		}
+		if len(r.announced) > 0 || !has(r.addrs, vip1) || len(r.table(t)) != 1 {
+			t.Errorf("announced %v, local %v", r.announced, r.addrs)
+		}
+		if word := r.detector.word(); len(word.Claims) > 0 || !word.Leaving {
+			t.Errorf("said last: %+v", word)
+		}
+		if !strings.Contains(r.log.String(), "reason=HandedOver") {
+			t.Errorf("log:\n%s", r.log)
+		}
+	})
+}
+
+// Whoever does not answer is not waited for longer than five seconds, nobody at all not even that.
+func TestLeavesAlone(t *testing.T) {
+	for _, dead := range []bool{false, true} {
+		inBubble(t, func(t *testing.T) {
+			r := held(t)
+			r.killB(dead)
+			synctest.Wait()
+			began := time.Now()
+			r.speaker.Leave()
+			if err := <-r.done; err != nil {
+				t.Error(err)
+			}
+			took := time.Since(began)
+			if dead && took > 0 || !dead && took != leaveMost {
+				t.Errorf("successor dead: %v: ended after %v", dead, took)
+			}
+			if len(r.announced) > 0 || !strings.Contains(r.log.String(), "reason=Stopping") {
+				t.Errorf("announced %v, log:\n%s", r.announced, r.log)
+			}
+		})
+	}
+}
+
+// A speaker that never had the first list from the API server ends at once.
+func TestLeavesBeforeTheFirstList(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := start(t, newWorld(t), &cluster{view: baseView()})
+		time.Sleep(time.Second)
+		began := time.Now()
+		r.speaker.Leave()
+		if err := <-r.done; err != nil || time.Since(began) > auditEvery {
+			t.Errorf("ended with %v after %v", err, time.Since(began))
+		}
+	})
+}
+
+// A failover does not wait for the kernel, which holds all already: it is claimed and announced before the node is looked at.
+func TestFailoverIsNotHeldUp(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "b", "a")
+		r := start(t, w, &cluster{view: v, synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+		if len(r.announced) > 0 {
+			t.Fatalf("announced %v", r.announced)
+		}
+		time.Sleep(5*auditEvery + auditEvery/2)
+		w.mu.Lock()
+		w.slowVirtuals = 10 * time.Second
+		w.mu.Unlock()
+		r.speaker.cfg.Kick.look.Store(true) // an interface changed, too, so the node is looked at in the same round
+		r.killB(true)
+		time.Sleep(time.Millisecond) // the look holds the world now
+		if c := r.claim(vip1); c.State != plan.Held {
+			t.Errorf("says %+v while the node is looked at", c)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := testutil.CollectAndCount(r.registry, "ironlb_failover_completion_seconds"); n != 1 {
+			t.Errorf("%d histograms", n)
+		}
+		if got := testutil.ToFloat64(r.speaker.cfg.Metrics.moves.WithLabelValues(string(plan.OwnerLost))); got != 1 {
+			t.Errorf("%v moves for the owner's loss", got)
+		}
+		if got := r.statuses[vip1.String()]; got.Moved != plan.OwnerLost || got.From != "b" || !got.Announced {
+			t.Errorf("status %+v", got)
+		}
+	})
+}
+
+// What cannot be programmed is declined, so that the next node does not wait; once it is programmed that is taken back.
+func TestDeclinesWhatItCannotForward(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		fail := w.kernel.Fail
+		w.kernel.Fail = func(ipvs.Op) error { return errInjected }
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "b", "a")
+		r := start(t, w, &cluster{view: v, synced: true})
+		defer r.stop()
+		synctest.Wait()
+		if c := r.claim(vip1); c.State != plan.Declined {
+			t.Errorf("says %+v", c)
+		}
+		w.mu.Lock()
+		w.kernel.Fail = fail
+		w.mu.Unlock()
+		time.Sleep(retryMost)
+		r.wantPlanned(t)
+		if c := r.claim(vip1); c != (plan.Claim{}) {
+			t.Errorf("says %+v although it can", c)
+		}
+	})
+}
+
+// Another host that answers: found before the first use, the address is declined until that is over; while it is held it is reported.
+func TestAddressConflict(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := held(t)
+		defer r.stop()
+		conflict := func(addrs ...netip.Addr) {
+			r.world.mu.Lock()
+			r.conflicts = map[netip.Addr]plan.Conflict{}
+			for _, a := range addrs {
+				r.conflicts[a] = plan.Conflict{MAC: "02:00:00:00:00:09", Interface: "eth0", Since: time.Unix(1, 0)}
+			}
+			r.world.mu.Unlock()
+			r.kick.Now()
+			synctest.Wait()
+		}
+		conflict(vip1)
+		if got := r.statuses[vip1.String()]; !got.Announced || !strings.Contains(got.Conflict, "02:00:00:00:00:09") || !strings.Contains(got.Conflict, "203.0.113.4") {
+			t.Errorf("held: status %+v", got)
+		}
+		conflict()
+		if got := r.statuses[vip1.String()]; !got.Announced || got.Conflict != "" {
+			t.Errorf("over: status %+v", got)
+		}
+		r.world.mu.Lock()
+		r.probing = true // a new address is not answered for at once
+		r.world.mu.Unlock()
+		r.set(func(v *plan.View) { service(v, "api", vip2, []uint16{80}, 2, "a") })
+		synctest.Wait()
+		if got := r.statuses[vip2.String()]; got.Announced || got.Reason != plan.Probing {
+			t.Errorf("probing: status %+v", got)
+		}
+		conflict(vip2)
+		if c, got := r.claim(vip2), r.statuses[vip2.String()]; c.State != plan.Declined || got.Reason != plan.AddressConflict || got.Conflict == "" || has(r.announced, vip2) {
+			t.Errorf("found: says %+v, status %+v", c, got)
+		}
+		r.world.mu.Lock()
+		r.probing = false
+		r.world.mu.Unlock()
+		conflict()
+		if c, got := r.claim(vip2), r.statuses[vip2.String()]; c.State != plan.Held || !got.Announced {
+			t.Errorf("gone: says %+v, status %+v", c, got)
+		}
+	})
+}
