@@ -245,6 +245,9 @@ func (a *Announcer) assign() map[int]*[families]duties {
 func (a *Announcer) give(r *responder, d duties, now time.Time) error {
 	schedule := a.ports[r.link.index].schedule
 	before := *r.duties.Load()
+	if len(d.watched) == 0 && d.equal(before) {
+		return nil
+	}
 	err := r.set(d)
 	for addr := range before.all() {
 		if !has(d.held, addr) && !has(d.watched, addr) {
