@@ -89,7 +89,7 @@ func newSegment(t testing.TB, change func(*Config)) *segment {
 	runs(t, s.announcer)
 	t.Cleanup(func() {
 		// Closing a socket of our own is nothing to warn of.
-		if bad := s.log.with("cannot"); len(bad) > 0 {
+		if bad := s.log.with("cannot read"); len(bad) > 0 {
 			t.Errorf("log:\n%s", bad)
 		}
 	})
