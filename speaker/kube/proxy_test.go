@@ -191,4 +191,29 @@ func TestEvents(t *testing.T) {
 		t.Errorf("one more Event: %q", more)
 	default:
 	}
+
+	vips := cache.NewStore(cache.MetaNamespaceKeyFunc)
+	if err := vips.Add(virtualIP()); err != nil {
+		t.Fatal(err)
+	}
+	status := plan.Status{Node: "a", Announced: true, Moved: plan.FirstUse, At: time.Unix(1, 0)}
+	tell := func() { e.VIPs(vips, map[string]plan.Status{"203.0.113.4": status}) }
+	tell() // the first use is no news
+	status.Moved, status.From, status.At = plan.OwnerLost, "b", time.Unix(2, 0)
+	tell()
+	tell()
+	until(5)
+	status.Conflict = "another host answers"
+	tell()
+	tell()
+	until(6)
+	about := "|Service|default/web|u|ironlb-speaker|"
+	if seen[4] != "Normal|OwnerLost"+about+"node a answers for 203.0.113.4 in place of node b" || seen[5] != "Warning|AddressConflict"+about+status.Conflict {
+		t.Errorf("Events %q", seen[4:])
+	}
+	select {
+	case more := <-written:
+		t.Errorf("one more Event: %q", more)
+	default:
+	}
 }

@@ -203,6 +203,62 @@ func TestStatusIsTriedAgain(t *testing.T) {
 	}
 }
 
+// Another host that has the address is a condition while it has.
+func TestAddressConflict(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, r := newServer(t)
+		run(t, r)
+		status := announced("a")["203.0.113.4"]
+		status.Conflict = "another host answers"
+		for _, held := range []bool{true, false} {
+			if !held {
+				status.Node, status.Interfaces, status.Announced, status.Reason = "", nil, false, plan.AddressConflict
+			}
+			r.Report(map[string]plan.Status{"203.0.113.4": status})
+			synctest.Wait()
+			got := s.get().Status.Conditions
+			if len(got) != 2 || got[1].Type != v1alpha1.ConditionConflict || got[1].Status != metav1.ConditionTrue || got[1].Message != status.Conflict {
+				t.Errorf("held %v: conditions %+v", held, got)
+			}
+		}
+		r.Report(announced("a"))
+		synctest.Wait()
+		if got := s.get().Status.Conditions; len(got) != 1 {
+			t.Errorf("conditions %+v", got)
+		}
+	})
+}
+
+// A process that stood still writes nothing of what it knew, though it is woken up by its own timers first.
+func TestNothingIsWrittenThatIsStale(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, r := newServer(t)
+		var stale atomic.Bool
+		r.While(func() bool { return !stale.Load() })
+		run(t, r)
+		r.Report(announced("a"))
+		synctest.Wait()
+		stale.Store(true)
+		vip := s.get().DeepCopy()
+		vip.Status.Node = "b" // took over meanwhile
+		if err := s.store.Update(vip); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := s.get().Status.Node; got != "b" || s.patches.Load() != 1 {
+			t.Errorf("node %q, %d patches", got, s.patches.Load())
+		}
+		r.Report(nil) // the loop knows better now
+		stale.Store(false)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := s.get().Status.Node; got != "b" || s.patches.Load() != 1 {
+			t.Errorf("later: node %q, %d patches", got, s.patches.Load())
+		}
+	})
+}
+
 // What is wrong with kube-proxy is said while it is, beside the conditions of others.
 func TestConflict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

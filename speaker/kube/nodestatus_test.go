@@ -1,0 +1,113 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// writes are the SpeakerStatuses that were written.
+type writes struct {
+	mu   sync.Mutex
+	fail error
+	all  []v1alpha1.SpeakerStatusStatus
+	at   []time.Time
+}
+
+func (w *writes) write(_ context.Context, s v1alpha1.SpeakerStatusStatus) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all, w.at = append(w.all, s), append(w.at, time.Now())
+	return w.fail
+}
+
+func (w *writes) set(fail error) (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fail = fail
+	return len(w.all)
+}
+
+func nodeStatus(members map[string]plan.MemberState) plan.NodeStatus {
+	return plan.NodeStatus{
+		Healthy: true, VirtualIPs: 2, Members: members,
+		Links: map[string]plan.Link{"eth0": {Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("2001:db8::/64"), netip.MustParsePrefix("192.0.2.0/24")}}},
+	}
+}
+
+// The SpeakerStatus is written on change, at most once a second, and tells since when each member has been as it is.
+func TestNodeStatus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &writes{}
+		r := newNodeReporter("a", w.write, slog.New(slog.DiscardHandler))
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.Run(ctx) }()
+		defer func() { stop(); <-done }()
+		began := metav1.Now().Rfc3339Copy()
+		r.ReportNode(nodeStatus(map[string]plan.MemberState{"b": plan.MemberAlive, "c": plan.MemberObserver}))
+		time.Sleep(time.Minute)
+		if n := w.set(nil); n != 1 {
+			t.Fatalf("%d writes", n)
+		}
+		for i := range 100 {
+			state := []plan.MemberState{plan.MemberSilent, plan.MemberAlive}[i%2]
+			r.ReportNode(nodeStatus(map[string]plan.MemberState{"b": plan.MemberAlive, "c": state}))
+			time.Sleep(100 * time.Millisecond)
+		}
+		time.Sleep(time.Minute)
+		if n := w.set(nil); n < 5 || n > 13 {
+			t.Errorf("%d writes in ten seconds of changes", n)
+		}
+		for i := range w.at[1:] {
+			if d := w.at[i+1].Sub(w.at[i]); d < nodeEvery {
+				t.Errorf("two writes within %v", d)
+			}
+		}
+		last := w.all[len(w.all)-1]
+		since := last.Members[1].Since
+		want := v1alpha1.SpeakerStatusStatus{
+			DataPlane: v1alpha1.DataPlaneStatus{Healthy: true}, VirtualIPs: 2, Alive: "2/2", Updated: last.Updated,
+			Interfaces: []v1alpha1.InterfaceStatus{{Name: "eth0", Up: true, Subnets: []string{"192.0.2.0/24", "2001:db8::/64"}}},
+			Members:    []v1alpha1.MemberStatus{{Node: "b", State: "Alive", Since: &began}, {Node: "c", State: "Alive", Since: since}},
+		}
+		if diff := cmp.Diff(want, last); diff != "" || since.Sub(began.Time) < 60*time.Second {
+			t.Errorf("since %v; (-want +got):\n%s", since, diff)
+		}
+	})
+}
+
+// What cannot be written is tried again now and then, and said once.
+func TestNodeStatusFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &writes{fail: errors.New("no way to the API server")}
+		var log strings.Builder
+		r := newNodeReporter("a", w.write, slog.New(slog.NewTextHandler(&log, nil)))
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.Run(ctx) }()
+		defer func() { stop(); <-done }()
+		r.ReportNode(nodeStatus(nil))
+		time.Sleep(time.Minute)
+		n := w.set(nil)
+		if n < 10 || n > 13 || strings.Count(log.String(), "\n") != 1 {
+			t.Errorf("%d tries in a minute, log:\n%s", n, &log)
+		}
+		time.Sleep(time.Minute)
+		if got := w.set(nil); got != n+1 {
+			t.Errorf("%d writes after it was possible again", got-n)
+		}
+	})
+}
