@@ -22,7 +22,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-const patience = 5 * time.Second
+const patience = 10 * time.Second
 
 // segment is a node with an announcer and a foreign host on one wire.
 type segment struct {
