@@ -100,12 +100,12 @@ func TestAddressInUse(t *testing.T) {
 // TestForeignClaim: a host that claims an address which is held is reported, and answered with a claim at once, but not again within ten
 // seconds (RFC 5227 2.4, DEFEND_INTERVAL).
 func TestForeignClaim(t *testing.T) {
-	s := serving(t, 1)
-	v := s.vips[0]
-	holder := s.settled("at the start")[v.service]
+	s := serving(t, 2)
+	owners := s.settled("at the start")
 	for f, family := range []string{"IPv4", "IPv6"} {
 		t.Run(family, func(t *testing.T) {
-			addr := v.addrs[f]
+			v := s.vips[f]
+			holder, addr := owners[v.service], v.addrs[f]
 			// The announcements of a new address go on for some seconds. They are no defence.
 			eventually(t, patience, "the first announcements are over", func(context.Context) error {
 				if n := s.w.Noticed(addr, time.Now().Add(-5*time.Second)); len(n) > 0 {

@@ -17,13 +17,15 @@ type fault struct {
 	do, heal func(context.Context, *lab.Node) error
 	// polite: the node hands over first, so no client notices.
 	polite bool
+	// parted: the node goes on without hearing the others, so two may answer until they meet again.
+	parted bool
 }
 
 func faults() []fault {
 	speaker := func(ctx context.Context, n *lab.Node) error { return n.StartSpeaker(ctx, "--config", speakerConfig()) }
 	return []fault{
 		{name: "power off", do: func(ctx context.Context, n *lab.Node) error { return n.PowerOff(ctx) }, heal: powerOn},
-		{name: "LAN link cut", do: func(ctx context.Context, n *lab.Node) error { return n.CutLAN(ctx) }, heal: func(ctx context.Context, n *lab.Node) error { return n.RestoreLAN(ctx) }},
+		{name: "LAN link cut", do: func(ctx context.Context, n *lab.Node) error { return n.CutLAN(ctx) }, heal: func(ctx context.Context, n *lab.Node) error { return n.RestoreLAN(ctx) }, parted: true},
 		{name: "LAN carrier lost", do: func(ctx context.Context, n *lab.Node) error { return n.LinkDown(ctx) }, heal: func(ctx context.Context, n *lab.Node) error { return n.LinkUp(ctx) }},
 		{name: "SIGKILL", do: func(_ context.Context, n *lab.Node) error { return n.KillSpeaker() }, heal: speaker},
 		{name: "SIGSTOP", do: func(_ context.Context, n *lab.Node) error { return n.Speaker().Pause() }, heal: func(_ context.Context, n *lab.Node) error { return n.Speaker().Resume() }},
@@ -90,7 +92,11 @@ func TestFaults(t *testing.T) {
 
 			since := time.Now()
 			heal()
-			s.stayed(since, after, s.settledFor(watch, "after the return"))
+			if now := s.settledFor(watch, "after the return"); f.parted {
+				s.handedOver(since, after, now)
+			} else {
+				s.stayed(since, after, now)
+			}
 			s.reported(after)
 		})
 	}
