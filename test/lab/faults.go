@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"net/netip"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 )
 
 // Faults that machine.go and node.go have besides: CutLAN, CutAPI, LinkDown, PowerOff, KillSpeaker, StopSpeaker, and Pause and
@@ -63,15 +65,29 @@ func (c *Cluster) AmongNodes(percent int) []Loss {
 }
 
 // SetNodeNetwork has the node's InternalIP be that on the network of the API server, as where the nodes have a network of their own
-// beside the LAN, or again those on the LAN.
+// beside the LAN, or again those on the LAN. The node's agent leaves it at that.
 func (n *Node) SetNodeNetwork(ctx context.Context, apart bool) error {
-	if err := n.StopKubelet(); err != nil {
-		return err
+	addresses := []netip.Addr{n.Addr, n.Addr6}
+	if apart {
+		addresses = []netip.Addr{n.APIAddr}
 	}
-	n.mu.Lock()
-	n.onAPI = apart
-	n.mu.Unlock()
-	return n.startKubelet(ctx)
+	nodes := n.c.Kube.CoreV1().Nodes()
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		node, err := nodes.Get(ctx, n.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		node.Status.Addresses = nil
+		for _, a := range addresses {
+			node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
+		}
+		_, err = nodes.UpdateStatus(ctx, node, metav1.UpdateOptions{})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("set the addresses of node %s: %w", n.Name, err)
+	}
+	return nil
 }
 
 // Cordon marks the node as kubectl drain does before it evicts; Uncordon takes that back.

@@ -25,7 +25,6 @@ type Node struct {
 
 	mu      sync.Mutex
 	off     bool
-	onAPI   bool // its InternalIP is APIAddr
 	kubelet *process.Process
 	speaker *process.Process
 }
@@ -131,14 +130,8 @@ func (n *Node) startKubelet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.mu.Lock()
-	addresses := n.Addr.String() + "," + n.Addr6.String()
-	if n.onAPI {
-		addresses = n.APIAddr.String()
-	}
-	n.mu.Unlock()
 	p, err := n.Start(ctx, "labkubelet", host.Cmd{Argv: []string{
-		n.c.build.Path("labkubelet"), "-kubeconfig", kubeconfig, "-node", n.Name, "-addresses", addresses,
+		n.c.build.Path("labkubelet"), "-kubeconfig", kubeconfig, "-node", n.Name, "-addresses", n.Addr.String() + "," + n.Addr6.String(),
 	}})
 	if err != nil {
 		return err

@@ -3,12 +3,8 @@ package failover
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"testing"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ironlb/ironlb/test/lab"
 )
@@ -142,9 +138,7 @@ func TestIsolated(t *testing.T) {
 			if err := n.SetNodeNetwork(context.Background(), false); err != nil {
 				t.Error(err)
 			}
-			eventually(t, patience, n.Name+" is known on the LAN", known(n, n.Addr))
 		})
-		eventually(t, patience, n.Name+" is known on the nodes' network", known(n, n.APIAddr))
 	}
 	s := serving(t, 3)
 	before := s.settled("at the start")
@@ -173,20 +167,4 @@ func TestIsolated(t *testing.T) {
 	since := time.Now()
 	restore()
 	s.stayed(since, after, s.settledFor(watch, "after the return"))
-}
-
-// known tells whether the Node object has the address.
-func known(n *lab.Node, addr netip.Addr) func(context.Context) error {
-	return func(ctx context.Context) error {
-		node, err := cluster.Kube.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		for _, a := range node.Status.Addresses {
-			if a.Type == corev1.NodeInternalIP && a.Address == addr.String() {
-				return nil
-			}
-		}
-		return fmt.Errorf("its addresses are %v", node.Status.Addresses)
-	}
 }
