@@ -20,6 +20,16 @@ type Members struct {
 	Peers map[string]Member
 }
 
+// alone tells whether nobody else is heard.
+func (m Members) alone() bool {
+	for _, p := range m.Peers {
+		if p.Alive {
+			return false
+		}
+	}
+	return true
+}
+
 // Member is another node as it was heard.
 type Member struct {
 	// Alive is set if it was heard lately on any path.

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 )
 
 // station is what a scenario says of one node's speaker.
@@ -194,5 +193,3 @@ var states = map[ClaimState]string{Held: "held", Leaving: "leaving", Declined: "
 func (w *world) hear(node string, d *Desired) {
 	w.station(node).said = maps.Clone(d.Claims)
 }
-
-func unix(d time.Duration) time.Time { return time.Unix(0, 0).Add(d) }

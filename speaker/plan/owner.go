@@ -60,7 +60,7 @@ type tenure struct {
 	at     time.Time
 	from   string
 	vacant time.Time
-	// probe is set if the address had no known holder before.
+	// probe is set if no node is known to have answered: one that claimed may have found a conflict by probing.
 	probe bool
 	// before are the nodes that came before this one in the list by which it holds.
 	before []string
@@ -70,6 +70,8 @@ type tenure struct {
 	tried     []string
 	// contested is since when a holder with a newer list is seen.
 	contested time.Time
+	// reported is set once the status names this node.
+	reported bool
 	// last is the other node that was last seen to answer; empty since when nobody is.
 	last  string
 	empty time.Time
@@ -92,6 +94,7 @@ func (d *deciding) run() {
 	if !t.held && d.may() {
 		d.gain()
 	}
+	t.reported = t.held && (t.reported || d.vip.Holder == d.self)
 }
 
 // may tells whether this node is a candidate.
@@ -259,7 +262,7 @@ func (d *deciding) take(why Reason) {
 	t := d.tenure
 	d.tenure = tenure{
 		held: true, moved: why, at: d.now, vacant: t.empty,
-		probe: why == FirstUse, before: before(d.vip.Nodes, d.self), last: t.last,
+		probe: d.vip.Holder == "" && why != TakenOver, before: before(d.vip.Nodes, d.self), last: t.last,
 	}
 	if why == OwnerLost || why == TakenOver {
 		d.tenure.from = cmp.Or(t.last, d.vip.Holder)
