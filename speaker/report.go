@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/plan"
@@ -101,12 +102,14 @@ func (s *Speaker) answered(dec plan.Decision) bool {
 // status says what became of a decision on this node.
 func (s *Speaker) status(dec plan.Decision) plan.Status {
 	out := s.ownStatus(dec)
+	var hosts []string
 	for _, addr := range dec.Addresses {
 		if c, ok := s.conflicts[addr]; ok {
-			out.Conflict = fmt.Sprintf("node %s: another host, %s, answers for %v on %s: take the address away from it, or out of the IPAddressPool",
-				s.cfg.NodeName, c.MAC, addr, c.Interface)
-			break
+			hosts = append(hosts, fmt.Sprintf("another host, %s, answers for %v on %s", c.MAC, addr, c.Interface))
 		}
+	}
+	if len(hosts) > 0 {
+		out.Conflict = fmt.Sprintf("node %s: %s: take the address away from it, or out of the IPAddressPool", s.cfg.NodeName, strings.Join(hosts, "; "))
 	}
 	return out
 }
