@@ -1,12 +1,14 @@
 package lab
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/ironlb/ironlb/test/lab/host"
@@ -68,7 +70,38 @@ func (n *Node) SpeakerArgv(ctx context.Context, flags ...string) ([]string, erro
 	if err != nil {
 		return nil, err
 	}
+	if n.c.guest != nil && n.c.guest.Accel == "tcg" {
+		if flags, err = n.c.patient(flags); err != nil {
+			return nil, err
+		}
+	}
 	return append([]string{n.c.build.Path("ironlb-speaker"), "--node-name", n.Name, "--kubeconfig", kubeconfig, "--key-file", keys}, flags...), nil
+}
+
+// patient gives speakers in an emulated guest, where they stand still for longer than their usual profile allows, the profile for
+// hosts that are starved, unless their configuration names one.
+func (c *Cluster) patient(flags []string) ([]string, error) {
+	flags = slices.Clone(flags)
+	i := slices.Index(flags, "--config") + 1
+	var text []byte
+	if i > 0 {
+		var err error
+		if text, err = os.ReadFile(flags[i]); err != nil {
+			return nil, fmt.Errorf("read a speaker's configuration: %w", err)
+		}
+		if bytes.Contains(text, []byte("failover:")) {
+			return flags, nil
+		}
+	} else {
+		flags = append(flags, "--config", filepath.Join(c.Dir, "speaker-default.yaml"))
+		i = len(flags) - 1
+	}
+	flags[i] += ".patient"
+	text = append(text, "\nfailover: {profile: slow}\n"...)
+	if err := os.WriteFile(flags[i], text, 0o600); err != nil {
+		return nil, fmt.Errorf("write a speaker's configuration: %w", err)
+	}
+	return flags, nil
 }
 
 // speakerKeys returns the file of the key that the speakers share.
