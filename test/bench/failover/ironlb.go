@@ -107,6 +107,8 @@ func (l *ironlb) service(ctx context.Context, name string) (addr netip.Addr, err
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer, Selector: map[string]string{"app": "bench"},
 			IPFamilies: []corev1.IPFamily{family},
+			// After an outage of the API server Kubernetes holds every node, and so the Pod, for not ready until it has heard of them.
+			PublishNotReadyAddresses: true,
 			Ports: []corev1.ServicePort{
 				{Name: "udp", Port: servicePortUDP, Protocol: corev1.ProtocolUDP, TargetPort: intstr.FromInt32(probe.PortUDP)},
 				{Name: "tcp", Port: servicePortTCP, TargetPort: intstr.FromInt32(probe.PortStream)},

@@ -25,11 +25,8 @@ type outcome struct {
 // String is one line for people.
 func (o outcome) String() string {
 	s := fmt.Sprintf("%s held %v: %s; %d duplicate answers, %d moves", o.node, o.addr, o.fault, o.duplicates, o.moves)
-	if gap := o.back.Outage; gap > steadyGap {
-		s += fmt.Sprintf("; on the return a gap of %s", gap.Round(time.Millisecond))
-	}
-	if o.back.Failed > 0 {
-		s += fmt.Sprintf("; %d connections failed on the return", o.back.Failed)
+	if o.back.Outage > steadyGap || o.back.Failed > 0 {
+		s += fmt.Sprintf("; on the return: %s", o.back)
 	}
 	if !o.recovered {
 		s += "; NOT RECOVERED before the fault ended"

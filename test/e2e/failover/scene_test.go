@@ -109,6 +109,8 @@ func (s *scene) serve(v vip) {
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer, Selector: map[string]string{"app": "web"},
 			IPFamilyPolicy: ptr.To(corev1.IPFamilyPolicyRequireDualStack),
+			// After an outage of the API server Kubernetes holds every node, and so the Pod, for not ready until it has heard of them.
+			PublishNotReadyAddresses: true,
 			Ports: []corev1.ServicePort{
 				{Name: "udp", Port: udpPort, Protocol: corev1.ProtocolUDP, TargetPort: intstr.FromInt32(probe.PortUDP)},
 				{Name: "tcp", Port: tcpPort, TargetPort: intstr.FromInt32(probe.PortStream)},
