@@ -1,6 +1,7 @@
 package member
 
 import (
+	"maps"
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/plan"
@@ -64,7 +65,11 @@ func (c *Core) collect() (m plan.Members, nodes map[string]struct{}, vips map[pl
 		peers := make(map[string]plan.Member, len(c.order))
 		for _, p := range c.order {
 			if _, dirty := o.dirty[p]; dirty && !p.first.IsZero() {
-				peers[p.name] = c.member(p)
+				now := c.member(p)
+				if before, was := m.Peers[p.name]; was && sameBut(before, now) {
+					delete(o.dirty, p) // its claims are told by themselves
+				}
+				peers[p.name] = now
 			} else if have, ok := m.Peers[p.name]; ok {
 				peers[p.name] = have
 			}
@@ -81,6 +86,11 @@ func (c *Core) collect() (m plan.Members, nodes map[string]struct{}, vips map[pl
 	o.nodes, o.vips, o.mine = map[string]struct{}{}, map[plan.VIPID]struct{}{}, false
 	clear(o.dirty)
 	return m, nodes, vips
+}
+
+// sameBut tells whether two states of a node differ in nothing but its claims.
+func sameBut(m, n plan.Member) bool {
+	return m.Alive == n.Alive && m.Observer == n.Observer && m.Leaving == n.Leaving && m.Synced == n.Synced && maps.Equal(m.On, n.On)
 }
 
 func (c *Core) member(p *peer) plan.Member {

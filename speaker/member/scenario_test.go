@@ -536,3 +536,26 @@ func TestTicksAreCheap(t *testing.T) {
 		t.Errorf("%v allocations per turn", allocs)
 	}
 }
+
+// What a node says of VirtualIPs names those, and not the node: all that it is listed for would be decided again.
+func TestClaimsDoNotNameTheirNode(t *testing.T) {
+	w := newWorld(t, 3)
+	w.settle()
+	sayer, other := w.nodes[0], w.nodes[1]
+	w.run(time.Second, nil)
+	clear(other.nodes)
+	clear(other.vips)
+	w.say(sayer, claims(5))
+	w.must("told", time.Second, func() bool { return len(other.vips) == 5 })
+	if _, named := other.nodes[sayer.name]; named {
+		t.Errorf("%s is named as heard otherwise although only its claims changed", sayer.name)
+	}
+	if got := len(other.members.Peers[sayer.name].Claims); got != 5 {
+		t.Errorf("%d claims of %s are known, want 5", got, sayer.name)
+	}
+	sayer.off = true
+	w.must("dead", time.Second, func() bool { return other.hearsNone(sayer) })
+	if _, named := other.nodes[sayer.name]; !named {
+		t.Errorf("%s is not named although it is dead", sayer.name)
+	}
+}

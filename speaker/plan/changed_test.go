@@ -1,9 +1,11 @@
 package plan
 
 import (
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 )
@@ -70,5 +72,46 @@ func TestChangedNamesNoOther(t *testing.T) {
 	}
 	if len(c.Keys) == 0 || len(keys) > 0 || len(c.VIPs) > 1 || len(c.Services) != 1 || len(c.Addrs) > 0 {
 		t.Errorf("changed %+v for one endpoint of %v", c, key)
+	}
+}
+
+// A node that is not heard any more costs a decision for what it held, not for all that it is listed for; so does one that returns,
+// or changes its mind.
+func TestDeathDecidesWhatWasHeld(t *testing.T) {
+	const nodes, vips = 40, 200
+	v, p := many(vips), NewPlanner(Options{Node: "node-0"})
+	var names []string
+	for i := range nodes {
+		names = append(names, fmt.Sprint("node-", i))
+		v.Nodes[names[i]] = Node{}
+	}
+	v.Members.Peers = map[string]Member{}
+	for _, name := range names[1:] {
+		v.Members.Peers[name] = Member{Alive: true, Synced: true, On: map[string]struct{}{"eth0": {}}, Claims: map[VIPID]Claim{}}
+	}
+	held := map[string]int{}
+	for i := range vips {
+		name := numbered(1, i).String()
+		vip := v.VIPs[name]
+		vip.Generation, vip.Nodes = 1, append(slices.Clone(names[i%nodes:]), names[:i%nodes]...)
+		v.VIPs[name] = vip
+		held[vip.Nodes[0]]++
+		if vip.Nodes[0] != "node-0" {
+			v.Members.Peers[vip.Nodes[0]].Claims[IDOf(name)] = Claim{State: Held, Generation: 1}
+		}
+	}
+	now := time.Unix(1000, 0)
+	desired, _ := p.Plan(v, Touched{All: true}, now)
+	if len(desired.Announce) != held["node-0"] {
+		t.Fatalf("%d addresses are answered for here, want %d", len(desired.Announce), held["node-0"])
+	}
+	for _, alive := range []bool{false, true} {
+		m := v.Members.Peers["node-7"]
+		m.Alive = alive
+		v.Members.Peers["node-7"] = m
+		_, c := p.Plan(v, Touched{Members: map[string]struct{}{"node-7": {}}}, now)
+		if len(c.VIPs) != held["node-7"] {
+			t.Errorf("node-7 heard: %v; %d VirtualIPs were decided, want the %d that it held", alive, len(c.VIPs), held["node-7"])
+		}
 	}
 }

@@ -55,10 +55,14 @@ func (d *deciding) whyNot() Reason {
 // lookAtMembers notes who answers, among those that are heard where it counts.
 func (d *deciding) lookAtMembers(id VIPID) {
 	for name, m := range d.view.Members.Peers {
-		if !d.heard(name) {
+		c, says := m.Claims[id]
+		if says {
+			d.claimants = append(d.claimants, name)
+		}
+		if !d.hears(m) {
 			continue
 		}
-		switch c, says := m.Claims[id]; {
+		switch {
 		case says && c.State == Declined:
 			d.declined[name] = true
 		case says:
@@ -73,11 +77,13 @@ func (d *deciding) lookAtMembers(id VIPID) {
 	slices.SortFunc(d.holders, holder.compare)
 }
 
-// heard tells whether another node counts as alive: on one of this node's interfaces for the VirtualIP, or, where it has none
-// to hear it on, anywhere.
-func (d *deciding) heard(node string) bool {
-	m, known := d.view.Members.Peers[node]
-	if !known || !m.Alive {
+// heard tells whether another node is.
+func (d *deciding) heard(node string) bool { return d.hears(d.view.Members.Peers[node]) }
+
+// hears tells whether a node counts as alive: on one of this node's interfaces for the VirtualIP, or, where it has none to hear it
+// on, anywhere.
+func (d *deciding) hears(m Member) bool {
+	if !m.Alive {
 		return false
 	}
 	for name := range d.ears {
@@ -131,6 +137,32 @@ func (d *deciding) against(node string, leaving bool) Reason {
 		return NodeDeclined
 	}
 	return Owner
+}
+
+// dependsOn returns the nodes of which it bears on the decision how they are heard and what the API says of them. Where somebody
+// answers those are few, so that a node that comes or goes costs what it held, not what it is listed for.
+func (d *deciding) dependsOn() map[string]struct{} {
+	out := map[string]struct{}{d.self: {}}
+	for _, n := range d.claimants {
+		out[n] = struct{}{}
+	}
+	others := d.vip.Nodes
+	switch {
+	case d.hard == Observer: // nothing is decided yet
+		return out
+	case len(d.local) > 0: // who has an endpoint that is about to go counts if nobody else has one
+	case !d.tenure.held && len(d.holders) > 0 && len(d.addrs) > 0:
+		return out
+	case d.tenure.held && d.soft == Owner && (d.vip.Holder == "" || d.vip.Holder == d.self):
+		others = before(d.vip.Nodes, d.self) // who may be asked to take over
+	}
+	for _, n := range others {
+		out[n] = struct{}{}
+	}
+	if d.vip.Holder != "" {
+		out[d.vip.Holder] = struct{}{}
+	}
+	return out
 }
 
 // nearness orders the reasons against nodes by how far one got.

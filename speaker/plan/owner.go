@@ -43,6 +43,8 @@ type deciding struct {
 	candidates []string
 	observers  map[string]bool
 	declined   map[string]bool
+	// claimants are the other nodes that say something of it, heard or not.
+	claimants []string
 	// ears are the interfaces on which others must be heard to count; none: anywhere.
 	ears map[string]struct{}
 	// unsure is set while the claims of a node that is heard are not all known.

@@ -126,18 +126,7 @@ func (p *Planner) decide(v *View, name string, now time.Time) {
 // outcome is what a decision means for this node.
 func (p *Planner) outcome(d *deciding, name string) decided {
 	out := decided{vip: d.vip, id: IDOf(name), tenure: d.tenure, announce: map[netip.Addr]Announcement{},
-		nodes: map[string]struct{}{d.self: {}}, interfaces: map[string]struct{}{}}
-	for _, n := range d.vip.Nodes {
-		out.nodes[n] = struct{}{}
-	}
-	if d.vip.Holder != "" {
-		out.nodes[d.vip.Holder] = struct{}{}
-	}
-	for n, m := range d.view.Members.Peers {
-		if _, says := m.Claims[out.id]; says {
-			out.nodes[n] = struct{}{}
-		}
-	}
+		nodes: d.dependsOn(), interfaces: map[string]struct{}{}}
 	for _, a := range d.addrs {
 		for _, on := range d.on[a.IP] {
 			out.interfaces[on] = struct{}{}
