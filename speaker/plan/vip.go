@@ -158,7 +158,9 @@ func (p *Planner) reindex(name string, before, after decided) {
 		p.byID.remove(before.id, name)
 	}
 	for node := range before.nodes {
-		p.byNode.remove(node, name)
+		if _, still := after.nodes[node]; !still {
+			p.byNode.remove(node, name)
+		}
 	}
 	for _, key := range before.vip.Services {
 		p.bySvc.remove(key, name)
@@ -170,7 +172,9 @@ func (p *Planner) reindex(name string, before, after decided) {
 		p.byID.add(after.id, name)
 	}
 	for node := range after.nodes {
-		p.byNode.add(node, name)
+		if _, was := before.nodes[node]; !was {
+			p.byNode.add(node, name)
+		}
 	}
 	for _, key := range after.vip.Services {
 		p.bySvc.add(key, name)
