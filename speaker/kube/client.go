@@ -99,6 +99,9 @@ func ownClient(config *rest.Config) (*rest.RESTClient, error) {
 	own.GroupVersion = &v1alpha1.GroupVersion
 	own.APIPath = "/apis"
 	own.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	// Who writes limits itself (see Reporter and NodeReporter); client-go's own limit of 5 a second would keep the controller from
+	// learning in time who answers after an outage.
+	own.QPS = -1
 	if own.UserAgent == "" {
 		own.UserAgent = rest.DefaultKubernetesUserAgent()
 	}

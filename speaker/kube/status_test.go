@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
@@ -296,4 +297,15 @@ func TestConflict(t *testing.T) {
 			t.Errorf("%d patches without a change", n-patches)
 		}
 	})
+}
+
+// What the Reporter may write the client lets through: client-go's default is 5 requests a second.
+func TestClientDoesNotSlowTheReporter(t *testing.T) {
+	own, err := ownClient(&rest.Config{Host: "192.0.2.1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if limit := own.GetRateLimiter(); limit != nil && limit.QPS() < writesPerSecond {
+		t.Errorf("the client sends %v requests a second, less than the %d that the Reporter may write", limit.QPS(), writesPerSecond)
+	}
 }
