@@ -151,10 +151,12 @@ func (r *responder) tell(addr netip.Addr, f form) bool {
 }
 
 // probe implements sender.
-func (r *responder) probe(addr netip.Addr) {
-	if r.send(r.codec.probe(r.station(), addr)) {
-		r.of.metrics[r.family].probes.Inc()
+func (r *responder) probe(addr netip.Addr) bool {
+	if !r.send(r.codec.probe(r.station(), addr)) {
+		return false
 	}
+	r.of.metrics[r.family].probes.Inc()
+	return true
 }
 
 // probed implements sender.

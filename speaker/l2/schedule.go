@@ -35,7 +35,8 @@ const tick = 10 * time.Millisecond
 type sender interface {
 	// announce sends one form of announcement and returns how many frames went out.
 	announce(addr netip.Addr, f form) int
-	probe(addr netip.Addr)
+	// probe tells whether the probe went out.
+	probe(addr netip.Addr) bool
 	// probed is called when an address was probed for and the time for an answer is over. It may call the schedule.
 	probed(addr netip.Addr)
 }
@@ -167,9 +168,12 @@ func (s *schedule) send(now time.Time) (wait time.Duration, ok bool, ended []pla
 			return s.window.Add(tick).Sub(now), true, ended
 		case j.probing:
 			s.sent++
-			j.on.probe(j.addr)
-			j.due = now.Add(probeGaps[j.step])
-			j.step++
+			if j.on.probe(j.addr) {
+				j.due = now.Add(probeGaps[j.step])
+				j.step++
+			} else {
+				j.due = now.Add(probeGaps[0]) // nobody was asked, so silence says nothing
+			}
 			heap.Fix(&s.heap, 0)
 		default:
 			s.sent += j.on.announce(j.addr, formAt(j.step))

@@ -20,6 +20,7 @@ type recorder struct {
 	order   []netip.Addr
 	probes  map[netip.Addr][]time.Duration
 	ended   map[netip.Addr]time.Duration
+	full    bool // the kernel takes no probe
 }
 
 func newRecorder() *recorder {
@@ -39,9 +40,13 @@ func (r *recorder) announce(addr netip.Addr, f form) int {
 	return 1
 }
 
-func (r *recorder) probe(addr netip.Addr) {
+func (r *recorder) probe(addr netip.Addr) bool {
+	if r.full {
+		return false
+	}
 	r.all = append(r.all, time.Since(r.begin))
 	r.probes[addr] = append(r.probes[addr], time.Since(r.begin))
+	return true
 }
 
 func (r *recorder) probed(addr netip.Addr) { r.ended[addr] = time.Since(r.begin) }
@@ -176,6 +181,28 @@ func TestScheduleProbes(t *testing.T) {
 		elapse(time.Minute)
 		if len(rec.probes[vip]) > 3 || rec.ended[vip] != before || len(rec.times[vip]) != len(steps)-1 {
 			t.Errorf("%d probes, ended at %v, %d announcements", len(rec.probes[vip]), rec.ended[vip], len(rec.times[vip]))
+		}
+	})
+}
+
+// A probe that the kernel did not take, or that a process that woke up late may not send, has asked nobody.
+func TestScheduleProbesAgainWhatWasNotSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rec := newRecorder()
+		rec.full = true
+		s := newSchedule(0, 5000, nil)
+		running(t, s)
+		s.probe(time.Now(), place{rec, vip})
+		elapse(time.Minute)
+		if at, ended := rec.ended[vip]; ended {
+			t.Errorf("probing is over after %v, and nobody was asked", at)
+		}
+		s.mu.Lock() // held while sending
+		rec.full = false
+		s.mu.Unlock()
+		elapse(time.Minute)
+		if at := rec.probes[vip]; len(at) != 2 || rec.ended[vip] != at[1]+150*ms {
+			t.Errorf("probed at %v until %v", at, rec.ended[vip])
 		}
 	})
 }
