@@ -97,6 +97,10 @@ bench-liveness: root ## how soon and how wrongly dead nodes are found, beside me
 bench-failover: root deps ## how long a client waits when the node that answers fails or leaves, beside keepalived; more than an hour, FLAGS='-rounds 5 -faults power-off' less (root)
 	@go run ./test/bench/failover $(FLAGS)
 
+.PHONY: bench-sim
+bench-sim: ## 100 speakers and 2,000 VirtualIPs by simulation: detection, traffic, false alarms, balance, CPU; an hour or so, FLAGS='-rounds 2 -watch 10s -profiles standard' less
+	@go run ./test/bench/sim $(FLAGS)
+
 .PHONY: test-failover
 test-failover: root ## failover end to end, natively on nftables, on a real control plane (root)
 	@go run ./test/report go test -count=1 -timeout 15m ./test/e2e/failover

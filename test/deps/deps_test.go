@@ -61,6 +61,9 @@ var rules = []rule{
 	// The controllers and the speaker meet only in the Kubernetes API.
 	{of: "ccm", own: []string{"pools", "pools/v1alpha1", "ccm/placement"}},
 	{of: "pools/v1alpha1", own: []string{"pools"}},
+
+	// The simulation drives what is pure, and nothing else.
+	{of: "test/sim", own: []string{"pools", "speaker/plan", "speaker/member", "ccm/placement"}, never: kubernetes},
 }
 
 func TestImports(t *testing.T) {

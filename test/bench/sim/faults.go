@@ -1,0 +1,265 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ironlb/ironlb/test/sim"
+)
+
+// traffic is what each speaker sent and received.
+type traffic struct{ sent, received []sim.Traffic }
+
+func (r *run) traffic() (t traffic) {
+	for _, s := range r.Speakers {
+		t.sent, t.received = append(t.sent, s.Sent), append(t.received, s.Received)
+	}
+	return t
+}
+
+// since returns the means and the most of what speakers sent and received since, per second.
+func (r *run) since(before traffic, d time.Duration) []figure {
+	now := r.traffic()
+	mean := func(name string, a, b []sim.Traffic) []figure {
+		var datagrams, bytes, most float64
+		for i := range b {
+			m := a[i].Minus(b[i])
+			datagrams, bytes, most = datagrams+float64(m.Datagrams), bytes+float64(m.Bytes), max(most, float64(m.Datagrams))
+		}
+		n := float64(len(b)) * d.Seconds()
+		return []figure{per(name+"/s", datagrams/n), per(name+"-B/s", bytes/n), per(name+"-most/s", most/d.Seconds())}
+	}
+	return append(mean("received", now.received, before.received), mean("sent", now.sent, before.sent)...)
+}
+
+// spent is the CPU of the first speaker since, per second.
+func (r *run) spent(before sim.Cost, d time.Duration) []figure {
+	now := r.Speakers[0].Cost
+	s := d.Seconds()
+	return []figure{per("core-cpu-ms/s", float64(now.Core-before.Core)/1e6/s), per("plan-cpu-ms/s", float64(now.Plan-before.Plan)/1e6/s),
+		per("plans/s", float64(now.Plans-before.Plans)/s)}
+}
+
+func (r *run) idle() {
+	const d = 10 * time.Second
+	r.forget()
+	before, cost := r.traffic(), r.Speakers[0].Cost
+	r.Run(d)
+	figures := append(r.since(before, d), r.spent(cost, d)...)
+	r.line("idle", append(figures, count("false-deaths", sim.Wrong(r.Deaths)), count("moves", len(r.Owners.Moves)))...)
+}
+
+func (r *run) forget() {
+	r.Owners.Mark()
+	r.Deaths = nil
+}
+
+// victim returns another node each time; the first is kept, since its cost is measured.
+func (r *run) victim() *sim.Speaker {
+	r.next = (r.next+7)%(len(r.Speakers)-1) + 1
+	return r.Speakers[r.next]
+}
+
+// found is how long after a time each other node took each of these for dead.
+func (r *run) found(at time.Duration, dead ...*sim.Speaker) (t sim.Times) {
+	for _, d := range r.Deaths {
+		if slices.ContainsFunc(dead, func(s *sim.Speaker) bool { return s.Name == d.Dead }) && !slices.ContainsFunc(dead, func(s *sim.Speaker) bool { return s.Name == d.Node }) {
+			t = append(t, d.At-at)
+		}
+	}
+	return t
+}
+
+func quantiles(name string, t sim.Times) []figure {
+	return []figure{ms(name+"-p50", t.Quantile(0.5)), ms(name+"-p99", t.Quantile(0.99)), ms(name+"-max", t.Most())}
+}
+
+// powerOff takes the power of some nodes at once, and gives it back.
+func (r *run) powerOff(nodes int) {
+	var detect, takeover sim.Times
+	var moves, returned, doubled, wrong, late int
+	least, most := r.vips, 0
+	var figures []figure
+	rounds := r.rounds
+	if nodes > 1 {
+		rounds = max(1, rounds/5)
+	}
+	var before traffic
+	var cost sim.Cost
+	for i := range rounds {
+		r.forget()
+		before, cost = r.traffic(), r.Speakers[0].Cost
+		at := r.Now()
+		var off []*sim.Speaker
+		for range nodes {
+			s := r.victim()
+			off = append(off, s)
+			s.PowerOff()
+		}
+		r.Run(time.Second)
+		if i == 0 {
+			figures = append(r.since(before, time.Second), r.spent(cost, time.Second)...)
+		}
+		r.Run(2 * time.Second)
+		nobody, _ := r.Owners.Each()
+		late += nobody
+		detect, takeover = append(detect, r.found(at, off...)...), append(takeover, sim.Long(r.Owners.Vacant)...)
+		moves += len(r.Owners.Moves)
+		doubled, wrong = doubled+len(r.Owners.Doubled), wrong+sim.Wrong(r.Deaths)
+		if a, b := r.Owners.Balance(); i == 0 {
+			least, most = a, b
+		}
+		r.forget()
+		for _, s := range off {
+			s.Start()
+		}
+		r.Run(5 * time.Second)
+		returned += len(r.Owners.Moves)
+		wrong += sim.Wrong(r.Deaths)
+	}
+	name := "power-off"
+	if nodes > 1 {
+		name = fmt.Sprintf("power-off-of-%d", nodes)
+	}
+	all := append(quantiles("detect", detect), quantiles("takeover", takeover)...)
+	all = append(all, count("moves", moves), count("unanswered-after-3s", late), count("two-owners", doubled), count("false-deaths", wrong),
+		count("moves-on-return", returned), count("vips-least", least), count("vips-most", most))
+	r.line(name, append(all, figures...)...)
+}
+
+// leave stops speakers politely, and starts them again.
+func (r *run) leave() {
+	var took, both, nobody sim.Times
+	var held, moves, returned int
+	for range r.rounds {
+		r.forget()
+		s := r.victim()
+		held += len(r.Owners.Of(s))
+		s.Leave()
+		d, _ := r.Until(6*time.Second, func() bool { return !s.Running() })
+		took = append(took, d)
+		r.Run(time.Second)
+		moves += len(r.Owners.Moves)
+		both, nobody = append(both, sim.Long(r.Owners.Doubled)...), append(nobody, sim.Long(r.Owners.Vacant)...)
+		r.forget()
+		s.Start()
+		r.Run(4 * time.Second)
+		returned += len(r.Owners.Moves)
+	}
+	r.line("leave", append(append(quantiles("leave", took), quantiles("both-answer", both)...), count("held", held), count("moves", moves),
+		count("unanswered", len(nobody)), ms("unanswered-max", nobody.Most()), count("moves-on-return", returned))...)
+}
+
+// join adds nodes.
+func (r *run) join() {
+	for range 2 {
+		r.forget()
+		before, cost, writes := r.traffic(), r.Speakers[0].Cost, r.Writes()
+		s := r.Join()
+		took, ok := r.Until(10*time.Second, func() bool { return !s.Observes() })
+		const d = 15 * time.Second
+		r.Run(d - took)
+		r.line("join", append(append([]figure{ms("observes", took), yes("joined", ok), count("moves", len(r.Owners.Moves)), count("two-owners", len(r.Owners.Doubled)),
+			count("false-deaths", sim.Wrong(r.Deaths)), count("lists-written", r.Writes()-writes)}, r.since(before, d)...), r.spent(cost, d)...)...)
+	}
+}
+
+// linkCut cuts nodes off from the LAN alone.
+func (r *run) linkCut() {
+	var detect, takeover, healed sim.Times
+	moves := 0
+	for range r.rounds {
+		r.forget()
+		s, at := r.victim(), r.Now()
+		s.Group(-1, sim.LAN)
+		r.Run(3 * time.Second)
+		detect, takeover = append(detect, r.found(at, s)...), append(takeover, sim.Long(r.Owners.Vacant)...)
+		r.forget()
+		s.Group(0, sim.LAN)
+		d, _ := r.Until(3*time.Second, r.Owners.One)
+		healed = append(healed, d)
+		r.Run(3 * time.Second)
+		moves += len(r.Owners.Moves)
+	}
+	r.line("link-cut", append(append(quantiles("detect", detect), quantiles("takeover", takeover)...), ms("healed-max", healed.Most()), count("moves-when-healed", moves))...)
+}
+
+// pause makes processes stand still for 5 s.
+func (r *run) pause() {
+	var takeover, both sim.Times
+	moves, later := 0, 0
+	for range r.rounds {
+		r.forget()
+		r.victim().Pause(5 * time.Second)
+		r.Run(4900 * time.Millisecond)
+		takeover, moves = append(takeover, sim.Long(r.Owners.Vacant)...), moves+len(r.Owners.Moves)
+		r.forget()
+		r.Run(4 * time.Second)
+		both, later = append(both, sim.Long(r.Owners.Doubled)...), later+len(r.Owners.Moves)
+	}
+	r.line("pause", append(quantiles("takeover", takeover), count("moves", moves), count("moves-when-awake", later), count("two-owners", len(both)), ms("two-owners-max", both.Most()))...)
+}
+
+// partition splits the cluster in two, both networks, and heals it.
+func (r *run) partition() {
+	for range max(1, r.rounds/5) {
+		r.forget()
+		half := len(r.Speakers) / 3
+		for _, s := range r.Speakers[:half] {
+			s.Group(1, sim.LAN, sim.NodeNetwork)
+		}
+		r.Run(5 * time.Second)
+		nobody, several := r.Owners.Each()
+		takeover := sim.Long(r.Owners.Vacant)
+		r.forget()
+		before, cost := r.traffic(), r.Speakers[0].Cost
+		for _, s := range r.Speakers {
+			s.Group(0, sim.LAN, sim.NodeNetwork)
+		}
+		took, ok := r.Until(10*time.Second, r.Owners.One)
+		r.Run(5*time.Second - min(took, 5*time.Second))
+		least, most := r.Owners.Balance()
+		r.line("partition", append(append([]figure{count("two-owners", several), count("unanswered", nobody), ms("unanswered-max", takeover.Most()), ms("healed", took),
+			yes("one-owner", ok), count("moves-when-healed", len(r.Owners.Moves)), ms("unanswered-when-healed-max", sim.Long(r.Owners.Vacant).Most()),
+			count("vips-least", least), count("vips-most", most)},
+			r.since(before, 5*time.Second)...), r.spent(cost, 5*time.Second)...)...)
+	}
+}
+
+// losses counts false alarms while datagrams get lost.
+func (r *run) losses() {
+	for _, loss := range []float64{0, 0.01, 0.05} {
+		r.lossy(fmt.Sprintf("loss=%g%%", 100*loss), loss, sim.Bursts{})
+	}
+	r.lossy("bursts", 0.01, sim.Bursts{Every: 10 * time.Second, Least: 20 * time.Millisecond, Most: 200 * time.Millisecond})
+	r.SetLoss(0, sim.Bursts{})
+}
+
+func (r *run) lossy(name string, loss float64, bursts sim.Bursts) {
+	r.SetLoss(loss, bursts)
+	r.Run(time.Second)
+	r.forget()
+	before, cost, asked, relayed := r.traffic(), r.Speakers[0].Cost, r.Asked(), r.Relayed()
+	r.Run(r.watch)
+	hours := r.watch.Hours()
+	r.line(name, append(append([]figure{per("virtual-s", r.watch.Seconds()), per("false-deaths/h", float64(sim.Wrong(r.Deaths))/hours),
+		per("moves/h", float64(len(r.Owners.Moves))/hours), per("asked/s", float64(r.Asked()-asked)/r.watch.Seconds()),
+		per("kept-by-relay/h", float64(r.Relayed()-relayed)/hours)}, r.since(before, r.watch)...), r.spent(cost, r.watch)...)...)
+}
+
+// deaf makes a node send without receiving anything, as a wrong packet filter does.
+func (r *run) deaf() {
+	r.forget()
+	s := r.victim()
+	before, cost := r.traffic(), r.Speakers[0].Cost
+	s.Deafen(true)
+	r.Run(5 * time.Second)
+	_, several := r.Owners.Each()
+	figures := append([]figure{count("claims", len(r.Owners.Moves)), count("two-owners", several), count("false-deaths", sim.Wrong(r.Deaths))}, r.since(before, 5*time.Second)...)
+	figures = append(figures, r.spent(cost, 5*time.Second)...)
+	r.forget()
+	s.Deafen(false)
+	took, ok := r.Until(10*time.Second, r.Owners.One)
+	r.line("deaf", append(figures, ms("healed", took), yes("one-owner", ok))...)
+}

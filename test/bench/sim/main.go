@@ -1,0 +1,137 @@
+// Command sim measures a large cluster of speakers by simulation: how soon dead nodes are found and replaced, what it costs, and
+// how often a node is taken for dead wrongly. It prints Go's benchmark format. docs/design/simulation.md says what each line means.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"runtime/pprof"
+	"strings"
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/member"
+	"github.com/ironlb/ironlb/test/sim"
+)
+
+type options struct {
+	nodes, vips, rounds int
+	watch               time.Duration
+	seed                uint64
+	faults              map[string]bool
+}
+
+func main() {
+	var o options
+	flag.IntVar(&o.nodes, "nodes", 100, "nodes")
+	flag.IntVar(&o.vips, "vips", 2000, "VirtualIPs")
+	flag.IntVar(&o.rounds, "rounds", 10, "how often each fault happens")
+	flag.DurationVar(&o.watch, "watch", time.Minute, "how long false alarms are counted, per kind of loss")
+	flag.Uint64Var(&o.seed, "seed", 1, "seed of the first cluster")
+	profiles := flag.String("profiles", "standard,fast", "liveness profiles")
+	faults := flag.String("faults", strings.Join(kinds, ","), "what to measure")
+	cpu := flag.String("cpuprofile", "", "write a CPU profile there")
+	flag.Parse()
+	if *cpu != "" {
+		f, err := os.Create(*cpu)
+		if err == nil {
+			err = pprof.StartCPUProfile(f)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(2)
+		}
+		defer pprof.StopCPUProfile()
+	}
+	o.faults = map[string]bool{}
+	for _, f := range strings.Split(*faults, ",") {
+		o.faults[f] = true
+	}
+	for _, name := range strings.Split(*profiles, ",") {
+		p, err := member.ProfileNamed(name)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(2)
+		}
+		o.measure(p)
+	}
+}
+
+// kinds are what can be measured, in this order.
+var kinds = []string{"idle", "power-off", "rack-off", "leave", "join", "link-cut", "pause", "partition", "loss", "deaf"}
+
+// run is one profile's cluster.
+type run struct {
+	options
+	*sim.Cluster
+	profile member.Profile
+	next    int // node that fails next
+}
+
+func (o options) measure(p member.Profile) {
+	r := &run{options: o, profile: p}
+	r.Cluster = sim.New(sim.Config{Seed: o.seed, Nodes: o.nodes, VIPs: o.vips, Profile: p})
+	took, ok := r.Until(20*time.Second, r.Owners.One)
+	least, most := r.Owners.Balance()
+	cost := r.Speakers[0].Cost
+	r.line("boot", ms("one-owner", took), yes("settled", ok), count("vips-least", least), count("vips-most", most), count("claims", len(r.Owners.Moves)),
+		count("two-owners", len(r.Owners.Doubled)), ms("plan-cpu", cost.Plan), count("plans", cost.Plans), ms("core-cpu", cost.Core))
+	r.Run(5 * time.Second)
+	for _, kind := range kinds {
+		if !o.faults[kind] {
+			continue
+		}
+		switch kind {
+		case "idle":
+			r.idle()
+		case "power-off":
+			r.powerOff(1)
+		case "rack-off":
+			r.powerOff(max(2, o.nodes/10))
+		case "leave":
+			r.leave()
+		case "join":
+			r.join()
+		case "link-cut":
+			r.linkCut()
+		case "pause":
+			r.pause()
+		case "partition":
+			r.partition()
+		case "loss":
+			r.losses()
+		case "deaf":
+			r.deaf()
+		}
+	}
+}
+
+// figure is a number and its unit.
+type figure struct {
+	value float64
+	unit  string
+}
+
+func ms(name string, d time.Duration) figure {
+	return figure{float64(d) / float64(time.Millisecond), name + "-ms"}
+}
+
+func count(name string, n int) figure { return figure{float64(n), name} }
+
+func yes(name string, is bool) figure {
+	if is {
+		return figure{1, name}
+	}
+	return figure{0, name}
+}
+
+func per(name string, n float64) figure { return figure{n, name} }
+
+// line prints one line of Go's benchmark format.
+func (r *run) line(fault string, figures ...figure) {
+	fmt.Printf("BenchmarkSim/profile=%s/nodes=%d/vips=%d/%s 1", r.profile.Name, r.nodes, r.vips, fault)
+	for _, f := range figures {
+		fmt.Printf(" %.4g %s", f.value, f.unit)
+	}
+	fmt.Println()
+}

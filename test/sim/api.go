@@ -1,0 +1,225 @@
+package sim
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ironlb/ironlb/ccm/placement"
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+const (
+	// reportAfter is how long a status is under way to the API server, watchAfter how long a change from there to a speaker.
+	reportAfter, reportSpread = 10 * time.Millisecond, 40 * time.Millisecond
+	watchAfter, watchSpread   = 5 * time.Millisecond, 45 * time.Millisecond
+	// passEvery is between two passes of the placement controller, exactAfter how long after the last change it spreads exactly.
+	passEvery, exactAfter = time.Second, 5 * time.Second
+	// writesPerSecond are the lists that the controller writes.
+	writesPerSecond = 200
+)
+
+// api is the API server with the placement controller.
+type api struct {
+	cluster  *Cluster
+	down     bool
+	services map[pools.ServiceKey]plan.Service
+	nodes    map[string]plan.Node
+	names    []string
+	ready    map[string]bool
+	peers    map[string][]netip.Addr
+	vips     map[string]plan.VIP
+	placer   placement.Placer
+	// passing is set while a pass is to come; changed is when a list changed last.
+	passing bool
+	changed int64
+	exact   bool
+	lists   []write
+	// Writes counts the lists that were written after the beginning.
+	Writes int
+}
+
+// write is a list to be written.
+type write struct {
+	vip    string
+	nodes  []string
+	holder string // by which it was decided
+}
+
+func newAPI(c *Cluster) *api {
+	return &api{cluster: c, services: c.services(), nodes: map[string]plan.Node{}, ready: map[string]bool{}, peers: map[string][]netip.Addr{}, vips: map[string]plan.VIP{}}
+}
+
+func (a *api) addNode(s *Speaker) {
+	addr := s.addrs[NodeNetwork]
+	if a.cluster.config.OneNetwork {
+		addr = s.addrs[LAN]
+	}
+	a.nodes, a.peers = maps.Clone(a.nodes), maps.Clone(a.peers)
+	a.nodes[s.Name], a.peers[s.Name], a.ready[s.Name] = plan.Node{Addresses: []netip.Addr{addr}}, []netip.Addr{addr}, true
+	a.names = append(slices.Clone(a.names), s.Name)
+}
+
+// begin places everything before the speakers start.
+func (a *api) begin() {
+	for i, addr := range a.cluster.vips {
+		a.vips[addr.String()] = plan.VIP{Addresses: []netip.Addr{addr}, Services: []pools.ServiceKey{a.cluster.service(i)}}
+	}
+	for _, l := range a.place(true) {
+		vip := a.vips[l.Unit]
+		vip.Nodes, vip.Generation = l.Nodes, 1
+		a.vips[l.Unit] = vip
+	}
+	a.exact = true
+}
+
+// view is what a speaker sees that begins now.
+func (a *api) view() *plan.View {
+	v := plan.NewView()
+	v.Services, v.Nodes, v.VIPs = a.services, a.nodes, maps.Clone(a.vips)
+	v.Advertisements["all"] = plan.Advertisement{}
+	v.Links[ifaces[LAN]] = plan.Link{Name: ifaces[LAN], Subnets: []netip.Prefix{lanSubnet}}
+	return v
+}
+
+// place decides all lists.
+func (a *api) place(exact bool) []placement.List {
+	var units []placement.Unit
+	for name, vip := range a.vips {
+		units = append(units, placement.Unit{Name: name, Eligible: a.names, Previous: vip.Nodes, Holder: vip.Holder})
+	}
+	var nodes []placement.Node
+	for _, name := range a.names {
+		nodes = append(nodes, placement.Node{Name: name, Ready: a.ready[name]})
+	}
+	return a.placer.Place(units, nodes, exact)
+}
+
+// report writes who answers, as the speaker that does says it.
+func (a *api) report(s *Speaker, vip int) {
+	name := a.cluster.vips[vip].String()
+	a.cluster.After(reportAfter+a.some(reportSpread), func() {
+		if _, holds := s.holds[vip]; a.down || !holds || !s.runs() || a.vips[name].Holder == s.Name {
+			return
+		}
+		v := a.vips[name]
+		v.Holder = s.Name
+		a.vips[name] = v
+		a.tell(name)
+		a.later(passEvery)
+	})
+}
+
+func (a *api) some(spread time.Duration) time.Duration {
+	return time.Duration(a.cluster.random.Int64N(int64(spread)))
+}
+
+// tell brings a VirtualIP to all speakers.
+func (a *api) tell(names ...string) {
+	vips := make([]plan.VIP, len(names))
+	for i, name := range names {
+		vips[i] = a.vips[name]
+	}
+	a.each(func(s *Speaker) {
+		if s.touched.VIPs == nil {
+			s.touched.VIPs = map[string]struct{}{}
+		}
+		for i, name := range names {
+			s.view.VIPs[name] = vips[i]
+			s.touched.VIPs[name] = struct{}{}
+		}
+	})
+}
+
+// each changes what the speakers see, each at its own time and in the order of the changes, and kicks them.
+func (a *api) each(f func(*Speaker)) {
+	for _, s := range a.cluster.Speakers {
+		boot := s.boot
+		s.watched = max(s.watched, a.cluster.now+int64(watchAfter+a.some(watchSpread)))
+		a.cluster.After(time.Duration(s.watched-a.cluster.now), func() {
+			if s.boot == boot && s.core != nil {
+				f(s)
+				s.kick()
+			}
+		})
+	}
+}
+
+// nodesChanged tells all speakers of a Node, and places again.
+func (a *api) nodesChanged(name string) {
+	nodes, peers := a.nodes, a.peers
+	a.each(func(s *Speaker) {
+		s.view.Nodes = nodes
+		if s.touched.Nodes == nil {
+			s.touched.Nodes = map[string]struct{}{}
+		}
+		s.touched.Nodes[name] = struct{}{}
+		s.core.SetPeers(peers)
+	})
+	a.later(passEvery)
+}
+
+// Ready notes what Kubernetes thinks of a node.
+func (c *Cluster) Ready(s *Speaker, ready bool) {
+	c.api.ready[s.Name] = ready
+	c.api.later(passEvery)
+}
+
+// later makes a pass of the placement controller.
+func (a *api) later(d time.Duration) {
+	if a.passing {
+		return
+	}
+	a.passing = true
+	a.cluster.After(d, func() {
+		a.passing = false
+		a.pass()
+	})
+}
+
+func (a *api) pass() {
+	if a.down {
+		return
+	}
+	now := a.cluster.now
+	exact := time.Duration(now-a.changed) >= exactAfter
+	idle := len(a.lists) == 0
+	a.lists = a.lists[:0]
+	for _, l := range a.place(exact) {
+		if l.Reason != placement.Unchanged {
+			a.lists = append(a.lists, write{l.Unit, l.Nodes, a.vips[l.Unit].Holder})
+			a.changed = now
+		}
+	}
+	if idle && len(a.lists) > 0 {
+		a.write()
+	}
+	if !exact || len(a.lists) > 0 {
+		a.later(max(passEvery, exactAfter-time.Duration(now-a.changed)))
+	}
+}
+
+// write writes the lists that are decided, some at a time. One that was decided by an older status is decided again.
+func (a *api) write() {
+	const batch = 10
+	var names []string
+	for ; len(names) < batch && len(a.lists) > 0; a.lists = a.lists[1:] {
+		w := a.lists[0]
+		vip := a.vips[w.vip]
+		if vip.Holder != w.holder {
+			a.later(passEvery)
+			continue
+		}
+		vip.Nodes, vip.Generation = w.nodes, vip.Generation+1
+		a.vips[w.vip] = vip
+		a.Writes++
+		a.changed = a.cluster.now
+		names = append(names, w.vip)
+	}
+	a.tell(names...)
+	if len(a.lists) > 0 {
+		a.cluster.After(batch*time.Second/writesPerSecond, a.write)
+	}
+}

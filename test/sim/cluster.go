@@ -1,0 +1,196 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"runtime"
+	"time"
+
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/member"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// Config is a cluster to simulate.
+type Config struct {
+	Seed        uint64
+	Nodes, VIPs int
+	Profile     member.Profile
+	// Loss is the share of datagrams that get lost, each by itself.
+	Loss   float64
+	Bursts Bursts
+	// OneNetwork: the InternalIPs are in the LAN too.
+	OneNetwork bool
+	// Work is what the speaker's loop takes from what it sees until it has acted; 0 means 2 ms.
+	Work time.Duration
+}
+
+// Cluster is a simulated one.
+type Cluster struct {
+	config   Config
+	now      int64
+	random   *rand.Rand
+	queue    queue
+	Speakers []*Speaker
+	byName   map[string]*Speaker
+	byAddr   map[netip.Addr]address
+	api      *api
+	// Owners is who answers for what, and Deaths who was taken for dead when.
+	Owners *Owners
+	Deaths []Death
+	// vips are the addresses in their order.
+	vips  []netip.Addr
+	index map[netip.Addr]int
+}
+
+// Death is that one node took another for dead where VirtualIPs are announced.
+type Death struct {
+	At         time.Duration
+	Node, Dead string
+	// Wrong: it was up, and reachable there.
+	Wrong bool
+}
+
+var beginning = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// New returns a cluster of which all nodes begin within 0.1 s.
+func New(config Config) *Cluster {
+	if config.Work == 0 {
+		config.Work = 2 * time.Millisecond
+	}
+	c := &Cluster{config: config, random: rand.New(rand.NewPCG(config.Seed, 1)), byName: map[string]*Speaker{}, byAddr: map[netip.Addr]address{}, index: map[netip.Addr]int{}}
+	for i := range config.VIPs {
+		a := netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 0, 1, 6: 0, 7: 0, 12: 1, 14: byte(i >> 8), 15: byte(i)})
+		c.vips, c.index[a] = append(c.vips, a), i
+	}
+	c.Owners = newOwners(c, config.VIPs)
+	c.api = newAPI(c)
+	for range config.Nodes {
+		c.attach()
+	}
+	c.api.begin()
+	for _, s := range c.Speakers {
+		c.After(time.Duration(c.random.Int64N(int64(100*time.Millisecond))), s.Start)
+	}
+	return c
+}
+
+// attach makes a node that is not up yet, and its Node object.
+func (c *Cluster) attach() *Speaker {
+	i := len(c.Speakers)
+	s := &Speaker{cluster: c, Name: fmt.Sprintf("node-%03d", i), number: i, addrs: addresses(i + 1), holds: map[int]struct{}{}}
+	c.Speakers = append(c.Speakers, s)
+	c.byName[s.Name] = s
+	c.byAddr[s.addrs[LAN]] = address{s, LAN}
+	c.byAddr[s.addrs[NodeNetwork]] = address{s, NodeNetwork}
+	c.api.addNode(s)
+	return s
+}
+
+// Join adds a node to the cluster and starts it.
+func (c *Cluster) Join() *Speaker {
+	s := c.attach()
+	c.api.nodesChanged(s.Name)
+	s.Start()
+	return s
+}
+
+// Now is the time since the beginning.
+func (c *Cluster) Now() time.Duration { return time.Duration(c.now) }
+
+func (c *Cluster) time() time.Time { return beginning.Add(time.Duration(c.now)) }
+
+// After calls f when a time has passed.
+func (c *Cluster) After(d time.Duration, f func()) {
+	c.queue.push(event{at: c.now + int64(d), kind: call, call: f})
+}
+
+// Run lets a time pass.
+func (c *Cluster) Run(d time.Duration) { c.Until(d, nil) }
+
+// Until lets time pass until something holds, looked at every millisecond, and at most that long. It tells how long it took, and
+// whether it holds.
+func (c *Cluster) Until(most time.Duration, done func() bool) (took time.Duration, ok bool) {
+	runtime.LockOSThread() // for clock
+	defer runtime.UnlockOSThread()
+	start, end := c.now, c.now+int64(most)
+	look := c.now
+	for {
+		if done != nil && c.now >= look {
+			if done() {
+				return time.Duration(c.now - start), true
+			}
+			look = c.now + int64(time.Millisecond)
+		}
+		if len(c.queue.events) == 0 || c.queue.events[0].at > end {
+			c.now = end
+			return most, done != nil && done()
+		}
+		e := c.queue.pop()
+		c.now = e.at
+		c.happen(&e)
+	}
+}
+
+func (c *Cluster) happen(e *event) {
+	if e.kind == call {
+		e.call()
+		return
+	}
+	s := e.node
+	if e.kind == arrival {
+		s.arrive(e)
+		return
+	}
+	if e.boot != s.boot || !s.runs() {
+		return
+	}
+	switch e.kind {
+	case turn:
+		if s.turnAt == e.at {
+			s.turn()
+		}
+	case wake:
+		if s.wakeAt == e.at {
+			s.wakeAt = 0
+			s.kick()
+		}
+	case act:
+		s.act()
+	}
+}
+
+// services are one for each VirtualIP, announced and not programmed here: forwarding is the same on all nodes.
+func (c *Cluster) services() map[pools.ServiceKey]plan.Service {
+	out := make(map[pools.ServiceKey]plan.Service, len(c.vips))
+	for i, a := range c.vips {
+		out[c.service(i)] = plan.Service{Addresses: []plan.Address{{IP: a, Pool: "main", AnnounceOnly: true}}, Created: int64(i)}
+	}
+	return out
+}
+
+func (c *Cluster) service(i int) pools.ServiceKey {
+	return pools.ServiceKey{Namespace: "default", Name: fmt.Sprint("service-", i)}
+}
+
+// SetLoss makes the networks lose this from now on.
+func (c *Cluster) SetLoss(share float64, bursts Bursts) {
+	c.config.Loss, c.config.Bursts = share, bursts
+}
+
+// Asked counts the questions about silent nodes so far, Relayed how often the answer kept one alive.
+func (c *Cluster) Asked() uint64   { return c.sum(func(n member.Counts) uint64 { return n.Asked }) }
+func (c *Cluster) Relayed() uint64 { return c.sum(func(n member.Counts) uint64 { return n.Relayed }) }
+
+func (c *Cluster) sum(of func(member.Counts) uint64) (n uint64) {
+	for _, s := range c.Speakers {
+		if s.core != nil {
+			n += of(s.core.Counts())
+		}
+	}
+	return n
+}
+
+// Writes counts the lists that the placement controller has written since the beginning.
+func (c *Cluster) Writes() int { return c.api.Writes }

@@ -1,0 +1,148 @@
+package sim
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/member"
+)
+
+// small is a cluster that all tests begin with: settled, and with its lists as they stay.
+func small(t *testing.T, config Config) *Cluster {
+	t.Helper()
+	config.Nodes, config.VIPs, config.Profile = 20, 200, member.Standard
+	c := New(config)
+	if _, ok := c.Until(3*time.Second, c.Owners.One); !ok {
+		nobody, several := c.Owners.Each()
+		t.Fatalf("seed %d: 3 s after the start nobody answers for %d addresses, several nodes for %d", config.Seed, nobody, several)
+	}
+	c.Run(3 * time.Second)
+	if least, most := c.Owners.Balance(); least != 10 || most != 10 || len(c.Owners.Moves) != config.VIPs || len(c.Owners.Doubled) > 0 {
+		t.Fatalf("seed %d: at the start %d to %d addresses per node, %d claims, %d by two at once", config.Seed, least, most, len(c.Owners.Moves), len(c.Owners.Doubled))
+	}
+	c.forget()
+	return c
+}
+
+func (c *Cluster) forget() { c.Owners.Mark(); c.Deaths = nil }
+
+// wantOne checks that each VirtualIP has one owner, within a time.
+func (c *Cluster) wantOne(t *testing.T, when string, within time.Duration) {
+	t.Helper()
+	if _, ok := c.Until(within, c.Owners.One); !ok {
+		nobody, several := c.Owners.Each()
+		t.Fatalf("seed %d, %s, after %v: nobody answers for %d addresses, several nodes for %d", c.config.Seed, when, within, nobody, several)
+	}
+}
+
+// wantStill lets time pass in which nothing may move and nobody may be taken for dead.
+func (c *Cluster) wantStill(t *testing.T, when string, d time.Duration) {
+	t.Helper()
+	c.forget()
+	c.Run(d)
+	if n := Wrong(c.Deaths); n > 0 || len(c.Owners.Moves)+len(c.Owners.Vacant)+len(c.Owners.Doubled) > 0 {
+		t.Fatalf("seed %d, %s: %d nodes wrongly taken for dead, moved: %v, unanswered: %v, by two: %v",
+			c.config.Seed, when, n, c.Owners.Moves, c.Owners.Vacant, c.Owners.Doubled)
+	}
+}
+
+var seeds = []uint64{1, 2}
+
+// A node that loses power is replaced within 0.6 s, by many; nothing moves when it returns, nor with loss.
+func TestPowerOff(t *testing.T) {
+	for _, seed := range seeds {
+		c := small(t, Config{Seed: seed, Loss: 0.01})
+		c.wantStill(t, "with 1 % loss", 4*time.Second)
+		dead := c.Speakers[int(seed)*5]
+		held := len(c.Owners.Of(dead))
+		dead.PowerOff()
+		c.wantOne(t, "a node is off", 600*time.Millisecond)
+		c.Run(2 * time.Second)
+		if least, most := c.Owners.Balance(); most-least > 1 || len(c.Owners.Moves) != held || len(c.Owners.Doubled) > 0 || Wrong(c.Deaths) > 0 {
+			t.Fatalf("seed %d: after a death %d to %d addresses per node, %d of %d moved, %d by two at once, %d wrong deaths",
+				seed, least, most, len(c.Owners.Moves), held, len(c.Owners.Doubled), Wrong(c.Deaths))
+		}
+		dead.Start()
+		c.wantStill(t, "it returns", 8*time.Second)
+	}
+}
+
+// A node that leaves hands over all that it holds, without a moment in which nobody answers. Nothing moves to one that joins.
+func TestLeaveAndJoin(t *testing.T) {
+	for _, seed := range seeds {
+		c := small(t, Config{Seed: seed, Loss: 0.01})
+		leaving := c.Speakers[int(seed)*5]
+		held := c.Owners.Of(leaving)
+		leaving.Leave()
+		took, ok := c.Until(3*time.Second, func() bool { return leaving.core == nil })
+		if most := Long(c.Owners.Doubled).Most(); !ok || len(c.Owners.Vacant) > 0 || len(c.Owners.Moves) != len(held) || most > 300*time.Millisecond {
+			t.Fatalf("seed %d: leaving took %v (ended: %v), %d of %d moved, unanswered: %v, by two for up to %v",
+				seed, took, ok, len(c.Owners.Moves), len(held), c.Owners.Vacant, most)
+		}
+		c.Run(3 * time.Second)
+		c.forget()
+		c.Join()
+		c.wantStill(t, "a node joins", 8*time.Second)
+	}
+}
+
+// Both sides of a partition answer for everything; healed, there is one owner within a second.
+func TestPartition(t *testing.T) {
+	for _, seed := range seeds {
+		c := small(t, Config{Seed: seed})
+		for _, s := range c.Speakers[:7] {
+			s.Group(1, LAN, NodeNetwork)
+		}
+		c.Run(3 * time.Second)
+		if nobody, several := c.Owners.Each(); nobody > 0 || several != len(c.vips) {
+			t.Fatalf("seed %d: in a partition nobody answers for %d addresses, both sides for %d of %d", seed, nobody, several, len(c.vips))
+		}
+		for _, s := range c.Speakers {
+			s.Group(0, LAN, NodeNetwork)
+		}
+		c.wantOne(t, "healed", time.Second)
+		c.wantStill(t, "later", 3*time.Second)
+	}
+}
+
+// A node whose LAN is cut, with the node network left, is replaced; so is one whose process stands still, which does not answer
+// when it goes on.
+func TestCutAndPaused(t *testing.T) {
+	for _, seed := range seeds {
+		c := small(t, Config{Seed: seed})
+		cut, paused := c.Speakers[int(seed)*2], c.Speakers[int(seed)*3+7]
+		cut.Group(-1, LAN)
+		c.wantOne(t, "the LAN is cut", 600*time.Millisecond)
+		c.Run(time.Second)
+		cut.Group(0, LAN)
+		c.wantOne(t, "the LAN is whole", time.Second)
+		c.wantStill(t, "later", 3*time.Second)
+		paused.Pause(3 * time.Second)
+		c.wantOne(t, "a process stands still", 600*time.Millisecond)
+		c.Run(5 * time.Second)
+		if len(c.Owners.Doubled) > 0 {
+			t.Fatalf("seed %d: two nodes answered after a pause: %v", seed, c.Owners.Doubled)
+		}
+		c.wantStill(t, "it went on", 3*time.Second)
+	}
+}
+
+// The same seed gives the same run.
+func TestSameSeed(t *testing.T) {
+	run := func(seed uint64) ([]Move, []Death, Traffic) {
+		c := New(Config{Seed: seed, Nodes: 8, VIPs: 40, Profile: member.Fast, Loss: 0.05, Bursts: Bursts{Every: time.Second, Least: 50 * time.Millisecond, Most: 400 * time.Millisecond}})
+		c.Run(2 * time.Second)
+		c.Speakers[3].PowerOff()
+		c.Run(3 * time.Second)
+		return c.Owners.Moves, c.Deaths, c.Speakers[0].Received
+	}
+	moves, deaths, traffic := run(7)
+	again, deaths2, traffic2 := run(7)
+	if !slices.Equal(moves, again) || !slices.Equal(deaths, deaths2) || traffic != traffic2 {
+		t.Error("two runs of one seed differ")
+	}
+	if _, _, other := run(8); other == traffic {
+		t.Error("two seeds give the same traffic")
+	}
+}

@@ -1,0 +1,393 @@
+package sim
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/speaker/member"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// Speaker is a node with its speaker.
+type Speaker struct {
+	cluster *Cluster
+	Name    string
+	number  int
+	addrs   [networks]netip.Addr
+	ports   [networks]port
+	// power is set while the node is on, paused while its process stands still.
+	power, paused bool
+	boot          uint32 // of its process; it does not run while core is nil
+	waiting       []event
+
+	core    *member.Core
+	turnAt  int64
+	planner *plan.Planner
+	view    *plan.View
+	desired *plan.Desired
+	touched plan.Touched
+	// busy is set from a plan until it is done; kicked: then plan again. fences are those at the plan.
+	busy, kicked bool
+	fences       uint64
+	planned      *plan.Changed
+	wakeAt       int64
+	said         plan.Word
+	mustSay      bool
+	fenced       bool
+	leaveBy      int64
+	holds        map[int]struct{} // by number of the VirtualIP
+	watched      int64            // when the last change of the API arrives
+
+	Sent, Received Traffic
+	Drops          map[member.Drop]int64
+	Cost           Cost
+}
+
+// Cost is the CPU time that a speaker took; only that of the first one is measured.
+type Cost struct {
+	Core, Plan  time.Duration
+	Plans       int
+	LongestPlan time.Duration
+	LongestTurn time.Duration
+}
+
+// clock is the CPU time of this thread, on which Run stays.
+func (s *Speaker) clock() time.Duration {
+	if s.number != 0 {
+		return 0
+	}
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
+		panic(err)
+	}
+	return time.Duration(t.Nano())
+}
+
+var secret = []byte("0123456789abcdef0123456789abcdef")
+
+var segment = member.SegmentKey("eth0", []netip.Prefix{lanSubnet})
+
+// runs tells whether its process does something.
+func (s *Speaker) runs() bool { return s.power && !s.paused && s.core != nil }
+
+// audible tells whether clients get its answers. A port of a group below zero is cut off.
+func (s *Speaker) audible() bool { return s.runs() && !s.fenced && s.ports[LAN].group >= 0 }
+
+func (s *Speaker) held() []int { return slices.Sorted(maps.Keys(s.holds)) }
+
+func (s *Speaker) moved(vip int) plan.Reason {
+	return s.desired.VIPs[s.cluster.vips[vip].String()].Moved
+}
+
+// Start switches the node on and begins its process.
+func (s *Speaker) Start() {
+	c := s.cluster
+	s.stop()
+	s.power = true
+	core, err := member.NewCore(member.Config{
+		Node: s.Name, Cluster: "default", Incarnation: uint64(c.now) + 1, Keys: [][]byte{secret}, Profile: c.config.Profile,
+		Seed: c.config.Seed<<20 + uint64(s.number)<<8 + uint64(s.boot),
+	})
+	if err != nil {
+		panic(err)
+	}
+	s.core = core
+	s.planner = plan.NewPlanner(plan.Options{Node: s.Name, Interval: c.config.Profile.Interval})
+	s.view, s.desired, s.touched = c.api.view(), nil, plan.Touched{All: true}
+	s.view.Members.Observer = true
+	s.said, s.leaveBy, s.Drops = plan.Word{Claims: map[string]plan.Claim{}}, 0, map[member.Drop]int64{}
+	core.SetPeers(c.api.peers)
+	core.SetLinks(c.time(), []member.Link{{Name: ifaces[LAN], Key: segment, MAC: [6]byte{2, 0, 0, 0, byte(s.number >> 8), byte(s.number)}}})
+	s.turn()
+}
+
+// stop ends the process, without a word.
+func (s *Speaker) stop() {
+	held := s.held()
+	s.boot++
+	s.core, s.waiting, s.paused, s.busy, s.kicked, s.fenced, s.turnAt, s.wakeAt, s.planned = nil, nil, false, false, false, false, 0, 0, nil
+	clear(s.holds)
+	for _, vip := range held {
+		s.cluster.Owners.note(vip, s)
+	}
+}
+
+// PowerOff takes the node's power.
+func (s *Speaker) PowerOff() {
+	s.power = false
+	s.stop()
+}
+
+// Leave asks the process to end politely.
+func (s *Speaker) Leave() {
+	s.view.Leaving, s.touched.All, s.mustSay = true, true, true
+	s.leaveBy = s.cluster.now + int64(5*time.Second)
+	s.kick()
+}
+
+// Pause makes the process stand still for a time.
+func (s *Speaker) Pause(d time.Duration) {
+	s.paused = true
+	s.cluster.Owners.refresh(s)
+	boot := s.boot
+	s.cluster.After(d, func() {
+		if s.boot != boot {
+			return
+		}
+		s.paused = false
+		s.fenced = s.fenced || d > s.core.FenceAfter() // the responders see it before the loop does
+		s.cluster.Owners.refresh(s)
+		for i := range s.waiting {
+			s.read(&s.waiting[i])
+		}
+		s.waiting = nil
+		s.turn()
+		if s.busy {
+			s.act()
+		}
+		s.kick()
+	})
+}
+
+// Group puts the node's ports into a group that only its members reach; below zero: cut off from clients, too.
+func (s *Speaker) Group(group int, networks ...int) {
+	for _, n := range networks {
+		s.ports[n].group = group
+	}
+	s.cluster.Owners.refresh(s)
+}
+
+// Deafen makes all of the node's ports receive nothing, or again.
+func (s *Speaker) Deafen(deaf bool) {
+	for i := range s.ports {
+		s.ports[i].deaf = deaf
+	}
+}
+
+// socketBuffer is how many datagrams wait for a process that stands still.
+const socketBuffer = 500
+
+// arrive takes in a datagram that reaches the node.
+func (s *Speaker) arrive(e *event) {
+	if !s.power {
+		return
+	}
+	s.Received.add(len(e.data))
+	if s.core == nil {
+		return
+	}
+	if s.paused {
+		if len(s.waiting) < socketBuffer {
+			s.waiting = append(s.waiting, *e)
+		}
+		return
+	}
+	s.read(e)
+	switch {
+	case s.core.Urgent():
+		s.turn()
+	case s.core.Changed():
+		s.kick()
+	}
+}
+
+func (s *Speaker) read(e *event) {
+	start := s.clock()
+	drop := s.core.Receive(s.cluster.time(), member.Packet{Iface: ifaces[e.iface], Source: e.from.addrs[e.iface], OnLink: true, Data: e.data})
+	s.Cost.Core += s.clock() - start
+	if drop != member.Taken {
+		s.Drops[drop]++
+	}
+}
+
+// turn is one turn of the liveness loop, after it has read.
+func (s *Speaker) turn() {
+	c := s.cluster
+	start := s.clock()
+	sends := s.core.Tick(c.time())
+	took := s.clock() - start
+	s.Cost.Core += took
+	s.Cost.LongestTurn = max(s.Cost.LongestTurn, took)
+	c.carry(s, sends)
+	s.seesFence()
+	if s.core.Changed() {
+		s.kick()
+	}
+	// A timer and the scheduler are late by up to a millisecond.
+	s.turnAt = max(c.now, int64(s.core.Next().Sub(beginning))) + c.random.Int64N(int64(time.Millisecond))
+	if s.core.Urgent() {
+		s.turnAt = c.now
+	}
+	c.queue.push(event{at: s.turnAt, kind: turn, node: s, boot: s.boot})
+}
+
+// seesFence tells the responders whether they may answer.
+func (s *Speaker) seesFence() {
+	if f := s.core.Fenced(); f != s.fenced {
+		s.fenced = f
+		s.cluster.Owners.refresh(s)
+	}
+}
+
+// kick makes the speaker's loop plan as soon as it can.
+func (s *Speaker) kick() {
+	switch {
+	case !s.runs():
+	case s.busy:
+		s.kicked = true
+	default:
+		s.round()
+	}
+}
+
+// round observes and plans.
+func (s *Speaker) round() {
+	c := s.cluster
+	s.kicked = false
+	before := s.view.Members
+	v := s.view
+	var nodes map[string]struct{}
+	var claims map[plan.VIPID]struct{}
+	start := s.clock()
+	v.Members, nodes, claims = s.core.Members()
+	s.Cost.Core += s.clock() - start
+	c.died(s, before, nodes)
+	s.touched.Members, s.touched.Claims = nodes, claims
+	s.mustSay = s.mustSay || v.Members.Observer != before.Observer
+	wakes := s.planner.Wake()
+	if s.desired != nil && !s.touched.Any() && !s.mustSay && (wakes.IsZero() || wakes.After(c.time())) {
+		s.rest(wakes)
+		return
+	}
+	s.fences = s.core.Fences()
+	start = s.clock()
+	s.desired, s.planned = s.planner.Plan(v, s.touched, c.time())
+	took := s.clock() - start
+	s.Cost.Plan += took
+	s.Cost.Plans++
+	s.Cost.LongestPlan = max(s.Cost.LongestPlan, took)
+	s.touched, s.busy = plan.Touched{}, true
+	work := c.config.Work + time.Duration(len(s.planned.VIPs))*workPerVIP
+	c.queue.push(event{at: c.now + int64(work), kind: act, node: s, boot: s.boot})
+}
+
+// workPerVIP is what one more VirtualIP to be decided adds to what a round takes.
+const workPerVIP = 50 * time.Microsecond
+
+// act does what was planned: no answer goes on that should not, then the others are told, then what is new is answered for.
+func (s *Speaker) act() {
+	if !s.busy {
+		return
+	}
+	c := s.cluster
+	s.busy = false
+	var changed []int
+	for addr := range s.planned.Addrs {
+		vip := c.index[addr]
+		_, holds := s.holds[vip]
+		if _, should := s.desired.Announce[addr]; should == holds {
+			continue
+		}
+		changed = append(changed, vip)
+	}
+	slices.Sort(changed)
+	for _, vip := range changed {
+		if _, holds := s.holds[vip]; holds {
+			delete(s.holds, vip)
+		} else {
+			s.holds[vip] = struct{}{}
+		}
+	}
+	s.say()
+	for _, vip := range changed {
+		c.Owners.note(vip, s)
+		c.api.report(s, vip)
+	}
+	if s.left() {
+		return
+	}
+	if s.core.Urgent() {
+		s.turn()
+	}
+	wakes := s.planner.Wake()
+	if s.kicked || s.core.Changed() || s.touched.Any() || !wakes.IsZero() && !wakes.After(c.time()) {
+		s.kick()
+		return
+	}
+	s.rest(wakes)
+}
+
+// rest waits for the time when to plan again although nothing happened.
+func (s *Speaker) rest(until time.Time) {
+	if until.IsZero() || s.wakeAt == int64(until.Sub(beginning)) {
+		return
+	}
+	s.wakeAt = int64(until.Sub(beginning))
+	s.cluster.queue.push(event{at: s.wakeAt, kind: wake, node: s, boot: s.boot})
+}
+
+// say tells the others, unless what is to be told was decided before a fence.
+func (s *Speaker) say() {
+	news := s.mustSay
+	for vip := range s.planned.VIPs {
+		claim, says := s.desired.Claims[vip]
+		before, said := s.said.Claims[vip]
+		if says == said && claim == before {
+			continue
+		}
+		news = true
+		if says {
+			s.said.Claims[vip] = claim
+		} else {
+			delete(s.said.Claims, vip)
+		}
+	}
+	if !news {
+		return
+	}
+	s.mustSay, s.said.Leaving = false, s.view.Leaving
+	if s.fences != s.core.Fences() {
+		return
+	}
+	start := s.clock()
+	s.core.Say(plan.Word{Claims: maps.Clone(s.said.Claims), Leaving: s.said.Leaving})
+	s.Cost.Core += s.clock() - start
+	s.seesFence()
+}
+
+// left ends the process if it was to leave and need not wait any more.
+func (s *Speaker) left() bool {
+	if !s.said.Leaving {
+		return false
+	}
+	for _, claim := range s.said.Claims {
+		if claim.State == plan.Leaving && s.cluster.now < s.leaveBy {
+			return false
+		}
+	}
+	s.cluster.carry(s, s.core.Tick(s.cluster.time()))
+	s.cluster.carry(s, s.core.Goodbye())
+	s.stop()
+	return true
+}
+
+// died notes whom a node takes for dead where it matters.
+func (c *Cluster) died(s *Speaker, before plan.Members, nodes map[string]struct{}) {
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		_, on := s.view.Members.Peers[name].On[ifaces[LAN]]
+		if _, was := before.Peers[name].On[ifaces[LAN]]; !was || on {
+			continue
+		}
+		o := c.byName[name]
+		c.Deaths = append(c.Deaths, Death{At: c.Now(), Node: s.Name, Dead: name,
+			Wrong: o.runs() && o.ports[LAN].group == s.ports[LAN].group && !s.ports[LAN].deaf})
+	}
+}
+
+// Running tells whether its process exists, Observes whether that claims nothing yet.
+func (s *Speaker) Running() bool  { return s.core != nil }
+func (s *Speaker) Observes() bool { return s.core == nil || s.view.Members.Observer }
