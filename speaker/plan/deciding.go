@@ -214,8 +214,8 @@ func (d *deciding) nearest() Reason {
 
 // reports tells whether this node writes the status.
 func (d *deciding) reports(owner string) bool {
-	if owner == d.self && d.tenure.reported && d.vip.Holder != d.self && d.vip.Holder != "" && d.view.Members.alone() {
-		return false // another node wrote over it: it is alive, and this one may be cut off
+	if owner == d.self && d.tenure.reported && d.vip.Holder != d.self && d.vip.Holder != "" && !d.view.Members.informed() {
+		return false // another node wrote over it: it was alive, and this one may have been cut off
 	}
 	if owner != "" || d.view.Members.Observer {
 		return owner == d.self

@@ -20,14 +20,17 @@ type Members struct {
 	Peers map[string]Member
 }
 
-// alone tells whether nobody else is heard.
-func (m Members) alone() bool {
+// informed tells whether somebody else is heard, and all claims of everybody who is are known. A node that is not may be cut
+// off, or just come back from that.
+func (m Members) informed() bool {
+	heard := false
 	for _, p := range m.Peers {
-		if p.Alive {
+		if p.Alive && !p.Synced {
 			return false
 		}
+		heard = heard || p.Alive
 	}
-	return true
+	return heard
 }
 
 // Member is another node as it was heard.

@@ -21,7 +21,7 @@ type decided struct {
 // ownState is what of this node itself bears on every VirtualIP.
 type ownState struct {
 	observer, leaving  bool
-	alone              bool
+	informed           bool
 	isolated, segments map[string]struct{}
 }
 
@@ -67,10 +67,10 @@ func (p *Planner) touchedVIPs(v *View, touched Touched, now time.Time) map[strin
 
 // touchesOwn tells whether something is new of this node that bears on every VirtualIP.
 func (p *Planner) touchesOwn(v *View) bool {
-	s := ownState{observer: v.Members.Observer, leaving: v.Leaving, alone: v.Members.alone(), isolated: v.Members.Isolated, segments: v.Members.Segments}
+	s := ownState{observer: v.Members.Observer, leaving: v.Leaving, informed: v.Members.informed(), isolated: v.Members.Isolated, segments: v.Members.Segments}
 	before := p.state
 	p.state = s
-	return s.observer != before.observer || s.leaving != before.leaving || s.alone != before.alone || !maps.Equal(s.isolated, before.isolated) ||
+	return s.observer != before.observer || s.leaving != before.leaving || s.informed != before.informed || !maps.Equal(s.isolated, before.isolated) ||
 		!maps.Equal(s.segments, before.segments) || (s.segments == nil) != (before.segments == nil)
 }
 
