@@ -31,6 +31,7 @@ func (p *Planner) touchedVIPs(v *View, touched Touched, now time.Time) map[strin
 	if out == nil {
 		out = map[string]struct{}{}
 	}
+	informed := p.state.informed
 	own := p.touchesOwn(v) // first: it notes what is now
 	if links := p.touchesLinks(v, touched); touched.All || touched.Advertisements || own || links {
 		for name := range v.VIPs {
@@ -48,6 +49,13 @@ func (p *Planner) touchedVIPs(v *View, touched Touched, now time.Time) map[strin
 	}
 	for id := range touched.Claims {
 		maps.Copy(out, p.byID[id])
+	}
+	if p.state.informed != informed { // it comes and goes where datagrams get lost, and bears on few: see reports
+		for name, d := range p.vips {
+			if d.tenure.reported && d.vip.Holder != p.options.Node {
+				out[name] = struct{}{}
+			}
+		}
 	}
 	for key := range p.changed.Services {
 		maps.Copy(out, p.bySvc[key])
@@ -70,7 +78,7 @@ func (p *Planner) touchesOwn(v *View) bool {
 	s := ownState{observer: v.Members.Observer, leaving: v.Leaving, informed: v.Members.informed(), isolated: v.Members.Isolated, segments: v.Members.Segments}
 	before := p.state
 	p.state = s
-	return s.observer != before.observer || s.leaving != before.leaving || s.informed != before.informed || !maps.Equal(s.isolated, before.isolated) ||
+	return s.observer != before.observer || s.leaving != before.leaving || !maps.Equal(s.isolated, before.isolated) ||
 		!maps.Equal(s.segments, before.segments) || (s.segments == nil) != (before.segments == nil)
 }
 
