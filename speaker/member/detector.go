@@ -149,7 +149,8 @@ func (d *Detector) SetSegments(names []string) {
 // Fresh tells whether what this node holds may be answered for now: the loop turns, and no fence waits for its word. It
 // takes no lock.
 func (d *Detector) Fresh() bool {
-	return !d.fenced.Load() && int64(time.Since(d.start))-d.turned.Load() <= d.limit.Load()
+	turned := d.turned.Load() // first: a turn that fences says so before it counts as a turn
+	return !d.fenced.Load() && int64(time.Since(d.start))-turned <= d.limit.Load()
 }
 
 // MACs returns the hardware addresses of the other nodes, as they say. The map must not be changed.
@@ -276,7 +277,7 @@ func (l *loop) turn() error {
 	now := time.Now()
 	if l.core.Urgent() || !now.Before(l.core.Next()) {
 		before := l.core.Fences()
-		if late := now.Sub(l.core.Next()); late >= 0 {
+		if late := now.Sub(l.core.Next()); late >= 0 && l.core.begun {
 			l.metrics.late(late)
 		}
 		l.send(l.core.Tick(now))

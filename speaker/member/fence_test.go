@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker/plan"
 )
@@ -17,8 +19,9 @@ func TestDetectorFence(t *testing.T) {
 	space := netspace.New(t)
 	kicks := make(chan struct{}, 1)
 	var log bytes.Buffer
+	metrics := prometheus.NewRegistry()
 	d, err := New(Options{
-		Node: "a", Keys: [][]byte{bytes.Repeat([]byte("k"), 32)}, Profile: Fast, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		Node: "a", Keys: [][]byte{bytes.Repeat([]byte("k"), 32)}, Profile: Fast, Metrics: metrics, Log: slog.New(slog.NewTextHandler(&log, nil)),
 		Kick: func() {
 			select {
 			case kicks <- struct{}{}:
@@ -77,6 +80,15 @@ func TestDetectorFence(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Fatal(err)
+	}
+	families, err := metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if sum := f.GetMetric()[0].GetHistogram().GetSampleSum(); f.GetName() == "ironlb_liveness_turn_late_seconds" && (sum <= 0 || sum > 60) {
+			t.Errorf("late by %v seconds in all", sum)
+		}
 	}
 	if !strings.Contains(log.String(), "stood still") || strings.Count(log.String(), "\n") != 1 {
 		t.Errorf("logged %s", log.String())
