@@ -131,12 +131,13 @@ func nodeID(name string) uint64 {
 }
 
 // SegmentKey returns the key of the segment of an interface: two nodes that share it have a subnet in common there. It is
-// made from the first subnet in order, IPv4 before IPv6, or from the name where there is none.
+// made from the first subnet in order, IPv4 before IPv6, or from the name where there is none. One of a single address, as DHCPv6
+// gives, is no other node's.
 func SegmentKey(name string, subnets []netip.Prefix) uint64 {
 	var first netip.Prefix
 	for _, s := range subnets {
 		s = s.Masked()
-		if s.IsValid() && !s.Addr().IsLinkLocalUnicast() && (!first.IsValid() || comparePrefix(s, first) < 0) {
+		if s.IsValid() && !s.IsSingleIP() && !s.Addr().IsLinkLocalUnicast() && (!first.IsValid() || comparePrefix(s, first) < 0) {
 			first = s
 		}
 	}

@@ -166,7 +166,7 @@ func (c *Core) questions(now time.Time, p *peer, at int) {
 	for _, s := range m.heard {
 		c.witness(now, s)
 	}
-	if m.hasNewer && m.newer.to == c.self && m.newer.incarnation >= c.incarnation {
+	if m.hasNewer && m.newer.to == c.self && m.newer.incarnation > c.incarnation { // else an old datagram was shown to the sender
 		c.incarnation, c.sequence, c.beatNow = m.newer.incarnation+1, 0, true
 	}
 }

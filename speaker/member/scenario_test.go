@@ -2,8 +2,10 @@ package member_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -315,6 +317,38 @@ func TestReplay(t *testing.T) {
 	w.settle()
 	if reason := b.Receive(w.now, recorded[len(recorded)-1]); reason != member.DropOld {
 		t.Errorf("an earlier incarnation: %q", reason)
+	}
+	// Being told of it, the node does not begin anew: what it says would be forgotten each time.
+	w.run(time.Second, nil)
+	for _, p := range b.traffic[len(b.traffic)-4:] {
+		if n := binary.BigEndian.Uint64(p.Data[16:]); n != 2 {
+			t.Errorf("incarnation %d after a replay", n)
+		}
+	}
+}
+
+// A segment is told by what all its nodes have there.
+func TestSegmentKey(t *testing.T) {
+	key := func(texts ...string) uint64 {
+		var subnets []netip.Prefix
+		for _, text := range texts {
+			subnets = append(subnets, netip.MustParsePrefix(text))
+		}
+		return member.SegmentKey("eth0", subnets)
+	}
+	want := key("2001:db8:1::5/64")
+	for name, got := range map[string]uint64{
+		"another node's":          key("2001:db8:1::9/64"),
+		"with a link-local one":   key("fe80::1/64", "2001:db8:1::5/64"),
+		"with a single address":   key("2001:db8::7/128", "2001:db8:1::5/64"),
+		"with one of IPv4 beside": key("203.0.113.7/32", "2001:db8:1::5/64"),
+	} {
+		if got != want {
+			t.Errorf("%s: another key", name)
+		}
+	}
+	if key("2001:db8::7/128") != key("2001:db8::8/128") || key() == want || key("192.0.2.1/24", "2001:db8:1::5/64") == want {
+		t.Error("keys of single addresses alone, of none, or of IPv4 first")
 	}
 }
 
