@@ -2,6 +2,7 @@ package speaker
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/plan"
@@ -25,12 +26,20 @@ func (s *Speaker) left(now time.Time) bool {
 	if s.leaveBy.IsZero() {
 		s.leaveBy = now.Add(leaveMost)
 	}
-	for _, c := range s.said.Claims {
-		if c.State == plan.Leaving && now.Before(s.leaveBy) {
+	for vip, c := range s.said.Claims {
+		if now.Before(s.leaveBy) && (c.State == plan.Leaving || answers(c) && s.begins(vip)) {
 			return false
 		}
 	}
 	return s.desired == nil || s.said.Leaving
+}
+
+// begins tells whether a node of the list has just started: it can take over in a moment.
+func (s *Speaker) begins(vip string) bool {
+	return slices.ContainsFunc(s.view.VIPs[vip].Nodes, func(node string) bool {
+		m := s.view.Members.Peers[node]
+		return m.Alive && m.Observer
+	})
 }
 
 // goodbye stops answering for what nobody took, and says so.

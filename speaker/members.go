@@ -20,8 +20,11 @@ func (s *Speaker) hear(v *plan.View, touched *plan.Touched) {
 		clear(s.statuses) // others answer by now, and say so
 		s.cfg.Reporter.Report(map[string]plan.Status{})
 	}
-	if len(touched.Members) > 0 && s.cfg.MACs != nil {
-		s.cfg.Announcer.SetPeers(s.cfg.MACs())
+	if s.cfg.MACs != nil {
+		if macs := s.cfg.MACs(); !maps.Equal(macs, s.macs) { // a node may have another and be heard as before
+			s.macs = macs
+			s.cfg.Announcer.SetPeers(macs)
+		}
 	}
 	if len(touched.Nodes) > 0 || s.desired == nil {
 		peers := make(map[string][]netip.Addr, len(v.Nodes))

@@ -1,9 +1,11 @@
 package speaker
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -115,6 +117,54 @@ func TestLeaves(t *testing.T) {
 		}
 		if !strings.Contains(r.log.String(), "reason=HandedOver") {
 			t.Errorf("log:\n%s", r.log)
+		}
+	})
+}
+
+// One that has just started is waited for: it takes over as soon as it has heard the others. In an upgrade of two nodes it is all there is.
+func TestLeavesToOneThatBegins(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := held(t)
+		r.detector.set(func(d *worldDetector) { d.begins = true })
+		r.speaker.Leave()
+		time.Sleep(400 * time.Millisecond)
+		if len(r.announced) != 1 {
+			t.Fatal("it has ended")
+		}
+		r.detector.set(func(d *worldDetector) { d.begins = false })
+		synctest.Wait()
+		if c := r.claim(vip1); c.State != plan.Leaving || c.Successor != "b" {
+			t.Errorf("says %+v", c)
+		}
+		r.detector.set(func(d *worldDetector) {
+			d.override = map[string]plan.Claim{vip1.String(): {State: plan.Held, Place: 1}}
+		})
+		if err := <-r.done; err != nil || !strings.Contains(r.log.String(), "reason=HandedOver") {
+			t.Errorf("ended with %v, log:\n%s", err, r.log)
+		}
+	})
+}
+
+// Another hardware address of a node that is heard as before is told to the announcer, who would take it for a stranger's.
+func TestFollowsHardwareAddresses(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		var macs atomic.Pointer[map[[6]byte]string]
+		w.hardware = func() map[[6]byte]string { return *macs.Load() }
+		macs.Store(&map[[6]byte]string{})
+		r := start(t, w, &cluster{view: baseView(), synced: true})
+		defer r.stop()
+		synctest.Wait()
+		for i := range byte(2) {
+			want := map[[6]byte]string{{2 * i}: "b"}
+			macs.Store(&want)
+			time.Sleep(2 * auditEvery)
+			synctest.Wait()
+			w.mu.Lock()
+			if !maps.Equal(w.macs, want) {
+				t.Errorf("told %v, want %v", w.macs, want)
+			}
+			w.mu.Unlock()
 		}
 	})
 }

@@ -96,6 +96,8 @@ type Speaker struct {
 	unable    map[netip.Addr]plan.Reason
 	fit       map[netip.Addr]struct{}
 	conflicts map[netip.Addr]plan.Conflict
+	// macs are the hardware addresses of the other nodes that the announcer was told.
+	macs map[[6]byte]string
 	// leaving is set by Leave; leaveBy is until when the successors are waited for.
 	leaving atomic.Bool
 	leaveBy time.Time

@@ -18,6 +18,7 @@ type worldDetector struct {
 	mu       sync.Mutex
 	dead     bool // b
 	observer bool // this node
+	begins   bool // b observes
 	override map[string]plan.Claim
 	last     plan.Members
 	words    []plan.Word
@@ -28,7 +29,7 @@ type worldDetector struct {
 func (d *worldDetector) Observe() (plan.Members, map[string]struct{}, map[plan.VIPID]struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	m := plan.Member{Alive: !d.dead, Synced: true, On: map[string]struct{}{}, Claims: map[plan.VIPID]plan.Claim{}}
+	m := plan.Member{Alive: !d.dead, Observer: d.begins, Synced: true, On: map[string]struct{}{}, Claims: map[plan.VIPID]plan.Claim{}}
 	if m.Alive {
 		m.On["eth0"] = struct{}{}
 	}
@@ -49,7 +50,7 @@ func (d *worldDetector) Observe() (plan.Members, map[string]struct{}, map[plan.V
 			}
 		}
 	}
-	if before.Alive != m.Alive {
+	if before.Alive != m.Alive || before.Observer != m.Observer {
 		nodes["b"] = struct{}{}
 	}
 	if d.last.Observer != d.observer {

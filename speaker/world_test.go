@@ -53,6 +53,9 @@ type world struct {
 	wanted func(netip.Addr) bool
 	// endpoints tells how many real servers a virtual server is to have, as far as the speaker knows.
 	endpoints func(ipvs.Key) int
+	// hardware is where the speaker asks for the others' hardware addresses, macs what it told the announcer.
+	hardware func() map[[6]byte]string
+	macs     map[[6]byte]string
 	// harmed is set while another program may have destroyed what the speaker has not looked at since: it cannot keep the order.
 	harmed bool
 	// chance is how many of a thousand changes fail.
@@ -338,7 +341,11 @@ func (w *world) Conflicts() map[netip.Addr]plan.Conflict {
 	return maps.Clone(w.conflicts)
 }
 
-func (w *world) SetPeers(map[[6]byte]string) {}
+func (w *world) SetPeers(macs map[[6]byte]string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.macs = macs
+}
 
 func (w *world) checkForwards(addr netip.Addr) {
 	table, _ := w.kernel.ListOf(map[netip.Addr]struct{}{addr: {}})
