@@ -98,10 +98,9 @@ const taintLeaving = "ToBeDeletedByClusterAutoscaler"
 
 func nodeOf(node *corev1.Node) plan.Node {
 	out := plan.Node{
-		Labels: node.Labels,
-		NetworkUnavailable: slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-			return c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue
-		}),
+		Labels:             node.Labels,
+		NetworkUnavailable: is(node, corev1.NodeNetworkUnavailable),
+		Ready:              is(node, corev1.NodeReady),
 		Leaving: node.DeletionTimestamp != nil ||
 			slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == taintLeaving }),
 	}
@@ -119,6 +118,13 @@ func nodeOf(node *corev1.Node) plan.Node {
 	}
 	out.PodCIDRs = prefixes(cidrs)
 	return out
+}
+
+// is tells whether a condition of the Node is True.
+func is(node *corev1.Node, condition corev1.NodeConditionType) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == condition && c.Status == corev1.ConditionTrue
+	})
 }
 
 // prefixes returns those texts that are CIDRs, masked; the API server admits no others.

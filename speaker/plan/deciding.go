@@ -214,8 +214,8 @@ func (d *deciding) nearest() Reason {
 
 // reports tells whether this node writes the status.
 func (d *deciding) reports(owner string) bool {
-	if owner == d.self && d.tenure.reported && d.vip.Holder != d.self && d.vip.Holder != "" && !d.view.Members.informed() {
-		return false // another node wrote over it: it was alive, and this one may have been cut off
+	if owner == d.self && d.cutOff() {
+		return false
 	}
 	if owner != "" || d.view.Members.Observer {
 		return owner == d.self
@@ -225,4 +225,14 @@ func (d *deciding) reports(owner string) bool {
 		return d.vip.Nodes[i] == d.self
 	}
 	return d.vip.Holder == d.self
+}
+
+// cutOff tells whether another node seems to be the owner, which this one, although it has the API server, does not hear: it wrote
+// over our status, or is said to be well. The status is left to that node then, or the list would follow us.
+func (d *deciding) cutOff() bool {
+	holder := d.vip.Holder
+	if holder == "" || holder == d.self || d.view.Members.informed() {
+		return false
+	}
+	return d.tenure.reported || d.view.Nodes[holder].Ready
 }

@@ -281,6 +281,8 @@ func parseNode(words []string) Node {
 			n.NetworkUnavailable = true
 		case "leaving":
 			n.Leaving = true
+		case "ready":
+			n.Ready = true
 		case "addr":
 			for _, a := range strings.Split(value, ",") {
 				n.Addresses = append(n.Addresses, netip.MustParseAddr(a))

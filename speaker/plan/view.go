@@ -171,6 +171,8 @@ type Node struct {
 	Leaving bool
 	// NetworkUnavailable is set while the node's network is not set up.
 	NetworkUnavailable bool
+	// Ready is what the API server says of it. It decides nothing but who may write a status.
+	Ready bool
 }
 
 // Zone returns the zone of the node, empty if it is in none.
