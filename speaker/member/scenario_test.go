@@ -242,6 +242,30 @@ func TestLateLoops(t *testing.T) {
 	w.run(10*time.Minute, nil)
 }
 
+// A loop whose turns are all late finds a dead node, too, somewhat later, and none that is alive.
+func TestEveryTurnLate(t *testing.T) {
+	w := newWorld(t, 3)
+	w.loss = 0.05
+	w.settle()
+	slow := w.nodes[1]
+	slow.late = func() time.Duration { return 100*time.Millisecond + time.Duration(w.random.IntN(100))*time.Millisecond }
+	w.watch = func(m *machine) {
+		if m == slow && !m.hears(w.nodes...) {
+			t.Fatalf("after %v: %+v", w.now.Sub(epoch), m.members)
+		}
+	}
+	w.run(10*time.Minute, nil)
+	if n := slow.Counts().Fences; n != 0 {
+		t.Errorf("%d fences", n)
+	}
+	w.watch = nil
+	w.nodes[0].off = true
+	took := w.must("dead", 2*time.Second, func() bool { return !slow.hears(w.nodes[0]) && !slow.members.Peers["node-1"].Alive })
+	if most := member.Standard.Dead + 500*time.Millisecond; took > most {
+		t.Errorf("after %v, want at most %v", took, most)
+	}
+}
+
 // Broadcast never passes: the node network decides alone.
 func TestBroadcastNeverPasses(t *testing.T) {
 	w := newWorld(t, 3)

@@ -19,11 +19,11 @@ func (c *Core) Tick(now time.Time) []Send {
 	case gap > c.profile.fence():
 		c.fence(now)
 	case gap > c.profile.Interval:
-		// Late: what the others sent meanwhile may still be on its way through the kernel. Judge at the next turn.
+		// Late: what the others sent meanwhile may still be on its way through the kernel. Only what had not come by the
+		// last turn is missed, for the case that all turns are late.
+		c.judgeAll(now, gap)
 	default:
-		for _, p := range c.order {
-			c.judge(now, p)
-		}
+		c.judgeAll(now, 0)
 	}
 	c.watchLinks(now)
 	c.watchObserver(now)
@@ -67,9 +67,15 @@ func (c *Core) watchObserver(now time.Time) {
 	c.out.own()
 }
 
-// judge finds out on which paths a peer has become silent.
-func (c *Core) judge(now time.Time, p *peer) {
-	dead := p.deadAfter(c)
+func (c *Core) judgeAll(now time.Time, slack time.Duration) {
+	for _, p := range c.order {
+		c.judge(now, p, slack)
+	}
+}
+
+// judge finds out on which paths a peer has become silent, for slack longer than its dead time.
+func (c *Core) judge(now time.Time, p *peer, slack time.Duration) {
+	dead := p.deadAfter(c) + slack
 	for at := range p.paths {
 		w := &p.paths[at]
 		if !w.up {
