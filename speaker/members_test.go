@@ -145,6 +145,25 @@ func TestLeavesToOneThatBegins(t *testing.T) {
 	})
 }
 
+// Of the interfaces those are told that have to do with addresses: a Pod that comes costs no write.
+func TestNodeStatusHasNoPods(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := held(t)
+		defer r.stop()
+		r.touch(func(v *plan.View) plan.Touched {
+			v.Links["veth1"] = plan.Link{Name: "veth1"}
+			v.Links["eth1"] = plan.Link{Name: "eth1", Subnets: []netip.Prefix{netip.MustParsePrefix("198.51.100.1/24")}}
+			return plan.Touched{Links: map[string]struct{}{"veth1": {}, "eth1": {}}}
+		})
+		synctest.Wait()
+		r.world.mu.Lock()
+		defer r.world.mu.Unlock()
+		if s := r.nodeStatus; len(s.Links) != 2 || !has(s.Links, "eth0") || !has(s.Links, "eth1") || s.VirtualIPs != 1 || !s.Healthy {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
 // Another hardware address of a node that is heard as before is told to the announcer, who would take it for a stranger's.
 func TestFollowsHardwareAddresses(t *testing.T) {
 	inBubble(t, func(t *testing.T) {

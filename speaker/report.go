@@ -48,7 +48,12 @@ func (s *Speaker) reportNode() {
 	if s.cfg.Nodes == nil {
 		return
 	}
-	status := plan.NodeStatus{Healthy: true, Links: maps.Clone(s.view.Links), Members: map[string]plan.MemberState{}}
+	status := plan.NodeStatus{Healthy: true, Links: map[string]plan.Link{}, Members: map[string]plan.MemberState{}}
+	for name, link := range s.view.Links {
+		if len(link.Subnets) > 0 || has(s.desired.Segments, name) { // not Pods', which come and go all the time
+			status.Links[name] = link
+		}
+	}
 	if err := s.trouble(); err != nil {
 		status.Healthy, status.Reason, status.Message = false, plan.DataPlaneNotReady, err.Error()
 	}

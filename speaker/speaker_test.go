@@ -98,7 +98,7 @@ func startWith(t *testing.T, w *world, c *cluster, o plan.Options) *run {
 	r.speaker = New(Config{
 		Detector: r.detector,
 		NodeName: "a", Plan: o, Log: slog.New(slog.NewTextHandler(r.log, nil)), Kick: c.kick, Source: c, Node: w.node(),
-		Announcer: w, MACs: w.hardware, Reporter: w, Metrics: NewMetrics(r.registry),
+		Announcer: w, MACs: w.hardware, Reporter: w, Nodes: w, Metrics: NewMetrics(r.registry),
 	})
 	w.wanted = func(addr netip.Addr) bool { return has(r.speaker.desired.Local, addr) }
 	w.endpoints = func(key ipvs.Key) int { return len(r.speaker.desired.Table[key].RealServers) }

@@ -56,6 +56,8 @@ type world struct {
 	// hardware is where the speaker asks for the others' hardware addresses, macs what it told the announcer.
 	hardware func() map[[6]byte]string
 	macs     map[[6]byte]string
+	// nodeStatus is what the speaker said of its node.
+	nodeStatus plan.NodeStatus
 	// harmed is set while another program may have destroyed what the speaker has not looked at since: it cannot keep the order.
 	harmed bool
 	// chance is how many of a thousand changes fail.
@@ -339,6 +341,12 @@ func (w *world) Conflicts() map[netip.Addr]plan.Conflict {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return maps.Clone(w.conflicts)
+}
+
+func (w *world) ReportNode(s plan.NodeStatus) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.nodeStatus = s
 }
 
 func (w *world) SetPeers(macs map[[6]byte]string) {

@@ -8,7 +8,7 @@ type NodeStatus struct {
 	Message string
 	// VirtualIPs is how many this node answers for.
 	VirtualIPs int
-	// Links are the interfaces on which addresses can be answered for, Members the other speakers.
+	// Links are the interfaces that have a subnet or are named for an address, Members the other speakers.
 	Links   map[string]Link
 	Members map[string]MemberState
 }
