@@ -62,7 +62,7 @@ func (s *Speaker) say(todo *work, may func(vip string) bool) {
 	if !changed {
 		return
 	}
-	s.mustSay, s.said.Leaving = false, s.leaving.Load()
+	s.mustSay, s.said.Leaving = false, s.view.Leaving // as planned
 	s.cfg.Detector.Say(plan.Word{Claims: maps.Clone(s.said.Claims), Leaving: s.said.Leaving})
 }
 

@@ -121,6 +121,31 @@ func TestLeaves(t *testing.T) {
 	})
 }
 
+// Asked to leave in the midst of a round in which something else is said, it hands over all the same: what was planned before it was
+// asked is not yet told as the word of one that leaves.
+func TestLeavesInTheMidstOfARound(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := held(t)
+		r.detector.set(func(d *worldDetector) { d.onPeers = r.speaker.Leave })
+		r.touch(func(v *plan.View) plan.Touched {
+			vip := v.VIPs[vip1.String()]
+			vip.Generation++ // so there is something to say
+			v.VIPs[vip1.String()] = vip
+			return plan.Touched{VIPs: map[string]struct{}{vip1.String(): {}}, Nodes: map[string]struct{}{"b": {}}}
+		})
+		synctest.Wait()
+		if c, word := r.claim(vip1), r.detector.word(); c.State != plan.Leaving || !word.Leaving || len(r.announced) != 1 {
+			t.Errorf("says %+v, %+v, announced %v", c, word, r.announced)
+		}
+		r.detector.set(func(d *worldDetector) {
+			d.override = map[string]plan.Claim{vip1.String(): {State: plan.Held, Place: 1}}
+		})
+		if err := <-r.done; err != nil || !strings.Contains(r.log.String(), "reason=HandedOver") {
+			t.Errorf("ended with %v, log:\n%s", err, r.log)
+		}
+	})
+}
+
 // One that has just started is waited for: it takes over as soon as it has heard the others. In an upgrade of two nodes it is all there is.
 func TestLeavesToOneThatBegins(t *testing.T) {
 	inBubble(t, func(t *testing.T) {

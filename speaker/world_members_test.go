@@ -24,6 +24,7 @@ type worldDetector struct {
 	words    []plan.Word
 	segments []string
 	peers    map[string][]netip.Addr
+	onPeers  func() // called by SetPeers, in the midst of a round
 }
 
 func (d *worldDetector) Observe() (plan.Members, map[string]struct{}, map[plan.VIPID]struct{}) {
@@ -77,6 +78,9 @@ func (d *worldDetector) SetPeers(peers map[string][]netip.Addr) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.peers = maps.Clone(peers)
+	if d.onPeers != nil {
+		d.onPeers()
+	}
 }
 
 // set changes what is heard.
