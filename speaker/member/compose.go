@@ -250,7 +250,7 @@ func (c *Core) appendClaims(b []byte, version uint64) (grown []byte, upTo uint64
 
 // appendTalk writes as many questions to and answers for a peer as fit.
 func (c *Core) appendTalk(b []byte, p *peer) []byte {
-	const most = 30
+	const most = 24 // of each, so that both fit beside the longest name
 	if n := min(len(p.helpAbout), most); n > 0 {
 		var at int
 		b, at = beginField(b, fieldAsk)

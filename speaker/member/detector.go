@@ -191,8 +191,8 @@ func (d *Detector) Run(ctx context.Context) error {
 			return err
 		}
 	}
+	d.turned.Store(-int64(time.Hour)) // no answer after the goodbye
 	loop.send(d.core.Goodbye())
-	d.turned.Store(-int64(time.Hour))
 	return nil
 }
 

@@ -3,9 +3,12 @@ package member
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,6 +55,35 @@ func samples() (bodies [][]byte) {
 		bodies = append(bodies, slices.Concat(hello, field))
 	}
 	return bodies
+}
+
+// Questions, answers, segments and claims fit beside the longest name.
+func TestDatagramsFit(t *testing.T) {
+	c := testCore(t, strings.Repeat("n", maxName))
+	p := c.peer("other")
+	p.from = netip.MustParseAddr("192.0.2.2")
+	for range 100 {
+		p.helpAbout = append(p.helpAbout, about{1, 2})
+		p.answerAbout = append(p.answerAbout, sighting{about{1, 2}, time.Second})
+	}
+	for i := range 2 * maxSegments {
+		c.ifaces[c.iface(fmt.Sprint("eth", i))].link = true
+	}
+	for i := range 100 {
+		c.mine.set(plan.VIPID(i), plan.Claim{State: plan.Leaving, Generation: 1<<63 - 1, Place: 1<<16 - 1, Successor: strings.Repeat("s", maxName)})
+	}
+	for _, s := range c.Tick(time.Now()) {
+		_, body, err := parseHeader(s.Data)
+		if err == nil {
+			err = c.msg.parse(body, minor)
+		}
+		if err != nil {
+			t.Errorf("%d bytes: %v", len(s.Data), err)
+		}
+	}
+	if len(p.helpAbout)+len(p.answerAbout) > 0 {
+		t.Error("not all was asked and answered")
+	}
 }
 
 func TestParse(t *testing.T) {
