@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -37,6 +38,8 @@ type responder struct {
 	router atomic.Bool
 
 	duties atomic.Pointer[duties]
+	// answering is held while a question is answered, so that set can wait for the answer that is on its way.
+	answering sync.Mutex
 	// closed is set when we closed the socket. The errors of the library for that are not net.ErrClosed.
 	closed atomic.Bool
 	// broken is set when the socket must be replaced.
@@ -64,7 +67,7 @@ func (r *responder) set(d duties) error {
 	if d.equal(*before) {
 		return nil
 	}
-	r.duties.Store(&d)
+	r.become(d)
 	all := d.all()
 	if maps.Equal(all, before.all()) {
 		return nil
@@ -115,7 +118,7 @@ func (r *responder) hear(m message) {
 	switch {
 	case !m.target.IsValid() || m.dst != r.link.mac && m.dst != m.group || !m.from.unicast():
 	case has(d.held, m.target):
-		if !r.send(r.codec.answer(r.station(), m)) {
+		if !r.answer(m) {
 			return
 		}
 		r.of.metrics[r.family].answers.Inc()
@@ -125,6 +128,20 @@ func (r *responder) hear(m message) {
 	case has(d.watched, m.target) && m.probe():
 		r.of.claimed(r, m.target, m.from) // it probes at the same time (RFC 5227, 2.1.1; RFC 4862, 5.4.3)
 	}
+}
+
+// answer answers a question, unless its target was given up meanwhile, and tells whether the answer went out.
+func (r *responder) answer(m message) bool {
+	r.answering.Lock()
+	defer r.answering.Unlock()
+	return has(r.duties.Load().held, m.target) && r.send(r.codec.answer(r.station(), m))
+}
+
+// become replaces the duties. After it returned no answer by those before is on its way.
+func (r *responder) become(d duties) {
+	r.duties.Store(&d)
+	r.answering.Lock()
+	defer r.answering.Unlock()
 }
 
 func has(s addrSet, a netip.Addr) bool {
@@ -184,7 +201,7 @@ func (r *responder) send(frame []byte) bool {
 }
 
 func (r *responder) close() {
-	r.duties.Store(&duties{})
+	r.become(duties{})
 	r.closed.Store(true)
 	r.socket.close()
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -176,6 +177,39 @@ func TestProbingBacksOff(t *testing.T) {
 			t.Errorf("held on %v, conflicts %v", got, a.Conflicts())
 		}
 	})
+}
+
+// slowSocket takes its time to send.
+type slowSocket struct {
+	simulatedSocket
+	begun, release chan struct{}
+	sent           atomic.Bool
+}
+
+func (s *slowSocket) send([]byte) error {
+	close(s.begun)
+	<-s.release
+	s.sent.Store(true)
+	return nil
+}
+
+// What is given up is not answered for once that returned: an answer that is on its way is waited for, as its thread may stand
+// still just before it sends, while the next owner already announces.
+func TestNoAnswerAfterGivingUp(t *testing.T) {
+	socket := &slowSocket{begun: make(chan struct{}), release: make(chan struct{})}
+	r := &responder{link: link{name: "eth0", mac: mac{2, 0, 0, 0, 1}}, codec: arpCodec{}, socket: socket, of: New(Config{Log: slog.New(slog.DiscardHandler)})}
+	r.duties.Store(&duties{held: addrSet{vip: {}}})
+	question := message{dst: broadcast, group: broadcast, from: asker, sender: host, target: vip}
+	heard := make(chan struct{})
+	go func() { r.hear(question); close(heard) }()
+	<-socket.begun
+	time.AfterFunc(20*ms, func() { close(socket.release) })
+	r.become(duties{})
+	if !socket.sent.Load() {
+		t.Error("given up while an answer was on its way")
+	}
+	<-heard
+	r.hear(question) // a second answer would close begun again, and panic
 }
 
 // An address of two interfaces is held when both are quiet; a host on one of them keeps it from both.
