@@ -101,7 +101,7 @@ func (a *api) place(exact bool) []placement.List {
 func (a *api) report(s *Speaker, vip int) {
 	name := a.cluster.vips[vip].String()
 	a.cluster.After(reportAfter+a.some(reportSpread), func() {
-		if _, holds := s.holds[vip]; a.down || !holds || !s.runs() || a.vips[name].Holder == s.Name {
+		if _, holds := s.holds[vip]; a.down || !holds || !s.runs() || a.vips[name].Holder == s.Name || !s.desired.VIPs[name].Reporter {
 			return
 		}
 		v := a.vips[name]

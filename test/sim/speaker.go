@@ -39,6 +39,8 @@ type Speaker struct {
 	mustSay      bool
 	fenced       bool
 	leaveBy      int64
+	leaving      bool // it was asked to end; planLeaving: it was when the plan was made
+	planLeaving  bool
 	holds        map[int]struct{} // by number of the VirtualIP
 	watched      int64            // when the last change of the API arrives
 
@@ -109,6 +111,7 @@ func (s *Speaker) Start() {
 func (s *Speaker) stop() {
 	held := s.held()
 	s.boot++
+	s.leaving, s.planLeaving = false, false
 	s.core, s.waiting, s.paused, s.busy, s.kicked, s.fenced, s.turnAt, s.wakeAt, s.planned = nil, nil, false, false, false, false, 0, 0, nil
 	clear(s.holds)
 	for _, vip := range held {
@@ -124,7 +127,7 @@ func (s *Speaker) PowerOff() {
 
 // Leave asks the process to end politely.
 func (s *Speaker) Leave() {
-	s.view.Leaving, s.touched.All, s.mustSay = true, true, true
+	s.leaving = true
 	s.leaveBy = s.cluster.now + int64(5*time.Second)
 	s.kick()
 }
@@ -257,7 +260,8 @@ func (s *Speaker) round() {
 	s.Cost.Core += s.clock() - start
 	c.died(s, before, nodes)
 	s.touched.Members, s.touched.Claims = nodes, claims
-	s.mustSay = s.mustSay || v.Members.Observer != before.Observer
+	v.Leaving = s.leaving
+	s.mustSay = s.mustSay || v.Members.Observer != before.Observer || v.Leaving != s.said.Leaving
 	wakes := s.planner.Wake()
 	if s.desired != nil && !s.touched.Any() && !s.mustSay && (wakes.IsZero() || wakes.After(c.time())) {
 		s.rest(wakes)
@@ -270,7 +274,7 @@ func (s *Speaker) round() {
 	s.Cost.Plan += took
 	s.Cost.Plans++
 	s.Cost.LongestPlan = max(s.Cost.LongestPlan, took)
-	s.touched, s.busy = plan.Touched{}, true
+	s.touched, s.busy, s.planLeaving = plan.Touched{}, true, v.Leaving
 	work := c.config.Work + time.Duration(len(s.planned.VIPs))*workPerVIP
 	c.queue.push(event{at: c.now + int64(work), kind: act, node: s, boot: s.boot})
 }
@@ -349,7 +353,7 @@ func (s *Speaker) say() {
 	if !news {
 		return
 	}
-	s.mustSay, s.said.Leaving = false, s.view.Leaving
+	s.mustSay, s.said.Leaving = false, s.planLeaving
 	if s.fences != s.core.Fences() {
 		return
 	}
