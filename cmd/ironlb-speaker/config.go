@@ -33,6 +33,15 @@ type config struct {
 	Timeouts       timeouts
 	Conntrack      conntrackLimits
 	Failover       failover
+	Announcements  announcements
+}
+
+// announcements are what the network is told of addresses that are held (announce.md L2.9).
+type announcements struct {
+	// Refresh is how often in the long run; 0 for never.
+	Refresh time.Duration
+	// PerSecond is the most frames on one interface.
+	PerSecond int
 }
 
 // failover is how the speakers watch one another.
@@ -90,6 +99,7 @@ func newConfig() config {
 			MaxPerCore: 32768, Min: 131072,
 			TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour,
 		},
-		Failover: failover{Profile: member.Standard, Port: member.DefaultPort, Cluster: "ironlb"},
+		Failover:      failover{Profile: member.Standard, Port: member.DefaultPort, Cluster: "ironlb"},
+		Announcements: announcements{Refresh: 100 * time.Second, PerSecond: 5000},
 	}
 }

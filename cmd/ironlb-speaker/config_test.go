@@ -28,7 +28,8 @@ func TestConfig(t *testing.T) {
 		Conntrack: conntrackLimits{
 			MaxPerCore: 32768, Min: 131072, TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour,
 		},
-		Failover: failover{Profile: member.Standard, Port: 7948, Cluster: "ironlb"},
+		Failover:      failover{Profile: member.Standard, Port: 7948, Cluster: "ironlb"},
+		Announcements: announcements{Refresh: 100 * time.Second, PerSecond: 5000},
 	}
 	whole := config{
 		ServiceProxy: true, IPv6Forwarding: true, Dataplane: "ipvs", Scheduler: "mh", Flags: 0x18,
@@ -37,6 +38,8 @@ func TestConfig(t *testing.T) {
 		Timeouts:  timeouts{TCP: 7200 * time.Second, TCPFin: time.Minute, UDP: 30 * time.Second},
 		Conntrack: conntrackLimits{MaxPerCore: 1000, TCPEstablishedTimeout: time.Hour},
 		Failover:  failover{Profile: member.Fast, Port: 7999, Cluster: "east"},
+
+		Announcements: announcements{PerSecond: 1000},
 	}
 	changed := func(f func(*config)) config { c := defaults; f(&c); return c }
 	for _, c := range []struct {
@@ -65,6 +68,7 @@ healthzBindAddress: "[2001:db8::1]:10257"
 ipvs: {tcpTimeout: 2h, tcpFinTimeout: 1m, udpTimeout: 30s}
 conntrack: {maxPerCore: 1000, min: 0, tcpEstablishedTimeout: 1h, tcpCloseWaitTimeout: 0s}
 failover: {profile: fast, port: 7999, cluster: east}
+announcements: {refresh: 0s, perSecond: 1000}
 `, whole},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -78,7 +82,8 @@ failover: {profile: fast, port: 7999, cluster: east}
 
 func TestConfigFaultsSayTheMend(t *testing.T) {
 	for text, want := range map[string][]string{
-		"serviceProxi: true": {`"serviceProxi"`, "docs/configuration.md"},
+		"serviceProxi: true":                               {`"serviceProxi"`, "docs/configuration.md"},
+		"announcements: {refresh: -1s, perSecond: 99}":     {`announcements.refresh: "-1s"`, `announcements.perSecond: "99"`, "from 100 to 100000"},
 		"failover: {profile: quick, port: 0, cluster: ''}": {`failover.profile: "quick"`, "standard, fast or slow", "failover.port", "failover.cluster"},
 		"conntrack: {max: 1}":                              {`"conntrack.max"`},
 		"ServiceProxy: true":                               {`"ServiceProxy"`},

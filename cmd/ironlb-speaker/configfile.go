@@ -44,6 +44,10 @@ type configFile struct {
 		Port    *int    `json:"port"`
 		Cluster *string `json:"cluster"`
 	} `json:"failover"`
+	Announcements struct {
+		Refresh   *string `json:"refresh"`
+		PerSecond *int    `json:"perSecond"`
+	} `json:"announcements"`
 }
 
 // readConfig reads the file at path; an empty path gives the defaults.
@@ -87,6 +91,8 @@ func parseConfig(data []byte) (config, error) {
 	p.duration("conntrack.tcpEstablishedTimeout", &c.Conntrack.TCPEstablishedTimeout, f.Conntrack.TCPEstablishedTimeout, 0)
 	p.duration("conntrack.tcpCloseWaitTimeout", &c.Conntrack.TCPCloseWaitTimeout, f.Conntrack.TCPCloseWaitTimeout, 0)
 	p.failover(&c.Failover, f)
+	p.duration("announcements.refresh", &c.Announcements.Refresh, f.Announcements.Refresh, 0)
+	p.perSecond(&c.Announcements.PerSecond, f.Announcements.PerSecond)
 	return c, errors.Join(p.errs...)
 }
 
@@ -175,6 +181,18 @@ func (p *configParser) failover(to *failover, f configFile) {
 		}
 		to.Cluster = *cluster
 	}
+}
+
+// perSecond: fewer than 100 could not be spread over ticks of 10 ms.
+func (p *configParser) perSecond(to *int, n *int) {
+	if n == nil {
+		return
+	}
+	if *n < 100 || *n > 100000 {
+		p.fault("announcements.perSecond", fmt.Sprint(*n), "give a number from 100 to 100000")
+		return
+	}
+	*to = *n
 }
 
 func (p *configParser) scheduler(c *config, text *string) {

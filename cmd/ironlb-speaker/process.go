@@ -151,7 +151,14 @@ func (p *process) meet() error {
 }
 
 func (p *process) announce() error {
-	p.announcer = l2.New(l2.Config{Log: p.log, Kick: p.kick.Now, Look: p.kick.Look, Fresh: p.members.Fresh, Metrics: p.registry})
+	refresh := p.config.Announcements.Refresh
+	if refresh == 0 {
+		refresh = -1 // none
+	}
+	p.announcer = l2.New(l2.Config{
+		Log: p.log, Kick: p.kick.Now, Look: p.kick.Look, Fresh: p.members.Fresh, Metrics: p.registry,
+		Refresh: refresh, Rate: p.config.Announcements.PerSecond,
+	})
 	p.run(p.announcer.Run)
 	return nil
 }
