@@ -125,6 +125,26 @@ No SpeakerStatus: no speaker has reported yet.
 `)
 }
 
+// What a dead node wrote last is not shown as how it is.
+func TestStatusOfADeadNode(t *testing.T) {
+	speaker := func(name, other string, state v1alpha1.MemberState) *v1alpha1.SpeakerStatus {
+		return &v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: v1alpha1.SpeakerStatusStatus{
+			DataPlane: v1alpha1.DataPlaneStatus{Healthy: true}, Alive: "?", Updated: ago(time.Hour),
+			Members: []v1alpha1.MemberStatus{{Node: other, State: state, Since: ago(time.Minute)}},
+		}}
+	}
+	got := run(cluster(speaker("a", "b", v1alpha1.MemberSilent), speaker("b", "a", v1alpha1.MemberAlive)), "status")
+	expect(t, "two nodes", got, `
+No VirtualIP: no Service has an address that an L2Advertisement is for.
+
+NODE  FORWARDS  REASON  VIPS  ALIVE  INTERFACES  UPDATED
+a     True      -       0     ?      -           60m
+b     Unknown   Silent  0     ?      -           60m
+
+a: member b is Silent since 60s
+`)
+}
+
 func TestRebalance(t *testing.T) {
 	pool := func(name string) *v1alpha1.IPAddressPool {
 		return &v1alpha1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: name}}
