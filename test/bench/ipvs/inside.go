@@ -134,13 +134,18 @@ func (s *subject) cold() error {
 	}); err != nil {
 		return err
 	}
-	said := time.Since(s.began)
-	if err := s.until(s.verify); err != nil {
+	// To list what the kernel holds may take long: what counts is when the list that shows all was begun.
+	var took time.Duration
+	looks := 0
+	if err := s.until(func() error {
+		took = time.Since(s.began)
+		looks++
+		return s.verify()
+	}); err != nil {
 		return err
 	}
-	took := time.Since(s.began)
-	if late := took - said; late > time.Second {
-		fmt.Fprintf(os.Stderr, "it said that it was ready %v before the kernel agreed\n", late)
+	if looks > 1 {
+		fmt.Fprintf(os.Stderr, "it said that it was ready before the kernel agreed; looked %d times\n", looks)
 	}
 	cpu, err := cpuTime()
 	if err != nil {
