@@ -136,16 +136,20 @@ func (s *subject) cold() error {
 	}
 	// To list what the kernel holds may take long: what counts is when the list that shows all was begun.
 	var took time.Duration
-	looks := 0
+	var early error
 	if err := s.until(func() error {
 		took = time.Since(s.began)
-		looks++
-		return s.verify()
+		err := s.verify()
+		if early == nil && err != nil {
+			early = err
+			fmt.Fprintf(os.Stderr, "it said after %v that it was ready, but %v\n", took, err)
+		}
+		return err
 	}); err != nil {
 		return err
 	}
-	if looks > 1 {
-		fmt.Fprintf(os.Stderr, "it said that it was ready before the kernel agreed; looked %d times\n", looks)
+	if early != nil {
+		fmt.Fprintf(os.Stderr, "after %v it was\n", took)
 	}
 	cpu, err := cpuTime()
 	if err != nil {
