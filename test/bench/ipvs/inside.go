@@ -25,11 +25,13 @@ const (
 	loadLine = "LOAD"
 	// cgroups is where they are mounted: "ip netns exec" hides those of /sys.
 	cgroups = "/run/bench-cgroups"
-	cgroup  = cgroups + "/bench"
 	// coldLimit is how long a peer may take to program everything: in an emulated guest kube-proxy starts an ipset process for
 	// each of 10,000 entries.
 	coldLimit = 90 * time.Minute
 )
+
+// cgroup is the process's own: one that leaves a child behind cannot be removed.
+var cgroup = cgroups + "/bench-" + strconv.Itoa(os.Getpid())
 
 // task is what to do.
 type task struct {
