@@ -82,21 +82,21 @@ func (s *subject) changes() error {
 		return err
 	}
 	old := nth(endpoints, perService*victim+perService-1)
-	var sum, most, cpu time.Duration
+	var sum, most, cpu, extra time.Duration
 	for i := range s.Changes {
 		to := spare
 		if i%2 == 1 {
 			to = old
 		}
-		latency, used, err := s.change(kube, watch, serviceName(victim), to, idle)
+		c, err := s.change(kube, watch, serviceName(victim), to, idle)
 		if err != nil {
 			return fmt.Errorf("change %d: %w", i, err)
 		}
-		sum, most, cpu = sum+latency, max(most, latency), cpu+used
+		sum, most, cpu, extra = sum+c.latency, max(most, c.latency), cpu+c.cpu, extra+c.extra
 	}
 	n := time.Duration(s.Changes)
-	fmt.Printf("Change/PEER\t%d\t%d ns/op\t%.1f ms\t%.1f max-ms\t%.2f cpu-ms\t%.2f idle-cpu-ms/s\n",
-		s.Changes, (sum / n).Nanoseconds(), ms(sum/n), ms(most), ms(cpu/n), ms(idle))
+	fmt.Printf("Change/PEER\t%d\t%d ns/op\t%.1f ms\t%.1f max-ms\t%.2f cpu-ms\t%.2f extra-cpu-ms\t%.2f idle-cpu-ms/s\n",
+		s.Changes, (sum / n).Nanoseconds(), ms(sum/n), ms(most), ms(cpu/n), ms(extra/n), ms(idle))
 	now, err := s.memory("VmRSS")
 	if err != nil {
 		return err
@@ -107,35 +107,44 @@ func (s *subject) changes() error {
 
 func ms(d time.Duration) float64 { return d.Seconds() * 1e3 }
 
-// change makes one change and returns how long the kernel took to have it, and what the process used beyond idling.
-func (s *subject) change(kube kubernetes.Interface, watch watch, slice string, to netip.Addr, idle time.Duration) (latency, used time.Duration, err error) {
+// cost is what a change took: until the kernel had it, what the process used until then, and what it used beyond idling until it
+// was quiet again.
+type cost struct{ latency, cpu, extra time.Duration }
+
+// change makes one change.
+func (s *subject) change(kube kubernetes.Interface, watch watch, slice string, to netip.Addr, idle time.Duration) (c cost, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), changeLimit)
 	defer cancel()
 	before, err := cpuTime()
 	if err != nil {
-		return 0, 0, err
+		return c, err
 	}
 	if err := watch.arm(); err != nil {
-		return 0, 0, err
+		return c, err
 	}
 	start := time.Now()
 	patch := fmt.Sprintf(`[{"op":"replace","path":"/endpoints/%d/addresses/0","value":"%s"}]`, perService-1, to)
 	if _, err := kube.DiscoveryV1().EndpointSlices(namespace).Patch(ctx, slice, types.JSONPatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
-		return 0, 0, err
+		return c, err
 	}
 	if err := watch.wait(ctx, to); err != nil {
-		return 0, 0, err
+		return c, err
 	}
-	latency = time.Since(start)
+	c.latency = time.Since(start)
+	there, err := cpuTime()
+	if err != nil {
+		return c, err
+	}
 	if err := s.settle(idle); err != nil {
-		return 0, 0, err
+		return c, err
 	}
 	after, err := cpuTime()
 	if err != nil {
-		return 0, 0, err
+		return c, err
 	}
 	usual := time.Duration(float64(idle) * time.Since(start).Seconds())
-	return latency, max(0, after-before-usual), nil
+	c.cpu, c.extra = there-before, max(0, after-before-usual)
+	return c, nil
 }
 
 // idle returns what the process uses in a second in which nothing happens.

@@ -5,8 +5,9 @@
 // Each Service has a ClusterIP and a LoadBalancer address, one TCP port, and no NodePort.
 //
 //	Cold/PEER/N    from the start of the process until everything is in the kernel: s, cpu-s, peak-MB
-//	Change/PEER/N  from the write of one endpoint to the API until it is in the kernel: ms, max-ms; cpu-ms beyond what the
-//	               process uses when nothing happens, until it is quiet again; idle-cpu-ms/s is what it uses then
+//	Change/PEER/N  from the write of one endpoint to the API until it is in the kernel: ms, max-ms; cpu-ms is what the
+//	               process uses until then, extra-cpu-ms what it uses beyond idling until it is quiet again, idle-cpu-ms/s what it
+//	               uses when nothing happens: kube-proxy's mode ipvs with many Services is never done with its last sync
 //	Memory/PEER/N  resident at the end: MB
 //	Requests/PEER/N  by a client on the LAN through a LoadBalancer address, a new connection each: req/s, p99-ms
 package main

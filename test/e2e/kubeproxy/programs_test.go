@@ -27,7 +27,7 @@ import (
 const stopGrace = 20 * time.Second
 
 // patience is for what kube-proxy and the speaker do there, where a start takes minutes when other guests run beside.
-const patience = 4 * time.Minute
+const patience = 8 * time.Minute
 
 func node() *lab.Node { return cluster.Node(0) }
 
@@ -89,14 +89,14 @@ type proxy struct {
 func startKubeProxy(t *testing.T, mode string, more lab.KubeProxyConfig) *proxy {
 	t.Helper()
 	k := &proxy{mode: mode}
+	t.Cleanup(func() { k.stop(t) }) // also when it never gets ready, as the lab is broken by programs that end with a node
 	k.start(t, more)
-	t.Cleanup(func() { k.stop(t) })
 	return k
 }
 
 func (k *proxy) stop(t *testing.T) {
 	t.Helper()
-	if k.p.Running() {
+	if k.p != nil && k.p.Running() {
 		stop(t, k.p)
 	}
 }
