@@ -14,15 +14,16 @@ const (
 	// OUTGOING follow (include/uapi/linux/if_packet.h).
 	packetMulticast = 2
 	// exactLimit is how many addresses the filter tells apart one by one. More of them are covered by as many prefixes. It
-	// bounds the length of the program, of which the kernel takes 4,096 instructions.
+	// bounds the length of the program, of which the kernel takes 4,096 instructions; where net.core.optmem_max is small it
+	// takes less (packetSocket.attach).
 	exactLimit = 64
 )
 
 // filter returns a program that passes frames that ask for one of the addresses or claim it, and nothing else: other
-// stations' traffic must not wake the process. The tag of a VLAN that has no interface of its own is still on the packet
+// stations' traffic must not wake the process. It tells apart as many prefixes as parts says. The tag of a VLAN that has no interface of its own is still on the packet
 // and bars it. What the prefixes cover beside the addresses the responder drops.
-func filter(c codec, addrs []netip.Addr) ([]bpf.RawInstruction, error) {
-	return bpf.Assemble(append(meant(), wanted(c, addrs)...))
+func filter(c codec, addrs []netip.Addr, parts int) ([]bpf.RawInstruction, error) {
+	return bpf.Assemble(append(meant(), wanted(c, addrs, parts)...))
 }
 
 // meant lets only frames go on that were sent to this interface.
@@ -38,7 +39,7 @@ func meant() []bpf.Instruction {
 }
 
 // wanted looks at the frame itself.
-func wanted(c codec, addrs []netip.Addr) []bpf.Instruction {
+func wanted(c codec, addrs []netip.Addr, parts int) []bpf.Instruction {
 	prog := []bpf.Instruction{
 		bpf.LoadAbsolute{Off: 12, Size: 2},
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(c.etherType()), SkipTrue: 1},
@@ -46,10 +47,10 @@ func wanted(c codec, addrs []netip.Addr) []bpf.Instruction {
 	}
 	prog = append(prog, c.relevant()...)
 	if len(addrs) > 0 {
-		all, parts := cover(addrs, 1)[0], cover(addrs, exactLimit)
+		all, prefixes := cover(addrs, 1)[0], cover(addrs, parts)
 		sender, target := c.offsets()
 		for _, off := range []uint32{target, sender} {
-			prog = append(prog, match(off, all, parts, uint32(c.snap()))...)
+			prog = append(prog, match(off, all, prefixes, uint32(c.snap()))...)
 		}
 	}
 	return append(prog, bpf.RetConstant{Val: 0})

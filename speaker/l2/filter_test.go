@@ -12,10 +12,10 @@ import (
 // pass runs the part of the filter after the packet's metadata, which the virtual machine does not know, on a frame.
 func pass(t *testing.T, c codec, addrs []netip.Addr, frame []byte) bool {
 	t.Helper()
-	if _, err := filter(c, addrs); err != nil {
+	if _, err := filter(c, addrs, exactLimit); err != nil {
 		t.Fatal(err)
 	}
-	return run(t, wanted(c, addrs), frame)
+	return run(t, wanted(c, addrs, exactLimit), frame)
 }
 
 func run(t *testing.T, prog []bpf.Instruction, frame []byte) bool {
@@ -63,10 +63,10 @@ func TestFilterMatchesTheAddresses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, n := range []int{0, 1, 2, exactLimit} {
 				addrs := addrsFrom(tt.first, n)
-				if _, err := filter(tt.codec, addrs); err != nil {
+				if _, err := filter(tt.codec, addrs, exactLimit); err != nil {
 					t.Fatal(err)
 				}
-				prog := wanted(tt.codec, addrs)
+				prog := wanted(tt.codec, addrs, exactLimit)
 				base := netip.MustParseAddr(tt.first).AsSlice()
 				for last := range 256 {
 					base[len(base)-1] = byte(last)
@@ -118,11 +118,11 @@ func TestFilterOfThousands(t *testing.T) {
 		for _, first := range pools {
 			addrs = append(addrs, addrsFrom(first, 100)...)
 		}
-		raw, err := filter(c, addrs)
+		raw, err := filter(c, addrs, exactLimit)
 		if err != nil || len(raw) > limit {
 			t.Fatalf("%d instructions, %v", len(raw), err)
 		}
-		prog := wanted(c, addrs)
+		prog := wanted(c, addrs, exactLimit)
 		ask := func(a netip.Addr) bool {
 			if a.Is4() {
 				return run(t, prog, request(func(f *arpFrame) { f.targetIP = a }).bytes())

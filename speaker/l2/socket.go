@@ -1,6 +1,7 @@
 package l2
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -41,14 +42,14 @@ type kernel struct{}
 func (kernel) observe() (*network, error) { return observe() }
 
 func (kernel) open(l link, family int) (socket, error) {
-	s := &packetSocket{link: l, codec: codecs[family]}
+	s := &packetSocket{link: l, codec: codecs[family], parts: exactLimit}
 	if family == ipv6 {
 		if err := s.needsIPv6(); err != nil {
 			return nil, err
 		}
 		s.groups = &groups{link: l}
 	}
-	none, err := filter(s.codec, nil)
+	none, err := filter(s.codec, nil, exactLimit)
 	if err != nil {
 		return nil, fmt.Errorf("assemble the socket filter: %w", err)
 	}
@@ -70,6 +71,8 @@ type packetSocket struct {
 	conn   *packet.Conn
 	raw    syscall.RawConn
 	groups *groups // nil but for IPv6
+	// parts is how many prefixes a filter may tell apart for the kernel to take it.
+	parts int
 }
 
 // needsIPv6 fails where the kernel takes in no IPv6 packet: an answer would lead nowhere.
@@ -107,14 +110,27 @@ func (s *packetSocket) pass(addrs addrSet) error {
 		list = append(list, a)
 	}
 	slices.SortFunc(list, netip.Addr.Compare)
-	prog, err := filter(s.codec, list)
-	if err != nil {
-		return fmt.Errorf("assemble the socket filter of %s: %w", s.link.name, err)
+	return s.attach(list)
+}
+
+// attach attaches the filter. The kernel charges it to the socket together with the one that it replaces, up to
+// net.core.optmem_max (sk_filter_charge, net/core/filter.c): 20 kB before Linux 6.7. One that is too long for that is made of fewer
+// prefixes, which lets more foreign frames wake the process and changes no answer.
+func (s *packetSocket) attach(list []netip.Addr) error {
+	for {
+		prog, err := filter(s.codec, list, s.parts)
+		if err != nil {
+			return fmt.Errorf("assemble the socket filter of %s: %w", s.link.name, err)
+		}
+		err = s.conn.SetBPF(prog)
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, unix.ENOMEM) || s.parts == 1:
+			return fmt.Errorf("attach the socket filter of %s: %w", s.link.name, err)
+		}
+		s.parts /= 2
 	}
-	if err := s.conn.SetBPF(prog); err != nil {
-		return fmt.Errorf("attach the socket filter of %s: %w", s.link.name, err)
-	}
-	return nil
 }
 
 func (s *packetSocket) read(buf []byte) (int, error) {
