@@ -72,6 +72,7 @@ func absent(ctx context.Context, n *lab.Node, addr netip.Addr) error {
 // TestSpeakerRestart: a restart of any node's speaker breaks no connection that goes by way of another node; that of the owner's moves the
 // address, politely or by its silence, and costs new connections nothing but the few that are under way at that moment.
 func TestSpeakerRestart(t *testing.T) {
+	const underWay = 10 // of one request each 20 ms, when an address moves in an emulated guest: the new node does not know them
 	pods(t, "restart", 3)
 	service(t, "restart")
 	addr := address(t, "restart")
@@ -80,7 +81,7 @@ func TestSpeakerRestart(t *testing.T) {
 	for name, end := range ends {
 		t.Run(name+" of the owner's", func(t *testing.T) {
 			node := owner(t, addr, "a node", anyNode)
-			if s := restartAsked(t, addr, node, end); s.Failed > 2 {
+			if s := restartAsked(t, addr, node, end); s.Failed > underWay {
 				t.Errorf("requests failed while the speaker restarted: %s", s)
 			}
 			now := owner(t, addr, "a node", anyNode)
