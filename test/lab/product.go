@@ -78,27 +78,27 @@ func (n *Node) SpeakerArgv(ctx context.Context, flags ...string) ([]string, erro
 	return append([]string{n.c.build.Path("ironlb-speaker"), "--node-name", n.Name, "--kubeconfig", kubeconfig, "--key-file", keys}, flags...), nil
 }
 
-// patient gives speakers in an emulated guest, where they stand still for longer than their usual profile allows, the profile for
-// hosts that are starved, unless their configuration names one.
-func (c *Cluster) patient(flags []string) ([]string, error) {
+// patient gives a speaker in an emulated guest, where it stands still for longer than its usual profile allows, the profile for
+// hosts that are starved, unless its configuration names one. The file is its own: another speaker may be reading the last one.
+func (c *Cluster) patient(flags []string) (_ []string, err error) {
 	flags = slices.Clone(flags)
 	i := slices.Index(flags, "--config") + 1
 	var text []byte
-	if i > 0 {
-		var err error
-		if text, err = os.ReadFile(flags[i]); err != nil {
-			return nil, fmt.Errorf("read a speaker's configuration: %w", err)
-		}
-		if bytes.Contains(text, []byte("failover:")) {
-			return flags, nil
-		}
-	} else {
-		flags = append(flags, "--config", filepath.Join(c.Dir, "speaker-default.yaml"))
+	if i == 0 {
+		flags = append(flags, "--config", "")
 		i = len(flags) - 1
+	} else if text, err = os.ReadFile(flags[i]); err != nil {
+		return nil, fmt.Errorf("read a speaker's configuration: %w", err)
+	} else if bytes.Contains(text, []byte("failover:")) {
+		return flags, nil
 	}
-	flags[i] += ".patient"
-	text = append(text, "\nfailover: {profile: slow}\n"...)
-	if err := os.WriteFile(flags[i], text, 0o600); err != nil {
+	file, err := os.CreateTemp(c.Dir, "speaker-*.yaml")
+	if err != nil {
+		return nil, fmt.Errorf("write a speaker's configuration: %w", err)
+	}
+	flags[i] = file.Name()
+	_, err = fmt.Fprintf(file, "%s\nfailover: {profile: slow}\n", text)
+	if err = errors.Join(err, file.Close()); err != nil {
 		return nil, fmt.Errorf("write a speaker's configuration: %w", err)
 	}
 	return flags, nil
