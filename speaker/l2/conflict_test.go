@@ -224,9 +224,7 @@ func TestDuplicateAddressDetectionOfAHost(t *testing.T) {
 		}
 		return false
 	})
-	if got := s.count(t, "defences_total", "ipv6"); got == 0 {
-		t.Error("no defence counted")
-	}
+	eventually(t, "the defence is counted", func() bool { return s.count(t, "defences_total", "ipv6") > 0 })
 	// It gave way, so it is no conflict.
 	if c := s.announcer.Conflicts(); len(c) > 0 {
 		t.Errorf("conflicts %v", c)
@@ -243,7 +241,5 @@ func TestForeignARPProbe(t *testing.T) {
 	if got, err := parseARP(s.reply(t)); err != nil || got != want {
 		t.Errorf("answer %+v, %v; want %+v", got, err, want)
 	}
-	if got := s.count(t, "defences_total", "ipv4"); got != 1 {
-		t.Errorf("%v defences, want 1", got)
-	}
+	eventually(t, "the defence is counted", func() bool { return s.count(t, "defences_total", "ipv4") == 1 })
 }
