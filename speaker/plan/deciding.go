@@ -214,7 +214,7 @@ func (d *deciding) nearest() Reason {
 
 // reports tells whether this node writes the status.
 func (d *deciding) reports(owner string) bool {
-	if owner == d.self && d.cutOff() {
+	if owner == d.self && (d.cutOff() || d.early()) {
 		return false
 	}
 	if owner != "" || d.view.Members.Observer {
@@ -225,6 +225,17 @@ func (d *deciding) reports(owner string) bool {
 		return d.vip.Nodes[i] == d.self
 	}
 	return d.vip.Holder == d.self
+}
+
+// early tells whether this node has just taken over from one that the API server thinks well. If it is this node that is cut off,
+// the others fall silent one after another, and until the last one has it seems to be one of those that are left: the list must
+// not follow it by then.
+func (d *deciding) early() bool {
+	holder := d.vip.Holder
+	if d.tenure.moved != OwnerLost || d.tenure.reported || holder == "" || holder == d.self || !d.view.Nodes[holder].Ready {
+		return false
+	}
+	return d.waits(d.tenure.at.Add(contest*d.interval), Owner) == ""
 }
 
 // cutOff tells whether another node seems to be the owner, which this one, although it has the API server, does not hear: it wrote
