@@ -333,6 +333,7 @@ func TestNode(t *testing.T) {
 		n.Status.Conditions = []corev1.NodeCondition{
 			{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse},
 			{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse},
+			{Type: corev1.NodeReady, Status: corev1.ConditionFalse},
 		}
 		change(n)
 		return n
@@ -351,6 +352,8 @@ func TestNode(t *testing.T) {
 		"no condition": {func(n *corev1.Node) { n.Status.Conditions = nil }, want},
 		"no network": {func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionTrue },
 			with(func(n *plan.Node) { n.NetworkUnavailable = true })},
+		"ready": {func(n *corev1.Node) { n.Status.Conditions[2].Status = corev1.ConditionTrue },
+			with(func(n *plan.Node) { n.Ready = true })},
 		"being deleted": {func(n *corev1.Node) { n.DeletionTimestamp = ptr.To(metav1.Unix(1, 0)) },
 			with(func(n *plan.Node) { n.Leaving = true })},
 		"tainted by the autoscaler": {func(n *corev1.Node) { n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: taintLeaving}) },

@@ -122,8 +122,8 @@ func trimNode(o *corev1.Node) {
 		}
 	}
 	for _, c := range conditions {
-		if c.Type == corev1.NodeNetworkUnavailable {
-			o.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
+		if c.Type == corev1.NodeNetworkUnavailable || c.Type == corev1.NodeReady {
+			o.Status.Conditions = append(o.Status.Conditions, corev1.NodeCondition{Type: c.Type, Status: c.Status})
 		}
 	}
 }
