@@ -213,3 +213,38 @@ const (
 	// NoBGPProcess: ironlb-bgpd is not running.
 	NoBGPProcess Reason = "NoBGPProcess"
 )
+
+// BGPChange is what is new in a BGP; it travels from the planner to the process that speaks. Peers and Routes that are nil are gone.
+type BGPChange struct {
+	// Whole is set if what is not named is gone.
+	Whole bool
+	// RouterID is always given.
+	RouterID netip.Addr
+	Peers    map[string]*Peer
+	Routes   map[netip.Prefix]Route
+}
+
+// Apply brings b to what the change says.
+func (b *BGP) Apply(c BGPChange) {
+	if c.Whole || b.Peers == nil {
+		b.Peers, b.Routes = map[string]Peer{}, map[netip.Prefix]Route{}
+	}
+	b.RouterID = c.RouterID
+	for name, p := range c.Peers {
+		if p == nil {
+			delete(b.Peers, name)
+		} else {
+			b.Peers[name] = *p
+		}
+	}
+	for prefix, r := range c.Routes {
+		set(b.Routes, prefix, r, len(r) > 0)
+	}
+}
+
+// BGPReport is what is new of sessions. One that is nil is gone.
+type BGPReport struct {
+	// Whole is set if what is not named is gone.
+	Whole    bool
+	Sessions map[string]*Session
+}
