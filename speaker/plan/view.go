@@ -17,6 +17,9 @@ type View struct {
 	Nodes          map[string]Node
 	VIPs           map[string]VIP
 	Advertisements map[string]Advertisement
+	// BGPPeers and BGPAdvertisements by name.
+	BGPPeers          map[string]BGPPeer
+	BGPAdvertisements map[string]BGPAdvertisement
 	// Pools are the labels of the pools, by name.
 	Pools map[string]map[string]string
 	// Checks are the results of the probes that were asked for.
@@ -40,18 +43,20 @@ type View struct {
 // NewView returns an empty View.
 func NewView() *View {
 	return &View{
-		Services:        map[pools.ServiceKey]Service{},
-		Slices:          map[pools.ServiceKey]map[string]Slice{},
-		Nodes:           map[string]Node{},
-		VIPs:            map[string]VIP{},
-		Advertisements:  map[string]Advertisement{},
-		Pools:           map[string]map[string]string{},
-		Checks:          map[Check]CheckResult{},
-		Host:            map[netip.Addr]struct{}{},
-		Links:           map[string]Link{},
-		Unable:          map[netip.Addr]Reason{},
-		OtherProxy:      map[pools.ServiceKey]struct{}{},
-		ServiceNetworks: map[string][]netip.Prefix{},
+		Services:          map[pools.ServiceKey]Service{},
+		Slices:            map[pools.ServiceKey]map[string]Slice{},
+		Nodes:             map[string]Node{},
+		VIPs:              map[string]VIP{},
+		Advertisements:    map[string]Advertisement{},
+		BGPPeers:          map[string]BGPPeer{},
+		BGPAdvertisements: map[string]BGPAdvertisement{},
+		Pools:             map[string]map[string]string{},
+		Checks:            map[Check]CheckResult{},
+		Host:              map[netip.Addr]struct{}{},
+		Links:             map[string]Link{},
+		Unable:            map[netip.Addr]Reason{},
+		OtherProxy:        map[pools.ServiceKey]struct{}{},
+		ServiceNetworks:   map[string][]netip.Prefix{},
 	}
 }
 
@@ -226,6 +231,9 @@ type Touched struct {
 	Checks map[Check]struct{}
 	// Advertisements is set when one of them changed, or the labels of a pool did.
 	Advertisements bool
+	// BGPPeers that changed, appeared or went. BGPAdvertisements is set when one of them changed, or the labels of a pool did.
+	BGPPeers          map[string]struct{}
+	BGPAdvertisements bool
 	// Host is set when an address of this node's interfaces came or went.
 	Host bool
 	// Links that came, went or have other subnets.
@@ -243,6 +251,6 @@ type Touched struct {
 
 // Any tells whether anything changed.
 func (t Touched) Any() bool {
-	return t.All || t.Advertisements || t.Host || t.ServiceNetworks ||
-		len(t.Services)+len(t.Nodes)+len(t.VIPs)+len(t.Checks)+len(t.Links)+len(t.Members)+len(t.Claims)+len(t.Unable) > 0
+	return t.All || t.Advertisements || t.BGPAdvertisements || t.Host || t.ServiceNetworks ||
+		len(t.BGPPeers)+len(t.Services)+len(t.Nodes)+len(t.VIPs)+len(t.Checks)+len(t.Links)+len(t.Members)+len(t.Claims)+len(t.Unable) > 0
 }
