@@ -53,6 +53,7 @@ var rules = []rule{
 	{of: "speaker/kubeproxy", own: []string{}, never: kubernetes},
 	{of: "speaker/member", own: []string{"speaker/plan"}, never: kubernetes},
 	{of: "speaker/l2", own: []string{"speaker/plan"}, never: kubernetes},
+	{of: "speaker/bgp/gobgp", own: []string{"speaker/plan"}, never: kubernetes},
 
 	// The loop is handed its drivers.
 	{of: "speaker", own: []string{"pools", "ipvs", "speaker/plan"}, never: kubernetes},
