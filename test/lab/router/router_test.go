@@ -1,0 +1,114 @@
+package router
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+)
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+// TestPair has each kind learn from a BIRD and reads everything back: sessions, paths, BFD, the kernel's table and its changes.
+func TestPair(t *testing.T) {
+	for kind, start := range Kinds {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			defer cancel()
+			a, b := netspace.New(t), netspace.New(t)
+			netspace.Join(t, a, "eth0", "203.0.113.1/24", b, "eth0", "203.0.113.2/24")
+			a.Address(t, "eth0", "2001:db8::1/64")
+			b.Address(t, "eth0", "2001:db8::2/64")
+			timers := BFDTimers{Interval: 300 * time.Millisecond, Multiplier: 3}
+			told := []netip.Prefix{netip.MustParsePrefix("198.51.100.0/28"), netip.MustParsePrefix("2001:db8:1::/64")}
+			near, far := In(t, a), In(t, b)
+			monitor, err := near.Monitor(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { monitor.Stop() })
+			learning, err := start(ctx, near, Config{ASN: 65001, ID: addr("203.0.113.1"), Neighbors: []Neighbor{
+				{Name: "n4", Address: addr("203.0.113.2"), ASN: 65002, Password: "secret", BFD: timers},
+				{Name: "n6", Address: addr("2001:db8::2"), TTLSecurity: true},
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { learning.Stop() })
+			telling, err := StartBIRD(ctx, far, Config{ASN: 65002, ID: addr("203.0.113.2"), Announce: told, Neighbors: []Neighbor{
+				{Name: "r4", Address: addr("203.0.113.1"), ASN: 65001, Password: "secret", Active: true, BFD: timers},
+				{Name: "r6", Address: addr("2001:db8::1"), ASN: 65001, TTLSecurity: true, Active: true},
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { telling.Stop() })
+			check := func(what string, ok func() bool) {
+				t.Helper()
+				if err := wait(ctx, ok); err != nil {
+					t.Fatalf("%s: %v\n%s", what, err, learning.Log())
+				}
+			}
+			check("sessions", func() bool {
+				s, err := learning.Sessions(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return s["n4"].Established && s["n6"].Established && s["n4"].ASN == 65002 && s["n4"].ID == addr("203.0.113.2") && s["n4"].Hold > 0 &&
+					time.Since(s["n4"].Since).Abs() < 2*time.Minute
+			})
+			check("BFD", func() bool {
+				s, err := learning.BFD(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				up := s["203.0.113.2"]
+				return up.State == "Up" && up.Interval == 300*time.Millisecond && up.Detect == 900*time.Millisecond && up.Interface == "eth0"
+			})
+			for i, via := range []string{"203.0.113.2", "2001:db8::2"} {
+				want := []netip.Addr{addr(via)}
+				check("kernel", func() bool {
+					routes, err := learning.Routes(ctx, 4+2*i)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return len(routes) == 1 && routes[0].Prefix == told[i] && slices.Equal(routes[0].Via, want)
+				})
+				paths, err := learning.RIB(ctx, told[i].String())
+				if err != nil || len(paths) != 1 || paths[0].From != want[0] || paths[0].NextHop != want[0] || paths[0].ASPath != "65002" || !paths[0].Best {
+					t.Errorf("paths of %v: %+v, %v", told[i], paths, err)
+				}
+			}
+			if err := telling.Configure(ctx, Config{ASN: 65002, ID: addr("203.0.113.2")}); err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range told {
+				if _, err := monitor.Wait(ctx, func(e Event) bool { return e.Deleted && e.Prefix == p }); err != nil {
+					t.Errorf("%v: %v: %+v", p, err, monitor.Events())
+				}
+			}
+			if none, err := learning.RIB(ctx, told[0].String()); err != nil || len(none) != 0 {
+				t.Errorf("paths after the neighbour went: %+v, %v", none, err)
+			}
+		})
+	}
+}
+
+func wait(ctx context.Context, ok func() bool) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for !ok() {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
