@@ -16,6 +16,10 @@ func AddToScheme(s *runtime.Scheme) error {
 		&L2Advertisement{}, &L2AdvertisementList{},
 		&VirtualIP{}, &VirtualIPList{},
 		&SpeakerStatus{}, &SpeakerStatusList{},
+		&BGPPeer{}, &BGPPeerList{},
+		&BGPAdvertisement{}, &BGPAdvertisementList{},
+		&BFDProfile{}, &BFDProfileList{},
+		&Community{}, &CommunityList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

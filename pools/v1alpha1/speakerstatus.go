@@ -56,6 +56,11 @@ type SpeakerStatusStatus struct {
 	// +optional
 	Members []MemberStatus `json:"members,omitempty"`
 
+	// bgp says how the node's BGP sessions are.
+	//
+	// +optional
+	BGP *BGPStatus `json:"bgp,omitempty"`
+
 	// updated is when the speaker wrote this.
 	//
 	// +optional
@@ -114,6 +119,85 @@ type MemberStatus struct {
 	// +kubebuilder:validation:MaxLength=253
 	Node  string      `json:"node"`
 	State MemberState `json:"state"`
+	// since when it has been in this state.
+	//
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
+}
+
+// BGPStatus is what a node says of its BGP sessions.
+type BGPStatus struct {
+	// sessions of the node, one for each BGPPeer that selects it.
+	//
+	// +kubebuilder:validation:MaxItems=1024
+	// +listType=map
+	// +listMapKey=peer
+	// +optional
+	Sessions []SessionStatus `json:"sessions,omitempty"`
+}
+
+// SessionState is how far a BGP session is (RFC 4271, 8.2.2).
+//
+// +kubebuilder:validation:Enum=Idle;Connect;Active;OpenSent;OpenConfirm;Established
+type SessionState string
+
+// SessionEstablished is the state of a session that works.
+const SessionEstablished SessionState = "Established"
+
+// SessionStatus is a BGP session of a node.
+type SessionStatus struct {
+	// peer is the name of the BGPPeer.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Peer string `json:"peer"`
+	// address of the router.
+	//
+	// +optional
+	Address string       `json:"address,omitempty"`
+	State   SessionState `json:"state"`
+	// since when it has been in this state, or has tried to come up.
+	//
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
+	// reason in one word why it is not established.
+	//
+	// +optional
+	Reason string `json:"reason,omitempty"`
+	// message for people.
+	//
+	// +optional
+	Message string `json:"message,omitempty"`
+	// prefixes is how many are announced to the router.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Prefixes int32 `json:"prefixes"`
+	// peerASN is the router's AS number, once known.
+	//
+	// +optional
+	PeerASN int64 `json:"peerASN,omitempty"`
+	// peerID is the router's BGP identifier, once known.
+	//
+	// +optional
+	PeerID string `json:"peerID,omitempty"`
+	// bfd is how its BFD session is.
+	//
+	// +optional
+	BFD *BFDStatus `json:"bfd,omitempty"`
+}
+
+// BFDState is one of RFC 5880, 6.2.
+//
+// +kubebuilder:validation:Enum=AdminDown;Down;Init;Up
+type BFDState string
+
+// BFDUp is the state of a BFD session that hears the router.
+const BFDUp BFDState = "Up"
+
+// BFDStatus is a BFD session of a node.
+type BFDStatus struct {
+	State BFDState `json:"state"`
 	// since when it has been in this state.
 	//
 	// +optional

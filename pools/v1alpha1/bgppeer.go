@@ -1,0 +1,233 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// BGPPeer is a router to which nodes announce addresses by BGP. Every node that its nodeSelectors select has a session of its own with
+// it. A change takes effect at once; what a running session cannot take over (AS, password, families, addresses, graceful restart) ends
+// that session and begins it anew, and no other one.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,shortName=bgpp
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Address",type=string,JSONPath=`.spec.peerAddress`
+// +kubebuilder:printcolumn:name="ASN",type=integer,JSONPath=`.spec.peerASN`
+// +kubebuilder:printcolumn:name="BFD",type=string,JSONPath=`.spec.bfdProfile`
+// +kubebuilder:printcolumn:name="Sessions",type=string,JSONPath=`.status.sessions`
+// +kubebuilder:printcolumn:name="Established",type=string,JSONPath=`.status.conditions[?(@.type=="Established")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Established")].reason`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Established")].message`,priority=1
+type BGPPeer struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   BGPPeerSpec   `json:"spec"`
+	Status BGPPeerStatus `json:"status,omitempty"`
+}
+
+// The rules refuse what one object can tell by itself. Beyond them are, and the conditions say: a BFDProfile or a Secret that does not
+// exist, selectors with operators that there are not, and router ids that differ on one node.
+
+// BGPPeerSpec is what the operator wants.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.peerASN) != has(self.dynamicASN)",fieldPath=".peerASN",message="and dynamicASN exclude each other, and one must be there: write the router's AS number as peerASN, or dynamicASN internal or external"
+// +kubebuilder:validation:XValidation:rule="!has(self.localASN) || self.localASN != self.myASN",fieldPath=".localASN",message="is myASN: leave it out"
+// +kubebuilder:validation:XValidation:rule="!has(self.localASN) || (has(self.dynamicASN) ? self.dynamicASN == 'external' : !has(self.peerASN) || self.peerASN != self.myASN && self.peerASN != self.localASN)",fieldPath=".localASN",message="is for external peers, whose AS differs from myASN and from localASN: leave it out, and write the AS that the router knows as myASN"
+// +kubebuilder:validation:XValidation:rule="!has(self.ebgpMultiHop) || !self.ebgpMultiHop || (has(self.dynamicASN) ? self.dynamicASN == 'external' : !has(self.peerASN) || self.peerASN != self.myASN)",fieldPath=".ebgpMultiHop",message="is for external peers: leave it out, an internal peer may be any number of hops away"
+// +kubebuilder:validation:XValidation:rule="!has(self.ebgpMultiHop) || !self.ebgpMultiHop || !has(self.ttlSecurity) || !self.ttlSecurity",fieldPath=".ebgpMultiHop",message="and ttlSecurity exclude each other, for the one wants a router on the same network, the other one that is not: leave one out"
+// +kubebuilder:validation:XValidation:rule="!has(self.ebgpMultiHop) || !self.ebgpMultiHop || !self.peerAddress.contains('%')",fieldPath=".ebgpMultiHop",message="cannot be with a link-local peerAddress, which is on the same network: leave it out, or write another address of the router"
+// +kubebuilder:validation:XValidation:rule="!has(self.passwordSecret) || !self.peerAddress.contains('%')",fieldPath=".passwordSecret",message="cannot be with a link-local peerAddress: write another address of the router"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !self.peerAddress.contains('%')",fieldPath=".sourceAddress",message="cannot be with a link-local peerAddress, whose interface says from where: leave it out"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !isIP(self.peerAddress) || ip(self.sourceAddress).family() == ip(self.peerAddress).family()",fieldPath=".sourceAddress",message="is not of the family of peerAddress: write an address of the node of that family"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !isIP(self.peerAddress) || ip(self.sourceAddress) != ip(self.peerAddress)",fieldPath=".sourceAddress",message="is peerAddress: write an address of the node"
+// +kubebuilder:validation:XValidation:rule="!has(self.keepaliveTime) || !self.keepaliveTime.matches('^([0-9]{1,6}[smh])+$') || has(self.holdTime) && !self.holdTime.matches('^([0-9]{1,6}[smh])+$') || duration(self.keepaliveTime).getSeconds() * 3 <= (has(self.holdTime) ? duration(self.holdTime).getSeconds() : 90)",fieldPath=".keepaliveTime",message="is more than a third of holdTime, which is 90s if it is not given: shorten it, or lengthen holdTime"
+// +kubebuilder:validation:XValidation:rule="!has(self.restartTime) || has(self.gracefulRestart) && self.gracefulRestart",fieldPath=".restartTime",message="has no effect without gracefulRestart: leave it out, or write gracefulRestart: true"
+type BGPPeerSpec struct {
+	// myASN is the AS number of the nodes.
+	//
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=4294967295
+	// +kubebuilder:validation:XValidation:rule="self != 23456",message="is AS_TRANS, which stands for others (RFC 6793): write an AS number of your own, for example one of 64512 to 65534"
+	MyASN int64 `json:"myASN"`
+
+	// peerASN is the AS number that the router must have: the same as myASN for an internal peer.
+	//
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=4294967295
+	// +kubebuilder:validation:XValidation:rule="self != 23456",message="is AS_TRANS, which stands for others (RFC 6793): write the router's own AS number"
+	// +optional
+	PeerASN *int64 `json:"peerASN,omitempty"`
+
+	// dynamicASN in place of peerASN takes any router whose AS number is myASN (internal), or any whose is not (external).
+	//
+	// +optional
+	DynamicASN DynamicASN `json:"dynamicASN,omitempty"`
+
+	// localASN is shown to this external peer in place of myASN.
+	//
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=4294967295
+	// +kubebuilder:validation:XValidation:rule="self != 23456",message="is AS_TRANS, which stands for others (RFC 6793): write an AS number of your own, for example one of 64512 to 65534"
+	// +optional
+	LocalASN *int64 `json:"localASN,omitempty"`
+
+	// peerAddress is the router's address. A link-local one has the interface behind a percent sign: fe80::1%eth0.
+	//
+	// +kubebuilder:validation:MinLength=2
+	// +kubebuilder:validation:MaxLength=61
+	// +kubebuilder:validation:XValidation:rule="isIP(self.split('%')[0]) && (!self.contains('%') || self.matches('^[^%]+%[^%/ \\t\\n]{1,15}$'))",message="is not an address: write it like 192.0.2.1, 2001:db8::1 or fe80::1%eth0"
+	// +kubebuilder:validation:XValidation:rule="!isIP(self.split('%')[0]) || self.contains('%') == (ip(self.split('%')[0]).family() == 6 && ip(self.split('%')[0]).isLinkLocalUnicast())",message="needs the interface if it is a link-local IPv6 address, and cannot have one otherwise: write it like fe80::1%eth0, or like 2001:db8::1"
+	// +kubebuilder:validation:XValidation:rule="!isIP(self.split('%')[0]) || ip(self.split('%')[0]).isGlobalUnicast() || ip(self.split('%')[0]).isLinkLocalUnicast()",message="is unspecified, loopback, multicast or broadcast: write the address of the router"
+	PeerAddress string `json:"peerAddress"`
+
+	// peerPort is the TCP port of the router.
+	//
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	// +kubebuilder:default=179
+	// +optional
+	PeerPort int32 `json:"peerPort,omitempty"`
+
+	// sourceAddress is the address of the node from which to connect. As nodes differ, it is for peers with nodeSelectors that select one.
+	//
+	// +kubebuilder:validation:MinLength=2
+	// +kubebuilder:validation:MaxLength=45
+	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="is not an address: write it like 192.0.2.10 or 2001:db8::10"
+	// +kubebuilder:validation:XValidation:rule="!isIP(self) || ip(self).isGlobalUnicast() || ip(self).family() == 4 && ip(self).isLinkLocalUnicast()",message="is unspecified, loopback, multicast, broadcast or link-local: write an address of the node"
+	// +optional
+	SourceAddress string `json:"sourceAddress,omitempty"`
+
+	// holdTime after which a silent session is dead, in whole seconds from 3s; the shorter of the two sides' counts (RFC 4271, 4.2).
+	// Default 90s. For a sooner end see bfdProfile.
+	//
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}[smh])+$')",message="is not a duration in whole seconds: write it like 90s or 1m30s"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]{1,6}[smh])+$') || duration(self) >= duration('3s') && duration(self) <= duration('65535s')",message="is not between 3s and 65535s; without a hold time, 0, a dead session would never end: write one like 90s"
+	// +optional
+	HoldTime *metav1.Duration `json:"holdTime,omitempty"`
+
+	// keepaliveTime between two signs of life, in whole seconds. Default a third of holdTime.
+	//
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}[smh])+$')",message="is not a duration in whole seconds: write it like 30s"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]{1,6}[smh])+$') || duration(self) >= duration('1s')",message="is less than 1s: write it like 30s"
+	// +optional
+	KeepaliveTime *metav1.Duration `json:"keepaliveTime,omitempty"`
+
+	// connectTime between two tries to connect, in whole seconds from 1s to 65535s.
+	//
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}[smh])+$')",message="is not a duration in whole seconds: write it like 10s"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]{1,6}[smh])+$') || duration(self) >= duration('1s') && duration(self) <= duration('65535s')",message="is not between 1s and 65535s: write it like 10s"
+	// +optional
+	ConnectTime *metav1.Duration `json:"connectTime,omitempty"`
+
+	// routerID is the BGP identifier of the nodes, written as an IPv4 address. All peers of a node must have the same one, or none. Default
+	// the node's first IPv4 InternalIP. As it must differ between nodes, it is for peers with nodeSelectors that select one.
+	//
+	// +kubebuilder:validation:MinLength=7
+	// +kubebuilder:validation:MaxLength=15
+	// +kubebuilder:validation:XValidation:rule="isIP(self) && ip(self).family() == 4 && self != '0.0.0.0'",message="is not a BGP identifier: write it like 192.0.2.10, and not 0.0.0.0 (RFC 6286)"
+	// +optional
+	RouterID string `json:"routerID,omitempty"`
+
+	// nodeSelectors limit the nodes that have a session; a node that matches any of them has. None given: all nodes.
+	//
+	// +kubebuilder:validation:MaxItems=1024
+	// +listType=atomic
+	// +optional
+	NodeSelectors []metav1.LabelSelector `json:"nodeSelectors,omitempty"`
+
+	// passwordSecret names the Secret with the password of the sessions (TCP MD5, RFC 2385). It is in the namespace of the speakers, of
+	// type kubernetes.io/basic-auth, and the password is its key password.
+	//
+	// +optional
+	PasswordSecret *SecretReference `json:"passwordSecret,omitempty"`
+
+	// bfdProfile names the BFDProfile with which the path to the router is watched. None given: no BFD.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",message="is no name that a BFDProfile can have: write it as kubectl get bfdprofiles shows it"
+	// +optional
+	BFDProfile string `json:"bfdProfile,omitempty"`
+
+	// ebgpMultiHop allows an external peer that is not on a network of the node.
+	//
+	// +optional
+	EBGPMultiHop bool `json:"ebgpMultiHop,omitempty"`
+
+	// ttlSecurity takes only packets with a TTL of 255, and so none from beyond the network of the node (RFC 5082). The router must do so, too.
+	//
+	// +optional
+	TTLSecurity bool `json:"ttlSecurity,omitempty"`
+
+	// gracefulRestart asks the router to keep the routes while ironlb-bgpd is restarted (RFC 4724).
+	//
+	// +optional
+	GracefulRestart bool `json:"gracefulRestart,omitempty"`
+
+	// restartTime is for how long it is asked to, in whole seconds from 1s to 4095s. Default 60s.
+	//
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}[smh])+$')",message="is not a duration in whole seconds: write it like 60s"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]{1,6}[smh])+$') || duration(self) >= duration('1s') && duration(self) <= duration('4095s')",message="is not between 1s and 4095s: write it like 60s"
+	// +optional
+	RestartTime *metav1.Duration `json:"restartTime,omitempty"`
+
+	// dualStackAddressFamily announces both families over the session, not only that of peerAddress. The next hop in the other family is
+	// the node's InternalIP of that family.
+	//
+	// +optional
+	DualStackAddressFamily bool `json:"dualStackAddressFamily,omitempty"`
+}
+
+// DynamicASN says which AS number a router may have.
+//
+// +kubebuilder:validation:Enum=internal;external
+type DynamicASN string
+
+const (
+	// DynamicInternal takes those with myASN.
+	DynamicInternal DynamicASN = "internal"
+	// DynamicExternal takes those with another one.
+	DynamicExternal DynamicASN = "external"
+)
+
+// SecretReference names a Secret in the namespace of the speakers.
+type SecretReference struct {
+	// name of the Secret.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",message="is no name that a Secret can have: write it as kubectl get secrets shows it"
+	Name string `json:"name"`
+}
+
+// BGPPeerStatus is what the controller found.
+type BGPPeerStatus struct {
+	// sessions counts the nodes whose session is established, of those that should have one, as 2/3.
+	//
+	// +optional
+	Sessions string `json:"sessions,omitempty"`
+
+	// conditions of the peer. Established: True if every node that should have a session has one, Unknown if nobody has said so of one of
+	// them; the message names the nodes and what is wrong. Ready: False while something that the spec names cannot be used.
+	//
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// BGPPeerList is a list of peers.
+//
+// +kubebuilder:object:root=true
+type BGPPeerList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []BGPPeer `json:"items"`
+}

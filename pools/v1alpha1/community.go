@@ -1,0 +1,55 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// Community gives BGP communities names, by which BGPAdvertisements use them. The object's own name does not matter; one name for two
+// values is none.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,path=communities,shortName=bgpcomm
+// +kubebuilder:printcolumn:name="Names",type=string,JSONPath=`.spec.communities[*].name`
+type Community struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +optional
+	Spec CommunitySpec `json:"spec,omitempty"`
+}
+
+// CommunitySpec is what the operator wants.
+type CommunitySpec struct {
+	// communities by name.
+	//
+	// +kubebuilder:validation:MaxItems=1024
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Communities []NamedCommunity `json:"communities,omitempty"`
+}
+
+// NamedCommunity is a community with a name.
+type NamedCommunity struct {
+	// name by which it is used.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-zA-Z_]([-_.a-zA-Z0-9]*[a-zA-Z0-9_])?$')",message="is no name: begin it with a letter, and use only letters, digits, '-', '_' and '.'"
+	Name string `json:"name"`
+
+	// value: 65000:1, or large:65000:1:2 for a large community (RFC 8092).
+	//
+	// +kubebuilder:validation:MinLength=3
+	// +kubebuilder:validation:MaxLength=38
+	// +kubebuilder:validation:XValidation:rule="self.matches('^((0|[1-9][0-9]{0,4}):(0|[1-9][0-9]{0,4})|large(:(0|[1-9][0-9]{0,9})){3})$')",message="is not a community: write it like 65000:1 or large:65000:1:2"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^(large(:[0-9]{1,10}){3}|[0-9]{1,5}:[0-9]{1,5})$') || self.split(':').all(n, n == 'large' || int(n) <= (self.startsWith('large:') ? 4294967295 : 65535))",message="has a number that is too large: the two of a community go up to 65535, the three of a large one to 4294967295"
+	Value string `json:"value"`
+}
+
+// CommunityList is a list of communities.
+//
+// +kubebuilder:object:root=true
+type CommunityList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []Community `json:"items"`
+}
