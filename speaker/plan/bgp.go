@@ -89,10 +89,10 @@ type Route map[string]Attributes
 // Attributes of a path. == compares them.
 type Attributes struct {
 	// LocalPref is told to internal peers (RFC 4271, 5.1.5), 0 for none.
-	LocalPref uint32
+	LocalPref uint32 `json:",omitzero"`
 	// Communities and LargeCommunities are sets.
-	Communities      CommunitySet
-	LargeCommunities LargeCommunitySet
+	Communities      CommunitySet      `json:",omitzero"`
+	LargeCommunities LargeCommunitySet `json:",omitzero"`
 }
 
 // CommunitySet is a set of communities (RFC 1997) that == compares: the four octets of each, ascending. The zero value is empty.

@@ -36,6 +36,9 @@ type rule struct {
 
 var kubernetes = []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}
 
+// goBGP is for speaker/bgp/gobgp alone, so that a successor can take its place (announce.md, BGP 1).
+var goBGP = []string{"github.com/osrg/gobgp/"}
+
 var rules = []rule{
 	{of: "pools", std: true, own: []string{}},
 	{of: "ipvs", std: true, own: []string{}},
@@ -53,6 +56,7 @@ var rules = []rule{
 	{of: "speaker/kubeproxy", own: []string{}, never: kubernetes},
 	{of: "speaker/member", own: []string{"speaker/plan"}, never: kubernetes},
 	{of: "speaker/l2", own: []string{"speaker/plan"}, never: kubernetes},
+	{of: "speaker/bgp", own: []string{"speaker/plan"}, never: slices.Concat(kubernetes, goBGP)},
 	{of: "speaker/bgp/gobgp", own: []string{"speaker/plan"}, never: kubernetes},
 
 	// The loop is handed its drivers.

@@ -1,0 +1,123 @@
+package bgp
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// How long the other side may take, to say hello and to read a message. It is on the same machine.
+const (
+	helloLimit = 5 * time.Second
+	writeLimit = 30 * time.Second
+)
+
+// Conn carries messages. One goroutine may send while another receives.
+type Conn struct {
+	conn    net.Conn
+	in      *bufio.Reader
+	lenient bool // what is read is of a newer version
+}
+
+// NewConn returns a Conn that reads and writes conn, and closes it.
+func NewConn(conn net.Conn) *Conn { return &Conn{conn: conn, in: bufio.NewReader(conn)} }
+
+// Close ends a Send and a Receive that wait.
+func (c *Conn) Close() error { return c.conn.Close() }
+
+// Send writes a message.
+func (c *Conn) Send(m Message) error {
+	line, err := encode(m)
+	if err != nil {
+		return err
+	}
+	if err := c.conn.SetWriteDeadline(time.Now().Add(writeLimit)); err != nil {
+		return err
+	}
+	_, err = c.conn.Write(line)
+	return err
+}
+
+// Receive waits for a message. It is io.EOF when the other side closed the connection, and an error of type Refused if it said why.
+func (c *Conn) Receive() (Message, error) {
+	line, err := c.line()
+	if err != nil {
+		return Message{}, err
+	}
+	m, err := decode(line, c.lenient)
+	if err == nil && m.Refused != "" {
+		err = Refused(m.Refused)
+	}
+	return m, err
+}
+
+// line returns the next line. What it returns is good until the next call.
+func (c *Conn) line() ([]byte, error) {
+	var long []byte
+	for {
+		part, err := c.in.ReadSlice('\n')
+		switch {
+		case len(long)+len(part) > Limit:
+			return nil, fmt.Errorf("receive a message: it is longer than %d octets", Limit)
+		case err == nil && long == nil:
+			return part, nil
+		}
+		long = append(long, part...)
+		switch {
+		case err == nil:
+			return long, nil
+		case errors.Is(err, io.EOF) && len(long) > 0:
+			return nil, io.ErrUnexpectedEOF
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return nil, err
+		}
+	}
+}
+
+// Refused is why the other side does not talk.
+type Refused string
+
+func (r Refused) Error() string { return "refused: " + string(r) }
+
+// Call says hello first, and returns what is answered.
+func (c *Conn) Call(role Role) (Hello, error) {
+	if err := c.Send(hello(role)); err != nil {
+		return Hello{}, fmt.Errorf("say hello: %w", err)
+	}
+	return c.hear()
+}
+
+// Answer waits for a hello, and answers it.
+func (c *Conn) Answer(role Role) (Hello, error) {
+	h, err := c.hear()
+	if err != nil {
+		return h, err
+	}
+	if err := c.Send(hello(role)); err != nil {
+		return h, fmt.Errorf("say hello: %w", err)
+	}
+	return h, nil
+}
+
+func (c *Conn) hear() (Hello, error) {
+	if err := c.conn.SetReadDeadline(time.Now().Add(helloLimit)); err != nil {
+		return Hello{}, err
+	}
+	c.lenient = true // a newer one may say more here
+	m, err := c.Receive()
+	if err != nil {
+		return Hello{}, fmt.Errorf("wait for hello: %w", err)
+	}
+	if m.Hello == nil {
+		return Hello{}, errors.New("the other side did not say hello")
+	}
+	if m.Hello.Oldest > version {
+		why := fmt.Sprintf("the %s needs a reader of version %d or later of what is said here, this one is of version %d: upgrade it", m.Hello.Role, m.Hello.Oldest, version)
+		return *m.Hello, errors.Join(errors.New(why), c.Send(Message{Refused: why}))
+	}
+	c.lenient = m.Hello.Version > version
+	return *m.Hello, c.conn.SetReadDeadline(time.Time{})
+}

@@ -1,0 +1,81 @@
+package bgp
+
+import (
+	"maps"
+	"net/netip"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// addChange makes a do what it does and then what b does. Its maps are its own; routes and peers are shared, and nobody changes those.
+func addChange(a *plan.BGPChange, b plan.BGPChange) {
+	if b.Whole || a.Peers == nil {
+		*a = plan.BGPChange{
+			Whole: b.Whole, Peers: make(map[string]*plan.Peer, len(b.Peers)), Routes: make(map[netip.Prefix]plan.Route, len(b.Routes)),
+		}
+	}
+	a.RouterID = b.RouterID
+	for name, p := range b.Peers {
+		if p == nil && a.Whole {
+			delete(a.Peers, name)
+		} else {
+			a.Peers[name] = p
+		}
+	}
+	for prefix, r := range b.Routes {
+		switch {
+		case len(r) > 0:
+			a.Routes[prefix] = r
+		case a.Whole:
+			delete(a.Routes, prefix)
+		default:
+			a.Routes[prefix] = nil
+		}
+	}
+}
+
+// wholeChange returns the change that leads to b from anything.
+func wholeChange(b plan.BGP) plan.BGPChange {
+	out := plan.BGPChange{Whole: true, RouterID: b.RouterID, Peers: make(map[string]*plan.Peer, len(b.Peers)), Routes: maps.Clone(b.Routes)}
+	for name, p := range b.Peers {
+		out.Peers[name] = &p
+	}
+	return out
+}
+
+// addReport makes a tell what it tells and then what b tells. Its map is its own.
+func addReport(a *plan.BGPReport, b plan.BGPReport) {
+	if b.Whole || a.Sessions == nil {
+		*a = plan.BGPReport{Whole: b.Whole, Sessions: make(map[string]*plan.Session, len(b.Sessions))}
+	}
+	for name, s := range b.Sessions {
+		if s == nil && a.Whole {
+			delete(a.Sessions, name)
+		} else {
+			a.Sessions[name] = s
+		}
+	}
+}
+
+// applyReport brings sessions to what the report says.
+func applyReport(sessions map[string]plan.Session, r plan.BGPReport) {
+	if r.Whole {
+		clear(sessions)
+	}
+	for name, s := range r.Sessions {
+		if s == nil {
+			delete(sessions, name)
+		} else {
+			sessions[name] = *s
+		}
+	}
+}
+
+// wholeReport returns the report of all sessions.
+func wholeReport(sessions map[string]plan.Session) plan.BGPReport {
+	out := plan.BGPReport{Whole: true, Sessions: make(map[string]*plan.Session, len(sessions))}
+	for name, s := range sessions {
+		out.Sessions[name] = &s
+	}
+	return out
+}

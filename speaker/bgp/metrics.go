@@ -1,0 +1,69 @@
+package bgp
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// Metrics of ironlb-bgpd. Those of each session are the speaker's.
+type Metrics struct {
+	starts        prometheus.Counter
+	up, connected prometheus.Gauge
+	peers, routes prometheus.Gauge
+	states        *prometheus.GaugeVec
+	downs         prometheus.Counter
+}
+
+// NewMetrics registers them.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "ironlb", Subsystem: "bgp", Name: name, Help: help})
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "ironlb", Subsystem: "bgp", Name: name, Help: help})
+	}
+	m := &Metrics{
+		starts:    counter("gobgp_starts_total", "How often the process with GoBGP was started; more than once if it crashed."),
+		up:        gauge("gobgp_up", "1 while the process with GoBGP runs."),
+		connected: gauge("speaker_connected", "1 while the speaker is connected."),
+		peers:     gauge("wanted_peers", "BGP peers that this node is to have."),
+		routes:    gauge("wanted_routes", "Prefixes that this node is to announce."),
+		states: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ironlb", Subsystem: "bgp", Name: "process_sessions",
+			Help: "BGP sessions by state (RFC 4271, 8.2.2)."}, []string{"state"}),
+		downs: counter("bfd_downs_total", "How often BFD took a BGP session down."),
+	}
+	reg.MustRegister(m.starts, m.up, m.connected, m.peers, m.routes, m.states, m.downs)
+	return m
+}
+
+func (m *Metrics) child(up bool) {
+	if up {
+		m.starts.Inc()
+	}
+	m.up.Set(number(up))
+}
+
+func (m *Metrics) speaker(connected bool) { m.connected.Set(number(connected)) }
+
+func (m *Metrics) wanted(peers, routes int) {
+	m.peers.Set(float64(peers))
+	m.routes.Set(float64(routes))
+}
+
+func (m *Metrics) bfdDown() { m.downs.Inc() }
+
+func (m *Metrics) sessions(states map[plan.SessionState]int) {
+	for _, s := range []plan.SessionState{
+		plan.SessionIdle, plan.SessionConnect, plan.SessionActive, plan.SessionOpenSent, plan.SessionOpenConfirm, plan.SessionEstablished,
+	} {
+		m.states.WithLabelValues(string(s)).Set(float64(states[s]))
+	}
+}
+
+func number(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

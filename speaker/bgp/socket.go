@@ -1,0 +1,94 @@
+package bgp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// socket is a listener with the lock that keeps its path.
+type socket struct {
+	*net.UnixListener
+	lock *os.File
+}
+
+// listen takes the path, also from a process that ended without a word, but not from one that runs.
+func listen(path string) (*socket, error) {
+	if err := ownFolder(filepath.Dir(path)); err != nil {
+		return nil, err
+	}
+	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the socket: %w", err)
+	}
+	fail := func(err error) (*socket, error) { return nil, errors.Join(err, lock.Close()) }
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+		return fail(fmt.Errorf("another ironlb-bgpd has the socket %s: give another --socket", path))
+	} else if err != nil {
+		return fail(fmt.Errorf("lock %s: %w", lock.Name(), err))
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fail(fmt.Errorf("remove an earlier process' socket: %w", err))
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return fail(fmt.Errorf("listen for the speaker: %w", err))
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return fail(errors.Join(fmt.Errorf("keep others off the socket: %w", err), l.Close()))
+	}
+	return &socket{l, lock}, nil
+}
+
+func (s *socket) close() {
+	s.Close()
+	s.lock.Close()
+}
+
+// ownFolder makes a folder that nobody else may enter.
+func ownFolder(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make the folder of the socket: %w", err)
+	}
+	var stat unix.Stat_t
+	if err := unix.Lstat(dir, &stat); err != nil {
+		return fmt.Errorf("look at the folder of the socket, %s: %w", dir, err)
+	}
+	if stat.Mode&unix.S_IFMT != unix.S_IFDIR || int(stat.Uid) != os.Geteuid() {
+		return fmt.Errorf("the folder of the socket, %s, is a link or another user's: remove it, or give another --socket", dir)
+	}
+	if stat.Mode&0o077 == 0 {
+		return nil
+	}
+	if stat.Mode&unix.S_ISVTX != 0 {
+		return fmt.Errorf("the folder of the socket, %s, is shared with others: give a --socket in one of its own", dir)
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return fmt.Errorf("keep others off the socket: %w", err)
+	}
+	return nil
+}
+
+// sameUser finds a process of another user on the other side.
+func sameUser(conn *net.UnixConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var cred *unix.Ucred
+	var credErr error
+	if err := raw.Control(func(fd uintptr) { cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		return err
+	}
+	if credErr != nil {
+		return fmt.Errorf("ask whose process is on the other side: %w", credErr)
+	}
+	if int(cred.Uid) != os.Geteuid() {
+		return fmt.Errorf("process %d is of user %d, and only user %d may connect", cred.Pid, cred.Uid, os.Geteuid())
+	}
+	return nil
+}

@@ -1,0 +1,57 @@
+package plan_test
+
+import (
+	"testing"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+func TestCommunitySetText(t *testing.T) {
+	for text, want := range map[string]struct {
+		set   plan.CommunitySet
+		again string // as it is written, if it can be read
+		bad   bool
+	}{
+		"":                              {},
+		"65000:100":                     {set: plan.NewCommunitySet(65000<<16 | 100), again: "65000:100"},
+		" 65535:0  65000:100 65000:100": {set: plan.NewCommunitySet(65535<<16, 65000<<16|100), again: "65000:100 65535:0"},
+		"65536:0":                       {bad: true},
+		"65000":                         {bad: true},
+		"65000:1:2":                     {bad: true},
+		"65000:-1":                      {bad: true},
+		"no-export":                     {bad: true},
+	} {
+		var got plan.CommunitySet
+		if err := got.UnmarshalText([]byte(text)); (err != nil) != want.bad || got != want.set {
+			t.Errorf("%q is read as %v (%v), want %v", text, got.Communities(), err, want.set.Communities())
+		}
+		if b, err := got.MarshalText(); err != nil || string(b) != want.again {
+			t.Errorf("%q is written as %q (%v), want %q", text, b, err, want.again)
+		}
+	}
+}
+
+func TestLargeCommunitySetText(t *testing.T) {
+	for text, want := range map[string]struct {
+		set   plan.LargeCommunitySet
+		again string
+		bad   bool
+	}{
+		"": {},
+		"4294967295:1:2 65000:0:3": {
+			set:   plan.NewLargeCommunitySet(plan.LargeCommunity{Global: 65000, Local2: 3}, plan.LargeCommunity{Global: 1<<32 - 1, Local1: 1, Local2: 2}),
+			again: "65000:0:3 4294967295:1:2",
+		},
+		"4294967296:1:2": {bad: true},
+		"1:2":            {bad: true},
+		"1::2":           {bad: true},
+	} {
+		var got plan.LargeCommunitySet
+		if err := got.UnmarshalText([]byte(text)); (err != nil) != want.bad || got != want.set {
+			t.Errorf("%q is read as %v (%v), want %v", text, got.LargeCommunities(), err, want.set.LargeCommunities())
+		}
+		if b, err := got.MarshalText(); err != nil || string(b) != want.again {
+			t.Errorf("%q is written as %q (%v), want %q", text, b, err, want.again)
+		}
+	}
+}
