@@ -1,0 +1,497 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// What the test's program is when it is started with one of these in its environment.
+const (
+	leftFile  = "TEST_LEFT_FILE"  // a child; its value is a file that Leave makes
+	askSocket = "TEST_ASK_SOCKET" // a probe
+	rawSocket = "TEST_RAW_SOCKET" // one that says hello and prints the answer
+)
+
+func TestMain(m *testing.M) {
+	if socket := os.Getenv(askSocket); socket != "" {
+		if _, err := AskHealth(context.Background(), socket); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if socket := os.Getenv(rawSocket); socket != "" {
+		os.Exit(sayHello(socket))
+	}
+	if file := os.Getenv(leftFile); file != "" {
+		err := ServeFile(context.Background(), ChildFile, slog.New(slog.DiscardHandler), func(report func(plan.BGPReport)) Driver {
+			return &echo{report: report, file: file, down: map[string]string{}}
+		})
+		if err != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func sayHello(socket string) int {
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	line, _ := encode(hello(Probe))
+	_, _ = conn.Write(line) // it may be closed by now
+	_, _ = io.Copy(os.Stdout, conn)
+	return 0
+}
+
+// echo stands for GoBGP in a process of its own: it reports what it is told. A peer named crash ends it as GoBGP's worst peers do.
+type echo struct {
+	report func(plan.BGPReport)
+	file   string // made by Leave
+
+	mu   sync.Mutex
+	have plan.BGP
+	down map[string]string
+}
+
+func (e *echo) Apply(c plan.BGPChange) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.have.Apply(c)
+	if _, ok := e.have.Peers["crash"]; ok {
+		go panic("an UPDATE as none should be")
+		select {}
+	}
+	e.tell()
+	return nil
+}
+
+func (e *echo) Down(peer, why string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.down[peer] = why
+	e.tell()
+}
+
+func (e *echo) Leave(context.Context) { _ = os.WriteFile(e.file, nil, 0o600) }
+
+// tell reports each session as established, with the process' id as the peer's AS.
+func (e *echo) tell() {
+	r := plan.BGPReport{Whole: true, Sessions: map[string]*plan.Session{}}
+	for name := range e.have.Peers {
+		s := &plan.Session{State: plan.SessionEstablished, PeerASN: uint32(os.Getpid()), PeerID: e.have.RouterID, Changes: 1}
+		for _, route := range e.have.Routes {
+			if _, ok := route[name]; ok {
+				s.Prefixes++
+			}
+		}
+		if why, ok := e.down[name]; ok {
+			s.State, s.Reason, s.Message = plan.SessionIdle, plan.BFDWentDown, why
+		}
+		r.Sessions[name] = s
+	}
+	e.report(r)
+}
+
+// bfdPeers stands for BFD.
+type bfdPeers struct {
+	mu    sync.Mutex
+	peers map[string]plan.Peer
+}
+
+func (b *bfdPeers) Set(peers map[string]plan.Peer) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.peers = maps.Clone(peers)
+}
+
+func (b *bfdPeers) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+func (b *bfdPeers) has(name string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, ok := b.peers[name]
+	return ok
+}
+
+// node is a Daemon that runs.
+type node struct {
+	t      *testing.T
+	socket string
+	left   string
+	bfd    *bfdPeers
+	daemon *Daemon
+	reg    *prometheus.Registry
+	stop   func() error
+}
+
+func startNode(t *testing.T, socket string, hold time.Duration) *node {
+	t.Helper()
+	n := &node{t: t, socket: socket, left: filepath.Join(t.TempDir(), "left"), bfd: &bfdPeers{}, reg: prometheus.NewRegistry()}
+	n.daemon = NewDaemon(DaemonOptions{
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Socket: socket, Hold: hold, BFD: n.bfd, Metrics: NewMetrics(n.reg),
+		Child: func() *exec.Cmd {
+			cmd := exec.Command("/proc/self/exe")
+			cmd.Env = append(os.Environ(), leftFile+"="+n.left)
+			return cmd
+		},
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- n.daemon.Run(ctx) }()
+	var once sync.Once
+	var err error
+	n.stop = func() error {
+		once.Do(func() {
+			cancel()
+			err = <-ended
+		})
+		return err
+	}
+	t.Cleanup(func() {
+		if err := n.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+func socketPath(t *testing.T) string { return filepath.Join(t.TempDir(), "bgpd", "bgpd.sock") }
+
+// speaker is a Client that runs.
+type speaker struct {
+	*Client
+	t    *testing.T
+	kick chan struct{}
+	stop func()
+}
+
+func startSpeaker(t *testing.T, socket string) *speaker {
+	t.Helper()
+	s := &speaker{t: t, kick: make(chan struct{}, 1)}
+	s.Client = NewClient(ClientOptions{Socket: socket, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Kick: func() {
+		select {
+		case s.kick <- struct{}{}:
+		default:
+		}
+	}})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := s.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	s.stop = func() {
+		cancel()
+		<-ended
+	}
+	t.Cleanup(s.stop)
+	return s
+}
+
+// wait until the sessions are as they should, and returns them. It looks when it is kicked, and at no other time.
+func (s *speaker) wait(what string, are func(map[string]plan.Session) bool) map[string]plan.Session {
+	s.t.Helper()
+	limit := time.After(20 * time.Second)
+	for {
+		now := s.Sessions()
+		if are(now) {
+			return now
+		}
+		select {
+		case <-s.kick:
+		case <-limit:
+			s.t.Fatalf("%s: it is not so, but %+v", what, now)
+		}
+	}
+}
+
+// established waits until that many prefixes are told to the peer, and returns its session.
+func (s *speaker) established(peer string, prefixes int) plan.Session {
+	s.t.Helper()
+	return s.wait(fmt.Sprintf("%s has %d prefixes", peer, prefixes), func(now map[string]plan.Session) bool {
+		is, ok := now[peer]
+		return ok && is.State == plan.SessionEstablished && is.Prefixes == prefixes
+	})[peer]
+}
+
+func peer(last byte) *plan.Peer {
+	return &plan.Peer{Address: netip.AddrFrom4([4]byte{192, 0, 2, last}), Port: 179, MyASN: 65001, PeerASN: 65002, IPv4: true, GracefulRestart: true}
+}
+
+func to(peers ...string) plan.Route {
+	r := plan.Route{}
+	for _, p := range peers {
+		r[p] = plan.Attributes{}
+	}
+	return r
+}
+
+// two peers and a route to both.
+func two() plan.BGPChange {
+	return plan.BGPChange{
+		Whole: true, RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"a": peer(253), "b": peer(254)},
+		Routes: map[netip.Prefix]plan.Route{prefix("203.0.113.1/32"): to("a", "b")},
+	}
+}
+
+func change(routes map[netip.Prefix]plan.Route) plan.BGPChange {
+	return plan.BGPChange{RouterID: addr("192.0.2.1"), Routes: routes}
+}
+
+func pid(s plan.Session) int { return int(s.PeerASN) }
+
+// TestSpeakerRestarts: the process with GoBGP stays the same and keeps all, also while the next speaker does not know yet what it wants.
+func TestSpeakerRestarts(t *testing.T) {
+	n := startNode(t, socketPath(t), 0)
+	s := startSpeaker(t, n.socket)
+	s.Set(two())
+	first := s.established("a", 1)
+	s.Set(change(map[netip.Prefix]plan.Route{prefix("203.0.113.2/32"): to("a")}))
+	s.established("a", 2)
+	s.stop()
+
+	next := startSpeaker(t, n.socket)
+	if is := next.established("a", 2); pid(is) != pid(first) {
+		t.Errorf("process %d has become %d", pid(first), pid(is))
+	}
+	next.Set(two())
+	if is := next.established("a", 1); pid(is) != pid(first) {
+		t.Errorf("process %d has become %d", pid(first), pid(is))
+	}
+	next.established("b", 1)
+	next.Set(plan.BGPChange{RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"b": nil}})
+	next.wait("b is gone", func(now map[string]plan.Session) bool { return len(now) == 1 })
+}
+
+// TestProcessRestarts: a speaker says so while there is none, and the next one is told everything.
+func TestProcessRestarts(t *testing.T) {
+	socket := socketPath(t)
+	s := startSpeaker(t, socket)
+	s.Set(two())
+	s.Set(change(map[netip.Prefix]plan.Route{prefix("203.0.113.2/32"): to("a")}))
+	for range 2 {
+		s.wait("there is no process", func(now map[string]plan.Session) bool {
+			return len(now) == 2 && now["a"].Reason == plan.NoBGPProcess && now["a"].State == plan.SessionIdle && !now["a"].Since.IsZero()
+		})
+		n := startNode(t, socket, 0)
+		s.established("a", 2)
+		s.established("b", 1)
+		if err := n.stop(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestGoBGPEnds: it is started again with all that is wanted, and sessions count on.
+func TestGoBGPEnds(t *testing.T) {
+	n := startNode(t, socketPath(t), 0)
+	s := startSpeaker(t, n.socket)
+	s.Set(two())
+	first := s.established("a", 1)
+	if err := syscall.Kill(pid(first), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	killed := time.Now()
+	down := s.wait("it is noticed", func(now map[string]plan.Session) bool { return now["a"].Reason == plan.NoBGPProcess })["a"]
+	if !strings.Contains(down.Message, "killed") || down.State != plan.SessionIdle {
+		t.Errorf("the session is %+v", down)
+	}
+	if h, err := AskHealth(t.Context(), n.socket); err != nil || !strings.Contains(h.Problem, "killed") {
+		t.Errorf("meanwhile its health is %+v (%v)", h, err)
+	}
+	again := s.established("a", 1)
+	if took := time.Since(killed); took < firstPause {
+		t.Errorf("it was started again after %v", took)
+	}
+	if pid(again) == pid(first) || again.Changes != 2 {
+		t.Errorf("it was %+v and is %+v", first, again)
+	}
+	if h, err := AskHealth(t.Context(), n.socket); err != nil || h.Problem != "" {
+		t.Errorf("then its health is %+v (%v)", h, err)
+	}
+}
+
+// TestGoBGPPanics: the reason is known, the pauses grow, and BFD does not notice.
+func TestGoBGPPanics(t *testing.T) {
+	n := startNode(t, socketPath(t), 0)
+	s := startSpeaker(t, n.socket)
+	c := two()
+	c.Peers["a"].BFD = plan.BFD{Multiplier: 3}
+	c.Peers["crash"] = peer(252)
+	s.Set(c)
+	for range 2 {
+		s.wait("it says why", func(now map[string]plan.Session) bool {
+			return strings.HasSuffix(now["a"].Message, "panic: an UPDATE as none should be")
+		})
+	}
+	if !n.bfd.has("a") {
+		t.Error("BFD is not asked for")
+	}
+	s.Set(plan.BGPChange{RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"crash": nil}})
+	s.established("a", 1)
+}
+
+// TestRouterID: another one needs another process, at once.
+func TestRouterID(t *testing.T) {
+	n := startNode(t, socketPath(t), 0)
+	s := startSpeaker(t, n.socket)
+	s.Set(two())
+	first := s.established("a", 1)
+	began := time.Now()
+	s.Set(plan.BGPChange{RouterID: addr("192.0.2.9")})
+	again := s.wait("another process", func(now map[string]plan.Session) bool { return now["a"].PeerID == addr("192.0.2.9") && now["a"].Prefixes == 1 })["a"]
+	if pid(again) == pid(first) {
+		t.Errorf("it is the same process: %+v", again)
+	}
+	if took := time.Since(began); took > firstPause {
+		t.Errorf("it took %v", took)
+	}
+}
+
+// TestHold: without a speaker the routes go after a while, the sessions stay, and the next speaker brings all back.
+func TestHold(t *testing.T) {
+	n := startNode(t, socketPath(t), 200*time.Millisecond)
+	s := startSpeaker(t, n.socket)
+	s.Set(two())
+	first := s.established("a", 1)
+	s.stop()
+	watch := startSpeaker(t, n.socket) // which comes and goes before the time is up, or after it: it wants nothing yet
+	watch.wait("a report", func(now map[string]plan.Session) bool { return len(now) == 2 })
+	watch.stop()
+	deadline := time.Now().Add(20 * time.Second)
+	for n.routes() != 0 {
+		if time.Now().After(deadline) {
+			t.Fatal("the routes stay")
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	next := startSpeaker(t, n.socket)
+	if is := next.established("a", 0); pid(is) != pid(first) {
+		t.Errorf("process %d has become %d", pid(first), pid(is))
+	}
+	next.Set(two())
+	next.established("a", 1)
+}
+
+func (n *node) routes() int {
+	n.daemon.mu.Lock()
+	defer n.daemon.mu.Unlock()
+	return len(n.daemon.wanted.Routes)
+}
+
+// TestBFD: a session that was up and goes down takes BGP with it, unless the peer says that it is on purpose.
+func TestBFD(t *testing.T) {
+	n := startNode(t, socketPath(t), 0)
+	s := startSpeaker(t, n.socket)
+	c := two()
+	for _, p := range c.Peers {
+		p.BFD = plan.BFD{Receive: time.Second, Transmit: time.Second, Multiplier: 3}
+	}
+	s.Set(c)
+	s.established("a", 1)
+	since := now()
+	status := func(a, b BFDStatus) {
+		a.Since, b.Since = since, since
+		n.daemon.BFDChanged(map[string]BFDStatus{"a": a, "b": b})
+	}
+	status(BFDStatus{State: plan.BFDDown}, BFDStatus{State: plan.BFDInit})
+	status(BFDStatus{State: plan.BFDUp}, BFDStatus{State: plan.BFDUp})
+	s.wait("BFD is up", func(now map[string]plan.Session) bool {
+		return now["a"].BFD == plan.BFDUp && now["a"].BFDSince.Equal(since) && now["a"].State == plan.SessionEstablished
+	})
+	status(BFDStatus{State: plan.BFDDown, Why: "silence"}, BFDStatus{State: plan.BFDDown, Admin: true})
+	is := s.wait("a is down", func(now map[string]plan.Session) bool { return now["a"].State == plan.SessionIdle })
+	if is["a"].Reason != plan.BFDWentDown || is["a"].Message != "silence" || is["a"].BFD != plan.BFDDown {
+		t.Errorf("a is %+v", is["a"])
+	}
+	if is["b"].State != plan.SessionEstablished || is["b"].BFD != plan.BFDDown {
+		t.Errorf("b is %+v", is["b"])
+	}
+}
+
+// TestNewestSpeakerWins: the other is told, and does not fight.
+func TestNewestSpeakerWins(t *testing.T) {
+	n := startNode(t, socketPath(t), 0)
+	old := startSpeaker(t, n.socket)
+	old.Set(two())
+	first := old.established("a", 1)
+	next := startSpeaker(t, n.socket)
+	next.established("a", 1)
+	old.wait("it is told", func(now map[string]plan.Session) bool { return strings.Contains(now["a"].Message, errReplaced.Error()) })
+	old.stop()
+	if is := next.established("a", 1); pid(is) != pid(first) {
+		t.Errorf("process %d has become %d", pid(first), pid(is))
+	}
+}
+
+// TestLeave: who has no graceful restart is told, and only who it is.
+func TestLeave(t *testing.T) {
+	for name, restart := range map[string]bool{"graceful restart": true, "none": false} {
+		t.Run(name, func(t *testing.T) {
+			n := startNode(t, socketPath(t), 0)
+			s := startSpeaker(t, n.socket)
+			c := two()
+			c.Peers["b"].GracefulRestart = restart
+			s.Set(c)
+			is := s.established("a", 1)
+			if err := n.stop(); err != nil {
+				t.Error(err)
+			}
+			if _, err := os.Stat(n.left); (err == nil) == restart {
+				t.Errorf("the polite end gives %v", err)
+			}
+			if err := syscall.Kill(pid(is), 0); !errors.Is(err, syscall.ESRCH) {
+				t.Errorf("the child is still there: %v", err)
+			}
+		})
+	}
+}
+
+// TestFirstChangeIsWhole: a speaker that begins in the middle is not listened to.
+func TestFirstChangeIsWhole(t *testing.T) {
+	n := startNode(t, socketPath(t), 0)
+	s := startSpeaker(t, n.socket)
+	s.Set(two())
+	s.established("a", 1)
+	s.stop()
+	c, err := dial(t.Context(), n.socket, Speaker)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.Send(Message{Change: &plan.BGPChange{RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"a": nil}}}); err != nil {
+		t.Fatal(err)
+	}
+	for err == nil { // reports, and then the end
+		_, err = c.Receive()
+	}
+	next := startSpeaker(t, n.socket)
+	next.established("a", 1)
+}

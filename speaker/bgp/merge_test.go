@@ -1,0 +1,112 @@
+package bgp
+
+import (
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"reflect"
+	"testing"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// TestMerged: whatever is merged on the way, the other side gets where it should.
+func TestMerged(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		var want, got plan.BGP
+		wantSessions, gotSessions := map[string]plan.Session{}, map[string]plan.Session{}
+		l := newLink(NewConn(&net.UnixConn{}))
+		send := func() {
+			for m, ok := l.next(); ok; m, ok = l.next() {
+				if m.Change != nil {
+					got.Apply(*m.Change)
+				} else {
+					applyReport(gotSessions, *m.Report)
+				}
+			}
+		}
+		for i := range 30 {
+			c, rep := randomChange(r, i == 0), randomReport(r, i == 0)
+			want.Apply(c)
+			l.sendChange(c)
+			applyReport(wantSessions, rep)
+			l.sendReport(rep)
+			if r.IntN(4) == 0 {
+				send()
+			}
+		}
+		send()
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("seed %d: it got\n%v, want\n%v", seed, got, want)
+		}
+		if !reflect.DeepEqual(gotSessions, wantSessions) {
+			t.Fatalf("seed %d: it got\n%v, want\n%v", seed, gotSessions, wantSessions)
+		}
+		var again plan.BGP
+		again.Apply(wholeChange(want))
+		if !reflect.DeepEqual(again, want) {
+			t.Fatalf("seed %d: the whole set is\n%v, want\n%v", seed, again, want)
+		}
+	}
+}
+
+// TestUrgentFirst: a session goes down before all else that waits.
+func TestUrgentFirst(t *testing.T) {
+	l := newLink(NewConn(&net.UnixConn{}))
+	l.sendChange(plan.BGPChange{Whole: true})
+	l.sendUrgent(Message{Down: &Down{Peer: "a"}})
+	if m, ok := l.next(); !ok || m.Down == nil {
+		t.Errorf("first comes %+v", m)
+	}
+	if m, ok := l.next(); !ok || m.Change == nil {
+		t.Errorf("then comes %+v", m)
+	}
+	if m, ok := l.next(); ok {
+		t.Errorf("then comes %+v", m)
+	}
+}
+
+func randomChange(r *rand.Rand, whole bool) plan.BGPChange {
+	c := plan.BGPChange{
+		Whole: whole || r.IntN(8) == 0, RouterID: netip.AddrFrom4([4]byte{192, 0, 2, byte(r.IntN(3) + 1)}),
+		Peers: map[string]*plan.Peer{}, Routes: map[netip.Prefix]plan.Route{},
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		switch r.IntN(4) {
+		case 0:
+			if !c.Whole {
+				c.Peers[name] = nil
+			}
+		case 1:
+			c.Peers[name] = &plan.Peer{Address: addr("192.0.2.254"), PeerASN: uint32(r.IntN(100))}
+		}
+	}
+	for i := range 5 {
+		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), 32)
+		switch r.IntN(4) {
+		case 0:
+			if !c.Whole {
+				c.Routes[p] = nil
+			}
+		case 1:
+			c.Routes[p] = plan.Route{"a": plan.Attributes{LocalPref: uint32(r.IntN(100))}}
+		}
+	}
+	return c
+}
+
+func randomReport(r *rand.Rand, whole bool) plan.BGPReport {
+	rep := plan.BGPReport{Whole: whole || r.IntN(8) == 0, Sessions: map[string]*plan.Session{}}
+	for _, name := range []string{"a", "b", "c"} {
+		switch r.IntN(3) {
+		case 0:
+			if !rep.Whole {
+				rep.Sessions[name] = nil
+			}
+		case 1:
+			rep.Sessions[name] = &plan.Session{Prefixes: r.IntN(100)}
+		}
+	}
+	return rep
+}

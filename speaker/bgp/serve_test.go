@@ -1,0 +1,152 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// slowDriver fails and takes its time as it is told to.
+type slowDriver struct {
+	report  func(plan.BGPReport)
+	fails   int           // so many times
+	slow    chan struct{} // Apply waits for it
+	applied []plan.BGPChange
+	downs   []string
+	left    bool
+}
+
+func (d *slowDriver) Apply(c plan.BGPChange) error {
+	if d.slow != nil {
+		<-d.slow
+	}
+	d.applied = append(d.applied, c)
+	if d.fails--; d.fails >= 0 {
+		return errors.New("as the test wants")
+	}
+	return nil
+}
+func (d *slowDriver) Down(peer, _ string)   { d.downs = append(d.downs, peer) }
+func (d *slowDriver) Leave(context.Context) { d.left = true }
+
+// parent starts Serve with the driver, and returns the parent's side.
+func parent(t *testing.T, d *slowDriver) (*Conn, chan error) {
+	ours, theirs := net.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- Serve(t.Context(), theirs, slog.New(slog.DiscardHandler), func(report func(plan.BGPReport)) Driver {
+			d.report = report
+			return d
+		})
+	}()
+	c := NewConn(ours)
+	if h, err := c.Answer(Process); err != nil || h.Role != Child {
+		t.Fatalf("it says hello as %+v (%v)", h, err)
+	}
+	return c, ended
+}
+
+func send(t *testing.T, c *Conn, m Message) {
+	t.Helper()
+	if err := c.Send(m); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+}
+
+var whole = plan.BGPChange{Whole: true, RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"a": {Address: addr("192.0.2.254")}}}
+
+// TestAppliedAgain: what fails is tried again, with longer and longer pauses, and with what is new at once.
+func TestAppliedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &slowDriver{fails: 3}
+		c, ended := parent(t, d)
+		began := time.Now()
+		send(t, c, Message{Change: &whole})
+		if len(d.applied) != 1 || !d.applied[0].Whole {
+			t.Fatalf("applied is %+v", d.applied)
+		}
+		time.Sleep(1500 * time.Millisecond)
+		synctest.Wait()
+		if len(d.applied) != 2 || d.applied[1].Whole || d.applied[1].RouterID != whole.RouterID {
+			t.Errorf("after %v applied is %+v", time.Since(began), d.applied)
+		}
+		send(t, c, Message{Change: &plan.BGPChange{RouterID: whole.RouterID}})
+		if len(d.applied) != 3 {
+			t.Errorf("with something new applied is %+v", d.applied)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(d.applied) != 4 {
+			t.Errorf("after success applied is %+v", d.applied)
+		}
+		c.Close()
+		if err := <-ended; err == nil {
+			t.Error("it did not end with its parent")
+		}
+	})
+}
+
+// TestDownMeanwhile: a session goes down while changes are applied; those are merged.
+func TestDownMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &slowDriver{slow: make(chan struct{})}
+		c, ended := parent(t, d)
+		send(t, c, Message{Change: &whole})
+		send(t, c, Message{Change: &plan.BGPChange{RouterID: whole.RouterID, Peers: map[string]*plan.Peer{"a": nil}}})
+		send(t, c, Message{Change: &plan.BGPChange{RouterID: whole.RouterID, Peers: map[string]*plan.Peer{"b": {Address: addr("192.0.2.253")}}}})
+		send(t, c, Message{Down: &Down{Peer: "a", Why: "x"}})
+		if !slices.Equal(d.downs, []string{"a"}) || len(d.applied) != 0 {
+			t.Errorf("down are %v, applied is %+v", d.downs, d.applied)
+		}
+		close(d.slow)
+		synctest.Wait()
+		if len(d.applied) != 2 || len(d.applied[1].Peers) != 2 {
+			t.Errorf("applied is %+v", d.applied)
+		}
+		send(t, c, Message{Leave: &Leave{}})
+		if err := <-ended; err != nil || !d.left {
+			t.Errorf("it left: %v, and ended with %v", d.left, err)
+		}
+	})
+}
+
+// TestLeaveWaits: the polite end comes after what is being applied.
+func TestLeaveWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &slowDriver{slow: make(chan struct{})}
+		c, ended := parent(t, d)
+		send(t, c, Message{Change: &whole})
+		send(t, c, Message{Leave: &Leave{}})
+		if d.left {
+			t.Error("it left while a change was applied")
+		}
+		close(d.slow)
+		if err := <-ended; err != nil || !d.left {
+			t.Errorf("it left: %v, and ended with %v", d.left, err)
+		}
+	})
+}
+
+// TestReports go up to the parent.
+func TestReports(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &slowDriver{}
+		c, ended := parent(t, d)
+		send(t, c, Message{Change: &whole})
+		d.report(plan.BGPReport{Sessions: map[string]*plan.Session{"a": {State: plan.SessionActive}}})
+		m, err := c.Receive()
+		if err != nil || m.Report == nil || m.Report.Sessions["a"].State != plan.SessionActive {
+			t.Errorf("the parent hears %+v (%v)", m, err)
+		}
+		c.Close()
+		<-ended
+	})
+}

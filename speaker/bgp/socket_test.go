@@ -1,0 +1,146 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func TestSocketIsOurs(t *testing.T) {
+	path := socketPath(t)
+	first, err := listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]os.FileMode{path: 0o600 | os.ModeSocket, filepath.Dir(path): 0o700 | os.ModeDir} {
+		if info, err := os.Stat(file); err != nil || info.Mode() != want {
+			t.Errorf("%s has mode %v (%v), want %v", file, info.Mode(), err, want)
+		}
+	}
+	if _, err := listen(path); err == nil || !strings.Contains(err.Error(), "another ironlb-bgpd") {
+		t.Errorf("a second process gives %v", err)
+	}
+	if conn, err := net.Dial("unix", path); err != nil {
+		t.Errorf("the first one does not listen any more: %v", err)
+	} else {
+		conn.Close()
+	}
+	first.SetUnlinkOnClose(false) // as one that is killed leaves it
+	first.close()
+	next, err := listen(path)
+	if err != nil {
+		t.Fatalf("after one that was killed: %v", err)
+	}
+	next.close()
+}
+
+func TestSocketFolder(t *testing.T) {
+	dir := t.TempDir()
+	shared := filepath.Join(dir, "shared")
+	link := filepath.Join(dir, "link")
+	open := filepath.Join(dir, "open")
+	for _, d := range []string{shared, open} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(d, 0o777); err != nil { // whatever the umask
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.Chmod(shared, 0o777|os.ModeSticky), os.Symlink(open, link)); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []string{shared, link} {
+		if l, err := listen(filepath.Join(d, "s")); err == nil {
+			l.close()
+			t.Errorf("a socket in %s is taken", d)
+		}
+	}
+	l, err := listen(filepath.Join(open, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.close()
+	if info, err := os.Stat(open); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the folder has mode %v (%v)", info.Mode(), err)
+	}
+}
+
+// TestNoHello: who says something else, or nothing that makes sense, is sent away, and the others are served.
+func TestNoHello(t *testing.T) {
+	n := startNode(t, socketPath(t), 0)
+	s := startSpeaker(t, n.socket)
+	s.Set(two())
+	s.established("a", 1)
+	for _, line := range []string{"GET / HTTP/1.1\r\n\r\n", `{"leave":{}}` + "\n", `{"hello":{"version":1,"oldest":1,"role":"gobgp"}}` + "\n", "\x00\n"} {
+		conn, err := net.Dial("unix", n.socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, line); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, conn); err != nil && !strings.Contains(err.Error(), "reset") {
+			t.Errorf("after %q: %v", line, err)
+		}
+		conn.Close()
+	}
+	if h, err := AskHealth(t.Context(), n.socket); err != nil || h.Problem != "" {
+		t.Errorf("its health is %+v (%v)", h, err)
+	}
+	s.established("a", 1)
+}
+
+func TestAskHealthOfNobody(t *testing.T) {
+	if _, err := AskHealth(context.Background(), socketPath(t)); err == nil || !strings.Contains(err.Error(), "no such file") {
+		t.Errorf("nobody's health is %v", err)
+	}
+}
+
+// TestOtherUser: another user's process is sent away, even where the files let it in.
+func TestOtherUser(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: this starts a process as another user, which needs root")
+	}
+	// Not in t.TempDir, which another user may not enter.
+	dir, err := os.MkdirTemp("/tmp", "bgpd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	socket := filepath.Join(dir, "bgpd", "bgpd.sock")
+	startNode(t, socket, 0)
+	s := startSpeaker(t, socket)
+	s.Set(two())
+	s.established("a", 1)
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(socket), 0o755), os.Chmod(socket, 0o666)); err != nil {
+		t.Fatal(err)
+	}
+	ask := func(uid uint32) (string, error) {
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env, cmd.Dir = append(os.Environ(), askSocket+"="+socket), "/"
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	if out, err := ask(0); err != nil {
+		t.Errorf("the same user is sent away: %v\n%s", err, out)
+	}
+	if out, err := ask(65534); err == nil || !strings.Contains(out, "only user 65534 may connect") {
+		t.Errorf("as another user: %v\n%s", err, out)
+	}
+	// The server says no, too, to a client that does not look whose server it is.
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env, cmd.Dir = append(os.Environ(), rawSocket+"="+socket), "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("another user's hello is answered with %q (%v)", out, err)
+	}
+}
