@@ -15,8 +15,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/ironlb/ironlb/speaker/plan"
 )
 
 // Between the end of a child and the start of the next: routers wait for it with graceful restart. It grows as long as none lives for
@@ -195,15 +193,4 @@ func (c *crashNote) text() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.note
-}
-
-// Driver speaks BGP.
-type Driver interface {
-	// Apply brings about what the change says; the first one is whole. After an error the next Apply tries again what failed, even if
-	// its change is empty.
-	Apply(change plan.BGPChange) error
-	// Down takes a session down at once. It may be called while Apply runs.
-	Down(peer, why string)
-	// Leave withdraws from the peers without graceful restart, after they had time to look elsewhere.
-	Leave(ctx context.Context)
 }

@@ -94,7 +94,7 @@ func (e *echo) Down(peer, why string) {
 	e.tell()
 }
 
-func (e *echo) Leave(context.Context) { _ = os.WriteFile(e.file, nil, 0o600) }
+func (e *echo) Leave(context.Context) error { return os.WriteFile(e.file, nil, 0o600) }
 
 // tell reports each session as established, with the process' id as the peer's AS.
 func (e *echo) tell() {
@@ -366,7 +366,9 @@ func TestRouterID(t *testing.T) {
 	first := s.established("a", 1)
 	began := time.Now()
 	s.Set(plan.BGPChange{RouterID: addr("192.0.2.9")})
-	again := s.wait("another process", func(now map[string]plan.Session) bool { return now["a"].PeerID == addr("192.0.2.9") && now["a"].Prefixes == 1 })["a"]
+	again := s.wait("another process", func(now map[string]plan.Session) bool {
+		return now["a"].PeerID == addr("192.0.2.9") && now["a"].Prefixes == 1
+	})["a"]
 	if pid(again) == pid(first) {
 		t.Errorf("it is the same process: %+v", again)
 	}

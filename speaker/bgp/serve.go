@@ -20,6 +20,16 @@ const (
 	lastAgain  = 30 * time.Second
 )
 
+// Driver speaks BGP.
+type Driver interface {
+	// Apply brings about what the change says; the first one is whole. After an error it is called again with the whole set.
+	Apply(change plan.BGPChange) error
+	// Down takes a session down at once. It may be called while Apply runs.
+	Down(peer, why string)
+	// Leave withdraws from the peers without graceful restart, after they had time to look elsewhere. It is the last call.
+	Leave(ctx context.Context) error
+}
+
 var errLeft = errors.New("left")
 
 // ServeFile is Serve on the file by which a child talks.
@@ -62,7 +72,9 @@ func Serve(ctx context.Context, conn net.Conn, log *slog.Logger, start func(repo
 			case m.Leave != nil:
 				stop()
 				<-stopped
-				w.driver.Leave(ctx)
+				if err := w.driver.Leave(ctx); err != nil {
+					log.Warn("not all peers could be told that this node leaves", "error", err)
+				}
 				return errLeft
 			default:
 				return errors.New("the parent sent something that a child does not know")
@@ -82,9 +94,9 @@ type worker struct {
 	driver Driver
 	wake   chan struct{}
 
-	mu   sync.Mutex
-	todo *plan.BGPChange
-	id   plan.BGPChange // with the router id alone
+	mu     sync.Mutex
+	wanted plan.BGP
+	todo   *plan.BGPChange
 }
 
 func (w *worker) add(c plan.BGPChange) {
@@ -93,7 +105,7 @@ func (w *worker) add(c plan.BGPChange) {
 		w.todo = new(plan.BGPChange)
 	}
 	addChange(w.todo, c)
-	w.id.RouterID = c.RouterID
+	w.wanted.Apply(c)
 	w.mu.Unlock()
 	select {
 	case w.wake <- struct{}{}:
@@ -101,32 +113,48 @@ func (w *worker) add(c plan.BGPChange) {
 	}
 }
 
+// next returns what is to be applied: what is new, or all of it.
+func (w *worker) next(all bool) (c plan.BGPChange, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case all:
+		c, ok = wholeChange(w.wanted), true
+	case w.todo != nil:
+		c, ok = *w.todo, true
+	}
+	w.todo = nil
+	return c, ok
+}
+
 // run applies until ctx ends. What fails is tried again.
 func (w *worker) run(ctx context.Context) {
 	again := time.NewTimer(0)
 	again.Stop()
 	defer again.Stop()
-	wait := firstAgain
+	wait, failed := firstAgain, false
 	for {
+		all := false
 		select {
 		case <-ctx.Done():
 			return
 		case <-w.wake:
 		case <-again.C:
+			all = failed
 		}
-		w.mu.Lock()
-		c := w.id
-		if w.todo != nil {
-			c, w.todo = *w.todo, nil
-		}
-		w.mu.Unlock()
-		if err := w.driver.Apply(c); err != nil {
-			w.log.Warn("not all of what is wanted could be applied", "error", err, "again in", wait)
-			again.Reset(wait)
-			wait = min(2*wait, lastAgain)
+		c, ok := w.next(all)
+		if !ok {
 			continue
 		}
-		again.Stop()
-		wait = firstAgain
+		err := w.driver.Apply(c)
+		switch {
+		case err != nil:
+			w.log.Warn("not all of what is wanted of BGP could be applied", "error", err, "again in", wait)
+			again.Reset(wait)
+			wait, failed = min(2*wait, lastAgain), true
+		case c.Whole: // what failed before is applied now
+			again.Stop()
+			wait, failed = firstAgain, false
+		}
 	}
 }

@@ -33,8 +33,11 @@ func (d *slowDriver) Apply(c plan.BGPChange) error {
 	}
 	return nil
 }
-func (d *slowDriver) Down(peer, _ string)   { d.downs = append(d.downs, peer) }
-func (d *slowDriver) Leave(context.Context) { d.left = true }
+func (d *slowDriver) Down(peer, _ string) { d.downs = append(d.downs, peer) }
+func (d *slowDriver) Leave(context.Context) error {
+	d.left = true
+	return errors.New("as the test wants")
+}
 
 // parent starts Serve with the driver, and returns the parent's side.
 func parent(t *testing.T, d *slowDriver) (*Conn, chan error) {
@@ -63,7 +66,7 @@ func send(t *testing.T, c *Conn, m Message) {
 
 var whole = plan.BGPChange{Whole: true, RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"a": {Address: addr("192.0.2.254")}}}
 
-// TestAppliedAgain: what fails is tried again, with longer and longer pauses, and with what is new at once.
+// TestAppliedAgain: after something failed all is applied again, with longer and longer pauses. What is new does not wait for that.
 func TestAppliedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &slowDriver{fails: 3}
@@ -75,17 +78,17 @@ func TestAppliedAgain(t *testing.T) {
 		}
 		time.Sleep(1500 * time.Millisecond)
 		synctest.Wait()
-		if len(d.applied) != 2 || d.applied[1].Whole || d.applied[1].RouterID != whole.RouterID {
+		if len(d.applied) != 2 || !d.applied[1].Whole || len(d.applied[1].Peers) != 1 {
 			t.Errorf("after %v applied is %+v", time.Since(began), d.applied)
 		}
-		send(t, c, Message{Change: &plan.BGPChange{RouterID: whole.RouterID}})
-		if len(d.applied) != 3 {
+		send(t, c, Message{Change: &plan.BGPChange{RouterID: whole.RouterID, Peers: map[string]*plan.Peer{"b": {Address: addr("192.0.2.253")}}}})
+		if len(d.applied) != 3 || d.applied[2].Whole || len(d.applied[2].Peers) != 1 {
 			t.Errorf("with something new applied is %+v", d.applied)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if len(d.applied) != 4 {
-			t.Errorf("after success applied is %+v", d.applied)
+		if len(d.applied) != 4 || !d.applied[3].Whole || len(d.applied[3].Peers) != 2 {
+			t.Errorf("at last applied is %+v", d.applied)
 		}
 		c.Close()
 		if err := <-ended; err == nil {
