@@ -16,6 +16,9 @@ const (
 // says which value has been carried out; from a VirtualIP the controller takes the annotation away.
 const AnnotationRebalance = "ironlb.io/rebalance"
 
+// Namespace is where the programs are, and the Secrets of BGPPeers, unless they are told otherwise.
+const Namespace = "ironlb-system"
+
 // Condition types of a VirtualIP.
 const (
 	// ConditionAnnounced is True while status.node answers for the addresses.

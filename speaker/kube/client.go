@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
@@ -27,6 +29,8 @@ type Options struct {
 	Node string
 	// ServiceProxy is set where every Service is served here.
 	ServiceProxy bool
+	// Namespace is the one of the speakers, where the Secrets of BGPPeers are.
+	Namespace string
 }
 
 // Client is all that talks to the API server.
@@ -40,6 +44,7 @@ type Client struct {
 // New returns a Client that talk to the API server of the configuration. Nothing is asked before they
 // Run, so the API server may be away at the start.
 func New(config *rest.Config, o Options, kick func(), log *slog.Logger) (*Client, error) {
+	o.Namespace = cmp.Or(o.Namespace, v1alpha1.Namespace)
 	core := rest.CopyConfig(config)
 	core.ContentType = runtime.ContentTypeProtobuf
 	core.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
@@ -81,12 +86,24 @@ func watches(clients kubernetes.Interface, own *rest.RESTClient, o Options) []wa
 		{kind: kindVIP, object: &v1alpha1.VirtualIP{}, from: list(own, kindVIP, nil), convert: convertVIP, trim: trim},
 		{kind: kindAdvertisement, object: &v1alpha1.L2Advertisement{}, from: list(own, kindAdvertisement, nil), convert: convertAdvertisement, trim: trim},
 		{kind: kindPool, object: &v1alpha1.IPAddressPool{}, from: list(own, kindPool, nil), convert: convertPool, trim: trim},
+		{kind: kindBGPPeer, object: &v1alpha1.BGPPeer{}, from: list(own, kindBGPPeer, nil), convert: convertPeer, trim: trim, optional: true},
+		{kind: kindBGPAdvertisement, object: &v1alpha1.BGPAdvertisement{}, from: list(own, kindBGPAdvertisement, nil), convert: convertBGPAdvertisement, trim: trim, optional: true},
+		{kind: kindBFDProfile, object: &v1alpha1.BFDProfile{}, from: list(own, kindBFDProfile, nil), convert: convertProfile, trim: trim, optional: true},
+		{kind: kindCommunity, object: &v1alpha1.Community{}, from: list(own, kindCommunity, nil), convert: convertCommunity, trim: trim, optional: true},
+		{kind: kindSecret, object: &corev1.Secret{}, from: passwords(core, o.Namespace), convert: convertSecret, trim: trim, namespace: o.Namespace},
 	}
 	if o.ServiceProxy {
 		out = append(out, watch{kind: kindServiceCIDR, object: &networkingv1.ServiceCIDR{}, convert: convertServiceCIDR, trim: trim,
 			from: list(clients.NetworkingV1().RESTClient(), kindServiceCIDR, nil), optional: true})
 	}
 	return out
+}
+
+// passwords watches the Secrets that may be passwords of BGPPeers. Which of them are meant the objects say.
+func passwords(core cache.Getter, namespace string) cache.ListerWatcher {
+	return cache.NewFilteredListWatchFromClient(core, kindSecret, namespace, func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector("type", string(corev1.SecretTypeBasicAuth)).String()
+	})
 }
 
 // ownClient returns a client of our own API group.

@@ -37,14 +37,29 @@ type Source struct {
 	kick      func()
 	informers map[string]cache.SharedIndexInformer
 	synced    []cache.InformerSynced
+	// optional are the kinds that the API server may not have, or not let this process read. The first View waits for its answer all the
+	// same: what a restarted speaker does not know of BGP yet would be withdrawn.
+	optional []optionalKind
+	secrets  *lazySecrets
 
 	mu      sync.Mutex
 	pending map[ref]any // nil for what is gone
 	host    map[netip.Addr]struct{}
 	links   map[string]plan.Link
 
-	view *plan.View // of the caller of Observe
+	// Of the caller of Observe.
+	view  *plan.View
+	bgp   bgpObjects
+	begun bool // a View has been returned
 }
+
+// optionalKind is one that may be refused.
+type optionalKind struct {
+	synced  cache.InformerSynced
+	refused *refusal
+}
+
+func (o optionalKind) settled() bool { return o.synced() || o.refused.why() != "" }
 
 // watch is how the objects of one kind are read.
 type watch struct {
@@ -54,7 +69,9 @@ type watch struct {
 	// convert returns what of the View an object is; nil if it is no part of it.
 	convert func(obj any) (ref, any)
 	trim    cache.TransformFunc
-	// optional is set if the View is whole without: an older API server has no such kind.
+	// namespace of the Secrets.
+	namespace string
+	// optional is set if the View is whole without: the API server may have no such kind, or forbid it.
 	optional bool
 }
 
@@ -65,13 +82,15 @@ func newSource(watches []watch, kick func(), log *slog.Logger) (*Source, error) 
 		informers: map[string]cache.SharedIndexInformer{},
 		pending:   map[ref]any{},
 		view:      plan.NewView(),
+		bgp:       newBGPObjects(),
 	}
 	for _, w := range watches {
 		inf := cache.NewSharedIndexInformer(w.from, w.object, 0, cache.Indexers{})
 		if err := inf.SetTransform(w.trim); err != nil {
 			return nil, fmt.Errorf("watch %s: %w", w.kind, err)
 		}
-		if err := inf.SetWatchErrorHandlerWithContext(logOnce(w.kind, log)); err != nil {
+		refused := &refusal{changed: kick}
+		if err := inf.SetWatchErrorHandlerWithContext(refused.watched(logOnce(w.kind, log))); err != nil {
 			return nil, fmt.Errorf("watch %s: %w", w.kind, err)
 		}
 		s.informers[w.kind] = inf
@@ -82,11 +101,27 @@ func newSource(watches []watch, kick func(), log *slog.Logger) (*Source, error) 
 		if err != nil {
 			return nil, fmt.Errorf("watch %s: %w", w.kind, err)
 		}
-		if !w.optional {
+		switch {
+		case w.kind == kindSecret:
+			delete(s.informers, w.kind)
+			s.secrets = &lazySecrets{optionalKind: optionalKind{reg.HasSynced, refused}, namespace: w.namespace, informer: inf, needed: make(chan struct{})}
+		case w.optional:
+			s.optional = append(s.optional, optionalKind{reg.HasSynced, refused})
+		default:
 			s.synced = append(s.synced, reg.HasSynced)
 		}
 	}
 	return s, nil
+}
+
+// settled tells whether the first View can be made.
+func (s *Source) settled() bool {
+	for _, o := range s.optional {
+		if !o.settled() {
+			return false
+		}
+	}
+	return !s.secrets.state().unread // the peers are in, and so it is known whether Secrets are needed
 }
 
 // Run watches until the context ends.
@@ -95,7 +130,8 @@ func (s *Source) Run(ctx context.Context) error {
 	for _, inf := range s.informers {
 		wg.Go(func() { inf.RunWithContext(ctx) })
 	}
-	if cache.WaitForCacheSync(ctx.Done(), s.synced...) {
+	wg.Go(func() { s.secrets.run(ctx, s.kick) })
+	if cache.WaitForCacheSync(ctx.Done(), append(slices.Clone(s.synced), s.settled)...) {
 		s.kick()
 	}
 	wg.Wait()
@@ -109,6 +145,11 @@ func (s *Source) Observe() (*plan.View, plan.Touched, bool) {
 			return nil, plan.Touched{}, false
 		}
 	}
+	if !s.begun && !s.settled() {
+		return nil, plan.Touched{}, false
+	}
+	s.begun = true
+	secrets := s.secrets.state() // before the Secrets themselves: none is missed that is said to be there
 	s.mu.Lock()
 	pending := s.pending
 	s.pending = map[ref]any{}
@@ -119,10 +160,14 @@ func (s *Source) Observe() (*plan.View, plan.Touched, bool) {
 		VIPs:     map[string]struct{}{},
 		Checks:   map[plan.Check]struct{}{},
 		Links:    map[string]struct{}{},
+		BGPPeers: map[string]struct{}{},
 	}
 	for r, value := range pending {
-		fold(s.view, &touched, r, value)
+		if !s.bgp.fold(r, value) {
+			fold(s.view, &touched, r, value)
+		}
 	}
+	s.bgp.resolve(s.view, &touched, secrets)
 	return s.view, touched, true
 }
 
@@ -153,7 +198,7 @@ func fold(v *plan.View, touched *plan.Touched, r ref, value any) {
 		touched.Advertisements = true
 	case kindPool:
 		put(v.Pools, r.key.Name, value)
-		touched.Advertisements = true
+		touched.Advertisements, touched.BGPAdvertisements = true, true
 	case kindServiceCIDR:
 		put(v.ServiceNetworks, r.key.Name, value)
 		touched.ServiceNetworks = true
@@ -227,6 +272,9 @@ func (s *Source) handler(convert func(any) (ref, any)) cache.ResourceEventHandle
 }
 
 func (s *Source) put(r ref, value any) {
+	if o, is := value.(peerObject); is && o.secret != "" {
+		s.secrets.need()
+	}
 	s.mu.Lock()
 	s.pending[r] = value
 	s.mu.Unlock()
@@ -242,6 +290,12 @@ const (
 	kindAdvertisement = "l2advertisements"
 	kindServiceCIDR   = "servicecidrs"
 	kindPool          = "ipaddresspools"
+
+	kindBGPPeer          = "bgppeers"
+	kindBGPAdvertisement = "bgpadvertisements"
+	kindBFDProfile       = "bfdprofiles"
+	kindCommunity        = "communities"
+	kindSecret           = "secrets"
 
 	// What the node itself knows.
 	kindCheck = "check"

@@ -32,6 +32,18 @@ func trim(obj any) (any, error) {
 		trimMeta(&o.ObjectMeta)
 		o.Spec = v1alpha1.IPAddressPoolSpec{Addresses: o.Spec.Addresses}
 		o.Status = v1alpha1.IPAddressPoolStatus{}
+	case *v1alpha1.BGPPeer:
+		trimMeta(&o.ObjectMeta)
+		o.Status = v1alpha1.BGPPeerStatus{}
+	case *v1alpha1.BGPAdvertisement:
+		trimMeta(&o.ObjectMeta)
+		o.Status = v1alpha1.BGPAdvertisementStatus{}
+	case *v1alpha1.BFDProfile:
+		trimMeta(&o.ObjectMeta)
+	case *v1alpha1.Community:
+		trimMeta(&o.ObjectMeta)
+	case *corev1.Secret:
+		trimSecret(o)
 	}
 	return obj, nil
 }
@@ -124,6 +136,17 @@ func trimNode(o *corev1.Node) {
 	for _, c := range conditions {
 		if c.Type == corev1.NodeNetworkUnavailable || c.Type == corev1.NodeReady {
 			o.Status.Conditions = append(o.Status.Conditions, corev1.NodeCondition{Type: c.Type, Status: c.Status})
+		}
+	}
+}
+
+// trimSecret leaves the password alone.
+func trimSecret(o *corev1.Secret) {
+	trimMeta(&o.ObjectMeta)
+	o.Labels, o.StringData = nil, nil
+	for key := range o.Data {
+		if key != corev1.BasicAuthPasswordKey {
+			delete(o.Data, key)
 		}
 	}
 }

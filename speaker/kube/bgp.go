@@ -1,0 +1,339 @@
+package kube
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// bgpObjects are the objects of BGP as they are: what they name is looked up when all that changed is in.
+type bgpObjects struct {
+	peers       map[string]peerObject
+	profiles    map[string]profileObject
+	secrets     map[string]secretObject
+	ads         map[string]adObject
+	communities map[string]map[string]v1alpha1.CommunityValue // by object and name
+	// changedPeers and changedAds are set when they have to be looked up again.
+	changedPeers, changedAds bool
+	secretsWere              secretsState
+}
+
+func newBGPObjects() bgpObjects {
+	return bgpObjects{
+		peers: map[string]peerObject{}, profiles: map[string]profileObject{}, secrets: map[string]secretObject{},
+		ads: map[string]adObject{}, communities: map[string]map[string]v1alpha1.CommunityValue{},
+	}
+}
+
+// peerObject is a BGPPeer with the names of what it uses.
+type peerObject struct {
+	peer            plan.BGPPeer
+	secret, profile string
+}
+
+// profileObject is a BFDProfile. Hops is minimumTtl, 0 if it names none.
+type profileObject struct {
+	bfd  plan.BFD
+	hops uint8
+}
+
+// secretObject is what counts of a Secret. It prints without the password.
+type secretObject struct{ password plan.Secret }
+
+// adObject is a BGPAdvertisement with the communities that it writes or names.
+type adObject struct {
+	ad     plan.BGPAdvertisement
+	values []v1alpha1.CommunityValue
+	names  []string
+}
+
+// fold puts one changed object in its place, and tells whether it was one of BGP.
+func (b *bgpObjects) fold(r ref, value any) bool {
+	name := r.key.Name
+	switch r.kind {
+	case kindBGPPeer:
+		put(b.peers, name, value)
+		b.changedPeers = true
+	case kindBFDProfile:
+		put(b.profiles, name, value)
+		b.changedPeers = true
+	case kindSecret:
+		put(b.secrets, name, value)
+		b.changedPeers = true
+	case kindBGPAdvertisement:
+		put(b.ads, name, value)
+		b.changedAds = true
+	case kindCommunity:
+		put(b.communities, name, value)
+		b.changedAds = true
+	default:
+		return false
+	}
+	return true
+}
+
+// resolve puts into the View what is another than before, with all names looked up.
+func (b *bgpObjects) resolve(v *plan.View, touched *plan.Touched, secrets secretsState) {
+	if b.changedPeers || b.secretsWere != secrets {
+		b.secretsWere = secrets
+		b.changedPeers = false
+		for name := range v.BGPPeers {
+			if _, still := b.peers[name]; !still {
+				delete(v.BGPPeers, name)
+				touched.BGPPeers[name] = struct{}{}
+			}
+		}
+		for name, o := range b.peers {
+			if o.secret != "" && secrets.unread {
+				b.changedPeers = true
+				continue // as it was, or not there yet
+			}
+			want := b.peerOf(o, secrets)
+			if have, was := v.BGPPeers[name]; !was || !reflect.DeepEqual(have, want) {
+				v.BGPPeers[name] = want
+				touched.BGPPeers[name] = struct{}{}
+			}
+		}
+	}
+	if b.changedAds {
+		b.changedAds = false
+		for name := range v.BGPAdvertisements {
+			if _, still := b.ads[name]; !still {
+				delete(v.BGPAdvertisements, name)
+				touched.BGPAdvertisements = true
+			}
+		}
+		known := b.known()
+		for name, o := range b.ads {
+			want := o.resolve(known)
+			if have, was := v.BGPAdvertisements[name]; !was || !reflect.DeepEqual(have, want) {
+				v.BGPAdvertisements[name] = want
+				touched.BGPAdvertisements = true
+			}
+		}
+	}
+}
+
+// peerOf returns the peer with its BFDProfile and password.
+func (b *bgpObjects) peerOf(o peerObject, secrets secretsState) plan.BGPPeer {
+	out := o.peer
+	if o.profile != "" {
+		profile, there := b.profiles[o.profile]
+		if !there {
+			out.Wrong = plan.NotConfigured
+			out.Message = fmt.Sprintf("spec.bfdProfile: there is no BFDProfile %s: make it, or name another one", o.profile)
+			return out
+		}
+		out.BFD = profile.bfd
+		out.BFD.MinimumTTL = profile.minimumTTL(out)
+	}
+	if o.secret == "" {
+		return out
+	}
+	secret, there := b.secrets[o.secret]
+	switch {
+	case there:
+		out.Password = secret.password
+		if why := badPassword(secret.password); why != "" {
+			out.Password, out.Wrong = "", plan.PasswordMissing
+			out.Message = fmt.Sprintf("spec.passwordSecret: the Secret %s/%s %s", secrets.namespace, o.secret, why)
+		}
+	case secrets.refused != "":
+		out.Wrong = plan.PasswordMissing
+		out.Message = fmt.Sprintf("spec.passwordSecret: cannot read Secrets of namespace %s: %s: apply deploy/rbac-speaker.yaml", secrets.namespace, secrets.refused)
+	default:
+		out.Wrong = plan.PasswordMissing
+		out.Message = fmt.Sprintf("spec.passwordSecret: namespace %s has no Secret %s of type %s: make it, with the password as its key %s",
+			secrets.namespace, o.secret, corev1.SecretTypeBasicAuth, corev1.BasicAuthPasswordKey)
+	}
+	return out
+}
+
+// defaultHops is the TTL that a packet of a multihop BFD session must have left if the profile does not say.
+const defaultHops = 254
+
+// minimumTTL returns the TTL of the peer's BFD session: 0 for one hop. An external peer says by ebgpMultiHop that it may be further away,
+// an internal one by a profile that names minimumTtl.
+func (p profileObject) minimumTTL(peer plan.BGPPeer) uint8 {
+	internal := peer.Dynamic == plan.AnyInternal || peer.PeerASN != 0 && peer.PeerASN == peer.MyASN
+	switch {
+	case peer.MultiHop && p.hops == 0:
+		return defaultHops
+	case peer.MultiHop, internal:
+		return p.hops
+	}
+	return 0
+}
+
+// maxPassword is how long a key of TCP MD5 may be (TCP_MD5SIG_MAXKEYLEN of linux/tcp.h).
+const maxPassword = 80
+
+// badPassword says why a text can be no password, nothing if it can.
+func badPassword(password plan.Secret) string {
+	text := string(password)
+	if text == "" {
+		return fmt.Sprintf("has no key %s, or an empty one: put the password there", corev1.BasicAuthPasswordKey)
+	}
+	if len(text) > maxPassword {
+		return fmt.Sprintf("has a password of %d bytes, and TCP MD5 takes %d: shorten it", len(text), maxPassword)
+	}
+	if slices.ContainsFunc([]byte(text), func(c byte) bool { return c < ' ' || c == 0x7f }) {
+		return "has a password with a line feed or another control character, which a router's would not have: write it without, as with echo -n"
+	}
+	return ""
+}
+
+// known returns the communities that have a name; what is in two objects with two values is not among them.
+func (b *bgpObjects) known() map[string]v1alpha1.CommunityValue {
+	known, ambiguous := map[string]v1alpha1.CommunityValue{}, map[string]struct{}{}
+	for _, communities := range b.communities {
+		for name, value := range communities {
+			if before, was := known[name]; was && before != value {
+				ambiguous[name] = struct{}{}
+			}
+			known[name] = value
+		}
+	}
+	maps.DeleteFunc(known, func(name string, _ v1alpha1.CommunityValue) bool { _, bad := ambiguous[name]; return bad })
+	return known
+}
+
+// resolve returns the advertisement with its communities.
+func (o adObject) resolve(known map[string]v1alpha1.CommunityValue) plan.BGPAdvertisement {
+	out, values := o.ad, slices.Clone(o.values)
+	for _, name := range o.names {
+		if value, there := known[name]; there {
+			values = append(values, value)
+		} else {
+			out.Missing = append(out.Missing, name)
+		}
+	}
+	slices.Sort(out.Missing)
+	var standard []uint32
+	var large []plan.LargeCommunity
+	for _, v := range values {
+		if v.Large {
+			large = append(large, plan.LargeCommunity{Global: v.Parts[0], Local1: v.Parts[1], Local2: v.Parts[2]})
+		} else {
+			standard = append(standard, v.Parts[0]<<16|v.Parts[1])
+		}
+	}
+	out.Attributes.Communities, out.Attributes.LargeCommunities = plan.NewCommunitySet(standard...), plan.NewLargeCommunitySet(large...)
+	return out
+}
+
+func convertPeer(obj any) (ref, any) {
+	o := obj.(*v1alpha1.BGPPeer)
+	return ref{kind: kindBGPPeer, key: pools.ServiceKey{Name: o.Name}}, peerObjectOf(&o.Spec)
+}
+
+// Defaults of a BGPPeer that the schema does not fill in.
+const (
+	defaultPort        = 179
+	defaultRestartTime = time.Minute
+)
+
+// peerObjectOf reads a BGPPeer. The schema admits only what can be read.
+func peerObjectOf(s *v1alpha1.BGPPeerSpec) peerObject {
+	p := plan.BGPPeer{
+		Port:  uint16(s.PeerPort),
+		MyASN: uint32(s.MyASN), LocalASN: uint32(value(s.LocalASN, 0)), PeerASN: uint32(value(s.PeerASN, 0)),
+		DualStack: s.DualStackAddressFamily, MultiHop: s.EBGPMultiHop, TTLSecurity: s.TTLSecurity, GracefulRestart: s.GracefulRestart,
+		Nodes: selectors(s.NodeSelectors),
+	}
+	p.Address, _ = netip.ParseAddr(s.PeerAddress)
+	p.Source, _ = netip.ParseAddr(s.SourceAddress)
+	p.RouterID, _ = netip.ParseAddr(s.RouterID)
+	if p.Port == 0 {
+		p.Port = defaultPort
+	}
+	switch s.DynamicASN {
+	case v1alpha1.DynamicInternal:
+		p.Dynamic = plan.AnyInternal
+	case v1alpha1.DynamicExternal:
+		p.Dynamic = plan.AnyExternal
+	}
+	if s.HoldTime != nil {
+		p.HoldTime = s.HoldTime.Duration
+	}
+	if s.KeepaliveTime != nil {
+		p.KeepaliveTime = s.KeepaliveTime.Duration
+	}
+	if s.ConnectTime != nil {
+		p.ConnectTime = s.ConnectTime.Duration
+	}
+	if s.GracefulRestart {
+		p.RestartTime = defaultRestartTime
+		if s.RestartTime != nil {
+			p.RestartTime = s.RestartTime.Duration
+		}
+	}
+	out := peerObject{peer: p, profile: s.BFDProfile}
+	if s.PasswordSecret != nil {
+		out.secret = s.PasswordSecret.Name
+	}
+	return out
+}
+
+func convertProfile(obj any) (ref, any) {
+	o := obj.(*v1alpha1.BFDProfile)
+	interval := func(ms int32) time.Duration { return time.Duration(ms) * time.Millisecond }
+	return ref{kind: kindBFDProfile, key: pools.ServiceKey{Name: o.Name}}, profileObject{
+		bfd: plan.BFD{Receive: interval(o.Spec.ReceiveInterval), Transmit: interval(o.Spec.TransmitInterval),
+			Multiplier: uint8(o.Spec.DetectMultiplier), Passive: o.Spec.PassiveMode},
+		hops: uint8(value(o.Spec.MinimumTTL, 0)),
+	}
+}
+
+func convertSecret(obj any) (ref, any) {
+	o := obj.(*corev1.Secret)
+	return ref{kind: kindSecret, key: pools.ServiceKey{Name: o.Name}}, secretObject{plan.Secret(o.Data[corev1.BasicAuthPasswordKey])}
+}
+
+func convertBGPAdvertisement(obj any) (ref, any) {
+	o := obj.(*v1alpha1.BGPAdvertisement)
+	return ref{kind: kindBGPAdvertisement, key: pools.ServiceKey{Name: o.Name}}, adObjectOf(&o.Spec)
+}
+
+func adObjectOf(s *v1alpha1.BGPAdvertisementSpec) adObject {
+	out := adObject{ad: plan.BGPAdvertisement{
+		Advertisement: plan.Advertisement{
+			Pools:         s.IPAddressPools,
+			PoolSelectors: selectors(s.IPAddressPoolSelectors),
+			Services:      selectors(s.ServiceSelectors),
+			Nodes:         selectors(s.NodeSelectors),
+		},
+		Peers:      s.Peers,
+		Length4:    int(s.AggregationLength),
+		Length6:    int(s.AggregationLengthV6),
+		Attributes: plan.Attributes{LocalPref: uint32(value(s.LocalPref, 0))},
+	}}
+	for _, entry := range s.Communities {
+		if v1alpha1.CommunityName(entry) {
+			out.names = append(out.names, entry)
+		} else if v, err := v1alpha1.ParseCommunity(entry); err == nil { // the schema admits no others
+			out.values = append(out.values, v)
+		}
+	}
+	return out
+}
+
+func convertCommunity(obj any) (ref, any) {
+	o := obj.(*v1alpha1.Community)
+	out := map[string]v1alpha1.CommunityValue{}
+	for _, c := range o.Spec.Communities {
+		if v, err := v1alpha1.ParseCommunity(c.Value); err == nil {
+			out[c.Name] = v
+		}
+	}
+	return ref{kind: kindCommunity, key: pools.ServiceKey{Name: o.Name}}, out
+}
