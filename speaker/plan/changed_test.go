@@ -15,7 +15,7 @@ import (
 func TestChangedIsComplete(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 4))
-		v, p := NewView(), NewPlanner(Options{Node: "n1"})
+		v, p := NewView(), NewPlanner(Options{Node: "n1", BGP: true})
 		copied := newDesired()
 		for i, s := range randomSteps(r, 120) {
 			touched := s.apply(v)
@@ -46,6 +46,7 @@ func follow(copied, d *Desired, c *Changed) {
 	if c.Segments {
 		copied.Segments = maps.Clone(d.Segments)
 	}
+	followBGP(copied, d, c)
 	clear(copied.Keys)
 	for key := range copied.Table {
 		index[addr, virtualKey](copied.Keys).add(key.Addr, key)

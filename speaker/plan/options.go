@@ -13,6 +13,8 @@ type Options struct {
 	Node string
 	// ServiceProxy is set where every Service is served here, not only what kube-proxy leaves to us.
 	ServiceProxy bool
+	// BGP is set where this node speaks BGP.
+	BGP bool
 	// Scheduler and its Flags for Services that name none; round robin if empty.
 	Scheduler string
 	Flags     ipvs.Flags

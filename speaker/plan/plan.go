@@ -31,6 +31,14 @@ type Desired struct {
 	// Claims are what this node says of VirtualIPs to the others, and Segments the interfaces on which it wants to hear them.
 	Claims   map[string]Claim
 	Segments map[string]struct{}
+	// BGP is whom this node speaks to and what it tells them. PeerProblems are the BGPPeers of this node that have no session, or not all
+	// that they ask for, LocalPrefs the contradictions of advertisements, with the number of prefixes.
+	BGP          BGP
+	PeerProblems map[string]PeerProblem
+	LocalPrefs   map[LocalPrefs]int
+	// Routed are the addresses that a BGPAdvertisement covers on this node, Under those in each prefix that is not of one address.
+	Routed map[netip.Addr]Routed
+	Under  map[netip.Prefix]map[netip.Addr]struct{}
 }
 
 func newDesired() *Desired {
@@ -47,6 +55,12 @@ func newDesired() *Desired {
 		Services:    map[pools.ServiceKey]Reason{},
 		Claims:      map[string]Claim{},
 		Segments:    map[string]struct{}{},
+
+		BGP:          BGP{Peers: map[string]Peer{}, Routes: map[netip.Prefix]Route{}},
+		PeerProblems: map[string]PeerProblem{},
+		LocalPrefs:   map[LocalPrefs]int{},
+		Routed:       map[netip.Addr]Routed{},
+		Under:        map[netip.Prefix]map[netip.Addr]struct{}{},
 	}
 }
 
@@ -55,7 +69,7 @@ type Changed struct {
 	// Keys of Table and Inside.
 	Keys     map[ipvs.Key]struct{}
 	Elements map[ipvs.Element]struct{}
-	// Addrs of Local and Announce.
+	// Addrs of Local, Announce and Routed.
 	Addrs map[netip.Addr]struct{}
 	// VIPs of VIPs and Claims.
 	VIPs map[string]struct{}
@@ -64,6 +78,10 @@ type Changed struct {
 	Checks   map[Check]struct{}
 	// Segments is set if they differ.
 	Segments bool
+	// Peers of BGP.Peers and PeerProblems, Routes of BGP.Routes, with why. RouterID and LocalPrefs are set if they differ.
+	Peers                map[string]struct{}
+	Routes               map[netip.Prefix]Reason
+	RouterID, LocalPrefs bool
 }
 
 func newChanged() *Changed {
@@ -74,6 +92,8 @@ func newChanged() *Changed {
 		VIPs:     map[string]struct{}{},
 		Services: map[pools.ServiceKey]struct{}{},
 		Checks:   map[Check]struct{}{},
+		Peers:    map[string]struct{}{},
+		Routes:   map[netip.Prefix]Reason{},
 	}
 }
 

@@ -36,6 +36,8 @@ type Planner struct {
 	global    []ipvs.Element // of no Service
 	pods      podsKnown
 
+	bgp bgpPlan
+
 	vips     map[string]decided
 	vipWakes map[string]time.Time
 	state    ownState
@@ -60,6 +62,7 @@ func NewPlanner(o Options) *Planner {
 		installed: map[ipvs.Key]claim{},
 		shared:    map[ipvs.Element]int{},
 		locals:    map[netip.Addr]int{},
+		bgp:       newBGPPlan(),
 		vips:      map[string]decided{},
 		vipWakes:  map[string]time.Time{},
 		links:     map[string]Link{},
@@ -86,6 +89,7 @@ func (p *Planner) Plan(v *View, touched Touched, now time.Time) (*Desired, *Chan
 	for name := range p.touchedVIPs(v, touched, now) {
 		p.decide(v, name, now)
 	}
+	p.planBGP(v, touched, now)
 	changed := p.changed
 	p.changed = nil // the caller's; the first one names everything
 	return p.desired, changed
@@ -100,7 +104,7 @@ func (p *Planner) Wake() time.Time {
 	for _, at := range p.vipWakes {
 		first = earlier(first, at)
 	}
-	return first
+	return earlier(first, p.bgp.going.until)
 }
 
 // touchedServices returns the Services whose plan may differ.

@@ -42,6 +42,10 @@ func remember(p *Planner) *Planner {
 	for name, d := range p.vips {
 		fresh.vips[name] = decided{tenure: d.tenure}
 	}
+	fresh.bgp.going = p.bgp.going
+	for addr, a := range p.bgp.addrs {
+		fresh.bgp.addrs[addr] = routedAddress{told: a.told}
+	}
 	return fresh
 }
 
@@ -88,6 +92,8 @@ func shuffled(r *rand.Rand, v *View) *View {
 	refill(r, c.VIPs, v.VIPs, func(vip VIP) VIP { vip.Services = mixed(r, vip.Services); return vip })
 	refill(r, c.Pools, v.Pools, func(labels map[string]string) map[string]string { return labels })
 	refill(r, c.Advertisements, v.Advertisements, func(a Advertisement) Advertisement { return a })
+	refill(r, c.BGPPeers, v.BGPPeers, func(p BGPPeer) BGPPeer { return p })
+	refill(r, c.BGPAdvertisements, v.BGPAdvertisements, func(a BGPAdvertisement) BGPAdvertisement { return a })
 	return c
 }
 

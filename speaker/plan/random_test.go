@@ -17,7 +17,7 @@ type step struct {
 	seed       uint64
 }
 
-const kinds = 22
+const kinds = 27
 
 func randomSteps(r *rand.Rand, n int) []step {
 	steps := make([]step, n)
@@ -28,7 +28,7 @@ func randomSteps(r *rand.Rand, n int) []step {
 }
 
 func randomOptions(r *rand.Rand, node string) Options {
-	o := Options{Node: node, ServiceProxy: r.IntN(2) == 0, DrainLimit: time.Duration(r.IntN(3)) * 5 * time.Minute}
+	o := Options{Node: node, BGP: true, ServiceProxy: r.IntN(2) == 0, DrainLimit: time.Duration(r.IntN(3)) * 5 * time.Minute}
 	if r.IntN(3) == 0 {
 		o.NodePortCIDRs = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/30"), netip.MustParsePrefix("2001:db8:0:9::/64")}
 	}
@@ -79,7 +79,7 @@ func (s step) apply(v *View) Touched {
 	case 9:
 		v.Advertisements[fmt.Sprint(s.b)] = randomAdvertisement(r)
 		v.Pools[fmt.Sprint("p", r.IntN(2))] = map[string]string{"tier": fmt.Sprint(r.IntN(2))}
-		return Touched{Advertisements: true}
+		return Touched{Advertisements: true, BGPAdvertisements: true}
 	case 10, 11:
 		check := Check{Node: name, Addr: nodeAddress(s.b, r.IntN(2) == 0), Port: one[uint16](r, 10256, 31000), Path: one(r, "/", "/healthz")}
 		v.Checks[check] = CheckResult{Healthy: r.IntN(2) == 0, Weight: uint32(r.IntN(4))}
@@ -93,6 +93,9 @@ func (s step) apply(v *View) Touched {
 	case 13:
 		v.ServiceNetworks[fmt.Sprint(s.b)] = []netip.Prefix{netip.MustParsePrefix(one(r, "203.0.113.0/24", "203.0.113.0/28", "2001:db8::/32"))}
 		return Touched{ServiceNetworks: true}
+	}
+	if s.kind >= 22 {
+		return s.bgp(v, r)
 	}
 	if s.kind > 14 {
 		return s.members(v, r)

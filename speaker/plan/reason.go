@@ -43,6 +43,16 @@ const (
 	NoInterface Reason = "NoInterface"
 )
 
+// What became of an address that a BGPAdvertisement covers, beside some of the reasons above and NoEndpoint, with which it is announced.
+const (
+	// Announced: this node announces it.
+	Announced Reason = "Announced"
+	// GracefulShutdown: this node is about to go, and announces it so that routers prefer another one.
+	GracefulShutdown Reason = "GracefulShutdown"
+	// NoPeer: this node has no session with a peer that the advertisement names.
+	NoPeer Reason = "NoPeer"
+)
+
 // Why a VirtualIP came to this node.
 const (
 	// FirstUse: nobody was known to hold it.

@@ -27,9 +27,10 @@ var update = flag.Bool("update", false, "rewrite the expected plans in testdata"
 //	trace NODE SOURCE PROTO ADDR:PORT
 //
 //	who NODE...
+//	bgp NODE
 //
 // are followed by the expected plan of that node, or by what becomes of a packet there, or by who answers for what as these nodes
-// see it one after another, indented by a tab. SOURCE is an address, or self for a process on the node. What a node said when it
+// see it one after another, or by what of the node's BGP is another than when that was last asked, indented by a tab. SOURCE is an address, or self for a process on the node. What a node said when it
 // was planned last, the others hear. The View stays from one plan to the next, and so does each node's Planner until
 //
 //	restart
@@ -47,6 +48,8 @@ var update = flag.Bool("update", false, "rewrite the expected plans in testdata"
 //	vip NAME IP,... NS/NAME,... [NODE...] [holder=NODE] [generation=N]
 //	advertise NAME [pools=A,B] [poolsel=LABEL=VALUE]... [services=LABEL=VALUE]... [interfaces=A,B] [nodes=LABEL=VALUE]...
 //	pool NAME LABEL=VALUE...
+//	peer NAME ADDRESS [FIELD[=VALUE]]...
+//	route NAME [pools=A,B] [poolsel=LABEL=VALUE]... [services=LABEL=VALUE]... [nodes=LABEL=VALUE]... [FIELD=VALUE]...
 //	delete KIND NAME [SLICE]
 //
 // ADDR is IP[@POOL] for a LoadBalancer address, announce:IP[@POOL] for one that kube-proxy forwards, cluster:IP or external:IP;
@@ -85,6 +88,10 @@ func runScenario(t *testing.T, file string) {
 			for _, l := range w.who(words[1:]) {
 				out.WriteString("\t" + l + "\n")
 			}
+		case words[0] == "bgp":
+			for _, l := range w.bgp(words[1]) {
+				out.WriteString("\t" + l + "\n")
+			}
 		case words[0] == "trace":
 			out.WriteString("\t" + w.trace(words[1:]) + "\n")
 		default:
@@ -116,6 +123,8 @@ type world struct {
 	now      time.Time
 	planners map[string]*Planner
 	stations map[string]*station
+	// told is what of BGP was planned when that was last asked, by node.
+	told map[string][]string
 }
 
 // newWorld returns a world whose nodes have two interfaces.
@@ -123,7 +132,7 @@ func newWorld() *world {
 	v := NewView()
 	v.Links["eth0"] = Link{Name: "eth0", Subnets: prefixes("203.0.113.0/24,2001:db8::/64")}
 	v.Links["eth1"] = Link{Name: "eth1"}
-	return &world{view: v, now: time.Unix(0, 0), planners: map[string]*Planner{}, stations: map[string]*station{}}
+	return &world{view: v, options: Options{BGP: true}, now: time.Unix(0, 0), planners: map[string]*Planner{}, stations: map[string]*station{}}
 }
 
 func (w *world) plan(node string) *Desired {
@@ -158,7 +167,7 @@ func (w *world) settings(words []string) bool {
 		w.now = w.now.Add(duration(words[1]))
 		return true
 	case "options":
-		w.options = Options{}
+		w.options = Options{BGP: true}
 		for _, word := range words[1:] {
 			switch key, value, _ := strings.Cut(word, "="); key {
 			case "serviceproxy":
@@ -192,7 +201,7 @@ func (w *world) command(words []string) (err error) {
 			err = fmt.Errorf("bad command: %v", r)
 		}
 	}()
-	if w.settings(words) || w.stationCommand(words) {
+	if w.settings(words) || w.bgpCommand(words) || w.stationCommand(words) {
 		return nil
 	}
 	v, name, rest := w.view, words[1], words[2:]

@@ -70,6 +70,7 @@ func text(d *Desired) string {
 	for _, key := range slices.SortedFunc(maps.Keys(d.Services), compareServices) {
 		fmt.Fprintf(&b, "service %v %s\n", key, d.Services[key])
 	}
+	b.WriteString(bgpText(d))
 	return b.String()
 }
 

@@ -1,0 +1,315 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/pools"
+)
+
+// bgpCommand changes what belongs to BGP, and tells whether it was that.
+func (w *world) bgpCommand(words []string) bool {
+	switch {
+	case words[0] == "peer":
+		w.view.BGPPeers[words[1]] = parsePeer(words[2], words[3:])
+	case words[0] == "route":
+		w.view.BGPAdvertisements[words[1]] = parseRoute(words[2:])
+	case words[0] == "delete" && words[1] == "peer":
+		delete(w.view.BGPPeers, words[2])
+	case words[0] == "delete" && words[1] == "route":
+		delete(w.view.BGPAdvertisements, words[2])
+	default:
+		return false
+	}
+	return true
+}
+
+// parsePeer reads a BGPPeer: as=MINE/THEIRS, external or internal for a dynamic one, dual, nodes=LABEL=VALUE, id=IP, wrong=REASON, password=TEXT,
+// gr=DURATION, hold=DURATION, port=N, bfd=DURATIONxN.
+func parsePeer(address string, words []string) BGPPeer {
+	p := BGPPeer{Address: netip.MustParseAddr(address), Port: 179, MyASN: 65000, PeerASN: 65001}
+	for _, w := range words {
+		switch key, value, _ := strings.Cut(w, "="); key {
+		case "as":
+			mine, theirs, _ := strings.Cut(value, "/")
+			p.MyASN, p.PeerASN = uint32(atoi(mine)), uint32(atoi(theirs))
+		case "external":
+			p.PeerASN, p.Dynamic = 0, AnyExternal
+		case "internal":
+			p.PeerASN, p.Dynamic = 0, AnyInternal
+		case "dual":
+			p.DualStack = true
+		case "nodes":
+			label, v, _ := strings.Cut(value, "=")
+			p.Nodes = append(p.Nodes, pools.Selector{{Key: label, Operator: pools.In, Values: []string{v}}})
+		case "id":
+			p.RouterID = netip.MustParseAddr(value)
+		case "source":
+			p.Source = netip.MustParseAddr(value)
+		case "wrong":
+			p.Wrong, p.Message = Reason(value), "as the View says"
+		case "password":
+			p.Password = Secret(value)
+		case "gr":
+			p.GracefulRestart, p.RestartTime = true, duration(value)
+		case "hold":
+			p.HoldTime = duration(value)
+		case "port":
+			p.Port = uint16(atoi(value))
+		case "bfd":
+			interval, n, _ := strings.Cut(value, "x")
+			p.BFD = BFD{Receive: duration(interval), Transmit: duration(interval), Multiplier: uint8(atoi(n))}
+		default:
+			panic(key)
+		}
+	}
+	return p
+}
+
+// parseRoute reads a BGPAdvertisement: as an L2Advertisement is given, and peers=A,B, length=N, length6=N, pref=N, communities=A:B,A:B:C,
+// missing=NAME.
+func parseRoute(words []string) BGPAdvertisement {
+	a := BGPAdvertisement{Length4: 32, Length6: 128}
+	var others []string
+	for _, w := range words {
+		switch key, value, _ := strings.Cut(w, "="); key {
+		case "peers":
+			a.Peers = strings.Split(value, ",")
+		case "length":
+			a.Length4 = atoi(value)
+		case "length6":
+			a.Length6 = atoi(value)
+		case "pref":
+			a.Attributes.LocalPref = uint32(atoi(value))
+		case "missing":
+			a.Missing = []string{value}
+		case "communities":
+			var small []uint32
+			var large []LargeCommunity
+			for _, text := range strings.Split(value, ",") {
+				var n []uint32
+				for _, part := range strings.Split(text, ":") {
+					v, err := strconv.ParseUint(part, 10, 32)
+					if err != nil {
+						panic(err)
+					}
+					n = append(n, uint32(v))
+				}
+				if len(n) == 2 {
+					small = append(small, n[0]<<16|n[1])
+				} else {
+					large = append(large, LargeCommunity{n[0], n[1], n[2]})
+				}
+			}
+			a.Attributes.Communities, a.Attributes.LargeCommunities = NewCommunitySet(small...), NewLargeCommunitySet(large...)
+		default:
+			others = append(others, w)
+		}
+	}
+	a.Advertisement = parseAdvertisement(others)
+	return a
+}
+
+// bgp plans a node and returns the lines about its BGP that were not there when that was last asked, and those that are gone.
+func (w *world) bgp(node string) []string {
+	lines := strings.Split(strings.TrimRight(bgpText(w.plan(node)), "\n"), "\n")
+	if w.told == nil {
+		w.told = map[string][]string{}
+	}
+	var out []string
+	for _, l := range w.told[node] {
+		if !slices.Contains(lines, l) && l != "" {
+			out = append(out, "- "+l)
+		}
+	}
+	for _, l := range lines {
+		if !slices.Contains(w.told[node], l) && l != "" {
+			out = append(out, "+ "+l)
+		}
+	}
+	w.told[node] = lines
+	if len(out) == 0 {
+		out = []string{"the same"}
+	}
+	return out
+}
+
+// bgpText returns what of a plan is about BGP, for a reader.
+func bgpText(d *Desired) string {
+	var b strings.Builder
+	if len(d.BGP.Peers) > 0 {
+		fmt.Fprintf(&b, "router id %v\n", d.BGP.RouterID)
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.BGP.Peers)) {
+		fmt.Fprintf(&b, "peer %s%s\n", name, peerText(d.BGP.Peers[name]))
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.PeerProblems)) {
+		fmt.Fprintf(&b, "peer %s %s: %s\n", name, d.PeerProblems[name].Reason, d.PeerProblems[name].Message)
+	}
+	for _, prefix := range slices.SortedFunc(maps.Keys(d.BGP.Routes), netip.Prefix.Compare) {
+		fmt.Fprintf(&b, "route %v", prefix)
+		route := d.BGP.Routes[prefix]
+		for _, peer := range slices.Sorted(maps.Keys(route)) {
+			fmt.Fprintf(&b, " %s(%s)", peer, attributesText(route[peer]))
+		}
+		if under := d.Under[prefix]; len(under) > 0 {
+			fmt.Fprintf(&b, " under%s", words(under))
+		}
+		b.WriteString("\n")
+	}
+	for _, addr := range slices.SortedFunc(maps.Keys(d.Routed), netip.Addr.Compare) {
+		fmt.Fprintf(&b, "routed %v %s %v\n", addr, d.Routed[addr].Reason, d.Routed[addr].Prefixes)
+	}
+	for _, c := range slices.SortedFunc(maps.Keys(d.LocalPrefs), func(a, b LocalPrefs) int {
+		return cmp.Or(cmp.Compare(a.Lower, b.Lower), cmp.Compare(a.Higher, b.Higher))
+	}) {
+		fmt.Fprintf(&b, "localPref of %s and %s differs for %d\n", c.Lower, c.Higher, d.LocalPrefs[c])
+	}
+	return b.String()
+}
+
+// peerText returns every field of a session that is not zero.
+func peerText(p Peer) string {
+	var b strings.Builder
+	v := reflect.ValueOf(p)
+	for i := range v.NumField() {
+		if f := v.Field(i); !f.IsZero() {
+			fmt.Fprintf(&b, " %s=%v", v.Type().Field(i).Name, f.Interface())
+		}
+	}
+	return b.String()
+}
+
+func attributesText(a Attributes) string {
+	var out []string
+	if a.LocalPref > 0 {
+		out = append(out, fmt.Sprint(a.LocalPref))
+	}
+	for _, c := range a.Communities.Communities() {
+		out = append(out, fmt.Sprintf("%d:%d", c>>16, c&0xffff))
+	}
+	for _, c := range a.LargeCommunities.LargeCommunities() {
+		out = append(out, fmt.Sprintf("%d:%d:%d", c.Global, c.Local1, c.Local2))
+	}
+	return strings.Join(out, " ")
+}
+
+// bgp changes an object of BGP, or what this node can do.
+func (s step) bgp(v *View, r *rand.Rand) Touched {
+	name := fmt.Sprint("r", s.b)
+	switch s.kind {
+	case 22, 23:
+		p := BGPPeer{Address: one(r, netip.MustParseAddr("192.0.2.254"), netip.MustParseAddr("2001:db8::fe")), Port: 179, MyASN: 65000,
+			PeerASN: one[uint32](r, 65000, 65001), DualStack: r.IntN(2) == 0, HoldTime: one(r, 0, 9*time.Second)}
+		if r.IntN(4) == 0 {
+			p.Nodes = []pools.Selector{{{Key: "zone", Operator: pools.In, Values: []string{fmt.Sprint(r.IntN(2))}}}}
+		}
+		if r.IntN(4) == 0 {
+			p.RouterID = netip.AddrFrom4([4]byte{192, 0, 2, byte(r.IntN(2))})
+		}
+		if r.IntN(5) == 0 {
+			p.Wrong, p.Message = PasswordMissing, "gone"
+		}
+		set(v.BGPPeers, name, p, r.IntN(6) > 0)
+		return Touched{BGPPeers: map[string]struct{}{name: {}}}
+	case 24, 25:
+		a := BGPAdvertisement{Advertisement: randomAdvertisement(r), Length4: one(r, 32, 32, 24, 31), Length6: one(r, 128, 64)}
+		a.Interfaces = nil
+		if r.IntN(3) == 0 {
+			a.Peers = []string{fmt.Sprint("r", r.IntN(3))}
+		}
+		if r.IntN(8) == 0 {
+			a.Missing = []string{"nowhere"}
+		}
+		a.Attributes = Attributes{LocalPref: one[uint32](r, 0, 0, 100, 200), Communities: NewCommunitySet(uint32(r.IntN(3)))}
+		if r.IntN(2) == 0 {
+			a.Attributes.LargeCommunities = NewLargeCommunitySet(LargeCommunity{65000, uint32(r.IntN(2)), 1})
+		}
+		set(v.BGPAdvertisements, fmt.Sprint("a", s.a), a, r.IntN(5) > 0)
+		return Touched{BGPAdvertisements: true}
+	}
+	n := v.Nodes["n1"]
+	n.Leaving = !n.Leaving
+	v.Nodes["n1"] = n
+	return Touched{Nodes: map[string]struct{}{"n1": {}}}
+}
+
+// followBGP is follow for BGP.
+func followBGP(copied, d *Desired, c *Changed) {
+	take(copied.BGP.Peers, d.BGP.Peers, c.Peers)
+	take(copied.PeerProblems, d.PeerProblems, c.Peers)
+	take(copied.Routed, d.Routed, c.Addrs)
+	routes := map[netip.Prefix]struct{}{}
+	for prefix := range c.Routes {
+		routes[prefix] = struct{}{}
+	}
+	take(copied.BGP.Routes, d.BGP.Routes, routes)
+	if c.RouterID {
+		copied.BGP.RouterID = d.BGP.RouterID
+	}
+	if c.LocalPrefs {
+		copied.LocalPrefs = maps.Clone(d.LocalPrefs)
+	}
+	clear(copied.Under)
+	for a, routed := range copied.Routed {
+		for _, prefix := range routed.Prefixes {
+			if !prefix.IsSingleIP() {
+				index[netip.Prefix, netip.Addr](copied.Under).add(prefix, a)
+			}
+		}
+	}
+}
+
+// What routers are told stands for itself: every route is for a peer of this node and leads to an address that is announced; every
+// address that is announced has its routes.
+func TestRoutesAreSound(t *testing.T) {
+	announced, conflicts, drained := 0, 0, 0
+	for seed := range uint64(100) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		v, p := NewView(), NewPlanner(randomOptions(r, "n1"))
+		p.Plan(v, Touched{All: true}, time.Unix(0, 0))
+		for i, s := range randomSteps(r, 200) {
+			d, _ := p.Plan(v, s.apply(v), time.Unix(int64(i), 0))
+			leads := map[netip.Prefix]bool{}
+			for a, routed := range d.Routed {
+				told := slices.Contains([]Reason{Announced, NoEndpoint, GracefulShutdown}, routed.Reason)
+				if told != (len(routed.Prefixes) > 0) {
+					t.Fatalf("seed %d, step %d: %v is %+v", seed, i, a, routed)
+				}
+				if _, unable := v.Unable[a]; told && unable && v.Unable[a] != AddressConflict {
+					t.Fatalf("seed %d, step %d: %v is announced and %v", seed, i, a, v.Unable[a])
+				}
+				for _, prefix := range routed.Prefixes {
+					leads[prefix] = true
+					if !prefix.Contains(a) || len(d.BGP.Routes[prefix]) == 0 {
+						t.Fatalf("seed %d, step %d: %v has no route %v in\n%s", seed, i, a, prefix, text(d))
+					}
+					announced++
+				}
+				if routed.Reason == GracefulShutdown {
+					drained++
+				}
+			}
+			for prefix, route := range d.BGP.Routes {
+				for peer := range route {
+					if _, speaks := d.BGP.Peers[peer]; !speaks || !leads[prefix] {
+						t.Fatalf("seed %d, step %d: route %v to %s in\n%s", seed, i, prefix, peer, text(d))
+					}
+				}
+			}
+			conflicts += len(d.LocalPrefs)
+		}
+	}
+	if announced < 1000 || conflicts < 100 || drained < 100 {
+		t.Errorf("only %d announced, %d conflicts, %d on the way out were seen: the test says little", announced, conflicts, drained)
+	}
+}

@@ -1,0 +1,122 @@
+package plan
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// PeerProblem is why a BGPPeer that selects this node has no session here, or not all of what it asks for.
+type PeerProblem struct {
+	Reason  Reason
+	Message string
+}
+
+// planPeers plans the sessions of this node, and tells whether there are others than before.
+func (p *Planner) planPeers(v *View) (others bool) {
+	d, node := p.desired, v.Nodes[p.options.Node]
+	peers, problems := map[string]Peer{}, map[string]PeerProblem{}
+	taken := map[netip.Addr]string{}
+	var routerID netip.Addr
+	var idFrom string
+	for _, name := range slices.Sorted(maps.Keys(v.BGPPeers)) {
+		o := v.BGPPeers[name]
+		first := taken[o.Address]
+		switch {
+		case !o.On(node.Labels):
+		case o.Wrong != "":
+			problems[name] = PeerProblem{o.Wrong, o.Message}
+		case first != "":
+			problems[name] = PeerProblem{Duplicate, fmt.Sprintf("BGPPeer %s has the same peerAddress, %v, on this node: delete one of them, "+
+				"or let their nodeSelectors select different nodes", first, o.Address)}
+		case o.RouterID.IsValid() && idFrom != "" && o.RouterID != routerID:
+			problems[name] = PeerProblem{NotConfigured, fmt.Sprintf("its routerID is %v, and that of BGPPeer %s on this node %v: "+
+				"a node has one; make them equal, or leave them out", o.RouterID, idFrom, routerID)}
+		default:
+			taken[o.Address] = name
+			if o.RouterID.IsValid() && idFrom == "" {
+				routerID, idFrom = o.RouterID, name
+			}
+			peers[name] = o.on(node)
+			if problem, is := o.lacks(peers[name]); is {
+				problems[name] = problem
+			}
+		}
+	}
+	if idFrom == "" {
+		routerID = node.routerID(p.options.Node)
+	}
+	p.changed.RouterID = p.changed.RouterID || d.BGP.RouterID != routerID
+	d.BGP.RouterID = routerID
+	for name, peer := range peers {
+		if before, was := d.BGP.Peers[name]; !was || before != peer {
+			p.changed.Peers[name] = struct{}{}
+			others = others || !was
+		}
+	}
+	for name := range d.BGP.Peers {
+		if _, still := peers[name]; !still {
+			p.changed.Peers[name] = struct{}{}
+			others = true
+		}
+	}
+	for _, set := range []map[string]PeerProblem{d.PeerProblems, problems} {
+		for name := range set {
+			if d.PeerProblems[name] != problems[name] {
+				p.changed.Peers[name] = struct{}{}
+			}
+		}
+	}
+	d.BGP.Peers, d.PeerProblems = peers, problems
+	p.bgp.peers = slices.Sorted(maps.Keys(peers))
+	return others
+}
+
+// on returns the session that a node has with the peer. The next hop in the other family than the session's is the node's own address.
+func (p BGPPeer) on(node Node) Peer {
+	out := Peer{
+		Address: p.Address, Port: p.Port, MyASN: p.MyASN, LocalASN: p.LocalASN, PeerASN: p.PeerASN, Dynamic: p.Dynamic, Source: p.Source,
+		HoldTime: p.HoldTime, KeepaliveTime: p.KeepaliveTime, ConnectTime: p.ConnectTime, Password: p.Password,
+		MultiHop: p.MultiHop, TTLSecurity: p.TTLSecurity, GracefulRestart: p.GracefulRestart, RestartTime: p.RestartTime, BFD: p.BFD,
+		IPv4: p.Address.Is4(), IPv6: p.Address.Is6(),
+	}
+	if !p.DualStack {
+		return out
+	}
+	other, has := node.address(!p.Address.Is4())
+	switch {
+	case !has:
+	case other.Is4():
+		out.IPv4, out.NextHop4 = true, other
+	default:
+		out.IPv6, out.NextHop6 = true, other
+	}
+	return out
+}
+
+// lacks returns what of the peer's wishes a session does not have.
+func (p BGPPeer) lacks(session Peer) (PeerProblem, bool) {
+	family := "IPv4"
+	if p.Address.Is4() {
+		family = "IPv6"
+	}
+	if !p.DualStack || session.IPv4 && session.IPv6 {
+		return PeerProblem{}, false
+	}
+	return PeerProblem{NotConfigured, fmt.Sprintf("no %s prefix is announced: the Node has no %s InternalIP to be the next hop; give it one, "+
+		"or leave out dualStackAddressFamily", family, family)}, true
+}
+
+// routerID returns the BGP identifier of a node that is given none: its IPv4 InternalIP, or what is very likely no other node's (RFC 6286,
+// 2.1: any number but 0 that is unique within the AS).
+func (n Node) routerID(name string) netip.Addr {
+	if addr, has := n.address(true); has {
+		return addr
+	}
+	sum := sha256.Sum256([]byte(name))
+	sum[0] &= 0x7f
+	sum[3] |= 1 // so that it is not 0
+	return netip.AddrFrom4([4]byte(sum[:4]))
+}

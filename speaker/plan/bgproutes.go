@@ -1,0 +1,395 @@
+package plan
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ironlb/ironlb/pools"
+)
+
+// Routed is what became of an address that a BGPAdvertisement covers.
+type Routed struct {
+	// Reason is Announced, NoEndpoint or GracefulShutdown if it is announced, else why it is not.
+	Reason Reason
+	// Prefixes in which it is announced, sorted; none if it is not.
+	Prefixes []netip.Prefix
+}
+
+func (r Routed) equal(s Routed) bool {
+	return r.Reason == s.Reason && slices.Equal(r.Prefixes, s.Prefixes)
+}
+
+// LocalPrefs are two BGPAdvertisements that tell one peer the same prefix with different values of localPref. The lower one counts.
+type LocalPrefs struct{ Lower, Higher string }
+
+// bgpPlan is what a Planner keeps about routes.
+type bgpPlan struct {
+	peers []string // with a session, sorted
+	ads   []string // sorted
+	going going
+	// services are the addresses of our pools that a Service had, byAddr the Services of an address.
+	services map[pools.ServiceKey][]netip.Addr
+	byAddr   index[netip.Addr, pools.ServiceKey]
+	addrs    map[netip.Addr]routedAddress
+	// counts is how many addresses a prefix is announced for, by the name of the advertisement.
+	counts map[netip.Prefix]map[string]int
+	// alone is the route of an advertisement that shares its prefix with no other; all such prefixes have the same.
+	alone map[string]Route
+	// conflicts are those that a prefix has, sorted.
+	conflicts map[netip.Prefix][]LocalPrefs
+}
+
+// routedAddress is an address with the prefixes that each advertisement makes of it.
+type routedAddress struct {
+	told bool
+	by   []contribution // sorted by advertisement
+}
+
+type contribution struct {
+	ad     string
+	prefix netip.Prefix
+}
+
+func newBGPPlan() bgpPlan {
+	return bgpPlan{
+		services: map[pools.ServiceKey][]netip.Addr{}, byAddr: index[netip.Addr, pools.ServiceKey]{}, addrs: map[netip.Addr]routedAddress{},
+		counts: map[netip.Prefix]map[string]int{}, alone: map[string]Route{}, conflicts: map[netip.Prefix][]LocalPrefs{},
+	}
+}
+
+// planBGP plans whom this node speaks to and what it tells them, once the Services are planned.
+func (p *Planner) planBGP(v *View, touched Touched, now time.Time) {
+	if !p.options.BGP {
+		return
+	}
+	b := &p.bgp
+	_, own := touched.Nodes[p.options.Node]
+	all := own || touched.All || touched.BGPAdvertisements
+	if own || touched.All || len(touched.BGPPeers) > 0 {
+		all = p.planPeers(v) || all
+	}
+	all = b.going.look(v.Nodes[p.options.Node], now) || all
+	addrs := p.touchedAddresses(v, touched)
+	why := map[netip.Prefix]Reason{} // of the prefixes whose route may differ
+	if all {
+		b.ads = slices.Sorted(maps.Keys(v.BGPAdvertisements))
+		clear(b.alone)
+		for addr := range b.addrs {
+			addrs[addr] = struct{}{}
+		}
+		for addr := range b.byAddr {
+			addrs[addr] = struct{}{}
+		}
+		for prefix := range b.counts {
+			why[prefix] = Announced
+		}
+	}
+	for _, addr := range slices.SortedFunc(maps.Keys(addrs), netip.Addr.Compare) { // the last one's reason is told
+		p.decideAddress(v, addr, why)
+	}
+	for prefix, reason := range why {
+		p.decideRoute(v, prefix, reason)
+	}
+}
+
+// touchedAddresses notes which addresses the Services that changed have now, and returns those about which something is new.
+func (p *Planner) touchedAddresses(v *View, touched Touched) map[netip.Addr]struct{} {
+	b, out := &p.bgp, map[netip.Addr]struct{}{}
+	for key := range p.changed.Services {
+		for _, addr := range b.services[key] {
+			b.byAddr.remove(addr, key)
+			out[addr] = struct{}{}
+		}
+		var now []netip.Addr
+		for _, a := range v.Services[key].Addresses {
+			if a.Kind == LoadBalancer && a.Pool != "" {
+				now = append(now, a.IP)
+				b.byAddr.add(a.IP, key)
+				out[a.IP] = struct{}{}
+			}
+		}
+		set(b.services, key, now, len(now) > 0)
+	}
+	for _, addrs := range []map[netip.Addr]struct{}{p.changed.Addrs, touched.Unable} {
+		for addr := range addrs {
+			if _, known := b.byAddr[addr]; known {
+				out[addr] = struct{}{}
+			}
+		}
+	}
+	return out
+}
+
+// decideAddress decides in which prefixes an address is announced, and adds those to why of which that is new.
+func (p *Planner) decideAddress(v *View, addr netip.Addr, why map[netip.Prefix]Reason) {
+	b, d := &p.bgp, p.desired
+	before := b.addrs[addr]
+	reason, by, covered := p.lookAtAddress(v, addr, before.told)
+	after := routedAddress{told: len(by) > 0, by: by}
+	set(b.addrs, addr, after, after.told)
+	for _, c := range by {
+		if !slices.Contains(before.by, c) {
+			b.count(c, 1)
+			why[c.prefix] = reason
+		}
+	}
+	for _, c := range before.by {
+		if slices.Contains(by, c) {
+			continue
+		}
+		b.count(c, -1)
+		why[c.prefix] = reason
+	}
+	routed := Routed{Reason: reason}
+	for _, c := range by {
+		routed.Prefixes = append(routed.Prefixes, c.prefix)
+	}
+	slices.SortFunc(routed.Prefixes, netip.Prefix.Compare)
+	routed.Prefixes = slices.Compact(routed.Prefixes)
+	was, had := d.Routed[addr]
+	if had == covered && (!had || was.equal(routed)) {
+		return
+	}
+	p.changed.Addrs[addr] = struct{}{}
+	under := index[netip.Prefix, netip.Addr](d.Under)
+	for _, prefix := range was.Prefixes {
+		under.remove(prefix, addr)
+	}
+	for _, prefix := range routed.Prefixes {
+		if !prefix.IsSingleIP() {
+			under.add(prefix, addr)
+		}
+	}
+	set(d.Routed, addr, routed, covered)
+}
+
+func (b *bgpPlan) count(c contribution, n int) {
+	counts := b.counts[c.prefix]
+	if counts == nil {
+		counts = map[string]int{}
+		b.counts[c.prefix] = counts
+	}
+	n += counts[c.ad]
+	set(counts, c.ad, n, n > 0)
+	if len(counts) == 0 {
+		delete(b.counts, c.prefix)
+	}
+}
+
+// lookAtAddress returns what becomes of an address, and by which advertisements. told is set if it was announced until now. covered is
+// set if an advertisement is for it on this node; without, there is nothing to say of it, but for a reason.
+func (p *Planner) lookAtAddress(v *View, addr netip.Addr, told bool) (reason Reason, by []contribution, covered bool) {
+	s := p.sharers(v, addr)
+	if len(s.labels) == 0 {
+		return NoService, nil, false
+	}
+	node := v.Nodes[p.options.Node]
+	for _, name := range p.bgp.ads {
+		ad := v.BGPAdvertisements[name]
+		if len(ad.Missing) > 0 || !ad.covers(s.labels) || slices.ContainsFunc(s.pools, func(pool string) bool { return !ad.matches(pool, v.Pools[pool], node.Labels) }) {
+			continue
+		}
+		covered = true
+		if slices.ContainsFunc(p.bgp.peers, ad.tells) {
+			by = append(by, contribution{name, ad.Prefix(addr)})
+		}
+	}
+	switch why, unable := v.Unable[addr]; {
+	case !covered:
+		return NoAdvertisement, nil, false
+	case unable && why != AddressConflict: // who else answers ARP bears on nobody beyond a router
+		return why, nil, true
+	case !s.here:
+		return NoLocalEndpoint, nil, true
+	case len(by) == 0:
+		return NoPeer, nil, true
+	case node.NetworkUnavailable, p.bgp.going.state == gone, p.bgp.going.state == draining && !told: // last: told must not hide a reason that stays
+		return Excluded, nil, true
+	case p.bgp.going.state == draining:
+		return GracefulShutdown, by, true
+	case !s.anywhere:
+		return NoEndpoint, by, true
+	}
+	return Announced, by, true
+}
+
+// tells tells whether a peer is to have what is advertised.
+func (a BGPAdvertisement) tells(peer string) bool {
+	return len(a.Peers) == 0 || slices.Contains(a.Peers, peer)
+}
+
+// sharers are the Services on one address.
+type sharers struct {
+	labels []map[string]string
+	pools  []string
+	// here is set if this node may take what is sent to the address: each Service of policy Local that has an endpoint has one here.
+	// anywhere is set if one of the Services has an endpoint.
+	here, anywhere bool
+}
+
+// sharers collects those Services that really have the address on this data plane. An endpoint of policy Local that is about to go counts
+// while the Service has no ready one (announce.md, L2.2, BGP.2).
+func (p *Planner) sharers(v *View, addr netip.Addr) sharers {
+	var out sharers
+	_, served := p.desired.Local[addr]
+	open, local, lacks := false, false, false
+	for key := range p.bgp.byAddr[addr] {
+		svc := v.Services[key]
+		i := slices.IndexFunc(svc.Addresses, func(a Address) bool { return a.IP == addr && a.Kind == LoadBalancer && a.Pool != "" })
+		if i < 0 || !served && !svc.Addresses[i].AnnounceOnly {
+			continue
+		}
+		out.labels = append(out.labels, svc.Labels)
+		if pool := svc.Addresses[i].Pool; !slices.Contains(out.pools, pool) {
+			out.pools = append(out.pools, pool)
+		}
+		part := p.services[key]
+		nodes := part.ready
+		if len(nodes) == 0 {
+			nodes = part.usable
+		}
+		out.anywhere = out.anywhere || len(nodes) > 0
+		_, here := nodes[p.options.Node]
+		switch {
+		case !svc.needsLocalEndpoint():
+			open = true
+		case len(nodes) > 0:
+			local, lacks = true, lacks || !here
+		}
+	}
+	out.here = (open || local) && !lacks
+	return out
+}
+
+// decideRoute puts the route of a prefix into the whole.
+func (p *Planner) decideRoute(v *View, prefix netip.Prefix, why Reason) {
+	b, d := &p.bgp, p.desired
+	route, conflicts := p.route(v, prefix)
+	if !maps.Equal(d.BGP.Routes[prefix], route) {
+		p.changed.Routes[prefix] = why
+	}
+	set(d.BGP.Routes, prefix, route, len(route) > 0)
+	before := b.conflicts[prefix]
+	set(b.conflicts, prefix, conflicts, len(conflicts) > 0)
+	if slices.Equal(before, conflicts) {
+		return
+	}
+	p.changed.LocalPrefs = true
+	for _, c := range conflicts {
+		d.LocalPrefs[c]++
+	}
+	for _, c := range before {
+		set(d.LocalPrefs, c, d.LocalPrefs[c]-1, d.LocalPrefs[c] > 1)
+	}
+}
+
+// route returns what each peer is told of a prefix, and which advertisements contradict one another.
+func (p *Planner) route(v *View, prefix netip.Prefix) (Route, []LocalPrefs) {
+	b := &p.bgp
+	ads := slices.Sorted(maps.Keys(b.counts[prefix]))
+	if len(ads) == 1 {
+		if route, known := b.alone[ads[0]]; known {
+			return route, nil
+		}
+	}
+	route := Route{}
+	var conflicts []LocalPrefs
+	for _, peer := range b.peers {
+		var lowest string // its advertisement of the lowest localPref
+		var told []string
+		attributes := Attributes{}
+		for _, name := range ads {
+			ad := v.BGPAdvertisements[name]
+			if !ad.tells(peer) {
+				continue
+			}
+			if len(told) == 0 || ad.Attributes.pref() < v.BGPAdvertisements[lowest].Attributes.pref() {
+				lowest, attributes.LocalPref = name, ad.Attributes.LocalPref
+			}
+			attributes.unite(ad.Attributes)
+			told = append(told, name)
+		}
+		if len(told) == 0 {
+			continue
+		}
+		for _, name := range told {
+			if v.BGPAdvertisements[name].Attributes.pref() != attributes.pref() {
+				conflicts = append(conflicts, LocalPrefs{Lower: lowest, Higher: name})
+			}
+		}
+		if b.going.state == draining {
+			attributes.unite(Attributes{Communities: NewCommunitySet(gracefulShutdown)})
+			attributes.LocalPref = lastPref
+		}
+		route[peer] = attributes
+	}
+	if len(ads) == 1 {
+		b.alone[ads[0]] = route
+	}
+	slices.SortFunc(conflicts, func(c, d LocalPrefs) int {
+		return cmp.Or(cmp.Compare(c.Lower, d.Lower), cmp.Compare(c.Higher, d.Higher))
+	})
+	return route, slices.Compact(conflicts)
+}
+
+const (
+	// gracefulShutdown is GRACEFUL_SHUTDOWN (RFC 8326, 6), lastPref the localPref with it: 0 is recommended (RFC 8326, 4.1), but GoBGP's policies cannot
+	// set that (internal/pkg/table/policy.go, NewLocalPrefAction).
+	gracefulShutdown = 65535 << 16
+	lastPref         = 1
+	// defaultPref is what an internal peer is told where an advertisement has no localPref.
+	defaultPref = 100
+)
+
+// pref returns the localPref that an internal peer is told.
+func (a Attributes) pref() uint32 { return cmp.Or(a.LocalPref, defaultPref) }
+
+// unite adds the communities of others.
+func (a *Attributes) unite(b Attributes) {
+	switch {
+	case a.Communities == CommunitySet{}:
+		a.Communities = b.Communities
+	case b.Communities != CommunitySet{}:
+		a.Communities = NewCommunitySet(append(a.Communities.Communities(), b.Communities.Communities()...)...)
+	}
+	switch {
+	case a.LargeCommunities == LargeCommunitySet{}:
+		a.LargeCommunities = b.LargeCommunities
+	case b.LargeCommunities != LargeCommunitySet{}:
+		a.LargeCommunities = NewLargeCommunitySet(append(a.LargeCommunities.LargeCommunities(), b.LargeCommunities.LargeCommunities()...)...)
+	}
+}
+
+// going is how far a node is on its way out, where routers are to look for another one first (RFC 8326).
+type going struct {
+	state goingState
+	until time.Time // while draining
+}
+
+type goingState uint8
+
+const (
+	staying goingState = iota
+	draining
+	gone
+)
+
+// drainTime is for how long a node that goes announces with GRACEFUL_SHUTDOWN what it announced before.
+const drainTime = 5 * time.Second
+
+// look brings it up to date, and tells whether it is another state.
+func (g *going) look(n Node, now time.Time) bool {
+	before := g.state
+	switch goes := n.Excluded() || n.Leaving; {
+	case !goes:
+		*g = going{}
+	case g.state == staying:
+		*g = going{state: draining, until: now.Add(drainTime)}
+	case g.state == draining && !now.Before(g.until):
+		*g = going{state: gone}
+	}
+	return g.state != before
+}
