@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -22,7 +23,7 @@ const component = "ironlb-speaker"
 // FailedToStartServiceHealthcheck is the reason of the Event that kube-proxy writes, too (ipvs.md 5.1.7).
 const FailedToStartServiceHealthcheck = "FailedToStartServiceHealthcheck"
 
-// Events writes Events about Services and about this node, each once per change of its text.
+// Events writes Events about Services, BGPPeers and this node, each once per change of its text.
 type Events struct {
 	node        string
 	services    cache.Store
@@ -35,6 +36,10 @@ type Events struct {
 	ports    map[pools.ServiceKey]string
 	warnings map[string]string // of the node, by reason
 	statuses map[string]plan.Status
+	peers    cache.Store
+	latest   map[string]plan.Session // as reported last
+	sessions map[string]toldSession
+	began    time.Time // a session that is older came up before this process
 }
 
 func newEvents(node string, services cache.Store, client typedcorev1.EventsGetter) *Events {
@@ -47,6 +52,7 @@ func newEvents(node string, services cache.Store, client typedcorev1.EventsGette
 		sink:        &typedcorev1.EventSinkImpl{Interface: client.Events("")},
 		ports:       map[pools.ServiceKey]string{},
 		warnings:    map[string]string{},
+		began:       time.Now(),
 	}
 }
 
@@ -71,6 +77,7 @@ func (e *Events) start() {
 	for reason, text := range e.warnings {
 		e.warning(reason, text)
 	}
+	e.tellSessions()
 }
 
 // HealthPorts tells which healthCheckNodePorts cannot be served, the whole set each time.

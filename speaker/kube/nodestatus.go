@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/plan"
@@ -32,6 +33,10 @@ type NodeReporter struct {
 	log   *slog.Logger
 	write func(ctx context.Context, status v1alpha1.SpeakerStatusStatus) error
 	wake  chan struct{}
+	// peers are the BGPPeers.
+	peers cache.Store
+	// told is called with each report.
+	told func(plan.NodeStatus)
 
 	mu   sync.Mutex
 	want *plan.NodeStatus
@@ -63,6 +68,9 @@ func (r *NodeReporter) ReportNode(status plan.NodeStatus) {
 	select {
 	case r.wake <- struct{}{}:
 	default:
+	}
+	if r.told != nil {
+		r.told(status)
 	}
 }
 
@@ -135,6 +143,7 @@ func (r *NodeReporter) status() (v1alpha1.SpeakerStatusStatus, bool) {
 			alive++
 		}
 	}
+	out.BGP = bgpStatusOf(w.Sessions, r.peers)
 	out.Alive = fmt.Sprintf("%d/%d", alive, len(w.Members))
 	return out, true
 }

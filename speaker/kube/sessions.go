@@ -1,0 +1,146 @@
+package kube
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// Reasons of the Events about BGPPeers, beside those of plan.Session.
+const (
+	// SessionUp: a session of this node came up.
+	SessionUp = "SessionUp"
+	// SessionDown: one that was up is not any more.
+	SessionDown = "SessionDown"
+)
+
+// bgpStatusOf returns what is written of the sessions; nil for none.
+func bgpStatusOf(sessions map[string]plan.Session, peers cache.Store) *v1alpha1.BGPStatus {
+	if len(sessions) == 0 {
+		return nil
+	}
+	out := &v1alpha1.BGPStatus{}
+	for _, name := range slices.Sorted(maps.Keys(sessions)) {
+		s := sessions[name]
+		state := v1alpha1.SessionState(s.State)
+		if state == "" { // it has never been tried
+			state = v1alpha1.SessionState(plan.SessionIdle)
+		}
+		to := v1alpha1.SessionStatus{
+			Peer: name, State: state, Since: timeOf(s.Since), Reason: string(s.Reason), Message: s.Message,
+			Prefixes: int32(s.Prefixes), PeerASN: int64(s.PeerASN),
+		}
+		if peer := peerNamed(peers, name); peer != nil {
+			to.Address = peer.Spec.PeerAddress
+		}
+		if s.PeerID.IsValid() {
+			to.PeerID = s.PeerID.String()
+		}
+		if s.BFD != "" {
+			to.BFD = &v1alpha1.BFDStatus{State: v1alpha1.BFDState(s.BFD), Since: timeOf(s.BFDSince)}
+		}
+		out.Sessions = append(out.Sessions, to)
+	}
+	return out
+}
+
+// timeOf returns the time as it is stored, in whole seconds; nil for none.
+func timeOf(t time.Time) *metav1.Time {
+	if t.IsZero() {
+		return nil
+	}
+	at := metav1.NewTime(t).Rfc3339Copy()
+	return &at
+}
+
+// peerNamed returns the BGPPeer, nil if it is not known.
+func peerNamed(peers cache.Store, name string) *v1alpha1.BGPPeer {
+	if peers == nil {
+		return nil
+	}
+	obj, exists, err := peers.GetByKey(name)
+	if err != nil || !exists {
+		return nil
+	}
+	return obj.(*v1alpha1.BGPPeer)
+}
+
+// toldSession is what has been said of a session.
+type toldSession struct {
+	plan.Session
+	// reason and message why it does not come up.
+	reason  plan.Reason
+	message string
+}
+
+// Sessions writes Events about BGPPeers: a session of this node came up, went down, or cannot come up, and why. It is told the whole set
+// each time.
+func (e *Events) Sessions(peers cache.Store, sessions map[string]plan.Session) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.peers, e.latest = peers, sessions
+	e.tellSessions()
+}
+
+// tellSessions says what is new of the latest sessions; what came before Run is said then.
+func (e *Events) tellSessions() {
+	if !e.running || e.latest == nil {
+		return
+	}
+	peers, sessions := e.peers, e.latest
+	told := make(map[string]toldSession, len(sessions))
+	for name, s := range sessions {
+		before, was := e.sessions[name]
+		told[name] = e.session(peerNamed(peers, name), s, before, was)
+	}
+	e.sessions = told
+}
+
+// session writes what is new of one session, and returns what has been said of it then.
+func (e *Events) session(peer *v1alpha1.BGPPeer, s plan.Session, before toldSession, was bool) toldSession {
+	up, wasUp := s.State == plan.SessionEstablished, before.State == plan.SessionEstablished
+	say := func(kind, reason, text string) {
+		if peer != nil {
+			e.recorder.Event(peer, kind, reason, "node "+e.node+": "+text)
+		}
+	}
+	said := toldSession{Session: s, reason: before.reason, message: before.message}
+	switch {
+	case up:
+		said.reason, said.message = "", ""
+		again := wasUp && s.Changes != before.Changes // it was down in between
+		if again || was && !wasUp || !was && s.Since.After(e.began) {
+			text := "the session is established"
+			if again && s.Message != "" {
+				text += " again, after: " + s.Message
+			}
+			say(corev1.EventTypeNormal, SessionUp, text)
+		}
+	case wasUp:
+		said.reason, said.message = s.Reason, s.Message
+		say(corev1.EventTypeWarning, SessionDown, "the session ended"+because(s))
+	case s.Reason != "" && (s.Reason != before.reason || s.Message != before.message):
+		said.reason, said.message = s.Reason, s.Message
+		say(corev1.EventTypeWarning, string(s.Reason), "no session"+because(s))
+	}
+	return said
+}
+
+// because says why a session is not established, as far as it is known.
+func because(s plan.Session) string {
+	switch {
+	case s.Message != "":
+		return fmt.Sprintf(": %s", s.Message)
+	case s.Reason != "":
+		return fmt.Sprintf(": %s", s.Reason)
+	}
+	return ""
+}

@@ -1,0 +1,105 @@
+package kube
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+func torStore(t *testing.T) cache.Store {
+	t.Helper()
+	store := cache.NewStore(cache.MetaNamespaceKeyFunc)
+	for name, address := range map[string]string{"tor": "192.0.2.1", "six": "2001:db8::1"} {
+		if err := store.Add(&v1alpha1.BGPPeer{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.BGPPeerSpec{PeerAddress: address}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return store
+}
+
+// The SpeakerStatus has the sessions by name, with what is known of each and nothing else.
+func TestSessionsInTheSpeakerStatus(t *testing.T) {
+	at := time.Date(2026, 5, 4, 3, 2, 1, 999, time.UTC)
+	since := metav1.NewTime(time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC))
+	got := bgpStatusOf(map[string]plan.Session{
+		"tor": {State: plan.SessionEstablished, Since: at, Prefixes: 7, PeerASN: 4200000000, PeerID: netip.MustParseAddr("192.0.2.254"), BFD: plan.BFDUp, BFDSince: at, Changes: 3},
+		"six": {State: plan.SessionActive, Since: at, Reason: plan.Refused, Message: "connection refused"},
+		"new": {Reason: plan.PasswordMissing, Message: "no Secret"},
+	}, torStore(t))
+	want := &v1alpha1.BGPStatus{Sessions: []v1alpha1.SessionStatus{
+		{Peer: "new", State: "Idle", Reason: "PasswordMissing", Message: "no Secret"},
+		{Peer: "six", Address: "2001:db8::1", State: "Active", Since: &since, Reason: "Refused", Message: "connection refused"},
+		{Peer: "tor", Address: "192.0.2.1", State: "Established", Since: &since, Prefixes: 7, PeerASN: 4200000000, PeerID: "192.0.2.254",
+			BFD: &v1alpha1.BFDStatus{State: "Up", Since: &since}},
+	}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if got := bgpStatusOf(nil, torStore(t)); got != nil {
+		t.Errorf("without sessions: %v", got)
+	}
+}
+
+// Events say what is new of a session, once: that it came up, went down, was down in between, or cannot come up.
+func TestSessionEvents(t *testing.T) {
+	recorder := record.NewFakeRecorder(100)
+	e := &Events{node: "a", recorder: recorder, began: time.Now()}
+	store, later := torStore(t), e.began.Add(time.Second)
+	up := func(changes uint64) plan.Session {
+		return plan.Session{State: plan.SessionEstablished, Since: later, Changes: changes}
+	}
+	tell := func(s plan.Session) { e.Sessions(store, map[string]plan.Session{"tor": s}) }
+	expect := func(want ...string) {
+		t.Helper()
+		var got []string
+		for len(recorder.Events) > 0 {
+			got = append(got, <-recorder.Events)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("said %q, want %q", got, want)
+		}
+	}
+	refused := plan.Session{State: plan.SessionActive, Reason: plan.Refused, Message: "connection refused"}
+
+	tell(refused)
+	expect() // it does not run yet
+	e.start()
+	expect("Warning Refused node a: no session: connection refused")
+	tell(refused)
+	refused.State = plan.SessionConnect // it tries again
+	tell(refused)
+	expect()
+	tell(plan.Session{State: plan.SessionActive, Reason: plan.WrongASN, Message: "it has AS 64999"})
+	expect("Warning WrongASN node a: no session: it has AS 64999")
+	tell(up(1))
+	tell(up(1))
+	expect("Normal SessionUp node a: the session is established")
+	again := up(2)
+	again.Message = "hold timer expired"
+	tell(again)
+	expect("Normal SessionUp node a: the session is established again, after: hold timer expired")
+	down := plan.Session{State: plan.SessionIdle, Reason: plan.BFDWentDown, Message: "BFD found the path dead", Changes: 2}
+	tell(down)
+	tell(down)
+	expect("Warning SessionDown node a: the session ended: BFD found the path dead")
+	tell(refused)
+	expect("Warning Refused node a: no session: connection refused")
+	e.Sessions(store, map[string]plan.Session{"gone": refused}) // its BGPPeer is not there any more
+	expect()
+
+	// A restarted speaker finds sessions that another one brought up: no news.
+	old := &Events{node: "a", recorder: recorder, began: later.Add(time.Hour), running: true}
+	old.Sessions(store, map[string]plan.Session{"tor": up(9)})
+	expect()
+	old.Sessions(store, map[string]plan.Session{"tor": down})
+	expect("Warning SessionDown node a: the session ended: BFD found the path dead")
+}
