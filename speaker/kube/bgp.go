@@ -47,7 +47,7 @@ type profileObject struct {
 }
 
 // secretObject is what counts of a Secret. It prints without the password.
-type secretObject struct{ password plan.Secret }
+type secretObject struct{ Password plan.Secret }
 
 // adObject is a BGPAdvertisement with the communities that it writes or names.
 type adObject struct {
@@ -142,8 +142,8 @@ func (b *bgpObjects) peerOf(o peerObject, secrets secretsState) plan.BGPPeer {
 	secret, there := b.secrets[o.secret]
 	switch {
 	case there:
-		out.Password = secret.password
-		if why := badPassword(secret.password); why != "" {
+		out.Password = secret.Password
+		if why := badPassword(secret.Password); why != "" {
 			out.Password, out.Wrong = "", plan.PasswordMissing
 			out.Message = fmt.Sprintf("spec.passwordSecret: the Secret %s/%s %s", secrets.namespace, o.secret, why)
 		}

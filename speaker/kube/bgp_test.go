@@ -1,0 +1,318 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	fcache "k8s.io/client-go/tools/cache/testing"
+	"k8s.io/utils/ptr"
+
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// bgpFeed is an API server in memory for the kinds of BGP.
+type bgpFeed struct {
+	feed
+	peers, bgpAds, profiles, communities *fcache.FakeControllerSource
+	secrets                              *counted
+}
+
+// counted counts how often its objects are listed.
+type counted struct {
+	*fcache.FakeControllerSource
+	lists atomic.Int32
+}
+
+func (c *counted) List(options metav1.ListOptions) (runtime.Object, error) {
+	c.lists.Add(1)
+	return c.FakeControllerSource.List(options)
+}
+
+func newBGPFeed(t *testing.T) *bgpFeed {
+	t.Helper()
+	source := fcache.NewFakeControllerSource
+	f := &bgpFeed{peers: source(), bgpAds: source(), profiles: source(), communities: source(), secrets: &counted{FakeControllerSource: source()}}
+	f.pools, f.kicks = source(), make(chan struct{}, 1000)
+	var err error
+	f.source, err = newSource(bgpWatches(f.peers, f.bgpAds, f.profiles, f.communities, f.pools, f.secrets), func() { f.kicks <- struct{}{} }, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func bgpWatches(peers, ads, profiles, communities, poolSource, secrets cache.ListerWatcher) []watch {
+	return []watch{
+		{kind: kindBGPPeer, object: &v1alpha1.BGPPeer{}, from: peers, convert: convertPeer, trim: trim, optional: true},
+		{kind: kindBGPAdvertisement, object: &v1alpha1.BGPAdvertisement{}, from: ads, convert: convertBGPAdvertisement, trim: trim, optional: true},
+		{kind: kindBFDProfile, object: &v1alpha1.BFDProfile{}, from: profiles, convert: convertProfile, trim: trim, optional: true},
+		{kind: kindCommunity, object: &v1alpha1.Community{}, from: communities, convert: convertCommunity, trim: trim, optional: true},
+		{kind: kindPool, object: &v1alpha1.IPAddressPool{}, from: poolSource, convert: convertPool, trim: trim},
+		{kind: kindSecret, object: &corev1.Secret{}, from: secrets, convert: convertSecret, trim: trim, namespace: "ironlb-system"},
+	}
+}
+
+// until observes at each kick until the condition holds, and returns the peers that were touched on the way, sorted, and whether an
+// advertisement was.
+func (f *bgpFeed) until(t *testing.T, what string, done func(*plan.View) bool) (peers []string, ads bool) {
+	t.Helper()
+	touched := map[string]struct{}{}
+	deadline := time.After(patience)
+	for {
+		view, now, ok := f.source.Observe()
+		maps.Copy(touched, now.BGPPeers)
+		ads = ads || now.BGPAdvertisements
+		if ok && done(view) {
+			return slices.Sorted(maps.Keys(touched)), ads
+		}
+		select {
+		case <-f.kicks:
+		case <-deadline:
+			t.Fatalf("%s: not seen in the View: %+v", what, view)
+		}
+	}
+}
+
+func bgpPeer(name string, spec v1alpha1.BGPPeerSpec) *v1alpha1.BGPPeer {
+	if spec.PeerAddress == "" {
+		spec.PeerAddress = "192.0.2.1"
+	}
+	spec.MyASN, spec.PeerASN = 64512, ptr.To[int64](64513)
+	return &v1alpha1.BGPPeer{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
+}
+
+func password(name, text string) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ironlb-system", Name: name}, Type: corev1.SecretTypeBasicAuth,
+		Data: map[string][]byte{"username": []byte("bgp"), "password": []byte(text)},
+	}
+}
+
+func profile(multiplier int32) *v1alpha1.BFDProfile {
+	return &v1alpha1.BFDProfile{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Spec: v1alpha1.BFDProfileSpec{ReceiveInterval: 100, TransmitInterval: 50, DetectMultiplier: multiplier}}
+}
+
+func community(object string, values ...string) *v1alpha1.Community {
+	c := &v1alpha1.Community{ObjectMeta: metav1.ObjectMeta{Name: object}}
+	for _, v := range values {
+		name, value, _ := strings.Cut(v, "=")
+		c.Spec.Communities = append(c.Spec.Communities, v1alpha1.NamedCommunity{Name: name, Value: value})
+	}
+	return c
+}
+
+// Peers are in the View with their profile and password, and only those are touched of which that changes.
+func TestPeersFollowTheirObjects(t *testing.T) {
+	f := newBGPFeed(t)
+	f.secrets.Add(password("tor", "s3cret"))
+	f.peers.Add(bgpPeer("plain", v1alpha1.BGPPeerSpec{}))
+	f.peers.Add(bgpPeer("fast", v1alpha1.BGPPeerSpec{BFDProfile: "fast"}))
+	f.run(t)
+	f.until(t, "first list", func(v *plan.View) bool {
+		return len(v.BGPPeers) == 2 && v.BGPPeers["fast"].Wrong == plan.NotConfigured && v.BGPPeers["plain"].Wrong == ""
+	})
+	if n := f.secrets.lists.Load(); n != 0 {
+		t.Errorf("Secrets were listed %d times although no BGPPeer names one", n)
+	}
+	f.profiles.Add(profile(3))
+	touched, _ := f.until(t, "profile", func(v *plan.View) bool { return v.BGPPeers["fast"].Wrong == "" })
+	if bfd := f.source.view.BGPPeers["fast"].BFD; !slices.Equal(touched, []string{"fast"}) || bfd != (plan.BFD{Receive: 100 * time.Millisecond, Transmit: 50 * time.Millisecond, Multiplier: 3}) {
+		t.Errorf("touched %v, BFD %+v", touched, bfd)
+	}
+	f.profiles.Modify(profile(5))
+	f.until(t, "profile changed", func(v *plan.View) bool { return v.BGPPeers["fast"].BFD.Multiplier == 5 })
+
+	secret := v1alpha1.BGPPeerSpec{PasswordSecret: &v1alpha1.SecretReference{Name: "tor"}}
+	f.peers.Modify(bgpPeer("plain", secret))
+	f.until(t, "password", func(v *plan.View) bool {
+		if v.BGPPeers["plain"].Wrong != "" {
+			t.Errorf("wrong before the Secrets were read: %+v", v.BGPPeers["plain"])
+		}
+		return v.BGPPeers["plain"].Password == "s3cret"
+	})
+	if strings.Contains(fmt.Sprintf("%+v %#v %+v", f.source.view.BGPPeers, f.source.view.BGPPeers, f.source.bgp.secrets["tor"]), "s3cret") {
+		t.Error("the password can be printed")
+	}
+	f.secrets.Modify(password("tor", "other"))
+	touched, _ = f.until(t, "password changed", func(v *plan.View) bool { return v.BGPPeers["plain"].Password == "other" })
+	if !slices.Equal(touched, []string{"plain"}) {
+		t.Errorf("touched %v, want the one peer with the password", touched)
+	}
+	f.secrets.Modify(password("tor", "other\n"))
+	f.until(t, "bad password", func(v *plan.View) bool { return v.BGPPeers["plain"].Wrong == plan.PasswordMissing })
+	f.secrets.Delete(password("tor", ""))
+	f.until(t, "no password", func(v *plan.View) bool { return strings.Contains(v.BGPPeers["plain"].Message, "has no Secret tor") })
+	f.peers.Delete(bgpPeer("plain", secret))
+	touched, _ = f.until(t, "peer gone", func(v *plan.View) bool { return len(v.BGPPeers) == 1 })
+	if !slices.Equal(touched, []string{"plain"}) {
+		t.Errorf("touched %v", touched)
+	}
+}
+
+// Advertisements have the values of the communities that they name; a name without, or with two, is missing.
+func TestCommunitiesFollowTheirObjects(t *testing.T) {
+	f := newBGPFeed(t)
+	f.bgpAds.Add(&v1alpha1.BGPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: v1alpha1.BGPAdvertisementSpec{
+		AggregationLength: 24, AggregationLengthV6: 64, LocalPref: ptr.To[int64](4294967295),
+		Communities: []string{"65000:1", "gold", "large:64512:4294967295:0", "quiet"}, Peers: []string{"tor"},
+	}})
+	f.communities.Add(community("a", "gold=65000:2"))
+	f.run(t)
+	f.until(t, "first list", func(v *plan.View) bool { return slices.Equal(v.BGPAdvertisements["web"].Missing, []string{"quiet"}) })
+	f.communities.Add(community("b", "quiet=large:1:2:3", "gold=65000:2"))
+	_, touched := f.until(t, "all there", func(v *plan.View) bool { return v.BGPAdvertisements["web"].Missing == nil })
+	want := plan.BGPAdvertisement{
+		Peers: []string{"tor"}, Length4: 24, Length6: 64,
+		Attributes: plan.Attributes{
+			LocalPref: 4294967295, Communities: plan.NewCommunitySet(65000<<16|1, 65000<<16|2),
+			LargeCommunities: plan.NewLargeCommunitySet(plan.LargeCommunity{Global: 1, Local1: 2, Local2: 3}, plan.LargeCommunity{Global: 64512, Local1: 4294967295}),
+		},
+	}
+	if got := f.source.view.BGPAdvertisements["web"]; !touched || !equalAds(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	f.communities.Add(community("unused", "silver=1:1"))
+	f.pools.Add(&v1alpha1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "lan"}})
+	if _, touched := f.until(t, "pool", func(v *plan.View) bool { _, is := v.Pools["lan"]; return is }); !touched {
+		t.Error("the labels of a pool touch no BGPAdvertisement")
+	}
+	f.communities.Modify(community("b", "quiet=large:1:2:3", "gold=65000:3"))
+	f.until(t, "two values", func(v *plan.View) bool { return slices.Equal(v.BGPAdvertisements["web"].Missing, []string{"gold"}) })
+	f.communities.Delete(community("a"))
+	f.until(t, "one value again", func(v *plan.View) bool { return v.BGPAdvertisements["web"].Missing == nil })
+	f.bgpAds.Delete(&v1alpha1.BGPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "web"}})
+	f.until(t, "gone", func(v *plan.View) bool { return len(v.BGPAdvertisements) == 0 })
+}
+
+func equalAds(a, b plan.BGPAdvertisement) bool {
+	return a.Attributes == b.Attributes && a.Length4 == b.Length4 && a.Length6 == b.Length6 && slices.Equal(a.Peers, b.Peers)
+}
+
+// TestPeerObject reads every field of a BGPPeer.
+func TestPeerObject(t *testing.T) {
+	second := func(n int) *metav1.Duration { return &metav1.Duration{Duration: time.Duration(n) * time.Second} }
+	got := peerObjectOf(&v1alpha1.BGPPeerSpec{
+		MyASN: 4294967295, DynamicASN: v1alpha1.DynamicExternal, LocalASN: ptr.To[int64](4200000000), PeerAddress: "2001:db8::1", PeerPort: 65535, SourceAddress: "2001:db8::2",
+		HoldTime: second(9), KeepaliveTime: second(3), ConnectTime: second(5), RouterID: "192.0.2.9", NodeSelectors: []metav1.LabelSelector{{MatchLabels: map[string]string{"rack": "a"}}},
+		PasswordSecret: &v1alpha1.SecretReference{Name: "tor"}, BFDProfile: "fast", EBGPMultiHop: true, TTLSecurity: true, GracefulRestart: true, RestartTime: second(30), DualStackAddressFamily: true,
+	})
+	want := peerObject{secret: "tor", profile: "fast", peer: plan.BGPPeer{
+		Address: netip.MustParseAddr("2001:db8::1"), Port: 65535, MyASN: 4294967295, LocalASN: 4200000000, Dynamic: plan.AnyExternal,
+		Source: netip.MustParseAddr("2001:db8::2"), RouterID: netip.MustParseAddr("192.0.2.9"),
+		HoldTime: 9 * time.Second, KeepaliveTime: 3 * time.Second, ConnectTime: 5 * time.Second, DualStack: true, MultiHop: true, TTLSecurity: true,
+		GracefulRestart: true, RestartTime: 30 * time.Second,
+		Nodes: []pools.Selector{{{Key: "rack", Operator: pools.In, Values: []string{"a"}}}},
+	}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(peerObject{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Error(diff)
+	}
+	small := peerObjectOf(&v1alpha1.BGPPeerSpec{MyASN: 1, PeerASN: ptr.To[int64](2), PeerAddress: "fe80::1%eth0", GracefulRestart: true}).peer
+	if small.Address.Zone() != "eth0" || small.Port != 179 || small.RestartTime != time.Minute || small.PeerASN != 2 || small.Source.IsValid() || small.RouterID.IsValid() {
+		t.Errorf("got %+v", small)
+	}
+}
+
+// Whether a BFD session is over several hops: an external peer says so itself, an internal one by its profile.
+func TestBFDHops(t *testing.T) {
+	for _, tt := range []struct {
+		what string
+		peer plan.BGPPeer
+		hops uint8
+		want uint8
+	}{
+		{"external", plan.BGPPeer{MyASN: 1, PeerASN: 2}, 0, 0},
+		{"external, a profile with minimumTtl", plan.BGPPeer{MyASN: 1, PeerASN: 2}, 250, 0},
+		{"multihop", plan.BGPPeer{MyASN: 1, PeerASN: 2, MultiHop: true}, 0, 254},
+		{"multihop with minimumTtl", plan.BGPPeer{MyASN: 1, Dynamic: plan.AnyExternal, MultiHop: true}, 250, 250},
+		{"internal", plan.BGPPeer{MyASN: 1, PeerASN: 1}, 0, 0},
+		{"internal with minimumTtl", plan.BGPPeer{MyASN: 1, PeerASN: 1}, 250, 250},
+		{"internal, dynamic, with minimumTtl", plan.BGPPeer{MyASN: 1, Dynamic: plan.AnyInternal}, 250, 250},
+	} {
+		if got := (profileObject{hops: tt.hops}).minimumTTL(tt.peer); got != tt.want {
+			t.Errorf("%s: %d, want %d", tt.what, got, tt.want)
+		}
+	}
+}
+
+func TestBadPasswords(t *testing.T) {
+	for text, says := range map[string]string{
+		"": "has no key password", "with a line feed\n": "line feed", "tab\t": "control character", strings.Repeat("x", 81): "TCP MD5 takes 80",
+		strings.Repeat("x", 80): "", "pass word": "", "passwört": "",
+	} {
+		if got := badPassword(plan.Secret(text)); (got == "") != (says == "") || !strings.Contains(got, says) {
+			t.Errorf("%q: %q, want %q", text, got, says)
+		}
+	}
+}
+
+// answers is an API server that answers every list with an error.
+type answers struct{ err atomic.Pointer[error] }
+
+func (a *answers) List(metav1.ListOptions) (runtime.Object, error) {
+	if err := a.err.Load(); *err != nil {
+		return nil, *err
+	}
+	return &metav1.PartialObjectMetadataList{}, nil
+}
+
+func (a *answers) Watch(metav1.ListOptions) (apiwatch.Interface, error) {
+	return nil, errors.New("no watch")
+}
+
+// The first View waits for the API server's word on the kinds of BGP, and for no more than its word: a kind that there is not, or that stays
+// forbidden, holds nothing up.
+func TestFirstViewWaitsForBGP(t *testing.T) {
+	resource := v1alpha1.GroupVersion.WithResource("bgppeers").GroupResource()
+	for _, tt := range []struct {
+		what    string
+		err     error
+		settled bool
+	}{
+		{"no such kind", apierrors.NewNotFound(resource, ""), true},
+		{"forbidden", apierrors.NewForbidden(resource, "", errors.New("no role")), true},
+		{"away", errors.New("connection refused"), false},
+		{"starting", apierrors.NewServiceUnavailable("not yet"), false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			from := &answers{}
+			from.err.Store(&tt.err)
+			pools := fcache.NewFakeControllerSource()
+			defer pools.Shutdown()
+			s, err := newSource(bgpWatches(from, from, from, from, pools, from), func() {}, slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- s.Run(ctx) }()
+			defer func() { stop(); <-done }()
+			synctest.Wait()
+			if _, _, ok := s.Observe(); ok && !apierrors.IsNotFound(tt.err) {
+				t.Errorf("%s: not waited for at all", tt.what)
+			}
+			time.Sleep(time.Minute)
+			if _, _, ok := s.Observe(); ok != tt.settled {
+				t.Errorf("%s: after a minute there is a View: %v, want %v", tt.what, ok, tt.settled)
+			}
+		})
+	}
+}
