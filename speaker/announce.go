@@ -10,6 +10,7 @@ import (
 
 // withdraw stops the announcements that are no longer wanted. It comes before every other change.
 func (s *Speaker) withdraw(todo *work) {
+	s.withdrawRoutes(todo)
 	changed := false
 	for addr := range todo.addrs {
 		if has(s.target, addr) && !has(s.desired.Announce, addr) {

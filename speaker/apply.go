@@ -131,7 +131,7 @@ func describe(op ipvs.Op) []any {
 // virtual server is there, and none lacks all of its real servers. While a sysctl is wrong, for which the kernel might
 // answer ARP by itself, only what is announced already counts: taking it away would cost more than it saves.
 func (s *Speaker) programmed(addr netip.Addr, lacking map[ipvs.Key]bool) bool {
-	if !s.known.whole || has(s.known.blocked, addr) || s.known.sysctls.of(addr) != nil && !has(s.announced, addr) {
+	if !s.known.whole || has(s.known.blocked, addr) || s.known.sysctls.of(addr) != nil && !has(s.announced, addr) && !s.isRouted(addr) {
 		return false
 	}
 	if lacking[ipvs.Key{Addr: addr}] {

@@ -133,6 +133,15 @@ type Announcer interface {
 	SetPeers(macs map[[6]byte]string)
 }
 
+// BGP announces addresses to routers.
+type BGP interface {
+	// Set says what is new. The first change is whole. It does not block, and what was said last stays if this process ends.
+	Set(plan.BGPChange)
+	// Sessions returns how the sessions are, by the name of the peer; one may be missing until it begins. When they change the loop is
+	// kicked.
+	Sessions() map[string]plan.Session
+}
+
 // Detector tells which other nodes are alive and what they say of VirtualIPs, without the API server. It kicks the loop
 // when something of that changes.
 type Detector interface {

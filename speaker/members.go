@@ -71,6 +71,14 @@ func answers(c plan.Claim) bool { return c.State == plan.Held || c.State == plan
 // ready tells which VirtualIPs this node can answer for before the work is done: it forwards their addresses already, and the work
 // changes nothing of that. So a failover does not wait for what has nothing to do with it.
 func (s *Speaker) ready(todo *work) func(vip string) bool {
+	ready := s.readyAddress(todo)
+	return func(vip string) bool {
+		return !slices.ContainsFunc(s.desired.VIPs[vip].Addresses, func(a netip.Addr) bool { return !ready(a) })
+	}
+}
+
+// readyAddress tells it of an address.
+func (s *Speaker) readyAddress(todo *work) func(addr netip.Addr) bool {
 	busy := map[netip.Addr]struct{}{}
 	for key := range todo.keys {
 		busy[key.Addr] = struct{}{}
@@ -80,10 +88,8 @@ func (s *Speaker) ready(todo *work) func(vip string) bool {
 			busy[e.Key.Addr] = struct{}{}
 		}
 	}
-	return func(vip string) bool {
-		return !slices.ContainsFunc(s.desired.VIPs[vip].Addresses, func(a netip.Addr) bool {
-			return !has(s.fit, a) || has(busy, a) || has(s.desired.Local, a) && (s.known == nil || !has(s.known.addrs, a))
-		})
+	return func(a netip.Addr) bool {
+		return has(s.fit, a) && !has(busy, a) && (!has(s.desired.Local, a) || s.known != nil && has(s.known.addrs, a))
 	}
 }
 
@@ -152,7 +158,7 @@ func (s *Speaker) unfit(addr netip.Addr, lacking map[ipvs.Key]bool) plan.Reason 
 // others.
 func (s *Speaker) forwards(addr netip.Addr, lacking map[ipvs.Key]bool) bool {
 	if !has(s.desired.Local, addr) {
-		return s.known.sysctls.of(addr) == nil || has(s.announced, addr)
+		return s.known.sysctls.of(addr) == nil || has(s.announced, addr) || s.isRouted(addr)
 	}
 	return has(s.known.addrs, addr) && s.programmed(addr, lacking)
 }

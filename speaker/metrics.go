@@ -23,6 +23,7 @@ type Metrics struct {
 	moves     *prometheus.CounterVec
 	// completion is that of failovers.
 	completion prometheus.Histogram
+	bgp        bgpMetrics
 }
 
 // NewMetrics returns the metrics, registered.
@@ -54,6 +55,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2, 5}}),
 	}
 	reg.MustRegister(m.duration, m.errors, m.changes, m.servers, m.reals, m.announced, m.vips, m.services, m.healthy, m.moves, m.completion)
+	m.bgp = newBGPMetrics(reg)
 	return m
 }
 

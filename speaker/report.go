@@ -37,6 +37,8 @@ func (s *Speaker) report(todo *work) {
 		}
 	}
 	s.cfg.Metrics.announced.Set(float64(len(s.held)))
+	s.reportRoutes(todo)
+	s.noteSessions(time.Now())
 	s.reportNode()
 	if changed {
 		s.cfg.Reporter.Report(maps.Clone(s.statuses))
@@ -64,6 +66,9 @@ func (s *Speaker) reportNode() {
 	}
 	for name, m := range s.view.Members.Peers {
 		status.Members[name] = m.State(s.view.Members.Segments)
+	}
+	if s.cfg.BGP != nil {
+		status.Sessions, status.LocalPrefs = maps.Clone(s.bgp.sessions), s.bgp.prefs
 	}
 	s.cfg.Nodes.ReportNode(status)
 }

@@ -36,12 +36,16 @@ func (s *Speaker) round(ctx context.Context) error {
 		due = false // a kick does not hurry what cannot be looked at
 	}
 	if todo.empty() && !due && !s.mustSay && maps.Equal(s.conflicts, s.cfg.Announcer.Conflicts()) {
+		if s.noteSessions(start) {
+			s.reportNode()
+		}
 		return s.trouble() // a kick about what is known already
 	}
 	s.withdraw(todo)
 	ready := s.ready(todo)
 	s.say(todo, ready)
 	s.announce(todo, ready)
+	s.routeReady(todo)
 	if due {
 		s.look(ctx, todo, looked)
 	}
@@ -55,6 +59,7 @@ func (s *Speaker) round(ctx context.Context) error {
 	anyOne := func(string) bool { return true }
 	s.say(todo, anyOne)
 	s.announce(todo, anyOne)
+	s.routeAll(todo)
 	s.report(todo)
 	s.schedule(again, time.Since(start))
 	if s.cfg.Progress != nil && s.known != nil && !s.failed.missing() {

@@ -18,7 +18,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Config of a Speaker; every field but Progress, Nodes, MACs and Destroyed is needed.
+// Config of a Speaker; every field but Progress, BGP, Nodes, MACs and Destroyed is needed.
 type Config struct {
 	NodeName  string
 	Plan      plan.Options
@@ -31,6 +31,8 @@ type Config struct {
 	Reporter  Reporter
 	Metrics   *Metrics
 	Progress  Progress
+	// BGP, if set, announces addresses.
+	BGP BGP
 	// Nodes, if set, is told how this node is.
 	Nodes NodeReporter
 	// MACs, if set, are the hardware addresses of the other nodes.
@@ -98,6 +100,7 @@ type Speaker struct {
 	conflicts map[netip.Addr]plan.Conflict
 	// macs are the hardware addresses of the other nodes that the announcer was told.
 	macs map[[6]byte]string
+	bgp  bgpState
 	// leaving is set by Leave; leaveBy is until when the successors are waited for.
 	leaving atomic.Bool
 	leaveBy time.Time
@@ -115,6 +118,7 @@ type Speaker struct {
 
 // New returns a Speaker that has not looked at anything yet.
 func New(cfg Config) *Speaker {
+	cfg.Plan.BGP = cfg.BGP != nil
 	return &Speaker{
 		cfg:      cfg,
 		planner:  plan.NewPlanner(cfg.Plan),
@@ -128,6 +132,7 @@ func New(cfg Config) *Speaker {
 		moved:    map[string]move{},
 		vips:     newTally[string](cfg.Metrics.vips),
 		services: newTally[pools.ServiceKey](cfg.Metrics.services),
+		bgp:      newBGPState(cfg.Metrics),
 		health:   Health{Reason: errNotSynced.Error(), Round: time.Now()},
 	}
 }

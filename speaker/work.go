@@ -23,6 +23,10 @@ type work struct {
 	datagrams map[ipvs.Key]struct{}
 	// pods is set when it must be said again who is one, announce when the announcer must be told again.
 	pods, announce bool
+	// peers and routes of BGP, these with why; routerID is set if it is another one.
+	peers    map[string]struct{}
+	routes   map[netip.Prefix]plan.Reason
+	routerID bool
 }
 
 func newWork() *work {
@@ -33,11 +37,13 @@ func newWork() *work {
 		vips:      map[string]struct{}{},
 		services:  map[pools.ServiceKey]struct{}{},
 		datagrams: map[ipvs.Key]struct{}{},
+		peers:     map[string]struct{}{},
+		routes:    map[netip.Prefix]plan.Reason{},
 	}
 }
 
 func (w *work) empty() bool {
-	flags := w.all || w.checks || w.pods || w.announce
+	flags := w.all || w.checks || w.pods || w.announce || w.routerID || len(w.peers)+len(w.routes) > 0
 	return !flags && len(w.keys)+len(w.elements)+len(w.addrs)+len(w.vips)+len(w.services)+len(w.datagrams) == 0
 }
 
@@ -53,6 +59,9 @@ func (w *work) add(x *work) {
 	maps.Copy(w.vips, x.vips)
 	maps.Copy(w.services, x.services)
 	maps.Copy(w.datagrams, x.datagrams)
+	maps.Copy(w.peers, x.peers)
+	maps.Copy(w.routes, x.routes)
+	w.routerID = w.routerID || x.routerID
 }
 
 // planned adds what a plan changed.
@@ -63,6 +72,9 @@ func (w *work) planned(c *plan.Changed) {
 	maps.Copy(w.vips, c.VIPs)
 	maps.Copy(w.services, c.Services)
 	w.checks = w.checks || len(c.Checks) > 0
+	maps.Copy(w.peers, c.Peers)
+	maps.Copy(w.routes, c.Routes)
+	w.routerID = w.routerID || c.RouterID
 	for e := range c.Elements {
 		w.pods = w.pods || e.Set == ipvs.Pods
 	}
@@ -80,6 +92,9 @@ func (w *work) everything(d *plan.Desired, st *state) {
 	maps.Copy(w.addrs, d.Local)
 	maps.Copy(w.addrs, st.addrs)
 	for addr := range d.Announce {
+		w.addrs[addr] = struct{}{}
+	}
+	for addr := range d.Routed {
 		w.addrs[addr] = struct{}{}
 	}
 	w.pods = true

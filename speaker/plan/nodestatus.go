@@ -13,6 +13,8 @@ type NodeStatus struct {
 	Members map[string]MemberState
 	// Sessions are those of BGP by the name of the BGPPeer: one for each that selects this node, also if it cannot be tried.
 	Sessions map[string]Session
+	// LocalPrefs are the contradictions of BGPAdvertisements that this node met, with the number of prefixes.
+	LocalPrefs map[LocalPrefs]int
 }
 
 // MemberState is how another speaker is heard.

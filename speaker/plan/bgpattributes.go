@@ -1,0 +1,107 @@
+package plan
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// decideRoute puts the route of a prefix into the whole.
+func (p *Planner) decideRoute(v *View, prefix netip.Prefix, why Reason) {
+	b, d := &p.bgp, p.desired
+	route, conflicts := p.route(v, prefix)
+	if !maps.Equal(d.BGP.Routes[prefix], route) {
+		p.changed.Routes[prefix] = why
+	}
+	set(d.BGP.Routes, prefix, route, len(route) > 0)
+	before := b.conflicts[prefix]
+	set(b.conflicts, prefix, conflicts, len(conflicts) > 0)
+	if slices.Equal(before, conflicts) {
+		return
+	}
+	p.changed.LocalPrefs = true
+	for _, c := range conflicts {
+		d.LocalPrefs[c]++
+	}
+	for _, c := range before {
+		set(d.LocalPrefs, c, d.LocalPrefs[c]-1, d.LocalPrefs[c] > 1)
+	}
+}
+
+// route returns what each peer is told of a prefix, and which advertisements contradict one another.
+func (p *Planner) route(v *View, prefix netip.Prefix) (Route, []LocalPrefs) {
+	b := &p.bgp
+	ads := slices.Sorted(maps.Keys(b.counts[prefix]))
+	if len(ads) == 1 {
+		if route, known := b.alone[ads[0]]; known {
+			return route, nil
+		}
+	}
+	route := Route{}
+	var conflicts []LocalPrefs
+	for _, peer := range b.peers {
+		var lowest string // its advertisement of the lowest localPref
+		var told []string
+		attributes := Attributes{}
+		for _, name := range ads {
+			ad := v.BGPAdvertisements[name]
+			if !ad.tells(peer) {
+				continue
+			}
+			if len(told) == 0 || ad.Attributes.pref() < v.BGPAdvertisements[lowest].Attributes.pref() {
+				lowest, attributes.LocalPref = name, ad.Attributes.LocalPref
+			}
+			attributes.unite(ad.Attributes)
+			told = append(told, name)
+		}
+		if len(told) == 0 {
+			continue
+		}
+		for _, name := range told {
+			if v.BGPAdvertisements[name].Attributes.pref() != attributes.pref() {
+				conflicts = append(conflicts, LocalPrefs{Lower: lowest, Higher: name})
+			}
+		}
+		if b.going.state == draining {
+			attributes.unite(Attributes{Communities: NewCommunitySet(gracefulShutdown)})
+			attributes.LocalPref = lastPref
+		}
+		route[peer] = attributes
+	}
+	if len(ads) == 1 {
+		b.alone[ads[0]] = route
+	}
+	slices.SortFunc(conflicts, func(c, d LocalPrefs) int {
+		return cmp.Or(cmp.Compare(c.Lower, d.Lower), cmp.Compare(c.Higher, d.Higher))
+	})
+	return route, slices.Compact(conflicts)
+}
+
+const (
+	// gracefulShutdown is GRACEFUL_SHUTDOWN (RFC 8326, 6), lastPref the localPref with it: 0 is recommended (RFC 8326, 4.1), but GoBGP's policies cannot
+	// set that (internal/pkg/table/policy.go, NewLocalPrefAction).
+	gracefulShutdown = 65535 << 16
+	lastPref         = 1
+	// defaultPref is what an internal peer is told where an advertisement has no localPref.
+	defaultPref = 100
+)
+
+// pref returns the localPref that an internal peer is told.
+func (a Attributes) pref() uint32 { return cmp.Or(a.LocalPref, defaultPref) }
+
+// unite adds the communities of others.
+func (a *Attributes) unite(b Attributes) {
+	switch {
+	case a.Communities == CommunitySet{}:
+		a.Communities = b.Communities
+	case b.Communities != CommunitySet{}:
+		a.Communities = NewCommunitySet(append(a.Communities.Communities(), b.Communities.Communities()...)...)
+	}
+	switch {
+	case a.LargeCommunities == LargeCommunitySet{}:
+		a.LargeCommunities = b.LargeCommunities
+	case b.LargeCommunities != LargeCommunitySet{}:
+		a.LargeCommunities = NewLargeCommunitySet(append(a.LargeCommunities.LargeCommunities(), b.LargeCommunities.LargeCommunities()...)...)
+	}
+}

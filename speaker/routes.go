@@ -1,0 +1,166 @@
+package speaker
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// bgpState is what was told to BGP.
+type bgpState struct {
+	// begun is set once the whole was told; before, ironlb-bgpd keeps what an earlier process wanted.
+	begun  bool
+	peers  map[string]plan.Peer
+	routes map[netip.Prefix]plan.Route
+	// sessions and prefs are as they were reported last, routed counts what became of addresses.
+	sessions map[string]plan.Session
+	prefs    map[plan.LocalPrefs]int
+	routed   *tally[netip.Addr]
+}
+
+func newBGPState(m *Metrics) bgpState {
+	return bgpState{peers: map[string]plan.Peer{}, routes: map[netip.Prefix]plan.Route{}, routed: newTally[netip.Addr](m.bgp.addresses)}
+}
+
+// withdrawRoutes takes back what is no longer wanted. It comes before every other change.
+func (s *Speaker) withdrawRoutes(todo *work) {
+	if !s.bgp.begun {
+		return
+	}
+	change := plan.BGPChange{RouterID: s.desired.BGP.RouterID, Peers: map[string]*plan.Peer{}, Routes: map[netip.Prefix]plan.Route{}}
+	for prefix := range todo.routes {
+		want, have := s.desired.BGP.Routes[prefix], s.bgp.routes[prefix]
+		left := plan.Route{}
+		for peer, told := range have {
+			if has(want, peer) {
+				left[peer] = told
+			}
+		}
+		switch {
+		case len(left) == len(have):
+		case len(left) == 0:
+			change.Routes[prefix] = nil
+		default:
+			change.Routes[prefix] = left
+		}
+	}
+	for peer := range todo.peers {
+		if has(s.bgp.peers, peer) && !has(s.desired.BGP.Peers, peer) {
+			change.Peers[peer] = nil
+		}
+	}
+	s.tellBGP(change, todo)
+}
+
+// routeReady announces what this node takes in before the work is done, so that it need not wait for that.
+func (s *Speaker) routeReady(todo *work) {
+	if s.bgp.begun && len(todo.peers)+len(todo.routes) > 0 {
+		s.route(todo, s.readyAddress(todo))
+	}
+}
+
+// routeAll announces what is left, once all that can be is programmed and what cannot is out of the plan. The first time that is everything;
+// what an earlier process announced stays until then, for how the node is must be known.
+func (s *Speaker) routeAll(todo *work) {
+	if s.cfg.BGP != nil && (s.bgp.begun || s.known != nil) {
+		s.route(todo, func(netip.Addr) bool { return true })
+	}
+}
+
+// route tells BGP what the work names: whom to speak to, and those prefixes all of whose addresses may be announced.
+func (s *Speaker) route(todo *work, may func(addr netip.Addr) bool) {
+	want := s.desired.BGP
+	change := plan.BGPChange{Whole: !s.bgp.begun, RouterID: want.RouterID, Peers: map[string]*plan.Peer{}, Routes: map[netip.Prefix]plan.Route{}}
+	peers, routes := todo.peers, todo.routes
+	if change.Whole {
+		peers, routes = names(want.Peers, struct{}{}), names(want.Routes, plan.Announced)
+	}
+	for name := range peers {
+		if peer, wanted := want.Peers[name]; wanted && s.bgp.peers[name] != peer {
+			change.Peers[name] = &peer
+		}
+	}
+	for prefix := range routes {
+		if route, wanted := want.Routes[prefix]; wanted && !maps.Equal(route, s.bgp.routes[prefix]) && s.mayRoute(prefix, may) {
+			change.Routes[prefix] = route
+		}
+	}
+	s.tellBGP(change, todo)
+}
+
+func names[K comparable, V, W any](m map[K]V, value W) map[K]W {
+	out := make(map[K]W, len(m))
+	for key := range m {
+		out[key] = value
+	}
+	return out
+}
+
+// mayRoute tells whether all addresses that a prefix is announced for may be.
+func (s *Speaker) mayRoute(prefix netip.Prefix, may func(addr netip.Addr) bool) bool {
+	if prefix.IsSingleIP() {
+		return may(prefix.Addr())
+	}
+	for addr := range s.desired.Under[prefix] {
+		if !may(addr) {
+			return false
+		}
+	}
+	return true
+}
+
+// isRouted tells whether a prefix is told that an address is under.
+func (s *Speaker) isRouted(addr netip.Addr) bool {
+	return slices.ContainsFunc(s.desired.Routed[addr].Prefixes, func(p netip.Prefix) bool { return has(s.bgp.routes, p) })
+}
+
+// tellBGP tells a change, if it is one, and logs it.
+func (s *Speaker) tellBGP(change plan.BGPChange, todo *work) {
+	if !change.Whole && !todo.routerID && len(change.Peers)+len(change.Routes) == 0 {
+		return
+	}
+	todo.routerID, s.bgp.begun = false, true
+	s.cfg.BGP.Set(change)
+	if change.Whole {
+		s.cfg.Log.Info("begin BGP", "router id", change.RouterID, "peers", len(change.Peers), "routes", len(change.Routes))
+	}
+	for _, name := range slices.Sorted(maps.Keys(change.Peers)) {
+		if peer := change.Peers[name]; peer == nil {
+			delete(s.bgp.peers, name)
+			s.log("delete peer", "peer", name, "reason", s.reason)
+		} else {
+			s.bgp.peers[name] = *peer
+			s.log("set peer", "peer", name, "address", peer.Address, "reason", s.reason)
+		}
+	}
+	for _, prefix := range slices.SortedFunc(maps.Keys(change.Routes), netip.Prefix.Compare) {
+		s.noteRoute(prefix, change.Routes[prefix], todo.routes[prefix], change.Whole)
+	}
+}
+
+// noteRoute logs and counts a route that was told. Of those that the first change has an earlier process told most, and logged them.
+func (s *Speaker) noteRoute(prefix netip.Prefix, route plan.Route, why plan.Reason, first bool) {
+	before := s.bgp.routes[prefix]
+	if len(route) > 0 {
+		s.bgp.routes[prefix] = route
+	} else {
+		delete(s.bgp.routes, prefix)
+	}
+	action, peers := "change route", route
+	switch {
+	case first:
+		s.cfg.Log.Debug("announce route", "prefix", prefix, "peers", peersOf(route), "reason", restored)
+		return
+	case len(route) == 0:
+		action, peers = "withdraw route", before
+	case len(before) == 0:
+		action = "announce route"
+	}
+	s.cfg.Metrics.bgp.changes.WithLabelValues(strings.TrimSuffix(action, " route"), string(why)).Inc()
+	s.log(action, "prefix", prefix, "peers", peersOf(peers), "reason", why)
+}
+
+func peersOf(r plan.Route) string { return strings.Join(slices.Sorted(maps.Keys(r)), " ") }
