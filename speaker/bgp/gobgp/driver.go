@@ -1,7 +1,240 @@
 // Package gobgp speaks BGP by GoBGP v3, and is the only one that imports it. docs/design/bgp.md has the whole.
+//
+// A process has one Driver and one GoBGP in it for its life: starting and stopping GoBGP again in a process is not clean. The
+// process' main needs //go:debug multipathtcp=0: the kernel has no MD5 on multipath TCP.
 package gobgp
 
 import (
-	_ "github.com/osrg/gobgp/v3/api"
-	_ "github.com/osrg/gobgp/v3/pkg/server"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	api "github.com/osrg/gobgp/v3/api"
+	"github.com/osrg/gobgp/v3/pkg/server"
+
+	"github.com/ironlb/ironlb/speaker/plan"
 )
+
+// Options of a Driver.
+type Options struct {
+	Log *slog.Logger
+	// Report is told of the sessions, from one goroutine: the first time of all, then of those that changed.
+	Report func(plan.BGPReport)
+}
+
+// ErrRestart is that of a change for which the process must be started again.
+var ErrRestart = errors.New("this needs a new process")
+
+// noASN is the AS of the process (AS_TRANS, RFC 6793). Each session has its own; GoBGP falls back on this one where it asks whether a
+// peer is an internal one, so it must be nobody's.
+const noASN = 23456
+
+// Driver is GoBGP with what it was told last. Its methods may be called from several goroutines.
+type Driver struct {
+	log    *slog.Logger
+	report func(plan.BGPReport)
+
+	mu     sync.Mutex // held over every change of GoBGP
+	server *server.BgpServer
+	wanted plan.BGP
+	// peers that GoBGP has, by name, and who holds an address. An address is one without its zone: GoBGP's policies know none.
+	peers  map[string]*peer
+	holder map[netip.Addr]string
+	routes routes
+	serial uint64 // of names in GoBGP's policies, which are not used twice
+	retry  map[string]*backoff
+
+	sessions *sessions
+}
+
+// New returns a driver that has started nothing.
+func New(o Options) *Driver {
+	return &Driver{log: o.Log, report: o.Report, peers: map[string]*peer{}, holder: map[netip.Addr]string{},
+		routes: newRoutes(), retry: map[string]*backoff{}, sessions: newSessions()}
+}
+
+// Apply brings GoBGP to what is wanted. The first change is whole and starts GoBGP: all paths are there before the first peer is, since a
+// peer is told the end of the table (RFC 4724, 2) once it has been told what is there. A peer that GoBGP does not take is tried again
+// and shown in the reports; what is returned is what no report can show.
+func (d *Driver) Apply(c plan.BGPChange) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	first := d.server == nil
+	if first {
+		if !c.Whole {
+			return errors.New("apply a change to BGP: the first one is not whole")
+		}
+		if err := d.start(c.RouterID); err != nil {
+			return err
+		}
+	}
+	if c.RouterID.IsValid() && c.RouterID != d.wanted.RouterID && d.wanted.RouterID.IsValid() {
+		return fmt.Errorf("change the router id from %v to %v: %w", d.wanted.RouterID, c.RouterID, ErrRestart)
+	}
+	before := d.wanted
+	peers, prefixes := touched(before, c)
+	after := plan.BGP{Peers: map[string]plan.Peer{}, Routes: before.Routes}
+	for name, p := range before.Peers {
+		after.Peers[name] = p
+	}
+	after.Apply(c)
+	d.wanted = after
+	return d.reconcile(peers, prefixes, first)
+}
+
+// touched returns the names and the prefixes of which a change says something, ascending.
+func touched(before plan.BGP, c plan.BGPChange) (peers []string, prefixes []netip.Prefix) {
+	for name := range c.Peers {
+		peers = append(peers, name)
+	}
+	for prefix := range c.Routes {
+		prefixes = append(prefixes, prefix)
+	}
+	if c.Whole {
+		for name := range before.Peers {
+			if _, ok := c.Peers[name]; !ok {
+				peers = append(peers, name)
+			}
+		}
+		for prefix := range before.Routes {
+			if _, ok := c.Routes[prefix]; !ok {
+				prefixes = append(prefixes, prefix)
+			}
+		}
+	}
+	slices.Sort(peers)
+	slices.SortFunc(prefixes, netip.Prefix.Compare)
+	return peers, prefixes
+}
+
+// start starts GoBGP without a listener, with policies that let nothing in and nothing out.
+func (d *Driver) start(id netip.Addr) error {
+	s := server.NewBgpServer(server.LoggerOption(&logger{log: d.log, sessions: d.sessions}))
+	go s.Serve() // has no end
+	ctx := context.Background()
+	// A listener would need the passwords of peers that come, and a port below 1024; -1 is none.
+	err := s.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{Asn: noASN, RouterId: id.String(), ListenPort: -1}})
+	if err != nil {
+		return fmt.Errorf("start GoBGP with the router id %v: %w", id, err)
+	}
+	if err := startPolicies(ctx, s); err != nil {
+		return err
+	}
+	if err := s.WatchEvent(ctx, &api.WatchEventRequest{Peer: &api.WatchEventRequest_Peer{}}, d.sessions.event); err != nil {
+		return fmt.Errorf("watch GoBGP's sessions: %w", err)
+	}
+	d.server = s
+	go d.run()
+	return nil
+}
+
+// reconcile applies what is wanted of these peers and prefixes, in an order in which no peer is told what is not wanted, and none that
+// stays is told of a change that is another's.
+func (d *Driver) reconcile(peers []string, prefixes []netip.Prefix, first bool) error {
+	var errs []error
+	fresh := d.removePeers(peers)
+	errs = append(errs, d.updateRoutes(prefixes))
+	for _, name := range fresh {
+		d.addPeer(name, first)
+	}
+	for _, name := range d.unheld() { // whose address has become free
+		d.addPeer(name, first)
+	}
+	d.countPrefixes()
+	return errors.Join(errs...)
+}
+
+// Down takes the session of a peer down at once, because BFD found the path to it dead. It comes back by itself.
+func (d *Driver) Down(name, why string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := d.peers[name]
+	if p == nil {
+		return
+	}
+	d.sessions.expect(p.key, plan.BFDWentDown, why)
+	err := d.server.ResetPeer(context.Background(), &api.ResetPeerRequest{Address: p.key, Communication: why})
+	if err != nil {
+		d.log.Error("cannot take a BGP session down", "peer", name, "err", err)
+	}
+}
+
+// Times of Leave: RFC 8326 leaves the first to the operator; routers take a second to use another path.
+const (
+	drainTime    = 2 * time.Second
+	withdrawTime = time.Second
+)
+
+// gracefulShutdown is GRACEFUL_SHUTDOWN (RFC 8326, 5).
+const gracefulShutdown = 65535 << 16
+
+// Leave is the polite end for peers without graceful restart: they are asked to prefer other paths, then told of the end of each
+// route, then the session ends. Those with it are told nothing: the process ends, and the next one takes the sessions up again. The
+// driver must not be used any more.
+func (d *Driver) Leave(ctx context.Context) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var leaving []string
+	for name, p := range d.peers {
+		if !p.conf.GracefulRestart {
+			leaving = append(leaving, name)
+		}
+	}
+	if len(leaving) == 0 {
+		return nil
+	}
+	slices.Sort(leaving)
+	err := d.changeRoutes(func(r plan.Route) {
+		for _, name := range leaving {
+			if a, ok := r[name]; ok {
+				a.Communities = plan.NewCommunitySet(append(a.Communities.Communities(), gracefulShutdown)...)
+				r[name] = a
+			}
+		}
+	})
+	if err = errors.Join(err, pause(ctx, drainTime)); err != nil {
+		return err
+	}
+	err = d.changeRoutes(func(r plan.Route) {
+		for _, name := range leaving {
+			delete(r, name)
+		}
+	})
+	if err = errors.Join(err, pause(ctx, withdrawTime)); err != nil {
+		return err
+	}
+	for _, name := range leaving {
+		delete(d.wanted.Peers, name)
+	}
+	d.removePeers(leaving)
+	return nil
+}
+
+// changeRoutes applies the same change to every route.
+func (d *Driver) changeRoutes(change func(plan.Route)) error {
+	var prefixes []netip.Prefix
+	for prefix, r := range d.wanted.Routes {
+		r = clone(r)
+		change(r)
+		d.wanted.Routes[prefix] = r
+		prefixes = append(prefixes, prefix)
+	}
+	slices.SortFunc(prefixes, netip.Prefix.Compare)
+	return d.updateRoutes(prefixes)
+}
+
+func pause(ctx context.Context, t time.Duration) error {
+	timer := time.NewTimer(t)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,297 @@
+package gobgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	api "github.com/osrg/gobgp/v3/api"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// peer is one that GoBGP has.
+type peer struct {
+	name string
+	conf plan.Peer
+	// key is GoBGP's name of it, its address.
+	key string
+	// serial tells its names in the policies from those of the peer that had the name before.
+	serial uint64
+	// restarting is set while GoBGP may not yet have told it that this is a restart.
+	restarting bool
+}
+
+// Defaults where the BGPPeer says nothing.
+const (
+	connectTime = 5 * time.Second
+	restartTime = time.Minute
+	holdTime    = 90 * time.Second
+)
+
+// deferral is how long a restarting process waits for what its peers have to say before it tells them its table (RFC 4724, 4.1): with
+// GoBGP's 360 s one peer that never gets to the end holds up all. idle is how long a session rests that was reset.
+const (
+	deferral = 3 * time.Second
+	idle     = time.Second
+)
+
+// backoff is that of a peer that GoBGP does not take.
+type backoff struct {
+	next time.Time
+	wait time.Duration
+}
+
+const (
+	firstRetry = 5 * time.Second
+	lastRetry  = time.Minute
+)
+
+// removePeers takes away of these what is gone or must begin anew, updates in place what can be, and returns what is to be added.
+func (d *Driver) removePeers(names []string) (add []string) {
+	for _, name := range names {
+		want, wanted := d.wanted.Peers[name]
+		have := d.peers[name]
+		switch {
+		case have == nil && !wanted:
+			delete(d.retry, name)
+			d.sessions.remove(name)
+		case have == nil:
+			add = append(add, name)
+		case !wanted:
+			d.deletePeer(have, "no longer wanted")
+			d.sessions.remove(name)
+		case have.conf == want:
+		default:
+			if again := d.updatePeer(have, want); again {
+				add = append(add, name)
+			}
+		}
+	}
+	return add
+}
+
+// unheld returns the peers that wait for an address that has become free, ascending.
+func (d *Driver) unheld() (names []string) {
+	for name, p := range d.wanted.Peers {
+		if _, held := d.holder[p.Address.WithZone("")]; !held && d.peers[name] == nil && d.retry[name] == nil {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (d *Driver) deletePeer(p *peer, why string) {
+	err := d.server.DeletePeer(context.Background(), &api.DeletePeerRequest{Address: p.key})
+	if err != nil {
+		d.log.Error("cannot remove a BGP peer", "peer", p.name, "err", err)
+	}
+	delete(d.peers, p.name)
+	delete(d.holder, p.conf.Address.WithZone(""))
+	d.sessions.release(p.key)
+	d.dropStatements(func(k statementKey) bool { return k.peer == p.serial })
+	d.dropNeighborSet(p)
+	d.log.Info("BGP peer removed", "peer", p.name, "address", p.conf.Address, "reason", why)
+}
+
+// updatePeer changes in place what the running session need not know of, and tells whether the session must begin anew.
+func (d *Driver) updatePeer(have *peer, want plan.Peer) (again bool) {
+	in := have.conf
+	in.HoldTime, in.KeepaliveTime, in.ConnectTime = want.HoldTime, want.KeepaliveTime, want.ConnectTime
+	in.NextHop4, in.NextHop6 = want.NextHop4, want.NextHop6
+	in.BFD = want.BFD
+	if in != want {
+		d.deletePeer(have, "begins anew with other settings")
+		return true
+	}
+	hops := have.conf.NextHop4 != want.NextHop4 || have.conf.NextHop6 != want.NextHop6
+	before := have.conf
+	have.conf = want
+	if conf, was := apiPeer(want, false), apiPeer(before, false); !proto.Equal(conf, was) {
+		if _, err := d.server.UpdatePeer(context.Background(), &api.UpdatePeerRequest{Peer: conf}); err != nil {
+			d.log.Error("cannot change a BGP peer in place", "peer", have.name, "err", err)
+			d.deletePeer(have, "begins anew with other settings")
+			return true
+		}
+		d.log.Info("BGP peer changed", "peer", have.name, "reason", "its timers: the next session has them")
+	}
+	if hops {
+		d.replaceStatements(have)
+		d.resend(have)
+	}
+	return false
+}
+
+// addPeer hands a wanted peer to GoBGP. After the first set (RFC 4724, 4.1: "restarting") nothing is a restart any more.
+func (d *Driver) addPeer(name string, first bool) {
+	conf := d.wanted.Peers[name]
+	addr := conf.Address.WithZone("")
+	if holder, held := d.holder[addr]; held {
+		d.sessions.fail(name, plan.Duplicate, fmt.Sprintf("BGPPeer %s of this node has the address %v too: give one of them another, or keep them apart by nodeSelectors", holder, addr))
+		return
+	}
+	d.serial++
+	p := &peer{name: name, conf: conf, key: conf.Address.String(), serial: d.serial, restarting: first && conf.GracefulRestart}
+	err := check(conf)
+	if err == nil {
+		err = d.offer(p)
+	}
+	if err != nil {
+		b := d.retry[name]
+		if b == nil {
+			b = &backoff{wait: firstRetry / 2}
+			d.retry[name] = b
+		}
+		b.wait = min(2*b.wait, lastRetry)
+		b.next = time.Now().Add(b.wait)
+		d.sessions.fail(name, plan.NotConfigured, err.Error())
+		d.sessions.wake(b.next)
+		return
+	}
+	delete(d.retry, name)
+	d.log.Info("BGP peer added", "peer", name, "address", conf.Address, "asn", asn(conf), "peerASN", conf.PeerASN)
+}
+
+// offer adds a peer with its policies.
+func (d *Driver) offer(p *peer) error {
+	d.peers[p.name] = p
+	d.holder[p.conf.Address.WithZone("")] = p.name
+	d.sessions.hold(p.key, p.name, p.conf)
+	err := d.addNeighborSet(p)
+	if err == nil {
+		err = d.replaceStatements(p)
+	}
+	if err == nil {
+		err = d.server.AddPeer(context.Background(), &api.AddPeerRequest{Peer: apiPeer(p.conf, p.restarting)})
+	}
+	if err != nil {
+		delete(d.peers, p.name)
+		delete(d.holder, p.conf.Address.WithZone(""))
+		d.sessions.release(p.key)
+		d.dropStatements(func(k statementKey) bool { return k.peer == p.serial })
+		d.dropNeighborSet(p)
+	}
+	return err
+}
+
+// check finds what GoBGP would take and then not do.
+func check(p plan.Peer) error {
+	switch {
+	case p.Address.Zone() != "" && p.Password != "":
+		return errors.New("passwordSecret: GoBGP cannot sign packets to a link-local address: use another address of the router, or no password")
+	case len(p.Password) > 80:
+		return errors.New("passwordSecret: the kernel takes at most 80 octets")
+	case p.Source.IsValid() && p.Source.Is4() != p.Address.Is4():
+		return fmt.Errorf("sourceAddress: %v is of another family than the router's %v", p.Source, p.Address)
+	case !p.IPv4 && !p.IPv6:
+		return errors.New("no address family is left to be spoken: this node has no address to be the next hop")
+	case p.MultiHop && p.TTLSecurity:
+		return errors.New("ttlSecurity: not together with ebgpMultiHop, whose packets have lost of their TTL on the way")
+	}
+	return nil
+}
+
+func asn(p plan.Peer) uint32 {
+	if p.LocalASN != 0 {
+		return p.LocalASN
+	}
+	return p.MyASN
+}
+
+// apiPeer returns a peer as GoBGP wants it.
+func apiPeer(p plan.Peer, restarting bool) *api.Peer {
+	peerASN := p.PeerASN
+	if p.Dynamic == plan.AnyInternal {
+		peerASN = asn(p)
+	} // 0 is any; that an external one is external is seen to when the session comes up
+	out := &api.Peer{
+		Conf:      &api.PeerConf{NeighborAddress: p.Address.String(), LocalAsn: asn(p), PeerAsn: peerASN, AuthPassword: string(p.Password)},
+		Timers:    &api.Timers{Config: timers(p)},
+		Transport: &api.Transport{RemotePort: uint32(p.Port)},
+		AfiSafis:  families(p),
+	}
+	if p.Source.IsValid() {
+		out.Transport.LocalAddress = p.Source.String()
+	}
+	if p.MultiHop {
+		out.EbgpMultihop = &api.EbgpMultihop{Enabled: true, MultihopTtl: 255}
+	}
+	if p.TTLSecurity {
+		out.TtlSecurity = &api.TtlSecurity{Enabled: true, TtlMin: 255}
+	}
+	if p.GracefulRestart {
+		// No N bit (RFC 8538): with it a router keeps the routes of a dead node beyond the hold time.
+		out.GracefulRestart = &api.GracefulRestart{Enabled: true, RestartTime: seconds(p.RestartTime, restartTime),
+			DeferralTime: seconds(deferral, 0), LocalRestarting: restarting}
+	}
+	return out
+}
+
+func timers(p plan.Peer) *api.TimersConfig {
+	hold := seconds(p.HoldTime, holdTime)
+	keepalive := uint64(seconds(p.KeepaliveTime, 0))
+	if keepalive == 0 {
+		keepalive = max(1, uint64(hold)/3)
+	}
+	return &api.TimersConfig{HoldTime: uint64(hold), KeepaliveInterval: keepalive,
+		ConnectRetry: uint64(seconds(p.ConnectTime, connectTime)), IdleHoldTimeAfterReset: uint64(seconds(idle, 0))}
+}
+
+func families(p plan.Peer) (out []*api.AfiSafi) {
+	add := func(f *api.Family) {
+		out = append(out, &api.AfiSafi{Config: &api.AfiSafiConfig{Family: f, Enabled: true},
+			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: p.GracefulRestart}}})
+	}
+	if p.IPv4 {
+		add(ipv4)
+	}
+	if p.IPv6 {
+		add(ipv6)
+	}
+	return out
+}
+
+// seconds rounds up, as GoBGP has no less than a second.
+func seconds(t, otherwise time.Duration) uint32 {
+	if t <= 0 {
+		t = otherwise
+	}
+	return uint32((t + time.Second - 1) / time.Second)
+}
+
+// speaks tells whether a family is spoken with a peer, and by what next hop. "self" is this end of the session.
+func (p *peer) speaks(four bool) (nexthop *api.NexthopAction, ok bool) {
+	own, other := p.conf.IPv6, p.conf.NextHop6
+	if four {
+		own, other = p.conf.IPv4, p.conf.NextHop4
+	}
+	switch {
+	case !own:
+		return nil, false
+	case other.IsValid() && (p.conf.Address.Is4() != four || p.conf.Address.Zone() != ""):
+		return &api.NexthopAction{Address: other.String()}, true
+	case p.conf.Address.Is4() == four:
+		return &api.NexthopAction{Self: true}, true
+	}
+	return nil, false
+}
+
+// resend tells a peer its whole table again.
+func (d *Driver) resend(p *peer) {
+	err := d.server.ResetPeer(context.Background(), &api.ResetPeerRequest{Address: p.key, Soft: true, Direction: api.ResetPeerRequest_OUT})
+	if err != nil {
+		d.log.Error("cannot tell a BGP peer its routes again", "peer", p.name, "err", err)
+	}
+}
+
+// prefixOf returns the prefix that is an address alone, as GoBGP's sets want it.
+func prefixOf(a netip.Addr) string {
+	a = a.WithZone("")
+	return strings.Join([]string{a.String(), fmt.Sprint(a.BitLen())}, "/")
+}

@@ -1,0 +1,155 @@
+package gobgp
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	api "github.com/osrg/gobgp/v3/api"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// run tells what is new of the sessions and does what is due, for the process' life.
+func (d *Driver) run() {
+	timer := time.NewTimer(0)
+	for whole := true; ; whole = false {
+		if !whole {
+			select {
+			case <-d.sessions.kick:
+			case <-timer.C:
+			}
+		}
+		d.tend(time.Now())
+		report, news := d.sessions.changed(time.Now(), whole)
+		if len(report.Sessions) > 0 || whole {
+			d.say(news)
+			d.report(report)
+		}
+		if next := d.sessions.due(); !next.IsZero() {
+			timer.Reset(max(time.Until(next), 0))
+		}
+	}
+}
+
+// due returns when to look again, and forgets it.
+func (s *sessions) due() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next := s.next
+	s.next = time.Time{}
+	return next
+}
+
+// tend does what waited for its time or for a session.
+func (d *Driver) tend(now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(d.retry)) {
+		if b := d.retry[name]; !b.next.After(now) {
+			d.addPeer(name, false)
+			d.countPrefixes()
+		} else {
+			d.sessions.wakeLater(b.next)
+		}
+	}
+	for _, name := range d.sessions.internal() {
+		d.rejectInternal(d.peers[name])
+	}
+	d.keepRestarting()
+}
+
+// wakeLater is wake from the goroutine that is woken.
+func (s *sessions) wakeLater(at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.next.IsZero() || at.Before(s.next) {
+		s.next = at
+	}
+}
+
+// internal returns the peers that were to be external ones and are not.
+func (s *sessions) internal() (names []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, x := range s.byName {
+		up := x.state == plan.SessionOpenConfirm || x.state == plan.SessionEstablished
+		if up && x.peer.Dynamic == plan.AnyExternal && x.peer.PeerASN == 0 && x.peerASN == asn(x.peer) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// rejectInternal ends the session of a peer that shall be of another AS, and tries again later. GoBGP has no setting for that.
+func (d *Driver) rejectInternal(p *peer) {
+	if p == nil {
+		return
+	}
+	d.deletePeer(p, "it has this node's AS, and dynamicASN is external")
+	d.sessions.fail(p.name, plan.WrongASN, "dynamicASN: the router has this node's own AS, and is to be external")
+	b := &backoff{next: time.Now().Add(lastRetry), wait: lastRetry}
+	d.retry[p.name] = b
+	d.sessions.wakeLater(b.next)
+	d.countPrefixes()
+}
+
+// keepRestarting sees to it that each peer is told that this is a restart. As soon as the peers that are up have told their tables,
+// GoBGP takes the restart for over with all of them (handleFSMMessage in its server.go, "sync finished"): one that is not up yet would
+// be told that this node has lost its forwarding state, and would drop its routes for an instant.
+func (d *Driver) keepRestarting() {
+	for _, name := range slices.Sorted(maps.Keys(d.peers)) {
+		p := d.peers[name]
+		if !p.restarting {
+			continue
+		}
+		over, state := d.restartOver(p)
+		switch state {
+		case api.PeerState_IDLE, api.PeerState_ACTIVE, api.PeerState_CONNECT:
+			if over {
+				d.again(p)
+			}
+		default: // it has been told
+			p.restarting = false
+		}
+	}
+}
+
+func (d *Driver) restartOver(p *peer) (over bool, state api.PeerState_SessionState) {
+	err := d.server.ListPeer(context.Background(), &api.ListPeerRequest{Address: p.key}, func(x *api.Peer) {
+		over, state = !x.GetGracefulRestart().GetLocalRestarting(), x.GetState().GetSessionState()
+	})
+	if err != nil {
+		d.log.Error("cannot read a BGP peer's state", "peer", p.name, "err", err)
+	}
+	return over, state
+}
+
+// again hands a peer to GoBGP once more as one that is restarting.
+func (d *Driver) again(p *peer) {
+	ctx := context.Background()
+	if err := d.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: p.key}); err != nil {
+		d.log.Error("cannot remove a BGP peer", "peer", p.name, "err", err)
+		return
+	}
+	if err := d.server.AddPeer(ctx, &api.AddPeerRequest{Peer: apiPeer(p.conf, true)}); err != nil {
+		d.log.Error("cannot add a BGP peer again", "peer", p.name, "err", err)
+	}
+}
+
+// say logs what an operator wants to know of a session.
+func (d *Driver) say(news []told) {
+	slices.SortFunc(news, func(a, b told) int { return slices.Compare([]string{a.name}, []string{b.name}) })
+	for _, n := range news {
+		switch {
+		case n.now.State == plan.SessionEstablished && n.now.Changes != n.was.Changes:
+			d.log.Info("BGP session up", "peer", n.name, "peerASN", n.now.PeerASN, "routerID", n.now.PeerID, "prefixes", n.now.Prefixes)
+		case n.was.State == plan.SessionEstablished && n.now.State != plan.SessionEstablished:
+			d.log.Warn("BGP session down", "peer", n.name, "reason", n.now.Reason, "message", n.now.Message)
+		case n.now.State != plan.SessionEstablished && n.now.Reason != "" && (n.now.Reason != n.was.Reason || n.now.Message != n.was.Message):
+			d.log.Warn("BGP session does not come up", "peer", n.name, "reason", n.now.Reason, "message", n.now.Message)
+		}
+	}
+}

@@ -1,0 +1,249 @@
+package gobgp
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	api "github.com/osrg/gobgp/v3/api"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// sessions is what is known of every wanted peer's session. GoBGP calls it with locks of its own held, so it calls nobody.
+type sessions struct {
+	mu     sync.Mutex
+	byName map[string]*session
+	byAddr map[netip.Addr]*session // of those that GoBGP has, without zone
+	gone   []string
+	next   time.Time // when to look again at the latest
+	kick   chan struct{}
+}
+
+// session is one peer's.
+type session struct {
+	name  string
+	peer  plan.Peer
+	state plan.SessionState // as GoBGP has it
+	since time.Time         // when it got into that state
+	shown plan.Session
+	told  plan.Session // in the last report
+	// first is set until it is in a report.
+	first bool
+	// down is why the session went down last, fail why it does not come up.
+	down, fail cause
+	// pending is what GoBGP said of the attempt or session that is ending, expected what this driver does to it.
+	pending, expected cause
+	// peerASN and peerID are of the last OPEN.
+	peerASN uint32
+	peerID  netip.Addr
+	// wonder is set if the router refuses and GoBGP does not say why.
+	wonder bool
+}
+
+// cause is why a session is not there.
+type cause struct {
+	reason  plan.Reason
+	message string
+}
+
+// settled is how long a state on the way to a session must last to be shown: a retry passes through several in an instant.
+const settled = 3 * time.Second
+
+func newSessions() *sessions {
+	return &sessions{byName: map[string]*session{}, byAddr: map[netip.Addr]*session{}, kick: make(chan struct{}, 1)}
+}
+
+func (s *sessions) poke() {
+	select {
+	case s.kick <- struct{}{}:
+	default:
+	}
+}
+
+// wake has the sessions looked at again at a time.
+func (s *sessions) wake(at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.next.IsZero() || at.Before(s.next) {
+		s.next = at
+	}
+	s.poke()
+}
+
+// named returns the session of a peer, a new one if there is none.
+func (s *sessions) named(name string) *session {
+	x := s.byName[name]
+	if x == nil {
+		now := time.Now()
+		x = &session{name: name, state: plan.SessionIdle, since: now, first: true, shown: plan.Session{State: plan.SessionIdle, Since: now}}
+		s.byName[name] = x
+		s.gone = slices.DeleteFunc(s.gone, func(n string) bool { return n == name })
+	}
+	return x
+}
+
+// hold says that GoBGP is about to have a peer.
+func (s *sessions) hold(key, name string, p plan.Peer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.named(name)
+	x.peer, x.pending, x.expected, x.fail = p, cause{}, cause{}, cause{}
+	s.byAddr[address(key)] = x
+	s.poke()
+}
+
+// release says that GoBGP has a peer no more, though it may be wanted.
+func (s *sessions) release(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	addr := address(key)
+	if x := s.byAddr[addr]; x != nil {
+		x.enter(plan.SessionIdle)
+		delete(s.byAddr, addr)
+	}
+	s.poke()
+}
+
+// remove says that a peer is no longer wanted.
+func (s *sessions) remove(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if x := s.byName[name]; x != nil && !x.first {
+		s.gone = append(s.gone, name)
+	}
+	delete(s.byName, name)
+	s.poke()
+}
+
+// fail says why a peer's session does not come about.
+func (s *sessions) fail(name string, reason plan.Reason, message string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.named(name).fail = cause{reason, message}
+	s.poke()
+}
+
+// expect says that this driver is about to end a session, and why.
+func (s *sessions) expect(key string, reason plan.Reason, message string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if x := s.byAddr[address(key)]; x != nil && x.state == plan.SessionEstablished {
+		x.expected = cause{reason, message}
+	}
+}
+
+// count says how many prefixes each peer is told.
+func (s *sessions) count(prefixes map[string]int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, x := range s.byName {
+		x.shown.Prefixes = prefixes[name]
+	}
+	s.poke()
+}
+
+func address(key string) netip.Addr {
+	a, err := netip.ParseAddr(key)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return a.WithZone("").Unmap()
+}
+
+var states = map[api.PeerState_SessionState]plan.SessionState{
+	api.PeerState_IDLE: plan.SessionIdle, api.PeerState_CONNECT: plan.SessionConnect, api.PeerState_ACTIVE: plan.SessionActive,
+	api.PeerState_OPENSENT: plan.SessionOpenSent, api.PeerState_OPENCONFIRM: plan.SessionOpenConfirm, api.PeerState_ESTABLISHED: plan.SessionEstablished,
+}
+
+// event takes what GoBGP tells of a session's state.
+func (s *sessions) event(r *api.WatchEventResponse) {
+	p := r.GetPeer().GetPeer().GetState()
+	if p == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x, state := s.byAddr[address(p.NeighborAddress)], states[p.SessionState]
+	if x == nil || state == "" {
+		return
+	}
+	if state == plan.SessionOpenConfirm || state == plan.SessionEstablished {
+		x.peerASN = p.PeerAsn
+		x.peerID, _ = netip.ParseAddr(p.RouterId)
+	}
+	x.enter(state)
+	s.poke()
+}
+
+// enter takes a session into a state.
+func (x *session) enter(state plan.SessionState) {
+	before, now := x.state, time.Now()
+	if state == before {
+		return
+	}
+	x.state, x.since = state, now
+	switch {
+	case state == plan.SessionEstablished:
+		x.fail, x.pending, x.expected, x.wonder = cause{}, cause{}, cause{}, false
+		x.shown.State, x.shown.Since = state, now
+		x.shown.PeerASN, x.shown.PeerID = x.peerASN, x.peerID
+		x.shown.Changes++
+	case before == plan.SessionEstablished:
+		x.down = x.pending
+		if x.expected.reason != "" {
+			x.down = x.expected
+		}
+		x.fail, x.pending, x.expected = x.down, cause{}, cause{}
+		x.shown.State, x.shown.Since = plan.SessionIdle, now
+	case state == plan.SessionIdle && x.pending.reason != "":
+		x.fail, x.pending = x.pending, cause{}
+	}
+}
+
+// show brings what is shown up to date and returns when that may change without anything happening, the zero time if it does not.
+func (x *session) show(now time.Time) (again time.Time) {
+	if x.state != plan.SessionEstablished && x.shown.State != x.state {
+		if again = x.since.Add(settled); !again.After(now) {
+			x.shown.State, again = x.state, time.Time{}
+		}
+	}
+	why := x.fail
+	if x.state == plan.SessionEstablished {
+		why = x.down
+	}
+	x.shown.Reason, x.shown.Message = why.reason, why.message
+	return again
+}
+
+// told is a session that changed, for the log.
+type told struct {
+	name     string
+	was, now plan.Session
+}
+
+// changed returns what is new since the last time. Everything is new if it is whole.
+func (s *sessions) changed(now time.Time, whole bool) (report plan.BGPReport, news []told) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	report = plan.BGPReport{Whole: whole, Sessions: map[string]*plan.Session{}}
+	for _, name := range s.gone {
+		if !whole {
+			report.Sessions[name] = nil
+		}
+	}
+	s.gone = nil
+	for name, x := range s.byName {
+		if again := x.show(now); !again.IsZero() && (s.next.IsZero() || again.Before(s.next)) {
+			s.next = again
+		}
+		if x.shown != x.told || x.first || whole {
+			report.Sessions[name] = new(plan.Session)
+			*report.Sessions[name] = x.shown
+			news = append(news, told{name, x.told, x.shown})
+			x.told, x.first = x.shown, false
+		}
+	}
+	return report, news
+}

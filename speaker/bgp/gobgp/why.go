@@ -1,0 +1,155 @@
+package gobgp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"syscall"
+
+	golog "github.com/osrg/gobgp/v3/pkg/log"
+	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// hear takes what GoBGP logs. This file alone knows its words (fsm.go and server.go of v3.37.0); the tests against real routers find
+// out when they change.
+func (s *sessions) hear(msg string, f golog.Fields) {
+	switch msg {
+	case "failed to connect", "state changed", "sent notification", "received notification", "hold timer expired":
+	case "sync finished":
+		s.poke()
+		return
+	default:
+		return
+	}
+	key, _ := f["Key"].(string)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.byAddr[address(key)]
+	if x == nil {
+		return
+	}
+	switch msg {
+	case "failed to connect":
+		if err, ok := f["Error"].(error); ok {
+			x.fail = connecting(err, x.peer)
+		}
+	case "sent notification":
+		if e, ok := f["Data"].(*bgp.MessageError); ok {
+			x.pending = refusing(e, x.peer)
+		}
+	case "received notification":
+		x.pending = refused(f)
+	case "hold timer expired":
+		x.pending = cause{plan.HoldTimeExpired, "nothing came from the router for the hold time: is the path to it whole, and does it run?"}
+	case "state changed":
+		x.changing(fmt.Sprint(f["old"]), fmt.Sprint(f["new"]), fmt.Sprint(f["reason"]))
+	}
+	s.poke()
+}
+
+// connecting is why no TCP connection came about.
+func connecting(err error, p plan.Peer) cause {
+	where := fmt.Sprintf("%v port %d", p.Address, p.Port)
+	var timeout net.Error
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return cause{plan.Refused, where + " refuses the connection: does a BGP daemon listen there?"}
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return cause{plan.NotConfigured, fmt.Sprintf("sourceAddress: this node does not have %v", p.Source)}
+	case errors.Is(err, syscall.ENETUNREACH):
+		return cause{plan.Unreachable, "this node has no route to " + where}
+	case errors.Is(err, syscall.EHOSTUNREACH):
+		return cause{plan.Unreachable, where + " cannot be reached: no host answers there, or a router on the way says so"}
+	case errors.As(err, &timeout) && timeout.Timeout():
+		m := where + " does not answer: is it up, does a filter drop what this node sends"
+		if p.Password != "" {
+			m += ", and is the password the same on both sides"
+		} else {
+			m += ", and does it want a password"
+		}
+		if p.TTLSecurity {
+			m += ", and is it on the same link"
+		}
+		return cause{plan.NoAnswer, m + "?"}
+	case errors.Is(err, syscall.ENOPROTOOPT), strings.Contains(err.Error(), "setsockopt"):
+		return cause{plan.NotConfigured, fmt.Sprintf("the kernel does not take the options of the connection to %s: %v", where, plain(err))}
+	}
+	return cause{plan.Unreachable, fmt.Sprintf("no connection to %s: %v", where, plain(err))}
+}
+
+// plain is an error without the addresses, which have changing ports in them.
+func plain(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Err
+	}
+	return err
+}
+
+// refusing is why this side sends a NOTIFICATION for what the router sent.
+func refusing(e *bgp.MessageError, p plan.Peer) cause {
+	if e.TypeCode == bgp.BGP_ERROR_OPEN_MESSAGE_ERROR && e.SubTypeCode == bgp.BGP_ERROR_SUB_BAD_PEER_AS {
+		return cause{plan.WrongASN, fmt.Sprintf("the router is of another AS than the BGPPeer says: %s", e.Message)}
+	}
+	if e.TypeCode == bgp.BGP_ERROR_OPEN_MESSAGE_ERROR && e.SubTypeCode == bgp.BGP_ERROR_SUB_BAD_BGP_IDENTIFIER {
+		return cause{plan.NotConfigured, fmt.Sprintf("routerID: the router has the same as this node, or none: %s", e.Message)}
+	}
+	return cause{plan.Rejected, fmt.Sprintf("this node cannot take what the router sent: %s: %s", bgp.NewNotificationErrorCode(e.TypeCode, e.SubTypeCode), e.Message)}
+}
+
+// refused is why the router sends a NOTIFICATION.
+func refused(f golog.Fields) cause {
+	code, _ := f["Code"].(uint8)
+	sub, _ := f["Subcode"].(uint8)
+	said, _ := f["Communicated-Reason"].(string)
+	return notified(code, sub, said)
+}
+
+func notified(code, sub uint8, said string) cause {
+	reason := plan.Rejected
+	switch {
+	case code == bgp.BGP_ERROR_OPEN_MESSAGE_ERROR && sub == bgp.BGP_ERROR_SUB_BAD_PEER_AS:
+		reason = plan.WrongASN
+	case code == bgp.BGP_ERROR_HOLD_TIMER_EXPIRED:
+		reason = plan.HoldTimeExpired
+	}
+	words := fmt.Sprintf("the router sent a NOTIFICATION: %s", bgp.NewNotificationErrorCode(code, sub))
+	if reason == plan.WrongASN {
+		words += ": it expects another AS of this node (myASN, localASN)"
+	}
+	if said != "" {
+		words += fmt.Sprintf(": %q", said)
+	}
+	return cause{reason, words}
+}
+
+// changing takes a change of GoBGP's state machine, of which the event will follow.
+func (x *session) changing(from, to, reason string) {
+	if to != "BGP_FSM_IDLE" && to != "-1" {
+		return
+	}
+	switch from {
+	case "BGP_FSM_OPENSENT", "BGP_FSM_OPENCONFIRM":
+		if x.pending.reason != "" {
+			return
+		}
+		switch reason {
+		case "invalid-msg": // GoBGP does not look at a NOTIFICATION that comes before the session is up
+			x.wonder = true
+			if x.fail.reason != plan.WrongASN && x.fail.reason != plan.Rejected {
+				x.pending = cause{plan.Rejected, "the router refuses the session: does it expect another AS of this node (myASN, localASN)?"}
+			}
+		case "read-failed":
+			x.pending = cause{plan.Refused, "the router closes the connection at once: does it have this node's address as a neighbor?"}
+		case "hold-timer-expired":
+			x.pending = cause{plan.NoAnswer, "the router takes the connection and then says nothing"}
+		}
+	case "BGP_FSM_ESTABLISHED":
+		if x.pending.reason == "" {
+			x.pending = cause{plan.Unreachable, "the connection to the router broke (" + reason + ")"}
+		}
+	}
+}

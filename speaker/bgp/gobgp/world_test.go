@@ -1,0 +1,213 @@
+package gobgp
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/test/lab/router"
+)
+
+const patience = 60 * time.Second
+
+const (
+	nodeASN   = 65001
+	routerASN = 65002
+)
+
+var (
+	nodeID = addr("203.0.113.9")
+
+	vip4, vip6   = pfx("192.0.2.1/32"), pfx("2001:db8:f::1/128")
+	pool4, pool6 = pfx("192.0.2.0/24"), pfx("2001:db8:f::/64")
+)
+
+func addr(s string) netip.Addr  { return netip.MustParseAddr(s) }
+func pfx(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+// link is a wire between the node and a router, with an address of each family at both ends.
+type link struct {
+	router, router6, node, node6 netip.Addr
+}
+
+func linkNumber(i int) link {
+	a := func(format string, n int) netip.Addr { return addr(fmt.Sprintf(format, n)) }
+	return link{a("198.51.100.%d", 16*i+1), a("2001:db8:%d::1", i+1), a("198.51.100.%d", 16*i+2), a("2001:db8:%d::2", i+1)}
+}
+
+// far is a router of a test.
+type far struct {
+	router.Router
+	link
+	kind  string
+	place router.Place
+	space *netspace.Space
+	conf  router.Config
+}
+
+// world is a node without a driver, and routers that it has links to.
+type world struct {
+	node    *netspace.Space
+	routers []*far
+}
+
+// newWorld makes a node and a router of each of these kinds, with no neighbor yet.
+func newWorld(t testing.TB, kinds ...string) *world {
+	t.Helper()
+	w := &world{node: netspace.New(t)}
+	for i, kind := range kinds {
+		f := &far{link: linkNumber(i), kind: kind, space: netspace.New(t)}
+		netspace.Join(t, w.node, fmt.Sprintf("eth%d", i), f.link.node.String()+"/28", f.space, "eth0", f.link.router.String()+"/28")
+		w.node.Address(t, fmt.Sprintf("eth%d", i), f.node6.String()+"/64")
+		f.space.Address(t, "eth0", f.router6.String()+"/64")
+		f.place = router.In(t, f.space)
+		f.conf = router.Config{ASN: routerASN, ID: addr(fmt.Sprintf("203.0.113.%d", i+1))}
+		var err error
+		if f.Router, err = router.Kinds[kind](t.Context(), f.place, f.conf); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Logf("router %s:\n%s", kind, f.Log())
+			}
+			f.Stop()
+		})
+		w.routers = append(w.routers, f)
+	}
+	return w
+}
+
+// each runs a test with a router of each kind.
+func each(t *testing.T, test func(t *testing.T, w *world, f *far)) {
+	for kind := range router.Kinds {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, kind)
+			test(t, w, w.routers[0])
+		})
+	}
+}
+
+// neighbors gives the router these and no others.
+func (f *far) neighbors(t testing.TB, n ...router.Neighbor) {
+	t.Helper()
+	f.conf.Neighbors = n
+	if err := f.Configure(t.Context(), f.conf); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// neighbor is the node over IPv4 as the router has it if nothing is special.
+func (f *far) neighbor() router.Neighbor {
+	return router.Neighbor{Name: "node", Address: f.link.node, ASN: nodeASN}
+}
+
+// peer is the router over IPv4 as the node has it if nothing is special.
+func (f *far) peer() plan.Peer {
+	return plan.Peer{Address: f.link.router, Port: 179, MyASN: nodeASN, PeerASN: routerASN, IPv4: true, ConnectTime: time.Second}
+}
+
+func (f *far) peer6() plan.Peer {
+	p := f.peer()
+	p.Address, p.IPv4, p.IPv6 = f.router6, false, true
+	return p
+}
+
+// wanted is a whole set.
+func wanted(peers map[string]plan.Peer, routes map[netip.Prefix]plan.Route) plan.BGPChange {
+	c := plan.BGPChange{Whole: true, RouterID: nodeID, Peers: map[string]*plan.Peer{}, Routes: routes}
+	for name, p := range peers {
+		c.Peers[name] = &p
+	}
+	return c
+}
+
+// to is a route without attributes to these peers.
+func to(names ...string) plan.Route {
+	r := plan.Route{}
+	for _, n := range names {
+		r[n] = plan.Attributes{}
+	}
+	return r
+}
+
+// eventually waits until something holds.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for deadline := time.Now().Add(patience); !ok(); <-ticker.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
+
+// kernel waits until the router's kernel has exactly these routes of a family, each over these next hops.
+func (f *far) kernel(t testing.TB, family int, want map[netip.Prefix][]netip.Addr) {
+	t.Helper()
+	var have []router.Route
+	eventuallyElse(t, fmt.Sprintf("%s's kernel has %v", f.kind, want), func() bool {
+		have = f.routes(t, family)
+		if len(have) != len(want) {
+			return false
+		}
+		for _, r := range have {
+			if via, ok := want[r.Prefix]; !ok || !slices.Equal(via, r.Via) {
+				return false
+			}
+		}
+		return true
+	}, func() string { return fmt.Sprintf("%+v", have) })
+}
+
+func (f *far) routes(t testing.TB, family int) []router.Route {
+	t.Helper()
+	have, err := f.Routes(context.Background(), family)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return have
+}
+
+func eventuallyElse(t testing.TB, what string, ok func() bool, else_ func() string) {
+	t.Helper()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for deadline := time.Now().Add(patience); !ok(); <-ticker.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s; it is %s", patience, what, else_())
+		}
+	}
+}
+
+// path waits for the one path that the router has of a prefix.
+func (f *far) path(t testing.TB, prefix netip.Prefix, ok func(router.Path) bool) {
+	t.Helper()
+	var have []router.Path
+	eventuallyElse(t, fmt.Sprintf("%s's path of %v is as wanted", f.kind, prefix), func() bool {
+		var err error
+		if have, err = f.RIB(context.Background(), prefix.String()); err != nil {
+			t.Fatal(err)
+		}
+		return len(have) == 1 && ok(have[0])
+	}, func() string { return fmt.Sprintf("%+v", have) })
+}
+
+// since returns when the router's session with a neighbor came up.
+func (f *far) since(t testing.TB, name string) time.Time {
+	t.Helper()
+	s, err := f.Sessions(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !s[name].Established {
+		t.Fatalf("%s: no session with %s: %+v", f.kind, name, s[name])
+	}
+	return s[name].Since
+}
