@@ -58,6 +58,7 @@ var rules = []rule{
 	{of: "speaker/l2", own: []string{"speaker/plan"}, never: kubernetes},
 	{of: "speaker/bgp", own: []string{"speaker/plan"}, never: slices.Concat(kubernetes, goBGP)},
 	{of: "speaker/bgp/gobgp", own: []string{"speaker/plan"}, never: kubernetes},
+	{of: "speaker/bfd", own: []string{"speaker/plan"}, never: kubernetes},
 
 	// The loop is handed its drivers.
 	{of: "speaker", own: []string{"pools", "ipvs", "speaker/plan"}, never: kubernetes},

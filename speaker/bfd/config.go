@@ -1,0 +1,97 @@
+package bfd
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// Config of a session. == compares it.
+type Config struct {
+	// Peer is the other side. A link-local address has a zone.
+	Peer netip.Addr
+	// Local is the address to send from, the zero Addr for what the kernel chooses.
+	Local netip.Addr
+	// MultiHop is a session over several hops (RFC 5883): another port, and Timers.MinimumTTL in place of 255. 0 there is 254.
+	MultiHop bool
+	Timers   plan.BFD
+}
+
+// Of returns the configuration for a BGP peer. It is over several hops if the peer is, or if it is internal and its profile names a
+// minimum TTL.
+func Of(p plan.Peer) Config {
+	internal := p.Dynamic == plan.AnyInternal || p.Dynamic == plan.NotDynamic && p.PeerASN == p.MyASN
+	return Config{Peer: p.Address, Local: p.Source, MultiHop: p.MultiHop || internal && p.BFD.MinimumTTL > 0, Timers: p.BFD}
+}
+
+// Check tells what is wrong with it.
+func (c Config) Check() error {
+	t := c.Timers
+	switch {
+	case !c.Peer.IsValid() || c.Peer.IsUnspecified() || c.Peer.IsMulticast() || c.Peer.Is4In6():
+		return fmt.Errorf("BFD session: the peer's address %v is not that of one host: give one IPv4 or IPv6 address", c.Peer)
+	case c.Peer.Is6() && c.Peer.IsLinkLocalUnicast() && c.Peer.Zone() == "":
+		return fmt.Errorf("BFD session with %v: a link-local address needs its interface: write %v%%INTERFACE", c.Peer, c.Peer)
+	case c.MultiHop && c.Peer.Zone() != "":
+		return fmt.Errorf("BFD session with %v: a link-local address is never over several hops: make the session one over one hop", c.Peer)
+	case c.Local.IsValid() && c.Local.Is4() != c.Peer.Is4():
+		return fmt.Errorf("BFD session with %v: the local address %v is of the other family: give one of the peer's family", c.Peer, c.Local)
+	case t.Multiplier == 0:
+		return fmt.Errorf("BFD session with %v: the multiplier is 0: give 1 to 255", c.Peer)
+	}
+	return errors.Join(within(c.Peer, "receive", t.Receive), within(c.Peer, "transmit", t.Transmit))
+}
+
+func within(peer netip.Addr, field string, d time.Duration) error {
+	if d < time.Millisecond || d > maxInterval {
+		return fmt.Errorf("BFD session with %v: the %s interval %v is not from 1ms to %v", peer, field, d, maxInterval)
+	}
+	return nil
+}
+
+// Key tells sessions apart.
+type Key struct {
+	// Peer has no zone. Interface is what was its zone.
+	Peer      netip.Addr
+	Interface string
+	// Local is the zero Addr if the kernel chooses.
+	Local    netip.Addr
+	MultiHop bool
+}
+
+func (c Config) key() Key {
+	return Key{c.Peer.WithZone(""), c.Peer.Zone(), c.Local.WithZone(""), c.MultiHop}
+}
+
+// path is what the other side can tell sessions apart by, as long as it knows no discriminator.
+func (k Key) path() Key {
+	k.Local = netip.Addr{}
+	return k
+}
+
+// minimumTTL is what a packet of the session must have left.
+func (c Config) minimumTTL() int {
+	switch {
+	case !c.MultiHop:
+		return 255 // RFC 5881, 5
+	case c.Timers.MinimumTTL == 0:
+		return 254
+	}
+	return int(c.Timers.MinimumTTL)
+}
+
+func compareKeys(a, b Key) int {
+	multi := 0
+	if a.MultiHop != b.MultiHop {
+		multi = 1
+		if b.MultiHop {
+			multi = -1
+		}
+	}
+	return cmp.Or(a.Peer.Compare(b.Peer), strings.Compare(a.Interface, b.Interface), a.Local.Compare(b.Local), multi)
+}

@@ -1,0 +1,133 @@
+package bfd
+
+import (
+	"context"
+	"encoding/binary"
+	"log/slog"
+	"maps"
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+)
+
+// Options of a Driver.
+type Options struct {
+	Log *slog.Logger
+	// Changed is told how all sessions are whenever one has changed, by name. Calls come one after another from a goroutine of their own; a
+	// change of state is never left out for a later one of the same session.
+	Changed func(map[string]Status)
+	// Independent sets the C bit (RFC 5880, 4.1): this process outlives the control plane.
+	Independent bool
+	// Metrics may be nil.
+	Metrics prometheus.Registerer
+}
+
+// Driver runs the sessions.
+type Driver struct {
+	options Options
+	metrics *metrics
+
+	mu sync.Mutex
+	// wanted are the sessions that pass Check, wrong what is said of the others.
+	wanted map[string]Config
+	wrong  map[string]error
+	fresh  bool
+	// wake is an eventfd that ends the loop's wait, -1 while there is no loop.
+	wake int
+
+	reports reports
+}
+
+// New returns a Driver that has no sessions yet. It does nothing before Run.
+func New(o Options) *Driver {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Driver{options: o, metrics: newMetrics(o.Metrics), wake: -1, reports: newReports()}
+}
+
+// Set says which sessions there are: the whole set each time. It does not block. Those that stay as they are are not touched; other timers
+// are agreed on with the other side (6.8.3); other addresses make another session. One that is not named any more tells the other
+// side so (AdminDown), unless the process ends before.
+func (d *Driver) Set(configs map[string]Config) {
+	wanted, wrong := map[string]Config{}, map[string]error{}
+	for name, c := range configs {
+		if err := c.Check(); err != nil {
+			wrong[name] = err
+		} else {
+			wanted[name] = c
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.logChanges(wanted, wrong)
+	d.wanted, d.wrong, d.fresh = wanted, wrong, true
+	d.kick()
+}
+
+// logChanges says what is new.
+func (d *Driver) logChanges(wanted map[string]Config, wrong map[string]error) {
+	for _, name := range slices.Sorted(maps.Keys(d.wanted)) {
+		if _, stays := wanted[name]; !stays {
+			d.options.Log.Info("watch no more by BFD", "name", name, "peer", d.wanted[name].Peer)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(wanted)) {
+		c := wanted[name]
+		attrs := []any{"name", name, "peer", c.Peer, "multihop", c.MultiHop, "receive", c.Timers.Receive, "transmit", c.Timers.Transmit, "multiplier", c.Timers.Multiplier}
+		if was, known := d.wanted[name]; !known {
+			d.options.Log.Info("watch by BFD", attrs...)
+		} else if was != c {
+			d.options.Log.Info("watch otherwise by BFD", attrs...)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(wrong)) {
+		if was := d.wrong[name]; was == nil || was.Error() != wrong[name].Error() {
+			d.options.Log.Error("cannot watch by BFD", "name", name, "err", wrong[name])
+		}
+	}
+}
+
+// kick ends the loop's wait. d.mu is held.
+func (d *Driver) kick() {
+	if d.wake >= 0 {
+		_, _ = unix.Write(d.wake, binary.NativeEndian.AppendUint64(nil, 1))
+	}
+}
+
+// Run runs the sessions until ctx ends, in the network namespace of the calling thread. Nothing is sent at the end.
+func (d *Driver) Run(ctx context.Context) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	l, err := d.open()
+	if err != nil {
+		return err
+	}
+	defer l.close()
+
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		d.report(ctx)
+	}()
+	defer func() { cancel(); <-done }()
+	stop := context.AfterFunc(ctx, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.kick()
+	})
+	defer stop()
+
+	raisePriority(d.options.Log)
+	defer lowerPriority()
+	for ctx.Err() == nil {
+		if err := l.turn(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,321 @@
+package bfd
+
+import (
+	crand "crypto/rand"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+)
+
+// retry is how soon a socket that could not be opened is tried again.
+const retry = time.Second
+
+// loop is what the thread of Run owns. A turn allocates nothing unless something has changed.
+type loop struct {
+	d         *Driver
+	core      *Core
+	random    *rand.Rand
+	wake      int
+	next      time.Time // when the core wants a turn
+	retryAt   time.Time // when sockets are looked after again, zero for never
+	synced    uint64    // the core's generation that the sockets are those of
+	receivers map[kind]*receiver
+	ports     map[uint32]*port
+	polled    []unix.PollFd
+	buffer    []byte
+	names     map[string]string // that are reported, with what is wrong with their configuration
+	wait      unix.Timespec
+}
+
+// port is what a session has outside the core.
+type port struct {
+	sender
+	name           string // by which it is counted, empty while it says goodbye
+	sent, received prometheus.Counter
+}
+
+// count counts by another name.
+func (p *port) count(m *metrics, name string) {
+	m.forget(p.name)
+	p.name = name
+	p.sent, p.received = m.counters(name)
+}
+
+// open makes the loop, and the eventfd by which it is woken.
+func (d *Driver) open() (*loop, error) {
+	var seed [32]byte
+	_, _ = crand.Read(seed[:]) // never fails
+	random := rand.New(rand.NewChaCha8(seed))
+	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("run BFD: make an eventfd: %w", err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.wake, d.fresh = wake, d.wanted != nil
+	l := &loop{d: d, core: NewCore(d.options.Independent, random), random: random, wake: wake, receivers: map[kind]*receiver{}, ports: map[uint32]*port{},
+		buffer: make([]byte, 0, PacketLen), names: map[string]string{}}
+	l.watch()
+	d.kick()
+	return l, nil
+}
+
+func (l *loop) close() {
+	l.d.mu.Lock()
+	l.d.wake = -1
+	l.d.mu.Unlock()
+	unix.Close(l.wake)
+	for _, r := range l.receivers {
+		r.close()
+	}
+	for _, p := range l.ports {
+		p.close()
+		l.d.metrics.forget(p.name)
+	}
+}
+
+// turn waits until there is something to do, and does it.
+func (l *loop) turn() error {
+	due := earliest(l.next, l.retryAt)
+	var wait *unix.Timespec
+	if !due.IsZero() {
+		l.wait = unix.NsecToTimespec(max(0, int64(time.Until(due))))
+		wait = &l.wait
+	}
+	if _, err := unix.Ppoll(l.polled, wait, nil); err != nil && err != unix.EINTR {
+		return fmt.Errorf("wait for BFD packets: %w", err)
+	}
+	now := time.Now()
+	if !l.next.IsZero() && now.After(l.next) {
+		l.d.metrics.late.Observe(now.Sub(l.next).Seconds())
+	}
+	if l.polled[0].Revents != 0 {
+		l.take(now)
+	}
+	// All that came before now is read before anything expires at now: whoever reads late must not blame the other side.
+	for _, r := range l.receivers {
+		l.drain(now, r)
+	}
+	l.core.Tick(now)
+	l.changed()
+	if l.core.Generation() != l.synced || !l.retryAt.IsZero() && !now.Before(l.retryAt) {
+		l.sync(now)
+	}
+	l.send()
+	l.next = l.core.Next()
+	return nil
+}
+
+// take takes over the wanted sessions.
+func (l *loop) take(now time.Time) {
+	var b [8]byte
+	_, _ = unix.Read(l.wake, b[:])
+	l.d.mu.Lock()
+	wanted, wrong, fresh := l.d.wanted, l.d.wrong, l.d.fresh
+	l.d.fresh = false
+	l.d.mu.Unlock()
+	if !fresh {
+		return
+	}
+	for name := range l.names {
+		_, right := wanted[name]
+		if _, known := wrong[name]; !right && !known {
+			delete(l.names, name)
+			l.d.reports.gone(name)
+		}
+	}
+	for name, err := range wrong {
+		if l.names[name] == err.Error() {
+			continue
+		}
+		l.names[name] = err.Error()
+		l.d.reports.add(map[string]Status{name: {State: Down.Plan(), Since: now, Reason: NeverUp, RemoteState: Down.Plan(), Problem: err.Error()}})
+	}
+	for name := range wanted {
+		l.names[name] = ""
+	}
+	l.core.Set(now, wanted)
+	l.changed()
+}
+
+// drain reads all that is there. What an attacker sends meanwhile does not hold it up for ever.
+func (l *loop) drain(now time.Time, r *receiver) {
+	if r.fd < 0 {
+		return
+	}
+	for range 4 * roomy / 256 {
+		in, index, ok := r.read()
+		if !ok {
+			return
+		}
+		if len(in.Data) >= 12 && in.Data[8]|in.Data[9]|in.Data[10]|in.Data[11] == 0 {
+			in.Interface = r.interfaceName(index)
+		}
+		result := l.core.Receive(now, in)
+		if result.Drop != Taken {
+			l.d.metrics.dropped[result.Drop].Inc()
+			continue
+		}
+		if p := l.ports[result.Session]; p != nil {
+			p.received.Inc()
+		}
+		if result.Silence > 0 {
+			l.d.metrics.silence.Observe(result.Silence)
+		}
+		l.changed()
+	}
+}
+
+// changed has what changed reported.
+func (l *loop) changed() {
+	if changed := l.core.Changed(); changed != nil {
+		l.d.reports.add(changed)
+		l.again(time.Now(), recheck) // a session that is down may need another source address
+	}
+}
+
+// send sends what the core wants to.
+func (l *loop) send() {
+	for _, out := range l.core.Out() {
+		p := l.ports[out.Session]
+		if p == nil {
+			continue
+		}
+		l.buffer = out.Packet.Append(l.buffer[:0])
+		err := p.send(l.buffer)
+		switch {
+		case err == nil:
+			p.sent.Inc()
+			p.failing(l, "")
+		case p.fd < 0: // known already
+			l.d.metrics.unsent.Inc()
+		default:
+			l.d.metrics.unsent.Inc()
+			p.failing(l, fmt.Sprintf("send to %v: %v", p.key.Peer, err))
+		}
+	}
+	l.changed()
+}
+
+// failing notes what keeps a session from sending.
+func (p *port) failing(l *loop, what string) {
+	if p.problem != what {
+		p.problem = what
+		l.problems()
+	}
+}
+
+// problems tells the core what keeps each session from sending or receiving.
+func (l *loop) problems() {
+	l.core.Sessions(func(discr uint32, k Key, _ []string) {
+		p, r := l.ports[discr], l.receivers[kindOf(k)]
+		switch {
+		case r != nil && r.problem != "":
+			l.core.Problem(discr, r.problem)
+		case p != nil:
+			l.core.Problem(discr, p.problem)
+		}
+	})
+}
+
+// sync opens and closes sockets so that they are those of the sessions, and tries again what failed.
+func (l *loop) sync(now time.Time) {
+	l.synced, l.retryAt = l.core.Generation(), time.Time{}
+	kinds, first := map[kind]bool{}, map[uint32]string{}
+	l.core.Sessions(func(discr uint32, k Key, names []string) {
+		kinds[kindOf(k)] = true
+		first[discr] = strings.Join(names[:min(1, len(names))], "")
+	})
+	maps.DeleteFunc(l.ports, func(discr uint32, p *port) bool {
+		name, alive := first[discr]
+		if p.name != name {
+			p.count(l.d.metrics, "") // before another session takes the name over
+		}
+		if !alive {
+			p.close()
+		}
+		return !alive
+	})
+	l.core.Sessions(func(discr uint32, k Key, _ []string) { l.look(now, discr, k, first[discr]) })
+	maps.DeleteFunc(l.receivers, func(k kind, r *receiver) bool {
+		if kinds[k] {
+			return false
+		}
+		r.close()
+		return true
+	})
+	for k := range kinds {
+		r := l.receivers[k]
+		if r == nil {
+			r = &receiver{kind: k, fd: -1}
+			l.receivers[k] = r
+		}
+		if r.fd < 0 {
+			r.problem = ""
+			if err := r.open(); err != nil {
+				r.problem = err.Error()
+				l.again(now, retry)
+			}
+		}
+	}
+	l.problems()
+	l.changed()
+	l.watch()
+}
+
+// look opens the socket of a session, or opens it anew where the kernel would send from another address now.
+func (l *loop) look(now time.Time, discr uint32, k Key, name string) {
+	p := l.ports[discr]
+	if p == nil {
+		p = &port{sender: sender{key: k, fd: -1}}
+		l.ports[discr] = p
+	}
+	if p.sent == nil || p.name != name {
+		p.count(l.d.metrics, name)
+	}
+	if !l.core.Up(discr) {
+		if now.Sub(p.checked) >= recheck {
+			if p.checked = now; p.stale() {
+				p.close()
+			}
+		}
+		l.again(now, recheck)
+	}
+	if p.fd >= 0 {
+		return
+	}
+	p.problem = ""
+	if err := p.open(l.random, l.taken); err != nil {
+		p.problem = err.Error()
+		l.again(now, retry)
+	}
+}
+
+func (l *loop) taken(number uint16) bool {
+	for _, p := range l.ports {
+		if p.fd >= 0 && p.port == number {
+			return true
+		}
+	}
+	return false
+}
+
+// again has sync called after a while.
+func (l *loop) again(now time.Time, after time.Duration) {
+	l.retryAt = earliest(l.retryAt, now.Add(after))
+}
+
+// watch lists what the loop waits for.
+func (l *loop) watch() {
+	l.polled = append(l.polled[:0], unix.PollFd{Fd: int32(l.wake), Events: unix.POLLIN})
+	for _, r := range l.receivers {
+		if r.fd >= 0 {
+			l.polled = append(l.polled, unix.PollFd{Fd: int32(r.fd), Events: unix.POLLIN})
+		}
+	}
+}

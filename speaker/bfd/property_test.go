@@ -1,0 +1,190 @@
+package bfd
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// timers returns random ones.
+func timers(r *rand.Rand) plan.BFD {
+	one := func() time.Duration { return time.Duration(10+r.IntN(1500)) * time.Millisecond }
+	return plan.BFD{Receive: one(), Transmit: one(), Multiplier: uint8(1 + r.IntN(6))}
+}
+
+// watched has the rules of each packet and state checked during a run.
+type watched struct {
+	*world
+	last map[*side]Packet
+	when map[*side]time.Time
+}
+
+func watch(t *testing.T, seed uint64) *watched {
+	w := &watched{newWorld(t, seed), map[*side]Packet{}, map[*side]time.Time{}}
+	w.sent = w.packet
+	return w
+}
+
+// packet checks what is sent: RFC 5880, 6.8.3 and 6.8.7.
+func (w *watched) packet(s *side, p Packet) {
+	last, when := w.last[s], w.when[s]
+	switch {
+	case p.Poll && p.Final:
+		w.t.Errorf("%s sends P and F", s.name)
+	case p.My == 0 || p.Multiplier == 0 || p.RequiredEchoRx != 0 || p.Demand || p.Multipoint || p.Authenticated:
+		w.t.Errorf("%s sends %+v", s.name, p)
+	case p.State != Up && p.DesiredTx < time.Second:
+		w.t.Errorf("%s wants to send each %v though it is %v", s.name, p.DesiredTx, p.State)
+	}
+	if p.Final {
+		return
+	}
+	// A packet that says the same as the last one is periodic: it keeps the distance that both sides agreed on, less the jitter. What is
+	// agreed on is of the state of both, so only what one side can know is checked here: its own wish.
+	if p.Poll = false; p == last && w.now.Sub(when) < p.DesiredTx*3/4 && w.steady(s) {
+		w.t.Errorf("%s sends after %v, and wants to each %v", s.name, w.now.Sub(when), p.DesiredTx)
+	}
+	w.last[s], w.when[s] = p, w.now
+}
+
+// steady tells whether a side's wish is in force: no poll, and no new configuration.
+func (w *watched) steady(s *side) bool {
+	session := s.core.sessions[0]
+	return !session.poll.active && !session.poll.wait && session.usedTx == session.desiredTx
+}
+
+// TestNeverUpWithADeadPeer: a session is up only as long as the silence is shorter than the detection time that it names, goes down exactly
+// then, and that time is at most what the peer may count on (6.8.4), whatever the timers, their changes, losses and restarts.
+func TestNeverUpWithADeadPeer(t *testing.T) {
+	for seed := range uint64(300) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			w := watch(t, seed)
+			r := w.random
+			w.delay, w.spread = time.Duration(r.IntN(20))*time.Millisecond, time.Duration(r.IntN(10))*time.Millisecond
+			w.loss = []float64{0, 0, .05, .3}[r.IntN(4)]
+			w.pair(func(string) Config { return Config{Timers: timers(r)} })
+			check := func() {
+				for _, s := range w.sides {
+					is := s.status["x"]
+					silence := w.now.Sub(s.heard)
+					if is.State == plan.BFDUp && silence >= is.Detection {
+						t.Fatalf("%v: %s is up after %v of silence: %+v", w.now.Sub(w.start), s.name, silence, is)
+					}
+					if is.Since.Equal(w.now) && is.State == plan.BFDDown && is.Reason == Expired && is.Detected != silence {
+						t.Fatalf("%s went down after %v, it says %v", s.name, silence, is.Detected)
+					}
+				}
+			}
+			for range 30 {
+				s := w.sides[[]string{"a", "b"}[r.IntN(2)]]
+				switch r.IntN(8) {
+				case 0:
+					w.cut[s.name] = true
+				case 1, 2:
+					clear(w.cut)
+				case 3:
+					w.boot(s)
+				case 4, 5:
+					w.want(s, map[string]Config{"x": {Peer: s.peer.addr, Timers: timers(r)}})
+				}
+				w.run(time.Duration(r.IntN(5000))*time.Millisecond, check)
+			}
+			// Dead now: neither side is up after its detection time.
+			w.cut["a"], w.cut["b"] = true, true
+			bound := max(w.sides["a"].status["x"].Detection, w.sides["b"].status["x"].Detection)
+			w.run(w.delay+w.spread, check)
+			bound = max(bound, w.sides["a"].status["x"].Detection, w.sides["b"].status["x"].Detection)
+			w.run(bound, check)
+			for _, s := range w.sides {
+				if s.state() == "Up" {
+					t.Errorf("%s is up with a dead peer", s.name)
+				}
+			}
+			// And it comes back: within a slow packet of each and the trips, since packets are not lost now.
+			clear(w.cut)
+			w.loss = 0
+			w.until("up", 10*time.Second, func() bool { return w.sides["a"].state() == "Up" && w.sides["b"].state() == "Up" })
+		})
+	}
+}
+
+// TestNoFalseAlarm: with no packet lost a session that is up stays up, whatever the timers are changed to, and when: this is what the delayed
+// application of 6.8.3 is for. A trip's delay may vary by what the jitter leaves.
+func TestNoFalseAlarm(t *testing.T) {
+	for seed := range uint64(300) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			w := watch(t, seed)
+			r := w.random
+			w.delay = time.Duration(r.IntN(40)) * time.Millisecond
+			w.pair(func(string) Config { return Config{Timers: timers(r)} })
+			up := func() bool { return w.sides["a"].state() == "Up" && w.sides["b"].state() == "Up" }
+			w.until("up", 10*time.Second, up)
+			for range 60 {
+				s := w.sides[[]string{"a", "b"}[r.IntN(2)]]
+				w.want(s, map[string]Config{"x": {Peer: s.peer.addr, Timers: timers(r)}})
+				w.run(time.Duration(r.IntN(3000))*time.Millisecond*time.Duration(r.IntN(2)), func() {
+					if !up() {
+						t.Fatalf("%v: a %+v; b %+v", w.now.Sub(w.start), w.sides["a"].status["x"], w.sides["b"].status["x"])
+					}
+				})
+			}
+			// In the end both sides use what was agreed on, and no poll goes on.
+			w.run(10*time.Second, nil)
+			a, b := w.sides["a"].core.sessions[0], w.sides["b"].core.sessions[0]
+			for _, s := range []*session{a, b} {
+				if s.poll != (poll{}) || s.usedTx != s.conf.Timers.Transmit || s.usedRx != s.conf.Timers.Receive {
+					t.Errorf("a poll goes on: %+v", s)
+				}
+			}
+			if got, want := a.interval(), max(a.conf.Timers.Transmit, b.conf.Timers.Receive); got != want {
+				t.Errorf("a sends each %v, want %v", got, want)
+			}
+			if got, want := b.detection(), time.Duration(a.conf.Timers.Multiplier)*a.interval(); got != want {
+				t.Errorf("b detects in %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+// TestDetectionBound: a peer that dies is found after at most the detection time, counted from its death, and a one-way trip (6.8.4).
+func TestDetectionBound(t *testing.T) {
+	const interval, multiplier, trip = 100 * time.Millisecond, 3, 5 * time.Millisecond
+	for seed := range uint64(200) {
+		w := watch(t, seed)
+		w.delay = trip
+		w.pair(func(string) Config {
+			return Config{Timers: plan.BFD{Receive: interval, Transmit: interval, Multiplier: multiplier}}
+		})
+		w.run(2*time.Second+time.Duration(w.random.IntN(1000))*time.Millisecond, nil)
+		w.cut["a"] = true
+		took := w.until("down", time.Second, func() bool { return w.sides["b"].state() == "Down" })
+		if least, most := (multiplier-1)*interval, multiplier*interval+trip; took < least || took > most+time.Millisecond {
+			t.Errorf("seed %d: found after %v, want %v to %v", seed, took, least, most)
+		}
+	}
+}
+
+// TestDiscriminators: they differ, and are not 0.
+func TestDiscriminators(t *testing.T) {
+	w := newWorld(t, 1)
+	configs := map[string]Config{}
+	addr := w.sides["a"].peer.addr
+	for i := range 1000 {
+		addr = addr.Next()
+		configs[fmt.Sprint(i)] = Config{Peer: addr, Timers: plan.BFD{Receive: time.Second, Transmit: time.Second, Multiplier: 3}}
+	}
+	w.want(w.sides["a"], configs)
+	seen := map[uint32]bool{0: true}
+	w.sides["a"].core.Sessions(func(d uint32, _ Key, _ []string) {
+		if seen[d] {
+			t.Errorf("discriminator %d twice or 0", d)
+		}
+		seen[d] = true
+	})
+	if len(seen) != 1001 {
+		t.Errorf("%d discriminators", len(seen)-1)
+	}
+}

@@ -1,0 +1,120 @@
+package bfd
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// reports are what the loop has to say, kept for the goroutine that says it: logs and callers may block.
+type reports struct {
+	mu    sync.Mutex
+	queue []report
+	kick  chan struct{}
+}
+
+// report is a session's new status, or that it is gone.
+type report struct {
+	name   string
+	status Status
+	gone   bool
+}
+
+// most is how many reports wait at most; of a session that has more to say, the last is kept. Only a caller that blocks makes so many.
+const most = 4096
+
+func newReports() reports { return reports{kick: make(chan struct{}, 1)} }
+
+func (r *reports) add(changed map[string]Status) {
+	for _, name := range slices.Sorted(maps.Keys(changed)) {
+		r.put(report{name: name, status: changed[name]})
+	}
+}
+
+func (r *reports) gone(name string) { r.put(report{name: name, gone: true}) }
+
+func (r *reports) put(one report) {
+	r.mu.Lock()
+	if len(r.queue) >= most {
+		r.queue = slices.DeleteFunc(r.queue, func(other report) bool { return other.name == one.name })
+	}
+	r.queue = append(r.queue, one)
+	r.mu.Unlock()
+	select {
+	case r.kick <- struct{}{}:
+	default:
+	}
+}
+
+func (r *reports) take() []report {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	queue := r.queue
+	r.queue = nil
+	return queue
+}
+
+// report says what the loop has to say, until ctx ends.
+func (d *Driver) report(ctx context.Context) {
+	all := map[string]Status{}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.reports.kick:
+		}
+		said := map[string]bool{}
+		for _, one := range d.reports.take() {
+			if said[one.name] { // both are told, one after the other
+				d.tell(all)
+				clear(said)
+			}
+			said[one.name] = true
+			was, known := all[one.name]
+			d.metrics.status(one, was)
+			if one.gone {
+				delete(all, one.name)
+				continue
+			}
+			all[one.name] = one.status
+			d.log(one.name, was, one.status, known)
+		}
+		if len(said) > 0 {
+			d.tell(all)
+		}
+	}
+}
+
+func (d *Driver) tell(all map[string]Status) {
+	if d.options.Changed != nil {
+		d.options.Changed(maps.Clone(all))
+	}
+}
+
+// log has a line for each change that an operator wants to know of.
+func (d *Driver) log(name string, was, is Status, known bool) {
+	l := d.options.Log.With("name", name)
+	switch {
+	case is.State == plan.BFDUp && was.State != plan.BFDUp:
+		l.Info("the BFD session is up", "transmit", is.Transmit, "detection", is.Detection, "independent", is.RemoteIndependent)
+	case was.State == plan.BFDUp && is.State != plan.BFDUp:
+		level := slog.LevelWarn
+		if is.Reason == PeerAdminDown {
+			level = slog.LevelInfo
+		}
+		l.Log(context.Background(), level, "the BFD session is down", "reason", is.Reason, "silence", is.Detected, "peer says", is.RemoteDiagnostic)
+	case is.State == plan.BFDUp && (is.Transmit != was.Transmit || is.Detection != was.Detection):
+		l.Info("the BFD session has other timers", "transmit", is.Transmit, "detection", is.Detection)
+	}
+	if is.Problem != was.Problem {
+		if is.Problem != "" {
+			l.Warn("BFD cannot send or receive", "problem", is.Problem)
+		} else if known {
+			l.Info("BFD can send and receive again")
+		}
+	}
+}

@@ -1,0 +1,183 @@
+package bfd
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The ports (RFC 5881, 4; RFC 5883, 5).
+const (
+	portSingleHop = 3784
+	portMultiHop  = 4784
+	firstSource   = 49152 // to 65535
+)
+
+// classSelector6 is DSCP CS6, of network control, as the byte in the IP header. RFC 5881 asks for no value; routers send this one.
+const classSelector6 = 6 << 5
+
+// recheck is how often a session that is not up has the kernel choose its address anew.
+const recheck = 5 * time.Second
+
+func portOf(multiHop bool) uint16 {
+	if multiHop {
+		return portMultiHop
+	}
+	return portSingleHop
+}
+
+// sender is the socket of one session. Its source port stays the same (RFC 5881, 4), and so does its source address while the session is up.
+type sender struct {
+	key  Key
+	port uint16
+	fd   int // -1 while it is closed
+	// problem is what keeps it from sending.
+	problem string
+	checked time.Time
+}
+
+// open opens the socket. ports are those of other sessions.
+func (s *sender) open(random *rand.Rand, taken func(uint16) bool) (err error) {
+	family := unix.AF_INET6
+	if s.key.Peer.Is4() {
+		family = unix.AF_INET
+	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return fmt.Errorf("open a BFD socket: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			unix.Close(fd)
+		}
+	}()
+	if err := mark(fd, family); err != nil {
+		return err
+	}
+	scope, err := s.scope()
+	if err != nil {
+		return err
+	}
+	local := s.key.Local
+	if !local.IsValid() {
+		local = netip.IPv6Unspecified()
+		if s.key.Peer.Is4() {
+			local = netip.IPv4Unspecified()
+		}
+	}
+	if err := s.bind(fd, local, scope, random, taken); err != nil {
+		return err
+	}
+	if err := unix.Connect(fd, sockaddr(s.key.Peer, portOf(s.key.MultiHop), scope)); err != nil {
+		return fmt.Errorf("find the way to %v: %w", s.key.Peer, err)
+	}
+	s.fd = fd
+	return nil
+}
+
+// mark has the packets of a socket sent as BFD's should be, and keeps nothing that comes back: answers go to the well-known port.
+func mark(fd, family int) error {
+	type option struct{ level, name, value int }
+	options := []option{{unix.IPPROTO_IP, unix.IP_TTL, 255}, {unix.IPPROTO_IP, unix.IP_TOS, classSelector6}}
+	if family == unix.AF_INET6 {
+		options = []option{{unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, 255}, {unix.IPPROTO_IPV6, unix.IPV6_TCLASS, classSelector6}}
+	}
+	options = append(options, option{unix.SOL_SOCKET, unix.SO_PRIORITY, 6}, option{unix.SOL_SOCKET, unix.SO_RCVBUF, 1}) // after IP_TOS, which sets the priority too
+	for _, o := range options {
+		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil {
+			return fmt.Errorf("set option %d of level %d of a BFD socket: %w", o.name, o.level, err)
+		}
+	}
+	return nil
+}
+
+// bind gives the socket its address and a source port that no other session has.
+func (s *sender) bind(fd int, local netip.Addr, scope uint32, random *rand.Rand, taken func(uint16) bool) error {
+	var err error
+	for range 100 {
+		port := s.port
+		if port == 0 {
+			port = firstSource + uint16(random.IntN(1<<16-firstSource))
+		}
+		if !taken(port) {
+			if err = unix.Bind(fd, sockaddr(local, port, scope)); err == nil {
+				s.port = port
+				return nil
+			}
+		}
+		if err != nil && !errors.Is(err, unix.EADDRINUSE) {
+			break
+		}
+		s.port = 0
+	}
+	return fmt.Errorf("send BFD packets from %v: %w", local, err)
+}
+
+func (s *sender) scope() (uint32, error) {
+	if s.key.Interface == "" {
+		return 0, nil
+	}
+	i, err := net.InterfaceByName(s.key.Interface)
+	if err != nil {
+		return 0, fmt.Errorf("send BFD packets on interface %s: %w", s.key.Interface, err)
+	}
+	return uint32(i.Index), nil
+}
+
+// send sends a packet. A refusal that the last one met is reported in place of sending, so it is tried again.
+func (s *sender) send(b []byte) error {
+	if s.fd < 0 {
+		return unix.ENOTCONN
+	}
+	_, err := unix.Write(s.fd, b)
+	if err == unix.ECONNREFUSED || err == unix.EHOSTUNREACH {
+		_, err = unix.Write(s.fd, b)
+	}
+	return err
+}
+
+func (s *sender) close() {
+	if s.fd >= 0 {
+		unix.Close(s.fd)
+		s.fd = -1
+	}
+}
+
+// stale tells whether the kernel would send from another address now: the old one may be gone.
+func (s *sender) stale() bool {
+	if s.fd < 0 || s.key.Local.IsValid() {
+		return false
+	}
+	probe := sender{key: s.key, fd: -1}
+	if err := probe.open(rand.New(rand.NewPCG(uint64(s.port), uint64(s.fd))), func(uint16) bool { return false }); err != nil {
+		return false
+	}
+	defer probe.close()
+	return addressOf(probe.fd) != addressOf(s.fd)
+}
+
+// addressOf returns a socket's own address.
+func addressOf(fd int) netip.Addr {
+	switch a, _ := unix.Getsockname(fd); a := a.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrFrom4(a.Addr)
+	case *unix.SockaddrInet6:
+		return netip.AddrFrom16(a.Addr)
+	}
+	return netip.Addr{}
+}
+
+func sockaddr(a netip.Addr, port uint16, scope uint32) unix.Sockaddr {
+	if a.Is4() {
+		return &unix.SockaddrInet4{Port: int(port), Addr: a.As4()}
+	}
+	if !a.IsLinkLocalUnicast() {
+		scope = 0
+	}
+	return &unix.SockaddrInet6{Port: int(port), Addr: a.As16(), ZoneId: scope}
+}

@@ -1,0 +1,288 @@
+package bfd
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// slow is the least desired transmit interval while a session is not up (RFC 5880, 6.8.3).
+const slow = time.Second
+
+// session has the state variables of RFC 5880, 6.8.1, by their names there.
+type session struct {
+	key   Key
+	names []string // of the configurations that want it, ascending; none while it says goodbye
+	conf  Config
+
+	state       State
+	remoteState State
+	localDiscr  uint32
+	remote      remote
+	diag        Diagnostic
+	reason      Reason
+	since       time.Time
+	downs       uint64
+	detected    time.Duration
+	problem     string
+	reported    Status
+
+	// desiredTx and requiredRx are what packets say; usedTx and usedRx what counts until the other side knows (6.8.3).
+	desiredTx, requiredRx time.Duration
+	usedTx, usedRx        time.Duration
+	poll                  poll
+
+	lastTx, lastRx time.Time
+	// nextTx is when the next periodic packet is due, expiry when the other side's silence is too long; zero for never.
+	nextTx, expiry time.Time
+	// armed is the interval that nextTx was computed with, 0 if none is sent.
+	armed time.Duration
+	// ends is when the goodbye is over.
+	ends time.Time
+	// due is set if a packet is to go out at once, final if the answer to a poll is.
+	due, final bool
+}
+
+// remote is what the other side's last packet said.
+type remote struct {
+	discr       uint32
+	diag        Diagnostic
+	minRx       time.Duration // RemoteMinRxInterval
+	desiredTx   time.Duration
+	multiplier  uint8
+	demand      bool
+	independent bool
+}
+
+// poll is a Poll Sequence (6.5). Two are told apart by a packet without F between them (6.8.3).
+type poll struct {
+	active bool
+	// again is set if a value changed during the sequence, wait if the next sequence waits for a packet without F.
+	again, wait bool
+}
+
+func newSession(now time.Time, key Key, conf Config, discr uint32) *session {
+	s := &session{key: key, conf: conf, state: Down, localDiscr: discr, reason: NeverUp, since: now}
+	s.forget()
+	s.wish()
+	return s
+}
+
+// forget is what the silence of a detection time leaves (6.8.1).
+func (s *session) forget() {
+	s.remote = remote{minRx: time.Microsecond}
+	s.remoteState = Down
+	s.poll = poll{}
+	s.usedTx, s.usedRx = s.desiredTx, s.requiredRx
+	s.expiry = time.Time{}
+}
+
+// wish brings what is said of the intervals to the configuration and the state, and has the other side confirm it. An interval that
+// the other side must know before it counts is used once it does (6.8.3).
+func (s *session) wish() {
+	desired, required := s.conf.Timers.Transmit, s.conf.Timers.Receive
+	if s.state != Up {
+		desired = max(desired, slow)
+	}
+	if desired == s.desiredTx && required == s.requiredRx {
+		return
+	}
+	s.desiredTx, s.requiredRx = desired, required
+	if s.state != Up || desired < s.usedTx {
+		s.usedTx = desired
+	}
+	if s.state != Up || required > s.usedRx {
+		s.usedRx = required
+	}
+	switch {
+	case s.remote.discr == 0: // nobody to ask
+		s.usedTx, s.usedRx = desired, required
+	case s.poll.active:
+		s.poll.again = true
+	case s.poll.wait: // asks for it anyway
+	default:
+		s.poll.active = true
+	}
+}
+
+// polled ends a Poll Sequence, or begins the next one.
+func (s *session) polled(final bool) {
+	switch {
+	case s.poll.active && final:
+		if s.poll.again {
+			s.poll = poll{wait: true}
+			return
+		}
+		s.poll = poll{}
+		s.usedTx, s.usedRx = s.desiredTx, s.requiredRx
+	case s.poll.wait && !final:
+		s.poll = poll{active: true}
+	}
+}
+
+// receive is the second half of 6.8.6, for a packet that is the session's.
+func (s *session) receive(now time.Time, p *Packet) {
+	s.remote = remote{discr: p.My, diag: p.Diagnostic, minRx: p.RequiredRx, desiredTx: p.DesiredTx, multiplier: p.Multiplier,
+		demand: p.Demand, independent: p.Independent}
+	s.remoteState = p.State
+	s.lastRx = now
+	s.polled(p.Final)
+	if s.state != AdminDown {
+		s.step(now, p.State)
+		s.final = s.final || p.Poll
+	}
+}
+
+// step is the state machine (6.2, 6.8.6).
+func (s *session) step(now time.Time, remote State) {
+	switch {
+	case remote == AdminDown && s.state != Down:
+		s.become(now, Down, NeighborDown, PeerAdminDown)
+	case s.state == Down && remote == Down:
+		s.become(now, Init, s.diag, s.reason)
+	case s.state == Down && remote == Init, s.state == Init && (remote == Init || remote == Up):
+		s.become(now, Up, NoDiagnostic, "")
+	case s.state == Up && remote == Down:
+		s.become(now, Down, NeighborDown, PeerDown)
+	}
+}
+
+// become changes the state and has the other side told at once (6.8.7).
+func (s *session) become(now time.Time, to State, diag Diagnostic, why Reason) {
+	if s.state == Up {
+		s.downs++
+	}
+	s.state, s.diag, s.reason, s.since = to, diag, why, now
+	s.due = true
+	s.wish()
+}
+
+// detection is the time of silence after which the session goes down (6.8.4).
+func (s *session) detection() time.Duration {
+	return time.Duration(s.remote.multiplier) * max(s.usedRx, s.remote.desiredTx)
+}
+
+// interval between periodic packets, less the jitter; 0 if there are to be none (6.8.7).
+func (s *session) interval() time.Duration {
+	switch {
+	case s.conf.Timers.Passive && s.remote.discr == 0, s.remote.minRx == 0:
+		return 0
+	case s.remote.demand && s.state == Up && s.remoteState == Up && !s.poll.active:
+		return 0
+	}
+	return max(s.usedTx, s.remote.minRx)
+}
+
+// tick expires what is due.
+func (s *session) tick(now time.Time) {
+	if !s.expiry.IsZero() && !now.Before(s.expiry) {
+		silence := now.Sub(s.lastRx)
+		s.forget()
+		if s.state == Up || s.state == Init {
+			s.detected = silence
+			s.become(now, Down, TimeExpired, Expired)
+		}
+	}
+	if !s.nextTx.IsZero() && !now.Before(s.nextTx) {
+		s.due = true
+	}
+}
+
+// arm sets the times of the next turns. The time of the next packet counts from the last one's and is set anew whenever the
+// interval changes, so that neither the slow packets of a session that comes up nor the other side's old wish hold it up (6.8.3).
+func (s *session) arm(now time.Time, random *rand.Rand) {
+	if s.remote.discr != 0 {
+		s.expiry = s.lastRx.Add(s.detection())
+	}
+	if is := s.interval(); is != s.armed {
+		s.armed = is
+		s.rearm(now, random)
+	}
+}
+
+// rearm sets the time of the next periodic packet: 75 to 100 % of the interval after the last one, 75 to 90 % if the other side
+// waits for one packet only (6.8.7).
+func (s *session) rearm(now time.Time, random *rand.Rand) {
+	if s.armed == 0 {
+		s.nextTx = time.Time{}
+		return
+	}
+	most := s.armed / 4
+	if s.conf.Timers.Multiplier == 1 {
+		most = s.armed * 15 / 100
+	}
+	if s.nextTx = s.lastTx.Add(s.armed*3/4 + time.Duration(random.Int64N(int64(most)+1))); s.nextTx.Before(now) {
+		s.nextTx = now
+	}
+}
+
+// packet builds what is sent (6.8.7). An answer to a poll has no P.
+func (s *session) packet(final, independent bool) Packet {
+	return Packet{Diagnostic: s.diag, State: s.state, Poll: s.poll.active && !final, Final: final, Independent: independent,
+		Multiplier: s.conf.Timers.Multiplier, My: s.localDiscr, Your: s.remote.discr, DesiredTx: s.desiredTx, RequiredRx: s.requiredRx}
+}
+
+// over tells whether the goodbye has been said for long enough.
+func (s *session) over(now time.Time) bool { return !s.ends.IsZero() && !now.Before(s.ends) }
+
+// wake is when the session needs a turn.
+func (s *session) wake() time.Time { return earliest(s.nextTx, s.expiry, s.ends) }
+
+// earliest returns the first of the times that are set.
+func earliest(times ...time.Time) (first time.Time) {
+	for _, t := range times {
+		if !t.IsZero() && (first.IsZero() || t.Before(first)) {
+			first = t
+		}
+	}
+	return first
+}
+
+// Reason says why a session is not up.
+type Reason string
+
+// The reasons. An empty one is that of a session that is up.
+const (
+	// NeverUp: nothing was heard of the other side yet, or not enough.
+	NeverUp Reason = "NeverUp"
+	// Expired: nothing was heard for the detection time. The path is dead.
+	Expired Reason = "DetectionTimeExpired"
+	// PeerDown: the other side says that the session is down: it does not hear this one, or has begun anew.
+	PeerDown Reason = "PeerDown"
+	// PeerAdminDown: the other side is told to end the session, which says nothing about the path (RFC 5882, 3.2 and 4.2).
+	PeerAdminDown Reason = "PeerAdminDown"
+)
+
+// Status is how a session is. == compares it.
+type Status struct {
+	State plan.BFDState
+	Since time.Time
+	// Reason why it is not up. It stays while the session tries to come up again.
+	Reason Reason
+	// Detected is the silence after which it went down last time for that.
+	Detected time.Duration
+	// Downs is how often it went down after it was up.
+	Downs uint64
+	// RemoteState and RemoteDiagnostic are what the other side last said; Heard, whether it is heard at all.
+	RemoteState      plan.BFDState
+	RemoteDiagnostic Diagnostic
+	Heard            bool
+	// RemoteIndependent is the other side's C bit.
+	RemoteIndependent bool
+	// Transmit is the interval of packets to the other side, without jitter, 0 if none are sent; Detection the time of silence after which the
+	// session goes down, 0 if nothing is heard.
+	Transmit, Detection time.Duration
+	// Problem is what keeps this side from sending or receiving, empty if nothing does.
+	Problem string
+}
+
+func (s *session) status() Status {
+	st := Status{State: s.state.Plan(), Since: s.since, Reason: s.reason, Detected: s.detected, Downs: s.downs,
+		RemoteState: s.remoteState.Plan(), RemoteDiagnostic: s.remote.diag, Heard: s.remote.discr != 0,
+		RemoteIndependent: s.remote.independent, Transmit: s.interval(), Problem: s.problem}
+	if st.Heard {
+		st.Detection = s.detection()
+	}
+	return st
+}
