@@ -17,6 +17,7 @@ type options struct {
 	logFormat      string
 	configFile     string
 	keyFile        string
+	bgpSocket      string
 	config         config
 }
 
@@ -53,6 +54,9 @@ It makes the kernel and the network agree with the Services of type LoadBalancer
 the nftables table "ip ironlb", and ARP answers for the addresses that this node owns. When it stops, all of that but
 the ARP answers stays, so that a restart breaks no connection. "ironlb-speaker cleanup" removes it.
 
+With --bgp-socket it has ironlb-bgpd announce addresses to routers, as BGPPeers and BGPAdvertisements say. Without, those have no effect on
+this node. What is announced stays so when ironlb-speaker stops, for the time that ironlb-bgpd holds it.
+
 How it serves is in the file of --config; docs/configuration.md lists its fields. /metrics, /healthz and /readyz are served
 on --metrics-bind-address.`,
 		Args:          cobra.NoArgs,
@@ -73,6 +77,7 @@ on --metrics-bind-address.`,
 	root.Flags().StringVar(&o.kubeconfig, "kubeconfig", "", "how to reach the API server (default: as a Pod does)")
 	root.Flags().StringVar(&o.metricsAddress, "metrics-bind-address", "127.0.0.1:7473", "where /metrics, /healthz and /readyz are served")
 	root.Flags().StringVar(&o.keyFile, "key-file", "/etc/ironlb-keys/keys", "file of the keys by which speakers know one another, one to a line")
+	root.Flags().StringVar(&o.bgpSocket, "bgp-socket", "", "unix socket of ironlb-bgpd, as its --socket says (default: no BGP on this node)")
 	root.PersistentFlags().StringVar(&o.logFormat, "log-format", "text", "text or json")
 	root.CompletionOptions.DisableDefaultCmd = true
 	prepare := prepareCommand(&o)

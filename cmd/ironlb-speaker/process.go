@@ -38,6 +38,7 @@ type process struct {
 	api       *kube.Client
 	members   *member.Detector
 	announcer *l2.Announcer
+	bgp       speaker.BGP // nil for none
 	pairing   *pairing
 	proxies   *kubeproxy.Detector
 	loop      *speaker.Speaker
@@ -52,7 +53,7 @@ func assemble(o options, log *slog.Logger) (*process, error) {
 	p := &process{options: o, log: log, registry: prometheus.NewRegistry(), kick: speaker.NewKick(), healthz: health.NewHealthz()}
 	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, step := range []func() error{
-		p.findAPIServer, p.listen, p.openNode, p.watchCluster, p.watchHost, p.meet, p.announce, p.serveHealth, p.watchKubeProxy, p.keepPolicies, p.addLoop,
+		p.findAPIServer, p.listen, p.openNode, p.watchCluster, p.watchHost, p.meet, p.announce, p.joinBGP, p.serveHealth, p.watchKubeProxy, p.keepPolicies, p.addLoop,
 	} {
 		if err := step(); err != nil {
 			p.close()
@@ -200,6 +201,7 @@ func (p *process) addLoop() error {
 		Source:    p.api.Source,
 		Node:      p.node,
 		Announcer: p.announcer,
+		BGP:       p.bgp,
 		Detector:  p.members,
 		MACs:      p.members.MACs,
 		Reporter:  p.api.Status,
