@@ -35,34 +35,41 @@ type preference struct {
 // advertisementOf reads the object. A selector that cannot be read matches nothing and is reported, with its field.
 func advertisementOf(obj *v1alpha1.L2Advertisement) (advertisement, error) {
 	spec := &obj.Spec
-	var bad []error
-	read := func(field string, in *metav1.LabelSelector) pools.Selector {
-		s, err := v1alpha1.SelectorOf(in)
-		if err != nil {
-			bad = append(bad, fmt.Errorf("spec.%s: %w", field, err))
-		}
-		return s
-	}
-	all := func(field string, in []metav1.LabelSelector) (out []pools.Selector) {
-		for i := range in {
-			out = append(out, read(fmt.Sprintf("%s[%d]", field, i), &in[i]))
-		}
-		return out
-	}
+	var read reader
 	a := advertisement{
 		pools:         spec.IPAddressPools,
-		poolSelectors: all("ipAddressPoolSelectors", spec.IPAddressPoolSelectors),
-		services:      all("serviceSelectors", spec.ServiceSelectors),
-		nodes:         all("nodeSelectors", spec.NodeSelectors),
+		poolSelectors: read.all("ipAddressPoolSelectors", spec.IPAddressPoolSelectors),
+		services:      read.all("serviceSelectors", spec.ServiceSelectors),
+		nodes:         read.all("nodeSelectors", spec.NodeSelectors),
 	}
 	for i := range spec.PreferredNodeSelectors {
 		p := &spec.PreferredNodeSelectors[i]
 		a.preferred = append(a.preferred, preference{
-			int(p.Weight), read(fmt.Sprintf("preferredNodeSelectors[%d].preference", i), &p.Preference),
+			int(p.Weight), read.one(fmt.Sprintf("preferredNodeSelectors[%d].preference", i), &p.Preference),
 		})
 	}
-	return a, errors.Join(bad...)
+	return a, read.err()
 }
+
+// reader reads the selectors of a spec, and keeps what is wrong with them.
+type reader struct{ bad []error }
+
+func (r *reader) one(field string, in *metav1.LabelSelector) pools.Selector {
+	s, err := v1alpha1.SelectorOf(in)
+	if err != nil {
+		r.bad = append(r.bad, fmt.Errorf("spec.%s: %w", field, err))
+	}
+	return s
+}
+
+func (r *reader) all(field string, in []metav1.LabelSelector) (out []pools.Selector) {
+	for i := range in {
+		out = append(out, r.one(fmt.Sprintf("%s[%d]", field, i), &in[i]))
+	}
+	return out
+}
+
+func (r *reader) err() error { return errors.Join(r.bad...) }
 
 // matchAny tells whether a selector matches; none given: all do.
 func matchAny(selectors []pools.Selector, labels map[string]string) bool {

@@ -141,11 +141,14 @@ func ownKinds(base *rest.Config, sch *runtime.Scheme) (ctrlcache.Cache, client.C
 	}
 	// The kinds are known: no discovery.
 	mapper := meta.NewDefaultRESTMapper(nil)
-	for _, kind := range []string{"IPAddressPool", "L2Advertisement", "VirtualIP"} {
+	for _, kind := range []string{
+		"IPAddressPool", "L2Advertisement", "VirtualIP", "SpeakerStatus", "BGPPeer", "BGPAdvertisement", "BFDProfile", "Community",
+	} {
 		mapper.Add(v1alpha1.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
 	}
 	kinds, err := ctrlcache.New(config, ctrlcache.Options{
 		HTTPClient: httpClient, Scheme: sch, Mapper: mapper, DefaultTransform: ctrlcache.TransformStripManagedFields(),
+		ByObject: map[client.Object]ctrlcache.ByObject{&v1alpha1.SpeakerStatus{}: {Transform: trimSpeaker}},
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("preparing the cache of %s: %w", v1alpha1.GroupVersion, err)
@@ -220,6 +223,15 @@ func trim(obj any) (any, error) {
 }
 
 var _ cache.TransformFunc = trim
+
+// trimSpeaker leaves of a SpeakerStatus what it says of BGP: it lists all other speakers, too.
+func trimSpeaker(obj any) (any, error) {
+	if o, ok := obj.(*v1alpha1.SpeakerStatus); ok {
+		o.SetManagedFields(nil)
+		o.Status = v1alpha1.SpeakerStatusStatus{BGP: o.Status.BGP}
+	}
+	return obj, nil
+}
 
 // LoadBalancer returns the one thing there is.
 func (c *Cloud) LoadBalancer() (cloudprovider.LoadBalancer, bool) {

@@ -24,6 +24,7 @@ const (
 	PoolController      = "ironlb-pool-controller"
 	ClassController     = "ironlb-class-controller"
 	PlacementController = "ironlb-placement-controller"
+	BGPController       = "ironlb-bgp-controller"
 )
 
 // Controllers are those that the process knows, all on by default. The other controllers of cloud-provider are not among
@@ -35,6 +36,7 @@ func Controllers() map[string]app.ControllerInitFuncConstructor {
 		PoolController:            {InitContext: client, Constructor: startPoolController},
 		ClassController:           {InitContext: client, Constructor: startClassController},
 		PlacementController:       {InitContext: client, Constructor: startPlacementController},
+		BGPController:             {InitContext: client, Constructor: startBGPController},
 	}
 }
 
@@ -132,6 +134,34 @@ func startPlacementController(_ app.ControllerInitContext, _ *cloudconfig.Comple
 			p.synced = append(p.synced, synced)
 		}
 		c.run(ctx, PlacementController, p.Run)
+		return nil, true, nil
+	}
+}
+
+// startBGPController starts what sums up the speakers' BGP sessions, and says what of BGP's objects cannot be used.
+func startBGPController(_ app.ControllerInitContext, _ *cloudconfig.CompletedConfig, cloud cloudprovider.Interface) app.InitFunc {
+	return func(ctx context.Context, _ controllermanager.ControllerContext) (controller.Interface, bool, error) {
+		c := cloud.(*Cloud)
+		services, nodes := c.core.Core().V1().Services(), c.core.Core().V1().Nodes()
+		b := newBGPStatus(c.log, c.events, c.client, services.Lister(), nodes.Lister())
+		b.pulse = c.pulse
+		for _, inf := range []cache.SharedIndexInformer{services.Informer(), nodes.Informer()} {
+			reg, err := inf.AddEventHandler(b.handler())
+			if err != nil {
+				return nil, false, fmt.Errorf("watching Services and Nodes: %w", err)
+			}
+			b.synced = append(b.synced, reg.HasSynced)
+		}
+		for _, kind := range []client.Object{
+			&v1alpha1.BGPPeer{}, &v1alpha1.BGPAdvertisement{}, &v1alpha1.BFDProfile{}, &v1alpha1.Community{}, &v1alpha1.SpeakerStatus{}, &v1alpha1.IPAddressPool{},
+		} {
+			synced, err := c.watch(ctx, kind, b.handler())
+			if err != nil {
+				return nil, false, err
+			}
+			b.synced = append(b.synced, synced)
+		}
+		c.run(ctx, BGPController, b.Run)
 		return nil, true, nil
 	}
 }

@@ -32,3 +32,6 @@ const (
 	// the status: the message says what to change. It is absent otherwise.
 	ConditionKubeProxyConflict = "KubeProxyConflict"
 )
+
+// ConditionEstablished of a BGPPeer is True while every node that should have a session has one.
+const ConditionEstablished = "Established"

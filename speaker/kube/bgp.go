@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -286,10 +287,10 @@ func peerObjectOf(s *v1alpha1.BGPPeerSpec) peerObject {
 
 func convertProfile(obj any) (ref, any) {
 	o := obj.(*v1alpha1.BFDProfile)
-	interval := func(ms int32) time.Duration { return time.Duration(ms) * time.Millisecond }
+	interval := func(ms int32) time.Duration { return time.Duration(cmp.Or(ms, 300)) * time.Millisecond }
 	return ref{kind: kindBFDProfile, key: pools.ServiceKey{Name: o.Name}}, profileObject{
 		bfd: plan.BFD{Receive: interval(o.Spec.ReceiveInterval), Transmit: interval(o.Spec.TransmitInterval),
-			Multiplier: uint8(o.Spec.DetectMultiplier), Passive: o.Spec.PassiveMode},
+			Multiplier: uint8(cmp.Or(o.Spec.DetectMultiplier, 3)), Passive: o.Spec.PassiveMode},
 		hops: uint8(value(o.Spec.MinimumTTL, 0)),
 	}
 }
@@ -313,8 +314,8 @@ func adObjectOf(s *v1alpha1.BGPAdvertisementSpec) adObject {
 			Nodes:         selectors(s.NodeSelectors),
 		},
 		Peers:      s.Peers,
-		Length4:    int(s.AggregationLength),
-		Length6:    int(s.AggregationLengthV6),
+		Length4:    cmp.Or(int(s.AggregationLength), 32), // as the schema's defaults: nobody is ever told 0.0.0.0/0
+		Length6:    cmp.Or(int(s.AggregationLengthV6), 128),
 		Attributes: plan.Attributes{LocalPref: uint32(value(s.LocalPref, 0))},
 	}}
 	for _, entry := range s.Communities {

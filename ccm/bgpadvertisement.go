@@ -1,0 +1,217 @@
+package ccm
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// Reasons of the condition Ready of a BGPAdvertisement, the first of which that is true counts.
+const (
+	reasonUnknownCommunity  = "UnknownCommunity"
+	reasonUnknownPeer       = "UnknownPeer"
+	reasonLocalPrefConflict = "LocalPrefConflict"
+)
+
+// defaultLocalPref is what an internal peer is told where none is given (RFC 4271, 9.1.1 leaves it to the speaker; all take this).
+const defaultLocalPref = 100
+
+// bgpAdvertisement is a BGPAdvertisement that can be asked.
+type bgpAdvertisement struct {
+	advertisement
+	spec *v1alpha1.BGPAdvertisementSpec
+	name string
+	// reason of the first problem, and all of them.
+	reason   string
+	problems []string
+}
+
+func (a *bgpAdvertisement) problem(reason, text string) {
+	if a.reason == "" {
+		a.reason = reason
+	}
+	a.problems = append(a.problems, text)
+}
+
+func (a *bgpAdvertisement) localPref() int64 {
+	if a.spec.LocalPref == nil {
+		return defaultLocalPref
+	}
+	return *a.spec.LocalPref
+}
+
+func (a *bgpAdvertisement) tells(peer string) bool {
+	return len(a.spec.Peers) == 0 || slices.Contains(a.spec.Peers, peer)
+}
+
+// length of the prefixes of the address's family.
+func (a *bgpAdvertisement) length(addr netip.Addr) int {
+	if addr.Is4() {
+		return int(a.spec.AggregationLength)
+	}
+	return int(a.spec.AggregationLengthV6)
+}
+
+// judgeAdvertisements returns the condition Ready of each advertisement, by name.
+func judgeAdvertisements(o *bgpObjects) map[string]metav1.Condition {
+	ads := make([]bgpAdvertisement, len(o.ads.Items))
+	known := communitiesOf(o.communities.Items)
+	for i := range o.ads.Items {
+		obj := &o.ads.Items[i]
+		var read reader
+		a := &ads[i]
+		a.name, a.spec = obj.Name, &obj.Spec
+		a.advertisement = advertisement{
+			pools: obj.Spec.IPAddressPools, poolSelectors: read.all("ipAddressPoolSelectors", obj.Spec.IPAddressPoolSelectors),
+			services: read.all("serviceSelectors", obj.Spec.ServiceSelectors), nodes: read.all("nodeSelectors", obj.Spec.NodeSelectors),
+		}
+		if err := read.err(); err != nil {
+			a.problem(reasonInvalidSelector, fmt.Sprintf("%v. The selector matches nothing until it is mended", err))
+		}
+		a.lookUp(known, o.peers.Items)
+	}
+	for i := range ads {
+		for j := range ads[:i] {
+			contradict(&ads[j], &ads[i], o)
+		}
+	}
+	out := make(map[string]metav1.Condition, len(ads))
+	for i := range ads {
+		a := &ads[i]
+		c := metav1.Condition{Type: conditionReady, Status: metav1.ConditionTrue, Reason: reasonRead, Message: "The advertisement is in use", ObservedGeneration: o.ads.Items[i].Generation}
+		if a.spec.LocalPref != nil && len(o.peers.Items) > 0 && !slices.ContainsFunc(o.peers.Items, func(p v1alpha1.BGPPeer) bool { return a.tells(p.Name) && internal(&p) }) {
+			c.Message = "The advertisement is in use. None of its peers is told spec.localPref: they are external"
+		}
+		if len(a.problems) > 0 {
+			c.Status, c.Reason, c.Message = metav1.ConditionFalse, a.reason, strings.Join(a.problems, "; ")
+		}
+		out[a.name] = c
+	}
+	return out
+}
+
+// communitiesOf returns the objects that give a name each of its values.
+func communitiesOf(objects []v1alpha1.Community) map[string]map[string][]string {
+	known := map[string]map[string][]string{}
+	for i := range objects {
+		for _, c := range objects[i].Spec.Communities {
+			if known[c.Name] == nil {
+				known[c.Name] = map[string][]string{}
+			}
+			known[c.Name][c.Value] = append(known[c.Name][c.Value], objects[i].Name)
+		}
+	}
+	return known
+}
+
+// lookUp looks for what the advertisement names.
+func (a *bgpAdvertisement) lookUp(known map[string]map[string][]string, peers []v1alpha1.BGPPeer) {
+	for _, entry := range a.spec.Communities {
+		if !v1alpha1.CommunityName(entry) {
+			continue
+		}
+		switch values := known[entry]; len(values) {
+		case 1:
+		case 0:
+			a.problem(reasonUnknownCommunity, fmt.Sprintf("spec.communities: no Community has the name %s: add it to one, or take it out. The advertisement announces nothing until then", entry))
+		default:
+			var objects []text
+			for _, names := range values {
+				for _, name := range names {
+					objects = append(objects, text(name))
+				}
+			}
+			slices.Sort(objects)
+			a.problem(reasonUnknownCommunity, fmt.Sprintf("spec.communities: %s has different values in the Communities %s: make them equal, or rename one. The advertisement announces nothing until then",
+				entry, someOf(objects)))
+		}
+	}
+	var missing []text
+	for _, name := range a.spec.Peers {
+		if !slices.ContainsFunc(peers, func(p v1alpha1.BGPPeer) bool { return p.Name == name }) {
+			missing = append(missing, text(name))
+		}
+	}
+	if len(missing) > 0 {
+		a.problem(reasonUnknownPeer, fmt.Sprintf("spec.peers: there is no BGPPeer %s: make it, or take it out of the list", someOf(missing)))
+	}
+}
+
+// internal tells whether the peer is told localPref.
+func internal(p *v1alpha1.BGPPeer) bool {
+	return p.Spec.DynamicASN == v1alpha1.DynamicInternal || p.Spec.PeerASN != nil && *p.Spec.PeerASN == p.Spec.MyASN
+}
+
+// contradict notes on both advertisements if they tell a peer different values of localPref for one prefix.
+func contradict(a, b *bgpAdvertisement, o *bgpObjects) {
+	if a.localPref() == b.localPref() {
+		return
+	}
+	peer := slices.IndexFunc(o.peers.Items, func(p v1alpha1.BGPPeer) bool { return a.tells(p.Name) && b.tells(p.Name) && internal(&p) })
+	if peer < 0 || !slices.ContainsFunc(o.nodes, func(n *v1.Node) bool { return a.on(n) && b.on(n) }) || !together(a, b, o.services) {
+		return
+	}
+	pool, same := samePrefix(a, b, o.pools.Items)
+	if !same {
+		return
+	}
+	for _, pair := range [][2]*bgpAdvertisement{{a, b}, {b, a}} {
+		pair[0].problem(reasonLocalPrefConflict, fmt.Sprintf(
+			"spec.localPref: is %d, and that of BGPAdvertisement %s is %d for the same prefixes of IPAddressPool %s to BGPPeer %s: make them equal. The lower one counts until then",
+			pair[0].localPref(), pair[1].name, pair[1].localPref(), pool, o.peers.Items[peer].Name))
+	}
+}
+
+// together tells whether both advertisements can be for one Service.
+func together(a, b *bgpAdvertisement, services []*v1.Service) bool {
+	if len(a.services) == 0 && len(b.services) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(services, func(s *v1.Service) bool {
+		return s.Spec.Type == v1.ServiceTypeLoadBalancer && a.of(s.Labels) && b.of(s.Labels)
+	})
+}
+
+// samePrefix tells whether both advertisements announce a prefix, and names the first one's pool.
+func samePrefix(a, b *bgpAdvertisement, all []v1alpha1.IPAddressPool) (pool string, same bool) {
+	of := func(ad *bgpAdvertisement) map[string][]pools.Range {
+		out := map[string][]pools.Range{}
+		for i := range all {
+			if ranges, err := pools.ParseRanges(all[i].Spec.Addresses); err == nil && ad.serves(all[i].Name, all[i].Labels) {
+				out[all[i].Name] = ranges
+			}
+		}
+		return out
+	}
+	others := of(b)
+	for name, ranges := range of(a) {
+		for _, r := range ranges {
+			length := a.length(r.First)
+			if length != b.length(r.First) {
+				continue
+			}
+			for _, theirs := range others {
+				if slices.ContainsFunc(theirs, func(s pools.Range) bool { return s.Family() == r.Family() && meets(r, s, length) }) && (!same || name < pool) {
+					pool, same = name, true
+				}
+			}
+		}
+	}
+	return pool, same
+}
+
+// meets tells whether the two ranges have addresses in one prefix of the length.
+func meets(a, b pools.Range, length int) bool {
+	network := func(addr netip.Addr) netip.Addr {
+		p, _ := addr.Prefix(length) // the schema keeps it in range
+		return p.Addr()
+	}
+	return network(a.First).Compare(network(b.Last)) <= 0 && network(b.First).Compare(network(a.Last)) <= 0
+}

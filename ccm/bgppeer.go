@@ -1,0 +1,130 @@
+package ccm
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// Reasons of the conditions of BGPPeers, beside those that the speakers give for a session.
+const (
+	reasonRead            = "Read"
+	reasonInvalidSelector = "InvalidSelector"
+	reasonNoBFDProfile    = "NoBFDProfile"
+	reasonEstablished     = "Established"
+	reasonNoNode          = "NoNode"
+	reasonSessionsDown    = "SessionsDown"
+	reasonNotReported     = "NotReported"
+)
+
+// judgePeer returns the conditions Ready and Established of a peer, and how many sessions are established of those that should be.
+func judgePeer(peer *v1alpha1.BGPPeer, o *bgpObjects) (ready, established metav1.Condition, sessions string) {
+	var read reader
+	selectors := read.all("nodeSelectors", peer.Spec.NodeSelectors)
+	ready = metav1.Condition{Type: conditionReady, Status: metav1.ConditionTrue, Reason: reasonRead, Message: "The peer is in use", ObservedGeneration: peer.Generation}
+	named := func(p v1alpha1.BFDProfile) bool { return p.Name == peer.Spec.BFDProfile }
+	switch err := read.err(); {
+	case err != nil:
+		ready.Status, ready.Reason = metav1.ConditionFalse, reasonInvalidSelector
+		ready.Message = fmt.Sprintf("%v. The selector matches nothing until it is mended", err)
+	case peer.Spec.BFDProfile != "" && !slices.ContainsFunc(o.profiles.Items, named):
+		ready.Status, ready.Reason = metav1.ConditionFalse, reasonNoBFDProfile
+		ready.Message = fmt.Sprintf("spec.bfdProfile: there is no BFDProfile %s: make it, or name another one. There is no session until then", peer.Spec.BFDProfile)
+	}
+	sum := summary{selected: len(selectors) > 0}
+	for _, n := range o.nodes {
+		if !matchAny(selectors, n.Labels) {
+			continue
+		}
+		i := slices.IndexFunc(o.speakers.Items, func(s v1alpha1.SpeakerStatus) bool { return s.Name == n.Name })
+		if i < 0 {
+			continue // it runs no speaker
+		}
+		sum.add(n, o.speakers.Items[i].Status.BGP, peer.Name)
+	}
+	established = sum.condition()
+	established.ObservedGeneration = peer.Generation
+	return ready, established, fmt.Sprintf("%d/%d", sum.up, sum.nodes)
+}
+
+// unheard tells whether nobody knows how a node is: what its speaker wrote last says nothing about now.
+func unheard(n *v1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c v1.NodeCondition) bool {
+		return c.Type == v1.NodeReady && c.Status == v1.ConditionUnknown
+	})
+}
+
+// summary is how the sessions of a peer are on all nodes.
+type summary struct {
+	selected  bool // by nodeSelectors
+	nodes, up int
+	// down and unknown are the nodes without a session, and those of which nobody knows, with what is known.
+	down, unknown []text
+	reasons       []string // of those that are down
+}
+
+// add counts a node whose speaker said this.
+func (s *summary) add(n *v1.Node, bgp *v1alpha1.BGPStatus, peer string) {
+	s.nodes++
+	var session *v1alpha1.SessionStatus
+	if bgp != nil {
+		if i := slices.IndexFunc(bgp.Sessions, func(st v1alpha1.SessionStatus) bool { return st.Peer == peer }); i >= 0 {
+			session = &bgp.Sessions[i]
+		}
+	}
+	switch {
+	case unheard(n):
+		s.unknown = append(s.unknown, text(n.Name+": the node is not heard"))
+	case session == nil:
+		s.unknown = append(s.unknown, text(n.Name+": its speaker has said nothing of it yet"))
+	case session.State == v1alpha1.SessionEstablished:
+		s.up++
+	default:
+		reason := cmp.Or(session.Reason, string(session.State))
+		what := n.Name + ": " + reason
+		if session.Message != "" {
+			what += ": " + session.Message
+		}
+		s.down, s.reasons = append(s.down, text(what)), append(s.reasons, reason)
+	}
+}
+
+// condition returns Established.
+func (s *summary) condition() metav1.Condition {
+	slices.Sort(s.down)
+	slices.Sort(s.unknown)
+	slices.Sort(s.reasons)
+	c := metav1.Condition{Type: v1alpha1.ConditionEstablished, Status: metav1.ConditionTrue, Reason: reasonEstablished}
+	c.Message = fmt.Sprintf("%d of %d nodes", s.up, s.nodes)
+	var problems []string
+	if len(s.down) > 0 {
+		problems = append(problems, someOf(s.down))
+	}
+	if len(s.unknown) > 0 {
+		problems = append(problems, someOf(s.unknown))
+	}
+	switch reasons := slices.Compact(s.reasons); {
+	case s.nodes == 0:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonNoNode, "No speaker has reported yet"
+		if s.selected {
+			c.Message = "No node with a speaker matches spec.nodeSelectors: widen them, or label a node"
+		}
+		return c
+	case len(reasons) == 1:
+		c.Status, c.Reason = metav1.ConditionFalse, reasons[0]
+	case len(reasons) > 1:
+		c.Status, c.Reason = metav1.ConditionFalse, reasonSessionsDown
+	case len(s.unknown) > 0:
+		c.Status, c.Reason = metav1.ConditionUnknown, reasonNotReported
+	default:
+		return c
+	}
+	c.Message += ": " + strings.Join(problems, ", ")
+	return c
+}

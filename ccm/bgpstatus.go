@@ -1,0 +1,203 @@
+package ccm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// sumEvery is the least time between two looks at all sessions: each speaker may report once a second.
+const sumEvery = time.Second
+
+// bgpStatus writes the status of BGPPeers and BGPAdvertisements. One goroutine owns its state; informers only kick it.
+type bgpStatus struct {
+	log      *slog.Logger
+	events   record.EventRecorder
+	client   client.Client
+	services corelisters.ServiceLister
+	nodes    corelisters.NodeLister
+	synced   []cache.InformerSynced
+	pulse    *pulse
+	kick     chan struct{}
+
+	// written is the version of each object in the cache when its status was written: until it brings a newer one, nothing is.
+	written map[types.UID]string
+	// told are the problems that an Event has been written about.
+	told map[types.UID]string
+}
+
+func newBGPStatus(log *slog.Logger, events record.EventRecorder, c client.Client, services corelisters.ServiceLister, nodes corelisters.NodeLister) *bgpStatus {
+	return &bgpStatus{
+		log: log, events: events, client: c, services: services, nodes: nodes, kick: make(chan struct{}, 1),
+		written: map[types.UID]string{}, told: map[types.UID]string{},
+	}
+}
+
+// handler kicks when an object changed in what is looked at here.
+func (b *bgpStatus) handler() cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { kicked(b.kick) },
+		DeleteFunc: func(any) { kicked(b.kick) },
+		UpdateFunc: func(before, after any) {
+			same := false
+			switch before := before.(type) {
+			case *v1.Service:
+				same = !serviceMatters(before, after.(*v1.Service))
+			case *v1.Node:
+				after := after.(*v1.Node)
+				same = labels.Equals(before.Labels, after.Labels) && unheard(before) == unheard(after)
+			case *v1alpha1.IPAddressPool:
+				same = !poolMatters(before, after.(*v1alpha1.IPAddressPool))
+			case *v1alpha1.SpeakerStatus:
+				same = reflect.DeepEqual(before.Status.BGP, after.(*v1alpha1.SpeakerStatus).Status.BGP)
+			}
+			if !same {
+				kicked(b.kick)
+			}
+		},
+	}
+}
+
+// Run returns when ctx ends.
+func (b *bgpStatus) Run(ctx context.Context) error {
+	slow := time.AfterFunc(15*time.Second, func() {
+		b.log.Error("still waiting for the first list of BGP's objects: their conditions are not written until then",
+			"mend", "apply deploy/crd and deploy/rbac-ccm.yaml")
+	})
+	synced := cache.WaitForCacheSync(ctx.Done(), b.synced...)
+	slow.Stop()
+	if !synced {
+		return nil
+	}
+	retry, failed := newBackoff(), ""
+	for {
+		err := b.pass(ctx)
+		switch {
+		case err == nil:
+			retry, failed = newBackoff(), ""
+		case ctx.Err() != nil:
+			return nil
+		default:
+			if err.Error() != failed {
+				b.log.Warn("status of BGP's objects not written; trying again", "error", err, "mend", "if it is forbidden or invalid, apply deploy/crd and deploy/rbac-ccm.yaml")
+			}
+			failed = err.Error()
+			b.pulse.beat("bgp")
+			if !sleep(ctx, max(retry.Step(), sumEvery)) {
+				return nil
+			}
+			continue
+		}
+		if !sleep(ctx, sumEvery) || !b.pulse.wait(ctx, "bgp", b.kick) {
+			return nil
+		}
+	}
+}
+
+// bgpObjects are all objects of BGP.
+type bgpObjects struct {
+	peers       v1alpha1.BGPPeerList
+	ads         v1alpha1.BGPAdvertisementList
+	profiles    v1alpha1.BFDProfileList
+	communities v1alpha1.CommunityList
+	speakers    v1alpha1.SpeakerStatusList
+	pools       v1alpha1.IPAddressPoolList
+	nodes       []*v1.Node
+	services    []*v1.Service
+}
+
+// observe lists them from the cache. What is returned is the cache's, but for peers and advertisements.
+func (b *bgpStatus) observe(ctx context.Context) (o bgpObjects, err error) {
+	for _, list := range []client.ObjectList{&o.peers, &o.ads} {
+		if err := b.client.List(ctx, list); err != nil {
+			return o, fmt.Errorf("listing %T from the cache: %w", list, err)
+		}
+	}
+	for _, list := range []client.ObjectList{&o.profiles, &o.communities, &o.speakers, &o.pools} {
+		if err := b.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return o, fmt.Errorf("listing %T from the cache: %w", list, err)
+		}
+	}
+	if o.nodes, err = b.nodes.List(labels.Everything()); err != nil {
+		return o, fmt.Errorf("listing Nodes: %w", err)
+	}
+	if o.services, err = b.services.List(labels.Everything()); err != nil {
+		return o, fmt.Errorf("listing Services: %w", err)
+	}
+	return o, nil
+}
+
+// pass judges all peers and advertisements, and writes what differs.
+func (b *bgpStatus) pass(ctx context.Context) error {
+	o, err := b.observe(ctx)
+	if err != nil {
+		return err
+	}
+	written, told := b.written, b.told
+	b.written, b.told = map[types.UID]string{}, map[types.UID]string{}
+	var errs []error
+	for i := range o.peers.Items {
+		peer := &o.peers.Items[i]
+		ready, established, sessions := judgePeer(peer, &o)
+		b.tell(peer, ready, told)
+		differs := meta.SetStatusCondition(&peer.Status.Conditions, ready)
+		differs = meta.SetStatusCondition(&peer.Status.Conditions, established) || differs || peer.Status.Sessions != sessions
+		peer.Status.Sessions = sessions
+		if differs {
+			errs = append(errs, b.write(ctx, peer, peer.Status, written))
+		}
+	}
+	ready := judgeAdvertisements(&o)
+	for i := range o.ads.Items {
+		ad := &o.ads.Items[i]
+		b.tell(ad, ready[ad.Name], told)
+		if meta.SetStatusCondition(&ad.Status.Conditions, ready[ad.Name]) {
+			errs = append(errs, b.write(ctx, ad, ad.Status, written))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// tell writes an Event about what cannot be used, once per change. Of sessions the speakers do.
+func (b *bgpStatus) tell(obj client.Object, ready metav1.Condition, told map[types.UID]string) {
+	if ready.Status != metav1.ConditionFalse {
+		return
+	}
+	if b.told[obj.GetUID()] = ready.Message; told[obj.GetUID()] != ready.Message {
+		b.events.Event(obj, v1.EventTypeWarning, ready.Reason, ready.Message)
+	}
+}
+
+// write patches the status of an object, unless the cache does not have the last write yet.
+func (b *bgpStatus) write(ctx context.Context, obj client.Object, status any, written map[types.UID]string) error {
+	uid, version, name := obj.GetUID(), obj.GetResourceVersion(), obj.GetName()
+	b.written[uid] = version
+	if written[uid] == version {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"status": status})
+	if err == nil {
+		err = client.IgnoreNotFound(b.client.Status().Patch(ctx, obj, client.RawPatch(types.MergePatchType, patch)))
+	}
+	if err != nil {
+		delete(b.written, uid)
+		return fmt.Errorf("writing the status of %T %s: %w", obj, name, err)
+	}
+	return nil
+}
