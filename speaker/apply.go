@@ -44,7 +44,7 @@ func (s *Speaker) removeAddresses(todo *work) {
 		if has(s.desired.Local, addr) || !has(s.known.addrs, addr) {
 			continue
 		}
-		if has(s.announced, addr) {
+		if has(s.announced, addr) || s.mayBeRouted(addr) {
 			s.failed.addrs[addr] = struct{}{}
 			continue
 		}

@@ -19,7 +19,9 @@ func change(r *rand.Rand, v *plan.View) plan.Touched {
 	key := pools.ServiceKey{Namespace: "default", Name: fmt.Sprint("s", i)}
 	addr := netip.AddrFrom4([4]byte{203, 0, 113, byte(i % 4)}) // some share one
 	touched := plan.Touched{Services: map[pools.ServiceKey]struct{}{key: {}}}
-	switch r.IntN(8) {
+	switch r.IntN(9) {
+	case 8:
+		return changeBGP(r, v)
 	case 0:
 		delete(v.Services, key)
 	case 1:

@@ -49,6 +49,24 @@ func (s *Speaker) round(ctx context.Context) error {
 	if due {
 		s.look(ctx, todo, looked)
 	}
+	s.carryOut(ctx, todo)
+	if s.bgp.waits { // no longer
+		s.bgp.waits = false
+		rest := newWork()
+		s.takeFailed(rest)
+		s.carryOut(ctx, rest)
+		todo.add(rest)
+	}
+	s.report(todo)
+	s.schedule(again, time.Since(start))
+	if s.cfg.Progress != nil && s.known != nil && !s.failed.missing() {
+		s.cfg.Progress.Applied(start) // what came since may have come too late to be planned
+	}
+	return s.trouble()
+}
+
+// carryOut programs what the work names, and then announces what is programmed.
+func (s *Speaker) carryOut(ctx context.Context, todo *work) {
 	if s.known != nil {
 		s.apply(ctx, todo)
 		s.cfg.Metrics.table(len(s.known.table.have), s.known.table.reals)
@@ -60,12 +78,6 @@ func (s *Speaker) round(ctx context.Context) error {
 	s.say(todo, anyOne)
 	s.announce(todo, anyOne)
 	s.routeAll(todo)
-	s.report(todo)
-	s.schedule(again, time.Since(start))
-	if s.cfg.Progress != nil && s.known != nil && !s.failed.missing() {
-		s.cfg.Progress.Applied(start) // what came since may have come too late to be planned
-	}
-	return s.trouble()
 }
 
 // plan plans again if something changed or its time has come, and tells whether there is a plan.

@@ -12,7 +12,9 @@ import (
 // bgpState is what was told to BGP.
 type bgpState struct {
 	// begun is set once the whole was told; before, ironlb-bgpd keeps what an earlier process wanted.
-	begun  bool
+	begun bool
+	// waits is set if an address may only go once the whole was told.
+	waits  bool
 	peers  map[string]plan.Peer
 	routes map[netip.Prefix]plan.Route
 	// sessions and prefs are as they were reported last, routed counts what became of addresses.
@@ -112,9 +114,16 @@ func (s *Speaker) mayRoute(prefix netip.Prefix, may func(addr netip.Addr) bool) 
 	return true
 }
 
-// isRouted tells whether a prefix is told that an address is under.
+// isRouted tells whether an address was announced.
 func (s *Speaker) isRouted(addr netip.Addr) bool {
-	return slices.ContainsFunc(s.desired.Routed[addr].Prefixes, func(p netip.Prefix) bool { return has(s.bgp.routes, p) })
+	return has(s.fit, addr) && slices.ContainsFunc(s.desired.Routed[addr].Prefixes, func(p netip.Prefix) bool { return has(s.bgp.routes, p) })
+}
+
+// mayBeRouted tells whether routers may send what is for an address that no Service has: what an earlier process announced is not
+// withdrawn before the first change is told.
+func (s *Speaker) mayBeRouted(addr netip.Addr) bool {
+	s.bgp.waits = s.bgp.waits || s.cfg.BGP != nil && !s.bgp.begun
+	return s.bgp.waits
 }
 
 // tellBGP tells a change, if it is one, and logs it.

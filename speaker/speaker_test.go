@@ -54,6 +54,7 @@ func baseView() *plan.View {
 	v.Nodes["a"], v.Nodes["b"] = plan.Node{}, plan.Node{}
 	v.Links["eth0"] = plan.Link{Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("2001:db8::/64")}}
 	v.Advertisements["all"] = plan.Advertisement{}
+	speakBGP(v)
 	return v
 }
 
@@ -94,11 +95,12 @@ func startWith(t *testing.T, w *world, c *cluster, o plan.Options) *run {
 	t.Helper()
 	c.kick = NewKick()
 	r := &run{world: w, cluster: c, registry: prometheus.NewRegistry(), log: &logBuffer{}}
+	w.bgp.w, w.bgp.begun = w, false
 	r.detector = &worldDetector{w: w, view: func() *plan.View { return c.view }, kick: c.kick, dead: w.deadB}
 	r.speaker = New(Config{
 		Detector: r.detector,
 		NodeName: "a", Plan: o, Log: slog.New(slog.NewTextHandler(r.log, nil)), Kick: c.kick, Source: c, Node: w.node(),
-		Announcer: w, MACs: w.hardware, Reporter: w, Nodes: w, Metrics: NewMetrics(r.registry),
+		BGP: &w.bgp, Announcer: w, MACs: w.hardware, Reporter: w, Nodes: w, Metrics: NewMetrics(r.registry),
 	})
 	w.wanted = func(addr netip.Addr) bool { return has(r.speaker.desired.Local, addr) }
 	w.endpoints = func(key ipvs.Key) int { return len(r.speaker.desired.Table[key].RealServers) }
@@ -137,7 +139,8 @@ func (r *run) wantPlanned(t *testing.T) {
 	synctest.Wait()
 	r.world.mu.Lock()
 	defer r.world.mu.Unlock()
-	want := plan.Make(r.view, options, time.Now())
+	want := plan.Make(r.view, bgpOptions(), time.Now())
+	r.wantRoutes(t, want)
 	if got := r.table(t); !got.Equal(want.Table) {
 		t.Errorf("virtual servers:\n%vwant:\n%v", got, want.Table)
 	}
@@ -372,6 +375,7 @@ func TestForeignObjectsAreLeftAlone(t *testing.T) {
 		}
 		r.stop()
 		w.restart()
+		w.bgp.told = plan.BGP{} // ironlb-bgpd has ended
 		if err := Cleanup(t.Context(), w.node(), slog.New(slog.DiscardHandler)); err != nil {
 			t.Fatal(err)
 		}

@@ -75,6 +75,7 @@ type world struct {
 	tells     int // of the announcer
 	deadB     bool
 	conflicts map[netip.Addr]plan.Conflict
+	bgp       worldBGP
 	probing   bool // addresses that are to be probed are not answered for yet
 }
 
@@ -301,6 +302,7 @@ func (a worldAddresses) Remove(addr netip.Addr) (bool, error) {
 	if _, ok := a.w.announced[addr]; ok {
 		a.w.wrong("address %v is removed while it is announced", addr)
 	}
+	a.w.checkWithdrawn(addr)
 	delete(a.w.addrs, addr)
 	return true, nil
 }
@@ -408,6 +410,8 @@ func (c *cluster) fold() {
 		c.touched.VIPs = merge(c.touched.VIPs, touched.VIPs)
 		c.touched.Links = merge(c.touched.Links, touched.Links)
 		c.touched.Advertisements = c.touched.Advertisements || touched.Advertisements
+		c.touched.BGPPeers = merge(c.touched.BGPPeers, touched.BGPPeers)
+		c.touched.BGPAdvertisements = c.touched.BGPAdvertisements || touched.BGPAdvertisements
 		c.touched.All = c.touched.All || touched.All
 	}
 	c.pending = nil

@@ -1,0 +1,323 @@
+package speaker
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+var (
+	route1 = netip.PrefixFrom(vip1, 32)
+	all24  = netip.MustParsePrefix("203.0.113.0/24")
+)
+
+// An endpoint of policy Local that becomes ready is a route at once, and one that goes takes the route with it; an aggregate stays for the
+// other address. Nothing waits for a timer.
+func TestRouteFollowsEndpoint(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 1, "a")
+		service(v, "api", vip2, []uint16{80}, 1, "a")
+		local(v, "web")
+		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+		for _, nodes := range [][]string{{"a"}, {}, {"b", "a"}, {"b"}} {
+			synctest.Wait()
+			n, before := len(r.changesSince(0)), time.Now()
+			r.touch(func(v *plan.View) plan.Touched { return local(v, "web", nodes...) })
+			synctest.Wait()
+			if !time.Now().Equal(before) {
+				t.Fatal("time went by")
+			}
+			if got, want := has(r.prefixes("near"), route1), slices.Contains(nodes, "a"); got != want {
+				t.Errorf("endpoints on %v: route told: %v", nodes, got)
+			}
+			changes := r.changesSince(n)
+			if len(changes) != 1 || len(changes[0].Routes) != 1 || len(changes[0].Peers) > 0 || changes[0].Whole {
+				t.Errorf("endpoints on %v: changes %+v, want one route", nodes, changes)
+			}
+			r.wantPlanned(t)
+		}
+		if !strings.Contains(r.log.String(), `msg="withdraw route" prefix=203.0.113.4/32 peers=near reason=NoLocalEndpoint`) ||
+			!strings.Contains(r.log.String(), `msg="announce route" prefix=203.0.113.4/32 peers=near reason=Announced`) {
+			t.Errorf("log:\n%s", r.log)
+		}
+		if n := testutil.ToFloat64(r.speaker.cfg.Metrics.bgp.changes.WithLabelValues("withdraw", string(plan.NoLocalEndpoint))); n != 2 {
+			t.Errorf("%v withdrawals counted, want 2", n)
+		}
+	})
+}
+
+// What was announced before the speaker began stays until it knows the cluster and the node, and one change makes it what it is to be.
+func TestFirstChangeIsWhole(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.noModule = true
+		w.bgp.told.Apply(plan.BGPChange{Whole: true, Peers: map[string]*plan.Peer{"near": {}}, Routes: map[netip.Prefix]plan.Route{route1: {"near": {}}}})
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		service(v, "api", vip2, []uint16{80}, 2, "b")
+		c := &cluster{view: v}
+		r := start(t, w, c)
+		defer r.stop()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := r.changesSince(0); len(got) > 0 {
+			t.Fatalf("changes before the cluster is known: %+v", got)
+		}
+		c.mu.Lock()
+		c.synced = true
+		c.mu.Unlock()
+		c.kick.Now()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := r.changesSince(0); len(got) > 0 || !has(r.prefixes("near"), route1) {
+			t.Fatalf("changes while the node is not known: %+v", got)
+		}
+		w.mu.Lock()
+		w.noModule = false
+		w.mu.Unlock()
+		time.Sleep(2 * retryMost)
+		r.wantPlanned(t)
+		if got := r.changesSince(0); len(got) != 1 || !got[0].Whole || len(got[0].Routes) != 3 {
+			t.Errorf("changes %+v, want one with all three routes", got)
+		}
+	})
+}
+
+// What cannot be programmed is not announced, and the rest is; what is lost is withdrawn, and comes back.
+func TestRouteNeedsDataPlane(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		r := start(t, w, &cluster{view: v, synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+		w.mu.Lock()
+		w.failAt = w.changes + 1
+		w.mu.Unlock()
+		r.set(func(v *plan.View) { service(v, "api", vip2, []uint16{80}, 2, "b") })
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if got := r.prefixes("near"); !maps.Equal(got, map[netip.Prefix]plan.Attributes{route1: {}}) {
+			t.Errorf("routes %v while the second address cannot be programmed", got)
+		}
+		w.mu.Lock()
+		w.failAt = 0
+		w.mu.Unlock()
+		time.Sleep(2 * retryMost)
+		r.wantPlanned(t)
+		if got := r.prefixes("near"); len(got) != 2 {
+			t.Errorf("routes %v", got)
+		}
+		w.mu.Lock()
+		w.kernel.Flush()
+		w.failAt, w.harmed = w.changes+1, true
+		w.mu.Unlock()
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if got := r.prefixes("far"); len(got) > 0 || len(r.prefixes("near")) > 0 {
+			t.Errorf("routes %v while nothing is forwarded", got)
+		}
+		w.mu.Lock()
+		w.failAt, w.harmed = 0, false
+		w.mu.Unlock()
+		time.Sleep(2 * retryMost)
+		r.wantPlanned(t)
+		if got := r.prefixes("far"); !has(got, all24) {
+			t.Errorf("routes %v", got)
+		}
+	})
+}
+
+// A node that is labelled to be left out says so for a while to those who can go elsewhere, and then nothing; without the label all is as
+// before.
+func TestNodeGoesGracefully(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+		label := func(labels map[string]string) {
+			r.touch(func(v *plan.View) plan.Touched {
+				v.Nodes["a"] = plan.Node{Labels: labels}
+				return plan.Touched{Nodes: map[string]struct{}{"a": {}}}
+			})
+			synctest.Wait()
+		}
+		label(map[string]string{"node.kubernetes.io/exclude-from-external-load-balancers": ""})
+		shutdown := plan.Attributes{LocalPref: 1, Communities: plan.NewCommunitySet(65535 << 16)}
+		for range 2 {
+			if got := r.prefixes("near"); !maps.Equal(got, map[netip.Prefix]plan.Attributes{route1: shutdown}) {
+				t.Fatalf("routes %v, want %v", got, shutdown)
+			}
+			time.Sleep(4900 * time.Millisecond / 2)
+		}
+		time.Sleep(200 * time.Millisecond)
+		synctest.Wait()
+		if got := r.prefixes("near"); len(got) > 0 || len(r.prefixes("far")) > 0 {
+			t.Errorf("routes %v five seconds later", got)
+		}
+		if !has(r.addrs, vip1) || len(r.table(t)) == 0 {
+			t.Error("the node does not forward any more")
+		}
+		label(nil)
+		if got := r.prefixes("near"); !maps.Equal(got, map[netip.Prefix]plan.Attributes{route1: {}}) {
+			t.Errorf("routes %v without the label", got)
+		}
+		r.wantPlanned(t)
+	})
+}
+
+// The end of the speaker is no reason to withdraw anything, and neither is its return.
+func TestRestartKeepsRoutes(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		c := &cluster{view: v, synced: true}
+		r := start(t, w, c)
+		r.wantPlanned(t)
+		told := maps.Clone(r.bgp.told.Routes)
+		r.speaker.Leave()
+		if err := <-r.done; err != nil {
+			t.Error(err)
+		}
+		if got := r.changesSince(1); len(got) > 0 || !maps.EqualFunc(r.bgp.told.Routes, told, maps.Equal) {
+			t.Errorf("on its way out: %+v", got)
+		}
+		w.restart()
+		c.touched.All = true
+		r = start(t, w, c)
+		defer r.stop()
+		r.wantPlanned(t)
+		if got := r.changesSince(1); len(got) != 1 || !got[0].Whole || !maps.EqualFunc(got[0].Routes, told, maps.Equal) {
+			t.Errorf("when it came back: %+v, want the same once", got)
+		}
+	})
+}
+
+// What an earlier process announced is withdrawn before the address goes.
+func TestRestartWithdrawsFirst(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		service(v, "api", vip2, []uint16{80}, 2, "a")
+		c := &cluster{view: v, synced: true}
+		r := start(t, w, c)
+		r.wantPlanned(t)
+		r.stop()
+		w.restart()
+		for key := range v.Services {
+			if key.Name == "web" {
+				delete(v.Services, key)
+			}
+		}
+		c.touched.All = true
+		r = start(t, w, c)
+		defer r.stop()
+		r.wantPlanned(t) // and worldAddresses saw the order
+	})
+}
+
+// Sessions come up, go down and cannot be: it is seen in the status of the node, in metrics, and once in the log.
+func TestSessions(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		v := baseView()
+		v.BGPPeers["twin"] = v.BGPPeers["near"]
+		v.BGPPeers["locked"] = plan.BGPPeer{Address: netip.MustParseAddr("192.0.2.253"), Wrong: plan.PasswordMissing, Message: "Secret router is missing: create it"}
+		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+		report := func(name string, s plan.Session) {
+			r.bgp.mu.Lock()
+			if r.bgp.sessions == nil {
+				r.bgp.sessions = map[string]plan.Session{"other": {State: plan.SessionEstablished}} // no peer of ours
+			}
+			r.bgp.sessions[name] = s
+			r.bgp.mu.Unlock()
+			r.kick.Now()
+			synctest.Wait()
+		}
+		now := time.Now()
+		report("far", plan.Session{State: plan.SessionActive, Since: now, Reason: plan.Refused, Message: "connection refused"})
+		report("far", plan.Session{State: plan.SessionIdle, Since: now, Reason: plan.Refused, Message: "connection refused"})
+		up := plan.Session{State: plan.SessionEstablished, Since: now, Prefixes: 7, PeerASN: 65001, Changes: 1, BFD: plan.BFDUp}
+		report("far", up)
+		w := r.world
+		w.mu.Lock()
+		got := w.nodeStatus.Sessions
+		w.mu.Unlock()
+		if len(got) != 4 || got["far"] != up || got["locked"].Reason != plan.PasswordMissing || got["locked"].State != plan.SessionIdle ||
+			got["twin"].Reason != plan.Duplicate || got["near"].Reason != plan.NotConfigured {
+			t.Errorf("sessions %+v", got)
+		}
+		metrics := r.speaker.cfg.Metrics.bgp
+		if up, n := testutil.ToFloat64(metrics.up.WithLabelValues("far")), testutil.ToFloat64(metrics.prefixes.WithLabelValues("far")); up != 1 || n != 7 {
+			t.Errorf("up %v, %v prefixes", up, n)
+		}
+		if up := testutil.ToFloat64(metrics.up.WithLabelValues("locked")); up != 0 {
+			t.Errorf("a session that cannot be is up: %v", up)
+		}
+		report("far", plan.Session{State: plan.SessionIdle, Since: now, Reason: plan.BFDWentDown, Message: "BFD: Down", Changes: 1, BFD: plan.BFDDown})
+		for text, n := range map[string]int{
+			`msg="no BGP session" peer=far reason=Refused`:            1,
+			`msg="no BGP session" peer=locked reason=PasswordMissing`: 1,
+			`msg="no BGP session" peer=twin reason=Duplicate`:         1,
+			`msg="BGP session is up" peer=far AS=65001`:               1,
+			`msg="BGP session is down" peer=far reason=BFDDown`:       1,
+			`msg="BFD session" peer=far state=Down`:                   1,
+			`peer=other`:                                              0,
+		} {
+			if got := strings.Count(r.log.String(), text); got != n {
+				t.Errorf("%d lines %q, want %d", got, text, n)
+			}
+		}
+		r.touch(func(v *plan.View) plan.Touched {
+			delete(v.BGPPeers, "far")
+			return plan.Touched{BGPPeers: map[string]struct{}{"far": {}}}
+		})
+		r.wantPlanned(t)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if has(w.nodeStatus.Sessions, "far") || testutil.CollectAndCount(metrics.up) != 3 {
+			t.Errorf("sessions %+v after the peer was deleted", w.nodeStatus.Sessions)
+		}
+	})
+}
+
+// Contradicting advertisements are said once, and in the status of the node.
+func TestLocalPrefsDiffer(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		v := baseView()
+		v.BGPAdvertisements["high"] = plan.BGPAdvertisement{Length4: 32, Length6: 128, Attributes: plan.Attributes{LocalPref: 200}}
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		defer r.stop()
+		time.Sleep(time.Minute)
+		r.wantPlanned(t)
+		if got := r.prefixes("near")[route1].LocalPref; got != 0 {
+			t.Errorf("localPref %d, want the lower one, 0 for 100", got)
+		}
+		r.world.mu.Lock()
+		defer r.world.mu.Unlock()
+		if got := r.nodeStatus.LocalPrefs; !maps.Equal(got, map[plan.LocalPrefs]int{{Lower: "each", Higher: "high"}: 1}) {
+			t.Errorf("status %v", got)
+		}
+		if n := strings.Count(r.log.String(), "lower=each higher=high prefixes=1"); n != 1 {
+			t.Errorf("%d lines about it:\n%s", n, r.log)
+		}
+	})
+}

@@ -1,0 +1,164 @@
+package speaker
+
+import (
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// speakBGP adds a router that is told every address, and one that is told those of 203.0.113.0/24 as one prefix.
+func speakBGP(v *plan.View) {
+	v.BGPPeers["near"] = plan.BGPPeer{Address: netip.MustParseAddr("192.0.2.251"), Port: 179, MyASN: 65000, PeerASN: 65000, DualStack: true}
+	v.BGPPeers["far"] = plan.BGPPeer{Address: netip.MustParseAddr("192.0.2.252"), Port: 179, MyASN: 65000, PeerASN: 65001}
+	v.BGPAdvertisements["each"] = plan.BGPAdvertisement{Peers: []string{"near"}, Length4: 32, Length6: 128}
+	v.BGPAdvertisements["all"] = plan.BGPAdvertisement{Peers: []string{"far"}, Length4: 24, Length6: 64}
+}
+
+// changeBGP makes one random change of what is announced to whom.
+func changeBGP(r *rand.Rand, v *plan.View) plan.Touched {
+	if r.IntN(2) == 0 {
+		p := v.BGPPeers["near"]
+		p.HoldTime = time.Duration(3+r.IntN(2)) * time.Second
+		p.Wrong = ""
+		if r.IntN(4) == 0 {
+			p.Wrong = plan.PasswordMissing
+		}
+		v.BGPPeers["near"] = p
+		return plan.Touched{BGPPeers: map[string]struct{}{"near": {}}}
+	}
+	a := v.BGPAdvertisements["all"]
+	a.Peers = nil
+	if r.IntN(2) == 0 {
+		a.Peers = []string{"far"}
+	}
+	a.Length4 = []int{24, 31, 32}[r.IntN(3)]
+	a.Attributes.Communities = plan.NewCommunitySet(uint32(r.IntN(2)))
+	v.BGPAdvertisements["all"] = a
+	return plan.Touched{BGPAdvertisements: true}
+}
+
+func bgpOptions() plan.Options {
+	o := options
+	o.BGP = true
+	return o
+}
+
+// worldBGP is ironlb-bgpd: it keeps what was wanted when the speaker is restarted. It checks that no route comes before what it leads to.
+type worldBGP struct {
+	w     *world
+	begun bool // this process has told the whole
+
+	mu       sync.Mutex
+	told     plan.BGP
+	changes  []plan.BGPChange
+	at       []time.Time // of the changes
+	sessions map[string]plan.Session
+}
+
+func (b *worldBGP) Set(c plan.BGPChange) {
+	b.w.mu.Lock()
+	defer b.w.mu.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if c.Whole == b.begun {
+		b.w.wrong("change %+v: whole %v, although the whole was told: %v", c, c.Whole, b.begun)
+	}
+	b.begun = true
+	for prefix, route := range c.Routes {
+		if _, already := b.told.Routes[prefix]; len(route) > 0 && !already {
+			b.w.checkLeads(prefix)
+		}
+	}
+	b.told.Apply(c)
+	for prefix, route := range b.told.Routes {
+		for peer := range route {
+			if !has(b.told.Peers, peer) {
+				b.w.wrong("route %v is for peer %s, which there is not", prefix, peer)
+			}
+		}
+	}
+	b.changes, b.at = append(b.changes, c), append(b.at, time.Now())
+}
+
+func (b *worldBGP) Sessions() map[string]plan.Session {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return maps.Clone(b.sessions)
+}
+
+// checkLeads checks that a prefix leads to an address that is forwarded.
+func (w *world) checkLeads(prefix netip.Prefix) {
+	if prefix.IsSingleIP() {
+		w.checkForwards(prefix.Addr())
+		return
+	}
+	for addr := range w.addrs {
+		if table, _ := w.kernel.ListOf(map[netip.Addr]struct{}{addr: {}}); prefix.Contains(addr) && len(table) > 0 {
+			w.checkForwards(addr)
+			return
+		}
+	}
+	w.wrong("prefix %v is announced, which leads to no address", prefix)
+}
+
+// checkWithdrawn checks that nothing leads to an address that is about to go.
+func (w *world) checkWithdrawn(addr netip.Addr) {
+	w.bgp.mu.Lock()
+	defer w.bgp.mu.Unlock()
+	if has(w.bgp.told.Routes, netip.PrefixFrom(addr, addr.BitLen())) {
+		w.wrong("address %v is removed while it is routed", addr)
+	}
+}
+
+// wantRoutes checks what is announced against a plan.
+func (r *run) wantRoutes(t *testing.T, want *plan.Desired) {
+	t.Helper()
+	r.bgp.mu.Lock()
+	defer r.bgp.mu.Unlock()
+	if !maps.Equal(r.bgp.told.Peers, want.BGP.Peers) || r.bgp.told.RouterID != want.BGP.RouterID {
+		t.Errorf("peers %v, want %v", r.bgp.told, want.BGP)
+	}
+	if !maps.EqualFunc(r.bgp.told.Routes, want.BGP.Routes, func(a, b plan.Route) bool { return maps.Equal(a, b) }) {
+		t.Errorf("routes %v, want %v", r.bgp.told.Routes, want.BGP.Routes)
+	}
+}
+
+// prefixes returns what a peer is told.
+func (r *run) prefixes(peer string) map[netip.Prefix]plan.Attributes {
+	r.bgp.mu.Lock()
+	defer r.bgp.mu.Unlock()
+	out := map[netip.Prefix]plan.Attributes{}
+	for prefix, route := range r.bgp.told.Routes {
+		if a, told := route[peer]; told {
+			out[prefix] = a
+		}
+	}
+	return out
+}
+
+// changesSince returns the changes after the first n.
+func (r *run) changesSince(n int) []plan.BGPChange {
+	r.bgp.mu.Lock()
+	defer r.bgp.mu.Unlock()
+	return r.bgp.changes[n:]
+}
+
+// local makes a Service one of policy Local with its endpoints on these nodes.
+func local(v *plan.View, name string, nodes ...string) plan.Touched {
+	key := pools.ServiceKey{Namespace: "default", Name: name}
+	svc := v.Services[key]
+	svc.Local = true
+	v.Services[key] = svc
+	slice := plan.Slice{Ports: v.Slices[key]["s"].Ports}
+	for i, node := range nodes {
+		slice.Endpoints = append(slice.Endpoints, plan.Endpoint{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + i)}), Node: node, Ready: true, Serving: true})
+	}
+	v.Slices[key] = map[string]plan.Slice{"s": slice}
+	return plan.Touched{Services: map[pools.ServiceKey]struct{}{key: {}}}
+}
