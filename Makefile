@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 
 CACHE   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ironlb
 TOOLS   := $(CACHE)/bin
-PROGRAMS := ./cmd/ironlb-ccm ./cmd/ironlb-speaker ./cmd/kubectl-ironlb
+PROGRAMS := ./cmd/ironlb-ccm ./cmd/ironlb-speaker ./cmd/ironlb-bgpd ./cmd/kubectl-ironlb
 
 # The steps of a target build on one another, so -j does not reorder them.
 .NOTPARALLEL:

@@ -137,9 +137,12 @@ func (d *Daemon) childEnded(err error, pause time.Duration) (again bool) {
 	}
 	again, d.again = d.again, false
 	d.child, d.ended, d.since = nil, err.Error(), now()
-	if again {
+	switch {
+	case again:
 		d.ended = "it is started anew"
-	} else {
+	case d.bye:
+		d.ended = "ironlb-bgpd ends"
+	default:
 		d.o.Log.Error("GoBGP ended; its peers' sessions are down until it runs again", "reason", err, "again in", pause)
 	}
 	clear(d.goBGP)

@@ -25,8 +25,9 @@ type BFD interface {
 type BFDStatus struct {
 	State plan.BFDState
 	Since time.Time
-	// Admin is set if the other side takes the session down on purpose, which says nothing about the path (RFC 5882, 3.2).
-	Admin bool
+	// Dead is set if the session is down because the path was found dead. It is not where the other side ends the session on purpose
+	// (RFC 5882, 3.2), or where the session was made anew.
+	Dead bool
 	// Why it is down, in words.
 	Why string
 }
@@ -68,6 +69,7 @@ type Daemon struct {
 	since time.Time          // since when it runs or does not
 	ended string             // why it does not
 	gone  chan struct{}      // closed when it has ended
+	bye   bool               // it is asked to leave
 
 	goBGP    map[string]plan.Session // as the child says
 	changes  map[string]uint64       // Changes of the children before
@@ -124,6 +126,7 @@ func (d *Daemon) leave(ctx context.Context) {
 		}
 	}
 	peers := len(d.wanted.Peers)
+	d.bye = true
 	d.mu.Unlock()
 	d.o.Log.Info("leave", "peers that keep the routes", peers-told, "peers that are told", told)
 	if child == nil || told == 0 {
@@ -217,8 +220,8 @@ func (d *Daemon) BFDChanged(all map[string]BFDStatus) {
 		if was.State != plan.BFDUp || is.State == plan.BFDUp {
 			continue
 		}
-		if is.Admin {
-			d.o.Log.Info("BFD is taken down by the peer, and its BGP session stays", "peer", name)
+		if !is.Dead {
+			d.o.Log.Info("BFD is down, and the BGP session stays", "peer", name, "reason", is.Why)
 			continue
 		}
 		d.o.Metrics.bfdDown()

@@ -428,7 +428,7 @@ func TestBFD(t *testing.T) {
 	s.wait("BFD is up", func(now map[string]plan.Session) bool {
 		return now["a"].BFD == plan.BFDUp && now["a"].BFDSince.Equal(since) && now["a"].State == plan.SessionEstablished
 	})
-	status(BFDStatus{State: plan.BFDDown, Why: "silence"}, BFDStatus{State: plan.BFDDown, Admin: true})
+	status(BFDStatus{State: plan.BFDDown, Dead: true, Why: "silence"}, BFDStatus{State: plan.BFDDown, Why: "on purpose"})
 	is := s.wait("a is down", func(now map[string]plan.Session) bool { return now["a"].State == plan.SessionIdle })
 	if is["a"].Reason != plan.BFDWentDown || is["a"].Message != "silence" || is["a"].BFD != plan.BFDDown {
 		t.Errorf("a is %+v", is["a"])

@@ -17,7 +17,7 @@ func TestNoTemplates(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: this links the programs")
 	}
-	for _, program := range []string{"ironlb-ccm", "ironlb-speaker"} {
+	for _, program := range []string{"ironlb-ccm", "ironlb-speaker", "ironlb-bgpd"} {
 		if fills(t, program, "-tags="+tools.Tags) {
 			t.Errorf("%s fills templates: find the import with go build -ldflags=-dumpdep ./cmd/%s and leave it out", program, program)
 		}

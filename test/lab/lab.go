@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -39,6 +40,7 @@ type Config struct {
 	NodeGrace time.Duration // silence after which a node is not Ready; 0: 4s
 	Bare      bool          // do not build the project's own programs nor apply its manifests
 	KubeProxy bool          // build kube-proxy, for StartKubeProxy
+	BGP       bool          // run ironlb-bgpd beside each speaker
 	Services  netip.Prefix  // ClusterIPs; zero: 203.0.113.0/25, which is enough for a hundred Services
 	Progress  io.Writer     // a line for each long step; nil: silent
 }
@@ -148,6 +150,8 @@ func (c *Cluster) start(ctx context.Context) (err error) {
 // Programs of this module that a lab runs; the first two are its own.
 var programs = []string{"test/lab/cmd/labpod", "test/lab/cmd/labkubelet", "cmd/ironlb-ccm", "cmd/ironlb-speaker"}
 
+const bgpProgram = "cmd/ironlb-bgpd"
+
 func (c *Cluster) buildPrograms(ctx context.Context) (err error) {
 	if c.build, err = tools.New(ctx, c.progress); err != nil {
 		return err
@@ -156,6 +160,9 @@ func (c *Cluster) buildPrograms(ctx context.Context) (err error) {
 	own := programs
 	if c.cfg.Bare {
 		own = programs[:2]
+	}
+	if c.cfg.BGP {
+		own = append(slices.Clip(own), bgpProgram)
 	}
 	c.say("building the lab's programs")
 	pinned := append([]string{"kubectl"}, controlplane.Programs...)

@@ -27,6 +27,7 @@ type Node struct {
 	off     bool
 	kubelet *process.Process
 	speaker *process.Process
+	bgp     *process.Process
 }
 
 func nodeNames(n int) []string {
@@ -203,8 +204,10 @@ func (n *Node) PowerOff(ctx context.Context) error {
 	}
 	n.off = true
 	errs := []error{n.kubelet.Kill(), n.c.pods.killOn(n)}
-	if n.speaker != nil {
-		errs = append(errs, n.speaker.Kill())
+	for _, p := range []*process.Process{n.speaker, n.bgp} {
+		if p != nil {
+			errs = append(errs, p.Kill())
+		}
 	}
 	var s script
 	s.line("for pid in $(ip netns pids %s); do kill -KILL $pid 2>/dev/null || true; done", n.Namespace) // it may have ended
@@ -228,7 +231,7 @@ func (n *Node) PowerOn(ctx context.Context) error {
 	n.make(&s)
 	err := s.run(ctx, n.host)
 	if err == nil {
-		n.off, n.speaker = false, nil
+		n.off, n.speaker, n.bgp = false, nil, nil
 	}
 	n.mu.Unlock()
 	n.c.pods.mu.Unlock()

@@ -51,6 +51,11 @@ func (n *Node) StartSpeaker(ctx context.Context, flags ...string) error {
 	if err != nil {
 		return err
 	}
+	if n.c.cfg.BGP && (n.bgp == nil || !n.bgp.Running()) {
+		if err := n.startBGP(ctx); err != nil {
+			return err
+		}
+	}
 	p, err := n.Start(ctx, "ironlb-speaker", host.Cmd{Argv: argv})
 	if err != nil {
 		return err
@@ -75,7 +80,11 @@ func (n *Node) SpeakerArgv(ctx context.Context, flags ...string) ([]string, erro
 			return nil, err
 		}
 	}
-	return append([]string{n.c.build.Path("ironlb-speaker"), "--node-name", n.Name, "--kubeconfig", kubeconfig, "--key-file", keys}, flags...), nil
+	argv := []string{n.c.build.Path("ironlb-speaker"), "--node-name", n.Name, "--kubeconfig", kubeconfig, "--key-file", keys}
+	if n.c.cfg.BGP {
+		argv = append(argv, "--bgp-socket", n.bgpSocket())
+	}
+	return append(argv, flags...), nil
 }
 
 // patient gives a speaker in an emulated guest, where it stands still for longer than its usual profile allows, the profile for

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ironlb/ironlb/speaker/bfd"
+	"github.com/ironlb/ironlb/speaker/bgp"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// bfdSessions are the BFD sessions of BGP peers. They go on while GoBGP is down, so the C bit is set.
+type bfdSessions struct{ *bfd.Driver }
+
+func newBFD(log *slog.Logger, metrics prometheus.Registerer, changed func(map[string]bgp.BFDStatus)) bfdSessions {
+	return bfdSessions{bfd.New(bfd.Options{
+		Log: log, Metrics: metrics, Independent: true,
+		Changed: func(all map[string]bfd.Status) {
+			out := make(map[string]bgp.BFDStatus, len(all))
+			for name, s := range all {
+				out[name] = bgp.BFDStatus{State: s.State, Since: s.Since, Dead: s.Reason == bfd.Expired || s.Reason == bfd.PeerDown, Why: why(s)}
+			}
+			changed(out)
+		},
+	})}
+}
+
+// Set has a session with each of the peers.
+func (b bfdSessions) Set(peers map[string]plan.Peer) {
+	configs := make(map[string]bfd.Config, len(peers))
+	for name, p := range peers {
+		configs[name] = bfd.Of(p)
+	}
+	b.Driver.Set(configs)
+}
+
+// why a session is not up, in words.
+func why(s bfd.Status) string {
+	switch {
+	case s.State == plan.BFDUp:
+		return ""
+	case s.Problem != "":
+		return s.Problem
+	case s.Reason == bfd.Expired:
+		return fmt.Sprintf("nothing came from the peer for %v", s.Detected)
+	case s.Reason == bfd.PeerDown:
+		return fmt.Sprintf("the peer took the session down: %v", s.RemoteDiagnostic)
+	case s.Reason == bfd.PeerAdminDown:
+		return "the peer ended the session on purpose"
+	}
+	return "it has not been up yet"
+}

@@ -1,0 +1,20 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os/signal"
+	"syscall"
+
+	"github.com/ironlb/ironlb/speaker/bgp"
+	"github.com/ironlb/ironlb/speaker/bgp/gobgp"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// runChild is the child. Its parent ends it: a signal to the whole group is for that one.
+func runChild(ctx context.Context, log *slog.Logger) error {
+	signal.Ignore(syscall.SIGTERM, syscall.SIGINT)
+	return bgp.ServeFile(ctx, bgp.ChildFile, log, func(report func(plan.BGPReport)) bgp.Driver {
+		return gobgp.New(gobgp.Options{Log: log, Report: report})
+	})
+}

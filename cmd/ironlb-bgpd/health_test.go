@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// ask runs "ironlb-bgpd healthy".
+func (r *rig) ask(flags ...string) error {
+	cmd := exec.CommandContext(r.ctx, "/proc/self/exe", append([]string{"healthy", "--socket", r.socket}, flags...)...)
+	cmd.Env = append(os.Environ(), asProgram+"=1")
+	return cmd.Run()
+}
+
+// TestHealthAndMetrics: probes are answered and do not take the speaker's place; metrics are served where they were asked for.
+func TestHealthAndMetrics(t *testing.T) {
+	port := freePort(t)
+	r := newRig(t, "bird", true, "--metrics-bind-address", port)
+	s := r.speaker()
+	s.Set(wanted(true, true))
+	r.session(s, "established", established)
+	for _, flags := range [][]string{nil, {"--ready"}} {
+		if err := r.ask(flags...); err != nil {
+			t.Errorf("healthy %v: %v", flags, err)
+		}
+	}
+	r.session(s, "BFD is up", func(s plan.Session) bool { return s.BFD == plan.BFDUp && established(s) })
+	metrics := r.metrics(port)
+	for _, want := range []string{
+		"ironlb_bgp_gobgp_starts_total 1", "ironlb_bgp_gobgp_up 1", "ironlb_bgp_speaker_connected 1", "ironlb_bgp_wanted_peers 1",
+		"ironlb_bgp_wanted_routes 2", "ironlb_bgp_bfd_downs_total 0", `ironlb_bgp_process_sessions{state="Established"} 1`,
+	} {
+		if !slices.Contains(metrics, want) {
+			t.Errorf("metrics have no %q: %s", want, strings.Join(metrics, "\n"))
+		}
+	}
+	if err := r.process.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.ask("--timeout", "500ms"); err == nil {
+		t.Error("it is healthy while it stands still")
+	}
+	if err := r.process.Resume(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// metrics returns the lines of ours, as they are in the node's namespace.
+func (r *rig) metrics(port string) (lines []string) {
+	r.t.Helper()
+	client := http.Client{Transport: &http.Transport{
+		DialContext:       func(_ context.Context, network, to string) (net.Conn, error) { return r.node.Dial(network, "", to) },
+		DisableKeepAlives: true,
+	}}
+	resp, err := client.Get("http://" + port + "/metrics")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "ironlb_") {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return lines
+}

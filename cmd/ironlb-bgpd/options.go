@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ironlb/ironlb/speaker/bgp"
+)
+
+// options are the flags.
+type options struct {
+	socket         string
+	hold           time.Duration
+	metricsAddress string
+	logFormat      string
+}
+
+const defaultSocket = "/run/ironlb/bgpd/bgpd.sock"
+
+func (o options) check() error {
+	if o.hold < 0 {
+		return fmt.Errorf("--hold is %v: it must not be negative, and 0 means for ever", o.hold)
+	}
+	if o.metricsAddress != "" {
+		host, _, err := net.SplitHostPort(o.metricsAddress)
+		if ip := net.ParseIP(host); err != nil || ip == nil || !ip.IsLoopback() {
+			return fmt.Errorf("--metrics-bind-address is %q: it must be a port of the loopback interface, such as 127.0.0.1:7474", o.metricsAddress)
+		}
+	}
+	return o.checkLog()
+}
+
+func (o options) checkLog() error {
+	if o.logFormat != "text" && o.logFormat != "json" {
+		return fmt.Errorf("--log-format is %q: it must be text or json", o.logFormat)
+	}
+	return nil
+}
+
+func (o options) logger() *slog.Logger {
+	if o.logFormat == "json" {
+		return slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, nil))
+}
+
+// command returns the command line. The environment is read here and nowhere else.
+func command() *cobra.Command {
+	var o options
+	root := &cobra.Command{
+		Use:   "ironlb-bgpd",
+		Short: "Speak BGP and BFD for the speaker of this node",
+		Long: `ironlb-bgpd runs beside ironlb-speaker, in the host's network namespace. It needs no capability, and better has CAP_SYS_NICE, by which BFD is on time on a busy node.
+
+It waits for the speaker on a unix socket and does what that wants: sessions, routes, BFD. When the speaker ends, all of that stays for the
+time of --hold. GoBGP runs in a child, which is started again when it ends.
+
+SIGTERM ends it. Peers with graceful restart are not told, and keep the routes until it is back or their time is up. The others get their
+routes with the community GRACEFUL_SHUTDOWN (RFC 8326), and two seconds later they are withdrawn.`,
+		Version:       buildVersion(),
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(); err != nil {
+				return err
+			}
+			if os.Getenv("GOGC") == "" {
+				debug.SetGCPercent(quietHeap)
+			}
+			return run(cmd.Context(), o)
+		},
+	}
+	root.PersistentFlags().StringVar(&o.socket, "socket", defaultSocket, "where the speaker is awaited, in a folder of its own")
+	root.PersistentFlags().StringVar(&o.logFormat, "log-format", "text", "text or json")
+	root.Flags().DurationVar(&o.hold, "hold", 10*time.Minute, "how long routes stay announced without a speaker, 0 for ever")
+	root.Flags().StringVar(&o.metricsAddress, "metrics-bind-address", "", "where /metrics is served, on the loopback interface (default: nowhere)")
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.AddCommand(healthyCommand(&o), childCommand(&o))
+	return root
+}
+
+func healthyCommand(o *options) *cobra.Command {
+	var ready bool
+	var limit time.Duration
+	cmd := &cobra.Command{
+		Use:   "healthy",
+		Short: "Ask the ironlb-bgpd of --socket whether it lives: exit status 0 if it answers",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), limit)
+			defer cancel()
+			h, err := bgp.AskHealth(ctx, o.socket)
+			if err == nil && ready && h.Problem != "" {
+				err = errors.New(h.Problem)
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&ready, "ready", false, "fail also while it cannot speak BGP though there are peers")
+	cmd.Flags().DurationVar(&limit, "timeout", 3*time.Second, "how long it may take")
+	return cmd
+}
+
+func childCommand(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:    "gobgp",
+		Short:  "What ironlb-bgpd starts as its child",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.checkLog(); err != nil {
+				return err
+			}
+			return runChild(context.WithoutCancel(cmd.Context()), o.logger())
+		},
+	}
+}
+
+// buildVersion is that of the module, as far as it was built from one.
+func buildVersion() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "unknown"
+}

@@ -1,0 +1,291 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/speaker/bgp"
+	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/test/lab/host"
+	"github.com/ironlb/ironlb/test/lab/process"
+	"github.com/ironlb/ironlb/test/lab/router"
+)
+
+// asProgram makes this test's program ironlb-bgpd itself.
+const asProgram = "TEST_AS_IRONLB_BGPD"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+var (
+	routerAddr = addr("192.0.2.254")
+	vips       = []netip.Prefix{prefix("203.0.113.1/32"), prefix("203.0.113.2/32")}
+	timers     = plan.BFD{Receive: 100 * time.Millisecond, Transmit: 100 * time.Millisecond, Multiplier: 3}
+)
+
+// rig is a node with ironlb-bgpd, a speaker that is this test, and a router.
+type rig struct {
+	t       *testing.T
+	ctx     context.Context
+	node    *netspace.Space
+	place   router.Place
+	router  router.Router
+	monitor *router.Monitor
+	socket  string
+	flags   []string
+	process *process.Process
+}
+
+// newRig starts the router and ironlb-bgpd.
+func newRig(t *testing.T, kind string, withBFD bool, flags ...string) *rig {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	r := &rig{t: t, ctx: ctx, node: netspace.New(t), flags: flags}
+	far := netspace.New(t)
+	netspace.Join(t, r.node, "eth0", "192.0.2.1/24", far, "eth0", routerAddr.String()+"/24")
+	r.place = router.In(t, far)
+	n := router.Neighbor{Name: "node", Address: addr("192.0.2.1"), ASN: 65001}
+	if withBFD {
+		n.BFD = router.BFDTimers{Interval: timers.Receive, Multiplier: int(timers.Multiplier)}
+	}
+	var err error
+	if r.router, err = router.Kinds[kind](ctx, r.place, router.Config{ASN: 65002, ID: routerAddr, Neighbors: []router.Neighbor{n}}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.router.Stop() })
+	if r.monitor, err = r.place.Monitor(ctx); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.monitor.Stop() })
+	dir, err := os.MkdirTemp("", "bgpd") // t.TempDir may be too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	r.socket = filepath.Join(dir, "bgpd", "bgpd.sock")
+	r.start()
+	t.Cleanup(func() {
+		if err := r.process.Kill(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("ironlb-bgpd:\n%s", process.Tail(r.process.Log, 100))
+			t.Logf("router:\n%s", r.router.Log())
+		}
+	})
+	return r
+}
+
+// start starts ironlb-bgpd in the node's namespace.
+func (r *rig) start() {
+	r.t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	near := router.In(r.t, r.node)
+	argv := append([]string{"nsenter", "--net=" + near.Namespace, "--", exe, "--socket", r.socket}, r.flags...)
+	r.process, err = process.Start(r.ctx, host.Native{}, "ironlb-bgpd", filepath.Join(near.Logs, "bgpd.log"), host.Cmd{Argv: argv, Env: []string{asProgram + "=1"}})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// speaker is what the speaker has of BGP.
+type speaker struct {
+	*bgp.Client
+	kick chan struct{}
+	stop func()
+}
+
+func (r *rig) speaker() *speaker {
+	r.t.Helper()
+	s := &speaker{kick: make(chan struct{}, 1)}
+	s.Client = bgp.NewClient(bgp.ClientOptions{Socket: r.socket, Log: slog.New(slog.NewTextHandler(r.t.Output(), nil)), Kick: func() {
+		select {
+		case s.kick <- struct{}{}:
+		default:
+		}
+	}})
+	ctx, cancel := context.WithCancel(r.ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.Run(ctx)
+	}()
+	s.stop = func() {
+		cancel()
+		<-ended
+	}
+	r.t.Cleanup(s.stop)
+	return s
+}
+
+// wanted is the router as a peer, told both addresses.
+func wanted(gracefulRestart, withBFD bool) plan.BGPChange {
+	p := plan.Peer{
+		Address: routerAddr, Port: 179, MyASN: 65001, PeerASN: 65002, ConnectTime: time.Second, HoldTime: 90 * time.Second,
+		IPv4: true, NextHop4: addr("192.0.2.1"), GracefulRestart: gracefulRestart,
+	}
+	if gracefulRestart {
+		p.RestartTime = 30 * time.Second
+	}
+	if withBFD {
+		p.BFD = timers
+	}
+	c := plan.BGPChange{Whole: true, RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"tor": &p}, Routes: map[netip.Prefix]plan.Route{}}
+	for _, vip := range vips {
+		c.Routes[vip] = plan.Route{"tor": {Communities: plan.NewCommunitySet(65001<<16 | 1)}}
+	}
+	return c
+}
+
+// session waits until the speaker sees the session as it should be.
+func (r *rig) session(s *speaker, what string, is func(plan.Session) bool) plan.Session {
+	r.t.Helper()
+	for {
+		now, ok := s.Sessions()["tor"]
+		if ok && is(now) {
+			return now
+		}
+		select {
+		case <-s.kick:
+		case <-r.ctx.Done():
+			r.t.Fatalf("%s: the session is %+v", what, s.Sessions())
+		}
+	}
+}
+
+func established(s plan.Session) bool {
+	return s.State == plan.SessionEstablished && s.Prefixes == len(vips)
+}
+
+// sees waits until something is so at the router, and looks every 20 ms.
+func (r *rig) sees(what string, is func() (bool, error)) {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.ctx, 30*time.Second)
+	defer cancel()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		ok, err := is()
+		if err != nil {
+			r.t.Fatalf("%s: %v", what, err)
+		}
+		if ok {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			r.t.Fatalf("%s: it is not so within 30s", what)
+		}
+	}
+}
+
+// settled waits until the router has all routes in its kernel and BFD is up if it is wanted, and returns the session. With BFD it
+// waits for a second more: FRR makes its BFD session anew when the first BGP session is up, and takes that down with it.
+func (r *rig) settled(withBFD bool) router.Session {
+	r.t.Helper()
+	var session router.Session
+	r.sees("the router's session and routes", func() (bool, error) {
+		sessions, err := r.router.Sessions(r.ctx)
+		if err != nil {
+			return false, err
+		}
+		session = sessions["node"]
+		if withBFD {
+			is, err := r.bfd()
+			if err != nil || is.State != "Up" || time.Since(session.Since) < 1500*time.Millisecond {
+				return false, err
+			}
+		}
+		routes, err := r.router.Routes(r.ctx, 4)
+		return session.Established && len(routes) == len(vips), err
+	})
+	return session
+}
+
+func (r *rig) bfd() (router.BFDSession, error) {
+	all, err := r.router.BFD(r.ctx)
+	return all["192.0.2.1"], err
+}
+
+// child returns the process with GoBGP.
+func (r *rig) child() int {
+	r.t.Helper()
+	children, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", r.process.Pid()))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, file := range children {
+		data, err := os.ReadFile(file)
+		if pid, e := strconv.Atoi(strings.TrimSpace(string(data))); err == nil && e == nil {
+			return pid
+		}
+	}
+	r.t.Fatalf("ironlb-bgpd (%d) has no child", r.process.Pid())
+	return 0
+}
+
+// changes of the router's kernel since so many.
+func (r *rig) changes(since int) []router.Event { return r.monitor.Events()[since:] }
+
+// cut has the router drop everything that comes from the node, which sees no change of its link.
+func (r *rig) cut() {
+	r.t.Helper()
+	cmd := exec.CommandContext(r.ctx, "nsenter", "--net="+r.place.Namespace, "--", "nft", "-f", "-")
+	cmd.Stdin = strings.NewReader("table ip cut {\nchain input {\ntype filter hook input priority 0\nip saddr 192.0.2.1 drop\n}\nchain output {\ntype filter hook output priority 0\nip daddr 192.0.2.1 drop\n}\n}\n")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		r.t.Fatalf("nft: %v: %s", err, out)
+	}
+}
+
+// ended waits for the end of ironlb-bgpd.
+func (r *rig) ended() {
+	r.t.Helper()
+	select {
+	case <-r.process.Done():
+	case <-r.ctx.Done():
+		r.t.Fatal("ironlb-bgpd does not end")
+	}
+}
+
+func (r *rig) signal(s syscall.Signal) {
+	r.t.Helper()
+	if err := r.process.Signal(s); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// freePort is one that nobody listens on.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os/exec"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ironlb/ironlb/ipvs/health"
+	"github.com/ironlb/ironlb/speaker/bgp"
+)
+
+// quietHeap is the percentage by which the heap of the parent may grow before it is collected (GOGC). It is small, and BFD must
+// not wait for the collector.
+const quietHeap = 400
+
+// run is the parent. It returns when ctx ends and it has left, or a part of it fails for good.
+func run(ctx context.Context, o options) error {
+	log := o.logger()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	var d *bgp.Daemon
+	d = bgp.NewDaemon(bgp.DaemonOptions{
+		Log: log, Socket: o.socket, Hold: o.hold, Metrics: bgp.NewMetrics(registry),
+		Child: func() *exec.Cmd { return exec.Command("/proc/self/exe", "gobgp", "--log-format", o.logFormat) },
+		BFD:   newBFD(log, registry, func(all map[string]bgp.BFDStatus) { d.BFDChanged(all) }),
+	})
+	metrics := func(context.Context) error { return nil }
+	if o.metricsAddress != "" {
+		listener, err := net.Listen("tcp", o.metricsAddress)
+		if err != nil {
+			return fmt.Errorf("listen for metrics (choose another --metrics-bind-address): %w", err)
+		}
+		metrics = func(ctx context.Context) error { return serveMetrics(ctx, listener, registry) }
+	}
+	log.Info("start", "socket", o.socket, "hold", o.hold)
+	defer log.Info("stop")
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	group, life := errgroup.WithContext(life)
+	group.Go(func() error {
+		defer end()
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(life, cancel)()
+		return d.Run(ctx)
+	})
+	group.Go(func() error { return metrics(life) })
+	return group.Wait()
+}
+
+// serveMetrics until ctx ends.
+func serveMetrics(ctx context.Context, listener net.Listener, registry *prometheus.Registry) error {
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	server := health.NewServer(mux)
+	defer context.AfterFunc(ctx, func() { server.Close() })()
+	if err := server.Serve(health.Bound(listener)); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve metrics: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,77 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+
+	"github.com/ironlb/ironlb/test/lab/host"
+	"github.com/ironlb/ironlb/test/lab/process"
+)
+
+// bgpSocket is where the node's ironlb-bgpd awaits its speaker. A guest's own /run has sockets; the folder that it shares may not.
+func (n *Node) bgpSocket() string {
+	dir := n.c.Dir
+	if n.c.guest != nil {
+		dir = "/run/ironlb"
+	}
+	return filepath.Join(dir, "bgp-"+n.Name, "bgpd.sock")
+}
+
+// StartBGP starts ironlb-bgpd on the node. With Config.BGP, StartSpeaker does so where none runs, as the containers of a Pod start together.
+func (n *Node) StartBGP(ctx context.Context, flags ...string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.startBGP(ctx, flags...)
+}
+
+func (n *Node) startBGP(ctx context.Context, flags ...string) error {
+	if n.bgp != nil && n.bgp.Running() {
+		return fmt.Errorf("start ironlb-bgpd on %s: it runs already", n.Name)
+	}
+	argv := append([]string{n.c.build.Path("ironlb-bgpd"), "--socket", n.bgpSocket()}, flags...)
+	p, err := n.Start(ctx, "ironlb-bgpd", host.Cmd{Argv: argv})
+	if err != nil {
+		return err
+	}
+	n.c.watch(p)
+	n.bgp = p
+	return nil
+}
+
+// BGP is the node's ironlb-bgpd, to be paused and resumed; nil if none was started.
+func (n *Node) BGP() *process.Process {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.bgp
+}
+
+// StopBGP ends the node's ironlb-bgpd with SIGTERM and waits for its end: it leaves as when its container is replaced.
+func (n *Node) StopBGP() error {
+	if p := n.BGP(); p != nil {
+		return p.Stop(stopGrace)
+	}
+	return nil
+}
+
+// KillBGP ends the node's ironlb-bgpd with SIGKILL, and with it its child.
+func (n *Node) KillBGP() error {
+	if p := n.BGP(); p != nil {
+		return p.Kill()
+	}
+	return nil
+}
+
+// KillGoBGP ends the child of the node's ironlb-bgpd with SIGKILL, as a crash does.
+func (n *Node) KillGoBGP(ctx context.Context) error {
+	p := n.BGP()
+	if p == nil || !p.Running() {
+		return errors.New("kill GoBGP: no ironlb-bgpd runs on " + n.Name)
+	}
+	if _, err := n.Exec(ctx, "pkill", "-KILL", "-P", strconv.Itoa(p.Pid())); err != nil {
+		return fmt.Errorf("kill GoBGP: %w", err)
+	}
+	return nil
+}
