@@ -1,0 +1,170 @@
+package gobgp
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/test/lab/router"
+)
+
+// TestPeersComeAndGo: a peer is added, changed in place, changed with a new session, and removed; the other's session, and what it was
+// told, stays as it is.
+func TestPeersComeAndGo(t *testing.T) {
+	for _, kinds := range [][]string{{"bird", "frr"}, {"frr", "bird"}} {
+		t.Run(kinds[0]+" stays", func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, kinds...)
+			stays, moves := w.routers[0], w.routers[1]
+			stays.neighbors(t, stays.neighbor())
+			moves.neighbors(t, moves.neighbor())
+			d := startNode(t, w.node)
+			d.apply(t, wanted(map[string]plan.Peer{"stays": stays.peer()}, map[netip.Prefix]plan.Route{vip4: to("stays"), pool4: to("stays")}))
+			both := map[netip.Prefix][]netip.Addr{vip4: {stays.link.node}, pool4: {stays.link.node}}
+			stays.kernel(t, 4, both)
+			since := stays.since(t, "node")
+			monitor, err := stays.place.Monitor(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer monitor.Stop()
+			change := func(p *plan.Peer, routes map[netip.Prefix]plan.Route) {
+				t.Helper()
+				d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"moves": p}, Routes: routes})
+			}
+			all := map[netip.Prefix]plan.Route{vip4: to("stays", "moves"), pool4: to("stays", "moves")}
+			told := map[netip.Prefix][]netip.Addr{vip4: {moves.link.node}, pool4: {moves.link.node}}
+
+			p := moves.peer()
+			change(&p, all)
+			d.up(t, "moves")
+			moves.kernel(t, 4, told)
+			first := moves.since(t, "node")
+
+			p.HoldTime, p.KeepaliveTime, p.ConnectTime = 30*time.Second, 10*time.Second, 2*time.Second
+			change(&p, nil)
+			if again := moves.since(t, "node"); !again.Equal(first) {
+				t.Errorf("new timers: the session is of %v, was of %v", again, first)
+			}
+
+			p.IPv6, p.NextHop6 = true, moves.node6
+			n := moves.neighbor()
+			n.IPv4, n.IPv6 = true, true
+			moves.neighbors(t, n)
+			change(&p, map[netip.Prefix]plan.Route{vip6: to("moves")})
+			moves.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {moves.node6}})
+			moves.kernel(t, 4, told)
+			if s, err := moves.Sessions(t.Context()); err != nil || s["node"].Hold != 30*time.Second {
+				t.Errorf("the new session's hold time is %v, want 30s; %v", s["node"].Hold, err)
+			}
+
+			change(nil, map[netip.Prefix]plan.Route{vip4: to("stays"), pool4: to("stays"), vip6: nil})
+			moves.kernel(t, 4, map[netip.Prefix][]netip.Addr{})
+			moves.kernel(t, 6, map[netip.Prefix][]netip.Addr{})
+			stays.kernel(t, 4, both)
+			if again := stays.since(t, "node"); !again.Equal(since) {
+				t.Errorf("the other session is of %v, was of %v", again, since)
+			}
+			if e := monitor.Events(); len(e) > 0 {
+				t.Errorf("the other router changed routes: %+v", e)
+			}
+			if s, _ := d.has("stays"); s.Changes != 1 {
+				t.Errorf("the other session: %+v", s)
+			}
+		})
+	}
+}
+
+// TestNextHopChanges: another next hop of the other family reaches the router without a new session.
+func TestNextHopChanges(t *testing.T) {
+	each(t, func(t *testing.T, w *world, f *far) {
+		n := f.neighbor()
+		n.IPv4, n.IPv6 = true, true
+		f.neighbors(t, n)
+		w.node.Address(t, "eth0", "2001:db8:1::3/64")
+		d := startNode(t, w.node)
+		p := f.peer()
+		p.IPv6, p.NextHop6 = true, f.node6
+		d.apply(t, wanted(map[string]plan.Peer{"r": p}, map[netip.Prefix]plan.Route{vip6: to("r")}))
+		f.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {f.node6}})
+		since := f.since(t, "node")
+		p.NextHop6 = addr("2001:db8:1::3")
+		d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"r": &p}})
+		f.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {p.NextHop6}})
+		if again := f.since(t, "node"); !again.Equal(since) {
+			t.Errorf("the session is of %v, was of %v", again, since)
+		}
+	})
+}
+
+// TestDown: the session goes at once, with the reason, and comes back by itself.
+func TestDown(t *testing.T) {
+	each(t, func(t *testing.T, w *world, f *far) {
+		f.neighbors(t, f.neighbor())
+		d := startNode(t, w.node)
+		d.apply(t, wanted(map[string]plan.Peer{"r": f.peer()}, map[netip.Prefix]plan.Route{vip4: to("r")}))
+		d.up(t, "r")
+		d.tell(t, order{Down: []string{"r", "BFD: no packets for 300ms"}})
+		s := d.session(t, "r", "down", func(s plan.Session) bool { return s.State != plan.SessionEstablished })
+		if s.Reason != plan.BFDWentDown || s.Message != "BFD: no packets for 300ms" {
+			t.Errorf("down with %s: %s", s.Reason, s.Message)
+		}
+		s = d.up(t, "r")
+		if s.Reason != plan.BFDWentDown || s.Changes != 2 {
+			t.Errorf("up again, but not with why it was down: %+v", s)
+		}
+		f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}})
+	})
+}
+
+// TestRouterGoes: the router ends the session; the reason has its words.
+func TestRouterGoes(t *testing.T) {
+	each(t, func(t *testing.T, w *world, f *far) {
+		f.neighbors(t, f.neighbor())
+		d := startNode(t, w.node)
+		d.apply(t, wanted(map[string]plan.Peer{"r": f.peer()}, nil))
+		d.up(t, "r")
+		f.neighbors(t)
+		s := d.fails(t, "r", plan.Rejected)
+		if !strings.Contains(s.Message, "cease") {
+			t.Errorf("not the router's word: %s", s.Message)
+		}
+		d.session(t, "r", "not taken", func(s plan.Session) bool { return s.Reason == plan.Refused || s.Reason == plan.Rejected && s.Changes == 1 })
+		f.neighbors(t, f.neighbor())
+		d.up(t, "r")
+	})
+}
+
+// TestLeave: a peer without graceful restart is asked to prefer others, then told the end; one with it is told nothing.
+func TestLeave(t *testing.T) {
+	for _, kinds := range [][]string{{"bird", "frr"}, {"frr", "bird"}} {
+		t.Run(kinds[0]+" is told", func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, kinds...)
+			plain, graceful := w.routers[0], w.routers[1]
+			plain.neighbors(t, plain.neighbor())
+			graceful.neighbors(t, graceful.neighbor())
+			d := startNode(t, w.node)
+			p := graceful.peer()
+			p.GracefulRestart = true
+			d.apply(t, wanted(map[string]plan.Peer{"plain": plain.peer(), "graceful": p}, map[netip.Prefix]plan.Route{vip4: to("plain", "graceful")}))
+			plain.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {plain.link.node}})
+			graceful.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {graceful.link.node}})
+			left := make(chan error, 1)
+			go func() {
+				_, err := d.try(order{Leave: true})
+				left <- err
+			}()
+			plain.path(t, vip4, func(p router.Path) bool { return len(p.Communities) == 1 && (p.Communities[0] == "65535:0" || p.Communities[0] == "gracefulShutdown" || p.Communities[0] == "graceful-shutdown") })
+			if err := <-left; err != nil {
+				t.Fatal(err)
+			}
+			plain.kernel(t, 4, map[netip.Prefix][]netip.Addr{})
+			d.kill()
+			graceful.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {graceful.link.node}})
+			graceful.path(t, vip4, func(p router.Path) bool { return len(p.Communities) == 0 })
+		})
+	}
+}

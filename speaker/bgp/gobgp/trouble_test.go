@@ -1,0 +1,208 @@
+package gobgp
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/test/lab/router"
+)
+
+// TestPassword: with the wrong password no session comes up; with the right one, changed in place of it, it does.
+func TestPassword(t *testing.T) {
+	each(t, func(t *testing.T, w *world, f *far) {
+		n4, n6 := f.neighbor(), f.neighbor()
+		n6.Name, n6.Address = "node6", f.node6
+		n4.Password, n6.Password = "correct horse", "battery staple"
+		f.neighbors(t, n4, n6)
+		d := startNode(t, w.node)
+		wrong, right := f.peer(), f.peer6()
+		wrong.Password, right.Password = "wrong", "battery staple"
+		wrong.ConnectTime = 3 * time.Second
+		routes := map[netip.Prefix]plan.Route{vip4: to("r4"), vip6: to("r6")}
+		d.apply(t, wanted(map[string]plan.Peer{"r4": wrong, "r6": right}, routes))
+		d.up(t, "r6")
+		f.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {f.node6}})
+		s := d.fails(t, "r4", plan.NoAnswer)
+		if !strings.Contains(s.Message, "password") {
+			t.Errorf("no word of the password: %s", s.Message)
+		}
+		six := f.since(t, "node6")
+		wrong.Password = "correct horse"
+		d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"r4": &wrong}})
+		d.up(t, "r4")
+		f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}})
+		if again := f.since(t, "node6"); !again.Equal(six) {
+			t.Errorf("the other session is of %v, was of %v", again, six)
+		}
+	})
+}
+
+// TestTTLSecurity: a router that wants a TTL of 255 is not reached by packets with 1, and is once ttlSecurity is on; in place.
+func TestTTLSecurity(t *testing.T) {
+	each(t, func(t *testing.T, w *world, f *far) {
+		for _, six := range []bool{false, true} {
+			n, p, vip, family := f.neighbor(), f.peer(), vip4, 4
+			if six {
+				n.Address, p, vip, family = f.node6, f.peer6(), vip6, 6
+			}
+			n.TTLSecurity = true
+			f.neighbors(t, n)
+			d := startNode(t, w.node)
+			d.apply(t, wanted(map[string]plan.Peer{"r": p}, map[netip.Prefix]plan.Route{vip: to("r")}))
+			d.fails(t, "r", plan.NoAnswer)
+			p.TTLSecurity = true
+			d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"r": &p}})
+			d.up(t, "r")
+			if !six {
+				f.kernel(t, family, map[netip.Prefix][]netip.Addr{vip: {f.link.node}})
+			} else {
+				f.kernel(t, family, map[netip.Prefix][]netip.Addr{vip: {f.node6}})
+			}
+			d.kill()
+		}
+	})
+}
+
+// TestMultiHop: the router is behind another one. The session comes from a source address that the router knows.
+func TestMultiHop(t *testing.T) {
+	each(t, func(t *testing.T, w *world, f *far) {
+		// node -- f's link -- middle: the router's end of the link moves to a namespace between.
+		middle, node := netspace.New(t), netspace.New(t)
+		middle.Sysctl(t, "net.ipv4.ip_forward", "1")
+		netspace.Join(t, node, "eth0", "203.0.113.66/28", middle, "eth0", "203.0.113.65/28")
+		node.Address(t, "eth0", "203.0.113.67/28")
+		netspace.Join(t, middle, "eth1", "203.0.113.82/28", f.space, "eth1", "203.0.113.81/28")
+		node.Route(t, "203.0.113.80/28", "203.0.113.65")
+		f.space.Route(t, "203.0.113.64/28", "203.0.113.82")
+		source := addr("203.0.113.67")
+		f.neighbors(t, router.Neighbor{Name: "node", Address: source, Local: addr("203.0.113.81"), ASN: nodeASN, MultiHop: 5})
+		d := startNode(t, node)
+		p := f.peer()
+		p.Address, p.Source = addr("203.0.113.81"), source
+		p.ConnectTime = 3 * time.Second
+		d.apply(t, wanted(map[string]plan.Peer{"r": p}, map[netip.Prefix]plan.Route{vip4: to("r")}))
+		s := d.session(t, "r", "failed", func(s plan.Session) bool { return s.Reason == plan.NoAnswer || s.Reason == plan.Unreachable })
+		t.Logf("without ebgpMultiHop: %s: %s", s.Reason, s.Message)
+		p.MultiHop = true
+		d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"r": &p}})
+		d.up(t, "r")
+		f.path(t, vip4, func(p router.Path) bool { return p.NextHop == source && p.From == source })
+	})
+}
+
+// TestMisconfigured: what is wrong is named, and harms neither the session that is there nor the one that comes.
+func TestMisconfigured(t *testing.T) {
+	each(t, func(t *testing.T, w *world, f *far) {
+		n6 := f.neighbor()
+		n6.Name, n6.Address = "node6", f.node6
+		n4 := f.neighbor()
+		f.neighbors(t, n4, n6)
+		d := startNode(t, w.node)
+		with := func(change func(*plan.Peer)) *plan.Peer {
+			p := f.peer()
+			change(&p)
+			return &p
+		}
+		d.apply(t, wanted(map[string]plan.Peer{"good": f.peer6()}, map[netip.Prefix]plan.Route{vip6: to("good")}))
+		d.up(t, "good")
+		good := f.since(t, "node6")
+		bad := map[string]*plan.Peer{
+			"asn":        with(func(p *plan.Peer) { p.PeerASN = 65099 }),
+			"duplicate":  with(func(p *plan.Peer) { p.Address, p.IPv4, p.IPv6 = f.router6, false, true }),
+			"refused":    with(func(p *plan.Peer) { p.Address, p.Port = f.link.node, 1790 }), // the node itself
+			"noroute":    with(func(p *plan.Peer) { p.Address = addr("203.0.113.250") }),
+			"nohost":     with(func(p *plan.Peer) { p.Address = addr("198.51.100.14"); p.ConnectTime = 6 * time.Second }),
+			"source":     with(func(p *plan.Peer) { p.Address, p.Source = addr("198.51.100.13"), addr("203.0.113.99") }),
+			"impossible": with(func(p *plan.Peer) { p.Address = addr("198.51.100.12"); p.MultiHop, p.TTLSecurity = true, true }),
+		}
+		d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: bad})
+		for name, why := range map[string]plan.Reason{"asn": plan.WrongASN, "duplicate": plan.Duplicate, "refused": plan.Refused,
+			"noroute": plan.Unreachable, "nohost": plan.Unreachable, "source": plan.NotConfigured, "impossible": plan.NotConfigured} {
+			d.fails(t, name, why)
+		}
+		// Mended one by one; the wrong side of the AS is the router's next.
+		f.conf.Neighbors[0].ASN = 65099
+		f.neighbors(t, f.conf.Neighbors...)
+		d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"asn": with(func(p *plan.Peer) {})}})
+		d.fails(t, "asn", plan.WrongASN)
+		d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"asn": with(func(p *plan.Peer) { p.LocalASN = 65099 })},
+			Routes: map[netip.Prefix]plan.Route{vip4: to("asn")}})
+		d.up(t, "asn")
+		f.path(t, vip4, func(p router.Path) bool { return p.ASPath == "65099" })
+		if again := f.since(t, "node6"); !again.Equal(good) {
+			t.Errorf("the good session is of %v, was of %v", again, good)
+		}
+		// The address becomes free.
+		d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"good": nil}, Routes: map[netip.Prefix]plan.Route{vip6: to("duplicate")}})
+		d.up(t, "duplicate")
+		f.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {f.node6}})
+		if _, ok := d.has("good"); ok {
+			t.Error("a peer that is gone has a session")
+		}
+	})
+}
+
+// TestDynamicASN: any external AS, an internal one, and one that is not external though it should be.
+func TestDynamicASN(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "bird", "frr")
+	in, out := w.routers[0], w.routers[1]
+	in.conf.ASN = nodeASN
+	in.neighbors(t, in.neighbor())
+	n := out.neighbor()
+	n.ASN = 0
+	out.neighbors(t, n)
+	d := startNode(t, w.node)
+	dynamic := func(f *far, kind plan.DynamicASN) plan.Peer {
+		p := f.peer()
+		p.PeerASN, p.Dynamic = 0, kind
+		return p
+	}
+	routes := map[netip.Prefix]plan.Route{vip4: {"in": {LocalPref: 77}, "out": {LocalPref: 77}}}
+	d.apply(t, wanted(map[string]plan.Peer{"in": dynamic(in, plan.AnyInternal), "out": dynamic(out, plan.AnyExternal)}, routes))
+	d.session(t, "in", "up with this node's AS", func(s plan.Session) bool { return s.State == plan.SessionEstablished && s.PeerASN == nodeASN })
+	d.session(t, "out", "up with the router's AS", func(s plan.Session) bool { return s.State == plan.SessionEstablished && s.PeerASN == routerASN })
+	in.path(t, vip4, func(p router.Path) bool { return p.LocalPref == 77 && p.ASPath == "" })
+	out.path(t, vip4, func(p router.Path) bool { return p.LocalPref != 77 && p.ASPath == "65001" })
+
+	p := dynamic(in, plan.AnyExternal)
+	d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"in": &p}})
+	d.fails(t, "in", plan.WrongASN)
+}
+
+// TestNothingAccepted: what routers announce is in no table here.
+func TestNothingAccepted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "bird", "frr")
+	peers := map[string]plan.Peer{}
+	for _, f := range w.routers {
+		f.conf.Announce = []netip.Prefix{pfx("203.0.113.128/25"), pfx("2001:db8:aa::/64")}
+		n := f.neighbor()
+		n.IPv4, n.IPv6 = true, true
+		f.neighbors(t, n)
+		p := f.peer()
+		p.IPv6, p.NextHop6 = true, f.node6
+		peers[f.kind] = p
+	}
+	d := startNode(t, w.node)
+	d.apply(t, wanted(peers, map[netip.Prefix]plan.Route{vip4: to("bird", "frr"), vip6: to("bird", "frr")}))
+	for i, f := range w.routers {
+		d.up(t, f.kind)
+		f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}})
+		f.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {f.node6}})
+		// The other router's are not passed on either, which the table above shows; that they came at all, this router's counters do.
+		if i == 0 {
+			eventually(t, "the router has announced", func() bool {
+				out, err := f.Ask(t.Context(), "show protocols all node")
+				return err == nil && strings.Count(out, "1 exported") == 2
+			})
+		}
+	}
+	if a := d.tell(t, order{Paths: true}); a.Paths != 2 {
+		t.Errorf("GoBGP has %d paths, want its own 2", a.Paths)
+	}
+}
