@@ -1,0 +1,220 @@
+package ccm
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/yaml"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/test/ccm/rig"
+)
+
+// bgpCases are specs of the kinds of BGP. field and says are what the refusal must name; no field: it is accepted.
+var bgpCases = []struct{ plural, spec, field, says string }{
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1}`, "", ""},
+	{"bgppeers", `{myASN: 64512, peerASN: 64512, peerAddress: "2001:db8::1"}`, "", ""},
+	{"bgppeers", `{myASN: 4294967295, peerASN: 4200000000, peerAddress: 192.0.2.1}`, "", ""},
+	{"bgppeers", `{myASN: 64512, dynamicASN: internal, peerAddress: 192.0.2.1}`, "", ""},
+	{"bgppeers", `{myASN: 64512, dynamicASN: external, localASN: 65000, ebgpMultiHop: true, peerAddress: 192.0.2.1}`, "", ""},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, localASN: 65000, peerAddress: 192.0.2.1, peerPort: 1790, sourceAddress: 192.0.2.10, holdTime: 9s, keepaliveTime: 3s,
+		connectTime: 1m, routerID: 192.0.2.10, nodeSelectors: [{matchLabels: {kubernetes.io/hostname: a}}], passwordSecret: {name: tor}, bfdProfile: fast, ttlSecurity: true,
+		gracefulRestart: true, restartTime: 1m30s, dualStackAddressFamily: true}`, "", ""},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: "fe80::1%eth0", ttlSecurity: true, bfdProfile: fast}`, "", ""},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: "fe80::1%bond0.1234"}`, "", ""},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 169.254.1.1, ebgpMultiHop: false, ttlSecurity: true}`, "", ""},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, ebgpMultiHop: true, ttlSecurity: false}`, "", ""},
+	{"bgppeers", `{myASN: 64512, peerASN: 64512, peerAddress: 192.0.2.1, ttlSecurity: true}`, "", ""},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, holdTime: 3s, keepaliveTime: 1s, connectTime: 65535s}`, "", ""},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, holdTime: 65535s}`, "", ""},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, keepaliveTime: 30s}`, "", ""},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, gracefulRestart: true, restartTime: 4095s}`, "", ""},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, holdTime: 1h2m3s, routerID: 240.0.0.1}`, "", ""},
+
+	{"bgppeers", `{}`, "spec.myASN", "Required value"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513}`, "spec.peerAddress", "Required value"},
+	{"bgppeers", `{myASN: 0, peerASN: 64513, peerAddress: 192.0.2.1}`, "spec.myASN", "greater than or equal to 1"},
+	{"bgppeers", `{myASN: 4294967296, peerASN: 64513, peerAddress: 192.0.2.1}`, "spec.myASN", "less than or equal to 4294967295"},
+	{"bgppeers", `{myASN: 23456, peerASN: 64513, peerAddress: 192.0.2.1}`, "spec.myASN", "AS_TRANS"},
+	{"bgppeers", `{myASN: 64512, peerASN: 0, peerAddress: 192.0.2.1}`, "spec.peerASN", "greater than or equal to 1"},
+	{"bgppeers", `{myASN: 64512, peerASN: 23456, peerAddress: 192.0.2.1}`, "spec.peerASN", "AS_TRANS"},
+	{"bgppeers", `{myASN: 64512, peerAddress: 192.0.2.1}`, "spec.peerASN", "write the router's AS number as peerASN"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, dynamicASN: external, peerAddress: 192.0.2.1}`, "spec.peerASN", "exclude each other"},
+	{"bgppeers", `{myASN: 64512, dynamicASN: any, peerAddress: 192.0.2.1}`, "spec.dynamicASN", `"internal", "external"`},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, localASN: 64512, peerAddress: 192.0.2.1}`, "spec.localASN", "leave it out"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, localASN: 64513, peerAddress: 192.0.2.1}`, "spec.localASN", "for external peers"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64512, localASN: 65000, peerAddress: 192.0.2.1}`, "spec.localASN", "for external peers"},
+	{"bgppeers", `{myASN: 64512, dynamicASN: internal, localASN: 65000, peerAddress: 192.0.2.1}`, "spec.localASN", "for external peers"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, localASN: 23456, peerAddress: 192.0.2.1}`, "spec.localASN", "AS_TRANS"},
+
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: router}`, "spec.peerAddress", "write it like 192.0.2.1"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1/32}`, "spec.peerAddress", "write it like 192.0.2.1"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.001}`, "spec.peerAddress", "write it like 192.0.2.1"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: "::ffff:192.0.2.1"}`, "spec.peerAddress", "write it like 192.0.2.1"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: "fe80::1%"}`, "spec.peerAddress", "write it like 192.0.2.1"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: "fe80::1%eth0%eth1"}`, "spec.peerAddress", "write it like 192.0.2.1"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: "fe80::1%eth 0"}`, "spec.peerAddress", "write it like 192.0.2.1"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: "fe80::1%abcdefghijklmnop"}`, "spec.peerAddress", "write it like 192.0.2.1"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: "fe80::1"}`, "spec.peerAddress", "needs the interface"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: "2001:db8::1%eth0"}`, "spec.peerAddress", "cannot have one otherwise"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: "192.0.2.1%eth0"}`, "spec.peerAddress", "cannot have one otherwise"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 0.0.0.0}`, "spec.peerAddress", "write the address of the router"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 127.0.0.1}`, "spec.peerAddress", "write the address of the router"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 224.0.0.5}`, "spec.peerAddress", "write the address of the router"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 255.255.255.255}`, "spec.peerAddress", "write the address of the router"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: "ff02::1"}`, "spec.peerAddress", "write the address of the router"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: "::"}`, "spec.peerAddress", "write the address of the router"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, peerPort: 0}`, "spec.peerPort", "greater than or equal to 1"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, peerPort: 65536}`, "spec.peerPort", "less than or equal to 65535"},
+
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, sourceAddress: eth0}`, "spec.sourceAddress", "is not an address"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, sourceAddress: "2001:db8::10"}`, "spec.sourceAddress", "not of the family"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: "2001:db8::1", sourceAddress: 192.0.2.10}`, "spec.sourceAddress", "not of the family"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: "2001:db8::1", sourceAddress: "2001:DB8:0::1"}`, "spec.sourceAddress", "is peerAddress"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: "2001:db8::1", sourceAddress: "fe80::1"}`, "spec.sourceAddress", "write an address of the node"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: "fe80::1%eth0", sourceAddress: "2001:db8::10"}`, "spec.sourceAddress", "leave it out"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, sourceAddress: 127.0.0.1}`, "spec.sourceAddress", "write an address of the node"},
+
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, holdTime: 0s}`, "spec.holdTime", "would never end"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, holdTime: 2s}`, "spec.holdTime", "between 3s and 65535s"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, holdTime: 65536s}`, "spec.holdTime", "between 3s and 65535s"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, holdTime: 90}`, "spec.holdTime", ""},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, holdTime: "90"}`, "spec.holdTime", "write it like 90s"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, holdTime: 3.5s}`, "spec.holdTime", "write it like 90s"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, holdTime: 9000ms}`, "spec.holdTime", "write it like 90s"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, holdTime: -9s}`, "spec.holdTime", "write it like 90s"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, holdTime: 9s, keepaliveTime: 4s}`, "spec.keepaliveTime", "third of holdTime"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, keepaliveTime: 31s}`, "spec.keepaliveTime", "third of holdTime"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, keepaliveTime: 0s}`, "spec.keepaliveTime", "less than 1s"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, keepaliveTime: 1.5s}`, "spec.keepaliveTime", "whole seconds"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, connectTime: 0s}`, "spec.connectTime", "between 1s and 65535s"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, connectTime: soon}`, "spec.connectTime", "write it like 10s"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, gracefulRestart: true, restartTime: 4096s}`, "spec.restartTime", "between 1s and 4095s"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, restartTime: 60s}`, "spec.restartTime", "without gracefulRestart"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, gracefulRestart: false, restartTime: 60s}`, "spec.restartTime", "without gracefulRestart"},
+
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, routerID: 0.0.0.0}`, "spec.routerID", "BGP identifier"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, routerID: "2001:db8::1"}`, "spec.routerID", "BGP identifier"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, passwordSecret: {}}`, "spec.passwordSecret.name", "Required value"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, passwordSecret: {name: Tor}}`, "spec.passwordSecret.name", "kubectl get secrets"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: "fe80::1%eth0", passwordSecret: {name: tor}}`, "spec.passwordSecret", "link-local"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, bfdProfile: Fast}`, "spec.bfdProfile", "kubectl get bfdprofiles"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64512, peerAddress: 192.0.2.1, ebgpMultiHop: true}`, "spec.ebgpMultiHop", "for external peers"},
+	{"bgppeers", `{myASN: 64512, dynamicASN: internal, peerAddress: 192.0.2.1, ebgpMultiHop: true}`, "spec.ebgpMultiHop", "for external peers"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, ebgpMultiHop: true, ttlSecurity: true}`, "spec.ebgpMultiHop", "exclude each other"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: "fe80::1%eth0", ebgpMultiHop: true}`, "spec.ebgpMultiHop", "link-local"},
+
+	{"bgpadvertisements", `{}`, "", ""},
+	{"bgpadvertisements", `{aggregationLength: 24, aggregationLengthV6: 64, localPref: 200, communities: ["65535:65281", "0:0", "large:4294967295:0:1", no-export, rack_1.a], peers: [tor-a, tor.b],
+		ipAddressPools: [web], ipAddressPoolSelectors: [{matchLabels: {tier: gold}}], serviceSelectors: [{}], nodeSelectors: [{matchLabels: {rack: a}}]}`, "", ""},
+	{"bgpadvertisements", `{aggregationLength: 1, aggregationLengthV6: 1, localPref: 4294967295}`, "", ""},
+	{"bgpadvertisements", `{aggregationLength: 0}`, "spec.aggregationLength", "greater than or equal to 1"},
+	{"bgpadvertisements", `{aggregationLength: 33}`, "spec.aggregationLength", "less than or equal to 32"},
+	{"bgpadvertisements", `{aggregationLengthV6: 0}`, "spec.aggregationLengthV6", "greater than or equal to 1"},
+	{"bgpadvertisements", `{aggregationLengthV6: 129}`, "spec.aggregationLengthV6", "less than or equal to 128"},
+	{"bgpadvertisements", `{localPref: 0}`, "spec.localPref", "greater than or equal to 1"},
+	{"bgpadvertisements", `{localPref: 4294967296}`, "spec.localPref", "less than or equal to 4294967295"},
+	{"bgpadvertisements", `{communities: ["65000:1", "65000:1"]}`, "spec.communities[1]", "Duplicate"},
+	{"bgpadvertisements", `{communities: ["65536:1"]}`, "spec.communities[0]", "up to 65535"},
+	{"bgpadvertisements", `{communities: ["1:99999"]}`, "spec.communities[0]", "up to 65535"},
+	{"bgpadvertisements", `{communities: ["large:4294967296:0:0"]}`, "spec.communities[0]", "4294967295"},
+	{"bgpadvertisements", `{communities: ["large:1:2:99999999999"]}`, "spec.communities[0]", "write it like 65000:1"},
+	{"bgpadvertisements", `{communities: ["large:1:2"]}`, "spec.communities[0]", "write it like 65000:1"},
+	{"bgpadvertisements", `{communities: ["1:2:3"]}`, "spec.communities[0]", "write it like 65000:1"},
+	{"bgpadvertisements", `{communities: ["065000:1"]}`, "spec.communities[0]", "write it like 65000:1"},
+	{"bgpadvertisements", `{communities: ["12345"]}`, "spec.communities[0]", "write it like 65000:1"},
+	{"bgpadvertisements", `{communities: ["no export"]}`, "spec.communities[0]", "write it like 65000:1"},
+	{"bgpadvertisements", `{peers: [tor, tor]}`, "spec.peers[1]", "Duplicate"},
+	{"bgpadvertisements", `{peers: [Tor]}`, "spec.peers[0]", "kubectl get bgpp"},
+	{"bgpadvertisements", `{ipAddressPools: [Web]}`, "spec.ipAddressPools[0]", "kubectl get ippool"},
+
+	{"bfdprofiles", `{}`, "", ""},
+	{"bfdprofiles", `{receiveInterval: 10, transmitInterval: 60000, detectMultiplier: 255, passiveMode: true, minimumTtl: 1}`, "", ""},
+	{"bfdprofiles", `{receiveInterval: 100, transmitInterval: 100, detectMultiplier: 2, minimumTtl: 254}`, "", ""},
+	{"bfdprofiles", `{receiveInterval: 9}`, "spec.receiveInterval", "greater than or equal to 10"},
+	{"bfdprofiles", `{receiveInterval: 60001}`, "spec.receiveInterval", "less than or equal to 60000"},
+	{"bfdprofiles", `{transmitInterval: 0}`, "spec.transmitInterval", "greater than or equal to 10"},
+	{"bfdprofiles", `{transmitInterval: 60001}`, "spec.transmitInterval", "less than or equal to 60000"},
+	{"bfdprofiles", `{detectMultiplier: 1}`, "spec.detectMultiplier", "greater than or equal to 2"},
+	{"bfdprofiles", `{detectMultiplier: 256}`, "spec.detectMultiplier", "less than or equal to 255"},
+	{"bfdprofiles", `{minimumTtl: 0}`, "spec.minimumTtl", "greater than or equal to 1"},
+	{"bfdprofiles", `{minimumTtl: 255}`, "spec.minimumTtl", "less than or equal to 254"},
+
+	{"communities", `{}`, "", ""},
+	{"communities", `{communities: [{name: no-export, value: "65535:65281"}, {name: Rack_1, value: "large:64512:1:4294967295"}]}`, "", ""},
+	{"communities", `{communities: [{name: a, value: "1:1"}, {name: a, value: "1:2"}]}`, "spec.communities[1]", "Duplicate"},
+	{"communities", `{communities: [{name: "1:1", value: "1:1"}]}`, "spec.communities[0].name", "begin it with a letter"},
+	{"communities", `{communities: [{name: "-a", value: "1:1"}]}`, "spec.communities[0].name", "begin it with a letter"},
+	{"communities", `{communities: [{name: a, value: b}]}`, "spec.communities[0].value", ""},
+	{"communities", `{communities: [{name: a, value: no-export}]}`, "spec.communities[0].value", "is not a community"},
+	{"communities", `{communities: [{name: a, value: "1:65536"}]}`, "spec.communities[0].value", "up to 65535"},
+	{"communities", `{communities: [{name: a, value: "large:1:2:4294967296"}]}`, "spec.communities[0].value", "4294967295"},
+	{"communities", `{communities: [{name: a, value: "01:2"}]}`, "spec.communities[0].value", "is not a community"},
+}
+
+// bgpKinds are the kinds by the names of their resources.
+var bgpKinds = map[string]func() (kind string, into any){
+	"bgppeers":          func() (string, any) { return "BGPPeer", &v1alpha1.BGPPeer{} },
+	"bgpadvertisements": func() (string, any) { return "BGPAdvertisement", &v1alpha1.BGPAdvertisement{} },
+	"bfdprofiles":       func() (string, any) { return "BFDProfile", &v1alpha1.BFDProfile{} },
+	"communities":       func() (string, any) { return "Community", &v1alpha1.Community{} },
+}
+
+// TestBGPKinds: what cannot be honoured is refused at admission by an error that names the field and the mend, and what is accepted can
+// be read.
+func TestBGPKinds(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	r := rig.Start(t, rig.Config{})
+	for _, tt := range bgpCases {
+		kind, into := bgpKinds[tt.plural]()
+		body, err := yaml.YAMLToJSON(fmt.Appendf(nil, "{apiVersion: ironlb.io/v1alpha1, kind: %s, metadata: {name: test}, spec: %s}", kind, tt.spec))
+		if err != nil {
+			t.Fatalf("%s: %v", tt.spec, err)
+		}
+		answer := r.Kube.CoreV1().RESTClient().Post().AbsPath("/apis/ironlb.io/v1alpha1", tt.plural).SetHeader("Content-Type", "application/json").
+			Param("dryRun", "All").Param("fieldValidation", "Strict").Body(body).Do(ctx)
+		err = answer.Error()
+		switch {
+		case tt.field == "" && err != nil:
+			t.Errorf("%s %s is refused: %v", kind, tt.spec, err)
+		case tt.field == "":
+			stored, err := answer.Raw()
+			if err == nil {
+				err = json.Unmarshal(stored, into)
+			}
+			if err != nil {
+				t.Errorf("%s %s is accepted and cannot be read: %v", kind, tt.spec, err)
+			}
+			checkDefaults(t, tt.spec, into)
+		case err == nil:
+			t.Errorf("%s %s is accepted; want an error with %s", kind, tt.spec, tt.field)
+		case !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), tt.field+": ") || !strings.Contains(err.Error(), tt.says):
+			t.Errorf("%s %s: the refusal does not name %s and say %q: %v", kind, tt.spec, tt.field, tt.says, err)
+		}
+	}
+}
+
+// checkDefaults checks what an empty or small spec has been filled up with.
+func checkDefaults(t *testing.T, spec string, stored any) {
+	t.Helper()
+	switch o := stored.(type) {
+	case *v1alpha1.BGPPeer:
+		if o.Spec.PeerPort != 179 && !strings.Contains(spec, "peerPort") {
+			t.Errorf("%s has port %d", spec, o.Spec.PeerPort)
+		}
+	case *v1alpha1.BGPAdvertisement:
+		if spec == "{}" && (o.Spec.AggregationLength != 32 || o.Spec.AggregationLengthV6 != 128) {
+			t.Errorf("%s has aggregation lengths %d, %d", spec, o.Spec.AggregationLength, o.Spec.AggregationLengthV6)
+		}
+	case *v1alpha1.BFDProfile:
+		if s := o.Spec; spec == "{}" && (s.ReceiveInterval != 300 || s.TransmitInterval != 300 || s.DetectMultiplier != 3 || s.MinimumTTL != nil) {
+			t.Errorf("%s is %+v", spec, s)
+		}
+	}
+}
