@@ -119,7 +119,7 @@ ADDRESSES                SERVICES                  OWNER  SINCE  ANNOUNCED  REAS
 	}
 	expect(t, "of nothing", run(cl, "status", "192.0.2.99"), "error: there is no VirtualIP of 192.0.2.99: see kubectl ironlb status")
 	expect(t, "empty", run(cluster(), "status"), `
-No VirtualIP: no Service has an address that an L2Advertisement is for.
+No VirtualIP: no Service has an address that an L2Advertisement is for. BGP needs none.
 
 No SpeakerStatus: no speaker has reported yet.
 `)
@@ -135,7 +135,7 @@ func TestStatusOfADeadNode(t *testing.T) {
 	}
 	got := run(cluster(speaker("a", "b", v1alpha1.MemberSilent), speaker("b", "a", v1alpha1.MemberAlive)), "status")
 	expect(t, "two nodes", got, `
-No VirtualIP: no Service has an address that an L2Advertisement is for.
+No VirtualIP: no Service has an address that an L2Advertisement is for. BGP needs none.
 
 NODE  FORWARDS  REASON  VIPS  ALIVE  INTERFACES  UPDATED
 a     True      -       0     ?      -           60m

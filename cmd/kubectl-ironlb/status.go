@@ -24,7 +24,8 @@ func (t *tool) statusCommand() *cobra.Command {
 		Short: "Who answers for which address and why, and how the speakers see one another",
 		Long: `status shows each VirtualIP: its addresses and Services, the node that answers and since when, whether it is announced and the reason,
 and the node that takes over next. Below it whatever is wrong, in words. Then each speaker: whether its node forwards, how many
-VirtualIPs it answers for, how many of the other speakers it hears, and which ones it does not.
+VirtualIPs it answers for, how many of the other speakers it hears, and which ones it does not. Then the BGP sessions of each node: the
+router, since when the session has been as it is, how many prefixes are announced, and why one is not established.
 
 With arguments only the VirtualIPs with one of the addresses, of one of the Services, or held by one of the nodes.`,
 		Example: `  kubectl ironlb status
@@ -54,6 +55,7 @@ func (t *tool) status(ctx context.Context, only []string) error {
 	t.writeVIPs(&out, shown)
 	if len(only) == 0 {
 		t.writeSpeakers(&out, speakers.Items)
+		t.writeSessions(&out, speakers.Items)
 	}
 	_, err := t.out.Write(out.Bytes())
 	return err
@@ -85,7 +87,7 @@ func address(v *v1alpha1.VirtualIP) netip.Addr {
 
 func (t *tool) writeVIPs(out *bytes.Buffer, vips []v1alpha1.VirtualIP) {
 	if len(vips) == 0 {
-		fmt.Fprintln(out, "No VirtualIP: no Service has an address that an L2Advertisement is for.")
+		fmt.Fprintln(out, "No VirtualIP: no Service has an address that an L2Advertisement is for. BGP needs none.")
 		return
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+func TestSessions(t *testing.T) {
+	cl := cluster(
+		&v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Status: v1alpha1.SpeakerStatusStatus{
+			Members: []v1alpha1.MemberStatus{{Node: "c", State: v1alpha1.MemberSilent, Since: ago(time.Minute)}},
+			BGP: &v1alpha1.BGPStatus{Sessions: []v1alpha1.SessionStatus{
+				{Peer: "six", Address: "2001:db8::1", State: "Active", Since: ago(2 * time.Minute), Reason: "WrongASN", Message: "the router has AS 65001, the BGPPeer says 65002", PeerASN: 65001},
+				{Peer: "tor", Address: "192.0.2.1", State: "Established", Since: ago(time.Hour), Reason: "HoldTimeExpired", Message: "as it was before", Prefixes: 12, PeerASN: 4200000000,
+					BFD: &v1alpha1.BFDStatus{State: "Up", Since: ago(time.Hour)}},
+			}},
+		}},
+		&v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Status: v1alpha1.SpeakerStatusStatus{
+			BGP: &v1alpha1.BGPStatus{Sessions: []v1alpha1.SessionStatus{{Peer: "new", State: "Idle"}}},
+		}},
+		&v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Status: v1alpha1.SpeakerStatusStatus{
+			BGP: &v1alpha1.BGPStatus{Sessions: []v1alpha1.SessionStatus{{Peer: "tor", Address: "192.0.2.1", State: "Established", Since: ago(time.Hour), Prefixes: 12, PeerASN: 4200000000}}},
+		}},
+		&v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: "d"}},
+	)
+	const want = `
+NODE  PEER  ADDRESS      ASN         SESSION      SINCE  PREFIXES  BFD     REASON
+a     six   2001:db8::1  65001       Active       2m     0         -       WrongASN
+a     tor   192.0.2.1    4200000000  Established  60m    12        Up 60m  -
+b     new   -            -           Idle         -      0         -       -
+c     tor   192.0.2.1    4200000000  Unknown      -      -         -       Silent
+
+a: no session with six: WrongASN: the router has AS 65001, the BGPPeer says 65002
+`
+	got := run(cl, "status")
+	if i := strings.Index(got, "NODE  PEER"); i < 0 {
+		t.Errorf("no sessions:\n%s", got)
+	} else {
+		expect(t, "sessions", got[i:], want)
+	}
+	if got := run(example(), "status"); strings.Contains(got, "PEER") {
+		t.Errorf("without BGP:\n%s", got)
+	}
+}
