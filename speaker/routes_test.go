@@ -321,3 +321,52 @@ func TestLocalPrefsDiffer(t *testing.T) {
 		}
 	})
 }
+
+// A sysctl that is wrong keeps new addresses back, and takes no route away: that would cost more than it saves.
+func TestRouteOutlivesSysctl(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		v := baseView()
+		clear(v.Advertisements)
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		theirs, more := netip.MustParseAddr("203.0.113.9"), netip.MustParseAddr("203.0.113.10") // that kube-proxy forwards
+		w.bgp.elsewhere = map[netip.Addr]struct{}{theirs: {}, more: {}}
+		service(v, "theirs", theirs, nil, 0, "a")
+		announceOnly(v, "theirs")
+		r := start(t, w, &cluster{view: v, synced: true})
+		defer r.stop()
+		synctest.Wait()
+		before := r.prefixes("near")
+		if len(before) != 2 {
+			t.Fatalf("routes %v, want two", before)
+		}
+		w.mu.Lock()
+		w.failSysctls = SysctlErrors{All: errInjected}
+		w.mu.Unlock()
+		time.Sleep(time.Minute)
+		r.set(func(v *plan.View) {
+			service(v, "api", vip2, []uint16{80}, 2, "a")
+			service(v, "more", more, nil, 0, "a")
+			announceOnly(v, "more")
+		})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := r.prefixes("near"); !maps.Equal(got, before) {
+			t.Errorf("routes %v, want %v", got, before)
+		}
+		w.mu.Lock()
+		w.failSysctls = SysctlErrors{}
+		w.mu.Unlock()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := r.prefixes("near"); len(got) != 4 {
+			t.Errorf("routes %v, want four", got)
+		}
+	})
+}
+
+func announceOnly(v *plan.View, name string) {
+	svc := v.Services[named(name)]
+	svc.Addresses[0].AnnounceOnly = true
+	v.Services[named(name)] = svc
+}

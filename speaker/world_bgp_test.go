@@ -53,6 +53,8 @@ func bgpOptions() plan.Options {
 type worldBGP struct {
 	w     *world
 	begun bool // this process has told the whole
+	// elsewhere are the addresses that kube-proxy forwards.
+	elsewhere map[netip.Addr]struct{}
 
 	mu       sync.Mutex
 	told     plan.BGP
@@ -94,6 +96,9 @@ func (b *worldBGP) Sessions() map[string]plan.Session {
 
 // checkLeads checks that a prefix leads to an address that is forwarded.
 func (w *world) checkLeads(prefix netip.Prefix) {
+	if has(w.bgp.elsewhere, prefix.Addr()) {
+		return
+	}
 	if prefix.IsSingleIP() {
 		w.checkForwards(prefix.Addr())
 		return

@@ -33,8 +33,9 @@ func (p *Planner) decideRoute(v *View, prefix netip.Prefix, why Reason) {
 func (p *Planner) route(v *View, prefix netip.Prefix) (Route, []LocalPrefs) {
 	b := &p.bgp
 	ads := slices.Sorted(maps.Keys(b.counts[prefix]))
+	v4 := prefix.Addr().Is4()
 	if len(ads) == 1 {
-		if route, known := b.alone[ads[0]]; known {
+		if route, known := b.alone[adFamily{ads[0], v4}]; known {
 			return route, nil
 		}
 	}
@@ -46,7 +47,7 @@ func (p *Planner) route(v *View, prefix netip.Prefix) (Route, []LocalPrefs) {
 		attributes := Attributes{}
 		for _, name := range ads {
 			ad := v.BGPAdvertisements[name]
-			if !ad.tells(peer) {
+			if !p.tells(ad, peer, v4) {
 				continue
 			}
 			if len(told) == 0 || ad.Attributes.pref() < v.BGPAdvertisements[lowest].Attributes.pref() {
@@ -70,7 +71,7 @@ func (p *Planner) route(v *View, prefix netip.Prefix) (Route, []LocalPrefs) {
 		route[peer] = attributes
 	}
 	if len(ads) == 1 {
-		b.alone[ads[0]] = route
+		b.alone[adFamily{ads[0], v4}] = route
 	}
 	slices.SortFunc(conflicts, func(c, d LocalPrefs) int {
 		return cmp.Or(cmp.Compare(c.Lower, d.Lower), cmp.Compare(c.Higher, d.Higher))

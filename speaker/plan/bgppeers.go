@@ -14,7 +14,7 @@ type PeerProblem struct {
 	Message string
 }
 
-// planPeers plans the sessions of this node, and tells whether there are others than before.
+// planPeers plans the sessions of this node, and tells whether there are others than before, or with other families.
 func (p *Planner) planPeers(v *View) (others bool) {
 	d, node := p.desired, v.Nodes[p.options.Node]
 	peers, problems := map[string]Peer{}, map[string]PeerProblem{}
@@ -53,7 +53,7 @@ func (p *Planner) planPeers(v *View) (others bool) {
 	for name, peer := range peers {
 		if before, was := d.BGP.Peers[name]; !was || before != peer {
 			p.changed.Peers[name] = struct{}{}
-			others = others || !was
+			others = others || !was || before.IPv4 != peer.IPv4 || before.IPv6 != peer.IPv6
 		}
 	}
 	for name := range d.BGP.Peers {

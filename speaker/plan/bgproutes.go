@@ -35,8 +35,8 @@ type bgpPlan struct {
 	addrs    map[netip.Addr]routedAddress
 	// counts is how many addresses a prefix is announced for, by the name of the advertisement.
 	counts map[netip.Prefix]map[string]int
-	// alone is the route of an advertisement that shares its prefix with no other; all such prefixes have the same.
-	alone map[string]Route
+	// alone is the route of an advertisement that shares its prefix with no other; all such prefixes of a family have the same.
+	alone map[adFamily]Route
 	// conflicts are those that a prefix has, sorted.
 	conflicts map[netip.Prefix][]LocalPrefs
 }
@@ -47,6 +47,11 @@ type routedAddress struct {
 	by   []contribution // sorted by advertisement
 }
 
+type adFamily struct {
+	ad string
+	v4 bool
+}
+
 type contribution struct {
 	ad     string
 	prefix netip.Prefix
@@ -55,7 +60,7 @@ type contribution struct {
 func newBGPPlan() bgpPlan {
 	return bgpPlan{
 		services: map[pools.ServiceKey][]netip.Addr{}, byAddr: index[netip.Addr, pools.ServiceKey]{}, addrs: map[netip.Addr]routedAddress{},
-		counts: map[netip.Prefix]map[string]int{}, alone: map[string]Route{}, conflicts: map[netip.Prefix][]LocalPrefs{},
+		counts: map[netip.Prefix]map[string]int{}, alone: map[adFamily]Route{}, conflicts: map[netip.Prefix][]LocalPrefs{},
 	}
 }
 
@@ -192,7 +197,7 @@ func (p *Planner) lookAtAddress(v *View, addr netip.Addr, told bool) (reason Rea
 			continue
 		}
 		covered = true
-		if slices.ContainsFunc(p.bgp.peers, ad.tells) {
+		if slices.ContainsFunc(p.bgp.peers, func(peer string) bool { return p.tells(ad, peer, addr.Is4()) }) {
 			by = append(by, contribution{name, ad.Prefix(addr)})
 		}
 	}
@@ -215,9 +220,10 @@ func (p *Planner) lookAtAddress(v *View, addr netip.Addr, told bool) (reason Rea
 	return Announced, by, true
 }
 
-// tells tells whether a peer is to have what is advertised.
-func (a BGPAdvertisement) tells(peer string) bool {
-	return len(a.Peers) == 0 || slices.Contains(a.Peers, peer)
+// tells tells whether a peer is to have what is advertised, and takes that family.
+func (p *Planner) tells(ad BGPAdvertisement, peer string, v4 bool) bool {
+	session := p.desired.BGP.Peers[peer]
+	return (len(ad.Peers) == 0 || slices.Contains(ad.Peers, peer)) && (v4 && session.IPv4 || !v4 && session.IPv6)
 }
 
 // sharers are the Services on one address.

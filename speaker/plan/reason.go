@@ -49,7 +49,7 @@ const (
 	Announced Reason = "Announced"
 	// GracefulShutdown: this node is about to go, and announces it so that routers prefer another one.
 	GracefulShutdown Reason = "GracefulShutdown"
-	// NoPeer: this node has no session with a peer that the advertisement names.
+	// NoPeer: this node has no session with a peer that the advertisement names, and that takes addresses of the family.
 	NoPeer Reason = "NoPeer"
 )
 
