@@ -223,3 +223,48 @@ func TestKilled(t *testing.T) {
 		t.Errorf("the router's routes changed: %v", events)
 	}
 }
+
+// TestTerminatedWithBFD: BFD ends with the process, and a router that is in the middle of a graceful restart makes of that what it
+// likes. docs/configuration.md says so.
+func TestTerminatedWithBFD(t *testing.T) {
+	keeps := map[string]bool{"bird": false, "frr": true}
+	each(t, func(t *testing.T, kind string) {
+		r := newRig(t, kind, true)
+		s := r.speaker()
+		s.Set(wanted(true, true))
+		r.settled(true)
+		seen := len(r.monitor.Events())
+		r.signal(syscall.SIGTERM)
+		r.ended()
+		r.sees("BFD is down at the router", func() (bool, error) {
+			is, err := r.bfd()
+			return is.State != "Up", err
+		})
+		r.start()
+		r.settled(true)
+		if events := r.changes(seen); (len(events) == 0) != keeps[kind] {
+			t.Errorf("the router's routes changed: %v", events)
+		}
+	})
+}
+
+// TestWithoutGracefulRestart shows that the tests above would see what they say does not happen.
+func TestWithoutGracefulRestart(t *testing.T) {
+	each(t, func(t *testing.T, kind string) {
+		r := newRig(t, kind, false)
+		s := r.speaker()
+		s.Set(wanted(false, false))
+		r.settled(false)
+		r.session(s, "established", established)
+		seen := len(r.monitor.Events())
+		if err := syscall.Kill(r.child(), syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		r.session(s, "the end is reported", func(s plan.Session) bool { return s.Reason == plan.NoBGPProcess })
+		r.session(s, "established again", established)
+		r.settled(false)
+		if events := r.changes(seen); len(events) == 0 || !events[0].Deleted {
+			t.Errorf("the router's routes changed: %v", events)
+		}
+	})
+}
