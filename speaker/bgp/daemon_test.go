@@ -140,7 +140,7 @@ func (b *bfdPeers) has(name string) bool {
 
 // node is a Daemon that runs.
 type node struct {
-	t      *testing.T
+	t      testing.TB
 	socket string
 	left   string
 	bfd    *bfdPeers
@@ -149,7 +149,7 @@ type node struct {
 	stop   func() error
 }
 
-func startNode(t *testing.T, socket string, hold time.Duration) *node {
+func startNode(t testing.TB, socket string, hold time.Duration) *node {
 	t.Helper()
 	n := &node{t: t, socket: socket, left: filepath.Join(t.TempDir(), "left"), bfd: &bfdPeers{}, reg: prometheus.NewRegistry()}
 	n.daemon = NewDaemon(DaemonOptions{
@@ -180,17 +180,17 @@ func startNode(t *testing.T, socket string, hold time.Duration) *node {
 	return n
 }
 
-func socketPath(t *testing.T) string { return filepath.Join(t.TempDir(), "bgpd", "bgpd.sock") }
+func socketPath(t testing.TB) string { return filepath.Join(t.TempDir(), "bgpd", "bgpd.sock") }
 
 // speaker is a Client that runs.
 type speaker struct {
 	*Client
-	t    *testing.T
+	t    testing.TB
 	kick chan struct{}
 	stop func()
 }
 
-func startSpeaker(t *testing.T, socket string) *speaker {
+func startSpeaker(t testing.TB, socket string) *speaker {
 	t.Helper()
 	s := &speaker{t: t, kick: make(chan struct{}, 1)}
 	s.Client = NewClient(ClientOptions{Socket: socket, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Kick: func() {

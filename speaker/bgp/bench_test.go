@@ -1,0 +1,59 @@
+package bgp
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// many is a whole set of so many routes to two peers.
+func many(routes int) plan.BGPChange {
+	c := two()
+	told := plan.Attributes{Communities: plan.NewCommunitySet(65001<<16|1, 65001<<16|2), LocalPref: 100}
+	for i := range routes {
+		c.Routes[netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 51 + byte(i>>16), byte(i >> 8), byte(i)}), 32)] = plan.Route{"a": told, "b": told}
+	}
+	return c
+}
+
+// BenchmarkWhole: a whole set is written and read once, as on each of its two ways.
+func BenchmarkWhole(b *testing.B) {
+	for _, routes := range []int{100, 10000} {
+		b.Run(fmt.Sprint(routes), func(b *testing.B) {
+			m := Message{Change: new(plan.BGPChange)}
+			*m.Change = many(routes)
+			var line []byte
+			var err error
+			for b.Loop() {
+				if line, err = encode(m); err != nil {
+					b.Fatal(err)
+				}
+				if _, err = decode(line, false); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(len(line)), "octets")
+		})
+	}
+}
+
+// BenchmarkChange: one route among 10,000, from the speaker by way of the daemon to a child, and its report back.
+func BenchmarkChange(b *testing.B) {
+	n := startNode(b, socketPath(b), 0)
+	s := startSpeaker(b, n.socket)
+	s.Set(many(10000))
+	s.established("a", 10001)
+	extra := prefix("203.0.113.9/32")
+	have := 0
+	for b.Loop() {
+		have = 1 - have
+		route := plan.Route(nil)
+		if have == 1 {
+			route = to("a")
+		}
+		s.Set(change(map[netip.Prefix]plan.Route{extra: route}))
+		s.established("a", 10001+have)
+	}
+}
