@@ -67,6 +67,8 @@ type summary struct {
 	// down and unknown are the nodes without a session, and those of which nobody knows, with what is known.
 	down, unknown []text
 	reasons       []string // of those that are down
+	// lacks are the nodes whose session does not do all that the peer asks for.
+	lacks []text
 }
 
 // add counts a node whose speaker said this.
@@ -85,6 +87,9 @@ func (s *summary) add(n *v1.Node, bgp *v1alpha1.BGPStatus, peer string) {
 		s.unknown = append(s.unknown, text(n.Name+": its speaker has said nothing of it yet"))
 	case session.State == v1alpha1.SessionEstablished:
 		s.up++
+		if session.Reason == v1alpha1.ReasonNotConfigured {
+			s.lacks = append(s.lacks, text(n.Name+": "+session.Message))
+		}
 	default:
 		reason := cmp.Or(session.Reason, string(session.State))
 		what := n.Name + ": " + reason
@@ -100,6 +105,7 @@ func (s *summary) condition() metav1.Condition {
 	slices.Sort(s.down)
 	slices.Sort(s.unknown)
 	slices.Sort(s.reasons)
+	slices.Sort(s.lacks)
 	c := metav1.Condition{Type: v1alpha1.ConditionEstablished, Status: metav1.ConditionTrue, Reason: reasonEstablished}
 	c.Message = fmt.Sprintf("%d of %d nodes", s.up, s.nodes)
 	var problems []string
@@ -122,6 +128,8 @@ func (s *summary) condition() metav1.Condition {
 		c.Status, c.Reason = metav1.ConditionFalse, reasonSessionsDown
 	case len(s.unknown) > 0:
 		c.Status, c.Reason = metav1.ConditionUnknown, reasonNotReported
+	case len(s.lacks) > 0:
+		problems = []string{"not all that is asked for: " + someOf(s.lacks)}
 	default:
 		return c
 	}

@@ -25,6 +25,8 @@ func (t *tool) writeSessions(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatu
 			switch {
 			case silent[node]: // what it wrote last says nothing about now
 				row = []string{node, s.Peer, orDash(s.Address), asn(s), "Unknown", "-", "-", "-", string(v1alpha1.MemberSilent)}
+			case s.State == v1alpha1.SessionEstablished && s.Reason == v1alpha1.ReasonNotConfigured:
+				wrong = append(wrong, fmt.Sprintf("%s: not all that BGPPeer %s asks for: %s", node, s.Peer, s.Message))
 			case s.State == v1alpha1.SessionEstablished:
 				row[8] = "-" // why it was down before
 			default:

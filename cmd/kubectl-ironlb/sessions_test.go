@@ -21,7 +21,8 @@ func TestSessions(t *testing.T) {
 			}},
 		}},
 		&v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Status: v1alpha1.SpeakerStatusStatus{
-			BGP: &v1alpha1.BGPStatus{Sessions: []v1alpha1.SessionStatus{{Peer: "new", State: "Idle"}}},
+			BGP: &v1alpha1.BGPStatus{Sessions: []v1alpha1.SessionStatus{{Peer: "new", State: "Idle"},
+				{Peer: "tor", State: "Established", Reason: "NotConfigured", Message: "no IPv6 InternalIP"}}},
 		}},
 		&v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Status: v1alpha1.SpeakerStatusStatus{
 			BGP: &v1alpha1.BGPStatus{Sessions: []v1alpha1.SessionStatus{{Peer: "tor", Address: "192.0.2.1", State: "Established", Since: ago(time.Hour), Prefixes: 12, PeerASN: 4200000000}}},
@@ -33,9 +34,11 @@ NODE  PEER  ADDRESS      ASN         SESSION      SINCE  PREFIXES  BFD     REASO
 a     six   2001:db8::1  65001       Active       2m     0         -       WrongASN
 a     tor   192.0.2.1    4200000000  Established  60m    12        Up 60m  -
 b     new   -            -           Idle         -      0         -       -
+b     tor   -            -           Established  -      0         -       NotConfigured
 c     tor   192.0.2.1    4200000000  Unknown      -      -         -       Silent
 
 a: no session with six: WrongASN: the router has AS 65001, the BGPPeer says 65002
+b: not all that BGPPeer tor asks for: no IPv6 InternalIP
 `
 	got := run(cl, "status")
 	if i := strings.Index(got, "NODE  PEER"); i < 0 {

@@ -7,6 +7,8 @@ import (
 )
 
 // CommunityValue is a community, or a large one (RFC 8092), as it is written in an object.
+//
+// +kubebuilder:object:generate=false
 type CommunityValue struct {
 	// Large has three parts, and else there are the first two, of 16 bits each.
 	Large bool

@@ -144,6 +144,10 @@ type SessionState string
 // SessionEstablished is the state of a session that works.
 const SessionEstablished SessionState = "Established"
 
+// ReasonNotConfigured is the reason of an established session that does not do all that the BGPPeer asks for. Any other reason of an
+// established session says why it was down before.
+const ReasonNotConfigured = "NotConfigured"
+
 // SessionStatus is a BGP session of a node.
 type SessionStatus struct {
 	// peer is the name of the BGPPeer.
@@ -160,7 +164,8 @@ type SessionStatus struct {
 	//
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
-	// reason in one word why it is not established.
+	// reason in one word why it is not established, or was not before. NotConfigured on an established one: it does not do all that the
+	// BGPPeer asks for.
 	//
 	// +optional
 	Reason string `json:"reason,omitempty"`

@@ -7,13 +7,15 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/scheme"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
@@ -48,13 +50,21 @@ func newEvents(node string, services cache.Store, client typedcorev1.EventsGette
 		node:        node,
 		services:    services,
 		broadcaster: broadcaster,
-		recorder:    broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component, Host: node}),
+		recorder:    broadcaster.NewRecorder(kinds, corev1.EventSource{Component: component, Host: node}),
 		sink:        &typedcorev1.EventSinkImpl{Interface: client.Events("")},
 		ports:       map[pools.ServiceKey]string{},
 		warnings:    map[string]string{},
 		began:       time.Now(),
 	}
 }
+
+// kinds are those that Events are about.
+var kinds = func() *runtime.Scheme {
+	s := runtime.NewScheme()
+	utilruntime.Must(corev1.AddToScheme(s)) // they fail on a programmer's error alone
+	utilruntime.Must(v1alpha1.AddToScheme(s))
+	return s
+}()
 
 // Run writes until the context ends. What was told before is written then.
 func (e *Events) Run(ctx context.Context) error {

@@ -96,12 +96,12 @@ func (e *Events) tellSessions() {
 		return
 	}
 	peers, sessions := e.peers, e.latest
-	told := make(map[string]toldSession, len(sessions))
+	now := make(map[string]toldSession, len(sessions))
 	for name, s := range sessions {
 		before, was := e.sessions[name]
-		told[name] = e.session(peerNamed(peers, name), s, before, was)
+		now[name] = e.session(peerNamed(peers, name), s, before, was)
 	}
-	e.sessions = told
+	e.sessions = now
 }
 
 // session writes what is new of one session, and returns what has been said of it then.
@@ -116,10 +116,16 @@ func (e *Events) session(peer *v1alpha1.BGPPeer, s plan.Session, before toldSess
 	switch {
 	case up:
 		said.reason, said.message = "", ""
+		if s.Reason == plan.NotConfigured { // the session works, and not all that the BGPPeer asks for does; any other reason is of the past
+			said.reason, said.message = s.Reason, s.Message
+			if before.reason != s.Reason || before.message != s.Message {
+				say(corev1.EventTypeWarning, string(s.Reason), s.Message)
+			}
+		}
 		again := wasUp && s.Changes != before.Changes // it was down in between
 		if again || was && !wasUp || !was && s.Since.After(e.began) {
 			text := "the session is established"
-			if again && s.Message != "" {
+			if again && s.Message != "" && s.Reason != plan.NotConfigured {
 				text += " again, after: " + s.Message
 			}
 			say(corev1.EventTypeNormal, SessionUp, text)

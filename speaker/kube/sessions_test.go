@@ -87,6 +87,11 @@ func TestSessionEvents(t *testing.T) {
 	again.Message = "hold timer expired"
 	tell(again)
 	expect("Normal SessionUp node a: the session is established again, after: hold timer expired")
+	lacks := up(2)
+	lacks.Reason, lacks.Message = plan.NotConfigured, "no IPv6 InternalIP"
+	tell(lacks)
+	tell(lacks)
+	expect("Warning NotConfigured node a: no IPv6 InternalIP")
 	down := plan.Session{State: plan.SessionIdle, Reason: plan.BFDWentDown, Message: "BFD found the path dead", Changes: 2}
 	tell(down)
 	tell(down)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -148,11 +149,25 @@ func (c *CCM) Usage() (Usage, error) {
 }
 
 // accountConfig is for clients in this process.
-func (r *Rig) accountConfig() (*rest.Config, error) {
-	c, err := clientcmd.BuildConfigFromFlags("", r.kubeconfig)
+func (r *Rig) accountConfig() (*rest.Config, error) { return r.configOf(r.kubeconfig) }
+
+func (r *Rig) configOf(kubeconfig string) (*rest.Config, error) {
+	c, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return nil, err
 	}
 	c.Dial, c.QPS = controlplane.Dialer(r.namespace), -1
 	return c, nil
+}
+
+// SpeakerConfig returns how a client in this process reaches the API server as ironlb-speaker's account, with the permissions of deploy/.
+func (r *Rig) SpeakerConfig(ctx context.Context) (*rest.Config, error) {
+	if err := r.apply(ctx, nil, "-f", filepath.Join(r.build.Root, "deploy", "rbac-speaker.yaml")); err != nil {
+		return nil, err
+	}
+	kubeconfig, err := r.cp.ServiceAccountKubeconfig(ctx, systemNamespace, "ironlb-speaker")
+	if err != nil {
+		return nil, err
+	}
+	return r.configOf(kubeconfig)
 }

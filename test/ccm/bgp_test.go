@@ -1,0 +1,235 @@
+package ccm
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/speaker/kube"
+	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/test/ccm/rig"
+)
+
+const torPeer = `{apiVersion: ironlb.io/v1alpha1, kind: BGPPeer, metadata: {name: tor}, spec: {myASN: 64512, peerASN: 65002, peerAddress: 192.0.2.1, bfdProfile: fast,
+	passwordSecret: {name: tor}, nodeSelectors: [{matchLabels: {kubernetes.io/os: linux}}]}}`
+
+// side is a speaker's side of the API, with its account's permissions, without a data plane.
+type side struct {
+	*kube.Client
+	kicks chan struct{}
+}
+
+func startSide(ctx context.Context, t *testing.T, r *rig.Rig, node string) *side {
+	t.Helper()
+	config, err := r.SpeakerConfig(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	api, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := api.CoreV1().Secrets("kube-system").List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("a speaker may read the Secrets of another namespace: %v", err)
+	}
+	s := &side{kicks: make(chan struct{}, 1)}
+	s.Client, err = kube.New(config, kube.Options{Node: node}, func() {
+		select {
+		case s.kicks <- struct{}{}:
+		default:
+		}
+	}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(ctx)
+	done := make(chan error, 3)
+	for _, run := range []func(context.Context) error{s.Source.Run, s.Node.Run, s.Events.Run} {
+		go func() { done <- run(ctx) }()
+	}
+	t.Cleanup(func() {
+		stop()
+		for range 3 {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return s
+}
+
+// sees waits until the View is so.
+func (s *side) sees(t *testing.T, what string, is func(*plan.View) bool) {
+	t.Helper()
+	deadline := time.After(30 * time.Second)
+	for {
+		view, _, ok := s.Source.Observe()
+		if ok && is(view) {
+			return
+		}
+		select {
+		case <-s.kicks:
+		case <-deadline:
+			t.Fatalf("%s: not in the View", what)
+		}
+	}
+}
+
+// TestBGP: a speaker with its own permissions sees BGP's objects and only those Secrets that it may, and what it reports of its sessions
+// is in the conditions of the BGPPeer, in Events and in kubectl ironlb status.
+func TestBGP(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	r := rig.Start(t, rig.Config{})
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(r.AddNodes(ctx, 2))
+	for _, name := range []string{"node1", "node2"} {
+		must(r.Apply(ctx, fmt.Sprintf("{apiVersion: v1, kind: Node, metadata: {name: %s, labels: {kubernetes.io/os: linux}}}", name)))
+	}
+	ccm, err := r.StartCCM(ctx, firstPort)
+	must(err)
+	must(ccm.WaitReady(ctx, time.Minute))
+	s := startSide(ctx, t, r, "node1")
+	s.sees(t, "nothing", func(v *plan.View) bool { return len(v.BGPPeers) == 0 && len(v.Nodes) == 2 })
+
+	secrets := r.Kube.CoreV1().Secrets("ironlb-system")
+	secret := func(kind v1.SecretType, password string) {
+		t.Helper()
+		_ = secrets.Delete(ctx, "tor", metav1.DeleteOptions{}) // the type cannot be changed
+		_, err := secrets.Create(ctx, &v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "tor"}, Type: kind, StringData: map[string]string{"username": "bgp", "password": password}}, metav1.CreateOptions{})
+		must(err)
+	}
+	wrong := func(reason plan.Reason, text string) func(*plan.View) bool {
+		return func(v *plan.View) bool {
+			return v.BGPPeers["tor"].Wrong == reason && strings.Contains(v.BGPPeers["tor"].Message, text)
+		}
+	}
+	secret(v1.SecretTypeOpaque, "s3cret")
+	must(r.Apply(ctx, torPeer))
+	s.sees(t, "no profile", wrong(plan.NotConfigured, "no BFDProfile fast"))
+	must(r.Apply(ctx, "{apiVersion: ironlb.io/v1alpha1, kind: BFDProfile, metadata: {name: fast}, spec: {receiveInterval: 100, transmitInterval: 100}}"))
+	s.sees(t, "a Secret of another type", wrong(plan.PasswordMissing, "no Secret tor of type kubernetes.io/basic-auth"))
+	secret(v1.SecretTypeBasicAuth, "s3cret")
+	s.sees(t, "the password", func(v *plan.View) bool {
+		return v.BGPPeers["tor"].Password == "s3cret" && v.BGPPeers["tor"].Wrong == ""
+	})
+	secret(v1.SecretTypeBasicAuth, "another")
+	s.sees(t, "another password", func(v *plan.View) bool { return v.BGPPeers["tor"].Password == "another" })
+	must(r.Apply(ctx, "{apiVersion: ironlb.io/v1alpha1, kind: BFDProfile, metadata: {name: fast}, spec: {receiveInterval: 50, transmitInterval: 100, detectMultiplier: 5}}"))
+	s.sees(t, "another profile", func(v *plan.View) bool {
+		return v.BGPPeers["tor"].BFD == plan.BFD{Receive: 50 * time.Millisecond, Transmit: 100 * time.Millisecond, Multiplier: 5}
+	})
+
+	get := func(path string, into any) {
+		t.Helper()
+		data, err := r.Kube.Discovery().RESTClient().Get().AbsPath("/apis/ironlb.io/v1alpha1/" + path).DoRaw(ctx)
+		must(err)
+		must(json.Unmarshal(data, into))
+	}
+	peer := func(want string) {
+		t.Helper()
+		got := ""
+		until(ctx, t, func() string { return fmt.Sprintf("BGPPeer tor says %q, want %q", got, want) }, func() bool {
+			var obj v1alpha1.BGPPeer
+			get("bgppeers/tor", &obj)
+			if c := meta.FindStatusCondition(obj.Status.Conditions, v1alpha1.ConditionEstablished); c != nil {
+				got = fmt.Sprintf("%s %s %s: %s", obj.Status.Sessions, c.Status, c.Reason, c.Message)
+			}
+			return got == want
+		})
+	}
+	report := func(session plan.Session) {
+		s.Node.ReportNode(plan.NodeStatus{Healthy: true, Sessions: map[string]plan.Session{"tor": session}})
+	}
+	peer("0/0 False NoNode: No node with a speaker matches spec.nodeSelectors: widen them, or label a node")
+	report(plan.Session{State: plan.SessionActive, Since: time.Now(), Reason: plan.WrongASN, Message: "the router has AS 65001, the BGPPeer says 65002"})
+	peer("0/1 False WrongASN: 0 of 1 nodes: node1: WrongASN: the router has AS 65001, the BGPPeer says 65002")
+	report(plan.Session{State: plan.SessionEstablished, Since: time.Now(), Prefixes: 7, PeerASN: 65002, BFD: plan.BFDUp, BFDSince: time.Now(), Changes: 1})
+	peer("1/1 True Established: 1 of 1 nodes")
+	status, err := r.Plugin(ctx, "status")
+	must(err)
+	if line := "node1  tor   192.0.2.1  65002  Established"; !strings.Contains(status, line) {
+		t.Errorf("kubectl ironlb status has no %q:\n%s", line, status)
+	}
+	var told []string
+	until(ctx, t, func() string { return fmt.Sprintf("Events about BGPPeer tor: %q", told) }, func() bool {
+		list, err := r.Kube.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=BGPPeer,source=ironlb-speaker"})
+		must(err)
+		told = nil
+		for _, e := range list.Items {
+			told = append(told, e.Type+" "+e.Reason+" "+e.Message)
+		}
+		slices.Sort(told)
+		return slices.Equal(told, []string{
+			"Normal SessionUp node node1: the session is established",
+			"Warning WrongASN node node1: no session: the router has AS 65001, the BGPPeer says 65002",
+		})
+	})
+	must(r.SetReady(ctx, "node1", v1.ConditionUnknown))
+	peer("0/1 Unknown NotReported: 0 of 1 nodes: node1: the node is not heard")
+
+	ad := func(want string) {
+		t.Helper()
+		got := ""
+		until(ctx, t, func() string { return fmt.Sprintf("BGPAdvertisement web says %q, want %q", got, want) }, func() bool {
+			var obj v1alpha1.BGPAdvertisement
+			get("bgpadvertisements/web", &obj)
+			if c := meta.FindStatusCondition(obj.Status.Conditions, "Ready"); c != nil {
+				got = string(c.Status) + " " + c.Reason
+			}
+			return got == want
+		})
+	}
+	const web = "{apiVersion: ironlb.io/v1alpha1, kind: BGPAdvertisement, metadata: {name: web}, spec: {communities: [gold], peers: [%s]}}"
+	must(r.Apply(ctx, fmt.Sprintf(web, "six")))
+	ad("False UnknownCommunity")
+	must(r.Apply(ctx, `{apiVersion: ironlb.io/v1alpha1, kind: Community, metadata: {name: all}, spec: {communities: [{name: gold, value: "65000:1"}]}}`))
+	ad("False UnknownPeer")
+	must(r.Apply(ctx, fmt.Sprintf(web, "tor")))
+	ad("True Read")
+	s.sees(t, "the advertisement", func(v *plan.View) bool {
+		a := v.BGPAdvertisements["web"]
+		return a.Length4 == 32 && a.Length6 == 128 && len(a.Missing) == 0 && slices.Equal(a.Peers, []string{"tor"}) && a.Attributes.Communities == plan.NewCommunitySet(65000<<16|1)
+	})
+
+	// A Service that only BGP announces has its address, no VirtualIP, and nothing to complain of.
+	must(r.Apply(ctx, "{apiVersion: ironlb.io/v1alpha1, kind: IPAddressPool, metadata: {name: web}, spec: {addresses: ['2001:db8:1::4/127']}}"))
+	must(r.Namespace(ctx, "bgp"))
+	must(r.AddNode(ctx, "node3"))
+	svc, err := r.Kube.CoreV1().Services("bgp").Create(ctx, rig.Service("bgp", "web", nil), metav1.CreateOptions{})
+	must(err)
+	until(ctx, t, func() string { return fmt.Sprintf("the Service has no address: %+v", svc.Status) }, func() bool {
+		svc, err = r.Kube.CoreV1().Services("bgp").Get(ctx, "web", metav1.GetOptions{})
+		must(err)
+		return len(svc.Status.LoadBalancer.Ingress) == 1
+	})
+	s.sees(t, "the Service", func(v *plan.View) bool { return len(v.Services) == 1 })
+	events, err := r.Kube.CoreV1().Events("bgp").List(ctx, metav1.ListOptions{})
+	must(err)
+	for _, e := range events.Items {
+		if e.Type != v1.EventTypeNormal {
+			t.Errorf("of a Service that only BGP announces: %s: %s", e.Reason, e.Message)
+		}
+	}
+	var vips v1alpha1.VirtualIPList
+	if get("virtualips", &vips); len(vips.Items) > 0 {
+		t.Errorf("it has a VirtualIP: %+v", vips.Items)
+	}
+}
