@@ -2,7 +2,6 @@ package bfd
 
 import (
 	"context"
-	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -102,11 +101,14 @@ func (d *Driver) log(name string, was, is Status, known bool) {
 	case is.State == plan.BFDUp && was.State != plan.BFDUp:
 		l.Info("the BFD session is up", "transmit", is.Transmit, "detection", is.Detection, "independent", is.RemoteIndependent)
 	case was.State == plan.BFDUp && is.State != plan.BFDUp:
-		level := slog.LevelWarn
-		if is.Reason == PeerAdminDown {
-			level = slog.LevelInfo
+		switch is.Reason {
+		case Expired:
+			l.Warn("the BFD session is down", "reason", is.Reason, "silence", is.Detected)
+		case PeerAdminDown:
+			l.Info("the BFD session is down", "reason", is.Reason, "peer says", is.RemoteDiagnostic)
+		default:
+			l.Warn("the BFD session is down", "reason", is.Reason, "peer says", is.RemoteDiagnostic)
 		}
-		l.Log(context.Background(), level, "the BFD session is down", "reason", is.Reason, "silence", is.Detected, "peer says", is.RemoteDiagnostic)
 	case is.State == plan.BFDUp && (is.Transmit != was.Transmit || is.Detection != was.Detection):
 		l.Info("the BFD session has other timers", "transmit", is.Transmit, "detection", is.Detection)
 	}

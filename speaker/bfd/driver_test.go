@@ -1,0 +1,336 @@
+package bfd
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// TestPair has two Drivers watch each other in every way that there is.
+func TestPair(t *testing.T) {
+	multi := fast
+	multi.MinimumTTL = 250
+	near := fast
+	near.Passive = true
+	for _, c := range []struct {
+		name     string
+		far      bool
+		a, b     string
+		from, to Config
+	}{
+		{"ipv4", false, "192.0.2.1", "192.0.2.2", Config{Timers: fast}, Config{Timers: fast}},
+		{"ipv6", false, "2001:db8::1", "2001:db8::2", Config{Timers: fast}, Config{Timers: fast}},
+		{"link-local", false, "fe80::1%eth0", "fe80::2%eth0", Config{Timers: fast}, Config{Timers: fast}},
+		{"passive", false, "192.0.2.1", "192.0.2.2", Config{Timers: near}, Config{Timers: fast}},
+		{"local", false, "2001:db8::1", "2001:db8::2", Config{Local: addr("2001:db8::1"), Timers: fast}, Config{Local: addr("2001:db8::2"), Timers: fast}},
+		{"multihop4", true, "192.0.2.1", "198.51.100.2", Config{MultiHop: true, Timers: fast}, Config{MultiHop: true, Timers: multi}},
+		{"multihop6", true, "2001:db8:1::1", "2001:db8:2::2", Config{MultiHop: true, Timers: fast}, Config{MultiHop: true, Timers: multi}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			path := link
+			if c.far {
+				path = far
+			}
+			x, y := path(t)
+			a, b := start(t, x), start(t, y)
+			c.from.Peer, c.to.Peer = addr(c.b), addr(c.a)
+			a.Set(map[string]Config{"b": c.from})
+			b.Set(map[string]Config{"a": c.to})
+			a.wait(t, "b", "up", agreed(100*time.Millisecond, 300*time.Millisecond))
+			b.wait(t, "a", "up", agreed(100*time.Millisecond, 300*time.Millisecond))
+			heal := silence(t, y)
+			at := time.Now()
+			is := a.wait(t, "b", "down", down)
+			if is.Reason != Expired || is.Detected < 300*time.Millisecond || is.Since.Sub(at) < 200*time.Millisecond-c.from.Timers.Transmit {
+				t.Errorf("down after %v: %+v", is.Since.Sub(at), is)
+			}
+			heal()
+			a.wait(t, "b", "up again", up)
+		})
+	}
+}
+
+// sockets lists the UDP sockets of a namespace.
+func sockets(t *testing.T, space *netspace.Space) string {
+	t.Helper()
+	var out []byte
+	space.Must(t, func() (err error) {
+		out, err = exec.Command("ss", "--udp", "--all", "--numeric", "--no-header").Output()
+		return err
+	})
+	return string(out)
+}
+
+// TestLive adds, changes and removes sessions while another one stays up, and looks at the sockets.
+func TestLive(t *testing.T) {
+	t.Parallel()
+	x, y := link(t)
+	a, b := start(t, x), start(t, y)
+	a.Set(nil)
+	if open := sockets(t, x); open != "" {
+		t.Errorf("without sessions there are sockets:\n%s", open)
+	}
+	four := func(peer string) Config { return Config{Peer: addr(peer), Timers: fast} }
+	b.Set(map[string]Config{"four": four("192.0.2.1"), "six": four("2001:db8::1")})
+	a.Set(map[string]Config{"four": four("192.0.2.2")})
+	a.wait(t, "four", "up", up)
+	since := a.is("four").Since
+	a.Set(map[string]Config{"four": four("192.0.2.2"), "six": four("2001:db8::2")})
+	a.wait(t, "six", "up", agreed(100*time.Millisecond, 300*time.Millisecond))
+	source := func() string {
+		for line := range strings.Lines(sockets(t, x)) {
+			if f := strings.Fields(line); len(f) > 4 && f[4] == "192.0.2.2:3784" {
+				return f[3]
+			}
+		}
+		return ""
+	}
+	before := source()
+	// Other timers: agreed on without the session going down, from the same port.
+	slower := four("2001:db8::2")
+	slower.Timers.Transmit, slower.Timers.Receive, slower.Timers.Multiplier = 200*time.Millisecond, 400*time.Millisecond, 5
+	a.Set(map[string]Config{"four": four("192.0.2.2"), "six": slower})
+	a.wait(t, "six", "other timers", agreed(200*time.Millisecond, 1200*time.Millisecond))
+	b.wait(t, "six", "other timers", agreed(400*time.Millisecond, time.Second))
+	if after := source(); after != before || before == "" {
+		t.Errorf("the source was %q, is %q", before, after)
+	}
+	// Wrong ones: the others do not care.
+	a.Set(map[string]Config{"four": four("192.0.2.2"), "wrong": {Peer: addr("fe80::2")}})
+	a.wait(t, "wrong", "its problem", func(s Status) bool { return strings.Contains(s.Problem, "needs its interface") })
+	is := b.wait(t, "six", "told", down)
+	if is.Reason != PeerAdminDown || is.RemoteDiagnostic != AdministrativeDown {
+		t.Errorf("the other side takes it for %+v", is)
+	}
+	if now := a.is("four"); !up(now) || now.Since != since || now.Downs != 0 {
+		t.Errorf("the session that stays: %+v", now)
+	}
+	a.Set(nil)
+	b.wait(t, "four", "told", func(s Status) bool { return down(s) && s.Reason == PeerAdminDown })
+	deadline := time.Now().Add(patience)
+	for sockets(t, x) != "" {
+		if time.Now().After(deadline) {
+			t.Fatalf("after the goodbye there are sockets:\n%s", sockets(t, x))
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+}
+
+// TestEndsSilently: nothing is sent at the end, and who begins anew is taken up at once.
+func TestEndsSilently(t *testing.T) {
+	t.Parallel()
+	x, y := link(t)
+	a, b := start(t, x), start(t, y)
+	a.Set(map[string]Config{"b": {Peer: addr("192.0.2.2"), Timers: fast}})
+	b.Set(map[string]Config{"a": {Peer: addr("192.0.2.1"), Timers: fast}})
+	b.wait(t, "a", "up", agreed(100*time.Millisecond, 300*time.Millisecond))
+	a.stop()
+	if is := b.wait(t, "a", "down", down); is.Reason != Expired || is.Detected < 300*time.Millisecond {
+		t.Errorf("down for %+v", is)
+	}
+	b.mu.Lock()
+	clear(b.status)
+	b.mu.Unlock()
+	again := start(t, x)
+	again.Set(map[string]Config{"b": {Peer: addr("192.0.2.2"), Timers: fast}})
+	b.wait(t, "a", "up again", up)
+	// Killed and started before the other side notices: its first packet says it.
+	again.stop()
+	third := start(t, x)
+	third.Set(map[string]Config{"b": {Peer: addr("192.0.2.2"), Timers: fast}})
+	third.wait(t, "b", "up", up)
+	if got := b.states(); !strings.HasSuffix(got, "a Down, a Up") && !strings.HasSuffix(got, "a Down, a Init, a Up") || strings.Count(got, "a Up") != 3 {
+		t.Errorf("states %s", b.states())
+	}
+}
+
+// TestHop: a packet that came over a router is ignored, whatever it says (RFC 5881, 5), and one of too many hops by a multihop session.
+func TestHop(t *testing.T) {
+	t.Parallel()
+	x, y := link(t)
+	a := start(t, x)
+	multi := fast
+	multi.MinimumTTL = 254
+	a.Set(map[string]Config{"b": {Peer: addr("192.0.2.2"), Timers: fast}, "six": {Peer: addr("2001:db8::2"), Timers: fast},
+		"multi": {Peer: addr("192.0.2.2"), MultiHop: true, Timers: multi}})
+	for _, name := range []string{"b", "six", "multi"} {
+		a.wait(t, name, "there", down)
+	}
+	hello := Packet{State: Down, Multiplier: 3, My: 7, DesiredTx: time.Second, RequiredRx: time.Second}
+	dropped := a.metrics.dropped[DropTTL]
+	inject(t, y, "192.0.2.2", "192.0.2.1", portSingleHop, 254, hello)
+	inject(t, y, "2001:db8::2", "2001:db8::1", portSingleHop, 254, hello)
+	inject(t, y, "192.0.2.2", "192.0.2.1", portMultiHop, 253, hello)
+	deadline := time.Now().Add(patience)
+	for testutil.ToFloat64(dropped) < 3 {
+		if time.Now().After(deadline) {
+			t.Fatalf("%v were dropped for their TTL", testutil.ToFloat64(dropped))
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	for _, name := range []string{"b", "six", "multi"} {
+		if is := a.is(name); is.State != plan.BFDDown || is.Heard {
+			t.Errorf("%s heard it: %+v", name, is)
+		}
+	}
+	inject(t, y, "192.0.2.2", "192.0.2.1", portSingleHop, 255, hello)
+	inject(t, y, "2001:db8::2", "2001:db8::1", portSingleHop, 255, hello)
+	inject(t, y, "192.0.2.2", "192.0.2.1", portMultiHop, 254, hello)
+	for _, name := range []string{"b", "six", "multi"} {
+		a.wait(t, name, "heard", func(s Status) bool { return s.Heard && s.State == plan.BFDInit })
+	}
+}
+
+// TestProblems: what keeps a session from working is said, does not touch others, and is got over.
+func TestProblems(t *testing.T) {
+	t.Parallel()
+	x, y := link(t)
+	// Another program has the port.
+	var taken int
+	x.Must(t, func() (err error) {
+		if taken, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
+			return err
+		}
+		return unix.Bind(taken, &unix.SockaddrInet4{Port: portSingleHop})
+	})
+	a, b := start(t, x), start(t, y)
+	b.Set(map[string]Config{"a": {Peer: addr("192.0.2.1"), Timers: fast}, "six": {Peer: addr("2001:db8::1"), Timers: fast}})
+	a.Set(map[string]Config{
+		"b": {Peer: addr("192.0.2.2"), Timers: fast}, "six": {Peer: addr("2001:db8::2"), Timers: fast},
+		"nowhere": {Peer: addr("198.51.100.9"), MultiHop: true, Timers: fast},
+		"strange": {Peer: addr("198.51.100.9"), Local: addr("203.0.113.7"), MultiHop: true, Timers: fast},
+		"absent":  {Peer: addr("fe80::9%eth9"), Timers: fast},
+	})
+	a.wait(t, "six", "up", up)
+	for name, words := range map[string]string{"b": "another program on this node speaks BFD", "nowhere": "network is unreachable",
+		"strange": "cannot assign requested address", "absent": "eth9"} {
+		a.wait(t, name, words, func(s Status) bool { return strings.Contains(s.Problem, words) })
+	}
+	unix.Close(taken)
+	a.wait(t, "b", "up", func(s Status) bool { return up(s) && s.Problem == "" })
+	x.Route(t, "198.51.100.0/24", "192.0.2.2")
+	a.wait(t, "nowhere", "no problem", func(s Status) bool { return s.Problem == "" })
+}
+
+// TestMarks looks at the packets themselves: ports, TTL, DSCP.
+func TestMarks(t *testing.T) {
+	t.Parallel()
+	x, y := link(t)
+	// The router's side counts what is right and what is not.
+	nft(t, y, `table inet look {
+		chain in { type filter hook prerouting priority 0;
+			udp dport 3784 ip ttl 255 ip dscp cs6 udp sport 49152-65535 counter accept comment "right"
+			udp dport 3784 ip6 hoplimit 255 ip6 dscp cs6 udp sport 49152-65535 counter accept comment "right"
+			udp dport 3784 counter comment "wrong"
+		}
+	}`)
+	a := start(t, x)
+	a.Set(map[string]Config{"b": {Peer: addr("192.0.2.2"), Timers: fast}, "six": {Peer: addr("2001:db8::2"), Timers: fast}})
+	count := func() (list string, right int) {
+		y.Must(t, func() error {
+			out, err := exec.Command("nft", "list", "table", "inet", "look").Output()
+			list = string(out)
+			return err
+		})
+		for line := range strings.Lines(list) {
+			if strings.Contains(line, "wrong") && !strings.Contains(line, "packets 0") {
+				t.Fatalf("wrong packets:\n%s", list)
+			}
+			if strings.Contains(line, "right") && !strings.Contains(line, "packets 0") {
+				right++
+			}
+		}
+		return list, right
+	}
+	deadline := time.Now().Add(patience)
+	for {
+		list, right := count()
+		if right == 2 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no packets:\n%s", list)
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+}
+
+// TestSourceFollows: a session that is down follows the kernel's choice of its address.
+func TestSourceFollows(t *testing.T) {
+	t.Parallel()
+	x, y := link(t)
+	a, b := start(t, x), start(t, y)
+	a.Set(map[string]Config{"b": {Peer: addr("192.0.2.2"), Timers: fast}})
+	b.Set(map[string]Config{"a": {Peer: addr("192.0.2.9"), Timers: fast}})
+	a.wait(t, "b", "there", down)
+	x.Must(t, func() error {
+		return exec.Command("ip", "address", "replace", "192.0.2.9/24", "dev", "eth0").Run()
+	})
+	x.Must(t, func() error { return exec.Command("ip", "address", "del", "192.0.2.1/24", "dev", "eth0").Run() })
+	x.Must(t, func() error { return exec.Command("ip", "address", "replace", "192.0.2.9/24", "dev", "eth0").Run() })
+	a.wait(t, "b", "up", up)
+}
+
+// TestAllocates nothing: a turn that receives and sends periodic packets leaves no garbage.
+func TestAllocatesNothing(t *testing.T) {
+	core := newWorld(t, 1)
+	core.pair(func(string) Config { return Config{Timers: fast} })
+	core.run(3*time.Second, nil)
+	s := core.sides["a"]
+	var mine Packet
+	s.core.Sessions(func(d uint32, _ Key, _ []string) { mine.Your = d })
+	mine.My, mine.State, mine.Multiplier, mine.DesiredTx, mine.RequiredRx = s.core.sessions[0].remote.discr, Up, 3, 100*time.Millisecond, 100*time.Millisecond
+	in := Datagram{Source: s.peer.addr, Local: s.addr, TTL: 255, Data: mine.Append(nil)}
+	buffer := make([]byte, 0, PacketLen)
+	now := core.now
+	if n := testing.AllocsPerRun(1000, func() {
+		now = now.Add(100 * time.Millisecond)
+		if r := s.core.Receive(now, in); r.Drop != Taken {
+			t.Fatal(r.Drop)
+		}
+		s.core.Tick(now)
+		for _, out := range s.core.Out() {
+			buffer = out.Packet.Append(buffer[:0])
+		}
+		if s.core.Changed() != nil {
+			t.Fatal("something changed")
+		}
+		s.core.Next()
+	}); n != 0 {
+		t.Errorf("a turn of the core allocates %v times", n)
+	}
+	x, _ := link(t)
+	x.Must(t, func() error {
+		r := &receiver{kind: kind{}, fd: -1}
+		if err := r.open(); err != nil {
+			return err
+		}
+		defer r.close()
+		to := sender{key: Key{Peer: addr("192.0.2.1")}, fd: -1}
+		if err := to.open(core.random, func(uint16) bool { return false }); err != nil {
+			return err
+		}
+		defer to.close()
+		if n := testing.AllocsPerRun(100, func() {
+			if err := to.send(in.Data); err != nil {
+				t.Fatal(err)
+			}
+			got, index, ok := r.read()
+			if !ok || index == 0 || got.TTL != 255 || got.Source != addr("192.0.2.1") || got.Local != addr("192.0.2.1") || !slices.Equal(got.Data, in.Data) {
+				t.Fatalf("read %+v on %d, %v", got, index, ok)
+			}
+		}); n != 0 {
+			t.Errorf("a packet on its way allocates %v times", n)
+		}
+		return nil
+	})
+}

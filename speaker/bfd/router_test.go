@@ -1,0 +1,235 @@
+package bfd
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/test/lab/router"
+)
+
+// peer is a router that has BFD sessions with a node: BIRD's follow from its BGP neighbours, whom nobody answers here; FRR's stand for
+// themselves.
+type peer struct {
+	kind  string
+	space *netspace.Space
+	place router.Place
+	conf  router.Config
+	router.Router
+}
+
+// watchedBy says which sessions a router has.
+type watchedBy struct {
+	node, self string
+	multiHop   bool
+	interval   time.Duration
+	shutdown   bool
+}
+
+func (p *peer) config(sessions []watchedBy) router.Config {
+	c := router.Config{ASN: 65001, ID: addr("203.0.113.1")}
+	if p.kind == "bird" {
+		for i, s := range sessions {
+			n := router.Neighbor{Name: fmt.Sprintf("n%d", i), Address: addr(s.node), Local: addr(s.self), ASN: 65002,
+				BFD: router.BFDTimers{Interval: s.interval, Multiplier: 3}}
+			if s.multiHop {
+				n.MultiHop = 2
+			}
+			c.Neighbors = append(c.Neighbors, n)
+		}
+		return c
+	}
+	c.FRR = "bfd\n"
+	for _, s := range sessions {
+		name := fmt.Sprintf("peer %s local-address %s", s.node, s.self)
+		if s.multiHop {
+			name = fmt.Sprintf("peer %s multihop local-address %s", s.node, s.self)
+		} else {
+			name += " interface eth0"
+		}
+		c.FRR += fmt.Sprintf(" %s\n  detect-multiplier 3\n  receive-interval %d\n  transmit-interval %[2]d\n", name, s.interval.Milliseconds())
+		if s.multiHop {
+			c.FRR += "  minimum-ttl 250\n"
+		}
+		if s.shutdown {
+			c.FRR += "  shutdown\n exit\n"
+		} else {
+			c.FRR += "  no shutdown\n exit\n"
+		}
+	}
+	c.FRR += "exit\n"
+	return c
+}
+
+func (p *peer) start(t *testing.T, sessions []watchedBy) {
+	t.Helper()
+	p.place, p.conf = router.In(t, p.space), p.config(sessions)
+	r, err := router.Kinds[p.kind](t.Context(), p.place, p.conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Router = r
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(p.Log())
+		}
+		_ = r.Stop()
+	})
+}
+
+// wait waits until the router says of a session what is wanted.
+func (p *peer) wait(t *testing.T, node, what string, ok func(router.BFDSession) bool) router.BFDSession {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		sessions, err := p.BFD(ctx)
+		if s, known := sessions[node]; err == nil && known && ok(s) {
+			return s
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			t.Fatalf("%s: %s: %v: %+v\n%s", node, what, err, sessions[node], p.Log())
+		}
+	}
+}
+
+// routers runs a test with each kind.
+func routers(t *testing.T, test func(*testing.T, *peer)) {
+	for kind := range router.Kinds {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			test(t, &peer{kind: kind})
+		})
+	}
+}
+
+// TestRouter: sessions of both families come up, with the slower side's timers; a black hole is found within the detection time by both; other
+// timers are agreed on while the session is up; the router's restart is seen.
+func TestRouter(t *testing.T) {
+	routers(t, func(t *testing.T, p *peer) {
+		node, space := link(t)
+		p.space = space
+		sessions := []watchedBy{{node: "192.0.2.1", self: "192.0.2.2", interval: 100 * time.Millisecond}, {node: "2001:db8::1", self: "2001:db8::2", interval: 100 * time.Millisecond}}
+		p.start(t, sessions)
+		a := start(t, node)
+		slow := fast
+		slow.Transmit, slow.Receive = 200*time.Millisecond, 300*time.Millisecond
+		a.Set(map[string]Config{"four": {Peer: addr("192.0.2.2"), Timers: fast}, "six": {Peer: addr("2001:db8::2"), Timers: slow}})
+		a.wait(t, "four", "up", agreed(100*time.Millisecond, 300*time.Millisecond))
+		a.wait(t, "six", "up", agreed(200*time.Millisecond, 900*time.Millisecond))
+		p.wait(t, "192.0.2.1", "up", func(s router.BFDSession) bool { return s.State == "Up" && s.Detect == 300*time.Millisecond })
+		p.wait(t, "2001:db8::1", "up", func(s router.BFDSession) bool { return s.State == "Up" && s.Detect == 600*time.Millisecond })
+		six := a.is("six").Since
+
+		// Other timers, first slower, then faster, in both directions.
+		slow.Transmit, slow.Multiplier = 400*time.Millisecond, 5
+		a.Set(map[string]Config{"four": {Peer: addr("192.0.2.2"), Timers: fast}, "six": {Peer: addr("2001:db8::2"), Timers: slow}})
+		p.wait(t, "2001:db8::1", "slower", func(s router.BFDSession) bool { return s.State == "Up" && s.Detect == 2*time.Second })
+		a.Set(map[string]Config{"four": {Peer: addr("192.0.2.2"), Timers: fast}, "six": {Peer: addr("2001:db8::2"), Timers: fast}})
+		p.wait(t, "2001:db8::1", "faster", func(s router.BFDSession) bool { return s.State == "Up" && s.Detect == 300*time.Millisecond })
+		if is := a.wait(t, "six", "faster", agreed(100*time.Millisecond, 300*time.Millisecond)); is.Since != six {
+			t.Errorf("it went down for other timers: %+v", is)
+		}
+
+		heal := silence(t, space)
+		at := time.Now()
+		for name, node := range map[string]string{"four": "192.0.2.1", "six": "2001:db8::1"} {
+			is := a.wait(t, name, "down", down)
+			took := is.Since.Sub(at)
+			t.Logf("%s: %s found after %v", p.kind, name, took)
+			if is.Reason != Expired || took > 300*time.Millisecond+200*time.Millisecond { // the machine's share
+				t.Errorf("down after %v: %+v", took, is)
+			}
+			p.wait(t, node, "down", func(s router.BFDSession) bool { return s.State == "Down" })
+		}
+		heal()
+		for _, name := range []string{"four", "six"} {
+			a.wait(t, name, "up again", agreed(100*time.Millisecond, 300*time.Millisecond))
+		}
+
+		if err := p.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		a.wait(t, "four", "down with the router", func(s Status) bool { return down(s) && s.Reason == Expired })
+		p.start(t, sessions)
+		a.wait(t, "four", "up with the router", agreed(100*time.Millisecond, 300*time.Millisecond))
+		a.wait(t, "six", "up with the router", agreed(100*time.Millisecond, 300*time.Millisecond))
+	})
+}
+
+// TestRouterFar: sessions over several hops.
+func TestRouterFar(t *testing.T) {
+	routers(t, func(t *testing.T, p *peer) {
+		node, space := far(t)
+		p.space = space
+		p.start(t, []watchedBy{{node: "192.0.2.1", self: "198.51.100.2", multiHop: true, interval: 100 * time.Millisecond},
+			{node: "2001:db8:1::1", self: "2001:db8:2::2", multiHop: true, interval: 100 * time.Millisecond}})
+		a := start(t, node)
+		multi := fast
+		multi.MinimumTTL = 254
+		a.Set(map[string]Config{"four": {Peer: addr("198.51.100.2"), Local: addr("192.0.2.1"), MultiHop: true, Timers: multi},
+			"six": {Peer: addr("2001:db8:2::2"), MultiHop: true, Timers: multi}})
+		for name, node := range map[string]string{"four": "192.0.2.1", "six": "2001:db8:1::1"} {
+			a.wait(t, name, "up", agreed(100*time.Millisecond, 300*time.Millisecond))
+			p.wait(t, node, "up", func(s router.BFDSession) bool { return s.State == "Up" && s.Detect == 300*time.Millisecond })
+		}
+		heal := silence(t, space)
+		a.wait(t, "four", "down", down)
+		heal()
+		a.wait(t, "four", "up again", up)
+		// One hop too many by a minimum TTL that no packet over a router has.
+		multi.MinimumTTL = 255
+		a.Set(map[string]Config{"four": {Peer: addr("198.51.100.2"), Local: addr("192.0.2.1"), MultiHop: true, Timers: multi}})
+		if is := a.wait(t, "four", "down by its TTL", down); is.Reason != Expired {
+			t.Errorf("down for %v", is.Reason)
+		}
+	})
+}
+
+// TestRouterLinkLocal: a session between link-local addresses.
+func TestRouterLinkLocal(t *testing.T) {
+	p := &peer{kind: "frr"} // BIRD's are of a BGP session with a zone, which test/lab/router does not write
+	node, space := link(t)
+	p.space = space
+	p.start(t, []watchedBy{{node: "fe80::1", self: "fe80::2", interval: 100 * time.Millisecond}})
+	a := start(t, node)
+	a.Set(map[string]Config{"b": {Peer: addr("fe80::2%eth0"), Timers: fast}})
+	a.wait(t, "b", "up", agreed(100*time.Millisecond, 300*time.Millisecond))
+}
+
+// TestRouterAdminDown: FRR is told to take its session down, and is told that this side's is not wanted any more. BIRD does not send AdminDown.
+func TestRouterAdminDown(t *testing.T) {
+	node, space := link(t)
+	p := &peer{kind: "frr", space: space}
+	session := watchedBy{node: "192.0.2.1", self: "192.0.2.2", interval: 100 * time.Millisecond}
+	p.start(t, []watchedBy{session})
+	a := start(t, node)
+	conf := map[string]Config{"b": {Peer: addr("192.0.2.2"), Timers: fast}}
+	a.Set(conf)
+	a.wait(t, "b", "up", up)
+	session.shutdown = true
+	if err := p.Configure(t.Context(), p.config([]watchedBy{session})); err != nil {
+		t.Fatal(err)
+	}
+	if is := a.wait(t, "b", "down", down); is.Reason != PeerAdminDown || is.RemoteState != plan.BFDAdminDown {
+		t.Errorf("down for %+v", is)
+	}
+	session.shutdown = false
+	if err := p.Configure(t.Context(), p.config([]watchedBy{session})); err != nil {
+		t.Fatal(err)
+	}
+	a.wait(t, "b", "up again", up)
+	p.wait(t, "192.0.2.1", "up", func(s router.BFDSession) bool { return s.State == "Up" })
+	a.Set(nil)
+	s := p.wait(t, "192.0.2.1", "told", func(s router.BFDSession) bool { return s.State != "Up" })
+	t.Log(s.Text)
+	a.Set(conf)
+	a.wait(t, "b", "up once more", up)
+}
