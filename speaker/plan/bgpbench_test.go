@@ -1,0 +1,108 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/pools"
+)
+
+// manyRouted returns a View of n Services of policy Local, each of which two peers are told, one of them by itself and one in an aggregate
+// of all.
+func manyRouted(n int) *View {
+	v := many(n)
+	clear(v.VIPs)
+	clear(v.Advertisements)
+	v.Nodes["a"] = Node{Addresses: []netip.Addr{netip.MustParseAddr("2001:db8:9::1")}}
+	for name, as := range map[string]uint32{"r1": 65000, "r2": 65001} {
+		v.BGPPeers[name] = BGPPeer{Address: netip.MustParseAddr("2001:db8:9::" + name[1:] + "0"), Port: 179, MyASN: 65000, PeerASN: as}
+	}
+	v.BGPAdvertisements["each"] = BGPAdvertisement{Peers: []string{"r1", "r2"}, Length4: 32, Length6: 128}
+	v.BGPAdvertisements["all"] = BGPAdvertisement{Peers: []string{"r2"}, Length4: 24, Length6: 48, Attributes: Attributes{LocalPref: 50}}
+	for key, svc := range v.Services {
+		svc.Local = true
+		v.Services[key] = svc
+	}
+	return v
+}
+
+// flip takes all endpoints of a Service away, or brings them back.
+func flip(v *View, key pools.ServiceKey, all []Endpoint) {
+	slice := v.Slices[key]["s"]
+	if len(slice.Endpoints) > 0 {
+		slice.Endpoints = nil
+	} else {
+		slice.Endpoints = all
+	}
+	v.Slices[key]["s"] = slice
+}
+
+// What comes and goes with the last endpoint of a Service is its route, and no other is looked at; an endpoint that is not the last one, and
+// a timer of a peer, change no route.
+func TestChangedNamesOneRoute(t *testing.T) {
+	v, p := manyRouted(100), NewPlanner(Options{Node: "a", BGP: true})
+	d, _ := p.Plan(v, Touched{All: true}, time.Time{})
+	if len(d.BGP.Routes) != 101 {
+		t.Fatalf("%d routes, want one for each of 100 addresses and one for all", len(d.BGP.Routes))
+	}
+	key, touched := serviceKey("default/s7"), Touched{Services: map[serviceName]struct{}{serviceKey("default/s7"): {}}}
+	all := slices.Clone(v.Slices[key]["s"].Endpoints)
+	route := netip.PrefixFrom(numbered(1, 7), 128)
+	for range 2 {
+		flip(v, key, all)
+		_, c := p.Plan(v, touched, time.Time{})
+		if _, named := c.Routes[route]; len(c.Routes) != 1 || !named || len(c.Peers) > 0 || len(c.Addrs) != 1 {
+			t.Errorf("changed %+v for all endpoints of %v", c, key)
+		}
+	}
+	dropEndpoint(v, key)
+	if _, c := p.Plan(v, touched, time.Time{}); len(c.Routes)+len(c.Addrs) > 0 {
+		t.Errorf("changed %+v for one endpoint of %v", c, key)
+	}
+	peer := v.BGPPeers["r1"]
+	peer.HoldTime = 9 * time.Second
+	v.BGPPeers["r1"] = peer
+	_, c := p.Plan(v, Touched{BGPPeers: map[string]struct{}{"r1": {}}}, time.Time{})
+	if _, named := c.Peers["r1"]; !named || len(c.Peers) != 1 || len(c.Routes)+len(c.Addrs) > 0 {
+		t.Errorf("changed %+v for a timer of r1", c)
+	}
+}
+
+// BenchmarkOneRoute plans again after the last endpoint of one Service went or came back, which is a route.
+func BenchmarkOneRoute(b *testing.B) {
+	for _, n := range []int{100, 10000} {
+		b.Run(fmt.Sprint("addresses=", n), func(b *testing.B) {
+			v, p := manyRouted(n), NewPlanner(Options{Node: "a", BGP: true})
+			p.Plan(v, Touched{All: true}, time.Time{})
+			key := serviceKey("default/s7")
+			all := slices.Clone(v.Slices[key]["s"].Endpoints)
+			runtime.GC() // of what the first plan left
+			for b.Loop() {
+				flip(v, key, all)
+				if _, c := p.Plan(v, Touched{Services: map[pools.ServiceKey]struct{}{key: {}}}, time.Time{}); len(c.Routes) != 1 {
+					b.Fatalf("%d routes changed", len(c.Routes))
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkAllRoutes plans the routes again after a peer came or went, which is told all of them.
+func BenchmarkAllRoutes(b *testing.B) {
+	for _, n := range []int{100, 10000} {
+		b.Run(fmt.Sprint("addresses=", n), func(b *testing.B) {
+			v, p := manyRouted(n), NewPlanner(Options{Node: "a", BGP: true})
+			p.Plan(v, Touched{All: true}, time.Time{})
+			r1 := v.BGPPeers["r1"]
+			for b.Loop() {
+				_, there := v.BGPPeers["r1"]
+				set(v.BGPPeers, "r1", r1, !there)
+				p.Plan(v, Touched{BGPPeers: map[string]struct{}{"r1": {}}}, time.Time{})
+			}
+		})
+	}
+}
