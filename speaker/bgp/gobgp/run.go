@@ -58,6 +58,9 @@ func (d *Driver) tend(now time.Time) {
 		d.rejectInternal(d.peers[name])
 	}
 	d.keepRestarting()
+	for _, q := range d.sessions.wondering(now) {
+		go d.ask(q, d.wanted.RouterID)
+	}
 }
 
 // wakeLater is wake from the goroutine that is woken.

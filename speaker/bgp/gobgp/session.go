@@ -38,8 +38,9 @@ type session struct {
 	// peerASN and peerID are of the last OPEN.
 	peerASN uint32
 	peerID  netip.Addr
-	// wonder is set if the router refuses and GoBGP does not say why.
+	// wonder is set if the router refuses and GoBGP does not say why; asked is when the router was asked last.
 	wonder bool
+	asked  time.Time
 }
 
 // cause is why a session is not there.

@@ -43,7 +43,7 @@ func (s *sessions) hear(msg string, f golog.Fields) {
 	case "received notification":
 		x.pending = refused(f)
 	case "hold timer expired":
-		x.pending = cause{plan.HoldTimeExpired, "nothing came from the router for the hold time: is the path to it whole, and does it run?"}
+		x.pending = cause{plan.HoldTimeExpired, "nothing came from the router for the hold time: is the path to it whole, does it run, and has it the same ttlSecurity?"}
 	case "state changed":
 		x.changing(fmt.Sprint(f["old"]), fmt.Sprint(f["new"]), fmt.Sprint(f["reason"]))
 	}
@@ -62,7 +62,11 @@ func connecting(err error, p plan.Peer) cause {
 	case errors.Is(err, syscall.ENETUNREACH):
 		return cause{plan.Unreachable, "this node has no route to " + where}
 	case errors.Is(err, syscall.EHOSTUNREACH):
-		return cause{plan.Unreachable, where + " cannot be reached: no host answers there, or a router on the way says so"}
+		m := where + " cannot be reached: no host answers there, or a router on the way says so"
+		if !p.MultiHop && p.PeerASN != asn(p) && p.Dynamic != plan.AnyInternal {
+			m += "; if it is not on the same link it needs ebgpMultiHop"
+		}
+		return cause{plan.Unreachable, m}
 	case errors.As(err, &timeout) && timeout.Timeout():
 		m := where + " does not answer: is it up, does a filter drop what this node sends"
 		if p.Password != "" {

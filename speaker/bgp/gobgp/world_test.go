@@ -100,6 +100,19 @@ func (f *far) neighbors(t testing.TB, n ...router.Neighbor) {
 	if err := f.Configure(t.Context(), f.conf); err != nil {
 		t.Fatal(err)
 	}
+	// FRR refuses connections for a second after it learnt of a neighbor, and GoBGP then rests for five.
+	eventually(t, "the router listens to its neighbors", func() bool {
+		s, err := f.Sessions(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range n {
+			if state := s[n.Name].State; state == "" || state == "Idle" {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // neighbor is the node over IPv4 as the router has it if nothing is special.
@@ -199,8 +212,8 @@ func (f *far) path(t testing.TB, prefix netip.Prefix, ok func(router.Path) bool)
 	}, func() string { return fmt.Sprintf("%+v", have) })
 }
 
-// since returns when the router's session with a neighbor came up.
-func (f *far) since(t testing.TB, name string) time.Time {
+// since returns the router's session with a neighbor, which is up.
+func (f *far) since(t testing.TB, name string) router.Session {
 	t.Helper()
 	s, err := f.Sessions(context.Background())
 	if err != nil {
@@ -209,5 +222,13 @@ func (f *far) since(t testing.TB, name string) time.Time {
 	if !s[name].Established {
 		t.Fatalf("%s: no session with %s: %+v", f.kind, name, s[name])
 	}
-	return s[name].Since
+	return s[name]
+}
+
+// still fails the test if the session is not the same as before.
+func (f *far) still(t testing.TB, name string, before router.Session) {
+	t.Helper()
+	if now := f.since(t, name); !now.Same(before) {
+		t.Errorf("%s: the session with %s is of %v (number %d), was of %v (number %d)", f.kind, name, now.Since, now.Count, before.Since, before.Count)
+	}
 }

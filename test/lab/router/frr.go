@@ -138,18 +138,18 @@ func (f *FRR) Sessions(ctx context.Context) (map[string]Session, error) {
 	sessions := map[string]Session{}
 	for addr, text := range neighbors {
 		var n struct {
-			NbrDesc                      string
-			RemoteAs                     uint32
-			RemoteRouterID               netip.Addr `json:"remoteRouterId"`
-			BgpState                     string
-			BgpTimerUpEstablishedEpoch   int64
-			BgpTimerHoldTimeMsecs        int64
-			BgpTimerConfiguredHoldTimeMs int64
+			NbrDesc                    string
+			RemoteAs                   uint32
+			RemoteRouterID             netip.Addr `json:"remoteRouterId"`
+			BgpState                   string
+			BgpTimerUpEstablishedEpoch int64
+			BgpTimerHoldTimeMsecs      int64
+			ConnectionsEstablished     int
 		}
 		if err := json.Unmarshal(text, &n); err != nil {
 			return nil, fmt.Errorf("show bgp neighbors: %s: %w", addr, err)
 		}
-		s := Session{State: n.BgpState, Established: n.BgpState == "Established", ASN: n.RemoteAs, ID: n.RemoteRouterID,
+		s := Session{State: n.BgpState, Count: n.ConnectionsEstablished, Established: n.BgpState == "Established", ASN: n.RemoteAs, ID: n.RemoteRouterID,
 			Since: time.Unix(n.BgpTimerUpEstablishedEpoch, 0), Hold: time.Duration(n.BgpTimerHoldTimeMsecs) * time.Millisecond, Text: string(text)}
 		s.Address, _ = netip.ParseAddr(addr)
 		sessions[n.NbrDesc] = s

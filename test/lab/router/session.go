@@ -13,6 +13,8 @@ type Session struct {
 	State string
 	// Since when it is in that state.
 	Since time.Time
+	// Count is how often it was established. BIRD does not tell.
+	Count int
 	// ASN and ID are the neighbour's, once known.
 	ASN uint32
 	ID  netip.Addr
@@ -20,6 +22,15 @@ type Session struct {
 	Hold time.Duration
 	// Text is all that the router tells of it.
 	Text string
+}
+
+// Same tells whether both are one session and not one after the other. BIRD's times are exact but for the drift between two clocks,
+// FRR's are whole seconds.
+func (s Session) Same(other Session) bool {
+	if s.Count > 0 || other.Count > 0 {
+		return s.Count == other.Count
+	}
+	return s.Since.Sub(other.Since).Abs() < 100*time.Millisecond
 }
 
 // Path is what one neighbour told of a prefix.

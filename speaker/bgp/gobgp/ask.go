@@ -1,0 +1,183 @@
+package gobgp
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
+	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// GoBGP throws a NOTIFICATION away that comes before a session is up (opensent and openconfirm in its fsm.go), and with it why a router
+// refuses. While GoBGP rests after such an attempt, the router is asked once more with the same OPEN, and what it says is read.
+
+// askPause is between two questions to a router whose answer is not known, askTime how long one takes at most: less than GoBGP rests.
+const (
+	askPause = time.Minute
+	askTime  = 2 * time.Second
+)
+
+// question is what a router is asked with.
+type question struct {
+	name string
+	peer plan.Peer
+}
+
+// wondering returns the peers whose router is to be asked now.
+func (s *sessions) wondering(now time.Time) (out []question) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, x := range s.byName {
+		if x.wonder && x.state == plan.SessionIdle && now.Sub(x.asked) >= askPause {
+			x.wonder, x.asked = false, now
+			out = append(out, question{name, x.peer})
+		}
+	}
+	return out
+}
+
+// answered takes what a router said, if nothing has changed meanwhile.
+func (s *sessions) answered(q question, c cause) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if x := s.byName[q.name]; x != nil && x.peer == q.peer && x.state != plan.SessionEstablished {
+		x.fail = c
+		s.poke()
+	}
+}
+
+// ask asks a router why it refuses, and gives up silently: what is known without it is shown already.
+func (d *Driver) ask(q question, id netip.Addr) {
+	ctx, cancel := context.WithTimeout(context.Background(), askTime)
+	defer cancel()
+	code, sub, data, err := refusal(ctx, q.peer, id)
+	if err != nil {
+		d.log.Debug("a BGP router does not say why it refuses", "peer", q.name, "err", err)
+		return
+	}
+	said := ""
+	if code == bgp.BGP_ERROR_CEASE && len(data) > 1 && int(data[0]) < len(data) {
+		said = string(data[1 : 1+data[0]]) // RFC 9003, 2
+	}
+	d.sessions.answered(q, notified(code, sub, said))
+}
+
+// refusal connects as GoBGP does, sends an OPEN and returns the NOTIFICATION that comes for it.
+func refusal(ctx context.Context, p plan.Peer, id netip.Addr) (code, sub uint8, data []byte, err error) {
+	dialer := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error { return options(c, p) }}
+	if p.Source.IsValid() {
+		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(p.Source, 0))
+	}
+	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(p.Address.String(), strconv.Itoa(int(p.Port))))
+	if err != nil {
+		return 0, 0, nil, err
+	}
+	defer conn.Close()
+	if deadline, ok := ctx.Deadline(); ok {
+		if err := conn.SetDeadline(deadline); err != nil {
+			return 0, 0, nil, err
+		}
+	}
+	open, err := openMessage(p, id)
+	if err != nil {
+		return 0, 0, nil, err
+	}
+	if _, err := conn.Write(open); err != nil {
+		return 0, 0, nil, err
+	}
+	for {
+		kind, body, err := readMessage(conn)
+		switch {
+		case err != nil:
+			return 0, 0, nil, err
+		case kind == bgp.BGP_MSG_KEEPALIVE:
+			return 0, 0, nil, errors.New("the router accepts the session now")
+		case kind == bgp.BGP_MSG_NOTIFICATION && len(body) >= 2:
+			return body[0], body[1], body[2:], nil
+		}
+	}
+}
+
+// openMessage is the OPEN that GoBGP sends, in what a router may mind.
+func openMessage(p plan.Peer, id netip.Addr) ([]byte, error) {
+	var caps []bgp.ParameterCapabilityInterface
+	if p.IPv4 {
+		caps = append(caps, bgp.NewCapMultiProtocol(bgp.RF_IPv4_UC))
+	}
+	if p.IPv6 {
+		caps = append(caps, bgp.NewCapMultiProtocol(bgp.RF_IPv6_UC))
+	}
+	caps = append(caps, bgp.NewCapFourOctetASNumber(asn(p)))
+	as := asn(p)
+	if as > 0xffff {
+		as = bgp.AS_TRANS
+	}
+	m := bgp.NewBGPOpenMessage(uint16(as), uint16(timers(p).HoldTime), id.String(),
+		[]bgp.OptionParameterInterface{bgp.NewOptionParameterCapability(caps)})
+	return m.Serialize()
+}
+
+// readMessage reads one message without understanding it (RFC 4271, 4.1).
+func readMessage(r io.Reader) (kind uint8, body []byte, err error) {
+	var head [bgp.BGP_HEADER_LENGTH]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return 0, nil, err
+	}
+	length := int(binary.BigEndian.Uint16(head[16:]))
+	if length < len(head) || length > bgp.BGP_MAX_MESSAGE_LENGTH {
+		return 0, nil, fmt.Errorf("a message of %d octets", length)
+	}
+	body = make([]byte, length-len(head))
+	_, err = io.ReadFull(r, body)
+	return head[18], body, err
+}
+
+// options sets what GoBGP sets: the password (RFC 2385) and the TTL.
+func options(c syscall.RawConn, p plan.Peer) error {
+	var err error
+	control := func(fd uintptr) {
+		if p.Password != "" {
+			err = unix.SetsockoptTCPMD5Sig(int(fd), unix.IPPROTO_TCP, unix.TCP_MD5SIG, signature(p))
+		}
+		ttl := 0
+		switch {
+		case p.TTLSecurity || p.MultiHop:
+			ttl = 255
+		case p.PeerASN != 0 && p.PeerASN != asn(p):
+			ttl = 1
+		}
+		if err != nil || ttl == 0 {
+			return
+		}
+		if p.Address.Is4() {
+			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TTL, ttl)
+		} else {
+			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, ttl)
+		}
+	}
+	return errors.Join(c.Control(control), err)
+}
+
+// signature is the password with the address that it is for, as struct tcp_md5sig of linux/tcp.h has them.
+func signature(p plan.Peer) *unix.TCPMD5Sig {
+	s := &unix.TCPMD5Sig{Keylen: uint16(len(p.Password))}
+	copy(s.Key[:], p.Password)
+	if p.Address.Is4() {
+		s.Addr.Family = unix.AF_INET
+		copy(s.Addr.Data[2:], p.Address.AsSlice())
+	} else {
+		s.Addr.Family = unix.AF_INET6
+		copy(s.Addr.Data[6:], p.Address.AsSlice())
+	}
+	return s
+}
