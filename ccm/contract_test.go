@@ -169,7 +169,7 @@ func TestCloudIsALoadBalancerOnly(t *testing.T) {
 		t.Error("the app would not start")
 	}
 	for name := range Controllers() {
-		if !slices.Contains([]string{"service-lb-controller", PoolController, ClassController, PlacementController}, name) {
+		if !slices.Contains([]string{"service-lb-controller", PoolController, ClassController, PlacementController, BGPController}, name) {
 			t.Errorf("there is a controller %s", name)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 // options are the flags.
 type options struct {
 	nodeName       string
+	namespace      string
 	kubeconfig     string
 	metricsAddress string
 	logFormat      string
@@ -74,6 +75,7 @@ on --metrics-bind-address.`,
 		},
 	}
 	root.Flags().StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"), "name of this node in the API (default $NODE_NAME)")
+	root.Flags().StringVar(&o.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace of the Secrets that BGPPeers name (default $POD_NAMESPACE, else ironlb-system)")
 	root.Flags().StringVar(&o.kubeconfig, "kubeconfig", "", "how to reach the API server (default: as a Pod does)")
 	root.Flags().StringVar(&o.metricsAddress, "metrics-bind-address", "127.0.0.1:7473", "where /metrics, /healthz and /readyz are served")
 	root.Flags().StringVar(&o.keyFile, "key-file", "/etc/ironlb-keys/keys", "file of the keys by which speakers know one another, one to a line")

@@ -101,7 +101,7 @@ func (p *process) openNode() error {
 }
 
 func (p *process) watchCluster() (err error) {
-	options := kube.Options{Node: p.nodeName, ServiceProxy: p.config.ServiceProxy}
+	options := kube.Options{Node: p.nodeName, ServiceProxy: p.config.ServiceProxy, Namespace: p.namespace}
 	p.api, err = kube.New(p.apiserver, options, func() {
 		p.healthz.Queued(bothFamilies...)
 		p.kick.Now()
