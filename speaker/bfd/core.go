@@ -1,6 +1,7 @@
 package bfd
 
 import (
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
@@ -175,11 +176,27 @@ func (c *Core) accept(in *Datagram) (*session, Packet, Drop) {
 	case drop != Taken:
 		return nil, p, drop
 	case in.TTL < s.conf.minimumTTL():
+		c.tooFar(s, in.TTL)
 		return nil, p, DropTTL
 	case p.Authenticated:
 		return nil, p, DropAuth
 	}
 	return s, p, Taken
+}
+
+// tooFar says of a session that does not come up that the TTL may be why.
+func (c *Core) tooFar(s *session, ttl int) {
+	if s.state == Up || s.remote.discr != 0 || s.ttl == ttl && s.far != "" {
+		return
+	}
+	s.ttl = ttl
+	s.far = fmt.Sprintf("packets of the peer arrive with a TTL of %d, and %d is the least", ttl, s.conf.minimumTTL())
+	if s.conf.MultiHop {
+		s.far += fmt.Sprintf(": let minimumTtl be %d, if it is that far away", ttl)
+	} else {
+		s.far += ": it is not on link, or another host uses its address"
+	}
+	c.note(s)
 }
 
 // find returns the session of a packet: that which it names, else that of the addresses (RFC 5880, 6.3; RFC 5881, 3; RFC 5883, 4).

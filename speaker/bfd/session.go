@@ -26,7 +26,10 @@ type session struct {
 	downs       uint64
 	detected    time.Duration
 	problem     string
-	reported    Status
+	// far says that packets were discarded for their TTL, and ttl which.
+	far      string
+	ttl      int
+	reported Status
 
 	// desiredTx and requiredRx are what packets say; usedTx and usedRx what counts until the other side knows (6.8.3).
 	desiredTx, requiredRx time.Duration
@@ -127,6 +130,7 @@ func (s *session) receive(now time.Time, p *Packet) {
 		demand: p.Demand, independent: p.Independent}
 	s.remoteState = p.State
 	s.lastRx = now
+	s.far = ""
 	s.polled(p.Final)
 	if s.state != AdminDown {
 		s.step(now, p.State)
@@ -283,6 +287,9 @@ func (s *session) status() Status {
 		RemoteIndependent: s.remote.independent, Transmit: s.interval(), Problem: s.problem}
 	if st.Heard {
 		st.Detection = s.detection()
+	}
+	if st.Problem == "" {
+		st.Problem = s.far
 	}
 	return st
 }
