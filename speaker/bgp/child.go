@@ -28,7 +28,8 @@ const (
 // ChildFile is the number of the file by which a child talks.
 const ChildFile = 3
 
-// keepChild runs one child after the other from the first wanted set on, until ctx ends.
+// keepChild runs one child after the other from the first wanted peer on, until ctx ends. Where there is none GoBGP would cost its memory
+// for nothing.
 func (d *Daemon) keepChild(ctx context.Context) error {
 	select {
 	case <-ctx.Done():

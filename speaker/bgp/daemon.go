@@ -54,11 +54,11 @@ const leaveLimit = 8 * time.Second
 type Daemon struct {
 	o      DaemonOptions
 	server *Server
-	// first is closed with the first wanted set: before it there is nothing for a child to do.
+	// first is closed with the first peer that is wanted: before there is nothing for a child to do.
 	first chan struct{}
 
 	mu      sync.Mutex
-	known   bool // first is closed
+	begun   bool // first is closed
 	wanted  plan.BGP
 	speaker bool
 	hold    *time.Timer // runs while there is no speaker
@@ -151,17 +151,18 @@ func (d *Daemon) change(c plan.BGPChange) {
 			delete(d.changes, name)
 		}
 	}
-	if !d.known {
-		d.known = true
+	if !d.begun && len(d.wanted.Peers) > 0 {
+		d.begun = true
 		close(d.first)
 	}
-	if d.child != nil {
+	switch {
+	case d.child == nil || d.again: // the next one is told all
+	case before.RouterID != d.wanted.RouterID: // GoBGP has one for as long as it runs
+		d.o.Log.Info("start GoBGP anew", "reason", "the router id changed", "before", before.RouterID, "now", d.wanted.RouterID)
+		d.again = true
+		d.kill()
+	default:
 		d.child.sendChange(c)
-		if before.RouterID != d.wanted.RouterID { // GoBGP has one for as long as it runs
-			d.o.Log.Info("start GoBGP anew", "reason", "the router id changed", "before", before.RouterID, "now", d.wanted.RouterID)
-			d.again = true
-			d.kill()
-		}
 	}
 	var watched map[string]plan.Peer
 	if c.Whole || len(c.Peers) > 0 {
@@ -190,7 +191,7 @@ func (d *Daemon) connected(yes bool) {
 		d.hold.Stop()
 		d.hold = nil
 	}
-	if !yes && d.known && d.o.Hold > 0 {
+	if !yes && d.o.Hold > 0 {
 		d.hold = time.AfterFunc(d.o.Hold, d.withdraw)
 	}
 }

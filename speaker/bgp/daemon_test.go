@@ -290,6 +290,22 @@ func TestSpeakerRestarts(t *testing.T) {
 	next.wait("b is gone", func(now map[string]plan.Session) bool { return len(now) == 1 })
 }
 
+// TestNoPeers: a node without peers has no GoBGP, and is well.
+func TestNoPeers(t *testing.T) {
+	n := startNode(t, socketPath(t), 0)
+	s := startSpeaker(t, n.socket)
+	s.Set(plan.BGPChange{Whole: true, RouterID: addr("192.0.2.1")})
+	n.until("it knows what is wanted", func() bool { return n.daemon.wanted.RouterID.IsValid() })
+	if h, err := AskHealth(t.Context(), n.socket); err != nil || h.Problem != "" {
+		t.Errorf("its health is %+v (%v)", h, err)
+	}
+	n.until("no child is started", func() bool { return !n.daemon.begun && n.daemon.child == nil })
+	c := two()
+	c.Whole = false
+	s.Set(c)
+	s.established("a", 1)
+}
+
 // TestProcessRestarts: a speaker says so while there is none, and the next one is told everything.
 func TestProcessRestarts(t *testing.T) {
 	socket := socketPath(t)
@@ -387,13 +403,7 @@ func TestHold(t *testing.T) {
 	watch := startSpeaker(t, n.socket) // which comes and goes before the time is up, or after it: it wants nothing yet
 	watch.wait("a report", func(now map[string]plan.Session) bool { return len(now) == 2 })
 	watch.stop()
-	deadline := time.Now().Add(20 * time.Second)
-	for n.routes() != 0 {
-		if time.Now().After(deadline) {
-			t.Fatal("the routes stay")
-		}
-		<-time.After(10 * time.Millisecond)
-	}
+	n.until("the routes are withdrawn", func() bool { return len(n.daemon.wanted.Routes) == 0 })
 	next := startSpeaker(t, n.socket)
 	if is := next.established("a", 0); pid(is) != pid(first) {
 		t.Errorf("process %d has become %d", pid(first), pid(is))
@@ -402,10 +412,25 @@ func TestHold(t *testing.T) {
 	next.established("a", 1)
 }
 
-func (n *node) routes() int {
-	n.daemon.mu.Lock()
-	defer n.daemon.mu.Unlock()
-	return len(n.daemon.wanted.Routes)
+// until looks every 10 ms whether the daemon is so.
+func (n *node) until(what string, is func() bool) {
+	n.t.Helper()
+	limit := time.After(20 * time.Second)
+	ticker := time.NewTicker(10 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		n.daemon.mu.Lock()
+		so := is()
+		n.daemon.mu.Unlock()
+		if so {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-limit:
+			n.t.Fatalf("%s: it is not so", what)
+		}
+	}
 }
 
 // TestBFD: a session that was up and goes down takes BGP with it, unless the peer says that it is on purpose.
