@@ -84,7 +84,7 @@ func (s *summary) add(n *v1.Node, bgp *v1alpha1.BGPStatus, peer string) {
 	case unheard(n):
 		s.unknown = append(s.unknown, text(n.Name+": the node is not heard"))
 	case session == nil:
-		s.unknown = append(s.unknown, text(n.Name+": its speaker has said nothing of it yet"))
+		s.unknown = append(s.unknown, text(n.Name+": its speaker has said nothing of it; does it run with --bgp-socket?"))
 	case session.State == v1alpha1.SessionEstablished:
 		s.up++
 		if session.Reason == v1alpha1.ReasonNotConfigured {

@@ -12,6 +12,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.dataPlane.reason`
 // +kubebuilder:printcolumn:name="VIPs",type=integer,JSONPath=`.status.virtualIPs`
 // +kubebuilder:printcolumn:name="Alive",type=string,JSONPath=`.status.alive`
+// +kubebuilder:printcolumn:name="BGP",type=string,JSONPath=`.status.bgp.established`
 // +kubebuilder:printcolumn:name="Updated",type=date,JSONPath=`.status.updated`
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.dataPlane.message`,priority=1
 type SpeakerStatus struct {
@@ -127,6 +128,11 @@ type MemberStatus struct {
 
 // BGPStatus is what a node says of its BGP sessions.
 type BGPStatus struct {
+	// established counts the sessions that are established, of all, as 1/2.
+	//
+	// +optional
+	Established string `json:"established,omitempty"`
+
 	// sessions of the node, one for each BGPPeer that selects it.
 	//
 	// +kubebuilder:validation:MaxItems=1024

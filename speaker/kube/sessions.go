@@ -27,7 +27,7 @@ func bgpStatusOf(sessions map[string]plan.Session, peers cache.Store) *v1alpha1.
 	if len(sessions) == 0 {
 		return nil
 	}
-	out := &v1alpha1.BGPStatus{}
+	out, up := &v1alpha1.BGPStatus{}, 0
 	for _, name := range slices.Sorted(maps.Keys(sessions)) {
 		s := sessions[name]
 		state := v1alpha1.SessionState(s.State)
@@ -47,8 +47,12 @@ func bgpStatusOf(sessions map[string]plan.Session, peers cache.Store) *v1alpha1.
 		if s.BFD != "" {
 			to.BFD = &v1alpha1.BFDStatus{State: v1alpha1.BFDState(s.BFD), Since: timeOf(s.BFDSince)}
 		}
+		if s.State == plan.SessionEstablished {
+			up++
+		}
 		out.Sessions = append(out.Sessions, to)
 	}
+	out.Established = fmt.Sprintf("%d/%d", up, len(sessions))
 	return out
 }
 

@@ -35,7 +35,7 @@ func TestSessionsInTheSpeakerStatus(t *testing.T) {
 		"six": {State: plan.SessionActive, Since: at, Reason: plan.Refused, Message: "connection refused"},
 		"new": {Reason: plan.PasswordMissing, Message: "no Secret"},
 	}, torStore(t))
-	want := &v1alpha1.BGPStatus{Sessions: []v1alpha1.SessionStatus{
+	want := &v1alpha1.BGPStatus{Established: "1/3", Sessions: []v1alpha1.SessionStatus{
 		{Peer: "new", State: "Idle", Reason: "PasswordMissing", Message: "no Secret"},
 		{Peer: "six", Address: "2001:db8::1", State: "Active", Since: &since, Reason: "Refused", Message: "connection refused"},
 		{Peer: "tor", Address: "192.0.2.1", State: "Established", Since: &since, Prefixes: 7, PeerASN: 4200000000, PeerID: "192.0.2.254",

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/kube"
@@ -31,19 +32,9 @@ type side struct {
 	kicks chan struct{}
 }
 
-func startSide(ctx context.Context, t *testing.T, r *rig.Rig, node string) *side {
+func startSide(ctx context.Context, t *testing.T, config *rest.Config, node string) *side {
 	t.Helper()
-	config, err := r.SpeakerConfig(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	api, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := api.CoreV1().Secrets("kube-system").List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("a speaker may read the Secrets of another namespace: %v", err)
-	}
+	var err error
 	s := &side{kicks: make(chan struct{}, 1)}
 	s.Client, err = kube.New(config, kube.Options{Node: node}, func() {
 		select {
@@ -106,7 +97,14 @@ func TestBGP(t *testing.T) {
 	ccm, err := r.StartCCM(ctx, firstPort)
 	must(err)
 	must(ccm.WaitReady(ctx, time.Minute))
-	s := startSide(ctx, t, r, "node1")
+	config, err := r.SpeakerConfig(ctx)
+	must(err)
+	account, err := kubernetes.NewForConfig(config)
+	must(err)
+	if _, err := account.CoreV1().Secrets("kube-system").List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("a speaker may read the Secrets of another namespace: %v", err)
+	}
+	s := startSide(ctx, t, config, "node1")
 	s.sees(t, "nothing", func(v *plan.View) bool { return len(v.BGPPeers) == 0 && len(v.Nodes) == 2 })
 
 	secrets := r.Kube.CoreV1().Secrets("ironlb-system")
@@ -232,4 +230,48 @@ func TestBGP(t *testing.T) {
 	if get("virtualips", &vips); len(vips.Items) > 0 {
 		t.Errorf("it has a VirtualIP: %+v", vips.Items)
 	}
+}
+
+// TestBGPRefused: a speaker on a cluster whose CRDs or permissions are of an earlier release, without BGP, works all the same, and takes up
+// BGP when they come.
+func TestBGPRefused(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	r := rig.Start(t, rig.Config{})
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	config, err := r.SpeakerConfig(ctx)
+	must(err)
+	account, err := kubernetes.NewForConfig(config)
+	must(err)
+	must(r.AddNodes(ctx, 1))
+	must(r.Apply(ctx, torPeer))
+	roles := r.Kube.RbacV1().ClusterRoles()
+	whole, err := roles.Get(ctx, "ironlb-speaker", metav1.GetOptions{})
+	must(err)
+	earlier := whole.DeepCopy()
+	for i := range earlier.Rules {
+		earlier.Rules[i].Resources = slices.DeleteFunc(earlier.Rules[i].Resources, func(name string) bool { return strings.HasPrefix(name, "b") || name == "communities" })
+	}
+	_, err = roles.Update(ctx, earlier, metav1.UpdateOptions{})
+	must(err)
+	must(r.Kube.Discovery().RESTClient().Delete().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/communities.ironlb.io").Do(ctx).Error())
+
+	for _, kind := range []string{"bgppeers", "communities"} {
+		until(ctx, t, func() string { return kind + " can still be listed" }, func() bool {
+			return account.Discovery().RESTClient().Get().AbsPath("/apis/ironlb.io/v1alpha1/"+kind).Do(ctx).Error() != nil
+		})
+	}
+	s := startSide(ctx, t, config, "node1")
+	s.sees(t, "a View without BGP", func(v *plan.View) bool { return len(v.Nodes) == 1 && len(v.BGPPeers) == 0 })
+	now, err := roles.Get(ctx, "ironlb-speaker", metav1.GetOptions{})
+	must(err)
+	now.Rules = whole.Rules
+	_, err = roles.Update(ctx, now, metav1.UpdateOptions{})
+	must(err)
+	s.sees(t, "the peer", func(v *plan.View) bool { return v.BGPPeers["tor"].Wrong == plan.NotConfigured })
 }
