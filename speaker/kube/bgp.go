@@ -162,11 +162,13 @@ func (b *bgpObjects) peerOf(o peerObject, secrets secretsState) plan.BGPPeer {
 // defaultHops is the TTL that a packet of a multihop BFD session must have left if the profile does not say.
 const defaultHops = 254
 
-// minimumTTL returns the TTL of the peer's BFD session: 0 for one hop. An external peer says by ebgpMultiHop that it may be further away,
-// an internal one by a profile that names minimumTtl.
+// minimumTTL returns the TTL of the peer's BFD session: 0 for one hop, as to a link-local address. An external peer says by ebgpMultiHop
+// that it may be further away, an internal one by a profile that names minimumTtl.
 func (p profileObject) minimumTTL(peer plan.BGPPeer) uint8 {
 	internal := peer.Dynamic == plan.AnyInternal || peer.PeerASN != 0 && peer.PeerASN == peer.MyASN
 	switch {
+	case peer.Address.Zone() != "":
+		return 0
 	case peer.MultiHop && p.hops == 0:
 		return defaultHops
 	case peer.MultiHop, internal:

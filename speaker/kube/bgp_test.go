@@ -245,6 +245,7 @@ func TestBFDHops(t *testing.T) {
 		{"multihop with minimumTtl", plan.BGPPeer{MyASN: 1, Dynamic: plan.AnyExternal, MultiHop: true}, 250, 250},
 		{"internal", plan.BGPPeer{MyASN: 1, PeerASN: 1}, 0, 0},
 		{"internal with minimumTtl", plan.BGPPeer{MyASN: 1, PeerASN: 1}, 250, 250},
+		{"internal, link-local", plan.BGPPeer{MyASN: 1, PeerASN: 1, Address: netip.MustParseAddr("fe80::1%eth0")}, 250, 0},
 		{"internal, dynamic, with minimumTtl", plan.BGPPeer{MyASN: 1, Dynamic: plan.AnyInternal}, 250, 250},
 	} {
 		if got := (profileObject{hops: tt.hops}).minimumTTL(tt.peer); got != tt.want {
