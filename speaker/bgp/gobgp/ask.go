@@ -21,9 +21,11 @@ import (
 // GoBGP throws a NOTIFICATION away that comes before a session is up (opensent and openconfirm in its fsm.go), and with it why a router
 // refuses. While GoBGP rests after such an attempt, the router is asked once more with the same OPEN, and what it says is read.
 
-// askPause is between two questions to a router whose answer is not known, askTime how long one takes at most: less than GoBGP rests.
+// askPause is between two questions to a router. askAfter is how long after the refusal it is asked: routers take nothing at first.
+// askTime is how long that takes at most; it ends before GoBGP tries again (5 s, holdtimeIdle, and one more).
 const (
 	askPause = time.Minute
+	askAfter = 3 * time.Second
 	askTime  = 2 * time.Second
 )
 
@@ -38,10 +40,15 @@ func (s *sessions) wondering(now time.Time) (out []question) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, x := range s.byName {
-		if x.wonder && x.state == plan.SessionIdle && now.Sub(x.asked) >= askPause {
-			x.wonder, x.asked = false, now
-			out = append(out, question{name, x.peer})
+		if !x.wonder || x.state != plan.SessionIdle || now.Sub(x.asked) < askPause {
+			continue
 		}
+		if at := x.since.Add(askAfter); at.After(now) {
+			s.soon(at)
+			continue
+		}
+		x.wonder, x.asked = false, now
+		out = append(out, question{name, x.peer})
 	}
 	return out
 }

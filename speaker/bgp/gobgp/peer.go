@@ -151,7 +151,7 @@ func (d *Driver) addPeer(name string, first bool) {
 		b.wait = min(2*b.wait, lastRetry)
 		b.next = time.Now().Add(b.wait)
 		d.sessions.fail(name, plan.NotConfigured, err.Error())
-		d.sessions.wake(b.next)
+		d.sessions.later(b.next)
 		return
 	}
 	delete(d.retry, name)

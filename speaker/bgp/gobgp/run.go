@@ -51,24 +51,20 @@ func (d *Driver) tend(now time.Time) {
 			d.addPeer(name, false)
 			d.countPrefixes()
 		} else {
-			d.sessions.wakeLater(b.next)
+			d.sessions.later(b.next)
 		}
 	}
 	for _, name := range d.sessions.internal() {
 		d.rejectInternal(d.peers[name])
 	}
 	d.keepRestarting()
+	for _, name := range d.sessions.stuck(now) {
+		if p := d.peers[name]; p != nil {
+			d.again(p)
+		}
+	}
 	for _, q := range d.sessions.wondering(now) {
 		go d.ask(q, d.wanted.RouterID)
-	}
-}
-
-// wakeLater is wake from the goroutine that is woken.
-func (s *sessions) wakeLater(at time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.next.IsZero() || at.Before(s.next) {
-		s.next = at
 	}
 }
 
@@ -95,13 +91,35 @@ func (d *Driver) rejectInternal(p *peer) {
 	d.sessions.fail(p.name, plan.WrongASN, "dynamicASN: the router has this node's own AS, and is to be external")
 	b := &backoff{next: time.Now().Add(lastRetry), wait: lastRetry}
 	d.retry[p.name] = b
-	d.sessions.wakeLater(b.next)
+	d.sessions.later(b.next)
 	d.countPrefixes()
 }
 
+// openTime is how long a router may take from the connection to the session. GoBGP waits 4 minutes (RFC 4271, 8.2.2), and while it
+// waits for a router that has forgotten the connection, it makes no new one.
+const openTime = 15 * time.Second
+
+// stuck returns the peers that are to begin anew.
+func (s *sessions) stuck(now time.Time) (names []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, x := range s.byName {
+		if x.state != plan.SessionOpenSent && x.state != plan.SessionOpenConfirm {
+			continue
+		}
+		if at := x.since.Add(openTime); at.After(now) {
+			s.soon(at)
+		} else {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
 // keepRestarting sees to it that each peer is told that this is a restart. As soon as the peers that are up have told their tables,
-// GoBGP takes the restart for over with all of them (handleFSMMessage in its server.go, "sync finished"): one that is not up yet would
-// be told that this node has lost its forwarding state, and would drop its routes for an instant.
+// GoBGP takes the restart for over with all of them (handleFSMMessage in its server.go, "sync finished"; mended in v4.6.0): one that is
+// not up yet would be told that this node has lost its forwarding state, and would drop its routes for an instant.
 func (d *Driver) keepRestarting() {
 	for _, name := range slices.Sorted(maps.Keys(d.peers)) {
 		p := d.peers[name]
@@ -114,7 +132,7 @@ func (d *Driver) keepRestarting() {
 			if over {
 				d.again(p)
 			}
-		default: // it has been told
+		case api.PeerState_ESTABLISHED:
 			p.restarting = false
 		}
 	}
@@ -130,14 +148,14 @@ func (d *Driver) restartOver(p *peer) (over bool, state api.PeerState_SessionSta
 	return over, state
 }
 
-// again hands a peer to GoBGP once more as one that is restarting.
+// again hands a peer to GoBGP once more, as one that is restarting if it is not up since then.
 func (d *Driver) again(p *peer) {
 	ctx := context.Background()
 	if err := d.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: p.key}); err != nil {
 		d.log.Error("cannot remove a BGP peer", "peer", p.name, "err", err)
 		return
 	}
-	if err := d.server.AddPeer(ctx, &api.AddPeerRequest{Peer: apiPeer(p.conf, true)}); err != nil {
+	if err := d.server.AddPeer(ctx, &api.AddPeerRequest{Peer: apiPeer(p.conf, p.restarting)}); err != nil {
 		d.log.Error("cannot add a BGP peer again", "peer", p.name, "err", err)
 	}
 }

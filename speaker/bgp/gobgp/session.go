@@ -63,14 +63,18 @@ func (s *sessions) poke() {
 	}
 }
 
-// wake has the sessions looked at again at a time.
-func (s *sessions) wake(at time.Time) {
+// later has the sessions looked at again at a time.
+func (s *sessions) later(at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.soon(at)
+	s.poke()
+}
+
+func (s *sessions) soon(at time.Time) {
 	if s.next.IsZero() || at.Before(s.next) {
 		s.next = at
 	}
-	s.poke()
 }
 
 // named returns the session of a peer, a new one if there is none.
@@ -210,6 +214,9 @@ func (x *session) show(now time.Time) (again time.Time) {
 			x.shown.State, again = x.state, time.Time{}
 		}
 	}
+	if x.shown.State == plan.SessionOpenSent && x.fail.reason == "" {
+		x.fail = cause{plan.NoAnswer, "the router takes the connection and then says nothing: has it the same ttlSecurity?"}
+	}
 	why := x.fail
 	if x.state == plan.SessionEstablished {
 		why = x.down
@@ -236,8 +243,8 @@ func (s *sessions) changed(now time.Time, whole bool) (report plan.BGPReport, ne
 	}
 	s.gone = nil
 	for name, x := range s.byName {
-		if again := x.show(now); !again.IsZero() && (s.next.IsZero() || again.Before(s.next)) {
-			s.next = again
+		if again := x.show(now); !again.IsZero() {
+			s.soon(again)
 		}
 		if x.shown != x.told || x.first || whole {
 			report.Sessions[name] = new(plan.Session)

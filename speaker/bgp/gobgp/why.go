@@ -43,7 +43,7 @@ func (s *sessions) hear(msg string, f golog.Fields) {
 	case "received notification":
 		x.pending = refused(f)
 	case "hold timer expired":
-		x.pending = cause{plan.HoldTimeExpired, "nothing came from the router for the hold time: is the path to it whole, does it run, and has it the same ttlSecurity?"}
+		x.pending = silent
 	case "state changed":
 		x.changing(fmt.Sprint(f["old"]), fmt.Sprint(f["new"]), fmt.Sprint(f["reason"]))
 	}
@@ -93,6 +93,8 @@ func plain(err error) error {
 	return err
 }
 
+var silent = cause{plan.HoldTimeExpired, "nothing came from the router for the hold time: is the path to it whole, does it run, and has it the same ttlSecurity?"}
+
 // refusing is why this side sends a NOTIFICATION for what the router sent.
 func refusing(e *bgp.MessageError, p plan.Peer) cause {
 	if e.TypeCode == bgp.BGP_ERROR_OPEN_MESSAGE_ERROR && e.SubTypeCode == bgp.BGP_ERROR_SUB_BAD_PEER_AS {
@@ -100,6 +102,9 @@ func refusing(e *bgp.MessageError, p plan.Peer) cause {
 	}
 	if e.TypeCode == bgp.BGP_ERROR_OPEN_MESSAGE_ERROR && e.SubTypeCode == bgp.BGP_ERROR_SUB_BAD_BGP_IDENTIFIER {
 		return cause{plan.NotConfigured, fmt.Sprintf("routerID: the router has the same as this node, or none: %s", e.Message)}
+	}
+	if e.TypeCode == bgp.BGP_ERROR_HOLD_TIMER_EXPIRED {
+		return silent
 	}
 	return cause{plan.Rejected, fmt.Sprintf("this node cannot take what the router sent: %s: %s", bgp.NewNotificationErrorCode(e.TypeCode, e.SubTypeCode), e.Message)}
 }
@@ -147,6 +152,9 @@ func (x *session) changing(from, to, reason string) {
 				x.pending = cause{plan.Rejected, "the router refuses the session: does it expect another AS of this node (myASN, localASN)?"}
 			}
 		case "read-failed":
+			if x.fail.reason == plan.Rejected || x.fail.reason == plan.WrongASN {
+				return // routers take nothing for a while after they have refused
+			}
 			x.pending = cause{plan.Refused, "the router closes the connection at once: does it have this node's address as a neighbor?"}
 		case "hold-timer-expired":
 			x.pending = cause{plan.NoAnswer, "the router takes the connection and then says nothing"}
