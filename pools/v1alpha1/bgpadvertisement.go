@@ -21,6 +21,7 @@ type BGPAdvertisement struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
+	// +kubebuilder:default={}
 	// +optional
 	Spec   BGPAdvertisementSpec   `json:"spec,omitempty"`
 	Status BGPAdvertisementStatus `json:"status,omitempty"`

@@ -7,7 +7,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=communities,shortName=bgpcomm
-// +kubebuilder:printcolumn:name="Names",type=string,JSONPath=`.spec.communities[*].name`
+// +kubebuilder:printcolumn:name="Communities",type=string,JSONPath=`.spec.communities`
 type Community struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

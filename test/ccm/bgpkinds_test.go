@@ -110,6 +110,7 @@ var bgpCases = []struct{ plural, spec, field, says string }{
 	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: "fe80::1%eth0", ebgpMultiHop: true}`, "spec.ebgpMultiHop", "link-local"},
 
 	{"bgpadvertisements", `{}`, "", ""},
+	{"bgpadvertisements", `null`, "", ""},
 	{"bgpadvertisements", `{aggregationLength: 24, aggregationLengthV6: 64, localPref: 200, communities: ["65535:65281", "0:0", "large:4294967295:0:1", no-export, rack_1.a], peers: [tor-a, tor.b],
 		ipAddressPools: [web], ipAddressPoolSelectors: [{matchLabels: {tier: gold}}], serviceSelectors: [{}], nodeSelectors: [{matchLabels: {rack: a}}]}`, "", ""},
 	{"bgpadvertisements", `{aggregationLength: 1, aggregationLengthV6: 1, localPref: 4294967295}`, "", ""},
@@ -134,6 +135,7 @@ var bgpCases = []struct{ plural, spec, field, says string }{
 	{"bgpadvertisements", `{ipAddressPools: [Web]}`, "spec.ipAddressPools[0]", "kubectl get ippool"},
 
 	{"bfdprofiles", `{}`, "", ""},
+	{"bfdprofiles", `null`, "", ""},
 	{"bfdprofiles", `{receiveInterval: 10, transmitInterval: 60000, detectMultiplier: 255, passiveMode: true, minimumTtl: 1}`, "", ""},
 	{"bfdprofiles", `{receiveInterval: 100, transmitInterval: 100, detectMultiplier: 2, minimumTtl: 254}`, "", ""},
 	{"bfdprofiles", `{receiveInterval: 9}`, "spec.receiveInterval", "greater than or equal to 10"},
@@ -203,17 +205,18 @@ func TestBGPKinds(t *testing.T) {
 // checkDefaults checks what an empty or small spec has been filled up with.
 func checkDefaults(t *testing.T, spec string, stored any) {
 	t.Helper()
+	small := spec == "{}" || spec == "null"
 	switch o := stored.(type) {
 	case *v1alpha1.BGPPeer:
 		if o.Spec.PeerPort != 179 && !strings.Contains(spec, "peerPort") {
 			t.Errorf("%s has port %d", spec, o.Spec.PeerPort)
 		}
 	case *v1alpha1.BGPAdvertisement:
-		if spec == "{}" && (o.Spec.AggregationLength != 32 || o.Spec.AggregationLengthV6 != 128) {
+		if small && (o.Spec.AggregationLength != 32 || o.Spec.AggregationLengthV6 != 128) {
 			t.Errorf("%s has aggregation lengths %d, %d", spec, o.Spec.AggregationLength, o.Spec.AggregationLengthV6)
 		}
 	case *v1alpha1.BFDProfile:
-		if s := o.Spec; spec == "{}" && (s.ReceiveInterval != 300 || s.TransmitInterval != 300 || s.DetectMultiplier != 3 || s.MinimumTTL != nil) {
+		if s := o.Spec; small && (s.ReceiveInterval != 300 || s.TransmitInterval != 300 || s.DetectMultiplier != 3 || s.MinimumTTL != nil) {
 			t.Errorf("%s is %+v", spec, s)
 		}
 	}
