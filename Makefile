@@ -13,7 +13,7 @@ PROGRAMS := ./cmd/ironlb-ccm ./cmd/ironlb-speaker ./cmd/ironlb-bgpd ./cmd/kubect
 
 # Tests that need IPVS run in a guest kernel where this machine's has none; those of LAB_TESTS need a real control plane.
 KERNEL_TESTS := ./ipvs/kernel ./cmd/ironlb-speaker ./speaker/l2
-LAB_TESTS    := ./test/lab/... ./test/ccm/... ./test/e2e ./test/e2e/scene ./test/e2e/proxy
+LAB_TESTS    := ./test/lab/... ./test/ccm/... ./test/e2e ./test/e2e/scene ./test/e2e/proxy ./test/e2e/bgp
 NATIVE_TESTS  = $$(go list ./... | grep -v -e /test/lab -e /test/ccm -e /test/e2e -e /ipvs/kernel)
 
 .PHONY: help

@@ -18,6 +18,8 @@ import (
 const (
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = time.Second
+	// refusedRetry is after a refusal: two speakers that take the place of one another should not do so all the time.
+	refusedRetry = 5 * time.Second
 )
 
 // ClientOptions are what a Client needs.
@@ -87,13 +89,14 @@ func (c *Client) Run(ctx context.Context) error {
 			retry = firstRetry
 		}
 		c.lost(connected, err)
+		wait := retry
 		if _, refused := errors.AsType[Refused](err); refused {
-			retry = lastRetry
+			wait = refusedRetry
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(retry):
+		case <-time.After(wait):
 		}
 		retry = min(2*retry, lastRetry)
 	}

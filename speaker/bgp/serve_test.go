@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,28 +16,58 @@ import (
 
 // slowDriver fails and takes its time as it is told to.
 type slowDriver struct {
-	report  func(plan.BGPReport)
-	fails   int           // so many times
-	slow    chan struct{} // Apply waits for it
-	applied []plan.BGPChange
-	downs   []string
-	left    bool
+	report func(plan.BGPReport)
+	slow   chan struct{} // Apply waits for it
+
+	mu    sync.Mutex
+	fails int // so many times
+	did   []plan.BGPChange
+	downs []string
+	left  bool
 }
 
 func (d *slowDriver) Apply(c plan.BGPChange) error {
 	if d.slow != nil {
 		<-d.slow
 	}
-	d.applied = append(d.applied, c)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.did = append(d.did, c)
 	if d.fails--; d.fails >= 0 {
 		return errors.New("as the test wants")
 	}
 	return nil
 }
-func (d *slowDriver) Down(peer, _ string) { d.downs = append(d.downs, peer) }
+
+func (d *slowDriver) Down(peer, _ string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.downs = append(d.downs, peer)
+}
+
 func (d *slowDriver) Leave(context.Context) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.left = true
 	return errors.New("as the test wants")
+}
+
+func (d *slowDriver) applied() []plan.BGPChange {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.did)
+}
+
+func (d *slowDriver) hasLeft() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.left
+}
+
+func (d *slowDriver) down() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.downs)
 }
 
 // parent starts Serve with the driver, and returns the parent's side.
@@ -73,22 +104,22 @@ func TestAppliedAgain(t *testing.T) {
 		c, ended := parent(t, d)
 		began := time.Now()
 		send(t, c, Message{Change: &whole})
-		if len(d.applied) != 1 || !d.applied[0].Whole {
-			t.Fatalf("applied is %+v", d.applied)
+		if len(d.applied()) != 1 || !d.applied()[0].Whole {
+			t.Fatalf("applied is %+v", d.applied())
 		}
 		time.Sleep(1500 * time.Millisecond)
 		synctest.Wait()
-		if len(d.applied) != 2 || !d.applied[1].Whole || len(d.applied[1].Peers) != 1 {
-			t.Errorf("after %v applied is %+v", time.Since(began), d.applied)
+		if len(d.applied()) != 2 || !d.applied()[1].Whole || len(d.applied()[1].Peers) != 1 {
+			t.Errorf("after %v applied is %+v", time.Since(began), d.applied())
 		}
 		send(t, c, Message{Change: &plan.BGPChange{RouterID: whole.RouterID, Peers: map[string]*plan.Peer{"b": {Address: addr("192.0.2.253")}}}})
-		if len(d.applied) != 3 || d.applied[2].Whole || len(d.applied[2].Peers) != 1 {
-			t.Errorf("with something new applied is %+v", d.applied)
+		if len(d.applied()) != 3 || d.applied()[2].Whole || len(d.applied()[2].Peers) != 1 {
+			t.Errorf("with something new applied is %+v", d.applied())
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if len(d.applied) != 4 || !d.applied[3].Whole || len(d.applied[3].Peers) != 2 {
-			t.Errorf("at last applied is %+v", d.applied)
+		if len(d.applied()) != 4 || !d.applied()[3].Whole || len(d.applied()[3].Peers) != 2 {
+			t.Errorf("at last applied is %+v", d.applied())
 		}
 		c.Close()
 		if err := <-ended; err == nil {
@@ -106,17 +137,17 @@ func TestDownMeanwhile(t *testing.T) {
 		send(t, c, Message{Change: &plan.BGPChange{RouterID: whole.RouterID, Peers: map[string]*plan.Peer{"a": nil}}})
 		send(t, c, Message{Change: &plan.BGPChange{RouterID: whole.RouterID, Peers: map[string]*plan.Peer{"b": {Address: addr("192.0.2.253")}}}})
 		send(t, c, Message{Down: &Down{Peer: "a", Why: "x"}})
-		if !slices.Equal(d.downs, []string{"a"}) || len(d.applied) != 0 {
-			t.Errorf("down are %v, applied is %+v", d.downs, d.applied)
+		if !slices.Equal(d.down(), []string{"a"}) || len(d.applied()) != 0 {
+			t.Errorf("down are %v, applied is %+v", d.down(), d.applied())
 		}
 		close(d.slow)
 		synctest.Wait()
-		if len(d.applied) != 2 || len(d.applied[1].Peers) != 2 {
-			t.Errorf("applied is %+v", d.applied)
+		if len(d.applied()) != 2 || len(d.applied()[1].Peers) != 2 {
+			t.Errorf("applied is %+v", d.applied())
 		}
 		send(t, c, Message{Leave: &Leave{}})
-		if err := <-ended; err != nil || !d.left {
-			t.Errorf("it left: %v, and ended with %v", d.left, err)
+		if err := <-ended; err != nil || !d.hasLeft() {
+			t.Errorf("it left: %v, and ended with %v", d.hasLeft(), err)
 		}
 	})
 }
@@ -128,12 +159,12 @@ func TestLeaveWaits(t *testing.T) {
 		c, ended := parent(t, d)
 		send(t, c, Message{Change: &whole})
 		send(t, c, Message{Leave: &Leave{}})
-		if d.left {
+		if d.hasLeft() {
 			t.Error("it left while a change was applied")
 		}
 		close(d.slow)
-		if err := <-ended; err != nil || !d.left {
-			t.Errorf("it left: %v, and ended with %v", d.left, err)
+		if err := <-ended; err != nil || !d.hasLeft() {
+			t.Errorf("it left: %v, and ended with %v", d.hasLeft(), err)
 		}
 	})
 }
