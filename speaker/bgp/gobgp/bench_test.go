@@ -1,0 +1,134 @@
+package gobgp
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/test/lab/router"
+)
+
+const many = 10_000
+
+// manyRoutes are /128s with a few sets of attributes, as so many Services have.
+func manyRoutes(names ...string) map[netip.Prefix]plan.Route {
+	routes := map[netip.Prefix]plan.Route{}
+	for i := range many {
+		b := vip6.Addr().As16()
+		binary.BigEndian.PutUint32(b[12:], uint32(i+1))
+		r := plan.Route{}
+		for _, n := range names {
+			r[n] = plan.Attributes{Communities: plan.NewCommunitySet(nodeASN<<16 | uint32(i%4))}
+		}
+		routes[netip.PrefixFrom(netip.AddrFrom16(b), 128)] = r
+	}
+	return routes
+}
+
+// BenchmarkTable: 10,000 prefixes to a BIRD and an FRR from nothing, then one prefix more 100 times.
+func BenchmarkTable(b *testing.B) {
+	for b.Loop() {
+		w := newWorld(b, "bird", "frr")
+		peers, monitors := map[string]plan.Peer{}, []*router.Monitor{}
+		for _, f := range w.routers {
+			n := f.neighbor()
+			n.Address = f.node6
+			f.neighbors(b, n)
+			peers[f.kind] = f.peer6()
+			m, err := f.place.Monitor(b.Context())
+			if err != nil {
+				b.Fatal(err)
+			}
+			monitors = append(monitors, m)
+		}
+		d := startNode(b, w.node)
+		start := time.Now()
+		d.apply(b, wanted(peers, manyRoutes("bird", "frr")))
+		b.ReportMetric(time.Since(start).Seconds(), "s/apply")
+		for _, f := range w.routers {
+			d.up(b, f.kind)
+		}
+		for i, f := range w.routers {
+			last := 0
+			eventuallyElse(b, f.kind+" has all", func() bool {
+				last = len(monitors[i].Events())
+				return last >= many
+			}, func() string { return fmt.Sprint(last) })
+			at := monitors[i].Events()[many-1].At
+			b.ReportMetric(at.Sub(d.upAt(f.kind)).Seconds(), "s/"+f.kind)
+		}
+		cpu, rss := usage(b, d)
+		b.ReportMetric(cpu.Seconds(), "cpu-s")
+		b.ReportMetric(rss, "MB-peak")
+		one(b, d, w, monitors)
+		for _, m := range monitors {
+			m.Stop()
+		}
+		d.kill()
+	}
+}
+
+// one adds a prefix and waits for it in both kernels, 100 times.
+func one(b *testing.B, d *node, w *world, monitors []*router.Monitor) {
+	ctx, cancel := context.WithTimeout(b.Context(), patience)
+	defer cancel()
+	times := map[string][]time.Duration{}
+	for i := range 100 {
+		prefix := netip.PrefixFrom(addr(fmt.Sprintf("2001:db8:e::%x", i+1)), 128)
+		start := time.Now()
+		d.apply(b, plan.BGPChange{RouterID: nodeID, Routes: map[netip.Prefix]plan.Route{prefix: to("bird", "frr")}})
+		for j, f := range w.routers {
+			e, err := monitors[j].Wait(ctx, func(e router.Event) bool { return e.Prefix == prefix && !e.Deleted })
+			if err != nil {
+				b.Fatal(err)
+			}
+			times[f.kind] = append(times[f.kind], e.At.Sub(start))
+		}
+	}
+	for kind, t := range times {
+		slices.Sort(t)
+		b.ReportMetric(float64(t[50].Microseconds())/1000, "ms-p50/"+kind)
+		b.ReportMetric(float64(t[98].Microseconds())/1000, "ms-p99/"+kind)
+	}
+}
+
+func (n *node) upAt(name string) time.Time {
+	s, _ := n.has(name)
+	return s.Since
+}
+
+// usage returns the driver's processor time and its greatest memory in MB.
+func usage(b *testing.B, d *node) (cpu time.Duration, rss float64) {
+	b.Helper()
+	pid := d.cmd.Process.Pid
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	f := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	var user, system int64
+	fmt.Sscan(f[11]+" "+f[12], &user, &system)
+	cpu = time.Duration(user+system) * time.Second / 100 // USER_HZ
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for line := range strings.Lines(string(status)) {
+		if text, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			var kb float64
+			fmt.Sscan(text, &kb)
+			rss = kb / 1024
+		}
+	}
+	if rss == 0 {
+		b.Fatal("no VmHWM in /proc/PID/status")
+	}
+	return cpu, rss
+}
