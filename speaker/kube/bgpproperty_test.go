@@ -1,0 +1,86 @@
+package kube
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// The View after any row of changes is the one that the objects make at once, and touched names exactly what differs from before.
+func TestChangesMakeTheViewOfTheWhole(t *testing.T) {
+	random := rand.New(rand.NewPCG(5, 7))
+	pick := func(of ...string) string { return of[random.IntN(len(of))] }
+	value := func(kind string) any {
+		if random.IntN(4) == 0 {
+			return nil
+		}
+		switch kind {
+		case kindBGPPeer:
+			return peerObject{peer: plan.BGPPeer{MyASN: 1, PeerASN: uint32(1 + random.IntN(2)), MultiHop: random.IntN(2) == 0}, secret: pick("", "a", "b"), profile: pick("", "a", "b")}
+		case kindBFDProfile:
+			return profileObject{bfd: plan.BFD{Multiplier: uint8(2 + random.IntN(2))}, hops: uint8(random.IntN(2))}
+		case kindSecret:
+			return secretObject{plan.Secret(pick("", "one", "two", "bad\n"))}
+		case kindBGPAdvertisement:
+			return adObject{ad: plan.BGPAdvertisement{Length4: 24 + random.IntN(2)}, names: []string{pick("gold", "silver"), pick("bronze", "tin")}}
+		}
+		out := map[string]v1alpha1.CommunityValue{}
+		for range random.IntN(4) {
+			out[pick("gold", "silver", "bronze", "tin")] = v1alpha1.CommunityValue{Large: random.IntN(2) == 0, Parts: [3]uint32{1, uint32(random.IntN(2))}}
+		}
+		return out
+	}
+	states := []secretsState{{namespace: "ironlb-system"}, {namespace: "ironlb-system", unread: true}, {namespace: "ironlb-system", refused: "forbidden"}}
+
+	objects, view := newBGPObjects(), plan.NewView()
+	have := map[ref]any{}
+	for step := range 3000 {
+		for range 1 + random.IntN(3) {
+			r := ref{kind: pick(kindBGPPeer, kindBFDProfile, kindSecret, kindBGPAdvertisement, kindCommunity), key: pools.ServiceKey{Name: pick("a", "b", "c")}}
+			v := value(r.kind)
+			if objects.fold(r, v); v == nil {
+				delete(have, r)
+			} else {
+				have[r] = v
+			}
+		}
+		secrets := states[0]
+		if random.IntN(4) == 0 {
+			secrets = states[random.IntN(3)]
+		}
+		before, beforeAds := maps.Clone(view.BGPPeers), maps.Clone(view.BGPAdvertisements)
+		touched := plan.Touched{BGPPeers: map[string]struct{}{}}
+		objects.resolve(view, &touched, secrets)
+
+		differ := map[string]struct{}{}
+		for _, name := range []string{"a", "b", "c"} {
+			was, had := before[name]
+			is, has := view.BGPPeers[name]
+			if had != has || !reflect.DeepEqual(was, is) {
+				differ[name] = struct{}{}
+			}
+		}
+		if !maps.Equal(differ, touched.BGPPeers) || touched.BGPAdvertisements == reflect.DeepEqual(beforeAds, view.BGPAdvertisements) {
+			t.Fatalf("step %d: touched %v and %v; the peers that differ are %v", step, touched.BGPPeers, touched.BGPAdvertisements, differ)
+		}
+		if secrets.unread { // what waits for Secrets stays as it was
+			continue
+		}
+		whole, want := newBGPObjects(), plan.NewView()
+		for r, v := range have {
+			whole.fold(r, v)
+		}
+		whole.resolve(want, &plan.Touched{BGPPeers: map[string]struct{}{}}, secrets)
+		if !reflect.DeepEqual(view.BGPPeers, want.BGPPeers) || !reflect.DeepEqual(view.BGPAdvertisements, want.BGPAdvertisements) {
+			t.Fatalf("step %d: the View is\n%s\nand of the whole it is\n%s", step, text(view), text(want))
+		}
+	}
+}
+
+func text(v *plan.View) string { return fmt.Sprintf("%+v\n%+v", v.BGPPeers, v.BGPAdvertisements) }
