@@ -63,6 +63,9 @@ func TestPeersComeAndGo(t *testing.T) {
 			moves.kernel(t, 6, map[netip.Prefix][]netip.Addr{})
 			stays.kernel(t, 4, both)
 			stays.still(t, "node", since)
+			if now := stays.since(t, "node"); now.Updates != since.Updates || now.Updates == 0 {
+				t.Errorf("the other router has heard %d updates, had heard %d", now.Updates, since.Updates)
+			}
 			if e := monitor.Events(); len(e) > 0 {
 				t.Errorf("the other router changed routes: %+v", e)
 			}

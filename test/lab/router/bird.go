@@ -99,6 +99,9 @@ func (b *BIRD) Sessions(ctx context.Context) (map[string]Session, error) {
 				s.ASN = uint32(n)
 			case "Neighbor ID":
 				s.ID, _ = netip.ParseAddr(value)
+			case "Import updates":
+				n, _ := strconv.Atoi(strings.Fields(value)[0]) // of each channel; the others count what was refused of them
+				s.Updates += n
 			case "Hold timer":
 				if m := birdHold.FindStringSubmatch(value); m != nil {
 					n, _ := strconv.Atoi(m[1])

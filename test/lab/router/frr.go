@@ -145,11 +145,12 @@ func (f *FRR) Sessions(ctx context.Context) (map[string]Session, error) {
 			BgpTimerUpEstablishedEpoch int64
 			BgpTimerHoldTimeMsecs      int64
 			ConnectionsEstablished     int
+			MessageStats               struct{ UpdatesRecv int }
 		}
 		if err := json.Unmarshal(text, &n); err != nil {
 			return nil, fmt.Errorf("show bgp neighbors: %s: %w", addr, err)
 		}
-		s := Session{State: n.BgpState, Count: n.ConnectionsEstablished, Established: n.BgpState == "Established", ASN: n.RemoteAs, ID: n.RemoteRouterID,
+		s := Session{State: n.BgpState, Count: n.ConnectionsEstablished, Updates: n.MessageStats.UpdatesRecv, Established: n.BgpState == "Established", ASN: n.RemoteAs, ID: n.RemoteRouterID,
 			Since: time.Unix(n.BgpTimerUpEstablishedEpoch, 0), Hold: time.Duration(n.BgpTimerHoldTimeMsecs) * time.Millisecond, Text: string(text)}
 		s.Address, _ = netip.ParseAddr(addr)
 		sessions[n.NbrDesc] = s
