@@ -22,11 +22,9 @@ type Config struct {
 	Timers   plan.BFD
 }
 
-// Of returns the configuration for a BGP peer. It is over several hops if the peer is, or if it is internal and its profile names a
-// minimum TTL.
+// Of returns the configuration for a BGP peer. It is over several hops if a minimum TTL is given.
 func Of(p plan.Peer) Config {
-	internal := p.Dynamic == plan.AnyInternal || p.Dynamic == plan.NotDynamic && p.PeerASN == p.MyASN
-	return Config{Peer: p.Address, Local: p.Source, MultiHop: p.MultiHop || internal && p.BFD.MinimumTTL > 0, Timers: p.BFD}
+	return Config{Peer: p.Address, Local: p.Source, MultiHop: p.BFD.MinimumTTL > 0, Timers: p.BFD}
 }
 
 // Check tells what is wrong with it.
@@ -41,6 +39,8 @@ func (c Config) Check() error {
 		return fmt.Errorf("BFD session with %v: a link-local address is never over several hops: make the session one over one hop", c.Peer)
 	case c.Local.IsValid() && c.Local.Is4() != c.Peer.Is4():
 		return fmt.Errorf("BFD session with %v: the local address %v is of the other family: give one of the peer's family", c.Peer, c.Local)
+	case c.Local.IsUnspecified() || c.Local.IsMulticast():
+		return fmt.Errorf("BFD session with %v: the local address %v is not that of one host: give one, or none for the kernel's choice", c.Peer, c.Local)
 	case t.Multiplier == 0:
 		return fmt.Errorf("BFD session with %v: the multiplier is 0: give 1 to 255", c.Peer)
 	}

@@ -277,6 +277,33 @@ func TestSourceFollows(t *testing.T) {
 	a.wait(t, "b", "up", up)
 }
 
+// TestInterfaceReturns: a session between link-local addresses comes up again over an interface that was made anew, and has another index.
+func TestInterfaceReturns(t *testing.T) {
+	t.Parallel()
+	x, y := link(t)
+	a, b := start(t, x), start(t, y)
+	a.Set(map[string]Config{"b": {Peer: addr("fe80::2%eth0"), Timers: fast}})
+	b.Set(map[string]Config{"a": {Peer: addr("fe80::1%eth0"), Local: addr("fe80::2"), Timers: fast}})
+	a.wait(t, "b", "up", up)
+	b.wait(t, "a", "up", up)
+	eth0, err := x.Handle.LinkByName("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := x.Handle.LinkDel(eth0); err != nil {
+		t.Fatal(err)
+	}
+	a.wait(t, "b", "down, for a reason", func(s Status) bool { return down(s) && s.Problem != "" })
+	x.Must(t, func() error { // another index, with all likelihood
+		return exec.Command("ip", "link", "add", "other", "type", "veth", "peer", "name", "other-peer").Run()
+	})
+	netspace.Join(t, x, "eth0", "192.0.2.1/24", y, "eth0", "192.0.2.2/24")
+	x.Address(t, "eth0", "fe80::1/64")
+	y.Address(t, "eth0", "fe80::2/64")
+	a.wait(t, "b", "up", func(s Status) bool { return up(s) && s.Problem == "" })
+	b.wait(t, "a", "up", up)
+}
+
 // TestAllocates nothing: a turn that receives and sends periodic packets leaves no garbage.
 func TestAllocatesNothing(t *testing.T) {
 	core := newWorld(t, 1)

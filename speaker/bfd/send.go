@@ -33,9 +33,10 @@ func portOf(multiHop bool) uint16 {
 
 // sender is the socket of one session. Its source port stays the same (RFC 5881, 4), and so does its source address while the session is up.
 type sender struct {
-	key  Key
-	port uint16
-	fd   int // -1 while it is closed
+	key   Key
+	port  uint16
+	scope uint32 // index of the interface of a link-local address
+	fd    int    // -1 while it is closed
 	// problem is what keeps it from sending.
 	problem string
 	checked time.Time
@@ -59,8 +60,7 @@ func (s *sender) open(random *rand.Rand, taken func(uint16) bool) (err error) {
 	if err := mark(fd, family); err != nil {
 		return err
 	}
-	scope, err := s.scope()
-	if err != nil {
+	if s.scope, err = s.index(); err != nil {
 		return err
 	}
 	local := s.key.Local
@@ -70,10 +70,10 @@ func (s *sender) open(random *rand.Rand, taken func(uint16) bool) (err error) {
 			local = netip.IPv4Unspecified()
 		}
 	}
-	if err := s.bind(fd, local, scope, random, taken); err != nil {
+	if err := s.bind(fd, local, random, taken); err != nil {
 		return err
 	}
-	if err := unix.Connect(fd, sockaddr(s.key.Peer, portOf(s.key.MultiHop), scope)); err != nil {
+	if err := unix.Connect(fd, sockaddr(s.key.Peer, portOf(s.key.MultiHop), s.scope)); err != nil {
 		return fmt.Errorf("find the way to %v: %w", s.key.Peer, err)
 	}
 	s.fd = fd
@@ -97,7 +97,7 @@ func mark(fd, family int) error {
 }
 
 // bind gives the socket its address and a source port that no other session has.
-func (s *sender) bind(fd int, local netip.Addr, scope uint32, random *rand.Rand, taken func(uint16) bool) error {
+func (s *sender) bind(fd int, local netip.Addr, random *rand.Rand, taken func(uint16) bool) error {
 	var err error
 	for range 100 {
 		port := s.port
@@ -105,7 +105,7 @@ func (s *sender) bind(fd int, local netip.Addr, scope uint32, random *rand.Rand,
 			port = firstSource + uint16(random.IntN(1<<16-firstSource))
 		}
 		if !taken(port) {
-			if err = unix.Bind(fd, sockaddr(local, port, scope)); err == nil {
+			if err = unix.Bind(fd, sockaddr(local, port, s.scope)); err == nil {
 				s.port = port
 				return nil
 			}
@@ -118,7 +118,8 @@ func (s *sender) bind(fd int, local netip.Addr, scope uint32, random *rand.Rand,
 	return fmt.Errorf("send BFD packets from %v: %w", local, err)
 }
 
-func (s *sender) scope() (uint32, error) {
+// index returns that of the interface now; it is another one when the interface was made anew.
+func (s *sender) index() (uint32, error) {
 	if s.key.Interface == "" {
 		return 0, nil
 	}
@@ -148,9 +149,16 @@ func (s *sender) close() {
 	}
 }
 
-// stale tells whether the kernel would send from another address now: the old one may be gone.
+// stale tells whether the socket would be another one now: over another interface of that name, or from another address, since the old one
+// may be gone.
 func (s *sender) stale() bool {
-	if s.fd < 0 || s.key.Local.IsValid() {
+	if s.fd < 0 {
+		return false
+	}
+	if index, err := s.index(); err == nil && index != s.scope {
+		return true
+	}
+	if s.key.Local.IsValid() {
 		return false
 	}
 	probe := sender{key: s.key, fd: -1}

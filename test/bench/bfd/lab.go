@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"runtime"
 	"slices"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -97,7 +98,7 @@ func newLab(o options, nice bool) (l *lab, err error) {
 		if l.wire, err = watch(o.intervals, sources); err != nil {
 			return err
 		}
-		return l.start(configs[0], nice)
+		return l.start(o, configs[0], nice)
 	})
 	if err != nil {
 		return l, err
@@ -107,7 +108,7 @@ func newLab(o options, nice bool) (l *lab, err error) {
 		if err := dress(configs[1]); err != nil {
 			return err
 		}
-		return l.start(configs[1], nice)
+		return l.start(o, configs[1], nice)
 	})
 }
 
@@ -167,8 +168,8 @@ func dress(configs map[string]bfd.Config) error {
 }
 
 // start starts a node in the thread's namespace. Without nice it has the priority of all others.
-func (l *lab) start(configs map[string]bfd.Config, nice bool) error {
-	n := &node{cmd: exec.Command("/proc/self/exe", "node"), done: make(chan struct{})}
+func (l *lab) start(o options, configs map[string]bfd.Config, nice bool) error {
+	n := &node{cmd: exec.Command("/proc/self/exe", "node", strconv.Itoa(o.inside), strconv.Itoa(o.procs)), done: make(chan struct{})}
 	n.cmd.Stderr = os.Stderr
 	stdout, err := n.cmd.StdoutPipe()
 	if err != nil {
@@ -311,12 +312,23 @@ func quantile(all []time.Duration, q float64) float64 {
 }
 
 // child is the process of a node, or one that keeps a core busy. A node ends with its standard input.
-func child(what string) error {
-	if what == "hog" {
+func child(args []string) error {
+	if args[0] == "hog" {
 		runtime.GOMAXPROCS(1)
 		for start := time.Now(); time.Since(start) < 24*time.Hour; {
 		}
 		return nil
+	}
+	inside, err := strconv.Atoi(args[1])
+	if err != nil {
+		return err
+	}
+	procs, err := strconv.Atoi(args[2])
+	if err != nil {
+		return err
+	}
+	if procs > 0 {
+		runtime.GOMAXPROCS(procs)
 	}
 	input := json.NewDecoder(os.Stdin)
 	var configs map[string]bfd.Config
@@ -331,5 +343,16 @@ func child(what string) error {
 	output := json.NewEncoder(os.Stdout)
 	d := bfd.New(bfd.Options{Log: logger(), Independent: true, Changed: func(all map[string]bfd.Status) { _ = output.Encode(all) }})
 	d.Set(configs)
+	for range inside {
+		go garbage(ctx)
+	}
 	return d.Run(ctx)
+}
+
+// garbage is a goroutine that computes and allocates: a heap of some megabytes that changes all the time.
+func garbage(ctx context.Context) {
+	heap := make([][]byte, 1<<14)
+	for i := 0; ctx.Err() == nil; i++ {
+		heap[i%len(heap)] = make([]byte, 512)
+	}
 }
