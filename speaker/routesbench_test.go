@@ -1,0 +1,58 @@
+package speaker
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// quickBGP counts the routes of the last change.
+type quickBGP struct{ routes int }
+
+func (q *quickBGP) Set(c plan.BGPChange)              { q.routes = len(c.Routes) }
+func (q *quickBGP) Sessions() map[string]plan.Session { return nil }
+
+// BenchmarkOneRoute is a round of the loop, looks at the node included, after the only endpoints of one Service went or came back: its route is
+// told to two routers.
+func BenchmarkOneRoute(b *testing.B) {
+	for _, n := range []int{100, 10000} {
+		b.Run(fmt.Sprint("addresses=", n), func(b *testing.B) {
+			v := many(n)
+			clear(v.VIPs)
+			speakBGP(v)
+			v.Nodes["a"] = plan.Node{Addresses: []netip.Addr{netip.MustParseAddr("2001:db8:9::1")}}
+			for key, svc := range v.Services {
+				svc.Local = true
+				v.Services[key] = svc
+			}
+			s, source := quickSpeaker(v)
+			told := &quickBGP{}
+			s.cfg.BGP = told
+			s.cfg.Plan.BGP = true
+			s.planner = plan.NewPlanner(s.cfg.Plan)
+			if err := s.round(b.Context()); err != nil || told.routes < n {
+				b.Fatalf("%d routes: %v", told.routes, err)
+			}
+			key := named("s7")
+			slice := source.view.Slices[key]["s"]
+			all := slices.Clone(slice.Endpoints)
+			runtime.GC() // of what the start left
+			for i := 0; b.Loop(); i++ {
+				if slice.Endpoints = nil; i%2 == 1 {
+					slice.Endpoints = all
+				}
+				source.view.Slices[key]["s"] = slice
+				source.touched.Services = map[pools.ServiceKey]struct{}{key: {}}
+				told.routes = 0
+				if err := s.round(b.Context()); err != nil || told.routes != 1 {
+					b.Fatalf("%d routes: %v", told.routes, err)
+				}
+			}
+		})
+	}
+}
