@@ -49,7 +49,7 @@ func (s *Speaker) sessions(now time.Time) map[string]plan.Session {
 	for name, problem := range s.desired.PeerProblems {
 		session, speaks := out[name]
 		switch before := s.bgp.sessions[name]; {
-		case speaks && session.Reason != "": // which is worse
+		case speaks && session.State != plan.SessionEstablished && session.Reason != "": // which is worse
 			continue
 		case !speaks && before.Reason == problem.Reason:
 			session = plan.Session{State: plan.SessionIdle, Since: before.Since}

@@ -239,7 +239,7 @@ func (s step) bgp(v *View, r *rand.Rand) Touched {
 	}
 	n := v.Nodes["n1"]
 	n.Leaving = !n.Leaving
-	v.Nodes["n1"] = n
+	set(v.Nodes, "n1", n, r.IntN(4) > 0)
 	return Touched{Nodes: map[string]struct{}{"n1": {}}}
 }
 

@@ -16,7 +16,7 @@ type PeerProblem struct {
 
 // planPeers plans the sessions of this node, and tells whether there are others than before, or with other families.
 func (p *Planner) planPeers(v *View) (others bool) {
-	d, node := p.desired, v.Nodes[p.options.Node]
+	d, node := p.desired, p.bgp.node
 	peers, problems := map[string]Peer{}, map[string]PeerProblem{}
 	taken := map[netip.Addr]string{}
 	var routerID netip.Addr

@@ -29,6 +29,8 @@ type bgpPlan struct {
 	peers []string // with a session, sorted
 	ads   []string // sorted
 	going going
+	// node is this one as it was last known: a Node object that is deleted ends no session, and makes no node that was to go stay.
+	node Node
 	// services are the addresses of our pools that a Service had, byAddr the Services of an address.
 	services map[pools.ServiceKey][]netip.Addr
 	byAddr   index[netip.Addr, pools.ServiceKey]
@@ -72,10 +74,13 @@ func (p *Planner) planBGP(v *View, touched Touched, now time.Time) {
 	b := &p.bgp
 	_, own := touched.Nodes[p.options.Node]
 	all := own || touched.All || touched.BGPAdvertisements
+	if node, exists := v.Nodes[p.options.Node]; exists {
+		b.node = node
+	}
 	if own || touched.All || len(touched.BGPPeers) > 0 {
 		all = p.planPeers(v) || all
 	}
-	all = b.going.look(v.Nodes[p.options.Node], now) || all
+	all = b.going.look(b.node, now) || all
 	addrs := p.touchedAddresses(v, touched)
 	why := map[netip.Prefix]Reason{} // of the prefixes whose route may differ
 	if all {
@@ -190,7 +195,7 @@ func (p *Planner) lookAtAddress(v *View, addr netip.Addr, told bool) (reason Rea
 	if len(s.labels) == 0 {
 		return NoService, nil, false
 	}
-	node := v.Nodes[p.options.Node]
+	node := p.bgp.node
 	for _, name := range p.bgp.ads {
 		ad := v.BGPAdvertisements[name]
 		if len(ad.Missing) > 0 || !ad.covers(s.labels) || slices.ContainsFunc(s.pools, func(pool string) bool { return !ad.matches(pool, v.Pools[pool], node.Labels) }) {

@@ -42,7 +42,7 @@ func remember(p *Planner) *Planner {
 	for name, d := range p.vips {
 		fresh.vips[name] = decided{tenure: d.tenure}
 	}
-	fresh.bgp.going = p.bgp.going
+	fresh.bgp.going, fresh.bgp.node = p.bgp.going, p.bgp.node
 	for addr, a := range p.bgp.addrs {
 		fresh.bgp.addrs[addr] = routedAddress{told: a.told}
 	}
