@@ -118,10 +118,10 @@ func refusal(ctx context.Context, p plan.Peer, id netip.Addr) (code, sub uint8, 
 // openMessage is the OPEN that GoBGP sends, in what a router may mind.
 func openMessage(p plan.Peer, id netip.Addr) ([]byte, error) {
 	var caps []bgp.ParameterCapabilityInterface
-	if p.IPv4 {
+	if _, ok := speaks(p, true); ok {
 		caps = append(caps, bgp.NewCapMultiProtocol(bgp.RF_IPv4_UC))
 	}
-	if p.IPv6 {
+	if _, ok := speaks(p, false); ok {
 		caps = append(caps, bgp.NewCapMultiProtocol(bgp.RF_IPv6_UC))
 	}
 	caps = append(caps, bgp.NewCapFourOctetASNumber(asn(p)))

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/exec"
 	"sync"
@@ -45,6 +46,7 @@ type order struct {
 	Down   []string // name, why
 	Leave  bool
 	Paths  bool // answer with the number of paths in GoBGP's table
+	Told   bool // answer with what the paths and policies of GoBGP say together
 }
 
 // answer is what a child says; one field is set.
@@ -53,6 +55,7 @@ type answer struct {
 	// Done is the end of an order, with its error.
 	Done  *string
 	Paths int
+	Told  map[netip.Prefix]plan.Route
 }
 
 func child(in io.Reader, out io.Writer) error {
@@ -80,6 +83,8 @@ func child(in io.Reader, out io.Writer) error {
 			err = d.Leave(context.Background())
 		case o.Paths:
 			a.Paths, err = d.paths()
+		case o.Told:
+			a.Told, err = d.told()
 		}
 		text := ""
 		if err != nil {

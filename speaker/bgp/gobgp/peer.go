@@ -189,7 +189,7 @@ func check(p plan.Peer) error {
 		return errors.New("passwordSecret: the kernel takes at most 80 octets")
 	case p.Source.IsValid() && p.Source.Is4() != p.Address.Is4():
 		return fmt.Errorf("sourceAddress: %v is of another family than the router's %v", p.Source, p.Address)
-	case !p.IPv4 && !p.IPv6:
+	case len(families(p)) == 0:
 		return errors.New("no address family is left to be spoken: this node has no address to be the next hop")
 	case p.MultiHop && p.TTLSecurity:
 		return errors.New("ttlSecurity: not together with ebgpMultiHop, whose packets have lost of their TTL on the way")
@@ -248,10 +248,10 @@ func families(p plan.Peer) (out []*api.AfiSafi) {
 		out = append(out, &api.AfiSafi{Config: &api.AfiSafiConfig{Family: f, Enabled: true},
 			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: p.GracefulRestart}}})
 	}
-	if p.IPv4 {
+	if _, ok := speaks(p, true); ok {
 		add(ipv4)
 	}
-	if p.IPv6 {
+	if _, ok := speaks(p, false); ok {
 		add(ipv6)
 	}
 	return out
@@ -266,17 +266,18 @@ func seconds(t, otherwise time.Duration) uint32 {
 }
 
 // speaks tells whether a family is spoken with a peer, and by what next hop. "self" is this end of the session.
-func (p *peer) speaks(four bool) (nexthop *api.NexthopAction, ok bool) {
-	own, other := p.conf.IPv6, p.conf.NextHop6
+func speaks(p plan.Peer, four bool) (nexthop *api.NexthopAction, ok bool) {
+	wanted, given := p.IPv6, p.NextHop6
 	if four {
-		own, other = p.conf.IPv4, p.conf.NextHop4
+		wanted, given = p.IPv4, p.NextHop4
 	}
+	own := p.Address.Is4() == four
 	switch {
-	case !own:
+	case !wanted:
 		return nil, false
-	case other.IsValid() && (p.conf.Address.Is4() != four || p.conf.Address.Zone() != ""):
-		return &api.NexthopAction{Address: other.String()}, true
-	case p.conf.Address.Is4() == four:
+	case given.IsValid() && (!own || p.Address.Zone() != ""): // a router would not pass a link-local next hop on
+		return &api.NexthopAction{Address: given.String()}, true
+	case own:
 		return &api.NexthopAction{Self: true}, true
 	}
 	return nil, false

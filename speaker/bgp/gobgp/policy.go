@@ -106,7 +106,7 @@ func (d *Driver) replaceStatements(p *peer) error {
 }
 
 func (d *Driver) addStatement(p *peer, g *group) error {
-	nexthop, ok := p.speaks(g.four)
+	nexthop, ok := speaks(p.conf, g.four)
 	if !ok {
 		return nil
 	}

@@ -65,7 +65,6 @@ func (d *Driver) updateRoutes(prefixes []netip.Prefix) error {
 	}
 	var moves []move
 	var gone []netip.Prefix
-	keys := map[string]groupKey{} // by the route's identity in memory this would be quicker; its text is the same for many
 	for _, prefix := range prefixes {
 		r, ok := d.wanted.Routes[prefix]
 		if !ok || len(r) == 0 {
@@ -73,7 +72,6 @@ func (d *Driver) updateRoutes(prefixes []netip.Prefix) error {
 			continue
 		}
 		key := keyOf(prefix.Addr().Is4(), r)
-		keys[key.text] = key
 		if have := d.routes.of[prefix]; have == nil || d.routes.groups[key] != have {
 			moves = append(moves, move{prefix, key})
 		}
@@ -203,7 +201,7 @@ func (d *Driver) countPrefixes() {
 	for _, g := range d.routes.groups {
 		for name := range g.route {
 			if p := d.peers[name]; p != nil {
-				if _, ok := p.speaks(g.four); ok {
+				if _, ok := speaks(p.conf, g.four); ok {
 					counts[name] += g.size
 				}
 			}

@@ -167,7 +167,7 @@ func (d *Driver) say(news []told) {
 		switch {
 		case n.now.State == plan.SessionEstablished && n.now.Changes != n.was.Changes:
 			d.log.Info("BGP session up", "peer", n.name, "peerASN", n.now.PeerASN, "routerID", n.now.PeerID, "prefixes", n.now.Prefixes)
-		case n.was.State == plan.SessionEstablished && n.now.State != plan.SessionEstablished:
+		case n.was.State == plan.SessionEstablished && n.now.State != plan.SessionEstablished && n.now.Reason != "":
 			d.log.Warn("BGP session down", "peer", n.name, "reason", n.now.Reason, "message", n.now.Message)
 		case n.now.State != plan.SessionEstablished && n.now.Reason != "" && (n.now.Reason != n.was.Reason || n.now.Message != n.was.Message):
 			d.log.Warn("BGP session does not come up", "peer", n.name, "reason", n.now.Reason, "message", n.now.Message)

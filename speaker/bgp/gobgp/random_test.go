@@ -1,0 +1,174 @@
+package gobgp
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	api "github.com/osrg/gobgp/v3/api"
+
+	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// TestRandomChanges: after any changes, GoBGP's paths and policies say together what is wanted, and nothing is left of what was. No peer
+// can be reached here.
+func TestRandomChanges(t *testing.T) {
+	for seed := range uint64(5) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			randomChanges(t, seed)
+		})
+	}
+}
+
+func randomChanges(t *testing.T, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, seed))
+	d := startNode(t, netspace.New(t))
+	want := plan.BGP{}
+	for step := range 300 {
+		c := randomChange(r, step == 0 || r.IntN(25) == 0)
+		want.Apply(c)
+		d.apply(t, c)
+		if step%3 != 0 {
+			continue
+		}
+		got := d.tell(t, order{Told: true}).Told
+		if diff := cmp.Diff(visible(want), got, cmp.Comparer(func(a, b plan.Attributes) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+			t.Fatalf("seed %d, step %d: GoBGP (+) is not as wanted (-):\n%s", seed, step, diff)
+		}
+	}
+}
+
+func randomChange(r *rand.Rand, whole bool) plan.BGPChange {
+	c := plan.BGPChange{Whole: whole, RouterID: nodeID, Peers: map[string]*plan.Peer{}, Routes: map[netip.Prefix]plan.Route{}}
+	name := func() string { return fmt.Sprintf("p%d", r.IntN(4)) }
+	for range r.IntN(3) {
+		n := name()
+		p := plan.Peer{Address: addr("203.0.113.1" + n[1:]), Port: 179, MyASN: nodeASN, PeerASN: routerASN, IPv4: true, IPv6: r.IntN(2) == 0, NextHop6: addr("2001:db8::2")}
+		if r.IntN(4) == 0 {
+			p.Password = "other"
+		}
+		if r.IntN(3) > 0 {
+			c.Peers[n] = &p
+		} else if !whole {
+			c.Peers[n] = nil
+		}
+	}
+	sets := []plan.Route{}
+	for range 2 {
+		route := plan.Route{}
+		for range 1 + r.IntN(3) {
+			route[name()] = plan.Attributes{LocalPref: uint32(r.IntN(2) * 50), Communities: plan.NewCommunitySet(uint32(r.IntN(2)))}
+		}
+		sets = append(sets, route)
+	}
+	for range r.IntN(8) {
+		prefix := netip.PrefixFrom(addr(fmt.Sprintf("192.0.2.%d", r.IntN(8))), 32)
+		if r.IntN(2) == 0 {
+			prefix = netip.PrefixFrom(addr(fmt.Sprintf("2001:db8:f::%d", r.IntN(8))), 128)
+		}
+		c.Routes[prefix] = sets[r.IntN(2)]
+		if r.IntN(4) == 0 {
+			c.Routes[prefix] = nil
+		}
+	}
+	return c
+}
+
+// visible is what there is to be told of a wanted set: to peers that there are, in families that they speak.
+func visible(b plan.BGP) map[netip.Prefix]plan.Route {
+	out := map[netip.Prefix]plan.Route{}
+	for prefix, route := range b.Routes {
+		told := plan.Route{}
+		for name, a := range route {
+			if p, ok := b.Peers[name]; ok && (prefix.Addr().Is4() && p.IPv4 || prefix.Addr().Is6() && p.IPv6) {
+				told[name] = a
+			}
+		}
+		out[prefix] = told
+	}
+	return out
+}
+
+// told reads from GoBGP what each peer would be told, and fails if sets or statements are left over.
+func (d *Driver) told() (map[netip.Prefix]plan.Route, error) {
+	ctx := context.Background()
+	sets := map[string][]string{}
+	for _, typ := range []api.DefinedType{api.DefinedType_NEIGHBOR, api.DefinedType_LARGE_COMMUNITY} {
+		if err := d.server.ListDefinedSet(ctx, &api.ListDefinedSetRequest{DefinedType: typ}, func(s *api.DefinedSet) { sets[s.Name] = s.List }); err != nil {
+			return nil, err
+		}
+	}
+	names := map[string]string{} // of peers by their prefix
+	for name, p := range d.peers {
+		names[prefixOf(p.conf.Address)] = name
+	}
+	byMark := map[string]plan.Route{}
+	used := map[string]bool{}
+	statements := 1 // "own"
+	err := d.server.ListPolicy(ctx, &api.ListPolicyRequest{Name: exportPolicy}, func(p *api.Policy) {
+		for _, s := range p.Statements {
+			statements++
+			mark := strings.Trim(sets[s.Conditions.LargeCommunitySet.Name][0], "^$")
+			used[s.Conditions.LargeCommunitySet.Name], used[s.Conditions.NeighborSet.Name] = true, true
+			if byMark[mark] == nil {
+				byMark[mark] = plan.Route{}
+			}
+			byMark[mark][names[sets[s.Conditions.NeighborSet.Name][0]]] = said(s)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	all := 0
+	if err := d.server.ListStatement(ctx, &api.ListStatementRequest{}, func(*api.Statement) { all++ }); err != nil {
+		return nil, err
+	}
+	if all != statements {
+		return nil, fmt.Errorf("%d statements, %d in policies", all, statements)
+	}
+	out, marks := map[netip.Prefix]plan.Route{}, map[string]bool{}
+	for _, f := range []*api.Family{ipv4, ipv6} {
+		err := d.server.ListPath(ctx, &api.ListPathRequest{TableType: api.TableType_GLOBAL, Family: f}, func(dst *api.Destination) {
+			for _, a := range dst.Paths[0].Pattrs {
+				var l api.LargeCommunitiesAttribute
+				if a.MessageIs(&l) && a.UnmarshalTo(&l) == nil {
+					c := l.Communities[0]
+					mark := fmt.Sprintf("%d:%d:%d", c.GlobalAdmin, c.LocalData1, c.LocalData2)
+					marks[mark] = true
+					out[netip.MustParsePrefix(dst.Prefix)] = plan.Route{}
+					maps.Copy(out[netip.MustParsePrefix(dst.Prefix)], byMark[mark])
+				}
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	if len(sets) != len(d.peers)+len(marks) {
+		return nil, fmt.Errorf("%d sets for %d peers and %d groups: %v", len(sets), len(d.peers), len(marks), sets)
+	}
+	return out, nil
+}
+
+// said are the attributes that a statement sets.
+func said(s *api.Statement) plan.Attributes {
+	var a plan.Attributes
+	a.LocalPref = s.Actions.LocalPref.GetValue()
+	var all []uint32
+	for _, c := range s.Actions.Community.GetCommunities() {
+		high, low, _ := strings.Cut(c, ":")
+		h, _ := strconv.ParseUint(high, 10, 16)
+		l, _ := strconv.ParseUint(low, 10, 16)
+		all = append(all, uint32(h)<<16|uint32(l))
+	}
+	a.Communities = plan.NewCommunitySet(all...)
+	return a
+}
