@@ -11,8 +11,8 @@ import (
 	"github.com/ironlb/ironlb/test/lab/process"
 )
 
-// bgpSocket is where the node's ironlb-bgpd awaits its speaker. A guest's own /run has sockets; the folder that it shares may not.
-func (n *Node) bgpSocket() string {
+// BGPSocket is where the node's ironlb-bgpd awaits its speaker. A guest's own /run has sockets; the folder that it shares may not.
+func (n *Node) BGPSocket() string {
 	dir := n.c.Dir
 	if n.c.guest != nil {
 		dir = "/run/ironlb"
@@ -31,7 +31,7 @@ func (n *Node) startBGP(ctx context.Context, flags ...string) error {
 	if n.bgp != nil && n.bgp.Running() {
 		return fmt.Errorf("start ironlb-bgpd on %s: it runs already", n.Name)
 	}
-	argv := append([]string{n.c.build.Path("ironlb-bgpd"), "--socket", n.bgpSocket()}, flags...)
+	argv := append([]string{n.c.build.Path("ironlb-bgpd"), "--socket", n.BGPSocket()}, flags...)
 	p, err := n.Start(ctx, "ironlb-bgpd", host.Cmd{Argv: argv})
 	if err != nil {
 		return err

@@ -82,7 +82,7 @@ func (n *Node) SpeakerArgv(ctx context.Context, flags ...string) ([]string, erro
 	}
 	argv := []string{n.c.build.Path("ironlb-speaker"), "--node-name", n.Name, "--kubeconfig", kubeconfig, "--key-file", keys}
 	if n.c.cfg.BGP {
-		argv = append(argv, "--bgp-socket", n.bgpSocket())
+		argv = append(argv, "--bgp-socket", n.BGPSocket())
 	}
 	return append(argv, flags...), nil
 }

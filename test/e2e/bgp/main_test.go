@@ -1,15 +1,16 @@
-// Package bgp tests what a network's router sees of a cluster that announces by BGP: three nodes, each with ironlb-bgpd beside its speaker,
-// natively with the nftables data plane, and BIRD on the lab's router. A client behind that router asks all the time.
+// Package bgp tests what a network's routers see of a cluster that announces by BGP: three nodes on a real control plane, each with ironlb-bgpd
+// beside its speaker, natively with the nftables data plane.
+//
+// Every test looks at two routers at once: BIRD on the lab's router, with a client behind it, and FRR on the lab's other client, which asks by its
+// own kernel's table. Each has a BGPPeer of its name over IPv4; what tests add is mostly over IPv6, so that the sessions of the first must stay.
 package bgp
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
@@ -23,38 +24,19 @@ const (
 	patience  = time.Minute
 )
 
-// cluster and tor, its router, are shared by all tests. Each cleans up what it made, and leaves all nodes up with both processes.
+// The cluster and its routers are shared by all tests. Each cleans up what it made, and leaves all nodes up with both processes.
 var (
 	cluster *lab.Cluster
-	tor     router.Router
-	place   router.Place
+	tors    []*tor
 	vip     = lab.FreeRange.Addr().Next()
+	vip6    = lab.FreeRange6.Addr().Next()
 )
 
-const objects = `
-apiVersion: ironlb.io/v1alpha1
-kind: IPAddressPool
-metadata: {name: routed}
-spec: {addresses: [%q]}
----
-apiVersion: ironlb.io/v1alpha1
-kind: BGPPeer
-metadata: {name: tor}
-spec: {myASN: %d, peerASN: %d, peerAddress: %q, connectTime: 1s, gracefulRestart: true}
----
-apiVersion: ironlb.io/v1alpha1
-kind: BGPAdvertisement
-metadata: {name: routed}
-spec: {ipAddressPools: [routed]}
----
-apiVersion: v1
-kind: Service
-metadata: {name: web, annotations: {ironlb.io/ips: %q}}
-spec:
-  type: LoadBalancer
-  selector: {app: web}
-  ports: [{port: 80, targetPort: http}]
-`
+// base are the objects that are there at the start of every test, by kind and name; each is its spec.
+var base = map[string]string{
+	"IPAddressPool/routed":    fmt.Sprintf(`{addresses: [%q, %q]}`, lab.FreeRange, lab.FreeRange6),
+	"BGPAdvertisement/routed": `{ipAddressPools: [routed]}`,
+}
 
 func TestMain(m *testing.M) {
 	lab.Main(m, lab.Config{Nodes: 3, Kernel: lab.Native, BGP: true}, func(ctx context.Context, c *lab.Cluster) error {
@@ -74,63 +56,62 @@ func start(ctx context.Context) error {
 	if err := cluster.StartSpeakers(ctx, "--config", config); err != nil {
 		return err
 	}
-	place = router.Place{Host: cluster.Router.Host(), Namespace: "/run/netns/" + cluster.Router.Namespace, Logs: cluster.Dir}
-	c := router.Config{ASN: routerASN, ID: cluster.Router.Addr}
-	for _, n := range cluster.Nodes {
-		c.Neighbors = append(c.Neighbors, router.Neighbor{Name: n.Name, Address: n.Addr, ASN: nodeASN})
-	}
-	var err error
-	if tor, err = router.StartBIRD(ctx, place, c); err != nil {
+	bird, err := startTor(ctx, "bird", cluster.Router, cluster.Remote)
+	if err != nil {
 		return err
 	}
-	if err := cluster.ApplyYAML(ctx, fmt.Sprintf(objects, lab.FreeRange, nodeASN, routerASN, cluster.Router.Addr, vip)); err != nil {
+	frr, err := startTor(ctx, "frr", cluster.Client, cluster.Client)
+	if err != nil {
+		return err
+	}
+	tors = []*tor{bird, frr}
+	for _, r := range tors {
+		base["BGPPeer/"+r.name] = r.peer("", "")
+	}
+	for key, spec := range base {
+		if err := put(ctx, key, spec); err != nil {
+			return err
+		}
+	}
+	if err := cluster.ApplyYAML(ctx, service("web", vip, vip6, "")); err != nil {
 		return err
 	}
 	_, err = cluster.AddPod(ctx, lab.PodSpec{Name: "web", Node: cluster.Node(0), Labels: map[string]string{"app": "web"}})
 	return err
 }
 
-// speaker starts the node's speaker again.
-func speaker(ctx context.Context, n *lab.Node) error {
+// service is the manifest of one with these addresses of both families; more is added to its spec.
+func service(name string, v4, v6 netip.Addr, more string) string {
+	return fmt.Sprintf(`
+apiVersion: v1
+kind: Service
+metadata: {name: %[1]s, labels: {app: %[1]s}, annotations: {ironlb.io/ips: "%[2]v,%[3]v"}}
+spec:
+  type: LoadBalancer
+  ipFamilyPolicy: RequireDualStack
+  selector: {app: web}
+  ports: [{name: http, port: 80, targetPort: http}, {name: udp, port: 53, protocol: UDP, targetPort: udp}]
+  %[4]s
+`, name, v4, v6, more)
+}
+
+// startSpeaker starts the node's speaker again.
+func startSpeaker(ctx context.Context, n *lab.Node) error {
 	return n.StartSpeaker(ctx, "--config", filepath.Join(cluster.Dir, "speaker.yaml"))
 }
 
-// routed waits until the router has the address by way of these nodes and no others.
-func routed(t *testing.T, nodes ...*lab.Node) {
-	t.Helper()
-	var want []netip.Addr
-	for _, n := range nodes {
-		want = append(want, n.Addr)
+// startTor starts a router on a machine, with a session over IPv4 for each node.
+func startTor(ctx context.Context, kind string, on, client *lab.Machine) (*tor, error) {
+	// Connections of one client spread over all next hops, as in routers of hardware.
+	if _, err := on.Exec(ctx, "sysctl", "-qw", "net.ipv4.fib_multipath_hash_policy=1", "net.ipv6.fib_multipath_hash_policy=1"); err != nil {
+		return nil, err
 	}
-	slices.SortFunc(want, netip.Addr.Compare)
-	err := cluster.Eventually(t.Context(), patience, fmt.Sprintf("the router has %v by way of %v", vip, want), func(ctx context.Context) error {
-		routes, err := tor.Routes(ctx, 4)
-		if err != nil {
-			return err
-		}
-		for _, r := range routes {
-			via := slices.SortedFunc(slices.Values(r.Via), netip.Addr.Compare)
-			if r.Prefix == netip.PrefixFrom(vip, 32) && slices.Equal(via, want) {
-				return nil
-			}
-		}
-		return fmt.Errorf("it has %v\n%s", routes, tor.Log())
-	})
-	if err != nil {
-		t.Fatal(err)
+	r := &tor{name: kind, machine: on, client: client, config: router.Config{ASN: routerASN, ID: on.Addr}}
+	r.place = router.Place{Host: on.Host(), Namespace: "/run/netns/" + on.Namespace, Logs: cluster.Dir}
+	for _, n := range cluster.Nodes {
+		r.config.Neighbors = append(r.config.Neighbors, router.Neighbor{Name: n.Name, Address: n.Addr, ASN: nodeASN})
 	}
-}
-
-// sessions of the router, which must all be established.
-func sessions(ctx context.Context) (map[string]router.Session, error) {
-	all, err := tor.Sessions(ctx)
-	for name, s := range all {
-		if !s.Established {
-			err = errors.Join(err, fmt.Errorf("the session with %s is %s", name, s.State))
-		}
-	}
-	if err == nil && len(all) != len(cluster.Nodes) {
-		err = fmt.Errorf("there are %d sessions", len(all))
-	}
-	return all, err
+	var err error
+	r.Router, err = router.Kinds[kind](ctx, r.place, r.config)
+	return r, err
 }

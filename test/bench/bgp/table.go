@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/bgp"
+	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/lab/router"
+)
+
+// tables gives an ironlb-bgpd of its own a whole table, in the place of the last node's.
+func (b *bench) tables(ctx context.Context) error {
+	n := b.c.Node(len(b.c.Nodes) - 1)
+	if err := errors.Join(n.KillSpeaker(), n.KillBGP()); err != nil {
+		return err
+	}
+	peers := map[string]*plan.Peer{}
+	for _, r := range b.tors {
+		c := r.config(nil, router.Neighbor{})
+		c.Neighbors = []router.Neighbor{{Name: n.Name, Address: n.Addr6, ASN: nodeASN}}
+		if err := r.Configure(ctx, c); err != nil {
+			return err
+		}
+		peers[r.name] = &plan.Peer{Address: r.machine.Addr6, Port: 179, MyASN: nodeASN, PeerASN: routerASN, ConnectTime: time.Second, IPv6: true}
+	}
+	whole := plan.BGPChange{Whole: true, RouterID: n.Addr, Peers: peers, Routes: b.prefixes()}
+	var applied []time.Duration
+	tables, gone := map[*tor][]time.Duration{}, map[*tor][]time.Duration{}
+	used := map[string]float64{}
+	for i := range b.o.tables {
+		u, err := b.table(ctx, n, whole, tables, gone)
+		if err != nil {
+			return fmt.Errorf("round %d: %w", i+1, err)
+		}
+		line := fmt.Sprintf("prefixes %d/%d: cpu %v, parent %.1f MB, child %.1f MB;", i+1, b.o.tables, u.cpu, u.parent, u.child)
+		for _, r := range b.tors {
+			line += fmt.Sprintf(" %s has all after %v, none after %v;", r.name, tables[r][i], gone[r][i])
+		}
+		fmt.Fprintln(os.Stderr, line)
+		applied = append(applied, u.cpu)
+		used["parent-rss-MB"], used["child-rss-MB"] = max(used["parent-rss-MB"], u.parent), max(used["child-rss-MB"], u.child)
+	}
+	used["cpu-p50-ms"] = ms(quantile(applied, 0.5))
+	for _, r := range b.tors {
+		result(fmt.Sprintf("prefixes=%d/all/%s", b.o.prefixes, r.name), tables[r], used)
+		result(fmt.Sprintf("prefixes=%d/none/%s", b.o.prefixes, r.name), gone[r], nil)
+	}
+	return nil
+}
+
+// prefixes are addresses of IPv6 with a few sets of attributes, as so many Services have, told to all routers.
+func (b *bench) prefixes() map[netip.Prefix]plan.Route {
+	routes := map[netip.Prefix]plan.Route{}
+	a := netip.MustParseAddr("2001:db8:e::").As16()
+	for i := range b.o.prefixes {
+		binary.BigEndian.PutUint32(a[12:], uint32(i+1))
+		route := plan.Route{}
+		for _, r := range b.tors {
+			route[r.name] = plan.Attributes{Communities: plan.NewCommunitySet(nodeASN<<16 | uint32(i%4))}
+		}
+		routes[netip.PrefixFrom(netip.AddrFrom16(a), 128)] = route
+	}
+	return routes
+}
+
+// usage of ironlb-bgpd and its child.
+type usage struct {
+	cpu           time.Duration // of both until the routers had all
+	parent, child float64       // the most memory, in MB
+}
+
+func (b *bench) table(ctx context.Context, n *lab.Node, whole plan.BGPChange, tables, gone map[*tor][]time.Duration) (u usage, err error) {
+	if err := n.StartBGP(ctx); err != nil {
+		return u, err
+	}
+	defer func() { err = errors.Join(err, n.KillBGP()) }()
+	client := bgp.NewClient(bgp.ClientOptions{Socket: n.BGPSocket(), Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})), Kick: func() {}})
+	life, end := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- client.Run(life) }()
+	defer func() { end(); err = errors.Join(err, <-ended) }()
+	began := time.Now()
+	client.Set(whole)
+	if err := b.all(ctx, began, false, tables); err != nil {
+		return u, err
+	}
+	if u, err = used(ctx, n); err != nil {
+		return u, err
+	}
+	none := plan.BGPChange{RouterID: whole.RouterID, Routes: map[netip.Prefix]plan.Route{}}
+	for prefix := range whole.Routes {
+		none.Routes[prefix] = nil
+	}
+	began = time.Now()
+	client.Set(none)
+	return u, b.all(ctx, began, true, gone)
+}
+
+// all waits until every router has made a change of each prefix since a moment.
+func (b *bench) all(ctx context.Context, began time.Time, deleted bool, took map[*tor][]time.Duration) error {
+	for _, r := range b.tors {
+		seen := map[netip.Prefix]bool{}
+		d, err := r.after(ctx, began, func(e router.Event) bool {
+			if e.Deleted == deleted && !e.At.Before(began) && e.Prefix.Addr().Is6() && e.Prefix.Bits() == 128 {
+				seen[e.Prefix] = true
+			}
+			return len(seen) == b.o.prefixes
+		})
+		if err != nil {
+			return fmt.Errorf("%w; %d of %d prefixes", err, len(seen), b.o.prefixes)
+		}
+		took[r] = append(took[r], d)
+	}
+	return nil
+}
+
+// used reads what both processes of the node have used.
+func used(ctx context.Context, n *lab.Node) (u usage, err error) {
+	parent := n.BGP().Pid()
+	out, err := n.Exec(ctx, "pgrep", "-P", fmt.Sprint(parent))
+	if err != nil {
+		return u, err
+	}
+	var child int
+	if _, err := fmt.Sscan(out, &child); err != nil {
+		return u, fmt.Errorf("read the child of ironlb-bgpd: %w", err)
+	}
+	for pid, rss := range map[int]*float64{parent: &u.parent, child: &u.child} {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			return u, err
+		}
+		var user, system int64
+		f := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+		if _, err := fmt.Sscan(f[11]+" "+f[12], &user, &system); err != nil {
+			return u, fmt.Errorf("read the processor time of %d: %w", pid, err)
+		}
+		u.cpu += time.Duration(user+system) * time.Second / 100 // USER_HZ
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		if err != nil {
+			return u, err
+		}
+		for line := range strings.Lines(string(status)) {
+			if text, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+				if _, err := fmt.Sscan(text, rss); err != nil {
+					return u, fmt.Errorf("read the memory of %d: %w", pid, err)
+				}
+				*rss /= 1024
+			}
+		}
+	}
+	return u, nil
+}

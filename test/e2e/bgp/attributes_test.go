@@ -1,0 +1,122 @@
+package bgp
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ironlb/ironlb/test/lab/router"
+)
+
+// told are the attributes that a router sees; localPref by internal sessions only.
+type told struct {
+	communities, large []string
+	localPref          uint32
+}
+
+func (w told) check(p router.Path, internal bool) error {
+	if !slices.Equal(p.Communities, w.communities) || !slices.Equal(p.LargeCommunities, w.large) || internal && p.LocalPref != w.localPref {
+		return fmt.Errorf("told %q %q %d, want %+v", p.Communities, p.LargeCommunities, p.LocalPref, w)
+	}
+	return nil
+}
+
+// TestAttributes: a /32 and a /24 of one address, and a /128 and a /64, each with attributes of its own, are seen by external and internal peers with
+// exactly those; the attributes of several advertisements of one prefix are united, and a change of them resets nothing.
+func TestAttributes(t *testing.T) {
+	before := whole(t)
+	// Internal sessions of both families, beside the external ones of IPv4.
+	for _, r := range tors {
+		internal := func(n *router.Neighbor) { n.ASN, n.IPv4, n.IPv6 = routerASN, true, true }
+		r.configure(t, func(c *router.Config) { c.Neighbors = append(c.Neighbors, r.neighbors6(internal)...) })
+		spec := r.peer("6", "dualStackAddressFamily: true")
+		apply(t, "BGPPeer/"+r.name6(), strings.Replace(spec, fmt.Sprint(nodeASN), fmt.Sprint(routerASN), 1))
+	}
+	up(t)
+	apply(t, "Community/names", `{communities: [{name: blue, value: "65001:77"}, {name: big, value: "large:65001:7:7"}]}`)
+	apply(t, "BGPAdvertisement/routed", `{ipAddressPools: [routed], localPref: 300, communities: ["65001:1", blue, "large:65001:1:2"]}`)
+	apply(t, "BGPAdvertisement/more", `{ipAddressPools: [routed], localPref: 300, communities: ["65001:2", big]}`)
+	apply(t, "BGPAdvertisement/aggregate", `{ipAddressPools: [routed], aggregationLength: 24, aggregationLengthV6: 64, localPref: 50, communities: ["65001:24"]}`)
+	narrow := told{communities: []string{"65001:1", "65001:2", "65001:77"}, large: []string{"65001:1:2", "65001:7:7"}, localPref: 300}
+	wide := told{communities: []string{"65001:24"}, localPref: 50}
+	seen(t, host(vip), narrow)
+	seen(t, host(vip6), narrow)
+	seen(t, netip.PrefixFrom(vip, 24).Masked(), wide)
+	seen(t, netip.PrefixFrom(vip6, 64).Masked(), wide)
+
+	second := established(t)
+	remove(t, "BGPAdvertisement/more")
+	seen(t, host(vip), told{communities: []string{"65001:1", "65001:77"}, large: []string{"65001:1:2"}, localPref: 300})
+	seen(t, netip.PrefixFrom(vip, 24).Masked(), wide)
+	same(t, before)
+	same(t, second)
+	asked(t, vip)
+}
+
+// seen waits until every router has been told this of a prefix, by each node and over each session that has its family.
+func seen(t *testing.T, prefix netip.Prefix, want told) {
+	t.Helper()
+	for _, r := range tors {
+		r.rib(t, prefix, fmt.Sprintf("with %+v", want), func(by map[netip.Addr]router.Path) error {
+			count := len(cluster.Nodes)
+			if prefix.Addr().Is4() {
+				count *= 2 // by both sessions
+			}
+			if len(by) != count {
+				return fmt.Errorf("there are %d paths, want %d", len(by), count)
+			}
+			for from, p := range by {
+				if err := want.check(p, from.Is6()); err != nil {
+					return fmt.Errorf("from %v: %w", from, err)
+				}
+			}
+			return nil
+		})
+	}
+}
+
+// TestSelection: an advertisement may be for one peer, some nodes and some Services. An aggregate stays until the last address under it goes.
+func TestSelection(t *testing.T) {
+	before := whole(t)
+	one, other := vip.Next(), vip.Next().Next()
+	range28 := netip.PrefixFrom(vip, 28).Masked()
+	apply(t, "BGPAdvertisement/routed", `{ipAddressPools: [routed], serviceSelectors: [{matchLabels: {app: web}}]}`)
+	node := cluster.Node(0)
+	apply(t, "BGPAdvertisement/some", fmt.Sprintf(`{ipAddressPools: [routed], peers: [%s], aggregationLength: 28,
+		serviceSelectors: [{matchExpressions: [{key: app, operator: In, values: [one, other]}]}], nodeSelectors: [{matchLabels: {kubernetes.io/hostname: %s}}]}`,
+		tors[0].name, node.Name))
+	serve(t, "one", service("one", one, vip6.Next(), ""))
+	serve(t, "other", service("other", other, vip6.Next().Next(), ""))
+	tors[0].routed(t, range28, node.Addr)
+	scene := func() {
+		t.Helper()
+		for _, r := range tors {
+			r.routed(t, host(vip), nodes(true)...)
+			r.routed(t, host(one))
+			r.routed(t, host(other))
+		}
+		tors[1].routed(t, range28)
+	}
+	scene()
+	monitor, err := tors[0].place.Monitor(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer monitor.Stop()
+	remove(t, "service/one")
+	serve(t, "third", service("third", other.Next(), vip6.Next(), "")) // told after what became of the first
+	tors[0].routed(t, range28, node.Addr)
+	remove(t, "service/third")
+	for _, e := range monitor.Events() {
+		if e.Prefix == range28 {
+			t.Errorf("the aggregate changed while an address under it stayed: %v", e)
+		}
+	}
+	scene()
+	remove(t, "service/other")
+	tors[0].routed(t, range28)
+	scene()
+	same(t, before)
+}

@@ -1,0 +1,170 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/test/lab/router"
+)
+
+// TestFamilies: IPv4 and IPv6 over sessions of their own, and both over one of either family. The routers' kernels have three next hops, and
+// requests by way of them are answered.
+func TestFamilies(t *testing.T) {
+	whole(t)
+	t.Run("IPv4", func(t *testing.T) {
+		routed(t, host(vip), nodes(true)...)
+		asked(t, vip)
+		for _, r := range tors {
+			condition(t, r.name, metav1.ConditionTrue, "Established", "3/3")
+			reported(t, r.name, "established", func(s v1alpha1.SessionStatus) bool {
+				return s.State == v1alpha1.SessionEstablished && s.PeerASN == routerASN && s.PeerID == r.machine.Addr.String() && s.Prefixes == 1
+			})
+		}
+	})
+	t.Run("IPv6", func(t *testing.T) {
+		second(t, "", nil)
+		routed(t, host(vip6), nodes(false)...)
+		asked(t, vip6)
+	})
+	t.Run("both over IPv4", func(t *testing.T) {
+		for _, r := range tors {
+			r.configure(t, func(c *router.Config) {
+				for i := range c.Neighbors {
+					c.Neighbors[i].IPv4, c.Neighbors[i].IPv6 = true, true
+				}
+			})
+			apply(t, "BGPPeer/"+r.name, r.peer("", "dualStackAddressFamily: true"))
+		}
+		routed(t, host(vip), nodes(true)...)
+		routed(t, host(vip6), nodes(false)...)
+		asked(t, vip)
+		asked(t, vip6)
+	})
+	t.Run("both over IPv6", func(t *testing.T) {
+		second(t, "dualStackAddressFamily: true", func(n *router.Neighbor) { n.IPv4, n.IPv6 = true, true })
+		routed(t, host(vip6), nodes(false)...)
+		asked(t, vip6)
+		for _, r := range tors {
+			r.rib(t, host(vip), "over IPv6", func(by map[netip.Addr]router.Path) error {
+				for _, n := range cluster.Nodes {
+					if by[n.Addr6].NextHop != n.Addr {
+						return fmt.Errorf("none by way of %v from %v", n.Addr, n.Addr6)
+					}
+				}
+				return nil
+			})
+		}
+	})
+	whole(t)
+}
+
+// second adds a session over IPv6 with every node to every router.
+func second(t *testing.T, more string, edit func(*router.Neighbor)) {
+	t.Helper()
+	for _, r := range tors {
+		r.configure(t, func(c *router.Config) { c.Neighbors = append(c.Neighbors, r.neighbors6(edit)...) })
+		apply(t, "BGPPeer/"+r.name6(), r.peer("6", more))
+	}
+}
+
+// TestPassword: with the router's password the session comes up, with another it never does, and a Secret that changes touches no other
+// session. Whatever is reported has no password in it.
+func TestPassword(t *testing.T) {
+	before := whole(t)
+	password(t, "routers", "not the router's")
+	second(t, "passwordSecret: {name: routers}", func(n *router.Neighbor) { n.Password = "open-sesame" })
+	for _, r := range tors {
+		wrong(t, r.name6(), plan.NoAnswer)
+	}
+	down(t)
+	password(t, "routers", "open-sesame")
+	up(t)
+	routed(t, host(vip6), nodes(false)...)
+	password(t, "routers", "not the router's any more")
+	for _, r := range tors {
+		wrong(t, r.name6(), plan.NoAnswer)
+	}
+	down(t)
+	same(t, before)
+}
+
+// TestPasswordMissing: without the Secret there is no session, and it says so; with it there is.
+func TestPasswordMissing(t *testing.T) {
+	before := whole(t)
+	second(t, "passwordSecret: {name: absent}", func(n *router.Neighbor) { n.Password = "open-sesame" })
+	for _, r := range tors {
+		wrong(t, r.name6(), plan.PasswordMissing)
+	}
+	password(t, "absent", "open-sesame")
+	up(t)
+	same(t, before)
+}
+
+// TestTTLSecurity: both sides with it have a session; a router without it, whose packets arrive with another TTL, has none.
+func TestTTLSecurity(t *testing.T) {
+	before := whole(t)
+	second(t, "ttlSecurity: true", func(n *router.Neighbor) { n.TTLSecurity = true })
+	up(t)
+	routed(t, host(vip6), nodes(false)...)
+	for _, r := range tors {
+		r.configure(t, func(c *router.Config) { c.Neighbors = append(c.Neighbors, r.neighbors6(nil)...) })
+	}
+	for _, r := range tors {
+		reported(t, r.name6(), "not established, with a reason", func(s v1alpha1.SessionStatus) bool {
+			return s.State != v1alpha1.SessionEstablished && s.Reason != "" && s.Message != ""
+		})
+	}
+	down(t)
+	same(t, before)
+}
+
+// TestMultiHop: a router behind another has a session with ebgpMultiHop only. It may be turned on while all is running.
+func TestMultiHop(t *testing.T) {
+	far := cluster.Remote
+	for _, near := range tors {
+		t.Run(near.name, func(t *testing.T) {
+			before := whole(t)
+			c := router.Config{ASN: routerASN, ID: far.Addr}
+			for _, n := range cluster.Nodes {
+				c.Neighbors = append(c.Neighbors, router.Neighbor{Name: n.Name, Address: n.Addr, ASN: nodeASN, MultiHop: 8})
+			}
+			place := router.Place{Host: far.Host(), Namespace: "/run/netns/" + far.Namespace, Logs: t.TempDir()}
+			r, err := router.Kinds[near.name](t.Context(), place, c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := r.Stop(); err != nil {
+					t.Error(err)
+				}
+			})
+			const spec = "{myASN: %d, peerASN: %d, peerAddress: %q, connectTime: 1s, ebgpMultiHop: %t}"
+			apply(t, "BGPPeer/far", fmt.Sprintf(spec, nodeASN, routerASN, far.Addr, false))
+			wrong(t, "far", plan.Unreachable)
+			if err := put(t.Context(), "BGPPeer/far", fmt.Sprintf(spec, nodeASN, routerASN, far.Addr, true)); err != nil {
+				t.Fatal(err)
+			}
+			condition(t, "far", metav1.ConditionTrue, "Established", "3/3")
+			eventually(t, "the far router has a path from each node", func(ctx context.Context) error {
+				paths, err := r.RIB(ctx, host(vip).String())
+				for _, p := range paths {
+					if p.NextHop != p.From {
+						err = errors.Join(err, fmt.Errorf("%+v", p))
+					}
+				}
+				if len(paths) != len(cluster.Nodes) {
+					err = errors.Join(err, fmt.Errorf("it has %+v", paths))
+				}
+				return err
+			})
+			same(t, before)
+		})
+	}
+}

@@ -1,0 +1,285 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/lab/router"
+)
+
+// tor is a router with its sessions, the base of its configuration, and a client whose requests its kernel routes.
+type tor struct {
+	router.Router
+	name            string // its kind, and that of its BGPPeer
+	place           router.Place
+	machine, client *lab.Machine
+	config          router.Config
+}
+
+// name6 is the name of a second BGPPeer, over IPv6, and of its sessions on the node.
+func (r *tor) name6() string { return r.name + "6" }
+
+// peer is the spec of a BGPPeer of this router; with "6" over IPv6. more is added to it.
+func (r *tor) peer(family, more string) string {
+	addr := r.machine.Addr
+	if family == "6" {
+		addr = r.machine.Addr6
+	}
+	return fmt.Sprintf("{myASN: %d, peerASN: %d, peerAddress: %q, connectTime: 1s, gracefulRestart: true, %s}", nodeASN, routerASN, addr, more)
+}
+
+// neighbors6 are sessions over IPv6 with all nodes; edit changes each.
+func (r *tor) neighbors6(edit func(*router.Neighbor)) (out []router.Neighbor) {
+	for _, n := range cluster.Nodes {
+		neighbor := router.Neighbor{Name: n.Name + "v6", Address: n.Addr6, ASN: nodeASN}
+		if edit != nil {
+			edit(&neighbor)
+		}
+		out = append(out, neighbor)
+	}
+	return out
+}
+
+// configure changes the router's configuration until the end of the test.
+func (r *tor) configure(t *testing.T, change func(*router.Config)) {
+	t.Helper()
+	c := r.config
+	c.Neighbors = slices.Clone(c.Neighbors)
+	change(&c)
+	if err := r.Configure(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Configure(context.WithoutCancel(t.Context()), r.config); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// routed waits until every router's kernel has the prefix by way of these addresses, ascending, and no others. None: it has it not.
+func routed(t *testing.T, prefix netip.Prefix, via ...netip.Addr) {
+	t.Helper()
+	for _, r := range tors {
+		r.routed(t, prefix, via...)
+	}
+}
+
+func (r *tor) routed(t *testing.T, prefix netip.Prefix, via ...netip.Addr) {
+	t.Helper()
+	family := 4
+	if prefix.Addr().Is6() {
+		family = 6
+	}
+	eventually(t, fmt.Sprintf("%s has %v by way of %v", r.name, prefix, via), func(ctx context.Context) error {
+		routes, err := r.Routes(ctx, family)
+		if err != nil {
+			return err
+		}
+		var have []netip.Addr
+		for _, route := range routes {
+			if route.Prefix == prefix {
+				have = append(have, route.Via...)
+			}
+		}
+		slices.SortFunc(have, netip.Addr.Compare)
+		if !slices.Equal(have, via) {
+			return fmt.Errorf("it has %v", routes)
+		}
+		return nil
+	})
+}
+
+func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+// nodes are the addresses of all nodes in a family.
+func nodes(v4 bool, but ...*lab.Node) (out []netip.Addr) {
+	for _, n := range cluster.Nodes {
+		switch {
+		case slices.Contains(but, n):
+		case v4:
+			out = append(out, n.Addr)
+		default:
+			out = append(out, n.Addr6)
+		}
+	}
+	return out
+}
+
+// whole waits until all is as at the start, and returns the sessions of each router.
+func whole(t *testing.T) map[*tor]map[string]router.Session {
+	t.Helper()
+	cluster.Need(t)
+	routed(t, host(vip), nodes(true)...)
+	return established(t)
+}
+
+// established waits until each node has a session over IPv4 with every router.
+func established(t *testing.T) map[*tor]map[string]router.Session {
+	t.Helper()
+	all := map[*tor]map[string]router.Session{}
+	for _, r := range tors {
+		eventually(t, r.name+" has a session with each node", func(ctx context.Context) (err error) {
+			all[r], err = r.sessions(ctx, "")
+			return err
+		})
+	}
+	return all
+}
+
+// sessions of the router with each node, by the node's name; the suffix of the neighbours' names is taken off. All must be established.
+func (r *tor) sessions(ctx context.Context, suffix string) (map[string]router.Session, error) {
+	all, err := r.Sessions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]router.Session{}
+	for _, n := range cluster.Nodes {
+		s := all[n.Name+suffix]
+		if out[n.Name] = s; !s.Established {
+			err = errors.Join(err, fmt.Errorf("the session with %s is %s", n.Name, s.State))
+		}
+	}
+	return out, err
+}
+
+// up waits until the second sessions of every router are established; down until none is.
+func up(t *testing.T) {
+	t.Helper()
+	for _, r := range tors {
+		eventually(t, r.name+" has the second session with each node", func(ctx context.Context) error {
+			_, err := r.sessions(ctx, "v6")
+			return err
+		})
+	}
+}
+
+func down(t *testing.T) {
+	t.Helper()
+	for _, r := range tors {
+		eventually(t, r.name+" has the second session with no node", func(ctx context.Context) error {
+			all, err := r.Sessions(ctx)
+			for _, n := range cluster.Nodes {
+				if all[n.Name+"v6"].Established {
+					err = errors.Join(err, errors.New(n.Name+" has one"))
+				}
+			}
+			return err
+		})
+	}
+}
+
+// same wants the sessions over IPv4 to be those of before, but for those of the nodes that are named.
+func same(t *testing.T, before map[*tor]map[string]router.Session, but ...*lab.Node) {
+	t.Helper()
+	now := established(t)
+	for _, r := range tors {
+		for _, n := range cluster.Nodes {
+			is, was := now[r][n.Name], before[r][n.Name]
+			if !slices.Contains(but, n) && !is.Same(was) {
+				t.Errorf("%s: the session with %s is another one: since %v, it was since %v", r.name, n.Name, is.Since, was.Since)
+			}
+		}
+	}
+}
+
+// rib waits until the router's paths of a prefix, by the neighbour's address, are as wanted.
+func (r *tor) rib(t *testing.T, prefix netip.Prefix, what string, check func(map[netip.Addr]router.Path) error) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%s has %v %s", r.name, prefix, what), func(ctx context.Context) error {
+		paths, err := r.RIB(ctx, prefix.String())
+		if err != nil {
+			return err
+		}
+		by := map[netip.Addr]router.Path{}
+		for _, p := range paths {
+			by[p.From] = p
+		}
+		if err := check(by); err != nil {
+			return fmt.Errorf("%w; the paths: %+v", err, paths)
+		}
+		return nil
+	})
+}
+
+// clients ask through every router until stop, which wants no answer to be missing.
+func clients(t *testing.T, addr netip.Addr) (stop func()) {
+	t.Helper()
+	var all []*lab.Prober
+	for _, r := range tors {
+		p, err := r.client.StartProbe(t.Context(), lab.Probe{Network: "tcp", Target: netip.AddrPortFrom(addr, 80), Every: 20 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	more := func(n int) {
+		for _, p := range all {
+			if err := p.WaitAnswers(t.Context(), patience, n); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	more(10)
+	return func() {
+		t.Helper()
+		more(50)
+		for i, p := range all {
+			if s, err := p.Stop(); err != nil || s.Failed > 0 {
+				t.Errorf("the client behind %s saw %v (%v)", tors[i].name, s, err)
+			}
+		}
+	}
+}
+
+// asked wants every request through every router to be answered.
+func asked(t *testing.T, addr netip.Addr) {
+	t.Helper()
+	for _, r := range tors {
+		eventually(t, fmt.Sprintf("requests to %v through %s are answered", addr, r.name), func(ctx context.Context) error {
+			s, err := r.client.Ask(ctx, lab.Probe{Network: "tcp", Target: netip.AddrPortFrom(addr, 80), Count: 30, Every: 5 * time.Millisecond})
+			if err == nil && s.Failed > 0 {
+				err = errors.New(s.String())
+			}
+			return err
+		})
+	}
+}
+
+// still records the changes of every router's kernel table until stop, which wants none of the address.
+func still(t *testing.T, addr netip.Addr) (stop func()) {
+	t.Helper()
+	var all []*router.Monitor
+	for _, r := range tors {
+		m, err := r.place.Monitor(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { m.Stop() })
+		all = append(all, m)
+	}
+	return func() {
+		t.Helper()
+		for i, m := range all {
+			for _, e := range m.Events() {
+				if e.Prefix == host(addr) {
+					t.Errorf("the kernel's route of %s changed: %v", tors[i].name, e)
+				}
+			}
+			m.Stop()
+		}
+	}
+}
+
+func eventually(t testing.TB, what string, check func(context.Context) error) {
+	t.Helper()
+	// Not the test's own context: clean-ups wait too, when that has ended.
+	if err := cluster.Eventually(context.WithoutCancel(t.Context()), patience, what, check); err != nil {
+		t.Fatal(err)
+	}
+}
