@@ -41,6 +41,7 @@ type Driver struct {
 
 	mu     sync.Mutex // held over every change of GoBGP
 	server *server.BgpServer
+	id     netip.Addr // of the router, as GoBGP was started with
 	wanted plan.BGP
 	// peers that GoBGP has, by name, and who holds an address. An address is one without its zone: GoBGP's policies know none.
 	peers  map[string]*peer
@@ -64,27 +65,31 @@ func New(o Options) *Driver {
 func (d *Driver) Apply(c plan.BGPChange) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	first := d.server == nil
-	if first {
-		if !c.Whole {
-			return errors.New("apply a change to BGP: the first one is not whole")
-		}
-		if err := d.start(c.RouterID); err != nil {
-			return err
-		}
+	if d.server == nil {
+		return d.begin(c)
 	}
-	if c.RouterID.IsValid() && c.RouterID != d.wanted.RouterID && d.wanted.RouterID.IsValid() {
-		return fmt.Errorf("change the router id from %v to %v: %w", d.wanted.RouterID, c.RouterID, ErrRestart)
+	if c.RouterID.IsValid() && c.RouterID != d.id {
+		return fmt.Errorf("change the router id from %v to %v: %w", d.id, c.RouterID, ErrRestart)
 	}
-	before := d.wanted
-	peers, prefixes := touched(before, c)
-	after := plan.BGP{Peers: map[string]plan.Peer{}, Routes: before.Routes}
-	for name, p := range before.Peers {
-		after.Peers[name] = p
+	peers, prefixes := touched(d.wanted, c)
+	d.wanted.Apply(c)
+	return d.reconcile(peers, prefixes, false)
+}
+
+// begin starts GoBGP with everything that is wanted, once there is a router id: without one there is nobody to speak to.
+func (d *Driver) begin(c plan.BGPChange) error {
+	if !c.Whole && d.wanted.Peers == nil {
+		return errors.New("apply a change to BGP: the first one is not whole")
 	}
-	after.Apply(c)
-	d.wanted = after
-	return d.reconcile(peers, prefixes, first)
+	d.wanted.Apply(c)
+	if !c.RouterID.IsValid() {
+		return nil
+	}
+	if err := d.start(c.RouterID); err != nil {
+		return err
+	}
+	peers, prefixes := touched(d.wanted, plan.BGPChange{Whole: true})
+	return d.reconcile(peers, prefixes, true)
 }
 
 // touched returns the names and the prefixes of which a change says something, ascending.
@@ -128,7 +133,7 @@ func (d *Driver) start(id netip.Addr) error {
 	if err := s.WatchEvent(ctx, &api.WatchEventRequest{Peer: &api.WatchEventRequest_Peer{}}, d.sessions.event); err != nil {
 		return fmt.Errorf("watch GoBGP's sessions: %w", err)
 	}
-	d.server = s
+	d.server, d.id = s, id
 	go d.run()
 	return nil
 }

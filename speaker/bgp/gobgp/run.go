@@ -64,7 +64,7 @@ func (d *Driver) tend(now time.Time) {
 		}
 	}
 	for _, q := range d.sessions.wondering(now) {
-		go d.ask(q, d.wanted.RouterID)
+		go d.ask(q, d.id)
 	}
 }
 

@@ -2,11 +2,33 @@ package gobgp
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/ironlb/ironlb/speaker/plan"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
+
+// TestFirstChanges: the first change must be whole; one without a router id speaks to nobody yet; another router id needs a new process.
+func TestFirstChanges(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "bird")
+	f := w.routers[0]
+	f.neighbors(t, f.neighbor())
+	d := startNode(t, w.node)
+	p := f.peer()
+	c := plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"r": &p}}
+	if _, err := d.try(order{Change: &c}); err == nil {
+		t.Error("a change was taken before a whole set")
+	}
+	d.apply(t, plan.BGPChange{Whole: true, Routes: map[netip.Prefix]plan.Route{vip4: to("r")}})
+	d.apply(t, c)
+	f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}})
+	_, err := d.try(order{Change: &plan.BGPChange{RouterID: addr("203.0.113.10")}})
+	if err == nil || !strings.Contains(err.Error(), ErrRestart.Error()) {
+		t.Errorf("another router id: %v, want %v", err, ErrRestart)
+	}
+}
 
 // TestFamilies: sessions of IPv4, of IPv6, and of both families over either.
 func TestFamilies(t *testing.T) {
