@@ -169,7 +169,7 @@ func dress(configs map[string]bfd.Config) error {
 
 // start starts a node in the thread's namespace. Without nice it has the priority of all others.
 func (l *lab) start(o options, configs map[string]bfd.Config, nice bool) error {
-	n := &node{cmd: exec.Command("/proc/self/exe", "node", strconv.Itoa(o.inside), strconv.Itoa(o.procs)), done: make(chan struct{})}
+	n := &node{cmd: exec.Command("/proc/self/exe", "node", strconv.Itoa(o.inside), o.collect), done: make(chan struct{})}
 	n.cmd.Stderr = os.Stderr
 	stdout, err := n.cmd.StdoutPipe()
 	if err != nil {
@@ -323,12 +323,8 @@ func child(args []string) error {
 	if err != nil {
 		return err
 	}
-	procs, err := strconv.Atoi(args[2])
-	if err != nil {
-		return err
-	}
-	if procs > 0 {
-		runtime.GOMAXPROCS(procs)
+	if args[2] == "rarely" {
+		bfd.CollectRarely(64 << 20)
 	}
 	input := json.NewDecoder(os.Stdin)
 	var configs map[string]bfd.Config
@@ -349,10 +345,19 @@ func child(args []string) error {
 	return d.Run(ctx)
 }
 
-// garbage is a goroutine that computes and allocates: a heap of some megabytes that changes all the time.
+// garbage is a goroutine that allocates, as one does that reads and writes messages.
 func garbage(ctx context.Context) {
-	heap := make([][]byte, 1<<14)
-	for i := 0; ctx.Err() == nil; i++ {
-		heap[i%len(heap)] = make([]byte, 512)
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
+	heap := make([][]byte, 1<<12)
+	for i := 0; ; i++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		for at := range heap {
+			heap[at] = make([]byte, 512)
+		}
 	}
 }

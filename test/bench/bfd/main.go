@@ -32,7 +32,7 @@ type options struct {
 	watch      time.Duration
 	hogs       int
 	inside     int
-	procs      int
+	collect    string
 	nice       []bool
 }
 
@@ -49,8 +49,8 @@ func main() {
 	intervals := flag.String("intervals", "100ms,50ms", "intervals of the sessions, in both directions")
 	flag.UintVar(&o.multiplier, "multiplier", 3, "of all sessions")
 	flag.IntVar(&o.hogs, "hogs", 2*runtime.NumCPU(), "processes that compute")
-	flag.IntVar(&o.inside, "inside", 0, "goroutines that compute and allocate in each of the two processes, beside BFD")
-	flag.IntVar(&o.procs, "procs", 0, "GOMAXPROCS of the two processes, 0 for Go's choice")
+	flag.IntVar(&o.inside, "inside", 0, "goroutines in each of the two processes that allocate 2 MB each 100 ms, beside BFD")
+	flag.StringVar(&o.collect, "collect", "rarely", "garbage: rarely, as ironlb-bgpd should, or often, as Go does by itself")
 	nice := flag.String("nice", "true", "with the right to a real-time priority: true, false, or both (\"true,false\")")
 	flag.Parse()
 	o.watch = time.Duration(*minutes * float64(time.Minute))
@@ -110,8 +110,8 @@ func measure(ctx context.Context, o options, nice bool) error {
 				alarms += int(n - before[name])
 			}
 		}
-		fmt.Printf("BenchmarkBusy/%dx%v/hogs=%d/inside=%d/procs=%d/nice=%v-%d\t%d\t%d alarms\t%.3f late-p50-ms\t%.3f late-p99-ms\t%.3f late-max-ms\t%.3f silence-max-ms\t%.3f cpu-ms/s\t%.1f rss-MB\t%.1f minutes\n",
-			o.multiplier, interval, o.hogs, o.inside, o.procs, nice, runtime.GOMAXPROCS(0), len(s.late), alarms, quantile(s.late, .5), quantile(s.late, .99), quantile(s.late, 1),
+		fmt.Printf("BenchmarkBusy/%dx%v/hogs=%d/inside=%d/collect=%s/nice=%v-%d\t%d\t%d alarms\t%.3f late-p50-ms\t%.3f late-p99-ms\t%.3f late-max-ms\t%.3f silence-max-ms\t%.3f cpu-ms/s\t%.1f rss-MB\t%.1f minutes\n",
+			o.multiplier, interval, o.hogs, o.inside, o.collect, nice, runtime.GOMAXPROCS(0), len(s.late), alarms, quantile(s.late, .5), quantile(s.late, .99), quantile(s.late, 1),
 			float64(s.silence.Microseconds())/1000, cpu.Seconds()*1000/took.Seconds()/2, rss, took.Minutes())
 	}
 	return ctx.Err()

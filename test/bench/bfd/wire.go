@@ -139,12 +139,12 @@ func (w *wire) packet(at time.Time, source netip.Addr, p bfd.Packet) {
 		s = &sender{}
 		w.senders[source] = s
 	}
-	if p.State != bfd.Up || !w.begun {
+	if w.begun && !s.heard.IsZero() {
+		w.seen[i].silence = max(w.seen[i].silence, at.Sub(s.heard))
+	}
+	if p.State != bfd.Up || !w.begun { // an interval that ends here counts as silence only
 		*s = sender{}
 		return
-	}
-	if !s.heard.IsZero() {
-		w.seen[i].silence = max(w.seen[i].silence, at.Sub(s.heard))
 	}
 	s.heard = at
 	if p.Final {
