@@ -83,7 +83,7 @@ func (b *bench) table(ctx context.Context, n *lab.Node, whole plan.BGPChange, ta
 		return u, err
 	}
 	defer func() { err = errors.Join(err, n.KillBGP()) }()
-	client := bgp.NewClient(bgp.ClientOptions{Socket: n.BGPSocket(), Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})), Kick: func() {}})
+	client := bgp.NewClient(bgp.ClientOptions{Socket: n.BGPSocket(), Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})), Kick: func() {}})
 	life, end := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- client.Run(life) }()

@@ -77,7 +77,17 @@ func (f *FRR) Configure(ctx context.Context, c Config) error {
 		for _, n := range f.conf.Neighbors {
 			l.addIf(!slices.Contains(c.Neighbors, n), " no neighbor %v", n.Address)
 		}
+		var gone []netip.Prefix
+		for _, p := range f.conf.Announce {
+			if !slices.Contains(c.Announce, p) {
+				gone = append(gone, p)
+				l.add(" address-family %s unicast\n  no network %v\n exit-address-family", familyOf(p), p)
+			}
+		}
 		l.add("exit")
+		for _, p := range gone {
+			l.add("no %s route %v blackhole", map[string]string{"ipv4": "ip", "ipv6": "ipv6"}[familyOf(p)], p)
+		}
 	}
 	l.WriteString(c.frr())
 	out, err := f.place.do(ctx, f.procs[0], l.String(), "cat >"+private+"/frr.conf\nexec vtysh --vty_socket "+private+" --config_dir "+private+" -f "+private+"/frr.conf")
@@ -88,6 +98,13 @@ func (f *FRR) Configure(ctx context.Context, c Config) error {
 		f.conf = c
 	}
 	return err
+}
+
+func familyOf(p netip.Prefix) string {
+	if p.Addr().Is4() {
+		return "ipv4"
+	}
+	return "ipv6"
 }
 
 // Ask implements Router.

@@ -98,6 +98,69 @@ func TestPair(t *testing.T) {
 	}
 }
 
+// TestTell has each kind tell a BIRD prefixes, and then, configured anew, one of them no more: it is gone from its own kernel, too.
+func TestTell(t *testing.T) {
+	for kind, start := range Kinds {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			defer cancel()
+			a, b := netspace.New(t), netspace.New(t)
+			netspace.Join(t, a, "eth0", "203.0.113.1/24", b, "eth0", "203.0.113.2/24")
+			stays, goes := netip.MustParsePrefix("198.51.100.0/28"), netip.MustParsePrefix("198.51.100.16/28")
+			conf := Config{ASN: 65002, ID: addr("203.0.113.2"), Announce: []netip.Prefix{stays, goes}, Neighbors: []Neighbor{
+				{Name: "learning", Address: addr("203.0.113.1"), ASN: 65001, Active: true},
+			}}
+			telling, err := start(ctx, In(t, b), conf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { telling.Stop() })
+			learning, err := StartBIRD(ctx, In(t, a), Config{ASN: 65001, ID: addr("203.0.113.1"), Neighbors: []Neighbor{
+				{Name: "telling", Address: addr("203.0.113.2"), ASN: 65002},
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { learning.Stop() })
+			check := func(prefix netip.Prefix, paths int) {
+				t.Helper()
+				err := wait(ctx, func() bool {
+					have, err := learning.RIB(ctx, prefix.String())
+					return err == nil && len(have) == paths
+				})
+				if err != nil {
+					t.Fatalf("%v has not %d paths: %v\n%s", prefix, paths, err, telling.Log())
+				}
+			}
+			check(stays, 1)
+			check(goes, 1)
+			before, err := learning.Sessions(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			conf.Announce = []netip.Prefix{stays}
+			if err := telling.Configure(ctx, conf); err != nil {
+				t.Fatal(err)
+			}
+			check(goes, 0)
+			check(stays, 1)
+			if after, err := learning.Sessions(ctx); err != nil || !after["telling"].Same(before["telling"]) {
+				t.Errorf("the session is another one: %+v, %v", after, err)
+			}
+			routes, err := In(t, b).Routes(ctx, 4, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range routes {
+				if r.Prefix == goes {
+					t.Errorf("the kernel of the one that tells still has %+v", r)
+				}
+			}
+		})
+	}
+}
+
 func wait(ctx context.Context, ok func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
