@@ -105,6 +105,15 @@ bench-sim: ## 100 speakers and 2,000 VirtualIPs by simulation: detection, traffi
 test-failover: root ## failover end to end, natively on nftables, on a real control plane (root)
 	@go run ./test/report go test -count=1 -timeout 15m ./test/e2e/failover
 
+.PHONY: test-bgp
+test-bgp: root deps ## BGP end to end with BIRD and FRR, natively on nftables, on a real control plane (root)
+	@go run ./test/report go test -count=1 -timeout 20m ./test/e2e/bgp
+
+.PHONY: bench-bgp
+bench-bgp: root deps ## how soon BIRD and FRR know of an endpoint, a dead node, 10,000 prefixes; false alarms of BFD on busy cores; an hour, FLAGS='-rounds 5 -updates 20 -tables 1' MINUTES=5 less (root)
+	@go run ./test/bench/bgp $(FLAGS)
+	@go run ./test/bench/bfd -minutes $(or $(MINUTES),30)
+
 .PHONY: generate
 generate: tools ## CRDs and deep copies from pools/v1alpha1
 	$(TOOLS)/controller-gen object paths=./pools/v1alpha1
