@@ -137,6 +137,8 @@ func (r *run) table(t *testing.T) ipvs.Table {
 func (r *run) wantPlanned(t *testing.T) {
 	t.Helper()
 	synctest.Wait()
+	r.cluster.mu.Lock() // the loop observes next
+	defer r.cluster.mu.Unlock()
 	r.world.mu.Lock()
 	defer r.world.mu.Unlock()
 	want := plan.Make(r.view, bgpOptions(), time.Now())
