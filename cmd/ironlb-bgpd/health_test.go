@@ -43,6 +43,10 @@ func TestHealthAndMetrics(t *testing.T) {
 			t.Errorf("metrics have no %q: %s", want, strings.Join(metrics, "\n"))
 		}
 	}
+	log, err := os.ReadFile(r.process.Log)
+	if err != nil || strings.Contains(string(log), "CAP_SYS_NICE") || strings.Contains(string(log), password) {
+		t.Errorf("it misses a privilege, or tells its password (%v):\n%s", err, log)
+	}
 	if err := r.process.Pause(); err != nil {
 		t.Fatal(err)
 	}

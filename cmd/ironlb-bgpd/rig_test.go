@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -38,6 +39,7 @@ func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
 var (
+	password   = "open-sesame"
 	routerAddr = addr("192.0.2.254")
 	vips       = []netip.Prefix{prefix("203.0.113.1/32"), prefix("203.0.113.2/32")}
 	timers     = plan.BFD{Receive: 100 * time.Millisecond, Transmit: 100 * time.Millisecond, Multiplier: 3}
@@ -65,7 +67,7 @@ func newRig(t *testing.T, kind string, withBFD bool, flags ...string) *rig {
 	far := netspace.New(t)
 	netspace.Join(t, r.node, "eth0", "192.0.2.1/24", far, "eth0", routerAddr.String()+"/24")
 	r.place = router.In(t, far)
-	n := router.Neighbor{Name: "node", Address: addr("192.0.2.1"), ASN: 65001}
+	n := router.Neighbor{Name: "node", Address: addr("192.0.2.1"), ASN: 65001, Password: password}
 	if withBFD {
 		n.BFD = router.BFDTimers{Interval: timers.Receive, Multiplier: int(timers.Multiplier)}
 	}
@@ -97,7 +99,10 @@ func newRig(t *testing.T, kind string, withBFD bool, flags ...string) *rig {
 	return r
 }
 
-// start starts ironlb-bgpd in the node's namespace.
+// privileges are what deploy/ironlb-speaker.yaml gives the container.
+var privileges = []string{"setpriv", "--bounding-set", "-all,+sys_nice", "--no-new-privs", "--"}
+
+// start starts ironlb-bgpd in the node's namespace, with the privileges that it has in a Pod.
 func (r *rig) start() {
 	r.t.Helper()
 	exe, err := os.Executable()
@@ -105,7 +110,7 @@ func (r *rig) start() {
 		r.t.Fatal(err)
 	}
 	near := router.In(r.t, r.node)
-	argv := append([]string{"nsenter", "--net=" + near.Namespace, "--", exe, "--socket", r.socket}, r.flags...)
+	argv := slices.Concat([]string{"nsenter", "--net=" + near.Namespace, "--"}, privileges, []string{exe, "--socket", r.socket}, r.flags)
 	r.process, err = process.Start(r.ctx, host.Native{}, "ironlb-bgpd", filepath.Join(near.Logs, "bgpd.log"), host.Cmd{Argv: argv, Env: []string{asProgram + "=1"}})
 	if err != nil {
 		r.t.Fatal(err)
@@ -146,7 +151,7 @@ func (r *rig) speaker() *speaker {
 func wanted(gracefulRestart, withBFD bool) plan.BGPChange {
 	p := plan.Peer{
 		Address: routerAddr, Port: 179, MyASN: 65001, PeerASN: 65002, ConnectTime: time.Second, HoldTime: 90 * time.Second,
-		IPv4: true, NextHop4: addr("192.0.2.1"), GracefulRestart: gracefulRestart,
+		IPv4: true, NextHop4: addr("192.0.2.1"), GracefulRestart: gracefulRestart, Password: plan.Secret(password),
 	}
 	if gracefulRestart {
 		p.RestartTime = 30 * time.Second
@@ -222,9 +227,23 @@ func (r *rig) settled(withBFD bool) router.Session {
 			}
 		}
 		routes, err := r.router.Routes(r.ctx, 4)
-		return session.Established && len(routes) == len(vips), err
+		return session.Established && len(routes) == len(vips) && r.monitored(), err
 	})
 	return session
+}
+
+// monitored tells whether the monitor, which is told a moment after the kernel did it, has seen the routes come.
+func (r *rig) monitored() bool {
+	there := map[netip.Prefix]bool{}
+	for _, e := range r.monitor.Events() {
+		there[e.Prefix] = !e.Deleted
+	}
+	for _, vip := range vips {
+		if !there[vip] {
+			return false
+		}
+	}
+	return true
 }
 
 func (r *rig) bfd() (router.BFDSession, error) {
