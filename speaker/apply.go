@@ -11,7 +11,8 @@ import (
 )
 
 // apply makes the node as desired where the work names it. The order is owed: an address must not be reachable before its
-// virtual servers and its elements of the filter are there, nor lose them while it is. What fails is noted in s.failed.
+// virtual servers and its elements of the filter are there, nor lose them while it is; and a real server must not meet clients that the
+// filter treats as an earlier plan had it. What fails is noted in s.failed.
 func (s *Speaker) apply(ctx context.Context, todo *work) {
 	for addr := range todo.addrs {
 		s.block(s.known, addr)
@@ -20,6 +21,7 @@ func (s *Speaker) apply(ctx context.Context, todo *work) {
 	s.removeAddresses(todo)
 	s.addElements(ctx, todo)
 	s.setPods(todo)
+	s.dropStale(ctx, todo)
 	s.setServers(&s.known.inside, s.desired.Inside, "inside ", todo)
 	s.setServers(&s.known.table, s.desired.Table, "", todo)
 	s.removeElements(ctx, todo)
@@ -90,11 +92,16 @@ func (s *Speaker) setServers(t *servers, desired ipvs.Table, kind string, todo *
 	if t.driver == nil {
 		return
 	}
-	lacking := s.lacking()
+	lacking, tainted := s.lacking(), s.tainted(todo)
 	keys, want := map[ipvs.Key]struct{}{}, ipvs.Table{}
 	for key := range todo.keys {
 		vs, wanted := desired[key]
 		switch wanted = wanted && s.wantsKey(key); {
+		case wanted && has(tainted, key):
+			s.failed.keys[key] = struct{}{}
+			if have, exists := t.have[key]; exists {
+				keys[key], want[key] = struct{}{}, kept(have, vs)
+			}
 		case wanted && !has(t.have, key) && !(s.known.whole && isServed(s.known.filter, key) && !lacking[key] && !lacking[ipvs.Key{Addr: key.Addr}]):
 			s.failed.keys[key] = struct{}{}
 		case wanted:
@@ -105,6 +112,11 @@ func (s *Speaker) setServers(t *servers, desired ipvs.Table, kind string, todo *
 			keys[key] = struct{}{}
 		}
 	}
+	s.change(t, keys, want, kind, todo)
+}
+
+// change makes some virtual servers as given, and says what it did.
+func (s *Speaker) change(t *servers, keys map[ipvs.Key]struct{}, want ipvs.Table, kind string, todo *work) {
 	idle := t.idle(keys)
 	done, failed, err := t.apply(keys, want)
 	for _, op := range done {
