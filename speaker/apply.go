@@ -43,7 +43,7 @@ func (s *Speaker) foreignErrors() []error {
 // removeAddresses takes away the addresses that no Service has any more. One that is still announced stays.
 func (s *Speaker) removeAddresses(todo *work) {
 	for _, addr := range sorted(todo.addrs) {
-		if has(s.desired.Local, addr) || !has(s.known.addrs, addr) {
+		if has(s.desired.Local, addr) || !has(s.known.addrs, addr) || s.keepsAddress(addr) {
 			continue
 		}
 		if has(s.announced, addr) {
@@ -92,7 +92,7 @@ func (s *Speaker) setServers(t *servers, desired ipvs.Table, kind string, todo *
 	if t.driver == nil {
 		return
 	}
-	lacking, tainted := s.lacking(), s.tainted(todo)
+	lacking, tainted, more := s.lacking(), s.tainted(todo), s.keptOf(t)
 	keys, want := map[ipvs.Key]struct{}{}, ipvs.Table{}
 	for key := range todo.keys {
 		vs, wanted := desired[key]
@@ -105,7 +105,8 @@ func (s *Speaker) setServers(t *servers, desired ipvs.Table, kind string, todo *
 		case wanted && !has(t.have, key) && !(s.known.whole && isServed(s.known.filter, key) && !lacking[key] && !lacking[ipvs.Key{Addr: key.Addr}]):
 			s.failed.keys[key] = struct{}{}
 		case wanted:
-			keys[key], want[key] = struct{}{}, vs
+			keys[key], want[key] = struct{}{}, with(vs, more[key], t.have[key])
+		case has(more, key): // as it is
 		case has(s.known.addrs, key.Addr) && !has(s.desired.Local, key.Addr):
 			s.failed.keys[key] = struct{}{} // its address could not be deleted
 		default:

@@ -25,6 +25,7 @@ func (s *Speaker) round(ctx context.Context) error {
 		s.audited = start
 		return errNotSynced
 	}
+	s.letGo(todo)
 	again := !start.Before(s.retry) && !s.settled()
 	looked := s.cfg.Kick.look.Swap(false)
 	if again || s.known == nil && looked {

@@ -74,6 +74,8 @@ type Speaker struct {
 	audited time.Time
 	// lastFilter outlives known: it is the record of what is ours.
 	lastFilter ipvs.Filter
+	// remains is what is not removed yet, nil for nothing.
+	remains *remains
 	// cleaned tells that conntrack was cleaned of what an earlier process left.
 	cleaned bool
 

@@ -33,6 +33,9 @@ type View struct {
 	Leaving bool
 	// OtherProxy are the Services that another proxy serves on this node.
 	OtherProxy map[pools.ServiceKey]struct{}
+	// Stale is set while all that the API server tells is from a snapshot of an earlier time. The plan is the same; what of the node it does
+	// not name may be newer.
+	Stale bool
 	// ServiceNetworks are the ranges of ClusterIPs by the name of their ServiceCIDR; only where this node serves them.
 	ServiceNetworks map[string][]netip.Prefix
 }
