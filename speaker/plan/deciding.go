@@ -10,7 +10,7 @@ import (
 func (p *Planner) deciding(v *View, name string, vip VIP, now time.Time) *deciding {
 	d := &deciding{
 		unit: p.unit(v, vip), vip: vip, self: p.options.Node, now: now, interval: cmp.Or(p.options.Interval, defaultInterval),
-		observers: map[string]bool{}, declined: map[string]bool{}, tenure: p.vips[name].tenure,
+		observers: map[string]bool{}, declined: map[string]bool{}, tenure: p.vips[name].tenure, informedAt: p.informedAt,
 	}
 	d.ears = d.allUsable()
 	d.lookAtMembers(IDOf(name))
@@ -227,15 +227,19 @@ func (d *deciding) reports(owner string) bool {
 	return d.vip.Holder == d.self
 }
 
-// early tells whether this node has just taken over from one that the API server thinks well. If it is this node that is cut off,
-// the others fall silent one after another, and until the last one has it seems to be one of those that are left: the list must
-// not follow it by then.
+// early tells whether it is too soon to say who is cut off, this node or the one that the status names and that the API server
+// thinks well. This node has just taken over: if it is the one, the others fall silent one after another, and until the last one has
+// it seems to be among those that are left. Or it hears others again, and perhaps not that node yet.
 func (d *deciding) early() bool {
 	holder := d.vip.Holder
-	if d.tenure.moved != OwnerLost || d.tenure.reported || holder == "" || holder == d.self || !d.view.Nodes[holder].Ready {
+	if !d.tenure.held || holder == "" || holder == d.self || !d.view.Nodes[holder].Ready {
 		return false
 	}
-	return d.waits(d.tenure.at.Add(contest*d.interval), Owner) == ""
+	since := d.informedAt
+	if d.tenure.moved == OwnerLost && d.tenure.at.After(since) {
+		since = d.tenure.at
+	}
+	return d.waits(since.Add(contest*d.interval), Owner) == ""
 }
 
 // cutOff tells whether another node seems to be the owner, which this one, although it has the API server, does not hear: it wrote

@@ -43,6 +43,8 @@ type deciding struct {
 	candidates []string
 	observers  map[string]bool
 	declined   map[string]bool
+	// informedAt is since when others are heard and all that they say is known.
+	informedAt time.Time
 	// claimants are the other nodes that say something of it, heard or not.
 	claimants []string
 	// ears are the interfaces on which others must be heard to count; none: anywhere.

@@ -33,6 +33,9 @@ func (p *Planner) touchedVIPs(v *View, touched Touched, now time.Time) map[strin
 	}
 	informed := p.state.informed
 	own := p.touchesOwn(v) // first: it notes what is now
+	if p.state.informed != informed {
+		p.informedAt = now
+	}
 	if links := p.touchesLinks(v, touched); touched.All || touched.Advertisements || own || links {
 		for name := range v.VIPs {
 			out[name] = struct{}{}
@@ -52,7 +55,7 @@ func (p *Planner) touchedVIPs(v *View, touched Touched, now time.Time) map[strin
 	}
 	if p.state.informed != informed { // it comes and goes where datagrams get lost, and bears on few: see reports
 		for name, d := range p.vips {
-			if d.tenure.reported && d.vip.Holder != p.options.Node {
+			if d.tenure.held && d.vip.Holder != p.options.Node {
 				out[name] = struct{}{}
 			}
 		}
