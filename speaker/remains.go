@@ -64,9 +64,13 @@ func (s *Speaker) letGo(todo *work) {
 	}
 }
 
-func (s *Speaker) keepsAddress(addr netip.Addr) bool { return s.remains != nil && has(s.remains.addrs, addr) }
+func (s *Speaker) keepsAddress(addr netip.Addr) bool {
+	return s.remains != nil && has(s.remains.addrs, addr)
+}
 
-func (s *Speaker) keepsElement(e ipvs.Element) bool { return s.remains != nil && has(s.remains.filter, e) }
+func (s *Speaker) keepsElement(e ipvs.Element) bool {
+	return s.remains != nil && has(s.remains.filter, e)
+}
 
 // keptOf returns what is kept of one of the two tables of virtual servers.
 func (s *Speaker) keptOf(t *servers) ipvs.Table {

@@ -37,6 +37,8 @@ type Source struct {
 	kick      func()
 	informers map[string]cache.SharedIndexInformer
 	synced    []cache.InformerSynced
+	each      map[string]cache.InformerSynced // by kind, also of the optional ones
+	snapshot  *snapshot                       // nil for none
 
 	mu      sync.Mutex
 	pending map[ref]any // nil for what is gone
@@ -63,6 +65,7 @@ func newSource(watches []watch, kick func(), log *slog.Logger) (*Source, error) 
 	s := &Source{
 		kick:      kick,
 		informers: map[string]cache.SharedIndexInformer{},
+		each:      map[string]cache.InformerSynced{},
 		pending:   map[ref]any{},
 		view:      plan.NewView(),
 	}
@@ -82,6 +85,7 @@ func newSource(watches []watch, kick func(), log *slog.Logger) (*Source, error) 
 		if err != nil {
 			return nil, fmt.Errorf("watch %s: %w", w.kind, err)
 		}
+		s.each[w.kind] = reg.HasSynced
 		if !w.optional {
 			s.synced = append(s.synced, reg.HasSynced)
 		}
@@ -95,6 +99,9 @@ func (s *Source) Run(ctx context.Context) error {
 	for _, inf := range s.informers {
 		wg.Go(func() { inf.RunWithContext(ctx) })
 	}
+	if s.snapshot != nil {
+		wg.Go(func() { s.keepSnapshot(ctx) })
+	}
 	if cache.WaitForCacheSync(ctx.Done(), s.synced...) {
 		s.kick()
 	}
@@ -104,15 +111,12 @@ func (s *Source) Run(ctx context.Context) error {
 
 // Observe implements speaker.Source. Only what changed is put into the View.
 func (s *Source) Observe() (*plan.View, plan.Touched, bool) {
-	for _, synced := range s.synced {
-		if !synced() {
-			return nil, plan.Touched{}, false
-		}
-	}
 	s.mu.Lock()
-	pending := s.pending
-	s.pending = map[ref]any{}
+	pending, ok := s.take()
 	s.mu.Unlock()
+	if !ok {
+		return nil, plan.Touched{}, false
+	}
 	touched := plan.Touched{
 		Services: map[pools.ServiceKey]struct{}{},
 		Nodes:    map[string]struct{}{},
@@ -230,6 +234,7 @@ func (s *Source) put(r ref, value any) {
 	s.mu.Lock()
 	s.pending[r] = value
 	s.mu.Unlock()
+	s.noteChange(r.kind)
 	s.kick()
 }
 
