@@ -100,7 +100,7 @@ func (p *process) openNode() error {
 }
 
 func (p *process) watchCluster() (err error) {
-	options := kube.Options{Node: p.nodeName, ServiceProxy: p.config.ServiceProxy}
+	options := kube.Options{Node: p.nodeName, ServiceProxy: p.config.ServiceProxy, Snapshot: p.snapshot()}
 	p.api, err = kube.New(p.apiserver, options, func() {
 		p.healthz.Queued(bothFamilies...)
 		p.kick.Now()
@@ -108,6 +108,7 @@ func (p *process) watchCluster() (err error) {
 	if err != nil {
 		return err
 	}
+	staleMetrics(p.registry, p.api.Source)
 	p.run(p.api.Source.Run)
 	p.run(p.api.Status.Run)
 	p.run(p.api.Node.Run)
@@ -205,11 +206,11 @@ func (p *process) addLoop() error {
 		Reporter:  p.api.Status,
 		Nodes:     p.api.Node,
 		Metrics:   speaker.NewMetrics(p.registry),
-		Progress:  progress{p.healthz, p.servers.programmed},
+		Progress:  progress{p.healthz, unlessStale(p.api.Source, p.servers.programmed)},
 		Destroyed: p.proxies.Suspect,
 	})
 	p.run(func(ctx context.Context) error {
-		return serve(ctx, p.listener, p.loop.Healthz, p.pairing.readyz(p.loop.Readyz), p.registry)
+		return serve(ctx, p.listener, p.loop.Healthz, p.pairing.readyz(staleReadyz(p.api.Source, p.loop.Readyz)), p.registry)
 	})
 	return nil
 }
