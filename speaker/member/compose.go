@@ -35,7 +35,7 @@ func (c *Core) beat(now time.Time) {
 	for i := 0; i == 0 || i < changesPerBeat && version < c.mine.version; i++ {
 		b := c.appendHello(c.begin(), 0)
 		if i == 0 {
-			b = c.appendSegments(b, now)
+			b = c.appendSilent(c.appendSegments(b, now))
 		}
 		b, version = c.appendClaims(b, version)
 		c.everybody(c.finish(b))

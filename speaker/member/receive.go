@@ -106,7 +106,7 @@ func (c *Core) restarted(p *peer, incarnation uint64) {
 	p.incarnation, p.newest, p.ended, p.died, p.claims = incarnation, 0, false, false, replica{}
 	p.tries = 0
 	for i := range p.paths {
-		p.paths[i].window = window{}
+		p.paths[i].window, p.paths[i].deaf = window{}, false
 	}
 	c.out.node(p)
 }
@@ -132,6 +132,7 @@ func (c *Core) take(now time.Time, p *peer, at int, latest bool) {
 		p.dead = min(m.dead, time.Minute)
 		p.claims.saidVersion, p.claims.saidDigest = m.version, m.digest
 		if m.hasSegments {
+			c.hearing(p)
 			c.places(p, m.segments)
 		}
 	}

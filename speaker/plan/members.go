@@ -37,8 +37,8 @@ func (m Members) informed() bool {
 type Member struct {
 	// Alive is set if it was heard lately on any path.
 	Alive bool
-	// On are the interfaces of this node on which it counts as alive.
-	On map[string]struct{}
+	// On are the interfaces of this node on which it counts as alive, Deaf those of them on which it says that it does not hear this node.
+	On, Deaf map[string]struct{}
 	// Observer and Leaving are what it says of itself: it must claim nothing yet; it is about to end.
 	Observer, Leaving bool
 	// Synced is set once all its claims are known.

@@ -1,0 +1,82 @@
+package member_test
+
+import (
+	"testing"
+	"time"
+)
+
+// knowsDeaf tells whether a node knows that others do not hear it on the LAN.
+func (m *machine) knowsDeaf(others ...*machine) bool {
+	for _, o := range others {
+		if _, deaf := m.members.Peers[o.name].Deaf["eth0"]; o != m && !deaf {
+			return false
+		}
+	}
+	return true
+}
+
+// knowsHeard tells whether a node knows of nobody who does not hear it.
+func (m *machine) knowsHeard() bool {
+	for _, p := range m.members.Peers {
+		if len(p.Deaf) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Who is not heard by another node learns that from it, as soon as the other one takes it for dead, and as soon as it does not.
+func TestOneWay(t *testing.T) {
+	w := newWorld(t, 2)
+	w.settle()
+	a, b := w.nodes[0], w.nodes[1]
+	w.drop = func(from, to *machine, _ string) bool { return from == a && to == b }
+	w.must("dead to one", time.Second, func() bool { return !b.hears(a) })
+	w.must("known by the other", 200*time.Millisecond, func() bool { return a.knowsDeaf(b) })
+	w.run(5*time.Second, nil)
+	if !a.hears(b) || !a.knowsDeaf(b) || len(b.members.Peers[a.name].Deaf) > 0 {
+		t.Errorf("a: %+v, b: %+v", a.members.Peers, b.members.Peers)
+	}
+	w.drop = nil
+	w.must("heard and known", 300*time.Millisecond, func() bool { return b.hears(a) && a.knowsHeard() })
+
+	// A node that begins is not heard by anybody at first, which means nothing; one that begins deaf is one that is known to be.
+	w.boot(a, 2)
+	w.watch = func(m *machine) {
+		if m == a && !a.knowsHeard() {
+			t.Fatal("a node that begins takes the other for deaf")
+		}
+	}
+	w.settle()
+	w.watch = nil
+	w.drop = func(from, to *machine, _ string) bool { return from == a && to == b }
+	w.boot(b, 2)
+	w.must("known again", 2*time.Second, func() bool { return a.knowsDeaf(b) })
+}
+
+// One that hears nobody of many, more than a beat has room for, is known as such to all of them, and soon to none when it hears again.
+func TestDeafAmongMany(t *testing.T) {
+	w := newWorld(t, 60)
+	w.settle()
+	deaf, others := w.nodes[7], append(w.nodes[:7:7], w.nodes[8:]...)
+	all := func(is func(*machine) bool) func() bool {
+		return func() bool {
+			for _, m := range others {
+				if !is(m) {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	w.drop = func(_, to *machine, _ string) bool { return to == deaf }
+	w.must("known", time.Second, all(func(m *machine) bool { return m.knowsDeaf(deaf) }))
+	w.watch = func(m *machine) {
+		if m != deaf && !m.knowsDeaf(deaf) {
+			t.Fatalf("%s does not know it any more", m.name)
+		}
+	}
+	w.run(3*time.Second, nil)
+	w.drop, w.watch = nil, nil
+	w.must("heard", 300*time.Millisecond, all((*machine).knowsHeard))
+}
