@@ -99,7 +99,7 @@ func TestSpeakerRestart(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := stream.WaitAnswers(t.Context(), 30*time.Second, 5); err != nil {
+			if err := stream.WaitAnswers(t.Context(), patience, 5); err != nil {
 				t.Fatal(err)
 			}
 			if s := restartAsked(t, addr, other, end); s.Failed > 0 {
@@ -122,14 +122,14 @@ func restartAsked(t *testing.T, addr netip.Addr, node *lab.Node, end func(*lab.N
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := requests.WaitAnswers(t.Context(), time.Minute, 100); err != nil {
+	if err := requests.WaitAnswers(t.Context(), patience, 100); err != nil {
 		t.Fatal(err)
 	}
 	if err := end(node); err != nil {
 		t.Fatal(err)
 	}
 	// Some requests while there is no speaker at all, the rest while it starts and after.
-	if err := requests.WaitAnswers(t.Context(), time.Minute, 200); err != nil {
+	if err := requests.WaitAnswers(t.Context(), patience, 200); err != nil {
 		t.Fatal(err)
 	}
 	if err := node.StartSpeaker(t.Context()); err != nil {
@@ -138,7 +138,7 @@ func restartAsked(t *testing.T, addr netip.Addr, node *lab.Node, end func(*lab.N
 	if err := speakerReady(t.Context(), node); err != nil {
 		t.Fatal(err)
 	}
-	s, err := requests.Wait(t.Context(), 4*time.Minute, "all requests are done", func(s probe.Summary) bool { return s.Sent == 1000 })
+	s, err := requests.Wait(t.Context(), 4*patience, "all requests are done", func(s probe.Summary) bool { return s.Sent == 1000 })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,14 +167,14 @@ func TestNodeDies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := requests.WaitAnswers(t.Context(), 30*time.Second, 10); err != nil {
+	if err := requests.WaitAnswers(t.Context(), patience, 10); err != nil {
 		t.Fatal(err)
 	}
 	if err := dead.PowerOff(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	heir := owner(t, addr, "another node", func(n string) bool { return n != "" && n != dead.Name })
-	if err := requests.WaitAnswers(t.Context(), 60*time.Second, 50); err != nil {
+	if err := requests.WaitAnswers(t.Context(), patience, 50); err != nil {
 		t.Fatal(err)
 	}
 	s, err := requests.Stop()
@@ -262,7 +262,7 @@ func TestNoIPVS(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Stop(10 * time.Second)
-	eventually(t, 30*time.Second, "the speaker names the missing module", func(ctx context.Context) error {
+	eventually(t, patience, "the speaker names the missing module", func(ctx context.Context) error {
 		out, err := cluster.Management.Exec(ctx, "curl", "-sS", "-w", "%{http_code}", "http://127.0.0.1:7473/readyz")
 		if err != nil {
 			return err
