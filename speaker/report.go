@@ -69,7 +69,7 @@ func (s *Speaker) reportNode() {
 }
 
 func equal(a, b plan.Status) bool {
-	return slices.Equal(a.Interfaces, b.Interfaces) && a.Node == b.Node && a.Announced == b.Announced && a.Reason == b.Reason && a.Message == b.Message && a.Conflict == b.Conflict && a.At.Equal(b.At)
+	return slices.Equal(a.Interfaces, b.Interfaces) && a.Node == b.Node && a.Announced == b.Announced && a.Reason == b.Reason && a.Message == b.Message && a.Conflict == b.Conflict && a.ConflictReason == b.ConflictReason && a.At.Equal(b.At)
 }
 
 // noteMove counts that a VirtualIP came or went, and how long nobody answered for it before.
@@ -113,8 +113,13 @@ func (s *Speaker) status(dec plan.Decision) plan.Status {
 			hosts = append(hosts, fmt.Sprintf("another host, %s, answers for %v on %s", c.MAC, addr, c.Interface))
 		}
 	}
-	if len(hosts) > 0 {
+	switch {
+	case len(hosts) > 0:
+		out.ConflictReason = plan.AddressConflict
 		out.Conflict = fmt.Sprintf("node %s: %s: take the address away from it, or out of the IPAddressPool", s.cfg.NodeName, strings.Join(hosts, "; "))
+	case dec.Deaf != "":
+		out.ConflictReason = plan.AnsweredTwice
+		out.Conflict = fmt.Sprintf("node %s answers as well and does not hear node %s: let the speakers' UDP port reach it", dec.Deaf, s.cfg.NodeName)
 	}
 	return out
 }

@@ -230,7 +230,7 @@ func statusOf(vip *v1alpha1.VirtualIP, status plan.Status, conflict Conflict, no
 	}
 	if status.Conflict != "" {
 		ours = append(ours, metav1.Condition{
-			Type: v1alpha1.ConditionConflict, Status: metav1.ConditionTrue, Reason: string(plan.AddressConflict),
+			Type: v1alpha1.ConditionConflict, Status: metav1.ConditionTrue, Reason: string(status.ConflictReason),
 			Message: status.Conflict, ObservedGeneration: vip.Generation, LastTransitionTime: now,
 		})
 	}

@@ -12,7 +12,7 @@ func (p *Planner) deciding(v *View, name string, vip VIP, now time.Time) *decidi
 		unit: p.unit(v, vip), vip: vip, self: p.options.Node, now: now, interval: cmp.Or(p.options.Interval, defaultInterval),
 		observers: map[string]bool{}, declined: map[string]bool{}, tenure: p.vips[name].tenure, informedAt: p.informedAt,
 	}
-	d.ears = d.allUsable()
+	d.ears, d.alone = d.allUsable(), true
 	d.lookAtMembers(IDOf(name))
 	d.hard = d.whyNot()
 	if leaving := d.choose(false); leaving {
@@ -62,11 +62,13 @@ func (d *deciding) lookAtMembers(id VIPID) {
 		if !d.hears(m) {
 			continue
 		}
+		d.alone = false
+		deaf := d.deafTo(m)
 		switch {
-		case says && c.State == Declined:
+		case says && (c.State == Declined || deaf && !d.view.Nodes[name].Ready): // Kubernetes does not reach it either
 			d.declined[name] = true
 		case says:
-			d.holders = append(d.holders, holder{node: name, claim: c})
+			d.holders = append(d.holders, holder{node: name, claim: c, deaf: deaf})
 		}
 		if m.Observer {
 			d.observers[name] = true
@@ -92,6 +94,17 @@ func (d *deciding) hears(m Member) bool {
 		}
 	}
 	return len(d.ears) == 0
+}
+
+// deafTo tells whether a node that counts as alive does not hear this one where it does.
+func (d *deciding) deafTo(m Member) bool {
+	for name := range d.ears {
+		_, on := m.On[name]
+		if _, deaf := m.Deaf[name]; on && !deaf {
+			return false
+		}
+	}
+	return len(m.Deaf) > 0
 }
 
 // choose lists the candidates: with leaving also those whose endpoints are about to go. It tells whether those are needed.
@@ -174,7 +187,7 @@ var nearness = map[Reason]int{
 // decision says what is seen of the VirtualIP once the tenure is decided.
 func (d *deciding) decision() Decision {
 	t := &d.tenure
-	dec := Decision{Reason: d.hard, Moved: t.moved, At: t.at, From: t.from, Vacant: t.vacant}
+	dec := Decision{Reason: d.hard, Moved: t.moved, At: t.at, From: t.from, Vacant: t.vacant, Deaf: d.deaf}
 	for _, a := range d.addrs {
 		dec.Addresses = append(dec.Addresses, a.IP)
 	}
@@ -185,6 +198,8 @@ func (d *deciding) decision() Decision {
 	case len(d.holders) > 0:
 		dec.Owner, dec.Reason = d.holders[0].node, NotOwner
 	case d.hard == Observer:
+	case t.barred != "":
+		dec.Owner, dec.Reason = t.barred, NotOwner
 	case len(d.candidates) > 0:
 		dec.Reason = Waiting
 	default:

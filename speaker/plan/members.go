@@ -33,6 +33,16 @@ func (m Members) informed() bool {
 	return heard
 }
 
+// listened tells whether somebody who is heard hears this node.
+func (m Members) listened() bool {
+	for _, p := range m.Peers {
+		if p.Alive && !p.Observer && len(p.Deaf) < len(p.On) {
+			return true
+		}
+	}
+	return false
+}
+
 // Member is another node as it was heard.
 type Member struct {
 	// Alive is set if it was heard lately on any path.

@@ -53,6 +53,9 @@ func (w *world) viewOf(node string) *View {
 				m.On[l] = struct{}{}
 			}
 		}
+		if o.deaf[node] && !o.observer && len(m.On) > 0 {
+			m.Deaf = maps.Clone(m.On)
+		}
 		for vip, c := range o.said {
 			m.Claims[IDOf(vip)] = c
 		}
@@ -157,6 +160,9 @@ func (w *world) who(nodes []string) []string {
 			}
 			if dec.Reporter {
 				line += " reporter"
+			}
+			if dec.Deaf != "" {
+				line += " deaf=" + dec.Deaf
 			}
 			if c, says := d.Claims[name]; says {
 				line += fmt.Sprintf(" says=%s,%d,%d", states[c.State], c.Generation, c.Place)

@@ -108,6 +108,8 @@ type Decision struct {
 	At     time.Time
 	From   string
 	Vacant time.Time
+	// Deaf is a node that answers as well and does not hear this one, which others hear.
+	Deaf string
 }
 
 // Status is what the reporter of a VirtualIP says about it.
@@ -122,6 +124,7 @@ type Status struct {
 	Moved Reason
 	At    time.Time
 	From  string
-	// Conflict says which other host answers for one of the addresses, empty if none is known.
-	Conflict string
+	// Conflict says who else answers for one of the addresses, empty if nobody is known to; ConflictReason tells another host from another node.
+	Conflict       string
+	ConflictReason Reason
 }

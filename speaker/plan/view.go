@@ -202,8 +202,10 @@ type VIP struct {
 	// Nodes that may answer, in order of preference, as of Generation.
 	Nodes      []string
 	Generation int64
-	// Holder is the node that the status names.
-	Holder string
+	// Holder is the node that the status names. Contested is set while the status says that another node, which does not hear that one,
+	// answers as well.
+	Holder    string
+	Contested bool
 }
 
 // Advertisement says which addresses are answered for, where.

@@ -128,6 +128,40 @@ func TestCutAndPaused(t *testing.T) {
 	}
 }
 
+// A node that sends and hears nobody, as with a wrong packet filter, takes nothing for long from those who hear one another: it reads in the
+// statuses that they answer. It keeps what it had.
+func TestDeaf(t *testing.T) {
+	for _, seed := range seeds {
+		c := small(t, Config{Seed: seed})
+		deaf := c.Speakers[int(seed)*5]
+		deaf.Deafen(true)
+		c.Run(600 * time.Millisecond) // it takes the others for dead
+		c.wantOne(t, "a node is deaf", 1500*time.Millisecond)
+		c.wantStill(t, "it stays deaf", 10*time.Second)
+		if n := len(c.Owners.Of(deaf)); n != 10 {
+			t.Errorf("seed %d: the deaf node holds %d addresses, 10 before", seed, n)
+		}
+		deaf.Deafen(false)
+		c.wantStill(t, "it hears again", 3*time.Second)
+	}
+}
+
+// Of two nodes of which one hears the other, one answers, though the API server is away.
+func TestOneWayOfTwo(t *testing.T) {
+	for _, seed := range seeds {
+		c := New(Config{Seed: seed, Nodes: 2, VIPs: 40, Profile: member.Standard})
+		c.wantOne(t, "the start", 3*time.Second)
+		c.Run(3 * time.Second)
+		c.api.down = true
+		c.Speakers[1].Deafen(true)
+		c.Run(time.Second)
+		c.wantOne(t, "one is deaf", 4*time.Second)
+		c.wantStill(t, "it stays deaf", 5*time.Second)
+		c.Speakers[1].Deafen(false)
+		c.wantStill(t, "it hears again", 3*time.Second)
+	}
+}
+
 // The same seed gives the same run.
 func TestSameSeed(t *testing.T) {
 	run := func(seed uint64) ([]Move, []Death, Traffic) {
