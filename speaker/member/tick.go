@@ -32,6 +32,9 @@ func (c *Core) Tick(now time.Time) []Send {
 	return c.sends
 }
 
+// Fence gives up what this node holds, as after a standstill.
+func (c *Core) Fence(now time.Time) { c.fence(now) }
+
 // fence drops what this node says and knows too late: while it stood still the others may have taken over.
 func (c *Core) fence(now time.Time) {
 	c.fenced, c.forgive = true, now
