@@ -1,6 +1,7 @@
 package member
 
 import (
+	"net/netip"
 	"strconv"
 	"time"
 
@@ -31,12 +32,24 @@ func (l *loop) receive() {
 			in := Packet{Iface: l.name(s, a.index), Source: a.source, OnLink: a.hops == hopLimit, Data: l.buffer[:a.size]}
 			if reason := l.core.Receive(time.Now(), in); reason != Taken {
 				l.metrics.drop(reason)
-				if reason == DropName && !l.twice {
-					l.twice = true
-					l.options.Log.Error("another speaker has the name of this node: give each node a name of its own", "from", a.source)
-				}
+				l.complain(reason, a.source)
 			}
 		}
+	}
+}
+
+// complainEvery is how often a datagram of our cluster that is not signed as it should be is logged.
+const complainEvery = 10 * time.Minute
+
+// complain logs what an operator has to mend: not each time.
+func (l *loop) complain(why Drop, from netip.Addr) {
+	switch {
+	case why == DropName && !l.twice:
+		l.twice = true
+		l.options.Log.Error("another speaker has the name of this node: give each node a name of its own", "from", from)
+	case (why == DropKey || why == DropTag) && (l.complained.IsZero() || time.Since(l.complained) >= complainEvery):
+		l.complained = time.Now()
+		l.options.Log.Error("a speaker signs with a key that this one has not: give all speakers the same Secret", "from", from, "reason", why)
 	}
 }
 

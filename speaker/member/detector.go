@@ -236,6 +236,8 @@ func (d *Detector) follow(ctx context.Context, l *lister) {
 type loop struct {
 	polls []unix.PollFd
 	twice bool // another process with our name was reported
+	// complained is when a datagram with a wrong key was reported last.
+	complained time.Time
 	watchdog
 	*Detector
 	lister  *lister
