@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 )
@@ -52,11 +53,11 @@ type snapshot struct {
 	at            time.Time
 }
 
-// snapshotTo makes the Source keep a snapshot of what it watches in a file. It must be called before Run.
+// snapshotTo makes the Source keep a snapshot of what it watches in a file, but for Secrets. It must be called before Run.
 func (s *Source) snapshotTo(path string, head func() snapshotHead, watches []watch, log *slog.Logger) {
 	s.snapshot = &snapshot{path: path, head: head, log: log, changed: make(chan struct{}, 1), over: func() {}}
 	for _, w := range watches {
-		if w.convert != nil {
+		if _, secret := w.object.(*corev1.Secret); w.convert != nil && !secret {
 			s.snapshot.watches = append(s.snapshot.watches, w)
 		}
 	}
@@ -162,7 +163,7 @@ func (s *Source) release(listed bool) {
 	}
 }
 
-// noteChange asks for a new snapshot if a kind of it changed.
+// noteChange asks for a new snapshot if a kind that is watched changed.
 func (s *Source) noteChange(kind string) {
 	if s.snapshot == nil || s.each[kind] == nil {
 		return

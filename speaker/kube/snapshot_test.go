@@ -475,6 +475,16 @@ func replain(change func([]byte) []byte) func(*testing.T, []byte) []byte {
 	}
 }
 
+// Whoever watches Secrets, for whatever reason, does not write them to a disk.
+func TestSnapshotHasNoSecrets(t *testing.T) {
+	s := &Source{}
+	convert := func(any) (ref, any) { return ref{}, nil }
+	s.snapshotTo("", head, []watch{{kind: "secrets", object: &corev1.Secret{}, convert: convert}, {kind: kindNode, object: &corev1.Node{}, convert: convert}}, nil)
+	if len(s.snapshot.watches) != 1 || s.snapshot.watches[0].kind != kindNode {
+		t.Errorf("it has %v", kindsOf(s.snapshot.watches))
+	}
+}
+
 // Where the file cannot be written that is told once, and tried again.
 func TestSnapshotCannotBeWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
