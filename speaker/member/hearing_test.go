@@ -80,3 +80,31 @@ func TestDeafAmongMany(t *testing.T) {
 	w.drop, w.watch = nil, nil
 	w.must("heard", 300*time.Millisecond, all((*machine).knowsHeard))
 }
+
+// A LAN is split while the node network is whole: each side takes the other for dead there, and what the other side says of its own by the node
+// network changes nothing of that.
+func TestSplitLAN(t *testing.T) {
+	w := newWorld(t, 7)
+	w.settle()
+	side := map[*machine]bool{w.nodes[0]: true, w.nodes[3]: true, w.nodes[5]: true}
+	w.drop = func(from, to *machine, iface string) bool { return iface == "eth0" && side[from] != side[to] }
+	apart := func() bool {
+		for _, m := range w.nodes {
+			for _, o := range w.nodes {
+				if m != o && m.hears(o) != (side[m] == side[o]) {
+					return false
+				}
+			}
+		}
+		return true
+	}
+	w.must("apart", time.Second, apart)
+	w.watch = func(m *machine) {
+		if !apart() || len(m.members.Isolated) > 0 {
+			t.Fatalf("%s: %+v", m.name, m.members)
+		}
+	}
+	w.run(time.Minute, nil)
+	w.drop, w.watch = nil, nil
+	w.must("settled", time.Second, w.settled)
+}
