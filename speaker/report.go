@@ -23,6 +23,11 @@ func (s *Speaker) report(todo *work) {
 		dec, exists := s.desired.VIPs[name]
 		status := s.status(dec)
 		s.noteMove(name, dec, exists)
+		if dec.Rival != "" {
+			s.rivals[name] = dec.Rival
+		} else {
+			delete(s.rivals, name)
+		}
 		s.vips.set(name, status.Reason, exists)
 		before, was := s.statuses[name]
 		is := exists && dec.Reporter
@@ -37,9 +42,30 @@ func (s *Speaker) report(todo *work) {
 		}
 	}
 	s.cfg.Metrics.announced.Set(float64(len(s.held)))
+	s.reportSplit()
 	s.reportNode()
 	if changed {
 		s.cfg.Reporter.Report(maps.Clone(s.statuses))
+	}
+}
+
+// reportSplit logs that nodes which are not heard answer for what this one holds, and that they do no more.
+func (s *Speaker) reportSplit() {
+	now := map[string]int{}
+	for _, node := range s.rivals {
+		now[node]++
+	}
+	for _, node := range slices.Sorted(maps.Keys(now)) {
+		if !has(s.split, node) {
+			s.split[node] = struct{}{}
+			s.cfg.Log.Warn("another node, which is not heard, says that it answers for what this node holds: the network between them is cut", "node", node, "virtualips", now[node])
+		}
+	}
+	for _, node := range slices.Sorted(maps.Keys(s.split)) {
+		if now[node] == 0 {
+			delete(s.split, node)
+			s.cfg.Log.Info("no VirtualIP of this node is another's as well any more", "node", node)
+		}
 	}
 }
 

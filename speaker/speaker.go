@@ -107,6 +107,9 @@ type Speaker struct {
 	ports    map[pools.ServiceKey]plan.HealthPort
 	statuses map[string]plan.Status
 	moved    map[string]move
+	// rivals are the nodes that seem to answer as well, by VirtualIP; split those of which the log tells.
+	rivals   map[string]string
+	split    map[string]struct{}
 	vips     *tally[string]
 	services *tally[pools.ServiceKey]
 
@@ -128,6 +131,8 @@ func New(cfg Config) *Speaker {
 		ports:    map[pools.ServiceKey]plan.HealthPort{},
 		statuses: map[string]plan.Status{},
 		moved:    map[string]move{},
+		rivals:   map[string]string{},
+		split:    map[string]struct{}{},
 		vips:     newTally[string](cfg.Metrics.vips),
 		services: newTally[pools.ServiceKey](cfg.Metrics.services),
 		health:   Health{Reason: errNotSynced.Error(), Round: time.Now()},

@@ -206,6 +206,7 @@ func (d *deciding) decision() Decision {
 		dec.Reason = d.nearest()
 	}
 	dec.Reporter = d.reports(dec.Owner)
+	dec.Rival = d.rival
 	return dec
 }
 
@@ -229,7 +230,7 @@ func (d *deciding) nearest() Reason {
 
 // reports tells whether this node writes the status.
 func (d *deciding) reports(owner string) bool {
-	if owner == d.self && (d.cutOff() || d.early()) {
+	if owner == d.self && (d.cutOff() || d.early() || d.elsewhere()) {
 		return false
 	}
 	if owner != "" || d.view.Members.Observer {
@@ -257,12 +258,26 @@ func (d *deciding) early() bool {
 	return d.waits(since.Add(contest*d.interval), Owner) == ""
 }
 
+// elsewhere tells whether, in a network that is split while all have the API server, a node on another side answers as well, and it is that
+// one's to write the status: the list names it first. Else both would write over one another for as long as it lasts.
+func (d *deciding) elsewhere() bool {
+	holder := d.vip.Holder
+	if !d.tenure.reported || holder == d.self || !d.answersUnheard(holder) {
+		return false
+	}
+	d.rival = holder
+	return placeOf(d.vip.Nodes, holder) < placeOf(d.vip.Nodes, d.self)
+}
+
 // cutOff tells whether another node seems to be the owner, which this one, although it has the API server, does not hear: it wrote
 // over our status, or is said to be well. The status is left to that node then, or the list would follow us.
 func (d *deciding) cutOff() bool {
 	holder := d.vip.Holder
 	if holder == "" || holder == d.self || d.view.Members.informed() {
 		return false
+	}
+	if d.tenure.reported && !d.heard(holder) {
+		d.rival = holder
 	}
 	return d.tenure.reported || d.view.Nodes[holder].Ready
 }

@@ -164,6 +164,9 @@ func (w *world) who(nodes []string) []string {
 			if dec.Deaf != "" {
 				line += " deaf=" + dec.Deaf
 			}
+			if dec.Rival != "" {
+				line += " rival=" + dec.Rival
+			}
 			if c, says := d.Claims[name]; says {
 				line += fmt.Sprintf(" says=%s,%d,%d", states[c.State], c.Generation, c.Place)
 				if c.Successor != "" {

@@ -56,6 +56,8 @@ type deciding struct {
 	// while this node hears nobody where it counts.
 	deaf  string
 	alone bool
+	// rival is a node that is not heard, and that the status names although this one answers, too.
+	rival string
 	// unsure is set while the claims of a node that is heard are not all known.
 	unsure bool
 	tenure tenure

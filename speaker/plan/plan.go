@@ -110,6 +110,8 @@ type Decision struct {
 	Vacant time.Time
 	// Deaf is a node that answers as well and does not hear this one, which others hear.
 	Deaf string
+	// Rival is a node that seems to answer as well where this one does not hear it: it wrote over this node's status.
+	Rival string
 }
 
 // Status is what the reporter of a VirtualIP says about it.

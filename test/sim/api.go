@@ -37,8 +37,8 @@ type api struct {
 	changed int64
 	exact   bool
 	lists   []write
-	// Writes counts the lists that were written after the beginning.
-	Writes int
+	// Writes counts the lists that were written after the beginning, Reports the statuses.
+	Writes, Reports int
 }
 
 // write is a list to be written.
@@ -107,6 +107,7 @@ func (a *api) report(s *Speaker, vip int) {
 		v := a.vips[name]
 		v.Holder, v.Contested = s.Name, s.desired.VIPs[name].Deaf != ""
 		a.vips[name] = v
+		a.Reports++
 		a.tell(name)
 		a.later(passEvery)
 	})

@@ -106,6 +106,30 @@ func TestPartition(t *testing.T) {
 	}
 }
 
+// The LAN is split while everybody has the API server: both sides answer, and who writes that is soon settled, whatever the list is.
+func TestSplitWithAPI(t *testing.T) {
+	for _, seed := range seeds {
+		c := small(t, Config{Seed: seed})
+		for _, s := range c.Speakers[:7] {
+			s.Group(1, LAN)
+		}
+		c.Run(10 * time.Second)
+		if nobody, several := c.Owners.Each(); nobody > 0 || several != len(c.vips) {
+			t.Fatalf("seed %d: nobody answers for %d addresses, both sides for %d of %d", seed, nobody, several, len(c.vips))
+		}
+		reports, writes := c.api.Reports, c.api.Writes
+		c.Run(20 * time.Second)
+		if n, m := c.api.Reports-reports, c.api.Writes-writes; n > 0 || m > 0 {
+			t.Errorf("seed %d: %d statuses and %d lists written in the later 20 s", seed, n, m)
+		}
+		for _, s := range c.Speakers {
+			s.Group(0, LAN)
+		}
+		c.wantOne(t, "healed", time.Second)
+		c.wantStill(t, "later", 5*time.Second)
+	}
+}
+
 // A node whose LAN is cut, with the node network left, is replaced; so is one whose process stands still, which does not answer
 // when it goes on.
 func TestCutAndPaused(t *testing.T) {
