@@ -50,7 +50,9 @@ func told(t *testing.T, v vip, text string) {
 // is the IPv4 address, of another the IPv6 one.
 func TestAddressInUse(t *testing.T) {
 	s := watched(t, 2)
-	s.free()
+	// A speaker that has not heard of the end of another test's Service, which takes a while after an outage of the API server, would
+	// take this test's for the same, whose addresses it has used all along.
+	silent(t, s)
 	host, began := cluster.Router, time.Now()
 	var leave []func(context.Context) error
 	for f, v := range s.vips {
@@ -90,27 +92,6 @@ func TestAddressInUse(t *testing.T) {
 		})
 		t.Logf("%s is announced %s after the other host was gone", v.service, time.Since(gone).Round(time.Second))
 	}
-}
-
-// free waits until nobody answers for the addresses any more: to a speaker that has not heard of the end of another test's
-// Service, which takes a while after an outage of the API server, this test's goes on with it.
-func (s *scene) free() {
-	s.t.Helper()
-	began := time.Now()
-	eventually(s.t, patience, "nobody answers for the addresses", func(context.Context) error {
-		now := time.Now()
-		if now.Sub(began) < calm {
-			return errors.New("it is too early to tell")
-		}
-		for _, v := range s.vips {
-			for _, a := range v.addrs {
-				if seen := s.w.Seen(a, now.Add(-calm), now); seen.Asked == 0 || len(seen.All) > 0 {
-					return fmt.Errorf("%v: %+v", a, seen)
-				}
-			}
-		}
-		return nil
-	})
 }
 
 // has gives a host an address until the function returned is called, or until the end of the test.
