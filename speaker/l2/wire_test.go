@@ -502,3 +502,20 @@ func reported(t *testing.T, conn *packet.Conn, group string) {
 		}
 	}
 }
+
+// Another node answered as well for a while, and neighbours may have learnt its hardware address.
+func TestAnnouncedAgain(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, s *side) {
+		s.hold(t, s.vip[0], s.vip[1])
+		said := func() float64 { return s.count(t, "announcements_total", s.codec.family()) }
+		per := float64(len(steps) - s.family) // the reply form is ARP's
+		eventually(t, "the announcements are over", func() bool { return said() == 2*per })
+		s.learns(t, s.vip[0])
+		s.setNeighbour(t, s.vip[0], mac{2, 0, 0, 0, 0, 0x66})
+		again := on(s.on)
+		again.Again = 1
+		s.announce(t, map[netip.Addr]plan.Announcement{s.vip[0]: again, s.vip[1]: on(s.on)})
+		s.wantNeighbour(t, s.vip[0], s.self)
+		eventually(t, "one of the two is announced again", func() bool { return said() == 3*per })
+	})
+}

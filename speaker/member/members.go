@@ -38,7 +38,7 @@ func (o *outbox) silent(d time.Duration) {
 func (c *Core) Changed() bool { return c.out.changed() }
 
 // Members returns who is alive and what each says, and which nodes and which VirtualIPs' claims differ from the last call's.
-// This node is among the nodes when Observer or Isolated changed. Nothing that it returns changes later. Who decides has then
+// This node is among the nodes when Observer, Isolated or Returned changed. Nothing that it returns changes later. Who decides has then
 // seen the fences so far.
 func (c *Core) Members() (m plan.Members, nodes map[string]struct{}, vips map[plan.VIPID]struct{}) {
 	c.seen = c.fences
@@ -48,7 +48,7 @@ func (c *Core) Members() (m plan.Members, nodes map[string]struct{}, vips map[pl
 func (c *Core) collect() (m plan.Members, nodes map[string]struct{}, vips map[plan.VIPID]struct{}) {
 	o := &c.out
 	m = o.told
-	m.Observer = c.observer
+	m.Observer, m.Returned = c.observer, int(c.count.FalseDeaths)
 	if o.mine || m.Isolated == nil {
 		m.Isolated, m.Segments = map[string]struct{}{}, map[string]struct{}{}
 		for i := 1; i < len(c.ifaces); i++ {

@@ -181,6 +181,7 @@ func (c *Core) heard(now time.Time, p *peer, at int) {
 	if p.died {
 		p.died = false
 		c.count.FalseDeaths++
+		c.out.own()
 	}
 	c.hear(now, p, 0)
 	if at == 0 {

@@ -87,6 +87,9 @@ type tenure struct {
 	// heard.
 	unheard time.Time
 	barred  string
+	// rivals is set while another node says that it answers as well, again counts how often that ended.
+	rivals bool
+	again  int
 	// reported is set once the status names this node.
 	reported bool
 	// last is the other node that was last seen to answer; empty since when nobody is.
@@ -110,6 +113,7 @@ func (d *deciding) run() {
 			d.handOver()
 		}
 	}
+	d.noteRivals()
 	d.noteEmpty()
 	if !t.held && d.may() && t.barred == "" {
 		d.gain()
@@ -119,6 +123,17 @@ func (d *deciding) run() {
 
 // may tells whether this node is a candidate.
 func (d *deciding) may() bool { return slices.Contains(d.candidates, d.self) }
+
+// noteRivals counts how often others answered as well and stopped. One that asked this node to take over is none: this node has
+// announced itself since.
+func (d *deciding) noteRivals() {
+	t := &d.tenure
+	rivals := t.held && t.successor == "" && slices.ContainsFunc(d.holders, func(h holder) bool { return h.claim.State == Held })
+	if t.held && t.rivals && !rivals {
+		t.again++
+	}
+	t.rivals = rivals
+}
 
 // noteEmpty notes since when nobody answers. An observer does not know.
 func (d *deciding) noteEmpty() {

@@ -85,11 +85,14 @@ type Announcement struct {
 	Interfaces []string
 	// Probe asks for a probe before the first answer: no node is known to have held the address before.
 	Probe bool
+	// Again is another number each time that the address is to be announced anew: another node answered for it as well, and has
+	// stopped, so a neighbour may have learnt that one (wire.md 1.3, ownership rule 4).
+	Again int
 }
 
 // Equal tells whether two announcements are the same.
 func (a Announcement) Equal(b Announcement) bool {
-	return a.VIP == b.VIP && a.Probe == b.Probe && slices.Equal(a.Interfaces, b.Interfaces)
+	return a.VIP == b.VIP && a.Probe == b.Probe && a.Again == b.Again && slices.Equal(a.Interfaces, b.Interfaces)
 }
 
 // Decision is what was decided about a VirtualIP, seen from one node.

@@ -22,6 +22,7 @@ type decided struct {
 // ownState is what of this node itself bears on every VirtualIP.
 type ownState struct {
 	observer, leaving  bool
+	returned           int
 	informed, listened bool
 	isolated, segments map[string]struct{}
 }
@@ -32,7 +33,7 @@ func (p *Planner) touchedVIPs(v *View, touched Touched, now time.Time) map[strin
 	if out == nil {
 		out = map[string]struct{}{}
 	}
-	informed, listened := p.state.informed, p.state.listened
+	informed, listened, returned := p.state.informed, p.state.listened, p.state.returned
 	own := p.touchesOwn(v) // first: it notes what is now
 	if p.state.informed != informed {
 		p.informedAt = now
@@ -54,9 +55,10 @@ func (p *Planner) touchedVIPs(v *View, touched Touched, now time.Time) map[strin
 	for id := range touched.Claims {
 		maps.Copy(out, p.byID[id])
 	}
-	if p.state.informed != informed { // it comes and goes where datagrams get lost, and bears on few: see reports
+	// Both come and go where datagrams get lost, and bear on few: see reports, and Announcement.Again.
+	if again := p.state.returned != returned; again || p.state.informed != informed {
 		for name, d := range p.vips {
-			if d.tenure.held && d.vip.Holder != p.options.Node {
+			if d.tenure.held && (again || d.vip.Holder != p.options.Node) {
 				out[name] = struct{}{}
 			}
 		}
@@ -86,7 +88,7 @@ func (p *Planner) touchedVIPs(v *View, touched Touched, now time.Time) map[strin
 
 // touchesOwn tells whether something is new of this node that bears on every VirtualIP.
 func (p *Planner) touchesOwn(v *View) bool {
-	s := ownState{observer: v.Members.Observer, leaving: v.Leaving, informed: v.Members.informed(), listened: v.Members.listened(), isolated: v.Members.Isolated, segments: v.Members.Segments}
+	s := ownState{returned: v.Members.Returned, observer: v.Members.Observer, leaving: v.Leaving, informed: v.Members.informed(), listened: v.Members.listened(), isolated: v.Members.Isolated, segments: v.Members.Segments}
 	before := p.state
 	p.state = s
 	return s.observer != before.observer || s.leaving != before.leaving || !maps.Equal(s.isolated, before.isolated) ||
@@ -151,7 +153,7 @@ func (p *Planner) outcome(d *deciding, name string) decided {
 			out.interfaces[on] = struct{}{}
 		}
 		if d.tenure.held {
-			out.announce[a.IP] = Announcement{VIP: name, Interfaces: d.usable(a.IP), Probe: d.tenure.probe}
+			out.announce[a.IP] = Announcement{VIP: name, Interfaces: d.usable(a.IP), Probe: d.tenure.probe, Again: d.tenure.again + d.view.Members.Returned}
 		}
 	}
 	return out
