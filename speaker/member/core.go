@@ -49,7 +49,8 @@ type Core struct {
 	byID   map[uint64]*peer
 	gone   map[uint64]uint64 // incarnations of nodes that were forgotten, by id
 
-	silentAt int // where the list of whom this node does not hear goes on
+	repeated uint64 // up to which version a node that hears nobody has said its claims again
+	silentAt int    // where the list of whom this node does not hear goes on
 
 	msg   message
 	sends []Send

@@ -108,3 +108,22 @@ func TestSplitLAN(t *testing.T) {
 	w.drop, w.watch = nil, nil
 	w.must("settled", time.Second, w.settled)
 }
+
+// Nobody can ask a deaf node for its claims, however many they are: it says them again and again.
+func TestDeafClaims(t *testing.T) {
+	w := newWorld(t, 5)
+	w.loss = 0.05
+	w.settle()
+	deaf := w.nodes[2]
+	w.drop = func(_, to *machine, _ string) bool { return to == deaf }
+	w.must("deaf", time.Second, func() bool { return deaf.hearsNone(w.nodes...) })
+	w.say(deaf, claims(2000))
+	w.must("known", 4*time.Second, func() bool {
+		for _, m := range w.nodes {
+			if p := m.members.Peers[deaf.name]; m != deaf && (len(p.Claims) != 2000 || !p.Synced) {
+				return false
+			}
+		}
+		return true
+	})
+}
