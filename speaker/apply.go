@@ -73,11 +73,7 @@ func (s *Speaker) addAddresses(todo *work) {
 			continue
 		}
 		s.known.addrs[addr] = struct{}{}
-		for key := range s.desired.Keys[addr] { // what was sent before went elsewhere, and conntrack remembers that
-			if key.Protocol == ipvs.UDP {
-				todo.datagrams[key] = struct{}{}
-			}
-		}
+		maps.Copy(todo.remembered, s.desired.Keys[addr]) // what was sent before went elsewhere, and conntrack remembers that
 		s.log("add address", "address", addr, "reason", s.reason)
 	}
 }
@@ -125,7 +121,7 @@ func (s *Speaker) change(t *servers, keys map[ipvs.Key]struct{}, want ipvs.Table
 	}
 	s.fail(err)
 	maps.Copy(s.failed.keys, failed)
-	forgetful(todo.datagrams, done, idle)
+	forgetful(todo.remembered, done, idle)
 }
 
 func describe(op ipvs.Op) []any {

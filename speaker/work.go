@@ -19,26 +19,26 @@ type work struct {
 	vips     map[string]struct{}
 	services map[pools.ServiceKey]struct{}
 	checks   bool
-	// datagrams are the virtual servers whose connections conntrack may remember wrongly.
-	datagrams map[ipvs.Key]struct{}
+	// remembered are the virtual servers whose connections conntrack may remember wrongly.
+	remembered map[ipvs.Key]struct{}
 	// pods is set when it must be said again who is one, announce when the announcer must be told again.
 	pods, announce bool
 }
 
 func newWork() *work {
 	return &work{
-		keys:      map[ipvs.Key]struct{}{},
-		elements:  map[ipvs.Element]struct{}{},
-		addrs:     map[netip.Addr]struct{}{},
-		vips:      map[string]struct{}{},
-		services:  map[pools.ServiceKey]struct{}{},
-		datagrams: map[ipvs.Key]struct{}{},
+		keys:       map[ipvs.Key]struct{}{},
+		elements:   map[ipvs.Element]struct{}{},
+		addrs:      map[netip.Addr]struct{}{},
+		vips:       map[string]struct{}{},
+		services:   map[pools.ServiceKey]struct{}{},
+		remembered: map[ipvs.Key]struct{}{},
 	}
 }
 
 func (w *work) empty() bool {
 	flags := w.all || w.checks || w.pods || w.announce
-	return !flags && len(w.keys)+len(w.elements)+len(w.addrs)+len(w.vips)+len(w.services)+len(w.datagrams) == 0
+	return !flags && len(w.keys)+len(w.elements)+len(w.addrs)+len(w.vips)+len(w.services)+len(w.remembered) == 0
 }
 
 // missing tells whether what forwards is among it.
@@ -52,7 +52,7 @@ func (w *work) add(x *work) {
 	maps.Copy(w.addrs, x.addrs)
 	maps.Copy(w.vips, x.vips)
 	maps.Copy(w.services, x.services)
-	maps.Copy(w.datagrams, x.datagrams)
+	maps.Copy(w.remembered, x.remembered)
 }
 
 // planned adds what a plan changed.
