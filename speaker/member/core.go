@@ -51,6 +51,7 @@ type Core struct {
 
 	repeated uint64 // up to which version a node that hears nobody has said its claims again
 	silentAt int    // where the list of whom this node does not hear goes on
+	returned int    // how often one that fell silent was heard again
 
 	msg   message
 	sends []Send

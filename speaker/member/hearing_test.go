@@ -127,3 +127,37 @@ func TestDeafClaims(t *testing.T) {
 		return true
 	})
 }
+
+// Who was not heard on the LAN alone, while the node network was whole, may have answered there as well: it has returned when it is heard again. One
+// that was restarted meanwhile has not, for it began as an observer.
+func TestReturnedToLAN(t *testing.T) {
+	w := newWorld(t, 5)
+	w.settle()
+	side := map[*machine]bool{w.nodes[0]: true, w.nodes[3]: true}
+	split := func(from, to *machine, iface string) bool { return iface == "eth0" && side[from] != side[to] }
+	apart := func() bool { return !w.nodes[1].hears(w.nodes[0]) && !w.nodes[0].hears(w.nodes[1]) }
+	w.drop = split
+	w.must("apart", time.Second, apart)
+	before := w.nodes[1].members.Returned
+	clear(w.nodes[1].nodes)
+	w.drop = nil
+	w.must("settled", time.Second, w.settled)
+	if got := w.nodes[1].members.Returned - before; got != 2 {
+		t.Errorf("%d have returned, want 2", got)
+	}
+	if _, told := w.nodes[1].nodes[w.nodes[1].name]; !told {
+		t.Error("it was not told")
+	}
+
+	w.drop = split
+	w.must("apart again", time.Second, apart)
+	before = w.nodes[1].members.Returned
+	w.boot(w.nodes[0], 2)
+	w.boot(w.nodes[3], 2)
+	w.run(2*time.Second, nil)
+	w.drop = nil
+	w.must("settled again", 2*time.Second, w.settled)
+	if got := w.nodes[1].members.Returned - before; got != 0 {
+		t.Errorf("%d have returned, want none: they began anew", got)
+	}
+}

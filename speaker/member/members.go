@@ -48,7 +48,7 @@ func (c *Core) Members() (m plan.Members, nodes map[string]struct{}, vips map[pl
 func (c *Core) collect() (m plan.Members, nodes map[string]struct{}, vips map[plan.VIPID]struct{}) {
 	o := &c.out
 	m = o.told
-	m.Observer, m.Returned = c.observer, int(c.count.FalseDeaths)
+	m.Observer, m.Returned = c.observer, c.returned
 	if o.mine || m.Isolated == nil {
 		m.Isolated, m.Segments = map[string]struct{}{}, map[string]struct{}{}
 		for i := 1; i < len(c.ifaces); i++ {

@@ -102,6 +102,8 @@ func (c *Core) judge(now time.Time, p *peer, slack time.Duration) {
 		}
 		if at == 0 {
 			p.died = true
+		} else if c.ifaces[at].link {
+			w.lost = true
 		}
 	}
 	c.doubt(now, p)

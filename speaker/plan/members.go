@@ -16,8 +16,8 @@ type Members struct {
 	// Segments are the interfaces on which others are listened for; on another one it is not known yet who answers. Nil means
 	// all of them.
 	Segments map[string]struct{}
-	// Returned is how often one was heard again that had fallen silent and was not restarted: it may have answered for anything
-	// meanwhile.
+	// Returned is how often one was heard again that had fallen silent, at all or on a segment, and was not restarted: it may have answered
+	// for anything meanwhile.
 	Returned int
 	// Peers are the other nodes that were heard of since this process began, by name.
 	Peers map[string]Member
