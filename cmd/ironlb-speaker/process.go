@@ -109,6 +109,7 @@ func (p *process) watchCluster() (err error) {
 		return err
 	}
 	staleMetrics(p.registry, p.api.Source)
+	p.servers.stale = func() bool { _, is := p.api.Source.Stale(); return is }
 	p.run(p.api.Source.Run)
 	p.run(p.api.Status.Run)
 	p.run(p.api.Node.Run)
@@ -206,7 +207,7 @@ func (p *process) addLoop() error {
 		Reporter:  p.api.Status,
 		Nodes:     p.api.Node,
 		Metrics:   speaker.NewMetrics(p.registry),
-		Progress:  progress{p.healthz, unlessStale(p.api.Source, p.servers.programmed)},
+		Progress:  progress{p.healthz, p.servers.programmed},
 		Destroyed: p.proxies.Suspect,
 	})
 	p.run(func(ctx context.Context) error {

@@ -56,15 +56,6 @@ func staleReadyz(source stale, ready http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// unlessStale does what must not be done by a snapshot: removing what is left of another data plane.
-func unlessStale(source stale, do func()) func() {
-	return func() {
-		if _, is := source.Stale(); !is {
-			do()
-		}
-	}
-}
-
 // removeSnapshots removes what speakers keep in a directory, and nothing else there.
 func removeSnapshots(dir string, log *slog.Logger) error {
 	if dir == "" {
