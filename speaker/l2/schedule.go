@@ -54,7 +54,7 @@ type job struct {
 	start   time.Time // of the schedule
 	step    int
 	due     time.Time
-	gone    bool
+	index   int // in the heap, -1 for none
 }
 
 // schedule sends announcements and probes for places: often after they were taken over, then seldom. One interface has
@@ -93,7 +93,7 @@ func (s *schedule) begin(now time.Time, places []place, probing bool) {
 			if j.probing == probing {
 				continue
 			}
-			j.gone = true
+			s.remove(j)
 		}
 		j := &job{place: p, probing: probing, start: now, due: now}
 		s.jobs[p], begun = j, true
@@ -113,8 +113,15 @@ func (s *schedule) stop(p place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if j := s.jobs[p]; j != nil {
-		j.gone = true
+		s.remove(j)
 		delete(s.jobs, p)
+	}
+}
+
+// remove takes a job out of the heap, where its next time may be far off.
+func (s *schedule) remove(j *job) {
+	if j.index >= 0 {
+		heap.Remove(&s.heap, j.index)
 	}
 }
 
@@ -150,8 +157,6 @@ func (s *schedule) send(now time.Time) (wait time.Duration, ok bool, ended []pla
 	for len(s.heap) > 0 {
 		j := s.heap[0]
 		switch {
-		case j.gone:
-			heap.Pop(&s.heap)
 		case j.due.After(now):
 			return j.due.Sub(now), true, ended
 		case j.probing && j.step == len(probeGaps):
@@ -205,7 +210,7 @@ func (s *schedule) next(j *job, now time.Time) {
 	heap.Fix(&s.heap, 0)
 }
 
-// jobHeap orders jobs by their time, the fresh ones first, and of these the busy ones.
+// jobHeap orders jobs by their time, the fresh ones first.
 type jobHeap []*job
 
 func (h jobHeap) Len() int { return len(h) }
@@ -215,12 +220,19 @@ func (h jobHeap) Less(i, k int) bool {
 	}
 	return h[i].step < h[k].step
 }
-func (h jobHeap) Swap(i, k int) { h[i], h[k] = h[k], h[i] }
-func (h *jobHeap) Push(x any)   { *h = append(*h, x.(*job)) }
+func (h jobHeap) Swap(i, k int) {
+	h[i], h[k] = h[k], h[i]
+	h[i].index, h[k].index = i, k
+}
+func (h *jobHeap) Push(x any) {
+	j := x.(*job)
+	j.index = len(*h)
+	*h = append(*h, j)
+}
 func (h *jobHeap) Pop() any {
 	old := *h
 	last := old[len(old)-1]
-	old[len(old)-1] = nil
+	old[len(old)-1], last.index = nil, -1
 	*h = old[:len(old)-1]
 	return last
 }

@@ -224,3 +224,25 @@ func TestScheduleProbesManyAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// What is begun anew again and again, as where a node is heard and not heard in turn, is kept once.
+func TestScheduleForgetsWhatEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rec := newRecorder()
+		addrs := addrsFrom("203.0.113.0", 100)
+		s := newSchedule(time.Hour, 5000)
+		running(t, s)
+		for range 100 {
+			for _, at := range places(rec, addrs) {
+				s.stop(at)
+				s.announce(time.Now(), at)
+			}
+			elapse(5 * time.Second)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.heap) != len(addrs) || len(rec.times[addrs[7]]) != 100*7 {
+			t.Errorf("%d jobs for %d addresses; one was announced %d times", len(s.heap), len(addrs), len(rec.times[addrs[7]]))
+		}
+	})
+}
