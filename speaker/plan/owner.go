@@ -116,7 +116,11 @@ func (d *deciding) run() {
 	d.noteRivals()
 	d.noteEmpty()
 	if !t.held && d.may() && t.barred == "" {
-		d.gain()
+		if d.told() { // it would give up again what it took
+			t.barred = d.vip.Holder
+		} else {
+			d.gain()
+		}
 	}
 	t.reported = t.held && (t.reported || d.vip.Holder == d.self)
 }
@@ -150,7 +154,7 @@ func (d *deciding) drops() Reason {
 	if d.hard != Owner {
 		return d.hard
 	}
-	if d.vip.Contested && d.alone && d.answersUnheard(d.vip.Holder) {
+	if d.told() {
 		d.tenure.barred = d.vip.Holder
 		return Yielded
 	}
@@ -206,6 +210,11 @@ func (d *deciding) yieldsTo(h holder) bool {
 	}
 	d.deaf = h.node
 	return false
+}
+
+// told tells whether this node, which hears nobody, reads in the status that another one answers and knows of one that is deaf (rule 7).
+func (d *deciding) told() bool {
+	return d.vip.Contested && d.alone && d.answersUnheard(d.vip.Holder)
 }
 
 // answersUnheard tells whether a node, which the status says answers, may still be alive although it is not heard.
