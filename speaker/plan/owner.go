@@ -103,7 +103,7 @@ func (d *deciding) run() {
 	if len(d.holders) > 0 {
 		t.last = d.holders[0].node
 	}
-	if t.barred != "" && !d.answersUnheard(t.barred) {
+	if t.barred != "" && (!d.answersUnheard(t.barred) || d.hearsOthers()) {
 		t.barred = ""
 	}
 	if t.held {
@@ -215,6 +215,11 @@ func (d *deciding) yieldsTo(h holder) bool {
 // told tells whether this node, which hears nobody, reads in the status that another one answers and knows of one that is deaf (rule 7).
 func (d *deciding) told() bool {
 	return d.vip.Contested && d.alone && d.answersUnheard(d.vip.Holder)
+}
+
+// hearsOthers tells whether this node has heard others for long enough to hear all that are there.
+func (d *deciding) hearsOthers() bool {
+	return !d.alone && d.view.Members.informed() && d.waits(d.informedAt.Add(contest*d.interval), Owner) != ""
 }
 
 // answersUnheard tells whether a node, which the status says answers, may still be alive although it is not heard.

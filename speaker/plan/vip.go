@@ -58,7 +58,7 @@ func (p *Planner) touchedVIPs(v *View, touched Touched, now time.Time) map[strin
 	// Both come and go where datagrams get lost, and bear on few: see reports, and Announcement.Again.
 	if again := p.state.returned != returned; again || p.state.informed != informed {
 		for name, d := range p.vips {
-			if d.tenure.held && (again || d.vip.Holder != p.options.Node) {
+			if d.tenure.barred != "" || d.tenure.held && (again || d.vip.Holder != p.options.Node) {
 				out[name] = struct{}{}
 			}
 		}
