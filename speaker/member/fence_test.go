@@ -162,3 +162,34 @@ func TestDetectorWedged(t *testing.T) {
 		t.Errorf("logged %s", text)
 	}
 }
+
+// A process that stood still for longer than the loop may be stuck is not that: the loop that decides could not look either.
+func TestStandstillIsNotWedged(t *testing.T) {
+	var log bytes.Buffer
+	d, err := New(Options{Node: "a", Keys: [][]byte{bytes.Repeat([]byte("k"), 32)}, Profile: Standard, Log: slog.New(slog.NewTextHandler(&log, nil)), Kick: func() {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &loop{Detector: d}
+	d.limit.Store(int64(d.core.FenceAfter()))
+	at := d.start.Add(time.Minute)
+	turn := func(after time.Duration) bool {
+		at = at.Add(after)
+		began := l.watch(at)
+		d.turned.Store(int64(at.Sub(d.start)))
+		return began
+	}
+	d.observed.Store(int64(time.Minute))
+	d.turned.Store(int64(time.Minute))
+	if turn(time.Minute) || d.core.Fences() != 0 || log.Len() > 0 {
+		t.Errorf("stuck after a standstill: %s", log.String())
+	}
+	for range 399 { // what it knows of is a standstill that ended, however long nobody looks from then on
+		if turn(50 * time.Millisecond) {
+			t.Fatalf("stuck %v after the standstill", at.Sub(d.start)-2*time.Minute)
+		}
+	}
+	if !turn(50*time.Millisecond) || d.core.Fences() != 1 {
+		t.Error("not stuck after 20 s")
+	}
+}

@@ -9,6 +9,8 @@ const wedgedAfter = 20 * time.Second
 type watchdog struct {
 	kicked time.Time
 	wedged bool
+	// stood is when the whole process last went on after a standstill, in which nobody could look.
+	stood time.Time
 }
 
 // watch kicks who decides if he has not looked for a while, and gives everything up if that does not help, as after a standstill. The
@@ -18,7 +20,13 @@ func (l *loop) watch(now time.Time) (began bool) {
 	if observed == 0 {
 		return false
 	}
+	if now.Sub(l.start)-time.Duration(l.turned.Load()) > time.Duration(l.limit.Load()) {
+		l.stood = now
+	}
 	idle := now.Sub(l.start) - time.Duration(observed)
+	if since := now.Sub(l.stood); !l.wedged && since < idle {
+		idle = since
+	}
 	if idle >= l.options.Wedged/4 && now.Sub(l.kicked) >= l.options.Wedged/4 {
 		l.kicked = now
 		l.options.Kick()
