@@ -47,7 +47,7 @@ test-unit: ## the tests that need neither root nor packages
 	@go run ./test/report go test -short ./...
 
 .PHONY: test
-test: root deps test-native test-kernel test-lab ## everything, with the guest kernel and a whole cluster (root)
+test: root deps test-native test-kernel test-lab test-failover ## everything, with the guest kernel and a whole cluster (root)
 
 .PHONY: test-native
 test-native: root ## unit tests, and those that need network namespaces (root)
@@ -63,6 +63,10 @@ test-lab: root ## the tests of the lab, of ironlb-ccm and end to end, on a real 
 	@go run ./test/report go test -count=1 -p 1 -timeout 25m $(LAB_TESTS)
 	@IRONLB_DATAPLANE=nftables go run ./test/report go test -count=1 -timeout 15m ./test/e2e/proxy -args -rate 100
 	@IRONLB_DATAPLANE=nftables go run ./test/report go test -count=1 -timeout 15m ./test/e2e/kubeproxy
+
+.PHONY: test-failover
+test-failover: root ## failover end to end, natively on nftables, on a real control plane: 8 minutes (root)
+	@go run ./test/report go test -count=1 -timeout 25m ./test/e2e/failover
 
 .PHONY: test-kube-proxy
 test-kube-proxy: root deps ## beside a real kube-proxy of each mode, ipvs included: a quarter of an hour and more where the guest is emulated (root)
@@ -100,10 +104,6 @@ bench-failover: root deps ## how long a client waits when the node that answers 
 .PHONY: bench-sim
 bench-sim: ## 100 speakers and 2,000 VirtualIPs by simulation: detection, traffic, false alarms, balance, CPU; an hour or so, FLAGS='-rounds 2 -watch 10s -profiles standard' less
 	@go run ./test/bench/sim $(FLAGS)
-
-.PHONY: test-failover
-test-failover: root ## failover end to end, natively on nftables, on a real control plane (root)
-	@go run ./test/report go test -count=1 -timeout 15m ./test/e2e/failover
 
 .PHONY: test-bgp
 test-bgp: root deps ## BGP end to end with BIRD and FRR, natively on nftables, on a real control plane (root)

@@ -195,6 +195,50 @@ func TestAPIBack(t *testing.T) {
 	}
 }
 
+// TestReportsTakeLong: the API server is back, and a speaker that took hundreds of addresses over says so of some each second. No list is
+// written before it has ended, and none later than two minutes after.
+func TestReportsTakeLong(t *testing.T) {
+	for _, ends := range []bool{true, false} {
+		d := settledBureau(t, "a b c", 60)
+		came := d.now.Add(10 * time.Minute)
+		d.placer.outage.came = came
+		d.join("d")
+		if got := d.pass(10 * time.Minute); got != "" {
+			t.Fatalf("wrote %s at once", got)
+		}
+		var last time.Time
+		for i := range 60 {
+			name := d.units[i].name()
+			v := d.seen()[name]
+			if ends && i == 15 {
+				break
+			}
+			last = d.now
+			d.hold(name, v.Spec.Nodes[1])
+			if got := d.pass(3 * time.Second); (got != "") != (d.now.Sub(came) >= settleMost) {
+				t.Fatalf("%v after it came back, reports end: %v: wrote %q", d.now.Sub(came), ends, got)
+			}
+			if d.now.Sub(came) >= settleMost {
+				break
+			}
+		}
+		if !ends {
+			continue
+		}
+		if at, _ := d.placer.settles(); at != last.Add(3*time.Second+settleFor) {
+			t.Errorf("settles at %v, the last report was seen at %v", at, last.Add(3*time.Second))
+		}
+		if got := d.pass(settleFor); strings.Count(got, "patch") != len(d.units) {
+			t.Errorf("wrote %s, want a list each", got)
+		}
+		for i := range 15 {
+			if name := d.units[i].name(); d.seen()[name].Spec.Nodes[0] != d.seen()[name].Status.Node {
+				t.Errorf("%s moved back", name)
+			}
+		}
+	}
+}
+
 // TestNewWhileUnsettled: a new address does not wait, and one that is not wanted goes.
 func TestNewWhileUnsettled(t *testing.T) {
 	d := settledBureau(t, "a b c", 2)

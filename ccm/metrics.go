@@ -6,6 +6,7 @@ import (
 	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
 
+	"github.com/ironlb/ironlb/ccm/placement"
 	"github.com/ironlb/ironlb/pools"
 )
 
@@ -21,7 +22,13 @@ var virtualIPs = metrics.NewGaugeVec(&metrics.GaugeOpts{
 	StabilityLevel: metrics.ALPHA,
 }, []string{"node"})
 
-var register = sync.OnceFunc(func() { legacyregistry.MustRegister(poolAddresses, virtualIPs) })
+var placements = metrics.NewCounterVec(&metrics.CounterOpts{
+	Name:           "ironlb_ccm_placements_total",
+	Help:           "Lists of nodes of VirtualIPs that were written, by reason.",
+	StabilityLevel: metrics.ALPHA,
+}, []string{"reason"})
+
+var register = sync.OnceFunc(func() { legacyregistry.MustRegister(poolAddresses, virtualIPs, placements) })
 
 // measurePools sets the gauges of all pools.
 func measurePools(all []pools.PoolStatus) {
@@ -42,4 +49,10 @@ func measureNodes(led map[string]int) {
 	for node, n := range led {
 		virtualIPs.WithLabelValues(node).Set(float64(n))
 	}
+}
+
+// countPlacement counts a list that was written.
+func countPlacement(why placement.Reason) {
+	register()
+	placements.WithLabelValues(string(why)).Inc()
 }

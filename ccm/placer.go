@@ -25,6 +25,9 @@ const (
 	// they are: the speakers may have chosen other nodes meanwhile, and try to say so every 5 s. A list written in between
 	// would move an address back.
 	settleFor = 10 * time.Second
+	// settleMost ends that although speakers still say something new: with writesPerSecond each a second they need that long for 2,400
+	// addresses that one of them took over.
+	settleMost = 2 * time.Minute
 	// exactAfter is how long after the last change the order of the lists is made exact.
 	exactAfter = 5 * time.Second
 	// afterConflict is how long to wait for the cache to bring the version that a write met.
@@ -54,6 +57,9 @@ type placer struct {
 	// started is the time of the first pass, changed of the last that changed a list. exact: the last pass spread exactly.
 	started, changed time.Time
 	exact            bool
+	// holders are those that the statuses named at the last pass while not all had settled, reported is when one of them was another.
+	holders  map[string]string
+	reported time.Time
 	// waits is set while lists that ought to change are left as they are, until all has settled.
 	waits bool
 	// alarm kicks at the time next, if there is one.
@@ -226,6 +232,7 @@ func (p *placer) decide(now time.Time, units []unit, m *matcher, of policies, ha
 			may = append(may, known[i])
 		}
 	}
+	p.noteReports(now, have)
 	settled := p.settled(now)
 	p.exact = settled && now.Sub(p.changed) >= exactAfter
 	p.mover.look(now, may)
@@ -284,13 +291,37 @@ func (p *placer) keep(now time.Time, want []wantedVIP, lists []placement.List, m
 	}
 }
 
-// settles is when the speakers have had time to say who answers, since when they could.
+// settles is when the speakers have had time to say who answers, since when they could. As long as they do they are not at the end: each
+// writes so many statuses a second.
 func (p *placer) settles() (at, since time.Time) {
 	at, since = p.started.Add(settleFor), p.started
 	if later, after := p.outage.settles(settleFor); later.After(at) {
-		return later, after
+		at, since = later, after
+	}
+	quiet, most := p.reported.Add(settleFor), since.Add(settleMost)
+	if p.reported.After(since) && quiet.After(at) && at.Before(most) {
+		at = quiet
+		if most.Before(at) {
+			at = most
+		}
 	}
 	return at, since
+}
+
+// noteReports notes that a status names another holder than at the last pass, while not all has settled.
+func (p *placer) noteReports(now time.Time, have map[string]*v1alpha1.VirtualIP) {
+	if p.settled(now) {
+		p.holders = nil
+		return
+	}
+	before := p.holders
+	p.holders = make(map[string]string, len(have))
+	for name, vip := range have {
+		p.holders[name] = vip.Status.Node
+		if node, known := before[name]; known && node != vip.Status.Node {
+			p.reported = now
+		}
+	}
 }
 
 // mayBeHeld says whether a node may have come to hold the VirtualIP that has not been able to say so.

@@ -136,6 +136,7 @@ func (w *vipWriter) ensure(ctx context.Context, have *v1alpha1.VirtualIP, want w
 		if err := w.client.Create(ctx, vip); err != nil {
 			return fmt.Errorf("creating VirtualIP %s: %w", want.name, err)
 		}
+		countPlacement(want.reason)
 		w.log.Info("address placed", "vip", want.name, "services", servicesOf(want.spec), "nodes", want.spec.Nodes, "reason", want.reason)
 		w.note(func() { w.written[want.name], w.made[vip.UID] = vip, time.Now() })
 		have = vip
@@ -154,6 +155,7 @@ func (w *vipWriter) ensure(ctx context.Context, have *v1alpha1.VirtualIP, want w
 		if err != nil {
 			return fmt.Errorf("changing VirtualIP %s: %w", want.name, err)
 		}
+		countPlacement(want.reason)
 		w.log.Info("placement changed", "vip", want.name, "services", servicesOf(want.spec), "nodes", want.spec.Nodes,
 			"before", have.Spec.Nodes, "reason", want.reason)
 		w.note(func() { w.written[want.name] = vip })

@@ -11,7 +11,8 @@ import (
 )
 
 // apply makes the node as desired where the work names it. The order is owed: an address must not be reachable before its
-// virtual servers and its elements of the filter are there, nor lose them while it is. What fails is noted in s.failed.
+// virtual servers and its elements of the filter are there, nor lose them while it is; and a real server must not meet clients that the
+// filter treats as an earlier plan had it. What fails is noted in s.failed.
 func (s *Speaker) apply(ctx context.Context, todo *work) {
 	for addr := range todo.addrs {
 		s.block(s.known, addr)
@@ -20,6 +21,7 @@ func (s *Speaker) apply(ctx context.Context, todo *work) {
 	s.removeAddresses(todo)
 	s.addElements(ctx, todo)
 	s.setPods(todo)
+	s.dropStale(ctx, todo)
 	s.setServers(&s.known.inside, s.desired.Inside, "inside ", todo)
 	s.setServers(&s.known.table, s.desired.Table, "", todo)
 	s.removeElements(ctx, todo)
@@ -41,7 +43,7 @@ func (s *Speaker) foreignErrors() []error {
 // removeAddresses takes away the addresses that no Service has any more. One that is still announced stays.
 func (s *Speaker) removeAddresses(todo *work) {
 	for _, addr := range sorted(todo.addrs) {
-		if has(s.desired.Local, addr) || !has(s.known.addrs, addr) {
+		if has(s.desired.Local, addr) || !has(s.known.addrs, addr) || s.keepsAddress(addr) {
 			continue
 		}
 		if has(s.announced, addr) || s.mayBeRouted(addr) {
@@ -71,11 +73,7 @@ func (s *Speaker) addAddresses(todo *work) {
 			continue
 		}
 		s.known.addrs[addr] = struct{}{}
-		for key := range s.desired.Keys[addr] { // what was sent before went elsewhere, and conntrack remembers that
-			if key.Protocol == ipvs.UDP {
-				todo.datagrams[key] = struct{}{}
-			}
-		}
+		maps.Copy(todo.remembered, s.desired.Keys[addr]) // what was sent before went elsewhere, and conntrack remembers that
 		s.log("add address", "address", addr, "reason", s.reason)
 	}
 }
@@ -90,21 +88,32 @@ func (s *Speaker) setServers(t *servers, desired ipvs.Table, kind string, todo *
 	if t.driver == nil {
 		return
 	}
-	lacking := s.lacking()
+	lacking, tainted, more := s.lacking(), s.tainted(todo), s.keptOf(t)
 	keys, want := map[ipvs.Key]struct{}{}, ipvs.Table{}
 	for key := range todo.keys {
 		vs, wanted := desired[key]
 		switch wanted = wanted && s.wantsKey(key); {
+		case wanted && has(tainted, key):
+			s.failed.keys[key] = struct{}{}
+			if have, exists := t.have[key]; exists {
+				keys[key], want[key] = struct{}{}, kept(have, vs)
+			}
 		case wanted && !has(t.have, key) && !(s.known.whole && isServed(s.known.filter, key) && !lacking[key] && !lacking[ipvs.Key{Addr: key.Addr}]):
 			s.failed.keys[key] = struct{}{}
 		case wanted:
-			keys[key], want[key] = struct{}{}, vs
+			keys[key], want[key] = struct{}{}, with(vs, more[key], t.have[key])
+		case has(more, key): // as it is
 		case has(s.known.addrs, key.Addr) && !has(s.desired.Local, key.Addr):
 			s.failed.keys[key] = struct{}{} // its address could not be deleted
 		default:
 			keys[key] = struct{}{}
 		}
 	}
+	s.change(t, keys, want, kind, todo)
+}
+
+// change makes some virtual servers as given, and says what it did.
+func (s *Speaker) change(t *servers, keys map[ipvs.Key]struct{}, want ipvs.Table, kind string, todo *work) {
 	idle := t.idle(keys)
 	done, failed, err := t.apply(keys, want)
 	for _, op := range done {
@@ -112,7 +121,7 @@ func (s *Speaker) setServers(t *servers, desired ipvs.Table, kind string, todo *
 	}
 	s.fail(err)
 	maps.Copy(s.failed.keys, failed)
-	forgetful(todo.datagrams, done, idle)
+	forgetful(todo.remembered, done, idle)
 }
 
 func describe(op ipvs.Op) []any {

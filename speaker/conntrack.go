@@ -36,23 +36,23 @@ func (s *Speaker) cleanConntrack(ctx context.Context, todo *work) {
 	if !s.cleaned { // an earlier process may have been stopped before it did
 		for key := range s.known.table.have {
 			if key.Protocol == ipvs.UDP {
-				todo.datagrams[key] = struct{}{}
+				todo.remembered[key] = struct{}{}
 			}
 		}
 		s.cleaned = true
 	}
-	if s.cfg.Node.Conntrack == nil || len(todo.datagrams) == 0 {
+	if s.cfg.Node.Conntrack == nil || len(todo.remembered) == 0 {
 		return
 	}
-	keys := make(map[ipvs.Key][]netip.AddrPort, len(todo.datagrams))
-	for key := range todo.datagrams {
+	keys := make(map[ipvs.Key][]netip.AddrPort, len(todo.remembered))
+	for key := range todo.remembered {
 		reals := append(serving(s.known.table.have[key]), serving(s.known.inside.have[key])...)
 		slices.SortFunc(reals, netip.AddrPort.Compare)
 		keys[key] = slices.Compact(reals)
 	}
 	if err := s.cfg.Node.Conntrack.Clean(ctx, keys); err != nil {
 		s.fail(err)
-		maps.Copy(s.failed.datagrams, todo.datagrams)
+		maps.Copy(s.failed.remembered, todo.remembered)
 	}
 }
 

@@ -106,7 +106,8 @@ func (e SysctlErrors) fit() (ipv4, ipv6 bool) { return e.All == nil, e.All == ni
 
 // Conntrack is what the kernel remembers of connections.
 type Conntrack interface {
-	// Clean makes it forget those to these virtual servers that do not go to one of the serving real servers.
+	// Clean makes it forget those to these virtual servers that do not go to one of the serving real servers; of TCP and SCTP only those
+	// that go to none at all.
 	Clean(ctx context.Context, serving map[ipvs.Key][]netip.AddrPort) error
 }
 

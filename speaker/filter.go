@@ -41,7 +41,7 @@ func (s *Speaker) removeElements(ctx context.Context, todo *work) {
 	var changes []ipvs.FilterChange
 	for e := range todo.elements {
 		switch {
-		case s.wantsElement(e) || !has(s.known.filter, e):
+		case s.wantsElement(e) || !has(s.known.filter, e) || s.keepsElement(e):
 		case s.needed(e):
 			s.failed.elements[e] = struct{}{}
 		default:

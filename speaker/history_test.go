@@ -28,6 +28,11 @@ func change(r *rand.Rand, v *plan.View) plan.Touched {
 		delete(v.Slices, key)
 	case 2, 3:
 		svc := plan.Service{Addresses: []plan.Address{{IP: addr, Pool: "main"}}, Local: r.IntN(3) == 0, Created: int64(r.IntN(3))}
+		if svc.Restricted = r.IntN(3) == 0; svc.Restricted {
+			for range r.IntN(3) {
+				svc.Sources = append(svc.Sources, netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 51, 100, byte(64 * r.IntN(4))}), 26))
+			}
+		}
 		for j, protocol := range []ipvs.Protocol{ipvs.TCP, ipvs.UDP} {
 			if r.IntN(4) > 0 {
 				svc.Ports = append(svc.Ports, plan.Port{Name: fmt.Sprint(j), Protocol: protocol, Port: uint16(80 + r.IntN(3))})

@@ -310,6 +310,68 @@ func TestDeclinesWhatItCannotForward(t *testing.T) {
 	})
 }
 
+// A node that is not heard and writes over this one's status is logged once, and that it is over.
+func TestSplit(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := held(t)
+		defer r.stop()
+		r.killB(true)
+		says := func(node string) {
+			r.touch(func(v *plan.View) plan.Touched {
+				vip := v.VIPs[vip1.String()]
+				vip.Holder = node
+				v.VIPs[vip1.String()] = vip
+				return plan.Touched{VIPs: map[string]struct{}{vip1.String(): {}}}
+			})
+			time.Sleep(time.Minute)
+			synctest.Wait()
+		}
+		says("a")
+		says("b")
+		r.touch(func(*plan.View) plan.Touched { return plan.Touched{All: true} })
+		synctest.Wait()
+		if n := strings.Count(r.log.String(), "the network between them is cut"); n != 1 {
+			t.Fatalf("logged %d times:\n%s", n, r.log.String())
+		}
+		if _, reports := r.statuses[vip1.String()]; reports {
+			t.Error("writes the status that is the other one's")
+		}
+		says("a")
+		if n := strings.Count(r.log.String(), "another's as well any more"); n != 1 {
+			t.Errorf("its end logged %d times", n)
+		}
+	})
+}
+
+// Another node that answers as well, and does not hear this one, is reported while that is so.
+func TestAnsweredTwice(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := held(t)
+		defer r.stop()
+		r.touch(func(v *plan.View) plan.Touched {
+			v.Nodes["b"] = plan.Node{Addresses: v.Nodes["b"].Addresses, Ready: true}
+			return plan.Touched{Nodes: map[string]struct{}{"b": {}}}
+		})
+		twice := func(is bool) plan.Status {
+			r.detector.set(func(d *worldDetector) {
+				d.deaf, d.override = is, nil
+				if is {
+					d.override = map[string]plan.Claim{vip1.String(): {State: plan.Held, Generation: r.view.VIPs[vip1.String()].Generation, Place: 1}}
+				}
+			})
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			return r.statuses[vip1.String()]
+		}
+		if got := twice(true); !got.Announced || got.ConflictReason != plan.AnsweredTwice || !strings.Contains(got.Conflict, "node b ") {
+			t.Errorf("status %+v", got)
+		}
+		if got := twice(false); !got.Announced || got.Conflict != "" || got.ConflictReason != "" {
+			t.Errorf("over: status %+v", got)
+		}
+	})
+}
+
 // Another host that answers: found before the first use, the address is declined until that is over; while it is held it is reported.
 func TestAddressConflict(t *testing.T) {
 	inBubble(t, func(t *testing.T) {

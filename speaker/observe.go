@@ -51,6 +51,9 @@ func (s *Speaker) observe(ctx context.Context, todo *work, thorough bool) error 
 	if s.setSysctls(st) || first || addrs || filter || virtuals {
 		todo.everything(s.desired, st)
 	}
+	if first {
+		s.keep(st)
+	}
 	s.known = st
 	s.audited = time.Now()
 	return nil

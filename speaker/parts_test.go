@@ -132,8 +132,9 @@ func TestEndpointsAreNotAnnounced(t *testing.T) {
 	})
 }
 
-// Conntrack forgets what leads UDP clients to endpoints that are gone, or past a virtual server that is new.
-func TestConntrackOfUDP(t *testing.T) {
+// Conntrack forgets what leads UDP clients to endpoints that are gone, or past a virtual server that is new, and any client past an
+// address that is.
+func TestConntrack(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
 		v := baseView()
@@ -141,12 +142,12 @@ func TestConntrackOfUDP(t *testing.T) {
 		udp := func(p *plan.Port) { p.Protocol = ipvs.UDP }
 		udp(&v.Services[named("dns")].Ports[0])
 		udp(&v.Slices[named("dns")]["s"].Ports[0])
-		key := ipvs.Key{Addr: vip1, Protocol: ipvs.UDP, Port: 53}
+		key, tcp := ipvs.Key{Addr: vip1, Protocol: ipvs.UDP, Port: 53}, ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 80}
 		r := start(t, w, &cluster{view: v, synced: true})
 		clean := func(what string, want bool) {
 			t.Helper()
 			r.wantPlanned(t)
-			if got := slices.Contains(w.cleaned, key); got != want || slices.ContainsFunc(w.cleaned, func(k ipvs.Key) bool { return k != key }) {
+			if got := slices.Contains(w.cleaned, key); got != want || slices.Contains(w.cleaned, tcp) != (what == "new") {
 				t.Errorf("%s: cleaned %v, want %v: %v", what, w.cleaned, key, want)
 			}
 			w.cleaned = nil

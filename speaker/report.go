@@ -23,6 +23,11 @@ func (s *Speaker) report(todo *work) {
 		dec, exists := s.desired.VIPs[name]
 		status := s.status(dec)
 		s.noteMove(name, dec, exists)
+		if dec.Rival != "" {
+			s.rivals[name] = dec.Rival
+		} else {
+			delete(s.rivals, name)
+		}
 		s.vips.set(name, status.Reason, exists)
 		before, was := s.statuses[name]
 		is := exists && dec.Reporter
@@ -37,11 +42,32 @@ func (s *Speaker) report(todo *work) {
 		}
 	}
 	s.cfg.Metrics.announced.Set(float64(len(s.held)))
+	s.reportSplit()
 	s.reportRoutes(todo)
 	s.noteSessions(time.Now())
 	s.reportNode()
 	if changed {
 		s.cfg.Reporter.Report(maps.Clone(s.statuses))
+	}
+}
+
+// reportSplit logs that nodes which are not heard answer for what this one holds, and that they do no more.
+func (s *Speaker) reportSplit() {
+	now := map[string]int{}
+	for _, node := range s.rivals {
+		now[node]++
+	}
+	for _, node := range slices.Sorted(maps.Keys(now)) {
+		if !has(s.split, node) {
+			s.split[node] = struct{}{}
+			s.cfg.Log.Warn("another node, which is not heard, says that it answers for what this node holds: the network between them is cut", "node", node, "virtualips", now[node])
+		}
+	}
+	for _, node := range slices.Sorted(maps.Keys(s.split)) {
+		if now[node] == 0 {
+			delete(s.split, node)
+			s.cfg.Log.Info("no VirtualIP of this node is another's as well any more", "node", node)
+		}
 	}
 }
 
@@ -74,7 +100,7 @@ func (s *Speaker) reportNode() {
 }
 
 func equal(a, b plan.Status) bool {
-	return slices.Equal(a.Interfaces, b.Interfaces) && a.Node == b.Node && a.Announced == b.Announced && a.Reason == b.Reason && a.Message == b.Message && a.Conflict == b.Conflict && a.At.Equal(b.At)
+	return slices.Equal(a.Interfaces, b.Interfaces) && a.Node == b.Node && a.Announced == b.Announced && a.Reason == b.Reason && a.Message == b.Message && a.Conflict == b.Conflict && a.ConflictReason == b.ConflictReason && a.At.Equal(b.At)
 }
 
 // noteMove counts that a VirtualIP came or went, and how long nobody answered for it before.
@@ -118,8 +144,13 @@ func (s *Speaker) status(dec plan.Decision) plan.Status {
 			hosts = append(hosts, fmt.Sprintf("another host, %s, answers for %v on %s", c.MAC, addr, c.Interface))
 		}
 	}
-	if len(hosts) > 0 {
+	switch {
+	case len(hosts) > 0:
+		out.ConflictReason = plan.AddressConflict
 		out.Conflict = fmt.Sprintf("node %s: %s: take the address away from it, or out of the IPAddressPool", s.cfg.NodeName, strings.Join(hosts, "; "))
+	case dec.Deaf != "":
+		out.ConflictReason = plan.AnsweredTwice
+		out.Conflict = fmt.Sprintf("node %s answers as well and does not hear node %s: let the speakers' UDP port reach it", dec.Deaf, s.cfg.NodeName)
 	}
 	return out
 }
@@ -174,5 +205,5 @@ var messages = map[plan.Reason]string{
 	plan.Probing:           "it is asked whether another host has it",
 	plan.NoService:         "no Service holds its address",
 	plan.DataPlaneNotReady: "its virtual servers could not be programmed; the speaker's /readyz says why",
-	plan.NoInterface:       "no interface is up that has it in its subnet or that its L2Advertisement names",
+	plan.NoInterface:       "no interface is up that has it in its subnet or that its L2Advertisement names (of a bond or bridge name that, not its port)",
 }

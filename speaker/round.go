@@ -25,6 +25,7 @@ func (s *Speaker) round(ctx context.Context) error {
 		s.audited = start
 		return errNotSynced
 	}
+	s.letGo(todo)
 	again := !start.Before(s.retry) && !s.settled()
 	looked := s.cfg.Kick.look.Swap(false)
 	if again || s.known == nil && looked {
@@ -35,7 +36,7 @@ func (s *Speaker) round(ctx context.Context) error {
 	if s.known == nil && !again && !looked {
 		due = false // a kick does not hurry what cannot be looked at
 	}
-	if todo.empty() && !due && !s.mustSay && maps.Equal(s.conflicts, s.cfg.Announcer.Conflicts()) {
+	if todo.empty() && !due && !s.mustSay && !s.mayBeginBGP() && maps.Equal(s.conflicts, s.cfg.Announcer.Conflicts()) {
 		if s.noteSessions(start) {
 			s.reportNode()
 		}

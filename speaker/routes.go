@@ -65,9 +65,9 @@ func (s *Speaker) routeReady(todo *work) {
 }
 
 // routeAll announces what is left, once all that can be is programmed and what cannot is out of the plan. The first time that is everything;
-// what an earlier process announced stays until then, for how the node is must be known.
+// what an earlier process announced stays until then.
 func (s *Speaker) routeAll(todo *work) {
-	if s.cfg.BGP != nil && (s.bgp.begun || s.known != nil) {
+	if s.bgp.begun || s.mayBeginBGP() {
 		s.route(todo, func(netip.Addr) bool { return true })
 	}
 }
@@ -91,6 +91,12 @@ func (s *Speaker) route(todo *work, may func(addr netip.Addr) bool) {
 		}
 	}
 	s.tellBGP(change, todo)
+}
+
+// mayBeginBGP tells whether the whole is to be told now: how the node is must be known, and all that the API server has to say. A
+// snapshot may be older than what the earlier process announced, and has no passwords.
+func (s *Speaker) mayBeginBGP() bool {
+	return s.cfg.BGP != nil && !s.bgp.begun && s.known != nil && !s.view.Stale
 }
 
 func names[K comparable, V, W any](m map[K]V, value W) map[K]W {

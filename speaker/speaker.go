@@ -76,6 +76,8 @@ type Speaker struct {
 	audited time.Time
 	// lastFilter outlives known: it is the record of what is ours.
 	lastFilter ipvs.Filter
+	// remains is what is not removed yet, nil for nothing.
+	remains *remains
 	// cleaned tells that conntrack was cleaned of what an earlier process left.
 	cleaned bool
 
@@ -108,6 +110,9 @@ type Speaker struct {
 	ports    map[pools.ServiceKey]plan.HealthPort
 	statuses map[string]plan.Status
 	moved    map[string]move
+	// rivals are the nodes that seem to answer as well, by VirtualIP; split those of which the log tells.
+	rivals   map[string]string
+	split    map[string]struct{}
 	vips     *tally[string]
 	services *tally[pools.ServiceKey]
 
@@ -130,6 +135,8 @@ func New(cfg Config) *Speaker {
 		ports:    map[pools.ServiceKey]plan.HealthPort{},
 		statuses: map[string]plan.Status{},
 		moved:    map[string]move{},
+		rivals:   map[string]string{},
+		split:    map[string]struct{}{},
 		vips:     newTally[string](cfg.Metrics.vips),
 		services: newTally[pools.ServiceKey](cfg.Metrics.services),
 		bgp:      newBGPState(cfg.Metrics),

@@ -103,6 +103,7 @@ func startWith(t *testing.T, w *world, c *cluster, o plan.Options) *run {
 		BGP: &w.bgp, Announcer: w, MACs: w.hardware, Reporter: w, Nodes: w, Metrics: NewMetrics(r.registry),
 	})
 	w.wanted = func(addr netip.Addr) bool { return has(r.speaker.desired.Local, addr) }
+	w.element = func(e ipvs.Element) bool { return has(r.speaker.desired.Filter, e) }
 	w.endpoints = func(key ipvs.Key) int { return len(r.speaker.desired.Table[key].RealServers) }
 	ctx, cancel := context.WithCancel(t.Context())
 	r.done = make(chan error, 1)

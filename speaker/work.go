@@ -19,8 +19,8 @@ type work struct {
 	vips     map[string]struct{}
 	services map[pools.ServiceKey]struct{}
 	checks   bool
-	// datagrams are the virtual servers whose connections conntrack may remember wrongly.
-	datagrams map[ipvs.Key]struct{}
+	// remembered are the virtual servers whose connections conntrack may remember wrongly.
+	remembered map[ipvs.Key]struct{}
 	// pods is set when it must be said again who is one, announce when the announcer must be told again.
 	pods, announce bool
 	// peers and routes of BGP, these with why; routerID is set if it is another one.
@@ -31,20 +31,20 @@ type work struct {
 
 func newWork() *work {
 	return &work{
-		keys:      map[ipvs.Key]struct{}{},
-		elements:  map[ipvs.Element]struct{}{},
-		addrs:     map[netip.Addr]struct{}{},
-		vips:      map[string]struct{}{},
-		services:  map[pools.ServiceKey]struct{}{},
-		datagrams: map[ipvs.Key]struct{}{},
-		peers:     map[string]struct{}{},
-		routes:    map[netip.Prefix]plan.Reason{},
+		keys:       map[ipvs.Key]struct{}{},
+		elements:   map[ipvs.Element]struct{}{},
+		addrs:      map[netip.Addr]struct{}{},
+		vips:       map[string]struct{}{},
+		services:   map[pools.ServiceKey]struct{}{},
+		remembered: map[ipvs.Key]struct{}{},
+		peers:      map[string]struct{}{},
+		routes:     map[netip.Prefix]plan.Reason{},
 	}
 }
 
 func (w *work) empty() bool {
 	flags := w.all || w.checks || w.pods || w.announce || w.routerID || len(w.peers)+len(w.routes) > 0
-	return !flags && len(w.keys)+len(w.elements)+len(w.addrs)+len(w.vips)+len(w.services)+len(w.datagrams) == 0
+	return !flags && len(w.keys)+len(w.elements)+len(w.addrs)+len(w.vips)+len(w.services)+len(w.remembered) == 0
 }
 
 // missing tells whether what forwards is among it.
@@ -58,7 +58,7 @@ func (w *work) add(x *work) {
 	maps.Copy(w.addrs, x.addrs)
 	maps.Copy(w.vips, x.vips)
 	maps.Copy(w.services, x.services)
-	maps.Copy(w.datagrams, x.datagrams)
+	maps.Copy(w.remembered, x.remembered)
 	maps.Copy(w.peers, x.peers)
 	maps.Copy(w.routes, x.routes)
 	w.routerID = w.routerID || x.routerID

@@ -126,6 +126,9 @@ func (r *run) wantRoutes(t *testing.T, want *plan.Desired) {
 	t.Helper()
 	r.bgp.mu.Lock()
 	defer r.bgp.mu.Unlock()
+	if r.view.Stale && !r.bgp.begun {
+		return // ironlb-bgpd keeps what it has
+	}
 	if !maps.Equal(r.bgp.told.Peers, want.BGP.Peers) || r.bgp.told.RouterID != want.BGP.RouterID {
 		t.Errorf("peers %v, want %v", r.bgp.told, want.BGP)
 	}

@@ -19,6 +19,7 @@ type worldDetector struct {
 	dead     bool // b
 	observer bool // this node
 	begins   bool // b observes
+	deaf     bool // b does not hear this node; c, which is there then, does
 	override map[string]plan.Claim
 	last     plan.Members
 	words    []plan.Word
@@ -33,6 +34,11 @@ func (d *worldDetector) Observe() (plan.Members, map[string]struct{}, map[plan.V
 	m := plan.Member{Alive: !d.dead, Observer: d.begins, Synced: true, On: map[string]struct{}{}, Claims: map[plan.VIPID]plan.Claim{}}
 	if m.Alive {
 		m.On["eth0"] = struct{}{}
+	}
+	others := map[string]plan.Member{}
+	if d.deaf {
+		m.Deaf = map[string]struct{}{"eth0": {}}
+		others["c"] = plan.Member{Alive: true, Synced: true, On: map[string]struct{}{"eth0": {}}}
 	}
 	for name, vip := range d.view().VIPs {
 		if len(vip.Nodes) > 0 && vip.Nodes[0] == "b" {
@@ -51,13 +57,14 @@ func (d *worldDetector) Observe() (plan.Members, map[string]struct{}, map[plan.V
 			}
 		}
 	}
-	if before.Alive != m.Alive || before.Observer != m.Observer {
+	if before.Alive != m.Alive || before.Observer != m.Observer || len(before.Deaf) != len(m.Deaf) {
 		nodes["b"] = struct{}{}
 	}
 	if d.last.Observer != d.observer {
 		nodes["a"] = struct{}{}
 	}
-	d.last = plan.Members{Observer: d.observer, Peers: map[string]plan.Member{"b": m}}
+	d.last = plan.Members{Observer: d.observer, Peers: others}
+	others["b"] = m
 	return d.last, nodes, claims
 }
 

@@ -51,6 +51,8 @@ type world struct {
 	refuse map[ipvs.Element]bool
 	// wanted tells whether a Service has the address, as far as the speaker knows.
 	wanted func(netip.Addr) bool
+	// element tells whether the filter is to hold it, as far as the speaker knows.
+	element func(ipvs.Element) bool
 	// endpoints tells how many real servers a virtual server is to have, as far as the speaker knows.
 	endpoints func(ipvs.Key) int
 	// hardware is where the speaker asks for the others' hardware addresses, macs what it told the announcer.
@@ -88,6 +90,7 @@ func newWorld(t *testing.T) *world {
 		if op.Action == ipvs.AddVirtual && !isServed(w.filter, op.Virtual) {
 			w.wrong("inside: %v before the filter serves it", op)
 		}
+		w.checkTreated(op)
 		return w.change("inside " + op.String())
 	}
 	w.kernel.Fail = func(op ipvs.Op) error {
@@ -100,9 +103,31 @@ func newWorld(t *testing.T) *world {
 		if op.Action == ipvs.AddVirtual && !isServed(w.filter, op.Virtual) {
 			w.wrong("%v before the filter serves it", op)
 		}
+		w.checkTreated(op)
 		return nil
 	}
 	return w
+}
+
+// checkTreated checks that no client comes to a real server in a way that the plan does not know any more: by another's address, or
+// from a range that may not.
+func (w *world) checkTreated(op ipvs.Op) {
+	if op.Action != ipvs.AddReal {
+		return
+	}
+	for e := range w.filter {
+		old := e.Key == op.Virtual && !w.element(e)
+		switch e.Set {
+		case ipvs.Masqueraded, ipvs.MasqueradedUnlessPod:
+		case ipvs.Allowed:
+			old = old && w.element(ipvs.Element{Set: ipvs.Restricted, Key: e.Key})
+		default:
+			old = false
+		}
+		if old {
+			w.wrong("%v while the filter still holds %v", op, e)
+		}
+	}
 }
 
 // wrong reports that the order was not kept.

@@ -30,10 +30,12 @@ type config struct {
 	IPv6Forwarding bool
 	// HealthzAddress serves /healthz and /livez of the service proxy; unspecified means both families.
 	HealthzAddress netip.AddrPort
-	Timeouts       timeouts
-	Conntrack      conntrackLimits
-	Failover       failover
-	Announcements  announcements
+	// StateDir is where the speaker keeps what the API server told last, for a start while it is away; empty for nowhere.
+	StateDir      string
+	Timeouts      timeouts
+	Conntrack     conntrackLimits
+	Failover      failover
+	Announcements announcements
 }
 
 // announcements are what the network is told of addresses that are held (announce.md L2.9).

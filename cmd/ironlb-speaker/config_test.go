@@ -34,7 +34,7 @@ func TestConfig(t *testing.T) {
 	whole := config{
 		ServiceProxy: true, IPv6Forwarding: true, Dataplane: "ipvs", Scheduler: "mh", Flags: 0x18,
 		NodePortCIDRs: prefixes("192.0.2.0/24", "2001:db8::/64"), PodCIDRs: prefixes("198.51.100.0/24"),
-		DrainLimit: 90 * time.Second, HealthzAddress: netip.MustParseAddrPort("[2001:db8::1]:10257"),
+		DrainLimit: 90 * time.Second, HealthzAddress: netip.MustParseAddrPort("[2001:db8::1]:10257"), StateDir: "/var/lib/ironlb",
 		Timeouts:  timeouts{TCP: 7200 * time.Second, TCPFin: time.Minute, UDP: 30 * time.Second},
 		Conntrack: conntrackLimits{MaxPerCore: 1000, TCPEstablishedTimeout: time.Hour},
 		Failover:  failover{Profile: member.Fast, Port: 7999, Cluster: "east"},
@@ -65,6 +65,7 @@ drainLimit: 90s
 answerPing: false
 ipv6Forwarding: true
 healthzBindAddress: "[2001:db8::1]:10257"
+stateDir: /var/lib/ironlb
 ipvs: {tcpTimeout: 2h, tcpFinTimeout: 1m, udpTimeout: 30s}
 conntrack: {maxPerCore: 1000, min: 0, tcpEstablishedTimeout: 1h, tcpCloseWaitTimeout: 0s}
 failover: {profile: fast, port: 7999, cluster: east}
@@ -108,6 +109,7 @@ func TestConfigFaultsSayTheMend(t *testing.T) {
 		"conntrack: {min: -1}":                             {`conntrack.min: "-1"`, "from 0"},
 		"conntrack: {min: 1.5}":                            {"conntrack.min is a number 1.5", "whole number"},
 		"conntrack: {maxPerCore: 3000000000}":              {"conntrack.maxPerCore", "2147483647"},
+		"stateDir: state":                                  {`stateDir: "state"`, "/var/lib/ironlb"},
 		"healthzBindAddress: 10256":                        {"healthzBindAddress is a number"},
 		"healthzBindAddress: '192.0.2.1'":                  {"healthzBindAddress", "0.0.0.0:10256"},
 		"healthzBindAddress: '192.0.2.1:0'":                {"healthzBindAddress"},

@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -28,6 +29,7 @@ type configFile struct {
 	AnswerPing         *bool    `json:"answerPing"`
 	IPv6Forwarding     *bool    `json:"ipv6Forwarding"`
 	HealthzBindAddress *string  `json:"healthzBindAddress"`
+	StateDir           *string  `json:"stateDir"`
 	IPVS               struct {
 		TCPTimeout    *string `json:"tcpTimeout"`
 		TCPFinTimeout *string `json:"tcpFinTimeout"`
@@ -83,6 +85,7 @@ func parseConfig(data []byte) (config, error) {
 	c.PodCIDRs = p.prefixes("podCIDRs", f.PodCIDRs)
 	p.duration("drainLimit", &c.DrainLimit, f.DrainLimit, time.Second)
 	p.addrPort("healthzBindAddress", &c.HealthzAddress, f.HealthzBindAddress)
+	p.directory("stateDir", &c.StateDir, f.StateDir)
 	p.duration("ipvs.tcpTimeout", &c.Timeouts.TCP, f.IPVS.TCPTimeout, 0)
 	p.duration("ipvs.tcpFinTimeout", &c.Timeouts.TCPFin, f.IPVS.TCPFinTimeout, 0)
 	p.duration("ipvs.udpTimeout", &c.Timeouts.UDP, f.IPVS.UDPTimeout, 0)
@@ -260,6 +263,17 @@ func (p *configParser) count(field string, to *int, n *int) {
 		return
 	}
 	*to = *n
+}
+
+func (p *configParser) directory(field string, to *string, text *string) {
+	if text == nil {
+		return
+	}
+	if *text != "" && !filepath.IsAbs(*text) {
+		p.fault(field, *text, "give an absolute path, as /var/lib/ironlb, or \"\" for none")
+		return
+	}
+	*to = *text
 }
 
 func (p *configParser) addrPort(field string, to *netip.AddrPort, text *string) {

@@ -82,11 +82,11 @@ on --metrics-bind-address.`,
 	root.Flags().StringVar(&o.bgpSocket, "bgp-socket", "", "unix socket of ironlb-bgpd, as its --socket says (default: no BGP on this node)")
 	root.PersistentFlags().StringVar(&o.logFormat, "log-format", "text", "text or json")
 	root.CompletionOptions.DisableDefaultCmd = true
-	prepare := prepareCommand(&o)
-	for _, cmd := range []*cobra.Command{root, prepare} {
+	prepare, cleanup := prepareCommand(&o), cleanupCommand(&o)
+	for _, cmd := range []*cobra.Command{root, prepare, cleanup} {
 		cmd.Flags().StringVar(&o.configFile, "config", "", "YAML file that says how to serve (default: all defaults)")
 	}
-	root.AddCommand(cleanupCommand(&o), prepare)
+	root.AddCommand(cleanup, prepare)
 	return root
 }
 
@@ -94,12 +94,18 @@ func cleanupCommand(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove from this node everything that ironlb-speaker made, and nothing else",
-		Args:  cobra.NoArgs,
+		Long: `Remove from this node everything that ironlb-speaker made, and nothing else: what is in the kernel, and what it keeps in the stateDir
+of the file of --config.`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.checkLog(); err != nil {
 				return err
 			}
-			return cleanup(cmd.Context(), o.logger())
+			c, err := readConfig(o.configFile)
+			if err != nil {
+				return err
+			}
+			return errors.Join(cleanup(cmd.Context(), o.logger()), removeSnapshots(c.StateDir, o.logger()))
 		},
 	}
 }

@@ -101,7 +101,7 @@ func (p *process) openNode() error {
 }
 
 func (p *process) watchCluster() (err error) {
-	options := kube.Options{Node: p.nodeName, ServiceProxy: p.config.ServiceProxy, Namespace: p.namespace}
+	options := kube.Options{Node: p.nodeName, ServiceProxy: p.config.ServiceProxy, Namespace: p.namespace, Snapshot: p.snapshot()}
 	p.api, err = kube.New(p.apiserver, options, func() {
 		p.healthz.Queued(bothFamilies...)
 		p.kick.Now()
@@ -109,6 +109,8 @@ func (p *process) watchCluster() (err error) {
 	if err != nil {
 		return err
 	}
+	staleMetrics(p.registry, p.api.Source)
+	p.servers.stale = func() bool { _, is := p.api.Source.Stale(); return is }
 	p.run(p.api.Source.Run)
 	p.run(p.api.Status.Run)
 	p.run(p.api.Node.Run)
@@ -211,7 +213,7 @@ func (p *process) addLoop() error {
 		Destroyed: p.proxies.Suspect,
 	})
 	p.run(func(ctx context.Context) error {
-		return serve(ctx, p.listener, p.loop.Healthz, p.pairing.readyz(p.loop.Readyz), p.registry)
+		return serve(ctx, p.listener, p.loop.Healthz, p.pairing.readyz(staleReadyz(p.api.Source, p.loop.Readyz)), p.registry)
 	})
 	return nil
 }

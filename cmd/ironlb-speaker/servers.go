@@ -29,6 +29,8 @@ type virtualServers struct {
 	driver   driver
 	kind     dataplane // empty while it is not known
 	leftover *leftover // of the other kind, used by the loop only
+	// stale tells whether the plan is from a snapshot: what is left may be newer then, and stays. Nil for never.
+	stale func() bool
 }
 
 // driver is a data plane.
@@ -149,13 +151,17 @@ func (v *virtualServers) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	}
 	done, err := d.Apply(ops)
 	if err == nil || len(done) > 0 { // what could not be programmed must not go on as it was, with nobody to follow its endpoints
-		v.leftover.programmed()
+		v.programmed()
 	}
 	return done, err
 }
 
 // programmed is called by the loop when all is programmed, also if nothing had to be changed for that.
-func (v *virtualServers) programmed() { v.leftover.programmed() }
+func (v *virtualServers) programmed() {
+	if v.stale == nil || !v.stale() {
+		v.leftover.programmed()
+	}
+}
 
 // Count is how many virtual servers the kernel has; only IPVS counts them, and only those of IPv4.
 func (v *virtualServers) Count() (int, error) {

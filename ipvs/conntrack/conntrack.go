@@ -1,5 +1,6 @@
-// Package conntrack forgets what the kernel's connection tracking remembers of endpoints that are no more: a UDP client that keeps
-// its port would be sent to them for as long as it goes on (ipvs.md 4.8 to 4.10).
+// Package conntrack forgets what the kernel's connection tracking remembers wrongly. A UDP client that keeps its port would be sent to
+// endpoints that are no more for as long as it goes on (ipvs.md 4.8 to 4.10). A TCP client whose SYN went elsewhere before an address was
+// this node's would be refused for two minutes with that port (nf_conntrack_tcp_timeout_syn_sent): the entry says that nothing is translated.
 package conntrack
 
 import (
@@ -20,10 +21,11 @@ import (
 const each = 8
 
 // Clean deletes the entries of the calling thread's network namespace whose original destination is one of the virtual servers
-// and whose replies come from none of its serving endpoints; those of a virtual server without any, all. It returns how many.
+// and whose replies come from none of its serving endpoints; those of a virtual server without any, all. Of TCP and SCTP, whose
+// connections to an endpoint that drains go on, it deletes only those that nobody translates. It returns how many.
 //
-// Call it for UDP, after the virtual servers and the rules have changed, when endpoints went or a virtual server is new: an
-// entry made before it was there leads past it. Entries of other destinations are never touched.
+// Call it after the virtual servers and the rules have changed: for UDP when endpoints went or a virtual server is new, for all when its
+// address is: an entry made before it was there leads past it. Entries of other destinations are never touched.
 func Clean(ctx context.Context, serving map[ipvs.Key][]netip.AddrPort) (int, error) {
 	deleted := 0
 	var errs []error
@@ -82,6 +84,9 @@ func filters(serving map[ipvs.Key][]netip.AddrPort) []filter {
 	return all
 }
 
+// untranslated tells whether the address that was asked answers itself.
+func (e entry) untranslated() bool { return e.from == netip.AddrPortFrom(e.to.Addr, e.to.Port) }
+
 // attempts is how often a listing that the kernel calls interrupted is begun anew.
 const attempts = 5
 
@@ -95,7 +100,8 @@ func list(dump func(found func(message []byte)) error, serving map[ipvs.Key][]ne
 			if !ok {
 				return
 			}
-			if endpoints, ours := serving[e.to]; ours && !slices.Contains(endpoints, e.from) {
+			endpoints, ours := serving[e.to]
+			if ours && !slices.Contains(endpoints, e.from) && (e.to.Protocol == ipvs.UDP || e.untranslated()) {
 				stale = append(stale, e)
 			}
 		})

@@ -1,6 +1,7 @@
 package conntrack_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,6 +54,8 @@ func newLab(t *testing.T) *lab {
 		pod.Route(t, "2001:db8:2::/64", fmt.Sprintf("2001:db8:1:%d::1", i))
 		pod.ServeUDP(t, "0.0.0.0:5353", name)
 		pod.ServeUDP(t, "[::]:5353", name)
+		pod.ServeTCP(t, "0.0.0.0:5353", name)
+		pod.ServeTCP(t, "[::]:5353", name)
 	}
 	l.node.Sysctl(t, "net.ipv4.ip_forward", "1")
 	l.node.Sysctl(t, "net.ipv6.conf.all.forwarding", "1")
@@ -77,6 +80,12 @@ func (l *lab) forward(t *testing.T, f family, pod int) {
 	if pod >= 0 {
 		rule = fmt.Sprintf("%s daddr %v udp dport { 53, 54 } dnat to %v", f.nft, f.vip.Addr, f.pods[pod])
 	}
+	l.rule(t, f, rule)
+}
+
+// rule makes the node have one rule for what comes to it.
+func (l *lab) rule(t *testing.T, f family, rule string) {
+	t.Helper()
 	script := fmt.Sprintf(`table %[1]s lab {}
 delete table %[1]s lab
 table %[1]s lab { chain pre { type nat hook prerouting priority -100; %[2]s; }; }`, f.nft, rule)
@@ -171,6 +180,58 @@ func TestFirstEndpoint(t *testing.T) {
 			wantAnswer(t, conn, 0)
 		})
 	}
+}
+
+// A TCP client whose SYN went elsewhere before the address was the node's is refused when it comes again, until that is forgotten; a
+// connection to an endpoint that serves no more goes on.
+func TestTCP(t *testing.T) {
+	l := newLab(t)
+	for i, f := range l.families {
+		t.Run(f.name, func(t *testing.T) {
+			vip := f.vip.Addr.Next()
+			serving := map[ipvs.Key][]netip.AddrPort{}
+			for _, port := range []uint16{53, 54} {
+				serving[ipvs.Key{Addr: vip, Protocol: ipvs.TCP, Port: port}] = []netip.AddrPort{f.pods[1]}
+			}
+			l.node.Route(t, netip.PrefixFrom(vip, vip.BitLen()).String(), f.pods[0].Addr().String()) // which has another address
+			l.rule(t, f, "ct state new counter")
+			for _, from := range []int{41000, 41001} {
+				if conn, err := l.dialTCP(f, from, netip.AddrPortFrom(vip, 53), 100*time.Millisecond); err == nil {
+					conn.Close()
+					t.Fatal("somebody answers")
+				}
+			}
+
+			l.node.Local(t, vip.String())
+			l.rule(t, f, fmt.Sprintf("%s daddr %v tcp dport { 53, 54 } dnat to %v", f.nft, vip, f.pods[0]))
+			drains, err := l.dialTCP(f, 42000+i, netip.AddrPortFrom(vip, 54), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer drains.Close()
+			if _, err := l.dialTCP(f, 41000, netip.AddrPortFrom(vip, 53), 0); !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Fatalf("%v, want it refused, which makes cleaning needed and ends the one entry", err)
+			}
+			l.clean(t, serving, 1)
+			conn, err := l.dialTCP(f, 41001, netip.AddrPortFrom(vip, 53), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			wantAnswer(t, conn, 0)
+			wantAnswer(t, drains, 0)
+		})
+	}
+}
+
+// dialTCP connects from a port of the client, with a patience of its own unless that is zero.
+func (l *lab) dialTCP(f family, from int, to netip.AddrPort, patience time.Duration) (conn net.Conn, err error) {
+	dialer := net.Dialer{Timeout: cmp.Or(patience, time.Minute), LocalAddr: &net.TCPAddr{IP: net.ParseIP(f.client), Port: from}}
+	err = l.client.Do(func() (err error) {
+		conn, err = dialer.Dial("tcp", to.String())
+		return err
+	})
+	return conn, err
 }
 
 // listenNowhere takes on the node what no rule forwards.

@@ -26,7 +26,8 @@ const (
 	// ConditionNoEligibleNode is True while no node may or can answer.
 	ConditionNoEligibleNode = "NoEligibleNode"
 	// ConditionConflict is True while another host answers for one of the addresses: the message names it, and the addresses are
-	// not announced unless they were held before it came (announce.md L2.8).
+	// not announced unless they were held before it came (announce.md L2.8). With the reason AnsweredTwice that is another node, which
+	// does not hear the one that status.node names, and which gives the addresses up when it reads this.
 	ConditionConflict = "Conflict"
 	// ConditionKubeProxyConflict is True while kube-proxy and the speaker get into each other's way on the node that writes
 	// the status: the message says what to change. It is absent otherwise.

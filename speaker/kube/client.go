@@ -31,6 +31,8 @@ type Options struct {
 	ServiceProxy bool
 	// Namespace is the one of the speakers, where the Secrets of BGPPeers are.
 	Namespace string
+	// Snapshot is a file of what the API server told last, for a start while it is away; empty for none.
+	Snapshot string
 }
 
 // Client is all that talks to the API server.
@@ -56,12 +58,29 @@ func New(config *rest.Config, o Options, kick func(), log *slog.Logger) (*Client
 	if err != nil {
 		return nil, fmt.Errorf("make the API client of %s: %w", v1alpha1.GroupVersion, err)
 	}
-	source, err := newSource(watches(clients, own, o), kick, log)
+	watched := watches(clients, own, o)
+	source, err := newSource(watched, kick, log)
 	if err != nil {
 		return nil, err
 	}
+	if o.Snapshot != "" {
+		cluster, err := clusterOf(config)
+		if err != nil {
+			return nil, err
+		}
+		source.snapshotTo(o.Snapshot, func() snapshotHead {
+			if now, err := clusterOf(config); err == nil { // it may have changed since; a file that cannot be read is as it was
+				cluster = now
+			}
+			return snapshotHead{Format: snapshotFormat, Node: o.Node, Cluster: cluster, ServiceProxy: o.ServiceProxy}
+		}, watched, log)
+	}
 	vips, services, nodes := source.informers[kindVIP].GetStore(), source.informers[kindService].GetStore(), source.informers[kindNode].GetStore()
 	c := &Client{Source: source, Status: newReporter(vips, patcher(own), log), Events: newEvents(o.Node, services, clients.CoreV1())}
+	if source.snapshot != nil {
+		c.Status.stale = func() bool { _, stale := source.Stale(); return stale }
+		source.snapshot.over = c.Status.kick
+	}
 	c.Status.told = func(statuses map[string]plan.Status) { c.Events.VIPs(vips, statuses) }
 	c.Node = newNodeReporter(o.Node, nodeWriter(own, o.Node, func() types.UID {
 		if obj, exists, err := nodes.GetByKey(o.Node); err == nil && exists {

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ironlb/ironlb/ipvs"
@@ -140,6 +141,9 @@ func prefixes(texts []string) []netip.Prefix {
 
 func vipOf(vip *v1alpha1.VirtualIP) plan.VIP {
 	out := plan.VIP{Nodes: vip.Spec.Nodes, Holder: vip.Status.Node, Generation: vip.Generation}
+	if c := meta.FindStatusCondition(vip.Status.Conditions, v1alpha1.ConditionConflict); c != nil {
+		out.Contested = c.Status == metav1.ConditionTrue && c.Reason == string(plan.AnsweredTwice)
+	}
 	for _, text := range vip.Spec.Addresses {
 		if addr, err := netip.ParseAddr(text); err == nil {
 			out.Addresses = append(out.Addresses, addr.Unmap())

@@ -425,4 +425,10 @@ func TestVIP(t *testing.T) {
 	if diff := cmp.Diff(want, vipOf(vip), compareAddrs); diff != "" {
 		t.Errorf("VIP (-want +got):\n%s", diff)
 	}
+	for reason, contested := range map[plan.Reason]bool{plan.AddressConflict: false, plan.AnsweredTwice: true} {
+		vip.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionConflict, Status: metav1.ConditionTrue, Reason: string(reason)}}
+		if got := vipOf(vip).Contested; got != contested {
+			t.Errorf("conflict %s: contested is %v", reason, got)
+		}
+	}
 }

@@ -203,7 +203,7 @@ func TestEvents(t *testing.T) {
 	tell()
 	tell()
 	until(5)
-	status.Conflict = "another host answers"
+	status.Conflict, status.ConflictReason = "another host answers", plan.AddressConflict
 	tell()
 	tell()
 	until(6)

@@ -41,6 +41,8 @@ type Source struct {
 	// same: what a restarted speaker does not know of BGP yet would be withdrawn.
 	optional []optionalKind
 	secrets  *lazySecrets
+	each     map[string]cache.InformerSynced // by kind, also of the optional ones
+	snapshot *snapshot                       // nil for none
 
 	mu      sync.Mutex
 	pending map[ref]any // nil for what is gone
@@ -80,6 +82,7 @@ func newSource(watches []watch, kick func(), log *slog.Logger) (*Source, error) 
 	s := &Source{
 		kick:      kick,
 		informers: map[string]cache.SharedIndexInformer{},
+		each:      map[string]cache.InformerSynced{},
 		pending:   map[ref]any{},
 		view:      plan.NewView(),
 		bgp:       newBGPObjects(),
@@ -100,6 +103,9 @@ func newSource(watches []watch, kick func(), log *slog.Logger) (*Source, error) 
 		reg, err := inf.AddEventHandler(s.handler(w.convert))
 		if err != nil {
 			return nil, fmt.Errorf("watch %s: %w", w.kind, err)
+		}
+		if w.kind != kindSecret {
+			s.each[w.kind] = reg.HasSynced
 		}
 		switch {
 		case w.kind == kindSecret:
@@ -131,6 +137,9 @@ func (s *Source) Run(ctx context.Context) error {
 		wg.Go(func() { inf.RunWithContext(ctx) })
 	}
 	wg.Go(func() { s.secrets.run(ctx, s.kick) })
+	if s.snapshot != nil {
+		wg.Go(func() { s.keepSnapshot(ctx) })
+	}
 	if cache.WaitForCacheSync(ctx.Done(), append(slices.Clone(s.synced), s.settled)...) {
 		s.kick()
 	}
@@ -140,20 +149,14 @@ func (s *Source) Run(ctx context.Context) error {
 
 // Observe implements speaker.Source. Only what changed is put into the View.
 func (s *Source) Observe() (*plan.View, plan.Touched, bool) {
-	for _, synced := range s.synced {
-		if !synced() {
-			return nil, plan.Touched{}, false
-		}
-	}
-	if !s.begun && !s.settled() {
+	secrets := s.secrets.state() // before the Secrets themselves: none is missed that is said to be there
+	s.mu.Lock()
+	pending, ok := s.take()
+	s.mu.Unlock()
+	if !ok {
 		return nil, plan.Touched{}, false
 	}
 	s.begun = true
-	secrets := s.secrets.state() // before the Secrets themselves: none is missed that is said to be there
-	s.mu.Lock()
-	pending := s.pending
-	s.pending = map[ref]any{}
-	s.mu.Unlock()
 	touched := plan.Touched{
 		Services: map[pools.ServiceKey]struct{}{},
 		Nodes:    map[string]struct{}{},
@@ -278,6 +281,7 @@ func (s *Source) put(r ref, value any) {
 	s.mu.Lock()
 	s.pending[r] = value
 	s.mu.Unlock()
+	s.noteChange(r.kind)
 	s.kick()
 }
 

@@ -40,7 +40,15 @@ func newProxyFeed(t *testing.T, serviceProxy bool) *feed {
 		vips: fcache.NewFakeControllerSource(), ads: fcache.NewFakeControllerSource(), cidrs: fcache.NewFakeControllerSource(), pools: fcache.NewFakeControllerSource(), kicks: make(chan struct{}, 1000),
 	}
 	var err error
-	f.source, err = newSource([]watch{
+	f.source, err = newSource(f.watches(serviceProxy), func() { f.kicks <- struct{}{} }, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func (f *feed) watches(serviceProxy bool) []watch {
+	return []watch{
 		{kind: kindService, object: &corev1.Service{}, from: f.services, convert: convertService(serviceProxy), trim: trimService(serviceProxy)},
 		{kind: kindSlice, object: &discoveryv1.EndpointSlice{}, from: f.slices, convert: convertSlice, trim: trim},
 		{kind: kindNode, object: &corev1.Node{}, from: f.nodes, convert: convertNode, trim: trim},
@@ -48,11 +56,7 @@ func newProxyFeed(t *testing.T, serviceProxy bool) *feed {
 		{kind: kindAdvertisement, object: &v1alpha1.L2Advertisement{}, from: f.ads, convert: convertAdvertisement, trim: trim},
 		{kind: kindServiceCIDR, object: &networkingv1.ServiceCIDR{}, from: f.cidrs, convert: convertServiceCIDR, trim: trim, optional: true},
 		{kind: kindPool, object: &v1alpha1.IPAddressPool{}, from: f.pools, trim: trim, optional: true},
-	}, func() { f.kicks <- struct{}{} }, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
 	}
-	return f
 }
 
 func (f *feed) run(t *testing.T) {

@@ -43,6 +43,8 @@ type Reporter struct {
 	failing bool
 	// fresh tells whether what this process knows may be written: after standing still it is another's by now.
 	fresh func() bool
+	// stale tells whether it is from a snapshot: nothing is written by that.
+	stale func() bool
 	// told is told of every report before it is written.
 	told func(map[string]plan.Status)
 
@@ -71,6 +73,7 @@ func newReporter(store cache.Store, patch func(context.Context, string, []byte) 
 		written: map[string]sent{},
 		want:    map[string]plan.Status{},
 		fresh:   func() bool { return true },
+		stale:   func() bool { return false },
 		told:    func(map[string]plan.Status) {},
 	}
 }
@@ -199,7 +202,7 @@ func (r *Reporter) current(name string, status plan.Status) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now, ok := r.want[name]
-	return ok && reflect.DeepEqual(now, status) && r.fresh()
+	return ok && reflect.DeepEqual(now, status) && r.fresh() && !r.stale()
 }
 
 // statusOf returns the status that the VirtualIP ought to have. What has not changed keeps its time.
@@ -227,7 +230,7 @@ func statusOf(vip *v1alpha1.VirtualIP, status plan.Status, conflict Conflict, no
 	}
 	if status.Conflict != "" {
 		ours = append(ours, metav1.Condition{
-			Type: v1alpha1.ConditionConflict, Status: metav1.ConditionTrue, Reason: string(plan.AddressConflict),
+			Type: v1alpha1.ConditionConflict, Status: metav1.ConditionTrue, Reason: string(status.ConflictReason),
 			Message: status.Conflict, ObservedGeneration: vip.Generation, LastTransitionTime: now,
 		})
 	}

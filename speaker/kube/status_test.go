@@ -210,7 +210,7 @@ func TestAddressConflict(t *testing.T) {
 		s, r := newServer(t)
 		run(t, r)
 		status := announced("a")["203.0.113.4"]
-		status.Conflict = "another host answers"
+		status.Conflict, status.ConflictReason = "another host answers", plan.AddressConflict
 		for _, held := range []bool{true, false} {
 			if !held {
 				status.Node, status.Interfaces, status.Announced, status.Reason = "", nil, false, plan.AddressConflict
@@ -218,7 +218,7 @@ func TestAddressConflict(t *testing.T) {
 			r.Report(map[string]plan.Status{"203.0.113.4": status})
 			synctest.Wait()
 			got := s.get().Status.Conditions
-			if len(got) != 2 || got[1].Type != v1alpha1.ConditionConflict || got[1].Status != metav1.ConditionTrue || got[1].Message != status.Conflict {
+			if len(got) != 2 || got[1].Type != v1alpha1.ConditionConflict || got[1].Status != metav1.ConditionTrue || got[1].Message != status.Conflict || got[1].Reason != "AddressConflict" {
 				t.Errorf("held %v: conditions %+v", held, got)
 			}
 		}

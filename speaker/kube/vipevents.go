@@ -23,7 +23,7 @@ func (e *Events) VIPs(vips cache.Store, statuses map[string]plan.Status) {
 			e.aboutVIP(vips, name, corev1.EventTypeNormal, string(status.Moved), text)
 		}
 		if status.Conflict != "" && status.Conflict != before.Conflict {
-			e.aboutVIP(vips, name, corev1.EventTypeWarning, string(plan.AddressConflict), status.Conflict)
+			e.aboutVIP(vips, name, corev1.EventTypeWarning, string(status.ConflictReason), status.Conflict)
 		}
 	}
 	e.statuses = statuses

@@ -38,8 +38,6 @@ type Config struct {
 	Refresh time.Duration
 	// Rate limits the announcements and probes per second on one interface; 0 means 5,000.
 	Rate int
-	// Weight is greater for addresses that are to be announced before others when many move; nil means all are alike.
-	Weight func(netip.Addr) uint64
 	// Metrics may be nil.
 	Metrics prometheus.Registerer
 }

@@ -40,7 +40,9 @@ const (
 // entry is an address of the set.
 type entry struct {
 	interfaces []string
-	phase      phase
+	// again is that of the announcement.
+	again int
+	phase phase
 	// asked are the responders that probe, and whether they have done so.
 	asked map[*responder]bool
 	// failures are the conflicts found by probing so far, until is when the phase ends: refused or unwanted.
@@ -76,11 +78,28 @@ func (a *Announcer) enter(want map[netip.Addr]plan.Announcement) {
 			a.entries[addr] = e
 		}
 		e.interfaces = ann.Interfaces
+		if e.again != ann.Again {
+			e.again = ann.Again
+			a.repeat(addr)
+		}
 		switch {
 		case !ann.Probe && e.phase != holding:
 			a.hold(e)
 		case e.phase == unwanted:
 			e.phase, e.asked = probing, map[*responder]bool{}
+		}
+	}
+}
+
+// repeat begins the announcements of an address anew where it is held.
+func (a *Announcer) repeat(addr netip.Addr) {
+	for _, p := range a.ports {
+		for _, r := range p.responders {
+			if r != nil && has(r.duties.Load().held, addr) {
+				at := place{on: r, addr: addr}
+				p.schedule.stop(at)
+				p.schedule.announce(time.Now(), at)
+			}
 		}
 	}
 }

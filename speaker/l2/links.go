@@ -194,9 +194,11 @@ func subnets() (map[int][]netip.Prefix, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the addresses of the network interfaces: %w", err)
 	}
+	mute := mute(addrs)
 	out := map[int][]netip.Prefix{}
 	for _, a := range addrs {
-		if p, ok := subnet(a.IPNet); ok && !slices.Contains(out[a.LinkIndex], p) {
+		p, ok := subnet(a.IPNet)
+		if _, waits := mute[a.LinkIndex]; ok && !(waits && p.Addr().Is6()) && !slices.Contains(out[a.LinkIndex], p) {
 			out[a.LinkIndex] = append(out[a.LinkIndex], p)
 		}
 	}
@@ -204,6 +206,24 @@ func subnets() (map[int][]netip.Prefix, error) {
 		slices.SortFunc(list, netip.Prefix.Compare)
 	}
 	return out, nil
+}
+
+// mute returns the interfaces whose link-local addresses are all still being probed for, or are in use by another host. The kernel
+// asks for no neighbour there (net/ipv6/ndisc.c, ndisc_send_ns), so it cannot forward IPv6. One without any is left as it is.
+func mute(addrs []netlink.Addr) map[int]struct{} {
+	out, speaks := map[int]struct{}{}, map[int]bool{}
+	for _, a := range addrs {
+		if addr, ok := netip.AddrFromSlice(a.IP); !ok || !addr.Is6() || !addr.IsLinkLocalUnicast() {
+			continue
+		}
+		if a.Flags&unix.IFA_F_TENTATIVE == 0 || a.Flags&unix.IFA_F_OPTIMISTIC != 0 {
+			speaks[a.LinkIndex] = true
+			delete(out, a.LinkIndex)
+		} else if !speaks[a.LinkIndex] {
+			out[a.LinkIndex] = struct{}{}
+		}
+	}
+	return out
 }
 
 func subnet(n *net.IPNet) (netip.Prefix, bool) {

@@ -26,7 +26,7 @@ func (a *Announcer) open(l link, family int) (*responder, error) {
 	r.router.Store(r.socket.router())
 	if p == nil {
 		ctx, stop := context.WithCancel(context.Background())
-		p = &port{link: l, schedule: newSchedule(a.cfg.Refresh, a.cfg.Rate, a.cfg.Weight), stop: stop}
+		p = &port{link: l, schedule: newSchedule(a.cfg.Refresh, a.cfg.Rate), stop: stop}
 		a.ports[l.index] = p
 		a.serving.Go(func() { p.schedule.run(ctx) })
 	}

@@ -54,8 +54,7 @@ type job struct {
 	start   time.Time // of the schedule
 	step    int
 	due     time.Time
-	weight  uint64
-	gone    bool
+	index   int // in the heap, -1 for none
 }
 
 // schedule sends announcements and probes for places: often after they were taken over, then seldom. One interface has
@@ -63,7 +62,6 @@ type job struct {
 type schedule struct {
 	refresh time.Duration // between two announcements in the long run; 0 for none
 	burst   int
-	weight  func(netip.Addr) uint64
 
 	mu   sync.Mutex
 	jobs map[place]*job
@@ -74,13 +72,9 @@ type schedule struct {
 	wake   chan struct{}
 }
 
-// newSchedule: where many addresses are due, those with more weight come first.
-func newSchedule(refresh time.Duration, perSecond int, weight func(netip.Addr) uint64) *schedule {
+func newSchedule(refresh time.Duration, perSecond int) *schedule {
 	burst := max(1, int(time.Duration(perSecond)*tick/time.Second))
-	if weight == nil {
-		weight = func(netip.Addr) uint64 { return 0 }
-	}
-	return &schedule{refresh: refresh, burst: burst, weight: weight, jobs: map[place]*job{}, wake: make(chan struct{}, 1)}
+	return &schedule{refresh: refresh, burst: burst, jobs: map[place]*job{}, wake: make(chan struct{}, 1)}
 }
 
 // announce begins the announcements of places, unless they already run. Probes for them end.
@@ -89,7 +83,7 @@ func (s *schedule) announce(now time.Time, places ...place) { s.begin(now, place
 // probe begins to probe for places, unless that already runs. Announcements of them end.
 func (s *schedule) probe(now time.Time, places ...place) { s.begin(now, places, true) }
 
-// begin takes all places at once: which of them comes first their weight decides.
+// begin takes all places at once.
 func (s *schedule) begin(now time.Time, places []place, probing bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,9 +93,9 @@ func (s *schedule) begin(now time.Time, places []place, probing bool) {
 			if j.probing == probing {
 				continue
 			}
-			j.gone = true
+			s.remove(j)
 		}
-		j := &job{place: p, probing: probing, start: now, due: now, weight: s.weight(p.addr)}
+		j := &job{place: p, probing: probing, start: now, due: now}
 		s.jobs[p], begun = j, true
 		heap.Push(&s.heap, j)
 	}
@@ -119,8 +113,15 @@ func (s *schedule) stop(p place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if j := s.jobs[p]; j != nil {
-		j.gone = true
+		s.remove(j)
 		delete(s.jobs, p)
+	}
+}
+
+// remove takes a job out of the heap, where its next time may be far off.
+func (s *schedule) remove(j *job) {
+	if j.index >= 0 {
+		heap.Remove(&s.heap, j.index)
 	}
 }
 
@@ -156,8 +157,6 @@ func (s *schedule) send(now time.Time) (wait time.Duration, ok bool, ended []pla
 	for len(s.heap) > 0 {
 		j := s.heap[0]
 		switch {
-		case j.gone:
-			heap.Pop(&s.heap)
 		case j.due.After(now):
 			return j.due.Sub(now), true, ended
 		case j.probing && j.step == len(probeGaps):
@@ -211,25 +210,29 @@ func (s *schedule) next(j *job, now time.Time) {
 	heap.Fix(&s.heap, 0)
 }
 
-// jobHeap orders jobs by their time, the fresh ones first, and of these the busy ones.
+// jobHeap orders jobs by their time, the fresh ones first.
 type jobHeap []*job
 
 func (h jobHeap) Len() int { return len(h) }
 func (h jobHeap) Less(i, k int) bool {
-	switch {
-	case !h[i].due.Equal(h[k].due):
+	if !h[i].due.Equal(h[k].due) {
 		return h[i].due.Before(h[k].due)
-	case h[i].step != h[k].step:
-		return h[i].step < h[k].step
 	}
-	return h[i].weight > h[k].weight
+	return h[i].step < h[k].step
 }
-func (h jobHeap) Swap(i, k int) { h[i], h[k] = h[k], h[i] }
-func (h *jobHeap) Push(x any)   { *h = append(*h, x.(*job)) }
+func (h jobHeap) Swap(i, k int) {
+	h[i], h[k] = h[k], h[i]
+	h[i].index, h[k].index = i, k
+}
+func (h *jobHeap) Push(x any) {
+	j := x.(*job)
+	j.index = len(*h)
+	*h = append(*h, j)
+}
 func (h *jobHeap) Pop() any {
 	old := *h
 	last := old[len(old)-1]
-	old[len(old)-1] = nil
+	old[len(old)-1], last.index = nil, -1
 	*h = old[:len(old)-1]
 	return last
 }

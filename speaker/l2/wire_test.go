@@ -3,6 +3,7 @@ package l2
 import (
 	"errors"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -289,13 +290,46 @@ func TestLinks(t *testing.T) {
 	}
 	want := []plan.Link{{Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("2001:db8::/64")}}}
 	var got []plan.Link
-	eventually(t, "only eth0 has carrier", func() bool {
+	eventually(t, "only eth0 has carrier, and its link-local address can be used", func() bool {
 		s.node.Must(t, func() (err error) { got, err = Links(); return err })
-		return len(got) == 1
+		return slices.EqualFunc(got, want, func(a, b plan.Link) bool { return a.Name == b.Name && slices.Equal(a.Subnets, b.Subnets) })
 	})
-	if !slices.EqualFunc(got, want, func(a, b plan.Link) bool { return a.Name == b.Name && slices.Equal(a.Subnets, b.Subnets) }) {
-		t.Errorf("%v, want %v", got, want)
+}
+
+// While the link-local address is being probed for the kernel asks for no neighbour, so nothing can be forwarded to it.
+func TestLinksWithoutLinkLocalAddress(t *testing.T) {
+	s := join(t)
+	eth0 := linkOf(t, s.node, "eth0")
+	s.node.Must(t, func() error {
+		return errors.Join(os.WriteFile("/proc/sys/net/ipv6/conf/eth0/accept_dad", []byte("1"), 0), os.WriteFile("/proc/sys/net/ipv6/conf/eth0/dad_transmits", []byte("2"), 0))
+	})
+	list, err := s.node.Handle.AddrList(eth0, netlink.FAMILY_V6)
+	if err != nil {
+		t.Fatal(err)
 	}
+	for _, a := range list {
+		if a.IP.IsLinkLocalUnicast() {
+			err = errors.Join(err, s.node.Handle.AddrDel(eth0, &a))
+		}
+	}
+	local := &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP("fe80::77"), Mask: net.CIDRMask(64, 128)}}
+	if err := errors.Join(err, s.node.Handle.AddrAdd(eth0, local)); err != nil {
+		t.Fatal(err)
+	}
+	subnets := func() (out []netip.Prefix) {
+		s.node.Must(t, func() error {
+			links, err := Links()
+			for _, l := range links {
+				out = append(out, l.Subnets...)
+			}
+			return err
+		})
+		return out
+	}
+	if got, want := subnets(), []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}; !slices.Equal(got, want) {
+		t.Errorf("subnets %v, want %v", got, want)
+	}
+	eventually(t, "the subnet of IPv6 counts", func() bool { return slices.Contains(subnets(), netip.MustParsePrefix("2001:db8::/64")) })
 }
 
 // What cannot be served is an error that names it, and does not keep the rest from being served.
@@ -501,4 +535,21 @@ func reported(t *testing.T, conn *packet.Conn, group string) {
 			return
 		}
 	}
+}
+
+// Another node answered as well for a while, and neighbours may have learnt its hardware address.
+func TestAnnouncedAgain(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, s *side) {
+		s.hold(t, s.vip[0], s.vip[1])
+		said := func() float64 { return s.count(t, "announcements_total", s.codec.family()) }
+		per := float64(len(steps) - s.family) // the reply form is ARP's
+		eventually(t, "the announcements are over", func() bool { return said() == 2*per })
+		s.learns(t, s.vip[0])
+		s.setNeighbour(t, s.vip[0], mac{2, 0, 0, 0, 0, 0x66})
+		again := on(s.on)
+		again.Again = 1
+		s.announce(t, map[netip.Addr]plan.Announcement{s.vip[0]: again, s.vip[1]: on(s.on)})
+		s.wantNeighbour(t, s.vip[0], s.self)
+		eventually(t, "one of the two is announced again", func() bool { return said() == 3*per })
+	})
 }

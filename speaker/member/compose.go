@@ -2,6 +2,7 @@ package member
 
 import (
 	"encoding/binary"
+	"slices"
 	"time"
 )
 
@@ -10,6 +11,8 @@ const (
 	answersPerTurn = 16
 	// changesPerBeat is how many datagrams of changed claims a beat sends to everybody; the rest is asked for.
 	changesPerBeat = 4
+	// repeatsPerBeat is how many datagrams of claims a beat has of a node that hears nobody.
+	repeatsPerBeat = 2
 	// groupAfter is how many requests for claims are sent without an answer before they go by broadcast.
 	groupAfter = 3
 )
@@ -32,14 +35,29 @@ func (c *Core) beat(now time.Time) {
 	version := c.recent[len(c.recent)-1]
 	copy(c.recent[1:], c.recent[:])
 	c.recent[0] = c.mine.version
-	for i := 0; i == 0 || i < changesPerBeat && version < c.mine.version; i++ {
+	most, alone := changesPerBeat, c.hearsNobody()
+	if alone {
+		if version, most = c.repeated, repeatsPerBeat; version >= c.mine.version {
+			version = 0
+		}
+	}
+	for i := 0; i == 0 || i < most && version < c.mine.version; i++ {
 		b := c.appendHello(c.begin(), 0)
 		if i == 0 {
-			b = c.appendSegments(b, now)
+			b = c.appendSilent(c.appendSegments(b, now))
 		}
 		b, version = c.appendClaims(b, version)
 		c.everybody(c.finish(b))
 	}
+	if alone {
+		c.repeated = version
+	}
+}
+
+// hearsNobody tells whether nobody else is alive as far as this node knows. If it is this node that is deaf, nobody can ask it for its claims
+// either: it says all of them again and again.
+func (c *Core) hearsNobody() bool {
+	return !slices.ContainsFunc(c.order, func(p *peer) bool { return p.paths[0].up })
 }
 
 // Goodbye returns datagrams that say that this process ends, to be sent last of all.

@@ -49,6 +49,10 @@ type Core struct {
 	byID   map[uint64]*peer
 	gone   map[uint64]uint64 // incarnations of nodes that were forgotten, by id
 
+	repeated uint64 // up to which version a node that hears nobody has said its claims again
+	silentAt int    // where the list of whom this node does not hear goes on
+	returned int    // how often one that fell silent was heard again
+
 	msg   message
 	sends []Send
 	arena []byte

@@ -1,6 +1,7 @@
 package member
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,7 +9,6 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,6 +33,8 @@ type Options struct {
 	// Kick is called when Observe would return something new. It must not block.
 	Kick    func()
 	Metrics prometheus.Registerer
+	// Wedged is after how long without a call of Observe who decides counts as stuck; 0: wedgedAfter.
+	Wedged time.Duration
 }
 
 // Detector runs a Core on UDP sockets: by broadcast on the segments, and by unicast to the other nodes.
@@ -49,6 +51,9 @@ type Detector struct {
 	// turned is when the loop turned last, since start; fenced and limit go with it. Fresh reads them from any goroutine.
 	turned, limit atomic.Int64
 	fenced        atomic.Bool
+
+	// observed is when Observe was called last, since start; 0 before.
+	observed atomic.Int64
 
 	mu  sync.Mutex // of the boxes
 	in  inbox
@@ -81,6 +86,7 @@ func New(o Options) (*Detector, error) {
 	if o.Port == 0 {
 		o.Port = DefaultPort
 	}
+	o.Wedged = cmp.Or(o.Wedged, wedgedAfter)
 	now := time.Now()
 	core, err := NewCore(Config{
 		Node: o.Node, Cluster: o.Cluster, Keys: o.Keys, Profile: o.Profile,
@@ -110,6 +116,7 @@ func (d *Detector) Observe() (plan.Members, map[string]struct{}, map[plan.VIPID]
 	nodes, vips := d.box.nodes, d.box.vips
 	d.box.nodes, d.box.vips = map[string]struct{}{}, map[plan.VIPID]struct{}{}
 	d.box.seen = d.box.fences
+	d.observed.Store(int64(time.Since(d.start)))
 	return d.box.members, nodes, vips
 }
 
@@ -229,6 +236,9 @@ func (d *Detector) follow(ctx context.Context, l *lister) {
 type loop struct {
 	polls []unix.PollFd
 	twice bool // another process with our name was reported
+	// complained is when a datagram with a wrong key was reported last.
+	complained time.Time
+	watchdog
 	*Detector
 	lister  *lister
 	sockets []*socket
@@ -280,8 +290,9 @@ func (l *loop) turn() error {
 		if late := now.Sub(l.core.Next()); late >= 0 && l.core.begun {
 			l.metrics.late(late)
 		}
+		wedged := l.watch(now)
 		l.send(l.core.Tick(now))
-		if l.core.Fences() != before {
+		if l.core.Fences() != before && !wedged {
 			l.options.Log.Warn("stood still for too long: all VirtualIPs given up, the others are heard first",
 				"for", now.Sub(l.start)-time.Duration(l.turned.Load()), "limit", l.core.FenceAfter())
 		}
@@ -344,83 +355,6 @@ func (l *loop) empty() {
 		l.core.Say(*in.word)
 		l.fenced.Store(false)
 	}
-}
-
-// readAtMost bounds one reading, so that a flood cannot keep the loop from its turn.
-const readAtMost = 4096
-
-// receive reads the sockets in which wait found something until they are empty.
-func (l *loop) receive() {
-	for i, s := range l.sockets {
-		if l.polls[i+1].Revents == 0 {
-			continue
-		}
-		for range readAtMost {
-			a, err := s.receive(l.buffer[:])
-			if err == errEmpty {
-				break
-			}
-			if err != nil {
-				l.metrics.drop("unreadable")
-				break
-			}
-			if a.source.Is6() && a.source.IsLinkLocalUnicast() {
-				a.source = a.source.WithZone(strconv.Itoa(a.index))
-			}
-			in := Packet{Iface: l.name(s, a.index), Source: a.source, OnLink: a.hops == hopLimit, Data: l.buffer[:a.size]}
-			if reason := l.core.Receive(time.Now(), in); reason != Taken {
-				l.metrics.drop(reason)
-				if reason == DropName && !l.twice {
-					l.twice = true
-					l.options.Log.Error("another speaker has the name of this node: give each node a name of its own", "from", a.source)
-				}
-			}
-		}
-	}
-}
-
-// name returns the name of an interface, which datagrams may come by before anybody has named it.
-func (l *loop) name(s *socket, index int) string {
-	if name, known := l.ports.byIndex[index]; known {
-		return name
-	}
-	name := s.interfaceName(index)
-	if l.ports.byIndex == nil {
-		l.ports.byIndex = map[int]string{}
-	}
-	l.ports.byIndex[index] = name
-	return name
-}
-
-// send sends what the core wants sent. A datagram that cannot go is lost like any other, and counted.
-func (l *loop) send(sends []Send) {
-	for _, one := range sends {
-		if err := l.sendOne(one); err != nil {
-			l.metrics.unsent.Inc()
-		}
-	}
-}
-
-func (l *loop) sendOne(one Send) error {
-	if one.To.IsValid() {
-		to := one.To.Unmap()
-		for _, s := range l.sockets {
-			if s.v6 == to.Is6() {
-				return s.send(to, one.Data)
-			}
-		}
-		return unix.EAFNOSUPPORT
-	}
-	p, ok := l.ports.byName[one.Iface]
-	if !ok {
-		return unix.ENODEV
-	}
-	for _, s := range l.sockets {
-		if s.v6 != p.v4 {
-			return s.sendGroup(p.index, one.Data)
-		}
-	}
-	return unix.EAFNOSUPPORT
 }
 
 // tell puts what has changed into the box and kicks.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,6 +33,25 @@ type node struct {
 	stop     context.CancelFunc
 	ended    chan error
 	seen     plan.Members
+	log      journal
+}
+
+// journal is a log that may be read meanwhile.
+type journal struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(p)
+}
+
+func (j *journal) count(text string) int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return strings.Count(j.text.String(), text)
 }
 
 // hub joins nodes by two bridges.
@@ -117,7 +137,7 @@ func (h *hub) begin(t *testing.T, n *node) {
 	kicks := n.kicks
 	var err error
 	n.Detector, err = member.New(member.Options{
-		Node: n.name, Cluster: "default", Keys: [][]byte{secret}, Profile: member.Standard, Log: slog.New(slog.DiscardHandler),
+		Node: n.name, Cluster: "default", Keys: [][]byte{secret}, Profile: member.Standard, Log: slog.New(slog.NewTextHandler(&n.log, nil)),
 		Metrics: n.registry,
 		Kick: func() {
 			select {
@@ -358,6 +378,9 @@ func TestDetectorOtherKey(t *testing.T) {
 	if n := h.nodes[0].metric(t, "ironlb_liveness_dropped_total", "unknown-key"); n == 0 {
 		t.Error("nothing was dropped")
 	}
+	if n := h.nodes[0].log.count("give all speakers the same Secret"); n != 1 {
+		t.Errorf("logged %d times", n)
+	}
 	if n := h.nodes[0].metric(t, "ironlb_failover_detection_seconds", ""); n == 0 {
 		t.Error("no detection was measured")
 	}
@@ -368,6 +391,7 @@ func TestDetectorOtherKey(t *testing.T) {
 	if n := h.nodes[0].metric(t, "ironlb_liveness_false_deaths_total", ""); n != 1 {
 		t.Errorf("%v false deaths", n)
 	}
+	h.nodes[0].until(t, "c is known to have returned", func(m plan.Members) bool { return m.Returned == 1 })
 }
 
 func TestDetectorPortInUse(t *testing.T) {

@@ -5,10 +5,12 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker/plan"
@@ -21,7 +23,7 @@ func TestDetectorFence(t *testing.T) {
 	var log bytes.Buffer
 	metrics := prometheus.NewRegistry()
 	d, err := New(Options{
-		Node: "a", Keys: [][]byte{bytes.Repeat([]byte("k"), 32)}, Profile: Fast, Metrics: metrics, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		Node: "a", Keys: [][]byte{bytes.Repeat([]byte("k"), 32)}, Profile: Fast, Metrics: metrics, Log: slog.New(slog.NewTextHandler(&log, nil)), Wedged: time.Hour,
 		Kick: func() {
 			select {
 			case kicks <- struct{}{}:
@@ -92,5 +94,102 @@ func TestDetectorFence(t *testing.T) {
 	}
 	if !strings.Contains(log.String(), "stood still") || strings.Count(log.String(), "\n") != 1 {
 		t.Errorf("logged %s", log.String())
+	}
+}
+
+// Who decides is stuck: he is kicked, then everything is given up, and stays so until he looks again.
+func TestDetectorWedged(t *testing.T) {
+	space := netspace.New(t)
+	var log bytes.Buffer
+	var kicks atomic.Int64
+	metrics := prometheus.NewRegistry()
+	d, err := New(Options{
+		Node: "a", Keys: [][]byte{bytes.Repeat([]byte("k"), 32)}, Profile: Standard, Metrics: metrics, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		Kick: func() { kicks.Add(1) }, Wedged: 2 * time.Second,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- space.Do(func() error { return d.Run(ctx) }) }()
+	deadline := time.After(20 * time.Second)
+	wait := func(what string, ok func() bool) {
+		t.Helper()
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for !ok() {
+			select {
+			case <-tick.C:
+			case <-deadline:
+				t.Fatal("not yet " + what)
+			}
+		}
+	}
+	// Before it has looked for the first time there is nothing to be stuck with.
+	wait("turning", d.Fresh)
+	wait("long in use", func() bool { return time.Since(d.start) > 2*d.options.Wedged })
+	if !d.Fresh() {
+		t.Error("given up before it was held")
+	}
+	looks := func() bool { m, _, _ := d.Observe(); return !m.Observer }
+	wait("no observer", looks)
+	d.Say(plan.Word{Claims: map[string]plan.Claim{"web": {State: plan.Held}}})
+	stuck, before := time.Now(), kicks.Load()
+	wait("given up", func() bool { return !d.Fresh() })
+	if took := time.Since(stuck); took < d.options.Wedged-100*time.Millisecond || kicks.Load()-before < 2 {
+		t.Errorf("given up after %v and %d kicks", took, kicks.Load()-before)
+	}
+	d.Say(plan.Word{Claims: map[string]plan.Claim{"web": {State: plan.Held}}}) // what the loop was about to say
+	turned := d.turned.Load()
+	wait("some turns", func() bool { return d.turned.Load()-turned > int64(2*d.options.Profile.Dead) })
+	if d.Fresh() {
+		t.Error("fresh though nobody has looked")
+	}
+	if m, _, _ := d.Observe(); !m.Observer {
+		t.Error("no observer after it was stuck")
+	}
+	wait("no observer any more", looks)
+	wait("fresh again", d.Fresh)
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if got := testutil.ToFloat64(d.metrics.wedged); got != 1 {
+		t.Errorf("%v times stuck", got)
+	}
+	if text := log.String(); strings.Count(text, "is stuck") != 1 || strings.Count(text, "turns again") != 1 || strings.Count(text, "\n") != 2 {
+		t.Errorf("logged %s", text)
+	}
+}
+
+// A process that stood still for longer than the loop may be stuck is not that: the loop that decides could not look either.
+func TestStandstillIsNotWedged(t *testing.T) {
+	var log bytes.Buffer
+	d, err := New(Options{Node: "a", Keys: [][]byte{bytes.Repeat([]byte("k"), 32)}, Profile: Standard, Log: slog.New(slog.NewTextHandler(&log, nil)), Kick: func() {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &loop{Detector: d}
+	d.limit.Store(int64(d.core.FenceAfter()))
+	at := d.start.Add(time.Minute)
+	turn := func(after time.Duration) bool {
+		at = at.Add(after)
+		began := l.watch(at)
+		d.turned.Store(int64(at.Sub(d.start)))
+		return began
+	}
+	d.observed.Store(int64(time.Minute))
+	d.turned.Store(int64(time.Minute))
+	if turn(time.Minute) || d.core.Fences() != 0 || log.Len() > 0 {
+		t.Errorf("stuck after a standstill: %s", log.String())
+	}
+	for range 399 { // what it knows of is a standstill that ended, however long nobody looks from then on
+		if turn(50 * time.Millisecond) {
+			t.Fatalf("stuck %v after the standstill", at.Sub(d.start)-2*time.Minute)
+		}
+	}
+	if !turn(50*time.Millisecond) || d.core.Fences() != 1 {
+		t.Error("not stuck after 20 s")
 	}
 }

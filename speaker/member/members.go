@@ -38,7 +38,7 @@ func (o *outbox) silent(d time.Duration) {
 func (c *Core) Changed() bool { return c.out.changed() }
 
 // Members returns who is alive and what each says, and which nodes and which VirtualIPs' claims differ from the last call's.
-// This node is among the nodes when Observer or Isolated changed. Nothing that it returns changes later. Who decides has then
+// This node is among the nodes when Observer, Isolated or Returned changed. Nothing that it returns changes later. Who decides has then
 // seen the fences so far.
 func (c *Core) Members() (m plan.Members, nodes map[string]struct{}, vips map[plan.VIPID]struct{}) {
 	c.seen = c.fences
@@ -48,7 +48,7 @@ func (c *Core) Members() (m plan.Members, nodes map[string]struct{}, vips map[pl
 func (c *Core) collect() (m plan.Members, nodes map[string]struct{}, vips map[plan.VIPID]struct{}) {
 	o := &c.out
 	m = o.told
-	m.Observer = c.observer
+	m.Observer, m.Returned = c.observer, c.returned
 	if o.mine || m.Isolated == nil {
 		m.Isolated, m.Segments = map[string]struct{}{}, map[string]struct{}{}
 		for i := 1; i < len(c.ifaces); i++ {
@@ -90,7 +90,7 @@ func (c *Core) collect() (m plan.Members, nodes map[string]struct{}, vips map[pl
 
 // sameBut tells whether two states of a node differ in nothing but its claims.
 func sameBut(m, n plan.Member) bool {
-	return m.Alive == n.Alive && m.Observer == n.Observer && m.Leaving == n.Leaving && m.Synced == n.Synced && maps.Equal(m.On, n.On)
+	return m.Alive == n.Alive && m.Observer == n.Observer && m.Leaving == n.Leaving && m.Synced == n.Synced && maps.Equal(m.On, n.On) && maps.Equal(m.Deaf, n.Deaf)
 }
 
 func (c *Core) member(p *peer) plan.Member {
@@ -102,12 +102,24 @@ func (c *Core) member(p *peer) plan.Member {
 	}
 	for i := 1; i < len(c.ifaces); i++ {
 		f := &c.ifaces[i]
-		// Where nobody was ever heard, broadcast does not pass between nodes: the node network decides alone.
-		if f.link && (p.paths[i].up || !f.ever && m.Alive) {
-			m.On[f.name] = struct{}{}
+		if !f.link || !c.counts(p, i) {
+			continue
+		}
+		m.On[f.name] = struct{}{}
+		if p.paths[i].deaf {
+			if m.Deaf == nil {
+				m.Deaf = map[string]struct{}{}
+			}
+			m.Deaf[f.name] = struct{}{}
 		}
 	}
 	return m
+}
+
+// counts tells whether a node counts as alive on an interface. Where nobody was ever heard, broadcast does not pass between nodes: the
+// node network decides alone.
+func (c *Core) counts(p *peer, at int) bool {
+	return p.paths[at].up || !c.ifaces[at].ever && p.paths[0].up
 }
 
 // MACs returns the hardware addresses that the other nodes say they have on their segments.

@@ -16,6 +16,7 @@ type metrics struct {
 	lateness  prometheus.Histogram
 	dropped   map[Drop]prometheus.Counter
 	unsent    prometheus.Counter
+	wedged    prometheus.Counter
 	counters  []counter
 	last      Counts
 }
@@ -44,6 +45,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "How late the loop turned.", Buckets: prometheus.ExponentialBuckets(.0001, 2.5, 10)}),
 		dropped: map[Drop]prometheus.Counter{},
 		unsent:  count("unsent_total", "Datagrams that could not be sent."),
+		wedged:  count("wedged_total", "Times that the speaker's own loop was stuck and everything was given up."),
 	}
 	m.counters = []counter{
 		{count("received_total", "Datagrams that were received."), func(c *Counts) uint64 { return c.Received }},
@@ -59,7 +61,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		m.dropped[reason] = drops.WithLabelValues(string(reason))
 	}
 	if reg != nil {
-		reg.MustRegister(m.alive, m.observer, m.isolated, m.detection, m.lateness, m.unsent, drops)
+		reg.MustRegister(m.alive, m.observer, m.isolated, m.detection, m.lateness, m.unsent, m.wedged, drops)
 		for _, c := range m.counters {
 			reg.MustRegister(c.metric)
 		}

@@ -44,6 +44,9 @@ type path struct {
 	heard, relayed, asked time.Time
 	up                    bool
 	byRelay               bool // not heard by this node for a dead time
+	lost                  bool // it was up, and became silent without a goodbye
+	deaf                  bool // it says that it does not hear this node there
+	unsaid                int  // for so many beats it has had no room to say so again
 	window                window
 }
 

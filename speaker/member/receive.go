@@ -106,7 +106,7 @@ func (c *Core) restarted(p *peer, incarnation uint64) {
 	p.incarnation, p.newest, p.ended, p.died, p.claims = incarnation, 0, false, false, replica{}
 	p.tries = 0
 	for i := range p.paths {
-		p.paths[i].window = window{}
+		p.paths[i].window, p.paths[i].deaf, p.paths[i].lost = window{}, false, false
 	}
 	c.out.node(p)
 }
@@ -132,6 +132,7 @@ func (c *Core) take(now time.Time, p *peer, at int, latest bool) {
 		p.dead = min(m.dead, time.Minute)
 		p.claims.saidVersion, p.claims.saidDigest = m.version, m.digest
 		if m.hasSegments {
+			c.hearing(p)
 			c.places(p, m.segments)
 		}
 	}
@@ -180,6 +181,9 @@ func (c *Core) heard(now time.Time, p *peer, at int) {
 	if p.died {
 		p.died = false
 		c.count.FalseDeaths++
+		c.returns(p, at)
+	} else if at > 0 && p.paths[at].lost { // the node network was whole
+		c.returns(p, at)
 	}
 	c.hear(now, p, 0)
 	if at == 0 {
@@ -197,6 +201,13 @@ func (c *Core) heard(now time.Time, p *peer, at int) {
 	}
 	f.last = now
 	c.hear(now, p, at)
+}
+
+// returns notes that a node, which was not restarted, is heard again.
+func (c *Core) returns(p *peer, at int) {
+	p.paths[at].lost = false
+	c.returned++
+	c.out.own()
 }
 
 func (c *Core) hear(now time.Time, p *peer, at int) {

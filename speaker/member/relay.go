@@ -29,12 +29,12 @@ func (c *Core) doubt(now time.Time, p *peer) {
 			continue
 		}
 		w.asked = now
-		c.ask(p, at)
+		c.ask(now, p, at)
 	}
 }
 
 // ask puts a question about p on an interface on the lists of who may know.
-func (c *Core) ask(p *peer, at int) {
+func (c *Core) ask(now time.Time, p *peer, at int) {
 	question := about{p.id, c.ifaces[at].key}
 	if p.reachable() {
 		p.helpAbout = append(p.helpAbout, question) // it answers at once if it can
@@ -43,10 +43,11 @@ func (c *Core) ask(p *peer, at int) {
 	if len(c.order) > 0 {
 		start = c.random.IntN(len(c.order))
 	}
+	direct := c.hearsAny(now, p, at)
 	asked := 0
 	for i := range c.order {
 		q := c.order[(start+i)%len(c.order)]
-		if q == p || !q.paths[at].up || !q.paths[0].up || !q.from.IsValid() {
+		if q == p || !q.paths[at].up || !q.paths[0].up || !q.from.IsValid() || direct && !c.hears(now, q, at) {
 			continue
 		}
 		q.helpAbout = append(q.helpAbout, question)
@@ -55,6 +56,22 @@ func (c *Core) ask(p *peer, at int) {
 			return
 		}
 	}
+}
+
+// hears tells whether this node itself has heard a peer lately on an interface. Only such a one is a witness there, where there is one: in
+// a network that is split, those of the other side hear one another, and say so by another path.
+func (c *Core) hears(now time.Time, p *peer, at int) bool {
+	return p.paths[at].up && now.Sub(p.paths[at].heard) < p.deadAfter(c)/2
+}
+
+// hearsAny tells whether this node itself hears another peer on an interface.
+func (c *Core) hearsAny(now time.Time, but *peer, at int) bool {
+	for _, q := range c.order {
+		if q != but && c.hears(now, q, at) {
+			return true
+		}
+	}
+	return false
 }
 
 // asked answers from what this node heard itself.

@@ -32,6 +32,9 @@ func (c *Core) Tick(now time.Time) []Send {
 	return c.sends
 }
 
+// Fence gives up what this node holds, as after a standstill.
+func (c *Core) Fence(now time.Time) { c.fence(now) }
+
 // fence drops what this node says and knows too late: while it stood still the others may have taken over.
 func (c *Core) fence(now time.Time) {
 	c.fenced, c.forgive = true, now
@@ -99,6 +102,8 @@ func (c *Core) judge(now time.Time, p *peer, slack time.Duration) {
 		}
 		if at == 0 {
 			p.died = true
+		} else if c.ifaces[at].link {
+			w.lost = true
 		}
 	}
 	c.doubt(now, p)

@@ -21,7 +21,7 @@ const (
 	// MaxDatagram fits the minimum MTU of IPv6 (RFC 8200 section 5) with room for a tunnel.
 	MaxDatagram = 1200
 
-	major, minor = 1, 0
+	major, minor = 1, 1
 	headerSize   = 32
 	maxName      = 253 // of a Node: RFC 1123 subdomain
 )
@@ -34,9 +34,10 @@ const (
 	fieldAsk      = 5 // node, segment key: did you hear it there?
 	fieldHeard    = 6 // node, segment key, age in ms
 	fieldNewer    = 7 // to node, incarnation: yours must be higher
+	fieldSilent   = 8 // node, segment key: I do not hear it there (minor version 1)
 
-	helloSize, segmentSize, claimsSize, wantSize, askSize, heardSize, newerSize = 21, 15, 16, 17, 16, 18, 16
-	fieldHeader                                                                 = 3
+	helloSize, segmentSize, claimsSize, wantSize, askSize, heardSize, newerSize, silentSize = 21, 15, 16, 17, 16, 18, 16, 16
+	fieldHeader                                                                             = 3
 )
 
 const (
@@ -108,6 +109,7 @@ type message struct {
 	hasWant         bool
 	asks            []about
 	heard           []sighting
+	silent          []about
 	newer           struct{ to, incarnation uint64 }
 	hasNewer        bool
 }
@@ -139,9 +141,9 @@ type sighting struct {
 
 // parse reads the fields into m. What it does not know is an error, unless the sender's minor version is newer.
 func (m *message) parse(body []byte, theirs byte) error {
-	*m = message{segments: m.segments[:0], entries: m.entries[:0], asks: m.asks[:0], heard: m.heard[:0]}
+	*m = message{segments: m.segments[:0], entries: m.entries[:0], asks: m.asks[:0], heard: m.heard[:0], silent: m.silent[:0]}
 	newer := theirs > minor
-	var seen uint8
+	var seen uint16
 	for len(body) > 0 {
 		if len(body) < fieldHeader {
 			return errField
@@ -152,7 +154,7 @@ func (m *message) parse(body []byte, theirs byte) error {
 		}
 		value := body[:n]
 		body = body[n:]
-		if kind == 0 || kind > fieldNewer {
+		if kind == 0 || kind > fieldSilent {
 			if !newer {
 				return errField
 			}
@@ -213,6 +215,8 @@ func (m *message) list(kind byte, v []byte) error {
 		size = askSize
 	case fieldHeard:
 		size = heardSize
+	case fieldSilent:
+		size = silentSize
 	}
 	if len(v)%size != 0 {
 		return errField
@@ -230,6 +234,8 @@ func (m *message) list(kind byte, v []byte) error {
 			m.asks = append(m.asks, about{a, b})
 		case fieldHeard:
 			m.heard = append(m.heard, sighting{about{a, b}, milliseconds(v[16:])})
+		case fieldSilent:
+			m.silent = append(m.silent, about{a, b})
 		}
 	}
 	return nil

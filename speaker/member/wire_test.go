@@ -51,17 +51,19 @@ func samples() (bodies [][]byte) {
 		begin(fieldAsk, number(1, 2, 3, 4)...),
 		begin(fieldHeard, append(number(1, 2), 1, 0)...),
 		begin(fieldNewer, number(9, 9)...),
+		begin(fieldSilent, number(1, 2, 3, 4)...),
 	} {
 		bodies = append(bodies, slices.Concat(hello, field))
 	}
 	return bodies
 }
 
-// Questions, answers, segments and claims fit beside the longest name.
+// Questions, answers, segments, who is not heard and claims fit beside the longest name.
 func TestDatagramsFit(t *testing.T) {
 	c := testCore(t, strings.Repeat("n", maxName))
 	p := c.peer("other")
 	p.from = netip.MustParseAddr("192.0.2.2")
+	c.observer = false
 	for range 100 {
 		p.helpAbout = append(p.helpAbout, about{1, 2})
 		p.answerAbout = append(p.answerAbout, sighting{about{1, 2}, time.Second})
@@ -72,6 +74,7 @@ func TestDatagramsFit(t *testing.T) {
 	for i := range 100 {
 		c.mine.set(plan.VIPID(i), plan.Claim{State: plan.Leaving, Generation: 1<<63 - 1, Place: 1<<16 - 1, Successor: strings.Repeat("s", maxName)})
 	}
+	silent := 0
 	for _, s := range c.Tick(time.Now()) {
 		_, body, err := parseHeader(s.Data)
 		if err == nil {
@@ -80,6 +83,10 @@ func TestDatagramsFit(t *testing.T) {
 		if err != nil {
 			t.Errorf("%d bytes: %v", len(s.Data), err)
 		}
+		silent = max(silent, len(c.msg.silent))
+	}
+	if silent != silentMost {
+		t.Errorf("%d lines about who is not heard", silent)
 	}
 	if len(p.helpAbout)+len(p.answerAbout) > 0 {
 		t.Error("not all was asked and answered")

@@ -10,9 +10,9 @@ import (
 func (p *Planner) deciding(v *View, name string, vip VIP, now time.Time) *deciding {
 	d := &deciding{
 		unit: p.unit(v, vip), vip: vip, self: p.options.Node, now: now, interval: cmp.Or(p.options.Interval, defaultInterval),
-		observers: map[string]bool{}, declined: map[string]bool{}, tenure: p.vips[name].tenure,
+		observers: map[string]bool{}, declined: map[string]bool{}, tenure: p.vips[name].tenure, informedAt: p.informedAt,
 	}
-	d.ears = d.allUsable()
+	d.ears, d.alone = d.allUsable(), true
 	d.lookAtMembers(IDOf(name))
 	d.hard = d.whyNot()
 	if leaving := d.choose(false); leaving {
@@ -62,11 +62,13 @@ func (d *deciding) lookAtMembers(id VIPID) {
 		if !d.hears(m) {
 			continue
 		}
+		d.alone = false
+		deaf := d.deafTo(m)
 		switch {
-		case says && c.State == Declined:
+		case says && (c.State == Declined || deaf && !d.view.Nodes[name].Ready): // Kubernetes does not reach it either
 			d.declined[name] = true
 		case says:
-			d.holders = append(d.holders, holder{node: name, claim: c})
+			d.holders = append(d.holders, holder{node: name, claim: c, deaf: deaf})
 		}
 		if m.Observer {
 			d.observers[name] = true
@@ -92,6 +94,17 @@ func (d *deciding) hears(m Member) bool {
 		}
 	}
 	return len(d.ears) == 0
+}
+
+// deafTo tells whether a node that counts as alive does not hear this one where it does.
+func (d *deciding) deafTo(m Member) bool {
+	for name := range d.ears {
+		_, on := m.On[name]
+		if _, deaf := m.Deaf[name]; on && !deaf {
+			return false
+		}
+	}
+	return len(m.Deaf) > 0
 }
 
 // choose lists the candidates: with leaving also those whose endpoints are about to go. It tells whether those are needed.
@@ -174,7 +187,7 @@ var nearness = map[Reason]int{
 // decision says what is seen of the VirtualIP once the tenure is decided.
 func (d *deciding) decision() Decision {
 	t := &d.tenure
-	dec := Decision{Reason: d.hard, Moved: t.moved, At: t.at, From: t.from, Vacant: t.vacant}
+	dec := Decision{Reason: d.hard, Moved: t.moved, At: t.at, From: t.from, Vacant: t.vacant, Deaf: d.deaf}
 	for _, a := range d.addrs {
 		dec.Addresses = append(dec.Addresses, a.IP)
 	}
@@ -185,12 +198,15 @@ func (d *deciding) decision() Decision {
 	case len(d.holders) > 0:
 		dec.Owner, dec.Reason = d.holders[0].node, NotOwner
 	case d.hard == Observer:
+	case t.barred != "":
+		dec.Owner, dec.Reason = t.barred, NotOwner
 	case len(d.candidates) > 0:
 		dec.Reason = Waiting
 	default:
 		dec.Reason = d.nearest()
 	}
 	dec.Reporter = d.reports(dec.Owner)
+	dec.Rival = d.rival
 	return dec
 }
 
@@ -214,7 +230,7 @@ func (d *deciding) nearest() Reason {
 
 // reports tells whether this node writes the status.
 func (d *deciding) reports(owner string) bool {
-	if owner == d.self && (d.cutOff() || d.early()) {
+	if owner == d.self && (d.cutOff() || d.early() || d.elsewhere()) {
 		return false
 	}
 	if owner != "" || d.view.Members.Observer {
@@ -227,15 +243,30 @@ func (d *deciding) reports(owner string) bool {
 	return d.vip.Holder == d.self
 }
 
-// early tells whether this node has just taken over from one that the API server thinks well. If it is this node that is cut off,
-// the others fall silent one after another, and until the last one has it seems to be one of those that are left: the list must
-// not follow it by then.
+// early tells whether it is too soon to say who is cut off, this node or the one that the status names and that the API server
+// thinks well. This node has just taken over: if it is the one, the others fall silent one after another, and until the last one has
+// it seems to be among those that are left. Or it hears others again, and perhaps not that node yet.
 func (d *deciding) early() bool {
 	holder := d.vip.Holder
-	if d.tenure.moved != OwnerLost || d.tenure.reported || holder == "" || holder == d.self || !d.view.Nodes[holder].Ready {
+	if !d.tenure.held || holder == "" || holder == d.self || !d.view.Nodes[holder].Ready {
 		return false
 	}
-	return d.waits(d.tenure.at.Add(contest*d.interval), Owner) == ""
+	since := d.informedAt
+	if d.tenure.moved == OwnerLost && d.tenure.at.After(since) {
+		since = d.tenure.at
+	}
+	return d.waits(since.Add(contest*d.interval), Owner) == ""
+}
+
+// elsewhere tells whether, in a network that is split while all have the API server, a node on another side answers as well, and it is that
+// one's to write the status: the list names it first. Else both would write over one another for as long as it lasts.
+func (d *deciding) elsewhere() bool {
+	holder := d.vip.Holder
+	if !d.tenure.reported || holder == d.self || !d.answersUnheard(holder) {
+		return false
+	}
+	d.rival = holder
+	return placeOf(d.vip.Nodes, holder) < placeOf(d.vip.Nodes, d.self)
 }
 
 // cutOff tells whether another node seems to be the owner, which this one, although it has the API server, does not hear: it wrote
@@ -244,6 +275,9 @@ func (d *deciding) cutOff() bool {
 	holder := d.vip.Holder
 	if holder == "" || holder == d.self || d.view.Members.informed() {
 		return false
+	}
+	if d.tenure.reported && !d.heard(holder) {
+		d.rival = holder
 	}
 	return d.tenure.reported || d.view.Nodes[holder].Ready
 }

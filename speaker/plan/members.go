@@ -16,6 +16,9 @@ type Members struct {
 	// Segments are the interfaces on which others are listened for; on another one it is not known yet who answers. Nil means
 	// all of them.
 	Segments map[string]struct{}
+	// Returned is how often one was heard again that had fallen silent, at all or on a segment, and was not restarted: it may have answered
+	// for anything meanwhile.
+	Returned int
 	// Peers are the other nodes that were heard of since this process began, by name.
 	Peers map[string]Member
 }
@@ -33,12 +36,22 @@ func (m Members) informed() bool {
 	return heard
 }
 
+// listened tells whether somebody who is heard hears this node.
+func (m Members) listened() bool {
+	for _, p := range m.Peers {
+		if p.Alive && !p.Observer && len(p.Deaf) < len(p.On) {
+			return true
+		}
+	}
+	return false
+}
+
 // Member is another node as it was heard.
 type Member struct {
 	// Alive is set if it was heard lately on any path.
 	Alive bool
-	// On are the interfaces of this node on which it counts as alive.
-	On map[string]struct{}
+	// On are the interfaces of this node on which it counts as alive, Deaf those of them on which it says that it does not hear this node.
+	On, Deaf map[string]struct{}
 	// Observer and Leaving are what it says of itself: it must claim nothing yet; it is about to end.
 	Observer, Leaving bool
 	// Synced is set once all its claims are known.

@@ -15,6 +15,8 @@ type station struct {
 	unable                            map[netip.Addr]Reason
 	// deaf are the nodes that it does not hear.
 	deaf map[string]bool
+	// returned is how often one was heard again.
+	returned int
 	// view is what it knows of the cluster since its link to the API server was cut; nil while that is there.
 	view *View
 	// links are its own interfaces, if not those of all.
@@ -41,7 +43,7 @@ func (w *world) viewOf(node string) *View {
 		v.Links = s.links
 	}
 	v.Unable, v.Leaving = s.unable, s.leaving
-	v.Members = Members{Observer: s.observer, Isolated: s.isolated, Peers: map[string]Member{}}
+	v.Members = Members{Observer: s.observer, Isolated: s.isolated, Returned: s.returned, Peers: map[string]Member{}}
 	for name := range w.view.Nodes {
 		if name == node {
 			continue
@@ -52,6 +54,9 @@ func (w *world) viewOf(node string) *View {
 			if _, cut := s.isolated[l]; !cut && m.Alive {
 				m.On[l] = struct{}{}
 			}
+		}
+		if o.deaf[node] && !o.observer && len(m.On) > 0 {
+			m.Deaf = maps.Clone(m.On)
 		}
 		for vip, c := range o.said {
 			m.Claims[IDOf(vip)] = c
@@ -65,6 +70,7 @@ func (w *world) viewOf(node string) *View {
 //
 //	dead|alive|observer|joined|stopping|unsynced|synced NODE
 //	deaf|hears NODE OTHER
+//	returned NODE          it hears one again that had fallen silent
 //	isolated|rejoined NODE INTERFACE
 //	unable NODE IP REASON
 //	able NODE IP
@@ -104,6 +110,8 @@ func (w *world) stationCommand(words []string) bool {
 		s.deaf[words[2]] = true
 	case "hears":
 		delete(s.deaf, words[2])
+	case "returned":
+		s.returned++
 	case "isolated":
 		s.isolated = map[string]struct{}{words[2]: {}}
 	case "rejoined":
@@ -158,6 +166,12 @@ func (w *world) who(nodes []string) []string {
 			if dec.Reporter {
 				line += " reporter"
 			}
+			if dec.Deaf != "" {
+				line += " deaf=" + dec.Deaf
+			}
+			if dec.Rival != "" {
+				line += " rival=" + dec.Rival
+			}
 			if c, says := d.Claims[name]; says {
 				line += fmt.Sprintf(" says=%s,%d,%d", states[c.State], c.Generation, c.Place)
 				if c.Successor != "" {
@@ -169,6 +183,9 @@ func (w *world) who(nodes []string) []string {
 					line += fmt.Sprintf(" answers=%v@%s", a, strings.Join(ann.Interfaces, ","))
 					if ann.Probe {
 						line += ",probe"
+					}
+					if ann.Again > 0 {
+						line += fmt.Sprintf(",again%d", ann.Again)
 					}
 				}
 			}

@@ -10,6 +10,8 @@ import (
 const (
 	// claimWait is how long a candidate waits for each one that comes before it, and a holder for its successor.
 	claimWait = time.Second
+	// deafWait is how long a holder waits for another one to hear it (a port may lose everything for a moment).
+	deafWait = 3 * time.Second
 	// contest is after how many intervals a holder with the older list yields.
 	contest         = 3
 	defaultInterval = 200 * time.Millisecond
@@ -21,6 +23,7 @@ const (
 type holder struct {
 	node  string
 	claim Claim
+	deaf  bool // it does not hear this node
 }
 
 func (h holder) compare(i holder) int {
@@ -43,10 +46,18 @@ type deciding struct {
 	candidates []string
 	observers  map[string]bool
 	declined   map[string]bool
+	// informedAt is since when others are heard and all that they say is known.
+	informedAt time.Time
 	// claimants are the other nodes that say something of it, heard or not.
 	claimants []string
 	// ears are the interfaces on which others must be heard to count; none: anywhere.
 	ears map[string]struct{}
+	// deaf is a node that answers as well, does not hear this one, and is to read in the status that it is not alone; alone is set
+	// while this node hears nobody where it counts.
+	deaf  string
+	alone bool
+	// rival is a node that is not heard, and that the status names although this one answers, too.
+	rival string
 	// unsure is set while the claims of a node that is heard are not all known.
 	unsure bool
 	tenure tenure
@@ -72,6 +83,13 @@ type tenure struct {
 	tried     []string
 	// contested is since when a holder with a newer list is seen.
 	contested time.Time
+	// unheard is since when a holder is seen that does not hear this node; barred is a node that was found to answer although it is not
+	// heard.
+	unheard time.Time
+	barred  string
+	// rivals is set while another node says that it answers as well, again counts how often that ended.
+	rivals bool
+	again  int
 	// reported is set once the status names this node.
 	reported bool
 	// last is the other node that was last seen to answer; empty since when nobody is.
@@ -85,22 +103,41 @@ func (d *deciding) run() {
 	if len(d.holders) > 0 {
 		t.last = d.holders[0].node
 	}
+	if t.barred != "" && (!d.answersUnheard(t.barred) || d.hearsOthers()) {
+		t.barred = ""
+	}
 	if t.held {
 		if why := d.drops(); why != "" {
-			*t = tenure{moved: why, at: d.now, last: t.last}
+			*t = tenure{moved: why, at: d.now, last: t.last, barred: t.barred}
 		} else {
 			d.handOver()
 		}
 	}
+	d.noteRivals()
 	d.noteEmpty()
-	if !t.held && d.may() {
-		d.gain()
+	if !t.held && d.may() && t.barred == "" {
+		if d.told() { // it would give up again what it took
+			t.barred = d.vip.Holder
+		} else {
+			d.gain()
+		}
 	}
 	t.reported = t.held && (t.reported || d.vip.Holder == d.self)
 }
 
 // may tells whether this node is a candidate.
 func (d *deciding) may() bool { return slices.Contains(d.candidates, d.self) }
+
+// noteRivals counts how often others answered as well and stopped. One that asked this node to take over is none: this node has
+// announced itself since.
+func (d *deciding) noteRivals() {
+	t := &d.tenure
+	rivals := t.held && t.successor == "" && slices.ContainsFunc(d.holders, func(h holder) bool { return h.claim.State == Held })
+	if t.held && t.rivals && !rivals {
+		t.again++
+	}
+	t.rivals = rivals
+}
 
 // noteEmpty notes since when nobody answers. An observer does not know.
 func (d *deciding) noteEmpty() {
@@ -117,7 +154,11 @@ func (d *deciding) drops() Reason {
 	if d.hard != Owner {
 		return d.hard
 	}
-	newer := false
+	if d.told() {
+		d.tenure.barred = d.vip.Holder
+		return Yielded
+	}
+	newer, deaf, yields := false, false, false
 	for _, h := range d.holders {
 		switch {
 		case d.tenure.successor != "" && h.claim.State == Held:
@@ -127,20 +168,63 @@ func (d *deciding) drops() Reason {
 				return HandedOver
 			}
 		case h.claim.State == Leaving: // it goes by itself when it hears of this one
+		case h.deaf && !d.comesFirst(h):
+			deaf, yields = true, d.yieldsTo(h) || yields
 		case h.claim.Generation > d.vip.Generation:
 			newer = true
 		case d.comesFirst(h):
 			return Yielded
 		}
 	}
-	if !newer {
-		d.tenure.contested = time.Time{}
-		return ""
+	since(&d.tenure.unheard, deaf, d.now)
+	since(&d.tenure.contested, newer, d.now)
+	if d.deaf != "" && d.waits(d.tenure.unheard.Add(contest*d.interval), Owner) == "" {
+		d.deaf = "" // it may have begun to hear this node just now
 	}
-	if d.tenure.contested.IsZero() {
-		d.tenure.contested = d.now
+	if yields && d.waits(d.tenure.unheard.Add(deafWait), Yielded) != "" {
+		return Yielded
 	}
-	return d.waits(d.tenure.contested.Add(contest*d.interval), Yielded)
+	if newer {
+		return d.waits(d.tenure.contested.Add(contest*d.interval), Yielded)
+	}
+	return ""
+}
+
+// since keeps the time since when something is so.
+func since(at *time.Time, is bool, now time.Time) {
+	if !is {
+		*at = time.Time{}
+	} else if at.IsZero() {
+		*at = now
+	}
+}
+
+// yieldsTo tells whether this node yields in the end to another holder that does not hear it, and so will not: unless that one may not
+// answer, or it is the one that is deaf, since others hear this node. Then that one is told by way of the API server (rule 7).
+func (d *deciding) yieldsTo(h holder) bool {
+	if d.able(h.node, true) != Owner || !d.view.Nodes[h.node].Ready {
+		return false
+	}
+	if h.claim.Generation > d.vip.Generation || !d.view.Members.listened() {
+		return true
+	}
+	d.deaf = h.node
+	return false
+}
+
+// told tells whether this node, which hears nobody, reads in the status that another one answers and knows of one that is deaf (rule 7).
+func (d *deciding) told() bool {
+	return d.vip.Contested && d.alone && d.answersUnheard(d.vip.Holder)
+}
+
+// hearsOthers tells whether this node has heard others for long enough to hear all that are there.
+func (d *deciding) hearsOthers() bool {
+	return !d.alone && d.view.Members.informed() && d.waits(d.informedAt.Add(contest*d.interval), Owner) != ""
+}
+
+// answersUnheard tells whether a node, which the status says answers, may still be alive although it is not heard.
+func (d *deciding) answersUnheard(node string) bool {
+	return node != "" && node == d.vip.Holder && node != d.self && !d.heard(node) && d.view.Nodes[node].Ready
 }
 
 // comesFirst tells whether another holder comes before this node: in the list that both go by, or in this node's newer one.
@@ -279,7 +363,7 @@ func (d *deciding) claim() (Claim, bool) {
 	case d.tenure.held && d.tenure.successor != "":
 		c.State, c.Successor = Leaving, d.tenure.successor
 	case d.tenure.held:
-	case place == unlisted || d.may() || d.passing():
+	case place == unlisted || d.may() && d.tenure.barred == "" || d.passing():
 		return Claim{}, false
 	default:
 		c.State = Declined

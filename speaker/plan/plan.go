@@ -105,11 +105,14 @@ type Announcement struct {
 	Interfaces []string
 	// Probe asks for a probe before the first answer: no node is known to have held the address before.
 	Probe bool
+	// Again is another number each time that the address is to be announced anew: another node answered for it as well, and has
+	// stopped, so a neighbour may have learnt that one (wire.md 1.3, ownership rule 4).
+	Again int
 }
 
 // Equal tells whether two announcements are the same.
 func (a Announcement) Equal(b Announcement) bool {
-	return a.VIP == b.VIP && a.Probe == b.Probe && slices.Equal(a.Interfaces, b.Interfaces)
+	return a.VIP == b.VIP && a.Probe == b.Probe && a.Again == b.Again && slices.Equal(a.Interfaces, b.Interfaces)
 }
 
 // Decision is what was decided about a VirtualIP, seen from one node.
@@ -128,6 +131,10 @@ type Decision struct {
 	At     time.Time
 	From   string
 	Vacant time.Time
+	// Deaf is a node that answers as well and does not hear this one, which others hear.
+	Deaf string
+	// Rival is a node that seems to answer as well where this one does not hear it: it wrote over this node's status.
+	Rival string
 }
 
 // Status is what the reporter of a VirtualIP says about it.
@@ -142,6 +149,7 @@ type Status struct {
 	Moved Reason
 	At    time.Time
 	From  string
-	// Conflict says which other host answers for one of the addresses, empty if none is known.
-	Conflict string
+	// Conflict says who else answers for one of the addresses, empty if nobody is known to; ConflictReason tells another host from another node.
+	Conflict       string
+	ConflictReason Reason
 }

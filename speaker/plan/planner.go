@@ -41,12 +41,14 @@ type Planner struct {
 	vips     map[string]decided
 	vipWakes map[string]time.Time
 	state    ownState
-	links    map[string]Link                 // of the last plan
-	segments map[string]int                  // interface to the number of VIPs that want it
-	byNode   index[string, string]           // Node to VIPs
-	byID     index[VIPID, string]            // name in messages to VIPs
-	bySvc    index[pools.ServiceKey, string] // Service to VIPs
-	byAddr   index[netip.Addr, string]       // address to VIPs
+	// informedAt is when state.informed changed last.
+	informedAt time.Time
+	links      map[string]Link                 // of the last plan
+	segments   map[string]int                  // interface to the number of VIPs that want it
+	byNode     index[string, string]           // Node to VIPs
+	byID       index[VIPID, string]            // name in messages to VIPs
+	bySvc      index[pools.ServiceKey, string] // Service to VIPs
+	byAddr     index[netip.Addr, string]       // address to VIPs
 }
 
 // NewPlanner returns a Planner that has not planned yet; touched.All belongs to its first Plan.

@@ -36,6 +36,7 @@ func TestPlannerEqualsMake(t *testing.T) {
 // held, which it keeps.
 func remember(p *Planner) *Planner {
 	fresh := NewPlanner(p.options)
+	fresh.state, fresh.informedAt = p.state, p.informedAt
 	for key, part := range p.services {
 		fresh.services[key] = servicePlan{lists: part.lists}
 	}

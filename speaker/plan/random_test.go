@@ -73,7 +73,7 @@ func (s step) apply(v *View) Touched {
 			Addresses: []netip.Addr{addr},
 			Services:  []pools.ServiceKey{key, {Namespace: "default", Name: fmt.Sprint("s", r.IntN(5))}},
 			Nodes:     append(nodes[first:], nodes[:first]...)[:r.IntN(4)],
-			Holder:    one(r, "", "n0", "n1"), Generation: int64(r.IntN(3)),
+			Holder:    one(r, "", "n0", "n1"), Generation: int64(r.IntN(3)), Contested: r.IntN(2) == 0,
 		}
 		return Touched{VIPs: map[string]struct{}{addr.String(): {}}}
 	case 9:
@@ -111,7 +111,7 @@ func (s step) apply(v *View) Touched {
 // members changes what is known of the other speakers or of this node itself, as the detector and the loop do.
 func (s step) members(v *View, r *rand.Rand) Touched {
 	v.Members = copyOf(v.Members)
-	name := fmt.Sprint("n", s.b)
+	name := [...]string{"n0", "n3", "n2"}[s.b] // n1 plans; no list names n3
 	addr := netip.AddrFrom4([4]byte{203, 0, 113, byte(s.a)})
 	switch {
 	case s.kind < 17:
@@ -120,6 +120,10 @@ func (s step) members(v *View, r *rand.Rand) Touched {
 		m.On = map[string]struct{}{}
 		if m.Alive && r.IntN(5) > 0 {
 			m.On["eth0"] = struct{}{}
+		}
+		m.Deaf = nil
+		if r.IntN(3) == 0 {
+			m.Deaf = maps.Clone(m.On)
 		}
 		v.Members.Peers[name] = m
 		return Touched{Members: map[string]struct{}{name: {}}}
@@ -138,7 +142,9 @@ func (s step) members(v *View, r *rand.Rand) Touched {
 		set(v.Unable, addr, why, why != "")
 		return Touched{Unable: map[netip.Addr]struct{}{addr: {}}}
 	}
-	switch r.IntN(5) {
+	switch r.IntN(6) {
+	case 5:
+		v.Members.Returned++
 	case 0:
 		v.Members.Observer = !v.Members.Observer
 	case 4:

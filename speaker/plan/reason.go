@@ -29,6 +29,8 @@ const (
 	NodeDeclined Reason = "NodeDeclined"
 	// AddressConflict: another host, which is no speaker, answers for the address.
 	AddressConflict Reason = "AddressConflict"
+	// AnsweredTwice: another node, which does not hear this one, answers as well.
+	AnsweredTwice Reason = "AnsweredTwice"
 	// Probing: it is asked whether another host has the address, before its first use.
 	Probing Reason = "Probing"
 	// NoAdvertisement: no advertisement covers the address on a listed node that is alive.

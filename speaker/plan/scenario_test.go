@@ -45,7 +45,7 @@ var update = flag.Bool("update", false, "rewrite the expected plans in testdata"
 //	check NODE ADDR:PORT/PATH healthy|failed [WEIGHT]
 //	network NAME CIDR,...
 //	other NS/NAME
-//	vip NAME IP,... NS/NAME,... [NODE...] [holder=NODE] [generation=N]
+//	vip NAME IP,... NS/NAME,... [NODE...] [holder=NODE] [contested] [generation=N]
 //	advertise NAME [pools=A,B] [poolsel=LABEL=VALUE]... [services=LABEL=VALUE]... [interfaces=A,B] [nodes=LABEL=VALUE]...
 //	pool NAME LABEL=VALUE...
 //	peer NAME ADDRESS [FIELD[=VALUE]]...
@@ -238,6 +238,8 @@ func (w *world) command(words []string) (err error) {
 		for _, w := range rest[2:] {
 			if holder, ok := strings.CutPrefix(w, "holder="); ok {
 				vip.Holder = holder
+			} else if w == "contested" {
+				vip.Contested = true
 			} else if generation, ok := strings.CutPrefix(w, "generation="); ok {
 				vip.Generation = int64(atoi(generation))
 			} else {

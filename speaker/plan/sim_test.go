@@ -53,7 +53,7 @@ func newSimulation(t *testing.T, seed uint64, nodes, vips int) *simulation {
 	var names []string
 	for i := range nodes {
 		names = append(names, fmt.Sprint("n", i))
-		s.api.Nodes[names[i]] = Node{}
+		s.api.Nodes[names[i]] = Node{Ready: true}
 	}
 	for i := range vips {
 		key := pools.ServiceKey{Namespace: "default", Name: fmt.Sprint("s", i)}
@@ -150,11 +150,14 @@ func (n *simNode) listen(m *simNode, nodes map[string]struct{}, claims map[VIPID
 		for name, c := range m.desired.Claims {
 			now.Claims[IDOf(name)] = c
 		}
+		if p, known := m.peer[n.name]; known && !p.Alive && !now.Observer {
+			now.Deaf = maps.Clone(now.On)
+		}
 		n.heard[m.name] = s.now
 	case before.Alive && s.now.Sub(n.heard[m.name]) > simDead:
-		now.Alive, now.On = false, nil
+		now.Alive, now.On, now.Deaf = false, nil, nil
 	}
-	if before.Alive != now.Alive || before.Observer != now.Observer || before.Leaving != now.Leaving || before.Synced != now.Synced {
+	if before.Alive != now.Alive || before.Observer != now.Observer || before.Leaving != now.Leaving || before.Synced != now.Synced || len(before.Deaf) != len(now.Deaf) {
 		nodes[m.name] = struct{}{}
 	}
 	for _, set := range []map[VIPID]Claim{before.Claims, now.Claims} {
@@ -334,6 +337,34 @@ func TestClusterLosesOne(t *testing.T) {
 		if after := s.owners(); !maps.EqualFunc(before, after, slices.Equal) {
 			t.Fatalf("seed %d: owners %v, after the return %v", seed, before, after)
 		}
+	}
+}
+
+// Two nodes of which one does not hear the other end up with one owner, whichever it is, while it lasts and afterwards.
+func TestClusterHearsOneWay(t *testing.T) {
+	for seed := range uint64(25) {
+		s := newSimulation(t, seed, 2, 6)
+		s.run(s.bound())
+		s.wantOne("at the start")
+		a, b := s.nodes[0], s.nodes[1]
+		a.deaf[b.name] = true
+		s.run(simDead + deafWait + time.Second)
+		s.wantOne(fmt.Sprintf("seed %d, one way", seed))
+		before := s.owners()
+		s.run(3 * time.Second)
+		clear(a.deaf)
+		s.run(3 * time.Second)
+		if after := s.owners(); !maps.EqualFunc(before, after, slices.Equal) {
+			t.Fatalf("seed %d: owners %v, later %v", seed, before, after)
+		}
+		// Both ways for a while, then one way, then none: the last step takes less than a second.
+		for _, step := range []map[string]bool{{b.name: true}, {}} {
+			a.deaf, b.deaf = maps.Clone(step), map[string]bool{a.name: true}
+			s.run(time.Duration(500+s.r.IntN(5000)) * time.Millisecond)
+		}
+		clear(b.deaf)
+		s.run(time.Second)
+		s.wantOne(fmt.Sprintf("seed %d, healed", seed))
 	}
 }
 

@@ -33,7 +33,7 @@ func (p *Planner) unit(v *View, vip VIP) unit {
 		held := false
 		for _, a := range svc.Addresses {
 			if _, served := p.desired.Local[a.IP]; (served || a.AnnounceOnly) && slices.Contains(vip.Addresses, a.IP) {
-				wanted[a.IP], held = a.Pool, true
+				wanted[a.IP], held = max(wanted[a.IP], a.Pool), true // whichever comes first
 			}
 		}
 		if !held {

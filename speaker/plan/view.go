@@ -36,6 +36,9 @@ type View struct {
 	Leaving bool
 	// OtherProxy are the Services that another proxy serves on this node.
 	OtherProxy map[pools.ServiceKey]struct{}
+	// Stale is set while all that the API server tells is from a snapshot of an earlier time. The plan is the same; what of the node it does
+	// not name may be newer.
+	Stale bool
 	// ServiceNetworks are the ranges of ClusterIPs by the name of their ServiceCIDR; only where this node serves them.
 	ServiceNetworks map[string][]netip.Prefix
 }
@@ -204,8 +207,10 @@ type VIP struct {
 	// Nodes that may answer, in order of preference, as of Generation.
 	Nodes      []string
 	Generation int64
-	// Holder is the node that the status names.
-	Holder string
+	// Holder is the node that the status names. Contested is set while the status says that another node, which does not hear that one,
+	// answers as well.
+	Holder    string
+	Contested bool
 }
 
 // Advertisement says which addresses are answered for, where.

@@ -12,6 +12,7 @@ type decided struct {
 	vip      VIP
 	id       VIPID
 	tenure   tenure
+	deaf     bool // another holder does not hear this node
 	announce map[netip.Addr]Announcement
 	// nodes are those on which the decision depends, interfaces those of this node for its addresses.
 	nodes      map[string]struct{}
@@ -21,7 +22,8 @@ type decided struct {
 // ownState is what of this node itself bears on every VirtualIP.
 type ownState struct {
 	observer, leaving  bool
-	informed           bool
+	returned           int
+	informed, listened bool
 	isolated, segments map[string]struct{}
 }
 
@@ -31,8 +33,11 @@ func (p *Planner) touchedVIPs(v *View, touched Touched, now time.Time) map[strin
 	if out == nil {
 		out = map[string]struct{}{}
 	}
-	informed := p.state.informed
+	informed, listened, returned := p.state.informed, p.state.listened, p.state.returned
 	own := p.touchesOwn(v) // first: it notes what is now
+	if p.state.informed != informed {
+		p.informedAt = now
+	}
 	if links := p.touchesLinks(v, touched); touched.All || touched.Advertisements || own || links {
 		for name := range v.VIPs {
 			out[name] = struct{}{}
@@ -50,9 +55,17 @@ func (p *Planner) touchedVIPs(v *View, touched Touched, now time.Time) map[strin
 	for id := range touched.Claims {
 		maps.Copy(out, p.byID[id])
 	}
-	if p.state.informed != informed { // it comes and goes where datagrams get lost, and bears on few: see reports
+	// Both come and go where datagrams get lost, and bear on few: see reports, and Announcement.Again.
+	if again := p.state.returned != returned; again || p.state.informed != informed {
 		for name, d := range p.vips {
-			if d.tenure.reported && d.vip.Holder != p.options.Node {
+			if d.tenure.barred != "" || d.tenure.held && (again || d.vip.Holder != p.options.Node) {
+				out[name] = struct{}{}
+			}
+		}
+	}
+	if p.state.listened != listened {
+		for name, d := range p.vips {
+			if d.deaf {
 				out[name] = struct{}{}
 			}
 		}
@@ -75,7 +88,7 @@ func (p *Planner) touchedVIPs(v *View, touched Touched, now time.Time) map[strin
 
 // touchesOwn tells whether something is new of this node that bears on every VirtualIP.
 func (p *Planner) touchesOwn(v *View) bool {
-	s := ownState{observer: v.Members.Observer, leaving: v.Leaving, informed: v.Members.informed(), isolated: v.Members.Isolated, segments: v.Members.Segments}
+	s := ownState{returned: v.Members.Returned, observer: v.Members.Observer, leaving: v.Leaving, informed: v.Members.informed(), listened: v.Members.listened(), isolated: v.Members.Isolated, segments: v.Members.Segments}
 	before := p.state
 	p.state = s
 	return s.observer != before.observer || s.leaving != before.leaving || !maps.Equal(s.isolated, before.isolated) ||
@@ -133,14 +146,14 @@ func (p *Planner) decide(v *View, name string, now time.Time) {
 
 // outcome is what a decision means for this node.
 func (p *Planner) outcome(d *deciding, name string) decided {
-	out := decided{vip: d.vip, id: IDOf(name), tenure: d.tenure, announce: map[netip.Addr]Announcement{},
+	out := decided{vip: d.vip, id: IDOf(name), tenure: d.tenure, deaf: slices.ContainsFunc(d.holders, func(h holder) bool { return h.deaf }), announce: map[netip.Addr]Announcement{},
 		nodes: d.dependsOn(), interfaces: map[string]struct{}{}}
 	for _, a := range d.addrs {
 		for _, on := range d.on[a.IP] {
 			out.interfaces[on] = struct{}{}
 		}
 		if d.tenure.held {
-			out.announce[a.IP] = Announcement{VIP: name, Interfaces: d.usable(a.IP), Probe: d.tenure.probe}
+			out.announce[a.IP] = Announcement{VIP: name, Interfaces: d.usable(a.IP), Probe: d.tenure.probe, Again: d.tenure.again + d.view.Members.Returned}
 		}
 	}
 	return out

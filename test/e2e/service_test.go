@@ -25,6 +25,8 @@ const (
 	httpPort   = 80
 	udpPort    = 53
 	streamPort = 90
+
+	patience = time.Minute // for what a busy machine, and an emulated guest on it, may take its time over
 )
 
 // service creates a Service of type LoadBalancer for the Pods with the label app=name, and deletes it at the end of the test.
@@ -56,7 +58,7 @@ func service(t testing.TB, name string, edit ...func(*corev1.Service)) {
 func deleteService(t testing.TB, name string) {
 	t.Helper()
 	services := cluster.Kube.CoreV1().Services(metav1.NamespaceDefault)
-	eventually(t, 30*time.Second, "Service "+name+" is gone", func(ctx context.Context) error {
+	eventually(t, patience, "Service "+name+" is gone", func(ctx context.Context) error {
 		if err := services.Delete(ctx, name, metav1.DeleteOptions{}); apierrors.IsNotFound(err) {
 			return nil
 		} else if err != nil {
@@ -91,7 +93,7 @@ func pod(t testing.TB, name, app string, node *lab.Node) {
 func address(t testing.TB, name string) netip.Addr {
 	t.Helper()
 	var addr netip.Addr
-	eventually(t, 30*time.Second, "Service "+name+" has an address", func(ctx context.Context) error {
+	eventually(t, patience, "Service "+name+" has an address", func(ctx context.Context) error {
 		ingress, err := ingressOf(ctx, name)
 		if err != nil {
 			return err
@@ -120,7 +122,7 @@ func ingressOf(ctx context.Context, name string) ([]corev1.LoadBalancerIngress, 
 func owner(t testing.TB, addr netip.Addr, what string, ok func(node string) bool) *lab.Node {
 	t.Helper()
 	var node string
-	eventually(t, 60*time.Second, fmt.Sprintf("%s answers for %s", what, addr), func(ctx context.Context) error {
+	eventually(t, patience, fmt.Sprintf("%s answers for %s", what, addr), func(ctx context.Context) error {
 		var vip v1alpha1.VirtualIP
 		if err := cluster.Objects.Get(ctx, types.NamespacedName{Name: addr.String()}, &vip); err != nil {
 			return err
@@ -141,7 +143,7 @@ func anyNode(node string) bool { return node != "" }
 // ask sends requests from the client, one after the other, and wants every one answered.
 func ask(t *testing.T, from *lab.Machine, network string, at netip.AddrPort, count int) probe.Summary {
 	t.Helper()
-	s, err := from.Ask(t.Context(), lab.Probe{Network: network, Target: at, Count: count, Every: 5 * time.Millisecond, Timeout: 10 * time.Second, Serial: true})
+	s, err := from.Ask(t.Context(), lab.Probe{Network: network, Target: at, Count: count, Every: 5 * time.Millisecond, Timeout: lab.Lost, Serial: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +156,7 @@ func ask(t *testing.T, from *lab.Machine, network string, at netip.AddrPort, cou
 // reachable waits for the first answer.
 func reachable(t testing.TB, from *lab.Machine, at netip.AddrPort) {
 	t.Helper()
-	eventually(t, 60*time.Second, fmt.Sprintf("%s is reachable from %s", at, from.Name), func(ctx context.Context) error {
+	eventually(t, patience, fmt.Sprintf("%s is reachable from %s", at, from.Name), func(ctx context.Context) error {
 		s, err := from.Ask(ctx, lab.Probe{Network: "tcp", Target: at, Count: 1, Timeout: 3 * time.Second})
 		if err == nil && s.Failed > 0 {
 			err = errors.New(s.String())
@@ -215,7 +217,7 @@ func TestService(t *testing.T) {
 		}
 	})
 	t.Run("an unlisted port is refused", func(t *testing.T) {
-		s, err := cluster.Client.Ask(t.Context(), lab.Probe{Network: "tcp", Target: netip.AddrPortFrom(addr, 81), Count: 1, Timeout: 5 * time.Second})
+		s, err := cluster.Client.Ask(t.Context(), lab.Probe{Network: "tcp", Target: netip.AddrPortFrom(addr, 81), Count: 1, Timeout: lab.Lost})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -230,7 +232,7 @@ func TestService(t *testing.T) {
 		}
 		defer listens.Kill()
 		reachable(t, cluster.Client, netip.AddrPortFrom(node.Addr, probe.PortHTTP))
-		s, err := cluster.Client.Ask(t.Context(), lab.Probe{Network: "tcp", Target: netip.AddrPortFrom(addr, probe.PortHTTP), Count: 1, Timeout: 5 * time.Second})
+		s, err := cluster.Client.Ask(t.Context(), lab.Probe{Network: "tcp", Target: netip.AddrPortFrom(addr, probe.PortHTTP), Count: 1, Timeout: lab.Lost})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -241,9 +243,9 @@ func TestService(t *testing.T) {
 	t.Run("deleting it takes everything away", func(t *testing.T) {
 		deleteService(t, "web")
 		for _, n := range cluster.Nodes {
-			eventually(t, 30*time.Second, "nothing of "+addr.String()+" is left on "+n.Name, func(ctx context.Context) error { return absent(ctx, n, addr) })
+			eventually(t, patience, "nothing of "+addr.String()+" is left on "+n.Name, func(ctx context.Context) error { return absent(ctx, n, addr) })
 		}
-		eventually(t, 30*time.Second, "the VirtualIP is gone", func(ctx context.Context) error {
+		eventually(t, patience, "the VirtualIP is gone", func(ctx context.Context) error {
 			err := cluster.Objects.Get(ctx, types.NamespacedName{Name: addr.String()}, &v1alpha1.VirtualIP{})
 			if apierrors.IsNotFound(err) {
 				return nil
@@ -268,7 +270,7 @@ func TestEndpointsFollow(t *testing.T) {
 	}
 	answers := func(want string) {
 		t.Helper()
-		eventually(t, 30*time.Second, "answers come from "+want, func(ctx context.Context) error {
+		eventually(t, patience, "answers come from "+want, func(ctx context.Context) error {
 			s, err := cluster.Client.Ask(ctx, lab.Probe{Network: "tcp", Target: http, Count: 6, Every: 5 * time.Millisecond, Timeout: 5 * time.Second, Serial: true})
 			if err != nil {
 				return err
@@ -388,7 +390,7 @@ func TestRefusedRequests(t *testing.T) {
 func oneWarning(t *testing.T, name string) string {
 	t.Helper()
 	var message string
-	eventually(t, 30*time.Second, "a Warning for Service "+name, func(ctx context.Context) error {
+	eventually(t, patience, "a Warning for Service "+name, func(ctx context.Context) error {
 		events, err := cluster.Kube.CoreV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{
 			FieldSelector: "involvedObject.kind=Service,involvedObject.name=" + name + ",type=Warning,source!=ipallocator-repair-controller,source!=portallocator-repair-controller",
 		})
@@ -432,7 +434,7 @@ func TestSharedAddress(t *testing.T) {
 			t.Errorf("%s is not answered by %s: %s", at, pod, s)
 		}
 	}
-	eventually(t, 30*time.Second, "both are of one VirtualIP", func(ctx context.Context) error {
+	eventually(t, patience, "both are of one VirtualIP", func(ctx context.Context) error {
 		var vip v1alpha1.VirtualIP
 		if err := cluster.Objects.Get(ctx, types.NamespacedName{Name: addr.String()}, &vip); err != nil {
 			return err

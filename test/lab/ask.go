@@ -14,6 +14,9 @@ import (
 	"github.com/ironlb/ironlb/test/lab/process"
 )
 
+// Lost is the Timeout of requests none of which may fail: after so long, and five SYNs, one is not late on a busy machine but lost.
+const Lost = 30 * time.Second
+
 // Probe says what a client asks. Target is a Pod's port or a Service's that
 // leads there: package probe has the ports.
 type Probe struct {

@@ -37,8 +37,8 @@ type api struct {
 	changed int64
 	exact   bool
 	lists   []write
-	// Writes counts the lists that were written after the beginning.
-	Writes int
+	// Writes counts the lists that were written after the beginning, Reports the statuses.
+	Writes, Reports int
 }
 
 // write is a list to be written.
@@ -58,7 +58,7 @@ func (a *api) addNode(s *Speaker) {
 		addr = s.addrs[LAN]
 	}
 	a.nodes, a.peers = maps.Clone(a.nodes), maps.Clone(a.peers)
-	a.nodes[s.Name], a.peers[s.Name], a.ready[s.Name] = plan.Node{Addresses: []netip.Addr{addr}}, []netip.Addr{addr}, true
+	a.nodes[s.Name], a.peers[s.Name], a.ready[s.Name] = plan.Node{Addresses: []netip.Addr{addr}, Ready: true}, []netip.Addr{addr}, true
 	a.names = append(slices.Clone(a.names), s.Name)
 }
 
@@ -97,19 +97,26 @@ func (a *api) place(exact bool) []placement.List {
 	return a.placer.Place(units, nodes, exact)
 }
 
-// report writes who answers, as the speaker that does says it.
+// report writes who answers, and whether somebody deaf does as well, as the speaker that does says it.
 func (a *api) report(s *Speaker, vip int) {
 	name := a.cluster.vips[vip].String()
 	a.cluster.After(reportAfter+a.some(reportSpread), func() {
-		if _, holds := s.holds[vip]; a.down || !holds || !s.runs() || a.vips[name].Holder == s.Name || !s.desired.VIPs[name].Reporter {
+		if _, holds := s.holds[vip]; a.down || !holds || !s.runs() || !a.differs(s, name) || !s.desired.VIPs[name].Reporter {
 			return
 		}
 		v := a.vips[name]
-		v.Holder = s.Name
+		v.Holder, v.Contested = s.Name, s.desired.VIPs[name].Deaf != ""
 		a.vips[name] = v
+		a.Reports++
 		a.tell(name)
 		a.later(passEvery)
 	})
+}
+
+// differs tells whether a speaker that answers would write something else than is there.
+func (a *api) differs(s *Speaker, name string) bool {
+	v := a.vips[name]
+	return v.Holder != s.Name || v.Contested != (s.desired.VIPs[name].Deaf != "")
 }
 
 func (a *api) some(spread time.Duration) time.Duration {

@@ -106,6 +106,30 @@ func TestPartition(t *testing.T) {
 	}
 }
 
+// The LAN is split while everybody has the API server: both sides answer, and who writes that is soon settled, whatever the list is.
+func TestSplitWithAPI(t *testing.T) {
+	for _, seed := range seeds {
+		c := small(t, Config{Seed: seed})
+		for _, s := range c.Speakers[:7] {
+			s.Group(1, LAN)
+		}
+		c.Run(10 * time.Second)
+		if nobody, several := c.Owners.Each(); nobody > 0 || several != len(c.vips) {
+			t.Fatalf("seed %d: nobody answers for %d addresses, both sides for %d of %d", seed, nobody, several, len(c.vips))
+		}
+		reports, writes := c.api.Reports, c.api.Writes
+		c.Run(20 * time.Second)
+		if n, m := c.api.Reports-reports, c.api.Writes-writes; n > 0 || m > 0 {
+			t.Errorf("seed %d: %d statuses and %d lists written in the later 20 s", seed, n, m)
+		}
+		for _, s := range c.Speakers {
+			s.Group(0, LAN)
+		}
+		c.wantOne(t, "healed", time.Second)
+		c.wantStill(t, "later", 5*time.Second)
+	}
+}
+
 // A node whose LAN is cut, with the node network left, is replaced; so is one whose process stands still, which does not answer
 // when it goes on.
 func TestCutAndPaused(t *testing.T) {
@@ -125,6 +149,40 @@ func TestCutAndPaused(t *testing.T) {
 			t.Fatalf("seed %d: two nodes answered after a pause: %v", seed, c.Owners.Doubled)
 		}
 		c.wantStill(t, "it went on", 3*time.Second)
+	}
+}
+
+// A node that sends and hears nobody, as with a wrong packet filter, takes nothing for long from those who hear one another: it reads in the
+// statuses that they answer. It keeps what it had.
+func TestDeaf(t *testing.T) {
+	for _, seed := range seeds {
+		c := small(t, Config{Seed: seed})
+		deaf := c.Speakers[int(seed)*5]
+		deaf.Deafen(true)
+		c.Run(600 * time.Millisecond) // it takes the others for dead
+		c.wantOne(t, "a node is deaf", 1500*time.Millisecond)
+		c.wantStill(t, "it stays deaf", 10*time.Second)
+		if n := len(c.Owners.Of(deaf)); n != 10 {
+			t.Errorf("seed %d: the deaf node holds %d addresses, 10 before", seed, n)
+		}
+		deaf.Deafen(false)
+		c.wantStill(t, "it hears again", 3*time.Second)
+	}
+}
+
+// Of two nodes of which one hears the other, one answers, though the API server is away.
+func TestOneWayOfTwo(t *testing.T) {
+	for _, seed := range seeds {
+		c := New(Config{Seed: seed, Nodes: 2, VIPs: 40, Profile: member.Standard})
+		c.wantOne(t, "the start", 3*time.Second)
+		c.Run(3 * time.Second)
+		c.api.down = true
+		c.Speakers[1].Deafen(true)
+		c.Run(time.Second)
+		c.wantOne(t, "one is deaf", 4*time.Second)
+		c.wantStill(t, "it stays deaf", 5*time.Second)
+		c.Speakers[1].Deafen(false)
+		c.wantStill(t, "it hears again", 3*time.Second)
 	}
 }
 

@@ -309,8 +309,8 @@ func (s *Speaker) act() {
 	s.say()
 	for _, vip := range changed {
 		c.Owners.note(vip, s)
-		c.api.report(s, vip)
 	}
+	s.report()
 	if s.left() {
 		return
 	}
@@ -323,6 +323,21 @@ func (s *Speaker) act() {
 		return
 	}
 	s.rest(wakes)
+}
+
+// report says what the API server has otherwise.
+func (s *Speaker) report() {
+	var vips []int
+	for name := range s.planned.VIPs {
+		vip := s.cluster.index[netip.MustParseAddr(name)]
+		if _, holds := s.holds[vip]; holds && s.desired.VIPs[name].Reporter && s.cluster.api.differs(s, name) {
+			vips = append(vips, vip)
+		}
+	}
+	slices.Sort(vips)
+	for _, vip := range vips {
+		s.cluster.api.report(s, vip)
+	}
 }
 
 // rest waits for the time when to plan again although nothing happened.

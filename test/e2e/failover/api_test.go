@@ -2,8 +2,18 @@ package failover
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/lab/host"
+	"github.com/ironlb/ironlb/test/lab/process"
 )
 
 // TestAPIServerDown: while the API server is away every address is answered all the time, the VirtualIPs of a node that dies move,
@@ -70,6 +80,177 @@ func TestAPIServerDown(t *testing.T) {
 			t.Errorf("%v: %d connections failed, and nothing happened to its node", bystander.addrs[i], r.Failed)
 		}
 	}
+}
+
+// TestStartsWithoutAPIServer: a speaker that is killed and started again while the API server is away goes by its snapshot: it takes nothing from those
+// that took over, and when all speakers were killed every address is answered and served again, by one node each. Nothing moves when the server is back.
+func TestStartsWithoutAPIServer(t *testing.T) {
+	s := serving(t, 3)
+	k := keepState(t)
+	before := s.settled("with speakers that keep their state")
+	s.reported(before)
+	eventually(t, patience, "every speaker has written a snapshot", func(context.Context) error {
+		for _, n := range cluster.Nodes[:candidates] {
+			if _, err := os.Stat(filepath.Join(stateDir(), "snapshot-"+n.Name)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err := cluster.StopAPIServer(); err != nil {
+		t.Fatal(err)
+	}
+	up := false
+	restore := func() {
+		if up {
+			return
+		}
+		up = true
+		if err := cluster.StartAPIServer(context.WithoutCancel(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(restore)
+
+	victim := before[s.vips[0].service]
+	died := time.Now()
+	k.kill(victim)
+	after := s.leaves(victim)
+	s.stayed(died, before, after, victim)
+	since := time.Now()
+	k.start(victim)
+	fromSnapshot(t, victim, true)
+	s.stayed(since, after, s.settledFor(watch, "after one start without the API server"))
+
+	killed := time.Now()
+	for _, n := range cluster.Nodes[:candidates] {
+		k.kill(n)
+	}
+	silent(t, s)
+	started := time.Now()
+	for _, n := range cluster.Nodes[:candidates] {
+		k.start(n)
+	}
+	now := s.settledFor(watch, "after all were started without the API server")
+	s.handedOver(killed, after, now, cluster.Nodes[:candidates]...)
+	for _, v := range s.vips {
+		for _, a := range v.addrs {
+			t.Logf("%v: on %s, answered again within %v of the start", a, now[v.service].Name, answered(s, a, started).Round(time.Millisecond))
+		}
+		stop := s.client(v)
+		stop(time.Now())
+	}
+	for _, n := range cluster.Nodes[:candidates] {
+		fromSnapshot(t, n, true)
+	}
+
+	since = time.Now()
+	restore()
+	for _, n := range cluster.Nodes[:candidates] {
+		fromSnapshot(t, n, false)
+	}
+	s.stayed(since, now, s.settledFor(watch, "with the API server back"))
+	s.reported(now)
+}
+
+func stateDir() string { return filepath.Join(cluster.Dir, "state") }
+
+// keeping are speakers that keep their state. As the kubelet does it starts them again without the API server, which the lab's own way to start one
+// asks for a token.
+type keeping struct {
+	t    *testing.T
+	argv map[*lab.Node][]string
+	runs map[*lab.Node]*process.Process
+}
+
+// keepState starts all speakers anew so that they keep their state, until the end of the test.
+func keepState(t *testing.T) *keeping {
+	t.Helper()
+	k := &keeping{t: t, argv: map[*lab.Node][]string{}, runs: map[*lab.Node]*process.Process{}}
+	config := stateDir() + ".yaml"
+	if err := os.WriteFile(config, []byte("dataplane: nftables\nstateDir: "+stateDir()+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, n := range cluster.Nodes[:candidates] {
+			var err error
+			if p := k.runs[n]; p != nil && p.Running() {
+				err = p.Stop(patience)
+			}
+			if !n.Speaker().Running() {
+				err = errors.Join(err, n.StartSpeaker(context.Background(), "--config", speakerConfig()))
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for _, n := range cluster.Nodes[:candidates] {
+		var err error
+		if k.argv[n], err = n.SpeakerArgv(t.Context(), "--config", config); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.StopSpeaker(); err != nil {
+			t.Fatal(err)
+		}
+		k.start(n)
+		fromSnapshot(t, n, false)
+	}
+	return k
+}
+
+func (k *keeping) start(n *lab.Node) {
+	k.t.Helper()
+	p, err := n.Start(context.WithoutCancel(k.t.Context()), "ironlb-speaker", host.Cmd{Argv: k.argv[n]})
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	k.runs[n] = p
+}
+
+func (k *keeping) kill(n *lab.Node) {
+	k.t.Helper()
+	if err := k.runs[n].Kill(); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+// fromSnapshot waits until a speaker is ready and goes by its snapshot, or no longer.
+func fromSnapshot(t *testing.T, n *lab.Node, want bool) {
+	t.Helper()
+	eventually(t, patience, fmt.Sprintf("the speaker of %s goes by its snapshot: %t", n.Name, want), func(ctx context.Context) error {
+		text, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7473/readyz")
+		if err == nil && strings.Contains(text, "from snapshot") != want {
+			err = fmt.Errorf("/readyz says %q", text)
+		}
+		return err
+	})
+}
+
+// silent waits until nobody answers for anything.
+func silent(t *testing.T, s *scene) {
+	t.Helper()
+	eventually(t, patience, "nobody answers", func(context.Context) error {
+		now := time.Now()
+		for _, v := range s.vips {
+			for _, a := range v.addrs {
+				if seen := s.w.Seen(a, now.Add(-time.Second), now); seen.Asked < 5 || len(seen.All) > 0 {
+					return fmt.Errorf("%v: %+v", a, seen)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// answered is how long after a moment an address was first answered for, to a tenth of a second.
+func answered(s *scene, a netip.Addr, since time.Time) time.Duration {
+	for at := since; at.Before(time.Now()); at = at.Add(100 * time.Millisecond) {
+		if len(s.w.Seen(a, since, at).All) > 0 {
+			return at.Sub(since)
+		}
+	}
+	return 0
 }
 
 // lasts wants the same owners for so long.

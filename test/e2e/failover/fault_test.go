@@ -53,6 +53,7 @@ func TestFaults(t *testing.T) {
 			s := serving(t, 6)
 			before := s.settled("at the start")
 			victim := before[s.vips[0].service]
+			s.victims = []*lab.Node{victim}
 			stop := s.client(s.vips[0])
 
 			began := time.Now()
@@ -73,7 +74,7 @@ func TestFaults(t *testing.T) {
 			after := s.leaves(victim)
 			for _, r := range stop(began) {
 				t.Log(r)
-				if f.polite && r.Failed > 0 {
+				if f.polite && r.Failed > 0 && len(s.starved()) == 0 {
 					t.Errorf("%d connections failed although the node handed over", r.Failed)
 				}
 			}
@@ -84,7 +85,7 @@ func TestFaults(t *testing.T) {
 				s.stayed(began, before, after, victim)
 			}
 			// A node that is late to claim what it leads loses it to the next, so not every start is even.
-			if held := after.held(others(victim)); even(before.held(cluster.Nodes[:candidates])) && !even(held) {
+			if held := after.held(others(victim)); even(before.held(cluster.Nodes[:candidates])) && !even(held) && len(s.starved()) == 0 {
 				t.Errorf("the VirtualIPs are spread %v over the others", held)
 			}
 

@@ -31,7 +31,7 @@ func (s *scene) agreed(since time.Time, what string) owners {
 	for _, v := range s.vips {
 		for _, a := range v.addrs {
 			late := s.w.Seen(a, since.Add(oneSecond+busy), time.Now())
-			if late.Duplicates > 0 || late.Moves() > 0 {
+			if (late.Duplicates > 0 || late.Moves() > 0) && len(s.starved()) == 0 {
 				s.t.Errorf("%v has %d questions with two answers and %d moves later than %s %s", a, late.Duplicates, late.Moves(), oneSecond+busy, what)
 			}
 			if n := s.w.Seen(a, since.Add(oneSecond), time.Now()).Duplicates; n > 0 {
@@ -109,6 +109,7 @@ func TestPause(t *testing.T) {
 	s := serving(t, 3)
 	before := s.settled("at the start")
 	holder := before[s.vips[0].service]
+	s.victims = []*lab.Node{holder}
 	began := time.Now()
 	if err := holder.Speaker().Pause(); err != nil {
 		t.Fatal(err)

@@ -114,7 +114,7 @@ func testLeftAlone(t *testing.T, mode string, svc *corev1.Service) {
 		{scene.PodMachine(t, "a2"), scene.Internal(t, svc, scene.HTTPPort)},
 		{cluster.Client, scene.NodePort(t, svc, node(), "http")},
 	} {
-		prober, err := p.from.StartProbe(t.Context(), lab.Probe{Network: "tcp", Target: p.to, Every: 500 * time.Millisecond, Timeout: 10 * time.Second})
+		prober, err := p.from.StartProbe(t.Context(), lab.Probe{Network: "tcp", Target: p.to, Every: 500 * time.Millisecond, Timeout: lab.Lost})
 		if err != nil {
 			t.Fatal(err)
 		}

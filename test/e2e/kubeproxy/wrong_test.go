@@ -31,7 +31,7 @@ func testFlush(t *testing.T, svc *corev1.Service, start func()) {
 	scene.Answered(t, cluster.Client, "tcp", scene.External(t, svc, scene.HTTPPort), "a1", "b1")
 	streams := map[string]*lab.Prober{}
 	for name, every := range map[string]time.Duration{"busy": 100 * time.Millisecond, "idle": 15 * time.Second} {
-		prober, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "stream", Target: vip, Every: every, Timeout: 30 * time.Second})
+		prober, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "stream", Target: vip, Every: every, Timeout: lab.Lost})
 		if err != nil {
 			t.Fatal(err)
 		}

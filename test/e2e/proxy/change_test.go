@@ -220,8 +220,7 @@ func lastFails(t testing.TB, p *lab.Prober) {
 	}
 }
 
-// rate is upstream's 100 where the machine is fast enough: an emulated guest answers hardly more, and whatever else runs beside it
-// costs requests then.
+// rate is upstream's 100 where the machine is fast enough: an emulated guest answers hardly more.
 var rate = flag.Int("rate", 30, "requests per second while endpoints change")
 
 // loadbalancer.go:975, 984, more strictly: endpoints that drain cost not one request.
@@ -234,7 +233,7 @@ func TestRollingUpdate(t *testing.T) {
 			vip := external(t, svc, httpPort)
 			by(t, cluster.Client, vip.Addr(), cluster.Node(0))
 			answered(t, cluster.Client, "tcp", vip, map[bool][]string{true: {"a1"}, false: {"a1", "b1"}}[p == corev1.ServiceExternalTrafficPolicyLocal]...)
-			prober, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "tcp", Target: vip, Every: time.Second / time.Duration(*rate), Timeout: 10 * time.Second})
+			prober, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "tcp", Target: vip, Every: time.Second / time.Duration(*rate), Timeout: lab.Lost})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -288,7 +287,7 @@ func TestConnectionStays(t *testing.T) {
 	to := external(t, svc, streamPort)
 	by(t, cluster.Client, to.Addr(), cluster.Node(0))
 	answered(t, cluster.Client, "tcp", external(t, svc, httpPort), "b1")
-	prober, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "stream", Target: to, Timeout: 10 * time.Second})
+	prober, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "stream", Target: to, Timeout: lab.Lost})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -171,7 +171,7 @@ func TestSpeakerRestart(t *testing.T) {
 	vip, node := external(t, svc, httpPort), cluster.Node(0)
 	by(t, cluster.Client, vip.Addr(), node)
 	answered(t, cluster.Client, "tcp", vip, "a1", "b1", "c1")
-	prober, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "tcp", Target: vip, Every: 20 * time.Millisecond, Timeout: 10 * time.Second})
+	prober, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "tcp", Target: vip, Every: 20 * time.Millisecond, Timeout: lab.Lost})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,6 +31,10 @@ type Result struct {
 // OK tells whether the request was answered.
 func (r Result) OK() bool { return r.Error == "" }
 
+// Connected tells whether there was a connection. That of a request that failed broke then. The client's errors begin with what it did, as
+// package net names it.
+func (r Result) Connected() bool { return !strings.HasPrefix(r.Error, "dial: ") }
+
 // Answer is the line that a Pod answers with.
 func Answer(pod, client string) string { return pod + " " + client + "\n" }
 
@@ -65,7 +69,7 @@ func Summarize(results []Result) Summary {
 	var answered []time.Time
 	var first, last time.Time
 	for i, r := range s.Results {
-		at := r.Sent.Add(r.Took)
+		at := r.end()
 		if i == 0 {
 			first = r.Sent
 		}
@@ -105,6 +109,31 @@ func (s Summary) Errors() []string {
 	slices.Sort(out)
 	return out
 }
+
+// Moved says what is wrong with a client's failures if all that happened is that once another node took over the address: new
+// connections always succeed, and those that the other node does not know break, so all that broke were under way at one moment.
+func (s Summary) Moved() error {
+	var last, first Result // of those that failed: the one sent last, and the one that ended first
+	for _, r := range s.Results {
+		switch {
+		case r.OK():
+			continue
+		case !r.Connected():
+			return fmt.Errorf("a connection was not made: request %d of %s, after %s: %s", r.N, r.Sent.Format(time.TimeOnly), r.Took, r.Error)
+		}
+		last = r
+		if first.N == 0 || r.end().Before(first.end()) {
+			first = r
+		}
+	}
+	if last.Sent.After(first.end()) {
+		return fmt.Errorf("connections broke at more than one moment: request %d ended (%s) %s before request %d was sent, which broke too (%s)",
+			first.N, first.Error, last.Sent.Sub(first.end()), last.N, last.Error)
+	}
+	return nil
+}
+
+func (r Result) end() time.Time { return r.Sent.Add(r.Took) }
 
 // String is one line for people.
 func (s Summary) String() string {

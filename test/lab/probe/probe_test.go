@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
@@ -25,6 +26,25 @@ func TestSummarize(t *testing.T) {
 	none := Summarize([]Result{{Sent: at(0), Took: 1000 * ms, Error: "timeout"}, {Sent: at(500), Took: 1000 * ms, Error: "timeout"}})
 	if none.Outage != 1500*ms || none.Failed != 2 {
 		t.Errorf("without an answer: %s", none)
+	}
+}
+
+func TestMoved(t *testing.T) {
+	at := func(ms, took int, err string) Result {
+		return Result{N: ms, Sent: time.UnixMilli(int64(ms)), Took: time.Duration(took) * time.Millisecond, Error: err}
+	}
+	for name, c := range map[string]struct {
+		results []Result
+		want    string
+	}{
+		"no failure":          {[]Result{at(100, 5, ""), at(200, 5, "")}, ""},
+		"all under way":       {[]Result{at(100, 90, "read: reset"), at(110, 5, ""), at(150, 30, "read: EOF"), at(180, 10000, "read: timeout")}, ""},
+		"one not connected":   {[]Result{at(100, 90, "read: reset"), at(150, 1000, "dial: timeout")}, "a connection was not made"},
+		"one later than that": {[]Result{at(100, 90, "read: reset"), at(191, 5, "read: reset")}, "more than one moment"},
+	} {
+		if err := Summarize(c.results).Moved(); c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
 	}
 }
 

@@ -21,9 +21,10 @@ import (
 type client struct {
 	network, target string
 	every, timeout  time.Duration
-	count           int
+	count, most     int // requests in all, and at once
 	serial          bool
 	port            int // the client's own; 0: any
+	out             io.Writer
 
 	mu     sync.Mutex
 	stream net.Conn // the one connection of network "stream"
@@ -46,9 +47,15 @@ func (c *client) run() error {
 	defer tick.Stop()
 	var due sync.WaitGroup
 	defer due.Wait()
+	room := make(chan struct{}, c.most)
 	for n := 1; ; n++ {
 		if !c.serial {
-			due.Go(func() { c.one(n, ask) })
+			select {
+			case room <- struct{}{}:
+			case <-stop:
+				return nil
+			}
+			due.Go(func() { c.one(n, ask); <-room })
 		} else if err := c.one(n, ask); err != nil && c.network == "stream" {
 			return err // the connection is broken for good
 		}
@@ -76,7 +83,7 @@ func (c *client) one(n int, ask func() (string, error)) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return errors.Join(err, json.NewEncoder(os.Stdout).Encode(r))
+	return errors.Join(err, json.NewEncoder(c.out).Encode(r))
 }
 
 // tcp makes one HTTP request over a connection of its own.

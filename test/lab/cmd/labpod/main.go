@@ -23,17 +23,18 @@ func run(args []string) error {
 		return serve(args[1])
 	}
 	if len(args) > 0 && args[0] == "probe" {
-		c := client{}
+		c := client{out: os.Stdout}
 		flags := flag.NewFlagSet("labpod probe", flag.ContinueOnError)
 		flags.DurationVar(&c.every, "every", 100*time.Millisecond, "time from one request to the next")
 		flags.DurationVar(&c.timeout, "timeout", time.Second, "time after which a request has failed")
 		flags.IntVar(&c.count, "count", 0, "number of requests; 0: until SIGTERM")
+		flags.IntVar(&c.most, "most", 10, "requests under way at once: a machine too slow for -every is not buried under them")
 		flags.BoolVar(&c.serial, "serial", false, "wait for one answer before the next request, instead of every -every")
 		flags.IntVar(&c.port, "port", 0, "the client's own port; 0: any")
 		if err := flags.Parse(args[1:]); err != nil {
 			return err
 		}
-		if flags.NArg() == 2 {
+		if flags.NArg() == 2 && c.most > 0 {
 			c.network, c.target = flags.Arg(0), flags.Arg(1)
 			return c.run()
 		}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ironlb/ironlb/speaker/kube"
+)
+
+// snapshotPrefix begins the name of a snapshot's file, which the name of the node ends.
+const snapshotPrefix = "snapshot-"
+
+// snapshot is the file of what the API server told last, empty for none.
+func (o options) snapshot() string {
+	if o.config.StateDir == "" {
+		return ""
+	}
+	return filepath.Join(o.config.StateDir, snapshotPrefix+filepath.Base(o.nodeName))
+}
+
+// stale tells whether the plan is from a snapshot, and when that was made.
+type stale interface{ Stale() (time.Time, bool) }
+
+// staleMetrics are about the snapshot and its use.
+func staleMetrics(reg prometheus.Registerer, source *kube.Source) {
+	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ironlb", Name: "api_stale",
+		Help: "1 while the API server has not given every list since the start and a snapshot of an earlier time stands in for it."}, func() float64 {
+		if _, is := source.Stale(); is {
+			return 1
+		}
+		return 0
+	}), prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ironlb", Name: "snapshot_timestamp_seconds",
+		Help: "When this process wrote the snapshot last, in seconds since 1970; 0 for never."}, func() float64 {
+		if at := source.Snapshot(); !at.IsZero() {
+			return float64(at.UnixNano()) / 1e9
+		}
+		return 0
+	}))
+}
+
+// staleReadyz adds to what ready answers that a snapshot is in use. It changes nothing about the status: the node serves.
+func staleReadyz(source stale, ready http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		ready(w, r)
+		if at, is := source.Stale(); is {
+			fmt.Fprintf(w, "from snapshot: the API server has not given every list since the start; what it told until %s is in use\n", at.UTC().Format(time.RFC3339))
+		}
+	}
+}
+
+// removeSnapshots removes what speakers keep in a directory, and nothing else there.
+func removeSnapshots(dir string, log *slog.Logger) error {
+	if dir == "" {
+		return nil
+	}
+	files, err := filepath.Glob(filepath.Join(dir, snapshotPrefix+"*"))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, file := range files {
+		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+			continue
+		}
+		log.Info("delete snapshot", "file", file, "reason", "Cleanup")
+	}
+	return errors.Join(errs...)
+}

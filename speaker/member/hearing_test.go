@@ -1,0 +1,163 @@
+package member_test
+
+import (
+	"testing"
+	"time"
+)
+
+// knowsDeaf tells whether a node knows that others do not hear it on the LAN.
+func (m *machine) knowsDeaf(others ...*machine) bool {
+	for _, o := range others {
+		if _, deaf := m.members.Peers[o.name].Deaf["eth0"]; o != m && !deaf {
+			return false
+		}
+	}
+	return true
+}
+
+// knowsHeard tells whether a node knows of nobody who does not hear it.
+func (m *machine) knowsHeard() bool {
+	for _, p := range m.members.Peers {
+		if len(p.Deaf) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Who is not heard by another node learns that from it, as soon as the other one takes it for dead, and as soon as it does not.
+func TestOneWay(t *testing.T) {
+	w := newWorld(t, 2)
+	w.settle()
+	a, b := w.nodes[0], w.nodes[1]
+	w.drop = func(from, to *machine, _ string) bool { return from == a && to == b }
+	w.must("dead to one", time.Second, func() bool { return !b.hears(a) })
+	w.must("known by the other", 200*time.Millisecond, func() bool { return a.knowsDeaf(b) })
+	w.run(5*time.Second, nil)
+	if !a.hears(b) || !a.knowsDeaf(b) || len(b.members.Peers[a.name].Deaf) > 0 {
+		t.Errorf("a: %+v, b: %+v", a.members.Peers, b.members.Peers)
+	}
+	w.drop = nil
+	w.must("heard and known", 300*time.Millisecond, func() bool { return b.hears(a) && a.knowsHeard() })
+
+	// A node that begins is not heard by anybody at first, which means nothing; one that begins deaf is one that is known to be.
+	w.boot(a, 2)
+	w.watch = func(m *machine) {
+		if m == a && !a.knowsHeard() {
+			t.Fatal("a node that begins takes the other for deaf")
+		}
+	}
+	w.settle()
+	w.watch = nil
+	w.drop = func(from, to *machine, _ string) bool { return from == a && to == b }
+	w.boot(b, 2)
+	w.must("known again", 2*time.Second, func() bool { return a.knowsDeaf(b) })
+}
+
+// One that hears nobody of many, more than a beat has room for, is known as such to all of them, and soon to none when it hears again.
+func TestDeafAmongMany(t *testing.T) {
+	w := newWorld(t, 60)
+	w.settle()
+	deaf, others := w.nodes[7], append(w.nodes[:7:7], w.nodes[8:]...)
+	all := func(is func(*machine) bool) func() bool {
+		return func() bool {
+			for _, m := range others {
+				if !is(m) {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	w.drop = func(_, to *machine, _ string) bool { return to == deaf }
+	w.must("known", time.Second, all(func(m *machine) bool { return m.knowsDeaf(deaf) }))
+	w.watch = func(m *machine) {
+		if m != deaf && !m.knowsDeaf(deaf) {
+			t.Fatalf("%s does not know it any more", m.name)
+		}
+	}
+	w.run(3*time.Second, nil)
+	w.drop, w.watch = nil, nil
+	w.must("heard", 300*time.Millisecond, all((*machine).knowsHeard))
+}
+
+// A LAN is split while the node network is whole: each side takes the other for dead there, and what the other side says of its own by the node
+// network changes nothing of that.
+func TestSplitLAN(t *testing.T) {
+	w := newWorld(t, 7)
+	w.settle()
+	side := map[*machine]bool{w.nodes[0]: true, w.nodes[3]: true, w.nodes[5]: true}
+	w.drop = func(from, to *machine, iface string) bool { return iface == "eth0" && side[from] != side[to] }
+	apart := func() bool {
+		for _, m := range w.nodes {
+			for _, o := range w.nodes {
+				if m != o && m.hears(o) != (side[m] == side[o]) {
+					return false
+				}
+			}
+		}
+		return true
+	}
+	w.must("apart", time.Second, apart)
+	w.watch = func(m *machine) {
+		if !apart() || len(m.members.Isolated) > 0 {
+			t.Fatalf("%s: %+v", m.name, m.members)
+		}
+	}
+	w.run(time.Minute, nil)
+	w.drop, w.watch = nil, nil
+	w.must("settled", time.Second, w.settled)
+}
+
+// Nobody can ask a deaf node for its claims, however many they are: it says them again and again.
+func TestDeafClaims(t *testing.T) {
+	w := newWorld(t, 5)
+	w.loss = 0.05
+	w.settle()
+	deaf := w.nodes[2]
+	w.drop = func(_, to *machine, _ string) bool { return to == deaf }
+	w.must("deaf", time.Second, func() bool { return deaf.hearsNone(w.nodes...) })
+	w.say(deaf, claims(2000))
+	w.must("known", 4*time.Second, func() bool {
+		for _, m := range w.nodes {
+			if p := m.members.Peers[deaf.name]; m != deaf && (len(p.Claims) != 2000 || !p.Synced) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// Who was not heard on the LAN alone, while the node network was whole, may have answered there as well: it has returned when it is heard again. One
+// that was restarted meanwhile has not, for it began as an observer.
+func TestReturnedToLAN(t *testing.T) {
+	w := newWorld(t, 5)
+	w.settle()
+	side := map[*machine]bool{w.nodes[0]: true, w.nodes[3]: true}
+	split := func(from, to *machine, iface string) bool { return iface == "eth0" && side[from] != side[to] }
+	apart := func() bool { return !w.nodes[1].hears(w.nodes[0]) && !w.nodes[0].hears(w.nodes[1]) }
+	w.drop = split
+	w.must("apart", time.Second, apart)
+	before := w.nodes[1].members.Returned
+	clear(w.nodes[1].nodes)
+	w.drop = nil
+	w.must("settled", time.Second, w.settled)
+	if got := w.nodes[1].members.Returned - before; got != 2 {
+		t.Errorf("%d have returned, want 2", got)
+	}
+	if _, told := w.nodes[1].nodes[w.nodes[1].name]; !told {
+		t.Error("it was not told")
+	}
+
+	w.drop = split
+	w.must("apart again", time.Second, apart)
+	before = w.nodes[1].members.Returned
+	w.boot(w.nodes[0], 2)
+	w.boot(w.nodes[3], 2)
+	w.run(2*time.Second, nil)
+	w.drop = nil
+	w.must("settled again", 2*time.Second, w.settled)
+	if got := w.nodes[1].members.Returned - before; got != 0 {
+		t.Errorf("%d have returned, want none: they began anew", got)
+	}
+}

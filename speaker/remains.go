@@ -1,0 +1,101 @@
+package speaker
+
+import (
+	"maps"
+	"net/netip"
+
+	"github.com/ironlb/ironlb/ipvs"
+)
+
+// remains is what the node held of ours when this process looked first, and a plan from a snapshot did not name. What an earlier process made of
+// later news is among it, so none of it is removed until every list has come: "never before every input cache has synced". What this
+// process itself made goes when the plan has it no more.
+type remains struct {
+	table, inside ipvs.Table
+	filter        ipvs.Filter
+	addrs         map[netip.Addr]struct{}
+}
+
+// keep notes what is to be kept, at the first look at the node of a process whose plan is from a snapshot.
+func (s *Speaker) keep(st *state) {
+	if s.remains != nil || !s.view.Stale {
+		return
+	}
+	s.remains = &remains{table: beyond(st.table.have, s.desired.Table), inside: beyond(st.inside.have, s.desired.Inside),
+		filter: ipvs.Filter{}, addrs: map[netip.Addr]struct{}{}}
+	for e := range st.filter {
+		if !has(s.desired.Filter, e) && !has(s.desired.Table, e.Key) { // how clients of what is served are treated is as planned
+			s.remains.filter[e] = struct{}{}
+		}
+	}
+	for addr := range st.addrs {
+		if !has(s.desired.Local, addr) {
+			s.remains.addrs[addr] = struct{}{}
+		}
+	}
+}
+
+// beyond returns the virtual and real servers of a table that another has not.
+func beyond(have, want ipvs.Table) ipvs.Table {
+	out := ipvs.Table{}
+	for key, vs := range have {
+		planned, wanted := want[key]
+		more := ipvs.VirtualServer{Settings: vs.Settings, RealServers: map[netip.AddrPort]ipvs.RealServer{}}
+		for addr, real := range vs.RealServers {
+			if _, is := planned.RealServers[addr]; !is {
+				more.RealServers[addr] = real
+			}
+		}
+		if !wanted || len(more.RealServers) > 0 {
+			out[key] = more
+		}
+	}
+	return out
+}
+
+// letGo compares everything with the plan once it is not from a snapshot any more: now what is left over goes.
+func (s *Speaker) letGo(todo *work) {
+	if s.remains == nil || s.view.Stale {
+		return
+	}
+	s.remains, s.reason = nil, planned
+	if s.known != nil { // else the next look does
+		todo.everything(s.desired, s.known)
+	}
+}
+
+func (s *Speaker) keepsAddress(addr netip.Addr) bool {
+	return s.remains != nil && has(s.remains.addrs, addr)
+}
+
+func (s *Speaker) keepsElement(e ipvs.Element) bool {
+	return s.remains != nil && has(s.remains.filter, e)
+}
+
+// keptOf returns what is kept of one of the two tables of virtual servers.
+func (s *Speaker) keptOf(t *servers) ipvs.Table {
+	switch {
+	case s.remains == nil:
+		return nil
+	case t == &s.known.inside:
+		return s.remains.inside
+	}
+	return s.remains.table
+}
+
+// with returns a virtual server with those of its real servers besides that remain and are still there.
+func with(vs, remains, have ipvs.VirtualServer) ipvs.VirtualServer {
+	if len(remains.RealServers) == 0 {
+		return vs
+	}
+	reals := map[netip.AddrPort]ipvs.RealServer{}
+	maps.Copy(reals, vs.RealServers)
+	for addr := range remains.RealServers {
+		real, there := have.RealServers[addr]
+		if there && !has(reals, addr) {
+			reals[addr] = real
+		}
+	}
+	vs.RealServers = reals
+	return vs
+}
