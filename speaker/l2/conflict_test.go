@@ -213,7 +213,7 @@ func TestDuplicateAddressDetectionOfAHost(t *testing.T) {
 	eventually(t, "the announcements are over", func() bool { return s.count(t, "announcements_total", "ipv6") == float64(len(steps)-1) })
 	s.give(t, s.vip[0], true)
 	eventually(t, "the address is marked a duplicate at the host", func() bool {
-		list, err := s.segment.host.Handle.AddrList(linkOf(t, s.segment.host, "eth0"), netlink.FAMILY_V6)
+		list, err := addresses(s.segment.host, linkOf(t, s.segment.host, "eth0"), netlink.FAMILY_V6)
 		if err != nil {
 			t.Fatal(err)
 		}

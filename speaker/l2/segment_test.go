@@ -292,7 +292,9 @@ func (s *side) answered(t testing.TB, target netip.Addr) {
 // neighbour returns the host's neighbour entry of an address.
 func (s *side) neighbour(t testing.TB, addr netip.Addr) mac {
 	t.Helper()
-	list, err := s.segment.host.Handle.NeighList(linkOf(t, s.segment.host, s.port).Attrs().Index, netlink.FAMILY_ALL)
+	list, err := whole(func() ([]netlink.Neigh, error) {
+		return s.segment.host.Handle.NeighList(linkOf(t, s.segment.host, s.port).Attrs().Index, netlink.FAMILY_ALL)
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -333,6 +335,11 @@ func (s *side) learns(t testing.TB, addr netip.Addr) {
 		return err
 	})
 	s.wantNeighbour(t, addr, s.self)
+}
+
+// addresses lists those of an interface, again where a change cut the list short.
+func addresses(space *netspace.Space, link netlink.Link, family int) ([]netlink.Addr, error) {
+	return whole(func() ([]netlink.Addr, error) { return space.Handle.AddrList(link, family) })
 }
 
 func linkOf(t testing.TB, space *netspace.Space, name string) netlink.Link {

@@ -92,7 +92,7 @@ func TestBond(t *testing.T) {
 			s.segment.host.Address(t, "br0", a)
 		}
 		for _, name := range []string{"eth0", "eth1"} { // what the bridge has, its ports must not
-			list, err := s.segment.host.Handle.AddrList(linkOf(t, s.segment.host, name), netlink.FAMILY_ALL)
+			list, err := addresses(s.segment.host, linkOf(t, s.segment.host, name), netlink.FAMILY_ALL)
 			if err != nil {
 				t.Fatal(err)
 			}

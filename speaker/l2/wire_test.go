@@ -84,7 +84,7 @@ func TestRouterFlag(t *testing.T) {
 func TestNoLinkLocalAddress(t *testing.T) {
 	s := newSegment(t, nil).side(t, ipv6)
 	link := linkOf(t, s.node, "eth0")
-	addrs, err := s.node.Handle.AddrList(link, netlink.FAMILY_V6)
+	addrs, err := addresses(s.node, link, netlink.FAMILY_V6)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +303,7 @@ func TestLinksWithoutLinkLocalAddress(t *testing.T) {
 	s.node.Must(t, func() error {
 		return errors.Join(os.WriteFile("/proc/sys/net/ipv6/conf/eth0/accept_dad", []byte("1"), 0), os.WriteFile("/proc/sys/net/ipv6/conf/eth0/dad_transmits", []byte("2"), 0))
 	})
-	list, err := s.node.Handle.AddrList(eth0, netlink.FAMILY_V6)
+	list, err := addresses(s.node, eth0, netlink.FAMILY_V6)
 	if err != nil {
 		t.Fatal(err)
 	}
