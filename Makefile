@@ -13,8 +13,10 @@ PROGRAMS := ./cmd/ironlb-ccm ./cmd/ironlb-speaker ./cmd/ironlb-bgpd ./cmd/kubect
 
 # Tests that need IPVS run in a guest kernel where this machine's has none; those of LAB_TESTS need a real control plane.
 KERNEL_TESTS := ./ipvs/kernel ./cmd/ironlb-speaker ./speaker/l2
-LAB_TESTS    := ./test/lab/... ./test/ccm/... ./test/e2e ./test/e2e/scene ./test/e2e/proxy ./test/e2e/bgp
-NATIVE_TESTS  = $$(go list ./... | grep -v -e /test/lab -e /test/ccm -e /test/e2e -e /ipvs/kernel)
+# BGP_TESTS talk to BIRD and FRR.
+LAB_TESTS     = $$(go list ./test/lab/... | grep -v /router) ./test/ccm/... ./test/e2e ./test/e2e/scene ./test/e2e/proxy
+BGP_TESTS    := ./test/lab/router ./speaker/bfd ./speaker/bgp/gobgp ./cmd/ironlb-bgpd ./test/e2e/bgp
+NATIVE_TESTS  = $$(go list ./... | grep -v -e /test/lab -e /test/ccm -e /test/e2e -e /ipvs/kernel -e /speaker/bfd -e /speaker/bgp/gobgp -e /cmd/ironlb-bgpd)
 
 .PHONY: help
 help: ## print this help
@@ -106,8 +108,8 @@ bench-sim: ## 100 speakers and 2,000 VirtualIPs by simulation: detection, traffi
 	@go run ./test/bench/sim $(FLAGS)
 
 .PHONY: test-bgp
-test-bgp: root deps ## BGP end to end with BIRD and FRR, natively on nftables, on a real control plane (root)
-	@go run ./test/report go test -count=1 -timeout 20m ./test/e2e/bgp
+test-bgp: root deps ## BGP and BFD with BIRD and FRR, and end to end, natively on nftables, on a real control plane: a quarter of an hour (root)
+	@go run ./test/report go test -count=1 -p 1 -timeout 25m $(BGP_TESTS)
 
 .PHONY: bench-bgp
 bench-bgp: root deps ## how soon BIRD and FRR know of an endpoint, a dead node, 10,000 prefixes; false alarms of BFD on busy cores; an hour, FLAGS='-rounds 5 -updates 20 -tables 1' MINUTES=5 less (root)
