@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ironlb/ironlb/speaker/bfd"
 	"github.com/ironlb/ironlb/speaker/bgp"
 )
 
@@ -74,7 +75,7 @@ routes with the community GRACEFUL_SHUTDOWN (RFC 8326), and two seconds later th
 				return err
 			}
 			if os.Getenv("GOGC") == "" {
-				debug.SetGCPercent(quietHeap)
+				bfd.CollectRarely(quietHeap)
 			}
 			return run(cmd.Context(), o)
 		},

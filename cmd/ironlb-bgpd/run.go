@@ -17,9 +17,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/bgp"
 )
 
-// quietHeap is the percentage by which the heap of the parent may grow before it is collected (GOGC). It is small, and BFD must
-// not wait for the collector.
-const quietHeap = 400
+// quietHeap is the memory that the parent may use before it is collected: BFD must not wait for the collector. With 10,000 prefixes it needs some 20 MB.
+const quietHeap = 96 << 20
 
 // run is the parent. It returns when ctx ends and it has left, or a part of it fails for good.
 func run(ctx context.Context, o options) error {

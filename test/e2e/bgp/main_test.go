@@ -102,8 +102,10 @@ func startSpeaker(ctx context.Context, n *lab.Node) error {
 
 // startTor starts a router on a machine, with a session over IPv4 for each node.
 func startTor(ctx context.Context, kind string, on, client *lab.Machine) (*tor, error) {
-	// Connections of one client spread over all next hops, as in routers of hardware.
-	if _, err := on.Exec(ctx, "sysctl", "-qw", "net.ipv4.fib_multipath_hash_policy=1", "net.ipv6.fib_multipath_hash_policy=1"); err != nil {
+	// Connections of one client spread over all next hops, as in routers of hardware. A router forwards, and so follows no ICMP redirect: a host
+	// would, from the node that it asked to the Pod's, in the middle of a connection.
+	if _, err := on.Exec(ctx, "sysctl", "-qw", "net.ipv4.fib_multipath_hash_policy=1", "net.ipv6.fib_multipath_hash_policy=1",
+		"net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"); err != nil {
 		return nil, err
 	}
 	r := &tor{name: kind, machine: on, client: client, config: router.Config{ASN: routerASN, ID: on.Addr}}

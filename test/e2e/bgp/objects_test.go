@@ -118,7 +118,11 @@ func wrong(t *testing.T, peer string, reason plan.Reason) (message string) {
 	})
 	condition(t, peer, metav1.ConditionFalse, string(reason), "0/3")
 	eventually(t, fmt.Sprintf("an Event says of %s: %s", peer, reason), func(ctx context.Context) error {
-		events, err := cluster.Kube.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=BGPPeer,involvedObject.name=" + peer})
+		var p v1alpha1.BGPPeer
+		if err := cluster.Objects.Get(ctx, client.ObjectKey{Name: peer}, &p); err != nil {
+			return err
+		}
+		events, err := cluster.Kube.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(p.UID)})
 		if err != nil {
 			return err
 		}
