@@ -128,7 +128,8 @@ func (s *scene) serve(v vip) {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() {
-		eventually(s.t, patience, "Service "+v.service+" is gone", func(ctx context.Context) error {
+		// After an outage client-go asks the API server again within a minute.
+		eventually(s.t, 2*patience, "Service "+v.service+" is gone", func(ctx context.Context) error {
 			if err := services.Delete(ctx, v.service, metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
 				return errors.Join(err, errors.New("it is still there"))
 			}
