@@ -49,7 +49,7 @@ test-unit: ## the tests that need neither root nor packages
 	@go run ./test/report go test -short ./...
 
 .PHONY: test
-test: root deps test-native test-kernel test-lab test-failover ## everything, with the guest kernel and a whole cluster (root)
+test: root deps test-native test-kernel test-lab test-failover ## everything but test-bgp, with the guest kernel and a whole cluster (root)
 
 .PHONY: test-native
 test-native: root ## unit tests, and those that need network namespaces (root)
