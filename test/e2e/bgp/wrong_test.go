@@ -15,7 +15,7 @@ import (
 // neither the sessions of others nor a request. Mended, it comes up.
 func TestMisconfigured(t *testing.T) {
 	nobody := "192.0.2.126"
-	for _, r := range tors { // before anyone asks: FRR's kernel loses a SYN in some hundred while FRR is configured anew, without a change of its route
+	for _, r := range tors {
 		r.configure(t, func(c *router.Config) { c.Neighbors = append(c.Neighbors, r.neighbors6(nil)...) })
 	}
 	for _, test := range []struct {
@@ -40,7 +40,8 @@ func TestMisconfigured(t *testing.T) {
 			for _, r := range tors {
 				t.Run(r.name, func(t *testing.T) {
 					before := whole(t)
-					table, answered := still(t, vip), clients(t, vip)
+					// FRR's machine asks by itself, and now and then lost one SYN while FRR learnt routes of the other family; what is forwarded is not.
+					table, answered := still(t, vip), clients(t, vip, tors[0])
 					apply(t, "BGPPeer/wrong", test.peer(r))
 					if message := wrong(t, "wrong", test.reason); !strings.Contains(message, test.words) {
 						t.Errorf("the Event says %q, want it to name %q", message, test.words)
@@ -52,6 +53,7 @@ func TestMisconfigured(t *testing.T) {
 					condition(t, "wrong", metav1.ConditionTrue, "Established", "3/3")
 					same(t, before)
 					answered()
+					asked(t, vip)
 					table()
 				})
 			}
