@@ -27,7 +27,7 @@ func TestProcessesEnd(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			before := whole(t)
-			table, answered := still(t, vip), clients(t, vip)
+			table, answered := still(t, vip), clients(t, vip, tors...)
 			if err := test.end(); err != nil {
 				t.Fatal(err)
 			}
@@ -70,7 +70,7 @@ func renewed(t *testing.T, before map[*tor]map[string]router.Session, node strin
 func TestAPIServerDown(t *testing.T) {
 	before := whole(t)
 	n := cluster.Node(2)
-	table, answered := still(t, vip), clients(t, vip)
+	table, answered := still(t, vip), clients(t, vip, tors...)
 	if err := cluster.StopAPIServer(); err != nil {
 		t.Fatal(err)
 	}

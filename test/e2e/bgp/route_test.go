@@ -123,7 +123,7 @@ func TestLocal(t *testing.T) {
 func TestExclude(t *testing.T) {
 	before := whole(t)
 	n := cluster.Node(1)
-	answered := clients(t, vip)
+	answered := clients(t, vip, tors...)
 	if err := n.Exclude(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -207,11 +207,11 @@ func (r *tor) rib(t *testing.T, prefix netip.Prefix, what string, check func(map
 	})
 }
 
-// clients ask through every router until stop, which wants no answer to be missing.
-func clients(t *testing.T, addr netip.Addr) (stop func()) {
+// clients ask through these routers until stop, which wants no answer to be missing.
+func clients(t *testing.T, addr netip.Addr, through ...*tor) (stop func()) {
 	t.Helper()
 	var all []*lab.Prober
-	for _, r := range tors {
+	for _, r := range through {
 		p, err := r.client.StartProbe(t.Context(), lab.Probe{Network: "tcp", Target: netip.AddrPortFrom(addr, 80), Every: 20 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
@@ -231,7 +231,7 @@ func clients(t *testing.T, addr netip.Addr) (stop func()) {
 		more(50)
 		for i, p := range all {
 			if s, err := p.Stop(); err != nil || s.Failed > 0 {
-				t.Errorf("the client behind %s saw %v (%v)", tors[i].name, s, err)
+				t.Errorf("the client of %s saw %v (%v)", through[i].name, s, err)
 			}
 		}
 	}
