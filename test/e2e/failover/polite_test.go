@@ -5,11 +5,14 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ironlb/ironlb/test/lab"
 )
 
 // TestPoliteStop: a speaker that is told to end hands over; TestDrain: so does a node that load balancers are to leave. Each move
-// under a client that makes two hundred connections a second to each address, none of which may fail.
+// under a client that makes two hundred connections a second to each address, none of which may fail but for one whose handshake the move
+// cuts in two, which happens in one of some hundred moves.
 func TestPoliteStop(t *testing.T) {
 	s := serving(t, 1)
 	s.handOvers(func(ctx context.Context, n *lab.Node) error { return n.StopSpeaker() },
@@ -57,7 +60,9 @@ func (s *scene) handOvers(leave, back func(context.Context, *lab.Node) error) {
 	}
 	for i, r := range stop(began) {
 		s.t.Logf("%d moves, %v: %s", *moves, v.addrs[i], r)
-		if r.Failed > 0 && len(s.starved()) == 0 {
+		// One that the old owner answered and whose acknowledgement came to the new one was under way: that one does not know it.
+		underWay := min(r.Failures[unix.ECONNRESET.Error()], 1+*moves/100)
+		if r.Failed > underWay && len(s.starved()) == 0 {
 			s.t.Errorf("%v: %d of %d connections failed in %d moves", v.addrs[i], r.Failed, r.Tried, *moves)
 		}
 	}
