@@ -1,12 +1,15 @@
 package kube
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -315,5 +318,28 @@ func TestFirstViewWaitsForBGP(t *testing.T) {
 				t.Errorf("%s: after a minute there is a View: %v, want %v", tt.what, ok, tt.settled)
 			}
 		})
+	}
+}
+
+// The age of a BGPPeer decides which of two has a session: it outlives the trim and the snapshot.
+func TestPeerKeepsItsAge(t *testing.T) {
+	o := bgpPeer("tor", v1alpha1.BGPPeerSpec{})
+	o.CreationTimestamp = metav1.NewTime(time.Unix(1700000000, 0))
+	trimmed, err := trim(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	watches := []watch{{kind: kindBGPPeer, object: &v1alpha1.BGPPeer{}, convert: convertPeer, trim: trim}}
+	var file bytes.Buffer
+	if err := encodeSnapshot(&file, head(), kindsOf(watches), map[string][]any{kindBGPPeer: {trimmed}}); err != nil {
+		t.Fatal(err)
+	}
+	_, parts, err := decodeSnapshot(bufio.NewReader(&file), head(), watches)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, want := convertPeer(o)
+	if got := parts[kindBGPPeer][r]; !reflect.DeepEqual(got, want) || want.(peerObject).peer.Created != 1700000000 {
+		t.Errorf("got %+v, want %+v created at 1700000000", got, want)
 	}
 }

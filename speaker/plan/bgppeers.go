@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"maps"
@@ -21,7 +22,7 @@ func (p *Planner) planPeers(v *View) (others bool) {
 	taken := map[netip.Addr]string{}
 	var routerID netip.Addr
 	var idFrom string
-	for _, name := range slices.Sorted(maps.Keys(v.BGPPeers)) {
+	for _, name := range oldestFirst(v.BGPPeers) {
 		o := v.BGPPeers[name]
 		first := taken[o.Address]
 		switch {
@@ -72,6 +73,13 @@ func (p *Planner) planPeers(v *View) (others bool) {
 	d.BGP.Peers, d.PeerProblems = peers, problems
 	p.bgp.peers = slices.Sorted(maps.Keys(peers))
 	return others
+}
+
+// oldestFirst returns the names of peers in the order in which they get what only one can have.
+func oldestFirst(peers map[string]BGPPeer) []string {
+	return slices.SortedFunc(maps.Keys(peers), func(a, b string) int {
+		return cmp.Or(cmp.Compare(peers[a].Created, peers[b].Created), cmp.Compare(a, b))
+	})
 }
 
 // on returns the session that a node has with the peer. The next hop in the other family than the session's is the node's own address.

@@ -9,6 +9,8 @@ import (
 
 // BGPPeer is a BGPPeer with its defaults, its BFDProfile and the password out of its Secret.
 type BGPPeer struct {
+	// Created orders those that cannot be on one node: the oldest is, then the first by name. A new one takes no session from another.
+	Created int64
 	// Address may have a zone, for a link-local one.
 	Address netip.Addr
 	Port    uint16
