@@ -20,9 +20,9 @@ func (p *Planner) planPeers(v *View) (others bool) {
 	d, node := p.desired, p.bgp.node
 	peers, problems := map[string]Peer{}, map[string]PeerProblem{}
 	taken := map[netip.Addr]string{}
-	var routerID netip.Addr
-	var idFrom string
-	for _, name := range oldestFirst(v.BGPPeers) {
+	order := oldestFirst(v.BGPPeers)
+	routerID, idFrom := v.routerID(order, node.Labels)
+	for _, name := range order {
 		o := v.BGPPeers[name]
 		first := taken[o.Address]
 		switch {
@@ -80,6 +80,23 @@ func oldestFirst(peers map[string]BGPPeer) []string {
 	return slices.SortedFunc(maps.Keys(peers), func(a, b string) int {
 		return cmp.Or(cmp.Compare(peers[a].Created, peers[b].Created), cmp.Compare(a, b))
 	})
+}
+
+// routerID returns the router id that a node's peers, in this order, want it to have, and the first that does. That does not hang on a
+// Secret, for another router id ends all sessions; nor on what shares its address with one before it, which is to harm no other.
+func (v *View) routerID(order []string, node map[string]string) (id netip.Addr, from string) {
+	seen := map[netip.Addr]struct{}{}
+	for _, name := range order {
+		o := v.BGPPeers[name]
+		if !o.On(node) {
+			continue
+		}
+		if _, twin := seen[o.Address]; !twin && o.RouterID.IsValid() {
+			return o.RouterID, name
+		}
+		seen[o.Address] = struct{}{}
+	}
+	return netip.Addr{}, ""
 }
 
 // on returns the session that a node has with the peer. The next hop in the other family than the session's is the node's own address.
