@@ -134,6 +134,20 @@ func (p BGPPeer) lacks(session Peer) (PeerProblem, bool) {
 		"or leave out dualStackAddressFamily", family, family)}, true
 }
 
+// knownAs returns the node with the address that it had of each family of which it has none. A Node object that is made anew gets them one
+// by one, and each would be another router id, or another family for a session.
+func (n Node) knownAs(before Node) Node {
+	for _, v4 := range []bool{true, false} {
+		if _, has := n.address(v4); has {
+			continue
+		}
+		if addr, had := before.address(v4); had {
+			n.Addresses = append(slices.Clip(n.Addresses), addr)
+		}
+	}
+	return n
+}
+
 // routerID returns the BGP identifier of a node that is given none: its IPv4 InternalIP, or what is very likely no other node's (RFC 6286,
 // 2.1: any number but 0 that is unique within the AS).
 func (n Node) routerID(name string) netip.Addr {
