@@ -343,3 +343,41 @@ func TestPeerKeepsItsAge(t *testing.T) {
 		t.Errorf("got %+v, want %+v created at 1700000000", got, want)
 	}
 }
+
+// A View is made of what was known at one moment: it has every peer, with the password, or waits.
+func TestFirstViewHasPasswords(t *testing.T) {
+	peer := bgpPeer("tor", v1alpha1.BGPPeerSpec{PasswordSecret: &v1alpha1.SecretReference{Name: "tor"}})
+	for _, tt := range []struct {
+		what          string
+		before, while func(*Source)
+	}{
+		{"Secrets come meanwhile", func(s *Source) { s.put(convertPeer(peer)) }, func(*Source) {}},
+		{"a peer that needs them comes meanwhile", func(*Source) {}, func(s *Source) { s.put(convertPeer(peer)) }},
+	} {
+		s := newBGPFeed(t).source
+		s.synced, s.optional = nil, nil
+		tt.before(s)
+		asked := false
+		s.secrets.synced = func() bool {
+			if asked {
+				return true
+			}
+			asked = true
+			tt.while(s)
+			s.put(convertSecret(password("tor", "s3cret")))
+			return false // as it was when it was asked
+		}
+		for range 2 {
+			view, _, ok := s.Observe()
+			if ok && view.BGPPeers["tor"].Password != "s3cret" {
+				t.Errorf("%s: a View with the peers %+v", tt.what, view.BGPPeers)
+			}
+			if ok {
+				break
+			}
+		}
+		if !s.begun {
+			t.Errorf("%s: no View although all is there", tt.what)
+		}
+	}
+}
