@@ -96,14 +96,14 @@ func TestNextHopChanges(t *testing.T) {
 	})
 }
 
-// TestDown: the session goes at once, with the reason, and comes back by itself.
+// TestDown: the session goes at once, whatever is being applied, with the reason, and comes back by itself.
 func TestDown(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f *far) {
 		f.neighbors(t, f.neighbor())
 		d := startNode(t, w.node)
 		d.apply(t, wanted(map[string]plan.Peer{"r": f.peer()}, map[netip.Prefix]plan.Route{vip4: to("r")}))
 		d.up(t, "r")
-		d.tell(t, order{Down: []string{"r", "BFD: no packets for 300ms"}})
+		d.tell(t, order{Busy: true, Down: []string{"r", "BFD: no packets for 300ms"}})
 		s := d.session(t, "r", "down", func(s plan.Session) bool { return s.State != plan.SessionEstablished })
 		if s.Reason != plan.BFDWentDown || s.Message != "BFD: no packets for 300ms" {
 			t.Errorf("down with %s: %s", s.Reason, s.Message)
