@@ -310,8 +310,8 @@ func TestFirstViewWaitsForBGP(t *testing.T) {
 			go func() { done <- s.Run(ctx) }()
 			defer func() { stop(); <-done }()
 			synctest.Wait()
-			if _, _, ok := s.Observe(); ok && !apierrors.IsNotFound(tt.err) {
-				t.Errorf("%s: not waited for at all", tt.what)
+			if _, _, ok := s.Observe(); ok {
+				t.Errorf("%s: taken at the first word", tt.what)
 			}
 			time.Sleep(time.Minute)
 			if _, _, ok := s.Observe(); ok != tt.settled {
@@ -378,6 +378,35 @@ func TestFirstViewHasPasswords(t *testing.T) {
 		}
 		if !s.begun {
 			t.Errorf("%s: no View although all is there", tt.what)
+		}
+	}
+}
+
+// A refusal counts once it was said several times in a row, but for that of a kind which an API server either has or has not.
+func TestRefusalMustLast(t *testing.T) {
+	resource := v1alpha1.GroupVersion.WithResource("bgppeers").GroupResource()
+	none, forbidden := apierrors.NewNotFound(resource, ""), apierrors.NewForbidden(resource, "", errors.New("no role"))
+	away := errors.New("connection refused")
+	for _, tt := range []struct {
+		what    string
+		errs    []error
+		builtIn bool
+		counts  bool
+	}{
+		{"three times", []error{none, none, none}, false, false},
+		{"four times", []error{none, none, none, none}, false, true},
+		{"one or the other", []error{forbidden, none, forbidden, none}, false, true},
+		{"away in between", []error{none, none, away, none, none}, false, false},
+		{"there is none of Kubernetes' own", []error{none}, true, true},
+		{"one of Kubernetes' own is forbidden once", []error{forbidden}, true, false},
+	} {
+		changes := 0
+		r := &refusal{changed: func() { changes++ }, builtIn: tt.builtIn}
+		for _, err := range tt.errs {
+			r.note(err)
+		}
+		if got := r.why() != ""; got != tt.counts || (changes > 0) != tt.counts {
+			t.Errorf("%s: counts: %v, told %d times, want %v", tt.what, got, changes, tt.counts)
 		}
 	}
 }

@@ -92,7 +92,7 @@ func newSource(watches []watch, kick func(), log *slog.Logger) (*Source, error) 
 		if err := inf.SetTransform(w.trim); err != nil {
 			return nil, fmt.Errorf("watch %s: %w", w.kind, err)
 		}
-		refused := &refusal{changed: kick}
+		refused := &refusal{changed: kick, builtIn: w.kind == kindServiceCIDR}
 		if err := inf.SetWatchErrorHandlerWithContext(refused.watched(logOnce(w.kind, log))); err != nil {
 			return nil, fmt.Errorf("watch %s: %w", w.kind, err)
 		}
