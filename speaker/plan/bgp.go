@@ -30,7 +30,8 @@ type Peer struct {
 	Dynamic DynamicASN
 	// Source is the address from which to connect, the zero Addr for what the kernel chooses.
 	Source netip.Addr
-	// NextHop4 and NextHop6 are what is announced as next hop in a family that the session is not of; invalid: that family is not spoken.
+	// NextHop4 and NextHop6 are what is announced as next hop in a family that the session is not of; invalid: that family is not spoken. To a
+	// peer with a zone NextHop6 is, if it is valid, in place of this end of the session.
 	NextHop4, NextHop6 netip.Addr
 	// HoldTime and KeepaliveTime, 0 for GoBGP's 90 s and a third of the hold time; ConnectTime between two tries, 0 for a short default.
 	HoldTime, KeepaliveTime, ConnectTime time.Duration

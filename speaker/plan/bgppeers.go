@@ -99,13 +99,17 @@ func (v *View) routerID(order []string, node map[string]string) (id netip.Addr, 
 	return netip.Addr{}, ""
 }
 
-// on returns the session that a node has with the peer. The next hop in the other family than the session's is the node's own address.
+// on returns the session that a node has with the peer. The next hop in the other family than the session's is the node's own address,
+// and also that to a link-local peer: it could not pass this end of the session on.
 func (p BGPPeer) on(node Node) Peer {
 	out := Peer{
 		Address: p.Address, Port: p.Port, MyASN: p.MyASN, LocalASN: p.LocalASN, PeerASN: p.PeerASN, Dynamic: p.Dynamic, Source: p.Source,
 		HoldTime: p.HoldTime, KeepaliveTime: p.KeepaliveTime, ConnectTime: p.ConnectTime, Password: p.Password,
 		MultiHop: p.MultiHop, TTLSecurity: p.TTLSecurity, GracefulRestart: p.GracefulRestart, RestartTime: p.RestartTime, BFD: p.BFD,
 		IPv4: p.Address.Is4(), IPv6: p.Address.Is6(),
+	}
+	if p.Address.Zone() != "" {
+		out.NextHop6, _ = node.address(false)
 	}
 	if !p.DualStack {
 		return out
