@@ -116,6 +116,23 @@ func TestDown(t *testing.T) {
 	})
 }
 
+// TestNotTakenAgain: a peer that GoBGP had, and does not take once more, is tried until it does.
+func TestNotTakenAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "bird")
+	f := w.routers[0]
+	f.neighbors(t, f.neighbor())
+	d := startNode(t, w.node)
+	d.apply(t, wanted(map[string]plan.Peer{"r": f.peer()}, map[netip.Prefix]plan.Route{vip4: to("r")}))
+	d.up(t, "r")
+	d.tell(t, order{Lose: "r"})
+	d.fails(t, "r", plan.NotConfigured)
+	if s := d.up(t, "r"); s.Changes != 2 {
+		t.Errorf("up again: %+v", s)
+	}
+	f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}})
+}
+
 // TestRouterGoes: the router ends the session; the reason has its words.
 func TestRouterGoes(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f *far) {
