@@ -2,6 +2,8 @@ package plan
 
 import (
 	"encoding/binary"
+	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -53,6 +55,12 @@ type Secret string
 
 func (s Secret) String() string   { return s.hidden() }
 func (s Secret) GoString() string { return s.hidden() }
+
+// LogValue implements slog.LogValuer: a handler that writes JSON does not print.
+func (s Secret) LogValue() slog.Value { return slog.StringValue(s.hidden()) }
+
+// LogValue hides the password also within.
+func (p Peer) LogValue() slog.Value { return slog.StringValue(fmt.Sprintf("%+v", p)) }
 
 func (s Secret) hidden() string {
 	if s == "" {

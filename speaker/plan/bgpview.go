@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"fmt"
+	"log/slog"
 	"net/netip"
 	"time"
 
@@ -40,6 +42,9 @@ type BGPPeer struct {
 	Wrong   Reason
 	Message string
 }
+
+// LogValue implements slog.LogValuer, without the password.
+func (p BGPPeer) LogValue() slog.Value { return slog.StringValue(fmt.Sprintf("%+v", p)) }
 
 // On tells whether a node with these labels has a session.
 func (p BGPPeer) On(node map[string]string) bool {
