@@ -93,10 +93,10 @@ func (s *Speaker) route(todo *work, may func(addr netip.Addr) bool) {
 	s.tellBGP(change, todo)
 }
 
-// mayBeginBGP tells whether the whole is to be told now: how the node is must be known, and all that the API server has to say. A
-// snapshot may be older than what the earlier process announced, and has no passwords.
+// mayBeginBGP tells whether the whole is to be told now: how the node is must be known, and all that the API server has to say, of this
+// node too. A snapshot may be older than what the earlier process announced, and has no passwords.
 func (s *Speaker) mayBeginBGP() bool {
-	return s.cfg.BGP != nil && !s.bgp.begun && s.known != nil && !s.view.Stale
+	return s.cfg.BGP != nil && !s.bgp.begun && s.known != nil && !s.view.Stale && has(s.view.Nodes, s.cfg.Plan.Node)
 }
 
 func names[K comparable, V, W any](m map[K]V, value W) map[K]W {

@@ -83,10 +83,23 @@ func TestFirstChangeIsWhole(t *testing.T) {
 		if got := r.changesSince(0); len(got) > 0 || !has(r.prefixes("near"), route1) {
 			t.Fatalf("changes while the node is not known: %+v", got)
 		}
+		own := v.Nodes["a"]
+		r.touch(func(v *plan.View) plan.Touched {
+			delete(v.Nodes, "a")
+			return plan.Touched{Nodes: map[string]struct{}{"a": {}}}
+		})
 		w.mu.Lock()
 		w.noModule = false
 		w.mu.Unlock()
 		time.Sleep(2 * retryMost)
+		synctest.Wait()
+		if got := r.changesSince(0); len(got) > 0 || !has(r.prefixes("near"), route1) {
+			t.Fatalf("changes while there is no Node object of this node: %+v", got)
+		}
+		r.touch(func(v *plan.View) plan.Touched {
+			v.Nodes["a"] = own
+			return plan.Touched{Nodes: map[string]struct{}{"a": {}}}
+		})
 		r.wantPlanned(t)
 		if got := r.changesSince(0); len(got) != 1 || !got[0].Whole || len(got[0].Routes) != 3 {
 			t.Errorf("changes %+v, want one with all three routes", got)

@@ -2,7 +2,7 @@
 // (RFC 5881) and over several (RFC 5883), without echo, demand mode of its own, or authentication.
 //
 // The Core is pure: configurations, packets and times go in; packets, changes of state and the time of the next turn come out.
-// The Driver gives it sockets and a thread with real-time priority; all that may block (the log, the caller's function) is
+// The Driver gives it sockets and a thread that goes before others; all that may block (the log, the caller's function) is
 // done beside that thread.
 //
 // Nothing is sent when the process ends: the other side finds out by itself, or the next process takes over before it does. A session

@@ -58,6 +58,12 @@ func (r *receiver) open() error {
 			return fmt.Errorf("set option %d of level %d of the socket on %v: %w", o.name, o.level, r, err)
 		}
 	}
+	if !r.multiHop {
+		if err := r.onLink(fd); err != nil {
+			unix.Close(fd)
+			return err
+		}
+	}
 	if err := unix.Bind(fd, sockaddr(any, portOf(r.multiHop), 0)); err != nil {
 		unix.Close(fd)
 		if errors.Is(err, unix.EADDRINUSE) {

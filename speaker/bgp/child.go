@@ -117,7 +117,7 @@ func (d *Daemon) talk(ctx context.Context, conn net.Conn, pid int, kill context.
 func (d *Daemon) childStarted(l *link, pid int, kill context.CancelFunc) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.child, d.kill, d.gone, d.since = l, kill, make(chan struct{}), now()
+	d.child, d.kill, d.gone, d.since, d.heard = l, kill, make(chan struct{}), now(), false
 	l.sendChange(wholeChange(d.wanted))
 	d.o.Metrics.child(true)
 	d.o.Log.Info("GoBGP runs", "pid", pid, "peers", len(d.wanted.Peers), "routes", len(d.wanted.Routes))
@@ -167,7 +167,8 @@ func socketPair() (ours net.Conn, theirs *os.File, err error) {
 	return ours, theirs, nil
 }
 
-// crashNote passes on what a child writes to its standard error, and remembers the line with which the Go runtime ends a program.
+// crashNote passes on what a child writes to its standard error, and remembers the line with which the Go runtime ends a program, or main
+// says why it does.
 type crashNote struct {
 	out io.Writer
 
@@ -183,7 +184,7 @@ func (c *crashNote) Write(p []byte) (int, error) {
 		part, after, ended := bytes.Cut(rest, []byte("\n"))
 		c.line = append(c.line, part[:min(len(part), 300-min(300, len(c.line)))]...)
 		if ended {
-			if text := string(c.line); strings.HasPrefix(text, "panic: ") || strings.HasPrefix(text, "fatal error: ") {
+			if text := string(c.line); strings.HasPrefix(text, "panic: ") || strings.HasPrefix(text, "fatal error: ") || strings.HasPrefix(text, "ironlb-bgpd: ") {
 				c.note = text
 			}
 			c.line = c.line[:0]

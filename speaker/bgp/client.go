@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
@@ -81,14 +83,13 @@ func (c *Client) Sessions() map[string]plan.Session {
 func (c *Client) Run(ctx context.Context) error {
 	retry := firstRetry
 	for {
-		connected, err := c.connect(ctx)
+		err := c.connect(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
-		if connected {
+		if c.lost(err) { // after one that said nothing the next one may do so, too
 			retry = firstRetry
 		}
-		c.lost(connected, err)
 		wait := retry
 		if _, refused := errors.AsType[Refused](err); refused {
 			wait = refusedRetry
@@ -102,11 +103,11 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 }
 
-// connect returns when the connection has ended, and whether there was one.
-func (c *Client) connect(ctx context.Context) (connected bool, err error) {
+// connect returns when the connection has ended.
+func (c *Client) connect(ctx context.Context) error {
 	conn, err := dial(ctx, c.o.Socket, Speaker)
 	if err != nil {
-		return false, err
+		return err
 	}
 	l := newLink(conn)
 	c.mu.Lock()
@@ -115,8 +116,7 @@ func (c *Client) connect(ctx context.Context) (connected bool, err error) {
 		l.sendChange(wholeChange(c.wanted))
 	}
 	c.mu.Unlock()
-	c.o.Log.Info("connected to ironlb-bgpd", "socket", c.o.Socket)
-	return true, l.run(ctx, c.receive)
+	return l.run(ctx, c.receive)
 }
 
 // dial connects to ironlb-bgpd, which must be of the same user: it is told passwords.
@@ -147,6 +147,7 @@ func (c *Client) receive(m Message) error {
 			return errors.New("the first report is not whole")
 		}
 		c.sessions = map[string]plan.Session{}
+		c.o.Log.Info("connected to ironlb-bgpd", "socket", c.o.Socket)
 	}
 	applyReport(c.sessions, *m.Report)
 	c.away, c.why = time.Time{}, ""
@@ -155,19 +156,21 @@ func (c *Client) receive(m Message) error {
 	return nil
 }
 
-// lost notes that there is no connection. It is logged where there was one, and, once for each reason, where one is needed.
-func (c *Client) lost(connected bool, err error) {
+// lost notes that there is no connection, and tells whether there was one on which a report came. It is logged where there was one, and, once
+// for each reason, where one is needed.
+func (c *Client) lost(err error) (reported bool) {
 	why := "ironlb-bgpd does not answer: " + text(err)
 	c.mu.Lock()
 	news := c.why != why
 	needed := len(c.wanted.Peers) > 0
+	reported = c.sessions != nil
 	if c.away.IsZero() {
 		c.away = time.Now()
 	}
 	c.link, c.sessions, c.why = nil, nil, why
 	c.mu.Unlock()
 	switch {
-	case connected:
+	case reported:
 		c.o.Log.Warn("lost the connection to ironlb-bgpd; it is tried again", "socket", c.o.Socket, "reason", text(err))
 	case news && needed:
 		c.o.Log.Warn("no connection to ironlb-bgpd; it is tried again", "socket", c.o.Socket, "reason", text(err))
@@ -175,10 +178,11 @@ func (c *Client) lost(connected bool, err error) {
 	if news {
 		c.o.Kick()
 	}
+	return reported
 }
 
 func text(err error) string {
-	if errors.Is(err, io.EOF) {
+	if errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
 		return "it closed the connection"
 	}
 	return err.Error()

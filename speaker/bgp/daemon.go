@@ -50,6 +50,9 @@ type DaemonOptions struct {
 // leaveLimit is how long the polite end may take; the child takes three seconds.
 const leaveLimit = 8 * time.Second
 
+// starts is why there is no child before the first one.
+const starts = "it starts"
+
 // Daemon is ironlb-bgpd: it keeps what is wanted when the speaker ends and when GoBGP does, and has BFD run beside them.
 type Daemon struct {
 	o      DaemonOptions
@@ -65,6 +68,7 @@ type Daemon struct {
 
 	child *link              // nil while it does not run
 	kill  context.CancelFunc // ends it
+	heard bool               // it has reported, so GoBGP has what is wanted
 	again bool               // start it again at once when it has ended
 	since time.Time          // since when it runs or does not
 	ended string             // why it does not
@@ -80,7 +84,7 @@ type Daemon struct {
 // NewDaemon returns a daemon that starts with Run.
 func NewDaemon(o DaemonOptions) *Daemon {
 	d := &Daemon{
-		o: o, first: make(chan struct{}), since: now(), ended: "it starts",
+		o: o, first: make(chan struct{}), since: now(), ended: starts,
 		goBGP: map[string]plan.Session{}, changes: map[string]uint64{}, reported: map[string]plan.Session{},
 	}
 	d.server = NewServer(ServerOptions{
@@ -240,6 +244,7 @@ func (d *Daemon) childReport(r plan.BGPReport) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	applyReport(d.goBGP, r)
+	d.heard = true
 	d.report()
 }
 
@@ -290,8 +295,16 @@ func (d *Daemon) session(name string) plan.Session {
 func (d *Daemon) health(context.Context) (Health, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.child == nil && len(d.wanted.Peers) > 0 {
+	switch {
+	case len(d.wanted.Peers) == 0:
+	case d.child == nil:
 		return Health{Problem: "GoBGP does not run: " + d.ended}, nil
+	case !d.heard && d.wanted.RouterID.IsValid(): // without one GoBGP has nothing to do
+		problem := "GoBGP runs, and has not yet taken what is wanted"
+		if d.ended != starts {
+			problem += "; the one before ended: " + d.ended
+		}
+		return Health{Problem: problem}, nil
 	}
 	return Health{}, nil
 }

@@ -65,7 +65,8 @@ func sayHello(socket string) int {
 	return 0
 }
 
-// echo stands for GoBGP in a process of its own: it reports what it is told. A peer named crash ends it as GoBGP's worst peers do.
+// echo stands for GoBGP in a process of its own: it reports what it is told. A peer named crash ends it as GoBGP's worst peers do, and
+// with one named hang it never comes back.
 type echo struct {
 	report func(plan.BGPReport)
 	file   string // made by Leave
@@ -81,6 +82,9 @@ func (e *echo) Apply(c plan.BGPChange) error {
 	e.have.Apply(c)
 	if _, ok := e.have.Peers["crash"]; ok {
 		go panic("an UPDATE as none should be")
+		select {}
+	}
+	if _, ok := e.have.Peers["hang"]; ok {
 		select {}
 	}
 	e.tell()
@@ -239,6 +243,35 @@ func (s *speaker) established(peer string, prefixes int) plan.Session {
 		is, ok := now[peer]
 		return ok && is.State == plan.SessionEstablished && is.Prefixes == prefixes
 	})[peer]
+}
+
+// TestHealthOfHanging: a child that takes nothing in is not well, though it runs.
+func TestHealthOfHanging(t *testing.T) {
+	n := startNode(t, socketPath(t), 0)
+	s := startSpeaker(t, n.socket)
+	change := two()
+	change.Peers["hang"] = peer(252)
+	s.Set(change)
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		h, err := AskHealth(t.Context(), n.socket)
+		if err == nil && h.Problem == "GoBGP runs, and has not yet taken what is wanted" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("its health is %+v (%v)", h, err)
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+}
+
+// TestLastWords: what main says at the end is why the child ended.
+func TestLastWords(t *testing.T) {
+	c := &crashNote{out: io.Discard}
+	fmt.Fprintf(c, "level=INFO msg=x\nironlb-bgpd: GoBGP %s\nmore\n", "hangs")
+	if c.text() != "ironlb-bgpd: GoBGP hangs" {
+		t.Errorf("noted is %q", c.text())
+	}
 }
 
 func peer(last byte) *plan.Peer {

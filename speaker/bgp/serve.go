@@ -3,6 +3,7 @@ package bgp
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -30,6 +31,9 @@ type Driver interface {
 	Leave(ctx context.Context) error
 }
 
+// hangLimit is how long the driver may take for one thing: 10,000 routes take it half a second.
+const hangLimit = 30 * time.Second
+
 var errLeft = errors.New("left")
 
 // ServeFile is Serve on the file by which a child talks.
@@ -43,8 +47,8 @@ func ServeFile(ctx context.Context, file uintptr, log *slog.Logger, start func(r
 	return Serve(ctx, conn, log, start)
 }
 
-// Serve is the child: it has the driver do what the other side of conn wants, and returns when that side ends or has it leave. The
-// process is to end then, without a word to the peers.
+// Serve is the child: it has the driver do what the other side of conn wants, and returns when that side ends or has it leave, or when the
+// driver hangs. The process is to end then, without a word to the peers.
 func Serve(ctx context.Context, conn net.Conn, log *slog.Logger, start func(report func(plan.BGPReport)) Driver) error {
 	c := NewConn(conn)
 	defer c.Close()
@@ -58,8 +62,7 @@ func Serve(ctx context.Context, conn net.Conn, log *slog.Logger, start func(repo
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		defer close(stopped)
-		w.run(applying)
-		return nil
+		return w.run(applying)
 	})
 	group.Go(func() error {
 		defer stop()
@@ -68,7 +71,7 @@ func Serve(ctx context.Context, conn net.Conn, log *slog.Logger, start func(repo
 			case m.Change != nil:
 				w.add(*m.Change)
 			case m.Down != nil:
-				w.driver.Down(m.Down.Peer, m.Down.Why)
+				return within("take a session down", func() { w.driver.Down(m.Down.Peer, m.Down.Why) })
 			case m.Leave != nil:
 				stop()
 				<-stopped
@@ -127,8 +130,25 @@ func (w *worker) next(all bool) (c plan.BGPChange, ok bool) {
 	return c, ok
 }
 
-// run applies until ctx ends. What fails is tried again.
-func (w *worker) run(ctx context.Context) {
+// within does something that may hang, which it is an error to.
+func within(what string, do func()) error {
+	limit := time.NewTimer(hangLimit)
+	defer limit.Stop()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		do()
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-limit.C:
+		return fmt.Errorf("GoBGP hangs: it took more than %v to %s; it needs a new process", hangLimit, what)
+	}
+}
+
+// run applies until ctx ends or the driver hangs. What fails is tried again.
+func (w *worker) run(ctx context.Context) error {
 	again := time.NewTimer(0)
 	again.Stop()
 	defer again.Stop()
@@ -137,7 +157,7 @@ func (w *worker) run(ctx context.Context) {
 		all := false
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-w.wake:
 		case <-again.C:
 			all = failed
@@ -146,7 +166,11 @@ func (w *worker) run(ctx context.Context) {
 		if !ok {
 			continue
 		}
-		err := w.driver.Apply(c)
+		var err error
+		if hangs := within("apply a change", func() { err = w.driver.Apply(c) }); hangs != nil {
+			w.log.Error("end this process", "reason", hangs)
+			return hangs
+		}
 		switch {
 		case err != nil:
 			w.log.Warn("not all of what is wanted of BGP could be applied", "error", err, "again in", wait)

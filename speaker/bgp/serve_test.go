@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -40,6 +41,9 @@ func (d *slowDriver) Apply(c plan.BGPChange) error {
 }
 
 func (d *slowDriver) Down(peer, _ string) {
+	if peer == "stuck" {
+		<-d.slow
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.downs = append(d.downs, peer)
@@ -167,6 +171,32 @@ func TestLeaveWaits(t *testing.T) {
 			t.Errorf("it left: %v, and ended with %v", d.hasLeft(), err)
 		}
 	})
+}
+
+// TestHangs: a driver that does not come back ends the process, whose parent starts another.
+func TestHangs(t *testing.T) {
+	for name, first := range map[string]func(t *testing.T, c *Conn){
+		"apply": func(t *testing.T, c *Conn) { send(t, c, Message{Change: &whole}) },
+		"down":  func(t *testing.T, c *Conn) { send(t, c, Message{Down: &Down{Peer: "stuck", Why: "x"}}) },
+		"leave": func(t *testing.T, c *Conn) {
+			send(t, c, Message{Change: &whole})
+			send(t, c, Message{Leave: &Leave{}})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := &slowDriver{slow: make(chan struct{})}
+				defer close(d.slow)
+				c, ended := parent(t, d)
+				began := time.Now()
+				first(t, c)
+				err := <-ended
+				if took := time.Since(began); err == nil || !strings.Contains(err.Error(), "GoBGP hangs") || took != hangLimit {
+					t.Errorf("after %v it ends with %v", took, err)
+				}
+			})
+		})
+	}
 }
 
 // TestReports go up to the parent.

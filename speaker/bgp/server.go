@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/ironlb/ironlb/speaker/plan"
 )
@@ -64,14 +65,41 @@ func (s *Server) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for {
-		conn, err := listener.AcceptUnix()
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("accept on %s: %w", s.o.Socket, err)
+		conn, err := s.accept(ctx, listener.AcceptUnix)
+		if conn == nil {
+			return err
 		}
 		all.Go(func() { s.serve(ctx, conn) })
+	}
+}
+
+// acceptPause is between two tries to accept a connection.
+const acceptPause = 200 * time.Millisecond
+
+// accept returns the next connection, or nil when ctx has ended. What fails for a while, as when there are too many open files, must not end
+// BFD, which runs beside it: it is tried again.
+func (s *Server) accept(ctx context.Context, next func() (*net.UnixConn, error)) (*net.UnixConn, error) {
+	said := ""
+	for {
+		conn, err := next()
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				conn.Close()
+			}
+			return nil, nil
+		case err == nil:
+			return conn, nil
+		case errors.Is(err, net.ErrClosed):
+			return nil, fmt.Errorf("accept on %s: %w", s.o.Socket, err)
+		case said != err.Error():
+			said = err.Error()
+			s.o.Log.Warn("cannot accept a connection; it is tried again", "socket", s.o.Socket, "reason", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(acceptPause):
+		}
 	}
 }
 

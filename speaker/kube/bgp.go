@@ -236,7 +236,9 @@ func (o adObject) resolve(known map[string]v1alpha1.CommunityValue) plan.BGPAdve
 
 func convertPeer(obj any) (ref, any) {
 	o := obj.(*v1alpha1.BGPPeer)
-	return ref{kind: kindBGPPeer, key: pools.ServiceKey{Name: o.Name}}, peerObjectOf(&o.Spec)
+	out := peerObjectOf(&o.Spec)
+	out.peer.Created = o.CreationTimestamp.Unix()
+	return ref{kind: kindBGPPeer, key: pools.ServiceKey{Name: o.Name}}, out
 }
 
 // Defaults of a BGPPeer that the schema does not fill in.

@@ -1,12 +1,15 @@
 package kube
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -307,13 +310,103 @@ func TestFirstViewWaitsForBGP(t *testing.T) {
 			go func() { done <- s.Run(ctx) }()
 			defer func() { stop(); <-done }()
 			synctest.Wait()
-			if _, _, ok := s.Observe(); ok && !apierrors.IsNotFound(tt.err) {
-				t.Errorf("%s: not waited for at all", tt.what)
+			if _, _, ok := s.Observe(); ok {
+				t.Errorf("%s: taken at the first word", tt.what)
 			}
 			time.Sleep(time.Minute)
 			if _, _, ok := s.Observe(); ok != tt.settled {
 				t.Errorf("%s: after a minute there is a View: %v, want %v", tt.what, ok, tt.settled)
 			}
 		})
+	}
+}
+
+// The age of a BGPPeer decides which of two has a session: it outlives the trim and the snapshot.
+func TestPeerKeepsItsAge(t *testing.T) {
+	o := bgpPeer("tor", v1alpha1.BGPPeerSpec{})
+	o.CreationTimestamp = metav1.NewTime(time.Unix(1700000000, 0))
+	trimmed, err := trim(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	watches := []watch{{kind: kindBGPPeer, object: &v1alpha1.BGPPeer{}, convert: convertPeer, trim: trim}}
+	var file bytes.Buffer
+	if err := encodeSnapshot(&file, head(), kindsOf(watches), map[string][]any{kindBGPPeer: {trimmed}}); err != nil {
+		t.Fatal(err)
+	}
+	_, parts, err := decodeSnapshot(bufio.NewReader(&file), head(), watches)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, want := convertPeer(o)
+	if got := parts[kindBGPPeer][r]; !reflect.DeepEqual(got, want) || want.(peerObject).peer.Created != 1700000000 {
+		t.Errorf("got %+v, want %+v created at 1700000000", got, want)
+	}
+}
+
+// A View is made of what was known at one moment: it has every peer, with the password, or waits.
+func TestFirstViewHasPasswords(t *testing.T) {
+	peer := bgpPeer("tor", v1alpha1.BGPPeerSpec{PasswordSecret: &v1alpha1.SecretReference{Name: "tor"}})
+	for _, tt := range []struct {
+		what          string
+		before, while func(*Source)
+	}{
+		{"Secrets come meanwhile", func(s *Source) { s.put(convertPeer(peer)) }, func(*Source) {}},
+		{"a peer that needs them comes meanwhile", func(*Source) {}, func(s *Source) { s.put(convertPeer(peer)) }},
+	} {
+		s := newBGPFeed(t).source
+		s.synced, s.optional = nil, nil
+		tt.before(s)
+		asked := false
+		s.secrets.synced = func() bool {
+			if asked {
+				return true
+			}
+			asked = true
+			tt.while(s)
+			s.put(convertSecret(password("tor", "s3cret")))
+			return false // as it was when it was asked
+		}
+		for range 2 {
+			view, _, ok := s.Observe()
+			if ok && view.BGPPeers["tor"].Password != "s3cret" {
+				t.Errorf("%s: a View with the peers %+v", tt.what, view.BGPPeers)
+			}
+			if ok {
+				break
+			}
+		}
+		if !s.begun {
+			t.Errorf("%s: no View although all is there", tt.what)
+		}
+	}
+}
+
+// A refusal counts once it was said several times in a row, but for that of a kind which an API server either has or has not.
+func TestRefusalMustLast(t *testing.T) {
+	resource := v1alpha1.GroupVersion.WithResource("bgppeers").GroupResource()
+	none, forbidden := apierrors.NewNotFound(resource, ""), apierrors.NewForbidden(resource, "", errors.New("no role"))
+	away := errors.New("connection refused")
+	for _, tt := range []struct {
+		what    string
+		errs    []error
+		builtIn bool
+		counts  bool
+	}{
+		{"three times", []error{none, none, none}, false, false},
+		{"four times", []error{none, none, none, none}, false, true},
+		{"one or the other", []error{forbidden, none, forbidden, none}, false, true},
+		{"away in between", []error{none, none, away, none, none}, false, false},
+		{"there is none of Kubernetes' own", []error{none}, true, true},
+		{"one of Kubernetes' own is forbidden once", []error{forbidden}, true, false},
+	} {
+		changes := 0
+		r := &refusal{changed: func() { changes++ }, builtIn: tt.builtIn}
+		for _, err := range tt.errs {
+			r.note(err)
+		}
+		if got := r.why() != ""; got != tt.counts || (changes > 0) != tt.counts {
+			t.Errorf("%s: counts: %v, told %d times, want %v", tt.what, got, changes, tt.counts)
+		}
 	}
 }

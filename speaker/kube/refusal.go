@@ -8,13 +8,16 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// forbiddenFor is how many times in a row the API server must forbid a watch before it counts: one that starts forbids everything for
-// a moment, until it knows its roles. With the reflector's back-off that is about six seconds.
-const forbiddenFor = 4
+// refusedFor is how many times in a row the API server must refuse a watch before it counts: one that starts forbids everything for a
+// moment, until it knows its roles, and does not find what a CustomResourceDefinition defines until it has read that. With the
+// reflector's back-off that is about six seconds.
+const refusedFor = 4
 
 // refusal is the API server's word that a kind cannot be read: there is none, or it is forbidden. While it is only away, nothing is known.
 type refusal struct {
 	changed func()
+	// builtIn is set for a kind of Kubernetes itself: whether there is one the API server knows from its start.
+	builtIn bool
 
 	mu    sync.Mutex
 	times int
@@ -33,12 +36,12 @@ func (r *refusal) note(err error) {
 	r.mu.Lock()
 	before := r.text
 	switch {
-	case apierrors.IsNotFound(err):
+	case r.builtIn && apierrors.IsNotFound(err):
 		r.text = err.Error()
-	case !apierrors.IsForbidden(err):
+	case !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err):
 		r.times = 0
 	default:
-		if r.times++; r.times >= forbiddenFor {
+		if r.times++; r.times >= refusedFor {
 			r.text = err.Error()
 		}
 	}

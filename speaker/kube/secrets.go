@@ -20,7 +20,7 @@ type lazySecrets struct {
 // secretsState is how far Secrets are known.
 type secretsState struct {
 	namespace string
-	// unread is set while they are needed, and the API server has not answered.
+	// unread is set while the API server has not answered; nobody asks it before they are needed.
 	unread bool
 	// refused is what it said if it refuses.
 	refused string
@@ -33,14 +33,22 @@ func (l *lazySecrets) need() {
 	}
 }
 
-func (l *lazySecrets) state() secretsState {
+// isNeeded tells whether a BGPPeer that is put names one: it was told before that was put.
+func (l *lazySecrets) isNeeded() bool {
 	if l == nil {
-		return secretsState{}
+		return false
 	}
 	select {
 	case <-l.needed:
+		return true
 	default:
-		return secretsState{namespace: l.namespace}
+		return false
+	}
+}
+
+func (l *lazySecrets) state() secretsState {
+	if l == nil {
+		return secretsState{}
 	}
 	if l.synced() {
 		return secretsState{namespace: l.namespace}

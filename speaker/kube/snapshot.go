@@ -83,21 +83,21 @@ func (s *Source) Snapshot() time.Time {
 }
 
 // listed tells whether the API server has given every list that is needed, for the first View also those that it may refuse.
-func (s *Source) listed() bool {
+func (s *Source) listed(secrets secretsState) bool {
 	for _, synced := range s.synced {
 		if !synced() {
 			return false
 		}
 	}
-	return s.begun && !s.view.Stale || s.settled()
+	return s.begun && !s.view.Stale || s.settled(secrets)
 }
 
 // take returns what is to be put into the View now; ok is false while there is nothing to make one of. The caller has the lock.
 //
 // From a snapshot the View is as that says, and what the lists bring is kept back until all have come: some new and some old would be a
 // state that the cluster never was in. Then only what differs is put into the View.
-func (s *Source) take() (out map[ref]any, ok bool) {
-	listed := s.listed()
+func (s *Source) take(secrets secretsState) (out map[ref]any, ok bool) {
+	listed := s.listed(secrets)
 	if snap := s.snapshot; snap != nil && !s.view.Stale && snap.stale.Swap(nil) != nil {
 		snap.over() // what the lists brought was planned and reported since the last call
 	}

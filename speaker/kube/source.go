@@ -92,7 +92,7 @@ func newSource(watches []watch, kick func(), log *slog.Logger) (*Source, error) 
 		if err := inf.SetTransform(w.trim); err != nil {
 			return nil, fmt.Errorf("watch %s: %w", w.kind, err)
 		}
-		refused := &refusal{changed: kick}
+		refused := &refusal{changed: kick, builtIn: w.kind == kindServiceCIDR}
 		if err := inf.SetWatchErrorHandlerWithContext(refused.watched(logOnce(w.kind, log))); err != nil {
 			return nil, fmt.Errorf("watch %s: %w", w.kind, err)
 		}
@@ -120,14 +120,14 @@ func newSource(watches []watch, kick func(), log *slog.Logger) (*Source, error) 
 	return s, nil
 }
 
-// settled tells whether the first View can be made.
-func (s *Source) settled() bool {
+// settled tells whether the first View can be made, if Secrets are known so far.
+func (s *Source) settled(secrets secretsState) bool {
 	for _, o := range s.optional {
 		if !o.settled() {
 			return false
 		}
 	}
-	return !s.secrets.state().unread // the peers are in, and so it is known whether Secrets are needed
+	return !secrets.unread || !s.secrets.isNeeded() // the peers are in, and so that is known
 }
 
 // Run watches until the context ends.
@@ -140,7 +140,7 @@ func (s *Source) Run(ctx context.Context) error {
 	if s.snapshot != nil {
 		wg.Go(func() { s.keepSnapshot(ctx) })
 	}
-	if cache.WaitForCacheSync(ctx.Done(), append(slices.Clone(s.synced), s.settled)...) {
+	if cache.WaitForCacheSync(ctx.Done(), append(slices.Clone(s.synced), func() bool { return s.settled(s.secrets.state()) })...) {
 		s.kick()
 	}
 	wg.Wait()
@@ -151,7 +151,7 @@ func (s *Source) Run(ctx context.Context) error {
 func (s *Source) Observe() (*plan.View, plan.Touched, bool) {
 	secrets := s.secrets.state() // before the Secrets themselves: none is missed that is said to be there
 	s.mu.Lock()
-	pending, ok := s.take()
+	pending, ok := s.take(secrets)
 	s.mu.Unlock()
 	if !ok {
 		return nil, plan.Touched{}, false

@@ -2,6 +2,8 @@ package plan
 
 import (
 	"encoding/binary"
+	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -30,7 +32,8 @@ type Peer struct {
 	Dynamic DynamicASN
 	// Source is the address from which to connect, the zero Addr for what the kernel chooses.
 	Source netip.Addr
-	// NextHop4 and NextHop6 are what is announced as next hop in a family that the session is not of; invalid: that family is not spoken.
+	// NextHop4 and NextHop6 are what is announced as next hop in a family that the session is not of; invalid: that family is not spoken. To a
+	// peer with a zone NextHop6 is, if it is valid, in place of this end of the session.
 	NextHop4, NextHop6 netip.Addr
 	// HoldTime and KeepaliveTime, 0 for GoBGP's 90 s and a third of the hold time; ConnectTime between two tries, 0 for a short default.
 	HoldTime, KeepaliveTime, ConnectTime time.Duration
@@ -52,6 +55,12 @@ type Secret string
 
 func (s Secret) String() string   { return s.hidden() }
 func (s Secret) GoString() string { return s.hidden() }
+
+// LogValue implements slog.LogValuer: a handler that writes JSON does not print.
+func (s Secret) LogValue() slog.Value { return slog.StringValue(s.hidden()) }
+
+// LogValue hides the password also within.
+func (p Peer) LogValue() slog.Value { return slog.StringValue(fmt.Sprintf("%+v", p)) }
 
 func (s Secret) hidden() string {
 	if s == "" {

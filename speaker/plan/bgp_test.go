@@ -33,7 +33,7 @@ func (w *world) bgpCommand(words []string) bool {
 	return true
 }
 
-// parsePeer reads a BGPPeer: as=MINE/THEIRS, external or internal for a dynamic one, dual, nodes=LABEL=VALUE, id=IP, wrong=REASON, password=TEXT,
+// parsePeer reads a BGPPeer: as=MINE/THEIRS, external or internal for a dynamic one, dual, nodes=LABEL=VALUE, id=IP, created=N, wrong=REASON, password=TEXT,
 // gr=DURATION, hold=DURATION, port=N, bfd=DURATIONxN.
 func parsePeer(address string, words []string) BGPPeer {
 	p := BGPPeer{Address: netip.MustParseAddr(address), Port: 179, MyASN: 65000, PeerASN: 65001}
@@ -55,6 +55,8 @@ func parsePeer(address string, words []string) BGPPeer {
 			p.RouterID = netip.MustParseAddr(value)
 		case "source":
 			p.Source = netip.MustParseAddr(value)
+		case "created":
+			p.Created = int64(atoi(value))
 		case "wrong":
 			p.Wrong, p.Message = Reason(value), "as the View says"
 		case "password":
@@ -209,7 +211,7 @@ func (s step) bgp(v *View, r *rand.Rand) Touched {
 	switch s.kind {
 	case 22, 23:
 		p := BGPPeer{Address: one(r, netip.MustParseAddr("192.0.2.254"), netip.MustParseAddr("2001:db8::fe")), Port: 179, MyASN: 65000,
-			PeerASN: one[uint32](r, 65000, 65001), DualStack: r.IntN(2) == 0, HoldTime: one(r, 0, 9*time.Second)}
+			PeerASN: one[uint32](r, 65000, 65001), DualStack: r.IntN(2) == 0, HoldTime: one(r, 0, 9*time.Second), Created: int64(r.IntN(3))}
 		if r.IntN(4) == 0 {
 			p.Nodes = []pools.Selector{{{Key: "zone", Operator: pools.In, Values: []string{fmt.Sprint(r.IntN(2))}}}}
 		}

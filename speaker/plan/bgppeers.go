@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"maps"
@@ -19,9 +20,9 @@ func (p *Planner) planPeers(v *View) (others bool) {
 	d, node := p.desired, p.bgp.node
 	peers, problems := map[string]Peer{}, map[string]PeerProblem{}
 	taken := map[netip.Addr]string{}
-	var routerID netip.Addr
-	var idFrom string
-	for _, name := range slices.Sorted(maps.Keys(v.BGPPeers)) {
+	order := oldestFirst(v.BGPPeers)
+	routerID, idFrom := v.routerID(order, node.Labels)
+	for _, name := range order {
 		o := v.BGPPeers[name]
 		first := taken[o.Address]
 		switch {
@@ -74,13 +75,41 @@ func (p *Planner) planPeers(v *View) (others bool) {
 	return others
 }
 
-// on returns the session that a node has with the peer. The next hop in the other family than the session's is the node's own address.
+// oldestFirst returns the names of peers in the order in which they get what only one can have.
+func oldestFirst(peers map[string]BGPPeer) []string {
+	return slices.SortedFunc(maps.Keys(peers), func(a, b string) int {
+		return cmp.Or(cmp.Compare(peers[a].Created, peers[b].Created), cmp.Compare(a, b))
+	})
+}
+
+// routerID returns the router id that a node's peers, in this order, want it to have, and the first that does. That does not hang on a
+// Secret, for another router id ends all sessions; nor on what shares its address with one before it, which is to harm no other.
+func (v *View) routerID(order []string, node map[string]string) (id netip.Addr, from string) {
+	seen := map[netip.Addr]struct{}{}
+	for _, name := range order {
+		o := v.BGPPeers[name]
+		if !o.On(node) {
+			continue
+		}
+		if _, twin := seen[o.Address]; !twin && o.RouterID.IsValid() {
+			return o.RouterID, name
+		}
+		seen[o.Address] = struct{}{}
+	}
+	return netip.Addr{}, ""
+}
+
+// on returns the session that a node has with the peer. The next hop in the other family than the session's is the node's own address,
+// and also that to a link-local peer: it could not pass this end of the session on.
 func (p BGPPeer) on(node Node) Peer {
 	out := Peer{
 		Address: p.Address, Port: p.Port, MyASN: p.MyASN, LocalASN: p.LocalASN, PeerASN: p.PeerASN, Dynamic: p.Dynamic, Source: p.Source,
 		HoldTime: p.HoldTime, KeepaliveTime: p.KeepaliveTime, ConnectTime: p.ConnectTime, Password: p.Password,
 		MultiHop: p.MultiHop, TTLSecurity: p.TTLSecurity, GracefulRestart: p.GracefulRestart, RestartTime: p.RestartTime, BFD: p.BFD,
 		IPv4: p.Address.Is4(), IPv6: p.Address.Is6(),
+	}
+	if p.Address.Zone() != "" {
+		out.NextHop6, _ = node.address(false)
 	}
 	if !p.DualStack {
 		return out
@@ -107,6 +136,20 @@ func (p BGPPeer) lacks(session Peer) (PeerProblem, bool) {
 	}
 	return PeerProblem{NotConfigured, fmt.Sprintf("no %s prefix is announced: the Node has no %s InternalIP to be the next hop; give it one, "+
 		"or leave out dualStackAddressFamily", family, family)}, true
+}
+
+// knownAs returns the node with the address that it had of each family of which it has none. A Node object that is made anew gets them one
+// by one, and each would be another router id, or another family for a session.
+func (n Node) knownAs(before Node) Node {
+	for _, v4 := range []bool{true, false} {
+		if _, has := n.address(v4); has {
+			continue
+		}
+		if addr, had := before.address(v4); had {
+			n.Addresses = append(slices.Clip(n.Addresses), addr)
+		}
+	}
+	return n
 }
 
 // routerID returns the BGP identifier of a node that is given none: its IPv4 InternalIP, or what is very likely no other node's (RFC 6286,

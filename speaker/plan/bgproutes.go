@@ -29,7 +29,8 @@ type bgpPlan struct {
 	peers []string // with a session, sorted
 	ads   []string // sorted
 	going going
-	// node is this one as it was last known: a Node object that is deleted ends no session, and makes no node that was to go stay.
+	// node is this one as it was last known: a Node object that is deleted ends no session, and makes no node that was to go stay; one that
+	// comes back without an address is not without.
 	node Node
 	// services are the addresses of our pools that a Service had, byAddr the Services of an address.
 	services map[pools.ServiceKey][]netip.Addr
@@ -75,7 +76,7 @@ func (p *Planner) planBGP(v *View, touched Touched, now time.Time) {
 	_, own := touched.Nodes[p.options.Node]
 	all := own || touched.All || touched.BGPAdvertisements
 	if node, exists := v.Nodes[p.options.Node]; exists {
-		b.node = node
+		b.node = node.knownAs(b.node)
 	}
 	if own || touched.All || len(touched.BGPPeers) > 0 {
 		all = p.planPeers(v) || all

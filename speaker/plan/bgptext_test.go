@@ -1,6 +1,9 @@
 package plan_test
 
 import (
+	"bytes"
+	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/ironlb/ironlb/speaker/plan"
@@ -53,5 +56,18 @@ func TestLargeCommunitySetText(t *testing.T) {
 		if b, err := got.MarshalText(); err != nil || string(b) != want.again {
 			t.Errorf("%q is written as %q (%v), want %q", text, b, err, want.again)
 		}
+	}
+}
+
+// No log shows a password, whatever it is told.
+func TestSecretsAreNotLogged(t *testing.T) {
+	var out bytes.Buffer
+	for _, h := range []slog.Handler{slog.NewTextHandler(&out, nil), slog.NewJSONHandler(&out, nil)} {
+		log := slog.New(h)
+		log.Info("it", "secret", plan.Secret("s3cret"), "peer", plan.Peer{Password: "s3cret"}, "of", plan.BGPPeer{Password: "s3cret"}, "at", &plan.Peer{Password: "s3cret"})
+		log.Info("none", "secret", plan.Secret(""))
+	}
+	if text := out.String(); strings.Contains(text, "s3cret") || strings.Count(text, "***") < 8 || !strings.Contains(text, `secret=""`) {
+		t.Errorf("the log is\n%s", text)
 	}
 }

@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"fmt"
+	"log/slog"
 	"net/netip"
 	"time"
 
@@ -9,6 +11,8 @@ import (
 
 // BGPPeer is a BGPPeer with its defaults, its BFDProfile and the password out of its Secret.
 type BGPPeer struct {
+	// Created orders those that cannot be on one node: the oldest is, then the first by name. A new one takes no session from another.
+	Created int64
 	// Address may have a zone, for a link-local one.
 	Address netip.Addr
 	Port    uint16
@@ -38,6 +42,9 @@ type BGPPeer struct {
 	Wrong   Reason
 	Message string
 }
+
+// LogValue implements slog.LogValuer, without the password.
+func (p BGPPeer) LogValue() slog.Value { return slog.StringValue(fmt.Sprintf("%+v", p)) }
 
 // On tells whether a node with these labels has a session.
 func (p BGPPeer) On(node map[string]string) bool {

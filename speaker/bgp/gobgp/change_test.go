@@ -96,14 +96,14 @@ func TestNextHopChanges(t *testing.T) {
 	})
 }
 
-// TestDown: the session goes at once, with the reason, and comes back by itself.
+// TestDown: the session goes at once, whatever is being applied, with the reason, and comes back by itself.
 func TestDown(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f *far) {
 		f.neighbors(t, f.neighbor())
 		d := startNode(t, w.node)
 		d.apply(t, wanted(map[string]plan.Peer{"r": f.peer()}, map[netip.Prefix]plan.Route{vip4: to("r")}))
 		d.up(t, "r")
-		d.tell(t, order{Down: []string{"r", "BFD: no packets for 300ms"}})
+		d.tell(t, order{Busy: true, Down: []string{"r", "BFD: no packets for 300ms"}})
 		s := d.session(t, "r", "down", func(s plan.Session) bool { return s.State != plan.SessionEstablished })
 		if s.Reason != plan.BFDWentDown || s.Message != "BFD: no packets for 300ms" {
 			t.Errorf("down with %s: %s", s.Reason, s.Message)
@@ -114,6 +114,23 @@ func TestDown(t *testing.T) {
 		}
 		f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}})
 	})
+}
+
+// TestNotTakenAgain: a peer that GoBGP had, and does not take once more, is tried until it does.
+func TestNotTakenAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "bird")
+	f := w.routers[0]
+	f.neighbors(t, f.neighbor())
+	d := startNode(t, w.node)
+	d.apply(t, wanted(map[string]plan.Peer{"r": f.peer()}, map[netip.Prefix]plan.Route{vip4: to("r")}))
+	d.up(t, "r")
+	d.tell(t, order{Lose: "r"})
+	d.fails(t, "r", plan.NotConfigured)
+	if s := d.up(t, "r"); s.Changes != 2 {
+		t.Errorf("up again: %+v", s)
+	}
+	f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}})
 }
 
 // TestRouterGoes: the router ends the session; the reason has its words.

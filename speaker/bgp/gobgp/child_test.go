@@ -44,6 +44,8 @@ func TestMain(m *testing.M) {
 type order struct {
 	Change *plan.BGPChange
 	Down   []string // name, why
+	Busy   bool     // Down as if a change were being applied that does not end
+	Lose   string   // hand this peer to GoBGP once more, in a way that it does not take
 	Leave  bool
 	Paths  bool // answer with the number of paths in GoBGP's table
 	Told   bool // answer with what the paths and policies of GoBGP say together
@@ -77,8 +79,18 @@ func child(in io.Reader, out io.Writer) error {
 		switch {
 		case o.Change != nil:
 			err = d.Apply(*o.Change)
+		case o.Busy:
+			d.mu.Lock()
+			d.Down(o.Down[0], o.Down[1])
+			d.mu.Unlock()
 		case o.Down != nil:
 			d.Down(o.Down[0], o.Down[1])
+		case o.Lose != "":
+			d.mu.Lock()
+			p := d.peers[o.Lose]
+			p.conf.Address = netip.Addr{}
+			d.again(p)
+			d.mu.Unlock()
 		case o.Leave:
 			err = d.Leave(context.Background())
 		case o.Paths:

@@ -154,17 +154,17 @@ func (d *Driver) reconcile(peers []string, prefixes []netip.Prefix, first bool) 
 	return errors.Join(errs...)
 }
 
-// Down takes the session of a peer down at once, because BFD found the path to it dead. It comes back by itself.
+// Down takes the session of a peer down at once, because BFD found the path to it dead. It comes back by itself. It does not wait for a
+// change that is being applied: GoBGP does this between two steps of that.
 func (d *Driver) Down(name, why string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	p := d.peers[name]
-	if p == nil {
+	key, held := d.sessions.key(name)
+	if !held {
 		return
 	}
-	d.sessions.expect(p.key, plan.BFDWentDown, why)
-	err := d.server.ResetPeer(context.Background(), &api.ResetPeerRequest{Address: p.key, Communication: why})
-	if err != nil {
+	d.sessions.expect(key, plan.BFDWentDown, why)
+	// d.server is set before the first peer is held, and stays.
+	err := d.server.ResetPeer(context.Background(), &api.ResetPeerRequest{Address: key, Communication: why})
+	if _, held := d.sessions.key(name); err != nil && held { // else it was removed meanwhile
 		d.log.Error("cannot take a BGP session down", "peer", name, "err", err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -92,12 +93,17 @@ func (d *Driver) deletePeer(p *peer, why string) {
 	if err != nil {
 		d.log.Error("cannot remove a BGP peer", "peer", p.name, "err", err)
 	}
+	d.forget(p)
+	d.log.Info("BGP peer removed", "peer", p.name, "address", p.conf.Address, "reason", why)
+}
+
+// forget drops all that there is of a peer that GoBGP has no more.
+func (d *Driver) forget(p *peer) {
 	delete(d.peers, p.name)
-	delete(d.holder, p.conf.Address.WithZone(""))
+	maps.DeleteFunc(d.holder, func(_ netip.Addr, holder string) bool { return holder == p.name })
 	d.sessions.release(p.key)
 	d.dropStatements(func(k statementKey) bool { return k.peer == p.serial })
 	d.dropNeighborSet(p)
-	d.log.Info("BGP peer removed", "peer", p.name, "address", p.conf.Address, "reason", why)
 }
 
 // updatePeer changes in place what the running session need not know of, and tells whether the session must begin anew.
@@ -143,19 +149,24 @@ func (d *Driver) addPeer(name string, first bool) {
 		err = d.offer(p)
 	}
 	if err != nil {
-		b := d.retry[name]
-		if b == nil {
-			b = &backoff{wait: firstRetry / 2}
-			d.retry[name] = b
-		}
-		b.wait = min(2*b.wait, lastRetry)
-		b.next = time.Now().Add(b.wait)
-		d.sessions.fail(name, plan.NotConfigured, err.Error())
-		d.sessions.later(b.next)
+		d.tryLater(name, err)
 		return
 	}
 	delete(d.retry, name)
 	d.log.Info("BGP peer added", "peer", name, "address", conf.Address, "asn", asn(conf), "peerASN", conf.PeerASN)
+}
+
+// tryLater has a peer added again that GoBGP did not take.
+func (d *Driver) tryLater(name string, err error) {
+	b := d.retry[name]
+	if b == nil {
+		b = &backoff{wait: firstRetry / 2}
+		d.retry[name] = b
+	}
+	b.wait = min(2*b.wait, lastRetry)
+	b.next = time.Now().Add(b.wait)
+	d.sessions.fail(name, plan.NotConfigured, err.Error())
+	d.sessions.later(b.next)
 }
 
 // offer adds a peer with its policies.
@@ -171,11 +182,7 @@ func (d *Driver) offer(p *peer) error {
 		err = d.server.AddPeer(context.Background(), &api.AddPeerRequest{Peer: apiPeer(p.conf, p.restarting)})
 	}
 	if err != nil {
-		delete(d.peers, p.name)
-		delete(d.holder, p.conf.Address.WithZone(""))
-		d.sessions.release(p.key)
-		d.dropStatements(func(k statementKey) bool { return k.peer == p.serial })
-		d.dropNeighborSet(p)
+		d.forget(p)
 	}
 	return err
 }

@@ -157,6 +157,9 @@ func (d *Driver) again(p *peer) {
 	}
 	if err := d.server.AddPeer(ctx, &api.AddPeerRequest{Peer: apiPeer(p.conf, p.restarting)}); err != nil {
 		d.log.Error("cannot add a BGP peer again", "peer", p.name, "err", err)
+		d.forget(p)
+		d.tryLater(p.name, err)
+		d.countPrefixes()
 	}
 }
 

@@ -99,6 +99,18 @@ func (s *sessions) hold(key, name string, p plan.Peer) {
 	s.poke()
 }
 
+// key returns GoBGP's name of a peer that it has.
+func (s *sessions) key(name string) (key string, held bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.byName[name]
+	if x == nil {
+		return "", false
+	}
+	key = x.peer.Address.String()
+	return key, s.byAddr[address(key)] == x
+}
+
 // release says that GoBGP has a peer no more, though it may be wanted.
 func (s *sessions) release(key string) {
 	s.mu.Lock()

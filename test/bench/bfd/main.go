@@ -9,7 +9,7 @@
 // the jitter it never should be (RFC 5880, 6.8.7). The kernel's time stamps are used, so the watcher's own lateness does not count. silence-max-ms
 // is the longest time between any two packets; the session goes down at 3 intervals.
 //
-// Results are in Go's benchmark format: N is the number of packets. nice=true is with the right to a real-time priority (CAP_SYS_NICE), as
+// Results are in Go's benchmark format: N is the number of packets. nice=true is with the right to go before others (CAP_SYS_NICE), as
 // ironlb-bgpd has it.
 package main
 
@@ -51,7 +51,7 @@ func main() {
 	flag.IntVar(&o.hogs, "hogs", 2*runtime.NumCPU(), "processes that compute")
 	flag.IntVar(&o.inside, "inside", 0, "goroutines in each of the two processes that allocate 2 MB each 100 ms, beside BFD")
 	flag.StringVar(&o.collect, "collect", "rarely", "garbage: rarely, as ironlb-bgpd should, or often, as Go does by itself")
-	nice := flag.String("nice", "true", "with the right to a real-time priority: true, false, or both (\"true,false\")")
+	nice := flag.String("nice", "true", "with the right to go before others (CAP_SYS_NICE): true, false, or both (\"true,false\")")
 	flag.Parse()
 	o.watch = time.Duration(*minutes * float64(time.Minute))
 	for _, text := range strings.Split(*intervals, ",") {

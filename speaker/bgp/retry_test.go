@@ -1,0 +1,91 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestAcceptAgain: a process with too many open files goes on when it has fewer, and does not fill the log.
+func TestAcceptAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		s := NewServer(ServerOptions{Socket: "x", Log: slog.New(slog.NewTextHandler(&log, nil))})
+		full := &net.OpError{Op: "accept", Net: "unix", Err: syscall.EMFILE}
+		tries := 0
+		began := time.Now()
+		conn, err := s.accept(t.Context(), func() (*net.UnixConn, error) {
+			if tries++; tries <= 5 {
+				return nil, full
+			}
+			return new(net.UnixConn), nil
+		})
+		if conn == nil || err != nil || tries != 6 || time.Since(began) != 5*acceptPause {
+			t.Errorf("after %d tries and %v: %v, %v", tries, time.Since(began), conn, err)
+		}
+		if n := strings.Count(log.String(), "level=WARN"); n != 1 {
+			t.Errorf("it is said %d times:\n%s", n, log.String())
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		if conn, err := s.accept(ctx, func() (*net.UnixConn, error) { return nil, full }); conn != nil || err != nil {
+			t.Errorf("at the end: %v, %v", conn, err)
+		}
+		if conn, err := s.accept(t.Context(), func() (*net.UnixConn, error) { return nil, net.ErrClosed }); conn != nil || !errors.Is(err, net.ErrClosed) {
+			t.Errorf("without a listener: %v, %v", conn, err)
+		}
+	})
+}
+
+// TestSaysNothing: an ironlb-bgpd that takes the connection and ends it without a report is asked less and less often, and the log has it once.
+func TestSaysNothing(t *testing.T) {
+	path := socketPath(t)
+	l, err := listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.close()
+	met := make(chan time.Time)
+	go func() {
+		defer close(met)
+		for {
+			conn, err := l.AcceptUnix()
+			if err != nil {
+				return
+			}
+			_, _ = NewConn(conn).Answer(Process) // the other side may have gone
+			conn.Close()
+			met <- time.Now()
+		}
+	}()
+	var log strings.Builder
+	c := NewClient(ClientOptions{Socket: path, Log: slog.New(slog.NewTextHandler(&log, nil)), Kick: func() {}})
+	c.Set(two())
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- c.Run(ctx) }()
+	first := <-met
+	var last time.Time
+	for range 5 {
+		last = <-met
+	}
+	if took := last.Sub(first); took < 31*firstRetry {
+		t.Errorf("it was asked five times more within %v", took)
+	}
+	cancel()
+	go l.Close()
+	for range met {
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if n := strings.Count(log.String(), "level="); n != 1 {
+		t.Errorf("it is said %d times:\n%s", n, log.String())
+	}
+}
