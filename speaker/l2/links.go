@@ -194,11 +194,11 @@ func subnets() (map[int][]netip.Prefix, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the addresses of the network interfaces: %w", err)
 	}
-	mute := mute(addrs)
+	silent := mute(addrs)
 	out := map[int][]netip.Prefix{}
 	for _, a := range addrs {
 		p, ok := subnet(a.IPNet)
-		if _, waits := mute[a.LinkIndex]; ok && !(waits && p.Addr().Is6()) && !slices.Contains(out[a.LinkIndex], p) {
+		if _, waits := silent[a.LinkIndex]; ok && !(waits && p.Addr().Is6()) && !slices.Contains(out[a.LinkIndex], p) {
 			out[a.LinkIndex] = append(out[a.LinkIndex], p)
 		}
 	}
