@@ -148,7 +148,7 @@ func (s *Source) release(listed bool) {
 	s.view.Stale = false
 	for kind, parts := range s.snapshot.old {
 		if synced := s.each[kind]; len(parts) > 0 && !synced() {
-			continue // an optional one
+			continue // one that the API server refuses
 		}
 		for r, before := range parts {
 			now, there := s.pending[r]
