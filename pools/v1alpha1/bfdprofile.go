@@ -54,7 +54,8 @@ type BFDProfileSpec struct {
 
 	// minimumTtl that packets of a session over several hops must have left, from 1 to 254. Such are the sessions of peers with ebgpMultiHop
 	// (default 254), and of internal peers whose profile names it. Sessions of all other peers are over one hop, where it is 255
-	// (RFC 5881, 5).
+	// (RFC 5881, 5). Name it as well for an external peer with ttlSecurity that runs FRR: for such a neighbour FRR has BFD on the UDP port
+	// of several hops, 4784. The TTL must be 255 nevertheless.
 	//
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=254

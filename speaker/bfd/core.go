@@ -191,7 +191,7 @@ func (c *Core) tooFar(s *session, ttl int) {
 	}
 	s.ttl = ttl
 	s.far = fmt.Sprintf("packets of the peer arrive with a TTL of %d, and %d is the least", ttl, s.conf.minimumTTL())
-	if s.conf.MultiHop {
+	if s.conf.minimumTTL() < 255 {
 		s.far += fmt.Sprintf(": let minimumTtl be %d, if it is that far away", ttl)
 	} else {
 		s.far += ": it is not on link, or another host uses its address"

@@ -163,12 +163,15 @@ func (b *bgpObjects) peerOf(o peerObject, secrets secretsState) plan.BGPPeer {
 const defaultHops = 254
 
 // minimumTTL returns the TTL of the peer's BFD session: 0 for one hop, as to a link-local address. An external peer says by ebgpMultiHop
-// that it may be further away, an internal one by a profile that names minimumTtl.
+// that it may be further away, an internal one by a profile that names minimumTtl. With ttlSecurity it is on link, and a profile that names
+// minimumTtl asks for the port of several hops alone (FRR has its session there).
 func (p profileObject) minimumTTL(peer plan.BGPPeer) uint8 {
 	internal := peer.Dynamic == plan.AnyInternal || peer.PeerASN != 0 && peer.PeerASN == peer.MyASN
 	switch {
 	case peer.Address.Zone() != "":
 		return 0
+	case peer.TTLSecurity && p.hops > 0:
+		return 255
 	case peer.MultiHop && p.hops == 0:
 		return defaultHops
 	case peer.MultiHop, internal:

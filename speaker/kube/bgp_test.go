@@ -234,7 +234,7 @@ func TestPeerObject(t *testing.T) {
 	}
 }
 
-// Whether a BFD session is over several hops: an external peer says so itself, an internal one by its profile.
+// Whether a BFD session is over several hops: an external peer says so itself, an internal one by its profile; with ttlSecurity it may be one on their port.
 func TestBFDHops(t *testing.T) {
 	for _, tt := range []struct {
 		what string
@@ -250,6 +250,10 @@ func TestBFDHops(t *testing.T) {
 		{"internal with minimumTtl", plan.BGPPeer{MyASN: 1, PeerASN: 1}, 250, 250},
 		{"internal, link-local", plan.BGPPeer{MyASN: 1, PeerASN: 1, Address: netip.MustParseAddr("fe80::1%eth0")}, 250, 0},
 		{"internal, dynamic, with minimumTtl", plan.BGPPeer{MyASN: 1, Dynamic: plan.AnyInternal}, 250, 250},
+		{"external, ttlSecurity", plan.BGPPeer{MyASN: 1, PeerASN: 2, TTLSecurity: true}, 0, 0},
+		{"external, ttlSecurity, with minimumTtl", plan.BGPPeer{MyASN: 1, PeerASN: 2, TTLSecurity: true}, 250, 255},
+		{"internal, ttlSecurity, with minimumTtl", plan.BGPPeer{MyASN: 1, PeerASN: 1, TTLSecurity: true}, 250, 255},
+		{"link-local, ttlSecurity", plan.BGPPeer{MyASN: 1, PeerASN: 2, TTLSecurity: true, Address: netip.MustParseAddr("fe80::1%eth0")}, 250, 0},
 	} {
 		if got := (profileObject{hops: tt.hops}).minimumTTL(tt.peer); got != tt.want {
 			t.Errorf("%s: %d, want %d", tt.what, got, tt.want)

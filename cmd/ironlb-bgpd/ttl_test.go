@@ -1,0 +1,49 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/test/lab/router"
+)
+
+// TestTTLSecurityWithBFD: BFD beside a session that takes TTL 255 only. FRR has it on the port of several hops for an external neighbour with
+// ttl-security, however near that is (bgpd: PEER_IS_MULTIHOP), so the BFDProfile must name minimumTtl; of an internal one, and of BIRD's, it
+// must not.
+func TestTTLSecurityWithBFD(t *testing.T) {
+	for _, c := range []struct {
+		name, kind string
+		asn        uint32
+		minimum    uint8
+	}{
+		{"bird", "bird", 65002, 0},
+		{"frr", "frr", 65002, 255},
+		{"frr internal", "frr", 65001, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, c.kind, false)
+			n := router.Neighbor{Name: "node", Address: addr("192.0.2.1"), ASN: 65001, Password: password, TTLSecurity: true,
+				BFD: router.BFDTimers{Interval: timers.Receive, Multiplier: int(timers.Multiplier)}}
+			if err := r.router.Configure(r.ctx, router.Config{ASN: c.asn, ID: routerAddr, Neighbors: []router.Neighbor{n}}); err != nil {
+				t.Fatal(err)
+			}
+			s, change := r.speaker(), wanted(true, true)
+			tor := change.Peers["tor"]
+			tor.PeerASN, tor.TTLSecurity, tor.BFD.MinimumTTL = c.asn, true, c.minimum
+			s.Set(change)
+			r.session(s, "established, and BFD is up", func(s plan.Session) bool { return established(s) && s.BFD == plan.BFDUp })
+			r.settled(true)
+			seen, err := r.bfd()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if multihop := strings.Contains(seen.Text, `"multihop":true`); multihop != (c.minimum > 0) {
+				t.Errorf("the router's session is another one than thought: %s", seen.Text)
+			}
+			r.cut()
+			r.session(s, "down by BFD", func(s plan.Session) bool { return s.State != plan.SessionEstablished && s.Reason == plan.BFDWentDown })
+		})
+	}
+}
