@@ -62,9 +62,12 @@ func (s *Speaker) removeAddresses(todo *work) {
 
 // addAddresses makes those addresses local whose virtual servers are there.
 func (s *Speaker) addAddresses(todo *work) {
-	lacking := s.lacking()
+	lacking, routed := s.lacking(), s.routedAlone()
 	for _, addr := range sorted(todo.addresses()) {
 		if !has(s.desired.Local, addr) || has(s.known.addrs, addr) || !s.programmed(addr, lacking) {
+			continue
+		}
+		if s.known.sysctls.answers(addr) != nil && !routed(addr) { // the kernel of each node would answer for it
 			continue
 		}
 		if _, err := s.cfg.Node.Addresses.Add(addr); err != nil {
@@ -136,9 +139,23 @@ func describe(op ipvs.Op) []any {
 	return []any{"virtual", op.Virtual, "real", op.Real, "server", op.RealServer}
 }
 
+// routedAlone tells which addresses only routers ask this node for: a BGPAdvertisement covers them, and they are in no VirtualIP.
+func (s *Speaker) routedAlone() func(addr netip.Addr) bool {
+	if s.known.sysctls.ARP == nil {
+		return func(netip.Addr) bool { return false } // nobody asks
+	}
+	owned := map[netip.Addr]struct{}{}
+	for _, vip := range s.view.VIPs {
+		for _, addr := range vip.Addresses {
+			owned[addr] = struct{}{}
+		}
+	}
+	return func(addr netip.Addr) bool { return has(s.desired.Routed, addr) && !has(owned, addr) }
+}
+
 // programmed tells whether the node can forward an address that is wanted: the filter lets every port through, every
-// virtual server is there, and none lacks all of its real servers. While a sysctl is wrong, for which the kernel might
-// answer ARP by itself, only what is announced already counts: taking it away would cost more than it saves.
+// virtual server is there, and none lacks all of its real servers. While a sysctl is wrong on which that relies
+// only what is announced already counts: taking it away would cost more than it saves.
 func (s *Speaker) programmed(addr netip.Addr, lacking map[ipvs.Key]bool) bool {
 	if !s.known.whole || has(s.known.blocked, addr) || s.known.sysctls.of(addr) != nil && !has(s.announced, addr) && !s.isRouted(addr) {
 		return false

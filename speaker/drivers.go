@@ -91,6 +91,8 @@ type Sysctls interface {
 type SysctlErrors struct {
 	// All concerns every address, IPv6 only those of IPv6, Limits none: the sizes and time-outs of conntrack.
 	All, IPv6, Limits error
+	// ARP concerns who answers for an address of IPv4: the kernel may do so by itself for what is local. It concerns no route.
+	ARP error
 }
 
 // of returns what an address cannot rely on.
@@ -101,8 +103,18 @@ func (e SysctlErrors) of(addr netip.Addr) error {
 	return errors.Join(e.All, e.IPv6)
 }
 
-// fit tells for which families addresses may come.
-func (e SysctlErrors) fit() (ipv4, ipv6 bool) { return e.All == nil, e.All == nil && e.IPv6 == nil }
+// answers returns why the kernel may answer for an address by itself.
+func (e SysctlErrors) answers(addr netip.Addr) error {
+	if addr.Is4() {
+		return e.ARP
+	}
+	return nil
+}
+
+// sameFor tells whether the same addresses may come, and be answered for, as with other errors.
+func (e SysctlErrors) sameFor(f SysctlErrors) bool {
+	return (e.All == nil) == (f.All == nil) && (e.IPv6 == nil) == (f.IPv6 == nil) && (e.ARP == nil) == (f.ARP == nil)
+}
 
 // Conntrack is what the kernel remembers of connections.
 type Conntrack interface {

@@ -148,6 +148,9 @@ func (s *Speaker) unfit(addr netip.Addr, lacking map[ipvs.Key]bool) plan.Reason 
 	if !has(s.fit, addr) {
 		return plan.DataPlaneNotReady
 	}
+	if s.kernelAnswers(addr) {
+		return plan.KernelAnswers
+	}
 	if has(s.conflicts, addr) && !has(s.held, addr) { // one that is held is defended
 		return plan.AddressConflict
 	}
@@ -161,6 +164,15 @@ func (s *Speaker) forwards(addr netip.Addr, lacking map[ipvs.Key]bool) bool {
 		return s.known.sysctls.of(addr) == nil || has(s.announced, addr) || s.isRouted(addr)
 	}
 	return has(s.known.addrs, addr) && s.programmed(addr, lacking)
+}
+
+// kernelAnswers tells whether the kernel may answer for an address by itself, here and so perhaps on every node. What is announced
+// already stays: taking it away would cost more than it saves.
+func (s *Speaker) kernelAnswers(addr netip.Addr) bool {
+	if s.known == nil {
+		return s.unable[addr] == plan.KernelAnswers
+	}
+	return s.known.sysctls.answers(addr) != nil && !has(s.announced, addr)
 }
 
 // noteConflicts names the VirtualIPs whose conflict is another now.

@@ -125,14 +125,13 @@ func (s *Speaker) lookAtServers(st *state) (differs bool, err error) {
 
 // setSysctls corrects them and tells whether they can be relied on now and could not be before, or the other way round.
 func (s *Speaker) setSysctls(st *state) (differs bool) {
-	before4, before6 := st.sysctls.fit()
+	before := st.sysctls
 	var changed []string
 	changed, st.sysctls = s.cfg.Node.Sysctls.Apply(s.ipv6)
 	for _, setting := range changed {
 		s.log("set sysctl", "setting", setting)
 	}
-	now4, now6 := st.sysctls.fit()
-	return before4 != now4 || before6 != now6
+	return !before.sameFor(st.sysctls)
 }
 
 // mine tells whether a virtual server is ours: its address is, or the filter, which is the record of what we made, names

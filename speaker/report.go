@@ -205,5 +205,6 @@ var messages = map[plan.Reason]string{
 	plan.Probing:           "it is asked whether another host has it",
 	plan.NoService:         "no Service holds its address",
 	plan.DataPlaneNotReady: "its virtual servers could not be programmed; the speaker's /readyz says why",
+	plan.KernelAnswers:     "the kernel of its node may answer ARP by itself, for a sysctl could not be set; the speaker's /readyz says which",
 	plan.NoInterface:       "no interface is up that has it in its subnet or that its L2Advertisement names (of a bond or bridge name that, not its port)",
 }

@@ -186,7 +186,7 @@ const troubleMost = 10
 func (s *Speaker) trouble() error {
 	var errs []error
 	if s.known != nil {
-		errs = append(s.foreignErrors(), s.known.sysctls.All, s.known.sysctls.IPv6, s.known.sysctls.Limits)
+		errs = append(s.foreignErrors(), s.known.sysctls.All, s.known.sysctls.ARP, s.known.sysctls.IPv6, s.known.sysctls.Limits)
 	}
 	var told []error
 	seen, more := map[string]bool{}, 0

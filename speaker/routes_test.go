@@ -378,6 +378,74 @@ func TestRouteOutlivesSysctl(t *testing.T) {
 	})
 }
 
+// Where a sysctl of ARP is wrong this node answers for no address of IPv4, since the kernel may do that by itself; routers are told of it all
+// the same. An address that is answered for is not made local then: the kernels of all nodes would answer.
+func TestRoutesWithoutSysctlsOfARP(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.failSysctls = SysctlErrors{ARP: errInjected}
+		v := baseView()
+		routed, theirs, six := netip.MustParseAddr("203.0.113.9"), netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("2001:db8::4")
+		w.bgp.elsewhere = map[netip.Addr]struct{}{theirs: {}}
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		service(v, "routed", routed, []uint16{80}, 2)
+		delete(v.VIPs, routed.String())
+		service(v, "theirs", theirs, nil, 0)
+		delete(v.VIPs, theirs.String())
+		announceOnly(v, "theirs")
+		v.Nodes["a"] = plan.Node{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}}
+		service(v, "six", six, []uint16{80}, 1, "a")
+		v.Slices[named("six")]["s"].Endpoints[0].Addr = netip.MustParseAddr("2001:db8:1::10")
+		want := func(r *run, reason plan.Reason, answered, told []netip.Addr) {
+			t.Helper()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			var prefixes []netip.Addr
+			for prefix := range r.prefixes("near") {
+				prefixes = append(prefixes, prefix.Addr())
+			}
+			slices.SortFunc(prefixes, netip.Addr.Compare)
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if got := slices.SortedFunc(maps.Keys(w.announced), netip.Addr.Compare); !slices.Equal(got, answered) {
+				t.Errorf("answers for %v, want %v", got, answered)
+			}
+			if !slices.Equal(prefixes, told) {
+				t.Errorf("routes %v, want %v", prefixes, told)
+			}
+			if got := w.statuses[vip1.String()].Reason; got != reason {
+				t.Errorf("status of %v: %s, want %s", vip1, got, reason)
+			}
+			if h := r.speaker.Health(); h.Ready != (reason == plan.Owner) {
+				t.Errorf("health %+v", h)
+			}
+		}
+		fail := func(wrong SysctlErrors) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.failSysctls = wrong
+		}
+		r := start(t, w, &cluster{view: v, synced: true})
+		want(r, plan.DataPlaneNotReady, []netip.Addr{six}, []netip.Addr{routed, theirs, six})
+		if has(w.addrs, vip1) {
+			t.Errorf("%v is local, and the kernel answers for it", vip1)
+		}
+		fail(SysctlErrors{})
+		all := []netip.Addr{vip1, routed, theirs, six}
+		want(r, plan.Owner, []netip.Addr{vip1, six}, all)
+		fail(SysctlErrors{ARP: errInjected})
+		time.Sleep(time.Minute)
+		if len(w.announced) != 2 {
+			t.Errorf("what was answered for is not any more: %v", w.announced)
+		}
+		r.stop()
+		w.restart()
+		r = start(t, w, r.cluster)
+		want(r, plan.KernelAnswers, []netip.Addr{six}, all)
+		r.stop()
+	})
+}
+
 func announceOnly(v *plan.View, name string) {
 	svc := v.Services[named(name)]
 	svc.Addresses[0].AnnounceOnly = true

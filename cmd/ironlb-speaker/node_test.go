@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -95,6 +96,31 @@ func TestConntrackMaxSaysTheMend(t *testing.T) {
 		settings.limits = conntrackLimits{}
 		if _, wrong := settings.Apply(false); wrong != (speaker.SysctlErrors{}) {
 			t.Errorf("without limits: %+v", wrong)
+		}
+		return nil
+	})
+}
+
+// What suffers from each parameter: only ARP from its own two, everything from those of forwarding.
+func TestWhatSuffersFromSysctls(t *testing.T) {
+	netspace.New(t).Must(t, func() error {
+		want, err := link.Wanted(link.Needs{IPVS: true, IPv6: true, ServiceProxy: true})
+		if err != nil {
+			return err
+		}
+		var wrong speaker.SysctlErrors
+		keys := map[*error][]string{}
+		for _, s := range want {
+			keys[suffers(&wrong, s.Key)] = append(keys[suffers(&wrong, s.Key)], s.Key)
+		}
+		if got := keys[&wrong.ARP]; !slices.Equal(got, []string{"net.ipv4.conf.all.arp_ignore", "net.ipv4.conf.all.arp_announce"}) {
+			t.Errorf("ARP: %v", got)
+		}
+		if got := keys[&wrong.All]; !slices.Contains(got, "net.ipv4.ip_forward") || !slices.Contains(got, "net.ipv4.vs.conntrack") {
+			t.Errorf("all: %v", got)
+		}
+		if !slices.Contains(keys[&wrong.IPv6], "net.ipv6.conf.all.forwarding") || len(keys[&wrong.Limits]) != 3 {
+			t.Errorf("IPv6: %v, limits: %v", keys[&wrong.IPv6], keys[&wrong.Limits])
 		}
 		return nil
 	})

@@ -35,16 +35,10 @@ func (s *sysctls) Apply(ipv6 bool) (changed []string, wrong speaker.SysctlErrors
 	want = s.limits.replace(want, runtime.NumCPU())
 	parts := map[*error][]link.Sysctl{}
 	for _, w := range want {
-		part := &wrong.All
-		switch {
-		case strings.HasPrefix(w.Key, "net.ipv6."):
-			part = &wrong.IPv6
-		case strings.HasPrefix(w.Key, "net.netfilter."):
-			part = &wrong.Limits
-		}
+		part := suffers(&wrong, w.Key)
 		parts[part] = append(parts[part], w)
 	}
-	for _, part := range []*error{&wrong.All, &wrong.IPv6, &wrong.Limits} {
+	for _, part := range []*error{&wrong.All, &wrong.ARP, &wrong.IPv6, &wrong.Limits} {
 		var changes []link.Change
 		changes, *part = link.SetSysctls(parts[part])
 		for _, c := range changes {
@@ -59,6 +53,19 @@ func (s *sysctls) Apply(ipv6 bool) (changed []string, wrong speaker.SysctlErrors
 		s.needs = needs
 	}
 	return changed, wrong
+}
+
+// suffers returns where it is said that a parameter is not as it must be.
+func suffers(wrong *speaker.SysctlErrors, key string) *error {
+	switch {
+	case strings.HasPrefix(key, "net.ipv6."):
+		return &wrong.IPv6
+	case strings.HasPrefix(key, "net.netfilter."):
+		return &wrong.Limits
+	case strings.HasPrefix(key, "net.ipv4.conf.all.arp_"):
+		return &wrong.ARP
+	}
+	return &wrong.All
 }
 
 // replace puts the configured limits in the place of those that link wants; one that is 0 is left as the node has it.

@@ -210,7 +210,7 @@ func (p *Planner) lookAtAddress(v *View, addr netip.Addr, told bool) (reason Rea
 	switch why, unable := v.Unable[addr]; {
 	case !covered:
 		return NoAdvertisement, nil, false
-	case unable && why != AddressConflict: // who else answers ARP bears on nobody beyond a router
+	case unable && !why.onlyAnswering():
 		return why, nil, true
 	case !s.here:
 		return NoLocalEndpoint, nil, true

@@ -181,7 +181,7 @@ func (d *deciding) dependsOn() map[string]struct{} {
 // nearness orders the reasons against nodes by how far one got.
 var nearness = map[Reason]int{
 	NoEligibleNode: 0, NodeNotAlive: 1, Observer: 2, Stopping: 3, Excluded: 4, NotListed: 4, NoAdvertisement: 5, NoLocalEndpoint: 6,
-	NodeDeclined: 7, NoInterface: 8, Isolated: 9, DataPlaneNotReady: 10, AddressConflict: 11,
+	NodeDeclined: 7, NoInterface: 8, Isolated: 9, DataPlaneNotReady: 10, KernelAnswers: 11, AddressConflict: 12,
 }
 
 // decision says what is seen of the VirtualIP once the tenure is decided.

@@ -41,6 +41,8 @@ const (
 	NoService Reason = "NoService"
 	// DataPlaneNotReady: this node would answer but could not program the address.
 	DataPlaneNotReady Reason = "DataPlaneNotReady"
+	// KernelAnswers: the kernel of this node may answer ARP for the address by itself, for a sysctl is wrong.
+	KernelAnswers Reason = "KernelAnswers"
 	// NoInterface: this node would answer but has no interface to answer on.
 	NoInterface Reason = "NoInterface"
 )
@@ -54,6 +56,10 @@ const (
 	// NoPeer: this node has no session with a peer that the advertisement names, and that takes addresses of the family.
 	NoPeer Reason = "NoPeer"
 )
+
+// onlyAnswering tells whether a reason why this node cannot answer for an address keeps it from answering ARP alone: that bears on nobody
+// beyond a router.
+func (r Reason) onlyAnswering() bool { return r == AddressConflict || r == KernelAnswers }
 
 // Why a VirtualIP came to this node.
 const (
