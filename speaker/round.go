@@ -55,6 +55,9 @@ func (s *Speaker) round(ctx context.Context) error {
 		s.bgp.waits = false
 		rest := newWork()
 		s.takeFailed(rest)
+		if rest.all && s.known != nil {
+			rest.everything(s.desired, s.known)
+		}
 		s.carryOut(ctx, rest)
 		todo.add(rest)
 	}

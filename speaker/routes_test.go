@@ -446,6 +446,29 @@ func TestRoutesWithoutSysctlsOfARP(t *testing.T) {
 	})
 }
 
+// A filter that cannot be built at first, and can once BGP has begun, in the same round: what an earlier process left in it goes all the same.
+func TestFilterFailsBeforeBGPBegins(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		service(v, "api", vip2, []uint16{80}, 2, "a")
+		r := start(t, w, &cluster{view: v, synced: true})
+		r.wantPlanned(t)
+		r.stop()
+		w.restart()
+		delete(v.Services, named("api"))
+		delete(v.Slices, named("api"))
+		r.cluster.touched.All = true
+		w.failFilter = errInjected
+		w.bgp.then = func() { w.failFilter = nil }
+		r = start(t, w, r.cluster)
+		time.Sleep(time.Minute)
+		r.wantPlanned(t)
+		r.stop()
+	})
+}
+
 func announceOnly(v *plan.View, name string) {
 	svc := v.Services[named(name)]
 	svc.Addresses[0].AnnounceOnly = true

@@ -60,6 +60,7 @@ type worldBGP struct {
 	told     plan.BGP
 	changes  []plan.BGPChange
 	at       []time.Time // of the changes
+	then     func()      // if set, is called after each change with the world locked
 	sessions map[string]plan.Session
 }
 
@@ -86,6 +87,9 @@ func (b *worldBGP) Set(c plan.BGPChange) {
 		}
 	}
 	b.changes, b.at = append(b.changes, c), append(b.at, time.Now())
+	if b.then != nil {
+		b.then()
+	}
 }
 
 func (b *worldBGP) Sessions() map[string]plan.Session {
