@@ -122,8 +122,7 @@ func (d *Driver) Run(ctx context.Context) error {
 	})
 	defer stop()
 
-	raisePriority(d.options.Log)
-	defer lowerPriority()
+	defer raisePriority(d.options.Log)()
 	for ctx.Err() == nil {
 		if err := l.turn(); err != nil {
 			return err

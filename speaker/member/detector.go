@@ -181,8 +181,7 @@ func (d *Detector) Run(ctx context.Context) error {
 		return err
 	}
 	defer loop.close()
-	raisePriority(d.options.Log)
-	defer lowerPriority()
+	defer raisePriority(d.options.Log)()
 
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})

@@ -54,11 +54,12 @@ var rules = []rule{
 	{of: "ipvs/health", own: []string{"ipvs"}, never: kubernetes},
 	{of: "speaker/link", own: []string{"ipvs", "speaker/plan"}, never: kubernetes},
 	{of: "speaker/kubeproxy", own: []string{}, never: kubernetes},
-	{of: "speaker/member", own: []string{"speaker/plan"}, never: kubernetes},
+	{of: "speaker/member", own: []string{"speaker/plan", "speaker/priority"}, never: kubernetes},
 	{of: "speaker/l2", own: []string{"speaker/plan"}, never: kubernetes},
 	{of: "speaker/bgp", own: []string{"speaker/plan"}, never: slices.Concat(kubernetes, goBGP)},
 	{of: "speaker/bgp/gobgp", own: []string{"speaker/plan"}, never: kubernetes},
-	{of: "speaker/bfd", own: []string{"speaker/plan"}, never: kubernetes},
+	{of: "speaker/bfd", own: []string{"speaker/plan", "speaker/priority"}, never: kubernetes},
+	{of: "speaker/priority", own: []string{}, never: kubernetes},
 
 	// The loop is handed its drivers.
 	{of: "speaker", own: []string{"pools", "ipvs", "speaker/plan"}, never: kubernetes},
