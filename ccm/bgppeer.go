@@ -46,18 +46,11 @@ func judgePeer(peer *v1alpha1.BGPPeer, o *bgpObjects) (ready, established metav1
 		if i < 0 {
 			continue // it runs no speaker
 		}
-		sum.add(n, o.speakers.Items[i].Status.BGP, peer.Name)
+		sum.add(n, o.absent[n.Name], o.speakers.Items[i].Status.BGP, peer.Name)
 	}
 	established = sum.condition()
 	established.ObservedGeneration = peer.Generation
 	return ready, established, fmt.Sprintf("%d/%d", sum.up, sum.nodes)
-}
-
-// unheard tells whether nobody knows how a node is: what its speaker wrote last says nothing about now.
-func unheard(n *v1.Node) bool {
-	return slices.ContainsFunc(n.Status.Conditions, func(c v1.NodeCondition) bool {
-		return c.Type == v1.NodeReady && c.Status == v1.ConditionUnknown
-	})
 }
 
 // summary is how the sessions of a peer are on all nodes.
@@ -71,8 +64,8 @@ type summary struct {
 	lacks []text
 }
 
-// add counts a node whose speaker said this.
-func (s *summary) add(n *v1.Node, bgp *v1alpha1.BGPStatus, peer string) {
+// add counts a node whose speaker said this, and may be absent since.
+func (s *summary) add(n *v1.Node, absent v1alpha1.Absence, bgp *v1alpha1.BGPStatus, peer string) {
 	s.nodes++
 	var session *v1alpha1.SessionStatus
 	if bgp != nil {
@@ -83,6 +76,10 @@ func (s *summary) add(n *v1.Node, bgp *v1alpha1.BGPStatus, peer string) {
 	switch {
 	case unheard(n):
 		s.unknown = append(s.unknown, text(n.Name+": the node is not heard"))
+	case absent == v1alpha1.AbsenceStopped:
+		s.unknown = append(s.unknown, text(n.Name+": its speaker has been stopped"))
+	case absent != "":
+		s.unknown = append(s.unknown, text(n.Name+": its speaker is not heard by the others"))
 	case session == nil:
 		s.unknown = append(s.unknown, text(n.Name+": its speaker has said nothing of it; does it run with --bgp-socket?"))
 	case session.State == v1alpha1.SessionEstablished:

@@ -40,13 +40,20 @@ type bgpStatus struct {
 	written map[types.UID]string
 	// told are the problems that an Event has been written about.
 	told map[types.UID]string
+
+	absences absences
+	// due kicks when one that is absent counts.
+	due *time.Timer
 }
 
 func newBGPStatus(log *slog.Logger, events record.EventRecorder, c client.Client, services corelisters.ServiceLister, nodes corelisters.NodeLister) *bgpStatus {
-	return &bgpStatus{
+	b := &bgpStatus{
 		log: log, events: events, client: c, services: services, nodes: nodes, kick: make(chan struct{}, 1),
 		written: map[types.UID]string{}, told: map[types.UID]string{},
 	}
+	b.due = time.AfterFunc(time.Hour, func() { kicked(b.kick) })
+	b.due.Stop()
+	return b
 }
 
 // handler kicks when an object changed in what is looked at here.
@@ -65,7 +72,7 @@ func (b *bgpStatus) handler() cache.ResourceEventHandler {
 			case *v1alpha1.IPAddressPool:
 				same = !poolMatters(before, after.(*v1alpha1.IPAddressPool))
 			case *v1alpha1.SpeakerStatus:
-				same = reflect.DeepEqual(before.Status.BGP, after.(*v1alpha1.SpeakerStatus).Status.BGP)
+				same = reflect.DeepEqual(before.Status, after.(*v1alpha1.SpeakerStatus).Status) // trimmed
 			}
 			if !same {
 				kicked(b.kick)
@@ -117,6 +124,7 @@ type bgpObjects struct {
 	profiles    v1alpha1.BFDProfileList
 	communities v1alpha1.CommunityList
 	speakers    v1alpha1.SpeakerStatusList
+	absent      map[string]v1alpha1.Absence // of the speakers, by node
 	pools       v1alpha1.IPAddressPoolList
 	nodes       []*v1.Node
 	services    []*v1.Service
@@ -149,6 +157,7 @@ func (b *bgpStatus) pass(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	b.noteAbsent(&o)
 	written, told := b.written, b.told
 	b.written, b.told = map[types.UID]string{}, map[types.UID]string{}
 	var errs []error

@@ -69,6 +69,7 @@ func TestJudgePeer(t *testing.T) {
 		peer               v1alpha1.BGPPeer
 		nodes              []*v1.Node
 		speakers           []v1alpha1.SpeakerStatus
+		absent             map[string]v1alpha1.Absence
 		want, ready, count string
 	}{
 		{name: "all up, and a node without a speaker", peer: bgpPeer("tor"), nodes: []*v1.Node{node("a"), node("b"), node("control")},
@@ -86,6 +87,10 @@ func TestJudgePeer(t *testing.T) {
 		{name: "one not reported, one not heard", peer: bgpPeer("tor"), nodes: []*v1.Node{node("a"), node("b"), node("c", notHeard)},
 			speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Established"), speaker("b"), speaker("c", "tor=Established")},
 			want:     "Unknown NotReported: 1 of 3 nodes: b: its speaker has said nothing of it; does it run with --bgp-socket?, c: the node is not heard", count: "1/3"},
+		{name: "speakers that are gone", peer: bgpPeer("tor"), nodes: []*v1.Node{node("a"), node("b"), node("c", notHeard)},
+			speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Established"), speaker("b", "tor=Active/Refused/no"), speaker("c", "tor=Established")},
+			absent:   map[string]v1alpha1.Absence{"a": v1alpha1.AbsenceSilent, "b": v1alpha1.AbsenceStopped, "c": v1alpha1.AbsenceSilent},
+			want:     "Unknown NotReported: 0 of 3 nodes: a: its speaker is not heard by the others, b: its speaker has been stopped, c: the node is not heard", count: "0/3"},
 		{name: "down counts more than unknown", peer: bgpPeer("tor"), nodes: []*v1.Node{node("a"), node("b")},
 			speakers: []v1alpha1.SpeakerStatus{speaker("a"), speaker("b", "tor=Idle/Duplicate/as BGPPeer six")},
 			want:     "False Duplicate: 0 of 2 nodes: b: Duplicate: as BGPPeer six, a: its speaker has said nothing of it; does it run with --bgp-socket?", count: "0/2"},
@@ -105,7 +110,7 @@ func TestJudgePeer(t *testing.T) {
 			ready: "False NoBFDProfile: spec.bfdProfile: there is no BFDProfile fast: make it, or name another one. There is no session until then"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			o := bgpObjects{nodes: tt.nodes, speakers: v1alpha1.SpeakerStatusList{Items: tt.speakers}}
+			o := bgpObjects{nodes: tt.nodes, speakers: v1alpha1.SpeakerStatusList{Items: tt.speakers}, absent: tt.absent}
 			ready, established, count := judgePeer(&tt.peer, &o)
 			expect(t, said(established), tt.want)
 			expect(t, count, tt.count)
@@ -294,14 +299,4 @@ func TestBGPStatusIsWritten(t *testing.T) {
 	pass(1, 0, "1/1 True Established", "False UnknownPeer")
 	change(&all, func() { all.Spec.Peers = nil })
 	pass(1, 0, "1/1 True Established", "True Read")
-}
-
-// TestTrimSpeaker: what the cache keeps of a speaker's report is what is summed up.
-func TestTrimSpeaker(t *testing.T) {
-	full := speaker("a", "tor=Established")
-	full.Status.Members = []v1alpha1.MemberStatus{{Node: "b"}}
-	got, err := trimSpeaker(&full)
-	if s := got.(*v1alpha1.SpeakerStatus); err != nil || len(s.Status.Members) > 0 || len(s.Status.BGP.Sessions) != 1 {
-		t.Errorf("got %+v, %v", got, err)
-	}
 }

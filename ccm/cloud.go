@@ -224,15 +224,6 @@ func trim(obj any) (any, error) {
 
 var _ cache.TransformFunc = trim
 
-// trimSpeaker leaves of a SpeakerStatus what it says of BGP: it lists all other speakers, too.
-func trimSpeaker(obj any) (any, error) {
-	if o, ok := obj.(*v1alpha1.SpeakerStatus); ok {
-		o.SetManagedFields(nil)
-		o.Status = v1alpha1.SpeakerStatusStatus{BGP: o.Status.BGP}
-	}
-	return obj, nil
-}
-
 // LoadBalancer returns the one thing there is.
 func (c *Cloud) LoadBalancer() (cloudprovider.LoadBalancer, bool) {
 	return &loadBalancer{c.registrar}, true

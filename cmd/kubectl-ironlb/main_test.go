@@ -83,6 +83,7 @@ func example() client.WithWatch {
 		&v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Status: v1alpha1.SpeakerStatusStatus{
 			DataPlane: v1alpha1.DataPlaneStatus{Healthy: true, Reason: "Programmed"}, VirtualIPs: 2, Alive: "2/2", Updated: ago(time.Second),
 			Interfaces: []v1alpha1.InterfaceStatus{{Name: "eth0", Up: true}, {Name: "eth1"}},
+			Members:    []v1alpha1.MemberStatus{{Node: "b", State: v1alpha1.MemberAlive}},
 		}},
 	)
 }
@@ -142,6 +143,15 @@ a     True      -       0     ?      -           60m
 b     Unknown   Silent  0     ?      -           60m
 
 a: member b is Silent since 60s
+`)
+	ended := speaker("a", "b", v1alpha1.MemberAlive)
+	ended.Status.Stopped = ago(time.Minute)
+	expect(t, "one that has stopped", run(cluster(ended, speaker("b", "a", v1alpha1.MemberAlive)), "status"), `
+No VirtualIP: no Service has an address that an L2Advertisement is for. BGP needs none.
+
+NODE  FORWARDS  REASON   VIPS  ALIVE  INTERFACES  UPDATED
+a     Unknown   Stopped  0     ?      -           60m
+b     True      -        0     ?      -           60m
 `)
 }
 

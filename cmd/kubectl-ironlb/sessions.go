@@ -13,7 +13,7 @@ import (
 // writeSessions writes the BGP sessions of speakers that are sorted, nothing if there are none.
 func (t *tool) writeSessions(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatus) {
 	var rows, wrong []string
-	silent := unheard(speakers)
+	absent := v1alpha1.Absent(speakers, nil)
 	for i := range speakers {
 		bgp := speakers[i].Status.BGP
 		if bgp == nil {
@@ -23,8 +23,8 @@ func (t *tool) writeSessions(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatu
 			s, node := &bgp.Sessions[j], speakers[i].Name
 			row := []string{node, s.Peer, orDash(s.Address), asn(s), string(s.State), t.ago(s.Since), fmt.Sprint(s.Prefixes), t.bfd(s.BFD), orDash(s.Reason)}
 			switch {
-			case silent[node]: // what it wrote last says nothing about now
-				row = []string{node, s.Peer, orDash(s.Address), asn(s), "Unknown", "-", "-", "-", string(v1alpha1.MemberSilent)}
+			case absent[node] != "": // what it wrote last says nothing about now
+				row = []string{node, s.Peer, orDash(s.Address), asn(s), "Unknown", "-", "-", "-", string(absent[node])}
 			case s.State == v1alpha1.SessionEstablished && s.Reason == v1alpha1.ReasonNotConfigured:
 				wrong = append(wrong, fmt.Sprintf("%s: not all that BGPPeer %s asks for: %s", node, s.Peer, s.Message))
 			case s.State == v1alpha1.SessionEstablished:

@@ -155,7 +155,7 @@ func (t *tool) writeSpeakers(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatu
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NODE\tFORWARDS\tREASON\tVIPS\tALIVE\tINTERFACES\tUPDATED")
 	var wrong []string
-	silent := unheard(speakers)
+	absent := v1alpha1.Absent(speakers, nil)
 	for i := range speakers {
 		s := &speakers[i].Status
 		var interfaces []string
@@ -171,8 +171,8 @@ func (t *tool) writeSpeakers(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatu
 			wrong = append(wrong, fmt.Sprintf("%s: does not forward: %s: %s", speakers[i].Name, orDash(s.DataPlane.Reason), orDash(s.DataPlane.Message)))
 		}
 		reason := orDash(s.DataPlane.Reason)
-		if silent[speakers[i].Name] { // what it wrote last says nothing about now
-			forwards, reason = "Unknown", string(v1alpha1.MemberSilent)
+		if why := absent[speakers[i].Name]; why != "" { // what it wrote last says nothing about now
+			forwards, reason = "Unknown", string(why)
 		}
 		fmt.Fprintln(w, strings.Join([]string{
 			speakers[i].Name, forwards, reason, fmt.Sprint(s.VirtualIPs), orDash(s.Alive),
@@ -188,18 +188,6 @@ func (t *tool) writeSpeakers(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatu
 	if len(wrong) > 0 {
 		fmt.Fprintf(out, "\n%s\n", strings.Join(wrong, "\n"))
 	}
-}
-
-// unheard are the speakers that others know and none of them hears.
-func unheard(speakers []v1alpha1.SpeakerStatus) map[string]bool {
-	silent := map[string]bool{}
-	for i := range speakers {
-		for _, m := range speakers[i].Status.Members {
-			before, known := silent[m.Node]
-			silent[m.Node] = m.State == v1alpha1.MemberSilent && (before || !known)
-		}
-	}
-	return silent
 }
 
 // ago is how long ago that was, as kubectl writes it.

@@ -66,6 +66,11 @@ type SpeakerStatusStatus struct {
 	//
 	// +optional
 	Updated *metav1.Time `json:"updated,omitempty"`
+
+	// stopped is when the speaker ended; the rest is as it was then. ironlb-bgpd may keep the sessions.
+	//
+	// +optional
+	Stopped *metav1.Time `json:"stopped,omitempty"`
 }
 
 // DataPlaneStatus says whether a node forwards what arrives for the addresses.

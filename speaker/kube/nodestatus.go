@@ -25,9 +25,11 @@ const (
 	kindSpeakerStatus = "speakerstatuses"
 	// nodeEvery is the least time between two writes of the SpeakerStatus, nodeAgain from one that failed to the next.
 	nodeEvery, nodeAgain = time.Second, 5 * time.Second
+	// nodeLast is how long the last write may take, which nobody waits for but the end of the process.
+	nodeLast = time.Second
 )
 
-// NodeReporter writes the SpeakerStatus of this node, on change and at most once a second.
+// NodeReporter writes the SpeakerStatus of this node, on change and at most once a second, and at the end that the speaker has stopped.
 type NodeReporter struct {
 	node  string
 	log   *slog.Logger
@@ -74,8 +76,9 @@ func (r *NodeReporter) ReportNode(status plan.NodeStatus) {
 	}
 }
 
-// Run writes until the context ends.
+// Run writes until the context ends, and then a last time.
 func (r *NodeReporter) Run(ctx context.Context) error {
+	defer r.stopped(context.WithoutCancel(ctx))
 	var written *v1alpha1.SpeakerStatusStatus
 	failed := ""
 	wait := time.NewTimer(0)
@@ -111,6 +114,21 @@ func (r *NodeReporter) Run(ctx context.Context) error {
 			}
 		}
 		wait.Reset(pause)
+	}
+}
+
+// stopped writes that the speaker ends. If it cannot the others notice, and say so.
+func (r *NodeReporter) stopped(ctx context.Context) {
+	status, ok := r.status()
+	if !ok {
+		return // it has found nothing yet
+	}
+	now := metav1.Now().Rfc3339Copy()
+	status.Updated, status.Stopped = &now, &now
+	ctx, end := context.WithTimeout(ctx, nodeLast)
+	defer end()
+	if err := r.write(ctx, status); err != nil {
+		r.log.Info("cannot write that the speaker ends", "error", err)
 	}
 }
 

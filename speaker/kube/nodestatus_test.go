@@ -89,6 +89,63 @@ func TestNodeStatus(t *testing.T) {
 	})
 }
 
+// What is written last is that the speaker has stopped: by one that has written something, and for a second at most.
+func TestNodeStatusAtTheEnd(t *testing.T) {
+	for name, report := range map[string]bool{"it has reported": true, "it has not": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, slow := &writes{}, false
+				r := newNodeReporter("a", func(ctx context.Context, s v1alpha1.SpeakerStatusStatus) error {
+					if slow {
+						<-ctx.Done()
+					}
+					return errors.Join(ctx.Err(), w.write(ctx, s))
+				}, slog.New(slog.DiscardHandler))
+				run := func() (took time.Duration) {
+					ctx, stop := context.WithCancel(t.Context())
+					done := make(chan error, 1)
+					go func() { done <- r.Run(ctx) }()
+					if report {
+						r.ReportNode(nodeStatus(map[string]plan.MemberState{"b": plan.MemberAlive}))
+					}
+					time.Sleep(time.Minute)
+					began := time.Now()
+					stop()
+					if err := <-done; err != nil {
+						t.Error(err)
+					}
+					return time.Since(began)
+				}
+				if took := run(); took > 0 {
+					t.Errorf("it took %v", took)
+				}
+				n := w.set(nil)
+				if !report {
+					if n > 0 {
+						t.Errorf("%d writes of nothing", n)
+					}
+					return
+				}
+				if n != 2 || w.all[0].Stopped != nil {
+					t.Fatalf("written: %+v", w.all)
+				}
+				last := w.all[1]
+				if at := last.Stopped; at == nil || !at.Equal(last.Updated) || at.Sub(w.all[0].Updated.Time) != time.Minute {
+					t.Errorf("the last one: %+v", last)
+				}
+				last.Stopped, last.Updated = nil, w.all[0].Updated
+				if diff := cmp.Diff(w.all[0], last); diff != "" {
+					t.Errorf("it says more than that it has stopped (-before +after):\n%s", diff)
+				}
+				slow = true
+				if took := run(); took != nodeLast {
+					t.Errorf("it took %v", took)
+				}
+			})
+		})
+	}
+}
+
 // What cannot be written is tried again now and then, and said once.
 func TestNodeStatusFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1,0 +1,85 @@
+package ccm
+
+import (
+	"time"
+	"unique"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// absentFor is how long a speaker must be absent to count: one that is restarted, or replaced by another version, is back before.
+const absentFor = 30 * time.Second
+
+// absences knows since when speakers are absent.
+type absences struct {
+	since map[string]time.Time
+}
+
+// look takes in who is absent now. It returns who counts, and when to look again, 0 for not. Who is absent at the first look counts at
+// once: the process before this one may have said so already.
+func (a *absences) look(absent map[string]v1alpha1.Absence, now time.Time) (counts map[string]v1alpha1.Absence, again time.Duration) {
+	first, before := a.since == nil, a.since
+	a.since, counts = map[string]time.Time{}, map[string]v1alpha1.Absence{}
+	for node, why := range absent {
+		at, was := before[node]
+		if !was && !first {
+			at = now
+		}
+		a.since[node] = at
+		if left := at.Add(absentFor).Sub(now); left <= 0 {
+			counts[node] = why
+		} else if again == 0 || left < again {
+			again = left
+		}
+	}
+	return counts, again
+}
+
+// noteAbsent puts into o which speakers are absent. What they say of one another counts where Kubernetes knows of the node.
+func (b *bgpStatus) noteAbsent(o *bgpObjects) {
+	live := make(map[string]bool, len(o.nodes))
+	for _, n := range o.nodes {
+		live[n.Name] = !unheard(n)
+	}
+	absent := v1alpha1.Absent(o.speakers.Items, func(node string) bool { return live[node] })
+	counts, again := b.absences.look(absent, time.Now())
+	o.absent = counts
+	b.due.Stop()
+	if again > 0 {
+		b.due.Reset(again)
+	}
+}
+
+// unheard tells whether nobody knows how a node is: what its speaker wrote last says nothing about now.
+func unheard(n *v1.Node) bool {
+	for _, c := range n.Status.Conditions {
+		if c.Type == v1.NodeReady {
+			return c.Status == v1.ConditionUnknown
+		}
+	}
+	return false
+}
+
+// trimSpeaker leaves of a SpeakerStatus what is said of BGP, and of the others whether they are heard. Every speaker lists every other one:
+// they share the names.
+func trimSpeaker(obj any) (any, error) {
+	o, ok := obj.(*v1alpha1.SpeakerStatus)
+	if !ok {
+		return obj, nil
+	}
+	o.SetManagedFields(nil)
+	members := make([]v1alpha1.MemberStatus, len(o.Status.Members))
+	for i, m := range o.Status.Members {
+		members[i] = v1alpha1.MemberStatus{Node: unique.Make(m.Node).Value(), State: v1alpha1.MemberAlive}
+		if m.State == v1alpha1.MemberSilent {
+			members[i].State = v1alpha1.MemberSilent
+		}
+	}
+	o.Status = v1alpha1.SpeakerStatusStatus{BGP: o.Status.BGP, Members: members, Stopped: o.Status.Stopped}
+	return o, nil
+}
+
+var _ cache.TransformFunc = trimSpeaker
