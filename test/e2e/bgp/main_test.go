@@ -1,8 +1,8 @@
 // Package bgp tests what a network's routers see of a cluster that announces by BGP: three nodes on a real control plane, each with ironlb-bgpd
 // beside its speaker, natively with the nftables data plane.
 //
-// Every test looks at two routers at once: BIRD on the lab's router, with a client behind it, and FRR on the lab's other client, which asks by its
-// own kernel's table. Each has a BGPPeer of its name over IPv4; what tests add is mostly over IPv6, so that the sessions of the first must stay.
+// Every test looks at two routers at once: BIRD on the lab's router, and FRR on what else is the lab's client on the LAN, each with a client behind
+// it. Each has a BGPPeer of its name over IPv4; what tests add is mostly over IPv6, so that the sessions of the first must stay.
 package bgp
 
 import (
@@ -60,7 +60,11 @@ func start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	frr, err := startTor(ctx, "frr", cluster.Client, cluster.Client)
+	behind, err := cluster.Behind(ctx, cluster.Client)
+	if err != nil {
+		return err
+	}
+	frr, err := startTor(ctx, "frr", cluster.Client, behind)
 	if err != nil {
 		return err
 	}
@@ -100,10 +104,15 @@ func startSpeaker(ctx context.Context, n *lab.Node) error {
 	return n.StartSpeaker(ctx, "--config", filepath.Join(cluster.Dir, "speaker.yaml"))
 }
 
-// startTor starts a router on a machine, with a session over IPv4 for each node.
+// startTor starts a router on a machine, with a session over IPv4 for each node, and a client behind it.
+//
+// The client may not be on the router's own machine. Since Linux 6.16 (65e9024643c7) a kernel with several next hops takes one at random for a
+// connection of its own, and that of the ports' hash for what it sends of the connection without its socket: a RST goes by another node than the
+// SYN did. That cost one connection in some hundred. Where a client uses a port again, its node masquerades anew and forgets the port of before;
+// the next connection that draws that one finds the Pod in TIME_WAIT. The Pod answers with an ACK, and only the client's RST ends that (RFC 9293,
+// 3.5.2), ten milliseconds before the next SYN. What a router forwards is hashed by its ports, each packet alike.
 func startTor(ctx context.Context, kind string, on, client *lab.Machine) (*tor, error) {
-	// Connections of one client spread over all next hops, as in routers of hardware. A router forwards, and so follows no ICMP redirect: a host
-	// would, from the node that it asked to the Pod's, in the middle of a connection.
+	// Connections of one client spread over all next hops, as in routers of hardware.
 	if _, err := on.Exec(ctx, "sysctl", "-qw", "net.ipv4.fib_multipath_hash_policy=1", "net.ipv6.fib_multipath_hash_policy=1",
 		"net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"); err != nil {
 		return nil, err
