@@ -72,20 +72,29 @@ func (d *Driver) ask(q question, id netip.Addr) {
 		d.log.Debug("a BGP router does not say why it refuses", "peer", q.name, "err", err)
 		return
 	}
-	said := ""
-	if code == bgp.BGP_ERROR_CEASE && len(data) > 1 && int(data[0]) < len(data) {
-		said = string(data[1 : 1+data[0]]) // RFC 9003, 2
-	}
-	d.sessions.answered(q, notified(code, sub, said))
+	d.sessions.answered(q, notified(code, sub, communication(code, data)))
 }
 
-// refusal connects as GoBGP does, sends an OPEN and returns the NOTIFICATION that comes for it.
-func refusal(ctx context.Context, p plan.Peer, id netip.Addr) (code, sub uint8, data []byte, err error) {
+// communication is what a router has to say to people in the data of a NOTIFICATION (RFC 9003, 2).
+func communication(code uint8, data []byte) string {
+	if code == bgp.BGP_ERROR_CEASE && len(data) > 1 && int(data[0]) < len(data) {
+		return string(data[1 : 1+data[0]])
+	}
+	return ""
+}
+
+// dial connects to a router as GoBGP does.
+func dial(ctx context.Context, p plan.Peer) (net.Conn, error) {
 	dialer := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error { return options(c, p) }}
 	if p.Source.IsValid() {
 		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(p.Source, 0))
 	}
-	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(p.Address.String(), strconv.Itoa(int(p.Port))))
+	return dialer.DialContext(ctx, "tcp", net.JoinHostPort(p.Address.String(), strconv.Itoa(int(p.Port))))
+}
+
+// refusal connects as GoBGP does, sends an OPEN and returns the NOTIFICATION that comes for it.
+func refusal(ctx context.Context, p plan.Peer, id netip.Addr) (code, sub uint8, data []byte, err error) {
+	conn, err := dial(ctx, p)
 	if err != nil {
 		return 0, 0, nil, err
 	}
@@ -160,7 +169,7 @@ func options(c syscall.RawConn, p plan.Peer) error {
 		switch {
 		case p.TTLSecurity || p.MultiHop:
 			ttl = 255
-		case p.PeerASN != 0 && p.PeerASN != asn(p):
+		case isExternal(p):
 			ttl = 1
 		}
 		if err != nil || ttl == 0 {

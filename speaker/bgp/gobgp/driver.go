@@ -49,6 +49,8 @@ type Driver struct {
 	routes routes
 	serial uint64 // of names in GoBGP's policies, which are not used twice
 	retry  map[string]*backoff
+	// learning are the peers that GoBGP gets once their router has said its AS.
+	learning map[string]*learning
 
 	sessions *sessions
 }
@@ -56,7 +58,7 @@ type Driver struct {
 // New returns a driver that has started nothing.
 func New(o Options) *Driver {
 	return &Driver{log: o.Log, report: o.Report, peers: map[string]*peer{}, holder: map[netip.Addr]string{},
-		routes: newRoutes(), retry: map[string]*backoff{}, sessions: newSessions()}
+		routes: newRoutes(), retry: map[string]*backoff{}, learning: map[string]*learning{}, sessions: newSessions()}
 }
 
 // Apply brings GoBGP to what is wanted. The first change is whole and starts GoBGP: all paths are there before the first peer is, since a
@@ -184,6 +186,9 @@ const gracefulShutdown = 65535 << 16
 func (d *Driver) Leave(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	for name := range d.learning {
+		d.stopLearning(name)
+	}
 	var leaving []string
 	for name, p := range d.peers {
 		if !p.conf.GracefulRestart {

@@ -22,6 +22,8 @@ type peer struct {
 	conf plan.Peer
 	// key is GoBGP's name of it, its address.
 	key string
+	// asn is the router's.
+	asn uint32
 	// serial tells its names in the policies from those of the peer that had the name before.
 	serial uint64
 	// restarting is set while GoBGP may not yet have told it that this is a restart.
@@ -60,10 +62,14 @@ func (d *Driver) removePeers(names []string) (add []string) {
 		have := d.peers[name]
 		switch {
 		case have == nil && !wanted:
+			d.stopLearning(name)
 			delete(d.retry, name)
 			d.sessions.remove(name)
 		case have == nil:
-			add = append(add, name)
+			if l := d.learning[name]; l == nil || l.conf != want {
+				d.stopLearning(name)
+				add = append(add, name)
+			}
 		case !wanted:
 			d.deletePeer(have, "no longer wanted")
 			d.sessions.remove(name)
@@ -117,9 +123,9 @@ func (d *Driver) updatePeer(have *peer, want plan.Peer) (again bool) {
 		return true
 	}
 	hops := have.conf.NextHop4 != want.NextHop4 || have.conf.NextHop6 != want.NextHop6
-	before := have.conf
+	was := have.api(false)
 	have.conf = want
-	if conf, was := apiPeer(want, false), apiPeer(before, false); !proto.Equal(conf, was) {
+	if conf := have.api(false); !proto.Equal(conf, was) {
 		if _, err := d.server.UpdatePeer(context.Background(), &api.UpdatePeerRequest{Peer: conf}); err != nil {
 			d.log.Error("cannot change a BGP peer in place", "peer", have.name, "err", err)
 			d.deletePeer(have, "begins anew with other settings")
@@ -142,18 +148,32 @@ func (d *Driver) addPeer(name string, first bool) {
 		d.sessions.fail(name, plan.Duplicate, fmt.Sprintf("BGPPeer %s of this node has the address %v too: give one of them another, or keep them apart by nodeSelectors", holder, addr))
 		return
 	}
-	d.serial++
-	p := &peer{name: name, conf: conf, key: conf.Address.String(), serial: d.serial, restarting: first && conf.GracefulRestart}
-	err := check(conf)
-	if err == nil {
-		err = d.offer(p)
+	restarting := first && conf.GracefulRestart
+	if err := check(conf); err != nil {
+		d.tryLater(name, err)
+		return
 	}
-	if err != nil {
+	switch {
+	case conf.PeerASN != 0:
+		d.offerOrRetry(name, conf, conf.PeerASN, restarting)
+	case conf.Dynamic == plan.AnyInternal:
+		d.offerOrRetry(name, conf, asn(conf), restarting)
+	default:
+		delete(d.retry, name)
+		d.learn(name, conf, restarting)
+	}
+}
+
+// offerOrRetry hands a peer to GoBGP whose AS is known.
+func (d *Driver) offerOrRetry(name string, conf plan.Peer, peerASN uint32, restarting bool) {
+	d.serial++
+	p := &peer{name: name, conf: conf, key: conf.Address.String(), asn: peerASN, serial: d.serial, restarting: restarting}
+	if err := d.offer(p); err != nil {
 		d.tryLater(name, err)
 		return
 	}
 	delete(d.retry, name)
-	d.log.Info("BGP peer added", "peer", name, "address", conf.Address, "asn", asn(conf), "peerASN", conf.PeerASN)
+	d.log.Info("BGP peer added", "peer", name, "address", conf.Address, "asn", asn(conf), "peerASN", peerASN)
 }
 
 // tryLater has a peer added again that GoBGP did not take.
@@ -179,7 +199,7 @@ func (d *Driver) offer(p *peer) error {
 		err = d.replaceStatements(p)
 	}
 	if err == nil {
-		err = d.server.AddPeer(context.Background(), &api.AddPeerRequest{Peer: apiPeer(p.conf, p.restarting)})
+		err = d.server.AddPeer(context.Background(), &api.AddPeerRequest{Peer: p.api(p.restarting)})
 	}
 	if err != nil {
 		d.forget(p)
@@ -211,14 +231,19 @@ func asn(p plan.Peer) uint32 {
 	return p.MyASN
 }
 
-// apiPeer returns a peer as GoBGP wants it.
-func apiPeer(p plan.Peer, restarting bool) *api.Peer {
-	peerASN := p.PeerASN
-	if p.Dynamic == plan.AnyInternal {
-		peerASN = asn(p)
-	} // 0 is any; that an external one is external is seen to when the session comes up
+// isExternal tells whether a peer is to be of another AS than this side.
+func isExternal(p plan.Peer) bool {
+	if p.PeerASN == 0 {
+		return p.Dynamic == plan.AnyExternal
+	}
+	return p.PeerASN != asn(p)
+}
+
+// api returns the peer as GoBGP wants it.
+func (x *peer) api(restarting bool) *api.Peer {
+	p := x.conf
 	out := &api.Peer{
-		Conf:      &api.PeerConf{NeighborAddress: p.Address.String(), LocalAsn: asn(p), PeerAsn: peerASN, AuthPassword: string(p.Password)},
+		Conf:      &api.PeerConf{NeighborAddress: p.Address.String(), LocalAsn: asn(p), PeerAsn: x.asn, AuthPassword: string(p.Password)},
 		Timers:    &api.Timers{Config: timers(p)},
 		Transport: &api.Transport{RemotePort: uint32(p.Port)},
 		AfiSafis:  families(p),

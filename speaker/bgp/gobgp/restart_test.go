@@ -15,7 +15,8 @@ import (
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
-// gracefully is a world with both kinds of routers, both families, and a driver with graceful restart; all routes are in the kernels.
+// gracefully is a world with both kinds of routers, of each one by its AS and one of any, both families, and a driver with graceful restart;
+// all routes are in the kernels.
 func gracefully(t *testing.T) (w *world, d *node, set plan.BGPChange) {
 	w = newWorld(t, "bird", "frr", "bird", "frr")
 	peers := map[string]plan.Peer{}
@@ -27,6 +28,9 @@ func gracefully(t *testing.T) (w *world, d *node, set plan.BGPChange) {
 		}
 		n.IPv4, n.IPv6, p.IPv4, p.IPv6 = true, true, true, true
 		p.NextHop4, p.NextHop6, p.GracefulRestart = f.link.node, f.node6, true
+		if i == 1 || i == 2 {
+			p.PeerASN, p.Dynamic = 0, plan.AnyExternal
+		}
 		f.neighbors(t, n)
 		name := fmt.Sprintf("r%d", i)
 		peers[name], names = p, append(names, name)

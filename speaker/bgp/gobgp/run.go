@@ -54,8 +54,8 @@ func (d *Driver) tend(now time.Time) {
 			d.sessions.later(b.next)
 		}
 	}
-	for _, name := range d.sessions.internal() {
-		d.rejectInternal(d.peers[name])
+	for _, name := range d.sessions.strangers() {
+		d.askAgain(name)
 	}
 	d.keepRestarting()
 	for _, name := range d.sessions.stuck(now) {
@@ -66,33 +66,6 @@ func (d *Driver) tend(now time.Time) {
 	for _, q := range d.sessions.wondering(now) {
 		go d.ask(q, d.id)
 	}
-}
-
-// internal returns the peers that were to be external ones and are not.
-func (s *sessions) internal() (names []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for name, x := range s.byName {
-		up := x.state == plan.SessionOpenConfirm || x.state == plan.SessionEstablished
-		if up && x.peer.Dynamic == plan.AnyExternal && x.peer.PeerASN == 0 && x.peerASN == asn(x.peer) {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
-}
-
-// rejectInternal ends the session of a peer that shall be of another AS, and tries again later. GoBGP has no setting for that.
-func (d *Driver) rejectInternal(p *peer) {
-	if p == nil {
-		return
-	}
-	d.deletePeer(p, "it has this node's AS, and dynamicASN is external")
-	d.sessions.fail(p.name, plan.WrongASN, "dynamicASN: the router has this node's own AS, and is to be external")
-	b := &backoff{next: time.Now().Add(lastRetry), wait: lastRetry}
-	d.retry[p.name] = b
-	d.sessions.later(b.next)
-	d.countPrefixes()
 }
 
 // openTime is how long a router may take from the connection to the session. GoBGP waits 4 minutes (RFC 4271, 8.2.2), and while it
@@ -155,7 +128,7 @@ func (d *Driver) again(p *peer) {
 		d.log.Error("cannot remove a BGP peer", "peer", p.name, "err", err)
 		return
 	}
-	if err := d.server.AddPeer(ctx, &api.AddPeerRequest{Peer: apiPeer(p.conf, p.restarting)}); err != nil {
+	if err := d.server.AddPeer(ctx, &api.AddPeerRequest{Peer: p.api(p.restarting)}); err != nil {
 		d.log.Error("cannot add a BGP peer again", "peer", p.name, "err", err)
 		d.forget(p)
 		d.tryLater(p.name, err)

@@ -38,6 +38,8 @@ type session struct {
 	// peerASN and peerID are of the last OPEN.
 	peerASN uint32
 	peerID  netip.Addr
+	// stranger is set if the router has another AS than it said when it was asked.
+	stranger bool
 	// wonder is set if the router refuses and GoBGP does not say why; asked is when the router was asked last.
 	wonder bool
 	asked  time.Time
@@ -118,6 +120,7 @@ func (s *sessions) release(key string) {
 	addr := address(key)
 	if x := s.byAddr[addr]; x != nil {
 		x.enter(plan.SessionIdle)
+		x.stranger = false
 		delete(s.byAddr, addr)
 	}
 	s.poke()

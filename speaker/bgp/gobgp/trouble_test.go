@@ -76,30 +76,50 @@ func TestTTLSecurity(t *testing.T) {
 	}
 }
 
-// TestMultiHop: the router is behind another one. The session comes from a source address that the router knows.
+// TestMultiHop: the router is behind another one. The session comes from a source address that the router knows, and only where ebgpMultiHop
+// allows it, with a fixed AS and with any external one.
 func TestMultiHop(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f *far) {
 		// node -- f's link -- middle: the router's end of the link moves to a namespace between.
 		middle, node := netspace.New(t), netspace.New(t)
 		middle.Sysctl(t, "net.ipv4.ip_forward", "1")
 		netspace.Join(t, node, "eth0", "203.0.113.66/28", middle, "eth0", "203.0.113.65/28")
-		node.Address(t, "eth0", "203.0.113.67/28")
 		netspace.Join(t, middle, "eth1", "203.0.113.82/28", f.space, "eth1", "203.0.113.81/28")
 		node.Route(t, "203.0.113.80/28", "203.0.113.65")
 		f.space.Route(t, "203.0.113.64/28", "203.0.113.82")
-		source := addr("203.0.113.67")
-		f.neighbors(t, router.Neighbor{Name: "node", Address: source, Local: addr("203.0.113.81"), ASN: nodeASN, MultiHop: 5})
+		sources := map[string]netip.Addr{"fixed": addr("203.0.113.67"), "any": addr("203.0.113.68")}
+		ends := map[string]netip.Addr{"fixed": addr("203.0.113.83"), "any": addr("203.0.113.84")}
+		prefixes := map[string]netip.Prefix{"fixed": vip4, "any": more}
+		peers, routes, neighbors := map[string]plan.Peer{}, map[netip.Prefix]plan.Route{}, []router.Neighbor{}
+		for name, source := range sources {
+			node.Address(t, "eth0", source.String()+"/28")
+			f.space.Address(t, "eth1", ends[name].String()+"/28")
+			neighbors = append(neighbors, router.Neighbor{Name: name, Address: source, Local: ends[name], ASN: nodeASN, MultiHop: 5})
+			p := f.peer()
+			p.Address, p.Source, p.ConnectTime = ends[name], source, 2*time.Second
+			if name == "any" {
+				p.PeerASN, p.Dynamic = 0, plan.AnyExternal
+			}
+			peers[name], routes[prefixes[name]] = p, to(name)
+		}
+		f.neighbors(t, neighbors...)
 		d := startNode(t, node)
-		p := f.peer()
-		p.Address, p.Source = addr("203.0.113.81"), source
-		p.ConnectTime = 3 * time.Second
-		d.apply(t, wanted(map[string]plan.Peer{"r": p}, map[netip.Prefix]plan.Route{vip4: to("r")}))
-		s := d.session(t, "r", "failed", func(s plan.Session) bool { return s.Reason == plan.NoAnswer || s.Reason == plan.Unreachable })
-		t.Logf("without ebgpMultiHop: %s: %s", s.Reason, s.Message)
-		p.MultiHop = true
-		d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"r": &p}})
-		d.up(t, "r")
-		f.path(t, vip4, func(p router.Path) bool { return p.NextHop == source && p.From == source })
+		d.apply(t, wanted(peers, routes))
+		change := plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{}}
+		for name, p := range peers {
+			s := d.session(t, name, "failed", func(s plan.Session) bool { return s.Reason == plan.NoAnswer || s.Reason == plan.Unreachable })
+			t.Logf("%s without ebgpMultiHop: %s: %s", name, s.Reason, s.Message)
+			if s.Changes > 0 {
+				t.Errorf("%s has been up without ebgpMultiHop: %+v", name, s)
+			}
+			p.MultiHop = true
+			change.Peers[name] = &p
+		}
+		d.apply(t, change)
+		for name, source := range sources {
+			d.up(t, name)
+			f.path(t, prefixes[name], func(p router.Path) bool { return p.NextHop == source && p.From == source })
+		}
 	})
 }
 
@@ -178,6 +198,13 @@ func TestDynamicASN(t *testing.T) {
 	in.path(t, vip4, func(p router.Path) bool { return p.LocalPref == 77 && p.ASPath == "" })
 	out.path(t, vip4, func(p router.Path) bool { return p.LocalPref != 77 && p.ASPath == "65001" })
 
+	// Another external AS is as good as the first one, and an internal one is not.
+	out.conf.ASN = 4200000002
+	out.neighbors(t, n)
+	d.session(t, "out", "up with the router's new AS", func(s plan.Session) bool {
+		return s.State == plan.SessionEstablished && s.PeerASN == out.conf.ASN
+	})
+	out.path(t, vip4, func(p router.Path) bool { return p.ASPath == "65001" })
 	p := dynamic(in, plan.AnyExternal)
 	d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"in": &p}})
 	d.fails(t, "in", plan.WrongASN)

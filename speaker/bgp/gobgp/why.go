@@ -39,6 +39,7 @@ func (s *sessions) hear(msg string, f golog.Fields) {
 	case "sent notification":
 		if e, ok := f["Data"].(*bgp.MessageError); ok {
 			x.pending = refusing(e, x.peer)
+			x.stranger = x.peer.Dynamic == plan.AnyExternal && x.pending.reason == plan.WrongASN
 		}
 	case "received notification":
 		x.pending = refused(f)
@@ -63,7 +64,7 @@ func connecting(err error, p plan.Peer) cause {
 		return cause{plan.Unreachable, "this node has no route to " + where}
 	case errors.Is(err, syscall.EHOSTUNREACH):
 		m := where + " cannot be reached: no host answers there, or a router on the way says so"
-		if !p.MultiHop && p.PeerASN != asn(p) && p.Dynamic != plan.AnyInternal {
+		if !p.MultiHop && isExternal(p) {
 			m += "; if it is not on the same link it needs ebgpMultiHop"
 		}
 		return cause{plan.Unreachable, m}
@@ -92,6 +93,11 @@ func plain(err error) error {
 	}
 	return err
 }
+
+const (
+	closesAtOnce = "the router closes the connection at once: does it have this node's address as a neighbor?"
+	saysNothing  = "the router takes the connection and then says nothing"
+)
 
 var silent = cause{plan.HoldTimeExpired, "nothing came from the router for the hold time: is the path to it whole, does it run, and has it the same ttlSecurity?"}
 
@@ -155,9 +161,9 @@ func (x *session) changing(from, to, reason string) {
 			if x.fail.reason == plan.Rejected || x.fail.reason == plan.WrongASN {
 				return // routers take nothing for a while after they have refused
 			}
-			x.pending = cause{plan.Refused, "the router closes the connection at once: does it have this node's address as a neighbor?"}
+			x.pending = cause{plan.Refused, closesAtOnce}
 		case "hold-timer-expired":
-			x.pending = cause{plan.NoAnswer, "the router takes the connection and then says nothing"}
+			x.pending = cause{plan.NoAnswer, saysNothing}
 		}
 	case "BGP_FSM_ESTABLISHED":
 		if x.pending.reason == "" {

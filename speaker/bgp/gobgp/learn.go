@@ -1,0 +1,173 @@
+package gobgp
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// A router of any external AS is asked for its AS first, and GoBGP has it as a peer of that AS from then on. Without knowing the AS GoBGP
+// would not hold the session to one hop (connectLoop and setPeerConnTTL in its fsm.go want PeerAs), and would take an internal router.
+
+// learning is a peer whose router is being asked. It has its address as one has that GoBGP has.
+type learning struct {
+	conf       plan.Peer
+	restarting bool
+	stop       context.CancelFunc
+}
+
+// openPause is how long a router may wait with its OPEN for this side's (RFC 4271, 8.1.1: DelayOpen). Most do not wait, and one that was sent
+// none takes the end of the connection for nothing that went wrong.
+const openPause = time.Second
+
+// learn begins to ask the router of a peer that GoBGP is to have.
+func (d *Driver) learn(name string, conf plan.Peer, restarting bool) {
+	ctx, stop := context.WithCancel(context.Background())
+	l := &learning{conf, restarting, stop}
+	d.learning[name] = l
+	d.holder[conf.Address.WithZone("")] = name
+	d.sessions.fail(name, "", "") // nothing yet
+	go d.askASN(ctx, name, l, d.id)
+}
+
+// stopLearning does nothing for a peer that is not being asked.
+func (d *Driver) stopLearning(name string) {
+	if l := d.learning[name]; l != nil {
+		l.stop()
+		delete(d.learning, name)
+		delete(d.holder, l.conf.Address.WithZone(""))
+	}
+}
+
+// askASN asks as often as GoBGP would try to connect, until the router has said an AS that it may have.
+func (d *Driver) askASN(ctx context.Context, name string, l *learning, id netip.Addr) {
+	tick := time.Duration(seconds(l.conf.ConnectTime, connectTime)) * time.Second
+	for {
+		asn, why := hearASN(ctx, l.conf, id, max(tick-time.Second, time.Second))
+		if d.learnt(name, l, asn, why) {
+			return
+		}
+		wait := tick + rand.N(tick)
+		if why.reason == plan.WrongASN {
+			wait = lastRetry
+		}
+		if pause(ctx, wait) != nil {
+			return
+		}
+	}
+}
+
+// learnt takes what a router said, and tells whether it need not be asked again.
+func (d *Driver) learnt(name string, l *learning, asn uint32, why cause) (done bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.learning[name] != l {
+		return true
+	}
+	if why.reason != "" {
+		d.sessions.fail(name, why.reason, why.message)
+		return false
+	}
+	d.stopLearning(name)
+	d.offerOrRetry(name, l.conf, asn, l.restarting)
+	d.countPrefixes()
+	return true
+}
+
+// hearASN connects as the session would and returns the AS that the router says in its OPEN, or why there is none.
+func hearASN(ctx context.Context, p plan.Peer, id netip.Addr, limit time.Duration) (uint32, cause) {
+	dialing, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	conn, err := dial(dialing, p)
+	if err != nil {
+		return 0, connecting(err, p)
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	kind, body, err := firstMessage(conn, p, id)
+	var timeout net.Error
+	switch {
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return 0, cause{plan.NoAnswer, saysNothing}
+	case err != nil:
+		return 0, cause{plan.Refused, closesAtOnce}
+	case kind == bgp.BGP_MSG_NOTIFICATION && len(body) >= 2:
+		return 0, notified(body[0], body[1], communication(body[0], body[2:]))
+	}
+	m, err := bgp.ParseBGPBody(&bgp.BGPHeader{Type: kind, Len: uint16(bgp.BGP_HEADER_LENGTH + len(body))}, body)
+	if err != nil {
+		return 0, cause{plan.Rejected, fmt.Sprintf("this node cannot take what the router sent: %v", err)}
+	}
+	open, ok := m.Body.(*bgp.BGPOpen)
+	if !ok {
+		return 0, cause{plan.Rejected, "this node cannot take what the router sent: it is no OPEN"}
+	}
+	asn, err := bgp.ValidateOpenMsg(open, 0, asn(p), net.IP(id.AsSlice()))
+	var wrong *bgp.MessageError
+	if errors.As(err, &wrong) {
+		return 0, refusing(wrong, p)
+	}
+	return external(p, asn)
+}
+
+// external returns the AS if a peer may have it that is to be an external one.
+func external(p plan.Peer, routers uint32) (uint32, cause) {
+	if routers == asn(p) {
+		return 0, cause{plan.WrongASN, "dynamicASN: the router has this node's own AS, and is to be external"}
+	}
+	return routers, cause{}
+}
+
+// firstMessage waits for a router's OPEN, and sends one to a router that waits for that.
+func firstMessage(conn net.Conn, p plan.Peer, id netip.Addr) (kind uint8, body []byte, err error) {
+	r := bufio.NewReader(conn)
+	if err := conn.SetReadDeadline(time.Now().Add(openPause)); err != nil {
+		return 0, nil, err
+	}
+	if _, err := r.Peek(1); errors.Is(err, os.ErrDeadlineExceeded) {
+		open, err := openMessage(p, id)
+		if err != nil {
+			return 0, nil, err
+		}
+		if _, err := conn.Write(open); err != nil {
+			return 0, nil, err
+		}
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(askTime)); err != nil {
+		return 0, nil, err
+	}
+	return readMessage(r)
+}
+
+// strangers returns the peers whose router has come with another AS than it said.
+func (s *sessions) strangers() (names []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, x := range s.byName {
+		if x.stranger && x.state == plan.SessionIdle {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// askAgain has the router of a peer asked for its AS once more.
+func (d *Driver) askAgain(name string) {
+	if p := d.peers[name]; p != nil {
+		d.deletePeer(p, "the router has another AS than before")
+		d.addPeer(name, false)
+		d.countPrefixes()
+	}
+}
