@@ -2,6 +2,8 @@ package gobgp
 
 import (
 	"net/netip"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -153,36 +155,50 @@ func TestRouterGoes(t *testing.T) {
 	})
 }
 
-// TestLeave: a peer without graceful restart is asked to prefer others, then told the end; one with it is told nothing.
+// noPref is how BIRD and FRR show a LOCAL_PREF of 0. Path.LocalPref is that also where there is none.
+var noPref = regexp.MustCompile(`BGP\.local_pref: 0\n|"locPrf":0\b`)
+
+// TestLeave: a peer without graceful restart is asked to prefer others, an internal one also by the lowest LOCAL_PREF, then told the end; one
+// with it is told nothing.
 func TestLeave(t *testing.T) {
-	for _, kinds := range [][]string{{"bird", "frr"}, {"frr", "bird"}} {
-		t.Run(kinds[0]+" is told", func(t *testing.T) {
+	for _, kinds := range [][]string{{"bird", "frr", "frr"}, {"frr", "bird", "bird"}} {
+		t.Run(kinds[0]+" is internal", func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, kinds...)
-			plain, graceful := w.routers[0], w.routers[1]
-			plain.neighbors(t, plain.neighbor())
-			graceful.neighbors(t, graceful.neighbor())
+			internal, external, graceful := w.routers[0], w.routers[1], w.routers[2]
+			internal.conf.ASN = nodeASN
+			for _, f := range w.routers {
+				f.neighbors(t, f.neighbor())
+			}
 			d := startNode(t, w.node)
-			p := graceful.peer()
-			p.GracefulRestart = true
-			d.apply(t, wanted(map[string]plan.Peer{"plain": plain.peer(), "graceful": p}, map[netip.Prefix]plan.Route{vip4: to("plain", "graceful")}))
-			plain.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {plain.link.node}})
-			graceful.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {graceful.link.node}})
+			in, p := internal.peer(), graceful.peer()
+			in.PeerASN, p.GracefulRestart = nodeASN, true
+			told := plan.Attributes{LocalPref: 300, Communities: plan.NewCommunitySet(65001<<16 | 7)}
+			routes := map[netip.Prefix]plan.Route{vip4: {"internal": told, "external": told, "graceful": told}}
+			d.apply(t, wanted(map[string]plan.Peer{"internal": in, "external": external.peer(), "graceful": p}, routes))
+			for _, f := range w.routers {
+				f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}})
+			}
+			internal.path(t, vip4, func(p router.Path) bool { return p.LocalPref == 300 })
 			left := make(chan error, 1)
 			go func() {
 				_, err := d.try(order{Leave: true})
 				left <- err
 			}()
-			plain.path(t, vip4, func(p router.Path) bool {
-				return len(p.Communities) == 1 && (p.Communities[0] == "65535:0" || p.Communities[0] == "gracefulShutdown" || p.Communities[0] == "graceful-shutdown")
-			})
+			for _, f := range w.routers[:2] {
+				f.path(t, vip4, func(p router.Path) bool {
+					shut := slices.ContainsFunc(p.Communities, func(c string) bool { return c == "65535:0" || c == "graceful-shutdown" })
+					return shut && len(p.Communities) == 2 && (f == external || noPref.MatchString(p.Text))
+				})
+			}
 			if err := <-left; err != nil {
 				t.Fatal(err)
 			}
-			plain.kernel(t, 4, map[netip.Prefix][]netip.Addr{})
+			internal.kernel(t, 4, map[netip.Prefix][]netip.Addr{})
+			external.kernel(t, 4, map[netip.Prefix][]netip.Addr{})
 			d.kill()
 			graceful.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {graceful.link.node}})
-			graceful.path(t, vip4, func(p router.Path) bool { return len(p.Communities) == 0 })
+			graceful.path(t, vip4, func(p router.Path) bool { return len(p.Communities) == 1 })
 		})
 	}
 }

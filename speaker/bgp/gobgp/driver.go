@@ -180,8 +180,8 @@ const (
 // gracefulShutdown is GRACEFUL_SHUTDOWN (RFC 8326, 5).
 const gracefulShutdown = 65535 << 16
 
-// Leave is the polite end for peers without graceful restart: they are asked to prefer other paths, then told of the end of each
-// route, then the session ends. Those with it are told nothing: the process ends, and the next one takes the sessions up again. The
+// Leave is the polite end for peers without graceful restart: they are asked to prefer other paths (RFC 8326, 4.2 and 4.3), then told of the
+// end of each route, then the session ends. Those with it are told nothing: the process ends, and the next one takes the sessions up again. The
 // driver must not be used any more.
 func (d *Driver) Leave(ctx context.Context) error {
 	d.mu.Lock()
@@ -199,22 +199,17 @@ func (d *Driver) Leave(ctx context.Context) error {
 		return nil
 	}
 	slices.Sort(leaving)
-	err := d.changeRoutes(func(r plan.Route) {
-		for _, name := range leaving {
-			if a, ok := r[name]; ok {
-				a.Communities = plan.NewCommunitySet(append(a.Communities.Communities(), gracefulShutdown)...)
-				r[name] = a
-			}
-		}
-	})
+	var err error
+	for _, name := range leaving {
+		p := d.peers[name]
+		p.leaving = true
+		err = errors.Join(err, d.replaceStatements(p))
+		d.resend(p)
+	}
 	if err = errors.Join(err, pause(ctx, drainTime)); err != nil {
 		return err
 	}
-	err = d.changeRoutes(func(r plan.Route) {
-		for _, name := range leaving {
-			delete(r, name)
-		}
-	})
+	err = d.forgetRoutes(leaving)
 	if err = errors.Join(err, pause(ctx, withdrawTime)); err != nil {
 		return err
 	}
@@ -225,12 +220,14 @@ func (d *Driver) Leave(ctx context.Context) error {
 	return nil
 }
 
-// changeRoutes applies the same change to every route.
-func (d *Driver) changeRoutes(change func(plan.Route)) error {
+// forgetRoutes takes these peers out of every route.
+func (d *Driver) forgetRoutes(names []string) error {
 	var prefixes []netip.Prefix
 	for prefix, r := range d.wanted.Routes {
 		r = clone(r)
-		change(r)
+		for _, name := range names {
+			delete(r, name)
+		}
 		d.wanted.Routes[prefix] = r
 		prefixes = append(prefixes, prefix)
 	}

@@ -28,6 +28,8 @@ type peer struct {
 	serial uint64
 	// restarting is set while GoBGP may not yet have told it that this is a restart.
 	restarting bool
+	// leaving is set once it is asked to prefer other paths.
+	leaving bool
 }
 
 // Defaults where the BGPPeer says nothing.

@@ -1,6 +1,7 @@
 package gobgp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,9 @@ const (
 	exportPolicy = "export"
 	global       = "global"
 )
+
+// defaultPref is the LOCAL_PREF of a route that names none.
+const defaultPref = 100
 
 // statementKey is a statement for a peer (by its serial) and a group.
 type statementKey struct{ peer, group uint64 }
@@ -123,6 +127,9 @@ func (d *Driver) addStatement(p *peer, g *group) error {
 // statement is what a peer is told of a group.
 func statement(name string, p *peer, g *group, nexthop *api.NexthopAction) *api.Statement {
 	a := g.route[p.name]
+	if p.leaving {
+		a.Communities = plan.NewCommunitySet(append(a.Communities.Communities(), gracefulShutdown)...)
+	}
 	s := &api.Statement{Name: name,
 		Conditions: &api.Conditions{NeighborSet: &api.MatchSet{Name: p.setName()}, LargeCommunitySet: &api.MatchSet{Name: g.setName()}},
 		Actions: &api.Actions{RouteAction: api.RouteAction_ACCEPT, Nexthop: nexthop,
@@ -130,8 +137,8 @@ func statement(name string, p *peer, g *group, nexthop *api.NexthopAction) *api.
 	if c := standard(a); len(c) > 0 {
 		s.Actions.Community = &api.CommunityAction{Type: api.CommunityAction_REPLACE, Communities: c}
 	}
-	if a.LocalPref > 0 { // GoBGP takes it off for external peers
-		s.Actions.LocalPref = &api.LocalPrefAction{Value: a.LocalPref}
+	if !p.leaving { // then it is the path's own 0 (RFC 8326, 4.1); GoBGP takes either off for external peers
+		s.Actions.LocalPref = &api.LocalPrefAction{Value: cmp.Or(a.LocalPref, defaultPref)}
 	}
 	return s
 }

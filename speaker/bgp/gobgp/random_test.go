@@ -89,6 +89,9 @@ func visible(b plan.BGP) map[netip.Prefix]plan.Route {
 		told := plan.Route{}
 		for name, a := range route {
 			if p, ok := b.Peers[name]; ok && (prefix.Addr().Is4() && p.IPv4 || prefix.Addr().Is6() && p.IPv6) {
+				if a.LocalPref == 0 {
+					a.LocalPref = 100 // what everybody takes none for
+				}
 				told[name] = a
 			}
 		}

@@ -21,7 +21,8 @@ var (
 )
 
 // group is what the same is told of: routes of one family with equal Route. Its mark is a large community of every path in it; it never
-// leaves the node, since every statement of the export policy replaces it.
+// leaves the node, since every statement of the export policy replaces it. The same goes for its LOCAL_PREF of 0, but with a peer that is
+// left: GoBGP's policies can set any other (NewLocalPrefAction in its internal/pkg/table/policy.go).
 type group struct {
 	id    uint64
 	four  bool
@@ -186,8 +187,9 @@ func (g *group) path(prefix netip.Prefix) (*api.Path, error) {
 	origin, err1 := anypb.New(&api.OriginAttribute{Origin: 0}) // IGP
 	nexthop, err2 := anypb.New(&api.NextHopAttribute{NextHop: dummy})
 	large, err3 := anypb.New(&api.LargeCommunitiesAttribute{Communities: []*api.LargeCommunity{mark}})
-	path.Pattrs = []*anypb.Any{origin, nexthop, large}
-	return path, errors.Join(err1, err2, err3)
+	pref, err4 := anypb.New(&api.LocalPrefAttribute{LocalPref: 0})
+	path.Pattrs = []*anypb.Any{origin, nexthop, pref, large}
+	return path, errors.Join(err1, err2, err3, err4)
 }
 
 // mark is the group's large community, of the reserved AS 0 (RFC 7607), in which nobody can have given one out.
