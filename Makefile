@@ -49,7 +49,7 @@ test-unit: ## the tests that need neither root nor packages
 	@go run ./test/report go test -short ./...
 
 .PHONY: test
-test: root deps test-native test-kernel test-lab test-failover ## everything but test-bgp, with the guest kernel and a whole cluster (root)
+test: root deps test-native test-kernel test-lab test-failover test-bgp ## everything, with the guest kernel, a whole cluster, and routers (root)
 
 .PHONY: test-native
 test-native: root ## unit tests, and those that need network namespaces (root)
@@ -108,7 +108,7 @@ bench-sim: ## 100 speakers and 2,000 VirtualIPs by simulation: detection, traffi
 	@go run ./test/bench/sim $(FLAGS)
 
 .PHONY: test-bgp
-test-bgp: root deps ## BGP and BFD with BIRD and FRR, and end to end, natively on nftables, on a real control plane: a quarter of an hour (root)
+test-bgp: root deps ## BGP and BFD with BIRD and FRR, and end to end, natively on nftables, on a real control plane: 10 minutes (root)
 	@go run ./test/report go test -count=1 -p 1 -timeout 25m $(BGP_TESTS)
 
 .PHONY: bench-bgp
