@@ -153,6 +153,9 @@ type BGP interface {
 	// Sessions returns how the sessions are, by the name of the peer; one may be missing until it begins. When they change the loop is
 	// kicked.
 	Sessions() map[string]plan.Session
+	// Blank tells whether who speaks is there and nobody has told it of a peer, this process or an earlier one. When that changes the loop
+	// is kicked.
+	Blank() bool
 }
 
 // Detector tells which other nodes are alive and what they say of VirtualIPs, without the API server. It kicks the loop

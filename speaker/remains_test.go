@@ -111,3 +111,118 @@ func TestSnapshotThatIsRight(t *testing.T) {
 		}
 	})
 }
+
+// lockNear says that the password of peer near is not known yet, or what it is.
+func lockNear(v *plan.View, password plan.Secret) plan.Touched {
+	p := v.BGPPeers["near"]
+	p.Password, p.Wrong, p.Message = password, "", ""
+	if password == "" {
+		p.Wrong, p.Message = plan.PasswordUnknown, "the API server has not answered yet"
+	}
+	v.BGPPeers["near"] = p
+	return plan.Touched{BGPPeers: map[string]struct{}{"near": {}}}
+}
+
+// peers returns whom ironlb-bgpd is told to speak to.
+func (r *run) peers() map[string]plan.Peer {
+	r.bgp.mu.Lock()
+	defer r.bgp.mu.Unlock()
+	return maps.Clone(r.bgp.told.Peers)
+}
+
+// Where ironlb-bgpd was restarted as well BGP begins from the snapshot, with the peers that have no password. The others wait, and say so.
+func TestSnapshotBeginsBGP(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.bgp.away = true
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 3, "a")
+		v.Stale = true
+		lockNear(v, "")
+		r := start(t, w, &cluster{view: v, synced: true})
+		defer r.stop()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if w.bgp.begun {
+			t.Fatal("BGP is told what a snapshot says before it is known whether somebody told it more")
+		}
+		w.bgp.mu.Lock()
+		w.bgp.away = false
+		w.bgp.mu.Unlock()
+		r.kick.Now()
+		r.wantPlanned(t)
+		if peers := r.peers(); len(peers) != 1 || !has(peers, "far") || len(r.prefixes("far")) != 1 || len(r.prefixes("near")) != 0 {
+			t.Errorf("peers %v, routes %v", peers, r.bgp.told.Routes)
+		}
+		if got := w.nodeStatus.Sessions["near"]; got.State != plan.SessionIdle || got.Reason != plan.PasswordUnknown {
+			t.Errorf("session of the peer that waits: %+v", got)
+		}
+		if n := strings.Count(r.log.String(), `msg="no BGP session" peer=near reason=PasswordUnknown`); n != 1 {
+			t.Errorf("%d lines about the peer that waits:\n%s", n, r.log)
+		}
+		far, told := r.peers()["far"], len(w.bgp.changes)
+		r.touch(func(v *plan.View) plan.Touched { v.Stale = false; return lockNear(v, "s3cret") })
+		r.wantPlanned(t)
+		if peers := r.peers(); peers["near"].Password != "s3cret" || peers["far"] != far || len(r.prefixes("near")) != 1 {
+			t.Errorf("peers %v, routes %v", peers, r.bgp.told.Routes)
+		}
+		for _, c := range r.changesSince(told) {
+			if c.Whole || has(c.Peers, "far") {
+				t.Errorf("the session that stood was touched: %+v", c)
+			}
+		}
+	})
+}
+
+// An ironlb-bgpd that still runs keeps its peers, those with a password too, until the API server answers, or it is restarted.
+func TestSnapshotLeavesBGP(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 3, "a")
+		lockNear(v, "s3cret")
+		r := start(t, w, &cluster{view: v, synced: true})
+		r.wantPlanned(t)
+		r.stop()
+		w.restart()
+		told, before := len(w.bgp.changes), r.peers()
+		lockNear(v, "")
+		delete(v.Services, named("web")) // the snapshot is older
+		v.Stale = true
+		r = start(t, w, r.cluster)
+		defer func() { r.stop() }()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := r.changesSince(told); len(got) > 0 {
+			t.Errorf("ironlb-bgpd is told %+v", got)
+		}
+		if got := r.peers(); got["near"].Password != "s3cret" || !maps.Equal(got, before) {
+			t.Errorf("peers %v, want %v", got, before)
+		}
+		r.touch(func(v *plan.View) plan.Touched {
+			v.Stale = false
+			service(v, "web", vip1, []uint16{80}, 3, "a")
+			lockNear(v, "s3cret")
+			return plan.Touched{All: true}
+		})
+		r.wantPlanned(t)
+		if got := r.peers(); !maps.Equal(got, before) {
+			t.Errorf("peers %v, want %v", got, before)
+		}
+
+		r.stop()
+		w.restart()
+		lockNear(v, "")
+		v.Stale = true
+		r = start(t, w, r.cluster)
+		time.Sleep(time.Minute)
+		w.bgp.mu.Lock()
+		w.bgp.told = plan.BGP{}
+		w.bgp.mu.Unlock()
+		r.kick.Now()
+		r.wantPlanned(t)
+		if got := r.peers(); len(got) != 1 || !has(got, "far") {
+			t.Errorf("after its restart it speaks to %v", got)
+		}
+	})
+}

@@ -94,9 +94,12 @@ func (s *Speaker) route(todo *work, may func(addr netip.Addr) bool) {
 }
 
 // mayBeginBGP tells whether the whole is to be told now: how the node is must be known, and all that the API server has to say, of this
-// node too. A snapshot may be older than what the earlier process announced, and has no passwords.
+// node too. A snapshot may be older than what an earlier process had told, and has no passwords, so it counts for who was told nothing.
 func (s *Speaker) mayBeginBGP() bool {
-	return s.cfg.BGP != nil && !s.bgp.begun && s.known != nil && !s.view.Stale && has(s.view.Nodes, s.cfg.Plan.Node)
+	if s.cfg.BGP == nil || s.bgp.begun || s.known == nil || !has(s.view.Nodes, s.cfg.Plan.Node) {
+		return false
+	}
+	return !s.view.Stale || s.cfg.BGP.Blank()
 }
 
 func names[K comparable, V, W any](m map[K]V, value W) map[K]W {

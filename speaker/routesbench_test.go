@@ -16,6 +16,7 @@ type quickBGP struct{ routes int }
 
 func (q *quickBGP) Set(c plan.BGPChange)              { q.routes = len(c.Routes) }
 func (q *quickBGP) Sessions() map[string]plan.Session { return nil }
+func (q *quickBGP) Blank() bool                       { return true }
 
 // BenchmarkOneRoute is a round of the loop, looks at the node included, after the only endpoints of one Service went or came back: its route is
 // told to two routers.

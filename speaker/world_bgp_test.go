@@ -62,6 +62,7 @@ type worldBGP struct {
 	at       []time.Time // of the changes
 	then     func()      // if set, is called after each change with the world locked
 	sessions map[string]plan.Session
+	away     bool // it does not answer
 }
 
 func (b *worldBGP) Set(c plan.BGPChange) {
@@ -96,6 +97,12 @@ func (b *worldBGP) Sessions() map[string]plan.Session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return maps.Clone(b.sessions)
+}
+
+func (b *worldBGP) Blank() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.away && len(b.told.Peers) == 0
 }
 
 // checkLeads checks that a prefix leads to an address that is forwarded.

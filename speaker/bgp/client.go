@@ -79,6 +79,13 @@ func (c *Client) Sessions() map[string]plan.Session {
 	return out
 }
 
+// Blank tells whether ironlb-bgpd has said that it knows of no peer.
+func (c *Client) Blank() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sessions != nil && len(c.sessions) == 0
+}
+
 // Run keeps a connection until ctx ends.
 func (c *Client) Run(ctx context.Context) error {
 	retry := firstRetry

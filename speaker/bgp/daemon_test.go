@@ -339,6 +339,37 @@ func TestNoPeers(t *testing.T) {
 	s.established("a", 1)
 }
 
+// TestBlank: a speaker learns whether anybody has told ironlb-bgpd of peers since that was started.
+func TestBlank(t *testing.T) {
+	socket := socketPath(t)
+	s := startSpeaker(t, socket)
+	if s.Blank() {
+		t.Error("blank although nobody answers")
+	}
+	n := startNode(t, socket, 0)
+	s.wait("it is blank", func(map[string]plan.Session) bool { return s.Blank() })
+	s.Set(two())
+	s.established("a", 1)
+	s.stop()
+
+	next := startSpeaker(t, socket)
+	next.wait("its sessions are known", func(now map[string]plan.Session) bool {
+		if next.Blank() {
+			t.Error("blank although an earlier speaker told it")
+		}
+		return len(now) == 2
+	})
+	if err := n.stop(); err != nil {
+		t.Fatal(err)
+	}
+	next.wait("it is gone", func(now map[string]plan.Session) bool { return len(now) == 0 })
+	if next.Blank() {
+		t.Error("blank although it is gone")
+	}
+	startNode(t, socket, 0)
+	next.wait("the next one is blank", func(map[string]plan.Session) bool { return next.Blank() })
+}
+
 // TestProcessRestarts: a speaker says so while there is none, and the next one is told everything.
 func TestProcessRestarts(t *testing.T) {
 	socket := socketPath(t)

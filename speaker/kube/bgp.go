@@ -94,12 +94,15 @@ func (b *bgpObjects) resolve(v *plan.View, touched *plan.Touched, secrets secret
 			}
 		}
 		for name, o := range b.peers {
+			have, was := v.BGPPeers[name]
 			if o.secret != "" && secrets.unread {
 				b.changedPeers = true
-				continue // as it was, or not there yet
+				if was || !v.Stale {
+					continue // as it was, or not there yet: it will be in a moment
+				}
 			}
 			want := b.peerOf(o, secrets)
-			if have, was := v.BGPPeers[name]; !was || !reflect.DeepEqual(have, want) {
+			if !was || !reflect.DeepEqual(have, want) {
 				v.BGPPeers[name] = want
 				touched.BGPPeers[name] = struct{}{}
 			}
@@ -148,6 +151,10 @@ func (b *bgpObjects) peerOf(o peerObject, secrets secretsState) plan.BGPPeer {
 			out.Password, out.Wrong = "", plan.PasswordMissing
 			out.Message = fmt.Sprintf("spec.passwordSecret: the Secret %s/%s %s", secrets.namespace, o.secret, why)
 		}
+	case secrets.unread:
+		out.Wrong = plan.PasswordUnknown
+		out.Message = fmt.Sprintf("spec.passwordSecret: the API server has not answered yet, and nobody else has the Secret %s/%s: the session begins when it does",
+			secrets.namespace, o.secret)
 	case secrets.refused != "":
 		out.Wrong = plan.PasswordMissing
 		out.Message = fmt.Sprintf("spec.passwordSecret: cannot read Secrets of namespace %s: %s: apply deploy/rbac-speaker.yaml", secrets.namespace, secrets.refused)

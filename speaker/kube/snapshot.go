@@ -223,6 +223,11 @@ func (s *Source) restore() bool {
 	}
 	snap.log.Warn("the API server has not given every list yet: the snapshot of an earlier time stands in for it", "file", snap.path,
 		"at", head.At.UTC().Format(time.RFC3339), "services", len(parts[kindService]), "virtualips", len(parts[kindVIP]))
+	for _, value := range parts[kindBGPPeer] {
+		if value.(peerObject).secret != "" {
+			s.secrets.need()
+		}
+	}
 	s.mu.Lock()
 	snap.restored, snap.at = parts, head.At
 	s.mu.Unlock()

@@ -217,6 +217,8 @@ const (
 	BFDWentDown Reason = "BFDDown"
 	// PasswordMissing: the Secret of the password is not there, or not of its type.
 	PasswordMissing Reason = "PasswordMissing"
+	// PasswordUnknown: the API server has not said yet what the password is. That is nowhere else.
+	PasswordUnknown Reason = "PasswordUnknown"
 	// NotConfigured: what the BGPPeer asks for cannot be done on this node; the message says what.
 	NotConfigured Reason = "NotConfigured"
 	// NoBGPProcess: ironlb-bgpd is not running.

@@ -27,7 +27,7 @@ func (p *Planner) planPeers(v *View) (others bool) {
 		first := taken[o.Address]
 		switch {
 		case !o.On(node.Labels):
-		case o.Wrong != "":
+		case o.Wrong != "" && o.Wrong != PasswordUnknown:
 			problems[name] = PeerProblem{o.Wrong, o.Message}
 		case first != "":
 			problems[name] = PeerProblem{Duplicate, fmt.Sprintf("BGPPeer %s has the same peerAddress, %v, on this node: delete one of them, "+
@@ -39,6 +39,10 @@ func (p *Planner) planPeers(v *View) (others bool) {
 			taken[o.Address] = name
 			if o.RouterID.IsValid() && idFrom == "" {
 				routerID, idFrom = o.RouterID, name
+			}
+			if o.Wrong != "" {
+				problems[name] = PeerProblem{o.Wrong, o.Message}
+				continue
 			}
 			peers[name] = o.on(node)
 			if problem, is := o.lacks(peers[name]); is {

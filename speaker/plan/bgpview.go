@@ -38,7 +38,7 @@ type BGPPeer struct {
 	// BFD is the zero value without. Its MinimumTTL is 0 for a single hop.
 	BFD BFD
 	// Wrong is set if there can be no session on any node, and Message says why with the mend: PasswordMissing, or NotConfigured as for
-	// a BFDProfile that does not exist.
+	// a BFDProfile that does not exist; or, with PasswordUnknown, not yet: until then the peer keeps what is its own from others.
 	Wrong   Reason
 	Message string
 }

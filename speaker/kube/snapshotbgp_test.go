@@ -1,0 +1,129 @@
+package kube
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	fcache "k8s.io/client-go/tools/cache/testing"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+const secretText = "t0p-s3cret"
+
+// startBGP starts a process that watches the kinds of BGP: a peer without and one with a password, with BFD, an advertisement with a
+// community. It must be called in a bubble. back brings the API server back.
+func startBGP(t *testing.T, path string, isAway bool) (p *process, back func()) {
+	t.Helper()
+	away := new(atomic.Bool)
+	away.Store(isAway)
+	var gates [6]gate
+	for i := range gates {
+		gates[i] = gate{fcache.NewFakeControllerSource(), away}
+		t.Cleanup(gates[i].Broadcaster.Shutdown)
+	}
+	peers, ads, profiles, communities, pools, secrets := gates[0], gates[1], gates[2], gates[3], gates[4], gates[5]
+	peers.Add(bgpPeer("plain", v1alpha1.BGPPeerSpec{BFDProfile: "fast"}))
+	peers.Add(bgpPeer("locked", v1alpha1.BGPPeerSpec{PeerAddress: "192.0.2.2", RouterID: "192.0.2.77", PasswordSecret: &v1alpha1.SecretReference{Name: "tor"}}))
+	profiles.Add(profile(3))
+	communities.Add(community("ours", "gold=65000:1"))
+	ads.Add(&v1alpha1.BGPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}, Spec: v1alpha1.BGPAdvertisementSpec{Communities: []string{"gold"}}})
+	pools.Add(&v1alpha1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "main"}})
+	secrets.Add(password("tor", secretText))
+	p = &process{log: &lines{}}
+	log := slog.New(slog.NewTextHandler(p.log, nil))
+	watches := bgpWatches(peers, ads, profiles, communities, pools, secrets)
+	var err error
+	if p.Source, err = newSource(watches, func() {}, log); err != nil {
+		t.Fatal(err)
+	}
+	p.snapshotTo(path, head, watches, log)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	p.stop = func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	return p, func() { away.Store(false) }
+}
+
+// The snapshot has all that BGP needs but for passwords. A peer that has one is known to have it: it is not there without.
+func TestSnapshotOfBGP(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "snapshot")
+		p, _ := startBGP(t, path, false)
+		time.Sleep(time.Second)
+		was, _ := p.observed(t)
+		if locked := was.BGPPeers["locked"]; locked.Password != secretText || locked.Wrong != "" {
+			t.Fatalf("peers %+v", was.BGPPeers)
+		}
+		time.Sleep(2 * snapshotEvery)
+		p.stop()
+		if plain := unzipped(t, path); bytes.Contains(plain, []byte(secretText)) || !bytes.Contains(plain, []byte("locked")) {
+			t.Error("the file has a password, or lacks a peer")
+		}
+
+		p, back := startBGP(t, path, true)
+		defer p.stop()
+		time.Sleep(2 * snapshotAfter)
+		v, _ := p.observed(t)
+		if !v.Stale {
+			t.Fatalf("no View from the snapshot:\n%s", p.log)
+		}
+		locked := v.BGPPeers["locked"]
+		if locked.Wrong != plan.PasswordUnknown || locked.Password != "" || !strings.Contains(locked.Message, "ironlb-system/tor") ||
+			locked.RouterID != was.BGPPeers["locked"].RouterID {
+			t.Errorf("a peer with a password: %+v", locked)
+		}
+		if got := v.BGPPeers["plain"]; !reflect.DeepEqual(got, was.BGPPeers["plain"]) || got.BFD.Multiplier != 3 {
+			t.Errorf("a peer without: %+v, want %+v", got, was.BGPPeers["plain"])
+		}
+		if !reflect.DeepEqual(v.BGPAdvertisements, was.BGPAdvertisements) || len(v.BGPAdvertisements["all"].Attributes.Communities.Communities()) != 1 {
+			t.Errorf("advertisements %+v, want %+v", v.BGPAdvertisements, was.BGPAdvertisements)
+		}
+
+		back()
+		time.Sleep(aMoment)
+		v, touched := p.observed(t)
+		if v.Stale || !reflect.DeepEqual(v.BGPPeers, was.BGPPeers) {
+			t.Errorf("stale %v, peers %+v, want %+v", v.Stale, v.BGPPeers, was.BGPPeers)
+		}
+		if !reflect.DeepEqual(touched.BGPPeers, set("locked")) {
+			t.Errorf("touched are the peers %v, want that with the password", touched.BGPPeers)
+		}
+	})
+}
+
+func unzipped(t *testing.T, path string) []byte {
+	t.Helper()
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	z, err := gzip.NewReader(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plain
+}
