@@ -1,9 +1,12 @@
 package gobgp
 
 import (
+	"cmp"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ironlb/ironlb/speaker/plan"
 	"github.com/ironlb/ironlb/test/lab/router"
@@ -30,43 +33,112 @@ func TestFirstChanges(t *testing.T) {
 	}
 }
 
-// TestFamilies: sessions of IPv4, of IPv6, and of both families over either.
-func TestFamilies(t *testing.T) {
-	for name, over6 := range map[string]bool{"over4": false, "over6": true} {
-		for families, both := range map[string]bool{"one": false, "both": true} {
-			t.Run(name+"/"+families, func(t *testing.T) {
-				each(t, func(t *testing.T, w *world, f *far) {
-					n, p := f.neighbor(), f.peer()
-					if over6 {
-						n.Address, p = f.node6, f.peer6()
-					}
-					if both {
-						n.IPv4, n.IPv6, p.IPv4, p.IPv6 = true, true, true, true
-						p.NextHop4, p.NextHop6 = f.link.node, f.node6
-					}
-					f.neighbors(t, n)
-					d := startNode(t, w.node)
-					d.apply(t, wanted(map[string]plan.Peer{"r": p}, map[netip.Prefix]plan.Route{vip4: to("r"), vip6: to("r")}))
-					s := d.up(t, "r")
-					if s.PeerASN != routerASN || s.PeerID != f.conf.ID || s.Changes != 1 || s.Reason != "" {
-						t.Errorf("session %+v", s)
-					}
-					want4, want6 := map[netip.Prefix][]netip.Addr{}, map[netip.Prefix][]netip.Addr{}
-					if p.IPv4 {
-						want4[vip4] = []netip.Addr{f.link.node}
-					}
-					if p.IPv6 {
-						want6[vip6] = []netip.Addr{f.node6}
-					}
-					if got := len(want4) + len(want6); s.Prefixes != got {
-						t.Errorf("%d prefixes, want %d", s.Prefixes, got)
-					}
-					f.kernel(t, 4, want4)
-					f.kernel(t, 6, want6)
-				})
-			})
+// kind is one of the sessions of TestSessions.
+type kind struct {
+	six, both bool
+	// set changes what both sides have of it.
+	set func(*router.Neighbor, *plan.Peer)
+	// seen is what the router must have of the session, beyond that it is there.
+	seen func(router.Session) bool
+	asn  uint32 // that the router sees; 0 is nodeASN
+}
+
+var kinds = []struct {
+	name string
+	kind
+}{
+	{"ipv4", kind{}},
+	{"ipv6", kind{six: true}},
+	{"both over ipv4", kind{both: true}},
+	{"both over ipv6", kind{six: true, both: true}},
+	{"both over link-local", kind{six: true, both: true, set: func(n *router.Neighbor, p *plan.Peer) {
+		n.Address, n.Local, p.Address, p.Source = addr("fe80::a1%eth0"), netip.Addr{}, addr("fe80::b1%eth0"), netip.Addr{}
+	}}},
+	{"timers", kind{
+		set: func(n *router.Neighbor, p *plan.Peer) {
+			p.HoldTime, p.KeepaliveTime = 33*time.Second, 10*time.Second
+		},
+		seen: func(s router.Session) bool { return s.Hold == 33*time.Second && s.RestartTime == 0 },
+	}},
+	{"graceful restart", kind{
+		set:  func(n *router.Neighbor, p *plan.Peer) { p.GracefulRestart, p.RestartTime = true, 77*time.Second },
+		seen: func(s router.Session) bool { return s.RestartTime == 77*time.Second },
+	}},
+	{"localASN", kind{asn: 65011, set: func(n *router.Neighbor, p *plan.Peer) { n.ASN, p.LocalASN = 65011, 65011 }}},
+}
+
+// TestSessions: one router with a session of each kind, each with a prefix of its own. The router takes each from one address of the node
+// only, which is the sourceAddress, and sees in each what was wanted: the router id, the timers, the AS.
+func TestSessions(t *testing.T) {
+	each(t, func(t *testing.T, w *world, f *far) {
+		w.node.Address(t, "eth0", "fe80::a1/64")
+		f.space.Address(t, "eth0", "fe80::b1/64")
+		var neighbors []router.Neighbor
+		peers, routes := map[string]plan.Peer{}, map[netip.Prefix]plan.Route{}
+		want := map[bool]map[netip.Prefix][]netip.Addr{true: {}, false: {}}
+		count := map[bool]int{}
+		for i, k := range kinds {
+			n, p := f.pair(t, w, count[k.six], k.six)
+			count[k.six]++
+			n.Name = fmt.Sprintf("n%d", i)
+			hop4, hop6 := f.link.node, f.node6 // of the other family, or of none that is link-local
+			if k.both {
+				n.IPv4, n.IPv6, p.IPv4, p.IPv6, p.NextHop4, p.NextHop6 = true, true, true, true, hop4, hop6
+			}
+			if own := n.Address; k.six {
+				hop6 = own
+			} else {
+				hop4 = own
+			}
+			if k.set != nil {
+				k.set(&n, &p)
+			}
+			if p.Address.Zone() != "" {
+				hop6 = f.node6
+			}
+			neighbors, peers[k.name] = append(neighbors, n), p
+			for _, four := range []bool{true, false} {
+				prefix, hop := netip.PrefixFrom(addr(fmt.Sprintf("192.0.2.%d", 100+i)), 32), hop4
+				if !four {
+					prefix, hop = netip.PrefixFrom(addr(fmt.Sprintf("2001:db8:f::%x", 0x100+i)), 128), hop6
+				}
+				routes[prefix] = to(k.name)
+				if four && p.IPv4 || !four && p.IPv6 {
+					want[four][prefix] = []netip.Addr{hop}
+				}
+			}
 		}
-	}
+		f.neighbors(t, neighbors...)
+		d := startNode(t, w.node)
+		d.apply(t, wanted(peers, routes))
+		for _, k := range kinds {
+			s := d.up(t, k.name)
+			prefixes := 1
+			if k.both {
+				prefixes = 2
+			}
+			if s.PeerASN != routerASN || s.PeerID != f.conf.ID || s.Changes != 1 || s.Reason != "" || s.Prefixes != prefixes {
+				t.Errorf("%s: session %+v", k.name, s)
+			}
+		}
+		f.kernel(t, 4, want[true])
+		f.kernel(t, 6, want[false])
+		sessions, err := f.Sessions(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, k := range kinds {
+			s := sessions[neighbors[i].Name]
+			if s.ID != nodeID || s.ASN != cmp.Or(k.asn, nodeASN) || k.seen != nil && !k.seen(s) {
+				t.Errorf("%s: the router has %+v", k.name, s)
+			}
+			for prefix := range routes {
+				if _, told := routes[prefix][k.name]; told && (prefix.Addr().Is4() && peers[k.name].IPv4 || prefix.Addr().Is6() && peers[k.name].IPv6) {
+					f.path(t, prefix, func(p router.Path) bool { return p.ASPath == fmt.Sprint(cmp.Or(k.asn, nodeASN)) })
+				}
+			}
+		}
+	})
 }
 
 // TestAttributes: the /32 and the /24 of one address, each with its own communities and localPref, to an internal and an external peer

@@ -131,6 +131,22 @@ func (f *far) peer6() plan.Peer {
 	return p
 }
 
+// pair gives both ends of the link an address each for session i (0 to 4) of a family, and returns the session as the router and as the node
+// have it: from that address to that one. The node would choose another one.
+func (f *far) pair(t testing.TB, w *world, i int, six bool) (router.Neighbor, plan.Peer) {
+	t.Helper()
+	n, p, bits := f.neighbor(), f.peer(), "/28"
+	near, far := addr(fmt.Sprintf("198.51.100.%d", 3+i)), addr(fmt.Sprintf("198.51.100.%d", 14-i))
+	if six {
+		p, bits = f.peer6(), "/64"
+		near, far = addr(fmt.Sprintf("2001:db8:1::%x", 0x10+i)), addr(fmt.Sprintf("2001:db8:1::%x", 0x20+i))
+	}
+	w.node.Address(t, "eth0", near.String()+bits)
+	f.space.Address(t, "eth0", far.String()+bits)
+	n.Address, n.Local, p.Address, p.Source = near, far, far, near
+	return n, p
+}
+
 // wanted is a whole set.
 func wanted(peers map[string]plan.Peer, routes map[netip.Prefix]plan.Route) plan.BGPChange {
 	c := plan.BGPChange{Whole: true, RouterID: nodeID, Peers: map[string]*plan.Peer{}, Routes: routes}

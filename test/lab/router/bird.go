@@ -68,6 +68,7 @@ const birdTime = "2006-01-02 15:04:05.999999"
 var (
 	birdSession = regexp.MustCompile(`^(\S+)\s+BGP\s+\S+\s+\S+\s+(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+)\s*(.*)$`)
 	birdHold    = regexp.MustCompile(`[\d.]+/(\d+)`)
+	birdRestart = regexp.MustCompile(`Restart time: (\d+)`)
 	birdPath    = regexp.MustCompile(`\[(\S+) \S+ \S+[^\]]*\] (\* )?\(`)
 )
 
@@ -86,6 +87,10 @@ func (b *BIRD) Sessions(ctx context.Context) (map[string]Session, error) {
 		}
 		s := Session{State: m[3], Text: block}
 		s.Since, _ = time.ParseInLocation(birdTime, m[2], time.Local)
+		_, capabilities, _ := strings.Cut(rest, "Neighbor capabilities") // the router's own come before
+		if m := birdRestart.FindStringSubmatch(capabilities); m != nil {
+			s.RestartTime = seconds(m[1])
+		}
 		for line := range strings.Lines(rest) {
 			key, value, _ := strings.Cut(strings.TrimSpace(line), ":")
 			value = strings.TrimSpace(value)

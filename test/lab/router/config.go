@@ -21,7 +21,7 @@ type Config struct {
 // Neighbor is a session of the router. Its zero fields are what most routers have.
 type Neighbor struct {
 	Name string
-	// Address of the neighbour, and the router's own if the kernel shall not choose.
+	// Address of the neighbour, with the interface if it is link-local, and the router's own if the kernel shall not choose.
 	Address, Local netip.Addr
 	// ASN of the neighbour. 0 is any other than the router's.
 	ASN      uint32
@@ -144,8 +144,8 @@ func (c Config) frr() string {
 		}
 		for _, n := range c.Neighbors {
 			if four, six := n.families(); ipv4 && four || !ipv4 && six {
-				l.add("  neighbor %v activate", n.Address)
-				l.add("  neighbor %v route-map LEARN in", n.Address)
+				l.add("  neighbor %v activate", n.Address.WithZone(""))
+				l.add("  neighbor %v route-map LEARN in", n.Address.WithZone(""))
 			}
 		}
 		l.add(" exit-address-family")
@@ -158,21 +158,23 @@ func (c Config) frr() string {
 }
 
 func (n Neighbor) frr(l *lines) {
+	addr := n.Address.WithZone("")
 	if n.ASN == 0 {
-		l.add(" neighbor %v remote-as external", n.Address)
+		l.add(" neighbor %v remote-as external", addr)
 	} else {
-		l.add(" neighbor %v remote-as %d", n.Address, n.ASN)
+		l.add(" neighbor %v remote-as %d", addr, n.ASN)
 	}
-	l.add(" neighbor %v description %s", n.Address, n.Name)
-	l.addIf(n.Local.IsValid(), " neighbor %v update-source %v", n.Address, n.Local)
-	l.addIf(n.Password != "", " neighbor %v password %s", n.Address, n.Password)
-	l.addIf(n.TTLSecurity, " neighbor %v ttl-security hops 1", n.Address)
-	l.addIf(n.MultiHop > 0, " neighbor %v ebgp-multihop %d", n.Address, n.MultiHop)
-	l.addIf(!n.Active, " neighbor %v passive", n.Address)
-	l.addIf(n.Hold > 0, " neighbor %v timers %d %d", n.Address, max(1, int(n.Hold.Seconds())/3), int(n.Hold.Seconds()))
-	l.add(" neighbor %v timers connect 1", n.Address)
+	l.addIf(n.Address.Zone() != "", " neighbor %v interface %s", addr, n.Address.Zone())
+	l.add(" neighbor %v description %s", addr, n.Name)
+	l.addIf(n.Local.IsValid(), " neighbor %v update-source %v", addr, n.Local)
+	l.addIf(n.Password != "", " neighbor %v password %s", addr, n.Password)
+	l.addIf(n.TTLSecurity, " neighbor %v ttl-security hops 1", addr)
+	l.addIf(n.MultiHop > 0, " neighbor %v ebgp-multihop %d", addr, n.MultiHop)
+	l.addIf(!n.Active, " neighbor %v passive", addr)
+	l.addIf(n.Hold > 0, " neighbor %v timers %d %d", addr, max(1, int(n.Hold.Seconds())/3), int(n.Hold.Seconds()))
+	l.add(" neighbor %v timers connect 1", addr)
 	if t := n.BFD; t.Multiplier > 0 {
 		ms := t.Interval.Milliseconds()
-		l.add(" neighbor %v bfd %d %d %d", n.Address, t.Multiplier, ms, ms)
+		l.add(" neighbor %v bfd %d %d %d", addr, t.Multiplier, ms, ms)
 	}
 }

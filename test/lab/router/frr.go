@@ -75,7 +75,7 @@ func (f *FRR) Configure(ctx context.Context, c Config) error {
 	} else if f.conf.ASN != 0 {
 		l.add("router bgp %d", c.ASN)
 		for _, n := range f.conf.Neighbors {
-			l.addIf(!slices.Contains(c.Neighbors, n), " no neighbor %v", n.Address)
+			l.addIf(!slices.Contains(c.Neighbors, n), " no neighbor %v", n.Address.WithZone(""))
 		}
 		var gone []netip.Prefix
 		for _, p := range f.conf.Announce {
@@ -163,12 +163,16 @@ func (f *FRR) Sessions(ctx context.Context) (map[string]Session, error) {
 			BgpTimerHoldTimeMsecs      int64
 			ConnectionsEstablished     int
 			MessageStats               struct{ UpdatesRecv int }
+			GracefulRestartInfo        struct {
+				Timers struct{ ReceivedRestartTimer int }
+			}
 		}
 		if err := json.Unmarshal(text, &n); err != nil {
 			return nil, fmt.Errorf("show bgp neighbors: %s: %w", addr, err)
 		}
 		s := Session{State: n.BgpState, Count: n.ConnectionsEstablished, Updates: n.MessageStats.UpdatesRecv, Established: n.BgpState == "Established", ASN: n.RemoteAs, ID: n.RemoteRouterID,
-			Since: time.Unix(n.BgpTimerUpEstablishedEpoch, 0), Hold: time.Duration(n.BgpTimerHoldTimeMsecs) * time.Millisecond, Text: string(text)}
+			Since: time.Unix(n.BgpTimerUpEstablishedEpoch, 0), Hold: time.Duration(n.BgpTimerHoldTimeMsecs) * time.Millisecond,
+			RestartTime: time.Duration(n.GracefulRestartInfo.Timers.ReceivedRestartTimer) * time.Second, Text: string(text)}
 		s.Address, _ = netip.ParseAddr(addr)
 		sessions[n.NbrDesc] = s
 	}

@@ -20,6 +20,8 @@ type Session struct {
 	ID  netip.Addr
 	// Hold time that was agreed on.
 	Hold time.Duration
+	// RestartTime is how long the neighbour asks for a graceful restart (RFC 4724), 0 if it does not.
+	RestartTime time.Duration
 	// Updates is how many UPDATE messages (FRR) or routes in them (BIRD) came from the neighbour.
 	Updates int
 	// Text is all that the router tells of it.
