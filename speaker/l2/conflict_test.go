@@ -72,6 +72,7 @@ func TestProbeWithoutAnswer(t *testing.T) {
 		if got := s.count(t, "probes_total", s.codec.family()); got != 2 {
 			t.Errorf("%v probes, want 2", got)
 		}
+		eventually(t, "the first announcement of each is measured", func() bool { return s.count(t, "announce_duration_seconds", s.codec.family()) == 2 })
 	})
 }
 

@@ -5,6 +5,8 @@ import "github.com/prometheus/client_golang/prometheus"
 // metrics of one announcer, by family.
 type metrics [families]struct {
 	answers, announcements, probes, conflicts, defences, sendErrors prometheus.Counter
+	// first is how long the first announcement took.
+	first prometheus.Observer
 }
 
 // newMetrics registers the metrics where there is a registerer.
@@ -22,9 +24,16 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	conflicts := counter("conflicts_total", "Times that another host was found to use an address of ours.")
 	defences := counter("defences_total", "Answers to foreign probes for our addresses, and announcements against foreign claims.")
 	sendErrors := counter("send_errors_total", "Frames that the kernel did not take.")
+	first := prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "ironlb", Subsystem: "l2", Name: "announce_duration_seconds",
+		Help:    "From the moment that an address was programmed and this node's to answer for, until its first announcement on an interface.",
+		Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5}}, []string{"family"})
+	if reg != nil {
+		reg.MustRegister(first)
+	}
 	m := &metrics{}
 	for family, c := range codecs {
 		of := &m[family]
+		of.first = first.WithLabelValues(c.family())
 		of.answers, of.announcements = answers.WithLabelValues(c.family()), announcements.WithLabelValues(c.family())
 		of.probes, of.conflicts = probes.WithLabelValues(c.family()), conflicts.WithLabelValues(c.family())
 		of.defences, of.sendErrors = defences.WithLabelValues(c.family()), sendErrors.WithLabelValues(c.family())

@@ -12,6 +12,44 @@ import (
 // What dashboards and alerts are made of.
 func TestMetricNames(t *testing.T) {
 	const want = `
+# HELP ironlb_l2_announce_duration_seconds From the moment that an address was programmed and this node's to answer for, until its first announcement on an interface.
+# TYPE ironlb_l2_announce_duration_seconds histogram
+ironlb_l2_announce_duration_seconds_bucket{family="ipv4",le="0.0001"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv4",le="0.00025"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv4",le="0.0005"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv4",le="0.001"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv4",le="0.0025"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv4",le="0.005"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv4",le="0.01"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv4",le="0.025"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv4",le="0.05"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv4",le="0.1"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv4",le="0.25"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv4",le="0.5"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv4",le="1"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv4",le="2.5"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv4",le="5"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv4",le="+Inf"} 0
+ironlb_l2_announce_duration_seconds_sum{family="ipv4"} 0
+ironlb_l2_announce_duration_seconds_count{family="ipv4"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv6",le="0.0001"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv6",le="0.00025"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv6",le="0.0005"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv6",le="0.001"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv6",le="0.0025"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv6",le="0.005"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv6",le="0.01"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv6",le="0.025"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv6",le="0.05"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv6",le="0.1"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv6",le="0.25"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv6",le="0.5"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv6",le="1"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv6",le="2.5"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv6",le="5"} 0
+ironlb_l2_announce_duration_seconds_bucket{family="ipv6",le="+Inf"} 0
+ironlb_l2_announce_duration_seconds_sum{family="ipv6"} 0
+ironlb_l2_announce_duration_seconds_count{family="ipv6"} 0
 # HELP ironlb_l2_announcements_total Gratuitous ARP frames and unsolicited neighbour advertisements sent.
 # TYPE ironlb_l2_announcements_total counter
 ironlb_l2_announcements_total{family="ipv4"} 0

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -155,6 +156,11 @@ func (r *responder) announce(addr netip.Addr, f form) int {
 		return 1
 	}
 	return 0
+}
+
+// out implements sender.
+func (r *responder) out(after time.Duration) {
+	r.of.metrics[r.family].first.Observe(after.Seconds())
 }
 
 // tell sends an announcement and tells whether it went out.

@@ -35,6 +35,8 @@ const tick = 10 * time.Millisecond
 type sender interface {
 	// announce sends one form of announcement and returns how many frames went out.
 	announce(addr netip.Addr, f form) int
+	// out is called when the first announcement of an address went out, with the time since it was taken over.
+	out(after time.Duration)
 	// probe tells whether the probe went out.
 	probe(addr netip.Addr) bool
 	// probed is called when an address was probed for and the time for an answer is over. It may call the schedule.
@@ -53,6 +55,7 @@ type job struct {
 	probing bool
 	start   time.Time // of the schedule
 	step    int
+	out     bool // it has been announced
 	due     time.Time
 	index   int // in the heap, -1 for none
 }
@@ -175,7 +178,12 @@ func (s *schedule) send(now time.Time) (wait time.Duration, ok bool, ended []pla
 			}
 			heap.Fix(&s.heap, 0)
 		default:
-			s.sent += j.on.announce(j.addr, formAt(j.step))
+			n := j.on.announce(j.addr, formAt(j.step))
+			if n > 0 && !j.out {
+				j.out = true
+				j.on.out(time.Since(j.start))
+			}
+			s.sent += n
 			s.next(j, now)
 		}
 	}

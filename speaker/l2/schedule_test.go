@@ -20,7 +20,8 @@ type recorder struct {
 	order   []netip.Addr
 	probes  map[netip.Addr][]time.Duration
 	ended   map[netip.Addr]time.Duration
-	full    bool // the kernel takes no probe
+	outs    []time.Duration
+	full    bool // the kernel takes nothing
 }
 
 func newRecorder() *recorder {
@@ -29,6 +30,9 @@ func newRecorder() *recorder {
 }
 
 func (r *recorder) announce(addr netip.Addr, f form) int {
+	if r.full {
+		return 0
+	}
 	at := time.Since(r.begin)
 	r.all = append(r.all, at)
 	if f == asReply {
@@ -39,6 +43,8 @@ func (r *recorder) announce(addr netip.Addr, f form) int {
 	r.order = append(r.order, addr)
 	return 1
 }
+
+func (r *recorder) out(after time.Duration) { r.outs = append(r.outs, after) }
 
 func (r *recorder) probe(addr netip.Addr) bool {
 	if r.full {
@@ -92,6 +98,45 @@ func TestScheduleOfOneAddress(t *testing.T) {
 		elapse(1000 * time.Second)
 		if len(rec.all) != before {
 			t.Error("announced after stop")
+		}
+	})
+}
+
+// How long the first announcement took is told once for each address: also if it waited for its turn, or the kernel did not take it at once.
+func TestScheduleTellsTheFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rec := newRecorder()
+		s := newSchedule(time.Minute, 5000)
+		running(t, s)
+		s.probe(time.Now(), place{rec, vip})
+		elapse(time.Second)
+		if len(rec.outs) > 0 {
+			t.Errorf("told %v of probes", rec.outs)
+		}
+		s.announce(time.Now(), place{rec, vip})
+		elapse(time.Hour)
+		s.announce(time.Now(), place{rec, vip}) // a resync
+		elapse(time.Hour)
+		if !slices.Equal(rec.outs, []time.Duration{0}) {
+			t.Errorf("told %v of one address", rec.outs)
+		}
+		rec.outs = nil
+		s.announce(time.Now(), places(rec, addrsFrom("198.51.100.0", 100))...)
+		elapse(time.Hour)
+		slices.Sort(rec.outs)
+		if n := len(rec.outs); n != 100 || rec.outs[0] != 0 || rec.outs[99] != tick {
+			t.Errorf("told %v of a hundred, half of which wait for a tick", rec.outs)
+		}
+		rec.outs, rec.full = nil, true
+		s.stop(place{rec, vip})
+		s.announce(time.Now(), place{rec, vip})
+		elapse(time.Second)
+		s.mu.Lock() // held while sending
+		rec.full = false
+		s.mu.Unlock()
+		elapse(time.Minute)
+		if !slices.Equal(rec.outs, []time.Duration{2 * time.Second}) {
+			t.Errorf("told %v of what was taken after a second", rec.outs)
 		}
 	})
 }
