@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// A twentieth, which the kernel has left when speakers and other tests have their shares: it gives away 95 % of all cores.
 const (
-	run    = 2500 * time.Microsecond
+	run    = 500 * time.Microsecond
 	period = 10 * time.Millisecond
 )
 
@@ -66,6 +67,11 @@ func TestShare(t *testing.T) {
 	onThread(func() {
 		was := is(t)
 		level, lower, err := Raise(run, period)
+		for deadline := time.Now().Add(20 * time.Second); errors.Is(err, unix.EBUSY) && time.Now().Before(deadline); { // other programs' threads have all that there is
+			lower()
+			<-time.After(10 * time.Millisecond)
+			level, lower, err = Raise(run, period)
+		}
 		if level != Share || err != nil {
 			t.Errorf("got level %d, %v", level, err)
 			return
@@ -82,7 +88,7 @@ func TestShare(t *testing.T) {
 		took := time.Since(began)
 		_ = unix.Getrusage(unix.RUSAGE_THREAD, &after)
 		used := time.Duration(after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano())
-		if used > took/2 { // a quarter, and what the kernel's tick is late
+		if used > took/4 { // a twentieth, and what the kernel's tick is late
 			t.Errorf("it ran for %v of %v", used, took)
 		}
 		lower()
