@@ -1,6 +1,7 @@
 package bfd
 
 import (
+	"math/rand/v2"
 	"os/exec"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 
 // TestPair has two Drivers watch each other in every way that there is.
 func TestPair(t *testing.T) {
+	t.Parallel()
 	multi := fast
 	multi.MinimumTTL = 250
 	near := fast
@@ -68,6 +70,26 @@ func sockets(t *testing.T, space *netspace.Space) string {
 		return err
 	})
 	return string(out)
+}
+
+// receives waits until so many sockets for packets are open in a namespace.
+func receives(t *testing.T, space *netspace.Space, n int) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; {
+		open, list := 0, sockets(t, space)
+		for line := range strings.Lines(list) {
+			if f := strings.Fields(line); len(f) > 3 && (strings.HasSuffix(f[3], ":3784") || strings.HasSuffix(f[3], ":4784")) {
+				open++
+			}
+		}
+		if open == n {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("there are not %d sockets for packets:\n%s", n, list)
+		}
+		<-time.After(10 * time.Millisecond)
+	}
 }
 
 // TestLive adds, changes and removes sessions while another one stays up, and looks at the sockets.
@@ -159,9 +181,7 @@ func TestHop(t *testing.T) {
 	multi.MinimumTTL = 254
 	a.Set(map[string]Config{"b": {Peer: addr("192.0.2.2"), Timers: fast}, "six": {Peer: addr("2001:db8::2"), Timers: fast},
 		"multi": {Peer: addr("192.0.2.2"), MultiHop: true, Timers: multi}})
-	for _, name := range []string{"b", "six", "multi"} {
-		a.wait(t, name, "there", down)
-	}
+	receives(t, x, 3)
 	hello := Packet{State: Down, Multiplier: 3, My: 7, DesiredTx: time.Second, RequiredRx: time.Second}
 	dropped := a.metrics.dropped[DropTTL]
 	reaches := func(drop Drop, n float64) {
@@ -239,39 +259,22 @@ func TestMarks(t *testing.T) {
 	// The router's side counts what is right and what is not.
 	nft(t, y, `table inet look {
 		chain in { type filter hook prerouting priority 0;
-			udp dport 3784 ip ttl 255 ip dscp cs6 udp sport 49152-65535 counter accept comment "right"
-			udp dport 3784 ip6 hoplimit 255 ip6 dscp cs6 udp sport 49152-65535 counter accept comment "right"
+			udp dport 3784 ip ttl 255 ip dscp cs6 udp sport 49152-65535 counter accept comment "right of IPv4"
+			udp dport 3784 ip6 hoplimit 255 ip6 dscp cs6 udp sport 49152-65535 counter accept comment "right of IPv6"
 			udp dport 3784 counter comment "wrong"
 		}
 	}`)
 	a := start(t, x)
 	a.Set(map[string]Config{"b": {Peer: addr("192.0.2.2"), Timers: fast}, "six": {Peer: addr("2001:db8::2"), Timers: fast}})
-	count := func() (list string, right int) {
-		y.Must(t, func() error {
-			out, err := exec.Command("nft", "list", "table", "inet", "look").Output()
-			list = string(out)
-			return err
-		})
-		for line := range strings.Lines(list) {
-			if strings.Contains(line, "wrong") && !strings.Contains(line, "packets 0") {
-				t.Fatalf("wrong packets:\n%s", list)
-			}
-			if strings.Contains(line, "right") && !strings.Contains(line, "packets 0") {
-				right++
-			}
-		}
-		return list, right
-	}
 	deadline := time.Now().Add(patience)
-	for {
-		list, right := count()
-		if right == 2 {
-			break
-		}
+	for n := looked(t, y); n["right of IPv4"] == 0 || n["right of IPv6"] == 0; n = looked(t, y) {
 		if time.Now().After(deadline) {
-			t.Fatalf("no packets:\n%s", list)
+			t.Fatalf("packets: %v", n)
 		}
 		<-time.After(50 * time.Millisecond)
+	}
+	if n := looked(t, y); n["wrong"] > 0 {
+		t.Errorf("packets: %v", n)
 	}
 }
 
@@ -318,8 +321,8 @@ func TestInterfaceReturns(t *testing.T) {
 	b.wait(t, "a", "up", up)
 }
 
-// TestAllocates nothing: a turn that receives and sends periodic packets leaves no garbage.
-func TestAllocatesNothing(t *testing.T) {
+// TestTurnAllocatesNothing: a turn that receives and sends periodic packets leaves no garbage.
+func TestTurnAllocatesNothing(t *testing.T) {
 	core := newWorld(t, 1)
 	core.pair(func(string) Config { return Config{Timers: fast} })
 	core.run(3*time.Second, nil)
@@ -346,7 +349,13 @@ func TestAllocatesNothing(t *testing.T) {
 	}); n != 0 {
 		t.Errorf("a turn of the core allocates %v times", n)
 	}
+}
+
+// TestPacketAllocatesNothing: nor does a packet on its way through the sockets.
+func TestPacketAllocatesNothing(t *testing.T) {
 	x, _ := link(t)
+	p := Packet{State: Up, Multiplier: 3, My: 7, DesiredTx: time.Second, RequiredRx: time.Second}
+	data := p.Append(nil)
 	x.Must(t, func() error {
 		r := &receiver{kind: kind{}, fd: -1}
 		if err := r.open(); err != nil {
@@ -354,16 +363,16 @@ func TestAllocatesNothing(t *testing.T) {
 		}
 		defer r.close()
 		to := sender{key: Key{Peer: addr("192.0.2.1")}, fd: -1}
-		if err := to.open(core.random, func(uint16) bool { return false }); err != nil {
+		if err := to.open(rand.New(rand.NewPCG(1, 2)), func(uint16) bool { return false }); err != nil {
 			return err
 		}
 		defer to.close()
 		if n := testing.AllocsPerRun(100, func() {
-			if err := to.send(in.Data); err != nil {
+			if err := to.send(data); err != nil {
 				t.Fatal(err)
 			}
 			got, index, ok := r.read()
-			if !ok || index == 0 || got.TTL != 255 || got.Source != addr("192.0.2.1") || got.Local != addr("192.0.2.1") || !slices.Equal(got.Data, in.Data) {
+			if !ok || index == 0 || got.TTL != 255 || got.Source != addr("192.0.2.1") || got.Local != addr("192.0.2.1") || !slices.Equal(got.Data, data) {
 				t.Fatalf("read %+v on %d, %v", got, index, ok)
 			}
 		}); n != 0 {

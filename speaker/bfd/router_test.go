@@ -102,6 +102,7 @@ func (p *peer) wait(t *testing.T, node, what string, ok func(router.BFDSession) 
 
 // routers runs a test with each kind.
 func routers(t *testing.T, test func(*testing.T, *peer)) {
+	t.Parallel()
 	for kind := range router.Kinds {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
@@ -202,6 +203,7 @@ func TestRouterFar(t *testing.T) {
 
 // TestRouterLinkLocal: a session between link-local addresses.
 func TestRouterLinkLocal(t *testing.T) {
+	t.Parallel()
 	p := &peer{kind: "frr"} // BIRD's are of a BGP session with a zone, which test/lab/router does not write
 	node, space := link(t)
 	p.space = space
@@ -213,6 +215,7 @@ func TestRouterLinkLocal(t *testing.T) {
 
 // TestRouterAdminDown: FRR is told to take its session down, and is told that this side's is not wanted any more. BIRD does not send AdminDown.
 func TestRouterAdminDown(t *testing.T) {
+	t.Parallel()
 	node, space := link(t)
 	p := &peer{kind: "frr", space: space}
 	session := watchedBy{node: "192.0.2.1", self: "192.0.2.2", interval: 100 * time.Millisecond}

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"net/netip"
 	"os/exec"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -129,6 +131,22 @@ func nft(t testing.TB, space *netspace.Space, rules string) {
 		}
 		return err
 	})
+}
+
+var counter = regexp.MustCompile(`counter packets (\d+) .*comment "(.*)"`)
+
+// looked returns the counters of table inet look by their comments.
+func looked(t testing.TB, space *netspace.Space) map[string]int {
+	t.Helper()
+	counters := map[string]int{}
+	space.Must(t, func() error {
+		out, err := exec.Command("nft", "list", "table", "inet", "look").Output()
+		for _, m := range counter.FindAllStringSubmatch(string(out), -1) {
+			counters[m[2]], _ = strconv.Atoi(m[1])
+		}
+		return err
+	})
+	return counters
 }
 
 // link joins two namespaces with addresses of both families.
