@@ -243,3 +243,50 @@ func TestRouterAdminDown(t *testing.T) {
 	a.Set(conf)
 	a.wait(t, "b", "up once more", up)
 }
+
+// TestRouterPassive: a passive session sends nothing before the router's first packet, nor once the router is silent again (RFC 5880, 6.1, 6.8.7).
+// An active one beside it, to whom nobody answers, does send.
+func TestRouterPassive(t *testing.T) {
+	routers(t, func(t *testing.T, p *peer) {
+		node, space := link(t)
+		p.space = space
+		nft(t, space, `table inet look {
+			chain in { type filter hook prerouting priority 0;
+				udp dport 3784 ip saddr 192.0.2.1 counter comment "passive"
+				udp dport 3784 ip6 saddr 2001:db8::1 counter comment "active"
+			}
+		}`)
+		a := start(t, node)
+		passive := fast
+		passive.Passive = true
+		a.Set(map[string]Config{"passive": {Peer: addr("192.0.2.2"), Timers: passive}, "active": {Peer: addr("2001:db8::2"), Timers: fast}})
+		quiet := func(when string) { // for as long as the active one needs for three packets: more than two seconds
+			t.Helper()
+			before, deadline := looked(t, space), time.Now().Add(patience)
+			for n := before; n["active"] < before["active"]+3; n = looked(t, space) {
+				if n["passive"] > before["passive"] {
+					t.Fatalf("%s it sends: %v, and before %v", when, n, before)
+				}
+				if time.Now().After(deadline) {
+					t.Fatalf("%s the active session does not send: %v, and before %v", when, n, before)
+				}
+				<-time.After(50 * time.Millisecond)
+			}
+		}
+		quiet("before the router's first packet")
+		passive.Multiplier = 4 // which would be told at once
+		a.Set(map[string]Config{"passive": {Peer: addr("192.0.2.2"), Timers: passive}, "active": {Peer: addr("2001:db8::2"), Timers: fast}})
+		quiet("with other timers")
+		if n := looked(t, space); n["passive"] > 0 {
+			t.Fatalf("it sends first: %v", n)
+		}
+		p.start(t, []watchedBy{{node: "192.0.2.1", self: "192.0.2.2", interval: 100 * time.Millisecond}})
+		a.wait(t, "passive", "up", agreed(100*time.Millisecond, 300*time.Millisecond))
+		p.wait(t, "192.0.2.1", "up", func(s router.BFDSession) bool { return s.State == "Up" && s.Detect == 400*time.Millisecond })
+		if err := p.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		a.wait(t, "passive", "down", func(s Status) bool { return down(s) && s.Reason == Expired && !s.Heard })
+		quiet("after the router's end")
+	})
+}
