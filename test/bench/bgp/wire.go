@@ -4,92 +4,52 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironlb/ironlb/test/bench/capture"
 	"github.com/ironlb/ironlb/test/lab/controlplane"
 )
 
 // wire notes the UPDATEs that come for one address to a router.
 type wire struct {
-	fd    int
 	route []byte // the address as a prefix in an UPDATE (RFC 4271, 4.3)
-	done  chan struct{}
+	close func()
 
 	mu      sync.Mutex
 	seen    []time.Time
 	changed chan struct{} // closed and made anew at each UPDATE
 }
 
-// watch begins to watch on the router's interface to the LAN.
+// watch begins to watch on the router's interfaces.
 func watch(namespace string, addr netip.Addr) (*wire, error) {
-	w := &wire{route: append([]byte{32}, addr.AsSlice()...), done: make(chan struct{}), changed: make(chan struct{})}
+	w := &wire{route: append([]byte{32}, addr.AsSlice()...), changed: make(chan struct{})}
 	err := controlplane.Within(namespace, func() (err error) {
-		all := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_IP))
-		w.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, int(all))
+		w.close, err = capture.Start(func(p capture.Packet) {
+			if !p.Outgoing && p.Protocol == unix.IPPROTO_TCP && (p.From.Port() == 179 || p.To.Port() == 179) && w.update(p.Payload) {
+				w.note(p.At)
+			}
+		})
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("watch the wire: %w", err)
-	}
-	timeout := unix.Timeval{Usec: 100000}
-	err = errors.Join(unix.SetsockoptInt(w.fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1), unix.SetsockoptTimeval(w.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout))
-	if err != nil {
-		unix.Close(w.fd)
-		return nil, fmt.Errorf("watch the wire: %w", err)
-	}
-	go w.read()
-	return w, nil
+	return w, err
 }
 
-func (w *wire) close() { close(w.done) }
-
-func (w *wire) read() {
-	data, control := make([]byte, 2048), make([]byte, 128)
-	for {
-		select {
-		case <-w.done:
-			unix.Close(w.fd)
-			return
-		default:
-		}
-		n, c, _, from, err := unix.Recvmsg(w.fd, data, control, 0)
-		if err != nil {
-			continue // the timeout
-		}
-		if ll, ok := from.(*unix.SockaddrLinklayer); ok && ll.Pkttype == unix.PACKET_OUTGOING || !w.update(data[:n]) {
-			continue
-		}
-		messages, err := unix.ParseSocketControlMessage(control[:c])
-		if err != nil || len(messages) == 0 || len(messages[0].Data) < int(unsafe.Sizeof(unix.Timespec{})) {
-			continue
-		}
-		at := time.Unix((*unix.Timespec)(unsafe.Pointer(&messages[0].Data[0])).Unix())
-		w.mu.Lock()
-		w.seen = append(w.seen, at)
-		close(w.changed)
-		w.changed = make(chan struct{})
-		w.mu.Unlock()
-	}
+func (w *wire) note(at time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.seen = append(w.seen, at)
+	close(w.changed)
+	w.changed = make(chan struct{})
 }
 
-// update tells whether a packet of IPv4 carries an UPDATE with the address.
-func (w *wire) update(b []byte) bool {
+// update tells whether what a TCP segment carries has an UPDATE with the address.
+func (w *wire) update(payload []byte) bool {
 	const marker, kind = 16, 2 // RFC 4271, 4.1
-	if len(b) < 40 || b[0]>>4 != 4 || b[9] != unix.IPPROTO_TCP {
-		return false
-	}
-	tcp := b[int(b[0]&15)*4:]
-	if len(tcp) < 20 || binary.BigEndian.Uint16(tcp) != 179 && binary.BigEndian.Uint16(tcp[2:]) != 179 {
-		return false
-	}
-	payload := tcp[min(len(tcp), int(tcp[12]>>4)*4):]
 	for len(payload) >= 19 {
 		length := int(binary.BigEndian.Uint16(payload[marker:]))
 		if length < 19 || length > len(payload) {
