@@ -1,4 +1,4 @@
-// Command kubectl-ironlb is a plugin of kubectl: who answers for which address and why, and moving addresses on purpose.
+// Command kubectl-ironlb is a plugin of kubectl: who answers for which address and why, which BGP sessions are up, and moving addresses on purpose.
 package main
 
 import (
@@ -19,7 +19,8 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-const long = `kubectl ironlb shows who answers for which address of IronLB and why, and moves addresses between nodes on request.
+const long = `kubectl ironlb shows who answers for which address of IronLB and why, which BGP sessions are up and why others are not, and moves
+addresses between nodes on request.
 
 It reads and writes objects of the group ironlb.io as the user of your kubeconfig; nothing of IronLB needs to be reachable.`
 
@@ -52,7 +53,7 @@ func command(dial func(access) (client.Client, error), now func() time.Time) *co
 	root := &cobra.Command{
 		Use:          "kubectl-ironlb",
 		Annotations:  map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl ironlb"},
-		Short:        "Who answers for which address, and moving addresses on purpose",
+		Short:        "Who answers for which address, which BGP sessions are up, and moving addresses on purpose",
 		Long:         long,
 		SilenceUsage: true, SilenceErrors: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) (err error) {

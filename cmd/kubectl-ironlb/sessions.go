@@ -4,15 +4,18 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// writeSessions writes the BGP sessions of speakers that are sorted, nothing if there are none.
-func (t *tool) writeSessions(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatus) {
-	var rows, wrong []string
+// writeSessions writes the BGP sessions of speakers that are sorted, or of them those whose node, peer or router's address is named in only. It
+// tells whether there are any.
+func (t *tool) writeSessions(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatus, only []string) bool {
+	var rows []string
+	var wrong complaints
 	absent := v1alpha1.Absent(speakers, nil)
 	for i := range speakers {
 		bgp := speakers[i].Status.BGP
@@ -21,33 +24,66 @@ func (t *tool) writeSessions(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatu
 		}
 		for j := range bgp.Sessions {
 			s, node := &bgp.Sessions[j], speakers[i].Name
-			row := []string{node, s.Peer, orDash(s.Address), asn(s), string(s.State), t.ago(s.Since), fmt.Sprint(s.Prefixes), t.bfd(s.BFD), orDash(s.Reason)}
+			if len(only) > 0 && !slices.ContainsFunc(only, func(o string) bool { return o == node || o == s.Peer || o == s.Address }) {
+				continue
+			}
+			prefixes := "-" // a router that does not listen is told none
+			if s.State == v1alpha1.SessionEstablished {
+				prefixes = fmt.Sprint(s.Prefixes)
+			}
+			row := []string{node, s.Peer, orDash(s.Address), asn(s), string(s.State), t.ago(s.Since), prefixes, t.bfd(s.BFD), orDash(s.Reason)}
 			switch {
 			case absent[node] != "": // what it wrote last says nothing about now
 				row = []string{node, s.Peer, orDash(s.Address), asn(s), "Unknown", "-", "-", "-", string(absent[node])}
 			case s.State == v1alpha1.SessionEstablished && s.Reason == v1alpha1.ReasonNotConfigured:
-				wrong = append(wrong, fmt.Sprintf("%s: not all that BGPPeer %s asks for: %s", node, s.Peer, s.Message))
+				wrong.add(node, fmt.Sprintf("not all that BGPPeer %s asks for: %s", s.Peer, s.Message))
 			case s.State == v1alpha1.SessionEstablished:
 				row[8] = "-" // why it was down before
 			default:
 				if s.Message != "" {
-					wrong = append(wrong, fmt.Sprintf("%s: no session with %s: %s: %s", node, s.Peer, cmp.Or(s.Reason, string(s.State)), s.Message))
+					wrong.add(node, fmt.Sprintf("no session with %s: %s: %s", s.Peer, cmp.Or(s.Reason, string(s.State)), s.Message))
 				}
 			}
 			rows = append(rows, strings.Join(row, "\t"))
 		}
 	}
 	if len(rows) == 0 {
-		return
+		return false
 	}
-	fmt.Fprintln(out)
+	if out.Len() > 0 {
+		fmt.Fprintln(out)
+	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NODE\tPEER\tADDRESS\tASN\tSESSION\tSINCE\tPREFIXES\tBFD\tREASON")
 	fmt.Fprintln(w, strings.Join(rows, "\n"))
 	w.Flush()
-	if len(wrong) > 0 {
-		fmt.Fprintf(out, "\n%s\n", strings.Join(wrong, "\n"))
+	if lines := wrong.lines(); len(lines) > 0 {
+		fmt.Fprintf(out, "\n%s\n", strings.Join(lines, "\n"))
 	}
+	return true
+}
+
+// complaints are what is wrong, each with the nodes of which it is said, in the order in which it was said first.
+type complaints struct {
+	texts []string
+	nodes map[string][]string // by text
+}
+
+func (c *complaints) add(node, text string) {
+	if c.nodes == nil {
+		c.nodes = map[string][]string{}
+	}
+	if c.nodes[text] == nil {
+		c.texts = append(c.texts, text)
+	}
+	c.nodes[text] = append(c.nodes[text], node)
+}
+
+func (c *complaints) lines() (out []string) {
+	for _, text := range c.texts {
+		out = append(out, strings.Join(c.nodes[text], ", ")+": "+text)
+	}
+	return out
 }
 
 // asn is the router's AS number, if it is known.

@@ -20,17 +20,19 @@ import (
 
 func (t *tool) statusCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "status [ADDRESS | NAMESPACE/SERVICE | NODE]...",
-		Short: "Who answers for which address and why, and how the speakers see one another",
+		Use:   "status [ADDRESS | NAMESPACE/SERVICE | NODE | PEER]...",
+		Short: "Who answers for which address and why, which BGP sessions are up, and how the speakers see one another",
 		Long: `status shows each VirtualIP: its addresses and Services, the node that answers and since when, whether it is announced and the reason,
 and the node that takes over next. Below it whatever is wrong, in words. Then each speaker: whether its node forwards, how many
 VirtualIPs it answers for, how many of the other speakers it hears, and which ones it does not. Then the BGP sessions of each node: the
 router, since when the session has been as it is, how many prefixes are announced, and why one is not established.
 
-With arguments only the VirtualIPs with one of the addresses, of one of the Services, or held by one of the nodes.`,
+With arguments only the VirtualIPs with one of the addresses, of one of the Services, or held by one of the nodes, and the BGP sessions of
+one of the nodes, or with one of the BGPPeers or routers' addresses. Addresses that BGP alone announces have no VirtualIP.`,
 		Example: `  kubectl ironlb status
   kubectl ironlb status 192.0.2.10
-  kubectl ironlb status default/web`,
+  kubectl ironlb status default/web
+  kubectl ironlb status router-1`,
 		RunE: func(cmd *cobra.Command, args []string) error { return t.status(cmd.Context(), args) },
 	}
 }
@@ -45,17 +47,20 @@ func (t *tool) status(ctx context.Context, only []string) error {
 		return fmt.Errorf("listing SpeakerStatuses: %w", err)
 	}
 	shown := slices.DeleteFunc(vips.Items, func(v v1alpha1.VirtualIP) bool { return len(only) > 0 && !meant(&v, only) })
-	if len(only) > 0 && len(shown) == 0 {
-		return fmt.Errorf("there is no VirtualIP of %s: see kubectl ironlb status", strings.Join(only, ", "))
-	}
 	slices.SortFunc(shown, func(a, b v1alpha1.VirtualIP) int {
 		return cmp.Or(address(&a).Compare(address(&b)), cmp.Compare(a.Name, b.Name))
 	})
+	slices.SortFunc(speakers.Items, func(a, b v1alpha1.SpeakerStatus) int { return cmp.Compare(a.Name, b.Name) })
 	var out bytes.Buffer
-	t.writeVIPs(&out, shown)
+	if len(only) == 0 || len(shown) > 0 {
+		t.writeVIPs(&out, shown)
+	}
 	if len(only) == 0 {
 		t.writeSpeakers(&out, speakers.Items)
-		t.writeSessions(&out, speakers.Items)
+	}
+	if sessions := t.writeSessions(&out, speakers.Items, only); len(only) > 0 && len(shown) == 0 && !sessions {
+		return fmt.Errorf("there is no VirtualIP of %s, and no BGP session (addresses that BGP alone announces have no VirtualIP): see kubectl ironlb status",
+			strings.Join(only, ", "))
 	}
 	_, err := t.out.Write(out.Bytes())
 	return err
@@ -145,12 +150,12 @@ func problems(v *v1alpha1.VirtualIP) (out []string) {
 	return out
 }
 
+// writeSpeakers writes speakers that are sorted.
 func (t *tool) writeSpeakers(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatus) {
 	if len(speakers) == 0 {
 		fmt.Fprintln(out, "\nNo SpeakerStatus: no speaker has reported yet.")
 		return
 	}
-	slices.SortFunc(speakers, func(a, b v1alpha1.SpeakerStatus) int { return cmp.Compare(a.Name, b.Name) })
 	fmt.Fprintln(out)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NODE\tFORWARDS\tREASON\tVIPS\tALIVE\tINTERFACES\tUPDATED")
