@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
 	"github.com/ironlb/ironlb/speaker/plan"
@@ -31,6 +32,8 @@ type ClientOptions struct {
 	Log    *slog.Logger
 	// Kick is called when Sessions returns something else. It does not block.
 	Kick func()
+	// Metrics may be nil.
+	Metrics prometheus.Registerer
 }
 
 // Client tells ironlb-bgpd what is wanted, and knows how the sessions are. Its methods may be called from any goroutine.
@@ -40,6 +43,7 @@ type Client struct {
 	mu     sync.Mutex
 	isSet  bool // wanted is known
 	wanted plan.BGP
+	told   announcing
 	link   *link // nil while not connected
 	// sessions as reported; nil until there was a report on this connection.
 	sessions map[string]plan.Session
@@ -49,12 +53,13 @@ type Client struct {
 }
 
 // NewClient returns a client that connects once it runs.
-func NewClient(o ClientOptions) *Client { return &Client{o: o} }
+func NewClient(o ClientOptions) *Client { return &Client{o: o, told: newAnnouncing(o.Metrics)} }
 
 // Set says what is new. The first one must be whole. It never blocks, and keeps what it is given.
 func (c *Client) Set(change plan.BGPChange) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	change.Serial = c.told.set(change, c.isSet, time.Now())
 	c.wanted.Apply(change)
 	if !c.isSet {
 		c.isSet = true
@@ -157,9 +162,12 @@ func (c *Client) receive(m Message) error {
 		c.o.Log.Info("connected to ironlb-bgpd", "socket", c.o.Socket)
 	}
 	applyReport(c.sessions, *m.Report)
+	c.told.applied(m.Report.Applied, time.Now())
 	c.away, c.why = time.Time{}, ""
 	c.mu.Unlock()
-	c.o.Kick()
+	if m.Report.Whole || len(m.Report.Sessions) > 0 {
+		c.o.Kick()
+	}
 	return nil
 }
 

@@ -79,6 +79,7 @@ type Daemon struct {
 	changes  map[string]uint64       // Changes of the children before
 	bfd      map[string]BFDStatus
 	reported map[string]plan.Session
+	applied  uint64 // by the child, and not reported yet
 }
 
 // NewDaemon returns a daemon that starts with Run.
@@ -244,13 +245,14 @@ func (d *Daemon) childReport(r plan.BGPReport) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	applyReport(d.goBGP, r)
-	d.heard = true
+	d.heard, d.applied = true, r.Applied
 	d.report()
 }
 
 // report tells the speaker what is new of the sessions. d.mu is held.
 func (d *Daemon) report() {
-	r := plan.BGPReport{Sessions: map[string]*plan.Session{}}
+	r := plan.BGPReport{Sessions: map[string]*plan.Session{}, Applied: d.applied}
+	d.applied = 0
 	states := map[plan.SessionState]int{}
 	for name := range d.wanted.Peers {
 		s := d.session(name)
@@ -266,7 +268,7 @@ func (d *Daemon) report() {
 		}
 	}
 	d.o.Metrics.sessions(states)
-	if len(r.Sessions) > 0 {
+	if len(r.Sessions) > 0 || r.Applied != 0 {
 		d.server.Report(r)
 	}
 }

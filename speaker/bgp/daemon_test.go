@@ -191,13 +191,14 @@ type speaker struct {
 	*Client
 	t    testing.TB
 	kick chan struct{}
+	reg  *prometheus.Registry
 	stop func()
 }
 
 func startSpeaker(t testing.TB, socket string) *speaker {
 	t.Helper()
-	s := &speaker{t: t, kick: make(chan struct{}, 1)}
-	s.Client = NewClient(ClientOptions{Socket: socket, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Kick: func() {
+	s := &speaker{t: t, kick: make(chan struct{}, 1), reg: prometheus.NewRegistry()}
+	s.Client = NewClient(ClientOptions{Socket: socket, Metrics: s.reg, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Kick: func() {
 		select {
 		case s.kick <- struct{}{}:
 		default:

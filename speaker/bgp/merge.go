@@ -9,12 +9,13 @@ import (
 
 // addChange makes a do what it does and then what b does. Its maps are its own; routes and peers are shared, and nobody changes those.
 func addChange(a *plan.BGPChange, b plan.BGPChange) {
+	serial := max(a.Serial, b.Serial)
 	if b.Whole || a.Peers == nil {
 		*a = plan.BGPChange{
 			Whole: b.Whole, Peers: make(map[string]*plan.Peer, len(b.Peers)), Routes: make(map[netip.Prefix]plan.Route, len(b.Routes)),
 		}
 	}
-	a.RouterID = b.RouterID
+	a.RouterID, a.Serial = b.RouterID, serial
 	for name, p := range b.Peers {
 		if p == nil && a.Whole {
 			delete(a.Peers, name)
@@ -36,7 +37,9 @@ func addChange(a *plan.BGPChange, b plan.BGPChange) {
 
 // wholeChange returns the change that leads to b from anything.
 func wholeChange(b plan.BGP) plan.BGPChange {
-	out := plan.BGPChange{Whole: true, RouterID: b.RouterID, Peers: make(map[string]*plan.Peer, len(b.Peers)), Routes: maps.Clone(b.Routes)}
+	out := plan.BGPChange{
+		Whole: true, RouterID: b.RouterID, Peers: make(map[string]*plan.Peer, len(b.Peers)), Routes: maps.Clone(b.Routes), Serial: b.Serial,
+	}
 	for name, p := range b.Peers {
 		out.Peers[name] = &p
 	}
@@ -45,9 +48,11 @@ func wholeChange(b plan.BGP) plan.BGPChange {
 
 // addReport makes a tell what it tells and then what b tells. Its map is its own.
 func addReport(a *plan.BGPReport, b plan.BGPReport) {
+	applied := max(a.Applied, b.Applied)
 	if b.Whole || a.Sessions == nil {
 		*a = plan.BGPReport{Whole: b.Whole, Sessions: make(map[string]*plan.Session, len(b.Sessions))}
 	}
+	a.Applied = applied
 	for name, s := range b.Sessions {
 		if s == nil && a.Whole {
 			delete(a.Sessions, name)

@@ -16,18 +16,22 @@ func TestMerged(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		var want, got plan.BGP
 		wantSessions, gotSessions := map[string]plan.Session{}, map[string]plan.Session{}
-		l := newLink(NewConn(&net.UnixConn{}))
+		l, applied := newLink(NewConn(&net.UnixConn{})), uint64(0)
 		send := func() {
 			for m, ok := l.next(); ok; m, ok = l.next() {
 				if m.Change != nil {
 					got.Apply(*m.Change)
 				} else {
 					applyReport(gotSessions, *m.Report)
+					applied = max(applied, m.Report.Applied)
 				}
 			}
 		}
 		for i := range 30 {
 			c, rep := randomChange(r, i == 0), randomReport(r, i == 0)
+			if i < 25 {
+				c.Serial, rep.Applied = uint64(i), uint64(i)
+			}
 			want.Apply(c)
 			l.sendChange(c)
 			applyReport(wantSessions, rep)
@@ -42,6 +46,9 @@ func TestMerged(t *testing.T) {
 		}
 		if !reflect.DeepEqual(gotSessions, wantSessions) {
 			t.Fatalf("seed %d: it got\n%v, want\n%v", seed, gotSessions, wantSessions)
+		}
+		if got.Serial != 24 || applied != 24 {
+			t.Fatalf("seed %d: it got the change %d and the report of %d, want 24", seed, got.Serial, applied)
 		}
 		var again plan.BGP
 		again.Apply(wholeChange(want))

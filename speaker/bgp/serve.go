@@ -56,7 +56,7 @@ func Serve(ctx context.Context, conn net.Conn, log *slog.Logger, start func(repo
 		return err
 	}
 	l := newLink(c)
-	w := &worker{log: log, driver: start(l.sendReport), wake: make(chan struct{}, 1)}
+	w := &worker{log: log, driver: start(l.sendReport), report: l.sendReport, wake: make(chan struct{}, 1)}
 	applying, stop := context.WithCancel(ctx)
 	stopped := make(chan struct{})
 	group, ctx := errgroup.WithContext(ctx)
@@ -95,6 +95,7 @@ func Serve(ctx context.Context, conn net.Conn, log *slog.Logger, start func(repo
 type worker struct {
 	log    *slog.Logger
 	driver Driver
+	report func(plan.BGPReport)
 	wake   chan struct{}
 
 	mu     sync.Mutex
@@ -179,6 +180,9 @@ func (w *worker) run(ctx context.Context) error {
 		case c.Whole: // what failed before is applied now
 			again.Stop()
 			wait, failed = firstAgain, false
+		}
+		if !failed && c.Serial != 0 {
+			w.report(plan.BGPReport{Applied: c.Serial})
 		}
 	}
 }

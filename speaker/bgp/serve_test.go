@@ -132,6 +132,53 @@ func TestAppliedAgain(t *testing.T) {
 	})
 }
 
+// TestAppliedIsReported: what has a serial is reported when it is applied with all before it, not while something failed.
+func TestAppliedIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &slowDriver{fails: 1}
+		c, ended := parent(t, d)
+		reports := make(chan uint64, 10)
+		go func() {
+			for {
+				m, err := c.Receive()
+				if err != nil {
+					close(reports)
+					return
+				}
+				reports <- m.Report.Applied
+			}
+		}()
+		set := func(serial uint64, whole bool, want ...uint64) {
+			t.Helper()
+			name := string(rune('a' + serial))
+			send(t, c, Message{Change: &plan.BGPChange{
+				Whole: whole, RouterID: addr("192.0.2.1"), Serial: serial, Peers: map[string]*plan.Peer{name: {Address: addr("192.0.2.254")}},
+			}})
+			for _, w := range want {
+				if got := <-reports; got != w {
+					t.Errorf("%d is applied, want %d", got, w)
+				}
+			}
+			if len(reports) > 0 {
+				t.Errorf("%d is applied, want nothing", <-reports)
+			}
+		}
+		set(4, true)
+		set(5, false) // it is applied, and what failed is not
+		if time.Sleep(2 * firstAgain); <-reports != 5 {
+			t.Error("that all was applied is not reported")
+		}
+		set(6, false, 6)
+		set(0, false)
+		set(7, true, 7)
+		c.Close()
+		<-ended
+		if _, more := <-reports; more {
+			t.Error("something else is reported")
+		}
+	})
+}
+
 // TestDownMeanwhile: a session goes down while changes are applied; those are merged.
 func TestDownMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -18,6 +18,8 @@ type BGP struct {
 	Peers map[string]Peer
 	// Routes by prefix.
 	Routes map[netip.Prefix]Route
+	// Serial of the last change; 0 if it had none.
+	Serial uint64
 }
 
 // Peer is a BGP session of this node. == compares it.
@@ -233,6 +235,8 @@ type BGPChange struct {
 	RouterID netip.Addr
 	Peers    map[string]*Peer
 	Routes   map[netip.Prefix]Route
+	// Serial rises from one change to the next of a writer that wants to know when they are applied.
+	Serial uint64 `json:",omitempty"`
 }
 
 // Apply brings b to what the change says.
@@ -241,6 +245,9 @@ func (b *BGP) Apply(c BGPChange) {
 		b.Peers, b.Routes = map[string]Peer{}, map[netip.Prefix]Route{}
 	}
 	b.RouterID = c.RouterID
+	if c.Serial != 0 {
+		b.Serial = c.Serial
+	}
 	for name, p := range c.Peers {
 		if p == nil {
 			delete(b.Peers, name)
@@ -258,4 +265,6 @@ type BGPReport struct {
 	// Whole is set if what is not named is gone.
 	Whole    bool
 	Sessions map[string]*Session
+	// Applied is the Serial of a change that GoBGP has taken in with all before it; 0 for nothing new.
+	Applied uint64 `json:",omitempty"`
 }
