@@ -21,13 +21,6 @@ import (
 )
 
 const (
-	// settleFor is how long after a start, and after the API server was away, the lists of addresses that are held stay as
-	// they are: the speakers may have chosen other nodes meanwhile, and try to say so every 5 s. A list written in between
-	// would move an address back.
-	settleFor = 10 * time.Second
-	// settleMost ends that although speakers still say something new: with writesPerSecond each a second they need that long for 2,400
-	// addresses that one of them took over.
-	settleMost = 2 * time.Minute
 	// exactAfter is how long after the last change the order of the lists is made exact.
 	exactAfter = 5 * time.Second
 	// afterConflict is how long to wait for the cache to bring the version that a write met.
@@ -289,54 +282,6 @@ func (p *placer) keep(now time.Time, want []wantedVIP, lists []placement.List, m
 	if settled && !p.exact {
 		p.wake(p.changed.Add(exactAfter))
 	}
-}
-
-// settles is when the speakers have had time to say who answers, since when they could. As long as they do they are not at the end: each
-// writes so many statuses a second.
-func (p *placer) settles() (at, since time.Time) {
-	at, since = p.started.Add(settleFor), p.started
-	if later, after := p.outage.settles(settleFor); later.After(at) {
-		at, since = later, after
-	}
-	quiet, most := p.reported.Add(settleFor), since.Add(settleMost)
-	if p.reported.After(since) && quiet.After(at) && at.Before(most) {
-		at = quiet
-		if most.Before(at) {
-			at = most
-		}
-	}
-	return at, since
-}
-
-// noteReports notes that a status names another holder than at the last pass, while not all has settled.
-func (p *placer) noteReports(now time.Time, have map[string]*v1alpha1.VirtualIP) {
-	if p.settled(now) {
-		p.holders = nil
-		return
-	}
-	before := p.holders
-	p.holders = make(map[string]string, len(have))
-	for name, vip := range have {
-		p.holders[name] = vip.Status.Node
-		if node, known := before[name]; known && node != vip.Status.Node {
-			p.reported = now
-		}
-	}
-}
-
-// mayBeHeld says whether a node may have come to hold the VirtualIP that has not been able to say so.
-func (p *placer) mayBeHeld(vip *v1alpha1.VirtualIP) bool {
-	made, ours := p.writer.made[vip.UID]
-	_, since := p.settles()
-	return len(vip.Spec.Nodes) > 0 && !(ours && made.After(since))
-}
-
-func (p *placer) settled(now time.Time) bool {
-	if p.started.IsZero() {
-		p.started = now
-	}
-	at, _ := p.settles()
-	return !now.Before(at)
 }
 
 // previous is the list of the unit and who holds it: by its name, or by an address of it when its lowest address is new.
