@@ -32,7 +32,7 @@ func (s *Speaker) withdrawRoutes(todo *work) {
 	if !s.bgp.begun {
 		return
 	}
-	change := plan.BGPChange{RouterID: s.desired.BGP.RouterID, Peers: map[string]*plan.Peer{}, Routes: map[netip.Prefix]plan.Route{}}
+	change := plan.BGPChange{RouterID: s.desired.BGP.RouterID, NodeGoes: s.desired.BGP.NodeGoes, Peers: map[string]*plan.Peer{}, Routes: map[netip.Prefix]plan.Route{}}
 	for prefix := range todo.routes {
 		want, have := s.desired.BGP.Routes[prefix], s.bgp.routes[prefix]
 		left := plan.Route{}
@@ -75,7 +75,8 @@ func (s *Speaker) routeAll(todo *work) {
 // route tells BGP what the work names: whom to speak to, and those prefixes all of whose addresses may be announced.
 func (s *Speaker) route(todo *work, may func(addr netip.Addr) bool) {
 	want := s.desired.BGP
-	change := plan.BGPChange{Whole: !s.bgp.begun, RouterID: want.RouterID, Peers: map[string]*plan.Peer{}, Routes: map[netip.Prefix]plan.Route{}}
+	change := plan.BGPChange{Whole: !s.bgp.begun, RouterID: want.RouterID, NodeGoes: want.NodeGoes,
+		Peers: map[string]*plan.Peer{}, Routes: map[netip.Prefix]plan.Route{}}
 	peers, routes := todo.peers, todo.routes
 	if change.Whole {
 		peers, routes = names(want.Peers, struct{}{}), names(want.Routes, plan.Announced)
@@ -137,10 +138,10 @@ func (s *Speaker) mayBeRouted(addr netip.Addr) bool {
 
 // tellBGP tells a change, if it is one, and logs it.
 func (s *Speaker) tellBGP(change plan.BGPChange, todo *work) {
-	if !change.Whole && !todo.routerID && len(change.Peers)+len(change.Routes) == 0 {
+	if !change.Whole && !todo.speaker && len(change.Peers)+len(change.Routes) == 0 {
 		return
 	}
-	todo.routerID, s.bgp.begun = false, true
+	todo.speaker, s.bgp.begun = false, true
 	s.cfg.BGP.Set(change)
 	if change.Whole {
 		s.cfg.Log.Info("begin BGP", "router id", change.RouterID, "peers", len(change.Peers), "routes", len(change.Routes))

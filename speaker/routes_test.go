@@ -469,6 +469,34 @@ func TestFilterFailsBeforeBGPBegins(t *testing.T) {
 	})
 }
 
+// A node that is cordoned announces as before; ironlb-bgpd is told at once what its end would mean then.
+func TestNodeGoesIsTold(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		r := start(t, w, &cluster{view: v, synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+		before := r.prefixes("near")
+		for _, stopping := range []bool{true, false} {
+			told := len(w.bgp.changes)
+			r.touch(func(v *plan.View) plan.Touched {
+				v.Nodes["a"] = plan.Node{Stopping: stopping}
+				return plan.Touched{Nodes: map[string]struct{}{"a": {}}}
+			})
+			r.wantPlanned(t)
+			got := r.changesSince(told)
+			if len(got) != 1 || got[0].NodeGoes != stopping || got[0].Whole || len(got[0].Peers)+len(got[0].Routes) > 0 {
+				t.Errorf("stopping: %v, told: %+v", stopping, got)
+			}
+		}
+		if got := r.prefixes("near"); len(got) != 1 || !maps.Equal(got, before) {
+			t.Errorf("routes %v, want %v", got, before)
+		}
+	})
+}
+
 func announceOnly(v *plan.View, name string) {
 	svc := v.Services[named(name)]
 	svc.Addresses[0].AnnounceOnly = true

@@ -23,10 +23,10 @@ type work struct {
 	remembered map[ipvs.Key]struct{}
 	// pods is set when it must be said again who is one, announce when the announcer must be told again.
 	pods, announce bool
-	// peers and routes of BGP, these with why; routerID is set if it is another one.
-	peers    map[string]struct{}
-	routes   map[netip.Prefix]plan.Reason
-	routerID bool
+	// peers and routes of BGP, these with why; speaker is set if something else is new of who speaks.
+	peers   map[string]struct{}
+	routes  map[netip.Prefix]plan.Reason
+	speaker bool
 }
 
 func newWork() *work {
@@ -43,7 +43,7 @@ func newWork() *work {
 }
 
 func (w *work) empty() bool {
-	flags := w.all || w.checks || w.pods || w.announce || w.routerID || len(w.peers)+len(w.routes) > 0
+	flags := w.all || w.checks || w.pods || w.announce || w.speaker || len(w.peers)+len(w.routes) > 0
 	return !flags && len(w.keys)+len(w.elements)+len(w.addrs)+len(w.vips)+len(w.services)+len(w.remembered) == 0
 }
 
@@ -61,7 +61,7 @@ func (w *work) add(x *work) {
 	maps.Copy(w.remembered, x.remembered)
 	maps.Copy(w.peers, x.peers)
 	maps.Copy(w.routes, x.routes)
-	w.routerID = w.routerID || x.routerID
+	w.speaker = w.speaker || x.speaker
 }
 
 // planned adds what a plan changed.
@@ -74,7 +74,7 @@ func (w *work) planned(c *plan.Changed) {
 	w.checks = w.checks || len(c.Checks) > 0
 	maps.Copy(w.peers, c.Peers)
 	maps.Copy(w.routes, c.Routes)
-	w.routerID = w.routerID || c.RouterID
+	w.speaker = w.speaker || c.RouterID || c.NodeGoes
 	for e := range c.Elements {
 		w.pods = w.pods || e.Set == ipvs.Pods
 	}

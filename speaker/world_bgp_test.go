@@ -140,7 +140,7 @@ func (r *run) wantRoutes(t *testing.T, want *plan.Desired) {
 	if r.view.Stale && !r.bgp.begun {
 		return // ironlb-bgpd keeps what it has
 	}
-	if !maps.Equal(r.bgp.told.Peers, want.BGP.Peers) || r.bgp.told.RouterID != want.BGP.RouterID {
+	if !maps.Equal(r.bgp.told.Peers, want.BGP.Peers) || r.bgp.told.RouterID != want.BGP.RouterID || r.bgp.told.NodeGoes != want.BGP.NodeGoes {
 		t.Errorf("peers %v, want %v", r.bgp.told, want.BGP)
 	}
 	if !maps.EqualFunc(r.bgp.told.Routes, want.BGP.Routes, func(a, b plan.Route) bool { return maps.Equal(a, b) }) {

@@ -50,6 +50,12 @@ type DaemonOptions struct {
 // leaveLimit is how long the polite end may take; the child takes three seconds.
 const leaveLimit = 8 * time.Second
 
+// Between the steps of depart, as of the child's polite end: RFC 8326 leaves the first to the operator; routers take a second to use another path.
+const (
+	drainTime    = 2 * time.Second
+	withdrawTime = time.Second
+)
+
 // starts is why there is no child before the first one.
 const starts = "it starts"
 
@@ -95,7 +101,7 @@ func NewDaemon(o DaemonOptions) *Daemon {
 }
 
 // Run works until ctx ends, and then leaves: peers with graceful restart are told nothing, so that they keep the routes until the next
-// process is there; the others are told to look elsewhere.
+// process is there; the others are told to look elsewhere. If the node goes all are: nobody comes back for a while.
 func (d *Daemon) Run(ctx context.Context) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
@@ -125,16 +131,21 @@ func (d *Daemon) Run(ctx context.Context) error {
 func (d *Daemon) leave(ctx context.Context) {
 	d.mu.Lock()
 	child, gone, told := d.child, d.gone, 0
-	for _, p := range d.wanted.Peers {
-		if !p.GracefulRestart {
+	wanted := d.wanted // which nobody changes any more
+	for _, p := range wanted.Peers {
+		if !p.GracefulRestart || wanted.NodeGoes {
 			told++
 		}
 	}
-	peers := len(d.wanted.Peers)
+	peers := len(wanted.Peers)
 	d.bye = true
 	d.mu.Unlock()
-	d.o.Log.Info("leave", "peers that keep the routes", peers-told, "peers that are told", told)
-	if child == nil || told == 0 {
+	d.o.Log.Info("leave", "peers that keep the routes", peers-told, "peers that are told", told, "node goes", wanted.NodeGoes)
+	switch {
+	case child == nil || told == 0:
+		return
+	case wanted.NodeGoes:
+		depart(ctx, wanted, child, gone)
 		return
 	}
 	child.sendUrgent(Message{Leave: &Leave{}})
@@ -146,9 +157,33 @@ func (d *Daemon) leave(ctx context.Context) {
 	}
 }
 
+// depart has every peer look elsewhere, and then takes all routes back.
+func depart(ctx context.Context, wanted plan.BGP, child *link, gone <-chan struct{}) {
+	if len(wanted.Routes) == 0 {
+		return
+	}
+	for _, step := range []struct {
+		change plan.BGPChange
+		pause  time.Duration
+	}{{drained(wanted), drainTime}, {withdrawn(wanted), withdrawTime}} {
+		child.sendChange(step.change)
+		select {
+		case <-gone:
+			return
+		case <-ctx.Done():
+			return
+		case <-time.After(step.pause):
+		}
+	}
+}
+
 // change takes what the speaker wants; the server hands over one at a time.
 func (d *Daemon) change(c plan.BGPChange) {
 	d.mu.Lock()
+	if d.bye {
+		d.mu.Unlock()
+		return
+	}
 	before := d.wanted
 	d.wanted.Apply(c)
 	for name := range d.changes {
@@ -209,7 +244,7 @@ func (d *Daemon) withdraw() {
 		return
 	}
 	d.o.Log.Warn("withdraw all routes", "reason", "no speaker has connected", "hold", d.o.Hold, "routes", len(d.wanted.Routes))
-	c := plan.BGP{RouterID: d.wanted.RouterID, Peers: d.wanted.Peers}
+	c := plan.BGP{RouterID: d.wanted.RouterID, NodeGoes: d.wanted.NodeGoes, Peers: d.wanted.Peers}
 	d.wanted.Apply(wholeChange(c))
 	d.o.Metrics.wanted(len(d.wanted.Peers), 0)
 	if d.child != nil {

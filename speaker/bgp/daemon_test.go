@@ -69,7 +69,7 @@ func sayHello(socket string) int {
 // with one named hang it never comes back.
 type echo struct {
 	report func(plan.BGPReport)
-	file   string // made by Leave
+	file   string // made by Leave; another one, with toldFile at the end, has every change
 
 	mu   sync.Mutex
 	have plan.BGP
@@ -80,6 +80,9 @@ func (e *echo) Apply(c plan.BGPChange) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.have.Apply(c)
+	if err := e.note(c); err != nil {
+		return err
+	}
 	if _, ok := e.have.Peers["crash"]; ok {
 		go panic("an UPDATE as none should be")
 		select {}
@@ -89,6 +92,21 @@ func (e *echo) Apply(c plan.BGPChange) error {
 	}
 	e.tell()
 	return nil
+}
+
+const toldFile = ".told"
+
+func (e *echo) note(c plan.BGPChange) error {
+	line, err := encode(Message{Change: &c})
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(e.file+toldFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(line)
+	return errors.Join(err, f.Close())
 }
 
 func (e *echo) Down(peer, why string) {

@@ -15,7 +15,7 @@ func addChange(a *plan.BGPChange, b plan.BGPChange) {
 			Whole: b.Whole, Peers: make(map[string]*plan.Peer, len(b.Peers)), Routes: make(map[netip.Prefix]plan.Route, len(b.Routes)),
 		}
 	}
-	a.RouterID, a.Serial = b.RouterID, serial
+	a.RouterID, a.NodeGoes, a.Serial = b.RouterID, b.NodeGoes, serial
 	for name, p := range b.Peers {
 		if p == nil && a.Whole {
 			delete(a.Peers, name)
@@ -38,10 +38,30 @@ func addChange(a *plan.BGPChange, b plan.BGPChange) {
 // wholeChange returns the change that leads to b from anything.
 func wholeChange(b plan.BGP) plan.BGPChange {
 	out := plan.BGPChange{
-		Whole: true, RouterID: b.RouterID, Peers: make(map[string]*plan.Peer, len(b.Peers)), Routes: maps.Clone(b.Routes), Serial: b.Serial,
+		Whole: true, RouterID: b.RouterID, NodeGoes: b.NodeGoes, Peers: make(map[string]*plan.Peer, len(b.Peers)), Routes: maps.Clone(b.Routes), Serial: b.Serial,
 	}
 	for name, p := range b.Peers {
 		out.Peers[name] = &p
+	}
+	return out
+}
+
+// drained returns the change by which every route is told as one that is about to go, and withdrawn that by which it is gone.
+func drained(b plan.BGP) plan.BGPChange {
+	out := plan.BGPChange{RouterID: b.RouterID, NodeGoes: b.NodeGoes, Routes: make(map[netip.Prefix]plan.Route, len(b.Routes))}
+	for prefix, r := range b.Routes {
+		out.Routes[prefix] = make(plan.Route, len(r))
+		for peer, attributes := range r {
+			out.Routes[prefix][peer] = attributes.Drained()
+		}
+	}
+	return out
+}
+
+func withdrawn(b plan.BGP) plan.BGPChange {
+	out := plan.BGPChange{RouterID: b.RouterID, NodeGoes: b.NodeGoes, Routes: make(map[netip.Prefix]plan.Route, len(b.Routes))}
+	for prefix := range b.Routes {
+		out.Routes[prefix] = nil
 	}
 	return out
 }

@@ -76,7 +76,7 @@ func TestUrgentFirst(t *testing.T) {
 
 func randomChange(r *rand.Rand, whole bool) plan.BGPChange {
 	c := plan.BGPChange{
-		Whole: whole || r.IntN(8) == 0, RouterID: netip.AddrFrom4([4]byte{192, 0, 2, byte(r.IntN(3) + 1)}),
+		Whole: whole || r.IntN(8) == 0, RouterID: netip.AddrFrom4([4]byte{192, 0, 2, byte(r.IntN(3) + 1)}), NodeGoes: r.IntN(2) == 0,
 		Peers: map[string]*plan.Peer{}, Routes: map[netip.Prefix]plan.Route{},
 	}
 	for _, name := range []string{"a", "b", "c"} {

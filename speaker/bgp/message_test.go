@@ -25,7 +25,7 @@ func everything() []Message {
 	return []Message{
 		hello(Speaker),
 		{Change: &plan.BGPChange{
-			Whole: true, RouterID: addr("192.0.2.1"), Serial: 7,
+			Whole: true, RouterID: addr("192.0.2.1"), NodeGoes: true, Serial: 7,
 			Peers: map[string]*plan.Peer{"tor-a": {
 				Address: addr("192.0.2.254"), Port: 179, MyASN: 65001, LocalASN: 65003, PeerASN: 4200000000, Dynamic: plan.AnyExternal,
 				Source: addr("192.0.2.1"), NextHop4: addr("192.0.2.1"), NextHop6: addr("2001:db8::1"),
@@ -92,7 +92,7 @@ func TestVersion1(t *testing.T) {
 	}
 	want := everything()
 	want[0].Hello.Version = 1
-	want[1].Change.Serial, want[3].Report.Applied = 0, 0
+	want[1].Change.Serial, want[1].Change.NodeGoes, want[3].Report.Applied = 0, false, 0
 	understood(t, string(said), want)
 }
 

@@ -3,6 +3,7 @@ package kube
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -97,13 +98,29 @@ func value[T any](p *T, unset T) T {
 // taintLeaving marks a node that the cluster's autoscaler is about to delete.
 const taintLeaving = "ToBeDeletedByClusterAutoscaler"
 
+// taints are those of a Node that are read here.
+var taints = []string{taintLeaving, corev1.TaintNodeOutOfService}
+
+// tainted tells whether a Node has a taint.
+func tainted(node *corev1.Node, key string) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
+}
+
+// shutsDown tells whether a condition is the kubelet's word that it was told of a shutdown (pkg/kubelet/nodestatus/setters.go, ReadyCondition,
+// with what ShutdownStatus of pkg/kubelet/nodeshutdown returns).
+func shutsDown(c corev1.NodeCondition) bool {
+	return c.Type == corev1.NodeReady && c.Status == corev1.ConditionFalse && c.Reason == "KubeletNotReady" &&
+		strings.Contains(c.Message, "node is shutting down")
+}
+
 func nodeOf(node *corev1.Node) plan.Node {
 	out := plan.Node{
 		Labels:             node.Labels,
 		NetworkUnavailable: is(node, corev1.NodeNetworkUnavailable),
 		Ready:              is(node, corev1.NodeReady),
-		Leaving: node.DeletionTimestamp != nil ||
-			slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == taintLeaving }),
+		Leaving:            node.DeletionTimestamp != nil || tainted(node, taintLeaving),
+		Stopping: node.Spec.Unschedulable || tainted(node, corev1.TaintNodeOutOfService) ||
+			slices.ContainsFunc(node.Status.Conditions, shutsDown),
 	}
 	for _, a := range node.Status.Addresses {
 		addr, err := netip.ParseAddr(a.Address)

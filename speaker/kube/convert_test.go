@@ -358,6 +358,23 @@ func TestNode(t *testing.T) {
 			with(func(n *plan.Node) { n.Leaving = true })},
 		"tainted by the autoscaler": {func(n *corev1.Node) { n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: taintLeaving}) },
 			with(func(n *plan.Node) { n.Leaving = true })},
+		"cordoned": {func(n *corev1.Node) { n.Spec.Unschedulable = true },
+			with(func(n *plan.Node) { n.Stopping = true })},
+		"out of service": {func(n *corev1.Node) {
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "nodeshutdown", Effect: corev1.TaintEffectNoExecute})
+		}, with(func(n *plan.Node) { n.Stopping = true })},
+		"shuts down": {func(n *corev1.Node) {
+			ready := &n.Status.Conditions[2]
+			ready.Reason, ready.Message = "KubeletNotReady", "[container runtime is down, node is shutting down]"
+		}, with(func(n *plan.Node) { n.Stopping = true })},
+		"has shut down": {func(n *corev1.Node) {
+			ready := &n.Status.Conditions[2]
+			ready.Status, ready.Reason, ready.Message = corev1.ConditionUnknown, "NodeStatusUnknown", "Kubelet stopped posting node status."
+		}, want},
+		"not ready": {func(n *corev1.Node) {
+			ready := &n.Status.Conditions[2]
+			ready.Reason, ready.Message = "KubeletNotReady", "container runtime network not ready"
+		}, want},
 		"one range": {func(n *corev1.Node) { n.Spec.PodCIDRs = nil },
 			with(func(n *plan.Node) { n.PodCIDRs = prefixes([]string{"192.0.2.0/26"}) })},
 		"no range": {func(n *corev1.Node) { n.Spec = corev1.NodeSpec{} }, with(func(n *plan.Node) { n.PodCIDRs = nil })},

@@ -125,8 +125,8 @@ func trimHints(h *discoveryv1.EndpointHints) {
 func trimNode(o *corev1.Node) {
 	conditions, addresses := o.Status.Conditions, o.Status.Addresses
 	trimMeta(&o.ObjectMeta)
-	o.Spec = corev1.NodeSpec{PodCIDR: o.Spec.PodCIDR, PodCIDRs: o.Spec.PodCIDRs, Taints: slices.DeleteFunc(o.Spec.Taints,
-		func(t corev1.Taint) bool { return t.Key != taintLeaving })}
+	o.Spec = corev1.NodeSpec{PodCIDR: o.Spec.PodCIDR, PodCIDRs: o.Spec.PodCIDRs, Unschedulable: o.Spec.Unschedulable,
+		Taints: slices.DeleteFunc(o.Spec.Taints, func(t corev1.Taint) bool { return !slices.Contains(taints, t.Key) })}
 	o.Status = corev1.NodeStatus{}
 	for _, a := range addresses {
 		if a.Type == corev1.NodeInternalIP {
@@ -135,7 +135,11 @@ func trimNode(o *corev1.Node) {
 	}
 	for _, c := range conditions {
 		if c.Type == corev1.NodeNetworkUnavailable || c.Type == corev1.NodeReady {
-			o.Status.Conditions = append(o.Status.Conditions, corev1.NodeCondition{Type: c.Type, Status: c.Status})
+			left := corev1.NodeCondition{Type: c.Type, Status: c.Status}
+			if shutsDown(c) {
+				left.Reason, left.Message = c.Reason, c.Message
+			}
+			o.Status.Conditions = append(o.Status.Conditions, left)
 		}
 	}
 }

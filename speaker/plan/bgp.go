@@ -14,6 +14,8 @@ import (
 type BGP struct {
 	// RouterID of this node, an IPv4 address.
 	RouterID netip.Addr
+	// NodeGoes is set if the node is on its way out: who speaks and is ended then is not expected back.
+	NodeGoes bool
 	// Peers by the name of their BGPPeer.
 	Peers map[string]Peer
 	// Routes by prefix.
@@ -231,8 +233,9 @@ const (
 type BGPChange struct {
 	// Whole is set if what is not named is gone.
 	Whole bool
-	// RouterID is always given.
+	// RouterID and NodeGoes are always given.
 	RouterID netip.Addr
+	NodeGoes bool `json:",omitempty"`
 	Peers    map[string]*Peer
 	Routes   map[netip.Prefix]Route
 	// Serial rises from one change to the next of a writer that wants to know when they are applied.
@@ -244,7 +247,7 @@ func (b *BGP) Apply(c BGPChange) {
 	if c.Whole || b.Peers == nil {
 		b.Peers, b.Routes = map[string]Peer{}, map[netip.Prefix]Route{}
 	}
-	b.RouterID = c.RouterID
+	b.RouterID, b.NodeGoes = c.RouterID, c.NodeGoes
 	if c.Serial != 0 {
 		b.Serial = c.Serial
 	}

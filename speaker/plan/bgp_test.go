@@ -150,6 +150,9 @@ func bgpText(d *Desired) string {
 	var b strings.Builder
 	if len(d.BGP.Peers) > 0 {
 		fmt.Fprintf(&b, "router id %v\n", d.BGP.RouterID)
+		if d.BGP.NodeGoes {
+			b.WriteString("node goes\n")
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.BGP.Peers)) {
 		fmt.Fprintf(&b, "peer %s%s\n", name, peerText(d.BGP.Peers[name]))
@@ -257,6 +260,9 @@ func followBGP(copied, d *Desired, c *Changed) {
 	take(copied.BGP.Routes, d.BGP.Routes, routes)
 	if c.RouterID {
 		copied.BGP.RouterID = d.BGP.RouterID
+	}
+	if c.NodeGoes {
+		copied.BGP.NodeGoes = d.BGP.NodeGoes
 	}
 	if c.LocalPrefs {
 		copied.LocalPrefs = maps.Clone(d.LocalPrefs)

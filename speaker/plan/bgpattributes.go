@@ -65,8 +65,7 @@ func (p *Planner) route(v *View, prefix netip.Prefix) (Route, []LocalPrefs) {
 			}
 		}
 		if b.going.state == draining {
-			attributes.unite(Attributes{Communities: NewCommunitySet(gracefulShutdown)})
-			attributes.LocalPref = lastPref
+			attributes = attributes.Drained()
 		}
 		route[peer] = attributes
 	}
@@ -90,6 +89,13 @@ const (
 
 // pref returns the localPref that an internal peer is told.
 func (a Attributes) pref() uint32 { return cmp.Or(a.LocalPref, defaultPref) }
+
+// Drained returns the attributes of a route that is about to go, so that routers prefer another one (RFC 8326).
+func (a Attributes) Drained() Attributes {
+	a.unite(Attributes{Communities: NewCommunitySet(gracefulShutdown)})
+	a.LocalPref = lastPref
+	return a
+}
 
 // unite adds the communities of others.
 func (a *Attributes) unite(b Attributes) {

@@ -82,6 +82,8 @@ func (p *Planner) planBGP(v *View, touched Touched, now time.Time) {
 		all = p.planPeers(v) || all
 	}
 	all = b.going.look(b.node, now) || all
+	p.changed.NodeGoes = p.desired.BGP.NodeGoes != b.node.Goes()
+	p.desired.BGP.NodeGoes = b.node.Goes()
 	addrs := p.touchedAddresses(v, touched)
 	why := map[netip.Prefix]Reason{} // of the prefixes whose route may differ
 	if all {

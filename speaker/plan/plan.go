@@ -78,10 +78,10 @@ type Changed struct {
 	Checks   map[Check]struct{}
 	// Segments is set if they differ.
 	Segments bool
-	// Peers of BGP.Peers and PeerProblems, Routes of BGP.Routes, with why. RouterID and LocalPrefs are set if they differ.
-	Peers                map[string]struct{}
-	Routes               map[netip.Prefix]Reason
-	RouterID, LocalPrefs bool
+	// Peers of BGP.Peers and PeerProblems, Routes of BGP.Routes, with why. RouterID, NodeGoes and LocalPrefs are set if they differ.
+	Peers                          map[string]struct{}
+	Routes                         map[netip.Prefix]Reason
+	RouterID, NodeGoes, LocalPrefs bool
 }
 
 func newChanged() *Changed {

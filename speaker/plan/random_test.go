@@ -239,7 +239,7 @@ func nodeAddress(i int, v4 bool) netip.Addr {
 }
 
 func randomNode(r *rand.Rand, i int) Node {
-	n := Node{Ready: r.IntN(4) != 0, Leaving: r.IntN(8) == 0, NetworkUnavailable: r.IntN(10) == 0, Labels: map[string]string{"zone": fmt.Sprint(r.IntN(2))}}
+	n := Node{Ready: r.IntN(4) != 0, Leaving: r.IntN(8) == 0, Stopping: r.IntN(8) == 0, NetworkUnavailable: r.IntN(10) == 0, Labels: map[string]string{"zone": fmt.Sprint(r.IntN(2))}}
 	if r.IntN(4) > 0 {
 		n.Labels[labelZone] = one(r, "x", "y")
 	}

@@ -37,7 +37,7 @@ var update = flag.Bool("update", false, "rewrite the expected plans in testdata"
 //	options [serviceproxy] [scheduler=NAME] [flags=N] [nodeports=CIDR,...] [pods=CIDR,...] [drain=DURATION]
 //	later DURATION
 //
-//	node NAME [nonetwork] [leaving] [addr=IP,...] [pods=CIDR,...] [in=ZONE] [exclude=VALUE] [LABEL=VALUE...]
+//	node NAME [nonetwork] [leaving] [stopping] [addr=IP,...] [pods=CIDR,...] [in=ZONE] [exclude=VALUE] [LABEL=VALUE...]
 //	host IP...
 //	service NS/NAME ADDR,... [PORTNAME/PROTO/PORT[/NODEPORT]...] [local] [internal-local] [nodeports] [health=PORT]
 //	  [label=KEY=VALUE]... [ranges=CIDR,...] [scheduler=NAME] [flags=N] [forwarding=nodeport] [families=4|6] [affinity=SECONDS] [created=N]
@@ -294,6 +294,8 @@ func parseNode(words []string) Node {
 			n.Leaving = true
 		case "ready":
 			n.Ready = true
+		case "stopping":
+			n.Stopping = true
 		case "addr":
 			for _, a := range strings.Split(value, ",") {
 				n.Addresses = append(n.Addresses, netip.MustParseAddr(a))

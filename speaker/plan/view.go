@@ -177,6 +177,9 @@ type Node struct {
 	PodCIDRs  []netip.Prefix
 	// Leaving is set if the Node is being deleted or is to be by the cluster's autoscaler (ipvs.md 5.2.3).
 	Leaving bool
+	// Stopping is set if the node is likely to be stopped soon: it is cordoned, shuts down, or is out of service. It decides nothing but what the end
+	// of a process means.
+	Stopping bool
 	// NetworkUnavailable is set while the node's network is not set up.
 	NetworkUnavailable bool
 	// Ready is what the API server says of it. It decides nothing but who may write a status.
@@ -193,6 +196,9 @@ func (n Node) Excluded() bool {
 	excluded, err := strconv.ParseBool(text)
 	return there && (excluded || err != nil)
 }
+
+// Goes tells whether a process of ours that ends now is not expected back soon.
+func (n Node) Goes() bool { return n.Stopping || n.Leaving || n.Excluded() }
 
 // Labels of Nodes (k8s.io/api/core/v1).
 const (
