@@ -23,6 +23,7 @@ func (r *rig) ask(flags ...string) error {
 
 // TestHealthAndMetrics: probes are answered and do not take the speaker's place; metrics are served where they were asked for.
 func TestHealthAndMetrics(t *testing.T) {
+	t.Parallel()
 	port := freePort(t)
 	r := newRig(t, "bird", true, "--metrics-bind-address", port)
 	s := r.speaker()

@@ -12,6 +12,7 @@ import (
 // ttl-security, however near that is (bgpd: PEER_IS_MULTIHOP), so the BFDProfile must name minimumTtl; of an internal one, and of BIRD's, it
 // must not.
 func TestTTLSecurityWithBFD(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name, kind string
 		asn        uint32

@@ -15,6 +15,7 @@ import (
 // TestPeersComeAndGo: a peer is added, changed in place, changed with a new session, and removed; the other's session, and what it was
 // told, stays as it is.
 func TestPeersComeAndGo(t *testing.T) {
+	t.Parallel()
 	for _, kinds := range [][]string{{"bird", "frr"}, {"frr", "bird"}} {
 		t.Run(kinds[0]+" stays", func(t *testing.T) {
 			t.Parallel()
@@ -161,6 +162,7 @@ var noPref = regexp.MustCompile(`BGP\.local_pref: 0\n|"locPrf":0\b`)
 // TestLeave: a peer without graceful restart is asked to prefer others, an internal one also by the lowest LOCAL_PREF, then told the end; one
 // with it is told nothing.
 func TestLeave(t *testing.T) {
+	t.Parallel()
 	for _, kinds := range [][]string{{"bird", "frr", "frr"}, {"frr", "bird", "bird"}} {
 		t.Run(kinds[0]+" is internal", func(t *testing.T) {
 			t.Parallel()

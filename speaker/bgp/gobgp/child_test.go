@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -37,7 +38,17 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	flag.Parse()
+	if !given("test.parallel") {
+		flag.Set("test.parallel", "16") // they wait for routers, and not for a processor
+	}
 	os.Exit(m.Run())
+}
+
+// given tells whether a flag is on the command line.
+func given(name string) (found bool) {
+	flag.Visit(func(f *flag.Flag) { found = found || f.Name == name })
+	return found
 }
 
 // order is what a child is told; one field is set.

@@ -20,6 +20,7 @@ import (
 // TestRandomChanges: after any changes, GoBGP's paths and policies say together what is wanted, and nothing is left of what was. No peer
 // can be reached here.
 func TestRandomChanges(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(5) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()

@@ -1,7 +1,9 @@
 package gobgp
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -39,38 +41,47 @@ func TestPassword(t *testing.T) {
 	})
 }
 
-// TestTTLSecurity: the router takes only packets with a TTL of 255, the node sends 1; then the node alone, which the router's do not
-// have; then both.
+// TestTTLSecurity: a session where both sides want a TTL of 255 (RFC 5082), where only the router does, and where only this side does. Only the
+// first comes up; the others do once the router agrees.
 func TestTTLSecurity(t *testing.T) {
+	t.Parallel()
 	for name, six := range map[string]bool{"ipv4": false, "ipv6": true} {
 		t.Run(name, func(t *testing.T) {
 			each(t, func(t *testing.T, w *world, f *far) {
-				n, p, vip, family, nexthop := f.neighbor(), f.peer(), vip4, 4, f.link.node
+				family, bits := 4, 32
 				if six {
-					n.Address, p, vip, family, nexthop = f.node6, f.peer6(), vip6, 6, f.node6
+					family, bits = 6, 128
 				}
-				n.TTLSecurity = true
-				p.HoldTime = 3 * time.Second
-				f.neighbors(t, n)
+				var neighbors []router.Neighbor
+				peers, routes := map[string]plan.Peer{}, map[netip.Prefix]plan.Route{}
+				prefix := func(i int) netip.Prefix {
+					return netip.PrefixFrom(addr(map[int]string{4: "192.0.2.", 6: "2001:db8:f::"}[family]+fmt.Sprint(i+1)), bits)
+				}
+				want := map[netip.Prefix][]netip.Addr{}
+				for i, who := range []string{"both", "theirs", "ours"} {
+					n, p := f.pair(t, w, i, six)
+					n.Name, n.TTLSecurity, p.TTLSecurity = who, who != "ours", who != "theirs"
+					p.HoldTime = 3 * time.Second
+					neighbors, peers[who], routes[prefix(i)] = append(neighbors, n), p, to(who)
+				}
+				f.neighbors(t, neighbors...)
 				d := startNode(t, w.node)
-				d.apply(t, wanted(map[string]plan.Peer{"r": p}, map[netip.Prefix]plan.Route{vip: to("r")}))
+				d.apply(t, wanted(peers, routes))
+				d.up(t, "both")
 				// Routers mind the TTL once a connection is there, so what this side sees is a router that falls silent some time.
-				s := d.session(t, "r", "a reason", func(s plan.Session) bool { return s.Reason != "" })
+				s := d.session(t, "theirs", "a reason", func(s plan.Session) bool { return s.Reason != "" })
 				t.Logf("the router wants 255, this side sends 1: %s: %s", s.Reason, s.Message)
-				if have := f.routes(t, family); len(have) > 0 {
-					t.Errorf("the router has %v from packets that it must not take", have)
-				}
-				p.TTLSecurity = true
-				change := plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"r": &p}}
-				n.TTLSecurity = false
-				f.neighbors(t, n)
-				d.apply(t, change)
-				s = d.session(t, "r", "a reason", func(s plan.Session) bool { return s.Reason == plan.NoAnswer })
+				s = d.session(t, "ours", "a reason", func(s plan.Session) bool { return s.Reason == plan.NoAnswer })
 				t.Logf("this side wants 255: %s: %s", s.Reason, s.Message)
-				n.TTLSecurity = true
-				f.neighbors(t, n)
-				d.up(t, "r")
-				f.kernel(t, family, map[netip.Prefix][]netip.Addr{vip: {nexthop}})
+				want[prefix(0)] = []netip.Addr{neighbors[0].Address}
+				f.kernel(t, family, want)
+				neighbors = slices.Clone(neighbors)
+				neighbors[1].TTLSecurity, neighbors[2].TTLSecurity = false, true
+				f.neighbors(t, neighbors...)
+				for i := range neighbors {
+					want[prefix(i)] = []netip.Addr{neighbors[i].Address}
+				}
+				f.kernel(t, family, want)
 			})
 		})
 	}

@@ -84,6 +84,7 @@ func newWorld(t testing.TB, kinds ...string) *world {
 
 // each runs a test with a router of each kind.
 func each(t *testing.T, test func(t *testing.T, w *world, f *far)) {
+	t.Parallel()
 	for kind := range router.Kinds {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
@@ -100,7 +101,7 @@ func (f *far) neighbors(t testing.TB, n ...router.Neighbor) {
 	if err := f.Configure(t.Context(), f.conf); err != nil {
 		t.Fatal(err)
 	}
-	// FRR refuses connections for a second after it learnt of a neighbor, and GoBGP then rests for five.
+	// FRR refuses connections until it has taken its configuration in, and GoBGP then rests for five seconds.
 	eventually(t, "the router listens to its neighbors", func() bool {
 		s, err := f.Sessions(t.Context())
 		if err != nil {
@@ -168,13 +169,7 @@ func to(names ...string) plan.Route {
 // eventually waits until something holds.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	for deadline := time.Now().Add(patience); !ok(); <-ticker.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-	}
+	eventuallyElse(t, what, ok, func() string { return "not" })
 }
 
 // kernel waits until the router's kernel has exactly these routes of a family, each over these next hops.
@@ -206,7 +201,7 @@ func (f *far) routes(t testing.TB, family int) []router.Route {
 
 func eventuallyElse(t testing.TB, what string, ok func() bool, else_ func() string) {
 	t.Helper()
-	ticker := time.NewTicker(20 * time.Millisecond)
+	ticker := time.NewTicker(50 * time.Millisecond) // vtysh takes 30 ms of a processor
 	defer ticker.Stop()
 	for deadline := time.Now().Add(patience); !ok(); <-ticker.C {
 		if time.Now().After(deadline) {

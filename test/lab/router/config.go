@@ -127,6 +127,8 @@ func (n Neighbor) bird(l *lines, asn uint32) {
 func (c Config) frr() string {
 	var l lines
 	l.add("frr defaults datacenter\nlog stdout informational\nip nht resolve-via-default\nipv6 nht resolve-via-default")
+	// Neighbours are held back until route maps are in force: for 5 s by default (bgp_config_end in bgpd/bgp_vty.c).
+	l.add("bgp route-map delay-timer 1")
 	for _, p := range c.Announce {
 		l.addIf(p.Addr().Is4(), "ip route %v blackhole", p)
 		l.addIf(p.Addr().Is6(), "ipv6 route %v blackhole", p)
