@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"time"
 
@@ -27,6 +29,9 @@ type options struct {
 const defaultSocket = "/run/ironlb/bgpd/bgpd.sock"
 
 func (o options) check() error {
+	if err := checkSocket(o.socket); err != nil {
+		return err
+	}
 	if o.hold < 0 {
 		return fmt.Errorf("--hold is %v: it must not be negative, and 0 means for ever", o.hold)
 	}
@@ -37,6 +42,36 @@ func (o options) check() error {
 		}
 	}
 	return o.checkLog()
+}
+
+// longestSocket is what a path in a sockaddr_un may have (unix(7)).
+const longestSocket = 107
+
+// checkSocket finds a path at which listening would fail or do harm: what is there already is removed, and its folder closed to other users, as
+// nobody could mend who wrote /run/bgpd.sock.
+func checkSocket(path string) error {
+	if !filepath.IsAbs(path) || filepath.Base(path) == "/" || len(path) > longestSocket {
+		return fmt.Errorf("--socket is %q: it must be an absolute path of at most %d bytes, such as %s", path, longestSocket, defaultSocket)
+	}
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != os.ModeSocket {
+		return fmt.Errorf("--socket is %s, which is there already and no socket: give another one, or remove that", path)
+	}
+	dir := filepath.Dir(path)
+	info, err := os.Stat(dir)
+	if err != nil || info.Mode().Perm()&0o077 == 0 {
+		return nil // it is made, or nobody else may enter
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("look at the folder of --socket: %w", err)
+	}
+	for _, e := range entries {
+		if name := filepath.Join(dir, e.Name()); name != path && name != path+".lock" {
+			return fmt.Errorf("--socket is %s, in a folder that has other files, such as %s: give it a folder of its own, which is closed to other users; it is made if it is not there",
+				path, e.Name())
+		}
+	}
+	return nil
 }
 
 func (o options) checkLog() error {
@@ -80,7 +115,7 @@ routes with the community GRACEFUL_SHUTDOWN (RFC 8326), and two seconds later th
 			return run(cmd.Context(), o)
 		},
 	}
-	root.PersistentFlags().StringVar(&o.socket, "socket", defaultSocket, "where the speaker is awaited, in a folder of its own")
+	root.PersistentFlags().StringVar(&o.socket, "socket", defaultSocket, "where the speaker is awaited: an absolute path, in a folder of its own, which is made for this user alone")
 	root.PersistentFlags().StringVar(&o.logFormat, "log-format", "text", "text or json")
 	root.Flags().DurationVar(&o.hold, "hold", 10*time.Minute, "how long routes stay announced without a speaker, 0 for ever")
 	root.Flags().StringVar(&o.metricsAddress, "metrics-bind-address", "", "where /metrics is served, on the loopback interface (default: nowhere)")
@@ -97,6 +132,9 @@ func healthyCommand(o *options) *cobra.Command {
 		Short: "Ask the ironlb-bgpd of --socket whether it lives: exit status 0 if it answers",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if limit <= 0 {
+				return fmt.Errorf("--timeout is %v: it must be more than 0, such as 3s", limit)
+			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), limit)
 			defer cancel()
 			h, err := bgp.AskHealth(ctx, o.socket)
@@ -121,7 +159,11 @@ func childCommand(o *options) *cobra.Command {
 			if err := o.checkLog(); err != nil {
 				return err
 			}
-			return runChild(context.WithoutCancel(cmd.Context()), o.logger())
+			err := runChild(context.WithoutCancel(cmd.Context()), o.logger())
+			if errors.Is(err, io.EOF) {
+				return nil // the parent has let it go
+			}
+			return err
 		},
 	}
 }
