@@ -95,6 +95,11 @@ func hearASN(ctx context.Context, p plan.Peer, id netip.Addr, limit time.Duratio
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	return saidASN(conn, p, id)
+}
+
+// saidASN returns the AS that the router at the other end says.
+func saidASN(conn net.Conn, p plan.Peer, id netip.Addr) (uint32, cause) {
 	kind, body, err := firstMessage(conn, p, id)
 	var timeout net.Error
 	switch {
@@ -113,20 +118,15 @@ func hearASN(ctx context.Context, p plan.Peer, id netip.Addr, limit time.Duratio
 	if !ok {
 		return 0, cause{plan.Rejected, "this node cannot take what the router sent: it is no OPEN"}
 	}
-	asn, err := bgp.ValidateOpenMsg(open, 0, asn(p), net.IP(id.AsSlice()))
+	said, err := bgp.ValidateOpenMsg(open, 0, asn(p), net.IP(id.AsSlice()))
 	var wrong *bgp.MessageError
 	if errors.As(err, &wrong) {
 		return 0, refusing(wrong, p)
 	}
-	return external(p, asn)
-}
-
-// external returns the AS if a peer may have it that is to be an external one.
-func external(p plan.Peer, routers uint32) (uint32, cause) {
-	if routers == asn(p) {
+	if said == asn(p) {
 		return 0, cause{plan.WrongASN, "dynamicASN: the router has this node's own AS, and is to be external"}
 	}
-	return routers, cause{}
+	return said, cause{}
 }
 
 // firstMessage waits for a router's OPEN, and sends one to a router that waits for that.
