@@ -47,6 +47,10 @@ func TestNodeGoes(t *testing.T) {
 	if took := time.Since(began); took < drainTime+withdrawTime || took > leaveLimit {
 		t.Errorf("it left within %v, want %v and little more", took, drainTime+withdrawTime)
 	}
+	n.daemon.change(two()) // one that comes late
+	if !n.daemon.wanted.NodeGoes {
+		t.Error("a change is taken after the end has begun")
+	}
 	changes := n.told()
 	if len(changes) < 3 {
 		t.Fatalf("the child is told %+v", changes)

@@ -94,6 +94,9 @@ func TestSnapshotOfBGP(t *testing.T) {
 		if got := v.BGPPeers["plain"]; !reflect.DeepEqual(got, was.BGPPeers["plain"]) || got.BFD.Multiplier != 3 {
 			t.Errorf("a peer without: %+v, want %+v", got, was.BGPPeers["plain"])
 		}
+		if !p.secrets.isNeeded() {
+			t.Error("Secrets are not asked for until the peers are listed, which may be never")
+		}
 		if !reflect.DeepEqual(v.BGPAdvertisements, was.BGPAdvertisements) || len(v.BGPAdvertisements["all"].Attributes.Communities.Communities()) != 1 {
 			t.Errorf("advertisements %+v, want %+v", v.BGPAdvertisements, was.BGPAdvertisements)
 		}
@@ -108,6 +111,29 @@ func TestSnapshotOfBGP(t *testing.T) {
 			t.Errorf("touched are the peers %v, want that with the password", touched.BGPPeers)
 		}
 	})
+}
+
+// A password that is read in a moment is waited for without a word, and what is known of the peer stays.
+func TestPasswordIsAwaited(t *testing.T) {
+	unread := secretsState{namespace: "ironlb-system", unread: true}
+	touched := func() *plan.Touched { return &plan.Touched{BGPPeers: map[string]struct{}{}} }
+	b, v := newBGPObjects(), plan.NewView()
+	b.fold(convertPeer(bgpPeer("was", v1alpha1.BGPPeerSpec{})))
+	b.resolve(v, touched(), secretsState{namespace: "ironlb-system"})
+	was := v.BGPPeers["was"]
+	for _, name := range []string{"was", "new"} {
+		b.fold(convertPeer(bgpPeer(name, v1alpha1.BGPPeerSpec{PasswordSecret: &v1alpha1.SecretReference{Name: "tor"}})))
+	}
+	got := touched()
+	b.resolve(v, got, unread)
+	if len(got.BGPPeers) > 0 || len(v.BGPPeers) != 1 || !reflect.DeepEqual(v.BGPPeers["was"], was) {
+		t.Errorf("touched %v, peers %+v", got.BGPPeers, v.BGPPeers)
+	}
+	v.Stale = true
+	b.resolve(v, touched(), unread)
+	if v.BGPPeers["new"].Wrong != plan.PasswordUnknown || !reflect.DeepEqual(v.BGPPeers["was"], was) {
+		t.Errorf("from a snapshot: %+v", v.BGPPeers)
+	}
 }
 
 func unzipped(t *testing.T, path string) []byte {
