@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestSocketRefused: a path that cannot be listened at, or at which that would do harm, is refused before anything is changed.
@@ -29,7 +31,10 @@ func TestSocketRefused(t *testing.T) {
 	} {
 		cmd := command()
 		cmd.SetArgs([]string{"--socket", test.socket})
-		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "--socket is ") || !strings.Contains(err.Error(), test.says) {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // one that is taken runs until then
+		err := cmd.ExecuteContext(ctx)
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), "--socket is ") || !strings.Contains(err.Error(), test.says) {
 			t.Errorf("--socket %q: %v, want an error with %q", test.socket, err, test.says)
 		}
 	}
