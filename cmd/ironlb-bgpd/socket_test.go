@@ -29,14 +29,16 @@ func TestSocketRefused(t *testing.T) {
 		{open, "no socket"},
 		{filepath.Join(open, "bgpd.sock"), "such as file"},
 	} {
-		cmd := command()
-		cmd.SetArgs([]string{"--socket", test.socket})
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // one that is taken runs until then
-		err := cmd.ExecuteContext(ctx)
-		cancel()
-		if err == nil || !strings.Contains(err.Error(), "--socket is ") || !strings.Contains(err.Error(), test.says) {
+		if err := checkSocket(test.socket); err == nil || !strings.Contains(err.Error(), "--socket is ") || !strings.Contains(err.Error(), test.says) {
 			t.Errorf("--socket %q: %v, want an error with %q", test.socket, err, test.says)
 		}
+	}
+	cmd := command() // not with the paths above, of which one that is taken would be closed
+	cmd.SetArgs([]string{"--socket", file})
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // one that is taken runs until then
+	defer cancel()
+	if err := cmd.ExecuteContext(ctx); err == nil || !strings.Contains(err.Error(), "no socket") {
+		t.Errorf("the program runs with --socket %s: %v", file, err)
 	}
 	if info, err := os.Stat(open); err != nil || info.Mode().Perm() != 0o755 {
 		t.Errorf("the folder has mode %v (%v)", info.Mode(), err)
