@@ -23,7 +23,7 @@ type BFDProfile struct {
 
 // BFDProfileSpec is what the operator wants.
 type BFDProfileSpec struct {
-	// receiveInterval is the least time between two packets from the router that the node takes, in milliseconds from 10 to 60000.
+	// receiveInterval is the least time between two packets from the router that the node takes, in milliseconds from 10 to 60000. Default 300.
 	//
 	// +kubebuilder:validation:Minimum=10
 	// +kubebuilder:validation:Maximum=60000
@@ -31,7 +31,7 @@ type BFDProfileSpec struct {
 	// +optional
 	ReceiveInterval int32 `json:"receiveInterval,omitempty"`
 
-	// transmitInterval is the least time between two packets of the node, in milliseconds from 10 to 60000.
+	// transmitInterval is the least time between two packets of the node, in milliseconds from 10 to 60000. Default 300.
 	//
 	// +kubebuilder:validation:Minimum=10
 	// +kubebuilder:validation:Maximum=60000
@@ -39,7 +39,7 @@ type BFDProfileSpec struct {
 	// +optional
 	TransmitInterval int32 `json:"transmitInterval,omitempty"`
 
-	// detectMultiplier is how many packets in a row must be missing before the other side takes the path for dead, from 2 to 255.
+	// detectMultiplier is how many packets in a row must be missing before the other side takes the path for dead, from 2 to 255. Default 3.
 	//
 	// +kubebuilder:validation:Minimum=2
 	// +kubebuilder:validation:Maximum=255

@@ -29,11 +29,12 @@ type BGPPeer struct {
 
 // BGPPeerSpec is what the operator wants.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.peerASN) != has(self.dynamicASN)",fieldPath=".peerASN",message="and dynamicASN exclude each other, and one must be there: write the router's AS number as peerASN, or dynamicASN internal or external"
+// +kubebuilder:validation:XValidation:rule="has(self.peerASN) || has(self.dynamicASN)",fieldPath=".peerASN",message="is missing, and so is dynamicASN: write the router's AS number as peerASN, or dynamicASN: internal or external"
+// +kubebuilder:validation:XValidation:rule="!has(self.peerASN) || !has(self.dynamicASN)",fieldPath=".peerASN",message="cannot be with dynamicASN, which takes any AS: leave one of the two out"
 // +kubebuilder:validation:XValidation:rule="!has(self.localASN) || self.localASN != self.myASN",fieldPath=".localASN",message="is myASN: leave it out"
 // +kubebuilder:validation:XValidation:rule="!has(self.localASN) || (has(self.dynamicASN) ? self.dynamicASN == 'external' : !has(self.peerASN) || self.peerASN != self.myASN && self.peerASN != self.localASN)",fieldPath=".localASN",message="is for external peers, whose AS differs from myASN and from localASN: leave it out, and write the AS that the router knows as myASN"
 // +kubebuilder:validation:XValidation:rule="!has(self.ebgpMultiHop) || !self.ebgpMultiHop || (has(self.dynamicASN) ? self.dynamicASN == 'external' : !has(self.peerASN) || self.peerASN != self.myASN)",fieldPath=".ebgpMultiHop",message="is for external peers: leave it out, an internal peer may be any number of hops away"
-// +kubebuilder:validation:XValidation:rule="!has(self.ebgpMultiHop) || !self.ebgpMultiHop || !has(self.ttlSecurity) || !self.ttlSecurity",fieldPath=".ebgpMultiHop",message="and ttlSecurity exclude each other, for the one wants a router on the same network, the other one that is not: leave one out"
+// +kubebuilder:validation:XValidation:rule="!has(self.ebgpMultiHop) || !self.ebgpMultiHop || !has(self.ttlSecurity) || !self.ttlSecurity",fieldPath=".ebgpMultiHop",message="cannot be with ttlSecurity, which is for a router on the same network: leave one of the two out"
 // +kubebuilder:validation:XValidation:rule="!has(self.ebgpMultiHop) || !self.ebgpMultiHop || !self.peerAddress.contains('%')",fieldPath=".ebgpMultiHop",message="cannot be with a link-local peerAddress, which is on the same network: leave it out, or write another address of the router"
 // +kubebuilder:validation:XValidation:rule="!has(self.passwordSecret) || !self.peerAddress.contains('%')",fieldPath=".passwordSecret",message="cannot be with a link-local peerAddress: write another address of the router"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !self.peerAddress.contains('%')",fieldPath=".sourceAddress",message="cannot be with a link-local peerAddress, whose interface says from where: leave it out"
@@ -79,7 +80,7 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!isIP(self.split('%')[0]) || ip(self.split('%')[0]).isGlobalUnicast() || ip(self.split('%')[0]).isLinkLocalUnicast()",message="is unspecified, loopback, multicast or broadcast: write the address of the router"
 	PeerAddress string `json:"peerAddress"`
 
-	// peerPort is the TCP port of the router.
+	// peerPort is the TCP port of the router, to which the nodes connect; they listen on none. Default 179.
 	//
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
@@ -115,7 +116,7 @@ type BGPPeerSpec struct {
 	// +optional
 	KeepaliveTime *metav1.Duration `json:"keepaliveTime,omitempty"`
 
-	// connectTime between two tries to connect, in whole seconds from 1s to 65535s.
+	// connectTime between two tries to connect, in whole seconds from 1s to 65535s. Default 5s.
 	//
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=16
