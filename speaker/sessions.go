@@ -96,7 +96,7 @@ func (s *Speaker) reportRoutes(todo *work) {
 	}
 	for prefs := range s.desired.LocalPrefs {
 		if !has(s.bgp.prefs, prefs) {
-			s.cfg.Log.Warn("two BGPAdvertisements tell a peer the same prefix with different localPref, of which the lower one counts: make them equal",
+			s.cfg.Log.Warn("two BGPAdvertisements tell an internal peer the same prefix with different localPref, of which the lower one counts: make them equal",
 				"lower", prefs.Lower, "higher", prefs.Higher, "prefixes", s.desired.LocalPrefs[prefs])
 		}
 	}

@@ -12,7 +12,7 @@ import (
 
 // BGP is what this node's BGP does: whom it speaks to, and what it tells them. It is whole.
 type BGP struct {
-	// RouterID of this node, an IPv4 address.
+	// RouterID of this node, an IPv4 address, for peers that ask for no other.
 	RouterID netip.Addr
 	// NodeGoes is set if the node is on its way out: who speaks and is ended then is not expected back.
 	NodeGoes bool
@@ -22,6 +22,14 @@ type BGP struct {
 	Routes map[netip.Prefix]Route
 	// Serial of the last change; 0 if it had none.
 	Serial uint64
+}
+
+// RouterIDOf returns the router id that a peer is to see.
+func (b *BGP) RouterIDOf(peer string) netip.Addr {
+	if id := b.Peers[peer].RouterID; id.IsValid() {
+		return id
+	}
+	return b.RouterID
 }
 
 // Peer is a BGP session of this node. == compares it.
@@ -34,8 +42,9 @@ type Peer struct {
 	// PeerASN is the AS that the other side must have. 0 with Dynamic: any that is (internal) or is not (external) MyASN.
 	PeerASN uint32
 	Dynamic DynamicASN
-	// Source is the address from which to connect, the zero Addr for what the kernel chooses.
-	Source netip.Addr
+	// Source is the address from which to connect, the zero Addr for what the kernel chooses. RouterID, if it is valid, is shown in place of
+	// the node's.
+	Source, RouterID netip.Addr
 	// NextHop4 and NextHop6 are what is announced as next hop in a family that the session is not of; invalid: that family is not spoken. To a
 	// peer with a zone NextHop6 is, if it is valid, in place of this end of the session.
 	NextHop4, NextHop6 netip.Addr
@@ -52,6 +61,11 @@ type Peer struct {
 	IPv4, IPv6 bool
 	// BFD, the zero value without.
 	BFD BFD
+}
+
+// internal tells whether it is a peer of this node's own AS: only such a one is told localPref (RFC 4271, 5.1.5).
+func (p Peer) internal() bool {
+	return p.Dynamic == AnyInternal || p.Dynamic == NotDynamic && p.PeerASN == p.MyASN
 }
 
 // Secret is text that must not be seen. It prints as dots.

@@ -59,8 +59,9 @@ func (p *Planner) route(v *View, prefix netip.Prefix) (Route, []LocalPrefs) {
 		if len(told) == 0 {
 			continue
 		}
+		internal := p.desired.BGP.Peers[peer].internal() // another one is told no localPref
 		for _, name := range told {
-			if v.BGPAdvertisements[name].Attributes.pref() != attributes.pref() {
+			if internal && v.BGPAdvertisements[name].Attributes.pref() != attributes.pref() {
 				conflicts = append(conflicts, LocalPrefs{Lower: lowest, Higher: name})
 			}
 		}

@@ -15,14 +15,13 @@ type PeerProblem struct {
 	Message string
 }
 
-// planPeers plans the sessions of this node, and tells whether there are others than before, or with other families.
+// planPeers plans the sessions of this node, and tells whether there are others than before, or with other families, or
+// internal ones that were external.
 func (p *Planner) planPeers(v *View) (others bool) {
 	d, node := p.desired, p.bgp.node
 	peers, problems := map[string]Peer{}, map[string]PeerProblem{}
 	taken := map[netip.Addr]string{}
-	order := oldestFirst(v.BGPPeers)
-	routerID, idFrom := v.routerID(order, node.Labels)
-	for _, name := range order {
+	for _, name := range oldestFirst(v.BGPPeers) {
 		o := v.BGPPeers[name]
 		first := taken[o.Address]
 		switch {
@@ -32,14 +31,8 @@ func (p *Planner) planPeers(v *View) (others bool) {
 		case first != "":
 			problems[name] = PeerProblem{Duplicate, fmt.Sprintf("BGPPeer %s has the same peerAddress, %v, on this node: delete one of them, "+
 				"or let their nodeSelectors select different nodes", first, o.Address)}
-		case o.RouterID.IsValid() && idFrom != "" && o.RouterID != routerID:
-			problems[name] = PeerProblem{NotConfigured, fmt.Sprintf("its routerID is %v, and that of BGPPeer %s on this node %v: "+
-				"a node has one; make them equal, or leave them out", o.RouterID, idFrom, routerID)}
 		default:
 			taken[o.Address] = name
-			if o.RouterID.IsValid() && idFrom == "" {
-				routerID, idFrom = o.RouterID, name
-			}
 			if o.Wrong != "" {
 				problems[name] = PeerProblem{o.Wrong, o.Message}
 				continue
@@ -50,15 +43,13 @@ func (p *Planner) planPeers(v *View) (others bool) {
 			}
 		}
 	}
-	if idFrom == "" {
-		routerID = node.routerID(p.options.Node)
-	}
+	routerID := node.routerID(p.options.Node)
 	p.changed.RouterID = p.changed.RouterID || d.BGP.RouterID != routerID
 	d.BGP.RouterID = routerID
 	for name, peer := range peers {
 		if before, was := d.BGP.Peers[name]; !was || before != peer {
 			p.changed.Peers[name] = struct{}{}
-			others = others || !was || before.IPv4 != peer.IPv4 || before.IPv6 != peer.IPv6
+			others = others || !was || before.IPv4 != peer.IPv4 || before.IPv6 != peer.IPv6 || before.internal() != peer.internal()
 		}
 	}
 	for name := range d.BGP.Peers {
@@ -86,28 +77,11 @@ func oldestFirst(peers map[string]BGPPeer) []string {
 	})
 }
 
-// routerID returns the router id that a node's peers, in this order, want it to have, and the first that does. That does not hang on a
-// Secret, for another router id ends all sessions; nor on what shares its address with one before it, which is to harm no other.
-func (v *View) routerID(order []string, node map[string]string) (id netip.Addr, from string) {
-	seen := map[netip.Addr]struct{}{}
-	for _, name := range order {
-		o := v.BGPPeers[name]
-		if !o.On(node) {
-			continue
-		}
-		if _, twin := seen[o.Address]; !twin && o.RouterID.IsValid() {
-			return o.RouterID, name
-		}
-		seen[o.Address] = struct{}{}
-	}
-	return netip.Addr{}, ""
-}
-
 // on returns the session that a node has with the peer. The next hop in the other family than the session's is the node's own address,
 // and also that to a link-local peer: it could not pass this end of the session on.
 func (p BGPPeer) on(node Node) Peer {
 	out := Peer{
-		Address: p.Address, Port: p.Port, MyASN: p.MyASN, LocalASN: p.LocalASN, PeerASN: p.PeerASN, Dynamic: p.Dynamic, Source: p.Source,
+		Address: p.Address, Port: p.Port, MyASN: p.MyASN, LocalASN: p.LocalASN, PeerASN: p.PeerASN, Dynamic: p.Dynamic, Source: p.Source, RouterID: p.RouterID,
 		HoldTime: p.HoldTime, KeepaliveTime: p.KeepaliveTime, ConnectTime: p.ConnectTime, Password: p.Password,
 		MultiHop: p.MultiHop, TTLSecurity: p.TTLSecurity, GracefulRestart: p.GracefulRestart, RestartTime: p.RestartTime, BFD: p.BFD,
 		IPv4: p.Address.Is4(), IPv6: p.Address.Is6(),

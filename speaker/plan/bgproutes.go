@@ -21,7 +21,7 @@ func (r Routed) equal(s Routed) bool {
 	return r.Reason == s.Reason && slices.Equal(r.Prefixes, s.Prefixes)
 }
 
-// LocalPrefs are two BGPAdvertisements that tell one peer the same prefix with different values of localPref. The lower one counts.
+// LocalPrefs are two BGPAdvertisements that tell one internal peer the same prefix with different values of localPref. The lower one counts.
 type LocalPrefs struct{ Lower, Higher string }
 
 // bgpPlan is what a Planner keeps about routes.
