@@ -2,6 +2,7 @@ package ccm
 
 import (
 	"sync"
+	"time"
 
 	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
@@ -28,7 +29,17 @@ var placements = metrics.NewCounterVec(&metrics.CounterOpts{
 	StabilityLevel: metrics.ALPHA,
 }, []string{"reason"})
 
-var register = sync.OnceFunc(func() { legacyregistry.MustRegister(poolAddresses, virtualIPs, placements) })
+var assignments = metrics.NewHistogram(&metrics.HistogramOpts{
+	Name:           "ironlb_ccm_assign_duration_seconds",
+	Help:           "From the moment that a controller took up a Service until the addresses that it was given then were written on it.",
+	Buckets:        []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+	StabilityLevel: metrics.ALPHA,
+})
+
+// ours are all metrics of this package.
+var ours = []metrics.Registerable{poolAddresses, virtualIPs, placements, assignments}
+
+var register = sync.OnceFunc(func() { legacyregistry.MustRegister(ours...) })
 
 // measurePools sets the gauges of all pools.
 func measurePools(all []pools.PoolStatus) {
@@ -49,6 +60,12 @@ func measureNodes(led map[string]int) {
 	for node, n := range led {
 		virtualIPs.WithLabelValues(node).Set(float64(n))
 	}
+}
+
+// measureAssignment notes how long it took to give a Service addresses.
+func measureAssignment(took time.Duration) {
+	register()
+	assignments.Observe(took.Seconds())
 }
 
 // countPlacement counts a list that was written.

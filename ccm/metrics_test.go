@@ -1,8 +1,17 @@
 package ccm
 
 import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/component-base/metrics/testutil"
 
 	"github.com/ironlb/ironlb/ccm/placement"
@@ -28,5 +37,62 @@ func TestPlacementsCounted(t *testing.T) {
 	d.pass(exactAfter)
 	if n := count(placement.HolderLeads) - leads; n != 1 {
 		t.Errorf("%v lists follow a holder, want 1", n)
+	}
+}
+
+// TestAssignmentsMeasured: what counts is an address that was written, with the time of the write; not a Service that waits, nor one that
+// has its address.
+func TestAssignmentsMeasured(t *testing.T) {
+	measured := func() (n uint64, took float64) {
+		register()
+		all, err := legacyregistry.DefaultGatherer.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, of := range all {
+			if of.GetName() == "ironlb_ccm_assign_duration_seconds" {
+				n, took = of.Metric[0].Histogram.GetSampleCount(), of.Metric[0].Histogram.GetSampleSum()
+			}
+		}
+		return n, took
+	}
+	const slow = 30 * time.Millisecond
+	d := newDesk(t, "203.0.113.4/32")
+	d.adopt()
+	d.api.PrependReactor("patch", "services", func(clienttesting.Action) (bool, runtime.Object, error) {
+		<-time.After(slow)
+		return false, nil, nil
+	})
+	before, tookBefore := measured()
+	first := serviceFor("first", func(s *v1.Service) { s.UID = "first" })
+	for range 2 {
+		d.ensure(first)
+	}
+	d.ensure(serviceFor("waits"))
+	n, took := measured()
+	if n-before != 1 || took-tookBefore < slow.Seconds() {
+		t.Errorf("%d measured in %v s, want 1 in at least %v", n-before, took-tookBefore, slow)
+	}
+}
+
+// TestMetricsAreDocumented: docs/metrics.md has every metric of ours, and no other one.
+func TestMetricsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## ironlb-ccm\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	var got, want []string
+	for _, m := range regexp.MustCompile("(?m)^\\| `(ironlb_[a-z0-9_]+)").FindAllStringSubmatch(section, -1) {
+		want = append(want, m[1])
+	}
+	for _, m := range ours {
+		got = append(got, m.FQName())
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("there are %v, docs/metrics.md has %v", got, want)
 	}
 }

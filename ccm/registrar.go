@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -36,6 +37,7 @@ func (r *registrar) serve(ctx context.Context, svc *v1.Service) error {
 	if r.ledger.foreign(svc) {
 		return nil
 	}
+	start := time.Now()
 	d, err := r.ledger.assign(ctx, svc)
 	if err != nil {
 		return err
@@ -59,6 +61,9 @@ func (r *registrar) serve(ctx context.Context, svc *v1.Service) error {
 		return fmt.Errorf("writing the address of Service %s: %w", keyOf(svc), err)
 	}
 	r.ledger.written(svc, d.Lease, want, after)
+	if len(want.ingress) > 0 && !have.sameIngress(want) {
+		measureAssignment(time.Since(start))
+	}
 	if have.from != want.from || !have.sameIngress(want) {
 		r.log.Info("lease changed", "service", keyOf(svc), "holds", described(d.Lease), "before", ips(have.ingress), "reason", d.Reason)
 	}
