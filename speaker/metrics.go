@@ -12,6 +12,7 @@ import (
 // Metrics of the loop.
 type Metrics struct {
 	duration  prometheus.Histogram
+	program   prometheus.Histogram
 	errors    prometheus.Counter
 	changes   *prometheus.CounterVec
 	servers   prometheus.Gauge
@@ -38,6 +39,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: ns, Subsystem: sub, Name: "sync_duration_seconds",
 			Help: "How long a round took that observed, planned and applied.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15)}),
+		program: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: ns, Subsystem: sub, Name: "program_duration_seconds",
+			Help: "From the moment that a round took in what is new until the node was programmed with it; of rounds that changed the node.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15)}),
 		errors: prometheus.NewCounter(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: "sync_errors_total",
 			Help: "Rounds that ended with an error."}),
 		changes: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: "changes_total",
@@ -54,7 +57,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help:    "From the moment that nobody was known to answer for a VirtualIP until this node did.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2, 5}}),
 	}
-	reg.MustRegister(m.duration, m.errors, m.changes, m.servers, m.reals, m.announced, m.vips, m.services, m.healthy, m.moves, m.completion)
+	reg.MustRegister(m.duration, m.program, m.errors, m.changes, m.servers, m.reals, m.announced, m.vips, m.services, m.healthy, m.moves, m.completion)
 	m.bgp = newBGPMetrics(reg)
 	return m
 }

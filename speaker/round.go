@@ -20,6 +20,7 @@ const (
 // error is done.
 func (s *Speaker) round(ctx context.Context) error {
 	start := time.Now()
+	s.began = start
 	todo := newWork()
 	if ok := s.plan(todo, start); !ok {
 		s.audited = start
@@ -72,7 +73,11 @@ func (s *Speaker) round(ctx context.Context) error {
 // carryOut programs what the work names, and then announces what is programmed.
 func (s *Speaker) carryOut(ctx context.Context, todo *work) {
 	if s.known != nil {
+		before := s.changes
 		s.apply(ctx, todo)
+		if s.changes > before {
+			s.cfg.Metrics.program.Observe(time.Since(s.began).Seconds())
+		}
 		s.cfg.Metrics.table(len(s.known.table.have), s.known.table.reals)
 	} else {
 		s.failed.add(todo)
@@ -211,6 +216,7 @@ func (s *Speaker) trouble() error {
 
 // log writes one line about a change and counts it.
 func (s *Speaker) log(action string, args ...any) {
+	s.changes++
 	s.cfg.Metrics.change(action)
 	s.cfg.Log.Info(action, args...)
 }

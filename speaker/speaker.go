@@ -116,6 +116,10 @@ type Speaker struct {
 	vips     *tally[string]
 	services *tally[pools.ServiceKey]
 
+	// began is when this round did, changes counts what was ever changed.
+	began   time.Time
+	changes int
+
 	lastError string
 	mu        sync.Mutex
 	health    Health

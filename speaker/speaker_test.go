@@ -539,6 +539,47 @@ ironlb_speaker_vips{reason="Owner"} 1
 	})
 }
 
+// How long programming takes is measured when something is programmed, and at no other time.
+func TestProgrammingIsMeasured(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		v := baseView()
+		service(v, "api", vip1, []uint16{80}, 1, "a")
+		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		defer r.stop()
+		measured := func() (n uint64, took float64) {
+			t.Helper()
+			synctest.Wait()
+			all, err := r.registry.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, of := range all {
+				if of.GetName() == "ironlb_speaker_program_duration_seconds" {
+					n, took = of.Metric[0].Histogram.GetSampleCount(), of.Metric[0].Histogram.GetSampleSum()
+				}
+			}
+			return n, took
+		}
+		first, _ := measured()
+		if first == 0 {
+			t.Fatal("the first Service is not measured")
+		}
+		time.Sleep(time.Minute) // many rounds that only look
+		if n, _ := measured(); n != first {
+			t.Errorf("%d measured while nothing changed", n-first)
+		}
+		r.world.mu.Lock()
+		r.slowVirtuals = 3 * time.Second
+		r.world.mu.Unlock()
+		r.speaker.cfg.Kick.look.Store(true) // the node is looked at in the same round
+		r.set(func(v *plan.View) { service(v, "web", vip2, []uint16{80}, 1, "b", "a") })
+		time.Sleep(time.Minute)
+		if n, took := measured(); n != first+1 || took < 3 || took > 4 {
+			t.Errorf("%d measured in %v s, want 1", n-first, took)
+		}
+	})
+}
+
 func TestInterfaceLost(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
