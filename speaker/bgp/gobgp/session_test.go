@@ -51,8 +51,9 @@ var kinds = []struct {
 	{"ipv6", kind{six: true}},
 	{"both over ipv4", kind{both: true}},
 	{"both over ipv6", kind{six: true, both: true}},
-	{"both over link-local", kind{six: true, both: true, set: func(n *router.Neighbor, p *plan.Peer) {
+	{"both over link-local, any AS", kind{six: true, both: true, set: func(n *router.Neighbor, p *plan.Peer) {
 		n.Address, n.Local, p.Address, p.Source = addr("fe80::a1%eth0"), netip.Addr{}, addr("fe80::b1%eth0"), netip.Addr{}
+		p.PeerASN, p.Dynamic = 0, plan.AnyExternal
 	}}},
 	{"timers", kind{
 		set: func(n *router.Neighbor, p *plan.Peer) {
