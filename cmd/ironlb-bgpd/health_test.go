@@ -37,7 +37,7 @@ func TestHealthAndMetrics(t *testing.T) {
 	r.session(s, "BFD is up", func(s plan.Session) bool { return s.BFD == plan.BFDUp && established(s) })
 	metrics := r.metrics(port)
 	for _, want := range []string{
-		"ironlb_bgp_gobgp_starts_total 1", "ironlb_bgp_gobgp_up 1", "ironlb_bgp_speaker_connected 1", "ironlb_bgp_wanted_peers 1",
+		"ironlb_bgp_gobgp_starts_total 1", "ironlb_bgp_gobgp_processes 1", "ironlb_bgp_speaker_connected 1", "ironlb_bgp_wanted_peers 1",
 		"ironlb_bgp_wanted_routes 2", "ironlb_bgp_bfd_downs_total 0", `ironlb_bgp_process_sessions{state="Established"} 1`,
 	} {
 		if !slices.Contains(metrics, want) {

@@ -97,7 +97,7 @@ func command() *cobra.Command {
 		Long: `ironlb-bgpd runs beside ironlb-speaker, in the host's network namespace. It needs no capability, and better has CAP_SYS_NICE, by which BFD is on time on a busy node.
 
 It waits for the speaker on a unix socket and does what that wants: sessions, routes, BFD. When the speaker ends, all of that stays for the
-time of --hold. GoBGP runs in a child, which is started again when it ends.
+time of --hold. GoBGP runs in a child for each peer, which is started again when it ends.
 
 SIGTERM ends it. Peers with graceful restart are not told, and keep the routes until it is back or their time is up. The others get their
 routes with the community GRACEFUL_SHUTDOWN (RFC 8326), and two seconds later they are withdrawn.`,
@@ -150,7 +150,7 @@ func healthyCommand(o *options) *cobra.Command {
 }
 
 func childCommand(o *options) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:    "gobgp",
 		Short:  "What ironlb-bgpd starts as its child",
 		Hidden: true,
@@ -166,6 +166,8 @@ func childCommand(o *options) *cobra.Command {
 			return err
 		},
 	}
+	_ = cmd.Flags().String("peer", "", "the peer's name, to be seen in a list of processes")
+	return cmd
 }
 
 // buildVersion is that of the module, as far as it was built from one.

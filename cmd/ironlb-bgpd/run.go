@@ -28,8 +28,10 @@ func run(ctx context.Context, o options) error {
 	var d *bgp.Daemon
 	d = bgp.NewDaemon(bgp.DaemonOptions{
 		Log: log, Socket: o.socket, Hold: o.hold, Metrics: bgp.NewMetrics(registry),
-		Child: func() *exec.Cmd { return exec.Command("/proc/self/exe", "gobgp", "--log-format", o.logFormat) },
-		BFD:   newBFD(log, registry, func(all map[string]bgp.BFDStatus) { d.BFDChanged(all) }),
+		Child: func(peer string) *exec.Cmd {
+			return exec.Command("/proc/self/exe", "gobgp", "--log-format", o.logFormat, "--peer", peer)
+		},
+		BFD: newBFD(log, registry, func(all map[string]bgp.BFDStatus) { d.BFDChanged(all) }),
 	})
 	metrics := func(context.Context) error { return nil }
 	if o.metricsAddress != "" {

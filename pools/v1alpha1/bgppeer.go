@@ -125,9 +125,8 @@ type BGPPeerSpec struct {
 	// +optional
 	ConnectTime *metav1.Duration `json:"connectTime,omitempty"`
 
-	// routerID is the BGP identifier of the nodes, written as an IPv4 address. All peers of a node must have the same one, or none. Default
-	// the node's first IPv4 InternalIP. As it must differ between nodes, it is for peers with nodeSelectors that select one. A node has one for
-	// all its peers: what changes it, as adding the first peer with a routerID or deleting the last, restarts all sessions of the node.
+	// routerID is the BGP identifier of the nodes in this session, written as an IPv4 address. Default the node's first IPv4 InternalIP. As it
+	// must differ between nodes, it is for peers with nodeSelectors that select one.
 	//
 	// +kubebuilder:validation:MinLength=7
 	// +kubebuilder:validation:MaxLength=15

@@ -6,15 +6,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
+	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/speaker/plan"
 )
 
 // Between the end of a child and the start of the next: routers wait for it with graceful restart. It grows as long as none lives for
@@ -28,38 +33,134 @@ const (
 // ChildFile is the number of the file by which a child talks.
 const ChildFile = 3
 
-// keepChild runs one child after the other from the first wanted peer on, until ctx ends. Where there is none GoBGP would cost its memory
-// for nothing.
-func (d *Daemon) keepChild(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-d.first:
-	}
-	pause := firstPause
-	for {
-		began := time.Now()
-		err := d.runChild(ctx)
-		if ctx.Err() != nil {
-			return nil
+// starts is why there is no process before the first one.
+const starts = "it starts"
+
+// removeTime is how long a process goes on without its peer: GoBGP sends the NOTIFICATION by the way.
+const removeTime = 500 * time.Millisecond
+
+// child is the process with GoBGP of a peer, or none while it is between two. Its fields but the first are guarded by Daemon.mu.
+type child struct {
+	d    *Daemon
+	peer string
+	over chan struct{} // closed when there will be no more processes
+
+	end   context.CancelFunc // ends its life
+	began time.Time
+
+	link     *link              // nil while no process runs
+	routerID netip.Addr         // that it was started with
+	kill     context.CancelFunc // ends the process
+	gone     chan struct{}      // closed when it has ended
+	heard    bool               // it has reported, so GoBGP has what is wanted
+	again    bool               // start it again at once when it has ended
+	since    time.Time          // since when it runs or does not
+	ended    string             // why it does not
+
+	session *plan.Session // as it says
+	changes uint64        // Changes of the processes before
+
+	asked, applied uint64 // serials of the last change that it was told, and of the last that it has taken in
+}
+
+// begin starts the life of a peer's child. d.mu is held.
+func (d *Daemon) begin(peer string) {
+	ctx, end := context.WithCancel(d.life)
+	c := &child{d: d, peer: peer, over: make(chan struct{}), end: end, began: now(), since: now(), ended: starts, asked: d.wanted.Serial, applied: d.applied}
+	d.children[peer] = c
+	before := slices.Collect(maps.Keys(d.leaving)) // one may have the same router
+	d.group.Go(func() {
+		defer end()
+		for _, other := range before {
+			<-other.over
 		}
+		c.keep(ctx)
+		d.mu.Lock()
+		delete(d.leaving, c)
+		d.mu.Unlock()
+		close(c.over)
+	})
+}
+
+// retire ends the life of a child whose peer is not wanted any more, once it has taken its leave. d.mu is held.
+func (c *child) retire() {
+	delete(c.d.children, c.peer)
+	c.d.leaving[c] = struct{}{}
+	if c.link == nil || c.session == nil {
+		c.end()
+		return
+	}
+	c.link.sendChange(plan.BGPChange{Whole: true, RouterID: c.routerID})
+	time.AfterFunc(leaveLimit, c.end)
+}
+
+// restart has another process begin at once. d.mu is held.
+func (c *child) restart(why string, more ...any) {
+	c.d.o.Log.Info("start GoBGP anew", append([]any{"peer", c.peer, "reason", why}, more...)...)
+	c.again = true
+	c.kill()
+}
+
+// tell hands a change to the process. d.mu is held.
+func (c *child) tell(change plan.BGPChange) {
+	if change.Serial != 0 {
+		c.asked = change.Serial
+	}
+	c.link.sendChange(change)
+}
+
+// crashed tells whether the process has ended that was there before. d.mu is held.
+func (c *child) crashed() bool { return c.link == nil && c.ended != starts }
+
+// status returns the session without BFD. d.mu is held.
+func (c *child) status() plan.Session {
+	s := plan.Session{State: plan.SessionIdle, Since: c.since}
+	if c.session != nil {
+		s = *c.session
+	}
+	if c.link == nil {
+		s.Reason, s.Message = plan.NoBGPProcess, "GoBGP does not run: "+c.ended
+	}
+	s.Changes += c.changes
+	s.Since = s.Since.Round(0).UTC()
+	return s
+}
+
+// problem returns why the child cannot speak BGP, empty if it can. d.mu is held.
+func (c *child) problem() string {
+	switch {
+	case c.link == nil:
+		return "GoBGP does not run: " + c.ended
+	case c.heard:
+		return ""
+	case c.ended != starts:
+		return "GoBGP runs, and has not yet taken what is wanted; the one before ended: " + c.ended
+	}
+	return "GoBGP runs, and has not yet taken what is wanted"
+}
+
+// keep runs one process after the other until ctx ends.
+func (c *child) keep(ctx context.Context) {
+	pause := firstPause
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := c.run(ctx)
 		if time.Since(began) > goodLife {
 			pause = firstPause
 		}
-		if d.childEnded(err, pause) {
+		if c.hasEnded(ctx, err, pause) {
 			continue
 		}
 		select {
 		case <-ctx.Done():
-			return nil
 		case <-time.After(pause):
 		}
 		pause = min(2*pause, lastPause)
 	}
 }
 
-// runChild returns when a child has ended, and how.
-func (d *Daemon) runChild(ctx context.Context) error {
+// run returns when a process has ended, and how.
+func (c *child) run(ctx context.Context) error {
 	// The kernel kills the child when the thread ends that started it (prctl(2), PR_SET_PDEATHSIG); a locked one lives on.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -71,7 +172,7 @@ func (d *Daemon) runChild(ctx context.Context) error {
 	}
 	defer ours.Close()
 	crash := &crashNote{out: os.Stderr}
-	cmd := d.o.Child()
+	cmd := c.d.o.Child(c.peer)
 	cmd.ExtraFiles = []*os.File{theirs} // ChildFile
 	cmd.Stderr = crash
 	cmd.WaitDelay = time.Second
@@ -81,7 +182,7 @@ func (d *Daemon) runChild(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	talked := d.talk(ctx, ours, cmd.Process.Pid, kill)
+	talked := c.talk(ctx, ours, cmd.Process.Pid, kill)
 	_ = cmd.Process.Kill() // where it does not end by itself; Wait tells how it did
 	waited := cmd.Wait()
 	switch note := crash.text(); {
@@ -96,58 +197,79 @@ func (d *Daemon) runChild(ctx context.Context) error {
 }
 
 // talk tells the child what is wanted for as long as it listens.
-func (d *Daemon) talk(ctx context.Context, conn net.Conn, pid int, kill context.CancelFunc) error {
-	c := NewConn(conn)
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
+func (c *child) talk(ctx context.Context, pair net.Conn, pid int, kill context.CancelFunc) error {
+	conn := NewConn(pair)
+	stop := context.AfterFunc(ctx, func() { pair.Close() })
 	defer stop()
-	if _, err := c.Answer(Process); err != nil {
+	if _, err := conn.Answer(Process); err != nil {
 		return err
 	}
-	l := newLink(c)
-	d.childStarted(l, pid, kill)
+	l := newLink(conn)
+	c.started(l, pid, kill)
 	return l.run(ctx, func(m Message) error {
 		if m.Report == nil {
 			return errors.New("the child sent something that is no report")
 		}
-		d.childReport(*m.Report)
+		c.reports(*m.Report)
 		return nil
 	})
 }
 
-func (d *Daemon) childStarted(l *link, pid int, kill context.CancelFunc) {
+func (c *child) started(l *link, pid int, kill context.CancelFunc) {
+	d := c.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.child, d.kill, d.gone, d.since, d.heard = l, kill, make(chan struct{}), now(), false
-	l.sendChange(wholeChange(d.wanted))
-	d.o.Metrics.child(true)
-	d.o.Log.Info("GoBGP runs", "pid", pid, "peers", len(d.wanted.Peers), "routes", len(d.wanted.Routes))
+	wanted := partOf(d.wanted, c.peer)
+	c.link, c.kill, c.gone, c.since, c.heard, c.routerID, c.asked = l, kill, make(chan struct{}), now(), false, wanted.RouterID, wanted.Serial
+	l.sendChange(wholeChange(wanted))
+	d.o.Metrics.child(1)
+	d.o.Log.Info("GoBGP runs", "peer", c.peer, "pid", pid, "routes", len(wanted.Routes))
 	d.report()
 }
 
-// childEnded tells whether the next one is to start at once.
-func (d *Daemon) childEnded(err error, pause time.Duration) (again bool) {
+// reports takes what the process says.
+func (c *child) reports(r plan.BGPReport) {
+	d := c.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.child != nil {
-		close(d.gone)
+	if s, told := r.Sessions[c.peer]; told || r.Whole {
+		c.session = s
 	}
-	for name, s := range d.goBGP {
-		if _, still := d.wanted.Peers[name]; still {
-			d.changes[name] += s.Changes
-		}
+	c.heard = true
+	if r.Applied != 0 {
+		c.applied = r.Applied
 	}
-	again, d.again = d.again, false
-	d.child, d.ended, d.since = nil, err.Error(), now()
-	switch {
+	if _, leaves := d.leaving[c]; leaves && c.session == nil {
+		time.AfterFunc(removeTime, c.end)
+	}
+	d.report()
+}
+
+// hasEnded tells whether the next one is to start at once.
+func (c *child) hasEnded(ctx context.Context, err error, pause time.Duration) (again bool) {
+	d := c.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c.link != nil {
+		close(c.gone)
+		d.o.Metrics.child(-1)
+	}
+	if c.session != nil {
+		c.changes += c.session.Changes
+	}
+	again, c.again = c.again, false
+	c.link, c.session, c.ended, c.since = nil, nil, err.Error(), now()
+	switch _, leaves := d.leaving[c]; {
+	case leaves:
+		c.end()
+		return false
 	case again:
-		d.ended = "it is started anew"
+		c.ended = "it is started anew"
 	case d.bye:
-		d.ended = "ironlb-bgpd ends"
-	default:
-		d.o.Log.Error("GoBGP ended; its peers' sessions are down until it runs again", "reason", err, "again in", pause)
+		c.ended = "ironlb-bgpd ends"
+	case ctx.Err() == nil:
+		d.o.Log.Error("GoBGP ended; the session is down until it runs again", "peer", c.peer, "reason", err, "again in", pause)
 	}
-	clear(d.goBGP)
-	d.o.Metrics.child(false)
 	d.report()
 	return again
 }

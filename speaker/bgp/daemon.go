@@ -3,8 +3,11 @@ package bgp
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"os/exec"
+	"slices"
 	"sync"
 	"time"
 
@@ -39,9 +42,9 @@ type DaemonOptions struct {
 	Socket string
 	// Hold is how long the routes stay without a speaker, 0 for ever.
 	Hold time.Duration
-	// Child returns the command of the process with GoBGP, which is to call Serve with its file 3. Its standard error goes to that
-	// of this process.
-	Child func() *exec.Cmd
+	// Child returns the command of the process with GoBGP for a peer, which is to call Serve with its file 3. Its standard error goes to
+	// that of this process.
+	Child func(peer string) *exec.Cmd
 	// BFD of the peers; what it finds goes to BFDChanged.
 	BFD     BFD
 	Metrics *Metrics
@@ -56,44 +59,29 @@ const (
 	withdrawTime = time.Second
 )
 
-// starts is why there is no child before the first one.
-const starts = "it starts"
-
-// Daemon is ironlb-bgpd: it keeps what is wanted when the speaker ends and when GoBGP does, and has BFD run beside them.
+// Daemon is ironlb-bgpd: it keeps what is wanted when the speaker ends and when GoBGP does, and has BFD run beside them. Each peer has a
+// process with GoBGP of its own: what one sends can end that of no other.
 type Daemon struct {
 	o      DaemonOptions
 	server *Server
-	// first is closed with the first peer that is wanted: before there is nothing for a child to do.
-	first chan struct{}
+	group  sync.WaitGroup // of the children's lives
 
-	mu      sync.Mutex
-	begun   bool // first is closed
-	wanted  plan.BGP
-	speaker bool
-	hold    *time.Timer // runs while there is no speaker
-
-	child *link              // nil while it does not run
-	kill  context.CancelFunc // ends it
-	heard bool               // it has reported, so GoBGP has what is wanted
-	again bool               // start it again at once when it has ended
-	since time.Time          // since when it runs or does not
-	ended string             // why it does not
-	gone  chan struct{}      // closed when it has ended
-	bye   bool               // it is asked to leave
-
-	goBGP    map[string]plan.Session // as the child says
-	changes  map[string]uint64       // Changes of the children before
+	mu       sync.Mutex
+	life     context.Context // in which children live; nil before Run
+	wanted   plan.BGP
+	speaker  bool
+	hold     *time.Timer // runs while there is no speaker
+	children map[string]*child
+	leaving  map[*child]struct{} // whose peer is not wanted any more
+	bye      bool                // ctx has ended
 	bfd      map[string]BFDStatus
 	reported map[string]plan.Session
-	applied  uint64 // by the child, and not reported yet
+	applied  uint64 // the serial that the speaker was told last
 }
 
 // NewDaemon returns a daemon that starts with Run.
 func NewDaemon(o DaemonOptions) *Daemon {
-	d := &Daemon{
-		o: o, first: make(chan struct{}), since: now(), ended: starts,
-		goBGP: map[string]plan.Session{}, changes: map[string]uint64{}, reported: map[string]plan.Session{},
-	}
+	d := &Daemon{o: o, children: map[string]*child{}, leaving: map[*child]struct{}{}, reported: map[string]plan.Session{}}
 	d.server = NewServer(ServerOptions{
 		Socket: o.Socket, Log: o.Log, Change: d.change, Connected: d.connected, Health: d.health,
 	})
@@ -106,11 +94,14 @@ func (d *Daemon) Run(ctx context.Context) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	group, life := errgroup.WithContext(life)
+	d.mu.Lock()
+	d.life = life
+	d.mu.Unlock()
+	defer d.group.Wait()
 	serving, stopServing := context.WithCancel(life)
 	defer stopServing()
 	group.Go(func() error { return d.server.Run(serving) })
 	group.Go(func() error { return d.o.BFD.Run(life) })
-	group.Go(func() error { return d.keepChild(life) })
 	group.Go(func() error {
 		defer end()
 		select {
@@ -127,37 +118,46 @@ func (d *Daemon) Run(ctx context.Context) error {
 	return nil
 }
 
-// leave has the child say goodbye to those who do not wait for the next process.
+// leave has the children say goodbye to those who do not wait for the next process.
 func (d *Daemon) leave(ctx context.Context) {
 	d.mu.Lock()
-	child, gone, told := d.child, d.gone, 0
-	wanted := d.wanted // which nobody changes any more
-	for _, p := range wanted.Peers {
-		if !p.GracefulRestart || wanted.NodeGoes {
-			told++
+	var told sync.WaitGroup
+	goes, kept := d.wanted.NodeGoes, 0
+	for name, c := range d.children {
+		if d.wanted.Peers[name].GracefulRestart && !goes {
+			kept++
+			continue
 		}
+		link, gone, wanted := c.link, c.gone, partOf(d.wanted, name) // which nobody changes any more
+		if link == nil {
+			continue
+		}
+		told.Go(func() {
+			if goes {
+				depart(ctx, wanted, link, gone)
+			} else {
+				d.goodbye(ctx, name, link, gone)
+			}
+		})
 	}
-	peers := len(wanted.Peers)
 	d.bye = true
+	d.o.Log.Info("leave", "peers that keep the routes", kept, "peers that are told", len(d.children)-kept, "node goes", goes)
 	d.mu.Unlock()
-	d.o.Log.Info("leave", "peers that keep the routes", peers-told, "peers that are told", told, "node goes", wanted.NodeGoes)
-	switch {
-	case child == nil || told == 0:
-		return
-	case wanted.NodeGoes:
-		depart(ctx, wanted, child, gone)
-		return
-	}
+	told.Wait()
+}
+
+// goodbye waits until a child has left.
+func (d *Daemon) goodbye(ctx context.Context, peer string, child *link, gone <-chan struct{}) {
 	child.sendUrgent(Message{Leave: &Leave{}})
 	select {
 	case <-gone:
 	case <-ctx.Done():
 	case <-time.After(leaveLimit):
-		d.o.Log.Warn("GoBGP did not leave in time", "limit", leaveLimit)
+		d.o.Log.Warn("GoBGP did not leave in time", "peer", peer, "limit", leaveLimit)
 	}
 }
 
-// depart has every peer look elsewhere, and then takes all routes back.
+// depart has a peer look elsewhere, and then takes all routes back.
 func depart(ctx context.Context, wanted plan.BGP, child *link, gone <-chan struct{}) {
 	if len(wanted.Routes) == 0 {
 		return
@@ -184,26 +184,7 @@ func (d *Daemon) change(c plan.BGPChange) {
 		d.mu.Unlock()
 		return
 	}
-	before := d.wanted
-	d.wanted.Apply(c)
-	for name := range d.changes {
-		if _, still := d.wanted.Peers[name]; !still {
-			delete(d.changes, name)
-		}
-	}
-	if !d.begun && len(d.wanted.Peers) > 0 {
-		d.begun = true
-		close(d.first)
-	}
-	switch {
-	case d.child == nil || d.again: // the next one is told all
-	case before.RouterID != d.wanted.RouterID: // GoBGP has one for as long as it runs
-		d.o.Log.Info("start GoBGP anew", "reason", "the router id changed", "before", before.RouterID, "now", d.wanted.RouterID)
-		d.again = true
-		d.kill()
-	default:
-		d.child.sendChange(c)
-	}
+	d.apply(c)
 	var watched map[string]plan.Peer
 	if c.Whole || len(c.Peers) > 0 {
 		watched = map[string]plan.Peer{}
@@ -213,12 +194,42 @@ func (d *Daemon) change(c plan.BGPChange) {
 			}
 		}
 	}
-	d.o.Metrics.wanted(len(d.wanted.Peers), len(d.wanted.Routes))
 	d.report()
 	d.mu.Unlock()
 	if watched != nil {
 		d.o.BFD.Set(watched)
 	}
+}
+
+// apply tells each child what the change says of its peer. d.mu is held.
+func (d *Daemon) apply(c plan.BGPChange) {
+	parts := make(map[string]plan.BGPChange, len(d.children))
+	for name := range d.children {
+		if part := partOfChange(d.wanted, c, name); !c.Whole && (len(part.Peers) > 0 || len(part.Routes) > 0) {
+			parts[name] = part
+		}
+	}
+	d.wanted.Apply(c)
+	for name, child := range d.children {
+		if _, still := d.wanted.Peers[name]; !still {
+			child.retire()
+		}
+	}
+	for name := range d.wanted.Peers {
+		child := d.children[name]
+		switch part, has := parts[name]; {
+		case child == nil:
+			d.begin(name)
+		case child.link == nil || child.again: // the next one is told all
+		case child.routerID != d.wanted.RouterIDOf(name): // GoBGP has one for as long as it runs
+			child.restart("the router id changed", "before", child.routerID, "now", d.wanted.RouterIDOf(name))
+		case c.Whole:
+			child.tell(wholeChange(partOf(d.wanted, name)))
+		case has:
+			child.tell(part)
+		}
+	}
+	d.o.Metrics.wanted(len(d.wanted.Peers), len(d.wanted.Routes))
 }
 
 // connected notes whether there is a speaker.
@@ -244,12 +255,7 @@ func (d *Daemon) withdraw() {
 		return
 	}
 	d.o.Log.Warn("withdraw all routes", "reason", "no speaker has connected", "hold", d.o.Hold, "routes", len(d.wanted.Routes))
-	c := plan.BGP{RouterID: d.wanted.RouterID, NodeGoes: d.wanted.NodeGoes, Peers: d.wanted.Peers}
-	d.wanted.Apply(wholeChange(c))
-	d.o.Metrics.wanted(len(d.wanted.Peers), 0)
-	if d.child != nil {
-		d.child.sendChange(wholeChange(c))
-	}
+	d.apply(wholeChange(plan.BGP{RouterID: d.wanted.RouterID, NodeGoes: d.wanted.NodeGoes, Peers: d.wanted.Peers}))
 }
 
 // BFDChanged tells how the BFD sessions are, all of them. A session that goes down takes the BGP session with it at once.
@@ -267,27 +273,20 @@ func (d *Daemon) BFDChanged(all map[string]BFDStatus) {
 		}
 		d.o.Metrics.bfdDown()
 		d.o.Log.Warn("take the BGP session down", "peer", name, "reason", plan.BFDWentDown, "why", is.Why)
-		if d.child != nil {
-			d.child.sendUrgent(Message{Down: &Down{Peer: name, Why: is.Why}})
+		if c := d.children[name]; c != nil && c.link != nil {
+			c.link.sendUrgent(Message{Down: &Down{Peer: name, Why: is.Why}})
 		}
 	}
 	d.bfd = all
 	d.report()
 }
 
-// childReport takes what the child says.
-func (d *Daemon) childReport(r plan.BGPReport) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	applyReport(d.goBGP, r)
-	d.heard, d.applied = true, r.Applied
-	d.report()
-}
-
 // report tells the speaker what is new of the sessions. d.mu is held.
 func (d *Daemon) report() {
-	r := plan.BGPReport{Sessions: map[string]*plan.Session{}, Applied: d.applied}
-	d.applied = 0
+	r := plan.BGPReport{Sessions: map[string]*plan.Session{}}
+	if applied := d.taken(); applied != d.applied {
+		d.applied, r.Applied = applied, applied
+	}
 	states := map[plan.SessionState]int{}
 	for name := range d.wanted.Peers {
 		s := d.session(name)
@@ -308,19 +307,22 @@ func (d *Daemon) report() {
 	}
 }
 
+// taken returns the serial of the last change that all children have taken in, as far as they run. d.mu is held.
+func (d *Daemon) taken() uint64 {
+	serial := d.wanted.Serial
+	for _, c := range d.children {
+		if !c.crashed() && c.asked != c.applied {
+			serial = min(serial, c.applied)
+		}
+	}
+	return serial
+}
+
 // session puts together what is known of a peer's. d.mu is held.
 func (d *Daemon) session(name string) plan.Session {
-	s, reported := d.goBGP[name]
-	if !reported {
-		s = plan.Session{State: plan.SessionIdle, Since: d.since}
-	}
-	if d.child == nil {
-		s.Reason, s.Message = plan.NoBGPProcess, "GoBGP does not run: "+d.ended
-	}
-	s.Changes += d.changes[name]
-	s.Since = s.Since.Round(0).UTC()
+	s := d.children[name].status()
 	if d.wanted.Peers[name].BFD.On() {
-		s.BFD, s.BFDSince = plan.BFDDown, d.since
+		s.BFD, s.BFDSince = plan.BFDDown, d.children[name].began
 		if is, ok := d.bfd[name]; ok {
 			s.BFD, s.BFDSince = is.State, is.Since.Round(0).UTC()
 		}
@@ -332,16 +334,10 @@ func (d *Daemon) session(name string) plan.Session {
 func (d *Daemon) health(context.Context) (Health, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	switch {
-	case len(d.wanted.Peers) == 0:
-	case d.child == nil:
-		return Health{Problem: "GoBGP does not run: " + d.ended}, nil
-	case !d.heard && d.wanted.RouterID.IsValid(): // without one GoBGP has nothing to do
-		problem := "GoBGP runs, and has not yet taken what is wanted"
-		if d.ended != starts {
-			problem += "; the one before ended: " + d.ended
+	for _, name := range slices.Sorted(maps.Keys(d.children)) {
+		if problem := d.children[name].problem(); problem != "" {
+			return Health{Problem: fmt.Sprintf("BGPPeer %s: %s", name, problem)}, nil
 		}
-		return Health{Problem: problem}, nil
 	}
 	return Health{}, nil
 }

@@ -176,9 +176,9 @@ func startNode(t testing.TB, socket string, hold time.Duration) *node {
 	n := &node{t: t, socket: socket, left: filepath.Join(t.TempDir(), "left"), bfd: &bfdPeers{}, reg: prometheus.NewRegistry()}
 	n.daemon = NewDaemon(DaemonOptions{
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Socket: socket, Hold: hold, BFD: n.bfd, Metrics: NewMetrics(n.reg),
-		Child: func() *exec.Cmd {
+		Child: func(peer string) *exec.Cmd {
 			cmd := exec.Command("/proc/self/exe")
-			cmd.Env = append(os.Environ(), leftFile+"="+n.left)
+			cmd.Env = append(os.Environ(), leftFile+"="+n.leftOf(peer))
 			return cmd
 		},
 	})
@@ -201,6 +201,9 @@ func startNode(t testing.TB, socket string, hold time.Duration) *node {
 	})
 	return n
 }
+
+// leftOf is the file that a peer's child makes when it leaves.
+func (n *node) leftOf(peer string) string { return n.left + "." + peer }
 
 func socketPath(t testing.TB) string { return filepath.Join(t.TempDir(), "bgpd", "bgpd.sock") }
 
@@ -274,7 +277,7 @@ func TestHealthOfHanging(t *testing.T) {
 	deadline := time.Now().Add(20 * time.Second)
 	for {
 		h, err := AskHealth(t.Context(), n.socket)
-		if err == nil && h.Problem == "GoBGP runs, and has not yet taken what is wanted" {
+		if err == nil && h.Problem == "BGPPeer hang: GoBGP runs, and has not yet taken what is wanted" {
 			return
 		}
 		if time.Now().After(deadline) {
@@ -351,7 +354,7 @@ func TestNoPeers(t *testing.T) {
 	if h, err := AskHealth(t.Context(), n.socket); err != nil || h.Problem != "" {
 		t.Errorf("its health is %+v (%v)", h, err)
 	}
-	n.until("no child is started", func() bool { return !n.daemon.begun && n.daemon.child == nil })
+	n.until("no child is started", func() bool { return len(n.daemon.children) == 0 })
 	c := two()
 	c.Whole = false
 	s.Set(c)
@@ -437,7 +440,7 @@ func TestGoBGPEnds(t *testing.T) {
 	}
 }
 
-// TestGoBGPPanics: the reason is known, the pauses grow, and BFD does not notice.
+// TestGoBGPPanics: the reason is known, and neither the other peers nor BFD notice, however often it happens.
 func TestGoBGPPanics(t *testing.T) {
 	n := startNode(t, socketPath(t), 0)
 	s := startSpeaker(t, n.socket)
@@ -445,34 +448,67 @@ func TestGoBGPPanics(t *testing.T) {
 	c.Peers["a"].BFD = plan.BFD{Multiplier: 3}
 	c.Peers["crash"] = peer(252)
 	s.Set(c)
+	first := [...]plan.Session{s.established("a", 1), s.established("b", 1)}
+	since := time.Time{}
 	for range 2 {
-		s.wait("it says why", func(now map[string]plan.Session) bool {
-			return strings.HasSuffix(now["a"].Message, "panic: an UPDATE as none should be")
-		})
+		since = s.wait("it says why", func(now map[string]plan.Session) bool {
+			return strings.HasSuffix(now["crash"].Message, "panic: an UPDATE as none should be") && now["crash"].Since.After(since)
+		})["crash"].Since
 	}
 	if !n.bfd.has("a") {
 		t.Error("BFD is not asked for")
 	}
+	s.Set(change(map[netip.Prefix]plan.Route{prefix("203.0.113.2/32"): to("a", "b")}))
+	if again := [...]plan.Session{s.established("a", 2), s.established("b", 2)}; pid(again[0]) != pid(first[0]) || pid(again[1]) != pid(first[1]) {
+		t.Errorf("they were %+v and are %+v", first, again)
+	}
 	s.Set(plan.BGPChange{RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"crash": nil}})
-	s.established("a", 1)
+	s.wait("it is gone", func(now map[string]plan.Session) bool { return len(now) == 2 })
+	n.until("it has no process", func() bool { return len(n.daemon.children)+len(n.daemon.leaving) == 2 })
 }
 
-// TestRouterID: another one needs another process, at once.
+// TestRouterID: another one needs another process, at once. One that a peer has for itself is no other's.
 func TestRouterID(t *testing.T) {
 	n := startNode(t, socketPath(t), 0)
 	s := startSpeaker(t, n.socket)
-	s.Set(two())
-	first := s.established("a", 1)
+	c := two()
+	c.Peers["b"].RouterID = addr("192.0.2.8")
+	s.Set(c)
+	a, b := s.established("a", 1), s.established("b", 1)
+	if a.PeerID != c.RouterID || b.PeerID != addr("192.0.2.8") {
+		t.Errorf("the sessions are %+v and %+v", a, b)
+	}
 	began := time.Now()
 	s.Set(plan.BGPChange{RouterID: addr("192.0.2.9")})
 	again := s.wait("another process", func(now map[string]plan.Session) bool {
 		return now["a"].PeerID == addr("192.0.2.9") && now["a"].Prefixes == 1
-	})["a"]
-	if pid(again) == pid(first) {
-		t.Errorf("it is the same process: %+v", again)
+	})
+	if pid(again["a"]) == pid(a) || pid(again["b"]) != pid(b) {
+		t.Errorf("the sessions were %+v and %+v and are %+v", a, b, again)
 	}
 	if took := time.Since(began); took > firstPause {
 		t.Errorf("it took %v", took)
+	}
+}
+
+// TestRename: a router whose peer has another name gets the next process when it knows of the end of the one before.
+func TestRename(t *testing.T) {
+	n := startNode(t, socketPath(t), 0)
+	s := startSpeaker(t, n.socket)
+	s.Set(two())
+	first := s.established("a", 1)
+	c := plan.BGPChange{RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"a": nil, "z": peer(253)}, Routes: two().Routes}
+	c.Routes[prefix("203.0.113.1/32")] = to("z", "b")
+	s.Set(c)
+	is := s.established("z", 1)
+	if err := syscall.Kill(pid(first), 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("process %d is still there: %v", pid(first), err)
+	}
+	if pid(is) == pid(first) {
+		t.Errorf("it is the same process: %+v", is)
+	}
+	if told := n.told("a"); len(told) < 2 || !told[len(told)-1].Whole || len(told[len(told)-1].Peers) > 0 {
+		t.Errorf("the first process was told %+v", told)
 	}
 }
 
@@ -571,10 +607,14 @@ func TestLeave(t *testing.T) {
 			c.Peers["b"].GracefulRestart = restart
 			s.Set(c)
 			is := s.established("a", 1)
+			s.established("b", 1)
 			if err := n.stop(); err != nil {
 				t.Error(err)
 			}
-			if _, err := os.Stat(n.left); (err == nil) == restart {
+			if _, err := os.Stat(n.leftOf("a")); err == nil {
+				t.Error("a is told")
+			}
+			if _, err := os.Stat(n.leftOf("b")); (err == nil) == restart {
 				t.Errorf("the polite end gives %v", err)
 			}
 			if err := syscall.Kill(pid(is), 0); !errors.Is(err, syscall.ESRCH) {

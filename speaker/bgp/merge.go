@@ -46,6 +46,33 @@ func wholeChange(b plan.BGP) plan.BGPChange {
 	return out
 }
 
+// partOf returns what of b is a peer's.
+func partOf(b plan.BGP, peer string) plan.BGP {
+	out := plan.BGP{RouterID: b.RouterIDOf(peer), NodeGoes: b.NodeGoes, Peers: map[string]plan.Peer{peer: b.Peers[peer]}, Routes: map[netip.Prefix]plan.Route{}, Serial: b.Serial}
+	for prefix, r := range b.Routes {
+		if attributes, told := r[peer]; told {
+			out.Routes[prefix] = plan.Route{peer: attributes}
+		}
+	}
+	return out
+}
+
+// partOfChange returns what a change of b says of a peer that b has.
+func partOfChange(b plan.BGP, c plan.BGPChange, peer string) plan.BGPChange {
+	out := plan.BGPChange{RouterID: b.RouterIDOf(peer), NodeGoes: c.NodeGoes, Peers: map[string]*plan.Peer{}, Routes: map[netip.Prefix]plan.Route{}, Serial: c.Serial}
+	if p, named := c.Peers[peer]; named {
+		out.Peers[peer] = p
+	}
+	for prefix, r := range c.Routes {
+		if attributes, told := r[peer]; told {
+			out.Routes[prefix] = plan.Route{peer: attributes}
+		} else if _, was := b.Routes[prefix][peer]; was {
+			out.Routes[prefix] = nil
+		}
+	}
+	return out
+}
+
 // drained returns the change by which every route is told as one that is about to go, and withdrawn that by which it is gone.
 func drained(b plan.BGP) plan.BGPChange {
 	out := plan.BGPChange{RouterID: b.RouterID, NodeGoes: b.NodeGoes, Routes: make(map[netip.Prefix]plan.Route, len(b.Routes))}

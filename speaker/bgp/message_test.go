@@ -28,7 +28,7 @@ func everything() []Message {
 			Whole: true, RouterID: addr("192.0.2.1"), NodeGoes: true, Serial: 7,
 			Peers: map[string]*plan.Peer{"tor-a": {
 				Address: addr("192.0.2.254"), Port: 179, MyASN: 65001, LocalASN: 65003, PeerASN: 4200000000, Dynamic: plan.AnyExternal,
-				Source: addr("192.0.2.1"), NextHop4: addr("192.0.2.1"), NextHop6: addr("2001:db8::1"),
+				Source: addr("192.0.2.1"), RouterID: addr("192.0.2.7"), NextHop4: addr("192.0.2.1"), NextHop6: addr("2001:db8::1"),
 				HoldTime: 9 * time.Second, KeepaliveTime: 3 * time.Second, ConnectTime: time.Second, Password: "open sesame",
 				MultiHop: true, TTLSecurity: true, GracefulRestart: true, RestartTime: 30 * time.Second, IPv4: true, IPv6: true,
 				BFD: plan.BFD{Receive: 300 * time.Millisecond, Transmit: 100 * time.Millisecond, Multiplier: 3, Passive: true, MinimumTTL: 254},
@@ -93,6 +93,7 @@ func TestVersion1(t *testing.T) {
 	want := everything()
 	want[0].Hello.Version = 1
 	want[1].Change.Serial, want[1].Change.NodeGoes, want[3].Report.Applied = 0, false, 0
+	want[1].Change.Peers["tor-a"].RouterID = netip.Addr{}
 	understood(t, string(said), want)
 }
 

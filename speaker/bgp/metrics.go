@@ -8,11 +8,11 @@ import (
 
 // Metrics of ironlb-bgpd. Those of each session are the speaker's.
 type Metrics struct {
-	starts        prometheus.Counter
-	up, connected prometheus.Gauge
-	peers, routes prometheus.Gauge
-	states        *prometheus.GaugeVec
-	downs         prometheus.Counter
+	starts               prometheus.Counter
+	processes, connected prometheus.Gauge
+	peers, routes        prometheus.Gauge
+	states               *prometheus.GaugeVec
+	downs                prometheus.Counter
 }
 
 // NewMetrics registers them.
@@ -24,8 +24,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "ironlb", Subsystem: "bgp", Name: name, Help: help})
 	}
 	m := &Metrics{
-		starts:    counter("gobgp_starts_total", "How often the process with GoBGP was started; more than once if it crashed."),
-		up:        gauge("gobgp_up", "1 while the process with GoBGP runs."),
+		starts:    counter("gobgp_starts_total", "How often a process with GoBGP was started; more often than there were peers if one crashed."),
+		processes: gauge("gobgp_processes", "Processes with GoBGP that run, one for each peer."),
 		connected: gauge("speaker_connected", "1 while the speaker is connected."),
 		peers:     gauge("wanted_peers", "BGP peers that this node is to have."),
 		routes:    gauge("wanted_routes", "Prefixes that this node is to announce."),
@@ -33,15 +33,16 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "BGP sessions by state (RFC 4271, 8.2.2)."}, []string{"state"}),
 		downs: counter("bfd_downs_total", "How often BFD took a BGP session down."),
 	}
-	reg.MustRegister(m.starts, m.up, m.connected, m.peers, m.routes, m.states, m.downs)
+	reg.MustRegister(m.starts, m.processes, m.connected, m.peers, m.routes, m.states, m.downs)
 	return m
 }
 
-func (m *Metrics) child(up bool) {
-	if up {
+// child counts one more process, or one less.
+func (m *Metrics) child(more float64) {
+	if more > 0 {
 		m.starts.Inc()
 	}
-	m.up.Set(number(up))
+	m.processes.Add(more)
 }
 
 func (m *Metrics) speaker(connected bool) { m.connected.Set(number(connected)) }

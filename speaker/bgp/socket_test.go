@@ -79,6 +79,7 @@ func TestNoHello(t *testing.T) {
 	s := startSpeaker(t, n.socket)
 	s.Set(two())
 	s.established("a", 1)
+	s.established("b", 1)
 	for _, line := range []string{"GET / HTTP/1.1\r\n\r\n", `{"leave":{}}` + "\n", `{"hello":{"version":1,"oldest":1,"role":"gobgp"}}` + "\n", "\x00\n"} {
 		conn, err := net.Dial("unix", n.socket)
 		if err != nil {

@@ -56,7 +56,7 @@ func (n *Node) StopBGP() error {
 	return nil
 }
 
-// KillBGP ends the node's ironlb-bgpd with SIGKILL, and with it its child.
+// KillBGP ends the node's ironlb-bgpd with SIGKILL, and with it its children.
 func (n *Node) KillBGP() error {
 	if p := n.BGP(); p != nil {
 		return p.Kill()
@@ -64,7 +64,7 @@ func (n *Node) KillBGP() error {
 	return nil
 }
 
-// KillGoBGP ends the child of the node's ironlb-bgpd with SIGKILL, as a crash does.
+// KillGoBGP ends the children of the node's ironlb-bgpd with SIGKILL, as a crash does.
 func (n *Node) KillGoBGP(ctx context.Context) error {
 	p := n.BGP()
 	if p == nil || !p.Running() {

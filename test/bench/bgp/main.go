@@ -8,7 +8,7 @@
 //	cut       a node's port is taken off the LAN switch, without a change of carrier: until no route of the router's kernel leads to it.
 //	          bfd: a BFDProfile of 3 x 100 ms; bfd-gr: the same with graceful restart; hold: no BFD, a hold time of 9 s
 //	prefixes  a whole set of prefixes is given to an ironlb-bgpd that has just been started: until both routers' kernels have them all, the processor
-//	          time that it took, and the most memory that parent and child had; then until all are withdrawn
+//	          time that it took, and the most memory that parent and children had; then until all are withdrawn
 //
 // All times begin before the request to the API server, the command to the switch, or the Set is made, so what those take is in them. Of BFD alone
 // with busy cores see test/bench/bfd.

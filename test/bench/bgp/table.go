@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -41,13 +42,13 @@ func (b *bench) tables(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("round %d: %w", i+1, err)
 		}
-		line := fmt.Sprintf("prefixes %d/%d: cpu %v, parent %.1f MB, child %.1f MB;", i+1, b.o.tables, u.cpu, u.parent, u.child)
+		line := fmt.Sprintf("prefixes %d/%d: cpu %v, parent %.1f MB, children %.1f MB;", i+1, b.o.tables, u.cpu, u.parent, u.children)
 		for _, r := range b.tors {
 			line += fmt.Sprintf(" %s has all after %v, none after %v;", r.name, tables[r][i], gone[r][i])
 		}
 		fmt.Fprintln(os.Stderr, line)
 		applied = append(applied, u.cpu)
-		used["parent-rss-MB"], used["child-rss-MB"] = max(used["parent-rss-MB"], u.parent), max(used["child-rss-MB"], u.child)
+		used["parent-rss-MB"], used["children-rss-MB"] = max(used["parent-rss-MB"], u.parent), max(used["children-rss-MB"], u.children)
 	}
 	used["cpu-p50-ms"] = ms(quantile(applied, 0.5))
 	for _, r := range b.tors {
@@ -72,10 +73,10 @@ func (b *bench) prefixes() map[netip.Prefix]plan.Route {
 	return routes
 }
 
-// usage of ironlb-bgpd and its child.
+// usage of ironlb-bgpd and its children, one for each router.
 type usage struct {
-	cpu           time.Duration // of both until the routers had all
-	parent, child float64       // the most memory, in MB
+	cpu              time.Duration // of both until the routers had all
+	parent, children float64       // the most memory, in MB; of the children together
 }
 
 func (b *bench) table(ctx context.Context, n *lab.Node, whole plan.BGPChange, tables, gone map[*tor][]time.Duration) (u usage, err error) {
@@ -139,18 +140,22 @@ func (b *bench) all(ctx context.Context, began time.Time, deleted bool, took map
 	return nil
 }
 
-// used reads what both processes of the node have used.
+// used reads what the processes of the node have used.
 func used(ctx context.Context, n *lab.Node) (u usage, err error) {
 	parent := n.BGP().Pid()
 	out, err := n.Exec(ctx, "pgrep", "-P", fmt.Sprint(parent))
 	if err != nil {
 		return u, err
 	}
-	var child int
-	if _, err := fmt.Sscan(out, &child); err != nil {
-		return u, fmt.Errorf("read the child of ironlb-bgpd: %w", err)
+	pids := []int{parent}
+	for text := range strings.FieldsSeq(out) {
+		child, err := strconv.Atoi(text)
+		if err != nil {
+			return u, fmt.Errorf("read the children of ironlb-bgpd: %w", err)
+		}
+		pids = append(pids, child)
 	}
-	for pid, rss := range map[int]*float64{parent: &u.parent, child: &u.child} {
+	for _, pid := range pids {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil {
 			return u, err
@@ -167,10 +172,15 @@ func used(ctx context.Context, n *lab.Node) (u usage, err error) {
 		}
 		for line := range strings.Lines(string(status)) {
 			if text, ok := strings.CutPrefix(line, "VmHWM:"); ok {
-				if _, err := fmt.Sscan(text, rss); err != nil {
+				var rss float64 // in kB
+				if _, err := fmt.Sscan(text, &rss); err != nil {
 					return u, fmt.Errorf("read the memory of %d: %w", pid, err)
 				}
-				*rss /= 1024
+				if pid == parent {
+					u.parent = rss / 1024
+				} else {
+					u.children += rss / 1024
+				}
 			}
 		}
 	}
