@@ -190,11 +190,16 @@ func wanted(gracefulRestart, withBFD bool) plan.BGPChange {
 	return c
 }
 
-// session waits until the speaker sees the session as it should be.
+// session waits until the speaker sees the session with the router as it should be.
 func (r *rig) session(s *speaker, what string, is func(plan.Session) bool) plan.Session {
 	r.t.Helper()
+	return r.sessionOf(s, "tor", what, is)
+}
+
+func (r *rig) sessionOf(s *speaker, peer, what string, is func(plan.Session) bool) plan.Session {
+	r.t.Helper()
 	for {
-		now, ok := s.Sessions()["tor"]
+		now, ok := s.Sessions()[peer]
 		if ok && is(now) {
 			return now
 		}
