@@ -28,14 +28,18 @@ func judgePeer(peer *v1alpha1.BGPPeer, o *bgpObjects) (ready, established metav1
 	var read reader
 	selectors := read.all("nodeSelectors", peer.Spec.NodeSelectors)
 	ready = metav1.Condition{Type: conditionReady, Status: metav1.ConditionTrue, Reason: reasonRead, Message: "The peer is in use", ObservedGeneration: peer.Generation}
-	named := func(p v1alpha1.BFDProfile) bool { return p.Name == peer.Spec.BFDProfile }
+	profile := slices.IndexFunc(o.profiles.Items, func(p v1alpha1.BFDProfile) bool { return p.Name == peer.Spec.BFDProfile })
 	switch err := read.err(); {
 	case err != nil:
 		ready.Status, ready.Reason = metav1.ConditionFalse, reasonInvalidSelector
 		ready.Message = fmt.Sprintf("%v. The selector matches nothing until it is mended", err)
-	case peer.Spec.BFDProfile != "" && !slices.ContainsFunc(o.profiles.Items, named):
+	case peer.Spec.BFDProfile != "" && profile < 0:
 		ready.Status, ready.Reason = metav1.ConditionFalse, reasonNoBFDProfile
 		ready.Message = fmt.Sprintf("spec.bfdProfile: there is no BFDProfile %s: make it, or name another one. There is no session until then", peer.Spec.BFDProfile)
+	case profile >= 0:
+		if text := otherTTL(peer, &o.profiles.Items[profile]); text != "" {
+			ready.Message += ". " + text
+		}
 	}
 	sum := summary{selected: len(selectors) > 0}
 	for _, n := range o.nodes {
@@ -51,6 +55,25 @@ func judgePeer(peer *v1alpha1.BGPPeer, o *bgpObjects) (ready, established metav1
 	established = sum.condition()
 	established.ObservedGeneration = peer.Generation
 	return ready, established, fmt.Sprintf("%d/%d", sum.up, sum.nodes)
+}
+
+// otherTTL says that BFD with the peer has another least TTL than the profile's minimumTtl; speaker/kube decides which (profileObject.minimumTTL).
+func otherTTL(peer *v1alpha1.BGPPeer, profile *v1alpha1.BFDProfile) string {
+	s, least := &peer.Spec, profile.Spec.MinimumTTL
+	linkLocal := strings.Contains(s.PeerAddress, "%")
+	switch {
+	case least == nil:
+		return ""
+	case !linkLocal && s.TTLSecurity && *least < 255:
+		return fmt.Sprintf("minimumTtl %d of BFDProfile %s counts as 255, for ttlSecurity wants that: write 255, in a profile of the peer's own", *least, profile.Name)
+	case !linkLocal && (s.TTLSecurity || s.EBGPMultiHop || internal(peer)):
+		return ""
+	}
+	text := fmt.Sprintf("minimumTtl %d of BFDProfile %s counts for nothing: over one hop BFD takes a TTL of 255 alone (RFC 5881, 5). Name a profile without it", *least, profile.Name)
+	if !linkLocal {
+		text += ", or, if the router is further away, set ebgpMultiHop"
+	}
+	return text
 }
 
 // summary is how the sessions of a peer are on all nodes.

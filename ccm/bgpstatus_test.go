@@ -122,6 +122,56 @@ func TestJudgePeer(t *testing.T) {
 	}
 }
 
+// TestJudgeMinimumTTL: a minimumTtl that is not the one that counts is told in Ready, and is nothing that is wrong.
+func TestJudgeMinimumTTL(t *testing.T) {
+	const (
+		inUse   = "True Read: The peer is in use"
+		nothing = ". minimumTtl 250 of BFDProfile far counts for nothing: over one hop BFD takes a TTL of 255 alone (RFC 5881, 5). Name a profile without it"
+		as255   = ". minimumTtl 250 of BFDProfile far counts as 255, for ttlSecurity wants that: write 255, in a profile of the peer's own"
+	)
+	type spec = v1alpha1.BGPPeerSpec
+	external := func(s *spec) { s.PeerASN = ptr.To[int64](65000) }
+	dynamic := func(as v1alpha1.DynamicASN) func(*spec) {
+		return func(s *spec) { s.PeerASN, s.DynamicASN = nil, as }
+	}
+	multi, secure := func(s *spec) { s.EBGPMultiHop = true }, func(s *spec) { s.TTLSecurity = true }
+	linkLocal := func(s *spec) { s.PeerAddress = "fe80::1%eth0" }
+	for _, tt := range []struct {
+		name    string
+		profile string
+		peer    []func(*spec)
+		want    string
+	}{
+		{"external", "far", []func(*spec){external}, inUse + nothing + ", or, if the router is further away, set ebgpMultiHop"},
+		{"external of any AS", "far", []func(*spec){dynamic(v1alpha1.DynamicExternal)}, inUse + nothing + ", or, if the router is further away, set ebgpMultiHop"},
+		{"external without it", "near", []func(*spec){external}, inUse},
+		{"external over several hops", "far", []func(*spec){external, multi}, inUse},
+		{"internal", "far", nil, inUse},
+		{"internal of any router", "far", []func(*spec){dynamic(v1alpha1.DynamicInternal)}, inUse},
+		{"link-local", "far", []func(*spec){linkLocal}, inUse + nothing},
+		{"link-local with ttlSecurity", "far", []func(*spec){linkLocal, secure}, inUse + nothing},
+		{"ttlSecurity", "far", []func(*spec){external, secure}, inUse + as255},
+		{"ttlSecurity, internal", "far", []func(*spec){secure}, inUse + as255},
+		{"ttlSecurity, 255", "255", []func(*spec){external, secure}, inUse},
+		{"ttlSecurity without it", "near", []func(*spec){external, secure}, inUse},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			peer := bgpPeer("tor", func(p *v1alpha1.BGPPeer) {
+				p.Spec.BFDProfile = tt.profile
+				for _, change := range tt.peer {
+					change(&p.Spec)
+				}
+			})
+			var o bgpObjects
+			for name, least := range map[string]*int32{"near": nil, "far": ptr.To[int32](250), "255": ptr.To[int32](255)} {
+				o.profiles.Items = append(o.profiles.Items, v1alpha1.BFDProfile{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.BFDProfileSpec{MinimumTTL: least}})
+			}
+			ready, _, _ := judgePeer(&peer, &o)
+			expect(t, said(ready), tt.want)
+		})
+	}
+}
+
 func bgpAd(name string, change ...func(*v1alpha1.BGPAdvertisementSpec)) v1alpha1.BGPAdvertisement {
 	a := v1alpha1.BGPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("ad-" + name), Generation: 1}}
 	a.Spec = v1alpha1.BGPAdvertisementSpec{AggregationLength: 32, AggregationLengthV6: 128}

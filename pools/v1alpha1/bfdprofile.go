@@ -52,13 +52,13 @@ type BFDProfileSpec struct {
 	// +optional
 	PassiveMode bool `json:"passiveMode,omitempty"`
 
-	// minimumTtl that packets of a session over several hops must have left, from 1 to 254. Such are the sessions of peers with ebgpMultiHop
+	// minimumTtl that packets of a session over several hops must have left, from 1 to 255. Such are the sessions of peers with ebgpMultiHop
 	// (default 254), and of internal peers whose profile names it. Sessions of all other peers are over one hop, where it is 255
-	// (RFC 5881, 5). Name it as well for an external peer with ttlSecurity that runs FRR: for such a neighbour FRR has BFD on the UDP port
-	// of several hops, 4784. The TTL must be 255 nevertheless.
+	// (RFC 5881, 5); that it counts for nothing there is said in the condition Ready of the BGPPeer. Name it, as 255, for an external peer
+	// with ttlSecurity that runs FRR: for such a neighbour FRR has BFD on the UDP port of several hops, 4784.
 	//
 	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=254
+	// +kubebuilder:validation:Maximum=255
 	// +optional
 	MinimumTTL *int32 `json:"minimumTtl,omitempty"`
 }

@@ -137,7 +137,7 @@ var bgpCases = []struct{ plural, spec, field, says string }{
 	{"bfdprofiles", `{}`, "", ""},
 	{"bfdprofiles", `null`, "", ""},
 	{"bfdprofiles", `{receiveInterval: 10, transmitInterval: 60000, detectMultiplier: 255, passiveMode: true, minimumTtl: 1}`, "", ""},
-	{"bfdprofiles", `{receiveInterval: 100, transmitInterval: 100, detectMultiplier: 2, minimumTtl: 254}`, "", ""},
+	{"bfdprofiles", `{receiveInterval: 100, transmitInterval: 100, detectMultiplier: 2, minimumTtl: 255}`, "", ""},
 	{"bfdprofiles", `{receiveInterval: 9}`, "spec.receiveInterval", "greater than or equal to 10"},
 	{"bfdprofiles", `{receiveInterval: 60001}`, "spec.receiveInterval", "less than or equal to 60000"},
 	{"bfdprofiles", `{transmitInterval: 0}`, "spec.transmitInterval", "greater than or equal to 10"},
@@ -145,7 +145,7 @@ var bgpCases = []struct{ plural, spec, field, says string }{
 	{"bfdprofiles", `{detectMultiplier: 1}`, "spec.detectMultiplier", "greater than or equal to 2"},
 	{"bfdprofiles", `{detectMultiplier: 256}`, "spec.detectMultiplier", "less than or equal to 255"},
 	{"bfdprofiles", `{minimumTtl: 0}`, "spec.minimumTtl", "greater than or equal to 1"},
-	{"bfdprofiles", `{minimumTtl: 255}`, "spec.minimumTtl", "less than or equal to 254"},
+	{"bfdprofiles", `{minimumTtl: 256}`, "spec.minimumTtl", "less than or equal to 255"},
 
 	{"communities", `{}`, "", ""},
 	{"communities", `{communities: [{name: no-export, value: "65535:65281"}, {name: Rack_1, value: "large:64512:1:4294967295"}]}`, "", ""},
