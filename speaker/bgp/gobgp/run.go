@@ -57,6 +57,11 @@ func (d *Driver) tend(now time.Time) {
 	for _, name := range d.sessions.strangers() {
 		d.askAgain(name)
 	}
+	for _, name := range d.sessions.losses() {
+		if p := d.peers[name]; p != nil {
+			p.restarting = p.conf.GracefulRestart
+		}
+	}
 	d.keepRestarting()
 	for _, name := range d.sessions.stuck(now) {
 		if p := d.peers[name]; p != nil {
@@ -83,6 +88,22 @@ func (s *sessions) stuck(now time.Time) (names []string) {
 		if at := x.since.Add(openTime); at.After(now) {
 			s.soon(at)
 		} else {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// losses returns, once, the peers whose session ended without a NOTIFICATION: the router keeps their routes for the next one if that says that
+// forwarding went on (RFC 4724, 3: the F bit; 4.2), which it did: the kernel forwards. GoBGP says so of a peer that is restarting only
+// (capabilitiesFromConfig in its fsm.go), so such a peer is handed to it again as one.
+func (s *sessions) losses() (names []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, x := range s.byName {
+		if x.lost {
+			x.lost = false
 			names = append(names, name)
 		}
 	}

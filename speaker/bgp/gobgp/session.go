@@ -40,6 +40,9 @@ type session struct {
 	peerID  netip.Addr
 	// stranger is set if the router has another AS than it said when it was asked.
 	stranger bool
+	// broken is set by GoBGP's word that a session with graceful restart ended in a way that makes the router wait for the next one (RFC 4724, 4.2),
+	// lost once it is over and this driver has not ended it.
+	broken, lost bool
 	// wonder is set if the router refuses and GoBGP does not say why; asked is when the router was asked last.
 	wonder bool
 	asked  time.Time
@@ -206,12 +209,12 @@ func (x *session) enter(state plan.SessionState) {
 	x.state, x.since = state, now
 	switch {
 	case state == plan.SessionEstablished:
-		x.fail, x.pending, x.expected, x.wonder = cause{}, cause{}, cause{}, false
+		x.fail, x.pending, x.expected, x.wonder, x.broken, x.lost = cause{}, cause{}, cause{}, false, false, false
 		x.shown.State, x.shown.Since = state, now
 		x.shown.PeerASN, x.shown.PeerID = x.peerASN, x.peerID
 		x.shown.Changes++
 	case before == plan.SessionEstablished:
-		x.down = x.pending
+		x.down, x.lost = x.pending, x.broken && x.expected.reason == ""
 		if x.expected.reason != "" {
 			x.down = x.expected
 		}

@@ -166,6 +166,7 @@ func (x *session) changing(from, to, reason string) {
 			x.pending = cause{plan.NoAnswer, saysNothing}
 		}
 	case "BGP_FSM_ESTABLISHED":
+		x.broken = reason == "graceful-restart"
 		if x.pending.reason == "" {
 			x.pending = cause{plan.Unreachable, "the connection to the router broke (" + reason + ")"}
 		}

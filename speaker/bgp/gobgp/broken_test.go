@@ -1,0 +1,112 @@
+package gobgp
+
+import (
+	"context"
+	"net/netip"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// cut has the kernel of a namespace end its TCP connections with an address: the other end gets a RST (sock_diag(7), SOCK_DESTROY).
+func cut(t *testing.T, space *netspace.Space, with netip.Addr) {
+	t.Helper()
+	space.Must(t, func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		out, err := exec.CommandContext(ctx, "ss", "--kill", "--tcp", "--no-header", "state", "established", "dst", with.String()).CombinedOutput()
+		if err != nil || len(out) == 0 {
+			t.Errorf("no connection with %v was ended: %v %s", with, err, out)
+		}
+		return nil
+	})
+}
+
+// graceful gives both families over one session, with graceful restart, to the first router.
+func (f *far) graceful(t *testing.T) plan.Peer {
+	t.Helper()
+	n, p := f.neighbor(), f.peer()
+	n.IPv4, n.IPv6, p.IPv4, p.IPv6, p.NextHop6, p.GracefulRestart = true, true, true, true, f.node6, true
+	f.neighbors(t, n)
+	return p
+}
+
+// table waits until the router's kernel has the routes of both families, and these.
+func (f *far) table(t *testing.T, four ...netip.Prefix) {
+	t.Helper()
+	want := map[netip.Prefix][]netip.Addr{vip4: {f.link.node}, pool4: {f.link.node}}
+	for _, p := range four {
+		want[p] = []netip.Addr{f.link.node}
+	}
+	f.kernel(t, 4, want)
+	f.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {f.node6}, pool6: {f.node6}})
+}
+
+// both is a whole set of one peer that is told prefixes of both families.
+func both(p plan.Peer) plan.BGPChange {
+	return wanted(map[string]plan.Peer{"r": p}, map[netip.Prefix]plan.Route{vip4: to("r"), pool4: to("r"), vip6: to("r"), pool6: to("r")})
+}
+
+// anew waits for the session that comes after one, and until the router has heard all of its table.
+func (f *far) anew(t *testing.T, d *node, before plan.Session) plan.Session {
+	t.Helper()
+	s := d.session(t, "r", "up again", func(s plan.Session) bool {
+		return s.State == plan.SessionEstablished && s.Changes == before.Changes+1
+	})
+	d.apply(t, plan.BGPChange{RouterID: nodeID, Routes: map[netip.Prefix]plan.Route{more: to("r")}})
+	f.table(t, more)
+	d.apply(t, plan.BGPChange{RouterID: nodeID, Routes: map[netip.Prefix]plan.Route{more: nil}})
+	f.table(t)
+	return s
+}
+
+// TestConnectionBroken: with graceful restart nothing but the connection is lost, at either end: no router changes a route, and the session
+// is back within seconds.
+func TestConnectionBroken(t *testing.T) {
+	each(t, func(t *testing.T, w *world, f *far) {
+		d := startNode(t, w.node)
+		d.apply(t, both(f.graceful(t)))
+		s := d.up(t, "r")
+		f.table(t)
+		stays := unchanged(t, w, more)
+		for _, end := range []func(){func() { cut(t, w.node, f.link.router) }, func() { cut(t, f.space, f.link.node) }} {
+			end()
+			began := time.Now()
+			s = f.anew(t, d, s)
+			if s.Reason != plan.Unreachable {
+				t.Errorf("the session is back, but not with why it was down: %+v", s)
+			}
+			t.Logf("back after %v", time.Since(began))
+			stays()
+		}
+	})
+}
+
+// TestDownIsNoRestart: BFD takes a session with graceful restart down: the routes go.
+func TestDownIsNoRestart(t *testing.T) {
+	each(t, func(t *testing.T, w *world, f *far) {
+		d := startNode(t, w.node)
+		d.apply(t, both(f.graceful(t)))
+		s := d.up(t, "r")
+		f.table(t)
+		monitor, err := f.place.Monitor(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer monitor.Stop()
+		d.tell(t, order{Down: []string{"r", "BFD: no packets for 300ms"}})
+		f.anew(t, d, s)
+		gone := map[netip.Prefix]bool{}
+		for _, e := range monitor.Events() {
+			gone[e.Prefix] = gone[e.Prefix] || e.Deleted
+		}
+		for _, p := range []netip.Prefix{vip4, pool4, vip6, pool6} {
+			if !gone[p] {
+				t.Errorf("%v stayed though BFD found the path dead", p)
+			}
+		}
+	})
+}
