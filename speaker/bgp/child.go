@@ -33,9 +33,6 @@ const (
 // ChildFile is the number of the file by which a child talks.
 const ChildFile = 3
 
-// starts is why there is no process before the first one.
-const starts = "it starts"
-
 // removeTime is how long a process goes on without its peer: GoBGP sends the NOTIFICATION by the way.
 const removeTime = 500 * time.Millisecond
 
@@ -53,9 +50,9 @@ type child struct {
 	kill     context.CancelFunc // ends the process
 	gone     chan struct{}      // closed when it has ended
 	heard    bool               // it has reported, so GoBGP has what is wanted
-	again    bool               // start it again at once when it has ended
+	again    string             // why the next one is to start at once when this one has ended, empty if it is not
 	since    time.Time          // since when it runs or does not
-	ended    string             // why it does not
+	ended    string             // why it does not; empty before the first one
 
 	session *plan.Session // as it says
 	changes uint64        // Changes of the processes before
@@ -66,7 +63,7 @@ type child struct {
 // begin starts the life of a peer's child. d.mu is held.
 func (d *Daemon) begin(peer string) {
 	ctx, end := context.WithCancel(d.life)
-	c := &child{d: d, peer: peer, over: make(chan struct{}), end: end, began: now(), since: now(), ended: starts, asked: d.wanted.Serial, applied: d.applied}
+	c := &child{d: d, peer: peer, over: make(chan struct{}), end: end, began: now(), since: now(), asked: d.wanted.Serial, applied: d.applied}
 	d.children[peer] = c
 	before := slices.Collect(maps.Keys(d.leaving)) // one may have the same router
 	d.group.Go(func() {
@@ -97,7 +94,7 @@ func (c *child) retire() {
 // restart has another process begin at once. d.mu is held.
 func (c *child) restart(why string, more ...any) {
 	c.d.o.Log.Info("start GoBGP anew", append([]any{"peer", c.peer, "reason", why}, more...)...)
-	c.again = true
+	c.again = why
 	c.kill()
 }
 
@@ -109,8 +106,8 @@ func (c *child) tell(change plan.BGPChange) {
 	c.link.sendChange(change)
 }
 
-// crashed tells whether the process has ended that was there before. d.mu is held.
-func (c *child) crashed() bool { return c.link == nil && c.ended != starts }
+// crashed tells whether there is no process after one that has ended. d.mu is held.
+func (c *child) crashed() bool { return c.link == nil && c.ended != "" }
 
 // status returns the session without BFD. d.mu is held.
 func (c *child) status() plan.Session {
@@ -118,7 +115,7 @@ func (c *child) status() plan.Session {
 	if c.session != nil {
 		s = *c.session
 	}
-	if c.link == nil {
+	if c.crashed() {
 		s.Reason, s.Message = plan.NoBGPProcess, "GoBGP does not run: "+c.ended
 	}
 	s.Changes += c.changes
@@ -129,11 +126,13 @@ func (c *child) status() plan.Session {
 // problem returns why the child cannot speak BGP, empty if it can. d.mu is held.
 func (c *child) problem() string {
 	switch {
+	case c.link == nil && c.ended == "":
+		return "GoBGP starts"
 	case c.link == nil:
 		return "GoBGP does not run: " + c.ended
 	case c.heard:
 		return ""
-	case c.ended != starts:
+	case c.ended != "":
 		return "GoBGP runs, and has not yet taken what is wanted; the one before ended: " + c.ended
 	}
 	return "GoBGP runs, and has not yet taken what is wanted"
@@ -257,21 +256,21 @@ func (c *child) hasEnded(ctx context.Context, err error, pause time.Duration) (a
 	if c.session != nil {
 		c.changes += c.session.Changes
 	}
-	again, c.again = c.again, false
-	c.link, c.session, c.ended, c.since = nil, nil, err.Error(), now()
+	why := c.again
+	c.link, c.session, c.again, c.ended, c.since = nil, nil, "", err.Error(), now()
 	switch _, leaves := d.leaving[c]; {
 	case leaves:
 		c.end()
 		return false
-	case again:
-		c.ended = "it is started anew"
+	case why != "":
+		c.ended = "it is started anew, for " + why
 	case d.bye:
 		c.ended = "ironlb-bgpd ends"
 	case ctx.Err() == nil:
 		d.o.Log.Error("GoBGP ended; the session is down until it runs again", "peer", c.peer, "reason", err, "again in", pause)
 	}
 	d.report()
-	return again
+	return why != ""
 }
 
 // socketPair returns a connection, and the file of its other end for a child.

@@ -220,7 +220,7 @@ func (d *Daemon) apply(c plan.BGPChange) {
 		switch part, has := parts[name]; {
 		case child == nil:
 			d.begin(name)
-		case child.link == nil || child.again: // the next one is told all
+		case child.link == nil || child.again != "": // the next one is told all
 		case child.routerID != d.wanted.RouterIDOf(name): // GoBGP has one for as long as it runs
 			child.restart("the router id changed", "before", child.routerID, "now", d.wanted.RouterIDOf(name))
 		case c.Whole:
@@ -271,11 +271,15 @@ func (d *Daemon) BFDChanged(all map[string]BFDStatus) {
 			d.o.Log.Info("BFD is down, and the BGP session stays", "peer", name, "reason", is.Why)
 			continue
 		}
-		d.o.Metrics.bfdDown()
-		d.o.Log.Warn("take the BGP session down", "peer", name, "reason", plan.BFDWentDown, "why", is.Why)
-		if c := d.children[name]; c != nil && c.link != nil {
-			c.link.sendUrgent(Message{Down: &Down{Peer: name, Why: is.Why}})
+		c := d.children[name]
+		if c == nil || c.link == nil {
+			continue
 		}
+		if c.session != nil && c.session.State == plan.SessionEstablished { // else there is nothing to tell of
+			d.o.Metrics.bfdDown()
+			d.o.Log.Warn("take the BGP session down", "peer", name, "reason", plan.BFDWentDown, "why", is.Why)
+		}
+		c.link.sendUrgent(Message{Down: &Down{Peer: name, Why: is.Why}})
 	}
 	d.bfd = all
 	d.report()
