@@ -12,7 +12,7 @@
 //
 //	LAN   192.0.2.0/24       router .1, nodes .11 and on, client .100; .128/28 is free for pools
 //	API   198.51.100.0/25    API server .1:6443, nodes .11 and on
-//	WAN   198.51.100.128/25  router .129, remote .200
+//	WAN   198.51.100.128/25  router .129, remote .200; .232/30 is what Behind makes
 //	Pods  203.0.113.128/25   a /28 for each node
 //	ClusterIPs 203.0.113.0/25 and 2001:db8:0:4::/112
 //	IPv6  each address of the LAN, the WAN and the Pods has a twin with the same last byte in 2001:db8:0:1::/64, 0:2 and 0:3

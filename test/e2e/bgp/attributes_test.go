@@ -105,17 +105,17 @@ func TestSelection(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer monitor.Stop()
-	remove(t, "service/one")
+	end(t, "service/one")
 	serve(t, "third", service("third", other.Next(), vip6.Next(), "")) // told after what became of the first
 	tors[0].routed(t, range28, node.Addr)
-	remove(t, "service/third")
+	end(t, "service/third")
 	for _, e := range monitor.Events() {
 		if e.Prefix == range28 {
 			t.Errorf("the aggregate changed while an address under it stayed: %v", e)
 		}
 	}
 	scene()
-	remove(t, "service/other")
+	end(t, "service/other")
 	tors[0].routed(t, range28)
 	scene()
 	same(t, before)

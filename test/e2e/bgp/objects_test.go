@@ -11,17 +11,34 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/plan"
 	"github.com/ironlb/ironlb/test/lab"
 )
 
-// put writes an object of IronLB's: key is its kind and name.
+// put writes an object of IronLB's: key is its kind and name. Fields that the kind does not have are refused.
 func put(ctx context.Context, key, spec string) error {
+	o := object(key)
+	if err := yaml.UnmarshalStrict([]byte("spec: "+spec), &o.Object); err != nil {
+		return fmt.Errorf("read the spec of %s: %w", key, err)
+	}
+	if err := cluster.Objects.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner("test"), client.ForceOwnership); err != nil {
+		return fmt.Errorf("apply %s: %w", key, err)
+	}
+	return nil
+}
+
+// object is one of IronLB's without its content.
+func object(key string) *unstructured.Unstructured {
 	kind, name, _ := strings.Cut(key, "/")
-	return cluster.ApplyYAML(ctx, fmt.Sprintf("apiVersion: ironlb.io/v1alpha1\nkind: %s\nmetadata: {name: %q}\nspec: %s\n", kind, name, spec))
+	o := &unstructured.Unstructured{Object: map[string]any{}}
+	o.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(kind))
+	o.SetName(name)
+	return o
 }
 
 // apply writes an object until the end of the test: one of the base is then as it was, another is gone.
@@ -42,8 +59,16 @@ func apply(t *testing.T, key, spec string) {
 	})
 }
 
-// remove deletes an object; it may be gone already.
+// remove deletes an object of IronLB's; it may be gone already.
 func remove(t *testing.T, key string) {
+	t.Helper()
+	if err := cluster.Objects.Delete(context.WithoutCancel(t.Context()), object(key)); client.IgnoreNotFound(err) != nil {
+		t.Errorf("delete %s: %v", key, err)
+	}
+}
+
+// end deletes a Service or a Pod, and waits until it is gone; it may be so already.
+func end(t *testing.T, key string) {
 	t.Helper()
 	if _, err := cluster.Kubectl(context.WithoutCancel(t.Context()), "delete", key, "--ignore-not-found", "--timeout=60s"); err != nil {
 		t.Error(err)
@@ -56,7 +81,7 @@ func serve(t *testing.T, name, manifest string) {
 	if err := cluster.ApplyYAML(t.Context(), manifest); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { remove(t, "service/"+name) })
+	t.Cleanup(func() { end(t, "service/"+name) })
 }
 
 // pod runs a Pod of an app until the end of the test.
@@ -65,7 +90,7 @@ func pod(t *testing.T, name, app string, n *lab.Node) {
 	if _, err := cluster.AddPod(t.Context(), lab.PodSpec{Name: name, Node: n, Labels: map[string]string{"app": app}}); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { remove(t, "pod/"+name) })
+	t.Cleanup(func() { end(t, "pod/"+name) })
 }
 
 // password writes the Secret of a name until the end of the test.

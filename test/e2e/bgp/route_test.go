@@ -67,7 +67,7 @@ func TestNothingAccepted(t *testing.T) {
 			}
 		}
 	}
-	remove(t, "service/later")
+	end(t, "service/later")
 	eventually(t, "the nodes' kernels have the routes of before", func(context.Context) error {
 		for i, now := range tables() {
 			if now != had[i] {
@@ -114,12 +114,13 @@ func TestLocal(t *testing.T) {
 	}
 	routed(t, host(local), cluster.Node(2).Addr)
 	asked(t, local)
-	remove(t, "pod/local2")
+	end(t, "pod/local2")
 	routed(t, host(local))
 	same(t, before)
 }
 
-// TestExclude: a node that is excluded says GRACEFUL_SHUTDOWN (RFC 8326), then withdraws, and no request is lost; its sessions stay.
+// TestExclude: a node that is excluded says GRACEFUL_SHUTDOWN (RFC 8326), then withdraws, and no request is lost but what is under way
+// when the routers change next hops; its sessions stay.
 func TestExclude(t *testing.T) {
 	before := whole(t)
 	n := cluster.Node(1)

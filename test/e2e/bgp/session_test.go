@@ -127,10 +127,11 @@ func TestTTLSecurity(t *testing.T) {
 
 // TestMultiHop: a router behind another has a session with ebgpMultiHop only. It may be turned on while all is running.
 func TestMultiHop(t *testing.T) {
-	far := cluster.Remote
 	for _, near := range tors {
 		t.Run(near.name, func(t *testing.T) {
+			t.Parallel()
 			before := whole(t)
+			far, peer := near.client, "far-"+near.name
 			c := router.Config{ASN: routerASN, ID: far.Addr}
 			for _, n := range cluster.Nodes {
 				c.Neighbors = append(c.Neighbors, router.Neighbor{Name: n.Name, Address: n.Addr, ASN: nodeASN, MultiHop: 8})
@@ -145,13 +146,22 @@ func TestMultiHop(t *testing.T) {
 					t.Error(err)
 				}
 			})
+			t.Cleanup(func() { // when there is no peer any more; a router that is killed leaves its routes
+				eventually(t, "the far router has no route any more", func(ctx context.Context) error {
+					routes, err := r.Routes(ctx, 4)
+					if err == nil && len(routes) > 0 {
+						err = fmt.Errorf("it has %v", routes)
+					}
+					return err
+				})
+			})
 			const spec = "{myASN: %d, peerASN: %d, peerAddress: %q, connectTime: 1s, ebgpMultiHop: %t}"
-			apply(t, "BGPPeer/far", fmt.Sprintf(spec, nodeASN, routerASN, far.Addr, false))
-			wrong(t, "far", plan.Unreachable)
-			if err := put(t.Context(), "BGPPeer/far", fmt.Sprintf(spec, nodeASN, routerASN, far.Addr, true)); err != nil {
+			apply(t, "BGPPeer/"+peer, fmt.Sprintf(spec, nodeASN, routerASN, far.Addr, false))
+			wrong(t, peer, plan.Unreachable)
+			if err := put(t.Context(), "BGPPeer/"+peer, fmt.Sprintf(spec, nodeASN, routerASN, far.Addr, true)); err != nil {
 				t.Fatal(err)
 			}
-			condition(t, "far", metav1.ConditionTrue, "Established", "3/3")
+			condition(t, peer, metav1.ConditionTrue, "Established", "3/3")
 			eventually(t, "the far router has a path from each node", func(ctx context.Context) error {
 				paths, err := r.RIB(ctx, host(vip).String())
 				for _, p := range paths {

@@ -14,47 +14,52 @@ import (
 // TestMisconfigured: a peer with which there can be no session says so, in the BGPPeer, the SpeakerStatus of each node and an Event, and touches
 // neither the sessions of others nor a request. Mended, it comes up.
 func TestMisconfigured(t *testing.T) {
-	nobody := "192.0.2.126"
+	nobody := map[string]string{"bird": "192.0.2.125", "frr": "192.0.2.126"}
 	for _, r := range tors {
 		r.configure(t, func(c *router.Config) { c.Neighbors = append(c.Neighbors, r.neighbors6(nil)...) })
 	}
 	for _, test := range []struct {
 		name   string
-		peer   func(*tor) string
 		reason plan.Reason
-		words  string // in the message
-		mend   func(*tor) string
+		peer   func(*tor) (spec, words string) // words are in the message
 	}{
-		{"wrong AS of the router", func(r *tor) string { return strings.Replace(r.peer("6", ""), fmt.Sprint(routerASN), "64999", 1) },
-			plan.WrongASN, "AS", func(r *tor) string { return r.peer("6", "") }},
-		{"wrong AS of the node", func(r *tor) string { return strings.Replace(r.peer("6", ""), fmt.Sprint(nodeASN), "64998", 1) },
-			plan.WrongASN, "myASN", func(r *tor) string { return r.peer("6", "") }},
-		{"unreachable", func(r *tor) string { return strings.Replace(r.peer("", ""), r.machine.Addr.String(), nobody, 1) },
-			plan.Unreachable, nobody, func(r *tor) string { return r.peer("6", "") }},
-		{"refused", func(r *tor) string { return r.peer("6", "peerPort: 1790") },
-			plan.Refused, "1790", func(r *tor) string { return r.peer("6", "") }},
-		{"duplicate", func(r *tor) string { return r.peer("", "") },
-			plan.Duplicate, "same peerAddress", func(r *tor) string { return r.peer("6", "") }},
+		{"wrong AS of the router", plan.WrongASN, func(r *tor) (spec, words string) {
+			return strings.Replace(r.peer("6", ""), fmt.Sprint(routerASN), "64999", 1), "AS"
+		}},
+		{"wrong AS of the node", plan.WrongASN, func(r *tor) (spec, words string) {
+			return strings.Replace(r.peer("6", ""), fmt.Sprint(nodeASN), "64998", 1), "myASN"
+		}},
+		{"unreachable", plan.Unreachable, func(r *tor) (spec, words string) {
+			return strings.Replace(r.peer("", ""), r.machine.Addr.String(), nobody[r.name], 1), nobody[r.name]
+		}},
+		{"refused", plan.Refused, func(r *tor) (spec, words string) { return r.peer("6", "peerPort: 1790"), "1790" }},
+		{"duplicate", plan.Duplicate, func(r *tor) (spec, words string) { return r.peer("", ""), "same peerAddress" }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			before := whole(t)
+			table, answered := still(t, vip), clients(t, vip, tors...)
 			for _, r := range tors {
-				t.Run(r.name, func(t *testing.T) {
-					before := whole(t)
-					table, answered := still(t, vip), clients(t, vip, tors...)
-					apply(t, "BGPPeer/wrong", test.peer(r))
-					if message := wrong(t, "wrong", test.reason); !strings.Contains(message, test.words) {
-						t.Errorf("the Event says %q, want it to name %q", message, test.words)
-					}
-					same(t, before)
-					if err := put(t.Context(), "BGPPeer/wrong", test.mend(r)); err != nil {
-						t.Fatal(err)
-					}
-					condition(t, "wrong", metav1.ConditionTrue, "Established", "3/3")
-					same(t, before)
-					answered()
-					table()
-				})
+				spec, _ := test.peer(r)
+				apply(t, "BGPPeer/wrong-"+r.name, spec)
 			}
+			for _, r := range tors {
+				_, words := test.peer(r)
+				if message := wrong(t, "wrong-"+r.name, test.reason); !strings.Contains(message, words) {
+					t.Errorf("the Event about the peer %s says %q, want it to name %q", r.name, message, words)
+				}
+			}
+			same(t, before)
+			for _, r := range tors {
+				if err := put(t.Context(), "BGPPeer/wrong-"+r.name, r.peer("6", "")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, r := range tors {
+				condition(t, "wrong-"+r.name, metav1.ConditionTrue, "Established", "3/3")
+			}
+			same(t, before)
+			answered()
+			table()
 		})
 	}
 }
