@@ -3,8 +3,8 @@ package v1alpha1
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // BGPPeer is a router to which nodes announce addresses by BGP. Every node that its nodeSelectors select has a session of its own with
-// it. A change takes effect at once; what a running session cannot take over (AS, password, families, addresses, graceful restart) ends
-// that session and begins it anew, and no other one.
+// it. A change takes effect at once; what a running session cannot take over (AS, password, families, addresses, graceful restart, holdTime,
+// keepaliveTime) ends that session and begins it anew, and no other one. With gracefulRestart a change of its times loses no route.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=bgpp
@@ -107,7 +107,8 @@ type BGPPeerSpec struct {
 	// +optional
 	HoldTime *metav1.Duration `json:"holdTime,omitempty"`
 
-	// keepaliveTime between two signs of life, in whole seconds. Default a third of holdTime.
+	// keepaliveTime between two signs of life, in whole seconds. Default a third of holdTime. With a router whose hold time is shorter than
+	// holdTime it is a third of that one.
 	//
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=16

@@ -46,11 +46,11 @@ func TestPeersComeAndGo(t *testing.T) {
 			moves.kernel(t, 4, told)
 			first := moves.since(t, "node")
 
-			p.HoldTime, p.KeepaliveTime, p.ConnectTime = 30*time.Second, 10*time.Second, 2*time.Second
+			p.ConnectTime = 2 * time.Second
 			change(&p, nil)
 			moves.still(t, "node", first)
 
-			p.IPv6, p.NextHop6 = true, moves.node6
+			p.IPv6, p.NextHop6, p.HoldTime, p.KeepaliveTime = true, moves.node6, 30*time.Second, 10*time.Second
 			n := moves.neighbor()
 			n.IPv4, n.IPv6 = true, true
 			moves.neighbors(t, n)

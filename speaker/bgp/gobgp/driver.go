@@ -144,10 +144,10 @@ func (d *Driver) start(id netip.Addr) error {
 // stays is told of a change that is another's.
 func (d *Driver) reconcile(peers []string, prefixes []netip.Prefix, first bool) error {
 	var errs []error
-	fresh := d.removePeers(peers)
+	add := d.removePeers(peers)
 	errs = append(errs, d.updateRoutes(prefixes))
-	for _, name := range fresh {
-		d.addPeer(name, first)
+	for _, p := range add {
+		d.addPeer(p.name, first || p.restarting)
 	}
 	for _, name := range d.unheld() { // whose address has become free
 		d.addPeer(name, first)

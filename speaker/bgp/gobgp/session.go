@@ -116,6 +116,14 @@ func (s *sessions) key(name string) (key string, held bool) {
 	return key, s.byAddr[address(key)] == x
 }
 
+// established tells whether a peer's session is up.
+func (s *sessions) established(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.byName[name]
+	return x != nil && x.state == plan.SessionEstablished
+}
+
 // release says that GoBGP has a peer no more, though it may be wanted.
 func (s *sessions) release(key string) {
 	s.mu.Lock()

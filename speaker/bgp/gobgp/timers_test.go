@@ -1,0 +1,176 @@
+package gobgp
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
+
+	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/test/bench/capture"
+)
+
+// wire is what a namespace sends and receives.
+type wire struct {
+	mu   sync.Mutex
+	seen []capture.Packet
+}
+
+// watch records the packets of a namespace that are as wanted until the test ends.
+func watch(t *testing.T, space *netspace.Space, wanted func(capture.Packet) bool) *wire {
+	t.Helper()
+	w := &wire{}
+	space.Must(t, func() error {
+		stop, err := capture.Start(func(p capture.Packet) {
+			if wanted(p) {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				w.seen = append(w.seen, p)
+			}
+		})
+		if err == nil {
+			t.Cleanup(stop)
+		}
+		return err
+	})
+	return w
+}
+
+// since returns when the packets since then were sent.
+func (w *wire) since(then time.Time) (at []time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.seen {
+		if p.At.After(then) {
+			at = append(at, p.At)
+		}
+	}
+	return at
+}
+
+// gaps waits for so many packets since then and returns the times between them.
+func (w *wire) gaps(t *testing.T, what string, since time.Time, packets int) (gaps []time.Duration) {
+	t.Helper()
+	eventually(t, what, func() bool { return len(w.since(since)) >= packets })
+	at := w.since(since)
+	for i, next := range at[1:] {
+		gaps = append(gaps, next.Sub(at[i]))
+	}
+	t.Logf("%s: %v", what, gaps)
+	return gaps
+}
+
+// isKeepalive tells whether a packet is a KEEPALIVE alone to an address (RFC 4271, 4.4).
+func isKeepalive(to netip.Addr) func(capture.Packet) bool {
+	return func(p capture.Packet) bool {
+		return p.Outgoing && p.To.Addr() == to && len(p.Payload) == bgp.BGP_HEADER_LENGTH && p.Payload[18] == bgp.BGP_MSG_KEEPALIVE
+	}
+}
+
+// TestTimersChange: another hold time, or another time between KEEPALIVEs, begins that session anew and no other. With graceful restart the router
+// changes no route meanwhile.
+func TestTimersChange(t *testing.T) {
+	each(t, func(t *testing.T, w *world, f *far) {
+		n, p := f.neighbor(), f.peer()
+		n.IPv4, n.IPv6, p.IPv4, p.IPv6, p.NextHop6, p.GracefulRestart = true, true, true, true, f.node6, true
+		n2, p2 := f.pair(t, w, 0, false)
+		n2.Name = "second"
+		f.neighbors(t, n, n2)
+		d := startNode(t, w.node)
+		set := both(p)
+		set.Peers["other"] = &p2
+		set.Routes[more] = to("other")
+		d.apply(t, set)
+		table := func() {
+			t.Helper()
+			f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}, pool4: {f.link.node}, more: {n2.Address}})
+			f.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {f.node6}, pool6: {f.node6}})
+		}
+		table()
+		stays, other := unchanged(t, w, netip.Prefix{}), f.since(t, "second")
+		told := watch(t, w.node, isKeepalive(f.link.router))
+		agreed := func(name, neighbor string, changes uint64, hold time.Duration) {
+			t.Helper()
+			d.session(t, name, "begun anew", func(s plan.Session) bool { return s.State == plan.SessionEstablished && s.Changes == changes })
+			eventually(t, "the router has the hold time "+hold.String(), func() bool {
+				s, err := f.Sessions(t.Context())
+				return err == nil && s[neighbor].Established && s[neighbor].Hold == hold
+			})
+		}
+		change := func(name string, p plan.Peer) {
+			t.Helper()
+			d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{name: &p}})
+		}
+		within := func(gaps []time.Duration, from, to time.Duration) {
+			t.Helper()
+			if slices.Min(gaps) < from || slices.Max(gaps) > to {
+				t.Errorf("KEEPALIVEs %v apart, want %v to %v", gaps, from, to)
+			}
+		}
+
+		p.HoldTime = 9 * time.Second // and so one in 3 s
+		change("r", p)
+		agreed("r", "node", 2, p.HoldTime)
+		within(told.gaps(t, "a KEEPALIVE in three seconds", time.Now(), 3), 2*time.Second, 4*time.Second)
+		p.KeepaliveTime = time.Second
+		change("r", p)
+		agreed("r", "node", 3, p.HoldTime)
+		within(told.gaps(t, "a KEEPALIVE in a second", time.Now(), 4), 500*time.Millisecond, 1500*time.Millisecond)
+		p.RestartTime = 77 * time.Second
+		change("r", p)
+		agreed("r", "node", 4, p.HoldTime)
+		if s := f.since(t, "node"); s.RestartTime != p.RestartTime {
+			t.Errorf("the router has the restart time %v, want %v", s.RestartTime, p.RestartTime)
+		}
+		p.ConnectTime = 2 * time.Second
+		last := f.since(t, "node")
+		change("r", p)
+		table()
+		f.still(t, "node", last)
+		f.still(t, "second", other)
+		stays()
+
+		p2.HoldTime = 12 * time.Second // without graceful restart
+		change("other", p2)
+		agreed("other", "second", 2, p2.HoldTime)
+		table()
+		f.still(t, "node", last)
+		p2.HoldTime, p2.KeepaliveTime = 12*time.Second, 4*time.Second // what it was
+		other = f.since(t, "second")
+		change("other", p2)
+		table()
+		f.still(t, "second", other)
+	})
+}
+
+// TestConnectTime: a router that refuses connections is tried every connectTime to twice that; another connectTime counts at once.
+func TestConnectTime(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "bird")
+	f := w.routers[0]
+	tries := watch(t, w.node, func(p capture.Packet) bool {
+		return !p.Outgoing && p.To.Addr() == f.link.node && p.From == netip.AddrPortFrom(f.link.router, 1790) // RSTs
+	})
+	p := f.peer()
+	p.Port, p.ConnectTime = 1790, 3*time.Second
+	d := startNode(t, w.node)
+	d.apply(t, wanted(map[string]plan.Peer{"r": p}, nil))
+	within := func(gaps []time.Duration, tick time.Duration) {
+		t.Helper()
+		if late := time.Second; slices.Min(gaps) < tick-late/10 || slices.Max(gaps) > 2*tick+late {
+			t.Errorf("tried %v apart, want %v to %v", gaps, tick, 2*tick)
+		}
+	}
+	within(tries.gaps(t, "tries every 3 s", time.Time{}, 3), p.ConnectTime)
+	p.ConnectTime = time.Second
+	changed := time.Now()
+	d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"r": &p}})
+	within(tries.gaps(t, "tries every second", changed, 5), p.ConnectTime)
+	if first := tries.since(changed)[0].Sub(changed); first > 3*time.Second {
+		t.Errorf("tried %v after the change", first)
+	}
+}
