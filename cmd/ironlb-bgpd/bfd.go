@@ -50,5 +50,8 @@ func why(s bfd.Status) string {
 	case s.Reason == bfd.PeerAdminDown:
 		return "the peer ended the session on purpose"
 	}
-	return "it has not been up yet"
+	if s.Heard {
+		return "it has not been up yet: packets of the peer arrive, and they do not say that it hears this node"
+	}
+	return "it has not been up yet: no BFD packet of the peer has arrived"
 }

@@ -48,3 +48,33 @@ func TestTTLSecurityWithBFD(t *testing.T) {
 		})
 	}
 }
+
+// TestWhyBFDIsNotUp: the session is established without BFD, and says why that is so: BIRD's packets have a TTL too low, or a router has no BFD.
+func TestWhyBFDIsNotUp(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		timers  router.BFDTimers
+		minimum uint8
+		why     string
+	}{
+		{"a TTL too low", router.BFDTimers{Interval: timers.Receive, Multiplier: int(timers.Multiplier)}, 254,
+			"packets of the peer arrive with a TTL of 64, and 254 is the least: let minimumTtl be 64, if it is that far away"},
+		{"no BFD", router.BFDTimers{}, 0, "it has not been up yet: no BFD packet of the peer has arrived"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, "bird", false)
+			n := router.Neighbor{Name: "node", Address: addr("192.0.2.1"), Local: routerAddr, ASN: 65001, Password: password, MultiHop: 2, BFD: c.timers}
+			if err := r.router.Configure(r.ctx, router.Config{ASN: 65002, ID: routerAddr, Neighbors: []router.Neighbor{n}}); err != nil {
+				t.Fatal(err)
+			}
+			s, change := r.speaker(), wanted(true, true)
+			change.Peers["tor"].MultiHop, change.Peers["tor"].BFD.MinimumTTL = true, c.minimum
+			s.Set(change)
+			r.session(s, "established without BFD, with the reason", func(s plan.Session) bool {
+				return established(s) && s.BFD == plan.BFDDown && s.BFDMessage == c.why
+			})
+		})
+	}
+}

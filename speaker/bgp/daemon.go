@@ -328,7 +328,7 @@ func (d *Daemon) session(name string) plan.Session {
 	if d.wanted.Peers[name].BFD.On() {
 		s.BFD, s.BFDSince = plan.BFDDown, d.children[name].began
 		if is, ok := d.bfd[name]; ok {
-			s.BFD, s.BFDSince = is.State, is.Since.Round(0).UTC()
+			s.BFD, s.BFDSince, s.BFDMessage = is.State, is.Since.Round(0).UTC(), is.Why
 		}
 	}
 	return s

@@ -562,6 +562,7 @@ func TestBFD(t *testing.T) {
 	}
 	s.Set(c)
 	s.established("a", 1)
+	s.established("b", 1)
 	since := now()
 	status := func(a, b BFDStatus) {
 		a.Since, b.Since = since, since
@@ -574,10 +575,10 @@ func TestBFD(t *testing.T) {
 	})
 	status(BFDStatus{State: plan.BFDDown, Dead: true, Why: "silence"}, BFDStatus{State: plan.BFDDown, Why: "on purpose"})
 	is := s.wait("a is down", func(now map[string]plan.Session) bool { return now["a"].State == plan.SessionIdle })
-	if is["a"].Reason != plan.BFDWentDown || is["a"].Message != "silence" || is["a"].BFD != plan.BFDDown {
+	if is["a"].Reason != plan.BFDWentDown || is["a"].Message != "silence" || is["a"].BFD != plan.BFDDown || is["a"].BFDMessage != "silence" {
 		t.Errorf("a is %+v", is["a"])
 	}
-	if is["b"].State != plan.SessionEstablished || is["b"].BFD != plan.BFDDown {
+	if is["b"].State != plan.SessionEstablished || is["b"].BFD != plan.BFDDown || is["b"].BFDMessage != "on purpose" {
 		t.Errorf("b is %+v", is["b"])
 	}
 }

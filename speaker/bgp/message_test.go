@@ -47,7 +47,7 @@ func everything() []Message {
 		}},
 		{Report: &plan.BGPReport{Whole: true, Applied: 7, Sessions: map[string]*plan.Session{"tor-a": {
 			State: plan.SessionEstablished, Since: since, Reason: plan.HoldTimeExpired, Message: "words", Prefixes: 2, PeerASN: 4200000000,
-			PeerID: addr("192.0.2.254"), BFD: plan.BFDUp, BFDSince: since, Changes: 3,
+			PeerID: addr("192.0.2.254"), BFD: plan.BFDUp, BFDSince: since, BFDReason: plan.BFDNotUp, BFDMessage: "words", Changes: 3,
 		}}}},
 		{Report: &plan.BGPReport{Sessions: map[string]*plan.Session{"tor-b": nil}}},
 		{Down: &Down{Peer: "tor-a", Why: "detection time expired"}},
@@ -94,6 +94,7 @@ func TestVersion1(t *testing.T) {
 	want[0].Hello.Version = 1
 	want[1].Change.Serial, want[1].Change.NodeGoes, want[3].Report.Applied = 0, false, 0
 	want[1].Change.Peers["tor-a"].RouterID = netip.Addr{}
+	want[3].Report.Sessions["tor-a"].BFDReason, want[3].Report.Sessions["tor-a"].BFDMessage = "", ""
 	understood(t, string(said), want)
 }
 

@@ -110,6 +110,15 @@ type BFD struct {
 // On tells whether there is BFD.
 func (b BFD) On() bool { return b.Multiplier > 0 }
 
+// bfdBegins is for the other side's slow packets while a session is down, one in a second (RFC 5880, 6.8.3), and for routers that begin BFD only
+// when BGP is established.
+const bfdBegins = 5 * time.Second
+
+// Patience is how long a session may take to come up before that is worth a word: three of this side's detection times and a few seconds.
+func (b BFD) Patience() time.Duration {
+	return bfdBegins + 3*time.Duration(b.Multiplier)*max(b.Receive, b.Transmit)
+}
+
 // Route is what is told of a prefix, by the name of the peer that is told it.
 type Route map[string]Attributes
 
@@ -184,9 +193,12 @@ type Session struct {
 	// PeerASN and PeerID are the other side's, once known.
 	PeerASN uint32
 	PeerID  netip.Addr
-	// BFD is the state of its BFD session, empty without.
-	BFD      BFDState
-	BFDSince time.Time
+	// BFD is the state of its BFD session, empty without. BFDMessage says why it is not up, as far as that is known. The speaker sets BFDReason:
+	// BFDNotUp, once the BGP session has been established for so long that BFD should be up, too; else it is empty.
+	BFD        BFDState
+	BFDSince   time.Time
+	BFDReason  Reason
+	BFDMessage string
 	// Changes is how often it has been established, and by that tells two sessions apart.
 	Changes uint64
 }
@@ -233,6 +245,9 @@ const (
 	HoldTimeExpired Reason = "HoldTimeExpired"
 	// BFDWentDown: BFD found the path dead.
 	BFDWentDown Reason = "BFDDown"
+	// BFDNotUp: the BGP session is established without BFD, which has had the time to come up: nothing watches the path. Either the router
+	// has no such BFD session, or packets do not arrive; the message says what is known.
+	BFDNotUp Reason = "BFDNotUp"
 	// PasswordMissing: the Secret of the password is not there, or not of its type.
 	PasswordMissing Reason = "PasswordMissing"
 	// PasswordUnknown: the API server has not said yet what the password is. That is nowhere else.
