@@ -110,6 +110,9 @@ func (s *summary) add(n *v1.Node, absent v1alpha1.Absence, bgp *v1alpha1.BGPStat
 		if session.Reason == v1alpha1.ReasonNotConfigured {
 			s.lacks = append(s.lacks, text(n.Name+": "+session.Message))
 		}
+		if bfd := session.BFD; bfd != nil && bfd.Reason != "" {
+			s.lacks = append(s.lacks, text(n.Name+": BFD is not up: "+cmp.Or(bfd.Message, bfd.Reason)))
+		}
 	default:
 		reason := cmp.Or(session.Reason, string(session.State))
 		what := n.Name + ": " + reason

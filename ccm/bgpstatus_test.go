@@ -33,17 +33,23 @@ func bgpPeer(name string, change ...func(*v1alpha1.BGPPeer)) v1alpha1.BGPPeer {
 	return p
 }
 
-// speaker reports sessions written as peer=state/reason/message.
+// speaker reports sessions written as peer=state/reason/message, with "+BFD: message" at the end if BFD is not up.
 func speaker(node string, sessions ...string) v1alpha1.SpeakerStatus {
 	s := v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: node}}
 	for _, text := range sessions {
 		peer, rest, _ := strings.Cut(text, "=")
 		state, rest, _ := strings.Cut(rest, "/")
 		reason, message, _ := strings.Cut(rest, "/")
+		message, why, unwatched := strings.Cut(message, "+BFD: ")
 		if s.Status.BGP == nil {
 			s.Status.BGP = &v1alpha1.BGPStatus{}
 		}
 		s.Status.BGP.Sessions = append(s.Status.BGP.Sessions, v1alpha1.SessionStatus{Peer: peer, State: v1alpha1.SessionState(state), Reason: reason, Message: message})
+		last := &s.Status.BGP.Sessions[len(s.Status.BGP.Sessions)-1]
+		last.BFD = &v1alpha1.BFDStatus{State: "Down", Message: "comes up"}
+		if unwatched {
+			last.BFD.Reason, last.BFD.Message = "BFDNotUp", why
+		}
 	}
 	return s
 }
@@ -78,6 +84,11 @@ func TestJudgePeer(t *testing.T) {
 		{name: "up, without all that is asked for", peer: bgpPeer("tor"), nodes: []*v1.Node{node("a"), node("b")},
 			speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Established/Refused/as it was before"), speaker("b", "tor=Established/NotConfigured/no IPv6 InternalIP")},
 			want:     "True Established: 2 of 2 nodes: not all that is asked for: b: no IPv6 InternalIP", count: "2/2"},
+		{name: "up, without BFD", peer: bgpPeer("tor"), nodes: []*v1.Node{node("a"), node("b"), node("c"), node("d")},
+			speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Established//+BFD: a TTL of 63, and 254 is the least"), speaker("b", "tor=Established"),
+				speaker("c", "tor=Established/NotConfigured/no IPv6 InternalIP+BFD: no packet"), speaker("d", "tor=Established//+BFD: ")},
+			want: "True Established: 4 of 4 nodes: not all that is asked for: a: BFD is not up: a TTL of 63, and 254 is the least, c: BFD is not up: no packet, " +
+				"c: no IPv6 InternalIP, d: BFD is not up: BFDNotUp", count: "4/4"},
 		{name: "one down", peer: bgpPeer("tor"), nodes: []*v1.Node{node("a"), node("b"), node("c")},
 			speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Established"), speaker("b", "tor=Established"), speaker("c", "tor=Active/WrongASN/the router has AS 65001, the BGPPeer says 65002")},
 			want:     "False WrongASN: 2 of 3 nodes: c: WrongASN: the router has AS 65001, the BGPPeer says 65002", count: "2/3"},

@@ -311,6 +311,82 @@ func TestSessions(t *testing.T) {
 	})
 }
 
+// A session that is established without BFD is marked when BFD has had the time to come up, and not before; nobody kicks for that. It counts from when
+// BFD was up last, or from when the session was established: not from each try.
+func TestSessionWithoutBFD(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		v := baseView()
+		far := v.BGPPeers["far"]
+		far.BFD = plan.BFD{Receive: 300 * time.Millisecond, Transmit: 100 * time.Millisecond, Multiplier: 3}
+		v.BGPPeers["far"] = far
+		const patience = 5*time.Second + 3*3*300*time.Millisecond
+		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+		report := func(s plan.Session) {
+			r.bgp.mu.Lock()
+			r.bgp.sessions = map[string]plan.Session{"far": s}
+			r.bgp.mu.Unlock()
+			r.kick.Now()
+			synctest.Wait()
+		}
+		var lines int
+		want := func(what string, reason plan.Reason, told int) {
+			t.Helper()
+			synctest.Wait()
+			r.world.mu.Lock()
+			got := r.nodeStatus.Sessions["far"]
+			r.world.mu.Unlock()
+			if got.BFDReason != reason {
+				t.Errorf("%s: %+v, want the reason %q", what, got, reason)
+			}
+			lines += told
+			if n := strings.Count(r.log.String(), `msg="BGP session is up without BFD" peer=far reason=BFDNotUp`); n != lines {
+				t.Errorf("%s: %d lines in the log, want %d", what, n, lines)
+			}
+		}
+		s := plan.Session{State: plan.SessionConnect, Since: time.Now(), BFD: plan.BFDDown, BFDSince: time.Now(), BFDMessage: "no packet has arrived"}
+		report(s)
+		time.Sleep(time.Minute)
+		want("without BGP", "", 0)
+
+		s.State, s.Since, s.Changes = plan.SessionEstablished, time.Now(), 1
+		report(s)
+		time.Sleep(patience / 2)
+		s.BFD, s.BFDSince = plan.BFDInit, time.Now()
+		report(s) // it tries
+		time.Sleep(patience/2 - time.Millisecond)
+		want("while it may come up", "", 0)
+		time.Sleep(time.Millisecond)
+		want("when it is late", plan.BFDNotUp, 1)
+		s.BFD, s.BFDSince, s.BFDMessage = plan.BFDDown, time.Now(), "a TTL of 63"
+		report(s)
+		want("for another reason", plan.BFDNotUp, 0)
+
+		s.BFD, s.BFDSince, s.BFDMessage = plan.BFDUp, time.Now(), ""
+		report(s)
+		want("up", "", 0)
+		time.Sleep(time.Hour)
+		s.BFD, s.BFDSince, s.BFDMessage = plan.BFDDown, time.Now(), "on purpose"
+		report(s)
+		time.Sleep(patience - time.Millisecond)
+		want("ended a moment ago", "", 0)
+		time.Sleep(time.Millisecond)
+		want("ended for good", plan.BFDNotUp, 1)
+
+		s.State, s.Since = plan.SessionIdle, time.Now()
+		report(s)
+		want("BGP is down", "", 0)
+		s.State, s.Since, s.Changes = plan.SessionEstablished, time.Now(), 2
+		report(s)
+		want("BGP is up again", "", 0)
+		s.BFD = "" // the profile is taken away
+		report(s)
+		time.Sleep(time.Minute)
+		want("without a profile", "", 0)
+	})
+}
+
 // Contradicting advertisements are said once, and in the status of the node.
 func TestLocalPrefsDiffer(t *testing.T) {
 	inBubble(t, func(t *testing.T) {

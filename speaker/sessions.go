@@ -17,6 +17,7 @@ func (s *Speaker) noteSessions(now time.Time) bool {
 	}
 	before := s.bgp.sessions
 	s.bgp.sessions = s.sessions(now)
+	s.findUnwatched(now)
 	if maps.Equal(before, s.bgp.sessions) {
 		return false
 	}
@@ -62,6 +63,40 @@ func (s *Speaker) sessions(now time.Time) map[string]plan.Session {
 	return out
 }
 
+// findUnwatched marks the sessions that are established although BFD is not up, once it has had the time for that. A session that comes and goes
+// before it is up counts from when it was up last.
+func (s *Speaker) findUnwatched(now time.Time) {
+	b := &s.bgp
+	b.lateAt = time.Time{}
+	maps.DeleteFunc(b.unwatched, func(name string, _ time.Time) bool {
+		bfd := b.sessions[name].BFD
+		return bfd == "" || bfd == plan.BFDUp
+	})
+	for name, is := range b.sessions {
+		if is.BFD == "" || is.BFD == plan.BFDUp {
+			continue
+		}
+		since, known := b.unwatched[name]
+		if !known {
+			since = is.BFDSince
+			b.unwatched[name] = since
+		}
+		if is.State != plan.SessionEstablished {
+			continue
+		}
+		if is.Since.After(since) {
+			since = is.Since
+		}
+		switch late := since.Add(b.peers[name].BFD.Patience()); {
+		case !now.Before(late):
+			is.BFDReason = plan.BFDNotUp
+			b.sessions[name] = is
+		case b.lateAt.IsZero() || late.Before(b.lateAt):
+			b.lateAt = late
+		}
+	}
+}
+
 // noteSession logs that a session came up, went down, or cannot come up for another reason than before. Each of its many tries is not told.
 func (s *Speaker) noteSession(name string, before, now plan.Session, had bool) {
 	s.cfg.Metrics.bgp.session(name, now)
@@ -85,6 +120,9 @@ func (s *Speaker) noteSession(name string, before, now plan.Session, had bool) {
 	}
 	if now.BFD != before.BFD && (now.BFD == plan.BFDUp || before.BFD == plan.BFDUp) {
 		s.cfg.Log.Info("BFD session", "peer", name, "state", now.BFD)
+	}
+	if now.BFDReason != "" && before.BFDReason == "" {
+		s.cfg.Log.Warn("BGP session is up without BFD", "peer", name, "reason", now.BFDReason, "state", now.BFD, "message", now.BFDMessage)
 	}
 }
 

@@ -183,6 +183,9 @@ func (s *Speaker) pause() time.Duration {
 	if wake := s.planner.Wake(); !wake.IsZero() && wake.Before(next) {
 		next = wake
 	}
+	if late := s.bgp.lateAt; !late.IsZero() && late.Before(next) {
+		next = late
+	}
 	if !s.leaveBy.IsZero() && s.leaveBy.Before(next) {
 		next = s.leaveBy
 	}

@@ -32,11 +32,17 @@ func (t *tool) writeSessions(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatu
 				prefixes = fmt.Sprint(s.Prefixes)
 			}
 			row := []string{node, s.Peer, orDash(s.Address), asn(s), string(s.State), t.ago(s.Since), prefixes, t.bfd(s.BFD), orDash(s.Reason)}
+			unwatched := absent[node] == "" && s.State == v1alpha1.SessionEstablished && s.BFD != nil && s.BFD.Reason != ""
+			if unwatched {
+				wrong.add(node, fmt.Sprintf("session with %s without BFD: %s: %s", s.Peer, s.BFD.Reason, cmp.Or(s.BFD.Message, string(s.BFD.State))))
+			}
 			switch {
 			case absent[node] != "": // what it wrote last says nothing about now
 				row = []string{node, s.Peer, orDash(s.Address), asn(s), "Unknown", "-", "-", "-", string(absent[node])}
 			case s.State == v1alpha1.SessionEstablished && s.Reason == v1alpha1.ReasonNotConfigured:
 				wrong.add(node, fmt.Sprintf("not all that BGPPeer %s asks for: %s", s.Peer, s.Message))
+			case unwatched:
+				row[8] = s.BFD.Reason
 			case s.State == v1alpha1.SessionEstablished:
 				row[8] = "-" // why it was down before
 			default:

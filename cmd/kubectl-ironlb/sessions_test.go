@@ -23,7 +23,9 @@ func TestSessions(t *testing.T) {
 		}},
 		&v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Status: v1alpha1.SpeakerStatusStatus{
 			BGP: &v1alpha1.BGPStatus{Sessions: []v1alpha1.SessionStatus{{Peer: "new", State: "Idle"},
-				{Peer: "tor", State: "Established", Reason: "NotConfigured", Message: "no IPv6 InternalIP"}}},
+				{Peer: "tor", State: "Established", Reason: "NotConfigured", Message: "no IPv6 InternalIP"},
+				{Peer: "up", State: "Established", Since: ago(time.Hour), BFD: &v1alpha1.BFDStatus{State: "Down", Since: ago(time.Minute), Reason: "BFDNotUp", Message: "a TTL of 63"}},
+				{Peer: "young", State: "Established", BFD: &v1alpha1.BFDStatus{State: "Down", Message: "no packet"}}}},
 		}},
 		&v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Status: v1alpha1.SpeakerStatusStatus{
 			BGP: &v1alpha1.BGPStatus{Sessions: []v1alpha1.SessionStatus{{Peer: "tor", Address: "192.0.2.1", State: "Established", Since: ago(time.Hour), Prefixes: 12, PeerASN: 4200000000}}},
@@ -31,15 +33,18 @@ func TestSessions(t *testing.T) {
 		&v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: "d"}},
 	)
 	const want = `
-NODE  PEER  ADDRESS      ASN         SESSION      SINCE  PREFIXES  BFD     REASON
-a     six   2001:db8::1  65001       Active       2m     -         -       WrongASN
-a     tor   192.0.2.1    4200000000  Established  60m    12        Up 60m  -
-b     new   -            -           Idle         -      -         -       -
-b     tor   -            -           Established  -      0         -       NotConfigured
-c     tor   192.0.2.1    4200000000  Unknown      -      -         -       Silent
+NODE  PEER   ADDRESS      ASN         SESSION      SINCE  PREFIXES  BFD       REASON
+a     six    2001:db8::1  65001       Active       2m     -         -         WrongASN
+a     tor    192.0.2.1    4200000000  Established  60m    12        Up 60m    -
+b     new    -            -           Idle         -      -         -         -
+b     tor    -            -           Established  -      0         -         NotConfigured
+b     up     -            -           Established  60m    0         Down 60s  BFDNotUp
+b     young  -            -           Established  -      0         Down      -
+c     tor    192.0.2.1    4200000000  Unknown      -      -         -         Silent
 
 a: no session with six: WrongASN: the router has AS 65001, the BGPPeer says 65002
 b: not all that BGPPeer tor asks for: no IPv6 InternalIP
+b: session with up without BFD: BFDNotUp: a TTL of 63
 `
 	got := run(cl, "status")
 	if i := strings.Index(got, "NODE  PEER"); i < 0 {

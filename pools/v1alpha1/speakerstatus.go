@@ -218,6 +218,14 @@ type BFDStatus struct {
 	//
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
+	// reason is BFDNotUp where the BGP session has been established for so long that BFD should be up, too: nothing watches the path.
+	//
+	// +optional
+	Reason string `json:"reason,omitempty"`
+	// message for people: why it is not up.
+	//
+	// +optional
+	Message string `json:"message,omitempty"`
 }
 
 // SpeakerStatusList is a list of speakers.

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -20,6 +21,8 @@ const (
 	SessionUp = "SessionUp"
 	// SessionDown: one that was up is not any more.
 	SessionDown = "SessionDown"
+	// BFDUp: BFD of a session came up. That it went down says the end of the BGP session.
+	BFDUp = "BFDUp"
 )
 
 // bgpStatusOf returns what is written of the sessions; nil for none.
@@ -45,7 +48,7 @@ func bgpStatusOf(sessions map[string]plan.Session, peers cache.Store) *v1alpha1.
 			to.PeerID = s.PeerID.String()
 		}
 		if s.BFD != "" {
-			to.BFD = &v1alpha1.BFDStatus{State: v1alpha1.BFDState(s.BFD), Since: timeOf(s.BFDSince)}
+			to.BFD = &v1alpha1.BFDStatus{State: v1alpha1.BFDState(s.BFD), Since: timeOf(s.BFDSince), Reason: string(s.BFDReason), Message: s.BFDMessage}
 		}
 		if s.State == plan.SessionEstablished {
 			up++
@@ -85,8 +88,8 @@ type toldSession struct {
 	message string
 }
 
-// Sessions writes Events about BGPPeers: a session of this node came up, went down, or cannot come up, and why. It is told the whole set
-// each time.
+// Sessions writes Events about BGPPeers: a session of this node came up, went down, cannot come up, or is up without BFD, and why; and that its
+// BFD came up. It is told the whole set each time.
 func (e *Events) Sessions(peers cache.Store, sessions map[string]plan.Session) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -136,21 +139,24 @@ func (e *Events) session(peer *v1alpha1.BGPPeer, s plan.Session, before toldSess
 		}
 	case wasUp:
 		said.reason, said.message = s.Reason, s.Message
-		say(corev1.EventTypeWarning, SessionDown, "the session ended"+because(s))
+		say(corev1.EventTypeWarning, SessionDown, "the session ended"+because(s.Reason, s.Message))
 	case s.Reason != "" && (s.Reason != before.reason || s.Message != before.message):
 		said.reason, said.message = s.Reason, s.Message
-		say(corev1.EventTypeWarning, string(s.Reason), "no session"+because(s))
+		say(corev1.EventTypeWarning, string(s.Reason), "no session"+because(s.Reason, s.Message))
+	}
+	switch {
+	case s.BFD == plan.BFDUp && (was && before.BFD != plan.BFDUp || !was && s.BFDSince.After(e.began)):
+		say(corev1.EventTypeNormal, BFDUp, "BFD is up")
+	case s.BFDReason != "" && before.BFDReason == "": // that it is so for another reason is in the status
+		say(corev1.EventTypeWarning, string(s.BFDReason), "the session is established, but BFD is not up, and nothing watches the path"+because("", s.BFDMessage))
 	}
 	return said
 }
 
-// because says why a session is not established, as far as it is known.
-func because(s plan.Session) string {
-	switch {
-	case s.Message != "":
-		return fmt.Sprintf(": %s", s.Message)
-	case s.Reason != "":
-		return fmt.Sprintf(": %s", s.Reason)
+// because says why a session is not established or up, as far as it is known.
+func because(reason plan.Reason, message string) string {
+	if why := cmp.Or(message, string(reason)); why != "" {
+		return ": " + why
 	}
 	return ""
 }

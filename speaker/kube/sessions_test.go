@@ -32,12 +32,13 @@ func TestSessionsInTheSpeakerStatus(t *testing.T) {
 	since := metav1.NewTime(time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC))
 	got := bgpStatusOf(map[string]plan.Session{
 		"tor": {State: plan.SessionEstablished, Since: at, Prefixes: 7, PeerASN: 4200000000, PeerID: netip.MustParseAddr("192.0.2.254"), BFD: plan.BFDUp, BFDSince: at, Changes: 3},
-		"six": {State: plan.SessionActive, Since: at, Reason: plan.Refused, Message: "connection refused"},
+		"six": {State: plan.SessionActive, Since: at, Reason: plan.Refused, Message: "connection refused", BFD: plan.BFDDown, BFDMessage: "a TTL of 63", BFDReason: plan.BFDNotUp},
 		"new": {Reason: plan.PasswordMissing, Message: "no Secret"},
 	}, torStore(t))
 	want := &v1alpha1.BGPStatus{Established: "1/3", Sessions: []v1alpha1.SessionStatus{
 		{Peer: "new", State: "Idle", Reason: "PasswordMissing", Message: "no Secret"},
-		{Peer: "six", Address: "2001:db8::1", State: "Active", Since: &since, Reason: "Refused", Message: "connection refused"},
+		{Peer: "six", Address: "2001:db8::1", State: "Active", Since: &since, Reason: "Refused", Message: "connection refused",
+			BFD: &v1alpha1.BFDStatus{State: "Down", Reason: "BFDNotUp", Message: "a TTL of 63"}},
 		{Peer: "tor", Address: "192.0.2.1", State: "Established", Since: &since, Prefixes: 7, PeerASN: 4200000000, PeerID: "192.0.2.254",
 			BFD: &v1alpha1.BFDStatus{State: "Up", Since: &since}},
 	}}
@@ -101,9 +102,33 @@ func TestSessionEvents(t *testing.T) {
 	e.Sessions(store, map[string]plan.Session{"gone": refused}) // its BGPPeer is not there any more
 	expect()
 
+	// BFD comes up, and is not up for long while BGP is. A try more or less is no news, nor are other words.
+	e.Sessions(store, map[string]plan.Session{})
+	watched := func(state plan.BFDState, reason plan.Reason, message string) {
+		s := up(3)
+		s.BFD, s.BFDSince, s.BFDReason, s.BFDMessage = state, later, reason, message
+		tell(s)
+	}
+	watched(plan.BFDDown, "", "no packet")
+	expect("Normal SessionUp node a: the session is established")
+	watched(plan.BFDInit, "", "no packet")
+	watched(plan.BFDUp, "", "")
+	watched(plan.BFDUp, "", "")
+	expect("Normal BFDUp node a: BFD is up")
+	watched(plan.BFDDown, "", "ended on purpose")
+	expect()
+	watched(plan.BFDDown, plan.BFDNotUp, "ended on purpose")
+	watched(plan.BFDInit, plan.BFDNotUp, "ended on purpose")
+	watched(plan.BFDDown, plan.BFDNotUp, "a TTL of 63")
+	expect("Warning BFDNotUp node a: the session is established, but BFD is not up, and nothing watches the path: ended on purpose")
+	watched(plan.BFDUp, "", "")
+	expect("Normal BFDUp node a: BFD is up")
+
 	// A restarted speaker finds sessions that another one brought up: no news.
 	old := &Events{node: "a", recorder: recorder, began: later.Add(time.Hour), running: true}
-	old.Sessions(store, map[string]plan.Session{"tor": up(9)})
+	was := up(9)
+	was.BFD, was.BFDSince = plan.BFDUp, later
+	old.Sessions(store, map[string]plan.Session{"tor": was})
 	expect()
 	old.Sessions(store, map[string]plan.Session{"tor": down})
 	expect("Warning SessionDown node a: the session ended: BFD found the path dead")
