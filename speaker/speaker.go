@@ -183,7 +183,7 @@ func (s *Speaker) pause() time.Duration {
 	if wake := s.planner.Wake(); !wake.IsZero() && wake.Before(next) {
 		next = wake
 	}
-	if late := s.bgp.lateAt; !late.IsZero() && late.Before(next) {
+	if late := s.bgp.lateAt; late.After(s.began) && late.Before(next) { // an earlier one was looked at, or could not be
 		next = late
 	}
 	if !s.leaveBy.IsZero() && s.leaveBy.Before(next) {
