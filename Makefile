@@ -13,7 +13,8 @@ PROGRAMS := ./cmd/ironlb-ccm ./cmd/ironlb-speaker ./cmd/ironlb-bgpd ./cmd/kubect
 
 # Tests that need IPVS run in a guest kernel where this machine's has none; those of LAB_TESTS need a real control plane.
 KERNEL_TESTS := ./ipvs/kernel ./cmd/ironlb-speaker ./speaker/l2
-# BGP_TESTS talk to BIRD and FRR.
+# BFD_TESTS are also run in that guest, for its older kernel. BGP_TESTS talk to BIRD and FRR, which an emulated guest is too slow for.
+BFD_TESTS    := ./speaker/bfd ./speaker/priority
 LAB_TESTS     = $$(go list ./test/lab/... | grep -v /router) ./test/ccm/... ./test/e2e ./test/e2e/scene ./test/e2e/proxy
 BGP_TESTS    := ./test/lab/router ./speaker/bfd ./speaker/bgp/gobgp ./cmd/ironlb-bgpd ./test/e2e/bgp
 NATIVE_TESTS  = $$(go list ./... | grep -v -e /test/lab -e /test/ccm -e /test/e2e -e /ipvs/kernel -e /speaker/bfd -e /speaker/bgp/gobgp -e /cmd/ironlb-bgpd)
@@ -59,6 +60,7 @@ test-native: root ## unit tests, and those that need network namespaces (root)
 test-kernel: root ## the tests of the data planes and of the speaker with them, in a guest where this kernel has no IPVS: 5 to 10 minutes if it is emulated (root)
 	@CGO_ENABLED=0 go build -trimpath -o $(TOOLS)/guest ./test/lab/cmd/guest
 	@$(TOOLS)/guest with -- go run ./test/report go test -count=1 -p 1 -timeout 25m -exec '$(TOOLS)/guest exec --' $(KERNEL_TESTS)
+	@$(TOOLS)/guest with -- go run ./test/report go test -count=1 -p 1 -timeout 25m -skip '^TestRouter' -exec '$(TOOLS)/guest exec --' $(BFD_TESTS)
 
 .PHONY: test-lab
 test-lab: root ## the tests of the lab, of ironlb-ccm and end to end, on a real control plane (root)
