@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -30,6 +31,7 @@ const torPeer = `{apiVersion: ironlb.io/v1alpha1, kind: BGPPeer, metadata: {name
 type side struct {
 	*kube.Client
 	kicks chan struct{}
+	stop  func()
 }
 
 func startSide(ctx context.Context, t *testing.T, config *rest.Config, node string) *side {
@@ -45,19 +47,20 @@ func startSide(ctx context.Context, t *testing.T, config *rest.Config, node stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan error, 3)
 	for _, run := range []func(context.Context) error{s.Source.Run, s.Node.Run, s.Events.Run} {
 		go func() { done <- run(ctx) }()
 	}
-	t.Cleanup(func() {
-		stop()
+	s.stop = sync.OnceFunc(func() {
+		cancel()
 		for range 3 {
 			if err := <-done; err != nil {
 				t.Error(err)
 			}
 		}
 	})
+	t.Cleanup(s.stop)
 	return s
 }
 
@@ -144,7 +147,7 @@ func TestBGP(t *testing.T) {
 	peer := func(want string) {
 		t.Helper()
 		got := ""
-		until(ctx, t, func() string { return fmt.Sprintf("BGPPeer tor says %q, want %q", got, want) }, func() bool {
+		within(ctx, t, time.Minute, func() string { return fmt.Sprintf("BGPPeer tor says %q, want %q", got, want) }, func() bool {
 			var obj v1alpha1.BGPPeer
 			get("bgppeers/tor", &obj)
 			if c := meta.FindStatusCondition(obj.Status.Conditions, v1alpha1.ConditionEstablished); c != nil {
@@ -180,8 +183,17 @@ func TestBGP(t *testing.T) {
 			"Warning WrongASN node node1: no session: the router has AS 65001, the BGPPeer says 65002",
 		})
 	})
+
+	// The other node's speaker comes, and ends.
+	up := map[string]plan.Session{"tor": {State: plan.SessionEstablished, Since: time.Now(), PeerASN: 65002, Changes: 1}}
+	other := startSide(ctx, t, config, "node2")
+	other.Node.ReportNode(plan.NodeStatus{Healthy: true, Sessions: up, Members: map[string]plan.MemberState{"node1": plan.MemberAlive}})
+	s.Node.ReportNode(plan.NodeStatus{Healthy: true, Sessions: up, Members: map[string]plan.MemberState{"node2": plan.MemberAlive}})
+	peer("2/2 True Established: 2 of 2 nodes")
+	other.stop()
+	peer("1/2 Unknown NotReported: 1 of 2 nodes: node2: its speaker has been stopped")
 	must(r.SetReady(ctx, "node1", v1.ConditionUnknown))
-	peer("0/1 Unknown NotReported: 0 of 1 nodes: node1: the node is not heard")
+	peer("0/2 Unknown NotReported: 0 of 2 nodes: node1: the node is not heard, node2: its speaker has been stopped")
 
 	ad := func(want string) {
 		t.Helper()

@@ -135,7 +135,13 @@ func TestPools(t *testing.T) {
 // until waits for the condition, at most half a minute.
 func until(ctx context.Context, t *testing.T, state func() string, ok func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	within(ctx, t, 30*time.Second, state, ok)
+}
+
+// within waits for so long at most.
+func within(ctx context.Context, t *testing.T, limit time.Duration, state func() string, ok func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
