@@ -321,3 +321,23 @@ func TestRoutesAreSound(t *testing.T) {
 		t.Errorf("only %d announced, %d conflicts, %d on the way out were seen: the test says little", announced, conflicts, drained)
 	}
 }
+
+// Advertisements that contradict each other for internal peers only are looked at again when a peer becomes one, and when it is none any more.
+func TestLocalPrefsFollowTheAS(t *testing.T) {
+	v, p := manyRouted(3), NewPlanner(Options{Node: "a", BGP: true})
+	v.BGPAdvertisements["all"] = BGPAdvertisement{Peers: []string{"r2"}, Length4: 32, Length6: 128, Attributes: Attributes{LocalPref: 50}}
+	p.Plan(v, Touched{All: true}, time.Time{})
+	for _, tt := range []struct {
+		asn     uint32
+		dynamic DynamicASN
+		want    int
+	}{{65000, NotDynamic, 3}, {65001, NotDynamic, 0}, {0, AnyInternal, 3}, {0, AnyExternal, 0}} {
+		peer := v.BGPPeers["r2"]
+		peer.PeerASN, peer.Dynamic = tt.asn, tt.dynamic
+		v.BGPPeers["r2"] = peer
+		d, c := p.Plan(v, Touched{BGPPeers: map[string]struct{}{"r2": {}}}, time.Time{})
+		if got := d.LocalPrefs[LocalPrefs{Lower: "all", Higher: "each"}]; got != tt.want || len(d.LocalPrefs) > 1 || !c.LocalPrefs {
+			t.Errorf("AS %d, %d: %v, changed %v; want %d prefixes", tt.asn, tt.dynamic, d.LocalPrefs, c.LocalPrefs, tt.want)
+		}
+	}
+}
