@@ -236,7 +236,7 @@ func (d *Daemon) apply(c plan.BGPChange) {
 func (d *Daemon) connected(yes bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.speaker = yes
+	d.speaker, d.applied = yes, 0
 	d.o.Metrics.speaker(yes)
 	if d.hold != nil {
 		d.hold.Stop()
