@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
 	"runtime/debug"
 	"time"
 
@@ -26,10 +25,8 @@ type options struct {
 	logFormat      string
 }
 
-const defaultSocket = "/run/ironlb/bgpd/bgpd.sock"
-
 func (o options) check() error {
-	if err := checkSocket(o.socket); err != nil {
+	if err := bgp.CheckSocket(o.socket); err != nil {
 		return err
 	}
 	if o.hold < 0 {
@@ -42,36 +39,6 @@ func (o options) check() error {
 		}
 	}
 	return o.checkLog()
-}
-
-// longestSocket is what a path in a sockaddr_un may have (unix(7)).
-const longestSocket = 107
-
-// checkSocket finds a path at which listening would fail or do harm: what is there already is removed, and its folder closed to other users, as
-// nobody could mend who wrote /run/bgpd.sock.
-func checkSocket(path string) error {
-	if !filepath.IsAbs(path) || filepath.Base(path) == "/" || len(path) > longestSocket {
-		return fmt.Errorf("--socket is %q: it must be an absolute path of at most %d bytes, such as %s", path, longestSocket, defaultSocket)
-	}
-	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != os.ModeSocket {
-		return fmt.Errorf("--socket is %s, which is there already and no socket: give another one, or remove that", path)
-	}
-	dir := filepath.Dir(path)
-	info, err := os.Stat(dir)
-	if err != nil || info.Mode().Perm()&0o077 == 0 {
-		return nil // it is made, or nobody else may enter
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return fmt.Errorf("look at the folder of --socket: %w", err)
-	}
-	for _, e := range entries {
-		if name := filepath.Join(dir, e.Name()); name != path && name != path+".lock" {
-			return fmt.Errorf("--socket is %s, in a folder that has other files, such as %s: give it a folder of its own, which is closed to other users; it is made if it is not there",
-				path, e.Name())
-		}
-	}
-	return nil
 }
 
 func (o options) checkLog() error {
@@ -115,7 +82,7 @@ routes with the community GRACEFUL_SHUTDOWN (RFC 8326), and two seconds later th
 			return run(cmd.Context(), o)
 		},
 	}
-	root.PersistentFlags().StringVar(&o.socket, "socket", defaultSocket, "where the speaker is awaited: an absolute path, in a folder of its own, which is made for this user alone")
+	root.PersistentFlags().StringVar(&o.socket, "socket", bgp.DefaultSocket, "where the speaker is awaited: an absolute path, in a folder of its own, which is made for this user alone")
 	root.PersistentFlags().StringVar(&o.logFormat, "log-format", "text", "text or json")
 	root.Flags().DurationVar(&o.hold, "hold", 10*time.Minute, "how long routes stay announced without a speaker, 0 for ever")
 	root.Flags().StringVar(&o.metricsAddress, "metrics-bind-address", "", "where /metrics is served, on the loopback interface (default: nowhere)")

@@ -134,6 +134,7 @@ func TestBadFlagsSayTheMend(t *testing.T) {
 		"--node-name n --kubeconfig /nowhere": "/nowhere",
 		"--node-name n extra":                 "extra",
 		"cleanup --log-format=xml":            "must be text or json",
+		"--node-name n --bgp-socket b.sock":   "--bgp-socket is \"b.sock\": it must be an absolute path",
 	} {
 		cmd := command()
 		cmd.SetArgs(strings.Fields(args))

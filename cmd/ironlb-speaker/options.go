@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
+
+	"github.com/ironlb/ironlb/speaker/bgp"
 )
 
 // options are the flags.
@@ -25,6 +28,9 @@ type options struct {
 func (o options) check() error {
 	if o.nodeName == "" {
 		return errors.New("the name of this node is missing: give --node-name or set NODE_NAME")
+	}
+	if o.bgpSocket != "" && !filepath.IsAbs(o.bgpSocket) {
+		return fmt.Errorf("--bgp-socket is %q: it must be an absolute path, such as %s", o.bgpSocket, bgp.DefaultSocket)
 	}
 	return o.checkLog()
 }
@@ -79,7 +85,7 @@ on --metrics-bind-address.`,
 	root.Flags().StringVar(&o.kubeconfig, "kubeconfig", "", "how to reach the API server (default: as a Pod does)")
 	root.Flags().StringVar(&o.metricsAddress, "metrics-bind-address", "127.0.0.1:7473", "where /metrics, /healthz and /readyz are served")
 	root.Flags().StringVar(&o.keyFile, "key-file", "/etc/ironlb-keys/keys", "file of the keys by which speakers know one another, one to a line")
-	root.Flags().StringVar(&o.bgpSocket, "bgp-socket", "", "unix socket of ironlb-bgpd, as its --socket says (default: no BGP on this node)")
+	root.Flags().StringVar(&o.bgpSocket, "bgp-socket", "", "unix socket of ironlb-bgpd, the absolute path of its --socket (default: no BGP on this node)")
 	root.PersistentFlags().StringVar(&o.logFormat, "log-format", "text", "text or json")
 	root.CompletionOptions.DisableDefaultCmd = true
 	prepare, cleanup := prepareCommand(&o), cleanupCommand(&o)

@@ -10,6 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// DefaultSocket is where ironlb-bgpd listens that is not told otherwise.
+const DefaultSocket = "/run/ironlb/bgpd/bgpd.sock"
+
+// longestSocket is what a path in a sockaddr_un may have (unix(7)).
+const longestSocket = 107
+
 // socket is a listener with the lock that keeps its path.
 type socket struct {
 	*net.UnixListener
@@ -18,6 +24,9 @@ type socket struct {
 
 // listen takes the path, also from a process that ended without a word, but not from one that runs.
 func listen(path string) (*socket, error) {
+	if err := CheckSocket(path); err != nil {
+		return nil, err
+	}
 	if err := ownFolder(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
@@ -47,6 +56,33 @@ func listen(path string) (*socket, error) {
 func (s *socket) close() {
 	s.Close()
 	s.lock.Close()
+}
+
+// CheckSocket finds a path at which listening would fail or do harm: what is there already is removed, and its folder closed to other users, as
+// nobody could mend who wrote /run/bgpd.sock. It changes nothing.
+func CheckSocket(path string) error {
+	if !filepath.IsAbs(path) || filepath.Base(path) == "/" || len(path) > longestSocket {
+		return fmt.Errorf("--socket is %q: it must be an absolute path of at most %d bytes, such as %s", path, longestSocket, DefaultSocket)
+	}
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != os.ModeSocket {
+		return fmt.Errorf("--socket is %s, which is there already and no socket: give another one, or remove that", path)
+	}
+	dir := filepath.Dir(path)
+	info, err := os.Stat(dir)
+	if err != nil || info.Mode().Perm()&0o077 == 0 {
+		return nil // it is made, or nobody else may enter
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("look at the folder of --socket: %w", err)
+	}
+	for _, e := range entries {
+		if name := filepath.Join(dir, e.Name()); name != path && name != path+".lock" {
+			return fmt.Errorf("--socket is %s, in a folder that has other files, such as %s: give it a folder of its own, which is closed to other users; it is made if it is not there",
+				path, e.Name())
+		}
+	}
+	return nil
 }
 
 // ownFolder makes a folder that nobody else may enter.

@@ -73,6 +73,66 @@ func TestSocketFolder(t *testing.T) {
 	}
 }
 
+// TestSocketRefused: a path that cannot be listened at, or at which that would do harm, is refused before anything is changed.
+func TestSocketRefused(t *testing.T) {
+	dir := t.TempDir()
+	open := filepath.Join(dir, "open")
+	file := filepath.Join(open, "file")
+	if err := errors.Join(os.Mkdir(open, 0o755), os.Chmod(open, 0o755), os.WriteFile(file, []byte("kept"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct{ socket, says string }{
+		{"", "absolute path"},
+		{"bgpd.sock", "absolute path"},
+		{"/", "absolute path"},
+		{filepath.Join(dir, strings.Repeat("x", longestSocket)), "at most 107 bytes"},
+		{file, "no socket"},
+		{open, "no socket"},
+		{filepath.Join(open, "bgpd.sock"), "such as file"},
+	} {
+		l, err := listen(test.socket)
+		if err == nil {
+			l.close()
+		}
+		if err == nil || !strings.Contains(err.Error(), "--socket is ") || !strings.Contains(err.Error(), test.says) {
+			t.Errorf("--socket %q: %v, want an error with %q", test.socket, err, test.says)
+		}
+	}
+	if info, err := os.Stat(open); err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("the folder has mode %v (%v)", info.Mode(), err)
+	}
+	if text, err := os.ReadFile(file); err != nil || string(text) != "kept" {
+		t.Errorf("the file has %q (%v)", text, err)
+	}
+}
+
+// TestSocketTaken: a folder that is not there, that nobody else may enter, or that has nothing but what an earlier process left is good.
+func TestSocketTaken(t *testing.T) {
+	dir := t.TempDir()
+	own, left := filepath.Join(dir, "own"), filepath.Join(dir, "left")
+	socket := filepath.Join(left, "bgpd.sock")
+	if err := errors.Join(os.Mkdir(own, 0o700), os.WriteFile(filepath.Join(own, "file"), nil, 0o600),
+		os.Mkdir(left, 0o755), os.Chmod(left, 0o755), os.WriteFile(socket+".lock", nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener.SetUnlinkOnClose(false)
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{filepath.Join(dir, "new", "bgpd.sock"), filepath.Join(own, "bgpd.sock"), socket} {
+		l, err := listen(path)
+		if err != nil {
+			t.Errorf("%s: %v", path, err)
+			continue
+		}
+		l.close()
+	}
+}
+
 // TestNoHello: who says something else, or nothing that makes sense, is sent away, and the others are served.
 func TestNoHello(t *testing.T) {
 	n := startNode(t, socketPath(t), 0)
