@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -54,11 +55,12 @@ func given(name string) (found bool) {
 // order is what a child is told; one field is set.
 type order struct {
 	Change *plan.BGPChange
-	Down   []string // name, why
-	Busy   bool     // Down as if a change were being applied that does not end
-	Lose   string   // hand this peer to GoBGP once more, in a way that it does not take
+	Down   []string      // name, why
+	Busy   bool          // Down as if a change were being applied that does not end
+	Lose   string        // hand this peer to GoBGP once more, in a way that it does not take
+	Eager  time.Duration // for so long routers are tried at GoBGP's own pace
 	Leave  bool
-	Paths  bool // answer with the number of paths in GoBGP's table
+	Paths  bool // answer with the number of paths in GoBGP's table, and of those that came from each peer
 	Told   bool // answer with what the paths and policies of GoBGP say together
 }
 
@@ -68,6 +70,7 @@ type answer struct {
 	// Done is the end of an order, with its error.
 	Done  *string
 	Paths int
+	Came  map[string]int // by the peer's address
 	Told  map[netip.Prefix]plan.Route
 }
 
@@ -102,10 +105,14 @@ func child(in io.Reader, out io.Writer) error {
 			p.conf.Address = netip.Addr{}
 			d.again(p)
 			d.mu.Unlock()
+		case o.Eager != 0:
+			d.sessions.mu.Lock()
+			d.sessions.eager = o.Eager
+			d.sessions.mu.Unlock()
 		case o.Leave:
 			err = d.Leave(context.Background())
 		case o.Paths:
-			a.Paths, err = d.paths()
+			a.Paths, a.Came, err = d.paths()
 		case o.Told:
 			a.Told, err = d.told()
 		}
@@ -118,16 +125,20 @@ func child(in io.Reader, out io.Writer) error {
 	}
 }
 
-// paths returns how many paths GoBGP has, of whomever.
-func (d *Driver) paths() (n int, err error) {
-	for _, f := range []*api.Family{ipv4, ipv6} {
-		t, err := d.server.GetTable(context.Background(), &api.GetTableRequest{TableType: api.TableType_GLOBAL, Family: f})
-		if err != nil {
-			return 0, err
+// paths returns how many paths came from each peer, whatever became of them, and how many GoBGP has after that, of whomever.
+func (d *Driver) paths() (n int, came map[string]int, err error) {
+	came = map[string]int{}
+	err = d.server.ListPeer(context.Background(), &api.ListPeerRequest{}, func(p *api.Peer) {
+		for _, f := range p.AfiSafis {
+			came[p.Conf.NeighborAddress] += int(f.GetState().GetReceived())
 		}
-		n += int(t.NumPath)
+	})
+	for _, f := range []*api.Family{ipv4, ipv6} {
+		t, tableErr := d.server.GetTable(context.Background(), &api.GetTableRequest{TableType: api.TableType_GLOBAL, Family: f})
+		err = errors.Join(err, tableErr)
+		n += int(t.GetNumPath())
 	}
-	return n, nil
+	return n, came, err
 }
 
 // node is a driver in a process of its own.

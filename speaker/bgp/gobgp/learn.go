@@ -50,17 +50,19 @@ func (d *Driver) stopLearning(name string) {
 	}
 }
 
-// askASN asks as often as GoBGP would try to connect, until the router has said an AS that it may have.
+// askASN asks as often as GoBGP would be let try to connect, until the router has said an AS that it may have.
 func (d *Driver) askASN(ctx context.Context, name string, l *learning, id netip.Addr) {
 	tick := time.Duration(seconds(l.conf.ConnectTime, connectTime)) * time.Second
+	began, rests := time.Now(), 0
 	for {
 		asn, why := hearASN(ctx, l.conf, id, max(tick-time.Second, time.Second))
 		if d.learnt(name, l, asn, why) {
 			return
 		}
 		wait := tick + rand.N(tick)
-		if why.reason == plan.WrongASN {
-			wait = lastRetry
+		if why.reason == plan.WrongASN || !d.sessions.isEager(began, time.Now()) {
+			rests++
+			wait = jitter(rest(tick, rests))
 		}
 		if pause(ctx, wait) != nil {
 			return

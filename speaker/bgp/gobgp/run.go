@@ -68,6 +68,7 @@ func (d *Driver) tend(now time.Time) {
 			d.again(p)
 		}
 	}
+	d.restSome(now)
 	for _, q := range d.sessions.wondering(now) {
 		go d.ask(q, d.id)
 	}
@@ -145,6 +146,7 @@ func (d *Driver) restartOver(p *peer) (over bool, state api.PeerState_SessionSta
 // again hands a peer to GoBGP once more, as one that is restarting if it is not up since then.
 func (d *Driver) again(p *peer) {
 	ctx := context.Background()
+	d.sessions.trying(p.key)
 	if err := d.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: p.key}); err != nil {
 		d.log.Error("cannot remove a BGP peer", "peer", p.name, "err", err)
 		return

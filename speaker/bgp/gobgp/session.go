@@ -19,6 +19,7 @@ type sessions struct {
 	gone   []string
 	next   time.Time // when to look again at the latest
 	kick   chan struct{}
+	eager  time.Duration
 }
 
 // session is one peer's.
@@ -46,6 +47,7 @@ type session struct {
 	// wonder is set if the router refuses and GoBGP does not say why; asked is when the router was asked last.
 	wonder bool
 	asked  time.Time
+	pace
 }
 
 // cause is why a session is not there.
@@ -58,7 +60,7 @@ type cause struct {
 const settled = 3 * time.Second
 
 func newSessions() *sessions {
-	return &sessions{byName: map[string]*session{}, byAddr: map[netip.Addr]*session{}, kick: make(chan struct{}, 1)}
+	return &sessions{byName: map[string]*session{}, byAddr: map[netip.Addr]*session{}, kick: make(chan struct{}, 1), eager: eager}
 }
 
 func (s *sessions) poke() {
@@ -100,6 +102,7 @@ func (s *sessions) hold(key, name string, p plan.Peer) {
 	defer s.mu.Unlock()
 	x := s.named(name)
 	x.peer, x.pending, x.expected, x.fail = p, cause{}, cause{}, cause{}
+	x.fresh(time.Now().Add(s.eager))
 	s.byAddr[address(key)] = x
 	s.poke()
 }
@@ -130,8 +133,8 @@ func (s *sessions) release(key string) {
 	defer s.mu.Unlock()
 	addr := address(key)
 	if x := s.byAddr[addr]; x != nil {
-		x.enter(plan.SessionIdle)
-		x.stranger = false
+		s.enter(x, plan.SessionIdle)
+		x.stranger, x.pace = false, pace{}
 		delete(s.byAddr, addr)
 	}
 	s.poke()
@@ -204,13 +207,16 @@ func (s *sessions) event(r *api.WatchEventResponse) {
 		x.peerASN = p.PeerAsn
 		x.peerID, _ = netip.ParseAddr(p.RouterId)
 	}
-	x.enter(state)
+	if state == plan.SessionIdle && x.state == plan.SessionActive && !x.until.IsZero() {
+		return // it rests between two tries, which is Active to whoever looks
+	}
+	s.enter(x, state)
 	s.poke()
 }
 
 // enter takes a session into a state.
-func (x *session) enter(state plan.SessionState) {
-	before, now := x.state, time.Now()
+func (s *sessions) enter(x *session, state plan.SessionState) {
+	before, since, now := x.state, x.since, time.Now()
 	if state == before {
 		return
 	}
@@ -223,13 +229,21 @@ func (x *session) enter(state plan.SessionState) {
 		x.shown.Changes++
 	case before == plan.SessionEstablished:
 		x.down, x.lost = x.pending, x.broken && x.expected.reason == ""
+		if x.failed = now; x.expected.reason != "" || now.Sub(since) >= steady {
+			x.fresh(now.Add(s.eager))
+		}
 		if x.expected.reason != "" {
 			x.down = x.expected
 		}
 		x.fail, x.pending, x.expected = x.down, cause{}, cause{}
 		x.shown.State, x.shown.Since = plan.SessionIdle, now
-	case state == plan.SessionIdle && x.pending.reason != "":
-		x.fail, x.pending = x.pending, cause{}
+	case state == plan.SessionIdle:
+		if before == plan.SessionOpenSent || before == plan.SessionOpenConfirm {
+			x.failed = now
+		}
+		if x.pending.reason != "" {
+			x.fail, x.pending = x.pending, cause{}
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"net"
 	"strings"
 	"syscall"
+	"time"
 
 	golog "github.com/osrg/gobgp/v3/pkg/log"
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
@@ -34,7 +35,7 @@ func (s *sessions) hear(msg string, f golog.Fields) {
 	switch msg {
 	case "failed to connect":
 		if err, ok := f["Error"].(error); ok {
-			x.fail = connecting(err, x.peer)
+			x.fail, x.failed = connecting(err, x.peer), time.Now()
 		}
 	case "sent notification":
 		if e, ok := f["Data"].(*bgp.MessageError); ok {

@@ -1,0 +1,218 @@
+package gobgp
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	api "github.com/osrg/gobgp/v3/api"
+	golog "github.com/osrg/gobgp/v3/pkg/log"
+	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/test/bench/capture"
+)
+
+// tried is a session whose router this test plays, with GoBGP's own pace: it tries every connectTime unless it is left alone.
+type tried struct {
+	*sessions
+	t *testing.T
+}
+
+const triedKey = "198.51.100.1"
+
+func newTried(t *testing.T, connect time.Duration) *tried {
+	s := &tried{newSessions(), t}
+	s.hold(triedKey, "r", plan.Peer{Address: addr(triedKey), Port: 179, ConnectTime: connect})
+	return s
+}
+
+// is says that GoBGP has the session in a state.
+func (s *tried) is(state api.PeerState_SessionState) {
+	s.event(&api.WatchEventResponse{Event: &api.WatchEventResponse_Peer{Peer: &api.WatchEventResponse_PeerEvent{
+		Peer: &api.Peer{State: &api.PeerState{NeighborAddress: triedKey, SessionState: state}}}}})
+}
+
+// fails has a try fail, and returns for how long the router is left alone then: 0 if it is not.
+func (s *tried) fails(refused bool) time.Duration {
+	s.t.Helper()
+	s.is(api.PeerState_ACTIVE)
+	if refused {
+		s.is(api.PeerState_OPENSENT)
+		s.is(api.PeerState_IDLE)
+	} else {
+		s.hear("failed to connect", golog.Fields{"Key": triedKey, "Error": errors.New("refused")})
+	}
+	if len(s.tired(time.Now())) == 0 {
+		return 0
+	}
+	if got := s.tired(time.Now()); len(got) > 0 {
+		s.t.Errorf("tired twice of one try: %v", got)
+	}
+	before := s.byName["r"].state
+	s.is(api.PeerState_IDLE) // it is disabled
+	if after := s.byName["r"].state; after != before {
+		s.t.Errorf("a peer that rests is shown as %v, was %v", after, before)
+	}
+	began := time.Now()
+	for {
+		if len(s.rested(time.Now())) > 0 {
+			s.is(api.PeerState_IDLE) // it is handed over again
+			return time.Since(began)
+		}
+		next := s.due()
+		if next.IsZero() {
+			s.t.Fatal("it rests for ever")
+		}
+		time.Sleep(time.Until(next))
+	}
+}
+
+// up has the session up for so long and then end.
+func (s *tried) up(lasts time.Duration) {
+	s.is(api.PeerState_ACTIVE)
+	s.is(api.PeerState_ESTABLISHED)
+	time.Sleep(lasts)
+	s.is(api.PeerState_IDLE)
+}
+
+// eagerly has tries fail for a time in which the router must not be left alone.
+func (s *tried) eagerly(every, lasts time.Duration) {
+	s.t.Helper()
+	for began := time.Now(); time.Since(began) < lasts; time.Sleep(every) {
+		if rest := s.fails(false); rest != 0 {
+			s.t.Fatalf("left alone for %v after %v", rest, time.Since(began))
+		}
+	}
+}
+
+// TestPace: a minute at GoBGP's own pace, then twice as long each time, up to a minute, with up to a quarter less.
+func TestPace(t *testing.T) {
+	for _, refused := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newTried(t, 5*time.Second)
+			grows := func() {
+				t.Helper()
+				for n, want := range []time.Duration{10, 20, 40, 60, 60} {
+					want *= time.Second
+					if rest := s.fails(refused); rest > want || rest < want*3/4 {
+						t.Errorf("rest %d lasts %v, want %v to %v", n+1, rest, want*3/4, want)
+					}
+				}
+			}
+			s.eagerly(5*time.Second, eager)
+			grows()
+			s.up(steady) // and is lost
+			s.eagerly(5*time.Second, eager)
+			grows()
+			s.hold(triedKey, "r", plan.Peer{Address: addr(triedKey), Port: 179, ConnectTime: 5 * time.Second}) // changed
+			s.eagerly(5*time.Second, eager)
+			grows()
+			s.expectUp(plan.BFDWentDown)
+			s.eagerly(5*time.Second, eager)
+			grows()
+		})
+	}
+}
+
+// expectUp has a session up for a moment and taken down by this side.
+func (s *tried) expectUp(why plan.Reason) {
+	s.is(api.PeerState_ACTIVE)
+	s.is(api.PeerState_ESTABLISHED)
+	s.expect(triedKey, why, "words")
+	s.is(api.PeerState_IDLE)
+}
+
+// TestPaceOfFlapping: a session that breaks as soon as it is up is tried like one that does not come up.
+func TestPaceOfFlapping(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTried(t, 5*time.Second)
+		s.eagerly(5*time.Second, eager)
+		for n, want := range []time.Duration{10, 20, 40, 60} {
+			s.is(api.PeerState_ACTIVE)
+			s.is(api.PeerState_ESTABLISHED)
+			time.Sleep(steady - time.Second)
+			s.is(api.PeerState_IDLE)
+			if got := s.tired(time.Now()); !slices.Equal(got, []string{"r"}) {
+				t.Fatalf("tired of %v after session %d", got, n+1)
+			}
+			until := s.byName["r"].until
+			if rest := time.Until(until); rest > want*time.Second || rest < want*time.Second*3/4 {
+				t.Errorf("rest %d lasts %v, want up to %d s", n+1, rest, want)
+			}
+			time.Sleep(time.Until(until))
+			if got := s.rested(time.Now()); !slices.Equal(got, []string{"r"}) {
+				t.Fatalf("rested are %v", got)
+			}
+		}
+	})
+}
+
+// TestPaceUp: a path that BFD finds whole again ends the rest at once; connectTime is the least.
+func TestPaceUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTried(t, 5*time.Minute)
+		s.eagerly(5*time.Minute, eager)
+		s.is(api.PeerState_ACTIVE)
+		s.hear("failed to connect", golog.Fields{"Key": triedKey, "Error": errors.New("refused")})
+		if got := s.tired(time.Now()); len(got) != 1 {
+			t.Fatalf("tired of %v", got)
+		}
+		if rest := time.Until(s.byName["r"].until); rest < 225*time.Second || rest > 5*time.Minute {
+			t.Errorf("left alone for %v", rest)
+		}
+		s.near("r")
+		if got := s.rested(time.Now()); len(got) != 1 {
+			t.Errorf("rested are %v", got)
+		}
+		s.near("nobody")
+		s.eagerly(time.Second, eager)
+	})
+}
+
+// TestPaceOfTries: what a router sees of it, for one that cannot be reached and one that is refused. A change ends it.
+func TestPaceOfTries(t *testing.T) {
+	each(t, func(t *testing.T, w *world, f *far) {
+		const port = 1790
+		f.neighbors(t, f.neighbor())
+		closed := watch(t, w.node, func(p capture.Packet) bool {
+			return !p.Outgoing && p.From == netip.AddrPortFrom(f.router6, port) // RSTs
+		})
+		opened := watch(t, w.node, func(p capture.Packet) bool {
+			return p.Outgoing && p.To == netip.AddrPortFrom(f.link.router, 179) && len(p.Payload) > 18 && p.Payload[18] == bgp.BGP_MSG_OPEN
+		})
+		d := startNode(t, w.node)
+		d.tell(t, order{Eager: 500 * time.Millisecond})
+		wrong, refused := f.peer(), f.peer6()
+		wrong.PeerASN, refused.Port = 65099, port
+		_, asked := f.pair(t, w, 0, false)
+		asked.Port, asked.PeerASN, asked.Dynamic = port, 0, plan.AnyExternal
+		asks := watch(t, w.node, func(p capture.Packet) bool { return !p.Outgoing && p.From == netip.AddrPortFrom(asked.Address, port) })
+		d.apply(t, wanted(map[string]plan.Peer{"wrong": wrong, "refused": refused, "asked": asked}, nil))
+		// It rests for 2, 4 and 8 s, up to a quarter less, and GoBGP then waits for one second to two.
+		paced := func(what string, gaps []time.Duration, wait time.Duration) {
+			t.Helper()
+			for i, rest := range []time.Duration{2, 4, 8} {
+				if least, most := rest*time.Second*3/4+wait, rest*time.Second+2*wait+time.Second; gaps[i] < least || gaps[i] > most {
+					t.Errorf("%s: tried %v apart; the %dth is to be of %v to %v", what, gaps, i+1, least, most)
+				}
+			}
+		}
+		paced("an OPEN of the wrong AS", opened.gaps(t, "an OPEN of the wrong AS", time.Time{}, 4), time.Second)
+		paced("a closed port", closed.gaps(t, "a closed port", time.Time{}, 4), time.Second)
+		paced("a closed port that is asked for its AS", asks.gaps(t, "asked", time.Time{}, 5)[1:], 0) // the first is at once
+		wrong.PeerASN = routerASN
+		changed := time.Now()
+		d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"wrong": &wrong}})
+		d.up(t, "wrong")
+		if took := time.Since(changed); took > 5*time.Second {
+			t.Errorf("up only %v after it was mended", took)
+		}
+		if s, _ := d.has("refused"); s.State != plan.SessionActive || s.Reason != plan.Refused {
+			t.Errorf("a peer that rests after it was refused is %+v", s)
+		}
+	})
+}
