@@ -117,7 +117,8 @@ type BGPPeerSpec struct {
 	// +optional
 	KeepaliveTime *metav1.Duration `json:"keepaliveTime,omitempty"`
 
-	// connectTime between two tries to connect, in whole seconds from 1s to 65535s. Default 5s.
+	// connectTime between two tries to connect, in whole seconds from 1s to 65535s. Default 5s. After a minute of failures it grows, to twice as
+	// long each time, up to a minute; it is itself again when the BGPPeer is changed, and after a session.
 	//
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=16
