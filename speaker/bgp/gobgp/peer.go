@@ -11,7 +11,6 @@ import (
 	"time"
 
 	api "github.com/osrg/gobgp/v3/api"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/ironlb/ironlb/speaker/plan"
 )
@@ -57,40 +56,6 @@ const (
 	lastRetry  = time.Minute
 )
 
-// fresh is a peer that is to be added. It is restarting if its router may keep the routes that it had.
-type fresh struct {
-	name       string
-	restarting bool
-}
-
-// removePeers takes away of these what is gone or must begin anew, updates in place what can be, and returns what is to be added.
-func (d *Driver) removePeers(names []string) (add []fresh) {
-	for _, name := range names {
-		want, wanted := d.wanted.Peers[name]
-		have := d.peers[name]
-		switch {
-		case have == nil && !wanted:
-			d.stopLearning(name)
-			delete(d.retry, name)
-			d.sessions.remove(name)
-		case have == nil:
-			if l := d.learning[name]; l == nil || l.conf != want {
-				d.stopLearning(name)
-				add = append(add, fresh{name: name})
-			}
-		case !wanted:
-			d.deletePeer(have, "no longer wanted")
-			d.sessions.remove(name)
-		case have.conf == want:
-		default:
-			if again, restarting := d.updatePeer(have, want); again {
-				add = append(add, fresh{name, restarting})
-			}
-		}
-	}
-	return add
-}
-
 // unheld returns the peers that wait for an address that has become free, ascending.
 func (d *Driver) unheld() (names []string) {
 	for name, p := range d.wanted.Peers {
@@ -118,57 +83,6 @@ func (d *Driver) forget(p *peer) {
 	d.sessions.release(p.key)
 	d.dropStatements(func(k statementKey) bool { return k.peer == p.serial })
 	d.dropNeighborSet(p)
-}
-
-// anew is why a peer is removed that is added again.
-const anew = "begins anew with other settings"
-
-// updatePeer changes in place what the router need not know of, and tells whether the session must begin anew, and whether the router may keep
-// the routes meanwhile.
-func (d *Driver) updatePeer(have *peer, want plan.Peer) (again, restarting bool) {
-	in := have.conf
-	in.NextHop4, in.NextHop6, in.BFD, in.ConnectTime = want.NextHop4, want.NextHop6, want.BFD, want.ConnectTime
-	in.HoldTime, in.KeepaliveTime, in.RestartTime = want.HoldTime, want.KeepaliveTime, want.RestartTime
-	if in != want {
-		d.deletePeer(have, anew)
-		return true, false
-	}
-	was, is := have.api(false), (&peer{conf: want, asn: have.asn}).api(false)
-	connectTime := was.Timers.Config.ConnectRetry != is.Timers.Config.ConnectRetry
-	was.Timers.Config.ConnectRetry = is.Timers.Config.ConnectRetry
-	switch {
-	case !proto.Equal(was, is), connectTime && !d.sessions.established(have.name): // GoBGP looks at it before the first try only
-		return true, d.beginAnew(have)
-	case connectTime:
-		if _, err := d.server.UpdatePeer(context.Background(), &api.UpdatePeerRequest{Peer: is}); err != nil {
-			d.log.Error("cannot change a BGP peer in place", "peer", have.name, "err", err)
-			return true, d.beginAnew(have)
-		}
-		d.log.Info("BGP peer changed", "peer", have.name, "reason", "its connectTime: it counts once the session has ended")
-	}
-	hops := have.conf.NextHop4 != want.NextHop4 || have.conf.NextHop6 != want.NextHop6
-	have.conf = want
-	if hops {
-		d.replaceStatements(have)
-		d.resend(have)
-	}
-	return false, false
-}
-
-// beginAnew removes a peer that is to be added again, of which the router knows timers that are not wanted any more: they are in the OPEN only
-// (RFC 4271, 4.2; 4724, 3), and GoBGP has the one for KEEPALIVEs from when the session began (keepaliveTicker in its fsm.go). With graceful
-// restart that is a restart without a word.
-func (d *Driver) beginAnew(p *peer) (restarting bool) {
-	if p.conf.GracefulRestart {
-		d.sessions.release(p.key) // what GoBGP says of it from now on is no news
-		hushed, err := hush(p.conf)
-		if err != nil {
-			d.log.Error("cannot end a BGP session without a word; its router drops the routes", "peer", p.name, "err", err)
-		}
-		restarting = hushed || p.restarting
-	}
-	d.deletePeer(p, anew)
-	return restarting
 }
 
 // addPeer hands a wanted peer to GoBGP, as one that is restarting (RFC 4724, 4.1) if its router may have its routes from before and it is to be
