@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -16,6 +18,9 @@ import (
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
+
+// reasonUnknownPool of the condition Ready of an advertisement: a pool that it asks for is not there.
+const reasonUnknownPool = "UnknownPool"
 
 // advertisement is an L2Advertisement that can be asked.
 type advertisement struct {
@@ -71,6 +76,38 @@ func (r *reader) all(field string, in []metav1.LabelSelector) (out []pools.Selec
 
 func (r *reader) err() error { return errors.Join(r.bad...) }
 
+// missing says which of the pools that the advertisement asks for there are not; labels are those of all pools. A selector that cannot be read is
+// told apart.
+func (a *advertisement) missing(selectors []metav1.LabelSelector, labels map[string]map[string]string) string {
+	var problems []string
+	var names []text
+	for _, name := range a.pools {
+		if _, is := labels[name]; !is {
+			names = append(names, text(name))
+		}
+	}
+	if len(names) > 0 {
+		problems = append(problems, fmt.Sprintf("spec.ipAddressPools: there is no IPAddressPool %s: make it, or take it out of the list", someOf(names)))
+	}
+	for i, s := range a.poolSelectors {
+		if _, err := v1alpha1.SelectorOf(&selectors[i]); err != nil {
+			continue
+		}
+		if !slices.ContainsFunc(slices.Collect(maps.Values(labels)), s.Matches) {
+			problems = append(problems, fmt.Sprintf("spec.ipAddressPoolSelectors[%d]: no IPAddressPool matches: label one, or take the selector out", i))
+		}
+	}
+	if len(problems) == 0 {
+		return ""
+	}
+	for name := range labels {
+		if a.serves(name, labels[name]) {
+			return strings.Join(problems, "; ") + ". The advertisement is in use for the other pools"
+		}
+	}
+	return strings.Join(problems, "; ") + ". The advertisement is for no address until then"
+}
+
 // matchAny tells whether a selector matches; none given: all do.
 func matchAny(selectors []pools.Selector, labels map[string]string) bool {
 	return len(selectors) == 0 || slices.ContainsFunc(selectors, func(s pools.Selector) bool { return s.Matches(labels) })
@@ -102,10 +139,14 @@ func (a *advertisement) weight(n *v1.Node) int {
 }
 
 // advertisements reads all of them. What is wrong with one is said once.
-func (p *placer) advertisements(ctx context.Context) ([]advertisement, error) {
+func (p *placer) advertisements(ctx context.Context, of policies) ([]advertisement, error) {
 	var list v1alpha1.L2AdvertisementList
 	if err := p.client.List(ctx, &list); err != nil {
 		return nil, fmt.Errorf("listing L2Advertisements from the cache: %w", err)
+	}
+	known := make(map[string]map[string]string, len(of))
+	for name, obj := range of {
+		known[name] = obj.Labels
 	}
 	var ads []advertisement
 	told, conditioned, failed := p.told, p.conditioned, p.failed
@@ -114,25 +155,32 @@ func (p *placer) advertisements(ctx context.Context) ([]advertisement, error) {
 		obj := &list.Items[i]
 		ad, err := advertisementOf(obj)
 		ads = append(ads, ad)
-		if err != nil {
-			p.told[obj.Name] = err.Error()
-			if told[obj.Name] != err.Error() {
-				p.events.Eventf(obj, v1.EventTypeWarning, "InvalidSelector", "%v: the selector matches nothing until it is mended", err)
+		want := metav1.Condition{Type: conditionReady, Status: metav1.ConditionTrue, Reason: reasonRead, Message: "The advertisement is in use", ObservedGeneration: obj.Generation}
+		missing := ad.missing(obj.Spec.IPAddressPoolSelectors, known)
+		switch {
+		case err != nil:
+			want.Status, want.Reason = metav1.ConditionFalse, reasonInvalidSelector
+			want.Message = fmt.Sprintf("%v. The selector matches nothing until it is mended", err)
+			if missing != "" {
+				want.Message += "; " + missing
+			}
+		case missing != "":
+			want.Status, want.Reason, want.Message = metav1.ConditionFalse, reasonUnknownPool, missing
+		}
+		if want.Status == metav1.ConditionFalse {
+			p.told[obj.Name] = want.Message
+			if told[obj.Name] != want.Message {
+				p.events.Event(obj, v1.EventTypeWarning, want.Reason, want.Message)
 			}
 		}
-		p.condition(ctx, obj, err, conditioned[obj.Name], failed[obj.Name])
+		p.condition(ctx, obj, want, conditioned[obj.Name], failed[obj.Name])
 	}
 	return ads, nil
 }
 
-// condition says on the advertisement whether it could be read. Placement does not wait for it: what fails is tried again in
+// condition says on the advertisement whether it can be used. Placement does not wait for it: what fails is tried again in
 // the next pass.
-func (p *placer) condition(ctx context.Context, obj *v1alpha1.L2Advertisement, problem error, written, failed string) {
-	want := metav1.Condition{Type: conditionReady, Status: metav1.ConditionTrue, Reason: "Read", Message: "The advertisement is in use", ObservedGeneration: obj.Generation}
-	if problem != nil {
-		want.Status, want.Reason = metav1.ConditionFalse, "InvalidSelector"
-		want.Message = fmt.Sprintf("%v. The selector matches nothing until it is mended", problem)
-	}
+func (p *placer) condition(ctx context.Context, obj *v1alpha1.L2Advertisement, want metav1.Condition, written, failed string) {
 	name, version := obj.Name, obj.ResourceVersion
 	if !meta.SetStatusCondition(&obj.Status.Conditions, want) {
 		return

@@ -62,7 +62,10 @@ func (a *bgpAdvertisement) length(addr netip.Addr) int {
 // judgeAdvertisements returns the condition Ready of each advertisement, by name.
 func judgeAdvertisements(o *bgpObjects) map[string]metav1.Condition {
 	ads := make([]bgpAdvertisement, len(o.ads.Items))
-	known := communitiesOf(o.communities.Items)
+	known, labels := communitiesOf(o.communities.Items), make(map[string]map[string]string, len(o.pools.Items))
+	for i := range o.pools.Items {
+		labels[o.pools.Items[i].Name] = o.pools.Items[i].Labels
+	}
 	for i := range o.ads.Items {
 		obj := &o.ads.Items[i]
 		var read reader
@@ -76,6 +79,12 @@ func judgeAdvertisements(o *bgpObjects) map[string]metav1.Condition {
 			a.problem(reasonInvalidSelector, fmt.Sprintf("%v. The selector matches nothing until it is mended", err))
 		}
 		a.lookUp(known, o.peers.Items)
+		if missing := a.missing(obj.Spec.IPAddressPoolSelectors, labels); missing != "" {
+			a.problem(reasonUnknownPool, missing)
+		}
+		if a.reason != reasonInvalidSelector && len(a.nodes) > 0 && len(o.nodes) > 0 && !slices.ContainsFunc(o.nodes, a.on) {
+			a.problem(reasonNoNode, "spec.nodeSelectors: no node matches: widen them, or label a node. The advertisement announces nothing until then")
+		}
 	}
 	for i := range ads {
 		for j := range ads[:i] {

@@ -206,6 +206,14 @@ func TestJudgeAdvertisements(t *testing.T) {
 	communities := func(entries ...string) func(*spec) { return func(s *spec) { s.Communities = entries } }
 	peers := func(names ...string) func(*spec) { return func(s *spec) { s.Peers = names } }
 	poolNames := func(names ...string) func(*spec) { return func(s *spec) { s.IPAddressPools = names } }
+	poolsWith := func(op metav1.LabelSelectorOperator, values ...string) func(*spec) { // a selector for each value
+		return func(s *spec) {
+			for _, v := range values {
+				s.IPAddressPoolSelectors = append(s.IPAddressPoolSelectors,
+					metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "net", Operator: op, Values: []string{v}}}})
+			}
+		}
+	}
 	length := func(n int32) func(*spec) { return func(s *spec) { s.AggregationLength = n } }
 	on := func(name string) func(*spec) {
 		return func(s *spec) {
@@ -242,6 +250,17 @@ func TestJudgeAdvertisements(t *testing.T) {
 			s.ServiceSelectors = []metav1.LabelSelector{{}, {MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "Like"}}}}
 		})}, []string{`False InvalidSelector: spec.serviceSelectors[1]: "Like" is not a valid label selector operator. The selector matches nothing until it is mended; ` +
 			"spec.peers: there is no BGPPeer x: make it, or take it out of the list"}},
+		{"unknown pool", []v1alpha1.BGPAdvertisement{bgpAd("a", poolNames("routd"))},
+			[]string{"False UnknownPool: spec.ipAddressPools: there is no IPAddressPool routd: make it, or take it out of the list. The advertisement is for no address until then"}},
+		{"one pool of two unknown", []v1alpha1.BGPAdvertisement{bgpAd("a", poolNames("routd", "lan"))},
+			[]string{"False UnknownPool: spec.ipAddressPools: there is no IPAddressPool routd: make it, or take it out of the list. The advertisement is in use for the other pools"}},
+		{"pool selectors", []v1alpha1.BGPAdvertisement{bgpAd("a", poolsWith("In", "lan"))}, []string{inUse}},
+		{"pool selector that matches nothing", []v1alpha1.BGPAdvertisement{bgpAd("a", poolsWith("In", "lan", "wan"))},
+			[]string{"False UnknownPool: spec.ipAddressPoolSelectors[1]: no IPAddressPool matches: label one, or take the selector out. The advertisement is in use for the other pools"}},
+		{"bad pool selector", []v1alpha1.BGPAdvertisement{bgpAd("a", poolsWith("Like", "lan"))},
+			[]string{`False InvalidSelector: spec.ipAddressPoolSelectors[0]: "Like" is not a valid label selector operator. The selector matches nothing until it is mended`}},
+		{"no node", []v1alpha1.BGPAdvertisement{bgpAd("a", on("3"))},
+			[]string{"False NoNode: spec.nodeSelectors: no node matches: widen them, or label a node. The advertisement announces nothing until then"}},
 		{"localPref for external peers", []v1alpha1.BGPAdvertisement{bgpAd("a", pref(200), peers("ex"))},
 			[]string{"True Read: The advertisement is in use. None of its peers is told spec.localPref: they are external"}},
 
@@ -273,6 +292,7 @@ func TestJudgeAdvertisements(t *testing.T) {
 			o.peers.Items = []v1alpha1.BGPPeer{bgpPeer("in"), bgpPeer("in2", func(p *v1alpha1.BGPPeer) { p.Spec.PeerASN, p.Spec.DynamicASN = nil, v1alpha1.DynamicInternal }),
 				bgpPeer("ex", func(p *v1alpha1.BGPPeer) { p.Spec.PeerASN = ptr.To[int64](65000) })}
 			o.pools.Items = []v1alpha1.IPAddressPool{poolNamed("lan", "192.0.2.0/28"), poolNamed("more", "192.0.2.16-192.0.2.31"), poolNamed("six", "2001:db8::/112")}
+			o.pools.Items[0].Labels = map[string]string{"net": "lan"}
 			o.communities.Items = []v1alpha1.Community{
 				{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: v1alpha1.CommunitySpec{Communities: []v1alpha1.NamedCommunity{{Name: "gold", Value: "65000:2"}, {Name: "twice", Value: "65000:3"}}}},
 				{ObjectMeta: metav1.ObjectMeta{Name: "two"}, Spec: v1alpha1.CommunitySpec{Communities: []v1alpha1.NamedCommunity{{Name: "gold", Value: "65000:2"}, {Name: "twice", Value: "65000:4"}}}},

@@ -166,11 +166,11 @@ func (p *placer) pass(ctx context.Context) error {
 		return err
 	}
 	have := p.writer.known(seen)
-	ads, err := p.advertisements(ctx)
+	of, err := p.policies(ctx)
 	if err != nil {
 		return err
 	}
-	of, err := p.policies(ctx)
+	ads, err := p.advertisements(ctx, of)
 	if err != nil {
 		return err
 	}

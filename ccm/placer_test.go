@@ -50,11 +50,12 @@ func TestAdvertisementCondition(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	of := policies{"lan": {ObjectMeta: metav1.ObjectMeta{Name: "lan", Labels: map[string]string{"net": "lan"}}}}
 	// pass reads the advertisements and checks how many writes and Events there were, and what the object says then.
 	pass := func(wantWrites, wantEvents int, want string) {
 		t.Helper()
 		writes = 0
-		ads, err := p.advertisements(t.Context())
+		ads, err := p.advertisements(t.Context(), of)
 		if err != nil || len(ads) != 1 {
 			t.Fatalf("got %v, %v", ads, err)
 		}
@@ -86,4 +87,25 @@ func TestAdvertisementCondition(t *testing.T) {
 	mend(metav1.LabelSelectorOpExists)
 	pass(1, 0, "True Read")
 	pass(0, 0, "True Read")
+	ask := func(change func(*v1alpha1.L2AdvertisementSpec)) {
+		obj := get()
+		change(&obj.Spec)
+		if err := cl.Update(t.Context(), obj); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask(func(s *v1alpha1.L2AdvertisementSpec) { s.IPAddressPools = []string{"lan", "lann"} })
+	pass(1, 1, "False UnknownPool")
+	pass(0, 0, "False UnknownPool")
+	message := meta.FindStatusCondition(get().Status.Conditions, "Ready").Message
+	expect(t, message, "spec.ipAddressPools: there is no IPAddressPool lann: make it, or take it out of the list. The advertisement is in use for the other pools")
+	of["lann"] = &v1alpha1.IPAddressPool{}
+	pass(1, 0, "True Read")
+	ask(func(s *v1alpha1.L2AdvertisementSpec) {
+		s.IPAddressPools, s.IPAddressPoolSelectors = nil, []metav1.LabelSelector{{MatchLabels: map[string]string{"net": "wan"}}}
+	})
+	pass(1, 1, "False UnknownPool")
+	delete(of, "lann")
+	of["lan"].Labels["net"] = "wan"
+	pass(1, 0, "True Read")
 }

@@ -112,7 +112,7 @@ type BGPAdvertisementSpec struct {
 // BGPAdvertisementStatus is what the controller found.
 type BGPAdvertisementStatus struct {
 	// conditions of the advertisement: Ready, False while something of it cannot be used as it is written: a selector that cannot be read,
-	// a peer or community that does not exist, another advertisement with another localPref for the same prefix.
+	// a peer, pool or community that does not exist, nodeSelectors that match no node, another advertisement with another localPref for the same prefix.
 	//
 	// +listType=map
 	// +listMapKey=type
