@@ -60,7 +60,7 @@ type order struct {
 	Lose   string        // hand this peer to GoBGP once more, in a way that it does not take
 	Eager  time.Duration // for so long routers are tried at GoBGP's own pace
 	Leave  bool
-	Paths  bool // answer with the number of paths in GoBGP's table, and of those that came from each peer
+	Paths  bool // answer with the number of paths in GoBGP's table, and what came from each peer
 	Told   bool // answer with what the paths and policies of GoBGP say together
 }
 
@@ -70,7 +70,7 @@ type answer struct {
 	// Done is the end of an order, with its error.
 	Done  *string
 	Paths int
-	Came  map[string]int // by the peer's address
+	Came  map[string][]string // prefixes, by the peer's address
 	Told  map[netip.Prefix]plan.Route
 }
 
@@ -125,15 +125,15 @@ func child(in io.Reader, out io.Writer) error {
 	}
 }
 
-// paths returns how many paths came from each peer, whatever became of them, and how many GoBGP has after that, of whomever.
-func (d *Driver) paths() (n int, came map[string]int, err error) {
-	came = map[string]int{}
-	err = d.server.ListPeer(context.Background(), &api.ListPeerRequest{}, func(p *api.Peer) {
-		for _, f := range p.AfiSafis {
-			came[p.Conf.NeighborAddress] += int(f.GetState().GetReceived())
-		}
-	})
+// paths returns what came from each peer, whatever became of it, and how many paths GoBGP has after that, of whomever.
+func (d *Driver) paths() (n int, came map[string][]string, err error) {
+	came = map[string][]string{}
 	for _, f := range []*api.Family{ipv4, ipv6} {
+		for _, p := range d.peers {
+			peer := p.conf.Address.String()
+			err = errors.Join(err, d.server.ListPath(context.Background(), &api.ListPathRequest{TableType: api.TableType_ADJ_IN, Name: peer, Family: f},
+				func(to *api.Destination) { came[peer] = append(came[peer], to.Prefix) }))
+		}
 		t, tableErr := d.server.GetTable(context.Background(), &api.GetTableRequest{TableType: api.TableType_GLOBAL, Family: f})
 		err = errors.Join(err, tableErr)
 		n += int(t.GetNumPath())
