@@ -167,7 +167,7 @@ func check(p plan.Peer) error {
 	case p.MultiHop && p.TTLSecurity:
 		return errors.New("ttlSecurity: not together with ebgpMultiHop, whose packets have lost of their TTL on the way")
 	}
-	return nil
+	return noInterface(p)
 }
 
 func asn(p plan.Peer) uint32 {

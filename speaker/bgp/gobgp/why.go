@@ -56,7 +56,10 @@ func (s *sessions) hear(msg string, f golog.Fields) {
 func connecting(err error, p plan.Peer) cause {
 	where := fmt.Sprintf("%v port %d", p.Address, p.Port)
 	var timeout net.Error
+	lacks := noInterface(p)
 	switch {
+	case lacks != nil:
+		return cause{plan.NotConfigured, lacks.Error()}
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return cause{plan.Refused, where + " refuses the connection: does a BGP daemon listen there?"}
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
@@ -86,6 +89,18 @@ func connecting(err error, p plan.Peer) cause {
 	return cause{plan.Unreachable, fmt.Sprintf("no connection to %s: %v", where, plain(err))}
 }
 
+// noInterface finds that this node has no interface by the name that is the zone of the router's address.
+func noInterface(p plan.Peer) error {
+	zone := p.Address.Zone()
+	if zone == "" {
+		return nil
+	}
+	if _, err := net.InterfaceByName(zone); err != nil && strings.Contains(err.Error(), "no such network interface") { // package net does not export it
+		return fmt.Errorf("peerAddress: this node has no interface %s: name one that it has, or leave this node out by nodeSelectors", zone)
+	}
+	return nil
+}
+
 // plain is an error without the addresses, which have changing ports in them.
 func plain(err error) error {
 	var op *net.OpError
@@ -105,7 +120,7 @@ var silent = cause{plan.HoldTimeExpired, "nothing came from the router for the h
 // refusing is why this side sends a NOTIFICATION for what the router sent.
 func refusing(e *bgp.MessageError, p plan.Peer) cause {
 	if e.TypeCode == bgp.BGP_ERROR_OPEN_MESSAGE_ERROR && e.SubTypeCode == bgp.BGP_ERROR_SUB_BAD_PEER_AS {
-		return cause{plan.WrongASN, fmt.Sprintf("the router is of another AS than the BGPPeer says: %s", e.Message)}
+		return cause{plan.WrongASN, wrongASN(e.Message, p)}
 	}
 	if e.TypeCode == bgp.BGP_ERROR_OPEN_MESSAGE_ERROR && e.SubTypeCode == bgp.BGP_ERROR_SUB_BAD_BGP_IDENTIFIER {
 		return cause{plan.NotConfigured, fmt.Sprintf("routerID: the router has the same as this node, or none: %s", e.Message)}
@@ -114,6 +129,21 @@ func refusing(e *bgp.MessageError, p plan.Peer) cause {
 		return silent
 	}
 	return cause{plan.Rejected, fmt.Sprintf("this node cannot take what the router sent: %s: %s", bgp.NewNotificationErrorCode(e.TypeCode, e.SubTypeCode), e.Message)}
+}
+
+// wrongASN says which AS the router has and where to write it, by GoBGP's words (ValidateOpenMsg in validate.go).
+func wrongASN(said string, p plan.Peer) string {
+	var expected, has uint32
+	if _, err := fmt.Sscanf(said, "as number mismatch expected %d, received %d", &expected, &has); err != nil {
+		return "the router is of another AS than the BGPPeer says: " + said
+	}
+	switch p.Dynamic {
+	case plan.AnyInternal:
+		return fmt.Sprintf("the router has AS %d, and by dynamicASN: internal it is to have this node's own, %d: write dynamicASN: external, or peerASN: %d", has, expected, has)
+	case plan.AnyExternal:
+		return fmt.Sprintf("the router has AS %d, and had %d when it was asked: it is asked again", has, expected)
+	}
+	return fmt.Sprintf("the router has AS %d: write it as peerASN (it is %d)", has, expected)
 }
 
 // refused is why the router sends a NOTIFICATION.

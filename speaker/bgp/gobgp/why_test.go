@@ -1,0 +1,55 @@
+package gobgp
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
+
+	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// TestNoInterface: a link-local address on an interface that the node does not have is named with its field, and the peer comes up as soon as may be
+// once there is one.
+func TestNoInterface(t *testing.T) {
+	t.Parallel()
+	space := netspace.New(t)
+	d := startNode(t, space)
+	fixed := plan.Peer{Address: addr("fe80::1%eth9"), Port: 179, MyASN: nodeASN, PeerASN: routerASN, IPv6: true, ConnectTime: 1e9}
+	dynamic := fixed
+	dynamic.Address, dynamic.PeerASN, dynamic.Dynamic = addr("fe80::2%eth9"), 0, plan.AnyExternal
+	d.apply(t, wanted(map[string]plan.Peer{"fixed": fixed, "dynamic": dynamic}, map[netip.Prefix]plan.Route{vip6: to("fixed", "dynamic")}))
+	for _, name := range []string{"fixed", "dynamic"} {
+		if s := d.fails(t, name, plan.NotConfigured); !strings.HasPrefix(s.Message, "peerAddress: this node has no interface eth9: ") {
+			t.Errorf("%s: %s", name, s.Message)
+		}
+	}
+	netspace.Join(t, space, "eth9", "203.0.113.65/28", netspace.New(t), "eth0", "203.0.113.66/28")
+	for _, name := range []string{"fixed", "dynamic"} {
+		d.session(t, name, "no answer there", func(s plan.Session) bool { return s.Reason == plan.NoAnswer || s.Reason == plan.Unreachable })
+	}
+}
+
+// TestWrongASN: the AS that the router has, and the field to write it in, as GoBGP's own code finds it.
+func TestWrongASN(t *testing.T) {
+	open := bgp.NewBGPOpenMessage(65002, 90, "192.0.2.1", nil).Body.(*bgp.BGPOpen)
+	for _, tt := range []struct {
+		peer plan.Peer
+		want string
+	}{
+		{plan.Peer{MyASN: 65001, PeerASN: 65000}, "the router has AS 65002: write it as peerASN (it is 65000)"},
+		{plan.Peer{MyASN: 65000, Dynamic: plan.AnyInternal}, "the router has AS 65002, and by dynamicASN: internal it is to have this node's own, 65000: write dynamicASN: external, or peerASN: 65002"},
+		{plan.Peer{MyASN: 65001, Dynamic: plan.AnyExternal}, "the router has AS 65002, and had 65000 when it was asked: it is asked again"},
+	} {
+		_, err := bgp.ValidateOpenMsg(open, 65000, 65001, addr("192.0.2.9").AsSlice())
+		message, is := err.(*bgp.MessageError)
+		if !is {
+			t.Fatalf("GoBGP takes another AS: %v", err)
+		}
+		if got := refusing(message, tt.peer); got != (cause{plan.WrongASN, tt.want}) {
+			t.Errorf("got %+v, want %q", got, tt.want)
+		}
+	}
+}
