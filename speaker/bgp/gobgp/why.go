@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -60,6 +62,8 @@ func connecting(err error, p plan.Peer) cause {
 	switch {
 	case lacks != nil:
 		return cause{plan.NotConfigured, lacks.Error()}
+	case errors.Is(err, syscall.ECONNREFUSED) && isOwn(p.Address):
+		return cause{plan.Refused, where + " is an address of this node, where no BGP daemon listens: take another peerAddress, or leave this node out by nodeSelectors"}
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return cause{plan.Refused, where + " refuses the connection: does a BGP daemon listen there?"}
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
@@ -87,6 +91,15 @@ func connecting(err error, p plan.Peer) cause {
 		return cause{plan.NotConfigured, fmt.Sprintf("the kernel does not take the options of the connection to %s: %v", where, plain(err))}
 	}
 	return cause{plan.Unreachable, fmt.Sprintf("no connection to %s: %v", where, plain(err))}
+}
+
+// isOwn tells whether this node has the address.
+func isOwn(addr netip.Addr) bool {
+	all, err := net.InterfaceAddrs()
+	return err == nil && slices.ContainsFunc(all, func(a net.Addr) bool {
+		own, is := a.(*net.IPNet)
+		return is && own.IP.Equal(addr.AsSlice())
+	})
 }
 
 // noInterface finds that this node has no interface by the name that is the zone of the router's address.

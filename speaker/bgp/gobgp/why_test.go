@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
 
@@ -17,7 +18,7 @@ func TestNoInterface(t *testing.T) {
 	t.Parallel()
 	space := netspace.New(t)
 	d := startNode(t, space)
-	fixed := plan.Peer{Address: addr("fe80::1%eth9"), Port: 179, MyASN: nodeASN, PeerASN: routerASN, IPv6: true, ConnectTime: 1e9}
+	fixed := plan.Peer{Address: addr("fe80::1%eth9"), Port: 179, MyASN: nodeASN, PeerASN: routerASN, IPv6: true, ConnectTime: time.Second}
 	dynamic := fixed
 	dynamic.Address, dynamic.PeerASN, dynamic.Dynamic = addr("fe80::2%eth9"), 0, plan.AnyExternal
 	d.apply(t, wanted(map[string]plan.Peer{"fixed": fixed, "dynamic": dynamic}, map[netip.Prefix]plan.Route{vip6: to("fixed", "dynamic")}))
@@ -29,6 +30,26 @@ func TestNoInterface(t *testing.T) {
 	netspace.Join(t, space, "eth9", "203.0.113.65/28", netspace.New(t), "eth0", "203.0.113.66/28")
 	for _, name := range []string{"fixed", "dynamic"} {
 		d.session(t, name, "no answer there", func(s plan.Session) bool { return s.Reason == plan.NoAnswer || s.Reason == plan.Unreachable })
+	}
+}
+
+// TestOwnAddress: a refusal by this node itself is not one by a router, and the message says so.
+func TestOwnAddress(t *testing.T) {
+	t.Parallel()
+	space, far := netspace.New(t), netspace.New(t)
+	netspace.Join(t, space, "eth0", "203.0.113.65/28", far, "eth0", "203.0.113.66/28")
+	d := startNode(t, space)
+	own := plan.Peer{Address: addr("203.0.113.65"), Port: 179, MyASN: nodeASN, PeerASN: routerASN, IPv4: true, ConnectTime: time.Second}
+	router := own
+	router.Address = addr("203.0.113.66")
+	d.apply(t, wanted(map[string]plan.Peer{"own": own, "router": router}, map[netip.Prefix]plan.Route{vip4: to("own", "router")}))
+	for name, want := range map[string]string{
+		"own":    "203.0.113.65 port 179 is an address of this node, where no BGP daemon listens: take another peerAddress, or leave this node out by nodeSelectors",
+		"router": "203.0.113.66 port 179 refuses the connection: does a BGP daemon listen there?",
+	} {
+		if s := d.fails(t, name, plan.Refused); s.Message != want {
+			t.Errorf("%s: %q, want %q", name, s.Message, want)
+		}
 	}
 }
 
