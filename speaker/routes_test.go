@@ -284,7 +284,13 @@ func TestSessions(t *testing.T) {
 		if up := testutil.ToFloat64(metrics.up.WithLabelValues("locked")); up != 0 {
 			t.Errorf("a session that cannot be is up: %v", up)
 		}
-		report("far", plan.Session{State: plan.SessionIdle, Since: now, Reason: plan.BFDWentDown, Message: "BFD: Down", Changes: 1, BFD: plan.BFDDown})
+		report("far", plan.Session{State: plan.SessionIdle, Since: now, Reason: plan.BFDWentDown, Message: "BFD: Down", Prefixes: 7, Changes: 1, BFD: plan.BFDDown})
+		w.mu.Lock()
+		down := w.nodeStatus.Sessions["far"]
+		w.mu.Unlock()
+		if n := testutil.ToFloat64(metrics.prefixes.WithLabelValues("far")); n != 0 || down.Prefixes != 0 || down.State != plan.SessionIdle {
+			t.Errorf("a session that is down has %v prefixes, and is %+v", n, down)
+		}
 		for text, n := range map[string]int{
 			`msg="no BGP session" peer=far reason=Refused`:            1,
 			`msg="no BGP session" peer=locked reason=PasswordMissing`: 1,

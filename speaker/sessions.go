@@ -39,6 +39,9 @@ func (s *Speaker) sessions(now time.Time) map[string]plan.Session {
 	out := make(map[string]plan.Session, len(s.bgp.peers)+len(s.desired.PeerProblems))
 	for name := range s.bgp.peers {
 		session, known := reported[name]
+		if session.State != plan.SessionEstablished {
+			session.Prefixes = 0 // it counts what the router will be told
+		}
 		if !known {
 			session = plan.Session{State: plan.SessionIdle, Since: now}
 			if before := s.bgp.sessions[name]; before.State == session.State && before.Reason == "" {
@@ -156,7 +159,7 @@ func newBGPMetrics(reg prometheus.Registerer) bgpMetrics {
 	}
 	m := bgpMetrics{
 		up:        gauge("session_up", "1 while the BGP session with the peer is established.", "peer"),
-		prefixes:  gauge("prefixes", "Prefixes that are announced to the peer.", "peer"),
+		prefixes:  gauge("prefixes", "Prefixes that are announced to the peer; 0 while the session is not established.", "peer"),
 		bfd:       gauge("bfd_up", "1 while the BFD session with the peer is up; none without BFD.", "peer"),
 		addresses: gauge("addresses", "Addresses that a BGPAdvertisement covers, by what became of them on this node.", "reason"),
 		changes: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ironlb", Subsystem: "bgp", Name: "route_changes_total",

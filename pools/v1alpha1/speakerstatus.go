@@ -184,7 +184,7 @@ type SessionStatus struct {
 	//
 	// +optional
 	Message string `json:"message,omitempty"`
-	// prefixes is how many the router is told, or will be once the session is established.
+	// prefixes is how many the router is told; 0 while the session is not established.
 	//
 	// +kubebuilder:validation:Minimum=0
 	// +optional

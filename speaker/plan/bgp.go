@@ -188,7 +188,7 @@ type Session struct {
 	// Reason and Message say why it is not established, or went down last; empty if it never did.
 	Reason  Reason
 	Message string
-	// Prefixes are how many are announced to the peer.
+	// Prefixes are how many are announced to the peer, or would be if the session were established.
 	Prefixes int
 	// PeerASN and PeerID are the other side's, once known.
 	PeerASN uint32
