@@ -126,7 +126,7 @@ func TestTimersChange(t *testing.T) {
 		if s := f.since(t, "node"); s.RestartTime != p.RestartTime {
 			t.Errorf("the router has the restart time %v, want %v", s.RestartTime, p.RestartTime)
 		}
-		p.ConnectTime = 2 * time.Second
+		p.ConnectTime, p.BFD = 2*time.Second, plan.BFD{Receive: 300 * time.Millisecond, Transmit: 300 * time.Millisecond, Multiplier: 3} // no matter of the session
 		last := f.since(t, "node")
 		change("r", p)
 		table()
