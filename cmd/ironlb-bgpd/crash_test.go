@@ -2,6 +2,7 @@ package main
 
 import (
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,7 +45,7 @@ func TestPeerThatCrashes(t *testing.T) {
 		var ended time.Time
 		for range 2 * len(router.Crashes) {
 			ended = r.sessionOf(s, "evil", "GoBGP has ended once more", func(s plan.Session) bool {
-				return s.Reason == plan.NoBGPProcess && s.Since.After(ended)
+				return s.Reason == plan.NoBGPProcess && s.Since.After(ended) && strings.Contains(s.Message, "panic: ")
 			}).Since
 		}
 		if now := r.session(s, "established", established); now != mine {

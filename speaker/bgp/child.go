@@ -2,16 +2,15 @@ package bgp
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -36,19 +35,20 @@ const ChildFile = 3
 // removeTime is how long a process goes on without its peer: GoBGP sends the NOTIFICATION by the way.
 const removeTime = 500 * time.Millisecond
 
-// child is the process with GoBGP of a peer, or none while it is between two. Its fields but the first are guarded by Daemon.mu.
+// child is the process with GoBGP of a peer, or none while it is between two.
 type child struct {
-	d    *Daemon
-	peer string
-	over chan struct{} // closed when there will be no more processes
-
-	end   context.CancelFunc // ends its life
+	d     *Daemon
+	peer  string
 	began time.Time
+	end   context.CancelFunc // ends its life
+	over  chan struct{}      // closed when there will be no more processes
 
+	// The rest is guarded by Daemon.mu.
+
+	address  netip.Addr         // of the peer
 	link     *link              // nil while no process runs
 	routerID netip.Addr         // that it was started with
 	kill     context.CancelFunc // ends the process
-	gone     chan struct{}      // closed when it has ended
 	heard    bool               // it has reported, so GoBGP has what is wanted
 	again    string             // why the next one is to start at once when this one has ended, empty if it is not
 	since    time.Time          // since when it runs or does not
@@ -57,15 +57,21 @@ type child struct {
 	session *plan.Session // as it says
 	changes uint64        // Changes of the processes before
 
-	asked, applied uint64 // serials of the last change that it was told, and of the last that it has taken in
+	// lacks is the serial of the first change that it has not taken in, and asked that of the last that it was told; 0 is none.
+	lacks, asked uint64
 }
 
 // begin starts the life of a peer's child. d.mu is held.
 func (d *Daemon) begin(peer string) {
 	ctx, end := context.WithCancel(d.life)
-	c := &child{d: d, peer: peer, over: make(chan struct{}), end: end, began: now(), since: now(), asked: d.wanted.Serial, applied: d.applied}
+	c := &child{d: d, peer: peer, began: now(), end: end, over: make(chan struct{}), address: d.wanted.Peers[peer].Address, since: now(), lacks: d.wanted.Serial}
 	d.children[peer] = c
-	before := slices.Collect(maps.Keys(d.leaving)) // one may have the same router
+	var before []*child // of the same router
+	for other := range d.leaving {
+		if other.peer == peer || other.address == c.address {
+			before = append(before, other)
+		}
+	}
 	d.group.Go(func() {
 		defer end()
 		for _, other := range before {
@@ -102,6 +108,7 @@ func (c *child) restart(why string, more ...any) {
 func (c *child) tell(change plan.BGPChange) {
 	if change.Serial != 0 {
 		c.asked = change.Serial
+		c.lacks = cmp.Or(c.lacks, c.asked)
 	}
 	c.link.sendChange(change)
 }
@@ -204,7 +211,9 @@ func (c *child) talk(ctx context.Context, pair net.Conn, pid int, kill context.C
 		return err
 	}
 	l := newLink(conn)
-	c.started(l, pid, kill)
+	if !c.started(l, pid, kill) {
+		return errBye
+	}
 	return l.run(ctx, func(m Message) error {
 		if m.Report == nil {
 			return errors.New("the child sent something that is no report")
@@ -214,16 +223,22 @@ func (c *child) talk(ctx context.Context, pair net.Conn, pid int, kill context.C
 	})
 }
 
-func (c *child) started(l *link, pid int, kill context.CancelFunc) {
+// started has a process begin with all that is wanted, unless ironlb-bgpd ends.
+func (c *child) started(l *link, pid int, kill context.CancelFunc) bool {
 	d := c.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.bye {
+		return false
+	}
 	wanted := partOf(d.wanted, c.peer)
-	c.link, c.kill, c.gone, c.since, c.heard, c.routerID, c.asked = l, kill, make(chan struct{}), now(), false, wanted.RouterID, wanted.Serial
+	c.link, c.kill, c.since, c.heard, c.routerID = l, kill, now(), false, wanted.RouterID
+	c.lacks, c.asked = wanted.Serial, wanted.Serial
 	l.sendChange(wholeChange(wanted))
 	d.o.Metrics.child(1)
 	d.o.Log.Info("GoBGP runs", "peer", c.peer, "pid", pid, "routes", len(wanted.Routes))
 	d.report()
+	return true
 }
 
 // reports takes what the process says.
@@ -235,8 +250,12 @@ func (c *child) reports(r plan.BGPReport) {
 		c.session = s
 	}
 	c.heard = true
-	if r.Applied != 0 {
-		c.applied = r.Applied
+	switch r.Applied {
+	case 0:
+	case c.asked:
+		c.lacks = 0
+	default:
+		c.lacks = r.Applied + 1
 	}
 	if _, leaves := d.leaving[c]; leaves && c.session == nil {
 		time.AfterFunc(removeTime, c.end)
@@ -244,13 +263,15 @@ func (c *child) reports(r plan.BGPReport) {
 	d.report()
 }
 
-// hasEnded tells whether the next one is to start at once.
+var errBye = errors.New("ironlb-bgpd ends")
+
+// hasEnded notes how a process has ended, and tells whether the next one is to start at once. There is none any more if ironlb-bgpd ends or the peer
+// is not wanted.
 func (c *child) hasEnded(ctx context.Context, err error, pause time.Duration) (again bool) {
 	d := c.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if c.link != nil {
-		close(c.gone)
 		d.o.Metrics.child(-1)
 	}
 	if c.session != nil {
@@ -259,13 +280,11 @@ func (c *child) hasEnded(ctx context.Context, err error, pause time.Duration) (a
 	why := c.again
 	c.link, c.session, c.again, c.ended, c.since = nil, nil, "", err.Error(), now()
 	switch _, leaves := d.leaving[c]; {
-	case leaves:
+	case leaves || d.bye:
 		c.end()
-		return false
+		c.ended, why = errBye.Error(), ""
 	case why != "":
 		c.ended = "it is started anew, for " + why
-	case d.bye:
-		c.ended = "ironlb-bgpd ends"
 	case ctx.Err() == nil:
 		d.o.Log.Error("GoBGP ended; the session is down until it runs again", "peer", c.peer, "reason", err, "again in", pause)
 	}

@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,12 +53,6 @@ type DaemonOptions struct {
 
 // leaveLimit is how long the polite end may take; the child takes three seconds.
 const leaveLimit = 8 * time.Second
-
-// Between the steps of depart, as of the child's polite end: RFC 8326 leaves the first to the operator; routers take a second to use another path.
-const (
-	drainTime    = 2 * time.Second
-	withdrawTime = time.Second
-)
 
 // Daemon is ironlb-bgpd: it keeps what is wanted when the speaker ends and when GoBGP does, and has BFD run beside them. Each peer has a
 // process with GoBGP of its own: what one sends can end that of no other.
@@ -118,61 +113,29 @@ func (d *Daemon) Run(ctx context.Context) error {
 	return nil
 }
 
-// leave has the children say goodbye to those who do not wait for the next process.
+// leave has the children say goodbye to those who do not wait for the next process: without graceful restart, or all if the node goes. No child
+// starts any more.
 func (d *Daemon) leave(ctx context.Context) {
 	d.mu.Lock()
-	var told sync.WaitGroup
-	goes, kept := d.wanted.NodeGoes, 0
-	for name, c := range d.children {
-		if d.wanted.Peers[name].GracefulRestart && !goes {
-			kept++
-			continue
-		}
-		link, gone, wanted := c.link, c.gone, partOf(d.wanted, name) // which nobody changes any more
-		if link == nil {
-			continue
-		}
-		told.Go(func() {
-			if goes {
-				depart(ctx, wanted, link, gone)
-			} else {
-				d.goodbye(ctx, name, link, gone)
-			}
-		})
-	}
 	d.bye = true
-	d.o.Log.Info("leave", "peers that keep the routes", kept, "peers that are told", len(d.children)-kept, "node goes", goes)
+	waiting, told, goes := slices.Collect(maps.Keys(d.leaving)), 0, d.wanted.NodeGoes
+	for name, c := range d.children {
+		switch {
+		case c.link == nil || c.again != "":
+			c.end()
+		case goes || !d.wanted.Peers[name].GracefulRestart:
+			told++
+			waiting = append(waiting, c)
+			c.link.sendUrgent(Message{Leave: &Leave{All: goes}})
+			time.AfterFunc(leaveLimit, c.end)
+		}
+	}
+	d.o.Log.Info("leave", "peers", len(d.children), "peers that are told", told, "node goes", goes)
 	d.mu.Unlock()
-	told.Wait()
-}
-
-// goodbye waits until a child has left.
-func (d *Daemon) goodbye(ctx context.Context, peer string, child *link, gone <-chan struct{}) {
-	child.sendUrgent(Message{Leave: &Leave{}})
-	select {
-	case <-gone:
-	case <-ctx.Done():
-	case <-time.After(leaveLimit):
-		d.o.Log.Warn("GoBGP did not leave in time", "peer", peer, "limit", leaveLimit)
-	}
-}
-
-// depart has a peer look elsewhere, and then takes all routes back.
-func depart(ctx context.Context, wanted plan.BGP, child *link, gone <-chan struct{}) {
-	if len(wanted.Routes) == 0 {
-		return
-	}
-	for _, step := range []struct {
-		change plan.BGPChange
-		pause  time.Duration
-	}{{drained(wanted), drainTime}, {withdrawn(wanted), withdrawTime}} {
-		child.sendChange(step.change)
+	for _, c := range waiting {
 		select {
-		case <-gone:
-			return
+		case <-c.over:
 		case <-ctx.Done():
-			return
-		case <-time.After(step.pause):
 		}
 	}
 }
@@ -217,9 +180,12 @@ func (d *Daemon) apply(c plan.BGPChange) {
 	}
 	for name := range d.wanted.Peers {
 		child := d.children[name]
-		switch part, has := parts[name]; {
-		case child == nil:
+		if child == nil {
 			d.begin(name)
+			continue
+		}
+		child.address = d.wanted.Peers[name].Address
+		switch part, has := parts[name]; {
 		case child.link == nil || child.again != "": // the next one is told all
 		case child.routerID != d.wanted.RouterIDOf(name): // GoBGP has one for as long as it runs
 			child.restart("the router id changed", "before", child.routerID, "now", d.wanted.RouterIDOf(name))
@@ -251,7 +217,7 @@ func (d *Daemon) connected(yes bool) {
 func (d *Daemon) withdraw() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.speaker || len(d.wanted.Routes) == 0 {
+	if d.bye || d.speaker || len(d.wanted.Routes) == 0 {
 		return
 	}
 	d.o.Log.Warn("withdraw all routes", "reason", "no speaker has connected", "hold", d.o.Hold, "routes", len(d.wanted.Routes))
@@ -263,15 +229,17 @@ func (d *Daemon) BFDChanged(all map[string]BFDStatus) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for name, is := range all {
-		was := d.bfd[name]
-		if was.State != plan.BFDUp || is.State == plan.BFDUp {
+		was, c := d.bfd[name].State == plan.BFDUp, d.children[name]
+		if !was && is.State == plan.BFDUp && c != nil && c.link != nil {
+			c.link.sendUrgent(Message{Up: &Up{Peer: name}})
+		}
+		if !was || is.State == plan.BFDUp {
 			continue
 		}
 		if !is.Dead {
 			d.o.Log.Info("BFD is down, and the BGP session stays", "peer", name, "reason", is.Why)
 			continue
 		}
-		c := d.children[name]
 		if c == nil || c.link == nil {
 			continue
 		}
@@ -311,12 +279,12 @@ func (d *Daemon) report() {
 	}
 }
 
-// taken returns the serial of the last change that all children have taken in, as far as they run. d.mu is held.
+// taken returns the serial of the last change that all children have taken in with those before it; one that has crashed is not waited for. d.mu is held.
 func (d *Daemon) taken() uint64 {
 	serial := d.wanted.Serial
 	for _, c := range d.children {
-		if !c.crashed() && c.asked != c.applied {
-			serial = min(serial, c.applied)
+		if !c.crashed() && c.lacks != 0 {
+			serial = min(serial, c.lacks-1)
 		}
 	}
 	return serial
@@ -338,12 +306,23 @@ func (d *Daemon) session(name string) plan.Session {
 func (d *Daemon) health(context.Context) (Health, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	first, problems := "", 0
 	for _, name := range slices.Sorted(maps.Keys(d.children)) {
-		if problem := d.children[name].problem(); problem != "" {
-			return Health{Problem: fmt.Sprintf("BGPPeer %s: %s", name, problem)}, nil
+		c := d.children[name]
+		problem := c.problem()
+		if problem == "" {
+			continue
 		}
+		problem = fmt.Sprintf("BGPPeer %s: %s", name, problem)
+		if c.ended == "" { // it starts
+			return Health{Problem: problem}, nil
+		}
+		first, problems = cmp.Or(first, problem), problems+1
 	}
-	return Health{}, nil
+	if problems < len(d.children) { // one peer that ends its GoBGP is no reason to hold back the others
+		return Health{}, nil
+	}
+	return Health{Problem: first}, nil
 }
 
 func now() time.Time { return time.Now().Round(0).UTC() }

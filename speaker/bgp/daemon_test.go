@@ -116,7 +116,20 @@ func (e *echo) Down(peer, why string) {
 	e.tell()
 }
 
-func (e *echo) Leave(context.Context) error { return os.WriteFile(e.file, nil, 0o600) }
+func (e *echo) Up(peer string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.down, peer)
+	e.tell()
+}
+
+// Leave takes its time with a peer named slow.
+func (e *echo) Leave(context.Context, bool) error {
+	if _, ok := e.have.Peers["slow"]; ok {
+		<-time.After(2 * firstPause)
+	}
+	return os.WriteFile(e.file, nil, 0o600)
+}
 
 // tell reports each session as established, with the process' id as the peer's AS.
 func (e *echo) tell() {
@@ -415,7 +428,9 @@ func TestProcessRestarts(t *testing.T) {
 func TestGoBGPEnds(t *testing.T) {
 	n := startNode(t, socketPath(t), 0)
 	s := startSpeaker(t, n.socket)
-	s.Set(two())
+	c := two()
+	delete(c.Peers, "b")
+	s.Set(c)
 	first := s.established("a", 1)
 	if err := syscall.Kill(pid(first), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -457,6 +472,9 @@ func TestGoBGPPanics(t *testing.T) {
 	}
 	if !n.bfd.has("a") {
 		t.Error("BFD is not asked for")
+	}
+	if h, err := AskHealth(t.Context(), n.socket); err != nil || h.Problem != "" {
+		t.Errorf("its health is %+v (%v)", h, err)
 	}
 	s.Set(change(map[netip.Prefix]plan.Route{prefix("203.0.113.2/32"): to("a", "b")}))
 	if again := [...]plan.Session{s.established("a", 2), s.established("b", 2)}; pid(again[0]) != pid(first[0]) || pid(again[1]) != pid(first[1]) {
@@ -581,6 +599,8 @@ func TestBFD(t *testing.T) {
 	if is["b"].State != plan.SessionEstablished || is["b"].BFD != plan.BFDDown || is["b"].BFDMessage != "on purpose" {
 		t.Errorf("b is %+v", is["b"])
 	}
+	status(BFDStatus{State: plan.BFDUp}, BFDStatus{State: plan.BFDDown})
+	s.wait("a is tried again", func(now map[string]plan.Session) bool { return now["a"].State == plan.SessionEstablished })
 }
 
 // TestNewestSpeakerWins: the other is told, and does not fight.

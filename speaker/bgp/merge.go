@@ -73,26 +73,6 @@ func partOfChange(b plan.BGP, c plan.BGPChange, peer string) plan.BGPChange {
 	return out
 }
 
-// drained returns the change by which every route is told as one that is about to go, and withdrawn that by which it is gone.
-func drained(b plan.BGP) plan.BGPChange {
-	out := plan.BGPChange{RouterID: b.RouterID, NodeGoes: b.NodeGoes, Routes: make(map[netip.Prefix]plan.Route, len(b.Routes))}
-	for prefix, r := range b.Routes {
-		out.Routes[prefix] = make(plan.Route, len(r))
-		for peer, attributes := range r {
-			out.Routes[prefix][peer] = attributes.Drained()
-		}
-	}
-	return out
-}
-
-func withdrawn(b plan.BGP) plan.BGPChange {
-	out := plan.BGPChange{RouterID: b.RouterID, NodeGoes: b.NodeGoes, Routes: make(map[netip.Prefix]plan.Route, len(b.Routes))}
-	for prefix := range b.Routes {
-		out.Routes[prefix] = nil
-	}
-	return out
-}
-
 // addReport makes a tell what it tells and then what b tells. Its map is its own.
 func addReport(a *plan.BGPReport, b plan.BGPReport) {
 	applied := max(a.Applied, b.Applied)

@@ -35,6 +35,8 @@ type Message struct {
 	Report *plan.BGPReport `json:"report,omitempty"`
 	// Down takes a session down at once.
 	Down *Down `json:"down,omitempty"`
+	// Up says that the path to a peer is whole again.
+	Up *Up `json:"up,omitempty"`
 	// Leave asks for the polite end, after which the reader ends.
 	Leave *Leave `json:"leave,omitempty"`
 	// Health is the answer to a Probe.
@@ -73,8 +75,16 @@ type Down struct {
 	Why  string `json:"why"`
 }
 
-// Leave has no fields.
-type Leave struct{}
+// Up names a peer.
+type Up struct {
+	Peer string `json:"peer"`
+}
+
+// Leave says who is told.
+type Leave struct {
+	// All also are those with graceful restart: nobody comes back for a while.
+	All bool `json:"all,omitempty"`
+}
 
 // Health is how ironlb-bgpd is. That it answers tells that it lives.
 type Health struct {
@@ -122,7 +132,7 @@ func decode(line []byte, lenient bool) (Message, error) {
 
 func (m Message) check() error {
 	set := 0
-	for _, is := range []bool{m.Hello != nil, m.Change != nil, m.Report != nil, m.Down != nil, m.Leave != nil, m.Health != nil, m.Refused != ""} {
+	for _, is := range []bool{m.Hello != nil, m.Change != nil, m.Report != nil, m.Down != nil, m.Up != nil, m.Leave != nil, m.Health != nil, m.Refused != ""} {
 		if is {
 			set++
 		}
@@ -134,6 +144,8 @@ func (m Message) check() error {
 		return checkChange(*m.Change)
 	case m.Down != nil && m.Down.Peer == "":
 		return errors.New("down names no peer")
+	case m.Up != nil && m.Up.Peer == "":
+		return errors.New("up names no peer")
 	}
 	return nil
 }

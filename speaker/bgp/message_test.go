@@ -55,6 +55,8 @@ func everything() []Message {
 		{Health: &Health{Problem: "words"}},
 		{Health: &Health{}},
 		{Refused: "words"},
+		{Up: &Up{Peer: "tor-a"}},
+		{Leave: &Leave{All: true}},
 	}
 }
 

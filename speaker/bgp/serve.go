@@ -27,8 +27,10 @@ type Driver interface {
 	Apply(change plan.BGPChange) error
 	// Down takes a session down at once. It may be called while Apply runs.
 	Down(peer, why string)
-	// Leave withdraws from the peers without graceful restart, after they had time to look elsewhere. It is the last call.
-	Leave(ctx context.Context) error
+	// Up says that the path to a peer is whole again: one that is left alone for a while is tried at once.
+	Up(peer string)
+	// Leave withdraws from the peers without graceful restart, or from all, after they had time to look elsewhere. It is the last call.
+	Leave(ctx context.Context, all bool) error
 }
 
 // hangLimit is how long the driver may take for one thing: 10,000 routes take it half a second.
@@ -72,10 +74,12 @@ func Serve(ctx context.Context, conn net.Conn, log *slog.Logger, start func(repo
 				w.add(*m.Change)
 			case m.Down != nil:
 				return within("take a session down", func() { w.driver.Down(m.Down.Peer, m.Down.Why) })
+			case m.Up != nil:
+				w.driver.Up(m.Up.Peer)
 			case m.Leave != nil:
 				stop()
 				<-stopped
-				if err := w.driver.Leave(ctx); err != nil {
+				if err := w.driver.Leave(ctx, m.Leave.All); err != nil {
 					log.Warn("not all peers could be told that this node leaves", "error", err)
 				}
 				return errLeft

@@ -49,7 +49,9 @@ func (d *slowDriver) Down(peer, _ string) {
 	d.downs = append(d.downs, peer)
 }
 
-func (d *slowDriver) Leave(context.Context) error {
+func (d *slowDriver) Up(string) {}
+
+func (d *slowDriver) Leave(context.Context, bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.left = true

@@ -110,7 +110,7 @@ func child(in io.Reader, out io.Writer) error {
 			d.sessions.eager = o.Eager
 			d.sessions.mu.Unlock()
 		case o.Leave:
-			err = d.Leave(context.Background())
+			err = d.Leave(context.Background(), false)
 		case o.Paths:
 			a.Paths, a.Came, err = d.paths()
 		case o.Told:

@@ -180,10 +180,10 @@ const (
 // gracefulShutdown is GRACEFUL_SHUTDOWN (RFC 8326, 5).
 const gracefulShutdown = 65535 << 16
 
-// Leave is the polite end for peers without graceful restart: they are asked to prefer other paths (RFC 8326, 4.2 and 4.3), then told of the
+// Leave is the polite end for peers without graceful restart, or for all: they are asked to prefer other paths (RFC 8326, 4.2 and 4.3), then told of the
 // end of each route, then the session ends. Those with it are told nothing: the process ends, and the next one takes the sessions up again. The
 // driver must not be used any more.
-func (d *Driver) Leave(ctx context.Context) error {
+func (d *Driver) Leave(ctx context.Context, all bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for name := range d.learning {
@@ -191,7 +191,7 @@ func (d *Driver) Leave(ctx context.Context) error {
 	}
 	var leaving []string
 	for name, p := range d.peers {
-		if !p.conf.GracefulRestart {
+		if all || !p.conf.GracefulRestart {
 			leaving = append(leaving, name)
 		}
 	}
