@@ -27,9 +27,6 @@ type Options struct {
 	Report func(plan.BGPReport)
 }
 
-// ErrRestart is that of a change for which the process must be started again.
-var ErrRestart = errors.New("this needs a new process")
-
 // noASN is the AS of the process (AS_TRANS, RFC 6793). Each session has its own; GoBGP falls back on this one where it asks whether a
 // peer is an internal one, so it must be nobody's.
 const noASN = 23456
@@ -71,7 +68,7 @@ func (d *Driver) Apply(c plan.BGPChange) error {
 		return d.begin(c)
 	}
 	if c.RouterID.IsValid() && c.RouterID != d.id {
-		return fmt.Errorf("change the router id from %v to %v: %w", d.id, c.RouterID, ErrRestart)
+		return fmt.Errorf("change the router id from %v to %v: it needs another process", d.id, c.RouterID)
 	}
 	peers, prefixes := touched(d.wanted, c)
 	d.wanted.Apply(c)
@@ -206,12 +203,14 @@ func (d *Driver) Leave(ctx context.Context, all bool) error {
 		err = errors.Join(err, d.replaceStatements(p))
 		d.resend(p)
 	}
-	if err = errors.Join(err, pause(ctx, drainTime)); err != nil {
-		return err
-	}
-	err = d.forgetRoutes(leaving)
-	if err = errors.Join(err, pause(ctx, withdrawTime)); err != nil {
-		return err
+	if len(d.wanted.Routes) > 0 {
+		if err = errors.Join(err, pause(ctx, drainTime)); err != nil {
+			return err
+		}
+		err = d.forgetRoutes(leaving)
+		if err = errors.Join(err, pause(ctx, withdrawTime)); err != nil {
+			return err
+		}
 	}
 	for _, name := range leaving {
 		delete(d.wanted.Peers, name)

@@ -60,7 +60,7 @@ func (d *Driver) askASN(ctx context.Context, name string, l *learning, id netip.
 			return
 		}
 		wait := tick + rand.N(tick)
-		if why.reason == plan.WrongASN || !d.sessions.isEager(began, time.Now()) {
+		if why.reason == plan.WrongASN || !d.sessions.isEager(l.conf, began, time.Now()) {
 			rests++
 			wait = jitter(rest(tick, rests))
 		}

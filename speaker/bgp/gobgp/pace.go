@@ -99,11 +99,19 @@ func (s *sessions) trying(key string) {
 	}
 }
 
-// isEager tells whether what began then is still to be tried at the pace that it began with.
-func (s *sessions) isEager(began, now time.Time) bool {
+// eagerFor is how long a peer is tried at GoBGP's own pace: with graceful restart also for as long as the router keeps the routes. s.mu is held.
+func (s *sessions) eagerFor(p plan.Peer) time.Duration {
+	if p.GracefulRestart {
+		return max(s.eager, p.RestartTime)
+	}
+	return s.eager
+}
+
+// isEager tells whether a peer is still to be tried at the pace that it began with.
+func (s *sessions) isEager(p plan.Peer, began, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return now.Before(began.Add(s.eager))
+	return now.Before(began.Add(s.eagerFor(p)))
 }
 
 // near has a router tried at once, and eagerly.
@@ -115,7 +123,7 @@ func (s *sessions) near(name string) {
 		return
 	}
 	now, resting := time.Now(), !x.until.IsZero()
-	x.fresh(now.Add(s.eager))
+	x.fresh(now.Add(s.eagerFor(x.peer)))
 	if resting {
 		x.until = now
 	}

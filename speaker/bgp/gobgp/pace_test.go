@@ -114,6 +114,10 @@ func TestPace(t *testing.T) {
 			s.expectUp(plan.BFDWentDown)
 			s.eagerly(5*time.Second, eager)
 			grows()
+			// With graceful restart a router keeps the routes for so long.
+			s.hold(triedKey, "r", plan.Peer{Address: addr(triedKey), Port: 179, ConnectTime: 5 * time.Second, GracefulRestart: true, RestartTime: 2 * eager})
+			s.eagerly(5*time.Second, 2*eager)
+			grows()
 		})
 	}
 }

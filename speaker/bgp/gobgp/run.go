@@ -21,7 +21,7 @@ func (d *Driver) run() {
 			case <-timer.C:
 			}
 		}
-		d.tend(time.Now())
+		d.tend()
 		report, news := d.sessions.changed(time.Now(), whole)
 		if len(report.Sessions) > 0 || whole {
 			d.say(news)
@@ -43,9 +43,10 @@ func (s *sessions) due() time.Time {
 }
 
 // tend does what waited for its time or for a session.
-func (d *Driver) tend(now time.Time) {
+func (d *Driver) tend() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	now := time.Now()
 	for _, name := range slices.Sorted(maps.Keys(d.retry)) {
 		if b := d.retry[name]; !b.next.After(now) {
 			d.addPeer(name, false)

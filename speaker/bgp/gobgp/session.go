@@ -102,7 +102,7 @@ func (s *sessions) hold(key, name string, p plan.Peer) {
 	defer s.mu.Unlock()
 	x := s.named(name)
 	x.peer, x.pending, x.expected, x.fail = p, cause{}, cause{}, cause{}
-	x.fresh(time.Now().Add(s.eager))
+	x.fresh(time.Now().Add(s.eagerFor(p)))
 	s.byAddr[address(key)] = x
 	s.poke()
 }
@@ -230,7 +230,7 @@ func (s *sessions) enter(x *session, state plan.SessionState) {
 	case before == plan.SessionEstablished:
 		x.down, x.lost = x.pending, x.broken && x.expected.reason == ""
 		if x.failed = now; x.expected.reason != "" || now.Sub(since) >= steady {
-			x.fresh(now.Add(s.eager))
+			x.fresh(now.Add(s.eagerFor(x.peer)))
 		}
 		if x.expected.reason != "" {
 			x.down = x.expected
