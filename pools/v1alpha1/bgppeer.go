@@ -25,7 +25,7 @@ type BGPPeer struct {
 }
 
 // The rules refuse what one object can tell by itself. Beyond them are, and the conditions say: a BFDProfile or a Secret that does not
-// exist, selectors with operators that there are not, and router ids that differ on one node.
+// exist, and selectors with operators that there are not.
 
 // BGPPeerSpec is what the operator wants.
 //
