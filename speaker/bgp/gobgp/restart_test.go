@@ -1,13 +1,9 @@
 package gobgp
 
 import (
-	"bytes"
-	"encoding/binary"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
-	"slices"
 	"testing"
 	"time"
 
@@ -124,11 +120,13 @@ func TestCrash(t *testing.T) {
 		return err
 	})
 	defer l.Close()
-	for i, a := range attacks {
+	for i, crash := range router.Crashes {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			a.make(l)
+			if err := crash.Take(l); err != nil {
+				t.Error(err)
+			}
 		}()
 		d.try(order{Change: &plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"evil": &evil}}}) // may not live to answer
 		select {
@@ -153,42 +151,4 @@ func TestCrash(t *testing.T) {
 		}
 		stays()
 	}
-}
-
-// attack is an OPEN's optional parameters and an UPDATE's path attributes, with AS4_PATH before AS_PATH, which is the last: GoBGP takes the
-// first out of the list and then writes to where the second was (UpdatePathAttrs4ByteAs in internal/pkg/table/message.go of v3.37.0;
-// mended in v4.3.0).
-type attack struct{ options, attributes []byte }
-
-var (
-	origin  = []byte{0x40, 1, 1, 0}                       // IGP
-	nextHop = []byte{0x40, 3, 4, 203, 0, 113, 200}        // the attacker
-	as4Path = []byte{0xc0, 17, 6, 2, 1, 0, 0, 0xfd, 0xea} // 65002
-)
-
-var attacks = []attack{
-	{nil, slices.Concat(origin, nextHop, as4Path, []byte{0x40, 2, 4, 2, 1, 0xfd, 0xea})},
-	{[]byte{2, 6, 65, 4, 0, 0, 0xfd, 0xea}, slices.Concat(origin, nextHop, as4Path, []byte{0x40, 2, 6, 2, 1, 0, 0, 0xfd, 0xea})},
-}
-
-// make plays the peer. What fails in it the test's deadline tells.
-func (a attack) make(l net.Listener) {
-	conn, err := l.Accept()
-	if err != nil {
-		return
-	}
-	defer conn.Close()
-	message := func(kind byte, body []byte) {
-		m := binary.BigEndian.AppendUint16(bytes.Repeat([]byte{0xff}, 16), uint16(19+len(body)))
-		conn.Write(append(append(m, kind), body...))
-	}
-	open := binary.BigEndian.AppendUint16([]byte{4}, routerASN)
-	open = append(binary.BigEndian.AppendUint16(open, 90), 203, 0, 113, 200, byte(len(a.options)))
-	message(1, append(open, a.options...))
-	message(4, nil)
-	readMessage(conn)                                                                // its OPEN
-	readMessage(conn)                                                                // its KEEPALIVE: the session is up
-	update := binary.BigEndian.AppendUint16([]byte{0, 0}, uint16(len(a.attributes))) // nothing is withdrawn
-	message(2, append(append(update, a.attributes...), 24, 192, 0, 2))
-	io.Copy(io.Discard, conn)
 }
