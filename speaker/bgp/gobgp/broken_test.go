@@ -9,6 +9,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/test/lab/router"
 )
 
 // cut has the kernel of a namespace end its TCP connections with an address: the other end gets a RST (sock_diag(7), SOCK_DESTROY).
@@ -17,7 +18,11 @@ func cut(t *testing.T, space *netspace.Space, with netip.Addr) {
 	space.Must(t, func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		out, err := exec.CommandContext(ctx, "ss", "--kill", "--tcp", "--no-header", "state", "established", "dst", with.String()).CombinedOutput()
+		dst := with.String()
+		if with.Is6() {
+			dst = "[" + dst + "]" // else what is behind the last colon is a port
+		}
+		out, err := exec.CommandContext(ctx, "ss", "--kill", "--tcp", "--no-header", "state", "established", "dst", dst).CombinedOutput()
 		if err != nil || len(out) == 0 {
 			t.Errorf("no connection with %v was ended: %v %s", with, err, out)
 		}
@@ -83,6 +88,31 @@ func TestConnectionBroken(t *testing.T) {
 			stays()
 		}
 	})
+}
+
+// TestConnectionsBrokenOfSome: of four routers two lose the connection, one of which GoBGP asked for its AS. The others' sessions stay, and no router
+// changes a route.
+func TestConnectionsBrokenOfSome(t *testing.T) {
+	t.Parallel()
+	w, d, _ := gracefully(t)
+	stays := unchanged(t, w, more)
+	var before []router.Session
+	for _, f := range w.routers {
+		before = append(before, f.since(t, "node"))
+	}
+	cut(t, w.node, w.routers[0].link.router)
+	cut(t, w.node, w.routers[2].router6)
+	for _, name := range []string{"r0", "r2"} {
+		d.session(t, name, "up again", func(s plan.Session) bool { return s.State == plan.SessionEstablished && s.Changes == 2 })
+	}
+	d.apply(t, plan.BGPChange{RouterID: nodeID, Routes: map[netip.Prefix]plan.Route{more: to("r0", "r1", "r2", "r3")}})
+	for _, f := range w.routers {
+		f.table(t, more)
+	}
+	for _, i := range []int{1, 3} {
+		w.routers[i].still(t, "node", before[i])
+	}
+	stays()
 }
 
 // TestDownIsNoRestart: BFD takes a session with graceful restart down: the routes go.
