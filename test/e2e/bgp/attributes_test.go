@@ -82,7 +82,7 @@ func TestSelection(t *testing.T) {
 	before := whole(t)
 	one, other := vip.Next(), vip.Next().Next()
 	range28 := netip.PrefixFrom(vip, 28).Masked()
-	apply(t, "BGPAdvertisement/routed", `{ipAddressPools: [routed], serviceSelectors: [{matchLabels: {app: web}}]}`)
+	apply(t, "BGPAdvertisement/routed", `{ipAddressPools: [routed], serviceSelectors: [{matchExpressions: [{key: app, operator: In, values: [web, third]}]}]}`)
 	node := cluster.Node(0)
 	apply(t, "BGPAdvertisement/some", fmt.Sprintf(`{ipAddressPools: [routed], peers: [%s], aggregationLength: 28,
 		serviceSelectors: [{matchExpressions: [{key: app, operator: In, values: [one, other]}]}], nodeSelectors: [{matchLabels: {kubernetes.io/hostname: %s}}]}`,
@@ -106,7 +106,8 @@ func TestSelection(t *testing.T) {
 	}
 	defer monitor.Stop()
 	end(t, "service/one")
-	serve(t, "third", service("third", other.Next(), vip6.Next(), "")) // told after what became of the first
+	serve(t, "third", service("third", other.Next(), vip6.Next(), ""))
+	routed(t, host(other.Next()), nodes(true)...) // told after what became of the first
 	tors[0].routed(t, range28, node.Addr)
 	end(t, "service/third")
 	for _, e := range monitor.Events() {

@@ -116,22 +116,28 @@ func password(t *testing.T, name, text string) {
 func reported(t *testing.T, peer, what string, check func(v1alpha1.SessionStatus) bool) {
 	t.Helper()
 	for _, n := range cluster.Nodes {
-		eventually(t, fmt.Sprintf("the SpeakerStatus of %s says of %s: %s", n.Name, peer, what), func(ctx context.Context) error {
-			var s v1alpha1.SpeakerStatus
-			if err := cluster.Objects.Get(ctx, client.ObjectKey{Name: n.Name}, &s); err != nil {
-				return err
-			}
-			if s.Status.BGP == nil {
-				return errors.New("it says nothing of BGP")
-			}
-			for _, session := range s.Status.BGP.Sessions {
-				if session.Peer == peer && check(session) {
-					return nil
-				}
-			}
-			return fmt.Errorf("it says %+v", s.Status.BGP.Sessions)
-		})
+		tells(t, n, peer, what, check)
 	}
+}
+
+// tells waits until the speaker of one node says of its session with the peer what is wanted.
+func tells(t *testing.T, n *lab.Node, peer, what string, check func(v1alpha1.SessionStatus) bool) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("the SpeakerStatus of %s says of %s: %s", n.Name, peer, what), func(ctx context.Context) error {
+		var s v1alpha1.SpeakerStatus
+		if err := cluster.Objects.Get(ctx, client.ObjectKey{Name: n.Name}, &s); err != nil {
+			return err
+		}
+		if s.Status.BGP == nil {
+			return errors.New("it says nothing of BGP")
+		}
+		for _, session := range s.Status.BGP.Sessions {
+			if session.Peer == peer && check(session) {
+				return nil
+			}
+		}
+		return fmt.Errorf("it says %+v", s.Status.BGP.Sessions)
+	})
 }
 
 // wrong waits until everyone who speaks of a peer says that it has no session for this reason: the speakers, the BGPPeer's condition, and an

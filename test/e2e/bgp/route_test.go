@@ -11,9 +11,9 @@ import (
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
-// TestNothingAccepted: what routers announce, a default, our own address and a network, changes nothing in any node's kernel, and is not told to
-// the other router, as a speaker with it in its table would.
-func TestNothingAccepted(t *testing.T) {
+// TestNothingPassedOn: what routers announce, a default, our own address and a network, changes nothing in any node's kernel, and is not told to
+// the other router. That it is in no table of GoBGP either cannot be seen from outside: TestNothingAccepted of speaker/bgp/gobgp looks there.
+func TestNothingPassedOn(t *testing.T) {
 	before := whole(t)
 	tables := func() (out []string) {
 		t.Helper()

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/test/lab/process"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
@@ -78,21 +81,57 @@ func second(t *testing.T, more string, edit func(*router.Neighbor)) {
 // session. Whatever is reported has no password in it.
 func TestPassword(t *testing.T) {
 	before := whole(t)
-	password(t, "routers", "not the router's")
-	second(t, "passwordSecret: {name: routers}", func(n *router.Neighbor) { n.Password = "open-sesame" })
+	const never, right, no = "never-the-routers", "open-sesame", "not-any-more"
+	password(t, "routers", never)
+	second(t, "passwordSecret: {name: routers}", func(n *router.Neighbor) { n.Password = right })
 	for _, r := range tors {
 		wrong(t, r.name6(), plan.NoAnswer)
 	}
 	down(t)
-	password(t, "routers", "open-sesame")
+	password(t, "routers", right)
 	up(t)
 	routed(t, host(vip6), nodes(false)...)
-	password(t, "routers", "not the router's any more")
+	password(t, "routers", no)
 	for _, r := range tors {
 		wrong(t, r.name6(), plan.NoAnswer)
 	}
 	down(t)
 	same(t, before)
+	for where, text := range said(t) {
+		for _, r := range tors {
+			if !strings.Contains(text, r.name6()) {
+				t.Errorf("%s does not speak of %s at all", where, r.name6())
+			}
+		}
+		for _, word := range []string{never, right, no} {
+			if i := strings.Index(text, word); i >= 0 {
+				t.Errorf("%s has the password: %s", where, text[max(0, i-200):min(len(text), i+200)])
+			}
+		}
+	}
+}
+
+// said is all that is said of peers, by where it is: the objects with their conditions, Events, and the logs of each node's processes.
+func said(t *testing.T) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, kind := range []string{"bgppeers", "speakerstatuses", "events"} {
+		text, err := cluster.Kubectl(t.Context(), "get", kind, "--all-namespaces", "-o", "yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[kind] = text
+	}
+	for _, n := range cluster.Nodes {
+		for name, p := range map[string]*process.Process{"speaker": n.Speaker(), "ironlb-bgpd": n.BGP()} {
+			text, err := os.ReadFile(p.Log)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out["the log of the "+name+" of "+n.Name] = string(text)
+		}
+	}
+	return out
 }
 
 // TestPasswordMissing: without the Secret there is no session, and it says so; with it there is.
@@ -114,12 +153,17 @@ func TestTTLSecurity(t *testing.T) {
 	up(t)
 	routed(t, host(vip6), nodes(false)...)
 	for _, r := range tors {
+		remove(t, "BGPPeer/"+r.name6())
 		r.configure(t, func(c *router.Config) { c.Neighbors = append(c.Neighbors, r.neighbors6(nil)...) })
 	}
+	down(t)
 	for _, r := range tors {
-		reported(t, r.name6(), "not established, with a reason", func(s v1alpha1.SessionStatus) bool {
-			return s.State != v1alpha1.SessionEstablished && s.Reason != "" && s.Message != ""
-		})
+		apply(t, "BGPPeer/"+r.name6(), r.peer("6", "ttlSecurity: true"))
+	}
+	for _, r := range tors {
+		if message := wrong(t, r.name6(), plan.NoAnswer); !strings.Contains(message, "ttlSecurity") {
+			t.Errorf("the Event about the peer %s says %q, want it to ask for ttlSecurity", r.name6(), message)
+		}
 	}
 	down(t)
 	same(t, before)
@@ -131,30 +175,8 @@ func TestMultiHop(t *testing.T) {
 		t.Run(near.name, func(t *testing.T) {
 			t.Parallel()
 			before := whole(t)
-			far, peer := near.client, "far-"+near.name
-			c := router.Config{ASN: routerASN, ID: far.Addr}
-			for _, n := range cluster.Nodes {
-				c.Neighbors = append(c.Neighbors, router.Neighbor{Name: n.Name, Address: n.Addr, ASN: nodeASN, MultiHop: 8})
-			}
-			place := router.Place{Host: far.Host(), Namespace: "/run/netns/" + far.Namespace, Logs: t.TempDir()}
-			r, err := router.Kinds[near.name](t.Context(), place, c)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				if err := r.Stop(); err != nil {
-					t.Error(err)
-				}
-			})
-			t.Cleanup(func() { // when there is no peer any more; a router that is killed leaves its routes
-				eventually(t, "the far router has no route any more", func(ctx context.Context) error {
-					routes, err := r.Routes(ctx, 4)
-					if err == nil && len(routes) > 0 {
-						err = fmt.Errorf("it has %v", routes)
-					}
-					return err
-				})
-			})
+			r := near.beyond(t, router.BFDTimers{})
+			far, peer := r.machine, r.name
 			const spec = "{myASN: %d, peerASN: %d, peerAddress: %q, connectTime: 1s, ebgpMultiHop: %t}"
 			apply(t, "BGPPeer/"+peer, fmt.Sprintf(spec, nodeASN, routerASN, far.Addr, false))
 			wrong(t, peer, plan.Unreachable)
@@ -177,4 +199,34 @@ func TestMultiHop(t *testing.T) {
 			same(t, before)
 		})
 	}
+}
+
+// beyond starts a router of this one's kind behind it, with a session over two hops for each node, until the end of the test.
+func (r *tor) beyond(t *testing.T, timers router.BFDTimers) *tor {
+	t.Helper()
+	far := &tor{name: "far-" + r.name, machine: r.client}
+	far.config = router.Config{ASN: routerASN, ID: far.machine.Addr}
+	for _, n := range cluster.Nodes {
+		far.config.Neighbors = append(far.config.Neighbors, router.Neighbor{Name: n.Name, Address: n.Addr, Local: far.machine.Addr, ASN: nodeASN, MultiHop: 8, BFD: timers})
+	}
+	far.place = router.Place{Host: far.machine.Host(), Namespace: "/run/netns/" + far.machine.Namespace, Logs: t.TempDir()}
+	var err error
+	if far.Router, err = router.Kinds[r.name](t.Context(), far.place, far.config); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := far.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { // when there is no peer any more; a router that is killed leaves its routes
+		eventually(t, "the far router has no route any more", func(ctx context.Context) error {
+			routes, err := far.Routes(ctx, 4)
+			if err == nil && len(routes) > 0 {
+				err = fmt.Errorf("it has %v", routes)
+			}
+			return err
+		})
+	})
+	return far
 }

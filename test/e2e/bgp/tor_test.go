@@ -208,27 +208,34 @@ func (r *tor) rib(t *testing.T, prefix netip.Prefix, what string, check func(map
 	})
 }
 
-// clients ask through these routers until stop, which wants no answer to be missing.
+// clients ask through these routers, by TCP and by UDP, until stop, which wants no answer to be missing.
 func clients(t *testing.T, addr netip.Addr, through ...*tor) (stop func()) {
 	t.Helper()
-	var all []*lab.Prober
-	var monitors []*router.Monitor
+	type asker struct {
+		*lab.Prober
+		name    string
+		monitor *router.Monitor // none: a datagram may be lost by nothing
+	}
+	var all []asker
+	ask := func(r *tor, network string, port uint16, m *router.Monitor) {
+		p, err := r.client.StartProbe(t.Context(), lab.Probe{Network: network, Target: netip.AddrPortFrom(addr, port), Every: 20 * time.Millisecond, Timeout: lab.Lost})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, asker{p, "client of " + r.name + " that asks by " + network, m})
+	}
 	for _, r := range through {
 		m, err := r.place.Monitor(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { m.Stop() })
-		monitors = append(monitors, m)
-		p, err := r.client.StartProbe(t.Context(), lab.Probe{Network: "tcp", Target: netip.AddrPortFrom(addr, 80), Every: 20 * time.Millisecond, Timeout: lab.Lost})
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, p)
+		ask(r, "tcp", 80, m)
+		ask(r, "udp", 53, nil)
 	}
 	more := func(n int) {
-		for _, p := range all {
-			if err := p.WaitAnswers(t.Context(), patience, n); err != nil {
+		for _, a := range all {
+			if err := a.WaitAnswers(t.Context(), patience, n); err != nil {
 				t.Error(err)
 			}
 		}
@@ -237,13 +244,17 @@ func clients(t *testing.T, addr netip.Addr, through ...*tor) (stop func()) {
 	return func() {
 		t.Helper()
 		more(50)
-		for i, p := range all {
-			s, err := p.Stop()
+		for _, a := range all {
+			s, err := a.Stop()
+			var events []router.Event
+			if a.monitor != nil {
+				events = a.monitor.Events()
+			}
 			if err == nil {
-				err = missing(s, addr, monitors[i].Events())
+				err = missing(s, addr, events)
 			}
 			if err != nil {
-				t.Errorf("the client of %s: %v; it saw %v", through[i].name, err, s)
+				t.Errorf("the %s: %v; it saw %v", a.name, err, s)
 			}
 		}
 	}

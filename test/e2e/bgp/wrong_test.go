@@ -1,9 +1,13 @@
 package bgp
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -64,33 +68,34 @@ func TestMisconfigured(t *testing.T) {
 	}
 }
 
-// TestPeersChange: a peer is added, changed in all ways and removed, and no session but its own is touched.
+// TestPeersChange: a peer is added, changed in all ways and removed, and no session but its own is touched. Each change is in the OPEN of a session
+// that is newer, as its router tells; the routers stay as they are, so that it is the node that begins it.
 func TestPeersChange(t *testing.T) {
 	before := whole(t)
 	table, answered := still(t, vip), clients(t, vip, tors...)
-	second(t, "", nil)
-	up(t)
-	for _, more := range []string{"holdTime: 9s, keepaliveTime: 3s", "holdTime: 30s, gracefulRestart: false", "dualStackAddressFamily: true", "localASN: 65003"} {
+	second(t, "", func(n *router.Neighbor) { n.ASN, n.IPv4, n.IPv6 = 0, true, true })
+	var earlier map[*tor]map[string]router.Session
+	for _, is := range []opened{
+		{asn: nodeASN, hold: 90 * time.Second, restart: 60 * time.Second},
+		{more: "holdTime: 9s, keepaliveTime: 3s, gracefulRestart: false", asn: nodeASN, hold: 9 * time.Second},
+		{more: "holdTime: 30s, restartTime: 77s, dualStackAddressFamily: true", asn: nodeASN, hold: 30 * time.Second, restart: 77 * time.Second, both: true},
+		{more: "localASN: 65003", asn: 65003, hold: 90 * time.Second, restart: 60 * time.Second},
+	} {
 		for _, r := range tors {
-			asn := uint32(nodeASN)
-			if strings.Contains(more, "localASN") {
-				asn = 65003
-			}
-			spec := r.peer("6", more)
-			if strings.Contains(more, "gracefulRestart") {
+			spec := r.peer("6", is.more)
+			if strings.Contains(is.more, "gracefulRestart") {
 				spec = strings.Replace(spec, "gracefulRestart: true, ", "", 1)
 			}
-			r.configure(t, func(c *router.Config) {
-				c.Neighbors = append(c.Neighbors, r.neighbors6(func(n *router.Neighbor) { n.ASN, n.IPv4, n.IPv6 = asn, true, true })...)
-			})
 			if err := put(t.Context(), "BGPPeer/"+r.name6(), spec); err != nil {
 				t.Fatal(err)
 			}
 		}
-		up(t)
+		now := map[*tor]map[string]router.Session{}
 		for _, r := range tors {
+			now[r] = is.at(t, r, earlier[r])
 			condition(t, r.name6(), metav1.ConditionTrue, "Established", "3/3")
 		}
+		earlier = now
 		same(t, before)
 	}
 	for _, r := range tors {
@@ -100,4 +105,42 @@ func TestPeersChange(t *testing.T) {
 	same(t, before)
 	answered()
 	table()
+}
+
+// opened is what a router says of a second session with a node whose BGPPeer has more in its spec.
+type opened struct {
+	more          string
+	asn           uint32
+	hold, restart time.Duration
+	both          bool // families
+}
+
+// at waits until the router has another session than the earlier one with every node, and wants each to be so.
+func (o opened) at(t *testing.T, r *tor, earlier map[string]router.Session) (now map[string]router.Session) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%s has a second session with each node, with %q", r.name, o.more), func(ctx context.Context) (err error) {
+		now, err = r.sessions(ctx, "v6")
+		for name, was := range earlier {
+			if is := now[name]; is.Established && is.Same(was) {
+				err = errors.Join(err, fmt.Errorf("that with %s is the old one", name))
+			}
+		}
+		return err
+	})
+	for name, is := range now {
+		if is.Hold != o.hold || is.RestartTime != o.restart {
+			t.Errorf("with %q %s has agreed with %s on a hold time of %s and a graceful restart of %s, want %s and %s", o.more, r.name, name, is.Hold, is.RestartTime, o.hold, o.restart)
+		}
+	}
+	for prefix, want := range map[netip.Prefix]bool{host(vip): o.both, host(vip6): true} {
+		r.rib(t, prefix, fmt.Sprintf("from each node over IPv6 (%t), of AS %d", want, o.asn), func(by map[netip.Addr]router.Path) error {
+			for _, n := range cluster.Nodes {
+				if p, there := by[n.Addr6]; there != want || there && p.ASPath != fmt.Sprint(o.asn) {
+					return fmt.Errorf("from %v it has %+v", n.Addr6, p)
+				}
+			}
+			return nil
+		})
+	}
+	return now
 }
