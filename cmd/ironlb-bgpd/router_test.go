@@ -188,7 +188,7 @@ func TestPathIsCut(t *testing.T) {
 		if took > time.Second || down.Since.Sub(down.BFDSince) > 100*time.Millisecond {
 			t.Errorf("it took %v in all, and BGP was down %v after BFD", took, down.Since.Sub(down.BFDSince))
 		}
-		if _, err := r.monitor.Wait(r.ctx, func(e router.Event) bool { return e.Deleted && e.Prefix == vips[0] }); err != nil && kind == "bird" {
+		if _, err := r.monitor.Wait(r.ctx, func(e router.Event) bool { return e.Deleted && e.Prefix == vips[0] }); err != nil {
 			t.Errorf("the router keeps the route: %v", err)
 		}
 	})
