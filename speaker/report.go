@@ -94,7 +94,7 @@ func (s *Speaker) reportNode() {
 		status.Members[name] = m.State(s.view.Members.Segments)
 	}
 	if s.cfg.BGP != nil {
-		status.Sessions, status.LocalPrefs = maps.Clone(s.bgp.sessions), s.bgp.prefs
+		status.Sessions, status.LocalPrefs, status.Unserved = maps.Clone(s.bgp.sessions), s.bgp.prefs, s.bgp.unserved.list()
 	}
 	s.cfg.Nodes.ReportNode(status)
 }

@@ -22,13 +22,15 @@ type bgpState struct {
 	sessions map[string]plan.Session
 	prefs    map[plan.LocalPrefs]int
 	routed   *tally[netip.Addr]
+	unserved unserved
 	// unwatched is since when BFD is not up, by peer; lateAt is when the next session will have been established for too long without.
 	unwatched map[string]time.Time
 	lateAt    time.Time
 }
 
 func newBGPState(m *Metrics) bgpState {
-	return bgpState{peers: map[string]plan.Peer{}, routes: map[netip.Prefix]plan.Route{}, unwatched: map[string]time.Time{}, routed: newTally[netip.Addr](m.bgp.addresses)}
+	return bgpState{peers: map[string]plan.Peer{}, routes: map[netip.Prefix]plan.Route{}, unwatched: map[string]time.Time{}, routed: newTally[netip.Addr](m.bgp.addresses),
+		unserved: unserved{of: map[netip.Addr]plan.Reason{}}}
 }
 
 // withdrawRoutes takes back what is no longer wanted. It comes before every other change.

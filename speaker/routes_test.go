@@ -393,6 +393,49 @@ func TestSessionWithoutBFD(t *testing.T) {
 	})
 }
 
+// An address that no node announces is logged once, and in the status of the node, until it is announced.
+func TestUnservedIsTold(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+		told := func() map[plan.Reason]plan.Unserved {
+			r.world.mu.Lock()
+			defer r.world.mu.Unlock()
+			return r.nodeStatus.Unserved
+		}
+		before := told()
+		r.touch(func(v *plan.View) plan.Touched {
+			delete(v.BGPPeers, "near")
+			delete(v.BGPPeers, "far")
+			return plan.Touched{BGPPeers: map[string]struct{}{"near": {}, "far": {}}}
+		})
+		r.wantPlanned(t)
+		none := told()[plan.NoPeer]
+		if len(before[plan.NoPeer].Addresses) > 0 || len(none.Addresses) == 0 || !strings.Contains(none.Message, "BGPPeer") {
+			t.Fatalf("unserved is %+v without peers, and %+v with them", none, before)
+		}
+		r.touch(func(v *plan.View) plan.Touched {
+			speakBGP(v)
+			return plan.Touched{BGPPeers: map[string]struct{}{"near": {}, "far": {}}}
+		})
+		r.wantPlanned(t)
+		if after := told(); len(after[plan.NoPeer].Addresses) > 0 {
+			t.Errorf("with peers again: %+v", after)
+		}
+		for text, n := range map[string]int{
+			`msg="nobody is served by an address that a BGPAdvertisement covers" address=` + none.Addresses[0].String() + " reason=NoPeer":        1,
+			`msg="an address that a BGPAdvertisement covers is served, or another node says why it is not" address=` + none.Addresses[0].String(): 1,
+		} {
+			if got := strings.Count(r.log.String(), text); got != n {
+				t.Errorf("%d lines %q, want %d", got, text, n)
+			}
+		}
+	})
+}
+
 // Contradicting advertisements are said once, and in the status of the node.
 func TestLocalPrefsDiffer(t *testing.T) {
 	inBubble(t, func(t *testing.T) {

@@ -134,6 +134,7 @@ func (s *Speaker) reportRoutes(todo *work) {
 	for addr := range todo.addrs {
 		routed, covered := s.desired.Routed[addr]
 		s.bgp.routed.set(addr, routed.Reason, covered)
+		s.noteUnserved(addr, routed)
 	}
 	for prefs := range s.desired.LocalPrefs {
 		if !has(s.bgp.prefs, prefs) {

@@ -118,7 +118,7 @@ ADDRESSES                SERVICES                  OWNER  SINCE  ANNOUNCED  REAS
 	if got := run(cl, "status", "a"); strings.Count(got, "\n") != 3 {
 		t.Errorf("by node:\n%s", got)
 	}
-	expect(t, "of nothing", run(cl, "status", "192.0.2.99"), "error: there is no VirtualIP of 192.0.2.99, and no BGP session (addresses that BGP alone announces have no VirtualIP): see kubectl ironlb status")
+	expect(t, "of nothing", run(cl, "status", "192.0.2.99"), "error: there is no VirtualIP of 192.0.2.99, and no BGP session (addresses that BGP alone announces have no VirtualIP, and nothing is known to be wrong with them): see kubectl ironlb status")
 	expect(t, "empty", run(cluster(), "status"), `
 No VirtualIP: no Service has an address that an L2Advertisement is for. BGP needs none.
 

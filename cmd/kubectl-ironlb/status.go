@@ -25,10 +25,12 @@ func (t *tool) statusCommand() *cobra.Command {
 		Long: `status shows each VirtualIP: its addresses and Services, the node that answers and since when, whether it is announced and the reason,
 and the node that takes over next. Below it whatever is wrong, in words. Then each speaker: whether its node forwards, how many
 VirtualIPs it answers for, how many of the other speakers it hears, and which ones it does not. Then the BGP sessions of each node: the
-router, since when the session has been as it is, how many prefixes are announced, and why one is not established.
+router, since when the session has been as it is, how many prefixes are announced, and why one is not established. At last the addresses
+that a BGPAdvertisement covers and by which nobody is served, of each reason ten at most, and the node that says so.
 
 With arguments only the VirtualIPs with one of the addresses, of one of the Services, or held by one of the nodes, and the BGP sessions of
-one of the nodes, or with one of the BGPPeers or routers' addresses. Addresses that BGP alone announces have no VirtualIP.`,
+one of the nodes, or with one of the BGPPeers or routers' addresses. Addresses that BGP alone announces have no VirtualIP: of them only
+what is wrong is shown.`,
 		Example: `  kubectl ironlb status
   kubectl ironlb status 192.0.2.10
   kubectl ironlb status default/web
@@ -58,8 +60,9 @@ func (t *tool) status(ctx context.Context, only []string) error {
 	if len(only) == 0 {
 		t.writeSpeakers(&out, speakers.Items)
 	}
-	if sessions := t.writeSessions(&out, speakers.Items, only); len(only) > 0 && len(shown) == 0 && !sessions {
-		return fmt.Errorf("there is no VirtualIP of %s, and no BGP session (addresses that BGP alone announces have no VirtualIP): see kubectl ironlb status",
+	sessions := t.writeSessions(&out, speakers.Items, only)
+	if unserved := writeUnserved(&out, speakers.Items, only); len(only) > 0 && len(shown) == 0 && !sessions && !unserved {
+		return fmt.Errorf("there is no VirtualIP of %s, and no BGP session (addresses that BGP alone announces have no VirtualIP, and nothing is known to be wrong with them): see kubectl ironlb status",
 			strings.Join(only, ", "))
 	}
 	_, err := t.out.Write(out.Bytes())

@@ -145,6 +145,42 @@ type BGPStatus struct {
 	// +listMapKey=peer
 	// +optional
 	Sessions []SessionStatus `json:"sessions,omitempty"`
+
+	// unserved are the addresses that a BGPAdvertisement covers and by which nobody is served, by reason. What no node announces, and what is
+	// announced though no Service has an endpoint, is listed by one node: not where another one announces it. What could not be programmed is
+	// listed by each node that could not.
+	//
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=map
+	// +listMapKey=reason
+	// +optional
+	Unserved []UnservedStatus `json:"unserved,omitempty"`
+}
+
+// MostUnserved is how many addresses are listed for one reason.
+const MostUnserved = 10
+
+// UnservedStatus are the addresses by which nobody is served for one reason.
+type UnservedStatus struct {
+	// reason in one word.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	Reason string `json:"reason"`
+	// message for people, with the mend.
+	//
+	// +optional
+	Message string `json:"message,omitempty"`
+	// count of the addresses.
+	//
+	// +kubebuilder:validation:Minimum=1
+	Count int32 `json:"count"`
+	// addresses, the lowest ten of them.
+	//
+	// +kubebuilder:validation:MaxItems=10
+	// +listType=atomic
+	// +optional
+	Addresses []string `json:"addresses,omitempty"`
 }
 
 // SessionState is how far a BGP session is (RFC 4271, 8.2.2).

@@ -161,7 +161,7 @@ func (r *NodeReporter) status() (v1alpha1.SpeakerStatusStatus, bool) {
 			alive++
 		}
 	}
-	out.BGP = bgpStatusOf(w.Sessions, r.peers)
+	out.BGP = withUnserved(bgpStatusOf(w.Sessions, r.peers), w.Unserved)
 	out.Alive = fmt.Sprintf("%d/%d", alive, len(w.Members))
 	return out, true
 }

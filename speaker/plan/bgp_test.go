@@ -172,7 +172,11 @@ func bgpText(d *Desired) string {
 		b.WriteString("\n")
 	}
 	for _, addr := range slices.SortedFunc(maps.Keys(d.Routed), netip.Addr.Compare) {
-		fmt.Fprintf(&b, "routed %v %s %v\n", addr, d.Routed[addr].Reason, d.Routed[addr].Prefixes)
+		fmt.Fprintf(&b, "routed %v %s %v", addr, d.Routed[addr].Reason, d.Routed[addr].Prefixes)
+		if d.Routed[addr].Tell {
+			b.WriteString(", which is told")
+		}
+		b.WriteString("\n")
 	}
 	for _, c := range slices.SortedFunc(maps.Keys(d.LocalPrefs), func(a, b LocalPrefs) int {
 		return cmp.Or(cmp.Compare(a.Lower, b.Lower), cmp.Compare(a.Higher, b.Higher))
@@ -319,6 +323,60 @@ func TestRoutesAreSound(t *testing.T) {
 	}
 	if announced < 1000 || conflicts < 100 || drained < 100 {
 		t.Errorf("only %d announced, %d conflicts, %d on the way out were seen: the test says little", announced, conflicts, drained)
+	}
+}
+
+// Of a cluster whose speakers hear one another exactly one says what no node announces, and what is announced though nobody is there; and none
+// what another node announces.
+func TestOneNodeTells(t *testing.T) {
+	told, quiet := map[Reason]int{}, 0
+	for seed := range uint64(60) {
+		r := rand.New(rand.NewPCG(seed, 8))
+		v, o := NewView(), randomOptions(r, "n1")
+		for i, s := range randomSteps(r, 150) {
+			s.apply(v)
+			if i%15 > 0 {
+				continue
+			}
+			clear(v.Unable)
+			routed := map[string]map[netip.Addr]Routed{}
+			for node := range v.Nodes {
+				v.Members = Members{Peers: map[string]Member{}}
+				for other := range v.Nodes {
+					v.Members.Peers[other] = Member{Alive: true}
+				}
+				o.Node = node
+				routed[node] = Make(v, o, time.Unix(int64(i), 0)).Routed
+			}
+			all := map[netip.Addr][]Routed{}
+			for _, of := range routed {
+				for addr, is := range of {
+					all[addr] = append(all[addr], is)
+				}
+			}
+			for addr, of := range all {
+				has := map[Reason]int{}
+				tellers := 0
+				for _, is := range of {
+					has[is.Reason]++
+					if is.Tell {
+						tellers++
+						told[is.Reason]++
+					}
+				}
+				want := 1
+				if has[Announced] > 0 {
+					want = 0
+					quiet += has[NoLocalEndpoint] + has[NoPeer]
+				}
+				if tellers != want {
+					t.Fatalf("seed %d, step %d: %d nodes tell of %v, want %d: %+v\n%+v", seed, i, tellers, addr, want, routed, v.Nodes)
+				}
+			}
+		}
+	}
+	if told[NoLocalEndpoint] < 20 || told[NoPeer] < 20 || told[NoEndpoint] < 20 || quiet < 20 {
+		t.Errorf("only %v and %d without need were seen: the test says little", told, quiet)
 	}
 }
 

@@ -15,10 +15,12 @@ type Routed struct {
 	Reason Reason
 	// Prefixes in which it is announced, sorted; none if it is not.
 	Prefixes []netip.Prefix
+	// Tell is set if it is not as it should be, and this node is the one to say so.
+	Tell bool
 }
 
 func (r Routed) equal(s Routed) bool {
-	return r.Reason == s.Reason && slices.Equal(r.Prefixes, s.Prefixes)
+	return r.Reason == s.Reason && r.Tell == s.Tell && slices.Equal(r.Prefixes, s.Prefixes)
 }
 
 // LocalPrefs are two BGPAdvertisements that tell one internal peer the same prefix with different values of localPref. The lower one counts.
@@ -40,6 +42,11 @@ type bgpPlan struct {
 	counts map[netip.Prefix]map[string]int
 	// alone is the route of an advertisement that shares its prefix with no other; all such prefixes of a family have the same.
 	alone map[adFamily]Route
+	// reach is where advertisements reach, as far as that was asked; doubtful are the addresses of which other nodes, too, decide whether they are
+	// as they should be, true if they are not.
+	reach    map[adFamily]adReach
+	doubtful map[netip.Addr]bool
+	observer bool // as the members were last known
 	// conflicts are those that a prefix has, sorted.
 	conflicts map[netip.Prefix][]LocalPrefs
 }
@@ -64,6 +71,7 @@ func newBGPPlan() bgpPlan {
 	return bgpPlan{
 		services: map[pools.ServiceKey][]netip.Addr{}, byAddr: index[netip.Addr, pools.ServiceKey]{}, addrs: map[netip.Addr]routedAddress{},
 		counts: map[netip.Prefix]map[string]int{}, alone: map[adFamily]Route{}, conflicts: map[netip.Prefix][]LocalPrefs{},
+		reach: map[adFamily]adReach{}, doubtful: map[netip.Addr]bool{},
 	}
 }
 
@@ -85,6 +93,16 @@ func (p *Planner) planBGP(v *View, touched Touched, now time.Time) {
 	p.changed.NodeGoes = p.desired.BGP.NodeGoes != b.node.Goes()
 	p.desired.BGP.NodeGoes = b.node.Goes()
 	addrs := p.touchedAddresses(v, touched)
+	nodes := len(touched.Nodes)+len(touched.BGPPeers) > 0
+	if nodes || all || len(touched.Members) > 0 || b.observer != v.Members.Observer {
+		b.observer = v.Members.Observer
+		clear(b.reach)
+		for addr, nobody := range b.doubtful {
+			if nodes || nobody {
+				addrs[addr] = struct{}{}
+			}
+		}
+	}
 	why := map[netip.Prefix]Reason{} // of the prefixes whose route may differ
 	if all {
 		b.ads = slices.Sorted(maps.Keys(v.BGPAdvertisements))
@@ -139,7 +157,8 @@ func (p *Planner) touchedAddresses(v *View, touched Touched) map[netip.Addr]stru
 func (p *Planner) decideAddress(v *View, addr netip.Addr, why map[netip.Prefix]Reason) {
 	b, d := &p.bgp, p.desired
 	before := b.addrs[addr]
-	reason, by, covered := p.lookAtAddress(v, addr, before.told)
+	s := p.sharers(v, addr)
+	reason, by, covered := p.lookAtAddress(v, addr, s, before.told)
 	after := routedAddress{told: len(by) > 0, by: by}
 	set(b.addrs, addr, after, after.told)
 	for _, c := range by {
@@ -155,7 +174,7 @@ func (p *Planner) decideAddress(v *View, addr netip.Addr, why map[netip.Prefix]R
 		b.count(c, -1)
 		why[c.prefix] = reason
 	}
-	routed := Routed{Reason: reason}
+	routed := Routed{Reason: reason, Tell: p.tell(v, addr, s, reason)}
 	for _, c := range by {
 		routed.Prefixes = append(routed.Prefixes, c.prefix)
 	}
@@ -193,8 +212,7 @@ func (b *bgpPlan) count(c contribution, n int) {
 
 // lookAtAddress returns what becomes of an address, and by which advertisements. told is set if it was announced until now. covered is
 // set if an advertisement is for it on this node; without, there is nothing to say of it, but for a reason.
-func (p *Planner) lookAtAddress(v *View, addr netip.Addr, told bool) (reason Reason, by []contribution, covered bool) {
-	s := p.sharers(v, addr)
+func (p *Planner) lookAtAddress(v *View, addr netip.Addr, s sharers, told bool) (reason Reason, by []contribution, covered bool) {
 	if len(s.labels) == 0 {
 		return NoService, nil, false
 	}
@@ -241,6 +259,8 @@ type sharers struct {
 	// here is set if this node may take what is sent to the address: each Service of policy Local that has an endpoint has one here.
 	// anywhere is set if one of the Services has an endpoint.
 	here, anywhere bool
+	// could are the nodes that may, where here is not set for want of an endpoint.
+	could map[string]struct{}
 }
 
 // sharers collects those Services that really have the address on this data plane. An endpoint of policy Local that is about to go counts
@@ -249,6 +269,7 @@ func (p *Planner) sharers(v *View, addr netip.Addr) sharers {
 	var out sharers
 	_, served := p.desired.Local[addr]
 	open, local, lacks := false, false, false
+	var ends []map[string]struct{} // of the Services of policy Local that have any
 	for key := range p.bgp.byAddr[addr] {
 		svc := v.Services[key]
 		i := slices.IndexFunc(svc.Addresses, func(a Address) bool { return a.IP == addr && a.Kind == LoadBalancer && a.Pool != "" })
@@ -271,9 +292,28 @@ func (p *Planner) sharers(v *View, addr netip.Addr) sharers {
 			open = true
 		case len(nodes) > 0:
 			local, lacks = true, lacks || !here
+			ends = append(ends, nodes)
 		}
 	}
 	out.here = (open || local) && !lacks
+	if !out.here {
+		out.could = common(ends)
+	}
+	return out
+}
+
+// common returns what is in all the sets.
+func common(sets []map[string]struct{}) map[string]struct{} {
+	switch len(sets) {
+	case 0:
+		return nil
+	case 1:
+		return sets[0]
+	}
+	out := maps.Clone(sets[0])
+	for _, set := range sets[1:] {
+		maps.DeleteFunc(out, func(key string, _ struct{}) bool { _, is := set[key]; return !is })
+	}
 	return out
 }
 

@@ -1,5 +1,7 @@
 package plan
 
+import "net/netip"
+
 // NodeStatus is what a speaker says of its node.
 type NodeStatus struct {
 	// Healthy is set while all is programmed as planned; else Reason and Message say why not.
@@ -15,6 +17,16 @@ type NodeStatus struct {
 	Sessions map[string]Session
 	// LocalPrefs are the contradictions of BGPAdvertisements that this node met, with the number of prefixes.
 	LocalPrefs map[LocalPrefs]int
+	// Unserved are the addresses that a BGPAdvertisement covers and of which this node is to say that nobody is served by them.
+	Unserved map[Reason]Unserved
+}
+
+// Unserved are addresses by which nobody is served for one reason. It is not changed once it is made.
+type Unserved struct {
+	// Message says what the reason means, and how to mend it.
+	Message string
+	// Addresses are all of them, sorted.
+	Addresses []netip.Addr
 }
 
 // MemberState is how another speaker is heard.

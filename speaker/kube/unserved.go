@@ -1,0 +1,28 @@
+package kube
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// withUnserved adds the addresses by which nobody is served, of each reason the lowest.
+func withUnserved(out *v1alpha1.BGPStatus, unserved map[plan.Reason]plan.Unserved) *v1alpha1.BGPStatus {
+	if len(unserved) == 0 {
+		return out
+	}
+	if out == nil {
+		out = &v1alpha1.BGPStatus{}
+	}
+	for _, reason := range slices.Sorted(maps.Keys(unserved)) {
+		of := unserved[reason]
+		to := v1alpha1.UnservedStatus{Reason: string(reason), Message: of.Message, Count: int32(len(of.Addresses))}
+		for _, addr := range of.Addresses[:min(len(of.Addresses), v1alpha1.MostUnserved)] {
+			to.Addresses = append(to.Addresses, addr.String())
+		}
+		out.Unserved = append(out.Unserved, to)
+	}
+	return out
+}

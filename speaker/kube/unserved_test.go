@@ -1,0 +1,32 @@
+package kube
+
+import (
+	"net/netip"
+	"reflect"
+	"testing"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// TestUnservedStatus: of each reason no more than ten addresses are listed, and all are counted.
+func TestUnservedStatus(t *testing.T) {
+	unserved := map[plan.Reason]plan.Unserved{plan.NoPeer: {Message: "words", Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.200")}}}
+	many := plan.Unserved{}
+	for i := range 12 {
+		many.Addresses = append(many.Addresses, netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}))
+	}
+	unserved[plan.NoEndpoint] = many
+	got := withUnserved(nil, unserved)
+	want := &v1alpha1.BGPStatus{Unserved: []v1alpha1.UnservedStatus{
+		{Reason: "NoEndpoint", Count: 12, Addresses: []string{"203.0.113.0", "203.0.113.1", "203.0.113.2", "203.0.113.3", "203.0.113.4", "203.0.113.5",
+			"203.0.113.6", "203.0.113.7", "203.0.113.8", "203.0.113.9"}},
+		{Reason: "NoPeer", Message: "words", Count: 1, Addresses: []string{"203.0.113.200"}},
+	}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got := withUnserved(nil, nil); got != nil {
+		t.Errorf("nothing is written as %+v", got)
+	}
+}
