@@ -179,6 +179,7 @@ func TestBGP(t *testing.T) {
 		}
 		slices.Sort(told)
 		return slices.Equal(told, []string{
+			"Normal BFDUp node node1: BFD is up",
 			"Normal SessionUp node node1: the session is established",
 			"Warning WrongASN node node1: no session: the router has AS 65001, the BGPPeer says 65002",
 		})
