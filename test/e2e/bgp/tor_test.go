@@ -217,8 +217,8 @@ func clients(t *testing.T, addr netip.Addr, through ...*tor) (stop func()) {
 		monitor *router.Monitor // none: a datagram may be lost by nothing
 	}
 	var all []asker
-	ask := func(r *tor, network string, port uint16, m *router.Monitor) {
-		p, err := r.client.StartProbe(t.Context(), lab.Probe{Network: network, Target: netip.AddrPortFrom(addr, port), Every: 20 * time.Millisecond, Timeout: lab.Lost})
+	ask := func(r *tor, network string, port uint16, lost time.Duration, m *router.Monitor) {
+		p, err := r.client.StartProbe(t.Context(), lab.Probe{Network: network, Target: netip.AddrPortFrom(addr, port), Every: 20 * time.Millisecond, Timeout: lost})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -230,8 +230,8 @@ func clients(t *testing.T, addr netip.Addr, through ...*tor) (stop func()) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { m.Stop() })
-		ask(r, "tcp", 80, m)
-		ask(r, "udp", 53, nil)
+		ask(r, "tcp", 80, lab.Lost, m)
+		ask(r, "udp", 53, lab.Lost/2, nil) // which is not sent again
 	}
 	more := func(n int) {
 		for _, a := range all {
