@@ -254,7 +254,7 @@ func (x *session) show(now time.Time) (again time.Time) {
 			x.shown.State, again = x.state, time.Time{}
 		}
 	}
-	if x.shown.State == plan.SessionOpenSent && x.fail.reason == "" {
+	if x.shown.State == plan.SessionOpenSent && (x.fail.reason == "" || x.fail == x.down) { // why the last one ended is not why there is none
 		x.fail = cause{plan.NoAnswer, "the router takes the connection and then says nothing: has it the same ttlSecurity?"}
 	}
 	why := x.fail

@@ -1,0 +1,35 @@
+package gobgp
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	api "github.com/osrg/gobgp/v3/api"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// TestWhyNone: why the last session ended is said until something else is known of the next one.
+func TestWhyNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTried(t, 5*time.Second)
+		reason := func() plan.Reason {
+			s.changed(time.Now(), false)
+			return s.byName["r"].shown.Reason
+		}
+		s.expectUp(plan.BFDWentDown)
+		if got := reason(); got != plan.BFDWentDown {
+			t.Errorf("the reason is %q after it went down", got)
+		}
+		s.is(api.PeerState_ACTIVE)
+		if got := reason(); got != plan.BFDWentDown {
+			t.Errorf("the reason is %q while the router is tried", got)
+		}
+		s.is(api.PeerState_OPENSENT)
+		time.Sleep(settled)
+		if got := reason(); got != plan.NoAnswer {
+			t.Errorf("the reason is %q while the router says nothing", got)
+		}
+	})
+}
