@@ -62,14 +62,14 @@ func (s *Server) Run(ctx context.Context) error {
 	defer stop()
 	var all sync.WaitGroup
 	defer all.Wait()
-	ctx, cancel := context.WithCancel(ctx)
+	serving, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for {
-		conn, err := s.accept(ctx, listener.AcceptUnix)
+		conn, err := s.accept(ctx, listener.AcceptUnix) // not serving, which may end a moment after the listener is closed
 		if conn == nil {
 			return err
 		}
-		all.Go(func() { s.serve(ctx, conn) })
+		all.Go(func() { s.serve(serving, conn) })
 	}
 }
 
