@@ -107,6 +107,9 @@ func TestSnapshotOfBGP(t *testing.T) {
 		if v.Stale || !reflect.DeepEqual(v.BGPPeers, was.BGPPeers) {
 			t.Errorf("stale %v, peers %+v, want %+v", v.Stale, v.BGPPeers, was.BGPPeers)
 		}
+		if !touched.Stale {
+			t.Error("that the View is no longer from the snapshot is no news")
+		}
 		if !reflect.DeepEqual(touched.BGPPeers, set("locked")) {
 			t.Errorf("touched are the peers %v, want that with the password", touched.BGPPeers)
 		}

@@ -150,6 +150,7 @@ func (s *Source) Run(ctx context.Context) error {
 // Observe implements speaker.Source. Only what changed is put into the View.
 func (s *Source) Observe() (*plan.View, plan.Touched, bool) {
 	secrets := s.secrets.state() // before the Secrets themselves: none is missed that is said to be there
+	stale := s.view.Stale
 	s.mu.Lock()
 	pending, ok := s.take(secrets)
 	s.mu.Unlock()
@@ -164,6 +165,7 @@ func (s *Source) Observe() (*plan.View, plan.Touched, bool) {
 		Checks:   map[plan.Check]struct{}{},
 		Links:    map[string]struct{}{},
 		BGPPeers: map[string]struct{}{},
+		Stale:    s.view.Stale != stale,
 	}
 	for r, value := range pending {
 		if !s.bgp.fold(r, value) {

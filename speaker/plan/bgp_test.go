@@ -380,6 +380,55 @@ func TestOneNodeTells(t *testing.T) {
 	}
 }
 
+// While what is known is of an earlier time nothing is said of the whole cluster, and the routes of a peer whose password is not known are not
+// said to be missing: they stay. Then what nobody announces is said, though nothing else is new.
+func TestStaleTellsNothing(t *testing.T) {
+	v, p := manyRouted(4), NewPlanner(Options{Node: "a", BGP: true})
+	v.Stale = true
+	for name, peer := range v.BGPPeers {
+		peer.Wrong = PasswordUnknown
+		v.BGPPeers[name] = peer
+	}
+	for i, reason := range []Reason{NoLocalEndpoint, NoEndpoint} {
+		key := serviceKey(fmt.Sprint("default/s", i))
+		flip(v, key, nil)
+		svc := v.Services[key]
+		svc.Local = reason == NoLocalEndpoint
+		v.Services[key] = svc
+	}
+	told := func(touched Touched) map[Reason]int {
+		d, _ := p.Plan(v, touched, time.Time{})
+		out := map[Reason]int{}
+		for _, is := range d.Routed {
+			if is.Tell {
+				out[is.Reason]++
+			}
+		}
+		return out
+	}
+	if got := told(Touched{All: true}); len(got) > 0 {
+		t.Errorf("of a View that is stale %v are told", got)
+	}
+	v.Stale = false
+	if got := told(Touched{Stale: true}); got[NoLocalEndpoint] != 1 || len(got) != 1 { // NoPeer comes before NoEndpoint
+		t.Errorf("of one that is not stale any more %v are told, want what has no endpoint here, once, and no NoPeer", got)
+	}
+	for name, peer := range v.BGPPeers {
+		peer.Wrong = ""
+		v.BGPPeers[name] = peer
+	}
+	if got := told(Touched{BGPPeers: map[string]struct{}{"r1": {}, "r2": {}}}); got[NoLocalEndpoint] != 1 || got[NoEndpoint] != 1 || len(got) != 2 {
+		t.Errorf("with the passwords %v are told", got)
+	}
+	for name, peer := range v.BGPPeers {
+		peer.Wrong = PasswordMissing
+		v.BGPPeers[name] = peer
+	}
+	if got := told(Touched{BGPPeers: map[string]struct{}{"r1": {}, "r2": {}}}); got[NoPeer] != 3 {
+		t.Errorf("without passwords that there should be %v are told", got)
+	}
+}
+
 // Advertisements that contradict each other for internal peers only are looked at again when a peer becomes one, and when it is none any more.
 func TestLocalPrefsFollowTheAS(t *testing.T) {
 	v, p := manyRouted(3), NewPlanner(Options{Node: "a", BGP: true})

@@ -57,8 +57,12 @@ func (p *Planner) tell(v *View, addr netip.Addr, s sharers, reason Reason) bool 
 		nobody = !all.spoken
 	}
 	b.doubtful[addr] = nobody
-	return nobody && all.first == p.options.Node && !v.Members.Observer // which does not know yet who else is there
+	return nobody && all.first == p.options.Node && !ignorant(v)
 }
+
+// ignorant tells whether this node does not know enough of the others to say anything for all: it does not know yet who else is there, or what it
+// knows of the cluster is of an earlier time.
+func ignorant(v *View) bool { return v.Members.Observer || v.Stale }
 
 // coveredBy returns the advertisements that are for the Services and pools of an address, on whatever node.
 func (p *Planner) coveredBy(v *View, s sharers) (ads []string) {
@@ -93,17 +97,21 @@ func (a BGPAdvertisement) speaks(peers map[string]BGPPeer, node Node, v4 bool) b
 // hasSession tells whether a node speaks to a peer, as planPeers decides it.
 func hasSession(peers map[string]BGPPeer, name string, node Node) bool {
 	peer := peers[name]
-	if peer.Wrong != "" || !peer.On(node.Labels) {
+	if peer.barred() || !peer.On(node.Labels) {
 		return false
 	}
 	for other, q := range peers {
 		older := cmp.Or(cmp.Compare(q.Created, peer.Created), cmp.Compare(other, name)) < 0
-		if older && q.Address == peer.Address && (q.Wrong == "" || q.Wrong == PasswordUnknown) && q.On(node.Labels) {
+		if older && q.Address == peer.Address && !q.barred() && q.On(node.Labels) {
 			return false
 		}
 	}
 	return true
 }
+
+// barred tells whether no node has a session with the peer. One whose password is not known yet has those that it had: what speaks to the routers
+// keeps them.
+func (p BGPPeer) barred() bool { return p.Wrong != "" && p.Wrong != PasswordUnknown }
 
 // isOut tells whether a node announces nothing new, whatever the objects of BGP say.
 func (n Node) isOut() bool { return n.Excluded() || n.Leaving || n.NetworkUnavailable }

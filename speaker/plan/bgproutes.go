@@ -46,7 +46,7 @@ type bgpPlan struct {
 	// as they should be, true if they are not.
 	reach    map[adFamily]adReach
 	doubtful map[netip.Addr]bool
-	observer bool // as the members were last known
+	ignorant bool // as it was last
 	// conflicts are those that a prefix has, sorted.
 	conflicts map[netip.Prefix][]LocalPrefs
 }
@@ -94,8 +94,8 @@ func (p *Planner) planBGP(v *View, touched Touched, now time.Time) {
 	p.desired.BGP.NodeGoes = b.node.Goes()
 	addrs := p.touchedAddresses(v, touched)
 	nodes := len(touched.Nodes)+len(touched.BGPPeers) > 0
-	if nodes || all || len(touched.Members) > 0 || b.observer != v.Members.Observer {
-		b.observer = v.Members.Observer
+	if nodes || all || len(touched.Members) > 0 || b.ignorant != ignorant(v) {
+		b.ignorant = ignorant(v)
 		clear(b.reach)
 		for addr, nobody := range b.doubtful {
 			if nodes || nobody {

@@ -256,12 +256,14 @@ type Touched struct {
 	Unable map[netip.Addr]struct{}
 	// ServiceNetworks is set when a ServiceCIDR changed, or OtherProxy did.
 	ServiceNetworks bool
+	// Stale is set when it changed.
+	Stale bool
 	// All is set when everything must be looked at again.
 	All bool
 }
 
 // Any tells whether anything changed.
 func (t Touched) Any() bool {
-	return t.All || t.Advertisements || t.BGPAdvertisements || t.Host || t.ServiceNetworks ||
+	return t.All || t.Stale || t.Advertisements || t.BGPAdvertisements || t.Host || t.ServiceNetworks ||
 		len(t.BGPPeers)+len(t.Services)+len(t.Nodes)+len(t.VIPs)+len(t.Checks)+len(t.Links)+len(t.Members)+len(t.Claims)+len(t.Unable) > 0
 }
