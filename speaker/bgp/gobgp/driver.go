@@ -196,27 +196,27 @@ func (d *Driver) Leave(ctx context.Context, all bool) error {
 		return nil
 	}
 	slices.Sort(leaving)
-	var err error
+	var errs []error
 	for _, name := range leaving {
 		p := d.peers[name]
 		p.leaving = true
-		err = errors.Join(err, d.replaceStatements(p))
+		errs = append(errs, d.replaceStatements(p))
 		d.resend(p)
 	}
 	if len(d.wanted.Routes) > 0 {
-		if err = errors.Join(err, pause(ctx, drainTime)); err != nil {
-			return err
+		if err := pause(ctx, drainTime); err != nil {
+			return errors.Join(append(errs, err)...)
 		}
-		err = d.forgetRoutes(leaving)
-		if err = errors.Join(err, pause(ctx, withdrawTime)); err != nil {
-			return err
+		errs = append(errs, d.forgetRoutes(leaving))
+		if err := pause(ctx, withdrawTime); err != nil {
+			return errors.Join(append(errs, err)...)
 		}
 	}
 	for _, name := range leaving {
 		delete(d.wanted.Peers, name)
 	}
 	d.removePeers(leaving)
-	return nil
+	return errors.Join(errs...)
 }
 
 // forgetRoutes takes these peers out of every route.

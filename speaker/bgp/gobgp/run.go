@@ -60,7 +60,7 @@ func (d *Driver) tend() {
 	}
 	for _, name := range d.sessions.losses() {
 		if p := d.peers[name]; p != nil {
-			p.restarting = p.conf.GracefulRestart
+			p.restarting = p.conf.GracefulRestart && isThere(p.conf, d.id)
 		}
 	}
 	d.keepRestarting()
