@@ -106,3 +106,40 @@ func BenchmarkAllRoutes(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkOtherNode plans again after another Node changed: in nothing that bears on routes; one without an endpoint, so that it may announce no
+// more, or may again; and so that one where every address of policy Local has its only endpoint, which each address is a word worth.
+func BenchmarkOtherNode(b *testing.B) {
+	for _, peers := range []int{2, 202} {
+		for _, change := range []string{"nothing", "elsewhere", "everything"} {
+			b.Run(fmt.Sprintf("addresses=10000/peers=%d/change=%s", peers, change), func(b *testing.B) {
+				v, p := manyRouted(10000), NewPlanner(Options{Node: "b", BGP: true})
+				addr := numbered(9, 1000)
+				for i := range peers - 2 {
+					addr = addr.Next()
+					v.BGPPeers[fmt.Sprint("rack", i)] = BGPPeer{Address: addr, Port: 179, MyASN: 65000, PeerASN: 65001,
+						Nodes: []pools.Selector{{{Key: "rack", Operator: pools.In, Values: []string{fmt.Sprint(i)}}}}}
+				}
+				v.Nodes["c"] = Node{}
+				v.Members.Peers = map[string]Member{"a": {Alive: true}, "c": {Alive: true}}
+				d, _ := p.Plan(v, Touched{All: true}, time.Time{})
+				if n := len(d.Routed); n != 10000 {
+					b.Fatalf("%d addresses", n)
+				}
+				runtime.GC() // of what the first plan left
+				for b.Loop() {
+					name := "a"
+					if change == "elsewhere" {
+						name = "c"
+					}
+					node := v.Nodes[name]
+					node.Stopping, node.NetworkUnavailable = !node.Stopping, node.NetworkUnavailable != (change != "nothing")
+					v.Nodes[name] = node
+					if _, c := p.Plan(v, Touched{Nodes: map[string]struct{}{name: {}}}, time.Time{}); (len(c.Addrs) == 10000) != (change == "everything") {
+						b.Fatalf("of %d addresses is something new", len(c.Addrs))
+					}
+				}
+			})
+		}
+	}
+}

@@ -1,26 +1,55 @@
 package plan
 
 import (
-	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 )
 
-// adReach is where an advertisement reaches in a family beyond this node, as far as the objects and the other speakers tell.
+// held is what a Planner keeps to judge whether any node announces an address that is not as it should be here.
+type held struct {
+	// standings are what nodes have of what it takes to announce, reach is where advertisements reach; both as far as that was asked. oldest are
+	// the BGPPeers in their order, nil if that was not.
+	standings map[string]standing
+	reach     map[adFamily]adReach
+	oldest    []string
+	doubtful  map[netip.Addr]doubt
+	ignorant  bool // as it was last
+}
+
+func newHeld() held {
+	return held{standings: map[string]standing{}, reach: map[adFamily]adReach{}, doubtful: map[netip.Addr]doubt{}}
+}
+
+// doubt is an address that is not as it should be on this node, where the others decide whether that is worth a word.
+type doubt struct {
+	reason Reason
+	ads    []string // that are for it, on whatever node
+	// could are the nodes that may take what is sent to it, with NoLocalEndpoint.
+	could map[string]struct{}
+	// nobody is set if no node is as it should be, tell if this one is to say so.
+	nobody, tell bool
+}
+
+// standing is what a node has of what it takes to announce, by each advertisement that covers it.
+type standing map[adFamily]rank
+
+type rank uint8
+
+const (
+	rankOut    rank = iota // it is on its way out
+	rankStays              // it has no peer
+	rankSpeaks             // it has one
+)
+
+// adReach is where an advertisement reaches in a family, as far as the objects and the other speakers tell.
 type adReach struct {
 	// spoken is set if a node that it covers has a peer that is told.
 	spoken bool
 	// first is the node that has most of what it takes, then the first by name, of those that it covers and whose speaker is heard.
 	first string
-	rank  int
+	rank  rank
 }
-
-// What a node has of what it takes to announce.
-const (
-	rankOut    = iota // it is on its way out
-	rankStays         // it has no peer
-	rankSpeaks        // it has one
-)
 
 func (r *adReach) add(q adReach) {
 	r.spoken = r.spoken || q.spoken
@@ -33,8 +62,8 @@ func (r *adReach) add(q adReach) {
 // no node takes, and what is announced though nobody is there, is said by one node: the first that is covered. That a node without an
 // endpoint announces nothing for policy Local while another one can is as it should be, and so is a peer of another node's.
 func (p *Planner) tell(v *View, addr netip.Addr, s sharers, reason Reason) bool {
-	b := &p.bgp
-	delete(b.doubtful, addr)
+	h := &p.bgp.held
+	delete(h.doubtful, addr)
 	switch reason {
 	case NoLocalEndpoint, NoPeer, NoEndpoint, Excluded:
 	case Announced, GracefulShutdown, NoService, NoAdvertisement:
@@ -42,22 +71,95 @@ func (p *Planner) tell(v *View, addr netip.Addr, s sharers, reason Reason) bool 
 	default: // it cannot be programmed
 		return true
 	}
-	ads := p.coveredBy(v, s)
+	d := p.judged(v, addr, doubt{reason: reason, ads: p.coveredBy(v, s), could: s.could}, true)
+	h.doubtful[addr] = d
+	return d.tell
+}
+
+// judged returns the doubt with what it says now; others is set if a node that could take the address may have another standing than before.
+func (p *Planner) judged(v *View, addr netip.Addr, d doubt, others bool) doubt {
 	var all adReach
-	for _, name := range ads {
-		all.add(p.reach(v, adFamily{name, addr.Is4()}))
+	for _, name := range d.ads {
+		all.add(p.reachOf(v, adFamily{name, addr.Is4()}))
 	}
-	nobody := true
-	switch reason {
-	case NoLocalEndpoint:
-		for node := range s.could {
-			nobody = nobody && !p.announces(v, ads, node, addr.Is4())
+	switch {
+	case d.reason == NoEndpoint:
+		d.nobody = true
+	case d.reason != NoLocalEndpoint:
+		d.nobody = !all.spoken
+	case others:
+		d.nobody = true
+		for node := range d.could {
+			if d.nobody = !p.announces(v, d.ads, node, addr.Is4()); !d.nobody {
+				break
+			}
 		}
-	case NoPeer, Excluded:
-		nobody = !all.spoken
 	}
-	b.doubtful[addr] = nobody
-	return nobody && all.first == p.options.Node && !ignorant(v)
+	d.tell = d.nobody && all.first == p.options.Node && !ignorant(v)
+	return d
+}
+
+// judgeAgain adds the addresses to out of which this node has something else to say than before because of other nodes. What is to be decided anyway
+// if all is set is not judged here.
+func (p *Planner) judgeAgain(v *View, touched Touched, all bool, out map[netip.Addr]struct{}) {
+	h := &p.bgp.held
+	before := h.ignorant
+	h.ignorant = ignorant(v)
+	if peers := len(touched.BGPPeers) > 0; peers || all {
+		clear(h.standings)
+		clear(h.reach)
+		h.oldest = nil
+		if !all {
+			p.judgeDoubtful(v, func(doubt) bool { return true }, out)
+		}
+		return
+	}
+	changed := p.otherStandings(v, touched)
+	if len(changed)+len(touched.Members) == 0 && before == h.ignorant {
+		return
+	}
+	clear(h.reach)
+	p.judgeDoubtful(v, func(d doubt) bool {
+		for name := range changed {
+			if _, could := d.could[name]; could {
+				return true
+			}
+		}
+		return false
+	}, out)
+}
+
+// judgeDoubtful judges each address again; others is as in judged.
+func (p *Planner) judgeDoubtful(v *View, others func(doubt) bool, out map[netip.Addr]struct{}) {
+	doubtful := p.bgp.held.doubtful
+	for addr, before := range doubtful {
+		now := p.judged(v, addr, before, others(before))
+		if now.tell != before.tell {
+			out[addr] = struct{}{}
+		}
+		if now.nobody != before.nobody {
+			doubtful[addr] = now
+		}
+	}
+}
+
+// otherStandings forgets the standings of the nodes that were touched, and returns those that have another one now. Most of what changes of a Node
+// bears on none.
+func (p *Planner) otherStandings(v *View, touched Touched) map[string]struct{} {
+	h, out := &p.bgp.held, map[string]struct{}{}
+	for _, names := range []map[string]struct{}{touched.Nodes, touched.Members} {
+		for name := range names {
+			before := h.standings[name]
+			delete(h.standings, name)
+			if len(h.doubtful) > 0 && !maps.Equal(before, p.standing(v, name)) {
+				out[name] = struct{}{}
+			}
+		}
+	}
+	if len(h.doubtful) == 0 {
+		clear(h.reach)
+	}
+	return out
 }
 
 // ignorant tells whether this node does not know enough of the others to say anything for all: it does not know yet who else is there, or what it
@@ -76,37 +178,64 @@ func (p *Planner) coveredBy(v *View, s sharers) (ads []string) {
 }
 
 // announces tells whether a node can announce what one of the advertisements is for.
-func (p *Planner) announces(v *View, ads []string, name string, v4 bool) bool {
+func (p *Planner) announces(v *View, ads []string, node string, v4 bool) bool {
+	is := p.standing(v, node)
+	return slices.ContainsFunc(ads, func(ad string) bool { return is[adFamily{ad, v4}] == rankSpeaks })
+}
+
+// standing returns that of a node; it is worked out once for all addresses, of a node that is not there it is nil.
+func (p *Planner) standing(v *View, name string) standing {
+	h := &p.bgp.held
+	if out, known := h.standings[name]; known {
+		return out
+	}
 	node, known := v.Nodes[name]
-	return known && !node.isOut() && slices.ContainsFunc(ads, func(ad string) bool {
-		return v.BGPAdvertisements[ad].on(node.Labels) && v.BGPAdvertisements[ad].speaks(v.BGPPeers, node, v4)
+	if !known {
+		return nil
+	}
+	out, peers := standing{}, p.sessionsOf(v, node)
+	for _, of := range p.bgp.ads {
+		ad := v.BGPAdvertisements[of]
+		if !ad.on(node.Labels) {
+			continue
+		}
+		for _, v4 := range []bool{true, false} {
+			is := rankStays
+			switch {
+			case node.isOut():
+				is = rankOut
+			case ad.speaks(v.BGPPeers, peers, node, v4):
+				is = rankSpeaks
+			}
+			out[adFamily{of, v4}] = is
+		}
+	}
+	h.standings[name] = out
+	return out
+}
+
+// speaks tells whether one of the peers to which a node speaks is told addresses of the family.
+func (a BGPAdvertisement) speaks(peers map[string]BGPPeer, sessions []string, node Node, v4 bool) bool {
+	_, has := node.address(v4)
+	return slices.ContainsFunc(sessions, func(name string) bool {
+		peer := peers[name]
+		return (len(a.Peers) == 0 || slices.Contains(a.Peers, name)) && (peer.Address.Is4() == v4 || peer.DualStack && has)
 	})
 }
 
-// speaks tells whether a node has a peer that is told addresses of the family.
-func (a BGPAdvertisement) speaks(peers map[string]BGPPeer, node Node, v4 bool) bool {
-	_, has := node.address(v4)
-	for name, peer := range peers {
-		if (len(a.Peers) == 0 || slices.Contains(a.Peers, name)) && (peer.Address.Is4() == v4 || peer.DualStack && has) && hasSession(peers, name, node) {
-			return true
+// sessionsOf returns the peers to which a node speaks, as planPeers decides it.
+func (p *Planner) sessionsOf(v *View, node Node) (out []string) {
+	h := &p.bgp.held
+	if h.oldest == nil {
+		h.oldest = oldestFirst(v.BGPPeers)
+	}
+	for _, name := range h.oldest {
+		peer := v.BGPPeers[name]
+		if !peer.barred() && peer.On(node.Labels) && !slices.ContainsFunc(out, func(older string) bool { return v.BGPPeers[older].Address == peer.Address }) {
+			out = append(out, name)
 		}
 	}
-	return false
-}
-
-// hasSession tells whether a node speaks to a peer, as planPeers decides it.
-func hasSession(peers map[string]BGPPeer, name string, node Node) bool {
-	peer := peers[name]
-	if peer.barred() || !peer.On(node.Labels) {
-		return false
-	}
-	for other, q := range peers {
-		older := cmp.Or(cmp.Compare(q.Created, peer.Created), cmp.Compare(other, name)) < 0
-		if older && q.Address == peer.Address && !q.barred() && q.On(node.Labels) {
-			return false
-		}
-	}
-	return true
+	return out
 }
 
 // barred tells whether no node has a session with the peer. One whose password is not known yet has those that it had: what speaks to the routers
@@ -116,30 +245,24 @@ func (p BGPPeer) barred() bool { return p.Wrong != "" && p.Wrong != PasswordUnkn
 // isOut tells whether a node announces nothing new, whatever the objects of BGP say.
 func (n Node) isOut() bool { return n.Excluded() || n.Leaving || n.NetworkUnavailable }
 
-// reach returns where an advertisement reaches; it is worked out once for all addresses.
-func (p *Planner) reach(v *View, of adFamily) adReach {
-	b := &p.bgp
-	if r, known := b.reach[of]; known {
+// reachOf returns where an advertisement reaches; it is worked out once for all addresses.
+func (p *Planner) reachOf(v *View, of adFamily) adReach {
+	h := &p.bgp.held
+	if r, known := h.reach[of]; known {
 		return r
 	}
 	var out adReach
-	ad := v.BGPAdvertisements[of.ad]
-	for name, node := range v.Nodes {
-		if !ad.on(node.Labels) {
+	for name := range v.Nodes {
+		is, covered := p.standing(v, name)[of]
+		if !covered {
 			continue
 		}
-		is := adReach{rank: rankStays}
-		switch {
-		case node.isOut():
-			is.rank = rankOut
-		case ad.speaks(v.BGPPeers, node, of.v4):
-			is.rank, is.spoken = rankSpeaks, true
-		}
+		r := adReach{rank: is, spoken: is == rankSpeaks}
 		if member := v.Members.Peers[name]; name == p.options.Node || member.Alive && !member.Leaving {
-			is.first = name
+			r.first = name
 		}
-		out.add(is)
+		out.add(r)
 	}
-	b.reach[of] = out
+	h.reach[of] = out
 	return out
 }

@@ -42,11 +42,7 @@ type bgpPlan struct {
 	counts map[netip.Prefix]map[string]int
 	// alone is the route of an advertisement that shares its prefix with no other; all such prefixes of a family have the same.
 	alone map[adFamily]Route
-	// reach is where advertisements reach, as far as that was asked; doubtful are the addresses of which other nodes, too, decide whether they are
-	// as they should be, true if they are not.
-	reach    map[adFamily]adReach
-	doubtful map[netip.Addr]bool
-	ignorant bool // as it was last
+	held  held
 	// conflicts are those that a prefix has, sorted.
 	conflicts map[netip.Prefix][]LocalPrefs
 }
@@ -71,7 +67,7 @@ func newBGPPlan() bgpPlan {
 	return bgpPlan{
 		services: map[pools.ServiceKey][]netip.Addr{}, byAddr: index[netip.Addr, pools.ServiceKey]{}, addrs: map[netip.Addr]routedAddress{},
 		counts: map[netip.Prefix]map[string]int{}, alone: map[adFamily]Route{}, conflicts: map[netip.Prefix][]LocalPrefs{},
-		reach: map[adFamily]adReach{}, doubtful: map[netip.Addr]bool{},
+		held: newHeld(),
 	}
 }
 
@@ -93,16 +89,7 @@ func (p *Planner) planBGP(v *View, touched Touched, now time.Time) {
 	p.changed.NodeGoes = p.desired.BGP.NodeGoes != b.node.Goes()
 	p.desired.BGP.NodeGoes = b.node.Goes()
 	addrs := p.touchedAddresses(v, touched)
-	nodes := len(touched.Nodes)+len(touched.BGPPeers) > 0
-	if nodes || all || len(touched.Members) > 0 || b.ignorant != ignorant(v) {
-		b.ignorant = ignorant(v)
-		clear(b.reach)
-		for addr, nobody := range b.doubtful {
-			if nodes || nobody {
-				addrs[addr] = struct{}{}
-			}
-		}
-	}
+	p.judgeAgain(v, touched, all, addrs)
 	why := map[netip.Prefix]Reason{} // of the prefixes whose route may differ
 	if all {
 		b.ads = slices.Sorted(maps.Keys(v.BGPAdvertisements))
