@@ -429,6 +429,39 @@ func TestStaleTellsNothing(t *testing.T) {
 	}
 }
 
+// A node whose Node object is deleted goes on announcing, so nothing is said to be announced by nobody while it is heard; then it is.
+func TestNodeWithoutObjectAnnounces(t *testing.T) {
+	v, p := manyRouted(3), NewPlanner(Options{Node: "b", BGP: true})
+	v.Members.Peers = map[string]Member{"a": {Alive: true}}
+	told := func(touched Touched) (n int) {
+		d, _ := p.Plan(v, touched, time.Time{})
+		for _, is := range d.Routed {
+			if is.Reason != NoLocalEndpoint {
+				t.Errorf("%+v", is)
+			}
+			if is.Tell {
+				n++
+			}
+		}
+		return n
+	}
+	if n := told(Touched{All: true}); n != 0 {
+		t.Errorf("%d addresses are told of that a announces", n)
+	}
+	delete(v.Nodes, "a")
+	if n := told(Touched{Nodes: map[string]struct{}{"a": {}}}); n != 0 {
+		t.Errorf("without its Node %d are told", n)
+	}
+	v.Members.Peers = map[string]Member{"a": {}}
+	if n := told(Touched{Members: map[string]struct{}{"a": {}}}); n != 3 {
+		t.Errorf("when it is not heard either %d are told, want 3", n)
+	}
+	v.Members.Peers = map[string]Member{"a": {Alive: true}}
+	if n := told(Touched{Members: map[string]struct{}{"a": {}}}); n != 0 {
+		t.Errorf("when it is heard again %d are told", n)
+	}
+}
+
 // Advertisements that contradict each other for internal peers only are looked at again when a peer becomes one, and when it is none any more.
 func TestLocalPrefsFollowTheAS(t *testing.T) {
 	v, p := manyRouted(3), NewPlanner(Options{Node: "a", BGP: true})

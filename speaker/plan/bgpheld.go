@@ -183,20 +183,21 @@ func (p *Planner) announces(v *View, ads []string, node string, v4 bool) bool {
 	return slices.ContainsFunc(ads, func(ad string) bool { return is[adFamily{ad, v4}] == rankSpeaks })
 }
 
-// standing returns that of a node; it is worked out once for all addresses, of a node that is not there it is nil.
+// standing returns that of a node; it is worked out once for all addresses. A node that has no Node object any more and is heard goes on as it was
+// (bgpPlan.node): of it all is taken to be so that it can. One that is not heard either has none.
 func (p *Planner) standing(v *View, name string) standing {
 	h := &p.bgp.held
 	if out, known := h.standings[name]; known {
 		return out
 	}
 	node, known := v.Nodes[name]
-	if !known {
+	if !known && !v.Members.Peers[name].Alive {
 		return nil
 	}
-	out, peers := standing{}, p.sessionsOf(v, node)
+	out, peers := standing{}, p.sessionsOf(v, node, known)
 	for _, of := range p.bgp.ads {
 		ad := v.BGPAdvertisements[of]
-		if !ad.on(node.Labels) {
+		if known && !ad.on(node.Labels) {
 			continue
 		}
 		for _, v4 := range []bool{true, false} {
@@ -204,7 +205,7 @@ func (p *Planner) standing(v *View, name string) standing {
 			switch {
 			case node.isOut():
 				is = rankOut
-			case ad.speaks(v.BGPPeers, peers, node, v4):
+			case ad.speaks(v.BGPPeers, peers, !known || node.has(v4), v4):
 				is = rankSpeaks
 			}
 			out[adFamily{of, v4}] = is
@@ -214,24 +215,31 @@ func (p *Planner) standing(v *View, name string) standing {
 	return out
 }
 
-// speaks tells whether one of the peers to which a node speaks is told addresses of the family.
-func (a BGPAdvertisement) speaks(peers map[string]BGPPeer, sessions []string, node Node, v4 bool) bool {
-	_, has := node.address(v4)
+// speaks tells whether one of the peers to which a node speaks is told addresses of the family, of which the node has one itself or not.
+func (a BGPAdvertisement) speaks(peers map[string]BGPPeer, sessions []string, has, v4 bool) bool {
 	return slices.ContainsFunc(sessions, func(name string) bool {
 		peer := peers[name]
 		return (len(a.Peers) == 0 || slices.Contains(a.Peers, name)) && (peer.Address.Is4() == v4 || peer.DualStack && has)
 	})
 }
 
-// sessionsOf returns the peers to which a node speaks, as planPeers decides it.
-func (p *Planner) sessionsOf(v *View, node Node) (out []string) {
+func (n Node) has(v4 bool) bool {
+	_, has := n.address(v4)
+	return has
+}
+
+// sessionsOf returns the peers to which a node speaks, as planPeers decides it, or to which one of which nothing is known may.
+func (p *Planner) sessionsOf(v *View, node Node, known bool) (out []string) {
 	h := &p.bgp.held
 	if h.oldest == nil {
 		h.oldest = oldestFirst(v.BGPPeers)
 	}
 	for _, name := range h.oldest {
 		peer := v.BGPPeers[name]
-		if !peer.barred() && peer.On(node.Labels) && !slices.ContainsFunc(out, func(older string) bool { return v.BGPPeers[older].Address == peer.Address }) {
+		first := func() bool {
+			return !slices.ContainsFunc(out, func(older string) bool { return v.BGPPeers[older].Address == peer.Address })
+		}
+		if !peer.barred() && (!known || peer.On(node.Labels) && first()) {
 			out = append(out, name)
 		}
 	}
@@ -262,6 +270,11 @@ func (p *Planner) reachOf(v *View, of adFamily) adReach {
 			r.first = name
 		}
 		out.add(r)
+	}
+	for name, member := range v.Members.Peers {
+		if _, known := v.Nodes[name]; !known && member.Alive { // it does not say anything for others
+			out.spoken = out.spoken || p.standing(v, name)[of] == rankSpeaks
+		}
 	}
 	h.reach[of] = out
 	return out
