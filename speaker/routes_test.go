@@ -393,11 +393,16 @@ func TestSessionWithoutBFD(t *testing.T) {
 	})
 }
 
-// An address that no node announces is logged once, and in the status of the node, until it is announced.
+// Addresses that no node announces are logged once, in one line, and are in the status of the node, until they are announced.
 func TestUnservedIsTold(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
+		all := []string{vip1.String()}
+		for addr := vip1.Next(); len(all) < 12; addr = addr.Next() {
+			service(v, addr.String(), addr, []uint16{80}, 2, "a")
+			all = append(all, addr.String())
+		}
 		r := start(t, newWorld(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
@@ -414,7 +419,7 @@ func TestUnservedIsTold(t *testing.T) {
 		})
 		r.wantPlanned(t)
 		none := told()[plan.NoPeer]
-		if len(before[plan.NoPeer].Addresses) > 0 || len(none.Addresses) == 0 || !strings.Contains(none.Message, "BGPPeer") {
+		if len(before[plan.NoPeer].Addresses) > 0 || len(none.Addresses) != 12 || !strings.Contains(none.Message, "BGPPeer") {
 			t.Fatalf("unserved is %+v without peers, and %+v with them", none, before)
 		}
 		r.touch(func(v *plan.View) plan.Touched {
@@ -425,12 +430,11 @@ func TestUnservedIsTold(t *testing.T) {
 		if after := told(); len(after[plan.NoPeer].Addresses) > 0 {
 			t.Errorf("with peers again: %+v", after)
 		}
-		for text, n := range map[string]int{
-			`msg="nobody is served by an address that a BGPAdvertisement covers" address=` + none.Addresses[0].String() + " reason=NoPeer":        1,
-			`msg="an address that a BGPAdvertisement covers is served, or another node says why it is not" address=` + none.Addresses[0].String(): 1,
-		} {
-			if got := strings.Count(r.log.String(), text); got != n {
-				t.Errorf("%d lines %q, want %d", got, text, n)
+		ten := ` count=12 addresses="[` + strings.Join(all[:10], " ") + `]"`
+		for _, text := range []string{`msg="nobody is served by addresses`, `reason=NoPeer message="` + none.Message + `"` + ten,
+			`msg="addresses that a BGPAdvertisement covers are served, or another node says why they are not" reason=Announced` + ten} {
+			if got := strings.Count(r.log.String(), text); got != 1 {
+				t.Errorf("%d lines %q, want one:\n%s", got, text, r.log.String())
 			}
 		}
 	})

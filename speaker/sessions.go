@@ -134,8 +134,8 @@ func (s *Speaker) reportRoutes(todo *work) {
 	for addr := range todo.addrs {
 		routed, covered := s.desired.Routed[addr]
 		s.bgp.routed.set(addr, routed.Reason, covered)
-		s.noteUnserved(addr, routed)
 	}
+	s.noteUnserved(todo.addrs)
 	for prefs := range s.desired.LocalPrefs {
 		if !has(s.bgp.prefs, prefs) {
 			s.cfg.Log.Warn("two BGPAdvertisements tell an internal peer the same prefix with different localPref, of which the lower one counts: make them equal",

@@ -1,6 +1,7 @@
 package speaker
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -14,26 +15,44 @@ type unserved struct {
 	published map[plan.Reason]plan.Unserved
 }
 
-// noteUnserved logs that one address is not as it should be, for another reason than before, or is again. Of what could not be programmed the
-// error was logged.
-func (s *Speaker) noteUnserved(addr netip.Addr, routed plan.Routed) {
+// noteUnserved logs which of the addresses are not as they should be, for another reason than before, and which are again. Of what could not be
+// programmed the error was logged. An event may bear on all addresses, so a reason is one line.
+func (s *Speaker) noteUnserved(addrs map[netip.Addr]struct{}) {
 	u := &s.bgp.unserved
-	before, was := u.of[addr]
-	if was == routed.Tell && (!was || before == routed.Reason) {
-		return
+	worse, better := map[plan.Reason][]netip.Addr{}, map[plan.Reason][]netip.Addr{} // by what the reason is now
+	for addr := range addrs {
+		routed := s.desired.Routed[addr]
+		before, was := u.of[addr]
+		if was == routed.Tell && (!was || before == routed.Reason) {
+			continue
+		}
+		u.published = nil
+		if routed.Tell {
+			u.of[addr] = routed.Reason
+		} else {
+			delete(u.of, addr)
+		}
+		switch {
+		case routed.Tell && isOfCluster(routed.Reason):
+			worse[routed.Reason] = append(worse[routed.Reason], addr)
+		case was && isOfCluster(before):
+			better[routed.Reason] = append(better[routed.Reason], addr)
+		}
 	}
-	u.published = nil
-	if routed.Tell {
-		u.of[addr] = routed.Reason
-	} else {
-		delete(u.of, addr)
+	for _, reason := range slices.Sorted(maps.Keys(worse)) {
+		s.cfg.Log.Warn("nobody is served by addresses that a BGPAdvertisement covers", "reason", reason, "message", unservedMessage(reason),
+			"count", len(worse[reason]), "addresses", lowest(worse[reason]))
 	}
-	switch {
-	case routed.Tell && isOfCluster(routed.Reason):
-		s.cfg.Log.Warn("nobody is served by an address that a BGPAdvertisement covers", "address", addr, "reason", routed.Reason, "message", unservedMessage(routed.Reason))
-	case was && isOfCluster(before):
-		s.cfg.Log.Info("an address that a BGPAdvertisement covers is served, or another node says why it is not", "address", addr, "reason", routed.Reason)
+	for _, reason := range slices.Sorted(maps.Keys(better)) {
+		s.cfg.Log.Info("addresses that a BGPAdvertisement covers are served, or another node says why they are not", "reason", reason,
+			"count", len(better[reason]), "addresses", lowest(better[reason]))
 	}
+}
+
+// lowest sorts addresses and returns as many as a line of the log has.
+func lowest(addrs []netip.Addr) []netip.Addr {
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return addrs[:min(len(addrs), 10)]
 }
 
 // isOfCluster tells whether a reason holds for all nodes, and not for this one alone.
