@@ -107,6 +107,21 @@ func BenchmarkAllRoutes(b *testing.B) {
 	}
 }
 
+// A Node of another that changes in nothing that bears on routes costs nothing for the addresses that are not announced here.
+func TestOtherNodeCostsNothing(t *testing.T) {
+	v, p := manyRouted(1000), NewPlanner(Options{Node: "b", BGP: true})
+	v.Members.Peers = map[string]Member{"a": {Alive: true}}
+	p.Plan(v, Touched{All: true}, time.Time{})
+	if allocs := testing.AllocsPerRun(10, func() {
+		node := v.Nodes["a"]
+		node.Stopping, node.Labels = !node.Stopping, map[string]string{"other": fmt.Sprint(node.Stopping)}
+		v.Nodes["a"] = node
+		p.Plan(v, Touched{Nodes: map[string]struct{}{"a": {}}}, time.Time{})
+	}); allocs > 500 {
+		t.Errorf("%v allocations for 1000 addresses", allocs)
+	}
+}
+
 // BenchmarkOtherNode plans again after another Node changed: in nothing that bears on routes; one without an endpoint, so that it may announce no
 // more, or may again; and so that one where every address of policy Local has its only endpoint, which each address is a word worth.
 func BenchmarkOtherNode(b *testing.B) {
