@@ -39,7 +39,8 @@ var base = map[string]string{
 }
 
 func TestMain(m *testing.M) {
-	lab.Main(m, lab.Config{Nodes: 3, Kernel: lab.Native, BGP: true}, func(ctx context.Context, c *lab.Cluster) error {
+	// Nodes stay Ready over an outage of the API server, as they would by default: no Service is to lose its endpoints after one.
+	lab.Main(m, lab.Config{Nodes: 3, Kernel: lab.Native, BGP: true, NodeGrace: time.Minute}, func(ctx context.Context, c *lab.Cluster) error {
 		cluster = c
 		return start(ctx)
 	})
