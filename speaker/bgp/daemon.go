@@ -167,9 +167,11 @@ func (d *Daemon) change(c plan.BGPChange) {
 // apply tells each child what the change says of its peer. d.mu is held.
 func (d *Daemon) apply(c plan.BGPChange) {
 	parts := make(map[string]plan.BGPChange, len(d.children))
-	for name := range d.children {
-		if part := partOfChange(d.wanted, c, name); !c.Whole && (len(part.Peers) > 0 || len(part.Routes) > 0) {
-			parts[name] = part
+	if !c.Whole {
+		for name := range d.children {
+			if part := partOfChange(d.wanted, c, name); len(part.Peers) > 0 || len(part.Routes) > 0 {
+				parts[name] = part
+			}
 		}
 	}
 	d.wanted.Apply(c)

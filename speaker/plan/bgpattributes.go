@@ -66,7 +66,7 @@ func (p *Planner) route(v *View, prefix netip.Prefix) (Route, []LocalPrefs) {
 			}
 		}
 		if b.going.state == draining {
-			attributes = attributes.Drained()
+			attributes = attributes.drained()
 		}
 		route[peer] = attributes
 	}
@@ -91,8 +91,8 @@ const (
 // pref returns the localPref that an internal peer is told.
 func (a Attributes) pref() uint32 { return cmp.Or(a.LocalPref, defaultPref) }
 
-// Drained returns the attributes of a route that is about to go, so that routers prefer another one (RFC 8326).
-func (a Attributes) Drained() Attributes {
+// drained returns the attributes of a route that is about to go, so that routers prefer another one (RFC 8326).
+func (a Attributes) drained() Attributes {
 	a.unite(Attributes{Communities: NewCommunitySet(gracefulShutdown)})
 	a.LocalPref = lastPref
 	return a
