@@ -32,7 +32,7 @@ func (l *ledger) adopt(services []v1.Service) {
 	l.taken, l.vanished = true, nil
 	l.mu.Unlock()
 	for _, key := range refused {
-		l.log.Warn("address held twice", "service", key, "addresses", shown[key], "mend", "the younger Service gets another one")
+		l.log.Warn("address held twice", "service", key, "addresses", shown[key], "remediation", "the younger Service gets another one")
 	}
 	l.log.Info("recorded addresses adopted", "services", len(claims))
 	close(l.ready)

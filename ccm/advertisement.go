@@ -198,6 +198,6 @@ func (p *placer) condition(ctx context.Context, obj *v1alpha1.L2Advertisement, w
 	}
 	delete(p.conditioned, name)
 	if p.failed[name] = err.Error(); failed != err.Error() {
-		p.log.Warn("condition not written", "advertisement", name, "error", err, "mend", "apply deploy/crd and deploy/rbac-ccm.yaml")
+		p.log.Warn("condition not written", "advertisement", name, "error", err, "remediation", "apply deploy/ironlb.yaml, or upgrade the Helm release")
 	}
 }

@@ -85,7 +85,7 @@ func (b *bgpStatus) handler() cache.ResourceEventHandler {
 func (b *bgpStatus) Run(ctx context.Context) error {
 	slow := time.AfterFunc(15*time.Second, func() {
 		b.log.Error("still waiting for the first list of BGP's objects: their conditions are not written until then",
-			"mend", "apply deploy/crd and deploy/rbac-ccm.yaml")
+			"remediation", "apply deploy/ironlb.yaml, or upgrade the Helm release")
 	})
 	synced := cache.WaitForCacheSync(ctx.Done(), b.synced...)
 	slow.Stop()
@@ -102,7 +102,7 @@ func (b *bgpStatus) Run(ctx context.Context) error {
 			return nil
 		default:
 			if err.Error() != failed {
-				b.log.Warn("status of BGP's objects not written; trying again", "error", err, "mend", "if it is forbidden or invalid, apply deploy/crd and deploy/rbac-ccm.yaml")
+				b.log.Warn("status of BGP's objects not written; trying again", "error", err, "remediation", "if it is forbidden or invalid, apply deploy/ironlb.yaml, or upgrade the Helm release")
 			}
 			failed = err.Error()
 			b.pulse.beat("bgp")

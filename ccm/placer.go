@@ -84,8 +84,16 @@ func newPlacer(c *Cloud) *placer {
 // handler kicks when an object changed in what placement looks at.
 func (p *placer) handler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { kicked(p.kick) },
-		DeleteFunc: func(any) { kicked(p.kick) },
+		AddFunc: func(any) { kicked(p.kick) },
+		DeleteFunc: func(o any) {
+			if tomb, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = tomb.Obj
+			}
+			if vip, ok := o.(*v1alpha1.VirtualIP); ok {
+				p.writer.gone(vip.UID)
+			}
+			kicked(p.kick)
+		},
 		UpdateFunc: func(before, after any) {
 			switch before := before.(type) {
 			case *v1.Service:

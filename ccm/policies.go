@@ -91,7 +91,7 @@ func (p *placer) answer(ctx context.Context, of policies, have map[string]*v1alp
 		if client.IgnoreNotFound(err) != nil {
 			err = fmt.Errorf("writing status.rebalanced of IPAddressPool %s: %w", name, err)
 			if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
-				err = fmt.Errorf("%w (apply deploy/crd and deploy/rbac-ccm.yaml)", err)
+				err = fmt.Errorf("%w (apply deploy/ironlb.yaml, or upgrade the Helm release)", err)
 			}
 			errs = append(errs, err)
 			continue

@@ -192,7 +192,7 @@ func (l *ledger) declined(key pools.ServiceKey) {
 func waitSynced(ctx context.Context, log *slog.Logger, synced []cache.InformerSynced) bool {
 	slow := time.AfterFunc(15*time.Second, func() {
 		log.Error("still waiting for the first list of Services, Nodes or ironlb.io objects: no address is given until then",
-			"mend", "apply deploy/crd and deploy/rbac-ccm.yaml")
+			"remediation", "apply deploy/ironlb.yaml, or upgrade the Helm release")
 	})
 	defer slow.Stop()
 	return cache.WaitForCacheSync(ctx.Done(), synced...)

@@ -93,7 +93,7 @@ func (p *poolStatus) write(ctx context.Context) error {
 		if client.IgnoreNotFound(err) != nil {
 			failed = fmt.Errorf("writing the status of IPAddressPool %s: %w", obj.Name, err)
 			if apierrors.IsForbidden(err) {
-				failed = fmt.Errorf("%w (apply deploy/rbac-ccm.yaml)", failed)
+				failed = fmt.Errorf("%w (apply deploy/ironlb.yaml, or upgrade the Helm release)", failed)
 			}
 		}
 	}

@@ -50,6 +50,7 @@ type vipWriter struct {
 	mu      sync.Mutex                     // of the maps, while several are written
 	written map[string]*v1alpha1.VirtualIP // as the API server returned it
 	deleted map[string]types.UID
+	lost    map[types.UID]struct{}  // the cache has seen their end since the last pass
 	made    map[types.UID]time.Time // when we created it; the placer clears it once all has settled
 	// conditioned is the version of each object in the cache when its condition was written.
 	conditioned map[string]string
@@ -60,7 +61,7 @@ type vipWriter struct {
 func newVIPWriter(log *slog.Logger, events record.EventRecorder, cl client.Client, beat func()) *vipWriter {
 	return &vipWriter{
 		log: log, events: events, client: cl, atOnce: vipWrites, beat: beat,
-		written: map[string]*v1alpha1.VirtualIP{}, deleted: map[string]types.UID{}, made: map[types.UID]time.Time{}, conditioned: map[string]string{},
+		written: map[string]*v1alpha1.VirtualIP{}, deleted: map[string]types.UID{}, lost: map[types.UID]struct{}{}, made: map[types.UID]time.Time{}, conditioned: map[string]string{},
 	}
 }
 
@@ -108,8 +109,17 @@ func (w *vipWriter) note(change func()) {
 	change()
 }
 
+// gone records that the cache has seen the end of an object. A VirtualIP that somebody deletes right after its creation is in
+// the cache at no pass: without this record it would count as not seen yet for ever, and would not come back.
+func (w *vipWriter) gone(uid types.UID) {
+	w.note(func() { w.lost[uid] = struct{}{} })
+}
+
 // known is what there is: the cache, corrected by what we wrote and it does not show yet.
 func (w *vipWriter) known(seen map[string]*v1alpha1.VirtualIP) map[string]*v1alpha1.VirtualIP {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	defer clear(w.lost)
 	have := maps.Clone(seen)
 	for name, uid := range w.deleted {
 		if v, ok := seen[name]; ok && v.UID == uid {
@@ -119,7 +129,8 @@ func (w *vipWriter) known(seen map[string]*v1alpha1.VirtualIP) map[string]*v1alp
 		delete(w.deleted, name)
 	}
 	for name, v := range w.written {
-		if s, ok := seen[name]; ok && s.UID == v.UID && s.Generation >= v.Generation {
+		_, lost := w.lost[v.UID]
+		if s, ok := seen[name]; lost || ok && s.UID == v.UID && s.Generation >= v.Generation {
 			delete(w.written, name)
 			continue
 		}

@@ -143,6 +143,25 @@ func TestWritesOnlyChanges(t *testing.T) {
 	r.expect(r.write(r.seen(), a, b), "create 192.0.2.2")
 }
 
+// A VirtualIP that somebody deletes before the next pass comes back, though the cache shows it at no pass.
+func TestDeletedAtOnce(t *testing.T) {
+	r := newRegistry(t)
+	a := vip("192.0.2.1", "n1")
+	never := r.seen()
+	r.expect(r.write(never, a), "create 192.0.2.1")
+	made := r.seen()["192.0.2.1"]
+	if err := r.client.Delete(t.Context(), made); err != nil {
+		t.Fatal(err)
+	}
+	p := placer{writer: r.writer, kick: make(chan struct{}, 1)}
+	p.handler().OnDelete(made)
+	if len(p.kick) != 1 {
+		t.Error("placement is not triggered")
+	}
+	r.expect(r.write(never, a), "create 192.0.2.1")
+	r.expect(r.write(never, a))
+}
+
 func TestOneFailureHoldsUpNoOther(t *testing.T) {
 	r := newRegistry(t)
 	r.refuse = "192.0.2.1"

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -66,6 +67,8 @@ func (quickDetector) Observe() (plan.Members, map[string]struct{}, map[plan.VIPI
 }
 func (quickDetector) Say(plan.Word)                    {}
 func (quickDetector) SetSegments([]string)             {}
+func (quickDetector) Retain(time.Duration)             {}
+func (quickDetector) Settled()                         {}
 func (quickDetector) SetPeers(map[string][]netip.Addr) {}
 
 // quickAddresses are the addresses of a quick node.

@@ -25,7 +25,7 @@ func Cleanup(ctx context.Context, node Node, log *slog.Logger) error {
 	}
 	ours := union(addrs, addressesOf(filter))
 	stay := map[netip.Addr]struct{}{}
-	var errs []error
+	errs := []error{releaseRetained(node.Retainer, log)}
 	for _, addr := range sorted(addrs) {
 		if _, err := node.Addresses.Remove(addr); err != nil {
 			errs = append(errs, err)
@@ -44,10 +44,24 @@ func Cleanup(ctx context.Context, node Node, log *slog.Logger) error {
 	if err := errors.Join(errs...); err != nil {
 		return err // the filter is the record of what is ours; it goes last
 	}
-	if err := node.Filter.Remove(ctx); err != nil {
+	return node.Filter.Remove(ctx)
+}
+
+// releaseRetained has the kernel stop answering for the addresses of a replaced speaker.
+func releaseRetained(r Retainer, log *slog.Logger) error {
+	if r == nil {
+		return nil
+	}
+	retained, err := r.Retained()
+	if err != nil {
 		return err
 	}
-	log.Info("delete filter", "reason", "Cleanup")
+	if err := r.Release(retained); err != nil {
+		return err
+	}
+	for _, addr := range sorted(retained) {
+		log.Info("release", "address", addr, "reason", "Cleanup")
+	}
 	return nil
 }
 

@@ -29,6 +29,7 @@ type Node struct {
 	Conntrack   Conntrack
 	HealthPorts HealthPorts
 	Checks      Checks
+	Retainer    Retainer
 }
 
 // VirtualServers is the kernel's IPVS, or what forwards in its place.
@@ -78,6 +79,17 @@ type Addresses interface {
 	Add(netip.Addr) (bool, error)
 	// Remove removes an address if it is ours, and tells whether it was.
 	Remove(netip.Addr) (bool, error)
+}
+
+// Retainer has the kernel answer ARP and neighbour discovery while no speaker runs.
+type Retainer interface {
+	// Retain begins that for addresses of ours on their interfaces, until Release or for the lifetime, whatever becomes of the process. It
+	// is all or nothing.
+	Retain(addrs map[netip.Addr][]string, lifetime time.Duration) error
+	// Retained returns the addresses for which it is so, also by an earlier process.
+	Retained() (map[netip.Addr]struct{}, error)
+	// Release ends it. Where there is nothing to end it succeeds.
+	Release(addrs map[netip.Addr]struct{}) error
 }
 
 // Sysctls are the kernel's settings that forwarding and answering rely on.
@@ -170,6 +182,10 @@ type Detector interface {
 	SetSegments(interfaces []string)
 	// SetPeers says which nodes there are, with their addresses on the node network.
 	SetPeers(map[string][]netip.Addr)
+	// Retain says that this process is about to end, and for how long the node goes on answering for what was said last.
+	Retain(time.Duration)
+	// Settled says that everything is decided that an earlier process left to the kernel.
+	Settled()
 }
 
 // Reporter publishes the status of VirtualIPs. Report takes the whole set each time, keeps it, and does not block.

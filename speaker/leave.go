@@ -11,10 +11,10 @@ import (
 // leaveMost is how long a speaker that is to end waits for its successors.
 const leaveMost = 5 * time.Second
 
-// Leave makes Run hand over what this node holds and return when the successors answer, or after five seconds. The node goes on
-// forwarding meanwhile and afterwards. It never blocks.
+// Leave makes Run hand over what this node holds and return when the successors answer, or after five seconds; or, after Retain, leave it to
+// the kernel and return. The node goes on forwarding meanwhile and afterwards. It never blocks.
 func (s *Speaker) Leave() {
-	s.leaving.Store(true)
+	s.ending.Store(true)
 	s.cfg.Kick.Now()
 }
 
@@ -38,7 +38,7 @@ func (s *Speaker) left(now time.Time) bool {
 func (s *Speaker) begins(vip string) bool {
 	return slices.ContainsFunc(s.view.VIPs[vip].Nodes, func(node string) bool {
 		m := s.view.Members.Peers[node]
-		return m.Alive && m.Observer
+		return m.Alive && !m.Away && m.Observer
 	})
 }
 

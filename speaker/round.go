@@ -62,6 +62,7 @@ func (s *Speaker) round(ctx context.Context) error {
 		s.carryOut(ctx, rest)
 		todo.add(rest)
 	}
+	s.release(start)
 	s.report(todo)
 	s.schedule(again, time.Since(start))
 	if s.cfg.Progress != nil && s.known != nil && !s.failed.missing() {

@@ -35,6 +35,8 @@ type Config struct {
 	BGP BGP
 	// Nodes, if set, is told how this node is.
 	Nodes NodeReporter
+	// Retained are the addresses for which the kernel answers since an earlier process has ended.
+	Retained map[netip.Addr]struct{}
 	// MACs, if set, are the hardware addresses of the other nodes.
 	MACs func() map[[6]byte]string
 	// Destroyed, if set, is called when virtual servers of ours are found missing or changed. It must not block.
@@ -103,9 +105,10 @@ type Speaker struct {
 	// macs are the hardware addresses of the other nodes that the announcer was told.
 	macs map[[6]byte]string
 	bgp  bgpState
-	// leaving is set by Leave; leaveBy is until when the successors are waited for.
-	leaving atomic.Bool
-	leaveBy time.Time
+	// ending is set by Leave, leaving once what this node holds is to be handed over; leaveBy is until when the successors are waited for.
+	ending, leaving atomic.Bool
+	leaveBy         time.Time
+	retention       retention
 
 	ports    map[pools.ServiceKey]plan.HealthPort
 	statuses map[string]plan.Status
@@ -148,7 +151,7 @@ func New(cfg Config) *Speaker {
 	}
 }
 
-// Run works until the context ends, or after Leave until what this node holds is handed over. It leaves everything else as it is
+// Run works until the context ends, or after Leave until what this node holds is handed over, or left to the kernel. It leaves everything else as it is
 // then: the next process takes it over, and meanwhile the kernel goes on forwarding.
 func (s *Speaker) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
@@ -161,11 +164,20 @@ func (s *Speaker) Run(ctx context.Context) error {
 		case <-timer.C:
 		}
 		start := time.Now()
+		ending := s.ending.Load()
 		err := s.round(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		s.note(err, time.Since(start))
+		if ending && !s.leaving.Load() {
+			if s.retain(time.Now()) { // as the round has just found
+				return nil
+			}
+			s.leaving.Store(true)
+			s.cfg.Kick.Now()
+			continue
+		}
 		if s.left(time.Now()) {
 			s.goodbye()
 			return nil

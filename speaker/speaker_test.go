@@ -98,7 +98,7 @@ func startWith(t *testing.T, w *world, c *cluster, o plan.Options) *run {
 	w.bgp.w, w.bgp.begun = w, false
 	r.detector = &worldDetector{w: w, view: func() *plan.View { return c.view }, kick: c.kick, dead: w.deadB}
 	r.speaker = New(Config{
-		Detector: r.detector,
+		Detector: r.detector, Retained: maps.Clone(w.retained),
 		NodeName: "a", Plan: o, Log: slog.New(slog.NewTextHandler(r.log, nil)), Kick: c.kick, Source: c, Node: w.node(),
 		BGP: &w.bgp, Announcer: w, MACs: w.hardware, Reporter: w, Nodes: w, Metrics: NewMetrics(r.registry),
 	})

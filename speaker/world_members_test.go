@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/ironlb/ironlb/speaker/plan"
 )
@@ -25,6 +26,8 @@ type worldDetector struct {
 	words    []plan.Word
 	segments []string
 	peers    map[string][]netip.Addr
+	retained time.Duration
+	settled  int
 	onPeers  func() // called by SetPeers, in the midst of a round
 }
 
@@ -73,6 +76,18 @@ func (d *worldDetector) Say(w plan.Word) {
 	defer d.mu.Unlock()
 	d.words = append(d.words, w)
 	d.w.checkWord(w)
+}
+
+func (d *worldDetector) Retain(lifetime time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.retained = lifetime
+}
+
+func (d *worldDetector) Settled() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.settled++
 }
 
 func (d *worldDetector) SetSegments(names []string) {

@@ -24,20 +24,23 @@ type world struct {
 	t      *testing.T
 	kernel *ipvstest.Kernel
 
-	mu        sync.Mutex
-	filter    ipvs.Filter // nil: no table
-	applied   ipvs.Filter // what this process applied last
-	addrs     map[netip.Addr]struct{}
-	foreign   map[netip.Addr]struct{}
-	announced map[netip.Addr]plan.Announcement
-	ups       map[string]bool // interfaces
-	statuses  map[string]plan.Status
-	changes   int
-	calls     int           // that look at or change the node
-	lists     int           // of virtual servers with their real servers
-	slow      time.Duration // what such a list takes
-	virtuals  int           // lists of virtual servers alone
-	counts    bool          // the kernel counts them, too
+	mu      sync.Mutex
+	filter  ipvs.Filter // nil: no table
+	applied ipvs.Filter // what this process applied last
+	addrs   map[netip.Addr]struct{}
+	foreign map[netip.Addr]struct{}
+	// retained are the addresses for which the kernel answers, failRetain those for which it cannot be had to.
+	retained   map[netip.Addr]struct{}
+	failRetain map[netip.Addr]bool
+	announced  map[netip.Addr]plan.Announcement
+	ups        map[string]bool // interfaces
+	statuses   map[string]plan.Status
+	changes    int
+	calls      int           // that look at or change the node
+	lists      int           // of virtual servers with their real servers
+	slow       time.Duration // what such a list takes
+	virtuals   int           // lists of virtual servers alone
+	counts     bool          // the kernel counts them, too
 	// slowVirtuals is what listing virtual servers alone takes.
 	slowVirtuals time.Duration
 	noModule     bool
@@ -84,7 +87,7 @@ type world struct {
 var errInjected = errors.New("injected")
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, kernel: ipvstest.NewKernel(), addrs: map[netip.Addr]struct{}{}, foreign: map[netip.Addr]struct{}{},
+	w := &world{t: t, kernel: ipvstest.NewKernel(), addrs: map[netip.Addr]struct{}{}, foreign: map[netip.Addr]struct{}{}, retained: map[netip.Addr]struct{}{},
 		announced: map[netip.Addr]plan.Announcement{}, ups: map[string]bool{"eth0": true}, inside: ipvstest.NewKernel()}
 	w.inside.Fail = func(op ipvs.Op) error {
 		if op.Action == ipvs.AddVirtual && !isServed(w.filter, op.Virtual) {
@@ -152,7 +155,7 @@ func (w *world) node() Node {
 	if w.counts {
 		servers = worldCounting{worldIPVS{w}}
 	}
-	return Node{VirtualServers: servers, Filter: worldFilter{w}, Addresses: worldAddresses{w}, Sysctls: worldSysctls{w},
+	return Node{VirtualServers: servers, Filter: worldFilter{w}, Addresses: worldAddresses{w}, Retainer: worldRetainer{w}, Sysctls: worldSysctls{w},
 		Inside: worldInside{w}, Conntrack: worldConntrack{w}, HealthPorts: worldPorts{w}, Checks: worldChecks{w}}
 }
 
@@ -281,6 +284,40 @@ func (f worldFilter) Remove(context.Context) error {
 	defer f.w.mu.Unlock()
 	f.w.filter, f.w.applied = nil, nil
 	return f.w.change("filter")
+}
+
+type worldRetainer struct{ w *world }
+
+func (r worldRetainer) Retain(addrs map[netip.Addr][]string, lifetime time.Duration) error {
+	r.w.mu.Lock()
+	defer r.w.mu.Unlock()
+	for addr, interfaces := range addrs {
+		if len(interfaces) == 0 || lifetime <= 0 || !has(r.w.addrs, addr) {
+			r.w.wrong("address %v is retained on %v for %v", addr, interfaces, lifetime)
+		}
+		if r.w.failRetain[addr] {
+			return errInjected
+		}
+	}
+	for addr := range addrs {
+		r.w.retained[addr] = struct{}{}
+	}
+	return nil
+}
+
+func (r worldRetainer) Retained() (map[netip.Addr]struct{}, error) {
+	r.w.mu.Lock()
+	defer r.w.mu.Unlock()
+	return maps.Clone(r.w.retained), nil
+}
+
+func (r worldRetainer) Release(addrs map[netip.Addr]struct{}) error {
+	r.w.mu.Lock()
+	defer r.w.mu.Unlock()
+	for addr := range addrs {
+		delete(r.w.retained, addr)
+	}
+	return nil
 }
 
 type worldAddresses struct{ w *world }

@@ -123,7 +123,7 @@ func config(bfd plan.BFD) router.Config {
 	return router.Config{ASN: 65002, ID: routerAddr, Neighbors: []router.Neighbor{n}}
 }
 
-// privileges are what deploy/ironlb-speaker.yaml gives the container.
+// privileges are what deploy/ironlb.yaml gives the container.
 var privileges = []string{"setpriv", "--bounding-set", "-all,+sys_nice", "--no-new-privs", "--"}
 
 // start starts ironlb-bgpd in the node's namespace, with the privileges that it has in a Pod.

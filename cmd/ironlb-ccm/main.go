@@ -74,6 +74,7 @@ func command(ctx context.Context, settings *ccm.Settings, cloud app.InitCloudFun
 	cmd := app.NewCloudControllerManagerCommand(
 		opts, cloud, ccm.Controllers(), names.CCMControllerAliases(), own, ctx.Done())
 	cmd.Use, cmd.Long = ccm.Name, long
+	cmd.AddCommand(releaseCommand(), crdsCommand())
 	for _, name := range ccm.HiddenFlags() {
 		if err := cmd.Flags().MarkHidden(name); err != nil {
 			return nil, fmt.Errorf("leaving a flag out of the help: %w", err)

@@ -30,6 +30,8 @@ type config struct {
 	IPv6Forwarding bool
 	// HealthzAddress serves /healthz and /livez of the service proxy; unspecified means both families.
 	HealthzAddress netip.AddrPort
+	// ProxyModeAddress of the loopback interface serves /proxyMode of the service proxy; invalid for nowhere.
+	ProxyModeAddress netip.AddrPort
 	// StateDir is where the speaker keeps what the API server told last, for a start while it is away; empty for nowhere.
 	StateDir      string
 	Timeouts      timeouts
@@ -97,6 +99,8 @@ func newConfig() config {
 		DrainLimit:     15 * time.Minute,
 		AnswerPing:     true,
 		HealthzAddress: netip.AddrPortFrom(netip.IPv4Unspecified(), 10256),
+
+		ProxyModeAddress: netip.MustParseAddrPort("127.0.0.1:10249"),
 		Conntrack: conntrackLimits{
 			MaxPerCore: 32768, Min: 131072,
 			TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour,

@@ -24,7 +24,7 @@ func prefixes(texts ...string) (p []netip.Prefix) {
 func TestConfig(t *testing.T) {
 	defaults := config{
 		Dataplane: "auto", Scheduler: "rr", NodePortPrimary: true, DrainLimit: 15 * time.Minute, AnswerPing: true,
-		HealthzAddress: netip.MustParseAddrPort("0.0.0.0:10256"),
+		HealthzAddress: netip.MustParseAddrPort("0.0.0.0:10256"), ProxyModeAddress: netip.MustParseAddrPort("127.0.0.1:10249"),
 		Conntrack: conntrackLimits{
 			MaxPerCore: 32768, Min: 131072, TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour,
 		},
@@ -34,7 +34,8 @@ func TestConfig(t *testing.T) {
 	whole := config{
 		ServiceProxy: true, IPv6Forwarding: true, Dataplane: "ipvs", Scheduler: "mh", Flags: 0x18,
 		NodePortCIDRs: prefixes("192.0.2.0/24", "2001:db8::/64"), PodCIDRs: prefixes("198.51.100.0/24"),
-		DrainLimit: 90 * time.Second, HealthzAddress: netip.MustParseAddrPort("[2001:db8::1]:10257"), StateDir: "/var/lib/ironlb",
+		DrainLimit: 90 * time.Second, HealthzAddress: netip.MustParseAddrPort("[2001:db8::1]:10257"),
+		ProxyModeAddress: netip.MustParseAddrPort("[::1]:10250"), StateDir: "/var/lib/ironlb",
 		Timeouts:  timeouts{TCP: 7200 * time.Second, TCPFin: time.Minute, UDP: 30 * time.Second},
 		Conntrack: conntrackLimits{MaxPerCore: 1000, TCPEstablishedTimeout: time.Hour},
 		Failover:  failover{Profile: member.Fast, Port: 7999, Cluster: "east"},
@@ -54,6 +55,7 @@ func TestConfig(t *testing.T) {
 		{"one of a group", "conntrack: {min: 0}", changed(func(c *config) { c.Conntrack.Min = 0 })},
 		{"flags of their own", "scheduler: mh", changed(func(c *config) { c.Scheduler, c.Flags = "mh", 0x18 })},
 		{"no flags", "scheduler: sh,none", changed(func(c *config) { c.Scheduler = "sh" })},
+		{"no /proxyMode", "proxyModeBindAddress: ''", changed(func(c *config) { c.ProxyModeAddress = netip.AddrPort{} })},
 		{"JSON", `{"dataplane": "nftables"}`, changed(func(c *config) { c.Dataplane = "nftables" })},
 		{"everything", `
 serviceProxy: true
@@ -65,6 +67,7 @@ drainLimit: 90s
 answerPing: false
 ipv6Forwarding: true
 healthzBindAddress: "[2001:db8::1]:10257"
+proxyModeBindAddress: "[::1]:10250"
 stateDir: /var/lib/ironlb
 ipvs: {tcpTimeout: 2h, tcpFinTimeout: 1m, udpTimeout: 30s}
 conntrack: {maxPerCore: 1000, min: 0, tcpEstablishedTimeout: 1h, tcpCloseWaitTimeout: 0s}
@@ -113,6 +116,8 @@ func TestConfigFaultsSayTheMend(t *testing.T) {
 		"healthzBindAddress: 10256":                        {"healthzBindAddress is a number"},
 		"healthzBindAddress: '192.0.2.1'":                  {"healthzBindAddress", "0.0.0.0:10256"},
 		"healthzBindAddress: '192.0.2.1:0'":                {"healthzBindAddress"},
+		"proxyModeBindAddress: '0.0.0.0:10249'":            {`proxyModeBindAddress: "0.0.0.0:10249"`, "127.0.0.1:10249"},
+		"proxyModeBindAddress: '127.0.0.1:0'":              {"proxyModeBindAddress"},
 		"- a":                                              {"must be fields"},
 		"a: [":                                             {"not well-formed"},
 		"serviceProxy: true\n---\nserviceProxy: false\n":   {"more than one YAML document"},

@@ -29,6 +29,7 @@ type configFile struct {
 	AnswerPing         *bool    `json:"answerPing"`
 	IPv6Forwarding     *bool    `json:"ipv6Forwarding"`
 	HealthzBindAddress *string  `json:"healthzBindAddress"`
+	ProxyModeBindAddr  *string  `json:"proxyModeBindAddress"`
 	StateDir           *string  `json:"stateDir"`
 	IPVS               struct {
 		TCPTimeout    *string `json:"tcpTimeout"`
@@ -85,6 +86,7 @@ func parseConfig(data []byte) (config, error) {
 	c.PodCIDRs = p.prefixes("podCIDRs", f.PodCIDRs)
 	p.duration("drainLimit", &c.DrainLimit, f.DrainLimit, time.Second)
 	p.addrPort("healthzBindAddress", &c.HealthzAddress, f.HealthzBindAddress)
+	p.loopback("proxyModeBindAddress", &c.ProxyModeAddress, f.ProxyModeBindAddr)
 	p.directory("stateDir", &c.StateDir, f.StateDir)
 	p.duration("ipvs.tcpTimeout", &c.Timeouts.TCP, f.IPVS.TCPTimeout, 0)
 	p.duration("ipvs.tcpFinTimeout", &c.Timeouts.TCPFin, f.IPVS.TCPFinTimeout, 0)
@@ -286,4 +288,20 @@ func (p *configParser) addrPort(field string, to *netip.AddrPort, text *string) 
 		return
 	}
 	*to = a
+}
+
+// loopback is an address that only this node reaches, or none.
+func (p *configParser) loopback(field string, to *netip.AddrPort, text *string) {
+	switch {
+	case text == nil:
+	case *text == "":
+		*to = netip.AddrPort{}
+	default:
+		a, err := netip.ParseAddrPort(*text)
+		if err != nil || a.Port() == 0 || !a.Addr().IsLoopback() {
+			p.fault(field, *text, "give a port of the loopback interface, as 127.0.0.1:10249, or \"\" for none")
+			return
+		}
+		*to = a
+	}
 }

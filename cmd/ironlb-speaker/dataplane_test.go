@@ -39,6 +39,8 @@ func (nobody) Observe() (plan.Members, map[string]struct{}, map[plan.VIPID]struc
 }
 func (nobody) Say(plan.Word)                    {}
 func (nobody) SetSegments([]string)             {}
+func (nobody) Retain(time.Duration)             {}
+func (nobody) Settled()                         {}
 func (nobody) SetPeers(map[string][]netip.Addr) {}
 
 func (*one) Conflicts() map[netip.Addr]plan.Conflict { return nil }
@@ -99,7 +101,7 @@ func TestDataPlane(t *testing.T) {
 			return err
 		}
 		compare(t, node, plan.Make(plan.NewView(), plan.Options{Node: "a"}, time.Now()))
-		return cleanup(t.Context(), log)
+		return cleanup(t.Context(), "", log)
 	})
 }
 

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -22,10 +23,13 @@ func main() {
 	}
 }
 
-// run returns when ctx ends or a part of the speaker fails for good.
-func run(ctx context.Context, o options) error {
+// run returns when stop is done and what this node holds is handed over, or a part of the speaker fails for good.
+func run(stop context.Context, o options) error {
 	log := o.logger()
 	klog.SetSlogLogger(log)
+	retain := make(chan os.Signal, 1)
+	signal.Notify(retain, retainSignal)
+	defer signal.Stop(retain)
 	p, err := assemble(o, log)
 	if err != nil {
 		return err
@@ -33,10 +37,12 @@ func run(ctx context.Context, o options) error {
 	defer p.close()
 	log.Info("start", "node", o.nodeName, "apiserver", p.apiserver.Host, "metrics", p.listener.Addr().String())
 	defer log.Info("stop; addresses, virtual servers and firewall stay", "node", o.nodeName)
-	stop := context.AfterFunc(ctx, p.loop.Leave)
-	defer stop()
-	life, end := context.WithCancel(context.WithoutCancel(ctx)) // of what the loop needs to hand over
+	life, end := context.WithCancel(context.WithoutCancel(stop)) // of what the loop needs to hand over
 	defer end()
+	p.run(func(life context.Context) error {
+		awaitEnd(stop, life, retain, p.loop, log)
+		return nil
+	})
 	group, ctx := errgroup.WithContext(life)
 	group.Go(func() error {
 		defer end()
@@ -45,5 +51,9 @@ func run(ctx context.Context, o options) error {
 	for _, task := range p.tasks {
 		group.Go(func() error { return task(ctx) })
 	}
-	return group.Wait()
+	err = group.Wait()
+	if p.members.Left() { // and the others take over what the kernel may still answer for
+		err = errors.Join(err, p.link.ReleaseAll())
+	}
+	return err
 }

@@ -10,8 +10,6 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/ipvs/conntrack"
 	"github.com/ironlb/ironlb/ipvs/kernel"
-	"github.com/ironlb/ironlb/ipvs/nft"
-	"github.com/ironlb/ironlb/ipvs/nftlb"
 	"github.com/ironlb/ironlb/speaker"
 	"github.com/ironlb/ironlb/speaker/link"
 )
@@ -41,6 +39,7 @@ func openNode(c config, log *slog.Logger, chosen func(dataplane)) (speaker.Node,
 		Addresses:      l,
 		Sysctls:        settings,
 		Conntrack:      connections{},
+		Retainer:       l,
 	}, closeAll, nil
 }
 
@@ -61,7 +60,11 @@ func prepare(c config, log *slog.Logger) {
 	if inIPVS {
 		if err := probeKernel(c.Scheduler); err != nil {
 			inIPVS = !errors.Is(err, ipvs.ErrNoModule)
-			log.Error("cannot prepare IPVS", "error", err)
+			if !inIPVS && c.Dataplane == dataplaneAuto {
+				log.Info("this kernel has no IPVS; dataplane auto uses nftables", "reason", err)
+			} else {
+				log.Error("cannot prepare IPVS", "error", err)
+			}
 		}
 	}
 	if c.ServiceProxy { // its sysctls are there once the module is; what is wrong with it, they will say
@@ -85,22 +88,4 @@ func probeKernel(scheduler string) error {
 	}
 	defer k.Close()
 	return k.Probe(scheduler)
-}
-
-// cleanup removes what earlier runs left on this node.
-func cleanup(ctx context.Context, log *slog.Logger) error {
-	c := newConfig()
-	c.Dataplane = dataplaneIPVS
-	node, closeNode, err := openNode(c, log, nil)
-	if err != nil {
-		return err
-	}
-	defer closeNode()
-	node.Inside = nil // its tables go as a whole
-	if err := speaker.Cleanup(ctx, node, log); err != nil {
-		return err
-	}
-	_, everyone := removeBalancer(nftlb.Everyone)
-	_, inside := removeBalancer(nftlb.Inside)
-	return errors.Join(everyone, inside, nft.Policies{}.Remove(ctx))
 }

@@ -12,6 +12,9 @@ import (
 	"github.com/ironlb/ironlb/speaker/bgp"
 )
 
+// defaultMetricsAddress serves one node: no other host reaches it.
+const defaultMetricsAddress = "127.0.0.1:7473"
+
 // options are the flags.
 type options struct {
 	nodeName       string
@@ -83,7 +86,7 @@ on --metrics-bind-address.`,
 	root.Flags().StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"), "name of this node in the API (default $NODE_NAME)")
 	root.Flags().StringVar(&o.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace of the Secrets that BGPPeers name (default $POD_NAMESPACE, else ironlb-system)")
 	root.Flags().StringVar(&o.kubeconfig, "kubeconfig", "", "how to reach the API server (default: as a Pod does)")
-	root.Flags().StringVar(&o.metricsAddress, "metrics-bind-address", "127.0.0.1:7473", "where /metrics, /healthz and /readyz are served")
+	root.Flags().StringVar(&o.metricsAddress, "metrics-bind-address", defaultMetricsAddress, "where /metrics, /healthz and /readyz are served")
 	root.Flags().StringVar(&o.keyFile, "key-file", "/etc/ironlb-keys/keys", "file of the keys by which speakers know one another, one to a line")
 	root.Flags().StringVar(&o.bgpSocket, "bgp-socket", "", "unix socket of ironlb-bgpd, the absolute path of its --socket (default: no BGP on this node)")
 	root.PersistentFlags().StringVar(&o.logFormat, "log-format", "text", "text or json")
@@ -92,28 +95,8 @@ on --metrics-bind-address.`,
 	for _, cmd := range []*cobra.Command{root, prepare, cleanup} {
 		cmd.Flags().StringVar(&o.configFile, "config", "", "YAML file that says how to serve (default: all defaults)")
 	}
-	root.AddCommand(cleanup, prepare)
+	root.AddCommand(cleanup, prepare, retainCommand(), idleCommand())
 	return root
-}
-
-func cleanupCommand(o *options) *cobra.Command {
-	return &cobra.Command{
-		Use:   "cleanup",
-		Short: "Remove from this node everything that ironlb-speaker made, and nothing else",
-		Long: `Remove from this node everything that ironlb-speaker made, and nothing else: what is in the kernel, and what it keeps in the stateDir
-of the file of --config.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.checkLog(); err != nil {
-				return err
-			}
-			c, err := readConfig(o.configFile)
-			if err != nil {
-				return err
-			}
-			return errors.Join(cleanup(cmd.Context(), o.logger()), removeSnapshots(c.StateDir, o.logger()))
-		},
-	}
 }
 
 func prepareCommand(o *options) *cobra.Command {

@@ -83,7 +83,7 @@ func (p *pairing) judge() {
 			if now.Advice {
 				level = slog.LevelInfo
 			}
-			p.log.Log(context.Background(), level, "kube-proxy beside the speaker", "reason", string(now.Reason), "mend", now.Message)
+			p.log.Log(context.Background(), level, "kube-proxy beside the speaker", "reason", string(now.Reason), "remediation", now.Message)
 		}
 	}
 	p.problems = problems

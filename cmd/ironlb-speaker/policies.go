@@ -50,7 +50,7 @@ func keepPoliciesBy(ctx context.Context, log *slog.Logger, apply applyFunc, gene
 		}
 		for _, p := range problems {
 			if !slices.Contains(known, p) {
-				log.Warn("another firewall may drop packets to virtual servers", "where", p.Where, "reason", string(p.Reason), "mend", p.Text)
+				log.Warn("another firewall may drop packets to virtual servers", "where", p.Where, "reason", string(p.Reason), "remediation", p.Text)
 			}
 		}
 		known = problems

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -63,6 +65,30 @@ func TestPrepareForwardsIPv6OnlyIfTold(t *testing.T) {
 			got, err := os.ReadFile("/proc/sys/net/ipv6/conf/all/forwarding")
 			if err != nil || strings.TrimSpace(string(got)) != want {
 				t.Errorf("%q: forwarding is %q, %v, want %s", text, got, err, want)
+			}
+			return nil
+		})
+	}
+}
+
+// Where the kernel has no IPVS, that is an error for dataplane ipvs alone.
+func TestPrepareReportsNoErrorWithoutIPVS(t *testing.T) {
+	for _, dataplane := range []dataplane{dataplaneAuto, dataplaneNFTables, dataplaneIPVS} {
+		s := netspace.New(t)
+		s.Sysctl(t, "net.ipv4.ip_forward", "0")
+		s.Must(t, func() error {
+			absent := errors.Is(probeKernel(ipvs.RoundRobin), ipvs.ErrNoModule)
+			c, log := newConfig(), &strings.Builder{}
+			c.Dataplane = dataplane
+			prepare(c, slog.New(slog.NewTextHandler(log, nil)))
+			if got, want := strings.Contains(log.String(), "level=ERROR"), absent && dataplane == dataplaneIPVS; got != want {
+				t.Errorf("dataplane %s: an error is logged: %t, want %t\n%s", dataplane, got, want, log)
+			}
+			if got, want := strings.Contains(log.String(), "uses nftables"), absent && dataplane == dataplaneAuto; got != want {
+				t.Errorf("dataplane %s: the choice of nftables is logged: %t, want %t\n%s", dataplane, got, want, log)
+			}
+			if !strings.Contains(log.String(), "net.ipv4.ip_forward=1") {
+				t.Errorf("dataplane %s: the sysctl that was set is not logged\n%s", dataplane, log)
 			}
 			return nil
 		})

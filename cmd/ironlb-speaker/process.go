@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -37,6 +38,7 @@ type process struct {
 	servers   *virtualServers
 	api       *kube.Client
 	members   *member.Detector
+	retained  map[netip.Addr]struct{} // by an earlier process
 	announcer *l2.Announcer
 	bgp       speaker.BGP // nil for none
 	pairing   *pairing
@@ -139,10 +141,13 @@ func (p *process) meet() error {
 	if err != nil {
 		return err
 	}
+	if p.retained, err = p.link.Retained(); err != nil {
+		return err
+	}
 	f := p.config.Failover
 	p.members, err = member.New(member.Options{
 		Node: p.nodeName, Cluster: f.Cluster, Keys: keys, Profile: f.Profile, Port: f.Port,
-		Log: p.log, Kick: p.kick.Now, Metrics: p.registry,
+		Log: p.log, Kick: p.kick.Now, Metrics: p.registry, Scheduled: p.api.Node.ReportScheduling, Retained: len(p.retained) > 0,
 	})
 	if err != nil {
 		return fmt.Errorf("find the other speakers (--key-file %s): %w", p.keyFile, err)
@@ -176,6 +181,12 @@ func (p *process) serveHealth() error {
 	if p.config.ServiceProxy {
 		p.run(func(ctx context.Context) error { return p.healthz.Run(ctx, p.log, p.config.HealthzAddress) })
 	}
+	if addr := p.config.ProxyModeAddress; p.config.ServiceProxy && addr.IsValid() {
+		endpoint := health.Endpoint{
+			Name: "proxyMode", Field: "proxyModeBindAddress", Addr: addr, Handler: kubeproxy.ModeHandler(p.servers.proxyMode),
+		}
+		p.run(func(ctx context.Context) error { return endpoint.Run(ctx, p.log) })
+	}
 	return nil
 }
 
@@ -205,6 +216,7 @@ func (p *process) addLoop() error {
 		Announcer: p.announcer,
 		BGP:       p.bgp,
 		Detector:  p.members,
+		Retained:  p.retained,
 		MACs:      p.members.MACs,
 		Reporter:  p.api.Status,
 		Nodes:     p.api.Node,

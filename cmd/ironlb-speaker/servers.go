@@ -11,6 +11,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/kernel"
 	"github.com/ironlb/ironlb/ipvs/nftlb"
 	"github.com/ironlb/ironlb/speaker"
+	"github.com/ironlb/ironlb/speaker/kubeproxy"
 )
 
 // virtualServers are the virtual servers, in the kernel's IPVS or in nftables as the configuration says. They are opened and
@@ -117,6 +118,13 @@ func (v *virtualServers) inIPVS() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.kind != dataplaneNFTables
+}
+
+// proxyMode is what forwards, as kube-proxy names it; empty while it is not known.
+func (v *virtualServers) proxyMode() kubeproxy.Mode {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return map[dataplane]kubeproxy.Mode{dataplaneIPVS: kubeproxy.IPVS, dataplaneNFTables: kubeproxy.NFTables}[v.kind]
 }
 
 func (v *virtualServers) close() {

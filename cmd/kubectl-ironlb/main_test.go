@@ -226,3 +226,23 @@ func TestHelp(t *testing.T) {
 		}
 	}
 }
+
+// Where the liveness thread may be late, status shows it with the reason.
+func TestStatusShowsTheSchedulingClass(t *testing.T) {
+	speaker := func(name string, l *v1alpha1.LivenessStatus) *v1alpha1.SpeakerStatus {
+		return &v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: v1alpha1.SpeakerStatusStatus{
+			DataPlane: v1alpha1.DataPlaneStatus{Healthy: true}, Alive: "2/2", Updated: ago(time.Minute), Liveness: l,
+		}}
+	}
+	const refused = "SCHED_DEADLINE: operation not permitted"
+	got := run(cluster(
+		speaker("a", &v1alpha1.LivenessStatus{SchedulingClass: v1alpha1.SchedulingDeadline}),
+		speaker("b", &v1alpha1.LivenessStatus{SchedulingClass: v1alpha1.SchedulingNice, Message: refused}),
+		speaker("c", nil),
+	), "status")
+	_, problems, _ := strings.Cut(got, "\nc ")
+	_, problems, _ = strings.Cut(problems, "\n\n")
+	if want := "b: liveness thread has scheduling class Nice, not Deadline: " + refused + "\n"; problems != want {
+		t.Errorf("problems are %q, want %q, of\n%s", problems, want, got)
+	}
+}

@@ -186,6 +186,10 @@ func (t *tool) writeSpeakers(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatu
 			speakers[i].Name, forwards, reason, fmt.Sprint(s.VirtualIPs), orDash(s.Alive),
 			orDash(strings.Join(interfaces, ",")), t.ago(s.Updated),
 		}, "\t"))
+		if l := s.Liveness; l != nil && l.SchedulingClass != v1alpha1.SchedulingDeadline && absent[speakers[i].Name] == "" {
+			wrong = append(wrong, fmt.Sprintf("%s: liveness thread has scheduling class %s, not %s: %s",
+				speakers[i].Name, l.SchedulingClass, v1alpha1.SchedulingDeadline, orDash(l.Message)))
+		}
 		for _, m := range s.Members {
 			if m.State != v1alpha1.MemberAlive {
 				wrong = append(wrong, fmt.Sprintf("%s: member %s is %s since %s", speakers[i].Name, m.Node, m.State, t.ago(m.Since)))

@@ -2,10 +2,7 @@ package health
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/netip"
 	"sync"
@@ -147,40 +144,7 @@ func send(w http.ResponseWriter, ok bool, r report) {
 	answer(w, ok, r)
 }
 
-// listenAgain is how long Run waits for the port to become free: at first kube-proxy may still have it.
-const listenAgain = 5 * time.Second
-
-// Run serves at the address until ctx ends. It goes on trying to listen, and logs what is in the way once.
+// Run serves at the address until ctx ends. At first kube-proxy may still have the port.
 func (h *Healthz) Run(ctx context.Context, log *slog.Logger, addr netip.AddrPort) error {
-	said := ""
-	for {
-		err := h.serve(ctx, log, addr)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if text := err.Error(); text != said {
-			log.Error("cannot serve healthz; trying again", "error", err)
-			said = text
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(listenAgain):
-		}
-	}
-}
-
-func (h *Healthz) serve(ctx context.Context, log *slog.Logger, addr netip.AddrPort) error {
-	socket, err := net.Listen("tcp", addr.String()) // an unspecified address means both families
-	if err != nil {
-		return fmt.Errorf("listen for healthz on %v (end kube-proxy or what else uses it, or choose another healthzBindAddress): %w", addr, err)
-	}
-	server := NewServer(h.Handler())
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
-	defer stop()
-	log.Info("serve healthz", "address", socket.Addr().String())
-	if err := server.Serve(Bound(socket)); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve healthz on %v: %w", addr, err)
-	}
-	return nil
+	return Endpoint{Name: "healthz", Field: "healthzBindAddress", Addr: addr, Handler: h.Handler()}.Run(ctx, log)
 }

@@ -8,6 +8,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=bgpadv
+// +kubebuilder:metadata:annotations="helm.sh/resource-policy=keep"
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Pools",type=string,JSONPath=`.spec.ipAddressPools`
 // +kubebuilder:printcolumn:name="Peers",type=string,JSONPath=`.spec.peers`

@@ -4,10 +4,11 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // BGPPeer is a router to which nodes announce addresses by BGP. Every node that its nodeSelectors select has a session of its own with
 // it. A change takes effect at once; what a running session cannot take over (AS, password, families, addresses, graceful restart, holdTime,
-// keepaliveTime) ends that session and begins it anew, and no other one. With gracefulRestart a change of its times loses no route.
+// keepaliveTime) restarts that session, and no other one. With gracefulRestart a change of its times loses no route.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=bgpp
+// +kubebuilder:metadata:annotations="helm.sh/resource-policy=keep"
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Address",type=string,JSONPath=`.spec.peerAddress`
 // +kubebuilder:printcolumn:name="ASN",type=integer,JSONPath=`.spec.peerASN`

@@ -7,6 +7,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=communities,shortName=bgpcomm
+// +kubebuilder:metadata:annotations="helm.sh/resource-policy=keep"
 // +kubebuilder:printcolumn:name="Communities",type=string,JSONPath=`.spec.communities`
 type Community struct {
 	metav1.TypeMeta   `json:",inline"`

@@ -7,6 +7,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=speakerstatuses,scope=Cluster,shortName=spkst
+// +kubebuilder:metadata:annotations="helm.sh/resource-policy=keep"
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Healthy",type=boolean,JSONPath=`.status.dataPlane.healthy`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.dataPlane.reason`
@@ -57,6 +58,11 @@ type SpeakerStatusStatus struct {
 	// +optional
 	Members []MemberStatus `json:"members,omitempty"`
 
+	// liveness is about the thread that exchanges heartbeats with the other speakers.
+	//
+	// +optional
+	Liveness *LivenessStatus `json:"liveness,omitempty"`
+
 	// bgp says how the node's BGP sessions are.
 	//
 	// +optional
@@ -81,7 +87,32 @@ type DataPlaneStatus struct {
 	//
 	// +optional
 	Reason string `json:"reason,omitempty"`
-	// message for people, with the mend.
+	// message is human-readable, with the remediation.
+	//
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+// SchedulingClass is how the kernel schedules a thread.
+//
+// +kubebuilder:validation:Enum=Deadline;Nice;Normal
+type SchedulingClass string
+
+const (
+	// SchedulingDeadline is SCHED_DEADLINE: before all other threads of the node for a share of the time.
+	SchedulingDeadline SchedulingClass = "Deadline"
+	// SchedulingNice is SCHED_OTHER with a nice value of -20.
+	SchedulingNice SchedulingClass = "Nice"
+	// SchedulingNormal is SCHED_OTHER.
+	SchedulingNormal SchedulingClass = "Normal"
+)
+
+// LivenessStatus is about the thread that exchanges heartbeats.
+type LivenessStatus struct {
+	// schedulingClass that the kernel granted. With another than Deadline the thread may be late on a busy node, and the node may
+	// lose VirtualIPs.
+	SchedulingClass SchedulingClass `json:"schedulingClass"`
+	// message says why it is not Deadline.
 	//
 	// +optional
 	Message string `json:"message,omitempty"`
@@ -167,7 +198,7 @@ type UnservedStatus struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	Reason string `json:"reason"`
-	// message for people, with the mend.
+	// message is human-readable, with the remediation.
 	//
 	// +optional
 	Message string `json:"message,omitempty"`

@@ -16,11 +16,11 @@ const (
 
 // raisePriority has the loop run before others until lower, or says what it means that it does not (docs/design/bfd.md has figures).
 func raisePriority(log *slog.Logger) (lower func()) {
-	level, lower, err := priority.Raise(share, shareOf)
-	switch level {
+	class, lower, err := priority.Raise(share, shareOf)
+	switch class {
 	case priority.Nice:
 		log.Warn("BFD runs with a nice value of -20 in place of a share of its own: let the container run on every core, or detection below 300 ms may fail on a busy node", "err", err)
-	case priority.Ordinary:
+	case priority.Normal:
 		log.Warn("BFD runs with the priority of all others: give the container CAP_SYS_NICE, or detection may fail on a busy node", "err", err)
 	}
 	return lower

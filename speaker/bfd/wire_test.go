@@ -107,8 +107,11 @@ func agreed(transmit, detection time.Duration) func(Status) bool {
 	return func(s Status) bool { return up(s) && s.Transmit == transmit && s.Detection == detection }
 }
 
-// fast are timers of most tests, slower ones of those that share the machine with others.
+// fast are the timers of most tests. A session with them may expire where the machine is busy or emulated.
 var fast = plan.BFD{Receive: 100 * time.Millisecond, Transmit: 100 * time.Millisecond, Multiplier: 3}
+
+// steady are the timers of sessions that stay up however busy the machine is.
+var steady = plan.BFD{Receive: 300 * time.Millisecond, Transmit: 300 * time.Millisecond, Multiplier: 10}
 
 // silence has a namespace drop all BFD packets, in and out, without anybody being told; the result ends it.
 func silence(t testing.TB, space *netspace.Space) (heal func()) {

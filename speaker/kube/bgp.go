@@ -157,7 +157,7 @@ func (b *bgpObjects) peerOf(o peerObject, secrets secretsState) plan.BGPPeer {
 			secrets.namespace, o.secret)
 	case secrets.refused != "":
 		out.Wrong = plan.PasswordMissing
-		out.Message = fmt.Sprintf("spec.passwordSecret: cannot read Secrets of namespace %s: %s: apply deploy/rbac-speaker.yaml", secrets.namespace, secrets.refused)
+		out.Message = fmt.Sprintf("spec.passwordSecret: cannot read Secrets of namespace %s: %s: apply deploy/ironlb.yaml, or upgrade the Helm release", secrets.namespace, secrets.refused)
 	default:
 		out.Wrong = plan.PasswordMissing
 		out.Message = fmt.Sprintf("spec.passwordSecret: namespace %s has no Secret %s of type %s: make it, with the password as its key %s",

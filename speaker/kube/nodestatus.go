@@ -42,6 +42,8 @@ type NodeReporter struct {
 
 	mu   sync.Mutex
 	want *plan.NodeStatus
+	// liveness is nil while the scheduling class is not known.
+	liveness *v1alpha1.LivenessStatus
 	// since is when each member came into its state.
 	since map[string]memberSince
 }
@@ -73,6 +75,17 @@ func (r *NodeReporter) ReportNode(status plan.NodeStatus) {
 	}
 	if r.told != nil {
 		r.told(status)
+	}
+}
+
+// ReportScheduling reports the scheduling class of the liveness thread, and why it is not Deadline.
+func (r *NodeReporter) ReportScheduling(class, message string) {
+	r.mu.Lock()
+	r.liveness = &v1alpha1.LivenessStatus{SchedulingClass: v1alpha1.SchedulingClass(class), Message: message}
+	r.mu.Unlock()
+	select {
+	case r.wake <- struct{}{}:
+	default:
 	}
 }
 
@@ -143,6 +156,7 @@ func (r *NodeReporter) status() (v1alpha1.SpeakerStatusStatus, bool) {
 	out := v1alpha1.SpeakerStatusStatus{
 		DataPlane:  v1alpha1.DataPlaneStatus{Healthy: w.Healthy, Reason: string(w.Reason), Message: w.Message},
 		VirtualIPs: int32(w.VirtualIPs),
+		Liveness:   r.liveness,
 	}
 	for _, name := range slices.Sorted(maps.Keys(w.Links)) {
 		on := v1alpha1.InterfaceStatus{Name: name, Up: true}

@@ -168,3 +168,31 @@ func TestNodeStatusFails(t *testing.T) {
 		}
 	})
 }
+
+// The scheduling class of the liveness thread is part of the SpeakerStatus, also if it is known first.
+func TestNodeStatusScheduling(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &writes{}
+		r := newNodeReporter("a", w.write, slog.New(slog.DiscardHandler))
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.Run(ctx) }()
+		defer func() { stop(); <-done }()
+		r.ReportScheduling("Deadline", "")
+		synctest.Wait()
+		if n := w.set(nil); n != 0 {
+			t.Errorf("written %d times before there is a status", n)
+		}
+		for i, want := range []v1alpha1.LivenessStatus{{SchedulingClass: "Deadline"}, {SchedulingClass: "Nice", Message: "not permitted"}} {
+			r.ReportScheduling(string(want.SchedulingClass), want.Message)
+			r.ReportNode(nodeStatus(nil))
+			time.Sleep(2 * nodeEvery)
+			synctest.Wait()
+			w.mu.Lock()
+			if len(w.all) != i+1 || w.all[i].Liveness == nil || *w.all[i].Liveness != want {
+				t.Errorf("%d: written %+v, want %+v last", i, w.all, want)
+			}
+			w.mu.Unlock()
+		}
+	})
+}

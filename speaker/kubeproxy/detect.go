@@ -160,6 +160,9 @@ func (d *Detector) get(ctx context.Context, path string) ([]byte, error) {
 		return nil, err
 	}
 	defer response.Body.Close()
+	if response.Header.Get("Server") == server {
+		return nil, fmt.Errorf("%s: answered by %s", path, server)
+	}
 	if response.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("%s: status %d", path, response.StatusCode)
 	}

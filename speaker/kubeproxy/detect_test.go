@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -172,5 +173,40 @@ func nft(script string) func() error {
 			return fmt.Errorf("nft: %w: %s", err, out)
 		}
 		return nil
+	}
+}
+
+// The answer is kube-proxy's own, but a Detector does not take it for one.
+func TestModeHandler(t *testing.T) {
+	var mode kubeproxy.Mode
+	server := httptest.NewServer(kubeproxy.ModeHandler(func() kubeproxy.Mode { return mode }))
+	defer server.Close()
+	for _, c := range []struct {
+		path   string
+		mode   kubeproxy.Mode
+		status int
+		body   string
+	}{
+		{"/proxyMode", "", http.StatusServiceUnavailable, "the data plane is not known yet\n"},
+		{"/proxyMode", kubeproxy.IPVS, http.StatusOK, "ipvs"},
+		{"/proxyMode", kubeproxy.NFTables, http.StatusOK, "nftables"},
+		{"/metrics", kubeproxy.NFTables, http.StatusNotFound, "404 page not found\n"},
+		{"/configz", kubeproxy.NFTables, http.StatusNotFound, "404 page not found\n"},
+	} {
+		mode = c.mode
+		response, err := http.Get(server.URL + c.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(response.Body)
+		response.Body.Close()
+		if err != nil || response.StatusCode != c.status || string(body) != c.body {
+			t.Errorf("%s in mode %q: %d %q, %v, want %d %q", c.path, c.mode, response.StatusCode, body, err, c.status, c.body)
+		}
+	}
+	d := kubeproxy.New(kubeproxy.Config{URL: server.URL, Log: slog.New(slog.DiscardHandler), Traces: traces("")})
+	facts, err := d.Look(t.Context())
+	if err != nil || !reflect.DeepEqual(facts, kubeproxy.Facts{}) {
+		t.Errorf("found %+v, %v, want no kube-proxy", facts, err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/ironlb/ironlb/speaker/link/dump"
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
@@ -62,7 +63,7 @@ type network struct {
 }
 
 func observe() (*network, error) {
-	all, err := whole(dump)
+	all, err := dump.Whole(devices)
 	if err != nil {
 		return nil, fmt.Errorf("list network interfaces: %w", err)
 	}
@@ -158,8 +159,8 @@ func pathOf(d device, by map[int]device, depth int) path {
 // skipStats is RTEXT_FILTER_SKIP_STATS (include/uapi/linux/rtnetlink.h).
 const skipStats = 1 << 3
 
-// dump is netlink.LinkList with the carrier's changes.
-func dump() ([]device, error) {
+// devices is netlink.LinkList with the carrier's changes.
+func devices() ([]device, error) {
 	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	req.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStats)))
@@ -190,7 +191,7 @@ func dump() ([]device, error) {
 
 // subnets returns those of the addresses of each interface, without link-local ones.
 func subnets() (map[int][]netip.Prefix, error) {
-	addrs, err := whole(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	addrs, err := dump.Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list the addresses of the network interfaces: %w", err)
 	}
@@ -234,15 +235,4 @@ func subnet(n *net.IPNet) (netip.Prefix, bool) {
 		return netip.Prefix{}, false
 	}
 	return netip.PrefixFrom(addr, ones).Masked(), true
-}
-
-// whole repeats a list that a change of the interfaces cut short, as happens while Pods come and go.
-func whole[T any](list func() ([]T, error)) ([]T, error) {
-	const tries = 5
-	for range tries - 1 {
-		if all, err := list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			return all, err
-		}
-	}
-	return list()
 }

@@ -1,33 +1,13 @@
 package l2
 
 import (
-	"errors"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
-
-func TestInterruptedListIsRepeated(t *testing.T) {
-	calls := 0
-	got, err := whole(func() ([]int, error) {
-		if calls++; calls < 3 {
-			return []int{1}, netlink.ErrDumpInterrupted
-		}
-		return []int{1, 2}, nil
-	})
-	if err != nil || !slices.Equal(got, []int{1, 2}) || calls != 3 {
-		t.Errorf("%v, %v after %d calls", got, err, calls)
-	}
-	for _, lasting := range []error{netlink.ErrDumpInterrupted, errors.New("other")} {
-		if _, err := whole(func() ([]int, error) { return nil, lasting }); !errors.Is(err, lasting) {
-			t.Errorf("error %v, want %v", err, lasting)
-		}
-	}
-}
 
 func attrs(change func(*netlink.LinkAttrs)) netlink.LinkAttrs {
 	at := netlink.LinkAttrs{Index: 5, Name: "eth0", EncapType: "ether", HardwareAddr: []byte{2, 0, 0, 0, 0, 1},

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/speaker/link/dump"
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
@@ -292,7 +293,7 @@ func (s *side) answered(t testing.TB, target netip.Addr) {
 // neighbour returns the host's neighbour entry of an address.
 func (s *side) neighbour(t testing.TB, addr netip.Addr) mac {
 	t.Helper()
-	list, err := whole(func() ([]netlink.Neigh, error) {
+	list, err := dump.Whole(func() ([]netlink.Neigh, error) {
 		return s.segment.host.Handle.NeighList(linkOf(t, s.segment.host, s.port).Attrs().Index, netlink.FAMILY_ALL)
 	})
 	if err != nil {
@@ -339,7 +340,7 @@ func (s *side) learns(t testing.TB, addr netip.Addr) {
 
 // addresses lists those of an interface, again where a change cut the list short.
 func addresses(space *netspace.Space, link netlink.Link, family int) ([]netlink.Addr, error) {
-	return whole(func() ([]netlink.Addr, error) { return space.Handle.AddrList(link, family) })
+	return dump.Whole(func() ([]netlink.Addr, error) { return space.Handle.AddrList(link, family) })
 }
 
 func linkOf(t testing.TB, space *netspace.Space, name string) netlink.Link {

@@ -11,6 +11,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/speaker/link/dump"
 )
 
 // Protocol is the routing protocol number (rtm_protocol) of our local routes: what carries it is ours, nothing else is.
@@ -45,14 +47,17 @@ func (l *Link) Close() {
 }
 
 // List returns the single addresses that are local to the node: ours, also those of an earlier process, and all others,
-// which are those of its interfaces and what other programs made local.
+// which are those of its interfaces and what other programs made local. What is retained is ours alone.
 func (l *Link) List() (ours, others map[netip.Addr]struct{}, err error) {
 	filter := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL}
-	routes, err := l.handle.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
+	routes, err := dump.Whole(func() ([]netlink.Route, error) {
+		return l.handle.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
+	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("list the local routes: %w", err)
 	}
 	ours, others = map[netip.Addr]struct{}{}, map[netip.Addr]struct{}{}
+	kernels := map[netip.Addr]struct{}{}
 	for _, route := range routes {
 		addr, ok := hostAddr(route.Dst)
 		switch {
@@ -61,9 +66,39 @@ func (l *Link) List() (ours, others map[netip.Addr]struct{}, err error) {
 			ours[addr] = struct{}{}
 		default:
 			others[addr] = struct{}{}
+			if route.Protocol == unix.RTPROT_KERNEL {
+				kernels[addr] = struct{}{}
+			}
 		}
 	}
-	return ours, others, nil
+	return ours, others, l.dropRetained(ours, others, kernels)
+}
+
+// dropRetained removes from the others what is ours and retained, which the kernel made local a second time. One that is on no interface any
+// more was retained until just now.
+func (l *Link) dropRetained(ours, others, kernels map[netip.Addr]struct{}) error {
+	twice := map[netip.Addr]struct{}{}
+	for addr := range kernels {
+		if contains(ours, addr) {
+			twice[addr] = struct{}{}
+		}
+	}
+	if len(twice) == 0 {
+		return nil
+	}
+	addrs, err := l.interfaceAddrs()
+	if err != nil {
+		return err
+	}
+	for _, a := range addrs {
+		if !isRetained(a) {
+			delete(twice, addrOf(a))
+		}
+	}
+	for addr := range twice {
+		delete(others, addr)
+	}
+	return nil
 }
 
 // Add makes the address local to the node and tells whether it was not before.

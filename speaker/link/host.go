@@ -1,11 +1,9 @@
 package link
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -15,9 +13,9 @@ const kubeProxys = "kube-ipvs0"
 // HostAddresses returns the node's own addresses, sorted: those of its interfaces, but for loopback and link-local ones, those that are not
 // usable (yet), and those of Services, which are kube-proxy's or ours (ipvs.md 2.4.1). NodePorts are served at them.
 func (l *Link) HostAddresses() ([]netip.Addr, error) {
-	addrs, err := l.handle.AddrList(nil, netlink.FAMILY_ALL)
+	addrs, err := l.interfaceAddrs()
 	if err != nil {
-		return nil, fmt.Errorf("list the addresses of interfaces: %w", err)
+		return nil, err
 	}
 	ours, _, err := l.List()
 	if err != nil {

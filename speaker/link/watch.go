@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -19,13 +18,8 @@ const resubscribeAfter = 100 * time.Millisecond
 // our local routes is deleted, or another program makes one, in place of ours perhaps, and whenever events may have been
 // missed. It is a task: it returns nil when ctx ends.
 func Watch(ctx context.Context, kick func()) error {
-	namespace, err := netns.Get()
-	if err != nil {
-		return fmt.Errorf("open the current network namespace: %w", err)
-	}
-	defer namespace.Close()
 	for {
-		s, err := subscribe(namespace)
+		s, err := subscribe()
 		if err != nil {
 			return err
 		}
@@ -48,7 +42,9 @@ type subscription struct {
 	routes chan netlink.RouteUpdate
 }
 
-func subscribe(namespace netns.NsHandle) (*subscription, error) {
+// subscribe opens the sockets in the network namespace of the calling thread. It names no namespace: the library would
+// enter one that is named, even its own, which needs CAP_SYS_ADMIN.
+func subscribe() (*subscription, error) {
 	s := &subscription{
 		done:   make(chan struct{}),
 		links:  make(chan netlink.LinkUpdate),
@@ -56,15 +52,15 @@ func subscribe(namespace netns.NsHandle) (*subscription, error) {
 		routes: make(chan netlink.RouteUpdate),
 	}
 	var errs []error
-	if err := netlink.LinkSubscribeWithOptions(s.links, s.done, netlink.LinkSubscribeOptions{Namespace: &namespace}); err != nil {
+	if err := netlink.LinkSubscribeWithOptions(s.links, s.done, netlink.LinkSubscribeOptions{}); err != nil {
 		errs = append(errs, fmt.Errorf("subscribe to interfaces: %w", err))
 		close(s.links)
 	}
-	if err := netlink.AddrSubscribeWithOptions(s.addrs, s.done, netlink.AddrSubscribeOptions{Namespace: &namespace}); err != nil {
+	if err := netlink.AddrSubscribeWithOptions(s.addrs, s.done, netlink.AddrSubscribeOptions{}); err != nil {
 		errs = append(errs, fmt.Errorf("subscribe to addresses: %w", err))
 		close(s.addrs)
 	}
-	if err := netlink.RouteSubscribeWithOptions(s.routes, s.done, netlink.RouteSubscribeOptions{Namespace: &namespace}); err != nil {
+	if err := netlink.RouteSubscribeWithOptions(s.routes, s.done, netlink.RouteSubscribeOptions{}); err != nil {
 		errs = append(errs, fmt.Errorf("subscribe to routes: %w", err))
 		close(s.routes)
 	}
@@ -75,10 +71,16 @@ func subscribe(namespace netns.NsHandle) (*subscription, error) {
 	return s, nil
 }
 
+// kickPause is the least time between two kicks: hundreds of addresses may come or go at once.
+const kickPause = 20 * time.Millisecond
+
 // forward kicks until ctx ends or one of the sockets fails.
 func (s *subscription) forward(ctx context.Context, kick func()) {
+	var last time.Time
+	var due <-chan time.Time
 	for {
 		select {
+		case <-due:
 		case <-ctx.Done():
 			return
 		case _, ok := <-s.links:
@@ -97,7 +99,14 @@ func (s *subscription) forward(ctx context.Context, kick func()) {
 				continue
 			}
 		}
+		if wait := kickPause - time.Since(last); wait > 0 {
+			if due == nil {
+				due = time.After(wait)
+			}
+			continue
+		}
 		kick()
+		last, due = time.Now(), nil
 	}
 }
 

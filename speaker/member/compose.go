@@ -60,11 +60,18 @@ func (c *Core) hearsNobody() bool {
 	return !slices.ContainsFunc(c.order, func(p *peer) bool { return p.paths[0].up })
 }
 
-// Goodbye returns datagrams that say that this process ends, to be sent last of all.
-func (c *Core) Goodbye() []Send {
+// Goodbye returns datagrams that say that this process ends, to be sent last of all. The node goes on answering for what this process
+// claims for the time given: for so long the others count it as alive.
+func (c *Core) Goodbye(retained time.Duration) []Send {
 	c.sends, c.arena = c.sends[:0], c.arena[:0]
 	for range 3 { // one may get lost
-		c.everybody(c.finish(c.appendHello(c.begin(), flagEnded)))
+		b := c.appendHello(c.begin(), flagEnded)
+		if retained > 0 {
+			var at int
+			b, at = beginField(b, fieldRetained)
+			b = endField(appendMilliseconds(b, retained), at)
+		}
+		c.everybody(c.finish(b))
 	}
 	return c.sends
 }
@@ -196,6 +203,9 @@ func (c *Core) appendHello(b []byte, flags byte) []byte {
 	if c.leaving {
 		flags |= flagLeaving
 	}
+	if c.config.Retained {
+		flags |= flagRetained
+	}
 	b, at := beginField(b, fieldHello)
 	b = append(b, flags)
 	b = appendMilliseconds(b, c.profile.Interval)
@@ -223,7 +233,7 @@ func (c *Core) appendSegments(b []byte, now time.Time) []byte {
 // hearsOn counts the peers that are heard on an interface by this node itself.
 func (c *Core) hearsOn(now time.Time, at int) (n uint8) {
 	for _, p := range c.order {
-		if w := &p.paths[at]; w.up && now.Sub(w.heard) < p.deadAfter(c) && n < 255 {
+		if w := &p.paths[at]; w.up && !p.away && now.Sub(w.heard) < p.deadAfter(c) && n < 255 {
 			n++
 		}
 	}

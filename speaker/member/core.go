@@ -72,6 +72,8 @@ type Config struct {
 	Profile Profile
 	// Seed spreads the beats of different nodes in time.
 	Seed uint64
+	// Retained is set if this node still answers for what an earlier process claimed. The others take that for claimed until Settled.
+	Retained bool
 }
 
 // Link is an interface on which VirtualIPs are or may be announced.

@@ -33,6 +33,10 @@ type Options struct {
 	// Kick is called when Observe would return something new. It must not block.
 	Kick    func()
 	Metrics prometheus.Registerer
+	// Scheduled is called from Run with the scheduling class of its thread, and why it is not Deadline. Nil for nobody.
+	Scheduled func(class, message string)
+	// Retained is set if this node answers for what an earlier process claimed, until Settled.
+	Retained bool
 	// Wedged is after how long without a call of Observe who decides counts as stuck; 0: wedgedAfter.
 	Wedged time.Duration
 }
@@ -51,6 +55,7 @@ type Detector struct {
 	// turned is when the loop turned last, since start; fenced and limit go with it. Fresh reads them from any goroutine.
 	turned, limit atomic.Int64
 	fenced        atomic.Bool
+	left          atomic.Bool
 
 	// observed is when Observe was called last, since start; 0 before.
 	observed atomic.Int64
@@ -65,11 +70,15 @@ type Detector struct {
 
 // inbox is what the loop is to take over; nil means nothing new.
 type inbox struct {
-	word  *plan.Word
-	fence uint64 // the word was decided after this many fences
-	peers map[string][]netip.Addr
-	keys  [][]byte
-	ports *ports
+	word    *plan.Word
+	fence   uint64 // the word was decided after this many fences
+	peers   map[string][]netip.Addr
+	keys    [][]byte
+	ports   *ports
+	settled bool
+	// retained is for how long the node answers after the end, decided after so many fences.
+	retained      time.Duration
+	retainedFence uint64
 }
 
 // boxed is what Observe returns next.
@@ -90,7 +99,7 @@ func New(o Options) (*Detector, error) {
 	now := time.Now()
 	core, err := NewCore(Config{
 		Node: o.Node, Cluster: o.Cluster, Keys: o.Keys, Profile: o.Profile,
-		Incarnation: uint64(now.UnixNano()), Seed: uint64(now.UnixNano()),
+		Incarnation: uint64(now.UnixNano()), Seed: uint64(now.UnixNano()), Retained: o.Retained,
 	})
 	if err != nil {
 		return nil, err
@@ -140,6 +149,20 @@ func (d *Detector) SetKeys(keys [][]byte) error {
 	return nil
 }
 
+// Retain has the goodbye of Run say for how long the node goes on answering for what was said last, unless there is a fence that Observe has
+// not shown yet.
+func (d *Detector) Retain(lifetime time.Duration) {
+	d.put(func(in *inbox) { in.retained, in.retainedFence = lifetime, d.box.seen })
+}
+
+// Left tells, after Run, whether others were told that this node does not answer any more.
+func (d *Detector) Left() bool { return d.left.Load() }
+
+// Settled says that nothing is retained any more of what an earlier process claimed.
+func (d *Detector) Settled() {
+	d.put(func(in *inbox) { in.settled = true })
+}
+
 // SetSegments names the interfaces on which VirtualIPs are or may be announced. It is to be called again whenever an
 // interface or an address of the node has changed.
 func (d *Detector) SetSegments(names []string) {
@@ -181,7 +204,7 @@ func (d *Detector) Run(ctx context.Context) error {
 		return err
 	}
 	defer loop.close()
-	defer raisePriority(d.options.Log)()
+	defer loop.restore()
 
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -197,9 +220,35 @@ func (d *Detector) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	d.turned.Store(-int64(time.Hour)) // no answer after the goodbye
-	loop.send(d.core.Goodbye())
+	loop.goodbye()
 	return nil
+}
+
+// goodbyes are how many rounds of goodbyes a node that is retained says, goodbyePause apart: who hears none of them takes it for dead, and
+// the kernel answers all the same.
+const (
+	goodbyes     = 3
+	goodbyePause = 50 * time.Millisecond
+)
+
+// goodbye says that this process ends, and for how long the node goes on answering.
+func (l *loop) goodbye() {
+	turned := l.turned.Swap(-int64(time.Hour)) // no answer after the goodbye
+	l.empty()
+	stood := int64(time.Since(l.start))-turned > l.limit.Load()
+	if stood || l.core.Fenced() || l.core.Fences() != l.retainedFence {
+		l.retained = 0
+	}
+	sends := l.core.Goodbye(l.retained)
+	l.send(sends)
+	if l.retained == 0 {
+		l.left.Store(len(sends) > 0)
+		return
+	}
+	for range goodbyes - 1 {
+		<-time.After(goodbyePause)
+		l.send(l.core.Goodbye(l.retained))
+	}
 }
 
 // relistAfter is how soon interfaces are read again although nobody said that they changed.
@@ -238,11 +287,15 @@ type loop struct {
 	// complained is when a datagram with a wrong key was reported last.
 	complained time.Time
 	watchdog
+	scheduling
 	*Detector
 	lister  *lister
 	sockets []*socket
 	ports   ports
 	buffer  [MaxDatagram + 1]byte
+	// retained is for how long the node answers after the end, unless there were more fences.
+	retained      time.Duration
+	retainedFence uint64
 }
 
 func (d *Detector) open() (*loop, error) {
@@ -289,6 +342,7 @@ func (l *loop) turn() error {
 		if late := now.Sub(l.core.Next()); late >= 0 && l.core.begun {
 			l.metrics.late(late)
 		}
+		l.raise(now)
 		wedged := l.watch(now)
 		l.send(l.core.Tick(now))
 		if l.core.Fences() != before && !wedged {
@@ -349,6 +403,12 @@ func (l *loop) empty() {
 	}
 	if in.keys != nil {
 		_ = l.core.SetKeys(in.keys) // was checked
+	}
+	if in.retained > 0 {
+		l.retained, l.retainedFence = in.retained, in.retainedFence
+	}
+	if in.settled {
+		l.core.Settled()
 	}
 	if in.word != nil && in.fence == l.core.Fences() {
 		l.core.Say(*in.word)

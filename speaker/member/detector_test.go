@@ -302,11 +302,31 @@ func TestDetectorSaysGoodbye(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.ended <- nil
-	if a.Fresh() {
-		t.Error("it has ended and is fresh")
+	if a.Fresh() || !a.Left() {
+		t.Errorf("it has ended: fresh %v, left %v", a.Fresh(), a.Left())
 	}
 	h.begin(t, a)
 	h.settle(t)
+}
+
+// A goodbye that says that the node goes on answering: the others take it for alive.
+func TestDetectorRetains(t *testing.T) {
+	h := newHub(t, "a", "b", "c")
+	h.settle(t)
+	a, b := h.nodes[0], h.nodes[1]
+	a.Retain(3 * time.Second)
+	a.stop()
+	took := b.until(t, "a is gone", func(m plan.Members) bool { return !m.Peers["a"].Alive })
+	if took < 2500*time.Millisecond {
+		t.Errorf("after %v", took)
+	}
+	if err := <-a.ended; err != nil {
+		t.Fatal(err)
+	}
+	a.ended <- nil
+	if a.Fresh() || a.Left() {
+		t.Errorf("it has ended: fresh %v, left %v", a.Fresh(), a.Left())
+	}
 }
 
 // What is said arrives at once, whole, and is kept by its version.

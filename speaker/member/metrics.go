@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ironlb/ironlb/speaker/plan"
+	"github.com/ironlb/ironlb/speaker/priority"
 )
 
 type metrics struct {
@@ -17,6 +18,7 @@ type metrics struct {
 	dropped   map[Drop]prometheus.Counter
 	unsent    prometheus.Counter
 	wedged    prometheus.Counter
+	classes   *prometheus.GaugeVec
 	counters  []counter
 	last      Counts
 }
@@ -43,9 +45,14 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "Silence of a node, on one path, when it was found dead there.", Buckets: []float64{.1, .2, .25, .3, .35, .4, .45, .5, .55, .6, .7, .8, 1, 2, 5}}),
 		lateness: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: ns, Subsystem: sub, Name: "turn_late_seconds",
 			Help: "How late the loop turned.", Buckets: prometheus.ExponentialBuckets(.0001, 2.5, 10)}),
+		classes: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: ns, Subsystem: sub, Name: "scheduling_class",
+			Help: "1 for the scheduling class of the liveness thread."}, []string{"class"}),
 		dropped: map[Drop]prometheus.Counter{},
 		unsent:  count("unsent_total", "Datagrams that could not be sent."),
 		wedged:  count("wedged_total", "Times that the speaker's own loop was stuck and everything was given up."),
+	}
+	for _, c := range priority.Classes {
+		m.classes.WithLabelValues(string(c)) // 0 until Run
 	}
 	m.counters = []counter{
 		{count("received_total", "Datagrams that were received."), func(c *Counts) uint64 { return c.Received }},
@@ -61,12 +68,23 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		m.dropped[reason] = drops.WithLabelValues(string(reason))
 	}
 	if reg != nil {
-		reg.MustRegister(m.alive, m.observer, m.isolated, m.detection, m.lateness, m.unsent, m.wedged, drops)
+		reg.MustRegister(m.alive, m.observer, m.isolated, m.detection, m.lateness, m.unsent, m.wedged, m.classes, drops)
 		for _, c := range m.counters {
 			reg.MustRegister(c.metric)
 		}
 	}
 	return m
+}
+
+// class publishes the scheduling class of the liveness thread.
+func (m *metrics) class(now priority.Class) {
+	for _, c := range priority.Classes {
+		value := 0.0
+		if c == now {
+			value = 1
+		}
+		m.classes.WithLabelValues(string(c)).Set(value)
+	}
 }
 
 func (m *metrics) drop(reason Drop) { m.dropped[reason].Inc() }

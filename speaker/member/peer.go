@@ -3,6 +3,8 @@ package member
 import (
 	"net/netip"
 	"time"
+
+	"github.com/ironlb/ironlb/speaker/plan"
 )
 
 // peer is another node.
@@ -25,6 +27,11 @@ type peer struct {
 	claims replica
 	asked  time.Time // when its claims were asked for
 	tries  int
+	// retainedUntil is until when it answers for what an ended process claimed; former are those claims once the next one is heard.
+	// away is set while no process of the node is heard, and it answers.
+	retainedUntil time.Time
+	away          bool
+	former        map[plan.VIPID]plan.Claim
 
 	// What waits to be sent to it.
 	wants       bool

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -27,12 +26,8 @@ type port struct {
 type lister struct{ handle *netlink.Handle }
 
 func newLister() (*lister, error) {
-	namespace, err := netns.Get()
-	if err != nil {
-		return nil, fmt.Errorf("open the current network namespace: %w", err)
-	}
-	defer namespace.Close()
-	handle, err := netlink.NewHandleAt(namespace, unix.NETLINK_ROUTE)
+	// To name a namespace, even the current one, needs CAP_SYS_ADMIN: the library enters it.
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
 	}

@@ -1,23 +1,71 @@
 package member
 
 import (
-	"log/slog"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/ironlb/ironlb/speaker/priority"
 )
 
-// The share of a core that the loop may have before all others.
+// The shares of a core that the loop may have before all others, the best first. The kernel grants all threads of a machine together 95 % of
+// its cores and refuses what is beyond (EBUSY): several nodes on one machine, as in kind, may get the small share only.
+var shares = []time.Duration{5 * time.Millisecond, time.Millisecond}
+
 const (
-	share   = 5 * time.Millisecond
 	shareOf = 20 * time.Millisecond
+	// raiseAgain is how long to wait after the kernel has refused every share: another program may have ended, or a cpuset changed.
+	raiseAgain = 10 * time.Second
 )
 
-// raisePriority has the loop run before others until lower. Without, it works, but may turn late on a busy node.
-func raisePriority(log *slog.Logger) (lower func()) {
-	level, lower, err := priority.Raise(share, shareOf)
-	if level == priority.Ordinary {
-		log.Debug("the liveness loop runs with the priority of all others", "err", err)
+// scheduling is the scheduling class of the loop's thread.
+type scheduling struct {
+	class   priority.Class
+	message string
+	lower   func()
+	tried   time.Time
+}
+
+// raise has the thread of the loop run before others, and publishes the scheduling class obtained. With a lesser one than Deadline the loop
+// works, but may be late on a busy node; a later call tries again.
+func (l *loop) raise(now time.Time) {
+	if l.class == priority.Deadline || !l.tried.IsZero() && now.Sub(l.tried) < raiseAgain {
+		return
 	}
-	return lower
+	l.restore()
+	l.tried = now
+	message := ""
+	class, lower, err := priority.Raise(shares[0], shareOf)
+	for _, share := range shares[1:] {
+		if class != priority.Deadline {
+			lower()
+			class, lower, err = priority.Raise(share, shareOf)
+		}
+	}
+	l.lower = lower
+	if class != priority.Deadline {
+		message = err.Error()
+	}
+	if class == l.class && message == l.message {
+		return
+	}
+	if class != priority.Deadline {
+		l.options.Log.Warn("the liveness thread lacks scheduling class Deadline: on a busy node it may be late and lose VirtualIPs; "+
+			"give the container CAP_SYS_NICE and every core (no cpuset)", "class", class, "error", err)
+	} else if l.class != "" {
+		l.options.Log.Info("the liveness thread has scheduling class Deadline", "thread", unix.Gettid())
+	}
+	l.class, l.message = class, message
+	l.metrics.class(class)
+	if l.options.Scheduled != nil {
+		l.options.Scheduled(string(class), message)
+	}
+}
+
+// restore undoes raise.
+func (l *loop) restore() {
+	if l.lower != nil {
+		l.lower()
+		l.lower = nil
+	}
 }

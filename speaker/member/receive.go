@@ -84,7 +84,7 @@ func (c *Core) Receive(now time.Time, in Packet) Drop {
 		p.newerThan, p.newerTo = p.incarnation, in.Source
 		return DropOld
 	case h.incarnation > p.incarnation:
-		c.restarted(p, h.incarnation)
+		c.succeeds(now, p, h.incarnation)
 	case p.ended:
 		return DropEnded
 	}
@@ -103,8 +103,11 @@ func (c *Core) restarted(p *peer, incarnation uint64) {
 	for id := range p.claims.claims {
 		c.out.vip(id)
 	}
+	for id := range p.former {
+		c.out.vip(id)
+	}
 	p.incarnation, p.newest, p.ended, p.died, p.claims = incarnation, 0, false, false, replica{}
-	p.tries = 0
+	p.tries, p.retainedUntil, p.former, p.away = 0, time.Time{}, nil, false
 	for i := range p.paths {
 		p.paths[i].window, p.paths[i].deaf, p.paths[i].lost = window{}, false, false
 	}
@@ -115,11 +118,16 @@ func (c *Core) restarted(p *peer, incarnation uint64) {
 func (c *Core) take(now time.Time, p *peer, at int, latest bool) {
 	m := &c.msg
 	if m.flags&flagEnded != 0 {
-		c.ended(p)
+		c.goes(now, p, m.retained)
 		return
+	}
+	if p.away { // it was starved, not gone
+		p.away = false
+		c.out.node(p)
 	}
 	c.heard(now, p, at)
 	changed := func(id plan.VIPID) {
+		p.decided(id)
 		c.out.vip(id)
 		c.out.node(p)
 	}
@@ -128,6 +136,9 @@ func (c *Core) take(now time.Time, p *peer, at int, latest bool) {
 		if p.flags != m.flags {
 			p.flags = m.flags
 			c.out.node(p)
+		}
+		if m.flags&flagRetained == 0 {
+			c.release(p)
 		}
 		p.dead = min(m.dead, time.Minute)
 		p.claims.saidVersion, p.claims.saidDigest = m.version, m.digest

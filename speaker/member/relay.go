@@ -47,7 +47,7 @@ func (c *Core) ask(now time.Time, p *peer, at int) {
 	asked := 0
 	for i := range c.order {
 		q := c.order[(start+i)%len(c.order)]
-		if q == p || !q.paths[at].up || !q.paths[0].up || !q.from.IsValid() || direct && !c.hears(now, q, at) {
+		if q == p || q.away || !q.paths[at].up || !q.paths[0].up || !q.from.IsValid() || direct && !c.hears(now, q, at) {
 			continue
 		}
 		q.helpAbout = append(q.helpAbout, question)
@@ -61,7 +61,7 @@ func (c *Core) ask(now time.Time, p *peer, at int) {
 // hears tells whether this node itself has heard a peer lately on an interface. Only such a one is a witness there, where there is one: in
 // a network that is split, those of the other side hear one another, and say so by another path.
 func (c *Core) hears(now time.Time, p *peer, at int) bool {
-	return p.paths[at].up && now.Sub(p.paths[at].heard) < p.deadAfter(c)/2
+	return p.paths[at].up && !p.away && now.Sub(p.paths[at].heard) < p.deadAfter(c)/2
 }
 
 // hearsAny tells whether this node itself hears another peer on an interface.

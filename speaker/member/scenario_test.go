@@ -304,7 +304,7 @@ func TestGoodbye(t *testing.T) {
 	a, b := w.nodes[0], w.nodes[1]
 	w.say(a, claims(2))
 	w.must("claims", time.Second, func() bool { return len(b.members.Peers[a.name].Claims) == 2 })
-	w.send(a, a.Goodbye())
+	w.send(a, a.Goodbye(0))
 	a.off = true
 	took := w.must("gone", time.Second, func() bool { return !b.members.Peers[a.name].Alive && !w.nodes[2].members.Peers[a.name].Alive })
 	if took > 2*time.Millisecond || b.hears(a) || len(b.members.Peers[a.name].Claims) != 0 {
@@ -616,4 +616,148 @@ func TestClaimsDoNotNameTheirNode(t *testing.T) {
 	if _, named := other.nodes[sayer.name]; !named {
 		t.Errorf("%s is not named although it is dead", sayer.name)
 	}
+}
+
+// A node whose speaker is restarted counts as alive and keeps what it claims while the kernel answers for it, until the next process has
+// decided.
+func TestRestartRetains(t *testing.T) {
+	w := newWorld(t, 3)
+	w.settle()
+	a, b, c := w.nodes[0], w.nodes[1], w.nodes[2]
+	w.say(a, claims(40))
+	holds := func(n *machine) bool {
+		m := n.members.Peers[a.name]
+		return m.Alive && len(m.On) == 1 && len(m.Claims) == 40
+	}
+	w.must("claims", time.Second, func() bool { return holds(b) && holds(c) })
+	w.watch = func(m *machine) {
+		if (m == b || m == c) && (!holds(m) || len(m.members.Isolated) > 0 || m.members.Returned > 0) {
+			t.Fatalf("at %v %s has %+v", w.now.Sub(epoch), m.name, m.members)
+		}
+	}
+	w.send(a, a.Goodbye(30*time.Second))
+	a.off = true
+	w.run(20*time.Second, nil)
+	w.boot(a, 2, func(c *member.Config) { c.Retained = true })
+	w.run(5*time.Second, nil)
+	if b.members.Peers[a.name].Observer {
+		t.Error("it observes still")
+	}
+	w.say(a, claims(39)) // another one took one
+	w.watch = nil
+	a.Settled()
+	w.must("its own claims", time.Second, func() bool {
+		return len(b.members.Peers[a.name].Claims) == 39 && len(c.members.Peers[a.name].Claims) == 39
+	})
+	if n := b.Counts().FalseDeaths; n != 0 {
+		t.Errorf("%d false deaths", n)
+	}
+}
+
+// What is retained ends with its time, with a process that was not expected, and with the death of the next one.
+func TestRetainedEnds(t *testing.T) {
+	begin := func(t *testing.T) (*world, func() plan.Member) {
+		w := newWorld(t, 3)
+		w.settle()
+		a, b := w.nodes[0], w.nodes[1]
+		w.say(a, claims(2))
+		w.must("claims", time.Second, func() bool { return len(b.members.Peers[a.name].Claims) == 2 })
+		w.send(a, a.Goodbye(10*time.Second))
+		a.off = true
+		w.run(9*time.Second, nil)
+		if m := b.members.Peers[a.name]; !m.Alive || len(m.Claims) != 2 {
+			t.Fatalf("%+v", m)
+		}
+		return w, func() plan.Member { return b.members.Peers[a.name] }
+	}
+	t.Run("time", func(t *testing.T) {
+		w, seen := begin(t)
+		w.must("gone", 1100*time.Millisecond, func() bool { return !seen().Alive && len(seen().Claims) == 0 })
+	})
+	t.Run("another process", func(t *testing.T) {
+		w, seen := begin(t)
+		w.boot(w.nodes[0], 2)
+		w.must("another one", time.Second, func() bool { return seen().Alive && len(seen().Claims) == 0 })
+	})
+	t.Run("time of the next process", func(t *testing.T) {
+		w, seen := begin(t)
+		w.boot(w.nodes[0], 2, func(c *member.Config) { c.Retained = true })
+		w.run(900*time.Millisecond, nil)
+		if len(seen().Claims) != 2 {
+			t.Fatalf("%+v", seen())
+		}
+		w.must("its own claims", 300*time.Millisecond, func() bool { return seen().Alive && len(seen().Claims) == 0 })
+	})
+	t.Run("end of the next process", func(t *testing.T) {
+		w, seen := begin(t)
+		w.boot(w.nodes[0], 2, func(c *member.Config) { c.Retained = true })
+		w.run(300*time.Millisecond, nil)
+		w.send(w.nodes[0], w.nodes[0].Goodbye(0))
+		w.nodes[0].off = true
+		w.must("gone", 10*time.Millisecond, func() bool { return !seen().Alive && len(seen().Claims) == 0 })
+	})
+}
+
+// The next process dies before it has decided, or is starved: the kernel answers all the same, but for what it has decided on.
+func TestRetainsWhileTheNextProcessDies(t *testing.T) {
+	w := newWorld(t, 3)
+	w.settle()
+	a, b := w.nodes[0], w.nodes[1]
+	w.say(a, claims(2))
+	seen := func() plan.Member { return b.members.Peers[a.name] }
+	w.must("claims", time.Second, func() bool { return len(seen().Claims) == 2 })
+	w.send(a, a.Goodbye(10*time.Second))
+	a.off = true
+	w.must("away", time.Second, func() bool { return seen().Away })
+	w.boot(a, 2, func(c *member.Config) { c.Retained = true })
+	w.must("back", time.Second, func() bool { return !seen().Away && len(seen().Claims) == 2 })
+	w.run(2*time.Second, nil)
+	w.say(a, claims(1)) // of the other one it does not know yet
+	w.run(time.Second, nil)
+	if len(seen().Claims) != 2 {
+		t.Fatalf("%+v", seen())
+	}
+	a.off = true
+	w.must("away again", time.Second, func() bool { m := seen(); return m.Alive && m.Away && len(m.On) == 1 && len(m.Claims) == 1 })
+	w.boot(a, 3, func(c *member.Config) { c.Retained = true })
+	w.must("back again", time.Second, func() bool { m := seen(); return !m.Away && len(m.Claims) == 1 })
+	a.off = true
+	w.run(4*time.Second, nil)
+	if !seen().Away {
+		t.Errorf("%+v", seen())
+	}
+	w.must("gone", 5*time.Second, func() bool { return !seen().Alive && len(seen().Claims) == 0 })
+}
+
+// A port fails while a node is away: the two others hear each other by the node network alone, and neither gives up.
+func TestCutWhileAnotherIsAway(t *testing.T) {
+	w := newWorld(t, 3)
+	w.settle()
+	a, b, c := w.nodes[0], w.nodes[1], w.nodes[2]
+	w.send(a, a.Goodbye(10*time.Second))
+	a.off = true
+	w.drop = func(from, to *machine, iface string) bool { return iface == "eth0" && (from == c || to == c) }
+	w.watch = func(m *machine) {
+		if m == b && len(b.members.Isolated) > 0 {
+			t.Fatalf("at %v: %+v", w.now.Sub(epoch), m.members)
+		}
+	}
+	w.run(8*time.Second, nil)
+}
+
+// With two nodes the one that stays does not take itself for cut off, and holds what it holds.
+func TestRetainsBesideOne(t *testing.T) {
+	w := newWorld(t, 2)
+	w.settle()
+	a, b := w.nodes[0], w.nodes[1]
+	w.watch = func(m *machine) {
+		if m == b && (len(m.members.Isolated) > 0 || m.members.Observer || !m.members.Peers[a.name].Alive) {
+			t.Fatalf("at %v: %+v", w.now.Sub(epoch), m.members)
+		}
+	}
+	w.send(a, a.Goodbye(10*time.Second))
+	a.off = true
+	w.run(8*time.Second, nil)
+	w.boot(a, 2)
+	w.run(3*time.Second, nil)
 }

@@ -72,7 +72,9 @@ func (c *Core) watchObserver(now time.Time) {
 
 func (c *Core) judgeAll(now time.Time, slack time.Duration) {
 	for _, p := range c.order {
-		c.judge(now, p, slack)
+		if !c.retains(now, p) {
+			c.judge(now, p, slack)
+		}
 	}
 }
 
@@ -88,12 +90,19 @@ func (c *Core) judge(now time.Time, p *peer, slack time.Duration) {
 		if c.forgive.After(last) {
 			last = c.forgive
 		}
-		if now.Sub(last) < dead {
+		limit := dead
+		if at > 0 && len(p.former) > 0 { // it falls on all paths at once
+			limit += 2 * c.profile.Interval
+		}
+		if now.Sub(last) < limit {
 			if !w.byRelay && last == w.relayed && now.Sub(w.heard) >= dead {
 				w.byRelay = true
 				c.count.Relayed++
 			}
 			continue
+		}
+		if at == 0 && c.falls(now, p) {
+			return
 		}
 		w.up = false
 		c.out.node(p)
@@ -102,6 +111,7 @@ func (c *Core) judge(now time.Time, p *peer, slack time.Duration) {
 		}
 		if at == 0 {
 			p.died = true
+			c.release(p)
 		} else if c.ifaces[at].link {
 			w.lost = true
 		}
@@ -151,7 +161,7 @@ func (c *Core) others(f *iface, now time.Time) bool {
 		least = 1
 	}
 	for _, p := range c.order {
-		if !p.paths[0].up {
+		if !p.paths[0].up || p.away { // nobody there who hears
 			continue
 		}
 		for _, s := range p.segments {

@@ -21,7 +21,7 @@ const (
 	// MaxDatagram fits the minimum MTU of IPv6 (RFC 8200 section 5) with room for a tunnel.
 	MaxDatagram = 1200
 
-	major, minor = 1, 1
+	major, minor = 1, 2
 	headerSize   = 32
 	maxName      = 253 // of a Node: RFC 1123 subdomain
 )
@@ -35,15 +35,17 @@ const (
 	fieldHeard    = 6 // node, segment key, age in ms
 	fieldNewer    = 7 // to node, incarnation: yours must be higher
 	fieldSilent   = 8 // node, segment key: I do not hear it there (minor version 1)
+	fieldRetained = 9 // of a goodbye: for how many ms the node answers without its speaker (minor version 2)
 
-	helloSize, segmentSize, claimsSize, wantSize, askSize, heardSize, newerSize, silentSize = 21, 15, 16, 17, 16, 18, 16, 16
-	fieldHeader                                                                             = 3
+	helloSize, segmentSize, claimsSize, wantSize, askSize, heardSize, newerSize, silentSize, retainedSize = 21, 15, 16, 17, 16, 18, 16, 16, 2
+	fieldHeader                                                                                           = 3
 )
 
 const (
 	flagObserver = 1 << iota
 	flagLeaving
 	flagEnded
+	flagRetained // restarted: the node still answers for what the process before it claimed
 )
 
 const flagByGroup = 1 // of a want: answer by broadcast, for unicast does not arrive
@@ -112,6 +114,7 @@ type message struct {
 	silent          []about
 	newer           struct{ to, incarnation uint64 }
 	hasNewer        bool
+	retained        time.Duration
 }
 
 type segment struct {
@@ -154,7 +157,7 @@ func (m *message) parse(body []byte, theirs byte) error {
 		}
 		value := body[:n]
 		body = body[n:]
-		if kind == 0 || kind > fieldSilent {
+		if kind == 0 || kind > fieldRetained {
 			if !newer {
 				return errField
 			}
@@ -199,6 +202,11 @@ func (m *message) field(kind byte, v []byte, newer bool) error {
 		}
 		m.hasNewer = true
 		m.newer.to, m.newer.incarnation = binary.BigEndian.Uint64(v), binary.BigEndian.Uint64(v[8:])
+	case fieldRetained:
+		if !fixed(retainedSize) {
+			return errField
+		}
+		m.retained = milliseconds(v)
 	case fieldClaims:
 		return m.claims(v)
 	default:

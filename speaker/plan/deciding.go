@@ -135,7 +135,7 @@ func (d *deciding) against(node string, leaving bool) Reason {
 	if node != d.self {
 		m := d.view.Members.Peers[node]
 		switch {
-		case !d.heard(node):
+		case !d.heard(node) || m.Away:
 			return NodeNotAlive
 		case m.Leaving:
 			return Stopping
@@ -236,7 +236,10 @@ func (d *deciding) reports(owner string) bool {
 	if owner != "" || d.view.Members.Observer {
 		return owner == d.self
 	}
-	alive := func(n string) bool { m := d.view.Members.Peers[n]; return n == d.self || m.Alive && !m.Observer }
+	alive := func(n string) bool {
+		m := d.view.Members.Peers[n]
+		return n == d.self || m.Alive && !m.Away && !m.Observer
+	}
 	if i := slices.IndexFunc(d.vip.Nodes, alive); i >= 0 {
 		return d.vip.Nodes[i] == d.self
 	}

@@ -39,7 +39,7 @@ func (m Members) informed() bool {
 // listened tells whether somebody who is heard hears this node.
 func (m Members) listened() bool {
 	for _, p := range m.Peers {
-		if p.Alive && !p.Observer && len(p.Deaf) < len(p.On) {
+		if p.Alive && !p.Away && !p.Observer && len(p.Deaf) < len(p.On) {
 			return true
 		}
 	}
@@ -50,6 +50,8 @@ func (m Members) listened() bool {
 type Member struct {
 	// Alive is set if it was heard lately on any path.
 	Alive bool
+	// Away is set while its speaker is replaced: it answers for what it claims, and can take nothing over.
+	Away bool
 	// On are the interfaces of this node on which it counts as alive, Deaf those of them on which it says that it does not hear this node.
 	On, Deaf map[string]struct{}
 	// Observer and Leaving are what it says of itself: it must claim nothing yet; it is about to end.

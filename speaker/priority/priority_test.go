@@ -66,14 +66,14 @@ func TestShare(t *testing.T) {
 	entitled(t)
 	onThread(func() {
 		was := is(t)
-		level, lower, err := Raise(run, period)
+		class, lower, err := Raise(run, period)
 		for deadline := time.Now().Add(20 * time.Second); errors.Is(err, unix.EBUSY) && time.Now().Before(deadline); { // other programs' threads have all that there is
 			lower()
 			<-time.After(10 * time.Millisecond)
-			level, lower, err = Raise(run, period)
+			class, lower, err = Raise(run, period)
 		}
-		if level != Share || err != nil {
-			t.Errorf("got level %d, %v", level, err)
+		if class != Deadline || err != nil {
+			t.Errorf("got class %s, %v", class, err)
 			return
 		}
 		if a := is(t); a.Policy != unix.SCHED_DEADLINE || a.Runtime != uint64(run) || a.Deadline != uint64(period) || a.Period != uint64(period) ||
@@ -119,9 +119,9 @@ func TestNice(t *testing.T) {
 			return
 		}
 		was := is(t)
-		level, lower, err := Raise(run, period)
-		if level != Nice || !errors.Is(err, unix.EPERM) {
-			t.Errorf("got level %d, %v", level, err)
+		class, lower, err := Raise(run, period)
+		if class != Nice || !errors.Is(err, unix.EPERM) {
+			t.Errorf("got class %s, %v", class, err)
 		}
 		if a := is(t); a.Policy != unix.SCHED_NORMAL || a.Nice != -20 {
 			t.Errorf("the thread has %+v", a)
@@ -146,9 +146,9 @@ func TestOrdinary(t *testing.T) {
 			return
 		}
 		was := is(t)
-		level, lower, err := Raise(run, period)
-		if level != Ordinary || !errors.Is(err, unix.EPERM) || !errors.Is(err, unix.EACCES) {
-			t.Errorf("got level %d, %v", level, err)
+		class, lower, err := Raise(run, period)
+		if class != Normal || !errors.Is(err, unix.EPERM) || !errors.Is(err, unix.EACCES) {
+			t.Errorf("got class %s, %v", class, err)
 		}
 		as(t, was)
 		lower()

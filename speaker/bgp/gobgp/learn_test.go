@@ -32,7 +32,9 @@ func open(version byte, as uint16, four ...byte) []byte {
 
 // TestSaidASN: what a router can say when it is asked for its AS, and after how long it is known.
 func TestSaidASN(t *testing.T) {
-	said := func(m []byte) func(net.Conn) { return func(c net.Conn) { c.Write(m) } }
+	ends := func(m []byte) func(net.Conn) { return func(c net.Conn) { c.Write(m) } }
+	// A net.Pipe refuses deadlines once its other end is closed, which a TCP connection does not.
+	said := func(m []byte) func(net.Conn) { return func(c net.Conn) { c.Write(m); c.Read(make([]byte, 1)) } }
 	for name, c := range map[string]struct {
 		router func(net.Conn)
 		asn    uint32
@@ -47,7 +49,7 @@ func TestSaidASN(t *testing.T) {
 		"refuses":        {router: said(message(bgp.BGP_MSG_NOTIFICATION, 6, 2, 3, 'o', 'f', 'f')), why: plan.Rejected, words: `"off"`},
 		"another AS":     {router: said(message(bgp.BGP_MSG_NOTIFICATION, 2, 2)), why: plan.WrongASN, words: "localASN"},
 		"closes":         {router: func(net.Conn) {}, why: plan.Refused, words: "closes"},
-		"half a message": {router: said(open(4, 65002)[:20]), why: plan.Refused},
+		"half a message": {router: ends(open(4, 65002)[:20]), why: plan.Refused},
 		"silent":         {router: func(c net.Conn) { c.Read(make([]byte, 4096)); c.Read(make([]byte, 1)) }, why: plan.NoAnswer, after: openPause + askTime},
 		"an old version": {router: said(open(3, 65002)), why: plan.Rejected, words: "version"},
 		"no OPEN":        {router: said(message(bgp.BGP_MSG_KEEPALIVE)), why: plan.Rejected, words: "no OPEN"},

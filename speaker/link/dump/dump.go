@@ -1,0 +1,19 @@
+// Package dump reads lists from the kernel while they change.
+package dump
+
+import (
+	"errors"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Whole repeats a list that a change cut short, as happens while Pods come and go.
+func Whole[T any](list func() ([]T, error)) ([]T, error) {
+	const tries = 5
+	for range tries - 1 {
+		if all, err := list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return all, err
+		}
+	}
+	return list()
+}

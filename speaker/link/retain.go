@@ -1,0 +1,161 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/speaker/link/dump"
+)
+
+// Retain has the kernel itself answer ARP and neighbour discovery for addresses of ours, each on its interfaces, until Release, or until the
+// lifetime is over, whatever becomes of this process. The lifetime counts in whole seconds. Where it fails nothing is retained.
+func (l *Link) Retain(addrs map[netip.Addr][]string, lifetime time.Duration) error {
+	devices, done := map[string]netlink.Link{}, map[netip.Addr]struct{}{}
+	for addr, names := range addrs {
+		done[addr] = struct{}{}
+		for _, name := range names {
+			if err := l.retainOn(addr, name, lifetime, devices); err != nil {
+				return errors.Join(fmt.Errorf("retain %v on %s: %w", addr, name, err), l.Release(done))
+			}
+		}
+	}
+	return nil
+}
+
+func (l *Link) retainOn(addr netip.Addr, name string, lifetime time.Duration, devices map[string]netlink.Link) (err error) {
+	if devices[name] == nil {
+		if devices[name], err = l.handle.LinkByName(name); err != nil {
+			return err
+		}
+	}
+	if addr.Is4() {
+		if err := answersHost(name); err != nil {
+			return err
+		}
+	}
+	if err := l.handle.AddrAdd(devices[name], retained(addr, lifetime)); !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	// Another program's must not end with our lifetime.
+	ours, err := l.Retained()
+	if err == nil && !contains(ours, addr) {
+		err = ErrForeign
+	}
+	if err != nil {
+		return err
+	}
+	return l.handle.AddrReplace(devices[name], retained(addr, lifetime))
+}
+
+// answersHost fails if arp_ignore keeps the kernel from answering for an address of the interface that has no subnet: the greater value of
+// the interface and of "all" holds (Documentation/networking/ip-sysctl.rst).
+func answersHost(name string) error {
+	data, err := os.ReadFile(filepath.Join("/proc/sys/net/ipv4/conf", name, "arp_ignore"))
+	if err != nil {
+		return err
+	}
+	if value, err := strconv.Atoi(strings.TrimSpace(string(data))); err != nil || value > 1 {
+		return fmt.Errorf("arp_ignore of %s is %s: set it to 0 or 1", name, strings.TrimSpace(string(data)))
+	}
+	return nil
+}
+
+// retained is an address that the kernel takes for no source where another one is there (preferred lifetime 0; an IPv4 address of a /32 comes
+// last), makes no subnet of, and deletes by itself. Duplicate address detection is off: this node has answered for it all the time.
+func retained(addr netip.Addr, lifetime time.Duration) *netlink.Addr {
+	a := &netlink.Addr{
+		IPNet:    &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())},
+		ValidLft: int(lifetime / time.Second),
+		Flags:    unix.IFA_F_NOPREFIXROUTE,
+	}
+	if addr.Is6() {
+		a.Flags |= unix.IFA_F_NODAD
+	}
+	return a
+}
+
+// isRetained tells whether an address of an interface may be one of Retain. Whether it is, the local route of ours beside it tells.
+func isRetained(a netlink.Addr) bool {
+	ones, bits := a.Mask.Size()
+	return ones == bits && a.Flags&unix.IFA_F_DEPRECATED != 0 && a.Flags&unix.IFA_F_PERMANENT == 0
+}
+
+// Retained returns the addresses that the kernel answers for since Retain, of this process or an earlier one.
+func (l *Link) Retained() (map[netip.Addr]struct{}, error) {
+	addrs, err := l.interfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
+	ours, _, err := l.List()
+	if err != nil {
+		return nil, err
+	}
+	found := map[netip.Addr]struct{}{}
+	for _, a := range addrs {
+		if addr := addrOf(a); isRetained(a) && contains(ours, addr) {
+			found[addr] = struct{}{}
+		}
+	}
+	return found, nil
+}
+
+// Release ends what Retain began. What is not retained is no error.
+func (l *Link) Release(addrs map[netip.Addr]struct{}) error {
+	if len(addrs) == 0 {
+		return nil
+	}
+	have, err := l.interfaceAddrs()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, a := range have {
+		if !isRetained(a) || !contains(addrs, addrOf(a)) {
+			continue
+		}
+		dev, err := l.handle.LinkByIndex(a.LinkIndex)
+		if err == nil {
+			err = l.handle.AddrDel(dev, &netlink.Addr{IPNet: a.IPNet})
+		}
+		var gone netlink.LinkNotFoundError
+		if err != nil && !errors.As(err, &gone) && !errors.Is(err, unix.EADDRNOTAVAIL) { // its time was over
+			errs = append(errs, fmt.Errorf("release %v: %w", addrOf(a), err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ReleaseAll ends everything that Retain began.
+func (l *Link) ReleaseAll() error {
+	retained, err := l.Retained()
+	if err != nil {
+		return err
+	}
+	return l.Release(retained)
+}
+
+// interfaceAddrs lists the addresses of all interfaces.
+func (l *Link) interfaceAddrs() ([]netlink.Addr, error) {
+	addrs, err := dump.Whole(func() ([]netlink.Addr, error) { return l.handle.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list the addresses of interfaces: %w", err)
+	}
+	return addrs, nil
+}
+
+func addrOf(a netlink.Addr) netip.Addr {
+	addr, _ := netip.AddrFromSlice(a.IP)
+	return addr.Unmap()
+}
+
+func contains[K comparable, V any](m map[K]V, key K) bool { _, ok := m[key]; return ok }

@@ -1,0 +1,108 @@
+package speaker
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// A speaker that is restarted hands over nothing: the kernel answers until the next one does, which holds the same.
+func TestRetains(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := held(t)
+		claim := r.claim(vip1)
+		r.speaker.Retain()
+		r.speaker.Leave()
+		if err := <-r.done; err != nil {
+			t.Fatal(err)
+		}
+		r.world.mu.Lock()
+		if !has(r.retained, vip1) || len(r.announced) != 1 {
+			t.Errorf("retained %v, announced %v", r.retained, r.announced)
+		}
+		r.world.mu.Unlock()
+		if word := r.detector.word(); word.Claims[vip1.String()] != claim || word.Leaving || r.detector.retained != retainFor+retainMore {
+			t.Errorf("said %+v, retained for %v", word, r.detector.retained)
+		}
+		r.world.restart()
+		again := startWith(t, r.world, r.cluster, options)
+		defer again.stop()
+		again.detector.set(func(d *worldDetector) { d.observer = true })
+		synctest.Wait()
+		if again.detector.settled != 0 || len(r.retained) != 1 {
+			t.Errorf("settled %d times before it was decided, retained %v", again.detector.settled, r.retained)
+		}
+		again.detector.set(func(d *worldDetector) { d.observer = false })
+		synctest.Wait()
+		if len(r.retained) != 0 || len(r.announced) != 1 || again.detector.settled != 1 {
+			t.Errorf("retained %v, announced %v, settled %d times", r.retained, r.announced, again.detector.settled)
+		}
+		if log := again.log.String(); !strings.Contains(log, "msg=release address="+vip1.String()+" answered=true") {
+			t.Errorf("log:\n%s", log)
+		}
+	})
+}
+
+// What another node has taken meanwhile is let go of, and what nobody decides on for as long as it lasts.
+func TestReleases(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		v := baseView()
+		service(v, "web", vip1, []uint16{80}, 2, "b", "a") // b holds it
+		w := newWorld(t)
+		stray := netip.MustParseAddr("203.0.113.99")
+		w.retained = map[netip.Addr]struct{}{vip1: {}, stray: {}}
+		r := start(t, w, &cluster{view: v, synced: true})
+		defer r.stop()
+		r.wantPlanned(t)
+		synctest.Wait()
+		if len(w.retained) != 0 || r.detector.settled != 1 {
+			t.Errorf("retained %v, settled %d times", w.retained, r.detector.settled)
+		}
+	})
+}
+
+// What cannot be retained is handed over.
+func TestHandsOverWhatItCannotRetain(t *testing.T) {
+	for name, harm := range map[string]func(*run){
+		"not asked":      func(*run) {},
+		"asked long ago": func(r *run) { r.speaker.Retain(); time.Sleep(retainWithin + time.Second) },
+		"the kernel does not": func(r *run) {
+			r.world.mu.Lock()
+			r.failRetain = map[netip.Addr]bool{vip1: true}
+			r.world.mu.Unlock()
+			r.speaker.Retain()
+		},
+		"the node goes": func(r *run) {
+			r.touch(func(v *plan.View) plan.Touched {
+				node := v.Nodes["a"]
+				node.Stopping = true
+				v.Nodes["a"] = node
+				return plan.Touched{Nodes: map[string]struct{}{"a": {}}}
+			})
+			synctest.Wait()
+			r.speaker.Retain()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				r := held(t)
+				harm(r)
+				r.speaker.Leave()
+				synctest.Wait()
+				if c := r.claim(vip1); c.State != plan.Leaving || c.Successor != "b" || len(r.retained) != 0 || r.detector.retained != 0 {
+					t.Errorf("says %+v, retained %v for %v", c, r.retained, r.detector.retained)
+				}
+				r.detector.set(func(d *worldDetector) {
+					d.override = map[string]plan.Claim{vip1.String(): {State: plan.Held, Place: 1}}
+				})
+				if err := <-r.done; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
