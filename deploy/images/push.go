@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+)
+
+// pusher writes images of an OCI layout to a registry, with the credentials of `docker login`.
+type pusher struct {
+	layout   string
+	registry string // and path
+	tag      string // "" for that of the layout
+	options  []name.Option
+	log      *progress
+}
+
+func push(ctx context.Context, args []string, log *progress) error {
+	fs := flag.NewFlagSet("push", flag.ContinueOnError)
+	var (
+		out      = fs.String("out", "bin/images", "`folder` that the images were built into")
+		registry = fs.String("registry", "", "`registry` and path to push to, for example registry.example.com/ironlb")
+		tag      = fs.String("tag", "", "`tag` of the images (default: that of the build)")
+		insecure = fs.Bool("insecure", false, "use HTTP where the registry has no HTTPS")
+	)
+	fs.Usage = func() {
+		fmt.Fprintln(fs.Output(), "use: images push -registry REGISTRY[/PATH] [flags] [NAME...]")
+		fs.PrintDefaults()
+	}
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	if *registry == "" {
+		return errors.New("push: -registry is missing: write your registry and a path in it, for example registry.example.com/ironlb")
+	}
+	if host, _, ok := strings.Cut(*registry, "/"); host == "localhost" && ok {
+		return fmt.Errorf("push: %s is the name for images that are in no registry: write your registry and a path in it", *registry)
+	}
+	p := &pusher{layout: filepath.Join(*out, "oci"), registry: strings.TrimRight(*registry, "/"), tag: *tag, log: log}
+	if *insecure {
+		p.options = append(p.options, name.Insecure)
+	}
+	return p.push(ctx, fs.Args())
+}
+
+// push pushes the named images, or all, each with its platforms and its SBOMs.
+func (p *pusher) push(ctx context.Context, names []string) error {
+	at, err := layout.FromPath(p.layout)
+	if err != nil {
+		return fmt.Errorf("no OCI layout in %s: run make images: %w", p.layout, err)
+	}
+	root, err := at.ImageIndex()
+	if err != nil {
+		return err
+	}
+	list, err := root.IndexManifest()
+	if err != nil {
+		return err
+	}
+	var done []string
+	for _, d := range list.Manifests {
+		ref := d.Annotations[annotationRefName]
+		image, _, _ := strings.Cut(path.Base(ref), ":")
+		if ref == "" || (len(names) > 0 && !slices.Contains(names, image)) {
+			continue
+		}
+		if err := p.one(ctx, root, list, d, image, ref); err != nil {
+			return fmt.Errorf("push %s: %w", image, err)
+		}
+		done = append(done, image)
+	}
+	for _, n := range names {
+		if !slices.Contains(done, n) {
+			return fmt.Errorf("push %s: %s has no such image", n, p.layout)
+		}
+	}
+	return nil
+}
+
+func (p *pusher) one(ctx context.Context, root v1.ImageIndex, list *v1.IndexManifest, d v1.Descriptor, image, ref string) error {
+	tag := p.tag
+	if tag == "" {
+		tag = tagOf(ref)
+	}
+	to, err := name.NewTag(p.registry+"/"+image+":"+tag, append([]name.Option{name.StrictValidation}, p.options...)...)
+	if err != nil {
+		return fmt.Errorf("%w: write REGISTRY/PATH and a tag", err)
+	}
+	index, err := root.ImageIndex(d.Digest)
+	if err != nil {
+		return err
+	}
+	options := []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)}
+	err = p.log.long("push "+to.String(), func() error { return remote.WriteIndex(to, index, options...) })
+	if err != nil {
+		return err
+	}
+	sboms := 0
+	for _, s := range list.Manifests {
+		if s.Annotations[annotationSBOMOf] != ref {
+			continue
+		}
+		artifact, err := root.Image(s.Digest)
+		if err != nil {
+			return err
+		}
+		// The registry, or its fallback tag, lists it as a referrer of its subject.
+		if err := remote.Write(to.Context().Digest(s.Digest.String()), artifact, options...); err != nil {
+			return fmt.Errorf("its SBOM: %w", err)
+		}
+		sboms++
+	}
+	p.log.printf("pushed %s@%s with %d SBOMs", to, d.Digest, sboms)
+	return nil
+}
