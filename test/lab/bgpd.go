@@ -31,7 +31,10 @@ func (n *Node) startBGP(ctx context.Context, flags ...string) error {
 	if n.bgp != nil && n.bgp.Running() {
 		return fmt.Errorf("start ironlb-bgpd on %s: it runs already", n.Name)
 	}
-	argv := append([]string{n.c.build.Path("ironlb-bgpd"), "--socket", n.BGPSocket()}, flags...)
+	argv, err := n.c.contained("ironlb-bgpd", append([]string{n.c.build.Path("ironlb-bgpd"), "--socket", n.BGPSocket()}, flags...)...)
+	if err != nil {
+		return err
+	}
 	p, err := n.Start(ctx, "ironlb-bgpd", host.Cmd{Argv: argv})
 	if err != nil {
 		return err

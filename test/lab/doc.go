@@ -24,6 +24,12 @@
 // An agent in each node's namespace reports Node and Pod status over the node's
 // own API link, so a dead node becomes NotReady as a real one does.
 //
+// With Config.Kubelets the nodes are real ones (package kubenode): containerd, a
+// kubelet, a scheduler, every controller, CoreDNS, kube-proxy if it is asked for,
+// and Pods from images that the lab builds and imports. Ranges are larger, as
+// upstream's tests need: Pods 10.244.0.0/16 and 2001:db8:0:3::/64, a /24 and a /80
+// for each node; ClusterIPs 10.96.0.0/16. Remote has a link to the API server.
+//
 // Names carry a prefix of the lab's own, so several labs stand side by side.
 // Close removes everything; what a killed lab leaves, the next New removes.
 package lab

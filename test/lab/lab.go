@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -21,6 +22,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/controlplane"
 	"github.com/ironlb/ironlb/test/lab/guest"
 	"github.com/ironlb/ironlb/test/lab/host"
+	"github.com/ironlb/ironlb/test/lab/manifest"
 	"github.com/ironlb/ironlb/test/lab/tools"
 )
 
@@ -37,12 +39,19 @@ const (
 type Config struct {
 	Nodes     int // 0: 3, at most 7
 	Kernel    Kernel
-	NodeGrace time.Duration // silence after which a node is not Ready; 0: 4s
+	NodeGrace time.Duration // silence after which a node is not Ready; 0: 4s, with Kubelets 50s
 	Bare      bool          // do not build the project's own programs nor apply its manifests
 	KubeProxy bool          // build kube-proxy, for StartKubeProxy
 	BGP       bool          // run ironlb-bgpd beside each speaker
-	Services  netip.Prefix  // ClusterIPs; zero: 203.0.113.0/25, which is enough for a hundred Services
-	Progress  io.Writer     // a line for each long step; nil: silent
+	Kubelets  *Kubelets     // run containerd and a kubelet on each node; nil: the lab's own agent
+	// Contained runs IronLB's programs as far as possible as containers do: after "prepare", with /proc/sys and, where the
+	// manifest says so, the root file system read-only. The privileges are those of the manifest in any case.
+	Contained bool
+	// Privileges changes the privileges that the manifest gives to a container before it starts; nil: as they are.
+	Privileges func(*manifest.Privileges)
+	APIServer  []string     // more flags of kube-apiserver
+	Services   netip.Prefix // ClusterIPs; zero: 203.0.113.0/25, which is enough for a hundred Services
+	Progress   io.Writer    // a line for each long step; nil: silent
 }
 
 // Cluster is a lab that stands until Close.
@@ -71,6 +80,7 @@ type Cluster struct {
 	end      context.CancelFunc
 	undo     []func() error // in the order done
 	pods     *pods
+	images   []string // archives for nodes with kubelets
 
 	mu     sync.Mutex
 	closed bool
@@ -89,11 +99,14 @@ func New(ctx context.Context, cfg Config) (*Cluster, error) {
 	}
 	if !cfg.Services.IsValid() {
 		cfg.Services = clusterIPs
+		if cfg.Kubelets != nil {
+			cfg.Services = kubeletClusterIPs
+		}
 	}
 	if cfg.Progress == nil {
 		cfg.Progress = io.Discard
 	}
-	if err := needs(); err != nil {
+	if err := needs(cfg); err != nil {
 		return nil, err
 	}
 	c := &Cluster{cfg: cfg, progress: cfg.Progress}
@@ -105,11 +118,15 @@ func New(ctx context.Context, cfg Config) (*Cluster, error) {
 }
 
 // needs tells what the lab cannot do without.
-func needs() error {
+func needs(cfg Config) error {
 	if os.Geteuid() != 0 {
 		return errors.New("not root: network namespaces need it; run this as root")
 	}
-	for program, pkg := range map[string]string{"ip": "iproute2", "ipvsadm": "ipvsadm", "nft": "nftables", "sysctl": "procps"} {
+	packages := map[string]string{"ip": "iproute2", "ipvsadm": "ipvsadm", "nft": "nftables", "setpriv": "util-linux", "sysctl": "procps"}
+	if cfg.Kubelets != nil {
+		maps.Copy(packages, kubeletPackages)
+	}
+	for program, pkg := range packages {
 		if _, err := exec.LookPath(program); err != nil {
 			return fmt.Errorf("program %s is missing: apt-get install %s, or make deps", program, pkg)
 		}
@@ -139,7 +156,7 @@ func (c *Cluster) start(ctx context.Context) (err error) {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	if !c.cfg.Bare {
+	if !c.cfg.Bare && c.cfg.Kubelets == nil {
 		if err := c.applyDeploy(ctx); err != nil {
 			return err
 		}
@@ -161,7 +178,7 @@ func (c *Cluster) buildPrograms(ctx context.Context) (err error) {
 	if c.cfg.Bare {
 		own = programs[:2]
 	}
-	if c.cfg.BGP {
+	if c.cfg.BGP || c.cfg.Kubelets != nil && !c.cfg.Bare {
 		own = append(slices.Clip(own), bgpProgram)
 	}
 	c.say("building the lab's programs")
@@ -169,10 +186,17 @@ func (c *Cluster) buildPrograms(ctx context.Context) (err error) {
 	if c.cfg.KubeProxy {
 		pinned = append(pinned, "kube-proxy")
 	}
+	if c.cfg.Kubelets != nil {
+		pinned, own = append(pinned, c.kubeletPrograms()...), append(slices.Clip(own), kubeletProgram)
+	}
 	if err := c.build.Pinned(ctx, pinned...); err != nil {
 		return err
 	}
-	return c.build.Own(ctx, own...)
+	if err := c.build.Own(ctx, own...); err != nil || c.cfg.Kubelets == nil {
+		return err
+	}
+	c.images, err = c.buildImages(ctx)
+	return err
 }
 
 func (c *Cluster) startControlPlane(ctx context.Context) error {
@@ -187,9 +211,11 @@ func (c *Cluster) startControlPlane(ctx context.Context) error {
 		Address:   apiServer,
 		Dir:       dir,
 		Program:   c.build.Path,
-		Services:  []netip.Prefix{c.cfg.Services, clusterIPs6},
+		Services:  c.services(),
 		Nodes:     nodeNames(c.cfg.Nodes),
 		NodeGrace: c.cfg.NodeGrace,
+		Kubelets:  c.cfg.Kubelets != nil,
+		APIServer: c.cfg.APIServer,
 	})
 	if err != nil {
 		return err
@@ -224,11 +250,15 @@ func (c *Cluster) startKernel(ctx context.Context) error {
 	boot, cancel := context.WithCancel(c.life)
 	stop := context.AfterFunc(ctx, cancel)
 	defer stop() // from here on the guest lives as long as the lab
-	g, err := guest.Start(boot, guest.Config{
+	config := guest.Config{
 		Link:   &guest.Link{NetNS: c.Management.Namespace, Bridge: apiBridge, Tap: "guest"},
 		Shares: []string{c.Dir, c.build.Dir},
 		Log:    c.log,
-	})
+	}
+	if c.cfg.Kubelets != nil {
+		config.MemoryMiB = 8192 // the nodes' disks are in memory, with the images
+	}
+	g, err := guest.Start(boot, config)
 	if err != nil {
 		cancel()
 		return err

@@ -44,12 +44,16 @@ func (m *Machine) Exec(ctx context.Context, argv ...string) (string, error) {
 // a log in the lab's scratch folder. It is stopped at the latest by Close.
 func (m *Machine) Start(ctx context.Context, name string, cmd host.Cmd) (*process.Process, error) {
 	cmd.Argv = m.Argv(cmd.Argv...)
-	c := m.c
+	return m.c.startOn(m.host, m.Name, name, cmd)
+}
+
+// startOn is Machine.Start for a command that enters the machine's namespaces itself.
+func (c *Cluster) startOn(h host.Host, machine, name string, cmd host.Cmd) (*process.Process, error) {
 	c.mu.Lock()
 	c.seq++
-	log := filepath.Join(c.Dir, fmt.Sprintf("%s-%s-%d.log", m.Name, name, c.seq))
+	log := filepath.Join(c.Dir, fmt.Sprintf("%s-%s-%d.log", machine, name, c.seq))
 	c.mu.Unlock()
-	p, err := process.Start(c.life, m.host, name+" on "+m.Name, log, cmd)
+	p, err := process.Start(c.life, h, name+" on "+machine, log, cmd)
 	if err != nil {
 		return nil, err
 	}

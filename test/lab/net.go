@@ -162,6 +162,9 @@ func (c *Cluster) makeNetwork(ctx context.Context) error {
 	for _, n := range c.Nodes {
 		n.make(&s)
 	}
+	if c.cfg.Kubelets != nil {
+		c.routePods(&s)
+	}
 	c.say("making the network of %d nodes", c.cfg.Nodes)
 	if err := s.run(ctx, c.kernel); err != nil {
 		return fmt.Errorf("make the network: %w", err)

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ironlb/ironlb/test/lab/host"
+	"github.com/ironlb/ironlb/test/lab/kubenode"
 	"github.com/ironlb/ironlb/test/lab/process"
 )
 
@@ -28,6 +29,7 @@ type Node struct {
 	kubelet *process.Process
 	speaker *process.Process
 	bgp     *process.Process
+	kube    *kubenode.Node // with Config.Kubelets; else nil
 }
 
 func nodeNames(n int) []string {
@@ -55,13 +57,17 @@ func (c *Cluster) NodeByName(name string) *Node {
 
 // newNode plans the i-th node.
 func (c *Cluster) newNode(i int) *Node {
-	return &Node{
+	n := &Node{
 		Machine: *c.machine(nodeName(i), nth(lan, 11+i)),
 		APIAddr: nth(api, 11+i),
 		PodCIDR: netip.PrefixFrom(nth(podRange, 16*i), 28),
 
 		PodCIDR6: sixes(netip.PrefixFrom(nth(podRange, 16*i), 28)),
 	}
+	if c.cfg.Kubelets != nil {
+		n.PodCIDR, n.PodCIDR6 = kubeletPods(i)
+	}
+	return n
 }
 
 const podBridge = "pods0"
@@ -75,11 +81,13 @@ func (n *Node) make(s *script) {
 		"link set "+n.port(apiBridge)+" master "+apiBridge+" up")
 	lines := []string{
 		"addr add " + in(api, n.APIAddr) + " dev api0", "link set api0 up",
-		"link add " + podBridge + " type bridge mcast_snooping 0",
-		"addr add " + in(n.PodCIDR, n.gateway()) + " dev " + podBridge, "link set " + podBridge + " up",
-		// The bridge has its own range only; the others' are routed.
-		"addr add " + netip.PrefixFrom(six(n.gateway()), n.PodCIDR6.Bits()).String() + " dev " + podBridge + " nodad",
 		"route add default via " + router.String(), "route add default via " + six(router).String(),
+	}
+	if n.c.cfg.Kubelets == nil {
+		lines = append(lines, "link add "+podBridge+" type bridge mcast_snooping 0",
+			"addr add "+in(n.PodCIDR, n.gateway())+" dev "+podBridge, "link set "+podBridge+" up",
+			// The bridge has its own range only; the others' are routed.
+			"addr add "+netip.PrefixFrom(six(n.gateway()), n.PodCIDR6.Bits()).String()+" dev "+podBridge+" nodad")
 	}
 	for _, other := range n.c.Nodes {
 		if other != n {
@@ -100,17 +108,13 @@ func (n *Node) gateway() netip.Addr { return nth(n.PodCIDR, 1) }
 // startNodes makes the Node objects, starts their agents and the Pods' loop,
 // and waits until all are Ready.
 func (c *Cluster) startNodes(ctx context.Context) error {
+	if c.cfg.Kubelets != nil {
+		return c.startKubelets(ctx)
+	}
 	c.say("waiting for %d nodes to be Ready", len(c.Nodes))
 	for _, n := range c.Nodes {
-		node := &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{
-				Name:   n.Name,
-				Labels: map[string]string{corev1.LabelHostname: n.Name, corev1.LabelOSStable: "linux"},
-			},
-			Spec: corev1.NodeSpec{PodCIDR: n.PodCIDR.String(), PodCIDRs: []string{n.PodCIDR.String(), n.PodCIDR6.String()}},
-		}
-		if _, err := c.Kube.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
-			return fmt.Errorf("make Node %s: %w", n.Name, err)
+		if err := n.register(ctx); err != nil {
+			return err
 		}
 		if err := n.startKubelet(ctx); err != nil {
 			return err
@@ -121,6 +125,25 @@ func (c *Cluster) startNodes(ctx context.Context) error {
 		if err := n.WaitReady(ctx, agentLimit, corev1.ConditionTrue); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// register makes the Node object.
+func (n *Node) register(ctx context.Context) error {
+	var ranges []string
+	for _, p := range n.podCIDRs() {
+		ranges = append(ranges, p.String())
+	}
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:   n.Name,
+			Labels: map[string]string{corev1.LabelHostname: n.Name, corev1.LabelOSStable: "linux"},
+		},
+		Spec: corev1.NodeSpec{PodCIDR: ranges[0], PodCIDRs: ranges},
+	}
+	if _, err := n.c.Kube.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("make Node %s: %w", n.Name, err)
 	}
 	return nil
 }
@@ -183,23 +206,38 @@ func (n *Node) RestoreAPI(ctx context.Context) error { return n.restore(ctx, api
 func (n *Node) StopKubelet() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.kube != nil {
+		return n.kube.StopKubelet(n.c.life)
+	}
 	return n.kubelet.Stop(5 * time.Second)
 }
 
 // StartKubelet starts the agent again.
-func (n *Node) StartKubelet(ctx context.Context) error { return n.startKubelet(ctx) }
+func (n *Node) StartKubelet(ctx context.Context) error {
+	if n.kube != nil {
+		return n.kube.StartKubelet(ctx)
+	}
+	return n.startKubelet(ctx)
+}
+
+// unplug cuts all links of the node at once, without a change of carrier.
+func (n *Node) unplug(ctx context.Context) error {
+	return n.onSwitch(ctx,
+		"link set "+n.port(lanBridge)+" nomaster",
+		"link set "+n.port(apiBridge)+" nomaster")
+}
 
 // PowerOff cuts all links of the node at once, without a change of carrier,
 // and then kills every process on it and in its Pods: none can say goodbye.
 func (n *Node) PowerOff(ctx context.Context) error {
+	if n.kube != nil {
+		return n.powerOffKubelet(ctx)
+	}
 	n.c.pods.mu.Lock()
 	defer n.c.pods.mu.Unlock()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	err := n.onSwitch(ctx,
-		"link set "+n.port(lanBridge)+" nomaster",
-		"link set "+n.port(apiBridge)+" nomaster")
-	if err != nil {
+	if err := n.unplug(ctx); err != nil {
 		return err
 	}
 	n.off = true
@@ -222,6 +260,9 @@ func (n *Node) PowerOff(ctx context.Context) error {
 // and addresses: nothing is left in its kernel. Its agent starts and its Pods
 // come back; its speaker does not.
 func (n *Node) PowerOn(ctx context.Context) error {
+	if n.kube != nil {
+		return n.powerOnKubelet(ctx)
+	}
 	n.c.pods.mu.Lock()
 	n.mu.Lock()
 	var s script

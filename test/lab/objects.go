@@ -15,6 +15,7 @@ import (
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/test/lab/host"
+	"github.com/ironlb/ironlb/test/lab/manifest"
 )
 
 // newClients makes the administrator's clients of this process.
@@ -84,18 +85,12 @@ func (c *Cluster) ApplyYAML(ctx context.Context, manifests string) error {
 // itself, so their Deployment and DaemonSet stay out.
 func (c *Cluster) applyDeploy(ctx context.Context) error {
 	c.say("applying the CRDs and permissions of deploy/")
-	deploy := filepath.Join(c.Root, "deploy")
-	rbac, err := filepath.Glob(filepath.Join(deploy, "rbac-*.yaml"))
+	all, err := manifest.Load(c.Root, manifest.File)
 	if err != nil {
 		return err
 	}
-	for _, files := range [][]string{{filepath.Join(deploy, "crd"), filepath.Join(deploy, "namespace.yaml")}, rbac} {
-		if len(files) == 0 {
-			continue
-		}
-		if err := c.Apply(ctx, files...); err != nil {
-			return err
-		}
+	if err := c.ApplyYAML(ctx, all.Accounts().String()); err != nil {
+		return err
 	}
 	_, err = c.Kubectl(ctx, "wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
 	return err

@@ -9,9 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/ironlb/ironlb/test/lab/host"
+	"github.com/ironlb/ironlb/test/lab/manifest"
 	"github.com/ironlb/ironlb/test/lab/process"
 )
 
@@ -31,7 +33,12 @@ func (c *Cluster) StartCCM(ctx context.Context, flags ...string) (*process.Proce
 	if err != nil {
 		return nil, err
 	}
-	argv := append([]string{c.build.Path("ironlb-ccm"), "--kubeconfig", kubeconfig}, flags...)
+	// In a Pod all three default to the Pod's own credentials.
+	argv, err := c.contained(ccmAccount, append([]string{c.build.Path("ironlb-ccm"), "--kubeconfig", kubeconfig,
+		"--authentication-kubeconfig", kubeconfig, "--authorization-kubeconfig", kubeconfig}, flags...)...)
+	if err != nil {
+		return nil, err
+	}
 	p, err := c.Management.Start(ctx, "ironlb-ccm", host.Cmd{Argv: argv})
 	if err != nil {
 		return nil, err
@@ -40,7 +47,7 @@ func (c *Cluster) StartCCM(ctx context.Context, flags ...string) (*process.Proce
 	return p, nil
 }
 
-// StartSpeaker starts ironlb-speaker on the node as its ServiceAccount.
+// StartSpeaker starts ironlb-speaker on the node as its ServiceAccount, and with Config.Contained "prepare" before it.
 func (n *Node) StartSpeaker(ctx context.Context, flags ...string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -49,6 +56,9 @@ func (n *Node) StartSpeaker(ctx context.Context, flags ...string) error {
 	}
 	argv, err := n.SpeakerArgv(ctx, flags...)
 	if err != nil {
+		return err
+	}
+	if err := n.prepare(ctx, flags...); err != nil {
 		return err
 	}
 	if n.c.cfg.BGP && (n.bgp == nil || !n.bgp.Running()) {
@@ -84,7 +94,41 @@ func (n *Node) SpeakerArgv(ctx context.Context, flags ...string) ([]string, erro
 	if n.c.cfg.BGP {
 		argv = append(argv, "--bgp-socket", n.BGPSocket())
 	}
-	return append(argv, flags...), nil
+	return n.c.contained("ironlb-speaker", append(argv, flags...)...)
+}
+
+// prepare does what the init container of the speaker's Pod does.
+func (n *Node) prepare(ctx context.Context, flags ...string) error {
+	if !n.c.cfg.Contained {
+		return nil
+	}
+	argv := []string{n.c.build.Path("ironlb-speaker"), "prepare"}
+	if i := slices.Index(flags, "--config"); i >= 0 {
+		argv = append(argv, flags[i:i+2]...)
+	}
+	argv, err := n.c.contained("prepare", argv...)
+	if err != nil {
+		return err
+	}
+	if _, err := n.Exec(ctx, argv...); err != nil {
+		return fmt.Errorf("prepare %s: %w", n.Name, err)
+	}
+	return nil
+}
+
+// contained returns the command that runs argv with the privileges that the manifest gives to the container.
+func (c *Cluster) contained(container string, argv ...string) ([]string, error) {
+	p, err := manifest.Read(filepath.Join(c.Root, "deploy"), container)
+	if err != nil {
+		return nil, err
+	}
+	if c.cfg.Privileges != nil {
+		c.cfg.Privileges(&p)
+	}
+	if c.cfg.Contained {
+		return p.Contained([]string{c.Dir}, argv...), nil
+	}
+	return p.Argv(argv...), nil
 }
 
 // patient gives a speaker in an emulated guest, where it stands still for longer than its usual profile allows, the profile for
@@ -150,6 +194,16 @@ func (n *Node) StopSpeaker() error {
 		return p.Stop(stopGrace)
 	}
 	return nil
+}
+
+// ReplaceSpeaker ends the node's speaker as a kubelet does whose Pod is replaced, after its preStop hook, and waits for its end.
+func (n *Node) ReplaceSpeaker() error {
+	if p := n.Speaker(); p != nil {
+		if err := p.Signal(syscall.SIGUSR1); err != nil {
+			return err
+		}
+	}
+	return n.StopSpeaker()
 }
 
 // KillSpeaker ends the node's speaker with SIGKILL.

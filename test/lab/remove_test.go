@@ -18,7 +18,11 @@ import (
 const abandonEnv = "IRONLB_LAB_TEST_ABANDON"
 
 func abandon() {
-	c, err := New(context.Background(), Config{Bare: true, Kernel: Native, Nodes: 1})
+	config := Config{Bare: true, Kernel: Native, Nodes: 1}
+	if os.Getenv(abandonEnv) == "kubelets" {
+		config.Kubelets = &Kubelets{SingleStack: true}
+	}
+	c, err := New(context.Background(), config)
 	if err != nil {
 		fmt.Println(err)
 		os.Exit(1)
@@ -80,6 +84,13 @@ func left(t *testing.T, name string) []string {
 			found = append(found, "file "+file)
 		}
 	}
+	groups, err := filepath.Glob("/sys/fs/cgroup/*/" + name + "-*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range groups {
+		found = append(found, "cgroup "+g)
+	}
 	return append(found, processes(t, name)...)
 }
 
@@ -113,9 +124,15 @@ func TestCloseLeavesNothing(t *testing.T) {
 
 // A killed lab's processes die with it; the rest the next lab removes, and
 // leaves alone what belongs to labs that stand.
-func TestKilledLabIsRemoved(t *testing.T) {
+func TestKilledLabIsRemoved(t *testing.T) { killed(t, "stay") }
+
+// So do the containers of a node with a kubelet, in PID namespaces of their own.
+func TestKilledNodesWithKubeletsAreRemoved(t *testing.T) { killed(t, "kubelets") }
+
+func killed(t *testing.T, what string) {
+	t.Helper()
 	cluster.Need(t)
-	cmd, name := other(t, "stay")
+	cmd, name := other(t, what)
 	if found := left(t, name); len(found) < 7 {
 		t.Errorf("of a standing lab there is only:\n%s", strings.Join(found, "\n"))
 	}

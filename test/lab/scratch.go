@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+
+	"github.com/ironlb/ironlb/test/lab/cgroup"
 )
 
 // claims is a folder with a file for each lab on this machine, named as the
@@ -114,7 +116,8 @@ func collect() error {
 			continue // its lab stands
 		}
 		dir, err := os.ReadFile(file)
-		errs = append(errs, err, removeNamespaces(filepath.Base(file)))
+		name := filepath.Base(file)
+		errs = append(errs, err, removeNamespaces(name), cgroup.Remove(name+"-*"))
 		if filepath.Base(string(dir)) == filepath.Base(file) {
 			errs = append(errs, os.RemoveAll(string(dir)))
 		}

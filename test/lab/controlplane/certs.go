@@ -17,9 +17,14 @@ import (
 
 // Files that writeKeys makes in the control plane's folder.
 const (
-	caFile     = "ca.crt"
-	certFile   = "apiserver.crt"
-	keyFile    = "apiserver.key"
+	caFile   = "ca.crt"
+	certFile = "apiserver.crt"
+	keyFile  = "apiserver.key"
+
+	// By which the API server asks kubelets.
+	kubeletClientCert = "apiserver-kubelet-client.crt"
+	kubeletClientKey  = "apiserver-kubelet-client.key"
+
 	saKeyFile  = "service-account.key"
 	saPubFile  = "service-account.pub"
 	validHours = 48
@@ -48,10 +53,22 @@ func writeKeys(dir string, addresses []net.IP) error {
 	serving.KeyUsage = x509.KeyUsageDigitalSignature
 	serving.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	serving.IPAddresses = addresses
-	serving.DNSNames = []string{"localhost", "kubernetes.default.svc"}
+	serving.DNSNames = []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"}
 	der, err := x509.CreateCertificate(rand.Reader, serving, ca, key.Public(), caKey)
 	if err != nil {
 		return fmt.Errorf("make the API server's certificate: %w", err)
+	}
+	clientKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return fmt.Errorf("make the key for kubelets: %w", err)
+	}
+	clientCert := template(3, "kube-apiserver-kubelet-client")
+	clientCert.Subject.Organization = []string{"system:masters"}
+	clientCert.KeyUsage = x509.KeyUsageDigitalSignature
+	clientCert.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	clientDER, err := x509.CreateCertificate(rand.Reader, clientCert, ca, clientKey.Public(), caKey)
+	if err != nil {
+		return fmt.Errorf("make the certificate for kubelets: %w", err)
 	}
 	saKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -66,6 +83,8 @@ func writeKeys(dir string, addresses []net.IP) error {
 		func() error { return writePEM(dir, caFile, "CERTIFICATE", caDER) },
 		func() error { return writePEM(dir, certFile, "CERTIFICATE", der) },
 		func() error { return writeKey(dir, keyFile, key) },
+		func() error { return writePEM(dir, kubeletClientCert, "CERTIFICATE", clientDER) },
+		func() error { return writeKey(dir, kubeletClientKey, clientKey) },
 		func() error { return writeKey(dir, saKeyFile, saKey) },
 		func() error { return writePEM(dir, saPubFile, "PUBLIC KEY", saPub) },
 	} {

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
@@ -23,7 +24,10 @@ import (
 // Programs that a control plane needs built.
 var Programs = []string{"etcd", "kube-apiserver", "kube-controller-manager"}
 
-// Config of a control plane. Every field but NodeGrace is needed.
+// Scheduler is needed as well with Config.Kubelets.
+const Scheduler = "kube-scheduler"
+
+// Config of a control plane. NodeGrace, Kubelets and APIServer may be left out.
 type Config struct {
 	Namespace string     // network namespace of this machine that holds Address
 	Address   netip.Addr // of the API server, port 6443
@@ -31,7 +35,9 @@ type Config struct {
 	Program   func(name string) string
 	Services  []netip.Prefix // ClusterIPs, at most one range of each family
 	Nodes     []string       // names that get a kubelet's credentials
-	NodeGrace time.Duration  // silence after which a node is not Ready; 0: 4s
+	NodeGrace time.Duration  // silence after which a node is not Ready; 0: 4s, with Kubelets Kubernetes' own 50s
+	Kubelets  bool           // the nodes have kubelets: run a scheduler and every controller
+	APIServer []string       // more flags of kube-apiserver
 }
 
 // ControlPlane runs until Close.
@@ -41,8 +47,8 @@ type ControlPlane struct {
 	rest   *rest.Config
 	client kubernetes.Interface
 
-	etcd, apiserver, controllers *process.Process
-	failed                       chan error
+	etcd, apiserver, controllers, scheduler *process.Process
+	failed                                  chan error
 }
 
 // Start returns when the API server is ready to serve and the controllers run.
@@ -50,13 +56,20 @@ type ControlPlane struct {
 func Start(ctx context.Context, cfg Config) (cp *ControlPlane, err error) {
 	if cfg.NodeGrace == 0 {
 		cfg.NodeGrace = 4 * time.Second
+		if cfg.Kubelets {
+			cfg.NodeGrace = 50 * time.Second
+		}
 	}
-	for _, name := range Programs {
+	needed := Programs
+	if cfg.Kubelets {
+		needed = append(slices.Clip(needed), Scheduler)
+	}
+	for _, name := range needed {
 		if _, err := os.Stat(cfg.Program(name)); err != nil {
 			return nil, fmt.Errorf("start the control plane: %s is not built: %w", name, err)
 		}
 	}
-	cp = &ControlPlane{cfg: cfg, failed: make(chan error, 3)}
+	cp = &ControlPlane{cfg: cfg, failed: make(chan error, 4)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, cp.Close())
@@ -64,6 +77,9 @@ func Start(ctx context.Context, cfg Config) (cp *ControlPlane, err error) {
 		}
 	}()
 	addresses := []net.IP{cfg.Address.AsSlice(), net.IPv4(127, 0, 0, 1)}
+	for _, p := range cfg.Services {
+		addresses = append(addresses, p.Masked().Addr().Next().AsSlice()) // of Service kubernetes
+	}
 	if err := writeKeys(cfg.Dir, addresses); err != nil {
 		return cp, fmt.Errorf("start the control plane: %w", err)
 	}
@@ -82,6 +98,11 @@ func Start(ctx context.Context, cfg Config) (cp *ControlPlane, err error) {
 	if cp.controllers, err = cp.run(ctx, "kube-controller-manager", cp.controllerFlags()); err != nil {
 		return cp, err
 	}
+	if cfg.Kubelets {
+		if cp.scheduler, err = cp.run(ctx, Scheduler, cp.schedulerFlags()); err != nil {
+			return cp, err
+		}
+	}
 	return cp, nil
 }
 
@@ -92,6 +113,9 @@ func (cp *ControlPlane) RESTConfig() *rest.Config { return rest.CopyConfig(cp.re
 // Kubeconfig is the administrator's file, for programs that run in the
 // namespace.
 func (cp *ControlPlane) Kubeconfig() string { return filepath.Join(cp.cfg.Dir, "admin.kubeconfig") }
+
+// ClientCA is the file of the authority that signs client certificates.
+func (cp *ControlPlane) ClientCA() string { return cp.file(caFile) }
 
 // URL of the API server.
 func (cp *ControlPlane) URL() string {
@@ -116,7 +140,7 @@ func (cp *ControlPlane) StartAPIServer(ctx context.Context) (err error) {
 // Close ends the components, clients of others first. Nothing of theirs is
 // kept, so they need not end in good order.
 func (cp *ControlPlane) Close() error {
-	return errors.Join(kill(cp.controllers), kill(cp.apiserver), kill(cp.etcd))
+	return errors.Join(kill(cp.scheduler), kill(cp.controllers), kill(cp.apiserver), kill(cp.etcd))
 }
 
 func kill(p *process.Process) error {

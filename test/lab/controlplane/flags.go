@@ -40,14 +40,13 @@ func (cp *ControlPlane) apiserverFlags() []string {
 	for _, p := range cp.cfg.Services {
 		services = append(services, p.String())
 	}
-	return []string{
+	flags := []string{
 		"--etcd-servers=" + etcdURL,
 		"--bind-address=" + cp.cfg.Address.String(),
 		"--advertise-address=" + cp.cfg.Address.String(),
 		"--secure-port=6443",
 		"--tls-cert-file=" + cp.file(certFile),
 		"--tls-private-key-file=" + cp.file(keyFile),
-		"--endpoint-reconciler-type=none",
 		"--authorization-mode=Node,RBAC",
 		"--anonymous-auth=false",
 		"--token-auth-file=" + cp.file(tokensFile),
@@ -59,12 +58,28 @@ func (cp *ControlPlane) apiserverFlags() []string {
 		"--enable-priority-and-fairness=false",
 		"--profiling=false",
 	}
+	flags = append(flags, cp.cfg.APIServer...)
+	if !cp.cfg.Kubelets {
+		return append(flags, "--endpoint-reconciler-type=none")
+	}
+	return append(flags,
+		"--endpoint-reconciler-type=lease", // Pods reach the API server by Service kubernetes
+		"--client-ca-file="+cp.file(caFile),
+		"--kubelet-client-certificate="+cp.file(kubeletClientCert),
+		"--kubelet-client-key="+cp.file(kubeletClientKey),
+		"--kubelet-preferred-address-types=InternalIP",
+		"--enable-admission-plugins=NodeRestriction",
+	)
 }
 
 func (cp *ControlPlane) controllerFlags() []string {
+	run := controllers
+	if cp.cfg.Kubelets {
+		run = []string{"*"}
+	}
 	return []string{
 		"--kubeconfig=" + cp.Kubeconfig(),
-		"--controllers=" + strings.Join(controllers, ","),
+		"--controllers=" + strings.Join(run, ","),
 		"--leader-elect=false",
 		"--bind-address=127.0.0.1",
 		"--cert-dir=" + cp.file("kube-controller-manager"),
@@ -72,6 +87,18 @@ func (cp *ControlPlane) controllerFlags() []string {
 		"--node-monitor-period=1s",
 		"--node-monitor-grace-period=" + cp.cfg.NodeGrace.String(),
 		"--node-startup-grace-period=20s",
+		"--kube-api-qps=200",
+		"--kube-api-burst=400",
+		"--profiling=false",
+	}
+}
+
+func (cp *ControlPlane) schedulerFlags() []string {
+	return []string{
+		"--kubeconfig=" + cp.Kubeconfig(),
+		"--leader-elect=false",
+		"--bind-address=127.0.0.1",
+		"--cert-dir=" + cp.file("kube-scheduler"),
 		"--kube-api-qps=200",
 		"--kube-api-burst=400",
 		"--profiling=false",

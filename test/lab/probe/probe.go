@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Ports on which every Pod of the lab serves.
@@ -32,8 +34,11 @@ type Result struct {
 func (r Result) OK() bool { return r.Error == "" }
 
 // Connected tells whether there was a connection. That of a request that failed broke then. The client's errors begin with what it did, as
-// package net names it.
-func (r Result) Connected() bool { return !strings.HasPrefix(r.Error, "dial: ") }
+// package net names it. One that is reset while the client dials was made: a reset in answer to a SYN is a refusal (tcp_reset of
+// net/ipv4/tcp_input.c).
+func (r Result) Connected() bool {
+	return !strings.HasPrefix(r.Error, "dial: ") || strings.HasSuffix(r.Error, unix.ECONNRESET.Error())
+}
 
 // Answer is the line that a Pod answers with.
 func Answer(pod, client string) string { return pod + " " + client + "\n" }

@@ -39,6 +39,8 @@ func TestMoved(t *testing.T) {
 	}{
 		"no failure":          {[]Result{at(100, 5, ""), at(200, 5, "")}, ""},
 		"all under way":       {[]Result{at(100, 90, "read: reset"), at(110, 5, ""), at(150, 30, "read: EOF"), at(180, 10000, "read: timeout")}, ""},
+		"one just made":       {[]Result{at(100, 90, "dial: connect: connection reset by peer"), at(150, 1000, "read: reset")}, ""},
+		"one refused":         {[]Result{at(100, 90, "dial: connect: connection refused")}, "a connection was not made"},
 		"one not connected":   {[]Result{at(100, 90, "read: reset"), at(150, 1000, "dial: timeout")}, "a connection was not made"},
 		"one later than that": {[]Result{at(100, 90, "read: reset"), at(191, 5, "read: reset")}, "more than one moment"},
 	} {

@@ -109,11 +109,16 @@ func (p *Process) Err() error {
 	return fmt.Errorf("%s ended by itself: %s; its last lines:\n%s", p.Name, how, Tail(p.Log, 15))
 }
 
+// Expect makes the end of the process no error: its caller is about to end it.
+func (p *Process) Expect() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stopped = true
+}
+
 // Stop sends SIGTERM, and SIGKILL when the process has not ended after grace.
 func (p *Process) Stop(grace time.Duration) error {
-	p.mu.Lock()
-	p.stopped = true
-	p.mu.Unlock()
+	p.Expect()
 	if !p.Running() {
 		return nil
 	}
@@ -132,9 +137,7 @@ func (p *Process) Stop(grace time.Duration) error {
 
 // Kill ends the process group with SIGKILL and waits for its end.
 func (p *Process) Kill() error {
-	p.mu.Lock()
-	p.stopped = true
-	p.mu.Unlock()
+	p.Expect()
 	p.kill()
 	select {
 	case <-p.done:

@@ -11,9 +11,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -22,14 +25,45 @@ import (
 // Tags that the project's own programs are built with, here and in the Makefile: docs/design/dependencies.md says why.
 const Tags = "grpcnotrace"
 
-// Package paths of the pinned programs, by the names they are kept under.
-var pinned = map[string]string{
-	"etcd":                    "go.etcd.io/etcd/server/v3",
-	"kube-apiserver":          "k8s.io/kubernetes/cmd/kube-apiserver",
-	"kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
-	"kube-proxy":              "k8s.io/kubernetes/cmd/kube-proxy",
-	"kubectl":                 "k8s.io/kubernetes/cmd/kubectl",
+// program says how a pinned program is built.
+type program struct {
+	module  string // folder of the module that pins it, below test/tools
+	pkg     string // package path
+	ldflags string // more than -s -w
+	test    bool   // a test program: go test -c
+	patched *patched
 }
+
+// pinned programs, by the names they are kept under.
+var pinned = map[string]program{
+	"etcd":                    {pkg: "go.etcd.io/etcd/server/v3"},
+	"kube-apiserver":          {pkg: kubernetes + "cmd/kube-apiserver", ldflags: kubernetesVersion},
+	"kube-controller-manager": {pkg: kubernetes + "cmd/kube-controller-manager", ldflags: kubernetesVersion},
+	"kube-scheduler":          {pkg: kubernetes + "cmd/kube-scheduler", ldflags: kubernetesVersion},
+	"kubelet":                 {pkg: kubernetes + "cmd/kubelet", ldflags: kubernetesVersion},
+	"kube-proxy":              {pkg: kubernetes + "cmd/kube-proxy", ldflags: kubernetesVersion},
+	"kubectl":                 {pkg: kubernetes + "cmd/kubectl", ldflags: kubernetesVersion},
+	"agnhost":                 {pkg: kubernetes + "test/images/agnhost", ldflags: kubernetesVersion},
+	"e2e.test":                {pkg: "./e2e", ldflags: kubernetesVersion, test: true, patched: &patchedTests},
+	"ginkgo":                  {pkg: "github.com/onsi/ginkgo/v2/ginkgo"},
+	"coredns":                 {module: "coredns", pkg: "."},
+	"containerd":              {module: "containerd", pkg: containerd + "cmd/containerd", ldflags: containerdVersion},
+	"containerd-shim-runc-v2": {module: "containerd", pkg: containerd + "cmd/containerd-shim-runc-v2", ldflags: containerdVersion},
+	"ctr":                     {module: "containerd", pkg: containerd + "cmd/ctr", ldflags: containerdVersion},
+	"helm3":                   {module: "helm3", pkg: "helm.sh/helm/v3/cmd/helm", ldflags: "-X helm.sh/helm/v3/internal/version.version=v3.22.0 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=36"},
+	"helm4":                   {module: "helm4", pkg: "helm.sh/helm/v4/cmd/helm", ldflags: "-X helm.sh/helm/v4/internal/version.version=v4.3.1"},
+}
+
+const (
+	kubernetes = "k8s.io/kubernetes/"
+	// What Kubernetes' own build sets: clients and charts read the version of the API server.
+	kubernetesVersion = "-X " + componentVersion + ".gitVersion=v1.36.3 -X " + componentVersion + ".gitMajor=1 -X " + componentVersion + ".gitMinor=36"
+	componentVersion  = "k8s.io/component-base/version"
+
+	containerd = "github.com/containerd/containerd/v2/"
+	// The kubelet reads the version of containerd, which its own build sets.
+	containerdVersion = "-X " + containerd + "version.Version=2.1.8"
+)
 
 // Build builds programs and says on a writer what takes long.
 type Build struct {
@@ -65,36 +99,63 @@ func (b *Build) Path(name string) string {
 	return filepath.Join(b.Dir, name)
 }
 
-// Pinned builds the named programs of module test/tools that are missing or
-// out of date.
+// Pinned builds the named programs that are missing or out of date.
 func (b *Build) Pinned(ctx context.Context, names ...string) error {
 	unlock, err := b.lock(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	want, err := b.stamp()
-	if err != nil {
-		return err
-	}
 	for _, name := range names {
-		pkg, ok := pinned[name]
+		prog, ok := pinned[name]
 		if !ok {
 			return fmt.Errorf("build %s: not a pinned program", name)
+		}
+		want, err := b.stamp(prog)
+		if err != nil {
+			return err
 		}
 		if have, err := os.ReadFile(b.stampFile(name)); err == nil && string(have) == want && exists(b.Path(name)) {
 			continue
 		}
-		err := b.goBuild(ctx, "building "+name+", first time only", filepath.Join(b.Root, "test", "tools"), b.Path(name), pkg)
-		if err != nil {
+		what := "building " + name + ", first time only"
+		if err := b.pinned(ctx, what, b.Path(name), prog); err != nil {
 			return err
 		}
 		if err := os.WriteFile(b.stampFile(name), []byte(want), 0o644); err != nil {
-			return fmt.Errorf("note that %s is built: %w", name, err)
+			return fmt.Errorf("record that %s is built: %w", name, err)
 		}
 	}
 	return nil
 }
+
+// pinned builds a pinned program into the file out.
+func (b *Build) pinned(ctx context.Context, what, out string, p program) error {
+	command := p.command()
+	if p.patched != nil {
+		dir, err := os.MkdirTemp("", "ironlb-overlay-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		overlay, err := p.patched.overlay(b.module(p), dir)
+		if err != nil {
+			return err
+		}
+		command = append(command, "-overlay="+overlay)
+	}
+	return b.goBuild(ctx, what, b.module(p), out, p.ldflags, command, p.pkg)
+}
+
+// command of go that builds the program.
+func (p program) command() []string {
+	if p.test {
+		return []string{"test", "-c", "-vet=off"}
+	}
+	return []string{"build"}
+}
+
+func (b *Build) module(p program) string { return filepath.Join(b.Root, "test", "tools", p.module) }
 
 // Own builds the project's own programs, static, each into a file named after
 // its folder. Paths are relative to the module: "cmd/ironlb-ccm".
@@ -114,11 +175,47 @@ func (b *Build) Own(ctx context.Context, paths ...string) error {
 		}
 		pkgs, names = append(pkgs, "./"+p), append(names, filepath.Base(p))
 	}
-	if err := b.goBuild(ctx, "building "+strings.Join(names, ", "), b.Root, b.Dir+"/", append([]string{"-tags=" + Tags}, pkgs...)...); err != nil {
+	if err := b.goBuild(ctx, "building "+strings.Join(names, ", "), b.Root, b.Dir+"/", "", []string{"build", "-tags=" + Tags}, pkgs...); err != nil {
 		return err
 	}
 	return b.link(names)
 }
+
+// Images builds images from specs for this machine's processor, and returns their archives. Programs that are in the folder bin are
+// taken from there. References are by the name of an image; one that has none keeps that of its spec.
+func (b *Build) Images(ctx context.Context, bin string, references map[string]string, specs ...string) ([]string, error) {
+	unlock, err := b.lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := b.goBuild(ctx, "building the image tool", filepath.Join(b.Root, imageTool), filepath.Join(b.Dir, "images"), "", []string{"build"}, "."); err != nil {
+		return nil, err
+	}
+	// Each checkout has a folder: their images of the project have the same names.
+	checkout := sha256.Sum256([]byte(b.Root))
+	out := filepath.Join(filepath.Dir(b.Dir), "images", hex.EncodeToString(checkout[:4]))
+	args := []string{"build", "-platform", "linux/" + runtime.GOARCH, "-out", out, "-layout=false", "-bin", bin}
+	for _, name := range slices.Sorted(maps.Keys(references)) {
+		args = append(args, "-ref", name+"="+references[name])
+	}
+	var archives []string
+	for _, spec := range specs {
+		args = append(args, filepath.Join(b.Root, spec))
+		archives = append(archives, filepath.Join(out, strings.TrimSuffix(filepath.Base(spec), ".yaml")+"-linux-"+runtime.GOARCH+".tar"))
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(b.Dir, "images"), args...)
+	cmd.Dir, cmd.Stdout = b.Root, io.Discard
+	var errors bytes.Buffer
+	cmd.Stderr = io.MultiWriter(&errors, b.Progress)
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("build images: %w: %s", err, bytes.TrimSpace(errors.Bytes()))
+	}
+	return archives, nil
+}
+
+// imageTool is the folder of the module that builds images.
+const imageTool = "deploy/images"
 
 // link keeps what was just built where no other build replaces it.
 func (b *Build) link(names []string) error {
@@ -136,10 +233,9 @@ func (b *Build) link(names []string) error {
 	return nil
 }
 
-// goBuild runs go build in dir and tells every ten seconds that it still does.
-// The rest are more flags and the packages.
-func (b *Build) goBuild(ctx context.Context, what, dir, out string, rest ...string) error {
-	args := append([]string{"build", "-trimpath", "-ldflags=-s -w", "-o", out}, rest...)
+// goBuild runs a build command of go in dir and reports every ten seconds that it still runs.
+func (b *Build) goBuild(ctx context.Context, what, dir, out, ldflags string, command []string, pkgs ...string) error {
+	args := slices.Concat(command, []string{"-trimpath", strings.TrimSpace("-ldflags=-s -w " + ldflags), "-o", out}, pkgs)
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
@@ -173,11 +269,15 @@ func (b *Build) goBuild(ctx context.Context, what, dir, out string, rest ...stri
 	return nil
 }
 
-// stamp tells one set of sources and compiler from another.
-func (b *Build) stamp() (string, error) {
+// stamp identifies the sources, the compiler and the flags that a program is built from.
+func (b *Build) stamp(p program) (string, error) {
 	h := sha256.New()
-	for _, f := range []string{"go.mod", "go.sum"} {
-		data, err := os.ReadFile(filepath.Join(b.Root, "test", "tools", f))
+	files := []string{"go.mod", "go.sum"}
+	if p.pkg == "." {
+		files = append(files, "main.go")
+	}
+	for _, f := range files {
+		data, err := os.ReadFile(filepath.Join(b.module(p), f))
 		if err != nil {
 			return "", fmt.Errorf("read what is pinned: %w", err)
 		}
@@ -188,6 +288,10 @@ func (b *Build) stamp() (string, error) {
 		return "", fmt.Errorf("ask go for its version: %w", stderrOf(err))
 	}
 	h.Write(version)
+	io.WriteString(h, p.ldflags)
+	if p.patched != nil {
+		fmt.Fprintf(h, "%+v", *p.patched)
+	}
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 

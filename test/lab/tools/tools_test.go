@@ -78,7 +78,7 @@ func TestOwnPrivate(t *testing.T) {
 // A pinned program is built once for each content of test/tools/go.sum.
 func TestPinned(t *testing.T) {
 	b, said := newBuild(t)
-	stamp, err := b.stamp()
+	stamp, err := b.stamp(pinned["kubectl"])
 	if err != nil {
 		t.Fatal(err)
 	}

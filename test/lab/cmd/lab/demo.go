@@ -24,14 +24,23 @@ import (
 // show is one demonstration on a cluster that stands.
 type show struct {
 	*lab.Cluster
-	vip netip.Addr
+	vip  netip.Addr
+	took []step
+}
+
+// step is a part of the demonstration.
+type step struct {
+	name string
+	do   func(context.Context) error
+	took time.Duration
 }
 
 // demo builds the cluster, shows the main job, and removes everything. With
 // shell it hands the cluster to the user instead of killing a node.
 func demo(ctx context.Context, shell bool) (err error) {
-	progress := &stamped{began: time.Now()}
-	c, err := lab.New(ctx, lab.Config{Progress: progress})
+	began := time.Now()
+	progress := &stamped{began: began}
+	c, err := lab.New(ctx, lab.Config{Progress: progress, Kernel: lab.Native, Kubelets: &lab.Kubelets{KubeProxy: lab.ProxyNFTables}})
 	if err != nil {
 		return err
 	}
@@ -42,15 +51,27 @@ func demo(ctx context.Context, shell bool) (err error) {
 			fmt.Fprintln(progress, "done")
 		}
 	}()
-	s := &show{Cluster: c}
-	steps := []func(context.Context) error{s.start, s.apply, s.service, s.answers, s.failover}
+	s := &show{Cluster: c, took: []step{{name: "images built, three nodes with kubelets Ready", took: time.Since(began)}}}
+	steps := []step{
+		{name: "chart installed, Pods Ready", do: s.install},
+		{name: "Service has its address and answers", do: s.service},
+		{name: "20 answers", do: s.answers},
+		{name: "owner's node off, answers again", do: s.failover},
+	}
 	if shell {
-		steps[len(steps)-1] = s.shell
+		steps[len(steps)-1] = step{name: "shell", do: s.shell}
 	}
 	for _, step := range steps {
-		if err := step(ctx); err != nil {
+		began := time.Now()
+		if err := step.do(ctx); err != nil {
 			return s.failed(ctx, errors.Join(err, c.Err()))
 		}
+		step.took = time.Since(began)
+		s.took = append(s.took, step)
+	}
+	title("Seconds of each step")
+	for _, step := range s.took {
+		fmt.Printf("%6.1f  %s\n", step.took.Seconds(), step.name)
 	}
 	return nil
 }
@@ -72,31 +93,25 @@ func (s *show) failed(ctx context.Context, err error) error {
 	return fmt.Errorf("%w\nthe logs of all parts are in %s", err, dir)
 }
 
-// start starts IronLB: the controller beside the control plane, a speaker on
-// each node.
-func (s *show) start(ctx context.Context) error {
-	title("Starting ironlb-ccm, and ironlb-speaker on each node")
-	if _, err := s.StartCCM(ctx); err != nil {
-		return err
-	}
-	if err := s.StartSpeakers(ctx); err != nil {
-		return err
-	}
+// install installs IronLB as a user does: the chart with its first pool, from images that every node has.
+func (s *show) install(ctx context.Context) error {
+	title("Installing the chart with a pool and an L2Advertisement")
 	fmt.Println("kubectl is", s.KubectlPath())
-	return s.print(ctx, "get", "nodes", "-o", "wide")
-}
-
-func (s *show) apply(ctx context.Context) error {
-	title("Applying a pool, an L2Advertisement, two Pods on different nodes, and a Service")
-	if err := s.WaitNamespace(ctx, metav1.NamespaceDefault); err != nil {
+	if err := s.Install(ctx, "--values", "test/lab/demo/values.yaml"); err != nil {
 		return err
 	}
-	return s.print(ctx, "apply", "-f", "test/lab/demo")
+	if err := s.print(ctx, "get", "nodes", "-o", "wide"); err != nil {
+		return err
+	}
+	return s.print(ctx, "-n", lab.SystemNamespace, "get", "pods", "-o", "wide")
 }
 
-// service waits for the address and its owner, and prints what the API and the
-// owner's kernel say of them.
+// service makes a Service, waits for its address and owner, and prints what the API and the owner's kernel have of them.
 func (s *show) service(ctx context.Context) error {
+	title("Applying a Deployment of three servers and a Service")
+	if err := s.print(ctx, "apply", "-f", "test/lab/demo/web.yaml"); err != nil {
+		return err
+	}
 	err := s.Eventually(ctx, time.Minute, "Service web to get an address", func(ctx context.Context) error {
 		svc, err := s.Kube.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "web", metav1.GetOptions{})
 		if err != nil {
@@ -111,11 +126,6 @@ func (s *show) service(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, pod := range []string{"web-1", "web-2"} {
-		if _, err := s.WaitPod(ctx, metav1.NamespaceDefault, pod, true); err != nil {
-			return err
-		}
-	}
 	owner, err := s.owner(ctx, nil)
 	if err != nil {
 		return err
@@ -123,14 +133,14 @@ func (s *show) service(ctx context.Context) error {
 	if err := s.reachable(ctx); err != nil {
 		return err
 	}
-	title("The Service has an EXTERNAL-IP, and one node answers for it")
+	title("The Service has an EXTERNAL-IP, and one node announces it")
 	if err := s.print(ctx, "get", "svc", "web"); err != nil {
 		return err
 	}
 	if err := s.print(ctx, "get", "vip"); err != nil {
 		return err
 	}
-	return s.ipvs(ctx, owner)
+	return s.forwarding(ctx, owner)
 }
 
 // owner waits until a node other than not says that it answers for the address.
@@ -149,11 +159,14 @@ func (s *show) owner(ctx context.Context, not *lab.Node) (node *lab.Node, err er
 	return node, err
 }
 
-// reachable waits until a client has answers from both Pods.
+// replicas of the Deployment in web.yaml.
+const replicas = 3
+
+// reachable waits until a client has answers from every Pod.
 func (s *show) reachable(ctx context.Context) error {
-	return s.Eventually(ctx, time.Minute, "answers from both Pods", func(ctx context.Context) error {
-		sum, err := s.ask(ctx, 4)
-		if err == nil && (sum.Failed > 0 || len(sum.ByPod) < 2) {
+	return s.Eventually(ctx, time.Minute, "answers from every Pod", func(ctx context.Context) error {
+		sum, err := s.ask(ctx, 9)
+		if err == nil && (sum.Failed > 0 || len(sum.ByPod) < replicas) {
 			err = errors.New(sum.String())
 		}
 		return err
@@ -179,8 +192,8 @@ func (s *show) answers(ctx context.Context) error {
 		fmt.Printf("%2d  http://%s/  %s%s  in %s\n", i+1, s.vip, r.Pod, r.Error, r.Took.Round(100*time.Microsecond))
 	}
 	fmt.Println(sum)
-	if sum.Failed > 0 || sum.ByPod["web-1"] == 0 || sum.ByPod["web-2"] == 0 {
-		return errors.New("the client did not get 20 answers from both Pods")
+	if sum.Failed > 0 || len(sum.ByPod) < replicas {
+		return errors.New("the client did not get 20 answers, from every Pod")
 	}
 	return nil
 }
@@ -215,13 +228,11 @@ func (s *show) failover(ctx context.Context) error {
 	}
 	fmt.Printf("the client was without an answer for %s (%d of its %d requests failed)\n",
 		sum.Outage.Round(10*time.Millisecond), sum.Failed, sum.Sent)
-	fmt.Printf("%s now answers for %s\n", now.Name, s.vip)
-	for _, args := range [][]string{{"get", "nodes"}, {"get", "vip"}} {
-		if err := s.print(ctx, args...); err != nil {
-			return err
-		}
+	fmt.Printf("%s now announces %s\n", now.Name, s.vip)
+	if err := s.print(ctx, "get", "vip"); err != nil {
+		return err
 	}
-	return s.ipvs(ctx, now)
+	return s.forwarding(ctx, now)
 }
 
 // shell hands the cluster to the user until exit.
@@ -239,7 +250,7 @@ func (s *show) shell(ctx context.Context) error {
 	fmt.Printf(`  kubectl get svc,vip,nodes            %s
   curl cannot reach the LAN from here; the machines have commands of their own:
   client curl -s http://%s/    a client on the LAN; remote: one behind the router
-  node1 ipvsadm -Ln                    node2, node3, router as well
+  node1 nft list table ip ironlb-lb    node2, node3, router as well; ipvsadm -Ln where the kernel has IPVS
   net ip link set lan-node1 nomaster   pull a node's LAN cable; "master lan" puts it back (api-node1, api: to the API server)
   logs: %s
   exit                                 removes everything
@@ -255,9 +266,19 @@ func (s *show) shell(ctx context.Context) error {
 	return err
 }
 
-func (s *show) ipvs(ctx context.Context, n *lab.Node) error {
-	out, err := n.Exec(ctx, "ipvsadm", "-Ln")
-	fmt.Printf("\n%s# ipvsadm -Ln\n%s", n.Name, out)
+// forwarding prints the Service in the node's kernel: a virtual server of IPVS, or where there is none the elements of nftables.
+func (s *show) forwarding(ctx context.Context, n *lab.Node) error {
+	if out, err := n.Exec(ctx, "ipvsadm", "-Ln"); err == nil {
+		fmt.Printf("\n%s# ipvsadm -Ln\n%s", n.Name, out)
+		return nil
+	}
+	out, err := n.Exec(ctx, "nft", "list", "table", "ip", "ironlb-lb")
+	fmt.Printf("\n%s# nft list table ip ironlb-lb | grep %s\n", n.Name, s.vip)
+	for line := range strings.Lines(out) {
+		if strings.Contains(line, s.vip.String()) {
+			fmt.Print(line)
+		}
+	}
 	return err
 }
 

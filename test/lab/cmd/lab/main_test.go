@@ -73,6 +73,9 @@ func gone(t *testing.T, cmd *exec.Cmd) {
 			t.Errorf("%s is left", file)
 		}
 	}
+	if left, err := filepath.Glob("/sys/fs/cgroup/*/" + name + "-*"); err != nil || len(left) > 0 {
+		t.Errorf("cgroups left: %v %v", left, err)
+	}
 	if left := naming(t, dir); len(left) > 0 {
 		t.Errorf("processes left: %q", left)
 	}
@@ -109,18 +112,18 @@ func TestDemo(t *testing.T) {
 	}
 	gone(t, cmd)
 	for _, point := range []string{
-		`web +LoadBalancer +203\.0\.113\.\d+ +192\.0\.2\.128 +80:`,
+		`ironlb-ccm-\S+ +1/1 +Running`,
+		`ironlb-speaker-\S+ +1/1 +Running`,
+		`web +LoadBalancer +10\.96\.\d+\.\d+ +192\.0\.2\.128 +80:`,
 		`192\.0\.2\.128 .*node\d .*True +Owner`,
-		`node\d# ipvsadm -Ln`,
-		`TCP +192\.0\.2\.128:80 `,
-		`-> 203\.0\.113\.130:8080 `,
-		`-> 203\.0\.113\.146:8080 `,
-		`20  http://192\.0\.2\.128/  web-\d`,
-		`20 requests, 0 failed, .*web-1 \d+, web-2 \d+`,
+		`node\d# (ipvsadm -Ln|nft list table ip ironlb-lb)`,
+		`192\.0\.2\.128`,
+		`20  http://192\.0\.2\.128/  web-`,
+		`20 requests, 0 failed, .*web-\S+ \d+, web-\S+ \d+, web-\S+ \d+`,
 		`Cutting the power of node\d`,
 		`the client was without an answer for [\d.]+m?s`,
-		`node\d now answers for 192\.0\.2\.128`,
-		`node\d +NotReady`,
+		`node\d now announces 192\.0\.2\.128`,
+		`Seconds of each step`,
 		`\] done\n$`,
 	} {
 		at := regexp.MustCompile(point).FindIndex(out)
@@ -138,7 +141,7 @@ func TestShell(t *testing.T) {
 kubectl get nodes -o name
 client curl -s http://192.0.2.128/ </dev/null
 remote curl -s http://192.0.2.128/ </dev/null
-node2 ipvsadm -Ln </dev/null
+node2 ip -br addr </dev/null
 node3 sh -c 'exit 7' </dev/null; echo "status $?"
 exit 3
 `)
@@ -147,7 +150,7 @@ exit 3
 		t.Errorf("the status of the shell's last command is not the lab's: %v", err)
 	}
 	gone(t, cmd)
-	for _, want := range []string{"node/node3\n", "\nweb-1 ", "\nweb-2 ", "TCP  192.0.2.128:80", "status 7\n", "] done\n"} {
+	for _, want := range []string{"node/node3\n", "\nweb-", "192.0.2.12/24", "status 7\n", "] done\n"} {
 		if !bytes.Contains(out, []byte(want)) {
 			t.Errorf("no %q in\n%s", want, out)
 		}

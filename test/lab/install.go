@@ -1,0 +1,48 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"github.com/ironlb/ironlb/test/lab/host"
+)
+
+// Release is the name of the chart's release.
+const Release = "ironlb"
+
+// chart is the folder of the project's chart.
+const chart = "deploy/chart/ironlb"
+
+// Helm runs Helm as an administrator and returns its standard output.
+func (c *Cluster) Helm(ctx context.Context, args ...string) (string, error) {
+	cmd := host.Cmd{
+		Argv: c.Management.Argv(append([]string{c.build.Path(helm)}, args...)...),
+		Env:  []string{"KUBECONFIG=" + c.Kubeconfig(), "HELM_CACHE_HOME=" + c.Dir, "HELM_CONFIG_HOME=" + c.Dir, "HELM_DATA_HOME=" + c.Dir},
+		Dir:  c.Root,
+	}
+	out, err := host.Output(ctx, c.Management.host, cmd)
+	if err != nil {
+		return string(out), fmt.Errorf("helm %s: %w", args[0], err)
+	}
+	return string(out), nil
+}
+
+// helm is the pinned program that installs the chart.
+const helm = "helm4"
+
+// Install installs the chart, or upgrades it, and waits until its Pods are Ready. Flags are more of helm upgrade: --set, --values. Where no
+// kube-proxy runs, IronLB takes its place.
+func (c *Cluster) Install(ctx context.Context, flags ...string) error {
+	c.say("installing the chart")
+	args := []string{"upgrade", "--install", Release, filepath.Join(c.Root, chart), "--namespace", SystemNamespace, "--create-namespace",
+		"--wait", "--timeout", "4m"}
+	if c.cfg.Kubelets.KubeProxy == "" {
+		args = append(args, "--set", fmt.Sprintf("serviceProxy=true,apiServer.host=%s,apiServer.port=6443", apiServer))
+	}
+	if _, err := c.Helm(ctx, slices.Concat(args, flags)...); err != nil {
+		return fmt.Errorf("install the chart: %w", err)
+	}
+	return nil
+}
