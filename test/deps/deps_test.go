@@ -52,10 +52,11 @@ var rules = []rule{
 	{of: "ipvs/nftwatch", own: []string{}, never: kubernetes},
 	{of: "ipvs/conntrack", own: []string{"ipvs"}, never: kubernetes},
 	{of: "ipvs/health", own: []string{"ipvs"}, never: kubernetes},
-	{of: "speaker/link", own: []string{"ipvs", "speaker/plan"}, never: kubernetes},
+	{of: "speaker/link", own: []string{"ipvs", "speaker/plan", "speaker/link/dump"}, never: kubernetes},
+	{of: "speaker/link/dump", own: []string{}, never: kubernetes},
 	{of: "speaker/kubeproxy", own: []string{}, never: kubernetes},
 	{of: "speaker/member", own: []string{"speaker/plan", "speaker/priority"}, never: kubernetes},
-	{of: "speaker/l2", own: []string{"speaker/plan"}, never: kubernetes},
+	{of: "speaker/l2", own: []string{"speaker/plan", "speaker/link/dump"}, never: kubernetes},
 	{of: "speaker/bgp", own: []string{"speaker/plan"}, never: slices.Concat(kubernetes, goBGP)},
 	{of: "speaker/bgp/gobgp", own: []string{"speaker/plan"}, never: kubernetes},
 	{of: "speaker/bfd", own: []string{"speaker/plan", "speaker/priority"}, never: kubernetes},
@@ -68,6 +69,7 @@ var rules = []rule{
 	// The controllers and the speaker meet only in the Kubernetes API.
 	{of: "ccm", own: []string{"pools", "pools/v1alpha1", "ccm/placement"}},
 	{of: "pools/v1alpha1", own: []string{"pools"}},
+	{of: "deploy", std: true, own: []string{}},
 
 	// The simulation drives what is pure, and nothing else.
 	{of: "test/sim", own: []string{"pools", "speaker/plan", "speaker/member", "ccm/placement"}, never: kubernetes},

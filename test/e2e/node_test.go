@@ -14,6 +14,7 @@ import (
 
 	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/host"
+	"github.com/ironlb/ironlb/test/lab/manifest"
 	"github.com/ironlb/ironlb/test/lab/probe"
 )
 
@@ -76,11 +77,19 @@ func TestSpeakerRestart(t *testing.T) {
 	service(t, "restart")
 	addr := address(t, "restart")
 	reachable(t, cluster.Client, netip.AddrPortFrom(addr, httpPort))
-	ends := map[string]func(*lab.Node) error{"SIGTERM": (*lab.Node).StopSpeaker, "SIGKILL": (*lab.Node).KillSpeaker}
+	ends := map[string]func(*lab.Node) error{
+		"SIGTERM": (*lab.Node).StopSpeaker, "SIGKILL": (*lab.Node).KillSpeaker, "replacement": (*lab.Node).ReplaceSpeaker,
+	}
 	for name, end := range ends {
 		t.Run(name+" of the owner's", func(t *testing.T) {
 			node := owner(t, addr, "a node", anyNode)
 			s := restartAsked(t, addr, node, end)
+			if name == "replacement" {
+				if now := owner(t, addr, "a node", anyNode); s.Failed > 0 || now != node {
+					t.Errorf("%s answers after the speaker of %s was replaced: %s", now.Name, node.Name, s)
+				}
+				return
+			}
 			if err := s.Moved(); err != nil {
 				t.Errorf("while the speaker restarted: %v; in all %s", err, s)
 			}
@@ -277,9 +286,9 @@ func TestNoIPVS(t *testing.T) {
 	}
 }
 
-// TestManifests: a server takes everything under deploy/.
+// TestManifests: a server takes everything under deploy/, known fields only.
 func TestManifests(t *testing.T) {
-	if _, err := cluster.Kubectl(t.Context(), "apply", "--dry-run=server", "--validate=strict", "-f", "deploy", "-f", "deploy/crd"); err != nil {
+	if _, err := cluster.Kubectl(t.Context(), "apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-f", manifest.File); err != nil {
 		t.Error(err)
 	}
 }

@@ -389,7 +389,7 @@ func (s *Speaker) left() bool {
 		}
 	}
 	s.cluster.carry(s, s.core.Tick(s.cluster.time()))
-	s.cluster.carry(s, s.core.Goodbye())
+	s.cluster.carry(s, s.core.Goodbye(0))
 	s.stop()
 	return true
 }

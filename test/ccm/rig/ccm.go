@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -32,8 +31,13 @@ const probesAbove = 1000
 
 // StartCCM starts the program as its account and returns at once. Replicas need different ports.
 func (r *Rig) StartCCM(ctx context.Context, port int, flags ...string) (*CCM, error) {
-	argv := append([]string{r.build.Path("ironlb-ccm"), "--kubeconfig", r.kubeconfig,
-		"--authentication-kubeconfig", r.kubeconfig, "--authorization-kubeconfig", r.kubeconfig, // for Get
+	return r.StartCCMAs(ctx, r.kubeconfig, port, flags...)
+}
+
+// StartCCMAs does so with the credentials of a file.
+func (r *Rig) StartCCMAs(ctx context.Context, kubeconfig string, port int, flags ...string) (*CCM, error) {
+	argv := append([]string{r.build.Path("ironlb-ccm"), "--kubeconfig", kubeconfig,
+		"--authentication-kubeconfig", kubeconfig, "--authorization-kubeconfig", kubeconfig, // for Get
 		"--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(port),
 		"--probe-bind-address", "127.0.0.1:" + strconv.Itoa(port+probesAbove)}, flags...)
 	p, err := r.run(ctx, "ironlb-ccm", argv...)
@@ -162,9 +166,6 @@ func (r *Rig) configOf(kubeconfig string) (*rest.Config, error) {
 
 // SpeakerConfig returns how a client in this process reaches the API server as ironlb-speaker's account, with the permissions of deploy/.
 func (r *Rig) SpeakerConfig(ctx context.Context) (*rest.Config, error) {
-	if err := r.apply(ctx, nil, "-f", filepath.Join(r.build.Root, "deploy", "rbac-speaker.yaml")); err != nil {
-		return nil, err
-	}
 	kubeconfig, err := r.cp.ServiceAccountKubeconfig(ctx, systemNamespace, "ironlb-speaker")
 	if err != nil {
 		return nil, err

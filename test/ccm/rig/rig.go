@@ -24,6 +24,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/controlplane"
 	"github.com/ironlb/ironlb/test/lab/host"
+	"github.com/ironlb/ironlb/test/lab/manifest"
 	"github.com/ironlb/ironlb/test/lab/process"
 	"github.com/ironlb/ironlb/test/lab/tools"
 )
@@ -45,6 +46,7 @@ const (
 // Config of a rig. The zero value is good.
 type Config struct {
 	Progress io.Writer // a line for each long step; nil: silent
+	Bare     bool      // without the CRDs and permissions of deploy/
 	Audit    bool      // count what ironlb-ccm's account writes: see Writes
 }
 
@@ -107,6 +109,9 @@ func (r *Rig) start(ctx context.Context) (err error) {
 	}
 	if err := r.startControlPlane(ctx); err != nil {
 		return err
+	}
+	if r.cfg.Bare {
+		return nil
 	}
 	return r.applyDeploy(ctx)
 }
@@ -192,11 +197,11 @@ func fast(c *rest.Config) *rest.Config {
 
 // applyDeploy applies what ironlb-ccm needs in a cluster, and gets its account's credentials.
 func (r *Rig) applyDeploy(ctx context.Context) (err error) {
-	deploy := filepath.Join(r.build.Root, "deploy")
-	if err := r.apply(ctx, nil, "-f", filepath.Join(deploy, "crd"), "-f", filepath.Join(deploy, "namespace.yaml")); err != nil {
+	all, err := manifest.Load(r.build.Root, manifest.File)
+	if err != nil {
 		return err
 	}
-	if err := r.apply(ctx, nil, "-f", filepath.Join(deploy, "rbac-ccm.yaml")); err != nil {
+	if err := r.Apply(ctx, all.Accounts().String()); err != nil {
 		return err
 	}
 	if _, err := r.kubectl(ctx, nil, "wait", "--for=condition=Established", "--timeout=30s", "crd", "--all"); err != nil {

@@ -26,6 +26,36 @@ func TestDrain(t *testing.T) {
 		func(ctx context.Context, n *lab.Node) error { return n.Include(ctx) })
 }
 
+// TestReplaced: speakers that are replaced one after the other, as by an upgrade, move nothing, and no connection fails.
+func TestReplaced(t *testing.T) {
+	s := serving(t, 1)
+	v := s.vips[0]
+	holder := s.settled("at the start")[v.service]
+	stop := s.client(v)
+	began := time.Now()
+	for range max(1, *moves/3) {
+		for _, n := range cluster.Nodes[:candidates] {
+			if err := n.ReplaceSpeaker(); err != nil {
+				t.Fatal(err)
+			}
+			if err := n.StartSpeaker(context.WithoutCancel(t.Context()), "--config", speakerConfig()); err != nil {
+				t.Fatal(err)
+			}
+			if now := s.settled("after the return of " + n.Name)[v.service]; now != holder && len(s.starved()) == 0 {
+				t.Fatalf("it went from %s to %s", holder.Name, now.Name)
+			}
+		}
+	}
+	for i, r := range stop(began) {
+		a := v.addrs[i]
+		t.Logf("%v: %s", a, r)
+		seen := s.w.Seen(a, began, time.Now())
+		if (r.Failed > 0 || seen.Moves() != 0) && len(s.starved()) == 0 {
+			t.Errorf("%v: %d of %d connections failed, answered by %v", a, r.Failed, r.Tried, names(seen.MACs))
+		}
+	}
+}
+
 // handOvers has the only VirtualIP move so often as asked for.
 func (s *scene) handOvers(leave, back func(context.Context, *lab.Node) error) {
 	s.t.Helper()

@@ -1,0 +1,38 @@
+package rig
+
+import (
+	"context"
+	"os"
+
+	"github.com/ironlb/ironlb/test/lab/host"
+)
+
+// Program is the path of a program that the rig built.
+func (r *Rig) Program(name string) string { return r.build.Path(name) }
+
+// Pinned builds programs of test/tools.
+func (r *Rig) Pinned(ctx context.Context, names ...string) error {
+	return r.build.Pinned(ctx, names...)
+}
+
+// Root is the folder of the checkout.
+func (r *Rig) Root() string { return r.build.Root }
+
+// Exec runs a command as an administrator, in the rig's namespace, and returns its standard output.
+func (r *Rig) Exec(ctx context.Context, argv ...string) (string, error) {
+	out, err := host.Output(ctx, host.Native{}, host.Cmd{
+		Argv: r.argv(argv...), Dir: r.build.Root,
+		Env: []string{"KUBECONFIG=" + r.cp.Kubeconfig(), "HOME=" + r.Dir, "PATH=" + os.Getenv("PATH")},
+	})
+	return string(out), err
+}
+
+// Kubectl runs kubectl as an administrator and returns its standard output.
+func (r *Rig) Kubectl(ctx context.Context, args ...string) (string, error) {
+	return r.kubectl(ctx, nil, args...)
+}
+
+// AccountKubeconfig is the path of a file by which a program acts as a ServiceAccount.
+func (r *Rig) AccountKubeconfig(ctx context.Context, namespace, name string) (string, error) {
+	return r.cp.ServiceAccountKubeconfig(ctx, namespace, name)
+}

@@ -1,0 +1,340 @@
+// Package deploy tests the Helm chart and what is generated from it, without a cluster.
+package deploy
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/ironlb/ironlb/test/deploy/chart"
+	"github.com/ironlb/ironlb/test/lab/manifest"
+)
+
+func open(t *testing.T) *chart.Chart {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs Helm, which takes minutes to build the first time")
+	}
+	c, err := chart.Open(t.Context(), t.Output(), chart.Versions...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func template(t *testing.T, c *chart.Chart, release, namespace string, flags ...string) manifest.Documents {
+	t.Helper()
+	docs, err := c.Template(t.Context(), chart.Versions[0], release, namespace, flags...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return docs
+}
+
+// all is every object that the chart can create.
+var all = []string{"--set", "namespace.create=true", "--set=pools.a.addresses={192.0.2.1/32},bgpPeers.a.myASN=1,bfdProfiles.a.receiveInterval=300,communities.a.x=1",
+	"--set=l2Advertisements.a.ipAddressPools={a},bgpAdvertisements.a.ipAddressPools={a}"}
+
+// TestGenerated: the files in the repository are those of the chart.
+func TestGenerated(t *testing.T) {
+	c := open(t)
+	files, err := c.Generated(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range files {
+		have, err := os.ReadFile(filepath.Join(c.Root, name))
+		if err != nil {
+			t.Error(err)
+		} else if string(have) != want {
+			t.Errorf("%s is not what the chart gives: run make generate", name)
+		}
+	}
+}
+
+// TestHelmVersions: both versions of Helm render the same objects, and find no fault.
+func TestHelmVersions(t *testing.T) {
+	c := open(t)
+	var texts []string
+	for _, version := range chart.Versions {
+		if out, err := c.Run(t.Context(), version, "lint", "--strict", "--kube-version", chart.Oldest, c.Path()); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		docs, err := c.Template(t.Context(), version, "ironlb", "ironlb-system", append(all, "--include-crds")...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		slices.SortFunc(docs, func(a, b manifest.Document) int { return strings.Compare(a.Kind+a.Name+a.Text, b.Kind+b.Name+b.Text) })
+		texts = append(texts, docs.String())
+	}
+	if texts[0] != texts[1] {
+		t.Errorf("%v render different objects", chart.Versions)
+	}
+	if _, err := c.Run(t.Context(), chart.Versions[0], "template", "ironlb", c.Path(), "--kube-version", "1.31.9"); err == nil || !strings.Contains(err.Error(), "1.32") {
+		t.Errorf("for Kubernetes 1.30: %v", err)
+	}
+}
+
+// TestRefused: each wrong value is refused with a message that names it.
+func TestRefused(t *testing.T) {
+	c := open(t)
+	for _, test := range []struct{ set, want string }{
+		{"pool.a=1", "additional properties 'pool' not allowed"},
+		{"speaker.config.scheduller=rr", "'/speaker/config': additional properties 'scheduller' not allowed"},
+		{"speaker.config.serviceProxy=true", "'/speaker/config': additional properties 'serviceProxy' not allowed"},
+		{"dataplane=iptables", "'/dataplane': value must be one of 'auto', 'ipvs', 'nftables'"},
+		{"ipMode=proxy", "'/ipMode': value must be one of 'Proxy', 'VIP'"},
+		{"serviceProxy=true", "serviceProxy: true needs apiServer.host and apiServer.port"},
+		{"serviceProxy=yes", "'/serviceProxy': got string, want boolean"},
+		{"apiServer.host=192.0.2.1", "apiServer.host is set and apiServer.port is not"},
+		{"apiServer.port=6443", "apiServer.port is set and apiServer.host is not"},
+		{"image.registry=ironlb", "'/image/registry': 'ironlb' does not match pattern"},
+		{"image.registry=", "'/image/registry': '' does not match pattern"},
+		{"ccm.image.digest=sha256:1", "'/ccm/image/digest': 'sha256:1' does not match pattern"},
+		{"ccm.replicas=-1", "'/ccm/replicas': minimum: got -1, want 0"},
+		{"speaker.stateDir=var", "'/speaker/stateDir': 'var' does not match pattern"},
+		{"bgpd.metricsBindAddress=0.0.0.0:1", "'/bgpd/metricsBindAddress': '0.0.0.0:1' does not match pattern"},
+		{"pools.A.addresses={}", "invalid propertyName 'A'"},
+	} {
+		for _, version := range chart.Versions {
+			_, err := c.Template(t.Context(), version, "ironlb", "ironlb-system", "--set", test.set)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%s: --set %s: have %v, want %q", version, test.set, err, test.want)
+			}
+		}
+	}
+}
+
+// workload is an object with Pods.
+type workload struct {
+	kind, name string
+	labels     map[string]string
+	selector   *metav1.LabelSelector
+	pod        corev1.PodTemplateSpec
+}
+
+func workloads(t *testing.T, docs manifest.Documents) (all []workload) {
+	t.Helper()
+	decode := func(text string, into any) {
+		if err := yaml.UnmarshalStrict([]byte(text), into); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, d := range docs {
+		switch d.Kind {
+		case "Deployment":
+			var o appsv1.Deployment
+			decode(d.Text, &o)
+			all = append(all, workload{d.Kind, d.Name, o.Labels, o.Spec.Selector, o.Spec.Template})
+		case "DaemonSet":
+			var o appsv1.DaemonSet
+			decode(d.Text, &o)
+			all = append(all, workload{d.Kind, d.Name, o.Labels, o.Spec.Selector, o.Spec.Template})
+		case "Job":
+			var o batchv1.Job
+			decode(d.Text, &o)
+			all = append(all, workload{d.Kind, d.Name, o.Labels, o.Spec.Selector, o.Spec.Template})
+		}
+	}
+	return all
+}
+
+// TestContainers: every container has a memory limit and no more privileges than it needs.
+func TestContainers(t *testing.T) {
+	allowed := map[string][]corev1.Capability{
+		"ironlb-speaker": {"NET_ADMIN", "NET_RAW", "SYS_NICE"}, "ironlb-bgpd": {"SYS_NICE"}, "cleanup": {"NET_ADMIN"},
+	}
+	found := workloads(t, template(t, open(t), "ironlb", "ironlb-system", all...))
+	var names []string
+	for _, w := range found {
+		pod := w.pod.Spec
+		if pod.SecurityContext == nil || pod.SecurityContext.SeccompProfile == nil || pod.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+			t.Errorf("%s %s: the Pod has no seccomp profile RuntimeDefault", w.kind, w.name)
+		}
+		for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+			names = append(names, c.Name)
+			s := c.SecurityContext
+			if s == nil || s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem {
+				t.Errorf("%s %s, container %s: its root file system can be written to", w.kind, w.name, c.Name)
+				continue
+			}
+			if c.Resources.Limits.Memory().IsZero() {
+				t.Errorf("%s %s, container %s: no memory limit", w.kind, w.name, c.Name)
+			}
+			if c.Name == "prepare" {
+				continue // loads modules and writes /proc/sys: privileged
+			}
+			if s.Privileged != nil && *s.Privileged || s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation ||
+				s.SeccompProfile == nil || s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+				t.Errorf("%s %s, container %s: securityContext %+v", w.kind, w.name, c.Name, s)
+			}
+			if s.Capabilities == nil || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) || !slices.Equal(s.Capabilities.Add, allowed[c.Name]) {
+				t.Errorf("%s %s, container %s: capabilities %+v, want only %v", w.kind, w.name, c.Name, s.Capabilities, allowed[c.Name])
+			}
+		}
+	}
+	slices.Sort(names)
+	if want := []string{"cleaned", "cleanup", "crds", "ironlb-bgpd", "ironlb-ccm", "ironlb-speaker", "prepare", "release"}; !slices.Equal(names, want) {
+		t.Errorf("containers %q, want %q", names, want)
+	}
+}
+
+const tokenPath = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+// TestTokens: only the containers that use the Kubernetes API have a token.
+func TestTokens(t *testing.T) {
+	var have []string
+	for _, w := range workloads(t, template(t, open(t), "ironlb", "ironlb-system")) {
+		pod := w.pod.Spec
+		automount := pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken
+		for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+			mounted := slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
+				i := slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name })
+				token := i >= 0 && pod.Volumes[i].Projected != nil && slices.ContainsFunc(pod.Volumes[i].Projected.Sources,
+					func(s corev1.VolumeProjection) bool { return s.ServiceAccountToken != nil })
+				if token && m.MountPath != tokenPath {
+					t.Errorf("%s: the token is at %s, where no client finds it", c.Name, m.MountPath)
+				}
+				return token
+			})
+			if automount || mounted {
+				have = append(have, c.Name)
+			}
+		}
+	}
+	slices.Sort(have)
+	if want := []string{"crds", "ironlb-ccm", "ironlb-speaker", "release"}; !slices.Equal(have, want) {
+		t.Errorf("a token have %q, want %q", have, want)
+	}
+}
+
+// TestLabels: every object has the labels by which users find it, and every selector finds its Pods and no others.
+func TestLabels(t *testing.T) {
+	docs := template(t, open(t), "blue", "lb", all...)
+	for _, d := range docs {
+		var o metav1.PartialObjectMetadata
+		if err := yaml.Unmarshal([]byte(d.Text), &o); err != nil {
+			t.Fatal(err)
+		}
+		for label, want := range map[string]string{
+			"app.kubernetes.io/instance": "blue", "app.kubernetes.io/part-of": "ironlb", "app.kubernetes.io/version": "v0.1.0", "app.kubernetes.io/managed-by": "Helm",
+		} {
+			if o.Labels[label] != want {
+				t.Errorf("%s %s: label %s is %q, want %q", d.Kind, d.Name, label, o.Labels[label], want)
+			}
+		}
+		if o.Labels["app.kubernetes.io/name"] == "" {
+			t.Errorf("%s %s: no label app.kubernetes.io/name", d.Kind, d.Name)
+		}
+	}
+	names := map[string]string{}
+	for _, w := range workloads(t, docs) {
+		name := w.pod.Labels["app.kubernetes.io/name"]
+		if other := names[name]; other != "" {
+			t.Errorf("Pods of %s and %s have the same name label %s", w.name, other, name)
+		}
+		names[name] = w.name
+		if _, ok := w.pod.Labels["app.kubernetes.io/version"]; ok {
+			t.Errorf("%s %s: a new chart restarts its Pods, because their template has a version", w.kind, w.name)
+		}
+		if w.selector != nil {
+			for label, want := range w.selector.MatchLabels {
+				if w.pod.Labels[label] != want {
+					t.Errorf("%s %s: the selector's %s=%s is not on its Pods", w.kind, w.name, label, want)
+				}
+			}
+		}
+	}
+}
+
+// TestReleases: names follow the release, and no two releases share an object.
+func TestReleases(t *testing.T) {
+	c := open(t)
+	seen := map[[3]string]string{}
+	for _, r := range []struct{ release, namespace string }{{"ironlb", "ironlb-system"}, {"blue", "lb"}, {"ironlb", "other"}, {"ironlb-2", "ironlb-system"}} {
+		docs := template(t, c, r.release, r.namespace)
+		for _, d := range docs {
+			id := [3]string{d.Kind, d.Namespace, d.Name}
+			if other := seen[id]; other != "" {
+				t.Errorf("%v is of %s and of %s/%s", id, other, r.namespace, r.release)
+			}
+			seen[id] = r.namespace + "/" + r.release
+		}
+		if r.namespace != "ironlb-system" && strings.Contains(docs.String(), "ironlb-system") {
+			t.Errorf("release %s in %s names ironlb-system", r.release, r.namespace)
+		}
+		if r.release == "blue" {
+			if unnamed := regexp.MustCompile(`(?m)^  name: ironlb.*|--lease-name=ironlb.*|secretName: ironlb.*`).FindString(docs.String()); unnamed != "" {
+				t.Errorf("release blue has %q", unnamed)
+			}
+		}
+	}
+	var names []string
+	for _, d := range template(t, c, "ironlb", "ironlb-system", "--no-hooks") {
+		if d.Namespace == "" {
+			names = append(names, d.Kind+" "+d.Name)
+		}
+	}
+	slices.Sort(names)
+	want := []string{"ClusterRole ironlb-ccm", "ClusterRole ironlb-speaker", "ClusterRoleBinding ironlb-ccm", "ClusterRoleBinding ironlb-ccm:auth-delegator", "ClusterRoleBinding ironlb-speaker"}
+	if !slices.Equal(names, want) {
+		t.Errorf("the default names are %q, want %q", names, want)
+	}
+}
+
+// TestImages: every image has a registry, and registry, tag and digest are settings.
+func TestImages(t *testing.T) {
+	c := open(t)
+	digest := "sha256:" + strings.Repeat("0", 64)
+	for _, test := range []struct {
+		flags []string
+		want  []string
+	}{
+		{nil, []string{"localhost/ironlb/ironlb-bgpd:v0.1.0", "localhost/ironlb/ironlb-ccm:v0.1.0", "localhost/ironlb/ironlb-speaker:v0.1.0"}},
+		{[]string{"--set", "image.registry=registry.example:5000/lb,image.tag=v2,bgpd.image.tag=v1,ccm.image.digest=" + digest},
+			[]string{"registry.example:5000/lb/ironlb-bgpd:v1", "registry.example:5000/lb/ironlb-ccm@" + digest, "registry.example:5000/lb/ironlb-speaker:v2"}},
+	} {
+		var have []string
+		for _, w := range workloads(t, template(t, c, "ironlb", "ironlb-system", test.flags...)) {
+			for _, container := range slices.Concat(w.pod.Spec.InitContainers, w.pod.Spec.Containers) {
+				have = append(have, container.Image)
+			}
+		}
+		slices.Sort(have)
+		if have = slices.Compact(have); !slices.Equal(have, test.want) {
+			t.Errorf("with %q the images are %q, want %q", test.flags, have, test.want)
+		}
+	}
+}
+
+// TestBGPDaemonStays: what changes in other programs does not restart ironlb-bgpd.
+func TestBGPDaemonStays(t *testing.T) {
+	c := open(t)
+	var before manifest.Document
+	for i, flags := range [][]string{nil, {"--set", "bgpd.image.tag=v0.1.0,image.tag=v9,dataplane=nftables,speaker.config.scheduler=wlc,ccm.replicas=3"}} {
+		have, err := template(t, c, "ironlb", "ironlb-system", flags...).Find("DaemonSet", "ironlb-bgpd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i > 0 && have.Text != before.Text {
+			t.Errorf("ironlb-bgpd changes:\n%s\n%s", before.Text, have.Text)
+		}
+		before = have
+	}
+}
+
+// TestNoKeyWithoutCluster: a tool that only renders gets no Secret, which would be another one each time.
+func TestNoKeyWithoutCluster(t *testing.T) {
+	if docs := template(t, open(t), "ironlb", "ironlb-system").Only("Secret"); len(docs) > 0 {
+		t.Errorf("rendered without a cluster: %s", docs)
+	}
+}

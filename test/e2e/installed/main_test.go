@@ -1,0 +1,47 @@
+// Package installed tests what a user has after an installation: the chart, from the project's images, in Pods on nodes with kubelets,
+// with exactly the permissions that it ships.
+//
+// All tests share one cluster of three nodes alongside kube-proxy. IRONLB_LAB_LOGS names a folder to keep the logs of a failed run in.
+package installed
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/test/lab"
+)
+
+// cluster is shared by all tests. Each leaves all nodes Ready and all Pods running.
+var cluster *lab.Cluster
+
+func TestMain(m *testing.M) {
+	config := lab.Config{Kernel: lab.Native, Kubelets: &lab.Kubelets{KubeProxy: lab.ProxyNFTables}}
+	lab.Main(m, config, func(ctx context.Context, c *lab.Cluster) error {
+		cluster = c
+		return start(ctx)
+	})
+}
+
+// start installs IronLB with its first pool in one pass.
+func start(ctx context.Context) error {
+	return cluster.Install(ctx, "--values", "test/lab/demo/values.yaml")
+}
+
+// eventually fails the test unless check returns nil within the limit.
+func eventually(t testing.TB, limit time.Duration, what string, check func(context.Context) error) {
+	t.Helper()
+	if err := cluster.Eventually(t.Context(), limit, what, check); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// kubectl fails the test when the command fails, and returns its output.
+func kubectl(t testing.TB, args ...string) string {
+	t.Helper()
+	out, err := cluster.Kubectl(t.Context(), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}

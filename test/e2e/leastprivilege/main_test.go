@@ -1,0 +1,74 @@
+// Package leastprivilege tests that every privilege in the manifests of deploy/ is needed: it removes each capability and each
+// RBAC rule, one at a time, and expects a check of what users see to fail.
+package leastprivilege
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+)
+
+var (
+	labs = flag.Int("labs", 3, "labs that work at the same time")
+	only = flag.String("right", "", "remove only the rights whose name contains this text")
+	file = flag.String("table", "", "write the table of results to this file, as Markdown")
+
+	root   string
+	worlds []*world
+)
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	flag.Parse()
+	var err error
+	if root, err = filepath.Abs("../../.."); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	if testing.Short() {
+		fmt.Println("left out: needs root and a lab")
+		return 0
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	worlds = make([]*world, *labs)
+	group, gctx := errgroup.WithContext(ctx)
+	for i := range worlds {
+		group.Go(func() (err error) {
+			worlds[i], err = newWorld(gctx)
+			return err
+		})
+	}
+	code := 1
+	if err := group.Wait(); err != nil {
+		fmt.Fprintln(os.Stderr, "lab:", err)
+	} else {
+		ended := make(chan int, 1)
+		go func() { ended <- m.Run() }()
+		select {
+		case code = <-ended:
+		case <-ctx.Done():
+			fmt.Fprintln(os.Stderr, "interrupted: removing the labs")
+		}
+	}
+	var errs []error
+	for _, w := range worlds {
+		if w != nil {
+			errs = append(errs, w.close())
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		fmt.Fprintln(os.Stderr, "lab:", err)
+		return max(code, 1)
+	}
+	return code
+}

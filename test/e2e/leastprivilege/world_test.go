@@ -1,0 +1,578 @@
+package leastprivilege
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/lab/manifest"
+	"github.com/ironlb/ironlb/test/lab/process"
+	"github.com/ironlb/ironlb/test/lab/router"
+)
+
+const (
+	nodeASN, routerASN = 65001, 65002
+
+	ccm     = "ironlb-ccm"
+	speaker = "ironlb-speaker"
+	bgpd    = "ironlb-bgpd"
+	prepare = "prepare"
+
+	password = "open-sesame"
+)
+
+// limits of a check. Without "watch" a client lists again and again, after pauses that double from 0.8 s on: rounds of changes, one
+// after the other, find the first pause that is longer than prompt.
+type limits struct {
+	first  time.Duration // until the first effect, counted from the start of the program
+	prompt time.Duration // from a change to its effect
+}
+
+// rounds of changes: the pause after the fourth list is 6.4 s at least.
+const rounds = 6
+
+var (
+	generous = limits{first: time.Minute, prompt: 20 * time.Second}
+	strict   = limits{first: 10 * time.Second, prompt: 6 * time.Second}
+)
+
+// world is a lab with one node, a router and all programs.
+type world struct {
+	*lab.Cluster
+	node   *lab.Node
+	bird   *router.BIRD
+	config string // the speaker's
+	audit  string // log of the API server's answers to the product
+	ca     authority
+
+	mutex sync.Mutex // of the tests: one uses the world at a time
+
+	mu      sync.Mutex // of lacks
+	lacks   *manifest.Right
+	manager *process.Process
+	limits  limits
+	seq     int
+	block   int
+}
+
+// policy of the audit log: requests of the product, without their contents.
+const policy = `
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived, ResponseStarted]
+rules:
+  - level: Metadata
+    userGroups: ["system:serviceaccounts:ironlb-system"]
+  - level: None
+`
+
+func newWorld(ctx context.Context) (_ *world, err error) {
+	dir, err := os.MkdirTemp("", "ironlb-leastprivilege-")
+	if err != nil {
+		return nil, err
+	}
+	w := &world{audit: filepath.Join(dir, "audit.log"), limits: generous}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.close())
+		}
+	}()
+	if err := os.WriteFile(filepath.Join(dir, "policy.yaml"), []byte(policy), 0o600); err != nil {
+		return nil, err
+	}
+	if w.ca, err = newAuthority(dir); err != nil {
+		return nil, err
+	}
+	w.Cluster, err = lab.New(ctx, lab.Config{
+		Nodes: 1, Kernel: lab.Native, BGP: true, Contained: true, Progress: os.Stderr,
+		NodeGrace: time.Hour, // Nodes without a kubelet stay as they are
+		APIServer: []string{
+			// By default an API server of Kubernetes 1.34 or later sends lists by watches; earlier ones do not, and need the verb.
+			"--feature-gates=WatchList=false",
+			"--audit-policy-file=" + filepath.Join(dir, "policy.yaml"), "--audit-log-path=" + w.audit,
+			"--client-ca-file=" + w.ca.file,
+		},
+		Privileges: func(p *manifest.Privileges) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if w.lacks != nil {
+				without(p, *w.lacks)
+			}
+		},
+	})
+	if err != nil {
+		return w, err
+	}
+	w.node, w.config = w.Nodes[0], filepath.Join(w.Dir, "speaker.yaml")
+	// serviceProxy needs one rule more than the default, and none less. The size of conntrack's table belongs to the initial namespace.
+	if err := os.WriteFile(w.config, []byte("serviceProxy: true\ndataplane: nftables\nconntrack: {maxPerCore: 0, min: 0}\n"), 0o600); err != nil {
+		return w, err
+	}
+	if _, err := w.AddPod(ctx, lab.PodSpec{Name: "web", Node: w.node, Labels: map[string]string{"app": "web"}}); err != nil {
+		return w, err
+	}
+	place := router.Place{Host: w.Router.Host(), Namespace: "/run/netns/" + w.Router.Namespace, Logs: w.Dir}
+	w.bird, err = router.StartBIRD(ctx, place, router.Config{ASN: routerASN, ID: w.Router.Addr, Neighbors: []router.Neighbor{
+		{Name: "plain", Address: w.node.Addr, ASN: nodeASN, BFD: router.BFDTimers{Interval: 300 * time.Millisecond, Multiplier: 3}},
+		{Name: "secret", Address: w.node.Addr6, ASN: nodeASN, Password: password},
+	}})
+	if err != nil {
+		return w, err
+	}
+	if err := w.reset(ctx); err != nil {
+		return w, err
+	}
+	return w, errors.Join(w.start(ctx, ccm), w.start(ctx, speaker))
+}
+
+func (w *world) close() error {
+	errs := []error{os.RemoveAll(filepath.Dir(w.audit))}
+	if w.bird != nil {
+		errs = append(errs, w.bird.Stop())
+	}
+	if w.Cluster != nil {
+		errs = append(errs, w.Cluster.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// program is what runs in the container: the init container's work is done when the speaker starts.
+func program(container string) string {
+	if container == prepare {
+		return speaker
+	}
+	return container
+}
+
+// stop ends a program at once, as the kernel ends a container that is out of memory.
+func (w *world) stop(name string) error {
+	switch name {
+	case ccm:
+		if w.manager == nil {
+			return nil
+		}
+		return w.manager.Kill()
+	case speaker:
+		return w.node.KillSpeaker()
+	}
+	return w.node.KillBGP()
+}
+
+// start starts a program. What it lacks may end it: that is for the checks to find.
+func (w *world) start(ctx context.Context, name string) error {
+	switch name {
+	case ccm:
+		p, err := w.StartCCM(ctx, "--probe-bind-address=127.0.0.1:7474")
+		if err != nil {
+			return err
+		}
+		p.Expect()
+		w.manager = p
+		return nil
+	case speaker:
+		// Nothing that an earlier run has programmed may serve this one.
+		if _, err := w.node.Exec(ctx, w.Program(speaker), "cleanup", "--config", w.config); err != nil {
+			return err
+		}
+		// What "prepare" is to set.
+		if _, err := w.node.Exec(ctx, "sysctl", "-qw", "net.ipv4.conf.all.arp_ignore=0"); err != nil {
+			return err
+		}
+		if err := w.node.StartSpeaker(ctx, "--config", w.config); err != nil {
+			return err
+		}
+		w.node.Speaker().Expect()
+		w.node.BGP().Expect()
+		return nil
+	}
+	if err := w.node.StartBGP(ctx); err != nil {
+		return err
+	}
+	w.node.BGP().Expect()
+	return nil
+}
+
+// until polls check until it returns nil or the time is up.
+func until(ctx context.Context, limit time.Duration, check func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	var last error
+	for {
+		err := check(ctx)
+		if err == nil {
+			return nil
+		}
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("not within %v: %w", limit, last)
+		case <-tick.C:
+		}
+	}
+}
+
+// soon waits for an effect as long as a started program may take.
+func (w *world) soon(ctx context.Context, effect func(context.Context) error) error {
+	return until(ctx, w.limits.first, effect)
+}
+
+// each makes changes, one after the other, and waits for the effect of each.
+func (w *world) each(ctx context.Context, change func(i int) error, effect func(ctx context.Context, i int) error) error {
+	for i := range rounds {
+		if err := change(i); err != nil {
+			return err
+		}
+		limit := w.limits.prompt
+		if i == 0 {
+			limit = w.limits.first
+		}
+		if err := until(ctx, limit, func(ctx context.Context) error { return effect(ctx, i) }); err != nil {
+			return fmt.Errorf("change %d of %d: %w", i+1, rounds, err)
+		}
+	}
+	return nil
+}
+
+// name returns a name that was not used before.
+func (w *world) name(prefix string) string {
+	w.seq++
+	return fmt.Sprintf("%s-%d", prefix, w.seq)
+}
+
+// addresses returns a /30 of the LAN that nothing else uses until the next reset.
+func (w *world) addresses() netip.Prefix {
+	a := lab.FreeRange.Addr().As4()
+	a[3] += 16 + byte(4*w.block)
+	w.block++
+	return netip.PrefixFrom(netip.AddrFrom4(a), 30)
+}
+
+// object decodes YAML.
+func object(format string, args ...any) (*unstructured.Unstructured, error) {
+	text := fmt.Sprintf(format, args...)
+	o := &unstructured.Unstructured{}
+	if err := yaml.UnmarshalStrict([]byte(text), &o.Object); err != nil {
+		return nil, fmt.Errorf("%w in\n%s", err, text)
+	}
+	return o, nil
+}
+
+// create creates an object.
+func (w *world) create(ctx context.Context, format string, args ...any) error {
+	o, err := object(format, args...)
+	if err != nil {
+		return err
+	}
+	if err := w.Objects.Create(ctx, o); err != nil {
+		return fmt.Errorf("create %s %s: %w", o.GetKind(), o.GetName(), err)
+	}
+	return nil
+}
+
+// own creates an object of IronLB's kinds.
+func (w *world) own(ctx context.Context, kind, name, spec string, args ...any) error {
+	return w.create(ctx, "apiVersion: ironlb.io/v1alpha1\nkind: %s\nmetadata: {name: %s, labels: {name: %s}}\nspec: %s\n", kind, name, name, fmt.Sprintf(spec, args...))
+}
+
+// service creates a Service of type LoadBalancer; fields are added to its annotations and its spec.
+func (w *world) service(ctx context.Context, name, annotations, spec string) error {
+	return w.create(ctx, "apiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: default, labels: {name: %s}, annotations: {%s}}\n"+
+		"spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 80, targetPort: http}], %s}\n", name, name, annotations, spec)
+}
+
+// patch merges into an object; subresources are "status" or none.
+func (w *world) patch(ctx context.Context, o client.Object, patch string, subresource ...string) error {
+	text, err := yaml.YAMLToJSONStrict([]byte(patch))
+	if err != nil {
+		return fmt.Errorf("%w in %s", err, patch)
+	}
+	p := client.RawPatch(types.MergePatchType, text)
+	if len(subresource) > 0 {
+		return w.Objects.Status().Patch(ctx, o, p)
+	}
+	return w.Objects.Patch(ctx, o, p)
+}
+
+func named(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name} }
+
+// own kinds of the product.
+func ownKinds() []client.Object {
+	return []client.Object{
+		&v1alpha1.VirtualIP{}, &v1alpha1.SpeakerStatus{}, &v1alpha1.L2Advertisement{}, &v1alpha1.BGPAdvertisement{}, &v1alpha1.BGPPeer{},
+		&v1alpha1.BFDProfile{}, &v1alpha1.Community{}, &v1alpha1.IPAddressPool{},
+	}
+}
+
+// reset removes everything that checks and programs have made, and creates what every check finds: pool lan with its
+// L2Advertisement, and BGPPeer router.
+func (w *world) reset(ctx context.Context) error {
+	for _, kind := range ownKinds() {
+		if _, is := kind.(*v1alpha1.VirtualIP); is {
+			continue // after the Services
+		}
+		if err := w.Objects.DeleteAllOf(ctx, kind); err != nil {
+			return err
+		}
+	}
+	err := until(ctx, time.Minute, func(ctx context.Context) error {
+		var services corev1.ServiceList
+		if err := w.Objects.List(ctx, &services); err != nil {
+			return err
+		}
+		left := 0
+		for i := range services.Items {
+			svc := &services.Items[i]
+			if svc.Name == "kubernetes" {
+				continue
+			}
+			left++
+			if err := client.IgnoreNotFound(w.Objects.Delete(ctx, svc)); err != nil {
+				return err
+			}
+			if err := client.IgnoreNotFound(w.patch(ctx, svc, "{metadata: {finalizers: []}}")); err != nil {
+				return err
+			}
+		}
+		if left > 0 {
+			return fmt.Errorf("%d Services are left", left)
+		}
+		if err := w.Objects.DeleteAllOf(ctx, &v1alpha1.VirtualIP{}); err != nil {
+			return err
+		}
+		var vips v1alpha1.VirtualIPList
+		if err := w.Objects.List(ctx, &vips); err != nil || len(vips.Items) > 0 {
+			return errors.Join(err, fmt.Errorf("%d VirtualIPs are left", len(vips.Items)))
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("reset: %w", err)
+	}
+	system := client.InNamespace(lab.SystemNamespace)
+	var nodes corev1.NodeList
+	var cidrs networkingv1.ServiceCIDRList
+	errs := []error{
+		w.Objects.DeleteAllOf(ctx, &coordinationv1.Lease{}, system),
+		w.Objects.DeleteAllOf(ctx, &corev1.Secret{}, system),
+		w.Objects.DeleteAllOf(ctx, &corev1.Event{}, client.InNamespace(metav1.NamespaceDefault)),
+		w.Objects.List(ctx, &nodes), w.Objects.List(ctx, &cidrs),
+	}
+	for i := range nodes.Items {
+		if nodes.Items[i].Name != w.node.Name {
+			errs = append(errs, w.Objects.Delete(ctx, &nodes.Items[i]))
+		}
+	}
+	for i := range cidrs.Items {
+		if cidrs.Items[i].Name != "kubernetes" {
+			errs = append(errs, client.IgnoreNotFound(w.Objects.Delete(ctx, &cidrs.Items[i])))
+		}
+	}
+	errs = append(errs, w.patch(ctx, &corev1.Node{ObjectMeta: named(w.node.Name)}, "{metadata: {labels: {test: null}}}"))
+	// An answer to ARP must be of this run.
+	if _, err := w.Client.Exec(ctx, "ip", "neigh", "flush", "all"); err != nil {
+		errs = append(errs, err)
+	}
+	w.block = 0
+	errs = append(errs,
+		w.own(ctx, "IPAddressPool", "lan", "{addresses: [%q]}", lab.FreeRange),
+		w.own(ctx, "L2Advertisement", "lan", "{ipAddressPools: [lan]}"),
+		w.own(ctx, "BFDProfile", "usual", "{}"),
+		w.own(ctx, "BGPPeer", "router", "{myASN: %d, peerASN: %d, peerAddress: %q, connectTime: 1s, bfdProfile: usual}", nodeASN, routerASN, w.Router.Addr))
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("reset: %w", err)
+	}
+	return nil
+}
+
+// remove takes the right away; restore gives it back. Both wait until that is in force.
+func (w *world) remove(ctx context.Context, r manifest.Right) error {
+	w.mu.Lock()
+	w.lacks = &r
+	w.mu.Unlock()
+	if !r.InAPI() {
+		return nil
+	}
+	if err := w.change(ctx, r, true); err != nil {
+		return fmt.Errorf("remove %v: %w", r, err)
+	}
+	return w.inForce(ctx, r, false)
+}
+
+func (w *world) restore(ctx context.Context, r manifest.Right) error {
+	w.mu.Lock()
+	w.lacks = nil
+	w.mu.Unlock()
+	if !r.InAPI() {
+		return nil
+	}
+	if err := w.change(ctx, r, false); err != nil {
+		return fmt.Errorf("restore %v: %w", r, err)
+	}
+	return w.inForce(ctx, r, true)
+}
+
+// change applies the manifest of the object that grants the right, without it or as it is.
+func (w *world) change(ctx context.Context, r manifest.Right, without bool) error {
+	docs, err := manifest.Load(root, manifest.File)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(docs, func(d manifest.Document) bool {
+		return d.Kind == r.Kind && d.Name == r.Object && d.Namespace == r.Namespace
+	})
+	if i < 0 {
+		return fmt.Errorf("%s %s is not in the manifests", r.Kind, r.Object)
+	}
+	meta := metav1.ObjectMeta{Name: r.Object, Namespace: r.Namespace}
+	switch r.Kind {
+	case "ClusterRoleBinding", "RoleBinding":
+		var o client.Object = &rbacv1.ClusterRoleBinding{ObjectMeta: meta}
+		if r.Kind == "RoleBinding" {
+			o = &rbacv1.RoleBinding{ObjectMeta: meta}
+		}
+		if without {
+			return w.Objects.Delete(ctx, o)
+		}
+		return client.IgnoreAlreadyExists(w.create(ctx, "%s", docs[i].Text))
+	}
+	var role rbacv1.ClusterRole // a Role has the same fields
+	if err := yaml.Unmarshal([]byte(docs[i].Text), &role); err != nil {
+		return err
+	}
+	if without {
+		role.Rules = slices.DeleteFunc(manifest.Rules(role.Rules), func(rule rbacv1.PolicyRule) bool { return equality.Semantic.DeepEqual(rule, r.Rule) })
+	}
+	patch, err := json.Marshal(map[string]any{"rules": role.Rules})
+	if err != nil {
+		return err
+	}
+	var o client.Object = &rbacv1.ClusterRole{ObjectMeta: meta}
+	if r.Kind == "Role" {
+		o = &rbacv1.Role{ObjectMeta: meta}
+	}
+	return w.patch(ctx, o, string(patch))
+}
+
+// inForce waits until the API server's authorizer agrees.
+func (w *world) inForce(ctx context.Context, r manifest.Right, want bool) error {
+	review := authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User:   "system:serviceaccount:" + lab.SystemNamespace + ":" + r.Account,
+		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + lab.SystemNamespace, "system:authenticated"},
+	}}
+	attributes := &authorizationv1.ResourceAttributes{Namespace: r.Namespace}
+	switch {
+	case r.IsRule():
+		attributes.Group, attributes.Verb = r.Rule.APIGroups[0], r.Rule.Verbs[0]
+		attributes.Resource, attributes.Subresource, _ = strings.Cut(r.Rule.Resources[0], "/")
+		if len(r.Rule.ResourceNames) > 0 {
+			attributes.Name = r.Rule.ResourceNames[0]
+		}
+	case r.Kind == "ClusterRoleBinding":
+		attributes.Group, attributes.Resource, attributes.Verb = "authentication.k8s.io", "tokenreviews", "create"
+	default:
+		attributes.Resource, attributes.Name, attributes.Verb = "configmaps", "extension-apiserver-authentication", "get"
+	}
+	review.Spec.ResourceAttributes = attributes
+	return until(ctx, 20*time.Second, func(ctx context.Context) error {
+		answer, err := w.Kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, &review, metav1.CreateOptions{})
+		if err == nil && answer.Status.Allowed != want {
+			err = fmt.Errorf("%s may %v: %t, want %t; does another rule grant it, too?", r.Account, r, answer.Status.Allowed, want)
+		}
+		return err
+	})
+}
+
+// refused counts the requests that the API server has refused since the log had this size, and that the right would have allowed.
+func (w *world) refused(r manifest.Right, since int64) (n int, err error) {
+	text, err := os.ReadFile(w.audit)
+	if err != nil {
+		return 0, err
+	}
+	lines := bufio.NewScanner(bytes.NewReader(text[since:]))
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var event struct {
+			Verb      string `json:"verb"`
+			User      struct{ Username string }
+			ObjectRef struct {
+				Resource, APIGroup, Subresource string
+			}
+			ResponseStatus struct{ Code int }
+		}
+		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
+			continue // it is being written
+		}
+		resource := event.ObjectRef.Resource
+		if event.ObjectRef.Subresource != "" {
+			resource += "/" + event.ObjectRef.Subresource
+		}
+		if event.ResponseStatus.Code != 403 || !strings.HasSuffix(event.User.Username, ":"+r.Account) {
+			continue
+		}
+		if !r.IsRule() || event.Verb == r.Rule.Verbs[0] && event.ObjectRef.APIGroup == r.Rule.APIGroups[0] && resource == r.Rule.Resources[0] {
+			n++
+		}
+	}
+	return n, lines.Err()
+}
+
+func (w *world) auditSize() (int64, error) {
+	info, err := os.Stat(w.audit)
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}
+
+// get reads an object of the cluster.
+func (w *world) get(ctx context.Context, o client.Object, name string) error {
+	key := client.ObjectKey{Name: name}
+	switch o.(type) {
+	case *corev1.Service:
+		key.Namespace = metav1.NamespaceDefault
+	case *coordinationv1.Lease:
+		key.Namespace = lab.SystemNamespace
+	}
+	return w.Objects.Get(ctx, key, o)
+}
+
+// gone returns nil once there is no such object.
+func (w *world) gone(ctx context.Context, o client.Object, name string) error {
+	err := w.get(ctx, o, name)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return errors.Join(err, fmt.Errorf("%T %s is still there", o, name))
+}

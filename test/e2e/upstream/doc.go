@@ -1,0 +1,9 @@
+// Command upstream runs Kubernetes' own end-to-end tests of Services and load balancers against IronLB, installed from
+// its chart and images on nodes with real kubelets.
+//
+//	go run ./test/e2e/upstream [-configurations a,b] [-specs REGEXP] [-out FOLDER] [-subset]
+//
+// Each configuration has a cluster of its own. The tests run on a machine behind the router, outside the subnet of the
+// nodes. A spec that fails, is skipped, or did not run fails the command; those that do not apply are listed in skips.yaml
+// with a reason each and are not run. docs/upstream-tests.md has the results.
+package main
