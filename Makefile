@@ -8,6 +8,9 @@ CACHE   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ironlb
 TOOLS   := $(CACHE)/bin
 PROGRAMS := ./cmd/ironlb-ccm ./cmd/ironlb-speaker ./cmd/ironlb-bgpd ./cmd/kubectl-ironlb
 
+# Modules of the programs that the project builds with and tests against; each has versions of its own.
+TOOL_MODULES := test/deploy/oldest test/tools test/tools/containerd test/tools/coredns test/tools/helm3 test/tools/helm4
+
 # The steps of a target build on one another, so -j does not reorder them.
 .NOTPARALLEL:
 
@@ -15,17 +18,43 @@ PROGRAMS := ./cmd/ironlb-ccm ./cmd/ironlb-speaker ./cmd/ironlb-bgpd ./cmd/kubect
 KERNEL_TESTS := ./ipvs/kernel ./cmd/ironlb-speaker ./speaker/l2
 # BFD_TESTS are also run in that guest, for its older kernel. BGP_TESTS talk to BIRD and FRR, which an emulated guest is too slow for.
 BFD_TESTS    := ./speaker/bfd ./speaker/priority
-LAB_TESTS     = $$(go list ./test/lab/... | grep -v /router) ./test/ccm/... ./test/e2e ./test/e2e/scene ./test/e2e/proxy
+LAB_TESTS     = $$(go list ./test/lab/... | grep -v /router) ./test/ccm/... ./test/deploy/live ./test/e2e/privileges ./test/e2e ./test/e2e/scene ./test/e2e/proxy
 BGP_TESTS    := ./test/lab/router ./speaker/bfd ./speaker/bgp/gobgp ./cmd/ironlb-bgpd ./test/e2e/bgp
-NATIVE_TESTS  = $$(go list ./... | grep -v -e /test/lab -e /test/ccm -e /test/e2e -e /ipvs/kernel -e /speaker/bfd -e /speaker/bgp/gobgp -e /cmd/ironlb-bgpd)
+NATIVE_TESTS  = $$(go list ./... | grep -v -e /test/deploy/live -e /test/lab -e /test/ccm -e /test/e2e -e /ipvs/kernel -e /speaker/bfd -e /speaker/bgp/gobgp -e /cmd/ironlb-bgpd)
 
 .PHONY: help
 help: ## print this help
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## build the programs into ./bin
 	CGO_ENABLED=0 go build -trimpath -tags=grpcnotrace -ldflags='-s -w' -o bin/ $(PROGRAMS)
+
+# Names of images. The default registry exists on no network, so nobody else can publish under it.
+REGISTRY ?= localhost/ironlb
+TAG      ?= v0.1.0
+IMAGES   := bin/tools/images
+
+.PHONY: images
+images: images-tool ## build the images into ./bin/images, for amd64 and arm64, without a daemon: REGISTRY=... TAG=...
+	@$(IMAGES) build -registry '$(REGISTRY)' -tag '$(TAG)' deploy/images/ironlb-*.yaml
+
+.PHONY: images-push
+images-push: images-tool ## push what `make images` built to a registry, with its SBOMs: REGISTRY=registry.example.com/ironlb
+	@$(IMAGES) push -registry '$(REGISTRY)' $(if $(filter file,$(origin TAG)),,-tag '$(TAG)')
+
+.PHONY: images-check
+images-check: images-tool ## build the images twice and compare them; FLAGS=-cold compiles everything again
+	@$(IMAGES) check $(FLAGS) deploy/images/ironlb-*.yaml
+
+.PHONY: images-doc
+images-doc: images ## docs/images.md: packages and sizes, as built
+	@$(IMAGES) doc deploy/images/ironlb-*.yaml >bin/images/images.md
+	@cp bin/images/images.md docs/images.md
+
+.PHONY: images-tool
+images-tool:
+	@CGO_ENABLED=0 go -C deploy/images build -trimpath -o ../../$(IMAGES) .
 
 .PHONY: deps
 deps: ## install the Debian packages that the lab, the demo and the tests need (root)
@@ -48,13 +77,17 @@ demo-shell: root deps ## the same cluster, left up with KUBECONFIG set until you
 .PHONY: test-unit
 test-unit: ## the tests that need neither root nor packages
 	@go run ./test/report go test -short ./...
+	@go -C deploy/images test -short ./...
+	@go -C test/deploy/oldest test ./...
 
 .PHONY: test
-test: root deps test-native test-kernel test-lab test-failover test-bgp ## everything, with the guest kernel, a whole cluster, and routers (root)
+test: root deps test-native test-kernel test-lab test-failover test-installed test-bgp ## everything, with the guest kernel, a whole cluster, and routers (root)
 
 .PHONY: test-native
 test-native: root ## unit tests, and those that need network namespaces (root)
 	@go run ./test/report go test $(NATIVE_TESTS)
+	@go -C deploy/images test ./...
+	@go -C test/deploy/oldest test ./...
 
 .PHONY: test-kernel
 test-kernel: root ## the tests of the data planes and of the speaker with them, in a guest where this kernel has no IPVS: 5 to 10 minutes if it is emulated (root)
@@ -71,6 +104,17 @@ test-lab: root ## the tests of the lab, of ironlb-ccm and end to end, on a real 
 .PHONY: test-failover
 test-failover: root ## failover end to end, natively on nftables, on a real control plane: 8 minutes (root)
 	@go run ./test/report go test -count=1 -timeout 25m ./test/e2e/failover
+
+.PHONY: test-installed
+test-installed: root ## as installed: chart and images on nodes with kubelets, and what clients lose while parts fail (root)
+	@go run ./test/report go test -count=1 -timeout 25m -skip '$(SLOW_FAULTS)' ./test/e2e/installed
+
+# Roll-outs that "chart upgraded" covers as well, and a drain, whose Pods end under the load of the other tests.
+SLOW_FAULTS := TestChaos/((ironlb-ccm|ironlb-speaker|kube-proxy)_rolled_out|kubectl_drain)
+
+.PHONY: chaos
+chaos: root deps ## the table of what clients lose while each part of a cluster fails or is replaced: 8 minutes (root)
+	@go test -count=1 -v -timeout 25m -run TestChaos ./test/e2e/installed
 
 .PHONY: test-kube-proxy
 test-kube-proxy: root deps ## beside a real kube-proxy of each mode, ipvs included: a quarter of an hour and more where the guest is emulated (root)
@@ -101,6 +145,10 @@ bench-heal: root ## how long until what another program flushes or edits is rest
 bench-liveness: root ## how soon and how wrongly dead nodes are found, beside memberlist; a quarter of an hour, FLAGS='-rounds 5 -watch 0' less (root)
 	@cd test/bench/liveness && go run . $(FLAGS)
 
+.PHONY: bench-starved
+bench-starved: root deps ## stalls and moves of speakers with the CPU shares of a small request beside 13 busy loops; FLAGS='-shares 51 -watch 1h' (root, cgroup v1)
+	@go run ./test/bench/starved $(FLAGS)
+
 .PHONY: bench-failover
 bench-failover: root deps ## how long a client waits when the node that answers fails or leaves, beside keepalived; more than an hour, FLAGS='-rounds 5 -faults power-off' less (root)
 	@go run ./test/bench/failover $(FLAGS)
@@ -113,26 +161,47 @@ bench-sim: ## 100 speakers and 2,000 VirtualIPs by simulation: detection, traffi
 test-bgp: root deps ## BGP and BFD with BIRD and FRR, and end to end, natively on nftables, on a real control plane: 10 minutes (root)
 	@go run ./test/report go test -count=1 -p 1 -timeout 25m $(BGP_TESTS)
 
+.PHONY: test-upstream
+test-upstream: root deps ## a subset of upstream's tests of Services, on nodes with real kubelets: 8 minutes (root)
+	@go run ./test/report go test -short ./test/e2e/upstream
+	@go run ./test/e2e/upstream -subset -out bin/e2e-upstream/subset
+
+.PHONY: e2e-upstream
+e2e-upstream: root deps ## upstream's tests of Services, all configurations: an hour, CONFIGS='a b' or FLAGS='-specs REGEXP' less (root)
+	@go run ./test/e2e/upstream -configurations '$(CONFIGS)' $(FLAGS)
+
+.PHONY: test-privileges
+test-privileges: root deps ## remove each capability and each RBAC rule, one at a time: which check fails; 10 to 15 minutes (root)
+	@mkdir -p bin && rm -f bin/privileges.md
+	@status=0; go run ./test/report go test -count=1 -timeout 60m ./test/e2e/leastprivilege -args -table '$(CURDIR)/bin/privileges.md' || status=$$?; \
+	cat bin/privileges.md; exit $$status
+
 .PHONY: bench-bgp
 bench-bgp: root deps ## how soon BIRD and FRR know of an endpoint, a dead node, 10,000 prefixes; false alarms of BFD on busy cores; an hour, FLAGS='-rounds 5 -updates 20 -tables 1' MINUTES=5 less (root)
 	@go run ./test/bench/bgp $(FLAGS)
 	@go run ./test/bench/bfd -minutes $(or $(MINUTES),30)
 
 .PHONY: generate
-generate: tools ## CRDs and deep copies from pools/v1alpha1
+generate: tools images-tool ## CRDs and deep copies from pools/v1alpha1, plain manifests and README from the chart
 	$(TOOLS)/controller-gen object paths=./pools/v1alpha1
-	$(TOOLS)/controller-gen crd paths=./pools/v1alpha1 output:crd:dir=deploy/crd
+	$(TOOLS)/controller-gen crd paths=./pools/v1alpha1 output:crd:dir=deploy/chart/ironlb/crds
+	go run ./test/deploy/render
+	$(IMAGES) dockerfile deploy/images/ironlb-*.yaml >bin/Dockerfile
+	cmp -s bin/Dockerfile deploy/images/Dockerfile || cp bin/Dockerfile deploy/images/Dockerfile
 
 .PHONY: tidy
 tidy:
 	go mod tidy
-	go -C test/tools mod tidy
+	for m in $(TOOL_MODULES); do go -C $$m mod tidy; done
+	go -C deploy/images mod tidy
 
 .PHONY: lint
 lint: tools ## gofmt, go vet, staticcheck
 	@test -z "$$(gofmt -l $$(git ls-files '*.go') | tee /dev/stderr)" || { echo 'run: gofmt -w on the files above' >&2; exit 1; }
 	go vet ./...
 	$(TOOLS)/staticcheck ./...
+	cd deploy/images && go vet ./... && $(TOOLS)/staticcheck ./...
+	cd test/deploy/oldest && go vet ./... && $(TOOLS)/staticcheck ./...
 
 .PHONY: verify
 verify: ## what must hold for every commit: generated files, go.mod, format and lint are clean
