@@ -31,8 +31,14 @@ type doubt struct {
 	nobody, tell bool
 }
 
-// standing is what a node has of what it takes to announce, by each advertisement that covers it.
-type standing map[adFamily]rank
+// standing is what a node has of what it takes to announce, by each advertisement that covers it, and whether it has a Node object: one
+// without says nothing for others.
+type standing struct {
+	object bool
+	ranks  map[adFamily]rank
+}
+
+func (s standing) equal(t standing) bool { return s.object == t.object && maps.Equal(s.ranks, t.ranks) }
 
 type rank uint8
 
@@ -151,7 +157,7 @@ func (p *Planner) otherStandings(v *View, touched Touched) map[string]struct{} {
 		for name := range names {
 			before := h.standings[name]
 			delete(h.standings, name)
-			if len(h.doubtful) > 0 && !maps.Equal(before, p.standing(v, name)) {
+			if len(h.doubtful) > 0 && !before.equal(p.standing(v, name)) {
 				out[name] = struct{}{}
 			}
 		}
@@ -180,7 +186,7 @@ func (p *Planner) coveredBy(v *View, s sharers) (ads []string) {
 // announces tells whether a node can announce what one of the advertisements is for.
 func (p *Planner) announces(v *View, ads []string, node string, v4 bool) bool {
 	is := p.standing(v, node)
-	return slices.ContainsFunc(ads, func(ad string) bool { return is[adFamily{ad, v4}] == rankSpeaks })
+	return slices.ContainsFunc(ads, func(ad string) bool { return is.ranks[adFamily{ad, v4}] == rankSpeaks })
 }
 
 // standing returns that of a node; it is worked out once for all addresses. A node that has no Node object any more and is heard goes on as it was
@@ -192,9 +198,9 @@ func (p *Planner) standing(v *View, name string) standing {
 	}
 	node, known := v.Nodes[name]
 	if !known && !v.Members.Peers[name].Alive {
-		return nil
+		return standing{}
 	}
-	out, peers := standing{}, p.sessionsOf(v, node, known)
+	out, peers := standing{known, map[adFamily]rank{}}, p.sessionsOf(v, node, known)
 	for _, of := range p.bgp.ads {
 		ad := v.BGPAdvertisements[of]
 		if known && !ad.on(node.Labels) {
@@ -208,7 +214,7 @@ func (p *Planner) standing(v *View, name string) standing {
 			case ad.speaks(v.BGPPeers, peers, !known || node.has(v4), v4):
 				is = rankSpeaks
 			}
-			out[adFamily{of, v4}] = is
+			out.ranks[adFamily{of, v4}] = is
 		}
 	}
 	h.standings[name] = out
@@ -261,7 +267,7 @@ func (p *Planner) reachOf(v *View, of adFamily) adReach {
 	}
 	var out adReach
 	for name := range v.Nodes {
-		is, covered := p.standing(v, name)[of]
+		is, covered := p.standing(v, name).ranks[of]
 		if !covered {
 			continue
 		}
@@ -273,7 +279,7 @@ func (p *Planner) reachOf(v *View, of adFamily) adReach {
 	}
 	for name, member := range v.Members.Peers {
 		if _, known := v.Nodes[name]; !known && member.Alive { // it does not say anything for others
-			out.spoken = out.spoken || p.standing(v, name)[of] == rankSpeaks
+			out.spoken = out.spoken || p.standing(v, name).ranks[of] == rankSpeaks
 		}
 	}
 	h.reach[of] = out

@@ -96,6 +96,31 @@ func (s *speakers) act(ctx context.Context, vips map[string]*v1alpha1.VirtualIP)
 	s.atOnce = max(s.atOnce, moving)
 }
 
+// rest waits until the speakers have heard of all lists, and none has changed for longer than ironlb-ccm waits before it makes the order
+// exact (5 s), and returns them.
+func (s *speakers) rest(ctx context.Context, t *testing.T) (vips map[string]*v1alpha1.VirtualIP) {
+	t.Helper()
+	var generations map[string]int64
+	since := time.Now()
+	until(ctx, t, func() string { return fmt.Sprintf("the lists do not come to rest: %v", generations) }, func() bool {
+		var err error
+		if vips, err = s.list(ctx); err != nil {
+			t.Fatal(err)
+		}
+		now := map[string]int64{}
+		for name, v := range vips {
+			now[name] = v.Generation
+		}
+		heard := false
+		s.locked(func() { heard = maps.Equal(s.by, now) })
+		if !heard || !maps.Equal(generations, now) {
+			generations, since = now, time.Now()
+		}
+		return time.Since(since) > 6*time.Second
+	})
+	return vips
+}
+
 // locked calls f while the speakers rest.
 func (s *speakers) locked(f func()) {
 	s.mu.Lock()
@@ -163,7 +188,8 @@ spec: {ipAddressPoolSelectors: [{matchLabels: {tier: gold}}]}
 	})
 
 	for i, restart := range []bool{false, true} {
-		before := vips()
+		// A list of before the outage that the speakers have not heard of would move its address after it.
+		before := s.rest(ctx, t)
 		s.locked(func() { s.mute, s.moves = true, 0 })
 		if restart {
 			must(ccm.Kill())
