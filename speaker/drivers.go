@@ -141,7 +141,7 @@ type HealthPorts interface {
 	Set(map[pools.ServiceKey]plan.HealthPort) map[pools.ServiceKey]error
 }
 
-// Checks are the probes of other nodes. Their results come back in the View.
+// Checks are the probes of other nodes and of new endpoints. Their results come back in the View.
 type Checks interface {
 	// Set replaces the whole set, which it keeps.
 	Set(map[plan.Check]struct{})

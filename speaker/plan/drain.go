@@ -32,7 +32,7 @@ func (w *planning) list(port Port, v4, local bool) list {
 		return done
 	}
 	from := candidates(w.slices, port, v4)
-	chosen := w.choose(from, local)
+	chosen := w.choose(key, from)
 	out := list{servers: make(map[netip.AddrPort]ipvs.RealServer, len(chosen)), chosen: len(chosen)}
 	for at := range chosen {
 		out.servers[at] = pod

@@ -61,12 +61,12 @@ func falseFirst(a, b bool) int {
 
 // choose returns those candidates that take new connections: the ready ones that the topology hints allow, and while there
 // is none those that still serve although they are terminating (ipvs.md 3.5, 3.6). Local are only those of this node, and
-// for them hints do not count.
-func (w *planning) choose(from map[netip.AddrPort]*Endpoint, local bool) map[netip.AddrPort]*Endpoint {
+// for them hints do not count. New ones that are still checked take connections only while nobody else does.
+func (w *planning) choose(key listKey, from map[netip.AddrPort]*Endpoint) map[netip.AddrPort]*Endpoint {
 	ready, usable := map[netip.AddrPort]*Endpoint{}, map[netip.AddrPort]*Endpoint{}
 	for at, e := range from {
 		switch {
-		case local && !w.isLocal(e):
+		case key.local && !w.isLocal(e):
 		case e.Ready:
 			ready[at] = e
 		case e.usable():
@@ -76,10 +76,18 @@ func (w *planning) choose(from map[netip.AddrPort]*Endpoint, local bool) map[net
 	if len(ready) == 0 {
 		return usable
 	}
-	if !local {
+	if !key.local {
 		w.hinted(ready)
 	}
-	return ready
+	checked := w.checked(key, ready)
+	switch {
+	case len(checked) == len(ready), len(checked)+len(usable) == 0:
+		return ready
+	case len(checked) == 0:
+		checked = usable
+	}
+	w.check(ready, checked)
+	return checked
 }
 
 // isLocal tells whether the endpoint is on this node; one without a node is nobody's (ipvs.md 3.2).

@@ -28,4 +28,6 @@ type Options struct {
 	Interval time.Duration
 	// DrainLimit is how long an endpoint that terminates keeps its connections at most, 0 for as long as it is listed.
 	DrainLimit time.Duration
+	// EndpointChecks has new TCP endpoints checked before they take connections from others.
+	EndpointChecks bool
 }

@@ -23,7 +23,7 @@ type Desired struct {
 	Announce map[netip.Addr]Announcement
 	// HealthPorts are the healthCheckNodePorts to serve.
 	HealthPorts map[pools.ServiceKey]HealthPort
-	// Checks are the probes of other nodes to make.
+	// Checks are the probes of other nodes and of new endpoints to make.
 	Checks map[Check]struct{}
 	// VIPs and Services say why.
 	VIPs     map[string]Decision

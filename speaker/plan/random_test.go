@@ -28,7 +28,7 @@ func randomSteps(r *rand.Rand, n int) []step {
 }
 
 func randomOptions(r *rand.Rand, node string) Options {
-	o := Options{Node: node, BGP: true, ServiceProxy: r.IntN(2) == 0, DrainLimit: time.Duration(r.IntN(3)) * 5 * time.Minute}
+	o := Options{Node: node, BGP: true, ServiceProxy: r.IntN(2) == 0, DrainLimit: time.Duration(r.IntN(3)) * 5 * time.Minute, EndpointChecks: r.IntN(2) == 0}
 	if r.IntN(3) == 0 {
 		o.NodePortCIDRs = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/30"), netip.MustParsePrefix("2001:db8:0:9::/64")}
 	}
@@ -82,6 +82,9 @@ func (s step) apply(v *View) Touched {
 		return Touched{Advertisements: true, BGPAdvertisements: true}
 	case 10, 11:
 		check := Check{Node: name, Addr: nodeAddress(s.b, r.IntN(2) == 0), Port: one[uint16](r, 10256, 31000), Path: one(r, "/", "/healthz")}
+		if r.IntN(2) == 0 {
+			check = Check{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(1 + r.IntN(6))}), Port: one[uint16](r, 8080, 8081)}
+		}
 		v.Checks[check] = CheckResult{Healthy: r.IntN(2) == 0, Weight: uint32(r.IntN(4))}
 		return Touched{Checks: map[Check]struct{}{check: {}}}
 	case 12:

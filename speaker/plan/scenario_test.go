@@ -180,6 +180,8 @@ func (w *world) settings(words []string) bool {
 				w.options.NodePortCIDRs = prefixes(value)
 			case "pods":
 				w.options.PodCIDRs = prefixes(value)
+			case "endpointchecks":
+				w.options.EndpointChecks = true
 			case "drain":
 				w.options.DrainLimit = duration(value)
 			default:
@@ -216,6 +218,10 @@ func (w *world) command(words []string) (err error) {
 	case "check":
 		at, path, _ := strings.Cut(rest[0], "/")
 		addr := netip.MustParseAddrPort(at)
+		if name == "endpoint" {
+			v.Checks[endpointCheck(addr)] = CheckResult{Healthy: true}
+			break
+		}
 		result := CheckResult{Healthy: rest[1] == "healthy"}
 		if len(rest) > 2 {
 			result.Weight = uint32(atoi(rest[2]))
@@ -267,6 +273,8 @@ func (w *world) command(words []string) (err error) {
 			delete(v.Nodes, rest[0])
 		case "other":
 			delete(v.OtherProxy, serviceKey(rest[0]))
+		case "check":
+			delete(v.Checks, endpointCheck(netip.MustParseAddrPort(rest[0])))
 		case "service":
 			delete(v.Services, serviceKey(rest[0]))
 		case "slice":

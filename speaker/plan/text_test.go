@@ -35,7 +35,7 @@ func text(d *Desired) string {
 		b.WriteString("\n")
 	}
 	for _, c := range slices.SortedFunc(maps.Keys(d.Checks), Check.compare) {
-		fmt.Fprintf(&b, "check %s %s%s\n", c.Node, netip.AddrPortFrom(c.Addr, c.Port), c.Path)
+		fmt.Fprintf(&b, "check %s %s%s\n", cmp.Or(c.Node, "endpoint"), netip.AddrPortFrom(c.Addr, c.Port), c.Path)
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(d.Announce), netip.Addr.Compare) {
 		ann := d.Announce[a]

@@ -73,7 +73,7 @@ func (w *planning) otherNodes(port Port, v4 bool, share func(name string) (uint3
 		if !use {
 			continue
 		}
-		at, checked := netip.AddrPortFrom(addr, port.NodePort), w.checked(name, addr, weight)
+		at, checked := netip.AddrPortFrom(addr, port.NodePort), w.probed(name, addr, weight)
 		nodes[at] = ipvs.RealServer{Weight: checked, Forward: ipvs.Masquerade}
 		if checked == 0 && weight > 0 {
 			failed[at] = ipvs.RealServer{Weight: min(weight, ipvs.MaxWeight), Forward: ipvs.Masquerade}
@@ -116,8 +116,8 @@ func (w *planning) nodeCounts(port Port, v4 bool) (counts map[string]uint32, lea
 	return ready, leaving
 }
 
-// checked asks for the probe of a node and returns the node's weight by its result.
-func (w *planning) checked(name string, addr netip.Addr, weight uint32) uint32 {
+// probed asks for the probe of a node and returns the node's weight by its result.
+func (w *planning) probed(name string, addr netip.Addr, weight uint32) uint32 {
 	check := Check{Node: name, Addr: addr, Port: healthzPort, Path: healthzPath}
 	byWeight := w.svc.Local && w.svc.HealthCheckNodePort != 0
 	if byWeight {

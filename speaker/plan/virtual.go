@@ -24,7 +24,7 @@ type servicePlan struct {
 	health *HealthPort
 	// elements of the packet filter that belong to no one virtual server.
 	elements []ipvs.Element
-	// checks are the probes of nodes that it needs.
+	// checks are the probes of nodes and of new endpoints that it needs.
 	checks []Check
 	// nodes is set if the plan depends on Nodes other than this one.
 	nodes bool
@@ -74,7 +74,8 @@ type HealthPort struct {
 	Addrs AddrSet
 }
 
-// Check is a probe of another node, which says whether connections may be forwarded there.
+// Check is a probe of another node, which says whether connections may be forwarded there; without a Path, of a new TCP endpoint, and
+// has a result as soon as nothing speaks against its taking connections.
 type Check struct {
 	Node string
 	Addr netip.Addr

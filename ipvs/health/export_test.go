@@ -1,0 +1,3 @@
+package health
+
+var HalfOpen = halfOpen
