@@ -24,6 +24,8 @@ type config struct {
 	PodCIDRs []netip.Prefix
 	// DrainLimit is how long an endpoint that terminates keeps its connections.
 	DrainLimit time.Duration
+	// EndpointChecks has new TCP endpoints checked before they take connections from others.
+	EndpointChecks bool
 	// AnswerPing lets the virtual addresses answer ICMP echo requests.
 	AnswerPing bool
 	// IPv6Forwarding asks "prepare" to make the node forward IPv6. The speaker does so itself where it may, when addresses of it are served.
@@ -97,6 +99,7 @@ func newConfig() config {
 		// A connection that idles longer is forgotten by IPVS in any case: 15 minutes is the kernel's time-out of an
 		// established TCP connection.
 		DrainLimit:     15 * time.Minute,
+		EndpointChecks: true,
 		AnswerPing:     true,
 		HealthzAddress: netip.AddrPortFrom(netip.IPv4Unspecified(), 10256),
 

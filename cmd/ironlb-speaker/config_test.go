@@ -23,7 +23,7 @@ func prefixes(texts ...string) (p []netip.Prefix) {
 
 func TestConfig(t *testing.T) {
 	defaults := config{
-		Dataplane: "auto", Scheduler: "rr", NodePortPrimary: true, DrainLimit: 15 * time.Minute, AnswerPing: true,
+		Dataplane: "auto", Scheduler: "rr", NodePortPrimary: true, DrainLimit: 15 * time.Minute, EndpointChecks: true, AnswerPing: true,
 		HealthzAddress: netip.MustParseAddrPort("0.0.0.0:10256"), ProxyModeAddress: netip.MustParseAddrPort("127.0.0.1:10249"),
 		Conntrack: conntrackLimits{
 			MaxPerCore: 32768, Min: 131072, TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour,
@@ -64,6 +64,7 @@ scheduler: mh,port,fallback
 nodePortAddresses: [192.0.2.0/24, "2001:db8::/64"]
 podCIDRs: [198.51.100.0/24]
 drainLimit: 90s
+endpointChecks: false
 answerPing: false
 ipv6Forwarding: true
 healthzBindAddress: "[2001:db8::1]:10257"

@@ -26,6 +26,7 @@ type configFile struct {
 	NodePortAddresses  []string `json:"nodePortAddresses"`
 	PodCIDRs           []string `json:"podCIDRs"`
 	DrainLimit         *string  `json:"drainLimit"`
+	EndpointChecks     *bool    `json:"endpointChecks"`
 	AnswerPing         *bool    `json:"answerPing"`
 	IPv6Forwarding     *bool    `json:"ipv6Forwarding"`
 	HealthzBindAddress *string  `json:"healthzBindAddress"`
@@ -77,6 +78,7 @@ func parseConfig(data []byte) (config, error) {
 	}
 	c := newConfig()
 	set(&c.ServiceProxy, f.ServiceProxy)
+	set(&c.EndpointChecks, f.EndpointChecks)
 	set(&c.AnswerPing, f.AnswerPing)
 	set(&c.IPv6Forwarding, f.IPv6Forwarding)
 	var p configParser

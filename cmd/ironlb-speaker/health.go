@@ -3,8 +3,11 @@ package main
 import (
 	"log/slog"
 	"maps"
+	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ironlb/ironlb/ipvs/health"
 	"github.com/ironlb/ironlb/pools"
@@ -37,32 +40,47 @@ func (h healthPorts) Set(want map[pools.ServiceKey]plan.HealthPort) map[pools.Se
 	return failed
 }
 
-// checks are the probes of other nodes, whose results go to the source.
+// checks are the probes of other nodes and of new endpoints, whose results go to the source.
 type checks struct {
-	prober *health.Prober
-	source *kube.Source
+	prober    *health.Prober
+	newcomers *health.Newcomers
+	source    *kube.Source
 
 	mu   sync.Mutex
 	have map[plan.Check]struct{}
 }
 
-func newChecks(source *kube.Source, log *slog.Logger) *checks {
+func newChecks(source *kube.Source, log *slog.Logger, metrics prometheus.Registerer) *checks {
 	c := &checks{source: source}
-	c.prober = health.NewProber(health.ProberConfig{Log: log, Changed: c.found})
+	c.prober = health.NewProber(health.ProberConfig{
+		Log:     log,
+		Changed: func(check health.Check, result health.Result) { c.found(plan.Check(check), plan.CheckResult(result)) },
+	})
+	c.newcomers = health.NewNewcomers(health.NewcomersConfig{
+		Log: log, Metrics: metrics,
+		Ended: func(at netip.AddrPort) {
+			c.found(plan.Check{Addr: at.Addr(), Port: at.Port()}, plan.CheckResult{Healthy: true, Weight: 1})
+		},
+	})
 	return c
 }
 
 // Set asks for these checks alone. The result of one that is not made any more is forgotten.
 func (c *checks) Set(want map[plan.Check]struct{}) {
-	probes := make(map[health.Check]struct{}, len(want))
+	nodes, endpoints := map[health.Check]struct{}{}, map[netip.AddrPort]struct{}{}
 	for check := range want {
-		probes[health.Check(check)] = struct{}{}
+		if check.Path == "" {
+			endpoints[netip.AddrPortFrom(check.Addr, check.Port)] = struct{}{}
+		} else {
+			nodes[health.Check(check)] = struct{}{}
+		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock() // also while the source is told: what is found must not come after it is forgotten
 	before := c.have
 	c.have = maps.Clone(want)
-	c.prober.Set(probes)
+	c.prober.Set(nodes)
+	c.newcomers.Set(endpoints)
 	for check := range before {
 		if _, still := want[check]; !still {
 			c.source.Checked(check, nil)
@@ -71,12 +89,11 @@ func (c *checks) Set(want map[plan.Check]struct{}) {
 }
 
 // found notes the result of a check that is still wanted.
-func (c *checks) found(check health.Check, result health.Result) {
+func (c *checks) found(check plan.Check, result plan.CheckResult) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, wanted := c.have[plan.Check(check)]; wanted {
-		r := plan.CheckResult(result)
-		c.source.Checked(plan.Check(check), &r)
+	if _, wanted := c.have[check]; wanted {
+		c.source.Checked(check, &result)
 	}
 }
 

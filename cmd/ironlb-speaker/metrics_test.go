@@ -23,6 +23,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 			t.Fatal(err)
 		}
 		dataplaneMetric(reg)
+		newChecks(nil, log, reg)
 		staleMetrics(reg, nil)
 		newPairing(log, reg)
 	})

@@ -14,6 +14,7 @@ func (o options) plan() plan.Options {
 		NodePortCIDRs:   c.NodePortCIDRs,
 		PodCIDRs:        c.PodCIDRs,
 		DrainLimit:      c.DrainLimit,
+		EndpointChecks:  c.EndpointChecks,
 		Interval:        c.Failover.Profile.Interval,
 	}
 }

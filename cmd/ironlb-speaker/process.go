@@ -175,7 +175,8 @@ func (p *process) announce() error {
 func (p *process) serveHealth() error {
 	ports := health.NewPorts(p.log, p.healthz.Healthy)
 	p.atEnd(ports.Close)
-	checks := newChecks(p.api.Source, p.log)
+	checks := newChecks(p.api.Source, p.log, p.registry)
+	p.atEnd(checks.newcomers.Close)
 	p.node.HealthPorts, p.node.Checks = healthPorts{ports, p.api.Events.HealthPorts}, checks
 	p.run(checks.prober.Run)
 	if p.config.ServiceProxy {

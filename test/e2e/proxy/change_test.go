@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -278,6 +279,70 @@ func onlyReady(t testing.TB, p *lab.Prober, endpoints []string) {
 	if err := p.WaitAnswers(t.Context(), time.Minute, 30); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// An endpoint on this node or on another that is ready before it listens costs not one request, unless that takes it 2 s.
+func TestReadyBeforeItListens(t *testing.T) {
+	svc := service(t, "late")
+	endpoints(t, "late", "a1")
+	vip := external(t, svc, httpPort)
+	by(t, cluster.Client, vip.Addr(), cluster.Node(0))
+	for _, late := range []string{"a2", "b1"} {
+		t.Run(late, func(t *testing.T) {
+			for {
+				answered(t, cluster.Client, "tcp", vip, "a1")
+				s, refused := joins(t, vip, late)
+				t.Logf("it refused for %v: %s", refused, s)
+				endpoints(t, "late", "a1")
+				if refused > 1500*time.Millisecond {
+					continue // the machine is too slow for the question
+				}
+				if s.Failed > 0 {
+					t.Errorf("%s, want no failed request", s)
+				}
+				return
+			}
+		})
+	}
+}
+
+// joins makes a Pod that refuses connections an endpoint beside a1, lets it listen after a few requests, waits for its answers, and returns
+// all requests and how long it was ready and refused.
+func joins(t *testing.T, vip netip.AddrPort, pod string) (s probe.Summary, refused time.Duration) {
+	t.Helper()
+	nft := func(commands string) {
+		t.Helper()
+		if _, err := podMachine(t, pod).Exec(t.Context(), "nft", commands); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nft(fmt.Sprintf(`add table inet late; add chain inet late in { type filter hook input priority 0; }
+		add rule inet late in tcp dport %d reject with tcp reset`, probe.PortHTTP))
+	prober, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "tcp", Target: vip, Every: time.Second / time.Duration(*rate), Timeout: lab.Lost})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := prober.WaitAnswers(t.Context(), time.Minute, 5); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	endpoints(t, "late", "a1", pod)
+	_, err = prober.Wait(t.Context(), time.Minute, "requests while it refuses", func(s probe.Summary) bool {
+		return time.Since(start) > 500*time.Millisecond && s.Sent > 20
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nft("delete table inet late")
+	refused = time.Since(start)
+	_, err = prober.Wait(t.Context(), programmed, "answers of "+pod, func(s probe.Summary) bool { return s.ByPod[pod] > 5 })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err = prober.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	return s, refused
 }
 
 // An open connection stays while its endpoint terminates, and while all else changes.
