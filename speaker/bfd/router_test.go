@@ -143,10 +143,9 @@ func TestRouter(t *testing.T) {
 		at := time.Now()
 		for name, node := range map[string]string{"four": "192.0.2.1", "six": "2001:db8::1"} {
 			is := a.wait(t, name, "down", down)
-			took := is.Since.Sub(at)
-			t.Logf("%s: %s found after %v", p.kind, name, took)
-			if is.Reason != Expired || took > 300*time.Millisecond+200*time.Millisecond { // the machine's share
-				t.Errorf("down after %v: %+v", took, is)
+			t.Logf("%s: %s found after %v", p.kind, name, is.Since.Sub(at)) // make bench-bgp has the times
+			if is.Reason != Expired || is.Detected < 300*time.Millisecond {
+				t.Errorf("down: %+v", is)
 			}
 			p.wait(t, node, "down", func(s router.BFDSession) bool { return s.State == "Down" })
 		}
