@@ -40,6 +40,7 @@ func TestHalfOpen(t *testing.T) {
 		{"listens", "192.0.2.2:80", pod, isNil},
 		{"listens, IPv6", "[2001:db8::2]:80", pod, isNil},
 		{"a port of this node", "192.0.2.1:80", here, isNil},
+		{"a port of this node, IPv6", "[2001:db8::1]:80", here, isNil},
 		{"refuses", "192.0.2.2:83", nil, isRefused},
 		{"refuses, IPv6", "[2001:db8::2]:83", nil, isRefused},
 		{"a port of this node refuses", "192.0.2.1:83", nil, isRefused},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"net/netip"
 	"sync"
 	"syscall"
@@ -12,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// NewcomersConfig says how new endpoints are checked. What is zero has its default.
+// NewcomersConfig says how new endpoints are checked. Log, Metrics and Ended are needed; what else is zero has its default.
 type NewcomersConfig struct {
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
@@ -20,9 +21,9 @@ type NewcomersConfig struct {
 	Ended func(netip.AddrPort)
 	// Ask finds out whether an endpoint takes connections, as halfOpen does, which is the default.
 	Ask func(context.Context, netip.AddrPort) error
-	// Timeout is how long an answer may take (100 ms), Interval from one refusal to the next question (20 ms), Limit how long a check
-	// takes at most (2 s).
-	Timeout, Interval, Limit time.Duration
+	// Timeout is how long an answer may take (100 ms), Limit how long a check takes at most (2 s). After a refusal the next question comes after
+	// Interval (20 ms), which grows by half each time up to LongestInterval (200 ms): each node asks.
+	Timeout, Limit, Interval, LongestInterval time.Duration
 	// Concurrency is how many questions are under way at most (64).
 	Concurrency int
 }
@@ -43,6 +44,7 @@ type Newcomers struct {
 func NewNewcomers(cfg NewcomersConfig) *Newcomers {
 	orDefault(&cfg.Timeout, 100*time.Millisecond)
 	orDefault(&cfg.Interval, 20*time.Millisecond)
+	orDefault(&cfg.LongestInterval, 200*time.Millisecond)
 	orDefault(&cfg.Limit, 2*time.Second)
 	orDefault(&cfg.Concurrency, 64)
 	if cfg.Ask == nil {
@@ -100,35 +102,44 @@ func (n *Newcomers) Close() {
 	n.running.Wait()
 }
 
-// check asks one endpoint until it does not refuse any more.
+// check asks one endpoint: once, and where it refuses until it does not. What comes in place of an answer after that says nothing: the kernel limits
+// how many ICMP errors it sends.
 func (n *Newcomers) check(ctx context.Context, at netip.AddrPort) {
 	start := time.Now()
 	within, cancel := context.WithTimeout(ctx, n.cfg.Limit)
 	defer cancel()
 	err := n.ask(within, at)
-	refusals := 0
-	for ; errors.Is(err, syscall.ECONNREFUSED); err = n.ask(within, at) {
-		if refusals++; !wait(within, n.cfg.Interval) {
-			break
-		}
+	result := unanswered
+	switch {
+	case err == nil:
+		result = accepted
+	case errors.Is(err, syscall.ECONNREFUSED):
+		result = n.askAgain(within, at)
 	}
 	if ctx.Err() != nil {
 		return
 	}
-	result := accepted
-	switch {
-	case errors.Is(err, syscall.ECONNREFUSED):
-		result = refused
-	case err != nil:
-		result = unanswered
-	case refusals > 0:
-		result = acceptedLate
-	}
 	n.ended.WithLabelValues(result).Inc()
-	if refusals > 0 {
-		n.cfg.Log.Info("a ready endpoint refused connections: give its Pod a readinessProbe", "endpoint", at, "for", time.Since(start), "result", result)
+	switch result {
+	case unanswered:
+		n.cfg.Log.Debug("a new endpoint does not answer; it counts as taking connections", "endpoint", at, "error", err)
+	case acceptedLate, refused:
+		n.cfg.Log.Info("an endpoint was ready and refused connections; a readinessProbe of its Pod tells Kubernetes when it listens",
+			"endpoint", at, "for", time.Since(start), "result", result)
 	}
 	n.cfg.Ended(at)
+}
+
+// askAgain asks an endpoint that has refused until it does not any more.
+func (n *Newcomers) askAgain(ctx context.Context, at netip.AddrPort) (result string) {
+	for interval := n.cfg.Interval; ; interval = min(interval*3/2, n.cfg.LongestInterval) {
+		if !wait(ctx, interval*3/4+rand.N(interval/2)) {
+			return refused
+		}
+		if n.ask(ctx, at) == nil {
+			return acceptedLate
+		}
+	}
 }
 
 // ask asks once, as soon as it may.

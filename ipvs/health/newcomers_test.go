@@ -2,11 +2,9 @@ package health_test
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -22,11 +20,17 @@ import (
 type endpoints struct {
 	start   time.Time
 	listens map[uint16]time.Duration // from when on; negative: they do not answer
+	silent  time.Duration            // from when on nobody answers before they listen; 0: never
 	delay   time.Duration            // of each answer
 
 	mu         sync.Mutex
 	busy, most int
-	ended      []string
+	ended      []ended
+}
+
+type ended struct {
+	at    netip.AddrPort
+	after time.Duration
 }
 
 func (e *endpoints) ask(ctx context.Context, at netip.AddrPort) error {
@@ -34,7 +38,7 @@ func (e *endpoints) ask(ctx context.Context, at netip.AddrPort) error {
 	defer e.count(-1)
 	listens := e.listens[at.Port()]
 	delay := e.delay
-	if listens < 0 {
+	if now := time.Since(e.start); listens < 0 || e.silent > 0 && now >= e.silent && now < listens {
 		delay = time.Hour
 	}
 	select {
@@ -58,7 +62,7 @@ func (e *endpoints) count(n int) {
 func (e *endpoints) note(at netip.AddrPort) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.ended = append(e.ended, fmt.Sprintf("%d after %v", at.Port(), time.Since(e.start)))
+	e.ended = append(e.ended, ended{at, time.Since(e.start)})
 }
 
 func ports(from, to uint16) map[netip.AddrPort]struct{} {
@@ -70,28 +74,31 @@ func ports(from, to uint16) map[netip.AddrPort]struct{} {
 }
 
 func TestNewcomers(t *testing.T) {
+	const ms = time.Millisecond
 	for name, c := range map[string]struct {
-		listens time.Duration
-		want    string
-		result  string
+		listens, silent time.Duration
+		least, most     time.Duration // after which the check ends
+		result          string
 	}{
-		"listens":           {0, "80 after 1ms", "accepted"},
-		"begins to listen":  {50 * time.Millisecond, "80 after 64ms", "late"},
-		"never listens":     {time.Hour, "80 after 2s", "refused"},
-		"does not answer":   {-1, "80 after 100ms", "unanswered"},
-		"listens at length": {1990 * time.Millisecond, "80 after 1.996s", "late"},
+		"listens":          {0, 0, ms, ms, "accepted"},
+		"begins to listen": {50 * ms, 0, 50 * ms, 110 * ms, "late"},
+		"listens at last":  {1700 * ms, 0, 1700 * ms, 2000 * ms, "late"},
+		"never listens":    {time.Hour, 0, 2000 * ms, 2000 * ms, "refused"},
+		"does not answer":  {-1, 0, 100 * ms, 100 * ms, "unanswered"},
+		"refuses, then does not answer, then listens": {time.Second, 30 * ms, time.Second, 1400 * ms, "late"},
+		"refuses, then does not answer":               {time.Hour, 30 * ms, 2000 * ms, 2000 * ms, "refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				e := &endpoints{start: time.Now(), listens: map[uint16]time.Duration{80: c.listens}, delay: time.Millisecond}
+				e := &endpoints{start: time.Now(), listens: map[uint16]time.Duration{80: c.listens}, silent: c.silent, delay: ms}
 				metrics := prometheus.NewRegistry()
 				n := health.NewNewcomers(health.NewcomersConfig{Log: slog.New(slog.DiscardHandler), Metrics: metrics, Ask: e.ask, Ended: e.note})
 				defer n.Close()
 				n.Set(ports(80, 80))
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				if got := strings.Join(e.ended, ", "); got != c.want {
-					t.Errorf("ended: %q, want %q", got, c.want)
+				if len(e.ended) != 1 || e.ended[0].at.Port() != 80 || e.ended[0].after < c.least || e.ended[0].after > c.most {
+					t.Errorf("ended: %v, want port 80 between %v and %v", e.ended, c.least, c.most)
 				}
 				if got, want := counted(t, metrics), map[string]float64{c.result: 1}; !maps.Equal(got, want) {
 					t.Errorf("counted: %v, want %v", got, want)
@@ -130,8 +137,8 @@ func TestNewcomersGo(t *testing.T) {
 		time.Sleep(time.Second)
 		n.Close()
 		synctest.Wait()
-		if got, want := strings.Join(e.ended, ", "), "81 after 1s"; got != want {
-			t.Errorf("ended: %q, want %q", got, want)
+		if len(e.ended) != 1 || e.ended[0].at.Port() != 81 || e.ended[0].after < time.Second {
+			t.Errorf("ended: %v, want port 81 after 1s", e.ended)
 		}
 	})
 }

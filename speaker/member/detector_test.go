@@ -295,8 +295,8 @@ func TestDetectorSaysGoodbye(t *testing.T) {
 	}
 	a.stop()
 	took := b.until(t, "a is gone", func(m plan.Members) bool { return !m.Peers["a"].Alive })
-	if took > member.Standard.Dead/2 {
-		t.Errorf("after %v", took)
+	if took >= member.Standard.Dead {
+		t.Errorf("after %v, as by its silence", took)
 	}
 	if err := <-a.ended; err != nil {
 		t.Fatal(err)

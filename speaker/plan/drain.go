@@ -69,10 +69,11 @@ func (w *planning) drain(out *list, before list, from map[netip.AddrPort]*Endpoi
 			if !w.now.Before(until) {
 				continue
 			}
-			if w.out.wake.IsZero() || until.Before(w.out.wake) {
-				w.out.wake = until
-			}
+			w.wake(until)
 		}
 		out.servers[at] = drained
 	}
 }
+
+// wake has the Service planned again at that time at the latest.
+func (w *planning) wake(at time.Time) { w.out.wake = earlier(w.out.wake, at) }

@@ -61,7 +61,7 @@ func falseFirst(a, b bool) int {
 
 // choose returns those candidates that take new connections: the ready ones that the topology hints allow, and while there
 // is none those that still serve although they are terminating (ipvs.md 3.5, 3.6). Local are only those of this node, and
-// for them hints do not count. New ones that are still checked take connections only while nobody else does.
+// for them hints do not count. While all of these are new and refuse, other ready ones stand in for them, or else those that terminate.
 func (w *planning) choose(key listKey, from map[netip.AddrPort]*Endpoint) map[netip.AddrPort]*Endpoint {
 	ready, usable := map[netip.AddrPort]*Endpoint{}, map[netip.AddrPort]*Endpoint{}
 	for at, e := range from {
@@ -76,18 +76,23 @@ func (w *planning) choose(key listKey, from map[netip.AddrPort]*Endpoint) map[ne
 	if len(ready) == 0 {
 		return usable
 	}
+	fresh := w.newcomers(key, from, ready)
+	known := without(ready, fresh)
 	if !key.local {
 		w.hinted(ready)
 	}
-	checked := w.checked(key, ready)
+	chosen := without(ready, fresh)
 	switch {
-	case len(checked) == len(ready), len(checked)+len(usable) == 0:
+	case len(chosen) > 0:
+	case len(known) > 0:
+		chosen = known
+	case len(usable) > 0:
+		chosen = usable
+	default:
 		return ready
-	case len(checked) == 0:
-		checked = usable
 	}
-	w.check(ready, checked)
-	return checked
+	w.check(ready, chosen, fresh)
+	return chosen
 }
 
 // isLocal tells whether the endpoint is on this node; one without a node is nobody's (ipvs.md 3.2).

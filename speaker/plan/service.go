@@ -20,8 +20,9 @@ type planning struct {
 	slices  map[string]Slice
 	node    Node // this one
 	pods    podsKnown
-	// before are the lists of the last plan of the Service.
+	// before are the lists of the last plan of the Service, since when its endpoints became ready.
 	before map[listKey]list
+	since  map[listKey]map[netip.AddrPort]time.Time
 	checks map[Check]struct{}
 	// endpoints are the addresses in the slices, true for those on this node.
 	endpoints map[netip.Addr]bool
@@ -33,9 +34,10 @@ func (p *Planner) planService(v *View, key pools.ServiceKey, now time.Time) serv
 	w := &planning{
 		view: v, options: p.options, now: now,
 		svc: v.Services[key], slices: v.Slices[key], node: v.Nodes[p.options.Node], pods: p.pods,
-		before: p.services[key].lists, checks: map[Check]struct{}{}, endpoints: map[netip.Addr]bool{},
+		before: p.services[key].lists, since: p.services[key].since, checks: map[Check]struct{}{}, endpoints: map[netip.Addr]bool{},
 		out: servicePlan{
 			virtuals: map[ipvs.Key]virtual{}, lists: map[listKey]list{},
+			since: map[listKey]map[netip.AddrPort]time.Time{},
 			ready: map[string]struct{}{}, usable: map[string]struct{}{},
 		},
 	}
