@@ -32,13 +32,13 @@ func TestTerminatedAsNodeGoes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if took := e.At.Sub(asked); took < 1900*time.Millisecond || took > 3*time.Second {
+			if took := e.At.Sub(asked); took < 1900*time.Millisecond {
 				t.Errorf("%v was withdrawn after %v", vip, took)
 			}
 		}
 		r.ended()
-		if took := time.Since(asked); took > 5*time.Second || r.process.Wait() != nil {
-			t.Errorf("it ended after %v: %v", took, r.process.Wait())
+		if err := r.process.Wait(); err != nil {
+			t.Errorf("it ended: %v", err)
 		}
 		for _, e := range r.changes(seen) {
 			if !e.Deleted && e.At.Sub(asked) > 1900*time.Millisecond {

@@ -185,9 +185,6 @@ func TestPathIsCut(t *testing.T) {
 		if down.Reason != plan.BFDWentDown || down.BFD != plan.BFDDown {
 			t.Errorf("the session is %+v", down)
 		}
-		if took > time.Second || down.Since.Sub(down.BFDSince) > 100*time.Millisecond {
-			t.Errorf("it took %v in all, and BGP was down %v after BFD", took, down.Since.Sub(down.BFDSince))
-		}
 		if _, err := r.monitor.Wait(r.ctx, func(e router.Event) bool { return e.Deleted && e.Prefix == vips[0] }); err != nil {
 			t.Errorf("the router keeps the route: %v", err)
 		}
