@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strings"
 	"text/template"
+	"time"
 )
 
 //go:embed addons
@@ -65,7 +66,7 @@ func (c *Cluster) waitAddons(ctx context.Context) error {
 		if kind == "daemonset" && c.cfg.Kubelets.KubeProxy == "" {
 			continue
 		}
-		if _, err := c.Kubectl(ctx, "-n", "kube-system", "rollout", "status", "--timeout=120s", kind+"/"+name); err != nil {
+		if _, err := c.Kubectl(ctx, "-n", "kube-system", "rollout", "status", "--timeout="+c.limit(2*time.Minute).String(), kind+"/"+name); err != nil {
 			return fmt.Errorf("wait for %s: %w", name, err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/ironlb/ironlb/test/lab/host"
 )
@@ -37,7 +38,7 @@ const helm = "helm4"
 func (c *Cluster) Install(ctx context.Context, flags ...string) error {
 	c.say("installing the chart")
 	args := []string{"upgrade", "--install", Release, filepath.Join(c.Root, chart), "--namespace", SystemNamespace, "--create-namespace",
-		"--wait", "--timeout", "4m"}
+		"--wait", "--timeout", c.limit(4 * time.Minute).String()}
 	if c.cfg.Kubelets.KubeProxy == "" {
 		args = append(args, "--set", fmt.Sprintf("serviceProxy=true,apiServer.host=%s,apiServer.port=6443", apiServer))
 	}

@@ -135,7 +135,7 @@ func (c *Cluster) startKubelets(ctx context.Context) error {
 		return err
 	}
 	for _, n := range c.Nodes {
-		if err := n.WaitReady(ctx, 2*time.Minute, corev1.ConditionTrue); err != nil {
+		if err := n.WaitReady(ctx, c.limit(2*time.Minute), corev1.ConditionTrue); err != nil {
 			return err
 		}
 	}

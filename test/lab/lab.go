@@ -273,6 +273,14 @@ func (c *Cluster) startKernel(ctx context.Context) error {
 	return nil
 }
 
+// limit is how long to wait for what a machine does within d: an emulated guest gets six times as long.
+func (c *Cluster) limit(d time.Duration) time.Duration {
+	if c.guest != nil && c.guest.Accel == "tcg" {
+		return 6 * d
+	}
+	return d
+}
+
 func accelText(accel string) string {
 	if accel == "tcg" {
 		return "emulated: no KVM that boots here, programs in it run about ten times slower"

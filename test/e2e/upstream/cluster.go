@@ -40,6 +40,9 @@ func (c Configuration) values(cluster *lab.Cluster) map[string]any {
 		values["dataplane"] = c.Dataplane
 	}
 	addresses := lanPool
+	if c.inGuest() {
+		values["speaker"] = map[string]any{"config": map[string]any{"failover": map[string]any{"profile": "slow"}}}
+	}
 	if c.DualStack {
 		addresses = slices.Concat(lanPool, lanPool6)
 		values["ipv6Forwarding"] = true
@@ -118,7 +121,11 @@ func startCluster(ctx context.Context, c Configuration, references map[string][]
 		kubelets.References[name] = newest(references[name])
 	}
 	slices.Sort(kubelets.Specs)
-	cluster, err := lab.New(ctx, lab.Config{Kernel: c.Kernel, Kubelets: kubelets, Progress: progress.w})
+	config := lab.Config{Kernel: c.Kernel, Kubelets: kubelets, Progress: progress.w}
+	if c.inGuest() {
+		config.Nodes, config.NodeGrace = 2, 5*time.Minute // as few as the specs need, and slow ones
+	}
+	cluster, err := lab.New(ctx, config)
 	if err != nil {
 		return nil, err
 	}

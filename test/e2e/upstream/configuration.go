@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/lab/guest"
 )
 
 // Configuration is a kind of cluster, how IronLB is installed on it, and the specs that it must pass.
@@ -19,7 +20,11 @@ type Configuration struct {
 	BGP       *BGP          // nil: addresses by ARP and neighbor discovery
 	Specs     []string      // regular expressions of full names
 	Subset    []string      // of those, what `make test` runs; empty: none
+	Emulated  []string      // of those, what runs where the nodes have to be in an emulated guest; empty: all
 }
+
+// inGuest tells whether the nodes are in a guest, because this kernel has no IPVS.
+func (c Configuration) inGuest() bool { return c.Kernel == lab.Auto && guest.Probe() != nil }
 
 // BGP has the pool announced to BIRD on the lab's router, which spreads over all nodes.
 type BGP struct {
@@ -57,6 +62,14 @@ var configurations = []Configuration{
 		Specs:     all,
 		// Not the two tests that wait for the end of an affinity: each takes more than two minutes.
 		Subset: []string{`^\[sig-network\] Services .*(\[Conformance\]|session affinity work|switch session affinity|[Tt]rafficPolicy)`, conntrack},
+	},
+	{
+		Name:      "c",
+		About:     "serviceProxy on IPVS",
+		Kernel:    lab.Auto,
+		Dataplane: "ipvs",
+		Specs:     all,
+		Emulated:  []string{`^\[sig-network\] Services should (serve a basic endpoint from pods|be able to change the type from NodePort to ExternalName|have session affinity work for (service with type clusterIP|NodePort service)) `},
 	},
 	{
 		Name:      "dual",

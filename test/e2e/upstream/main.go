@@ -123,6 +123,9 @@ func prepare(ctx context.Context, o options, progress io.Writer) ([]Plan, *tools
 	var plans []Plan
 	for _, c := range picked {
 		expressions := c.Specs
+		if c.inGuest() {
+			expressions = c.Emulated
+		}
 		if o.subset {
 			if expressions = c.Subset; expressions == nil {
 				continue

@@ -24,9 +24,6 @@ const (
 	ginkgoProgram = "ginkgo"
 )
 
-// processes is how many specs run at the same time, as in upstream's jobs.
-const processes = 5
-
 // suiteLimit is longer than any configuration takes: the rolling updates take 15 minutes.
 const suiteLimit = time.Hour
 
@@ -80,7 +77,7 @@ func (s *suite) run(ctx context.Context, specs []Spec) (results []Result, proble
 		name  string
 		procs int
 		specs []Spec
-	}{{"parallel", processes, together}, {"serial", 1, alone}} {
+	}{{"parallel", s.processes(), together}, {"serial", 1, alone}} {
 		if len(part.specs) == 0 {
 			continue
 		}
@@ -91,6 +88,14 @@ func (s *suite) run(ctx context.Context, specs []Spec) (results []Result, proble
 		results, problems = append(results, r...), append(problems, p...)
 	}
 	return results, problems, nil
+}
+
+// processes is how many specs run at the same time, as in upstream's jobs; a guest, which may be emulated, has enough of one.
+func (s *suite) processes() int {
+	if s.cluster.Kernel == lab.Guest {
+		return 1
+	}
+	return 5
 }
 
 // ginkgo runs specs with a number of processes. An error means that there is no report.
