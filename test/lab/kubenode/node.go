@@ -134,7 +134,8 @@ func (n *Node) ctr(args ...string) []string {
 
 func (n *Node) startContainerd(ctx context.Context) (err error) {
 	path := "PATH=" + filepath.Dir(n.cfg.Program("containerd-shim-runc-v2")) + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-	n.containerd, err = n.start(ctx, "containerd", "env", path, n.cfg.Program("containerd"), "--config", filepath.Join(files, containerdFile))
+	// runc keeps what it passes to an exec there; a guest's own folder is not on the node, whose /run is its own.
+	n.containerd, err = n.start(ctx, "containerd", "env", path, "TMPDIR=/tmp", n.cfg.Program("containerd"), "--config", filepath.Join(files, containerdFile))
 	if err != nil {
 		return err
 	}
