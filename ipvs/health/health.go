@@ -1,5 +1,5 @@
 // Package health tells others how the data plane of this node does, and finds out how that of other nodes does: the ports
-// healthCheckNodePort (ipvs.md 5.1), healthz and livez (5.2), and checks of nodes for forwarding over NodePorts.
+// healthCheckNodePort (ipvs.md 5.1), healthz and livez (5.2), checks of nodes for forwarding over NodePorts, and checks of new endpoints.
 package health
 
 import (
