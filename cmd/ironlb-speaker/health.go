@@ -57,7 +57,7 @@ func newChecks(source *kube.Source, log *slog.Logger, metrics prometheus.Registe
 		Changed: func(check health.Check, result health.Result) { c.found(plan.Check(check), plan.CheckResult(result)) },
 	})
 	c.newcomers = health.NewNewcomers(health.NewcomersConfig{
-		Log: log, Metrics: metrics,
+		Log: log, Metrics: metrics, Limit: plan.NewFor,
 		Ended: func(at netip.AddrPort) {
 			c.found(plan.Check{Addr: at.Addr(), Port: at.Port()}, plan.CheckResult{Healthy: true, Weight: 1})
 		},

@@ -76,8 +76,8 @@ func orDefault[T comparable](to *T, value T) {
 	}
 }
 
-// Set replaces the whole set of endpoints to check. It does not block. One that is still to be checked goes on; of one that is not, Ended is not
-// told any more.
+// Set replaces the whole set of endpoints to check. It does not block. The check of one that stays goes on; Ended is not called for one that
+// leaves.
 func (n *Newcomers) Set(endpoints map[netip.AddrPort]struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

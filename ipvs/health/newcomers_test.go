@@ -124,7 +124,7 @@ func counted(t *testing.T, from prometheus.Gatherer) map[string]float64 {
 	return out
 }
 
-// What is not asked for any more is not told, and what is asked for again is checked anew.
+// An endpoint that leaves the set is not reported; one that comes back is checked from the start.
 func TestNewcomersGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &endpoints{start: time.Now(), listens: map[uint16]time.Duration{80: time.Hour, 81: time.Second}}

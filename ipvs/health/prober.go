@@ -60,21 +60,11 @@ type Prober struct {
 
 // NewProber returns a Prober without checks.
 func NewProber(cfg ProberConfig) *Prober {
-	orInt := func(n *int, value int) {
-		if *n == 0 {
-			*n = value
-		}
-	}
-	orTime := func(d *time.Duration, value time.Duration) {
-		if *d == 0 {
-			*d = value
-		}
-	}
-	orInt(&cfg.Rise, 2)
-	orInt(&cfg.Fall, 3)
-	orInt(&cfg.Concurrency, 64)
-	orTime(&cfg.Interval, 2*time.Second)
-	orTime(&cfg.Timeout, time.Second)
+	orDefault(&cfg.Rise, 2)
+	orDefault(&cfg.Fall, 3)
+	orDefault(&cfg.Concurrency, 64)
+	orDefault(&cfg.Interval, 2*time.Second)
+	orDefault(&cfg.Timeout, time.Second)
 	if cfg.Transport == nil {
 		cfg.Transport = newTransport()
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// newFor is how long an endpoint counts as new after it became ready, which is as long as its check takes at most.
-const newFor = 2 * time.Second
+// NewFor is how long an endpoint counts as new after it became ready, and so how long its check takes at most.
+const NewFor = 2 * time.Second
 
 // newcomers returns those ready endpoints of a list that are new, and when each became ready. A Pod without a readinessProbe is Ready before its
 // program listens, and refuses connections for a moment: so clients of kube-proxy see errors in rolling updates. An endpoint is not new
@@ -22,7 +22,7 @@ func (w *planning) newcomers(key listKey, from, ready map[netip.AddrPort]*Endpoi
 	before := w.before[key].servers
 	var fresh map[netip.AddrPort]time.Time
 	for at, since := range w.readySince(key, from) {
-		if _, of := ready[at]; !of || since.IsZero() || !w.now.Before(since.Add(newFor)) || before[at].Weight > 0 {
+		if _, of := ready[at]; !of || since.IsZero() || !w.now.Before(since.Add(NewFor)) || before[at].Weight > 0 {
 			continue
 		}
 		if _, found := w.view.Checks[endpointCheck(at)]; found {
@@ -72,7 +72,7 @@ func (w *planning) check(ready, chosen map[netip.AddrPort]*Endpoint, fresh map[n
 		return
 	}
 	for _, since := range fresh {
-		w.wake(since.Add(newFor))
+		w.wake(since.Add(NewFor))
 	}
 }
 
