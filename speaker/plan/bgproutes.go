@@ -274,6 +274,7 @@ func (p *Planner) sharers(v *View, addr netip.Addr) sharers {
 		}
 		out.anywhere = out.anywhere || len(nodes) > 0
 		_, here := nodes[p.options.Node]
+		here = here && !part.arrives
 		switch {
 		case !svc.needsLocalEndpoint():
 			open = true

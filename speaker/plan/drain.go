@@ -31,7 +31,7 @@ func (w *planning) list(port Port, v4, local bool) list {
 	if done, ok := w.out.lists[key]; ok {
 		return done
 	}
-	from := candidates(w.slices, port, v4)
+	from := w.candidates(port, v4)
 	chosen := w.choose(key, from)
 	out := list{servers: make(map[netip.AddrPort]ipvs.RealServer, len(chosen)), chosen: len(chosen)}
 	for at := range chosen {

@@ -10,9 +10,14 @@ import (
 
 // candidates returns the endpoints of a port in one family. One address and port counts once, whatever its slices: one that
 // does not terminate comes before one that does (ipvs.md 3.4).
-func candidates(slices map[string]Slice, port Port, v4 bool) map[netip.AddrPort]*Endpoint {
+func (w *planning) candidates(port Port, v4 bool) map[netip.AddrPort]*Endpoint {
+	key := listKey{name: port.Name, protocol: port.Protocol, v4: v4}
+	if done, ok := w.byPort[key]; ok {
+		return done
+	}
 	out := map[netip.AddrPort]*Endpoint{}
-	for _, slice := range slices {
+	w.byPort[key] = out
+	for _, slice := range w.slices {
 		number, ok := slice.number(port)
 		if !ok {
 			continue
@@ -77,11 +82,11 @@ func (w *planning) choose(key listKey, from map[netip.AddrPort]*Endpoint) map[ne
 		return usable
 	}
 	fresh := w.newcomers(key, from, ready)
-	known := without(ready, fresh)
+	known := minus(ready, fresh)
 	if !key.local {
 		w.hinted(ready)
 	}
-	chosen := without(ready, fresh)
+	chosen := minus(ready, fresh)
 	switch {
 	case len(chosen) > 0:
 	case len(known) > 0:
@@ -91,7 +96,7 @@ func (w *planning) choose(key listKey, from map[netip.AddrPort]*Endpoint) map[ne
 	default:
 		return ready
 	}
-	w.check(ready, chosen, fresh)
+	w.check(minus(ready, chosen), fresh)
 	return chosen
 }
 

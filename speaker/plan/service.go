@@ -24,6 +24,8 @@ type planning struct {
 	before map[listKey]list
 	since  map[listKey]map[netip.AddrPort]time.Time
 	checks map[Check]struct{}
+	// byPort are the candidates of each port, under keys that are not local.
+	byPort map[listKey]map[netip.AddrPort]*Endpoint
 	// endpoints are the addresses in the slices, true for those on this node.
 	endpoints map[netip.Addr]bool
 	out       servicePlan
@@ -35,6 +37,7 @@ func (p *Planner) planService(v *View, key pools.ServiceKey, now time.Time) serv
 		view: v, options: p.options, now: now,
 		svc: v.Services[key], slices: v.Slices[key], node: v.Nodes[p.options.Node], pods: p.pods,
 		before: p.services[key].lists, since: p.services[key].since, checks: map[Check]struct{}{}, endpoints: map[netip.Addr]bool{},
+		byPort: map[listKey]map[netip.AddrPort]*Endpoint{},
 		out: servicePlan{
 			virtuals: map[ipvs.Key]virtual{}, lists: map[listKey]list{},
 			since: map[listKey]map[netip.AddrPort]time.Time{},
@@ -48,6 +51,7 @@ func (p *Planner) planService(v *View, key pools.ServiceKey, now time.Time) serv
 		}
 	}
 	w.admitEndpoints()
+	w.out.arrives = w.arrives()
 	w.out.unserved = NoAddress
 	if slices.ContainsFunc(w.svc.Addresses, func(a Address) bool { return a.AnnounceOnly }) {
 		w.out.unserved = AnnouncedOnly

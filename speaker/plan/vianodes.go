@@ -97,7 +97,7 @@ func countTakers(servers map[netip.AddrPort]ipvs.RealServer) (n int) {
 func (w *planning) nodeCounts(port Port, v4 bool) (counts map[string]uint32, leaving map[string]struct{}) {
 	ready, usable := map[string]uint32{}, map[string]uint32{}
 	leaving = map[string]struct{}{}
-	for _, e := range candidates(w.slices, port, v4) {
+	for _, e := range w.candidates(port, v4) {
 		switch {
 		case e.Node == "":
 			continue

@@ -18,10 +18,12 @@ type servicePlan struct {
 	unserved Reason
 	// lists are the real servers that the virtual servers share, with what drains.
 	lists map[listKey]list
-	// since is when the ready TCP endpoints of each port became so, zero if they were at the first plan. Its keys are those of lists that are not local.
+	// since is when the ready TCP endpoints of each port became so, zero for those that are not new. Its keys are those of lists that are not local.
 	since map[listKey]map[netip.AddrPort]time.Time
 	// ready and usable are the nodes with a ready endpoint, and with a serving one that is about to go.
 	ready, usable map[string]struct{}
+	// arrives is set while routers are not to send connections here yet, for what is ready here is new.
+	arrives bool
 	// health is the healthCheckNodePort to serve, nil if none.
 	health *HealthPort
 	// elements of the packet filter that belong to no one virtual server.
