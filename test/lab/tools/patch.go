@@ -60,13 +60,10 @@ func (e edit) apply(text string) (string, error) {
 // overlay writes the edited files into dir, and the file for go's -overlay, whose path it returns. module is the folder of the
 // module that builds the package.
 func (p *patched) overlay(module, dir string) (string, error) {
-	cmd := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", p.module)
-	cmd.Dir, cmd.Env = module, append(os.Environ(), "GOFLAGS=")
-	out, err := cmd.Output()
+	upstream, err := p.download(module)
 	if err != nil {
-		return "", fmt.Errorf("find module %s: %w", p.module, stderrOf(err))
+		return "", fmt.Errorf("download module %s: %w", p.module, err)
 	}
-	upstream := strings.TrimSpace(string(out))
 	replace := map[string]string{}
 	edited := 0
 	for _, f := range p.folders {
@@ -97,6 +94,21 @@ func (p *patched) overlay(module, dir string) (string, error) {
 	}
 	file := filepath.Join(dir, "overlay.json")
 	return file, os.WriteFile(file, data, 0o644)
+}
+
+// download returns the folder of the upstream module at the version that the building module requires.
+func (p *patched) download(module string) (string, error) {
+	cmd := exec.Command("go", "mod", "download", "-json", p.module)
+	cmd.Dir, cmd.Env = module, append(os.Environ(), "GOFLAGS=")
+	out, err := cmd.Output()
+	if err != nil {
+		return "", stderrOf(err)
+	}
+	var found struct{ Dir string }
+	if err := json.Unmarshal(out, &found); err != nil {
+		return "", err
+	}
+	return found.Dir, nil
 }
 
 // write writes the edited text of a file to another.
