@@ -15,7 +15,6 @@ import (
 	"sync"
 	"time"
 
-	authorizationv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -484,26 +483,9 @@ func (w *world) change(ctx context.Context, r manifest.Right, without bool) erro
 
 // inForce waits until the API server's authorizer agrees.
 func (w *world) inForce(ctx context.Context, r manifest.Right, want bool) error {
-	review := authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User:   "system:serviceaccount:" + lab.SystemNamespace + ":" + r.Account,
-		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + lab.SystemNamespace, "system:authenticated"},
-	}}
-	attributes := &authorizationv1.ResourceAttributes{Namespace: r.Namespace}
-	switch {
-	case r.IsRule():
-		attributes.Group, attributes.Verb = r.Rule.APIGroups[0], r.Rule.Verbs[0]
-		attributes.Resource, attributes.Subresource, _ = strings.Cut(r.Rule.Resources[0], "/")
-		if len(r.Rule.ResourceNames) > 0 {
-			attributes.Name = r.Rule.ResourceNames[0]
-		}
-	case r.Kind == "ClusterRoleBinding":
-		attributes.Group, attributes.Resource, attributes.Verb = "authentication.k8s.io", "tokenreviews", "create"
-	default:
-		attributes.Resource, attributes.Name, attributes.Verb = "configmaps", "extension-apiserver-authentication", "get"
-	}
-	review.Spec.ResourceAttributes = attributes
+	review := r.Review(lab.SystemNamespace)
 	return until(ctx, 20*time.Second, func(ctx context.Context) error {
-		answer, err := w.Kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, &review, metav1.CreateOptions{})
+		answer, err := w.Kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 		if err == nil && answer.Status.Allowed != want {
 			err = fmt.Errorf("%s may %v: %t, want %t; does another rule grant it, too?", r.Account, r, answer.Status.Allowed, want)
 		}

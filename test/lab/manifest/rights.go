@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 )
@@ -45,6 +46,28 @@ func (r Right) Key() string {
 		return r.Object
 	}
 	return Privileged
+}
+
+// Review asks the API server whether the account, in its namespace, may do what the right allows.
+func (r Right) Review(namespace string) *authorizationv1.SubjectAccessReview {
+	request := &authorizationv1.ResourceAttributes{Namespace: r.Namespace}
+	switch {
+	case r.IsRule():
+		request.Group, request.Verb = r.Rule.APIGroups[0], r.Rule.Verbs[0]
+		request.Resource, request.Subresource, _ = strings.Cut(r.Rule.Resources[0], "/")
+		if len(r.Rule.ResourceNames) > 0 {
+			request.Name = r.Rule.ResourceNames[0]
+		}
+	case r.Kind == "ClusterRoleBinding":
+		request.Group, request.Resource, request.Verb = "authentication.k8s.io", "tokenreviews", "create"
+	default:
+		request.Resource, request.Name, request.Verb = "configmaps", "extension-apiserver-authentication", "get"
+	}
+	return &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User:               "system:serviceaccount:" + namespace + ":" + r.Account,
+		Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
+		ResourceAttributes: request,
+	}}
 }
 
 func (r Right) String() string {

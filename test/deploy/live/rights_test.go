@@ -1,0 +1,154 @@
+package live
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/ironlb/ironlb/test/deploy/chart"
+	"github.com/ironlb/ironlb/test/lab/manifest"
+)
+
+// TestEachRightOfHooks removes every rule of the hooks' roles, one at a time: the hook's program must fail with the API server's refusal of
+// that very request, and succeed once the rule is back.
+func TestEachRightOfHooks(t *testing.T) {
+	w := newWorld(t, chart.Versions[0])
+	w.helm("install", chart.Release, w.chart.Path(), "--create-namespace", pools)
+	upgrade, err := w.chart.Template(w.ctx, w.version, chart.Release, chart.Namespace, "--show-only", "templates/hooks/crds.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	uninstall, err := manifest.Load(w.Root(), chart.UninstallFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, hook := range []struct {
+		account string
+		docs    manifest.Documents
+		args    []string
+		prepare func(world, manifest.Right)
+	}{
+		{"ironlb-crds", upgrade, []string{"crds", "--timeout=30s"}, world.olderCRDs},
+		{"ironlb-uninstall", uninstall, []string{"release", "--wait-for-daemonset=ironlb-cleanup", "--timeout=8s"}, func(w world, r manifest.Right) {
+			if err := w.Apply(w.ctx, uninstall.Only("DaemonSet").String()); err != nil {
+				w.Fatal(err)
+			}
+			w.servedBefore(r)
+		}},
+	} {
+		program := w.as(hook.account, hook.docs)
+		rights := rightsOf(t, hook.account, hook.docs)
+		if len(rights) == 0 {
+			t.Fatalf("%s has no rights: the test sees nothing", hook.account)
+		}
+		for _, r := range rights {
+			t.Run(hook.account+"/"+strings.ReplaceAll(r.String(), " ", "_"), func(t *testing.T) {
+				w := w
+				w.T = t
+				run := func() (string, error) { return w.Exec(w.ctx, slices.Concat(program[:1], hook.args, program[1:])...) }
+				hook.prepare(w, r)
+				w.change(r, hook.docs, true)
+				out, err := run()
+				want := fmt.Sprintf("cannot %s resource %q", r.Rule.Verbs[0], r.Rule.Resources[0])
+				if err == nil || !strings.Contains(strings.ReplaceAll(err.Error(), `\"`, `"`), want) {
+					t.Errorf("without the rule it ends with %v, want %q\n%s", err, want, out)
+				}
+				w.change(r, hook.docs, false)
+				if out, err := run(); err != nil {
+					t.Errorf("with the rule again: %v\n%s", err, out)
+				}
+			})
+		}
+	}
+}
+
+// rightsOf returns the rules of the account's roles.
+func rightsOf(t *testing.T, account string, docs manifest.Documents) (all []manifest.Right) {
+	for _, doc := range docs.Only("ClusterRole", "Role") {
+		for _, rule := range rulesOf(t, doc) {
+			all = append(all, manifest.Right{Account: account, Kind: doc.Kind, Namespace: doc.Namespace, Object: doc.Name, Rule: rule})
+		}
+	}
+	return all
+}
+
+func rulesOf(t *testing.T, doc manifest.Document) []rbacv1.PolicyRule {
+	var role rbacv1.ClusterRole // a Role has the same fields
+	if err := yaml.UnmarshalStrict([]byte(doc.Text), &role); err != nil {
+		t.Fatal(err)
+	}
+	return manifest.Rules(role.Rules)
+}
+
+// change gives the role its rules, or all but one, and waits until that is in force.
+func (w world) change(r manifest.Right, docs manifest.Documents, without bool) {
+	w.Helper()
+	doc, err := docs.Find(r.Kind, r.Object)
+	if err != nil {
+		w.Fatal(err)
+	}
+	rules := slices.DeleteFunc(rulesOf(w.T, doc), func(rule rbacv1.PolicyRule) bool { return without && equality.Semantic.DeepEqual(rule, r.Rule) })
+	patch, err := json.Marshal(map[string]any{"rules": rules})
+	if err != nil {
+		w.Fatal(err)
+	}
+	if r.Kind == "Role" {
+		_, err = w.Kube.RbacV1().Roles(r.Namespace).Patch(w.ctx, r.Object, types.MergePatchType, patch, metav1.PatchOptions{})
+	} else {
+		_, err = w.Kube.RbacV1().ClusterRoles().Patch(w.ctx, r.Object, types.MergePatchType, patch, metav1.PatchOptions{})
+	}
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.until(fmt.Sprintf("%s may %v: %t", r.Account, r, !without), func() bool {
+		answer, err := w.Kube.AuthorizationV1().SubjectAccessReviews().Create(w.ctx, r.Review(chart.Namespace), metav1.CreateOptions{})
+		return err == nil && answer.Status.Allowed == !without
+	})
+}
+
+// olderCRDs removes a CRD that the program is to create again.
+func (w world) olderCRDs(manifest.Right) {
+	w.kubectl("delete", "crd", "communities.ironlb.io", "--ignore-not-found")
+}
+
+// servedBefore makes what an installation leaves behind when its programs have ended: a Service with its finalizer, a VirtualIP, a SpeakerStatus,
+// the Lease, unless the right is to create it, and a DaemonSet that has cleaned all nodes.
+func (w world) servedBefore(r manifest.Right) {
+	w.Helper()
+	lease := `
+---
+apiVersion: coordination.k8s.io/v1
+kind: Lease
+metadata: {name: ironlb-ccm, namespace: ironlb-system}
+spec: {holderIdentity: "", leaseDurationSeconds: 1, leaseTransitions: 1}`
+	if r.Key() == "create leases" {
+		w.kubectl("-n", chart.Namespace, "delete", "lease", "ironlb-ccm", "--ignore-not-found")
+		lease = ""
+	}
+	if err := w.Apply(w.ctx, `
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: default, finalizers: [ironlb.io/load-balancer]}
+spec: {type: LoadBalancer, ports: [{port: 80}]}
+---
+apiVersion: ironlb.io/v1alpha1
+kind: VirtualIP
+metadata: {name: 192.0.2.1}
+spec: {addresses: [192.0.2.1], services: [{namespace: default, name: web}]}
+---
+apiVersion: ironlb.io/v1alpha1
+kind: SpeakerStatus
+metadata: {name: node1}`+lease); err != nil {
+		w.Fatal(err)
+	}
+	w.kubectl("-n", chart.Namespace, "patch", "daemonset", "ironlb-cleanup", "--subresource=status", "--type=merge",
+		`-p={"status":{"observedGeneration":9,"desiredNumberScheduled":3,"numberReady":3,"currentNumberScheduled":3,"numberMisscheduled":0}}`)
+}
