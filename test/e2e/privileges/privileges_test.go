@@ -149,17 +149,37 @@ func TestProgramsAreReady(t *testing.T) {
 	}
 }
 
-// cleanup checks that CAP_NET_ADMIN is enough for "cleanup", that it removes everything and reports it, and that it succeeds
-// where nothing is left.
+// cleanup checks that "cleanup" needs each capability of its container, that it removes everything with them and reports it, and that it
+// succeeds where nothing is left.
 func cleanup(t *testing.T, node *lab.Node, config string) {
 	t.Helper()
-	p := manifest.Privileges{Container: "cleanup", Capabilities: []string{"NET_ADMIN"}, NoNewPrivileges: true, ReadOnlyRoot: true}
+	p, err := manifest.Read(filepath.Join(cluster.Root, "deploy"), "cleanup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(p manifest.Privileges) (string, error) {
+		argv := p.Contained([]string{cluster.Dir}, cluster.Program("ironlb-speaker"), "cleanup", "--config", config)
+		return node.Exec(t.Context(), append([]string{"sh", "-c", `"$@" 2>&1`, "sh"}, argv...)...)
+	}
+	if len(p.Capabilities) == 0 {
+		t.Error("cleanup has no capability: nothing to remove")
+	}
+	for i, name := range p.Capabilities {
+		less := p
+		less.Capabilities = slices.Delete(slices.Clone(p.Capabilities), i, i+1)
+		out, err := run(less)
+		if err == nil || !strings.Contains(out, "not permitted") {
+			t.Errorf("cleanup without %s ends with %v:\n%s", name, err, out)
+		}
+		if i == 0 && !strings.Contains(out, "delete snapshot") {
+			t.Errorf("cleanup without %s leaves the snapshot:\n%s", name, out)
+		}
+	}
 	for _, want := range [][]string{
-		{"delete address", `table="ip ironlb"`, `table="ip6 ironlb"`, "delete snapshot", "cleanup complete"},
+		{"delete address", `table="ip ironlb"`, `table="ip6 ironlb"`, "cleanup complete"},
 		{`msg="cleanup complete" removed=0`},
 	} {
-		argv := p.Contained([]string{cluster.Dir}, cluster.Program("ironlb-speaker"), "cleanup", "--config", config)
-		out, err := node.Exec(t.Context(), append([]string{"sh", "-c", `"$@" 2>&1`, "sh"}, argv...)...)
+		out, err := run(p)
 		if err != nil {
 			t.Fatalf("cleanup: %v\n%s", err, out)
 		}
