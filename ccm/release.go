@@ -69,7 +69,6 @@ func (r Release) lead(ctx context.Context, kube kubernetes.Interface, f func(con
 	result := fmt.Errorf("waiting for Lease %s/%s: %w: delete the Deployment of ironlb-ccm first", r.LeaseNamespace, r.LeaseName, errStillLed)
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: lock, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
-		ReleaseOnCancel: true, // after an error another attempt need not wait for the end of the Lease
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) {},
 			OnStoppedLeading: func() {},

@@ -144,7 +144,7 @@ func (p *Planner) touchedAddresses(v *View, touched Touched) map[netip.Addr]stru
 func (p *Planner) decideAddress(v *View, addr netip.Addr, why map[netip.Prefix]Reason) {
 	b, d := &p.bgp, p.desired
 	before := b.addrs[addr]
-	s := p.sharers(v, addr)
+	s := p.sharers(v, addr, before.told)
 	reason, by, covered := p.lookAtAddress(v, addr, s, before.told)
 	after := routedAddress{told: len(by) > 0, by: by}
 	set(b.addrs, addr, after, after.told)
@@ -251,12 +251,14 @@ type sharers struct {
 }
 
 // sharers collects those Services that really have the address on this data plane. An endpoint of policy Local that is about to go counts
-// while the Service has no ready one (announce.md, L2.2, BGP.2).
-func (p *Planner) sharers(v *View, addr netip.Addr) sharers {
+// while the Service has no ready one (announce.md, L2.2, BGP.2). Unless the address is told already, those that are new do not count while
+// another node could take what is sent to it.
+func (p *Planner) sharers(v *View, addr netip.Addr, told bool) sharers {
 	var out sharers
 	_, served := p.desired.Local[addr]
 	open, local, lacks := false, false, false
 	var ends []map[string]struct{} // of the Services of policy Local that have any
+	var arriving []map[nodeFamily]struct{}
 	for key := range p.bgp.byAddr[addr] {
 		svc := v.Services[key]
 		i := slices.IndexFunc(svc.Addresses, func(a Address) bool { return a.IP == addr && a.Kind == LoadBalancer && a.Pool != "" })
@@ -274,20 +276,44 @@ func (p *Planner) sharers(v *View, addr netip.Addr) sharers {
 		}
 		out.anywhere = out.anywhere || len(nodes) > 0
 		_, here := nodes[p.options.Node]
-		here = here && !part.arrives
 		switch {
 		case !svc.needsLocalEndpoint():
 			open = true
 		case len(nodes) > 0:
 			local, lacks = true, lacks || !here
 			ends = append(ends, nodes)
+			if len(part.arriving) > 0 {
+				arriving = append(arriving, part.arriving)
+			}
 		}
 	}
 	out.here = (open || local) && !lacks
+	if out.here && !told && len(arriving) > 0 {
+		out.here = !p.arrivesLater(addr.Is4(), common(ends), arriving)
+	}
 	if !out.here {
 		out.could = common(ends)
 	}
 	return out
+}
+
+// arrivesLater tells whether an endpoint of this node is new for one of the Services, and another node could take what is sent to them where none is.
+func (p *Planner) arrivesLater(v4 bool, could map[string]struct{}, arriving []map[nodeFamily]struct{}) bool {
+	isNew := func(node string) bool {
+		return slices.ContainsFunc(arriving, func(nodes map[nodeFamily]struct{}) bool {
+			_, is := nodes[nodeFamily{node, v4}]
+			return is
+		})
+	}
+	if !isNew(p.options.Node) {
+		return false
+	}
+	for node := range could {
+		if node != "" && !isNew(node) {
+			return true
+		}
+	}
+	return false
 }
 
 // common returns what is in all the sets.

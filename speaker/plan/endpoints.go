@@ -78,26 +78,20 @@ func (w *planning) choose(key listKey, from map[netip.AddrPort]*Endpoint) map[ne
 			usable[at] = e
 		}
 	}
+	fresh := w.newcomers(key, from, ready)
 	if len(ready) == 0 {
 		return usable
 	}
-	fresh := w.newcomers(key, from, ready)
 	known := minus(ready, fresh)
 	if !key.local {
 		w.hinted(ready)
 	}
-	chosen := minus(ready, fresh)
-	switch {
-	case len(chosen) > 0:
-	case len(known) > 0:
-		chosen = known
-	case len(usable) > 0:
-		chosen = usable
-	default:
-		return ready
+	for _, chosen := range []map[netip.AddrPort]*Endpoint{minus(ready, fresh), known, usable} {
+		if len(chosen) > 0 {
+			return chosen
+		}
 	}
-	w.check(minus(ready, chosen), fresh)
-	return chosen
+	return ready
 }
 
 // isLocal tells whether the endpoint is on this node; one without a node is nobody's (ipvs.md 3.2).

@@ -29,7 +29,8 @@ func (w *planning) newcomers(key listKey, from, ready map[netip.AddrPort]*Endpoi
 }
 
 // readySince returns when those candidates that are ready became so: the zero time for what is not new any more, because its check has a result
-// or its time is up, and for what is ready in the first plan of a Service: nobody knows since when. Only TCP refuses.
+// or its time is up, and for what is ready in the first plan of a Service: nobody knows since when. It asks for the checks of the others. Only
+// TCP refuses.
 func (w *planning) readySince(key listKey, from map[netip.AddrPort]*Endpoint) map[netip.AddrPort]time.Time {
 	if !w.options.EndpointChecks || key.protocol != ipvs.TCP {
 		return nil
@@ -48,8 +49,8 @@ func (w *planning) readySince(key listKey, from map[netip.AddrPort]*Endpoint) ma
 		if planned && !was {
 			since = w.now
 		}
-		if _, found := w.view.Checks[endpointCheck(at)]; found || !w.now.Before(since.Add(NewFor)) {
-			since = time.Time{}
+		if !since.IsZero() {
+			since = w.check(at, since)
 		}
 		out[at] = since
 	}
@@ -57,51 +58,50 @@ func (w *planning) readySince(key listKey, from map[netip.AddrPort]*Endpoint) ma
 	return out
 }
 
-// arrives tells whether what is ready on this node of a Service of policy Local is new, all of it at one of the ports, while there is one
-// on another node that is not: then routers are to send connections there (docs/design/data-plane.md, "What is new"). It asks for the checks.
-func (w *planning) arrives() bool {
-	arrives := false
-	if !w.options.EndpointChecks || !w.svc.needsLocalEndpoint() {
-		return false
+// check asks for the check of an endpoint while it is new, and returns since when it is ready, or the zero time if it is not new any more.
+func (w *planning) check(at netip.AddrPort, since time.Time) time.Time {
+	end := since.Add(NewFor)
+	if _, found := w.view.Checks[endpointCheck(at)]; found || !w.now.Before(end) {
+		return time.Time{}
 	}
+	w.checks[endpointCheck(at)] = struct{}{}
+	w.wake(end)
+	return since
+}
+
+// nodeFamily is a node in one family of addresses.
+type nodeFamily struct {
+	node string
+	v4   bool
+}
+
+// arriving returns the nodes where all that a Service of policy Local has ready is new, at one of its ports: routers need not send connections
+// there yet (docs/design/data-plane.md, "What is new").
+func (w *planning) arriving() map[nodeFamily]struct{} {
+	if !w.options.EndpointChecks || !w.svc.needsLocalEndpoint() {
+		return nil
+	}
+	out := map[nodeFamily]struct{}{}
 	for _, port := range w.svc.Ports {
 		for _, v4 := range []bool{true, false} {
-			arrives = w.portArrives(port, v4) || arrives
+			w.arrivingAt(port, v4, out)
 		}
 	}
-	return arrives
+	return out
 }
 
-func (w *planning) portArrives(port Port, v4 bool) bool {
+func (w *planning) arrivingAt(port Port, v4 bool, out map[nodeFamily]struct{}) {
 	from := w.candidates(port, v4)
 	since := w.readySince(listKey{name: port.Name, protocol: port.Protocol, v4: v4}, from)
-	here, elsewhere := map[netip.AddrPort]*Endpoint{}, false
+	known := map[string]bool{}
 	for at, e := range from {
-		known := e.Ready && since[at].IsZero()
-		switch {
-		case !w.isLocal(e):
-			elsewhere = elsewhere || known && e.Node != ""
-		case known, e.usable():
-			return false
-		case e.Ready:
-			here[at] = e
+		if e.Ready || e.usable() {
+			known[e.Node] = known[e.Node] || since[at].IsZero()
 		}
 	}
-	w.check(here, since)
-	return len(here) > 0 && elsewhere
-}
-
-// check asks for the checks of these endpoints, and has the Service planned again when the first of all new ones is not any more.
-func (w *planning) check(endpoints map[netip.AddrPort]*Endpoint, since map[netip.AddrPort]time.Time) {
-	if len(endpoints) == 0 {
-		return
-	}
-	for at := range endpoints {
-		w.checks[endpointCheck(at)] = struct{}{}
-	}
-	for _, at := range since {
-		if !at.IsZero() {
-			w.wake(at.Add(NewFor))
+	for node, is := range known {
+		if !is {
+			out[nodeFamily{node, v4}] = struct{}{}
 		}
 	}
 }

@@ -51,7 +51,7 @@ func (p *Planner) planService(v *View, key pools.ServiceKey, now time.Time) serv
 		}
 	}
 	w.admitEndpoints()
-	w.out.arrives = w.arrives()
+	w.out.arriving = w.arriving()
 	w.out.unserved = NoAddress
 	if slices.ContainsFunc(w.svc.Addresses, func(a Address) bool { return a.AnnounceOnly }) {
 		w.out.unserved = AnnouncedOnly

@@ -22,8 +22,8 @@ type servicePlan struct {
 	since map[listKey]map[netip.AddrPort]time.Time
 	// ready and usable are the nodes with a ready endpoint, and with a serving one that is about to go.
 	ready, usable map[string]struct{}
-	// arrives is set while routers are not to send connections here yet, for what is ready here is new.
-	arrives bool
+	// arriving are the nodes whose ready endpoints are new; with policy Local only.
+	arriving map[nodeFamily]struct{}
 	// health is the healthCheckNodePort to serve, nil if none.
 	health *HealthPort
 	// elements of the packet filter that belong to no one virtual server.

@@ -62,6 +62,7 @@ func TestEachRightOfHooks(t *testing.T) {
 					t.Errorf("without the rule it ends with %v, want %q\n%s", err, want, out)
 				}
 				w.change(r, hook.docs, false)
+				hook.prepare(w, r)
 				if out, err := run(); err != nil {
 					t.Errorf("with the rule again: %v\n%s", err, out)
 				}
@@ -128,7 +129,7 @@ func (w world) servedBefore(r manifest.Right) {
 apiVersion: coordination.k8s.io/v1
 kind: Lease
 metadata: {name: ironlb-ccm, namespace: ironlb-system}
-spec: {holderIdentity: "", leaseDurationSeconds: 1, leaseTransitions: 1}`
+spec: {holderIdentity: "", leaseDurationSeconds: 1, leaseTransitions: 1}` // or it would stay with the attempt that failed
 	if r.Key() == "create leases" {
 		w.kubectl("-n", chart.Namespace, "delete", "lease", "ironlb-ccm", "--ignore-not-found")
 		lease = ""
