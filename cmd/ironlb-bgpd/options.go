@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 	"runtime/debug"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ironlb/ironlb/cmd/internal/logs"
 	"github.com/ironlb/ironlb/speaker/bfd"
 	"github.com/ironlb/ironlb/speaker/bgp"
 )
@@ -22,7 +22,7 @@ type options struct {
 	socket         string
 	hold           time.Duration
 	metricsAddress string
-	logFormat      string
+	logs           logs.Options
 }
 
 func (o options) check() error {
@@ -38,21 +38,7 @@ func (o options) check() error {
 			return fmt.Errorf("--metrics-bind-address is %q: it must be a port of the loopback interface, such as 127.0.0.1:7474", o.metricsAddress)
 		}
 	}
-	return o.checkLog()
-}
-
-func (o options) checkLog() error {
-	if o.logFormat != "text" && o.logFormat != "json" {
-		return fmt.Errorf("--log-format is %q: it must be text or json", o.logFormat)
-	}
 	return nil
-}
-
-func (o options) logger() *slog.Logger {
-	if o.logFormat == "json" {
-		return slog.New(slog.NewJSONHandler(os.Stderr, nil))
-	}
-	return slog.New(slog.NewTextHandler(os.Stderr, nil))
 }
 
 // command returns the command line. The environment is read here and nowhere else.
@@ -76,14 +62,18 @@ routes with the community GRACEFUL_SHUTDOWN (RFC 8326), and two seconds later th
 			if err := o.check(); err != nil {
 				return err
 			}
+			log, err := o.logs.Logger(os.Stderr)
+			if err != nil {
+				return err
+			}
 			if os.Getenv("GOGC") == "" {
 				bfd.CollectRarely(quietHeap)
 			}
-			return run(cmd.Context(), o)
+			return run(cmd.Context(), o, log)
 		},
 	}
 	root.PersistentFlags().StringVar(&o.socket, "socket", bgp.DefaultSocket, "where the speaker is awaited: an absolute path, in a folder of its own, which is made for this user alone")
-	root.PersistentFlags().StringVar(&o.logFormat, "log-format", "text", "text or json")
+	o.logs.AddFlags(root.PersistentFlags())
 	root.Flags().DurationVar(&o.hold, "hold", 10*time.Minute, "how long routes stay announced without a speaker, 0 for ever")
 	root.Flags().StringVar(&o.metricsAddress, "metrics-bind-address", "", "where /metrics is served, on the loopback interface (default: nowhere)")
 	root.CompletionOptions.DisableDefaultCmd = true
@@ -123,10 +113,11 @@ func childCommand(o *options) *cobra.Command {
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.checkLog(); err != nil {
+			log, err := o.logs.Logger(os.Stderr)
+			if err != nil {
 				return err
 			}
-			err := runChild(context.WithoutCancel(cmd.Context()), o.logger())
+			err = runChild(context.WithoutCancel(cmd.Context()), log)
 			if errors.Is(err, io.EOF) {
 				return nil // the parent has let it go
 			}

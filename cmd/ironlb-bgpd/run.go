@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os/exec"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -21,15 +23,14 @@ import (
 const quietHeap = 96 << 20
 
 // run is the parent. It returns when ctx ends and it has left, or a part of it fails for good.
-func run(ctx context.Context, o options) error {
-	log := o.logger()
+func run(ctx context.Context, o options, log *slog.Logger) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	var d *bgp.Daemon
 	d = bgp.NewDaemon(bgp.DaemonOptions{
 		Log: log, Socket: o.socket, Hold: o.hold, Metrics: bgp.NewMetrics(registry),
 		Child: func(peer string) *exec.Cmd {
-			return exec.Command("/proc/self/exe", "gobgp", "--log-format", o.logFormat, "--peer", peer)
+			return exec.Command("/proc/self/exe", slices.Concat([]string{"gobgp"}, o.logs.Flags(), []string{"--peer", peer})...)
 		},
 		BFD: newBFD(log, registry, func(all map[string]bgp.BFDStatus) { d.BFDChanged(all) }),
 	})

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
@@ -24,8 +25,7 @@ func main() {
 }
 
 // run returns when stop is done and what this node holds is handed over, or a part of the speaker fails for good.
-func run(stop context.Context, o options) error {
-	log := o.logger()
+func run(stop context.Context, o options, log *slog.Logger) error {
 	klog.SetSlogLogger(log)
 	retain := make(chan os.Signal, 1)
 	signal.Notify(retain, retainSignal)

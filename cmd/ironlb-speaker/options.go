@@ -3,12 +3,12 @@ package main
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
 
+	"github.com/ironlb/ironlb/cmd/internal/logs"
 	"github.com/ironlb/ironlb/speaker/bgp"
 )
 
@@ -21,7 +21,7 @@ type options struct {
 	namespace      string
 	kubeconfig     string
 	metricsAddress string
-	logFormat      string
+	logs           logs.Options
 	configFile     string
 	keyFile        string
 	bgpSocket      string
@@ -35,21 +35,7 @@ func (o options) check() error {
 	if o.bgpSocket != "" && !filepath.IsAbs(o.bgpSocket) {
 		return fmt.Errorf("--bgp-socket is %q: it must be an absolute path, such as %s", o.bgpSocket, bgp.DefaultSocket)
 	}
-	return o.checkLog()
-}
-
-func (o options) checkLog() error {
-	if o.logFormat != "text" && o.logFormat != "json" {
-		return fmt.Errorf("--log-format is %q: it must be text or json", o.logFormat)
-	}
 	return nil
-}
-
-func (o options) logger() *slog.Logger {
-	if o.logFormat == "json" {
-		return slog.New(slog.NewJSONHandler(os.Stderr, nil))
-	}
-	return slog.New(slog.NewTextHandler(os.Stderr, nil))
 }
 
 // command returns the command line. The environment is read here and nowhere else.
@@ -76,11 +62,14 @@ on --metrics-bind-address.`,
 			if err := o.check(); err != nil {
 				return err
 			}
-			var err error
+			log, err := o.logs.Logger(os.Stderr)
+			if err != nil {
+				return err
+			}
 			if o.config, err = readConfig(o.configFile); err != nil {
 				return err
 			}
-			return run(cmd.Context(), o)
+			return run(cmd.Context(), o, log)
 		},
 	}
 	root.Flags().StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"), "name of this node in the API (default $NODE_NAME)")
@@ -89,7 +78,7 @@ on --metrics-bind-address.`,
 	root.Flags().StringVar(&o.metricsAddress, "metrics-bind-address", defaultMetricsAddress, "where /metrics, /healthz and /readyz are served")
 	root.Flags().StringVar(&o.keyFile, "key-file", "/etc/ironlb-keys/keys", "file of the keys by which speakers know one another, one to a line")
 	root.Flags().StringVar(&o.bgpSocket, "bgp-socket", "", "unix socket of ironlb-bgpd, the absolute path of its --socket (default: no BGP on this node)")
-	root.PersistentFlags().StringVar(&o.logFormat, "log-format", "text", "text or json")
+	o.logs.AddFlags(root.PersistentFlags())
 	root.CompletionOptions.DisableDefaultCmd = true
 	prepare, cleanup := prepareCommand(&o), cleanupCommand(&o)
 	for _, cmd := range []*cobra.Command{root, prepare, cleanup} {
@@ -109,14 +98,15 @@ forwards is changed.
 What fails is logged and does not fail the command: the speaker finds it again and says so on /readyz.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if err := o.checkLog(); err != nil {
+			log, err := o.logs.Logger(os.Stderr)
+			if err != nil {
 				return err
 			}
 			c, err := readConfig(o.configFile)
 			if err != nil {
 				return err
 			}
-			prepare(c, o.logger())
+			prepare(c, log)
 			return nil
 		},
 	}

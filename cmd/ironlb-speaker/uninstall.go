@@ -26,7 +26,8 @@ of the file of --config. It needs CAP_NET_ADMIN in the host's network namespace,
 first, or give --wait.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.checkLog(); err != nil {
+			log, err := o.logs.Logger(os.Stderr)
+			if err != nil {
 				return err
 			}
 			c, err := readConfig(o.configFile)
@@ -36,7 +37,7 @@ first, or give --wait.`,
 			if cmd.Flags().Changed("state-dir") {
 				c.StateDir = stateDir
 			}
-			ctx, log := cmd.Context(), o.logger()
+			ctx := cmd.Context()
 			if wait {
 				free, err := waitForEnd(ctx, o.metricsAddress, o.bgpSocket, log)
 				if err != nil {

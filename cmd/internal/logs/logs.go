@@ -1,0 +1,38 @@
+// Package logs has the flags by which the programs on a node log.
+package logs
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/spf13/pflag"
+)
+
+// Options are the flags.
+type Options struct{ format, level string }
+
+// AddFlags adds --log-format and --log-level.
+func (o *Options) AddFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&o.format, "log-format", "text", "text or json")
+	flags.StringVar(&o.level, "log-level", "info", "debug, info, warn or error: what is less is not logged")
+}
+
+// Flags are those of a child that logs in the same way.
+func (o Options) Flags() []string { return []string{"--log-format", o.format, "--log-level", o.level} }
+
+// Logger returns the logger, or an error that names the flag that is wrong.
+func (o Options) Logger(w io.Writer) (*slog.Logger, error) {
+	levels := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
+	level, ok := levels[o.level]
+	if !ok {
+		return nil, fmt.Errorf("--log-level is %q: it must be debug, info, warn or error", o.level)
+	}
+	switch options := (&slog.HandlerOptions{Level: level}); o.format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, options)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, options)), nil
+	}
+	return nil, fmt.Errorf("--log-format is %q: it must be text or json", o.format)
+}
