@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -72,15 +74,22 @@ const rollingUpdate = "connectivity disruption during rolling update"
 type Update struct {
 	Spec
 	Rounds                    int
-	Requests, Network, HTTP   uint64 // requests, and of those the errors
+	Requests, Network, HTTP   uint64         // requests, and of those the errors
+	Causes                    map[string]int // of network errors, as far as the test logs them
 	networkRounds, httpRounds int
 }
 
 var updateLine = regexp.MustCompile(`(Load Balancer total HTTP requests|Network errors|HTTP errors): (\d+)`)
 
+// causeLine ends with what went wrong: "read tcp 198.51.100.200:55158->203.0.113.3:80: read: connection reset by peer".
+var causeLine = regexp.MustCompile(`Got error testing for reachability of .*: (.+)`)
+
 // readUpdate reads what the test logs after each rolling update.
 func readUpdate(r Result) (Update, error) {
-	u := Update{Spec: r.Spec}
+	u := Update{Spec: r.Spec, Causes: map[string]int{}}
+	for _, m := range causeLine.FindAllStringSubmatch(r.Output, -1) {
+		u.Causes[m[1]]++
+	}
 	for _, m := range updateLine.FindAllStringSubmatch(r.Output, -1) {
 		n, err := strconv.ParseUint(m[2], 10, 64)
 		if err != nil {
@@ -114,6 +123,10 @@ func (u Update) err() error {
 	if u.Network+u.HTTP == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d network errors and %d HTTP errors of %d requests: a success rate of %.3f%%, and 100%% is required",
-		u.Network, u.HTTP, u.Requests, u.Rate())
+	var causes []string
+	for _, cause := range slices.Sorted(maps.Keys(u.Causes)) {
+		causes = append(causes, fmt.Sprintf("\n%d: %s", u.Causes[cause], cause))
+	}
+	return fmt.Errorf("%d network errors and %d HTTP errors of %d requests: a success rate of %.3f%%, and 100%% is required%s",
+		u.Network, u.HTTP, u.Requests, u.Rate(), strings.Join(causes, ""))
 }

@@ -156,6 +156,9 @@ func TestUpdates(t *testing.T) {
 	}{
 		{rounds("0", "0"), "passed", "", 100},
 		{rounds("1", "0"), "failed", "1 network errors and 0 HTTP errors of 2000 requests: a success rate of 99.950%, and 100% is required", 99.95},
+		{`I1123 lb.go:1371] Got error testing for reachability of http://203.0.113.3:80/echo?msg=hello: Get "http://203.0.113.3:80/echo?msg=hello": ` +
+			"read tcp 198.51.100.200:1->203.0.113.3:80: read: connection reset by peer\n" + rounds("1", "0"), "failed",
+			"1 network errors and 0 HTTP errors of 2000 requests: a success rate of 99.950%, and 100% is required\n1: connection reset by peer", 99.95},
 		{rounds("0", "4"), "failed", "0 network errors and 4 HTTP errors of 2000 requests: a success rate of 99.800%, and 100% is required", 99.8},
 		{"Network errors: 0\nHTTP errors: 0\n", "failed", "the log has 0 counts of requests", 0},
 		{strings.ReplaceAll(rounds("0", "0"), "HTTP errors", "HTTP faults"), "failed", "the log has 2 counts of requests, 2 of network errors and 0 of HTTP errors", 0},
