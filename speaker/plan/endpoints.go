@@ -78,20 +78,30 @@ func (w *planning) choose(key listKey, from map[netip.AddrPort]*Endpoint) map[ne
 			usable[at] = e
 		}
 	}
-	fresh := w.newcomers(key, from, ready)
+	since := w.readySince(key, from)
+	fresh := w.newcomers(key, since, ready)
+	known := minus(ready, fresh)
 	if len(ready) == 0 {
 		return usable
 	}
-	known := minus(ready, fresh)
 	if !key.local {
 		w.hinted(ready)
 	}
-	for _, chosen := range []map[netip.AddrPort]*Endpoint{minus(ready, fresh), known, usable} {
+	if len(known)+len(usable) == 0 {
+		return ready // there is nobody else: a check would change nothing
+	}
+	for at := range fresh {
+		if _, meant := ready[at]; meant && w.check(at, since) {
+			delete(fresh, at)
+		}
+	}
+	w.age(fresh)
+	for _, chosen := range []map[netip.AddrPort]*Endpoint{minus(ready, fresh), known} {
 		if len(chosen) > 0 {
 			return chosen
 		}
 	}
-	return ready
+	return usable
 }
 
 // isLocal tells whether the endpoint is on this node; one without a node is nobody's (ipvs.md 3.2).

@@ -13,10 +13,10 @@ const NewFor = 2 * time.Second
 // newcomers returns those ready endpoints of a list that are new, and when each became ready. A Pod without a readinessProbe is Ready before its
 // program listens, and refuses connections for a moment: so clients of kube-proxy see errors in rolling updates. An endpoint that takes
 // connections already because there was no other is not new to its list.
-func (w *planning) newcomers(key listKey, from, ready map[netip.AddrPort]*Endpoint) map[netip.AddrPort]time.Time {
+func (w *planning) newcomers(key listKey, since map[netip.AddrPort]time.Time, ready map[netip.AddrPort]*Endpoint) map[netip.AddrPort]time.Time {
 	before := w.before[key].servers
 	var fresh map[netip.AddrPort]time.Time
-	for at, since := range w.readySince(key, from) {
+	for at, since := range since {
 		if _, of := ready[at]; !of || since.IsZero() || before[at].Weight > 0 {
 			continue
 		}
@@ -28,9 +28,8 @@ func (w *planning) newcomers(key listKey, from, ready map[netip.AddrPort]*Endpoi
 	return fresh
 }
 
-// readySince returns when those candidates that are ready became so: the zero time for what is not new any more, because its check has a result
-// or its time is up, and for what is ready in the first plan of a Service: nobody knows since when. It asks for the checks of the others. Only
-// TCP refuses.
+// readySince returns when those candidates that are ready became so: the zero time for what is not new any more, and for what is ready in the first
+// plan of a Service: nobody knows since when. Only TCP refuses.
 func (w *planning) readySince(key listKey, from map[netip.AddrPort]*Endpoint) map[netip.AddrPort]time.Time {
 	if !w.options.EndpointChecks || key.protocol != ipvs.TCP {
 		return nil
@@ -49,8 +48,8 @@ func (w *planning) readySince(key listKey, from map[netip.AddrPort]*Endpoint) ma
 		if planned && !was {
 			since = w.now
 		}
-		if !since.IsZero() {
-			since = w.check(at, since)
+		if !w.now.Before(since.Add(NewFor)) {
+			since = time.Time{}
 		}
 		out[at] = since
 	}
@@ -58,15 +57,24 @@ func (w *planning) readySince(key listKey, from map[netip.AddrPort]*Endpoint) ma
 	return out
 }
 
-// check asks for the check of an endpoint while it is new, and returns since when it is ready, or the zero time if it is not new any more.
-func (w *planning) check(at netip.AddrPort, since time.Time) time.Time {
-	end := since.Add(NewFor)
-	if _, found := w.view.Checks[endpointCheck(at)]; found || !w.now.Before(end) {
-		return time.Time{}
+// check asks for the check of a new endpoint, and tells whether it has a result: then the endpoint is not new any more. Only a Service that asks
+// may heed a result, for it is planned again when there is one.
+func (w *planning) check(at netip.AddrPort, since map[netip.AddrPort]time.Time) (known bool) {
+	if _, known = w.view.Checks[endpointCheck(at)]; known {
+		since[at] = time.Time{}
+		return true
 	}
 	w.checks[endpointCheck(at)] = struct{}{}
-	w.wake(end)
-	return since
+	return false
+}
+
+// age has the Service planned again when the first of these endpoints is not new any more.
+func (w *planning) age(since map[netip.AddrPort]time.Time) {
+	for _, at := range since {
+		if !at.IsZero() {
+			w.wake(at.Add(NewFor))
+		}
+	}
 }
 
 // nodeFamily is a node in one family of addresses.
@@ -90,18 +98,28 @@ func (w *planning) arriving() map[nodeFamily]struct{} {
 	return out
 }
 
+// arrivingAt asks for the checks of this node's new endpoints, where another node has ready ones, too.
 func (w *planning) arrivingAt(port Port, v4 bool, out map[nodeFamily]struct{}) {
 	from := w.candidates(port, v4)
 	since := w.readySince(listKey{name: port.Name, protocol: port.Protocol, v4: v4}, from)
+	elsewhere := false
+	for _, e := range from {
+		elsewhere = elsewhere || e.Ready && !w.isLocal(e)
+	}
 	known := map[string]bool{}
 	for at, e := range from {
+		isNew := !since[at].IsZero()
+		if isNew && elsewhere && w.isLocal(e) {
+			isNew = !w.check(at, since)
+		}
 		if e.Ready || e.usable() {
-			known[e.Node] = known[e.Node] || since[at].IsZero()
+			known[e.Node] = known[e.Node] || !isNew
 		}
 	}
 	for node, is := range known {
 		if !is {
 			out[nodeFamily{node, v4}] = struct{}{}
+			w.age(since)
 		}
 	}
 }

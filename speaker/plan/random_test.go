@@ -85,7 +85,7 @@ func (s step) apply(v *View) Touched {
 		if r.IntN(2) == 0 {
 			check = Check{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(1 + r.IntN(6))}), Port: one[uint16](r, 8080, 8081)}
 		}
-		v.Checks[check] = CheckResult{Healthy: r.IntN(2) == 0, Weight: uint32(r.IntN(4))}
+		set(v.Checks, check, CheckResult{Healthy: r.IntN(2) == 0, Weight: uint32(r.IntN(4))}, r.IntN(3) > 0) // one that is not made any more is forgotten
 		return Touched{Checks: map[Check]struct{}{check: {}}}
 	case 12:
 		clear(v.Host)
