@@ -69,7 +69,10 @@ var configurations = []Configuration{
 		Kernel:    lab.Auto,
 		Dataplane: "ipvs",
 		Specs:     all,
-		Emulated:  []string{`^\[sig-network\] Services should (serve a basic endpoint from pods|be able to change the type from NodePort to ExternalName|have session affinity work for (service with type clusterIP|NodePort service)) `},
+		Emulated: []string{
+			`^\[sig-network\] Services should (serve a basic endpoint from pods|be able to change the type from NodePort to ExternalName|have session affinity work for (service with type clusterIP|NodePort service)) `,
+			`^\[sig-network\] LoadBalancers .*(work for type=LoadBalancer|work from pods|create LoadBalancer Service without NodePort|server pod cycles .* on the same nodes|have session affinity work for LoadBalancer service)`,
+		},
 	},
 	{
 		Name:      "dual",
