@@ -243,10 +243,10 @@ func (p *Planner) tells(ad BGPAdvertisement, peer string, v4 bool) bool {
 type sharers struct {
 	labels []map[string]string
 	pools  []string
-	// here is set if this node may take what is sent to the address: each Service of policy Local that has an endpoint has one here.
-	// anywhere is set if one of the Services has an endpoint.
+	// here is set if this node is to take what is sent to the address: each Service of policy Local that has an endpoint has one here, and not a new
+	// one that had better wait. anywhere is set if one of the Services has an endpoint.
 	here, anywhere bool
-	// could are the nodes that may, where here is not set for want of an endpoint.
+	// could are the nodes with endpoints, where here is not set; this one may be among them.
 	could map[string]struct{}
 }
 

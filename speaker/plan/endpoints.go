@@ -78,8 +78,7 @@ func (w *planning) choose(key listKey, from map[netip.AddrPort]*Endpoint) map[ne
 			usable[at] = e
 		}
 	}
-	since := w.readySince(key, from)
-	fresh := w.newcomers(key, since, ready)
+	fresh := w.newcomers(key, from, ready)
 	known := minus(ready, fresh)
 	if len(ready) == 0 {
 		return usable
@@ -90,9 +89,9 @@ func (w *planning) choose(key listKey, from map[netip.AddrPort]*Endpoint) map[ne
 	if len(known)+len(usable) == 0 {
 		return ready // there is nobody else: a check would change nothing
 	}
-	for at := range fresh {
-		if _, meant := ready[at]; meant && w.check(at, since) {
-			delete(fresh, at)
+	for at := range ready {
+		if since, is := fresh[at]; is {
+			w.check(at, since)
 		}
 	}
 	w.age(fresh)

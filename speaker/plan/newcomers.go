@@ -2,6 +2,7 @@ package plan
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/ironlb/ironlb/ipvs"
@@ -13,10 +14,10 @@ const NewFor = 2 * time.Second
 // newcomers returns those ready endpoints of a list that are new, and when each became ready. A Pod without a readinessProbe is Ready before its
 // program listens, and refuses connections for a moment: so clients of kube-proxy see errors in rolling updates. An endpoint that takes
 // connections already because there was no other is not new to its list.
-func (w *planning) newcomers(key listKey, since map[netip.AddrPort]time.Time, ready map[netip.AddrPort]*Endpoint) map[netip.AddrPort]time.Time {
+func (w *planning) newcomers(key listKey, from, ready map[netip.AddrPort]*Endpoint) map[netip.AddrPort]time.Time {
 	before := w.before[key].servers
 	var fresh map[netip.AddrPort]time.Time
-	for at, since := range since {
+	for at, since := range w.readySince(key, from) {
 		if _, of := ready[at]; !of || since.IsZero() || before[at].Weight > 0 {
 			continue
 		}
@@ -28,8 +29,8 @@ func (w *planning) newcomers(key listKey, since map[netip.AddrPort]time.Time, re
 	return fresh
 }
 
-// readySince returns when those candidates that are ready became so: the zero time for what is not new any more, and for what is ready in the first
-// plan of a Service: nobody knows since when. Only TCP refuses.
+// readySince returns when those candidates that are ready became so: the zero time for what is not new any more, because its check has a result or
+// its time is up, and for what is ready in the first plan of a Service: nobody knows since when. Only TCP refuses.
 func (w *planning) readySince(key listKey, from map[netip.AddrPort]*Endpoint) map[netip.AddrPort]time.Time {
 	if !w.options.EndpointChecks || key.protocol != ipvs.TCP {
 		return nil
@@ -48,7 +49,7 @@ func (w *planning) readySince(key listKey, from map[netip.AddrPort]*Endpoint) ma
 		if planned && !was {
 			since = w.now
 		}
-		if !w.now.Before(since.Add(NewFor)) {
+		if w.answered(at) || !w.now.Before(since.Add(NewFor)) {
 			since = time.Time{}
 		}
 		out[at] = since
@@ -57,15 +58,25 @@ func (w *planning) readySince(key listKey, from map[netip.AddrPort]*Endpoint) ma
 	return out
 }
 
-// check asks for the check of a new endpoint, and tells whether it has a result: then the endpoint is not new any more. Only a Service that asks
-// may heed a result, for it is planned again when there is one.
-func (w *planning) check(at netip.AddrPort, since map[netip.AddrPort]time.Time) (known bool) {
-	if _, known = w.view.Checks[endpointCheck(at)]; known {
-		since[at] = time.Time{}
-		return true
+// check asks for the check of a new endpoint. Its result counts from the next plan on, or one list of this plan would know what another does not.
+func (w *planning) check(at netip.AddrPort, since time.Time) {
+	c := endpointCheck(at)
+	w.checks[c] = struct{}{}
+	if _, found := w.view.Checks[c]; found {
+		w.wake(w.now)
 	}
-	w.checks[endpointCheck(at)] = struct{}{}
-	return false
+	w.wake(since.Add(NewFor))
+}
+
+// answered tells whether a check that the last plan of the Service asked for has a result.
+func (w *planning) answered(at netip.AddrPort) bool {
+	c := endpointCheck(at)
+	_, found := w.view.Checks[c]
+	if !found {
+		return false
+	}
+	_, asked := slices.BinarySearchFunc(w.asked, c, Check.compare)
+	return asked
 }
 
 // age has the Service planned again when the first of these endpoints is not new any more.
@@ -83,10 +94,10 @@ type nodeFamily struct {
 	v4   bool
 }
 
-// arriving returns the nodes where all that a Service of policy Local has ready is new, at one of its ports: routers need not send connections
-// there yet (docs/design/data-plane.md, "What is new").
+// arriving returns the nodes where all that a Service of policy Local has ready in a family is new, at one of its ports: routers need not send
+// connections there yet (docs/design/data-plane.md, "What is new").
 func (w *planning) arriving() map[nodeFamily]struct{} {
-	if !w.options.EndpointChecks || !w.svc.needsLocalEndpoint() {
+	if !w.options.EndpointChecks || !w.options.BGP || !w.svc.needsLocalEndpoint() {
 		return nil
 	}
 	out := map[nodeFamily]struct{}{}
@@ -98,28 +109,26 @@ func (w *planning) arriving() map[nodeFamily]struct{} {
 	return out
 }
 
-// arrivingAt asks for the checks of this node's new endpoints, where another node has ready ones, too.
+// arrivingAt asks for the checks of this node's endpoints that are new, where another node has ones that are not.
 func (w *planning) arrivingAt(port Port, v4 bool, out map[nodeFamily]struct{}) {
 	from := w.candidates(port, v4)
 	since := w.readySince(listKey{name: port.Name, protocol: port.Protocol, v4: v4}, from)
-	elsewhere := false
-	for _, e := range from {
-		elsewhere = elsewhere || e.Ready && !w.isLocal(e)
-	}
-	known := map[string]bool{}
+	known, elsewhere := map[string]bool{}, false
 	for at, e := range from {
-		isNew := !since[at].IsZero()
-		if isNew && elsewhere && w.isLocal(e) {
-			isNew = !w.check(at, since)
-		}
 		if e.Ready || e.usable() {
-			known[e.Node] = known[e.Node] || !isNew
+			known[e.Node] = known[e.Node] || since[at].IsZero()
 		}
+		elsewhere = elsewhere || e.Ready && since[at].IsZero() && !w.isLocal(e)
 	}
 	for node, is := range known {
 		if !is {
 			out[nodeFamily{node, v4}] = struct{}{}
 			w.age(since)
+		}
+	}
+	for at, e := range from {
+		if elsewhere && !since[at].IsZero() && w.isLocal(e) {
+			w.check(at, since[at])
 		}
 	}
 }

@@ -38,7 +38,7 @@ func remember(p *Planner) *Planner {
 	fresh := NewPlanner(p.options)
 	fresh.state, fresh.informedAt = p.state, p.informedAt
 	for key, part := range p.services {
-		fresh.services[key] = servicePlan{lists: part.lists, since: part.since}
+		fresh.services[key] = servicePlan{lists: part.lists, since: part.since, checks: part.checks}
 	}
 	for name, d := range p.vips {
 		fresh.vips[name] = decided{tenure: d.tenure}

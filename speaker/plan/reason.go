@@ -35,7 +35,7 @@ const (
 	Probing Reason = "Probing"
 	// NoAdvertisement: no advertisement covers the address on a listed node that is alive.
 	NoAdvertisement Reason = "NoAdvertisement"
-	// NoLocalEndpoint: the policy is Local and no listed node that is alive has an endpoint.
+	// NoLocalEndpoint: the policy is Local and no listed node that is alive has an endpoint; by BGP, this one has none, or only new ones.
 	NoLocalEndpoint Reason = "NoLocalEndpoint"
 	// NoService: no Service of ours holds an address of the VirtualIP.
 	NoService Reason = "NoService"

@@ -23,6 +23,7 @@ type planning struct {
 	// before are the lists of the last plan of the Service, since when its endpoints became ready.
 	before map[listKey]list
 	since  map[listKey]map[netip.AddrPort]time.Time
+	asked  []Check // by the last plan, in order
 	checks map[Check]struct{}
 	// byPort are the candidates of each port, under keys that are not local.
 	byPort map[listKey]map[netip.AddrPort]*Endpoint
@@ -36,7 +37,7 @@ func (p *Planner) planService(v *View, key pools.ServiceKey, now time.Time) serv
 	w := &planning{
 		view: v, options: p.options, now: now,
 		svc: v.Services[key], slices: v.Slices[key], node: v.Nodes[p.options.Node], pods: p.pods,
-		before: p.services[key].lists, since: p.services[key].since, checks: map[Check]struct{}{}, endpoints: map[netip.Addr]bool{},
+		before: p.services[key].lists, since: p.services[key].since, asked: p.services[key].checks, checks: map[Check]struct{}{}, endpoints: map[netip.Addr]bool{},
 		byPort: map[listKey]map[netip.AddrPort]*Endpoint{},
 		out: servicePlan{
 			virtuals: map[ipvs.Key]virtual{}, lists: map[listKey]list{},

@@ -22,7 +22,7 @@ type servicePlan struct {
 	since map[listKey]map[netip.AddrPort]time.Time
 	// ready and usable are the nodes with a ready endpoint, and with a serving one that is about to go.
 	ready, usable map[string]struct{}
-	// arriving are the nodes whose ready endpoints are new; with policy Local only.
+	// arriving are the nodes whose ready endpoints of a family are all new at one of the ports; with policy Local only.
 	arriving map[nodeFamily]struct{}
 	// health is the healthCheckNodePort to serve, nil if none.
 	health *HealthPort
