@@ -81,7 +81,7 @@ test-unit: ## the tests that need neither root nor packages
 	@go -C test/deploy/oldest test ./...
 
 .PHONY: test
-test: root deps test-native test-kernel test-lab test-failover test-installed test-bgp ## everything, with the guest kernel, a whole cluster, and routers (root)
+test: root deps test-native test-kernel test-lab test-failover test-installed test-bgp test-upstream ## everything, with the guest kernel, a whole cluster, and routers (root)
 
 .PHONY: test-native
 test-native: root ## unit tests, and those that need network namespaces (root)
@@ -162,7 +162,7 @@ test-bgp: root deps ## BGP and BFD with BIRD and FRR, and end to end, natively o
 	@go run ./test/report go test -count=1 -p 1 -timeout 25m $(BGP_TESTS)
 
 .PHONY: test-upstream
-test-upstream: root deps ## a subset of upstream's tests of Services, on nodes with real kubelets: 8 minutes (root)
+test-upstream: root deps ## a subset of upstream's tests of Services, on nodes with real kubelets: 5 minutes (root)
 	@go run ./test/report go test -short ./test/e2e/upstream
 	@go run ./test/e2e/upstream -subset -out bin/e2e-upstream/subset
 

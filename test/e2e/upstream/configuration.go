@@ -52,7 +52,6 @@ var configurations = []Configuration{
 		Kernel:    lab.Native,
 		KubeProxy: lab.ProxyNFTables,
 		Specs:     all,
-		Subset:    []string{loadBalancers},
 	},
 	{
 		Name:      "b",
@@ -61,7 +60,7 @@ var configurations = []Configuration{
 		Dataplane: "nftables",
 		Specs:     all,
 		// Not the two tests that wait for the end of an affinity: each takes more than two minutes.
-		Subset: []string{`^\[sig-network\] Services .*(\[Conformance\]|session affinity work|switch session affinity|[Tt]rafficPolicy)`, conntrack},
+		Subset: []string{loadBalancers, `^\[sig-network\] Services .*(\[Conformance\]|session affinity work|switch session affinity|[Tt]rafficPolicy)`, conntrack},
 	},
 	{
 		Name:      "c",
