@@ -251,8 +251,8 @@ type sharers struct {
 }
 
 // sharers collects those Services that really have the address on this data plane. An endpoint of policy Local that is about to go counts
-// while the Service has no ready one (announce.md, L2.2, BGP.2). Unless the address is told already, those that are new do not count while
-// another node could take what is sent to it.
+// while the Service has no ready one (announce.md, L2.2, BGP.2). Unless the address is advertised already, those that are new do not count
+// while another node could take what is sent to it.
 func (p *Planner) sharers(v *View, addr netip.Addr, told bool) sharers {
 	var out sharers
 	_, served := p.desired.Local[addr]
@@ -289,7 +289,7 @@ func (p *Planner) sharers(v *View, addr netip.Addr, told bool) sharers {
 	}
 	out.here = (open || local) && !lacks
 	if out.here && !told && len(arriving) > 0 {
-		out.here = !p.arrivesLater(addr.Is4(), common(ends), arriving)
+		out.here = !p.waits(addr.Is4(), common(ends), arriving)
 	}
 	if !out.here {
 		out.could = common(ends)
@@ -297,8 +297,9 @@ func (p *Planner) sharers(v *View, addr netip.Addr, told bool) sharers {
 	return out
 }
 
-// arrivesLater tells whether an endpoint of this node is new for one of the Services, and another node could take what is sent to them where none is.
-func (p *Planner) arrivesLater(v4 bool, could map[string]struct{}, arriving []map[nodeFamily]struct{}) bool {
+// waits reports whether the first route of an address waits: this node's endpoints of one of its Services are new, and those of another node, which could
+// take what is sent to all of them, are not.
+func (p *Planner) waits(v4 bool, could map[string]struct{}, arriving []map[nodeFamily]struct{}) bool {
 	isNew := func(node string) bool {
 		return slices.ContainsFunc(arriving, func(nodes map[nodeFamily]struct{}) bool {
 			_, is := nodes[nodeFamily{node, v4}]

@@ -79,10 +79,10 @@ func (w *planning) choose(key listKey, from map[netip.AddrPort]*Endpoint) map[ne
 		}
 	}
 	fresh := w.newcomers(key, from, ready)
-	known := minus(ready, fresh)
 	if len(ready) == 0 {
 		return usable
 	}
+	known := minus(ready, fresh)
 	if !key.local {
 		w.hinted(ready)
 	}

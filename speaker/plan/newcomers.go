@@ -68,7 +68,7 @@ func (w *planning) check(at netip.AddrPort, since time.Time) {
 	w.wake(since.Add(NewFor))
 }
 
-// answered tells whether a check that the last plan of the Service asked for has a result.
+// answered reports whether a check that the last plan of the Service asked for has a result.
 func (w *planning) answered(at netip.AddrPort) bool {
 	c := endpointCheck(at)
 	_, found := w.view.Checks[c]

@@ -15,7 +15,7 @@ type Options struct{ format, level string }
 // AddFlags adds --log-format and --log-level.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.format, "log-format", "text", "text or json")
-	flags.StringVar(&o.level, "log-level", "info", "debug, info, warn or error: what is less is not logged")
+	flags.StringVar(&o.level, "log-level", "info", "debug, info, warn or error: the least severe level that is logged")
 }
 
 // Flags are those of a child that logs in the same way.
@@ -23,7 +23,9 @@ func (o Options) Flags() []string { return []string{"--log-format", o.format, "-
 
 // Logger returns the logger, or an error that names the flag that is wrong.
 func (o Options) Logger(w io.Writer) (*slog.Logger, error) {
-	levels := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
+	levels := map[string]slog.Level{
+		"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError,
+	}
 	level, ok := levels[o.level]
 	if !ok {
 		return nil, fmt.Errorf("--log-level is %q: it must be debug, info, warn or error", o.level)
