@@ -67,7 +67,7 @@ func (l *ledger) isForeign(svc *v1.Service) bool {
 // unrecorded says whether the Service shows something without our record of it.
 func unrecorded(svc *v1.Service) bool {
 	have := outcomeIn(svc)
-	return len(have.ingress) > 0 && have.from == "" && have.condition.Type == ""
+	return len(have.ingress) > 0 && !recorded(svc)
 }
 
 func (l *ledger) waitReady(ctx context.Context) error {

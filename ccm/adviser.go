@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -31,13 +33,16 @@ type adviser struct {
 	log      *slog.Logger
 	events   record.EventRecorder
 	settings *Settings
+	guard    *guard
 	services corelisters.ServiceLister
 	api      corev1.ServicesGetter
 	synced   cache.InformerSynced
 	queue    workqueue.TypedRateLimitingInterface[pools.ServiceKey]
 
 	claims *claims
-	told   map[pools.ServiceKey]string // what was said last about a Service
+	// refused are the addresses of Services that no Service may have, as looked at last.
+	refused map[pools.ServiceKey][]refusedAddress
+	told    map[pools.ServiceKey]string // what was said last about a Service
 	// written is what was written on a Service and did not come back from the API server yet.
 	written map[pools.ServiceKey]string
 }
@@ -45,7 +50,10 @@ type adviser struct {
 // advise starts the adviser.
 func (c *Cloud) advise(ctx context.Context) error {
 	services := c.core.Core().V1().Services()
-	a := newAdviser(c.log, c.events, &c.settings, services.Lister(), c.registrar.api)
+	a := newAdviser(c.log, c.events, newGuard(&c.settings), services.Lister(), c.registrar.api)
+	if err := c.guardAddresses(ctx, a.guard); err != nil {
+		return err
+	}
 	reg, err := services.Informer().AddEventHandler(a.handler())
 	if err != nil {
 		return fmt.Errorf("watching Services: %w", err)
@@ -55,15 +63,34 @@ func (c *Cloud) advise(ctx context.Context) error {
 	return nil
 }
 
-func newAdviser(log *slog.Logger, events record.EventRecorder, settings *Settings, services corelisters.ServiceLister, api corev1.ServicesGetter) *adviser {
-	return &adviser{
-		log: log, events: events, settings: settings, services: services, api: api,
-		claims: newClaims(), told: map[pools.ServiceKey]string{}, written: map[pools.ServiceKey]string{},
+func newAdviser(log *slog.Logger, events record.EventRecorder, g *guard, services corelisters.ServiceLister, api corev1.ServicesGetter) *adviser {
+	a := &adviser{
+		log: log, events: events, settings: g.settings, guard: g, services: services, api: api,
+		claims: newClaims(), refused: map[pools.ServiceKey][]refusedAddress{}, told: map[pools.ServiceKey]string{}, written: map[pools.ServiceKey]string{},
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[pools.ServiceKey](time.Second, classLastRetry),
 			workqueue.TypedRateLimitingQueueConfig[pools.ServiceKey]{Name: "ironlb-advice"},
 		),
 	}
+	g.changed = func() { a.queue.Add(every) }
+	return a
+}
+
+// every stands for all Services, of which those are looked at that have another address refused than before.
+var every = pools.ServiceKey{}
+
+// lookForRefused queues them.
+func (a *adviser) lookForRefused() error {
+	all, err := a.services.List(labels.Everything())
+	if err != nil {
+		return fmt.Errorf("listing Services: %w", err)
+	}
+	for _, svc := range all {
+		if key := keyOf(svc); !slices.Equal(a.guard.refused(svc, a.settings.wants(svc)), a.refused[key]) {
+			a.queue.Add(key)
+		}
+	}
+	return nil
 }
 
 func (a *adviser) handler() cache.ResourceEventHandler {
@@ -104,25 +131,39 @@ func (a *adviser) Run(ctx context.Context) error {
 
 // look compares what is to be said about a Service with what was said.
 func (a *adviser) look(ctx context.Context, key pools.ServiceKey) error {
+	if key == every {
+		return a.lookForRefused()
+	}
 	svc, err := a.services.Services(key.Namespace).Get(key.Name)
 	if apierrors.IsNotFound(err) || err == nil && svc.DeletionTimestamp != nil {
 		a.again(a.claims.set(claimant{service: key}, nil))
 		delete(a.told, key)
 		delete(a.written, key)
+		delete(a.refused, key)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	ours := a.settings.wants(svc)
-	a.again(a.claims.set(claimant{service: key, created: svc.CreationTimestamp.Unix()}, endpointsOf(svc, ours)))
+	refused := a.guard.refused(svc, ours)
+	if a.refused[key] = refused; len(refused) == 0 {
+		delete(a.refused, key)
+	}
+	claimed := slices.DeleteFunc(endpointsOf(svc, ours), func(e endpoint) bool {
+		return slices.ContainsFunc(refused, func(r refusedAddress) bool { return r.addr == e.addr })
+	})
+	a.again(a.claims.set(claimant{service: key, created: svc.CreationTimestamp.Unix()}, claimed))
 	var all []advice
+	for _, r := range refused {
+		all = append(all, r.advice())
+	}
 	if ours {
-		all = adviceOn(svc)
+		all = append(all, adviceOn(svc)...)
 	}
 	all = append(all, a.claims.advice(key)...)
 	have := meta.FindStatusCondition(svc.Status.Conditions, conditionAdvice)
-	if err := a.write(ctx, svc, have, all, ours); err != nil {
+	if err := a.write(ctx, svc, have, all, ours || a.settings.proxies(svc)); err != nil {
 		return err
 	}
 	before, known := a.told[key]
@@ -146,11 +187,11 @@ func (a *adviser) again(others []pools.ServiceKey) {
 	}
 }
 
-// write makes the condition of a Service of ours say all of the advice, or takes it away where there is none. No condition is
+// write makes the condition of a Service that we serve say all of the advice, or takes it away where there is none. No condition is
 // one that says nothing.
-func (a *adviser) write(ctx context.Context, svc *v1.Service, have *metav1.Condition, all []advice, ours bool) error {
+func (a *adviser) write(ctx context.Context, svc *v1.Service, have *metav1.Condition, all []advice, served bool) error {
 	key, want := keyOf(svc), metav1.Condition{Type: conditionAdvice, Status: metav1.ConditionTrue, LastTransitionTime: metav1.Now()}
-	if ours && len(all) > 0 {
+	if served && len(all) > 0 {
 		want.Reason, want.Message = all[0].reason, joined(all)
 	}
 	seen := metav1.Condition{}

@@ -78,7 +78,7 @@ func trimSpeaker(obj any) (any, error) {
 			members[i].State = v1alpha1.MemberSilent
 		}
 	}
-	o.Status = v1alpha1.SpeakerStatusStatus{BGP: o.Status.BGP, Members: members, Stopped: o.Status.Stopped}
+	o.Status = v1alpha1.SpeakerStatusStatus{BGP: o.Status.BGP, Gateways: o.Status.Gateways, Members: members, Stopped: o.Status.Stopped}
 	return o, nil
 }
 

@@ -132,22 +132,18 @@ func parseAddresses(text, field string, bad *[]string) []netip.Addr {
 // heldBy returns the addresses of the Service's status that we recorded as ours. A Service we never served holds nothing.
 func (s *Settings) heldBy(svc *v1.Service) []pools.Address {
 	have := outcomeIn(svc)
-	if !balanced(svc) || !s.wants(svc) && have.from == "" {
+	if !balanced(svc) {
 		return nil
 	}
-	from := strings.Split(have.from, ",")
 	var held []pools.Address
-	for i, in := range svc.Status.LoadBalancer.Ingress {
+	for _, in := range svc.Status.LoadBalancer.Ingress {
 		a, err := netip.ParseAddr(in.IP)
 		if err != nil {
 			continue // a host name: another controller's
 		}
-		if !s.wants(svc) && !namedIn(have.condition, a) {
+		pool, named := have.named(a)
+		if !s.wants(svc) && !named {
 			continue
-		}
-		pool := ""
-		if i < len(from) {
-			pool = from[i]
 		}
 		held = append(held, pools.Address{Addr: a, Pool: pool})
 	}

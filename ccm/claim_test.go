@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
 // defaults are the settings without any flag.
@@ -41,6 +42,18 @@ func annotate(pairs ...string) func(*v1.Service) {
 	}
 }
 
+// given is the record of a Service that was given the addresses which it shows, out of these pools; one for all if there is one.
+func given(from ...string) func(*v1.Service) {
+	return func(svc *v1.Service) {
+		var lease []pools.Address
+		for i, a := range ingressOf(svc) {
+			lease = append(lease, pools.Address{Addr: a, Pool: from[min(i, len(from)-1)]})
+		}
+		svc.Annotations[v1alpha1.AnnotationAllocatedFrom] = allocatedFrom(lease)
+		svc.Status.Conditions = append(svc.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionAddresses, Status: metav1.ConditionTrue, Message: recordOf(lease)})
+	}
+}
+
 func shows(ips ...string) func(*v1.Service) {
 	return func(svc *v1.Service) {
 		svc.Status.LoadBalancer.Ingress = nil
@@ -54,8 +67,8 @@ func shows(ips ...string) func(*v1.Service) {
 func TestClaimOf(t *testing.T) {
 	svc := serviceFor("web",
 		annotate("ironlb.io/ip-pool", "p", "metallb.io/address-pool", "p", "metallb.io/allow-shared-ip", "k",
-			"ironlb.io/reallocate", "true", "ironlb.io/ips", "192.0.2.1, 2001:db8::1", "ironlb.io/allocated-from", "a,b"),
-		shows("192.0.2.9", "2001:db8::9"),
+			"ironlb.io/reallocate", "true", "ironlb.io/ips", "192.0.2.1, 2001:db8::1"),
+		shows("192.0.2.9", "2001:db8::9"), given("a", "b"), annotate("ironlb.io/allocated-from", "b,b"), // by its author
 		func(svc *v1.Service) {
 			svc.Labels = map[string]string{"l": "1"}
 			svc.Spec.IPFamilies = []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol}

@@ -4,10 +4,8 @@ import (
 	"context"
 	"net/netip"
 	"slices"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	servicehelper "k8s.io/cloud-provider/service/helpers"
 
 	"github.com/ironlb/ironlb/pools"
@@ -17,20 +15,10 @@ import (
 // another class than ours since that was renamed or the Service got another one. It keeps its address, untouched, while
 // it shows it. See docs/design/ccm-former.md.
 
-// recorded says whether the Service has a record of ours.
+// recorded says whether the Service has a record of ours, which its author cannot write.
 func recorded(svc *v1.Service) bool {
 	have := outcomeIn(svc)
-	return have.from != "" || have.condition.Type != ""
-}
-
-// namedIn says whether the condition is of a Service that held the address. Whoever takes the Service over writes other addresses
-// and leaves our record as it is. Without a condition nothing contradicts the annotation.
-func namedIn(c metav1.Condition, a netip.Addr) bool {
-	if c.Type == "" {
-		return true
-	}
-	i := strings.LastIndex(c.Message, "holds ")
-	return i >= 0 && slices.Contains(strings.Fields(c.Message[i:]), a.String()) || strings.Contains(c.Message, " keeps "+a.String()+" ")
+	return have.record != "" || have.condition.Type != ""
 }
 
 // standstill is the claim of a Service that stays as it is, whatever it asks for: nobody would write down that it moved.
@@ -106,7 +94,7 @@ func (r *registrar) leave(ctx context.Context, svc *v1.Service) error {
 // cleanUp takes what is ours off a Service that is being deleted or is a load balancer no more, and then frees what it held.
 func (r *registrar) cleanUp(ctx context.Context, svc *v1.Service) error {
 	have := outcomeIn(svc)
-	given := func(a netip.Addr) bool { return have.from != "" && namedIn(have.condition, a) }
+	given := func(a netip.Addr) bool { _, named := have.named(a); return named }
 	if len(svc.Status.LoadBalancer.Ingress) > 0 && !r.ledger.holds(svc) && !slices.ContainsFunc(ingressOf(svc), given) {
 		return r.leave(ctx, svc) // another controller's before its end
 	}

@@ -259,7 +259,7 @@ func TestSeen(t *testing.T) {
 	ours := func(s *v1.Service) { s.Spec.LoadBalancerClass = ptr.To("ironlb.io/lb") }
 	held := func(s *v1.Service) {
 		shows("203.0.113.4")(s)
-		annotate("ironlb.io/allocated-from", "web")(s)
+		given("web")(s)
 	}
 	only := &Settings{Class: "ironlb.io/lb", OnlyClass: true, IPMode: "Proxy"}
 	for name, c := range map[string]struct {
@@ -342,12 +342,12 @@ func TestOutcomeNamesAddresses(t *testing.T) {
 				if n == 0 && reason == pools.Draining {
 					continue // it is no such thing
 				}
-				if got := namedIn(o.condition, a.Addr); got != (i < n) {
-					t.Errorf("%s, %d held: %s named %v in %q", reason, n, a.Addr, got, o.condition.Message)
+				if pool, got := o.named(a.Addr); got != (i < n) || got && pool != a.Pool {
+					t.Errorf("%s, %d held: %s of pool %q named %v in %q", reason, n, a.Addr, pool, got, o.record)
 				}
 			}
-			if namedIn(o.condition, other) {
-				t.Errorf("%s: what it asks for is named as held in %q", reason, o.condition.Message)
+			if _, named := o.named(other); named {
+				t.Errorf("%s: what it asks for is named as held in %q", reason, o.record)
 			}
 		}
 	}

@@ -19,8 +19,7 @@ func (b *loadBalancer) GetLoadBalancer(ctx context.Context, _ string, svc *v1.Se
 	settings, ledger := b.registrar.settings, b.registrar.ledger
 	lease, exists, err := ledger.lease(ctx, svc)
 	if svc.Spec.Type != v1.ServiceTypeLoadBalancer && svc.DeletionTimestamp == nil {
-		have := outcomeIn(svc)
-		exists = exists || have.from != "" || have.condition.Type != ""
+		exists = exists || recorded(svc)
 	}
 	if err != nil || !exists || hasClass(svc) { // the class controller's now, whatever the class
 		return nil, false, err

@@ -90,6 +90,12 @@ func (d *desk) ensure(svc *v1.Service) string {
 		what += fmt.Sprintf(", %s %s", in.IP, *in.IPMode)
 	}
 	for _, c := range svc.Status.Conditions {
+		if c.Type == v1alpha1.ConditionAddresses {
+			if want := recordOf(d.ledger.settings.heldBy(svc)); c.Message != want {
+				d.t.Errorf("the record is %q, want %q", c.Message, want)
+			}
+			continue
+		}
 		what += fmt.Sprintf(", %s", c.Reason)
 	}
 	return what
@@ -212,7 +218,7 @@ func TestRefusedKeepsWhatItHolds(t *testing.T) {
 }
 
 func TestNothingBeforeAdoption(t *testing.T) {
-	holder := serviceFor("holder", shows("203.0.113.4"), annotate("ironlb.io/allocated-from", "web"))
+	holder := serviceFor("holder", shows("203.0.113.4"), given("web"))
 	d := newDesk(t, "203.0.113.4/32")
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -232,7 +238,7 @@ func TestNothingBeforeAdoption(t *testing.T) {
 // TestVanished: a Service that went between the list and its adoption holds nothing.
 func TestVanished(t *testing.T) {
 	d := newDesk(t, "203.0.113.4/32")
-	record := annotate("ironlb.io/allocated-from", "web")
+	record := given("web")
 	ghost := serviceFor("ghost", shows("203.0.113.4"), record, func(s *v1.Service) { s.UID = "ghost" })
 	d.ledger.vanish(t.Context(), keyOf(ghost), ghost.UID)
 	d.adopt(ghost)
@@ -247,7 +253,7 @@ func TestVanished(t *testing.T) {
 
 // TestHeldTwice: of two that show one address, the younger one moves away.
 func TestHeldTwice(t *testing.T) {
-	record := annotate("ironlb.io/allocated-from", "web")
+	record := given("web")
 	a, b := serviceFor("a", shows("203.0.113.4"), record), serviceFor("b", shows("203.0.113.4"), record)
 	d := newDesk(t, "203.0.113.4/31", b, a)
 	d.expect(d.ensure(b), "1 writes, 203.0.113.5 Proxy, Allocated")

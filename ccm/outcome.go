@@ -3,6 +3,7 @@ package ccm
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -22,7 +23,9 @@ const conditionAllocated = "ironlb.io/Allocated"
 // outcome is what we write on a Service, all of it in one patch of the status subresource: there is no moment at which the
 // object has one part without the others.
 type outcome struct {
-	from    string // the annotation; empty: none
+	from string // the annotation, for people; empty: none
+	// record is the message of v1alpha1.ConditionAddresses; empty: none.
+	record  string
 	ingress []v1.LoadBalancerIngress
 	others  bool // the addresses are another controller's, and left as they are
 	// condition has no type when there is none.
@@ -41,7 +44,7 @@ func finalizerOf(svc *v1.Service) string {
 
 // outcomeOf says what came of a Service. The same decision gives the same record. The message names all that it holds.
 func (s *Settings) outcomeOf(svc *v1.Service, lease []pools.Address, reason pools.Reason, message string) outcome {
-	r := outcome{from: allocatedFrom(lease), finalizer: finalizerOf(svc), condition: metav1.Condition{
+	r := outcome{from: allocatedFrom(lease), record: recordOf(lease), finalizer: finalizerOf(svc), condition: metav1.Condition{
 		Type: conditionAllocated, Status: metav1.ConditionFalse, Reason: string(reason), Message: message,
 	}}
 	if !reason.Warning() || reason == pools.Draining {
@@ -66,6 +69,9 @@ func outcomeIn(svc *v1.Service) outcome {
 	if c := meta.FindStatusCondition(svc.Status.Conditions, conditionAllocated); c != nil {
 		r.condition = *c
 	}
+	if c := meta.FindStatusCondition(svc.Status.Conditions, v1alpha1.ConditionAddresses); c != nil {
+		r.record = c.Message
+	}
 	if f := finalizerOf(svc); has(svc, f) {
 		r.finalizer = f
 	}
@@ -73,7 +79,7 @@ func outcomeIn(svc *v1.Service) outcome {
 }
 
 func (r outcome) equal(o outcome) bool {
-	return r.from == o.from && r.finalizer == o.finalizer && r.sameIngress(o) && r.sameOutcome(o)
+	return r.from == o.from && r.record == o.record && r.finalizer == o.finalizer && r.sameIngress(o) && r.sameOutcome(o)
 }
 
 func (r outcome) sameIngress(o outcome) bool {
@@ -111,7 +117,12 @@ func (r outcome) patchOf(svc *v1.Service, have outcome, dropped ...string) ([]by
 	if len(dropped) > 0 {
 		metadata["$deleteFromPrimitiveList/finalizers"] = dropped
 	}
-	status := map[string]any{"conditions": []any{condition}}
+	record := any(map[string]string{"$patch": "delete", "type": v1alpha1.ConditionAddresses})
+	if r.record != "" {
+		record = metav1.Condition{Type: v1alpha1.ConditionAddresses, Status: metav1.ConditionTrue, Reason: "Recorded",
+			Message: r.record, LastTransitionTime: metav1.Now()}
+	}
+	status := map[string]any{"conditions": []any{condition, record}}
 	if !r.others {
 		status["loadBalancer"] = map[string]any{"ingress": r.ingress}
 	}
@@ -135,6 +146,26 @@ func described(lease []pools.Address) string {
 		}
 	}
 	return strings.Join(texts, " and ")
+}
+
+// named returns the pool that the record has for an address, and whether it has the address. The annotation does not count: the author of the
+// Service may have written that.
+func (r outcome) named(a netip.Addr) (pool string, ok bool) {
+	for _, one := range v1alpha1.ParseRecords(r.record) {
+		if one.Addr == a {
+			return one.Pool, true
+		}
+	}
+	return "", false
+}
+
+// recordOf is the record of the lease.
+func recordOf(lease []pools.Address) string {
+	records := make([]v1alpha1.Record, len(lease))
+	for i, a := range lease {
+		records[i] = v1alpha1.Record{Addr: a.Addr, Pool: a.Pool}
+	}
+	return v1alpha1.FormatRecords(records)
 }
 
 // allocatedFrom is the value of the annotation that records the pools of the lease.

@@ -175,7 +175,7 @@ func TestLastGoodOutlivesTheLeader(t *testing.T) {
 	held := serviceFor("held")
 	expect(t, o.assign(held), "203.0.113.4 of pool web, Allocated")
 	held.Status = serviceFor("", shows("203.0.113.4")).Status
-	held.Annotations[v1alpha1.AnnotationAllocatedFrom] = "web"
+	given("web")(held)
 	if obj := o.turn(); obj.Status.LastGood != "" {
 		t.Errorf("lastGood of a good pool: %s", obj.Status.LastGood)
 	}
@@ -228,8 +228,7 @@ func TestNeverReadable(t *testing.T) {
 			bad(obj)
 			o := newOffice(t, obj)
 			o.turn()
-			held := serviceFor("held", shows("203.0.113.4"))
-			held.Annotations = map[string]string{v1alpha1.AnnotationAllocatedFrom: "web"}
+			held := serviceFor("held", shows("203.0.113.4"), given("web"))
 			o.ledger.adopt([]v1.Service{*held})
 			expect(t, o.assign(held), "203.0.113.4 of pool web, Allocated")
 			expect(t, o.assign(serviceFor("new")), "nothing, NoPool")

@@ -59,7 +59,7 @@ func TestSaidAfterALostAnswer(t *testing.T) {
 						}
 					case "legacy": // it had the address before there was a condition: no news
 						shows("203.0.113.4")(s)
-						annotate("ironlb.io/allocated-from", "web")(s)
+						given("web")(s)
 					}
 					if _, err := d.api.Tracker().Get(servicesResource, "default", "s"); err != nil {
 						if err := d.api.Tracker().Add(s.DeepCopy()); err != nil {

@@ -21,6 +21,7 @@ const (
 	unknownForwarding     = "UnknownForwarding"
 	noNodePort            = "NoNodePort"
 	portConflict          = "PortConflict"
+	addressRefused        = "AddressRefused"
 )
 
 // advice is one thing about a Service that its author ought to know.

@@ -134,15 +134,25 @@ type adviserWorld struct {
 
 func startAdviser(t *testing.T, client *fake.Clientset) (*adviserWorld, func()) {
 	t.Helper()
+	return startAdviserWith(t, client, newGuard(&Settings{}))
+}
+
+func startAdviserWith(t *testing.T, client *fake.Clientset, g *guard) (*adviserWorld, func()) {
+	t.Helper()
 	recorder := record.NewFakeRecorder(100)
 	factory := informers.NewSharedInformerFactory(client, 0)
 	services := factory.Core().V1().Services()
-	a := newAdviser(slog.New(slog.DiscardHandler), recorder, &Settings{}, services.Lister(), client.CoreV1())
+	a := newAdviser(slog.New(slog.DiscardHandler), recorder, g, services.Lister(), client.CoreV1())
 	reg, err := services.Informer().AddEventHandler(a.handler())
 	if err != nil {
 		t.Fatal(err)
 	}
 	a.synced = reg.HasSynced
+	if len(g.settings.ExternalIPCIDRs) > 0 {
+		if err := g.watchEndpoints(factory.Discovery().V1().EndpointSlices().Informer()); err != nil {
+			t.Fatal(err)
+		}
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	factory.Start(ctx.Done())
 	done := make(chan error, 1)

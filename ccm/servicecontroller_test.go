@@ -133,10 +133,10 @@ func TestRestartIsSilent(t *testing.T) {
 	}
 	says := func(status, reason, message string) func(*v1.Service) {
 		return func(s *v1.Service) {
-			s.Status.Conditions = []metav1.Condition{{Type: "ironlb.io/Allocated", Status: metav1.ConditionStatus(status), Reason: reason, Message: message}}
+			s.Status.Conditions = append(s.Status.Conditions, metav1.Condition{Type: "ironlb.io/Allocated", Status: metav1.ConditionStatus(status), Reason: reason, Message: message})
 		}
 	}
-	s1 := serviceFor("s1", final, shows("203.0.113.4"), annotate("ironlb.io/allocated-from", "web"),
+	s1 := serviceFor("s1", final, shows("203.0.113.4"), given("web"),
 		says("True", "Allocated", "The Service holds 203.0.113.4 of pool web"))
 	s2 := serviceFor("s2", final, says("False", "PoolExhausted",
 		"default/s2 gets no IPv4 address: no address is free in pool web: add addresses to spec.addresses, or delete a Service"))

@@ -2,6 +2,8 @@ package ccm
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -17,6 +19,9 @@ type Settings struct {
 	OnlyClass bool
 	// IPMode is what the status says of every address: Proxy or VIP.
 	IPMode string
+	// ServiceProxy says that the speakers serve every Service that names no other proxy. ExternalIPCIDRs hold the external IPs that they serve.
+	ServiceProxy    bool
+	ExternalIPCIDRs []string
 	// ProbeAddress is where /livez and /readyz are served. Empty: nowhere.
 	ProbeAddress string
 }
@@ -32,6 +37,8 @@ func (s *Settings) Flags(sets *cliflag.NamedFlagSets) {
 	fs.StringVar(&s.Class, "load-balancer-class", s.Class, "The spec.loadBalancerClass whose Services are served, beside those of no class.")
 	fs.BoolVar(&s.OnlyClass, "only-class", s.OnlyClass, "Serve Services of --load-balancer-class and leave those of no class to another controller. Those that this program served before keep their addresses\nuntil they are deleted or another controller writes theirs.")
 	fs.StringVar(&s.IPMode, "ip-mode", s.IPMode, "What the status says of the addresses. Proxy: the speakers serve them, also for clients on the nodes. VIP: kube-proxy\nserves them, and the speakers only answer ARP for them (docs/kube-proxy.md).")
+	fs.BoolVar(&s.ServiceProxy, "service-proxy", s.ServiceProxy, "The speakers serve all Services (serviceProxy: true in their configuration): report external IPs that they refuse.")
+	fs.StringSliceVar(&s.ExternalIPCIDRs, "external-ip-cidrs", s.ExternalIPCIDRs, "The CIDRs of external IPs that the speakers serve, as externalIPCIDRs in their configuration: report others as refused.")
 	fs.StringVar(&s.ProbeAddress, "probe-bind-address", s.ProbeAddress, "Where to serve /livez and /readyz over HTTP, for example :7474. Empty: nowhere.")
 }
 
@@ -39,6 +46,11 @@ func (s *Settings) Flags(sets *cliflag.NamedFlagSets) {
 func (s *Settings) Validate() error {
 	if bad := validation.IsQualifiedName(s.Class); len(bad) > 0 {
 		return fmt.Errorf("--load-balancer-class is %q: %s", s.Class, strings.Join(bad, "; "))
+	}
+	for _, text := range s.ExternalIPCIDRs {
+		if p, err := netip.ParsePrefix(text); err != nil || p != p.Masked() {
+			return fmt.Errorf("--external-ip-cidrs has %q: write CIDRs such as 192.0.2.0/24,2001:db8::/32", text)
+		}
 	}
 	switch v1.LoadBalancerIPMode(s.IPMode) {
 	case v1.LoadBalancerIPModeProxy, v1.LoadBalancerIPModeVIP:
@@ -66,4 +78,26 @@ func hasClass(svc *v1.Service) bool { return balanced(svc) && svc.Spec.LoadBalan
 // balanced says whether the Service is a load balancer that is to stay.
 func balanced(svc *v1.Service) bool {
 	return svc.Spec.Type == v1.ServiceTypeLoadBalancer && svc.DeletionTimestamp == nil
+}
+
+// proxies says whether the speakers serve the Service as kube-proxy would, external IPs and all.
+func (s *Settings) proxies(svc *v1.Service) bool {
+	proxy, labelled := svc.Labels[labelProxy]
+	return (s.ServiceProxy && !labelled || proxy == proxyName) && svc.Spec.ClusterIP != "" && svc.Spec.ClusterIP != v1.ClusterIPNone &&
+		svc.Spec.Type != v1.ServiceTypeExternalName
+}
+
+// The label that names the proxy of a Service in place of kube-proxy, and its value for the speakers (k8s.io/kubernetes/pkg/proxy/apis).
+const (
+	labelProxy = "service.kubernetes.io/service-proxy-name"
+	proxyName  = "ironlb"
+)
+
+// externalIPs are the CIDRs of external IPs, once they are validated.
+func (s *Settings) externalIPs() []netip.Prefix { return prefixes(s.ExternalIPCIDRs) }
+
+// allowed says whether an address may be an external IP.
+func (s *Settings) allowed(text string) bool {
+	addr, err := netip.ParseAddr(text)
+	return err == nil && slices.ContainsFunc(s.externalIPs(), func(p netip.Prefix) bool { return p.Contains(addr) })
 }

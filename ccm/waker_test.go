@@ -116,7 +116,7 @@ func TestRevisit(t *testing.T) {
 	theirs := serviceFor("theirs", shows("198.51.100.9"))
 	gone := serviceFor("gone", shows("198.51.100.10"))
 	d := newWakerDesk(t, theirs, gone,
-		serviceFor("ours", shows("203.0.113.4"), annotate("ironlb.io/allocated-from", "web")),
+		serviceFor("ours", shows("203.0.113.4"), given("web")),
 		serviceFor("classed", shows("198.51.100.9"), func(s *v1.Service) { class := "example.com/lb"; s.Spec.LoadBalancerClass = &class }),
 		serviceFor("plain", func(s *v1.Service) { s.Spec.Type = v1.ServiceTypeClusterIP }))
 	d.start()
@@ -152,9 +152,9 @@ func TestHeldBackUntilAdopted(t *testing.T) {
 	}
 	old := serviceFor("old", at(1))
 	d := newWakerDesk(t, serviceFor("younger", at(2)), old,
-		serviceFor("settled", at(0), shows("203.0.113.4"), annotate("ironlb.io/allocated-from", "web"), func(s *v1.Service) {
+		serviceFor("settled", at(0), shows("203.0.113.4"), given("web"), func(s *v1.Service) {
 			s.Finalizers = []string{"service.kubernetes.io/load-balancer-cleanup"}
-			s.Status.Conditions = []metav1.Condition{{Type: "ironlb.io/Allocated", Status: "True", Reason: "Allocated", Message: "The Service holds 203.0.113.4 of pool web"}}
+			s.Status.Conditions = append(s.Status.Conditions, metav1.Condition{Type: "ironlb.io/Allocated", Status: "True", Reason: "Allocated", Message: "The Service holds 203.0.113.4 of pool web"})
 		}),
 		serviceFor("theirs", at(0), shows("198.51.100.9")))
 	old = d.change(old, func(s *v1.Service) { s.Labels = map[string]string{"a": "b"} })

@@ -7,7 +7,7 @@ import (
 )
 
 func (a *Allocator) setPools(all []Pool) {
-	next := arrange(all)
+	next, _ := arrange(all)
 	changed := map[string]bool{}
 	for name, p := range next {
 		old := a.pools[name]
@@ -38,8 +38,8 @@ func (a *Allocator) setPools(all []Pool) {
 	a.lookAtWaiting()
 }
 
-// arrange decides which pools are in use: the older of two that overlap, then the one first by name.
-func arrange(all []Pool) map[string]*pool {
+// arrange decides which pools are in use, and with which ranges: the older of two that overlap, then the one first by name.
+func arrange(all []Pool) (map[string]*pool, []span) {
 	sorted := slices.Clone(all)
 	slices.SortFunc(sorted, func(p, o Pool) int { return cmp.Or(p.Created.Compare(o.Created), cmp.Compare(p.Name, o.Name)) })
 	out := make(map[string]*pool, len(all))
@@ -64,7 +64,7 @@ func arrange(all []Pool) map[string]*pool {
 			used = slices.Insert(used, at, span{Range: r, pool: p})
 		}
 	}
-	return out
+	return out, used
 }
 
 // overlapped names the pool that the new one overlaps: the first by its own listing. used is sorted and disjoint.

@@ -78,15 +78,18 @@ func (a *Allocator) ledger(name string) *ledger {
 }
 
 // find returns the range in use that contains the address.
-func (a *Allocator) find(addr netip.Addr) (span, bool) {
-	i, exact := slices.BinarySearchFunc(a.spans, addr, func(s span, x netip.Addr) int { return s.First.Compare(x) })
+func (a *Allocator) find(addr netip.Addr) (span, bool) { return findSpan(a.spans, addr) }
+
+// findSpan returns the range that contains the address. They are sorted and disjoint.
+func findSpan(spans []span, addr netip.Addr) (span, bool) {
+	i, exact := slices.BinarySearchFunc(spans, addr, func(s span, x netip.Addr) int { return s.First.Compare(x) })
 	if !exact {
 		i--
 	}
-	if i < 0 || !a.spans[i].Contains(addr) {
+	if i < 0 || !spans[i].Contains(addr) {
 		return span{}, false
 	}
-	return a.spans[i], true
+	return spans[i], true
 }
 
 // offers says whether the address, which is in the pool, is not one that its own rules leave out.

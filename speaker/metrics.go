@@ -20,6 +20,7 @@ type Metrics struct {
 	announced prometheus.Gauge
 	vips      *prometheus.GaugeVec
 	services  *prometheus.GaugeVec
+	refused   *prometheus.GaugeVec
 	healthy   prometheus.Gauge
 	moves     *prometheus.CounterVec
 	// completion is that of failovers.
@@ -50,6 +51,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		announced: gauge("announced_addresses", "Addresses that this node answers for."),
 		vips:      byReason("vips", "VirtualIPs by why this node answers for them or not."),
 		services:  byReason("services", "Services by what became of them on this node."),
+		refused:   byReason("refused_addresses", "Addresses of Services that this node does not use, by the rule that keeps them from every Service."),
 		healthy:   gauge("healthy", "1 while the node is as planned."),
 		moves: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Subsystem: "failover", Name: "moves_total",
 			Help: "VirtualIPs that came to this node or left it, by reason."}, []string{"reason"}),
@@ -57,7 +59,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help:    "From the moment that nobody was known to answer for a VirtualIP until this node did.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2, 5}}),
 	}
-	reg.MustRegister(m.duration, m.program, m.errors, m.changes, m.servers, m.reals, m.announced, m.vips, m.services, m.healthy, m.moves, m.completion)
+	reg.MustRegister(m.duration, m.program, m.errors, m.changes, m.servers, m.reals, m.announced, m.vips, m.services, m.refused, m.healthy, m.moves, m.completion)
 	m.bgp = newBGPMetrics(reg)
 	return m
 }

@@ -17,6 +17,7 @@ func (s *Speaker) report(todo *work) {
 	for service := range todo.services {
 		reason, exists := s.desired.Services[service]
 		s.services.set(service, reason, exists)
+		s.reportRefused(service)
 	}
 	changed := false
 	for name := range todo.vips {
@@ -82,6 +83,7 @@ func (s *Speaker) reportNode() {
 			status.Links[name] = link
 		}
 	}
+	status.Gateways = slices.SortedFunc(maps.Keys(s.view.Gateways), netip.Addr.Compare)
 	if err := s.trouble(); err != nil {
 		status.Healthy, status.Reason, status.Message = false, plan.DataPlaneNotReady, err.Error()
 	}

@@ -118,6 +118,9 @@ type Speaker struct {
 	split    map[string]struct{}
 	vips     *tally[string]
 	services *tally[pools.ServiceKey]
+	// refused are the addresses that Services may not have, as reported last.
+	refused  map[pools.ServiceKey]map[netip.Addr]pools.Refusal
+	refusals *tally[refusedAddress]
 
 	// began is when this round did, changes counts what was ever changed.
 	began   time.Time
@@ -146,6 +149,8 @@ func New(cfg Config) *Speaker {
 		split:    map[string]struct{}{},
 		vips:     newTally[string](cfg.Metrics.vips),
 		services: newTally[pools.ServiceKey](cfg.Metrics.services),
+		refused:  map[pools.ServiceKey]map[netip.Addr]pools.Refusal{},
+		refusals: newTally[refusedAddress](cfg.Metrics.refused),
 		bgp:      newBGPState(cfg.Metrics),
 		health:   Health{Reason: errNotSynced.Error(), Round: time.Now()},
 	}

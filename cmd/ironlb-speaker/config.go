@@ -22,6 +22,8 @@ type config struct {
 	NodePortCIDRs   []netip.Prefix
 	// PodCIDRs are the sources that count as Pods; none: those of the Node objects.
 	PodCIDRs []netip.Prefix
+	// ExternalIPCIDRs hold the external IPs that are served; none: no external IP is.
+	ExternalIPCIDRs []netip.Prefix
 	// DrainLimit is how long an endpoint that terminates keeps its connections.
 	DrainLimit time.Duration
 	// EndpointChecks has new TCP endpoints checked before they take connections from others.

@@ -25,6 +25,7 @@ type configFile struct {
 	Scheduler          *string  `json:"scheduler"`
 	NodePortAddresses  []string `json:"nodePortAddresses"`
 	PodCIDRs           []string `json:"podCIDRs"`
+	ExternalIPCIDRs    []string `json:"externalIPCIDRs"`
 	DrainLimit         *string  `json:"drainLimit"`
 	EndpointChecks     *bool    `json:"endpointChecks"`
 	AnswerPing         *bool    `json:"answerPing"`
@@ -86,6 +87,7 @@ func parseConfig(data []byte) (config, error) {
 	p.scheduler(&c, f.Scheduler)
 	p.nodePortAddresses(&c, f.NodePortAddresses)
 	c.PodCIDRs = p.prefixes("podCIDRs", f.PodCIDRs)
+	c.ExternalIPCIDRs = p.prefixes("externalIPCIDRs", f.ExternalIPCIDRs)
 	p.duration("drainLimit", &c.DrainLimit, f.DrainLimit, time.Second)
 	p.addrPort("healthzBindAddress", &c.HealthzAddress, f.HealthzBindAddress)
 	p.loopback("proxyModeBindAddress", &c.ProxyModeAddress, f.ProxyModeBindAddr)

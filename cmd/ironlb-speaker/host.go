@@ -17,11 +17,25 @@ func noteHost(l *link.Link, source *kube.Source, log *slog.Logger) {
 		log.Warn("the addresses of this node are not known; NodePorts and external IPs stay where they are", "error", err)
 		return
 	}
-	host := make(map[netip.Addr]struct{}, len(addrs))
-	for _, addr := range addrs {
-		host[addr] = struct{}{}
+	source.SetHost(setOf(addrs))
+}
+
+// noteGateways tells the source of the gateways of this node.
+func noteGateways(l *link.Link, source *kube.Source, log *slog.Logger) {
+	addrs, err := l.Gateways()
+	if err != nil {
+		log.Warn("the gateways of this node are not known; those that were known last stay protected", "error", err)
+		return
 	}
-	source.SetHost(host)
+	source.SetGateways(setOf(addrs))
+}
+
+func setOf(addrs []netip.Addr) map[netip.Addr]struct{} {
+	out := make(map[netip.Addr]struct{}, len(addrs))
+	for _, addr := range addrs {
+		out[addr] = struct{}{}
+	}
+	return out
 }
 
 // noteLinks tells the source on which interfaces addresses can be answered for.

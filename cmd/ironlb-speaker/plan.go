@@ -1,6 +1,11 @@
 package main
 
-import "github.com/ironlb/ironlb/speaker/plan"
+import (
+	"net/netip"
+	"net/url"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
 
 // plan returns what the plan needs of the options.
 func (o options) plan() plan.Options {
@@ -13,8 +18,21 @@ func (o options) plan() plan.Options {
 		NodePortPrimary: c.NodePortPrimary,
 		NodePortCIDRs:   c.NodePortCIDRs,
 		PodCIDRs:        c.PodCIDRs,
+		ExternalIPs:     c.ExternalIPCIDRs,
 		DrainLimit:      c.DrainLimit,
 		EndpointChecks:  c.EndpointChecks,
 		Interval:        c.Failover.Profile.Interval,
 	}
+}
+
+// apiServers returns the address of the API server as the client configuration names it; none if that is a host name.
+func apiServers(host string) []netip.Addr {
+	if at, err := url.Parse(host); err == nil && at.Host != "" {
+		host = at.Hostname()
+	}
+	addr, err := netip.ParseAddr(host)
+	if err != nil {
+		return nil
+	}
+	return []netip.Addr{addr.Unmap()}
 }

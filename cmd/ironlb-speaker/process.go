@@ -124,13 +124,14 @@ func (p *process) watchCluster() (err error) {
 func (p *process) watchHost() error {
 	noteHost(p.link, p.api.Source, p.log)
 	noteLinks(p.api.Source, p.log)
+	noteGateways(p.link, p.api.Source, p.log)
 	p.run(func(ctx context.Context) error {
 		return link.Watch(ctx, func() {
 			p.announcer.Refresh()
 			noteLinks(p.api.Source, p.log)
 			p.kick.Look()
 			noteHost(p.link, p.api.Source, p.log)
-		})
+		}, func() { noteGateways(p.link, p.api.Source, p.log) })
 	})
 	return nil
 }
@@ -207,9 +208,11 @@ func (p *process) keepPolicies() error {
 }
 
 func (p *process) addLoop() error {
+	planned := p.plan()
+	planned.APIServers = apiServers(p.apiserver.Host)
 	p.loop = speaker.New(speaker.Config{
 		NodeName:  p.nodeName,
-		Plan:      p.plan(),
+		Plan:      planned,
 		Log:       p.log,
 		Kick:      p.kick,
 		Source:    p.api.Source,

@@ -63,6 +63,14 @@ type SpeakerStatusStatus struct {
 	// +optional
 	Liveness *LivenessStatus `json:"liveness,omitempty"`
 
+	// gateways are the addresses by way of which the node sends packets. No Service gets or serves one of them.
+	//
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=45
+	// +listType=set
+	// +optional
+	Gateways []string `json:"gateways,omitempty"`
+
 	// bgp says how the node's BGP sessions are.
 	//
 	// +optional

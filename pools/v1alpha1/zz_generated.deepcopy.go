@@ -1042,6 +1042,11 @@ func (in *SpeakerStatusStatus) DeepCopyInto(out *SpeakerStatusStatus) {
 		*out = new(LivenessStatus)
 		**out = **in
 	}
+	if in.Gateways != nil {
+		in, out := &in.Gateways, &out.Gateways
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.BGP != nil {
 		in, out := &in.BGP, &out.BGP
 		*out = new(BGPStatus)

@@ -194,7 +194,7 @@ func TestCommunitiesFollowTheirObjects(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	f.communities.Add(community("unused", "silver=1:1"))
-	f.pools.Add(&v1alpha1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "lan"}})
+	f.pools.Add(&v1alpha1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "lan", Labels: map[string]string{"tier": "front"}}})
 	if _, touched := f.until(t, "pool", func(v *plan.View) bool { _, is := v.Pools["lan"]; return is }); !touched {
 		t.Error("the labels of a pool touch no BGPAdvertisement")
 	}

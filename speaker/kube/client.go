@@ -99,7 +99,7 @@ func watches(clients kubernetes.Interface, own *rest.RESTClient, o Options) []wa
 	slices := list(clients.DiscoveryV1().RESTClient(), kindSlice, func(o *metav1.ListOptions) {
 		o.LabelSelector = discoveryv1.LabelServiceName + ",!" + corev1.IsHeadlessService
 	})
-	out := []watch{
+	return []watch{
 		{kind: kindService, object: &corev1.Service{}, from: list(core, kindService, nil),
 			convert: convertService(o.ServiceProxy), trim: trimService(o.ServiceProxy)},
 		{kind: kindSlice, object: &discoveryv1.EndpointSlice{}, from: slices, convert: convertSlice, trim: trim},
@@ -111,13 +111,10 @@ func watches(clients kubernetes.Interface, own *rest.RESTClient, o Options) []wa
 		{kind: kindBGPAdvertisement, object: &v1alpha1.BGPAdvertisement{}, from: list(own, kindBGPAdvertisement, nil), convert: convertBGPAdvertisement, trim: trim, optional: true},
 		{kind: kindBFDProfile, object: &v1alpha1.BFDProfile{}, from: list(own, kindBFDProfile, nil), convert: convertProfile, trim: trim, optional: true},
 		{kind: kindCommunity, object: &v1alpha1.Community{}, from: list(own, kindCommunity, nil), convert: convertCommunity, trim: trim, optional: true},
+		{kind: kindServiceCIDR, object: &networkingv1.ServiceCIDR{}, convert: convertServiceCIDR, trim: trim,
+			from: list(clients.NetworkingV1().RESTClient(), kindServiceCIDR, nil), optional: true},
 		{kind: kindSecret, object: &corev1.Secret{}, from: passwords(core, o.Namespace), convert: convertSecret, trim: trim, namespace: o.Namespace},
 	}
-	if o.ServiceProxy {
-		out = append(out, watch{kind: kindServiceCIDR, object: &networkingv1.ServiceCIDR{}, convert: convertServiceCIDR, trim: trim,
-			from: list(clients.NetworkingV1().RESTClient(), kindServiceCIDR, nil), optional: true})
-	}
-	return out
 }
 
 // passwords watches the Secrets that may be passwords of BGPPeers. Which of them are meant the objects say.

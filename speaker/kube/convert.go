@@ -125,8 +125,12 @@ func nodeOf(node *corev1.Node) plan.Node {
 	for _, a := range node.Status.Addresses {
 		addr, err := netip.ParseAddr(a.Address)
 		addr = addr.Unmap()
+		if err != nil || a.Type != corev1.NodeInternalIP && a.Type != corev1.NodeExternalIP {
+			continue
+		}
+		out.Reached = append(out.Reached, addr)
 		sameFamily := func(b netip.Addr) bool { return b.Is4() == addr.Is4() }
-		if err == nil && a.Type == corev1.NodeInternalIP && !slices.ContainsFunc(out.Addresses, sameFamily) {
+		if a.Type == corev1.NodeInternalIP && !slices.ContainsFunc(out.Addresses, sameFamily) {
 			out.Addresses = append(out.Addresses, addr)
 		}
 	}
@@ -152,6 +156,15 @@ func prefixes(texts []string) []netip.Prefix {
 		if p, err := netip.ParsePrefix(text); err == nil {
 			out = append(out, p.Masked())
 		}
+	}
+	return out
+}
+
+// poolOf returns what the plan needs of a pool. Ranges that cannot be read are left out, and the controller says so.
+func poolOf(pool *v1alpha1.IPAddressPool) plan.Pool {
+	out := plan.Pool{Labels: pool.Labels, Created: pool.CreationTimestamp.Unix()}
+	if ranges, err := pools.ParseRanges(pool.Spec.Addresses); err == nil {
+		out.Ranges = ranges
 	}
 	return out
 }

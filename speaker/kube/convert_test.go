@@ -25,7 +25,7 @@ func ours(change func(*corev1.Service)) *corev1.Service {
 	svc := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "default", Name: "web", UID: "u", CreationTimestamp: metav1.Unix(100, 0),
-			Annotations: map[string]string{v1alpha1.AnnotationAllocatedFrom: "main, other", "more": "text"},
+			Annotations: map[string]string{v1alpha1.AnnotationAllocatedFrom: "main,other", "more": "text"},
 		},
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer,
@@ -36,10 +36,16 @@ func ours(change func(*corev1.Service)) *corev1.Service {
 			ClusterIP: "198.51.100.9", ClusterIPs: []string{"198.51.100.9"}, ExternalIPs: []string{"198.51.100.20"},
 			Selector: map[string]string{"app": "web"}, LoadBalancerClass: ptr.To("ironlb.io/lb"),
 		},
-		Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{
-			{IP: "203.0.113.4", IPMode: ptr.To(corev1.LoadBalancerIPModeProxy)},
-			{IP: "203.0.113.5", IPMode: ptr.To(corev1.LoadBalancerIPModeProxy)},
-		}}},
+		Status: corev1.ServiceStatus{
+			LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{
+				{IP: "203.0.113.4", IPMode: ptr.To(corev1.LoadBalancerIPModeProxy)},
+				{IP: "203.0.113.5", IPMode: ptr.To(corev1.LoadBalancerIPModeProxy)},
+			}},
+			Conditions: []metav1.Condition{
+				{Type: "ironlb.io/Allocated", Status: metav1.ConditionTrue},
+				{Type: v1alpha1.ConditionAddresses, Status: metav1.ConditionTrue, Message: "203.0.113.4=main,203.0.113.5=other"},
+			},
+		},
 	}
 	if change != nil {
 		change(svc)
@@ -51,6 +57,7 @@ const proxyMode, vipMode = corev1.LoadBalancerIPModeProxy, corev1.LoadBalancerIP
 
 // Which addresses of which Service are served (docs/design/data-plane.md; ipvs.md 1.1.1 to 1.1.4, 6.1, 6.4).
 func TestAddresses(t *testing.T) {
+	others := func(s *corev1.Service) { s.Annotations, s.Status.Conditions = nil, nil }
 	label := func(s *corev1.Service, name string) { s.Labels = map[string]string{labelProxy: name, "more": "text"} }
 	mode := func(modes ...corev1.LoadBalancerIPMode) func(*corev1.Service) {
 		return func(s *corev1.Service) {
@@ -65,11 +72,17 @@ func TestAddresses(t *testing.T) {
 	}{
 		"plain":                    {nil, "lb 203.0.113.4@main, lb 203.0.113.5@other", "cluster 198.51.100.9, lb 203.0.113.4@main, lb 203.0.113.5@other, external 198.51.100.20"},
 		"not of type LoadBalancer": {func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeNodePort }, "", "cluster 198.51.100.9, external 198.51.100.20"},
-		"allocated by another":     {func(s *corev1.Service) { s.Annotations = nil }, "", "cluster 198.51.100.9, external 198.51.100.20"},
-		"another's, mode VIP": {func(s *corev1.Service) { s.Annotations = nil; mode(vipMode, vipMode)(s) }, "",
-			"cluster 198.51.100.9, lb 203.0.113.4, lb 203.0.113.5, external 198.51.100.20"},
-		"another's, no mode": {func(s *corev1.Service) { s.Annotations = nil; s.Status.LoadBalancer.Ingress[0].IPMode = nil }, "",
-			"cluster 198.51.100.9, lb 203.0.113.4, external 198.51.100.20"},
+		"allocated by another":     {others, "", "cluster 198.51.100.9, external 198.51.100.20"},
+		"another's, mode VIP": {func(s *corev1.Service) { others(s); mode(vipMode, vipMode)(s) }, "",
+			"cluster 198.51.100.9, foreign 203.0.113.4, foreign 203.0.113.5, external 198.51.100.20"},
+		"another's, no mode": {func(s *corev1.Service) { others(s); s.Status.LoadBalancer.Ingress[0].IPMode = nil }, "",
+			"cluster 198.51.100.9, foreign 203.0.113.4, external 198.51.100.20"},
+		"another's, annotated by its author": {func(s *corev1.Service) { s.Status.Conditions = nil; mode(vipMode, vipMode)(s) },
+			"announce 203.0.113.4, announce 203.0.113.5", "cluster 198.51.100.9, lb 203.0.113.4, lb 203.0.113.5, external 198.51.100.20"},
+		"annotation changed by its author": {func(s *corev1.Service) { s.Annotations[v1alpha1.AnnotationAllocatedFrom] = "other,other" },
+			"lb 203.0.113.4@main, lb 203.0.113.5@other", "cluster 198.51.100.9, lb 203.0.113.4@main, lb 203.0.113.5@other, external 198.51.100.20"},
+		"annotation removed by its author": {func(s *corev1.Service) { s.Annotations = nil },
+			"lb 203.0.113.4@main, lb 203.0.113.5@other", "cluster 198.51.100.9, lb 203.0.113.4@main, lb 203.0.113.5@other, external 198.51.100.20"},
 		"no address yet": {func(s *corev1.Service) { s.Status = corev1.ServiceStatus{} }, "", "cluster 198.51.100.9, external 198.51.100.20"},
 		"being deleted":  {func(s *corev1.Service) { s.DeletionTimestamp = ptr.To(metav1.Unix(200, 0)) }, "", "cluster 198.51.100.9, external 198.51.100.20"},
 		"kube-proxy forwards all": {mode(vipMode, vipMode), "announce 203.0.113.4@main, announce 203.0.113.5@other",
@@ -83,7 +96,7 @@ func TestAddresses(t *testing.T) {
 			"cluster 198.51.100.9, lb 203.0.113.4@main, lb 203.0.113.5@other, external 198.51.100.20"},
 		"labelled for another proxy": {func(s *corev1.Service) { label(s, "other") }, "lb 203.0.113.4@main, lb 203.0.113.5@other; other",
 			"lb 203.0.113.4@main, lb 203.0.113.5@other; other"},
-		"labelled with nothing": {func(s *corev1.Service) { label(s, ""); s.Annotations = nil }, "; other", "; other"},
+		"labelled with nothing": {func(s *corev1.Service) { label(s, ""); others(s) }, "; other", "; other"},
 		"one address twice": {func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"203.0.113.5", "::ffff:198.51.100.20"} },
 			"lb 203.0.113.4@main, lb 203.0.113.5@other", "cluster 198.51.100.9, lb 203.0.113.4@main, lb 203.0.113.5@other, external 198.51.100.20"},
 		"headless": {func(s *corev1.Service) {
@@ -128,7 +141,7 @@ func trimTwice(t *testing.T, proxy bool, svc *corev1.Service) {
 func addressText(s served) string {
 	var texts []string
 	for _, a := range s.service.Addresses {
-		kind := map[plan.AddressKind]string{plan.LoadBalancer: "lb", plan.External: "external", plan.ClusterIP: "cluster"}[a.Kind]
+		kind := map[plan.AddressKind]string{plan.LoadBalancer: "lb", plan.External: "external", plan.ClusterIP: "cluster", plan.Foreign: "foreign"}[a.Kind]
 		if a.AnnounceOnly {
 			kind = "announce"
 		}
@@ -341,6 +354,7 @@ func TestNode(t *testing.T) {
 	want := plan.Node{
 		Labels:    map[string]string{"zone": "z"},
 		Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")},
+		Reached:   []netip.Addr{netip.MustParseAddr("203.0.113.200"), netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("198.51.100.2"), netip.MustParseAddr("2001:db8::1")},
 		PodCIDRs:  prefixes([]string{"192.0.2.0/26", "2001:db8:1::/64"}),
 	}
 	with := func(change func(*plan.Node)) plan.Node { n := want; change(&n); return n }

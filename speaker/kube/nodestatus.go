@@ -27,6 +27,8 @@ const (
 	nodeEvery, nodeAgain = time.Second, 5 * time.Second
 	// nodeLast is how long the last write may take, which nobody waits for but the end of the process.
 	nodeLast = time.Second
+	// gatewaysMost is what the SpeakerStatus takes.
+	gatewaysMost = 256
 )
 
 // NodeReporter writes the SpeakerStatus of this node, on change and at most once a second, and at the end that the speaker has stopped.
@@ -166,6 +168,9 @@ func (r *NodeReporter) status() (v1alpha1.SpeakerStatusStatus, bool) {
 		slices.Sort(on.Subnets)
 		on.Subnets = slices.Compact(on.Subnets)
 		out.Interfaces = append(out.Interfaces, on)
+	}
+	for _, addr := range w.Gateways[:min(len(w.Gateways), gatewaysMost)] {
+		out.Gateways = append(out.Gateways, addr.String())
 	}
 	alive := 0
 	for _, name := range slices.Sorted(maps.Keys(w.Members)) {

@@ -44,7 +44,7 @@ func (s *Source) Ours(node string) Ours {
 			switch {
 			case a.AnnounceOnly:
 				announced = true
-			case a.Pool != "":
+			case a.Kind == plan.LoadBalancer:
 				out.Forwarded = true
 			default:
 				out.Whole = append(out.Whole, a.IP)

@@ -3,7 +3,6 @@ package kube
 import (
 	"net/netip"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -95,21 +94,18 @@ func addresses(svc *corev1.Service, whole bool) []plan.Address {
 		}
 	}
 	if svc.Spec.Type == corev1.ServiceTypeLoadBalancer && svc.DeletionTimestamp == nil {
-		from, ours := svc.Annotations[v1alpha1.AnnotationAllocatedFrom]
-		names := strings.Split(from, ",")
-		for i, in := range svc.Status.LoadBalancer.Ingress {
-			a := plan.Address{}
-			if ours && i < len(names) {
-				a.Pool = strings.TrimSpace(names[i])
-			}
+		records, ours := v1alpha1.RecordsOf(svc.Status.Conditions)
+		if !ours {
+			_, ours = svc.Annotations[v1alpha1.AnnotationAllocatedFrom] // its author may have written that: the plan asks for a pool
+		}
+		for _, in := range svc.Status.LoadBalancer.Ingress {
 			proxyMode := value(in.IPMode, corev1.LoadBalancerIPModeVIP) == corev1.LoadBalancerIPModeProxy
 			switch {
 			case ours: // of either mode, but beside kube-proxy one of mode VIP is kube-proxy's to forward
-				a.AnnounceOnly = !whole && !proxyMode
-			case !whole || proxyMode:
-				continue
+				add(in.IP, plan.Address{Pool: recordedPool(records, in.IP), AnnounceOnly: !whole && !proxyMode})
+			case whole && !proxyMode:
+				add(in.IP, plan.Address{Kind: plan.Foreign})
 			}
-			add(in.IP, a)
 		}
 	}
 	if whole {
@@ -118,6 +114,16 @@ func addresses(svc *corev1.Service, whole bool) []plan.Address {
 		}
 	}
 	return out
+}
+
+// recordedPool returns the pool that is recorded for an address, empty for none.
+func recordedPool(records []v1alpha1.Record, text string) string {
+	addr, err := netip.ParseAddr(text)
+	i := slices.IndexFunc(records, func(r v1alpha1.Record) bool { return r.Addr == addr.Unmap() })
+	if err != nil || i < 0 {
+		return ""
+	}
+	return records[i].Pool
 }
 
 func ports(from []corev1.ServicePort) []plan.Port {

@@ -391,7 +391,7 @@ func TestSnapshotIsRefused(t *testing.T) {
 		"longer":       {func(_ *testing.T, f []byte) []byte { return append(f, 0) }, "damaged"},
 		"a bit":        {func(_ *testing.T, f []byte) []byte { f[len(f)/2] ^= 4; return f }, "damaged"},
 		"text":         {func(*testing.T, []byte) []byte { return []byte("none\n") }, "damaged"},
-		"format":       {rehead(func(h *snapshotHead) { h.Format++ }), "of format 2"},
+		"format":       {rehead(func(h *snapshotHead) { h.Format++ }), "of format 3"},
 		"node":         {rehead(func(h *snapshotHead) { h.Node = "b" }), `of node \"b\"`},
 		"cluster":      {rehead(func(h *snapshotHead) { h.Cluster = "d" }), "of a cluster with another certificate authority"},
 		"proxy":        {rehead(func(h *snapshotHead) { h.ServiceProxy = false }), "serviceProxy: false"},

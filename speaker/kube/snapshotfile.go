@@ -27,7 +27,7 @@ import (
 // protobuf, ours in JSON.
 
 // snapshotFormat is the number of this form of the file, and of what it means. A file of another number is not read.
-const snapshotFormat = 1
+const snapshotFormat = 2
 
 const (
 	// recordMost is more than the API server stores of one object (etcd's --max-request-bytes is 1.5 MiB).

@@ -46,7 +46,7 @@ type Source struct {
 
 	mu      sync.Mutex
 	pending map[ref]any // nil for what is gone
-	host    map[netip.Addr]struct{}
+	own     map[string]map[netip.Addr]struct{} // kindHost and kindGateway
 	links   map[string]plan.Link
 
 	// Of the caller of Observe.
@@ -84,6 +84,7 @@ func newSource(watches []watch, kick func(), log *slog.Logger) (*Source, error) 
 		informers: map[string]cache.SharedIndexInformer{},
 		each:      map[string]cache.InformerSynced{},
 		pending:   map[ref]any{},
+		own:       map[string]map[netip.Addr]struct{}{},
 		view:      plan.NewView(),
 		bgp:       newBGPObjects(),
 	}
@@ -160,6 +161,7 @@ func (s *Source) Observe() (*plan.View, plan.Touched, bool) {
 	s.begun = true
 	touched := plan.Touched{
 		Services: map[pools.ServiceKey]struct{}{},
+		Slices:   map[pools.ServiceKey]struct{}{},
 		Nodes:    map[string]struct{}{},
 		VIPs:     map[string]struct{}{},
 		Checks:   map[plan.Check]struct{}{},
@@ -189,6 +191,7 @@ func fold(v *plan.View, touched *plan.Touched, r ref, value any) {
 		if len(v.Slices[r.key]) == 0 {
 			delete(v.Slices, r.key)
 		}
+		touched.Slices[r.key] = struct{}{}
 		if _, ours := v.Services[r.key]; ours {
 			touched.Services[r.key] = struct{}{}
 		}
@@ -202,8 +205,13 @@ func fold(v *plan.View, touched *plan.Touched, r ref, value any) {
 		put(v.Advertisements, r.key.Name, value)
 		touched.Advertisements = true
 	case kindPool:
+		before := v.Pools[r.key.Name]
 		put(v.Pools, r.key.Name, value)
-		touched.Advertisements, touched.BGPAdvertisements = true, true
+		after := v.Pools[r.key.Name]
+		if !maps.Equal(before.Labels, after.Labels) {
+			touched.Advertisements, touched.BGPAdvertisements = true, true
+		}
+		touched.Pools = touched.Pools || before.Created != after.Created || !slices.Equal(before.Ranges, after.Ranges)
 	case kindServiceCIDR:
 		put(v.ServiceNetworks, r.key.Name, value)
 		touched.ServiceNetworks = true
@@ -216,6 +224,9 @@ func fold(v *plan.View, touched *plan.Touched, r ref, value any) {
 	case kindHost:
 		v.Host = value.(map[netip.Addr]struct{})
 		touched.Host = true
+	case kindGateway:
+		v.Gateways = value.(map[netip.Addr]struct{})
+		touched.Gateways = true
 	}
 }
 
@@ -304,9 +315,10 @@ const (
 	kindSecret           = "secrets"
 
 	// What the node itself knows.
-	kindCheck = "check"
-	kindHost  = "host"
-	kindLink  = "link"
+	kindCheck   = "check"
+	kindHost    = "host"
+	kindGateway = "gateway"
+	kindLink    = "link"
 )
 
 // Checked notes the result of a check, nil for one that is no longer made.
@@ -320,13 +332,19 @@ func (s *Source) Checked(c plan.Check, result *plan.CheckResult) {
 }
 
 // SetHost notes the addresses of this node's interfaces that are not virtual. The map is the Source's from then on.
-func (s *Source) SetHost(addrs map[netip.Addr]struct{}) {
+func (s *Source) SetHost(addrs map[netip.Addr]struct{}) { s.setOwn(kindHost, addrs) }
+
+// SetGateways notes the addresses by way of which this node sends packets. The map is the Source's from then on.
+func (s *Source) SetGateways(addrs map[netip.Addr]struct{}) { s.setOwn(kindGateway, addrs) }
+
+func (s *Source) setOwn(kind string, addrs map[netip.Addr]struct{}) {
 	s.mu.Lock()
-	same := s.host != nil && maps.Equal(s.host, addrs)
-	s.host = addrs
+	before, known := s.own[kind]
+	same := known && maps.Equal(before, addrs)
+	s.own[kind] = addrs
 	s.mu.Unlock()
 	if !same {
-		s.put(ref{kind: kindHost}, addrs)
+		s.put(ref{kind: kind}, addrs)
 	}
 }
 
@@ -381,10 +399,9 @@ func convertVIP(obj any) (ref, any) {
 	return ref{kind: kindVIP, key: pools.ServiceKey{Name: vip.Name}}, vipOf(vip)
 }
 
-// convertPool returns the labels of a pool: nothing else of it bears on the plan.
 func convertPool(obj any) (ref, any) {
 	pool := obj.(*v1alpha1.IPAddressPool)
-	return ref{kind: kindPool, key: pools.ServiceKey{Name: pool.Name}}, pool.Labels
+	return ref{kind: kindPool, key: pools.ServiceKey{Name: pool.Name}}, poolOf(pool)
 }
 
 func convertAdvertisement(obj any) (ref, any) {

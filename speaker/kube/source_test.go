@@ -151,7 +151,7 @@ func TestViewFollowsTheAPI(t *testing.T) {
 	f.slices.Delete(slice("web-2"))
 	f.until(t, "slice gone", func(v *plan.View) bool { return len(v.Slices[web]) == 1 })
 
-	f.services.Modify(ours(func(s *corev1.Service) { s.Annotations = nil }))
+	f.services.Modify(ours(func(s *corev1.Service) { s.Annotations, s.Status.Conditions = nil, nil }))
 	f.until(t, "Service no longer ours", func(v *plan.View) bool { return len(v.Services) == 0 })
 	f.services.Modify(ours(nil))
 	f.until(t, "Service ours again", func(v *plan.View) bool { return len(v.Services) == 1 })

@@ -67,7 +67,8 @@ func trimService(serviceProxy bool) cache.TransformFunc {
 		kept := svc.Annotations
 		trimMeta(&svc.ObjectMeta)
 		svc.Annotations = kept
-		svc.Spec.Selector, svc.Spec.LoadBalancerClass, svc.Status.Conditions = nil, nil, nil
+		svc.Spec.Selector, svc.Spec.LoadBalancerClass = nil, nil
+		svc.Status.Conditions = trimConditions(svc.Status.Conditions)
 		if !serviceOf(svc, serviceProxy).here {
 			svc.Annotations, svc.Labels = nil, only(svc.Labels, labelProxy)
 			svc.Spec = corev1.ServiceSpec{Type: svc.Spec.Type, ClusterIP: svc.Spec.ClusterIP}
@@ -75,6 +76,16 @@ func trimService(serviceProxy bool) cache.TransformFunc {
 		}
 		return svc, nil
 	}
+}
+
+// trimConditions leaves the record of addresses.
+func trimConditions(conditions []metav1.Condition) []metav1.Condition {
+	for _, c := range conditions {
+		if c.Type == v1alpha1.ConditionAddresses {
+			return []metav1.Condition{{Type: c.Type, Message: c.Message}}
+		}
+	}
+	return nil
 }
 
 // only returns what m has of the keys, nil for nothing.
@@ -129,7 +140,7 @@ func trimNode(o *corev1.Node) {
 		Taints: slices.DeleteFunc(o.Spec.Taints, func(t corev1.Taint) bool { return !slices.Contains(taints, t.Key) })}
 	o.Status = corev1.NodeStatus{}
 	for _, a := range addresses {
-		if a.Type == corev1.NodeInternalIP {
+		if a.Type == corev1.NodeInternalIP || a.Type == corev1.NodeExternalIP {
 			o.Status.Addresses = append(o.Status.Addresses, a)
 		}
 	}

@@ -218,9 +218,11 @@ func TestWatch(t *testing.T) {
 	netspace.Join(t, client, "eth0", "192.0.2.2/24", node, "eth0", "192.0.2.1/24")
 	l := open(t, node)
 	ctx, cancel := context.WithCancel(context.Background())
-	kicks, ended := make(chan struct{}, 100), make(chan error, 1)
+	kicks, routed, ended := make(chan struct{}, 100), make(chan struct{}, 100), make(chan error, 1)
 	go func() {
-		ended <- node.Do(func() error { return link.Watch(ctx, func() { kicks <- struct{}{} }) })
+		ended <- node.Do(func() error {
+			return link.Watch(ctx, func() { kicks <- struct{}{} }, func() { routed <- struct{}{} })
+		})
 	}()
 	kicked := func(why string) {
 		t.Helper()
@@ -265,6 +267,13 @@ func TestWatch(t *testing.T) {
 		drain(kicks)
 		act.do()
 		kicked(act.name)
+	}
+	drain(routed)
+	ip(t, node, "route", "add", "198.51.100.128/25", "via", "192.0.2.254")
+	select {
+	case <-routed:
+	case <-time.After(5 * time.Second):
+		t.Error("a new gateway: not told")
 	}
 	cancel()
 	select {

@@ -285,7 +285,7 @@ func followBGP(copied, d *Desired, c *Changed) {
 // address that is announced has its routes.
 func TestRoutesAreSound(t *testing.T) {
 	announced, conflicts, drained := 0, 0, 0
-	for seed := range uint64(100) {
+	for seed := range uint64(150) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		v, p := NewView(), NewPlanner(randomOptions(r, "n1"))
 		p.Plan(v, Touched{All: true}, time.Unix(0, 0))

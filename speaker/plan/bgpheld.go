@@ -176,7 +176,7 @@ func ignorant(v *View) bool { return v.Members.Observer || v.Stale }
 func (p *Planner) coveredBy(v *View, s sharers) (ads []string) {
 	for _, name := range p.bgp.ads {
 		ad := v.BGPAdvertisements[name]
-		if len(ad.Missing) == 0 && ad.covers(s.labels) && !slices.ContainsFunc(s.pools, func(pool string) bool { return !ad.serves(pool, v.Pools[pool]) }) {
+		if len(ad.Missing) == 0 && ad.covers(s.labels) && !slices.ContainsFunc(s.pools, func(pool string) bool { return !ad.serves(pool, v.Pools[pool].Labels) }) {
 			ads = append(ads, name)
 		}
 	}

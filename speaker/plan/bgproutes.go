@@ -121,8 +121,8 @@ func (p *Planner) touchedAddresses(v *View, touched Touched) map[netip.Addr]stru
 			out[addr] = struct{}{}
 		}
 		var now []netip.Addr
-		for _, a := range v.Services[key].Addresses {
-			if a.Kind == LoadBalancer && a.Pool != "" {
+		for _, a := range p.services[key].addresses {
+			if a.Kind == LoadBalancer {
 				now = append(now, a.IP)
 				b.byAddr.add(a.IP, key)
 				out[a.IP] = struct{}{}
@@ -206,7 +206,7 @@ func (p *Planner) lookAtAddress(v *View, addr netip.Addr, s sharers, told bool) 
 	node := p.bgp.node
 	for _, name := range p.bgp.ads {
 		ad := v.BGPAdvertisements[name]
-		if len(ad.Missing) > 0 || !ad.covers(s.labels) || slices.ContainsFunc(s.pools, func(pool string) bool { return !ad.matches(pool, v.Pools[pool], node.Labels) }) {
+		if len(ad.Missing) > 0 || !ad.covers(s.labels) || slices.ContainsFunc(s.pools, func(pool string) bool { return !ad.matches(pool, v.Pools[pool].Labels, node.Labels) }) {
 			continue
 		}
 		covered = true
@@ -260,16 +260,15 @@ func (p *Planner) sharers(v *View, addr netip.Addr, told bool) sharers {
 	var ends []map[string]struct{} // of the Services of policy Local that have any
 	var arriving []map[nodeFamily]struct{}
 	for key := range p.bgp.byAddr[addr] {
-		svc := v.Services[key]
-		i := slices.IndexFunc(svc.Addresses, func(a Address) bool { return a.IP == addr && a.Kind == LoadBalancer && a.Pool != "" })
-		if i < 0 || !served && !svc.Addresses[i].AnnounceOnly {
+		svc, part := v.Services[key], p.services[key]
+		i := slices.IndexFunc(part.addresses, func(a Address) bool { return a.IP == addr && a.Kind == LoadBalancer })
+		if i < 0 || !served && !part.addresses[i].AnnounceOnly {
 			continue
 		}
 		out.labels = append(out.labels, svc.Labels)
-		if pool := svc.Addresses[i].Pool; !slices.Contains(out.pools, pool) {
+		if pool := part.addresses[i].Pool; !slices.Contains(out.pools, pool) {
 			out.pools = append(out.pools, pool)
 		}
-		part := p.services[key]
 		nodes := part.ready
 		if len(nodes) == 0 {
 			nodes = part.usable

@@ -40,6 +40,7 @@ func follow(copied, d *Desired, c *Changed) {
 	take(copied.Announce, d.Announce, c.Addrs)
 	take(copied.HealthPorts, d.HealthPorts, c.Services)
 	take(copied.Services, d.Services, c.Services)
+	take(copied.Refused, d.Refused, c.Services)
 	take(copied.Checks, d.Checks, c.Checks)
 	take(copied.VIPs, d.VIPs, c.VIPs)
 	take(copied.Claims, d.Claims, c.VIPs)

@@ -13,6 +13,8 @@ type NodeStatus struct {
 	// Links are the interfaces that have a subnet or are named for an address, Members the other speakers.
 	Links   map[string]Link
 	Members map[string]MemberState
+	// Gateways are those of the node, sorted.
+	Gateways []netip.Addr
 	// Sessions are those of BGP by the name of the BGPPeer: one for each that selects this node, also if it cannot be tried.
 	Sessions map[string]Session
 	// LocalPrefs are the contradictions of BGPAdvertisements that this node met, with the number of prefixes.

@@ -24,6 +24,10 @@ type Options struct {
 	NodePortCIDRs   []netip.Prefix
 	// PodCIDRs are the sources that count as Pods; if empty those of the Nodes.
 	PodCIDRs []netip.Prefix
+	// ExternalIPs are the CIDRs of external IPs that are served; none if empty.
+	ExternalIPs []netip.Prefix
+	// APIServers are the addresses at which this process reaches the API server.
+	APIServers []netip.Addr
 	// Interval is that of the heartbeats between speakers, by which conflicts are decided; 0 means 200 ms.
 	Interval time.Duration
 	// DrainLimit is how long an endpoint that terminates keeps its connections at most, 0 for as long as it is listed.

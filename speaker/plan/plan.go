@@ -28,6 +28,8 @@ type Desired struct {
 	// VIPs and Services say why.
 	VIPs     map[string]Decision
 	Services map[pools.ServiceKey]Reason
+	// Refused are the addresses that a Service has and may not have, of those that have any.
+	Refused map[pools.ServiceKey]map[netip.Addr]pools.Refusal
 	// Claims are what this node says of VirtualIPs to the others, and Segments the interfaces on which it wants to hear them.
 	Claims   map[string]Claim
 	Segments map[string]struct{}
@@ -53,6 +55,7 @@ func newDesired() *Desired {
 		Checks:      map[Check]struct{}{},
 		VIPs:        map[string]Decision{},
 		Services:    map[pools.ServiceKey]Reason{},
+		Refused:     map[pools.ServiceKey]map[netip.Addr]pools.Refusal{},
 		Claims:      map[string]Claim{},
 		Segments:    map[string]struct{}{},
 
@@ -73,7 +76,7 @@ type Changed struct {
 	Addrs map[netip.Addr]struct{}
 	// VIPs of VIPs and Claims.
 	VIPs map[string]struct{}
-	// Services of Services and HealthPorts.
+	// Services of Services, Refused and HealthPorts.
 	Services map[pools.ServiceKey]struct{}
 	Checks   map[Check]struct{}
 	// Segments is set if they differ.

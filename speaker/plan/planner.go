@@ -36,7 +36,8 @@ type Planner struct {
 	global    []ipvs.Element // of no Service
 	pods      podsKnown
 
-	bgp bgpPlan
+	admission admission
+	bgp       bgpPlan
 
 	vips     map[string]decided
 	vipWakes map[string]time.Time
@@ -64,6 +65,7 @@ func NewPlanner(o Options) *Planner {
 		installed: map[ipvs.Key]claim{},
 		shared:    map[ipvs.Element]int{},
 		locals:    map[netip.Addr]int{},
+		admission: newAdmission(o),
 		bgp:       newBGPPlan(),
 		vips:      map[string]decided{},
 		vipWakes:  map[string]time.Time{},
@@ -84,7 +86,9 @@ func (p *Planner) Plan(v *View, touched Touched, now time.Time) (*Desired, *Chan
 	if (len(touched.Nodes) > 0 || touched.ServiceNetworks || touched.All) && p.planGlobal(v) {
 		touched.All = true
 	}
-	for key := range p.touchedServices(v, touched, now) {
+	services := p.touchedServices(v, touched, now)
+	p.touchedAdmissions(v, touched, services)
+	for key := range services {
 		p.replan(v, key, now)
 	}
 	p.decideReasons(v)
@@ -162,6 +166,8 @@ func (p *Planner) replan(v *View, key pools.ServiceKey, now time.Time) {
 	for k, virtual := range after.virtuals {
 		p.claim(k, claim{service: key, created: svc.Created, virtual: virtual})
 	}
+	set(p.desired.Refused, key, after.refused, len(after.refused) > 0)
+	p.admission.note(key, svc.Addresses)
 	set(p.wakes, key, after.wake, !after.wake.IsZero())
 	set(p.watchers, key, struct{}{}, after.nodes)
 	p.count(after.elements, before.elements)

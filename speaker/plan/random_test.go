@@ -17,7 +17,7 @@ type step struct {
 	seed       uint64
 }
 
-const kinds = 27
+const kinds = 29
 
 func randomSteps(r *rand.Rand, n int) []step {
 	steps := make([]step, n)
@@ -31,6 +31,9 @@ func randomOptions(r *rand.Rand, node string) Options {
 	o := Options{Node: node, BGP: true, ServiceProxy: r.IntN(2) == 0, DrainLimit: time.Duration(r.IntN(3)) * 5 * time.Minute, EndpointChecks: r.IntN(2) == 0}
 	if r.IntN(3) == 0 {
 		o.NodePortCIDRs = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/30"), netip.MustParsePrefix("2001:db8:0:9::/64")}
+	}
+	if r.IntN(2) == 0 {
+		o.ExternalIPs = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/30"), netip.MustParsePrefix("2001:db8::/64")}
 	}
 	if r.IntN(3) == 0 {
 		o.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/26")}
@@ -58,9 +61,11 @@ func (s step) apply(v *View) Touched {
 			v.Slices[key] = map[string]Slice{}
 		}
 		v.Slices[key][fmt.Sprint(s.b)] = randomSlice(r)
+		services.Slices = services.Services
 		return services
 	case 6:
 		delete(v.Slices[key], fmt.Sprint(s.b))
+		services.Slices = services.Services
 		return services
 	case 7:
 		v.Nodes[name] = randomNode(r, s.b)
@@ -78,7 +83,8 @@ func (s step) apply(v *View) Touched {
 		return Touched{VIPs: map[string]struct{}{addr.String(): {}}}
 	case 9:
 		v.Advertisements[fmt.Sprint(s.b)] = randomAdvertisement(r)
-		v.Pools[fmt.Sprint("p", r.IntN(2))] = map[string]string{"tier": fmt.Sprint(r.IntN(2))}
+		pool := fmt.Sprint("p", r.IntN(2))
+		v.Pools[pool] = Pool{Labels: map[string]string{"tier": fmt.Sprint(r.IntN(2))}, Ranges: v.Pools[pool].Ranges, Created: v.Pools[pool].Created}
 		return Touched{Advertisements: true, BGPAdvertisements: true}
 	case 10, 11:
 		check := Check{Node: name, Addr: nodeAddress(s.b, r.IntN(2) == 0), Port: one[uint16](r, 10256, 31000), Path: one(r, "/", "/healthz")}
@@ -94,8 +100,21 @@ func (s step) apply(v *View) Touched {
 		}
 		return Touched{Host: true}
 	case 13:
-		v.ServiceNetworks[fmt.Sprint(s.b)] = []netip.Prefix{netip.MustParsePrefix(one(r, "203.0.113.0/24", "203.0.113.0/28", "2001:db8::/32"))}
+		network := netip.MustParsePrefix(one(r, "203.0.113.2/31", "203.0.113.2/32", "2001:db8::2/127", "10.96.0.0/12"))
+		set(v.ServiceNetworks, fmt.Sprint(s.b), []netip.Prefix{network}, r.IntN(3) > 0)
 		return Touched{ServiceNetworks: true}
+	case 27:
+		pool := fmt.Sprint("p", r.IntN(2))
+		first := r.IntN(5)
+		ranges := []pools.Range{{First: netip.AddrFrom4([4]byte{203, 0, 113, byte(first)}), Last: netip.AddrFrom4([4]byte{203, 0, 113, byte(first + r.IntN(3))})}}
+		set(v.Pools, pool, Pool{Labels: v.Pools[pool].Labels, Ranges: ranges, Created: int64(r.IntN(3))}, r.IntN(4) > 0)
+		return Touched{Pools: true, Advertisements: true, BGPAdvertisements: true} // its labels may be gone
+	case 28:
+		clear(v.Gateways)
+		if r.IntN(2) == 0 {
+			v.Gateways[netip.AddrFrom4([4]byte{203, 0, 113, byte(r.IntN(6))})] = struct{}{}
+		}
+		return Touched{Gateways: true}
 	}
 	if s.kind >= 22 {
 		return s.bgp(v, r)
@@ -185,7 +204,10 @@ func randomService(r *rand.Rand) Service {
 	}
 	seen := map[netip.Addr]bool{}
 	for range 1 + r.IntN(3) {
-		a := Address{IP: netip.AddrFrom4([4]byte{203, 0, 113, byte(r.IntN(5))}), Pool: fmt.Sprint("p", r.IntN(2)), Kind: AddressKind(max(0, r.IntN(6)-3))}
+		a := Address{IP: netip.AddrFrom4([4]byte{203, 0, 113, byte(r.IntN(5))}), Pool: fmt.Sprint("p", r.IntN(2)), Kind: one(r, LoadBalancer, LoadBalancer, LoadBalancer, External, ClusterIP, Foreign)}
+		if r.IntN(20) == 0 {
+			a.Pool = ""
+		}
 		if r.IntN(4) == 0 {
 			a.IP = netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 15: byte(1 + r.IntN(3))})
 		}
@@ -222,6 +244,9 @@ func randomSlice(r *rand.Rand) Slice {
 		if r.IntN(5) == 0 {
 			e.Addr = netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 7: 1, 15: byte(1 + r.IntN(3))})
 		}
+		if r.IntN(10) == 0 {
+			e.Addr = netip.AddrFrom4([4]byte{203, 0, 113, byte(r.IntN(5))})
+		}
 		if hints > 0 && r.IntN(10) > 0 {
 			e.ForZones = []string{one(r, "x", "y")}
 		}
@@ -253,6 +278,10 @@ func randomNode(r *rand.Rand, i int) Node {
 		if r.IntN(5) > 0 {
 			n.Addresses = append(n.Addresses, nodeAddress(i, v4))
 		}
+	}
+	n.Reached = append(n.Reached, n.Addresses...)
+	if r.IntN(20) == 0 {
+		n.Reached = append(n.Reached, netip.AddrFrom4([4]byte{203, 0, 113, byte(r.IntN(5))}))
 	}
 	if r.IntN(2) == 0 {
 		n.PodCIDRs = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(64 * i)}), 26)}

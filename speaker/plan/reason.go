@@ -91,6 +91,8 @@ const (
 	PortConflict Reason = "PortConflict"
 	// AnnouncedOnly: kube-proxy forwards its addresses, they are only answered for.
 	AnnouncedOnly Reason = "AnnouncedOnly"
+	// AddressRefused: no Service may have the addresses that it has; a pools.Refusal says why.
+	AddressRefused Reason = "AddressRefused"
 	// NoAddress: it has no address and port that this node serves.
 	NoAddress Reason = "NoAddress"
 )

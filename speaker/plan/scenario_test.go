@@ -34,11 +34,12 @@ var update = flag.Bool("update", false, "rewrite the expected plans in testdata"
 // was planned last, the others hear. The View stays from one plan to the next, and so does each node's Planner until
 //
 //	restart
-//	options [serviceproxy] [scheduler=NAME] [flags=N] [nodeports=CIDR,...] [pods=CIDR,...] [drain=DURATION]
+//	options [external=CIDR,...] [apiserver=IP] [serviceproxy] [scheduler=NAME] [flags=N] [nodeports=CIDR,...] [pods=CIDR,...] [drain=DURATION]
 //	later DURATION
 //
-//	node NAME [nonetwork] [leaving] [stopping] [addr=IP,...] [pods=CIDR,...] [in=ZONE] [exclude=VALUE] [LABEL=VALUE...]
+//	node NAME [nonetwork] [leaving] [stopping] [addr=IP,...] [reached=IP,...] [pods=CIDR,...] [in=ZONE] [exclude=VALUE] [LABEL=VALUE...]
 //	host IP...
+//	gateways IP...|-
 //	service NS/NAME ADDR,... [PORTNAME/PROTO/PORT[/NODEPORT]...] [local] [internal-local] [nodeports] [health=PORT]
 //	  [label=KEY=VALUE]... [ranges=CIDR,...] [scheduler=NAME] [flags=N] [forwarding=nodeport] [families=4|6] [affinity=SECONDS] [created=N]
 //	slice NS/NAME SLICE PORTNAME/PROTO/PORT,... [IP[@NODE][=notready|=terminating|=gone][~nodes:A,B][~zones:A,B]...]
@@ -47,12 +48,13 @@ var update = flag.Bool("update", false, "rewrite the expected plans in testdata"
 //	other NS/NAME
 //	vip NAME IP,... NS/NAME,... [NODE...] [holder=NODE] [contested] [generation=N]
 //	advertise NAME [pools=A,B] [poolsel=LABEL=VALUE]... [services=LABEL=VALUE]... [interfaces=A,B] [nodes=LABEL=VALUE]...
-//	pool NAME LABEL=VALUE...
+//	pool NAME [range=FIRST[-LAST]]... [created=N] [LABEL=VALUE]...
 //	peer NAME ADDRESS [FIELD[=VALUE]]...
 //	route NAME [pools=A,B] [poolsel=LABEL=VALUE]... [services=LABEL=VALUE]... [nodes=LABEL=VALUE]... [FIELD=VALUE]...
 //	delete KIND NAME [SLICE]
 //
-// ADDR is IP[@POOL] for a LoadBalancer address, announce:IP[@POOL] for one that kube-proxy forwards, cluster:IP or external:IP;
+// ADDR is IP[@POOL] for a LoadBalancer address, announce:IP[@POOL] for one that kube-proxy forwards, foreign:IP for another
+// controller's, cluster:IP or external:IP;
 // a hyphen stands for none.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
@@ -132,8 +134,11 @@ func newWorld() *world {
 	v := NewView()
 	v.Links["eth0"] = Link{Name: "eth0", Subnets: prefixes("203.0.113.0/24,2001:db8::/64")}
 	v.Links["eth1"] = Link{Name: "eth1"}
-	return &world{view: v, options: Options{BGP: true}, now: time.Unix(0, 0), planners: map[string]*Planner{}, stations: map[string]*station{}}
+	return &world{view: v, options: defaultOptions(), now: time.Unix(0, 0), planners: map[string]*Planner{}, stations: map[string]*station{}}
 }
+
+// defaultOptions admit the external IPs of most scenarios.
+func defaultOptions() Options { return Options{BGP: true, ExternalIPs: prefixes("203.0.113.200/29")} }
 
 func (w *world) plan(node string) *Desired {
 	if w.planners[node] == nil {
@@ -167,7 +172,7 @@ func (w *world) settings(words []string) bool {
 		w.now = w.now.Add(duration(words[1]))
 		return true
 	case "options":
-		w.options = Options{BGP: true}
+		w.options = defaultOptions()
 		for _, word := range words[1:] {
 			switch key, value, _ := strings.Cut(word, "="); key {
 			case "serviceproxy":
@@ -182,6 +187,12 @@ func (w *world) settings(words []string) bool {
 				w.options.PodCIDRs = prefixes(value)
 			case "endpointchecks":
 				w.options.EndpointChecks = true
+			case "external":
+				if w.options.ExternalIPs = nil; value != "" {
+					w.options.ExternalIPs = prefixes(value)
+				}
+			case "apiserver":
+				w.options.APIServers = []netip.Addr{netip.MustParseAddr(value)}
 			case "drain":
 				w.options.DrainLimit = duration(value)
 			default:
@@ -214,6 +225,13 @@ func (w *world) command(words []string) (err error) {
 		clear(v.Host)
 		for _, a := range words[1:] {
 			v.Host[netip.MustParseAddr(a)] = struct{}{}
+		}
+	case "gateways":
+		clear(v.Gateways)
+		for _, a := range words[1:] {
+			if a != "-" {
+				v.Gateways[netip.MustParseAddr(a)] = struct{}{}
+			}
 		}
 	case "check":
 		at, path, _ := strings.Cut(rest[0], "/")
@@ -260,11 +278,7 @@ func (w *world) command(words []string) (err error) {
 		}
 		v.VIPs[name] = vip
 	case "pool":
-		v.Pools[name] = map[string]string{}
-		for _, w := range rest {
-			label, value, _ := strings.Cut(w, "=")
-			v.Pools[name][label] = value
-		}
+		v.Pools[name] = parsePool(rest)
 	case "advertise":
 		v.Advertisements[name] = parseAdvertisement(rest)
 	case "delete":
@@ -281,6 +295,10 @@ func (w *world) command(words []string) (err error) {
 			delete(v.Slices[serviceKey(rest[0])], rest[1])
 		case "vip":
 			delete(v.VIPs, rest[0])
+		case "pool":
+			delete(v.Pools, rest[0])
+		case "network":
+			delete(v.ServiceNetworks, rest[0])
 		case "advertisement":
 			delete(v.Advertisements, rest[0])
 		default:
@@ -290,6 +308,25 @@ func (w *world) command(words []string) (err error) {
 		return fmt.Errorf("unknown command")
 	}
 	return nil
+}
+
+func parsePool(words []string) Pool {
+	p := Pool{Labels: map[string]string{}}
+	for _, w := range words {
+		switch key, value, _ := strings.Cut(w, "="); key {
+		case "range":
+			r, err := pools.ParseRange(value)
+			if err != nil {
+				panic(err)
+			}
+			p.Ranges = append(p.Ranges, r)
+		case "created":
+			p.Created = int64(atoi(value))
+		default:
+			p.Labels[key] = value
+		}
+	}
+	return p
 }
 
 func parseNode(words []string) Node {
@@ -308,6 +345,11 @@ func parseNode(words []string) Node {
 			for _, a := range strings.Split(value, ",") {
 				n.Addresses = append(n.Addresses, netip.MustParseAddr(a))
 			}
+			n.Reached = append(n.Reached, n.Addresses...)
+		case "reached":
+			for _, a := range strings.Split(value, ",") {
+				n.Reached = append(n.Reached, netip.MustParseAddr(a))
+			}
 		case "pods":
 			n.PodCIDRs = prefixes(value)
 		case "in":
@@ -325,7 +367,7 @@ func parseAddress(w string) Address {
 	kinds := []struct {
 		prefix string
 		as     Address
-	}{{"cluster:", Address{Kind: ClusterIP}}, {"external:", Address{Kind: External}}, {"announce:", Address{AnnounceOnly: true}}, {"", Address{}}}
+	}{{"cluster:", Address{Kind: ClusterIP}}, {"external:", Address{Kind: External}}, {"foreign:", Address{Kind: Foreign}}, {"announce:", Address{AnnounceOnly: true}}, {"", Address{}}}
 	for _, k := range kinds {
 		if rest, ok := strings.CutPrefix(w, k.prefix); ok {
 			ip, pool, _ := strings.Cut(rest, "@")

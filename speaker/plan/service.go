@@ -45,6 +45,7 @@ func (p *Planner) planService(v *View, key pools.ServiceKey, now time.Time) serv
 			ready: map[string]struct{}{}, usable: map[string]struct{}{},
 		},
 	}
+	w.out.addresses, w.out.refused = p.admit(v, w.svc)
 	w.lookAtEndpoints()
 	for _, port := range w.svc.Ports {
 		if port.Protocol == ipvs.TCP || port.Protocol == ipvs.UDP || port.Protocol == ipvs.SCTP {
@@ -53,9 +54,13 @@ func (p *Planner) planService(v *View, key pools.ServiceKey, now time.Time) serv
 	}
 	w.admitEndpoints()
 	w.out.arriving = w.arriving()
-	w.out.unserved = NoAddress
-	if slices.ContainsFunc(w.svc.Addresses, func(a Address) bool { return a.AnnounceOnly }) {
+	switch {
+	case slices.ContainsFunc(w.out.addresses, func(a Address) bool { return a.AnnounceOnly }):
 		w.out.unserved = AnnouncedOnly
+	case len(w.out.refused) > 0:
+		w.out.unserved = AddressRefused
+	default:
+		w.out.unserved = NoAddress
 	}
 	if w.svc.NodePorts && w.svc.Local && w.svc.HealthCheckNodePort != 0 {
 		w.healthPort(key)
@@ -80,7 +85,7 @@ func (w *planning) healthPort(service pools.ServiceKey) {
 
 // port plans the virtual servers of one port: one for each address, and the NodePorts.
 func (w *planning) port(port Port) {
-	for _, a := range w.svc.Addresses {
+	for _, a := range w.out.addresses {
 		if a.AnnounceOnly || !w.svc.Families.has(a.IP) {
 			continue
 		}
@@ -89,9 +94,11 @@ func (w *planning) port(port Port) {
 		case ClusterIP:
 			w.clusterIP(key, port)
 		case External:
-			w.external(key, port, !w.isHost(a.IP))
+			w.external(key, port, !w.view.isHost(a.IP, w.node))
 		case LoadBalancer:
-			w.loadBalancer(key, port)
+			w.loadBalancer(key, port, true)
+		case Foreign:
+			w.loadBalancer(key, port, !w.view.isHost(a.IP, w.node))
 		}
 	}
 	if !w.svc.NodePorts || port.NodePort == 0 {
@@ -121,9 +128,9 @@ func (w *planning) clusterIP(key ipvs.Key, port Port) {
 
 // isHost tells whether an address is one of this node itself, which an external IP may be: it must not be taken from the node,
 // nor the node's own ports be refused there (ipvs.md 1.3.2).
-func (w *planning) isHost(addr netip.Addr) bool {
-	_, host := w.view.Host[addr]
-	return host || slices.Contains(w.node.Addresses, addr)
+func (v *View) isHost(addr netip.Addr, node Node) bool {
+	_, host := v.Host[addr]
+	return host || slices.Contains(node.Addresses, addr)
 }
 
 // external plans a virtual server for clients from anywhere; own is not set where the address is the node's. With
@@ -155,15 +162,15 @@ func (w *planning) external(key ipvs.Key, port Port, own bool) {
 
 // loadBalancer plans a virtual server for a LoadBalancer address: an external one with source ranges, and perhaps by way of
 // the nodes. Then every client's address is the node's: the other node's answer must come back this way.
-func (w *planning) loadBalancer(key ipvs.Key, port Port) {
+func (w *planning) loadBalancer(key ipvs.Key, port Port, own bool) {
 	if w.svc.Forwarding != ToNodePort || port.NodePort == 0 {
-		w.external(key, port, true)
+		w.external(key, port, own)
 	} else {
 		via := w.viaNodes(port, key.Addr.Is4())
-		v := virtual{Server: w.virtualServer(via), Local: true, Elements: []ipvs.Element{
-			{Set: ipvs.Addresses, Key: ipvs.Key{Addr: key.Addr}},
-			{Set: ipvs.Masqueraded, Key: key},
-		}}
+		v := virtual{Server: w.virtualServer(via), Local: own, Elements: []ipvs.Element{{Set: ipvs.Masqueraded, Key: key}}}
+		if own {
+			v.Elements = append(v.Elements, ipvs.Element{Set: ipvs.Addresses, Key: ipvs.Key{Addr: key.Addr}})
+		}
 		if w.svc.Scheduler == "" && v.Server.Scheduler == ipvs.RoundRobin {
 			v.Server.Scheduler = weightedRoundRobin // the nodes' weights differ
 		}

@@ -58,7 +58,7 @@ func newSimulation(t *testing.T, seed uint64, nodes, vips int) *simulation {
 	for i := range vips {
 		key := pools.ServiceKey{Namespace: "default", Name: fmt.Sprint("s", i)}
 		addr := netip.AddrFrom4([4]byte{203, 0, 113, byte(1 + i)})
-		s.api.Services[key] = Service{Addresses: []Address{{IP: addr}}, Ports: []Port{{Name: "http", Protocol: ipvs.TCP, Port: 80}}}
+		s.api.Services[key] = Service{Addresses: []Address{{IP: addr, Pool: "main"}}, Ports: []Port{{Name: "http", Protocol: ipvs.TCP, Port: 80}}}
 		s.api.VIPs[addr.String()] = VIP{Addresses: []netip.Addr{addr}, Services: []pools.ServiceKey{key}, Nodes: s.order(names), Generation: 1}
 	}
 	for _, name := range names {

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -105,7 +106,7 @@ func TestChoiceByTheBook(t *testing.T) {
 		key := pools.ServiceKey{Namespace: "default", Name: "web"}
 		addr, cluster := netip.MustParseAddr("203.0.113.4"), netip.MustParseAddr("203.0.113.5")
 		svc := Service{
-			Addresses: []Address{{IP: addr}, {IP: cluster, Kind: ClusterIP}},
+			Addresses: []Address{{IP: addr, Pool: "main"}, {IP: cluster, Kind: ClusterIP}},
 			Ports:     []Port{{Name: "0", Protocol: ipvs.TCP, Port: 80}},
 			Local:     r.IntN(2) == 0, InternalLocal: r.IntN(2) == 0,
 		}
@@ -194,4 +195,93 @@ func byTheBook(slice Slice, zone string) (all, here []string) {
 		local = filter(func(e Endpoint) bool { return !e.Ready && e.Serving && e.Terminating && e.Node == "n1" })
 	}
 	return names(cluster), names(local)
+}
+
+// Whatever Services there are, an address that becomes local or is answered for is nothing that the cluster lives by, and is either a ClusterIP,
+// or of a pool, or an external IP that the operator allows, or another controller's.
+func TestOnlyAdmittedIsLocal(t *testing.T) {
+	admitted, refused := 0, 0
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 8))
+		o := randomOptions(r, "n1")
+		v, p := NewView(), NewPlanner(o)
+		p.Plan(v, Touched{All: true}, time.Unix(0, 0))
+		for i, s := range randomSteps(r, 120) {
+			d, _ := p.Plan(v, s.apply(v), time.Unix(int64(i)*100, 0))
+			used := maps.Clone(d.Local)
+			for addr := range d.Announce {
+				used[addr] = struct{}{}
+			}
+			for addr, routed := range d.Routed {
+				set(used, addr, struct{}{}, len(routed.Prefixes) > 0)
+			}
+			for addr := range used {
+				if why := notAdmitted(v, o, addr); why != "" {
+					t.Fatalf("seed %d, step %d: %v is used: %s", seed, i, addr, why)
+				}
+				admitted++
+			}
+			refused += len(d.Refused)
+		}
+	}
+	if admitted < 1000 || refused < 1000 {
+		t.Errorf("only %d addresses were used and Services refused one %d times: the test says little", admitted, refused)
+	}
+}
+
+// notAdmitted says what is wrong with the use of an address, written apart from pools.Guard.
+func notAdmitted(v *View, o Options, addr netip.Addr) string {
+	cluster, given, allowed, foreign := false, false, false, false
+	for _, svc := range v.Services {
+		for _, a := range svc.Addresses {
+			if a.IP != addr {
+				continue
+			}
+			switch a.Kind {
+			case ClusterIP:
+				cluster = true
+			case LoadBalancer:
+				given = given || a.Pool != ""
+				for _, p := range v.Pools {
+					given = given || slices.ContainsFunc(p.Ranges, func(r pools.Range) bool { return r.Contains(addr) })
+				}
+			case External:
+				allowed = allowed || slices.ContainsFunc(o.ExternalIPs, func(p netip.Prefix) bool { return p.Contains(addr) })
+			case Foreign:
+				foreign = true
+			}
+		}
+	}
+	if !cluster && !given && !allowed && !foreign {
+		return "nobody gave or allowed it"
+	}
+	for name, n := range v.Nodes {
+		if slices.Contains(n.Reached, addr) {
+			return "it is an address of " + name
+		}
+		if !cluster && slices.ContainsFunc(n.PodCIDRs, func(p netip.Prefix) bool { return p.Contains(addr) }) {
+			return "it is in a Pod CIDR of " + name
+		}
+	}
+	for name, all := range v.ServiceNetworks {
+		if !cluster && slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(addr) }) {
+			return "it is in ServiceCIDR " + name
+		}
+	}
+	for name, peer := range v.BGPPeers {
+		if peer.Address == addr {
+			return "it is BGPPeer " + name
+		}
+	}
+	if _, gateway := v.Gateways[addr]; gateway {
+		return "it is a gateway"
+	}
+	if !cluster && !given {
+		for key, all := range v.Slices {
+			if has(all, addr) {
+				return "it is an endpoint of " + key.String()
+			}
+		}
+	}
+	return ""
 }

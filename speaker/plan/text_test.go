@@ -69,6 +69,9 @@ func text(d *Desired) string {
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(d.Services), compareServices) {
 		fmt.Fprintf(&b, "service %v %s\n", key, d.Services[key])
+		for _, addr := range slices.SortedFunc(maps.Keys(d.Refused[key]), netip.Addr.Compare) {
+			fmt.Fprintf(&b, "  refused: %v %v\n", addr, d.Refused[key][addr])
+		}
 	}
 	b.WriteString(bgpText(d))
 	return b.String()

@@ -30,8 +30,8 @@ func (p *Planner) unit(v *View, vip VIP) unit {
 		if !ok {
 			continue
 		}
-		held := false
-		for _, a := range svc.Addresses {
+		held, part := false, p.services[key]
+		for _, a := range part.addresses {
 			if _, served := p.desired.Local[a.IP]; (served || a.AnnounceOnly) && slices.Contains(vip.Addresses, a.IP) {
 				wanted[a.IP], held = max(wanted[a.IP], a.Pool), true // whichever comes first
 			}
@@ -40,7 +40,6 @@ func (p *Planner) unit(v *View, vip VIP) unit {
 			continue
 		}
 		services = append(services, svc.Labels)
-		part := p.services[key]
 		switch {
 		case !svc.needsLocalEndpoint():
 			u.open = true
@@ -103,7 +102,7 @@ func (u unit) advertisedAt(labels map[string]string) bool {
 }
 
 func (u unit) advertised(pool string, labels map[string]string) bool {
-	return slices.ContainsFunc(u.ads, func(ad Advertisement) bool { return ad.matches(pool, u.view.Pools[pool], labels) })
+	return slices.ContainsFunc(u.ads, func(ad Advertisement) bool { return ad.matches(pool, u.view.Pools[pool].Labels, labels) })
 }
 
 // interfaces returns where this node answers for an address by all advertisements of it: on the interfaces that are named,
@@ -111,7 +110,7 @@ func (u unit) advertised(pool string, labels map[string]string) bool {
 func (u unit) interfaces(a Address, labels map[string]string) []string {
 	names := map[string]struct{}{}
 	for _, ad := range u.ads {
-		if !ad.matches(a.Pool, u.view.Pools[a.Pool], labels) {
+		if !ad.matches(a.Pool, u.view.Pools[a.Pool].Labels, labels) {
 			continue
 		}
 		for _, name := range ad.Interfaces {

@@ -20,12 +20,12 @@ type View struct {
 	// BGPPeers and BGPAdvertisements by name.
 	BGPPeers          map[string]BGPPeer
 	BGPAdvertisements map[string]BGPAdvertisement
-	// Pools are the labels of the pools, by name.
-	Pools map[string]map[string]string
+	// Pools by name.
+	Pools map[string]Pool
 	// Checks are the results of the probes that were asked for.
 	Checks map[Check]CheckResult
-	// Host are the addresses of this node's interfaces that are not virtual.
-	Host map[netip.Addr]struct{}
+	// Host are the addresses of this node's interfaces that are not virtual, Gateways those by way of which it sends packets.
+	Host, Gateways map[netip.Addr]struct{}
 	// Links are this node's interfaces on which addresses can be answered for, by name.
 	Links map[string]Link
 	// Members are the other nodes as they are heard, and whether this one is.
@@ -39,7 +39,7 @@ type View struct {
 	// Stale is set while all that the API server tells is from a snapshot of an earlier time. The plan is the same; what of the node it does
 	// not name may be newer.
 	Stale bool
-	// ServiceNetworks are the ranges of ClusterIPs by the name of their ServiceCIDR; only where this node serves them.
+	// ServiceNetworks are the ranges of ClusterIPs by the name of their ServiceCIDR.
 	ServiceNetworks map[string][]netip.Prefix
 }
 
@@ -53,9 +53,10 @@ func NewView() *View {
 		Advertisements:    map[string]Advertisement{},
 		BGPPeers:          map[string]BGPPeer{},
 		BGPAdvertisements: map[string]BGPAdvertisement{},
-		Pools:             map[string]map[string]string{},
+		Pools:             map[string]Pool{},
 		Checks:            map[Check]CheckResult{},
 		Host:              map[netip.Addr]struct{}{},
+		Gateways:          map[netip.Addr]struct{}{},
 		Links:             map[string]Link{},
 		Unable:            map[netip.Addr]Reason{},
 		OtherProxy:        map[pools.ServiceKey]struct{}{},
@@ -120,10 +121,19 @@ const (
 	ToNodePort
 )
 
-// Address is an address of a Service.
+// Pool is an IPAddressPool.
+type Pool struct {
+	Labels map[string]string
+	// Ranges are none if they cannot be read. Of two pools that overlap the older by Created has the addresses, then the first by name.
+	Ranges  []pools.Range
+	Created int64
+}
+
+// Address is an address of a Service. == compares it.
 type Address struct {
 	IP netip.Addr
-	// Pool is where our controller took it from, if it did.
+	// Pool is the one that our controller recorded when it gave the address, empty for none. The plan goes by the pool that has the address
+	// now, if one has.
 	Pool string
 	Kind AddressKind
 	// AnnounceOnly is set if kube-proxy forwards the address (ipMode VIP beside kube-proxy): it is answered for and no more.
@@ -134,12 +144,14 @@ type Address struct {
 type AddressKind uint8
 
 const (
-	// LoadBalancer: of status.loadBalancer.ingress.
+	// LoadBalancer: of status.loadBalancer.ingress, from our controller.
 	LoadBalancer AddressKind = iota
 	// External: of spec.externalIPs.
 	External
 	// ClusterIP: of spec.clusterIPs.
 	ClusterIP
+	// Foreign: of status.loadBalancer.ingress, from another controller.
+	Foreign
 )
 
 // Port is a port of a Service or of an EndpointSlice.
@@ -174,7 +186,9 @@ type Node struct {
 	Labels map[string]string
 	// Addresses are the InternalIPs, at most one of each family that counts: the first.
 	Addresses []netip.Addr
-	PodCIDRs  []netip.Prefix
+	// Reached are all InternalIPs and ExternalIPs.
+	Reached  []netip.Addr
+	PodCIDRs []netip.Prefix
 	// Leaving is set if the Node is being deleted or is to be by the cluster's autoscaler (ipvs.md 5.2.3).
 	Leaving bool
 	// Stopping is set if the node is likely to be stopped soon: it is cordoned, shuts down, or is out of service. It decides nothing but what the end
@@ -234,9 +248,9 @@ type Advertisement struct {
 
 // Touched says which parts of a View changed since the last plan. The zero value says that nothing did.
 type Touched struct {
-	// Services whose object or slices changed, appeared or went.
-	Services map[pools.ServiceKey]struct{}
-	Nodes    map[string]struct{}
+	// Services whose object or slices changed, appeared or went. Slices are those of which the slices did, also of one that is not in the View.
+	Services, Slices map[pools.ServiceKey]struct{}
+	Nodes            map[string]struct{}
 	VIPs     map[string]struct{}
 	// Checks whose result changed.
 	Checks map[Check]struct{}
@@ -245,8 +259,10 @@ type Touched struct {
 	// BGPPeers that changed, appeared or went. BGPAdvertisements is set when one of them changed, or the labels of a pool did.
 	BGPPeers          map[string]struct{}
 	BGPAdvertisements bool
-	// Host is set when an address of this node's interfaces came or went.
-	Host bool
+	// Pools is set when the ranges of a pool changed.
+	Pools bool
+	// Host is set when an address of this node's interfaces came or went, Gateways when one of its gateways did.
+	Host, Gateways bool
 	// Links that came, went or have other subnets.
 	Links map[string]struct{}
 	// Members are the nodes that are heard otherwise than before, Claims the VirtualIPs of which a node says something else.
@@ -264,6 +280,6 @@ type Touched struct {
 
 // Any tells whether anything changed.
 func (t Touched) Any() bool {
-	return t.All || t.Stale || t.Advertisements || t.BGPAdvertisements || t.Host || t.ServiceNetworks ||
-		len(t.BGPPeers)+len(t.Services)+len(t.Nodes)+len(t.VIPs)+len(t.Checks)+len(t.Links)+len(t.Members)+len(t.Claims)+len(t.Unable) > 0
+	return t.All || t.Stale || t.Advertisements || t.BGPAdvertisements || t.Pools || t.Host || t.Gateways || t.ServiceNetworks ||
+		len(t.BGPPeers)+len(t.Services)+len(t.Slices)+len(t.Nodes)+len(t.VIPs)+len(t.Checks)+len(t.Links)+len(t.Members)+len(t.Claims)+len(t.Unable) > 0
 }

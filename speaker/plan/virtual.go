@@ -13,7 +13,10 @@ import (
 
 // servicePlan is what one Service asks of this node.
 type servicePlan struct {
-	virtuals map[ipvs.Key]virtual
+	// addresses are those that may be served or answered for here, each with the pool that has it; refused are the others.
+	addresses []Address
+	refused   map[netip.Addr]pools.Refusal
+	virtuals  map[ipvs.Key]virtual
 	// unserved is why there are no virtual servers, if so.
 	unserved Reason
 	// lists are the real servers that the virtual servers share, with what drains.

@@ -100,7 +100,7 @@ func TestBGP(t *testing.T) {
 	ccm, err := r.StartCCM(ctx, firstPort)
 	must(err)
 	must(ccm.WaitReady(ctx, time.Minute))
-	config, err := r.SpeakerConfig(ctx)
+	config, err := r.SpeakerConfig(ctx, "node1")
 	must(err)
 	account, err := kubernetes.NewForConfig(config)
 	must(err)
@@ -257,11 +257,11 @@ func TestBGPRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	config, err := r.SpeakerConfig(ctx)
+	must(r.AddNodes(ctx, 1))
+	config, err := r.SpeakerConfig(ctx, "node1")
 	must(err)
 	account, err := kubernetes.NewForConfig(config)
 	must(err)
-	must(r.AddNodes(ctx, 1))
 	must(r.Apply(ctx, torPeer))
 	roles := r.Kube.RbacV1().ClusterRoles()
 	whole, err := roles.Get(ctx, "ironlb-speaker", metav1.GetOptions{})

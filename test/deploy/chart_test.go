@@ -285,7 +285,9 @@ func TestReleases(t *testing.T) {
 		}
 	}
 	slices.Sort(names)
-	want := []string{"ClusterRole ironlb-ccm", "ClusterRole ironlb-speaker", "ClusterRoleBinding ironlb-ccm", "ClusterRoleBinding ironlb-ccm:auth-delegator", "ClusterRoleBinding ironlb-speaker"}
+	want := []string{"ClusterRole ironlb-ccm", "ClusterRole ironlb-speaker", "ClusterRoleBinding ironlb-ccm", "ClusterRoleBinding ironlb-ccm:auth-delegator", "ClusterRoleBinding ironlb-speaker",
+		"ValidatingAdmissionPolicy ironlb-speaker-statuses", "ValidatingAdmissionPolicy ironlb-speaker-virtualips",
+		"ValidatingAdmissionPolicyBinding ironlb-speaker-statuses", "ValidatingAdmissionPolicyBinding ironlb-speaker-virtualips"}
 	if !slices.Equal(names, want) {
 		t.Errorf("the default names are %q, want %q", names, want)
 	}

@@ -77,7 +77,7 @@ func (n *Node) StartSpeaker(ctx context.Context, flags ...string) error {
 
 // SpeakerArgv returns the command that runs ironlb-speaker on the node as its ServiceAccount.
 func (n *Node) SpeakerArgv(ctx context.Context, flags ...string) ([]string, error) {
-	kubeconfig, err := n.c.cp.ServiceAccountKubeconfig(ctx, SystemNamespace, speakerAccount)
+	kubeconfig, err := n.c.cp.ServiceAccountKubeconfigOn(ctx, SystemNamespace, speakerAccount, n.Name)
 	if err != nil {
 		return nil, err
 	}

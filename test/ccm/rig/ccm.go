@@ -164,9 +164,10 @@ func (r *Rig) configOf(kubeconfig string) (*rest.Config, error) {
 	return c, nil
 }
 
-// SpeakerConfig returns how a client in this process reaches the API server as ironlb-speaker's account, with the permissions of deploy/.
-func (r *Rig) SpeakerConfig(ctx context.Context) (*rest.Config, error) {
-	kubeconfig, err := r.cp.ServiceAccountKubeconfig(ctx, systemNamespace, "ironlb-speaker")
+// SpeakerConfig returns how a client in this process reaches the API server as the speaker on a Node, with the permissions of deploy/. The Node
+// must exist; with an empty name the token names none.
+func (r *Rig) SpeakerConfig(ctx context.Context, node string) (*rest.Config, error) {
+	kubeconfig, err := r.cp.ServiceAccountKubeconfigOn(ctx, systemNamespace, "ironlb-speaker", node)
 	if err != nil {
 		return nil, err
 	}

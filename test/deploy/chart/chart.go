@@ -147,7 +147,8 @@ func strip(text string) string {
 // order is that of kubectl apply: the first attempt succeeds.
 var order = map[string]int{
 	"Namespace": 1, "CustomResourceDefinition": 2, "ServiceAccount": 3, "ClusterRole": 4, "ClusterRoleBinding": 5, "Role": 6, "RoleBinding": 7,
-	"ConfigMap": 8, "NetworkPolicy": 9, "PodDisruptionBudget": 10, "DaemonSet": 11, "Deployment": 12, "Job": 13,
+	"ValidatingAdmissionPolicy": 8, "ValidatingAdmissionPolicyBinding": 9,
+	"ConfigMap": 10, "NetworkPolicy": 11, "PodDisruptionBudget": 12, "DaemonSet": 13, "Deployment": 14, "Job": 15,
 }
 
 func rank(kind string) int {

@@ -75,6 +75,22 @@ var managerChecks = []check{
 			return conditionSays(pool.Status.Conditions, "NodeAddresses", metav1.ConditionTrue, addr.String())
 		})
 	}},
+	{"a Service with an address in a new ServiceCIDR is told", reads("servicecidrs"), func(ctx context.Context, w *world) error {
+		name := ""
+		return w.each(ctx, func(int) error {
+			addresses := w.addresses()
+			name = w.name("covered")
+			return errors.Join(w.own(ctx, "IPAddressPool", name, "{addresses: [%q]}", addresses),
+				w.service(ctx, name, "ironlb.io/ip-pool: "+name, ""),
+				w.create(ctx, "{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: %s}, spec: {cidrs: [%q]}}", name, addresses))
+		}, func(ctx context.Context, _ int) error {
+			var o corev1.Service
+			if err := w.Objects.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: name}, &o); err != nil {
+				return err
+			}
+			return conditionSays(o.Status.Conditions, "ironlb.io/Advice", metav1.ConditionTrue, "(rule ServiceCIDR)")
+		})
+	}},
 	{"IPAddressPools have status", append(reads("ipaddresspools"), "patch ipaddresspools/status"), func(ctx context.Context, w *world) error {
 		name := ""
 		return w.each(ctx, func(int) error {

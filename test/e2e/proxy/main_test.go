@@ -58,11 +58,11 @@ func TestMain(m *testing.M) {
 
 func start(ctx context.Context) error {
 	// The size of conntrack's table belongs to the initial network namespace.
-	text := fmt.Sprintf("serviceProxy: true\ndataplane: %s\nconntrack: {maxPerCore: 0, min: 0}\n", dataplane())
+	text := fmt.Sprintf("serviceProxy: true\nexternalIPCIDRs: [0.0.0.0/1, 128.0.0.0/1, \"2001:db8::/32\"]\ndataplane: %s\nconntrack: {maxPerCore: 0, min: 0}\n", dataplane())
 	if err := os.WriteFile(speakerConfig(), []byte(text), 0o600); err != nil {
 		return err
 	}
-	if _, err := cluster.StartCCM(ctx); err != nil {
+	if _, err := cluster.StartCCM(ctx, "--service-proxy", "--external-ip-cidrs=0.0.0.0/1,128.0.0.0/1,2001:db8::/32"); err != nil {
 		return err
 	}
 	if err := cluster.StartSpeakers(ctx, "--config", speakerConfig()); err != nil {

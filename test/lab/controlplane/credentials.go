@@ -69,14 +69,27 @@ func (cp *ControlPlane) NodeKubeconfig(node string) (file string, err error) {
 // ServiceAccountKubeconfig asks the API server for a token of the
 // ServiceAccount, good for a day, and writes it to a file.
 func (cp *ControlPlane) ServiceAccountKubeconfig(ctx context.Context, namespace, name string) (file string, err error) {
+	return cp.accountKubeconfig(ctx, namespace, name, "")
+}
+
+// ServiceAccountKubeconfigOn is ServiceAccountKubeconfig with a token that names the Node, as that of a Pod on it does.
+func (cp *ControlPlane) ServiceAccountKubeconfigOn(ctx context.Context, namespace, name, node string) (file string, err error) {
+	return cp.accountKubeconfig(ctx, namespace, name, node)
+}
+
+func (cp *ControlPlane) accountKubeconfig(ctx context.Context, namespace, name, node string) (file string, err error) {
 	request := &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](24 * 3600)},
+	}
+	file = cp.file(namespace + "-" + name + ".kubeconfig")
+	if node != "" {
+		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Node", Name: node}
+		file = cp.file(namespace + "-" + name + "-" + node + ".kubeconfig")
 	}
 	answer, err := cp.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, request, metav1.CreateOptions{})
 	if err != nil {
 		return "", fmt.Errorf("token for ServiceAccount %s/%s: %w", namespace, name, err)
 	}
-	file = cp.file(namespace + "-" + name + ".kubeconfig")
 	return file, cp.writeKubeconfig(file, name, answer.Status.Token)
 }
 

@@ -62,9 +62,10 @@ func (d Documents) Only(kinds ...string) Documents {
 	return slices.DeleteFunc(slices.Clone(d), func(doc Document) bool { return !slices.Contains(kinds, doc.Kind) })
 }
 
-// Accounts returns what programs need that run outside of Pods: CRDs, namespace, ServiceAccounts and their rights.
+// Accounts returns what programs need that run outside of Pods: CRDs, namespace, ServiceAccounts, their rights and the limits of these.
 func (d Documents) Accounts() Documents {
-	return d.Only("Namespace", "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+	return d.Only("Namespace", "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding",
+		"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 }
 
 // Find returns the object, or an error that names it.

@@ -1,0 +1,298 @@
+package ccm
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	v1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// guard knows which addresses no Service may have, by the same rules as the speakers (pools.Guard), for those who ought to be told.
+type guard struct {
+	settings *Settings
+	// changed is called after every change. It must not block.
+	changed func()
+
+	mu    sync.Mutex
+	rules *pools.Guard
+	// endpoints are those of the cluster by address; nil where no external IP is allowed, for then none needs to be looked for.
+	endpoints cache.Indexer
+}
+
+func newGuard(settings *Settings) *guard {
+	return &guard{settings: settings, changed: func() {}, rules: pools.NewGuard(settings.externalIPs())}
+}
+
+// guardAddresses has the guard told of what the cluster lives by.
+func (c *Cloud) guardAddresses(ctx context.Context, g *guard) error {
+	nodes := c.core.Core().V1().Nodes().Informer()
+	networks := c.core.Networking().V1().ServiceCIDRs().Informer()
+	if err := networks.SetWatchErrorHandlerWithContext(logFirst(c.log, "ServiceCIDRs")); err != nil {
+		return fmt.Errorf("watching ServiceCIDRs: %w", err)
+	}
+	if _, err := nodes.AddEventHandler(g.handler()); err != nil {
+		return fmt.Errorf("watching Nodes: %w", err)
+	}
+	if _, err := networks.AddEventHandler(g.handler()); err != nil {
+		return fmt.Errorf("watching ServiceCIDRs: %w", err)
+	}
+	if len(c.settings.ExternalIPCIDRs) > 0 {
+		endpoints := c.core.Discovery().V1().EndpointSlices().Informer()
+		if err := endpoints.SetWatchErrorHandlerWithContext(logFirst(c.log, "EndpointSlices")); err != nil {
+			return fmt.Errorf("watching EndpointSlices: %w", err)
+		}
+		if err := g.watchEndpoints(endpoints); err != nil {
+			return fmt.Errorf("watching EndpointSlices: %w", err)
+		}
+	}
+	for _, kind := range []client.Object{&v1alpha1.BGPPeer{}, &v1alpha1.SpeakerStatus{}} {
+		if _, err := c.watch(ctx, kind, g.handler()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// logFirst logs the first error of a watch; the reflector tries again by itself. An API server before Kubernetes 1.33 has no ServiceCIDRs.
+func logFirst(log *slog.Logger, what string) cache.WatchErrorHandlerWithContext {
+	var said atomic.Bool
+	return func(_ context.Context, _ *cache.Reflector, err error) {
+		if !said.Swap(true) {
+			log.Warn("cannot watch the API server; a Service that takes an address in them is not told", "resource", what, "error", err)
+		}
+	}
+}
+
+// handler passes on what an object says of addresses.
+func (g *guard) handler() cache.ResourceEventHandler {
+	set := func(o any, exists bool) {
+		g.mu.Lock()
+		changed := g.note(o, exists)
+		g.mu.Unlock()
+		if changed {
+			g.changed()
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { set(o, true) },
+		UpdateFunc: func(_, o any) { set(o, true) },
+		DeleteFunc: func(o any) {
+			if tomb, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = tomb.Obj
+			}
+			set(o, false)
+		},
+	}
+}
+
+// note notes what an object says, nothing if it does not exist any more, and reports whether that is new.
+func (g *guard) note(o any, exists bool) bool {
+	switch o := o.(type) {
+	case *v1.Node:
+		var addrs []netip.Addr
+		var cidrs []string
+		if exists {
+			addrs, cidrs = nodeAddresses(o), append(slices.Clone(o.Spec.PodCIDRs), o.Spec.PodCIDR)
+		}
+		a := g.rules.SetAddresses(pools.Refusal{Rule: pools.RuleNode, Of: o.Name}, addrs...)
+		b := g.rules.Set(pools.Refusal{Rule: pools.RulePodNetwork, Of: o.Name}, prefixes(cidrs)...)
+		return a || b
+	case *networkingv1.ServiceCIDR:
+		var cidrs []string
+		if exists {
+			cidrs = o.Spec.CIDRs
+		}
+		return g.rules.Set(pools.Refusal{Rule: pools.RuleServiceNetwork, Of: o.Name}, prefixes(cidrs)...)
+	case *v1alpha1.BGPPeer:
+		var addrs []netip.Addr
+		if exists {
+			addrs = addresses([]string{o.Spec.PeerAddress})
+		}
+		return g.rules.SetAddresses(pools.Refusal{Rule: pools.RulePeer, Of: o.Name}, addrs...)
+	case *v1alpha1.SpeakerStatus:
+		var addrs []netip.Addr
+		if exists {
+			addrs = addresses(o.Status.Gateways)
+		}
+		return g.rules.SetAddresses(pools.Refusal{Rule: pools.RuleGateway, Of: o.Name}, addrs...)
+	}
+	return false
+}
+
+// byAddress is the index of EndpointSlices by the addresses of their endpoints.
+const byAddress = "address"
+
+// watchEndpoints has the guard know all endpoints, and of each slice no more than it needs.
+func (g *guard) watchEndpoints(inf cache.SharedIndexInformer) error {
+	if err := inf.SetTransform(trimSlice); err != nil {
+		return err
+	}
+	err := inf.AddIndexers(cache.Indexers{byAddress: func(o any) ([]string, error) { return endpointsIn(o.(*discoveryv1.EndpointSlice)), nil }})
+	if err != nil {
+		return err
+	}
+	g.endpoints = inf.GetIndexer()
+	changed := func(o any) {
+		slice, ok := o.(*discoveryv1.EndpointSlice)
+		if !ok {
+			return
+		}
+		if slice.Namespace == "default" && slice.Labels[discoveryv1.LabelServiceName] == "kubernetes" {
+			g.noteAPIServers()
+		}
+		if slices.ContainsFunc(endpointsIn(slice), g.settings.allowed) {
+			g.changed()
+		}
+	}
+	_, err = inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: changed,
+		UpdateFunc: func(before, after any) {
+			if !slices.Equal(endpointsIn(before.(*discoveryv1.EndpointSlice)), endpointsIn(after.(*discoveryv1.EndpointSlice))) {
+				changed(before)
+				changed(after)
+			}
+		},
+		DeleteFunc: func(o any) {
+			if tomb, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = tomb.Obj
+			}
+			changed(o)
+		},
+	})
+	return err
+}
+
+// noteAPIServers notes where the API server answers, by its own word.
+func (g *guard) noteAPIServers() {
+	var at []netip.Addr
+	for _, o := range g.endpoints.List() {
+		slice := o.(*discoveryv1.EndpointSlice)
+		if slice.Namespace == "default" && slice.Labels[discoveryv1.LabelServiceName] == "kubernetes" {
+			at = append(at, addresses(endpointsIn(slice))...)
+		}
+	}
+	g.mu.Lock()
+	changed := g.rules.SetAddresses(pools.Refusal{Rule: pools.RuleAPIServer}, at...)
+	g.mu.Unlock()
+	if changed {
+		g.changed()
+	}
+}
+
+func trimSlice(o any) (any, error) {
+	slice, ok := o.(*discoveryv1.EndpointSlice)
+	if !ok {
+		return o, nil
+	}
+	out := &discoveryv1.EndpointSlice{AddressType: slice.AddressType}
+	out.Name, out.Namespace, out.UID, out.ResourceVersion = slice.Name, slice.Namespace, slice.UID, slice.ResourceVersion
+	out.Labels = map[string]string{discoveryv1.LabelServiceName: slice.Labels[discoveryv1.LabelServiceName]}
+	for _, e := range slice.Endpoints {
+		out.Endpoints = append(out.Endpoints, discoveryv1.Endpoint{Addresses: e.Addresses[:min(1, len(e.Addresses))]})
+	}
+	return out, nil
+}
+
+func endpointsIn(slice *discoveryv1.EndpointSlice) []string {
+	var out []string
+	for _, e := range slice.Endpoints {
+		out = append(out, e.Addresses[:min(1, len(e.Addresses))]...)
+	}
+	return out
+}
+
+// refusedAddress is an address of a Service that no Service may have, with the field that has it.
+type refusedAddress struct {
+	field string
+	addr  netip.Addr
+	why   pools.Refusal
+}
+
+// refused returns those of a Service: its external IPs where we serve those, and its LoadBalancer addresses if they are ours.
+func (g *guard) refused(svc *v1.Service, ours bool) []refusedAddress {
+	var out []refusedAddress
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.settings.proxies(svc) {
+		for i, text := range svc.Spec.ExternalIPs {
+			addr, err := netip.ParseAddr(text)
+			if err != nil {
+				continue // the API server admits none
+			}
+			// An address of a node is served there as it is.
+			if why, bad := g.external(addr.Unmap()); bad && why.Rule != pools.RuleNode {
+				out = append(out, refusedAddress{fmt.Sprintf("spec.externalIPs[%d]", i), addr.Unmap(), why})
+			}
+		}
+	}
+	if !ours {
+		return out
+	}
+	for _, addr := range ingressOf(svc) {
+		if why, bad := g.rules.Given(addr, "any"); bad {
+			out = append(out, refusedAddress{"status.loadBalancer", addr, why})
+		}
+	}
+	return out
+}
+
+func (g *guard) external(addr netip.Addr) (pools.Refusal, bool) {
+	if why, bad := g.rules.External(addr, false); bad || g.endpoints == nil {
+		return why, bad
+	}
+	var of []string
+	slicesOf, _ := g.endpoints.ByIndex(byAddress, addr.String()) // the index exists
+	for _, o := range slicesOf {
+		slice := o.(*discoveryv1.EndpointSlice)
+		of = append(of, slice.Namespace+"/"+slice.Labels[discoveryv1.LabelServiceName])
+	}
+	if len(of) == 0 {
+		return pools.Refusal{}, false
+	}
+	return pools.Refusal{Rule: pools.RuleEndpoint, Of: slices.Min(of)}, true
+}
+
+// advice says it to the author of the Service.
+func (r refusedAddress) advice() advice {
+	mend := "Choose another one"
+	switch {
+	case r.why.Rule == pools.RuleNotAllowed:
+		mend = "Remove it, or ask the operator to allow it"
+	case r.field == "status.loadBalancer":
+		mend = "Ask the operator to take it out of the IPAddressPool"
+	}
+	return advice{addressRefused, fmt.Sprintf("%s: %s is not used by any node: it %v (rule %s). %s", r.field, r.addr, r.why, r.why.Rule, mend)}
+}
+
+func prefixes(texts []string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, text := range texts {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func addresses(texts []string) []netip.Addr {
+	var out []netip.Addr
+	for _, text := range texts {
+		if a, err := netip.ParseAddr(text); err == nil {
+			out = append(out, a.Unmap())
+		}
+	}
+	return out
+}
+

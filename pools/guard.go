@@ -1,0 +1,233 @@
+package pools
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Rule is why no Service may have an address.
+type Rule string
+
+// The rules. All but the last two are about what the cluster itself lives by: an address that becomes local on a node, or is answered for, is
+// taken from who has it (CVE-2020-8554).
+const (
+	// RuleSpecial: no host can be reached at it (RFC 6890, RFC 5771, RFC 4291).
+	RuleSpecial Rule = "SpecialPurpose"
+	// RuleNode: it is an InternalIP or ExternalIP of a Node.
+	RuleNode Rule = "NodeAddress"
+	// RuleGateway: a node sends packets by way of it.
+	RuleGateway Rule = "Gateway"
+	// RulePeer: a BGPPeer has it.
+	RulePeer Rule = "BGPPeer"
+	// RuleAPIServer: the API server answers there.
+	RuleAPIServer Rule = "APIServer"
+	// RuleServiceNetwork: it is in a ServiceCIDR.
+	RuleServiceNetwork Rule = "ServiceCIDR"
+	// RulePodNetwork: it is in a Pod CIDR of a Node.
+	RulePodNetwork Rule = "PodCIDR"
+	// RuleEndpoint: an EndpointSlice has it. Whoever may write EndpointSlices can name any address, so the pools' are not subject to it.
+	RuleEndpoint Rule = "Endpoint"
+	// RuleNotAllowed: an external IP is in no CIDR that the operator allows.
+	RuleNotAllowed Rule = "NotAllowed"
+	// RuleNoPool: no pool has it, and none had when it was given.
+	RuleNoPool Rule = "NoPool"
+)
+
+// order is that in which rules are named where several refuse.
+var order = []Rule{
+	RuleSpecial, RuleNode, RuleGateway, RulePeer, RuleAPIServer, RuleServiceNetwork, RulePodNetwork, RuleEndpoint, RuleNotAllowed, RuleNoPool,
+}
+
+// Refusal says which rule keeps an address from Services. The zero value is none.
+type Refusal struct {
+	Rule Rule
+	// Of is the object that the rule is about, if it is about one: a Node, BGPPeer, ServiceCIDR or Service, or the name of a special range.
+	Of string
+}
+
+func (r Refusal) compare(o Refusal) int {
+	return cmp.Or(cmp.Compare(slices.Index(order, r.Rule), slices.Index(order, o.Rule)), cmp.Compare(r.Of, o.Of))
+}
+
+// String says it with the address as the subject: "is ...".
+func (r Refusal) String() string {
+	switch r.Rule {
+	case RuleSpecial:
+		return fmt.Sprintf("is %s address, which no Service can have", withArticle(r.Of))
+	case RuleNode:
+		return "is an address of Node " + r.Of
+	case RuleGateway:
+		return "is a gateway of Node " + r.Of
+	case RulePeer:
+		return "is the address of BGPPeer " + r.Of
+	case RuleAPIServer:
+		return "is an address of the API server"
+	case RuleServiceNetwork:
+		return "is in ServiceCIDR " + r.Of
+	case RulePodNetwork:
+		if r.Of == "" {
+			return "is in podCIDRs of the configuration"
+		}
+		return "is in a Pod CIDR of Node " + r.Of
+	case RuleEndpoint:
+		return "is an endpoint of Service " + r.Of
+	case RuleNotAllowed:
+		return "is in none of the CIDRs that the cluster's operator allows for external IPs (externalIPCIDRs)"
+	case RuleNoPool:
+		return "is in no IPAddressPool"
+	}
+	return ""
+}
+
+func withArticle(of string) string {
+	if strings.ContainsRune("aeiouI", rune(of[0])) {
+		return "an " + of
+	}
+	return "a " + of
+}
+
+// Guard says which addresses may become local on a node or be answered for. It is told of all that the cluster lives by, and of what the operator
+// allows; it is used by one goroutine.
+type Guard struct {
+	// allowed are the CIDRs of external IPs.
+	allowed []netip.Prefix
+	of      map[Refusal][]netip.Prefix
+	by      map[netip.Prefix][]Refusal // sorted
+	// lengths are those of the prefixes in by, with how many have it, of IPv4 and of IPv6.
+	lengths [2]map[int]int
+}
+
+// NewGuard returns a Guard that knows of nothing yet. externalIPs are the CIDRs that the operator allows.
+func NewGuard(externalIPs []netip.Prefix) *Guard {
+	return &Guard{
+		allowed: slices.Clone(externalIPs), of: map[Refusal][]netip.Prefix{}, by: map[netip.Prefix][]Refusal{},
+		lengths: [2]map[int]int{{}, {}},
+	}
+}
+
+// Set notes the prefixes of which a refusal is, in place of those that it was of, and reports whether they differ.
+func (g *Guard) Set(r Refusal, prefixes ...netip.Prefix) bool {
+	next := make([]netip.Prefix, 0, len(prefixes))
+	for _, p := range prefixes {
+		if p.IsValid() {
+			next = append(next, p.Masked())
+		}
+	}
+	slices.SortFunc(next, netip.Prefix.Compare)
+	next = slices.Compact(next)
+	before := g.of[r]
+	if slices.Equal(before, next) {
+		return false
+	}
+	for _, p := range before {
+		g.drop(p, r)
+	}
+	for _, p := range next {
+		g.add(p, r)
+	}
+	if g.of[r] = next; len(next) == 0 {
+		delete(g.of, r)
+	}
+	return true
+}
+
+// SetAddresses is Set for single addresses.
+func (g *Guard) SetAddresses(r Refusal, addrs ...netip.Addr) bool {
+	prefixes := make([]netip.Prefix, len(addrs))
+	for i, a := range addrs {
+		if a = a.WithZone(""); a.IsValid() {
+			prefixes[i] = netip.PrefixFrom(a, a.BitLen())
+		}
+	}
+	return g.Set(r, prefixes...)
+}
+
+// Replace notes all prefixes of a rule by the name of the object, in place of those that it had, and reports whether they differ.
+func (g *Guard) Replace(rule Rule, all map[string][]netip.Prefix) bool {
+	differs := false
+	for r := range g.of {
+		if _, still := all[r.Of]; r.Rule == rule && !still {
+			differs = g.Set(r) || differs
+		}
+	}
+	for name, prefixes := range all {
+		differs = g.Set(Refusal{rule, name}, prefixes...) || differs
+	}
+	return differs
+}
+
+func (g *Guard) add(p netip.Prefix, r Refusal) {
+	all := g.by[p]
+	i, _ := slices.BinarySearchFunc(all, r, Refusal.compare)
+	if g.by[p] = slices.Insert(all, i, r); len(all) == 0 {
+		g.lengths[slot(FamilyOf(p.Addr()))][p.Bits()]++
+	}
+}
+
+func (g *Guard) drop(p netip.Prefix, r Refusal) {
+	all := g.by[p]
+	i, _ := slices.BinarySearchFunc(all, r, Refusal.compare)
+	if g.by[p] = slices.Delete(all, i, i+1); len(g.by[p]) > 0 {
+		return
+	}
+	delete(g.by, p)
+	lengths := g.lengths[slot(FamilyOf(p.Addr()))]
+	if lengths[p.Bits()]--; lengths[p.Bits()] == 0 {
+		delete(lengths, p.Bits())
+	}
+}
+
+// first returns the first refusal of an address in the order of the rules, but for these rules.
+func (g *Guard) first(a netip.Addr, but ...Rule) (first Refusal, refused bool) {
+	for _, s := range reserved {
+		if s.prefix.Contains(a) {
+			return Refusal{RuleSpecial, s.what}, true
+		}
+	}
+	for length := range g.lengths[slot(FamilyOf(a))] {
+		p, err := a.Prefix(length)
+		if err != nil {
+			continue
+		}
+		for _, r := range g.by[p] {
+			if !slices.Contains(but, r.Rule) && (!refused || r.compare(first) < 0) {
+				first, refused = r, true
+			}
+		}
+	}
+	return first, refused
+}
+
+// Given tells whether an address that ironlb-ccm gave may not be used, and why. pool is the one that has it or had it then, empty for none.
+func (g *Guard) Given(a netip.Addr, pool string) (Refusal, bool) {
+	if r, refused := g.first(a); refused {
+		return r, true
+	}
+	return Refusal{Rule: RuleNoPool}, pool == ""
+}
+
+// External tells whether an external IP may not be used, and why. own is set where the address is one of the node that asks: that serves it
+// as it is (ipvs.md 1.3.2), if it is allowed. Its endpoints are for the caller to look at, who has them.
+func (g *Guard) External(a netip.Addr, own bool) (Refusal, bool) {
+	if !slices.ContainsFunc(g.allowed, func(p netip.Prefix) bool { return p.Contains(a) }) {
+		return Refusal{Rule: RuleNotAllowed}, true
+	}
+	return g.Foreign(a, own)
+}
+
+// Foreign tells whether an address of another controller may not be used, and why; own is as for External. Only who may write the status of
+// Services can name one.
+func (g *Guard) Foreign(a netip.Addr, own bool) (Refusal, bool) {
+	if own {
+		return g.first(a, RuleNode, RulePodNetwork, RuleGateway, RuleAPIServer) // a bridge of Pods has such an address, too
+	}
+	return g.first(a)
+}
+
+// ClusterIP tells whether a ClusterIP may not be used, and why. The API server gives them, each once.
+func (g *Guard) ClusterIP(a netip.Addr) (Refusal, bool) {
+	return g.first(a, RuleServiceNetwork, RulePodNetwork, RuleAPIServer)
+}

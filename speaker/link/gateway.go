@@ -1,0 +1,57 @@
+package link
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Gateways returns the addresses by way of which the node sends packets, sorted: the next hops of the routes of all its tables, but for link-local
+// ones. It reads every route.
+func (l *Link) Gateways() ([]netip.Addr, error) {
+	found := map[netip.Addr]struct{}{}
+	add := func(ip net.IP) {
+		if addr, ok := netip.AddrFromSlice(ip); ok && addr.Unmap().IsGlobalUnicast() {
+			found[addr.Unmap()] = struct{}{}
+		}
+	}
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		err := l.handle.RouteListFilteredIter(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE, func(r netlink.Route) bool {
+			for _, gateway := range gatewaysOf(r) {
+				add(gateway)
+			}
+			return true
+		})
+		if err != nil {
+			return nil, fmt.Errorf("list the routes: %w", err)
+		}
+	}
+	out := make([]netip.Addr, 0, len(found))
+	for addr := range found {
+		out = append(out, addr)
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return out, nil
+}
+
+// gatewaysOf returns the next hops of a route, also one of the other family (RFC 5549).
+func gatewaysOf(r netlink.Route) []net.IP {
+	var out []net.IP
+	note := func(gateway net.IP, via netlink.Destination) {
+		if gateway != nil {
+			out = append(out, gateway)
+		}
+		if v, ok := via.(*netlink.Via); ok && v != nil {
+			out = append(out, v.Addr)
+		}
+	}
+	note(r.Gw, r.Via)
+	for _, hop := range r.MultiPath {
+		note(hop.Gw, hop.Via)
+	}
+	return out
+}

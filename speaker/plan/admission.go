@@ -1,0 +1,220 @@
+package plan
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ironlb/ironlb/pools"
+)
+
+// admission decides which addresses of Services may become local or be answered for on this node.
+type admission struct {
+	guard *pools.Guard
+	pools pools.Index
+	// external are the Services of each address on which endpoints bear, externalOf the reverse.
+	external   index[netip.Addr, pools.ServiceKey]
+	externalOf map[pools.ServiceKey][]netip.Addr
+	// endpoints are those addresses of external that were looked for, with the first Service that has it as an endpoint, the zero key for none.
+	endpoints map[netip.Addr]pools.ServiceKey
+}
+
+func newAdmission(o Options) admission {
+	return admission{
+		guard:    pools.NewGuard(o.ExternalIPs),
+		external: index[netip.Addr, pools.ServiceKey]{}, externalOf: map[pools.ServiceKey][]netip.Addr{}, endpoints: map[netip.Addr]pools.ServiceKey{},
+	}
+}
+
+// admit returns the addresses of a Service that may be used here, and why not the others. An address of another node is left to that, and not
+// told as refused.
+func (p *Planner) admit(v *View, svc Service) (admitted []Address, refused map[netip.Addr]pools.Refusal) {
+	node := v.Nodes[p.options.Node]
+	for _, a := range svc.Addresses {
+		var why pools.Refusal
+		var bad bool
+		switch guard := p.admission.guard; a.Kind {
+		case ClusterIP:
+			why, bad = guard.ClusterIP(a.IP)
+		case LoadBalancer:
+			if pool := p.admission.pools.PoolOf(a.IP); pool != "" {
+				a.Pool = pool
+			}
+			why, bad = guard.Given(a.IP, a.Pool)
+		case External:
+			why, bad = guard.External(a.IP, v.isHost(a.IP, node))
+		case Foreign:
+			why, bad = guard.Foreign(a.IP, v.isHost(a.IP, node))
+		}
+		if !bad && a.Kind.bearsEndpoints() && !v.isHost(a.IP, node) {
+			if of := p.admission.endpointOf(v, a.IP); of != (pools.ServiceKey{}) {
+				why, bad = pools.Refusal{Rule: pools.RuleEndpoint, Of: of.String()}, true
+			}
+		}
+		switch {
+		case !bad:
+			admitted = append(admitted, a)
+		case why.Rule != pools.RuleNode || !a.Kind.bearsEndpoints():
+			if refused == nil {
+				refused = map[netip.Addr]pools.Refusal{}
+			}
+			refused[a.IP] = why
+		}
+	}
+	return admitted, refused
+}
+
+// bearsEndpoints reports whether an address is not used where an endpoint has it: those of the pools and ClusterIPs are, for whoever may write
+// EndpointSlices could take them away.
+func (k AddressKind) bearsEndpoints() bool { return k == External || k == Foreign }
+
+// endpointOf returns the first Service by name that has an address as an endpoint, the zero key for none. It looks through all of them once.
+func (m *admission) endpointOf(v *View, addr netip.Addr) pools.ServiceKey {
+	first, known := m.endpoints[addr]
+	if known {
+		return first
+	}
+	for key, all := range v.Slices {
+		if (first == pools.ServiceKey{} || key.Compare(first) < 0) && has(all, addr) {
+			first = key
+		}
+	}
+	m.endpoints[addr] = first
+	return first
+}
+
+// has reports whether an address is an endpoint in one of the slices.
+func has(all map[string]Slice, addr netip.Addr) bool {
+	for _, slice := range all {
+		if slices.ContainsFunc(slice.Endpoints, func(e Endpoint) bool { return e.Addr == addr }) {
+			return true
+		}
+	}
+	return false
+}
+
+// note notes which addresses a Service has now, none if it is gone.
+func (m *admission) note(key pools.ServiceKey, addresses []Address) {
+	for _, addr := range m.externalOf[key] {
+		m.external.remove(addr, key)
+	}
+	var external []netip.Addr
+	for _, a := range addresses {
+		if a.Kind.bearsEndpoints() {
+			external = append(external, a.IP)
+			m.external.add(a.IP, key)
+		}
+	}
+	for _, addr := range m.externalOf[key] {
+		if _, still := m.external[addr]; !still {
+			delete(m.endpoints, addr)
+		}
+	}
+	set(m.externalOf, key, external, len(external) > 0)
+}
+
+// touchedAdmissions learns what the cluster lives by, and adds the Services to services that have another address admitted than before, or out of
+// another pool.
+func (p *Planner) touchedAdmissions(v *View, t Touched, services map[pools.ServiceKey]struct{}) {
+	m := &p.admission
+	m.touchedEndpoints(v, t, services)
+	if !m.learn(v, t, p.options) {
+		return
+	}
+	for key, before := range p.services {
+		if _, already := services[key]; already {
+			continue
+		}
+		if addresses, refused := p.admit(v, v.Services[key]); !slices.Equal(addresses, before.addresses) || !maps.Equal(refused, before.refused) {
+			services[key] = struct{}{}
+		}
+	}
+}
+
+// touchedEndpoints forgets of whom an address is an endpoint where that may differ, and adds the Services with such an address.
+func (m *admission) touchedEndpoints(v *View, t Touched, services map[pools.ServiceKey]struct{}) {
+	if t.All {
+		clear(m.endpoints)
+		return
+	}
+	if len(m.endpoints) == 0 {
+		return
+	}
+	forget := func(addr netip.Addr) {
+		delete(m.endpoints, addr)
+		maps.Copy(services, m.external[addr])
+	}
+	for key := range t.Slices {
+		for addr, of := range m.endpoints {
+			if of == key && !has(v.Slices[key], addr) {
+				forget(addr)
+			}
+		}
+		for _, slice := range v.Slices[key] {
+			for _, e := range slice.Endpoints {
+				if of, looked := m.endpoints[e.Addr]; looked && (of == pools.ServiceKey{} || key.Compare(of) < 0) {
+					forget(e.Addr)
+				}
+			}
+		}
+	}
+}
+
+// apiServer is the Service of the API server, whose endpoints it keeps itself.
+var apiServer = pools.ServiceKey{Namespace: "default", Name: "kubernetes"}
+
+// learn brings up to date what the cluster lives by and which addresses the pools have, and reports whether anything differs.
+func (m *admission) learn(v *View, t Touched, o Options) bool {
+	changed := false
+	learn := func(differs bool) { changed = changed || differs }
+	node := func(name string) {
+		n := v.Nodes[name]
+		learn(m.guard.SetAddresses(pools.Refusal{Rule: pools.RuleNode, Of: name}, n.Reached...))
+		learn(m.guard.Set(pools.Refusal{Rule: pools.RulePodNetwork, Of: name}, n.PodCIDRs...))
+	}
+	if t.All {
+		m.guard = pools.NewGuard(o.ExternalIPs)
+		m.guard.Set(pools.Refusal{Rule: pools.RulePodNetwork}, o.PodCIDRs...)
+		for name := range v.Nodes {
+			node(name)
+		}
+		for name, peer := range v.BGPPeers {
+			m.guard.SetAddresses(pools.Refusal{Rule: pools.RulePeer, Of: name}, peer.Address)
+		}
+	}
+	for name := range t.Nodes {
+		node(name)
+	}
+	for name := range t.BGPPeers {
+		peer := v.BGPPeers[name]
+		learn(m.guard.SetAddresses(pools.Refusal{Rule: pools.RulePeer, Of: name}, peer.Address))
+	}
+	if t.All || t.ServiceNetworks {
+		learn(m.guard.Replace(pools.RuleServiceNetwork, v.ServiceNetworks))
+	}
+	if t.All || t.Gateways {
+		learn(m.guard.SetAddresses(pools.Refusal{Rule: pools.RuleGateway, Of: o.Node}, slices.Collect(maps.Keys(v.Gateways))...))
+	}
+	if _, touched := t.Slices[apiServer]; t.All || touched {
+		at := slices.Clone(o.APIServers)
+		for _, slice := range v.Slices[apiServer] {
+			for _, e := range slice.Endpoints {
+				at = append(at, e.Addr)
+			}
+		}
+		learn(m.guard.SetAddresses(pools.Refusal{Rule: pools.RuleAPIServer}, at...))
+	}
+	if t.All || t.Pools {
+		m.pools, changed = poolIndex(v.Pools), true
+	}
+	return changed
+}
+
+func poolIndex(all map[string]Pool) pools.Index {
+	out := make([]pools.Pool, 0, len(all))
+	for name, p := range all {
+		out = append(out, pools.Pool{Name: name, Ranges: p.Ranges, Created: time.Unix(p.Created, 0)})
+	}
+	return pools.NewIndex(out)
+}

@@ -1,0 +1,75 @@
+package ccm
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/test/ccm/rig"
+)
+
+// TestSpeakerWritesItsOwn: the manifests keep the speaker on one node from writing what the one on another says, with the right to write either.
+func TestSpeakerWritesItsOwn(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	r := rig.Start(t, rig.Config{})
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(r.AddNodes(ctx, 2))
+	must(r.Apply(ctx, `
+apiVersion: ironlb.io/v1alpha1
+kind: VirtualIP
+metadata: {name: 192.0.2.128}
+spec: {addresses: [192.0.2.128], nodes: [node1, node2], services: [{namespace: default, name: web}]}
+---
+apiVersion: ironlb.io/v1alpha1
+kind: SpeakerStatus
+metadata: {name: node2}
+`))
+	client := func(node string) *rest.RESTClient {
+		t.Helper()
+		config, err := r.SpeakerConfig(ctx, node)
+		must(err)
+		config.GroupVersion, config.APIPath, config.NegotiatedSerializer = &v1alpha1.GroupVersion, "/apis", scheme.Codecs.WithoutConversion()
+		c, err := rest.RESTClientFor(config)
+		must(err)
+		return c
+	}
+	speaker, anonymous := client("node1"), client("")
+	create := func(c *rest.RESTClient, node string) error {
+		return c.Post().Resource("speakerstatuses").Body([]byte(fmt.Sprintf(`{"apiVersion":"ironlb.io/v1alpha1","kind":"SpeakerStatus","metadata":{"name":%q}}`, node))).Do(ctx).Error()
+	}
+	patch := func(c *rest.RESTClient, resource, name, status string) error {
+		return c.Patch("application/merge-patch+json").Resource(resource).Name(name).SubResource("status").Body([]byte(`{"status":` + status + `}`)).Do(ctx).Error()
+	}
+	refused := func(err error, want string) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+	// A policy takes effect a moment after it is created.
+	other := "the speaker on Node node1 may not write the SpeakerStatus of Node node2"
+	until(ctx, t, func() string { return "the policy is not in force" }, func() bool {
+		err := patch(speaker, "speakerstatuses", "node2", `{"virtualIPs":1}`)
+		return err != nil && strings.Contains(err.Error(), other)
+	})
+	refused(create(speaker, "node3"), "the speaker on Node node1 may not write the SpeakerStatus of Node node3")
+	must(create(speaker, "node1"))
+	must(patch(speaker, "speakerstatuses", "node1", `{"virtualIPs":1}`))
+	refused(patch(speaker, "virtualips", "192.0.2.128", `{"node":"node2"}`), "the speaker on Node node1 may not say that Node node2 answers for VirtualIP 192.0.2.128")
+	must(patch(speaker, "virtualips", "192.0.2.128", `{"node":"node1"}`))
+	must(patch(speaker, "virtualips", "192.0.2.128", `{"node":""}`))
+	refused(patch(anonymous, "speakerstatuses", "node1", `{"virtualIPs":2}`), "the token of the speaker names no node")
+	refused(patch(anonymous, "virtualips", "192.0.2.128", `{"node":""}`), "the token of the speaker names no node")
+}
