@@ -76,10 +76,10 @@ func TestTenantTakesNothing(t *testing.T) {
 		}
 	})
 	endpoints(t, "taker", "a1")
-	for _, addr := range []string{allowed, allowed6} {
-		answered(t, &cluster.Node(1).Machine, "tcp", at(t, addr, httpPort), "a1")
-	}
+	answered(t, &cluster.Node(1).Machine, "tcp", at(t, allowed, httpPort), "a1")
 	for _, n := range cluster.Nodes {
+		by(t, cluster.Client, netip.MustParseAddr(allowed), n)
+		answered(t, cluster.Client, "tcp", at(t, allowed, httpPort), "a1")
 		want := slices.Concat(before[n.Name], svc.Spec.ClusterIPs, []string{allowed, allowed6})
 		slices.Sort(want)
 		if got := locals(t, n); !slices.Equal(got, slices.Compact(want)) {
