@@ -22,7 +22,7 @@ func translate(table ipvs.Table) error {
 	for _, family := range []string{"ip", "ip6"} {
 		fmt.Fprintf(&script, "add table %s standin\ndelete table %[1]s standin\nadd table %[1]s standin\n", family)
 		for _, hook := range []string{"prerouting", "output"} {
-			fmt.Fprintf(&script, "add chain %s standin %s { type nat hook %[2]s priority -100; }\n", family, hook)
+			fmt.Fprintf(&script, "add chain %s standin %s { type nat hook %[2]s priority -110; }\n", family, hook)
 		}
 	}
 	for key, virtual := range table {

@@ -26,6 +26,9 @@ const (
 	originalKey = "meta l4proto PROTO ct original IP daddr . meta l4proto . ct original proto-dst"
 )
 
+// keepPriority is before all others that translate destinations, and after the balancer.
+const keepPriority knftables.BaseChainPriority = "-105"
+
 // chains are the rules, in the order that chains refer to one another.
 var chains = []chain{
 	// What asks for a port of a virtual address: served to those who may, else refused.
@@ -55,7 +58,17 @@ var chains = []chain{
 		"ct state new " + key + " @served ct label set " + label,
 	}},
 
-	// Policy Local and no endpoint here (2.3.6). Clients inside were sent elsewhere before (nat, -110) and are not found here.
+	// Nobody else translates what is served here: a Pod's hostPort, docker -p and kube-proxy's NodePorts are rules for every local address
+	// (-100). To translate a destination into itself ends the matter for a connection. What the balancer itself translates comes before
+	// (nat, -110).
+	{name: "keep-prerouting", kind: knftables.NATType, hook: knftables.PreroutingHook, priority: keepPriority, rules: []string{
+		key + " @served dnat to IP daddr",
+	}},
+	{name: "keep-output", kind: knftables.NATType, hook: knftables.OutputHook, priority: keepPriority, rules: []string{
+		key + " @served dnat to IP daddr",
+	}},
+
+	// Policy Local and no endpoint here (2.3.6). Clients inside were sent elsewhere before (nat, -115) and are not found here.
 	// Connections that began while there was one go on until it is gone.
 	{name: "input", kind: knftables.FilterType, hook: knftables.InputHook, priority: knftables.FilterPriority, rules: []string{
 		"ct state != { established, related } " + key + " @dropped drop",

@@ -367,3 +367,35 @@ func TestInside(t *testing.T) {
 		wants("who is a Pod no more", l.pods[0], "", "node")
 	})
 }
+
+// TestInsideGoesFirst: Pods and the node get what is theirs beside a table for everybody, whichever table was made first.
+func TestInsideGoesFirst(t *testing.T) {
+	for _, order := range [][]nftlb.Scope{{nftlb.Everyone, nftlb.Inside}, {nftlb.Inside, nftlb.Everyone}} {
+		t.Run(order[0].Table()+" first", func(t *testing.T) {
+			each(t, order[0], func(t *testing.T, l *lab) {
+				for i, scope := range order {
+					if i > 0 {
+						l.driver = open(t, l.node, scope)
+					}
+					if scope == nftlb.Everyone {
+						l.have(t, rr, 1, 0)
+						continue
+					}
+					l.have(t, rr, 0, 1)
+					if err := l.SetPods(prefix(l.pod[0]), prefix(l.pod[1])); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for _, c := range []struct {
+					who  string
+					from *netspace.Space
+					want string
+				}{{"a client", l.client, "pod0"}, {"a Pod", l.pods[0], "pod1"}, {"the node", l.node, "pod1"}} {
+					if got := l.count(t, 4, c.from, "tcp", ""); got[c.want] != 4 {
+						t.Errorf("%s: %v, want %s", c.who, got, c.want)
+					}
+				}
+			})
+		})
+	}
+}

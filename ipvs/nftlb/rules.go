@@ -36,8 +36,9 @@ func nftName(p ipvs.Protocol) string { return strings.ToLower(p.String()) }
 // affinitySize bounds the memory that clients can take: about 200 octets each. Beyond it a client is served and not remembered.
 const affinitySize = 1 << 18
 
-// dnatPriority is before the DNAT of kube-proxy (-100), which would take what it knows of the same addresses.
-const dnatPriority knftables.BaseChainPriority = "-110"
+// dnatPriority is before the packet filter keeps what is served from others (-105). A table for those inside comes before one for everybody,
+// whichever was made first.
+var dnatPriority = map[Scope]knftables.BaseChainPriority{Everyone: "-110", Inside: "-115"}
 
 // afterPriority is after all translation of destinations, whatever its priority: the kernel does that at -100.
 const afterPriority knftables.BaseChainPriority = "-90"
@@ -114,8 +115,8 @@ func (w writer) baseChains(scope Scope) {
 	base := func(name string, kind knftables.BaseChainType, hook knftables.BaseChainHook, priority knftables.BaseChainPriority, rules ...string) {
 		w.chain(name, rules, &knftables.Chain{Type: &kind, Hook: &hook, Priority: &priority})
 	}
-	base("prerouting", knftables.NATType, knftables.PreroutingHook, dnatPriority, inside+choose)
-	base("output", knftables.NATType, knftables.OutputHook, dnatPriority, choose)
+	base("prerouting", knftables.NATType, knftables.PreroutingHook, dnatPriority[scope], inside+choose)
+	base("output", knftables.NATType, knftables.OutputHook, dnatPriority[scope], choose)
 	base("after-prerouting", knftables.FilterType, knftables.PreroutingHook, afterPriority, remember...)
 	base("after-output", knftables.FilterType, knftables.OutputHook, afterPriority, append(remember, refused)...)
 	base("input", knftables.FilterType, knftables.InputHook, inputPriority, inside+refused)

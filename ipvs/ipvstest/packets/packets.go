@@ -33,6 +33,7 @@ func Run(t *testing.T, o Options) {
 			{"source ranges", sourceRanges},
 			{"policies of iptables-nft", policiesOf("nft")},
 			{"policies of iptables-legacy", policiesOf("legacy")},
+			{"hostPort", hostPort},
 			{"unallocated", unallocated},
 			{"invalid", invalid},
 		} {

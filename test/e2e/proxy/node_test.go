@@ -74,6 +74,38 @@ func TestClusterIP(t *testing.T) {
 	}
 }
 
+// ipvs.md 2.4.4: a Pod's hostPort, as the CNI plugin portmap makes it, takes nothing that is served at an address of a Service or at a NodePort, also
+// while the Service has no endpoint.
+func TestHostPort(t *testing.T) {
+	svc := service(t, "beside")
+	endpoints(t, "beside", "a1")
+	node, other := cluster.Node(0), podMachine(t, "a2")
+	vip, port := external(t, svc, httpPort), nodePort(t, svc, node, "http")
+	var rules strings.Builder
+	rules.WriteString("add table ip hostports\n")
+	for _, hook := range []string{"prerouting", "output"} {
+		fmt.Fprintf(&rules, "add chain ip hostports %s { type nat hook %[1]s priority -100; }\n"+
+			"add rule ip hostports %[1]s fib daddr type local tcp dport { %[2]d, %[3]d } dnat to %[4]v:8080\n", hook, httpPort, port.Port(), other.Addr)
+	}
+	if _, err := node.Exec(t.Context(), "nft", rules.String()); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = node.Exec(context.WithoutCancel(t.Context()), "nft", "delete table ip hostports") }()
+	by(t, cluster.Client, vip.Addr(), node)
+	inside := internal(t, svc, httpPort)
+	for _, to := range []netip.AddrPort{vip, port, inside} {
+		answered(t, &node.Machine, "tcp", to, "a1")
+		answered(t, podMachine(t, "a2"), "tcp", to, "a1")
+	}
+	answered(t, cluster.Client, "tcp", vip, "a1")
+	answered(t, cluster.Client, "tcp", port, "a1")
+	answered(t, cluster.Client, "tcp", netip.AddrPortFrom(node.Addr, httpPort), "a2") // the hostPort itself
+	endpoints(t, "beside", "a1=notready")
+	refused(t, cluster.Client, vip)
+	refused(t, cluster.Client, port)
+	refused(t, podMachine(t, "a2"), inside)
+}
+
 // service.go:1313: an externalIP that no node has.
 func TestExternalIP(t *testing.T) {
 	svc := service(t, "by-hand", ofType(corev1.ServiceTypeClusterIP), func(svc *corev1.Service) {

@@ -1,0 +1,77 @@
+package packets
+
+import (
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+)
+
+// [2.4.4] Another program's translation of what the node is asked, as of a Pod's hostPort, docker -p or kube-proxy's NodePorts, takes nothing that
+// is served, whichever was there first, also where there is no endpoint; and keeps what is not.
+func hostPort(t *testing.T, l *lab) {
+	served := l.service(l.vip, l.family.pods[0], ipvs.Masqueraded)
+	stays := func(when string) {
+		t.Helper()
+		for _, from := range []*netspace.Space{l.client, l.node} {
+			l.answers(t, from, "", at(l.family.node, 80), "pod1", l.family.client, l.family.node, l.gateways[1])
+			l.answers(t, from, "", at(l.vip, 80), "pod0", l.gateways[0])
+		}
+		if t.Failed() {
+			t.Fatal(when)
+		}
+	}
+	l.translate(t)
+	l.apply(t, served)
+	stays("with the other's rules before ours")
+	l.nft(t, "delete table "+l.nftFamily()+" hostports")
+	l.translate(t)
+	stays("with the other's rules after ours")
+	l.apply(t, served.without())
+	for _, from := range []*netspace.Space{l.client, l.node} {
+		l.refused(t, from, at(l.vip, 80))
+	}
+	// A NodePort, at the node's own address.
+	l.apply(t, served.and(l.service(l.family.node, l.family.pods[0], ipvs.Masqueraded)))
+	for _, from := range []*netspace.Space{l.client, l.node} {
+		l.answers(t, from, "", at(l.family.node, 80), "pod0", l.gateways[0])
+	}
+}
+
+// nftFamily is that of the lab's tables.
+func (l *lab) nftFamily() string {
+	if l.raw == "ip6" {
+		return "ip6"
+	}
+	return "ip"
+}
+
+// translate makes table "hostports", which sends port 80 of every address of the node to the second Pod, as the CNI plugin portmap does.
+func (l *lab) translate(t *testing.T) {
+	t.Helper()
+	var script strings.Builder
+	fmt.Fprintf(&script, "add table %s hostports\n", l.nftFamily())
+	for _, hook := range []string{"prerouting", "output"} {
+		fmt.Fprintf(&script, "add chain %s hostports %s { type nat hook %[2]s priority -100; }\n", l.nftFamily(), hook)
+		for _, protocol := range l.protocols {
+			fmt.Fprintf(&script, "add rule %s hostports %s fib daddr type local %s dport 80 dnat to %s\n", l.nftFamily(), hook,
+				networks[protocol], at(l.family.pods[1], 8080))
+		}
+	}
+	l.nft(t, script.String())
+}
+
+func (l *lab) nft(t *testing.T, script string) {
+	t.Helper()
+	l.node.Must(t, func() error {
+		cmd := exec.Command("nft", "-f", "-")
+		cmd.Stdin = strings.NewReader(script)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("nft: %w: %s", err, out)
+		}
+		return nil
+	})
+}
