@@ -295,4 +295,3 @@ func addresses(texts []string) []netip.Addr {
 	}
 	return out
 }
-

@@ -26,6 +26,7 @@ func Cleanup(ctx context.Context, node Node, log *slog.Logger) error {
 	ours := union(addrs, addressesOf(filter))
 	stay := map[netip.Addr]struct{}{}
 	errs := []error{releaseRetained(node.Retainer, log)}
+	errs = append(errs, cleanBlackholes(node.Blackholes, log))
 	for _, addr := range sorted(addrs) {
 		if _, err := node.Addresses.Remove(addr); err != nil {
 			errs = append(errs, err)

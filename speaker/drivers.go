@@ -30,6 +30,7 @@ type Node struct {
 	HealthPorts HealthPorts
 	Checks      Checks
 	Retainer    Retainer
+	Blackholes  Blackholes
 }
 
 // VirtualServers is the kernel's IPVS, or what forwards in its place.
@@ -90,6 +91,16 @@ type Retainer interface {
 	Retained() (map[netip.Addr]struct{}, error)
 	// Release ends it. Where there is nothing to end it succeeds.
 	Release(addrs map[netip.Addr]struct{}) error
+}
+
+// Blackholes are routes that drop what is for a prefix and for none of the node's addresses.
+type Blackholes interface {
+	// Blackholes returns those that are ours, also those of an earlier process.
+	Blackholes() (map[netip.Prefix]struct{}, error)
+	// AddBlackhole tells whether there was none before.
+	AddBlackhole(netip.Prefix) (bool, error)
+	// RemoveBlackhole tells whether there was one.
+	RemoveBlackhole(netip.Prefix) (bool, error)
 }
 
 // Sysctls are the kernel's settings that forwarding and answering rely on.

@@ -88,6 +88,7 @@ func (s *Speaker) carryOut(ctx context.Context, todo *work) {
 	s.say(todo, anyOne)
 	s.announce(todo, anyOne)
 	s.routeAll(todo)
+	s.dropBlackholes()
 }
 
 // plan plans again if something changed or its time has come, and tells whether there is a plan.
@@ -142,6 +143,9 @@ func (s *Speaker) takeFailed(todo *work) {
 // look observes the node. What is announced stays so if that fails: it was programmed and very likely still is.
 func (s *Speaker) look(ctx context.Context, todo *work, looked bool) {
 	todo.announce = todo.announce || looked // its interfaces may be others
+	if looked {
+		s.mendBlackholes()
+	}
 	err := s.recheck(todo)
 	if err == nil {
 		err = s.observe(ctx, todo, looked)

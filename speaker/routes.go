@@ -93,7 +93,7 @@ func (s *Speaker) route(todo *work, may func(addr netip.Addr) bool) {
 		}
 	}
 	for prefix := range routes {
-		if route, wanted := want.Routes[prefix]; wanted && !maps.Equal(route, s.bgp.routes[prefix]) && s.mayRoute(prefix, may) {
+		if route, wanted := want.Routes[prefix]; wanted && !maps.Equal(route, s.bgp.routes[prefix]) && s.mayRoute(prefix, may) && s.canRoute(prefix, routes[prefix]) {
 			change.Routes[prefix] = route
 		}
 	}

@@ -105,6 +105,9 @@ type Speaker struct {
 	// macs are the hardware addresses of the other nodes that the announcer was told.
 	macs map[[6]byte]string
 	bgp  bgpState
+	// blackholes are the prefixes that have one; those of an earlier process are among them once blackholesListed is set.
+	blackholes       map[netip.Prefix]struct{}
+	blackholesListed bool
 	// ending is set by Leave, leaving once what this node holds is to be handed over; leaveBy is until when the successors are waited for.
 	ending, leaving atomic.Bool
 	leaveBy         time.Time

@@ -105,8 +105,55 @@ func (b *worldBGP) Blank() bool {
 	return !b.away && len(b.told.Peers) == 0
 }
 
-// checkLeads checks that a prefix leads to an address that is forwarded.
+// worldBlackholes checks that what is announced has one as long as it is.
+type worldBlackholes struct{ *world }
+
+func (w worldBlackholes) Blackholes() (map[netip.Prefix]struct{}, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.blackholes == nil {
+		return map[netip.Prefix]struct{}{}, nil
+	}
+	return maps.Clone(w.blackholes), nil
+}
+
+func (w worldBlackholes) AddBlackhole(prefix netip.Prefix) (bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if has(w.blackholes, prefix) {
+		return false, nil
+	}
+	if err := w.change("add blackhole"); err != nil {
+		return false, err
+	}
+	if w.blackholes == nil {
+		w.blackholes = map[netip.Prefix]struct{}{}
+	}
+	w.blackholes[prefix] = struct{}{}
+	return true, nil
+}
+
+func (w worldBlackholes) RemoveBlackhole(prefix netip.Prefix) (bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.change("delete blackhole"); err != nil {
+		return false, err
+	}
+	w.bgp.mu.Lock()
+	defer w.bgp.mu.Unlock()
+	if has(w.bgp.told.Routes, prefix) {
+		w.wrong("the blackhole of %v is removed while it is announced", prefix)
+	}
+	_, was := w.blackholes[prefix]
+	delete(w.blackholes, prefix)
+	return was, nil
+}
+
+// checkLeads checks that a prefix leads to an address that is forwarded, and that what is for no address ends here.
 func (w *world) checkLeads(prefix netip.Prefix) {
+	if !prefix.IsSingleIP() && !has(w.blackholes, prefix) {
+		w.wrong("prefix %v is announced without a blackhole", prefix)
+	}
 	if has(w.bgp.elsewhere, prefix.Addr()) {
 		return
 	}
@@ -142,6 +189,15 @@ func (r *run) wantRoutes(t *testing.T, want *plan.Desired) {
 	}
 	if !maps.Equal(r.bgp.told.Peers, want.BGP.Peers) || r.bgp.told.RouterID != want.BGP.RouterID || r.bgp.told.NodeGoes != want.BGP.NodeGoes {
 		t.Errorf("peers %v, want %v", r.bgp.told, want.BGP)
+	}
+	sinks := map[netip.Prefix]struct{}{}
+	for prefix := range want.BGP.Routes {
+		if !prefix.IsSingleIP() {
+			sinks[prefix] = struct{}{}
+		}
+	}
+	if !maps.Equal(r.blackholes, sinks) {
+		t.Errorf("blackholes %v, want %v", r.blackholes, sinks)
 	}
 	if !maps.EqualFunc(r.bgp.told.Routes, want.BGP.Routes, func(a, b plan.Route) bool { return maps.Equal(a, b) }) {
 		t.Errorf("routes %v, want %v", r.bgp.told.Routes, want.BGP.Routes)

@@ -32,6 +32,7 @@ type world struct {
 	// retained are the addresses for which the kernel answers, failRetain those for which it cannot be had to.
 	retained   map[netip.Addr]struct{}
 	failRetain map[netip.Addr]bool
+	blackholes map[netip.Prefix]struct{}
 	announced  map[netip.Addr]plan.Announcement
 	ups        map[string]bool // interfaces
 	statuses   map[string]plan.Status
@@ -155,7 +156,7 @@ func (w *world) node() Node {
 	if w.counts {
 		servers = worldCounting{worldIPVS{w}}
 	}
-	return Node{VirtualServers: servers, Filter: worldFilter{w}, Addresses: worldAddresses{w}, Retainer: worldRetainer{w}, Sysctls: worldSysctls{w},
+	return Node{VirtualServers: servers, Filter: worldFilter{w}, Addresses: worldAddresses{w}, Retainer: worldRetainer{w}, Blackholes: worldBlackholes{w}, Sysctls: worldSysctls{w},
 		Inside: worldInside{w}, Conntrack: worldConntrack{w}, HealthPorts: worldPorts{w}, Checks: worldChecks{w}}
 }
 

@@ -40,6 +40,7 @@ func openNode(c config, log *slog.Logger, chosen func(dataplane)) (speaker.Node,
 		Sysctls:        settings,
 		Conntrack:      connections{},
 		Retainer:       l,
+		Blackholes:     l,
 	}, closeAll, nil
 }
 

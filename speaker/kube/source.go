@@ -45,7 +45,7 @@ type Source struct {
 	snapshot *snapshot                       // nil for none
 
 	mu      sync.Mutex
-	pending map[ref]any // nil for what is gone
+	pending map[ref]any                        // nil for what is gone
 	own     map[string]map[netip.Addr]struct{} // kindHost and kindGateway
 	links   map[string]plan.Link
 

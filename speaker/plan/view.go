@@ -251,7 +251,7 @@ type Touched struct {
 	// Services whose object or slices changed, appeared or went. Slices are those of which the slices did, also of one that is not in the View.
 	Services, Slices map[pools.ServiceKey]struct{}
 	Nodes            map[string]struct{}
-	VIPs     map[string]struct{}
+	VIPs             map[string]struct{}
 	// Checks whose result changed.
 	Checks map[Check]struct{}
 	// Advertisements is set when one of them changed, or the labels of a pool did.

@@ -1,12 +1,14 @@
 package bgp
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
@@ -120,4 +122,48 @@ func TestSelection(t *testing.T) {
 	tors[0].routed(t, range28)
 	scene()
 	same(t, before)
+}
+
+// TestAggregateEndsHere: what is sent to an address of an announced prefix that no Service has ends on a node. It does not go back and forth between
+// node and router until its TTL is used up. The route for that is gone with the prefix.
+func TestAggregateEndsHere(t *testing.T) {
+	prefix := netip.MustParsePrefix("203.0.114.0/28") // not of the LAN: nodes have only their default route for it, to the first router
+	addr, unallocated := prefix.Addr().Next(), netip.MustParseAddr("203.0.114.9")
+	before := whole(t)
+	apply(t, "IPAddressPool/far", fmt.Sprintf("{addresses: [%q]}", prefix))
+	apply(t, "BGPAdvertisement/far", "{ipAddressPools: [far], aggregationLength: 28}")
+	serve(t, "far", strings.Replace(strings.Replace(service("far", addr, vip6.Next(), ""), ","+vip6.Next().String(), "", 1), "RequireDualStack", "SingleStack", 1))
+	routed(t, prefix, nodes(true)...)
+	asked(t, addr)
+	for _, r := range tors {
+		out, err := r.client.Exec(t.Context(), "ping", "-c", "3", "-i", "0.2", "-W", "1", unallocated.String())
+		if err == nil || strings.Contains(out+err.Error(), "Time to live exceeded") || strings.Contains(out+err.Error(), "Unreachable") {
+			t.Errorf("%s: ping %v: %v %s; want it lost without a word", r.name, unallocated, err, out)
+		}
+	}
+	for _, n := range cluster.Nodes {
+		// Another program takes it away: it is made again.
+		if _, err := n.Exec(t.Context(), "ip", "route", "del", "blackhole", prefix.String(), "proto", "73"); err != nil {
+			t.Fatal(err)
+		}
+		blackholes(t, n, prefix)
+	}
+	end(t, "service/far")
+	routed(t, prefix)
+	for _, n := range cluster.Nodes {
+		blackholes(t, n)
+	}
+	same(t, before)
+}
+
+// blackholes waits until the node has these.
+func blackholes(t *testing.T, n *lab.Node, want ...netip.Prefix) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%s has the blackholes %v", n.Name, want), func(ctx context.Context) error {
+		out, err := n.Exec(ctx, "ip", "route", "show", "type", "blackhole", "proto", "73")
+		if err == nil && strings.Count(out, "blackhole ") != len(want) || len(want) > 0 && !strings.Contains(out, want[0].String()) {
+			err = fmt.Errorf("it has %q", out)
+		}
+		return err
+	})
 }

@@ -1,0 +1,96 @@
+package speaker
+
+import (
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// A prefix of several addresses attracts packets for those that no Service has, too. Without a route of its own the node would send them on, by its
+// default route back to the router that sent them, until their TTL is used up. So there is a blackhole route before such a prefix is announced, until
+// it is withdrawn.
+
+// canRoute makes sure that what is sent to a prefix and is for no Service ends here.
+func (s *Speaker) canRoute(prefix netip.Prefix, why plan.Reason) bool {
+	if prefix.IsSingleIP() || s.cfg.Node.Blackholes == nil {
+		return true
+	}
+	if has(s.blackholes, prefix) {
+		return true
+	}
+	if _, err := s.cfg.Node.Blackholes.AddBlackhole(prefix); err != nil {
+		s.fail(err)
+		s.failed.routes[prefix] = why
+		return false
+	}
+	if s.blackholes == nil {
+		s.blackholes = map[netip.Prefix]struct{}{}
+	}
+	s.blackholes[prefix] = struct{}{}
+	s.log("add blackhole", "prefix", prefix, "reason", s.reason)
+	return true
+}
+
+// dropBlackholes takes away those of prefixes that are not announced any more, the first time also an earlier process'.
+func (s *Speaker) dropBlackholes() {
+	driver := s.cfg.Node.Blackholes
+	if driver == nil || s.cfg.BGP != nil && !s.bgp.begun || s.blackholesListed && len(s.blackholes) == 0 {
+		return
+	}
+	if !s.blackholesListed {
+		found, err := driver.Blackholes()
+		if err != nil {
+			s.fail(err)
+			return
+		}
+		if s.blackholesListed = true; s.blackholes == nil {
+			s.blackholes = found
+		} else {
+			maps.Copy(s.blackholes, found)
+		}
+	}
+	for _, prefix := range slices.SortedFunc(maps.Keys(s.blackholes), netip.Prefix.Compare) {
+		if has(s.bgp.routes, prefix) || has(s.desired.BGP.Routes, prefix) {
+			continue
+		}
+		if _, err := driver.RemoveBlackhole(prefix); err != nil {
+			s.fail(err)
+			s.failed.routes[prefix] = plan.NoService
+			continue
+		}
+		delete(s.blackholes, prefix)
+		s.log("delete blackhole", "prefix", prefix, "reason", s.reason)
+	}
+}
+
+// mendBlackholes makes those again that another program took away.
+func (s *Speaker) mendBlackholes() {
+	for _, prefix := range slices.SortedFunc(maps.Keys(s.blackholes), netip.Prefix.Compare) {
+		added, err := s.cfg.Node.Blackholes.AddBlackhole(prefix)
+		if added {
+			s.log("add blackhole", "prefix", prefix, "reason", restored)
+		}
+		s.fail(err)
+	}
+}
+
+// cleanBlackholes removes all of them.
+func cleanBlackholes(driver Blackholes, log *slog.Logger) error {
+	if driver == nil {
+		return nil
+	}
+	found, err := driver.Blackholes()
+	if err != nil {
+		return err
+	}
+	for _, prefix := range slices.SortedFunc(maps.Keys(found), netip.Prefix.Compare) {
+		if _, err := driver.RemoveBlackhole(prefix); err != nil {
+			return err
+		}
+		log.Info("delete blackhole", "prefix", prefix, "reason", "Cleanup")
+	}
+	return nil
+}
