@@ -22,7 +22,7 @@ func (l *ledger) adopt(services []v1.Service) {
 		if _, gone := l.vanished[svc.UID]; gone {
 			continue
 		}
-		if c := l.settings.claimOf(svc); len(c.Held) > 0 && !l.isForeign(svc) {
+		if c := l.settings.claimOf(svc); len(c.Held) > 0 && !l.isTheirs(svc) {
 			claims = append(claims, c)
 			shown[c.Service] = ingressOf(svc)
 			l.known[c.Service] = &entry{uid: svc.UID}
@@ -51,17 +51,27 @@ func (l *ledger) vanish(ctx context.Context, key pools.ServiceKey, uid types.UID
 	}
 }
 
-// foreign says whether another controller serves the Service, which has no class: it shows addresses without our record, and
-// no pool has any of them. It is left alone until a pool has one, or they go.
-func (l *ledger) foreign(svc *v1.Service) bool {
+// theirs says whether another controller serves the Service: we hold nothing of it and have no record on it, and it has a class that is not ours, or
+// none while we serve only our class, or shows addresses that no pool has. Nothing of it is written, not even its end, until a pool has one of the
+// addresses, or they go.
+func (l *ledger) theirs(svc *v1.Service) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := l.known[keyOf(svc)]
-	return (e == nil || e.uid != svc.UID) && l.isForeign(svc)
+	return (e == nil || e.uid != svc.UID) && l.isTheirs(svc)
 }
 
-func (l *ledger) isForeign(svc *v1.Service) bool {
-	return l.settings.classless(svc) && unrecorded(svc) && !slices.ContainsFunc(ingressOf(svc), l.alloc.Has)
+func (l *ledger) isTheirs(svc *v1.Service) bool {
+	class := svc.Spec.LoadBalancerClass
+	switch {
+	case recorded(svc) || has(svc, finalizer):
+		return false
+	case class != nil:
+		return *class != l.settings.Class
+	case l.settings.OnlyClass:
+		return true
+	}
+	return len(svc.Status.LoadBalancer.Ingress) > 0 && !slices.ContainsFunc(ingressOf(svc), l.alloc.Has)
 }
 
 // unrecorded says whether the Service shows something without our record of it.

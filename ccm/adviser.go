@@ -34,9 +34,11 @@ type adviser struct {
 	events   record.EventRecorder
 	settings *Settings
 	guard    *guard
+	// theirs says whether another controller serves a Service.
+	theirs   func(*v1.Service) bool
 	services corelisters.ServiceLister
 	api      corev1.ServicesGetter
-	synced   cache.InformerSynced
+	synced   []cache.InformerSynced
 	queue    workqueue.TypedRateLimitingInterface[pools.ServiceKey]
 
 	claims *claims
@@ -51,14 +53,16 @@ type adviser struct {
 func (c *Cloud) advise(ctx context.Context) error {
 	services := c.core.Core().V1().Services()
 	a := newAdviser(c.log, c.events, newGuard(&c.settings), services.Lister(), c.registrar.api)
-	if err := c.guardAddresses(ctx, a.guard); err != nil {
+	a.theirs = c.ledger.theirs
+	known, err := c.guardAddresses(ctx, a.guard)
+	if err != nil {
 		return err
 	}
 	reg, err := services.Informer().AddEventHandler(a.handler())
 	if err != nil {
 		return fmt.Errorf("watching Services: %w", err)
 	}
-	a.synced = reg.HasSynced
+	a.synced = append(known, reg.HasSynced)
 	c.run(ctx, PoolController, a.Run)
 	return nil
 }
@@ -66,6 +70,7 @@ func (c *Cloud) advise(ctx context.Context) error {
 func newAdviser(log *slog.Logger, events record.EventRecorder, g *guard, services corelisters.ServiceLister, api corev1.ServicesGetter) *adviser {
 	a := &adviser{
 		log: log, events: events, settings: g.settings, guard: g, services: services, api: api,
+		theirs: func(*v1.Service) bool { return false },
 		claims: newClaims(), refused: map[pools.ServiceKey][]refusedAddress{}, told: map[pools.ServiceKey]string{}, written: map[pools.ServiceKey]string{},
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[pools.ServiceKey](time.Second, classLastRetry),
@@ -86,7 +91,7 @@ func (a *adviser) lookForRefused() error {
 		return fmt.Errorf("listing Services: %w", err)
 	}
 	for _, svc := range all {
-		if key := keyOf(svc); !slices.Equal(a.guard.refused(svc, a.settings.wants(svc)), a.refused[key]) {
+		if key := keyOf(svc); !slices.Equal(a.guard.refused(svc, a.serves(svc)), a.refused[key]) {
 			a.queue.Add(key)
 		}
 	}
@@ -110,7 +115,7 @@ func (a *adviser) handler() cache.ResourceEventHandler {
 
 // Run returns when ctx ends. One Service after the other: there is seldom anything to write.
 func (a *adviser) Run(ctx context.Context) error {
-	if !cache.WaitForCacheSync(ctx.Done(), a.synced) {
+	if !cache.WaitForCacheSync(ctx.Done(), a.synced...) {
 		return nil
 	}
 	defer context.AfterFunc(ctx, a.queue.ShutDown)()
@@ -145,7 +150,7 @@ func (a *adviser) look(ctx context.Context, key pools.ServiceKey) error {
 	if err != nil {
 		return err
 	}
-	ours := a.settings.wants(svc)
+	ours := a.serves(svc)
 	refused := a.guard.refused(svc, ours)
 	if a.refused[key] = refused; len(refused) == 0 {
 		delete(a.refused, key)
@@ -180,6 +185,9 @@ func (a *adviser) look(ctx context.Context, key pools.ServiceKey) error {
 	}
 	return nil
 }
+
+// serves says whether the addresses of the Service are ours.
+func (a *adviser) serves(svc *v1.Service) bool { return a.settings.wants(svc) && !a.theirs(svc) }
 
 func (a *adviser) again(others []pools.ServiceKey) {
 	for _, key := range others {

@@ -131,7 +131,6 @@ func parseAddresses(text, field string, bad *[]string) []netip.Addr {
 
 // heldBy returns the addresses of the Service's status that we recorded as ours. A Service we never served holds nothing.
 func (s *Settings) heldBy(svc *v1.Service) []pools.Address {
-	have := outcomeIn(svc)
 	if !balanced(svc) {
 		return nil
 	}
@@ -141,7 +140,7 @@ func (s *Settings) heldBy(svc *v1.Service) []pools.Address {
 		if err != nil {
 			continue // a host name: another controller's
 		}
-		pool, named := have.named(a)
+		pool, named := recordedFor(svc, a)
 		if !s.wants(svc) && !named {
 			continue
 		}

@@ -93,8 +93,7 @@ func (r *registrar) leave(ctx context.Context, svc *v1.Service) error {
 
 // cleanUp takes what is ours off a Service that is being deleted or is a load balancer no more, and then frees what it held.
 func (r *registrar) cleanUp(ctx context.Context, svc *v1.Service) error {
-	have := outcomeIn(svc)
-	given := func(a netip.Addr) bool { _, named := have.named(a); return named }
+	given := func(a netip.Addr) bool { _, named := recordedFor(svc, a); return named }
 	if len(svc.Status.LoadBalancer.Ingress) > 0 && !r.ledger.holds(svc) && !slices.ContainsFunc(ingressOf(svc), given) {
 		return r.leave(ctx, svc) // another controller's before its end
 	}

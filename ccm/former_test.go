@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
 // pass has every Service looked at by the controllers that it concerns, until nothing is left to do.
@@ -338,16 +339,27 @@ func TestOutcomeNamesAddresses(t *testing.T) {
 		}
 		for n := range 3 {
 			o := defaults.outcomeOf(serviceFor("s"), lease[:n], reason, message)
+			now := serviceFor("s", shows("203.0.113.4", "2001:db8::"), annotate("ironlb.io/allocated-from", allocatedFrom(lease)))
+			now.Status.Conditions = []metav1.Condition{o.condition}
+			if o.record != "" {
+				now.Status.Conditions = append(now.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionAddresses, Message: o.record})
+			}
+			before := now.DeepCopy() // by a version without that
+			before.Status.Conditions = before.Status.Conditions[:1]
 			for i, a := range lease {
 				if n == 0 && reason == pools.Draining {
 					continue // it is no such thing
 				}
-				if pool, got := o.named(a.Addr); got != (i < n) || got && pool != a.Pool {
-					t.Errorf("%s, %d held: %s of pool %q named %v in %q", reason, n, a.Addr, pool, got, o.record)
+				for _, svc := range []*v1.Service{now, before} {
+					if pool, got := recordedFor(svc, a.Addr); got != (i < n) || got && pool != a.Pool {
+						t.Errorf("%s, %d held: %s of pool %q recorded %v in %+v", reason, n, a.Addr, pool, got, svc.Status.Conditions)
+					}
 				}
 			}
-			if _, named := o.named(other); named {
-				t.Errorf("%s: what it asks for is named as held in %q", reason, o.record)
+			for _, svc := range []*v1.Service{now, before} {
+				if _, recorded := recordedFor(svc, other); recorded {
+					t.Errorf("%s: what it asks for is recorded as held in %+v", reason, svc.Status.Conditions)
+				}
 			}
 		}
 	}

@@ -22,6 +22,9 @@ import (
 // guard knows which addresses no Service may have, by the same rules as the speakers (pools.Guard), for those who ought to be told.
 type guard struct {
 	settings *Settings
+	allowed  []netip.Prefix // the CIDRs of external IPs
+	// poolOf returns the pool that has an address, empty for none.
+	poolOf func(netip.Addr) string
 	// changed is called after every change. It must not block.
 	changed func()
 
@@ -32,47 +35,61 @@ type guard struct {
 }
 
 func newGuard(settings *Settings) *guard {
-	return &guard{settings: settings, changed: func() {}, rules: pools.NewGuard(settings.externalIPs())}
+	allowed := prefixes(settings.ExternalIPCIDRs)
+	return &guard{
+		settings: settings, allowed: allowed, poolOf: func(netip.Addr) string { return "" }, changed: func() {}, rules: pools.NewGuard(allowed),
+	}
 }
 
-// guardAddresses has the guard told of what the cluster lives by.
-func (c *Cloud) guardAddresses(ctx context.Context, g *guard) error {
-	nodes := c.core.Core().V1().Nodes().Informer()
-	networks := c.core.Networking().V1().ServiceCIDRs().Informer()
-	if err := networks.SetWatchErrorHandlerWithContext(logFirst(c.log, "ServiceCIDRs")); err != nil {
-		return fmt.Errorf("watching ServiceCIDRs: %w", err)
+// guardAddresses has the guard told of what the cluster lives by, and returns when the first lists of that are in.
+func (c *Cloud) guardAddresses(ctx context.Context, g *guard) (synced []cache.InformerSynced, err error) {
+	g.poolOf = c.ledger.poolOf
+	reg, err := c.core.Core().V1().Nodes().Informer().AddEventHandler(g.handler())
+	if err != nil {
+		return nil, fmt.Errorf("watching Nodes: %w", err)
 	}
-	if _, err := nodes.AddEventHandler(g.handler()); err != nil {
-		return fmt.Errorf("watching Nodes: %w", err)
+	synced = append(synced, reg.HasSynced)
+	networks, endpoints := c.core.Networking().V1().ServiceCIDRs().Informer(), cache.SharedIndexInformer(nil)
+	is, err := optional(c.log, "ServiceCIDRs", networks, func() (cache.ResourceEventHandlerRegistration, error) { return networks.AddEventHandler(g.handler()) })
+	if err != nil {
+		return nil, err
 	}
-	if _, err := networks.AddEventHandler(g.handler()); err != nil {
-		return fmt.Errorf("watching ServiceCIDRs: %w", err)
-	}
-	if len(c.settings.ExternalIPCIDRs) > 0 {
-		endpoints := c.core.Discovery().V1().EndpointSlices().Informer()
-		if err := endpoints.SetWatchErrorHandlerWithContext(logFirst(c.log, "EndpointSlices")); err != nil {
-			return fmt.Errorf("watching EndpointSlices: %w", err)
+	synced = append(synced, is)
+	if len(g.allowed) > 0 {
+		endpoints = c.core.Discovery().V1().EndpointSlices().Informer()
+		is, err := optional(c.log, "EndpointSlices", endpoints, func() (cache.ResourceEventHandlerRegistration, error) { return g.watchEndpoints(endpoints) })
+		if err != nil {
+			return nil, err
 		}
-		if err := g.watchEndpoints(endpoints); err != nil {
-			return fmt.Errorf("watching EndpointSlices: %w", err)
-		}
+		synced = append(synced, is)
 	}
 	for _, kind := range []client.Object{&v1alpha1.BGPPeer{}, &v1alpha1.SpeakerStatus{}} {
-		if _, err := c.watch(ctx, kind, g.handler()); err != nil {
-			return err
+		is, err := c.watch(ctx, kind, g.handler())
+		if err != nil {
+			return nil, err
 		}
+		synced = append(synced, is)
 	}
-	return nil
+	return synced, nil
 }
 
-// logFirst logs the first error of a watch; the reflector tries again by itself. An API server before Kubernetes 1.33 has no ServiceCIDRs.
-func logFirst(log *slog.Logger, what string) cache.WatchErrorHandlerWithContext {
-	var said atomic.Bool
-	return func(_ context.Context, _ *cache.Reflector, err error) {
-		if !said.Swap(true) {
+// optional watches what the API server may not have or not let this process read: one before Kubernetes 1.33 has no ServiceCIDRs, and the manifests
+// permit EndpointSlices only with a list of external IPs. The first error is logged, and counts as the first list.
+func optional(log *slog.Logger, what string, inf cache.SharedIndexInformer, add func() (cache.ResourceEventHandlerRegistration, error)) (cache.InformerSynced, error) {
+	failed := &atomic.Bool{}
+	err := inf.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
+		if !failed.Swap(true) {
 			log.Warn("cannot watch the API server; a Service that takes an address in them is not told", "resource", what, "error", err)
 		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watching %s: %w", what, err)
 	}
+	reg, err := add()
+	if err != nil {
+		return nil, fmt.Errorf("watching %s: %w", what, err)
+	}
+	return func() bool { return reg.HasSynced() || failed.Load() }, nil
 }
 
 // handler passes on what an object says of addresses.
@@ -134,14 +151,14 @@ func (g *guard) note(o any, exists bool) bool {
 // byAddress is the index of EndpointSlices by the addresses of their endpoints.
 const byAddress = "address"
 
-// watchEndpoints has the guard know all endpoints, and of each slice no more than it needs.
-func (g *guard) watchEndpoints(inf cache.SharedIndexInformer) error {
+// watchEndpoints has the guard know all endpoints that the speakers know, and of each slice no more than it needs.
+func (g *guard) watchEndpoints(inf cache.SharedIndexInformer) (cache.ResourceEventHandlerRegistration, error) {
 	if err := inf.SetTransform(trimSlice); err != nil {
-		return err
+		return nil, err
 	}
 	err := inf.AddIndexers(cache.Indexers{byAddress: func(o any) ([]string, error) { return endpointsIn(o.(*discoveryv1.EndpointSlice)), nil }})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	g.endpoints = inf.GetIndexer()
 	changed := func(o any) {
@@ -149,14 +166,16 @@ func (g *guard) watchEndpoints(inf cache.SharedIndexInformer) error {
 		if !ok {
 			return
 		}
-		if slice.Namespace == "default" && slice.Labels[discoveryv1.LabelServiceName] == "kubernetes" {
+		if slice.Namespace == "default" && slice.Name == "kubernetes" { // the one that the API server keeps itself
 			g.noteAPIServers()
 		}
-		if slices.ContainsFunc(endpointsIn(slice), g.settings.allowed) {
+		if slices.ContainsFunc(addresses(endpointsIn(slice)), func(a netip.Addr) bool {
+			return slices.ContainsFunc(g.allowed, func(p netip.Prefix) bool { return p.Contains(a) })
+		}) {
 			g.changed()
 		}
 	}
-	_, err = inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	return inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: changed,
 		UpdateFunc: func(before, after any) {
 			if !slices.Equal(endpointsIn(before.(*discoveryv1.EndpointSlice)), endpointsIn(after.(*discoveryv1.EndpointSlice))) {
@@ -171,17 +190,13 @@ func (g *guard) watchEndpoints(inf cache.SharedIndexInformer) error {
 			changed(o)
 		},
 	})
-	return err
 }
 
 // noteAPIServers notes where the API server answers, by its own word.
 func (g *guard) noteAPIServers() {
 	var at []netip.Addr
-	for _, o := range g.endpoints.List() {
-		slice := o.(*discoveryv1.EndpointSlice)
-		if slice.Namespace == "default" && slice.Labels[discoveryv1.LabelServiceName] == "kubernetes" {
-			at = append(at, addresses(endpointsIn(slice))...)
-		}
+	if o, there, err := g.endpoints.GetByKey("default/kubernetes"); there && err == nil {
+		at = addresses(endpointsIn(o.(*discoveryv1.EndpointSlice)))
 	}
 	g.mu.Lock()
 	changed := g.rules.SetAddresses(pools.Refusal{Rule: pools.RuleAPIServer}, at...)
@@ -199,16 +214,22 @@ func trimSlice(o any) (any, error) {
 	out := &discoveryv1.EndpointSlice{AddressType: slice.AddressType}
 	out.Name, out.Namespace, out.UID, out.ResourceVersion = slice.Name, slice.Namespace, slice.UID, slice.ResourceVersion
 	out.Labels = map[string]string{discoveryv1.LabelServiceName: slice.Labels[discoveryv1.LabelServiceName]}
+	if _, headless := slice.Labels[v1.IsHeadlessService]; headless {
+		return out, nil // which the speakers do not look at
+	}
 	for _, e := range slice.Endpoints {
 		out.Endpoints = append(out.Endpoints, discoveryv1.Endpoint{Addresses: e.Addresses[:min(1, len(e.Addresses))]})
 	}
 	return out, nil
 }
 
+// endpointsIn returns the addresses of a slice in the form of netip.
 func endpointsIn(slice *discoveryv1.EndpointSlice) []string {
 	var out []string
 	for _, e := range slice.Endpoints {
-		out = append(out, e.Addresses[:min(1, len(e.Addresses))]...)
+		for _, addr := range addresses(e.Addresses[:min(1, len(e.Addresses))]) {
+			out = append(out, addr.String())
+		}
 	}
 	return out
 }
@@ -231,8 +252,7 @@ func (g *guard) refused(svc *v1.Service, ours bool) []refusedAddress {
 			if err != nil {
 				continue // the API server admits none
 			}
-			// An address of a node is served there as it is.
-			if why, bad := g.external(addr.Unmap()); bad && why.Rule != pools.RuleNode {
+			if why, bad := g.external(addr.Unmap()); bad {
 				out = append(out, refusedAddress{fmt.Sprintf("spec.externalIPs[%d]", i), addr.Unmap(), why})
 			}
 		}
@@ -249,7 +269,11 @@ func (g *guard) refused(svc *v1.Service, ours bool) []refusedAddress {
 }
 
 func (g *guard) external(addr netip.Addr) (pools.Refusal, bool) {
-	if why, bad := g.rules.External(addr, false); bad || g.endpoints == nil {
+	why, bad := g.rules.External(addr, g.poolOf(addr), false)
+	if bad && why.Rule == pools.RuleNode { // the node serves it as it is
+		return g.rules.External(addr, "", true)
+	}
+	if bad || g.endpoints == nil {
 		return why, bad
 	}
 	var of []string

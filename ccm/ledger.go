@@ -1,6 +1,7 @@
 package ccm
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -264,12 +265,21 @@ func (l *ledger) standing(svc *v1.Service) []pools.Address {
 	var out []pools.Address
 	for _, h := range l.settings.heldBy(svc) {
 		if i := slices.IndexFunc(lease, func(a pools.Address) bool { return a.Addr == h.Addr }); i >= 0 {
-			out = append(out, lease[i])
-		} else if slices.Contains(l.alloc.Holders(h.Addr), key) {
-			out = append(out, h)
+			h = lease[i]
+		} else if !slices.Contains(l.alloc.Holders(h.Addr), key) {
+			continue
 		}
+		h.Pool = cmp.Or(l.alloc.PoolOf(h.Addr), h.Pool) // as the speakers see it
+		out = append(out, h)
 	}
 	return out
+}
+
+// poolOf returns the pool that has an address now, empty for none.
+func (l *ledger) poolOf(addr netip.Addr) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.alloc.PoolOf(addr)
 }
 
 // recorded returns what the Service's annotation should say.

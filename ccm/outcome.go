@@ -17,8 +17,7 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// conditionAllocated is True on a Service whose request is met, else False with the reason.
-const conditionAllocated = "ironlb.io/Allocated"
+const conditionAllocated = v1alpha1.ConditionAllocated
 
 // outcome is what we write on a Service, all of it in one patch of the status subresource: there is no moment at which the
 // object has one part without the others.
@@ -148,10 +147,11 @@ func described(lease []pools.Address) string {
 	return strings.Join(texts, " and ")
 }
 
-// named returns the pool that the record has for an address, and whether it has the address. The annotation does not count: the author of the
-// Service may have written that.
-func (r outcome) named(a netip.Addr) (pool string, ok bool) {
-	for _, one := range v1alpha1.ParseRecords(r.record) {
+// recordedFor returns the pool that the record of a Service has for an address, and whether it has the address. The annotation alone does not count:
+// the author of the Service may have written that.
+func recordedFor(svc *v1.Service, a netip.Addr) (pool string, ok bool) {
+	records, _ := v1alpha1.RecordsOf(svc)
+	for _, one := range records {
 		if one.Addr == a {
 			return one.Pool, true
 		}

@@ -34,7 +34,7 @@ func (r *registrar) serve(ctx context.Context, svc *v1.Service) error {
 	if err := r.ledger.waitReady(ctx); err != nil {
 		return fmt.Errorf("serving Service %s: %w", keyOf(svc), err)
 	}
-	if r.ledger.foreign(svc) {
+	if r.ledger.theirs(svc) {
 		return nil
 	}
 	start := time.Now()
@@ -114,7 +114,7 @@ func (r *registrar) drifted(svc *v1.Service) bool {
 
 // unmet says whether the Service is ours and has not all that it asks for.
 func (r *registrar) unmet(svc *v1.Service) bool {
-	return r.settings.wants(svc) && !r.ledger.foreign(svc) && outcomeIn(svc).condition.Reason != string(pools.Allocated)
+	return r.settings.wants(svc) && !r.ledger.theirs(svc) && outcomeIn(svc).condition.Reason != string(pools.Allocated)
 }
 
 // clear takes our record and the finalizers off a Service that is not ours any more, and then frees what it held: not

@@ -134,7 +134,7 @@ func (r Release) service(ctx context.Context, kube kubernetes.Interface, svc *v1
 		return nil
 	}
 	have := outcomeIn(svc)
-	given := func(a netip.Addr) bool { _, named := have.named(a); return named }
+	given := func(a netip.Addr) bool { _, named := recordedFor(svc, a); return named }
 	rest, shared := outcome{}, true
 	if len(svc.Status.LoadBalancer.Ingress) > 0 && !slices.ContainsFunc(ingressOf(svc), given) {
 		rest, shared = outcome{others: true}, svc.Spec.LoadBalancerClass != nil

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	ktesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/ironlb/ironlb/pools"
@@ -147,9 +148,9 @@ func startAdviserWith(t *testing.T, client *fake.Clientset, g *guard) (*adviserW
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.synced = reg.HasSynced
+	a.synced = []cache.InformerSynced{reg.HasSynced}
 	if len(g.settings.ExternalIPCIDRs) > 0 {
-		if err := g.watchEndpoints(factory.Discovery().V1().EndpointSlices().Informer()); err != nil {
+		if _, err := g.watchEndpoints(factory.Discovery().V1().EndpointSlices().Informer()); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -3,7 +3,6 @@ package ccm
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -92,12 +91,3 @@ const (
 	labelProxy = "service.kubernetes.io/service-proxy-name"
 	proxyName  = "ironlb"
 )
-
-// externalIPs are the CIDRs of external IPs, once they are validated.
-func (s *Settings) externalIPs() []netip.Prefix { return prefixes(s.ExternalIPCIDRs) }
-
-// allowed says whether an address may be an external IP.
-func (s *Settings) allowed(text string) bool {
-	addr, err := netip.ParseAddr(text)
-	return err == nil && slices.ContainsFunc(s.externalIPs(), func(p netip.Prefix) bool { return p.Contains(addr) })
-}

@@ -20,7 +20,8 @@ import (
 )
 
 // waker is the Service informer that the service controller is given. It passes on what the informer says, with these
-// differences: an addition is repeated for a Service that waits when its turn has come (Wake), an update is repeated as an
+// differences: what another controller serves is not passed on, for the service controller would put its finalizer on it, or take the other's off;
+// an addition is repeated for a Service that waits when its turn has come (Wake), an update is repeated as an
 // addition when something changed that matters to us and not to the controller, the echo of our own annotation is left out,
 // and so are, after a start, the Services for which nothing is left to do.
 type waker struct {
@@ -71,7 +72,7 @@ func (w *waker) Start(ctx context.Context) {
 // settled says whether there is nothing to do for the Service. The service controller need not know one: its finalizer
 // makes it clean up later, too.
 func (w *waker) settled(ctx context.Context, svc *v1.Service) bool {
-	return w.registrar.ledger.foreign(svc) || w.registrar.settings.classless(svc) && w.registrar.settled(ctx, svc)
+	return w.registrar.ledger.theirs(svc) || w.registrar.settings.classless(svc) && w.registrar.settled(ctx, svc)
 }
 
 // Revisit wakes the Services that were another controller's, and of which a pool has an address now.
@@ -81,7 +82,7 @@ func (w *waker) Revisit() {
 		return // never: it is a cache
 	}
 	for _, svc := range all {
-		if w.registrar.settings.classless(svc) && unrecorded(svc) && !w.registrar.ledger.foreign(svc) {
+		if w.registrar.settings.classless(svc) && unrecorded(svc) && !w.registrar.ledger.theirs(svc) {
 			w.Wake(svc)
 		}
 	}
@@ -111,7 +112,7 @@ func (i *wakingInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEventHa
 	i.waker.handler.Store(&h)
 	return i.SharedIndexInformer.AddEventHandlerWithResyncPeriod(cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(o any, initial bool) {
-			if svc, ok := o.(*v1.Service); !ok || !i.waker.holdsBack(svc) {
+			if svc, ok := o.(*v1.Service); !ok || !i.waker.holdsBack(svc) && !i.waker.registrar.ledger.theirs(svc) {
 				h.OnAdd(o, initial)
 			}
 		},
@@ -123,7 +124,7 @@ func (i *wakingInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEventHa
 				h.OnUpdate(o, n)
 				return
 			}
-			if i.waker.holdsBack(after) {
+			if i.waker.holdsBack(after) || i.waker.registrar.ledger.theirs(after) {
 				return
 			}
 			if needsAnother(before, after) {

@@ -100,6 +100,14 @@ func (a *Allocator) Holders(addr netip.Addr) []ServiceKey {
 	return keys
 }
 
+// PoolOf returns the name of the pool in use that has the address, empty for none.
+func (a *Allocator) PoolOf(addr netip.Addr) string {
+	if sp, ok := a.find(addr); ok {
+		return sp.pool.Name
+	}
+	return ""
+}
+
 // Has says whether a pool lists the address, be the pool in use or not.
 func (a *Allocator) Has(addr netip.Addr) bool {
 	_, used := a.find(addr)

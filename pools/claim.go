@@ -35,7 +35,7 @@ type Claim struct {
 	Local      bool
 	Selector   string
 
-	// Held is what the Service's status and its allocated-from annotation record, of our own making only. It counts
+	// Held is what the Service's status records, of our own making only. It counts
 	// when the Allocator holds nothing for this Service yet; what the Allocator knows is newer than any cache.
 	Held []Address
 }

@@ -30,6 +30,8 @@ const (
 	RulePodNetwork Rule = "PodCIDR"
 	// RuleEndpoint: an EndpointSlice has it. Whoever may write EndpointSlices can name any address, so the pools' are not subject to it.
 	RuleEndpoint Rule = "Endpoint"
+	// RulePool: a pool has it, and so who gets it is decided by the pool: no external IP is out of one.
+	RulePool Rule = "Pool"
 	// RuleNotAllowed: an external IP is in no CIDR that the operator allows.
 	RuleNotAllowed Rule = "NotAllowed"
 	// RuleNoPool: no pool has it, and none had when it was given.
@@ -38,7 +40,7 @@ const (
 
 // order is that in which rules are named where several refuse.
 var order = []Rule{
-	RuleSpecial, RuleNode, RuleGateway, RulePeer, RuleAPIServer, RuleServiceNetwork, RulePodNetwork, RuleEndpoint, RuleNotAllowed, RuleNoPool,
+	RuleSpecial, RuleNode, RuleGateway, RulePeer, RuleAPIServer, RuleServiceNetwork, RulePodNetwork, RuleEndpoint, RulePool, RuleNotAllowed, RuleNoPool,
 }
 
 // Refusal says which rule keeps an address from Services. The zero value is none.
@@ -74,6 +76,8 @@ func (r Refusal) String() string {
 		return "is in a Pod CIDR of Node " + r.Of
 	case RuleEndpoint:
 		return "is an endpoint of Service " + r.Of
+	case RulePool:
+		return "is in IPAddressPool " + r.Of
 	case RuleNotAllowed:
 		return "is in none of the CIDRs that the cluster's operator allows for external IPs (externalIPCIDRs)"
 	case RuleNoPool:
@@ -209,9 +213,12 @@ func (g *Guard) Given(a netip.Addr, pool string) (Refusal, bool) {
 	return Refusal{Rule: RuleNoPool}, pool == ""
 }
 
-// External tells whether an external IP may not be used, and why. own is set where the address is one of the node that asks: that serves it
-// as it is (ipvs.md 1.3.2), if it is allowed. Its endpoints are for the caller to look at, who has them.
-func (g *Guard) External(a netip.Addr, own bool) (Refusal, bool) {
+// External tells whether an external IP may not be used, and why. pool is the one that has it, empty for none. own is set where the address is one
+// of the node that asks: that serves it as it is (ipvs.md 1.3.2), if it is allowed. Its endpoints are for the caller to look at, who has them.
+func (g *Guard) External(a netip.Addr, pool string, own bool) (Refusal, bool) {
+	if pool != "" {
+		return Refusal{RulePool, pool}, true
+	}
 	if !slices.ContainsFunc(g.allowed, func(p netip.Prefix) bool { return p.Contains(a) }) {
 		return Refusal{Rule: RuleNotAllowed}, true
 	}
@@ -222,12 +229,29 @@ func (g *Guard) External(a netip.Addr, own bool) (Refusal, bool) {
 // Services can name one.
 func (g *Guard) Foreign(a netip.Addr, own bool) (Refusal, bool) {
 	if own {
-		return g.first(a, RuleNode, RulePodNetwork, RuleGateway, RuleAPIServer) // a bridge of Pods has such an address, too
+		return g.first(a, RuleNode, RulePodNetwork) // a bridge of Pods has an address of theirs
 	}
 	return g.first(a)
 }
 
-// ClusterIP tells whether a ClusterIP may not be used, and why. The API server gives them, each once.
+// ClusterIP tells whether a ClusterIP may not be used, and why. The API server gives them, each once, out of ServiceCIDRs: of an address in one no
+// Node can say that it is its own.
 func (g *Guard) ClusterIP(a netip.Addr) (Refusal, bool) {
-	return g.first(a, RuleServiceNetwork, RulePodNetwork, RuleAPIServer)
+	if g.has(a, RuleServiceNetwork) {
+		return g.first(a, order[1:]...)
+	}
+	return g.first(a, RulePodNetwork, RuleAPIServer)
 }
+
+// has reports whether a rule is about the address.
+func (g *Guard) has(a netip.Addr, rule Rule) bool {
+	for length := range g.lengths[slot(FamilyOf(a))] {
+		if p, err := a.Prefix(length); err == nil && slices.ContainsFunc(g.by[p], func(r Refusal) bool { return r.Rule == rule }) {
+			return true
+		}
+	}
+	return false
+}
+
+// IsOfNodes reports whether an address is a Node's or in the network of its Pods.
+func (g *Guard) IsOfNodes(a netip.Addr) bool { return g.has(a, RuleNode) || g.has(a, RulePodNetwork) }

@@ -56,6 +56,9 @@ func TestGuardByKind(t *testing.T) {
 	g := NewGuard([]netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/32"), netip.MustParsePrefix("127.0.0.0/8")})
 	g.SetAddresses(Refusal{RuleNode, "n1"}, netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"))
 	g.SetAddresses(Refusal{RulePeer, "tor"}, netip.MustParseAddr("192.0.2.253"), netip.MustParseAddr("fe80::1%eth0"), netip.Addr{})
+	g.SetAddresses(Refusal{RuleNode, "liar"}, netip.MustParseAddr("192.0.2.131")) // in the network of ClusterIPs
+	g.SetAddresses(Refusal{RuleAPIServer, ""}, netip.MustParseAddr("192.0.2.2"))
+	g.SetAddresses(Refusal{RuleNode, "n2"}, netip.MustParseAddr("192.0.2.2"))
 	g.Set(Refusal{RuleServiceNetwork, "kubernetes"}, netip.MustParsePrefix("192.0.2.128/26"), netip.Prefix{})
 	g.Set(Refusal{RulePodNetwork, "n1"}, netip.MustParsePrefix("192.0.2.64/26"))
 	for _, tt := range []struct {
@@ -64,6 +67,8 @@ func TestGuardByKind(t *testing.T) {
 	}{
 		{"192.0.2.1", RuleNode, RuleNode, "", RuleNode, RuleNode},
 		{"2001:db8::1", RuleNode, RuleNode, "", RuleNode, RuleNode},
+		{"192.0.2.2", RuleNode, RuleNode, RuleAPIServer, RuleNode, RuleNode},
+		{"192.0.2.131", RuleNode, RuleNode, RuleServiceNetwork, RuleNode, ""},
 		{"192.0.2.253", RulePeer, RulePeer, RulePeer, RulePeer, RulePeer},
 		{"192.0.2.130", RuleServiceNetwork, RuleServiceNetwork, RuleServiceNetwork, RuleServiceNetwork, ""},
 		{"192.0.2.65", RulePodNetwork, RulePodNetwork, "", RulePodNetwork, ""},
@@ -80,8 +85,8 @@ func TestGuardByKind(t *testing.T) {
 			got  func() (Refusal, bool)
 		}{
 			"given":        {tt.given, func() (Refusal, bool) { return g.Given(addr, "pool") }},
-			"external":     {tt.external, func() (Refusal, bool) { return g.External(addr, false) }},
-			"external own": {tt.externalOwn, func() (Refusal, bool) { return g.External(addr, true) }},
+			"external":     {tt.external, func() (Refusal, bool) { return g.External(addr, "", false) }},
+			"external own": {tt.externalOwn, func() (Refusal, bool) { return g.External(addr, "", true) }},
 			"foreign":      {tt.foreign, func() (Refusal, bool) { return g.Foreign(addr, false) }},
 			"ClusterIP":    {tt.cluster, func() (Refusal, bool) { return g.ClusterIP(addr) }},
 		} {
@@ -90,6 +95,9 @@ func TestGuardByKind(t *testing.T) {
 				t.Errorf("%s as %s: %v %q, want rule %q", addr, what, refused, got, pair.want)
 			}
 		}
+	}
+	if why, refused := g.External(netip.MustParseAddr("192.0.2.9"), "web", true); !refused || why != (Refusal{RulePool, "web"}) {
+		t.Errorf("an external IP out of a pool: %v", why)
 	}
 	if why, refused := g.Given(netip.MustParseAddr("192.0.2.9"), ""); !refused || why.Rule != RuleNoPool {
 		t.Errorf("an address of no pool: %v", why)

@@ -83,7 +83,7 @@ func (s *Speaker) reportNode() {
 			status.Links[name] = link
 		}
 	}
-	status.Gateways = slices.SortedFunc(maps.Keys(s.view.Gateways), netip.Addr.Compare)
+	status.Gateways = s.desired.Gateways
 	if err := s.trouble(); err != nil {
 		status.Healthy, status.Reason, status.Message = false, plan.DataPlaneNotReady, err.Error()
 	}

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"log/slog"
 	"net/netip"
+	"time"
 
 	"github.com/ironlb/ironlb/speaker/kube"
 	"github.com/ironlb/ironlb/speaker/l2"
@@ -20,14 +22,37 @@ func noteHost(l *link.Link, source *kube.Source, log *slog.Logger) {
 	source.SetHost(setOf(addrs))
 }
 
-// noteGateways tells the source of the gateways of this node.
-func noteGateways(l *link.Link, source *kube.Source, log *slog.Logger) {
+// noteGateways tells the source of the gateways of this node, and returns how long that took.
+func noteGateways(l *link.Link, source *kube.Source, log *slog.Logger) time.Duration {
+	start := time.Now()
 	addrs, err := l.Gateways()
 	if err != nil {
 		log.Warn("the gateways of this node are not known; those that were known last stay protected", "error", err)
-		return
+	} else {
+		source.SetGateways(setOf(addrs))
 	}
-	source.SetGateways(setOf(addrs))
+	return time.Since(start)
+}
+
+// gatewaysEvery is the least time between two looks at all routes, gatewaysShare how much longer than one that is: a node in a fabric may have very
+// many, which come and go.
+const gatewaysEvery, gatewaysShare = time.Second, 50
+
+// followGateways notes the gateways again when routes changed. It is a task.
+func followGateways(ctx context.Context, routed <-chan struct{}, took time.Duration, l *link.Link, source *kube.Source, log *slog.Logger) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(max(gatewaysEvery, gatewaysShare*took)):
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-routed:
+		}
+		took = noteGateways(l, source, log)
+	}
 }
 
 func setOf(addrs []netip.Addr) map[netip.Addr]struct{} {

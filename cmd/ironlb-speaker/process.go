@@ -124,14 +124,21 @@ func (p *process) watchCluster() (err error) {
 func (p *process) watchHost() error {
 	noteHost(p.link, p.api.Source, p.log)
 	noteLinks(p.api.Source, p.log)
-	noteGateways(p.link, p.api.Source, p.log)
+	took := noteGateways(p.link, p.api.Source, p.log)
+	routed := make(chan struct{}, 1)
+	p.run(func(ctx context.Context) error { return followGateways(ctx, routed, took, p.link, p.api.Source, p.log) })
 	p.run(func(ctx context.Context) error {
 		return link.Watch(ctx, func() {
 			p.announcer.Refresh()
 			noteLinks(p.api.Source, p.log)
 			p.kick.Look()
 			noteHost(p.link, p.api.Source, p.log)
-		}, func() { noteGateways(p.link, p.api.Source, p.log) })
+		}, func() {
+			select {
+			case routed <- struct{}{}:
+			default:
+			}
+		})
 	})
 	return nil
 }

@@ -2,9 +2,10 @@ package v1alpha1
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // ConditionAddresses of a Service records which addresses the controller gave it, and out of which pools. Its message is for programs:
@@ -41,12 +42,32 @@ func ParseRecords(message string) []Record {
 	return out
 }
 
-// RecordsOf returns what the conditions of a Service record, and whether they record anything.
-func RecordsOf(conditions []metav1.Condition) ([]Record, bool) {
-	for _, c := range conditions {
-		if c.Type == ConditionAddresses {
+// ConditionAllocated of a Service is True if its request is met, else False with the reason; its message is for people.
+const ConditionAllocated = "ironlb.io/Allocated"
+
+// RecordsOf returns what the status of a Service records, and whether the Service is, or waits to be, one of ours. What a version wrote that kept no
+// ConditionAddresses is read from its ConditionAllocated, whose message names what the Service held; the pools are those of the annotation.
+func RecordsOf(svc *corev1.Service) (records []Record, ours bool) {
+	allocated := ""
+	for _, c := range svc.Status.Conditions {
+		switch c.Type {
+		case ConditionAddresses:
 			return ParseRecords(c.Message), true
+		case ConditionAllocated:
+			allocated, ours = c.Message, true
 		}
 	}
-	return nil, false
+	from := strings.Split(svc.Annotations[AnnotationAllocatedFrom], ",")
+	for i, in := range svc.Status.LoadBalancer.Ingress {
+		if addr, err := netip.ParseAddr(in.IP); err == nil && i < len(from) && heldBefore(allocated, addr) {
+			records = append(records, Record{addr.Unmap(), strings.TrimSpace(from[i])})
+		}
+	}
+	return records, ours
+}
+
+// heldBefore reports whether the message of a ConditionAllocated names the address as held.
+func heldBefore(message string, addr netip.Addr) bool {
+	i := strings.LastIndex(message, "holds ")
+	return i >= 0 && slices.Contains(strings.Fields(message[i:]), addr.String()) || strings.Contains(message, " keeps "+addr.String()+" ")
 }

@@ -25,7 +25,8 @@ func TestOurs(t *testing.T) {
 			Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "198.51.100.9", ClusterIPs: []string{"198.51.100.9"},
 				Ports: []corev1.ServicePort{{Port: 80, NodePort: nodePort}}},
 			Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{
-				Ingress: []corev1.LoadBalancerIngress{{IP: "203.0.113.4", IPMode: ptr.To(mode)}}}},
+				Ingress: []corev1.LoadBalancerIngress{{IP: "203.0.113.4", IPMode: ptr.To(mode)}}},
+				Conditions: []metav1.Condition{{Type: v1alpha1.ConditionAddresses, Message: "203.0.113.4=p"}}},
 		}
 	}
 	const pools = "[192.0.2.7/32 192.0.2.8/31 203.0.113.0/25 2001:db8::5/128]"

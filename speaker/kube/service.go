@@ -83,7 +83,7 @@ func addresses(svc *corev1.Service, whole bool) []plan.Address {
 	var out []plan.Address
 	add := func(text string, a plan.Address) {
 		ip, err := netip.ParseAddr(text)
-		if a.IP = ip.Unmap(); err != nil || slices.ContainsFunc(out, func(b plan.Address) bool { return b.IP == a.IP }) {
+		if a.IP = ip.Unmap(); err != nil || ip.Zone() != "" || slices.ContainsFunc(out, func(b plan.Address) bool { return b.IP == a.IP }) {
 			return
 		}
 		out = append(out, a)
@@ -94,10 +94,7 @@ func addresses(svc *corev1.Service, whole bool) []plan.Address {
 		}
 	}
 	if svc.Spec.Type == corev1.ServiceTypeLoadBalancer && svc.DeletionTimestamp == nil {
-		records, ours := v1alpha1.RecordsOf(svc.Status.Conditions)
-		if !ours {
-			_, ours = svc.Annotations[v1alpha1.AnnotationAllocatedFrom] // its author may have written that: the plan asks for a pool
-		}
+		records, ours := v1alpha1.RecordsOf(svc)
 		for _, in := range svc.Status.LoadBalancer.Ingress {
 			proxyMode := value(in.IPMode, corev1.LoadBalancerIPModeVIP) == corev1.LoadBalancerIPModeProxy
 			switch {

@@ -83,6 +83,7 @@ func bigCluster(n int) map[string][]any {
 		svc := &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer,
 			ClusterIP: fmt.Sprintf("2001:db8:1::%x", i+1), ClusterIPs: []string{fmt.Sprintf("2001:db8:1::%x", i+1)}, IPFamilies: []corev1.IPFamily{corev1.IPv6Protocol}}}
 		svc.Annotations = map[string]string{v1alpha1.AnnotationAllocatedFrom: "main"}
+		svc.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionAddresses, Message: addr + "=main"}}
 		svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: addr, IPMode: ptr.To(corev1.LoadBalancerIPModeProxy)}}
 		slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name + "-x7k2p", UID: meta.UID, ResourceVersion: meta.ResourceVersion,
 			Labels: map[string]string{discoveryv1.LabelServiceName: name}}, AddressType: discoveryv1.AddressTypeIPv6}

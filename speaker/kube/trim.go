@@ -78,11 +78,13 @@ func trimService(serviceProxy bool) cache.TransformFunc {
 	}
 }
 
-// trimConditions leaves the record of addresses.
+// trimConditions leaves the record of addresses, or what stood in its place in a version before it.
 func trimConditions(conditions []metav1.Condition) []metav1.Condition {
-	for _, c := range conditions {
-		if c.Type == v1alpha1.ConditionAddresses {
-			return []metav1.Condition{{Type: c.Type, Message: c.Message}}
+	for _, kind := range []string{v1alpha1.ConditionAddresses, v1alpha1.ConditionAllocated} {
+		for _, c := range conditions {
+			if c.Type == kind {
+				return []metav1.Condition{{Type: c.Type, Message: c.Message}}
+			}
 		}
 	}
 	return nil

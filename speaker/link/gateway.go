@@ -8,34 +8,35 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/speaker/link/dump"
 )
 
 // Gateways returns the addresses by way of which the node sends packets, sorted: the next hops of the routes of all its tables, but for link-local
 // ones. It reads every route.
 func (l *Link) Gateways() ([]netip.Addr, error) {
-	found := map[netip.Addr]struct{}{}
-	add := func(ip net.IP) {
-		if addr, ok := netip.AddrFromSlice(ip); ok && addr.Unmap().IsGlobalUnicast() {
-			found[addr.Unmap()] = struct{}{}
-		}
-	}
-	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		err := l.handle.RouteListFilteredIter(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE, func(r netlink.Route) bool {
-			for _, gateway := range gatewaysOf(r) {
-				add(gateway)
+	all, err := dump.Whole(func() ([]netip.Addr, error) {
+		var found []netip.Addr
+		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+			err := l.handle.RouteListFilteredIter(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE, func(r netlink.Route) bool {
+				for _, gateway := range gatewaysOf(r) {
+					if addr, ok := netip.AddrFromSlice(gateway); ok && addr.Unmap().IsGlobalUnicast() && (len(found) == 0 || found[len(found)-1] != addr.Unmap()) {
+						found = append(found, addr.Unmap())
+					}
+				}
+				return true
+			})
+			if err != nil {
+				return nil, err
 			}
-			return true
-		})
-		if err != nil {
-			return nil, fmt.Errorf("list the routes: %w", err)
 		}
+		return found, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the routes: %w", err)
 	}
-	out := make([]netip.Addr, 0, len(found))
-	for addr := range found {
-		out = append(out, addr)
-	}
-	slices.SortFunc(out, netip.Addr.Compare)
-	return out, nil
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all), nil
 }
 
 // gatewaysOf returns the next hops of a route, also one of the other family (RFC 5549).

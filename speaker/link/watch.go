@@ -16,8 +16,8 @@ const resubscribeAfter = 100 * time.Millisecond
 
 // Watch calls kick when an interface or an address of the network namespace of the calling thread changes, when one of
 // our local routes is deleted, or another program makes one, in place of ours perhaps, and whenever events may have been
-// missed; and routed likewise when a route by way of a gateway comes or goes, hardly more often than once in a second. It is a task: it returns
-// nil when ctx ends.
+// missed; and routed likewise when a route by way of a gateway comes or goes, or an interface does, with which the kernel drops routes without a
+// word (fib_sync_down_dev in net/ipv4/fib_semantics.c). Neither may block. It is a task: it returns nil when ctx ends.
 func Watch(ctx context.Context, kick, routed func()) error {
 	for {
 		s, err := subscribe()
@@ -73,64 +73,46 @@ func subscribe() (*subscription, error) {
 	return s, nil
 }
 
-const (
-	// kickPause is the least time between two kicks: hundreds of addresses may come or go at once.
-	kickPause = 20 * time.Millisecond
-	// routedPause is that between two looks at all routes: a node in a fabric may have very many, which come and go.
-	routedPause = time.Second
-)
+// kickPause is the least time between two kicks: hundreds of addresses may come or go at once.
+const kickPause = 20 * time.Millisecond
 
-// paced calls a function at once, or when the least time since the last call is over.
-type paced struct {
-	call  func()
-	pause time.Duration
-	last  time.Time
-	due   <-chan time.Time
-}
-
-func (p *paced) ask() {
-	if wait := p.pause - time.Since(p.last); wait > 0 {
-		if p.due == nil {
-			p.due = time.After(wait)
-		}
-		return
-	}
-	p.call()
-	p.last, p.due = time.Now(), nil
-}
-
-// forward calls kick and routed until ctx ends or one of the sockets fails.
+// forward kicks until ctx ends or one of the sockets fails.
 func (s *subscription) forward(ctx context.Context, kick, routed func()) {
-	all, gateways := paced{call: kick, pause: kickPause}, paced{call: routed, pause: routedPause}
+	var last time.Time
+	var due <-chan time.Time
 	for {
 		select {
-		case <-all.due:
-			all.ask()
-		case <-gateways.due:
-			gateways.ask()
+		case <-due:
 		case <-ctx.Done():
 			return
 		case _, ok := <-s.links:
 			if !ok {
 				return
 			}
-			all.ask()
+			routed()
 		case _, ok := <-s.addrs:
 			if !ok {
 				return
 			}
-			all.ask()
 		case route, ok := <-s.routes:
 			if !ok {
 				return
 			}
-			if concerns(route) {
-				all.ask()
-			}
 			if len(gatewaysOf(route.Route)) > 0 {
-				gateways.ask()
+				routed()
+			}
+			if !concerns(route) {
+				continue
 			}
 		}
+		if wait := kickPause - time.Since(last); wait > 0 {
+			if due == nil {
+				due = time.After(wait)
+			}
+			continue
+		}
+		kick()
+		last, due = time.Now(), nil
 	}
 }
 

@@ -13,11 +13,15 @@ import (
 type admission struct {
 	guard *pools.Guard
 	pools pools.Index
+	// gateways are those of this node that are no addresses of Nodes or of their Pods' networks, sorted.
+	gateways []netip.Addr
 	// external are the Services of each address on which endpoints bear, externalOf the reverse.
 	external   index[netip.Addr, pools.ServiceKey]
 	externalOf map[pools.ServiceKey][]netip.Addr
 	// endpoints are those addresses of external that were looked for, with the first Service that has it as an endpoint, the zero key for none.
 	endpoints map[netip.Addr]pools.ServiceKey
+	// all are all endpoints, while a plan is made that needs them.
+	all map[netip.Addr]pools.ServiceKey
 }
 
 func newAdmission(o Options) admission {
@@ -43,7 +47,7 @@ func (p *Planner) admit(v *View, svc Service) (admitted []Address, refused map[n
 			}
 			why, bad = guard.Given(a.IP, a.Pool)
 		case External:
-			why, bad = guard.External(a.IP, v.isHost(a.IP, node))
+			why, bad = guard.External(a.IP, p.admission.pools.PoolOf(a.IP), v.isHost(a.IP, node))
 		case Foreign:
 			why, bad = guard.Foreign(a.IP, v.isHost(a.IP, node))
 		}
@@ -69,19 +73,26 @@ func (p *Planner) admit(v *View, svc Service) (admitted []Address, refused map[n
 // EndpointSlices could take them away.
 func (k AddressKind) bearsEndpoints() bool { return k == External || k == Foreign }
 
-// endpointOf returns the first Service by name that has an address as an endpoint, the zero key for none. It looks through all of them once.
+// endpointOf returns the first Service by name that has an address as an endpoint, the zero key for none. All endpoints are looked through at most
+// once in a plan.
 func (m *admission) endpointOf(v *View, addr netip.Addr) pools.ServiceKey {
-	first, known := m.endpoints[addr]
-	if known {
+	if first, known := m.endpoints[addr]; known {
 		return first
 	}
-	for key, all := range v.Slices {
-		if (first == pools.ServiceKey{} || key.Compare(first) < 0) && has(all, addr) {
-			first = key
+	if m.all == nil {
+		m.all = map[netip.Addr]pools.ServiceKey{}
+		for key, slices := range v.Slices {
+			for _, slice := range slices {
+				for _, e := range slice.Endpoints {
+					if first, there := m.all[e.Addr]; !there || key.Compare(first) < 0 {
+						m.all[e.Addr] = key
+					}
+				}
+			}
 		}
 	}
-	m.endpoints[addr] = first
-	return first
+	m.endpoints[addr] = m.all[addr]
+	return m.all[addr]
 }
 
 // has reports whether an address is an endpoint in one of the slices.
@@ -198,15 +209,16 @@ func (m *admission) learn(v *View, t Touched, o Options) bool {
 	}
 	if _, touched := t.Slices[apiServer]; t.All || touched {
 		at := slices.Clone(o.APIServers)
-		for _, slice := range v.Slices[apiServer] {
-			for _, e := range slice.Endpoints {
-				at = append(at, e.Addr)
-			}
+		for _, e := range v.Slices[apiServer][apiServer.Name].Endpoints { // the slice that it keeps itself, and no other of the name
+			at = append(at, e.Addr)
 		}
 		learn(m.guard.SetAddresses(pools.Refusal{Rule: pools.RuleAPIServer}, at...))
 	}
 	if t.All || t.Pools {
 		m.pools, changed = poolIndex(v.Pools), true
+	}
+	if t.All || t.Gateways || changed && len(t.Nodes) > 0 {
+		m.gateways = slices.DeleteFunc(slices.SortedFunc(maps.Keys(v.Gateways), netip.Addr.Compare), m.guard.IsOfNodes)
 	}
 	return changed
 }

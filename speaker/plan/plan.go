@@ -30,6 +30,8 @@ type Desired struct {
 	Services map[pools.ServiceKey]Reason
 	// Refused are the addresses that a Service has and may not have, of those that have any.
 	Refused map[pools.ServiceKey]map[netip.Addr]pools.Refusal
+	// Gateways are those of this node of which others do not know, sorted. The slice is not changed once it is made.
+	Gateways []netip.Addr
 	// Claims are what this node says of VirtualIPs to the others, and Segments the interfaces on which it wants to hear them.
 	Claims   map[string]Claim
 	Segments map[string]struct{}

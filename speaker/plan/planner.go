@@ -91,6 +91,7 @@ func (p *Planner) Plan(v *View, touched Touched, now time.Time) (*Desired, *Chan
 	for key := range services {
 		p.replan(v, key, now)
 	}
+	p.admission.all, p.desired.Gateways = nil, p.admission.gateways
 	p.decideReasons(v)
 	for name := range p.touchedVIPs(v, touched, now) {
 		p.decide(v, name, now)

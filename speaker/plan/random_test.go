@@ -17,7 +17,7 @@ type step struct {
 	seed       uint64
 }
 
-const kinds = 29
+const kinds = 30
 
 func randomSteps(r *rand.Rand, n int) []step {
 	steps := make([]step, n)
@@ -107,14 +107,23 @@ func (s step) apply(v *View) Touched {
 		pool := fmt.Sprint("p", r.IntN(2))
 		first := r.IntN(5)
 		ranges := []pools.Range{{First: netip.AddrFrom4([4]byte{203, 0, 113, byte(first)}), Last: netip.AddrFrom4([4]byte{203, 0, 113, byte(first + r.IntN(3))})}}
-		set(v.Pools, pool, Pool{Labels: v.Pools[pool].Labels, Ranges: ranges, Created: int64(r.IntN(3))}, r.IntN(4) > 0)
-		return Touched{Pools: true, Advertisements: true, BGPAdvertisements: true} // its labels may be gone
+		p, had := v.Pools[pool]
+		labelled := len(p.Labels) > 0
+		p.Ranges, p.Created = ranges, int64(r.IntN(3))
+		set(v.Pools, pool, p, !had || r.IntN(4) > 0)
+		_, has := v.Pools[pool]
+		gone := labelled && !has
+		return Touched{Pools: true, Advertisements: gone, BGPAdvertisements: gone}
 	case 28:
 		clear(v.Gateways)
 		if r.IntN(2) == 0 {
 			v.Gateways[netip.AddrFrom4([4]byte{203, 0, 113, byte(r.IntN(6))})] = struct{}{}
 		}
 		return Touched{Gateways: true}
+	case 29:
+		name := one(r, "kubernetes", "other")
+		v.Slices[apiServer] = map[string]Slice{name: {Endpoints: []Endpoint{{Addr: netip.AddrFrom4([4]byte{203, 0, 113, byte(r.IntN(6))})}}}}
+		return Touched{Slices: map[pools.ServiceKey]struct{}{apiServer: {}}}
 	}
 	if s.kind >= 22 {
 		return s.bgp(v, r)

@@ -255,6 +255,11 @@ func notAdmitted(v *View, o Options, addr netip.Addr) string {
 	if !cluster && !given && !allowed && !foreign {
 		return "nobody gave or allowed it"
 	}
+	for _, all := range v.ServiceNetworks {
+		if cluster && slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(addr) }) {
+			return ""
+		}
+	}
 	for name, n := range v.Nodes {
 		if slices.Contains(n.Reached, addr) {
 			return "it is an address of " + name

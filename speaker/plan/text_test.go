@@ -73,6 +73,9 @@ func text(d *Desired) string {
 			fmt.Fprintf(&b, "  refused: %v %v\n", addr, d.Refused[key][addr])
 		}
 	}
+	if len(d.Gateways) > 0 {
+		fmt.Fprintf(&b, "gateways %v\n", d.Gateways)
+	}
 	b.WriteString(bgpText(d))
 	return b.String()
 }

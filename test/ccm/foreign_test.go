@@ -1,0 +1,131 @@
+package ccm
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/ironlb/ironlb/test/ccm/rig"
+)
+
+// TestTheirs: with all controllers running, nothing of a Service is written that another controller serves, of whatever shape it is, be it there at the
+// start or made later, while it is changed, and at its end; and it has no Events of ours.
+func TestTheirs(t *testing.T) {
+	for _, flag := range []string{"--only-class=false", "--only-class"} {
+		t.Run(flag, func(t *testing.T) { testTheirs(t, flag) })
+	}
+}
+
+func testTheirs(t *testing.T, flag string) {
+	const namespace = "theirs"
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	f := former{T: t, Rig: rig.Start(t, rig.Config{}), ctx: ctx, namespace: namespace}
+	f.must(f.AddNodes(ctx, 2))
+	f.must(f.Apply(ctx, `
+apiVersion: ironlb.io/v1alpha1
+kind: IPAddressPool
+metadata: {name: ours}
+spec: {addresses: [192.0.2.128/28]}
+---
+apiVersion: ironlb.io/v1alpha1
+kind: L2Advertisement
+metadata: {name: ours}
+spec: {}
+`))
+	f.must(f.Namespace(ctx, namespace))
+	other := ptr.To("example.com/lb")
+	shapes := map[string]struct {
+		class      *string
+		ingress    string
+		finalizers []string
+	}{
+		"plain":     {nil, `{"ip":"198.51.100.9"}`, nil},
+		"cleanup":   {nil, `{"ip":"198.51.100.10","ipMode":"VIP"}`, []string{cleanup}},
+		"host-name": {nil, `{"hostname":"lb.example.com"}`, []string{cleanup, "example.com/f"}},
+		"class":     {other, `{"ip":"198.51.100.11"}`, []string{cleanup}},
+		"waiting":   {other, ``, []string{cleanup}},
+		"ends":      {nil, `{"ip":"198.51.100.12"}`, []string{cleanup, "example.com/f"}},
+		"ends-too":  {other, `{"ip":"198.51.100.13"}`, []string{cleanup, "example.com/f"}},
+	}
+	versions := map[string]string{}
+	build := func(prefix string) {
+		t.Helper()
+		for shape, s := range shapes {
+			name := prefix + shape
+			f.create(name, s.class)
+			if len(s.finalizers) > 0 {
+				f.patch(name, types.MergePatchType, fmt.Sprintf(`{"metadata":{"finalizers":["%s"]}}`, strings.Join(s.finalizers, `","`)), "")
+			}
+			if s.ingress != "" {
+				f.patch(name, types.MergePatchType, `{"status":{"loadBalancer":{"ingress":[`+s.ingress+`]}}}`, "status")
+			}
+			if strings.HasPrefix(shape, "ends") {
+				f.must(f.services().Delete(ctx, name, metav1.DeleteOptions{}))
+			}
+			versions[name] = f.get(name).ResourceVersion
+		}
+	}
+	build("early-")
+	ccm, err := f.StartCCM(ctx, firstPort, "--leader-elect=false", "--service-proxy", flag)
+	f.must(err)
+	f.must(ccm.WaitReady(ctx, time.Minute))
+
+	ours := ptr.To("ironlb.io/lb")
+	settle := func(name string) {
+		t.Helper()
+		f.create(name, ours)
+		f.until(name+" is served", func() bool { return len(ingress(f.get(name))) == 1 })
+	}
+	settle("first")
+	// What its owner and its user change is no reason to write either.
+	for shape := range shapes {
+		name := "early-" + shape
+		if strings.HasPrefix(shape, "ends") {
+			continue
+		}
+		f.patch(name, types.MergePatchType, `{"metadata":{"labels":{"a":"b"}},"spec":{"selector":{"app":"x"},"loadBalancerSourceRanges":["nonsense/99x"]}}`, "")
+		versions[name] = f.get(name).ResourceVersion
+	}
+	settle("second")
+	f.must(f.AddNode(ctx, "node3"))
+	settle("third")
+	for name, version := range versions {
+		svc := f.get(name)
+		if svc == nil {
+			t.Errorf("%s is gone: its finalizers were taken off", name)
+			continue
+		}
+		if svc.ResourceVersion != version {
+			t.Errorf("%s was written: %v %+v %v", name, svc.Finalizers, svc.Status, svc.Annotations)
+		}
+	}
+	events, err := f.Kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{})
+	f.must(err)
+	for _, e := range events.Items {
+		if _, theirs := versions[e.InvolvedObject.Name]; theirs && e.Reason != "AddressRefused" {
+			t.Errorf("Event about %s: %s %s", e.InvolvedObject.Name, e.Reason, e.Message)
+		}
+	}
+	// Once a pool has the address, the Service is ours.
+	if flag == "--only-class" {
+		return
+	}
+	f.must(f.Apply(ctx, `
+apiVersion: ironlb.io/v1alpha1
+kind: IPAddressPool
+metadata: {name: theirs}
+spec: {addresses: [198.51.100.9/32]}
+`))
+	f.until("the plain one is ours", func() bool {
+		svc := f.get("early-plain")
+		return f.reason("early-plain") == "Allocated" && slices.Contains(svc.Finalizers, cleanup)
+	})
+}
