@@ -1,6 +1,7 @@
 package ccm
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -101,5 +102,23 @@ func TestRefusedAddress(t *testing.T) {
 	w.condition("router", "")
 	for _, name := range []string{"node", "kubeproxys"} {
 		w.condition(name, "")
+	}
+}
+
+// TestReleaseTakesAdvice: an uninstall leaves no advice, also on a Service that was only served as a proxy would.
+func TestReleaseTakesAdvice(t *testing.T) {
+	client := fake.NewClientset(advised("proxied", func(s *v1.Service) {
+		s.Spec.Type = v1.ServiceTypeClusterIP
+		s.Status.Conditions = []metav1.Condition{{Type: conditionAdvice, Status: metav1.ConditionTrue}, {Type: "example.com/Theirs", Status: metav1.ConditionTrue}}
+	}), advised("plain", nil))
+	if err := (Release{Log: slog.New(slog.DiscardHandler)}).services(t.Context(), client); err != nil {
+		t.Fatal(err)
+	}
+	svc, err := client.CoreV1().Services("default").Get(t.Context(), "proxied", metav1.GetOptions{})
+	if err != nil || len(svc.Status.Conditions) != 1 || svc.Status.Conditions[0].Type != "example.com/Theirs" {
+		t.Errorf("left: %+v, %v", svc.Status.Conditions, err)
+	}
+	if n := patches(client); n != 1 {
+		t.Errorf("%d writes, want 1", n)
 	}
 }

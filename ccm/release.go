@@ -12,6 +12,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
@@ -123,7 +124,8 @@ func (r Release) services(ctx context.Context, kube kubernetes.Interface) error 
 	}
 	var errs []error
 	for i := range list.Items {
-		errs = append(errs, r.service(ctx, kube, &list.Items[i]))
+		svc := &list.Items[i]
+		errs = append(errs, r.service(ctx, kube, svc), r.advice(ctx, kube, svc))
 	}
 	return errors.Join(errs...)
 }
@@ -150,6 +152,19 @@ func (r Release) service(ctx context.Context, kube kubernetes.Interface, svc *v1
 		return fmt.Errorf("releasing Service %s: %w", keyOf(svc), err)
 	}
 	r.Log.Info("Service released", "service", keyOf(svc), "held", ips(svc.Status.LoadBalancer.Ingress), "others", rest.others)
+	return nil
+}
+
+// advice takes our advice off a Service, which may have it without being one of ours.
+func (r Release) advice(ctx context.Context, kube kubernetes.Interface, svc *v1.Service) error {
+	if meta.FindStatusCondition(svc.Status.Conditions, conditionAdvice) == nil {
+		return nil
+	}
+	patch := fmt.Sprintf(`{"metadata":{"uid":%q},"status":{"conditions":[{"$patch":"delete","type":%q}]}}`, svc.UID, conditionAdvice)
+	_, err := kube.CoreV1().Services(svc.Namespace).Patch(ctx, svc.Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+	if err != nil && !gone(err) {
+		return fmt.Errorf("taking the advice off Service %s: %w", keyOf(svc), err)
+	}
 	return nil
 }
 
