@@ -76,11 +76,14 @@ func (p *poolStatus) write(ctx context.Context) error {
 	var failed error
 	for i := range list.Items {
 		obj := &list.Items[i]
-		st, _ := p.ledger.poolStatus(obj.Name) // the zero value for one that was never readable
+		st, known := p.ledger.poolStatus(obj.Name) // the zero value for one that was never readable
+		problem, lastGood := p.specs.problem(obj.Name)
+		if !known && problem == "" {
+			continue // nobody has looked at it yet, and this is kicked then
+		}
 		st.Name = obj.Name
 		measured = append(measured, st)
 		want := obj.DeepCopy()
-		problem, lastGood := p.specs.problem(obj.Name)
 		want.Status = poolStatusOf(obj, st, problem, lastGood)
 		if equality.Semantic.DeepEqual(obj.Status, want.Status) {
 			continue

@@ -82,3 +82,19 @@ func TestPoolConditions(t *testing.T) {
 		}
 	}
 }
+
+// TestFirstPoolStatus: of a pool that nobody has looked at yet nothing is written; the first status has a reason in each condition.
+func TestFirstPoolStatus(t *testing.T) {
+	o := newOffice(t, webPool("203.0.113.4/31"))
+	if err := o.status.write(t.Context()); err != nil || o.writes > 0 {
+		t.Errorf("%d writes before the pool is known, error %v", o.writes, err)
+	}
+	for _, c := range o.turn().Status.Conditions {
+		if c.Reason == "" {
+			t.Errorf("condition %s has no reason", c.Type)
+		}
+	}
+	if o.writes != 1 {
+		t.Errorf("%d writes, want 1", o.writes)
+	}
+}
