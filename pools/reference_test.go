@@ -185,7 +185,7 @@ func agree(c, h *Claim) bool {
 			}
 		}
 	}
-	return !c.Local && !h.Local || c.Selector != "" && c.Selector == h.Selector
+	return !c.Local && !h.Local || c.Selector != "" && c.Selector == h.Selector && c.Service.Namespace == h.Service.Namespace
 }
 
 func (r *reference) mayJoin(a netip.Addr, s *refService) bool {

@@ -54,8 +54,8 @@ func pairClash(c, h *Claim) string {
 			return fmt.Sprintf("has port %s/%d as well", p.Protocol, p.Number)
 		}
 	}
-	if (c.Local || h.Local) && (c.Selector != h.Selector || c.Selector == "") {
-		return "one of them has externalTrafficPolicy Local while their selectors differ or are empty"
+	if (c.Local || h.Local) && (c.Service.Namespace != h.Service.Namespace || c.Selector != h.Selector || c.Selector == "") {
+		return "one of them has externalTrafficPolicy Local while they are in two namespaces, or their selectors differ or are empty"
 	}
 	return ""
 }
