@@ -187,6 +187,8 @@ func TestBGP(t *testing.T) {
 
 	// The other node's speaker comes, and ends.
 	up := map[string]plan.Session{"tor": {State: plan.SessionEstablished, Since: time.Now(), PeerASN: 65002, Changes: 1}}
+	config, err = r.SpeakerConfig(ctx, "node2")
+	must(err)
 	other := startSide(ctx, t, config, "node2")
 	other.Node.ReportNode(plan.NodeStatus{Healthy: true, Sessions: up, Members: map[string]plan.MemberState{"node1": plan.MemberAlive}})
 	s.Node.ReportNode(plan.NodeStatus{Healthy: true, Sessions: up, Members: map[string]plan.MemberState{"node2": plan.MemberAlive}})
