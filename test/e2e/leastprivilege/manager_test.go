@@ -80,7 +80,7 @@ var managerChecks = []check{
 		return w.each(ctx, func(int) error {
 			addresses := w.addresses()
 			name = w.name("covered")
-			return errors.Join(w.own(ctx, "IPAddressPool", name, "{addresses: [%q]}", addresses),
+			return errors.Join(w.own(ctx, "IPAddressPool", name, "{addresses: [%q], autoAssign: false}", addresses),
 				w.service(ctx, name, "ironlb.io/ip-pool: "+name, ""),
 				w.create(ctx, "{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: %s}, spec: {cidrs: [%q]}}", name, addresses))
 		}, func(ctx context.Context, _ int) error {
