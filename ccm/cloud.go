@@ -9,6 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -110,6 +111,10 @@ func (c *Cloud) prepare(api corev1.CoreV1Interface, workers int) {
 	c.classes = newClassController(c.registrar, services.Lister(), workers)
 	c.drift = newDrift(c.registrar, c.wakeService)
 	c.ledger.wake = c.wakeService
+	c.ledger.services = func() []*v1.Service {
+		all, _ := services.Lister().List(labels.Everything()) // a cache does not fail
+		return all
+	}
 	c.ledger.poolsChanged = func() {} // until the pool controller sets its own
 }
 

@@ -1,7 +1,10 @@
 package ccm
 
 import (
+	"net/netip"
 	"testing"
+
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/ironlb/ironlb/pools"
 )
@@ -19,4 +22,23 @@ func TestForeign(t *testing.T) {
 	r, _ := pools.ParseRanges([]string{"192.0.2.99/32"})
 	d.ledger.setPools([]pools.Pool{{Name: "web", Ranges: r, AutoAssign: true}})
 	d.expect(d.ensure(s), "1 writes, 192.0.2.99 Proxy, Allocated")
+}
+
+// TestNewPoolOverShown: a new pool over an address that another controller's Service shows gives it to nobody else, be it to a Service that has waited
+// for an address all the time, and whichever of the two is looked at first.
+func TestNewPoolOverShown(t *testing.T) {
+	theirs, waits := serviceFor("theirs", shows("192.0.2.99")), serviceFor("waits")
+	d := newDesk(t, "203.0.113.4/32", theirs, waits, serviceFor("first"))
+	d.ledger.services = func() []*v1.Service { return []*v1.Service{theirs, waits} }
+	d.expect(d.ensure(serviceFor("first")), "1 writes, 203.0.113.4 Proxy, Allocated")
+	d.expect(d.ensure(waits), "1 writes, PoolExhausted")
+	d.expect(d.ensure(theirs), "0 writes, 192.0.2.99 Proxy")
+	web, _ := pools.ParseRanges([]string{"203.0.113.4/32"})
+	more, _ := pools.ParseRanges([]string{"192.0.2.99/32"})
+	d.ledger.setPools([]pools.Pool{{Name: "web", Ranges: web, AutoAssign: true}, {Name: "more", Ranges: more, AutoAssign: true}})
+	d.expect(d.ensure(waits), "1 writes, PoolExhausted")
+	d.expect(d.ensure(theirs), "1 writes, 192.0.2.99 Proxy, Allocated")
+	if held := d.ledger.alloc.Holders(netip.MustParseAddr("192.0.2.99")); len(held) != 1 || held[0].Name != "theirs" {
+		t.Errorf("held by %v", held)
+	}
 }

@@ -27,6 +27,8 @@ type ledger struct {
 	// before the first use.
 	wake         func(pools.ServiceKey)
 	poolsChanged func()
+	// services returns all Services, as a cache has them; nil for none.
+	services func() []*v1.Service
 
 	// ready is closed when what Services hold has been adopted.
 	ready chan struct{}
@@ -289,9 +291,33 @@ func (l *ledger) recorded(key pools.ServiceKey) string {
 	return allocatedFrom(l.alloc.Lease(key))
 }
 
-// setPools replaces the pools.
+// setPools replaces the pools. What a Service shows that was another controller's, and is in one of them, it holds from now on: before anybody who
+// waits can be given it.
 func (l *ledger) setPools(all []pools.Pool) {
-	l.change(func() { l.alloc.SetPools(all) })
+	var shown []*v1.Service
+	if l.services != nil {
+		shown = slices.DeleteFunc(l.services(), func(svc *v1.Service) bool { return !unrecorded(svc) || !l.settings.wants(svc) })
+	}
+	l.change(func() {
+		l.alloc.SetPools(all)
+		if l.taken { // else all are adopted soon
+			l.adoptShown(shown)
+		}
+	})
+}
+
+// adoptShown adopts those Services that show an address which a pool has and nobody holds. The lock is held.
+func (l *ledger) adoptShown(services []*v1.Service) {
+	var claims []pools.Claim
+	for _, svc := range services {
+		c := l.settings.claimOf(svc)
+		if l.known[c.Service] != nil || l.isTheirs(svc) || slices.ContainsFunc(c.Held, func(h pools.Address) bool { return len(l.alloc.Holders(h.Addr)) > 0 }) {
+			continue
+		}
+		claims = append(claims, c)
+		l.known[c.Service] = &entry{uid: svc.UID}
+	}
+	l.alloc.Adopt(claims)
 }
 
 // setNamespace tells the labels of a namespace; deleteNamespace that it is gone.
