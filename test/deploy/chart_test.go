@@ -340,3 +340,27 @@ func TestNoKeyWithoutCluster(t *testing.T) {
 		t.Errorf("rendered without a cluster: %s", docs)
 	}
 }
+
+// TestExternalIPs: the list of external IPs is in the speakers' configuration and in the flags of ironlb-ccm, which then reads EndpointSlices, too.
+func TestExternalIPs(t *testing.T) {
+	c := open(t)
+	for flags, want := range map[string]bool{"": false, "externalIPCIDRs={192.0.2.0/24,2001:db8::/64}": true} {
+		docs := template(t, c, "ironlb", "ironlb-system", "--set", flags)
+		for _, one := range []struct{ kind, name, text string }{
+			{"ConfigMap", "ironlb-speaker", "externalIPCIDRs:\n    - 192.0.2.0/24\n    - 2001:db8::/64"},
+			{"Deployment", "ironlb-ccm", "- --external-ip-cidrs=192.0.2.0/24,2001:db8::/64"},
+			{"ClusterRole", "ironlb-ccm", "endpointslices"},
+		} {
+			doc, err := docs.Find(one.kind, one.name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(doc.Text, one.text) != want {
+				t.Errorf("with %q %s %s has %q: %v, want %v", flags, one.kind, one.name, one.text, !want, want)
+			}
+		}
+	}
+	if _, err := c.Template(t.Context(), chart.Versions[0], "ironlb", "ironlb-system", "--set", "externalIPCIDRs={192.0.2.1}"); err == nil {
+		t.Error("an address without a length is taken")
+	}
+}
