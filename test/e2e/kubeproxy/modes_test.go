@@ -20,13 +20,16 @@ func modes() []string {
 	return []string{"iptables", "nftables", "ipvs"}
 }
 
+// externalIP is one that the speaker's configuration allows, out of no pool.
+const externalIP = "192.0.2.151"
+
 // excluded keeps kube-proxy's mode ipvs off our pool; with all also off what a Service that is wholly ours has.
 func excluded(all bool) lab.KubeProxyConfig {
 	config := often()
 	config["strictARP"] = true
 	cidrs := []string{poolCIDR}
 	if all {
-		cidrs = append(cidrs, "203.0.113.0/25", node().Addr.String()+"/32")
+		cidrs = append(cidrs, "203.0.113.0/25", node().Addr.String()+"/32", externalIP+"/32")
 	}
 	config["excludeCIDRs"] = cidrs
 	return lab.KubeProxyConfig{"ipvs": config}
@@ -175,7 +178,7 @@ func mark(t *testing.T, name string, whole bool) {
 
 // testLabel: the label makes the whole Service ours, and taking it away gives it back.
 func testLabel(t *testing.T, mode string, svc *corev1.Service) {
-	external := netip.MustParseAddr("192.0.2.141")
+	external := netip.MustParseAddr(externalIP)
 	scene.Edit(t, "web", func(svc *corev1.Service) { svc.Spec.ExternalIPs = []string{external.String()} })
 	clusterIP := scene.Internal(t, svc, 0).Addr()
 	check := func(whole bool) {
