@@ -27,7 +27,7 @@ type ledger struct {
 	// before the first use.
 	wake         func(pools.ServiceKey)
 	poolsChanged func()
-	// services returns all Services, as a cache has them; nil for none.
+	// services returns all Services of the cache; nil for none.
 	services func() []*v1.Service
 
 	// ready is closed when what Services hold has been adopted.
@@ -291,27 +291,28 @@ func (l *ledger) recorded(key pools.ServiceKey) string {
 	return allocatedFrom(l.alloc.Lease(key))
 }
 
-// setPools replaces the pools. What a Service shows that was another controller's, and is in one of them, it holds from now on: before anybody who
-// waits can be given it.
+// setPools replaces the pools. A Service of another controller holds the addresses that it shows from now on if a pool
+// has one of them: before a Service that waits can get it.
 func (l *ledger) setPools(all []pools.Pool) {
-	var shown []*v1.Service
-	if l.services != nil {
-		shown = slices.DeleteFunc(l.services(), func(svc *v1.Service) bool { return !unrecorded(svc) || !l.settings.wants(svc) })
-	}
 	l.change(func() {
 		l.alloc.SetPools(all)
-		if l.taken { // else all are adopted soon
-			l.adoptShown(shown)
+		if l.taken && l.services != nil { // before that, adopt adopts all
+			l.adoptShown(l.services())
 		}
 	})
 }
 
-// adoptShown adopts those Services that show an address which a pool has and nobody holds. The lock is held.
+// adoptShown adopts the Services that show an address of a pool without our record, if no other Service holds it. The
+// lock is held, and was when the cache was read: the end of a Service that is in the cache is handled later.
 func (l *ledger) adoptShown(services []*v1.Service) {
 	var claims []pools.Claim
+	held := func(h pools.Address) bool { return len(l.alloc.Holders(h.Addr)) > 0 }
 	for _, svc := range services {
+		if !unrecorded(svc) || !l.settings.wants(svc) || l.known[keyOf(svc)] != nil || l.isTheirs(svc) {
+			continue
+		}
 		c := l.settings.claimOf(svc)
-		if l.known[c.Service] != nil || l.isTheirs(svc) || slices.ContainsFunc(c.Held, func(h pools.Address) bool { return len(l.alloc.Holders(h.Addr)) > 0 }) {
+		if slices.ContainsFunc(c.Held, held) {
 			continue
 		}
 		claims = append(claims, c)

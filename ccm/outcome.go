@@ -147,16 +147,11 @@ func described(lease []pools.Address) string {
 	return strings.Join(texts, " and ")
 }
 
-// recordedFor returns the pool that the record of a Service has for an address, and whether it has the address. The annotation alone does not count:
-// the author of the Service may have written that.
+// recordedFor returns the pool that the record of a Service has for an address, and whether it has the address. The
+// annotation alone does not count: the author of the Service may have written it.
 func recordedFor(svc *v1.Service, a netip.Addr) (pool string, ok bool) {
 	records, _ := v1alpha1.RecordsOf(svc)
-	for _, one := range records {
-		if one.Addr == a {
-			return one.Pool, true
-		}
-	}
-	return "", false
+	return v1alpha1.PoolOf(records, a)
 }
 
 // recordOf is the record of the lease.

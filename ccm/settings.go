@@ -8,6 +8,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	cliflag "k8s.io/component-base/cli/flag"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
 // Settings are the flags beside cloud-provider's.
@@ -81,13 +83,7 @@ func balanced(svc *v1.Service) bool {
 
 // proxies says whether the speakers serve the Service as kube-proxy would, external IPs and all.
 func (s *Settings) proxies(svc *v1.Service) bool {
-	proxy, labelled := svc.Labels[labelProxy]
-	return (s.ServiceProxy && !labelled || proxy == proxyName) && svc.Spec.ClusterIP != "" && svc.Spec.ClusterIP != v1.ClusterIPNone &&
+	proxy, labelled := svc.Labels[v1alpha1.LabelProxy]
+	return (s.ServiceProxy && !labelled || proxy == v1alpha1.ProxyName) && svc.Spec.ClusterIP != "" && svc.Spec.ClusterIP != v1.ClusterIPNone &&
 		svc.Spec.Type != v1.ServiceTypeExternalName
 }
-
-// The label that names the proxy of a Service in place of kube-proxy, and its value for the speakers (k8s.io/kubernetes/pkg/proxy/apis).
-const (
-	labelProxy = "service.kubernetes.io/service-proxy-name"
-	proxyName  = "ironlb"
-)

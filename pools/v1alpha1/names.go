@@ -11,6 +11,13 @@ const (
 	AnnotationAddresses = "ironlb.io/ips"
 )
 
+// LabelProxy names the proxy that serves a Service in place of kube-proxy, which leaves alone the Services that have it;
+// ProxyName is its value for the speakers (k8s.io/kubernetes/pkg/proxy/apis).
+const (
+	LabelProxy = "service.kubernetes.io/service-proxy-name"
+	ProxyName  = "ironlb"
+)
+
 // AnnotationRebalance on an IPAddressPool or a VirtualIP asks for its addresses to be moved to the nodes that they would be
 // given if they were new, one after another. Its value is any text, the time by custom: another value asks anew. A pool's status
 // says which value has been carried out; from a VirtualIP the controller takes the annotation away.

@@ -21,6 +21,15 @@ type Record struct {
 	Pool string
 }
 
+// PoolOf returns the pool that is recorded for an address, and whether the address is recorded.
+func PoolOf(records []Record, addr netip.Addr) (pool string, recorded bool) {
+	i := slices.IndexFunc(records, func(r Record) bool { return r.Addr == addr })
+	if i < 0 {
+		return "", false
+	}
+	return records[i].Pool, true
+}
+
 // FormatRecords returns the message of a ConditionAddresses.
 func FormatRecords(records []Record) string {
 	texts := make([]string, len(records))

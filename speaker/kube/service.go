@@ -12,10 +12,8 @@ import (
 )
 
 const (
-	// labelProxy names the proxy that serves a Service in place of kube-proxy, which leaves those alone that have it; we serve
-	// those that name us (k8s.io/kubernetes/pkg/proxy/apis).
-	labelProxy = "service.kubernetes.io/service-proxy-name"
-	proxyName  = "ironlb"
+	labelProxy = v1alpha1.LabelProxy
+	proxyName  = v1alpha1.ProxyName
 )
 
 // served is a Service as this node has to do with it.
@@ -81,10 +79,14 @@ func loadBalancer(out *plan.Service, svc *corev1.Service) {
 // addresses returns the addresses of a Service that are served or announced here, each once.
 func addresses(svc *corev1.Service, whole bool) []plan.Address {
 	var out []plan.Address
+	records, ours := v1alpha1.RecordsOf(svc)
 	add := func(text string, a plan.Address) {
 		ip, err := netip.ParseAddr(text)
 		if a.IP = ip.Unmap(); err != nil || ip.Zone() != "" || slices.ContainsFunc(out, func(b plan.Address) bool { return b.IP == a.IP }) {
 			return
+		}
+		if a.Kind == plan.LoadBalancer {
+			a.Pool, _ = v1alpha1.PoolOf(records, a.IP)
 		}
 		out = append(out, a)
 	}
@@ -94,12 +96,11 @@ func addresses(svc *corev1.Service, whole bool) []plan.Address {
 		}
 	}
 	if svc.Spec.Type == corev1.ServiceTypeLoadBalancer && svc.DeletionTimestamp == nil {
-		records, ours := v1alpha1.RecordsOf(svc)
 		for _, in := range svc.Status.LoadBalancer.Ingress {
 			proxyMode := value(in.IPMode, corev1.LoadBalancerIPModeVIP) == corev1.LoadBalancerIPModeProxy
 			switch {
 			case ours: // of either mode, but beside kube-proxy one of mode VIP is kube-proxy's to forward
-				add(in.IP, plan.Address{Pool: recordedPool(records, in.IP), AnnounceOnly: !whole && !proxyMode})
+				add(in.IP, plan.Address{AnnounceOnly: !whole && !proxyMode})
 			case whole && !proxyMode:
 				add(in.IP, plan.Address{Kind: plan.Foreign})
 			}
@@ -111,16 +112,6 @@ func addresses(svc *corev1.Service, whole bool) []plan.Address {
 		}
 	}
 	return out
-}
-
-// recordedPool returns the pool that is recorded for an address, empty for none.
-func recordedPool(records []v1alpha1.Record, text string) string {
-	addr, err := netip.ParseAddr(text)
-	i := slices.IndexFunc(records, func(r v1alpha1.Record) bool { return r.Addr == addr.Unmap() })
-	if err != nil || i < 0 {
-		return ""
-	}
-	return records[i].Pool
 }
 
 func ports(from []corev1.ServicePort) []plan.Port {
