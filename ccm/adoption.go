@@ -51,9 +51,9 @@ func (l *ledger) vanish(ctx context.Context, key pools.ServiceKey, uid types.UID
 	}
 }
 
-// theirs says whether another controller serves the Service: we hold nothing of it and have no record on it, and it has a class that is not ours, or
-// none while we serve only our class, or shows addresses that no pool has. Nothing of it is written, not even its end, until a pool has one of the
-// addresses, or they go.
+// theirs reports whether another controller serves the Service: it holds nothing here and has no record of ours, and has
+// another class, or none with --only-class, or shows addresses that no pool has. Nothing of it is written, not even at its
+// end, until a pool has one of the addresses, or they go.
 func (l *ledger) theirs(svc *v1.Service) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// guard knows which addresses no Service may have, by the same rules as the speakers (pools.Guard), for those who ought to be told.
+// guard decides which addresses no Service may have, by the rules of the speakers (pools.Guard), for Events and conditions.
 type guard struct {
 	settings *Settings
 	allowed  []netip.Prefix // the CIDRs of external IPs
@@ -30,7 +30,7 @@ type guard struct {
 
 	mu    sync.Mutex
 	rules *pools.Guard
-	// endpoints are those of the cluster by address; nil where no external IP is allowed, for then none needs to be looked for.
+	// endpoints are those of the cluster by address; nil where no external IP is allowed.
 	endpoints cache.Indexer
 }
 
@@ -288,16 +288,16 @@ func (g *guard) external(addr netip.Addr) (pools.Refusal, bool) {
 	return pools.Refusal{Rule: pools.RuleEndpoint, Of: slices.Min(of)}, true
 }
 
-// advice says it to the author of the Service.
+// advice returns the text for the author of the Service.
 func (r refusedAddress) advice() advice {
-	mend := "Choose another one"
+	fix := "Choose another one"
 	switch {
 	case r.why.Rule == pools.RuleNotAllowed:
-		mend = "Remove it, or ask the operator to allow it"
+		fix = "Remove it, or ask the operator to allow it"
 	case r.field == "status.loadBalancer":
-		mend = "Ask the operator to take it out of the IPAddressPool"
+		fix = "Ask the operator to take it out of the IPAddressPool"
 	}
-	return advice{addressRefused, fmt.Sprintf("%s: %s is not used by any node: it %v (rule %s). %s", r.field, r.addr, r.why, r.why.Rule, mend)}
+	return advice{addressRefused, fmt.Sprintf("%s: %s is not used by any node: it %v (rule %s). %s", r.field, r.addr, r.why, r.why.Rule, fix)}
 }
 
 func prefixes(texts []string) []netip.Prefix {

@@ -16,8 +16,8 @@ import (
 
 func named(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name} }
 
-// TestRefusedAddress: what no Service may have is told to its author, by an Event and a condition that name the field, the rule and the mend;
-// and the condition goes when the reason does.
+// TestRefusedAddress: an address that no Service may have is reported by an Event and a condition that name the field, the
+// rule and the fix; the condition goes when the reason does.
 func TestRefusedAddress(t *testing.T) {
 	proxied := func(ips ...string) func(*v1.Service) {
 		return func(s *v1.Service) {

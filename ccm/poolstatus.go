@@ -79,7 +79,7 @@ func (p *poolStatus) write(ctx context.Context) error {
 		st, known := p.ledger.poolStatus(obj.Name) // the zero value for one that was never readable
 		problem, lastGood := p.specs.problem(obj.Name)
 		if !known && problem == "" {
-			continue // nobody has looked at it yet, and this is kicked then
+			continue // it has not been read yet; reading it triggers the next pass
 		}
 		st.Name = obj.Name
 		measured = append(measured, st)

@@ -20,8 +20,8 @@ import (
 )
 
 // waker is the Service informer that the service controller is given. It passes on what the informer says, with these
-// differences: what another controller serves is not passed on, for the service controller would put its finalizer on it, or take the other's off;
-// an addition is repeated for a Service that waits when its turn has come (Wake), an update is repeated as an
+// differences: what another controller serves is left out, for the service controller would add its finalizer, or remove
+// the other's; an addition is repeated for a Service that waits when its turn has come (Wake), an update is repeated as an
 // addition when something changed that matters to us and not to the controller, the echo of our own annotation is left out,
 // and so are, after a start, the Services for which nothing is left to do.
 type waker struct {

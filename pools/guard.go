@@ -28,7 +28,8 @@ const (
 	RuleServiceNetwork Rule = "ServiceCIDR"
 	// RulePodNetwork: it is in a Pod CIDR of a Node.
 	RulePodNetwork Rule = "PodCIDR"
-	// RuleEndpoint: an EndpointSlice has it. Whoever may write EndpointSlices can name any address, so the pools' are not subject to it.
+	// RuleEndpoint: an EndpointSlice has it. A user who can write EndpointSlices can name any address, so those of pools are
+	// exempt.
 	RuleEndpoint Rule = "Endpoint"
 	// RulePool: a pool has it, and so who gets it is decided by the pool: no external IP is out of one.
 	RulePool Rule = "Pool"

@@ -9,16 +9,13 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// A prefix of several addresses attracts packets for those that no Service has, too. Without a route of its own the node would send them on, by its
-// default route back to the router that sent them, until their TTL is used up. So there is a blackhole route before such a prefix is announced, until
-// it is withdrawn.
+// A prefix of several addresses attracts packets for unallocated addresses, too. By its default route the node would send
+// them back to the router, to and fro until the TTL is used up. So a blackhole route is there before such a prefix is
+// announced, until it is withdrawn.
 
-// canRoute makes sure that what is sent to a prefix and is for no Service ends here.
+// canRoute reports whether a prefix may be announced: it makes the blackhole route first.
 func (s *Speaker) canRoute(prefix netip.Prefix, why plan.Reason) bool {
-	if prefix.IsSingleIP() || s.cfg.Node.Blackholes == nil {
-		return true
-	}
-	if has(s.blackholes, prefix) {
+	if prefix.IsSingleIP() || s.cfg.Node.Blackholes == nil || has(s.blackholes, prefix) {
 		return true
 	}
 	if _, err := s.cfg.Node.Blackholes.AddBlackhole(prefix); err != nil {

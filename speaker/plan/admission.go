@@ -69,8 +69,8 @@ func (p *Planner) admit(v *View, svc Service) (admitted []Address, refused map[n
 	return admitted, refused
 }
 
-// bearsEndpoints reports whether an address is not used where an endpoint has it: those of the pools and ClusterIPs are, for whoever may write
-// EndpointSlices could take them away.
+// bearsEndpoints reports whether an address of the kind is refused where it is an endpoint. Addresses of pools and ClusterIPs
+// are not: a user who can write EndpointSlices could withdraw them.
 func (k AddressKind) bearsEndpoints() bool { return k == External || k == Foreign }
 
 // endpointOf returns the first Service by name that has an address as an endpoint, the zero key for none. All endpoints are looked through at most
@@ -95,8 +95,8 @@ func (m *admission) endpointOf(v *View, addr netip.Addr) pools.ServiceKey {
 	return m.all[addr]
 }
 
-// has reports whether an address is an endpoint in one of the slices.
-func has(all map[string]Slice, addr netip.Addr) bool {
+// hasEndpoint reports whether an address is an endpoint in one of the slices.
+func hasEndpoint(all map[string]Slice, addr netip.Addr) bool {
 	for _, slice := range all {
 		if slices.ContainsFunc(slice.Endpoints, func(e Endpoint) bool { return e.Addr == addr }) {
 			return true
@@ -158,7 +158,7 @@ func (m *admission) touchedEndpoints(v *View, t Touched, services map[pools.Serv
 	}
 	for key := range t.Slices {
 		for addr, of := range m.endpoints {
-			if of == key && !has(v.Slices[key], addr) {
+			if of == key && !hasEndpoint(v.Slices[key], addr) {
 				forget(addr)
 			}
 		}

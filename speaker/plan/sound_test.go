@@ -283,7 +283,7 @@ func notAdmitted(v *View, o Options, addr netip.Addr) string {
 	}
 	if !cluster && !given {
 		for key, all := range v.Slices {
-			if has(all, addr) {
+			if hasEndpoint(all, addr) {
 				return "it is an endpoint of " + key.String()
 			}
 		}
