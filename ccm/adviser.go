@@ -124,7 +124,7 @@ func (a *adviser) Run(ctx context.Context) error {
 		if quit {
 			return nil
 		}
-		if err := a.look(ctx, key); err == nil {
+		if err := a.look(ctx, key); err == nil || apierrors.IsConflict(err) { // the newer version comes through the handler
 			a.queue.Forget(key)
 		} else if ctx.Err() == nil {
 			a.queue.AddRateLimited(key)
@@ -220,7 +220,7 @@ func (a *adviser) write(ctx context.Context, svc *v1.Service, have *metav1.Condi
 		condition = map[string]string{"$patch": "delete", "type": conditionAdvice}
 	}
 	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": svc.UID}, "status": map[string]any{"conditions": []any{condition}},
+		"metadata": map[string]any{"uid": svc.UID, "resourceVersion": svc.ResourceVersion}, "status": map[string]any{"conditions": []any{condition}},
 	})
 	if err != nil {
 		return fmt.Errorf("encoding the advice on Service %s: %w", key, err)

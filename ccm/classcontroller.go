@@ -119,6 +119,10 @@ func (c *classController) next(ctx context.Context) bool {
 
 // sync serves the Service, keeps it as it is, or cleans it up.
 func (c *classController) sync(ctx context.Context, svc *v1.Service) error {
+	return c.registrar.retryOnConflict(ctx, svc, c.decide)
+}
+
+func (c *classController) decide(ctx context.Context, svc *v1.Service) error {
 	r := c.registrar
 	switch {
 	case r.settings.classed(svc):
@@ -138,7 +142,9 @@ func (c *classController) dropFinalizer(ctx context.Context, svc *v1.Service) er
 	if !has(svc, finalizer) {
 		return nil
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": svc.UID, "$deleteFromPrimitiveList/finalizers": []string{finalizer}}})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": svc.UID, "resourceVersion": svc.ResourceVersion, "$deleteFromPrimitiveList/finalizers": []string{finalizer},
+	}})
 	if err == nil {
 		have, _ := c.registrar.ledger.newest(svc)
 		_, err = c.registrar.patch(ctx, svc, have, patch)

@@ -36,7 +36,13 @@ func (b *loadBalancer) GetLoadBalancerName(_ context.Context, _ string, svc *v1.
 // is always ImplementedElsewhere, which makes the service controller leave the status to us: see
 // docs/design/ccm-pending.md.
 func (b *loadBalancer) EnsureLoadBalancer(ctx context.Context, _ string, svc *v1.Service, _ []*v1.Node) (*v1.LoadBalancerStatus, error) {
-	if err := b.registrar.serve(ctx, svc); err != nil {
+	err := b.registrar.retryOnConflict(ctx, svc, func(ctx context.Context, now *v1.Service) error {
+		if now != svc && !b.registrar.settings.classless(now) {
+			return nil // that change of it comes to who cleans up, or to the class controller
+		}
+		return b.registrar.serve(ctx, now)
+	})
+	if err != nil {
 		return nil, err
 	}
 	return nil, cloudprovider.ImplementedElsewhere
@@ -51,6 +57,15 @@ func (b *loadBalancer) UpdateLoadBalancer(context.Context, string, *v1.Service, 
 // EnsureLoadBalancerDeleted frees what the Service holds or waits for. The service controller calls it for a Service that
 // is being deleted or is a load balancer no more, and, with the Service as it last was, for one that is gone.
 func (b *loadBalancer) EnsureLoadBalancerDeleted(ctx context.Context, _ string, svc *v1.Service) error {
+	return b.registrar.retryOnConflict(ctx, svc, func(ctx context.Context, now *v1.Service) error {
+		if now != svc && balanced(now) {
+			return nil // again: it keeps what it was given
+		}
+		return b.ensureDeleted(ctx, now)
+	})
+}
+
+func (b *loadBalancer) ensureDeleted(ctx context.Context, svc *v1.Service) error {
 	settings, ledger := b.registrar.settings, b.registrar.ledger
 	switch {
 	case hasClass(svc):

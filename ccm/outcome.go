@@ -91,8 +91,8 @@ func (r outcome) sameOutcome(o outcome) bool {
 	return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
 }
 
-// patchOf returns the strategic merge patch that makes the Service say what the outcome says, whatever it says now. have
-// gives the time since when the condition holds. dropped are finalizers to take away.
+// patchOf returns the strategic merge patch that makes the Service, in the version that is given, say what the outcome says,
+// whatever it says now. have gives the time since when the condition holds. dropped are finalizers to take away.
 func (r outcome) patchOf(svc *v1.Service, have outcome, dropped ...string) ([]byte, error) {
 	annotation := &r.from
 	if r.from == "" {
@@ -109,6 +109,9 @@ func (r outcome) patchOf(svc *v1.Service, have outcome, dropped ...string) ([]by
 	metadata := map[string]any{
 		"uid":         svc.UID, // not to a Service of the same name that came after
 		"annotations": map[string]*string{v1alpha1.AnnotationAllocatedFrom: annotation},
+	}
+	if svc.ResourceVersion != "" { // not to what it has become since: that may want the opposite
+		metadata["resourceVersion"] = svc.ResourceVersion
 	}
 	if r.finalizer != "" && r.finalizer != have.finalizer {
 		metadata["finalizers"] = []string{r.finalizer}

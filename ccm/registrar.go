@@ -30,6 +30,7 @@ type registrar struct {
 }
 
 // serve gives the Service what it asks for, writes the outcome on the object if it is not there, and says it if it is new.
+// The error is a conflict if the Service has changed since: see retryOnConflict. So it is with end.
 func (r *registrar) serve(ctx context.Context, svc *v1.Service) error {
 	if err := r.ledger.waitReady(ctx); err != nil {
 		return fmt.Errorf("serving Service %s: %w", keyOf(svc), err)
@@ -141,13 +142,19 @@ func (r *registrar) end(ctx context.Context, svc *v1.Service, rest outcome, fina
 	return r.ledger.releaseUnchanged(ctx, svc, turn)
 }
 
-// patch writes to the Service. have is what it had before.
+// patch writes to the Service, if it is still of the version that was decided about: else the error is a conflict. have is
+// what it had before.
 func (r *registrar) patch(ctx context.Context, svc *v1.Service, have outcome, patch []byte) (*v1.Service, error) {
 	after, err := r.api.Services(svc.Namespace).Patch(ctx, svc.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
-	if err != nil && !gone(err) {
+	switch {
+	case err == nil || gone(err):
+		return after, err
+	case apierrors.IsConflict(err):
+		r.ledger.refused(svc)
+	default:
 		r.ledger.failed(svc, have)
-		r.ledger.declined(keyOf(svc))
 	}
+	r.ledger.declined(keyOf(svc))
 	return after, err
 }
 

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -125,13 +126,14 @@ func (r Release) services(ctx context.Context, kube kubernetes.Interface) error 
 	var errs []error
 	for i := range list.Items {
 		svc := &list.Items[i]
-		errs = append(errs, r.service(ctx, kube, svc), r.advice(ctx, kube, svc))
+		_, err := decideAgain(ctx, kube.CoreV1(), svc, func(now *v1.Service) error { return r.service(ctx, kube.CoreV1(), now) })
+		errs = append(errs, err, r.advice(ctx, kube, svc))
 	}
 	return errors.Join(errs...)
 }
 
 // service releases one Service. Where it shows another controller's address, that and the service controller's finalizer stay.
-func (r Release) service(ctx context.Context, kube kubernetes.Interface, svc *v1.Service) error {
+func (r Release) service(ctx context.Context, api corev1.ServicesGetter, svc *v1.Service) error {
 	if !recorded(svc) && !has(svc, finalizer) {
 		return nil
 	}
@@ -147,7 +149,7 @@ func (r Release) service(ctx context.Context, kube kubernetes.Interface, svc *v1
 	if err != nil {
 		return err
 	}
-	_, err = kube.CoreV1().Services(svc.Namespace).Patch(ctx, svc.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	_, err = api.Services(svc.Namespace).Patch(ctx, svc.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err != nil && !gone(err) {
 		return fmt.Errorf("releasing Service %s: %w", keyOf(svc), err)
 	}

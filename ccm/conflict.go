@@ -1,0 +1,102 @@
+package ccm
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/ironlb/ironlb/pools"
+)
+
+// conflictTries is how often a decision about a Service is made before the conflict is an error. Each needs another
+// change of the Service in the few milliseconds between a read and a write.
+const conflictTries = 5
+
+// retryOnConflict decides about the Service, and decides once more about what it is now each time that the API server
+// refuses the write because the Service has changed. The controllers' own retry would be 5 s later, with a Warning.
+// What the ledger has for a Service that is gone by then is released.
+func (r *registrar) retryOnConflict(
+	ctx context.Context, svc *v1.Service, decide func(context.Context, *v1.Service) error,
+) error {
+	exists, err := decideAgain(ctx, r.api, svc, func(now *v1.Service) error {
+		if now != svc {
+			r.ledger.disown(now)
+		}
+		return decide(ctx, now)
+	})
+	if !exists {
+		return r.ledger.release(ctx, keyOf(svc), svc.UID)
+	}
+	return err
+}
+
+// decideAgain calls decide with the Service, and after a conflict with the Service as it is now. exists is false if
+// there is none any more.
+func decideAgain(
+	ctx context.Context, api corev1.ServicesGetter, svc *v1.Service, decide func(*v1.Service) error,
+) (exists bool, err error) {
+	for range conflictTries {
+		if err = decide(svc); !apierrors.IsConflict(err) {
+			return true, err
+		}
+		now, failed := readService(ctx, api, svc)
+		if failed != nil || now == nil {
+			return failed != nil, failed
+		}
+		svc = now
+	}
+	return true, err
+}
+
+// readService returns the Service as the API server has it, nil if it is gone. It is a list, for which the controllers
+// have the permission anyway.
+func readService(ctx context.Context, api corev1.ServicesGetter, svc *v1.Service) (*v1.Service, error) {
+	opts := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, svc.Name).String()}
+	list, err := api.Services(svc.Namespace).List(ctx, opts)
+	if err != nil {
+		return nil, fmt.Errorf("reading Service %s: %w", keyOf(svc), err)
+	}
+	for i := range list.Items {
+		if s := &list.Items[i]; s.Name == svc.Name && s.UID == svc.UID {
+			return s, nil
+		}
+	}
+	return nil, nil
+}
+
+// refused records that the API server did not accept a write to the Service: its object is as it was.
+func (l *ledger) refused(svc *v1.Service) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.known[keyOf(svc)]; e != nil && e.uid == svc.UID {
+		e.busy = false
+	}
+}
+
+// disown drops what was decided for a Service that this process has never written, and that shows recorded addresses
+// nobody holds: a leader that was killed had sent them, and they arrived after recorded addresses
+// were adopted. The next decision starts from them.
+func (l *ledger) disown(svc *v1.Service) {
+	key := keyOf(svc)
+	l.mu.Lock()
+	free := func(h pools.Address) bool {
+		_, named := recordedFor(svc, h.Addr)
+		return named && len(l.alloc.Holders(h.Addr)) == 0
+	}
+	e := l.known[key]
+	if e == nil || e.uid != svc.UID || e.version != "" || e.unsure || !slices.ContainsFunc(l.settings.heldBy(svc), free) {
+		l.mu.Unlock()
+		return
+	}
+	l.alloc.Release(key, l.now())
+	delete(l.known, key)
+	woken := l.alloc.Wake(l.now())
+	l.mu.Unlock()
+	l.kick(woken)
+}

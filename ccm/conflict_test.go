@@ -1,0 +1,253 @@
+package ccm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"strconv"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	cloudprovider "k8s.io/cloud-provider"
+	"k8s.io/utils/ptr"
+)
+
+// shop is a desk whose API server counts versions and refuses a patch of an older one, and which has both controllers.
+type shop struct {
+	*desk
+	classes *classController
+	version int
+	late    func() // happens once, between the sending of the next patch and its arrival
+}
+
+func newShop(t *testing.T, addresses string) *shop {
+	s := &shop{desk: newDesk(t, addresses, serviceFor("nobody"))}
+	r := s.lb.registrar
+	r.api = shopAPI{r.api, s}
+	s.classes = newClassController(r, nil, 1)
+	return s
+}
+
+type shopAPI struct {
+	corev1.ServicesGetter
+	shop *shop
+}
+
+func (a shopAPI) Services(namespace string) corev1.ServiceInterface {
+	return shopServices{a.ServicesGetter.Services(namespace), a.shop}
+}
+
+type shopServices struct {
+	corev1.ServiceInterface
+	shop *shop
+}
+
+func (s shopServices) Patch(
+	ctx context.Context, name string, pt types.PatchType, data []byte, o metav1.PatchOptions, sub ...string,
+) (*v1.Service, error) {
+	if late := s.shop.late; late != nil {
+		s.shop.late = nil
+		late()
+	}
+	var given struct{ Metadata metav1.ObjectMeta }
+	if err := json.Unmarshal(data, &given); err != nil {
+		return nil, err
+	}
+	switch have := s.shop.get(name); {
+	case have == nil:
+		return nil, apierrors.NewNotFound(v1.Resource("services"), name)
+	case given.Metadata.ResourceVersion != "" && given.Metadata.ResourceVersion != have.ResourceVersion:
+		return nil, apierrors.NewConflict(v1.Resource("services"), name, errors.New("the object has been modified"))
+	}
+	if _, err := s.ServiceInterface.Patch(ctx, name, pt, data, o, sub...); err != nil {
+		return nil, err
+	}
+	return s.shop.change(name), nil
+}
+
+// get returns the Service as the API server has it; nil: it has none of that name.
+func (s *shop) get(name string) *v1.Service {
+	obj, err := s.api.Tracker().Get(servicesResource, "default", name)
+	if err != nil {
+		return nil
+	}
+	return obj.(*v1.Service).DeepCopy()
+}
+
+// create stores a Service with a version and returns it.
+func (s *shop) create(name string, change ...func(*v1.Service)) *v1.Service {
+	uid := func(svc *v1.Service) { svc.UID = types.UID("uid of " + name) }
+	svc := serviceFor(name, append([]func(*v1.Service){uid}, change...)...)
+	if err := s.api.Tracker().Add(svc); err != nil {
+		s.t.Fatal(err)
+	}
+	return s.change(name)
+}
+
+// change gives the Service its next version and returns it.
+func (s *shop) change(name string, how ...func(*v1.Service)) *v1.Service {
+	svc := s.get(name)
+	for _, f := range how {
+		f(svc)
+	}
+	s.version++
+	svc.ResourceVersion = strconv.Itoa(s.version)
+	if err := s.api.Tracker().Update(servicesResource, svc.DeepCopy(), "default"); err != nil {
+		s.t.Fatal(err)
+	}
+	return svc
+}
+
+// sync has the controller of the Service serve it or clean it up, by what the cache has: the given object.
+func (s *shop) sync(svc *v1.Service) {
+	s.t.Helper()
+	var err error
+	switch {
+	case defaults.classless(svc):
+		s.serve(svc)
+	case has(svc, finalizer) || defaults.classed(svc):
+		err = s.classes.sync(s.t.Context(), svc)
+	default:
+		err = s.lb.EnsureLoadBalancerDeleted(s.t.Context(), "", svc)
+	}
+	if err != nil {
+		s.t.Error(err)
+	}
+}
+
+func (s *shop) serve(svc *v1.Service) {
+	s.t.Helper()
+	_, err := s.lb.EnsureLoadBalancer(s.t.Context(), "", svc, nil)
+	if !errors.Is(err, cloudprovider.ImplementedElsewhere) {
+		s.t.Error(err)
+	}
+}
+
+// shown expects the address on the Service, and in the ledger; empty: none.
+func (s *shop) shown(name, want string) {
+	s.t.Helper()
+	svc := s.get(name)
+	s.expect(ip(*svc), want)
+	lease, _, err := s.ledger.lease(s.t.Context(), svc)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.expect(described(lease), map[bool]string{true: "nothing", false: want + " of pool web"}[want == ""])
+}
+
+// ofClass is the type of a Service as the user writes it; what the API server clears with it is cleared.
+func ofClass(class *string) func(*v1.Service) {
+	return func(svc *v1.Service) { svc.Spec.Type, svc.Spec.LoadBalancerClass = v1.ServiceTypeLoadBalancer, class }
+}
+
+func clusterIP(svc *v1.Service) {
+	svc.Spec.Type, svc.Spec.LoadBalancerClass = v1.ServiceTypeClusterIP, nil
+	svc.Status.LoadBalancer = v1.LoadBalancerStatus{}
+}
+
+// TestClearedTooLate: a Service stops being a load balancer and is one again, with another class, before the patch that
+// takes its address off arrives. The patch must not take away what the other controller has given by then.
+func TestClearedTooLate(t *testing.T) {
+	ours := ptr.To(defaults.Class)
+	for name, class := range map[string][2]*string{"class set": {nil, ours}, "class removed": {ours, nil}} {
+		t.Run(name, func(t *testing.T) {
+			s := newShop(t, "203.0.113.4/32")
+			s.sync(s.create("s", ofClass(class[0])))
+			s.shown("s", "203.0.113.4")
+			s.late = func() { s.sync(s.change("s", ofClass(class[1]))) }
+			s.sync(s.change("s", clusterIP))
+			s.shown("s", "203.0.113.4")
+			if s.late != nil {
+				t.Error("nothing was cleared")
+			}
+			s.sync(s.create("t"))
+			s.shown("t", "")
+		})
+	}
+}
+
+// TestServedTooLate: the same with a patch that gives an address: the Service has asked for another one meanwhile, and
+// has it.
+func TestServedTooLate(t *testing.T) {
+	s := newShop(t, "203.0.113.4/31")
+	s.late = func() {
+		s.change("s", clusterIP)
+		asks := annotate("ironlb.io/ips", "203.0.113.5")
+		s.sync(s.change("s", ofClass(ptr.To(defaults.Class)), asks))
+		s.sync(s.create("t"))
+	}
+	s.sync(s.create("s"))
+	s.shown("s", "203.0.113.5")
+	s.shown("t", "203.0.113.4")
+}
+
+// TestServedByADeadLeader: a patch that a killed process had sent arrives after the next one has read all Services. The
+// address that it gave stays, unless another Service has it by then.
+func TestServedByADeadLeader(t *testing.T) {
+	arrives := func(svc *v1.Service) { shows("203.0.113.5")(svc); given("web")(svc) }
+	s := newShop(t, "203.0.113.4/31")
+	s.late = func() { s.change("s", arrives) }
+	s.sync(s.create("s"))
+	s.shown("s", "203.0.113.5")
+
+	s = newShop(t, "203.0.113.4/31")
+	s.sync(s.create("t", annotate("ironlb.io/ips", "203.0.113.5")))
+	s.late = func() { s.change("s", arrives) }
+	s.sync(s.create("s"))
+	s.shown("s", "203.0.113.4")
+	s.shown("t", "203.0.113.5")
+}
+
+// TestReleasedTooLate: while IronLB is uninstalled another controller takes a Service. Its address stays.
+func TestReleasedTooLate(t *testing.T) {
+	s := newShop(t, "203.0.113.4/32")
+	s.sync(s.create("s"))
+	s.late = func() { s.change("s", taken) }
+	r, api := Release{Log: slog.New(slog.DiscardHandler)}, s.lb.registrar.api
+	release := func(now *v1.Service) error { return r.service(t.Context(), api, now) }
+	_, err := decideAgain(t.Context(), api, s.get("s"), release)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if svc := s.get("s"); ip(*svc) != elsewhere || recorded(svc) {
+		t.Errorf("got %+v", svc.Status)
+	}
+}
+
+// TestChangedMeanwhile: a change between a decision and its write is taken into account at once, not after the back-off
+// of a controller, and a Service that ended is released.
+func TestChangedMeanwhile(t *testing.T) {
+	label := func(svc *v1.Service) { svc.Labels = map[string]string{"a": "b"} }
+	second := func(svc *v1.Service) { svc.UID = "2" }
+	remove := func(s *shop) {
+		if err := s.api.Tracker().Delete(servicesResource, "default", "s"); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	for name, c := range map[string]struct {
+		late func(s *shop)
+		s, t string // what s has, and t, which asks next
+	}{
+		"label":   {func(s *shop) { s.change("s", label) }, "203.0.113.4", "203.0.113.5"},
+		"ask":     {func(s *shop) { s.change("s", annotate("ironlb.io/ips", "203.0.113.5")) }, "203.0.113.5", "203.0.113.4"},
+		"deleted": {remove, "gone", "203.0.113.4"},
+		"another": {func(s *shop) { remove(s); s.create("s", second) }, "", "203.0.113.4"},
+		"plain":   {func(s *shop) { s.sync(s.change("s", clusterIP)) }, "", "203.0.113.4"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newShop(t, "203.0.113.4/31")
+			s.late = func() { c.late(s) }
+			s.sync(s.create("s"))
+			s.sync(s.create("t"))
+			s.shown("t", c.t)
+			if c.s != "gone" {
+				s.shown("s", c.s)
+			}
+		})
+	}
+}
