@@ -25,6 +25,9 @@ func (r *registrar) retryOnConflict(
 	ctx context.Context, svc *v1.Service, decide func(context.Context, *v1.Service) error,
 ) error {
 	exists, err := decideAgain(ctx, r.api, svc, func(now *v1.Service) error {
+		if now != svc && now.DeletionTimestamp != nil && !recorded(now) && !has(now, finalizer) {
+			return r.ledger.release(ctx, keyOf(now), now.UID) // no controller has to clean up what was never written
+		}
 		if now != svc {
 			r.ledger.disown(now)
 		}

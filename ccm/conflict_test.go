@@ -223,6 +223,7 @@ func TestReleasedTooLate(t *testing.T) {
 // of a controller, and a Service that ended is released.
 func TestChangedMeanwhile(t *testing.T) {
 	label := func(svc *v1.Service) { svc.Labels = map[string]string{"a": "b"} }
+	held := func(svc *v1.Service) { svc.Finalizers = []string{"example.com/other"} }
 	second := func(svc *v1.Service) { svc.UID = "2" }
 	remove := func(s *shop) {
 		if err := s.api.Tracker().Delete(servicesResource, "default", "s"); err != nil {
@@ -236,6 +237,7 @@ func TestChangedMeanwhile(t *testing.T) {
 		"label":   {func(s *shop) { s.change("s", label) }, "203.0.113.4", "203.0.113.5"},
 		"ask":     {func(s *shop) { s.change("s", annotate("ironlb.io/ips", "203.0.113.5")) }, "203.0.113.5", "203.0.113.4"},
 		"deleted": {remove, "gone", "203.0.113.4"},
+		"ending":  {func(s *shop) { s.change("s", deleted, held) }, "", "203.0.113.4"},
 		"another": {func(s *shop) { remove(s); s.create("s", second) }, "", "203.0.113.4"},
 		"plain":   {func(s *shop) { s.sync(s.change("s", clusterIP)) }, "", "203.0.113.4"},
 	} {

@@ -82,7 +82,7 @@ func (d *bureau) pass(after time.Duration) string {
 	d.now, d.writes = d.now.Add(after), nil
 	p := d.placer
 	p.next = time.Time{}
-	have := p.writer.known(d.seen())
+	have := p.writer.known(d.now, d.seen())
 	m := newMatcher(d.ads, slices.Collect(maps.Values(d.nodes)), d.pools.labels, func(pools.ServiceKey) map[string]string { return nil })
 	want := p.decide(d.now, slices.Clone(d.units), m, d.pools, have)
 	newer, err := p.writer.write(context.Background(), have, want)

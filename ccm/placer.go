@@ -173,7 +173,7 @@ func (p *placer) pass(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	have := p.writer.known(seen)
+	have := p.writer.known(start, seen)
 	of, err := p.policies(ctx)
 	if err != nil {
 		return err
@@ -196,6 +196,9 @@ func (p *placer) pass(ctx context.Context) error {
 	newer, err := p.writer.write(ctx, have, want)
 	if newer {
 		p.wake(time.Now().Add(afterConflict))
+	}
+	if at := p.writer.forgets(); !at.IsZero() {
+		p.wake(at)
 	}
 	return errors.Join(err, p.answer(ctx, of, have))
 }

@@ -39,6 +39,17 @@ type wantedVIP struct {
 // vipWrites is how many VirtualIPs are written at once: enough to keep up with the Services, each of which has one.
 const vipWrites = 8
 
+// unseenFor is how long an object that we wrote counts although the cache does not show it: many times what a watch is
+// late by. After a break of the watch the cache lists anew, and never shows an object that was created and deleted
+// meanwhile.
+const unseenFor = 15 * time.Second
+
+// writtenVIP is a VirtualIP as the API server returned it to a pass.
+type writtenVIP struct {
+	vip *v1alpha1.VirtualIP
+	at  time.Time
+}
+
 // vipWriter makes the VirtualIPs what they should be. It remembers what it wrote until the cache has caught up, so that
 // nothing is written twice.
 type vipWriter struct {
@@ -47,8 +58,9 @@ type vipWriter struct {
 	client client.Client
 	atOnce int
 
-	mu      sync.Mutex                     // of the maps, while several are written
-	written map[string]*v1alpha1.VirtualIP // as the API server returned it
+	mu      sync.Mutex            // of the maps, while several are written
+	now     time.Time             // of the pass
+	written map[string]writtenVIP // what the cache does not show yet
 	deleted map[string]types.UID
 	lost    map[types.UID]struct{}  // the cache has seen their end since the last pass
 	made    map[types.UID]time.Time // when we created it; the placer clears it once all has settled
@@ -61,7 +73,7 @@ type vipWriter struct {
 func newVIPWriter(log *slog.Logger, events record.EventRecorder, cl client.Client, beat func()) *vipWriter {
 	return &vipWriter{
 		log: log, events: events, client: cl, atOnce: vipWrites, beat: beat,
-		written: map[string]*v1alpha1.VirtualIP{}, deleted: map[string]types.UID{}, lost: map[types.UID]struct{}{}, made: map[types.UID]time.Time{}, conditioned: map[string]string{},
+		written: map[string]writtenVIP{}, deleted: map[string]types.UID{}, lost: map[types.UID]struct{}{}, made: map[types.UID]time.Time{}, conditioned: map[string]string{},
 	}
 }
 
@@ -115,11 +127,12 @@ func (w *vipWriter) gone(uid types.UID) {
 	w.note(func() { w.lost[uid] = struct{}{} })
 }
 
-// known is what there is: the cache, corrected by what we wrote and it does not show yet.
-func (w *vipWriter) known(seen map[string]*v1alpha1.VirtualIP) map[string]*v1alpha1.VirtualIP {
+// known is what there is at a pass: the cache, corrected by what we wrote and it does not show yet.
+func (w *vipWriter) known(now time.Time, seen map[string]*v1alpha1.VirtualIP) map[string]*v1alpha1.VirtualIP {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	defer clear(w.lost)
+	w.now = now
 	have := maps.Clone(seen)
 	for name, uid := range w.deleted {
 		if v, ok := seen[name]; ok && v.UID == uid {
@@ -129,14 +142,31 @@ func (w *vipWriter) known(seen map[string]*v1alpha1.VirtualIP) map[string]*v1alp
 		delete(w.deleted, name)
 	}
 	for name, v := range w.written {
-		_, lost := w.lost[v.UID]
-		if s, ok := seen[name]; lost || ok && s.UID == v.UID && s.Generation >= v.Generation {
+		_, lost := w.lost[v.vip.UID]
+		late := !now.Before(v.at.Add(unseenFor))
+		if s, ok := seen[name]; lost || late || ok && s.UID == v.vip.UID && s.Generation >= v.vip.Generation {
 			delete(w.written, name)
 			continue
 		}
-		have[name] = v
+		have[name] = v.vip
 	}
 	return have
+}
+
+// wrote remembers the object until the cache shows it. The lock is held.
+func (w *vipWriter) wrote(vip *v1alpha1.VirtualIP) { w.written[vip.Name] = writtenVIP{vip, w.now} }
+
+// forgets is when the next pass is needed at the latest, because an object that was written may not be there any more.
+// Zero: the cache shows all.
+func (w *vipWriter) forgets() (at time.Time) {
+	w.note(func() {
+		for _, v := range w.written {
+			if until := v.at.Add(unseenFor); at.IsZero() || until.Before(at) {
+				at = until
+			}
+		}
+	})
+	return at
 }
 
 // ensure creates or changes one VirtualIP and writes its condition.
@@ -149,7 +179,7 @@ func (w *vipWriter) ensure(ctx context.Context, have *v1alpha1.VirtualIP, want w
 		}
 		countPlacement(want.reason)
 		w.log.Info("address placed", "vip", want.name, "services", servicesOf(want.spec), "nodes", want.spec.Nodes, "reason", want.reason)
-		w.note(func() { w.written[want.name], w.made[vip.UID] = vip, time.Now() })
+		w.note(func() { w.wrote(vip); w.made[vip.UID] = time.Now() })
 		have = vip
 	case !sameSpec(have.Spec, want.spec):
 		vip := have.DeepCopy()
@@ -169,7 +199,7 @@ func (w *vipWriter) ensure(ctx context.Context, have *v1alpha1.VirtualIP, want w
 		countPlacement(want.reason)
 		w.log.Info("placement changed", "vip", want.name, "services", servicesOf(want.spec), "nodes", want.spec.Nodes,
 			"before", have.Spec.Nodes, "reason", want.reason)
-		w.note(func() { w.written[want.name] = vip })
+		w.note(func() { w.wrote(vip) })
 		w.tell(vip, have, want.reason)
 		have = vip
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -30,6 +31,9 @@ type registry struct {
 	events *record.FakeRecorder
 	writes []string
 	refuse string
+	// created is called between a creation and the answer to it.
+	created func(client.Object)
+	now     time.Time
 }
 
 func newRegistry(t *testing.T) *registry {
@@ -37,7 +41,7 @@ func newRegistry(t *testing.T) *registry {
 	if err := v1alpha1.AddToScheme(sch); err != nil {
 		t.Fatal(err)
 	}
-	r := &registry{t: t, events: record.NewFakeRecorder(1000)}
+	r := &registry{t: t, events: record.NewFakeRecorder(1000), created: func(client.Object) {}, now: time.Now()}
 	var mu sync.Mutex
 	note := func(verb, name string) error {
 		mu.Lock()
@@ -52,7 +56,9 @@ func newRegistry(t *testing.T) *registry {
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			o.SetUID("1") // the fake gives none
 			o.SetGeneration(1)
-			return errors.Join(note("create", o.GetName()), c.Create(ctx, o, opts...))
+			err := errors.Join(note("create", o.GetName()), c.Create(ctx, o, opts...))
+			r.created(o)
+			return err
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
 			if err := note("patch", o.GetName()); err != nil {
@@ -85,8 +91,8 @@ func (r *registry) seen() map[string]*v1alpha1.VirtualIP {
 	seen := map[string]*v1alpha1.VirtualIP{}
 	for i := range list.Items {
 		v := &list.Items[i]
-		if w := r.writer.written[v.Name]; w != nil {
-			v.Generation = w.Generation
+		if w, ok := r.writer.written[v.Name]; ok {
+			v.Generation = w.vip.Generation
 		}
 		seen[v.Name] = v
 	}
@@ -95,7 +101,7 @@ func (r *registry) seen() map[string]*v1alpha1.VirtualIP {
 
 func (r *registry) write(seen map[string]*v1alpha1.VirtualIP, want ...wantedVIP) error {
 	r.writes = nil
-	newer, err := r.writer.write(context.Background(), r.writer.known(seen), want)
+	newer, err := r.writer.write(context.Background(), r.writer.known(r.now, seen), want)
 	if newer {
 		r.writes = append(r.writes, "conflict")
 	}
@@ -160,6 +166,45 @@ func TestDeletedAtOnce(t *testing.T) {
 	}
 	r.expect(r.write(never, a), "create 192.0.2.1")
 	r.expect(r.write(never, a))
+}
+
+// TestDeletedBeforeTheAnswer: the watch shows the end of a VirtualIP before its creation has been answered.
+func TestDeletedBeforeTheAnswer(t *testing.T) {
+	r := newRegistry(t)
+	a, never := vip("192.0.2.1", "n1"), r.seen()
+	p := placer{writer: r.writer, kick: make(chan struct{}, 1)}
+	r.created = func(made client.Object) {
+		if err := r.client.Delete(t.Context(), made); err != nil {
+			t.Fatal(err)
+		}
+		p.handler().OnDelete(made)
+	}
+	r.expect(r.write(never, a), "create 192.0.2.1", "delete 192.0.2.1")
+	r.created = func(client.Object) {}
+	r.expect(r.write(never, a), "create 192.0.2.1")
+	r.expect(r.write(never, a))
+}
+
+// TestDeletedWhileTheWatchIsBroken: between two lists of the cache a VirtualIP is created and deleted, of which it never
+// learns. It comes back all the same, and at the time that the writer names.
+func TestDeletedWhileTheWatchIsBroken(t *testing.T) {
+	r := newRegistry(t)
+	a, never := vip("192.0.2.1", "n1"), r.seen()
+	r.expect(r.write(never, a), "create 192.0.2.1")
+	if err := r.client.Delete(t.Context(), r.seen()["192.0.2.1"]); err != nil {
+		t.Fatal(err)
+	}
+	at := r.writer.forgets()
+	if !at.After(r.now) {
+		t.Fatalf("looked at again at %v, it is %v", at, r.now)
+	}
+	r.now = at.Add(-time.Millisecond)
+	r.expect(r.write(never, a))
+	r.now = at
+	r.expect(r.write(never, a), "create 192.0.2.1")
+	if err := r.write(r.seen(), a); err != nil || !r.writer.forgets().IsZero() {
+		t.Errorf("%v, forgets at %v though the cache shows all", err, r.writer.forgets())
+	}
 }
 
 func TestOneFailureHoldsUpNoOther(t *testing.T) {
