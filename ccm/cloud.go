@@ -106,7 +106,9 @@ func (c *Cloud) prepare(api corev1.CoreV1Interface, workers int) {
 	services := c.core.Core().V1().Services()
 	c.pulse = newPulse()
 	c.ledger = newLedger(c.log, &c.settings)
-	c.registrar = &registrar{log: c.log, events: c.events, settings: &c.settings, ledger: c.ledger, api: api}
+	c.registrar = &registrar{
+		log: c.log, events: c.events, settings: &c.settings, ledger: c.ledger, api: api, services: services.Lister(),
+	}
 	c.waker = &waker{ServiceInformer: services, registrar: c.registrar}
 	c.classes = newClassController(c.registrar, services.Lister(), workers)
 	c.drift = newDrift(c.registrar, c.wakeService)

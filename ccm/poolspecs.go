@@ -24,7 +24,9 @@ type poolSpecs struct {
 	reader   client.Reader
 	services func(context.Context) ([]v1.Service, error) // from the API server
 	started  func(context.Context)                       // called once adopted
-	revisit  func()                                      // called after a change of pools
+	strays   func([]v1.Service) []*v1.Service            // what registrar.strays does
+	release  func(context.Context, []*v1.Service) []*v1.Service
+	revisit  func() // called after a change of pools
 	synced   []cache.InformerSynced
 	pulse    *pulse
 	kick     chan struct{}
@@ -56,6 +58,8 @@ func (p *poolSpecs) Run(ctx context.Context) error {
 		return nil
 	}
 	p.ledger.adopt(services)
+	strays := p.strays(services)
+	services = nil
 	p.started(ctx)
 	p.ledger.poolsChanged()
 
@@ -72,6 +76,7 @@ func (p *poolSpecs) Run(ctx context.Context) error {
 			p.ledger.expire()
 		case <-p.change:
 		case <-tick.C: // the lock of the ledger is taken below: it must be to be had
+			strays = p.release(ctx, strays)
 		case <-p.kick:
 			if err := p.apply(ctx); err != nil {
 				return err

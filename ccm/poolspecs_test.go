@@ -58,6 +58,8 @@ func (o *office) lead() {
 	o.specs = &poolSpecs{
 		log: log, ledger: o.ledger, reader: o.client, pulse: newPulse(), kick: make(chan struct{}, 1), change: make(chan struct{}, 1),
 		services: func(context.Context) ([]v1.Service, error) { return nil, nil }, started: func(context.Context) {}, revisit: func() {},
+		strays:  func([]v1.Service) []*v1.Service { return nil },
+		release: func(context.Context, []*v1.Service) []*v1.Service { return nil },
 	}
 	o.status = &poolStatus{log: log, ledger: o.ledger, specs: o.specs, client: o.client, pulse: o.specs.pulse, kick: make(chan struct{}, 1)}
 	o.ledger.poolsChanged = func() { kicked(o.specs.change) }

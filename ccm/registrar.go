@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/ironlb/ironlb/pools"
@@ -27,6 +28,7 @@ type registrar struct {
 	settings *Settings
 	ledger   *ledger
 	api      corev1.ServicesGetter
+	services corelisters.ServiceLister // of the cache; nil: none
 }
 
 // serve gives the Service what it asks for, writes the outcome on the object if it is not there, and says it if it is new.
@@ -48,7 +50,7 @@ func (r *registrar) serve(ctx context.Context, svc *v1.Service) error {
 	if sure && have.equal(want) {
 		r.ledger.written(svc, d.Lease, want, nil)
 		r.ledger.tell(svc, have, want)
-		return nil
+		return r.releaseDeleted(ctx, svc)
 	}
 	patch, err := want.patchOf(svc, have)
 	if err != nil {
@@ -100,7 +102,7 @@ func (r *registrar) settled(ctx context.Context, svc *v1.Service) bool {
 	}
 	r.ledger.written(svc, d.Lease, want, nil)
 	r.ledger.tell(svc, have, want)
-	return true
+	return r.releaseDeleted(ctx, svc) == nil
 }
 
 // drifted says whether somebody changed what we wrote.

@@ -1,0 +1,54 @@
+package ccm
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// inCache reports whether the cache has the Service.
+func (r *registrar) inCache(svc *v1.Service) bool {
+	if r.services == nil {
+		return true
+	}
+	now, err := r.services.Services(svc.Namespace).Get(svc.Name)
+	return err == nil && now.UID == svc.UID
+}
+
+// releaseDeleted frees what was assigned to a Service without a write, if its end has been handled before: no write will
+// fail, and no event will come. Where the cache still has the Service, its end is handled later.
+func (r *registrar) releaseDeleted(ctx context.Context, svc *v1.Service) error {
+	if r.inCache(svc) {
+		return nil
+	}
+	return r.ledger.release(ctx, keyOf(svc), svc.UID)
+}
+
+// strays returns the Services that hold something by their record and that the cache does not have: they were listed at the
+// start, and may have been created and deleted without the cache ever learning of them.
+func (r *registrar) strays(listed []v1.Service) (out []*v1.Service) {
+	for i := range listed {
+		if svc := &listed[i]; r.ledger.knows(svc) && !r.inCache(svc) {
+			out = append(out, svc)
+		}
+	}
+	return out
+}
+
+// releaseStrays asks the API server about those that the cache does not have yet, releases what is gone, and returns those
+// to look at again.
+func (r *registrar) releaseStrays(ctx context.Context, strays []*v1.Service) (left []*v1.Service) {
+	for _, svc := range strays {
+		if r.inCache(svc) {
+			continue
+		}
+		now, err := readService(ctx, r.api, svc)
+		if err != nil || now != nil {
+			left = append(left, svc)
+			continue
+		}
+		r.log.Info("Service released, which was deleted during the start", "service", keyOf(svc))
+		_ = r.ledger.release(ctx, keyOf(svc), svc.UID) // fails only while it waits for adopted addresses
+	}
+	return left
+}

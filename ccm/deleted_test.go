@@ -1,0 +1,69 @@
+package ccm
+
+import (
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+)
+
+// cached gives the shop's controllers a cache and returns it.
+func (s *shop) cached() cache.Indexer {
+	all := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+	s.lb.registrar.services = corelisters.NewServiceLister(all)
+	return all
+}
+
+// TestDeletedDuringTheStart: the end of a Service that shows its address is handled while the start has an older copy of it
+// in its hands, which needs no write. What it held is free.
+func TestDeletedDuringTheStart(t *testing.T) {
+	for name, look := range map[string]func(*shop, *v1.Service){
+		"settled": func(s *shop, svc *v1.Service) { s.lb.registrar.settled(s.t.Context(), svc) },
+		"served":  func(s *shop, svc *v1.Service) { s.serve(svc) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := newShop(t, "203.0.113.4/32")
+			before.sync(before.create("s"))
+			svc := before.get("s")
+
+			s := newShop(t, "203.0.113.4/32")
+			s.cached()
+			s.ledger.vanish(t.Context(), keyOf(svc), svc.UID)
+			look(s, svc)
+			if s.ledger.knows(svc) {
+				t.Error("the ledger has it")
+			}
+			s.sync(s.create("t"))
+			s.shown("t", "203.0.113.4")
+		})
+	}
+}
+
+// TestStray: a Service that is listed at the start, and that the cache never has, is released when it is gone, and not as
+// long as the cache is only late.
+func TestStray(t *testing.T) {
+	s := newShop(t, "203.0.113.4/31")
+	all := s.cached()
+	for _, name := range []string{"s", "late"} {
+		s.sync(s.create(name))
+	}
+	gone, late := s.get("s"), s.get("late")
+	r := s.lb.registrar
+	strays := r.strays([]v1.Service{*gone, *late})
+	if err := s.api.Tracker().Delete(servicesResource, "default", "s"); err != nil {
+		t.Fatal(err)
+	}
+	if strays = r.releaseStrays(t.Context(), strays); len(strays) != 1 || strays[0].Name != "late" {
+		t.Fatalf("%d to look at again", len(strays))
+	}
+	if s.ledger.knows(gone) || !s.ledger.knows(late) {
+		t.Errorf("known: %v, which is gone, and %v, which is not", s.ledger.knows(gone), s.ledger.knows(late))
+	}
+	if err := all.Add(late); err != nil {
+		t.Fatal(err)
+	}
+	if strays = r.releaseStrays(t.Context(), strays); len(strays) != 0 || !s.ledger.knows(late) {
+		t.Errorf("%d to look at again", len(strays))
+	}
+}
