@@ -35,13 +35,13 @@ func keyOf(svc metav1.Object) pools.ServiceKey {
 // the claim Invalid.
 func (s *Settings) claimOf(svc *v1.Service) pools.Claim {
 	c := pools.Claim{
-		Service:    keyOf(svc),
-		Created:    svc.CreationTimestamp.Time,
-		Labels:     svc.Labels,
-		Reallocate: svc.Annotations[annotationReallocate] == "true",
-		Local:      svc.Spec.ExternalTrafficPolicy == v1.ServiceExternalTrafficPolicyLocal,
-		Held:       s.heldBy(svc),
+		Service: keyOf(svc),
+		Created: svc.CreationTimestamp.Time,
+		Labels:  svc.Labels,
+		Local:   svc.Spec.ExternalTrafficPolicy == v1.ServiceExternalTrafficPolicyLocal,
+		Held:    s.heldBy(svc),
 	}
+	askReallocation(&c, askedReallocation(svc), reallocationIn(svc))
 	for _, f := range svc.Spec.IPFamilies {
 		if f == v1.IPv6Protocol {
 			c.Families = append(c.Families, pools.IPv6)

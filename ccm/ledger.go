@@ -105,6 +105,9 @@ func (l *ledger) assignIf(ctx context.Context, svc *v1.Service, may func(*entry)
 		e = &entry{uid: svc.UID}
 		l.known[claim.Service] = e
 	}
+	if e.wrote != nil && claim.Reallocate { // the given object may be older than the record of what was carried out
+		askReallocation(&claim, askedReallocation(svc), e.wrote.reallocated)
+	}
 	d := l.alloc.Assign(claim, l.now())
 	e.asked, e.busy, e.reason, e.message = true, true, d.Reason, d.Message
 	l.turns++

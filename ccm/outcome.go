@@ -31,6 +31,8 @@ type outcome struct {
 	condition metav1.Condition
 	// finalizer is ours on the Service, if it is there. It comes with the outcome: no object shows an address without it.
 	finalizer string
+	// reallocated is the value of annotation ironlb.io/reallocate that was carried out; empty: none.
+	reallocated string
 }
 
 // finalizerOf is what keeps the Service until it is cleaned up: the service controller's without a class, else our own.
@@ -74,11 +76,13 @@ func outcomeIn(svc *v1.Service) outcome {
 	if f := finalizerOf(svc); has(svc, f) {
 		r.finalizer = f
 	}
+	r.reallocated = reallocationIn(svc)
 	return r
 }
 
 func (r outcome) equal(o outcome) bool {
-	return r.from == o.from && r.record == o.record && r.finalizer == o.finalizer && r.sameIngress(o) && r.sameOutcome(o)
+	return r.from == o.from && r.record == o.record && r.finalizer == o.finalizer && r.reallocated == o.reallocated &&
+		r.sameIngress(o) && r.sameOutcome(o)
 }
 
 func (r outcome) sameIngress(o outcome) bool {
@@ -124,7 +128,11 @@ func (r outcome) patchOf(svc *v1.Service, have outcome, dropped ...string) ([]by
 		record = metav1.Condition{Type: v1alpha1.ConditionAddresses, Status: metav1.ConditionTrue, Reason: "Recorded",
 			Message: r.record, LastTransitionTime: metav1.Now()}
 	}
-	status := map[string]any{"conditions": []any{condition, record}}
+	conditions := []any{condition, record}
+	if c := reallocationPatch(svc, r.reallocated); c != nil {
+		conditions = append(conditions, c)
+	}
+	status := map[string]any{"conditions": conditions}
 	if !r.others {
 		status["loadBalancer"] = map[string]any{"ingress": r.ingress}
 	}

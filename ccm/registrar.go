@@ -47,6 +47,7 @@ func (r *registrar) serve(ctx context.Context, svc *v1.Service) error {
 	}
 	want := r.settings.outcomeOf(svc, d.Lease, d.Reason, d.Message)
 	have, sure := r.ledger.newest(svc)
+	want.reallocated = reallocation(svc, have, d.Reallocated)
 	if sure && have.equal(want) {
 		r.ledger.written(svc, d.Lease, want, nil)
 		r.ledger.tell(svc, have, want)
@@ -97,6 +98,7 @@ func (r *registrar) settled(ctx context.Context, svc *v1.Service) bool {
 	}
 	want := r.settings.outcomeOf(svc, d.Lease, d.Reason, d.Message)
 	have, sure := r.ledger.newest(svc)
+	want.reallocated = reallocation(svc, have, d.Reallocated)
 	if !sure || !have.equal(want) {
 		return false
 	}
@@ -112,6 +114,7 @@ func (r *registrar) drifted(svc *v1.Service) bool {
 		return false
 	}
 	have, _ := r.ledger.newest(svc)
+	want.reallocated = reallocation(svc, have, false)
 	return !have.equal(want)
 }
 

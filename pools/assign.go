@@ -19,11 +19,21 @@ func (a *Allocator) assign(c Claim, now time.Time) Decision {
 	}
 	p := a.plan(s)
 	freed := a.commit(s, p, now)
-	d := Decision{Lease: slices.Clone(s.lease), Changed: !slices.Equal(s.recorded, s.lease), Freed: freed, Reason: p.reason, Message: p.message}
+	s.reallocated = c.Reallocate && (s.reallocated || p.reallocated)
+	d := Decision{
+		Lease: slices.Clone(s.lease), Changed: !slices.Equal(s.recorded, s.lease), Freed: freed,
+		Reallocated: s.reallocated && len(s.drains) == 0, Reason: p.reason, Message: p.message,
+	}
 	if !a.keep {
-		s.recorded = d.Lease
+		s.settle()
 	}
 	return d
+}
+
+// settle counts what was decided as recorded.
+func (s *service) settle() {
+	s.recorded = slices.Clone(s.lease)
+	s.reallocated = s.reallocated && len(s.drains) > 0
 }
 
 // update takes a newer claim of a Service that is known. Whoever waits for what it holds may share it now.
@@ -102,7 +112,7 @@ func (a *Allocator) written(key ServiceKey, now time.Time) []netip.Addr {
 	if s == nil {
 		return nil
 	}
-	s.recorded = slices.Clone(s.lease)
+	s.settle()
 	return a.leaveAll(s, now)
 }
 

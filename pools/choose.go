@@ -41,12 +41,14 @@ func (a *Allocator) stay(q *query, held Address, other func() choice) choice {
 		return keep
 	}
 	keep.reason, keep.drains = Draining, u.owner
-	keep.message = fmt.Sprintf("%s keeps %s although %s; set annotation ironlb.io/reallocate to \"true\" to give it another one", q.claim.Service, held.Addr, a.drainCause(q, u))
+	keep.message = fmt.Sprintf("%s keeps %s although %s; set annotation ironlb.io/reallocate to %s to give it another one",
+		q.claim.Service, held.Addr, a.drainCause(q, u), q.claim.reallocateTo())
 	if !q.claim.Reallocate {
 		return keep
 	}
 	ch := other()
 	if ch.ok {
+		ch.reallocated = true
 		return ch
 	}
 	keep.message = fmt.Sprintf("%s keeps %s although %s, because there is no other address for it: %s", q.claim.Service, held.Addr, a.drainCause(q, u), ch.message)
@@ -64,6 +66,14 @@ func (a *Allocator) named(q *query, u *unit, held Address) Address {
 		return Address{Addr: held.Addr, Pool: u.home.Name}
 	}
 	return held
+}
+
+// reallocateTo is the value of the annotation that asks for another address.
+func (c *Claim) reallocateTo() string {
+	if c.ReallocateDone != "" {
+		return fmt.Sprintf("another value than %q, which has been carried out,", c.ReallocateDone)
+	}
+	return `"true"`
 }
 
 func (a *Allocator) drainCause(q *query, u *unit) string {

@@ -25,8 +25,11 @@ type Claim struct {
 	// Invalid says why the request cannot be read (unparsable, annotation and field disagree), naming the field and the
 	// mend. The Service then keeps what it holds and gets nothing new.
 	Invalid string
-	// Reallocate (ironlb.io/reallocate: "true") gives up an address that no pool admits any more.
+	// Reallocate (ironlb.io/reallocate) gives up an address that no pool admits any more. It is one request: see
+	// Decision.Reallocated.
 	Reallocate bool
+	// ReallocateDone is the value of ironlb.io/reallocate that was carried out, for the message that asks for another one.
+	ReallocateDone string
 
 	// SharingKey, Ports, Local (externalTrafficPolicy Local) and Selector decide who may share an address. Selector is
 	// any canonical text of spec.selector, empty for none.

@@ -12,6 +12,9 @@ type Decision struct {
 	// Freed are the addresses given up by this decision. With KeepUntilWritten they are not free yet, and the decisions
 	// until then name them again.
 	Freed []netip.Addr
+	// Reallocated is true when the claim's Reallocate has been carried out: an address that no pool admits was given up,
+	// and none is left. With KeepUntilWritten it stays true until Written.
+	Reallocated bool
 	// Reason is Allocated when the claim is met in full, else why not.
 	Reason Reason
 	// Message says it for people: the object, the field and the mend. Empty when Allocated.

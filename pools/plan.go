@@ -15,6 +15,8 @@ type plan struct {
 	takes   []waitKey // pool and family of each free address it uses up
 	drains  []string  // pools it keeps an address of without being admitted
 	misfit  bool      // it stays among sharers it does not agree with
+	// reallocated: an address that no pool admits is given up, because the claim says Reallocate
+	reallocated bool
 }
 
 // query is one claim being answered.
@@ -28,11 +30,14 @@ type query struct {
 
 // choice is the address chosen for one family, or why there is none.
 type choice struct {
-	addr    Address
-	ok      bool
-	takes   bool // uses up a free address
-	exact   bool // the address was asked for
-	quota   bool // a pool had none left for the namespace
+	addr  Address
+	ok    bool
+	takes bool // uses up a free address
+	exact bool // the address was asked for
+	quota bool // a pool had none left for the namespace
+	// reallocated: in place of one that no pool admits
+	reallocated bool
+
 	drains  string
 	reason  Reason
 	message string
@@ -146,6 +151,7 @@ func (a *Allocator) granted(chosen []choice, c *Claim, s *service) plan {
 			continue
 		}
 		p.lease = append(p.lease, ch.addr)
+		p.reallocated = p.reallocated || ch.reallocated
 		if ch.takes {
 			p.takes = append(p.takes, waitKey{pool: ch.addr.Pool, family: FamilyOf(ch.addr.Addr)})
 		}

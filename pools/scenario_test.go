@@ -196,6 +196,9 @@ func writeDecision(k ServiceKey, d Decision, out *strings.Builder) {
 	if d.Changed {
 		out.WriteString(", changed")
 	}
+	if d.Reallocated {
+		out.WriteString(", reallocated")
+	}
 	if len(d.Freed) > 0 {
 		fmt.Fprintf(out, ", freed %v", d.Freed)
 	}

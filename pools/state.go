@@ -38,6 +38,8 @@ type service struct {
 	woken   bool
 	putOff  bool // put off: there was room for it, but promised to others
 	misfit  bool // it no longer agrees with those on its address, and has nowhere to go
+	// reallocated: by its Reallocate it gave up an address, and it has not been written that this is done
+	reallocated bool
 	// recorded is what a Service new to us held by its status, until its first Assign.
 	recorded []Address
 }

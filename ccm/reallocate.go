@@ -1,0 +1,69 @@
+package ccm
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ironlb/ironlb/pools"
+)
+
+// conditionReallocated of a Service records in its message which value of the annotation ironlb.io/reallocate was carried
+// out. It is written with the new address. Another value asks anew; with the annotation the record goes.
+const conditionReallocated = "ironlb.io/Reallocated"
+
+// askedReallocation is the value of the annotation, as it is recorded: at most 64 bytes. Empty, or "false": none.
+func askedReallocation(svc *v1.Service) string {
+	value := strings.TrimSpace(svc.Annotations[annotationReallocate])
+	switch {
+	case strings.EqualFold(value, "false"):
+		return ""
+	case len(value) > 64:
+		sum := sha256.Sum256([]byte(value))
+		return hex.EncodeToString(sum[:])
+	}
+	return value
+}
+
+// reallocationIn is the value that the Service's status records.
+func reallocationIn(svc *v1.Service) string {
+	if c := meta.FindStatusCondition(svc.Status.Conditions, conditionReallocated); c != nil {
+		return c.Message
+	}
+	return ""
+}
+
+// askReallocation puts the request into the claim, if it is a new one.
+func askReallocation(c *pools.Claim, asked, done string) {
+	c.Reallocate, c.ReallocateDone = asked != "" && asked != done, ""
+	if asked == done {
+		c.ReallocateDone = done
+	}
+}
+
+// reallocation is what the Service's status should record: the value of the annotation, if it has been carried out, by
+// this decision or before.
+func reallocation(svc *v1.Service, have outcome, carriedOut bool) string {
+	if asked := askedReallocation(svc); carriedOut || asked == have.reallocated {
+		return asked
+	}
+	return ""
+}
+
+// reallocationPatch is the entry of the conditions that makes the status record the value. Nil: nothing to change.
+func reallocationPatch(svc *v1.Service, value string) any {
+	switch {
+	case value == reallocationIn(svc):
+		return nil
+	case value == "":
+		return map[string]string{"$patch": "delete", "type": conditionReallocated}
+	}
+	return metav1.Condition{
+		Type: conditionReallocated, Status: metav1.ConditionTrue, Reason: "Reallocated", Message: value,
+		LastTransitionTime: metav1.Now(),
+	}
+}

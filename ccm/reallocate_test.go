@@ -1,0 +1,101 @@
+package ccm
+
+import (
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// only makes the pool consist of one address.
+func (s *shop) only(address string) {
+	s.t.Helper()
+	r, err := pools.ParseRanges([]string{address})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.ledger.setPools([]pools.Pool{{Name: "web", Ranges: r, AutoAssign: true}})
+}
+
+// settles has s served by what the API server has, and expects what it shows and the value that it records as carried out.
+func (s *shop) settles(address, recorded string) {
+	s.t.Helper()
+	s.sync(s.get("s"))
+	svc := s.get("s")
+	s.expect(ip(*svc), address)
+	done := ""
+	if c := meta.FindStatusCondition(svc.Status.Conditions, "ironlb.io/Reallocated"); c != nil {
+		done = c.Message
+	}
+	s.expect(done, recorded)
+}
+
+func reallocate(value string) func(*v1.Service) { return annotate("ironlb.io/reallocate", value) }
+
+// TestReallocateOnce: each value of the annotation gives up an address that no pool admits once, also across a restart.
+func TestReallocateOnce(t *testing.T) {
+	s := newShop(t, "203.0.113.4/32")
+	s.create("s", reallocate("true"))
+	s.settles("203.0.113.4", "")
+	s.only("203.0.113.5/32")
+	s.settles("203.0.113.5", "true")
+	s.only("203.0.113.6/32")
+	s.settles("203.0.113.5", "true")
+	svc := s.get("s")
+	c := meta.FindStatusCondition(svc.Status.Conditions, v1alpha1.ConditionAllocated)
+	if want := `set annotation ironlb.io/reallocate to another value than "true"`; c == nil || !strings.Contains(c.Message, want) {
+		t.Errorf("got %+v, want %s", c, want)
+	}
+
+	next := newShop(t, "203.0.113.6/32")
+	next.ledger = newLedger(s.ledger.log, defaults)
+	next.ledger.wake, next.ledger.poolsChanged = s.ledger.wake, s.ledger.poolsChanged
+	next.lb.registrar.ledger = next.ledger
+	next.only("203.0.113.6/32")
+	next.adopt(svc)
+	if err := next.api.Tracker().Add(svc); err != nil {
+		t.Fatal(err)
+	}
+	next.version = 100
+	next.settles("203.0.113.5", "true")
+	next.change("s", reallocate("2026-11-23"))
+	next.settles("203.0.113.6", "2026-11-23")
+}
+
+// TestReallocateAgain: with the annotation the record goes, and the same value asks anew.
+func TestReallocateAgain(t *testing.T) {
+	s := newShop(t, "203.0.113.4/32")
+	s.create("s", reallocate("true"))
+	s.settles("203.0.113.4", "")
+	s.only("203.0.113.5/32")
+	s.settles("203.0.113.5", "true")
+	s.change("s", func(svc *v1.Service) { delete(svc.Annotations, "ironlb.io/reallocate") })
+	s.settles("203.0.113.5", "")
+	s.only("203.0.113.6/32")
+	s.settles("203.0.113.5", "")
+	s.change("s", reallocate("false"))
+	s.settles("203.0.113.5", "")
+	s.change("s", reallocate("true"))
+	s.settles("203.0.113.6", "true")
+	s.sync(s.change("s", clusterIP))
+	if left := s.get("s").Status.Conditions; len(left) > 0 {
+		t.Errorf("left behind: %+v", left)
+	}
+}
+
+// TestReallocateByAnOlderCopy: a copy of the Service from before it was carried out does not have it carried out twice.
+func TestReallocateByAnOlderCopy(t *testing.T) {
+	s := newShop(t, "203.0.113.4/32")
+	s.create("s", reallocate("true"))
+	s.settles("203.0.113.4", "")
+	old := s.get("s")
+	s.only("203.0.113.5/32")
+	s.settles("203.0.113.5", "true")
+	s.only("203.0.113.6/32")
+	s.sync(old)
+	s.settles("203.0.113.5", "true")
+}
