@@ -10,40 +10,68 @@ import (
 func (a *Allocator) takeRecorded(s *service, c *Claim) {
 	s.recorded = slices.Clone(c.Held)
 	for _, h := range c.Held {
-		if u := a.units[h.Addr]; !holdsAddr(s.lease, h.Addr) && (u == nil || clash(u, s, c) == "") {
+		if u := a.units[h.Addr]; !holdsAddr(s.lease, h.Addr) && (u == nil || clashOf(u, s, c).none()) {
 			s.lease = append(s.lease, h)
 			a.take(s, h)
 		}
 	}
+	a.takeBack(s, c)
 }
 
+// takeBack gives a Service the addresses that its status has lost, of each family of which it shows none in a pool: if
+// a pool gives them to it, and nobody holds them who does not share.
+func (a *Allocator) takeBack(s *service, c *Claim) {
+	for _, h := range c.Lost {
+		shown, has := a.heldIn(s.lease, FamilyOf(h.Addr))
+		if has && a.PoolOf(shown.Addr) != "" || !a.regainable(s, c, h) {
+			continue
+		}
+		s.lease = append(s.lease, h)
+		a.take(s, h)
+	}
+}
+
+func (a *Allocator) regainable(s *service, c *Claim, h Address) bool {
+	sp, ok := a.find(h.Addr)
+	if !ok || !a.gives(sp.pool, h.Addr) || !sp.pool.admits(a, c) {
+		return false
+	}
+	u := a.units[h.Addr]
+	return u == nil || a.joinable(u, s, c).none()
+}
+
+// adopt returns the Services that are on an address together with an older one and do not ask to share it.
 func (a *Allocator) adopt(claims []Claim) []ServiceKey {
-	sorted := make([]*Claim, len(claims))
+	sorted := make([]*Claim, 0, len(claims))
 	for i := range claims {
-		sorted[i] = &claims[i]
+		if c := &claims[i]; len(c.Held)+len(c.Lost) > 0 && a.services[c.Service] == nil {
+			sorted = append(sorted, c)
+		}
 	}
 	slices.SortFunc(sorted, func(c, o *Claim) int {
 		return cmp.Or(c.Created.Compare(o.Created), c.Service.Compare(o.Service))
 	})
-	var misfits []ServiceKey
+	var twice []ServiceKey
 	for _, c := range sorted {
-		if len(c.Held) == 0 || a.services[c.Service] != nil {
-			continue
-		}
 		s := &service{claim: *c, reason: Allocated, recorded: slices.Clone(c.Held)}
 		a.services[c.Service] = s
 		a.byNamespace(c.Service.Namespace)[c.Service] = s
+		apart := false
 		for _, h := range c.Held {
 			if holdsAddr(s.lease, h.Addr) {
 				continue
 			}
 			s.lease = append(s.lease, h)
 			a.take(s, h)
-			s.misfit = s.misfit || misfit(a.units[h.Addr], s, c) != ""
+			found := misfit(a.units[h.Addr], s, c)
+			s.misfit, apart = s.misfit || !found.none(), apart || found.apart
 		}
-		if s.misfit {
-			misfits = append(misfits, c.Service)
+		if apart {
+			twice = append(twice, c.Service)
 		}
 	}
-	return misfits
+	for _, c := range sorted { // when it is known what all show
+		a.takeBack(a.services[c.Service], c)
+	}
+	return twice
 }

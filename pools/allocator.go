@@ -53,8 +53,9 @@ func New() *Allocator {
 }
 
 // Adopt records what Services hold, as their Held says, without giving anything to anybody. Call it with all of them
-// before the first Assign after a start. Of Services on one address that may not share it, the older (then the first by
-// name) stays; the others are returned: each leaves at its next Assign, as soon as there is another address for it.
+// before the first Assign after a start. Of Services on one address that do not ask to share it, the older (then the
+// first by name) stays; the others are returned: each leaves at its next Assign, as soon as there is another address
+// for it. What the status of a Service lost (Lost) it has back, unless somebody else holds it.
 func (a *Allocator) Adopt(claims []Claim) []ServiceKey {
 	return a.adopt(claims)
 }

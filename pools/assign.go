@@ -65,7 +65,7 @@ func (a *Allocator) commit(s *service, p plan, now time.Time) []netip.Addr {
 		}
 	}
 	a.lookAtSharers(s, p.misfit != s.misfit)
-	s.lease, s.reason, s.misfit = slices.Clone(p.lease), p.reason, p.misfit
+	s.lease, s.reason, s.message, s.misfit = slices.Clone(p.lease), p.reason, p.message, p.misfit
 	a.setDrains(s, p.drains)
 	a.wakes.wait(s, p.waits) // before it leaves anything: that may be what it waits for
 	delete(a.unmet, s.claim.Service)

@@ -23,36 +23,36 @@ func (a *Allocator) choose(q *query, f Family) choice {
 	return auto()
 }
 
-// stay keeps the held address, unless its sharers and the Service no longer agree, or no pool admits it and the Service
-// gives it up. other finds another one.
+// stay keeps the held address, with a reason where the Service may not have it as it asks. It leaves for another one,
+// which other finds, if its sharing key is not that of the others on the address, or if it gives the address up
+// (Reallocate).
 func (a *Allocator) stay(q *query, held Address, other func() choice) choice {
 	u := a.units[held.Addr]
-	if why := misfit(u, q.self, q.claim); why != "" {
-		ch := other()
-		if !ch.ok {
-			ch.reason = SharingRefused
-			ch.message = fmt.Sprintf("%s keeps %s although %s, because there is no other address for it: %s", q.claim.Service, held.Addr, why, ch.message)
-			ch.waits = append(ch.waits, waitKey{addr: held.Addr})
-		}
-		return ch
-	}
 	keep := choice{addr: a.named(q, u, held), ok: true, reason: Allocated}
-	if a.admitted(u, q.claim) && (q.claim.Pool == "" || q.claim.Pool == u.owner) {
-		return keep
+	cause, fix := "", fmt.Sprintf("set annotation ironlb.io/reallocate to %s to give it another one", q.claim.reallocateTo())
+	if !a.admitted(u, q.claim) || q.claim.Pool != "" && q.claim.Pool != u.owner {
+		keep.reason, keep.drains, cause = Draining, u.owner, a.drainCause(q, u)
 	}
-	keep.reason, keep.drains = Draining, u.owner
-	keep.message = fmt.Sprintf("%s keeps %s although %s; set annotation ironlb.io/reallocate to %s to give it another one",
-		q.claim.Service, held.Addr, a.drainCause(q, u), q.claim.reallocateTo())
-	if !q.claim.Reallocate {
+	found := misfit(u, q.self, q.claim)
+	if !found.none() {
+		keep.reason, cause, fix = SharingRefused, found.why, "let both agree, or "+fix
+		keep.waits = []waitKey{{addr: held.Addr}}
+	}
+	switch {
+	case keep.reason == Allocated:
+		return keep
+	case !found.apart && !q.claim.Reallocate:
+		keep.message = fmt.Sprintf("%s keeps %s although %s; %s", q.claim.Service, held.Addr, cause, fix)
 		return keep
 	}
 	ch := other()
 	if ch.ok {
-		ch.reallocated = true
+		ch.reallocated = q.claim.Reallocate
 		return ch
 	}
-	keep.message = fmt.Sprintf("%s keeps %s although %s, because there is no other address for it: %s", q.claim.Service, held.Addr, a.drainCause(q, u), ch.message)
-	keep.waits = ch.waits
+	keep.message = fmt.Sprintf("%s keeps %s although %s, because there is no other address for it: %s",
+		q.claim.Service, held.Addr, cause, ch.message)
+	keep.waits = append(keep.waits, ch.waits...)
 	return keep
 }
 

@@ -41,6 +41,9 @@ type Claim struct {
 	// Held is what the Service's status records, of our own making only. It counts
 	// when the Allocator holds nothing for this Service yet; what the Allocator knows is newer than any cache.
 	Held []Address
+	// Lost is what the controller gave the Service by its own record, and its status does not show. It counts when Held
+	// does, after all Held.
+	Lost []Address
 }
 
 // Port is one port of a Service.

@@ -28,7 +28,7 @@ type Reason string
 const (
 	// Allocated: the claim is met in full.
 	Allocated Reason = "Allocated"
-	// SecondFamilyPending: PreferDualStack has its first family; the second comes when a pool can give it.
+	// SecondFamilyPending: PreferDualStack has one family; the other comes when a pool can give it.
 	SecondFamilyPending Reason = "SecondFamilyPending"
 	// Draining: the Service keeps an address that no pool admits it to any more.
 	Draining Reason = "Draining"
@@ -45,7 +45,8 @@ const (
 	AddressAvoided Reason = "AddressAvoided"
 	// AddressOfNode: a node has the address asked for.
 	AddressOfNode Reason = "AddressOfNode"
-	// SharingRefused: the address is shareable, but not with this Service.
+	// SharingRefused: another Service has the sharing key, and its address cannot be shared with this one; or the
+	// Service keeps an address that it cannot share any more.
 	SharingRefused Reason = "SharingRefused"
 	// PoolNotFound: there is no pool of the name asked for.
 	PoolNotFound Reason = "PoolNotFound"

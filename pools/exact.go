@@ -36,12 +36,13 @@ func (a *Allocator) chooseExact(q *query, x netip.Addr) choice {
 	}
 	u := a.units[x]
 	if u != nil {
-		if why := a.joinable(u, q.self, c); why != "" {
+		if found := a.joinable(u, q.self, c); !found.none() {
 			waits := []waitKey{{addr: x}}
 			if c.SharingKey == "" {
-				return no(AddressTaken, waits, "which %s holds: ask for another one, or give both the same ironlb.io/sharing-key", u.holders[0].claim.Service)
+				return no(AddressTaken, waits,
+					"which %s holds: ask for another one, or give both the same ironlb.io/sharing-key", found.with)
 			}
-			return no(SharingRefused, waits, "but %s: ask for another address, or let both agree", why)
+			return no(SharingRefused, waits, "but %s: ask for another address, or let both agree", found.why)
 		}
 	}
 	if !a.quotaAllows(q, p, FamilyOf(x), x) {

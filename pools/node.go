@@ -83,8 +83,9 @@ func (a *Allocator) nodeLacks(x netip.Addr, node string) {
 	i := slot(FamilyOf(x))
 	delete(sp.pool.ofNodes, x)
 	sp.pool.withheld[i]--
-	if a.units[x] != nil {
+	if u := a.units[x]; u != nil {
 		sp.pool.used[i]++
+		a.wakes.mark(waitKey{key: u.key}) // a holder that drains no more lets others share
 		return
 	}
 	a.giveBack(sp.pool, sp.at, x)

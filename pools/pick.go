@@ -3,6 +3,7 @@ package pools
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -44,14 +45,21 @@ func (a *Allocator) pick(q *query, f Family, from []*pool) choice {
 	if q.claim.SharingKey != "" && len(waits) > 0 {
 		waits = append(waits, waitKey{key: q.claim.SharingKey})
 	}
-	switch {
-	case len(full)+len(quota) == 0:
-		return choice{reason: NoPool, message: fmt.Sprintf("no pool auto-assigns %s addresses to %s: add a pool with autoAssign true that admits it, or name a pool in annotation ironlb.io/ip-pool", f, q.claim.Service)}
-	case len(full) == 0:
-		return choice{reason: QuotaReached, quota: true, waits: waits, message: fmt.Sprintf("%s gets no %s address: %s", q.claim.Service, f, quotaText(last, q.claim))}
+	if len(full)+len(quota) == 0 {
+		return choice{reason: NoPool, message: fmt.Sprintf("no pool auto-assigns %s addresses to %s: add a pool with "+
+			"autoAssign true that admits it, or name a pool in annotation ironlb.io/ip-pool", f, q.claim.Service)}
 	}
-	message := fmt.Sprintf("%s gets no %s address: no address is free in %s: add addresses to spec.addresses, or delete a Service", q.claim.Service, f, poolList(full))
-	return choice{reason: PoolExhausted, quota: len(quota) > 0, waits: waits, message: message}
+	ch := choice{reason: PoolExhausted, quota: len(quota) > 0, waits: waits}
+	cause := "no address is free in " + poolList(full) + ": add addresses to spec.addresses, or delete a Service"
+	if len(full) == 0 {
+		ch.reason, cause = QuotaReached, quotaText(last, q.claim)
+	}
+	if u, found := a.refusedShare(q, f, from); u != nil {
+		ch.reason, cause = SharingRefused, found.why+", and "+cause
+		ch.waits = append(ch.waits, waitKey{addr: u.addr})
+	}
+	ch.message = fmt.Sprintf("%s gets no %s address: %s", q.claim.Service, f, cause)
+	return ch
 }
 
 func poolList(names []string) string {
@@ -113,8 +121,11 @@ func (a *Allocator) quotaAllows(q *query, p *pool, f Family, x netip.Addr) bool 
 	if l := a.ledgers[p.Name]; l != nil {
 		n += l.byNS[q.claim.Service.Namespace]
 	}
-	if held, has := q.heldIn(f); has && a.alone(q, held.Addr) && a.units[held.Addr].owner == p.Name {
-		n--
+	for _, h := range q.self.lease { // what goes if the Service gets another one
+		other := FamilyOf(h.Addr) != f && slices.Contains(q.held, h)
+		if !other && a.alone(q, h.Addr) && a.units[h.Addr].owner == p.Name {
+			n--
+		}
 	}
 	return n < p.NamespaceQuota.Max
 }

@@ -23,7 +23,7 @@ type plan struct {
 type query struct {
 	claim *Claim
 	self  *service
-	held  []Address
+	held  []Address // at most one of each family
 	// delta is how the namespace's count in a pool changes by what was chosen so far.
 	delta map[string]int64
 }
@@ -45,19 +45,56 @@ type choice struct {
 }
 
 func (q *query) heldIn(f Family) (Address, bool) {
-	for _, h := range q.held {
-		if FamilyOf(h.Addr) == f {
-			return h, true
+	i := slices.IndexFunc(q.held, func(h Address) bool { return FamilyOf(h.Addr) == f })
+	if i < 0 {
+		return Address{}, false
+	}
+	return q.held[i], true
+}
+
+// heldIn returns the address of the family that counts as held. Of several, which a status has only if somebody else
+// wrote to it, that is one of a pool in use, else one that was given out of a pool, else the first.
+func (a *Allocator) heldIn(lease []Address, f Family) (Address, bool) {
+	rank := func(h Address) int {
+		switch {
+		case a.PoolOf(h.Addr) != "":
+			return 0
+		case h.Pool != "":
+			return 1
+		}
+		return 2
+	}
+	best := -1
+	for i, h := range lease {
+		if FamilyOf(h.Addr) == f && (best < 0 || rank(h) < rank(lease[best])) {
+			best = i
 		}
 	}
-	return Address{}, false
+	if best < 0 {
+		return Address{}, false
+	}
+	return lease[best], true
+}
+
+// held returns what counts as held, at most one address of each family.
+func (a *Allocator) held(lease []Address) []Address {
+	if len(lease) < 2 {
+		return lease
+	}
+	var out []Address
+	for _, f := range []Family{IPv4, IPv6} {
+		if h, has := a.heldIn(lease, f); has {
+			out = append(out, h)
+		}
+	}
+	return out
 }
 
 // plan answers the Service's claim. It changes nothing but hints. Rests that are over must have been ended before.
 func (a *Allocator) plan(s *service) plan {
 	p := a.answer(s)
 	for _, h := range p.lease {
-		p.misfit = p.misfit || holdsAddr(s.lease, h.Addr) && misfit(a.units[h.Addr], s, &s.claim) != ""
+		p.misfit = p.misfit || holdsAddr(s.lease, h.Addr) && !misfit(a.units[h.Addr], s, &s.claim).none()
 	}
 	return p
 }
@@ -78,16 +115,22 @@ func (a *Allocator) answer(s *service) plan {
 			chosen[1].waits = slices.Concat(chosen[1].waits, again[0].waits, again[1].waits)
 		}
 	}
+	prefer := c.Policy == PreferDualStack
+	one := prefer && slices.ContainsFunc(chosen, func(ch choice) bool { return ch.ok })
 	for i, ch := range chosen {
-		if !ch.ok && (i == 0 || ch.exact || c.Policy != PreferDualStack) {
-			return a.refused(s, ch)
+		if ch.ok || one && !ch.exact {
+			continue
 		}
+		if prefer && i == 0 && len(chosen) == 2 {
+			ch.waits = append(ch.waits, chosen[1].waits...) // either family would do
+		}
+		return a.refused(s, ch)
 	}
 	return a.granted(chosen, c, s)
 }
 
 func (a *Allocator) chooseAll(s *service, c *Claim, fams []Family) []choice {
-	q := &query{claim: c, self: s, held: s.lease}
+	q := &query{claim: c, self: s, held: a.held(s.lease)}
 	out := make([]choice, len(fams))
 	for i, f := range fams {
 		out[i] = a.choose(q, f)
@@ -124,11 +167,9 @@ func (a *Allocator) refused(s *service, ch choice) plan {
 
 // keepOf leaves the held address of the family in place, if there is one.
 func (a *Allocator) keepOf(p *plan, s *service, f Family) {
-	for _, h := range s.lease {
-		if FamilyOf(h.Addr) == f {
-			p.lease = append(p.lease, h)
-			a.keepDrains(p, s, h)
-		}
+	if h, has := a.heldIn(s.lease, f); has {
+		p.lease = append(p.lease, h)
+		a.keepDrains(p, s, h)
 	}
 }
 
@@ -138,15 +179,19 @@ func (a *Allocator) keepDrains(p *plan, s *service, h Address) {
 	}
 }
 
-// granted takes what was chosen. A second family that could not be had stays as it is, or waits.
+// granted takes what was chosen. A family that could not be had stays as it is, or waits.
 func (a *Allocator) granted(chosen []choice, c *Claim, s *service) plan {
 	p := plan{reason: Allocated}
 	for i, ch := range chosen {
 		p.waits = append(p.waits, ch.waits...)
+		reason := ch.reason
+		if !ch.ok && reason != SharingRefused {
+			reason = SecondFamilyPending
+		}
+		if weight(reason) > weight(p.reason) {
+			p.reason, p.message = reason, ch.message
+		}
 		if !ch.ok {
-			if p.reason == Allocated {
-				p.reason, p.message = SecondFamilyPending, ch.message
-			}
 			a.keepOf(&p, s, c.families()[i])
 			continue
 		}
@@ -158,11 +203,13 @@ func (a *Allocator) granted(chosen []choice, c *Claim, s *service) plan {
 		if ch.drains != "" && !slices.Contains(p.drains, ch.drains) {
 			p.drains = append(p.drains, ch.drains)
 		}
-		if ch.reason != Allocated && (i == 0 || p.reason != Draining) {
-			p.reason, p.message = ch.reason, ch.message
-		}
 	}
 	return p
+}
+
+// weight orders the reasons of two families: the answer has the heavier one, of equal ones the first.
+func weight(r Reason) int {
+	return slices.Index([]Reason{Allocated, SecondFamilyPending, Draining, SharingRefused}, r)
 }
 
 // check refuses a request that contradicts itself.

@@ -80,11 +80,7 @@ func (c *choices) claim(k ServiceKey) Claim {
 		cl.Families = []Family{IPv6}
 	}
 	for range 2 - min(2, c.pick(6)) {
-		if c.pick(3) == 0 {
-			cl.Addresses = append(cl.Addresses, netip.AddrFrom16([16]byte{0x20, 1, 0x0d, 0xb8, 15: byte(c.pick(12))}))
-		} else {
-			cl.Addresses = append(cl.Addresses, netip.AddrFrom4([4]byte{203, 0, 113, byte(c.pick(12))}))
-		}
+		cl.Addresses = append(cl.Addresses, c.address())
 	}
 	if c.pick(4) == 0 {
 		cl.Pool = []string{"a", "b", "c", "d", "nosuch"}[c.pick(5)]
@@ -186,11 +182,7 @@ func (c *choices) node() {
 	name := []string{"n1", "n2", "n3"}[c.pick(3)]
 	var addrs []netip.Addr
 	for range c.pick(4) {
-		if c.pick(3) == 0 {
-			addrs = append(addrs, netip.AddrFrom16([16]byte{0x20, 1, 0x0d, 0xb8, 15: byte(c.pick(12))}))
-		} else {
-			addrs = append(addrs, netip.AddrFrom4([4]byte{203, 0, 113, byte(c.pick(12))}))
-		}
+		addrs = append(addrs, c.address())
 	}
 	c.say("node %s %v", name, addrs)
 	if c.r.nodes[name] = addrs; len(addrs) == 0 {
@@ -222,8 +214,26 @@ func (c *choices) assign(cl Claim) {
 	if len(before) > 0 && len(d.Lease) == 0 {
 		c.fail("%s lost what it held", cl.Service)
 	}
+	c.families(&cl, before, d.Lease)
 	if c.pick(3) != 0 {
 		c.written(cl.Service)
+	}
+}
+
+// families: RequireDualStack is never given one address alone, and one outside the pools takes the place of none
+// inside.
+func (c *choices) families(cl *Claim, before map[netip.Addr]bool, lease []Address) {
+	inside := func(a netip.Addr) bool { return c.r.home(a) != nil }
+	for _, h := range lease {
+		given := !before[h.Addr] && !has(cl.Held, h.Addr) && !has(cl.Lost, h.Addr)
+		if given && cl.Policy == RequireDualStack && len(lease) == 1 {
+			c.fail("%s requires two families and was given %s alone", cl.Service, h.Addr)
+		}
+		for a := range before {
+			if FamilyOf(a) == FamilyOf(h.Addr) && inside(a) && !inside(h.Addr) && !has(lease, a) {
+				c.fail("%s left %s, which is in a pool, for %s, which is in none", cl.Service, a, h.Addr)
+			}
+		}
 	}
 }
 
@@ -292,7 +302,7 @@ func (c *choices) restart() {
 	var claims []Claim
 	for _, k := range slices.SortedFunc(maps.Keys(c.r.svc), ServiceKey.Compare) {
 		cl := c.r.svc[k].claim
-		cl.Held = c.r.svc[k].lease
+		cl.Held, cl.Lost = c.tampered(c.r.svc[k].lease)
 		claims = append(claims, cl)
 	}
 	late := c.pick(2) == 0
@@ -316,11 +326,6 @@ func (c *choices) restart() {
 		shuffled[i], shuffled[j] = shuffled[j], shuffled[i]
 	}
 	c.a.Adopt(shuffled)
-	for _, cl := range claims {
-		if !slices.Equal(c.a.Lease(cl.Service), cl.Held) {
-			c.fail("restart: %s had %v, has %v", cl.Service, cl.Held, c.a.Lease(cl.Service))
-		}
-	}
 	if late {
 		c.a.SetPools(n.all)
 	}
@@ -331,17 +336,54 @@ func (c *choices) restart() {
 		return x.Service.Compare(y.Service)
 	})
 	for _, cl := range claims {
-		if len(cl.Held) > 0 {
+		if len(cl.Held)+len(cl.Lost) > 0 {
 			s := &refService{claim: cl}
 			n.svc[cl.Service] = s
 			n.record(s)
 		}
 	}
+	for _, cl := range claims {
+		if s := n.svc[cl.Service]; s != nil && !late { // without pools nothing can be given back
+			n.regain(s)
+		}
+	}
 	c.r = n
-	c.say("restart")
+	c.say("restart, late %v", late)
+	for _, cl := range claims {
+		want := []Address(nil)
+		if s := n.svc[cl.Service]; s != nil {
+			want = s.lease
+		}
+		if got := c.a.Lease(cl.Service); !slices.Equal(got, want) {
+			c.fail("restart: %s shows %v and lost %v, has %v, reference %v", cl.Service, cl.Held, cl.Lost, got, want)
+		}
+	}
 	for _, cl := range claims {
 		c.assign(cl)
 	}
+}
+
+// tampered returns what the status of a Service shows of the lease and what it lost: somebody else may have taken
+// addresses away and written others.
+func (c *choices) tampered(lease []Address) (held, lost []Address) {
+	for _, h := range lease {
+		if c.pick(5) == 0 {
+			lost = append(lost, h)
+		} else {
+			held = append(held, h)
+		}
+	}
+	for range 2 - min(2, c.pick(6)) {
+		held = slices.Insert(held, c.pick(len(held)+1), Address{Addr: c.address()})
+	}
+	return held, lost
+}
+
+func (c *choices) address() netip.Addr {
+	if c.pick(3) == 0 {
+		return netip.AddrFrom16([16]byte{0x20, 1, 0x0d, 0xb8, 15: byte(c.pick(12))})
+	}
+	return netip.AddrFrom4([4]byte{203, 0, 113, byte(c.pick(12))})
 }
 
 // invariants: the two agree on who holds what; nobody holds an address twice unasked; the counts are right.

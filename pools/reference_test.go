@@ -174,8 +174,11 @@ func (r *reference) fine(a netip.Addr, c *Claim) bool {
 	return true
 }
 
+// together says whether the two ask to share an address.
+func together(c, h *Claim) bool { return c.SharingKey != "" && c.SharingKey == h.SharingKey }
+
 func agree(c, h *Claim) bool {
-	if c.SharingKey == "" || c.SharingKey != h.SharingKey {
+	if !together(c, h) {
 		return false
 	}
 	for _, p := range c.Ports {
@@ -241,7 +244,6 @@ func (r *reference) room(p *Pool, s *refService, lease map[Family]netip.Addr, f 
 type refChoice struct {
 	addr   Address
 	ok     bool
-	drain  bool
 	exact  bool
 	quota  bool
 	reason Reason
@@ -275,7 +277,22 @@ func (r *reference) recall(s *refService) {
 		for _, o := range r.holders(h.Addr) {
 			ok = ok && (o == s || agree(&s.claim, &o.claim))
 		}
-		if ok {
+		if ok && !has(s.lease, h.Addr) {
+			s.lease = append(s.lease, h)
+		}
+	}
+	r.regain(s)
+}
+
+// regain puts a Service on what its status lost, where it is left without an address of a pool.
+func (r *reference) regain(s *refService) {
+	for _, h := range s.claim.Lost {
+		p := r.home(h.Addr)
+		if p == nil || r.never(p, h.Addr) || !r.allows(p, &s.claim) || !r.mayJoin(h.Addr, s) {
+			continue
+		}
+		inside := func(o Address) bool { return FamilyOf(o.Addr) == FamilyOf(h.Addr) && r.home(o.Addr) != nil }
+		if !slices.ContainsFunc(s.lease, inside) {
 			s.lease = append(s.lease, h)
 		}
 	}
@@ -288,7 +305,28 @@ func (r *reference) record(s *refService) {
 			s.misfit = s.misfit || !o.misfit && !agree(&s.claim, &o.claim)
 		}
 	}
-	s.lease = slices.Clone(s.claim.Held)
+	for _, h := range s.claim.Held {
+		if !has(s.lease, h.Addr) {
+			s.lease = append(s.lease, h)
+		}
+	}
+}
+
+// heldIn is the address of a family that a Service keeps if it can: the one in a pool before the one that was given,
+// before any other.
+func (r *reference) heldIn(s *refService, f Family) *Address {
+	for _, good := range []func(Address) bool{
+		func(h Address) bool { return r.home(h.Addr) != nil },
+		func(h Address) bool { return h.Pool != "" },
+		func(Address) bool { return true },
+	} {
+		for i, h := range s.lease {
+			if FamilyOf(h.Addr) == f && good(h) {
+				return &s.lease[i]
+			}
+		}
+	}
+	return nil
 }
 
 // move puts the Service on the lease; what nobody holds any more rests.
@@ -369,39 +407,42 @@ func (r *reference) answer(s *refService) ([]Address, Reason) {
 			got = again
 		}
 	}
-	for i, f := range fams {
-		if ch := got[f]; !ch.ok && (i == 0 || ch.exact || c.Policy != PreferDualStack) {
+	any := got[fams[0]].ok || got[fams[len(fams)-1]].ok
+	for _, f := range fams {
+		if ch := got[f]; !ch.ok && (c.Policy != PreferDualStack || ch.exact || !any) {
 			return s.lease, ch.reason
 		}
 	}
 	var lease []Address
-	reason := Allocated
+	found := map[Reason]bool{}
 	for _, f := range fams {
 		ch := got[f]
-		switch {
-		case ch.ok && ch.drain:
-			reason = Draining
-		case !ch.ok && reason == Allocated:
-			reason = SecondFamilyPending
+		if ch.ok || ch.reason == SharingRefused {
+			found[ch.reason] = true
+		} else {
+			found[SecondFamilyPending] = true
 		}
 		if ch.ok {
 			lease = append(lease, ch.addr)
-			continue
-		}
-		for _, h := range s.lease {
-			if FamilyOf(h.Addr) == f {
-				lease = append(lease, h)
-			}
+		} else if h := r.heldIn(s, f); h != nil {
+			lease = append(lease, *h)
 		}
 	}
-	return lease, reason
+	for _, reason := range []Reason{SharingRefused, Draining, SecondFamilyPending} {
+		if found[reason] {
+			return lease, reason
+		}
+	}
+	return lease, Allocated
 }
 
 // chooseFamilies chooses in the order given; the later choice sees the earlier one in the quota.
 func (r *reference) chooseFamilies(s *refService, fams []Family, asked map[Family]netip.Addr) map[Family]refChoice {
 	lease := map[Family]netip.Addr{}
-	for _, h := range s.lease {
-		lease[FamilyOf(h.Addr)] = h.Addr
+	for _, f := range []Family{IPv4, IPv6} {
+		if h := r.heldIn(s, f); h != nil {
+			lease[f] = h.Addr
+		}
 	}
 	got := map[Family]refChoice{}
 	for _, f := range fams {
@@ -416,12 +457,7 @@ func (r *reference) chooseFamilies(s *refService, fams []Family, asked map[Famil
 
 func (r *reference) chooseOne(s *refService, f Family, x netip.Addr, lease map[Family]netip.Addr) refChoice {
 	c := &s.claim
-	var held *Address
-	for i := range s.lease {
-		if FamilyOf(s.lease[i].Addr) == f {
-			held = &s.lease[i]
-		}
-	}
+	held := r.heldIn(s, f)
 	switch {
 	case x.IsValid() && held != nil && held.Addr == x:
 		if p := r.home(x); p != nil && c.Pool != "" && c.Pool != p.Name && c.Pool != held.Pool {
@@ -450,26 +486,22 @@ func (r *reference) chooseOne(s *refService, f Family, x netip.Addr, lease map[F
 
 func (r *reference) keep(s *refService, held Address, other func() refChoice) refChoice {
 	c := &s.claim
-	for _, h := range r.staying(held.Addr) {
-		if h == s || h.misfit || agree(c, &h.claim) {
-			continue
-		}
-		ch := other()
-		if !ch.ok {
-			ch.reason = SharingRefused
-		}
-		return ch
-	}
 	p := r.home(held.Addr)
 	keep := refChoice{addr: held, ok: true, reason: Allocated}
 	if p != nil && (c.Pool != held.Pool || held.Pool == "") {
 		keep.addr.Pool = p.Name
 	}
-	if r.fine(held.Addr, c) && (c.Pool == "" || c.Pool == r.owner(held.Addr)) {
-		return keep
+	if !r.fine(held.Addr, c) || c.Pool != "" && c.Pool != r.owner(held.Addr) {
+		keep.reason = Draining
 	}
-	keep.drain, keep.reason = true, Draining
-	if c.Reallocate {
+	leaves := false
+	for _, h := range r.staying(held.Addr) {
+		if h != s && !h.misfit && !agree(c, &h.claim) {
+			keep.reason = SharingRefused
+			leaves = leaves || !together(c, &h.claim)
+		}
+	}
+	if keep.reason != Allocated && (leaves || c.Reallocate) {
 		if ch := other(); ch.ok {
 			return ch
 		}
@@ -553,7 +585,7 @@ func (r *reference) chooseAuto(s *refService, f Family, lease map[Family]netip.A
 }
 
 func (r *reference) chooseIn(s *refService, f Family, from []*Pool, lease map[Family]netip.Addr) refChoice {
-	full, quota := 0, 0
+	full, quota, refused := 0, 0, false
 	for _, p := range from {
 		var mine, shared, free []netip.Addr
 		has := false
@@ -563,6 +595,7 @@ func (r *reference) chooseIn(s *refService, f Family, from []*Pool, lease map[Fa
 			}
 			has = true
 			rest, resting := r.rest[a]
+			refused = refused || r.refusesShare(a, s)
 			switch {
 			case r.never(p, a):
 			case resting && rest.by == s.claim.Service:
@@ -591,8 +624,17 @@ func (r *reference) chooseIn(s *refService, f Family, from []*Pool, lease map[Fa
 	switch {
 	case full+quota == 0:
 		return refChoice{reason: NoPool}
+	case refused:
+		return refChoice{reason: SharingRefused, quota: quota > 0}
 	case full == 0:
 		return refChoice{reason: QuotaReached, quota: true}
 	}
 	return refChoice{reason: PoolExhausted, quota: quota > 0}
+}
+
+// refusesShare says whether all on the address have the sharing key of the Service, and it may not join them.
+func (r *reference) refusesShare(a netip.Addr, s *refService) bool {
+	on := r.holders(a)
+	return len(on) > 0 && !slices.Contains(on, s) && !r.mayJoin(a, s) &&
+		!slices.ContainsFunc(on, func(h *refService) bool { return !together(&s.claim, &h.claim) })
 }

@@ -18,12 +18,16 @@ func (a *Allocator) rehome(changed map[string]bool) {
 		}
 	}
 	for _, u := range moved {
+		before := u.owner
 		a.recount(u, func() {
 			u.home, u.at, u.owner = nil, 0, u.recordedPool()
 			if sp, ok := a.find(u.addr); ok {
 				u.home, u.at, u.owner = sp.pool, sp.at, sp.pool.Name
 			}
 		})
+		if u.owner != before { // the pools that changed do not lead to its holders any more
+			a.lookAtHolder(u.addr)
+		}
 	}
 }
 

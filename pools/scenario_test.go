@@ -95,6 +95,7 @@ type world struct {
 	nodes  map[string][]netip.Addr
 	claims map[ServiceKey]Claim
 	status map[ServiceKey][]Address // what the Services record, when the allocator keeps addresses until written
+	wiped  map[ServiceKey]bool      // their status shows nothing at the next restart
 	now    time.Time
 	born   int
 }
@@ -102,7 +103,7 @@ type world struct {
 func newWorld() *world {
 	return &world{
 		a: New(), pools: map[string]Pool{}, labels: map[string]map[string]string{}, nodes: map[string][]netip.Addr{},
-		claims: map[ServiceKey]Claim{}, now: time.Unix(0, 0).UTC(),
+		claims: map[ServiceKey]Claim{}, wiped: map[ServiceKey]bool{}, now: time.Unix(0, 0).UTC(),
 	}
 }
 
@@ -149,6 +150,8 @@ func (w *world) run(words []string, out *strings.Builder) error {
 		delete(w.claims, key(args[0]))
 		delete(w.status, key(args[0]))
 		fmt.Fprintf(out, "%s freed %v\n", args[0], w.a.Release(key(args[0]), w.now))
+	case "wipe":
+		w.wiped[key(args[0])] = true
 	case "keep":
 		w.a.KeepUntilWritten()
 		w.status = map[ServiceKey][]Address{}
@@ -242,7 +245,9 @@ func (w *world) restart(args []string, out *strings.Builder) {
 	}
 	var held []Claim
 	for k, c := range w.claims {
-		if l := old.Lease(k); len(l) > 0 && w.status == nil {
+		if w.wiped[k] {
+			c.Lost = old.Lease(k)
+		} else if l := old.Lease(k); len(l) > 0 && w.status == nil {
 			c.Held = l
 		} else if w.status != nil {
 			c.Held = w.status[k]
@@ -261,6 +266,7 @@ func (w *world) restart(args []string, out *strings.Builder) {
 		tellNodes()
 		w.setPools()
 	}
+	clear(w.wiped)
 	if refused := w.a.Adopt(held); len(refused) > 0 {
 		fmt.Fprintf(out, "to leave %s\n", names(refused))
 	}
@@ -473,12 +479,20 @@ func claimOption(c *Claim, name, v string) (err error) {
 		n, err = strconv.ParseInt(v, 10, 64)
 		c.Created = time.Unix(n, 0)
 	case "held":
-		for _, s := range strings.Split(v, ",") {
-			addr, pool, _ := strings.Cut(s, "@")
-			c.Held = append(c.Held, Address{netip.MustParseAddr(addr), pool})
-		}
+		c.Held = parseAddresses(v)
+	case "lost":
+		c.Lost = parseAddresses(v)
 	default:
 		err = fmt.Errorf("no claim option %s", name)
 	}
 	return err
+}
+
+// parseAddresses reads ADDR@POOL, separated by commas.
+func parseAddresses(v string) (out []Address) {
+	for _, s := range strings.Split(v, ",") {
+		addr, pool, _ := strings.Cut(s, "@")
+		out = append(out, Address{netip.MustParseAddr(addr), pool})
+	}
+	return out
 }

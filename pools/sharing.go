@@ -1,7 +1,6 @@
 package pools
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 )
@@ -17,70 +16,6 @@ func (a *Allocator) alone(q *query, addr netip.Addr) bool {
 // heldByNamespace says whether the Service's namespace holds the address through another Service.
 func (a *Allocator) heldByNamespace(q *query, addr netip.Addr) bool {
 	return a.units[addr] != nil && !a.alone(q, addr)
-}
-
-// clash says why the claim cannot be on the address together with the others that are on it. Empty: it can.
-func clash(u *unit, self *service, c *Claim) string {
-	return clashWith(u, self, c, func(*service) bool { return true })
-}
-
-// misfit says why the Service, which is on the address, must leave it. Who is a misfit already, or on its way out, leaves
-// first, so that one Service's change of key or ports never moves another Service.
-func misfit(u *unit, self *service, c *Claim) string {
-	return clashWith(u, self, c, func(h *service) bool { return !h.misfit && holdsAddr(h.lease, u.addr) })
-}
-
-func clashWith(u *unit, self *service, c *Claim, counts func(*service) bool) string {
-	for _, h := range u.holders {
-		if h == self || !counts(h) {
-			continue
-		}
-		if why := pairClash(c, &h.claim); why != "" {
-			return fmt.Sprintf("%s holds %s and %s", h.claim.Service, u.addr, why)
-		}
-	}
-	return ""
-}
-
-func pairClash(c, h *Claim) string {
-	switch {
-	case c.SharingKey == "" || h.SharingKey == "":
-		return "not both have an ironlb.io/sharing-key"
-	case c.SharingKey != h.SharingKey:
-		return fmt.Sprintf("has another ironlb.io/sharing-key (%q, not %q)", h.SharingKey, c.SharingKey)
-	}
-	for _, p := range c.Ports {
-		if slices.Contains(h.Ports, p) {
-			return fmt.Sprintf("has port %s/%d as well", p.Protocol, p.Number)
-		}
-	}
-	if (c.Local || h.Local) && (c.Service.Namespace != h.Service.Namespace || c.Selector != h.Selector || c.Selector == "") {
-		return "one of them has externalTrafficPolicy Local while they are in two namespaces, or their selectors differ or are empty"
-	}
-	return ""
-}
-
-// joinable says why the claim may not join the others on an address of the pool. Empty: it may.
-func (a *Allocator) joinable(u *unit, self *service, c *Claim) string {
-	if why := clash(u, self, c); why != "" {
-		return why
-	}
-	for _, h := range u.holders {
-		if h == self {
-			continue
-		}
-		if !nsMayShare(u.home, c.Service.Namespace, h.claim.Service.Namespace) {
-			return fmt.Sprintf("%s holds %s in another namespace, and pool %s does not list both in spec.sharing.namespaces", h.claim.Service, u.addr, u.home.Name)
-		}
-		if !a.admitted(u, &h.claim) {
-			return fmt.Sprintf("%s is draining", u.addr)
-		}
-	}
-	return ""
-}
-
-func nsMayShare(p *pool, x, y string) bool {
-	return x == y || p != nil && slices.Contains(p.SharingNamespaces, x) && slices.Contains(p.SharingNamespaces, y)
 }
 
 // admitted says whether some pool in use still admits the claim to the address, beside those who share it.
@@ -179,7 +114,7 @@ func (a *Allocator) join(q *query, p *pool, f Family) *unit {
 		if u.home != p || FamilyOf(u.addr) != f || !a.gives(p, u.addr) || best != nil && best.at <= u.at {
 			continue
 		}
-		if !slices.Contains(u.holders, q.self) && a.joinable(u, q.self, q.claim) == "" {
+		if !slices.Contains(u.holders, q.self) && a.joinable(u, q.self, q.claim).none() {
 			best = u
 		}
 	}

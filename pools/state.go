@@ -32,6 +32,7 @@ type service struct {
 	lease   []Address
 	leaving []Address // given up, but still in its status as far as we know
 	reason  Reason
+	message string
 	drains  []string  // pools that it keeps an address of without being admitted
 	waits   []waitKey // what may help it
 	takes   []waitKey // while woken: the room set aside for it

@@ -188,7 +188,9 @@ func (a *Allocator) room(k waitKey) bool {
 func (a *Allocator) worth(s *service) bool {
 	s.putOff = false
 	p := a.plan(s)
-	if slices.Equal(p.lease, s.lease) && p.reason == s.reason && slices.Equal(p.drains, s.drains) && p.misfit == s.misfit {
+	same := slices.Equal(p.lease, s.lease) && slices.Equal(p.drains, s.drains)
+	said := p.reason == s.reason && p.misfit == s.misfit && (!p.misfit || p.message == s.message) // it names another one
+	if same && said {
 		a.wakes.wait(s, p.waits)
 		return false
 	}
