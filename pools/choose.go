@@ -29,20 +29,21 @@ func (a *Allocator) choose(q *query, f Family) choice {
 func (a *Allocator) stay(q *query, held Address, other func() choice) choice {
 	u := a.units[held.Addr]
 	keep := choice{addr: a.named(q, u, held), ok: true, reason: Allocated}
-	cause, fix := "", fmt.Sprintf("set annotation ironlb.io/reallocate to %s to give it another one", q.claim.reallocateTo())
+	var cause, agree string
 	if !a.admitted(u, q.claim) || q.claim.Pool != "" && q.claim.Pool != u.owner {
 		keep.reason, keep.drains, cause = Draining, u.owner, a.drainCause(q, u)
 	}
 	found := misfit(u, q.self, q.claim)
 	if !found.none() {
-		keep.reason, cause, fix = SharingRefused, found.why, "let both agree, or "+fix
+		keep.reason, cause, agree = SharingRefused, found.why, "let both agree, or "
 		keep.waits = []waitKey{{addr: held.Addr}}
 	}
 	switch {
 	case keep.reason == Allocated:
 		return keep
 	case !found.apart && !q.claim.Reallocate:
-		keep.message = fmt.Sprintf("%s keeps %s although %s; %s", q.claim.Service, held.Addr, cause, fix)
+		keep.message = fmt.Sprintf("%s keeps %s although %s; %sset annotation ironlb.io/reallocate to %s to give it another one",
+			q.claim.Service, held.Addr, cause, agree, q.claim.reallocateTo())
 		return keep
 	}
 	ch := other()
