@@ -75,8 +75,10 @@ type tenure struct {
 	vacant time.Time
 	// probe is set if no node is known to have answered: one that claimed may have found a conflict by probing.
 	probe bool
-	// before are the nodes that came before this one in the list by which it holds.
+	// before are the nodes that came before this one in the list by which it holds, and are not asked for that.
 	before []string
+	// named is the generation of the last list while the status named this node, 0 if it has not.
+	named int64
 	// successor was asked to take over at that time, after those in tried were in vain.
 	successor string
 	asked     time.Time
@@ -210,10 +212,11 @@ func (d *deciding) waits(until time.Time, then Reason) Reason {
 // one does (rule 5).
 func (d *deciding) handOver() {
 	t := &d.tenure
+	d.readRequest()
 	targets := d.targets()
 	if len(targets) == 0 {
 		t.successor, t.tried = "", nil
-		t.before = before(d.vip.Nodes, d.self)
+		t.before = d.settled()
 		return
 	}
 	if slices.Contains(targets, t.successor) {
@@ -225,9 +228,9 @@ func (d *deciding) handOver() {
 		t.tried = append(slices.Clone(t.tried), t.successor)
 	}
 	next := slices.IndexFunc(targets, func(n string) bool { return !slices.Contains(t.tried, n) })
-	if next < 0 && d.soft == Owner { // the list asked for it, and nobody took it: that is settled
+	if next < 0 && d.soft == Owner && !d.requested() { // nobody took it: that is settled
 		t.successor, t.tried = "", nil
-		t.before = before(d.vip.Nodes, d.self)
+		t.before = d.settled()
 		return
 	}
 	if next < 0 {
@@ -235,6 +238,31 @@ func (d *deciding) handOver() {
 	}
 	t.successor, t.asked = targets[next], d.now
 	d.wake = earlier(d.wake, d.now.Add(claimWait))
+}
+
+// requested reports whether the status names this node. A list that comes then was written by one who knew that it
+// holds: the nodes that it puts first are asked for, now and as soon as they can be had. Any other list may be older
+// than the holder.
+func (d *deciding) requested() bool { return d.vip.Holder == d.self }
+
+// readRequest opens a request: a list that is newer than the one with which the status came to name this node.
+func (d *deciding) readRequest() {
+	switch t := &d.tenure; {
+	case !d.requested():
+	case t.named == 0:
+		t.named = d.vip.Generation
+	case d.vip.Generation > t.named:
+		t.named, t.before = d.vip.Generation, nil
+	}
+}
+
+// settled returns the nodes before this one in the list that are not to be asked to take over. A request stays open.
+func (d *deciding) settled() []string {
+	nodes := before(d.vip.Nodes, d.self)
+	if !d.requested() {
+		return nodes
+	}
+	return slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return !slices.Contains(d.tenure.before, n) })
 }
 
 // targets returns who may be asked to take over: every candidate if this node should not hold it at all, and else those before
