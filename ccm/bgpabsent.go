@@ -63,7 +63,8 @@ func unheard(n *v1.Node) bool {
 	return false
 }
 
-// trimSpeaker leaves of a SpeakerStatus what is said of BGP, and of the others whether they are heard. Every speaker lists every other one:
+// trimSpeaker leaves of a SpeakerStatus what is said of BGP, whether the node forwards, and the states of the others.
+// Every speaker lists every other one:
 // they share the names.
 func trimSpeaker(obj any) (any, error) {
 	o, ok := obj.(*v1alpha1.SpeakerStatus)
@@ -73,12 +74,12 @@ func trimSpeaker(obj any) (any, error) {
 	o.SetManagedFields(nil)
 	members := make([]v1alpha1.MemberStatus, len(o.Status.Members))
 	for i, m := range o.Status.Members {
-		members[i] = v1alpha1.MemberStatus{Node: unique.Make(m.Node).Value(), State: v1alpha1.MemberAlive}
-		if m.State == v1alpha1.MemberSilent {
-			members[i].State = v1alpha1.MemberSilent
-		}
+		members[i] = v1alpha1.MemberStatus{Node: unique.Make(m.Node).Value(), State: unique.Make(m.State).Value()}
 	}
-	o.Status = v1alpha1.SpeakerStatusStatus{BGP: o.Status.BGP, Gateways: o.Status.Gateways, Members: members, Stopped: o.Status.Stopped}
+	o.Status = v1alpha1.SpeakerStatusStatus{
+		DataPlane: v1alpha1.DataPlaneStatus{Healthy: o.Status.DataPlane.Healthy},
+		BGP:       o.Status.BGP, Gateways: o.Status.Gateways, Members: members, Stopped: o.Status.Stopped,
+	}
 	return o, nil
 }
 

@@ -125,14 +125,19 @@ func TestTrimSpeaker(t *testing.T) {
 		full := speaker(name, "tor=Established")
 		now := metav1.Now()
 		full.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x"}}
+		full.Status.DataPlane = v1alpha1.DataPlaneStatus{Healthy: true, Message: "as planned"}
 		full.Status.Alive, full.Status.Stopped, full.Status.Interfaces = "2/3", &now, []v1alpha1.InterfaceStatus{{Name: "eth0"}}
 		for _, state := range []v1alpha1.MemberState{v1alpha1.MemberLeaving, v1alpha1.MemberSilent, v1alpha1.MemberAlive} {
 			node := string(append([]byte("with-"), state...)) // a string of its own, as from the API server
 			full.Status.Members = append(full.Status.Members, v1alpha1.MemberStatus{Node: node, State: state, Since: &now})
 		}
 		want := speaker(name, "tor=Established")
-		want.Status.Stopped = &now
-		want.Status.Members = []v1alpha1.MemberStatus{{Node: "with-Leaving", State: "Alive"}, {Node: "with-Silent", State: "Silent"}, {Node: "with-Alive", State: "Alive"}}
+		want.Status.Stopped, want.Status.DataPlane.Healthy = &now, true
+		want.Status.Members = []v1alpha1.MemberStatus{
+			{Node: "with-Leaving", State: "Leaving"},
+			{Node: "with-Silent", State: "Silent"},
+			{Node: "with-Alive", State: "Alive"},
+		}
 		got, err := trimSpeaker(&full)
 		if err != nil || !reflect.DeepEqual(got, &want) {
 			t.Errorf("got %+v, %v, want %+v", got, err, &want)

@@ -135,6 +135,11 @@ func startPlacementController(_ app.ControllerInitContext, _ *cloudconfig.Comple
 			}
 			p.synced = append(p.synced, synced)
 		}
+		synced, err := c.watch(ctx, &v1alpha1.SpeakerStatus{}, p.speakerHandler())
+		if err != nil {
+			return nil, false, err
+		}
+		p.synced = append(p.synced, synced)
 		c.run(ctx, PlacementController, p.Run)
 		return nil, true, nil
 	}

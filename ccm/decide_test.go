@@ -24,13 +24,18 @@ type bureau struct {
 	placer *placer
 	now    time.Time
 	nodes  map[string]*v1.Node
-	units  []unit
-	pools  policies
-	ads    []advertisement
+	// absent are the nodes whose speakers are, observers those of which they just started.
+	absent, observers map[string]bool
+	units             []unit
+	pools             policies
+	ads               []advertisement
 }
 
 func newBureau(t *testing.T, nodes string, vips int) *bureau {
-	d := &bureau{registry: newRegistry(t), now: time.Unix(1e9, 0), nodes: map[string]*v1.Node{}, pools: policies{}, ads: []advertisement{{}}}
+	d := &bureau{
+		registry: newRegistry(t), now: time.Unix(1e9, 0), nodes: map[string]*v1.Node{}, pools: policies{},
+		absent: map[string]bool{}, observers: map[string]bool{}, ads: []advertisement{{}},
+	}
 	for _, name := range strings.Fields(nodes) {
 		d.join(name)
 	}
@@ -76,12 +81,43 @@ func (d *bureau) pool(change func(*v1alpha1.IPAddressPool)) {
 	d.pools["web"] = obj
 }
 
+// speakers returns what those of all nodes wrote.
+func (d *bureau) speakers() []v1alpha1.SpeakerStatus {
+	var out []v1alpha1.SpeakerStatus
+	for _, name := range slices.Sorted(maps.Keys(d.nodes)) {
+		s := v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		s.Status.DataPlane.Healthy = true
+		for other := range d.nodes {
+			state := v1alpha1.MemberAlive
+			if d.absent[other] {
+				state = v1alpha1.MemberSilent
+			} else if d.observers[other] {
+				state = v1alpha1.MemberObserver
+			}
+			if other != name {
+				s.Status.Members = append(s.Status.Members, v1alpha1.MemberStatus{Node: other, State: state})
+			}
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func (d *bureau) live() map[string]bool {
+	out := map[string]bool{}
+	for name, n := range d.nodes {
+		out[name] = !unheard(n)
+	}
+	return out
+}
+
 // pass runs one after so much time and returns what was written.
 func (d *bureau) pass(after time.Duration) string {
 	d.t.Helper()
 	d.now, d.writes = d.now.Add(after), nil
 	p := d.placer
 	p.next = time.Time{}
+	p.takers = newTakers(d.speakers(), d.live())
 	have := p.writer.known(d.now, d.seen())
 	m := newMatcher(d.ads, slices.Collect(maps.Values(d.nodes)), d.pools.labels, func(pools.ServiceKey) map[string]string { return nil })
 	want := p.decide(d.now, slices.Clone(d.units), m, d.pools, have)
@@ -440,6 +476,147 @@ func TestGradual(t *testing.T) {
 	}
 	if got := strings.Count(d.led(), "c"); got != 2 {
 		t.Errorf("c leads %d, want 2: %s", got, d.led())
+	}
+}
+
+// TestMovesToSpeakers: Kubernetes thinks a node ready whose speaker is absent, has just started, or is not received
+// by the holder's. Nothing is moved there, by no policy and no request, and nothing is refused for that: what is
+// asked for happens once the speaker is back.
+func TestMovesToSpeakers(t *testing.T) {
+	for _, gradual := range []bool{true, false} {
+		d := settledBureau(t, "a b c", 6)
+		lost := func() { // the speaker of c: the others take over what it held
+			d.absent["c"] = true
+			for name, v := range d.seen() {
+				if v.Status.Node == "c" {
+					d.hold(name, v.Spec.Nodes[1])
+				}
+			}
+		}
+		d.pool(func(obj *v1alpha1.IPAddressPool) {
+			if gradual {
+				obj.Spec.Rebalance, obj.Spec.PreemptDelay = v1alpha1.RebalanceGradual, &metav1.Duration{Duration: time.Minute}
+			}
+		})
+		d.pass(5 * time.Minute)
+		lost()
+		quiet := func(after time.Duration, why string) {
+			t.Helper()
+			for range 3 {
+				d.pass(after)
+				if got := movingOf(d); len(got) > 0 || strings.Contains(d.led(), "c") {
+					t.Fatalf("gradual %v: moving %v to c, %s: %s", gradual, got, why, d.led())
+				}
+			}
+		}
+		quiet(movePause, "whose speaker has just gone")
+		quiet(moveWithin, "whose speaker is absent")
+		if !gradual {
+			d.pool(func(obj *v1alpha1.IPAddressPool) {
+				obj.Annotations = map[string]string{v1alpha1.AnnotationRebalance: "now"}
+			})
+		}
+		d.absent["c"], d.observers["c"] = false, true
+		if gradual {
+			quiet(movePause, "which is an observer")
+		}
+		d.observers["c"] = false
+		if gradual {
+			quiet(19*time.Second, "which was not there for a minute")
+		}
+		for range 12 {
+			d.pass(4 * movePause)
+			d.speak()
+		}
+		if got := strings.Count(d.led(), "c"); got != 2 {
+			t.Errorf("gradual %v: c leads %d, want 2: %s", gradual, got, d.led())
+		}
+		if got := d.told(); strings.Contains(got, "NotMoved") {
+			t.Errorf("gradual %v: Events %s", gradual, got)
+		}
+	}
+}
+
+// TestRequestWaitsForSpeaker: a request that comes while the speaker of the new node is about to begin is answered
+// when it is carried out, and after half a minute if that does not come.
+func TestRequestWaitsForSpeaker(t *testing.T) {
+	for _, comes := range []bool{true, false} {
+		d := settledBureau(t, "a b", 6)
+		d.join("c")
+		d.absent["c"] = true
+		d.pool(func(obj *v1alpha1.IPAddressPool) {
+			obj.Annotations = map[string]string{v1alpha1.AnnotationRebalance: "now"}
+		})
+		d.pass(time.Second)
+		d.pass(absentFor - time.Second)
+		if got := d.pools["web"].Status.Rebalanced; got != "" || movingOf(d) != nil {
+			t.Fatalf("answered %q, moving %v", got, movingOf(d))
+		}
+		d.absent["c"] = !comes
+		for range 10 {
+			d.pass(movePause)
+			d.speak()
+		}
+		want := map[bool]int{true: 2}[comes]
+		if got := strings.Count(d.led(), "c"); got != want || d.pools["web"].Status.Rebalanced != "now" {
+			t.Errorf("comes %v: c leads %d, want %d; answered %q", comes, got, want, d.pools["web"].Status.Rebalanced)
+		}
+	}
+}
+
+// TestMoveIsNews: a node that led the list takes part again before the list follows the holder. It is moved to by a
+// list of its own: one that equals the list that the holder has known all along would ask for nothing.
+func TestMoveIsNews(t *testing.T) {
+	d := settledBureau(t, "a b", 4)
+	d.pool(func(obj *v1alpha1.IPAddressPool) {
+		obj.Annotations = map[string]string{v1alpha1.AnnotationRebalance: "now"}
+	})
+	first := d.units[0].name()
+	dead := d.seen()[first].Status.Node
+	heir := map[string]string{"a": "b", "b": "a"}[dead]
+	for name, v := range d.seen() {
+		if v.Status.Node == dead {
+			d.hold(name, heir)
+		}
+	}
+	d.pass(time.Second)
+	if list := d.seen()[first].Spec.Nodes; list[0] != heir {
+		t.Errorf("%s is listed on %v, and the list has never followed the holder", first, list)
+	}
+	d.speak()
+	for range 5 {
+		d.pass(movePause)
+		d.speak()
+	}
+	if got := strings.Count(d.led(), dead); got != 2 {
+		t.Errorf("%s leads %d, want 2: %s", dead, got, d.led())
+	}
+}
+
+// TestNewRequest: a node did not take over. A new request tries again at once, and so does a node whose speaker was
+// absent since.
+func TestNewRequest(t *testing.T) {
+	for _, asked := range []bool{true, false} {
+		d := settledBureau(t, "a b", 2)
+		d.nodes["a"].Spec.Unschedulable = true
+		d.pass(time.Second)
+		d.pass(moveWithin)
+		if got := d.told(); !strings.Contains(got, "NotMoved") || strings.Count(d.led(), "a") != 1 {
+			t.Fatalf("led by %s, Events %s", d.led(), got)
+		}
+		if asked {
+			d.pool(func(obj *v1alpha1.IPAddressPool) {
+				obj.Annotations = map[string]string{v1alpha1.AnnotationRebalance: "now"}
+			})
+		} else {
+			d.absent["b"] = true
+			d.pass(time.Second)
+			d.absent["b"] = false
+		}
+		d.pass(time.Second)
+		if got := d.led(); got != "b b" {
+			t.Errorf("asked %v: not tried again: %s", asked, got)
+		}
 	}
 }
 

@@ -29,10 +29,14 @@ type mover struct {
 
 	now   *moving // nil: nothing is being moved
 	pause time.Time
-	// since is when each fit node was first seen so, without a break. A restart begins anew.
-	since map[string]time.Time
+	// since is when each fit node was first seen so, without a break. A restart begins anew. missing is since when the
+	// speaker of a node that is ready is not fit.
+	since, missing map[string]time.Time
+	reached        map[string]map[string]bool
 	// refused is until when a unit is not moved to a node.
 	refused map[string]map[string]time.Time
+	// requests are the values of the requests that concern each unit.
+	requests map[string]string
 	// asked are the units that are to be moved by request; done: there is nothing more to gain by moving them.
 	asked map[string]bool
 	done  bool
@@ -47,37 +51,58 @@ type moving struct {
 }
 
 func newMover(log *slog.Logger, events record.EventRecorder) *mover {
-	return &mover{log: log, events: events, since: map[string]time.Time{}, refused: map[string]map[string]time.Time{}}
+	return &mover{
+		log: log, events: events, since: map[string]time.Time{}, missing: map[string]time.Time{},
+		refused: map[string]map[string]time.Time{}, requests: map[string]string{},
+	}
 }
 
-// look notes which nodes are fit to be moved to, of those that may answer at all.
-func (m *mover) look(now time.Time, nodes []placement.Node) {
-	fit := make(map[string]time.Time, len(nodes))
+// look records which nodes are fit to be moved to, of those that may answer at all. A node that did not take over is
+// tried again once it has been unfit: that may be why.
+func (m *mover) look(now time.Time, nodes []placement.Node, t takers) {
+	fit, missing := make(map[string]time.Time, len(nodes)), map[string]time.Time{}
 	for _, n := range nodes {
-		if !n.Ready || n.Cordoned {
-			continue
-		}
-		fit[n.Name] = now
-		if at, ok := m.since[n.Name]; ok {
-			fit[n.Name] = at
+		switch {
+		case !n.Ready || n.Cordoned:
+		case t.fit[n.Name]:
+			fit[n.Name] = sinceThen(m.since, n.Name, now)
+		default:
+			missing[n.Name] = sinceThen(m.missing, n.Name, now)
 		}
 	}
-	m.since = fit
+	m.since, m.missing, m.reached = fit, missing, t.reached
 	for _, until := range m.refused {
-		maps.DeleteFunc(until, func(_ string, at time.Time) bool { return !now.Before(at) })
+		maps.DeleteFunc(until, func(node string, at time.Time) bool {
+			_, still := fit[node]
+			return !now.Before(at) || !still
+		})
 	}
 	maps.DeleteFunc(m.refused, func(_ string, until map[string]time.Time) bool { return len(until) == 0 })
 }
 
-// permit says of each unit whether it may be moved, and to which nodes.
+// sinceThen returns the time of the node, now if it has none.
+func sinceThen(since map[string]time.Time, node string, now time.Time) time.Time {
+	if at, ok := since[node]; ok {
+		return at
+	}
+	return now
+}
+
+// permit says of each unit whether it may be moved, and to which nodes. A new request is carried out although a node
+// did not take over before.
 func (m *mover) permit(now time.Time, units []placement.Unit, want []wantedVIP, of policies, have map[string]*v1alpha1.VirtualIP) {
 	m.asked, m.done, m.seasons = map[string]bool{}, false, time.Time{}
-	takers := map[time.Duration]map[string]bool{}
+	takers, before := map[time.Duration]map[string]bool{}, m.requests
+	m.requests = map[string]string{}
 	for i := range units {
 		u := &units[i]
-		if vip := have[u.Name]; vip != nil && vip.Annotations[v1alpha1.AnnotationRebalance] != "" || of.asked(want[i].pools) {
+		u.Reached = m.reached[u.Holder]
+		if asked := of.request(have[u.Name], want[i].pools); asked != "" {
 			u.Movable = true
-			m.asked[u.Name] = true
+			m.asked[u.Name], m.requests[u.Name] = true, asked
+			if before[u.Name] != asked {
+				delete(m.refused, u.Name)
+			}
 		} else if delay, gradual := of.gradual(want[i].pools); gradual {
 			if takers[delay] == nil {
 				takers[delay] = m.seasoned(now, delay)
@@ -121,6 +146,9 @@ func (m *mover) follow(now time.Time, units []placement.Unit, have map[string]*v
 		return
 	}
 	_, fit := m.since[move.To]
+	if reached := units[i].Reached; reached != nil {
+		fit = fit && reached[move.To]
+	}
 	switch holder := units[i].Holder; {
 	case holder == move.To:
 		m.now, m.pause = nil, now.Add(movePause)
@@ -128,6 +156,7 @@ func (m *mover) follow(now time.Time, units []placement.Unit, have map[string]*v
 		m.events.Eventf(vip, v1.EventTypeNormal, string(move.Reason), "moved from node %s to node %s", move.From, move.To)
 	case holder != move.From || !fit || !slices.Contains(units[i].Eligible, move.To):
 		m.now = nil // the speakers, or somebody, had other plans
+		m.log.Info("address move ended", "vip", move.Unit, "from", move.From, "to", move.To, "holder", holder, "fit", fit)
 	case !now.Before(move.began.Add(moveWithin)):
 		m.now = nil
 		if m.refused[move.Unit] == nil {
@@ -151,14 +180,31 @@ func (m *mover) begin(now time.Time, units []placement.Unit, lists []placement.L
 	if m.now != nil || now.Before(m.pause) {
 		return false
 	}
-	move, ok := placement.NextMove(units, lists, nodes)
+	able := slices.Clone(nodes)
+	for i := range able {
+		_, able[i].Ready = m.since[able[i].Name]
+	}
+	move, ok := placement.NextMove(units, lists, able)
 	if !ok {
-		m.done = true
+		// A list that follows its holder is written before its unit is moved.
+		follows := func(l placement.List) bool { return l.Reason == placement.HolderLeads }
+		m.done = m.complete(now) && !slices.ContainsFunc(lists, follows)
 		return false
 	}
 	i := slices.IndexFunc(units, func(u placement.Unit) bool { return u.Name == move.Unit })
 	units[i].Lead, units[i].Why = move.To, move.Reason
 	m.now = &moving{Move: move, began: now}
+	return true
+}
+
+// complete reports that no node is about to become fit: the speaker of a node that has just joined or returned is
+// waited for.
+func (m *mover) complete(now time.Time) bool {
+	for _, since := range m.missing {
+		if now.Before(since.Add(absentFor)) {
+			return false
+		}
+	}
 	return true
 }
 
@@ -175,6 +221,9 @@ func (m *mover) wakes(now time.Time) time.Time {
 	}
 	earlier(m.pause)
 	earlier(m.seasons)
+	for _, since := range m.missing {
+		earlier(since.Add(absentFor))
+	}
 	for _, until := range m.refused {
 		for _, t := range until {
 			earlier(t)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -43,6 +44,11 @@ type placer struct {
 
 	placement placement.Placer
 	mover     *mover
+	// takers are the nodes to which addresses can be moved, of the Nodes in live; reports is set when a SpeakerStatus
+	// changed since.
+	takers  takers
+	live    map[string]bool
+	reports atomic.Bool
 	// placed are the lists decided, by VirtualIP; of is the VirtualIP of each address. They serve a unit whose VirtualIP has
 	// another name, or is not there.
 	placed map[string][]string
@@ -186,6 +192,9 @@ func (p *placer) pass(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listing Nodes: %w", err)
 	}
+	if err := p.readTakers(ctx, nodes); err != nil {
+		return err
+	}
 	services, err := p.services.List(labels.Everything())
 	if err != nil {
 		return fmt.Errorf("listing Services: %w", err)
@@ -239,7 +248,7 @@ func (p *placer) decide(now time.Time, units []unit, m *matcher, of policies, ha
 	p.noteReports(now, have)
 	settled := p.settled(now)
 	p.exact = settled && now.Sub(p.changed) >= exactAfter
-	p.mover.look(now, may)
+	p.mover.look(now, may, p.takers)
 	p.mover.permit(now, ask, want, of, have)
 	p.mover.follow(now, ask, have)
 	lists := p.placement.Place(ask, known, p.exact)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -47,9 +46,18 @@ func request(obj *v1alpha1.IPAddressPool) string {
 	return obj.Annotations[v1alpha1.AnnotationRebalance]
 }
 
-// asked says whether one of the addresses is of a pool that is to be rebalanced.
-func (of policies) asked(addresses []pools.Address) bool {
-	return slices.ContainsFunc(addresses, func(a pools.Address) bool { return request(of[a.Pool]) != "" })
+// request returns what asks for the VirtualIP to be moved: its own annotation, which may be absent with it, or a pool
+// of its addresses. Empty if nothing does.
+func (of policies) request(vip *v1alpha1.VirtualIP, addresses []pools.Address) string {
+	if vip != nil && vip.Annotations[v1alpha1.AnnotationRebalance] != "" {
+		return vip.Name + "=" + vip.Annotations[v1alpha1.AnnotationRebalance]
+	}
+	for _, a := range addresses {
+		if value := request(of[a.Pool]); value != "" {
+			return a.Pool + "=" + value
+		}
+	}
+	return ""
 }
 
 // gradual says whether all the pools of the addresses are rebalanced without a request, and the greatest delay of them.

@@ -10,7 +10,9 @@ type Move struct {
 
 // NextMove returns the move to make first, given what Place returned for the units: away from cordoned nodes, then what gains
 // most preference weight, then what evens out the load most. It reports false when there is nothing to gain. Making the
-// moves that it returns, one after another, comes to an end. Only what its first node holds is moved. A unit that a node has
+// moves that it returns, one after another, comes to an end. Only what its first node holds, and led already in the
+// list before, is moved: a list that puts back the node that led it would be no news for the speakers. A unit that a
+// node has
 // refused comes last, and is moved only away from a cordoned node: its Services may have endpoints on few nodes, of which nothing
 // is known here.
 func NextMove(units []Unit, lists []List, nodes []Node) (Move, bool) {
@@ -38,7 +40,7 @@ func NextMove(units []Unit, lists []List, nodes []Node) (Move, bool) {
 	for i := range units {
 		u := &units[i]
 		from := first[u.Name]
-		if from == "" || u.Holder != from {
+		if from == "" || u.Holder != from || len(u.Previous) == 0 || u.Previous[0] != from {
 			continue
 		}
 		leaves := leaving[from]
@@ -79,7 +81,8 @@ func (u *Unit) step(from string, leaves bool, led map[string]int, ranks map[stri
 	to := ""
 	for _, n := range u.Eligible {
 		r, known := ranks[n]
-		if n == from || !known || r != fit || u.Refused[n] || !leaves && u.Takers != nil && !u.Takers[n] {
+		if n == from || !known || r != fit || u.Refused[n] || u.Reached != nil && !u.Reached[n] ||
+			!leaves && u.Takers != nil && !u.Takers[n] {
 			continue
 		}
 		if to == "" || cmp.Or(u.prefer(n, to), cmp.Compare(led[n], led[to]), u.byHash(n, to)) < 0 {

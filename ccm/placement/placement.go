@@ -46,6 +46,8 @@ type Unit struct {
 	// Movable units may be moved by [NextMove] to Takers (nil: all nodes), but not to Refused.
 	Movable         bool
 	Takers, Refused map[string]bool
+	// Reached are the nodes to which the holder can hand over. Nil: all nodes.
+	Reached map[string]bool
 }
 
 // Weights of preference by node. It is compared by identity: units that have the same should share it.

@@ -96,6 +96,32 @@ func (s *speakers) act(ctx context.Context, vips map[string]*v1alpha1.VirtualIP)
 	s.atOnce = max(s.atOnce, moving)
 }
 
+// report writes the SpeakerStatus of each node: they all receive one another.
+func (s *speakers) report(ctx context.Context, nodes ...string) error {
+	const path = "/apis/ironlb.io/v1alpha1/speakerstatuses"
+	rest := s.rig.Kube.Discovery().RESTClient()
+	for _, n := range nodes {
+		status := v1alpha1.SpeakerStatusStatus{DataPlane: v1alpha1.DataPlaneStatus{Healthy: true}}
+		for _, other := range nodes {
+			if other != n {
+				status.Members = append(status.Members, v1alpha1.MemberStatus{Node: other, State: v1alpha1.MemberAlive})
+			}
+		}
+		body, err := json.Marshal(map[string]any{"status": status})
+		if err != nil {
+			return err
+		}
+		object := fmt.Sprintf(`{"apiVersion": "ironlb.io/v1alpha1", "kind": "SpeakerStatus", "metadata": {"name": %q}}`, n)
+		if err := rest.Post().AbsPath(path).Body([]byte(object)).Do(ctx).Error(); err != nil {
+			return err
+		}
+		if err := rest.Patch(types.MergePatchType).AbsPath(path, n, "status").Body(body).Do(ctx).Error(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // rest waits until the speakers have heard of all lists, and none has changed for longer than ironlb-ccm waits before it makes the order
 // exact (5 s), and returns them.
 func (s *speakers) rest(ctx context.Context, t *testing.T) (vips map[string]*v1alpha1.VirtualIP) {
@@ -233,6 +259,7 @@ spec: {ipAddressPoolSelectors: [{matchLabels: {tier: gold}}]}
 		})
 	}
 
+	must(s.report(ctx, "node1", "node2", "node3", "node4", "node5"))
 	s.locked(func() { s.moves, s.atOnce = 0, 0 })
 	counts := slices.Sorted(maps.Values(led(vips())))
 	slices.Reverse(counts)
