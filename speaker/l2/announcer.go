@@ -157,9 +157,10 @@ func (a *Announcer) Announce(want map[netip.Addr]plan.Announcement) (map[netip.A
 			a.macs.Store(&n.ours)
 		}
 	}
-	a.enter(want)
+	now := time.Now()
+	a.enter(want, now)
 	errs = append(errs, a.unfit(want)...)
-	held, err := a.settle(a.open, time.Now())
+	held, err := a.settle(a.open, now)
 	a.poke() // there may be another time to wait for
 	return held, errors.Join(append(errs, err)...)
 }

@@ -13,13 +13,22 @@ import (
 const (
 	// defendInterval is the least time between two defences of an address (RFC 5227, 1.1: DEFEND_INTERVAL).
 	defendInterval = 10 * time.Second
-	// quiet is how long nothing is heard of a conflict before it counts as over.
-	quiet = 3 * defendInterval
-	// After maxConflicts (RFC 5227, 1.1: MAX_CONFLICTS; before it retrySoon passes) an address is probed for once in
-	// retryLate (RATE_LIMIT_INTERVAL).
+	// A conflict about an address that is held is checked by a probe each checkEvery. It is over once checksMost of them
+	// were not answered, and so after quiet.
+	checkEvery = 2 * time.Second
+	checksMost = 2
+	quiet      = (checksMost + 1) * checkEvery
+	// An address that another host has is probed for after retrySoon, and after maxConflicts (RFC 5227, 1.1:
+	// MAX_CONFLICTS) each retryLate. The RFC's RATE_LIMIT_INTERVAL of a minute is for a host that looks for an address,
+	// any address, and could go on to the next without end; here it is always the same one, and a Service waits for it.
+	// Where many addresses are in conflict, as behind a host that answers for all, each adds retryEach.
 	maxConflicts = 10
 	retrySoon    = time.Second
-	retryLate    = 60 * time.Second
+	retryLate    = 3 * time.Second
+	retryEach    = 100 * time.Millisecond
+	// forgetAfter is how long an address is probed for that is not in the set any more: another node may serve it, or
+	// nobody wants it.
+	forgetAfter = 10 * time.Minute
 )
 
 // phase of an address.
@@ -32,20 +41,20 @@ const (
 	probing
 	// refused: another host has it. It is probed for again.
 	refused
-	// unwanted: it is not in the set any more, but its conflict is still remembered, so that who gave it up for that does
-	// not want it again at once.
-	unwanted
 )
 
-// entry is an address of the set.
+// entry is an address of the set, or one that was given up for a conflict: it is probed for until the other host is
+// gone, so that it is not wanted back before, and is then.
 type entry struct {
+	// left is when it left the set, zero for one that is in it.
+	left       time.Time
 	interfaces []string
 	// again is that of the announcement.
 	again int
 	phase phase
 	// asked are the responders that probe, and whether they have done so.
 	asked map[*responder]bool
-	// failures are the conflicts found by probing so far, until is when the phase ends: refused or unwanted.
+	// failures are the conflicts found by probing so far, until is when the phase refused ends.
 	failures int
 	until    time.Time
 	conflict *conflict
@@ -57,35 +66,42 @@ type conflict struct {
 	on              string
 	since           time.Time
 	heard, defended time.Time
+	// checks are the probes since it was heard that were not answered, check is when the next one is due: of a held
+	// address.
+	checks int
+	check  time.Time
 }
 
 // enter brings the entries to what is wanted.
-func (a *Announcer) enter(want map[netip.Addr]plan.Announcement) {
+func (a *Announcer) enter(want map[netip.Addr]plan.Announcement, now time.Time) {
 	for addr, e := range a.entries {
-		if _, ok := want[addr]; ok || e.phase == unwanted {
+		if _, ok := want[addr]; ok || !e.left.IsZero() {
 			continue
 		}
 		if e.conflict == nil {
 			delete(a.entries, addr)
 			continue
 		}
-		e.phase, e.until, e.interfaces = unwanted, e.conflict.heard.Add(retryLate), nil
+		if e.left = now; e.phase != refused {
+			a.refuse(addr, e, now)
+		}
 	}
 	for addr, ann := range want {
 		e := a.entries[addr]
+		begins := e == nil || !e.left.IsZero()
 		if e == nil {
-			e = &entry{phase: unwanted}
+			e = &entry{}
 			a.entries[addr] = e
 		}
-		e.interfaces = ann.Interfaces
+		e.interfaces, e.left = ann.Interfaces, time.Time{}
 		if e.again != ann.Again {
 			e.again = ann.Again
 			a.repeat(addr)
 		}
 		switch {
-		case !ann.Probe && e.phase != holding:
+		case !ann.Probe && (begins || e.phase != holding):
 			a.hold(e)
-		case e.phase == unwanted:
+		case ann.Probe && begins:
 			e.phase, e.asked = probing, map[*responder]bool{}
 		}
 	}
@@ -109,7 +125,8 @@ func (a *Announcer) hold(e *entry) {
 	e.phase, e.asked, e.failures, e.conflict = holding, nil, 0, nil
 }
 
-// Conflicts are the addresses for which another host answers. One that is no longer in the set is among them for a minute.
+// Conflicts are the addresses for which another host answers. One that is no longer in the set is among them until
+// that host is gone, for ten minutes at most.
 func (a *Announcer) Conflicts() map[netip.Addr]plan.Conflict {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -155,6 +172,9 @@ func (a *Announcer) claimed(r *responder, addr netip.Addr, by mac) {
 // note remembers who claims the address. What is new is told, and true is returned. Of several that claim it at the same
 // time the first one is told, lest they fill the log.
 func (a *Announcer) note(e *entry, r *responder, addr netip.Addr, by mac, now time.Time) bool {
+	if c := e.conflict; c != nil {
+		c.checks, c.check = 0, now.Add(checkEvery)
+	}
 	switch c := e.conflict; {
 	case c == nil:
 	case c.mac == by:
@@ -168,7 +188,9 @@ func (a *Announcer) note(e *entry, r *responder, addr netip.Addr, by mac, now ti
 	if e.conflict != nil {
 		since, defended = e.conflict.since, e.conflict.defended
 	}
-	e.conflict = &conflict{mac: by, on: r.link.name, since: since, heard: now, defended: defended}
+	e.conflict = &conflict{
+		mac: by, on: r.link.name, since: since, heard: now, defended: defended, check: now.Add(checkEvery),
+	}
 	a.metrics[r.family].conflicts.Inc()
 	does := "defend"
 	if e.phase != holding {
@@ -182,16 +204,44 @@ func (a *Announcer) note(e *entry, r *responder, addr netip.Addr, by mac, now ti
 
 // refuse ends probing: another host has the address.
 func (a *Announcer) refuse(addr netip.Addr, e *entry, now time.Time) {
+	a.stopProbes(addr, e)
+	wait, others := retrySoon, time.Duration(0)
+	if e.failures++; e.failures >= maxConflicts {
+		wait = retryLate
+	}
+	for _, o := range a.entries {
+		if o.conflict != nil {
+			others++
+		}
+	}
+	e.phase, e.asked, e.until = refused, nil, now.Add(max(wait, others*retryEach))
+}
+
+func (a *Announcer) stopProbes(addr netip.Addr, e *entry) {
 	for r := range e.asked {
 		if p := a.ports[r.link.index]; p != nil {
 			p.schedule.stop(place{on: r, addr: addr})
 		}
 	}
-	wait := retrySoon
-	if e.failures++; e.failures >= maxConflicts {
-		wait = retryLate
+}
+
+// verify asks whether the other host still claims an address that is held, and reports whether the conflict is over.
+func (a *Announcer) verify(addr netip.Addr, e *entry, now time.Time) bool {
+	c := e.conflict
+	if c.checks == checksMost {
+		return true
 	}
-	e.phase, e.asked, e.until = refused, nil, now.Add(wait)
+	c.check = now.Add(checkEvery)
+	asked := false
+	for _, p := range a.ports {
+		if r := p.responders[familyOf(addr)]; r != nil && has(r.duties.Load().held, addr) {
+			asked = r.probe(addr) || asked
+		}
+	}
+	if asked { // else silence says nothing
+		c.checks++
+	}
+	return false
 }
 
 // probed is called by a schedule when a responder has probed for an address and nothing came.
@@ -220,6 +270,9 @@ func (a *Announcer) turn(now time.Time) (due time.Time, ok bool) {
 	var ended []netip.Addr
 	for addr, e := range a.entries {
 		at, waits := e.ends()
+		if e.phase == holding && waits && !at.After(now) && !a.verify(addr, e, now) {
+			at = e.conflict.check
+		}
 		switch {
 		case e.passed() || waits && !at.After(now):
 			ended = append(ended, addr)
@@ -231,9 +284,12 @@ func (a *Announcer) turn(now time.Time) (due time.Time, ok bool) {
 		return due, ok
 	}
 	slices.SortFunc(ended, netip.Addr.Compare)
-	tell := a.cfg.Kick
+	tell := func() {}
 	for _, addr := range ended {
-		if a.over(addr); a.entries[addr] != nil && a.entries[addr].phase == holding {
+		switch a.over(addr, now); {
+		case a.entries[addr] == nil:
+			tell = a.cfg.Kick
+		case a.entries[addr].phase == holding:
 			tell = a.cfg.Look
 		}
 	}
@@ -243,6 +299,12 @@ func (a *Announcer) turn(now time.Time) (due time.Time, ok bool) {
 	}
 	tell()
 	return now, true // what began now may end sooner than the rest
+}
+
+// drop forgets an address that is not in the set.
+func (a *Announcer) drop(addr netip.Addr, e *entry) {
+	a.stopProbes(addr, e)
+	delete(a.entries, addr)
 }
 
 // passed tells whether the address was probed for on all its interfaces without an answer.
@@ -262,26 +324,36 @@ func (e *entry) passed() bool {
 // ends returns when the entry's phase or its conflict is over by itself.
 func (e *entry) ends() (time.Time, bool) {
 	switch {
-	case e.phase == refused || e.phase == unwanted:
+	case e.phase == refused:
 		return e.until, true
 	case e.phase == holding && e.conflict != nil:
-		return e.conflict.heard.Add(quiet), true
+		return e.conflict.check, true
+	case !e.left.IsZero(): // its interface may be gone
+		return e.left.Add(forgetAfter), true
 	}
 	return time.Time{}, false
 }
 
 // over ends the phase or the conflict.
-func (a *Announcer) over(addr netip.Addr) {
-	switch e := a.entries[addr]; e.phase {
+func (a *Announcer) over(addr netip.Addr, now time.Time) {
+	e := a.entries[addr]
+	left := !e.left.IsZero()
+	if left && !now.Before(e.left.Add(forgetAfter)) {
+		a.drop(addr, e)
+		return
+	}
+	switch e.phase {
 	case probing:
 		if e.conflict != nil {
 			a.cfg.Log.Info("conflict over: no other host answers for the address", "address", addr)
 		}
-		a.hold(e)
+		if left {
+			a.drop(addr, e)
+		} else {
+			a.hold(e)
+		}
 	case refused:
 		e.phase, e.asked = probing, map[*responder]bool{}
-	case unwanted:
-		delete(a.entries, addr)
 	case holding:
 		e.conflict = nil
 		a.cfg.Log.Info("conflict over: no claim of another host was heard any more", "address", addr)
