@@ -17,8 +17,10 @@ type Allocator struct {
 	nsLabel map[string]map[string]string
 	nodes   map[string][]netip.Addr // by node, sorted
 	ofNodes map[netip.Addr][]string // the nodes that have the address, sorted
-	quotas  bool                    // some pool has a quota
-	keep    bool                    // see KeepUntilWritten
+	// hosts are the addresses that hosts have which are none of ours, with the name of the host.
+	hosts  map[netip.Addr]string
+	quotas bool // some pool has a quota
+	keep   bool // see KeepUntilWritten
 
 	services map[ServiceKey]*service
 	inNS     map[string]map[ServiceKey]*service
@@ -164,6 +166,12 @@ func (a *Allocator) DeleteNamespace(name string) {
 // SetNode tells the addresses of a node: no Service gets one of them. Who has one already keeps it: see Draining.
 func (a *Allocator) SetNode(name string, addrs []netip.Addr) {
 	a.setNode(name, addrs)
+}
+
+// SetHosts replaces the addresses for which hosts answer that are none of ours, with the name of each host. None of them is given to a
+// Service that does not ask for it. A Service that has one and did not ask for it gets another one at its next Assign, if there is any.
+func (a *Allocator) SetHosts(hosts map[netip.Addr]string) {
+	a.setHosts(hosts)
 }
 
 // DeleteNode forgets a node. Its addresses may be given out.

@@ -30,7 +30,8 @@ func (a *Allocator) stay(q *query, held Address, other func() choice) choice {
 	u := a.units[held.Addr]
 	keep := choice{addr: a.named(q, u, held), ok: true, reason: Allocated}
 	var cause, agree string
-	if !a.admitted(u, q.claim) || q.claim.Pool != "" && q.claim.Pool != u.owner {
+	host := a.hostAgainst(q.claim, held.Addr) != ""
+	if host || !a.admitted(u, q.claim) || q.claim.Pool != "" && q.claim.Pool != u.owner {
 		keep.reason, keep.drains, cause = Draining, u.owner, a.drainCause(q, u)
 	}
 	found := misfit(u, q.self, q.claim)
@@ -41,7 +42,7 @@ func (a *Allocator) stay(q *query, held Address, other func() choice) choice {
 	switch {
 	case keep.reason == Allocated:
 		return keep
-	case !found.apart && !q.claim.Reallocate:
+	case !found.apart && !q.claim.Reallocate && !host:
 		keep.message = fmt.Sprintf("%s keeps %s although %s; %sset annotation ironlb.io/reallocate to %s to give it another one",
 			q.claim.Service, held.Addr, cause, agree, q.claim.reallocateTo())
 		return keep
@@ -80,6 +81,8 @@ func (c *Claim) reallocateTo() string {
 func (a *Allocator) drainCause(q *query, u *unit) string {
 	node := a.nodeOf(u.addr)
 	switch {
+	case node == "" && a.hostAgainst(q.claim, u.addr) != "":
+		return fmt.Sprintf("another host, %s, answers for it", a.hosts[u.addr])
 	case node != "":
 		return fmt.Sprintf("node %s has that address in its status.addresses", node)
 	case u.home != nil && q.claim.Pool != "" && q.claim.Pool != u.home.Name:

@@ -51,7 +51,7 @@ func (a *Allocator) chooseExact(q *query, x netip.Addr) choice {
 		return ch
 	}
 	_, resting := a.rests.at[x]
-	return choice{addr: Address{x, p.Name}, ok: true, takes: u == nil && !resting, reason: Allocated}
+	return choice{addr: Address{x, p.Name}, ok: true, takes: u == nil && !resting && a.gives(p, x), reason: Allocated}
 }
 
 // stayExact keeps the address that the Service both holds and asks for.

@@ -37,23 +37,32 @@ func (a *Allocator) setNode(name string, addrs []netip.Addr) {
 	}
 }
 
-// nodeHas takes the address away from its pool.
+// nodeHas takes the address away from its pool, and notes the node.
 func (a *Allocator) nodeHas(x netip.Addr, node string) {
 	names := a.ofNodes[x]
 	i, _ := slices.BinarySearch(names, node)
 	a.ofNodes[x] = slices.Insert(names, i, node)
-	sp, ok := a.find(x)
-	if ok {
+	if sp, ok := a.find(x); ok {
 		a.dirty[sp.pool.Name] = struct{}{} // it names the nodes
 	}
-	if len(names) > 0 {
-		return
+	switch {
+	case len(names) > 0:
+	case a.hosts[x] != "":
+		a.lookAtHolder(x)
+	default:
+		a.withhold(x)
 	}
+}
+
+// withhold takes the address away from its pool.
+func (a *Allocator) withhold(x netip.Addr) {
 	a.lookAtHolder(x)
+	sp, ok := a.find(x)
 	if !ok || !sp.pool.offers(x) {
 		return
 	}
-	i = slot(FamilyOf(x))
+	a.dirty[sp.pool.Name] = struct{}{}
+	i := slot(FamilyOf(x))
 	if a.units[x] != nil {
 		sp.pool.used[i]--
 	} else if _, resting := a.rests.at[x]; resting {
@@ -67,42 +76,62 @@ func (a *Allocator) nodeHas(x netip.Addr, node string) {
 func (a *Allocator) nodeLacks(x netip.Addr, node string) {
 	names := slices.DeleteFunc(a.ofNodes[x], func(n string) bool { return n == node })
 	a.ofNodes[x] = names
-	sp, ok := a.find(x)
-	if ok {
+	if sp, ok := a.find(x); ok {
 		a.dirty[sp.pool.Name] = struct{}{}
 	}
 	if len(names) > 0 {
 		return
 	}
 	delete(a.ofNodes, x)
+	if a.hosts[x] != "" {
+		a.lookAtHolder(x)
+		a.wakes.mark(waitKey{addr: x}) // who asks for it may have it
+		return
+	}
+	a.giveUp(x)
+}
+
+// giveUp gives an address back to its pool that nobody else has any more.
+func (a *Allocator) giveUp(x netip.Addr) {
 	a.lookAtHolder(x)
 	a.wakes.mark(waitKey{addr: x})
+	if u := a.units[x]; u != nil {
+		a.wakes.mark(waitKey{key: u.key}) // a holder that drains no more lets others share
+	}
+	sp, ok := a.find(x)
 	if !ok || !sp.pool.offers(x) {
 		return
 	}
+	a.dirty[sp.pool.Name] = struct{}{}
 	i := slot(FamilyOf(x))
-	delete(sp.pool.ofNodes, x)
+	delete(sp.pool.ofOthers, x)
 	sp.pool.withheld[i]--
-	if u := a.units[x]; u != nil {
+	if a.units[x] != nil {
 		sp.pool.used[i]++
-		a.wakes.mark(waitKey{key: u.key}) // a holder that drains no more lets others share
 		return
 	}
 	a.giveBack(sp.pool, sp.at, x)
 }
 
-// withhold counts an address of the pool, which it would give out, as a node's.
+// withhold counts an address of the pool, which it would give out, as one that others have.
 func (p *pool) withhold(x netip.Addr) {
-	if p.ofNodes == nil {
-		p.ofNodes = map[netip.Addr]struct{}{}
+	if p.ofOthers == nil {
+		p.ofOthers = map[netip.Addr]struct{}{}
 	}
-	p.ofNodes[x] = struct{}{}
+	p.ofOthers[x] = struct{}{}
 	p.withheld[slot(FamilyOf(x))]++
 }
 
-// withholdIn counts the nodes' addresses in the pools that changed. Their counts are new.
+// withholdIn counts the addresses that others have in the pools that changed. Their counts are new.
 func (a *Allocator) withholdIn(changed map[string]bool) {
+	others := map[netip.Addr]struct{}{}
 	for x := range a.ofNodes {
+		others[x] = struct{}{}
+	}
+	for x := range a.hosts {
+		others[x] = struct{}{}
+	}
+	for x := range others {
 		if sp, ok := a.find(x); ok && changed[sp.pool.Name] && sp.pool.offers(x) {
 			sp.pool.withhold(x)
 		}
@@ -126,11 +155,14 @@ func (a *Allocator) nodeOf(x netip.Addr) string {
 }
 
 // gives says whether the pool gives the address, which is in it, to anybody.
-func (a *Allocator) gives(p *pool, x netip.Addr) bool { return p.offers(x) && len(a.ofNodes[x]) == 0 }
+func (a *Allocator) gives(p *pool, x netip.Addr) bool { return p.offers(x) && !a.othersHave(x) }
 
 func (a *Allocator) nodeAddresses(p *pool) []NodeAddress {
 	var out []NodeAddress
-	for x := range p.ofNodes {
+	for x := range p.ofOthers {
+		if len(a.ofNodes[x]) == 0 {
+			continue
+		}
 		out = append(out, NodeAddress{Addr: x, Nodes: slices.Clone(a.ofNodes[x]), Holders: a.Holders(x)})
 	}
 	slices.SortFunc(out, func(n, o NodeAddress) int { return n.Addr.Compare(o.Addr) })

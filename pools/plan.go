@@ -107,9 +107,11 @@ func (a *Allocator) answer(s *service) plan {
 	fams := c.families()
 	chosen := a.chooseAll(s, c, fams)
 	if len(fams) == 2 && chosen[0].ok && !chosen[1].ok && chosen[1].quota {
-		// The first family may have used up the namespace's quota in the only pool that has the second one.
+		// The first family may have used up the namespace's quota in the only pool that has the second one. With
+		// PreferDualStack an address that is asked for goes before one that is not.
 		again := a.chooseAll(s, c, []Family{fams[1], fams[0]})
-		if again[0].ok && again[1].ok {
+		asked := c.Policy == PreferDualStack && again[0].exact && !again[1].exact
+		if again[0].ok && (again[1].ok || asked) {
 			chosen = []choice{again[1], again[0]}
 		} else {
 			chosen[1].waits = slices.Concat(chosen[1].waits, again[0].waits, again[1].waits)

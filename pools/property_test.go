@@ -103,7 +103,9 @@ func (c *choices) claim(k ServiceKey) Claim {
 }
 
 func (c *choices) step() {
-	switch c.pick(15) {
+	switch c.pick(16) {
+	case 15:
+		c.host()
 	case 13, 14:
 		c.node()
 	case 12:
@@ -191,6 +193,17 @@ func (c *choices) node() {
 	} else {
 		c.a.SetNode(name, addrs)
 	}
+	c.r.endRests(func(refRest, *Pool) bool { return false })
+}
+
+// host has other hosts answer for some addresses.
+func (c *choices) host() {
+	c.r.hosts = map[netip.Addr]string{}
+	for range c.pick(4) {
+		c.r.hosts[netip.AddrFrom4([4]byte{203, 0, 113, byte(c.pick(12))})] = "02:00:00:00:00:01"
+	}
+	c.say("hosts %v", slices.SortedFunc(maps.Keys(c.r.hosts), netip.Addr.Compare))
+	c.a.SetHosts(c.r.hosts)
 	c.r.endRests(func(refRest, *Pool) bool { return false })
 }
 
@@ -297,7 +310,7 @@ func met(r Reason) bool { return r == Allocated || r == SecondFamilyPending || r
 func (c *choices) restart() {
 	c.settle()
 	n := newReference()
-	n.labels, n.nodes, n.now = c.r.labels, c.r.nodes, c.r.now
+	n.labels, n.nodes, n.hosts, n.now = c.r.labels, c.r.nodes, c.r.hosts, c.r.now
 	n.setPools(c.r.all)
 	var claims []Claim
 	for _, k := range slices.SortedFunc(maps.Keys(c.r.svc), ServiceKey.Compare) {
@@ -317,6 +330,7 @@ func (c *choices) restart() {
 	for node, addrs := range n.nodes {
 		c.a.SetNode(node, addrs)
 	}
+	c.a.SetHosts(n.hosts)
 	if !late {
 		c.a.SetPools(n.all)
 	}
@@ -556,6 +570,7 @@ func withHistory(rng *rand.Rand, all []Pool) *Allocator {
 			c.setPools()
 		case 4:
 			c.node()
+			c.host()
 		case 1:
 			a.Release(c.service(), time.Time{})
 		default:
@@ -576,6 +591,7 @@ func withHistory(rng *rand.Rand, all []Pool) *Allocator {
 	for _, name := range names {
 		a.SetNode(name, lastNodes[name])
 	}
+	a.SetHosts(nil)
 	a.SetPools(all)
 	return a
 }

@@ -15,6 +15,7 @@ type reference struct {
 	homes  map[netip.Addr]*Pool
 	labels map[string]map[string]string
 	nodes  map[string][]netip.Addr
+	hosts  map[netip.Addr]string
 	svc    map[ServiceKey]*refService
 	rest   map[netip.Addr]refRest
 	hold   bool // until written
@@ -127,7 +128,7 @@ func (r *reference) ofNode(a netip.Addr) bool {
 
 // never says whether the pool gives the address to nobody.
 func (r *reference) never(p *Pool, a netip.Addr) bool {
-	return p.AvoidBuggyIPs && endsBadly(a) || r.ofNode(a)
+	return p.AvoidBuggyIPs && endsBadly(a) || r.ofNode(a) || r.hosts[a] != ""
 }
 
 func (r *reference) unreadable(name string) bool {
@@ -163,7 +164,7 @@ func (r *reference) fine(a netip.Addr, c *Claim) bool {
 	if p == nil {
 		return r.unreadable(r.owner(a)) && !r.ofNode(a)
 	}
-	if r.never(p, a) || !r.allows(p, c) {
+	if p.AvoidBuggyIPs && endsBadly(a) || r.ofNode(a) || !r.allows(p, c) {
 		return false
 	}
 	for _, h := range r.staying(a) {
@@ -354,7 +355,7 @@ func (r *reference) written(k ServiceKey) {
 	old := s.left
 	s.left = nil
 	for _, h := range old {
-		if p := r.home(h.Addr); len(r.holders(h.Addr)) == 0 && p != nil && p.ReuseAfter > 0 && !r.ofNode(h.Addr) {
+		if p := r.home(h.Addr); len(r.holders(h.Addr)) == 0 && p != nil && p.ReuseAfter > 0 && !r.never(p, h.Addr) {
 			r.rest[h.Addr] = refRest{r.now, s.claim.Service}
 		}
 	}
@@ -403,7 +404,9 @@ func (r *reference) answer(s *refService) ([]Address, Reason) {
 	}
 	got := r.chooseFamilies(s, fams, asked)
 	if len(fams) == 2 && got[fams[0]].ok && got[fams[1]].quota && !got[fams[1]].ok {
-		if again := r.chooseFamilies(s, []Family{fams[1], fams[0]}, asked); again[fams[0]].ok && again[fams[1]].ok {
+		again := r.chooseFamilies(s, []Family{fams[1], fams[0]}, asked)
+		onlyAsked := c.Policy == PreferDualStack && asked[fams[1]].IsValid() && !asked[fams[0]].IsValid()
+		if again[fams[1]].ok && (again[fams[0]].ok || onlyAsked) {
 			got = again
 		}
 	}
@@ -491,7 +494,8 @@ func (r *reference) keep(s *refService, held Address, other func() refChoice) re
 	if p != nil && (c.Pool != held.Pool || held.Pool == "") {
 		keep.addr.Pool = p.Name
 	}
-	if !r.fine(held.Addr, c) || c.Pool != "" && c.Pool != r.owner(held.Addr) {
+	host := r.hosts[held.Addr] != "" && !slices.Contains(c.Addresses, held.Addr)
+	if host || !r.fine(held.Addr, c) || c.Pool != "" && c.Pool != r.owner(held.Addr) {
 		keep.reason = Draining
 	}
 	leaves := false
@@ -501,7 +505,7 @@ func (r *reference) keep(s *refService, held Address, other func() refChoice) re
 			leaves = leaves || !together(c, &h.claim)
 		}
 	}
-	if keep.reason != Allocated && (leaves || c.Reallocate) {
+	if keep.reason != Allocated && (leaves || c.Reallocate || host) {
 		if ch := other(); ch.ok {
 			return ch
 		}

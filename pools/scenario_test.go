@@ -135,6 +135,14 @@ func (w *world) run(words []string, out *strings.Builder) error {
 		}
 		w.nodes[args[0]] = addrs
 		w.a.SetNode(args[0], addrs)
+	case "hosts":
+		hosts := map[netip.Addr]string{}
+		for _, text := range args {
+			if addr, host, found := strings.Cut(text, "="); found {
+				hosts[netip.MustParseAddr(addr)] = host
+			}
+		}
+		w.a.SetHosts(hosts)
 	case "delete-node":
 		delete(w.nodes, args[0])
 		w.a.DeleteNode(args[0])

@@ -24,7 +24,7 @@ func (a *Allocator) admitted(u *unit, c *Claim) bool {
 		p := a.pools[u.owner] // nobody knows whom it admitted: as it was
 		return p != nil && p.state == PoolNotRead && a.nodeOf(u.addr) == ""
 	}
-	if !a.gives(u.home, u.addr) || !u.home.admits(a, c) {
+	if !u.home.offers(u.addr) || len(a.ofNodes[u.addr]) > 0 || !u.home.admits(a, c) {
 		return false
 	}
 	for _, h := range u.holders {

@@ -15,8 +15,8 @@ type pool struct {
 	capacity [2]u128       // addresses it gives out
 	used     [2]uint64     // of those, in use by a Service
 	resting  [2]uint64     // of those, at rest
-	withheld [2]uint64     // of those, addresses of nodes, in use or not; they count in nothing else
-	ofNodes  map[netip.Addr]struct{}
+	withheld [2]uint64     // of those, addresses that others have, in use or not; they count in nothing else
+	ofOthers map[netip.Addr]struct{}
 }
 
 // span is one range of a pool in use.

@@ -1,0 +1,42 @@
+package pools
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// setHosts withholds the addresses that are new in the set from their pools, and gives those back that left it.
+func (a *Allocator) setHosts(hosts map[netip.Addr]string) {
+	before := a.hosts
+	a.hosts = maps.Clone(hosts)
+	for _, x := range slices.SortedFunc(maps.Keys(hosts), netip.Addr.Compare) {
+		switch {
+		case before[x] != "":
+		case len(a.ofNodes[x]) > 0:
+			a.lookAtHolder(x)
+		default:
+			a.withhold(x)
+		}
+	}
+	for _, x := range slices.SortedFunc(maps.Keys(before), netip.Addr.Compare) {
+		switch {
+		case hosts[x] != "":
+		case len(a.ofNodes[x]) > 0:
+			a.lookAtHolder(x)
+		default:
+			a.giveUp(x)
+		}
+	}
+}
+
+// othersHave reports whether a node or a host that is none of ours has the address.
+func (a *Allocator) othersHave(x netip.Addr) bool { return len(a.ofNodes[x]) > 0 || a.hosts[x] != "" }
+
+// hostAgainst names the host for which the claim is to leave the address, empty for none: a Service keeps what it asks for.
+func (a *Allocator) hostAgainst(c *Claim, x netip.Addr) string {
+	if c.asked(FamilyOf(x)) == x {
+		return ""
+	}
+	return a.hosts[x]
+}
