@@ -28,16 +28,21 @@ help: ## print this help
 
 .PHONY: build
 build: ## build the programs into ./bin
-	CGO_ENABLED=0 go build -trimpath -tags=grpcnotrace -ldflags='-s -w' -o bin/ $(PROGRAMS)
+	CGO_ENABLED=0 go build -trimpath -tags=grpcnotrace -ldflags='-s -w $(STAMP)' -o bin/ $(PROGRAMS)
 
 # Names of images. The default registry exists on no network, so nobody else can publish under it.
 REGISTRY ?= localhost/ironlb
 TAG      ?= v0.1.0
 IMAGES   := bin/tools/images
 
+# What the programs print as their version: TAG, and the commit of this checkout, with -dirty if it has changes.
+COMMIT  ?= $(shell git describe --always --abbrev=40 --exclude='*' --dirty 2>/dev/null || echo unknown)
+VERSION := github.com/ironlb/ironlb/cmd/internal/version
+STAMP    = -X $(VERSION).tag=$(TAG) -X $(VERSION).commit=$(COMMIT)
+
 .PHONY: images
 images: images-tool ## build the images into ./bin/images, for amd64 and arm64, without a daemon: REGISTRY=... TAG=...
-	@$(IMAGES) build -registry '$(REGISTRY)' -tag '$(TAG)' deploy/images/ironlb-*.yaml
+	@$(IMAGES) build -registry '$(REGISTRY)' -tag '$(TAG)' -commit '$(COMMIT)' deploy/images/ironlb-*.yaml
 
 .PHONY: images-push
 images-push: images-tool ## push what `make images` built to a registry, with its SBOMs: REGISTRY=registry.example.com/ironlb
@@ -45,7 +50,7 @@ images-push: images-tool ## push what `make images` built to a registry, with it
 
 .PHONY: images-check
 images-check: images-tool ## build the images twice and compare them; FLAGS=-cold compiles everything again
-	@$(IMAGES) check $(FLAGS) deploy/images/ironlb-*.yaml
+	@$(IMAGES) check $(FLAGS) -commit '$(COMMIT)' deploy/images/ironlb-*.yaml
 
 .PHONY: images-doc
 images-doc: images ## docs/images.md: packages and sizes, as built

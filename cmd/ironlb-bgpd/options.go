@@ -7,12 +7,12 @@ import (
 	"io"
 	"net"
 	"os"
-	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ironlb/ironlb/cmd/internal/logs"
+	"github.com/ironlb/ironlb/cmd/internal/version"
 	"github.com/ironlb/ironlb/speaker/bfd"
 	"github.com/ironlb/ironlb/speaker/bgp"
 )
@@ -54,7 +54,7 @@ time of --hold. GoBGP runs in a child for each peer, which is started again when
 
 SIGTERM ends it. Peers with graceful restart are not told, and keep the routes until it is back or their time is up. The others get their
 routes with the community GRACEFUL_SHUTDOWN (RFC 8326), and two seconds later they are withdrawn.`,
-		Version:       buildVersion(),
+		Version:       version.String(),
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -126,12 +126,4 @@ func childCommand(o *options) *cobra.Command {
 	}
 	_ = cmd.Flags().String("peer", "", "the peer's name, to be seen in a list of processes")
 	return cmd
-}
-
-// buildVersion is that of the module, as far as it was built from one.
-func buildVersion() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "unknown"
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ironlb/ironlb/cmd/internal/version"
 	"github.com/ironlb/ironlb/ipvs/health"
 	"github.com/ironlb/ironlb/speaker/bgp"
 )
@@ -42,7 +43,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		}
 		metrics = func(ctx context.Context) error { return serveMetrics(ctx, listener, registry) }
 	}
-	log.Info("start", "socket", o.socket, "hold", o.hold)
+	log.Info("start", "version", version.String(), "socket", o.socket, "hold", o.hold)
 	defer log.Info("stop")
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()

@@ -28,6 +28,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/ironlb/ironlb/ccm"
+	"github.com/ironlb/ironlb/cmd/internal/version"
 )
 
 const long = `ironlb-ccm gives Services of type LoadBalancer their addresses out of IPAddressPools, and decides for each address which
@@ -75,6 +76,7 @@ func command(ctx context.Context, settings *ccm.Settings, cloud app.InitCloudFun
 		opts, cloud, ccm.Controllers(), names.CCMControllerAliases(), own, ctx.Done())
 	cmd.Use, cmd.Long = ccm.Name, long
 	cmd.AddCommand(releaseCommand(), crdsCommand())
+	printsVersion(cmd)
 	for _, name := range ccm.HiddenFlags() {
 		if err := cmd.Flags().MarkHidden(name); err != nil {
 			return nil, fmt.Errorf("leaving a flag out of the help: %w", err)
@@ -94,6 +96,19 @@ func command(ctx context.Context, settings *ccm.Settings, cloud app.InitCloudFun
 	return cmd, nil
 }
 
+// printsVersion has --version print this program's version and commit instead of those of Kubernetes' libraries.
+func printsVersion(cmd *cobra.Command) {
+	flag, run := cmd.Flags().Lookup("version"), cmd.RunE
+	flag.Usage = "print the version and the commit, and quit"
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if flag.Changed && flag.Value.String() != "false" {
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s version %s\n", ccm.Name, version.String())
+			return err
+		}
+		return run(cmd, args)
+	}
+}
+
 // emptySection is the heading of flags that are all hidden.
 var emptySection = regexp.MustCompile(`(?m)^[A-Z].* flags:\n\n\n+`)
 
@@ -104,6 +119,7 @@ func newCloud(c *config.CompletedConfig, settings ccm.Settings) *ccm.Cloud {
 	if name := c.ComponentConfig.KubeCloudShared.CloudProvider.Name; name != ccm.ProviderName {
 		fatal(fmt.Errorf("--cloud-provider is %q: leave it out, or set it to %s", name, ccm.ProviderName))
 	}
+	log.Info("start", "version", version.String())
 	cloud, err := ccm.New(c, settings, log, fatal)
 	if err != nil {
 		fatal(err)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/ironlb/ironlb/ccm"
+	"github.com/ironlb/ironlb/cmd/internal/version"
 )
 
 // TestDefaults: the process runs in a Pod without any flag.
@@ -59,5 +60,23 @@ func TestHelp(t *testing.T) {
 		if strings.Contains(out.String(), not) {
 			t.Errorf("the help has %q", not)
 		}
+	}
+}
+
+// TestVersion: --version prints this program's version and commit.
+func TestVersion(t *testing.T) {
+	var out bytes.Buffer
+	settings := ccm.DefaultSettings()
+	cmd, err := command(t.Context(), &settings, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.SetOut(&out)
+	cmd.SetArgs([]string{"--version"})
+	if err := cmd.Execute(); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := out.String(), "ironlb-ccm version "+version.String()+"\n"; got != want {
+		t.Errorf("--version prints %q, want %q", got, want)
 	}
 }

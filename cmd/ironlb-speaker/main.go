@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/klog/v2"
+
+	"github.com/ironlb/ironlb/cmd/internal/version"
 )
 
 func main() {
@@ -35,7 +37,8 @@ func run(stop context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	defer p.close()
-	log.Info("start", "node", o.nodeName, "apiserver", p.apiserver.Host, "metrics", p.listener.Addr().String())
+	log.Info("start", "version", version.String(), "node", o.nodeName,
+		"apiserver", p.apiserver.Host, "metrics", p.listener.Addr().String())
 	defer log.Info("stop; addresses, virtual servers and firewall stay", "node", o.nodeName)
 	life, end := context.WithCancel(context.WithoutCancel(stop)) // of what the loop needs to hand over
 	defer end()

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ironlb/ironlb/cmd/internal/logs"
+	"github.com/ironlb/ironlb/cmd/internal/version"
 	"github.com/ironlb/ironlb/speaker/bgp"
 )
 
@@ -55,6 +56,7 @@ this node. What is announced stays so when ironlb-speaker stops, for the time th
 
 How it serves is in the file of --config; docs/configuration.md lists its fields. /metrics, /healthz and /readyz are served
 on --metrics-bind-address.`,
+		Version:       version.String(),
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/ironlb/ironlb/cmd/internal/version"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
@@ -55,6 +56,7 @@ func command(dial func(access) (client.Client, error), now func() time.Time) *co
 		Annotations:  map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl ironlb"},
 		Short:        "Who answers for which address, which BGP sessions are up, and moving addresses on purpose",
 		Long:         long,
+		Version:      version.String(),
 		SilenceUsage: true, SilenceErrors: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) (err error) {
 			t.out = cmd.OutOrStdout()
@@ -67,8 +69,22 @@ func command(dial func(access) (client.Client, error), now func() time.Time) *co
 	flags := root.PersistentFlags()
 	flags.StringVar(&t.access.kubeconfig, "kubeconfig", "", "The kubeconfig file. Without: what KUBECONFIG says, or ~/.kube/config.")
 	flags.StringVar(&t.access.context, "context", "", "The context in it. Without: the current one.")
-	root.AddCommand(t.statusCommand(), t.rebalanceCommand())
+	root.AddCommand(t.statusCommand(), t.rebalanceCommand(), versionCommand())
 	return root
+}
+
+// versionCommand needs no cluster, so it does not connect to one.
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:               "version",
+		Short:             "Print the version and the commit of this program",
+		Args:              cobra.NoArgs,
+		PersistentPreRunE: func(*cobra.Command, []string) error { return nil },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s version %s\n", cmd.Root().DisplayName(), version.String())
+			return err
+		},
+	}
 }
 
 // connect returns a client of our own kinds.

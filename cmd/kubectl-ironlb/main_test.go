@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/ironlb/ironlb/cmd/internal/version"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
@@ -244,5 +246,21 @@ func TestStatusShowsTheSchedulingClass(t *testing.T) {
 	_, problems, _ = strings.Cut(problems, "\n\n")
 	if want := "b: liveness thread has scheduling class Nice, not Deadline: " + refused + "\n"; problems != want {
 		t.Errorf("problems are %q, want %q, of\n%s", problems, want, got)
+	}
+}
+
+// TestVersion: the version needs no cluster.
+func TestVersion(t *testing.T) {
+	for _, arg := range []string{"version", "--version"} {
+		var out bytes.Buffer
+		cmd := command(func(access) (client.Client, error) { return nil, errors.New("no cluster") }, time.Now)
+		cmd.SetOut(&out)
+		cmd.SetArgs([]string{arg})
+		if err := cmd.Execute(); err != nil {
+			t.Fatalf("%s: %v", arg, err)
+		}
+		if got, want := out.String(), "kubectl ironlb version "+version.String()+"\n"; got != want {
+			t.Errorf("%s prints %q, want %q", arg, got, want)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,10 +26,16 @@ type builder struct {
 	tool      string    // hash of this program
 	registry  string
 	tag       string
+	commit    string // what the programs and the labels have as commit
 	refs      map[string]string
 	platforms []string
 	layout    bool
 }
+
+// unknownCommit is the commit of a build that was not given one.
+const unknownCommit = "unknown"
+
+var validCommit = regexp.MustCompile(`^[A-Za-z0-9.-]+$`)
 
 // state of an image in the output folder.
 type state struct {
@@ -111,7 +118,7 @@ func (b *builder) image(ctx context.Context, s *Spec) error {
 			return err
 		}
 		all = append(all, p)
-		now.Platforms[platform] = platformState{Input: p.input(b.tool, b.when)}
+		now.Platforms[platform] = platformState{Input: p.input(b)}
 	}
 	if have, ok := b.upToDate(s, now); ok {
 		for _, platform := range wanted {
@@ -138,7 +145,7 @@ func (b *builder) image(ctx context.Context, s *Spec) error {
 		if err := writeArchive(img, b.archive(s, p.platform), b.when); err != nil {
 			return err
 		}
-		now.Platforms[p.platform] = platformState{Input: p.input(b.tool, b.when), Digest: img.digest.String(), Size: img.size}
+		now.Platforms[p.platform] = platformState{Input: p.input(b), Digest: img.digest.String(), Size: img.size}
 	}
 	now.Packages = neededBy(images[0].installed)
 	if b.layout {
@@ -215,6 +222,7 @@ func newBuilder(args []string, log *progress) (*builder, []*Spec, error) {
 		update    = fs.Bool("update", false, "update the package indices, even if they are newer than a day")
 		registry  = fs.String("registry", "localhost/ironlb", "`registry` and path in the names of images")
 		tag       = fs.String("tag", "v0.1.0", "`tag` of images")
+		commit    = fs.String("commit", unknownCommit, "`commit` of the sources, for the programs and the label")
 		bin       = fs.String("bin", "", "`folder` with programs for this machine's platform that are built already")
 		layout    = fs.Bool("layout", true, "write the OCI layout with SBOMs beside the archives")
 		selection listFlag
@@ -236,6 +244,9 @@ func newBuilder(args []string, log *progress) (*builder, []*Spec, error) {
 	when, err := epoch(os.Getenv("SOURCE_DATE_EPOCH"))
 	if err != nil {
 		return nil, nil, err
+	}
+	if !validCommit.MatchString(*commit) {
+		return nil, nil, fmt.Errorf("-commit %s: write letters, digits, dots and dashes, as git describe does", *commit)
 	}
 	if *cache == "" {
 		dir, err := os.UserCacheDir()
@@ -262,7 +273,7 @@ func newBuilder(args []string, log *progress) (*builder, []*Spec, error) {
 		apt:      &apt{dir: filepath.Join(*cache, "apt"), sources: *sources, update: *update, log: log},
 		programs: &programs{dir: filepath.Join(*cache, "bin"), bin: *bin, log: log},
 		log:      log, out: *out, when: when, tool: tool,
-		registry: strings.TrimRight(*registry, "/"), tag: *tag, refs: map[string]string{}, platforms: selection, layout: *layout,
+		registry: strings.TrimRight(*registry, "/"), tag: *tag, commit: *commit, refs: map[string]string{}, platforms: selection, layout: *layout,
 	}
 	for _, r := range refs {
 		n, ref, ok := strings.Cut(r, "=")

@@ -10,7 +10,8 @@ import (
 
 const dockerfileHead = `# Generated from the specs in this folder: make generate. It has the same programs, packages, paths and users as
 # "make images", for those who build with docker (BuildKit). From the root of the repository:
-#   docker build -f deploy/images/Dockerfile --target ironlb-speaker -t REGISTRY/ironlb-speaker:TAG .
+#   docker build -f deploy/images/Dockerfile --target ironlb-speaker -t REGISTRY/ironlb-speaker:TAG \
+#     --build-arg VERSION=TAG --build-arg COMMIT=$(git rev-parse HEAD) .
 # The packages that debootstrap calls essential are there too, so the image of the speaker is larger.
 ARG GO_IMAGE=golang:1.26-bookworm
 ARG DEBIAN_IMAGE=debian:%s-slim
@@ -43,7 +44,7 @@ func dockerfile(root string, specs []*Spec) (string, error) {
 }
 
 func (s *Spec) stages(b *strings.Builder, root string) error {
-	fmt.Fprintf(b, "\nFROM source AS build-%s\nARG TARGETOS TARGETARCH\n", s.Name)
+	fmt.Fprintf(b, "\nFROM source AS build-%s\nARG TARGETOS TARGETARCH\nARG VERSION=unknown COMMIT=unknown\n", s.Name)
 	for _, p := range s.Programs {
 		if p.Module == "" {
 			return fmt.Errorf("program %s: a Dockerfile needs module and package", p.Path)

@@ -9,7 +9,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -46,7 +45,7 @@ func (b *builder) gather(ctx context.Context, s *Spec, reference, platform strin
 			return p, err
 		}
 	}
-	if p.programs, err = b.programs.build(ctx, s, platform); err != nil {
+	if p.programs, err = b.programs.build(ctx, s, stamp{tagOf(reference), b.commit}, platform); err != nil {
 		return p, err
 	}
 	for _, f := range s.Files {
@@ -61,14 +60,14 @@ func (b *builder) gather(ctx context.Context, s *Spec, reference, platform strin
 }
 
 // input identifies everything that an image depends on.
-func (p parts) input(tool string, when time.Time) string {
+func (p parts) input(b *builder) string {
 	h := sha256.New()
-	fmt.Fprintf(h, "%s %s %s %d\n%s\n", tool, p.reference, p.platform, when.Unix(), p.spec.raw)
+	fmt.Fprintf(h, "%s %s %s %s %d\n%s\n", b.tool, p.reference, b.commit, p.platform, b.when.Unix(), p.spec.raw)
 	for _, d := range p.packages {
 		fmt.Fprintf(h, "package %s %s %s %s\n", d.Name, d.Version, d.Arch, d.SHA256)
 	}
-	for _, b := range p.programs {
-		fmt.Fprintf(h, "program %s %s\n", b.Path, b.sum)
+	for _, program := range p.programs {
+		fmt.Fprintf(h, "program %s %s\n", program.Path, program.sum)
 	}
 	for _, f := range slices.Sorted(maps.Keys(p.contents)) {
 		fmt.Fprintf(h, "file %s %x\n", f, sha256.Sum256(p.contents[f]))
@@ -164,6 +163,9 @@ func (b *builder) configure(img v1.Image, p parts) (v1.Image, error) {
 	}
 	if tag := tagOf(p.reference); tag != "" {
 		labels["org.opencontainers.image.version"] = tag
+	}
+	if b.commit != unknownCommit {
+		labels["org.opencontainers.image.revision"] = b.commit
 	}
 	maps.Copy(labels, p.spec.Labels)
 	cfg.Config = v1.Config{

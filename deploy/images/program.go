@@ -29,11 +29,18 @@ type built struct {
 	info *buildinfo.BuildInfo // nil if the program was not built with Go
 }
 
+// stamp is what ${VERSION} and ${COMMIT} in a program's ldflags stand for.
+type stamp struct{ version, commit string }
+
+func (s stamp) expand(ldflags string) string {
+	return strings.NewReplacer("${VERSION}", s.version, "${COMMIT}", s.commit).Replace(ldflags)
+}
+
 // build returns the programs of a spec for a platform. Go builds again only what is not up to date.
-func (b *programs) build(ctx context.Context, s *Spec, platform string) ([]built, error) {
+func (b *programs) build(ctx context.Context, s *Spec, v stamp, platform string) ([]built, error) {
 	var out []built
 	for _, p := range s.Programs {
-		file, err := b.one(ctx, s, p, platform)
+		file, err := b.one(ctx, s, p, v, platform)
 		if err != nil {
 			return nil, fmt.Errorf("program %s for %s: %w", p.Path, platform, err)
 		}
@@ -50,7 +57,7 @@ func (b *programs) build(ctx context.Context, s *Spec, platform string) ([]built
 	return out, nil
 }
 
-func (b *programs) one(ctx context.Context, s *Spec, p Program, platform string) (string, error) {
+func (b *programs) one(ctx context.Context, s *Spec, p Program, v stamp, platform string) (string, error) {
 	if b.bin != "" && platform == runtime.GOOS+"/"+runtime.GOARCH {
 		file := filepath.Join(b.bin, path.Base(p.Path))
 		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() {
@@ -78,8 +85,11 @@ func (b *programs) one(ctx context.Context, s *Spec, p Program, platform string)
 		return "", err
 	}
 	defer unlock()
-	// Without -buildvcs the program is the same for each commit with the same sources.
-	args := []string{"build", "-trimpath", "-buildvcs=false", "-tags=" + strings.Join(p.Tags, ","), "-ldflags=" + p.Ldflags, "-o", file, p.Package}
+	// Only ldflags name the commit, so that the program is the same with and without a .git folder.
+	args := []string{
+		"build", "-trimpath", "-buildvcs=false", "-tags=" + strings.Join(p.Tags, ","), "-ldflags=" + v.expand(p.Ldflags),
+		"-o", file, p.Package,
+	}
 	system, machine, _ := strings.Cut(platform, "/")
 	env := []string{
 		"CGO_ENABLED=0", "GOOS=" + system, "GOARCH=" + machine, "GOFLAGS=", "GOWORK=off", "GOEXPERIMENT=",

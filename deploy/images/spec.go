@@ -66,7 +66,7 @@ type Program struct {
 	Module  string   `json:"module,omitempty"`
 	Package string   `json:"package,omitempty"`
 	Tags    []string `json:"tags,omitempty"`
-	Ldflags string   `json:"ldflags,omitempty"`
+	Ldflags string   `json:"ldflags,omitempty"` // ${VERSION} is the image's tag, ${COMMIT} that of -commit
 	// File is an executable that is built already, relative to the spec.
 	File string `json:"file,omitempty"`
 	// Path of the program in the image.

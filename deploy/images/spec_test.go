@@ -1,8 +1,11 @@
 package main
 
 import (
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -141,5 +144,30 @@ func TestLabSpecs(t *testing.T) {
 	}
 	if _, err := readSpecs(files); err != nil {
 		t.Error(err)
+	}
+}
+
+// The programs of the product are stamped alike, and so print the tag and the commit of their build.
+func TestVersion(t *testing.T) {
+	specs := productSpecs(t)
+	for _, s := range specs {
+		for _, p := range s.Programs {
+			if p.Ldflags != specs[0].Programs[0].Ldflags {
+				t.Errorf("%s: ldflags: %s, but another program has %s", p.Path, p.Ldflags, specs[0].Programs[0].Ldflags)
+			}
+		}
+	}
+	b := programs{dir: t.TempDir(), log: &progress{w: io.Discard}}
+	// A program that prints the same and that compiles in no time.
+	p := specs[0].Programs[0]
+	p.Package, p.Path = "./cmd/internal/version/testdata/program", "/program"
+	build := stamp{version: "v1.2.3", commit: "0123abc"}
+	file, err := b.one(t.Context(), specs[0], p, build, runtime.GOOS+"/"+runtime.GOARCH)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(file).CombinedOutput()
+	if got, want := string(out), "v1.2.3 (commit 0123abc)\n"; err != nil || got != want {
+		t.Errorf("%s: %v, %q, want %q", file, err, got, want)
 	}
 }

@@ -50,7 +50,7 @@ func TestMakeBuildsTheSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(data), "go build -trimpath -tags="+tools.Tags+" -ldflags='-s -w' -o bin/ ") {
+	if !strings.Contains(string(data), "go build -trimpath -tags="+tools.Tags+" -ldflags='-s -w $(STAMP)' -o bin/ ") {
 		t.Errorf("the Makefile does not build with -tags=%s as test/lab/tools does", tools.Tags)
 	}
 }
