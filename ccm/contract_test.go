@@ -27,28 +27,6 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// TestWithoutNodes: a Service gets its address although no node could answer for it, and the service controller's Warning stays
-// while what it says of every sync is left out.
-func TestWithoutNodes(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	api, events := startServices(ctx, t, 1)
-	create(t, api.CoreV1().Services("default"), serviceFor("s1"))
-	awaitEvent(t, events, "Normal Allocated")
-	said := func() (reasons []string) {
-		for _, a := range api.Actions() {
-			if c, ok := a.(k8stesting.CreateAction); ok && a.GetResource().Resource == "events" {
-				reasons = append(reasons, c.GetObject().(*v1.Event).Reason)
-			}
-		}
-		return reasons
-	}
-	eventually(t, "the Warning is said", func() bool { return len(said()) > 0 })
-	if got := said(); !slices.Equal(got, []string{"UnAvailableLoadBalancer"}) {
-		t.Errorf("the service controller said %v", got)
-	}
-}
-
 // TestNodesComeAndGo: that changes no address, and is not written or told.
 func TestNodesComeAndGo(t *testing.T) {
 	d := newDesk(t, "203.0.113.4/32", serviceFor("nobody"))

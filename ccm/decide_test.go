@@ -119,7 +119,9 @@ func (d *bureau) pass(after time.Duration) string {
 	p.next = time.Time{}
 	p.takers = newTakers(d.speakers(), d.live())
 	have := p.writer.known(d.now, d.seen())
-	m := newMatcher(d.ads, slices.Collect(maps.Values(d.nodes)), d.pools.labels, func(pools.ServiceKey) map[string]string { return nil })
+	m := newMatcher(
+		d.ads, slices.Collect(maps.Values(d.nodes)), false, d.pools.labels, func(pools.ServiceKey) map[string]string { return nil },
+	)
 	want := p.decide(d.now, slices.Clone(d.units), m, d.pools, have)
 	newer, err := p.writer.write(context.Background(), have, want)
 	if err == nil {
@@ -638,7 +640,8 @@ func TestExcluded(t *testing.T) {
 		t.Errorf("led by %s", got)
 	}
 	want := "Warning NoEligibleNode Every node that an L2Advertisement for this address selects may not answer now: " +
-		"a (labelled node.kubernetes.io/exclude-from-external-load-balancers), b (tainted ToBeDeletedByClusterAutoscaler)"
+		"a (labelled node.kubernetes.io/exclude-from-external-load-balancers), b (tainted ToBeDeletedByClusterAutoscaler). " +
+		"Remove the label, or set the chart's value ignoreExcludeLB"
 	if got := d.told(); got != want+"\n"+want {
 		t.Errorf("Events: %s", got)
 	}

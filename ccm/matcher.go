@@ -41,12 +41,14 @@ type matcher struct {
 	known    map[string]match
 }
 
-// newMatcher takes the advertisements and nodes, and what returns the labels of a pool and of a Service.
-func newMatcher(ads []advertisement, nodes []*v1.Node, poolOf func(string) map[string]string, services func(pools.ServiceKey) map[string]string) *matcher {
+// newMatcher takes the advertisements and nodes, whether the exclude label of nodes is ignored, and what returns the labels of a
+// pool and of a Service.
+func newMatcher(ads []advertisement, nodes []*v1.Node, ignoreExclude bool, poolOf func(string) map[string]string,
+	services func(pools.ServiceKey) map[string]string) *matcher {
 	m := &matcher{ads: ads, nodes: slices.Clone(nodes), not: map[string]string{}, poolOf: poolOf, services: services, known: map[string]match{}}
 	slices.SortFunc(m.nodes, func(a, b *v1.Node) int { return cmp.Compare(a.Name, b.Name) })
 	for _, n := range m.nodes {
-		if why := mayNotAnswer(n); why != "" {
+		if why := mayNotAnswer(n, ignoreExclude); why != "" {
 			m.not[n.Name] = why
 		}
 	}
@@ -146,6 +148,9 @@ func (m *matcher) look(of []string, ads []int) match {
 	case len(out.nodes) > 0:
 	case len(excluded) > 0:
 		out.reason, out.message = reasonNodesExcluded, "Every node that an L2Advertisement for this address selects may not answer now: "+someOf(texts(excluded))
+		if strings.Contains(out.message, v1.LabelNodeExcludeBalancers) {
+			out.message += ". Remove the label, or set the chart's value ignoreExcludeLB"
+		}
 	case matched > 0:
 		out.reason = reasonNoCommonNode
 		out.message = fmt.Sprintf("No node may answer for the addresses of all the pools %s, which move together: have an L2Advertisement for all of them select a node", strings.Join(of, ", "))
@@ -166,9 +171,10 @@ func texts(in []string) []text {
 // taintToBeDeleted is set by the cluster autoscaler on a node that it is about to remove.
 const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
-// mayNotAnswer says why the node may have no addresses at all, nothing if it may. One that is not ready or cordoned may.
-func mayNotAnswer(n *v1.Node) string {
-	if v, ok := n.Labels[v1.LabelNodeExcludeBalancers]; ok {
+// mayNotAnswer says why the node may have no addresses at all, nothing if it may. One that is not ready or cordoned may. The value
+// of the exclude label counts as in k8s.io/cloud-provider since 1.34: false, and nothing else, keeps the node.
+func mayNotAnswer(n *v1.Node, ignoreExclude bool) string {
+	if v, ok := n.Labels[v1.LabelNodeExcludeBalancers]; ok && !ignoreExclude {
 		if excluded, err := strconv.ParseBool(v); err != nil || excluded {
 			return "labelled " + v1.LabelNodeExcludeBalancers
 		}

@@ -45,8 +45,12 @@ func TestMayNotAnswer(t *testing.T) {
 			n.Spec.Taints = []v1.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: v1.TaintEffectNoSchedule}}
 		}), false},
 	} {
-		if why := mayNotAnswer(c.node); (why == "") != c.want {
+		if why := mayNotAnswer(c.node, false); (why == "") != c.want {
 			t.Errorf("%s: %q", name, why)
+		}
+		_, labelled := c.node.Labels[v1.LabelNodeExcludeBalancers]
+		if why := mayNotAnswer(c.node, true); (why == "") != (c.want || labelled) {
+			t.Errorf("%s, with excluded nodes: %q", name, why)
 		}
 	}
 }
@@ -104,7 +108,7 @@ func TestMatch(t *testing.T) {
 			ads = append(ads, ad)
 		}
 		m := newMatcher(ads, []*v1.Node{node("c"), node("a"), node("b"),
-			node("x", func(n *v1.Node) { n.Labels[v1.LabelNodeExcludeBalancers] = "" })},
+			node("x", func(n *v1.Node) { n.Labels[v1.LabelNodeExcludeBalancers] = "" })}, false,
 			func(pool string) map[string]string { return map[string]map[string]string{"p": {"tier": "gold"}}[pool] },
 			func(s pools.ServiceKey) map[string]string { return map[string]string{"app": s.Name} })
 		if c.unit.addresses == nil {

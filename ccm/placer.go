@@ -38,9 +38,12 @@ type placer struct {
 	client   client.Client
 	writer   *vipWriter
 	outage   *outage
-	synced   []cache.InformerSynced
-	pulse    *pulse
-	kick     chan struct{}
+	// ignoreExclude serves nodes with the exclude label, too.
+	ignoreExclude bool
+
+	synced []cache.InformerSynced
+	pulse  *pulse
+	kick   chan struct{}
 
 	placement placement.Placer
 	mover     *mover
@@ -81,9 +84,12 @@ func newPlacer(c *Cloud) *placer {
 		client:   c.client,
 		writer:   newVIPWriter(c.log, c.events, c.client, func() { c.pulse.beat("placement") }),
 		outage:   c.outage,
-		pulse:    c.pulse,
-		kick:     make(chan struct{}, 1),
-		mover:    newMover(c.log, c.events),
+
+		ignoreExclude: c.settings.IgnoreExcludeLB,
+
+		pulse: c.pulse,
+		kick:  make(chan struct{}, 1),
+		mover: newMover(c.log, c.events),
 	}
 }
 
@@ -107,7 +113,7 @@ func (p *placer) handler() cache.ResourceEventHandler {
 					return
 				}
 			case *v1.Node:
-				if !nodeMatters(before, after.(*v1.Node)) {
+				if !p.nodeMatters(before, after.(*v1.Node)) {
 					return
 				}
 			case *v1alpha1.IPAddressPool:
@@ -121,8 +127,9 @@ func (p *placer) handler() cache.ResourceEventHandler {
 }
 
 // nodeMatters says whether placement looks at what changed: not at heartbeats.
-func nodeMatters(before, after *v1.Node) bool {
-	return placementNode(before) != placementNode(after) || mayNotAnswer(before) != mayNotAnswer(after) ||
+func (p *placer) nodeMatters(before, after *v1.Node) bool {
+	return placementNode(before) != placementNode(after) ||
+		mayNotAnswer(before, p.ignoreExclude) != mayNotAnswer(after, p.ignoreExclude) ||
 		!labels.Equals(before.Labels, after.Labels)
 }
 
@@ -199,7 +206,7 @@ func (p *placer) pass(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listing Services: %w", err)
 	}
-	m := newMatcher(ads, nodes, of.labels, p.labelsOf)
+	m := newMatcher(ads, nodes, p.ignoreExclude, of.labels, p.labelsOf)
 	want := p.decide(start, unitsOf(services, p.ledger.standing), m, of, have)
 	p.thought = time.Since(start)
 	newer, err := p.writer.write(ctx, have, want)

@@ -32,7 +32,7 @@ func startServiceController(init app.ControllerInitContext, config *cloudconfig.
 		if err != nil {
 			return nil, false, fmt.Errorf("starting the service controller: %w", err)
 		}
-		go s.Run(ctx, int(config.ComponentConfig.ServiceController.ConcurrentServiceSyncs), manager.ControllerManagerMetrics)
+		go s.Run(quietLog(ctx), int(config.ComponentConfig.ServiceController.ConcurrentServiceSyncs), manager.ControllerManagerMetrics)
 		return nil, true, nil
 	}
 }

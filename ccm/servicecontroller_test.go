@@ -2,12 +2,16 @@ package ccm
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,8 +24,10 @@ import (
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
+	cloudprovider "k8s.io/cloud-provider"
 	"k8s.io/cloud-provider/controllers/service"
 	controllersmetrics "k8s.io/component-base/metrics/prometheus/controllers"
+	"k8s.io/klog/v2"
 
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
@@ -44,7 +50,7 @@ func startServices(ctx context.Context, t *testing.T, workers int, objects ...ru
 		t.Fatal(err)
 	}
 	startInformers(ctx, t, api, core, "services", "nodes")
-	go controller.Run(ctx, workers, controllersmetrics.NewControllerManagerMetrics("test"))
+	go controller.Run(quietLog(ctx), workers, controllersmetrics.NewControllerManagerMetrics("test"))
 	c.ledger.setPools([]pools.Pool{{Name: "web", Ranges: r, AutoAssign: true}})
 	recorded, err := c.listServices(ctx)
 	if err != nil {
@@ -120,6 +126,125 @@ func TestServiceController(t *testing.T) {
 	}
 	if len(events.Events) > 0 {
 		t.Errorf("said too: %q", <-events.Events)
+	}
+}
+
+// nodesOf records the nodes that the service controller passes to the cloud.
+type nodesOf struct {
+	cloudprovider.LoadBalancer
+	names chan []string
+}
+
+func (n nodesOf) EnsureLoadBalancer(_ context.Context, _ string, _ *v1.Service, all []*v1.Node) (*v1.LoadBalancerStatus, error) {
+	var names []string
+	for _, node := range all {
+		names = append(names, node.Name)
+	}
+	slices.Sort(names)
+	n.names <- names
+	return &v1.LoadBalancerStatus{}, nil
+}
+
+type recordingCloud struct {
+	*Cloud
+	nodes nodesOf
+}
+
+func (c recordingCloud) LoadBalancer() (cloudprovider.LoadBalancer, bool) { return c.nodes, true }
+
+// TestExcludedAsKubernetes: the value of the exclude label counts as in Kubernetes since 1.34 (kubernetes/kubernetes#131085), not
+// only its presence: Kubernetes' own service controller and placement leave out the same nodes.
+func TestExcludedAsKubernetes(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var objects []runtime.Object
+	var want []string
+	for name, value := range map[string]string{"plain": "-", "empty": "", "true": "true", "false": "false", "zero": "0", "perhaps": "perhaps"} {
+		n := node(name, func(n *v1.Node) {
+			n.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue}}
+			if value != "-" {
+				n.Labels[v1.LabelNodeExcludeBalancers] = value
+			}
+		})
+		if mayNotAnswer(n, false) == "" {
+			want = append(want, name)
+		}
+		objects = append(objects, n)
+	}
+	slices.Sort(want)
+	api := fake.NewClientset(objects...)
+	core := informers.NewSharedInformerFactory(api, 0)
+	cloud := recordingCloud{nodes: nodesOf{names: make(chan []string, 10)}}
+	controller, err := service.New(cloud, api, core.Core().V1().Services(), core.Core().V1().Nodes(), "", utilfeature.DefaultFeatureGate)
+	if err != nil {
+		t.Fatal(err)
+	}
+	startInformers(ctx, t, api, core, "services", "nodes")
+	go controller.Run(ctx, 1, controllersmetrics.NewControllerManagerMetrics("test"))
+	create(t, api.CoreV1().Services("default"), serviceFor("s1"))
+	select {
+	case got := <-cloud.nodes.names:
+		if !slices.Equal(got, want) || !slices.Equal(got, []string{"false", "plain", "zero"}) {
+			t.Errorf("the service controller takes %v, placement %v", got, want)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the service controller did not ask for a load balancer within 20 s")
+	}
+}
+
+// logLines are the lines of a log.
+type logLines struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (l *logLines) logger() logr.Logger {
+	return funcr.New(func(_, line string) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.all = append(l.all, line)
+	}, funcr.Options{})
+}
+
+func (l *logLines) with(text string) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(l.all), func(line string) bool { return !strings.Contains(line, text) })
+}
+
+// TestNoNodeIsNoWarning: with all nodes excluded the Service has its address. The service controller's own Warning and its Normal
+// Events are neither in the API nor in the log; a failure of it is in both.
+func TestNoNodeIsNoWarning(t *testing.T) {
+	var log logLines
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), log.logger()))
+	defer cancel()
+	api, events := startServices(ctx, t, 1, node("n", func(n *v1.Node) { n.Labels[v1.LabelNodeExcludeBalancers] = "" }))
+	services := api.CoreV1().Services("default")
+	create(t, services, serviceFor("s1"))
+	awaitEvent(t, events, "Normal Allocated")
+	api.PrependReactor("patch", "services", func(k8stesting.Action) (bool, runtime.Object, error) {
+		return true, nil, errors.New("the API server is away")
+	})
+	create(t, services, serviceFor("s2"))
+	var reasons []string
+	eventually(t, "the failure is an Event and in the log", func() bool {
+		all, err := api.CoreV1().Events("").List(ctx, metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		reasons = nil
+		for _, e := range all.Items {
+			reasons = append(reasons, e.Reason)
+		}
+		return slices.Contains(reasons, "SyncLoadBalancerFailed") && len(log.with("SyncLoadBalancerFailed")) > 0
+	})
+	if slices.ContainsFunc(reasons, func(r string) bool { return r != "SyncLoadBalancerFailed" }) {
+		t.Errorf("Events %v", reasons)
+	}
+	for _, line := range log.with("Event occurred") {
+		if !strings.Contains(line, "SyncLoadBalancerFailed") {
+			t.Errorf("logged: %s", line)
+		}
 	}
 }
 

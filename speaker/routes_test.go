@@ -162,14 +162,14 @@ func TestNodeGoesGracefully(t *testing.T) {
 		r := start(t, newWorld(t), &cluster{view: v, synced: true})
 		defer r.stop()
 		r.wantPlanned(t)
-		label := func(labels map[string]string) {
+		exclude := func(is bool) {
 			r.touch(func(v *plan.View) plan.Touched {
-				v.Nodes["a"] = plan.Node{Labels: labels}
+				v.Nodes["a"] = plan.Node{Excluded: is}
 				return plan.Touched{Nodes: map[string]struct{}{"a": {}}}
 			})
 			synctest.Wait()
 		}
-		label(map[string]string{"node.kubernetes.io/exclude-from-external-load-balancers": ""})
+		exclude(true)
 		shutdown := plan.Attributes{LocalPref: 1, Communities: plan.NewCommunitySet(65535 << 16)}
 		for range 2 {
 			if got := r.prefixes("near"); !maps.Equal(got, map[netip.Prefix]plan.Attributes{route1: shutdown}) {
@@ -185,7 +185,7 @@ func TestNodeGoesGracefully(t *testing.T) {
 		if !has(r.addrs, vip1) || len(r.table(t)) == 0 {
 			t.Error("the node does not forward any more")
 		}
-		label(nil)
+		exclude(false)
 		if got := r.prefixes("near"); !maps.Equal(got, map[netip.Prefix]plan.Attributes{route1: {}}) {
 			t.Errorf("routes %v without the label", got)
 		}

@@ -12,7 +12,9 @@ import (
 type config struct {
 	// ServiceProxy serves every Service here, in place of kube-proxy.
 	ServiceProxy bool
-	Dataplane    dataplane
+	// IgnoreExcludeLB has nodes answer that external load balancers are to leave out.
+	IgnoreExcludeLB bool
+	Dataplane       dataplane
 	// Scheduler and Flags are what a virtual server gets whose Service has no ironlb.io/scheduler.
 	Scheduler string
 	Flags     ipvs.Flags

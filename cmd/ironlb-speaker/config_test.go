@@ -32,7 +32,7 @@ func TestConfig(t *testing.T) {
 		Announcements: announcements{Refresh: 100 * time.Second, PerSecond: 5000},
 	}
 	whole := config{
-		ServiceProxy: true, IPv6Forwarding: true, Dataplane: "ipvs", Scheduler: "mh", Flags: 0x18,
+		ServiceProxy: true, IgnoreExcludeLB: true, IPv6Forwarding: true, Dataplane: "ipvs", Scheduler: "mh", Flags: 0x18,
 		NodePortCIDRs: prefixes("192.0.2.0/24", "2001:db8::/64"), PodCIDRs: prefixes("198.51.100.0/24"),
 		DrainLimit: 90 * time.Second, HealthzAddress: netip.MustParseAddrPort("[2001:db8::1]:10257"),
 		ProxyModeAddress: netip.MustParseAddrPort("[::1]:10250"), StateDir: "/var/lib/ironlb",
@@ -58,6 +58,7 @@ func TestConfig(t *testing.T) {
 		{"no /proxyMode", "proxyModeBindAddress: ''", changed(func(c *config) { c.ProxyModeAddress = netip.AddrPort{} })},
 		{"JSON", `{"dataplane": "nftables"}`, changed(func(c *config) { c.Dataplane = "nftables" })},
 		{"everything", `
+ignoreExcludeLB: true
 serviceProxy: true
 dataplane: ipvs
 scheduler: mh,port,fallback

@@ -26,6 +26,7 @@ type configFile struct {
 	NodePortAddresses  []string `json:"nodePortAddresses"`
 	PodCIDRs           []string `json:"podCIDRs"`
 	ExternalIPCIDRs    []string `json:"externalIPCIDRs"`
+	IgnoreExcludeLB    *bool    `json:"ignoreExcludeLB"`
 	DrainLimit         *string  `json:"drainLimit"`
 	EndpointChecks     *bool    `json:"endpointChecks"`
 	AnswerPing         *bool    `json:"answerPing"`
@@ -79,6 +80,7 @@ func parseConfig(data []byte) (config, error) {
 	}
 	c := newConfig()
 	set(&c.ServiceProxy, f.ServiceProxy)
+	set(&c.IgnoreExcludeLB, f.IgnoreExcludeLB)
 	set(&c.EndpointChecks, f.EndpointChecks)
 	set(&c.AnswerPing, f.AnswerPing)
 	set(&c.IPv6Forwarding, f.IPv6Forwarding)

@@ -103,7 +103,10 @@ func (p *process) openNode() error {
 }
 
 func (p *process) watchCluster() (err error) {
-	options := kube.Options{Node: p.nodeName, ServiceProxy: p.config.ServiceProxy, Namespace: p.namespace, Snapshot: p.snapshot()}
+	options := kube.Options{
+		Node: p.nodeName, ServiceProxy: p.config.ServiceProxy, IgnoreExcludeLB: p.config.IgnoreExcludeLB,
+		Namespace: p.namespace, Snapshot: p.snapshot(),
+	}
 	p.api, err = kube.New(p.apiserver, options, func() {
 		p.healthz.Queued(bothFamilies...)
 		p.kick.Now()

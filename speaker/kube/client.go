@@ -29,6 +29,8 @@ type Options struct {
 	Node string
 	// ServiceProxy is set where every Service is served here.
 	ServiceProxy bool
+	// IgnoreExcludeLB takes nodes with the label node.kubernetes.io/exclude-from-external-load-balancers as others.
+	IgnoreExcludeLB bool
 	// Namespace is the one of the speakers, where the Secrets of BGPPeers are.
 	Namespace string
 	// Snapshot is a file of what the API server told last, for a start while it is away; empty for none.
@@ -103,7 +105,8 @@ func watches(clients kubernetes.Interface, own *rest.RESTClient, o Options) []wa
 		{kind: kindService, object: &corev1.Service{}, from: list(core, kindService, nil),
 			convert: convertService(o.ServiceProxy), trim: trimService(o.ServiceProxy)},
 		{kind: kindSlice, object: &discoveryv1.EndpointSlice{}, from: slices, convert: convertSlice, trim: trim},
-		{kind: kindNode, object: &corev1.Node{}, from: list(core, kindNode, nil), convert: convertNode, trim: trim},
+		{kind: kindNode, object: &corev1.Node{}, from: list(core, kindNode, nil),
+			convert: convertNode(o.IgnoreExcludeLB), trim: trim},
 		{kind: kindVIP, object: &v1alpha1.VirtualIP{}, from: list(own, kindVIP, nil), convert: convertVIP, trim: trim},
 		{kind: kindAdvertisement, object: &v1alpha1.L2Advertisement{}, from: list(own, kindAdvertisement, nil), convert: convertAdvertisement, trim: trim},
 		{kind: kindPool, object: &v1alpha1.IPAddressPool{}, from: list(own, kindPool, nil), convert: convertPool, trim: trim},

@@ -3,6 +3,7 @@ package kube
 import (
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -113,9 +114,17 @@ func shutsDown(c corev1.NodeCondition) bool {
 		strings.Contains(c.Message, "node is shutting down")
 }
 
-func nodeOf(node *corev1.Node) plan.Node {
+// excluded reports whether the exclude label is on a Node, and is not false: in k8s.io/cloud-provider its value counts since 1.34.
+func excluded(node *corev1.Node) bool {
+	text, there := node.Labels[corev1.LabelNodeExcludeBalancers]
+	yes, err := strconv.ParseBool(text)
+	return there && (yes || err != nil)
+}
+
+func nodeOf(node *corev1.Node, ignoreExclude bool) plan.Node {
 	out := plan.Node{
 		Labels:             node.Labels,
+		Excluded:           !ignoreExclude && excluded(node),
 		NetworkUnavailable: is(node, corev1.NodeNetworkUnavailable),
 		Ready:              is(node, corev1.NodeReady),
 		Leaving:            node.DeletionTimestamp != nil || tainted(node, taintLeaving),

@@ -336,6 +336,22 @@ func TestSliceType(t *testing.T) {
 	}
 }
 
+// TestNodeExcluded: every value of the exclude label but false leaves the node out, unless the label is ignored.
+func TestNodeExcluded(t *testing.T) {
+	for value, want := range map[string]bool{"": true, "true": true, "perhaps": true, "false": false, "0": false} {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{corev1.LabelNodeExcludeBalancers: value}}}
+		if got := nodeOf(n, false).Excluded; got != want {
+			t.Errorf("with %q the node is excluded: %v, want %v", value, got, want)
+		}
+		if nodeOf(n, true).Excluded {
+			t.Errorf("with %q the node is excluded although the label is ignored", value)
+		}
+	}
+	if nodeOf(&corev1.Node{}, false).Excluded {
+		t.Error("a node without the label is excluded")
+	}
+}
+
 func TestNode(t *testing.T) {
 	node := func(change func(*corev1.Node)) *corev1.Node {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"zone": "z"}}}
@@ -405,7 +421,7 @@ func TestNode(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				if diff := cmp.Diff(tt.want, nodeOf(n), compareAddrs, comparePrefixes); diff != "" {
+				if diff := cmp.Diff(tt.want, nodeOf(n, false), compareAddrs, comparePrefixes); diff != "" {
 					t.Errorf("trimmed %v (-want +got):\n%s", trimmed, diff)
 				}
 			}

@@ -57,7 +57,7 @@ func (s *Source) Ours(node string) Ours {
 	}
 	out.Forwarded = out.Forwarded || !announced
 	if obj, there, err := s.informers[kindNode].GetStore().GetByKey(node); there && err == nil {
-		for _, a := range nodeOf(obj.(*corev1.Node)).Addresses {
+		for _, a := range nodeOf(obj.(*corev1.Node), false).Addresses {
 			if a.Is4() && nodePorts[0] || a.Is6() && nodePorts[1] {
 				out.Whole = append(out.Whole, a)
 			}

@@ -389,9 +389,11 @@ func convertSlice(obj any) (ref, any) {
 	return ref{kind: kindSlice, key: service, slice: slice.Name}, sliceOf(slice)
 }
 
-func convertNode(obj any) (ref, any) {
-	node := obj.(*corev1.Node)
-	return ref{kind: kindNode, key: pools.ServiceKey{Name: node.Name}}, nodeOf(node)
+func convertNode(ignoreExclude bool) func(any) (ref, any) {
+	return func(obj any) (ref, any) {
+		node := obj.(*corev1.Node)
+		return ref{kind: kindNode, key: pools.ServiceKey{Name: node.Name}}, nodeOf(node, ignoreExclude)
+	}
 }
 
 func convertVIP(obj any) (ref, any) {

@@ -51,7 +51,7 @@ func (f *feed) watches(serviceProxy bool) []watch {
 	return []watch{
 		{kind: kindService, object: &corev1.Service{}, from: f.services, convert: convertService(serviceProxy), trim: trimService(serviceProxy)},
 		{kind: kindSlice, object: &discoveryv1.EndpointSlice{}, from: f.slices, convert: convertSlice, trim: trim},
-		{kind: kindNode, object: &corev1.Node{}, from: f.nodes, convert: convertNode, trim: trim},
+		{kind: kindNode, object: &corev1.Node{}, from: f.nodes, convert: convertNode(false), trim: trim},
 		{kind: kindVIP, object: &v1alpha1.VirtualIP{}, from: f.vips, convert: convertVIP, trim: trim},
 		{kind: kindAdvertisement, object: &v1alpha1.L2Advertisement{}, from: f.ads, convert: convertAdvertisement, trim: trim},
 		{kind: kindServiceCIDR, object: &networkingv1.ServiceCIDR{}, from: f.cidrs, convert: convertServiceCIDR, trim: trim, optional: true},

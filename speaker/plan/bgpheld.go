@@ -257,7 +257,7 @@ func (p *Planner) sessionsOf(v *View, node Node, known bool) (out []string) {
 func (p BGPPeer) barred() bool { return p.Wrong != "" && p.Wrong != PasswordUnknown }
 
 // isOut tells whether a node announces nothing new, whatever the objects of BGP say.
-func (n Node) isOut() bool { return n.Excluded() || n.Leaving || n.NetworkUnavailable }
+func (n Node) isOut() bool { return n.Excluded || n.Leaving || n.NetworkUnavailable }
 
 // reachOf returns where an advertisement reaches; it is worked out once for all addresses.
 func (p *Planner) reachOf(v *View, of adFamily) adReach {

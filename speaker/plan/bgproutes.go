@@ -351,7 +351,7 @@ const drainTime = 5 * time.Second
 // look brings it up to date, and tells whether it is another state.
 func (g *going) look(n Node, now time.Time) bool {
 	before := g.state
-	switch goes := n.Excluded() || n.Leaving; {
+	switch goes := n.Excluded || n.Leaving; {
 	case !goes:
 		*g = going{}
 	case g.state == staying:

@@ -281,7 +281,7 @@ func randomNode(r *rand.Rand, i int) Node {
 		n.Labels[labelZone] = one(r, "x", "y")
 	}
 	if r.IntN(5) == 0 {
-		n.Labels[labelExclude] = one(r, "", "true", "false")
+		n.Excluded = r.IntN(3) > 0
 	}
 	for _, v4 := range []bool{true, false} {
 		if r.IntN(5) > 0 {

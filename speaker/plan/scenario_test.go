@@ -37,7 +37,7 @@ var update = flag.Bool("update", false, "rewrite the expected plans in testdata"
 //	options [external=CIDR,...] [apiserver=IP] [serviceproxy] [scheduler=NAME] [flags=N] [nodeports=CIDR,...] [pods=CIDR,...] [drain=DURATION]
 //	later DURATION
 //
-//	node NAME [nonetwork] [leaving] [stopping] [addr=IP,...] [reached=IP,...] [pods=CIDR,...] [in=ZONE] [exclude=VALUE] [LABEL=VALUE...]
+//	node NAME [nonetwork] [leaving] [stopping] [addr=IP,...] [reached=IP,...] [pods=CIDR,...] [in=ZONE] [excluded] [LABEL=VALUE...]
 //	host IP...
 //	gateways IP...|-
 //	service NS/NAME ADDR,... [PORTNAME/PROTO/PORT[/NODEPORT]...] [local] [internal-local] [nodeports] [health=PORT]
@@ -354,8 +354,8 @@ func parseNode(words []string) Node {
 			n.PodCIDRs = prefixes(value)
 		case "in":
 			n.Labels[labelZone] = value
-		case "exclude":
-			n.Labels[labelExclude] = value
+		case "excluded":
+			n.Excluded = true
 		default:
 			n.Labels[key] = value
 		}

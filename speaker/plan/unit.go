@@ -65,7 +65,7 @@ func (p *Planner) unit(v *View, vip VIP) unit {
 // has an endpoint of every Service of policy Local that has any at all; with leaving, one that terminates counts, too.
 func (u unit) able(node string, leaving bool) Reason {
 	n := u.view.Nodes[node]
-	if n.Excluded() || n.Leaving || n.NetworkUnavailable {
+	if n.Excluded || n.Leaving || n.NetworkUnavailable {
 		return Excluded
 	}
 	if !u.advertisedAt(n.Labels) {

@@ -66,7 +66,7 @@ func (w *planning) otherNodes(port Port, v4 bool, share func(name string) (uint3
 	nodes, failed = map[netip.AddrPort]ipvs.RealServer{}, map[netip.AddrPort]ipvs.RealServer{}
 	for name, node := range w.view.Nodes {
 		addr, ok := node.address(v4)
-		if !ok || name == w.options.Node || node.Leaving || node.Excluded() {
+		if !ok || name == w.options.Node || node.Leaving || node.Excluded {
 			continue
 		}
 		weight, use := share(name)

@@ -2,7 +2,6 @@ package plan
 
 import (
 	"net/netip"
-	"strconv"
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
@@ -194,6 +193,8 @@ type Node struct {
 	// Stopping is set if the node is likely to be stopped soon: it is cordoned, shuts down, or is out of service. It decides nothing but what the end
 	// of a process means.
 	Stopping bool
+	// Excluded is set while external load balancers are to leave the node out (ipvs.md 7.2.3).
+	Excluded bool
 	// NetworkUnavailable is set while the node's network is not set up.
 	NetworkUnavailable bool
 	// Ready is what the API server says of it. It decides nothing but who may write a status.
@@ -203,22 +204,11 @@ type Node struct {
 // Zone returns the zone of the node, empty if it is in none.
 func (n Node) Zone() string { return n.Labels[labelZone] }
 
-// Excluded tells whether external load balancers are to leave the node out (ipvs.md 7.2.3): the label is there and does not
-// say false.
-func (n Node) Excluded() bool {
-	text, there := n.Labels[labelExclude]
-	excluded, err := strconv.ParseBool(text)
-	return there && (excluded || err != nil)
-}
-
 // Goes tells whether a process of ours that ends now is not expected back soon.
-func (n Node) Goes() bool { return n.Stopping || n.Leaving || n.Excluded() }
+func (n Node) Goes() bool { return n.Stopping || n.Leaving || n.Excluded }
 
-// Labels of Nodes (k8s.io/api/core/v1).
-const (
-	labelZone    = "topology.kubernetes.io/zone"
-	labelExclude = "node.kubernetes.io/exclude-from-external-load-balancers"
-)
+// labelZone is a label of Nodes (k8s.io/api/core/v1).
+const labelZone = "topology.kubernetes.io/zone"
 
 // VIP is a unit of ownership as the placement controller decided it.
 type VIP struct {

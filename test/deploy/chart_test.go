@@ -341,6 +341,25 @@ func TestNoKeyWithoutCluster(t *testing.T) {
 	}
 }
 
+// TestIgnoreExcludeLB: one value has the speakers and ironlb-ccm serve excluded nodes, and neither does without it.
+func TestIgnoreExcludeLB(t *testing.T) {
+	c := open(t)
+	for flag, want := range map[string]bool{"ignoreExcludeLB=false": false, "ignoreExcludeLB=true": true} {
+		docs := template(t, c, "ironlb", "ironlb-system", "--set", flag)
+		for _, one := range []struct{ kind, name, text string }{
+			{"ConfigMap", "ironlb-speaker", "ignoreExcludeLB: true"}, {"Deployment", "ironlb-ccm", "- --ignore-exclude-lb"},
+		} {
+			doc, err := docs.Find(one.kind, one.name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(doc.Text, one.text) != want {
+				t.Errorf("with %s %s %s has %q: %v, want %v", flag, one.kind, one.name, one.text, !want, want)
+			}
+		}
+	}
+}
+
 // TestExternalIPs: the list of external IPs is in the speakers' configuration and in the flags of ironlb-ccm, which then reads EndpointSlices, too.
 func TestExternalIPs(t *testing.T) {
 	c := open(t)

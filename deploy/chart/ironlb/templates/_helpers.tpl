@@ -84,6 +84,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "ironlb.speakerconfig" -}}
 {{- $config := dict "dataplane" .Values.dataplane "ipv6Forwarding" .Values.ipv6Forwarding "serviceProxy" .Values.serviceProxy -}}
 {{- $config = set $config "stateDir" .Values.speaker.stateDir -}}
+{{- if .Values.ignoreExcludeLB -}}
+{{- $config = set $config "ignoreExcludeLB" true -}}
+{{- end -}}
 {{- with .Values.externalIPCIDRs -}}
 {{- $config = set $config "externalIPCIDRs" . -}}
 {{- end -}}
