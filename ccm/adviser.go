@@ -41,6 +41,10 @@ type adviser struct {
 	synced   []cache.InformerSynced
 	queue    workqueue.TypedRateLimitingInterface[pools.ServiceKey]
 
+	announcements *announcements
+	// announced is the advice of announcements on Services, as looked at last.
+	announced map[pools.ServiceKey]string
+
 	claims *claims
 	// refused are the addresses of Services that no Service may have, as looked at last.
 	refused map[pools.ServiceKey][]refusedAddress
@@ -62,7 +66,19 @@ func (c *Cloud) advise(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("watching Services: %w", err)
 	}
-	a.synced = append(known, reg.HasSynced)
+	fed, err := c.watchAnnouncements(ctx, a.announcements)
+	if err != nil {
+		return err
+	}
+	adopted := func() bool { // before, no Service holds anything
+		select {
+		case <-c.ledger.ready:
+			return true
+		default:
+			return false
+		}
+	}
+	a.synced = append(append(known, fed...), reg.HasSynced, adopted)
 	c.run(ctx, PoolController, a.Run)
 	return nil
 }
@@ -70,7 +86,8 @@ func (c *Cloud) advise(ctx context.Context) error {
 func newAdviser(log *slog.Logger, events record.EventRecorder, g *guard, services corelisters.ServiceLister, api corev1.ServicesGetter) *adviser {
 	a := &adviser{
 		log: log, events: events, settings: g.settings, guard: g, services: services, api: api,
-		theirs: func(*v1.Service) bool { return false },
+		theirs:        func(*v1.Service) bool { return false },
+		announcements: newAnnouncements(), announced: map[pools.ServiceKey]string{},
 		claims: newClaims(), refused: map[pools.ServiceKey][]refusedAddress{}, told: map[pools.ServiceKey]string{}, written: map[pools.ServiceKey]string{},
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[pools.ServiceKey](time.Second, classLastRetry),
@@ -78,20 +95,28 @@ func newAdviser(log *slog.Logger, events record.EventRecorder, g *guard, service
 		),
 	}
 	g.changed = func() { a.queue.Add(every) }
+	a.announcements.changed = a.queue.Add
 	return a
 }
 
-// every stands for all Services, of which those are looked at that have another address refused than before.
+// every stands for all Services, of which those are looked at that have another address refused, or other advice of announcements,
+// than before.
 var every = pools.ServiceKey{}
 
-// lookForRefused queues them.
-func (a *adviser) lookForRefused() error {
+// lookForChanges queues them.
+func (a *adviser) lookForChanges() error {
 	all, err := a.services.List(labels.Everything())
 	if err != nil {
 		return fmt.Errorf("listing Services: %w", err)
 	}
 	for _, svc := range all {
-		if key := keyOf(svc); !slices.Equal(a.guard.refused(svc, a.serves(svc)), a.refused[key]) {
+		key, ours := keyOf(svc), a.serves(svc)
+		changed := !slices.Equal(a.guard.refused(svc, ours), a.refused[key])
+		if ours && !changed {
+			said, again := a.announcements.advice(svc)
+			changed = again > 0 || joined(said) != a.announced[key]
+		}
+		if changed {
 			a.queue.Add(key)
 		}
 	}
@@ -137,7 +162,7 @@ func (a *adviser) Run(ctx context.Context) error {
 // look compares what is to be said about a Service with what was said.
 func (a *adviser) look(ctx context.Context, key pools.ServiceKey) error {
 	if key == every {
-		return a.lookForRefused()
+		return a.lookForChanges()
 	}
 	svc, err := a.services.Services(key.Namespace).Get(key.Name)
 	if apierrors.IsNotFound(err) || err == nil && svc.DeletionTimestamp != nil {
@@ -145,6 +170,7 @@ func (a *adviser) look(ctx context.Context, key pools.ServiceKey) error {
 		delete(a.told, key)
 		delete(a.written, key)
 		delete(a.refused, key)
+		delete(a.announced, key)
 		return nil
 	}
 	if err != nil {
@@ -164,6 +190,7 @@ func (a *adviser) look(ctx context.Context, key pools.ServiceKey) error {
 		all = append(all, r.advice())
 	}
 	if ours {
+		all = append(all, a.unannounced(svc)...)
 		all = append(all, adviceOn(svc)...)
 	}
 	all = append(all, a.claims.advice(key)...)
@@ -184,6 +211,19 @@ func (a *adviser) look(ctx context.Context, key pools.ServiceKey) error {
 		}
 	}
 	return nil
+}
+
+// unannounced returns the advice of announcements, and looks at the Service again when there may be more.
+func (a *adviser) unannounced(svc *v1.Service) []advice {
+	key := keyOf(svc)
+	said, again := a.announcements.advice(svc)
+	if a.announced[key] = joined(said); len(said) == 0 {
+		delete(a.announced, key)
+	}
+	if again > 0 {
+		a.queue.AddAfter(key, again)
+	}
+	return said
 }
 
 // serves says whether the addresses of the Service are ours.

@@ -68,14 +68,10 @@ func judgeAdvertisements(o *bgpObjects) map[string]metav1.Condition {
 	}
 	for i := range o.ads.Items {
 		obj := &o.ads.Items[i]
-		var read reader
 		a := &ads[i]
 		a.name, a.spec = obj.Name, &obj.Spec
-		a.advertisement = advertisement{
-			pools: obj.Spec.IPAddressPools, poolSelectors: read.all("ipAddressPoolSelectors", obj.Spec.IPAddressPoolSelectors),
-			services: read.all("serviceSelectors", obj.Spec.ServiceSelectors), nodes: read.all("nodeSelectors", obj.Spec.NodeSelectors),
-		}
-		if err := read.err(); err != nil {
+		var err error
+		if a.advertisement, err = advertisementOfBGP(obj); err != nil {
 			a.problem(reasonInvalidSelector, fmt.Sprintf("%v. The selector matches nothing until it is mended", err))
 		}
 		a.lookUp(known, o.peers.Items)
@@ -104,6 +100,18 @@ func judgeAdvertisements(o *bgpObjects) map[string]metav1.Condition {
 		out[a.name] = c
 	}
 	return out
+}
+
+// advertisementOfBGP reads what an object is for, as advertisementOf does.
+func advertisementOfBGP(obj *v1alpha1.BGPAdvertisement) (advertisement, error) {
+	var read reader
+	a := advertisement{
+		pools:         obj.Spec.IPAddressPools,
+		poolSelectors: read.all("ipAddressPoolSelectors", obj.Spec.IPAddressPoolSelectors),
+		services:      read.all("serviceSelectors", obj.Spec.ServiceSelectors),
+		nodes:         read.all("nodeSelectors", obj.Spec.NodeSelectors),
+	}
+	return a, read.err()
 }
 
 // communitiesOf returns the objects that give a name each of its values.

@@ -140,10 +140,16 @@ func startAdviser(t *testing.T, client *fake.Clientset) (*adviserWorld, func()) 
 
 func startAdviserWith(t *testing.T, client *fake.Clientset, g *guard) (*adviserWorld, func()) {
 	t.Helper()
+	return startAdviserOf(t, client, g, newAnnouncements())
+}
+
+func startAdviserOf(t *testing.T, client *fake.Clientset, g *guard, of *announcements) (*adviserWorld, func()) {
+	t.Helper()
 	recorder := record.NewFakeRecorder(100)
 	factory := informers.NewSharedInformerFactory(client, 0)
 	services := factory.Core().V1().Services()
 	a := newAdviser(slog.New(slog.DiscardHandler), recorder, g, services.Lister(), client.CoreV1())
+	a.announcements, of.changed = of, a.queue.Add
 	reg, err := services.Informer().AddEventHandler(a.handler())
 	if err != nil {
 		t.Fatal(err)

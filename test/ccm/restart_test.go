@@ -23,6 +23,12 @@ apiVersion: ironlb.io/v1alpha1
 kind: IPAddressPool
 metadata: {name: restart}
 spec: {addresses: ["2001:db8:1::/112"]}
+---
+# Else each Service is told that nobody announces its address.
+apiVersion: ironlb.io/v1alpha1
+kind: BGPAdvertisement
+metadata: {name: restart}
+spec: {}
 `
 	)
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)

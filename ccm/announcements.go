@@ -1,0 +1,279 @@
+package ccm
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// notAdvertised is the reason of advice on a Service with an address that no advertisement covers. Of other addresses that nobody
+// announces the VirtualIP and the SpeakerStatus have the reason.
+const notAdvertised = "NotAdvertised"
+
+// announceGrace is how long a Service may have an address that nobody announces before that is reported: meanwhile its author
+// creates an advertisement, a failover ends, a Pod starts.
+const announceGrace = 10 * time.Second
+
+// announcements decide which addresses of Services nobody answers for, and why. Informers feed it, the adviser asks it.
+type announcements struct {
+	// held returns the addresses that a Service has, with their pools.
+	held func(*v1.Service) []pools.Address
+	// changed is called with each Service, or every, that may have other advice. It must not block.
+	changed func(pools.ServiceKey)
+	now     func() time.Time
+
+	mu       sync.Mutex
+	pools    map[string]map[string]string // labels
+	l2, bgp  map[string]advertisement
+	vips     map[string]*v1alpha1.VirtualIP
+	of       map[pools.ServiceKey]map[string]struct{} // names of VirtualIPs
+	speakers map[string]map[netip.Addr]unservedSince  // by node
+	away     map[string]struct{}                      // nodes of which nothing is known
+}
+
+// unservedSince is what a speaker reports of an address that a BGPAdvertisement covers.
+type unservedSince struct {
+	reason, message string
+	since           time.Time
+}
+
+func newAnnouncements() *announcements {
+	return &announcements{
+		held: func(*v1.Service) []pools.Address { return nil }, changed: func(pools.ServiceKey) {}, now: time.Now,
+		pools: map[string]map[string]string{}, l2: map[string]advertisement{}, bgp: map[string]advertisement{},
+		vips: map[string]*v1alpha1.VirtualIP{}, of: map[pools.ServiceKey]map[string]struct{}{},
+		speakers: map[string]map[netip.Addr]unservedSince{}, away: map[string]struct{}{},
+	}
+}
+
+// watchAnnouncements feeds the announcements, and returns when the first lists are in.
+func (c *Cloud) watchAnnouncements(ctx context.Context, a *announcements) ([]cache.InformerSynced, error) {
+	a.held = c.ledger.standing
+	reg, err := c.core.Core().V1().Nodes().Informer().AddEventHandler(a.handler())
+	if err != nil {
+		return nil, fmt.Errorf("watching Nodes: %w", err)
+	}
+	synced := []cache.InformerSynced{reg.HasSynced}
+	for _, kind := range []client.Object{
+		&v1alpha1.IPAddressPool{}, &v1alpha1.L2Advertisement{}, &v1alpha1.BGPAdvertisement{}, &v1alpha1.VirtualIP{},
+		&v1alpha1.SpeakerStatus{},
+	} {
+		is, err := c.watch(ctx, kind, a.handler())
+		if err != nil {
+			return nil, err
+		}
+		synced = append(synced, is)
+	}
+	return synced, nil
+}
+
+func (a *announcements) handler() cache.ResourceEventHandler {
+	set := func(o any, exists, first bool) {
+		a.mu.Lock()
+		changed := a.note(o, exists, first)
+		a.mu.Unlock()
+		for _, key := range changed {
+			a.changed(key)
+		}
+	}
+	return cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc:    func(o any, first bool) { set(o, true, first) },
+		UpdateFunc: func(_, o any) { set(o, true, false) },
+		DeleteFunc: func(o any) {
+			if tomb, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = tomb.Obj
+			}
+			set(o, false, false)
+		},
+	}
+}
+
+// anyService is what note returns of a change that may concern each of them.
+var anyService = []pools.ServiceKey{every}
+
+// note notes an object, or its end, and returns the Services for which that may be news. What a first list has is not new.
+func (a *announcements) note(o any, exists, first bool) []pools.ServiceKey {
+	switch o := o.(type) {
+	case *v1.Node:
+		if noted(a.away, o.Name, exists && unheard(o), func(struct{}) bool { return true }, struct{}{}) {
+			return anyService
+		}
+	case *v1alpha1.IPAddressPool:
+		if noted(a.pools, o.Name, exists, func(old map[string]string) bool { return labels.Equals(old, o.Labels) }, o.Labels) {
+			return anyService
+		}
+	case *v1alpha1.L2Advertisement:
+		ad, _ := advertisementOf(o) // what is wrong with it is its own condition
+		noted(a.l2, o.Name, exists, nil, ad)
+		return anyService
+	case *v1alpha1.BGPAdvertisement:
+		ad, _ := advertisementOfBGP(o)
+		noted(a.bgp, o.Name, exists, nil, ad)
+		return anyService
+	case *v1alpha1.VirtualIP:
+		return a.noteVIP(o, exists)
+	case *v1alpha1.SpeakerStatus:
+		said := a.unservedBy(o, first)
+		if noted(a.speakers, o.Name, exists && len(said) > 0, func(old map[netip.Addr]unservedSince) bool { return maps.Equal(old, said) }, said) {
+			return anyService
+		}
+	}
+	return nil
+}
+
+// noted sets or deletes a key, and reports whether that changes the map.
+func noted[V any](m map[string]V, key string, exists bool, same func(V) bool, value V) bool {
+	old, was := m[key]
+	switch {
+	case !exists:
+		delete(m, key)
+		return was
+	case was && same != nil && same(old):
+		return false
+	}
+	m[key] = value
+	return true
+}
+
+// noteVIP returns the Services that are or were on the VirtualIP.
+func (a *announcements) noteVIP(vip *v1alpha1.VirtualIP, exists bool) (changed []pools.ServiceKey) {
+	if old := a.vips[vip.Name]; old != nil {
+		for _, ref := range old.Spec.Services {
+			key := pools.ServiceKey(ref)
+			delete(a.of[key], vip.Name)
+			if len(a.of[key]) == 0 {
+				delete(a.of, key)
+			}
+			changed = append(changed, key)
+		}
+	}
+	delete(a.vips, vip.Name)
+	if !exists {
+		return changed
+	}
+	a.vips[vip.Name] = vip
+	for _, ref := range vip.Spec.Services {
+		key := pools.ServiceKey(ref)
+		if a.of[key] == nil {
+			a.of[key] = map[string]struct{}{}
+		}
+		a.of[key][vip.Name] = struct{}{}
+		changed = append(changed, key)
+	}
+	return changed
+}
+
+// unservedBy returns what a speaker reports of addresses that no node announces by BGP. Connections that are refused because there
+// is no endpoint, and what one node alone could not program, are not among them.
+func (a *announcements) unservedBy(status *v1alpha1.SpeakerStatus, first bool) map[netip.Addr]unservedSince {
+	out := map[netip.Addr]unservedSince{}
+	if status.Status.BGP == nil || status.Status.Stopped != nil {
+		return out
+	}
+	for _, u := range status.Status.BGP.Unserved {
+		if u.Reason == "NoEndpoint" || u.Reason == "DataPlaneNotReady" {
+			continue
+		}
+		for _, text := range u.Addresses {
+			addr, err := netip.ParseAddr(text)
+			if err != nil {
+				continue
+			}
+			one := unservedSince{reason: u.Reason, message: u.Message}
+			if before, was := a.speakers[status.Name][addr]; was {
+				one.since = before.since
+			} else if !first {
+				one.since = a.now()
+			}
+			out[addr] = one
+		}
+	}
+	return out
+}
+
+// advice returns what keeps the addresses of a Service from being reached, and after which time there may be more: 0 for never.
+func (a *announcements) advice(svc *v1.Service) (out []advice, again time.Duration) {
+	held := a.held(svc)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.now()
+	// later reports whether something that lasts since then is to be reported later, and notes when.
+	later := func(since time.Time) bool {
+		left := since.Add(announceGrace).Sub(now)
+		if left > 0 && (again == 0 || left < again) {
+			again = left
+		}
+		return left > 0
+	}
+	if bare := a.uncovered(svc, held); len(bare) > 0 && !later(allocatedAt(svc)) {
+		out = append(out, advice{notAdvertised, fmt.Sprintf("No L2Advertisement or BGPAdvertisement covers %s: nobody announces it. "+
+			"Create one, or widen its ipAddressPools, ipAddressPoolSelectors or serviceSelectors", described(bare))})
+	}
+	for _, name := range slices.Sorted(maps.Keys(a.of[keyOf(svc)])) {
+		out = append(out, vipAdvice(a.vips[name], later)...)
+	}
+	for _, h := range held {
+		for _, node := range slices.Sorted(maps.Keys(a.speakers)) {
+			u, is := a.speakers[node][h.Addr]
+			if _, away := a.away[node]; is && !away && !later(u.since) {
+				out = append(out, advice{u.reason, fmt.Sprintf("%s by BGP: %s", h.Addr, u.message)})
+				break
+			}
+		}
+	}
+	return out, again
+}
+
+// uncovered returns the addresses out of pools that no advertisement is for.
+func (a *announcements) uncovered(svc *v1.Service, held []pools.Address) (out []pools.Address) {
+	for _, h := range held {
+		covers := func(ads map[string]advertisement) bool {
+			for _, ad := range ads {
+				if ad.serves(h.Pool, a.pools[h.Pool]) && ad.of(svc.Labels) {
+					return true
+				}
+			}
+			return false
+		}
+		if h.Pool != "" && !covers(a.l2) && !covers(a.bgp) {
+			out = append(out, h)
+		}
+	}
+	return out
+}
+
+// vipAdvice returns why nobody answers for a VirtualIP. Of one without conditions nothing is known yet.
+func vipAdvice(vip *v1alpha1.VirtualIP, later func(time.Time) bool) []advice {
+	addresses := strings.Join(vip.Spec.Addresses, ", ")
+	if c := meta.FindStatusCondition(vip.Status.Conditions, v1alpha1.ConditionNoEligibleNode); c != nil && c.Status == metav1.ConditionTrue {
+		return []advice{{v1alpha1.ConditionNoEligibleNode, fmt.Sprintf("No node may answer for %s. %s", addresses, c.Message)}}
+	}
+	c := meta.FindStatusCondition(vip.Status.Conditions, v1alpha1.ConditionAnnounced)
+	if c != nil && c.Status == metav1.ConditionFalse && len(vip.Spec.Nodes) > 0 && !later(c.LastTransitionTime.Time) {
+		return []advice{{c.Reason, fmt.Sprintf("No node answers for %s: %s", addresses, c.Message)}}
+	}
+	return nil
+}
+
+// allocatedAt returns when the Service got its address; the zero time if it does not show.
+func allocatedAt(svc *v1.Service) time.Time {
+	if c := meta.FindStatusCondition(svc.Status.Conditions, conditionAllocated); c != nil {
+		return c.LastTransitionTime.Time
+	}
+	return time.Time{}
+}

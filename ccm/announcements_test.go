@@ -1,0 +1,229 @@
+package ccm
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/ironlb/ironlb/pools"
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// stage has announcements at a time of their own, a Service default/web with 203.0.113.4 of pool web, and what the case adds.
+type stage struct {
+	*announcements
+	clock time.Time
+	svc   *v1.Service
+	told  []pools.ServiceKey
+}
+
+func newStage() *stage {
+	s := &stage{announcements: newAnnouncements(), clock: time.Unix(1000, 0)}
+	s.svc = advised("web", func(svc *v1.Service) { svc.Labels = map[string]string{"app": "web"} })
+	s.announcements.now = func() time.Time { return s.clock }
+	s.announcements.changed = func(key pools.ServiceKey) { s.told = append(s.told, key) }
+	s.announcements.held = func(*v1.Service) []pools.Address {
+		return []pools.Address{{Addr: netip.MustParseAddr("203.0.113.4"), Pool: "web"}}
+	}
+	s.set(&v1alpha1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "web", Labels: map[string]string{"tier": "gold"}}})
+	return s
+}
+
+func (s *stage) set(objects ...any) {
+	for _, o := range objects {
+		s.handler().OnUpdate(nil, o)
+	}
+}
+
+// says returns the advice, one to a line, and when there may be more.
+func (s *stage) says() string {
+	all, again := s.advice(s.svc)
+	var lines []string
+	for _, one := range all {
+		lines = append(lines, one.reason+": "+one.message)
+	}
+	if again > 0 {
+		lines = append(lines, "again in "+again.String())
+	}
+	return strings.Join(lines, "\n")
+}
+
+func l2(name string, spec v1alpha1.L2AdvertisementSpec) *v1alpha1.L2Advertisement {
+	return &v1alpha1.L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
+}
+
+const bare = "NotAdvertised: No L2Advertisement or BGPAdvertisement covers 203.0.113.4 of pool web: nobody announces it. " +
+	"Create one, or widen its ipAddressPools, ipAddressPoolSelectors or serviceSelectors"
+
+func TestNotAdvertised(t *testing.T) {
+	labelled := func(key, value string) []metav1.LabelSelector {
+		return []metav1.LabelSelector{{MatchLabels: map[string]string{key: value}}}
+	}
+	bgpFor := func(pool string) *v1alpha1.BGPAdvertisement {
+		return &v1alpha1.BGPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: v1alpha1.BGPAdvertisementSpec{IPAddressPools: []string{pool}}}
+	}
+	type spec = v1alpha1.L2AdvertisementSpec
+	for name, c := range map[string]struct {
+		ad   any
+		want string
+	}{
+		"none":               {nil, bare},
+		"of all":             {l2("a", spec{}), ""},
+		"of another pool":    {l2("a", spec{IPAddressPools: []string{"db"}}), bare},
+		"of the pool":        {l2("a", spec{IPAddressPools: []string{"web"}}), ""},
+		"by label":           {l2("a", spec{IPAddressPoolSelectors: labelled("tier", "gold")}), ""},
+		"by another label":   {l2("a", spec{IPAddressPoolSelectors: labelled("tier", "tin")}), bare},
+		"of the Service":     {l2("a", spec{ServiceSelectors: labelled("app", "web")}), ""},
+		"of another Service": {l2("a", spec{ServiceSelectors: labelled("app", "db")}), bare},
+		"by BGP":             {bgpFor("web"), ""},
+		"another by BGP":     {bgpFor("db"), bare},
+	} {
+		s := newStage()
+		if c.ad != nil {
+			s.set(c.ad)
+		}
+		if got := s.says(); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// TestAdvertisedLater: a new address has ten seconds; an advertisement that goes is reported at once.
+func TestAdvertisedLater(t *testing.T) {
+	s := newStage()
+	s.svc.Status.Conditions = []metav1.Condition{{Type: conditionAllocated, LastTransitionTime: metav1.NewTime(s.clock.Add(-4 * time.Second))}}
+	if got := s.says(); got != "again in 6s" {
+		t.Errorf("after 4 s: %q", got)
+	}
+	ad := l2("a", v1alpha1.L2AdvertisementSpec{})
+	s.set(ad)
+	s.clock = s.clock.Add(6 * time.Second)
+	if got := s.says(); got != "" {
+		t.Errorf("advertised: %q", got)
+	}
+	s.told = nil
+	s.handler().OnDelete(ad)
+	if got := s.says(); got != bare || !slices.Equal(s.told, anyService) {
+		t.Errorf("without the advertisement: %q, told %v", got, s.told)
+	}
+}
+
+func vipOf(name string, conditions ...metav1.Condition) *v1alpha1.VirtualIP {
+	v := &v1alpha1.VirtualIP{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	v.Spec.Addresses, v.Spec.Nodes = []string{name}, []string{"n1", "n2"}
+	v.Spec.Services = []v1alpha1.ServiceReference{{Namespace: "default", Name: "web"}}
+	for _, c := range conditions {
+		c.LastTransitionTime = metav1.Unix(995, 0)
+		v.Status.Conditions = append(v.Status.Conditions, c)
+	}
+	return v
+}
+
+// TestNotAnnounced: what the conditions of its VirtualIP say is on the Service, a while after it began if it may end by itself.
+func TestNotAnnounced(t *testing.T) {
+	announced := func(status metav1.ConditionStatus, reason, message string) metav1.Condition {
+		return metav1.Condition{Type: v1alpha1.ConditionAnnounced, Status: status, Reason: reason, Message: message}
+	}
+	ineligible := metav1.Condition{Type: v1alpha1.ConditionNoEligibleNode, Status: metav1.ConditionTrue, Reason: "NodesExcluded", Message: "Every node is out"}
+	eligible := metav1.Condition{Type: v1alpha1.ConditionNoEligibleNode, Status: metav1.ConditionFalse}
+	nobody := vipOf("203.0.113.4", ineligible, announced(metav1.ConditionFalse, "NoEligibleNode", "no node may answer for it"))
+	nobody.Spec.Nodes = nil
+	local := "no node has an endpoint"
+	for name, c := range map[string]struct {
+		vip        *v1alpha1.VirtualIP
+		now, later string
+	}{
+		"announced":      {vip: vipOf("203.0.113.4", eligible, announced(metav1.ConditionTrue, "Owner", ""))},
+		"no node may":    {nobody, "NoEligibleNode: No node may answer for 203.0.113.4. Every node is out", "NoEligibleNode: No node may answer for 203.0.113.4. Every node is out"},
+		"not announced":  {vip: vipOf("203.0.113.4", eligible, announced(metav1.ConditionFalse, "NoLocalEndpoint", local)), now: "again in 5s", later: "NoLocalEndpoint: No node answers for 203.0.113.4: " + local},
+		"no speaker yet": {vip: vipOf("203.0.113.4")},
+	} {
+		s := newStage()
+		s.set(l2("a", v1alpha1.L2AdvertisementSpec{}))
+		s.told = nil
+		s.set(c.vip)
+		if want := []pools.ServiceKey{keyOf(s.svc)}; !slices.Equal(s.told, want) {
+			t.Errorf("%s: told %v, want %v", name, s.told, want)
+		}
+		if got := s.says(); got != c.now {
+			t.Errorf("%s, at once: %q, want %q", name, got, c.now)
+		}
+		s.clock = s.clock.Add(20 * time.Second)
+		if got := s.says(); got != c.later {
+			t.Errorf("%s, later: %q, want %q", name, got, c.later)
+		}
+		s.handler().OnDelete(c.vip)
+		if got := s.says(); got != "" || len(s.vips)+len(s.of) > 0 {
+			t.Errorf("%s, deleted: %q, left %v %v", name, got, s.vips, s.of)
+		}
+	}
+}
+
+// TestNotAnnouncedByBGP: what a speaker reports counts while it runs and its node is known.
+func TestNotAnnouncedByBGP(t *testing.T) {
+	reports := func(reason string, addresses ...string) *v1alpha1.SpeakerStatus {
+		st := &v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+		st.Status.BGP = &v1alpha1.BGPStatus{Unserved: []v1alpha1.UnservedStatus{{Reason: reason, Message: "why", Addresses: addresses}}}
+		return st
+	}
+	const want = "NoPeer: 203.0.113.4 by BGP: why"
+	s := newStage()
+	s.set(l2("a", v1alpha1.L2AdvertisementSpec{}))
+	expect := func(what, want string) {
+		t.Helper()
+		if got := s.says(); got != want {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+	s.set(reports("NoPeer", "203.0.113.4", "203.0.113.5"))
+	expect("at once", "again in 10s")
+	s.clock = s.clock.Add(10 * time.Second)
+	s.told = nil
+	s.set(reports("NoPeer", "203.0.113.4", "203.0.113.5"))
+	if len(s.told) > 0 {
+		t.Errorf("told %v of what it reported before", s.told)
+	}
+	expect("after ten seconds", want)
+	n := node("n1", func(n *v1.Node) {
+		n.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionUnknown}}
+	})
+	s.set(n)
+	expect("the node is away", "")
+	s.set(node("n1"))
+	expect("the node is back", want)
+	ended := reports("NoPeer", "203.0.113.4")
+	ended.Status.Stopped = &metav1.Time{}
+	s.set(ended)
+	expect("the speaker has ended", "")
+	s.set(reports("NoEndpoint", "203.0.113.4"))
+	s.clock = s.clock.Add(time.Minute)
+	expect("announced, without an endpoint", "")
+	s.set(reports("NoPeer", "203.0.113.5"))
+	s.clock = s.clock.Add(time.Minute)
+	expect("another address", "")
+	s.handler().OnDelete(reports(""))
+	s.handler().OnAdd(reports("NoPeer", "203.0.113.4"), true)
+	expect("in the first list", want)
+}
+
+// TestUnannouncedIsOnTheService: it is a Warning and the condition, and both end with the cause.
+func TestUnannouncedIsOnTheService(t *testing.T) {
+	s := newStage()
+	s.announcements.now = time.Now
+	s.set(vipOf("203.0.113.4", metav1.Condition{Type: v1alpha1.ConditionNoEligibleNode, Status: metav1.ConditionTrue, Message: "Every node is out"}))
+	w, stop := startAdviserOf(t, fake.NewClientset(s.svc), newGuard(&Settings{}), s.announcements)
+	defer stop()
+	w.event("Warning NotAdvertised No L2Advertisement or BGPAdvertisement covers 203.0.113.4")
+	w.event("Warning NoEligibleNode No node may answer for 203.0.113.4. Every node is out")
+	w.condition("web", "NotAdvertised")
+	s.set(l2("a", v1alpha1.L2AdvertisementSpec{}))
+	w.condition("web", "NoEligibleNode")
+	s.set(vipOf("203.0.113.4", metav1.Condition{Type: v1alpha1.ConditionAnnounced, Status: metav1.ConditionTrue}))
+	w.condition("web", "")
+}
