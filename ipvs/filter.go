@@ -35,6 +35,9 @@ const (
 	// ServiceNetworks {prefix}: the cluster's Service CIDRs; what goes to an address in one that is not in Addresses is
 	// dropped (2.3.7). Only where this node serves ClusterIPs.
 	ServiceNetworks
+	// PodInterfaces {prefix, interface}: what arrives by the interface counts as a Pod's, as a source in Pods does. The prefix
+	// is everything of one family: 0.0.0.0/0 or ::/0.
+	PodInterfaces
 	// NumSets is one more than the last.
 	NumSets
 )
@@ -46,6 +49,19 @@ type Element struct {
 	Key Key
 	// Prefix is masked.
 	Prefix netip.Prefix
+	// Interface is the name of a network interface, or "*" after what the names of several begin with: "cni0", "cali*".
+	Interface string
+}
+
+// PodSources are what counts as a Pod: a packet with one of the sources, or that arrives by one of the interfaces (as in Element).
+type PodSources struct {
+	Prefixes   []netip.Prefix
+	Interfaces []string
+}
+
+// Equal reports whether both are the same, in the same order.
+func (p PodSources) Equal(q PodSources) bool {
+	return slices.Equal(p.Prefixes, q.Prefixes) && slices.Equal(p.Interfaces, q.Interfaces)
 }
 
 // Filter is what the packet filter must hold, or was seen to hold.
@@ -59,13 +75,14 @@ func (e Element) Is4() bool {
 	return e.Prefix.Addr().Is4()
 }
 
-// Compare orders elements by set, key and prefix.
+// Compare orders elements by set, key, prefix and interface.
 func (e Element) Compare(f Element) int {
 	return cmp.Or(
 		cmp.Compare(e.Set, f.Set),
 		e.Key.Compare(f.Key),
 		e.Prefix.Addr().Compare(f.Prefix.Addr()),
 		cmp.Compare(e.Prefix.Bits(), f.Prefix.Bits()),
+		cmp.Compare(e.Interface, f.Interface),
 	)
 }
 
@@ -81,13 +98,16 @@ func (e Element) String() string {
 	if e.Prefix.IsValid() {
 		text += " " + e.Prefix.String()
 	}
+	if e.Interface != "" {
+		text += " " + e.Interface
+	}
 	return text
 }
 
 var setNames = [NumSets]string{
 	Addresses: "addresses", Served: "served", Masqueraded: "masqueraded", MasqueradedUnlessPod: "masqueraded-unless-pod", Pods: "pods",
 	Restricted: "restricted", Allowed: "allowed", Dropped: "dropped", Hairpin: "hairpin", Endpoints: "endpoints",
-	ServiceNetworks: "service-networks",
+	ServiceNetworks: "service-networks", PodInterfaces: "pod-interfaces",
 }
 
 // String returns the name of the set.

@@ -53,8 +53,8 @@ type Counter interface {
 // that it holds is ours.
 type Inside interface {
 	VirtualServers
-	// SetPods says which sources are Pods.
-	SetPods(prefixes []netip.Prefix) error
+	// SetPods says what counts as a Pod.
+	SetPods(ipvs.PodSources) error
 }
 
 // Filter is the packet filter's tables of ours.

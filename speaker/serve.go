@@ -16,15 +16,18 @@ func (s *Speaker) setPods(todo *work) {
 	if !todo.pods || s.cfg.Node.Inside == nil {
 		return
 	}
-	var pods []netip.Prefix
+	var pods ipvs.PodSources
 	for e := range s.desired.Filter {
-		if e.Set == ipvs.Pods {
-			pods = append(pods, e.Prefix)
+		switch e.Set {
+		case ipvs.Pods:
+			pods.Prefixes = append(pods.Prefixes, e.Prefix)
+		case ipvs.PodInterfaces:
+			pods.Interfaces = append(pods.Interfaces, e.Interface)
 		}
 	}
-	slices.SortFunc(pods, func(a, b netip.Prefix) int {
-		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
-	})
+	slices.SortFunc(pods.Prefixes, netip.Prefix.Compare)
+	slices.Sort(pods.Interfaces)
+	pods.Interfaces = slices.Compact(pods.Interfaces) // there is one element for each family
 	if err := s.cfg.Node.Inside.SetPods(pods); err != nil {
 		s.fail(err)
 		s.failed.pods = true

@@ -24,7 +24,9 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-var options = plan.Options{Node: "a", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/25")}}
+var options = plan.Options{Node: "a", DetectLocal: plan.DetectLocal{
+	Mode: plan.ClusterCIDR, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/25")},
+}}
 
 var (
 	vip1 = netip.MustParseAddr("203.0.113.4")

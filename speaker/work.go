@@ -76,7 +76,7 @@ func (w *work) planned(c *plan.Changed) {
 	maps.Copy(w.routes, c.Routes)
 	w.speaker = w.speaker || c.RouterID || c.NodeGoes
 	for e := range c.Elements {
-		w.pods = w.pods || e.Set == ipvs.Pods
+		w.pods = w.pods || e.Set == ipvs.Pods || e.Set == ipvs.PodInterfaces
 	}
 }
 

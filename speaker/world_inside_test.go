@@ -24,10 +24,10 @@ func (i worldInside) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	return i.w.inside.Apply(ops)
 }
 
-func (i worldInside) SetPods(pods []netip.Prefix) error {
+func (i worldInside) SetPods(pods ipvs.PodSources) error {
 	i.w.mu.Lock()
 	defer i.w.mu.Unlock()
-	if slices.Equal(pods, i.w.pods) {
+	if pods.Equal(i.w.pods) {
 		return nil
 	}
 	if err := i.w.change("pods"); err != nil {

@@ -71,7 +71,7 @@ type world struct {
 	dice   *rand.Rand
 
 	inside    *ipvstest.Kernel
-	pods      []netip.Prefix
+	pods      ipvs.PodSources
 	cleaned   []ipvs.Key // by conntrack
 	ports     map[pools.ServiceKey]plan.HealthPort
 	failPorts map[pools.ServiceKey]error

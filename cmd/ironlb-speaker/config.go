@@ -6,6 +6,7 @@ import (
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/speaker/member"
+	"github.com/ironlb/ironlb/speaker/plan"
 )
 
 // config is how this node serves: the file of --config, checked. docs/configuration.md explains every field.
@@ -22,8 +23,8 @@ type config struct {
 	// they hold. One of them is set.
 	NodePortPrimary bool
 	NodePortCIDRs   []netip.Prefix
-	// PodCIDRs are the sources that count as Pods; none: those of the Node objects.
-	PodCIDRs []netip.Prefix
+	// DetectLocal is how packets of Pods are known: detectLocalMode, detectLocal and podCIDRs.
+	DetectLocal plan.DetectLocal
 	// ExternalIPCIDRs hold the external IPs that are served; none: no external IP is.
 	ExternalIPCIDRs []netip.Prefix
 	// DrainLimit is how long an endpoint that terminates keeps its connections.
@@ -104,6 +105,7 @@ func newConfig() config {
 		// established TCP connection.
 		DrainLimit:     15 * time.Minute,
 		EndpointChecks: true,
+		DetectLocal:    plan.DetectLocal{Mode: plan.NodeCIDR},
 		AnswerPing:     true,
 		HealthzAddress: netip.AddrPortFrom(netip.IPv4Unspecified(), 10256),
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ironlb/ironlb/speaker/link"
 	"github.com/ironlb/ironlb/speaker/member"
+	"github.com/ironlb/ironlb/speaker/plan"
 )
 
 func prefixes(texts ...string) (p []netip.Prefix) {
@@ -30,11 +31,13 @@ func TestConfig(t *testing.T) {
 		},
 		Failover:      failover{Profile: member.Standard, Port: 7948, Cluster: "ironlb"},
 		Announcements: announcements{Refresh: 100 * time.Second, PerSecond: 5000},
+		DetectLocal:   plan.DetectLocal{Mode: "NodeCIDR"},
 	}
 	whole := config{
 		ServiceProxy: true, IgnoreExcludeLB: true, IPv6Forwarding: true, Dataplane: "ipvs", Scheduler: "mh", Flags: 0x18,
-		NodePortCIDRs: prefixes("192.0.2.0/24", "2001:db8::/64"), PodCIDRs: prefixes("198.51.100.0/24"),
-		DrainLimit: 90 * time.Second, HealthzAddress: netip.MustParseAddrPort("[2001:db8::1]:10257"),
+		NodePortCIDRs: prefixes("192.0.2.0/24", "2001:db8::/64"),
+		DetectLocal:   plan.DetectLocal{Mode: "ClusterCIDR", CIDRs: prefixes("198.51.100.0/24")},
+		DrainLimit:    90 * time.Second, HealthzAddress: netip.MustParseAddrPort("[2001:db8::1]:10257"),
 		ProxyModeAddress: netip.MustParseAddrPort("[::1]:10250"), StateDir: "/var/lib/ironlb",
 		Timeouts:  timeouts{TCP: 7200 * time.Second, TCPFin: time.Minute, UDP: 30 * time.Second},
 		Conntrack: conntrackLimits{MaxPerCore: 1000, TCPEstablishedTimeout: time.Hour},
@@ -56,6 +59,15 @@ func TestConfig(t *testing.T) {
 		{"flags of their own", "scheduler: mh", changed(func(c *config) { c.Scheduler, c.Flags = "mh", 0x18 })},
 		{"no flags", "scheduler: sh,none", changed(func(c *config) { c.Scheduler = "sh" })},
 		{"no /proxyMode", "proxyModeBindAddress: ''", changed(func(c *config) { c.ProxyModeAddress = netip.AddrPort{} })},
+		{"the mode of podCIDRs", "podCIDRs: [198.51.100.0/24]", changed(func(c *config) {
+			c.DetectLocal = plan.DetectLocal{Mode: "ClusterCIDR", CIDRs: prefixes("198.51.100.0/24")}
+		})},
+		{"Pods by a bridge", "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}", changed(func(c *config) {
+			c.DetectLocal = plan.DetectLocal{Mode: "BridgeInterface", Interface: "cni0"}
+		})},
+		{"Pods by a prefix", "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: cali}", changed(func(c *config) {
+			c.DetectLocal = plan.DetectLocal{Mode: "InterfaceNamePrefix", Interface: "cali"}
+		})},
 		{"JSON", `{"dataplane": "nftables"}`, changed(func(c *config) { c.Dataplane = "nftables" })},
 		{"everything", `
 ignoreExcludeLB: true
@@ -63,6 +75,8 @@ serviceProxy: true
 dataplane: ipvs
 scheduler: mh,port,fallback
 nodePortAddresses: [192.0.2.0/24, "2001:db8::/64"]
+detectLocalMode: ClusterCIDR
+detectLocal: {bridgeInterface: "", interfaceNamePrefix: ""}
 podCIDRs: [198.51.100.0/24]
 drainLimit: 90s
 endpointChecks: false
@@ -88,41 +102,51 @@ announcements: {refresh: 0s, perSecond: 1000}
 
 func TestConfigFaultsSayTheMend(t *testing.T) {
 	for text, want := range map[string][]string{
-		"serviceProxi: true":                               {`"serviceProxi"`, "docs/configuration.md"},
-		"announcements: {refresh: -1s, perSecond: 99}":     {`announcements.refresh: "-1s"`, `announcements.perSecond: "99"`, "from 100 to 100000"},
-		"failover: {profile: quick, port: 0, cluster: ''}": {`failover.profile: "quick"`, "standard, fast or slow", "failover.port", "failover.cluster"},
-		"conntrack: {max: 1}":                              {`"conntrack.max"`},
-		"ServiceProxy: true":                               {`"ServiceProxy"`},
-		"serviceProxy: 'yes'":                              {"serviceProxy is a string", "true or false"},
-		"dataplane: ipvs\ndataplane: auto":                 {`"dataplane" already set`},
-		"dataplane: iptables":                              {`dataplane: "iptables"`, "auto, ipvs or nftables"},
-		"scheduler: wrrr":                                  {`scheduler: "wrrr"`, "wlc"},
-		"scheduler: rr,port":                               {`scheduler: "rr,port"`, "give \"rr\" alone"},
-		"scheduler: sh,ports":                              {`scheduler: "sh,ports"`, "give fallback, port"},
-		"nodePortAddresses: []":                            {"nodePortAddresses", "[primary]"},
-		"nodePortAddresses: primary":                       {"nodePortAddresses is a string", "a list"},
-		"nodePortAddresses: [192.0.2.1]":                   {`nodePortAddresses[0]: "192.0.2.1"`, "192.0.2.0/24"},
-		"podCIDRs: [192.0.2.0/24, x]":                      {`podCIDRs[1]: "x"`, "CIDR"},
-		"podCIDRs: [192.0.2.1/24]":                         {"give 192.0.2.0/24"},
-		"podCIDRs: ['::ffff:192.0.2.0/120']":               {"podCIDRs[0]"},
-		"drainLimit: 0s":                                   {"drainLimit", "from 1s"},
-		"drainLimit: 1500ms":                               {"drainLimit", "whole seconds"},
-		"drainLimit: 15":                                   {"drainLimit is a number", "text"},
-		"ipvs: {tcpTimeout: 1000h}":                        {"ipvs.tcpTimeout", "744h"},
-		"ipvs: {udpTimeout: -1s}":                          {"ipvs.udpTimeout"},
-		"ipvs: 5":                                          {"ipvs is a number", "fields"},
-		"conntrack: {min: -1}":                             {`conntrack.min: "-1"`, "from 0"},
-		"conntrack: {min: 1.5}":                            {"conntrack.min is a number 1.5", "whole number"},
-		"conntrack: {maxPerCore: 3000000000}":              {"conntrack.maxPerCore", "2147483647"},
-		"stateDir: state":                                  {`stateDir: "state"`, "/var/lib/ironlb"},
-		"healthzBindAddress: 10256":                        {"healthzBindAddress is a number"},
-		"healthzBindAddress: '192.0.2.1'":                  {"healthzBindAddress", "0.0.0.0:10256"},
-		"healthzBindAddress: '192.0.2.1:0'":                {"healthzBindAddress"},
-		"proxyModeBindAddress: '0.0.0.0:10249'":            {`proxyModeBindAddress: "0.0.0.0:10249"`, "127.0.0.1:10249"},
-		"proxyModeBindAddress: '127.0.0.1:0'":              {"proxyModeBindAddress"},
-		"- a":                                              {"must be fields"},
-		"a: [":                                             {"not well-formed"},
-		"serviceProxy: true\n---\nserviceProxy: false\n":   {"more than one YAML document"},
+		"serviceProxi: true":                                  {`"serviceProxi"`, "docs/configuration.md"},
+		"announcements: {refresh: -1s, perSecond: 99}":        {`announcements.refresh: "-1s"`, `announcements.perSecond: "99"`, "from 100 to 100000"},
+		"failover: {profile: quick, port: 0, cluster: ''}":    {`failover.profile: "quick"`, "standard, fast or slow", "failover.port", "failover.cluster"},
+		"conntrack: {max: 1}":                                 {`"conntrack.max"`},
+		"ServiceProxy: true":                                  {`"ServiceProxy"`},
+		"serviceProxy: 'yes'":                                 {"serviceProxy is a string", "true or false"},
+		"dataplane: ipvs\ndataplane: auto":                    {`"dataplane" already set`},
+		"dataplane: iptables":                                 {`dataplane: "iptables"`, "auto, ipvs or nftables"},
+		"scheduler: wrrr":                                     {`scheduler: "wrrr"`, "wlc"},
+		"scheduler: rr,port":                                  {`scheduler: "rr,port"`, "give \"rr\" alone"},
+		"scheduler: sh,ports":                                 {`scheduler: "sh,ports"`, "give fallback, port"},
+		"nodePortAddresses: []":                               {"nodePortAddresses", "[primary]"},
+		"nodePortAddresses: primary":                          {"nodePortAddresses is a string", "a list"},
+		"nodePortAddresses: [192.0.2.1]":                      {`nodePortAddresses[0]: "192.0.2.1"`, "192.0.2.0/24"},
+		"podCIDRs: [192.0.2.0/24, x]":                         {`podCIDRs[1]: "x"`, "CIDR"},
+		"podCIDRs: [192.0.2.1/24]":                            {"give 192.0.2.0/24"},
+		"podCIDRs: ['::ffff:192.0.2.0/120']":                  {"podCIDRs[0]"},
+		"detectLocalMode: nodeCIDR":                           {`detectLocalMode: "nodeCIDR"`, "NodeCIDR ClusterCIDR BridgeInterface InterfaceNamePrefix"},
+		"detectLocalMode: ClusterCIDR":                        {"podCIDRs", "clusterCIDR"},
+		"detectLocalMode: NodeCIDR\npodCIDRs: [192.0.2.0/24]": {`podCIDRs: "192.0.2.0/24"`, "set detectLocalMode: ClusterCIDR"},
+		"detectLocalMode: BridgeInterface":                    {`detectLocal.bridgeInterface: ""`},
+		"detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: a123456789012345}":         {"detectLocal.bridgeInterface", "at most 15"},
+		"detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: cali+}":            {`interfaceNamePrefix: "cali+"`, "without * or +"},
+		"detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: cali012345678901}": {"at most 14"},
+		"detectLocalMode: InterfaceNamePrefix\ndetectLocal: {bridgeInterface: cni0}": {"detectLocal.interfaceNamePrefix",
+			`bridgeInterface: "cni0"`, "set detectLocalMode: BridgeInterface"},
+		"detectLocal: {bridgeInterface: cni0}":           {`detectLocal.bridgeInterface: "cni0"`, "set detectLocalMode: BridgeInterface"},
+		"drainLimit: 0s":                                 {"drainLimit", "from 1s"},
+		"drainLimit: 1500ms":                             {"drainLimit", "whole seconds"},
+		"drainLimit: 15":                                 {"drainLimit is a number", "text"},
+		"ipvs: {tcpTimeout: 1000h}":                      {"ipvs.tcpTimeout", "744h"},
+		"ipvs: {udpTimeout: -1s}":                        {"ipvs.udpTimeout"},
+		"ipvs: 5":                                        {"ipvs is a number", "fields"},
+		"conntrack: {min: -1}":                           {`conntrack.min: "-1"`, "from 0"},
+		"conntrack: {min: 1.5}":                          {"conntrack.min is a number 1.5", "whole number"},
+		"conntrack: {maxPerCore: 3000000000}":            {"conntrack.maxPerCore", "2147483647"},
+		"stateDir: state":                                {`stateDir: "state"`, "/var/lib/ironlb"},
+		"healthzBindAddress: 10256":                      {"healthzBindAddress is a number"},
+		"healthzBindAddress: '192.0.2.1'":                {"healthzBindAddress", "0.0.0.0:10256"},
+		"healthzBindAddress: '192.0.2.1:0'":              {"healthzBindAddress"},
+		"proxyModeBindAddress: '0.0.0.0:10249'":          {`proxyModeBindAddress: "0.0.0.0:10249"`, "127.0.0.1:10249"},
+		"proxyModeBindAddress: '127.0.0.1:0'":            {"proxyModeBindAddress"},
+		"- a":                                            {"must be fields"},
+		"a: [":                                           {"not well-formed"},
+		"serviceProxy: true\n---\nserviceProxy: false\n": {"more than one YAML document"},
 	} {
 		_, err := parseConfig([]byte(text))
 		for _, w := range want {

@@ -25,6 +25,7 @@ type configFile struct {
 	Scheduler          *string  `json:"scheduler"`
 	NodePortAddresses  []string `json:"nodePortAddresses"`
 	PodCIDRs           []string `json:"podCIDRs"`
+	DetectLocalMode    *string  `json:"detectLocalMode"`
 	ExternalIPCIDRs    []string `json:"externalIPCIDRs"`
 	IgnoreExcludeLB    *bool    `json:"ignoreExcludeLB"`
 	DrainLimit         *string  `json:"drainLimit"`
@@ -34,7 +35,11 @@ type configFile struct {
 	HealthzBindAddress *string  `json:"healthzBindAddress"`
 	ProxyModeBindAddr  *string  `json:"proxyModeBindAddress"`
 	StateDir           *string  `json:"stateDir"`
-	IPVS               struct {
+	DetectLocal        struct {
+		BridgeInterface     *string `json:"bridgeInterface"`
+		InterfaceNamePrefix *string `json:"interfaceNamePrefix"`
+	} `json:"detectLocal"`
+	IPVS struct {
 		TCPTimeout    *string `json:"tcpTimeout"`
 		TCPFinTimeout *string `json:"tcpFinTimeout"`
 		UDPTimeout    *string `json:"udpTimeout"`
@@ -88,7 +93,7 @@ func parseConfig(data []byte) (config, error) {
 	p.dataplane(&c.Dataplane, f.Dataplane)
 	p.scheduler(&c, f.Scheduler)
 	p.nodePortAddresses(&c, f.NodePortAddresses)
-	c.PodCIDRs = p.prefixes("podCIDRs", f.PodCIDRs)
+	p.detectLocal(&c.DetectLocal, f)
 	c.ExternalIPCIDRs = p.prefixes("externalIPCIDRs", f.ExternalIPCIDRs)
 	p.duration("drainLimit", &c.DrainLimit, f.DrainLimit, time.Second)
 	p.addrPort("healthzBindAddress", &c.HealthzAddress, f.HealthzBindAddress)

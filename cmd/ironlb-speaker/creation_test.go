@@ -33,7 +33,7 @@ func TestNobodyIsRefusedWhileAServiceComes(t *testing.T) {
 
 	cluster, kick := &growing{view: exampleView()}, speaker.NewKick()
 	config := newConfig()
-	config.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/25")}
+	config.DetectLocal = plan.DetectLocal{Mode: plan.ClusterCIDR, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/25")}}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	var loop sync.WaitGroup

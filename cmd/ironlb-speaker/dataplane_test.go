@@ -84,7 +84,7 @@ func TestDataPlane(t *testing.T) {
 	s := netspace.New(t)
 	s.Must(t, func() error {
 		config := newConfig()
-		config.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+		config.DetectLocal = plan.DetectLocal{Mode: plan.ClusterCIDR, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
 		log := slog.New(slog.DiscardHandler)
 		node, closeNode, err := openNode(config, log, nil)
 		if err != nil {

@@ -17,7 +17,7 @@ func (o options) plan() plan.Options {
 		Flags:           c.Flags,
 		NodePortPrimary: c.NodePortPrimary,
 		NodePortCIDRs:   c.NodePortCIDRs,
-		PodCIDRs:        c.PodCIDRs,
+		DetectLocal:     c.DetectLocal,
 		ExternalIPs:     c.ExternalIPCIDRs,
 		DrainLimit:      c.DrainLimit,
 		EndpointChecks:  c.EndpointChecks,

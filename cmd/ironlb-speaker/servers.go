@@ -232,10 +232,10 @@ func (i *inside) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	return b.Apply(ops)
 }
 
-func (i *inside) SetPods(prefixes []netip.Prefix) error {
+func (i *inside) SetPods(pods ipvs.PodSources) error {
 	b, err := i.open()
 	if err != nil {
 		return err
 	}
-	return b.SetPods(prefixes)
+	return b.SetPods(pods)
 }

@@ -24,6 +24,8 @@ type Node struct {
 type Client struct {
 	// Addr is the source; whether it is a Pod's, the filter says.
 	Addr netip.Addr
+	// Via is the interface by which the packet arrives, if that matters.
+	Via string
 	// Self is a process on the node. The kernel chooses the address that it talks to as its source.
 	Self bool
 }
@@ -97,7 +99,18 @@ func (n Node) leaves(c Client, to ipvs.Key, vs ipvs.VirtualServer) string {
 	return text
 }
 
-func (n Node) isPod(c Client) bool { return n.covers(ipvs.Pods, ipvs.Key{}, c.Addr) }
+func (n Node) isPod(c Client) bool {
+	if n.covers(ipvs.Pods, ipvs.Key{}, c.Addr) {
+		return true
+	}
+	for e := range n.Filter {
+		name, several := strings.CutSuffix(e.Interface, "*")
+		if e.Set == ipvs.PodInterfaces && e.Is4() == c.Addr.Is4() && (c.Via == name || several && strings.HasPrefix(c.Via, name)) {
+			return true
+		}
+	}
+	return false
+}
 
 func (n Node) has(set ipvs.Set, key ipvs.Key) bool {
 	_, ok := n.Filter[ipvs.Element{Set: set, Key: key}]

@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"net/netip"
 	"strings"
 
 	"sigs.k8s.io/knftables"
@@ -12,14 +13,18 @@ import (
 // family is what differs between the tables of IPv4 and IPv6.
 type family struct {
 	nft knftables.Family
+	// everything is the prefix of all addresses.
+	everything netip.Prefix
 	// words put the family's own words into a rule or the type of a set.
 	words *strings.Replacer
 }
 
 // families are in the order of the counts of nftwatch.
 var families = [nftwatch.NumFamilies]family{
-	nftwatch.IP:  {knftables.IPv4Family, strings.NewReplacer("ADDR", "ipv4_addr", "IP", "ip", "ICMP", "icmp")},
-	nftwatch.IP6: {knftables.IPv6Family, strings.NewReplacer("ADDR", "ipv6_addr", "IP", "ip6", "ICMP", "icmpv6")},
+	nftwatch.IP: {knftables.IPv4Family, netip.PrefixFrom(netip.IPv4Unspecified(), 0),
+		strings.NewReplacer("ADDR", "ipv4_addr", "IP", "ip", "ICMP", "icmp")},
+	nftwatch.IP6: {knftables.IPv6Family, netip.PrefixFrom(netip.IPv6Unspecified(), 0),
+		strings.NewReplacer("ADDR", "ipv6_addr", "IP", "ip6", "ICMP", "icmpv6")},
 }
 
 // familyOf returns the index of an element's family.

@@ -36,11 +36,11 @@ func list(ctx context.Context, f family, terse bool) (ipvs.Filter, string, error
 	case err != nil:
 		return nil, "", fmt.Errorf("%w: %s", err, bytes.TrimSpace(stderr.Bytes()))
 	}
-	return parse(out)
+	return parse(f, out)
 }
 
-// parse reads the output of "nft --json list table".
-func parse(out []byte) (ipvs.Filter, string, error) {
+// parse reads the output of "nft --json list table" of a family.
+func parse(f family, out []byte) (ipvs.Filter, string, error) {
 	var listing struct {
 		Objects []map[string]json.RawMessage `json:"nftables"`
 	}
@@ -55,7 +55,7 @@ func parse(out []byte) (ipvs.Filter, string, error) {
 			switch kind {
 			case "metainfo": // the version of nft
 			case "set":
-				definition, err := parseSet(have, raw)
+				definition, err := parseSet(f, have, raw)
 				errs = append(errs, err)
 				fmt.Fprintf(&shape, "set %s\n", definition)
 			default:
@@ -67,7 +67,7 @@ func parse(out []byte) (ipvs.Filter, string, error) {
 }
 
 // parseSet puts the elements of a set into have and returns the definition of the set without them.
-func parseSet(have ipvs.Filter, raw []byte) ([]byte, error) {
+func parseSet(f family, have ipvs.Filter, raw []byte) ([]byte, error) {
 	var set map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &set); err != nil {
 		return nil, fmt.Errorf("parse a set: %w", err)
@@ -90,7 +90,7 @@ func parseSet(have ipvs.Filter, raw []byte) ([]byte, error) {
 	var errs []error
 	kind := setNamed(name)
 	for _, raw := range elements {
-		element, ok := parseElement(kind, raw)
+		element, ok := parseElement(f, kind, raw)
 		if !ok {
 			errs = append(errs, fmt.Errorf("%w in set %s: %s", errForeignContent, name, raw))
 			continue
@@ -111,7 +111,7 @@ func setNamed(name string) ipvs.Set {
 }
 
 // parseElement reads an element of a set. An element with a comment or a time-out is not ours.
-func parseElement(s ipvs.Set, raw []byte) (ipvs.Element, bool) {
+func parseElement(f family, s ipvs.Set, raw []byte) (ipvs.Element, bool) {
 	e := ipvs.Element{Set: s}
 	parts := []json.RawMessage{raw}
 	if shape := shapeOf(s); shape == pair || shape == server || shape == serverFrom {
@@ -134,6 +134,8 @@ func parseElement(s ipvs.Set, raw []byte) (ipvs.Element, bool) {
 		ok = ok && again == e.Key.Addr
 	case shape == prefix && n == 1:
 		e.Prefix, ok = parsePrefix(parts[0])
+	case shape == incoming && n == 1:
+		e.Prefix, ok = f.everything, json.Unmarshal(parts[0], &e.Interface) == nil
 	case shape == server && n == 3:
 		e.Key, ok = parseKey(parts)
 	case shape == serverFrom && n == 4:

@@ -21,11 +21,12 @@ const sample = `{"nftables": [
  "flags": ["interval"], "elem": [{"concat": ["203.0.113.4", "udp", 53, {"prefix": {"addr": "0.0.0.0", "len": 0}}]},
  {"concat": ["203.0.113.4", "tcp", 53, "192.0.2.1"]}]}},
 {"set": {"family": "ip", "name": "hairpin", "type": ["ipv4_addr", "ipv4_addr"], "elem": [{"concat": ["198.51.100.2", "198.51.100.2"]}]}},
+{"set": {"family": "ip", "name": "pod-interfaces", "type": "ifname", "flags": ["interval"], "elem": ["cali*", "cni0"]}},
 {"chain": {"family": "ip", "table": "ironlb", "name": "postrouting", "handle": 2, "type": "nat", "hook": "postrouting", "prio": 100}}
 ]}`
 
 func TestParse(t *testing.T) {
-	got, shape, err := parse([]byte(sample))
+	got, shape, err := parse(families[0], []byte(sample))
 	if err != nil || shape == "" {
 		t.Fatalf("shape %q, error %v", shape, err)
 	}
@@ -41,7 +42,9 @@ func TestParse(t *testing.T) {
 			Prefix: netip.MustParsePrefix("0.0.0.0/0")}: {},
 		{Set: ipvs.Allowed, Key: ipvs.Key{Addr: vip, Protocol: ipvs.TCP, Port: 53},
 			Prefix: netip.MustParsePrefix("192.0.2.1/32")}: {},
-		{Set: ipvs.Hairpin, Key: ipvs.Key{Addr: netip.MustParseAddr("198.51.100.2")}}: {},
+		{Set: ipvs.PodInterfaces, Prefix: netip.MustParsePrefix("0.0.0.0/0"), Interface: "cali*"}: {},
+		{Set: ipvs.PodInterfaces, Prefix: netip.MustParsePrefix("0.0.0.0/0"), Interface: "cni0"}:  {},
+		{Set: ipvs.Hairpin, Key: ipvs.Key{Addr: netip.MustParseAddr("198.51.100.2")}}:             {},
 	}
 	if !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
@@ -58,7 +61,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"nftables": [{"set": {"name": "allowed", "elem": [{"concat": ["2001:db8::", 6, 1, {"prefix": {"addr": "::", "len": 0}}]}]}}]}`))
 	f.Add([]byte(`{"nftables": [{"set": 1}, {"set": {}}, {"rule": null}]}`))
 	f.Fuzz(func(t *testing.T, out []byte) {
-		have, _, err := parse(out)
+		have, _, err := parse(families[0], out)
 		if have == nil && err == nil {
 			t.Error("no content and no error")
 		}

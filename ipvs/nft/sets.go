@@ -2,6 +2,7 @@ package nft
 
 import (
 	"net/netip"
+	"regexp"
 	"strconv"
 
 	"sigs.k8s.io/knftables"
@@ -24,13 +25,14 @@ const (
 	server           // address, protocol, port
 	prefix           // disjoint prefixes
 	serverFrom       // address, protocol, port, prefix; the prefixes of one server are disjoint
+	incoming         // the name of an interface, or a prefix of such names
 )
 
 // shapes are those of the sets; the name of a set is that of the ipvs.Set.
 var shapes = [ipvs.NumSets]shape{
 	ipvs.Addresses: address, ipvs.Served: server, ipvs.Masqueraded: server, ipvs.MasqueradedUnlessPod: server, ipvs.Pods: prefix,
 	ipvs.Restricted: server, ipvs.Allowed: serverFrom, ipvs.Dropped: server, ipvs.Hairpin: pair, ipvs.Endpoints: address,
-	ipvs.ServiceNetworks: prefix,
+	ipvs.ServiceNetworks: prefix, ipvs.PodInterfaces: incoming,
 }
 
 // shapeOf returns the shape of a set, 0 for a set that does not exist.
@@ -51,6 +53,7 @@ var types = map[shape]struct {
 	server:     {text: "ADDR . inet_proto . inet_service"},
 	prefix:     {text: "ADDR", interval: true},
 	serverFrom: {text: "ADDR . inet_proto . inet_service . ADDR", interval: true},
+	incoming:   {text: "ifname", interval: true}, // without intervals there are no prefixes of names
 }
 
 // setOf returns the definition of a set in a family.
@@ -72,6 +75,8 @@ func fields(e ipvs.Element) []string {
 		return []string{e.Key.Addr.String(), e.Key.Addr.String()}
 	case prefix:
 		return []string{e.Prefix.String()}
+	case incoming:
+		return []string{strconv.Quote(e.Interface)}
 	}
 	text := []string{e.Key.Addr.String(), protocolNames[e.Key.Protocol], strconv.Itoa(int(e.Key.Port))}
 	if shapes[e.Set] == serverFrom {
@@ -87,12 +92,16 @@ func validate(e ipvs.Element) string {
 	switch {
 	case shape == 0:
 		return "there is no such set"
-	case hasAddr != (shape != prefix):
+	case hasAddr != (shape != prefix && shape != incoming):
 		return "an address is missing or too much"
 	case hasServer != (shape == server || shape == serverFrom):
 		return "a protocol and port are missing or too much"
-	case hasPrefix != (shape == prefix || shape == serverFrom):
+	case hasPrefix != (shape == prefix || shape == serverFrom || shape == incoming):
 		return "a prefix is missing or too much"
+	case (shape == incoming) != (e.Interface != "") || shape == incoming && !interfacePattern.MatchString(e.Interface):
+		return "an interface is missing, too much, or no name that nft takes"
+	case shape == incoming && e.Prefix.Bits() != 0:
+		return "the prefix is not everything of a family"
 	case hasServer && (protocolNames[e.Key.Protocol] == "" || e.Key.Port == 0):
 		return "not a port of TCP, UDP or SCTP"
 	case hasAddr && unfit(e.Key.Addr) || hasPrefix && unfit(e.Prefix.Addr()):
@@ -104,5 +113,8 @@ func validate(e ipvs.Element) string {
 	}
 	return ""
 }
+
+// interfacePattern is what nft takes: at most 15 octets with the "*" (IFNAMSIZ).
+var interfacePattern = regexp.MustCompile(`^([A-Za-z0-9_.@-]{1,15}|[A-Za-z0-9_.@-]{1,14}\*)$`)
 
 func unfit(addr netip.Addr) bool { return addr.Is4In6() || addr.Zone() != "" }

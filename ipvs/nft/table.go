@@ -100,15 +100,46 @@ func (c chain) add(tx *knftables.Transaction, f family) {
 // edit returns the transaction that changes only elements.
 func (t *table) edit(changes []ipvs.FilterChange) *knftables.Transaction {
 	tx := t.nft.NewTransaction()
+	rewritten := map[ipvs.Set]bool{}
 	for _, c := range changes {
 		element := &knftables.Element{Set: c.Element.Set.String(), Key: fields(c.Element)}
-		if c.Delete {
+		switch {
+		case shapes[c.Element.Set] == incoming:
+			rewritten[c.Element.Set] = true
+		case c.Delete:
 			tx.Delete(element)
-		} else {
+		default:
 			tx.Add(element)
 		}
 	}
+	for set := range rewritten {
+		t.rewrite(tx, set, changes)
+	}
 	return tx
+}
+
+// rewrite replaces all elements of a set by those that it has after the changes: nft 1.0.6 lists a prefix of names as an element, but
+// does not find it to delete it.
+func (t *table) rewrite(tx *knftables.Transaction, set ipvs.Set, changes []ipvs.FilterChange) {
+	after := ipvs.Filter{}
+	for e := range t.have {
+		if e.Set == set {
+			after[e] = struct{}{}
+		}
+	}
+	for _, c := range changes {
+		switch {
+		case c.Element.Set != set:
+		case c.Delete:
+			delete(after, c.Element)
+		default:
+			after[c.Element] = struct{}{}
+		}
+	}
+	tx.Flush(&knftables.Set{Name: set.String()})
+	for e := range after {
+		tx.Add(&knftables.Element{Set: set.String(), Key: fields(e)})
+	}
 }
 
 // missing returns the changes that are not made yet.

@@ -49,7 +49,7 @@ type Balancer struct {
 	known  bool
 	have   map[ipvs.Key]*virtual
 	tables [nftwatch.NumFamilies]table
-	pods   []netip.Prefix
+	pods   ipvs.PodSources
 }
 
 // table is what is known of the table of a family besides its virtual servers.
@@ -155,9 +155,9 @@ func (b *Balancer) Remove() error {
 	return b.run(tx, touched)
 }
 
-// SetPods says which sources are inside. It has no effect on connections that are there.
-func (b *Balancer) SetPods(prefixes []netip.Prefix) error {
-	for _, p := range prefixes {
+// SetPods says what is inside. It has no effect on connections that are there.
+func (b *Balancer) SetPods(pods ipvs.PodSources) error {
+	for _, p := range pods.Prefixes {
 		if !p.IsValid() || p.Addr().Is4In6() {
 			return fmt.Errorf("set the Pods' networks: %w prefix %v", ipvs.ErrInvalid, p)
 		}
@@ -167,16 +167,16 @@ func (b *Balancer) SetPods(prefixes []netip.Prefix) error {
 	if err := b.sync(); err != nil {
 		return err
 	}
-	prefixes = reduce(prefixes)
-	slices.SortFunc(prefixes, netip.Prefix.Compare)
-	if slices.Equal(prefixes, b.pods) {
+	pods.Prefixes, pods.Interfaces = reduce(pods.Prefixes), slices.Sorted(slices.Values(pods.Interfaces))
+	slices.SortFunc(pods.Prefixes, netip.Prefix.Compare)
+	if pods.Equal(b.pods) {
 		return nil
 	}
 	tx := b.nft.NewTransaction()
 	var touched nftwatch.Counts
 	for i, t := range b.tables {
 		if t.exists {
-			b.writer(tx, i).pods(prefixes)
+			b.writer(tx, i).pods(pods)
 			touched[i] = 1
 		}
 	}
@@ -185,7 +185,7 @@ func (b *Balancer) SetPods(prefixes []netip.Prefix) error {
 			return fmt.Errorf("set the Pods' networks: %w", err)
 		}
 	}
-	b.pods = prefixes
+	b.pods = pods
 	return nil
 }
 

@@ -64,7 +64,7 @@ func (d driver) Apply(ops []ipvs.Op) (done []ipvs.Op, err error) {
 }
 
 func (d driver) SetPods(prefixes ...netip.Prefix) error {
-	return d.space.Do(func() error { return d.Balancer.SetPods(prefixes) })
+	return d.space.Do(func() error { return d.Balancer.SetPods(ipvs.PodSources{Prefixes: prefixes}) })
 }
 
 // TestContract: every driver behaves so.

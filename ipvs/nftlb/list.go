@@ -16,7 +16,7 @@ type listing struct {
 	exists   bool
 	virtuals map[ipvs.Key]*virtual
 	affinity []remembered
-	pods     []netip.Prefix
+	pods     ipvs.PodSources
 }
 
 // remembered is an element of affinity.
@@ -92,7 +92,13 @@ func parse(out []byte) (listing, error) {
 	}
 	for _, raw := range sets[setPods] {
 		if p, ok := parsePrefix(raw); ok {
-			l.pods = append(l.pods, p)
+			l.pods.Prefixes = append(l.pods.Prefixes, p)
+		}
+	}
+	for _, raw := range sets[setPodInterfaces] {
+		var name string
+		if json.Unmarshal(raw, &name) == nil {
+			l.pods.Interfaces = append(l.pods.Interfaces, name)
 		}
 	}
 	for key, vs := range l.virtuals {

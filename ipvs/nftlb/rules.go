@@ -3,6 +3,7 @@ package nftlb
 import (
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	"sigs.k8s.io/knftables"
@@ -22,6 +23,8 @@ const (
 	setRefused = "refused"
 	// setPods {prefix}: the sources that are inside.
 	setPods = "pods"
+	// setPodInterfaces {name, or what names begin with}: the interfaces by which Pods' packets arrive.
+	setPodInterfaces = "pod-interfaces"
 )
 
 // mapReals {virtual address, port, slot : real server}, weight and forwarding method as comment, for each protocol: nft takes
@@ -94,15 +97,24 @@ func (w writer) newTable(scope Scope) {
 	w.tx.Add(&knftables.Set{
 		Family: w.name, Table: w.table, Name: setPods, Type: w.addrType, Flags: []knftables.SetFlag{knftables.IntervalFlag},
 	})
+	w.tx.Add(&knftables.Set{
+		Family: w.name, Table: w.table, Name: setPodInterfaces, Type: "ifname", Flags: []knftables.SetFlag{knftables.IntervalFlag},
+	})
 	w.baseChains(scope)
 }
 
 // baseChains look up where a packet goes. What the node itself sends is inside whatever its source, which may be a virtual address.
 func (w writer) baseChains(scope Scope) {
 	key := fmt.Sprintf("%s daddr . meta l4proto . th dport", w.name)
-	inside := ""
+	sources := []string{""}
 	if scope == Inside {
-		inside = fmt.Sprintf("%s saddr @%s ", w.name, setPods)
+		sources = []string{fmt.Sprintf("%s saddr @%s ", w.name, setPods), fmt.Sprintf("iifname @%s ", setPodInterfaces)}
+	}
+	from := func(rule string) (rules []string) {
+		for _, source := range sources {
+			rules = append(rules, source+rule)
+		}
+		return rules
 	}
 	choose := fmt.Sprintf("%s vmap @%s", key, mapVirtuals)
 	refused := fmt.Sprintf("%s @%s goto %s", key, setRefused, class{}.name())
@@ -115,11 +127,11 @@ func (w writer) baseChains(scope Scope) {
 	base := func(name string, kind knftables.BaseChainType, hook knftables.BaseChainHook, priority knftables.BaseChainPriority, rules ...string) {
 		w.chain(name, rules, &knftables.Chain{Type: &kind, Hook: &hook, Priority: &priority})
 	}
-	base("prerouting", knftables.NATType, knftables.PreroutingHook, dnatPriority[scope], inside+choose)
+	base("prerouting", knftables.NATType, knftables.PreroutingHook, dnatPriority[scope], from(choose)...)
 	base("output", knftables.NATType, knftables.OutputHook, dnatPriority[scope], choose)
 	base("after-prerouting", knftables.FilterType, knftables.PreroutingHook, afterPriority, remember...)
 	base("after-output", knftables.FilterType, knftables.OutputHook, afterPriority, append(remember, refused)...)
-	base("input", knftables.FilterType, knftables.InputHook, inputPriority, inside+refused)
+	base("input", knftables.FilterType, knftables.InputHook, inputPriority, from(refused)...)
 }
 
 // removeTable succeeds whether there is a table or not.
@@ -207,10 +219,15 @@ func (w writer) forgotten(r remembered) {
 	w.element(knftables.Element{Map: mapAffinity, Key: append([]string{r.client.String()}, keyText(r.virtual)...)}, true)
 }
 
-// pods replaces the elements of the set of Pods.
-func (w writer) pods(prefixes []netip.Prefix) {
-	w.tx.Flush(&knftables.Set{Family: w.name, Table: w.table, Name: setPods})
-	for _, p := range prefixes {
+// pods replaces the elements of the sets that say what is inside.
+func (w writer) pods(pods ipvs.PodSources) {
+	for _, set := range []string{setPods, setPodInterfaces} {
+		w.tx.Flush(&knftables.Set{Family: w.name, Table: w.table, Name: set})
+	}
+	for _, name := range pods.Interfaces {
+		w.element(knftables.Element{Set: setPodInterfaces, Key: []string{strconv.Quote(name)}}, false)
+	}
+	for _, p := range pods.Prefixes {
 		if p.Addr().Is4() == (w.name == knftables.IPv4Family) {
 			w.element(knftables.Element{Set: setPods, Key: []string{p.String()}}, false)
 		}

@@ -26,11 +26,13 @@ func (b *Balancer) sync() error {
 		}
 		maps.Copy(virtuals, found[i].virtuals)
 		if b.have == nil {
-			b.pods = append(b.pods, found[i].pods...)
+			b.pods.Prefixes = append(b.pods.Prefixes, found[i].pods.Prefixes...)
+			b.pods.Interfaces = append(b.pods.Interfaces, found[i].pods.Interfaces...)
 		}
 	}
 	if b.have == nil {
-		b.pods = reduce(b.pods)
+		b.pods.Prefixes = reduce(b.pods.Prefixes)
+		b.pods.Interfaces = slices.Compact(slices.Sorted(slices.Values(b.pods.Interfaces)))
 	}
 	b.have, b.known = virtuals, true
 	for i := range families {

@@ -186,7 +186,7 @@ func (m *admission) learn(v *View, t Touched, o Options) bool {
 	}
 	if t.All {
 		m.guard = pools.NewGuard(o.ExternalIPs)
-		m.guard.Set(pools.Refusal{Rule: pools.RulePodNetwork}, o.PodCIDRs...)
+		m.guard.Set(pools.Refusal{Rule: pools.RulePodNetwork}, o.DetectLocal.CIDRs...)
 		for name := range v.Nodes {
 			node(name)
 		}

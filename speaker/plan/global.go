@@ -7,20 +7,11 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// globalElements returns the elements of the packet filter that depend on no Service, without repetition: who counts as a
+// globalElements returns the elements of the packet filter that depend on no Service, without repetition: what counts as a
 // Pod, and the cluster's ranges of ClusterIPs. The latter only where all Services are served here: a ClusterIP that another
 // proxy serves would be dropped as one that nobody has.
 func globalElements(v *View, o Options) []ipvs.Element {
-	var out []ipvs.Element
-	pods := slices.Clone(o.PodCIDRs)
-	if len(pods) == 0 {
-		for _, node := range v.Nodes {
-			pods = append(pods, node.PodCIDRs...)
-		}
-	}
-	for _, prefix := range disjoint(pods) {
-		out = append(out, ipvs.Element{Set: ipvs.Pods, Prefix: prefix})
-	}
+	out := o.DetectLocal.elements(v.Nodes)
 	if !o.ServiceProxy || len(v.OtherProxy) > 0 {
 		return out
 	}
@@ -34,13 +25,13 @@ func globalElements(v *View, o Options) []ipvs.Element {
 	return out
 }
 
-// podsKnown tells for each family whether any source counts as a Pod.
+// podsKnown tells for each family whether anything counts as a Pod.
 type podsKnown struct{ four, six bool }
 
 func podFamilies(global []ipvs.Element) podsKnown {
 	var out podsKnown
 	for _, e := range global {
-		if e.Set == ipvs.Pods {
+		if e.Set == ipvs.Pods || e.Set == ipvs.PodInterfaces {
 			out.four, out.six = out.four || e.Is4(), out.six || !e.Is4()
 		}
 	}

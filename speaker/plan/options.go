@@ -22,8 +22,8 @@ type Options struct {
 	// they hold.
 	NodePortPrimary bool
 	NodePortCIDRs   []netip.Prefix
-	// PodCIDRs are the sources that count as Pods; if empty those of the Nodes.
-	PodCIDRs []netip.Prefix
+	// DetectLocal is how packets of Pods are known.
+	DetectLocal DetectLocal
 	// ExternalIPs are the CIDRs of external IPs that are served; none if empty.
 	ExternalIPs []netip.Prefix
 	// APIServers are the addresses at which this process reaches the API server.

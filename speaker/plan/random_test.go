@@ -35,8 +35,13 @@ func randomOptions(r *rand.Rand, node string) Options {
 	if r.IntN(2) == 0 {
 		o.ExternalIPs = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/30"), netip.MustParsePrefix("2001:db8::/64")}
 	}
-	if r.IntN(3) == 0 {
-		o.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/26")}
+	switch r.IntN(6) {
+	case 0:
+		o.DetectLocal = DetectLocal{Mode: BridgeInterface, Interface: "cni0"}
+	case 1:
+		o.DetectLocal = DetectLocal{Mode: InterfaceNamePrefix, Interface: "cali"}
+	case 2, 3:
+		o.DetectLocal = DetectLocal{Mode: ClusterCIDR, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/26")}}
 	}
 	return o
 }

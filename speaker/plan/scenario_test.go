@@ -30,11 +30,13 @@ var update = flag.Bool("update", false, "rewrite the expected plans in testdata"
 //	bgp NODE
 //
 // are followed by the expected plan of that node, or by what becomes of a packet there, or by who answers for what as these nodes
-// see it one after another, or by what of the node's BGP is another than when that was last asked, indented by a tab. SOURCE is an address, or self for a process on the node. What a node said when it
+// see it one after another, or by what of the node's BGP is another than when that was last asked, indented by a tab. SOURCE is an address, with %INTERFACE
+// where that matters, or self for a process on the node. What a node said when it
 // was planned last, the others hear. The View stays from one plan to the next, and so does each node's Planner until
 //
 //	restart
-//	options [external=CIDR,...] [apiserver=IP] [serviceproxy] [scheduler=NAME] [flags=N] [nodeports=CIDR,...] [pods=CIDR,...] [drain=DURATION]
+//	options [external=CIDR,...] [apiserver=IP] [serviceproxy] [scheduler=NAME] [flags=N] [nodeports=CIDR,...] [pods=CIDR,...]
+//	  [detect=MODE[:INTERFACE]] [drain=DURATION]
 //	later DURATION
 //
 //	node NAME [nonetwork] [leaving] [stopping] [addr=IP,...] [reached=IP,...] [pods=CIDR,...] [in=ZONE] [excluded] [LABEL=VALUE...]
@@ -159,7 +161,8 @@ func (w *world) trace(words []string) string {
 	}
 	client := ipvstest.Client{Self: words[1] == "self"}
 	if !client.Self {
-		client.Addr = netip.MustParseAddr(words[1])
+		addr, via, _ := strings.Cut(words[1], "%")
+		client.Addr, client.Via = netip.MustParseAddr(addr), via
 	}
 	at := netip.MustParseAddrPort(words[3])
 	return n.TraceFrom(client, ipvs.Key{Addr: at.Addr(), Protocol: protocols[words[2]], Port: at.Port()})
@@ -184,7 +187,10 @@ func (w *world) settings(words []string) bool {
 			case "nodeports":
 				w.options.NodePortCIDRs = prefixes(value)
 			case "pods":
-				w.options.PodCIDRs = prefixes(value)
+				w.options.DetectLocal = DetectLocal{Mode: ClusterCIDR, CIDRs: prefixes(value)}
+			case "detect":
+				mode, name, _ := strings.Cut(value, ":")
+				w.options.DetectLocal = DetectLocal{Mode: LocalMode(mode), Interface: name}
 			case "endpointchecks":
 				w.options.EndpointChecks = true
 			case "external":

@@ -129,8 +129,8 @@ func filterText(b *strings.Builder, d *Desired) {
 			}
 			lines[e.Set] = append(lines[e.Set], word)
 			continue
-		case ipvs.Pods, ipvs.ServiceNetworks:
-			lines[e.Set] = append(lines[e.Set], e.Prefix.String())
+		case ipvs.Pods, ipvs.ServiceNetworks, ipvs.PodInterfaces:
+			lines[e.Set] = append(lines[e.Set], strings.TrimSpace(e.Prefix.String()+" "+e.Interface))
 			continue
 		case ipvs.Hairpin:
 			_, exists = d.Filter[ipvs.Element{Set: ipvs.Endpoints, Key: e.Key}]
@@ -143,7 +143,7 @@ func filterText(b *strings.Builder, d *Desired) {
 			fmt.Fprintf(b, "FILTER %v\n", e)
 		}
 	}
-	for _, set := range []ipvs.Set{ipvs.Endpoints, ipvs.Pods, ipvs.ServiceNetworks} {
+	for _, set := range []ipvs.Set{ipvs.Endpoints, ipvs.Pods, ipvs.PodInterfaces, ipvs.ServiceNetworks} {
 		if len(lines[set]) > 0 {
 			fmt.Fprintf(b, "%v %s\n", set, strings.Join(lines[set], " "))
 		}

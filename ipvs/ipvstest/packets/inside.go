@@ -10,10 +10,20 @@ import (
 
 // [T11] Policy Local, and the endpoint is on another node: clients from outside are dropped, those inside get it (ipvs.md 3.11).
 func shortCircuit(t *testing.T, l *lab) {
-	var pods []netip.Prefix
+	var pods ipvs.PodSources
 	for _, pod := range l.family.pods {
-		pods = append(pods, netip.PrefixFrom(netip.MustParseAddr(pod), l.podBits).Masked())
+		pods.Prefixes = append(pods.Prefixes, netip.PrefixFrom(netip.MustParseAddr(pod), l.podBits).Masked())
 	}
+	shortCircuitOf(t, l, pods)
+}
+
+// The same where Pods are known by the interfaces by which their packets arrive.
+func shortCircuitInterface(t *testing.T, l *lab) {
+	shortCircuitOf(t, l, ipvs.PodSources{Interfaces: []string{"pod*"}})
+}
+
+func shortCircuitOf(t *testing.T, l *lab, pods ipvs.PodSources) {
+	t.Helper()
 	outside, inside := l.service(l.vip, l.family.pods[0]).without(), l.service(l.vip, l.family.pods[0])
 	for key := range outside.table {
 		outside.add(ipvs.Element{Set: ipvs.Dropped, Key: key})

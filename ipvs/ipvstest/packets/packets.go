@@ -24,12 +24,14 @@ func Run(t *testing.T, o Options) {
 			{"policy Cluster", policyCluster},
 			{"policy Local", policyLocal},
 			{"ClusterIP", clusterIP},
+			{"ClusterIP by interface", clusterIPInterface},
 			{"NodePort", nodePort},
 			{"hairpin", hairpin},
 			{"endpoint on the node", endpointOnNode},
 			{"no endpoint", noEndpoint},
 			{"no local endpoint", noLocalEndpoint},
 			{"short circuit", shortCircuit},
+			{"short circuit by interface", shortCircuitInterface},
 			{"source ranges", sourceRanges},
 			{"policies of iptables-nft", policiesOf("nft")},
 			{"policies of iptables-legacy", policiesOf("legacy")},
@@ -111,6 +113,32 @@ func clusterIP(t *testing.T, l *lab) {
 	l.answers(t, l.client, "", at(l.vip, 80), "pod0", l.gateways[0])
 	l.answers(t, l.pods[1], "", at(l.vip, 80), "pod0", l.family.pods[1])
 	l.answers(t, l.node, "", at(l.vip, 80), "pod0", l.gateways[0])
+}
+
+// Pods are known by the interface by which their packets arrive, a bridge or a prefix of names, whatever their addresses.
+func clusterIPInterface(t *testing.T, l *lab) {
+	for _, c := range []struct {
+		pattern, seen string
+	}{{"pod1", l.family.pods[1]}, {"pod*", l.family.pods[1]}, {"pod0", l.gateways[0]}, {"p*", l.family.pods[1]}, {"od*", l.gateways[0]}} {
+		s := l.service(l.vip, l.family.pods[0], ipvs.MasqueradedUnlessPod)
+		s.add(ipvs.Element{Set: ipvs.PodInterfaces, Prefix: everything(l.vip), Interface: c.pattern})
+		l.apply(t, s)
+		l.answers(t, l.client, "", at(l.vip, 80), "pod0", l.gateways[0])
+		l.answers(t, l.pods[1], "", at(l.vip, 80), "pod0", c.seen)
+		l.answers(t, l.node, "", at(l.vip, 80), "pod0", l.gateways[0])
+		if t.Failed() {
+			t.Fatalf("with %s", c.pattern)
+		}
+	}
+}
+
+// everything is the prefix of all addresses of the family.
+func everything(addr string) netip.Prefix {
+	p, err := netip.MustParseAddr(addr).Prefix(0)
+	if err != nil {
+		panic(err)
+	}
+	return p
 }
 
 // A virtual server at the node's own address, whose other ports are not touched.

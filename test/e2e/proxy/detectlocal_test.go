@@ -1,0 +1,88 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ironlb/ironlb/test/lab"
+)
+
+// kube-proxy's detectLocalMode: the address of a Pod that is in no Node's podCIDRs is kept or masqueraded as the mode says.
+func TestDetectLocalMode(t *testing.T) {
+	stranger := netip.MustParseAddr("100.64.7.2") // as a network plugin with a range of its own would give it
+	node, pod := cluster.Node(0), podMachine(t, "a1")
+	svc := service(t, "seen", ofType(corev1.ServiceTypeClusterIP))
+	endpoints(t, "seen", "c1")
+	to := internal(t, svc, httpPort)
+	onMachine(t, pod, fmt.Sprintf("ip address add %v/32 dev eth0", stranger),
+		fmt.Sprintf("ip route add %v via %v src %v", to.Addr(), node.PodCIDR.Addr().Next(), stranger))
+	onMachine(t, &node.Machine, fmt.Sprintf("ip route add %v dev pods0", stranger))
+	for _, other := range cluster.Nodes[1:] {
+		onMachine(t, &other.Machine, fmt.Sprintf("ip route add %v via %v", stranger, node.Addr))
+	}
+	standard, err := os.ReadFile(speakerConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { withConfig(t, node, string(standard)) })
+	for _, c := range []struct {
+		lines string
+		kept  bool
+	}{
+		{"", false},
+		{"podCIDRs: [100.64.0.0/10]\n", true},
+		{"detectLocalMode: ClusterCIDR\npodCIDRs: [10.0.0.0/8]\n", false},
+		{"detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: pods0}\n", true},
+		{"detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}\n", false},
+		{"detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: pod}\n", true},
+		{"detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: cali}\n", false},
+	} {
+		withConfig(t, node, string(standard)+c.lines)
+		want := node.Addr
+		if c.kept {
+			want = stranger
+		}
+		eventually(t, 30*time.Second, fmt.Sprintf("with %q c1 sees %v", c.lines, want), func(ctx context.Context) error {
+			s, err := pod.Ask(ctx, lab.Probe{Network: "tcp", Target: to, Count: 4, Every: 20 * time.Millisecond, Timeout: 3 * time.Second})
+			if err == nil && (s.Failed > 0 || s.Clients[want.String()] != s.Sent) {
+				err = fmt.Errorf("%s, seen %v", s, s.Clients)
+			}
+			return err
+		})
+	}
+}
+
+// withConfig restarts the speaker of a node with another configuration.
+func withConfig(t *testing.T, node *lab.Node, text string) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	path := t.TempDir() + "/speaker.yaml"
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := node.KillSpeaker(); err != nil {
+		t.Fatal(err)
+	}
+	if err := node.StartSpeaker(ctx, "--config", path); err != nil {
+		t.Fatal(err)
+	}
+	if err := speakerReady(ctx, node); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func onMachine(t *testing.T, m *lab.Machine, commands ...string) {
+	t.Helper()
+	for _, command := range commands {
+		if _, err := m.Exec(t.Context(), strings.Fields(command)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
