@@ -61,6 +61,8 @@ type failover struct {
 	// Port is the UDP port on which they talk, Cluster keeps clusters apart that share a network.
 	Port    uint16
 	Cluster string
+	// Broadcast sends heartbeats to all hosts of a network, for those that drop the speakers' group.
+	Broadcast bool
 }
 
 // dataplane is what forwards.

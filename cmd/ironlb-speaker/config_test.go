@@ -41,7 +41,7 @@ func TestConfig(t *testing.T) {
 		ProxyModeAddress: netip.MustParseAddrPort("[::1]:10250"), StateDir: "/var/lib/ironlb",
 		Timeouts:  timeouts{TCP: 7200 * time.Second, TCPFin: time.Minute, UDP: 30 * time.Second},
 		Conntrack: conntrackLimits{MaxPerCore: 1000, TCPEstablishedTimeout: time.Hour},
-		Failover:  failover{Profile: member.Fast, Port: 7999, Cluster: "east"},
+		Failover:  failover{Profile: member.Fast, Port: 7999, Cluster: "east", Broadcast: true},
 
 		Announcements: announcements{PerSecond: 1000},
 	}
@@ -87,7 +87,7 @@ proxyModeBindAddress: "[::1]:10250"
 stateDir: /var/lib/ironlb
 ipvs: {tcpTimeout: 2h, tcpFinTimeout: 1m, udpTimeout: 30s}
 conntrack: {maxPerCore: 1000, min: 0, tcpEstablishedTimeout: 1h, tcpCloseWaitTimeout: 0s}
-failover: {profile: fast, port: 7999, cluster: east}
+failover: {profile: fast, port: 7999, cluster: east, transport: broadcast}
 announcements: {refresh: 0s, perSecond: 1000}
 `, whole},
 	} {
@@ -147,6 +147,7 @@ func TestConfigFaultsSayTheMend(t *testing.T) {
 		"- a":                                            {"must be fields"},
 		"a: [":                                           {"not well-formed"},
 		"serviceProxy: true\n---\nserviceProxy: false\n": {"more than one YAML document"},
+		"failover: {transport: unicast}":                 {`failover.transport: "unicast"`, "multicast or broadcast"},
 	} {
 		_, err := parseConfig([]byte(text))
 		for _, w := range want {

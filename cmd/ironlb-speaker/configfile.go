@@ -51,9 +51,10 @@ type configFile struct {
 		TCPCloseWaitTimeout   *string `json:"tcpCloseWaitTimeout"`
 	} `json:"conntrack"`
 	Failover struct {
-		Profile *string `json:"profile"`
-		Port    *int    `json:"port"`
-		Cluster *string `json:"cluster"`
+		Profile   *string `json:"profile"`
+		Port      *int    `json:"port"`
+		Cluster   *string `json:"cluster"`
+		Transport *string `json:"transport"`
 	} `json:"failover"`
 	Announcements struct {
 		Refresh   *string `json:"refresh"`
@@ -196,6 +197,11 @@ func (p *configParser) failover(to *failover, f configFile) {
 			p.fault("failover.cluster", "", "give a name that no other cluster on the nodes' networks has")
 		}
 		to.Cluster = *cluster
+	}
+	if transport := f.Failover.Transport; transport != nil {
+		if to.Broadcast = *transport == "broadcast"; !to.Broadcast && *transport != "multicast" {
+			p.fault("failover.transport", *transport, "give multicast or broadcast")
+		}
 	}
 }
 

@@ -159,6 +159,7 @@ func (p *process) meet() error {
 	p.members, err = member.New(member.Options{
 		Node: p.nodeName, Cluster: f.Cluster, Keys: keys, Profile: f.Profile, Port: f.Port,
 		Log: p.log, Kick: p.kick.Now, Metrics: p.registry, Scheduled: p.api.Node.ReportScheduling, Retained: len(p.retained) > 0,
+		Broadcast: f.Broadcast,
 	})
 	if err != nil {
 		return fmt.Errorf("find the other speakers (--key-file %s): %w", p.keyFile, err)

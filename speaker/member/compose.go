@@ -13,9 +13,15 @@ const (
 	changesPerBeat = 4
 	// repeatsPerBeat is how many datagrams of claims a beat has of a node that hears nobody.
 	repeatsPerBeat = 2
-	// groupAfter is how many requests for claims are sent without an answer before they go by broadcast.
+	// groupAfter is how many requests for claims are sent without an answer before they go to the group.
 	groupAfter = 3
 )
+
+// minorGroup is the first minor version whose speakers receive the group. Earlier ones receive broadcasts alone.
+const minorGroup = 3
+
+// joins reports whether the sender of a datagram receives the group.
+func joins(datagram []byte) bool { return datagram[2]&0xf >= minorGroup }
 
 // compose writes what is to be sent: a beat if it is time, and requests and answers.
 func (c *Core) compose(now time.Time) {
@@ -76,18 +82,33 @@ func (c *Core) Goodbye(retained time.Duration) []Send {
 	return c.sends
 }
 
-// group sends to all segments.
-func (c *Core) group(data []byte) {
+// group sends to all segments: to the group, and by broadcast as well to whom it may not reach.
+func (c *Core) group(data []byte, broadcast bool) {
 	for i := 1; i < len(c.ifaces); i++ {
 		if c.ifaces[i].link {
-			c.sends = append(c.sends, Send{Iface: c.ifaces[i].name, Data: data})
+			c.groupOn(i, data, broadcast)
 		}
 	}
 }
 
+func (c *Core) groupOn(at int, data []byte, broadcast bool) {
+	if !c.config.Broadcast {
+		c.sends = append(c.sends, Send{Iface: c.ifaces[at].name, Data: data})
+	}
+	if broadcast || c.config.Broadcast {
+		c.sends = append(c.sends, Send{Iface: c.ifaces[at].name, Data: data, Broadcast: true})
+		c.count.Broadcast++
+	}
+}
+
+// hearsEarlier reports whether a node is alive whose version does not receive the group. An observer does not know yet.
+func (c *Core) hearsEarlier() bool {
+	return slices.ContainsFunc(c.order, func(p *peer) bool { return p.paths[0].up && p.minor < minorGroup })
+}
+
 // everybody sends to all segments, and to all Nodes.
 func (c *Core) everybody(data []byte) {
-	c.group(data)
+	c.group(data, c.broadcasts)
 	for _, p := range c.order {
 		for _, addr := range p.addrs {
 			c.sends = append(c.sends, Send{To: addr, Data: data})
@@ -122,7 +143,7 @@ func (c *Core) converse(now time.Time, p *peer) {
 }
 
 // reassure answers a peer that has not heard this node for a while: directly, and on the segments, where what it hears is
-// what counts; there not more often than twice per interval.
+// what counts; there not more often than twice per interval, and by broadcast as well, for the network may have begun to drop the group.
 func (c *Core) reassure(now time.Time, p *peer) {
 	data := c.finish(c.appendHello(c.begin(), 0))
 	c.to(p, data)
@@ -130,7 +151,7 @@ func (c *Core) reassure(now time.Time, p *peer) {
 		return
 	}
 	c.reassured = now
-	c.group(data)
+	c.group(data, true)
 }
 
 // want asks a peer for its claims.
@@ -144,7 +165,7 @@ func (c *Core) want(now time.Time, p *peer) {
 	b = binary.BigEndian.AppendUint64(b, p.claims.next())
 	if group {
 		b = append(b, flagByGroup)
-		c.sends = append(c.sends, Send{Iface: c.ifaces[p.fromIface].name, Data: c.finish(endField(b, at))})
+		c.groupOn(p.fromIface, c.finish(endField(b, at)), c.broadcasts)
 		return
 	}
 	c.to(p, c.finish(endField(append(b, 0), at)))
@@ -160,7 +181,7 @@ func (c *Core) answer(p *peer) {
 		var b []byte
 		b, version = c.appendClaims(c.appendHello(c.begin(), 0), version)
 		if data := c.finish(b); p.wantsGroup > 0 {
-			c.sends = append(c.sends, Send{Iface: c.ifaces[p.wantsGroup].name, Data: data})
+			c.groupOn(p.wantsGroup, data, c.broadcasts)
 		} else {
 			c.to(p, data)
 		}

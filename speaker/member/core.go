@@ -28,6 +28,7 @@ type Core struct {
 	lastTick, nextBeat    time.Time
 	beatNow               bool // at the next turn, whatever the time
 	urgent                bool // there is an answer to send
+	broadcasts            bool // what goes to the group goes by broadcast as well
 	reassured             time.Time
 
 	observer      bool
@@ -74,6 +75,8 @@ type Config struct {
 	Seed uint64
 	// Retained is set if this node still answers for what an earlier process claimed. The others take that for claimed until Settled.
 	Retained bool
+	// Broadcast has all go to every host of a segment, not to the members of the group alone.
+	Broadcast bool
 }
 
 // Link is an interface on which VirtualIPs are or may be announced.
@@ -93,16 +96,19 @@ type Packet struct {
 	Data   []byte
 }
 
-// Send is a datagram to send: to an address, or without one to everybody on the segment of an interface.
+// Send is a datagram to send: to an address, or without one to the speakers' group on the segment of an interface.
 type Send struct {
 	Iface string
 	To    netip.Addr
-	Data  []byte
+	// Broadcast sends to every host on the segment, for speakers whom the group does not reach.
+	Broadcast bool
+	Data      []byte
 }
 
 // Counts are what happened since the beginning.
 type Counts struct {
 	Received, Sent uint64
+	Broadcast      uint64 // of those sent
 	Asked          uint64 // relay evidence asked for, per silent node and helper
 	Relayed        uint64 // nodes kept alive by it
 	FalseDeaths    uint64 // nodes heard again in the same incarnation after they counted as dead

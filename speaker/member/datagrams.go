@@ -11,9 +11,20 @@ import (
 // readAtMost bounds one reading, so that a flood cannot keep the loop from its turn.
 const readAtMost = 4096
 
+// join takes part in the group on the interfaces, as they are now.
+func (l *loop) join() {
+	var families []bool
+	for _, s := range l.sockets {
+		families = append(families, s.v6)
+	}
+	for name, err := range l.groups.join(l.options.Port, families, l.ports) {
+		l.options.Log.Warn("cannot join the speakers' group: heartbeats are exchanged by broadcast there", "interface", name, "error", err)
+	}
+}
+
 // receive reads the sockets in which wait found something until they are empty.
 func (l *loop) receive() {
-	for i, s := range l.sockets {
+	for i, s := range l.reads {
 		if l.polls[i+1].Revents == 0 {
 			continue
 		}
@@ -30,9 +41,13 @@ func (l *loop) receive() {
 				a.source = a.source.WithZone(strconv.Itoa(a.index))
 			}
 			in := Packet{Iface: l.name(s, a.index), Source: a.source, OnLink: a.hops == hopLimit, Data: l.buffer[:a.size]}
-			if reason := l.core.Receive(time.Now(), in); reason != Taken {
+			now := time.Now()
+			if reason := l.core.Receive(now, in); reason != Taken {
 				l.metrics.drop(reason)
 				l.complain(reason, a.source)
+			} else if a.index != 0 && joins(in.Data) && l.ways.onlyBroadcast(now, a) && !l.options.Broadcast {
+				l.options.Log.Warn("heartbeats arrive by broadcast alone: does the network drop the speakers' group? "+
+					"Have it pass, or set failover.transport: broadcast", "interface", in.Iface, "groups", []netip.Addr{group4, group6})
 			}
 		}
 	}
@@ -89,10 +104,45 @@ func (l *loop) sendOne(one Send) error {
 	if !ok {
 		return unix.ENODEV
 	}
+	if s := l.groups.find(p.index, !p.v4); s != nil && !one.Broadcast {
+		return s.send(s.to(), one.Data)
+	}
 	for _, s := range l.sockets {
 		if s.v6 != p.v4 {
-			return s.sendGroup(p.index, one.Data)
+			return s.sendBroadcast(p.index, one.Data)
 		}
 	}
 	return unix.EAFNOSUPPORT
+}
+
+// onlyBroadcastFor is how long no datagram need arrive by the group while others do by broadcast for that to be logged.
+const onlyBroadcastFor = 10 * time.Second
+
+// ways are how datagrams of speakers that send to the group arrive, by the index of the interface.
+type ways map[int]*way
+
+type way struct {
+	grouped time.Time // when one came to the group last, or the first one by broadcast
+	logged  bool
+}
+
+// onlyBroadcast reports, once for an interface, whether what is taken in there came by broadcast alone for a while.
+func (w *ways) onlyBroadcast(now time.Time, a arrival) bool {
+	if *w == nil {
+		*w = ways{}
+	}
+	one := (*w)[a.index]
+	switch {
+	case a.group && one == nil:
+		(*w)[a.index] = &way{grouped: now}
+	case a.group:
+		one.grouped, one.logged = now, false
+	case !a.broadcast:
+	case one == nil:
+		(*w)[a.index] = &way{grouped: now}
+	case !one.logged && now.Sub(one.grouped) >= onlyBroadcastFor:
+		one.logged = true
+		return true
+	}
+	return false
 }

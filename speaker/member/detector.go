@@ -39,9 +39,11 @@ type Options struct {
 	Retained bool
 	// Wedged is after how long without a call of Observe who decides counts as stuck; 0: wedgedAfter.
 	Wedged time.Duration
+	// Broadcast sends to all hosts of a segment in place of the group, for networks that drop the group. Both are received in any case.
+	Broadcast bool
 }
 
-// Detector runs a Core on UDP sockets: by broadcast on the segments, and by unicast to the other nodes.
+// Detector runs a Core on UDP sockets: to a group of link-local scope on the segments, and by unicast to the other nodes.
 //
 // One goroutine owns the Core. What the methods are given waits in a box that it empties at its next turn, and what they
 // return was put into another box by it; so no method waits for the network.
@@ -100,6 +102,7 @@ func New(o Options) (*Detector, error) {
 	core, err := NewCore(Config{
 		Node: o.Node, Cluster: o.Cluster, Keys: o.Keys, Profile: o.Profile,
 		Incarnation: uint64(now.UnixNano()), Seed: uint64(now.UnixNano()), Retained: o.Retained,
+		Broadcast: o.Broadcast,
 	})
 	if err != nil {
 		return nil, err
@@ -283,14 +286,17 @@ func (d *Detector) follow(ctx context.Context, l *lister) {
 // loop is the goroutine that owns the core, with what it needs.
 type loop struct {
 	polls []unix.PollFd
-	twice bool // another process with our name was reported
+	reads []*socket // those in polls
+	twice bool      // another process with our name was reported
 	// complained is when a datagram with a wrong key was reported last.
 	complained time.Time
 	watchdog
 	scheduling
 	*Detector
 	lister  *lister
-	sockets []*socket
+	sockets []*socket // of each family, for unicast and broadcast
+	groups  groups
+	ways    ways
 	ports   ports
 	buffer  [MaxDatagram + 1]byte
 	// retained is for how long the node answers after the end, unless there were more fences.
@@ -319,6 +325,7 @@ func (d *Detector) open() (*loop, error) {
 }
 
 func (l *loop) close() {
+	l.groups.close()
 	for _, s := range l.sockets {
 		s.close()
 	}
@@ -360,7 +367,8 @@ func (l *loop) turn() error {
 // wait returns when a socket is readable, a method was called, or the core's time has come.
 func (l *loop) wait() error {
 	fds := append(l.polls[:0], unix.PollFd{Fd: int32(l.wake), Events: unix.POLLIN})
-	for _, s := range l.sockets {
+	l.reads = append(append(l.reads[:0], l.groups.sockets...), l.sockets...) // the segments count most
+	for _, s := range l.reads {
 		fds = append(fds, unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN})
 	}
 	l.polls = fds
@@ -384,6 +392,7 @@ func (l *loop) empty() {
 	l.mu.Unlock()
 	if in.ports != nil {
 		l.ports = *in.ports
+		l.join()
 		links := make([]Link, 0, len(l.ports.byName))
 		for _, p := range l.ports.byName {
 			if p.up {

@@ -56,8 +56,9 @@ func (j *journal) count(text string) int {
 
 // hub joins nodes by two bridges.
 type hub struct {
-	space *netspace.Space
-	nodes []*node
+	space     *netspace.Space
+	nodes     []*node
+	broadcast bool // what begins sends by broadcast
 }
 
 func newHub(t *testing.T, names ...string) *hub {
@@ -70,6 +71,12 @@ func newHub(t *testing.T, names ...string) *hub {
 		}
 		h.up(t, bridge, true)
 	}
+	h.add(t, names...)
+	return h
+}
+
+// add joins nodes to the bridges and starts them.
+func (h *hub) add(t *testing.T, names ...string) {
 	for i, name := range names {
 		n := &node{name: name, space: netspace.New(t)}
 		digit := string(rune('1' + i))
@@ -83,7 +90,6 @@ func newHub(t *testing.T, names ...string) *hub {
 	for _, n := range h.nodes {
 		h.begin(t, n)
 	}
-	return h
 }
 
 func (h *hub) enslave(t *testing.T, port, bridge string) {
@@ -138,7 +144,7 @@ func (h *hub) begin(t *testing.T, n *node) {
 	var err error
 	n.Detector, err = member.New(member.Options{
 		Node: n.name, Cluster: "default", Keys: [][]byte{secret}, Profile: member.Standard, Log: slog.New(slog.NewTextHandler(&n.log, nil)),
-		Metrics: n.registry,
+		Metrics: n.registry, Broadcast: h.broadcast,
 		Kick: func() {
 			select {
 			case kicks <- struct{}{}:

@@ -57,6 +57,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m.counters = []counter{
 		{count("received_total", "Datagrams that were received."), func(c *Counts) uint64 { return c.Received }},
 		{count("sent_total", "Datagrams that were to be sent."), func(c *Counts) uint64 { return c.Sent }},
+		{count("broadcast_total", "Datagrams that were to be sent by broadcast, which all hosts of a segment receive."),
+			func(c *Counts) uint64 { return c.Broadcast }},
 		{count("relays_asked_total", "Questions to other nodes about a silent one."), func(c *Counts) uint64 { return c.Asked }},
 		{count("relayed_total", "Nodes that were kept alive because another node heard them."), func(c *Counts) uint64 { return c.Relayed }},
 		{count("false_deaths_total", "Nodes heard again, not restarted, after they counted as dead."), func(c *Counts) uint64 { return c.FalseDeaths }},

@@ -17,6 +17,7 @@ type peer struct {
 	newestAt            time.Time
 	ended               bool
 	flags               byte
+	minor               byte          // version of its datagrams
 	dead                time.Duration // its own dead time
 	segments            []segment
 	paths               []path // by the index of the interface; the first is any path

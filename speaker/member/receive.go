@@ -93,6 +93,9 @@ func (c *Core) Receive(now time.Time, in Packet) Drop {
 	if latest {
 		p.newest, p.newestAt = h.sequence, now
 	}
+	if p.minor = h.minor; h.minor < minorGroup && !c.broadcasts {
+		c.beatNow = true // it has not received this node yet
+	}
 	p.from, p.fromIface = in.Source, at
 	c.take(now, p, at, latest)
 	return Taken

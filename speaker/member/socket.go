@@ -20,63 +20,90 @@ const (
 	receiveBuffer = 4 << 20
 )
 
-// socket is a UDP socket of one family for all interfaces.
+// socket is a UDP socket of one family: the one of all interfaces, for unicast and broadcast, or one of a single interface, for the group.
 type socket struct {
 	fd   int
 	v6   bool
 	port uint16
-	oob  [256]byte
-	out  []byte // control message for sending to a group
+	// index is the interface of one for the group, else 0.
+	index int
+	oob   [256]byte
+	out   []byte // control message for sending by broadcast
 }
 
 // errEmpty means that nothing waits to be read.
 var errEmpty = errors.New("nothing to read")
 
-// openSocket opens a socket in the network namespace of the calling thread.
-func openSocket(port uint16, v6 bool) (s *socket, err error) {
-	family, name := unix.AF_INET, "IPv4"
-	if v6 {
-		family, name = unix.AF_INET6, "IPv6"
-	}
-	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open an %s socket for the speakers' datagrams: %w", name, err)
-	}
-	defer func() {
-		if err != nil {
-			unix.Close(fd)
+// openSocket opens the socket for unicast and broadcast in the network namespace of the calling thread. No other process has one on this port.
+func openSocket(port uint16, v6 bool) (*socket, error) {
+	return open(&socket{v6: v6, port: port}, func(s *socket) error {
+		to := unix.Sockaddr(&unix.SockaddrInet4{Port: int(port)})
+		if v6 {
+			to = &unix.SockaddrInet6{Port: int(port)}
+		} else if err := s.set(option{unix.IPPROTO_IP, unix.IP_MULTICAST_ALL, 0}); err != nil { // the group has sockets of its own
+			return err
 		}
-	}()
-	type option struct{ level, name, value int }
+		if err := unix.Bind(s.fd, to); err != nil {
+			return fmt.Errorf("bind UDP port %d (%s) for the speakers' datagrams: %w; is another speaker running on this node?",
+				port, s.family(), err)
+		}
+		// From here on the sockets for the group may share the port. Another speaker's socket does not ask to.
+		return s.set(option{unix.SOL_SOCKET, unix.SO_REUSEADDR, 1})
+	})
+}
+
+// open makes a socket, sets what all have in common, and has bind do the rest.
+func open(s *socket, bind func(*socket) error) (*socket, error) {
+	family := unix.AF_INET
 	options := []option{
 		{unix.SOL_SOCKET, unix.SO_BROADCAST, 1},
 		{unix.IPPROTO_IP, unix.IP_PKTINFO, 1}, {unix.IPPROTO_IP, unix.IP_RECVTTL, 1}, {unix.IPPROTO_IP, unix.IP_TTL, hopLimit},
 		{unix.IPPROTO_IP, unix.IP_TOS, controlClass},
 	}
-	var to unix.Sockaddr = &unix.SockaddrInet4{Port: int(port)}
-	if v6 {
+	if s.v6 {
+		family = unix.AF_INET6
 		options = []option{
 			{unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1},
 			{unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1}, {unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, 1},
 			{unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, hopLimit}, {unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, hopLimit},
 			{unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_LOOP, 0}, {unix.IPPROTO_IPV6, unix.IPV6_TCLASS, controlClass},
 		}
-		to = &unix.SockaddrInet6{Port: int(port)}
 	}
-	for _, o := range options {
-		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil {
-			return nil, fmt.Errorf("set option %d/%d of the %s socket for the speakers' datagrams: %w", o.level, o.name, name, err)
-		}
+	var err error
+	if s.fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
+		return nil, fmt.Errorf("open an %s socket for the speakers' datagrams: %w", s.family(), err)
 	}
 	// These two need rights that a speaker may lack; without them it works, with less room.
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
+	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
+		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
 	}
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PRIORITY, controlPriority)
-	if err := unix.Bind(fd, to); err != nil {
-		return nil, fmt.Errorf("bind UDP port %d (%s) for the speakers' datagrams: %w; is another speaker running on this node?", port, name, err)
+	_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_PRIORITY, controlPriority)
+	if err = s.set(options...); err == nil {
+		err = bind(s)
 	}
-	return &socket{fd: fd, v6: v6, port: port}, nil
+	if err != nil {
+		unix.Close(s.fd)
+		return nil, err
+	}
+	return s, nil
+}
+
+type option struct{ level, name, value int }
+
+func (s *socket) set(options ...option) error {
+	for _, o := range options {
+		if err := unix.SetsockoptInt(s.fd, o.level, o.name, o.value); err != nil {
+			return fmt.Errorf("set option %d/%d of the %s socket for the speakers' datagrams: %w", o.level, o.name, s.family(), err)
+		}
+	}
+	return nil
+}
+
+func (s *socket) family() string {
+	if s.v6 {
+		return "IPv6"
+	}
+	return "IPv4"
 }
 
 func (s *socket) close() { unix.Close(s.fd) }
@@ -86,6 +113,8 @@ type arrival struct {
 	size, index int
 	hops        int
 	source      netip.Addr
+	// group is set if it came to the group, broadcast if it came to all hosts of a segment.
+	group, broadcast bool
 }
 
 // receive reads one datagram, or returns errEmpty.
@@ -108,6 +137,7 @@ func (s *socket) receive(buffer []byte) (a arrival, err error) {
 		a.source = netip.AddrFrom16(from.Addr)
 	}
 	s.control(s.oob[:oobn], &a)
+	a.group = s.index != 0
 	return a, nil
 }
 
@@ -120,10 +150,12 @@ func (s *socket) control(oob []byte, a *arrival) {
 		}
 		data := oob[unix.CmsgLen(0):h.Len]
 		switch {
-		case h.Level == unix.IPPROTO_IP && h.Type == unix.IP_PKTINFO && len(data) >= 4:
+		case h.Level == unix.IPPROTO_IP && h.Type == unix.IP_PKTINFO && len(data) >= 12:
 			a.index = int(binary.NativeEndian.Uint32(data))
+			a.broadcast = [4]byte(data[8:]) == allHosts.As4()
 		case h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_PKTINFO && len(data) >= 20:
 			a.index = int(binary.NativeEndian.Uint32(data[16:]))
+			a.broadcast = [16]byte(data) == allNodes.As16()
 		case len(data) >= 4 && (h.Level == unix.IPPROTO_IP && h.Type == unix.IP_TTL || h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_HOPLIMIT):
 			a.hops = int(binary.NativeEndian.Uint32(data))
 		}
@@ -165,12 +197,15 @@ func (s *socket) address(to netip.Addr) unix.Sockaddr {
 	return address
 }
 
-// allNodes is RFC 4291 section 2.7.1.
-var allNodes = netip.MustParseAddr("ff02::1")
+var (
+	// allHosts is the limited broadcast (RFC 919 section 7), allNodes RFC 4291 section 2.7.1.
+	allHosts = netip.AddrFrom4([4]byte{255, 255, 255, 255})
+	allNodes = netip.MustParseAddr("ff02::1")
+)
 
-// sendGroup sends to everybody on the segment of an interface: by broadcast, or to all nodes of IPv6.
-func (s *socket) sendGroup(index int, data []byte) error {
-	info, kind, level, to := make([]byte, 12), unix.IP_PKTINFO, unix.IPPROTO_IP, netip.AddrFrom4([4]byte{255, 255, 255, 255})
+// sendBroadcast sends to all hosts on the segment of an interface.
+func (s *socket) sendBroadcast(index int, data []byte) error {
+	info, kind, level, to := make([]byte, 12), unix.IP_PKTINFO, unix.IPPROTO_IP, allHosts
 	binary.NativeEndian.PutUint32(info, uint32(index))
 	if s.v6 {
 		info, kind, level, to = make([]byte, 20), unix.IPV6_PKTINFO, unix.IPPROTO_IPV6, allNodes

@@ -27,6 +27,7 @@ func (c *Core) Tick(now time.Time) []Send {
 	}
 	c.watchLinks(now)
 	c.watchObserver(now)
+	c.broadcasts = c.observer || c.hearsEarlier()
 	c.compose(now)
 	c.count.Sent += uint64(len(c.sends))
 	return c.sends

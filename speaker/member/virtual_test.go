@@ -29,6 +29,8 @@ type world struct {
 	delay func() time.Duration
 	// drop loses datagrams of choice.
 	drop func(from, to *machine, iface string) bool
+	// dropGroup loses what goes to the group.
+	dropGroup bool
 	// watch runs after each turn of a node.
 	watch func(*machine)
 	sent  int
@@ -51,6 +53,7 @@ type machine struct {
 	late    func() time.Duration // of each turn
 	traffic []member.Packet      // what was received, where record is set
 	record  bool
+	earlier bool // it is of version 1.2, which sends and receives broadcasts, and no group
 }
 
 type event struct {
@@ -223,6 +226,9 @@ func (w *world) send(from *machine, sends []member.Send) {
 	for _, s := range sends {
 		w.sent++
 		w.hash.Write(s.Data)
+		if from.earlier {
+			s.Data = earlier(s.Data, 2)
+		}
 		if s.To.IsValid() {
 			to := w.byAddr[s.To]
 			iface, source := "eth1", from.addr
@@ -235,8 +241,11 @@ func (w *world) send(from *machine, sends []member.Send) {
 			w.carry(from, to, iface, source, s.Data)
 			continue
 		}
+		if from.earlier && s.Broadcast {
+			continue // what this core sends to the group is its broadcast
+		}
 		for _, to := range w.nodes {
-			if to != from {
+			if reached := from.earlier || s.Broadcast || !to.earlier && !w.dropGroup; to != from && reached {
 				w.carry(from, to, s.Iface, from.lan, s.Data)
 			}
 		}

@@ -21,7 +21,7 @@ const (
 	// MaxDatagram fits the minimum MTU of IPv6 (RFC 8200 section 5) with room for a tunnel.
 	MaxDatagram = 1200
 
-	major, minor = 1, 2
+	major, minor = 1, 3
 	headerSize   = 32
 	maxName      = 253 // of a Node: RFC 1123 subdomain
 )

@@ -1,0 +1,285 @@
+package member_test
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/speaker/member"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// bystander is a host on the LAN that has joined no group. Its interfaces are macvlans, which filter multicast as the hash filter of a network
+// card does; there are several, since two groups may share a hash.
+type bystander struct {
+	space *netspace.Space
+	fds   []int
+}
+
+const bystanderPorts = 3
+
+func newBystander(t *testing.T, h *hub) *bystander {
+	t.Helper()
+	b := &bystander{space: netspace.New(t)}
+	netspace.Join(t, h.space, "lan9", "203.0.113.9/32", b.space, "nic", "203.0.113.10/32")
+	h.enslave(t, "lan9", "lan")
+	parent, err := b.space.Handle.LinkByName("nic")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range bystanderPorts {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.ParentIndex = fmt.Sprint("host", i), parent.Attrs().Index
+		vlan := &netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_PRIVATE}
+		if err := b.space.Handle.LinkAdd(vlan); err != nil {
+			t.Fatal(err)
+		}
+		b.space.Address(t, attrs.Name, fmt.Sprintf("192.0.2.%d/24", 200+i))
+		if err := b.space.Handle.LinkSetUp(vlan); err != nil {
+			t.Fatal(err)
+		}
+		b.space.Must(t, func() error {
+			const all = 0x0300 // ETH_P_ALL in network order
+			fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, all)
+			if err != nil {
+				return err
+			}
+			b.fds = append(b.fds, fd)
+			t.Cleanup(func() { unix.Close(fd) })
+			return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: vlan.Attrs().Index})
+		})
+	}
+	return b
+}
+
+// heartbeats returns how many speakers' datagrams have passed each interface's filter since the last call.
+func (b *bystander) heartbeats(t *testing.T) (counts [bystanderPorts]int) {
+	t.Helper()
+	buffer := make([]byte, 2048)
+	for i, fd := range b.fds {
+		for {
+			n, _, err := unix.Recvfrom(fd, buffer, 0)
+			if errors.Is(err, unix.EAGAIN) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := buffer[:n]
+			if n > 28 && p[0]>>4 == 4 && p[9] == unix.IPPROTO_UDP && binary.BigEndian.Uint16(p[22:]) == member.DefaultPort ||
+				n > 48 && p[0]>>4 == 6 && p[6] == unix.IPPROTO_UDP && binary.BigEndian.Uint16(p[42:]) == member.DefaultPort {
+				counts[i]++
+			}
+		}
+	}
+	return counts
+}
+
+// A host that is no speaker receives no heartbeat; where broadcast is asked for, all of them.
+func TestBystander(t *testing.T) {
+	for _, broadcast := range []bool{false, true} {
+		t.Run(fmt.Sprintf("broadcast=%t", broadcast), func(t *testing.T) {
+			h := newHub(t)
+			h.broadcast = broadcast
+			h.add(t, "a", "b", "c")
+			h.settle(t)
+			other := newBystander(t, h)
+			a := h.nodes[0]
+			received := func() float64 { return a.metric(t, "ironlb_liveness_received_total", "") }
+			pass := func(n float64) {
+				deadline, ticker := time.After(patience), time.NewTicker(10*time.Millisecond)
+				defer ticker.Stop()
+				for from := received(); received() < from+n; {
+					select {
+					case <-ticker.C:
+					case <-deadline:
+						t.Fatal("the speakers have fallen silent")
+					}
+				}
+			}
+			pass(20) // what was under way by broadcast when the last one settled
+			other.heartbeats(t)
+			start := time.Now()
+			pass(120)
+			counts := other.heartbeats(t)
+			took := time.Since(start)
+			t.Logf("3 speakers, %v: %v heartbeats passed the filters of a host without membership", took.Round(time.Millisecond), counts)
+			least := min(counts[0], counts[1], counts[2])
+			if !broadcast && least > 0 {
+				t.Errorf("%d heartbeats in %v at a host that has not joined the group", least, took)
+			}
+			if broadcast && least < 60 {
+				t.Errorf("%d heartbeats in %v by broadcast: the count is wrong", least, took)
+			}
+		})
+	}
+}
+
+// One node's network drops the group, as a switch that snoops badly: it goes on by broadcasts, and is logged.
+func TestDetectorGroupDropped(t *testing.T) {
+	h := newHub(t, "a", "b", "c")
+	h.settle(t)
+	b := h.nodes[1]
+	b.leaveGroups(t)
+	b.until(t, "told", func(plan.Members) bool {
+		b.SetSegments([]string{"eth0"})
+		return b.log.count("by broadcast alone") == 1
+	})
+	for _, n := range h.nodes {
+		if deaths := n.metric(t, "ironlb_liveness_false_deaths_total", ""); deaths != 0 {
+			t.Errorf("%s: %v false deaths", n.name, deaths)
+		}
+	}
+}
+
+// leaveGroups drops what comes to the group of IPv4 or IPv6 at the node's door.
+func (n *node) leaveGroups(t *testing.T) {
+	t.Helper()
+	n.space.Must(t, func() error {
+		script := "add table inet cut; add chain inet cut in { type filter hook input priority 0; }; " +
+			"add rule inet cut in ip daddr 224.0.0.254 drop; add rule inet cut in ip6 daddr ff02::114 drop"
+		out, err := exec.Command("nft", script).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("nft: %w: %s", err, out)
+		}
+		return nil
+	})
+}
+
+// earlier makes a datagram one of an earlier minor version, signed.
+func earlier(data []byte, minor byte) []byte {
+	data = bytes.Clone(data)
+	data[2] = data[2]&0xf0 | minor
+	tag := len(data) - 16
+	sum := hmac.New(sha256.New, secret)
+	sum.Write(data[:tag])
+	copy(data[tag:], sum.Sum(nil))
+	return data
+}
+
+// A rollout from version 1.2, which knows broadcasts alone, and back: no node is missed at any time, and broadcasts end with the last one.
+func TestRolloutToGroup(t *testing.T) {
+	for _, slow := range []bool{false, true} {
+		w := newWorld(t, 5, func(c *member.Config) {
+			if slow {
+				c.Profile = member.Slow
+			}
+		})
+		w.loss = 0.1
+		for _, m := range w.nodes {
+			m.earlier = true
+		}
+		w.must("settled", 20*time.Second, w.settled)
+		incarnation := uint64(1)
+		replace := func(m *machine, earlier bool) {
+			incarnation++
+			for _, s := range m.Goodbye(0) {
+				w.send(m, []member.Send{s})
+			}
+			m.earlier = earlier
+			w.boot(m, incarnation, func(c *member.Config) {
+				if slow {
+					c.Profile = member.Slow
+				}
+			})
+			missed := func() bool {
+				for _, n := range w.nodes {
+					if n != m && !n.hears(w.others(n, m)...) {
+						t.Fatalf("slow %t: %s misses a node: %v", slow, n.name, n.members.Peers)
+					}
+				}
+				return w.settled()
+			}
+			w.must("settled", 30*time.Second, missed)
+			before := m.Counts().Broadcast
+			w.run(30*time.Second, func() bool { missed(); return false })
+			heartbeats := uint64(30 * time.Second / member.Standard.Interval)
+			if slow {
+				heartbeats = uint64(30 * time.Second / member.Slow.Interval)
+			}
+			if n := m.Counts().Broadcast - before; n < heartbeats && !earlier && m != w.nodes[4] {
+				t.Errorf("slow %t: %d heartbeats by broadcast while earlier versions are alive, want %d", slow, n, heartbeats)
+			}
+		}
+		for _, m := range w.nodes {
+			replace(m, false)
+		}
+		broadcasts := func() (n uint64) {
+			for _, m := range w.nodes {
+				n += m.Counts().Broadcast
+			}
+			return n
+		}
+		w.loss = 0
+		w.run(5*time.Second, nil)
+		before := broadcasts()
+		w.run(time.Minute, nil)
+		if n := broadcasts() - before; n != 0 {
+			t.Errorf("slow %t: %d broadcasts in a minute after the rollout", slow, n)
+		}
+		w.loss = 0.1
+		replace(w.nodes[0], true)
+		w.run(time.Minute, nil)
+		for _, m := range w.nodes {
+			if deaths := m.Counts().FalseDeaths; deaths != 0 {
+				t.Errorf("slow %t: %s: %d false deaths", slow, m.name, deaths)
+			}
+		}
+	}
+}
+
+// The network begins to drop the group: the answers to those who miss a node keep it alive.
+func TestGroupDropped(t *testing.T) {
+	w := newWorld(t, 5)
+	w.settle()
+	w.run(time.Minute, nil)
+	w.dropGroup = true
+	w.run(5*time.Minute, func() bool {
+		for _, m := range w.nodes {
+			if !m.hears(w.nodes...) {
+				t.Fatalf("%v: %s misses a node", w.now.Sub(epoch), m.name)
+			}
+		}
+		return false
+	})
+	broadcasts := w.nodes[0].Counts().Broadcast
+	t.Logf("%d broadcasts in 5 minutes", broadcasts)
+}
+
+// Of two nodes that one starts with the broadcast setting and the other without, each hears the other.
+func TestMixedSettings(t *testing.T) {
+	w := newWorld(t, 4)
+	w.boot(w.nodes[0], 2, func(c *member.Config) { c.Broadcast = true })
+	w.settle()
+	w.run(time.Minute, nil)
+	for i, m := range w.nodes {
+		before := m.Counts().Broadcast
+		w.run(10*time.Second, nil)
+		if n := m.Counts().Broadcast - before; (n > 0) != (i == 0) {
+			t.Errorf("%s: %d broadcasts", m.name, n)
+		}
+		if !m.hears(w.nodes...) || m.Counts().FalseDeaths > 0 {
+			t.Errorf("%s: %v", m.name, m.members.Peers)
+		}
+	}
+}
+
+// others are the nodes without two.
+func (w *world) others(a, b *machine) (others []*machine) {
+	for _, m := range w.nodes {
+		if m != a && m != b {
+			others = append(others, m)
+		}
+	}
+	return others
+}
