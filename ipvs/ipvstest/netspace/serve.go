@@ -3,9 +3,11 @@ package netspace
 import (
 	"bufio"
 	"cmp"
+	"errors"
 	"net"
 	"net/netip"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -120,12 +122,13 @@ const question = "who are you\n"
 // AskOn sends one line over an open connection and returns the answer.
 func AskOn(conn net.Conn) (string, error) { return AskOnWithin(0, conn) }
 
-// AskOnWithin is AskOn with a patience of its own, unless that is zero.
+// AskOnWithin is AskOn with a patience of its own, unless that is zero. A packet filter that discards what this host sends fails the write
+// (EPERM) whether it also refuses or not, so the answer is awaited all the same: an ICMP error is what makes it refused.
 func AskOnWithin(limit time.Duration, conn net.Conn) (string, error) {
 	if err := conn.SetDeadline(time.Now().Add(cmp.Or(limit, patience))); err != nil {
 		return "", err
 	}
-	if _, err := conn.Write([]byte(question)); err != nil {
+	if _, err := conn.Write([]byte(question)); err != nil && !errors.Is(err, syscall.EPERM) {
 		return "", err
 	}
 	buffer := make([]byte, 100)
