@@ -8,7 +8,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nftlb"
 )
 
-// [T11] Policy Local, and the endpoint is on another node: clients from outside are dropped, those inside get it (ipvs.md 3.11).
+// [T11] Policy Local: clients from outside get the endpoint of this node, and are dropped where it has none; those inside get the one of
+// another node (ipvs.md 3.11).
 func shortCircuit(t *testing.T, l *lab) {
 	var pods ipvs.PodSources
 	for _, pod := range l.family.pods {
@@ -24,10 +25,7 @@ func shortCircuitInterface(t *testing.T, l *lab) {
 
 func shortCircuitOf(t *testing.T, l *lab, pods ipvs.PodSources) {
 	t.Helper()
-	outside, inside := l.service(l.vip, l.family.pods[0]).without(), l.service(l.vip, l.family.pods[0])
-	for key := range outside.table {
-		outside.add(ipvs.Element{Set: ipvs.Dropped, Key: key})
-	}
+	outside, inside := l.service(l.vip, l.family.pods[1]), l.service(l.vip, l.family.pods[0])
 	l.apply(t, outside)
 	l.node.Must(t, func() error {
 		balancer, err := nftlb.New(nftlb.Inside)
@@ -41,8 +39,19 @@ func shortCircuitOf(t *testing.T, l *lab, pods ipvs.PodSources) {
 		_, err = balancer.Apply(ipvs.Diff(nil, inside.table))
 		return err
 	})
+	same := func() {
+		t.Helper()
+		l.answers(t, l.pods[1], "", at(l.vip, 80), "pod0", l.family.pods[1])
+		l.answers(t, l.node, "", at(l.vip, 80), "pod0", l.nodes()...)
+		l.refused(t, l.client, at(l.vip, 81))
+	}
+	l.answers(t, l.client, "", at(l.vip, 80), "pod1", l.family.client)
+	same()
+	outside = outside.without()
+	for key := range outside.table {
+		outside.add(ipvs.Element{Set: ipvs.Dropped, Key: key})
+	}
+	l.apply(t, outside)
 	l.silent(t, l.client, "", at(l.vip, 80))
-	l.answers(t, l.pods[1], "", at(l.vip, 80), "pod0", l.family.pods[1])
-	l.answers(t, l.node, "", at(l.vip, 80), "pod0", l.nodes()...)
-	l.refused(t, l.client, at(l.vip, 81))
+	same()
 }
