@@ -2,6 +2,7 @@ package netspace
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"errors"
 	"net"
@@ -15,7 +16,8 @@ import (
 // patience bounds every wait of a test for an answer that ought to come at once.
 const patience = 5 * time.Second
 
-// ServeTCP answers each line of each connection with its own name and the address that the client seems to have.
+// ServeTCP answers each line of each connection with its own name and the address that the client seems to have, and as many octets as the
+// line has (AskLong).
 func (s *Space) ServeTCP(t testing.TB, addr, name string) {
 	t.Helper()
 	var listener net.Listener
@@ -51,7 +53,7 @@ func answer(conn net.Conn, name string) {
 	defer conn.Close()
 	from := conn.RemoteAddr().(*net.TCPAddr).IP.String()
 	for lines := bufio.NewScanner(conn); lines.Scan(); {
-		if _, err := conn.Write([]byte(name + " " + from + "\n")); err != nil {
+		if _, err := conn.Write(padded(name+" "+from, len(lines.Bytes())+1)); err != nil {
 			return
 		}
 	}
@@ -67,13 +69,13 @@ func (s *Space) ServeUDP(t testing.TB, addr, name string) {
 	})
 	t.Cleanup(func() { conn.Close() })
 	go func() {
-		buffer := make([]byte, 1500)
+		buffer := make([]byte, maxQuestion)
 		for {
-			_, from, err := conn.ReadFrom(buffer)
+			n, from, err := conn.ReadFrom(buffer)
 			if err != nil {
 				return
 			}
-			_, _ = conn.WriteTo([]byte(name+" "+from.(*net.UDPAddr).IP.String()+"\n"), from)
+			_, _ = conn.WriteTo(padded(name+" "+from.(*net.UDPAddr).IP.String(), n), from)
 		}
 	}()
 }
@@ -119,21 +121,44 @@ func (s *Space) Ask(network, to string) (string, error) {
 // question is long enough to be quoted in an ICMP error (8 octets).
 const question = "who are you\n"
 
+// maxQuestion bounds the length of a question, and of its answer.
+const maxQuestion = 1 << 15
+
+// padded is a line of at least n octets.
+func padded(text string, n int) []byte {
+	return append([]byte(text), strings.Repeat(" ", max(0, n-len(text)-1))+"\n"...)
+}
+
+// AskLong is AskOnWithin with a question of n octets, and an answer as long.
+func AskLong(limit time.Duration, conn net.Conn, n int) (string, error) {
+	return ask(limit, conn, padded("long", n))
+}
+
 // AskOn sends one line over an open connection and returns the answer.
 func AskOn(conn net.Conn) (string, error) { return AskOnWithin(0, conn) }
 
 // AskOnWithin is AskOn with a patience of its own, unless that is zero. A packet filter that discards what this host sends fails the write
 // (EPERM) whether it also refuses or not, so the answer is awaited all the same: an ICMP error is what makes it refused.
 func AskOnWithin(limit time.Duration, conn net.Conn) (string, error) {
+	return ask(limit, conn, []byte(question))
+}
+
+// ask sends the question and returns the answer, which ends with the line.
+func ask(limit time.Duration, conn net.Conn, question []byte) (string, error) {
 	if err := conn.SetDeadline(time.Now().Add(cmp.Or(limit, patience))); err != nil {
 		return "", err
 	}
-	if _, err := conn.Write([]byte(question)); err != nil && !errors.Is(err, syscall.EPERM) {
+	if _, err := conn.Write(question); err != nil && !errors.Is(err, syscall.EPERM) {
 		return "", err
 	}
-	buffer := make([]byte, 100)
-	n, err := conn.Read(buffer)
-	return strings.TrimSpace(string(buffer[:n])), err
+	var answer []byte
+	for buffer := make([]byte, maxQuestion); !bytes.HasSuffix(answer, []byte("\n")); {
+		n, err := conn.Read(buffer)
+		if answer = append(answer, buffer[:n]...); err != nil {
+			return strings.TrimSpace(string(answer)), err
+		}
+	}
+	return strings.TrimSpace(string(answer)), nil
 }
 
 // echoRequests are an ICMP echo request (RFC 792) with its checksum and an ICMPv6 one (RFC 4443), whose checksum the kernel

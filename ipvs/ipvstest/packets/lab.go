@@ -42,6 +42,7 @@ type family struct {
 	pods, gateways    [2]string // of each Pod, and the node's on its link
 	bits, podBits     int
 	services, nowhere string // a network of Services, and an address in it on the client's side that no Service has
+	far, farRouter    string // a client behind the client, and the client's address on that link
 	forwarding        string
 	raw               string // network of package net
 }
@@ -50,12 +51,14 @@ var families = []family{
 	{
 		name: "IPv4", vip: "203.0.113.4", client: "192.0.2.2", other: "192.0.2.3", node: "192.0.2.1", bits: 24,
 		pods: [2]string{"198.51.100.2", "198.51.100.66"}, gateways: [2]string{"198.51.100.1", "198.51.100.65"}, podBits: 26,
-		services: "203.0.113.0/24", nowhere: "203.0.113.99", forwarding: "net.ipv4.ip_forward", raw: "ip4",
+		services: "203.0.113.0/24", nowhere: "203.0.113.99", far: "198.18.0.2", farRouter: "198.18.0.1",
+		forwarding: "net.ipv4.ip_forward", raw: "ip4",
 	},
 	{
 		name: "IPv6", vip: "2001:db8:4::4", client: "2001:db8:1::2", other: "2001:db8:1::3", node: "2001:db8:1::1", bits: 64,
 		pods: [2]string{"2001:db8:20::2", "2001:db8:21::2"}, gateways: [2]string{"2001:db8:20::1", "2001:db8:21::1"}, podBits: 64,
-		services: "2001:db8:4::/64", nowhere: "2001:db8:4::99", forwarding: "net.ipv6.conf.all.forwarding", raw: "ip6",
+		services: "2001:db8:4::/64", nowhere: "2001:db8:4::99", far: "2001:db8:5::2",
+		farRouter: "2001:db8:5::1", forwarding: "net.ipv6.conf.all.forwarding", raw: "ip6",
 	},
 }
 

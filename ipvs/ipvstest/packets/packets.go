@@ -38,6 +38,9 @@ func Run(t *testing.T, o Options) {
 			{"hostPort", hostPort},
 			{"unallocated", unallocated},
 			{"invalid", invalid},
+			{"fragments", fragments},
+			{"small MTU, policy Cluster", smallMTU(ipvs.Masqueraded)},
+			{"small MTU, policy Local", smallMTU()},
 		} {
 			t.Run(f.name+"/"+c.name, func(t *testing.T) {
 				t.Parallel() // most of the time is waiting for silence
