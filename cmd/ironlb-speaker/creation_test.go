@@ -20,22 +20,39 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// While Services come, one after the other, their clients ask all the time: they are answered or wait, and are never refused
-// (ipvs.md 1.2.9).
-func TestNobodyIsRefusedWhileAServiceComes(t *testing.T) {
-	const clientAddr, nodeAddr, podAddr, gateway, services = "198.51.100.2", "198.51.100.1", "192.0.2.10", "192.0.2.1", 20
-	client, node, pod := netspace.New(t), netspace.New(t), netspace.New(t)
-	netspace.Join(t, client, "eth0", clientAddr+"/24", node, "eth0", nodeAddr+"/24")
-	netspace.Join(t, pod, "eth0", podAddr+"/25", node, "pod0", gateway+"/25")
-	client.Route(t, "203.0.113.0/24", nodeAddr)
-	pod.Route(t, "0.0.0.0/0", gateway)
-	pod.ServeTCP(t, podAddr+":8080", "pod")
+// The addresses of a client, a node and a Pod.
+const pathClient, pathNode, pathPod, pathGateway = "198.51.100.2", "198.51.100.1", "192.0.2.10", "192.0.2.1"
 
-	cluster, kick := &growing{view: exampleView()}, speaker.NewKick()
+// threeSpaces are a client, a node and a Pod that serves TCP at 8080 and UDP at 5353, whose way is over the node.
+func threeSpaces(t *testing.T) (client, node, pod *netspace.Space) {
+	t.Helper()
+	client, node, pod = netspace.New(t), netspace.New(t), netspace.New(t)
+	netspace.Join(t, client, "eth0", pathClient+"/24", node, "eth0", pathNode+"/24")
+	netspace.Join(t, pod, "eth0", pathPod+"/25", node, "pod0", pathGateway+"/25")
+	client.Route(t, "203.0.113.0/24", pathNode)
+	pod.Route(t, "0.0.0.0/0", pathGateway)
+	pod.ServeUDP(t, pathPod+":5353", "pod")
+	pod.ServeTCP(t, pathPod+":8080", "pod")
+	return client, node, pod
+}
+
+// viewOfPod is exampleView with the Pod as the only endpoint.
+func viewOfPod() *plan.View {
+	view := exampleView()
+	for key, slices := range view.Slices {
+		slice := slices["s"]
+		slice.Endpoints = []plan.Endpoint{{Addr: netip.MustParseAddr(pathPod), Node: "a", Ready: true, Serving: true}}
+		view.Slices[key] = map[string]plan.Slice{"s": slice}
+	}
+	return view
+}
+
+// runLoop runs the loop with the real drivers on the node until the end of the test; the context ends with it.
+func runLoop(t *testing.T, node *netspace.Space, source speaker.Source, kick *speaker.Kick) context.Context {
+	t.Helper()
 	config := newConfig()
 	config.DetectLocal = plan.DetectLocal{Mode: plan.ClusterCIDR, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/25")}}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-	defer cancel()
 	var loop sync.WaitGroup
 	loop.Go(func() {
 		if err := node.Do(func() error {
@@ -46,18 +63,27 @@ func TestNobodyIsRefusedWhileAServiceComes(t *testing.T) {
 			defer closeDrivers()
 			return speaker.New(speaker.Config{
 				NodeName: "a", Plan: options{nodeName: "a", config: config}.plan(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
-				Kick: kick, Source: cluster, Node: drivers, Announcer: &one{}, Detector: nobody{}, Reporter: &one{},
+				Kick: kick, Source: source, Node: drivers, Announcer: &one{}, Detector: nobody{}, Reporter: &one{},
 				Metrics: speaker.NewMetrics(prometheus.NewRegistry()),
 			}).Run(ctx)
 		}); err != nil {
 			t.Error(err)
 		}
 	})
-	defer loop.Wait()
-	defer cancel()
+	t.Cleanup(func() { cancel(); loop.Wait() })
+	return ctx
+}
+
+// While Services come, one after the other, their clients ask all the time: they are answered or wait, and are never refused
+// (ipvs.md 1.2.9).
+func TestNobodyIsRefusedWhileAServiceComes(t *testing.T) {
+	const services = 20
+	client, node, _ := threeSpaces(t)
+	cluster, kick := &growing{view: exampleView()}, speaker.NewKick()
+	ctx := runLoop(t, node, cluster, kick)
 	// Asking must be quick, to meet the moment, and still allow for a handshake: an emulated kernel takes longer.
 	began := time.Now()
-	if _, err := client.DialWithin(5*time.Second, "tcp", "", nodeAddr+":1"); !errors.Is(err, syscall.ECONNREFUSED) {
+	if _, err := client.DialWithin(5*time.Second, "tcp", "", pathNode+":1"); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Fatalf("a closed port of the node: %v", err)
 	}
 	patience := max(3*time.Millisecond, 10*time.Since(began))
@@ -67,7 +93,7 @@ func TestNobodyIsRefusedWhileAServiceComes(t *testing.T) {
 		var begin sync.Once
 		go func() {
 			<-asking
-			cluster.add(fmt.Sprint("new-", i), vip, netip.MustParseAddr(podAddr))
+			cluster.add(fmt.Sprint("new-", i), vip, netip.MustParseAddr(pathPod))
 			kick.Now()
 		}()
 		for {

@@ -229,20 +229,8 @@ func TestClientsFollowTheSwitch(t *testing.T) {
 	if !hasIPVS() {
 		t.Skip("this kernel has no IPVS")
 	}
-	const clientAddr, nodeAddr, podAddr, gateway = "198.51.100.2", "198.51.100.1", "192.0.2.10", "192.0.2.1"
-	client, node, pod := netspace.New(t), netspace.New(t), netspace.New(t)
-	netspace.Join(t, client, "eth0", clientAddr+"/24", node, "eth0", nodeAddr+"/24")
-	netspace.Join(t, pod, "eth0", podAddr+"/25", node, "pod0", gateway+"/25")
-	client.Route(t, "203.0.113.0/24", nodeAddr)
-	pod.Route(t, "0.0.0.0/0", gateway)
-	pod.ServeUDP(t, podAddr+":5353", "pod")
-	pod.ServeTCP(t, podAddr+":8080", "pod")
-	view := exampleView()
-	for key, slices := range view.Slices {
-		slice := slices["s"]
-		slice.Endpoints = []plan.Endpoint{{Addr: netip.MustParseAddr(podAddr), Node: "a", Ready: true, Serving: true}}
-		view.Slices[key] = map[string]plan.Slice{"s": slice}
-	}
+	client, node, _ := threeSpaces(t)
+	view := viewOfPod()
 	run := func(kind dataplane) {
 		node.Must(t, func() error {
 			n, o, closeNode := dataplaneNode(t, kind, nil)
