@@ -14,6 +14,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
@@ -27,19 +28,86 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// TestNodesComeAndGo: that changes no address, and is not written or told.
-func TestNodesComeAndGo(t *testing.T) {
-	d := newDesk(t, "203.0.113.4/32", serviceFor("nobody"))
-	s := serviceFor("s")
-	d.ensure(s)
-	d.said()
-	d.api.ClearActions()
-	if err := d.lb.UpdateLoadBalancer(t.Context(), "", s, []*v1.Node{node("n")}); err != cloudprovider.ImplementedElsewhere { // compared so by the caller
-		t.Errorf("got %v", err)
+// nodeWatch is a Cloud that names the nodes of each UpdateLoadBalancer, after it.
+type nodeWatch struct {
+	*Cloud
+	nodes chan string
+}
+
+func (w nodeWatch) LoadBalancer() (cloudprovider.LoadBalancer, bool) {
+	lb, ok := w.Cloud.LoadBalancer()
+	return watchedBalancer{lb, w.nodes}, ok
+}
+
+type watchedBalancer struct {
+	cloudprovider.LoadBalancer
+	nodes chan string
+}
+
+func (w watchedBalancer) UpdateLoadBalancer(ctx context.Context, cluster string, svc *v1.Service, nodes []*v1.Node) error {
+	err := w.LoadBalancer.UpdateLoadBalancer(ctx, cluster, svc, nodes)
+	var names []string
+	for _, node := range nodes {
+		names = append(names, node.Name)
 	}
-	d.expectEvents()
-	if len(d.api.Actions()) > 0 {
-		t.Errorf("wrote %v", d.api.Actions())
+	slices.Sort(names)
+	w.nodes <- strings.Join(names, " ")
+	return err
+}
+
+// TestNodesComeAndGo: the service controller's own calls for nodes that come and go, up to none at all, change no address, and are not
+// written or told.
+func TestNodesComeAndGo(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	calls := make(chan string, 100)
+	observe := func(c *Cloud) cloudprovider.Interface { return nodeWatch{c, calls} }
+	api, events := startObserved(ctx, t, 1, observe, node("n1"))
+	services, nodes := api.CoreV1().Services("default"), api.CoreV1().Nodes()
+	create(t, services, serviceFor("s"))
+	awaitEvent(t, events, "Normal Allocated")
+	before, err := services.Get(ctx, "s", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	api.ClearActions()
+	add := func(name string) error {
+		_, err := nodes.Create(ctx, node(name), metav1.CreateOptions{})
+		return err
+	}
+	remove := func(name string) error { return nodes.Delete(ctx, name, metav1.DeleteOptions{}) }
+	for _, step := range []struct {
+		do   func(string) error
+		node string
+		want string
+	}{{add, "n2", "n1 n2"}, {remove, "n1", "n2"}, {remove, "n2", ""}, {add, "n1", "n1"}} {
+		if err := step.do(step.node); err != nil {
+			t.Fatal(err)
+		}
+		for limit := time.After(20 * time.Second); ; {
+			select {
+			case got := <-calls:
+				if got != step.want {
+					continue // of nodes before
+				}
+			case <-limit:
+				t.Fatalf("not called with nodes %q within 20 s", step.want)
+			}
+			break
+		}
+	}
+	after, err := services.Get(ctx, "s", metav1.GetOptions{})
+	if err != nil || !equality.Semantic.DeepEqual(after, before) {
+		t.Errorf("the Service is now %v, was %v (%v)", after, before, err)
+	}
+	create(t, services, serviceFor("s2"))
+	awaitEvent(t, events, "Warning PoolExhausted") // the address is still held
+	wrote := slices.DeleteFunc(writes(api), func(w string) bool { return strings.HasPrefix(w, "create nodes ") })
+	if want := []string{"create services s2", "patch services/status s2"}; !slices.Equal(wrote, want) {
+		t.Errorf("wrote %q, want %q", wrote, want)
+	}
+	if len(events.Events) > 0 {
+		t.Errorf("said too: %q", <-events.Events)
 	}
 }
 

@@ -36,6 +36,13 @@ import (
 // startServices runs cloud-provider's own service controller on our Cloud, with one pool of one address. The API is
 // client-go's fake, the controller is the real one.
 func startServices(ctx context.Context, t *testing.T, workers int, objects ...runtime.Object) (*fake.Clientset, *record.FakeRecorder) {
+	return startObserved(ctx, t, workers, func(c *Cloud) cloudprovider.Interface { return c }, objects...)
+}
+
+// startObserved is startServices with a Cloud that the test looks into.
+func startObserved(
+	ctx context.Context, t *testing.T, workers int, observe func(*Cloud) cloudprovider.Interface, objects ...runtime.Object,
+) (*fake.Clientset, *record.FakeRecorder) {
 	api := fake.NewClientset(objects...)
 	core := informers.NewSharedInformerFactory(api, 0)
 	events := record.NewFakeRecorder(100)
@@ -45,7 +52,8 @@ func startServices(ctx context.Context, t *testing.T, workers int, objects ...ru
 	if err != nil {
 		t.Fatal(err)
 	}
-	controller, err := service.New(&Cloud{registrar: c.registrar}, quiet{api}, c.waker, core.Core().V1().Nodes(), "", utilfeature.DefaultFeatureGate)
+	cloud := observe(&Cloud{registrar: c.registrar})
+	controller, err := service.New(cloud, quiet{api}, c.waker, core.Core().V1().Nodes(), "", utilfeature.DefaultFeatureGate)
 	if err != nil {
 		t.Fatal(err)
 	}
