@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -78,23 +79,30 @@ func TestTimeouts(t *testing.T) {
 	}
 }
 
-// sticky is webReals with session affinity and the given weights of the two Pods.
-func sticky(weights [2]uint32) ipvs.Table {
-	return ipvs.Table{web: {
-		Settings: ipvs.Settings{Scheduler: "rr", Flags: ipvs.Persistent, Timeout: 10800},
-		RealServers: map[netip.AddrPort]ipvs.RealServer{
-			netip.MustParseAddrPort("198.51.100.2:8080"):  {Weight: weights[0]},
-			netip.MustParseAddrPort("198.51.100.66:8080"): {Weight: weights[1]},
-		},
-	}}
+// sticky is a virtual server with session affinity, a time-out in seconds and the given weights of the two Pods.
+func sticky(key ipvs.Key, timeout uint32, weights [2]uint32) ipvs.Table {
+	virtual := ipvs.VirtualServer{
+		Settings:    ipvs.Settings{Scheduler: "rr", Flags: ipvs.Persistent, Timeout: timeout},
+		RealServers: map[netip.AddrPort]ipvs.RealServer{},
+	}
+	for i, weight := range weights {
+		addr := []string{"198.51.100.2", "198.51.100.66"}[i]
+		if key.Addr.Is6() {
+			addr = []string{"2001:db8:20::2", "2001:db8:21::2"}[i]
+		}
+		port := map[ipvs.Protocol]uint16{ipvs.TCP: 8080, ipvs.UDP: 5353}[key.Protocol]
+		virtual.RealServers[netip.AddrPortFrom(netip.MustParseAddr(addr), port)] = ipvs.RealServer{Weight: weight}
+	}
+	return ipvs.Table{key: virtual}
 }
 
 func pod(answer string) string { name, _, _ := strings.Cut(answer, " "); return name }
 
-// ask asks the virtual server from one of the client's addresses.
-func (l *lab) ask(t *testing.T, from string) string {
+// ask asks a virtual server from one of the client's addresses.
+func (l *lab) ask(t *testing.T, key ipvs.Key, from string) string {
 	t.Helper()
-	conn, err := l.client.Dial("tcp", from, vip+":80")
+	network := map[ipvs.Protocol]string{ipvs.TCP: "tcp", ipvs.UDP: "udp"}[key.Protocol]
+	conn, err := l.client.Dial(network, from, netip.AddrPortFrom(key.Addr, key.Port).String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,33 +114,81 @@ func (l *lab) ask(t *testing.T, from string) string {
 	return pod(answer)
 }
 
-// Affinity goes by the whole address: neighbours are spread (1.2.2). A client whose Pod has weight 0 moves with its next
+// Affinity goes by the whole address, in both families: neighbours are spread (1.2.2). A client whose Pod has weight 0 moves with its next
 // connection, while those it has stay (4.4).
 func TestAffinity(t *testing.T) {
 	l := newLab(t)
 	l.client.Address(t, "eth0", "192.0.2.3/24")
-	l.apply(t, sticky([2]uint32{1, 1}), web)
-	first, second := l.ask(t, "192.0.2.2"), l.ask(t, "192.0.2.3")
-	if first == second {
-		t.Errorf("two clients both have %s", first)
-	}
-	for range 3 {
-		if a, b := l.ask(t, "192.0.2.2"), l.ask(t, "192.0.2.3"); a != first || b != second {
-			t.Errorf("answers of %s and %s, want %s and %s again", a, b, first, second)
+	l.client.Address(t, "eth0", "2001:db8:1::3/64")
+	web6 := ipvs.Key{Addr: netip.MustParseAddr(vip6), Protocol: ipvs.TCP, Port: 80}
+	for _, c := range []struct {
+		key       ipvs.Key
+		one, next string
+	}{{web, "192.0.2.2", "192.0.2.3"}, {web6, "2001:db8:1::2", "2001:db8:1::3"}} {
+		l.apply(t, sticky(c.key, 10800, [2]uint32{1, 1}), c.key)
+		first, second := l.ask(t, c.key, c.one), l.ask(t, c.key, c.next)
+		if first == second {
+			t.Errorf("%v: two clients both have %s", c.key, first)
+		}
+		for range 3 {
+			if a, b := l.ask(t, c.key, c.one), l.ask(t, c.key, c.next); a != first || b != second {
+				t.Errorf("%v: answers of %s and %s, want %s and %s again", c.key, a, b, first, second)
+			}
+		}
+		open, err := l.client.Dial("tcp", c.one, netip.AddrPortFrom(c.key.Addr, 80).String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer open.Close()
+		weights := map[string][2]uint32{"pod0": {0, 1}, "pod1": {1, 0}}
+		l.apply(t, sticky(c.key, 10800, weights[first]), c.key)
+		if got := l.ask(t, c.key, c.one); got != second {
+			t.Errorf("%v: a new connection goes to %s, which drains", c.key, got)
+		}
+		if answer, err := netspace.AskOn(open); err != nil || pod(answer) != first {
+			t.Errorf("%v: the open connection: %q, %v; want %s", c.key, answer, err, first)
 		}
 	}
-	open, err := l.client.Dial("tcp", "192.0.2.2", vip+":80")
-	if err != nil {
+}
+
+// Affinity ends with its time-out after the last connection, also of a client that had many, and not before (3.12): IPVS keeps the template as
+// long as it has connections, here those of UDP that end after a second.
+func TestAffinityEnds(t *testing.T) {
+	l := newLab(t)
+	if _, err := l.kernel.SetTimeouts(kernel.Timeouts{UDP: time.Second}); err != nil {
 		t.Fatal(err)
 	}
-	defer open.Close()
-	weights := map[string][2]uint32{"pod0": {0, 1}, "pod1": {1, 0}}
-	l.apply(t, sticky(weights[first]), web)
-	if got := l.ask(t, "192.0.2.2"); got != second {
-		t.Errorf("a new connection goes to %s, which drains", got)
+	templates := func() (n int) {
+		l.node.Must(t, func() error {
+			text, err := os.ReadFile("/proc/thread-self/net/ip_vs_conn")
+			for line := range strings.Lines(string(text)) {
+				if fields := strings.Fields(line); len(fields) > 3 && fields[0] == "UDP" && fields[2] == "0000" { // no client's port
+					n++
+				}
+			}
+			return err
+		})
+		return n
 	}
-	if answer, err := netspace.AskOn(open); err != nil || pod(answer) != first {
-		t.Errorf("the open connection: %q, %v; want %s", answer, err, first)
+	const timeout = 4
+	l.apply(t, sticky(dns, timeout, [2]uint32{1, 1}), dns)
+	began := time.Now()
+	first := l.ask(t, dns, "192.0.2.2")
+	for range 3 {
+		if got := l.ask(t, dns, "192.0.2.2"); got != first && time.Since(began) < timeout*time.Second {
+			t.Errorf("answer of %s, want %s again", got, first)
+		}
+	}
+	if n := templates(); n != 1 && time.Since(began) < timeout*time.Second {
+		t.Fatalf("%d templates after the first answer, want 1", n)
+	}
+	for deadline := began.Add(30 * time.Second); templates() > 0; {
+		if time.Now().After(deadline) {
+			t.Fatalf("the template is there after %s, want it to end after %ds", time.Since(began), timeout)
+		}
+	}
+	if took := time.Since(began); took < timeout*time.Second {
+		t.Errorf("the template ended after %s, want %ds", took, timeout)
 	}
 }
 
@@ -156,36 +212,58 @@ func (l *lab) dialFrom(t *testing.T, port int) (net.Conn, time.Duration) {
 	return conn, time.Since(began)
 }
 
-// A client that takes its port again while its Pod drains gets another Pod. An entry of conntrack may cost it the first SYN, and
-// the next comes after a second (4.6); after a reset, as here, it does not on Linux 6.1 (T16: 5 ms in the guest).
+// A client that takes its port again while its Pod drains gets another Pod (4.6, T16): at once if its connection was closed before; if it
+// was not, as after a crash of the client, an entry of conntrack costs it the first SYN, and the second comes after a second.
 func TestPortReuseWhileDraining(t *testing.T) {
-	l := newLab(t)
-	l.apply(t, ipvs.Table{web: rr(webReals)}, web)
-	conn, took := l.dialFrom(t, 40000)
-	answer, err := netspace.AskOn(conn)
+	for name, c := range map[string]struct {
+		vanish bool
+		most   time.Duration
+	}{"after a reset": {false, 900 * time.Millisecond}, "after a crash of the client": {true, 2500 * time.Millisecond}} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			l.apply(t, ipvs.Table{web: rr(webReals)}, web)
+			conn, took := l.dialFrom(t, 40000)
+			answer, err := netspace.AskOn(conn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.vanish {
+				vanish(t, conn)
+			}
+			conn.Close()
+			t.Logf("first connection after %v", took)
+			drained := ipvs.Table{web: rr(map[netip.AddrPort]ipvs.RealServer{})}
+			for i, at := range []string{"198.51.100.2:8080", "198.51.100.66:8080"} {
+				weight := uint32(1)
+				if pod(answer) == []string{"pod0", "pod1"}[i] {
+					weight = 0
+				}
+				drained[web].RealServers[netip.MustParseAddrPort(at)] = ipvs.RealServer{Weight: weight}
+			}
+			l.apply(t, drained, web)
+			again, took := l.dialFrom(t, 40000)
+			defer again.Close()
+			after, err := netspace.AskOn(again)
+			if err != nil || pod(after) == pod(answer) {
+				t.Errorf("answer %q, %v; want the Pod that does not drain", after, err)
+			}
+			if t.Logf("the same port again after %v", took); took > c.most {
+				t.Errorf("connecting took %v, want %v at most", took, c.most)
+			}
+		})
+	}
+}
+
+// vanish makes the socket's end silent: in repair mode (tcp(7), TCP_REPAIR) closing sends nothing.
+func vanish(t *testing.T, conn net.Conn) {
+	t.Helper()
+	raw, err := conn.(*net.TCPConn).SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn.Close()
-	t.Logf("first connection after %v", took)
-	drained := ipvs.Table{web: rr(map[netip.AddrPort]ipvs.RealServer{})}
-	for i, at := range []string{"198.51.100.2:8080", "198.51.100.66:8080"} {
-		weight := uint32(1)
-		if pod(answer) == []string{"pod0", "pod1"}[i] {
-			weight = 0
-		}
-		drained[web].RealServers[netip.MustParseAddrPort(at)] = ipvs.RealServer{Weight: weight}
-	}
-	l.apply(t, drained, web)
-	again, took := l.dialFrom(t, 40000)
-	defer again.Close()
-	after, err := netspace.AskOn(again)
-	if err != nil || pod(after) == pod(answer) {
-		t.Errorf("answer %q, %v; want the Pod that does not drain", after, err)
-	}
-	t.Logf("the same port again after %v", took)
-	if took > 5*time.Second {
-		t.Errorf("connecting took %v", took)
+	var failed error
+	if err := raw.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_TCP, unix.TCP_REPAIR, 1) }); err != nil || failed != nil {
+		t.Fatal(err, failed)
 	}
 }
 
@@ -214,7 +292,7 @@ func TestPodGone(t *testing.T) {
 	if after, err := netspace.AskOnWithin(20*time.Second, conn); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("answer %q, %v; want a reset", after, err)
 	}
-	if got := l.ask(t, ""); got == pod(answer) {
+	if got := l.ask(t, web, ""); got == pod(answer) {
 		t.Errorf("a new connection goes to %s, which is gone", got)
 	}
 }

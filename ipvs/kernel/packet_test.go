@@ -15,7 +15,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/link"
 )
 
-const vip = "203.0.113.4"
+const vip, vip6 = "203.0.113.4", "2001:db8:4::4"
 
 // lab is a client, a node with the whole data plane, and two Pods, each on a node of its own: they have a route to the
 // node only.
@@ -31,11 +31,18 @@ func newLab(t *testing.T) *lab {
 	l := &lab{client: netspace.New(t)}
 	l.kernel, l.node = openNew(t)
 	netspace.Join(t, l.client, "eth0", "192.0.2.2/24", l.node, "eth0", "192.0.2.1/24")
+	l.client.Address(t, "eth0", "2001:db8:1::2/64")
+	l.node.Address(t, "eth0", "2001:db8:1::1/64")
 	l.client.Route(t, "203.0.113.0/24", "192.0.2.1")
+	l.client.Route(t, "2001:db8:4::/64", "2001:db8:1::1")
+	l.node.Sysctl(t, "net.ipv6.conf.all.forwarding", "1")
 	for i := range l.pods {
 		l.pods[i] = netspace.New(t)
 		netspace.Join(t, l.pods[i], "eth0", fmt.Sprintf("198.51.100.%d/26", 64*i+2),
 			l.node, fmt.Sprintf("pod%d", i), fmt.Sprintf("198.51.100.%d/26", 64*i+1))
+		l.pods[i].Address(t, "eth0", fmt.Sprintf("2001:db8:2%d::2/64", i))
+		l.node.Address(t, fmt.Sprintf("pod%d", i), fmt.Sprintf("2001:db8:2%d::1/64", i))
+		l.pods[i].ServeTCP(t, "[::]:8080", fmt.Sprintf("pod%d", i))
 		l.pods[i].ServeTCP(t, "0.0.0.0:8080", fmt.Sprintf("pod%d", i))
 		l.pods[i].ServeUDP(t, "0.0.0.0:5353", fmt.Sprintf("pod%d", i))
 	}
@@ -51,8 +58,12 @@ func newLab(t *testing.T) *lab {
 			return err
 		}
 		defer local.Close()
-		_, err = local.Add(netip.MustParseAddr(vip))
-		return err
+		for _, addr := range []string{vip, vip6} {
+			if _, err := local.Add(netip.MustParseAddr(addr)); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	return l
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ironlb/ironlb/test/e2e/scene"
 )
@@ -124,8 +125,8 @@ func healthPort(t *testing.T, port int32, program string, nudge func()) {
 	})
 }
 
-// restorations counts how often the speakers of node1 have put back a virtual server of the address, by their logs.
-func restorations(t *testing.T, addr netip.Addr) (n int) {
+// restorations are when the speakers of node1 put back the virtual server of TCP at that port, by their logs.
+func restorations(t *testing.T, at netip.AddrPort) (times []time.Time) {
 	t.Helper()
 	for _, file := range cluster.LogFiles() {
 		if !strings.Contains(file, node().Name+"-ironlb-speaker") {
@@ -136,10 +137,19 @@ func restorations(t *testing.T, addr netip.Addr) (n int) {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(string(text)) {
-			if strings.Contains(line, `msg="add virtual server"`) && strings.Contains(line, "reason=Restored") && strings.Contains(line, addr.String()+":") {
-				n++
+			if !strings.Contains(line, `msg="add virtual server"`) || !strings.Contains(line, "reason=Restored") ||
+				!strings.Contains(line, fmt.Sprintf(`virtual="TCP %s"`, at)) {
+				continue
 			}
+			_, stamp, _ := strings.Cut(line, "time=")
+			stamp, _, _ = strings.Cut(stamp, " ")
+			when, err := time.Parse(time.RFC3339Nano, stamp)
+			if err != nil {
+				t.Fatalf("log line %q: %v", line, err)
+			}
+			times = append(times, when)
 		}
 	}
-	return n
+	slices.SortFunc(times, time.Time.Compare)
+	return times
 }

@@ -3,6 +3,8 @@ package kubeproxy
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,20 +14,54 @@ import (
 	"github.com/ironlb/ironlb/test/lab"
 )
 
-// testNotExcluded: kube-proxy in mode ipvs deletes our virtual servers, we put them back, and say what to change.
+// restoredWithin bounds how long an address is not served after kube-proxy deleted its virtual servers, with the time that an emulated guest
+// needs.
+const restoredWithin = 10 * time.Second
+
+// served asks the Service's address until the test stops it, and then wants no longer outage than that after a flush.
+func served(t *testing.T, svc *corev1.Service) (stop func()) {
+	t.Helper()
+	prober, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "tcp", Target: scene.External(t, svc, scene.HTTPPort)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := prober.WaitAnswers(t.Context(), time.Minute, 3); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		t.Helper()
+		if err := prober.WaitAnswers(t.Context(), restoredWithin, 3); err != nil {
+			t.Error(err)
+		}
+		s, err := prober.Stop()
+		t.Logf("%s, %v", s, err)
+		if err != nil || s.Outage > restoredWithin {
+			t.Errorf("%s, %v; want an outage of %s at most", s, err, restoredWithin)
+		}
+	}
+}
+
+// testNotExcluded: kube-proxy in mode ipvs deletes our virtual servers each time it compares them; we put them back each time, within
+// seconds, and say what to change.
 func testNotExcluded(t *testing.T, svc *corev1.Service) {
-	vip := scene.External(t, svc, 0).Addr()
-	told(t, vip.String(), "KubeProxyDeletesVirtualServers", "add "+poolCIDR+" to ipvs.excludeCIDRs")
-	before := restorations(t, vip)
-	scene.Eventually(t, patience, "kube-proxy deletes virtual servers and the speaker restores them", func(context.Context) error {
-		if n := restorations(t, vip) - before; n == 0 {
-			return errors.New("none yet")
+	vip := scene.External(t, svc, scene.HTTPPort)
+	told(t, vip.Addr().String(), "KubeProxyDeletesVirtualServers", "add "+poolCIDR+" to ipvs.excludeCIDRs")
+	scene.Answered(t, cluster.Client, "tcp", vip, "a1", "b1")
+	stop := served(t, svc)
+	before := len(restorations(t, vip))
+	const syncs = 3
+	synced(t, syncs, nil)
+	scene.Eventually(t, restoredWithin, "the speaker restores what each sync deleted", func(context.Context) error {
+		if n := len(restorations(t, vip)) - before; n < syncs {
+			return fmt.Errorf("%d times in %d syncs", n, syncs)
 		}
 		return nil
 	})
+	stop()
 }
 
-// testFlush: kube-proxy in mode nftables deletes all virtual servers when it starts (ipvs.md 1.7.3).
+// testFlush: kube-proxy in mode nftables deletes all virtual servers when it starts (ipvs.md 1.7.3): they are restored within seconds. A
+// connection that sends nothing meanwhile goes on; one that does goes on or ends with a reset, not in silence.
 func testFlush(t *testing.T, svc *corev1.Service, start func()) {
 	vip := scene.External(t, svc, scene.StreamPort)
 	scene.Answered(t, cluster.Client, "tcp", scene.External(t, svc, scene.HTTPPort), "a1", "b1")
@@ -40,19 +76,36 @@ func testFlush(t *testing.T, svc *corev1.Service, start func()) {
 		}
 		streams[name] = prober
 	}
-	before := restorations(t, vip.Addr())
+	stop := served(t, svc)
+	before := len(restorations(t, vip))
 	start()
+	var restored time.Time
 	scene.Eventually(t, patience, "kube-proxy deletes the virtual servers and the speaker restores them", func(context.Context) error {
-		if restorations(t, vip.Addr()) == before {
+		times := restorations(t, vip)
+		if len(times) == before {
 			return errors.New("none yet")
 		}
+		restored = times[len(times)-1]
 		return nil
 	})
 	everywhere(t, svc)
+	stop()
 	for name, prober := range streams {
 		err := errors.Join(prober.Broken(), prober.WaitAnswers(t.Context(), 40*time.Second, 1))
 		s, stopped := prober.Stop()
 		t.Logf("the %s connection: %v; %s; %v", name, err, s, stopped)
+		if len(s.Results) == 0 {
+			t.Fatalf("the %s connection: %v", name, stopped)
+		}
+		last := s.Results[len(s.Results)-1]
+		gap := restored.Sub(last.Sent)
+		switch {
+		case err == nil:
+		case !strings.Contains(last.Error, "reset") && !strings.Contains(last.Error, "EOF"):
+			t.Errorf("the %s connection ended with %q, want a reset", name, last.Error)
+		case gap < 0 || gap > restoredWithin:
+			t.Errorf("the %s connection broke by what it sent %s before the virtual servers were restored", name, gap)
+		}
 	}
 }
 
