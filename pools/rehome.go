@@ -45,6 +45,7 @@ func (u *unit) recordedPool() string {
 func (a *Allocator) reown(u *unit) {
 	if u.home == nil && u.recordedPool() != u.owner {
 		a.recount(u, func() { u.owner = u.recordedPool() })
+		a.lookAtHolder(u.addr) // a pool that is not read admits its own alone
 	}
 }
 
