@@ -22,7 +22,7 @@ func (l *ledger) adopt(services []v1.Service) {
 		if _, gone := l.vanished[svc.UID]; gone {
 			continue
 		}
-		if c := l.settings.claimOf(svc); len(c.Held) > 0 && !l.isTheirs(svc) {
+		if c := l.settings.claimOf(svc); len(c.Held)+len(c.Lost) > 0 && !l.isTheirs(svc) {
 			claims = append(claims, c)
 			shown[c.Service] = ingressOf(svc)
 			l.known[c.Service] = &entry{uid: svc.UID}

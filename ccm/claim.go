@@ -40,6 +40,7 @@ func (s *Settings) claimOf(svc *v1.Service) pools.Claim {
 		Labels:  svc.Labels,
 		Local:   svc.Spec.ExternalTrafficPolicy == v1.ServiceExternalTrafficPolicyLocal,
 		Held:    s.heldBy(svc),
+		Lost:    s.lostBy(svc),
 	}
 	askReallocation(&c, askedReallocation(svc), reallocationIn(svc))
 	for _, f := range svc.Spec.IPFamilies {
@@ -147,4 +148,21 @@ func (s *Settings) heldBy(svc *v1.Service) []pools.Address {
 		held = append(held, pools.Address{Addr: a, Pool: pool})
 	}
 	return held
+}
+
+// lostBy returns the addresses that our record of a Service names and its status does not show: somebody else wiped or
+// replaced them. One that we do not serve any more has lost nothing (former).
+func (s *Settings) lostBy(svc *v1.Service) []pools.Address {
+	if !balanced(svc) || !s.wants(svc) {
+		return nil
+	}
+	shown := ingressOf(svc)
+	records, _ := v1alpha1.RecordsOf(svc)
+	var lost []pools.Address
+	for _, r := range records {
+		if !slices.Contains(shown, r.Addr) {
+			lost = append(lost, pools.Address{Addr: r.Addr, Pool: r.Pool})
+		}
+	}
+	return lost
 }

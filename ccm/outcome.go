@@ -53,7 +53,7 @@ func (s *Settings) outcomeOf(svc *v1.Service, lease []pools.Address, reason pool
 	}
 	switch {
 	case message == "":
-		r.condition.Message = "The Service holds " + described(lease)
+		r.condition.Message = "The Service holds " + described(lease) + notAsked(svc, lease)
 	case len(lease) > 1 || len(lease) > 0 && reason != pools.Draining: // whose message names one
 		r.condition.Message += ". The Service holds " + described(lease)
 	}
@@ -62,6 +62,22 @@ func (s *Settings) outcomeOf(svc *v1.Service, lease []pools.Address, reason pool
 		r.ingress = append(r.ingress, v1.LoadBalancerIngress{IP: a.Addr.String(), IPMode: &mode})
 	}
 	return r
+}
+
+// notAsked names the family of a dual-stack Service of which its request names no address, though it names one of the
+// other. Empty: there is none.
+func notAsked(svc *v1.Service, lease []pools.Address) string {
+	var bad []string
+	asked := askedAddresses(svc, &bad)
+	if len(asked) != 1 || len(lease) != 2 {
+		return ""
+	}
+	other := pools.IPv4
+	if pools.FamilyOf(asked[0]) == pools.IPv4 {
+		other = pools.IPv6
+	}
+	return fmt.Sprintf(". Its request names no %s address, so any was chosen: name both in annotation %s to keep it",
+		other, v1alpha1.AnnotationAddresses)
 }
 
 // outcomeIn reads what the Service has.

@@ -1,0 +1,77 @@
+package ccm
+
+import (
+	"slices"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/ironlb/ironlb/pools"
+)
+
+// dual makes a Service dual-stack, IPv4 first.
+func dual(policy v1.IPFamilyPolicy) func(*v1.Service) {
+	return func(s *v1.Service) {
+		s.Spec.IPFamilies = []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol}
+		s.Spec.IPFamilyPolicy = ptr.To(policy)
+	}
+}
+
+// pools replaces the pools: each is a name and its entries.
+func (d *desk) pools(all ...[]string) {
+	d.t.Helper()
+	var list []pools.Pool
+	for _, p := range all {
+		r, err := pools.ParseRanges(p[1:])
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		list = append(list, pools.Pool{Name: p[0], Ranges: r, AutoAssign: true})
+	}
+	d.ledger.setPools(list)
+}
+
+// TestSecondFamilyAlone: where only pools of the second family exist PreferDualStack has that, which is no Warning,
+// and the first comes with a pool. RequireDualStack waits.
+func TestSecondFamilyAlone(t *testing.T) {
+	d := newDesk(t, "2001:db8::/126", serviceFor("nobody"))
+	s := serviceFor("s", dual(v1.IPFamilyPolicyPreferDualStack))
+	needs := serviceFor("needs", dual(v1.IPFamilyPolicyRequireDualStack))
+	d.expect(d.ensure(s), "1 writes, 2001:db8:: Proxy, SecondFamilyPending")
+	d.expect(d.ensure(needs), "1 writes, NoPool")
+	d.expectEvents("Normal SecondFamilyPending no pool auto-assigns IPv4 addresses to default/s", "Warning NoPool")
+	d.woken = nil
+	d.pools([]string{"web", "2001:db8::/126"}, []string{"more", "203.0.113.4/31"})
+	if !slices.Equal(d.woken, []string{"needs", "s"}) {
+		t.Errorf("woken %v", d.woken)
+	}
+	d.expect(d.ensure(s), "1 writes, 203.0.113.4 Proxy, 2001:db8:: Proxy, Allocated")
+	d.expect(d.ensure(needs), "1 writes, 203.0.113.5 Proxy, 2001:db8::1 Proxy, Allocated")
+	d.expectEvents("Normal Allocated The Service holds 203.0.113.4 of pool more and 2001:db8:: of pool web",
+		"Normal Allocated")
+}
+
+// TestOtherFamilyOfARequest: a request for one address of a dual-stack Service leaves the other family to the pools,
+// and the outcome names it.
+func TestOtherFamilyOfARequest(t *testing.T) {
+	d := newDesk(t, "203.0.113.4/31", serviceFor("nobody"))
+	d.pools([]string{"web", "203.0.113.4/31", "2001:db8::/126"})
+	s := serviceFor("s", dual(v1.IPFamilyPolicyRequireDualStack), annotate("ironlb.io/ips", "2001:db8::2"))
+	d.expect(d.ensure(s), "1 writes, 203.0.113.4 Proxy, 2001:db8::2 Proxy, Allocated")
+	d.expectEvents("Normal Allocated The Service holds 203.0.113.4 of pool web and 2001:db8::2 of pool web. " +
+		"Its request names no IPv4 address, so any was chosen: name both in annotation ironlb.io/ips to keep it")
+	d.expect(d.ensure(s), "0 writes, 203.0.113.4 Proxy, 2001:db8::2 Proxy, Allocated")
+	d.expectEvents()
+	annotate("ironlb.io/ips", "2001:db8::2,203.0.113.4")(s)
+	d.expect(d.ensure(s), "1 writes, 203.0.113.4 Proxy, 2001:db8::2 Proxy, Allocated")
+	d.expectEvents("Normal Allocated The Service holds 203.0.113.4 of pool web and 2001:db8::2 of pool web")
+
+	field := serviceFor("field", dual(v1.IPFamilyPolicyPreferDualStack))
+	field.Spec.LoadBalancerIP = "203.0.113.5"
+	d.expect(d.ensure(field), "1 writes, 203.0.113.5 Proxy, 2001:db8:: Proxy, Allocated")
+	d.expectEvents("Its request names no IPv6 address")
+	single := serviceFor("single", annotate("ironlb.io/ips", "203.0.113.5"))
+	single.Spec.IPFamilies = []v1.IPFamily{v1.IPv4Protocol}
+	d.expect(d.ensure(single), "1 writes, AddressTaken")
+}

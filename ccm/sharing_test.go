@@ -1,0 +1,81 @@
+package ccm
+
+import (
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// TestClashKeepsTheAddress: a sharing Service whose port comes to clash, or that becomes Local, keeps its address
+// although others are free, with one Warning that names the other Service; when they agree again, that is an Event,
+// too.
+func TestClashKeepsTheAddress(t *testing.T) {
+	port := func(n int32) func(*v1.Service) { return func(s *v1.Service) { s.Spec.Ports[0].Port = n } }
+	for name, c := range map[string]struct {
+		clash, agree func(*v1.Service)
+		why          string
+	}{
+		"port": {port(80), port(81), "default/first holds 203.0.113.4 and has port TCP/80 as well"},
+		"local": {
+			func(s *v1.Service) { s.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyLocal },
+			func(s *v1.Service) { s.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyCluster },
+			"default/first holds 203.0.113.4 and has another spec.selector, " +
+				"while default/s has externalTrafficPolicy Local",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDesk(t, "203.0.113.4/30", serviceFor("nobody"))
+			first := serviceFor("first", annotate("ironlb.io/sharing-key", "k"))
+			first.Spec.Selector = map[string]string{"app": "x"}
+			s := serviceFor("s", annotate("ironlb.io/sharing-key", "k"), port(81))
+			d.expect(d.ensure(first), "1 writes, 203.0.113.4 Proxy, Allocated")
+			d.expect(d.ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
+			d.said()
+			c.clash(s)
+			d.expect(d.ensure(s), "1 writes, 203.0.113.4 Proxy, SharingRefused")
+			d.expect(d.ensure(s), "0 writes, 203.0.113.4 Proxy, SharingRefused")
+			d.expectEvents("Warning SharingRefused default/s keeps 203.0.113.4 although " + c.why)
+			d.expect(d.ensure(first), "0 writes, 203.0.113.4 Proxy, Allocated")
+
+			restarted := newDesk(t, "203.0.113.4/30", s, first)
+			restarted.expect(restarted.ensure(first), "0 writes, 203.0.113.4 Proxy, Allocated")
+			restarted.expect(restarted.ensure(s), "0 writes, 203.0.113.4 Proxy, SharingRefused")
+			restarted.expectEvents()
+
+			c.agree(s)
+			d.expect(d.ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
+			d.expectEvents("Normal Allocated")
+		})
+	}
+}
+
+// TestRefusedShareIsNamed: no address is free, and the one that could be shared is not.
+func TestRefusedShareIsNamed(t *testing.T) {
+	d := newDesk(t, "203.0.113.4/32", serviceFor("nobody"))
+	key := annotate("ironlb.io/sharing-key", "k")
+	first, s := serviceFor("first", key), serviceFor("s", key)
+	d.ensure(first)
+	d.said()
+	d.expect(d.ensure(s), "1 writes, SharingRefused")
+	d.expectEvents("Warning SharingRefused default/s gets no IPv4 address: default/first holds 203.0.113.4 " +
+		"and has port TCP/80 as well, and no address is free in pool web")
+}
+
+// TestSecondFamilyClash: an address of the second family that cannot be shared any more is a Warning.
+func TestSecondFamilyClash(t *testing.T) {
+	key := annotate("ironlb.io/sharing-key", "k")
+	six := func(s *v1.Service) { s.Spec.IPFamilies = []v1.IPFamily{v1.IPv6Protocol} }
+	port := func(n int32) func(*v1.Service) { return func(s *v1.Service) { s.Spec.Ports[0].Port = n } }
+	d := newDesk(t, "203.0.113.4/31", serviceFor("nobody"))
+	d.pools([]string{"web", "203.0.113.4/31", "2001:db8::/128"})
+	first, s := serviceFor("first", key, six), serviceFor("s", key, port(81), dual(v1.IPFamilyPolicyPreferDualStack))
+	d.ensure(first)
+	d.expect(d.ensure(s), "1 writes, 203.0.113.4 Proxy, 2001:db8:: Proxy, Allocated")
+	d.said()
+	port(80)(s)
+	d.expect(d.ensure(s), "1 writes, 203.0.113.4 Proxy, 2001:db8:: Proxy, SharingRefused")
+	d.expectEvents("Warning SharingRefused default/s keeps 2001:db8:: although default/first holds")
+	late := serviceFor("late", key, dual(v1.IPFamilyPolicyPreferDualStack))
+	d.expect(d.ensure(late), "1 writes, 203.0.113.5 Proxy, SharingRefused")
+	d.expectEvents("Warning SharingRefused default/late gets no IPv6 address: default/first holds 2001:db8::")
+}
