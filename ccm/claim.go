@@ -153,7 +153,7 @@ func (s *Settings) heldBy(svc *v1.Service) []pools.Address {
 // lostBy returns the addresses that our record of a Service names and its status does not show: somebody else wiped or
 // replaced them. One that we do not serve any more has lost nothing (former).
 func (s *Settings) lostBy(svc *v1.Service) []pools.Address {
-	if !balanced(svc) || !s.wants(svc) {
+	if !s.wants(svc) {
 		return nil
 	}
 	shown := ingressOf(svc)

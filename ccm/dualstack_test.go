@@ -56,7 +56,7 @@ func TestSecondFamilyAlone(t *testing.T) {
 // and the outcome names it.
 func TestOtherFamilyOfARequest(t *testing.T) {
 	d := newDesk(t, "203.0.113.4/31", serviceFor("nobody"))
-	d.pools([]string{"web", "203.0.113.4/31", "2001:db8::/126"})
+	d.pools([]string{"web", "203.0.113.4/30", "2001:db8::/126"})
 	s := serviceFor("s", dual(v1.IPFamilyPolicyRequireDualStack), annotate("ironlb.io/ips", "2001:db8::2"))
 	d.expect(d.ensure(s), "1 writes, 203.0.113.4 Proxy, 2001:db8::2 Proxy, Allocated")
 	d.expectEvents("Normal Allocated The Service holds 203.0.113.4 of pool web and 2001:db8::2 of pool web. " +
@@ -71,7 +71,9 @@ func TestOtherFamilyOfARequest(t *testing.T) {
 	field.Spec.LoadBalancerIP = "203.0.113.5"
 	d.expect(d.ensure(field), "1 writes, 203.0.113.5 Proxy, 2001:db8:: Proxy, Allocated")
 	d.expectEvents("Its request names no IPv6 address")
-	single := serviceFor("single", annotate("ironlb.io/ips", "203.0.113.5"))
-	single.Spec.IPFamilies = []v1.IPFamily{v1.IPv4Protocol}
-	d.expect(d.ensure(single), "1 writes, AddressTaken")
+	single := serviceFor("single", annotate("ironlb.io/ips", "203.0.113.6"))
+	d.expect(d.ensure(single), "1 writes, 203.0.113.6 Proxy, Allocated")
+	if said := d.said(); len(said) != 1 || said[0] != "Normal Allocated The Service holds 203.0.113.6 of pool web" {
+		t.Errorf("said %q of a Service of one family", said)
+	}
 }

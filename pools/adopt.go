@@ -26,6 +26,7 @@ func (a *Allocator) takeBack(s *service, c *Claim) {
 		if has && a.PoolOf(shown.Addr) != "" || !a.regainable(s, c, h) {
 			continue
 		}
+		s.back = len(c.Held) == 0
 		s.lease = append(s.lease, h)
 		a.take(s, h)
 	}

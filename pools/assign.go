@@ -32,7 +32,7 @@ func (a *Allocator) assign(c Claim, now time.Time) Decision {
 
 // settle counts what was decided as recorded.
 func (s *service) settle() {
-	s.recorded = slices.Clone(s.lease)
+	s.recorded, s.back = slices.Clone(s.lease), false
 	s.reallocated = s.reallocated && len(s.drains) > 0
 }
 

@@ -158,10 +158,14 @@ func (a *Allocator) count(q *query, f Family, ch choice) {
 	}
 }
 
-// refused leaves everything in place.
+// refused leaves everything in place. A Service that requires two families and whose status lost both does not have
+// one of them alone again.
 func (a *Allocator) refused(s *service, ch choice) plan {
 	p := plan{lease: s.lease, reason: ch.reason, message: ch.message, waits: ch.waits}
-	for _, h := range s.lease {
+	if s.claim.Policy == RequireDualStack && len(s.claim.families()) == 2 && len(s.lease) == 1 && s.back {
+		p.lease = nil
+	}
+	for _, h := range p.lease {
 		a.keepDrains(&p, s, h)
 	}
 	return p

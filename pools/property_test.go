@@ -215,6 +215,10 @@ func (c *choices) assign(cl Claim) {
 		for _, h := range s.lease {
 			before[h.Addr] = true
 		}
+		half := cl.Policy == RequireDualStack && len(s.lease) == 1
+		if half && s.back {
+			clear(before)
+		}
 	}
 	lease, reason := c.r.assign(cl)
 	c.say("assign %+v -> %v %s", cl, d.Lease, d.Reason)
@@ -238,7 +242,7 @@ func (c *choices) assign(cl Claim) {
 func (c *choices) families(cl *Claim, before map[netip.Addr]bool, lease []Address) {
 	inside := func(a netip.Addr) bool { return c.r.home(a) != nil }
 	for _, h := range lease {
-		given := !before[h.Addr] && !has(cl.Held, h.Addr) && !has(cl.Lost, h.Addr)
+		given := !before[h.Addr] && !has(cl.Held, h.Addr)
 		if given && cl.Policy == RequireDualStack && len(lease) == 1 {
 			c.fail("%s requires two families and was given %s alone", cl.Service, h.Addr)
 		}

@@ -26,6 +26,7 @@ type refService struct {
 	claim  Claim
 	lease  []Address
 	left   []Address // until written
+	back   bool      // what it holds its status lost
 	reason Reason
 	misfit bool
 }
@@ -294,6 +295,7 @@ func (r *reference) regain(s *refService) {
 		}
 		inside := func(o Address) bool { return FamilyOf(o.Addr) == FamilyOf(h.Addr) && r.home(o.Addr) != nil }
 		if !slices.ContainsFunc(s.lease, inside) {
+			s.back = len(s.claim.Held) == 0
 			s.lease = append(s.lease, h)
 		}
 	}
@@ -353,7 +355,7 @@ func (r *reference) written(k ServiceKey) {
 		return
 	}
 	old := s.left
-	s.left = nil
+	s.left, s.back = nil, false
 	for _, h := range old {
 		if p := r.home(h.Addr); len(r.holders(h.Addr)) == 0 && p != nil && p.ReuseAfter > 0 && !r.never(p, h.Addr) {
 			r.rest[h.Addr] = refRest{r.now, s.claim.Service}
@@ -384,6 +386,14 @@ func (r *reference) endRests(over func(refRest, *Pool) bool) {
 }
 
 func (r *reference) answer(s *refService) ([]Address, Reason) {
+	lease, reason := r.answerOf(s)
+	if s.claim.Policy == RequireDualStack && len(s.claim.Families) == 2 && len(lease) == 1 && s.back {
+		return nil, reason
+	}
+	return lease, reason
+}
+
+func (r *reference) answerOf(s *refService) ([]Address, Reason) {
 	c := &s.claim
 	fams := c.Families
 	if len(fams) == 0 {

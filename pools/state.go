@@ -41,6 +41,7 @@ type service struct {
 	misfit  bool // it no longer agrees with those on its address, and has nowhere to go
 	// reallocated: by its Reallocate it gave up an address, and it has not been written that this is done
 	reallocated bool
+	back        bool // its status shows nothing, and what it holds it had before
 	// recorded is what a Service new to us held by its status, until its first Assign.
 	recorded []Address
 }
