@@ -49,6 +49,7 @@ type Cloud struct {
 	leads     atomic.Bool
 	lease     *lease // nil without leader election
 	outage    *outage
+	pools     atomic.Pointer[poolStatus] // once started
 	fatal     func(error)
 }
 
@@ -172,13 +173,19 @@ func ownKinds(base *rest.Config, sch *runtime.Scheme) (ctrlcache.Cache, client.C
 // leaveWithin is how long the last writes and the return of the Lease may take at the end.
 const leaveWithin = 5 * time.Second
 
-// Leave gives the Lease back. Call it once, at the end of the process: nothing is written after it.
+// Leave writes what the pools' status lacks and gives the Lease back. Call it once, at the end of the process: nothing is
+// written after it.
 func (c *Cloud) Leave() {
+	ctx, cancel := context.WithTimeout(context.Background(), leaveWithin)
+	defer cancel()
+	if p := c.pools.Load(); p != nil && c.ledger.adopted() {
+		if err := p.write(ctx); err != nil {
+			c.log.Warn("pool status not written at the end: what was freed last does not cool down", "error", err)
+		}
+	}
 	if c.lease == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), leaveWithin)
-	defer cancel()
 	if err := c.lease.release(ctx); err != nil {
 		c.log.Warn("the other replica waits until the Lease expires", "error", err)
 	}

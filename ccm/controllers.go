@@ -77,6 +77,7 @@ func startPoolController(_ app.ControllerInitContext, _ *cloudconfig.CompletedCo
 		if err := c.advise(ctx); err != nil {
 			return nil, false, err
 		}
+		c.pools.Store(status)
 		c.run(ctx, PoolController, specs.Run, status.Run)
 		return checked{PoolController, c.pulse}, true, nil
 	}

@@ -53,6 +53,9 @@ func (p *poolSpecs) Run(ctx context.Context) error {
 	if err := p.apply(ctx); err != nil {
 		return err
 	}
+	if err := p.restore(ctx); err != nil {
+		return err
+	}
 	services, ok := p.recorded(ctx)
 	if !ok {
 		return nil
@@ -87,6 +90,22 @@ func (p *poolSpecs) Run(ctx context.Context) error {
 			rest.Reset(time.Until(at))
 		}
 	}
+}
+
+// restore hands the cool-downs that the pools' status records to the ledger.
+func (p *poolSpecs) restore(ctx context.Context) error {
+	var list v1alpha1.IPAddressPoolList
+	if err := p.reader.List(ctx, &list); err != nil {
+		return fmt.Errorf("listing IPAddressPools from the cache: %w", err)
+	}
+	for i := range list.Items {
+		all, wrong := coolDownsIn(&list.Items[i])
+		for _, err := range wrong {
+			p.log.Warn("a recorded cool-down does not count", "pool", list.Items[i].Name, "error", err)
+		}
+		p.ledger.restore(all)
+	}
+	return nil
 }
 
 // recorded reads what Services hold, however long it takes. False: ctx ended.

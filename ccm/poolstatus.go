@@ -109,9 +109,10 @@ func (p *poolStatus) write(ctx context.Context) error {
 func statusPatch(status v1alpha1.IPAddressPoolStatus) ([]byte, error) {
 	whole := struct {
 		v1alpha1.IPAddressPoolStatus
-		LastGood   *string `json:"lastGood"`             // null when there is none
-		Rebalanced *string `json:"rebalanced,omitempty"` // placement writes it
-	}{IPAddressPoolStatus: status}
+		LastGood    *string                   `json:"lastGood"`             // null when there is none
+		Rebalanced  *string                   `json:"rebalanced,omitempty"` // placement writes it
+		CoolingDown []v1alpha1.CoolingAddress `json:"coolingDown"`          // null when there are none
+	}{IPAddressPoolStatus: status, CoolingDown: status.CoolingDown}
 	if status.LastGood != "" {
 		whole.LastGood = &status.LastGood
 	}
@@ -127,6 +128,7 @@ func poolStatusOf(obj *v1alpha1.IPAddressPool, st pools.PoolStatus, problem, las
 		AvailableIPv6: st.AvailableIPv6,
 		LastGood:      lastGood,
 		Rebalanced:    obj.Status.Rebalanced,
+		CoolingDown:   coolingDown(st.CoolDowns),
 		Conditions:    slices.Clone(obj.Status.Conditions),
 	}
 	set := func(kind string, is bool, reason, message string) {

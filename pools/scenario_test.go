@@ -275,11 +275,20 @@ func (w *world) restart(args []string, out *strings.Builder) {
 		w.setPools()
 	}
 	clear(w.wiped)
+	var cooling []CoolDown
+	for name := range w.pools {
+		st, _ := old.PoolStatus(name)
+		cooling = append(cooling, st.CoolDowns...)
+	}
+	if !slices.Contains(args, "late") {
+		w.a.Restore(cooling, w.now)
+	}
 	if refused := w.a.Adopt(held); len(refused) > 0 {
 		fmt.Fprintf(out, "to leave %s\n", names(refused))
 	}
 	tellNodes()
 	w.setPools()
+	w.a.Restore(cooling, w.now)
 }
 
 func (w *world) poolStatus(name string, out *strings.Builder) {
@@ -298,6 +307,9 @@ func (w *world) poolStatus(name string, out *strings.Builder) {
 	}
 	if len(st.Draining) > 0 {
 		fmt.Fprintf(out, "; draining %s", names(st.Draining))
+	}
+	for _, c := range st.CoolDowns {
+		fmt.Fprintf(out, "; %s cools down since %s, by %s", c.Addr, w.now.Sub(c.Freed), short(c.By))
 	}
 	for _, n := range st.OfNodes {
 		fmt.Fprintf(out, "; %s is of node %s", n.Addr, strings.Join(n.Nodes, ", "))

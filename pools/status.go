@@ -31,6 +31,9 @@ type PoolStatus struct {
 	Exhausted []Family
 	// Draining lists the Services that keep an address which no pool admits them to any more, in order.
 	Draining []ServiceKey
+	// CoolDowns are the addresses that rest for the pool's reuseAfter, the latest freed first, then by address. They are
+	// among the available.
+	CoolDowns []CoolDown
 	// OfNodes are the addresses of the pool that nodes have, in order. They are not among the available.
 	OfNodes []NodeAddress
 }
@@ -59,6 +62,7 @@ func (a *Allocator) poolStatus(name string) (PoolStatus, bool) {
 		}
 	}
 	st.OfNodes = a.nodeAddresses(p)
+	st.CoolDowns = a.coolDowns(p)
 	st.AvailableIPv4, st.AvailableIPv6 = left[0], left[1]
 	return st, true
 }

@@ -190,12 +190,41 @@ type IPAddressPoolStatus struct {
 	// +optional
 	Rebalanced string `json:"rebalanced,omitempty"`
 
+	// coolingDown are addresses that were freed less than spec.reuseAfter ago, the latest first: at most the 512 latest. The
+	// next leader goes on from them.
+	//
+	// +kubebuilder:validation:MaxItems=512
+	// +listType=map
+	// +listMapKey=address
+	// +optional
+	CoolingDown []CoolingAddress `json:"coolingDown,omitempty"`
+
 	// conditions of the pool: Ready, Overlapping, Exhausted, and, once they held, Draining and NodeAddresses.
 	//
 	// +listType=map
 	// +listMapKey=type
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// MaxCoolingDown is how many addresses a pool's status.coolingDown has at most.
+const MaxCoolingDown = 512
+
+// CoolingAddress is a freed address that auto-assignment gives to nobody else yet.
+type CoolingAddress struct {
+	// address that was freed.
+	//
+	// +kubebuilder:validation:MaxLength=45
+	Address string `json:"address"`
+
+	// freed is when, rounded up to a second.
+	Freed metav1.Time `json:"freed"`
+
+	// freedBy is the Service, as namespace/name: it may have the address back at once.
+	//
+	// +kubebuilder:validation:MaxLength=317
+	// +optional
+	FreedBy string `json:"freedBy,omitempty"`
 }
 
 // IPAddressPoolList is a list of pools.

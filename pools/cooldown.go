@@ -1,0 +1,52 @@
+package pools
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// CoolDown is a freed address that nobody else is given before its pool's reuseAfter is over.
+type CoolDown struct {
+	Addr  netip.Addr
+	Freed time.Time
+	By    ServiceKey // freed it, and may have it back at once; the zero value: nobody may
+}
+
+// coolDowns returns those of the pool, the latest first, then by address.
+func (a *Allocator) coolDowns(p *pool) []CoolDown {
+	if p.resting == [2]uint64{} {
+		return nil
+	}
+	var out []CoolDown
+	for addr, e := range a.rests.at {
+		if sp, ok := a.find(addr); ok && sp.pool == p {
+			out = append(out, CoolDown{Addr: addr, Freed: e.freed, By: e.by})
+		}
+	}
+	slices.SortFunc(out, func(c, o CoolDown) int { return cmp.Or(o.Freed.Compare(c.Freed), c.Addr.Compare(o.Addr)) })
+	return out
+}
+
+// Restore continues the cool-downs of an earlier Allocator, as its PoolStatus named them. Call it after the first SetPools.
+// One that is over by now, whose address a Service holds, or whose pool has no reuseAfter any more, does not count. One
+// that begins later than now (the clocks of two leaders differ) begins now.
+func (a *Allocator) Restore(all []CoolDown, now time.Time) {
+	for _, c := range all {
+		sp, ok := a.find(c.Addr)
+		if !ok || a.units[c.Addr] != nil || sp.pool.ReuseAfter <= 0 || !a.gives(sp.pool, c.Addr) {
+			continue
+		}
+		if c.Freed.After(now) {
+			c.Freed = now
+		}
+		until := c.Freed.Add(sp.pool.ReuseAfter)
+		if _, known := a.rests.at[c.Addr]; known || !until.After(now) {
+			continue
+		}
+		a.rests.put(rest{addr: c.Addr, freed: c.Freed, until: until, by: c.By})
+		sp.pool.resting[slot(FamilyOf(c.Addr))]++
+		a.dirty[sp.pool.Name] = struct{}{}
+	}
+}
