@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -38,6 +39,7 @@ type ledger struct {
 	// known are the Services that the allocator serves or that wait.
 	known map[pools.ServiceKey]*entry
 	turns int // decisions so far
+	hosts map[netip.Addr]string
 	// taken: what Services hold has been taken over. vanished are those that went before.
 	taken    bool
 	vanished map[types.UID]struct{}
@@ -331,6 +333,17 @@ func (l *ledger) setNamespace(name string, labels map[string]string) {
 
 func (l *ledger) deleteNamespace(name string) {
 	l.change(func() { l.alloc.DeleteNamespace(name) })
+}
+
+// setHosts tells for which addresses other hosts answer: see pools.Allocator.SetHosts.
+func (l *ledger) setHosts(hosts map[netip.Addr]string) {
+	l.mu.Lock()
+	same := maps.Equal(l.hosts, hosts)
+	l.hosts = hosts
+	l.mu.Unlock()
+	if !same {
+		l.change(func() { l.alloc.SetHosts(hosts) })
+	}
 }
 
 // change does something to the allocator and passes on what follows from it.

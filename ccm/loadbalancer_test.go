@@ -42,7 +42,7 @@ func newDesk(t *testing.T, addresses string, adopt ...*v1.Service) *desk {
 	d.lb = &loadBalancer{&registrar{
 		log: slog.New(slog.DiscardHandler), events: d.events, settings: defaults, ledger: d.ledger, api: d.api.CoreV1(),
 	}}
-	r, err := pools.ParseRanges([]string{addresses})
+	r, err := pools.ParseRanges(strings.Split(addresses, ","))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,6 +52,8 @@ type placer struct {
 	takers  takers
 	live    map[string]bool
 	reports atomic.Bool
+	// occupied are the addresses that other hosts have.
+	occupied occupied
 	// placed are the lists decided, by VirtualIP; of is the VirtualIP of each address. They serve a unit whose VirtualIP has
 	// another name, or is not there.
 	placed map[string][]string
@@ -208,6 +210,7 @@ func (p *placer) pass(ctx context.Context) error {
 	}
 	m := newMatcher(ads, nodes, p.ignoreExclude, of.labels, p.labelsOf)
 	want := p.decide(start, unitsOf(services, p.ledger.standing), m, of, have)
+	p.avoidOccupied(start, have)
 	p.thought = time.Since(start)
 	newer, err := p.writer.write(ctx, have, want)
 	if newer {

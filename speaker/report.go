@@ -102,7 +102,9 @@ func (s *Speaker) reportNode() {
 }
 
 func equal(a, b plan.Status) bool {
-	return slices.Equal(a.Interfaces, b.Interfaces) && a.Node == b.Node && a.Announced == b.Announced && a.Reason == b.Reason && a.Message == b.Message && a.Conflict == b.Conflict && a.ConflictReason == b.ConflictReason && a.At.Equal(b.At)
+	return slices.Equal(a.Interfaces, b.Interfaces) && slices.Equal(a.Hosts, b.Hosts) && a.Node == b.Node &&
+		a.Announced == b.Announced && a.Reason == b.Reason && a.Message == b.Message &&
+		a.Conflict == b.Conflict && a.ConflictReason == b.ConflictReason && a.At.Equal(b.At)
 }
 
 // noteMove counts that a VirtualIP came or went, and how long nobody answered for it before.
@@ -143,6 +145,7 @@ func (s *Speaker) status(dec plan.Decision) plan.Status {
 	var hosts []string
 	for _, addr := range dec.Addresses {
 		if c, ok := s.conflicts[addr]; ok {
+			out.Hosts = append(out.Hosts, plan.HostConflict{Addr: addr, MAC: c.MAC, Interface: c.Interface})
 			hosts = append(hosts, fmt.Sprintf("another host, %s, answers for %v on %s", c.MAC, addr, c.Interface))
 		}
 	}

@@ -73,12 +73,37 @@ type VirtualIPStatus struct {
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
 
+	// conflicts are the addresses for which another host answers. While announced is not True either, ironlb-ccm gives a
+	// Service that did not ask for the address another one.
+	//
+	// +kubebuilder:validation:MaxItems=1024
+	// +listType=map
+	// +listMapKey=address
+	// +optional
+	Conflicts []AddressConflict `json:"conflicts,omitempty"`
+
 	// conditions: Announced, NoEligibleNode; Conflict and KubeProxyConflict while there is one.
 	//
 	// +listType=map
 	// +listMapKey=type
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// AddressConflict is an address for which another host answers.
+type AddressConflict struct {
+	// +kubebuilder:validation:MinLength=2
+	// +kubebuilder:validation:MaxLength=45
+	Address string `json:"address"`
+	// mac is the hardware address of the host.
+	//
+	// +kubebuilder:validation:MaxLength=64
+	MAC string `json:"mac"`
+	// interface of the node that found it.
+	//
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	Interface string `json:"interface,omitempty"`
 }
 
 // VirtualIPList is a list of virtual addresses.

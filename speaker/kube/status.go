@@ -221,6 +221,11 @@ func statusOf(vip *v1alpha1.VirtualIP, status plan.Status, conflict Conflict, no
 			next.Since = vip.Status.Since
 		}
 	}
+	for _, h := range status.Hosts {
+		next.Conflicts = append(next.Conflicts, v1alpha1.AddressConflict{
+			Address: h.Addr.String(), MAC: h.MAC, Interface: h.Interface,
+		})
+	}
 	ours := []metav1.Condition{announced}
 	if conflict != (Conflict{}) {
 		ours = append(ours, metav1.Condition{
@@ -259,12 +264,15 @@ func statusOf(vip *v1alpha1.VirtualIP, status plan.Status, conflict Conflict, no
 
 // patchOf returns the merge patch that replaces the status of exactly this version of the object: null deletes a field.
 func patchOf(vip *v1alpha1.VirtualIP, next v1alpha1.VirtualIPStatus) ([]byte, error) {
-	fields := map[string]any{"node": nil, "interfaces": nil, "since": nil, "conditions": next.Conditions}
+	fields := map[string]any{"node": nil, "interfaces": nil, "since": nil, "conflicts": nil, "conditions": next.Conditions}
 	if next.Node != "" {
 		fields["node"] = next.Node
 	}
 	if len(next.Interfaces) > 0 {
 		fields["interfaces"] = next.Interfaces
+	}
+	if len(next.Conflicts) > 0 {
+		fields["conflicts"] = next.Conflicts
 	}
 	if next.Since != nil {
 		fields["since"] = next.Since

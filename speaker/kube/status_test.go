@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -211,6 +213,8 @@ func TestAddressConflict(t *testing.T) {
 		run(t, r)
 		status := announced("a")["203.0.113.4"]
 		status.Conflict, status.ConflictReason = "another host answers", plan.AddressConflict
+		status.Hosts = []plan.HostConflict{{Addr: netip.MustParseAddr("203.0.113.4"), MAC: "02:00:00:00:00:09", Interface: "eth0"}}
+		hosts := []v1alpha1.AddressConflict{{Address: "203.0.113.4", MAC: "02:00:00:00:00:09", Interface: "eth0"}}
 		for _, held := range []bool{true, false} {
 			if !held {
 				status.Node, status.Interfaces, status.Announced, status.Reason = "", nil, false, plan.AddressConflict
@@ -221,11 +225,14 @@ func TestAddressConflict(t *testing.T) {
 			if len(got) != 2 || got[1].Type != v1alpha1.ConditionConflict || got[1].Status != metav1.ConditionTrue || got[1].Message != status.Conflict || got[1].Reason != "AddressConflict" {
 				t.Errorf("held %v: conditions %+v", held, got)
 			}
+			if got := s.get().Status.Conflicts; !slices.Equal(got, hosts) {
+				t.Errorf("held %v: conflicts %+v", held, got)
+			}
 		}
 		r.Report(announced("a"))
 		synctest.Wait()
-		if got := s.get().Status.Conditions; len(got) != 1 {
-			t.Errorf("conditions %+v", got)
+		if got := s.get().Status; len(got.Conditions) != 1 || got.Conflicts != nil {
+			t.Errorf("status %+v", got)
 		}
 	})
 }

@@ -157,4 +157,13 @@ type Status struct {
 	// Conflict says who else answers for one of the addresses, empty if nobody is known to; ConflictReason tells another host from another node.
 	Conflict       string
 	ConflictReason Reason
+	// Hosts are the addresses for which other hosts answer, in order.
+	Hosts []HostConflict
+}
+
+// HostConflict is an address for which another host answers: its hardware address, and the interface on which it was
+// received.
+type HostConflict struct {
+	Addr           netip.Addr
+	MAC, Interface string
 }
