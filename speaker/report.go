@@ -162,7 +162,7 @@ func (s *Speaker) status(dec plan.Decision) plan.Status {
 
 func (s *Speaker) ownStatus(dec plan.Decision) plan.Status {
 	if dec.Owner == "" || dec.Owner != s.cfg.NodeName {
-		return plan.Status{Reason: dec.Reason, Message: messages[dec.Reason]}
+		return plan.Status{Reason: dec.Reason, Message: message(dec)}
 	}
 	interfaces := map[string]struct{}{}
 	for _, addr := range dec.Addresses {
@@ -192,6 +192,30 @@ func (s *Speaker) ownStatus(dec plan.Decision) plan.Status {
 		From:       dec.From,
 	}
 }
+
+// message says why nobody answers, with what is particular about the decision.
+func message(dec plan.Decision) string {
+	var where []string
+	for _, l := range dec.Local {
+		nodes, more := l.Nodes, ""
+		if n := len(nodes) - mostNodes; n > 0 {
+			nodes, more = nodes[:mostNodes], fmt.Sprintf(" and %d more", n)
+		}
+		where = append(where, fmt.Sprintf("those of %v are on %s%s", l.Service, strings.Join(nodes, ", "), more))
+	}
+	switch {
+	case len(where) == 1:
+		return "externalTrafficPolicy is Local and none of its nodes that is alive has an endpoint: " + where[0] +
+			". Let a Pod run on one of its nodes, or set the policy to Cluster"
+	case len(where) > 1:
+		return "externalTrafficPolicy is Local and none of its nodes that is alive has endpoints of each Service on the address: " +
+			strings.Join(where, ", ") + ". Let their Pods run on the same nodes, set the policy to Cluster, or give each its own address"
+	}
+	return messages[dec.Reason]
+}
+
+// mostNodes is how many nodes of a Service a message names.
+const mostNodes = 5
 
 // messages say what a reason means and how to mend it.
 var messages = map[plan.Reason]string{

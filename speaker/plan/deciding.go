@@ -205,6 +205,9 @@ func (d *deciding) decision() Decision {
 	default:
 		dec.Reason = d.nearest()
 	}
+	if dec.Reason == NoLocalEndpoint {
+		dec.Local = d.whereLocal()
+	}
 	dec.Reporter = d.reports(dec.Owner)
 	dec.Rival = d.rival
 	return dec

@@ -130,6 +130,8 @@ type Decision struct {
 	Reporter bool
 	// Addresses that are announced together.
 	Addresses []netip.Addr
+	// Local is set with NoLocalEndpoint: where the Services of policy Local that have endpoints have them, by name.
+	Local []LocalService
 	// Moved is why the VirtualIP last came to this node or left it, and when; empty if it never did. From is the node that
 	// was last seen to hold it before it came, Vacant since when nobody did, zero if somebody did until then.
 	Moved  Reason
@@ -140,6 +142,12 @@ type Decision struct {
 	Deaf string
 	// Rival is a node that seems to answer as well where this one does not hear it: it wrote over this node's status.
 	Rival string
+}
+
+// LocalService is a Service of policy Local with the nodes of its endpoints, sorted.
+type LocalService struct {
+	Service pools.ServiceKey
+	Nodes   []string
 }
 
 // Status is what the reporter of a VirtualIP says about it.

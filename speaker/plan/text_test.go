@@ -57,6 +57,9 @@ func text(d *Desired) string {
 		if dec.Reporter {
 			b.WriteString(" reporter")
 		}
+		for _, l := range dec.Local {
+			fmt.Fprintf(&b, " %v@%s", l.Service, strings.Join(l.Nodes, ","))
+		}
 		if c, says := d.Claims[name]; says && c.State != Held {
 			fmt.Fprintf(&b, " says %s", states[c.State])
 		}

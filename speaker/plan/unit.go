@@ -4,6 +4,8 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+
+	"github.com/ironlb/ironlb/pools"
 )
 
 // unit is a VirtualIP with what the View says about its addresses and Services.
@@ -16,6 +18,8 @@ type unit struct {
 	on map[netip.Addr][]string
 	// local are the plans of its Services of policy Local that have an endpoint somewhere.
 	local []servicePlan
+	// localKeys name them.
+	localKeys []pools.ServiceKey
 	// open is set if a node without endpoints may answer too: a Service has policy Cluster.
 	open bool
 }
@@ -44,7 +48,7 @@ func (p *Planner) unit(v *View, vip VIP) unit {
 		case !svc.needsLocalEndpoint():
 			u.open = true
 		case len(part.ready)+len(part.usable) > 0:
-			u.local = append(u.local, part)
+			u.local, u.localKeys = append(u.local, part), append(u.localKeys, key)
 		}
 	}
 	for _, ad := range v.Advertisements {
@@ -75,6 +79,18 @@ func (u unit) able(node string, leaving bool) Reason {
 		return NoLocalEndpoint
 	}
 	return Owner
+}
+
+// whereLocal returns where its Services of policy Local have endpoints.
+func (u unit) whereLocal() []LocalService {
+	var out []LocalService
+	for i, part := range u.local {
+		nodes := slices.AppendSeq(slices.Collect(maps.Keys(part.ready)), maps.Keys(part.usable))
+		slices.Sort(nodes)
+		out = append(out, LocalService{Service: u.localKeys[i], Nodes: slices.Compact(nodes)})
+	}
+	slices.SortFunc(out, func(a, b LocalService) int { return a.Service.Compare(b.Service) })
+	return out
 }
 
 func (u unit) hasEndpoints(node string, leaving bool) bool {
