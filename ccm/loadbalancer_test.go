@@ -13,9 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 	cloudprovider "k8s.io/cloud-provider"
 
@@ -276,4 +278,28 @@ func TestAnotherOfTheSameName(t *testing.T) {
 			t.Errorf("%v: gone %v", c.err, !c.gone)
 		}
 	}
+}
+
+// TestChangeOfAddress: the Event says from, to and why, also if the address could not be written at the first try.
+func TestChangeOfAddress(t *testing.T) {
+	d := newDesk(t, "203.0.113.4/31")
+	d.adopt()
+	s := serviceFor("s")
+	d.expect(d.ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
+	d.expectEvents("Normal Allocated The Service holds 203.0.113.4 of pool web")
+	s.Annotations = map[string]string{v1alpha1.AnnotationAddresses: "203.0.113.5"}
+	fails := true
+	d.api.PrependReactor("patch", "services", func(k8stesting.Action) (bool, runtime.Object, error) {
+		if fails {
+			fails = false
+			return true, nil, errors.New("the API server is away")
+		}
+		return false, nil, nil
+	})
+	if _, err := d.lb.EnsureLoadBalancer(t.Context(), "", s, nil); err == cloudprovider.ImplementedElsewhere {
+		t.Fatal("written although the API server is away")
+	}
+	d.expect(d.ensure(s), "1 writes, 203.0.113.5 Proxy, Allocated")
+	d.expectEvents("Normal AddressChanged The address changed from 203.0.113.4 to 203.0.113.5: the Service asks for 203.0.113.5. " +
+		"The Service holds 203.0.113.5 of pool web")
 }

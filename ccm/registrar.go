@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -69,24 +70,40 @@ func (r *registrar) serve(ctx context.Context, svc *v1.Service) error {
 		measureAssignment(time.Since(start))
 	}
 	if have.from != want.from || !have.sameIngress(want) {
-		r.log.Info("lease changed", "service", keyOf(svc), "holds", described(d.Lease), "before", ips(have.ingress), "reason", d.Reason)
+		r.log.Info("lease changed", "service", keyOf(svc), "holds", described(d.Lease), "before", ips(have.ingress), "reason", d.Reason,
+			"why", changed(d.Moves))
 	}
-	r.tell(svc, have, want, d.Reason.Warning())
+	r.tell(svc, have, want, d)
 	return nil
 }
 
+// changed says which addresses are others than before, and why. Empty: none is.
+func changed(moves []pools.Move) string {
+	texts := make([]string, len(moves))
+	for i, m := range moves {
+		texts[i] = fmt.Sprintf("The address changed from %s to %s: %s", m.From, m.To, m.Why)
+	}
+	return strings.Join(texts, ". ")
+}
+
+// addressChanged is the reason of the Event of a change of address.
+const addressChanged = "AddressChanged"
+
 // tell says a change of outcome, once. An object that had the same addresses before there was a condition is no news.
-func (r *registrar) tell(svc *v1.Service, have, want outcome, warning bool) {
-	before := r.ledger.tell(svc, have, want)
+func (r *registrar) tell(svc *v1.Service, have, want outcome, d pools.Decision) {
+	before, warning := r.ledger.tell(svc, have, want), d.Reason.Warning()
 	if before.sameOutcome(want) || !warning && before.condition.Type == "" && len(before.ingress) > 0 && before.sameIngress(want) {
 		return
 	}
-	kind := v1.EventTypeNormal
+	kind, reason, message := v1.EventTypeNormal, want.condition.Reason, want.condition.Message
+	if len(d.Moves) > 0 {
+		reason, message = addressChanged, changed(d.Moves)+". "+message
+	}
 	if warning {
-		kind = v1.EventTypeWarning
+		kind, reason = v1.EventTypeWarning, want.condition.Reason
 		r.log.Warn("request not met", "service", keyOf(svc), "reason", want.condition.Reason, "message", want.condition.Message)
 	}
-	r.events.Event(svc, kind, want.condition.Reason, want.condition.Message)
+	r.events.Event(svc, kind, reason, message)
 }
 
 // settled says whether the Service has what it should have: nothing is left to do for it. It may get its address by this,

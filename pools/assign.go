@@ -18,10 +18,11 @@ func (a *Allocator) assign(c Claim, now time.Time) Decision {
 		a.update(s, &c)
 	}
 	p := a.plan(s)
+	moves := a.moves(s, p)
 	freed := a.commit(s, p, now)
 	s.reallocated = c.Reallocate && (s.reallocated || p.reallocated)
 	d := Decision{
-		Lease: slices.Clone(s.lease), Changed: !slices.Equal(s.recorded, s.lease), Freed: freed,
+		Lease: slices.Clone(s.lease), Changed: !slices.Equal(s.recorded, s.lease), Freed: freed, Moves: moves,
 		Reallocated: s.reallocated && len(s.drains) == 0, Reason: p.reason, Message: p.message,
 	}
 	if !a.keep {

@@ -1,0 +1,70 @@
+package pools
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+)
+
+// TestMoves: a decision that changes an address has it before and after, and why.
+func TestMoves(t *testing.T) {
+	pool := func(name string, ranges ...string) Pool {
+		r, err := ParseRanges(ranges)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return Pool{Name: name, Ranges: r, AutoAssign: true}
+	}
+	now := time.Unix(0, 0)
+	web, dns := ServiceKey{"default", "web"}, ServiceKey{"default", "dns"}
+	for name, c := range map[string]struct {
+		first, then Claim
+		other       Claim  // takes its address after the first
+		pools       []Pool // after the first
+		want        Move
+	}{
+		"asked": {
+			then: Claim{Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.7")}},
+			want: Move{netip.MustParseAddr("203.0.113.4"), netip.MustParseAddr("203.0.113.7"), "the Service asks for 203.0.113.7"},
+		},
+		"another pool": {
+			then: Claim{Pool: "b"},
+			want: Move{netip.MustParseAddr("203.0.113.4"), netip.MustParseAddr("203.0.114.0"), "the Service asks for pool b"},
+		},
+		"no pool has it any more": {
+			then:  Claim{Reallocate: true},
+			pools: []Pool{pool("b", "203.0.114.0/24")},
+			want:  Move{netip.MustParseAddr("203.0.113.4"), netip.MustParseAddr("203.0.114.0"), "no pool has that address any more"},
+		},
+		"another key": {
+			first: Claim{SharingKey: "k"}, other: Claim{SharingKey: "k"}, then: Claim{SharingKey: "l"},
+			want: Move{netip.MustParseAddr("203.0.113.4"), netip.MustParseAddr("203.0.113.5"),
+				"the Service cannot share it with default/dns any more"},
+		},
+	} {
+		a := New()
+		a.KeepUntilWritten()
+		a.SetPools([]Pool{pool("a", "203.0.113.4/30"), pool("b", "203.0.114.0/24")})
+		c.first.Service, c.then.Service, c.other.Service = web, web, dns
+		if d := a.Assign(c.first, now); len(d.Moves) > 0 {
+			t.Errorf("%s: the first address is a move: %+v", name, d.Moves)
+		}
+		a.Written(web, now)
+		if c.other.SharingKey != "" {
+			a.Assign(c.other, now)
+			a.Written(dns, now)
+		}
+		if c.pools != nil {
+			a.SetPools(c.pools)
+		}
+		for range 2 { // what could not be written is decided again
+			if d := a.Assign(c.then, now); len(d.Moves) != 1 || d.Moves[0] != c.want {
+				t.Errorf("%s: %+v, want %+v", name, d.Moves, c.want)
+			}
+		}
+		a.Written(web, now)
+		if d := a.Assign(c.then, now); len(d.Moves) > 0 {
+			t.Errorf("%s: written, and a move again: %+v", name, d.Moves)
+		}
+	}
+}
