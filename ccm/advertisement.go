@@ -22,6 +22,9 @@ import (
 // reasonUnknownPool of the condition Ready of an advertisement: a pool that it asks for is not there.
 const reasonUnknownPool = "UnknownPool"
 
+// reasonRepeatedSelector of the condition Ready: a selector is in its list twice.
+const reasonRepeatedSelector = "RepeatedSelector"
+
 // advertisement is an L2Advertisement that can be asked.
 type advertisement struct {
 	pools         []string
@@ -29,6 +32,8 @@ type advertisement struct {
 	services      []pools.Selector // none: all
 	nodes         []pools.Selector // none: all
 	preferred     []preference
+	// repeated says which selectors are in a list twice.
+	repeated []string
 }
 
 // preference gives the nodes that match a weight.
@@ -53,11 +58,15 @@ func advertisementOf(obj *v1alpha1.L2Advertisement) (advertisement, error) {
 			int(p.Weight), read.one(fmt.Sprintf("preferredNodeSelectors[%d].preference", i), &p.Preference),
 		})
 	}
+	a.repeated = read.repeated
 	return a, read.err()
 }
 
 // reader reads the selectors of a spec, and keeps what is wrong with them.
-type reader struct{ bad []error }
+type reader struct {
+	bad      []error
+	repeated []string
+}
 
 func (r *reader) one(field string, in *metav1.LabelSelector) pools.Selector {
 	s, err := v1alpha1.SelectorOf(in)
@@ -70,6 +79,21 @@ func (r *reader) one(field string, in *metav1.LabelSelector) pools.Selector {
 func (r *reader) all(field string, in []metav1.LabelSelector) (out []pools.Selector) {
 	for i := range in {
 		out = append(out, r.one(fmt.Sprintf("%s[%d]", field, i), &in[i]))
+	}
+	r.repeated = append(r.repeated, repeats(field, in)...)
+	return out
+}
+
+// repeats says which selectors of a list are there before: the author may have meant others.
+func repeats(field string, in []metav1.LabelSelector) (out []string) {
+	first := map[string]int{}
+	for i := range in {
+		text := metav1.FormatLabelSelector(&in[i]) // sorted
+		if at, is := first[text]; is && text != "<error>" {
+			out = append(out, fmt.Sprintf("spec.%s[%d] is the same as [%d]: remove one of them, or correct it", field, i, at))
+			continue
+		}
+		first[text] = i
 	}
 	return out
 }
@@ -166,6 +190,9 @@ func (p *placer) advertisements(ctx context.Context, of policies) ([]advertiseme
 			}
 		case missing != "":
 			want.Status, want.Reason, want.Message = metav1.ConditionFalse, reasonUnknownPool, missing
+		case len(ad.repeated) > 0:
+			want.Status, want.Reason = metav1.ConditionFalse, reasonRepeatedSelector
+			want.Message = strings.Join(ad.repeated, "; ") + ". The advertisement is in use"
 		}
 		if want.Status == metav1.ConditionFalse {
 			p.told[obj.Name] = want.Message

@@ -87,6 +87,12 @@ func judgeAdvertisements(o *bgpObjects) map[string]metav1.Condition {
 			contradict(&ads[j], &ads[i], o)
 		}
 	}
+	for i := range ads {
+		ads[i].judgeAggregates(o.pools.Items)
+		for _, text := range ads[i].repeated {
+			ads[i].problem(reasonRepeatedSelector, text)
+		}
+	}
 	out := make(map[string]metav1.Condition, len(ads))
 	for i := range ads {
 		a := &ads[i]
@@ -111,6 +117,7 @@ func advertisementOfBGP(obj *v1alpha1.BGPAdvertisement) (advertisement, error) {
 		services:      read.all("serviceSelectors", obj.Spec.ServiceSelectors),
 		nodes:         read.all("nodeSelectors", obj.Spec.NodeSelectors),
 	}
+	a.repeated = read.repeated
 	return a, read.err()
 }
 

@@ -36,6 +36,9 @@ func judgePeer(peer *v1alpha1.BGPPeer, o *bgpObjects) (ready, established metav1
 	case peer.Spec.BFDProfile != "" && profile < 0:
 		ready.Status, ready.Reason = metav1.ConditionFalse, reasonNoBFDProfile
 		ready.Message = fmt.Sprintf("spec.bfdProfile: there is no BFDProfile %s: make it, or name another one. There is no session until then", peer.Spec.BFDProfile)
+	case len(read.repeated) > 0:
+		ready.Status, ready.Reason = metav1.ConditionFalse, reasonRepeatedSelector
+		ready.Message = strings.Join(read.repeated, "; ") + ". The peer is in use"
 	case profile >= 0:
 		if text := otherTTL(peer, &o.profiles.Items[profile]); text != "" {
 			ready.Message += ". " + text

@@ -115,6 +115,11 @@ func TestJudgePeer(t *testing.T) {
 		{name: "bad selector", peer: bgpPeer("tor", inRack("Like")), nodes: []*v1.Node{node("a", rack("1"))}, speakers: []v1alpha1.SpeakerStatus{speaker("a")},
 			want: "False NoNode: No node with a speaker matches spec.nodeSelectors: widen them, or label a node", count: "0/0",
 			ready: `False InvalidSelector: spec.nodeSelectors[0]: "Like" is not a valid label selector operator. The selector matches nothing until it is mended`},
+		{name: "a selector twice", peer: bgpPeer("tor", inRack(metav1.LabelSelectorOpIn, "1"), func(p *v1alpha1.BGPPeer) {
+			p.Spec.NodeSelectors = append(p.Spec.NodeSelectors, p.Spec.NodeSelectors[0])
+		}), nodes: []*v1.Node{node("a", rack("1"))}, speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Established")},
+			want: "True Established: 1 of 1 nodes", count: "1/1",
+			ready: "False RepeatedSelector: spec.nodeSelectors[1] is the same as [0]: remove one of them, or correct it. The peer is in use"},
 		{name: "no profile", peer: bgpPeer("tor", func(p *v1alpha1.BGPPeer) { p.Spec.BFDProfile = "fast" }), nodes: []*v1.Node{node("a")},
 			speakers: []v1alpha1.SpeakerStatus{speaker("a", "tor=Idle/NotConfigured/no profile")},
 			want:     "False NotConfigured: 0 of 1 nodes: a: NotConfigured: no profile", count: "0/1",
@@ -233,11 +238,25 @@ func TestJudgeAdvertisements(t *testing.T) {
 		return fmt.Sprintf("False LocalPrefConflict: spec.localPref: is %d, and that of BGPAdvertisement %s is %d for the same prefixes of IPAddressPool %s to BGPPeer %s: make them equal. The lower one counts until then",
 			mine, other, theirs, pool, peer)
 	}
+	const wide = "spec.aggregationLength: 24 announces 192.0.2.0/24, of which IPAddressPool lan has only 192.0.2.0-192.0.2.15: " +
+		"write a greater length, or add the addresses to the pool"
+	wideMore := strings.NewReplacer("pool lan", "pool more", "Pool lan", "Pool more", "192.0.2.0-192.0.2.15", "192.0.2.16-192.0.2.31").Replace(wide)
+	const tooWide = "False AggregateTooWide: "
 	for _, tt := range []struct {
 		name string
 		ads  []v1alpha1.BGPAdvertisement
 		want []string
 	}{
+		{"an aggregate as the pool is", []v1alpha1.BGPAdvertisement{bgpAd("a", length(28))}, []string{inUse}},
+		{"one that is smaller", []v1alpha1.BGPAdvertisement{bgpAd("a", length(30))}, []string{inUse}},
+		{"wider than the pool", []v1alpha1.BGPAdvertisement{bgpAd("a", length(24), poolNames("lan"))}, []string{tooWide + wide}},
+		{"wider than the second pool", []v1alpha1.BGPAdvertisement{bgpAd("a", length(24), poolNames("more"))}, []string{tooWide + wideMore}},
+		{"of some Services", []v1alpha1.BGPAdvertisement{bgpAd("a", length(28), services("web"))},
+			[]string{"False AggregateOfSomeServices: spec.aggregationLength: 28, but spec.serviceSelectors is for some Services, and the " +
+				"prefix has addresses of others, too: write 32, or take the selectors out"}},
+		{"a selector twice", []v1alpha1.BGPAdvertisement{bgpAd("a", on("1"), func(s *spec) {
+			s.NodeSelectors = append(s.NodeSelectors, s.NodeSelectors[0])
+		})}, []string{"False RepeatedSelector: spec.nodeSelectors[1] is the same as [0]: remove one of them, or correct it"}},
 		{"plain", []v1alpha1.BGPAdvertisement{bgpAd("a")}, []string{inUse}},
 		{"all there", []v1alpha1.BGPAdvertisement{bgpAd("a", communities("65000:1", "gold"), peers("in", "ex"), pref(200))}, []string{inUse}},
 		{"unknown community", []v1alpha1.BGPAdvertisement{bgpAd("a", communities("silver"))},
@@ -270,12 +289,12 @@ func TestJudgeAdvertisements(t *testing.T) {
 			[]string{conflict(200, "b", 100, "lan", "in"), conflict(100, "a", 200, "lan", "in")}},
 		{"the default value and none", []v1alpha1.BGPAdvertisement{bgpAd("a", pref(100)), bgpAd("b")}, []string{inUse, inUse}},
 		{"one value", []v1alpha1.BGPAdvertisement{bgpAd("a", pref(200)), bgpAd("b", pref(200))}, []string{inUse, inUse}},
-		{"different lengths", []v1alpha1.BGPAdvertisement{bgpAd("a", pref(200), poolNames("lan")), bgpAd("b", pref(300), length(24), poolNames("lan"))}, []string{inUse, inUse}},
+		{"different lengths", []v1alpha1.BGPAdvertisement{bgpAd("a", pref(200), poolNames("lan")), bgpAd("b", pref(300), length(24), poolNames("lan"))}, []string{inUse, tooWide + wide}},
 		{"different lengths in one family only", []v1alpha1.BGPAdvertisement{bgpAd("a", pref(200)), bgpAd("b", pref(300), length(24))},
-			[]string{conflict(200, "b", 300, "six", "in"), conflict(300, "a", 200, "six", "in")}},
+			[]string{conflict(200, "b", 300, "six", "in"), conflict(300, "a", 200, "six", "in") + "; " + wide}},
 		{"different pools", []v1alpha1.BGPAdvertisement{bgpAd("a", pref(200), poolNames("lan")), bgpAd("b", pref(300), poolNames("more"))}, []string{inUse, inUse}},
 		{"different pools of one aggregate", []v1alpha1.BGPAdvertisement{bgpAd("a", pref(200), length(24), poolNames("lan")), bgpAd("b", pref(300), length(24), poolNames("more"))},
-			[]string{conflict(200, "b", 300, "lan", "in"), conflict(300, "a", 200, "lan", "in")}},
+			[]string{conflict(200, "b", 300, "lan", "in") + "; " + wide, conflict(300, "a", 200, "lan", "in") + "; " + wideMore}},
 		{"different peers", []v1alpha1.BGPAdvertisement{bgpAd("a", pref(200), peers("in")), bgpAd("b", pref(300), peers("in2"))}, []string{inUse, inUse}},
 		{"external peers", []v1alpha1.BGPAdvertisement{bgpAd("a", peers("ex")), bgpAd("b", pref(300), peers("in", "ex"))}, []string{inUse, inUse}},
 		{"different nodes", []v1alpha1.BGPAdvertisement{bgpAd("a", pref(200), on("1")), bgpAd("b", pref(300), on("2"))}, []string{inUse, inUse}},

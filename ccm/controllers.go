@@ -6,6 +6,7 @@ import (
 	"maps"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	cloudprovider "k8s.io/cloud-provider"
 	"k8s.io/cloud-provider/app"
@@ -50,7 +51,8 @@ func startPoolController(_ app.ControllerInitContext, _ *cloudconfig.CompletedCo
 			strays: c.registrar.strays, release: c.registrar.releaseStrays,
 			pulse: c.pulse, kick: make(chan struct{}, 1), change: make(chan struct{}, 1),
 		}
-		status := &poolStatus{log: c.log, ledger: c.ledger, specs: specs, client: c.client, pulse: c.pulse, kick: make(chan struct{}, 1)}
+		status := &poolStatus{log: c.log, ledger: c.ledger, specs: specs, client: c.client, pulse: c.pulse, kick: make(chan struct{}, 1),
+			events: c.events, told: map[types.UID]string{}}
 		synced, err := c.onChange(ctx, &v1alpha1.IPAddressPool{}, func() {
 			kicked(specs.kick)
 			kicked(status.kick)

@@ -17,6 +17,12 @@ var poolAddresses = metrics.NewGaugeVec(&metrics.GaugeOpts{
 	StabilityLevel: metrics.ALPHA,
 }, []string{"pool", "family", "state"})
 
+var poolReady = metrics.NewGaugeVec(&metrics.GaugeOpts{
+	Name:           "ironlb_pool_ready",
+	Help:           "Whether a pool is in use as it is written: 0 while it cannot be read or overlaps an older one.",
+	StabilityLevel: metrics.ALPHA,
+}, []string{"pool"})
+
 var virtualIPs = metrics.NewGaugeVec(&metrics.GaugeOpts{
 	Name:           "ironlb_node_virtual_ips",
 	Help:           "Virtual addresses whose list a node leads.",
@@ -37,14 +43,22 @@ var assignments = metrics.NewHistogram(&metrics.HistogramOpts{
 })
 
 // ours are all metrics of this package.
-var ours = []metrics.Registerable{poolAddresses, virtualIPs, placements, assignments}
+var ours = []metrics.Registerable{poolAddresses, poolReady, virtualIPs, placements, assignments}
 
 var register = sync.OnceFunc(func() { legacyregistry.MustRegister(ours...) })
 
 // measurePools sets the gauges of all pools.
-func measurePools(all []pools.PoolStatus) {
+func measurePools(all []pools.PoolStatus, ready map[string]bool) {
 	register()
 	poolAddresses.Reset()
+	poolReady.Reset()
+	for name, is := range ready {
+		n := 0.
+		if is {
+			n = 1
+		}
+		poolReady.WithLabelValues(name).Set(n)
+	}
 	for _, p := range all {
 		poolAddresses.WithLabelValues(p.Name, "IPv4", "assigned").Set(float64(p.AssignedIPv4))
 		poolAddresses.WithLabelValues(p.Name, "IPv6", "assigned").Set(float64(p.AssignedIPv6))

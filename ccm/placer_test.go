@@ -108,4 +108,12 @@ func TestAdvertisementCondition(t *testing.T) {
 	delete(of, "lann")
 	of["lan"].Labels["net"] = "wan"
 	pass(1, 0, "True Read")
+	ask(func(s *v1alpha1.L2AdvertisementSpec) {
+		s.IPAddressPoolSelectors = append(s.IPAddressPoolSelectors, s.IPAddressPoolSelectors[0])
+	})
+	pass(1, 1, "False RepeatedSelector")
+	message = meta.FindStatusCondition(get().Status.Conditions, "Ready").Message
+	expect(t, message, "spec.ipAddressPoolSelectors[1] is the same as [0]: remove one of them, or correct it. The advertisement is in use")
+	ask(func(s *v1alpha1.L2AdvertisementSpec) { s.IPAddressPoolSelectors = s.IPAddressPoolSelectors[:1] })
+	pass(1, 0, "True Read")
 }

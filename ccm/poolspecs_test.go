@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -31,6 +32,7 @@ type office struct {
 	specs  *poolSpecs
 	status *poolStatus
 	woken  []string
+	events *record.FakeRecorder
 }
 
 func newOffice(t *testing.T, all ...client.Object) *office {
@@ -38,7 +40,7 @@ func newOffice(t *testing.T, all ...client.Object) *office {
 	if err := v1alpha1.AddToScheme(sch); err != nil {
 		t.Fatal(err)
 	}
-	o := &office{t: t}
+	o := &office{t: t, events: record.NewFakeRecorder(100)}
 	o.client = fake.NewClientBuilder().WithScheme(sch).WithStatusSubresource(&v1alpha1.IPAddressPool{}).WithObjects(all...).WithInterceptorFuncs(interceptor.Funcs{
 		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, obj client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
 			o.writes++
@@ -61,7 +63,10 @@ func (o *office) lead() {
 		strays:  func([]v1.Service) []*v1.Service { return nil },
 		release: func(context.Context, []*v1.Service) []*v1.Service { return nil },
 	}
-	o.status = &poolStatus{log: log, ledger: o.ledger, specs: o.specs, client: o.client, pulse: o.specs.pulse, kick: make(chan struct{}, 1)}
+	o.status = &poolStatus{
+		log: log, ledger: o.ledger, specs: o.specs, client: o.client, pulse: o.specs.pulse, kick: make(chan struct{}, 1),
+		events: o.events, told: map[types.UID]string{},
+	}
 	o.ledger.poolsChanged = func() { kicked(o.specs.change) }
 }
 

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/ironlb/ironlb/pools"
@@ -40,6 +41,8 @@ type poolStatus struct {
 	client client.Client
 	pulse  *pulse
 	kick   chan struct{}
+	events record.EventRecorder
+	told   map[types.UID]string // the causes of which there is an Event
 }
 
 // Run returns when ctx ends.
@@ -73,6 +76,7 @@ func (p *poolStatus) write(ctx context.Context) error {
 		return fmt.Errorf("listing IPAddressPools from the cache: %w", err)
 	}
 	measured := make([]pools.PoolStatus, 0, len(list.Items))
+	ready := make(map[string]bool, len(list.Items))
 	var failed error
 	for i := range list.Items {
 		obj := &list.Items[i]
@@ -85,6 +89,8 @@ func (p *poolStatus) write(ctx context.Context) error {
 		measured = append(measured, st)
 		want := obj.DeepCopy()
 		want.Status = poolStatusOf(obj, st, problem, lastGood)
+		ready[obj.Name] = meta.IsStatusConditionTrue(want.Status.Conditions, conditionReady)
+		p.tell(obj, want.Status)
 		if equality.Semantic.DeepEqual(obj.Status, want.Status) {
 			continue
 		}
@@ -100,7 +106,7 @@ func (p *poolStatus) write(ctx context.Context) error {
 			}
 		}
 	}
-	measurePools(measured)
+	measurePools(measured, ready)
 	return failed
 }
 
@@ -141,6 +147,13 @@ func poolStatusOf(obj *v1alpha1.IPAddressPool, st pools.PoolStatus, problem, las
 		})
 	}
 	ready, reason, message := readyOf(st, problem, lastGood)
+	if a := obj.Spec.ServiceAllocation; a != nil && ready {
+		repeated := append(repeats("serviceAllocation.namespaceSelectors", a.NamespaceSelectors),
+			repeats("serviceAllocation.serviceSelectors", a.ServiceSelectors)...)
+		if len(repeated) > 0 {
+			message += ". " + strings.Join(repeated, "; ")
+		}
+	}
 	set(conditionReady, ready, reason, message)
 	if st.State == pools.PoolOverlaps {
 		set(conditionOverlapping, true, "Overlapping", overlapText(st))

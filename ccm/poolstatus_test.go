@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/component-base/metrics/testutil"
 
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
@@ -97,4 +98,68 @@ func TestFirstPoolStatus(t *testing.T) {
 	if o.writes != 1 {
 		t.Errorf("%d writes, want 1", o.writes)
 	}
+}
+
+// TestPoolNotReady: a pool that cannot be read, or that overlaps an older one, has one Warning for each cause, none from the next
+// leader, and a metric of 0.
+func TestPoolNotReady(t *testing.T) {
+	o := newOffice(t, webPool("2001:db8::/64"))
+	expectEvents := func(what string, want ...string) {
+		t.Helper()
+		var got []string
+		for len(o.events.Events) > 0 {
+			got = append(got, <-o.events.Events)
+		}
+		same := slices.EqualFunc(got, want, func(e, w string) bool { return strings.HasPrefix(e, w) })
+		if !same {
+			t.Errorf("%s: Events %q, want %q", what, got, want)
+		}
+	}
+	ready := func(pool string, want float64) {
+		t.Helper()
+		n, err := testutil.GetGaugeMetricValue(poolReady.WithLabelValues(pool))
+		if err != nil || n != want {
+			t.Errorf("ironlb_pool_ready of %s: %v, %v, want %v", pool, n, err, want)
+		}
+	}
+	o.turn()
+	expectEvents("in use")
+	ready("web", 1)
+
+	o.edit(unreadable...)
+	o.turn()
+	expectEvents("overlapping IPv6 ranges", "Warning Invalid spec.addresses[1]: ")
+	ready("web", 0)
+	o.turn()
+	expectEvents("the same again")
+	o.edit("2001:db8::20-2001:db8::1:0", "2001:db8::1:9-2001:db8::8")
+	o.turn()
+	expectEvents("a reversed IPv6 range", "Warning Invalid spec.addresses[1]: ")
+	o.lead()
+	o.turn()
+	expectEvents("the next leader")
+	o.edit("2001:db8::/64")
+	o.turn()
+	expectEvents("in use again")
+	ready("web", 1)
+
+	later := webPool("2001:db8::1/128")
+	later.Name, later.UID, later.CreationTimestamp = "web2", "2", metav1.Unix(1000, 0)
+	if err := o.client.Create(t.Context(), later); err != nil {
+		t.Fatal(err)
+	}
+	o.turn()
+	expectEvents("overlaps an older one", "Warning Overlapping Not used: it overlaps the older pool web")
+	ready("web", 1)
+	ready("web2", 0)
+}
+
+// TestPoolRepeatsSelector: the pool is in use, and says so.
+func TestPoolRepeatsSelector(t *testing.T) {
+	pool := webPool("203.0.113.4/31")
+	app := metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+	pool.Spec.ServiceAllocation = &v1alpha1.ServiceAllocation{ServiceSelectors: []metav1.LabelSelector{app, {}, app}}
+	o := newOffice(t, pool)
+	expect(t, o.ready(o.turn()), "True Ready The pool is in use. spec.serviceAllocation.serviceSelectors[2] is the same as [0]: "+
+		"remove one of them, or correct it")
 }

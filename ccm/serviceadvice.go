@@ -39,6 +39,7 @@ func adviceOn(svc *v1.Service) []advice {
 	if err != nil {
 		out = append(out, advice{unknownForwarding, fmt.Sprintf("Annotation %s: %v. %s is used", v1alpha1.AnnotationForwarding, err, forwarding)})
 	}
+	out = append(out, annotationAdvice(svc)...)
 	if forwarding != v1alpha1.ForwardingNodePort {
 		return out
 	}

@@ -63,6 +63,29 @@ func TestAdvice(t *testing.T) {
 			`UnknownScheduler: Annotation ironlb.io/scheduler: "best" is no scheduler: give one of rr, wrr, lc, wlc, lblc, lblcr, dh, sh, sed, nq, fo, ovf, mh. The default of the nodes is used`}},
 		"forwarding": {annotate(v1alpha1.AnnotationForwarding, "tunnel"), []string{
 			`UnknownForwarding: Annotation ironlb.io/forwarding: "tunnel" is no way of forwarding: give pod or nodeport. pod is used`}},
+		"annotations of MetalLB": {func(s *v1.Service) {
+			annotate("metallb.io/address-pool", "web")(s)
+			annotate("metallb.io/ip-allocated-from-pool", "web")(s)
+			annotate("metallb.universe.tf/ip-allocated-from-pool", "web")(s)
+			annotate("example.com/address-pool", "web")(s)
+			annotate(v1alpha1.AnnotationAllocatedFrom, "web")(s)
+		}, nil},
+		"legacy annotations of MetalLB": {func(s *v1.Service) {
+			annotate("metallb.universe.tf/address-pool", "web")(s)
+			annotate("metallb.universe.tf/loadBalancerIPs", "192.0.2.1")(s)
+			annotate("metallb.universe.tf/allow-shared-ip", "k")(s)
+		}, []string{
+			"LegacyAnnotation: Annotation metallb.universe.tf/address-pool is not read: write ironlb.io/ip-pool in its place",
+			"LegacyAnnotation: Annotation metallb.universe.tf/allow-shared-ip is not read: write ironlb.io/sharing-key in its place",
+			"LegacyAnnotation: Annotation metallb.universe.tf/loadBalancerIPs is not read: write ironlb.io/ips in its place",
+		}},
+		"unknown annotations": {func(s *v1.Service) {
+			annotate("ironlb.io/address-pool", "web")(s)
+			annotate("metallb.io/ip-pool", "web")(s)
+		}, []string{
+			"UnknownAnnotation: Annotation ironlb.io/address-pool is not read: no annotation of a Service has this name",
+			"UnknownAnnotation: Annotation metallb.io/ip-pool is not read: no annotation of a Service has this name",
+		}},
 		"no node port": {func(s *v1.Service) {
 			annotate(v1alpha1.AnnotationForwarding, "nodeport")(s)
 			s.Spec.Ports[0].NodePort = 0

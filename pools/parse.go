@@ -76,7 +76,7 @@ func parseCIDR(entry string) (Range, error) {
 	if p.Masked() != p {
 		return Range{}, fmt.Errorf("has host bits set: write %s", p.Masked())
 	}
-	r := Range{p.Addr(), lastOf(p)}
+	r := Range{p.Addr(), LastOf(p)}
 	return r, special(r)
 }
 
@@ -116,7 +116,7 @@ var reserved = []struct {
 
 func special(r Range) error {
 	for _, s := range reserved {
-		if r.Overlaps(Range{s.prefix.Addr(), lastOf(s.prefix)}) {
+		if r.Overlaps(Range{s.prefix.Addr(), LastOf(s.prefix)}) {
 			return fmt.Errorf("has %s addresses (%s), which no Service can have: leave them out", s.what, s.prefix)
 		}
 	}

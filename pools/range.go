@@ -36,8 +36,8 @@ func (r Range) Overlaps(o Range) bool {
 // Size is the number of addresses, at most the largest int64.
 func (r Range) Size() int64 { return r.size().int64() }
 
-// lastOf returns the highest address of the prefix.
-func lastOf(p netip.Prefix) netip.Addr {
+// LastOf returns the highest address of the prefix.
+func LastOf(p netip.Prefix) netip.Addr {
 	b := p.Addr().As16()
 	host := p.Addr().BitLen() - p.Bits()
 	for i := 15; i >= 0 && host > 0; i, host = i-1, host-8 {
@@ -89,17 +89,17 @@ func (r Range) size() u128 {
 // Prefixes returns the fewest prefixes that hold the addresses of the range and no others, in order.
 func (r Range) Prefixes() []netip.Prefix {
 	var out []netip.Prefix
-	for first := r.First; ; first = lastOf(out[len(out)-1]).Next() {
+	for first := r.First; ; first = LastOf(out[len(out)-1]).Next() {
 		width := first.BitLen()
 		for width > 0 {
 			wider, err := first.Prefix(width - 1)
-			if err != nil || wider.Addr() != first || r.Last.Less(lastOf(wider)) {
+			if err != nil || wider.Addr() != first || r.Last.Less(LastOf(wider)) {
 				break
 			}
 			width--
 		}
 		out = append(out, netip.PrefixFrom(first, width))
-		if lastOf(out[len(out)-1]) == r.Last {
+		if LastOf(out[len(out)-1]) == r.Last {
 			return out
 		}
 	}

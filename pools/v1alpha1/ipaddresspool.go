@@ -12,12 +12,14 @@ import (
 // +kubebuilder:resource:scope=Cluster,shortName=ippool
 // +kubebuilder:metadata:annotations="helm.sh/resource-policy=keep"
 // +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Auto-Assign",type=boolean,JSONPath=`.spec.autoAssign`
 // +kubebuilder:printcolumn:name="Used-v4",type=integer,JSONPath=`.status.assignedIPv4`
 // +kubebuilder:printcolumn:name="Free-v4",type=integer,JSONPath=`.status.availableIPv4`
 // +kubebuilder:printcolumn:name="Used-v6",type=integer,JSONPath=`.status.assignedIPv6`
 // +kubebuilder:printcolumn:name="Free-v6",type=integer,JSONPath=`.status.availableIPv6`
 // +kubebuilder:printcolumn:name="Addresses",type=string,JSONPath=`.spec.addresses`,priority=1
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
 type IPAddressPool struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

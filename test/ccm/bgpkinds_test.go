@@ -32,7 +32,7 @@ var bgpCases = []struct{ plural, spec, field, says string }{
 	{"bgppeers", `{myASN: 64512, peerASN: 64512, peerAddress: 192.0.2.1, ttlSecurity: true}`, "", ""},
 	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, holdTime: 3s, keepaliveTime: 1s, connectTime: 65535s}`, "", ""},
 	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, holdTime: 65535s}`, "", ""},
-	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, keepaliveTime: 30s}`, "", ""},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, holdTime: 90s, keepaliveTime: 30s}`, "", ""},
 	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, gracefulRestart: true, restartTime: 4095s}`, "", ""},
 	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, holdTime: 1h2m3s, routerID: 240.0.0.1}`, "", ""},
 
@@ -89,7 +89,8 @@ var bgpCases = []struct{ plural, spec, field, says string }{
 	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, holdTime: 9000ms}`, "spec.holdTime", "write it like 90s"},
 	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, holdTime: -9s}`, "spec.holdTime", "write it like 90s"},
 	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, holdTime: 9s, keepaliveTime: 4s}`, "spec.keepaliveTime", "third of holdTime"},
-	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, keepaliveTime: 31s}`, "spec.keepaliveTime", "third of holdTime"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, holdTime: 90s, keepaliveTime: 31s}`, "spec.keepaliveTime", "third of holdTime"},
+	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, keepaliveTime: 30s}`, "spec.keepaliveTime", "needs holdTime"},
 	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, keepaliveTime: 0s}`, "spec.keepaliveTime", "less than 1s"},
 	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, keepaliveTime: 1.5s}`, "spec.keepaliveTime", "whole seconds"},
 	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1, connectTime: 0s}`, "spec.connectTime", "between 1s and 65535s"},

@@ -1,0 +1,57 @@
+package ccm
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// Why an annotation of a Service has no effect.
+const (
+	legacyAnnotation  = "LegacyAnnotation"
+	unknownAnnotation = "UnknownAnnotation"
+)
+
+// Groups whose annotations an author may expect to be read here.
+const (
+	ourGroup       = "ironlb.io/"
+	metallbGroup   = "metallb.io/"
+	metallbLegacy  = "metallb.universe.tf/"
+	metallbRecords = "ip-allocated-from-pool" // MetalLB's own record, in both of its groups
+)
+
+// readAnnotations are those of a Service that are read or written by IronLB.
+var readAnnotations = []string{
+	v1alpha1.AnnotationPool, v1alpha1.AnnotationAddresses, annotationSharingKey, annotationReallocate,
+	v1alpha1.AnnotationScheduler, v1alpha1.AnnotationForwarding, v1alpha1.AnnotationAllocatedFrom,
+	metallbPool, metallbAddresses, metallbSharingKey,
+}
+
+// ofLegacy is what is read in place of MetalLB's annotations of its first group.
+var ofLegacy = map[string]string{
+	"address-pool":    v1alpha1.AnnotationPool,
+	"loadBalancerIPs": v1alpha1.AnnotationAddresses,
+	"allow-shared-ip": annotationSharingKey,
+}
+
+// annotationAdvice names the annotations that are not read although they look like it.
+func annotationAdvice(svc *v1.Service) (out []advice) {
+	for _, key := range slices.Sorted(maps.Keys(svc.Annotations)) {
+		group, name, _ := strings.Cut(key, "/")
+		group += "/"
+		ours := group == ourGroup || group == metallbGroup || group == metallbLegacy
+		switch instead := ofLegacy[name]; {
+		case !ours || name == metallbRecords && group != ourGroup || slices.Contains(readAnnotations, key):
+		case group == metallbLegacy && instead != "":
+			out = append(out, advice{legacyAnnotation, fmt.Sprintf("Annotation %s is not read: write %s in its place", key, instead)})
+		default:
+			out = append(out, advice{unknownAnnotation, fmt.Sprintf("Annotation %s is not read: no annotation of a Service has this name", key)})
+		}
+	}
+	return out
+}

@@ -1,0 +1,26 @@
+package ccm
+
+import (
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+)
+
+// tell writes an Event about a pool that is not in use as it is written, once for each cause: the next leader finds it in the
+// condition.
+func (p *poolStatus) tell(obj *v1alpha1.IPAddressPool, want v1alpha1.IPAddressPoolStatus) {
+	ready := meta.FindStatusCondition(want.Conditions, conditionReady)
+	if ready == nil || ready.Status != metav1.ConditionFalse {
+		delete(p.told, obj.UID)
+		return
+	}
+	before := p.told[obj.UID]
+	if had := meta.FindStatusCondition(obj.Status.Conditions, conditionReady); had != nil && had.Status == metav1.ConditionFalse {
+		before = had.Message
+	}
+	if p.told[obj.UID] = ready.Message; before != ready.Message {
+		p.events.Event(obj, v1.EventTypeWarning, ready.Reason, ready.Message)
+	}
+}
