@@ -79,10 +79,10 @@ func (c *Claim) reallocateTo() string {
 }
 
 func (a *Allocator) drainCause(q *query, u *unit) string {
-	node := a.nodeOf(u.addr)
+	node, host := a.nodeOf(u.addr), a.hostAgainst(q.claim, u.addr)
 	switch {
-	case node == "" && a.hostAgainst(q.claim, u.addr) != "":
-		return fmt.Sprintf("another host, %s, answers for it", a.hosts[u.addr])
+	case node == "" && host != "":
+		return fmt.Sprintf("another host, %s, answers for it", host)
 	case node != "":
 		return fmt.Sprintf("node %s has that address in its status.addresses", node)
 	case u.home != nil && q.claim.Pool != "" && q.claim.Pool != u.home.Name:

@@ -37,7 +37,7 @@ func (a *Allocator) whyMoved(s *service, from, to Address) string {
 		return "the Service asks for " + to.Addr.String()
 	case c.Pool != "" && to.Pool == c.Pool && from.Pool != c.Pool && a.PoolOf(from.Addr) != c.Pool:
 		return "the Service asks for pool " + c.Pool
-	case u != nil && !a.admitted(u, c):
+	case u != nil && (a.hostAgainst(c, from.Addr) != "" || !a.admitted(u, c)):
 		return a.drainCause(&query{claim: c, self: s}, u)
 	}
 	if u == nil {

@@ -21,6 +21,7 @@ func TestMoves(t *testing.T) {
 		first, then Claim
 		other       Claim  // takes its address after the first
 		pools       []Pool // after the first
+		host        string // answers for the address after the first
 		want        Move
 	}{
 		"asked": {
@@ -35,6 +36,11 @@ func TestMoves(t *testing.T) {
 			then:  Claim{Reallocate: true},
 			pools: []Pool{pool("b", "203.0.114.0/24")},
 			want:  Move{netip.MustParseAddr("203.0.113.4"), netip.MustParseAddr("203.0.114.0"), "no pool has that address any more"},
+		},
+		"another host": {
+			host: "02:00:00:00:00:09",
+			want: Move{netip.MustParseAddr("203.0.113.4"), netip.MustParseAddr("203.0.113.5"),
+				"another host, 02:00:00:00:00:09, answers for it"},
 		},
 		"another key": {
 			first: Claim{SharingKey: "k"}, other: Claim{SharingKey: "k"}, then: Claim{SharingKey: "l"},
@@ -56,6 +62,9 @@ func TestMoves(t *testing.T) {
 		}
 		if c.pools != nil {
 			a.SetPools(c.pools)
+		}
+		if c.host != "" {
+			a.SetHosts(map[netip.Addr]string{c.want.From: c.host})
 		}
 		for range 2 { // what could not be written is decided again
 			if d := a.Assign(c.then, now); len(d.Moves) != 1 || d.Moves[0] != c.want {
