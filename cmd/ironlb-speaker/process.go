@@ -21,6 +21,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/l2"
 	"github.com/ironlb/ironlb/speaker/link"
 	"github.com/ironlb/ironlb/speaker/member"
+	"github.com/ironlb/ironlb/speaker/nodecheck"
 )
 
 // process is the speaker: its parts, put together and not yet running.
@@ -43,6 +44,7 @@ type process struct {
 	bgp       speaker.BGP // nil for none
 	pairing   *pairing
 	proxies   *kubeproxy.Detector
+	checks    *nodeChecks
 	loop      *speaker.Speaker
 
 	// tasks, and the loop beside them, run until their context ends; an error of one ends the process. closers are called when all have ended, the last first.
@@ -55,7 +57,7 @@ func assemble(o options, log *slog.Logger) (*process, error) {
 	p := &process{options: o, log: log, registry: prometheus.NewRegistry(), kick: speaker.NewKick(), healthz: health.NewHealthz()}
 	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, step := range []func() error{
-		p.findAPIServer, p.listen, p.openNode, p.watchCluster, p.watchHost, p.meet, p.announce, p.joinBGP, p.serveHealth, p.watchKubeProxy, p.keepPolicies, p.addLoop,
+		p.findAPIServer, p.listen, p.openNode, p.watchCluster, p.watchHost, p.meet, p.announce, p.joinBGP, p.serveHealth, p.watchKubeProxy, p.checkNode, p.keepPolicies, p.addLoop,
 	} {
 		if err := step(); err != nil {
 			p.close()
@@ -213,6 +215,15 @@ func (p *process) watchKubeProxy() error {
 	return nil
 }
 
+func (p *process) checkNode() error {
+	p.checks = newNodeChecks(p.log, p.registry)
+	p.checks.facts = func() (nodecheck.Facts, bool, error) { return nodeFacts(p.api.Source, p.nodeName) }
+	p.checks.detect = p.config.DetectLocal
+	p.checks.warn, p.checks.report = p.api.Events.Warn, p.api.Node.ReportConditions
+	p.run(p.checks.run)
+	return nil
+}
+
 func (p *process) keepPolicies() error {
 	p.run(func(ctx context.Context) error { return keepPolicies(ctx, p.log, nft.Policies{}.Apply) })
 	return nil
@@ -240,7 +251,7 @@ func (p *process) addLoop() error {
 		Destroyed: p.proxies.Suspect,
 	})
 	p.run(func(ctx context.Context) error {
-		return serve(ctx, p.listener, p.loop.Healthz, p.pairing.readyz(staleReadyz(p.api.Source, p.loop.Readyz)), p.registry)
+		return serve(ctx, p.listener, p.loop.Healthz, p.checks.readyz(p.pairing.readyz(staleReadyz(p.api.Source, p.loop.Readyz))), p.registry)
 	})
 	return nil
 }

@@ -76,6 +76,14 @@ type SpeakerStatusStatus struct {
 	// +optional
 	BGP *BGPStatus `json:"bgp,omitempty"`
 
+	// conditions of the node's network. PodTrafficDetected: detectLocalMode covers the Pods of the node. BridgeNetfilter: what Pods behind
+	// one bridge send one another passes the packet filter.
+	//
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
 	// updated is when the speaker wrote this.
 	//
 	// +optional

@@ -1090,6 +1090,13 @@ func (in *SpeakerStatusStatus) DeepCopyInto(out *SpeakerStatusStatus) {
 		*out = new(BGPStatus)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.Conditions != nil {
+		in, out := &in.Conditions, &out.Conditions
+		*out = make([]v1.Condition, len(*in))
+		for i := range *in {
+			(*in)[i].DeepCopyInto(&(*out)[i])
+		}
+	}
 	if in.Updated != nil {
 		in, out := &in.Updated, &out.Updated
 		*out = (*in).DeepCopy()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -46,6 +47,8 @@ type NodeReporter struct {
 	want *plan.NodeStatus
 	// liveness is nil while the scheduling class is not known.
 	liveness *v1alpha1.LivenessStatus
+	// conditions are those of the last ReportConditions.
+	conditions []metav1.Condition
 	// since is when each member came into its state.
 	since map[string]memberSince
 }
@@ -84,6 +87,25 @@ func (r *NodeReporter) ReportNode(status plan.NodeStatus) {
 func (r *NodeReporter) ReportScheduling(class, message string) {
 	r.mu.Lock()
 	r.liveness = &v1alpha1.LivenessStatus{SchedulingClass: v1alpha1.SchedulingClass(class), Message: message}
+	r.mu.Unlock()
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// ReportConditions reports the conditions of the node. One that is True or False as before keeps the time since when.
+func (r *NodeReporter) ReportConditions(conditions []plan.NodeCondition) {
+	r.mu.Lock()
+	next := slices.Clone(r.conditions) // the last one may be being written
+	for _, c := range conditions {
+		status := metav1.ConditionFalse
+		if c.True {
+			status = metav1.ConditionTrue
+		}
+		meta.SetStatusCondition(&next, metav1.Condition{Type: c.Type, Status: status, Reason: c.Reason, Message: c.Message})
+	}
+	r.conditions = next
 	r.mu.Unlock()
 	select {
 	case r.wake <- struct{}{}:
@@ -159,6 +181,7 @@ func (r *NodeReporter) status() (v1alpha1.SpeakerStatusStatus, bool) {
 		DataPlane:  v1alpha1.DataPlaneStatus{Healthy: w.Healthy, Reason: string(w.Reason), Message: w.Message},
 		VirtualIPs: int32(w.VirtualIPs),
 		Liveness:   r.liveness,
+		Conditions: r.conditions,
 	}
 	for _, name := range slices.Sorted(maps.Keys(w.Links)) {
 		on := v1alpha1.InterfaceStatus{Name: name, Up: true}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -193,6 +194,47 @@ func TestNodeStatusScheduling(t *testing.T) {
 				t.Errorf("%d: written %+v, want %+v last", i, w.all, want)
 			}
 			w.mu.Unlock()
+		}
+	})
+}
+
+// Conditions are written as they are reported; the time since when stays while one is True or False as before.
+func TestNodeConditions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &writes{}
+		r := newNodeReporter("a", w.write, slog.New(slog.DiscardHandler))
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.Run(ctx) }()
+		defer func() { stop(); <-done }()
+		r.ReportNode(nodeStatus(nil))
+		began := metav1.Now().Rfc3339Copy()
+		for i, c := range []struct {
+			is    plan.NodeCondition
+			since time.Duration
+			want  metav1.ConditionStatus
+		}{
+			{plan.NodeCondition{Type: "Net", Reason: "Off", Message: "set x"}, 0, metav1.ConditionFalse},
+			{plan.NodeCondition{Type: "Net", Reason: "Off", Message: "set y"}, 0, metav1.ConditionFalse},
+			{plan.NodeCondition{Type: "Net", True: true, Reason: "On", Message: "all is well"}, 20 * time.Second, metav1.ConditionTrue},
+		} {
+			r.ReportConditions([]plan.NodeCondition{c.is})
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			n := w.set(nil)
+			w.mu.Lock()
+			got := slices.Clone(w.all[n-1].Conditions)
+			w.mu.Unlock()
+			want := metav1.Condition{Type: "Net", Status: c.want, Reason: c.is.Reason, Message: c.is.Message}
+			if len(got) == 1 {
+				if at := began.Add(c.since); got[0].LastTransitionTime.Sub(at).Abs() > time.Second {
+					t.Errorf("step %d: since %v, want %v", i, got[0].LastTransitionTime, at)
+				}
+				got[0].LastTransitionTime = metav1.Time{}
+			}
+			if diff := cmp.Diff([]metav1.Condition{want}, got); diff != "" {
+				t.Errorf("step %d: (-want +got)\n%s", i, diff)
+			}
 		}
 	})
 }

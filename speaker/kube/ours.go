@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/pools/v1alpha1"
@@ -21,6 +22,26 @@ type Ours struct {
 	// Whole are the other addresses at which the Services are served that are labelled for us: ClusterIPs, externalIPs, and for
 	// NodePorts those of the node; sorted.
 	Whole []netip.Addr
+}
+
+// Endpoints returns the addresses of a node's endpoints, sorted, and the ranges of Pods of all Nodes; ok is false until
+// they are listed. It goes through all that the informers hold: it is for now and then.
+func (s *Source) Endpoints(node string) (endpoints []netip.Addr, podCIDRs []netip.Prefix, ok bool) {
+	if !s.each[kindSlice]() || !s.each[kindNode]() {
+		return nil, nil, false
+	}
+	for _, obj := range s.informers[kindSlice].GetStore().List() {
+		for _, e := range sliceOf(obj.(*discoveryv1.EndpointSlice)).Endpoints {
+			if e.Node == node {
+				endpoints = append(endpoints, e.Addr)
+			}
+		}
+	}
+	for _, obj := range s.informers[kindNode].GetStore().List() {
+		podCIDRs = append(podCIDRs, nodeOf(obj.(*corev1.Node)).PodCIDRs...)
+	}
+	slices.SortFunc(endpoints, netip.Addr.Compare)
+	return slices.Compact(endpoints), podCIDRs, true
 }
 
 // Ours looks through all that the informers hold: it is for now and then.

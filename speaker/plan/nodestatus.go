@@ -2,6 +2,13 @@ package plan
 
 import "net/netip"
 
+// NodeCondition is a condition of this node, beside what the loop reports in NodeStatus.
+type NodeCondition struct {
+	Type            string
+	True            bool
+	Reason, Message string
+}
+
 // NodeStatus is what a speaker says of its node.
 type NodeStatus struct {
 	// Healthy is set while all is programmed as planned; else Reason and Message say why not.

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ironlb/ironlb/speaker/kube"
+	"github.com/ironlb/ironlb/speaker/nodecheck"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// checkNodeEvery is how often the node's network is evaluated.
+const checkNodeEvery = 15 * time.Second
+
+// nodeChecks reports whether the node's network is as the configuration takes it to be: conditions of the SpeakerStatus, and for one that
+// is False a Warning Event of the Node, a metric, a line of /readyz and of the log.
+type nodeChecks struct {
+	log    *slog.Logger
+	metric *prometheus.GaugeVec
+	detect plan.DetectLocal
+	// facts are not ok until the cluster is known.
+	facts func() (f nodecheck.Facts, ok bool, err error)
+	// warn writes an Event, an empty text says that the reason is gone; report the conditions.
+	warn   func(reason, text string)
+	report func([]plan.NodeCondition)
+
+	mu      sync.Mutex
+	last    []plan.NodeCondition
+	lastErr string
+}
+
+func newNodeChecks(log *slog.Logger, reg prometheus.Registerer) *nodeChecks {
+	c := &nodeChecks{log: log, metric: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ironlb", Name: "node_condition",
+		Help: "1 if a condition of the node's SpeakerStatus is True, 0 if it is False. Absent until it is evaluated."}, []string{"type"})}
+	reg.MustRegister(c.metric)
+	return c
+}
+
+// run evaluates now and then until ctx ends.
+func (c *nodeChecks) run(ctx context.Context) error {
+	ticker := time.NewTicker(checkNodeEvery)
+	defer ticker.Stop()
+	retry := time.NewTicker(time.Second) // until the cluster is known
+	defer retry.Stop()
+	for {
+		if c.evaluate() {
+			retry.Stop()
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		case <-retry.C:
+		}
+	}
+}
+
+// evaluate publishes what differs from the last evaluation, and reports whether there was one.
+func (c *nodeChecks) evaluate() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	facts, ok, err := c.facts()
+	if err != nil {
+		if text := err.Error(); text != c.lastErr {
+			c.lastErr = text
+			c.log.Warn("cannot evaluate the node's network", "error", err)
+		}
+		return false
+	}
+	if !ok {
+		return false
+	}
+	c.lastErr = ""
+	conditions := nodecheck.Evaluate(facts, c.detect)
+	if slices.Equal(conditions, c.last) {
+		return true
+	}
+	for _, now := range conditions {
+		before, value := c.before(now.Type), 1.0
+		if !now.True {
+			value = 0
+		}
+		c.metric.WithLabelValues(now.Type).Set(value)
+		if before.Reason != now.Reason {
+			c.warn(before.Reason, "")
+		}
+		switch {
+		case before == now:
+		case !now.True:
+			c.warn(now.Reason, now.Message)
+			c.log.Warn("the node's network is not as configured", "condition", now.Type, "reason", now.Reason, "remediation", now.Message)
+		case before != (plan.NodeCondition{}) && !before.True:
+			c.log.Info("the node's network is as configured", "condition", now.Type)
+		}
+	}
+	c.last = conditions
+	c.report(conditions)
+	return true
+}
+
+// before returns the condition of a type as it was last, the zero value for none.
+func (c *nodeChecks) before(kind string) plan.NodeCondition {
+	for _, condition := range c.last {
+		if condition.Type == kind {
+			return condition
+		}
+	}
+	return plan.NodeCondition{}
+}
+
+// readyz adds what is wrong to what ready answers. It changes nothing about the status: see pairing.
+func (c *nodeChecks) readyz(ready http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		ready(w, r)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, now := range c.last {
+			if !now.True {
+				fmt.Fprintf(w, "problem: %s: %s\n", now.Reason, now.Message)
+			}
+		}
+	}
+}
+
+// nodeFacts are those of this node.
+func nodeFacts(source *kube.Source, node string) (f nodecheck.Facts, ok bool, err error) {
+	endpoints, podCIDRs, ok := source.Endpoints(node)
+	if !ok {
+		return f, false, nil
+	}
+	f.PodCIDRs = podCIDRs
+	if f.Endpoints, err = nodecheck.Routes(endpoints); err != nil {
+		return f, false, err
+	}
+	f.BridgeCall, err = nodecheck.BridgeCall()
+	return f, err == nil, err
+}

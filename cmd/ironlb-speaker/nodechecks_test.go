@@ -1,0 +1,72 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/ironlb/ironlb/speaker/nodecheck"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// What differs is published once each: the condition, the Event, the metric, and a line of /readyz while it is wrong.
+func TestNodeChecks(t *testing.T) {
+	pod := netip.MustParseAddr("10.1.2.3")
+	covered := nodecheck.Facts{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")},
+		Endpoints: map[netip.Addr]nodecheck.Route{pod: {Interface: "cali1"}}}
+	not := nodecheck.Facts{Endpoints: covered.Endpoints}
+	var facts nodecheck.Facts
+	var known bool
+	var fault error
+	var said []string
+	c := newNodeChecks(slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	c.detect = plan.DetectLocal{Mode: plan.NodeCIDR}
+	c.facts = func() (nodecheck.Facts, bool, error) { return facts, known, fault }
+	c.warn = func(reason, text string) {
+		if reason != "" {
+			said = append(said, fmt.Sprintf("%s=%t", reason, text != ""))
+		}
+	}
+	c.report = func(all []plan.NodeCondition) { said = append(said, fmt.Sprint(all[0].True)) }
+	ready := func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }
+	for i, step := range []struct {
+		facts  nodecheck.Facts
+		known  bool
+		fault  error
+		said   string
+		metric float64
+		readyz string
+	}{
+		{known: false, metric: 0},
+		{fault: errors.New("no permission"), metric: 0},
+		{facts: covered, known: true, said: "true", metric: 1},
+		{facts: covered, known: true, metric: 1},
+		{facts: not, known: true, said: "PodsCovered=false PodsNotCovered=true false", metric: 0, readyz: "problem: PodsNotCovered: detectLocalMode NodeCIDR"},
+		{facts: not, known: true, metric: 0, readyz: "problem: PodsNotCovered"},
+		{facts: covered, known: true, said: "PodsNotCovered=false true", metric: 1},
+	} {
+		facts, known, fault, said = step.facts, step.known, step.fault, nil
+		if got := c.evaluate(); got != step.known {
+			t.Errorf("step %d: evaluated %t, want %t", i, got, step.known)
+		}
+		if got := strings.Join(said, " "); got != step.said {
+			t.Errorf("step %d: published %q, want %q", i, got, step.said)
+		}
+		if got := testutil.ToFloat64(c.metric.WithLabelValues(nodecheck.PodTrafficDetected)); got != step.metric {
+			t.Errorf("step %d: metric %v, want %v", i, got, step.metric)
+		}
+		answer := httptest.NewRecorder()
+		c.readyz(ready)(answer, httptest.NewRequest(http.MethodGet, "/readyz", nil))
+		if body := answer.Body.String(); !strings.HasPrefix(body, "ok\n"+step.readyz) || step.readyz == "" && body != "ok\n" {
+			t.Errorf("step %d: /readyz %q, want %q in it", i, body, step.readyz)
+		}
+	}
+}

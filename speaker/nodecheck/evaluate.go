@@ -1,0 +1,119 @@
+// Package nodecheck finds out whether the node's network is as the speaker's configuration takes it to be: whether packets of Pods
+// are known as such, and whether what Pods send one another passes the packet filter.
+package nodecheck
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// Types of conditions, in the order of Evaluate, and their reasons where they are false.
+const (
+	PodTrafficDetected = "PodTrafficDetected"
+	PodsNotCovered     = "PodsNotCovered"
+
+	BridgeNetfilter    = "BridgeNetfilter"
+	BridgeNetfilterOff = "BridgeNetfilterOff"
+)
+
+// Types are those of all conditions.
+var Types = []string{PodTrafficDetected, BridgeNetfilter}
+
+// Route is how the node reaches an address. Interface is empty if it does not.
+type Route struct {
+	Interface string
+	// Bridge is set if the interface is one, Host if the address is the node's own.
+	Bridge, Host bool
+}
+
+// Facts are what is known of the node.
+type Facts struct {
+	// Endpoints are this node's endpoints of Services, with the node's way to each.
+	Endpoints map[netip.Addr]Route
+	// PodCIDRs are those of all Nodes.
+	PodCIDRs []netip.Prefix
+	// BridgeCall is whether bridged packets pass netfilter, of IPv4 and of IPv6: the values of net.bridge.bridge-nf-call-iptables
+	// and -ip6tables, empty while the module br_netfilter is not loaded.
+	BridgeCall [2]string
+}
+
+// pods returns the endpoints that are not of the node's own network, sorted.
+func (f Facts) pods() (pods []netip.Addr) {
+	for addr, route := range f.Endpoints {
+		if !route.Host {
+			pods = append(pods, addr)
+		}
+	}
+	slices.SortFunc(pods, netip.Addr.Compare)
+	return pods
+}
+
+// Evaluate returns one condition of each type. It is pure.
+func Evaluate(f Facts, detect plan.DetectLocal) []plan.NodeCondition {
+	return []plan.NodeCondition{f.podTraffic(detect), f.bridge()}
+}
+
+func (f Facts) podTraffic(detect plan.DetectLocal) plan.NodeCondition {
+	for _, pod := range f.pods() {
+		via := f.Endpoints[pod].Interface
+		if detect.Covers(pod, via, f.PodCIDRs) {
+			continue
+		}
+		return plan.NodeCondition{Type: PodTrafficDetected, Reason: PodsNotCovered, Message: fmt.Sprintf(
+			"detectLocalMode %s does not cover the Pod %v of this node (interface %s): its connections to ClusterIPs are masqueraded, "+
+				"and policy Local drops those that no endpoint of this node serves; %s", detect.Mode, pod, orNone(via), f.remedy(pod, detect))}
+	}
+	return plan.NodeCondition{Type: PodTrafficDetected, True: true, Reason: "PodsCovered",
+		Message: fmt.Sprintf("detectLocalMode %s covers the Pods of this node that are endpoints of Services", detect.Mode)}
+}
+
+// remedy names the setting to change, a mode of the interface only where that is certain.
+func (f Facts) remedy(pod netip.Addr, detect plan.DetectLocal) string {
+	switch route := f.Endpoints[pod]; {
+	case detect.Mode == plan.ClusterCIDR:
+		return "add its range to podCIDRs"
+	case detect.Mode == plan.BridgeInterface:
+		return "set detectLocal.bridgeInterface to the bridge of the Pods, or choose another detectLocalMode"
+	case detect.Mode == plan.InterfaceNamePrefix:
+		return "set detectLocal.interfaceNamePrefix to what the names of the Pods' interfaces begin with, or choose another detectLocalMode"
+	case route.Bridge:
+		return fmt.Sprintf("set podCIDRs to the ranges of all Pods (detectLocalMode: ClusterCIDR), or set detectLocalMode: BridgeInterface "+
+			"with detectLocal.bridgeInterface: %s", route.Interface)
+	}
+	return "set podCIDRs to the ranges of all Pods (detectLocalMode: ClusterCIDR), or set detectLocalMode: InterfaceNamePrefix " +
+		"with detectLocal.interfaceNamePrefix"
+}
+
+func orNone(name string) string {
+	if name == "" {
+		return "none: no route"
+	}
+	return name
+}
+
+// bridge: what one Pod answers another by way of a Service must pass the node's connection tracking, also where both are ports of one
+// bridge; it would reach the client with the endpoint's address else.
+func (f Facts) bridge() plan.NodeCondition {
+	keys := [2]string{"net.bridge.bridge-nf-call-iptables", "net.bridge.bridge-nf-call-ip6tables"}
+	for _, pod := range f.pods() {
+		route, family := f.Endpoints[pod], 0
+		if pod.Is6() {
+			family = 1
+		}
+		if !route.Bridge || f.BridgeCall[family] == "1" {
+			continue
+		}
+		how := fmt.Sprintf("is %s: set it to 1", f.BridgeCall[family])
+		if f.BridgeCall[family] == "" {
+			how = `is missing: run "modprobe br_netfilter" on the node, at each boot, and set it to 1`
+		}
+		return plan.NodeCondition{Type: BridgeNetfilter, Reason: BridgeNetfilterOff, Message: fmt.Sprintf(
+			"Pods of this node are ports of the bridge %s, and a connection of one of them to a Service that another one serves fails: %s %s",
+			route.Interface, keys[family], how)}
+	}
+	return plan.NodeCondition{Type: BridgeNetfilter, True: true, Reason: "NothingMissing",
+		Message: "no Pod of this node is behind a bridge that bypasses netfilter"}
+}

@@ -1,0 +1,90 @@
+package nodecheck
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+func TestEvaluate(t *testing.T) {
+	at := func(interfaces ...string) map[netip.Addr]Route { // "192.0.2.10 cali1", "192.0.2.10 cni0 bridge"
+		out := map[netip.Addr]Route{}
+		for _, text := range interfaces {
+			words := strings.Fields(text + " - -")
+			out[netip.MustParseAddr(words[0])] = Route{
+				Interface: strings.Trim(words[1], "-"), Bridge: words[2] == "bridge", Host: words[2] == "host",
+			}
+		}
+		return out
+	}
+	prefixes := func(texts ...string) (out []netip.Prefix) {
+		for _, text := range texts {
+			out = append(out, netip.MustParsePrefix(text))
+		}
+		return out
+	}
+	nodes, on := prefixes("192.0.2.0/26", "2001:db8:1::/64"), [2]string{"1", "1"}
+	node := plan.DetectLocal{Mode: plan.NodeCIDR}
+	cluster := plan.DetectLocal{Mode: plan.ClusterCIDR, CIDRs: prefixes("10.0.0.0/8")}
+	bridge := plan.DetectLocal{Mode: plan.BridgeInterface, Interface: "cni0"}
+	names := plan.DetectLocal{Mode: plan.InterfaceNamePrefix, Interface: "cali"}
+	for _, c := range []struct {
+		name   string
+		facts  Facts
+		detect plan.DetectLocal
+		wrong  string // types that are False
+		says   []string
+	}{
+		{"no Pods", Facts{}, node, "", nil},
+		{"of the Node", Facts{Endpoints: at("192.0.2.10 cali1", "2001:db8:1::1 cali1"), PodCIDRs: nodes}, node, "", nil},
+		{"the host network", Facts{Endpoints: at("198.51.100.1 lo host"), PodCIDRs: nodes}, node, "", nil},
+		{"another range", Facts{Endpoints: at("192.0.2.10 cali1", "10.1.2.3 cali2"), PodCIDRs: nodes}, node, PodTrafficDetected,
+			[]string{"NodeCIDR", "10.1.2.3", "interface cali2", "set podCIDRs", "detectLocalMode: InterfaceNamePrefix"}},
+		{"another range behind a bridge", Facts{Endpoints: at("10.1.2.3 br0 bridge"), PodCIDRs: nodes, BridgeCall: on}, node,
+			PodTrafficDetected, []string{"detectLocal.bridgeInterface: br0"}},
+		{"one family", Facts{Endpoints: at("2001:db8:2::1 cali1"), PodCIDRs: nodes[:1]}, node, PodTrafficDetected, []string{"2001:db8:2::1"}},
+		{"no ranges", Facts{Endpoints: at("192.0.2.10")}, node, PodTrafficDetected, []string{"none: no route"}},
+		{"of the cluster", Facts{Endpoints: at("10.1.2.3 cali1"), PodCIDRs: nodes}, cluster, "", nil},
+		{"not of the cluster", Facts{Endpoints: at("192.0.2.10 cali1"), PodCIDRs: nodes}, cluster, PodTrafficDetected, []string{"add its range to podCIDRs"}},
+		{"of the bridge", Facts{Endpoints: at("10.1.2.3 cni0 bridge"), BridgeCall: on}, bridge, "", nil},
+		{"of another bridge", Facts{Endpoints: at("192.0.2.10 docker0 bridge"), PodCIDRs: nodes, BridgeCall: on}, bridge, PodTrafficDetected,
+			[]string{"interface docker0", "detectLocal.bridgeInterface"}},
+		{"of the names", Facts{Endpoints: at("10.1.2.3 cali1")}, names, "", nil},
+		{"of other names", Facts{Endpoints: at("192.0.2.10 lxc1"), PodCIDRs: nodes}, names, PodTrafficDetected, []string{"detectLocal.interfaceNamePrefix"}},
+
+		{"a bridge without the module", Facts{Endpoints: at("192.0.2.10 cni0 bridge"), PodCIDRs: nodes}, node, BridgeNetfilter,
+			[]string{"bridge cni0", "net.bridge.bridge-nf-call-iptables is missing", "modprobe br_netfilter"}},
+		{"a bridge that bypasses", Facts{Endpoints: at("192.0.2.10 cni0 bridge"), PodCIDRs: nodes, BridgeCall: [2]string{"0", "1"}}, node,
+			BridgeNetfilter, []string{"net.bridge.bridge-nf-call-iptables is 0: set it to 1"}},
+		{"one of IPv6", Facts{Endpoints: at("192.0.2.10 cni0 bridge", "2001:db8:1::1 cni0 bridge"), PodCIDRs: nodes, BridgeCall: [2]string{"1", "0"}}, node,
+			BridgeNetfilter, []string{"net.bridge.bridge-nf-call-ip6tables is 0"}},
+		{"only IPv4", Facts{Endpoints: at("192.0.2.10 cni0 bridge"), PodCIDRs: nodes, BridgeCall: [2]string{"1", "0"}}, node, "", nil},
+		{"no bridge", Facts{Endpoints: at("192.0.2.10 cali1"), PodCIDRs: nodes}, node, "", nil},
+	} {
+		var wrong, types []string
+		text := ""
+		for _, condition := range Evaluate(c.facts, c.detect) {
+			types = append(types, condition.Type)
+			if condition.Reason == "" || condition.Message == "" {
+				t.Errorf("%s: %+v lacks a reason or a message", c.name, condition)
+			}
+			if !condition.True {
+				wrong = append(wrong, condition.Type)
+				text += condition.Message
+			}
+		}
+		if got := strings.Join(wrong, " "); got != c.wrong {
+			t.Errorf("%s: False are %q, want %q: %s", c.name, got, c.wrong, text)
+		}
+		if strings.Join(types, " ") != strings.Join(Types, " ") {
+			t.Errorf("%s: types %v, want %v", c.name, types, Types)
+		}
+		for _, says := range c.says {
+			if !strings.Contains(text, says) {
+				t.Errorf("%s: %q does not say %q", c.name, text, says)
+			}
+		}
+	}
+}

@@ -1,0 +1,50 @@
+package nodecheck
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Routes returns the way of the calling thread's network namespace to each address.
+func Routes(addrs []netip.Addr) (map[netip.Addr]Route, error) {
+	out, links := map[netip.Addr]Route{}, map[int]netlink.Link{}
+	for _, addr := range addrs {
+		routes, err := netlink.RouteGet(addr.AsSlice())
+		if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || err == nil && len(routes) == 0 {
+			out[addr] = Route{}
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("find the route to %v: %w", addr, err)
+		}
+		link, known := links[routes[0].LinkIndex]
+		if !known {
+			if link, err = netlink.LinkByIndex(routes[0].LinkIndex); err != nil {
+				return nil, fmt.Errorf("find the interface to %v: %w", addr, err)
+			}
+			links[routes[0].LinkIndex] = link
+		}
+		out[addr] = Route{
+			Interface: link.Attrs().Name, Bridge: link.Type() == "bridge", Host: routes[0].Type == unix.RTN_LOCAL,
+		}
+	}
+	return out, nil
+}
+
+// BridgeCall returns Facts.BridgeCall of the calling thread's network namespace.
+func BridgeCall() (values [2]string, err error) {
+	for i, name := range []string{"iptables", "ip6tables"} {
+		value, err := os.ReadFile("/proc/sys/net/bridge/bridge-nf-call-" + name)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return values, err
+		}
+		values[i] = strings.TrimSpace(string(value))
+	}
+	return values, nil
+}

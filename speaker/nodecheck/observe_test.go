@@ -1,0 +1,48 @@
+package nodecheck_test
+
+import (
+	"maps"
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/speaker/nodecheck"
+)
+
+// The ways to a Pod by a link of its own, behind a bridge, to the node itself, and to nowhere.
+func TestRoutes(t *testing.T) {
+	node, pod := netspace.New(t), netspace.New(t)
+	netspace.Join(t, pod, "eth0", "192.0.2.2/24", node, "cali1", "192.0.2.1/24")
+	bridged, six, nowhere := netip.MustParseAddr("198.51.100.2"), netip.MustParseAddr("2001:db8::2"), netip.MustParseAddr("203.0.113.1")
+	link, own := netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.1")
+	node.Must(t, func() error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = "cni0"
+		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
+			return err
+		}
+		return nil
+	})
+	node.Address(t, "cni0", "198.51.100.1/24")
+	node.Address(t, "cni0", "2001:db8::1/64")
+	node.Must(t, func() error {
+		bridge, err := netlink.LinkByName("cni0")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(bridge)
+	})
+	node.Must(t, func() error {
+		got, err := nodecheck.Routes([]netip.Addr{link, own, bridged, six, nowhere})
+		want := map[netip.Addr]nodecheck.Route{
+			link: {Interface: "cali1"}, own: {Interface: "lo", Host: true}, nowhere: {},
+			bridged: {Interface: "cni0", Bridge: true}, six: {Interface: "cni0", Bridge: true},
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+		return err
+	})
+}
