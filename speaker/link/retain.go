@@ -60,12 +60,14 @@ func (l *Link) retainOn(addr netip.Addr, name string, lifetime time.Duration, de
 // answersHost fails if arp_ignore keeps the kernel from answering for an address of the interface that has no subnet: the greater value of
 // the interface and of "all" holds (Documentation/networking/ip-sysctl.rst).
 func answersHost(name string) error {
-	data, err := os.ReadFile(filepath.Join("/proc/sys/net/ipv4/conf", name, "arp_ignore"))
-	if err != nil {
-		return err
-	}
-	if value, err := strconv.Atoi(strings.TrimSpace(string(data))); err != nil || value > 1 {
-		return fmt.Errorf("arp_ignore of %s is %s: set it to 0 or 1", name, strings.TrimSpace(string(data)))
+	for _, of := range []string{name, "all"} {
+		data, err := os.ReadFile(filepath.Join("/proc/sys/net/ipv4/conf", of, "arp_ignore"))
+		if err != nil {
+			return err
+		}
+		if value, err := strconv.Atoi(strings.TrimSpace(string(data))); err != nil || value > 1 {
+			return fmt.Errorf("arp_ignore of %s is %s: set it to 0 or 1", of, strings.TrimSpace(string(data)))
+		}
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,8 +18,9 @@ import (
 type Sysctl struct {
 	Key   string // as sysctl(8) has it: dots between the parts, a slash for a dot in the name of an interface
 	Value string
-	// AtLeast leaves a greater number as it is.
-	AtLeast bool
+	// AtLeast leaves a greater number as it is, Stricter one of these values, with spaces between them.
+	AtLeast  bool
+	Stricter string
 	// Relies leaves it alone while one before it in the list cannot be set.
 	Relies bool
 }
@@ -43,8 +45,9 @@ type Needs struct {
 func Wanted(needs Needs) ([]Sysctl, error) {
 	sysctls := []Sysctl{
 		// The kernel answers ARP only for addresses of the interface that was asked, so never for a virtual one; and
-		// asks in the name of one of the interface's own. Neighbour discovery is so by itself.
-		{Key: "net.ipv4.conf.all.arp_ignore", Value: "1"},
+		// asks in the name of one of the interface's own. Neighbour discovery is so by itself. 2 answers fewer hosts and 8
+		// none, so they stay; 3 answers for addresses of other interfaces, every other value for all (arp_ignore, net/ipv4/arp.c).
+		{Key: "net.ipv4.conf.all.arp_ignore", Value: "1", Stricter: "2 8"},
 		{Key: "net.ipv4.conf.all.arp_announce", Value: "2"},
 		{Key: "net.ipv4.ip_forward", Value: "1"},
 	}
@@ -117,7 +120,7 @@ func SetSysctls(want []Sysctl) ([]Change, error) {
 // met tells whether a value is good enough.
 func (s Sysctl) met(value string) bool {
 	if !s.AtLeast {
-		return value == s.Value
+		return value == s.Value || slices.Contains(strings.Fields(s.Stricter), value)
 	}
 	have, err := strconv.Atoi(value)
 	want, wantErr := strconv.Atoi(s.Value)

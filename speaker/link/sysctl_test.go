@@ -49,6 +49,33 @@ func TestSetSysctls(t *testing.T) {
 	})
 }
 
+// TestStricterSysctls: what is stricter than wanted stays, and counts as met; what only is a greater number does not.
+func TestStricterSysctls(t *testing.T) {
+	for value, want := range map[string]string{"0": "1", "1": "1", "2": "2", "3": "1", "4": "1", "8": "8"} {
+		s := netspace.New(t)
+		s.Sysctl(t, "net.ipv4.conf.all.arp_ignore", value)
+		s.Must(t, func() error {
+			wanted, err := Wanted(Needs{})
+			if err != nil {
+				return err
+			}
+			if _, err := SetSysctls(wanted); err != nil {
+				return err
+			}
+			got, err := os.ReadFile("/proc/sys/net/ipv4/conf/all/arp_ignore")
+			if strings.TrimSpace(string(got)) != want {
+				t.Errorf("arp_ignore=%s became %q, want %s", value, got, want)
+			}
+			var m Met
+			defer m.Open(nil)
+			if m.Open(wanted); !m.Still() {
+				t.Errorf("arp_ignore=%s does not count as met", want)
+			}
+			return err
+		})
+	}
+}
+
 // TestSysctlErrors sets one that no kernel has beside a good one.
 func TestSysctlErrors(t *testing.T) {
 	s := netspace.New(t)
