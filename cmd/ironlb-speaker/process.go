@@ -57,7 +57,7 @@ func assemble(o options, log *slog.Logger) (*process, error) {
 	p := &process{options: o, log: log, registry: prometheus.NewRegistry(), kick: speaker.NewKick(), healthz: health.NewHealthz()}
 	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, step := range []func() error{
-		p.findAPIServer, p.listen, p.openNode, p.watchCluster, p.watchHost, p.meet, p.announce, p.joinBGP, p.serveHealth, p.watchKubeProxy, p.checkNode, p.keepPolicies, p.addLoop,
+		p.checkRequirements, p.findAPIServer, p.listen, p.openNode, p.watchCluster, p.watchHost, p.meet, p.announce, p.joinBGP, p.serveHealth, p.watchKubeProxy, p.checkNode, p.keepPolicies, p.addLoop,
 	} {
 		if err := step(); err != nil {
 			p.close()

@@ -35,8 +35,8 @@ type DetectLocal struct {
 	Interface string
 }
 
-// pattern returns the interfaces as an ipvs.Element names them, empty for a mode that goes by addresses.
-func (d DetectLocal) pattern() string {
+// Pattern returns the interfaces as an ipvs.Element names them, empty for a mode that goes by addresses.
+func (d DetectLocal) Pattern() string {
 	switch d.Mode {
 	case BridgeInterface:
 		return d.Interface
@@ -64,7 +64,7 @@ func (d DetectLocal) Covers(pod netip.Addr, via string, nodes []netip.Prefix) bo
 // elements returns the elements of the packet filter that say what counts as a Pod. An interface has no family of its own, so it
 // counts for those in which the Nodes have addresses: a kernel without IPv6 takes no element of it.
 func (d DetectLocal) elements(nodes map[string]Node) (out []ipvs.Element) {
-	if name := d.pattern(); name != "" {
+	if name := d.Pattern(); name != "" {
 		for _, all := range families(nodes) {
 			out = append(out, ipvs.Element{Set: ipvs.PodInterfaces, Prefix: all, Interface: name})
 		}
