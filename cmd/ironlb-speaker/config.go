@@ -69,7 +69,7 @@ type failover struct {
 type dataplane string
 
 const (
-	// dataplaneAuto is IPVS where the kernel has it, else nftables.
+	// dataplaneAuto is IPVS where the kernel has it and it bypasses no NetworkPolicy, else nftables.
 	dataplaneAuto     dataplane = "auto"
 	dataplaneIPVS     dataplane = "ipvs"
 	dataplaneNFTables dataplane = "nftables"

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ironlb/ironlb/speaker/kube"
+	"github.com/ironlb/ironlb/speaker/kubeproxy"
 	"github.com/ironlb/ironlb/speaker/nodecheck"
 	"github.com/ironlb/ironlb/speaker/plan"
 )
@@ -130,7 +131,7 @@ func (c *nodeChecks) readyz(ready http.HandlerFunc) http.HandlerFunc {
 }
 
 // nodeFacts are those of this node.
-func nodeFacts(source *kube.Source, node string) (f nodecheck.Facts, ok bool, err error) {
+func nodeFacts(source *kube.Source, node string, inIPVS func() bool) (f nodecheck.Facts, ok bool, err error) {
 	endpoints, podCIDRs, ok := source.Endpoints(node)
 	if !ok {
 		return f, false, nil
@@ -139,6 +140,11 @@ func nodeFacts(source *kube.Source, node string) (f nodecheck.Facts, ok bool, er
 	if f.Endpoints, err = nodecheck.Routes(endpoints); err != nil {
 		return f, false, err
 	}
+	calico, err := kubeproxy.FindCalico()
+	if err != nil {
+		return f, false, err
+	}
+	f.IPVS, f.CalicoPolices, f.CalicoIPVS = inIPVS(), calico.Polices, calico.IPVS
 	f.BridgeCall, err = nodecheck.BridgeCall()
 	return f, err == nil, err
 }

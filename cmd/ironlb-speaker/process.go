@@ -217,7 +217,7 @@ func (p *process) watchKubeProxy() error {
 
 func (p *process) checkNode() error {
 	p.checks = newNodeChecks(p.log, p.registry)
-	p.checks.facts = func() (nodecheck.Facts, bool, error) { return nodeFacts(p.api.Source, p.nodeName) }
+	p.checks.facts = func() (nodecheck.Facts, bool, error) { return nodeFacts(p.api.Source, p.nodeName, p.servers.inIPVS) }
 	p.checks.detect = p.config.DetectLocal
 	p.checks.warn, p.checks.report = p.api.Events.Warn, p.api.Node.ReportConditions
 	p.run(p.checks.run)

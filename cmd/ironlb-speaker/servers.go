@@ -25,6 +25,8 @@ type virtualServers struct {
 	openIPVS   func(config) (driver, error)
 	loadedIPVS func() (ipvsTable, error)
 	ours       func() (func(ipvs.Key) bool, error)
+	// calico finds out whether Calico polices what is forwarded to Pods.
+	calico func() (kubeproxy.Calico, error)
 
 	mu       sync.Mutex
 	driver   driver
@@ -41,7 +43,8 @@ type driver interface {
 }
 
 func newVirtualServers(c config, log *slog.Logger, chosen func(dataplane), ours func() (func(ipvs.Key) bool, error)) *virtualServers {
-	return &virtualServers{config: c, log: log, chosen: chosen, openIPVS: openKernel, loadedIPVS: loadedIPVS, ours: ours}
+	return &virtualServers{config: c, log: log, chosen: chosen, openIPVS: openKernel, loadedIPVS: loadedIPVS, ours: ours,
+		calico: kubeproxy.FindCalico}
 }
 
 func (v *virtualServers) open() (speaker.VirtualServers, error) {
@@ -51,7 +54,14 @@ func (v *virtualServers) open() (speaker.VirtualServers, error) {
 		return v.driver, nil
 	}
 	var missing error
-	if v.config.Dataplane != dataplaneNFTables {
+	bypassed, err := v.bypassesPolicies()
+	if err != nil {
+		return nil, err
+	}
+	if bypassed {
+		v.log.Info("dataplane auto uses nftables: Calico's NetworkPolicies do not apply to what IPVS sends to Pods (docs/cni.md)")
+	}
+	if v.config.Dataplane != dataplaneNFTables && !bypassed {
 		k, err := v.openIPVS(v.config)
 		if err == nil {
 			v.leftover = leftInNFTables(v.log)
@@ -77,6 +87,18 @@ func (v *virtualServers) open() (speaker.VirtualServers, error) {
 		v.log.Warn("the kernel has no IPVS: nftables forwards in its place until the speaker is restarted", "reason", missing)
 	}
 	return v.driver, nil
+}
+
+// bypassesPolicies reports whether dataplane auto must not be IPVS, since NetworkPolicies would not apply.
+func (v *virtualServers) bypassesPolicies() (bool, error) {
+	if v.config.Dataplane != dataplaneAuto {
+		return false, nil
+	}
+	calico, err := v.calico()
+	if err != nil {
+		return false, fmt.Errorf("choose the data plane: %w", err)
+	}
+	return calico.Polices && !calico.IPVS, nil
 }
 
 func (v *virtualServers) choose(kind dataplane, d driver) {

@@ -13,6 +13,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest"
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/ipvs/kernel"
+	"github.com/ironlb/ironlb/speaker/kubeproxy"
 )
 
 // What forwards is what the configuration allows and the kernel has, and is told once.
@@ -51,6 +52,35 @@ func TestDataplane(t *testing.T) {
 			if warned := strings.Count(log.String(), "level=WARN"); (warned == 1) != (wanted == dataplaneAuto && !has) || warned > 1 {
 				t.Errorf("%s: log %s", wanted, &log)
 			}
+		}
+		return nil
+	})
+}
+
+// Where Calico would not police what IPVS sends to Pods, auto is nftables; what the operator names is taken.
+func TestDataplaneBesideCalico(t *testing.T) {
+	netspace.New(t).Must(t, func() error {
+		for _, c := range []struct {
+			wanted dataplane
+			calico kubeproxy.Calico
+			expect dataplane
+		}{
+			{dataplaneAuto, kubeproxy.Calico{}, dataplaneIPVS},
+			{dataplaneAuto, kubeproxy.Calico{Polices: true}, dataplaneNFTables},
+			{dataplaneAuto, kubeproxy.Calico{Polices: true, IPVS: true}, dataplaneIPVS},
+			{dataplaneIPVS, kubeproxy.Calico{Polices: true}, dataplaneIPVS},
+		} {
+			var told []dataplane
+			configured := newConfig()
+			configured.Dataplane = c.wanted
+			v := newVirtualServers(configured, slog.New(slog.DiscardHandler), func(kind dataplane) { told = append(told, kind) }, nil)
+			v.openIPVS = func(config) (driver, error) { return ipvstest.NewKernel(), nil }
+			v.loadedIPVS = func() (ipvsTable, error) { return nil, ipvs.ErrNoModule }
+			v.calico = func() (kubeproxy.Calico, error) { return c.calico, nil }
+			if _, err := v.Virtuals(); err != nil || !slices.Equal(told, []dataplane{c.expect}) {
+				t.Errorf("%s with %+v: %v, %v; want %s", c.wanted, c.calico, told, err, c.expect)
+			}
+			v.close()
 		}
 		return nil
 	})

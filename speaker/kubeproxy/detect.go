@@ -25,6 +25,8 @@ type Config struct {
 	Every time.Duration
 	// Traces lists what a kube-proxy has made in the kernel, with the mode that it speaks of ([KernelTraces]).
 	Traces func() ([]string, Mode, error)
+	// Others lists the service proxies that are no kube-proxy ([KernelOthers]).
+	Others func() ([]Other, error)
 }
 
 // Detector looks for the kube-proxy of this node.
@@ -47,6 +49,9 @@ func New(cfg Config) *Detector {
 	}
 	if cfg.Traces == nil {
 		cfg.Traces = KernelTraces
+	}
+	if cfg.Others == nil {
+		cfg.Others = KernelOthers
 	}
 	return &Detector{
 		cfg:    cfg,
@@ -77,7 +82,7 @@ func (d *Detector) Run(ctx context.Context) error {
 			said = text
 		}
 		if last == nil || !reflect.DeepEqual(*last, facts) {
-			d.cfg.Log.Info("looked for kube-proxy", "running", facts.Running, "mode", facts.Mode, "traces", facts.Traces)
+			d.cfg.Log.Info("looked for kube-proxy", "running", facts.Running, "mode", facts.Mode, "traces", facts.Traces, "others", facts.Others)
 			last = &facts
 			d.cfg.Changed(facts)
 		}
@@ -105,6 +110,13 @@ func (d *Detector) rest(ctx context.Context) bool {
 
 // Look finds out the facts. An error says what could not be found out; the facts hold what could.
 func (d *Detector) Look(ctx context.Context) (f Facts, err error) {
+	others, otherErr := d.cfg.Others()
+	f, err = d.lookForKubeProxy(ctx)
+	f.Others = others
+	return f, errors.Join(err, otherErr)
+}
+
+func (d *Detector) lookForKubeProxy(ctx context.Context) (f Facts, err error) {
 	mode, err := d.get(ctx, "/proxyMode")
 	if err == nil {
 		f.Running, f.Mode = true, Mode(strings.TrimSpace(string(mode)))

@@ -27,6 +27,8 @@ type Facts struct {
 	Mode    Mode
 	// Traces are what a kube-proxy has made in the kernel, be it there or gone ("nftables table ip kube-proxy").
 	Traces []string
+	// Others are the service proxies of this node that are no kube-proxy.
+	Others []Other
 	// Configured is set when it told its configuration, which is in the fields below.
 	Configured        bool
 	ExcludeCIDRs      []string
@@ -64,10 +66,16 @@ const (
 	NodePorts Reason = "KubeProxyNodePortsOnVirtualAddresses"
 	// ARP: nodes answer for addresses that they do not own.
 	ARP Reason = "KubeProxyAnswersARP"
+	// OtherBesideServiceProxy: another program than kube-proxy serves every Service as well.
+	OtherBesideServiceProxy Reason = "OtherProxyBesideServiceProxy"
+	// OtherDeletes: it deletes our virtual servers.
+	OtherDeletes Reason = "OtherProxyDeletesVirtualServers"
+	// OtherTakes: it may take packets to our addresses before they reach us.
+	OtherTakes Reason = "OtherProxyTakesPackets"
 )
 
 // Reasons are all of them.
-var Reasons = []Reason{BesideServiceProxy, LeftOvers, NotExcluded, Flushes, NodePorts, ARP}
+var Reasons = []Reason{BesideServiceProxy, LeftOvers, NotExcluded, Flushes, NodePorts, ARP, OtherBesideServiceProxy, OtherDeletes, OtherTakes}
 
 // Problem is a wrong pairing, with what to change.
 type Problem struct {
@@ -78,12 +86,12 @@ type Problem struct {
 }
 
 // Judge returns what is wrong, in a fixed order. It is pure.
-func Judge(f Facts, s Situation) []Problem {
-	var problems []Problem
+func Judge(f Facts, s Situation) (problems []Problem) {
 	add := func(reason Reason, advice bool, format string, args ...any) {
 		problems = append(problems, Problem{Reason: reason, Message: fmt.Sprintf(format, args...), Advice: advice})
 	}
 	present := f.Running || len(f.Traces) > 0
+	defer func() { problems = append(problems, judgeOthers(f.Others, s)...) }()
 	switch {
 	case !present:
 		return nil
@@ -115,6 +123,30 @@ func Judge(f Facts, s Situation) []Problem {
 	if !s.Proxy && f.Mode == IPVS && f.Configured && !f.StrictARP {
 		add(ARP, true, "kube-proxy in mode ipvs gives every node our addresses, and a node answers ARP for them while no speaker runs there: "+
 			"set ipvs.strictARP: true in kube-proxy's configuration")
+	}
+	return problems
+}
+
+// judgeOthers returns what is wrong with service proxies that are no kube-proxy.
+func judgeOthers(others []Other, s Situation) (problems []Problem) {
+	for _, other := range others {
+		var now Problem
+		switch {
+		case s.ServiceProxy && other == Cilium:
+			now = Problem{OtherBesideServiceProxy, "Cilium is on this node: serviceProxy works only where its kubeProxyReplacement is false", true}
+		case s.ServiceProxy:
+			now = Problem{OtherBesideServiceProxy, fmt.Sprintf("%s runs on this node although serviceProxy is true, so both serve every Service: "+
+				"turn it off, or set serviceProxy: false", other), false}
+		case s.Proxy && s.IPVS && other == KubeRouter:
+			now = Problem{OtherDeletes, "kube-router's service proxy deletes the virtual servers of our addresses at each sync: set dataplane: nftables, " +
+				"or give kube-router --excluded-cidrs with the pools, or --run-service-proxy=false", false}
+		case s.Proxy && other != KubeRouter:
+			now = Problem{OtherTakes, fmt.Sprintf("%s is on this node: where it serves Services by eBPF, it may take packets to our addresses before "+
+				"they reach nf_tables and IPVS; docs/cni.md says which settings go together", other), true}
+		default:
+			continue
+		}
+		problems = append(problems, now)
 	}
 	return problems
 }

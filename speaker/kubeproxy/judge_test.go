@@ -58,6 +58,29 @@ func TestJudge(t *testing.T) {
 		{"traces, serviceProxy", Facts{Mode: NFTables, Traces: []string{"nftables table ip kube-proxy"}}, Situation{ServiceProxy: true},
 			"KubeProxyLeftOvers", []string{"kube-proxy --cleanup", "nftables table ip kube-proxy"}},
 	}
+	for _, c := range []struct {
+		name  string
+		other Other
+		s     Situation
+		want  string
+		says  []string
+	}{
+		{"kube-router, serviceProxy", KubeRouter, Situation{ServiceProxy: true, Proxy: true, IPVS: true}, "OtherProxyBesideServiceProxy",
+			[]string{"kube-router", "serviceProxy: false"}},
+		{"kube-router Proxy", KubeRouter, ours, "OtherProxyDeletesVirtualServers", []string{"dataplane: nftables", "--excluded-cidrs"}},
+		{"kube-router Proxy without IPVS", KubeRouter, Situation{Pools: pools, Proxy: true}, "", nil},
+		{"kube-router VIP", KubeRouter, theirs, "", nil},
+		{"Calico eBPF, serviceProxy", CalicoEBPF, Situation{ServiceProxy: true}, "OtherProxyBesideServiceProxy", []string{"Calico's eBPF"}},
+		{"Calico eBPF Proxy", CalicoEBPF, ours, "OtherProxyTakesPackets?", []string{"docs/cni.md"}},
+		{"Calico eBPF VIP", CalicoEBPF, theirs, "", nil},
+		{"Cilium, serviceProxy", Cilium, Situation{ServiceProxy: true}, "OtherProxyBesideServiceProxy?", []string{"kubeProxyReplacement is false"}},
+		{"Cilium Proxy", Cilium, ours, "OtherProxyTakesPackets?", []string{"Cilium", "docs/cni.md"}},
+		{"Cilium VIP", Cilium, theirs, "", nil},
+	} {
+		added := cases[0]
+		added.name, added.f, added.s, added.want, added.says = c.name, Facts{Others: []Other{c.other}}, c.s, c.want, c.says
+		cases = append(cases, added)
+	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			var got []string

@@ -17,10 +17,13 @@ const (
 
 	BridgeNetfilter    = "BridgeNetfilter"
 	BridgeNetfilterOff = "BridgeNetfilterOff"
+
+	NetworkPolicy     = "NetworkPolicyEnforced"
+	CalicoIgnoresIPVS = "CalicoIgnoresIPVS"
 )
 
 // Types are those of all conditions.
-var Types = []string{PodTrafficDetected, BridgeNetfilter}
+var Types = []string{PodTrafficDetected, BridgeNetfilter, NetworkPolicy}
 
 // Route is how the node reaches an address. Interface is empty if it does not.
 type Route struct {
@@ -38,6 +41,9 @@ type Facts struct {
 	// BridgeCall is whether bridged packets pass netfilter, of IPv4 and of IPv6: the values of net.bridge.bridge-nf-call-iptables
 	// and -ip6tables, empty while the module br_netfilter is not loaded.
 	BridgeCall [2]string
+	// IPVS is set while it forwards, CalicoPolices where rules of Calico police what is forwarded to Pods, CalicoIPVS where they police
+	// what IPVS sends to Pods, too.
+	IPVS, CalicoPolices, CalicoIPVS bool
 }
 
 // pods returns the endpoints that are not of the node's own network, sorted.
@@ -53,7 +59,18 @@ func (f Facts) pods() (pods []netip.Addr) {
 
 // Evaluate returns one condition of each type. It is pure.
 func Evaluate(f Facts, detect plan.DetectLocal) []plan.NodeCondition {
-	return []plan.NodeCondition{f.podTraffic(detect), f.bridge()}
+	return []plan.NodeCondition{f.podTraffic(detect), f.bridge(), f.networkPolicy()}
+}
+
+// networkPolicy: what IPVS sends to a Pod of this node leaves by the hook OUTPUT, where Calico polices nothing that goes to a Pod unless
+// it takes the node for one with kube-proxy in mode ipvs (docs/cni.md).
+func (f Facts) networkPolicy() plan.NodeCondition {
+	if f.IPVS && f.CalicoPolices && !f.CalicoIPVS {
+		return plan.NodeCondition{Type: NetworkPolicy, Reason: CalicoIgnoresIPVS, Message: "NetworkPolicies of Calico do not apply to connections that " +
+			"IPVS sends to Pods of this node: set dataplane: nftables, or, with auto, restart the speaker"}
+	}
+	return plan.NodeCondition{Type: NetworkPolicy, True: true, Reason: "NothingBypassed",
+		Message: "no network plugin was found whose NetworkPolicies the data plane bypasses"}
 }
 
 func (f Facts) podTraffic(detect plan.DetectLocal) plan.NodeCondition {
