@@ -50,7 +50,7 @@ func (c *Core) beat(now time.Time) {
 	for i := 0; i == 0 || i < most && version < c.mine.version; i++ {
 		b := c.appendHello(c.begin(), 0)
 		if i == 0 {
-			b = c.appendSilent(c.appendSegments(b, now))
+			b = c.appendSilent(c.appendSegments(c.appendRan(b, now), now))
 		}
 		b, version = c.appendClaims(b, version)
 		c.everybody(c.finish(b))
@@ -251,6 +251,12 @@ func (c *Core) appendSegments(b []byte, now time.Time) []byte {
 	return endField(b, at)
 }
 
+// appendRan writes how long this process has run.
+func (c *Core) appendRan(b []byte, now time.Time) []byte {
+	b, at := beginField(b, fieldRan)
+	return endField(binary.BigEndian.AppendUint64(b, uint64(now.Sub(c.began))), at)
+}
+
 // hearsOn counts the peers that are heard on an interface by this node itself.
 func (c *Core) hearsOn(now time.Time, at int) (n uint8) {
 	for _, p := range c.order {
@@ -262,7 +268,7 @@ func (c *Core) hearsOn(now time.Time, at int) (n uint8) {
 }
 
 // maxSegments leaves room for claims beside them.
-const maxSegments = 32
+const maxSegments = 31
 
 // appendClaims writes the changes after a version, as many as fit, and returns the version that they reach.
 func (c *Core) appendClaims(b []byte, version uint64) (grown []byte, upTo uint64) {

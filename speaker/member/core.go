@@ -25,6 +25,7 @@ type Core struct {
 
 	incarnation, sequence uint64
 	begun                 bool
+	began                 time.Time // the first turn
 	lastTick, nextBeat    time.Time
 	beatNow               bool // at the next turn, whatever the time
 	urgent                bool // there is an answer to send
@@ -113,6 +114,7 @@ type Counts struct {
 	Relayed        uint64 // nodes kept alive by it
 	FalseDeaths    uint64 // nodes heard again in the same incarnation after they counted as dead
 	Fences         uint64
+	ClockStops     uint64 // of the fences: since the others' clocks went on
 }
 
 // NewCore returns a Core that observes until it has heard the others. It fails if the configuration is not usable.

@@ -341,18 +341,22 @@ func (l *loop) turn() error {
 	if err := l.wait(); err != nil {
 		return err
 	}
+	before := l.core.Counts()
 	l.empty()
 	l.receive()
 	now := time.Now()
 	if l.core.Urgent() || !now.Before(l.core.Next()) {
-		before := l.core.Fences()
 		if late := now.Sub(l.core.Next()); late >= 0 && l.core.begun {
 			l.metrics.late(late)
 		}
 		l.raise(now)
 		wedged := l.watch(now)
 		l.send(l.core.Tick(now))
-		if l.core.Fences() != before && !wedged {
+		switch after := l.core.Counts(); {
+		case after.ClockStops != before.ClockStops:
+			l.options.Log.Warn("the clock of this node stood still while those of the others went on, as when a virtual machine is paused: " +
+				"all VirtualIPs given up, the others are heard first")
+		case after.Fences != before.Fences && !wedged:
 			l.options.Log.Warn("stood still for too long: all VirtualIPs given up, the others are heard first",
 				"for", now.Sub(l.start)-time.Duration(l.turned.Load()), "limit", l.core.FenceAfter())
 		}

@@ -90,14 +90,15 @@ func (c *Core) collect() (m plan.Members, nodes map[string]struct{}, vips map[pl
 
 // sameBut tells whether two states of a node differ in nothing but its claims.
 func sameBut(m, n plan.Member) bool {
-	return m.Alive == n.Alive && m.Away == n.Away && m.Observer == n.Observer && m.Leaving == n.Leaving && m.Synced == n.Synced && maps.Equal(m.On, n.On) && maps.Equal(m.Deaf, n.Deaf)
+	return m.Alive == n.Alive && m.Away == n.Away && m.Observer == n.Observer && m.Leaving == n.Leaving && m.Synced == n.Synced &&
+		m.Returned == n.Returned && maps.Equal(m.On, n.On) && maps.Equal(m.Deaf, n.Deaf)
 }
 
 func (c *Core) member(p *peer) plan.Member {
 	m := plan.Member{
 		Alive: p.paths[0].up, Away: p.away, On: map[string]struct{}{},
 		Observer: p.flags&flagObserver != 0, Leaving: p.flags&flagLeaving != 0,
-		Synced: p.claims.synced(), Claims: p.claimed(),
+		Synced: p.claims.synced(), Claims: p.claimed(), Returned: !p.returned.IsZero(),
 	}
 	for i := 1; i < len(c.ifaces); i++ {
 		f := &c.ifaces[i]

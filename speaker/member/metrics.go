@@ -62,6 +62,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		{count("relays_asked_total", "Questions to other nodes about a silent one."), func(c *Counts) uint64 { return c.Asked }},
 		{count("relayed_total", "Nodes that were kept alive because another node heard them."), func(c *Counts) uint64 { return c.Relayed }},
 		{count("false_deaths_total", "Nodes heard again, not restarted, after they counted as dead."), func(c *Counts) uint64 { return c.FalseDeaths }},
+		{count("clock_stops_total", "Times that this node's clock had stood still while the others' went on, as when a virtual machine is paused."),
+			func(c *Counts) uint64 { return c.ClockStops }},
 		{count("fences_total", "Times that this node stood still for too long and gave everything up."), func(c *Counts) uint64 { return c.Fences }},
 	}
 	drops := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Subsystem: sub, Name: "dropped_total",

@@ -25,6 +25,7 @@ type peer struct {
 	from                netip.Addr // where its last datagram came from
 	fromIface           int
 
+	clock  clock
 	claims replica
 	asked  time.Time // when its claims were asked for
 	tries  int
@@ -45,6 +46,8 @@ type peer struct {
 	newerTo     netip.Addr
 
 	died bool // without a goodbye
+	// returned is when it was received again after that, until it has had time to find that out.
+	returned time.Time
 }
 
 // path is how a peer is heard on one interface.

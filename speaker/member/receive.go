@@ -110,7 +110,8 @@ func (c *Core) restarted(p *peer, incarnation uint64) {
 		c.out.vip(id)
 	}
 	p.incarnation, p.newest, p.ended, p.died, p.claims = incarnation, 0, false, false, replica{}
-	p.tries, p.retainedUntil, p.former, p.away = 0, time.Time{}, nil, false
+	p.clock = clock{}
+	p.tries, p.retainedUntil, p.former, p.away, p.returned = 0, time.Time{}, nil, false, time.Time{}
 	for i := range p.paths {
 		p.paths[i].window, p.paths[i].deaf, p.paths[i].lost = window{}, false, false
 	}
@@ -149,6 +150,9 @@ func (c *Core) take(now time.Time, p *peer, at int, latest bool) {
 			c.hearing(p)
 			c.places(p, m.segments)
 		}
+	}
+	if m.hasRan && c.begun {
+		c.clocks(now, p, m.ran)
 	}
 	if m.hasClaims {
 		before := p.claims.next()
@@ -196,6 +200,7 @@ func (c *Core) heard(now time.Time, p *peer, at int) {
 		p.died = false
 		c.count.FalseDeaths++
 		c.returns(p, at)
+		p.returned, c.beatNow = now, true
 	} else if at > 0 && p.paths[at].lost { // the node network was whole
 		c.returns(p, at)
 	}

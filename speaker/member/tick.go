@@ -11,7 +11,7 @@ import (
 func (c *Core) Tick(now time.Time) []Send {
 	c.sends, c.arena = c.sends[:0], c.arena[:0]
 	if !c.begun {
-		c.begun, c.observerSince, c.lastTick, c.nextBeat = true, now, now, now
+		c.begun, c.began, c.observerSince, c.lastTick, c.nextBeat = true, now, now, now, now
 	}
 	gap := now.Sub(c.lastTick)
 	c.lastTick = now
@@ -76,7 +76,25 @@ func (c *Core) judgeAll(now time.Time, slack time.Duration) {
 		if !c.retains(now, p) {
 			c.judge(now, p, slack)
 		}
+		c.trust(now, p)
 	}
+}
+
+// trustAfter is how long a node that had counted as dead is not yielded to: it was sent a heartbeat when it was received again, from which
+// one that was paused learns so and gives up everything.
+const trustAfter = 200 * time.Millisecond
+
+// trust ends the time in which a node has just returned: not before its claims are known.
+func (c *Core) trust(now time.Time, p *peer) {
+	since := now.Sub(p.returned)
+	if p.returned.IsZero() || since < trustAfter || !p.claims.synced() && since < observeAtMost {
+		return
+	}
+	p.returned = time.Time{}
+	for id := range p.claims.claims {
+		c.out.vip(id)
+	}
+	c.out.node(p)
 }
 
 // judge finds out on which paths a peer has become silent, for slack longer than its dead time.
@@ -155,14 +173,15 @@ func (c *Core) company() bool {
 }
 
 // others tells whether a node that is alive by another path hears somebody else than this one on a segment. One that hears
-// a single node may for a moment still mean this one, when the two have just lost one another.
+// a single node may for a moment still mean this one, when the two have just lost one another. One that has just returned may be
+// received there, too, in a moment.
 func (c *Core) others(f *iface, now time.Time) bool {
 	least := uint8(2)
 	if now.Sub(f.last) >= c.profile.Dead+2*c.profile.Interval {
 		least = 1
 	}
 	for _, p := range c.order {
-		if !p.paths[0].up || p.away { // nobody there who hears
+		if !p.paths[0].up || p.away || !p.returned.IsZero() { // nobody there who hears
 			continue
 		}
 		for _, s := range p.segments {

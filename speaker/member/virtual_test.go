@@ -53,6 +53,9 @@ type machine struct {
 	late    func() time.Duration // of each turn
 	traffic []member.Packet      // what was received, where record is set
 	record  bool
+	// stopped is by how much its clock is behind, asleep is set while it is paused together with its clock.
+	stopped time.Duration
+	asleep  bool
 	earlier bool // it is of version 1.2, which sends and receives broadcasts, and no group
 }
 
@@ -154,7 +157,7 @@ func (w *world) must(what string, most time.Duration, until func() bool) time.Du
 
 func (w *world) next() (first *machine) {
 	for _, m := range w.nodes {
-		if m.off {
+		if m.off || m.asleep {
 			continue
 		}
 		if first == nil || m.turn.Before(first.turn) {
@@ -165,7 +168,7 @@ func (w *world) next() (first *machine) {
 		heap.Pop(&w.queue)
 	}
 	// A delivery wakes its node at once.
-	if len(w.queue) > 0 && (first == nil || w.queue[0].at.Before(first.turn)) && w.queue[0].to.late == nil {
+	if len(w.queue) > 0 && (first == nil || w.queue[0].at.Before(first.turn)) && w.queue[0].to.late == nil && !w.queue[0].to.asleep {
 		if to := w.queue[0].to; to.turn.After(w.queue[0].at) && to.turn.Sub(w.queue[0].at) < time.Second {
 			to.turn = w.queue[0].at
 			return to
@@ -177,25 +180,36 @@ func (w *world) next() (first *machine) {
 func (w *world) deliver(until time.Time) {
 	for len(w.queue) > 0 && !w.queue[0].at.After(until) {
 		e := heap.Pop(&w.queue).(event)
-		if !e.to.off {
+		if !e.to.off && !(e.to.asleep && len(e.to.waiting) >= asleepMost) {
 			e.to.waiting = append(e.to.waiting, e.packet)
 		}
 	}
 }
 
+// asleepMost is how many datagrams the queue of a paused machine's network card holds; later ones are lost.
+const asleepMost = 256
+
+// pause stops a machine and its clock for a time, as a hypervisor does.
+func (w *world) pause(m *machine, d time.Duration) {
+	m.asleep = true
+	w.run(d, nil)
+	m.asleep, m.stopped, m.turn = false, m.stopped+d, w.now
+}
+
 // turn is one turn of a node's loop.
 func (w *world) turn(m *machine) {
+	now := w.now.Add(-m.stopped) // by its own clock
 	for _, p := range m.waiting {
 		if m.record {
 			m.traffic = append(m.traffic, p)
 		}
-		if reason := m.Receive(w.now, p); reason != member.Taken {
+		if reason := m.Receive(now, p); reason != member.Taken {
 			m.drops[reason]++
 		}
 	}
 	m.waiting = m.waiting[:0]
-	if m.Urgent() || !w.now.Before(m.Next()) {
-		w.send(m, m.Tick(w.now))
+	if m.Urgent() || !now.Before(m.Next()) {
+		w.send(m, m.Tick(now))
 	}
 	if m.Changed() {
 		members, nodes, vips := m.Members()
@@ -207,7 +221,7 @@ func (w *world) turn(m *machine) {
 			m.vips[v] = struct{}{}
 		}
 	}
-	m.turn = m.Next()
+	m.turn = m.Next().Add(m.stopped)
 	if m.Urgent() {
 		m.turn = w.now
 	}

@@ -27,18 +27,19 @@ const (
 )
 
 const (
-	fieldHello    = 1 // flags, interval and dead time in ms, version and digest of the claims
-	fieldSegments = 2 // per segment: key, how many nodes are heard there (255: or more), MAC
-	fieldClaims   = 3 // after version, up to version, entries
-	fieldWant     = 4 // of node, after version, flags: its claims
-	fieldAsk      = 5 // node, segment key: did you hear it there?
-	fieldHeard    = 6 // node, segment key, age in ms
-	fieldNewer    = 7 // to node, incarnation: yours must be higher
-	fieldSilent   = 8 // node, segment key: I do not hear it there (minor version 1)
-	fieldRetained = 9 // of a goodbye: for how many ms the node answers without its speaker (minor version 2)
+	fieldHello    = 1  // flags, interval and dead time in ms, version and digest of the claims
+	fieldSegments = 2  // per segment: key, how many nodes are heard there (255: or more), MAC
+	fieldClaims   = 3  // after version, up to version, entries
+	fieldWant     = 4  // of node, after version, flags: its claims
+	fieldAsk      = 5  // node, segment key: did you hear it there?
+	fieldHeard    = 6  // node, segment key, age in ms
+	fieldNewer    = 7  // to node, incarnation: yours must be higher
+	fieldSilent   = 8  // node, segment key: I do not hear it there (minor version 1)
+	fieldRetained = 9  // of a goodbye: for how many ms the node answers without its speaker (minor version 2)
+	fieldRan      = 10 // of a heartbeat: for how many ns the process has run, by its node's monotonic clock (minor version 3)
 
-	helloSize, segmentSize, claimsSize, wantSize, askSize, heardSize, newerSize, silentSize, retainedSize = 21, 15, 16, 17, 16, 18, 16, 16, 2
-	fieldHeader                                                                                           = 3
+	helloSize, segmentSize, claimsSize, wantSize, askSize, heardSize, newerSize, silentSize, retainedSize, ranSize = 21, 15, 16, 17, 16, 18, 16, 16, 2, 8
+	fieldHeader                                                                                                    = 3
 )
 
 const (
@@ -115,6 +116,8 @@ type message struct {
 	newer           struct{ to, incarnation uint64 }
 	hasNewer        bool
 	retained        time.Duration
+	ran             time.Duration
+	hasRan          bool
 }
 
 type segment struct {
@@ -157,7 +160,7 @@ func (m *message) parse(body []byte, theirs byte) error {
 		}
 		value := body[:n]
 		body = body[n:]
-		if kind == 0 || kind > fieldRetained {
+		if kind == 0 || kind > fieldRan {
 			if !newer {
 				return errField
 			}
@@ -207,6 +210,11 @@ func (m *message) field(kind byte, v []byte, newer bool) error {
 			return errField
 		}
 		m.retained = milliseconds(v)
+	case fieldRan:
+		if !fixed(ranSize) {
+			return errField
+		}
+		m.hasRan, m.ran = true, time.Duration(binary.BigEndian.Uint64(v)&(1<<63-1))
 	case fieldClaims:
 		return m.claims(v)
 	default:

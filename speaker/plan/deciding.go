@@ -68,7 +68,7 @@ func (d *deciding) lookAtMembers(id VIPID) {
 		case says && (c.State == Declined || deaf && !d.view.Nodes[name].Ready): // Kubernetes does not reach it either
 			d.declined[name] = true
 		case says:
-			d.holders = append(d.holders, holder{node: name, claim: c, deaf: deaf})
+			d.holders = append(d.holders, holder{node: name, claim: c, deaf: deaf, returned: m.Returned})
 		}
 		if m.Observer {
 			d.observers[name] = true

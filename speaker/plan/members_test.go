@@ -11,6 +11,8 @@ import (
 // station is what a scenario says of one node's speaker.
 type station struct {
 	dead, observer, leaving, unsynced bool
+	// paused is set while it has just been received again.
+	paused bool
 	isolated                          map[string]struct{}
 	unable                            map[netip.Addr]Reason
 	// deaf are the nodes that it does not hear.
@@ -49,7 +51,7 @@ func (w *world) viewOf(node string) *View {
 			continue
 		}
 		o := w.station(name)
-		m := Member{Alive: !o.dead && !s.deaf[name], Observer: o.observer, Leaving: o.leaving, Synced: !o.unsynced, On: map[string]struct{}{}, Claims: map[VIPID]Claim{}}
+		m := Member{Alive: !o.dead && !s.deaf[name], Observer: o.observer, Leaving: o.leaving, Synced: !o.unsynced, Returned: o.paused, On: map[string]struct{}{}, Claims: map[VIPID]Claim{}}
 		for l := range v.Links {
 			if _, cut := s.isolated[l]; !cut && m.Alive {
 				m.On[l] = struct{}{}
@@ -69,6 +71,7 @@ func (w *world) viewOf(node string) *View {
 // stationCommand changes what is known of speakers, and tells whether it was that:
 //
 //	dead|alive|observer|joined|stopping|unsynced|synced NODE
+//	paused|trusted NODE    the others receive it again, after it had counted as dead
 //	deaf|hears NODE OTHER
 //	returned NODE          it hears one again that had fallen silent
 //	isolated|rejoined NODE INTERFACE
@@ -106,6 +109,10 @@ func (w *world) stationCommand(words []string) bool {
 		s.unsynced = true
 	case "synced":
 		s.unsynced = false
+	case "paused":
+		s.paused = true
+	case "trusted":
+		s.paused = false
 	case "deaf":
 		s.deaf[words[2]] = true
 	case "hears":

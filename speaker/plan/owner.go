@@ -24,6 +24,8 @@ type holder struct {
 	node  string
 	claim Claim
 	deaf  bool // it does not hear this node
+	// returned is set if it counted as dead until just now.
+	returned bool
 }
 
 func (h holder) compare(i holder) int {
@@ -159,6 +161,7 @@ func (d *deciding) drops() Reason {
 				return HandedOver
 			}
 		case h.claim.State == Leaving: // it goes by itself when it hears of this one
+		case h.returned: // it may have been paused, and gives up everything then
 		case h.deaf && !d.comesFirst(h):
 			deaf, yields = true, d.yieldsTo(h) || yields
 		case h.claim.Generation > d.vip.Generation:

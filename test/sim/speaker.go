@@ -21,8 +21,12 @@ type Speaker struct {
 	ports   [networks]port
 	// power is set while the node is on, paused while its process stands still.
 	power, paused bool
-	boot          uint32 // of its process; it does not run while core is nil
-	waiting       []event
+	// behind is for how long its clock stood still in all.
+	behind time.Duration
+	// queue is how many datagrams wait for it while it is paused.
+	queue   int
+	boot    uint32 // of its process; it does not run while core is nil
+	waiting []event
 
 	core    *member.Core
 	turnAt  int64
@@ -89,7 +93,7 @@ func (s *Speaker) moved(vip int) plan.Reason {
 func (s *Speaker) Start() {
 	c := s.cluster
 	s.stop()
-	s.power = true
+	s.power, s.queue = true, socketBuffer
 	core, err := member.NewCore(member.Config{
 		Node: s.Name, Cluster: "default", Incarnation: uint64(c.now) + 1, Keys: [][]byte{secret}, Profile: c.config.Profile,
 		Seed: c.config.Seed<<20 + uint64(s.number)<<8 + uint64(s.boot),
@@ -103,7 +107,7 @@ func (s *Speaker) Start() {
 	s.view.Members.Observer = true
 	s.said, s.leaveBy, s.Drops = plan.Word{Claims: map[string]plan.Claim{}}, 0, map[member.Drop]int64{}
 	core.SetPeers(c.api.peers)
-	core.SetLinks(c.time(), []member.Link{{Name: ifaces[LAN], Key: segment, MAC: [6]byte{2, 0, 0, 0, byte(s.number >> 8), byte(s.number)}}})
+	core.SetLinks(s.time(), []member.Link{{Name: ifaces[LAN], Key: segment, MAC: [6]byte{2, 0, 0, 0, byte(s.number >> 8), byte(s.number)}}})
 	s.turn()
 }
 
@@ -132,8 +136,22 @@ func (s *Speaker) Leave() {
 	s.kick()
 }
 
+// time is what the node's clock shows.
+func (s *Speaker) time() time.Time { return s.cluster.time().Add(-s.behind) }
+
+// Suspend stops the node and its clock for a time, as a hypervisor does with a virtual machine: nothing in it shows that time has passed.
+// queue is how many datagrams wait for it in its network card.
+func (s *Speaker) Suspend(d time.Duration, queue int) {
+	behind, before := s.behind, s.queue
+	s.queue = queue
+	s.Pause(d)
+	s.cluster.After(d, func() { s.queue = before })
+	s.behind = behind + d // what the clock shows when it goes on
+}
+
 // Pause makes the process stand still for a time.
 func (s *Speaker) Pause(d time.Duration) {
+	last := s.time()
 	s.paused = true
 	s.cluster.Owners.refresh(s)
 	boot := s.boot
@@ -142,13 +160,13 @@ func (s *Speaker) Pause(d time.Duration) {
 			return
 		}
 		s.paused = false
-		s.fenced = s.fenced || d > s.core.FenceAfter() // the responders see it before the loop does
-		s.cluster.Owners.refresh(s)
+		s.fenced = s.fenced || s.time().Sub(last) > s.core.FenceAfter() // the responders see it before the loop does
 		for i := range s.waiting {
 			s.read(&s.waiting[i])
 		}
 		s.waiting = nil
 		s.turn()
+		s.cluster.Owners.refresh(s)
 		if s.busy {
 			s.act()
 		}
@@ -184,7 +202,7 @@ func (s *Speaker) arrive(e *event) {
 		return
 	}
 	if s.paused {
-		if len(s.waiting) < socketBuffer {
+		if len(s.waiting) < s.queue {
 			s.waiting = append(s.waiting, *e)
 		}
 		return
@@ -200,7 +218,7 @@ func (s *Speaker) arrive(e *event) {
 
 func (s *Speaker) read(e *event) {
 	start := s.clock()
-	drop := s.core.Receive(s.cluster.time(), member.Packet{Iface: ifaces[e.iface], Source: e.from.addrs[e.iface], OnLink: true, Data: e.data})
+	drop := s.core.Receive(s.time(), member.Packet{Iface: ifaces[e.iface], Source: e.from.addrs[e.iface], OnLink: true, Data: e.data})
 	s.Cost.Core += s.clock() - start
 	if drop != member.Taken {
 		s.Drops[drop]++
@@ -211,7 +229,7 @@ func (s *Speaker) read(e *event) {
 func (s *Speaker) turn() {
 	c := s.cluster
 	start := s.clock()
-	sends := s.core.Tick(c.time())
+	sends := s.core.Tick(s.time())
 	took := s.clock() - start
 	s.Cost.Core += took
 	s.Cost.LongestTurn = max(s.Cost.LongestTurn, took)
@@ -221,7 +239,7 @@ func (s *Speaker) turn() {
 		s.kick()
 	}
 	// A timer and the scheduler are late by up to a millisecond.
-	s.turnAt = max(c.now, int64(s.core.Next().Sub(beginning))) + c.random.Int64N(int64(time.Millisecond))
+	s.turnAt = max(c.now, int64(s.core.Next().Sub(beginning)+s.behind)) + c.random.Int64N(int64(time.Millisecond))
 	if s.core.Urgent() {
 		s.turnAt = c.now
 	}
@@ -263,13 +281,13 @@ func (s *Speaker) round() {
 	v.Leaving = s.leaving
 	s.mustSay = s.mustSay || v.Members.Observer != before.Observer || v.Leaving != s.said.Leaving
 	wakes := s.planner.Wake()
-	if s.desired != nil && !s.touched.Any() && !s.mustSay && (wakes.IsZero() || wakes.After(c.time())) {
+	if s.desired != nil && !s.touched.Any() && !s.mustSay && (wakes.IsZero() || wakes.After(s.time())) {
 		s.rest(wakes)
 		return
 	}
 	s.fences = s.core.Fences()
 	start = s.clock()
-	s.desired, s.planned = s.planner.Plan(v, s.touched, c.time())
+	s.desired, s.planned = s.planner.Plan(v, s.touched, s.time())
 	took := s.clock() - start
 	s.Cost.Plan += took
 	s.Cost.Plans++
@@ -318,7 +336,7 @@ func (s *Speaker) act() {
 		s.turn()
 	}
 	wakes := s.planner.Wake()
-	if s.kicked || s.core.Changed() || s.touched.Any() || !wakes.IsZero() && !wakes.After(c.time()) {
+	if s.kicked || s.core.Changed() || s.touched.Any() || !wakes.IsZero() && !wakes.After(s.time()) {
 		s.kick()
 		return
 	}
@@ -342,10 +360,11 @@ func (s *Speaker) report() {
 
 // rest waits for the time when to plan again although nothing happened.
 func (s *Speaker) rest(until time.Time) {
-	if until.IsZero() || s.wakeAt == int64(until.Sub(beginning)) {
+	at := int64(until.Sub(beginning) + s.behind)
+	if until.IsZero() || s.wakeAt == at {
 		return
 	}
-	s.wakeAt = int64(until.Sub(beginning))
+	s.wakeAt = at
 	s.cluster.queue.push(event{at: s.wakeAt, kind: wake, node: s, boot: s.boot})
 }
 
@@ -388,7 +407,7 @@ func (s *Speaker) left() bool {
 			return false
 		}
 	}
-	s.cluster.carry(s, s.core.Tick(s.cluster.time()))
+	s.cluster.carry(s, s.core.Tick(s.time()))
 	s.cluster.carry(s, s.core.Goodbye(0))
 	s.stop()
 	return true

@@ -1,0 +1,89 @@
+package member_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/member"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// A virtual machine that was paused, whose clocks know nothing of it, gives up what it held before anybody has yielded to it.
+func TestPausedMachine(t *testing.T) {
+	for _, nodes := range []int{2, 3, 10} {
+		for _, profile := range []member.Profile{member.Standard, member.Fast, member.Slow} {
+			t.Run(fmt.Sprint(nodes, " ", profile.Name), func(t *testing.T) { testPausedMachine(t, nodes, profile) })
+		}
+	}
+}
+
+func testPausedMachine(t *testing.T, nodes int, profile member.Profile) {
+	w := newWorld(t, nodes, func(c *member.Config) { c.Profile = profile })
+	w.loss = 0.02
+	w.must("settled", 20*time.Second, w.settled)
+	a := w.nodes[0]
+	id := plan.IDOf("vip-0")
+	w.say(a, claims(1))
+	w.must("known", 5*time.Second, func() bool { return w.nodes[1].members.Peers[a.name].Claims[id].State == plan.Held })
+	w.run(30*time.Second, nil)
+	w.pause(a, 10*time.Second)
+	resumed := w.now
+	w.watch = func(m *machine) {
+		p := m.members.Peers[a.name]
+		if m != a && p.Alive && p.Claims[id].State == plan.Held && !p.Returned {
+			t.Fatalf("%v after it resumed %s takes what it held for held", w.now.Sub(resumed), m.name)
+		}
+	}
+	took := w.must("given up", 2*profile.Interval, func() bool { return a.Fenced() && a.members.Observer })
+	w.run(time.Minute, nil)
+	t.Logf("given up %v after it resumed", took)
+	for _, m := range w.nodes {
+		want := uint64(0)
+		if m == a {
+			want = 1
+		}
+		if n := m.Counts(); n.Fences != want || n.ClockStops != want {
+			t.Errorf("%s: %d fences, %d for its clock, want %d", m.name, n.Fences, n.ClockStops, want)
+		}
+	}
+	if a.members.Observer || !a.hears(w.nodes...) {
+		t.Errorf("it does not take part again: %+v", a.members)
+	}
+}
+
+// A pause that nobody noticed costs nothing.
+func TestShortPause(t *testing.T) {
+	w := newWorld(t, 5)
+	w.settle()
+	for _, m := range w.nodes {
+		w.run(20*time.Second, nil)
+		w.pause(m, 200*time.Millisecond)
+	}
+	w.run(time.Minute, nil)
+	for _, m := range w.nodes {
+		if n := m.Counts(); n.Fences > 0 || n.FalseDeaths > 0 {
+			t.Errorf("%s: %+v", m.name, n)
+		}
+	}
+}
+
+// What delays heartbeats, here or there, does not look like a clock that stood still: queues of up to a quarter of a second that
+// fill and empty, and loops that are late.
+func TestDelayIsNoPause(t *testing.T) {
+	w := newWorld(t, 5)
+	w.settle()
+	w.delay = func() time.Duration {
+		if w.now.Sub(epoch)/(3*time.Second)%2 == 0 {
+			return 250 * time.Millisecond
+		}
+		return time.Duration(w.random.IntN(int(20 * time.Millisecond)))
+	}
+	w.nodes[0].late = func() time.Duration { return time.Duration(w.random.IntN(int(60 * time.Millisecond))) }
+	w.run(5*time.Minute, nil)
+	for _, m := range w.nodes {
+		if n := m.Counts(); n.ClockStops > 0 {
+			t.Errorf("%s: %+v", m.name, n)
+		}
+	}
+}
