@@ -236,17 +236,22 @@ func (c *Core) appendHello(b []byte, flags byte) []byte {
 	return endField(b, at)
 }
 
-// appendSegments says where this node is and whether it hears somebody there.
+// appendSegments says where this node is and whether it hears somebody there: first each interface by its first key, which is all that
+// versions before 1.3 compare, then by the others as far as they fit.
 func (c *Core) appendSegments(b []byte, now time.Time) []byte {
 	b, at := beginField(b, fieldSegments)
-	for i := 1; i < len(c.ifaces) && i <= maxSegments; i++ {
-		f := &c.ifaces[i]
-		if !f.link {
-			continue
+	for k, said, more := 0, 0, true; more && said < maxSegments; k++ {
+		more = false
+		for i := 1; i < len(c.ifaces) && said < maxSegments; i++ {
+			f := &c.ifaces[i]
+			if !f.link || k >= len(f.keys) {
+				continue
+			}
+			b = binary.BigEndian.AppendUint64(b, f.keys[k])
+			b = append(b, c.hearsOn(now, i))
+			b = append(b, f.mac[:]...)
+			said, more = said+1, true
 		}
-		b = binary.BigEndian.AppendUint64(b, f.key)
-		b = append(b, c.hearsOn(now, i))
-		b = append(b, f.mac[:]...)
 	}
 	return endField(b, at)
 }

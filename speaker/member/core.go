@@ -83,9 +83,9 @@ type Config struct {
 // Link is an interface on which VirtualIPs are or may be announced.
 type Link struct {
 	Name string
-	// Key is the same on every node with an interface on this segment; see SegmentKey.
-	Key uint64
-	MAC [6]byte
+	// Keys has one in common with every node that has an interface on this segment, and there is at least one; see SegmentKeys.
+	Keys []uint64
+	MAC  [6]byte
 }
 
 // Packet is a datagram that arrived.
@@ -133,7 +133,7 @@ func NewCore(c Config) (*Core, error) {
 	return &Core{
 		config: c, profile: c.Profile, ring: ring, random: rand.New(rand.NewPCG(c.Seed, nodeID(c.Node))),
 		cluster: nodeID(c.Cluster), self: nodeID(c.Node), incarnation: max(c.Incarnation, 1),
-		observer: true, ids: map[string]plan.VIPID{}, mine: newJournal(), ifaces: make([]iface, 1),
+		observer: true, ids: map[string]plan.VIPID{}, mine: newJournal(), ifaces: []iface{{keys: []uint64{0}}},
 		peers: map[string]*peer{}, byID: map[uint64]*peer{}, gone: map[uint64]uint64{}, out: newOutbox(),
 	}, nil
 }
@@ -144,23 +144,28 @@ func nodeID(name string) uint64 {
 	return binary.BigEndian.Uint64(sum[:])
 }
 
-// SegmentKey returns the key of the segment of an interface: two nodes that share it have a subnet in common there. It is
-// made from the first subnet in order, IPv4 before IPv6, or from the name where there is none. One of a single address, as DHCPv6
-// gives, is no other node's.
-func SegmentKey(name string, subnets []netip.Prefix) uint64 {
-	var first netip.Prefix
+// SegmentKeys returns the keys of the segment of an interface: two nodes that share it have a subnet in common there, and so a key. There is
+// one for each subnet, IPv4 before IPv6, or one of the name where there is none. One of a single address, as DHCPv6 gives, is no other node's.
+func SegmentKeys(name string, subnets []netip.Prefix) []uint64 {
+	var shared []netip.Prefix
 	for _, s := range subnets {
-		s = s.Masked()
-		if s.IsValid() && !s.IsSingleIP() && !s.Addr().IsLinkLocalUnicast() && (!first.IsValid() || comparePrefix(s, first) < 0) {
-			first = s
+		if s = s.Masked(); s.IsValid() && !s.IsSingleIP() && !s.Addr().IsLinkLocalUnicast() {
+			shared = append(shared, s)
 		}
 	}
-	text := "name " + name
-	if first.IsValid() {
-		text = "subnet " + first.String()
+	slices.SortFunc(shared, comparePrefix)
+	var keys []uint64
+	for _, s := range slices.Compact(shared) {
+		keys = append(keys, segmentKey("subnet "+s.String()))
 	}
-	return max(nodeID(text), 1) // 0 stands for any path
+	if len(keys) == 0 {
+		keys = []uint64{segmentKey("name " + name)}
+	}
+	return keys
 }
+
+// segmentKey returns a key; 0 stands for any path.
+func segmentKey(text string) uint64 { return max(nodeID(text), 1) }
 
 func comparePrefix(a, b netip.Prefix) int {
 	if c := a.Addr().Compare(b.Addr()); c != 0 { // IPv4 comes before IPv6

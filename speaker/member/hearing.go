@@ -27,7 +27,7 @@ func (c *Core) appendSilent(b []byte) []byte {
 			continue
 		}
 		b = binary.BigEndian.AppendUint64(b, p.id)
-		b = binary.BigEndian.AppendUint64(b, c.ifaces[i].key)
+		b = binary.BigEndian.AppendUint64(b, c.ifaces[i].keyFor(p))
 		if said++; said == silentMost {
 			c.silentAt = (pair + 1) % pairs
 		}
@@ -44,7 +44,7 @@ func (c *Core) hearing(p *peer) {
 		w := &p.paths[i]
 		before, said := w.deaf, false
 		for _, s := range c.msg.silent {
-			said = said || s.node == c.self && s.segment == c.ifaces[i].key
+			said = said || s.node == c.self && c.ifaces[i].is(s.segment)
 		}
 		switch {
 		case said && !c.observer:

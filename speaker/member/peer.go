@@ -2,6 +2,7 @@ package member
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/plan"
@@ -72,7 +73,7 @@ func (p *path) last() time.Time {
 // iface is an interface of this node.
 type iface struct {
 	name string
-	key  uint64
+	keys []uint64 // the first one is what this node calls it where it knows no common one
 	mac  [6]byte
 	link bool // VirtualIPs may be announced here
 	// since is when it became one, first when the present time of hearing somebody began, last when it was so last.
@@ -80,6 +81,22 @@ type iface struct {
 	ever               bool // somebody was heard since
 	isolated           bool // as told; also while it listens
 	cut                bool // others hear one another there
+}
+
+// is reports whether a key is one of the interface's segment.
+func (f *iface) is(key uint64) bool { return slices.Contains(f.keys, key) }
+
+// keyFor returns the key by which a peer knows the segment of an interface: one that it has named, too, or else the first.
+func (f *iface) keyFor(p *peer) uint64 {
+	for _, key := range f.keys {
+		if slices.ContainsFunc(p.segments, func(s segment) bool { return s.key == key }) {
+			return key
+		}
+	}
+	if len(f.keys) == 0 {
+		return 0
+	}
+	return f.keys[0]
 }
 
 // window accepts each sequence number once, in any order within 64 (RFC 4303 section 3.4.3 and appendix A2).
@@ -127,8 +144,8 @@ func (c *Core) SetLinks(now time.Time, links []Link) {
 			f.ever = !f.last.IsZero() && now.Sub(f.last) < c.profile.Dead
 			changed = true
 		}
-		if f.key != l.Key || f.mac != l.MAC {
-			f.key, f.mac, c.beatNow = l.Key, l.MAC, true
+		if !slices.Equal(f.keys, l.Keys) || f.mac != l.MAC {
+			f.keys, f.mac, c.beatNow = l.Keys, l.MAC, true
 		}
 	}
 	if !changed {

@@ -65,7 +65,7 @@ func (l *lister) list(names []string) (ports, error) {
 			subnets = append(subnets, netip.PrefixFrom(addr, bits))
 		}
 		one.up = attrs.RawFlags&unix.IFF_RUNNING != 0
-		one.link.Key = SegmentKey(name, subnets)
+		one.link.Keys = SegmentKeys(name, subnets)
 		if len(attrs.HardwareAddr) == 6 {
 			one.link.MAC = [6]byte(attrs.HardwareAddr)
 		}

@@ -35,9 +35,9 @@ func (c *Core) doubt(now time.Time, p *peer) {
 
 // ask puts a question about p on an interface on the lists of who may know.
 func (c *Core) ask(now time.Time, p *peer, at int) {
-	question := about{p.id, c.ifaces[at].key}
+	f := &c.ifaces[at]
 	if p.reachable() {
-		p.helpAbout = append(p.helpAbout, question) // it answers at once if it can
+		p.helpAbout = append(p.helpAbout, about{p.id, f.keyFor(p)}) // it answers at once if it can
 	}
 	start := 0
 	if len(c.order) > 0 {
@@ -50,7 +50,7 @@ func (c *Core) ask(now time.Time, p *peer, at int) {
 		if q == p || q.away || !q.paths[at].up || !q.paths[0].up || !q.from.IsValid() || direct && !c.hears(now, q, at) {
 			continue
 		}
-		q.helpAbout = append(q.helpAbout, question)
+		q.helpAbout = append(q.helpAbout, about{p.id, f.keyFor(q)})
 		c.count.Asked++
 		if asked++; asked == helpers {
 			return
@@ -86,7 +86,7 @@ func (c *Core) asked(now time.Time, from *peer, a about) {
 	}
 	for at := range p.paths {
 		w := &p.paths[at]
-		if c.ifaces[at].key != a.segment || w.heard.IsZero() || at > 0 && !c.ifaces[at].link {
+		if !c.ifaces[at].is(a.segment) || w.heard.IsZero() || at > 0 && !c.ifaces[at].link {
 			continue
 		}
 		if age := now.Sub(w.heard); age < p.deadAfter(c) {
@@ -106,7 +106,7 @@ func (c *Core) witness(now time.Time, s sighting) {
 	when := now.Add(-s.age)
 	for at := range p.paths {
 		w := &p.paths[at]
-		if c.ifaces[at].key != s.segment || at > 0 && !c.ifaces[at].link {
+		if !c.ifaces[at].is(s.segment) || at > 0 && !c.ifaces[at].link {
 			continue
 		}
 		c.relay(p, w, when, s.age)

@@ -87,7 +87,21 @@ func TestDetectionBounds(t *testing.T) {
 
 // The LAN of one node is cut while the node network works: the others find it dead there, and it finds itself isolated.
 func TestLinkCut(t *testing.T) {
+	testLinkCut(t, newWorld(t, 3))
+}
+
+// The nodes have a subnet in common on the LAN, and each another one besides, which comes first.
+func TestLinkCutOfSubnets(t *testing.T) {
 	w := newWorld(t, 3)
+	for i, m := range w.nodes {
+		own := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i), 1}), 24)
+		keys := member.SegmentKeys("eth0", []netip.Prefix{own, lanSubnet})
+		m.SetLinks(w.now, []member.Link{{Name: "eth0", Keys: keys, MAC: [6]byte{2, 0, 0, 0, 0, byte(i + 1)}}})
+	}
+	testLinkCut(t, w)
+}
+
+func testLinkCut(t *testing.T, w *world) {
 	w.settle()
 	cut := w.nodes[0]
 	w.drop = func(from, to *machine, iface string) bool { return iface == "eth0" && (from == cut || to == cut) }
@@ -358,7 +372,7 @@ func TestSegmentKey(t *testing.T) {
 		for _, text := range texts {
 			subnets = append(subnets, netip.MustParsePrefix(text))
 		}
-		return member.SegmentKey("eth0", subnets)
+		return member.SegmentKeys("eth0", subnets)[0]
 	}
 	want := key("2001:db8:1::5/64")
 	for name, got := range map[string]uint64{
@@ -373,6 +387,11 @@ func TestSegmentKey(t *testing.T) {
 	}
 	if key("2001:db8::7/128") != key("2001:db8::8/128") || key() == want || key("192.0.2.1/24", "2001:db8:1::5/64") == want {
 		t.Error("keys of single addresses alone, of none, or of IPv4 first")
+	}
+	subnets := []netip.Prefix{netip.MustParsePrefix("2001:db8:1::5/64"), netip.MustParsePrefix("192.0.2.1/24"),
+		netip.MustParsePrefix("2001:db8:1::6/64"), netip.MustParsePrefix("fe80::1/64")}
+	if got := member.SegmentKeys("eth0", subnets); !slices.Equal(got, []uint64{key("192.0.2.1/24"), want}) {
+		t.Errorf("the keys of two subnets are %v", got)
 	}
 }
 

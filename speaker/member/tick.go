@@ -185,7 +185,7 @@ func (c *Core) others(f *iface, now time.Time) bool {
 			continue
 		}
 		for _, s := range p.segments {
-			if s.key == f.key && s.hears >= least {
+			if f.is(s.key) && s.hears >= least {
 				return true
 			}
 		}

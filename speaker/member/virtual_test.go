@@ -115,13 +115,16 @@ func (w *world) boot(m *machine, incarnation uint64, change ...func(*member.Conf
 	w.link(m, true)
 }
 
-var lanKey = member.SegmentKey("eth0", []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")})
+var (
+	lanSubnet = netip.MustParsePrefix("192.0.2.1/24")
+	lanKeys   = member.SegmentKeys("eth0", []netip.Prefix{lanSubnet})
+)
 
 // link gives a node its LAN, or takes it away as a lost carrier does.
 func (w *world) link(m *machine, up bool) {
 	var links []member.Link
 	if up {
-		links = []member.Link{{Name: "eth0", Key: lanKey, MAC: [6]byte{2, 0, 0, 0, 0, m.lan.As4()[3]}}}
+		links = []member.Link{{Name: "eth0", Keys: lanKeys, MAC: [6]byte{2, 0, 0, 0, 0, m.lan.As4()[3]}}}
 	}
 	m.SetLinks(w.now, links)
 }

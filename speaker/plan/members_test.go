@@ -12,9 +12,9 @@ import (
 type station struct {
 	dead, observer, leaving, unsynced bool
 	// paused is set while it has just been received again.
-	paused bool
-	isolated                          map[string]struct{}
-	unable                            map[netip.Addr]Reason
+	paused   bool
+	isolated map[string]struct{}
+	unable   map[netip.Addr]Reason
 	// deaf are the nodes that it does not hear.
 	deaf map[string]bool
 	// returned is how often one was heard again.

@@ -75,7 +75,7 @@ func (s *Speaker) clock() time.Duration {
 
 var secret = []byte("0123456789abcdef0123456789abcdef")
 
-var segment = member.SegmentKey("eth0", []netip.Prefix{lanSubnet})
+var segment = member.SegmentKeys("eth0", []netip.Prefix{lanSubnet})
 
 // runs tells whether its process does something.
 func (s *Speaker) runs() bool { return s.power && !s.paused && s.core != nil }
@@ -107,7 +107,7 @@ func (s *Speaker) Start() {
 	s.view.Members.Observer = true
 	s.said, s.leaveBy, s.Drops = plan.Word{Claims: map[string]plan.Claim{}}, 0, map[member.Drop]int64{}
 	core.SetPeers(c.api.peers)
-	core.SetLinks(s.time(), []member.Link{{Name: ifaces[LAN], Key: segment, MAC: [6]byte{2, 0, 0, 0, byte(s.number >> 8), byte(s.number)}}})
+	core.SetLinks(s.time(), []member.Link{{Name: ifaces[LAN], Keys: segment, MAC: [6]byte{2, 0, 0, 0, byte(s.number >> 8), byte(s.number)}}})
 	s.turn()
 }
 
