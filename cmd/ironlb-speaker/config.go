@@ -58,7 +58,7 @@ type announcements struct {
 // failover is how the speakers watch one another.
 type failover struct {
 	Profile member.Profile
-	// Port is the UDP port on which they talk, Cluster keeps clusters apart that share a network.
+	// Port is the UDP port on which they talk, Cluster keeps clusters apart that share a network; empty: by their certificate authority.
 	Port    uint16
 	Cluster string
 	// Broadcast sends heartbeats to all hosts of a network, for those that drop the speakers' group.
@@ -116,7 +116,7 @@ func newConfig() config {
 			MaxPerCore: 32768, Min: 131072,
 			TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour,
 		},
-		Failover:      failover{Profile: member.Standard, Port: member.DefaultPort, Cluster: "ironlb"},
+		Failover:      failover{Profile: member.Standard, Port: member.DefaultPort},
 		Announcements: announcements{Refresh: 100 * time.Second, PerSecond: 5000},
 	}
 }

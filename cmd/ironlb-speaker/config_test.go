@@ -29,7 +29,7 @@ func TestConfig(t *testing.T) {
 		Conntrack: conntrackLimits{
 			MaxPerCore: 32768, Min: 131072, TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour,
 		},
-		Failover:      failover{Profile: member.Standard, Port: 7948, Cluster: "ironlb"},
+		Failover:      failover{Profile: member.Standard, Port: 7948},
 		Announcements: announcements{Refresh: 100 * time.Second, PerSecond: 5000},
 		DetectLocal:   plan.DetectLocal{Mode: "NodeCIDR"},
 	}

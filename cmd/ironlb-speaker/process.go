@@ -158,8 +158,12 @@ func (p *process) meet() error {
 		return err
 	}
 	f := p.config.Failover
+	cluster, authorities, err := f.cluster(p.apiserver)
+	if err != nil {
+		return err
+	}
 	p.members, err = member.New(member.Options{
-		Node: p.nodeName, Cluster: f.Cluster, Keys: keys, Profile: f.Profile, Port: f.Port,
+		Node: p.nodeName, Cluster: cluster, Authorities: authorities, Keys: keys, Profile: f.Profile, Port: f.Port,
 		Log: p.log, Kick: p.kick.Now, Metrics: p.registry, Scheduled: p.api.Node.ReportScheduling, Retained: len(p.retained) > 0,
 		Broadcast: f.Broadcast,
 	})
@@ -169,6 +173,9 @@ func (p *process) meet() error {
 	p.api.Status.While(p.members.Fresh)
 	p.run(p.members.Run)
 	p.run(func(ctx context.Context) error { return followKeys(ctx, p.log, p.keyFile, keys, p.members.SetKeys) })
+	p.run(func(ctx context.Context) error {
+		return f.follow(ctx, p.log, p.apiserver, authorities, p.members.SetAuthorities)
+	})
 	return nil
 }
 

@@ -233,7 +233,7 @@ func (c *Core) appendHello(b []byte, flags byte) []byte {
 	b = appendMilliseconds(b, c.profile.Dead)
 	b = binary.BigEndian.AppendUint64(b, c.mine.version)
 	b = binary.BigEndian.AppendUint64(b, c.mine.digest)
-	return endField(b, at)
+	return c.appendCluster(endField(b, at))
 }
 
 // appendSegments says where this node is and whether it hears somebody there: first each interface by its first key, which is all that
@@ -273,7 +273,7 @@ func (c *Core) hearsOn(now time.Time, at int) (n uint8) {
 }
 
 // maxSegments leaves room for claims beside them.
-const maxSegments = 31
+const maxSegments = 29
 
 // appendClaims writes the changes after a version, as many as fit, and returns the version that they reach.
 func (c *Core) appendClaims(b []byte, version uint64) (grown []byte, upTo uint64) {

@@ -21,7 +21,9 @@ type Core struct {
 	ring    *keyring
 	random  *rand.Rand
 	cluster uint64
-	self    uint64 // nodeID of this node
+	// authorities are the present ones and, behind them, earlier ones.
+	authorities []uint64
+	self        uint64 // nodeID of this node
 
 	incarnation, sequence uint64
 	begun                 bool
@@ -76,6 +78,9 @@ type Config struct {
 	Seed uint64
 	// Retained is set if this node still answers for what an earlier process claimed. The others take that for claimed until Settled.
 	Retained bool
+	// Authorities are digests of the certificates of the cluster's certificate authority. What a node sends that has none of them is
+	// dropped as another cluster's. None: not compared.
+	Authorities []uint64
 	// Broadcast has all go to every host of a segment, not to the members of the group alone.
 	Broadcast bool
 }
@@ -130,12 +135,14 @@ func NewCore(c Config) (*Core, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Core{
+	core := &Core{
 		config: c, profile: c.Profile, ring: ring, random: rand.New(rand.NewPCG(c.Seed, nodeID(c.Node))),
 		cluster: nodeID(c.Cluster), self: nodeID(c.Node), incarnation: max(c.Incarnation, 1),
 		observer: true, ids: map[string]plan.VIPID{}, mine: newJournal(), ifaces: []iface{{keys: []uint64{0}}},
 		peers: map[string]*peer{}, byID: map[uint64]*peer{}, gone: map[uint64]uint64{}, out: newOutbox(),
-	}, nil
+	}
+	core.SetAuthorities(c.Authorities)
+	return core, nil
 }
 
 // nodeID names a node, or a cluster, in datagrams.

@@ -44,7 +44,7 @@ func (l *loop) receive() {
 			now := time.Now()
 			if reason := l.core.Receive(now, in); reason != Taken {
 				l.metrics.drop(reason)
-				l.complain(reason, a.source)
+				l.complain(reason, a)
 			} else if a.index != 0 && joins(in.Data) && l.ways.onlyBroadcast(now, a) && !l.options.Broadcast {
 				l.options.Log.Warn("heartbeats arrive by broadcast alone: does the network drop the speakers' group? "+
 					"Have it pass, or set failover.transport: broadcast", "interface", in.Iface, "groups", []netip.Addr{group4, group6})
@@ -56,9 +56,12 @@ func (l *loop) receive() {
 // complainEvery is how often a datagram of our cluster that is not signed as it should be is logged.
 const complainEvery = 10 * time.Minute
 
-// complain logs what an operator has to mend: not each time.
-func (l *loop) complain(why Drop, from netip.Addr) {
+// complain logs what an operator has to mend: not each time. Only a node of this cluster sends to this node's own address: what comes to
+// the group may be another cluster's, which has other keys.
+func (l *loop) complain(why Drop, a arrival) {
+	from := a.source
 	switch {
+	case a.group || a.broadcast:
 	case why == DropName && !l.twice:
 		l.twice = true
 		l.options.Log.Error("another speaker has the name of this node: give each node a name of its own", "from", from)

@@ -39,6 +39,8 @@ type Options struct {
 	Retained bool
 	// Wedged is after how long without a call of Observe who decides counts as stuck; 0: wedgedAfter.
 	Wedged time.Duration
+	// Authorities are digests of the cluster's certificate authority, by AuthorityKey. None: what others send is not compared.
+	Authorities []uint64
 	// Broadcast sends to all hosts of a segment in place of the group, for networks that drop the group. Both are received in any case.
 	Broadcast bool
 }
@@ -72,12 +74,14 @@ type Detector struct {
 
 // inbox is what the loop is to take over; nil means nothing new.
 type inbox struct {
-	word    *plan.Word
-	fence   uint64 // the word was decided after this many fences
-	peers   map[string][]netip.Addr
-	keys    [][]byte
-	ports   *ports
-	settled bool
+	word  *plan.Word
+	fence uint64 // the word was decided after this many fences
+	peers map[string][]netip.Addr
+	keys  [][]byte
+	ports *ports
+	// authorities are new ones.
+	authorities []uint64
+	settled     bool
 	// retained is for how long the node answers after the end, decided after so many fences.
 	retained      time.Duration
 	retainedFence uint64
@@ -102,7 +106,7 @@ func New(o Options) (*Detector, error) {
 	core, err := NewCore(Config{
 		Node: o.Node, Cluster: o.Cluster, Keys: o.Keys, Profile: o.Profile,
 		Incarnation: uint64(now.UnixNano()), Seed: uint64(now.UnixNano()), Retained: o.Retained,
-		Broadcast: o.Broadcast,
+		Broadcast: o.Broadcast, Authorities: o.Authorities,
 	})
 	if err != nil {
 		return nil, err
@@ -150,6 +154,11 @@ func (d *Detector) SetKeys(keys [][]byte) error {
 	}
 	d.put(func(in *inbox) { in.keys = keys })
 	return nil
+}
+
+// SetAuthorities changes the digests of the cluster's certificate authority. Those before count until the process ends.
+func (d *Detector) SetAuthorities(authorities []uint64) {
+	d.put(func(in *inbox) { in.authorities = authorities })
 }
 
 // Retain has the goodbye of Run say for how long the node goes on answering for what was said last, unless there is a fence that Observe has
@@ -413,6 +422,9 @@ func (l *loop) empty() {
 	}
 	if in.peers != nil {
 		l.core.SetPeers(in.peers)
+	}
+	if in.authorities != nil {
+		l.core.SetAuthorities(in.authorities)
 	}
 	if in.keys != nil {
 		_ = l.core.SetKeys(in.keys) // was checked

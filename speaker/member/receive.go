@@ -67,11 +67,14 @@ func (c *Core) Receive(now time.Time, in Packet) Drop {
 	if !c.ring.valid(k, in.Data) {
 		return DropTag
 	}
-	if own {
-		return DropName
-	}
 	if err := c.msg.parse(body, h.minor); err != nil {
 		return DropForm
+	}
+	if c.foreign(&c.msg) {
+		return DropCluster
+	}
+	if own {
+		return DropName
 	}
 	if p == nil {
 		if h.incarnation <= c.gone[nodeID(string(h.name))] {

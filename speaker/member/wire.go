@@ -37,9 +37,10 @@ const (
 	fieldSilent   = 8  // node, segment key: I do not hear it there (minor version 1)
 	fieldRetained = 9  // of a goodbye: for how many ms the node answers without its speaker (minor version 2)
 	fieldRan      = 10 // of a heartbeat: for how many ns the process has run, by its node's monotonic clock (minor version 3)
+	fieldCluster  = 11 // of which cluster's certificate authorities: digests (minor version 3)
 
-	helloSize, segmentSize, claimsSize, wantSize, askSize, heardSize, newerSize, silentSize, retainedSize, ranSize = 21, 15, 16, 17, 16, 18, 16, 16, 2, 8
-	fieldHeader                                                                                                    = 3
+	helloSize, segmentSize, claimsSize, wantSize, askSize, heardSize, newerSize, silentSize, retainedSize, ranSize, authoritySize = 21, 15, 16, 17, 16, 18, 16, 16, 2, 8, 8
+	fieldHeader                                                                                                                   = 3
 )
 
 const (
@@ -118,6 +119,7 @@ type message struct {
 	retained        time.Duration
 	ran             time.Duration
 	hasRan          bool
+	authorities     []uint64
 }
 
 type segment struct {
@@ -147,7 +149,8 @@ type sighting struct {
 
 // parse reads the fields into m. What it does not know is an error, unless the sender's minor version is newer.
 func (m *message) parse(body []byte, theirs byte) error {
-	*m = message{segments: m.segments[:0], entries: m.entries[:0], asks: m.asks[:0], heard: m.heard[:0], silent: m.silent[:0]}
+	*m = message{segments: m.segments[:0], entries: m.entries[:0], asks: m.asks[:0], heard: m.heard[:0], silent: m.silent[:0],
+		authorities: m.authorities[:0]}
 	newer := theirs > minor
 	var seen uint16
 	for len(body) > 0 {
@@ -160,7 +163,7 @@ func (m *message) parse(body []byte, theirs byte) error {
 		}
 		value := body[:n]
 		body = body[n:]
-		if kind == 0 || kind > fieldRan {
+		if kind == 0 || kind > fieldCluster {
 			if !newer {
 				return errField
 			}
@@ -233,6 +236,8 @@ func (m *message) list(kind byte, v []byte) error {
 		size = heardSize
 	case fieldSilent:
 		size = silentSize
+	case fieldCluster:
+		size = authoritySize
 	}
 	if len(v)%size != 0 {
 		return errField
@@ -252,6 +257,8 @@ func (m *message) list(kind byte, v []byte) error {
 			m.heard = append(m.heard, sighting{about{a, b}, milliseconds(v[16:])})
 		case fieldSilent:
 			m.silent = append(m.silent, about{a, b})
+		case fieldCluster:
+			m.authorities = append(m.authorities, a)
 		}
 	}
 	return nil

@@ -52,6 +52,8 @@ func samples() (bodies [][]byte) {
 		begin(fieldHeard, append(number(1, 2), 1, 0)...),
 		begin(fieldNewer, number(9, 9)...),
 		begin(fieldSilent, number(1, 2, 3, 4)...),
+		begin(fieldRan, number(1<<40)...),
+		begin(fieldCluster, number(1, 2)...),
 	} {
 		bodies = append(bodies, slices.Concat(hello, field))
 	}
@@ -61,6 +63,7 @@ func samples() (bodies [][]byte) {
 // Questions, answers, segments, who is not heard and claims fit beside the longest name.
 func TestDatagramsFit(t *testing.T) {
 	c := testCore(t, strings.Repeat("n", maxName))
+	c.SetAuthorities([]uint64{1, 2, 3, 4})
 	p := c.peer("other")
 	p.from = netip.MustParseAddr("192.0.2.2")
 	c.observer = false

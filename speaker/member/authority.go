@@ -1,0 +1,45 @@
+package member
+
+import (
+	"encoding/binary"
+	"slices"
+)
+
+// Two clusters on one network may have the same name, and even the same key. What tells them apart is the certificate authority of their API
+// servers, of which each datagram has a digest. While that is rotated there are two certificates (Kubernetes: "Manual Rotation of CA
+// Certificates"), and nodes learn that at different times: so one in common is enough, and an earlier one counts until the process ends.
+
+// maxAuthorities is how many digests there are in a datagram, and so how many count.
+const maxAuthorities = 3
+
+// AuthorityKey returns the digest of a certificate in DER.
+func AuthorityKey(certificate []byte) uint64 { return nodeID("authority " + string(certificate)) }
+
+// SetAuthorities changes the digests of the cluster's certificate authority.
+func (c *Core) SetAuthorities(now []uint64) {
+	all := slices.Clone(now)
+	for _, earlier := range c.authorities {
+		if !slices.Contains(all, earlier) {
+			all = append(all, earlier)
+		}
+	}
+	c.authorities = all[:min(len(all), maxAuthorities)]
+}
+
+// appendCluster writes of which cluster this node is.
+func (c *Core) appendCluster(b []byte) []byte {
+	if len(c.authorities) == 0 {
+		return b
+	}
+	b, at := beginField(b, fieldCluster)
+	for _, a := range c.authorities {
+		b = binary.BigEndian.AppendUint64(b, a)
+	}
+	return endField(b, at)
+}
+
+// foreign reports whether a message is of a cluster with another certificate authority. Versions before 1.3 do not say.
+func (c *Core) foreign(m *message) bool {
+	return len(m.authorities) > 0 && len(c.authorities) > 0 &&
+		!slices.ContainsFunc(m.authorities, func(a uint64) bool { return slices.Contains(c.authorities, a) })
+}
