@@ -38,7 +38,7 @@ func (s *Source) Endpoints(node string) (endpoints []netip.Addr, podCIDRs []neti
 		}
 	}
 	for _, obj := range s.informers[kindNode].GetStore().List() {
-		podCIDRs = append(podCIDRs, nodeOf(obj.(*corev1.Node)).PodCIDRs...)
+		podCIDRs = append(podCIDRs, nodeOf(obj.(*corev1.Node), false).PodCIDRs...)
 	}
 	slices.SortFunc(endpoints, netip.Addr.Compare)
 	return slices.Compact(endpoints), podCIDRs, true
