@@ -153,6 +153,11 @@ func (n nodesOf) EnsureLoadBalancer(_ context.Context, _ string, _ *v1.Service, 
 	return &v1.LoadBalancerStatus{}, nil
 }
 
+// UpdateLoadBalancer may be called as well, for what the informer of Nodes saw last.
+func (n nodesOf) UpdateLoadBalancer(context.Context, string, *v1.Service, []*v1.Node) error {
+	return nil
+}
+
 type recordingCloud struct {
 	*Cloud
 	nodes nodesOf
