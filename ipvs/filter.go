@@ -35,8 +35,8 @@ const (
 	// ServiceNetworks {prefix}: the cluster's Service CIDRs; what goes to an address in one that is not in Addresses is
 	// dropped (2.3.7). Only where this node serves ClusterIPs.
 	ServiceNetworks
-	// PodInterfaces {prefix, interface}: what arrives by the interface counts as a Pod's, as a source in Pods does. The prefix
-	// is everything of one family: 0.0.0.0/0 or ::/0.
+	// PodInterfaces {prefix, interface}: what arrives by the interface counts as a Pod's, as a source in Pods does. The
+	// prefix is everything of one family: 0.0.0.0/0 or ::/0.
 	PodInterfaces
 	// NumSets is one more than the last.
 	NumSets
@@ -53,7 +53,8 @@ type Element struct {
 	Interface string
 }
 
-// PodSources are what counts as a Pod: a packet with one of the sources, or that arrives by one of the interfaces (as in Element).
+// PodSources are what counts as a Pod: a packet with one of the sources, or that arrives by one of the interfaces (as
+// in Element).
 type PodSources struct {
 	Prefixes   []netip.Prefix
 	Interfaces []string

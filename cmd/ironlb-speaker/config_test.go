@@ -62,12 +62,14 @@ func TestConfig(t *testing.T) {
 		{"the mode of podCIDRs", "podCIDRs: [198.51.100.0/24]", changed(func(c *config) {
 			c.DetectLocal = plan.DetectLocal{Mode: "ClusterCIDR", CIDRs: prefixes("198.51.100.0/24")}
 		})},
-		{"Pods by a bridge", "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}", changed(func(c *config) {
-			c.DetectLocal = plan.DetectLocal{Mode: "BridgeInterface", Interface: "cni0"}
-		})},
-		{"Pods by a prefix", "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: cali}", changed(func(c *config) {
-			c.DetectLocal = plan.DetectLocal{Mode: "InterfaceNamePrefix", Interface: "cali"}
-		})},
+		{
+			"Pods by a bridge", "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}",
+			changed(func(c *config) { c.DetectLocal = plan.DetectLocal{Mode: "BridgeInterface", Interface: "cni0"} }),
+		},
+		{
+			"Pods by a prefix", "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: cali}",
+			changed(func(c *config) { c.DetectLocal = plan.DetectLocal{Mode: "InterfaceNamePrefix", Interface: "cali"} }),
+		},
 		{"JSON", `{"dataplane": "nftables"}`, changed(func(c *config) { c.Dataplane = "nftables" })},
 		{"everything", `
 ignoreExcludeLB: true
@@ -102,52 +104,42 @@ announcements: {refresh: 0s, perSecond: 1000}
 
 func TestConfigFaultsSayTheMend(t *testing.T) {
 	for text, want := range map[string][]string{
-		"serviceProxi: true":                                  {`"serviceProxi"`, "docs/configuration.md"},
-		"announcements: {refresh: -1s, perSecond: 99}":        {`announcements.refresh: "-1s"`, `announcements.perSecond: "99"`, "from 100 to 100000"},
-		"failover: {profile: quick, port: 0, cluster: ''}":    {`failover.profile: "quick"`, "standard, fast or slow", "failover.port", "failover.cluster"},
-		"conntrack: {max: 1}":                                 {`"conntrack.max"`},
-		"ServiceProxy: true":                                  {`"ServiceProxy"`},
-		"serviceProxy: 'yes'":                                 {"serviceProxy is a string", "true or false"},
-		"dataplane: ipvs\ndataplane: auto":                    {`"dataplane" already set`},
-		"dataplane: iptables":                                 {`dataplane: "iptables"`, "auto, ipvs or nftables"},
-		"scheduler: wrrr":                                     {`scheduler: "wrrr"`, "wlc"},
-		"scheduler: rr,port":                                  {`scheduler: "rr,port"`, "give \"rr\" alone"},
-		"scheduler: sh,ports":                                 {`scheduler: "sh,ports"`, "give fallback, port"},
-		"nodePortAddresses: []":                               {"nodePortAddresses", "[primary]"},
-		"nodePortAddresses: primary":                          {"nodePortAddresses is a string", "a list"},
-		"nodePortAddresses: [192.0.2.1]":                      {`nodePortAddresses[0]: "192.0.2.1"`, "192.0.2.0/24"},
-		"podCIDRs: [192.0.2.0/24, x]":                         {`podCIDRs[1]: "x"`, "CIDR"},
-		"podCIDRs: [192.0.2.1/24]":                            {"give 192.0.2.0/24"},
-		"podCIDRs: ['::ffff:192.0.2.0/120']":                  {"podCIDRs[0]"},
-		"detectLocalMode: nodeCIDR":                           {`detectLocalMode: "nodeCIDR"`, "NodeCIDR ClusterCIDR BridgeInterface InterfaceNamePrefix"},
-		"detectLocalMode: ClusterCIDR":                        {"podCIDRs", "clusterCIDR"},
-		"detectLocalMode: NodeCIDR\npodCIDRs: [192.0.2.0/24]": {`podCIDRs: "192.0.2.0/24"`, "set detectLocalMode: ClusterCIDR"},
-		"detectLocalMode: BridgeInterface":                    {`detectLocal.bridgeInterface: ""`},
-		"detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: a123456789012345}":         {"detectLocal.bridgeInterface", "at most 15"},
-		"detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: cali+}":            {`interfaceNamePrefix: "cali+"`, "without * or +"},
-		"detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: cali012345678901}": {"at most 14"},
-		"detectLocalMode: InterfaceNamePrefix\ndetectLocal: {bridgeInterface: cni0}": {"detectLocal.interfaceNamePrefix",
-			`bridgeInterface: "cni0"`, "set detectLocalMode: BridgeInterface"},
-		"detectLocal: {bridgeInterface: cni0}":           {`detectLocal.bridgeInterface: "cni0"`, "set detectLocalMode: BridgeInterface"},
-		"drainLimit: 0s":                                 {"drainLimit", "from 1s"},
-		"drainLimit: 1500ms":                             {"drainLimit", "whole seconds"},
-		"drainLimit: 15":                                 {"drainLimit is a number", "text"},
-		"ipvs: {tcpTimeout: 1000h}":                      {"ipvs.tcpTimeout", "744h"},
-		"ipvs: {udpTimeout: -1s}":                        {"ipvs.udpTimeout"},
-		"ipvs: 5":                                        {"ipvs is a number", "fields"},
-		"conntrack: {min: -1}":                           {`conntrack.min: "-1"`, "from 0"},
-		"conntrack: {min: 1.5}":                          {"conntrack.min is a number 1.5", "whole number"},
-		"conntrack: {maxPerCore: 3000000000}":            {"conntrack.maxPerCore", "2147483647"},
-		"stateDir: state":                                {`stateDir: "state"`, "/var/lib/ironlb"},
-		"healthzBindAddress: 10256":                      {"healthzBindAddress is a number"},
-		"healthzBindAddress: '192.0.2.1'":                {"healthzBindAddress", "0.0.0.0:10256"},
-		"healthzBindAddress: '192.0.2.1:0'":              {"healthzBindAddress"},
-		"proxyModeBindAddress: '0.0.0.0:10249'":          {`proxyModeBindAddress: "0.0.0.0:10249"`, "127.0.0.1:10249"},
-		"proxyModeBindAddress: '127.0.0.1:0'":            {"proxyModeBindAddress"},
-		"- a":                                            {"must be fields"},
-		"a: [":                                           {"not well-formed"},
-		"serviceProxy: true\n---\nserviceProxy: false\n": {"more than one YAML document"},
-		"failover: {transport: unicast}":                 {`failover.transport: "unicast"`, "multicast or broadcast"},
+		"serviceProxi: true":                               {`"serviceProxi"`, "docs/configuration.md"},
+		"announcements: {refresh: -1s, perSecond: 99}":     {`announcements.refresh: "-1s"`, `announcements.perSecond: "99"`, "from 100 to 100000"},
+		"failover: {profile: quick, port: 0, cluster: ''}": {`failover.profile: "quick"`, "standard, fast or slow", "failover.port", "failover.cluster"},
+		"conntrack: {max: 1}":                              {`"conntrack.max"`},
+		"ServiceProxy: true":                               {`"ServiceProxy"`},
+		"serviceProxy: 'yes'":                              {"serviceProxy is a string", "true or false"},
+		"dataplane: ipvs\ndataplane: auto":                 {`"dataplane" already set`},
+		"dataplane: iptables":                              {`dataplane: "iptables"`, "auto, ipvs or nftables"},
+		"scheduler: wrrr":                                  {`scheduler: "wrrr"`, "wlc"},
+		"scheduler: rr,port":                               {`scheduler: "rr,port"`, "give \"rr\" alone"},
+		"scheduler: sh,ports":                              {`scheduler: "sh,ports"`, "give fallback, port"},
+		"nodePortAddresses: []":                            {"nodePortAddresses", "[primary]"},
+		"nodePortAddresses: primary":                       {"nodePortAddresses is a string", "a list"},
+		"nodePortAddresses: [192.0.2.1]":                   {`nodePortAddresses[0]: "192.0.2.1"`, "192.0.2.0/24"},
+		"podCIDRs: [192.0.2.0/24, x]":                      {`podCIDRs[1]: "x"`, "CIDR"},
+		"podCIDRs: [192.0.2.1/24]":                         {"give 192.0.2.0/24"},
+		"podCIDRs: ['::ffff:192.0.2.0/120']":               {"podCIDRs[0]"},
+		"drainLimit: 0s":                                   {"drainLimit", "from 1s"},
+		"drainLimit: 1500ms":                               {"drainLimit", "whole seconds"},
+		"drainLimit: 15":                                   {"drainLimit is a number", "text"},
+		"ipvs: {tcpTimeout: 1000h}":                        {"ipvs.tcpTimeout", "744h"},
+		"ipvs: {udpTimeout: -1s}":                          {"ipvs.udpTimeout"},
+		"ipvs: 5":                                          {"ipvs is a number", "fields"},
+		"conntrack: {min: -1}":                             {`conntrack.min: "-1"`, "from 0"},
+		"conntrack: {min: 1.5}":                            {"conntrack.min is a number 1.5", "whole number"},
+		"conntrack: {maxPerCore: 3000000000}":              {"conntrack.maxPerCore", "2147483647"},
+		"stateDir: state":                                  {`stateDir: "state"`, "/var/lib/ironlb"},
+		"healthzBindAddress: 10256":                        {"healthzBindAddress is a number"},
+		"healthzBindAddress: '192.0.2.1'":                  {"healthzBindAddress", "0.0.0.0:10256"},
+		"healthzBindAddress: '192.0.2.1:0'":                {"healthzBindAddress"},
+		"proxyModeBindAddress: '0.0.0.0:10249'":            {`proxyModeBindAddress: "0.0.0.0:10249"`, "127.0.0.1:10249"},
+		"proxyModeBindAddress: '127.0.0.1:0'":              {"proxyModeBindAddress"},
+		"- a":                                              {"must be fields"},
+		"a: [":                                             {"not well-formed"},
+		"serviceProxy: true\n---\nserviceProxy: false\n":   {"more than one YAML document"},
+		"failover: {transport: unicast}":                   {`failover.transport: "unicast"`, "multicast or broadcast"},
 	} {
 		_, err := parseConfig([]byte(text))
 		for _, w := range want {
@@ -161,6 +153,44 @@ func TestConfigFaultsSayTheMend(t *testing.T) {
 	for _, field := range []string{"dataplane", "drainLimit", "podCIDRs[0]"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("error %v does not name %s", err, field)
+		}
+	}
+}
+
+func TestDetectLocalFaults(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		says []string
+	}{
+		{"detectLocalMode: nodeCIDR", []string{
+			`detectLocalMode: "nodeCIDR"`, "NodeCIDR ClusterCIDR BridgeInterface InterfaceNamePrefix",
+		}},
+		{"detectLocalMode: ClusterCIDR", []string{"podCIDRs", "clusterCIDR"}},
+		{"detectLocalMode: NodeCIDR\npodCIDRs: [192.0.2.0/24]", []string{
+			`podCIDRs: "192.0.2.0/24"`, "set detectLocalMode: ClusterCIDR",
+		}},
+		{"detectLocalMode: BridgeInterface", []string{`detectLocal.bridgeInterface: ""`}},
+		{"detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: a123456789012345}", []string{
+			"detectLocal.bridgeInterface", "at most 15",
+		}},
+		{"detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: cali+}", []string{
+			`interfaceNamePrefix: "cali+"`, "without * or +",
+		}},
+		{"detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: cali012345678901}", []string{
+			"at most 14",
+		}},
+		{"detectLocalMode: InterfaceNamePrefix\ndetectLocal: {bridgeInterface: cni0}", []string{
+			"detectLocal.interfaceNamePrefix", `bridgeInterface: "cni0"`, "set detectLocalMode: BridgeInterface",
+		}},
+		{"detectLocal: {bridgeInterface: cni0}", []string{
+			`detectLocal.bridgeInterface: "cni0"`, "set detectLocalMode: BridgeInterface",
+		}},
+	} {
+		_, err := parseConfig([]byte(c.text))
+		for _, says := range c.says {
+			if err == nil || !strings.Contains(err.Error(), says) {
+				t.Errorf("%q: error %v, want one that says %q", c.text, err, says)
+			}
 		}
 	}
 }

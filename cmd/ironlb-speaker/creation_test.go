@@ -51,7 +51,8 @@ func viewOfPod() *plan.View {
 func runLoop(t *testing.T, node *netspace.Space, source speaker.Source, kick *speaker.Kick) context.Context {
 	t.Helper()
 	config := newConfig()
-	config.DetectLocal = plan.DetectLocal{Mode: plan.ClusterCIDR, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/25")}}
+	config.DetectLocal.Mode = plan.ClusterCIDR
+	config.DetectLocal.CIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/25")}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	var loop sync.WaitGroup
 	loop.Go(func() {

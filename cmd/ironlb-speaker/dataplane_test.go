@@ -84,7 +84,8 @@ func TestDataPlane(t *testing.T) {
 	s := netspace.New(t)
 	s.Must(t, func() error {
 		config := newConfig()
-		config.DetectLocal = plan.DetectLocal{Mode: plan.ClusterCIDR, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
+		config.DetectLocal.Mode = plan.ClusterCIDR
+		config.DetectLocal.CIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
 		log := slog.New(slog.DiscardHandler)
 		node, closeNode, err := openNode(config, log, nil)
 		if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// detectLocal reads how packets of Pods are known. podCIDRs alone mean ClusterCIDR. A field that its mode does not use is a fault: it
-// would do nothing.
+// detectLocal reads how packets of Pods are known. podCIDRs alone mean ClusterCIDR. A field that its mode does not use
+// is a fault: it would do nothing.
 func (p *configParser) detectLocal(to *plan.DetectLocal, f configFile) {
 	to.CIDRs = p.prefixes("podCIDRs", f.PodCIDRs)
 	if len(f.PodCIDRs) > 0 {
@@ -40,8 +40,8 @@ func (p *configParser) detectLocal(to *plan.DetectLocal, f configFile) {
 	} {
 		switch {
 		case is.mode == to.Mode && (is.text == nil || !interfaceName(*is.text, is.most)):
-			p.fault(is.field, deref(is.text), fmt.Sprintf("give a name of at most %d letters, digits and any of -_.@, without * or +",
-				is.most))
+			p.fault(is.field, deref(is.text),
+				fmt.Sprintf("give a name of at most %d letters, digits and any of -_.@, without * or +", is.most))
 		case is.mode == to.Mode:
 			to.Interface = *is.text
 		case is.text != nil && *is.text != "": // kube-proxy's own file has it empty
@@ -57,8 +57,8 @@ func unused(mode, by plan.LocalMode) string {
 // interfaceMost is the length of the name of an interface: IFNAMSIZ of linux/if.h less the final zero.
 const interfaceMost = 15
 
-// interfaceName reports whether a text can be, or begin, the name of an interface. The kernel takes more signs (dev_valid_name of
-// net/core/dev.c); nft would not take all of those, or read them as a pattern.
+// interfaceName reports whether a text can be, or begin, the name of an interface. The kernel takes more signs
+// (dev_valid_name of net/core/dev.c); nft would not take all of those, or read them as a pattern.
 func interfaceName(text string, most int) bool {
 	other := func(r rune) bool {
 		return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_.@", r)

@@ -60,7 +60,8 @@ func atSizes(b *testing.B, during func(*testing.B, *changing) error) {
 func beside(b *testing.B, services int, during func(*testing.B, *changing) error) error {
 	config, log := newConfig(), slog.New(slog.DiscardHandler)
 	config.ServiceProxy = true
-	config.DetectLocal = plan.DetectLocal{Mode: plan.ClusterCIDR, CIDRs: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}}
+	config.DetectLocal.Mode = plan.ClusterCIDR
+	config.DetectLocal.CIDRs = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
 	node, closeNode, err := openNode(config, log, nil)
 	if err != nil {
 		return err

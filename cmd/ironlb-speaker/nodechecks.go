@@ -20,8 +20,8 @@ import (
 // checkNodeEvery is how often the node's network is evaluated.
 const checkNodeEvery = 15 * time.Second
 
-// nodeChecks reports whether the node's network is as the configuration takes it to be: conditions of the SpeakerStatus, and for one that
-// is False a Warning Event of the Node, a metric, a line of /readyz and of the log.
+// nodeChecks reports whether the node's network is as the configuration takes it to be: conditions of the
+// SpeakerStatus, and for one that is False a Warning Event of the Node, a metric, a line of /readyz and of the log.
 type nodeChecks struct {
 	log    *slog.Logger
 	metric *prometheus.GaugeVec
@@ -38,8 +38,10 @@ type nodeChecks struct {
 }
 
 func newNodeChecks(log *slog.Logger, reg prometheus.Registerer) *nodeChecks {
-	c := &nodeChecks{log: log, metric: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ironlb", Name: "node_condition",
-		Help: "1 if a condition of the node's SpeakerStatus is True, 0 if it is False. Absent until it is evaluated."}, []string{"type"})}
+	c := &nodeChecks{log: log, metric: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: "ironlb", Name: "node_condition",
+		Help: "1 if a condition of the node's SpeakerStatus is True, 0 if it is False. Absent until it is evaluated.",
+	}, []string{"type"})}
 	reg.MustRegister(c.metric)
 	return c
 }
@@ -96,7 +98,8 @@ func (c *nodeChecks) evaluate() bool {
 		case before == now:
 		case !now.True:
 			c.warn(now.Reason, now.Message)
-			c.log.Warn("the node's network is not as configured", "condition", now.Type, "reason", now.Reason, "remediation", now.Message)
+			c.log.Warn("the node's network is not as configured", "condition", now.Type, "reason", now.Reason,
+				"remediation", now.Message)
 		case before != (plan.NodeCondition{}) && !before.True:
 			c.log.Info("the node's network is as configured", "condition", now.Type)
 		}

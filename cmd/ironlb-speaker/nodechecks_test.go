@@ -49,7 +49,8 @@ func TestNodeChecks(t *testing.T) {
 		{fault: errors.New("no permission"), metric: 0},
 		{facts: covered, known: true, said: "true", metric: 1},
 		{facts: covered, known: true, metric: 1},
-		{facts: not, known: true, said: "PodsCovered=false PodsNotCovered=true false", metric: 0, readyz: "problem: PodsNotCovered: detectLocalMode NodeCIDR"},
+		{facts: not, known: true, said: "PodsCovered=false PodsNotCovered=true false", metric: 0,
+			readyz: "problem: PodsNotCovered: detectLocalMode NodeCIDR"},
 		{facts: not, known: true, metric: 0, readyz: "problem: PodsNotCovered"},
 		{facts: covered, known: true, said: "PodsNotCovered=false true", metric: 1},
 	} {

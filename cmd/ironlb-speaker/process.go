@@ -57,7 +57,8 @@ func assemble(o options, log *slog.Logger) (*process, error) {
 	p := &process{options: o, log: log, registry: prometheus.NewRegistry(), kick: speaker.NewKick(), healthz: health.NewHealthz()}
 	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, step := range []func() error{
-		p.checkRequirements, p.findAPIServer, p.listen, p.openNode, p.watchCluster, p.watchHost, p.meet, p.announce, p.joinBGP, p.serveHealth, p.watchKubeProxy, p.checkNode, p.keepPolicies, p.addLoop,
+		p.checkRequirements, p.findAPIServer, p.listen, p.openNode, p.watchCluster, p.watchHost, p.meet,
+		p.announce, p.joinBGP, p.serveHealth, p.watchKubeProxy, p.checkNode, p.keepPolicies, p.addLoop,
 	} {
 		if err := step(); err != nil {
 			p.close()
@@ -258,7 +259,8 @@ func (p *process) addLoop() error {
 		Destroyed: p.proxies.Suspect,
 	})
 	p.run(func(ctx context.Context) error {
-		return serve(ctx, p.listener, p.loop.Healthz, p.checks.readyz(p.pairing.readyz(staleReadyz(p.api.Source, p.loop.Readyz))), p.registry)
+		readyz := p.checks.readyz(p.pairing.readyz(staleReadyz(p.api.Source, p.loop.Readyz)))
+		return serve(ctx, p.listener, p.loop.Healthz, readyz, p.registry)
 	})
 	return nil
 }

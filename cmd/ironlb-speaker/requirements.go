@@ -12,8 +12,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nft"
 )
 
-// What a node must have. The kernel: reject in prerouting (f53b9b0bdc59, Linux 5.9). nft: the library knftables takes no older one; the
-// image has 1.0.6.
+// What a node must have. The kernel: reject in prerouting (f53b9b0bdc59, Linux 5.9). nft: the library knftables takes
+// no older one; the image has 1.0.6.
 const (
 	kernelLeastMajor, kernelLeastMinor = 5, 9
 	nftLeastMajor, nftLeastMinor       = 1, 0
@@ -28,9 +28,9 @@ type requirements struct {
 	probe func(context.Context) error
 }
 
-// check returns an error if the node lacks what no running speaker could do without and nobody would mend while it runs: the program nft,
-// one that is new enough, and a kernel that takes the rules. A kernel is too old by its features: distributions backport. What else
-// is wrong, as a missing right, the loop reports again and again.
+// check returns an error if the node lacks what no running speaker could do without and nobody would mend while it
+// runs: the program nft, one that is new enough, and a kernel that takes the rules. A kernel is too old by its
+// features: distributions backport. What else is wrong, as a missing right, the loop reports again and again.
 func (r requirements) check(ctx context.Context, log *slog.Logger) error {
 	version, err := r.version(ctx)
 	if err != nil {
@@ -49,8 +49,8 @@ func (r requirements) check(ctx context.Context, log *slog.Logger) error {
 	case err == nil:
 		return nil
 	case kernelTooOld(release):
-		return fmt.Errorf("check the node's requirements: kernel %s is too old: boot Linux %d.%d or later (reject in prerouting): %w",
-			release, kernelLeastMajor, kernelLeastMinor, err)
+		return fmt.Errorf("check the node's requirements: kernel %s is too old: boot Linux %d.%d or later "+
+			"(reject in prerouting): %w", release, kernelLeastMajor, kernelLeastMinor, err)
 	}
 	log.Warn("the packet filter does not take the rules; trying again", "kernel", release, "nft", version, "error", err)
 	return nil
@@ -70,7 +70,8 @@ func nftTooOld(version string) bool {
 
 // checkRequirements ends a process that could not work on this node, before it touches anything.
 func (p *process) checkRequirements() error {
-	return requirements{release: kernelRelease, version: nft.Version, probe: p.config.probeFilter}.check(context.Background(), p.log)
+	r := requirements{release: kernelRelease, version: nft.Version, probe: p.config.probeFilter}
+	return r.check(context.Background(), p.log)
 }
 
 func kernelRelease() (string, error) {

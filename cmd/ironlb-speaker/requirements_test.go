@@ -25,13 +25,15 @@ func TestRequirements(t *testing.T) {
 	}{
 		{name: "good", release: "6.1.0-44-amd64", version: "nftables v1.0.6 (Lester Gooch #5)"},
 		{name: "no nft", release: "6.1.0", noCommand: nft.ErrNoCommand, says: []string{"install the package nftables"}},
-		{name: "old nft", release: "6.1.0", version: "nftables v1.0.0 (Fearless Fosdick)", says: []string{"nftables v1.0.0", "1.0.1 or later"}},
-		{name: "older nft", release: "6.1.0", version: "nftables v0.9.8 (E.D.S.)", says: []string{"v0.9.8", "1.0.1 or later"}},
+		{name: "old nft", release: "6.1.0", version: "nftables v1.0.0 (Fearless Fosdick)",
+			says: []string{"nftables v1.0.0", "1.0.1 or later"}},
+		{name: "older nft", release: "6.1.0", version: "nftables v0.9.8 (x)", says: []string{"v0.9.8", "1.0.1 or later"}},
 		{name: "an nft of tomorrow", release: "6.1.0", version: "nftables v2.0.0 (x)"},
 		{name: "old kernel", release: "5.4.0-42-generic", version: "nftables v1.0.6 (x)", probe: unsupported,
 			says: []string{"kernel 5.4.0-42-generic is too old", "Linux 5.9 or later", "Operation not supported"}},
 		{name: "old kernel with a backport", release: "4.18.0-553.el8", version: "nftables v1.0.4 (x)"},
-		{name: "no right yet", release: "6.1.0", version: "nftables v1.0.6 (x)", probe: errors.New("Operation not permitted")},
+		{name: "no right yet", release: "6.1.0", version: "nftables v1.0.6 (x)",
+			probe: errors.New("Operation not permitted")},
 	} {
 		err := requirements{
 			release: func() (string, error) { return c.release, nil },
@@ -73,7 +75,9 @@ func TestProbeFilter(t *testing.T) {
 	bin := t.TempDir()
 	script := `#!/bin/sh
 case " $* " in *" -f "*) input=$(cat);; *) exec ` + real + ` "$@";; esac
-case "$input" in *"reject with tcp reset"*) echo 'Error: Could not process rule: Operation not supported' >&2; exit 1;; esac
+case "$input" in *"reject with tcp reset"*)
+	echo 'Error: Could not process rule: Operation not supported' >&2; exit 1;;
+esac
 printf '%s\n' "$input" | ` + real + ` "$@"
 `
 	if err := os.WriteFile(filepath.Join(bin, "nft"), []byte(script), 0o755); err != nil {
@@ -81,7 +85,8 @@ printf '%s\n' "$input" | ` + real + ` "$@"
 	}
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	s.Must(t, func() error {
-		if err := newConfig().probeFilter(t.Context()); err == nil || !strings.Contains(err.Error(), "Operation not supported") {
+		err := newConfig().probeFilter(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "Operation not supported") {
 			t.Errorf("error %v, want what the kernel says", err)
 		}
 		return nil

@@ -59,7 +59,8 @@ func (v *virtualServers) open() (speaker.VirtualServers, error) {
 		return nil, err
 	}
 	if bypassed {
-		v.log.Info("dataplane auto uses nftables: Calico's NetworkPolicies do not apply to what IPVS sends to Pods (docs/cni.md)")
+		v.log.Info("dataplane auto uses nftables",
+			"reason", "Calico's NetworkPolicies do not apply to what IPVS sends to Pods (docs/cni.md)")
 	}
 	if v.config.Dataplane != dataplaneNFTables && !bypassed {
 		k, err := v.openIPVS(v.config)

@@ -73,7 +73,8 @@ func TestDataplaneBesideCalico(t *testing.T) {
 			var told []dataplane
 			configured := newConfig()
 			configured.Dataplane = c.wanted
-			v := newVirtualServers(configured, slog.New(slog.DiscardHandler), func(kind dataplane) { told = append(told, kind) }, nil)
+			chosen := func(kind dataplane) { told = append(told, kind) }
+			v := newVirtualServers(configured, slog.New(slog.DiscardHandler), chosen, nil)
 			v.openIPVS = func(config) (driver, error) { return ipvstest.NewKernel(), nil }
 			v.loadedIPVS = func() (ipvsTable, error) { return nil, ipvs.ErrNoModule }
 			v.calico = func() (kubeproxy.Calico, error) { return c.calico, nil }

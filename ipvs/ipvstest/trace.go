@@ -105,7 +105,8 @@ func (n Node) isPod(c Client) bool {
 	}
 	for e := range n.Filter {
 		name, several := strings.CutSuffix(e.Interface, "*")
-		if e.Set == ipvs.PodInterfaces && e.Is4() == c.Addr.Is4() && (c.Via == name || several && strings.HasPrefix(c.Via, name)) {
+		arrives := c.Via == name || several && strings.HasPrefix(c.Via, name)
+		if e.Set == ipvs.PodInterfaces && e.Is4() == c.Addr.Is4() && arrives {
 			return true
 		}
 	}

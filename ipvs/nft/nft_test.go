@@ -116,10 +116,13 @@ func TestRefused(t *testing.T) {
 	n.wantIntact(t, true)
 }
 
-// TestPodInterfaces: names and what names begin with come, are found again, and go, which nft 1.0.6 refuses for the latter.
+// TestPodInterfaces: names and what names begin with come, are found again, and go, which nft 1.0.6 refuses for the
+// latter.
 func TestPodInterfaces(t *testing.T) {
 	n := newNode(t)
-	for _, names := range [][]string{{"cali*"}, {"cali*", "cni0", "01234567890123*"}, {"cni0"}, {"c*", "012345678901234"}, nil, {"lxc*"}} {
+	for _, names := range [][]string{
+		{"cali*"}, {"cali*", "cni0", "01234567890123*"}, {"cni0"}, {"c*", "012345678901234"}, nil, {"lxc*"},
+	} {
 		for _, lost := range []bool{false, true} {
 			want := web()
 			for _, name := range names {

@@ -118,8 +118,8 @@ func (t *table) edit(changes []ipvs.FilterChange) *knftables.Transaction {
 	return tx
 }
 
-// rewrite replaces all elements of a set by those that it has after the changes: nft 1.0.6 lists a prefix of names as an element, but
-// does not find it to delete it.
+// rewrite replaces all elements of a set by those that it has after the changes: nft 1.0.6 lists a prefix of names as
+// an element, but does not find it to delete it.
 func (t *table) rewrite(tx *knftables.Transaction, set ipvs.Set, changes []ipvs.FilterChange) {
 	after := ipvs.Filter{}
 	for e := range t.have {

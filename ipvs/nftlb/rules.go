@@ -98,7 +98,8 @@ func (w writer) newTable(scope Scope) {
 		Family: w.name, Table: w.table, Name: setPods, Type: w.addrType, Flags: []knftables.SetFlag{knftables.IntervalFlag},
 	})
 	w.tx.Add(&knftables.Set{
-		Family: w.name, Table: w.table, Name: setPodInterfaces, Type: "ifname", Flags: []knftables.SetFlag{knftables.IntervalFlag},
+		Family: w.name, Table: w.table, Name: setPodInterfaces, Type: "ifname",
+		Flags: []knftables.SetFlag{knftables.IntervalFlag},
 	})
 	w.baseChains(scope)
 }

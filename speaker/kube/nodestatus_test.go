@@ -216,7 +216,8 @@ func TestNodeConditions(t *testing.T) {
 		}{
 			{plan.NodeCondition{Type: "Net", Reason: "Off", Message: "set x"}, 0, metav1.ConditionFalse},
 			{plan.NodeCondition{Type: "Net", Reason: "Off", Message: "set y"}, 0, metav1.ConditionFalse},
-			{plan.NodeCondition{Type: "Net", True: true, Reason: "On", Message: "all is well"}, 20 * time.Second, metav1.ConditionTrue},
+			{plan.NodeCondition{Type: "Net", True: true, Reason: "On", Message: "all is well"}, 20 * time.Second,
+				metav1.ConditionTrue},
 		} {
 			r.ReportConditions([]plan.NodeCondition{c.is})
 			time.Sleep(10 * time.Second)

@@ -82,7 +82,8 @@ func (d *Detector) Run(ctx context.Context) error {
 			said = text
 		}
 		if last == nil || !reflect.DeepEqual(*last, facts) {
-			d.cfg.Log.Info("looked for kube-proxy", "running", facts.Running, "mode", facts.Mode, "traces", facts.Traces, "others", facts.Others)
+			d.cfg.Log.Info("looked for kube-proxy", "running", facts.Running, "mode", facts.Mode, "traces", facts.Traces,
+				"others", facts.Others)
 			last = &facts
 			d.cfg.Changed(facts)
 		}

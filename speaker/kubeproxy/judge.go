@@ -70,12 +70,14 @@ const (
 	OtherBesideServiceProxy Reason = "OtherProxyBesideServiceProxy"
 	// OtherDeletes: it deletes our virtual servers.
 	OtherDeletes Reason = "OtherProxyDeletesVirtualServers"
-	// OtherTakes: it may take packets to our addresses before they reach us.
-	OtherTakes Reason = "OtherProxyTakesPackets"
+	// OtherFirst: its eBPF programs see packets before we do.
+	OtherFirst Reason = "OtherProxySeesPacketsFirst"
 )
 
 // Reasons are all of them.
-var Reasons = []Reason{BesideServiceProxy, LeftOvers, NotExcluded, Flushes, NodePorts, ARP, OtherBesideServiceProxy, OtherDeletes, OtherTakes}
+var Reasons = []Reason{
+	BesideServiceProxy, LeftOvers, NotExcluded, Flushes, NodePorts, ARP, OtherBesideServiceProxy, OtherDeletes, OtherFirst,
+}
 
 // Problem is a wrong pairing, with what to change.
 type Problem struct {
@@ -133,16 +135,19 @@ func judgeOthers(others []Other, s Situation) (problems []Problem) {
 		var now Problem
 		switch {
 		case s.ServiceProxy && other == Cilium:
-			now = Problem{OtherBesideServiceProxy, "Cilium is on this node: serviceProxy works only where its kubeProxyReplacement is false", true}
+			now = Problem{Reason: OtherBesideServiceProxy, Advice: true, Message: "Cilium is on this node: " +
+				"serviceProxy works only where its kubeProxyReplacement is false"}
 		case s.ServiceProxy:
-			now = Problem{OtherBesideServiceProxy, fmt.Sprintf("%s runs on this node although serviceProxy is true, so both serve every Service: "+
-				"turn it off, or set serviceProxy: false", other), false}
+			now = Problem{Reason: OtherBesideServiceProxy, Message: fmt.Sprintf("%s runs on this node although serviceProxy is "+
+				"true, so both serve every Service: turn it off, or set serviceProxy: false", other)}
 		case s.Proxy && s.IPVS && other == KubeRouter:
-			now = Problem{OtherDeletes, "kube-router's service proxy deletes the virtual servers of our addresses at each sync: set dataplane: nftables, " +
-				"or give kube-router --excluded-cidrs with the pools, or --run-service-proxy=false", false}
+			now = Problem{Reason: OtherDeletes, Message: "kube-router's service proxy deletes the virtual servers of our " +
+				"addresses at each sync: set dataplane: nftables, or give kube-router --excluded-cidrs with the pools, " +
+				"or --run-service-proxy=false"}
 		case s.Proxy && other != KubeRouter:
-			now = Problem{OtherTakes, fmt.Sprintf("%s is on this node: where it serves Services by eBPF, it may take packets to our addresses before "+
-				"they reach nf_tables and IPVS; docs/cni.md says which settings go together", other), true}
+			now = Problem{Reason: OtherFirst, Advice: true, Message: fmt.Sprintf("%s is on this node, and its eBPF programs "+
+				"see packets before nf_tables and IPVS do, which was not tested: where connections fail, use ipMode VIP "+
+				"(docs/cni.md)", other)}
 		default:
 			continue
 		}

@@ -65,16 +65,19 @@ func TestJudge(t *testing.T) {
 		want  string
 		says  []string
 	}{
-		{"kube-router, serviceProxy", KubeRouter, Situation{ServiceProxy: true, Proxy: true, IPVS: true}, "OtherProxyBesideServiceProxy",
-			[]string{"kube-router", "serviceProxy: false"}},
-		{"kube-router Proxy", KubeRouter, ours, "OtherProxyDeletesVirtualServers", []string{"dataplane: nftables", "--excluded-cidrs"}},
+		{"kube-router, serviceProxy", KubeRouter, Situation{ServiceProxy: true, Proxy: true, IPVS: true},
+			"OtherProxyBesideServiceProxy", []string{"kube-router", "serviceProxy: false"}},
+		{"kube-router Proxy", KubeRouter, ours, "OtherProxyDeletesVirtualServers",
+			[]string{"dataplane: nftables", "--excluded-cidrs"}},
 		{"kube-router Proxy without IPVS", KubeRouter, Situation{Pools: pools, Proxy: true}, "", nil},
 		{"kube-router VIP", KubeRouter, theirs, "", nil},
-		{"Calico eBPF, serviceProxy", CalicoEBPF, Situation{ServiceProxy: true}, "OtherProxyBesideServiceProxy", []string{"Calico's eBPF"}},
-		{"Calico eBPF Proxy", CalicoEBPF, ours, "OtherProxyTakesPackets?", []string{"docs/cni.md"}},
+		{"Calico eBPF, serviceProxy", CalicoEBPF, Situation{ServiceProxy: true}, "OtherProxyBesideServiceProxy",
+			[]string{"Calico's eBPF"}},
+		{"Calico eBPF Proxy", CalicoEBPF, ours, "OtherProxySeesPacketsFirst?", []string{"docs/cni.md"}},
 		{"Calico eBPF VIP", CalicoEBPF, theirs, "", nil},
-		{"Cilium, serviceProxy", Cilium, Situation{ServiceProxy: true}, "OtherProxyBesideServiceProxy?", []string{"kubeProxyReplacement is false"}},
-		{"Cilium Proxy", Cilium, ours, "OtherProxyTakesPackets?", []string{"Cilium", "docs/cni.md"}},
+		{"Cilium, serviceProxy", Cilium, Situation{ServiceProxy: true}, "OtherProxyBesideServiceProxy?",
+			[]string{"kubeProxyReplacement is false"}},
+		{"Cilium Proxy", Cilium, ours, "OtherProxySeesPacketsFirst?", []string{"Cilium", "docs/cni.md"}},
 		{"Cilium VIP", Cilium, theirs, "", nil},
 	} {
 		added := cases[0]

@@ -40,13 +40,16 @@ func KernelOthers() (found []Other, err error) {
 
 // Calico is what is known of Calico's NetworkPolicies on this node.
 type Calico struct {
-	// Polices is set where rules of Felix, its agent, police what is forwarded to Pods: its iptables and nftables data planes.
+	// Polices is set where rules of Felix, its agent, police what is forwarded to Pods: its iptables and nftables data
+	// planes.
 	Polices bool
-	// IPVS is set where they police what IPVS sends to Pods as well. Felix decides that when it starts: by the interface kube-ipvs0.
+	// IPVS is set where they police what IPVS sends to Pods as well. Felix decides that when it starts: by the interface
+	// kube-ipvs0.
 	IPVS bool
 }
 
-// The names of Felix: its chains in the table filter of iptables, and in its table of nftables with the former table's name before them.
+// The names of Felix: its chains in the table filter of iptables, and in its table of nftables with the former table's
+// name before them.
 const (
 	calicoTable      = "calico"
 	calicoForward    = "cali-FORWARD"
@@ -54,8 +57,8 @@ const (
 	calicoInterfaces = "cali"
 )
 
-// FindCalico looks for it in the network namespace of the calling thread. Chains of iptables-legacy cannot be seen: there the interfaces
-// of Pods speak for it, and nothing for IPVS.
+// FindCalico looks for it in the network namespace of the calling thread. Chains of iptables-legacy cannot be seen:
+// there the interfaces of Pods speak for it, and nothing for IPVS.
 func FindCalico() (c Calico, err error) {
 	chains, err := list(unix.NFT_MSG_GETCHAIN, unix.NFTA_CHAIN_NAME, unix.NFTA_CHAIN_TABLE)
 	if err != nil {

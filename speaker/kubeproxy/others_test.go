@@ -40,8 +40,8 @@ func TestKernelOthers(t *testing.T) {
 	}
 }
 
-// Calico is found by its chains of iptables or nftables, or its interfaces where chains cannot be seen; what it does about IPVS by the chain
-// that it makes for that alone. Its eBPF data plane leaves nothing to bypass.
+// Calico is found by its chains of iptables or nftables, or its interfaces where chains cannot be seen; what it does
+// about IPVS by the chain that it makes for that alone. Its eBPF data plane leaves nothing to bypass.
 func TestFindCalico(t *testing.T) {
 	polices, knows := kubeproxy.Calico{Polices: true}, kubeproxy.Calico{Polices: true, IPVS: true}
 	for name, steps := range map[string][]struct {
@@ -49,7 +49,8 @@ func TestFindCalico(t *testing.T) {
 		want kubeproxy.Calico
 	}{
 		"iptables": {
-			{nft("add table ip filter; add chain ip filter KUBE-FORWARD; add table ip other; add chain ip other cali-FORWARD"), kubeproxy.Calico{}},
+			{nft("add table ip filter; add chain ip filter KUBE-FORWARD"), kubeproxy.Calico{}},
+			{nft("add table ip other; add chain ip other cali-FORWARD"), kubeproxy.Calico{}},
 			{nft("add chain ip filter cali-FORWARD"), polices},
 			{nft("add chain ip filter cali-forward-check"), knows},
 			{addLink("bpfin.cali"), kubeproxy.Calico{}},

@@ -124,7 +124,8 @@ func TestRetainRefuses(t *testing.T) {
 	}
 	node.Sysctl(t, "net/ipv4/conf/eth0/arp_ignore", "0")
 	node.Sysctl(t, "net/ipv4/conf/all/arp_ignore", "2") // the greater value holds
-	if err := retain(t, node, l, 30*time.Second, vip, "eth0"); err == nil || !strings.Contains(err.Error(), "arp_ignore of all is 2: set it to 0 or 1") {
+	err := retain(t, node, l, 30*time.Second, vip, "eth0")
+	if err == nil || !strings.Contains(err.Error(), "arp_ignore of all is 2: set it to 0 or 1") {
 		t.Errorf("error %v, want one that names arp_ignore of all", err)
 	}
 	node.Sysctl(t, "net/ipv4/conf/all/arp_ignore", "1")

@@ -1,5 +1,5 @@
-// Package nodecheck finds out whether the node's network is as the speaker's configuration takes it to be: whether packets of Pods
-// are known as such, and whether what Pods send one another passes the packet filter.
+// Package nodecheck finds out whether the node's network is as the speaker's configuration takes it to be: whether
+// packets of Pods are known as such, and whether what Pods send one another passes the packet filter.
 package nodecheck
 
 import (
@@ -38,11 +38,11 @@ type Facts struct {
 	Endpoints map[netip.Addr]Route
 	// PodCIDRs are those of all Nodes.
 	PodCIDRs []netip.Prefix
-	// BridgeCall is whether bridged packets pass netfilter, of IPv4 and of IPv6: the values of net.bridge.bridge-nf-call-iptables
-	// and -ip6tables, empty while the module br_netfilter is not loaded.
+	// BridgeCall is whether bridged packets pass netfilter, of IPv4 and of IPv6: the values of
+	// net.bridge.bridge-nf-call-iptables and -ip6tables, empty while the module br_netfilter is not loaded.
 	BridgeCall [2]string
-	// IPVS is set while it forwards, CalicoPolices where rules of Calico police what is forwarded to Pods, CalicoIPVS where they police
-	// what IPVS sends to Pods, too.
+	// IPVS is set while it forwards, CalicoPolices where rules of Calico police what is forwarded to Pods, CalicoIPVS
+	// where they police what IPVS sends to Pods, too.
 	IPVS, CalicoPolices, CalicoIPVS bool
 }
 
@@ -62,12 +62,13 @@ func Evaluate(f Facts, detect plan.DetectLocal) []plan.NodeCondition {
 	return []plan.NodeCondition{f.podTraffic(detect), f.bridge(), f.networkPolicy()}
 }
 
-// networkPolicy: what IPVS sends to a Pod of this node leaves by the hook OUTPUT, where Calico polices nothing that goes to a Pod unless
-// it takes the node for one with kube-proxy in mode ipvs (docs/cni.md).
+// networkPolicy: what IPVS sends to a Pod of this node leaves by the hook OUTPUT, where Calico polices nothing that
+// goes to a Pod unless it takes the node for one with kube-proxy in mode ipvs (docs/cni.md).
 func (f Facts) networkPolicy() plan.NodeCondition {
 	if f.IPVS && f.CalicoPolices && !f.CalicoIPVS {
-		return plan.NodeCondition{Type: NetworkPolicy, Reason: CalicoIgnoresIPVS, Message: "NetworkPolicies of Calico do not apply to connections that " +
-			"IPVS sends to Pods of this node: set dataplane: nftables, or, with auto, restart the speaker"}
+		return plan.NodeCondition{Type: NetworkPolicy, Reason: CalicoIgnoresIPVS, Message: "NetworkPolicies of Calico " +
+			"do not apply to connections that IPVS sends to Pods of this node: set dataplane: nftables, " +
+			"or, with auto, restart the speaker"}
 	}
 	return plan.NodeCondition{Type: NetworkPolicy, True: true, Reason: "NothingBypassed",
 		Message: "no network plugin was found whose NetworkPolicies the data plane bypasses"}
@@ -80,8 +81,9 @@ func (f Facts) podTraffic(detect plan.DetectLocal) plan.NodeCondition {
 			continue
 		}
 		return plan.NodeCondition{Type: PodTrafficDetected, Reason: PodsNotCovered, Message: fmt.Sprintf(
-			"detectLocalMode %s does not cover the Pod %v of this node (interface %s): its connections to ClusterIPs are masqueraded, "+
-				"and policy Local drops those that no endpoint of this node serves; %s", detect.Mode, pod, orNone(via), f.remedy(pod, detect))}
+			"detectLocalMode %s does not cover the Pod %v of this node (interface %s): its connections to ClusterIPs are "+
+				"masqueraded, and policy Local drops those that no endpoint of this node serves; %s",
+			detect.Mode, pod, orNone(via), f.remedy(pod, detect))}
 	}
 	return plan.NodeCondition{Type: PodTrafficDetected, True: true, Reason: "PodsCovered",
 		Message: fmt.Sprintf("detectLocalMode %s covers the Pods of this node that are endpoints of Services", detect.Mode)}
@@ -89,19 +91,19 @@ func (f Facts) podTraffic(detect plan.DetectLocal) plan.NodeCondition {
 
 // remedy names the setting to change, a mode of the interface only where that is certain.
 func (f Facts) remedy(pod netip.Addr, detect plan.DetectLocal) string {
+	const ranges = "set podCIDRs to the ranges of all Pods (detectLocalMode: ClusterCIDR), or set detectLocalMode: "
 	switch route := f.Endpoints[pod]; {
 	case detect.Mode == plan.ClusterCIDR:
 		return "add its range to podCIDRs"
 	case detect.Mode == plan.BridgeInterface:
 		return "set detectLocal.bridgeInterface to the bridge of the Pods, or choose another detectLocalMode"
 	case detect.Mode == plan.InterfaceNamePrefix:
-		return "set detectLocal.interfaceNamePrefix to what the names of the Pods' interfaces begin with, or choose another detectLocalMode"
+		return "set detectLocal.interfaceNamePrefix to what the names of the Pods' interfaces begin with, " +
+			"or choose another detectLocalMode"
 	case route.Bridge:
-		return fmt.Sprintf("set podCIDRs to the ranges of all Pods (detectLocalMode: ClusterCIDR), or set detectLocalMode: BridgeInterface "+
-			"with detectLocal.bridgeInterface: %s", route.Interface)
+		return ranges + "BridgeInterface with detectLocal.bridgeInterface: " + route.Interface
 	}
-	return "set podCIDRs to the ranges of all Pods (detectLocalMode: ClusterCIDR), or set detectLocalMode: InterfaceNamePrefix " +
-		"with detectLocal.interfaceNamePrefix"
+	return ranges + "InterfaceNamePrefix with detectLocal.interfaceNamePrefix"
 }
 
 func orNone(name string) string {
@@ -111,8 +113,8 @@ func orNone(name string) string {
 	return name
 }
 
-// bridge: what one Pod answers another by way of a Service must pass the node's connection tracking, also where both are ports of one
-// bridge; it would reach the client with the endpoint's address else.
+// bridge: what one Pod answers another by way of a Service must pass the node's connection tracking, also where both
+// are ports of one bridge; it would reach the client with the endpoint's address else.
 func (f Facts) bridge() plan.NodeCondition {
 	keys := [2]string{"net.bridge.bridge-nf-call-iptables", "net.bridge.bridge-nf-call-ip6tables"}
 	for _, pod := range f.pods() {
@@ -128,8 +130,8 @@ func (f Facts) bridge() plan.NodeCondition {
 			how = `is missing: run "modprobe br_netfilter" on the node, at each boot, and set it to 1`
 		}
 		return plan.NodeCondition{Type: BridgeNetfilter, Reason: BridgeNetfilterOff, Message: fmt.Sprintf(
-			"Pods of this node are ports of the bridge %s, and a connection of one of them to a Service that another one serves fails: %s %s",
-			route.Interface, keys[family], how)}
+			"Pods of this node are ports of the bridge %s, and a connection of one of them to a Service that another one "+
+				"serves fails: %s %s", route.Interface, keys[family], how)}
 	}
 	return plan.NodeCondition{Type: BridgeNetfilter, True: true, Reason: "NothingMissing",
 		Message: "no Pod of this node is behind a bridge that bypasses netfilter"}

@@ -26,6 +26,7 @@ func TestEvaluate(t *testing.T) {
 		return out
 	}
 	nodes, on := prefixes("192.0.2.0/26", "2001:db8:1::/64"), [2]string{"1", "1"}
+	bridged := at("192.0.2.10 cni0 bridge")
 	node := plan.DetectLocal{Mode: plan.NodeCIDR}
 	cluster := plan.DetectLocal{Mode: plan.ClusterCIDR, CIDRs: prefixes("10.0.0.0/8")}
 	bridge := plan.DetectLocal{Mode: plan.BridgeInterface, Interface: "cni0"}
@@ -40,27 +41,39 @@ func TestEvaluate(t *testing.T) {
 		{"no Pods", Facts{}, node, "", nil},
 		{"of the Node", Facts{Endpoints: at("192.0.2.10 cali1", "2001:db8:1::1 cali1"), PodCIDRs: nodes}, node, "", nil},
 		{"the host network", Facts{Endpoints: at("198.51.100.1 lo host"), PodCIDRs: nodes}, node, "", nil},
-		{"another range", Facts{Endpoints: at("192.0.2.10 cali1", "10.1.2.3 cali2"), PodCIDRs: nodes}, node, PodTrafficDetected,
+		{"another range", Facts{Endpoints: at("192.0.2.10 cali1", "10.1.2.3 cali2"), PodCIDRs: nodes},
+			node, PodTrafficDetected,
 			[]string{"NodeCIDR", "10.1.2.3", "interface cali2", "set podCIDRs", "detectLocalMode: InterfaceNamePrefix"}},
 		{"another range behind a bridge", Facts{Endpoints: at("10.1.2.3 br0 bridge"), PodCIDRs: nodes, BridgeCall: on}, node,
 			PodTrafficDetected, []string{"detectLocal.bridgeInterface: br0"}},
-		{"one family", Facts{Endpoints: at("2001:db8:2::1 cali1"), PodCIDRs: nodes[:1]}, node, PodTrafficDetected, []string{"2001:db8:2::1"}},
+		{"one family", Facts{Endpoints: at("2001:db8:2::1 cali1"), PodCIDRs: nodes[:1]},
+			node, PodTrafficDetected, []string{"2001:db8:2::1"}},
 		{"no ranges", Facts{Endpoints: at("192.0.2.10")}, node, PodTrafficDetected, []string{"none: no route"}},
 		{"of the cluster", Facts{Endpoints: at("10.1.2.3 cali1"), PodCIDRs: nodes}, cluster, "", nil},
-		{"not of the cluster", Facts{Endpoints: at("192.0.2.10 cali1"), PodCIDRs: nodes}, cluster, PodTrafficDetected, []string{"add its range to podCIDRs"}},
+		{"not of the cluster", Facts{Endpoints: at("192.0.2.10 cali1"), PodCIDRs: nodes},
+			cluster, PodTrafficDetected, []string{"add its range to podCIDRs"}},
 		{"of the bridge", Facts{Endpoints: at("10.1.2.3 cni0 bridge"), BridgeCall: on}, bridge, "", nil},
-		{"of another bridge", Facts{Endpoints: at("192.0.2.10 docker0 bridge"), PodCIDRs: nodes, BridgeCall: on}, bridge, PodTrafficDetected,
+		{"of another bridge", Facts{Endpoints: at("192.0.2.10 docker0 bridge"), PodCIDRs: nodes, BridgeCall: on},
+			bridge, PodTrafficDetected,
 			[]string{"interface docker0", "detectLocal.bridgeInterface"}},
 		{"of the names", Facts{Endpoints: at("10.1.2.3 cali1")}, names, "", nil},
-		{"of other names", Facts{Endpoints: at("192.0.2.10 lxc1"), PodCIDRs: nodes}, names, PodTrafficDetected, []string{"detectLocal.interfaceNamePrefix"}},
+		{"of other names", Facts{Endpoints: at("192.0.2.10 lxc1"), PodCIDRs: nodes},
+			names, PodTrafficDetected, []string{"detectLocal.interfaceNamePrefix"}},
 
-		{"a bridge without the module", Facts{Endpoints: at("192.0.2.10 cni0 bridge"), PodCIDRs: nodes}, node, BridgeNetfilter,
+		{"a bridge without the module", Facts{Endpoints: at("192.0.2.10 cni0 bridge"), PodCIDRs: nodes},
+			node, BridgeNetfilter,
 			[]string{"bridge cni0", "net.bridge.bridge-nf-call-iptables is missing", "modprobe br_netfilter"}},
-		{"a bridge that bypasses", Facts{Endpoints: at("192.0.2.10 cni0 bridge"), PodCIDRs: nodes, BridgeCall: [2]string{"0", "1"}}, node,
+
+		{"a bridge that bypasses", Facts{Endpoints: bridged, PodCIDRs: nodes, BridgeCall: [2]string{"0", "1"}}, node,
 			BridgeNetfilter, []string{"net.bridge.bridge-nf-call-iptables is 0: set it to 1"}},
-		{"one of IPv6", Facts{Endpoints: at("192.0.2.10 cni0 bridge", "2001:db8:1::1 cni0 bridge"), PodCIDRs: nodes, BridgeCall: [2]string{"1", "0"}}, node,
+
+		{"one of IPv6", Facts{
+			Endpoints: at("192.0.2.10 cni0 bridge", "2001:db8:1::1 cni0 bridge"), PodCIDRs: nodes,
+			BridgeCall: [2]string{"1", "0"},
+		}, node,
 			BridgeNetfilter, []string{"net.bridge.bridge-nf-call-ip6tables is 0"}},
-		{"only IPv4", Facts{Endpoints: at("192.0.2.10 cni0 bridge"), PodCIDRs: nodes, BridgeCall: [2]string{"1", "0"}}, node, "", nil},
+		{"only IPv4", Facts{Endpoints: at("192.0.2.10 cni0 bridge"), PodCIDRs: nodes, BridgeCall: [2]string{"1", "0"}},
+			node, "", nil},
 		{"Calico and IPVS", Facts{IPVS: true, CalicoPolices: true}, node, NetworkPolicy, []string{"dataplane: nftables"}},
 		{"Calico that knows IPVS", Facts{IPVS: true, CalicoPolices: true, CalicoIPVS: true}, node, "", nil},
 		{"Calico and nftables", Facts{CalicoPolices: true}, node, "", nil},

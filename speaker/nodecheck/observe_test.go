@@ -15,7 +15,8 @@ import (
 func TestRoutes(t *testing.T) {
 	node, pod := netspace.New(t), netspace.New(t)
 	netspace.Join(t, pod, "eth0", "192.0.2.2/24", node, "cali1", "192.0.2.1/24")
-	bridged, six, nowhere := netip.MustParseAddr("198.51.100.2"), netip.MustParseAddr("2001:db8::2"), netip.MustParseAddr("203.0.113.1")
+	bridged, six := netip.MustParseAddr("198.51.100.2"), netip.MustParseAddr("2001:db8::2")
+	nowhere := netip.MustParseAddr("203.0.113.1")
 	link, own := netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.1")
 	node.Must(t, func() error {
 		attrs := netlink.NewLinkAttrs()

@@ -8,7 +8,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// LocalMode is how packets of Pods are known: kube-proxy's detectLocalMode (kubeproxy.config.k8s.io/v1alpha1), with its values.
+// LocalMode is how packets of Pods are known: kube-proxy's detectLocalMode (kubeproxy.config.k8s.io/v1alpha1), with
+// its values.
 type LocalMode string
 
 // The modes. In those of an interface a packet counts by where it enters this node, whatever its source.
@@ -46,8 +47,8 @@ func (d DetectLocal) Pattern() string {
 	return ""
 }
 
-// Covers reports whether the mode knows the packets of a Pod: of its address with the podCIDRs of all Nodes, or of the interface by
-// which the node reaches it.
+// Covers reports whether the mode knows the packets of a Pod: of its address with the podCIDRs of all Nodes, or of the
+// interface by which the node reaches it.
 func (d DetectLocal) Covers(pod netip.Addr, via string, nodes []netip.Prefix) bool {
 	holds := func(p netip.Prefix) bool { return p.Contains(pod) }
 	switch d.Mode {
@@ -61,8 +62,8 @@ func (d DetectLocal) Covers(pod netip.Addr, via string, nodes []netip.Prefix) bo
 	return slices.ContainsFunc(nodes, holds)
 }
 
-// elements returns the elements of the packet filter that say what counts as a Pod. An interface has no family of its own, so it
-// counts for those in which the Nodes have addresses: a kernel without IPv6 takes no element of it.
+// elements returns the elements of the packet filter that say what counts as a Pod. An interface has no family of its
+// own, so it counts for those in which the Nodes have addresses: a kernel without IPv6 takes no element of it.
 func (d DetectLocal) elements(nodes map[string]Node) (out []ipvs.Element) {
 	if name := d.Pattern(); name != "" {
 		for _, all := range families(nodes) {

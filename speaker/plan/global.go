@@ -7,9 +7,9 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// globalElements returns the elements of the packet filter that depend on no Service, without repetition: what counts as a
-// Pod, and the cluster's ranges of ClusterIPs. The latter only where all Services are served here: a ClusterIP that another
-// proxy serves would be dropped as one that nobody has.
+// globalElements returns the elements of the packet filter that depend on no Service, without repetition: what counts
+// as a Pod, and the cluster's ranges of ClusterIPs. The latter only where all Services are served here: a ClusterIP
+// that another proxy serves would be dropped as one that nobody has.
 func globalElements(v *View, o Options) []ipvs.Element {
 	out := o.DetectLocal.elements(v.Nodes)
 	if !o.ServiceProxy || len(v.OtherProxy) > 0 {

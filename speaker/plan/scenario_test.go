@@ -29,14 +29,15 @@ var update = flag.Bool("update", false, "rewrite the expected plans in testdata"
 //	who NODE...
 //	bgp NODE
 //
-// are followed by the expected plan of that node, or by what becomes of a packet there, or by who answers for what as these nodes
-// see it one after another, or by what of the node's BGP is another than when that was last asked, indented by a tab. SOURCE is an address, with %INTERFACE
-// where that matters, or self for a process on the node. What a node said when it
-// was planned last, the others hear. The View stays from one plan to the next, and so does each node's Planner until
+// are followed by the expected plan of that node, or by what becomes of a packet there, or by who answers for what as
+// these nodes see it one after another, or by what of the node's BGP is another than when that was last asked,
+// indented by a tab. SOURCE is an address, with %INTERFACE where that matters, or self for a process on the node. What
+// a node said when it was planned last, the others hear. The View stays from one plan to the next, and so does each
+// node's Planner until
 //
 //	restart
-//	options [external=CIDR,...] [apiserver=IP] [serviceproxy] [scheduler=NAME] [flags=N] [nodeports=CIDR,...] [pods=CIDR,...]
-//	  [detect=MODE[:INTERFACE]] [drain=DURATION]
+//	options [external=CIDR,...] [apiserver=IP] [serviceproxy] [scheduler=NAME] [flags=N] [nodeports=CIDR,...]
+//	  [pods=CIDR,...] [detect=MODE[:INTERFACE]] [drain=DURATION]
 //	later DURATION
 //
 //	node NAME [nonetwork] [leaving] [stopping] [addr=IP,...] [reached=IP,...] [pods=CIDR,...] [in=ZONE] [excluded] [LABEL=VALUE...]
@@ -55,9 +56,8 @@ var update = flag.Bool("update", false, "rewrite the expected plans in testdata"
 //	route NAME [pools=A,B] [poolsel=LABEL=VALUE]... [services=LABEL=VALUE]... [nodes=LABEL=VALUE]... [FIELD=VALUE]...
 //	delete KIND NAME [SLICE]
 //
-// ADDR is IP[@POOL] for a LoadBalancer address, announce:IP[@POOL] for one that kube-proxy forwards, foreign:IP for another
-// controller's, cluster:IP or external:IP;
-// a hyphen stands for none.
+// ADDR is IP[@POOL] for a LoadBalancer address, announce:IP[@POOL] for one that kube-proxy forwards, foreign:IP for
+// another controller's, cluster:IP or external:IP; a hyphen stands for none.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {

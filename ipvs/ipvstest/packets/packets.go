@@ -118,11 +118,15 @@ func clusterIP(t *testing.T, l *lab) {
 	l.answers(t, l.node, "", at(l.vip, 80), "pod0", l.gateways[0])
 }
 
-// Pods are known by the interface by which their packets arrive, a bridge or a prefix of names, whatever their addresses.
+// Pods are known by the interface by which their packets arrive, a bridge or a prefix of names, whatever their
+// addresses.
 func clusterIPInterface(t *testing.T, l *lab) {
 	for _, c := range []struct {
 		pattern, seen string
-	}{{"pod1", l.family.pods[1]}, {"pod*", l.family.pods[1]}, {"pod0", l.gateways[0]}, {"p*", l.family.pods[1]}, {"od*", l.gateways[0]}} {
+	}{
+		{"pod1", l.family.pods[1]}, {"pod*", l.family.pods[1]}, {"p*", l.family.pods[1]},
+		{"pod0", l.gateways[0]}, {"od*", l.gateways[0]},
+	} {
 		s := l.service(l.vip, l.family.pods[0], ipvs.MasqueradedUnlessPod)
 		s.add(ipvs.Element{Set: ipvs.PodInterfaces, Prefix: everything(l.vip), Interface: c.pattern})
 		l.apply(t, s)

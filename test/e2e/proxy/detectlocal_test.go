@@ -10,11 +10,15 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/ironlb/ironlb/test/lab"
 )
 
-// kube-proxy's detectLocalMode: the address of a Pod that is in no Node's podCIDRs is kept or masqueraded as the mode says.
+// kube-proxy's detectLocalMode: the address of a Pod that is in no Node's podCIDRs is kept or masqueraded as the mode
+// says.
 func TestDetectLocalMode(t *testing.T) {
 	stranger := netip.MustParseAddr("100.64.7.2") // as a network plugin with a range of its own would give it
 	node, pod := cluster.Node(0), podMachine(t, "a1")
@@ -50,13 +54,60 @@ func TestDetectLocalMode(t *testing.T) {
 			want = stranger
 		}
 		eventually(t, 30*time.Second, fmt.Sprintf("with %q c1 sees %v", c.lines, want), func(ctx context.Context) error {
-			s, err := pod.Ask(ctx, lab.Probe{Network: "tcp", Target: to, Count: 4, Every: 20 * time.Millisecond, Timeout: 3 * time.Second})
+			s, err := pod.Ask(ctx, lab.Probe{
+				Network: "tcp", Target: to, Count: 4, Every: 20 * time.Millisecond, Timeout: 3 * time.Second,
+			})
 			if err == nil && (s.Failed > 0 || s.Clients[want.String()] != s.Sent) {
 				err = fmt.Errorf("%s, seen %v", s, s.Clients)
 			}
 			return err
 		})
 	}
+}
+
+// A Pod of the node that the mode does not cover is a condition of the node that names the setting, until the mode is
+// changed.
+func TestPodsNotCovered(t *testing.T) {
+	node := cluster.Node(0)
+	service(t, "stranger", ofType(corev1.ServiceTypeClusterIP))
+	slices := cluster.Kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
+	if _, err := slices.Create(t.Context(), &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: "stranger", Labels: map[string]string{discoveryv1.LabelServiceName: "stranger"}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports: []discoveryv1.EndpointPort{
+			{Name: ptr.To("http"), Port: ptr.To[int32](8080), Protocol: ptr.To(corev1.ProtocolTCP)},
+		},
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"100.64.9.2"}, NodeName: &node.Name}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	onMachine(t, &node.Machine, "ip route add 100.64.9.2 dev pods0")
+	standard, err := os.ReadFile(speakerConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := slices.Delete(context.Background(), "stranger", metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+		withConfig(t, node, string(standard))
+	})
+	const path = "{.status.conditions[?(@.type=='PodTrafficDetected')]}"
+	is := func(words ...string) {
+		t.Helper()
+		eventually(t, time.Minute, fmt.Sprintf("PodTrafficDetected has %q", words), func(ctx context.Context) error {
+			out, err := cluster.Kubectl(ctx, "get", "speakerstatus", node.Name, "-o", "jsonpath="+path)
+			for _, word := range words {
+				if err == nil && !strings.Contains(out, word) {
+					err = fmt.Errorf("it is %q", out)
+				}
+			}
+			return err
+		})
+	}
+	is(`"status":"False"`, "PodsNotCovered", "100.64.9.2", "detectLocal.bridgeInterface: pods0")
+	withConfig(t, node, string(standard)+"detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: pods0}\n")
+	is(`"status":"True"`, "BridgeInterface")
 }
 
 // withConfig restarts the speaker of a node with another configuration.
