@@ -143,11 +143,10 @@ func nodeFacts(source *kube.Source, node string, inIPVS func() bool) (f nodechec
 	if f.Endpoints, err = nodecheck.Routes(endpoints); err != nil {
 		return f, false, err
 	}
-	calico, err := kubeproxy.FindCalico()
-	if err != nil {
+	f.IPVS = inIPVS()
+	if f.CalicoPolices, err = kubeproxy.CalicoPolices(); err != nil {
 		return f, false, err
 	}
-	f.IPVS, f.CalicoPolices, f.CalicoIPVS = inIPVS(), calico.Polices, calico.IPVS
 	f.BridgeCall, err = nodecheck.BridgeCall()
 	return f, err == nil, err
 }

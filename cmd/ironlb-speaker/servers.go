@@ -26,7 +26,7 @@ type virtualServers struct {
 	loadedIPVS func() (ipvsTable, error)
 	ours       func() (func(ipvs.Key) bool, error)
 	// calico finds out whether Calico polices what is forwarded to Pods.
-	calico func() (kubeproxy.Calico, error)
+	calico func() (bool, error)
 
 	mu       sync.Mutex
 	driver   driver
@@ -44,7 +44,7 @@ type driver interface {
 
 func newVirtualServers(c config, log *slog.Logger, chosen func(dataplane), ours func() (func(ipvs.Key) bool, error)) *virtualServers {
 	return &virtualServers{config: c, log: log, chosen: chosen, openIPVS: openKernel, loadedIPVS: loadedIPVS, ours: ours,
-		calico: kubeproxy.FindCalico}
+		calico: kubeproxy.CalicoPolices}
 }
 
 func (v *virtualServers) open() (speaker.VirtualServers, error) {
@@ -95,11 +95,11 @@ func (v *virtualServers) bypassesPolicies() (bool, error) {
 	if v.config.Dataplane != dataplaneAuto {
 		return false, nil
 	}
-	calico, err := v.calico()
+	polices, err := v.calico()
 	if err != nil {
 		return false, fmt.Errorf("choose the data plane: %w", err)
 	}
-	return calico.Polices && !calico.IPVS, nil
+	return polices, nil
 }
 
 func (v *virtualServers) choose(kind dataplane, d driver) {

@@ -13,7 +13,6 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest"
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/ipvs/kernel"
-	"github.com/ironlb/ironlb/speaker/kubeproxy"
 )
 
 // What forwards is what the configuration allows and the kernel has, and is told once.
@@ -62,13 +61,12 @@ func TestDataplaneBesideCalico(t *testing.T) {
 	netspace.New(t).Must(t, func() error {
 		for _, c := range []struct {
 			wanted dataplane
-			calico kubeproxy.Calico
+			calico bool
 			expect dataplane
 		}{
-			{dataplaneAuto, kubeproxy.Calico{}, dataplaneIPVS},
-			{dataplaneAuto, kubeproxy.Calico{Polices: true}, dataplaneNFTables},
-			{dataplaneAuto, kubeproxy.Calico{Polices: true, IPVS: true}, dataplaneIPVS},
-			{dataplaneIPVS, kubeproxy.Calico{Polices: true}, dataplaneIPVS},
+			{dataplaneAuto, false, dataplaneIPVS},
+			{dataplaneAuto, true, dataplaneNFTables},
+			{dataplaneIPVS, true, dataplaneIPVS},
 		} {
 			var told []dataplane
 			configured := newConfig()
@@ -77,9 +75,9 @@ func TestDataplaneBesideCalico(t *testing.T) {
 			v := newVirtualServers(configured, slog.New(slog.DiscardHandler), chosen, nil)
 			v.openIPVS = func(config) (driver, error) { return ipvstest.NewKernel(), nil }
 			v.loadedIPVS = func() (ipvsTable, error) { return nil, ipvs.ErrNoModule }
-			v.calico = func() (kubeproxy.Calico, error) { return c.calico, nil }
+			v.calico = func() (bool, error) { return c.calico, nil }
 			if _, err := v.Virtuals(); err != nil || !slices.Equal(told, []dataplane{c.expect}) {
-				t.Errorf("%s with %+v: %v, %v; want %s", c.wanted, c.calico, told, err, c.expect)
+				t.Errorf("%s, Calico %t: %v, %v; want %s", c.wanted, c.calico, told, err, c.expect)
 			}
 			v.close()
 		}

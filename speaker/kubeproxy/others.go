@@ -23,7 +23,7 @@ const (
 var others = []struct {
 	name  string
 	proxy Other
-}{{"kube-dummy-if", KubeRouter}, {"bpfin.cali", CalicoEBPF}, {"cilium_host", Cilium}}
+}{{"kube-dummy-if", KubeRouter}, {calicoEBPFDevice, CalicoEBPF}, {"cilium_host", Cilium}}
 
 // KernelOthers returns the service proxies other than kube-proxy in the network namespace of the calling thread.
 func KernelOthers() (found []Other, err error) {
@@ -38,52 +38,39 @@ func KernelOthers() (found []Other, err error) {
 	return found, nil
 }
 
-// Calico is what is known of Calico's NetworkPolicies on this node.
-type Calico struct {
-	// Polices is set where rules of Felix, its agent, police what is forwarded to Pods: its iptables and nftables data
-	// planes.
-	Polices bool
-	// IPVS is set where they police what IPVS sends to Pods as well. Felix decides that when it starts: by the interface
-	// kube-ipvs0.
-	IPVS bool
-}
-
-// The names of Felix: its chains in the table filter of iptables, and in its table of nftables with the former table's
-// name before them.
+// The names of Felix, Calico's agent: its chain in the table filter of iptables, the same in its table of nftables with the
+// former table's name before it, and what the names of Pods' interfaces begin with.
 const (
 	calicoTable      = "calico"
 	calicoForward    = "cali-FORWARD"
-	calicoIPVS       = "cali-forward-check"
 	calicoInterfaces = "cali"
+	calicoEBPFDevice = "bpfin.cali"
 )
 
-// FindCalico looks for it in the network namespace of the calling thread. Chains of iptables-legacy cannot be seen:
-// there the interfaces of Pods speak for it, and nothing for IPVS.
-func FindCalico() (c Calico, err error) {
+// CalicoPolices reports whether rules of Calico police what is forwarded to Pods, in the network namespace of the calling
+// thread: its iptables and nftables data planes. Chains of iptables-legacy cannot be seen: there Pods' interfaces speak for
+// it. Its eBPF data plane polices at those interfaces, whatever sends the packet.
+func CalicoPolices() (bool, error) {
 	chains, err := list(unix.NFT_MSG_GETCHAIN, unix.NFTA_CHAIN_NAME, unix.NFTA_CHAIN_TABLE)
 	if err != nil {
-		return c, fmt.Errorf("list nftables chains: %w", err)
+		return false, fmt.Errorf("list nftables chains: %w", err)
 	}
+	polices := false
 	for _, chain := range chains {
-		name := chain.name
-		if chain.table == calicoTable {
-			name = strings.TrimPrefix(name, "filter-")
-		} else if chain.table != "filter" {
-			continue
-		}
-		c.Polices, c.IPVS = c.Polices || name == calicoForward, c.IPVS || name == calicoIPVS
+		polices = polices || chain.table == "filter" && chain.name == calicoForward ||
+			chain.table == calicoTable && chain.name == "filter-"+calicoForward
 	}
 	links, err := netlink.LinkList()
 	if err != nil {
-		return c, fmt.Errorf("list interfaces: %w", err)
+		return false, fmt.Errorf("list interfaces: %w", err)
 	}
 	for _, link := range links {
 		switch name := link.Attrs().Name; {
-		case name == "bpfin.cali":
-			return Calico{}, nil // its eBPF programs police every packet of a Pod
+		case name == calicoEBPFDevice:
+			return false, nil
 		case strings.HasPrefix(name, calicoInterfaces):
-			c.Polices = true
+			polices = true
 		}
 	}
-	return c, nil
+	return polices, nil
 }

@@ -40,26 +40,24 @@ func TestKernelOthers(t *testing.T) {
 	}
 }
 
-// Calico is found by its chains of iptables or nftables, or its interfaces where chains cannot be seen; what it does
-// about IPVS by the chain that it makes for that alone. Its eBPF data plane leaves nothing to bypass.
-func TestFindCalico(t *testing.T) {
-	polices, knows := kubeproxy.Calico{Polices: true}, kubeproxy.Calico{Polices: true, IPVS: true}
+// Calico is found by its chains of iptables or nftables, or by its interfaces where chains cannot be seen. Its eBPF data plane
+// leaves nothing to bypass.
+func TestCalicoPolices(t *testing.T) {
 	for name, steps := range map[string][]struct {
 		do   func() error
-		want kubeproxy.Calico
+		want bool
 	}{
 		"iptables": {
-			{nft("add table ip filter; add chain ip filter KUBE-FORWARD"), kubeproxy.Calico{}},
-			{nft("add table ip other; add chain ip other cali-FORWARD"), kubeproxy.Calico{}},
-			{nft("add chain ip filter cali-FORWARD"), polices},
-			{nft("add chain ip filter cali-forward-check"), knows},
-			{addLink("bpfin.cali"), kubeproxy.Calico{}},
+			{nft("add table ip filter; add chain ip filter KUBE-FORWARD"), false},
+			{nft("add table ip other; add chain ip other cali-FORWARD"), false},
+			{nft("add chain ip filter cali-FORWARD"), true},
+			{addLink("bpfin.cali"), false},
 		},
 		"nftables": {
-			{nft("add table ip calico; add chain ip calico filter-cali-FORWARD"), polices},
-			{nft("add chain ip calico filter-cali-forward-check"), knows},
+			{nft("add table ip calico; add chain ip calico cali-FORWARD"), false},
+			{nft("add chain ip calico filter-cali-FORWARD"), true},
 		},
-		"iptables-legacy": {{addLink("eth7"), kubeproxy.Calico{}}, {addLink("cali0123"), polices}},
+		"iptables-legacy": {{addLink("eth7"), false}, {addLink("cali0123"), true}},
 	} {
 		s := netspace.New(t)
 		for i, step := range steps {
@@ -67,9 +65,9 @@ func TestFindCalico(t *testing.T) {
 				if err := step.do(); err != nil {
 					return err
 				}
-				got, err := kubeproxy.FindCalico()
+				got, err := kubeproxy.CalicoPolices()
 				if got != step.want {
-					t.Errorf("%s, step %d: %+v, want %+v", name, i, got, step.want)
+					t.Errorf("%s, step %d: %t, want %t", name, i, got, step.want)
 				}
 				return err
 			})

@@ -41,9 +41,8 @@ type Facts struct {
 	// BridgeCall is whether bridged packets pass netfilter, of IPv4 and of IPv6: the values of
 	// net.bridge.bridge-nf-call-iptables and -ip6tables, empty while the module br_netfilter is not loaded.
 	BridgeCall [2]string
-	// IPVS is set while it forwards, CalicoPolices where rules of Calico police what is forwarded to Pods, CalicoIPVS
-	// where they police what IPVS sends to Pods, too.
-	IPVS, CalicoPolices, CalicoIPVS bool
+	// IPVS is set while it forwards, CalicoPolices where rules of Calico police what is forwarded to Pods.
+	IPVS, CalicoPolices bool
 }
 
 // pods returns the endpoints that are not of the node's own network, sorted.
@@ -63,9 +62,9 @@ func Evaluate(f Facts, detect plan.DetectLocal) []plan.NodeCondition {
 }
 
 // networkPolicy: what IPVS sends to a Pod of this node leaves by the hook OUTPUT, where Calico polices nothing that
-// goes to a Pod unless it takes the node for one with kube-proxy in mode ipvs (docs/cni.md).
+// goes to a Pod; its exception for kube-proxy's mode ipvs leaves out addresses that are local routes (docs/cni.md).
 func (f Facts) networkPolicy() plan.NodeCondition {
-	if f.IPVS && f.CalicoPolices && !f.CalicoIPVS {
+	if f.IPVS && f.CalicoPolices {
 		return plan.NodeCondition{Type: NetworkPolicy, Reason: CalicoIgnoresIPVS, Message: "NetworkPolicies of Calico " +
 			"do not apply to connections that IPVS sends to Pods of this node: set dataplane: nftables, " +
 			"or, with auto, restart the speaker"}

@@ -75,7 +75,6 @@ func TestEvaluate(t *testing.T) {
 		{"only IPv4", Facts{Endpoints: at("192.0.2.10 cni0 bridge"), PodCIDRs: nodes, BridgeCall: [2]string{"1", "0"}},
 			node, "", nil},
 		{"Calico and IPVS", Facts{IPVS: true, CalicoPolices: true}, node, NetworkPolicy, []string{"dataplane: nftables"}},
-		{"Calico that knows IPVS", Facts{IPVS: true, CalicoPolices: true, CalicoIPVS: true}, node, "", nil},
 		{"Calico and nftables", Facts{CalicoPolices: true}, node, "", nil},
 		{"IPVS without Calico", Facts{IPVS: true}, node, "", nil},
 		{"no bridge", Facts{Endpoints: at("192.0.2.10 cali1"), PodCIDRs: nodes}, node, "", nil},
