@@ -38,8 +38,8 @@ func KernelOthers() (found []Other, err error) {
 	return found, nil
 }
 
-// The names of Felix, Calico's agent: its chain in the table filter of iptables, the same in its table of nftables with the
-// former table's name before it, and what the names of Pods' interfaces begin with.
+// The names of Felix, Calico's agent: its chain in the table filter of iptables, the same in its table of nftables
+// with the former table's name before it, and what the names of Pods' interfaces begin with.
 const (
 	calicoTable      = "calico"
 	calicoForward    = "cali-FORWARD"
@@ -47,9 +47,9 @@ const (
 	calicoEBPFDevice = "bpfin.cali"
 )
 
-// CalicoPolices reports whether rules of Calico police what is forwarded to Pods, in the network namespace of the calling
-// thread: its iptables and nftables data planes. Chains of iptables-legacy cannot be seen: there Pods' interfaces speak for
-// it. Its eBPF data plane polices at those interfaces, whatever sends the packet.
+// CalicoPolices reports whether rules of Calico police what is forwarded to Pods, in the network namespace of the
+// calling thread: its iptables and nftables data planes. Chains of iptables-legacy cannot be seen: there Pods'
+// interfaces speak for it. Its eBPF data plane polices at those interfaces, whatever sends the packet.
 func CalicoPolices() (bool, error) {
 	chains, err := list(unix.NFT_MSG_GETCHAIN, unix.NFTA_CHAIN_NAME, unix.NFTA_CHAIN_TABLE)
 	if err != nil {

@@ -40,8 +40,8 @@ func TestKernelOthers(t *testing.T) {
 	}
 }
 
-// Calico is found by its chains of iptables or nftables, or by its interfaces where chains cannot be seen. Its eBPF data plane
-// leaves nothing to bypass.
+// Calico is found by its chains of iptables or nftables, or by its interfaces where chains cannot be seen. Its eBPF
+// data plane leaves nothing to bypass.
 func TestCalicoPolices(t *testing.T) {
 	for name, steps := range map[string][]struct {
 		do   func() error
