@@ -26,5 +26,6 @@ func TestMetricsAreDocumented(t *testing.T) {
 		newChecks(nil, log, reg)
 		staleMetrics(reg, nil)
 		newPairing(log, reg)
+		newNodeChecks(log, reg)
 	})
 }
