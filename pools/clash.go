@@ -108,7 +108,8 @@ func (a *Allocator) joinable(u *unit, self *service, c *Claim) clash {
 }
 
 // refusedShare returns the first address of the pools, as listed, whose holders have the claim's sharing key and which
-// it may not join, and why. nil: there is none.
+// it may not join, and why. nil: there is none. Those of namespaces that it cannot share with use the same key for
+// themselves.
 func (a *Allocator) refusedShare(q *query, f Family, from []*pool) (*unit, clash) {
 	g := a.byKey[q.claim.SharingKey]
 	if q.claim.SharingKey == "" || g == nil {
@@ -117,9 +118,14 @@ func (a *Allocator) refusedShare(q *query, f Family, from []*pool) (*unit, clash
 	for _, p := range from {
 		var best *unit
 		var why clash
+		foreign := func(h *service) bool {
+			return h == q.self || !nsMayShare(p, h.claim.Service.Namespace, q.claim.Service.Namespace)
+		}
 		for _, u := range g.units {
-			other := u.home != p || FamilyOf(u.addr) != f || slices.Contains(u.holders, q.self)
-			if other || best != nil && best.at <= u.at {
+			if u.home != p || FamilyOf(u.addr) != f || best != nil && best.at <= u.at {
+				continue
+			}
+			if slices.ContainsFunc(u.holders, foreign) {
 				continue
 			}
 			if found := a.joinable(u, q.self, q.claim); !found.none() {

@@ -646,9 +646,14 @@ func (r *reference) chooseIn(s *refService, f Family, from []*Pool, lease map[Fa
 	return refChoice{reason: PoolExhausted, quota: quota > 0}
 }
 
-// refusesShare says whether all on the address have the sharing key of the Service, and it may not join them.
+// refusesShare says whether all on the address could share it with the Service, by key and namespace, and do not.
 func (r *reference) refusesShare(a netip.Addr, s *refService) bool {
 	on := r.holders(a)
-	return len(on) > 0 && !slices.Contains(on, s) && !r.mayJoin(a, s) &&
-		!slices.ContainsFunc(on, func(h *refService) bool { return !together(&s.claim, &h.claim) })
+	for _, h := range on {
+		ns := listed(r.home(a), s.claim.Service.Namespace, h.claim.Service.Namespace)
+		if h == s || !ns || !together(&s.claim, &h.claim) {
+			return false
+		}
+	}
+	return len(on) > 0 && !r.mayJoin(a, s)
 }
