@@ -260,7 +260,8 @@ func (a *adviser) write(ctx context.Context, svc *v1.Service, have *metav1.Condi
 		condition = map[string]string{"$patch": "delete", "type": conditionAdvice}
 	}
 	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": svc.UID, "resourceVersion": svc.ResourceVersion}, "status": map[string]any{"conditions": []any{condition}},
+		"metadata": map[string]any{"uid": svc.UID, "resourceVersion": svc.ResourceVersion},
+		"status":   map[string]any{"conditions": []any{condition}},
 	})
 	if err != nil {
 		return fmt.Errorf("encoding the advice on Service %s: %w", key, err)

@@ -173,8 +173,8 @@ func ownKinds(base *rest.Config, sch *runtime.Scheme) (ctrlcache.Cache, client.C
 // leaveWithin is how long the last writes and the return of the Lease may take at the end.
 const leaveWithin = 5 * time.Second
 
-// Leave writes what the pools' status lacks and gives the Lease back. Call it once, at the end of the process: nothing is
-// written after it.
+// Leave writes what the pools' status lacks and gives the Lease back. Call it once, at the end of the process: nothing
+// is written after it.
 func (c *Cloud) Leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveWithin)
 	defer cancel()

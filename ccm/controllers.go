@@ -47,8 +47,8 @@ func startPoolController(_ app.ControllerInitContext, _ *cloudconfig.CompletedCo
 		c := cloud.(*Cloud)
 		services := c.core.Core().V1().Services()
 		specs := &poolSpecs{
-			log: c.log, ledger: c.ledger, reader: c.client, services: c.listServices, started: c.waker.Start, revisit: c.waker.Revisit,
-			strays: c.registrar.strays, release: c.registrar.releaseStrays,
+			log: c.log, ledger: c.ledger, reader: c.client, services: c.listServices,
+			started: c.waker.Start, revisit: c.waker.Revisit, strays: c.registrar.strays, release: c.registrar.releaseStrays,
 			pulse: c.pulse, kick: make(chan struct{}, 1), change: make(chan struct{}, 1),
 		}
 		status := &poolStatus{log: c.log, ledger: c.ledger, specs: specs, client: c.client, pulse: c.pulse, kick: make(chan struct{}, 1),

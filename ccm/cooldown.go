@@ -30,8 +30,8 @@ func coolingDown(all []pools.CoolDown) []v1alpha1.CoolingAddress {
 	return out
 }
 
-// coolDownsIn reads what a pool's status records. Entries that we would not have written are left out, each with an error
-// that names the field.
+// coolDownsIn reads what a pool's status records. Entries that we would not have written are left out, each with an
+// error that names the field.
 func coolDownsIn(obj *v1alpha1.IPAddressPool) (out []pools.CoolDown, wrong []error) {
 	for i, e := range obj.Status.CoolingDown {
 		c, err := readCoolDown(e)

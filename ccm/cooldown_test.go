@@ -23,8 +23,8 @@ func cooling(obj *v1alpha1.IPAddressPool) string {
 	return strings.Join(out, ", ")
 }
 
-// TestCoolDownOutlivesTheLeader: the next leader gives a freed address to nobody but who freed it until reuseAfter is over, and
-// the record ends with it.
+// TestCoolDownOutlivesTheLeader: the next leader gives a freed address to nobody but who freed it until reuseAfter is
+// over, and the record ends with it.
 func TestCoolDownOutlivesTheLeader(t *testing.T) {
 	web := webPool("203.0.113.4/30")
 	web.Spec.ReuseAfter = &metav1.Duration{Duration: time.Minute}
@@ -76,7 +76,8 @@ func TestCoolDownOutlivesTheLeader(t *testing.T) {
 func TestCoolDownsAreBounded(t *testing.T) {
 	var all []pools.CoolDown
 	for i := range 2000 {
-		all = append(all, pools.CoolDown{Addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Freed: time.Unix(int64(9000-i), 1)})
+		addr := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
+		all = append(all, pools.CoolDown{Addr: addr, Freed: time.Unix(int64(9000-i), 1)})
 	}
 	got := coolingDown(all)
 	if len(got) != 512 || got[511].Address != "10.0.1.255" || got[0].Freed.Unix() != 9001 {
@@ -101,8 +102,10 @@ func TestCoolDownsAreReadStrictly(t *testing.T) {
 	}
 	obj := webPool()
 	obj.Status.CoolingDown = []v1alpha1.CoolingAddress{
-		good, by(""), address(""), address("192.0.2.1/32"), address("2001:DB8::1"), address("::ffff:192.0.2.1"), address("fe80::1%eth0"),
-		by("web"), by("default/"), by("a/b/c"), by("Default/web"), with(func(e *v1alpha1.CoolingAddress) { e.Freed = metav1.Time{} }),
+		good, by(""),
+		address(""), address("192.0.2.1/32"), address("2001:DB8::1"), address("::ffff:192.0.2.1"), address("fe80::1%eth0"),
+		by("web"), by("default/"), by("a/b/c"), by("Default/web"),
+		with(func(e *v1alpha1.CoolingAddress) { e.Freed = metav1.Time{} }),
 	}
 	got, wrong := coolDownsIn(obj)
 	want := []pools.CoolDown{
@@ -112,7 +115,8 @@ func TestCoolDownsAreReadStrictly(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	fields := []string{"address", "address", "address", "address", "address", "freedBy", "freedBy", "freedBy", "freedBy", "freed"}
+	fields := slices.Concat(slices.Repeat([]string{"address"}, 5), slices.Repeat([]string{"freedBy"}, 4))
+	fields = append(fields, "freed")
 	if len(wrong) != len(fields) {
 		t.Fatalf("%d errors, want %d: %v", len(wrong), len(fields), wrong)
 	}

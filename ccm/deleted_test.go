@@ -15,8 +15,8 @@ func (s *shop) cached() cache.Indexer {
 	return all
 }
 
-// TestDeletedDuringTheStart: the end of a Service that shows its address is handled while the start has an older copy of it
-// in its hands, which needs no write. What it held is free.
+// TestDeletedDuringTheStart: the end of a Service that shows its address is handled while the start has an older copy
+// of it in its hands, which needs no write. What it held is free.
 func TestDeletedDuringTheStart(t *testing.T) {
 	for name, look := range map[string]func(*shop, *v1.Service){
 		"settled": func(s *shop, svc *v1.Service) { s.lb.registrar.settled(s.t.Context(), svc) },
@@ -40,8 +40,8 @@ func TestDeletedDuringTheStart(t *testing.T) {
 	}
 }
 
-// TestStray: a Service that is listed at the start, and that the cache never has, is released when it is gone, and not as
-// long as the cache is only late.
+// TestStray: a Service that is listed at the start, and that the cache never has, is released when it is gone, and not
+// as long as the cache is only late.
 func TestStray(t *testing.T) {
 	s := newShop(t, "203.0.113.4/31")
 	all := s.cached()
@@ -55,7 +55,7 @@ func TestStray(t *testing.T) {
 		t.Fatal(err)
 	}
 	if strays = r.releaseStrays(t.Context(), strays); len(strays) != 1 || strays[0].Name != "late" {
-		t.Fatalf("%d to look at again", len(strays))
+		t.Fatalf("%d to check again", len(strays))
 	}
 	if s.ledger.knows(gone) || !s.ledger.knows(late) {
 		t.Errorf("known: %v, which is gone, and %v, which is not", s.ledger.knows(gone), s.ledger.knows(late))
@@ -64,6 +64,6 @@ func TestStray(t *testing.T) {
 		t.Fatal(err)
 	}
 	if strays = r.releaseStrays(t.Context(), strays); len(strays) != 0 || !s.ledger.knows(late) {
-		t.Errorf("%d to look at again", len(strays))
+		t.Errorf("%d to check again", len(strays))
 	}
 }

@@ -111,8 +111,8 @@ func (r outcome) sameOutcome(o outcome) bool {
 	return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
 }
 
-// patchOf returns the strategic merge patch that makes the Service, in the version that is given, say what the outcome says,
-// whatever it says now. have gives the time since when the condition holds. dropped are finalizers to take away.
+// patchOf returns the strategic merge patch that makes the Service, in the version that is given, say what the outcome
+// says, whatever it says now. have gives the time since when the condition holds. dropped are finalizers to take away.
 func (r outcome) patchOf(svc *v1.Service, have outcome, dropped ...string) ([]byte, error) {
 	annotation := &r.from
 	if r.from == "" {

@@ -216,7 +216,7 @@ func (p *placer) pass(ctx context.Context) error {
 	if newer {
 		p.wake(time.Now().Add(afterConflict))
 	}
-	if at := p.writer.forgets(); !at.IsZero() {
+	if at := p.writer.expires(); !at.IsZero() {
 		p.wake(at)
 	}
 	return errors.Join(err, p.answer(ctx, of, have))

@@ -21,7 +21,8 @@ func (s *shop) only(address string) {
 	s.ledger.setPools([]pools.Pool{{Name: "web", Ranges: r, AutoAssign: true}})
 }
 
-// settles has s served by what the API server has, and expects what it shows and the value that it records as carried out.
+// settles has s served by what the API server has, and expects what it shows and the value that it records as carried
+// out.
 func (s *shop) settles(address, recorded string) {
 	s.t.Helper()
 	s.sync(s.get("s"))
@@ -47,7 +48,8 @@ func TestReallocateOnce(t *testing.T) {
 	s.settles("203.0.113.5", "true")
 	svc := s.get("s")
 	c := meta.FindStatusCondition(svc.Status.Conditions, v1alpha1.ConditionAllocated)
-	if want := `set annotation ironlb.io/reallocate to another value than "true"`; c == nil || !strings.Contains(c.Message, want) {
+	want := `set annotation ironlb.io/reallocate to another value than "true"`
+	if c == nil || !strings.Contains(c.Message, want) {
 		t.Errorf("got %+v, want %s", c, want)
 	}
 

@@ -164,8 +164,8 @@ func (r *registrar) end(ctx context.Context, svc *v1.Service, rest outcome, fina
 	return r.ledger.releaseUnchanged(ctx, svc, turn)
 }
 
-// patch writes to the Service, if it is still of the version that was decided about: else the error is a conflict. have is
-// what it had before.
+// patch writes to the Service, if it is still of the version that was decided about: else the error is a conflict. have
+// is what it had before.
 func (r *registrar) patch(ctx context.Context, svc *v1.Service, have outcome, patch []byte) (*v1.Service, error) {
 	after, err := r.api.Services(svc.Namespace).Patch(ctx, svc.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	switch {

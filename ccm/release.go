@@ -126,7 +126,8 @@ func (r Release) services(ctx context.Context, kube kubernetes.Interface) error 
 	var errs []error
 	for i := range list.Items {
 		svc := &list.Items[i]
-		_, err := decideAgain(ctx, kube.CoreV1(), svc, func(now *v1.Service) error { return r.service(ctx, kube.CoreV1(), now) })
+		api := kube.CoreV1()
+		_, err := decideAgain(ctx, api, svc, func(now *v1.Service) error { return r.service(ctx, api, now) })
 		errs = append(errs, err, r.advice(ctx, kube, svc))
 	}
 	return errors.Join(errs...)
@@ -149,7 +150,8 @@ func (r Release) service(ctx context.Context, api corev1.ServicesGetter, svc *v1
 	if err != nil {
 		return err
 	}
-	_, err = api.Services(svc.Namespace).Patch(ctx, svc.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	_, err = api.Services(svc.Namespace).Patch(
+		ctx, svc.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err != nil && !gone(err) {
 		return fmt.Errorf("releasing Service %s: %w", keyOf(svc), err)
 	}

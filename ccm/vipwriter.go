@@ -73,7 +73,8 @@ type vipWriter struct {
 func newVIPWriter(log *slog.Logger, events record.EventRecorder, cl client.Client, beat func()) *vipWriter {
 	return &vipWriter{
 		log: log, events: events, client: cl, atOnce: vipWrites, beat: beat,
-		written: map[string]writtenVIP{}, deleted: map[string]types.UID{}, lost: map[types.UID]struct{}{}, made: map[types.UID]time.Time{}, conditioned: map[string]string{},
+		written: map[string]writtenVIP{}, deleted: map[string]types.UID{}, lost: map[types.UID]struct{}{},
+		made: map[types.UID]time.Time{}, conditioned: map[string]string{},
 	}
 }
 
@@ -156,9 +157,9 @@ func (w *vipWriter) known(now time.Time, seen map[string]*v1alpha1.VirtualIP) ma
 // wrote remembers the object until the cache shows it. The lock is held.
 func (w *vipWriter) wrote(vip *v1alpha1.VirtualIP) { w.written[vip.Name] = writtenVIP{vip, w.now} }
 
-// forgets is when the next pass is needed at the latest, because an object that was written may not be there any more.
+// expires is when the next pass is needed at the latest, because an object that was written may not be there any more.
 // Zero: the cache shows all.
-func (w *vipWriter) forgets() (at time.Time) {
+func (w *vipWriter) expires() (at time.Time) {
 	w.note(func() {
 		for _, v := range w.written {
 			if until := v.at.Add(unseenFor); at.IsZero() || until.Before(at) {

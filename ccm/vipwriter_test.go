@@ -185,8 +185,8 @@ func TestDeletedBeforeTheAnswer(t *testing.T) {
 	r.expect(r.write(never, a))
 }
 
-// TestDeletedWhileTheWatchIsBroken: between two lists of the cache a VirtualIP is created and deleted, of which it never
-// learns. It comes back all the same, and at the time that the writer names.
+// TestDeletedWhileTheWatchIsBroken: a VirtualIP is created and deleted between two lists of the cache, in no event. It
+// comes back all the same, and at the time that the writer names.
 func TestDeletedWhileTheWatchIsBroken(t *testing.T) {
 	r := newRegistry(t)
 	a, never := vip("192.0.2.1", "n1"), r.seen()
@@ -194,7 +194,7 @@ func TestDeletedWhileTheWatchIsBroken(t *testing.T) {
 	if err := r.client.Delete(t.Context(), r.seen()["192.0.2.1"]); err != nil {
 		t.Fatal(err)
 	}
-	at := r.writer.forgets()
+	at := r.writer.expires()
 	if !at.After(r.now) {
 		t.Fatalf("looked at again at %v, it is %v", at, r.now)
 	}
@@ -202,8 +202,8 @@ func TestDeletedWhileTheWatchIsBroken(t *testing.T) {
 	r.expect(r.write(never, a))
 	r.now = at
 	r.expect(r.write(never, a), "create 192.0.2.1")
-	if err := r.write(r.seen(), a); err != nil || !r.writer.forgets().IsZero() {
-		t.Errorf("%v, forgets at %v though the cache shows all", err, r.writer.forgets())
+	if err := r.write(r.seen(), a); err != nil || !r.writer.expires().IsZero() {
+		t.Errorf("%v, expires at %v though the cache shows all", err, r.writer.expires())
 	}
 }
 

@@ -29,9 +29,9 @@ func (a *Allocator) coolDowns(p *pool) []CoolDown {
 	return out
 }
 
-// Restore continues the cool-downs of an earlier Allocator, as its PoolStatus named them. Call it after the first SetPools.
-// One that is over by now, whose address a Service holds, or whose pool has no reuseAfter any more, does not count. One
-// that begins later than now (the clocks of two leaders differ) begins now.
+// Restore continues the cool-downs of an earlier Allocator, as its PoolStatus named them. Call it after the first
+// SetPools. One that is over by now, whose address a Service holds, or whose pool has no reuseAfter any more, does not
+// count. One that begins later than now (the clocks of two leaders differ) begins now.
 func (a *Allocator) Restore(all []CoolDown, now time.Time) {
 	for _, c := range all {
 		sp, ok := a.find(c.Addr)

@@ -192,8 +192,8 @@ type IPAddressPoolStatus struct {
 	// +optional
 	Rebalanced string `json:"rebalanced,omitempty"`
 
-	// coolingDown are addresses that were freed less than spec.reuseAfter ago, the latest first: at most the 512 latest. The
-	// next leader goes on from them.
+	// coolingDown are addresses that were freed less than spec.reuseAfter ago, the latest first: at most the 512 latest.
+	// The next leader goes on from them.
 	//
 	// +kubebuilder:validation:MaxItems=512
 	// +listType=map

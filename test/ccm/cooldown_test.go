@@ -14,8 +14,8 @@ import (
 	"github.com/ironlb/ironlb/test/ccm/rig"
 )
 
-// TestCoolDown: a freed address of a pool with reuseAfter is given to no other Service by the next leader, whether the one
-// before ended on purpose, right after it freed the address, or was killed.
+// TestCoolDown: a freed address of a pool with reuseAfter is given to no other Service by the next leader, whether the
+// one before ended on purpose, right after it freed the address, or was killed.
 func TestCoolDown(t *testing.T) {
 	const namespace = "cooldown"
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
@@ -33,7 +33,8 @@ func TestCoolDown(t *testing.T) {
 		_, err := services.Create(ctx, rig.Service(namespace, name, nil), metav1.CreateOptions{})
 		must(err)
 		var svc *v1.Service
-		until(ctx, t, func() string { return fmt.Sprintf("Service %s has %v, want %s", name, svc.Status, want) }, func() bool {
+		state := func() string { return fmt.Sprintf("Service %s has %v, want %s", name, svc.Status, want) }
+		until(ctx, t, state, func() bool {
 			svc, err = services.Get(ctx, name, metav1.GetOptions{})
 			must(err)
 			return len(svc.Status.LoadBalancer.Ingress) == 1 && svc.Status.LoadBalancer.Ingress[0].IP == want
