@@ -126,3 +126,19 @@ func TestCoolDownsAreReadStrictly(t *testing.T) {
 		}
 	}
 }
+
+// FuzzReadCoolDown: what is read is written the same again.
+func FuzzReadCoolDown(f *testing.F) {
+	f.Add("2001:db8::1", "default/web", int64(1000))
+	f.Add("192.0.2.1", "", int64(1))
+	f.Fuzz(func(t *testing.T, address, by string, freed int64) {
+		e := v1alpha1.CoolingAddress{Address: address, Freed: metav1.NewTime(time.Unix(freed%1e10, 0)), FreedBy: by}
+		c, err := readCoolDown(e)
+		if err != nil {
+			return
+		}
+		if again := coolingDown([]pools.CoolDown{c}); again[0] != e {
+			t.Errorf("read %+v, wrote %+v", e, again[0])
+		}
+	})
+}
