@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/ironlb/ironlb/pools"
@@ -73,6 +74,18 @@ func readService(ctx context.Context, api corev1.ServicesGetter, svc *v1.Service
 	return nil, nil
 }
 
+// older reports whether the first version of an object came before the second one.
+func older(version, than string) bool {
+	c, err := resourceversion.CompareResourceVersion(version, than)
+	return err == nil && c < 0
+}
+
+// errOlderCopy is the conflict of a decision about a version of the Service that is not the last one decided about.
+func errOlderCopy(svc *v1.Service) error {
+	return apierrors.NewConflict(v1.Resource("services"), keyOf(svc).String(),
+		fmt.Errorf("version %s is not the last one decided about", svc.ResourceVersion))
+}
+
 // refused records that the API server did not accept a write to the Service: its object is as it was.
 func (l *ledger) refused(svc *v1.Service) {
 	l.mu.Lock()
@@ -83,8 +96,8 @@ func (l *ledger) refused(svc *v1.Service) {
 }
 
 // disown drops what was decided for a Service that this process has never written, and that shows recorded addresses
-// nobody holds: a leader that was killed had sent them, and they arrived after recorded addresses
-// were adopted. The next decision starts from them.
+// nobody holds: a leader that was killed had sent them, and they arrived after recorded addresses were adopted. The
+// next decision starts from them.
 func (l *ledger) disown(svc *v1.Service) {
 	key := keyOf(svc)
 	l.mu.Lock()

@@ -186,6 +186,22 @@ func TestServedTooLate(t *testing.T) {
 	s.shown("t", "203.0.113.4")
 }
 
+// TestDecidedTooLate: a controller that still has a copy of the Service from before the other one served it does not
+// even decide by it: the ledger would hold another address than the Service shows.
+func TestDecidedTooLate(t *testing.T) {
+	s := newShop(t, "203.0.113.4/31")
+	old := s.create("s", annotate("ironlb.io/ips", "203.0.113.5"))
+	s.change("s", clusterIP, func(svc *v1.Service) { delete(svc.Annotations, "ironlb.io/ips") })
+	s.sync(s.change("s", ofClass(ptr.To(defaults.Class))))
+	s.shown("s", "203.0.113.4")
+	s.sync(old)
+	s.shown("s", "203.0.113.4")
+	s.sync(s.get("s"))
+	s.sync(s.create("t"))
+	s.shown("s", "203.0.113.4")
+	s.shown("t", "203.0.113.5")
+}
+
 // TestServedByADeadLeader: a patch that a killed process had sent arrives after the next one has read all Services. The
 // address that it gave stays, unless another Service has it by then.
 func TestServedByADeadLeader(t *testing.T) {

@@ -13,7 +13,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/ironlb/ironlb/pools"
 )
@@ -50,8 +49,9 @@ type entry struct {
 	uid types.UID
 	// The last decision, unless asked is false: then the Service was only adopted.
 	asked   bool
-	busy    bool // the decision is on its way to the object
-	turn    int  // number of that decision among all
+	busy    bool   // the decision is on its way to the object
+	decided string // version of the object that it was made about
+	turn    int    // number of that decision among all
 	reason  pools.Reason
 	message string
 	// wrote is what we wrote, with the version of the object, while the cache may be older. unsure: a write failed, and
@@ -76,7 +76,8 @@ func newLedger(log *slog.Logger, settings *Settings) *ledger {
 	return l
 }
 
-// assign answers what the Service asks for. It waits until recorded addresses are adopted.
+// assign answers what the Service asks for. It waits until recorded addresses are adopted. The error is a conflict if a
+// newer version of the Service has been decided about, by the other controller.
 func (l *ledger) assign(ctx context.Context, svc *v1.Service) (pools.Decision, error) {
 	d, _, err := l.assignIf(ctx, svc, func(*entry) bool { return true })
 	return d, err
@@ -103,6 +104,10 @@ func (l *ledger) assignIf(ctx context.Context, svc *v1.Service, may func(*entry)
 		l.alloc.Release(claim.Service, l.now())
 		e = nil
 	}
+	if e != nil && older(svc.ResourceVersion, e.decided) {
+		l.mu.Unlock()
+		return pools.Decision{}, false, errOlderCopy(svc)
+	}
 	if e == nil {
 		e = &entry{uid: svc.UID}
 		l.known[claim.Service] = e
@@ -112,6 +117,7 @@ func (l *ledger) assignIf(ctx context.Context, svc *v1.Service, may func(*entry)
 	}
 	d := l.alloc.Assign(claim, l.now())
 	e.asked, e.busy, e.reason, e.message = true, true, d.Reason, d.Message
+	e.decided = svc.ResourceVersion
 	l.turns++
 	e.turn = l.turns
 	woken := l.alloc.Wake(l.now())
@@ -131,7 +137,7 @@ func (l *ledger) newest(svc *v1.Service) (have outcome, sure bool) {
 		return outcomeIn(svc), true
 	}
 	if e.wrote != nil {
-		if c, err := resourceversion.CompareResourceVersion(svc.ResourceVersion, e.version); err == nil && c < 0 {
+		if older(svc.ResourceVersion, e.version) {
 			return *e.wrote, !e.unsure
 		}
 		e.wrote = nil
