@@ -230,6 +230,7 @@ var messages = map[plan.Reason]string{
 	plan.NotListed:         "the node is not listed any more",
 	plan.Stopping:          "the speaker of its only node is being stopped",
 	plan.NodeDeclined:      "its nodes cannot answer for it; their speakers' logs say why",
+	plan.PartlyIsolated:    "no other speaker is heard on one of its networks, although others hear one another there",
 	plan.AddressConflict:   "another host answers for an address of it",
 	plan.Probing:           "it is asked whether another host has it",
 	plan.NoService:         "no Service holds its address",

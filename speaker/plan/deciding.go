@@ -15,6 +15,8 @@ func (p *Planner) deciding(v *View, name string, vip VIP, now time.Time) *decidi
 	d.ears, d.alone = d.allUsable(), true
 	d.lookAtMembers(IDOf(name))
 	d.hard = d.whyNot()
+	since(&d.tenure.parted, d.isolatedInPart(), now)
+	d.partial = !d.tenure.parted.IsZero() && d.waits(d.tenure.parted.Add(partWait*d.interval), PartlyIsolated) != ""
 	if leaving := d.choose(false); leaving {
 		d.choose(true)
 	}
@@ -107,19 +109,23 @@ func (d *deciding) deafTo(m Member) bool {
 	return len(m.Deaf) > 0
 }
 
-// choose lists the candidates: with leaving also those whose endpoints are about to go. It tells whether those are needed.
+// choose lists the candidates: with leaving also those whose endpoints are about to go, and this node if it does not
+// reach every network. It reports whether those are needed.
 func (d *deciding) choose(leaving bool) bool {
 	d.candidates, d.soft = nil, Owner
 	lacking := false
 	for _, n := range d.vip.Nodes {
 		why := d.against(n, leaving)
 		if n == d.self {
+			if why == Owner && d.partial && !leaving {
+				why = PartlyIsolated
+			}
 			d.soft = why
 		}
 		if why == Owner && (n != d.self || d.hard == Owner) {
 			d.candidates = append(d.candidates, n)
 		}
-		lacking = lacking || why == NoLocalEndpoint
+		lacking = lacking || why == NoLocalEndpoint || why == PartlyIsolated
 	}
 	switch {
 	case d.view.Leaving:
@@ -166,7 +172,7 @@ func (d *deciding) dependsOn() map[string]struct{} {
 	case len(d.local) > 0: // who has an endpoint that is about to go counts if nobody else has one
 	case !d.tenure.held && len(d.holders) > 0 && len(d.addrs) > 0:
 		return out
-	case d.tenure.held && d.soft == Owner && (d.vip.Holder == "" || d.vip.Holder == d.self):
+	case d.tenure.held && d.soft == Owner && !d.partial && (d.vip.Holder == "" || d.vip.Holder == d.self):
 		others = before(d.vip.Nodes, d.self) // who may be asked to take over
 	}
 	for _, n := range others {
@@ -181,7 +187,8 @@ func (d *deciding) dependsOn() map[string]struct{} {
 // nearness orders the reasons against nodes by how far one got.
 var nearness = map[Reason]int{
 	NoEligibleNode: 0, NodeNotAlive: 1, Observer: 2, Stopping: 3, Excluded: 4, NotListed: 4, NoAdvertisement: 5, NoLocalEndpoint: 6,
-	NodeDeclined: 7, NoInterface: 8, Isolated: 9, DataPlaneNotReady: 10, KernelAnswers: 11, AddressConflict: 12,
+	PartlyIsolated: 6,
+	NodeDeclined:   7, NoInterface: 8, Isolated: 9, DataPlaneNotReady: 10, KernelAnswers: 11, AddressConflict: 12,
 }
 
 // decision says what is seen of the VirtualIP once the tenure is decided.

@@ -12,6 +12,9 @@ const (
 	claimWait = time.Second
 	// deafWait is how long a holder waits for another one to hear it (a port may lose everything for a moment).
 	deafWait = 3 * time.Second
+	// partWait is for how many intervals a node must be isolated on one of several interfaces to hand over: longer than
+	// a new interface is listened to before it counts, which is a dead time.
+	partWait = 6
 	// contest is after how many intervals a holder with the older list yields.
 	contest         = 3
 	defaultInterval = 200 * time.Millisecond
@@ -60,6 +63,9 @@ type deciding struct {
 	alone bool
 	// rival is a node that is not heard, and that the status names although this one answers, too.
 	rival string
+	// partial is set if this node can answer on some of its interfaces for an address only, since it is isolated on
+	// another one.
+	partial bool
 	// unsure is set while the claims of a node that is heard are not all known.
 	unsure bool
 	tenure tenure
@@ -91,6 +97,8 @@ type tenure struct {
 	// heard.
 	unheard time.Time
 	barred  string
+	// parted is since when this node is isolated on one of several interfaces.
+	parted time.Time
 	// rivals is set while another node says that it answers as well, again counts how often that ended.
 	rivals bool
 	again  int
@@ -112,7 +120,7 @@ func (d *deciding) run() {
 	}
 	if t.held {
 		if why := d.drops(); why != "" {
-			*t = tenure{moved: why, at: d.now, last: t.last, barred: t.barred}
+			*t = tenure{moved: why, at: d.now, last: t.last, barred: t.barred, parted: t.parted}
 		} else {
 			d.handOver()
 		}
@@ -155,6 +163,9 @@ func (d *deciding) drops() Reason {
 	for _, h := range d.holders {
 		switch {
 		case d.tenure.successor != "" && h.claim.State == Held:
+			if d.soft == PartlyIsolated {
+				return PartlyIsolated
+			}
 			return HandedOver
 		case d.tenure.successor != "":
 			if h.claim.Successor != d.self && d.comesFirst(h) { // both ask somebody
@@ -327,6 +338,13 @@ func (d *deciding) gain() {
 // that the status names, whose speaker may have been restarted.
 func (d *deciding) turn() int {
 	turn := slices.Index(d.candidates, d.self)
+	if d.partial { // nobody reaches all networks, and those who do not say that they decline
+		for _, n := range before(d.vip.Nodes, d.self) {
+			if d.heard(n) && !slices.Contains(d.candidates, n) {
+				turn++
+			}
+		}
+	}
 	switch held := slices.Index(d.candidates, d.vip.Holder); {
 	case held == turn:
 		return 0
@@ -341,6 +359,7 @@ func (d *deciding) take(why Reason) {
 	d.tenure = tenure{
 		held: true, moved: why, at: d.now, vacant: t.empty,
 		probe: d.vip.Holder == "" && why != TakenOver, before: before(d.vip.Nodes, d.self), last: t.last,
+		parted: t.parted,
 	}
 	if why == OwnerLost || why == TakenOver {
 		d.tenure.from = cmp.Or(t.last, d.vip.Holder)
@@ -355,7 +374,7 @@ func (d *deciding) claim() (Claim, bool) {
 	case d.tenure.held && d.tenure.successor != "":
 		c.State, c.Successor = Leaving, d.tenure.successor
 	case d.tenure.held:
-	case place == unlisted || d.may() && d.tenure.barred == "" || d.passing():
+	case place == unlisted || d.may() && !d.partial && d.tenure.barred == "" || d.passing():
 		return Claim{}, false
 	default:
 		c.State = Declined

@@ -19,6 +19,9 @@ const (
 	Observer Reason = "Observer"
 	// Isolated: this node hears nobody on the network of the address, while others hear one another there.
 	Isolated Reason = "Isolated"
+	// PartlyIsolated: the same on one of several networks on which the address is announced. A node that reaches all of
+	// them comes first.
+	PartlyIsolated Reason = "PartlyIsolated"
 	// NotListed: the list names other nodes than this one.
 	NotListed Reason = "NotListed"
 	// Excluded: the node is labelled so, leaves the cluster or has no network.

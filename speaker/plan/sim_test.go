@@ -22,6 +22,8 @@ type simulation struct {
 	api   *View
 	nodes []*simNode
 	log   []string
+	// second is set if the nodes have a second segment, on which the addresses are announced as well.
+	second bool
 }
 
 // simNode is one of its nodes.
@@ -31,6 +33,8 @@ type simNode struct {
 	view    *View
 	planner *Planner
 	desired *Desired
+	// cut is set while its link to the second segment is, with the carrier up.
+	cut bool
 	// up is unset while it is dead, api while it does not hear the API server.
 	up, api bool
 	// joins is when it stops to be an observer.
@@ -80,6 +84,9 @@ func (n *simNode) start() {
 	n.up, n.api, n.planner, n.desired = true, true, NewPlanner(Options{Node: n.name}), nil
 	n.view = frozen(n.sim.api)
 	n.view.Links = map[string]Link{"eth0": {Name: "eth0", Subnets: prefixes("203.0.113.0/24")}}
+	if n.sim.second {
+		n.view.Links["eth1"] = Link{Name: "eth1", Subnets: prefixes("203.0.113.0/24")}
+	}
 	n.joins = n.sim.now.Add(simDead + time.Duration(n.sim.r.IntN(100))*time.Millisecond)
 	n.view.Members.Observer = true
 	n.peer, n.heard, n.touched = map[string]Member{}, map[string]time.Time{}, Touched{All: true}
@@ -120,6 +127,10 @@ func (n *simNode) turn() {
 		v.Members.Observer = false
 		nodes[n.name] = struct{}{}
 	}
+	if isolated := n.isolated(); !maps.Equal(isolated, v.Members.Isolated) {
+		v.Members.Isolated = isolated
+		nodes[n.name] = struct{}{}
+	}
 	n.touched.Members, n.touched.Claims = nodes, claims
 	wake := n.planner.Wake()
 	if n.desired != nil && !n.touched.Any() && (wake.IsZero() || wake.After(s.now)) {
@@ -134,6 +145,20 @@ func (n *simNode) turn() {
 	if !maps.Equal(before, n.desired.Claims) {
 		s.log = append(s.log, fmt.Sprintf("%v %s says %v", s.now.Sub(time.Unix(1000, 0)), n.name, n.desired.Claims))
 	}
+}
+
+// isolated returns the second segment if this node is cut off from it, and others are not.
+func (n *simNode) isolated() map[string]struct{} {
+	others := 0
+	for _, m := range n.sim.nodes {
+		if m != n && m.up && !m.cut {
+			others++
+		}
+	}
+	if n.cut && others > 1 {
+		return map[string]struct{}{"eth1": {}}
+	}
+	return nil
 }
 
 // listen brings what a node knows of another up to date: the claims with some delay, its death after the dead time.
@@ -153,11 +178,15 @@ func (n *simNode) listen(m *simNode, nodes map[string]struct{}, claims map[VIPID
 		if p, known := m.peer[n.name]; known && !p.Alive && !now.Observer {
 			now.Deaf = maps.Clone(now.On)
 		}
+		if s.second && !n.cut && !m.cut {
+			now.On["eth1"] = struct{}{}
+		}
 		n.heard[m.name] = s.now
 	case before.Alive && s.now.Sub(n.heard[m.name]) > simDead:
 		now.Alive, now.On, now.Deaf = false, nil, nil
 	}
-	if before.Alive != now.Alive || before.Observer != now.Observer || before.Leaving != now.Leaving || before.Synced != now.Synced || len(before.Deaf) != len(now.Deaf) {
+	said := before.Observer != now.Observer || before.Leaving != now.Leaving || before.Synced != now.Synced
+	if before.Alive != now.Alive || said || len(before.Deaf) != len(now.Deaf) || len(before.On) != len(now.On) {
 		nodes[m.name] = struct{}{}
 	}
 	for _, set := range []map[VIPID]Claim{before.Claims, now.Claims} {

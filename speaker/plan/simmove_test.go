@@ -68,3 +68,50 @@ func TestClusterMovesWhenTheNodeReturns(t *testing.T) {
 		}
 	}
 }
+
+// Addresses are announced on two segments, and one node is cut off from one of them: what it holds goes to nodes that
+// reach both, with somebody answering at any time, and nothing else moves, nor anything back when the node reaches
+// both again.
+func TestClusterLosesOneSegment(t *testing.T) {
+	for seed := range uint64(24) {
+		s := newSimulation(t, seed, 3+int(seed%3), 6)
+		s.second = true
+		for _, n := range s.nodes {
+			n.start()
+		}
+		s.run(s.bound())
+		s.wantOne("at the start")
+		before := s.owners()
+		lost := one(s.r, s.nodes...)
+		lost.cut = true
+		for until := s.now.Add(simDead + partWait*defaultInterval + claimWait); s.now.Before(until); {
+			s.run(simTick)
+			for name, nodes := range s.owners() {
+				if len(nodes) == 0 || len(nodes) > 2 {
+					t.Fatalf("seed %d: %v answer for %s", seed, nodes, name)
+				}
+			}
+		}
+		s.wantOne(fmt.Sprintf("seed %d, cut", seed))
+		after := s.owners()
+		for name, nodes := range after {
+			was := before[name][0]
+			if nodes[0] == lost.name {
+				t.Errorf("seed %d: %s does not reach one segment and keeps %s", seed, lost.name, name)
+			} else if was != lost.name && nodes[0] != was {
+				t.Errorf("seed %d: %s moved from %s to %s without need", seed, name, was, nodes[0])
+			}
+		}
+		lost.cut = false
+		s.run(5 * time.Second)
+		if now := s.owners(); !maps.EqualFunc(after, now, slices.Equal) {
+			t.Errorf("seed %d: owners %v, after the return %v", seed, after, now)
+		}
+		// All but one are cut off, one after another, so that nobody can tell: whatever happens, each address keeps an owner.
+		for _, n := range s.nodes[1:] {
+			n.cut = true
+			s.run(2 * time.Second)
+			s.wantOne(fmt.Sprintf("seed %d, %s is cut as well", seed, n.name))
+		}
+	}
+}

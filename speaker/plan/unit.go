@@ -156,6 +156,22 @@ func (u unit) usable(addr netip.Addr) []string {
 	})
 }
 
+// isolatedInPart reports whether this node is isolated on one of several interfaces for an address, and can answer on
+// another one for each.
+func (u unit) isolatedInPart() bool {
+	part := false
+	for _, a := range u.addrs {
+		if len(u.usable(a.IP)) == 0 {
+			return false
+		}
+		part = part || slices.ContainsFunc(u.on[a.IP], func(name string) bool {
+			_, isolated := u.view.Members.Isolated[name]
+			return isolated
+		})
+	}
+	return part
+}
+
 // allUsable returns those of all addresses.
 func (u unit) allUsable() map[string]struct{} {
 	out := map[string]struct{}{}
