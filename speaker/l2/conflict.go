@@ -284,20 +284,22 @@ func (a *Announcer) turn(now time.Time) (due time.Time, ok bool) {
 		return due, ok
 	}
 	slices.SortFunc(ended, netip.Addr.Compare)
-	tell := func() {}
+	gone, held := false, false
 	for _, addr := range ended {
-		switch a.over(addr, now); {
-		case a.entries[addr] == nil:
-			tell = a.cfg.Kick
-		case a.entries[addr].phase == holding:
-			tell = a.cfg.Look
-		}
+		a.over(addr, now)
+		e := a.entries[addr]
+		gone, held = gone || e == nil, held || e != nil && e.phase == holding
 	}
 	// What cannot be done here Announce tries again, and reports.
 	if _, err := a.settle(a.opened, now); err != nil {
 		a.stale.Store(true)
 	}
-	tell()
+	switch {
+	case held:
+		a.cfg.Look()
+	case gone:
+		a.cfg.Kick()
+	}
 	return now, true // what began now may end sooner than the rest
 }
 
