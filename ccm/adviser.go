@@ -99,8 +99,8 @@ func newAdviser(log *slog.Logger, events record.EventRecorder, g *guard, service
 	return a
 }
 
-// every stands for all Services, of which those are looked at that have another address refused, or other advice of announcements,
-// than before.
+// every stands for all Services, of which those are looked at that have another address refused, or other advice of
+// announcements, than before.
 var every = pools.ServiceKey{}
 
 // lookForChanges queues them.

@@ -15,8 +15,8 @@ const (
 	reasonAggregateOfSome  = "AggregateOfSomeServices"
 )
 
-// judgeAggregates notes prefixes with addresses outside of the pool, or of Services that no selector is for: routers send packets
-// for all of them here.
+// judgeAggregates notes prefixes with addresses outside of the pool, or of Services that no selector is for: routers
+// send packets for all of them here.
 func (a *bgpAdvertisement) judgeAggregates(all []v1alpha1.IPAddressPool) {
 	for _, of := range []struct {
 		family pools.Family
@@ -31,8 +31,8 @@ func (a *bgpAdvertisement) judgeAggregates(all []v1alpha1.IPAddressPool) {
 			continue
 		}
 		if len(a.services) > 0 {
-			a.problem(reasonAggregateOfSome, fmt.Sprintf("spec.%s: %d, but spec.serviceSelectors is for some Services, and the prefix has "+
-				"addresses of others, too: write %d, or take the selectors out", of.field, of.length, of.single))
+			a.problem(reasonAggregateOfSome, fmt.Sprintf("spec.%s: %d, but spec.serviceSelectors is for some Services, "+
+				"and the prefix has addresses of others, too: write %d, or take the selectors out", of.field, of.length, of.single))
 		}
 		for i := range all {
 			pool := &all[i]
@@ -41,16 +41,16 @@ func (a *bgpAdvertisement) judgeAggregates(all []v1alpha1.IPAddressPool) {
 				continue
 			}
 			if wide, within := widePrefix(ranges, of.family, int(of.length)); wide.IsValid() {
-				a.problem(reasonAggregateTooWide, fmt.Sprintf("spec.%s: %d announces %v, of which IPAddressPool %s has only %v: write a greater "+
-					"length, or add the addresses to the pool", of.field, of.length, wide, pool.Name, within))
+				a.problem(reasonAggregateTooWide, fmt.Sprintf("spec.%s: %d announces %v, of which IPAddressPool %s has only %v: "+
+					"write a greater length, or add the addresses to the pool", of.field, of.length, wide, pool.Name, within))
 				break
 			}
 		}
 	}
 }
 
-// widePrefix returns the first prefix of the length that has an address of the ranges and one outside of them, and the range that
-// it begins or ends in; the zero Prefix if there is none. Ranges that adjoin are one.
+// widePrefix returns the first prefix of the length that has an address of the ranges and one outside of them, and the
+// range that it begins or ends in; the zero Prefix if there is none. Ranges that adjoin are one.
 func widePrefix(ranges []pools.Range, family pools.Family, length int) (netip.Prefix, pools.Range) {
 	var joined []pools.Range
 	ranges = slices.DeleteFunc(slices.Clone(ranges), func(r pools.Range) bool { return r.Family() != family })

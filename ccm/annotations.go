@@ -48,9 +48,11 @@ func annotationAdvice(svc *v1.Service) (out []advice) {
 		switch instead := ofLegacy[name]; {
 		case !ours || name == metallbRecords && group != ourGroup || slices.Contains(readAnnotations, key):
 		case group == metallbLegacy && instead != "":
-			out = append(out, advice{legacyAnnotation, fmt.Sprintf("Annotation %s is not read: write %s in its place", key, instead)})
+			out = append(out, advice{legacyAnnotation,
+				fmt.Sprintf("Annotation %s is not read: write %s in its place", key, instead)})
 		default:
-			out = append(out, advice{unknownAnnotation, fmt.Sprintf("Annotation %s is not read: no annotation of a Service has this name", key)})
+			out = append(out, advice{unknownAnnotation,
+				fmt.Sprintf("Annotation %s is not read: no annotation of a Service has this name", key)})
 		}
 	}
 	return out

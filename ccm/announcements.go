@@ -21,12 +21,12 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// notAdvertised is the reason of advice on a Service with an address that no advertisement covers. Of other addresses that nobody
-// announces the VirtualIP and the SpeakerStatus have the reason.
+// notAdvertised is the reason of advice on a Service with an address that no advertisement covers. Of other addresses
+// that nobody announces the VirtualIP and the SpeakerStatus have the reason.
 const notAdvertised = "NotAdvertised"
 
-// announceGrace is how long a Service may have an address that nobody announces before that is reported: meanwhile its author
-// creates an advertisement, a failover ends, a Pod starts.
+// announceGrace is how long a Service may have an address that nobody announces before that is reported: meanwhile its
+// author creates an advertisement, a failover ends, a Pod starts.
 const announceGrace = 10 * time.Second
 
 // announcements decide which addresses of Services nobody answers for, and why. Informers feed it, the adviser asks it.
@@ -106,7 +106,8 @@ func (a *announcements) handler() cache.ResourceEventHandler {
 // anyService is what note returns of a change that may concern each of them.
 var anyService = []pools.ServiceKey{every}
 
-// note notes an object, or its end, and returns the Services for which that may be news. What a first list has is not new.
+// note notes an object, or its end, and returns the Services for which that may be news. What a first list has is not
+// new.
 func (a *announcements) note(o any, exists, first bool) []pools.ServiceKey {
 	switch o := o.(type) {
 	case *v1.Node:
@@ -114,7 +115,8 @@ func (a *announcements) note(o any, exists, first bool) []pools.ServiceKey {
 			return anyService
 		}
 	case *v1alpha1.IPAddressPool:
-		if noted(a.pools, o.Name, exists, func(old map[string]string) bool { return labels.Equals(old, o.Labels) }, o.Labels) {
+		same := func(old map[string]string) bool { return labels.Equals(old, o.Labels) }
+		if noted(a.pools, o.Name, exists, same, o.Labels) {
 			return anyService
 		}
 	case *v1alpha1.L2Advertisement:
@@ -129,7 +131,8 @@ func (a *announcements) note(o any, exists, first bool) []pools.ServiceKey {
 		return a.noteVIP(o, exists)
 	case *v1alpha1.SpeakerStatus:
 		said := a.unservedBy(o, first)
-		if noted(a.speakers, o.Name, exists && len(said) > 0, func(old map[netip.Addr]unservedSince) bool { return maps.Equal(old, said) }, said) {
+		same := func(old map[netip.Addr]unservedSince) bool { return maps.Equal(old, said) }
+		if noted(a.speakers, o.Name, exists && len(said) > 0, same, said) {
 			return anyService
 		}
 	}
@@ -178,8 +181,8 @@ func (a *announcements) noteVIP(vip *v1alpha1.VirtualIP, exists bool) (changed [
 	return changed
 }
 
-// unservedBy returns what a speaker reports of addresses that no node announces by BGP. Connections that are refused because there
-// is no endpoint, and what one node alone could not program, are not among them.
+// unservedBy returns what a speaker reports of addresses that no node announces by BGP. Connections that are refused
+// because there is no endpoint, and what one node alone could not program, are not among them.
 func (a *announcements) unservedBy(status *v1alpha1.SpeakerStatus, first bool) map[netip.Addr]unservedSince {
 	out := map[netip.Addr]unservedSince{}
 	if status.Status.BGP == nil || status.Status.Stopped != nil {
@@ -206,7 +209,8 @@ func (a *announcements) unservedBy(status *v1alpha1.SpeakerStatus, first bool) m
 	return out
 }
 
-// advice returns what keeps the addresses of a Service from being reached, and after which time there may be more: 0 for never.
+// advice returns what keeps the addresses of a Service from being reached, and after which time there may be more: 0 for
+// never.
 func (a *announcements) advice(svc *v1.Service) (out []advice, again time.Duration) {
 	held := a.held(svc)
 	a.mu.Lock()
@@ -221,8 +225,8 @@ func (a *announcements) advice(svc *v1.Service) (out []advice, again time.Durati
 		return left > 0
 	}
 	if bare := a.uncovered(svc, held); len(bare) > 0 && !later(allocatedAt(svc)) {
-		out = append(out, advice{notAdvertised, fmt.Sprintf("No L2Advertisement or BGPAdvertisement covers %s: nobody announces it. "+
-			"Create one, or widen its ipAddressPools, ipAddressPoolSelectors or serviceSelectors", described(bare))})
+		out = append(out, advice{notAdvertised, fmt.Sprintf("No L2Advertisement or BGPAdvertisement covers %s: "+
+			"nobody announces it. Create one, or widen its ipAddressPools, ipAddressPoolSelectors or serviceSelectors", described(bare))})
 	}
 	for _, name := range slices.Sorted(maps.Keys(a.of[keyOf(svc)])) {
 		out = append(out, vipAdvice(a.vips[name], later)...)
@@ -260,10 +264,11 @@ func (a *announcements) uncovered(svc *v1.Service, held []pools.Address) (out []
 // vipAdvice returns why nobody answers for a VirtualIP. Of one without conditions nothing is known yet.
 func vipAdvice(vip *v1alpha1.VirtualIP, later func(time.Time) bool) []advice {
 	addresses := strings.Join(vip.Spec.Addresses, ", ")
-	if c := meta.FindStatusCondition(vip.Status.Conditions, v1alpha1.ConditionNoEligibleNode); c != nil && c.Status == metav1.ConditionTrue {
-		return []advice{{v1alpha1.ConditionNoEligibleNode, fmt.Sprintf("No node may answer for %s. %s", addresses, c.Message)}}
+	c := meta.FindStatusCondition(vip.Status.Conditions, v1alpha1.ConditionNoEligibleNode)
+	if c != nil && c.Status == metav1.ConditionTrue {
+		return []advice{{c.Type, fmt.Sprintf("No node may answer for %s. %s", addresses, c.Message)}}
 	}
-	c := meta.FindStatusCondition(vip.Status.Conditions, v1alpha1.ConditionAnnounced)
+	c = meta.FindStatusCondition(vip.Status.Conditions, v1alpha1.ConditionAnnounced)
 	if c != nil && c.Status == metav1.ConditionFalse && len(vip.Spec.Nodes) > 0 && !later(c.LastTransitionTime.Time) {
 		return []advice{{c.Reason, fmt.Sprintf("No node answers for %s: %s", addresses, c.Message)}}
 	}

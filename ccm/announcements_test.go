@@ -15,7 +15,8 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// stage has announcements at a time of their own, a Service default/web with 203.0.113.4 of pool web, and what the case adds.
+// stage has announcements at a time of their own, a Service default/web with 203.0.113.4 of pool web, and what the case
+// adds.
 type stage struct {
 	*announcements
 	clock time.Time
@@ -58,15 +59,17 @@ func l2(name string, spec v1alpha1.L2AdvertisementSpec) *v1alpha1.L2Advertisemen
 	return &v1alpha1.L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
 }
 
-const bare = "NotAdvertised: No L2Advertisement or BGPAdvertisement covers 203.0.113.4 of pool web: nobody announces it. " +
-	"Create one, or widen its ipAddressPools, ipAddressPoolSelectors or serviceSelectors"
+const bare = "NotAdvertised: No L2Advertisement or BGPAdvertisement covers 203.0.113.4 of pool web: " +
+	"nobody announces it. Create one, or widen its ipAddressPools, ipAddressPoolSelectors or serviceSelectors"
 
 func TestNotAdvertised(t *testing.T) {
 	labelled := func(key, value string) []metav1.LabelSelector {
 		return []metav1.LabelSelector{{MatchLabels: map[string]string{key: value}}}
 	}
 	bgpFor := func(pool string) *v1alpha1.BGPAdvertisement {
-		return &v1alpha1.BGPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: v1alpha1.BGPAdvertisementSpec{IPAddressPools: []string{pool}}}
+		b := &v1alpha1.BGPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "b"}}
+		b.Spec.IPAddressPools = []string{pool}
+		return b
 	}
 	type spec = v1alpha1.L2AdvertisementSpec
 	for name, c := range map[string]struct {
@@ -97,7 +100,8 @@ func TestNotAdvertised(t *testing.T) {
 // TestAdvertisedLater: a new address has ten seconds; an advertisement that goes is reported at once.
 func TestAdvertisedLater(t *testing.T) {
 	s := newStage()
-	s.svc.Status.Conditions = []metav1.Condition{{Type: conditionAllocated, LastTransitionTime: metav1.NewTime(s.clock.Add(-4 * time.Second))}}
+	since := metav1.NewTime(s.clock.Add(-4 * time.Second))
+	s.svc.Status.Conditions = []metav1.Condition{{Type: conditionAllocated, LastTransitionTime: since}}
 	if got := s.says(); got != "again in 6s" {
 		t.Errorf("after 4 s: %q", got)
 	}
@@ -125,23 +129,26 @@ func vipOf(name string, conditions ...metav1.Condition) *v1alpha1.VirtualIP {
 	return v
 }
 
-// TestNotAnnounced: what the conditions of its VirtualIP say is on the Service, a while after it began if it may end by itself.
+// TestNotAnnounced: what the conditions of its VirtualIP say is on the Service, a while after it began if it may end by
+// itself.
 func TestNotAnnounced(t *testing.T) {
 	announced := func(status metav1.ConditionStatus, reason, message string) metav1.Condition {
 		return metav1.Condition{Type: v1alpha1.ConditionAnnounced, Status: status, Reason: reason, Message: message}
 	}
-	ineligible := metav1.Condition{Type: v1alpha1.ConditionNoEligibleNode, Status: metav1.ConditionTrue, Reason: "NodesExcluded", Message: "Every node is out"}
-	eligible := metav1.Condition{Type: v1alpha1.ConditionNoEligibleNode, Status: metav1.ConditionFalse}
-	nobody := vipOf("203.0.113.4", ineligible, announced(metav1.ConditionFalse, "NoEligibleNode", "no node may answer for it"))
+	const kind, none = v1alpha1.ConditionNoEligibleNode, "NoEligibleNode: No node may answer for 203.0.113.4. Every node is out"
+	ineligible := metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: "NodesExcluded", Message: "Every node is out"}
+	eligible := metav1.Condition{Type: kind, Status: metav1.ConditionFalse}
+	nobody := vipOf("203.0.113.4", ineligible, announced(metav1.ConditionFalse, kind, "no node may answer for it"))
 	nobody.Spec.Nodes = nil
 	local := "no node has an endpoint"
 	for name, c := range map[string]struct {
 		vip        *v1alpha1.VirtualIP
 		now, later string
 	}{
-		"announced":      {vip: vipOf("203.0.113.4", eligible, announced(metav1.ConditionTrue, "Owner", ""))},
-		"no node may":    {nobody, "NoEligibleNode: No node may answer for 203.0.113.4. Every node is out", "NoEligibleNode: No node may answer for 203.0.113.4. Every node is out"},
-		"not announced":  {vip: vipOf("203.0.113.4", eligible, announced(metav1.ConditionFalse, "NoLocalEndpoint", local)), now: "again in 5s", later: "NoLocalEndpoint: No node answers for 203.0.113.4: " + local},
+		"announced":   {vip: vipOf("203.0.113.4", eligible, announced(metav1.ConditionTrue, "Owner", ""))},
+		"no node may": {nobody, none, none},
+		"not announced": {vip: vipOf("203.0.113.4", eligible, announced(metav1.ConditionFalse, "NoLocalEndpoint", local)),
+			now: "again in 5s", later: "NoLocalEndpoint: No node answers for 203.0.113.4: " + local},
 		"no speaker yet": {vip: vipOf("203.0.113.4")},
 	} {
 		s := newStage()
@@ -169,7 +176,8 @@ func TestNotAnnounced(t *testing.T) {
 func TestNotAnnouncedByBGP(t *testing.T) {
 	reports := func(reason string, addresses ...string) *v1alpha1.SpeakerStatus {
 		st := &v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
-		st.Status.BGP = &v1alpha1.BGPStatus{Unserved: []v1alpha1.UnservedStatus{{Reason: reason, Message: "why", Addresses: addresses}}}
+		unserved := []v1alpha1.UnservedStatus{{Reason: reason, Message: "why", Addresses: addresses}}
+		st.Status.BGP = &v1alpha1.BGPStatus{Unserved: unserved}
 		return st
 	}
 	const want = "NoPeer: 203.0.113.4 by BGP: why"
@@ -216,7 +224,9 @@ func TestNotAnnouncedByBGP(t *testing.T) {
 func TestUnannouncedIsOnTheService(t *testing.T) {
 	s := newStage()
 	s.announcements.now = time.Now
-	s.set(vipOf("203.0.113.4", metav1.Condition{Type: v1alpha1.ConditionNoEligibleNode, Status: metav1.ConditionTrue, Message: "Every node is out"}))
+	s.set(vipOf("203.0.113.4", metav1.Condition{
+		Type: v1alpha1.ConditionNoEligibleNode, Status: metav1.ConditionTrue, Message: "Every node is out",
+	}))
 	w, stop := startAdviserOf(t, fake.NewClientset(s.svc), newGuard(&Settings{}), s.announcements)
 	defer stop()
 	w.event("Warning NotAdvertised No L2Advertisement or BGPAdvertisement covers 203.0.113.4")

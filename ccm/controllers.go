@@ -51,8 +51,8 @@ func startPoolController(_ app.ControllerInitContext, _ *cloudconfig.CompletedCo
 			started: c.waker.Start, revisit: c.waker.Revisit, strays: c.registrar.strays, release: c.registrar.releaseStrays,
 			pulse: c.pulse, kick: make(chan struct{}, 1), change: make(chan struct{}, 1),
 		}
-		status := &poolStatus{log: c.log, ledger: c.ledger, specs: specs, client: c.client, pulse: c.pulse, kick: make(chan struct{}, 1),
-			events: c.events, told: map[types.UID]string{}}
+		status := &poolStatus{log: c.log, ledger: c.ledger, specs: specs, client: c.client, pulse: c.pulse,
+			kick: make(chan struct{}, 1), events: c.events, told: map[types.UID]string{}}
 		synced, err := c.onChange(ctx, &v1alpha1.IPAddressPool{}, func() {
 			kicked(specs.kick)
 			kicked(status.kick)

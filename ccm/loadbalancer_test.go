@@ -300,6 +300,6 @@ func TestChangeOfAddress(t *testing.T) {
 		t.Fatal("written although the API server is away")
 	}
 	d.expect(d.ensure(s), "1 writes, 203.0.113.5 Proxy, Allocated")
-	d.expectEvents("Normal AddressChanged The address changed from 203.0.113.4 to 203.0.113.5: the Service asks for 203.0.113.5. " +
-		"The Service holds 203.0.113.5 of pool web")
+	d.expectEvents("Normal AddressChanged The address changed from 203.0.113.4 to 203.0.113.5: " +
+		"the Service asks for 203.0.113.5. The Service holds 203.0.113.5 of pool web")
 }

@@ -41,8 +41,8 @@ type matcher struct {
 	known    map[string]match
 }
 
-// newMatcher takes the advertisements and nodes, whether the exclude label of nodes is ignored, and what returns the labels of a
-// pool and of a Service.
+// newMatcher takes the advertisements and nodes, whether the exclude label of nodes is ignored, and what returns the
+// labels of a pool and of a Service.
 func newMatcher(ads []advertisement, nodes []*v1.Node, ignoreExclude bool, poolOf func(string) map[string]string,
 	services func(pools.ServiceKey) map[string]string) *matcher {
 	m := &matcher{ads: ads, nodes: slices.Clone(nodes), not: map[string]string{}, poolOf: poolOf, services: services, known: map[string]match{}}
@@ -171,8 +171,8 @@ func texts(in []string) []text {
 // taintToBeDeleted is set by the cluster autoscaler on a node that it is about to remove.
 const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
-// mayNotAnswer says why the node may have no addresses at all, nothing if it may. One that is not ready or cordoned may. The value
-// of the exclude label counts as in k8s.io/cloud-provider since 1.34: false, and nothing else, keeps the node.
+// mayNotAnswer says why the node may have no addresses at all, nothing if it may. One that is not ready or cordoned may.
+// The value of the exclude label counts as in k8s.io/cloud-provider since 1.34: false, and nothing else, keeps the node.
 func mayNotAnswer(n *v1.Node, ignoreExclude bool) string {
 	if v, ok := n.Labels[v1.LabelNodeExcludeBalancers]; ok && !ignoreExclude {
 		if excluded, err := strconv.ParseBool(v); err != nil || excluded {

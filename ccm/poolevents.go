@@ -8,8 +8,8 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// tell writes an Event about a pool that is not in use as it is written, once for each cause: the next leader finds it in the
-// condition.
+// tell writes an Event about a pool that is not in use as it is written, once for each cause: the next leader finds it
+// in the condition.
 func (p *poolStatus) tell(obj *v1alpha1.IPAddressPool, want v1alpha1.IPAddressPoolStatus) {
 	ready := meta.FindStatusCondition(want.Conditions, conditionReady)
 	if ready == nil || ready.Status != metav1.ConditionFalse {
@@ -17,7 +17,8 @@ func (p *poolStatus) tell(obj *v1alpha1.IPAddressPool, want v1alpha1.IPAddressPo
 		return
 	}
 	before := p.told[obj.UID]
-	if had := meta.FindStatusCondition(obj.Status.Conditions, conditionReady); had != nil && had.Status == metav1.ConditionFalse {
+	had := meta.FindStatusCondition(obj.Status.Conditions, conditionReady)
+	if had != nil && had.Status == metav1.ConditionFalse {
 		before = had.Message
 	}
 	if p.told[obj.UID] = ready.Message; before != ready.Message {

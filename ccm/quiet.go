@@ -16,9 +16,10 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// suppressed reports whether an Event of the service controller is left out. Normal ones say that it is about to do something or
-// did it, each time and changed or not; our own say what came of it, once. That no node is available it repeats at each sync, and
-// it does not matter to an address: the condition NoEligibleNode has what does, with the nodes.
+// suppressed reports whether an Event of the service controller is left out. Normal ones say that it is about to do
+// something or did it, each time and changed or not; our own say what came of it, once. That no node is available it
+// repeats at each sync, and it does not matter to an address: the condition NoEligibleNode has what does, with the
+// nodes.
 func suppressed(kind, reason string) bool {
 	return kind == v1.EventTypeNormal || reason == "UnAvailableLoadBalancer"
 }

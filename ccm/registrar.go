@@ -70,8 +70,8 @@ func (r *registrar) serve(ctx context.Context, svc *v1.Service) error {
 		measureAssignment(time.Since(start))
 	}
 	if have.from != want.from || !have.sameIngress(want) {
-		r.log.Info("lease changed", "service", keyOf(svc), "holds", described(d.Lease), "before", ips(have.ingress), "reason", d.Reason,
-			"why", changed(d.Moves))
+		r.log.Info("lease changed", "service", keyOf(svc), "holds", described(d.Lease), "before", ips(have.ingress),
+			"reason", d.Reason, "why", changed(d.Moves))
 	}
 	r.tell(svc, have, want, d)
 	return nil

@@ -32,7 +32,8 @@ func startServiceController(init app.ControllerInitContext, config *cloudconfig.
 		if err != nil {
 			return nil, false, fmt.Errorf("starting the service controller: %w", err)
 		}
-		go s.Run(quietLog(ctx), int(config.ComponentConfig.ServiceController.ConcurrentServiceSyncs), manager.ControllerManagerMetrics)
+		workers := int(config.ComponentConfig.ServiceController.ConcurrentServiceSyncs)
+		go s.Run(quietLog(ctx), workers, manager.ControllerManagerMetrics)
 		return nil, true, nil
 	}
 }

@@ -143,7 +143,9 @@ type nodesOf struct {
 	names chan []string
 }
 
-func (n nodesOf) EnsureLoadBalancer(_ context.Context, _ string, _ *v1.Service, all []*v1.Node) (*v1.LoadBalancerStatus, error) {
+func (n nodesOf) EnsureLoadBalancer(
+	_ context.Context, _ string, _ *v1.Service, all []*v1.Node,
+) (*v1.LoadBalancerStatus, error) {
 	var names []string
 	for _, node := range all {
 		names = append(names, node.Name)
@@ -165,14 +167,17 @@ type recordingCloud struct {
 
 func (c recordingCloud) LoadBalancer() (cloudprovider.LoadBalancer, bool) { return c.nodes, true }
 
-// TestExcludedAsKubernetes: the value of the exclude label counts as in Kubernetes since 1.34 (kubernetes/kubernetes#131085), not
-// only its presence: Kubernetes' own service controller and placement leave out the same nodes.
+// TestExcludedAsKubernetes: the value of the exclude label counts as in Kubernetes since 1.34
+// (kubernetes/kubernetes#131085), not only its presence: Kubernetes' own service controller and placement leave out the
+// same nodes.
 func TestExcludedAsKubernetes(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var objects []runtime.Object
 	var want []string
-	for name, value := range map[string]string{"plain": "-", "empty": "", "true": "true", "false": "false", "zero": "0", "perhaps": "perhaps"} {
+	for name, value := range map[string]string{
+		"plain": "-", "empty": "", "true": "true", "false": "false", "zero": "0", "perhaps": "perhaps",
+	} {
 		n := node(name, func(n *v1.Node) {
 			n.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue}}
 			if value != "-" {
@@ -188,7 +193,8 @@ func TestExcludedAsKubernetes(t *testing.T) {
 	api := fake.NewClientset(objects...)
 	core := informers.NewSharedInformerFactory(api, 0)
 	cloud := recordingCloud{nodes: nodesOf{names: make(chan []string, 10)}}
-	controller, err := service.New(cloud, api, core.Core().V1().Services(), core.Core().V1().Nodes(), "", utilfeature.DefaultFeatureGate)
+	services, nodes := core.Core().V1().Services(), core.Core().V1().Nodes()
+	controller, err := service.New(cloud, api, services, nodes, "", utilfeature.DefaultFeatureGate)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,8 +231,8 @@ func (l *logLines) with(text string) []string {
 	return slices.DeleteFunc(slices.Clone(l.all), func(line string) bool { return !strings.Contains(line, text) })
 }
 
-// TestNoNodeIsNoWarning: with all nodes excluded the Service has its address. The service controller's own Warning and its Normal
-// Events are neither in the API nor in the log; a failure of it is in both.
+// TestNoNodeIsNoWarning: with all nodes excluded the Service has its address. The service controller's own Warning and
+// its Normal Events are neither in the API nor in the log; a failure of it is in both.
 func TestNoNodeIsNoWarning(t *testing.T) {
 	var log logLines
 	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), log.logger()))

@@ -42,8 +42,8 @@ func (s *Settings) Flags(sets *cliflag.NamedFlagSets) {
 	fs.StringVar(&s.IPMode, "ip-mode", s.IPMode, "What the status says of the addresses. Proxy: the speakers serve them, also for clients on the nodes. VIP: kube-proxy\nserves them, and the speakers only answer ARP for them (docs/kube-proxy.md).")
 	fs.BoolVar(&s.ServiceProxy, "service-proxy", s.ServiceProxy, "The speakers serve all Services (serviceProxy: true in their configuration): report external IPs that they refuse.")
 	fs.StringSliceVar(&s.ExternalIPCIDRs, "external-ip-cidrs", s.ExternalIPCIDRs, "The CIDRs of external IPs that the speakers serve, as externalIPCIDRs in their configuration: report others as refused.")
-	fs.BoolVar(&s.IgnoreExcludeLB, "ignore-exclude-lb", s.IgnoreExcludeLB, "Have nodes labelled "+v1.LabelNodeExcludeBalancers+
-		"\nanswer as others do. Set ignoreExcludeLB in the speakers' configuration as well.")
+	fs.BoolVar(&s.IgnoreExcludeLB, "ignore-exclude-lb", s.IgnoreExcludeLB,
+		"Have nodes labelled "+v1.LabelNodeExcludeBalancers+"\nanswer as others do. Set ignoreExcludeLB in the speakers' configuration as well.")
 	fs.StringVar(&s.ProbeAddress, "probe-bind-address", s.ProbeAddress, "Where to serve /livez and /readyz over HTTP, for example :7474. Empty: nowhere.")
 }
 

@@ -15,8 +15,8 @@ type Decision struct {
 	// Reallocated is true when the claim's Reallocate has been carried out: an address that no pool admits was given up,
 	// and none is left. With KeepUntilWritten it stays true until Written.
 	Reallocated bool
-	// Moves are the addresses that change by this decision, with the cause. With KeepUntilWritten the decisions until Written name
-	// them again.
+	// Moves are the addresses that change by this decision, with the cause. With KeepUntilWritten the decisions until
+	// Written name them again.
 	Moves []Move
 	// Reason is Allocated when the claim is met in full, else why not.
 	Reason Reason

@@ -208,8 +208,10 @@ func message(dec plan.Decision) string {
 		return "externalTrafficPolicy is Local and none of its nodes that is alive has an endpoint: " + where[0] +
 			". Let a Pod run on one of its nodes, or set the policy to Cluster"
 	case len(where) > 1:
-		return "externalTrafficPolicy is Local and none of its nodes that is alive has endpoints of each Service on the address: " +
-			strings.Join(where, ", ") + ". Let their Pods run on the same nodes, set the policy to Cluster, or give each its own address"
+		return "externalTrafficPolicy is Local and none of its nodes that is alive has endpoints of each " +
+			"Service on the address: " +
+			strings.Join(where, ", ") +
+			". Let their Pods run on the same nodes, set the policy to Cluster, or give each its own address"
 	}
 	return messages[dec.Reason]
 }

@@ -85,8 +85,8 @@ func unservedMessage(reason plan.Reason) string {
 
 // unservedMessages say what a reason means for an address that is announced by BGP, and how to mend it.
 var unservedMessages = map[plan.Reason]string{
-	plan.NoLocalEndpoint: "no node announces it: externalTrafficPolicy is Local, and no node that may announce it has an endpoint of the Service " +
-		"(of each Service, if several share the address); start a Pod there, or use Cluster",
+	plan.NoLocalEndpoint: "no node announces it: externalTrafficPolicy is Local, and no node that may announce it " +
+		"has an endpoint of the Service (of each Service, if several share the address); start a Pod there, or use Cluster",
 	plan.NoEndpoint: "it is announced, and connections are refused: the Service has no endpoint that is ready",
 	plan.NoPeer: "no node announces it: no node that the BGPAdvertisement covers has a BGPPeer that it names and that takes addresses of the family; " +
 		"look at the condition Ready of both, and at their nodeSelectors",

@@ -273,7 +273,8 @@ func newBuilder(args []string, log *progress) (*builder, []*Spec, error) {
 		apt:      &apt{dir: filepath.Join(*cache, "apt"), sources: *sources, update: *update, log: log},
 		programs: &programs{dir: filepath.Join(*cache, "bin"), bin: *bin, log: log},
 		log:      log, out: *out, when: when, tool: tool,
-		registry: strings.TrimRight(*registry, "/"), tag: *tag, commit: *commit, refs: map[string]string{}, platforms: selection, layout: *layout,
+		registry: strings.TrimRight(*registry, "/"), tag: *tag, commit: *commit,
+		refs: map[string]string{}, platforms: selection, layout: *layout,
 	}
 	for _, r := range refs {
 		n, ref, ok := strings.Cut(r, "=")

@@ -114,7 +114,8 @@ func shutsDown(c corev1.NodeCondition) bool {
 		strings.Contains(c.Message, "node is shutting down")
 }
 
-// excluded reports whether the exclude label is on a Node, and is not false: in k8s.io/cloud-provider its value counts since 1.34.
+// excluded reports whether the exclude label is on a Node, and is not false: in k8s.io/cloud-provider its value counts
+// since 1.34.
 func excluded(node *corev1.Node) bool {
 	text, there := node.Labels[corev1.LabelNodeExcludeBalancers]
 	yes, err := strconv.ParseBool(text)

@@ -21,7 +21,8 @@ func TestMake(t *testing.T) {
 		t.Fatalf("make -n build has no -ldflags: %s", plan)
 	}
 	program := filepath.Join(t.TempDir(), "program")
-	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags="+string(flags[1]), "-o", program, "./testdata/program")
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags="+string(flags[1]),
+		"-o", program, "./testdata/program")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
