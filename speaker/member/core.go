@@ -213,8 +213,20 @@ func (c *Core) SetPeers(peers map[string][]netip.Addr) {
 // forgetAfter is how long a node that is neither a Node nor heard is remembered.
 const forgetAfter = 5 * time.Minute
 
+// goneMost is how many nodes that were forgotten are told from new ones.
+const goneMost = 4096
+
 // forget drops a node, except for what keeps its old datagrams from being taken for new ones.
 func (c *Core) forget(p *peer) {
+	if len(c.gone) >= goneMost {
+		oldest := p.id
+		for id, incarnation := range c.gone {
+			if at, known := c.gone[oldest]; !known || incarnation < at || incarnation == at && id < oldest {
+				oldest = id
+			}
+		}
+		delete(c.gone, oldest)
+	}
 	c.gone[p.id] = p.incarnation
 	delete(c.peers, p.name)
 	delete(c.byID, p.id)

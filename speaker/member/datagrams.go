@@ -2,6 +2,7 @@ package member
 
 import (
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -19,6 +20,46 @@ func (l *loop) join() {
 	}
 	for name, err := range l.groups.join(l.options.Port, families, l.ports) {
 		l.options.Log.Warn("cannot join the speakers' group: heartbeats are exchanged by broadcast there", "interface", name, "error", err)
+	}
+}
+
+// sieve has the kernel drop at the sockets what is not from a speaker of this cluster. Where that fails this process does.
+func (l *loop) sieve() {
+	now := sieve{cluster: l.core.cluster}
+	for i := range l.core.ring.keys {
+		now.keys = append(now.keys, l.core.ring.keys[i].id)
+	}
+	for index, name := range l.ports.byIndex {
+		if _, known := l.ports.byName[name]; known {
+			now.indexes = append(now.indexes, index)
+		}
+	}
+	slices.Sort(now.indexes)
+	now.indexes = now.indexes[:min(len(now.indexes), maxIfaces)]
+	same := slices.Equal(now.keys, l.sieved.keys) && slices.Equal(now.indexes, l.sieved.indexes)
+	for _, s := range slices.Concat(l.sockets, l.groups.sockets) {
+		if same && s.sieved {
+			continue
+		}
+		if err := s.attach(now); err != nil {
+			l.options.Log.Warn("the kernel does not filter the speakers' datagrams: a flood may starve liveness", "error", err)
+		}
+		s.sieved = true
+	}
+	l.sieved = now
+}
+
+// countEvery is how often the kernel is asked what it has dropped.
+const countEvery = time.Second
+
+// count brings the counter of what the kernel dropped up to date.
+func (l *loop) count(now time.Time) {
+	if now.Sub(l.counted) < countEvery {
+		return
+	}
+	l.counted = now
+	for _, s := range l.reads {
+		l.metrics.filtered.Add(float64(s.dropped()))
 	}
 }
 

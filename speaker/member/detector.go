@@ -306,6 +306,9 @@ type loop struct {
 	sockets []*socket // of each family, for unicast and broadcast
 	groups  groups
 	ways    ways
+	// sieved is what the sockets' filters were made from last, counted when they were asked for what they dropped.
+	sieved  sieve
+	counted time.Time
 	ports   ports
 	buffer  [MaxDatagram + 1]byte
 	// retained is for how long the node answers after the end, unless there were more fences.
@@ -330,6 +333,7 @@ func (d *Detector) open() (*loop, error) {
 		}
 		l.sockets = append(l.sockets, s)
 	}
+	l.sieve()
 	return l, nil
 }
 
@@ -373,6 +377,7 @@ func (l *loop) turn() error {
 		l.limit.Store(int64(l.core.FenceAfter()))
 		l.turned.Store(int64(now.Sub(l.start)))
 	}
+	l.count(now)
 	l.tell()
 	return nil
 }
@@ -406,6 +411,7 @@ func (l *loop) empty() {
 	if in.ports != nil {
 		l.ports = *in.ports
 		l.join()
+		l.sieve()
 		links := make([]Link, 0, len(l.ports.byName))
 		for _, p := range l.ports.byName {
 			if p.up {
@@ -428,6 +434,7 @@ func (l *loop) empty() {
 	}
 	if in.keys != nil {
 		_ = l.core.SetKeys(in.keys) // was checked
+		l.sieve()
 	}
 	if in.retained > 0 {
 		l.retained, l.retainedFence = in.retained, in.retainedFence

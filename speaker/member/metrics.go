@@ -18,6 +18,7 @@ type metrics struct {
 	dropped   map[Drop]prometheus.Counter
 	unsent    prometheus.Counter
 	wedged    prometheus.Counter
+	filtered  prometheus.Counter
 	classes   *prometheus.GaugeVec
 	counters  []counter
 	last      Counts
@@ -47,9 +48,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "How late the loop turned.", Buckets: prometheus.ExponentialBuckets(.0001, 2.5, 10)}),
 		classes: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: ns, Subsystem: sub, Name: "scheduling_class",
 			Help: "1 for the scheduling class of the liveness thread."}, []string{"class"}),
-		dropped: map[Drop]prometheus.Counter{},
-		unsent:  count("unsent_total", "Datagrams that could not be sent."),
-		wedged:  count("wedged_total", "Times that the speaker's own loop was stuck and everything was given up."),
+		dropped:  map[Drop]prometheus.Counter{},
+		unsent:   count("unsent_total", "Datagrams that could not be sent."),
+		filtered: count("filtered_total", "Datagrams that the kernel dropped: of no speaker of this cluster, or for want of room."),
+		wedged:   count("wedged_total", "Times that the speaker's own loop was stuck and everything was given up."),
 	}
 	for _, c := range priority.Classes {
 		m.classes.WithLabelValues(string(c)) // 0 until Run
@@ -72,7 +74,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		m.dropped[reason] = drops.WithLabelValues(string(reason))
 	}
 	if reg != nil {
-		reg.MustRegister(m.alive, m.observer, m.isolated, m.detection, m.lateness, m.unsent, m.wedged, m.classes, drops)
+		reg.MustRegister(m.alive, m.observer, m.isolated, m.detection, m.lateness, m.unsent, m.wedged, m.filtered, m.classes, drops)
 		for _, c := range m.counters {
 			reg.MustRegister(c.metric)
 		}

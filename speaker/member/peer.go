@@ -170,12 +170,20 @@ func containsLink(links []Link, name string) bool {
 // maxIfaces bounds how many interfaces are told apart.
 const maxIfaces = 64
 
-// iface returns the index of an interface, 0 if there are too many.
-func (c *Core) iface(name string) int {
+// findIface returns the index of an interface if it has one.
+func (c *Core) findIface(name string) (at int, known bool) {
 	for i := 1; i < len(c.ifaces); i++ {
 		if c.ifaces[i].name == name {
-			return i
+			return i, true
 		}
+	}
+	return 0, false
+}
+
+// iface returns the index of an interface, 0 if there are too many.
+func (c *Core) iface(name string) int {
+	if i, known := c.findIface(name); known {
+		return i
 	}
 	for i := 1; i < len(c.ifaces); i++ {
 		if f := &c.ifaces[i]; len(c.ifaces) == maxIfaces && !f.link && c.lastTick.Sub(f.last) > time.Minute {

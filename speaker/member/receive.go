@@ -47,12 +47,12 @@ func (c *Core) Receive(now time.Time, in Packet) Drop {
 	if own && h.incarnation <= c.incarnation {
 		return DropOwn
 	}
-	at := 0
+	at, known := 0, true
 	if in.OnLink {
-		at = c.iface(in.Iface)
+		at, known = c.findIface(in.Iface)
 	}
 	p := c.peers[string(h.name)]
-	if p != nil && h.incarnation == p.incarnation {
+	if p != nil && known && h.incarnation == p.incarnation {
 		if !p.paths[at].window.fresh(h.sequence) { // before the tag is computed: most datagrams come twice
 			return DropRepeat
 		}
@@ -75,6 +75,9 @@ func (c *Core) Receive(now time.Time, in Packet) Drop {
 	}
 	if own {
 		return DropName
+	}
+	if !known { // not before the tag is known to be right: strangers make no entry
+		at = c.iface(in.Iface)
 	}
 	if p == nil {
 		if h.incarnation <= c.gone[nodeID(string(h.name))] {

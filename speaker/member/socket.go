@@ -27,8 +27,11 @@ type socket struct {
 	port uint16
 	// index is the interface of one for the group, else 0.
 	index int
-	oob   [256]byte
-	out   []byte // control message for sending by broadcast
+	// sieved is set once it has a filter.
+	sieved bool
+	drops  uint32 // as dropped read it last
+	oob    [256]byte
+	out    []byte // control message for sending by broadcast
 }
 
 // errEmpty means that nothing waits to be read.
