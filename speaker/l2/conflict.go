@@ -142,7 +142,7 @@ func (a *Announcer) Conflicts() map[netip.Addr]plan.Conflict {
 // claimed is called by a responder that heard a station claim an address that it holds or watches.
 func (a *Announcer) claimed(r *responder, addr netip.Addr, by mac) {
 	if _, peer := (*a.peers.Load())[by]; peer {
-		a.cfg.Kick() // who owns it is settled between speakers
+		a.claimedByPeer(time.Now())
 		return
 	}
 	a.mu.Lock()
@@ -166,6 +166,20 @@ func (a *Announcer) claimed(r *responder, addr netip.Addr, by mac) {
 		}
 	case probing:
 		a.refuse(addr, e, now)
+	}
+}
+
+// peerEvery is how often a claim of another speaker wakes the reconcile loop: who owns the address is settled between speakers.
+// Anybody can send a speaker's hardware address, at any rate.
+const peerEvery = 100 * time.Millisecond
+
+func (a *Announcer) claimedByPeer(now time.Time) {
+	last := a.kicked.Load()
+	if since := now.UnixNano() - last; since >= 0 && since < int64(peerEvery) {
+		return
+	}
+	if a.kicked.CompareAndSwap(last, now.UnixNano()) {
+		a.cfg.Kick()
 	}
 }
 

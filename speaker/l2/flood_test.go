@@ -1,0 +1,28 @@
+package l2
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+)
+
+// Claims with another speaker's hardware address wake the reconcile loop, and however many there are not more than ten times a second.
+func TestPeerClaimsAreLimited(t *testing.T) {
+	kicks := 0
+	a := New(Config{Kick: func() { kicks++ }})
+	peer := mac{2, 0, 0, 0, 0, 2}
+	a.SetPeers(map[[6]byte]string{peer: "b"})
+	addr := netip.MustParseAddr("203.0.113.4")
+	start := time.Now()
+	for range 100_000 {
+		a.claimed(nil, addr, peer)
+	}
+	if most := 1 + int(time.Since(start)/peerEvery); kicks < 1 || kicks > most {
+		t.Errorf("%d times in %v, want 1 to %d", kicks, time.Since(start), most)
+	}
+	kicks = 0
+	a.claimedByPeer(time.Now().Add(peerEvery))
+	if kicks != 1 {
+		t.Errorf("%d times, a while later", kicks)
+	}
+}
