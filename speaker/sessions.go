@@ -150,8 +150,10 @@ func (s *Speaker) reportRoutes(todo *work) {
 // bgpMetrics are those of routes and sessions. Without BGP they have no values.
 type bgpMetrics struct {
 	up, prefixes, bfd *prometheus.GaugeVec
-	changes           *prometheus.CounterVec
-	addresses         *prometheus.GaugeVec
+	// problem has a value for a session that is not established, by reason.
+	problem   *prometheus.GaugeVec
+	changes   *prometheus.CounterVec
+	addresses *prometheus.GaugeVec
 }
 
 func newBGPMetrics(reg prometheus.Registerer) bgpMetrics {
@@ -159,20 +161,26 @@ func newBGPMetrics(reg prometheus.Registerer) bgpMetrics {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ironlb", Subsystem: "bgp", Name: name, Help: help}, []string{label})
 	}
 	m := bgpMetrics{
-		up:        gauge("session_up", "1 while the BGP session with the peer is established.", "peer"),
-		prefixes:  gauge("prefixes", "Prefixes that are announced to the peer; 0 while the session is not established.", "peer"),
-		bfd:       gauge("bfd_up", "1 while the BFD session with the peer is up; none without BFD.", "peer"),
+		up:       gauge("session_up", "1 while the BGP session with the peer is established.", "peer"),
+		prefixes: gauge("prefixes", "Prefixes that are announced to the peer; 0 while the session is not established.", "peer"),
+		bfd:      gauge("bfd_up", "1 while the BFD session with the peer is up; none without BFD.", "peer"),
+		problem: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ironlb", Subsystem: "bgp", Name: "session_problem",
+			Help: "1 for the reason for which the BGP session with the peer is not established."}, []string{"peer", "reason"}),
 		addresses: gauge("addresses", "Addresses that a BGPAdvertisement covers, by what became of them on this node.", "reason"),
 		changes: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ironlb", Subsystem: "bgp", Name: "route_changes_total",
 			Help: "Routes that were announced, changed and withdrawn, by reason."}, []string{"action", "reason"}),
 	}
-	reg.MustRegister(m.up, m.prefixes, m.bfd, m.addresses, m.changes)
+	reg.MustRegister(m.up, m.prefixes, m.bfd, m.problem, m.addresses, m.changes)
 	return m
 }
 
 func (m bgpMetrics) session(peer string, s plan.Session) {
 	m.up.WithLabelValues(peer).Set(oneIf(s.State == plan.SessionEstablished))
 	m.prefixes.WithLabelValues(peer).Set(float64(s.Prefixes))
+	m.problem.DeletePartialMatch(prometheus.Labels{"peer": peer})
+	if s.State != plan.SessionEstablished && s.Reason != "" {
+		m.problem.WithLabelValues(peer, string(s.Reason)).Set(1)
+	}
 	if s.BFD == "" {
 		m.bfd.DeleteLabelValues(peer)
 		return
@@ -184,6 +192,7 @@ func (m bgpMetrics) forget(peer string) {
 	for _, vec := range []*prometheus.GaugeVec{m.up, m.prefixes, m.bfd} {
 		vec.DeleteLabelValues(peer)
 	}
+	m.problem.DeletePartialMatch(prometheus.Labels{"peer": peer})
 }
 
 func oneIf(is bool) float64 {

@@ -22,6 +22,7 @@ type options struct {
 	socket         string
 	hold           time.Duration
 	metricsAddress string
+	peerMemory     uint // MiB
 	logs           logs.Options
 }
 
@@ -31,6 +32,10 @@ func (o options) check() error {
 	}
 	if o.hold < 0 {
 		return fmt.Errorf("--hold is %v: it must not be negative, and 0 means for ever", o.hold)
+	}
+	if o.peerMemory != 0 && o.peerMemory < leastPeerMemory {
+		return fmt.Errorf("--peer-memory is %d: it must be at least %d (MiB), and 0 means no limit",
+			o.peerMemory, leastPeerMemory)
 	}
 	if o.metricsAddress != "" {
 		host, _, err := net.SplitHostPort(o.metricsAddress)
@@ -76,6 +81,8 @@ routes with the community GRACEFUL_SHUTDOWN (RFC 8326), and two seconds later th
 	o.logs.AddFlags(root.PersistentFlags())
 	root.Flags().DurationVar(&o.hold, "hold", 10*time.Minute, "how long routes stay announced without a speaker, 0 for ever")
 	root.Flags().StringVar(&o.metricsAddress, "metrics-bind-address", "", "where /metrics is served, on the loopback interface (default: nowhere)")
+	root.PersistentFlags().UintVar(&o.peerMemory, "peer-memory", defaultPeerMemory,
+		"memory in MiB that the process of each peer may have, 0 for no limit")
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(healthyCommand(&o), childCommand(&o))
 	return root
@@ -115,6 +122,9 @@ func childCommand(o *options) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log, err := o.logs.Logger(os.Stderr)
 			if err != nil {
+				return err
+			}
+			if err := limitMemory(o.peerMemory); err != nil {
 				return err
 			}
 			err = runChild(context.WithoutCancel(cmd.Context()), log)

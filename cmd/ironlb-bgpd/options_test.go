@@ -13,6 +13,7 @@ func TestFlags(t *testing.T) {
 		{"--metrics-bind-address=:7474", "loopback"},
 		{"--metrics-bind-address=192.0.2.1:7474", "loopback"},
 		{"--metrics-bind-address=127.0.0.1", "--metrics-bind-address"},
+		{"--peer-memory=100", "--peer-memory is 100"},
 		{"--log-format=xml", "--log-format"},
 		{"gobgp --log-format=xml", "--log-format"},
 		{"--hold=soon", "hold"},

@@ -63,6 +63,7 @@ type rig struct {
 	t       *testing.T
 	ctx     context.Context
 	node    *netspace.Space
+	far     *netspace.Space // of the router
 	place   router.Place
 	router  router.Router
 	monitor *router.Monitor
@@ -79,7 +80,7 @@ func newRig(t *testing.T, kind string, withBFD bool, flags ...string) *rig {
 	r := &rig{t: t, ctx: ctx, node: netspace.New(t), flags: flags}
 	far := netspace.New(t)
 	netspace.Join(t, r.node, "eth0", "192.0.2.1/24", far, "eth0", routerAddr.String()+"/24")
-	r.place = router.In(t, far)
+	r.far, r.place = far, router.In(t, far)
 	var bfd plan.BFD
 	if withBFD {
 		bfd = timers

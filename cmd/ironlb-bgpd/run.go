@@ -31,7 +31,8 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	d = bgp.NewDaemon(bgp.DaemonOptions{
 		Log: log, Socket: o.socket, Hold: o.hold, Metrics: bgp.NewMetrics(registry),
 		Child: func(peer string) *exec.Cmd {
-			return exec.Command("/proc/self/exe", slices.Concat([]string{"gobgp"}, o.logs.Flags(), []string{"--peer", peer})...)
+			return exec.Command("/proc/self/exe", slices.Concat([]string{"gobgp"}, o.logs.Flags(),
+				[]string{"--peer-memory", fmt.Sprint(o.peerMemory), "--peer", peer})...)
 		},
 		BFD: newBFD(log, registry, func(all map[string]bgp.BFDStatus) { d.BFDChanged(all) }),
 	})

@@ -138,6 +138,17 @@ type BGPPeerSpec struct {
 	// +optional
 	RouterID string `json:"routerID,omitempty"`
 
+	// maxReceivedPrefixes is how many prefixes of each address family the router may announce to a node, which accepts
+	// none of them but must store them (about 1 kB each). One more ends the session (RFC 4486: Cease, Maximum Number of
+	// Prefixes Reached) with the reason TooManyPrefixes; it is retried after 5 minutes, then after twice as long each
+	// time up to an hour, and at once when this field is changed. Default 10000.
+	//
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000
+	// +kubebuilder:default=10000
+	// +optional
+	MaxReceivedPrefixes int32 `json:"maxReceivedPrefixes,omitempty"`
+
 	// nodeSelectors limit the nodes that have a session; a node that matches any of them has. None given: all nodes.
 	//
 	// +kubebuilder:validation:MaxItems=1024

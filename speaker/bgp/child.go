@@ -54,6 +54,12 @@ type child struct {
 	since    time.Time          // since when it runs or does not
 	ended    string             // why it does not; empty before the first one
 
+	// limited counts the processes in a row that a limit has ended. held is why this one ends or the next one waits, the
+	// zero value otherwise; retry ends that wait.
+	limited int
+	held    hold
+	retry   context.CancelFunc
+
 	session *plan.Session // as it says
 	changes uint64        // Changes of the processes before
 
@@ -122,7 +128,10 @@ func (c *child) status() plan.Session {
 	if c.session != nil {
 		s = *c.session
 	}
-	if c.crashed() {
+	switch {
+	case c.held.reason != "":
+		s.Reason, s.Message = c.held.reason, c.held.message
+	case c.crashed():
 		s.Reason, s.Message = plan.NoBGPProcess, "GoBGP does not run: "+c.ended
 	}
 	s.Changes += c.changes
@@ -133,6 +142,8 @@ func (c *child) status() plan.Session {
 // problem returns why the child cannot speak BGP, empty if it can. d.mu is held.
 func (c *child) problem() string {
 	switch {
+	case c.held.reason != "":
+		return ""
 	case c.link == nil && c.ended == "":
 		return "GoBGP starts"
 	case c.link == nil:
@@ -154,14 +165,14 @@ func (c *child) keep(ctx context.Context) {
 		if time.Since(began) > goodLife {
 			pause = firstPause
 		}
-		if c.hasEnded(ctx, err, pause) {
-			continue
+		switch again, wait := c.hasEnded(ctx, err, pause); {
+		case again:
+		case wait > 0:
+			c.holdOff(ctx, wait)
+		default:
+			sleep(ctx, pause)
+			pause = min(2*pause, lastPause)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
-		pause = min(2*pause, lastPause)
 	}
 }
 
@@ -250,6 +261,7 @@ func (c *child) reports(r plan.BGPReport) {
 		c.session = s
 	}
 	c.heard = true
+	c.checkLimit()
 	switch r.Applied {
 	case 0:
 	case c.asked:
@@ -265,9 +277,9 @@ func (c *child) reports(r plan.BGPReport) {
 
 var errBye = errors.New("ironlb-bgpd ends")
 
-// hasEnded notes how a process has ended, and tells whether the next one is to start at once. There is none any more if ironlb-bgpd ends or the peer
-// is not wanted.
-func (c *child) hasEnded(ctx context.Context, err error, pause time.Duration) (again bool) {
+// hasEnded notes how a process has ended, and reports whether the next one is to start at once, or after which
+// hold-off if a limit ended this one. There is none any more if ironlb-bgpd ends or the peer is not wanted.
+func (c *child) hasEnded(ctx context.Context, err error, pause time.Duration) (again bool, wait time.Duration) {
 	d := c.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -278,18 +290,26 @@ func (c *child) hasEnded(ctx context.Context, err error, pause time.Duration) (a
 		c.changes += c.session.Changes
 	}
 	why := c.again
+	if why == "" {
+		wait = c.findLimit(err)
+	} else {
+		c.held = hold{}
+	}
 	c.link, c.session, c.again, c.ended, c.since = nil, nil, "", err.Error(), now()
 	switch _, leaves := d.leaving[c]; {
 	case leaves || d.bye:
 		c.end()
-		c.ended, why = errBye.Error(), ""
+		c.ended, why, c.held = errBye.Error(), "", hold{}
 	case why != "":
 		c.ended = "it is started anew, for " + why
+	case wait > 0:
+		d.o.Log.Warn("GoBGP ended; the session is down", "peer", c.peer,
+			"reason", c.held.reason, "message", c.held.message, "again in", wait)
 	case ctx.Err() == nil:
 		d.o.Log.Error("GoBGP ended; the session is down until it runs again", "peer", c.peer, "reason", err, "again in", pause)
 	}
 	d.report()
-	return why != ""
+	return why != "", wait
 }
 
 // socketPair returns a connection, and the file of its other end for a child.

@@ -174,6 +174,12 @@ func (d *Daemon) apply(c plan.BGPChange) {
 			}
 		}
 	}
+	held := map[string]plan.Peer{}
+	for name, child := range d.children {
+		if child.held.reason != "" {
+			held[name] = d.wanted.Peers[name]
+		}
+	}
 	d.wanted.Apply(c)
 	for name, child := range d.children {
 		if _, still := d.wanted.Peers[name]; !still {
@@ -187,6 +193,9 @@ func (d *Daemon) apply(c plan.BGPChange) {
 			continue
 		}
 		child.address = d.wanted.Peers[name].Address
+		if was, is := held[name]; is && was != d.wanted.Peers[name] {
+			child.retryNow()
+		}
 		switch part, has := parts[name]; {
 		case child.link == nil || child.again != "": // the next one is told all
 		case child.routerID != d.wanted.RouterIDOf(name): // GoBGP has one for as long as it runs

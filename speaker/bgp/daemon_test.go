@@ -65,8 +65,9 @@ func sayHello(socket string) int {
 	return 0
 }
 
-// echo stands for GoBGP in a process of its own: it reports what it is told. A peer named crash ends it as GoBGP's worst peers do, and
-// with one named hang it never comes back.
+// echo stands for GoBGP in a process of its own: it reports what it is told. A peer named crash ends it as GoBGP's
+// worst peers do, one named hungry for want of memory, and with one named hang it never comes back. The session with
+// one named flood reaches the limit of prefixes, unless that is 20.
 type echo struct {
 	report func(plan.BGPReport)
 	file   string // made by Leave; another one, with toldFile at the end, has every change
@@ -86,6 +87,10 @@ func (e *echo) Apply(c plan.BGPChange) error {
 	if _, ok := e.have.Peers["crash"]; ok {
 		go panic("an UPDATE as none should be")
 		select {}
+	}
+	if _, ok := e.have.Peers["hungry"]; ok {
+		fmt.Fprint(os.Stderr, "runtime: out of memory: cannot allocate 67108864-byte block\nfatal error: out of memory\n")
+		os.Exit(2)
 	}
 	if _, ok := e.have.Peers["hang"]; ok {
 		select {}
@@ -143,6 +148,9 @@ func (e *echo) tell() {
 		}
 		if why, ok := e.down[name]; ok {
 			s.State, s.Reason, s.Message = plan.SessionIdle, plan.BFDWentDown, why
+		}
+		if name == "flood" && e.have.Peers[name].MaxReceivedPrefixes != 20 {
+			s.State, s.Reason, s.Message = plan.SessionIdle, plan.TooManyPrefixes, "too many"
 		}
 		r.Sessions[name] = s
 	}

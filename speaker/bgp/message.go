@@ -21,7 +21,9 @@ import (
 // adds one that must not be passed over, such as a limit on who is told what, raises oldest to version: older readers then refuse, and
 // say so. A reader takes what an older writer says as it is: what is missing has its zero value.
 const (
-	version = 2 // what this code writes; since 2 a change may have a Serial, which a report tells back, and NodeGoes, a peer a RouterID, and a session a BFDMessage
+	// version is what this code writes. Since 2 a change may have a Serial, which a report tells back, and NodeGoes, a
+	// peer a RouterID, and a session a BFDMessage; since 3 a peer may have MaxReceivedPrefixes.
+	version = 3
 	oldest  = 1 // the oldest reader that may take it
 )
 

@@ -31,7 +31,8 @@ func everything() []Message {
 				Source: addr("192.0.2.1"), RouterID: addr("192.0.2.7"), NextHop4: addr("192.0.2.1"), NextHop6: addr("2001:db8::1"),
 				HoldTime: 9 * time.Second, KeepaliveTime: 3 * time.Second, ConnectTime: time.Second, Password: "open sesame",
 				MultiHop: true, TTLSecurity: true, GracefulRestart: true, RestartTime: 30 * time.Second, IPv4: true, IPv6: true,
-				BFD: plan.BFD{Receive: 300 * time.Millisecond, Transmit: 100 * time.Millisecond, Multiplier: 3, Passive: true, MinimumTTL: 254},
+				MaxReceivedPrefixes: 10_000,
+				BFD:                 plan.BFD{Receive: 300 * time.Millisecond, Transmit: 100 * time.Millisecond, Multiplier: 3, Passive: true, MinimumTTL: 254},
 			}},
 			Routes: map[netip.Prefix]plan.Route{
 				prefix("203.0.113.5/32"): {"tor-a": {
@@ -60,8 +61,8 @@ func everything() []Message {
 	}
 }
 
-// TestVersion2 fails when what is said changes: then raise the version, and keep what the last one says readable.
-func TestVersion2(t *testing.T) {
+// TestVersion3 fails when what is said changes: then raise the version, and keep what the last one says readable.
+func TestVersion3(t *testing.T) {
 	var lines []byte
 	for _, m := range everything() {
 		line, err := encode(m)
@@ -70,7 +71,7 @@ func TestVersion2(t *testing.T) {
 		}
 		lines = append(lines, line...)
 	}
-	const file = "testdata/version2.jsonl"
+	const file = "testdata/version3.jsonl"
 	if *update {
 		if err := os.WriteFile(file, lines, 0o644); err != nil {
 			t.Fatal(err)
@@ -86,13 +87,19 @@ func TestVersion2(t *testing.T) {
 	understood(t, string(want), everything())
 }
 
-// TestVersion1: what it says is understood.
-func TestVersion1(t *testing.T) {
-	said, err := os.ReadFile("testdata/version1.jsonl")
+// TestOlderVersions: what they say is understood.
+func TestOlderVersions(t *testing.T) {
+	want := everything()
+	want[0].Hello.Version = 2
+	want[1].Change.Peers["tor-a"].MaxReceivedPrefixes = 0
+	said, err := os.ReadFile("testdata/version2.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := everything()
+	understood(t, string(said), want)
+	if said, err = os.ReadFile("testdata/version1.jsonl"); err != nil {
+		t.Fatal(err)
+	}
 	want[0].Hello.Version = 1
 	want[1].Change.Serial, want[1].Change.NodeGoes, want[3].Report.Applied = 0, false, 0
 	want[1].Change.Peers["tor-a"].RouterID = netip.Addr{}
@@ -209,9 +216,9 @@ func TestVersions(t *testing.T) {
 		refused bool // it is told why not
 		lenient bool // more is passed over
 	}{
-		"the same":                   {hello: `{"hello":{"version":2,"oldest":1,"role":"speaker"}}`, talks: true},
-		"newer, with something more": {hello: `{"hello":{"version":3,"oldest":1,"role":"speaker","more":1}}`, talks: true, lenient: true},
-		"newer, and this is too old": {hello: `{"hello":{"version":4,"oldest":3,"role":"speaker"}}`, refused: true},
+		"the same":                   {hello: `{"hello":{"version":3,"oldest":1,"role":"speaker"}}`, talks: true},
+		"newer, with something more": {hello: `{"hello":{"version":4,"oldest":1,"role":"speaker","more":1}}`, talks: true, lenient: true},
+		"newer, and this is too old": {hello: `{"hello":{"version":5,"oldest":4,"role":"speaker"}}`, refused: true},
 		"older":                      {hello: `{"hello":{"version":1,"oldest":1,"role":"speaker"}}`, talks: true},
 		"something else":             {hello: `{"leave":{}}`},
 	} {

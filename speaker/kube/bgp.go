@@ -263,7 +263,7 @@ func peerObjectOf(s *v1alpha1.BGPPeerSpec) peerObject {
 		Port:  uint16(s.PeerPort),
 		MyASN: uint32(s.MyASN), LocalASN: uint32(value(s.LocalASN, 0)), PeerASN: uint32(value(s.PeerASN, 0)),
 		DualStack: s.DualStackAddressFamily, MultiHop: s.EBGPMultiHop, TTLSecurity: s.TTLSecurity, GracefulRestart: s.GracefulRestart,
-		Nodes: selectors(s.NodeSelectors),
+		Nodes: selectors(s.NodeSelectors), MaxReceivedPrefixes: uint32(s.MaxReceivedPrefixes),
 	}
 	p.Address, _ = netip.ParseAddr(s.PeerAddress)
 	p.Source, _ = netip.ParseAddr(s.SourceAddress)

@@ -217,12 +217,13 @@ func TestPeerObject(t *testing.T) {
 		MyASN: 4294967295, DynamicASN: v1alpha1.DynamicExternal, LocalASN: ptr.To[int64](4200000000), PeerAddress: "2001:db8::1", PeerPort: 65535, SourceAddress: "2001:db8::2",
 		HoldTime: second(9), KeepaliveTime: second(3), ConnectTime: second(5), RouterID: "192.0.2.9", NodeSelectors: []metav1.LabelSelector{{MatchLabels: map[string]string{"rack": "a"}}},
 		PasswordSecret: &v1alpha1.SecretReference{Name: "tor"}, BFDProfile: "fast", EBGPMultiHop: true, TTLSecurity: true, GracefulRestart: true, RestartTime: second(30), DualStackAddressFamily: true,
+		MaxReceivedPrefixes: 20_000,
 	})
 	want := peerObject{secret: "tor", profile: "fast", peer: plan.BGPPeer{
 		Address: netip.MustParseAddr("2001:db8::1"), Port: 65535, MyASN: 4294967295, LocalASN: 4200000000, Dynamic: plan.AnyExternal,
 		Source: netip.MustParseAddr("2001:db8::2"), RouterID: netip.MustParseAddr("192.0.2.9"),
 		HoldTime: 9 * time.Second, KeepaliveTime: 3 * time.Second, ConnectTime: 5 * time.Second, DualStack: true, MultiHop: true, TTLSecurity: true,
-		GracefulRestart: true, RestartTime: 30 * time.Second,
+		GracefulRestart: true, RestartTime: 30 * time.Second, MaxReceivedPrefixes: 20_000,
 		Nodes: []pools.Selector{{{Key: "rack", Operator: pools.In, Values: []string{"a"}}}},
 	}}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(peerObject{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {

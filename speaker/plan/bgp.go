@@ -59,6 +59,8 @@ type Peer struct {
 	RestartTime     time.Duration
 	// IPv4 and IPv6 are the families that are spoken.
 	IPv4, IPv6 bool
+	// MaxReceivedPrefixes of each family that the peer may announce to this node, 0 for a default: more end the session.
+	MaxReceivedPrefixes uint32 `json:",omitempty"`
 	// BFD, the zero value without.
 	BFD BFD
 }
@@ -243,6 +245,10 @@ const (
 	Rejected Reason = "Rejected"
 	// HoldTimeExpired: nothing came from the peer for the hold time.
 	HoldTimeExpired Reason = "HoldTimeExpired"
+	// TooManyPrefixes: the peer announced more than MaxReceivedPrefixes; the session is retried after minutes.
+	TooManyPrefixes Reason = "TooManyPrefixes"
+	// OutOfMemory: the process of the peer reached its memory limit; it is started again after minutes.
+	OutOfMemory Reason = "OutOfMemory"
 	// BFDWentDown: BFD found the path dead.
 	BFDWentDown Reason = "BFDDown"
 	// BFDNotUp: the BGP session is established without BFD, which has had the time to come up: nothing watches the path. Either the router

@@ -84,7 +84,7 @@ func (p BGPPeer) on(node Node) Peer {
 		Address: p.Address, Port: p.Port, MyASN: p.MyASN, LocalASN: p.LocalASN, PeerASN: p.PeerASN, Dynamic: p.Dynamic, Source: p.Source, RouterID: p.RouterID,
 		HoldTime: p.HoldTime, KeepaliveTime: p.KeepaliveTime, ConnectTime: p.ConnectTime, Password: p.Password,
 		MultiHop: p.MultiHop, TTLSecurity: p.TTLSecurity, GracefulRestart: p.GracefulRestart, RestartTime: p.RestartTime, BFD: p.BFD,
-		IPv4: p.Address.Is4(), IPv6: p.Address.Is6(),
+		IPv4: p.Address.Is4(), IPv6: p.Address.Is6(), MaxReceivedPrefixes: p.MaxReceivedPrefixes,
 	}
 	if p.Address.Zone() != "" {
 		out.NextHop6, _ = node.address(false)

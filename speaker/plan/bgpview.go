@@ -31,6 +31,8 @@ type BGPPeer struct {
 	// RestartTime is set with GracefulRestart.
 	GracefulRestart bool
 	RestartTime     time.Duration
+	// MaxReceivedPrefixes of each family; the object has a default.
+	MaxReceivedPrefixes uint32
 	// Nodes that have a session: any of the selectors matches; empty for all.
 	Nodes []pools.Selector
 	// Password is empty without.

@@ -54,17 +54,25 @@ func (d *Driver) updatePeer(have *peer, want plan.Peer) (again, restarting bool)
 		return true, false
 	}
 	was, is := have.api(false), (&peer{conf: want, asn: have.asn}).api(false)
-	connectTime := was.Timers.Config.ConnectRetry != is.Timers.Config.ConnectRetry
+	// GoBGP takes these over in place. It reads connectTime before the first try only, and a limit that was reached keeps
+	// the peer idle.
+	inPlace := was.Timers.Config.ConnectRetry != is.Timers.Config.ConnectRetry ||
+		prefixLimit(have.conf) != prefixLimit(want)
 	was.Timers.Config.ConnectRetry = is.Timers.Config.ConnectRetry
+	for _, f := range was.AfiSafis {
+		f.PrefixLimits.MaxPrefixes = prefixLimit(want)
+	}
 	switch {
-	case !proto.Equal(was, is), connectTime && !d.sessions.established(have.name): // GoBGP looks at it before the first try only
+	case !proto.Equal(was, is), inPlace && !d.sessions.established(have.name):
 		return true, d.beginAnew(have)
-	case connectTime:
+	case inPlace:
+		d.sessions.reconfigured(have.key, want)
 		if _, err := d.server.UpdatePeer(context.Background(), &api.UpdatePeerRequest{Peer: is}); err != nil {
 			d.log.Error("cannot change a BGP peer in place", "peer", have.name, "err", err)
 			return true, d.beginAnew(have)
 		}
-		d.log.Info("BGP peer changed", "peer", have.name, "reason", "its connectTime: it counts once the session has ended")
+		d.log.Info("BGP peer changed", "peer", have.name, "connectTime", want.ConnectTime,
+			"maxReceivedPrefixes", prefixLimit(want))
 	}
 	hops := have.conf.NextHop4 != want.NextHop4 || have.conf.NextHop6 != want.NextHop6
 	have.conf = want
@@ -79,6 +87,7 @@ func (d *Driver) updatePeer(have *peer, want plan.Peer) (again, restarting bool)
 func inTimes(have, want plan.Peer) bool {
 	have.NextHop4, have.NextHop6, have.BFD, have.ConnectTime = want.NextHop4, want.NextHop6, want.BFD, want.ConnectTime
 	have.HoldTime, have.KeepaliveTime, have.RestartTime = want.HoldTime, want.KeepaliveTime, want.RestartTime
+	have.MaxReceivedPrefixes = want.MaxReceivedPrefixes
 	return have == want
 }
 

@@ -33,9 +33,10 @@ type peer struct {
 
 // Defaults where the BGPPeer says nothing.
 const (
-	connectTime = 5 * time.Second
-	restartTime = time.Minute
-	holdTime    = 90 * time.Second
+	connectTime         = 5 * time.Second
+	restartTime         = time.Minute
+	holdTime            = 90 * time.Second
+	maxReceivedPrefixes = 10_000
 )
 
 // deferral is how long a restarting process waits for what its peers have to say before it tells them its table (RFC 4724, 4.1): with
@@ -224,7 +225,8 @@ func timers(p plan.Peer) *api.TimersConfig {
 func families(p plan.Peer) (out []*api.AfiSafi) {
 	add := func(f *api.Family) {
 		out = append(out, &api.AfiSafi{Config: &api.AfiSafiConfig{Family: f, Enabled: true},
-			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: p.GracefulRestart}}})
+			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: p.GracefulRestart}},
+			PrefixLimits:      &api.PrefixLimit{Family: f, MaxPrefixes: prefixLimit(p)}})
 	}
 	if _, ok := speaks(p, true); ok {
 		add(ipv4)

@@ -44,6 +44,8 @@ type session struct {
 	// broken is set by GoBGP's word that a session with graceful restart ended in a way that makes the router wait for the next one (RFC 4724, 4.2),
 	// lost once it is over and this driver has not ended it.
 	broken, lost bool
+	// over is set once the router has announced too many prefixes: what GoBGP says of the session from then on is no news.
+	over bool
 	// wonder is set if the router refuses and GoBGP does not say why; asked is when the router was asked last.
 	wonder bool
 	asked  time.Time
@@ -105,6 +107,15 @@ func (s *sessions) hold(key, name string, p plan.Peer) {
 	x.fresh(time.Now().Add(s.eagerFor(p)))
 	s.byAddr[address(key)] = x
 	s.poke()
+}
+
+// reconfigured says that GoBGP is about to take over another configuration of a peer that it has.
+func (s *sessions) reconfigured(key string, p plan.Peer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if x := s.byAddr[address(key)]; x != nil {
+		x.peer = p
+	}
 }
 
 // key returns GoBGP's name of a peer that it has.
@@ -200,7 +211,7 @@ func (s *sessions) event(r *api.WatchEventResponse) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	x, state := s.byAddr[address(p.NeighborAddress)], states[p.SessionState]
-	if x == nil || state == "" {
+	if x == nil || state == "" || x.over {
 		return
 	}
 	if state == plan.SessionOpenConfirm || state == plan.SessionEstablished {

@@ -20,7 +20,8 @@ import (
 // out when they change.
 func (s *sessions) hear(msg string, f golog.Fields) {
 	switch msg {
-	case "failed to connect", "state changed", "sent notification", "received notification", "hold timer expired":
+	case "failed to connect", "state changed", "sent notification", "received notification", "hold timer expired",
+		"prefix limit reached":
 	case "sync finished":
 		s.poke()
 		return
@@ -48,6 +49,8 @@ func (s *sessions) hear(msg string, f golog.Fields) {
 		x.pending = refused(f)
 	case "hold timer expired":
 		x.pending = silent
+	case "prefix limit reached":
+		s.limitReached(x, fmt.Sprint(f["Family"]))
 	case "state changed":
 		x.changing(fmt.Sprint(f["old"]), fmt.Sprint(f["new"]), fmt.Sprint(f["reason"]))
 	}

@@ -1,0 +1,62 @@
+package gobgp
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// table is a table of so many prefixes that a router announces.
+func table(n int) (out []netip.Prefix) {
+	for i := range n {
+		var b [4]byte
+		binary.BigEndian.PutUint32(b[:], 10<<24|uint32(i)<<4)
+		out = append(out, netip.PrefixFrom(netip.AddrFrom4(b), 28))
+	}
+	return out
+}
+
+// TestTooManyPrefixes: a router that announces more prefixes than it may loses its session with a reason, which both
+// sides know, at once, and is not tried again. With a higher limit there is a session, whose limit is changed in place.
+func TestTooManyPrefixes(t *testing.T) {
+	each(t, func(t *testing.T, w *world, f *far) {
+		const n = 2000
+		f.conf.Announce = table(n)
+		f.neighbors(t, f.neighbor())
+		d := startNode(t, w.node)
+		p := f.peer()
+		p.MaxReceivedPrefixes = n - 1
+		routes := map[netip.Prefix]plan.Route{vip4: to("r")}
+		d.apply(t, wanted(map[string]plan.Peer{"r": p}, routes))
+		s := d.fails(t, "r", plan.TooManyPrefixes)
+		if !strings.Contains(s.Message, fmt.Sprintf("more than %d IPv4 prefixes (maxReceivedPrefixes)", n-1)) {
+			t.Errorf("the message is %q", s.Message)
+		}
+		eventuallyElse(t, "the router has the reason", func() bool {
+			return strings.Contains(strings.ToLower(f.Log()), "maximum number of prefixes reached")
+		}, f.Log)
+		d.kill()
+
+		d = startNode(t, w.node)
+		p.MaxReceivedPrefixes = n + 1 // FRR announces the address back
+		d.apply(t, wanted(map[string]plan.Peer{"r": p}, routes))
+		d.up(t, "r")
+		f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}})
+		before := f.since(t, "node")
+		eventually(t, "all came", func() bool { return len(d.tell(t, order{Paths: true}).Came[f.link.router.String()]) >= n })
+		p.MaxReceivedPrefixes = n + 2
+		change := func() { d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"r": &p}}) }
+		change()
+		f.still(t, "node", before)
+		p.MaxReceivedPrefixes = n - 1
+		change()
+		s = d.fails(t, "r", plan.TooManyPrefixes)
+		if s.Changes != 1 || !strings.Contains(s.Message, fmt.Sprintf("more than %d ", n-1)) {
+			t.Errorf("the session is %+v", s)
+		}
+	})
+}
