@@ -25,16 +25,21 @@ const (
 	DropUnknown    Drop = "unknown-session"
 	DropSource     Drop = "other-source" // names a session with another peer
 	DropTTL        Drop = "ttl"
+	DropInterface  Drop = "interface"           // of a single-hop session, on another interface than that of its peer
+	DropNewcomer   Drop = "other-discriminator" // names none, and is not of the peer of a multihop session that is up
+	DropFiltered   Drop = "filtered"            // by the kernel, while too many packets are of no session
 )
 
 // Drops are all reasons.
-var Drops = []Drop{DropForm, DropVersion, DropMultiplier, DropMultipoint, DropNoMy, DropAuth, DropState, DropUnknown, DropSource, DropTTL}
+var Drops = []Drop{DropForm, DropVersion, DropMultiplier, DropMultipoint, DropNoMy, DropAuth, DropState, DropUnknown,
+	DropSource, DropTTL, DropInterface, DropNewcomer, DropFiltered}
 
 // Datagram is one that was received.
 type Datagram struct {
 	// Source and Local are the addresses, without zone.
 	Source, Local netip.Addr
-	// Interface on which it came. Only packets that name no session need it.
+	// Index of the interface on which it came, and its name, which only packets that name no session need.
+	Index     int
 	Interface string
 	TTL       int
 	// MultiHop is set if it came to that port.
@@ -175,6 +180,11 @@ func (c *Core) accept(in *Datagram) (*session, Packet, Drop) {
 	switch {
 	case drop != Taken:
 		return nil, p, drop
+	case s.index != 0 && s.index != in.Index:
+		c.elsewhere(s)
+		return nil, p, DropInterface
+	case s.key.MultiHop && s.state == Up && p.Your == 0 && p.My != s.remote.discr:
+		return nil, p, DropNewcomer
 	case in.TTL < s.conf.minimumTTL():
 		c.tooFar(s, in.TTL)
 		return nil, p, DropTTL
@@ -196,6 +206,16 @@ func (c *Core) tooFar(s *session, ttl int) {
 	} else {
 		s.far += ": it is not on link, or another host uses its address"
 	}
+	c.note(s)
+}
+
+// elsewhere says of a session that does not come up that the interface may be why.
+func (c *Core) elsewhere(s *session) {
+	if s.state == Up || s.remote.discr != 0 || s.far != "" {
+		return
+	}
+	s.far = "packets of the peer arrive on another interface than that of the route to it: let both be one " +
+		"(RFC 5881, 3), or another host uses its address"
 	c.note(s)
 }
 
@@ -305,6 +325,13 @@ func (c *Core) Problem(discr uint32, what string) {
 	if s := c.byDiscr[discr]; s != nil && s.problem != what {
 		s.problem = what
 		c.note(s)
+	}
+}
+
+// Bind says on which interface the peer of a single-hop session is (RFC 5881, 3), 0 if that is not known.
+func (c *Core) Bind(discr uint32, index int) {
+	if s := c.byDiscr[discr]; s != nil && !s.key.MultiHop {
+		s.index = index
 	}
 }
 

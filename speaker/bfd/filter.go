@@ -1,34 +1,177 @@
 package bfd
 
 import (
+	"encoding/binary"
 	"fmt"
+	"net/netip"
+	"slices"
+	"time"
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
 
 const (
-	// netOff is where the network header begins for a filter (SKF_NET_OFF of linux/filter.h), wherever the socket's own data begins.
+	// netOff is where the network header begins for a filter (SKF_NET_OFF of linux/filter.h). The socket's own data
+	// begins at the UDP header.
 	netOff = 0xfff00000
+	// bfdOff is where the BFD packet begins, behind the UDP header.
+	bfdOff = 8
 	// sample is how many packets from off link there are for each one that is passed on, so that the status and the metrics can tell of them.
 	sample = 16
+	// whole passes a packet on.
+	whole = 0xffff
 )
 
-// onLink has the kernel drop what came over a router (RFC 5881, 5: TTL 255) before it wakes the loop, but for one of so many. IP_MINTTL
-// would be simpler, and is for TCP alone (ip(7)).
-func (r *receiver) onLink(fd int) error {
-	hops := uint32(8) // the TTL (RFC 791, 3.1)
-	if r.six {
-		hops = 7 // the hop limit (RFC 8200, 3)
+// Packets of no session are counted and reported, up to tolerated of them in a second. Beyond it the kernel drops for
+// the time of filtered what cannot be of a session: a flood costs the loop no time, and the socket no room.
+const (
+	tolerated = 100
+	filtered  = 5 * time.Second
+	// maxGates is for how many sessions of a socket there is room in a filter (4096 instructions).
+	maxGates = 200
+)
+
+// gate is what packets of a session have: its peer's address, the interface unless that is 0, and its discriminator,
+// or none in a packet that is Down or AdminDown (RFC 5880, 6.8.6).
+type gate struct {
+	peer  netip.Addr
+	index int
+	discr uint32
+}
+
+// flood is how a socket deals with packets of no session.
+type flood struct {
+	gates []gate
+	// since begins the second in which count packets were of none; until is when the filter is taken off, zero without.
+	since, until time.Time
+	count        int
+	drops        uint32
+}
+
+// junk counts a packet of no session, and reports whether the kernel drops them from now on.
+func (r *receiver) junk(now time.Time) bool {
+	if now.Sub(r.since) >= time.Second {
+		r.since, r.count = now, 0
 	}
-	program, err := bpf.Assemble([]bpf.Instruction{
-		bpf.LoadAbsolute{Off: netOff + hops, Size: 1},
+	if r.count++; r.count <= tolerated || !r.until.IsZero() {
+		return false
+	}
+	if r.attach(r.fd, r.passKnown()) != nil { // then it goes on as before
+		return false
+	}
+	r.until, r.drops = now.Add(filtered), r.dropped()
+	return true
+}
+
+// filter has each socket's filter be that of the sessions, takes it off in time, and counts what it dropped.
+func (l *loop) filter(now time.Time) {
+	gates := map[kind][]gate{}
+	l.core.Sessions(func(discr uint32, k Key, _ []string) {
+		g := gate{peer: k.Peer, discr: discr}
+		if p := l.ports[discr]; p != nil && !k.MultiHop {
+			g.index = p.on
+		}
+		gates[kindOf(k)] = append(gates[kindOf(k)], g)
+	})
+	for k, r := range l.receivers {
+		others := !slices.Equal(r.gates, gates[k])
+		r.gates = gates[k]
+		if r.fd < 0 || r.until.IsZero() {
+			continue
+		}
+		dropped := r.dropped()
+		l.d.metrics.dropped[DropFiltered].Add(float64(dropped - r.drops))
+		r.drops = dropped
+		switch {
+		case !now.Before(r.until):
+			if r.attach(r.fd, r.passAll()) == nil {
+				r.until, r.count = time.Time{}, 0
+			}
+		case others:
+			_ = r.attach(r.fd, r.passKnown()) // the old one lets the new session in when it is taken off
+		}
+		if !r.until.IsZero() {
+			l.again(now, r.until.Sub(now))
+		}
+	}
+}
+
+// passAll passes all packets on, but over one hop most of what came over a router (RFC 5881, 5: TTL 255): one of so
+// many is, to be counted and reported. IP_MINTTL would be simpler, and is for TCP alone (ip(7)).
+func (r *receiver) passAll() []bpf.Instruction {
+	if r.multiHop {
+		return []bpf.Instruction{bpf.RetConstant{Val: whole}}
+	}
+	return []bpf.Instruction{
+		bpf.LoadAbsolute{Off: netOff + r.hops(), Size: 1},
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: 255, SkipTrue: 3},
 		bpf.LoadExtension{Num: bpf.ExtRand},
 		bpf.JumpIf{Cond: bpf.JumpBitsNotSet, Val: sample - 1, SkipTrue: 1},
 		bpf.RetConstant{Val: 0},
-		bpf.RetConstant{Val: 0xffff},
-	})
+		bpf.RetConstant{Val: whole},
+	}
+}
+
+// passKnown passes on what may be of a session alone.
+func (r *receiver) passKnown() (program []bpf.Instruction) {
+	if len(r.gates) > maxGates {
+		return r.passAll()
+	}
+	if !r.multiHop {
+		program = append(program, bpf.LoadAbsolute{Off: netOff + r.hops(), Size: 1},
+			bpf.JumpIf{Cond: bpf.JumpEqual, Val: 255, SkipTrue: 1},
+			bpf.RetConstant{Val: 0})
+	}
+	for _, g := range r.gates {
+		program = append(program, g.program(r.source())...)
+	}
+	return append(program, bpf.RetConstant{Val: 0})
+}
+
+// program passes on what goes through the gate, and goes on behind itself with all else.
+func (g gate) program(source uint32) (out []bpf.Instruction) {
+	unequal := func(load bpf.Instruction, val uint32) { // where it is another one it is not through this gate
+		out = append(out, load, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: val})
+	}
+	for i, octets := 0, g.peer.AsSlice(); i < len(octets); i += 4 {
+		unequal(bpf.LoadAbsolute{Off: netOff + source + uint32(i), Size: 4}, binary.BigEndian.Uint32(octets[i:]))
+	}
+	if g.index != 0 {
+		unequal(bpf.LoadExtension{Num: bpf.ExtInterfaceIndex}, uint32(g.index))
+	}
+	out = append(out, bpf.LoadAbsolute{Off: bfdOff + 8, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: g.discr, SkipTrue: 3},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0},
+		bpf.LoadAbsolute{Off: bfdOff + 1, Size: 1}, bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: 0x80}, // Init or Up
+		bpf.RetConstant{Val: whole})
+	for i := range out {
+		if j, is := out[i].(bpf.JumpIf); is && j.SkipTrue == 0 {
+			j.SkipTrue = uint8(len(out) - 1 - i)
+			out[i] = j
+		}
+	}
+	return out
+}
+
+// hops and source are where the network header has the TTL and the source (RFC 791, 3.1; RFC 8200, 3).
+func (r *receiver) hops() uint32 {
+	if r.six {
+		return 7
+	}
+	return 8
+}
+
+func (r *receiver) source() uint32 {
+	if r.six {
+		return 8
+	}
+	return 12
+}
+
+// attach gives a socket a filter in place of the one that it has.
+func (r *receiver) attach(fd int, filter []bpf.Instruction) error {
+	program, err := bpf.Assemble(filter)
 	if err != nil {
 		return err
 	}
@@ -36,8 +179,21 @@ func (r *receiver) onLink(fd int) error {
 	for i, p := range program {
 		raw[i] = unix.SockFilter{Code: p.Op, Jt: p.Jt, Jf: p.Jf, K: p.K}
 	}
-	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(raw)), Filter: &raw[0]}); err != nil {
+	fprog := unix.SockFprog{Len: uint16(len(raw)), Filter: &raw[0]}
+	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &fprog)
+	if err != nil {
 		return fmt.Errorf("attach a filter to the socket on %v: %w", r, err)
 	}
 	return nil
+}
+
+// dropped is how many packets the kernel has dropped at the socket (SO_MEMINFO of socket(7), SK_MEMINFO_DROPS), 0 if
+// it does not say.
+func (r *receiver) dropped() uint32 {
+	const words, drops = 9, 8
+	info := make([]byte, 4*words)
+	if n, err := getsockopt(r.fd, unix.SOL_SOCKET, unix.SO_MEMINFO, info); err != nil || n < len(info) {
+		return r.drops
+	}
+	return binary.NativeEndian.Uint32(info[4*drops:])
 }

@@ -37,6 +37,10 @@ type port struct {
 	sender
 	name           string // by which it is counted, empty while it says goodbye
 	sent, received prometheus.Counter
+	// on is the index of the interface on which a single-hop peer is, 0 if it is not known, and routed is when that was
+	// asked.
+	on     int
+	routed time.Time
 }
 
 // count counts by another name.
@@ -153,12 +157,19 @@ func (l *loop) drain(now time.Time, r *receiver) {
 		if !ok {
 			return
 		}
+		in.Index = index
 		if len(in.Data) >= 12 && in.Data[8]|in.Data[9]|in.Data[10]|in.Data[11] == 0 {
 			in.Interface = r.interfaceName(index)
 		}
 		result := l.core.Receive(now, in)
 		if result.Drop != Taken {
 			l.d.metrics.dropped[result.Drop].Inc()
+			if result.Drop == DropInterface {
+				l.again(now, rebind) // the peer may be on another interface now
+			}
+			if r.junk(now) {
+				l.again(now, filtered)
+			}
 			continue
 		}
 		if p := l.ports[result.Session]; p != nil {
@@ -263,6 +274,7 @@ func (l *loop) sync(now time.Time) {
 			}
 		}
 	}
+	l.filter(now)
 	l.problems()
 	l.changed()
 	l.watch()
@@ -277,6 +289,13 @@ func (l *loop) look(now time.Time, discr uint32, k Key, name string) {
 	}
 	if p.sent == nil || p.name != name {
 		p.count(l.d.metrics, name)
+	}
+	if !k.MultiHop {
+		if now.Sub(p.routed) >= rebind {
+			p.routed, p.on = now, k.routed()
+			l.core.Bind(discr, p.on)
+		}
+		l.again(now, recheck)
 	}
 	if !l.core.Up(discr) {
 		if now.Sub(p.checked) >= recheck {

@@ -27,6 +27,7 @@ type receiver struct {
 	kind
 	fd      int // -1 while it is closed
 	problem string
+	flood
 
 	header  unix.Msghdr
 	vec     unix.Iovec
@@ -58,11 +59,9 @@ func (r *receiver) open() error {
 			return fmt.Errorf("set option %d of level %d of the socket on %v: %w", o.name, o.level, r, err)
 		}
 	}
-	if !r.multiHop {
-		if err := r.onLink(fd); err != nil {
-			unix.Close(fd)
-			return err
-		}
+	if err := r.attach(fd, r.passAll()); err != nil {
+		unix.Close(fd)
+		return err
 	}
 	if err := unix.Bind(fd, sockaddr(any, portOf(r.multiHop), 0)); err != nil {
 		unix.Close(fd)
@@ -71,7 +70,7 @@ func (r *receiver) open() error {
 		}
 		return fmt.Errorf("receive on %v: %w", r, err)
 	}
-	r.fd = fd
+	r.fd, r.flood = fd, flood{gates: r.gates}
 	return nil
 }
 

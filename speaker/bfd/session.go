@@ -26,6 +26,8 @@ type session struct {
 	downs       uint64
 	detected    time.Duration
 	problem     string
+	// index of the interface of a single-hop session, 0 if it is not known.
+	index int
 	// far says that packets were discarded for their TTL, and ttl which.
 	far      string
 	ttl      int

@@ -37,12 +37,15 @@ type end struct {
 }
 
 // start runs a Driver in a namespace until the test's end or stop.
-func start(t testing.TB, space *netspace.Space) *end {
+func start(t testing.TB, space *netspace.Space) *end { return startWith(t, space, func() {}) }
+
+// startWith calls begin on the thread that runs the Driver before it does.
+func startWith(t testing.TB, space *netspace.Space, begin func()) *end {
 	e := &end{space: space, registry: prometheus.NewRegistry(), status: map[string]Status{}, kick: make(chan struct{}, 1)}
 	e.Driver = New(Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Changed: e.changed, Independent: true, Metrics: e.registry})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- space.Do(func() error { return e.Run(ctx) }) }()
+	go func() { done <- space.Do(func() error { begin(); return e.Run(ctx) }) }()
 	e.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
