@@ -209,7 +209,7 @@ func (c *Core) tooFar(s *session, ttl int) {
 	c.note(s)
 }
 
-// elsewhere says of a session that does not come up that the interface may be why.
+// elsewhere records the interface as a possible reason why a session does not come up.
 func (c *Core) elsewhere(s *session) {
 	if s.state == Up || s.remote.discr != 0 || s.far != "" {
 		return
@@ -328,7 +328,7 @@ func (c *Core) Problem(discr uint32, what string) {
 	}
 }
 
-// Bind says on which interface the peer of a single-hop session is (RFC 5881, 3), 0 if that is not known.
+// Bind sets the interface of a single-hop session (RFC 5881, 3), 0 if it is not known.
 func (c *Core) Bind(discr uint32, index int) {
 	if s := c.byDiscr[discr]; s != nil && !s.key.MultiHop {
 		s.index = index

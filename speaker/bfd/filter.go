@@ -19,8 +19,8 @@ const (
 	bfdOff = 8
 	// sample is how many packets from off link there are for each one that is passed on, so that the status and the metrics can tell of them.
 	sample = 16
-	// whole passes a packet on.
-	whole = 0xffff
+	// accept passes a packet on.
+	accept = 0xffff
 )
 
 // Packets of no session are counted and reported, up to tolerated of them in a second. Beyond it the kernel drops for
@@ -101,7 +101,7 @@ func (l *loop) filter(now time.Time) {
 // many is, to be counted and reported. IP_MINTTL would be simpler, and is for TCP alone (ip(7)).
 func (r *receiver) passAll() []bpf.Instruction {
 	if r.multiHop {
-		return []bpf.Instruction{bpf.RetConstant{Val: whole}}
+		return []bpf.Instruction{bpf.RetConstant{Val: accept}}
 	}
 	return []bpf.Instruction{
 		bpf.LoadAbsolute{Off: netOff + r.hops(), Size: 1},
@@ -109,7 +109,7 @@ func (r *receiver) passAll() []bpf.Instruction {
 		bpf.LoadExtension{Num: bpf.ExtRand},
 		bpf.JumpIf{Cond: bpf.JumpBitsNotSet, Val: sample - 1, SkipTrue: 1},
 		bpf.RetConstant{Val: 0},
-		bpf.RetConstant{Val: whole},
+		bpf.RetConstant{Val: accept},
 	}
 }
 
@@ -144,7 +144,7 @@ func (g gate) program(source uint32) (out []bpf.Instruction) {
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: g.discr, SkipTrue: 3},
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0},
 		bpf.LoadAbsolute{Off: bfdOff + 1, Size: 1}, bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: 0x80}, // Init or Up
-		bpf.RetConstant{Val: whole})
+		bpf.RetConstant{Val: accept})
 	for i := range out {
 		if j, is := out[i].(bpf.JumpIf); is && j.SkipTrue == 0 {
 			j.SkipTrue = uint8(len(out) - 1 - i)

@@ -32,7 +32,7 @@ func besides(t testing.TB) (node, router, pod *netspace.Space) {
 }
 
 // TestSpoofed: a Pod that sends with the router's address and a TTL of 255 ends no session, over one hop and over
-// several; one in which the router itself begins anew is met at once over one hop, and when the detection time is
+// several; one in which the router itself restarts is met at once over one hop, and when the detection time is
 // over, over several.
 func TestSpoofed(t *testing.T) {
 	t.Parallel()
@@ -51,7 +51,7 @@ func TestSpoofed(t *testing.T) {
 			const n = 20
 			for _, state := range []State{Down, AdminDown} {
 				for range n {
-					inject(t, pod, "192.0.2.2", "192.0.2.1", port, 255, stranger(state, 0))
+					inject(t, pod, "192.0.2.2", "192.0.2.1", port, 255, foreign(state, 0))
 				}
 			}
 			for deadline := time.Now().Add(patience); testutil.ToFloat64(a.metrics.dropped[drop]) < 2*n; {
@@ -69,7 +69,7 @@ func TestSpoofed(t *testing.T) {
 			want := map[bool]Reason{false: PeerDown, true: Expired}[multi]
 			a.wait(t, "b", "up again", func(s Status) bool { return up(s) && s.Downs == 1 })
 			if n := testutil.ToFloat64(a.metrics.downs.WithLabelValues("b", string(want))); n != 1 {
-				t.Errorf("after the router began anew it went down %v times for %s", n, want)
+				t.Errorf("after the restart of the router it went down %v times for %s", n, want)
 			}
 		})
 	}
@@ -154,23 +154,23 @@ func startCounted(t testing.TB, space *netspace.Space) (e *end, cpu func() time.
 	}
 }
 
-// stranger is a packet of one that knows no discriminator of a session.
-func stranger(state State, your uint32) Packet {
+// foreign is a packet of a host that knows no discriminator of a session.
+func foreign(state State, your uint32) Packet {
 	return Packet{State: state, Multiplier: 3, My: 7, Your: your, DesiredTx: time.Second, RequiredRx: time.Second}
 }
 
-// junk is what a stranger sends, from a Pod of the node or from the router's network.
+// junk is what a foreign host sends, from a Pod of the node or from the router's network.
 type junk struct {
 	pod    bool
 	port   int
 	packet Packet
 }
 
-// floods are what strangers send at full rate: from a Pod and from the router's network, to either port.
+// floods are what foreign hosts send at full rate: from a Pod and from the router's network, to either port.
 var floods = map[string]junk{
-	"spoofed, from a Pod":  {true, portSingleHop, stranger(Down, 0)},
-	"up, from the network": {false, portSingleHop, stranger(Up, 9)},
-	"multihop, from a Pod": {true, portMultiHop, stranger(Up, 9)},
+	"spoofed, from a Pod":  {true, portSingleHop, foreign(Down, 0)},
+	"up, from the network": {false, portSingleHop, foreign(Up, 9)},
+	"multihop, from a Pod": {true, portMultiHop, foreign(Up, 9)},
 }
 
 // BenchmarkFlood: 200,000 datagrams in a second to a port of BFD that belong to no session. An op is one of them. It

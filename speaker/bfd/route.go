@@ -12,7 +12,7 @@ import (
 const rebind = time.Second
 
 // routed returns the index of the interface on which the peer is by the kernel's routes, 0 if there is none or the
-// kernel does not say. Another host on another interface, as a Pod of this node with CAP_NET_RAW, may send with the
+// kernel reports none. Another host on another interface, as a Pod of this node with CAP_NET_RAW, may send with the
 // peer's address and a TTL of 255, too.
 func (k Key) routed() int {
 	o := &netlink.RouteGetOptions{Oif: k.Interface}

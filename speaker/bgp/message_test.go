@@ -216,8 +216,9 @@ func TestVersions(t *testing.T) {
 		refused bool // it is told why not
 		lenient bool // more is passed over
 	}{
-		"the same":                   {hello: `{"hello":{"version":3,"oldest":1,"role":"speaker"}}`, talks: true},
-		"newer, with something more": {hello: `{"hello":{"version":4,"oldest":1,"role":"speaker","more":1}}`, talks: true, lenient: true},
+		"the same": {hello: `{"hello":{"version":3,"oldest":1,"role":"speaker"}}`, talks: true},
+		"newer, with something more": {hello: `{"hello":{"version":4,"oldest":1,"role":"speaker","more":1}}`,
+			talks: true, lenient: true},
 		"newer, and this is too old": {hello: `{"hello":{"version":5,"oldest":4,"role":"speaker"}}`, refused: true},
 		"older":                      {hello: `{"hello":{"version":1,"oldest":1,"role":"speaker"}}`, talks: true},
 		"something else":             {hello: `{"leave":{}}`},

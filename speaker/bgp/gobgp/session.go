@@ -44,7 +44,7 @@ type session struct {
 	// broken is set by GoBGP's word that a session with graceful restart ended in a way that makes the router wait for the next one (RFC 4724, 4.2),
 	// lost once it is over and this driver has not ended it.
 	broken, lost bool
-	// over is set once the router has announced too many prefixes: what GoBGP says of the session from then on is no news.
+	// over is set once the router has announced too many prefixes: further events of the session are ignored.
 	over bool
 	// wonder is set if the router refuses and GoBGP does not say why; asked is when the router was asked last.
 	wonder bool
@@ -109,7 +109,7 @@ func (s *sessions) hold(key, name string, p plan.Peer) {
 	s.poke()
 }
 
-// reconfigured says that GoBGP is about to take over another configuration of a peer that it has.
+// reconfigured records the configuration of a peer that GoBGP is about to change in place.
 func (s *sessions) reconfigured(key string, p plan.Peer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
