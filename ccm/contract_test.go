@@ -44,8 +44,8 @@ type watchedBalancer struct {
 	nodes chan string
 }
 
-func (w watchedBalancer) UpdateLoadBalancer(ctx context.Context, cluster string, svc *v1.Service, nodes []*v1.Node) error {
-	err := w.LoadBalancer.UpdateLoadBalancer(ctx, cluster, svc, nodes)
+func (w watchedBalancer) UpdateLoadBalancer(ctx context.Context, name string, svc *v1.Service, nodes []*v1.Node) error {
+	err := w.LoadBalancer.UpdateLoadBalancer(ctx, name, svc, nodes)
 	var names []string
 	for _, node := range nodes {
 		names = append(names, node.Name)
@@ -55,8 +55,8 @@ func (w watchedBalancer) UpdateLoadBalancer(ctx context.Context, cluster string,
 	return err
 }
 
-// TestNodesComeAndGo: the service controller's own calls for nodes that come and go, up to none at all, change no address, and are not
-// written or told.
+// TestNodesComeAndGo: the service controller's own calls for nodes that come and go, up to none at all, change no
+// address, and are not written or told.
 func TestNodesComeAndGo(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

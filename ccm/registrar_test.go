@@ -97,8 +97,8 @@ func TestSaidAfterALostAnswer(t *testing.T) {
 	}
 }
 
-// TestWritesOfOneThatWaits: a Service that must wait costs two writes to it and two Events in all, however often it is tried meanwhile: with
-// its VirtualIP that is five (docs/design/ccm-pending.md).
+// TestWritesOfOneThatWaits: a Service that must wait costs two writes to it and two Events in all, however often it is
+// tried meanwhile: with its VirtualIP that is five (docs/design/ccm-pending.md).
 func TestWritesOfOneThatWaits(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -115,7 +115,8 @@ func TestWritesOfOneThatWaits(t *testing.T) {
 	api.ClearActions()
 	create(t, services, serviceFor("s"))
 	awaitEvent(t, events, "Warning PoolExhausted default/s")
-	for _, value := range []string{"a", "b"} { // each has it tried, and the one after it is its proof: the only worker takes them in order
+	// Each has it tried, and the one after it is its proof: the only worker takes them in order.
+	for _, value := range []string{"a", "b"} {
 		patch("s", fmt.Sprintf(`{"metadata":{"labels":{"tried":%q}}}`, value))
 		create(t, services, serviceFor("after-"+value))
 		awaitEvent(t, events, "Warning PoolExhausted default/after-"+value)
@@ -133,14 +134,17 @@ func TestWritesOfOneThatWaits(t *testing.T) {
 			got = append(got, w)
 		}
 	}
+	slices.Sort(got)
 	byTest := []string{"create services s", "patch services s", "patch services s"}
-	if want := slices.Concat(byTest, []string{"patch services/status s", "patch services/status s"}); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
+	want := slices.Concat(byTest, []string{"patch services/status s", "patch services/status s"})
+	if !slices.Equal(got, want) {
 		t.Errorf("wrote %q, want %q", got, want)
 	}
 	if len(events.Events) > 0 {
 		t.Errorf("said too: %q", <-events.Events)
 	}
-	all := await(t, services, "s has the address", func(all map[string]v1.Service) bool { return ip(all["s"]) == "203.0.113.4" })
+	served := func(all map[string]v1.Service) bool { return ip(all["s"]) == "203.0.113.4" }
+	all := await(t, services, "s has the address", served)
 	if s := all["s"]; !slices.Equal(s.Finalizers, []string{"service.kubernetes.io/load-balancer-cleanup"}) {
 		t.Errorf("it has finalizers %v", s.Finalizers)
 	}

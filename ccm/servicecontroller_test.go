@@ -41,7 +41,8 @@ func startServices(ctx context.Context, t *testing.T, workers int, objects ...ru
 
 // startObserved is startServices with a Cloud that the test looks into.
 func startObserved(
-	ctx context.Context, t *testing.T, workers int, observe func(*Cloud) cloudprovider.Interface, objects ...runtime.Object,
+	ctx context.Context, t *testing.T, workers int, observe func(*Cloud) cloudprovider.Interface,
+	objects ...runtime.Object,
 ) (*fake.Clientset, *record.FakeRecorder) {
 	api := fake.NewClientset(objects...)
 	core := informers.NewSharedInformerFactory(api, 0)
@@ -53,7 +54,8 @@ func startObserved(
 		t.Fatal(err)
 	}
 	cloud := observe(&Cloud{registrar: c.registrar})
-	controller, err := service.New(cloud, quiet{api}, c.waker, core.Core().V1().Nodes(), "", utilfeature.DefaultFeatureGate)
+	nodes := core.Core().V1().Nodes()
+	controller, err := service.New(cloud, quiet{api}, c.waker, nodes, "", utilfeature.DefaultFeatureGate)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -75,8 +75,8 @@ func runLoop(t *testing.T, node *netspace.Space, source speaker.Source, kick *sp
 	return ctx
 }
 
-// While Services come, one after the other, their clients ask all the time: they are answered or wait, and are never refused
-// (ipvs.md 1.2.9).
+// While Services come, one after the other, their clients ask all the time: they are answered or wait, and are never
+// refused (ipvs.md 1.2.9).
 func TestNobodyIsRefusedWhileAServiceComes(t *testing.T) {
 	const services = 20
 	client, node, _ := threeSpaces(t)

@@ -16,11 +16,13 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// healed bounds how long the loop takes to restore what another program flushed, with the time that an emulated kernel needs for it.
+// healed bounds how long the loop takes to restore what another program flushed, with the time that an emulated kernel
+// needs for it.
 const healed = 5 * time.Second
 
-// Another program flushes the data plane, as kube-proxy in mode nftables does with IPVS at each start (ipvs.md 1.7.3): it is restored within
-// seconds. A connection that sends nothing meanwhile goes on; one that does goes on or ends with a reset, not in silence.
+// Another program flushes the data plane, as kube-proxy in mode nftables does with IPVS at each start (ipvs.md 1.7.3):
+// it is restored within seconds. A connection that sends nothing meanwhile goes on; one that does goes on or ends with
+// a reset, not in silence.
 func TestFlush(t *testing.T) {
 	client, node, _ := threeSpaces(t)
 	view := viewOfPod()
@@ -70,8 +72,8 @@ func TestFlush(t *testing.T) {
 	}
 }
 
-// A process that dies leaves real servers as they were, drained ones with weight 0: the next corrects them before it is ready (ipvs.md
-// 1.2.8, T3).
+// A process that dies leaves real servers as they were, drained ones with weight 0: the next corrects them before it
+// is ready (ipvs.md 1.2.8, T3).
 func TestWeightsAreCorrected(t *testing.T) {
 	client, node, _ := threeSpaces(t)
 	view := viewOfPod()

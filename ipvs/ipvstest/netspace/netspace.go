@@ -172,13 +172,14 @@ func (s *Space) Route(t testing.TB, dst, via string) {
 	}
 }
 
-// MTU makes what is sent to an address over an interface that it is on larger than the octets no longer pass: IPv4 with DF and IPv6 get an ICMP
-// error (RFC 1191, RFC 8201).
+// MTU makes what is sent to an address over an interface that it is on larger than the octets no longer pass: IPv4
+// with DF and IPv6 get an ICMP error (RFC 1191, RFC 8201).
 func (s *Space) MTU(t testing.TB, to, name string, octets int) {
 	t.Helper()
 	addr := netip.MustParseAddr(to)
 	whole := &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())}
-	if err := s.Handle.RouteAdd(&netlink.Route{Dst: whole, LinkIndex: s.link(t, name).Attrs().Index, MTU: octets}); err != nil {
+	route := &netlink.Route{Dst: whole, LinkIndex: s.link(t, name).Attrs().Index, MTU: octets}
+	if err := s.Handle.RouteAdd(route); err != nil {
 		t.Fatalf("add route %s dev %s mtu %d: %v", whole, name, octets, err)
 	}
 }

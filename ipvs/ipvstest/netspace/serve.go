@@ -16,8 +16,8 @@ import (
 // patience bounds every wait of a test for an answer that ought to come at once.
 const patience = 5 * time.Second
 
-// ServeTCP answers each line of each connection with its own name and the address that the client seems to have, and as many octets as the
-// line has (AskLong).
+// ServeTCP answers each line of each connection with its own name and the address that the client seems to have, and
+// as many octets as the line has (AskLong).
 func (s *Space) ServeTCP(t testing.TB, addr, name string) {
 	t.Helper()
 	var listener net.Listener
@@ -137,8 +137,9 @@ func AskLong(limit time.Duration, conn net.Conn, n int) (string, error) {
 // AskOn sends one line over an open connection and returns the answer.
 func AskOn(conn net.Conn) (string, error) { return AskOnWithin(0, conn) }
 
-// AskOnWithin is AskOn with a patience of its own, unless that is zero. A packet filter that discards what this host sends fails the write
-// (EPERM) whether it also refuses or not, so the answer is awaited all the same: an ICMP error is what makes it refused.
+// AskOnWithin is AskOn with a patience of its own, unless that is zero. A packet filter that discards what this host
+// sends fails the write (EPERM) whether it also refuses or not, so the answer is awaited all the same: an ICMP error
+// is what makes it refused.
 func AskOnWithin(limit time.Duration, conn net.Conn) (string, error) {
 	return ask(limit, conn, []byte(question))
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nftlb"
 )
 
-// [T11] Policy Local: clients from outside get the endpoint of this node, and are dropped where it has none; those inside get the one of
-// another node (ipvs.md 3.11).
+// [T11] Policy Local: clients from outside get the endpoint of this node, and are dropped where it has none; those
+// inside get the one of another node (ipvs.md 3.11).
 func shortCircuit(t *testing.T, l *lab) {
 	var pods ipvs.PodSources
 	for _, pod := range l.family.pods {

@@ -9,8 +9,12 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 )
 
-// long asks something long over one protocol; the answer, as long, names the server and one of the addresses that it may have seen.
-func (l *lab) long(t *testing.T, from *netspace.Space, network, source string, octets int, server string, seen ...string) {
+// long asks something long over one protocol; the answer, as long, names the server and one of the addresses that it
+// may have seen.
+func (l *lab) long(
+	t *testing.T, from *netspace.Space, network, source string, octets int,
+	server string, seen ...string,
+) {
 	t.Helper()
 	conn, err := from.Dial(network, source, at(l.vip, 80))
 	if err != nil {
@@ -24,12 +28,13 @@ func (l *lab) long(t *testing.T, from *netspace.Space, network, source string, o
 		ok = ok || got == server+" "+addr
 	}
 	if err != nil || !ok {
-		t.Errorf("%s %s, %d octets: answer %q, error %v; want one of %s that sees %v", network, l.vip, octets, got, err, server, seen)
+		t.Errorf("%s %s, %d octets: answer %q, error %v; want one of %s that sees %v",
+			network, l.vip, octets, got, err, server, seen)
 	}
 }
 
-// Datagrams in several fragments, of which the first alone has the ports, come through both ways. They are no way around the source
-// ranges.
+// Datagrams in several fragments, of which the first alone has the ports, come through both ways. They are no way
+// around the source ranges.
 func fragments(t *testing.T, l *lab) {
 	const octets = 4000
 	for _, sets := range [][]ipvs.Set{{ipvs.Masqueraded}, nil} {
@@ -56,13 +61,15 @@ func fragments(t *testing.T, l *lab) {
 	}
 }
 
-// [2.1.9] Path MTU discovery works through a virtual address: the client's segments are too large for the way from the node to the Pod, the
-// Pod's for the way to the client. Each gets the ICMP error of a router on the way (RFC 1191, RFC 8201) as one of its own connection.
+// [2.1.9] Path MTU discovery works through a virtual address: the client's segments are too large for the way from the
+// node to the Pod, the Pod's for the way to the client. Each gets the ICMP error of a router on the way (RFC 1191, RFC
+// 8201) as one of its own connection.
 func smallMTU(sets ...ipvs.Set) func(t *testing.T, l *lab) {
 	return func(t *testing.T, l *lab) {
 		const mtu, octets = 1280, 20000
 		far, bits := netspace.New(t), netip.MustParseAddr(l.far).BitLen()-8
-		netspace.Join(t, far, "eth0", fmt.Sprintf("%s/%d", l.far, bits), l.client, "far", fmt.Sprintf("%s/%d", l.farRouter, bits))
+		netspace.Join(t, far, "eth0", fmt.Sprintf("%s/%d", l.far, bits),
+			l.client, "far", fmt.Sprintf("%s/%d", l.farRouter, bits))
 		far.Route(t, l.services, l.farRouter)
 		l.client.Sysctl(t, l.forwarding, "1")
 		l.node.Route(t, netip.PrefixFrom(netip.MustParseAddr(l.far), bits).Masked().String(), l.family.client)
