@@ -112,7 +112,7 @@ func (p *Prober) Broken() error {
 }
 
 // Stop ends the client after the answers that are due, and returns the
-// summary of all.
+// summary of all. A client that sent nothing is an error.
 func (p *Prober) Stop() (probe.Summary, error) {
 	broken := p.Broken()
 	if broken == nil {
@@ -121,6 +121,9 @@ func (p *Prober) Stop() (probe.Summary, error) {
 	s, err := p.Summary()
 	if err == nil {
 		err = broken
+	}
+	if asked := s.Asked(); err == nil && asked != nil {
+		err = fmt.Errorf("%s: %w", p.what, asked)
 	}
 	return s, err
 }
@@ -142,8 +145,8 @@ func (m *Machine) Ask(ctx context.Context, p Probe) (probe.Summary, error) {
 		return probe.Summary{}, ctx.Err()
 	}
 	s, err := prober.Summary()
-	if err == nil && s.Sent == 0 {
-		err = errors.Join(fmt.Errorf("ask %s from %s: the client sent nothing", p.Target, m.Name), prober.p.Wait())
+	if asked := s.Asked(); err == nil && asked != nil {
+		err = errors.Join(fmt.Errorf("ask %s from %s: %w", p.Target, m.Name, asked), prober.p.Wait())
 	}
 	return s, err
 }

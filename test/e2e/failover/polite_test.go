@@ -49,7 +49,7 @@ func TestReplaced(t *testing.T) {
 	for i, r := range stop(began) {
 		a := v.addrs[i]
 		t.Logf("%v: %s", a, r)
-		seen := s.w.Seen(a, began, time.Now())
+		seen := s.seen(a, began, time.Now())
 		if (r.Failed > 0 || seen.Moves() != 0) && len(s.starved()) == 0 {
 			t.Errorf("%v: %d of %d connections failed, answered by %v", a, r.Failed, r.Tried, names(seen.MACs))
 		}
@@ -81,7 +81,7 @@ func (s *scene) handOvers(leave, back func(context.Context, *lab.Node) error) {
 			next = now
 		}
 		for _, a := range v.addrs {
-			seen := s.w.Seen(a, since.Add(-time.Second), returned)
+			seen := s.seen(a, since.Add(-time.Second), returned)
 			if overlaps += seen.Duplicates; (seen.Moves() != 1 || seen.Duplicates > overlap) && len(s.starved()) == 0 {
 				s.t.Errorf("%v was answered by one after the other, %v, and %d questions by both", a, names(seen.MACs), seen.Duplicates)
 			}

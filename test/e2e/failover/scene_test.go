@@ -284,7 +284,7 @@ func (s *scene) check(since time.Time, before, now owners, twice int, moved ...*
 			s.t.Errorf("%s moved from %s to %s without need", v.service, before[v.service].Name, now[v.service].Name)
 		}
 		for _, a := range v.addrs {
-			seen := s.w.Seen(a, since, time.Now())
+			seen := s.seen(a, since, time.Now())
 			most := 0
 			if goes {
 				most = 1
@@ -297,6 +297,17 @@ func (s *scene) check(since time.Time, before, now owners, twice int, moved ...*
 			}
 		}
 	}
+}
+
+// seen is what the watcher saw of an address; without a question and an answer it shows nothing, and fails the test.
+func (s *scene) seen(addr netip.Addr, from, to time.Time) steady.Watched {
+	s.t.Helper()
+	seen := s.w.Seen(addr, from, to)
+	if seen.Asked == 0 || len(seen.All) == 0 {
+		s.t.Errorf("%v: %d questions from %s to %s, answered by %v",
+			addr, seen.Asked, from.Format(time.TimeOnly), to.Format(time.TimeOnly), seen.All)
+	}
+	return seen
 }
 
 // names of the nodes that have the hardware addresses.

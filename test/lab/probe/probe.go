@@ -4,6 +4,7 @@
 package probe
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -97,6 +98,17 @@ func Summarize(results []Result) Summary {
 		s.Outage = max(s.Outage, answered[i].Sub(answered[i-1]))
 	}
 	return s
+}
+
+// ErrNothingSent is that of a client without a single request: that none of them failed means nothing.
+var ErrNothingSent = errors.New("the client sent nothing")
+
+// Asked returns ErrNothingSent for a client without requests.
+func (s Summary) Asked() error {
+	if s.Sent == 0 {
+		return ErrNothingSent
+	}
+	return nil
 }
 
 // Errors returns each distinct error with its count, sorted.

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -26,6 +27,12 @@ func TestSummarize(t *testing.T) {
 	none := Summarize([]Result{{Sent: at(0), Took: 1000 * ms, Error: "timeout"}, {Sent: at(500), Took: 1000 * ms, Error: "timeout"}})
 	if none.Outage != 1500*ms || none.Failed != 2 {
 		t.Errorf("without an answer: %s", none)
+	}
+	if err := none.Asked(); err != nil {
+		t.Errorf("two requests: %v", err)
+	}
+	if err := Summarize(nil).Asked(); !errors.Is(err, ErrNothingSent) {
+		t.Errorf("no request: %v, want %v", err, ErrNothingSent)
 	}
 }
 
