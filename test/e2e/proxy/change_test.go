@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/ironlb/ironlb/test/e2e/scene"
 	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/probe"
 )
@@ -75,11 +76,16 @@ func TestTypeAndPortsChange(t *testing.T) {
 				return nil
 			})
 			eventually(t, programmed, "the address is closed", func(ctx context.Context) error {
-				s, err := cluster.Client.Ask(ctx, lab.Probe{Network: network, Target: vip, Count: 3, Every: 20 * time.Millisecond})
-				if err == nil && s.Failed < s.Sent {
-					return fmt.Errorf("%s", s)
+				for _, to := range scene.Each(vip) {
+					s, err := cluster.Client.Ask(ctx, lab.Probe{Network: network, Target: to, Count: 3, Every: 20 * time.Millisecond})
+					if err == nil && s.Failed < s.Sent {
+						err = fmt.Errorf("%v: %s", to, s)
+					}
+					if err != nil {
+						return err
+					}
 				}
-				return err
+				return nil
 			})
 		})
 	}
@@ -112,21 +118,22 @@ func TestSourceRanges(t *testing.T) {
 	set := func(ranges ...string) {
 		edit(t, "ranges", func(svc *corev1.Service) { svc.Spec.LoadBalancerSourceRanges = ranges })
 	}
+	only := func(m *lab.Machine) { set(m.Addr.String()+"/32", m.Addr6.String()+"/128") }
 	answered(t, client, "tcp", vip, "a1")
-	set(client.Addr.String() + "/32")
+	only(client)
 	answered(t, client, "tcp", vip, "a1")
 	dropped(t, pod, vip)
 	dropped(t, &cluster.Node(1).Machine, vip)
-	set(pod.Addr.String() + "/32")
+	only(pod)
 	answered(t, pod, "tcp", vip, "a1")
 	dropped(t, client, vip)
-	set(node.Addr.String() + "/32") // the node itself may (ipvs.md 2.3.2)
+	only(&node.Machine) // the node itself may (ipvs.md 2.3.2)
 	answered(t, &node.Machine, "tcp", vip, "a1")
 	dropped(t, client, vip)
-	set("0.0.0.0/1", "128.0.0.0/1")
+	set("0.0.0.0/1", "128.0.0.0/1", "::/1", "8000::/1")
 	answered(t, client, "tcp", vip, "a1")
 	answered(t, pod, "tcp", vip, "a1")
-	set("255.255.255.255/32")
+	set("255.255.255.255/32") // closes the family without ranges, too (2.3.1)
 	dropped(t, client, vip)
 	answered(t, pod, "tcp", internal(t, svc, httpPort), "a1") // ranges are for the LoadBalancer address
 	set()
@@ -145,11 +152,15 @@ func TestAffinity(t *testing.T) {
 			same := func() {
 				t.Helper()
 				eventually(t, programmed, "15 answers in a row of one Pod", func(ctx context.Context) error {
-					s, err := cluster.Client.Ask(ctx, lab.Probe{Network: "tcp", Target: vip, Count: 15, Every: 20 * time.Millisecond, Timeout: 3 * time.Second})
-					if err == nil && (s.Failed > 0 || len(s.ByPod) != 1) {
-						err = fmt.Errorf("%s", s)
+					for _, to := range scene.Each(vip) {
+						p := lab.Probe{Network: "tcp", Target: to, Count: 15, Every: 20 * time.Millisecond, Timeout: 3 * time.Second}
+						if s, err := cluster.Client.Ask(ctx, p); err != nil {
+							return err
+						} else if s.Failed > 0 || len(s.ByPod) != 1 {
+							return fmt.Errorf("%v: %s", to, s)
+						}
 					}
-					return err
+					return nil
 				})
 			}
 			same()
@@ -174,8 +185,10 @@ func TestUDPClientRecovers(t *testing.T) {
 		target func() lab.Probe
 	}{
 		"from outside": {cluster.Client, func() lab.Probe { return lab.Probe{Target: vip} }},
-		"from a Pod":   {podMachine(t, "a1"), func() lab.Probe { return lab.Probe{Target: internal(t, svc, udpPort)} }},
-		"NodePort":     {cluster.Client, func() lab.Probe { return lab.Probe{Target: nodePort(t, svc, cluster.Node(0), "udp")} }},
+		"from a Pod, IPv6": {podMachine(t, "a1"), func() lab.Probe {
+			return lab.Probe{Target: scene.Each(internal(t, svc, udpPort))[1]}
+		}},
+		"NodePort": {cluster.Client, func() lab.Probe { return lab.Probe{Target: nodePort(t, svc, cluster.Node(0), "udp")} }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			endpoints(t, "datagrams", "b1")
@@ -370,18 +383,26 @@ func TestConnectionStays(t *testing.T) {
 	to := external(t, svc, streamPort)
 	by(t, cluster.Client, to.Addr(), cluster.Node(0))
 	answered(t, cluster.Client, "tcp", external(t, svc, httpPort), "b1")
-	prober, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "stream", Target: to, Timeout: lab.Lost})
-	if err != nil {
-		t.Fatal(err)
+	var probers []*lab.Prober
+	for _, each := range scene.Each(to) {
+		prober, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "stream", Target: each, Timeout: lab.Lost})
+		if err != nil {
+			t.Fatal(err)
+		}
+		probers = append(probers, prober)
 	}
 	for _, step := range [][]string{{"b1", "a1"}, {"b1=terminating", "a1"}, {"b1=gone", "a1", "c1"}, {"b1", "a1"}} {
 		endpoints(t, "stream", step...)
 		answered(t, cluster.Client, "tcp", external(t, svc, httpPort), ready(step)...)
-		if err := errors.Join(prober.Broken(), prober.WaitAnswers(t.Context(), time.Minute, 5)); err != nil {
-			t.Fatalf("endpoints %v: %v", step, err)
+		for _, prober := range probers {
+			if err := errors.Join(prober.Broken(), prober.WaitAnswers(t.Context(), time.Minute, 5)); err != nil {
+				t.Fatalf("endpoints %v: %v", step, err)
+			}
 		}
 	}
-	if s, err := prober.Stop(); err != nil || s.Failed > 0 || len(s.ByPod) != 1 {
-		t.Errorf("%s, %v", s, err)
+	for _, prober := range probers {
+		if s, err := prober.Stop(); err != nil || s.Failed > 0 || len(s.ByPod) != 1 {
+			t.Errorf("%s, %v", s, err)
+		}
 	}
 }

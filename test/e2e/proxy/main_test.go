@@ -1,7 +1,11 @@
-// Package proxy tests IronLB as the only service proxy of a cluster: Kubernetes' own end-to-end tests of Services, restated for
-// the lab (the names say which: test/e2e/network/loadbalancer.go, service.go and others, v1.36.3).
+// Package proxy tests IronLB as the only service proxy of a cluster: Kubernetes' own end-to-end tests of Services,
+// restated for the lab (the names say which: test/e2e/network/loadbalancer.go, service.go and others, v1.36.3).
 //
-// IRONLB_DATAPLANE chooses the data plane: "ipvs" (default; in a guest where this kernel has none) or "nftables" (natively).
+// The Services are of both families, and all that is asked of an address of IPv4 is asked of its twin of IPv6 at the
+// same time.
+//
+// IRONLB_DATAPLANE chooses the data plane: "ipvs" (default; in a guest where this kernel has none) or "nftables"
+// (natively).
 package proxy
 
 import (
@@ -27,7 +31,7 @@ apiVersion: ironlb.io/v1alpha1
 kind: IPAddressPool
 metadata: {name: lan}
 spec:
-  addresses: [192.0.2.128/28]
+  addresses: [192.0.2.128/28, "2001:db8:0:1::80/124"]
 ---
 apiVersion: ironlb.io/v1alpha1
 kind: L2Advertisement
@@ -51,7 +55,7 @@ func TestMain(m *testing.M) {
 	}
 	lab.Main(m, config, func(ctx context.Context, c *lab.Cluster) error {
 		cluster = c
-		scene.Use(c, podNodes)
+		scene.UseBoth(c, podNodes)
 		return start(ctx)
 	})
 }

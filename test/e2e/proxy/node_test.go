@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/ironlb/ironlb/test/e2e/scene"
 	"github.com/ironlb/ironlb/test/lab"
 	"github.com/ironlb/ironlb/test/lab/host"
 )
@@ -41,8 +42,10 @@ func TestUnlistedPorts(t *testing.T) {
 	by(t, cluster.Client, vip.Addr(), node)
 	answered(t, cluster.Client, "tcp", netip.AddrPortFrom(node.Addr, 8080), "the-node-itself")
 	refused(t, cluster.Client, vip)
-	if _, err := cluster.Client.Exec(t.Context(), "ping", "-c", "2", "-W", "5", vip.Addr().String()); err != nil {
-		t.Error(err)
+	for _, to := range scene.Each(vip) {
+		if _, err := cluster.Client.Exec(t.Context(), "ping", "-c", "2", "-W", "5", to.Addr().String()); err != nil {
+			t.Error(err)
+		}
 	}
 	refused(t, podMachine(t, "a2"), internal(t, svc, 8080))
 }
@@ -82,15 +85,20 @@ func TestHostPort(t *testing.T) {
 	node, other := cluster.Node(0), podMachine(t, "a2")
 	vip, port := external(t, svc, httpPort), nodePort(t, svc, node, "http")
 	var rules strings.Builder
-	rules.WriteString("add table ip hostports\n")
-	for _, hook := range []string{"prerouting", "output"} {
-		fmt.Fprintf(&rules, "add chain ip hostports %s { type nat hook %[1]s priority -100; }\n"+
-			"add rule ip hostports %[1]s fib daddr type local tcp dport { %[2]d, %[3]d } dnat to %[4]v:8080\n", hook, httpPort, port.Port(), other.Addr)
+	for family, addr := range map[string]netip.Addr{"ip": other.Addr, "ip6": other.Addr6} {
+		fmt.Fprintf(&rules, "add table %s hostports\n", family)
+		for _, hook := range []string{"prerouting", "output"} {
+			fmt.Fprintf(&rules, "add chain %s hostports %s { type nat hook %[2]s priority -100; }\n"+
+				"add rule %[1]s hostports %[2]s fib daddr type local tcp dport { %[3]d, %[4]d } dnat to %[5]v\n",
+				family, hook, httpPort, port.Port(), netip.AddrPortFrom(addr, 8080))
+		}
 	}
 	if _, err := node.Exec(t.Context(), "nft", rules.String()); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _, _ = node.Exec(context.WithoutCancel(t.Context()), "nft", "delete table ip hostports") }()
+	defer func() {
+		_, _ = node.Exec(context.WithoutCancel(t.Context()), "nft", "delete table ip hostports; delete table ip6 hostports")
+	}()
 	by(t, cluster.Client, vip.Addr(), node)
 	inside := internal(t, svc, httpPort)
 	for _, to := range []netip.AddrPort{vip, port, inside} {
@@ -109,8 +117,9 @@ func TestHostPort(t *testing.T) {
 // service.go:1313: an externalIP that no node has.
 func TestExternalIP(t *testing.T) {
 	svc := service(t, "by-hand", ofType(corev1.ServiceTypeClusterIP), func(svc *corev1.Service) {
-		svc.Spec.ExternalIPs = []string{"192.0.2.150"}
+		svc.Spec.ExternalIPs = []string{"192.0.2.150", "2001:db8:0:1::96"}
 	})
+	scene.Pair(t, "192.0.2.150", "2001:db8:0:1::96")
 	endpoints(t, "by-hand", "a1", "c1")
 	to := at(t, "192.0.2.150", httpPort)
 	by(t, cluster.Client, to.Addr(), cluster.Node(1))
@@ -169,30 +178,38 @@ func TestDropPolicies(t *testing.T) {
 			answered(t, cluster.Client, "tcp", vip, "a1", "c1")
 			closeNode(t, node, variant)
 			eventually(t, programmed, "the node lets connections to Services through", func(ctx context.Context) error {
-				s, err := cluster.Client.Ask(ctx, lab.Probe{Network: "tcp", Target: vip, Count: perRound, Every: 20 * time.Millisecond, Timeout: 2 * time.Second})
-				if err == nil && s.Failed > 0 {
-					err = fmt.Errorf("%s", s)
+				for _, to := range scene.Each(vip) {
+					p := lab.Probe{Network: "tcp", Target: to, Count: perRound, Every: 20 * time.Millisecond, Timeout: 2 * time.Second}
+					if s, err := cluster.Client.Ask(ctx, p); err != nil {
+						return err
+					} else if s.Failed > 0 {
+						return fmt.Errorf("%v: %s", to, s)
+					}
 				}
-				return err
+				return nil
 			})
 			answered(t, cluster.Client, "tcp", vip, "a1", "c1")
 		})
 	}
 }
 
-// closeNode gives a node policies of DROP, beside what its own connections need, until the end of the test.
+// closeNode gives a node policies of DROP in both families, beside what its own connections need, until the end of the
+// test.
 func closeNode(t testing.TB, node *lab.Node, iptables string) {
 	t.Helper()
 	run := func(ctx context.Context, lines ...string) {
 		t.Helper()
-		for _, line := range lines {
-			if _, err := node.Exec(ctx, append([]string{iptables, "-w"}, strings.Fields(line)...)...); err != nil {
-				t.Error(err)
+		for _, program := range []string{iptables, strings.Replace(iptables, "ip", "ip6", 1)} {
+			for _, line := range lines {
+				if _, err := node.Exec(ctx, append([]string{program, "-w"}, strings.Fields(line)...)...); err != nil {
+					t.Error(err)
+				}
 			}
 		}
 	}
 	t.Cleanup(func() { run(context.Background(), "-P INPUT ACCEPT", "-P FORWARD ACCEPT", "-F INPUT", "-F FORWARD") })
 	run(t.Context(), "-A INPUT -i lo -j ACCEPT", "-A INPUT -i api0 -j ACCEPT", "-A INPUT -i pods0 -j ACCEPT",
+		"-A INPUT -p ipv6-icmp -j ACCEPT", // neighbours are found by it
 		"-A INPUT -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT", "-P INPUT DROP", "-P FORWARD DROP")
 }
 

@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -31,6 +33,13 @@ var (
 
 // Use says which lab the package's functions are about, and on which node each Pod is.
 func Use(c *lab.Cluster, pods map[string]int) { cluster, podNodes = c, pods }
+
+// UseBoth is Use for Services of both families: what is asked of an address of IPv4 is asked of its twin of IPv6 as
+// well.
+func UseBoth(c *lab.Cluster, pods map[string]int) {
+	Use(c, pods)
+	both = true
+}
 
 // The ports of every Service.
 const (
@@ -61,6 +70,9 @@ func Service(t testing.TB, name string, edit ...func(*corev1.Service)) *corev1.S
 				{Name: "stream", Port: StreamPort, TargetPort: intstr.FromInt32(probe.PortStream)},
 			},
 		},
+	}
+	if both {
+		svc.Spec.IPFamilyPolicy = ptr.To(corev1.IPFamilyPolicyRequireDualStack)
 	}
 	for _, e := range edit {
 		e(svc)
@@ -93,11 +105,11 @@ func Get(t testing.TB, name string) *corev1.Service {
 	return svc
 }
 
-// WithAddress waits until the Service has its EXTERNAL-IP.
+// WithAddress waits until the Service has its EXTERNAL-IP, one of each of its families.
 func WithAddress(t testing.TB, name string) (svc *corev1.Service) {
 	t.Helper()
 	Eventually(t, time.Minute, "Service "+name+" has an address", func(ctx context.Context) error {
-		if svc = Get(t, name); len(svc.Status.LoadBalancer.Ingress) != 1 {
+		if svc = Get(t, name); len(svc.Status.LoadBalancer.Ingress) != len(svc.Spec.IPFamilies) {
 			return fmt.Errorf("its status lists %d addresses", len(svc.Status.LoadBalancer.Ingress))
 		}
 		return nil
@@ -134,13 +146,22 @@ func OfType(kind corev1.ServiceType) func(*corev1.Service) {
 	return func(svc *corev1.Service) { svc.Spec.Type = kind }
 }
 
-// Endpoints makes the Service's slice hold these Pods, and nothing else: "a1", "a1=terminating" (still serving), "a1=unready",
-// "a1=gone" (terminating, serving no more); "@zone" after it hints to a zone.
+// Endpoints makes the Service's slice, one for each family, hold these Pods, and nothing else: "a1", "a1=terminating"
+// (still serving), "a1=unready", "a1=gone" (terminating, serving no more); "@zone" after it hints to a zone, "%node"
+// to a node.
 func Endpoints(t testing.TB, service string, pods ...string) {
 	t.Helper()
+	setSlice(t, service, service, discoveryv1.AddressTypeIPv4, pods)
+	if both {
+		setSlice(t, service, service+"-ipv6", discoveryv1.AddressTypeIPv6, pods)
+	}
+}
+
+func setSlice(t testing.TB, service, name string, family discoveryv1.AddressType, pods []string) {
+	t.Helper()
 	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: service, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
-		AddressType: discoveryv1.AddressTypeIPv4,
+		ObjectMeta:  metav1.ObjectMeta{Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		AddressType: family,
 		Ports: []discoveryv1.EndpointPort{
 			{Name: ptr.To("http"), Port: ptr.To[int32](probe.PortHTTP), Protocol: ptr.To(corev1.ProtocolTCP)},
 			{Name: ptr.To("udp"), Port: ptr.To[int32](probe.PortUDP), Protocol: ptr.To(corev1.ProtocolUDP)},
@@ -149,14 +170,15 @@ func Endpoints(t testing.TB, service string, pods ...string) {
 		Endpoints: []discoveryv1.Endpoint{},
 	}
 	for _, p := range pods {
-		slice.Endpoints = append(slice.Endpoints, endpoint(t, p))
+		slice.Endpoints = append(slice.Endpoints, endpoint(t, family, p))
 	}
 	slices := cluster.Kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
 	_, err := slices.Update(t.Context(), slice, metav1.UpdateOptions{})
 	if apierrors.IsNotFound(err) {
 		_, err = slices.Create(t.Context(), slice, metav1.CreateOptions{})
 		t.Cleanup(func() {
-			if err := slices.Delete(context.Background(), service, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			err := slices.Delete(context.Background(), name, metav1.DeleteOptions{})
+			if err != nil && !apierrors.IsNotFound(err) {
 				t.Error(err)
 			}
 		})
@@ -166,12 +188,17 @@ func Endpoints(t testing.TB, service string, pods ...string) {
 	}
 }
 
-func endpoint(t testing.TB, text string) discoveryv1.Endpoint {
+func endpoint(t testing.TB, family discoveryv1.AddressType, text string) discoveryv1.Endpoint {
 	t.Helper()
 	text, zone, _ := strings.Cut(text, "@")
 	name, state, _ := strings.Cut(text, "=")
+	pod := PodMachine(t, name)
+	addr := pod.Addr
+	if family == discoveryv1.AddressTypeIPv6 {
+		addr = pod.Addr6
+	}
 	e := discoveryv1.Endpoint{
-		Addresses: []string{PodMachine(t, name).Addr.String()},
+		Addresses: []string{addr.String()},
 		NodeName:  ptr.To(cluster.Node(podNodes[name]).Name),
 		Conditions: discoveryv1.EndpointConditions{
 			Ready:       ptr.To(state == ""),
@@ -198,12 +225,18 @@ func PodMachine(t testing.TB, name string) *lab.Machine {
 // External is the port at the LoadBalancer address, Internal at the ClusterIP, NodePort at a node.
 func External(t testing.TB, svc *corev1.Service, port uint16) netip.AddrPort {
 	t.Helper()
+	for _, in := range svc.Status.LoadBalancer.Ingress[1:] {
+		Pair(t, svc.Status.LoadBalancer.Ingress[0].IP, in.IP)
+	}
 	return At(t, svc.Status.LoadBalancer.Ingress[0].IP, port)
 }
 
 // Internal: see External.
 func Internal(t testing.TB, svc *corev1.Service, port uint16) netip.AddrPort {
 	t.Helper()
+	for _, ip := range svc.Spec.ClusterIPs[1:] {
+		Pair(t, svc.Spec.ClusterIP, ip)
+	}
 	return At(t, svc.Spec.ClusterIP, port)
 }
 
@@ -229,15 +262,22 @@ func At(t testing.TB, addr string, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(ip, port)
 }
 
-// By sends the client's packets to the address through one node, whoever answers ARP for it.
+// By sends the client's packets to the address, and to its twin, through one node, whoever answers ARP for it.
 func By(t testing.TB, client *lab.Machine, addr netip.Addr, node *lab.Node) {
 	t.Helper()
-	if _, err := client.Exec(t.Context(), "ip", "route", "replace", addr.String()+"/32", "via", node.Addr.String()); err != nil {
-		t.Fatal(err)
+	for _, to := range withTwin(addr) {
+		via := node.Addr
+		if to.Is6() {
+			via = node.Addr6
+		}
+		route := netip.PrefixFrom(to, to.BitLen()).String()
+		if _, err := client.Exec(t.Context(), "ip", "route", "replace", route, "via", via.String()); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_, _ = client.Exec(context.Background(), "ip", "route", "del", route) // twice is once too often
+		})
 	}
-	t.Cleanup(func() {
-		_, _ = client.Exec(context.Background(), "ip", "route", "del", addr.String()+"/32") // twice is once too often
-	})
 }
 
 // What may become of requests.
@@ -246,33 +286,57 @@ const (
 	PerRound   = 12
 )
 
-// Answered waits until the client's requests are answered by exactly these Pods, each at least once, and returns the last round.
+// Answered waits until the client's requests, of each family, are answered by exactly these Pods, each at least once,
+// and returns the last round.
 func Answered(t testing.TB, client *lab.Machine, network string, to netip.AddrPort, pods ...string) (s probe.Summary) {
 	t.Helper()
 	what := fmt.Sprintf("%s to %v from %s is answered by %v", network, to, client.Name, pods)
-	Eventually(t, Programmed, what, func(ctx context.Context) (err error) {
-		s, err = client.Ask(ctx, lab.Probe{Network: network, Target: to, Count: PerRound, Every: 20 * time.Millisecond, Timeout: 3 * time.Second})
-		if err != nil {
-			return err
-		}
-		var by []string
-		for pod := range s.ByPod {
-			by = append(by, pod)
-		}
-		slices.Sort(by)
-		if s.Failed > 0 || !slices.Equal(by, pods) {
-			return fmt.Errorf("%s", s)
-		}
-		return nil
+	Eventually(t, Programmed, what, func(ctx context.Context) error {
+		p := lab.Probe{Network: network, Target: to, Count: PerRound, Timeout: 3 * time.Second}
+		return askEach(ctx, client, p, &s, func(s probe.Summary) bool {
+			return s.Failed == 0 && slices.Equal(slices.Sorted(maps.Keys(s.ByPod)), pods)
+		})
 	})
 	return s
 }
 
-// Seen wants every Pod to have seen this client address.
+// askEach asks the target and its twin at once. Each summary must be good; all is both together.
+func askEach(
+	ctx context.Context, client *lab.Machine, p lab.Probe, all *probe.Summary, good func(probe.Summary) bool,
+) error {
+	p.Every = 20 * time.Millisecond
+	targets := withTwin(p.Target.Addr())
+	summaries, errs := make([]probe.Summary, len(targets)), make([]error, len(targets))
+	var each sync.WaitGroup
+	for i, addr := range targets {
+		each.Go(func() {
+			p := p
+			p.Target = netip.AddrPortFrom(addr, p.Target.Port())
+			if summaries[i], errs[i] = client.Ask(ctx, p); errs[i] == nil && !good(summaries[i]) {
+				errs[i] = fmt.Errorf("%v: %s", p.Target, summaries[i])
+			}
+		})
+	}
+	each.Wait()
+	var results []probe.Result
+	for _, s := range summaries {
+		results = append(results, s.Results...)
+	}
+	*all = probe.Summarize(results)
+	return errors.Join(errs...)
+}
+
+// Seen wants every Pod to have seen this client's address, or its twin.
 func Seen(t testing.TB, s probe.Summary, client netip.Addr) {
 	t.Helper()
-	if len(s.Clients) != 1 || s.Clients[client.String()] == 0 {
-		t.Errorf("the Pods saw the clients %v, want only %v", s.Clients, client)
+	want := withTwin(client)
+	for seen := range s.Clients {
+		if !slices.ContainsFunc(want, func(a netip.Addr) bool { return a.String() == seen }) {
+			t.Errorf("the Pods saw the clients %v, want only %v", s.Clients, want)
+		}
+	}
+	if s.Clients[client.String()] == 0 {
+		t.Errorf("the Pods saw the clients %v, want %v", s.Clients, client)
 	}
 }
 
@@ -291,15 +355,10 @@ func fails(t testing.TB, client *lab.Machine, to netip.AddrPort, how string) {
 	t.Helper()
 	what := fmt.Sprintf("requests to %v from %s fail: %s", to, client.Name, how)
 	Eventually(t, Programmed, what, func(ctx context.Context) error {
-		s, err := client.Ask(ctx, lab.Probe{Network: "tcp", Target: to, Count: 3, Every: 20 * time.Millisecond, Timeout: 2 * time.Second})
-		if err != nil {
-			return err
-		}
-		for _, r := range s.Results {
-			if !strings.Contains(r.Error, how) {
-				return fmt.Errorf("%s", s)
-			}
-		}
-		return nil
+		var all probe.Summary
+		p := lab.Probe{Network: "tcp", Target: to, Count: 3, Timeout: 2 * time.Second}
+		return askEach(ctx, client, p, &all, func(s probe.Summary) bool {
+			return !slices.ContainsFunc(s.Results, func(r probe.Result) bool { return !strings.Contains(r.Error, how) })
+		})
 	})
 }

@@ -1,0 +1,56 @@
+package scene
+
+import (
+	"net/netip"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ironlb/ironlb/test/lab"
+)
+
+var (
+	// both reports whether Services are of both families.
+	both bool
+	// pairs are the twins of IPv6 that Pair named.
+	pairs = map[netip.Addr]netip.Addr{}
+)
+
+// Pair makes two addresses of a Service twins: what is asked of the one of IPv4 is asked of the other, too.
+func Pair(t testing.TB, four, six string) {
+	t.Helper()
+	pairs[At(t, four, 0).Addr()] = At(t, six, 0).Addr()
+}
+
+// Each is the address and port, and that of its twin.
+func Each(to netip.AddrPort) (all []netip.AddrPort) {
+	for _, addr := range withTwin(to.Addr()) {
+		all = append(all, netip.AddrPortFrom(addr, to.Port()))
+	}
+	return all
+}
+
+// withTwin is the address and, where Services are of both families, its twin, if it has one.
+func withTwin(addr netip.Addr) []netip.Addr {
+	if !both {
+		return []netip.Addr{addr}
+	}
+	if twin, ok := pairs[addr]; ok {
+		return []netip.Addr{addr, twin}
+	}
+	machines := []*lab.Machine{cluster.Client, cluster.Router}
+	for _, n := range cluster.Nodes {
+		machines = append(machines, &n.Machine)
+	}
+	for name := range podNodes {
+		if m, err := cluster.PodMachine(metav1.NamespaceDefault, name); err == nil {
+			machines = append(machines, m)
+		}
+	}
+	for _, m := range machines {
+		if m.Addr == addr && m.Addr6.IsValid() {
+			return []netip.Addr{addr, m.Addr6}
+		}
+	}
+	return []netip.Addr{addr}
+}
