@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/ironlb/ironlb/test/e2e/scene"
 	"github.com/ironlb/ironlb/test/lab"
 )
 
@@ -54,6 +57,50 @@ func noHealth(t testing.TB, node *lab.Node, port int32) {
 		}
 		return nil
 	})
+}
+
+// ipvs.md 5.2.3, 5.2.4: external load balancers ask each node's port 10256, in both families, whether to send it
+// connections for Services of policy Cluster: not to one that a cluster autoscaler is about to remove, though its
+// process is well.
+func TestHealthz(t *testing.T) {
+	answers := func(node *lab.Node, path string, status int, eligible bool) {
+		t.Helper()
+		for _, to := range scene.Each(netip.AddrPortFrom(node.Addr, 10256)) {
+			url := fmt.Sprintf("http://%v/%s", to, path)
+			eventually(t, healthDeadline, fmt.Sprintf("%s answers %d", url, status), func(ctx context.Context) error {
+				out, err := cluster.Client.Exec(ctx, "curl", "-s", "-m", "5", "-w", "\n%{http_code}", url)
+				if err != nil {
+					return err
+				}
+				body, code, _ := strings.Cut(out, "\n")
+				var answer struct{ NodeEligible *bool }
+				if err := json.Unmarshal([]byte(body), &answer); err != nil {
+					return fmt.Errorf("body %q: %w", out, err)
+				}
+				says := answer.NodeEligible == nil || *answer.NodeEligible
+				if strings.TrimSpace(code) != strconv.Itoa(status) || says != eligible {
+					return fmt.Errorf("answer %q, want status %d and nodeEligible %t", out, status, eligible)
+				}
+				return nil
+			})
+		}
+	}
+	for _, n := range cluster.Nodes {
+		answers(n, "healthz", 200, true)
+	}
+	leaving, taint := cluster.Node(2), "ToBeDeletedByClusterAutoscaler"
+	t.Cleanup(func() {
+		if _, err := cluster.Kubectl(context.Background(), "taint", "node", leaving.Name, taint+"-"); err != nil {
+			t.Error(err)
+		}
+		answers(leaving, "healthz", 200, true)
+	})
+	if _, err := cluster.Kubectl(t.Context(), "taint", "node", leaving.Name, taint+"=1:NoSchedule"); err != nil {
+		t.Fatal(err)
+	}
+	answers(leaving, "healthz", 503, false)
+	answers(leaving, "livez", 200, true)
+	answers(cluster.Node(0), "healthz", 200, true)
 }
 
 // loadbalancer.go:1016, 1081, 1174, 1221; service.go:3833.
@@ -194,6 +241,16 @@ func TestHints(t *testing.T) {
 	label(t, cluster.Node(0), corev1.LabelTopologyZone, "y")
 	endpoints(t, "hints", "a1@x", "b1@x", "c1@y")
 	answered(t, podMachine(t, "a2"), "tcp", ip, "c1")
+	label(t, cluster.Node(1), corev1.LabelTopologyZone, "z") // a zone for each node
+	label(t, cluster.Node(2), corev1.LabelTopologyZone, "x")
+	for _, hints := range [][]string{ // by zone, by node
+		{"a1@y", "b1@z", "c1@x"}, {"a1@x%node1", "b1@x%node2", "c1@x%node3"},
+	} {
+		endpoints(t, "hints", hints...)
+		for client, pod := range map[string]string{"a2": "a1", "b1": "b1", "c1": "c1"} {
+			answered(t, podMachine(t, client), "tcp", ip, pod)
+		}
+	}
 }
 
 // label sets a label of a node until the end of the test.

@@ -190,6 +190,7 @@ func setSlice(t testing.TB, service, name string, family discoveryv1.AddressType
 
 func endpoint(t testing.TB, family discoveryv1.AddressType, text string) discoveryv1.Endpoint {
 	t.Helper()
+	text, node, _ := strings.Cut(text, "%")
 	text, zone, _ := strings.Cut(text, "@")
 	name, state, _ := strings.Cut(text, "=")
 	pod := PodMachine(t, name)
@@ -208,6 +209,9 @@ func endpoint(t testing.TB, family discoveryv1.AddressType, text string) discove
 	}
 	if zone != "" {
 		e.Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: zone}}}
+	}
+	if node != "" {
+		e.Hints.ForNodes = []discoveryv1.ForNode{{Name: node}} // beside zones, as its controller writes it
 	}
 	return e
 }
