@@ -114,8 +114,8 @@ func (l *lab) ask(t *testing.T, key ipvs.Key, from string) string {
 	return pod(answer)
 }
 
-// Affinity goes by the whole address, in both families: neighbours are spread (1.2.2). A client whose Pod has weight 0 moves with its next
-// connection, while those it has stay (4.4).
+// Affinity goes by the whole address, in both families: neighbours are spread (1.2.2). A client whose Pod has weight 0
+// moves with its next connection, while those it has stay (4.4).
 func TestAffinity(t *testing.T) {
 	l := newLab(t)
 	l.client.Address(t, "eth0", "192.0.2.3/24")
@@ -151,8 +151,8 @@ func TestAffinity(t *testing.T) {
 	}
 }
 
-// Affinity ends with its time-out after the last connection, also of a client that had many, and not before (3.12): IPVS keeps the template as
-// long as it has connections, here those of UDP that end after a second.
+// Affinity ends with its time-out after the last connection, also of a client that had many, and not before (3.12):
+// IPVS keeps the template as long as it has connections, here those of UDP that end after a second.
 func TestAffinityEnds(t *testing.T) {
 	l := newLab(t)
 	if _, err := l.kernel.SetTimeouts(kernel.Timeouts{UDP: time.Second}); err != nil {
@@ -162,7 +162,8 @@ func TestAffinityEnds(t *testing.T) {
 		l.node.Must(t, func() error {
 			text, err := os.ReadFile("/proc/thread-self/net/ip_vs_conn")
 			for line := range strings.Lines(string(text)) {
-				if fields := strings.Fields(line); len(fields) > 3 && fields[0] == "UDP" && fields[2] == "0000" { // no client's port
+				fields := strings.Fields(line)
+				if len(fields) > 3 && fields[0] == "UDP" && fields[2] == "0000" { // no client's port
 					n++
 				}
 			}
@@ -212,8 +213,9 @@ func (l *lab) dialFrom(t *testing.T, port int) (net.Conn, time.Duration) {
 	return conn, time.Since(began)
 }
 
-// A client that takes its port again while its Pod drains gets another Pod (4.6, T16): at once if its connection was closed before; if it
-// was not, as after a crash of the client, an entry of conntrack costs it the first SYN, and the second comes after a second.
+// A client that takes its port again while its Pod drains gets another Pod (4.6, T16): at once if its connection was
+// closed before; if it was not, as after a crash of the client, an entry of conntrack costs it the first SYN, and the
+// second comes after a second.
 func TestPortReuseWhileDraining(t *testing.T) {
 	for name, c := range map[string]struct {
 		vanish bool
@@ -262,8 +264,9 @@ func vanish(t *testing.T, conn net.Conn) {
 		t.Fatal(err)
 	}
 	var failed error
-	if err := raw.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_TCP, unix.TCP_REPAIR, 1) }); err != nil || failed != nil {
-		t.Fatal(err, failed)
+	err = raw.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_TCP, unix.TCP_REPAIR, 1) })
+	if err := errors.Join(err, failed); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -14,14 +14,15 @@ import (
 	"github.com/ironlb/ironlb/test/lab"
 )
 
-// restoredWithin bounds how long an address is not served after kube-proxy deleted its virtual servers, with the time that an emulated guest
-// needs.
+// restoredWithin bounds how long an address is not served after kube-proxy deleted its virtual servers, with the time
+// that an emulated guest needs.
 const restoredWithin = 10 * time.Second
 
 // served asks the Service's address until the test stops it, and then wants no longer outage than that after a flush.
 func served(t *testing.T, svc *corev1.Service) (stop func()) {
 	t.Helper()
-	prober, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "tcp", Target: scene.External(t, svc, scene.HTTPPort)})
+	vip := scene.External(t, svc, scene.HTTPPort)
+	prober, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "tcp", Target: vip})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,8 +42,8 @@ func served(t *testing.T, svc *corev1.Service) (stop func()) {
 	}
 }
 
-// testNotExcluded: kube-proxy in mode ipvs deletes our virtual servers each time it compares them; we put them back each time, within
-// seconds, and say what to change.
+// testNotExcluded: kube-proxy in mode ipvs deletes our virtual servers each time it compares them; we put them back
+// each time, within seconds, and say what to change.
 func testNotExcluded(t *testing.T, svc *corev1.Service) {
 	vip := scene.External(t, svc, scene.HTTPPort)
 	told(t, vip.Addr().String(), "KubeProxyDeletesVirtualServers", "add "+poolCIDR+" to ipvs.excludeCIDRs")
@@ -60,8 +61,9 @@ func testNotExcluded(t *testing.T, svc *corev1.Service) {
 	stop()
 }
 
-// testFlush: kube-proxy in mode nftables deletes all virtual servers when it starts (ipvs.md 1.7.3): they are restored within seconds. A
-// connection that sends nothing meanwhile goes on; one that does goes on or ends with a reset, not in silence.
+// testFlush: kube-proxy in mode nftables deletes all virtual servers when it starts (ipvs.md 1.7.3): they are restored
+// within seconds. A connection that sends nothing meanwhile goes on; one that does goes on or ends with a reset, not
+// in silence.
 func testFlush(t *testing.T, svc *corev1.Service, start func()) {
 	vip := scene.External(t, svc, scene.StreamPort)
 	scene.Answered(t, cluster.Client, "tcp", scene.External(t, svc, scene.HTTPPort), "a1", "b1")
