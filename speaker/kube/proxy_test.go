@@ -211,6 +211,13 @@ func TestEvents(t *testing.T) {
 	if seen[4] != "Normal|OwnerLost"+about+"node a answers for 203.0.113.4 in place of node b" || seen[5] != "Warning|AddressConflict"+about+status.Conflict {
 		t.Errorf("Events %q", seen[4:])
 	}
+	status.Moved, status.From, status.At = plan.TakenOver, "c", time.Unix(3, 0)
+	tell()
+	tell()
+	until(7)
+	if want := "Normal|TakenOver" + about + "node a answers for 203.0.113.4 in place of node c"; seen[6] != want {
+		t.Errorf("Event %q, want %q", seen[6], want)
+	}
 	select {
 	case more := <-written:
 		t.Errorf("one more Event: %q", more)
