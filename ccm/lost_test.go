@@ -1,6 +1,7 @@
 package ccm
 
 import (
+	"context"
 	"slices"
 	"testing"
 
@@ -69,4 +70,17 @@ func TestLostOf(t *testing.T) {
 			t.Errorf("%s: lost %v, want %v", name, got, c.want)
 		}
 	}
+}
+
+// TestWipedAtTheStart: with the service controller, and a Service that waits and comes first by name.
+func TestWipedAtTheStart(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	s := serviceFor("s", shows("203.0.113.4"), given("web"), wiped)
+	s.UID = "2"
+	api, events := startServices(ctx, t, 1, node("n"), serviceFor("before"), s)
+	await(t, api.CoreV1().Services("default"), "s has its address", func(all map[string]v1.Service) bool {
+		return ip(all["s"]) == "203.0.113.4"
+	})
+	awaitEvent(t, events, "Warning PoolExhausted default/before")
 }

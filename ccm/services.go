@@ -23,7 +23,8 @@ func (c *Cloud) wakeService(key pools.ServiceKey) {
 	}
 }
 
-// listServices reads all Services from the API server, not from a cache: nothing that an earlier leader wrote may be missing.
+// listServices reads the Services that show an address or have our record from the API server, not from a cache:
+// nothing that an earlier leader wrote may be missing.
 func (c *Cloud) listServices(ctx context.Context) ([]v1.Service, error) {
 	const page = 500
 	var all []v1.Service
@@ -34,7 +35,7 @@ func (c *Cloud) listServices(ctx context.Context) ([]v1.Service, error) {
 			return nil, fmt.Errorf("listing Services: %w", err)
 		}
 		for i := range list.Items {
-			if svc := &list.Items[i]; len(svc.Status.LoadBalancer.Ingress) > 0 {
+			if svc := &list.Items[i]; len(svc.Status.LoadBalancer.Ingress) > 0 || recorded(svc) {
 				svc.ManagedFields = nil
 				all = append(all, *svc)
 			}
