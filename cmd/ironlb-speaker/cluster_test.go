@@ -13,7 +13,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/member"
 )
 
-// The default of failover.cluster tells clusters apart by their certificate authority, in whatever order a bundle has it.
+// The default of failover.cluster tells clusters apart by their certificate authority, in whatever order a bundle has
+// it.
 func TestCluster(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "ca.crt")
 	certificate := func(text string) []byte {
@@ -27,7 +28,8 @@ func TestCluster(t *testing.T) {
 		want []uint64
 	}{
 		{"one", certificate("one"), []uint64{one}},
-		{"a bundle with one twice", slices.Concat(certificate("one"), certificate("two"), certificate("one")), []uint64{one, two}},
+		{"a bundle with one twice", slices.Concat(certificate("one"), certificate("two"), certificate("one")),
+			[]uint64{one, two}},
 		{"nothing of use", []byte("none"), nil},
 	} {
 		if err := os.WriteFile(file, c.file, 0o600); err != nil {

@@ -58,7 +58,8 @@ type announcements struct {
 // failover is how the speakers watch one another.
 type failover struct {
 	Profile member.Profile
-	// Port is the UDP port on which they talk, Cluster keeps clusters apart that share a network; empty: by their certificate authority.
+	// Port is the UDP port on which they talk, Cluster keeps clusters apart that share a network; empty: by their
+	// certificate authority.
 	Port    uint16
 	Cluster string
 	// Broadcast sends heartbeats to all hosts of a network, for those that drop the speakers' group.

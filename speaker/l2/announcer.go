@@ -71,7 +71,7 @@ type Announcer struct {
 	system  system
 	stale   atomic.Bool                        // the interfaces must be listed again
 	peers   atomic.Pointer[map[[6]byte]string] // the other speakers
-	kicked  atomic.Int64                       // when a claim of one of those was told last, in nanoseconds of the wall clock
+	kicked  atomic.Int64                       // when a claim of one of those was told last, in ns of the wall clock
 	macs    atomic.Pointer[map[mac]struct{}]   // of this node
 	wake    chan struct{}                      // of Run
 

@@ -169,8 +169,8 @@ func (a *Announcer) claimed(r *responder, addr netip.Addr, by mac) {
 	}
 }
 
-// peerEvery is how often a claim of another speaker wakes the reconcile loop: who owns the address is settled between speakers.
-// Anybody can send a speaker's hardware address, at any rate.
+// peerEvery is how often a claim of another speaker wakes the reconcile loop: who owns the address is settled between
+// speakers. Anybody can send a speaker's hardware address, at any rate.
 const peerEvery = 100 * time.Millisecond
 
 func (a *Announcer) claimedByPeer(now time.Time) {

@@ -5,9 +5,12 @@ import (
 	"slices"
 )
 
-// Two clusters on one network may have the same name, and even the same key. What tells them apart is the certificate authority of their API
-// servers, of which each datagram has a digest. While that is rotated there are two certificates (Kubernetes: "Manual Rotation of CA
-// Certificates"), and nodes learn that at different times: so one in common is enough, and an earlier one counts until the process ends.
+// Two clusters on one network may have the same name, and even the same key. What tells them apart is the certificate
+// authority of their API
+// servers, of which each datagram has a digest. While that is rotated there are two certificates (Kubernetes: "Manual
+// Rotation of CA
+// Certificates"), and nodes learn that at different times: so one in common is enough, and an earlier one counts until
+// the process ends.
 
 // maxAuthorities is how many digests there are in a datagram, and so how many count.
 const maxAuthorities = 3

@@ -7,7 +7,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/member"
 )
 
-// Two clusters of the default name share a LAN, and their key, as copied manifests do; nodes of both have the same names. Neither notices.
+// Two clusters of the default name share a LAN, and their key, as copied manifests do; nodes of both have the same
+// names. Neither notices.
 func TestTwoClusters(t *testing.T) {
 	w := newWorld(t, 6)
 	for i, m := range w.nodes {

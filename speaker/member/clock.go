@@ -4,12 +4,15 @@ import (
 	"time"
 )
 
-// A virtual machine that is paused or migrated, and a machine that sleeps, finds its monotonic clock where it stopped: no clock of
-// its own shows that time has passed, CLOCK_BOOTTIME and the wall clock neither, as long as nobody sets them. The other nodes' clocks
-// went on. So each heartbeat carries how long its sender's process has run by its own clock, and the receiver compares that with its own.
+// A virtual machine that is paused or migrated, and a machine that sleeps, finds its monotonic clock where it stopped:
+// no clock of
+// its own shows that time has passed, CLOCK_BOOTTIME and the wall clock neither, as long as nobody sets them. The other
+// nodes' clocks
+// went on. So each heartbeat carries how long its sender's process has run by its own clock, and the receiver compares
+// that with its own.
 
-// clockWindow is how long the least delay of a node's heartbeats is looked for at a time, firstWindow how long at first. Clocks of computers
-// drift by a millisecond or two in that time, and queues do not stay full for so long.
+// clockWindow is how long the least delay of a node's heartbeats is looked for at a time, firstWindow how long at
+// first. Clocks of computers drift by a millisecond or two in that time, and queues do not stay full for so long.
 const (
 	clockWindow = 5 * time.Second
 	firstWindow = time.Second
@@ -17,15 +20,17 @@ const (
 
 // clock is what a node's heartbeats show of the two clocks.
 type clock struct {
-	// behind is by how much the other's clock is behind this one's, with the delay of the heartbeat of least delay: in the present window, in
-	// the last one and in the one before. What is new is compared with that one, for what waited while this node was paused comes step by step.
+	// behind is by how much the other's clock is behind this one's, with the delay of the heartbeat of least delay: in the
+	// present window, in
+	// the last one and in the one before. What is new is compared with that one, for what waited while this node was
+	// paused comes step by step.
 	behind [3]time.Duration
 	since  time.Time // when the present window began
 	known  bool      // there was one before
 }
 
-// compare takes in a heartbeat of a process that has run for a time. It returns for how long this node's clock stood still lately, 0 if
-// it did not: delay and loss make a clock look late, never early.
+// compare takes in a heartbeat of a process that has run for a time. It returns for how long this node's clock stood
+// still lately, 0 if it did not: delay and loss make a clock look late, never early.
 func (k *clock) compare(now time.Time, ran, ranHere time.Duration) (stood time.Duration) {
 	behind := ranHere - ran
 	switch age := now.Sub(k.since); {
@@ -43,8 +48,10 @@ func (k *clock) compare(now time.Time, ran, ranHere time.Duration) (stood time.D
 	return max(0, k.behind[2]-behind)
 }
 
-// clocks compares this node's clock with another's. If it stood still for so long that the others may have taken over, everything is
-// given up, as after a standstill that it shows. An interval between two turns is part of that time: this node may have been about to speak.
+// clocks compares this node's clock with another's. If it stood still for so long that the others may have taken over,
+// everything is
+// given up, as after a standstill that it shows. An interval between two turns is part of that time: this node may have
+// been about to speak.
 func (c *Core) clocks(now time.Time, p *peer, ran time.Duration) {
 	stood := p.clock.compare(now, ran, now.Sub(c.began))
 	if stood+c.profile.turn() <= c.profile.fence() {

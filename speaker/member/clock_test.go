@@ -9,7 +9,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// A virtual machine that was paused, whose clocks know nothing of it, gives up what it held before anybody has yielded to it.
+// A virtual machine that was paused, whose clocks know nothing of it, gives up what it held before anybody has yielded
+// to it.
 func TestPausedMachine(t *testing.T) {
 	for _, nodes := range []int{2, 3, 10} {
 		for _, profile := range []member.Profile{member.Standard, member.Fast, member.Slow} {
@@ -68,8 +69,8 @@ func TestShortPause(t *testing.T) {
 	}
 }
 
-// What delays heartbeats, here or there, does not look like a clock that stood still: queues of up to a quarter of a second that
-// fill and empty, and loops that are late.
+// What delays heartbeats, here or there, does not look like a clock that stood still: queues of up to a quarter of a
+// second that fill and empty, and loops that are late.
 func TestDelayIsNoPause(t *testing.T) {
 	w := newWorld(t, 5)
 	w.settle()

@@ -143,7 +143,8 @@ func (c *Core) converse(now time.Time, p *peer) {
 }
 
 // reassure answers a peer that has not heard this node for a while: directly, and on the segments, where what it hears is
-// what counts; there not more often than twice per interval, and by broadcast as well, for the network may have begun to drop the group.
+// what counts; there not more often than twice per interval, and by broadcast as well, for the network may have begun
+// to drop the group.
 func (c *Core) reassure(now time.Time, p *peer) {
 	data := c.finish(c.appendHello(c.begin(), 0))
 	c.to(p, data)
@@ -236,8 +237,8 @@ func (c *Core) appendHello(b []byte, flags byte) []byte {
 	return c.appendCluster(endField(b, at))
 }
 
-// appendSegments says where this node is and whether it hears somebody there: first each interface by its first key, which is all that
-// versions before 1.3 compare, then by the others as far as they fit.
+// appendSegments says where this node is and whether it hears somebody there: first each interface by its first key,
+// which is all that versions before 1.3 compare, then by the others as far as they fit.
 func (c *Core) appendSegments(b []byte, now time.Time) []byte {
 	b, at := beginField(b, fieldSegments)
 	for k, said, more := 0, 0, true; more && said < maxSegments; k++ {

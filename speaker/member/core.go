@@ -78,8 +78,8 @@ type Config struct {
 	Seed uint64
 	// Retained is set if this node still answers for what an earlier process claimed. The others take that for claimed until Settled.
 	Retained bool
-	// Authorities are digests of the certificates of the cluster's certificate authority. What a node sends that has none of them is
-	// dropped as another cluster's. None: not compared.
+	// Authorities are digests of the certificates of the cluster's certificate authority. What a node sends that has none
+	// of them is dropped as another cluster's. None: not compared.
 	Authorities []uint64
 	// Broadcast has all go to every host of a segment, not to the members of the group alone.
 	Broadcast bool
@@ -88,7 +88,8 @@ type Config struct {
 // Link is an interface on which VirtualIPs are or may be announced.
 type Link struct {
 	Name string
-	// Keys has one in common with every node that has an interface on this segment, and there is at least one; see SegmentKeys.
+	// Keys has one in common with every node that has an interface on this segment, and there is at least one; see
+	// SegmentKeys.
 	Keys []uint64
 	MAC  [6]byte
 }
@@ -151,8 +152,10 @@ func nodeID(name string) uint64 {
 	return binary.BigEndian.Uint64(sum[:])
 }
 
-// SegmentKeys returns the keys of the segment of an interface: two nodes that share it have a subnet in common there, and so a key. There is
-// one for each subnet, IPv4 before IPv6, or one of the name where there is none. One of a single address, as DHCPv6 gives, is no other node's.
+// SegmentKeys returns the keys of the segment of an interface: two nodes that share it have a subnet in common there,
+// and so a key. There is
+// one for each subnet, IPv4 before IPv6, or one of the name where there is none. One of a single address, as DHCPv6
+// gives, is no other node's.
 func SegmentKeys(name string, subnets []netip.Prefix) []uint64 {
 	var shared []netip.Prefix
 	for _, s := range subnets {

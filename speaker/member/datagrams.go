@@ -19,11 +19,13 @@ func (l *loop) join() {
 		families = append(families, s.v6)
 	}
 	for name, err := range l.groups.join(l.options.Port, families, l.ports) {
-		l.options.Log.Warn("cannot join the speakers' group: heartbeats are exchanged by broadcast there", "interface", name, "error", err)
+		l.options.Log.Warn("cannot join the speakers' group: heartbeats are exchanged by broadcast there",
+			"interface", name, "error", err)
 	}
 }
 
-// sieve has the kernel drop at the sockets what is not from a speaker of this cluster. Where that fails this process does.
+// sieve has the kernel drop at the sockets what is not from a speaker of this cluster. Where that fails this process
+// does.
 func (l *loop) sieve() {
 	now := sieve{cluster: l.core.cluster}
 	for i := range l.core.ring.keys {
@@ -88,7 +90,8 @@ func (l *loop) receive() {
 				l.complain(reason, a)
 			} else if a.index != 0 && joins(in.Data) && l.ways.onlyBroadcast(now, a) && !l.options.Broadcast {
 				l.options.Log.Warn("heartbeats arrive by broadcast alone: does the network drop the speakers' group? "+
-					"Have it pass, or set failover.transport: broadcast", "interface", in.Iface, "groups", []netip.Addr{group4, group6})
+					"Have it pass, or set failover.transport: broadcast",
+					"interface", in.Iface, "groups", []netip.Addr{group4, group6})
 			}
 		}
 	}
@@ -97,8 +100,8 @@ func (l *loop) receive() {
 // complainEvery is how often a datagram of our cluster that is not signed as it should be is logged.
 const complainEvery = 10 * time.Minute
 
-// complain logs what an operator has to mend: not each time. Only a node of this cluster sends to this node's own address: what comes to
-// the group may be another cluster's, which has other keys.
+// complain logs what an operator has to mend: not each time. Only a node of this cluster sends to this node's own
+// address: what comes to the group may be another cluster's, which has other keys.
 func (l *loop) complain(why Drop, a arrival) {
 	from := a.source
 	switch {

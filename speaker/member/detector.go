@@ -39,13 +39,16 @@ type Options struct {
 	Retained bool
 	// Wedged is after how long without a call of Observe who decides counts as stuck; 0: wedgedAfter.
 	Wedged time.Duration
-	// Authorities are digests of the cluster's certificate authority, by AuthorityKey. None: what others send is not compared.
+	// Authorities are digests of the cluster's certificate authority, by AuthorityKey. None: what others send is not
+	// compared.
 	Authorities []uint64
-	// Broadcast sends to all hosts of a segment in place of the group, for networks that drop the group. Both are received in any case.
+	// Broadcast sends to all hosts of a segment in place of the group, for networks that drop the group. Both are received
+	// in any case.
 	Broadcast bool
 }
 
-// Detector runs a Core on UDP sockets: to a group of link-local scope on the segments, and by unicast to the other nodes.
+// Detector runs a Core on UDP sockets: to a group of link-local scope on the segments, and by unicast to the other
+// nodes.
 //
 // One goroutine owns the Core. What the methods are given waits in a box that it empties at its next turn, and what they
 // return was put into another box by it; so no method waits for the network.
@@ -367,7 +370,8 @@ func (l *loop) turn() error {
 		l.send(l.core.Tick(now))
 		switch after := l.core.Counts(); {
 		case after.ClockStops != before.ClockStops:
-			l.options.Log.Warn("the clock of this node stood still while those of the others went on, as when a virtual machine is paused: " +
+			l.options.Log.Warn("the clock of this node stood still while those of the others went on, " +
+				"as when a virtual machine is paused: " +
 				"all VirtualIPs given up, the others are heard first")
 		case after.Fences != before.Fences && !wedged:
 			l.options.Log.Warn("stood still for too long: all VirtualIPs given up, the others are heard first",

@@ -12,10 +12,11 @@ import (
 const (
 	// payload is where a datagram begins for the filter of a UDP socket: after the header (RFC 768).
 	payload = 8
-	// netOff is where the network header begins for a filter (SKF_NET_OFF of linux/filter.h), wherever the socket's own data begins.
+	// netOff is where the network header begins for a filter (SKF_NET_OFF of linux/filter.h), wherever the socket's own
+	// data begins.
 	netOff = 0xfff00000
-	// sample is how many datagrams of another version, cluster or key there are for each one that is passed on, so that the metrics and
-	// the log can tell of them.
+	// sample is how many datagrams of another version, cluster or key there are for each one that is passed on, so that
+	// the metrics and the log can tell of them.
 	sample = 64
 	// packetBroadcast and packetMulticast are PACKET_BROADCAST and PACKET_MULTICAST of linux/if_packet.h.
 	packetBroadcast, packetMulticast = 1, 2
@@ -25,12 +26,13 @@ const (
 type sieve struct {
 	cluster uint64
 	keys    [][4]byte
-	// indexes are the interfaces on which broadcasts are taken in. What comes to the group has a socket for each interface.
+	// indexes are the interfaces on which broadcasts are taken in. What comes to the group has a socket for each
+	// interface.
 	indexes []int
 }
 
-// accepts returns a program that passes datagrams of this version and cluster that name one of the keys, so that a flood of anything else
-// neither wakes the process nor fills the buffer. The tag is left to the process.
+// accepts returns a program that passes datagrams of this version and cluster that name one of the keys, so that a
+// flood of anything else neither wakes the process nor fills the buffer. The tag is left to the process.
 func (v sieve) accepts(s *socket) ([]bpf.RawInstruction, error) {
 	var p []bpf.Instruction
 	drop := bpf.RetConstant{Val: 0}
@@ -96,7 +98,8 @@ func (s *socket) attach(v sieve) error {
 	return nil
 }
 
-// dropped returns how many datagrams the kernel has dropped at the socket since the last call: by the filter, or for want of room.
+// dropped returns how many datagrams the kernel has dropped at the socket since the last call: by the filter, or for
+// want of room.
 func (s *socket) dropped() uint32 {
 	var info [unix.SK_MEMINFO_VARS]uint32
 	size := uint32(unsafe.Sizeof(info))

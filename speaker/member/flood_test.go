@@ -19,7 +19,8 @@ import (
 
 var floodKey = bytes.Repeat([]byte("k"), 32)
 
-// flooded is a node with a peer on its LAN (eth0), and a Pod (pod0) that sends what it likes to the speakers' port. Its loop is turned by the test.
+// flooded is a node with a peer on its LAN (eth0), and a Pod (pod0) that sends what it likes to the speakers' port. Its
+// loop is turned by the test.
 type flooded struct {
 	*loop
 	node, pod *netspace.Space
@@ -92,7 +93,8 @@ func (f *flooded) meets() bool {
 	return on && !m.Observer
 }
 
-// junk are what a Pod may send: anything; heartbeats of another key; and with the key's id, which no Pod sees, a wrong tag.
+// junk are what a Pod may send: anything; heartbeats of another key; and with the key's id, which no Pod sees, a wrong
+// tag.
 func junk(t testing.TB) map[string][]byte {
 	sign := func(key []byte) []byte {
 		c, err := NewCore(Config{Node: "b", Cluster: "default", Incarnation: 1 << 62, Keys: [][]byte{key}, Profile: Standard})
@@ -103,7 +105,9 @@ func junk(t testing.TB) map[string][]byte {
 	}
 	forged := sign(floodKey)
 	forged[len(forged)-1] ^= 1
-	return map[string][]byte{"anything": bytes.Repeat([]byte("x"), 100), "another key": sign(bytes.Repeat([]byte("x"), 32)), "wrong tag": forged}
+	return map[string][]byte{
+		"anything": bytes.Repeat([]byte("x"), 100), "another key": sign(bytes.Repeat([]byte("x"), 32)), "wrong tag": forged,
+	}
 }
 
 // send has the Pod send a number of datagrams to the node's port, at a rate; 0 for as fast as it can.
@@ -148,7 +152,8 @@ func TestFilter(t *testing.T) {
 			passed := sent - int(dropped())
 			t.Logf("%d of %d passed the filter", passed, sent)
 			switch {
-			case name == "anything" && passed > 0, name == "another key" && (passed == 0 || passed > sent/16), name == "wrong tag" && passed != sent:
+			case name == "anything" && passed > 0, name == "another key" && (passed == 0 || passed > sent/16),
+				name == "wrong tag" && passed != sent:
 				t.Errorf("%d of %d passed the filter", passed, sent)
 			}
 			f.turns(t, "settled after it stood still", f.meets)
@@ -159,7 +164,8 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// BenchmarkFlood reports the share of a core that the liveness thread uses, and how often it takes its peer for dead, while a Pod floods its port.
+// BenchmarkFlood reports the share of a core that the liveness thread uses, and how often it takes its peer for dead,
+// while a Pod floods its port.
 func BenchmarkFlood(b *testing.B) {
 	floods := junk(b)
 	floods["none"] = nil

@@ -7,23 +7,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The groups of the speakers: those of link-local scope that RFC 4727 sets aside. A switch that snoops forwards 224.0.0.0/24 everywhere, whoever
-// has joined (RFC 4541 section 2.1.2), and ff02::/16 as it does for neighbour discovery, by what MLD tells (section 3). Other uses of
-// these groups have another port, or no tag of ours.
+// The groups of the speakers: those of link-local scope that RFC 4727 sets aside. A switch that snoops forwards
+// 224.0.0.0/24 everywhere, whoever
+// has joined (RFC 4541 section 2.1.2), and ff02::/16 as it does for neighbour discovery, by what MLD tells (section 3).
+// Other uses of these groups have another port, or no tag of ours.
 var (
 	group4 = netip.AddrFrom4([4]byte{224, 0, 0, 254})
 	group6 = netip.MustParseAddr("ff02::114")
 )
 
-// groups are the sockets that have joined the group, one for each interface and family, so that the kernel drops what comes by another
-// interface, and a flood on one fills no other's buffer.
+// groups are the sockets that have joined the group, one for each interface and family, so that the kernel drops what
+// comes by another interface, and a flood on one fills no other's buffer.
 type groups struct {
 	sockets []*socket
 	failed  map[string]string // what was logged, by interface
 }
 
-// join brings the memberships to the interfaces. It returns what has begun to fail since the last call, by interface: there what
-// others send to the group is not received, and ours goes by broadcast.
+// join brings the memberships to the interfaces. It returns what has begun to fail since the last call, by interface:
+// there what others send to the group is not received, and ours goes by broadcast.
 func (g *groups) join(port uint16, families []bool, have ports) map[string]error {
 	kept := g.sockets[:0]
 	for _, s := range g.sockets {
@@ -72,10 +73,12 @@ func (g *groups) close() {
 	}
 }
 
-// openGroup opens a socket that receives the group on an interface, and sends to it there. One for unicast on the same port must be open.
+// openGroup opens a socket that receives the group on an interface, and sends to it there. One for unicast on the same
+// port must be open.
 func openGroup(port uint16, index int, v6 bool) (*socket, error) {
 	return open(&socket{v6: v6, port: port, index: index}, func(s *socket) error {
-		if err := s.set(option{unix.SOL_SOCKET, unix.SO_REUSEADDR, 1}, option{unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, index}); err != nil {
+		shared, bound := option{unix.SOL_SOCKET, unix.SO_REUSEADDR, 1}, option{unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, index}
+		if err := s.set(shared, bound); err != nil {
 			return err
 		}
 		if err := unix.Bind(s.fd, s.address(s.to())); err != nil {
@@ -92,7 +95,8 @@ func openGroup(port uint16, index int, v6 bool) (*socket, error) {
 		if err := unix.SetsockoptIPMreqn(s.fd, unix.IPPROTO_IP, unix.IP_ADD_MEMBERSHIP, membership); err != nil {
 			return fmt.Errorf("join %v: %w", group4, err)
 		}
-		return s.set(option{unix.IPPROTO_IP, unix.IP_MULTICAST_TTL, hopLimit}, option{unix.IPPROTO_IP, unix.IP_MULTICAST_LOOP, 0})
+		loop := option{unix.IPPROTO_IP, unix.IP_MULTICAST_LOOP, 0}
+		return s.set(option{unix.IPPROTO_IP, unix.IP_MULTICAST_TTL, hopLimit}, loop)
 	})
 }
 

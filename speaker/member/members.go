@@ -90,7 +90,8 @@ func (c *Core) collect() (m plan.Members, nodes map[string]struct{}, vips map[pl
 
 // sameBut tells whether two states of a node differ in nothing but its claims.
 func sameBut(m, n plan.Member) bool {
-	return m.Alive == n.Alive && m.Away == n.Away && m.Observer == n.Observer && m.Leaving == n.Leaving && m.Synced == n.Synced &&
+	return m.Alive == n.Alive && m.Away == n.Away && m.Observer == n.Observer && m.Leaving == n.Leaving &&
+		m.Synced == n.Synced &&
 		m.Returned == n.Returned && maps.Equal(m.On, n.On) && maps.Equal(m.Deaf, n.Deaf)
 }
 

@@ -48,10 +48,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "How late the loop turned.", Buckets: prometheus.ExponentialBuckets(.0001, 2.5, 10)}),
 		classes: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: ns, Subsystem: sub, Name: "scheduling_class",
 			Help: "1 for the scheduling class of the liveness thread."}, []string{"class"}),
-		dropped:  map[Drop]prometheus.Counter{},
-		unsent:   count("unsent_total", "Datagrams that could not be sent."),
-		filtered: count("filtered_total", "Datagrams that the kernel dropped: of no speaker of this cluster, or for want of room."),
-		wedged:   count("wedged_total", "Times that the speaker's own loop was stuck and everything was given up."),
+		dropped: map[Drop]prometheus.Counter{},
+		unsent:  count("unsent_total", "Datagrams that could not be sent."),
+		filtered: count("filtered_total",
+			"Datagrams that the kernel dropped: of no speaker of this cluster, or for want of room."),
+		wedged: count("wedged_total", "Times that the speaker's own loop was stuck and everything was given up."),
 	}
 	for _, c := range priority.Classes {
 		m.classes.WithLabelValues(string(c)) // 0 until Run
@@ -64,7 +65,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		{count("relays_asked_total", "Questions to other nodes about a silent one."), func(c *Counts) uint64 { return c.Asked }},
 		{count("relayed_total", "Nodes that were kept alive because another node heard them."), func(c *Counts) uint64 { return c.Relayed }},
 		{count("false_deaths_total", "Nodes heard again, not restarted, after they counted as dead."), func(c *Counts) uint64 { return c.FalseDeaths }},
-		{count("clock_stops_total", "Times that this node's clock had stood still while the others' went on, as when a virtual machine is paused."),
+		{count("clock_stops_total",
+			"Times that this node's clock had stood still while the others' went on, as when a virtual machine is paused."),
 			func(c *Counts) uint64 { return c.ClockStops }},
 		{count("fences_total", "Times that this node stood still for too long and gave everything up."), func(c *Counts) uint64 { return c.Fences }},
 	}
@@ -74,7 +76,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		m.dropped[reason] = drops.WithLabelValues(string(reason))
 	}
 	if reg != nil {
-		reg.MustRegister(m.alive, m.observer, m.isolated, m.detection, m.lateness, m.unsent, m.wedged, m.filtered, m.classes, drops)
+		reg.MustRegister(m.alive, m.observer, m.isolated, m.detection, m.lateness)
+		reg.MustRegister(m.unsent, m.wedged, m.filtered, m.classes, drops)
 		for _, c := range m.counters {
 			reg.MustRegister(c.metric)
 		}

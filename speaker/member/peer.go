@@ -86,7 +86,8 @@ type iface struct {
 // is reports whether a key is one of the interface's segment.
 func (f *iface) is(key uint64) bool { return slices.Contains(f.keys, key) }
 
-// keyFor returns the key by which a peer knows the segment of an interface: one that it has named, too, or else the first.
+// keyFor returns the key by which a peer knows the segment of an interface: one that it has named, too, or else the
+// first.
 func (f *iface) keyFor(p *peer) uint64 {
 	for _, key := range f.keys {
 		if slices.ContainsFunc(p.segments, func(s segment) bool { return s.key == key }) {

@@ -52,8 +52,8 @@ func (c *Core) Receive(now time.Time, in Packet) Drop {
 		at, known = c.findIface(in.Iface)
 	}
 	p := c.peers[string(h.name)]
-	if p != nil && known && h.incarnation == p.incarnation {
-		if !p.paths[at].window.fresh(h.sequence) { // before the tag is computed: most datagrams come twice
+	if p != nil && h.incarnation == p.incarnation {
+		if known && !p.paths[at].window.fresh(h.sequence) { // before the tag is computed: most datagrams come twice
 			return DropRepeat
 		}
 		if h.sequence <= p.newest && (h.sequence+late < p.newest || now.Sub(p.newestAt) > c.profile.Dead/2) {

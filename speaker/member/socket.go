@@ -20,7 +20,8 @@ const (
 	receiveBuffer = 4 << 20
 )
 
-// socket is a UDP socket of one family: the one of all interfaces, for unicast and broadcast, or one of a single interface, for the group.
+// socket is a UDP socket of one family: the one of all interfaces, for unicast and broadcast, or one of a single
+// interface, for the group.
 type socket struct {
 	fd   int
 	v6   bool
@@ -37,13 +38,14 @@ type socket struct {
 // errEmpty means that nothing waits to be read.
 var errEmpty = errors.New("nothing to read")
 
-// openSocket opens the socket for unicast and broadcast in the network namespace of the calling thread. No other process has one on this port.
+// openSocket opens the socket for unicast and broadcast in the network namespace of the calling thread. No other
+// process has one on this port.
 func openSocket(port uint16, v6 bool) (*socket, error) {
 	return open(&socket{v6: v6, port: port}, func(s *socket) error {
 		to := unix.Sockaddr(&unix.SockaddrInet4{Port: int(port)})
 		if v6 {
 			to = &unix.SockaddrInet6{Port: int(port)}
-		} else if err := s.set(option{unix.IPPROTO_IP, unix.IP_MULTICAST_ALL, 0}); err != nil { // the group has sockets of its own
+		} else if err := s.set(option{unix.IPPROTO_IP, unix.IP_MULTICAST_ALL, 0}); err != nil { // the group has its own
 			return err
 		}
 		if err := unix.Bind(s.fd, to); err != nil {
@@ -96,7 +98,8 @@ type option struct{ level, name, value int }
 func (s *socket) set(options ...option) error {
 	for _, o := range options {
 		if err := unix.SetsockoptInt(s.fd, o.level, o.name, o.value); err != nil {
-			return fmt.Errorf("set option %d/%d of the %s socket for the speakers' datagrams: %w", o.level, o.name, s.family(), err)
+			return fmt.Errorf("set option %d/%d of the %s socket for the speakers' datagrams: %w",
+				o.level, o.name, s.family(), err)
 		}
 	}
 	return nil

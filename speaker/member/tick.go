@@ -80,8 +80,8 @@ func (c *Core) judgeAll(now time.Time, slack time.Duration) {
 	}
 }
 
-// trustAfter is how long a node that had counted as dead is not yielded to: it was sent a heartbeat when it was received again, from which
-// one that was paused learns so and gives up everything.
+// trustAfter is how long a node that had counted as dead is not yielded to: it was sent a heartbeat when it was
+// received again, from which one that was paused learns so and gives up everything.
 const trustAfter = 200 * time.Millisecond
 
 // trust ends the time in which a node has just returned: not before its claims are known.
@@ -173,8 +173,8 @@ func (c *Core) company() bool {
 }
 
 // others tells whether a node that is alive by another path hears somebody else than this one on a segment. One that hears
-// a single node may for a moment still mean this one, when the two have just lost one another. One that has just returned may be
-// received there, too, in a moment.
+// a single node may for a moment still mean this one, when the two have just lost one another. One that has just
+// returned may be received there, too, in a moment.
 func (c *Core) others(f *iface, now time.Time) bool {
 	least := uint8(2)
 	if now.Sub(f.last) >= c.profile.Dead+2*c.profile.Interval {

@@ -171,7 +171,8 @@ func (w *world) next() (first *machine) {
 		heap.Pop(&w.queue)
 	}
 	// A delivery wakes its node at once.
-	if len(w.queue) > 0 && (first == nil || w.queue[0].at.Before(first.turn)) && w.queue[0].to.late == nil && !w.queue[0].to.asleep {
+	if len(w.queue) > 0 && (first == nil || w.queue[0].at.Before(first.turn)) &&
+		w.queue[0].to.late == nil && !w.queue[0].to.asleep {
 		if to := w.queue[0].to; to.turn.After(w.queue[0].at) && to.turn.Sub(w.queue[0].at) < time.Second {
 			to.turn = w.queue[0].at
 			return to

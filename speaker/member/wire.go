@@ -36,11 +36,13 @@ const (
 	fieldNewer    = 7  // to node, incarnation: yours must be higher
 	fieldSilent   = 8  // node, segment key: I do not hear it there (minor version 1)
 	fieldRetained = 9  // of a goodbye: for how many ms the node answers without its speaker (minor version 2)
-	fieldRan      = 10 // of a heartbeat: for how many ns the process has run, by its node's monotonic clock (minor version 3)
+	fieldRan      = 10 // of a heartbeat: for how many ns the process has run, by its monotonic clock (minor version 3)
 	fieldCluster  = 11 // of which cluster's certificate authorities: digests (minor version 3)
 
-	helloSize, segmentSize, claimsSize, wantSize, askSize, heardSize, newerSize, silentSize, retainedSize, ranSize, authoritySize = 21, 15, 16, 17, 16, 18, 16, 16, 2, 8, 8
-	fieldHeader                                                                                                                   = 3
+	helloSize, segmentSize, claimsSize, wantSize, askSize, heardSize = 21, 15, 16, 17, 16, 18
+	newerSize, silentSize, retainedSize, ranSize, authoritySize      = 16, 16, 2, 8, 8
+
+	fieldHeader = 3
 )
 
 const (
@@ -149,7 +151,8 @@ type sighting struct {
 
 // parse reads the fields into m. What it does not know is an error, unless the sender's minor version is newer.
 func (m *message) parse(body []byte, theirs byte) error {
-	*m = message{segments: m.segments[:0], entries: m.entries[:0], asks: m.asks[:0], heard: m.heard[:0], silent: m.silent[:0],
+	*m = message{segments: m.segments[:0], entries: m.entries[:0], asks: m.asks[:0], heard: m.heard[:0],
+		silent:      m.silent[:0],
 		authorities: m.authorities[:0]}
 	newer := theirs > minor
 	var seen uint16

@@ -51,7 +51,8 @@ func (w *world) viewOf(node string) *View {
 			continue
 		}
 		o := w.station(name)
-		m := Member{Alive: !o.dead && !s.deaf[name], Observer: o.observer, Leaving: o.leaving, Synced: !o.unsynced, Returned: o.paused, On: map[string]struct{}{}, Claims: map[VIPID]Claim{}}
+		m := Member{Alive: !o.dead && !s.deaf[name], Observer: o.observer, Leaving: o.leaving, Synced: !o.unsynced,
+			Returned: o.paused, On: map[string]struct{}{}, Claims: map[VIPID]Claim{}}
 		for l := range v.Links {
 			if _, cut := s.isolated[l]; !cut && m.Alive {
 				m.On[l] = struct{}{}

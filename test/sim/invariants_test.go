@@ -162,8 +162,8 @@ func (c *Cluster) held() map[*Speaker][]int {
 	return held
 }
 
-// A virtual machine that was suspended together with its clock, for 10 s or for just longer than it takes until it is replaced, is an
-// owner no more when it goes on, with two nodes and with many.
+// A virtual machine that was suspended together with its clock, for 10 s or for just longer than it takes until it is
+// replaced, is an owner no more when it goes on, with two nodes and with many.
 func TestSuspended(t *testing.T) {
 	for seed := range uint64(4) {
 		for _, nodes := range []int{2, 20} {
@@ -188,7 +188,8 @@ func TestSuspended(t *testing.T) {
 						seed, nodes, length, most, c.Owners.Vacant)
 				}
 				if after := c.held(); !maps.EqualFunc(before, after, slices.Equal) {
-					t.Fatalf("seed %d, %d nodes, suspended for %v: addresses moved back: %v, before %v", seed, nodes, length, after, before)
+					t.Fatalf("seed %d, %d nodes, suspended for %v: addresses moved back: %v, before %v",
+						seed, nodes, length, after, before)
 				}
 				c.wantStill(t, "it went on", 10*time.Second)
 			}

@@ -107,7 +107,8 @@ func (s *Speaker) Start() {
 	s.view.Members.Observer = true
 	s.said, s.leaveBy, s.Drops = plan.Word{Claims: map[string]plan.Claim{}}, 0, map[member.Drop]int64{}
 	core.SetPeers(c.api.peers)
-	core.SetLinks(s.time(), []member.Link{{Name: ifaces[LAN], Keys: segment, MAC: [6]byte{2, 0, 0, 0, byte(s.number >> 8), byte(s.number)}}})
+	mac := [6]byte{2, 0, 0, 0, byte(s.number >> 8), byte(s.number)}
+	core.SetLinks(s.time(), []member.Link{{Name: ifaces[LAN], Keys: segment, MAC: mac}})
 	s.turn()
 }
 
@@ -139,8 +140,8 @@ func (s *Speaker) Leave() {
 // time is what the node's clock shows.
 func (s *Speaker) time() time.Time { return s.cluster.time().Add(-s.behind) }
 
-// Suspend stops the node and its clock for a time, as a hypervisor does with a virtual machine: nothing in it shows that time has passed.
-// queue is how many datagrams wait for it in its network card.
+// Suspend stops the node and its clock for a time, as a hypervisor does with a virtual machine: nothing in it shows
+// that time has passed. queue is how many datagrams wait for it in its network card.
 func (s *Speaker) Suspend(d time.Duration, queue int) {
 	behind, before := s.behind, s.queue
 	s.queue = queue
@@ -218,7 +219,8 @@ func (s *Speaker) arrive(e *event) {
 
 func (s *Speaker) read(e *event) {
 	start := s.clock()
-	drop := s.core.Receive(s.time(), member.Packet{Iface: ifaces[e.iface], Source: e.from.addrs[e.iface], OnLink: true, Data: e.data})
+	in := member.Packet{Iface: ifaces[e.iface], Source: e.from.addrs[e.iface], OnLink: true, Data: e.data}
+	drop := s.core.Receive(s.time(), in)
 	s.Cost.Core += s.clock() - start
 	if drop != member.Taken {
 		s.Drops[drop]++
