@@ -15,6 +15,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
+	servicehelper "k8s.io/cloud-provider/service/helpers"
 
 	"github.com/ironlb/ironlb/pools"
 )
@@ -48,10 +49,12 @@ func newClassController(r *registrar, services corelisters.ServiceLister, worker
 }
 
 // concerns says whether the Service is ours to serve, to keep as it is, or to clean up. What the service controller serves or
-// cleans up is not.
+// cleans up is not: it has its finalizer.
 func (c *classController) concerns(svc *v1.Service) bool {
 	r := c.registrar
-	return r.settings.classed(svc) || has(svc, finalizer) ||
+	unowned := svc.Spec.Type != v1.ServiceTypeLoadBalancer && svc.DeletionTimestamp == nil &&
+		recorded(svc) && !servicehelper.HasLBFinalizer(svc)
+	return r.settings.classed(svc) || has(svc, finalizer) || unowned ||
 		!r.settings.classless(svc) && (r.settings.OnlyClass || balanced(svc)) && (recorded(svc) || r.ledger.knows(svc))
 }
 

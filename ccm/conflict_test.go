@@ -202,6 +202,25 @@ func TestDecidedTooLate(t *testing.T) {
 	s.shown("t", "203.0.113.5")
 }
 
+// TestClearedByNobody: the service controller leaves a Service to the class controller and takes its own finalizer off,
+// and the Service is no load balancer any more before that one serves it. The record goes all the same.
+func TestClearedByNobody(t *testing.T) {
+	s := newShop(t, "203.0.113.4/32")
+	s.sync(s.create("s"))
+	s.late = func() { s.change("s", ofClass(ptr.To(defaults.Class))) }
+	s.sync(s.change("s", clusterIP))
+	left := s.change("s", clusterIP, func(svc *v1.Service) { svc.Finalizers = nil })
+	if !recorded(left) || !s.classes.concerns(left) {
+		t.Fatalf("recorded %v, of concern %v", recorded(left), s.classes.concerns(left))
+	}
+	if err := s.classes.sync(t.Context(), left); err != nil {
+		t.Fatal(err)
+	}
+	if left = s.get("s"); recorded(left) || s.ledger.knows(left) {
+		t.Errorf("left behind: %+v, known %v", left.Status, s.ledger.knows(left))
+	}
+}
+
 // TestServedByADeadLeader: a patch that a killed process had sent arrives after the next one has read all Services. The
 // address that it gave stays, unless another Service has it by then.
 func TestServedByADeadLeader(t *testing.T) {

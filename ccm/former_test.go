@@ -262,6 +262,7 @@ func TestSeen(t *testing.T) {
 		shows("203.0.113.4")(s)
 		given("web")(s)
 	}
+	shared := func(s *v1.Service) { s.Finalizers = []string{servicehelper.LoadBalancerCleanupFinalizer} }
 	only := &Settings{Class: "ironlb.io/lb", OnlyClass: true, IPMode: "Proxy"}
 	for name, c := range map[string]struct {
 		settings *Settings
@@ -275,7 +276,8 @@ func TestSeen(t *testing.T) {
 		"ours shows another address":        {defaults, serviceFor("s", ours, held), taken, false}, // that is drift
 		"ours is deleted":                   {defaults, serviceFor("s", func(s *v1.Service) { s.Finalizers = []string{finalizer} }, ours), deleted, true},
 		"of no class, deleted":              {defaults, serviceFor("s", held), deleted, false},
-		"of no class, ClusterIP":            {defaults, serviceFor("s", held), plain, false},
+		"of no class, ClusterIP":            {defaults, serviceFor("s", held, shared), plain, false},
+		"of no class, ClusterIP, unowned":   {defaults, serviceFor("s", held), plain, true},
 		"a former one is taken over":        {only, serviceFor("s", held), taken, true},
 		"a former one is deleted":           {only, serviceFor("s", held), deleted, true},
 		"a former one becomes ClusterIP":    {only, serviceFor("s", held), plain, true},
