@@ -19,6 +19,7 @@ func TestProcessesEnd(t *testing.T) {
 		end, again func() error
 		session    bool // stays
 	}{
+		{"speaker replaced", n.ReplaceSpeaker, speaker, true}, // as by an upgrade of its DaemonSet
 		{"speaker stopped", n.StopSpeaker, speaker, true},
 		{"speaker killed", n.KillSpeaker, speaker, true},
 		{"GoBGP killed", func() error { return n.KillGoBGP(t.Context()) }, func() error { return nil }, false},

@@ -11,7 +11,9 @@ import (
 	"github.com/ironlb/ironlb/test/lab/probe"
 )
 
-// TestPodReplaced: what routers and clients see of an upgrade, which ends the speaker and ironlb-bgpd of a node together and starts others, is nothing.
+// TestPodReplaced: routers and clients see no lost route and no failed request when the Pods of the speaker and of
+// ironlb-bgpd on a node are replaced at the same time. TestProcessesEnd has each alone, as in the rollout of one
+// DaemonSet: the speaker's touches no session, that of ironlb-bgpd is a graceful restart.
 func TestPodReplaced(t *testing.T) {
 	before := whole(t)
 	n := cluster.Node(1)
