@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -181,9 +182,7 @@ func (a *adviser) look(ctx context.Context, key pools.ServiceKey) error {
 	if a.refused[key] = refused; len(refused) == 0 {
 		delete(a.refused, key)
 	}
-	claimed := slices.DeleteFunc(endpointsOf(svc, ours), func(e endpoint) bool {
-		return slices.ContainsFunc(refused, func(r refusedAddress) bool { return r.addr == e.addr })
-	})
+	claimed := endpointsOf(svc, ours, refused)
 	a.again(a.claims.set(claimant{service: key, created: svc.CreationTimestamp.Unix()}, claimed))
 	var all []advice
 	for _, r := range refused {
@@ -193,7 +192,7 @@ func (a *adviser) look(ctx context.Context, key pools.ServiceKey) error {
 		all = append(all, a.unannounced(svc)...)
 		all = append(all, adviceOn(svc)...)
 	}
-	all = append(all, a.claims.advice(key)...)
+	all = abridged(append(all, a.claims.advice(key)...))
 	have := meta.FindStatusCondition(svc.Status.Conditions, conditionAdvice)
 	if err := a.write(ctx, svc, have, all, ours || a.settings.proxies(svc)); err != nil {
 		return err
@@ -211,6 +210,25 @@ func (a *adviser) look(ctx context.Context, key pools.ServiceKey) error {
 		}
 	}
 	return nil
+}
+
+// adviceOfKind is how many pieces of advice of one reason are written out: a tenant can cause thousands.
+const adviceOfKind = 10
+
+// abridged leaves out what is more than adviceOfKind of one reason, and ends with how many those are.
+func abridged(all []advice) (out []advice) {
+	seen := map[string]int{}
+	for _, one := range all {
+		if seen[one.reason]++; seen[one.reason] <= adviceOfKind {
+			out = append(out, one)
+		}
+	}
+	for _, reason := range slices.Sorted(maps.Keys(seen)) {
+		if more := seen[reason] - adviceOfKind; more > 0 {
+			out = append(out, advice{reason, fmt.Sprintf("%d more of reason %s", more, reason)})
+		}
+	}
+	return out
 }
 
 // unannounced returns the advice of announcements, and looks at the Service again when there may be more.

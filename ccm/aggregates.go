@@ -41,7 +41,7 @@ func (a *bgpAdvertisement) judgeAggregates(all []v1alpha1.IPAddressPool) {
 				continue
 			}
 			if wide, within := widePrefix(ranges, of.family, int(of.length)); wide.IsValid() {
-				a.problem(reasonAggregateTooWide, fmt.Sprintf("spec.%s: %d announces %v, of which IPAddressPool %s has only %v: "+
+				a.problem(reasonAggregateTooWide, fmt.Sprintf("spec.%s: %d announces %v, and IPAddressPool %s has only %v of it: "+
 					"write a greater length, or add the addresses to the pool", of.field, of.length, wide, pool.Name, within))
 				break
 			}

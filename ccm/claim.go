@@ -76,9 +76,23 @@ func (s *Settings) claimOf(svc *v1.Service) pools.Claim {
 	return c
 }
 
+// maxText is how long a text of a tenant may be that says which address a Service gets, in bytes. It is part of
+// messages, conditions and what is kept of each Service.
+const maxText = 253
+
+// bounded returns the text of a field without the space around it, or nothing if it is too long.
+func bounded(field, text string, bad *[]string) string {
+	if text = strings.TrimSpace(text); len(text) > maxText {
+		*bad = append(*bad, fmt.Sprintf("%s has %d characters: write %d at most", field, len(text), maxText))
+		return ""
+	}
+	return text
+}
+
 // annotated reads an annotation of ours or its synonym. Both with different values is a contradiction.
 func annotated(svc *v1.Service, ours, synonym string, bad *[]string) string {
-	a, b := strings.TrimSpace(svc.Annotations[ours]), strings.TrimSpace(svc.Annotations[synonym])
+	a := bounded("annotation "+ours, svc.Annotations[ours], bad)
+	b := bounded("annotation "+synonym, svc.Annotations[synonym], bad)
 	if a != "" && b != "" && a != b {
 		*bad = append(*bad, fmt.Sprintf("annotation %s is %q, but annotation %s is %q: remove one of them", ours, a, synonym, b))
 	}
@@ -91,11 +105,11 @@ func askedAddresses(svc *v1.Service, bad *[]string) []netip.Addr {
 	var first, text string // the field read first, and what it says
 	var asked []netip.Addr
 	for _, f := range []struct{ name, text string }{
-		{"annotation " + v1alpha1.AnnotationAddresses, strings.TrimSpace(svc.Annotations[v1alpha1.AnnotationAddresses])},
-		{"annotation " + metallbAddresses, strings.TrimSpace(svc.Annotations[metallbAddresses])},
-		{"spec.loadBalancerIP", strings.TrimSpace(svc.Spec.LoadBalancerIP)},
+		{"annotation " + v1alpha1.AnnotationAddresses, svc.Annotations[v1alpha1.AnnotationAddresses]},
+		{"annotation " + metallbAddresses, svc.Annotations[metallbAddresses]},
+		{"spec.loadBalancerIP", svc.Spec.LoadBalancerIP},
 	} {
-		if f.text == "" {
+		if f.text = bounded(f.name, f.text, bad); f.text == "" {
 			continue
 		}
 		also := parseAddresses(f.text, f.name, bad)

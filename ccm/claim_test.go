@@ -153,3 +153,19 @@ func TestHeldByOthers(t *testing.T) {
 		}
 	}
 }
+
+// TestLongRequest: what a tenant writes into a Service is read and repeated up to a length.
+func TestLongRequest(t *testing.T) {
+	for _, field := range []string{v1alpha1.AnnotationAddresses, metallbAddresses, v1alpha1.AnnotationPool, annotationSharingKey} {
+		c := defaults.claimOf(serviceFor("s", annotate(field, strings.Repeat(",", 1<<17))))
+		if want := "annotation " + field + " has 131072 characters: write 253 at most"; c.Invalid != want {
+			t.Errorf("%s: %.200q, want %q", field, c.Invalid, want)
+		}
+	}
+	svc := serviceFor("s", annotate(annotationSharingKey, strings.Repeat("k", maxText)))
+	svc.Spec.LoadBalancerIP = strings.Repeat("::1,", 1<<18)
+	c := defaults.claimOf(svc)
+	if len(c.Invalid) > 200 || len(c.Addresses) > 0 || len(c.SharingKey) != maxText {
+		t.Errorf("%d addresses, %.200q", len(c.Addresses), c.Invalid)
+	}
+}

@@ -179,7 +179,9 @@ func (c *Cloud) Leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveWithin)
 	defer cancel()
 	if p := c.pools.Load(); p != nil && c.ledger.adopted() {
-		if err := p.write(ctx); err != nil {
+		last, cancel := context.WithTimeout(ctx, leaveWithin/2) // the Lease is given back in any case
+		defer cancel()
+		if err := p.write(last); err != nil {
 			c.log.Warn("pool status not written at the end: what was freed last does not cool down", "error", err)
 		}
 	}

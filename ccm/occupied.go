@@ -21,6 +21,8 @@ const (
 	// anotherMost is how many addresses a Service leaves for that in occupiedFor: a host that answers for every address
 	// would have it go through a whole pool, and withhold that from all.
 	anotherMost = 3
+	// settledAfter is how old a VirtualIP is whose address clients may know: its Services keep it through a conflict.
+	settledAfter = 2 * time.Minute
 
 	reasonAddressInUse = "AddressInUse"
 )
@@ -57,7 +59,6 @@ func (o *occupied) read(now time.Time, have map[string]*v1alpha1.VirtualIP) (fou
 			o.left[key] = times
 		}
 	}
-	maps.DeleteFunc(o.hosts, func(_ netip.Addr, by occupant) bool { return !now.Before(by.until) })
 	for _, name := range slices.Sorted(maps.Keys(have)) {
 		vip := have[name]
 		c := meta.FindStatusCondition(vip.Status.Conditions, v1alpha1.ConditionAnnounced)
@@ -71,6 +72,7 @@ func (o *occupied) read(now time.Time, have map[string]*v1alpha1.VirtualIP) (fou
 			found = append(found, o.conflicts(now, vip)...)
 		}
 	}
+	maps.DeleteFunc(o.hosts, func(_ netip.Addr, by occupant) bool { return !now.Before(by.until) })
 	return found
 }
 
@@ -89,7 +91,7 @@ func (o *occupied) conflicts(now time.Time, vip *v1alpha1.VirtualIP) (found []oc
 			often = often || len(o.left[key]) >= anotherMost
 		}
 		if _, known := o.hosts[n.addr]; !known {
-			if often {
+			if often || now.Sub(vip.CreationTimestamp.Time) > settledAfter {
 				continue
 			}
 			for _, key := range n.services {

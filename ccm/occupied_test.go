@@ -60,6 +60,9 @@ func (s *survey) found(after time.Duration, vips ...*v1alpha1.VirtualIP) (said s
 	s.now, s.woken = s.now.Add(after), nil
 	have := map[string]*v1alpha1.VirtualIP{}
 	for _, v := range vips {
+		if v.CreationTimestamp.IsZero() {
+			v.CreationTimestamp = metav1.NewTime(s.now)
+		}
 		have[v.Name] = v
 	}
 	s.placer.avoidOccupied(s.now, have)
@@ -117,4 +120,18 @@ func TestHostAnswersForAll(t *testing.T) {
 	if n := len(slices.Compact(had)); n != anotherMost+1 {
 		t.Errorf("it had %d addresses, want %d: %v", n, anotherMost+1, had)
 	}
+}
+
+// TestSettledAddressStays: a Service that had its address for longer keeps it through a conflict, as when its node was
+// replaced just then: its clients know it.
+func TestSettledAddressStays(t *testing.T) {
+	svc := serviceFor("s1")
+	s := newSurvey(t, "203.0.113.4/30", svc)
+	s.expect(s.ensure(svc), "1 writes, 203.0.113.4 Proxy, Allocated")
+	vip := probed(svc, "02:00:00:00:00:09")
+	vip.CreationTimestamp = metav1.NewTime(s.now)
+	if said, woken := s.found(settledAfter+time.Second, vip); said != "" || len(woken) > 0 {
+		t.Errorf("Events %q, woken %v", said, woken)
+	}
+	s.expect(s.ensure(svc), "0 writes, 203.0.113.4 Proxy, Allocated")
 }

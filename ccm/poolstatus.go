@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -42,6 +43,7 @@ type poolStatus struct {
 	pulse  *pulse
 	kick   chan struct{}
 	events record.EventRecorder
+	mu     sync.Mutex           // one write at a time: of Run, and of the end of the process
 	told   map[types.UID]string // the causes of which there is an Event
 }
 
@@ -71,6 +73,8 @@ func (p *poolStatus) Run(ctx context.Context) error {
 
 // write compares every pool with its object and writes the difference.
 func (p *poolStatus) write(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	var list v1alpha1.IPAddressPoolList
 	if err := p.client.List(ctx, &list); err != nil {
 		return fmt.Errorf("listing IPAddressPools from the cache: %w", err)

@@ -90,20 +90,33 @@ func (e endpoint) compare(f endpoint) int {
 	return cmp.Or(e.addr.Compare(f.addr), cmp.Compare(e.port, f.port), cmp.Compare(e.protocol, f.protocol))
 }
 
-// endpointsOf returns those of a Service: of its external IPs, and of its LoadBalancer addresses if they are ours.
-func endpointsOf(svc *v1.Service, ours bool) []endpoint {
-	texts := slices.Clone(svc.Spec.ExternalIPs)
+// maxEndpoints is how many endpoints of a Service are compared with those of others: a tenant may write thousands of
+// external IPs and of ports, each of which is one with each.
+const maxEndpoints = 1024
+
+// endpointsOf returns those of a Service: of its LoadBalancer addresses if they are ours, and of its external IPs
+// without those that are refused; maxEndpoints at most, of whole addresses.
+func endpointsOf(svc *v1.Service, ours bool, refused []refusedAddress) []endpoint {
+	var texts []string
 	if ours {
-		texts = append(texts, ips(svc.Status.LoadBalancer.Ingress)...)
+		texts = ips(svc.Status.LoadBalancer.Ingress)
 	}
+	texts = append(texts, svc.Spec.ExternalIPs...)
 	var out []endpoint
 	for _, text := range texts {
 		addr, err := netip.ParseAddr(text)
 		if err != nil {
 			continue // a host name
 		}
+		addr = addr.Unmap()
+		if slices.ContainsFunc(refused, func(r refusedAddress) bool { return r.addr == addr }) {
+			continue
+		}
+		if len(out)+len(svc.Spec.Ports) > maxEndpoints {
+			break
+		}
 		for _, p := range svc.Spec.Ports {
-			out = append(out, endpoint{addr.Unmap(), cmp.Or(p.Protocol, v1.ProtocolTCP), p.Port})
+			out = append(out, endpoint{addr, cmp.Or(p.Protocol, v1.ProtocolTCP), p.Port})
 		}
 	}
 	slices.SortFunc(out, endpoint.compare)

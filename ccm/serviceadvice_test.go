@@ -2,7 +2,9 @@ package ccm
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -111,7 +113,7 @@ func TestClaims(t *testing.T) {
 		svc := advised(name, func(s *v1.Service) {
 			s.Spec.ExternalIPs, s.Spec.Ports[0].Port = []string{"203.0.113.4", "::ffff:203.0.113.4"}, port
 		})
-		return c.set(claimant{key(name), created}, endpointsOf(svc, true))
+		return c.set(claimant{key(name), created}, endpointsOf(svc, true, nil))
 	}
 	losers := func(c *claims) (out []string) {
 		for _, name := range []string{"a", "b", "c"} {
@@ -305,5 +307,24 @@ func TestAdviser(t *testing.T) {
 		if patch, ok := action.(ktesting.PatchAction); ok && patch.GetName() == "other" {
 			t.Errorf("wrote to a Service that is not ours: %s", patch.GetPatch())
 		}
+	}
+}
+
+// TestAdviceIsBounded: thousands of faults of a Service make a condition of a few lines, and no product of its external
+// IPs and ports.
+func TestAdviceIsBounded(t *testing.T) {
+	svc := serviceFor("s1")
+	for i := range 2000 {
+		svc.Annotations[fmt.Sprintf("metallb.io/a%d", i)] = ""
+		svc.Spec.ExternalIPs = append(svc.Spec.ExternalIPs, netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}).String())
+		svc.Spec.Ports = append(svc.Spec.Ports, v1.ServicePort{Port: int32(i + 100)})
+	}
+	all := abridged(annotationAdvice(svc))
+	if len(all) != adviceOfKind+1 || all[adviceOfKind].message != "1990 more of reason UnknownAnnotation" {
+		t.Errorf("%d pieces of advice, the last one is %+v", len(all), all[len(all)-1])
+	}
+	svc.Spec.Ports = svc.Spec.Ports[:300]
+	if got := endpointsOf(svc, true, nil); len(got) != 900 {
+		t.Errorf("%d endpoints, want those of three addresses", len(got))
 	}
 }

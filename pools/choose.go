@@ -31,8 +31,12 @@ func (a *Allocator) stay(q *query, held Address, other func() choice) choice {
 	keep := choice{addr: a.named(q, u, held), ok: true, reason: Allocated}
 	var cause, agree string
 	host := a.hostAgainst(q.claim, held.Addr) != ""
-	if host || !a.admitted(u, q.claim) || q.claim.Pool != "" && q.claim.Pool != u.owner {
-		keep.reason, keep.drains, cause = Draining, u.owner, a.drainCause(q, u)
+	drains := !a.admitted(u, q.claim) || q.claim.Pool != "" && q.claim.Pool != u.owner
+	if host || drains {
+		keep.reason, cause = Draining, a.drainCause(q, u)
+	}
+	if drains {
+		keep.drains = u.owner
 	}
 	found := misfit(u, q.self, q.claim)
 	if !found.none() {
@@ -49,7 +53,7 @@ func (a *Allocator) stay(q *query, held Address, other func() choice) choice {
 	}
 	ch := other()
 	if ch.ok {
-		ch.reallocated = q.claim.Reallocate
+		ch.reallocated = q.claim.Reallocate && (drains || !found.none() && !found.apart)
 		return ch
 	}
 	keep.message = fmt.Sprintf("%s keeps %s although %s, because there is no other address for it: %s",
