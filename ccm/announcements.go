@@ -43,7 +43,7 @@ type announcements struct {
 	vips     map[string]*v1alpha1.VirtualIP
 	of       map[pools.ServiceKey]map[string]struct{} // names of VirtualIPs
 	speakers map[string]map[netip.Addr]unservedSince  // by node
-	away     map[string]struct{}                      // nodes of which nothing is known
+	heard    map[string]struct{}                      // nodes that are there and report themselves
 }
 
 // unservedSince is what a speaker reports of an address that a BGPAdvertisement covers.
@@ -57,7 +57,7 @@ func newAnnouncements() *announcements {
 		held: func(*v1.Service) []pools.Address { return nil }, changed: func(pools.ServiceKey) {}, now: time.Now,
 		pools: map[string]map[string]string{}, l2: map[string]advertisement{}, bgp: map[string]advertisement{},
 		vips: map[string]*v1alpha1.VirtualIP{}, of: map[pools.ServiceKey]map[string]struct{}{},
-		speakers: map[string]map[netip.Addr]unservedSince{}, away: map[string]struct{}{},
+		speakers: map[string]map[netip.Addr]unservedSince{}, heard: map[string]struct{}{},
 	}
 }
 
@@ -111,7 +111,7 @@ var anyService = []pools.ServiceKey{every}
 func (a *announcements) note(o any, exists, first bool) []pools.ServiceKey {
 	switch o := o.(type) {
 	case *v1.Node:
-		if noted(a.away, o.Name, exists && unheard(o), func(struct{}) bool { return true }, struct{}{}) {
+		if noted(a.heard, o.Name, exists && !unheard(o), func(struct{}) bool { return true }, struct{}{}) {
 			return anyService
 		}
 	case *v1alpha1.IPAddressPool:
@@ -234,7 +234,7 @@ func (a *announcements) advice(svc *v1.Service) (out []advice, again time.Durati
 	for _, h := range held {
 		for _, node := range slices.Sorted(maps.Keys(a.speakers)) {
 			u, is := a.speakers[node][h.Addr]
-			if _, away := a.away[node]; is && !away && !later(u.since) {
+			if _, heard := a.heard[node]; is && heard && !later(u.since) {
 				out = append(out, advice{u.reason, fmt.Sprintf("%s by BGP: %s", h.Addr, u.message)})
 				break
 			}

@@ -189,6 +189,7 @@ func TestNotAnnouncedByBGP(t *testing.T) {
 			t.Errorf("%s: %q, want %q", what, got, want)
 		}
 	}
+	s.set(node("n1"))
 	s.set(reports("NoPeer", "203.0.113.4", "203.0.113.5"))
 	expect("at once", "again in 10s")
 	s.clock = s.clock.Add(10 * time.Second)
@@ -203,6 +204,8 @@ func TestNotAnnouncedByBGP(t *testing.T) {
 	})
 	s.set(n)
 	expect("the node is away", "")
+	s.handler().OnDelete(n)
+	expect("the node is deleted", "")
 	s.set(node("n1"))
 	expect("the node is back", want)
 	ended := reports("NoPeer", "203.0.113.4")
