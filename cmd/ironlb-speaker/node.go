@@ -24,7 +24,7 @@ func openNode(c config, log *slog.Logger, chosen func(dataplane)) (speaker.Node,
 	settings := &sysctls{serviceProxy: c.ServiceProxy, limits: c.Conntrack}
 	filter, inside := &filter{dropPing: !c.AnswerPing}, &inside{}
 	servers := newVirtualServers(c, log, chosen, func() (func(ipvs.Key) bool, error) { return oursIn(l, filter) })
-	settings.ipvs = servers.inIPVS
+	settings.ipvs = servers.mayBeIPVS
 	closeAll := func() {
 		settings.met.Open(nil)
 		servers.close()

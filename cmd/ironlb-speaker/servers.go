@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -136,11 +137,16 @@ func openBalancer(c config) (*nftlb.Balancer, error) {
 	return b, nil
 }
 
-// inIPVS tells whether IPVS forwards, as far as is known.
+// inIPVS tells whether IPVS forwards: not while what forwards is not chosen.
 func (v *virtualServers) inIPVS() bool {
+	return v.proxyMode() == kubeproxy.IPVS
+}
+
+// mayBeIPVS tells whether IPVS forwards, or may be chosen to: what it needs of the node has to be there before.
+func (v *virtualServers) mayBeIPVS() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.kind != dataplaneNFTables
+	return cmp.Or(v.kind, v.config.Dataplane) != dataplaneNFTables
 }
 
 // proxyMode is what forwards, as kube-proxy names it; empty while it is not known.

@@ -100,3 +100,21 @@ func TestMissingSchedulerDoesNotChangeTheDataplane(t *testing.T) {
 		t.Errorf("%v, told %v; want IPVS when the module is there", err, told)
 	}
 }
+
+// Nothing is said to be in IPVS before it is chosen. The sysctls of IPVS are set before, unless it cannot be.
+func TestUnknownIsNotIPVS(t *testing.T) {
+	for wanted, may := range map[dataplane]bool{dataplaneAuto: true, dataplaneIPVS: true, dataplaneNFTables: false} {
+		c := newConfig()
+		c.Dataplane = wanted
+		v := newVirtualServers(c, slog.New(slog.DiscardHandler), nil, nil)
+		if v.inIPVS() || v.mayBeIPVS() != may {
+			t.Errorf("%s, not chosen: in IPVS %t, may be %t; want false, %t", wanted, v.inIPVS(), v.mayBeIPVS(), may)
+		}
+		for kind, is := range map[dataplane]bool{dataplaneIPVS: true, dataplaneNFTables: false} {
+			v.choose(kind, nil)
+			if v.inIPVS() != is || v.mayBeIPVS() != is {
+				t.Errorf("%s, chosen %s: in IPVS %t, may be %t", wanted, kind, v.inIPVS(), v.mayBeIPVS())
+			}
+		}
+	}
+}
