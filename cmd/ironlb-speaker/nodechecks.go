@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -26,7 +27,7 @@ type nodeChecks struct {
 	log    *slog.Logger
 	metric *prometheus.GaugeVec
 	detect plan.DetectLocal
-	// facts are not ok until the cluster is known.
+	// facts are not ok until the cluster is known. After an error they are what could be found out.
 	facts func() (f nodecheck.Facts, ok bool, err error)
 	// warn writes an Event, an empty text says that the reason is gone; report the conditions.
 	warn   func(reason, text string)
@@ -65,23 +66,24 @@ func (c *nodeChecks) run(ctx context.Context) error {
 	}
 }
 
-// evaluate publishes what differs from the last evaluation, and reports whether there was one.
+// evaluate publishes what differs from the last evaluation, and reports whether the cluster is known. A condition for
+// which not all could be found out stays as it was.
 func (c *nodeChecks) evaluate() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	facts, ok, err := c.facts()
-	if err != nil {
-		if text := err.Error(); text != c.lastErr {
-			c.lastErr = text
-			c.log.Warn("cannot evaluate the node's network", "error", err)
-		}
-		return false
-	}
 	if !ok {
 		return false
 	}
-	c.lastErr = ""
-	conditions := nodecheck.Evaluate(facts, c.detect)
+	failed := ""
+	if err != nil {
+		failed = err.Error()
+	}
+	if failed != "" && failed != c.lastErr {
+		c.log.Warn("cannot evaluate all of the node's network", "error", err)
+	}
+	c.lastErr = failed
+	conditions := c.current(nodecheck.Evaluate(facts, c.detect))
 	if slices.Equal(conditions, c.last) {
 		return true
 	}
@@ -109,6 +111,20 @@ func (c *nodeChecks) evaluate() bool {
 	return true
 }
 
+// current returns what holds now: the conditions found, and those of other types as they were last.
+func (c *nodeChecks) current(found []plan.NodeCondition) (all []plan.NodeCondition) {
+	for _, kind := range nodecheck.Types {
+		now := c.before(kind)
+		if i := slices.IndexFunc(found, func(f plan.NodeCondition) bool { return f.Type == kind }); i >= 0 {
+			now = found[i]
+		}
+		if now.Type != "" {
+			all = append(all, now)
+		}
+	}
+	return all
+}
+
 // before returns the condition of a type as it was last, the zero value for none.
 func (c *nodeChecks) before(kind string) plan.NodeCondition {
 	for _, condition := range c.last {
@@ -133,20 +149,24 @@ func (c *nodeChecks) readyz(ready http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// nodeFacts are those of this node.
+// nodeFacts are those of this node, and why not all of them could be found out.
 func nodeFacts(source *kube.Source, node string, inIPVS func() bool) (f nodecheck.Facts, ok bool, err error) {
 	endpoints, podCIDRs, ok := source.Endpoints(node)
 	if !ok {
 		return f, false, nil
 	}
-	f.PodCIDRs = podCIDRs
-	if f.Endpoints, err = nodecheck.Routes(endpoints); err != nil {
-		return f, false, err
+	var errs []error
+	found := func(err error, types ...string) {
+		if err != nil {
+			errs, f.Unknown = append(errs, err), append(f.Unknown, types...)
+		}
 	}
-	f.IPVS = inIPVS()
-	if f.CalicoPolices, err = kubeproxy.CalicoPolices(); err != nil {
-		return f, false, err
-	}
+	f.PodCIDRs, f.IPVS = podCIDRs, inIPVS()
+	f.Endpoints, err = nodecheck.Routes(endpoints)
+	found(err, nodecheck.PodTrafficDetected, nodecheck.BridgeNetfilter)
 	f.BridgeCall, err = nodecheck.BridgeCall()
-	return f, err == nil, err
+	found(err, nodecheck.BridgeNetfilter)
+	f.CalicoPolices, err = kubeproxy.CalicoPolices()
+	found(err, nodecheck.NetworkPolicy)
+	return f, true, errors.Join(errs...)
 }

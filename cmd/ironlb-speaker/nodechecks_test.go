@@ -23,6 +23,8 @@ func TestNodeChecks(t *testing.T) {
 	covered := nodecheck.Facts{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")},
 		Endpoints: map[netip.Addr]nodecheck.Route{pod: {Interface: "cali1"}}}
 	not := nodecheck.Facts{Endpoints: covered.Endpoints}
+	calico := nodecheck.Facts{IPVS: true, CalicoPolices: true,
+		Unknown: []string{nodecheck.PodTrafficDetected, nodecheck.BridgeNetfilter}}
 	var facts nodecheck.Facts
 	var known bool
 	var fault error
@@ -36,6 +38,7 @@ func TestNodeChecks(t *testing.T) {
 		}
 	}
 	c.report = func(all []plan.NodeCondition) { said = append(said, fmt.Sprint(all[0].True)) }
+	fails := errors.New("no permission")
 	ready := func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }
 	for i, step := range []struct {
 		facts  nodecheck.Facts
@@ -46,11 +49,13 @@ func TestNodeChecks(t *testing.T) {
 		readyz string
 	}{
 		{known: false, metric: 0},
-		{fault: errors.New("no permission"), metric: 0},
-		{facts: covered, known: true, said: "true", metric: 1},
+		{fault: fails, facts: calico, known: true, said: "CalicoIgnoresIPVS=true false", metric: 0,
+			readyz: "problem: CalicoIgnoresIPVS"},
+		{facts: covered, known: true, said: "CalicoIgnoresIPVS=false true", metric: 1},
 		{facts: covered, known: true, metric: 1},
 		{facts: not, known: true, said: "PodsCovered=false PodsNotCovered=true false", metric: 0,
 			readyz: "problem: PodsNotCovered: detectLocalMode NodeCIDR"},
+		{fault: fails, facts: nodecheck.Facts{Unknown: nodecheck.Types}, known: true, metric: 0, readyz: "problem: PodsNotCovered"},
 		{facts: not, known: true, metric: 0, readyz: "problem: PodsNotCovered"},
 		{facts: covered, known: true, said: "PodsNotCovered=false true", metric: 1},
 	} {

@@ -43,6 +43,8 @@ type Facts struct {
 	BridgeCall [2]string
 	// IPVS is set while it forwards, CalicoPolices where rules of Calico police what is forwarded to Pods.
 	IPVS, CalicoPolices bool
+	// Unknown are the types of conditions for which not all could be found out.
+	Unknown []string
 }
 
 // pods returns the endpoints that are not of the node's own network, sorted.
@@ -56,9 +58,10 @@ func (f Facts) pods() (pods []netip.Addr) {
 	return pods
 }
 
-// Evaluate returns one condition of each type. It is pure.
+// Evaluate returns one condition of each type that is not unknown, in the order of Types. It is pure.
 func Evaluate(f Facts, detect plan.DetectLocal) []plan.NodeCondition {
-	return []plan.NodeCondition{f.podTraffic(detect), f.bridge(), f.networkPolicy()}
+	all := []plan.NodeCondition{f.podTraffic(detect), f.bridge(), f.networkPolicy()}
+	return slices.DeleteFunc(all, func(c plan.NodeCondition) bool { return slices.Contains(f.Unknown, c.Type) })
 }
 
 // networkPolicy: what IPVS sends to a Pod of this node leaves by the hook OUTPUT, where Calico polices nothing that

@@ -5,18 +5,25 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// Routes returns the way of the calling thread's network namespace to each address.
+// noRoute is how the kernel says that an address is not reached: there is no route, or one of type blackhole (EINVAL),
+// prohibit (EACCES) or unreachable. Calico has one of type blackhole for each of a node's ranges (ip-route(8)).
+var noRoute = []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EINVAL, unix.EACCES}
+
+// Routes returns the way of the calling thread's network namespace to each address. There is none by an interface that
+// goes away meanwhile.
 func Routes(addrs []netip.Addr) (map[netip.Addr]Route, error) {
 	out, links := map[netip.Addr]Route{}, map[int]netlink.Link{}
 	for _, addr := range addrs {
 		routes, err := netlink.RouteGet(addr.AsSlice())
-		if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || err == nil && len(routes) == 0 {
+		refused := slices.ContainsFunc(noRoute, func(no error) bool { return errors.Is(err, no) })
+		if refused || err == nil && len(routes) == 0 {
 			out[addr] = Route{}
 			continue
 		}
@@ -25,7 +32,12 @@ func Routes(addrs []netip.Addr) (map[netip.Addr]Route, error) {
 		}
 		link, known := links[routes[0].LinkIndex]
 		if !known {
-			if link, err = netlink.LinkByIndex(routes[0].LinkIndex); err != nil {
+			link, err = netlink.LinkByIndex(routes[0].LinkIndex)
+			if errors.As(err, &netlink.LinkNotFoundError{}) {
+				out[addr] = Route{}
+				continue
+			}
+			if err != nil {
 				return nil, fmt.Errorf("find the interface to %v: %w", addr, err)
 			}
 			links[routes[0].LinkIndex] = link

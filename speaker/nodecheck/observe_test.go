@@ -2,16 +2,19 @@ package nodecheck_test
 
 import (
 	"maps"
+	"net"
 	"net/netip"
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker/nodecheck"
 )
 
-// The ways to a Pod by a link of its own, behind a bridge, to the node itself, and to nowhere.
+// The ways to a Pod by a link of its own, behind a bridge, to the node itself, and to nowhere: without a route, and by
+// routes that refuse, as Calico has for what of a node's ranges no Pod has.
 func TestRoutes(t *testing.T) {
 	node, pod := netspace.New(t), netspace.New(t)
 	netspace.Join(t, pod, "eth0", "192.0.2.2/24", node, "cali1", "192.0.2.1/24")
@@ -36,11 +39,25 @@ func TestRoutes(t *testing.T) {
 		return netlink.LinkSetUp(bridge)
 	})
 	node.Must(t, func() error {
-		got, err := nodecheck.Routes([]netip.Addr{link, own, bridged, six, nowhere})
-		want := map[netip.Addr]nodecheck.Route{
+		want := map[netip.Addr]nodecheck.Route{}
+		addrs := []netip.Addr{link, own, bridged, six, nowhere}
+		for refuses, kind := range map[string]int{
+			"203.0.113.64": unix.RTN_BLACKHOLE, "203.0.113.128": unix.RTN_PROHIBIT, "203.0.113.192": unix.RTN_UNREACHABLE,
+			"2001:db8:64::": unix.RTN_BLACKHOLE, "2001:db8:128::": unix.RTN_PROHIBIT,
+		} {
+			addr := netip.MustParseAddr(refuses)
+			mask := net.CIDRMask(addr.BitLen()-6, addr.BitLen())
+			route := &netlink.Route{Dst: &net.IPNet{IP: addr.AsSlice(), Mask: mask}, Type: kind}
+			if err := netlink.RouteAdd(route); err != nil {
+				return err
+			}
+			addrs, want[addr.Next()] = append(addrs, addr.Next()), nodecheck.Route{}
+		}
+		got, err := nodecheck.Routes(addrs)
+		maps.Copy(want, map[netip.Addr]nodecheck.Route{
 			link: {Interface: "cali1"}, own: {Interface: "lo", Host: true}, nowhere: {},
 			bridged: {Interface: "cni0", Bridge: true}, six: {Interface: "cni0", Bridge: true},
-		}
+		})
 		if !maps.Equal(got, want) {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
