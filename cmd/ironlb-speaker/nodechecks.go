@@ -36,6 +36,8 @@ type nodeChecks struct {
 	mu      sync.Mutex
 	last    []plan.NodeCondition
 	lastErr string
+	// uncovered is set if the last evaluation found Pods that are not covered.
+	uncovered bool
 }
 
 func newNodeChecks(log *slog.Logger, reg prometheus.Registerer) *nodeChecks {
@@ -83,7 +85,7 @@ func (c *nodeChecks) evaluate() bool {
 		c.log.Warn("cannot evaluate all of the node's network", "error", err)
 	}
 	c.lastErr = failed
-	conditions := c.current(nodecheck.Evaluate(facts, c.detect))
+	conditions := c.current(c.sure(nodecheck.Evaluate(facts, c.detect)))
 	if slices.Equal(conditions, c.last) {
 		return true
 	}
@@ -109,6 +111,19 @@ func (c *nodeChecks) evaluate() bool {
 	c.last = conditions
 	c.report(conditions)
 	return true
+}
+
+// sure leaves out that Pods are not covered unless the last evaluation found that as well: a Pod ends before its
+// endpoint is taken off, and its interface may come after the endpoint.
+func (c *nodeChecks) sure(found []plan.NodeCondition) []plan.NodeCondition {
+	return slices.DeleteFunc(found, func(now plan.NodeCondition) bool {
+		if now.Type != nodecheck.PodTrafficDetected {
+			return false
+		}
+		first := !now.True && !c.uncovered
+		c.uncovered = !now.True
+		return first
+	})
 }
 
 // current returns what holds now: the conditions found, and those of other types as they were last.

@@ -18,6 +18,7 @@ import (
 )
 
 // What differs is published once each: the condition, the Event, the metric, and a line of /readyz while it is wrong.
+// Pods are not covered if they were not the last time, either.
 func TestNodeChecks(t *testing.T) {
 	pod := netip.MustParseAddr("10.1.2.3")
 	covered := nodecheck.Facts{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")},
@@ -53,9 +54,13 @@ func TestNodeChecks(t *testing.T) {
 			readyz: "problem: CalicoIgnoresIPVS"},
 		{facts: covered, known: true, said: "CalicoIgnoresIPVS=false true", metric: 1},
 		{facts: covered, known: true, metric: 1},
+		{facts: not, known: true, metric: 1}, // a Pod may have ended
+		{facts: covered, known: true, metric: 1},
+		{facts: not, known: true, metric: 1},
 		{facts: not, known: true, said: "PodsCovered=false PodsNotCovered=true false", metric: 0,
 			readyz: "problem: PodsNotCovered: detectLocalMode NodeCIDR"},
-		{fault: fails, facts: nodecheck.Facts{Unknown: nodecheck.Types}, known: true, metric: 0, readyz: "problem: PodsNotCovered"},
+		{fault: fails, facts: nodecheck.Facts{Unknown: nodecheck.Types}, known: true, metric: 0,
+			readyz: "problem: PodsNotCovered"},
 		{facts: not, known: true, metric: 0, readyz: "problem: PodsNotCovered"},
 		{facts: covered, known: true, said: "PodsNotCovered=false true", metric: 1},
 	} {
@@ -73,6 +78,31 @@ func TestNodeChecks(t *testing.T) {
 		c.readyz(ready)(answer, httptest.NewRequest(http.MethodGet, "/readyz", nil))
 		if body := answer.Body.String(); !strings.HasPrefix(body, "ok\n"+step.readyz) || step.readyz == "" && body != "ok\n" {
 			t.Errorf("step %d: /readyz %q, want %q in it", i, body, step.readyz)
+		}
+	}
+}
+
+// A first evaluation that finds a Pod that is not covered says nothing of that.
+func TestNotCoveredAtFirst(t *testing.T) {
+	var types []string
+	c := newNodeChecks(slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	c.detect = plan.DetectLocal{Mode: plan.NodeCIDR}
+	c.facts = func() (nodecheck.Facts, bool, error) {
+		return nodecheck.Facts{Endpoints: map[netip.Addr]nodecheck.Route{netip.MustParseAddr("10.1.2.3"): {}}}, true, nil
+	}
+	c.warn = func(string, string) {}
+	c.report = func(all []plan.NodeCondition) {
+		types = nil
+		for _, condition := range all {
+			types = append(types, fmt.Sprintf("%s=%t", condition.Type, condition.True))
+		}
+	}
+	for _, want := range []string{
+		"BridgeNetfilter=true NetworkPolicyEnforced=true",
+		"PodTrafficDetected=false BridgeNetfilter=true NetworkPolicyEnforced=true",
+	} {
+		if c.evaluate(); strings.Join(types, " ") != want {
+			t.Errorf("reported %v, want %s", types, want)
 		}
 	}
 }

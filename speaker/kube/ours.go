@@ -24,21 +24,28 @@ type Ours struct {
 	Whole []netip.Addr
 }
 
-// Endpoints returns the addresses of a node's endpoints, sorted, and the ranges of Pods of all Nodes; ok is false until
-// they are listed. It goes through all that the informers hold: it is for now and then.
+// Endpoints returns the addresses of the node's Pods that are endpoints, sorted, and the ranges of Pods of all Nodes; ok
+// is false until they are listed. Those are left out that are not ready or terminate, since their interfaces may be
+// gone, and addresses of Nodes, which are of the host's network. It goes through all that the informers hold: it is
+// for now and then.
 func (s *Source) Endpoints(node string) (endpoints []netip.Addr, podCIDRs []netip.Prefix, ok bool) {
 	if !s.each[kindSlice]() || !s.each[kindNode]() {
 		return nil, nil, false
 	}
+	nodes := map[netip.Addr]bool{}
+	for _, obj := range s.informers[kindNode].GetStore().List() {
+		of := nodeOf(obj.(*corev1.Node), false)
+		podCIDRs = append(podCIDRs, of.PodCIDRs...)
+		for _, addr := range of.Reached {
+			nodes[addr] = true
+		}
+	}
 	for _, obj := range s.informers[kindSlice].GetStore().List() {
 		for _, e := range sliceOf(obj.(*discoveryv1.EndpointSlice)).Endpoints {
-			if e.Node == node {
+			if e.Node == node && e.Ready && !e.Terminating && !nodes[e.Addr] {
 				endpoints = append(endpoints, e.Addr)
 			}
 		}
-	}
-	for _, obj := range s.informers[kindNode].GetStore().List() {
-		podCIDRs = append(podCIDRs, nodeOf(obj.(*corev1.Node), false).PodCIDRs...)
 	}
 	slices.SortFunc(endpoints, netip.Addr.Compare)
 	return slices.Compact(endpoints), podCIDRs, true

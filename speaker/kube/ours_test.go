@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -60,5 +61,42 @@ func TestOurs(t *testing.T) {
 				t.Errorf("got %s, want %s", got, c.want)
 			}
 		})
+	}
+}
+
+// Whether Pods are covered is asked of what serves: neither of what is not ready or ends, nor of the host's network,
+// whose endpoints have addresses of Nodes, before the node itself has them as well.
+func TestEndpoints(t *testing.T) {
+	no, yes := ptr.To(false), ptr.To(true)
+	on := func(addr, node string, ready, terminating *bool) discoveryv1.Endpoint {
+		return discoveryv1.Endpoint{Addresses: []string{addr}, NodeName: &node,
+			Conditions: discoveryv1.EndpointConditions{Ready: ready, Serving: ready, Terminating: terminating}}
+	}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.1.0.0/24"}},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+			{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}, {Type: corev1.NodeInternalIP, Address: "192.0.2.2"},
+			{Type: corev1.NodeExternalIP, Address: "198.51.100.1"}}}}
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s-1",
+			Labels: map[string]string{discoveryv1.LabelServiceName: "s"}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints: []discoveryv1.Endpoint{
+			on("10.1.0.9", "a", yes, no), on("10.1.0.2", "a", nil, nil), on("10.1.0.9", "a", nil, nil),
+			on("10.1.0.3", "a", no, no), on("10.1.0.4", "a", no, yes), on("10.1.0.5", "a", yes, yes),
+			on("10.2.0.6", "b", yes, no),
+			on("192.0.2.1", "a", yes, no), on("192.0.2.2", "a", yes, no), on("198.51.100.1", "a", yes, no),
+		},
+	}
+	f := newFeed(t)
+	f.nodes.Add(node)
+	f.slices.Add(slice)
+	if _, _, ok := f.source.Endpoints("a"); ok {
+		t.Error("known before they are listed")
+	}
+	f.run(t)
+	f.until(t, "all", func(*plan.View) bool { _, _, ok := f.source.Endpoints("a"); return ok })
+	endpoints, podCIDRs, _ := f.source.Endpoints("a")
+	if got := fmt.Sprint(endpoints, podCIDRs); got != "[10.1.0.2 10.1.0.9] [10.1.0.0/24]" {
+		t.Errorf("got %s", got)
 	}
 }
