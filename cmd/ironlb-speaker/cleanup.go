@@ -15,12 +15,13 @@ import (
 	"github.com/ironlb/ironlb/speaker"
 )
 
-// cleanup removes what earlier runs left on this node, and the snapshots in stateDir. It logs each removal and, at the end, their number.
+// cleanup removes what earlier runs left on this node, and what they keep in stateDir. It logs each removal and, at the
+// end, their number.
 // It needs CAP_NET_ADMIN and no API server. Where nothing is left it succeeds.
 func cleanup(ctx context.Context, stateDir string, log *slog.Logger) error {
 	removed := &atomic.Int64{}
 	counted := slog.New(counter{log.Handler(), removed})
-	err := errors.Join(cleanKernel(ctx, counted), removeSnapshots(stateDir, counted))
+	err := errors.Join(cleanKernel(ctx, counted), removeState(stateDir, counted))
 	if err == nil {
 		log.Info("cleanup complete", "removed", removed.Load())
 	}

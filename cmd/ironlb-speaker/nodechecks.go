@@ -13,7 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ironlb/ironlb/speaker/kube"
-	"github.com/ironlb/ironlb/speaker/kubeproxy"
 	"github.com/ironlb/ironlb/speaker/nodecheck"
 	"github.com/ironlb/ironlb/speaker/plan"
 )
@@ -165,7 +164,9 @@ func (c *nodeChecks) readyz(ready http.HandlerFunc) http.HandlerFunc {
 }
 
 // nodeFacts are those of this node, and why not all of them could be found out.
-func nodeFacts(source *kube.Source, node string, inIPVS func() bool) (f nodecheck.Facts, ok bool, err error) {
+func nodeFacts(source *kube.Source, node string, inIPVS func() bool, calico func() (bool, error)) (
+	f nodecheck.Facts, ok bool, err error,
+) {
 	endpoints, podCIDRs, ok := source.Endpoints(node)
 	if !ok {
 		return f, false, nil
@@ -181,7 +182,7 @@ func nodeFacts(source *kube.Source, node string, inIPVS func() bool) (f nodechec
 	found(err, nodecheck.PodTrafficDetected, nodecheck.BridgeNetfilter)
 	f.BridgeCall, err = nodecheck.BridgeCall()
 	found(err, nodecheck.BridgeNetfilter)
-	f.CalicoPolices, err = kubeproxy.CalicoPolices()
+	f.CalicoPolices, err = calico()
 	found(err, nodecheck.NetworkPolicy)
 	return f, true, errors.Join(errs...)
 }

@@ -37,6 +37,7 @@ type process struct {
 	node      speaker.Node
 	link      *link.Link
 	servers   *virtualServers
+	calico    *calico
 	api       *kube.Client
 	members   *member.Detector
 	retained  map[netip.Addr]struct{} // by an earlier process
@@ -102,6 +103,8 @@ func (p *process) openNode() error {
 	}
 	p.atEnd(closeNode)
 	p.node, p.link, p.servers = node, node.Addresses.(*link.Link), node.VirtualServers.(*virtualServers)
+	p.calico = newCalico(p.options, p.log)
+	p.servers.calico = p.calico.policesOrDid
 	return nil
 }
 
@@ -225,7 +228,9 @@ func (p *process) watchKubeProxy() error {
 
 func (p *process) checkNode() error {
 	p.checks = newNodeChecks(p.log, p.registry)
-	p.checks.facts = func() (nodecheck.Facts, bool, error) { return nodeFacts(p.api.Source, p.nodeName, p.servers.inIPVS) }
+	p.checks.facts = func() (nodecheck.Facts, bool, error) {
+		return nodeFacts(p.api.Source, p.nodeName, p.servers.inIPVS, p.calico.polices)
+	}
 	p.checks.detect = p.config.DetectLocal
 	p.checks.warn, p.checks.report = p.api.Events.Warn, p.api.Node.ReportConditions
 	p.run(p.checks.run)

@@ -26,7 +26,7 @@ type virtualServers struct {
 	openIPVS   func(config) (driver, error)
 	loadedIPVS func() (ipvsTable, error)
 	ours       func() (func(ipvs.Key) bool, error)
-	// calico finds out whether Calico polices what is forwarded to Pods.
+	// calico finds out whether Calico polices what is forwarded to Pods, or did before the start.
 	calico func() (bool, error)
 
 	mu       sync.Mutex
@@ -61,7 +61,7 @@ func (v *virtualServers) open() (speaker.VirtualServers, error) {
 	}
 	if bypassed {
 		v.log.Info("dataplane auto uses nftables",
-			"reason", "Calico's NetworkPolicies do not apply to what IPVS sends to Pods (docs/cni.md)")
+			"reason", "Calico polices this node, or did, and ignores what IPVS sends to Pods (docs/cni.md)")
 	}
 	if v.config.Dataplane != dataplaneNFTables && !bypassed {
 		k, err := v.openIPVS(v.config)

@@ -56,22 +56,22 @@ func staleReadyz(source stale, ready http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// removeSnapshots removes what speakers keep in a directory, and nothing else there.
-func removeSnapshots(dir string, log *slog.Logger) error {
+// removeState removes what speakers keep in a directory, and nothing else there.
+func removeState(dir string, log *slog.Logger) error {
 	if dir == "" {
 		return nil
 	}
-	files, err := filepath.Glob(filepath.Join(dir, snapshotPrefix+"*"))
-	if err != nil {
-		return err
-	}
 	var errs []error
-	for _, file := range files {
-		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-			continue
+	for prefix, what := range map[string]string{snapshotPrefix: "delete snapshot", calicoPrefix: "delete file"} {
+		files, err := filepath.Glob(filepath.Join(dir, prefix+"*"))
+		errs = append(errs, err)
+		for _, file := range files {
+			if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
+				continue
+			}
+			log.Info(what, "file", file, "reason", "Cleanup")
 		}
-		log.Info("delete snapshot", "file", file, "reason", "Cleanup")
 	}
 	return errors.Join(errs...)
 }

@@ -39,7 +39,7 @@ func TestSnapshotFiles(t *testing.T) {
 	if path := o.snapshot(); path != "" {
 		t.Errorf("without a directory %s", path)
 	}
-	if err := removeSnapshots("", nil); err != nil {
+	if err := removeState("", nil); err != nil {
 		t.Error(err)
 	}
 	o.config.StateDir = dir
@@ -52,7 +52,7 @@ func TestSnapshotFiles(t *testing.T) {
 		}
 	}
 	log := &bytes.Buffer{}
-	if err := removeSnapshots(dir, slog.New(slog.NewTextHandler(log, nil))); err != nil {
+	if err := removeState(dir, slog.New(slog.NewTextHandler(log, nil))); err != nil {
 		t.Error(err)
 	}
 	left, err := os.ReadDir(dir)

@@ -69,8 +69,8 @@ func Evaluate(f Facts, detect plan.DetectLocal) []plan.NodeCondition {
 func (f Facts) networkPolicy() plan.NodeCondition {
 	if f.IPVS && f.CalicoPolices {
 		return plan.NodeCondition{Type: NetworkPolicy, Reason: CalicoIgnoresIPVS, Message: "NetworkPolicies of Calico " +
-			"do not apply to connections that IPVS sends to Pods of this node: set dataplane: nftables, " +
-			"or, with auto, restart the speaker"}
+			"do not apply to connections that IPVS sends to Pods of this node: set dataplane: nftables; " +
+			"with auto a restart of the speaker chooses nftables"}
 	}
 	return plan.NodeCondition{Type: NetworkPolicy, True: true, Reason: "NothingBypassed",
 		Message: "no network plugin was found whose NetworkPolicies the data plane bypasses"}
