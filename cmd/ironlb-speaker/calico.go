@@ -18,8 +18,8 @@ const calicoPrefix = "calico-"
 // calicoGone is how long this process has run when a node without a sign of Calico counts as one without Calico.
 const calicoGone = 10 * time.Minute
 
-// calico finds out whether Calico polices this node. That is remembered in a file: after a boot the speaker chooses what
-// forwards before Calico's agent makes its rules.
+// calico finds out whether Calico polices this node. That is remembered in a file: after a boot the speaker chooses
+// what forwards before Calico's agent makes its rules.
 type calico struct {
 	log   *slog.Logger
 	file  string // empty for none

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	api "github.com/osrg/gobgp/v3/api"
+
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
@@ -59,4 +61,28 @@ func TestTooManyPrefixes(t *testing.T) {
 			t.Errorf("the session is %+v", s)
 		}
 	})
+}
+
+// TestBegunAnewAfterLimit: the events of a session that reached its limit are ignored, those of the next one are not.
+func TestBegunAnewAfterLimit(t *testing.T) {
+	s := newSessions()
+	p := plan.Peer{Address: netip.MustParseAddr("192.0.2.1"), MaxReceivedPrefixes: 5}
+	s.hold("192.0.2.1", "r", p)
+	established := func() bool {
+		s.event(&api.WatchEventResponse{Event: &api.WatchEventResponse_Peer{Peer: &api.WatchEventResponse_PeerEvent{
+			Peer: &api.Peer{State: &api.PeerState{NeighborAddress: "192.0.2.1",
+				SessionState: api.PeerState_ESTABLISHED}}}}})
+		return s.established("r")
+	}
+	s.mu.Lock()
+	s.limitReached(s.byName["r"], "ipv4-unicast")
+	s.mu.Unlock()
+	if established() {
+		t.Error("a late event brings the session back")
+	}
+	s.release("192.0.2.1")
+	s.hold("192.0.2.1", "r", p)
+	if !established() {
+		t.Error("the next session is not noticed")
+	}
 }

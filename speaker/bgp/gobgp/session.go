@@ -103,7 +103,7 @@ func (s *sessions) hold(key, name string, p plan.Peer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	x := s.named(name)
-	x.peer, x.pending, x.expected, x.fail = p, cause{}, cause{}, cause{}
+	x.peer, x.pending, x.expected, x.fail, x.over = p, cause{}, cause{}, cause{}, false
 	x.fresh(time.Now().Add(s.eagerFor(p)))
 	s.byAddr[address(key)] = x
 	s.poke()
