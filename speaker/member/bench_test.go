@@ -28,9 +28,9 @@ func BenchmarkInterval(b *testing.B) {
 	for i, p := range recorded {
 		if i%40 == 0 {
 			now = now.Add(member.Standard.Interval / 5)
-			m.Tick(now)
+			m.Tick(now, now.Sub(epoch))
 		}
-		if m.Receive(now, p) == member.Taken {
+		if m.Receive(now, now.Sub(epoch), p) == member.Taken {
 			taken++
 		}
 	}

@@ -88,3 +88,54 @@ func TestDelayIsNoPause(t *testing.T) {
 		}
 	}
 }
+
+// A time service that slews a clock, as after a pause, makes nobody give up anything: at that node or at any other.
+func TestSlewedClock(t *testing.T) {
+	for _, slew := range []float64{0.083, -0.08} {
+		for _, nodes := range []int{2, 3, 5} {
+			w := newWorld(t, nodes)
+			w.settle()
+			w.run(20*time.Second, nil)
+			w.nodes[0].slew = slew
+			w.run(time.Minute, nil)
+			w.nodes[0].slew = 0
+			w.run(time.Minute, nil)
+			w.noFence(fmt.Sprintf("%d nodes, slewed by %v", nodes, slew))
+		}
+	}
+}
+
+func (w *world) noFence(what string) {
+	w.t.Helper()
+	for _, m := range w.nodes {
+		if n := m.Counts(); n.Fences > 0 || n.ClockStops > 0 {
+			w.t.Errorf("%s: %s: %d fences, %d for its clock", what, m.name, n.Fences, n.ClockStops)
+		}
+	}
+}
+
+// One node whose oscillator is too fast fences no other where there is a second one to ask.
+func TestOneBadClock(t *testing.T) {
+	for _, nodes := range []int{3, 5} {
+		w := newWorld(t, nodes)
+		w.loss = 0.02
+		w.must("settled", 20*time.Second, w.settled)
+		w.nodes[0].skew = 0.08
+		w.run(2*time.Minute, nil)
+		for _, m := range w.nodes[1:] {
+			if n := m.Counts(); n.Fences > 0 {
+				t.Errorf("%d nodes: %s: %+v", nodes, m.name, n)
+			}
+		}
+	}
+}
+
+// The second one that died meanwhile cannot be asked: a machine that was paused gives up what it held all the same.
+func TestPausedWhileAnotherDied(t *testing.T) {
+	w := newWorld(t, 3)
+	w.settle()
+	w.run(20*time.Second, nil)
+	w.nodes[1].off = true
+	w.pause(w.nodes[0], 10*time.Second)
+	w.must("given up", member.Standard.Dead, w.nodes[0].Fenced)
+}

@@ -23,10 +23,11 @@ const minorGroup = 3
 // joins reports whether the sender of a datagram receives the group.
 func joins(datagram []byte) bool { return datagram[2]&0xf >= minorGroup }
 
-// compose writes what is to be sent: a beat if it is time, and requests and answers.
-func (c *Core) compose(now time.Time) {
+// compose writes what is to be sent: a beat if it is time, and requests and answers. ran is how long this process has
+// run.
+func (c *Core) compose(now time.Time, ran time.Duration) {
 	if c.beatNow || !now.Before(c.nextBeat) {
-		c.beat(now)
+		c.beat(now, ran)
 	}
 	c.beatNow, c.urgent = false, false
 	for _, p := range c.order {
@@ -35,7 +36,7 @@ func (c *Core) compose(now time.Time) {
 }
 
 // beat says to everybody what this node is and hears, and which claims have changed in the last three beats.
-func (c *Core) beat(now time.Time) {
+func (c *Core) beat(now time.Time, ran time.Duration) {
 	// The beats of many nodes must not fall into step.
 	c.nextBeat = now.Add(c.profile.Interval - time.Duration(c.random.Int64N(int64(c.profile.Interval/10))))
 	version := c.recent[len(c.recent)-1]
@@ -50,7 +51,7 @@ func (c *Core) beat(now time.Time) {
 	for i := 0; i == 0 || i < most && version < c.mine.version; i++ {
 		b := c.appendHello(c.begin(), 0)
 		if i == 0 {
-			b = c.appendSilent(c.appendSegments(c.appendRan(b, now), now))
+			b = c.appendSilent(c.appendSegments(appendRan(b, ran), now))
 		}
 		b, version = c.appendClaims(b, version)
 		c.everybody(c.finish(b))
@@ -258,9 +259,9 @@ func (c *Core) appendSegments(b []byte, now time.Time) []byte {
 }
 
 // appendRan writes how long this process has run.
-func (c *Core) appendRan(b []byte, now time.Time) []byte {
+func appendRan(b []byte, ran time.Duration) []byte {
 	b, at := beginField(b, fieldRan)
-	return endField(binary.BigEndian.AppendUint64(b, uint64(now.Sub(c.began))), at)
+	return endField(binary.BigEndian.AppendUint64(b, uint64(ran)), at)
 }
 
 // hearsOn counts the peers that are heard on an interface by this node itself.

@@ -15,6 +15,7 @@ import (
 
 // Core knows who is alive and what each says. It does no I/O, has no clock and starts nothing: its owner gives it what was
 // received, calls Tick several times per interval, and sends what that returns. The same calls give the same bytes.
+// Beside the time it is given raw, a clock that nobody sets or slews; see clock.
 type Core struct {
 	config  Config
 	profile Profile // stretched for the number of nodes
@@ -27,7 +28,7 @@ type Core struct {
 
 	incarnation, sequence uint64
 	begun                 bool
-	began                 time.Time // the first turn
+	began                 time.Duration // raw at the first turn
 	lastTick, nextBeat    time.Time
 	beatNow               bool // at the next turn, whatever the time
 	urgent                bool // there is an answer to send

@@ -85,7 +85,7 @@ func (l *loop) receive() {
 			}
 			in := Packet{Iface: l.name(s, a.index), Source: a.source, OnLink: a.hops == hopLimit, Data: l.buffer[:a.size]}
 			now := time.Now()
-			if reason := l.core.Receive(now, in); reason != Taken {
+			if reason := l.core.Receive(now, raw(), in); reason != Taken {
 				l.metrics.drop(reason)
 				l.complain(reason, a)
 			} else if a.index != 0 && joins(in.Data) && l.ways.onlyBroadcast(now, a) && !l.options.Broadcast {

@@ -367,7 +367,7 @@ func (l *loop) turn() error {
 		}
 		l.raise(now)
 		wedged := l.watch(now)
-		l.send(l.core.Tick(now))
+		l.send(l.core.Tick(now, raw()))
 		switch after := l.core.Counts(); {
 		case after.ClockStops != before.ClockStops:
 			l.options.Log.Warn("the clock of this node stood still while those of the others went on, " +

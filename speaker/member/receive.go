@@ -32,7 +32,7 @@ var Drops = []Drop{DropForm, DropVersion, DropCluster, DropKey, DropTag, DropOwn
 const late = 1 << 13
 
 // Receive takes in a datagram that was received.
-func (c *Core) Receive(now time.Time, in Packet) Drop {
+func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 	c.count.Received++
 	h, body, err := parseHeader(in.Data)
 	switch {
@@ -103,7 +103,7 @@ func (c *Core) Receive(now time.Time, in Packet) Drop {
 		c.beatNow = true // it has not received this node yet
 	}
 	p.from, p.fromIface = in.Source, at
-	c.take(now, p, at, latest)
+	c.take(now, raw, p, at, latest)
 	return Taken
 }
 
@@ -125,7 +125,7 @@ func (c *Core) restarted(p *peer, incarnation uint64) {
 }
 
 // take works on the message in c.msg. What a node says of itself counts only if nothing newer came by another path.
-func (c *Core) take(now time.Time, p *peer, at int, latest bool) {
+func (c *Core) take(now time.Time, raw time.Duration, p *peer, at int, latest bool) {
 	m := &c.msg
 	if m.flags&flagEnded != 0 {
 		c.goes(now, p, m.retained)
@@ -158,7 +158,7 @@ func (c *Core) take(now time.Time, p *peer, at int, latest bool) {
 		}
 	}
 	if m.hasRan && c.begun {
-		c.clocks(now, p, m.ran)
+		c.clocks(now, p, m.ran, raw-c.began)
 	}
 	if m.hasClaims {
 		before := p.claims.next()

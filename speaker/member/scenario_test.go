@@ -339,13 +339,13 @@ func TestReplay(t *testing.T) {
 	for i, p := range recorded {
 		for _, iface := range []string{"eth0", "eth1"} {
 			p.Iface = iface
-			if reason := b.Receive(w.now, p); reason == member.Taken {
+			if reason := b.Receive(w.now, b.raw(w), p); reason == member.Taken {
 				t.Fatalf("datagram %d of %d was taken again on %s", i, len(recorded), iface)
 			}
 		}
 		if i < len(recorded)/2 {
 			p.Iface = "eth2" // by which none of them came
-			if reason := b.Receive(w.now, p); reason == member.Taken {
+			if reason := b.Receive(w.now, b.raw(w), p); reason == member.Taken {
 				t.Fatalf("old datagram %d of %d was taken on another interface", i, len(recorded))
 			}
 		}
@@ -353,7 +353,7 @@ func TestReplay(t *testing.T) {
 	// An earlier incarnation, after a restart.
 	w.boot(a, 2)
 	w.settle()
-	if reason := b.Receive(w.now, recorded[len(recorded)-1]); reason != member.DropOld {
+	if reason := b.Receive(w.now, b.raw(w), recorded[len(recorded)-1]); reason != member.DropOld {
 		t.Errorf("an earlier incarnation: %q", reason)
 	}
 	// Being told of it, the node does not begin anew: what it says would be forgotten each time.
@@ -425,11 +425,11 @@ func TestForeignDatagrams(t *testing.T) {
 			forged := p
 			forged.Data = slices.Clone(p.Data)
 			forged.Data[bit/8] ^= 1 << (bit % 8)
-			if reason := other.Receive(w.now, forged); reason == member.Taken {
+			if reason := other.Receive(w.now, other.raw(w), forged); reason == member.Taken {
 				t.Fatalf("taken with bit %d turned", bit)
 			}
 		}
-		if reason := other.Receive(w.now, p); reason != member.Taken {
+		if reason := other.Receive(w.now, other.raw(w), p); reason != member.Taken {
 			t.Errorf("as it was: %q", reason)
 		}
 	})
@@ -443,7 +443,7 @@ func TestForeignDatagrams(t *testing.T) {
 		b.turn = w.now.Add(time.Hour)
 		for _, p := range b.traffic {
 			p.OnLink = p.Source == w.nodes[2].lan
-			b.Receive(w.now, p)
+			b.Receive(w.now, b.raw(w), p)
 		}
 		m, _, _ := b.Members()
 		if a := m.Peers["node-1"]; !a.Alive || len(a.On) != 0 {
@@ -607,7 +607,7 @@ func TestTicksAreCheap(t *testing.T) {
 	now := w.now
 	allocs := testing.AllocsPerRun(100, func() {
 		now = now.Add(time.Millisecond)
-		m.Tick(now)
+		m.Tick(now, now.Sub(epoch))
 	})
 	if allocs > 0 {
 		t.Errorf("%v allocations per turn", allocs)

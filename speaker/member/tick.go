@@ -8,10 +8,10 @@ import (
 
 // Tick judges who is silent and returns what to send now, valid until the next call. Whatever had arrived must have been
 // given to Receive before.
-func (c *Core) Tick(now time.Time) []Send {
+func (c *Core) Tick(now time.Time, raw time.Duration) []Send {
 	c.sends, c.arena = c.sends[:0], c.arena[:0]
 	if !c.begun {
-		c.begun, c.began, c.observerSince, c.lastTick, c.nextBeat = true, now, now, now, now
+		c.begun, c.began, c.observerSince, c.lastTick, c.nextBeat = true, raw, now, now, now
 	}
 	gap := now.Sub(c.lastTick)
 	c.lastTick = now
@@ -28,7 +28,7 @@ func (c *Core) Tick(now time.Time) []Send {
 	c.watchLinks(now)
 	c.watchObserver(now)
 	c.broadcasts = c.observer || c.hearsEarlier()
-	c.compose(now)
+	c.compose(now, raw-c.began)
 	c.count.Sent += uint64(len(c.sends))
 	return c.sends
 }

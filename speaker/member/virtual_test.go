@@ -53,6 +53,11 @@ type machine struct {
 	late    func() time.Duration // of each turn
 	traffic []member.Packet      // what was received, where record is set
 	record  bool
+	// slew is by which share its clock is slewed, skew by which share its oscillator goes wrong; slewed and skewed are by
+	// how much they have changed its two clocks until the time set.
+	slew, skew     float64
+	slewed, skewed time.Duration
+	set            time.Time
 	// stopped is by how much its clock is behind, asleep is set while it is paused together with its clock.
 	stopped time.Duration
 	asleep  bool
@@ -200,20 +205,35 @@ func (w *world) pause(m *machine, d time.Duration) {
 	m.asleep, m.stopped, m.turn = false, m.stopped+d, w.now
 }
 
+// clock returns the time by the machine's own clock, which may be slewed.
+func (m *machine) clock(w *world) time.Time {
+	since := float64(w.now.Sub(m.set))
+	if m.set.IsZero() {
+		since = 0
+	}
+	m.slewed += time.Duration(m.slew * since)
+	m.skewed += time.Duration(m.skew * since)
+	m.set = w.now
+	return w.now.Add(m.slewed + m.skewed - m.stopped)
+}
+
+// raw returns the time by the machine's clock that is not slewed.
+func (m *machine) raw(w *world) time.Duration { return m.clock(w).Sub(epoch) - m.slewed }
+
 // turn is one turn of a node's loop.
 func (w *world) turn(m *machine) {
-	now := w.now.Add(-m.stopped) // by its own clock
+	now, raw := m.clock(w), m.raw(w)
 	for _, p := range m.waiting {
 		if m.record {
 			m.traffic = append(m.traffic, p)
 		}
-		if reason := m.Receive(now, p); reason != member.Taken {
+		if reason := m.Receive(now, raw, p); reason != member.Taken {
 			m.drops[reason]++
 		}
 	}
 	m.waiting = m.waiting[:0]
 	if m.Urgent() || !now.Before(m.Next()) {
-		w.send(m, m.Tick(now))
+		w.send(m, m.Tick(now, raw))
 	}
 	if m.Changed() {
 		members, nodes, vips := m.Members()
@@ -225,7 +245,7 @@ func (w *world) turn(m *machine) {
 			m.vips[v] = struct{}{}
 		}
 	}
-	m.turn = m.Next().Add(m.stopped)
+	m.turn = w.now.Add(time.Duration(float64(m.Next().Sub(now)) / (1 + m.slew + m.skew)))
 	if m.Urgent() {
 		m.turn = w.now
 	}

@@ -78,7 +78,7 @@ func TestDatagramsFit(t *testing.T) {
 		c.mine.set(plan.VIPID(i), plan.Claim{State: plan.Leaving, Generation: 1<<63 - 1, Place: 1<<16 - 1, Successor: strings.Repeat("s", maxName)})
 	}
 	silent := 0
-	for _, s := range c.Tick(time.Now()) {
+	for _, s := range c.Tick(time.Now(), time.Hour) {
 		_, body, err := parseHeader(s.Data)
 		if err == nil {
 			err = c.msg.parse(body, minor)
@@ -134,7 +134,7 @@ func TestParse(t *testing.T) {
 	c := testCore(t, "a")
 	d := c.finish(c.appendHello(c.begin(), 0))
 	d[2] = (major + 1) << 4
-	if reason := testCore(t, "b").Receive(time.Unix(9, 0), Packet{Data: d}); reason != DropVersion {
+	if reason := testCore(t, "b").Receive(time.Unix(9, 0), time.Hour, Packet{Data: d}); reason != DropVersion {
 		t.Errorf("another major version: %q", reason)
 	}
 }
@@ -290,16 +290,16 @@ func FuzzReceive(f *testing.F) {
 			return
 		}
 		now := time.Unix(1000, 0)
-		b.Tick(now)
+		b.Tick(now, raw())
 		d := append(a.begin(), body...)
 		d[2] = major<<4 | theirs&0xf
 		d = a.ring.tag(d)
 		for i := range 2 {
-			b.Receive(now, Packet{Iface: "eth0", OnLink: i == 0, Data: d})
+			b.Receive(now, raw(), Packet{Iface: "eth0", OnLink: i == 0, Data: d})
 		}
 		for range 60 {
 			now = now.Add(20 * time.Millisecond)
-			for _, s := range b.Tick(now) {
+			for _, s := range b.Tick(now, raw()) {
 				if len(s.Data) > MaxDatagram {
 					t.Fatalf("a datagram of %d bytes", len(s.Data))
 				}
@@ -319,7 +319,7 @@ func FuzzDatagram(f *testing.F) {
 	f.Add(slices.Clone(c.finish(c.appendHello(c.begin(), 0))))
 	f.Fuzz(func(t *testing.T, d []byte) {
 		b := testCore(t, "b")
-		if reason := b.Receive(time.Unix(1, 0), Packet{Data: d}); reason == Taken && !bytes.Contains(d, []byte("IL")) {
+		if reason := b.Receive(time.Unix(1, 0), time.Hour, Packet{Data: d}); reason == Taken && !bytes.Contains(d, []byte("IL")) {
 			t.Fatal("taken")
 		}
 	})

@@ -220,7 +220,7 @@ func (s *Speaker) arrive(e *event) {
 func (s *Speaker) read(e *event) {
 	start := s.clock()
 	in := member.Packet{Iface: ifaces[e.iface], Source: e.from.addrs[e.iface], OnLink: true, Data: e.data}
-	drop := s.core.Receive(s.time(), in)
+	drop := s.core.Receive(s.time(), s.time().Sub(beginning), in)
 	s.Cost.Core += s.clock() - start
 	if drop != member.Taken {
 		s.Drops[drop]++
@@ -231,7 +231,7 @@ func (s *Speaker) read(e *event) {
 func (s *Speaker) turn() {
 	c := s.cluster
 	start := s.clock()
-	sends := s.core.Tick(s.time())
+	sends := s.core.Tick(s.time(), s.time().Sub(beginning))
 	took := s.clock() - start
 	s.Cost.Core += took
 	s.Cost.LongestTurn = max(s.Cost.LongestTurn, took)
@@ -409,7 +409,7 @@ func (s *Speaker) left() bool {
 			return false
 		}
 	}
-	s.cluster.carry(s, s.core.Tick(s.time()))
+	s.cluster.carry(s, s.core.Tick(s.time(), s.time().Sub(beginning)))
 	s.cluster.carry(s, s.core.Goodbye(0))
 	s.stop()
 	return true
