@@ -293,3 +293,25 @@ func (w *world) others(a, b *machine) (others []*machine) {
 	}
 	return others
 }
+
+// A node that begins where the network drops the group, for all or at its own port alone, asks the others to be heard.
+func TestBeginsWithoutGroup(t *testing.T) {
+	for _, nodes := range []int{2, 3} {
+		w := newWorld(t, nodes)
+		w.settle()
+		last := w.nodes[nodes-1]
+		last.off = true
+		w.run(time.Minute, nil)
+		if w.dropGroup = nodes == 2; nodes > 2 {
+			w.dropGroupAt = last
+		}
+		w.boot(last, 2)
+		w.must(fmt.Sprint("settled, ", nodes, " nodes"), 5*time.Second, w.settled)
+		w.watch = func(m *machine) {
+			if !m.hears(w.nodes...) || len(m.members.Isolated) > 0 {
+				t.Fatalf("%d nodes: %s: %+v", nodes, m.name, m.members)
+			}
+		}
+		w.run(time.Minute, nil)
+	}
+}

@@ -1,6 +1,7 @@
 package member
 
 import (
+	"slices"
 	"time"
 )
 
@@ -16,7 +17,7 @@ func (c *Core) doubt(now time.Time, p *peer) {
 		w := &p.paths[at]
 		pause := c.profile.Interval
 		if w.heard.IsZero() && w.relayed.IsZero() { // never heard there: perhaps it is not there, perhaps only others hear it
-			if at == 0 || !c.ifaces[at].ever || !p.paths[0].up || now.Sub(p.first) < c.profile.Dead/2 {
+			if at == 0 || !c.expects(p, at) || !p.paths[0].up || now.Sub(p.first) < c.profile.Dead/2 {
 				continue
 			}
 			pause = observeAtMost
@@ -31,6 +32,13 @@ func (c *Core) doubt(now time.Time, p *peer) {
 		w.asked = now
 		c.ask(now, p, at)
 	}
+}
+
+// expects tells whether a peer may be heard on an interface: others are, or it says that it is on that segment. Where the
+// group does not reach this node nobody is before he was asked, and answers by broadcast.
+func (c *Core) expects(p *peer, at int) bool {
+	f := &c.ifaces[at]
+	return f.ever || slices.ContainsFunc(p.segments, func(s segment) bool { return f.is(s.key) })
 }
 
 // ask puts a question about p on an interface on the lists of who may know.

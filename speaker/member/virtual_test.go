@@ -31,6 +31,8 @@ type world struct {
 	drop func(from, to *machine, iface string) bool
 	// dropGroup loses what goes to the group.
 	dropGroup bool
+	// dropGroupAt loses what goes to the group at one node's port.
+	dropGroupAt *machine
 	// watch runs after each turn of a node.
 	watch func(*machine)
 	sent  int
@@ -283,7 +285,7 @@ func (w *world) send(from *machine, sends []member.Send) {
 			continue // what this core sends to the group is its broadcast
 		}
 		for _, to := range w.nodes {
-			if reached := from.earlier || s.Broadcast || !to.earlier && !w.dropGroup; to != from && reached {
+			if reached := from.earlier || s.Broadcast || !to.earlier && !w.dropGroup && to != w.dropGroupAt; to != from && reached {
 				w.carry(from, to, s.Iface, from.lan, s.Data)
 			}
 		}
