@@ -13,8 +13,9 @@ const (
 	// deafWait is how long a holder waits for another one to hear it (a port may lose everything for a moment).
 	deafWait = 3 * time.Second
 	// partWait is for how many intervals a node must be isolated on one of several interfaces to hand over: longer than
-	// a new interface is listened to before it counts, which is a dead time.
-	partWait = 6
+	// it takes until an interface counts whose carrier came back. That is until its port forwards, the first heartbeat,
+	// and a dead time, for which it is listened to.
+	partWait = 15
 	// contest is after how many intervals a holder with the older list yields.
 	contest         = 3
 	defaultInterval = 200 * time.Millisecond
