@@ -163,6 +163,7 @@ func (d *deciding) drops() Reason {
 	newer, deaf, yields := false, false, false
 	for _, h := range d.holders {
 		switch {
+		case h.returned: // it may have been paused, and gives up everything then
 		case d.tenure.successor != "" && h.claim.State == Held:
 			if d.soft == PartlyIsolated {
 				return PartlyIsolated
@@ -173,7 +174,6 @@ func (d *deciding) drops() Reason {
 				return HandedOver
 			}
 		case h.claim.State == Leaving: // it goes by itself when it hears of this one
-		case h.returned: // it may have been paused, and gives up everything then
 		case h.deaf && !d.comesFirst(h):
 			deaf, yields = true, d.yieldsTo(h) || yields
 		case h.claim.Generation > d.vip.Generation:
