@@ -78,7 +78,7 @@ func (a *Announcer) enter(want map[netip.Addr]plan.Announcement, now time.Time) 
 		if _, ok := want[addr]; ok || !e.left.IsZero() {
 			continue
 		}
-		if e.conflict == nil {
+		if e.conflict == nil || e.phase == holding { // what is held is not given up for a conflict
 			delete(a.entries, addr)
 			continue
 		}

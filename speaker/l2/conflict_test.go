@@ -244,3 +244,22 @@ func TestForeignARPProbe(t *testing.T) {
 	}
 	eventually(t, "the defence is counted", func() bool { return s.count(t, "defences_total", "ipv4") == 1 })
 }
+
+// A conflict about an address that was held is forgotten when another node takes the address over: it was not given up for
+// the conflict, and may be wanted back at once, when that node dies.
+func TestConflictEndsWithAMove(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, s *side) {
+		s.hold(t, s.vip[0], s.vip[1])
+		s.tell(t, s.claim(mac{2, 0, 0, 0, 0, 0x66}, s.vip[0]))
+		s.waitKick(t)
+		if c := s.announcer.Conflicts(); len(c) != 1 {
+			t.Fatalf("conflicts %v, want one", c)
+		}
+		s.announce(t, map[netip.Addr]plan.Announcement{s.vip[1]: on("eth0")})
+		if c := s.announcer.Conflicts(); len(c) > 0 {
+			t.Errorf("conflicts %v after the address moved", c)
+		}
+		s.hold(t, s.vip[0], s.vip[1])
+		s.answered(t, s.vip[0])
+	})
+}
