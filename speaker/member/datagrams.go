@@ -61,6 +61,9 @@ func (l *loop) count(now time.Time) {
 	}
 	l.counted = now
 	for _, s := range l.reads {
+		if s.fd < 0 { // closed in this turn
+			continue
+		}
 		l.metrics.filtered.Add(float64(s.dropped()))
 	}
 }
@@ -68,7 +71,7 @@ func (l *loop) count(now time.Time) {
 // receive reads the sockets in which wait found something until they are empty.
 func (l *loop) receive() {
 	for i, s := range l.reads {
-		if l.polls[i+1].Revents == 0 {
+		if l.polls[i+1].Revents == 0 || s.fd < 0 { // it was closed since
 			continue
 		}
 		for range readAtMost {
@@ -105,10 +108,10 @@ const complainEvery = 10 * time.Minute
 func (l *loop) complain(why Drop, a arrival) {
 	from := a.source
 	switch {
-	case a.group || a.broadcast:
-	case why == DropName && !l.twice:
+	case why == DropName && !l.twice: // its tag was right: it is of this cluster
 		l.twice = true
 		l.options.Log.Error("another speaker has the name of this node: give each node a name of its own", "from", from)
+	case a.group || a.broadcast:
 	case (why == DropKey || why == DropTag) && (l.complained.IsZero() || time.Since(l.complained) >= complainEvery):
 		l.complained = time.Now()
 		l.options.Log.Error("a speaker signs with a key that this one has not: give all speakers the same Secret", "from", from, "reason", why)
