@@ -102,7 +102,7 @@ test-kernel: root ## the tests of the data planes and of the speaker with them, 
 
 .PHONY: test-lab
 test-lab: root ## the tests of the lab, of ironlb-ccm and end to end, on a real control plane (root)
-	@go run ./test/report go test -count=1 -p 1 -timeout 25m $(LAB_TESTS)
+	@go run ./test/report go test -count=1 -p 1 -timeout 40m $(LAB_TESTS)
 	@IRONLB_DATAPLANE=nftables go run ./test/report go test -count=1 -timeout 15m ./test/e2e/proxy -args -rate 100
 	@IRONLB_DATAPLANE=nftables go run ./test/report go test -count=1 -timeout 15m ./test/e2e/kubeproxy
 

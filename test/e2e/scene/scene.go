@@ -269,6 +269,11 @@ func At(t testing.TB, addr string, port uint16) netip.AddrPort {
 // By sends the client's packets to the address, and to its twin, through one node, whoever answers ARP for it.
 func By(t testing.TB, client *lab.Machine, addr netip.Addr, node *lab.Node) {
 	t.Helper()
+	// A node that has not programmed the address yet forwards what it gets, and redirects the client to the owner.
+	redirects := "for c in /proc/sys/net/ipv[46]/conf/*/accept_redirects; do echo 0 >$c; done"
+	if _, err := client.Exec(t.Context(), "sh", "-c", redirects); err != nil {
+		t.Fatal(err)
+	}
 	for _, to := range withTwin(addr) {
 		via := node.Addr
 		if to.Is6() {

@@ -22,6 +22,13 @@ func Pair(t testing.TB, four, six string) {
 	pairs[At(t, four, 0).Addr()] = At(t, six, 0).Addr()
 }
 
+// IPv4Only has what f asks be asked of the addresses that it names alone.
+func IPv4Only(f func()) {
+	defer func(before bool) { both = before }(both)
+	both = false
+	f()
+}
+
 // Each is the address and port, and that of its twin.
 func Each(to netip.AddrPort) (all []netip.AddrPort) {
 	for _, addr := range withTwin(to.Addr()) {
