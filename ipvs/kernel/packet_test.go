@@ -120,7 +120,7 @@ func rr(reals map[netip.AddrPort]ipvs.RealServer) ipvs.VirtualServer {
 
 // TestPackets runs the cases of every balancer with IPVS.
 func TestPackets(t *testing.T) {
-	packets.Run(t, packets.Options{SCTP: true, Open: func(t testing.TB, node *netspace.Space) packets.Balancer {
+	packets.Run(t, packets.Options{SCTP: true, NodeMTU: true, Open: func(t testing.TB, node *netspace.Space) packets.Balancer {
 		k, err := kernel.OpenAt(node.NS)
 		if err != nil {
 			t.Fatalf("this test needs a kernel with IPVS, \"make test-kernel\" boots one: %v", err)

@@ -27,6 +27,10 @@ type Balancer func(ipvs.Table) error
 
 // Options say what to run the cases with.
 type Options struct {
+	// NodeMTU: a process of the node gets EMSGSIZE for a datagram that is larger than the link to the Pod takes, as with
+	// IPVS, which chooses the Pod after the datagram has been routed to the node itself (net/netfilter/ipvs/ip_vs_xmit.c,
+	// ensure_mtu_is_adequate).
+	NodeMTU bool
 	// Open opens the balancer in a node.
 	Open func(t testing.TB, node *netspace.Space) Balancer
 	// SCTP is set where the kernel has SCTP.
@@ -70,11 +74,13 @@ type lab struct {
 	filter       *nft.Filter
 	balance      Balancer
 	protocols    []ipvs.Protocol
+	nodeMTU      bool
 }
 
 func newLab(t *testing.T, f family, o Options) *lab {
 	t.Helper()
 	l := &lab{family: f, client: netspace.New(t), node: netspace.New(t), protocols: []ipvs.Protocol{ipvs.TCP, ipvs.UDP}}
+	l.nodeMTU = o.NodeMTU
 	if o.SCTP {
 		l.protocols = append(l.protocols, ipvs.SCTP)
 	}
