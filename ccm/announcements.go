@@ -209,8 +209,8 @@ func (a *announcements) unservedBy(status *v1alpha1.SpeakerStatus, first bool) m
 	return out
 }
 
-// advice returns what keeps the addresses of a Service from being reached, and after which time there may be more: 0 for
-// never.
+// advice returns what keeps the addresses of a Service from being reached, and after which time there may be more: 0
+// for never.
 func (a *announcements) advice(svc *v1.Service) (out []advice, again time.Duration) {
 	held := a.held(svc)
 	a.mu.Lock()

@@ -172,7 +172,8 @@ func texts(in []string) []text {
 const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
 // mayNotAnswer says why the node may have no addresses at all, nothing if it may. One that is not ready or cordoned may.
-// The value of the exclude label counts as in k8s.io/cloud-provider since 1.34: false, and nothing else, keeps the node.
+// The value of the exclude label counts as in k8s.io/cloud-provider since 1.34: false, and nothing else, keeps the
+// node.
 func mayNotAnswer(n *v1.Node, ignoreExclude bool) string {
 	if v, ok := n.Labels[v1.LabelNodeExcludeBalancers]; ok && !ignoreExclude {
 		if excluded, err := strconv.ParseBool(v); err != nil || excluded {

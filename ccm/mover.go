@@ -29,7 +29,7 @@ type mover struct {
 
 	now   *moving // nil: nothing is being moved
 	pause time.Time
-	// since is when each fit node was first seen so, without a break. A restart begins anew. missing is since when the
+	// since is when each fit node was first seen so, without a break. A restart begins again. missing is since when the
 	// speaker of a node that is ready is not fit.
 	since, missing map[string]time.Time
 	reached        map[string]map[string]bool

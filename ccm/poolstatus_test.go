@@ -100,8 +100,8 @@ func TestFirstPoolStatus(t *testing.T) {
 	}
 }
 
-// TestPoolNotReady: a pool that cannot be read, or that overlaps an older one, has one Warning for each cause, none from
-// the next leader, and a metric of 0.
+// TestPoolNotReady: a pool that cannot be read, or that overlaps an older one, has one Warning for each cause, none
+// from the next leader, and a metric of 0.
 func TestPoolNotReady(t *testing.T) {
 	o := newOffice(t, webPool("2001:db8::/64"))
 	expectEvents := func(what string, want ...string) {

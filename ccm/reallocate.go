@@ -13,7 +13,8 @@ import (
 )
 
 // conditionReallocated of a Service records in its message which value of the annotation ironlb.io/reallocate was
-// carried out. It is written with the new address. Another value asks anew; with the annotation the record goes.
+// carried out. It is written with the new address. Another value is another request. The record is deleted with the
+// annotation.
 const conditionReallocated = "ironlb.io/Reallocated"
 
 // askedReallocation is the value of the annotation, as it is recorded: at most 64 bytes. Empty, or "false": none.

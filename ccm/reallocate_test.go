@@ -68,7 +68,7 @@ func TestReallocateOnce(t *testing.T) {
 	next.settles("203.0.113.6", "2026-11-23")
 }
 
-// TestReallocateAgain: with the annotation the record goes, and the same value asks anew.
+// TestReallocateAgain: the record is deleted with the annotation; then the same value is another request.
 func TestReallocateAgain(t *testing.T) {
 	s := newShop(t, "203.0.113.4/32")
 	s.create("s", reallocate("true"))

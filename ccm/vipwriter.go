@@ -40,7 +40,7 @@ type wantedVIP struct {
 const vipWrites = 8
 
 // unseenFor is how long an object that we wrote counts although the cache does not show it: many times what a watch is
-// late by. After a break of the watch the cache lists anew, and never shows an object that was created and deleted
+// late by. After a break of the watch the cache lists again, and never shows an object that was created and deleted
 // meanwhile.
 const unseenFor = 15 * time.Second
 

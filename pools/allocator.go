@@ -168,8 +168,9 @@ func (a *Allocator) SetNode(name string, addrs []netip.Addr) {
 	a.setNode(name, addrs)
 }
 
-// SetHosts replaces the addresses for which hosts answer that are none of ours, with the name of each host. None of them is given to a
-// Service that does not ask for it. A Service that has one and did not ask for it gets another one at its next Assign, if there is any.
+// SetHosts replaces the addresses for which hosts answer that are none of ours, with the name of each host. None of
+// them is given to a Service that does not ask for it. A Service that has one and did not ask for it gets another one
+// at its next Assign, if there is any.
 func (a *Allocator) SetHosts(hosts map[netip.Addr]string) {
 	a.setHosts(hosts)
 }

@@ -28,7 +28,8 @@ type Claim struct {
 	// Reallocate (ironlb.io/reallocate) gives up an address that no pool admits any more. It is one request: see
 	// Decision.Reallocated.
 	Reallocate bool
-	// ReallocateDone is the value of ironlb.io/reallocate that was carried out, for the message that asks for another one.
+	// ReallocateDone is the value of ironlb.io/reallocate that was carried out, for the message that asks for another
+	// one.
 	ReallocateDone string
 
 	// SharingKey, Ports, Local (externalTrafficPolicy Local) and Selector decide who may share an address. Selector is

@@ -12,8 +12,8 @@ type Decision struct {
 	// Freed are the addresses given up by this decision. With KeepUntilWritten they are not free yet, and the decisions
 	// until then name them again.
 	Freed []netip.Addr
-	// Reallocated is true when the claim's Reallocate has been carried out: an address that no pool admits was given up,
-	// and none is left. With KeepUntilWritten it stays true until Written.
+	// Reallocated is true when the claim's Reallocate has been carried out: an address that no pool admits was given
+	// up, and none is left. With KeepUntilWritten it stays true until Written.
 	Reallocated bool
 	// Moves are the addresses that change by this decision, with the cause. With KeepUntilWritten the decisions until
 	// Written name them again.

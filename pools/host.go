@@ -33,7 +33,8 @@ func (a *Allocator) setHosts(hosts map[netip.Addr]string) {
 // othersHave reports whether a node or a host that is none of ours has the address.
 func (a *Allocator) othersHave(x netip.Addr) bool { return len(a.ofNodes[x]) > 0 || a.hosts[x] != "" }
 
-// hostAgainst names the host for which the claim is to leave the address, empty for none: a Service keeps what it asks for.
+// hostAgainst names the host for which the claim is to leave the address, empty for none: a Service keeps what it asks
+// for.
 func (a *Allocator) hostAgainst(c *Claim, x netip.Addr) string {
 	if c.asked(FamilyOf(x)) == x {
 		return ""

@@ -31,8 +31,8 @@ type PoolStatus struct {
 	Exhausted []Family
 	// Draining lists the Services that keep an address which no pool admits them to any more, in order.
 	Draining []ServiceKey
-	// CoolDowns are the addresses that cool down for the pool's reuseAfter, the latest freed first, then by address. They
-	// are among the available.
+	// CoolDowns are the addresses that cool down for the pool's reuseAfter, the latest freed first, then by address.
+	// They are among the available.
 	CoolDowns []CoolDown
 	// OfNodes are the addresses of the pool that nodes have, in order. They are not among the available.
 	OfNodes []NodeAddress

@@ -13,7 +13,7 @@ import (
 )
 
 // A node that Calico polices has nftables by auto also after a boot, when the speaker chooses before Calico is there,
-// until Calico is gone for good. Without stateDir it is asked anew.
+// until Calico is gone for good. Without stateDir it is asked again.
 func TestCalicoIsRemembered(t *testing.T) {
 	netspace.New(t).Must(t, func() error {
 		dir := filepath.Join(t.TempDir(), "state")

@@ -21,8 +21,8 @@ import (
 const healed = 5 * time.Second
 
 // Another program flushes the data plane, as kube-proxy in mode nftables does with IPVS at each start (ipvs.md 1.7.3):
-// it is restored within seconds. With nftables a connection that sends nothing meanwhile goes on; any other one goes on or
-// ends with a reset, not in silence.
+// it is restored within seconds. With nftables a connection that sends nothing meanwhile goes on; any other one goes on
+// or ends with a reset, not in silence.
 func TestFlush(t *testing.T) {
 	client, node, _ := threeSpaces(t)
 	view := viewOfPod()

@@ -90,9 +90,9 @@ var chains = []chain{
 	}},
 
 	// The client's address is rewritten (2.2). The destination is rewritten already, so the connection's is looked up.
-	// The third rule is for the node's own clients: the kernel chooses a virtual address as their source, which no other
-	// host can answer. It asks for the connection's source, for answers carry virtual addresses, too. What comes from a
-	// Pod ends there; the interface by which it arrived is known here since Linux 5.7 (28f8bfd1ac94).
+	// The third rule is for the node's own clients: the kernel chooses a virtual address as their source, which no
+	// other host can answer. It asks for the connection's source, for answers carry virtual addresses, too. What comes
+	// from a Pod ends there; the interface by which it arrived is known here since Linux 5.7 (28f8bfd1ac94).
 	{name: "postrouting", kind: knftables.NATType, hook: knftables.PostroutingHook, priority: knftables.SNATPriority, rules: []string{
 		"IP saddr . IP daddr @hairpin masquerade fully-random",
 		originalKey + " @masqueraded masquerade fully-random",

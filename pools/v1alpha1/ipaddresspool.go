@@ -104,8 +104,8 @@ type IPAddressPoolSpec struct {
 	// +optional
 	Rebalance RebalancePolicy `json:"rebalance,omitempty"`
 
-	// preemptDelay is how long a node and its speaker must have been ready and eligible without a break before addresses
-	// move to it by rebalance: gradual, for example 90s. Default 5m. A request does not wait for it.
+	// preemptDelay is how long a node and its speaker must have been ready and eligible without a break before
+	// addresses move to it by rebalance: gradual, for example 90s. Default 5m. A request does not wait for it.
 	//
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is negative: write a duration of 0s or more, like 90s or 10m"
 	// +optional
@@ -192,8 +192,8 @@ type IPAddressPoolStatus struct {
 	// +optional
 	Rebalanced string `json:"rebalanced,omitempty"`
 
-	// coolingDown are addresses that were freed less than spec.reuseAfter ago, the latest first: at most the 512 latest.
-	// The next leader goes on from them.
+	// coolingDown are addresses that were freed less than spec.reuseAfter ago, the latest first: at most the 512
+	// latest. The next leader goes on from them.
 	//
 	// +kubebuilder:validation:MaxItems=512
 	// +listType=map

@@ -76,9 +76,9 @@ type SpeakerStatusStatus struct {
 	// +optional
 	BGP *BGPStatus `json:"bgp,omitempty"`
 
-	// conditions of the node's network. PodTrafficDetected: detectLocalMode covers the Pods of the node. BridgeNetfilter:
-	// what Pods behind one bridge send one another passes the packet filter. NetworkPolicyEnforced: the data plane
-	// bypasses no NetworkPolicy of Calico.
+	// conditions of the node's network. PodTrafficDetected: detectLocalMode covers the Pods of the node.
+	// BridgeNetfilter: what Pods behind one bridge send one another passes the packet filter. NetworkPolicyEnforced:
+	// the data plane bypasses no NetworkPolicy of Calico.
 	//
 	// +listType=map
 	// +listMapKey=type

@@ -73,8 +73,8 @@ type VirtualIPStatus struct {
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
 
-	// conflicts are the addresses for which another host answers. While announced is not True either, ironlb-ccm gives a
-	// Service that did not ask for the address another one.
+	// conflicts are the addresses for which another host answers. While announced is not True either, ironlb-ccm gives
+	// a Service that did not ask for the address another one.
 	//
 	// +kubebuilder:validation:MaxItems=1024
 	// +listType=map

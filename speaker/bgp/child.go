@@ -54,8 +54,8 @@ type child struct {
 	since    time.Time          // since when it runs or does not
 	ended    string             // why it does not; empty before the first one
 
-	// limited counts the processes in a row that a limit has ended. held is why this one ends or the next one waits, the
-	// zero value otherwise; retry ends that wait.
+	// limited counts the processes in a row that a limit has ended. held is why this one ends or the next one waits,
+	// the zero value otherwise; retry ends that wait.
 	limited int
 	held    hold
 	retry   context.CancelFunc

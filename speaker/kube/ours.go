@@ -24,8 +24,8 @@ type Ours struct {
 	Whole []netip.Addr
 }
 
-// Endpoints returns the addresses of the node's Pods that are endpoints, sorted, and the ranges of Pods of all Nodes; ok
-// is false until they are listed. Those are left out that are not ready or terminate, since their interfaces may be
+// Endpoints returns the addresses of the node's Pods that are endpoints, sorted, and the ranges of Pods of all Nodes;
+// ok is false until they are listed. Those are left out that are not ready or terminate, since their interfaces may be
 // gone, and addresses of Nodes, which are of the host's network. It goes through all that the informers hold: it is
 // for now and then.
 func (s *Source) Endpoints(node string) (endpoints []netip.Addr, podCIDRs []netip.Prefix, ok bool) {

@@ -16,7 +16,8 @@ type Other string
 const (
 	KubeRouter Other = "kube-router's service proxy"
 	CalicoEBPF Other = "Calico's eBPF data plane"
-	// Cilium serves ClusterIPs of Pods in any case, and all else with kubeProxyReplacement, which the node does not show.
+	// Cilium serves ClusterIPs of Pods in any case, and all else with kubeProxyReplacement, which the node does not
+	// show.
 	Cilium Other = "Cilium"
 )
 

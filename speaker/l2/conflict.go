@@ -13,8 +13,8 @@ import (
 const (
 	// defendInterval is the least time between two defences of an address (RFC 5227, 1.1: DEFEND_INTERVAL).
 	defendInterval = 10 * time.Second
-	// A conflict about an address that is held is checked by a probe each checkEvery. It is over once checksMost of them
-	// were not answered, and so after quiet.
+	// A conflict about an address that is held is checked by a probe each checkEvery. It is over once checksMost of
+	// them were not answered, and so after quiet.
 	checkEvery = 2 * time.Second
 	checksMost = 2
 	quiet      = (checksMost + 1) * checkEvery

@@ -245,8 +245,8 @@ func TestForeignARPProbe(t *testing.T) {
 	eventually(t, "the defence is counted", func() bool { return s.count(t, "defences_total", "ipv4") == 1 })
 }
 
-// A conflict about an address that was held is forgotten when another node takes the address over: it was not given up for
-// the conflict, and may be wanted back at once, when that node dies.
+// A conflict about an address that was held is forgotten when another node takes the address over: it was not given up
+// for the conflict, and may be wanted back at once, when that node dies.
 func TestConflictEndsWithAMove(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		s.hold(t, s.vip[0], s.vip[1])

@@ -44,9 +44,10 @@ type Needs struct {
 // true until one of them is not met.
 func Wanted(needs Needs) ([]Sysctl, error) {
 	sysctls := []Sysctl{
-		// The kernel answers ARP only for addresses of the interface that was asked, so never for a virtual one; and asks in
-		// the name of one of the interface's own. Neighbour discovery is so by itself. 2 answers fewer hosts and 8 none, so
-		// they stay; 3 answers for addresses of other interfaces, every other value for all (arp_ignore, net/ipv4/arp.c).
+		// The kernel answers ARP only for addresses of the interface that was asked, so never for a virtual one; and
+		// asks in the name of one of the interface's own. Neighbour discovery is so by itself. 2 answers fewer hosts
+		// and 8 none, so they stay; 3 answers for addresses of other interfaces, every other value for all (arp_ignore,
+		// net/ipv4/arp.c).
 		{Key: "net.ipv4.conf.all.arp_ignore", Value: "1", Stricter: "2 8"},
 		{Key: "net.ipv4.conf.all.arp_announce", Value: "2"},
 		{Key: "net.ipv4.ip_forward", Value: "1"},

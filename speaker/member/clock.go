@@ -20,8 +20,8 @@ const (
 
 // clock is what a node's heartbeats show of the two clocks.
 type clock struct {
-	// behind is by how much the other's clock is behind this one's, with the delay of the heartbeat of least delay: in the
-	// present window, in the last one and in the one before. What is new is compared with that one, for what waited
+	// behind is by how much the other's clock is behind this one's, with the delay of the heartbeat of least delay: in
+	// the present window, in the last one and in the one before. What is new is compared with that one, for what waited
 	// while this node was paused comes step by step.
 	behind [3]time.Duration
 	since  time.Time // when the present window began

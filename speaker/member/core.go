@@ -79,8 +79,8 @@ type Config struct {
 	Seed uint64
 	// Retained is set if this node still answers for what an earlier process claimed. The others take that for claimed until Settled.
 	Retained bool
-	// Authorities are digests of the certificates of the cluster's certificate authority. What a node sends that has none
-	// of them is dropped as another cluster's. None: not compared.
+	// Authorities are digests of the certificates of the cluster's certificate authority. What a node sends that has
+	// none of them is dropped as another cluster's. None: not compared.
 	Authorities []uint64
 	// Broadcast has all go to every host of a segment, not to the members of the group alone.
 	Broadcast bool

@@ -42,8 +42,8 @@ type Options struct {
 	// Authorities are digests of the cluster's certificate authority, by AuthorityKey. None: what others send is not
 	// compared.
 	Authorities []uint64
-	// Broadcast sends to all hosts of a segment in place of the group, for networks that drop the group. Both are received
-	// in any case.
+	// Broadcast sends to all hosts of a segment in place of the group, for networks that drop the group. Both are
+	// received in any case.
 	Broadcast bool
 }
 

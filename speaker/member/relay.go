@@ -34,8 +34,8 @@ func (c *Core) doubt(now time.Time, p *peer) {
 	}
 }
 
-// expects tells whether a peer may be heard on an interface: others are, or it says that it is on that segment. Where the
-// group does not reach this node nobody is before he was asked, and answers by broadcast.
+// expects tells whether a peer may be heard on an interface: others are, or it says that it is on that segment. Where
+// the group does not reach this node nobody is before he was asked, and answers by broadcast.
 func (c *Core) expects(p *peer, at int) bool {
 	f := &c.ifaces[at]
 	return f.ever || slices.ContainsFunc(p.segments, func(s segment) bool { return f.is(s.key) })

@@ -55,8 +55,8 @@ type machine struct {
 	late    func() time.Duration // of each turn
 	traffic []member.Packet      // what was received, where record is set
 	record  bool
-	// slew is by which share its clock is slewed, skew by which share its oscillator goes wrong; slewed and skewed are by
-	// how much they have changed its two clocks until the time set.
+	// slew is by which share its clock is slewed, skew by which share its oscillator goes wrong; slewed and skewed are
+	// by how much they have changed its two clocks until the time set.
 	slew, skew     float64
 	slewed, skewed time.Duration
 	set            time.Time

@@ -59,7 +59,8 @@ type Peer struct {
 	RestartTime     time.Duration
 	// IPv4 and IPv6 are the families that are spoken.
 	IPv4, IPv6 bool
-	// MaxReceivedPrefixes of each family that the peer may announce to this node, 0 for a default: more end the session.
+	// MaxReceivedPrefixes of each family that the peer may announce to this node, 0 for a default: more end the
+	// session.
 	MaxReceivedPrefixes uint32 `json:",omitempty"`
 	// BFD, the zero value without.
 	BFD BFD

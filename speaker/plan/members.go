@@ -58,8 +58,8 @@ type Member struct {
 	Observer, Leaving bool
 	// Synced is set once all its claims are known.
 	Synced bool
-	// Returned is set if it counted as dead until just now, and was not restarted: it may claim what it does not know that
-	// others took.
+	// Returned is set if it counted as dead until just now, and was not restarted: it may claim what it does not know
+	// that others took.
 	Returned bool
 	// Claims are what it says of VirtualIPs.
 	Claims map[VIPID]Claim

@@ -107,7 +107,8 @@ func TestClusterLosesOneSegment(t *testing.T) {
 		if now := s.owners(); !maps.EqualFunc(after, now, slices.Equal) {
 			t.Errorf("seed %d: owners %v, after the return %v", seed, after, now)
 		}
-		// All but one are cut off, one after another, so that nobody can tell: whatever happens, each address keeps an owner.
+		// All but one are cut off, one after another, so that nobody can tell: whatever happens, each address keeps an
+		// owner.
 		for _, n := range s.nodes[1:] {
 			n.cut = true
 			s.run(2 * time.Second)

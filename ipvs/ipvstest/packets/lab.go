@@ -27,9 +27,9 @@ type Balancer func(ipvs.Table) error
 
 // Options say what to run the cases with.
 type Options struct {
-	// NodeMTU: a process of the node gets EMSGSIZE for a datagram that is larger than the link to the Pod takes, as with
-	// IPVS, which chooses the Pod after the datagram has been routed to the node itself (net/netfilter/ipvs/ip_vs_xmit.c,
-	// ensure_mtu_is_adequate).
+	// NodeMTU: a process of the node gets EMSGSIZE for a datagram that is larger than the link to the Pod takes, as
+	// with IPVS, which chooses the Pod after the datagram has been routed to the node itself
+	// (net/netfilter/ipvs/ip_vs_xmit.c, ensure_mtu_is_adequate).
 	NodeMTU bool
 	// Open opens the balancer in a node.
 	Open func(t testing.TB, node *netspace.Space) Balancer

@@ -54,8 +54,8 @@ func (d *Driver) updatePeer(have *peer, want plan.Peer) (again, restarting bool)
 		return true, false
 	}
 	was, is := have.api(false), (&peer{conf: want, asn: have.asn}).api(false)
-	// GoBGP takes these over in place. It reads connectTime before the first try only, and a limit that was reached keeps
-	// the peer idle.
+	// GoBGP takes these over in place. It reads connectTime before the first try only, and a limit that was reached
+	// keeps the peer idle.
 	inPlace := was.Timers.Config.ConnectRetry != is.Timers.Config.ConnectRetry ||
 		prefixLimit(have.conf) != prefixLimit(want)
 	was.Timers.Config.ConnectRetry = is.Timers.Config.ConnectRetry

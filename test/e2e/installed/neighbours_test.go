@@ -17,8 +17,8 @@ import (
 	"github.com/ironlb/ironlb/test/lab"
 )
 
-// CVE-2020-8554: the admin of a namespace names another node and the cluster's DNS as external IPs. Both keep answering every node, and the
-// author reads why the addresses are not used.
+// CVE-2020-8554: the admin of a namespace names another node and the cluster's DNS as external IPs. Both keep answering
+// every node, and the author reads why the addresses are not used.
 func TestNamespaceAdmin(t *testing.T) {
 	cluster.Need(t)
 	kubectl(t, "create", "namespace", "tenant")
@@ -64,7 +64,8 @@ func TestNamespaceAdmin(t *testing.T) {
 	untouched()
 }
 
-// A Pod's hostPort, by the CNI plugin portmap, keeps its own address and takes nothing of the address of a Service, whichever comes first.
+// A Pod's hostPort, by the CNI plugin portmap, keeps its own address and takes nothing of the address of a Service,
+// whichever comes first.
 func TestHostPort(t *testing.T) {
 	cluster.Need(t)
 	service := serve(t)
