@@ -198,9 +198,7 @@ func TestHop(t *testing.T) {
 	// Over one hop the kernel drops most of them (filter.go). Those that are passed on were taken when the packet after them is.
 	for i, path := range [][2]string{{"192.0.2.2", "192.0.2.1"}, {"2001:db8::2", "2001:db8::1"}} {
 		before := testutil.ToFloat64(dropped)
-		for range 40 * sample {
-			inject(t, y, path[0], path[1], portSingleHop, 254, hello)
-		}
+		injectTimes(t, 40*sample, y, path[0], path[1], portSingleHop, 254, hello)
 		inject(t, y, path[0], path[1], portSingleHop, 255, Packet{State: Init, Multiplier: 3, My: 7})
 		reaches(DropState, float64(i+1))
 		if n := testutil.ToFloat64(dropped) - before; n < 10 || n > 90 {

@@ -190,6 +190,12 @@ func far(t testing.TB) (a, b *netspace.Space) {
 // inject sends a datagram to a BFD port from a namespace, with a TTL.
 func inject(t testing.TB, space *netspace.Space, from, to string, port, ttl int, p Packet) {
 	t.Helper()
+	injectTimes(t, 1, space, from, to, port, ttl, p)
+}
+
+// injectTimes sends so many of it from one socket.
+func injectTimes(t testing.TB, times int, space *netspace.Space, from, to string, port, ttl int, p Packet) {
+	t.Helper()
 	space.Must(t, func() error {
 		local := addr(from)
 		family := unix.AF_INET6
@@ -212,6 +218,12 @@ func inject(t testing.TB, space *netspace.Space, from, to string, port, ttl int,
 		if err := unix.Bind(fd, sockaddr(local, 0, 0)); err != nil {
 			return err
 		}
-		return unix.Sendto(fd, p.Append(nil), 0, sockaddr(addr(to), uint16(port), 0))
+		data, target := p.Append(nil), sockaddr(addr(to), uint16(port), 0)
+		for range times {
+			if err := unix.Sendto(fd, data, 0, target); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 }
