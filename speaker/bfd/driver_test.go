@@ -18,9 +18,12 @@ import (
 // TestPair has two Drivers watch each other in every way that there is.
 func TestPair(t *testing.T) {
 	t.Parallel()
-	multi := fast
+	// Long enough for a busy machine not to take a session down before the silence does.
+	timers := plan.BFD{Receive: 300 * time.Millisecond, Transmit: 300 * time.Millisecond, Multiplier: 5}
+	const detection = 1500 * time.Millisecond
+	multi := timers
 	multi.MinimumTTL = 250
-	near := fast
+	near := timers
 	near.Passive = true
 	for _, c := range []struct {
 		name     string
@@ -28,13 +31,13 @@ func TestPair(t *testing.T) {
 		a, b     string
 		from, to Config
 	}{
-		{"ipv4", false, "192.0.2.1", "192.0.2.2", Config{Timers: fast}, Config{Timers: fast}},
-		{"ipv6", false, "2001:db8::1", "2001:db8::2", Config{Timers: fast}, Config{Timers: fast}},
-		{"link-local", false, "fe80::1%eth0", "fe80::2%eth0", Config{Timers: fast}, Config{Timers: fast}},
-		{"passive", false, "192.0.2.1", "192.0.2.2", Config{Timers: near}, Config{Timers: fast}},
-		{"local", false, "2001:db8::1", "2001:db8::2", Config{Local: addr("2001:db8::1"), Timers: fast}, Config{Local: addr("2001:db8::2"), Timers: fast}},
-		{"multihop4", true, "192.0.2.1", "198.51.100.2", Config{MultiHop: true, Timers: fast}, Config{MultiHop: true, Timers: multi}},
-		{"multihop6", true, "2001:db8:1::1", "2001:db8:2::2", Config{MultiHop: true, Timers: fast}, Config{MultiHop: true, Timers: multi}},
+		{"ipv4", false, "192.0.2.1", "192.0.2.2", Config{Timers: timers}, Config{Timers: timers}},
+		{"ipv6", false, "2001:db8::1", "2001:db8::2", Config{Timers: timers}, Config{Timers: timers}},
+		{"link-local", false, "fe80::1%eth0", "fe80::2%eth0", Config{Timers: timers}, Config{Timers: timers}},
+		{"passive", false, "192.0.2.1", "192.0.2.2", Config{Timers: near}, Config{Timers: timers}},
+		{"local", false, "2001:db8::1", "2001:db8::2", Config{Local: addr("2001:db8::1"), Timers: timers}, Config{Local: addr("2001:db8::2"), Timers: timers}},
+		{"multihop4", true, "192.0.2.1", "198.51.100.2", Config{MultiHop: true, Timers: timers}, Config{MultiHop: true, Timers: multi}},
+		{"multihop6", true, "2001:db8:1::1", "2001:db8:2::2", Config{MultiHop: true, Timers: timers}, Config{MultiHop: true, Timers: multi}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -47,10 +50,10 @@ func TestPair(t *testing.T) {
 			c.from.Peer, c.to.Peer = addr(c.b), addr(c.a)
 			a.Set(map[string]Config{"b": c.from})
 			b.Set(map[string]Config{"a": c.to})
-			a.wait(t, "b", "up", agreed(100*time.Millisecond, 300*time.Millisecond))
-			b.wait(t, "a", "up", agreed(100*time.Millisecond, 300*time.Millisecond))
+			a.wait(t, "b", "up", agreed(timers.Transmit, detection))
+			b.wait(t, "a", "up", agreed(timers.Transmit, detection))
 			heal := silence(t, y)
-			if is := a.wait(t, "b", "down", down); is.Reason != Expired || is.Detected < 300*time.Millisecond {
+			if is := a.wait(t, "b", "down", down); is.Reason != Expired || is.Detected < detection {
 				t.Errorf("down: %+v", is)
 			}
 			heal()
