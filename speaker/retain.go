@@ -12,9 +12,10 @@ import (
 )
 
 const (
-	// retainFor is how long the kernel answers for the addresses of a speaker that is replaced: as long as the next one may take to start,
-	// and as clients do without them if the node dies meanwhile. The others wait retainMore longer: the kernel rounds up.
-	retainFor  = 30 * time.Second
+	// retainFor is how long the kernel answers for the addresses of a speaker that is replaced: as long as the next one
+	// may take to start, with the pull of its image. The others ask meanwhile whether the node still answers
+	// (speaker/member), and wait retainMore longer: the kernel rounds up.
+	retainFor  = 2 * time.Minute
 	retainMore = time.Second
 	// retainWithin is how soon after Retain the process must end: as soon as a kubelet ends a container after its preStop hook.
 	retainWithin = time.Minute
@@ -31,7 +32,7 @@ type retention struct {
 	done   bool
 }
 
-// Retain makes a Leave within a minute leave what this node holds to the kernel, for half a minute: another speaker is about to start
+// Retain makes a Leave within a minute leave what this node holds to the kernel, for two minutes: another speaker is about to start
 // here. It never blocks.
 func (s *Speaker) Retain() {
 	now := time.Now()

@@ -76,7 +76,7 @@ func (c *Core) Goodbye(retained time.Duration) []Send {
 		if retained > 0 {
 			var at int
 			b, at = beginField(b, fieldRetained)
-			b = endField(appendMilliseconds(b, retained), at)
+			b = endField(appendRetained(b, retained), at)
 		}
 		c.everybody(c.finish(b))
 	}

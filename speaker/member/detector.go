@@ -72,6 +72,7 @@ type Detector struct {
 	box boxed
 
 	macs     atomic.Pointer[map[[6]byte]string]
+	away     atomic.Pointer[[]Neighbour] // to be asked whether they answer
 	segments chan []string
 }
 
@@ -85,6 +86,7 @@ type inbox struct {
 	// authorities are new ones.
 	authorities []uint64
 	settled     bool
+	answered    []Neighbour
 	// retained is for how long the node answers after the end, decided after so many fences.
 	retained      time.Duration
 	retainedFence uint64
@@ -266,10 +268,12 @@ func (l *loop) goodbye() {
 	}
 }
 
-// relistAfter is how soon interfaces are read again although nobody said that they changed.
+// relistAfter is how soon interfaces are read again although nobody said that they changed, and how often nodes without
+// a process are asked whether they answer.
 const relistAfter = time.Second
 
-// follow reads the interfaces when they may have changed, beside the loop, which must not wait for it.
+// follow reads the interfaces when they may have changed, and asks nodes without a process, beside the loop, which must
+// not wait for it.
 func (d *Detector) follow(ctx context.Context, l *lister) {
 	ticker := time.NewTicker(relistAfter)
 	defer ticker.Stop()
@@ -281,6 +285,7 @@ func (d *Detector) follow(ctx context.Context, l *lister) {
 			return
 		case names = <-d.segments:
 		case <-ticker.C:
+			d.ask(l)
 		}
 		have, err := l.list(names)
 		if err != nil {
@@ -292,6 +297,22 @@ func (d *Detector) follow(ctx context.Context, l *lister) {
 		}
 		failed = ""
 		d.put(func(in *inbox) { in.ports = &have })
+	}
+}
+
+// ask finds out which nodes without a process answer.
+func (d *Detector) ask(l *lister) {
+	away := d.away.Load()
+	if away == nil || len(*away) == 0 {
+		return
+	}
+	answered, err := l.ask(*away)
+	if err != nil {
+		d.options.Log.Error("cannot ask whether nodes whose speaker is replaced still answer; they are believed",
+			"error", err)
+	}
+	if len(answered) > 0 {
+		d.put(func(in *inbox) { in.answered = append(in.answered, answered...) })
 	}
 }
 
@@ -446,6 +467,7 @@ func (l *loop) empty() {
 	if in.settled {
 		l.core.Settled()
 	}
+	l.core.Answered(time.Now(), in.answered)
 	if in.word != nil && in.fence == l.core.Fences() {
 		l.core.Say(*in.word)
 		l.fenced.Store(false)
@@ -458,6 +480,9 @@ func (l *loop) tell() {
 		macs := l.core.MACs()
 		l.macs.Store(&macs)
 		l.core.out.macs = false
+	}
+	if away, before := l.core.Away(), l.away.Load(); len(away) > 0 || before != nil && len(*before) > 0 {
+		l.away.Store(&away)
 	}
 	l.metrics.counts(l.core)
 	if !l.core.Changed() {

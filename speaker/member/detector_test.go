@@ -335,6 +335,33 @@ func TestDetectorRetains(t *testing.T) {
 	}
 }
 
+// Those who take it for alive ask it: it goes on as long as its kernel answers, and ends within seconds after.
+func TestDetectorAsks(t *testing.T) {
+	h := newHub(t, "a", "b", "c")
+	h.settle(t)
+	a, b := h.nodes[0], h.nodes[1]
+	a.Retain(time.Minute)
+	a.stop()
+	gone := func(m plan.Members) bool { _, on := m.Peers["a"].On["eth0"]; return !on && !m.Peers["a"].Alive }
+	for hold := time.After(8 * time.Second); hold != nil; {
+		select {
+		case <-hold:
+			hold = nil
+		case <-b.kicks:
+			if m, _, _ := b.Observe(); gone(m) {
+				t.Fatal("it does not count any more, and its kernel answers")
+			}
+		}
+	}
+	h.free(t, "lan1") // the carrier stays, and eth1 works
+	took := b.until(t, "a is gone", gone)
+	t.Logf("missed after %v", took)
+	if took > 10*time.Second { // of a minute
+		t.Errorf("after %v", took)
+	}
+	a.ended <- <-a.ended
+}
+
 // What is said arrives at once, whole, and is kept by its version.
 func TestDetectorSays(t *testing.T) {
 	h := newHub(t, "a", "b", "c")

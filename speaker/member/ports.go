@@ -23,7 +23,12 @@ type port struct {
 }
 
 // lister reads interfaces in the network namespace of the thread that made it.
-type lister struct{ handle *netlink.Handle }
+type lister struct {
+	handle *netlink.Handle
+	// plain is for the neighbour table: the library leaves what it likes in the padding of its requests, which a strict
+	// check refuses (netlink.Ndmsg).
+	plain *netlink.Handle
+}
 
 func newLister() (*lister, error) {
 	// To name a namespace, even the current one, needs CAP_SYS_ADMIN: the library enters it.
@@ -31,12 +36,20 @@ func newLister() (*lister, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
 	}
+	plain, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		handle.Close()
+		return nil, fmt.Errorf("open a netlink socket: %w", err)
+	}
 	// Lists of one interface's addresses are then made by the kernel; older ones send all of them.
 	_ = handle.SetStrictCheck(true)
-	return &lister{handle}, nil
+	return &lister{handle: handle, plain: plain}, nil
 }
 
-func (l *lister) close() { l.handle.Close() }
+func (l *lister) close() {
+	l.handle.Close()
+	l.plain.Close()
+}
 
 // list reads the interfaces of the given names; one that is not there is left out.
 func (l *lister) list(names []string) (ports, error) {

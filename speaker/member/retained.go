@@ -2,17 +2,113 @@ package member
 
 import (
 	"maps"
+	"net/netip"
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// A speaker that is restarted while its node stays leaves its addresses to the kernel for a while (docs/design/failover.md). Its goodbye
-// says for how long: meanwhile the others take the node for alive and for the holder of what it claimed. The next process says that it is
+// A speaker that is restarted while its node stays leaves its addresses to the kernel for a while
+// (docs/design/failover.md). Its goodbye says for how long: meanwhile the others take the node for alive and for the
+// holder of what it claimed, as long as its kernel answers ARP or neighbour discovery. The next process says that it is
 // one that was expected; what the earlier one claimed counts until it has decided itself.
 
-// retainedMost bounds what a goodbye may ask for.
-const retainedMost = time.Minute
+const (
+	// retainedMost bounds what a goodbye may ask for.
+	retainedMost = 5 * time.Minute
+	// A node without a process is believed firstAnswer long to answer, and nextAnswer long after each answer.
+	// It is asked each relistAfter.
+	firstAnswer, nextAnswer = 5 * time.Second, 3 * time.Second
+)
+
+// Neighbour is a node on the segment of an interface.
+type Neighbour struct {
+	Iface string
+	Addr  netip.Addr
+	MAC   [6]byte
+}
+
+// Away returns the nodes without a process that are to be asked by ARP or neighbour discovery whether they still
+// answer, on each interface on which they are alive. Nil for nobody.
+func (c *Core) Away() (away []Neighbour) {
+	for _, p := range c.order {
+		if !p.away {
+			continue
+		}
+		for at := 1; at < len(p.paths); at++ {
+			if mac, can := c.asks(p, at); can {
+				away = append(away, Neighbour{Iface: c.ifaces[at].name, Addr: p.paths[at].from, MAC: mac})
+			}
+		}
+	}
+	return away
+}
+
+// Answered takes in which of Away have answered since they were asked last.
+func (c *Core) Answered(now time.Time, answered []Neighbour) {
+	for _, n := range answered {
+		at, known := c.findIface(n.Iface)
+		if !known {
+			continue
+		}
+		for _, p := range c.order {
+			if w := &p.paths[at]; p.away && w.up && w.from == n.Addr {
+				w.answers = now.Add(nextAnswer)
+			}
+		}
+	}
+}
+
+// asks returns the hardware address at which a node may be asked on an interface, if it can be.
+func (c *Core) asks(p *peer, at int) (mac [6]byte, can bool) {
+	w, f := &p.paths[at], &c.ifaces[at]
+	if !w.up || !f.link || !w.from.IsValid() {
+		return mac, false
+	}
+	for _, s := range p.segments {
+		if f.is(s.key) && s.mac != mac {
+			return s.mac, true
+		}
+	}
+	return mac, false
+}
+
+// leaves notes that a node answers without a process from now on.
+func (c *Core) leaves(now time.Time, p *peer) {
+	p.away = true
+	for at := 1; at < len(p.paths); at++ {
+		p.paths[at].answers = now.Add(firstAnswer)
+	}
+	c.out.node(p)
+}
+
+// answers keeps a node without a process alive where its kernel answers. Where it cannot be asked it is believed, and
+// everywhere if it can be asked nowhere.
+func (c *Core) answers(now time.Time, p *peer) bool {
+	asked, alive := false, false
+	for at := 1; at < len(p.paths); at++ {
+		if _, can := c.asks(p, at); !can {
+			continue
+		}
+		asked = true
+		// A standstill of this node is no silence of that one.
+		if w := &p.paths[at]; now.Before(w.answers) || now.Before(c.forgive.Add(firstAnswer)) {
+			alive = true
+		} else {
+			w.up, w.lost = false, true
+			c.out.node(p)
+		}
+	}
+	if asked && !alive {
+		return false
+	}
+	for at := range p.paths {
+		if w := &p.paths[at]; w.up {
+			w.heard = now
+		}
+	}
+	return true
+}
 
 // goes takes in a goodbye: of a process whose node goes on answering, or of one that nobody need wait for until it counts as dead.
 func (c *Core) goes(now time.Time, p *peer, retained time.Duration) {
@@ -20,22 +116,20 @@ func (c *Core) goes(now time.Time, p *peer, retained time.Duration) {
 		c.ended(p)
 		return
 	}
-	p.ended, p.away, p.retainedUntil = true, true, now.Add(min(retained, retainedMost))
-	c.out.node(p)
+	p.ended, p.retainedUntil = true, now.Add(min(retained, retainedMost))
+	c.leaves(now, p)
 }
 
-// retains tells whether a node answers without a process that is heard. Once that is over, it ends like any other.
+// retains reports whether a node answers without a process that is heard. Once that is over, it ends like any other.
 func (c *Core) retains(now time.Time, p *peer) bool {
 	switch {
 	case p.retainedUntil.IsZero():
 		return false
 	case now.Before(p.retainedUntil):
-		for at := range p.paths {
-			if w := &p.paths[at]; w.up && p.away {
-				w.heard = now
-			}
+		if !p.away || c.answers(now, p) {
+			return p.away
 		}
-		return p.away
+		c.ended(p)
 	case p.ended:
 		c.ended(p)
 	default:
@@ -53,8 +147,8 @@ func (c *Core) falls(now time.Time, p *peer) bool {
 	for id := range p.claims.claims {
 		c.out.vip(id)
 	}
-	p.away, p.claims = true, replica{}
-	c.out.node(p)
+	p.claims = replica{}
+	c.leaves(now, p)
 	return true
 }
 

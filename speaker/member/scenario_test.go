@@ -717,6 +717,77 @@ func TestRetainedEnds(t *testing.T) {
 	})
 }
 
+// A node that dies while it is away is missed within seconds, on the interface that is cut if only one is; one that
+// answers is believed for as long as it asked for.
+func TestAwayAnswers(t *testing.T) {
+	for name, c := range map[string]struct {
+		harm        func(w *world, a *machine)
+		least, most time.Duration // until it is missed
+	}{
+		"nothing":  {func(*world, *machine) {}, 0, 0},
+		"no power": {func(_ *world, a *machine) { a.dead = true }, 2 * time.Second, 3100 * time.Millisecond},
+		"LAN cut": {func(w *world, a *machine) {
+			w.drop = func(from, to *machine, iface string) bool { return iface == "eth0" && (from == a || to == a) }
+		}, 2 * time.Second, 3100 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 3)
+			w.settle()
+			a, b := w.nodes[0], w.nodes[1]
+			w.say(a, claims(2))
+			seen := func() plan.Member { return b.members.Peers[a.name] }
+			w.must("claims", time.Second, func() bool { return len(seen().Claims) == 2 })
+			w.send(a, a.Goodbye(125*time.Second))
+			a.off = true
+			w.run(20*time.Second, nil)
+			if m := seen(); !m.Away || !b.hears(a) || len(m.Claims) != 2 {
+				t.Fatalf("%+v", m)
+			}
+			c.harm(w, a)
+			if c.most == 0 {
+				if took, gone := w.run(100*time.Second, func() bool { return !b.hears(a) || len(seen().Claims) != 2 }); gone {
+					t.Fatalf("gone after %v", took)
+				}
+				return
+			}
+			took := w.must("gone", c.most, func() bool { return !b.hears(a) && len(seen().Claims) == 0 })
+			if took < c.least {
+				t.Errorf("gone after %v", took)
+			}
+			if m := seen(); m.Alive {
+				t.Errorf("%+v", m)
+			}
+		})
+	}
+}
+
+// A node that never answers after its goodbye is given less than six seconds, and a standstill of who asks is not held
+// against it.
+func TestAwayNeverAnswers(t *testing.T) {
+	w := newWorld(t, 3)
+	w.settle()
+	a, b := w.nodes[0], w.nodes[1]
+	w.send(a, a.Goodbye(time.Minute))
+	a.off = true
+	w.run(10*time.Second, nil)
+	b.late = func() time.Duration { b.late = nil; return 20 * time.Second }
+	fences := b.Counts().Fences
+	if took, gone := w.run(30*time.Second, func() bool { return b.members.Peers != nil && !b.members.Peers[a.name].Alive }); gone {
+		t.Fatalf("gone after %v", took)
+	}
+	if b.Counts().Fences == fences {
+		t.Fatal("it did not stand still")
+	}
+	w.boot(a, 2)
+	w.must("back", 2*time.Second, func() bool { return b.hears(a) })
+	w.send(a, a.Goodbye(time.Minute))
+	a.off, a.dead = true, true
+	took := w.must("gone", 5100*time.Millisecond, func() bool { return !b.members.Peers[a.name].Alive })
+	if took < 4900*time.Millisecond {
+		t.Errorf("gone after %v", took)
+	}
+}
+
 // The next process dies before it has decided, or is starved: the kernel answers all the same, but for what it has decided on.
 func TestRetainsWhileTheNextProcessDies(t *testing.T) {
 	w := newWorld(t, 3)

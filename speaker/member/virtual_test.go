@@ -64,6 +64,7 @@ type machine struct {
 	stopped time.Duration
 	asleep  bool
 	earlier bool // it is of version 1.2, which sends and receives broadcasts, and no group
+	dead    bool // it has no power: its kernel answers nobody, either
 }
 
 type event struct {
@@ -116,7 +117,7 @@ func (w *world) boot(m *machine, incarnation uint64, change ...func(*member.Conf
 		peers[n.name] = []netip.Addr{n.addr}
 	}
 	m.SetPeers(peers)
-	m.off, m.waiting, m.members, m.drops = false, nil, plan.Members{}, map[member.Drop]int{}
+	m.off, m.dead, m.waiting, m.members, m.drops = false, false, nil, plan.Members{}, map[member.Drop]int{}
 	m.nodes, m.vips = map[string]struct{}{}, map[plan.VIPID]struct{}{}
 	m.turn = w.now.Add(time.Duration(w.random.IntN(int(c.Profile.Interval))))
 	w.link(m, true)
@@ -234,6 +235,7 @@ func (w *world) turn(m *machine) {
 		}
 	}
 	m.waiting = m.waiting[:0]
+	m.Answered(now, slices.DeleteFunc(m.Away(), func(n member.Neighbour) bool { return !w.answers(m, n) }))
 	if m.Urgent() || !now.Before(m.Next()) {
 		w.send(m, m.Tick(now, raw))
 	}
@@ -260,6 +262,12 @@ func (w *world) turn(m *machine) {
 	if w.watch != nil {
 		w.watch(m)
 	}
+}
+
+// answers reports whether the kernel of a neighbour answers a machine.
+func (w *world) answers(asker *machine, n member.Neighbour) bool {
+	to := w.byAddr[n.Addr]
+	return to != nil && !to.dead && !to.asleep && (w.drop == nil || !w.drop(to, asker, n.Iface))
 }
 
 func (w *world) send(from *machine, sends []member.Send) {

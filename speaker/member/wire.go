@@ -35,12 +35,13 @@ const (
 	fieldHeard    = 6  // node, segment key, age in ms
 	fieldNewer    = 7  // to node, incarnation: yours must be higher
 	fieldSilent   = 8  // node, segment key: I do not hear it there (minor version 1)
-	fieldRetained = 9  // of a goodbye: for how many ms the node answers without its speaker (minor version 2)
+	fieldRetained = 9  // of a goodbye: for how many ms the node answers without its speaker (minor version 2), seconds (3)
 	fieldRan      = 10 // of a heartbeat: for how many ns the process has run, by its monotonic clock (minor version 3)
 	fieldCluster  = 11 // of which cluster's certificate authorities: digests (minor version 3)
 
 	helloSize, segmentSize, claimsSize, wantSize, askSize, heardSize = 21, 15, 16, 17, 16, 18
-	newerSize, silentSize, retainedSize, ranSize, authoritySize      = 16, 16, 2, 8, 8
+	newerSize, silentSize, retainedSize, ranSize, authoritySize      = 16, 16, 4, 8, 8
+	earlierRetainedSize                                              = 2
 
 	fieldHeader = 3
 )
@@ -212,10 +213,12 @@ func (m *message) field(kind byte, v []byte, newer bool) error {
 		m.hasNewer = true
 		m.newer.to, m.newer.incarnation = binary.BigEndian.Uint64(v), binary.BigEndian.Uint64(v[8:])
 	case fieldRetained:
-		if !fixed(retainedSize) {
+		if !fixed(retainedSize) && len(v) != earlierRetainedSize {
 			return errField
 		}
-		m.retained = milliseconds(v)
+		if m.retained = milliseconds(v); len(v) != earlierRetainedSize {
+			m.retained = max(m.retained, time.Duration(binary.BigEndian.Uint16(v[2:]))*time.Second)
+		}
 	case fieldRan:
 		if !fixed(ranSize) {
 			return errField
@@ -347,6 +350,11 @@ func endField(b []byte, at int) []byte {
 
 func milliseconds(v []byte) time.Duration {
 	return time.Duration(binary.BigEndian.Uint16(v)) * time.Millisecond
+}
+
+// appendRetained writes a duration for those who read its milliseconds, at most a minute, and those who read seconds.
+func appendRetained(b []byte, d time.Duration) []byte {
+	return binary.BigEndian.AppendUint16(appendMilliseconds(b, d), uint16(min(d/time.Second, 1<<16-1)))
 }
 
 // appendMilliseconds writes a duration, the longest possible where it is longer.

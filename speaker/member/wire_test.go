@@ -52,12 +52,40 @@ func samples() (bodies [][]byte) {
 		begin(fieldHeard, append(number(1, 2), 1, 0)...),
 		begin(fieldNewer, number(9, 9)...),
 		begin(fieldSilent, number(1, 2, 3, 4)...),
+		begin(fieldRetained, 0x75, 0x30),
+		begin(fieldRetained, 0xff, 0xff, 0, 121),
 		begin(fieldRan, number(1<<40)...),
 		begin(fieldCluster, number(1, 2)...),
 	} {
 		bodies = append(bodies, slices.Concat(hello, field))
 	}
 	return bodies
+}
+
+// A goodbye of an earlier version gives milliseconds alone, and reads those of ours.
+func TestRetained(t *testing.T) {
+	for _, c := range []struct {
+		value string
+		want  time.Duration
+		ok    bool
+	}{
+		{"\x75\x30", 30 * time.Second, true},
+		{"\x75\x30\x00\x1e", 30 * time.Second, true},
+		{"\xff\xff\x00\x79", 121 * time.Second, true},
+		{"\x05\xdc\x00\x01", 1500 * time.Millisecond, true},
+		{"\x75", 0, false}, {"\x75\x30\x00", 0, false}, {"\x75\x30\x00\x1e\x00", 0, false},
+	} {
+		var m message
+		if err := m.field(fieldRetained, []byte(c.value), false); err == nil != c.ok || m.retained != c.want {
+			t.Errorf("%x is %v, %v", c.value, m.retained, err)
+		}
+	}
+	if got := appendRetained(nil, 121*time.Second); string(got) != "\xff\xff\x00\x79" {
+		t.Errorf("121 s are %x", got)
+	}
+	if got := appendRetained(nil, 3*time.Second); string(got) != "\x0b\xb8\x00\x03" {
+		t.Errorf("3 s are %x", got)
+	}
 }
 
 // Questions, answers, segments, who is not heard and claims fit beside the longest name.

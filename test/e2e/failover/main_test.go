@@ -23,9 +23,12 @@ import (
 var (
 	apiDown = flag.Duration("api-down", 15*time.Second, "how long the API server is away in TestAPIServerDown")
 	moves   = flag.Int("moves", 6, "how often an address is moved in TestPoliteStop and in TestDrain")
+	pull    = flag.Duration("pull", 0, "for how long each node is without a speaker in TestReplaced, as while an image is pulled")
 )
 
-const candidates = 3 // nodes that may answer at first
+var candidates int // nodes that may answer at first
+
+func init() { flag.IntVar(&candidates, "candidates", 3, "nodes that may answer at first") }
 
 // cluster is shared by all tests. Each cleans up what it made, and leaves all nodes up with a speaker.
 var cluster *lab.Cluster
@@ -45,6 +48,7 @@ spec:
 `
 
 func TestMain(m *testing.M) {
+	flag.Parse()
 	lab.Main(m, lab.Config{Nodes: candidates + 1, Kernel: lab.Native}, func(ctx context.Context, c *lab.Cluster) error {
 		cluster = c
 		return start(ctx)

@@ -1,0 +1,104 @@
+package member
+
+import (
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+)
+
+// asking asks neighbours again and again, each relistAfter, until an answer is as wanted.
+func asking(t *testing.T, a *netspace.Space, n Neighbour, want bool) {
+	t.Helper()
+	var l *lister
+	a.Must(t, func() (err error) { l, err = newLister(); return err })
+	defer l.close()
+	deadline := time.After(20 * time.Second)
+	for {
+		answered, err := l.ask([]Neighbour{n})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(answered) == 1 == want {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("%v answers: %v", n, !want)
+		case <-time.After(relistAfter):
+		}
+	}
+}
+
+// rules loads rules for nft in a namespace.
+func rules(t *testing.T, space *netspace.Space, text string) {
+	t.Helper()
+	space.Must(t, func() error {
+		cmd := exec.Command("nft", "-f", "-")
+		cmd.Stdin = strings.NewReader(text)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+		return err
+	})
+}
+
+// The kernel is asked who answers, of either family, although the neighbour's packet filter drops the speakers' port and
+// all ICMP; what an administrator has set stays.
+func TestAsk(t *testing.T) {
+	for _, addr := range []string{"192.0.2.2", "fe80::2", "2001:db8::2"} {
+		t.Run(addr, func(t *testing.T) {
+			t.Parallel()
+			a, b := netspace.New(t), netspace.New(t)
+			netspace.Join(t, a, "eth0", "192.0.2.1/24", b, "eth0", "192.0.2.2/24")
+			for _, prefix := range []string{"fe80::", "2001:db8::"} {
+				a.Address(t, "eth0", prefix+"1/64")
+				b.Address(t, "eth0", prefix+"2/64")
+			}
+			n := Neighbour{Iface: "eth0", Addr: netip.MustParseAddr(addr), MAC: [6]byte(b.MAC(t, "eth0"))}
+			link, err := a.Handle.LinkByName("eth0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			set := func(state int) {
+				t.Helper()
+				entry := netlink.Neigh{LinkIndex: link.Attrs().Index, IP: n.Addr.AsSlice(), HardwareAddr: n.MAC[:], State: state}
+				if err := a.Handle.NeighSet(&entry); err != nil {
+					t.Fatal(err)
+				}
+			}
+			rules(t, b, `table inet wall {
+				chain in {
+					type filter hook input priority 0; policy drop
+					icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept
+				}
+			}`)
+			asking(t, a, n, true)
+			rules(t, b, `table netdev cut {
+				chain in { type filter hook ingress device eth0 priority 0; policy drop; }
+			}`)
+			asking(t, a, n, false)
+			set(unix.NUD_PERMANENT)
+			asking(t, a, n, true)
+			table, err := a.Handle.NeighList(link.Attrs().Index, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.ContainsFunc(table, func(have netlink.Neigh) bool {
+				return have.IP.Equal(n.Addr.AsSlice()) && have.State == unix.NUD_PERMANENT
+			}) {
+				t.Errorf("what was set is not there any more: %v", table)
+			}
+			asking(t, a, Neighbour{Iface: "eth9", Addr: n.Addr, MAC: n.MAC}, false)
+		})
+	}
+}
