@@ -35,7 +35,7 @@ type Config struct {
 	CPUs      int           // 0: this machine's, at least 2 and at most 4
 	Accel     string        // "kvm" or "tcg"; empty: kvm where it really boots
 	BootLimit time.Duration // 0: two minutes
-	HangLimit time.Duration // how long a guest may be silent; 0: 30 seconds
+	HangLimit time.Duration // how long a guest may be silent; 0: 90 seconds, for a host that stands still
 
 	Console io.Writer    // gets the guest's console too; nil: only errors carry it
 	Log     *slog.Logger // nil: silent
@@ -49,7 +49,7 @@ func (c Config) withDefaults() Config {
 		c.BootLimit = 2 * time.Minute
 	}
 	if c.HangLimit == 0 {
-		c.HangLimit = 30 * time.Second
+		c.HangLimit = 90 * time.Second
 	}
 	if c.Console == nil {
 		c.Console = io.Discard
