@@ -86,7 +86,8 @@ type inbox struct {
 	// authorities are new ones.
 	authorities []uint64
 	settled     bool
-	answered    []Neighbour
+	// answered and silent are of the nodes away.
+	answered, silent []Neighbour
 	// retained is for how long the node answers after the end, decided after so many fences.
 	retained      time.Duration
 	retainedFence uint64
@@ -306,14 +307,14 @@ func (d *Detector) ask(l *lister) {
 	if away == nil || len(*away) == 0 {
 		return
 	}
-	answered, err := l.ask(*away)
+	answered, silent, err := l.neighbours.ask(*away, l.indexes)
 	if err != nil {
 		d.options.Log.Error("cannot ask whether nodes whose speaker is replaced still answer; they are believed",
 			"error", err)
 	}
-	if len(answered) > 0 {
-		d.put(func(in *inbox) { in.answered = append(in.answered, answered...) })
-	}
+	d.put(func(in *inbox) {
+		in.answered, in.silent = append(in.answered, answered...), append(in.silent, silent...)
+	})
 }
 
 // loop is the goroutine that owns the core, with what it needs.
@@ -467,7 +468,7 @@ func (l *loop) empty() {
 	if in.settled {
 		l.core.Settled()
 	}
-	l.core.Answered(time.Now(), in.answered)
+	l.core.Answered(in.answered, in.silent)
 	if in.word != nil && in.fence == l.core.Fences() {
 		l.core.Say(*in.word)
 		l.fenced.Store(false)

@@ -10,22 +10,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const (
-	// clockTick is the unit of the times in the neighbour table (USER_HZ in include/asm-generic/param.h).
-	clockTick = 10 * time.Millisecond
-	// confirmedWithin is how old an answer may be: asked each relistAfter, a node answers at once.
-	confirmedWithin = relistAfter + relistAfter/2
-)
+// clockTick is the unit of the times in the neighbour table (USER_HZ in include/asm-generic/param.h).
+const clockTick = 10 * time.Millisecond
 
-// ask has the kernel ask neighbours by ARP or neighbour discovery, each at its hardware address, and returns those that
-// have answered since they were asked last. What cannot be asked counts as an answer, or two nodes would answer for an
-// address: on an error, and where an administrator has set the entry of the neighbour table, which stays. Those whose
-// interface is gone have not answered.
-func (l *lister) ask(neighbours []Neighbour) (answered []Neighbour, err error) {
-	list, err := l.plain.NeighList(0, netlink.FAMILY_ALL)          // of one interface it is no smaller: the kernel sends all
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // with what was read until then
-		return neighbours, fmt.Errorf("list the neighbours: %w", err)
+// answerWithin is how long a neighbour has to answer before it counts as silent.
+const answerWithin = relistAfter / 2
+
+// neighbours asks by ARP and neighbour discovery, through the kernel's neighbour table.
+type neighbours struct {
+	// handle is without a strict check, which refuses what the library leaves in the padding of netlink.Ndmsg.
+	handle *netlink.Handle
+	asked  map[Neighbour]time.Time
+}
+
+// ask has the kernel ask neighbours, each at its hardware address, and returns which have answered the question before,
+// and which have not. Of one that could not be asked it says neither, as where an administrator has set the entry of the
+// neighbour table, which stays.
+func (k *neighbours) ask(all []Neighbour, indexes map[string]int) (answered, silent []Neighbour, err error) {
+	list, err := k.handle.NeighList(0, netlink.FAMILY_ALL) // of one interface it is no smaller: the kernel sends all
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil, nil, fmt.Errorf("list the neighbours: %w", err)
 	}
+	read := time.Now()
 	type place struct {
 		index int
 		addr  netip.Addr
@@ -35,41 +41,44 @@ func (l *lister) ask(neighbours []Neighbour) (answered []Neighbour, err error) {
 		addr, _ := netip.AddrFromSlice(list[i].IP)
 		table[place{list[i].LinkIndex, addr.Unmap()}] = &list[i]
 	}
+	asked := map[Neighbour]time.Time{}
 	var failures []error
-	for _, n := range neighbours {
-		link, err := l.handle.LinkByName(n.Iface)
-		var missing netlink.LinkNotFoundError
-		if errors.As(err, &missing) {
+	for _, n := range all {
+		index, known := indexes[n.Iface]
+		have := table[place{index, n.Addr.WithZone("")}]
+		if !known || have != nil && have.State&(unix.NUD_PERMANENT|unix.NUD_NOARP) != 0 {
 			continue
 		}
-		answers := false
-		if err == nil {
-			index := link.Attrs().Index
-			answers, err = l.askOne(n, index, table[place{index, n.Addr.WithZone("")}])
+		before, again := k.asked[n]
+		if again && read.Sub(before) < answerWithin {
+			asked[n] = before
+			continue
 		}
-		if err != nil {
+		asked[n] = time.Now()
+		switch {
+		case !again:
+		case have != nil && !read.Add(-time.Duration(have.Confirmed)*clockTick).Before(before.Add(-clockTick)):
+			answered = append(answered, n)
+		default:
+			silent = append(silent, n)
+		}
+		if err := k.question(n, index, have); err != nil {
+			delete(asked, n)
 			failures = append(failures, fmt.Errorf("ask %v on %s: %w", n.Addr, n.Iface, err))
 		}
-		if answers || err != nil {
-			answered = append(answered, n)
-		}
 	}
-	return answered, errors.Join(failures...)
+	k.asked = asked
+	return answered, silent, errors.Join(failures...)
 }
 
-// askOne asks one neighbour, of which the kernel has an entry, or nil.
-func (l *lister) askOne(n Neighbour, index int, have *netlink.Neigh) (answered bool, err error) {
-	// The kernel asks at once (net/core/neighbour.c: __neigh_update).
+// question has the kernel ask at once (net/core/neighbour.c: __neigh_update). It keeps what else the entry says.
+func (k *neighbours) question(n Neighbour, index int, have *netlink.Neigh) error {
 	entry := &netlink.Neigh{LinkIndex: index, IP: n.Addr.AsSlice(), HardwareAddr: n.MAC[:], State: unix.NUD_PROBE}
 	if have != nil {
-		if have.State&(unix.NUD_PERMANENT|unix.NUD_NOARP) != 0 {
-			return true, nil
-		}
-		answered = have.State&unix.NUD_REACHABLE != 0 && time.Duration(have.Confirmed)*clockTick < confirmedWithin
 		entry.Flags, entry.FlagsExt = have.Flags&^unix.NTF_USE, have.FlagsExt
 		if len(have.HardwareAddr) > 0 {
 			entry.HardwareAddr = have.HardwareAddr
 		}
 	}
-	return answered, l.plain.NeighSet(entry)
+	return k.handle.NeighSet(entry)
 }

@@ -15,24 +15,32 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 )
 
-// asking asks neighbours again and again, each relistAfter, until an answer is as wanted.
-func asking(t *testing.T, a *netspace.Space, n Neighbour, want bool) {
+// asking asks a neighbour again and again until it has answered, or has not. With "unknown" neither may come.
+func asking(t *testing.T, a *netspace.Space, n Neighbour, want string) {
 	t.Helper()
 	var l *lister
 	a.Must(t, func() (err error) { l, err = newLister(); return err })
 	defer l.close()
 	deadline := time.After(20 * time.Second)
-	for {
-		answered, err := l.ask([]Neighbour{n})
+	for rounds := 0; ; rounds++ {
+		if _, err := l.list([]string{n.Iface}); err != nil {
+			t.Fatal(err)
+		}
+		answered, silent, err := l.neighbours.ask([]Neighbour{n}, l.indexes)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(answered) == 1 == want {
+		switch {
+		case want == "answers" && len(answered) == 1, want == "silent" && len(silent) == 1:
+			return
+		case want == "unknown" && len(answered)+len(silent) > 0:
+			t.Fatalf("%v answered: %v; silent: %v", n, answered, silent)
+		case want == "unknown" && rounds == 3:
 			return
 		}
 		select {
 		case <-deadline:
-			t.Fatalf("%v answers: %v", n, !want)
+			t.Fatalf("%v: not %q", n, want)
 		case <-time.After(relistAfter):
 		}
 	}
@@ -82,13 +90,13 @@ func TestAsk(t *testing.T) {
 					icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept
 				}
 			}`)
-			asking(t, a, n, true)
+			asking(t, a, n, "answers")
 			rules(t, b, `table netdev cut {
 				chain in { type filter hook ingress device eth0 priority 0; policy drop; }
 			}`)
-			asking(t, a, n, false)
+			asking(t, a, n, "silent")
 			set(unix.NUD_PERMANENT)
-			asking(t, a, n, true)
+			asking(t, a, n, "unknown")
 			table, err := a.Handle.NeighList(link.Attrs().Index, 0)
 			if err != nil {
 				t.Fatal(err)
@@ -98,7 +106,7 @@ func TestAsk(t *testing.T) {
 			}) {
 				t.Errorf("what was set is not there any more: %v", table)
 			}
-			asking(t, a, Neighbour{Iface: "eth9", Addr: n.Addr, MAC: n.MAC}, false)
+			asking(t, a, Neighbour{Iface: "eth9", Addr: n.Addr, MAC: n.MAC}, "unknown")
 		})
 	}
 }

@@ -60,9 +60,9 @@ type path struct {
 	deaf                  bool // it says that it does not hear this node there
 	unsaid                int  // for so many beats it has had no room to say so again
 	window                window
-	// from is where the last datagram came from. While the node is away, answers is until when it is believed to answer.
-	from    netip.Addr
-	answers time.Time
+	// from is where the last datagram came from, silences are the questions without an answer while the node is away.
+	from     netip.Addr
+	silences int
 }
 
 // last is when the peer was last known to be alive there.

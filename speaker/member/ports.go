@@ -25,9 +25,8 @@ type port struct {
 // lister reads interfaces in the network namespace of the thread that made it.
 type lister struct {
 	handle *netlink.Handle
-	// plain is for the neighbour table: the library leaves what it likes in the padding of its requests, which a strict
-	// check refuses (netlink.Ndmsg).
-	plain *netlink.Handle
+	neighbours
+	indexes map[string]int // of the interfaces of the last list
 }
 
 func newLister() (*lister, error) {
@@ -43,17 +42,18 @@ func newLister() (*lister, error) {
 	}
 	// Lists of one interface's addresses are then made by the kernel; older ones send all of them.
 	_ = handle.SetStrictCheck(true)
-	return &lister{handle: handle, plain: plain}, nil
+	return &lister{handle: handle, neighbours: neighbours{handle: plain}}, nil
 }
 
 func (l *lister) close() {
 	l.handle.Close()
-	l.plain.Close()
+	l.neighbours.handle.Close()
 }
 
 // list reads the interfaces of the given names; one that is not there is left out.
 func (l *lister) list(names []string) (ports, error) {
 	p := ports{byName: map[string]port{}, byIndex: map[int]string{}}
+	l.indexes = map[string]int{}
 	for _, name := range names {
 		link, err := l.handle.LinkByName(name)
 		var missing netlink.LinkNotFoundError
@@ -82,7 +82,7 @@ func (l *lister) list(names []string) (ports, error) {
 		if len(attrs.HardwareAddr) == 6 {
 			one.link.MAC = [6]byte(attrs.HardwareAddr)
 		}
-		p.byName[name], p.byIndex[attrs.Index] = one, name
+		p.byName[name], p.byIndex[attrs.Index], l.indexes[name] = one, name, attrs.Index
 	}
 	return p, nil
 }

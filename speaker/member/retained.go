@@ -16,9 +16,9 @@ import (
 const (
 	// retainedMost bounds what a goodbye may ask for.
 	retainedMost = 5 * time.Minute
-	// A node without a process is believed firstAnswer long to answer, and nextAnswer long after each answer.
-	// It is asked each relistAfter.
-	firstAnswer, nextAnswer = 5 * time.Second, 3 * time.Second
+	// unansweredMost is how many questions in a row a node without a process may leave without an answer. It is asked each
+	// relistAfter. The link may lose some.
+	unansweredMost = 4
 )
 
 // Neighbour is a node on the segment of an interface.
@@ -44,19 +44,23 @@ func (c *Core) Away() (away []Neighbour) {
 	return away
 }
 
-// Answered takes in which of Away have answered since they were asked last.
-func (c *Core) Answered(now time.Time, answered []Neighbour) {
-	for _, n := range answered {
-		at, known := c.findIface(n.Iface)
-		if !known {
-			continue
-		}
-		for _, p := range c.order {
-			if w := &p.paths[at]; p.away && w.up && w.from == n.Addr {
-				w.answers = now.Add(nextAnswer)
+// Answered takes in which of Away have answered a question and which have not. Of the others it is not known.
+func (c *Core) Answered(answered, silent []Neighbour) {
+	note := func(all []Neighbour, do func(w *path)) {
+		for _, n := range all {
+			at, known := c.findIface(n.Iface)
+			if !known {
+				continue
+			}
+			for _, p := range c.order {
+				if w := &p.paths[at]; p.away && w.from == n.Addr {
+					do(w)
+				}
 			}
 		}
 	}
+	note(answered, func(w *path) { w.silences = 0 })
+	note(silent, func(w *path) { w.silences++ })
 }
 
 // asks returns the hardware address at which a node may be asked on an interface, if it can be.
@@ -74,10 +78,10 @@ func (c *Core) asks(p *peer, at int) (mac [6]byte, can bool) {
 }
 
 // leaves notes that a node answers without a process from now on.
-func (c *Core) leaves(now time.Time, p *peer) {
+func (c *Core) leaves(p *peer) {
 	p.away = true
 	for at := 1; at < len(p.paths); at++ {
-		p.paths[at].answers = now.Add(firstAnswer)
+		p.paths[at].silences = 0
 	}
 	c.out.node(p)
 }
@@ -91,13 +95,13 @@ func (c *Core) answers(now time.Time, p *peer) bool {
 			continue
 		}
 		asked = true
-		// A standstill of this node is no silence of that one.
-		if w := &p.paths[at]; now.Before(w.answers) || now.Before(c.forgive.Add(firstAnswer)) {
+		w := &p.paths[at]
+		if w.silences < unansweredMost {
 			alive = true
-		} else {
-			w.up, w.lost = false, true
-			c.out.node(p)
+			continue
 		}
+		w.up, w.lost = false, true
+		c.out.node(p)
 	}
 	if asked && !alive {
 		return false
@@ -117,7 +121,7 @@ func (c *Core) goes(now time.Time, p *peer, retained time.Duration) {
 		return
 	}
 	p.ended, p.retainedUntil = true, now.Add(min(retained, retainedMost))
-	c.leaves(now, p)
+	c.leaves(p)
 }
 
 // retains reports whether a node answers without a process that is heard. Once that is over, it ends like any other.
@@ -148,7 +152,7 @@ func (c *Core) falls(now time.Time, p *peer) bool {
 		c.out.vip(id)
 	}
 	p.claims = replica{}
-	c.leaves(now, p)
+	c.leaves(p)
 	return true
 }
 

@@ -65,6 +65,7 @@ type machine struct {
 	asleep  bool
 	earlier bool // it is of version 1.2, which sends and receives broadcasts, and no group
 	dead    bool // it has no power: its kernel answers nobody, either
+	asked   time.Time
 }
 
 type event struct {
@@ -235,7 +236,7 @@ func (w *world) turn(m *machine) {
 		}
 	}
 	m.waiting = m.waiting[:0]
-	m.Answered(now, slices.DeleteFunc(m.Away(), func(n member.Neighbour) bool { return !w.answers(m, n) }))
+	w.ask(m)
 	if m.Urgent() || !now.Before(m.Next()) {
 		w.send(m, m.Tick(now, raw))
 	}
@@ -264,10 +265,23 @@ func (w *world) turn(m *machine) {
 	}
 }
 
-// answers reports whether the kernel of a neighbour answers a machine.
-func (w *world) answers(asker *machine, n member.Neighbour) bool {
-	to := w.byAddr[n.Addr]
-	return to != nil && !to.dead && !to.asleep && (w.drop == nil || !w.drop(to, asker, n.Iface))
+// ask asks, once a second, the kernels of nodes that are away.
+func (w *world) ask(m *machine) {
+	away := m.Away()
+	if len(away) == 0 || w.now.Sub(m.asked) < time.Second {
+		return
+	}
+	m.asked = w.now
+	var answered, silent []member.Neighbour
+	for _, n := range away {
+		to := w.byAddr[n.Addr]
+		if lost := w.drop != nil && w.drop(to, m, n.Iface); to.dead || to.asleep || lost || w.random.Float64() < w.loss {
+			silent = append(silent, n)
+		} else {
+			answered = append(answered, n)
+		}
+	}
+	m.Answered(answered, silent)
 }
 
 func (w *world) send(from *machine, sends []member.Send) {
