@@ -237,25 +237,43 @@ func TestKilled(t *testing.T) {
 // likes. docs/configuration.md says so.
 func TestTerminatedWithBFD(t *testing.T) {
 	t.Parallel()
-	keeps := map[string]bool{"bird": false, "frr": true}
-	each(t, func(t *testing.T, kind string) {
-		r := newRig(t, kind, true)
-		s := r.speaker()
-		s.Set(wanted(true, true))
-		r.settled(true)
-		seen := len(r.monitor.Events())
-		r.signal(syscall.SIGTERM)
-		r.ended()
-		r.sees("BFD is down at the router", func() (bool, error) {
-			is, err := r.bfd()
-			return is.State != "Up", err
+	for _, test := range []struct {
+		name, kind      string
+		graceful, keeps bool
+	}{
+		{"BIRD with bfd on", "bird", false, false},
+		{"BIRD with bfd graceful", "bird", true, true},
+		{"FRR", "frr", false, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			testTerminatedWithBFD(t, test.kind, test.graceful, test.keeps)
 		})
-		r.start()
-		r.settled(true)
-		if events := r.changes(seen); (len(events) == 0) != keeps[kind] {
-			t.Errorf("the router's routes changed: %v", events)
-		}
+	}
+}
+
+func testTerminatedWithBFD(t *testing.T, kind string, graceful, keeps bool) {
+	r := newRig(t, kind, true)
+	c := config(timers)
+	c.Neighbors[0].BFDGraceful = graceful
+	if err := r.router.Configure(r.ctx, c); err != nil {
+		t.Fatal(err)
+	}
+	s := r.speaker()
+	s.Set(wanted(true, true))
+	r.settled(true)
+	seen := len(r.monitor.Events())
+	r.signal(syscall.SIGTERM)
+	r.ended()
+	r.sees("BFD is down at the router", func() (bool, error) {
+		is, err := r.bfd()
+		return is.State != "Up", err
 	})
+	r.start()
+	r.settled(true)
+	if events := r.changes(seen); (len(events) == 0) != keeps {
+		t.Errorf("the router's routes changed: %v", events)
+	}
 }
 
 // TestWithoutGracefulRestart shows that the tests above would see what they say does not happen.

@@ -63,6 +63,9 @@ func (b *BIRD) Log() string { return process.Tail(b.proc.Log, 200) }
 // Stop implements Router.
 func (b *BIRD) Stop() error { return b.proc.Kill() }
 
+// birdStale is in what BIRD prints of a session whose neighbour restarts, until the neighbour's End-of-RIB.
+const birdStale = "Neighbor graceful restart active"
+
 const birdTime = "2006-01-02 15:04:05.999999"
 
 var (
@@ -135,7 +138,8 @@ func (b *BIRD) RIB(ctx context.Context, prefix string) ([]Path, error) {
 	var paths []Path
 	for line := range strings.Lines(out) {
 		if m := birdPath.FindStringSubmatch(line); m != nil {
-			paths = append(paths, Path{From: sessions[m[1]].Address, Best: m[2] != ""})
+			s := sessions[m[1]] // a path itself has no mark
+			paths = append(paths, Path{From: s.Address, Best: m[2] != "", Stale: strings.Contains(s.Text, birdStale)})
 		}
 		if len(paths) == 0 {
 			continue

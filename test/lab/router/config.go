@@ -38,6 +38,8 @@ type Neighbor struct {
 	Hold time.Duration
 	// BFD, the zero value without.
 	BFD BFDTimers
+	// BFDGraceful has BIRD keep the routes of a graceful restart while BFD is down, as FRR does by itself.
+	BFDGraceful bool
 }
 
 // BFDTimers are the same in both directions.
@@ -114,7 +116,8 @@ func (n Neighbor) bird(l *lines, asn uint32) {
 	l.addIf(n.MultiHop == 0, "  direct;") // internal sessions would be multihop
 	l.addIf(!n.Active, "  passive on;")
 	l.addIf(n.Hold > 0, "  hold time %d; keepalive time %d;", int(n.Hold.Seconds()), max(1, int(n.Hold.Seconds())/3))
-	l.addIf(n.BFD.Multiplier > 0, "  bfd on;")
+	l.addIf(n.BFD.Multiplier > 0 && !n.BFDGraceful, "  bfd on;")
+	l.addIf(n.BFD.Multiplier > 0 && n.BFDGraceful, "  bfd graceful;")
 	l.add("  error wait time 1, 2; connect retry time 1; connect delay time 1;")
 	four, six := n.families()
 	const channel = "{ import all; export where source = RTS_STATIC; next hop self; };"

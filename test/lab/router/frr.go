@@ -198,7 +198,7 @@ func (f *FRR) RIB(ctx context.Context, prefix string) ([]Path, error) {
 			Nexthops                  []struct{ IP netip.Addr }
 			Community, LargeCommunity struct{ String string }
 			Bestpath                  struct{ Overall bool }
-			Sourced                   bool
+			Sourced, Stale            bool
 		}
 		if err := json.Unmarshal(text, &p); err != nil {
 			return nil, fmt.Errorf("show bgp %s: %w", prefix, err)
@@ -206,7 +206,8 @@ func (f *FRR) RIB(ctx context.Context, prefix string) ([]Path, error) {
 		if p.Sourced {
 			continue
 		}
-		path := Path{From: p.Peer.PeerID, ASPath: p.AsPath.String, LocalPref: p.LocPrf, Best: p.Bestpath.Overall, Text: string(text),
+		path := Path{From: p.Peer.PeerID, ASPath: p.AsPath.String, LocalPref: p.LocPrf,
+			Best: p.Bestpath.Overall, Stale: p.Stale, Text: string(text),
 			Communities: sorted(p.Community.String), LargeCommunities: sorted(p.LargeCommunity.String)}
 		if len(p.Nexthops) > 0 {
 			path.NextHop = p.Nexthops[0].IP

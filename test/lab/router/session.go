@@ -46,6 +46,8 @@ type Path struct {
 	// Communities ("65000:1", "65000:1:2"), ascending by their text.
 	Communities, LargeCommunities []string
 	Best                          bool
+	// Stale is one that the router keeps while the neighbour restarts (RFC 4724, 4.2).
+	Stale bool
 	// Text is all that the router tells of it.
 	Text string
 }
