@@ -13,7 +13,7 @@ import (
 
 // TestPodReplaced: routers and clients see no lost route and no failed request when the Pods of the speaker and of
 // ironlb-bgpd on a node are replaced at the same time. TestProcessesEnd has each alone, as in the rollout of one
-// DaemonSet: the speaker's touches no session, that of ironlb-bgpd is a graceful restart.
+// DaemonSet: the speaker's touches no session, that of ironlb-bgpd is a graceful restart. test/e2e/installed has real Pods.
 func TestPodReplaced(t *testing.T) {
 	before := whole(t)
 	n := cluster.Node(1)

@@ -65,7 +65,7 @@ func TestChaos(t *testing.T) {
 		t.Run(strings.ReplaceAll(f.name, " ", "_"), func(t *testing.T) {
 			cluster.Need(t)
 			owner := ownerOf(t, service.Addr())
-			clients := startClients(t, service)
+			clients := startClients(t, service, cluster.Client, cluster.Remote)
 			began := time.Now()
 			f.do(t, owner)
 			settled(t)
@@ -101,9 +101,9 @@ type client struct {
 	stream      *lab.Prober
 }
 
-func startClients(t *testing.T, service netip.AddrPort) (clients []client) {
+func startClients(t *testing.T, service netip.AddrPort, on ...*lab.Machine) (clients []client) {
 	t.Helper()
-	for _, m := range []*lab.Machine{cluster.Client, cluster.Remote} {
+	for _, m := range on {
 		c := client{name: m.Name}
 		var err error
 		// Requests of a machine with two busy cores are late now and then; one that is lost stays without an answer for longer.
