@@ -57,6 +57,8 @@ type Core struct {
 	repeated uint64 // up to which version a node that hears nobody has said its claims again
 	silentAt int    // where the list of whom this node does not hear goes on
 	returned int    // how often one that fell silent was heard again
+	// unanswered are nodes away that were given up, for the log.
+	unanswered []string
 
 	msg   message
 	sends []Send
@@ -101,7 +103,9 @@ type Packet struct {
 	Source netip.Addr
 	// OnLink is set if the hop limit was 255, so that no router has passed it on (RFC 5082).
 	OnLink bool
-	Data   []byte
+	// Group is set if it came to the group or to all hosts: its source is an address of the sender's interface.
+	Group bool
+	Data  []byte
 }
 
 // Send is a datagram to send: to an address, or without one to the speakers' group on the segment of an interface.

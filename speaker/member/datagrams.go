@@ -86,7 +86,8 @@ func (l *loop) receive() {
 			if a.source.Is6() && a.source.IsLinkLocalUnicast() {
 				a.source = a.source.WithZone(strconv.Itoa(a.index))
 			}
-			in := Packet{Iface: l.name(s, a.index), Source: a.source, OnLink: a.hops == hopLimit, Data: l.buffer[:a.size]}
+			in := Packet{Iface: l.name(s, a.index), Source: a.source, OnLink: a.hops == hopLimit,
+				Group: a.group || a.broadcast, Data: l.buffer[:a.size]}
 			now := time.Now()
 			if reason := l.core.Receive(now, raw(), in); reason != Taken {
 				l.metrics.drop(reason)

@@ -301,16 +301,33 @@ func (d *Detector) follow(ctx context.Context, l *lister) {
 	}
 }
 
+// look notes whom to ask, and logs who has not answered.
+func (l *loop) look() {
+	if away := l.core.Away(); away != nil {
+		l.away.Store(&away)
+	} else if before := l.away.Load(); before != nil {
+		l.away.Store(nil)
+	}
+	for _, node := range l.core.Unanswered() {
+		l.options.Log.Warn("a node whose speaker is replaced does not answer ARP or neighbour discovery any more: "+
+			"it counts as dead", "node", node)
+	}
+}
+
 // ask finds out which nodes without a process answer.
 func (d *Detector) ask(l *lister) {
 	away := d.away.Load()
-	if away == nil || len(*away) == 0 {
+	if away == nil {
 		return
 	}
 	answered, silent, err := l.neighbours.ask(*away, l.indexes)
-	if err != nil {
+	if err != nil && l.failed != err.Error() {
 		d.options.Log.Error("cannot ask whether nodes whose speaker is replaced still answer; they are believed",
 			"error", err)
+	}
+	l.failed = ""
+	if err != nil {
+		l.failed = err.Error()
 	}
 	d.put(func(in *inbox) {
 		in.answered, in.silent = append(in.answered, answered...), append(in.silent, silent...)
@@ -390,6 +407,7 @@ func (l *loop) turn() error {
 		l.raise(now)
 		wedged := l.watch(now)
 		l.send(l.core.Tick(now, raw()))
+		l.look()
 		switch after := l.core.Counts(); {
 		case after.ClockStops != before.ClockStops:
 			l.options.Log.Warn("the clock of this node stood still while those of the others went on, " +
@@ -481,9 +499,6 @@ func (l *loop) tell() {
 		macs := l.core.MACs()
 		l.macs.Store(&macs)
 		l.core.out.macs = false
-	}
-	if away, before := l.core.Away(), l.away.Load(); len(away) > 0 || before != nil && len(*before) > 0 {
-		l.away.Store(&away)
 	}
 	l.metrics.counts(l.core)
 	if !l.core.Changed() {

@@ -21,6 +21,7 @@ type neighbours struct {
 	// handle is without a strict check, which refuses what the library leaves in the padding of netlink.Ndmsg.
 	handle *netlink.Handle
 	asked  map[Neighbour]time.Time
+	failed string // what was logged
 }
 
 // ask has the kernel ask neighbours, each at its hardware address, and returns which have answered the question before,
@@ -45,6 +46,9 @@ func (k *neighbours) ask(all []Neighbour, indexes map[string]int) (answered, sil
 	var failures []error
 	for _, n := range all {
 		index, known := indexes[n.Iface]
+		if !known {
+			index, known = k.index(n.Iface)
+		}
 		have := table[place{index, n.Addr.WithZone("")}]
 		if !known || have != nil && have.State&(unix.NUD_PERMANENT|unix.NUD_NOARP) != 0 {
 			continue
@@ -64,21 +68,51 @@ func (k *neighbours) ask(all []Neighbour, indexes map[string]int) (answered, sil
 		}
 		if err := k.question(n, index, have); err != nil {
 			delete(asked, n)
-			failures = append(failures, fmt.Errorf("ask %v on %s: %w", n.Addr, n.Iface, err))
+			if !errors.Is(err, errUnasked) {
+				failures = append(failures, fmt.Errorf("ask %v on %s: %w", n.Addr, n.Iface, err))
+			}
 		}
 	}
 	k.asked = asked
 	return answered, silent, errors.Join(failures...)
 }
 
-// question has the kernel ask at once (net/core/neighbour.c: __neigh_update). It keeps what else the entry says.
-func (k *neighbours) question(n Neighbour, index int, have *netlink.Neigh) error {
-	entry := &netlink.Neigh{LinkIndex: index, IP: n.Addr.AsSlice(), HardwareAddr: n.MAC[:], State: unix.NUD_PROBE}
-	if have != nil {
-		entry.Flags, entry.FlagsExt = have.Flags&^unix.NTF_USE, have.FlagsExt
-		if len(have.HardwareAddr) > 0 {
-			entry.HardwareAddr = have.HardwareAddr
-		}
+// index returns the index of an interface, if it is there and has carrier.
+func (k *neighbours) index(name string) (index int, known bool) {
+	link, err := k.handle.LinkByName(name)
+	if err != nil || link.Attrs().RawFlags&unix.IFF_RUNNING == 0 {
+		return 0, false
 	}
-	return k.handle.NeighSet(entry)
+	return link.Attrs().Index, true
+}
+
+// errUnasked is of a neighbour of which nothing is known in this round.
+var errUnasked = errors.New("not asked")
+
+// question has the kernel ask at once (net/core/neighbour.c: __neigh_update). What else the entry says stays.
+func (k *neighbours) question(n Neighbour, index int, have *netlink.Neigh) error {
+	entry := netlink.Neigh{LinkIndex: index, IP: n.Addr.AsSlice(), State: unix.NUD_PROBE}
+	if have == nil || have.State&(unix.NUD_FAILED|unix.NUD_INCOMPLETE) != 0 { // else the kernel knows it better
+		if n.MAC == ([6]byte{}) {
+			return errUnasked
+		}
+		entry.HardwareAddr = n.MAC[:]
+	}
+	if have == nil {
+		// A list may lack an entry that is there: this one must not take its place.
+		if err := k.handle.NeighAdd(&entry); !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+		return errUnasked
+	}
+	entry.Flags = have.Flags &^ unix.NTF_USE
+	if entry.FlagsExt = have.FlagsExt &^ netlink.NTF_EXT_MANAGED; entry.FlagsExt == have.FlagsExt {
+		return k.handle.NeighSet(&entry)
+	}
+	// One that the kernel looks after by itself, as Cilium asks for, is asked only without that flag.
+	if err := k.handle.NeighSet(&entry); err != nil {
+		return err
+	}
+	entry.FlagsExt, entry.HardwareAddr = have.FlagsExt, nil
+	return k.handle.NeighSet(&entry)
 }

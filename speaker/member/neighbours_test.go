@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os/exec"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -44,6 +43,22 @@ func asking(t *testing.T, a *netspace.Space, n Neighbour, want string) {
 		case <-time.After(relistAfter):
 		}
 	}
+}
+
+// listed returns what the neighbour table says.
+func listed(t *testing.T, a *netspace.Space, n Neighbour) netlink.Neigh {
+	t.Helper()
+	table, err := a.Handle.NeighList(0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, have := range table {
+		if have.IP.Equal(n.Addr.AsSlice()) {
+			return have
+		}
+	}
+	t.Fatalf("there is no entry of %v", n.Addr)
+	return netlink.Neigh{}
 }
 
 // rules loads rules for nft in a namespace.
@@ -91,20 +106,25 @@ func TestAsk(t *testing.T) {
 				}
 			}`)
 			asking(t, a, n, "answers")
+			// As Cilium has it: the kernel looks after the entry.
+			managed := netlink.Neigh{LinkIndex: link.Attrs().Index, IP: n.Addr.AsSlice(), Flags: netlink.NTF_EXT_LEARNED,
+				FlagsExt: netlink.NTF_EXT_MANAGED}
+			if err := a.Handle.NeighSet(&managed); err != nil {
+				t.Fatal(err)
+			}
+			asking(t, a, n, "answers")
+			asking(t, a, n, "answers")
+			if have := listed(t, a, n); have.Flags&netlink.NTF_EXT_LEARNED == 0 || have.FlagsExt&netlink.NTF_EXT_MANAGED == 0 {
+				t.Errorf("the entry has lost its flags: %+v", have)
+			}
 			rules(t, b, `table netdev cut {
 				chain in { type filter hook ingress device eth0 priority 0; policy drop; }
 			}`)
 			asking(t, a, n, "silent")
 			set(unix.NUD_PERMANENT)
 			asking(t, a, n, "unknown")
-			table, err := a.Handle.NeighList(link.Attrs().Index, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !slices.ContainsFunc(table, func(have netlink.Neigh) bool {
-				return have.IP.Equal(n.Addr.AsSlice()) && have.State == unix.NUD_PERMANENT
-			}) {
-				t.Errorf("what was set is not there any more: %v", table)
+			if have := listed(t, a, n); have.State != unix.NUD_PERMANENT {
+				t.Errorf("what was set is not there any more: %+v", have)
 			}
 			asking(t, a, Neighbour{Iface: "eth9", Addr: n.Addr, MAC: n.MAC}, "unknown")
 		})

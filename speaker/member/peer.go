@@ -60,8 +60,10 @@ type path struct {
 	deaf                  bool // it says that it does not hear this node there
 	unsaid                int  // for so many beats it has had no room to say so again
 	window                window
-	// from is where the last datagram came from, silences are the questions without an answer while the node is away.
+	// from is where the last datagram came from, of those to the group if byGroup is set. silences are the questions
+	// without an answer while the node is away.
 	from     netip.Addr
+	byGroup  bool
 	silences int
 }
 

@@ -26,7 +26,7 @@ type port struct {
 type lister struct {
 	handle *netlink.Handle
 	neighbours
-	indexes map[string]int // of the interfaces of the last list
+	indexes map[string]int // of the interfaces of the last list that have carrier
 }
 
 func newLister() (*lister, error) {
@@ -82,7 +82,10 @@ func (l *lister) list(names []string) (ports, error) {
 		if len(attrs.HardwareAddr) == 6 {
 			one.link.MAC = [6]byte(attrs.HardwareAddr)
 		}
-		p.byName[name], p.byIndex[attrs.Index], l.indexes[name] = one, name, attrs.Index
+		p.byName[name], p.byIndex[attrs.Index] = one, name
+		if one.up {
+			l.indexes[name] = attrs.Index
+		}
 	}
 	return p, nil
 }

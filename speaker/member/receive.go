@@ -102,7 +102,10 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 	if p.minor = h.minor; h.minor < minorGroup && !c.broadcasts {
 		c.beatNow = true // it has not received this node yet
 	}
-	p.from, p.fromIface, p.paths[at].from = in.Source, at, in.Source
+	p.from, p.fromIface = in.Source, at
+	if in.Group || !p.paths[at].byGroup {
+		p.paths[at].from, p.paths[at].byGroup = in.Source, in.Group
+	}
 	c.take(now, raw, p, at, latest)
 	return Taken
 }

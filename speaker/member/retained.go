@@ -18,7 +18,7 @@ const (
 	retainedMost = 5 * time.Minute
 	// unansweredMost is how many questions in a row a node without a process may leave without an answer. It is asked each
 	// relistAfter. The link may lose some.
-	unansweredMost = 4
+	unansweredMost = 5
 )
 
 // Neighbour is a node on the segment of an interface.
@@ -63,18 +63,18 @@ func (c *Core) Answered(answered, silent []Neighbour) {
 	note(silent, func(w *path) { w.silences++ })
 }
 
-// asks returns the hardware address at which a node may be asked on an interface, if it can be.
+// asks reports whether a node can be asked on an interface, and at which hardware address if that is known.
 func (c *Core) asks(p *peer, at int) (mac [6]byte, can bool) {
 	w, f := &p.paths[at], &c.ifaces[at]
-	if !w.up || !f.link || !w.from.IsValid() {
+	if !w.up || !w.from.IsValid() {
 		return mac, false
 	}
 	for _, s := range p.segments {
-		if f.is(s.key) && s.mac != mac {
-			return s.mac, true
+		if f.link && f.is(s.key) {
+			mac = s.mac
 		}
 	}
-	return mac, false
+	return mac, true
 }
 
 // leaves notes that a node answers without a process from now on.
@@ -104,6 +104,7 @@ func (c *Core) answers(now time.Time, p *peer) bool {
 		c.out.node(p)
 	}
 	if asked && !alive {
+		c.unanswered = append(c.unanswered, p.name)
 		return false
 	}
 	for at := range p.paths {
@@ -133,13 +134,20 @@ func (c *Core) retains(now time.Time, p *peer) bool {
 		if !p.away || c.answers(now, p) {
 			return p.away
 		}
+	}
+	if p.ended {
 		c.ended(p)
-	case p.ended:
-		c.ended(p)
-	default:
+	} else { // its process may be heard again
 		c.release(p)
 	}
 	return false
+}
+
+// Unanswered returns the nodes away that have been given up since the last call.
+func (c *Core) Unanswered() []string {
+	nodes := c.unanswered
+	c.unanswered = nil
+	return nodes
 }
 
 // falls tells whether a node that has fallen silent goes on answering: its process is the one that was expected, and had not decided on

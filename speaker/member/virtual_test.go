@@ -61,11 +61,14 @@ type machine struct {
 	slewed, skewed time.Duration
 	set            time.Time
 	// stopped is by how much its clock is behind, asleep is set while it is paused together with its clock.
-	stopped time.Duration
-	asleep  bool
-	earlier bool // it is of version 1.2, which sends and receives broadcasts, and no group
-	dead    bool // it has no power: its kernel answers nobody, either
-	asked   time.Time
+	stopped   time.Duration
+	asleep    bool
+	earlier   bool // it is of version 1.2, which sends and receives broadcasts, and no group
+	dead      bool // it has no power: its kernel answers nobody, either
+	unplugged bool // its LAN has no carrier
+	// asked is when it asked nodes that are away, answered and silent is what came of it.
+	asked            time.Time
+	answered, silent []member.Neighbour
 }
 
 type event struct {
@@ -132,6 +135,7 @@ var (
 // link gives a node its LAN, or takes it away as a lost carrier does.
 func (w *world) link(m *machine, up bool) {
 	var links []member.Link
+	m.unplugged = !up
 	if up {
 		links = []member.Link{{Name: "eth0", Keys: lanKeys, MAC: [6]byte{2, 0, 0, 0, 0, m.lan.As4()[3]}}}
 	}
@@ -265,23 +269,27 @@ func (w *world) turn(m *machine) {
 	}
 }
 
-// ask asks, once a second, the kernels of nodes that are away.
+// ask asks, once a second, the kernels of nodes that are away, and delivers what came of the questions before.
 func (w *world) ask(m *machine) {
 	away := m.Away()
 	if len(away) == 0 || w.now.Sub(m.asked) < time.Second {
 		return
 	}
 	m.asked = w.now
-	var answered, silent []member.Neighbour
+	m.Answered(m.answered, m.silent)
+	m.answered, m.silent = nil, nil
 	for _, n := range away {
+		if m.unplugged && n.Iface == "eth0" {
+			continue
+		}
 		to := w.byAddr[n.Addr]
-		if lost := w.drop != nil && w.drop(to, m, n.Iface); to.dead || to.asleep || lost || w.random.Float64() < w.loss {
-			silent = append(silent, n)
+		dropped := w.drop != nil && (w.drop(m, to, n.Iface) || w.drop(to, m, n.Iface))
+		if to.dead || to.asleep || dropped || w.random.Float64() < 2*w.loss {
+			m.silent = append(m.silent, n)
 		} else {
-			answered = append(answered, n)
+			m.answered = append(m.answered, n)
 		}
 	}
-	m.Answered(answered, silent)
 }
 
 func (w *world) send(from *machine, sends []member.Send) {
@@ -300,7 +308,7 @@ func (w *world) send(from *machine, sends []member.Send) {
 			if s.To == to.lan {
 				iface, source = "eth0", from.lan
 			}
-			w.carry(from, to, iface, source, s.Data)
+			w.carry(from, to, iface, source, s.Data, false)
 			continue
 		}
 		if from.earlier && s.Broadcast {
@@ -308,13 +316,13 @@ func (w *world) send(from *machine, sends []member.Send) {
 		}
 		for _, to := range w.nodes {
 			if reached := from.earlier || s.Broadcast || !to.earlier && !w.dropGroup && to != w.dropGroupAt; to != from && reached {
-				w.carry(from, to, s.Iface, from.lan, s.Data)
+				w.carry(from, to, s.Iface, from.lan, s.Data, true)
 			}
 		}
 	}
 }
 
-func (w *world) carry(from, to *machine, iface string, source netip.Addr, data []byte) {
+func (w *world) carry(from, to *machine, iface string, source netip.Addr, data []byte, group bool) {
 	if len(data) > member.MaxDatagram {
 		w.t.Errorf("a datagram of %d bytes", len(data))
 	}
@@ -322,7 +330,7 @@ func (w *world) carry(from, to *machine, iface string, source netip.Addr, data [
 		return
 	}
 	heap.Push(&w.queue, event{at: w.now.Add(w.delay()), order: w.sent, to: to,
-		packet: member.Packet{Iface: iface, Source: source, OnLink: true, Data: slices.Clone(data)}})
+		packet: member.Packet{Iface: iface, Source: source, OnLink: true, Group: group, Data: slices.Clone(data)}})
 }
 
 // hears tells whether a node counts others as alive on its LAN.
