@@ -14,7 +14,7 @@ import (
 // BGPSocket is where the node's ironlb-bgpd awaits its speaker. A guest's own /run has sockets; the folder that it shares may not.
 func (n *Node) BGPSocket() string {
 	dir := n.c.Dir
-	if n.c.guest != nil {
+	if n.c.guest != nil || n.vm != nil {
 		dir = "/run/ironlb"
 	}
 	return filepath.Join(dir, "bgp-"+n.Name, "bgpd.sock")

@@ -30,6 +30,9 @@
 // upstream's tests need: Pods 10.244.0.0/16 and 2001:db8:0:3::/64, a /24 and a /80
 // for each node; ClusterIPs 10.96.0.0/16. Remote has a link to the API server.
 //
+// With Config.VirtualMachines the first nodes are virtual machines under QEMU, each with a kernel and clocks of its
+// own, and with its links to both switches: they can be paused as by a hypervisor. No Pods run on them.
+//
 // Names carry a prefix of the lab's own, so several labs stand side by side.
 // Close removes everything; what a killed lab leaves, the next New removes.
 package lab

@@ -44,6 +44,9 @@ type Config struct {
 	KubeProxy bool          // build kube-proxy, for StartKubeProxy
 	BGP       bool          // run ironlb-bgpd beside each speaker
 	Kubelets  *Kubelets     // run containerd and a kubelet on each node; nil: the lab's own agent
+	// VirtualMachines is how many of the nodes, the first ones, are virtual machines of their own, each with links to
+	// the LAN and the API server, and without Pods. The others are in this machine's kernel then.
+	VirtualMachines int
 	// Contained runs IronLB's programs as far as possible as containers do: after "prepare", with /proc/sys and, where the
 	// manifest says so, the root file system read-only. The privileges are those of the manifest in any case.
 	Contained bool
@@ -96,6 +99,9 @@ func New(ctx context.Context, cfg Config) (*Cluster, error) {
 	}
 	if cfg.Nodes < 0 || cfg.Nodes > 7 {
 		return nil, fmt.Errorf("%d nodes asked for: there are addresses for 1 to 7", cfg.Nodes)
+	}
+	if vms := cfg.VirtualMachines; vms > 0 && (vms > cfg.Nodes || cfg.Kernel != Native || cfg.Kubelets != nil) {
+		return nil, fmt.Errorf("%d virtual machines asked for: at most all nodes, with Kernel Native, without Kubelets", vms)
 	}
 	if !cfg.Services.IsValid() {
 		cfg.Services = clusterIPs
@@ -251,7 +257,7 @@ func (c *Cluster) startKernel(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, cancel)
 	defer stop() // from here on the guest lives as long as the lab
 	config := guest.Config{
-		Link:   &guest.Link{NetNS: c.Management.Namespace, Bridge: apiBridge, Tap: "guest"},
+		Links:  []guest.Link{{Name: guestLink, NetNS: c.Management.Namespace, Bridge: apiBridge, Tap: "guest"}},
 		Shares: []string{c.Dir, c.build.Dir},
 		Log:    c.log,
 	}

@@ -98,7 +98,7 @@ func (m *Machine) restore(ctx context.Context, bridge string) error {
 func (m *Machine) onSwitch(ctx context.Context, lines ...string) error {
 	var s script
 	s.batch(m.c.ns("net"), lines...)
-	if err := s.run(ctx, m.host); err != nil {
+	if err := s.run(ctx, m.c.kernel); err != nil {
 		return fmt.Errorf("change the links of %s: %w", m.Name, err)
 	}
 	return nil

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/ironlb/ironlb/test/lab/guest"
 	"github.com/ironlb/ironlb/test/lab/host"
 )
 
@@ -45,6 +44,7 @@ var (
 const (
 	apiBridge = "api"
 	lanBridge = "lan"
+	guestLink = "mgmt0" // the guest's, to the API switch, where all nodes are in it
 )
 
 // nth returns the n-th address of an IPv4 prefix.
@@ -131,8 +131,8 @@ func (c *Cluster) makeNetwork(ctx context.Context) error {
 		"link add "+lanBridge+" type bridge mcast_snooping 0", "link set "+lanBridge+" up",
 		"link add "+apiBridge+" type bridge mcast_snooping 0", "link set "+apiBridge+" up")
 	if c.Kernel == Guest {
-		s.line("ip link set %s netns %s", guest.LinkName, switches)
-		s.batch(switches, "link set "+guest.LinkName+" master "+apiBridge+" up")
+		s.line("ip link set %s netns %s", guestLink, switches)
+		s.batch(switches, "link set "+guestLink+" master "+apiBridge+" up")
 	} else {
 		s.batch(c.ns("mgmt"),
 			"link add labs type veth peer name mgmt netns "+switches,
@@ -159,7 +159,7 @@ func (c *Cluster) makeNetwork(ctx context.Context) error {
 		n := c.newNode(i)
 		c.Nodes = append(c.Nodes, n)
 	}
-	for _, n := range c.Nodes {
+	for _, n := range c.Nodes[c.cfg.VirtualMachines:] {
 		n.make(&s)
 	}
 	if c.cfg.Kubelets != nil {
@@ -168,6 +168,11 @@ func (c *Cluster) makeNetwork(ctx context.Context) error {
 	c.say("making the network of %d nodes", c.cfg.Nodes)
 	if err := s.run(ctx, c.kernel); err != nil {
 		return fmt.Errorf("make the network: %w", err)
+	}
+	for _, n := range c.Nodes[:c.cfg.VirtualMachines] {
+		if err := n.bootVM(ctx); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -182,6 +187,11 @@ func (c *Cluster) onLAN(s *script, m *Machine) {
 	s.batch(c.ns("net"),
 		"link add "+m.port(lanBridge)+" type veth peer name eth0 address "+mac(m.Addr)+" netns "+m.Namespace,
 		"link set "+m.port(lanBridge)+" master "+lanBridge+" up")
+	m.joinLAN(s)
+}
+
+// joinLAN sets up the machine's end of that link.
+func (m *Machine) joinLAN(s *script) {
 	s.batch(m.Namespace, "link set lo up",
 		"addr add "+in(lan, m.Addr)+" dev eth0", "addr add "+in6(m.Addr)+" dev eth0", "link set eth0 up")
 }

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ironlb/ironlb/test/lab/guest"
 	"github.com/ironlb/ironlb/test/lab/host"
 	"github.com/ironlb/ironlb/test/lab/kubenode"
 	"github.com/ironlb/ironlb/test/lab/process"
@@ -30,6 +31,7 @@ type Node struct {
 	speaker *process.Process
 	bgp     *process.Process
 	kube    *kubenode.Node // with Config.Kubelets; else nil
+	vm      *guest.Guest   // that the node alone runs in; else nil
 }
 
 func nodeNames(n int) []string {
@@ -79,6 +81,11 @@ func (n *Node) make(s *script) {
 	s.batch(n.c.ns("net"),
 		"link add "+n.port(apiBridge)+" type veth peer name api0 address "+mac(n.APIAddr)+" netns "+n.Namespace,
 		"link set "+n.port(apiBridge)+" master "+apiBridge+" up")
+	n.setUp(s)
+}
+
+// setUp sets up what is in the node's namespace, but for its link to the LAN.
+func (n *Node) setUp(s *script) {
 	lines := []string{
 		"addr add " + in(api, n.APIAddr) + " dev api0", "link set api0 up",
 		"route add default via " + router.String(), "route add default via " + six(router).String(),
@@ -232,6 +239,9 @@ func (n *Node) unplug(ctx context.Context) error {
 func (n *Node) PowerOff(ctx context.Context) error {
 	if n.kube != nil {
 		return n.powerOffKubelet(ctx)
+	}
+	if n.vm != nil {
+		return fmt.Errorf("power off %s: %w", n.Name, errIsVM)
 	}
 	n.c.pods.mu.Lock()
 	defer n.c.pods.mu.Unlock()

@@ -85,7 +85,7 @@ func (n *Node) SpeakerArgv(ctx context.Context, flags ...string) ([]string, erro
 	if err != nil {
 		return nil, err
 	}
-	if n.c.guest != nil && n.c.guest.Accel == "tcg" {
+	if n.emulated() {
 		if flags, err = n.c.patient(flags); err != nil {
 			return nil, err
 		}

@@ -32,6 +32,9 @@ func (p *pods) make(ctx context.Context, pod *corev1.Pod, node *Node) (*sandbox,
 		node: node,
 		ns:   p.c.ns("pod-" + pod.Namespace + "." + pod.Name),
 	}
+	if node.vm != nil {
+		return nil, fmt.Errorf("%s: %w", node.Name, errIsVM)
+	}
 	var err error
 	if b.addr, err = p.freeAddr(node); err != nil {
 		return nil, err

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -128,7 +128,7 @@ func mountAll(mounts []mount) error {
 	return nil
 }
 
-// links brings up the loopback and the link to the host, if there is one.
+// links brings up the loopback and the network cards.
 func links(c wire.Config) error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -137,21 +137,29 @@ func links(c wire.Config) error {
 	if err := netlink.LinkSetUp(lo); err != nil {
 		return fmt.Errorf("set lo up: %w", err)
 	}
-	if c.LinkName == "" {
-		return nil
+	for _, l := range c.Links {
+		if err := card(l); err != nil {
+			return fmt.Errorf("network card %s: %w", l.Name, err)
+		}
 	}
-	nics, err := filepath.Glob("/sys/class/net/*/device")
-	if err != nil || len(nics) != 1 {
-		return fmt.Errorf("find the network card: have %v, want one (%v)", nics, err)
-	}
-	link, err := netlink.LinkByName(filepath.Base(filepath.Dir(nics[0])))
+	return nil
+}
+
+// card brings up a network card.
+func card(l wire.Link) error {
+	all, err := netlink.LinkList()
 	if err != nil {
 		return err
 	}
-	if err := netlink.LinkSetName(link, c.LinkName); err != nil {
-		return fmt.Errorf("name the network card %s: %w", c.LinkName, err)
+	i := slices.IndexFunc(all, func(have netlink.Link) bool { return have.Attrs().HardwareAddr.String() == l.MAC })
+	if i < 0 {
+		return fmt.Errorf("none has the hardware address %s", l.MAC)
 	}
-	for _, a := range c.Addresses {
+	link := all[i]
+	if err := netlink.LinkSetName(link, l.Name); err != nil {
+		return fmt.Errorf("name it: %w", err)
+	}
+	for _, a := range l.Addresses {
 		addr, err := netlink.ParseAddr(a)
 		if err != nil {
 			return fmt.Errorf("address %s: %w", a, err)
@@ -159,7 +167,7 @@ func links(c wire.Config) error {
 		// No duplicate detection: an IPv6 address must work at once.
 		addr.Flags = unix.IFA_F_NODAD
 		if err := netlink.AddrAdd(link, addr); err != nil {
-			return fmt.Errorf("add %s to %s: %w", a, c.LinkName, err)
+			return fmt.Errorf("add %s: %w", a, err)
 		}
 	}
 	return netlink.LinkSetUp(link)

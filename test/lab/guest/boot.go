@@ -102,6 +102,7 @@ func (b booter) boot(ctx context.Context, c Config) (*Guest, error) {
 		<-g.exited
 		<-g.console.closed
 		g.channel.Close()
+		g.monitor.close()
 		return nil, fmt.Errorf("boot the guest with %s: %w; its console's last lines:\n%s", c.Accel, err, g.console)
 	}
 	g.Boot = time.Since(began)
@@ -122,7 +123,13 @@ func (g *Guest) launch(ctx context.Context, b booter, c Config) error {
 		channel.Close()
 		return err
 	}
-	g.channel = channel
+	control, err := files.socket()
+	if err != nil {
+		channel.Close()
+		console.Close()
+		return err
+	}
+	g.channel, g.monitor = channel, newMonitor(control)
 	argv, err := b.arguments(ctx, c, &files)
 	if err == nil {
 		g.qemu = exec.Command(argv[0], argv[1:]...)
@@ -134,6 +141,7 @@ func (g *Guest) launch(ctx context.Context, b booter, c Config) error {
 	if err != nil {
 		channel.Close()
 		console.Close()
+		control.Close()
 		return err
 	}
 	go g.console.copy(console)
@@ -148,14 +156,19 @@ func (g *Guest) launch(ctx context.Context, b booter, c Config) error {
 const (
 	channelFD = 3 + iota
 	consoleFD
+	monitorFD
 	initrdFD
-	tapFD
+	firstTapFD
 )
 
 func (b booter) arguments(ctx context.Context, c Config, files *inherited) ([]string, error) {
 	w := wire.Config{Kernel: b.kernel.Release, ModulesDir: b.kernel.Modules(), Shares: c.Shares}
-	if c.Link != nil {
-		w.LinkName, w.Addresses = LinkName, c.Link.Addresses
+	links := slices.Clone(c.Links)
+	for i := range links {
+		if links[i].MAC == "" {
+			links[i].MAC = randomMAC()
+		}
+		w.Links = append(w.Links, wire.Link{Name: links[i].Name, MAC: links[i].MAC, Addresses: links[i].Addresses})
 	}
 	initrd, err := files.memory("initramfs")
 	if err != nil {
@@ -179,6 +192,7 @@ func (b booter) arguments(ctx context.Context, c Config, files *inherited) ([]st
 		"-device", "virtio-rng-pci", "-device", "virtio-serial-pci",
 		"-chardev", fmt.Sprintf("socket,id=agent,fd=%d", channelFD), "-device", "virtserialport,nr=1,chardev=agent",
 		"-chardev", fmt.Sprintf("socket,id=console,fd=%d", consoleFD), "-serial", "chardev:console",
+		"-chardev", fmt.Sprintf("socket,id=monitor,fd=%d", monitorFD), "-mon", "chardev=monitor,mode=control",
 	}
 	if c.Accel == "kvm" {
 		argv = append(argv, "-accel", "kvm", "-cpu", "host")
@@ -189,16 +203,16 @@ func (b booter) arguments(ctx context.Context, c Config, files *inherited) ([]st
 	for i, dir := range c.Shares {
 		argv = append(argv, share(wire.ShareTag(i), dir, "")...)
 	}
-	if c.Link == nil {
-		return argv, nil
+	for i, link := range links {
+		tap, err := openTap(link)
+		if err != nil {
+			return nil, err
+		}
+		*files = append(*files, tap)
+		argv = append(argv, "-netdev", fmt.Sprintf("tap,id=net%d,fd=%d", i, firstTapFD+i),
+			"-device", fmt.Sprintf("virtio-net-pci,romfile=,netdev=net%d,mac=%s", i, link.MAC))
 	}
-	tap, err := openTap(*c.Link)
-	if err != nil {
-		return nil, err
-	}
-	*files = append(*files, tap)
-	return append(argv, "-netdev", fmt.Sprintf("tap,id=net,fd=%d", tapFD),
-		"-device", "virtio-net-pci,romfile=,netdev=net,mac="+randomMAC()), nil
+	return argv, nil
 }
 
 func share(tag, dir, options string) []string {

@@ -23,12 +23,9 @@ import (
 	"github.com/ironlb/ironlb/test/lab/host"
 )
 
-// LinkName is what the guest's one network card is called in it.
-const LinkName = "mgmt0"
-
 // Config says what to boot. Its zero value boots a guest without a network.
 type Config struct {
-	Link   *Link    // nil: no network card
+	Links  []Link   // the network cards
 	Shares []string // folders of this machine to share, by absolute path
 
 	MemoryMiB int           // 0: 3072
@@ -74,6 +71,7 @@ type Guest struct {
 	exit    error         // why QEMU ended; read it after exited
 	console *tail
 	channel net.Conn
+	monitor *monitor
 	session *yamux.Session
 
 	stop context.CancelFunc
@@ -158,6 +156,7 @@ func (g *Guest) watch(ctx context.Context, c Config) {
 	}
 	g.session.Close()
 	g.channel.Close()
+	g.monitor.close()
 	g.err = fmt.Errorf("%w: %s; its console's last lines:\n%s", ErrLost, cause, g.console)
 	close(g.lost)
 }

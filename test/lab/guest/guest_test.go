@@ -355,9 +355,9 @@ func TestLink(t *testing.T) {
 	realBoot(t)
 	ns := fmt.Sprintf("lab-guest-%d", os.Getpid())
 	bridge(t, ns)
-	g := own(t, Config{Link: &Link{
-		NetNS: ns, Bridge: "br0", Tap: "guest0", Addresses: []string{"198.51.100.2/24", "2001:db8::2/64"},
-	}})
+	g := own(t, Config{Links: []Link{{
+		Name: "mgmt0", NetNS: ns, Bridge: "br0", Tap: "guest0", Addresses: []string{"198.51.100.2/24", "2001:db8::2/64"},
+	}}})
 	for _, addr := range []string{"198.51.100.1", "2001:db8::1"} {
 		l := listenIn(t, ns, net.JoinHostPort(addr, "0"))
 		go func() {
@@ -374,7 +374,7 @@ func TestLink(t *testing.T) {
 			t.Errorf("reach %s from the guest: %v\n%s", l.Addr(), err, out)
 		}
 	}
-	if _, err := host.Run(t.Context(), g, "ip", "link", "show", LinkName); err != nil {
+	if _, err := host.Run(t.Context(), g, "ip", "link", "show", "mgmt0"); err != nil {
 		t.Error(err)
 	}
 	if err := g.Close(); err != nil {
@@ -459,5 +459,47 @@ func TestSharesOf(t *testing.T) {
 		if have, err := sharesOf([]string{bad}); err == nil {
 			t.Errorf("share %q: have %v, want an error", bad, have)
 		}
+	}
+}
+
+// TestPause: a guest that is paused runs nothing, its clocks stand still, and it goes on where it was.
+func TestPause(t *testing.T) {
+	g := own(t, Config{})
+	// CLOCK_BOOTTIME, which is never behind CLOCK_MONOTONIC.
+	uptime := func() time.Duration {
+		out, err := host.Run(t.Context(), g, "cat", "/proc/uptime")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var seconds float64
+		if _, err := fmt.Sscan(string(out), &seconds); err != nil {
+			t.Fatal(err)
+		}
+		return time.Duration(seconds * float64(time.Second))
+	}
+	began, before := time.Now(), uptime()
+	if err := g.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	const pause = 3 * time.Second
+	ran := make(chan error, 1)
+	go func() {
+		_, err := host.Run(t.Context(), g, "true")
+		ran <- err
+	}()
+	select {
+	case err := <-ran:
+		t.Errorf("a command ran in a paused guest: %v", err)
+	case <-time.After(pause):
+	}
+	if err := g.Resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	after := uptime()
+	if behind := time.Since(began) - (after - before); behind < pause-time.Second/2 {
+		t.Errorf("after a pause of %s the guest's clock is behind by %s", pause, behind)
+	}
+	if err := <-ran; err != nil {
+		t.Errorf("the command that waited: %v", err)
 	}
 }

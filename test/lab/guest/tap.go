@@ -9,8 +9,10 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// Link joins the guest to a network of this machine.
+// Link is a network card of the guest, on a network of this machine.
 type Link struct {
+	Name      string   // in the guest
+	MAC       string   // empty: any
 	NetNS     string   // name of the network namespace; empty: the caller's
 	Bridge    string   // bridge there
 	Tap       string   // name of the guest's port on it; at most 15 characters

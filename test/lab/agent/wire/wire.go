@@ -75,9 +75,14 @@ type Config struct {
 	ModulesDir string
 	// Shares are host folders seen as they are now, and writable.
 	Shares []string
-	// Addresses are given to the guest's link, in CIDR form.
-	Addresses []string
-	LinkName  string
+	// Links are the guest's network cards.
+	Links []Link
+}
+
+// Link is a network card, found by its hardware address.
+type Link struct {
+	MAC, Name string
+	Addresses []string // that it is given, in CIDR form
 }
 
 // ShareTag is the 9p tag of the share with index i.
