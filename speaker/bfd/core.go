@@ -183,7 +183,7 @@ func (c *Core) accept(in *Datagram) (*session, Packet, Drop) {
 	case s.index != 0 && s.index != in.Index:
 		c.elsewhere(s)
 		return nil, p, DropInterface
-	case s.key.MultiHop && s.state == Up && p.Your == 0 && p.My != s.remote.discr:
+	case s.only() != 0 && p.Your == 0 && p.My != s.only():
 		return nil, p, DropNewcomer
 	case in.TTL < s.conf.minimumTTL():
 		c.tooFar(s, in.TTL)
@@ -356,3 +356,26 @@ func (c *Core) discriminator() uint32 {
 
 // Up tells whether a session is up.
 func (c *Core) Up(discr uint32) bool { return c.byDiscr[discr] != nil && c.byDiscr[discr].state == Up }
+
+// Newcomers returns which discriminator packets of the session that name none have, 0 if any may (only), and whether
+// the session waits for one.
+func (c *Core) Newcomers(discr uint32) (only uint32, awaited bool) {
+	if s := c.byDiscr[discr]; s != nil {
+		return s.only(), s.conf.Timers.Passive
+	}
+	return 0, false
+}
+
+// Crowded has an active session that is not up forget who the other side is, since too many claim to be it: the real
+// one answers a packet that names none.
+func (c *Core) Crowded(now time.Time, discr uint32) {
+	s := c.byDiscr[discr]
+	if s == nil || s.state == Up || s.state == AdminDown || s.conf.Timers.Passive {
+		return
+	}
+	s.forget()
+	if s.state == Init {
+		s.become(now, Down, s.diag, s.reason)
+	}
+	c.settle(now, s)
+}

@@ -19,12 +19,18 @@ const (
 	bfdOff = 8
 	// sample is how many packets from off link there are for each one that is passed on, so that the status and the metrics can tell of them.
 	sample = 16
+	// sampleNewcomers is how many packets that name no session there are of a peer that sends too many of them for each
+	// one that is passed on.
+	sampleNewcomers = 64
 	// accept passes a packet on.
 	accept = 0xffff
 )
 
-// Packets of no session are counted and reported, up to tolerated of them in a second. Beyond it the kernel drops for
-// the time of filtered what cannot be of a session: a flood costs the loop no time, and the socket no room.
+// Packets of no session are counted and reported, up to tolerated of them in a second, and so are packets that name no
+// session, of each peer: a peer sends one in a second while it is down (RFC 5880, 6.8.3). Beyond it the kernel drops for
+// the time of filtered what cannot be of a session, and the others of a peer that sends too many of them: a flood costs
+// the loop no time, and the socket no room. The peer itself is met nevertheless, for it names the session in its answer
+// to what this node sends; where this node waits for it to begin, one of so many passes.
 const (
 	tolerated = 100
 	filtered  = 5 * time.Second
@@ -33,44 +39,66 @@ const (
 )
 
 // gate is what packets of a session have: its peer's address, the interface unless that is 0, and its discriminator,
-// or none in a packet that is Down or AdminDown (RFC 5880, 6.8.6).
+// or none in a packet that is Down or AdminDown (RFC 5880, 6.8.6). One without it has remote as the discriminator of
+// its sender unless remote is 0. Of those none passes if crowded is set, or few if this side is passive.
 type gate struct {
-	peer  netip.Addr
-	index int
-	discr uint32
+	peer             netip.Addr
+	index            int
+	discr            uint32
+	remote           uint32
+	crowded, passive bool
 }
 
 // flood is how a socket deals with packets of no session.
 type flood struct {
 	gates []gate
-	// since begins the second in which count packets were of none; until is when the filter is taken off, zero without.
-	since, until time.Time
-	count        int
-	drops        uint32
+	// since begins the second in which junk packets were of no session, and newcomers named none but are of these.
+	since     time.Time
+	junk      int
+	newcomers map[uint32]int
+	// crowded are the sessions with too many newcomers.
+	crowded map[uint32]bool
+	// until is when the filter is taken off, zero without; attached, whether the socket has it.
+	until    time.Time
+	attached bool
+	drops    uint32
 }
 
-// junk counts a packet of no session, and reports whether the kernel drops them from now on.
-func (r *receiver) junk(now time.Time) bool {
+// count counts a packet of the session, 0 for none, that names none itself, and reports whether that is too many: then
+// the filter must be brought up to date.
+func (r *receiver) count(now time.Time, session uint32) bool {
 	if now.Sub(r.since) >= time.Second {
-		r.since, r.count = now, 0
+		r.since, r.junk = now, 0
+		clear(r.newcomers)
 	}
-	if r.count++; r.count <= tolerated || !r.until.IsZero() {
-		return false
+	if session == 0 {
+		if r.junk++; r.junk <= tolerated || !r.until.IsZero() {
+			return false
+		}
+	} else {
+		if r.newcomers[session]++; r.newcomers[session] <= tolerated || r.crowded[session] {
+			return false
+		}
+		r.crowded[session] = true
 	}
-	if r.attach(r.fd, r.passKnown()) != nil { // then it goes on as before
-		return false
+	if r.until.IsZero() {
+		r.until, r.drops = now.Add(filtered), r.dropped()
 	}
-	r.until, r.drops = now.Add(filtered), r.dropped()
 	return true
 }
 
 // filter has each socket's filter be that of the sessions, takes it off in time, and counts what it dropped.
 func (l *loop) filter(now time.Time) {
+	l.gated = true
 	gates := map[kind][]gate{}
 	l.core.Sessions(func(discr uint32, k Key, _ []string) {
 		g := gate{peer: k.Peer, discr: discr}
+		g.remote, g.passive = l.core.Newcomers(discr)
 		if p := l.ports[discr]; p != nil && !k.MultiHop {
 			g.index = p.on
+		}
+		if r := l.receivers[kindOf(k)]; r != nil {
+			g.crowded = r.crowded[discr]
 		}
 		gates[kindOf(k)] = append(gates[kindOf(k)], g)
 	})
@@ -86,13 +114,14 @@ func (l *loop) filter(now time.Time) {
 		switch {
 		case !now.Before(r.until):
 			if r.attach(r.fd, r.passAll()) == nil {
-				r.until, r.count = time.Time{}, 0
+				r.until, r.junk, r.attached = time.Time{}, 0, false
+				clear(r.crowded)
 			}
-		case others:
-			_ = r.attach(r.fd, r.passKnown()) // the old one lets the new session in when it is taken off
+		case others || !r.attached:
+			r.attached = r.attach(r.fd, r.passKnown()) == nil || r.attached
 		}
 		if !r.until.IsZero() {
-			l.again(now, r.until.Sub(now))
+			l.again(now, max(r.until.Sub(now), time.Millisecond))
 		}
 	}
 }
@@ -140,16 +169,36 @@ func (g gate) program(source uint32) (out []bpf.Instruction) {
 	if g.index != 0 {
 		unequal(bpf.LoadExtension{Num: bpf.ExtInterfaceIndex}, uint32(g.index))
 	}
-	out = append(out, bpf.LoadAbsolute{Off: bfdOff + 8, Size: 4},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: g.discr, SkipTrue: 3},
-		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0},
-		bpf.LoadAbsolute{Off: bfdOff + 1, Size: 1}, bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: 0x80}, // Init or Up
-		bpf.RetConstant{Val: accept})
+	named := bpf.LoadAbsolute{Off: bfdOff + 8, Size: 4}
+	if g.crowded && !g.passive {
+		unequal(named, g.discr)
+	} else {
+		rest := g.newcomers()
+		out = append(out, named, bpf.JumpIf{Cond: bpf.JumpEqual, Val: g.discr, SkipTrue: uint8(len(rest))})
+		out = append(out, rest...)
+	}
+	out = append(out, bpf.RetConstant{Val: accept})
 	for i := range out {
 		if j, is := out[i].(bpf.JumpIf); is && j.SkipTrue == 0 {
 			j.SkipTrue = uint8(len(out) - 1 - i)
 			out[i] = j
 		}
+	}
+	return out
+}
+
+// newcomers goes on behind itself with those of the packets that name no session, whose discriminator is loaded, that may
+// be of the peer, and leaves the gate with all else: its jumps have no distance yet.
+func (g gate) newcomers() []bpf.Instruction {
+	out := []bpf.Instruction{
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0},
+		bpf.LoadAbsolute{Off: bfdOff + 1, Size: 1}, bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: 0x80}, // Init or Up
+	}
+	if g.remote != 0 {
+		out = append(out, bpf.LoadAbsolute{Off: bfdOff + 4, Size: 4}, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: g.remote})
+	}
+	if g.crowded {
+		out = append(out, bpf.LoadExtension{Num: bpf.ExtRand}, bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: sampleNewcomers - 1})
 	}
 	return out
 }

@@ -90,12 +90,13 @@ func TestElsewhere(t *testing.T) {
 	a.wait(t, "b", "up", func(s Status) bool { return up(s) && s.Problem == "" })
 }
 
-// junkOf sends datagrams from a namespace until stop, as fast as it can or at a rate, and returns how many.
-func junkOf(t testing.TB, space *netspace.Space, to string, rate int, data []byte) (stop func() int) {
+// junkOf sends datagrams from an address of a namespace until stop, as fast as it can or at a rate, and returns how
+// many.
+func junkOf(t testing.TB, space *netspace.Space, source, to string, rate int, data []byte) (stop func() int) {
 	t.Helper()
 	var conn net.PacketConn
 	space.Must(t, func() (err error) {
-		conn, err = net.ListenPacket("udp4", "192.0.2.2:0")
+		conn, err = net.ListenPacket("udp4", source+":0")
 		if err == nil {
 			err = ipv4.NewPacketConn(conn).SetTTL(255)
 		}
@@ -136,6 +137,67 @@ func junkOf(t testing.TB, space *netspace.Space, to string, rate int, data []byt
 	}
 }
 
+// TestRestartFiltered: a router several hops away, which a Pod spoofs, restarts. The session is up again once the router
+// has: while the Pod goes on, since the router answers what this node sends, and where this node waits for the router to
+// begin, while the kernel still drops.
+func TestRestartFiltered(t *testing.T) {
+	t.Parallel()
+	for name, passive := range map[string]bool{"active, while it lasts": false, "passive, afterwards": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			restartFiltered(t, passive)
+		})
+	}
+}
+
+func restartFiltered(t *testing.T, passive bool) {
+	x, y, pod := besides(t)
+	a, b := start(t, x), start(t, y)
+	timers := plan.BFD{Transmit: 50 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 10}
+	router := map[string]Config{"a": {Peer: addr("192.0.2.1"), MultiHop: true, Timers: timers}}
+	timers.Passive = passive
+	a.Set(map[string]Config{"b": {Peer: addr("192.0.2.2"), MultiHop: true, Timers: timers}})
+	b.Set(router)
+	a.wait(t, "b", "up", agreed(100*time.Millisecond, time.Second))
+	dealt := func() float64 { return testutil.ToFloat64(a.metrics.dropped[DropNewcomer]) }
+	spoofed := foreign(Down, 0)
+	spoofed.Multiplier, spoofed.DesiredTx = 255, time.Hour // what it leaves behind lasts
+	stop := junkOf(t, pod, "192.0.2.2", fmt.Sprintf("192.0.2.1:%d", portMultiHop), 20_000, spoofed.Append(nil))
+	for deadline := time.Now().Add(patience); dealt() <= tolerated; <-time.After(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("no spoofed packet came: %+v", a.is("b"))
+		}
+	}
+	if is := a.is("b"); !up(is) || is.Downs > 0 {
+		t.Errorf("spoofed, the session is %+v", is)
+	}
+	if passive {
+		if sent := stop(); dealt() > float64(sent)/2 {
+			t.Errorf("of %d packets the loop dealt with %v", sent, dealt())
+		}
+	} else {
+		defer stop()
+	}
+	b.stop()
+	taken := func() float64 { return testutil.ToFloat64(a.metrics.received.WithLabelValues("b")) }
+	was := taken()
+	a.wait(t, "b", "not up", func(s Status) bool { return !up(s) })
+	// The router takes longer to start than the detection time, and meanwhile the Pod's packets are those of the peer.
+	for deadline := time.Now().Add(patience); !passive && taken() <= was+tolerated; <-time.After(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the Pod's packets are not those of the peer: %+v", a.is("b"))
+		}
+	}
+	again := start(t, y)
+	again.Set(router)
+	restarted := time.Now()
+	is := a.wait(t, "b", "up again", func(s Status) bool { return up(s) && s.Downs >= 1 })
+	// Both send each second until the session is up (RFC 5880, 6.8.3).
+	if took := is.Since.Sub(restarted); took > filtered/2 || is.Downs != 1 {
+		t.Errorf("%v after the router's restart, %+v", took, is)
+	}
+}
+
 // startCounted is start, and returns the processor time of the loop's thread as well.
 func startCounted(t testing.TB, space *netspace.Space) (e *end, cpu func() time.Duration) {
 	t.Helper()
@@ -159,18 +221,25 @@ func foreign(state State, your uint32) Packet {
 	return Packet{State: state, Multiplier: 3, My: 7, Your: your, DesiredTx: time.Second, RequiredRx: time.Second}
 }
 
-// junk is what a foreign host sends, from a Pod of the node or from the router's network.
+// junk is what a foreign host sends, from a Pod of the node or from the router's network, with an address.
 type junk struct {
 	pod    bool
+	source string
 	port   int
 	packet Packet
 }
 
-// floods are what foreign hosts send at full rate: from a Pod and from the router's network, to either port.
+// absent is the peer of a session over several hops that is never up.
+const absent = "192.0.2.9"
+
+// floods are what foreign hosts send at full rate: from a Pod and from the router's network, to either port; with the
+// address of a peer whose session is up, and of one whose session is not.
 var floods = map[string]junk{
-	"spoofed, from a Pod":  {true, portSingleHop, foreign(Down, 0)},
-	"up, from the network": {false, portSingleHop, foreign(Up, 9)},
-	"multihop, from a Pod": {true, portMultiHop, foreign(Up, 9)},
+	"spoofed, from a Pod":           {true, "192.0.2.2", portSingleHop, foreign(Down, 0)},
+	"up, from the network":          {false, "192.0.2.2", portSingleHop, foreign(Up, 9)},
+	"multihop, from a Pod":          {true, "192.0.2.2", portMultiHop, foreign(Up, 9)},
+	"multihop, spoofed, from a Pod": {true, "192.0.2.2", portMultiHop, foreign(Down, 0)},
+	"multihop, of an absent peer":   {true, absent, portMultiHop, foreign(Down, 0)},
 }
 
 // BenchmarkFlood: 200,000 datagrams in a second to a port of BFD that belong to no session. An op is one of them. It
@@ -202,12 +271,15 @@ func flooded(t testing.TB, f junk, timers plan.BFD, rate int, lasts time.Duratio
 	x, y, pod := besides(t)
 	a, cpu := startCounted(t, x)
 	b := start(t, y)
+	pod.Address(t, "lo", absent+"/32")
 	over := func(peer string) map[string]Config {
 		return map[string]Config{"one": {Peer: addr(peer), Timers: timers},
 			"several": {Peer: addr(peer), MultiHop: true, Timers: timers}}
 	}
-	a.Set(over("192.0.2.2"))
 	b.Set(over("192.0.2.1"))
+	sessions := over("192.0.2.2")
+	sessions["absent"] = Config{Peer: addr(absent), MultiHop: true, Timers: timers}
+	a.Set(sessions)
 	for _, name := range []string{"one", "several"} {
 		a.wait(t, name, "up", up)
 		b.wait(t, name, "up", up)
@@ -217,7 +289,7 @@ func flooded(t testing.TB, f junk, timers plan.BFD, rate int, lasts time.Duratio
 		from = pod
 	}
 	before, began := cpu(), time.Now()
-	stop := junkOf(t, from, fmt.Sprintf("192.0.2.1:%d", f.port), rate, f.packet.Append(nil))
+	stop := junkOf(t, from, f.source, fmt.Sprintf("192.0.2.1:%d", f.port), rate, f.packet.Append(nil))
 	<-time.After(lasts) // the flood is the wait
 	sent = stop()
 	spent, took := cpu()-before, time.Since(began)
@@ -226,6 +298,7 @@ func flooded(t testing.TB, f junk, timers plan.BFD, rate int, lasts time.Duratio
 			dealt += int(testutil.ToFloat64(counter))
 		}
 	}
+	dealt += int(testutil.ToFloat64(a.metrics.received.WithLabelValues("absent")))
 	for _, name := range []string{"one", "several"} {
 		if is := a.is(name); !up(is) || is.Downs > 0 {
 			t.Errorf("session %s: %+v", name, is)

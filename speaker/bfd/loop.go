@@ -24,6 +24,7 @@ type loop struct {
 	next      time.Time // when the core wants a turn
 	retryAt   time.Time // when sockets are looked after again, zero for never
 	synced    uint64    // the core's generation that the sockets are those of
+	gated     bool      // the sockets' filters are those of the sessions
 	receivers map[kind]*receiver
 	ports     map[uint32]*port
 	polled    []unix.PollFd
@@ -110,6 +111,9 @@ func (l *loop) turn() error {
 	if l.core.Generation() != l.synced || !l.retryAt.IsZero() && !now.Before(l.retryAt) {
 		l.sync(now)
 	}
+	if !l.gated {
+		l.filter(now)
+	}
 	l.send()
 	l.next = l.core.Next()
 	return nil
@@ -152,13 +156,15 @@ func (l *loop) drain(now time.Time, r *receiver) {
 	if r.fd < 0 {
 		return
 	}
+	var crowded []uint32
 	for range 4 * roomy / 256 {
 		in, index, ok := r.read()
 		if !ok {
-			return
+			break
 		}
 		in.Index = index
-		if len(in.Data) >= 12 && in.Data[8]|in.Data[9]|in.Data[10]|in.Data[11] == 0 {
+		newcomer := len(in.Data) >= 12 && in.Data[8]|in.Data[9]|in.Data[10]|in.Data[11] == 0
+		if newcomer {
 			in.Interface = r.interfaceName(index)
 		}
 		result := l.core.Receive(now, in)
@@ -167,10 +173,14 @@ func (l *loop) drain(now time.Time, r *receiver) {
 			if result.Drop == DropInterface {
 				l.again(now, rebind) // the peer may be on another interface now
 			}
-			if r.junk(now) {
-				l.again(now, filtered)
+			if r.count(now, 0) {
+				l.filter(now)
 			}
 			continue
+		}
+		if newcomer && r.count(now, result.Session) {
+			crowded = append(crowded, result.Session)
+			l.filter(now)
 		}
 		if p := l.ports[result.Session]; p != nil {
 			p.received.Inc()
@@ -180,11 +190,16 @@ func (l *loop) drain(now time.Time, r *receiver) {
 		}
 		l.changed()
 	}
+	for _, discr := range crowded { // what came before the filter is read
+		l.core.Crowded(now, discr)
+		l.changed()
+	}
 }
 
 // changed has what changed reported.
 func (l *loop) changed() {
 	if changed := l.core.Changed(); changed != nil {
+		l.gated = false // a session that is up has other packets than one that is not
 		l.d.reports.add(changed)
 		l.again(time.Now(), recheck) // a session that is down may need another source address
 	}

@@ -70,7 +70,7 @@ func (r *receiver) open() error {
 		}
 		return fmt.Errorf("receive on %v: %w", r, err)
 	}
-	r.fd, r.flood = fd, flood{gates: r.gates}
+	r.fd, r.flood = fd, flood{gates: r.gates, newcomers: map[uint32]int{}, crowded: map[uint32]bool{}}
 	return nil
 }
 

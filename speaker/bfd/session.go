@@ -126,6 +126,15 @@ func (s *session) polled(final bool) {
 	}
 }
 
+// only returns the discriminator of the one sender that a session over several hops hears while it is up, else 0: any
+// host can send with the peer's address and name no session. A peer that restarts is met when the detection time is over.
+func (s *session) only() uint32 {
+	if !s.key.MultiHop || s.state != Up {
+		return 0
+	}
+	return s.remote.discr
+}
+
 // receive is the second half of 6.8.6, for a packet that is the session's.
 func (s *session) receive(now time.Time, p *Packet) {
 	s.remote = remote{discr: p.My, diag: p.Diagnostic, minRx: p.RequiredRx, desiredTx: p.DesiredTx, multiplier: p.Multiplier,
