@@ -1,6 +1,7 @@
 package member
 
 import (
+	"slices"
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/plan"
@@ -76,9 +77,6 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 	if own {
 		return DropName
 	}
-	if !known { // not before the tag is known to be right: strangers make no entry
-		at = c.iface(in.Iface)
-	}
 	if p == nil {
 		if h.incarnation <= c.gone[nodeID(string(h.name))] {
 			return DropOld
@@ -94,6 +92,9 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 	case p.ended:
 		return DropEnded
 	}
+	if !known { // strangers, and who replays, make no entry
+		at = c.iface(in.Iface)
+	}
 	p.paths[at].window.add(h.sequence)
 	latest := h.sequence > p.newest
 	if latest {
@@ -108,6 +109,18 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 	}
 	c.take(now, raw, p, at, latest)
 	return Taken
+}
+
+// confirms reports whether a datagram, which came before by another path, is a node's newest one, and from one of the
+// addresses that the API names for it.
+func (c *Core) confirms(in Packet) bool {
+	h, _, err := parseHeader(in.Data)
+	if err != nil {
+		return false
+	}
+	p, k := c.peers[string(h.name)], c.ring.find(h.keyID)
+	return p != nil && k != nil && h.incarnation == p.incarnation && h.sequence == p.newest &&
+		slices.Contains(p.addrs, in.Source) && c.ring.valid(k, in.Data)
 }
 
 // restarted forgets what an earlier process of the node said.
