@@ -98,8 +98,8 @@ func TestNotCoveredAtFirst(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"BridgeNetfilter=true NetworkPolicyEnforced=true",
-		"PodTrafficDetected=false BridgeNetfilter=true NetworkPolicyEnforced=true",
+		"BridgeNetfilter=true NetworkPolicyEnforced=true NoProxyARP=true",
+		"PodTrafficDetected=false BridgeNetfilter=true NetworkPolicyEnforced=true NoProxyARP=true",
 	} {
 		if c.evaluate(); strings.Join(types, " ") != want {
 			t.Errorf("reported %v, want %s", types, want)

@@ -229,7 +229,9 @@ func (p *process) watchKubeProxy() error {
 func (p *process) checkNode() error {
 	p.checks = newNodeChecks(p.log, p.registry)
 	p.checks.facts = func() (nodecheck.Facts, bool, error) {
-		return nodeFacts(p.api.Source, p.nodeName, p.servers.inIPVS, p.calico.polices)
+		f, ok, err := nodeFacts(p.api.Source, p.nodeName, p.servers.inIPVS, p.calico.polices)
+		f.Proxies = p.announcer.Proxies()
+		return f, ok, err
 	}
 	p.checks.detect = p.config.DetectLocal
 	p.checks.warn, p.checks.report = p.api.Events.Warn, p.api.Node.ReportConditions

@@ -78,7 +78,7 @@ type SpeakerStatusStatus struct {
 
 	// conditions of the node's network. PodTrafficDetected: detectLocalMode covers the Pods of the node.
 	// BridgeNetfilter: what Pods behind one bridge send one another passes the packet filter. NetworkPolicyEnforced:
-	// the data plane bypasses no NetworkPolicy of Calico.
+	// the data plane bypasses no NetworkPolicy of Calico. NoProxyARP: no host answers for every address.
 	//
 	// +listType=map
 	// +listMapKey=type

@@ -27,8 +27,8 @@ const (
 )
 
 // Packets of no session are counted and reported, up to tolerated of them in a second, and so are packets that name no
-// session, of each peer: a peer sends one in a second while it is down (RFC 5880, 6.8.3). Beyond it the kernel drops for
-// the time of filtered what cannot be of a session, and the others of a peer that sends too many of them: a flood costs
+// session, of each peer: a peer sends one in a second while it is down (RFC 5880, 6.8.3). Beyond it the kernel drops
+// for the time of filtered what cannot be of a session, and the others of a peer that sends too many of them: a flood costs
 // the loop no time, and the socket no room. The peer itself is met nevertheless, for it names the session in its answer
 // to what this node sends; where this node waits for it to begin, one of so many passes.
 const (
@@ -187,8 +187,8 @@ func (g gate) program(source uint32) (out []bpf.Instruction) {
 	return out
 }
 
-// newcomers goes on behind itself with those of the packets that name no session, whose discriminator is loaded, that may
-// be of the peer, and leaves the gate with all else: its jumps have no distance yet.
+// newcomers goes on behind itself with those of the packets that name no session, whose discriminator is loaded, that
+// may be of the peer, and leaves the gate with all else: its jumps have no distance yet.
 func (g gate) newcomers() []bpf.Instruction {
 	out := []bpf.Instruction{
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0},

@@ -137,9 +137,9 @@ func junkOf(t testing.TB, space *netspace.Space, source, to string, rate int, da
 	}
 }
 
-// TestRestartFiltered: a router several hops away, which a Pod spoofs, restarts. The session is up again once the router
-// has: while the Pod goes on, since the router answers what this node sends, and where this node waits for the router to
-// begin, while the kernel still drops.
+// TestRestartFiltered: a router several hops away, which a Pod spoofs, restarts. The session is up again once the
+// router has: while the Pod goes on, since the router answers what this node sends, and where this node waits for the
+// router to begin, while the kernel still drops.
 func TestRestartFiltered(t *testing.T) {
 	t.Parallel()
 	for name, passive := range map[string]bool{"active, while it lasts": false, "passive, afterwards": true} {

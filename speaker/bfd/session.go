@@ -127,7 +127,8 @@ func (s *session) polled(final bool) {
 }
 
 // only returns the discriminator of the one sender that a session over several hops hears while it is up, else 0: any
-// host can send with the peer's address and name no session. A peer that restarts is met when the detection time is over.
+// host can send with the peer's address and name no session. A peer that restarts is met when the detection time is
+// over.
 func (s *session) only() uint32 {
 	if !s.key.MultiHop || s.state != Up {
 		return 0

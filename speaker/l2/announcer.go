@@ -81,7 +81,11 @@ type Announcer struct {
 	ports   map[int]*port // by interface index
 	entries map[netip.Addr]*entry
 	ended   []place // probes that Run has not looked at yet
-	serving sync.WaitGroup
+	// controls are the checks for proxies, the last one of each responder, and proxies are those that were found.
+	controls map[*responder]*control
+	proxies  map[proxyKey]proxy
+	cleared  map[proxyKey]time.Time
+	serving  sync.WaitGroup
 }
 
 // New returns an Announcer that answers for nothing.
@@ -89,6 +93,7 @@ func New(cfg Config) *Announcer {
 	a := &Announcer{
 		cfg: cfg.withDefaults(), metrics: newMetrics(cfg.Metrics), system: kernel{},
 		wake: make(chan struct{}, 1), network: &network{}, ports: map[int]*port{}, entries: map[netip.Addr]*entry{},
+		controls: map[*responder]*control{}, proxies: map[proxyKey]proxy{}, cleared: map[proxyKey]time.Time{},
 	}
 	a.stale.Store(true)
 	a.peers.Store(&map[[6]byte]string{})
@@ -238,6 +243,7 @@ func (a *Announcer) assign() map[int]*[families]duties {
 			}
 		}
 	}
+	a.watch(sets)
 	return sets
 }
 
@@ -262,7 +268,12 @@ func (a *Announcer) give(r *responder, d duties, now time.Time) error {
 		held = append(held, place{on: r, addr: addr})
 	}
 	for addr := range d.watched {
-		if e := a.entries[addr]; e.phase == probing {
+		if e := a.entries[addr]; e == nil {
+			if c := a.controls[r]; c != nil && !c.asked[addr] {
+				c.asked[addr] = true
+				probed = append(probed, place{on: r, addr: addr})
+			}
+		} else if e.phase == probing {
 			if _, asked := e.asked[r]; !asked {
 				e.asked[r] = false
 				probed = append(probed, place{on: r, addr: addr})

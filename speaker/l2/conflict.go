@@ -58,6 +58,10 @@ type entry struct {
 	failures int
 	until    time.Time
 	conflict *conflict
+	// suspect is who answered, until it is known whether it answers for everything.
+	suspect *suspect
+	// defended is when a proxy's claim was answered last.
+	defended time.Time
 }
 
 // conflict is another host that uses the address.
@@ -122,7 +126,7 @@ func (a *Announcer) repeat(addr netip.Addr) {
 
 // hold makes an address answered for. If another host really uses it, that will be heard.
 func (a *Announcer) hold(e *entry) {
-	e.phase, e.asked, e.failures, e.conflict = holding, nil, 0, nil
+	e.phase, e.asked, e.failures, e.conflict, e.suspect = holding, nil, 0, nil, nil
 }
 
 // Conflicts are the addresses for which another host answers. One that is no longer in the set is among them until
@@ -147,11 +151,28 @@ func (a *Announcer) claimed(r *responder, addr netip.Addr, by mac) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	e := a.entries[addr]
-	if e == nil || a.closed || r.closed.Load() {
+	if a.closed || r.closed.Load() {
 		return
 	}
 	now := time.Now()
+	if c := a.controls[r]; c != nil && c.answer(addr, by) {
+		a.prove(r, by, now)
+	}
+	e := a.entries[addr]
+	switch {
+	case e == nil:
+		return
+	case a.isProxy(r, addr, by, now):
+		if e.phase == holding && now.Sub(e.defended) >= defendInterval && r.tell(addr, asRequest) {
+			e.defended = now
+			a.metrics[r.family].defences.Inc()
+		}
+		return
+	case a.suspects(r, addr, e, by, now):
+		return
+	case e.phase == holding:
+		a.check(r, addr, by, now)
+	}
 	if a.note(e, r, addr, by, now) || e.phase == probing {
 		a.poke() // there is another time to wait for
 	}
@@ -281,6 +302,8 @@ func (a *Announcer) turn(now time.Time) (due time.Time, ok bool) {
 		}
 	}
 	a.ended = nil
+	changed, due := a.checks(now)
+	ok = !due.IsZero()
 	var ended []netip.Addr
 	for addr, e := range a.entries {
 		at, waits := e.ends()
@@ -294,7 +317,7 @@ func (a *Announcer) turn(now time.Time) (due time.Time, ok bool) {
 			due, ok = at, true
 		}
 	}
-	if len(ended) == 0 {
+	if len(ended) == 0 && !changed {
 		return due, ok
 	}
 	slices.SortFunc(ended, netip.Addr.Compare)
@@ -369,7 +392,7 @@ func (a *Announcer) over(addr netip.Addr, now time.Time) {
 			a.hold(e)
 		}
 	case refused:
-		e.phase, e.asked = probing, map[*responder]bool{}
+		e.phase, e.asked, e.suspect = probing, map[*responder]bool{}, nil
 	case holding:
 		e.conflict = nil
 		a.cfg.Log.Info("conflict over: no claim of another host was heard any more", "address", addr)

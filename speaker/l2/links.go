@@ -42,13 +42,9 @@ func Links() ([]plan.Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	subnets, err := subnets()
-	if err != nil {
-		return nil, err
-	}
 	out := make([]plan.Link, 0, len(n.links))
 	for _, l := range n.links {
-		out = append(out, plan.Link{Name: l.name, Subnets: subnets[l.index]})
+		out = append(out, plan.Link{Name: l.name, Subnets: n.subnets[l.index]})
 	}
 	return out, nil
 }
@@ -60,6 +56,8 @@ type network struct {
 	unfit map[string]error
 	// ours are the hardware addresses of all interfaces.
 	ours map[mac]struct{}
+	// subnets are those of the interfaces, by index.
+	subnets map[int][]netip.Prefix
 }
 
 func observe() (*network, error) {
@@ -71,7 +69,11 @@ func observe() (*network, error) {
 	for _, d := range all {
 		by[d.Attrs().Index] = d
 	}
-	n := &network{unfit: map[string]error{}, ours: map[mac]struct{}{}}
+	subnets, err := subnets()
+	if err != nil {
+		return nil, err
+	}
+	n := &network{unfit: map[string]error{}, ours: map[mac]struct{}{}, subnets: subnets}
 	for _, d := range all {
 		at := d.Attrs()
 		if len(at.HardwareAddr) == len(mac{}) {

@@ -5,6 +5,8 @@ import "github.com/prometheus/client_golang/prometheus"
 // metrics of one announcer, by family.
 type metrics [families]struct {
 	answers, announcements, probes, conflicts, defences, sendErrors prometheus.Counter
+	// proxies are the hosts that answer for every address.
+	proxies prometheus.Gauge
 	// first is how long the first announcement took.
 	first prometheus.Observer
 }
@@ -30,12 +32,18 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	if reg != nil {
 		reg.MustRegister(first)
 	}
+	proxies := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ironlb", Subsystem: "l2", Name: "proxies",
+		Help: "Hosts that answer for every address (proxy ARP). Their answers do not count."}, []string{"family"})
+	if reg != nil {
+		reg.MustRegister(proxies)
+	}
 	m := &metrics{}
 	for family, c := range codecs {
 		of := &m[family]
 		of.first = first.WithLabelValues(c.family())
 		of.answers, of.announcements = answers.WithLabelValues(c.family()), announcements.WithLabelValues(c.family())
 		of.probes, of.conflicts = probes.WithLabelValues(c.family()), conflicts.WithLabelValues(c.family())
+		of.proxies = proxies.WithLabelValues(c.family())
 		of.defences, of.sendErrors = defences.WithLabelValues(c.family()), sendErrors.WithLabelValues(c.family())
 	}
 	return m

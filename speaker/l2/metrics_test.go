@@ -70,6 +70,10 @@ ironlb_l2_defences_total{family="ipv6"} 0
 # TYPE ironlb_l2_probes_total counter
 ironlb_l2_probes_total{family="ipv4"} 0
 ironlb_l2_probes_total{family="ipv6"} 0
+# HELP ironlb_l2_proxies Hosts that answer for every address (proxy ARP). Their answers do not count.
+# TYPE ironlb_l2_proxies gauge
+ironlb_l2_proxies{family="ipv4"} 0
+ironlb_l2_proxies{family="ipv6"} 0
 # HELP ironlb_l2_send_errors_total Frames that the kernel did not take.
 # TYPE ironlb_l2_send_errors_total counter
 ironlb_l2_send_errors_total{family="ipv4"} 0

@@ -189,9 +189,9 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// TestStrangers: while somebody who knows the key's id floods the port with datagrams that are not right, the kernel drops
-// all but a sample of them; speakers that are known are met all along, also if the flood has their address, and one that
-// comes new is met within seconds.
+// TestStrangers: while somebody who knows the key's id floods the port with datagrams that are not right, the kernel
+// drops all but a sample of them; speakers that are known are met all along, also if the flood has their address, and one
+// that comes new is met within seconds.
 func TestStrangers(t *testing.T) {
 	floods := junk(t)
 	for _, c := range []struct{ name, data, from string }{

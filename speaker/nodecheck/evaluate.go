@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/ironlb/ironlb/speaker/plan"
 )
@@ -20,10 +21,13 @@ const (
 
 	NetworkPolicy     = "NetworkPolicyEnforced"
 	CalicoIgnoresIPVS = "CalicoIgnoresIPVS"
+
+	NoProxyARP = "NoProxyARP"
+	ProxyARP   = "ProxyARP"
 )
 
 // Types are those of all conditions.
-var Types = []string{PodTrafficDetected, BridgeNetfilter, NetworkPolicy}
+var Types = []string{PodTrafficDetected, BridgeNetfilter, NetworkPolicy, NoProxyARP}
 
 // Route is how the node reaches an address. Interface is empty if it does not.
 type Route struct {
@@ -43,6 +47,8 @@ type Facts struct {
 	BridgeCall [2]string
 	// IPVS is set while it forwards, CalicoPolices where rules of Calico police what is forwarded to Pods.
 	IPVS, CalicoPolices bool
+	// Proxies are the hosts that answer for every address.
+	Proxies []plan.Proxy
 	// Unknown are the types of conditions for which not all could be found out.
 	Unknown []string
 }
@@ -60,7 +66,7 @@ func (f Facts) pods() (pods []netip.Addr) {
 
 // Evaluate returns one condition of each type that is not unknown, in the order of Types. It is pure.
 func Evaluate(f Facts, detect plan.DetectLocal) []plan.NodeCondition {
-	all := []plan.NodeCondition{f.podTraffic(detect), f.bridge(), f.networkPolicy()}
+	all := []plan.NodeCondition{f.podTraffic(detect), f.bridge(), f.networkPolicy(), f.proxyARP()}
 	return slices.DeleteFunc(all, func(c plan.NodeCondition) bool { return slices.Contains(f.Unknown, c.Type) })
 }
 
@@ -74,6 +80,21 @@ func (f Facts) networkPolicy() plan.NodeCondition {
 	}
 	return plan.NodeCondition{Type: NetworkPolicy, True: true, Reason: "NothingBypassed",
 		Message: "no network plugin was found whose NetworkPolicies the data plane bypasses"}
+}
+
+// proxyARP: clients that ask for an address of ours may get the answer of a host that answers for all.
+func (f Facts) proxyARP() plan.NodeCondition {
+	if len(f.Proxies) == 0 {
+		return plan.NodeCondition{Type: NoProxyARP, True: true, Reason: "NoProxyFound",
+			Message: "no host was found that answers for every address"}
+	}
+	hosts := make([]string, 0, len(f.Proxies))
+	for _, p := range f.Proxies {
+		hosts = append(hosts, fmt.Sprintf("%s (interface %s, %s)", p.MAC, p.Interface, p.Family))
+	}
+	return plan.NodeCondition{Type: NoProxyARP, Reason: ProxyARP, Message: "a host answers for every address, " +
+		"so clients may send it packets for VirtualIPs: switch proxy ARP, or the proxy of neighbour discovery, off at " +
+		strings.Join(hosts, ", ") + "; its answers to this node's probes do not count"}
 }
 
 func (f Facts) podTraffic(detect plan.DetectLocal) plan.NodeCondition {

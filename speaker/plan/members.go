@@ -111,6 +111,13 @@ type Conflict struct {
 	Since     time.Time
 }
 
+// Proxy is a host that answers for every address on a network of ours (proxy ARP).
+type Proxy struct {
+	// MAC is its hardware address, Interface ours on which it was received, Family IPv4 or IPv6.
+	MAC, Interface, Family string
+	Since                  time.Time
+}
+
 // Link is a network interface that is up, has carrier and can carry ARP or NDP.
 type Link struct {
 	Name string
