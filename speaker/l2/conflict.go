@@ -49,6 +49,7 @@ type entry struct {
 	// left is when it left the set, zero for one that is in it.
 	left       time.Time
 	interfaces []string
+	vip        string
 	// again is that of the announcement.
 	again int
 	phase phase
@@ -97,7 +98,7 @@ func (a *Announcer) enter(want map[netip.Addr]plan.Announcement, now time.Time) 
 			e = &entry{}
 			a.entries[addr] = e
 		}
-		e.interfaces, e.left = ann.Interfaces, time.Time{}
+		e.interfaces, e.vip, e.left = ann.Interfaces, ann.VIP, time.Time{}
 		if e.again != ann.Again {
 			e.again = ann.Again
 			a.repeat(addr)
@@ -305,8 +306,15 @@ func (a *Announcer) turn(now time.Time) (due time.Time, ok bool) {
 	changed, due := a.checks(now)
 	ok = !due.IsZero()
 	var ended []netip.Addr
+	doubtful := a.doubtful(now)
 	for addr, e := range a.entries {
 		at, waits := e.ends()
+		if until, is := doubtful[e.vip]; is && e.passed() {
+			if !ok || until.Before(due) {
+				due, ok = until, true
+			}
+			continue
+		}
 		if e.phase == holding && waits && !at.After(now) && !a.verify(addr, e, now) {
 			at = e.conflict.check
 		}

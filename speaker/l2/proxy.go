@@ -261,6 +261,27 @@ func (a *Announcer) resolve(r *responder, c *control, now time.Time) {
 	}
 }
 
+// doubtful returns the VirtualIPs of which another address is in a conflict that is not known for long, or may be, with
+// the end of that: the caller, who uses all addresses of one or none, gives them up first.
+func (a *Announcer) doubtful(now time.Time) map[string]time.Time {
+	out := map[string]time.Time{}
+	for _, e := range a.entries {
+		until := e.until
+		switch {
+		case e.phase != refused || !e.left.IsZero():
+			continue
+		case e.suspect == nil && e.conflict == nil:
+			continue
+		case e.suspect == nil:
+			until = e.conflict.since.Add(controlFor)
+		}
+		if until.After(now) && until.After(out[e.vip]) {
+			out[e.vip] = until
+		}
+	}
+	return out
+}
+
 // clear records a station that is no proxy, unless it is one.
 func (a *Announcer) clear(r *responder, by mac, now time.Time) {
 	key := proxyKey{r.link.index, r.family, by}

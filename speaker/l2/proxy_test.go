@@ -202,6 +202,32 @@ func TestProxyLeaves(t *testing.T) {
 	})
 }
 
+// TestProbeOfAUnit: while another host is found to have one address of a VirtualIP, the other one is not used: the caller
+// has time to give both up.
+func TestProbeOfAUnit(t *testing.T) {
+	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, kicks func() int) {
+		free := addrsFrom(vip.String(), 2)[1]
+		set := map[netip.Addr]plan.Announcement{vip: probe("eth0"), free: probe("eth0")}
+		announce(t, a, set)
+		on := sys.sockets[1]
+		sys.mu.Lock()
+		on.occupant = map[netip.Addr]mac{vip: {2, 0, 0, 0, 9, 9}}
+		sys.mu.Unlock()
+		for kicks() == 0 {
+			time.Sleep(time.Millisecond)
+			synctest.Wait()
+			if held := announce(t, a, set); len(held) > 0 {
+				t.Fatalf("held before the conflict of the other address is reported")
+			}
+		}
+		time.Sleep(controlFor / 2)
+		synctest.Wait()
+		if held := announce(t, a, set); len(held) > 0 || len(a.Conflicts()) != 1 {
+			t.Errorf("held on %v, conflicts %v", held, a.Conflicts())
+		}
+	})
+}
+
 // TestChoose: control addresses are of the prefix, neither its first nor its last, not taken, and all different.
 func TestChoose(t *testing.T) {
 	source := rand.New(rand.NewPCG(1, 2))
