@@ -321,6 +321,26 @@ func TestInterfaceReturns(t *testing.T) {
 	b.wait(t, "a", "up", up)
 }
 
+// TestRouted: a peer with a zone is on that interface, with a route to it or without; another one is where the route goes.
+func TestRouted(t *testing.T) {
+	t.Parallel()
+	x, _ := link(t)
+	eth0, err := x.Handle.LinkByName("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.Sysctl(t, "net.ipv6.conf.eth0.disable_ipv6", "1")
+	for peer, want := range map[string]int{"fe80::2%eth0": eth0.Attrs().Index, "192.0.2.2": eth0.Attrs().Index, "fe80::2%eth9": 0,
+		"2001:db8::2": 0} {
+		x.Must(t, func() error {
+			if got := (Config{Peer: addr(peer)}).key().routed(); got != want {
+				t.Errorf("%s is on interface %d, not %d", peer, got, want)
+			}
+			return nil
+		})
+	}
+}
+
 // TestTurnAllocatesNothing: a turn that receives and sends periodic packets leaves no garbage.
 func TestTurnAllocatesNothing(t *testing.T) {
 	core := newWorld(t, 1)

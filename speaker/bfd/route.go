@@ -11,11 +11,14 @@ import (
 // rebind is how often it is asked at most on which interface a single-hop peer is.
 const rebind = time.Second
 
-// routed returns the index of the interface on which the peer is by the kernel's routes, 0 if there is none or the
-// kernel reports none. Another host on another interface, as a Pod of this node with CAP_NET_RAW, may send with the
-// peer's address and a TTL of 255, too.
+// routed returns the index of the interface on which the peer is, that of its zone or else by the kernel's routes, 0 if
+// there is none or the kernel reports none. Another host on another interface, as a Pod of this node with CAP_NET_RAW,
+// may send with the peer's address and a TTL of 255, too.
 func (k Key) routed() int {
-	o := &netlink.RouteGetOptions{Oif: k.Interface}
+	if k.Interface != "" {
+		return indexOf(k.Interface)
+	}
+	o := &netlink.RouteGetOptions{}
 	if k.Local.IsValid() {
 		o.SrcAddr = k.Local.AsSlice()
 	}
@@ -24,6 +27,23 @@ func (k Key) routed() int {
 		return 0
 	}
 	return routes[0].LinkIndex
+}
+
+// indexOf returns the index of an interface, 0 if it is not there (netdevice(7)): netlink lists its whole state.
+func indexOf(name string) int {
+	request, err := unix.NewIfreq(name)
+	if err != nil {
+		return 0
+	}
+	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0
+	}
+	defer unix.Close(fd)
+	if err := unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, request); err != nil {
+		return 0
+	}
+	return int(request.Uint32())
 }
 
 // getsockopt reads an option into b and returns its length.

@@ -7,6 +7,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/speaker/link/dump"
 )
 
 // Other is a service proxy that is no kube-proxy. docs/cni.md has the sources.
@@ -61,7 +63,7 @@ func CalicoPolices() (bool, error) {
 		polices = polices || chain.table == "filter" && chain.name == calicoForward ||
 			chain.table == calicoTable && chain.name == "filter-"+calicoForward
 	}
-	links, err := netlink.LinkList()
+	links, err := dump.Whole(netlink.LinkList)
 	if err != nil {
 		return false, fmt.Errorf("list interfaces: %w", err)
 	}

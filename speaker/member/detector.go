@@ -303,8 +303,8 @@ func (d *Detector) follow(ctx context.Context, l *lister) {
 	}
 }
 
-// look notes whom to ask, and logs who has not answered.
-func (l *loop) look() {
+// checkAway notes which nodes to ask, and logs those that have not answered.
+func (l *loop) checkAway() {
 	if away := l.core.Away(); away != nil {
 		l.away.Store(&away)
 	} else if before := l.away.Load(); before != nil {
@@ -410,7 +410,7 @@ func (l *loop) turn() error {
 		l.raise(now)
 		wedged := l.watch(now)
 		l.send(l.core.Tick(now, raw()))
-		l.look()
+		l.checkAway()
 		switch after := l.core.Counts(); {
 		case after.ClockStops != before.ClockStops:
 			l.options.Log.Warn("the clock of this node stood still while those of the others went on, " +

@@ -189,10 +189,10 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// TestStrangers: while somebody who knows the key's id floods the port with datagrams that are not right, the kernel
+// TestUnknownSources: while somebody who knows the key's id floods the port with datagrams that are not right, the kernel
 // drops all but a sample of them; speakers that are known are met all along, also if the flood has their address, and one
 // that comes new is met within seconds.
-func TestStrangers(t *testing.T) {
+func TestUnknownSources(t *testing.T) {
 	floods := junk(t)
 	for _, c := range []struct{ name, data, from string }{
 		{"wrong tag", "wrong tag", "10.0.0.2"}, {"replayed", "replayed", "10.0.0.2"},
@@ -240,7 +240,7 @@ func TestStrangers(t *testing.T) {
 				t.Errorf("the new speaker was away %d times", deaths)
 			}
 			stop.stop()
-			f.turns(t, "quiet", func() bool { return f.origins.strangers == 0 })
+			f.turns(t, "quiet", func() bool { return f.origins.unknown == 0 })
 			f.origins.quiet = f.origins.quiet.Add(-calmFor)
 			f.turns(t, "open", func() bool { return !f.origins.only })
 			received := f.core.Counts().Received
@@ -263,28 +263,28 @@ func TestOrigins(t *testing.T) {
 		o.evaluate(now)
 		return o.only
 	}
-	if second(other, DropTag, 2*strangersMost) {
+	if second(other, DropTag, 2*unknownMost) {
 		t.Error("limited where no speaker is known")
 	}
 	o.right(now, known)
 	switch {
-	case second(other, DropTag, strangersMost):
+	case second(other, DropTag, unknownMost):
 		t.Error("limited for few")
-	case second(known, DropTag, 2*strangersMost):
+	case second(known, DropTag, 2*unknownMost):
 		t.Error("limited for what the limit lets pass")
-	case second(other, DropKey, 2*strangersMost):
+	case second(other, DropKey, 2*unknownMost):
 		t.Error("limited for another cluster's datagrams")
-	case !second(other, DropTag, strangersMost+1):
+	case !second(other, DropTag, unknownMost+1):
 		t.Error("not limited")
 	}
 	for range calmFor / time.Second {
 		o.right(now, known)
-		if !second(other, DropTag, strangersFew) {
+		if !second(other, DropTag, unknownFew) {
 			t.Fatal("the limit ended during the flood")
 		}
 	}
 	for range calmFor/time.Second - 1 {
-		if o.right(now, known); !second(other, DropTag, strangersFew-1) {
+		if o.right(now, known); !second(other, DropTag, unknownFew-1) {
 			t.Fatal("the limit ended too early")
 		}
 	}

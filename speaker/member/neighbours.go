@@ -109,7 +109,7 @@ func (k *neighbours) question(n Neighbour, index int, have *netlink.Neigh) error
 	if entry.FlagsExt = have.FlagsExt &^ netlink.NTF_EXT_MANAGED; entry.FlagsExt == have.FlagsExt {
 		return k.handle.NeighSet(&entry)
 	}
-	// One that the kernel looks after by itself, as Cilium asks for, is asked only without that flag.
+	// An entry that the kernel maintains by itself (managed), as Cilium sets it, is asked only without that flag.
 	if err := k.handle.NeighSet(&entry); err != nil {
 		return err
 	}

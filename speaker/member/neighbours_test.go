@@ -106,7 +106,7 @@ func TestAsk(t *testing.T) {
 				}
 			}`)
 			asking(t, a, n, "answers")
-			// As Cilium has it: the kernel looks after the entry.
+			// Managed, as Cilium sets it: the kernel maintains the entry.
 			managed := netlink.Neigh{LinkIndex: link.Attrs().Index, IP: n.Addr.AsSlice(), Flags: netlink.NTF_EXT_LEARNED,
 				FlagsExt: netlink.NTF_EXT_MANAGED}
 			if err := a.Handle.NeighSet(&managed); err != nil {

@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	// strangersMost is how many datagrams with one of the keys' ids may come in a second from elsewhere than the speakers
-	// without being right. Beyond it the kernel drops those but for a sample, until for calmFor fewer than strangersFew
+	// unknownMost is how many datagrams with one of the keys' ids may come in a second from elsewhere than the speakers
+	// without being right. Beyond it the kernel drops those but for a sample, until for calmFor fewer than unknownFew
 	// of the sample came in each second.
-	strangersMost, strangersFew = 500, 8
-	calmFor                     = 10 * time.Second
+	unknownMost, unknownFew = 500, 8
+	calmFor                 = 10 * time.Second
 	// originFor is how long an origin counts without a datagram that was right.
 	originFor = time.Minute
 	// originsMost is for how many origins a filter has room (4096 instructions, 11 for one of IPv6).
@@ -31,9 +31,9 @@ type origin struct {
 // origins are those of datagrams that were right, and decide when nothing else is to pass.
 type origins struct {
 	seen map[origin]time.Time
-	// strangers is how many datagrams in this second were not right and from elsewhere, the last one from last.
-	strangers int
-	last      origin
+	// unknown is how many datagrams in this second were not right and from elsewhere, the last one from last.
+	unknown int
+	last    origin
 	// only is set while nothing else passes but a sample. quiet is since when few came.
 	only  bool
 	quiet time.Time
@@ -64,25 +64,25 @@ func (o *origins) wrong(why Drop, from origin) {
 		return
 	}
 	if !o.known(from) {
-		o.strangers++
+		o.unknown++
 		o.last = from
 	}
 }
 
 // evaluate ends a second, and reports whether only has changed.
 func (o *origins) evaluate(now time.Time) bool {
-	n := o.strangers
-	o.strangers = 0
+	n := o.unknown
+	o.unknown = 0
 	for from, at := range o.seen {
 		if now.Sub(at) > originFor {
 			delete(o.seen, from)
 		}
 	}
 	if !o.only {
-		o.only, o.quiet = n > strangersMost && len(o.seen) > 0, now
+		o.only, o.quiet = n > unknownMost && len(o.seen) > 0, now
 		return o.only
 	}
-	if n >= strangersFew {
+	if n >= unknownFew {
 		o.quiet = now
 	}
 	o.only = now.Sub(o.quiet) < calmFor

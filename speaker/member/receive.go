@@ -92,7 +92,7 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 	case p.ended:
 		return DropEnded
 	}
-	if !known { // strangers, and who replays, make no entry
+	if !known { // an unknown sender, or a replayed datagram, makes no entry
 		at = c.iface(in.Iface)
 	}
 	p.paths[at].window.add(h.sequence)

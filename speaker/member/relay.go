@@ -34,7 +34,7 @@ func (c *Core) doubt(now time.Time, p *peer) {
 	}
 }
 
-// expects tells whether a peer may be heard on an interface: others are, or it says that it is on that segment. Where
+// expects reports whether a peer may be heard on an interface: others are, or it says that it is on that segment. Where
 // the group does not reach this node nobody is before he was asked, and answers by broadcast.
 func (c *Core) expects(p *peer, at int) bool {
 	f := &c.ifaces[at]

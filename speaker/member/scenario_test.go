@@ -762,7 +762,7 @@ func TestAwayAnswers(t *testing.T) {
 	}
 }
 
-// Whoever asks loses its carrier for a while: that is no silence of the node.
+// The asking node loses its carrier for a while: that is no silence of the other one.
 func TestAskerUnplugged(t *testing.T) {
 	w := newWorld(t, 3)
 	w.settle()

@@ -54,7 +54,7 @@ var rules = []rule{
 	{of: "ipvs/health", own: []string{"ipvs"}, never: kubernetes},
 	{of: "speaker/link", own: []string{"ipvs", "speaker/plan", "speaker/link/dump"}, never: kubernetes},
 	{of: "speaker/link/dump", own: []string{}, never: kubernetes},
-	{of: "speaker/kubeproxy", own: []string{}, never: kubernetes},
+	{of: "speaker/kubeproxy", own: []string{"speaker/link/dump"}, never: kubernetes},
 	{of: "speaker/nodecheck", own: []string{"speaker/plan"}, never: kubernetes},
 	{of: "speaker/member", own: []string{"speaker/plan", "speaker/priority"}, never: kubernetes},
 	{of: "speaker/l2", own: []string{"speaker/plan", "speaker/link/dump"}, never: kubernetes},
