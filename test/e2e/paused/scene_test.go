@@ -42,7 +42,9 @@ type scene struct {
 	clients []*steady.Client // one for each address
 	fences  map[*lab.Node]int
 
-	paused, resumed time.Time
+	// paused is when the virtual machine was paused, taken when the next owner answered first, gaveUp when the one that
+	// resumed logged that its clock had stood still, or else when it resumed.
+	paused, taken, resumed, gaveUp time.Time
 }
 
 // serving makes the Service, which the node owns and others may take over.
@@ -185,14 +187,14 @@ func (s *scene) lasts(until time.Time, check func()) {
 	}
 }
 
-// firstAnswer returns how long after the pause began the node's first answer or announcement came.
-func (s *scene) firstAnswer(n *lab.Node) time.Duration {
+// firstAnswer returns when the node's first answer or announcement since the pause came.
+func (s *scene) firstAnswer(n *lab.Node) time.Time {
 	s.t.Helper()
 	all := s.frames.given(n.MAC(), s.paused)
 	if len(all) == 0 {
 		s.t.Fatalf("nothing came from %s", n.Name)
 	}
-	return all[0].at.Sub(s.paused)
+	return all[0].at
 }
 
 // standby waits until the node's speaker is an ordinary candidate: no observer, and it hears so many others.
