@@ -27,7 +27,7 @@ func (l *loop) join() {
 // sieve has the kernel drop at the sockets what is not from a speaker of this cluster. Where that fails this process
 // does.
 func (l *loop) sieve() {
-	now := sieve{cluster: l.core.cluster, origins: l.origins.list()}
+	now := sieve{cluster: l.core.cluster}
 	for i := range l.core.ring.keys {
 		now.keys = append(now.keys, l.core.ring.keys[i].id)
 	}
@@ -38,8 +38,7 @@ func (l *loop) sieve() {
 	}
 	slices.Sort(now.indexes)
 	now.indexes = now.indexes[:min(len(now.indexes), maxIfaces)]
-	same := slices.Equal(now.keys, l.sieved.keys) && slices.Equal(now.indexes, l.sieved.indexes) &&
-		slices.Equal(now.origins, l.sieved.origins)
+	same := slices.Equal(now.keys, l.sieved.keys) && slices.Equal(now.indexes, l.sieved.indexes)
 	for _, s := range slices.Concat(l.sockets, l.groups.sockets) {
 		if same && s.sieved {
 			continue
@@ -55,8 +54,7 @@ func (l *loop) sieve() {
 // countEvery is how often the kernel is asked what it has dropped.
 const countEvery = time.Second
 
-// count brings the counter of what the kernel dropped up to date, and limits what the sockets take in where too much of
-// it is wrong.
+// count brings the counter of what the kernel dropped up to date.
 func (l *loop) count(now time.Time) {
 	if now.Sub(l.counted) < countEvery {
 		return
@@ -67,17 +65,6 @@ func (l *loop) count(now time.Time) {
 			continue
 		}
 		l.metrics.filtered.Add(float64(s.dropped()))
-	}
-	if !l.origins.evaluate(now) {
-		return
-	}
-	l.sieve()
-	if l.origins.only {
-		l.options.Log.Warn("datagrams with a wrong tag, or replayed ones, flood the speakers' port: "+
-			"the kernel lets pass what comes from known speakers, and little else",
-			"from", l.origins.last.source, "interface", l.ports.byIndex[l.origins.last.index])
-	} else {
-		l.options.Log.Info("the speakers' port is not flooded any more")
 	}
 }
 
@@ -96,16 +83,13 @@ func (l *loop) receive() {
 				l.metrics.drop("unreadable")
 				break
 			}
-			from := origin{a.source, a.index}
 			if a.source.Is6() && a.source.IsLinkLocalUnicast() {
 				a.source = a.source.WithZone(strconv.Itoa(a.index))
 			}
 			in := Packet{Iface: l.name(s, a.index), Source: a.source, OnLink: a.hops == hopLimit,
 				Group: a.group || a.broadcast, Data: l.buffer[:a.size]}
 			now := time.Now()
-			reason := l.core.Receive(now, raw(), in)
-			l.origin(now, from, in, reason)
-			if reason != Taken {
+			if reason := l.core.Receive(now, raw(), in); reason != Taken {
 				l.metrics.drop(reason)
 				l.complain(reason, a)
 			} else if a.index != 0 && joins(in.Data) && l.ways.onlyBroadcast(now, a) && !l.options.Broadcast {
@@ -125,15 +109,6 @@ func (l *loop) withhold() {
 		l.fenced.Store(true)
 	}
 	l.doubtful.Store(int64(l.core.Doubtful().Sub(l.start)))
-}
-
-// origin records where a datagram came from.
-func (l *loop) origin(now time.Time, from origin, in Packet, reason Drop) {
-	if reason != Taken && (reason != DropRepeat || l.origins.known(from) || !l.core.confirms(in)) {
-		l.origins.wrong(reason, from)
-	} else if l.origins.right(now, from) {
-		l.sieve()
-	}
 }
 
 // complainEvery is how often a datagram of our cluster that is not signed as it should be is logged.

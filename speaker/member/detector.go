@@ -353,7 +353,6 @@ type loop struct {
 	// sieved is what the sockets' filters were made from last, counted when they were asked for what they dropped.
 	sieved  sieve
 	counted time.Time
-	origins origins
 	ports   ports
 	buffer  [MaxDatagram + 1]byte
 	// retained is for how long the node answers after the end, unless there were more fences.

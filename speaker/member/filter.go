@@ -29,13 +29,10 @@ type sieve struct {
 	// indexes are the interfaces on which broadcasts are taken in. What comes to the group has a socket for each
 	// interface.
 	indexes []int
-	// origins limit what is taken in, unless there are none.
-	origins []origin
 }
 
 // accepts returns a program that passes datagrams of this version and cluster that name one of the keys, so that a
-// flood of anything else neither wakes the process nor fills the buffer. The tag is left to the process, and while too
-// many are wrong the origins limit them.
+// flood of anything else neither wakes the process nor fills the buffer. The tag is left to the process.
 func (v sieve) accepts(s *socket) ([]bpf.RawInstruction, error) {
 	var p []bpf.Instruction
 	drop := bpf.RetConstant{Val: 0}
@@ -74,14 +71,14 @@ func (v sieve) accepts(s *socket) ([]bpf.RawInstruction, error) {
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(v.cluster), SkipTrue: n + 1},
 		bpf.LoadAbsolute{Off: payload + 4, Size: 4})
 	for i, id := range v.keys {
-		p = append(p, bpf.JumpIf{Cond: bpf.JumpEqual, Val: binary.BigEndian.Uint32(id[:]), SkipTrue: n - uint8(i) + 3})
+		p = append(p, bpf.JumpIf{Cond: bpf.JumpEqual, Val: binary.BigEndian.Uint32(id[:]), SkipTrue: n - uint8(i) + 2})
 	}
 	p = append(p,
 		bpf.LoadExtension{Num: bpf.ExtRand},
 		bpf.JumpIf{Cond: bpf.JumpBitsNotSet, Val: sample - 1, SkipTrue: 1},
 		drop,
 		bpf.RetConstant{Val: 0xffff})
-	return bpf.Assemble(append(append(p, s.passes(v.origins)...), bpf.RetConstant{Val: 0xffff}))
+	return bpf.Assemble(p)
 }
 
 // attach has the kernel drop what a sieve does not let pass.

@@ -1,7 +1,6 @@
 package member
 
 import (
-	"slices"
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/plan"
@@ -109,18 +108,6 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 	}
 	c.take(now, raw, p, at, latest)
 	return Taken
-}
-
-// confirms reports whether a datagram, which came before by another path, is a node's newest one, and from one of the
-// addresses that the API names for it.
-func (c *Core) confirms(in Packet) bool {
-	h, _, err := parseHeader(in.Data)
-	if err != nil {
-		return false
-	}
-	p, k := c.peers[string(h.name)], c.ring.find(h.keyID)
-	return p != nil && k != nil && h.incarnation == p.incarnation && h.sequence == p.newest &&
-		slices.Contains(p.addrs, in.Source) && c.ring.valid(k, in.Data)
 }
 
 // restarted forgets what an earlier process of the node said.
