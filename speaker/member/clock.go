@@ -26,9 +26,8 @@ type clock struct {
 	behind [3]time.Duration
 	since  time.Time // when the present window began
 	known  bool      // there was one before
-	// stood is for how long this node's clock stood still by the other's last heartbeat, shown what of it has put this
-	// node in doubt.
-	stood, shown time.Duration
+	// stood is for how long this node's clock stood still by the other's last heartbeat.
+	stood time.Duration
 }
 
 // compare takes in a heartbeat of a process that has run for a time. It returns for how long this node's clock stood
@@ -39,9 +38,9 @@ func (k *clock) compare(now time.Time, ran, ranHere time.Duration) (stood time.D
 	case k.since.IsZero() || age >= 2*clockWindow: // the first one, or the first for long
 		*k = clock{behind: [3]time.Duration{behind, behind, behind}, since: now}
 	case !k.known && age >= firstWindow:
-		k.behind, k.since, k.known = [3]time.Duration{behind, k.behind[0], k.behind[0]}, now, true
+		*k = clock{behind: [3]time.Duration{behind, k.behind[0], k.behind[0]}, since: now, known: true}
 	case age >= clockWindow:
-		k.behind, k.since = [3]time.Duration{behind, k.behind[0], k.behind[1]}, now
+		*k = clock{behind: [3]time.Duration{behind, k.behind[0], k.behind[1]}, since: now, known: true}
 	}
 	k.behind[0] = min(k.behind[0], behind)
 	if !k.known {
@@ -50,13 +49,21 @@ func (k *clock) compare(now time.Time, ran, ranHere time.Duration) (stood time.D
 	return max(0, k.behind[2]-behind)
 }
 
-// clocks compares this node's clock with that of another, which sends at an interval. If it stood still for so long
-// that the others may have taken over, everything is given up, as after a standstill that it shows. Where others are
-// heard whose clocks are known, one of them must show that, too: a single machine may have a bad oscillator.
-func (c *Core) clocks(now time.Time, p *peer, interval, ran, ranHere time.Duration) {
+// clocks compares this node's clock with another's. If it stood still for so long that the others may have taken over,
+// everything is given up, as after a standstill that it shows. Where others are heard whose clocks are known, one of
+// them must say so, too: a single machine may have a bad oscillator.
+func (c *Core) clocks(now time.Time, p *peer, ran, ranHere time.Duration) {
 	p.clock.stood = p.clock.compare(now, ran, ranHere)
-	c.distrust(now, p, interval)
-	if !c.showsStop(p) || !c.agreed(now, p, c.showsStop) {
+	if !c.showsStop(p) {
+		return
+	}
+	others, agree := false, false
+	for _, q := range c.order {
+		if q != p && q.clock.known && c.hears(now, q, 0) {
+			others, agree = true, agree || c.showsStop(q)
+		}
+	}
+	if others && !agree {
 		return
 	}
 	for _, q := range c.order { // what waited is still to be read: all begin again
@@ -64,38 +71,6 @@ func (c *Core) clocks(now time.Time, p *peer, interval, ran, ranHere time.Durati
 	}
 	c.count.ClockStops++
 	c.fence(now)
-}
-
-// distrust begins or prolongs the time in which this node answers nothing, since a heartbeat shows that its clock stood
-// still for longer than those before it did. What waited in the network card while the machine was paused comes in its
-// order, with questions among it that were asked long ago: the first heartbeats in it show a short stop only, and where
-// the card's queue was full before they show a long one, the next that was sent after the resumption does. That is
-// read within two intervals, of this node if its profile is slower: then reading takes it longer, too.
-func (c *Core) distrust(now time.Time, p *peer, interval time.Duration) {
-	step := interval / 2 // more than delays differ by
-	switch k := &p.clock; {
-	case k.stood < step:
-		k.shown = 0
-	case k.stood >= k.shown+step:
-		k.shown = k.stood
-		if c.agreed(now, p, func(q *peer) bool { return q.clock.shown > 0 }) {
-			c.doubtful = now.Add(2 * max(interval, c.profile.Interval))
-		}
-	}
-}
-
-// agreed reports whether another node shows what one did, or there is nobody to ask.
-func (c *Core) agreed(now time.Time, p *peer, shows func(*peer) bool) bool {
-	others := false
-	for _, q := range c.order {
-		if q != p && q.clock.known && c.hears(now, q, 0) {
-			if shows(q) {
-				return true
-			}
-			others = true
-		}
-	}
-	return !others
 }
 
 // showsStop tells whether a peer's last heartbeat showed that this node's clock stood still for too long. An interval

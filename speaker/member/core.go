@@ -40,7 +40,6 @@ type Core struct {
 	fenced        bool
 	fences, seen  uint64    // seen: of which who decides knows
 	forgive       time.Time // silence before it does not count
-	doubtful      time.Time // until then this node's clock may have stood still
 
 	word    plan.Word // as said last
 	changes []entry
@@ -296,10 +295,6 @@ func (c *Core) Fences() uint64 { return c.fences }
 
 // Fenced is set from a fence until the next word, or until the observer phase that began with it is over.
 func (c *Core) Fenced() bool { return c.fenced }
-
-// Doubtful returns until when this node's clock may have stood still for longer than heartbeats show so far: nothing is
-// to be answered before.
-func (c *Core) Doubtful() time.Time { return c.doubtful }
 
 // FenceAfter is the gap between two turns after which this node fences itself.
 func (c *Core) FenceAfter() time.Duration { return c.profile.fence() }

@@ -97,18 +97,11 @@ func (l *loop) receive() {
 					"Have it pass, or set failover.transport: broadcast",
 					"interface", in.Iface, "groups", []netip.Addr{group4, group6})
 			}
-			l.withhold()
+			if l.core.Fenced() { // it counts before the rest is read, which may take long
+				l.fenced.Store(true)
+			}
 		}
 	}
-}
-
-// withhold has nothing answered as soon as a datagram shows that this node was paused: what waited may take long to
-// read.
-func (l *loop) withhold() {
-	if l.core.Fenced() {
-		l.fenced.Store(true)
-	}
-	l.doubtful.Store(int64(l.core.Doubtful().Sub(l.start)))
 }
 
 // complainEvery is how often a datagram of our cluster that is not signed as it should be is logged.

@@ -59,11 +59,10 @@ type Detector struct {
 	wake    int // eventfd
 	start   time.Time
 
-	// turned is when the loop turned last, since start; fenced and limit go with it. doubtful is until when the clock
-	// is in doubt, since start. Fresh reads them from any goroutine.
-	turned, limit, doubtful atomic.Int64
-	fenced                  atomic.Bool
-	left                    atomic.Bool
+	// turned is when the loop turned last, since start; fenced and limit go with it. Fresh reads them from any goroutine.
+	turned, limit atomic.Int64
+	fenced        atomic.Bool
+	left          atomic.Bool
 
 	// observed is when Observe was called last, since start; 0 before.
 	observed atomic.Int64
@@ -195,12 +194,11 @@ func (d *Detector) SetSegments(names []string) {
 	}
 }
 
-// Fresh reports whether what this node holds may be answered for now: the loop turns, no fence waits for its word, and
-// the clock is not in doubt. It takes no lock.
+// Fresh tells whether what this node holds may be answered for now: the loop turns, and no fence waits for its word. It
+// takes no lock.
 func (d *Detector) Fresh() bool {
 	turned := d.turned.Load() // first: a turn that fences says so before it counts as a turn
-	now := int64(time.Since(d.start))
-	return !d.fenced.Load() && now-turned <= d.limit.Load() && now >= d.doubtful.Load()
+	return !d.fenced.Load() && int64(time.Since(d.start))-turned <= d.limit.Load()
 }
 
 // MACs returns the hardware addresses of the other nodes, as they say. The map must not be changed.

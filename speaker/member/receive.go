@@ -161,7 +161,7 @@ func (c *Core) take(now time.Time, raw time.Duration, p *peer, at int, latest bo
 		}
 	}
 	if m.hasRan && c.begun {
-		c.clocks(now, p, m.interval, m.ran, raw-c.began)
+		c.clocks(now, p, m.ran, raw-c.began)
 	}
 	if m.hasClaims {
 		before := p.claims.next()
