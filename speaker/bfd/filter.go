@@ -118,7 +118,9 @@ func (l *loop) filter(now time.Time) {
 				clear(r.crowded)
 			}
 		case others || !r.attached:
-			r.attached = r.attach(r.fd, r.passKnown()) == nil || r.attached
+			if r.attached = r.attach(r.fd, r.passKnown()) == nil; !r.attached {
+				_ = r.attach(r.fd, r.passAll()) // the one before may shut out a session that is new
+			}
 		}
 		if !r.until.IsZero() {
 			l.again(now, max(r.until.Sub(now), time.Millisecond))

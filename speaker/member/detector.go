@@ -318,6 +318,7 @@ func (l *loop) checkAway() {
 func (d *Detector) ask(l *lister) {
 	away := d.away.Load()
 	if away == nil {
+		l.asked = nil
 		return
 	}
 	answered, silent, err := l.neighbours.ask(*away, l.indexes)

@@ -66,11 +66,13 @@ func (k *neighbours) ask(all []Neighbour, indexes map[string]int) (answered, sil
 		default:
 			silent = append(silent, n)
 		}
-		if err := k.question(n, index, have); err != nil {
+		switch err := k.question(n, index, have); {
+		case err == nil:
+		case !errors.Is(err, errUnasked):
+			failures = append(failures, fmt.Errorf("ask %v on %s: %w", n.Addr, n.Iface, err))
 			delete(asked, n)
-			if !errors.Is(err, errUnasked) {
-				failures = append(failures, fmt.Errorf("ask %v on %s: %w", n.Addr, n.Iface, err))
-			}
+		case !again: // else the kernel has given up asking, which is an answer of its own
+			delete(asked, n)
 		}
 	}
 	k.asked = asked

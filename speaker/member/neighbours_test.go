@@ -130,3 +130,36 @@ func TestAsk(t *testing.T) {
 		})
 	}
 }
+
+// A silent neighbour whose hardware address nobody knows is silent in each round, although the kernel has given up.
+func TestAskUnknownAddress(t *testing.T) {
+	t.Parallel()
+	a, b := netspace.New(t), netspace.New(t)
+	netspace.Join(t, a, "eth0", "192.0.2.1/24", b, "eth0", "192.0.2.2/24")
+	var l *lister
+	a.Must(t, func() (err error) { l, err = newLister(); return err })
+	defer l.close()
+	n := Neighbour{Iface: "eth0", Addr: netip.MustParseAddr("192.0.2.2")}
+	if err := a.PingWithin(5*time.Second, "192.0.2.2"); err != nil { // so that there is an entry
+		t.Fatal(err)
+	}
+	rules(t, b, `table netdev cut {
+		chain in { type filter hook ingress device eth0 priority 0; policy drop; }
+	}`)
+	deadline, silences := time.After(30*time.Second), 0
+	for silences < 2*unansweredMost {
+		if _, err := l.list([]string{"eth0"}); err != nil {
+			t.Fatal(err)
+		}
+		_, silent, err := l.neighbours.ask([]Neighbour{n}, l.indexes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		silences += len(silent)
+		select {
+		case <-deadline:
+			t.Fatalf("silent %d times: %+v", silences, listed(t, a, n))
+		case <-time.After(relistAfter):
+		}
+	}
+}

@@ -47,6 +47,8 @@ type peer struct {
 	newerTo     netip.Addr
 
 	died bool // without a goodbye
+	// givenUp is set if it did not answer while it was away, until it is received again.
+	givenUp bool
 	// returned is when it was received again after that, until it has had time to find that out.
 	returned time.Time
 }
@@ -61,10 +63,11 @@ type path struct {
 	unsaid                int  // for so many beats it has had no room to say so again
 	window                window
 	// from is where the last datagram came from, of those to the group if byGroup is set. silences are the questions
-	// without an answer while the node is away.
+	// without an answer while the node is away, company is set if another node was received there when it left.
 	from     netip.Addr
 	byGroup  bool
 	silences int
+	company  bool
 }
 
 // last is when the peer was last known to be alive there.

@@ -210,9 +210,10 @@ func (c *Core) heard(now time.Time, p *peer, at int) {
 		c.count.FalseDeaths++
 		c.returns(p, at)
 		p.returned, c.beatNow = now, true
-	} else if at > 0 && p.paths[at].lost { // the node network was whole
+	} else if p.givenUp || at > 0 && p.paths[at].lost { // the node network was whole
 		c.returns(p, at)
 	}
+	p.givenUp = false
 	c.hear(now, p, 0)
 	if at == 0 {
 		return

@@ -89,7 +89,7 @@ func (c *Core) asked(now time.Time, from *peer, a about) {
 		return
 	}
 	p := c.byID[a.node]
-	if p == nil {
+	if p == nil || p.away { // its kernel is asked, by each node for itself
 		return
 	}
 	for at := range p.paths {

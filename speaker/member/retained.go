@@ -3,6 +3,7 @@ package member
 import (
 	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/ironlb/ironlb/speaker/plan"
@@ -44,7 +45,8 @@ func (c *Core) Away() (away []Neighbour) {
 	return away
 }
 
-// Answered takes in which of Away have answered a question and which have not. Of the others it is not known.
+// Answered takes in which of Away have answered a question and which have not. Of the others it is not known. Nothing
+// counts while this node receives nobody else there any more: it may be this one that is cut off.
 func (c *Core) Answered(answered, silent []Neighbour) {
 	note := func(all []Neighbour, do func(w *path)) {
 		for _, n := range all {
@@ -53,7 +55,7 @@ func (c *Core) Answered(answered, silent []Neighbour) {
 				continue
 			}
 			for _, p := range c.order {
-				if w := &p.paths[at]; p.away && w.from == n.Addr {
+				if w := &p.paths[at]; p.away && w.from == n.Addr && (!w.company || c.accompanied(p, at)) {
 					do(w)
 				}
 			}
@@ -66,7 +68,7 @@ func (c *Core) Answered(answered, silent []Neighbour) {
 // asks reports whether a node can be asked on an interface, and at which hardware address if that is known.
 func (c *Core) asks(p *peer, at int) (mac [6]byte, can bool) {
 	w, f := &p.paths[at], &c.ifaces[at]
-	if !w.up || !w.from.IsValid() {
+	if !w.up || w.byRelay || !w.from.IsValid() {
 		return mac, false
 	}
 	for _, s := range p.segments {
@@ -81,9 +83,14 @@ func (c *Core) asks(p *peer, at int) (mac [6]byte, can bool) {
 func (c *Core) leaves(p *peer) {
 	p.away = true
 	for at := 1; at < len(p.paths); at++ {
-		p.paths[at].silences = 0
+		p.paths[at].silences, p.paths[at].company = 0, c.accompanied(p, at)
 	}
 	c.out.node(p)
+}
+
+// accompanied reports whether this node receives another one with a process on an interface.
+func (c *Core) accompanied(p *peer, at int) bool {
+	return slices.ContainsFunc(c.order, func(q *peer) bool { return q != p && !q.away && q.paths[at].up && !q.paths[at].byRelay })
 }
 
 // answers keeps a node without a process alive where its kernel answers. Where it cannot be asked it is believed, and
@@ -135,6 +142,7 @@ func (c *Core) retains(now time.Time, p *peer) bool {
 			return p.away
 		}
 	}
+	p.givenUp = now.Before(p.retainedUntil)
 	if p.ended {
 		c.ended(p)
 	} else { // its process may be heard again

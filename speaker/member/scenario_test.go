@@ -781,6 +781,61 @@ func TestAskerUnplugged(t *testing.T) {
 	}
 }
 
+// The asking node is cut off while its carrier stays: it learns nothing, and believes the other one still when it is
+// back. A path that works by relay alone is not asked on.
+func TestAskerCut(t *testing.T) {
+	for _, network := range []string{"eth0", "all", "one path"} {
+		t.Run(network, func(t *testing.T) {
+			w := newWorld(t, 4)
+			cut := func(from, to *machine, iface string) bool {
+				if network == "one path" {
+					return iface == "eth0" && from.name <= "node-2" && to.name <= "node-2"
+				}
+				return (network == "all" || iface == "eth0") && (from.name == "node-2") != (to.name == "node-2")
+			}
+			w.settle()
+			a, b := w.nodes[0], w.nodes[1]
+			if network == "one path" {
+				w.drop = cut
+				w.run(5*time.Second, nil)
+			}
+			w.must("heard", time.Second, func() bool { return b.hears(a) })
+			w.send(a, a.Goodbye(2*time.Minute))
+			w.run(10*time.Millisecond, nil)
+			a.off = true
+			if network != "one path" {
+				w.run(10*time.Second, nil)
+				w.drop = cut
+				w.run(10*time.Second, nil)
+				w.drop = nil
+				w.must("alive again", time.Second, func() bool { return b.hears(a) })
+			}
+			if took, gone := w.run(30*time.Second, func() bool { return !b.hears(a) }); gone {
+				t.Errorf("given up after %v", took)
+			}
+		})
+	}
+}
+
+// A node that was given up while it was away may have answered beside its successor: who holds has to announce again.
+func TestGivenUpReturns(t *testing.T) {
+	w := newWorld(t, 3)
+	w.settle()
+	a, b := w.nodes[0], w.nodes[1]
+	w.send(a, a.Goodbye(2*time.Minute))
+	w.run(10*time.Millisecond, nil)
+	a.off = true
+	w.drop = func(from, to *machine, _ string) bool { return from == a || to == a }
+	w.must("given up", 10*time.Second, func() bool { return !b.members.Peers[a.name].Alive })
+	w.drop = nil
+	w.run(time.Second, nil)
+	if n := b.members.Returned; n != 0 {
+		t.Fatalf("%d have returned", n)
+	}
+	w.boot(a, 2, func(c *member.Config) { c.Retained = true })
+	w.must("returned", time.Second, func() bool { return b.hears(a) && b.members.Returned == 1 })
+}
+
 // The next process, which has not decided, is cut off until its node is given up, and is heard again.
 func TestNextProcessReturns(t *testing.T) {
 	w := newWorld(t, 3)
@@ -798,6 +853,9 @@ func TestNextProcessReturns(t *testing.T) {
 	w.run(3*time.Second, nil)
 	w.drop = nil
 	w.must("heard again", time.Second, func() bool { return b.hears(a) })
+	if b.members.Returned == 0 {
+		t.Error("nobody is to announce again, and two may have answered")
+	}
 }
 
 // A node that never answers after its goodbye is missed, too. A standstill of who asks is not held against it.
