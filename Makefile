@@ -18,8 +18,10 @@ TOOL_MODULES := test/deploy/oldest test/tools test/tools/containerd test/tools/c
 KERNEL_TESTS := ./ipvs/kernel ./cmd/ironlb-speaker ./speaker/l2
 # BFD_TESTS are also run in that guest, for its older kernel. BGP_TESTS talk to BIRD and FRR, which an emulated guest is too slow for.
 BFD_TESTS    := ./speaker/bfd ./speaker/priority
-LAB_TESTS     = $$(go list ./test/lab/... | grep -v /router) ./test/ccm/... ./test/deploy/live ./test/e2e/privileges ./test/e2e ./test/e2e/scene ./test/e2e/proxy
+LAB_TESTS     = $$(go list ./test/lab/... | grep -v /router) ./test/ccm/... ./test/deploy/live ./test/e2e/privileges ./test/e2e ./test/e2e/scene
 BGP_TESTS    := ./test/lab/router ./speaker/bfd ./speaker/bgp/gobgp ./cmd/ironlb-bgpd ./test/e2e/bgp
+# Tests of test/e2e/proxy that no data plane sees differently: they run on nftables alone, since a guest takes long.
+ANY_DATAPLANE := ^Test(Finalizer|Healthz|Hints|PodsNotCovered|ReadyBeforeItListens|ServiceProxyName|TenantTakesNothing|WithoutNodePorts)$$
 NATIVE_TESTS  = $$(go list ./... | grep -v -e /test/deploy/live -e /test/lab -e /test/ccm -e /test/e2e -e /ipvs/kernel -e /speaker/bfd -e /speaker/bgp/gobgp -e /cmd/ironlb-bgpd)
 
 .PHONY: help
@@ -103,6 +105,7 @@ test-kernel: root ## the tests of the data planes and of the speaker with them, 
 .PHONY: test-lab
 test-lab: root ## the tests of the lab, of ironlb-ccm and end to end, on a real control plane (root)
 	@go run ./test/report go test -count=1 -p 1 -timeout 40m $(LAB_TESTS)
+	@go run ./test/report go test -count=1 -timeout 40m -skip '$(ANY_DATAPLANE)' ./test/e2e/proxy
 	@IRONLB_DATAPLANE=nftables go run ./test/report go test -count=1 -timeout 15m ./test/e2e/proxy -args -rate 100
 	@IRONLB_DATAPLANE=nftables go run ./test/report go test -count=1 -timeout 15m ./test/e2e/kubeproxy
 
