@@ -84,8 +84,9 @@ type Announcer struct {
 	// controls are the checks for proxies, the last one of each responder, and proxies are those that were found.
 	controls map[*responder]*control
 	proxies  map[proxyKey]proxy
-	cleared  map[proxyKey]time.Time
-	serving  sync.WaitGroup
+	// changed is set when the entries or checks are not what the responders do yet.
+	changed bool
+	serving sync.WaitGroup
 }
 
 // New returns an Announcer that answers for nothing.
@@ -93,7 +94,7 @@ func New(cfg Config) *Announcer {
 	a := &Announcer{
 		cfg: cfg.withDefaults(), metrics: newMetrics(cfg.Metrics), system: kernel{},
 		wake: make(chan struct{}, 1), network: &network{}, ports: map[int]*port{}, entries: map[netip.Addr]*entry{},
-		controls: map[*responder]*control{}, proxies: map[proxyKey]proxy{}, cleared: map[proxyKey]time.Time{},
+		controls: map[*responder]*control{}, proxies: map[proxyKey]proxy{},
 	}
 	a.stale.Store(true)
 	a.peers.Store(&map[[6]byte]string{})
@@ -191,6 +192,7 @@ func (a *Announcer) unfit(want map[netip.Addr]plan.Announcement) []error {
 // settle makes every interface do what the entries say, and returns where each address is answered for. open returns the
 // responder of a link, or nil without an error where there is none.
 func (a *Announcer) settle(open func(link, int) (*responder, error), now time.Time) (map[netip.Addr][]string, error) {
+	a.changed = false
 	sets := a.assign()
 	a.dropUnused(sets)
 	var errs []error
@@ -268,12 +270,7 @@ func (a *Announcer) give(r *responder, d duties, now time.Time) error {
 		held = append(held, place{on: r, addr: addr})
 	}
 	for addr := range d.watched {
-		if e := a.entries[addr]; e == nil {
-			if c := a.controls[r]; c != nil && !c.asked[addr] {
-				c.asked[addr] = true
-				probed = append(probed, place{on: r, addr: addr})
-			}
-		} else if e.phase == probing {
+		if e := a.entries[addr]; e != nil && e.phase == probing {
 			if _, asked := e.asked[r]; !asked {
 				e.asked[r] = false
 				probed = append(probed, place{on: r, addr: addr})
@@ -281,6 +278,10 @@ func (a *Announcer) give(r *responder, d duties, now time.Time) error {
 		} else {
 			schedule.stop(place{on: r, addr: addr})
 		}
+	}
+	if c := a.controls[r]; c != nil && !c.asked {
+		c.asked = true
+		probed = append(probed, place{on: c, addr: controlAddrs[r.family]})
 	}
 	schedule.announce(now, held...)
 	schedule.probe(now, probed...)

@@ -89,7 +89,10 @@ func (arpCodec) parse(b []byte) (message, error) {
 	if err != nil {
 		return message{}, err
 	}
-	m := message{dst: f.dst, group: broadcast, from: f.senderMAC, sender: f.senderIP}
+	m := message{
+		dst: f.dst, group: broadcast, from: f.senderMAC, sender: f.senderIP,
+		reply: f.op == opReply && f.targetIP != f.senderIP,
+	}
 	switch {
 	case f.op == opRequest && f.targetIP != f.senderIP:
 		m.target = f.targetIP

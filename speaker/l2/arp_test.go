@@ -29,9 +29,13 @@ func TestARPParse(t *testing.T) {
 		change func(*arpFrame)
 		want   message
 	}{
-		"request":  {nil, message{dst: broadcast, group: broadcast, from: asker, sender: host, target: vip}},
-		"probe":    {func(f *arpFrame) { f.senderIP = netip.IPv4Unspecified() }, message{dst: broadcast, group: broadcast, from: asker, sender: netip.IPv4Unspecified(), target: vip}},
-		"reply":    {func(f *arpFrame) { f.op = opReply }, message{dst: broadcast, group: broadcast, from: asker, sender: host}},
+		"request": {nil, message{dst: broadcast, group: broadcast, from: asker, sender: host, target: vip}},
+		"probe": {func(f *arpFrame) { f.senderIP = netip.IPv4Unspecified() },
+			message{dst: broadcast, group: broadcast, from: asker, sender: netip.IPv4Unspecified(), target: vip}},
+		"reply": {func(f *arpFrame) { f.op = opReply },
+			message{dst: broadcast, group: broadcast, from: asker, sender: host, reply: true}},
+		"its own": {func(f *arpFrame) { f.op, f.senderIP = opReply, vip },
+			message{dst: broadcast, group: broadcast, from: asker, sender: vip}},
 		"announce": {func(f *arpFrame) { f.senderIP = vip }, message{dst: broadcast, group: broadcast, from: asker, sender: vip}},
 		"unicast":  {func(f *arpFrame) { f.dst = self }, message{dst: self, group: broadcast, from: asker, sender: host, target: vip}},
 	}

@@ -27,6 +27,9 @@ type message struct {
 	sender netip.Addr
 	// target is the address that it asks for; the zero Addr if it asks for none.
 	target netip.Addr
+	// reply is set if the frame may be an answer: an ARP reply that is not gratuitous, an advertisement. An unsolicited
+	// advertisement is the same as the answer to a probe (RFC 4861, 7.2.4).
+	reply bool
 }
 
 // probe tells whether the sender asks because it wants to use the target itself.

@@ -59,18 +59,20 @@ type entry struct {
 	failures int
 	until    time.Time
 	conflict *conflict
-	// suspect is who answered, until it is known whether it answers for everything.
-	suspect *suspect
-	// defended is when a proxy's claim was answered last.
+	// defended is when a claim was answered last.
 	defended time.Time
 }
 
 // conflict is another host that uses the address.
 type conflict struct {
-	mac             mac
-	on              string
-	since           time.Time
-	heard, defended time.Time
+	mac   mac
+	on    string
+	since time.Time
+	heard time.Time
+	// claimed is when it claimed the address last other than by an answer; zero if it did not.
+	claimed time.Time
+	// pending is the check whether the host answers for everything, before which the conflict is not reported.
+	pending *control
 	// checks are the probes since it was heard that were not answered, check is when the next one is due: of a held
 	// address.
 	checks int
@@ -107,10 +109,13 @@ func (a *Announcer) enter(want map[netip.Addr]plan.Announcement, now time.Time) 
 		case !ann.Probe && (begins || e.phase != holding):
 			a.hold(e)
 		case ann.Probe && begins:
-			e.phase, e.asked = probing, map[*responder]bool{}
+			e.probe()
 		}
 	}
 }
+
+// probe makes an address probed for.
+func (e *entry) probe() { e.phase, e.asked = probing, map[*responder]bool{} }
 
 // repeat begins the announcements of an address anew where it is held.
 func (a *Announcer) repeat(addr netip.Addr) {
@@ -127,7 +132,7 @@ func (a *Announcer) repeat(addr netip.Addr) {
 
 // hold makes an address answered for. If another host really uses it, that will be heard.
 func (a *Announcer) hold(e *entry) {
-	e.phase, e.asked, e.failures, e.conflict, e.suspect = holding, nil, 0, nil, nil
+	e.phase, e.asked, e.failures, e.conflict = holding, nil, 0, nil
 }
 
 // Conflicts are the addresses for which another host answers. One that is no longer in the set is among them until
@@ -137,15 +142,15 @@ func (a *Announcer) Conflicts() map[netip.Addr]plan.Conflict {
 	defer a.mu.Unlock()
 	out := map[netip.Addr]plan.Conflict{}
 	for addr, e := range a.entries {
-		if c := e.conflict; c != nil {
+		if c := e.conflict; c != nil && c.pending == nil {
 			out[addr] = plan.Conflict{MAC: net.HardwareAddr(c.mac[:]).String(), Interface: c.on, Since: c.since}
 		}
 	}
 	return out
 }
 
-// claimed is called by a responder that heard a station claim an address that it holds or watches.
-func (a *Announcer) claimed(r *responder, addr netip.Addr, by mac) {
+// claimed is called by a responder that received a claim of an address that it holds or watches, perhaps in an answer.
+func (a *Announcer) claimed(r *responder, addr netip.Addr, by mac, answer bool) {
 	if _, peer := (*a.peers.Load())[by]; peer {
 		a.claimedByPeer(time.Now())
 		return
@@ -156,38 +161,43 @@ func (a *Announcer) claimed(r *responder, addr netip.Addr, by mac) {
 		return
 	}
 	now := time.Now()
-	if c := a.controls[r]; c != nil && c.answer(addr, by) {
-		a.prove(r, by, now)
-	}
 	e := a.entries[addr]
-	switch {
-	case e == nil:
-		return
-	case a.isProxy(r, addr, by, now):
-		if e.phase == holding && now.Sub(e.defended) >= defendInterval && r.tell(addr, asRequest) {
-			e.defended = now
-			a.metrics[r.family].defences.Inc()
+	if e == nil {
+		if answer && addr == controlAddrs[r.family] {
+			a.answered(r, by, now)
 		}
 		return
-	case a.suspects(r, addr, e, by, now):
-		return
-	case e.phase == holding:
-		a.check(r, addr, by, now)
 	}
-	if a.note(e, r, addr, by, now) || e.phase == probing {
+	if e.phase == holding {
+		a.defend(r, addr, e, now)
+	}
+	var pending *control
+	if answer {
+		if a.ignored(r, e, by, now) {
+			return
+		}
+		pending = a.check(r, now)
+	}
+	if e.phase == holding { // others rely on it: a conflict is reported at once
+		pending = nil
+	}
+	if a.note(r, addr, by, pending, now) || e.phase == probing {
 		a.poke() // there is another time to wait for
 	}
-	switch e.phase {
-	case holding:
-		// RFC 5227, 2.4 (c): the address is not given up, since others rely on it.
-		if c := e.conflict; c.defended.IsZero() || now.Sub(c.defended) >= defendInterval {
-			if r.tell(addr, asRequest) {
-				c.defended = now
-				a.metrics[r.family].defences.Inc()
-			}
-		}
-	case probing:
+	if c := e.conflict; !answer && c.mac == by {
+		c.claimed = now
+	}
+	if e.phase == probing {
 		a.refuse(addr, e, now)
+	}
+}
+
+// defend answers a claim of a held address, at most every defendInterval. RFC 5227, 2.4 (c): the address is not given
+// up, since others rely on it.
+func (a *Announcer) defend(r *responder, addr netip.Addr, e *entry, now time.Time) {
+	if now.Sub(e.defended) >= defendInterval && r.tell(addr, asRequest) {
+		e.defended = now
+		a.metrics[r.family].defences.Inc()
 	}
 }
 
@@ -205,37 +215,44 @@ func (a *Announcer) claimedByPeer(now time.Time) {
 	}
 }
 
-// note remembers who claims the address. What is new is told, and true is returned. Of several that claim it at the same
-// time the first one is told, lest they fill the log.
-func (a *Announcer) note(e *entry, r *responder, addr netip.Addr, by mac, now time.Time) bool {
-	if c := e.conflict; c != nil {
-		c.checks, c.check = 0, now.Add(checkEvery)
-	}
-	switch c := e.conflict; {
+// note records who claims the address. What is new is reported, after the check if there is one, and true is
+// returned. Of several that claim it at the same time the first one is reported, lest they fill the log.
+func (a *Announcer) note(r *responder, addr netip.Addr, by mac, pending *control, now time.Time) bool {
+	e := a.entries[addr]
+	c, since := e.conflict, now
+	switch {
 	case c == nil:
-	case c.mac == by:
-		c.heard = now
+	case c.pending != nil && pending == nil: // what is certain comes before what is not
+	case c.mac == by || now.Sub(c.heard) < defendInterval:
+		c.checks, c.check = 0, now.Add(checkEvery)
+		if c.mac == by {
+			c.heard = now
+		}
 		return false
-	case now.Sub(c.heard) < defendInterval:
-		return false
-	}
-	since := now
-	var defended time.Time
-	if e.conflict != nil {
-		since, defended = e.conflict.since, e.conflict.defended
+	default:
+		since, pending = c.since, nil
 	}
 	e.conflict = &conflict{
-		mac: by, on: r.link.name, since: since, heard: now, defended: defended, check: now.Add(checkEvery),
+		mac: by, on: r.link.name, since: since, heard: now, pending: pending, check: now.Add(checkEvery),
 	}
-	a.metrics[r.family].conflicts.Inc()
+	if pending == nil {
+		a.report(addr, e, since)
+	}
+	return true
+}
+
+// report reports a conflict.
+func (a *Announcer) report(addr netip.Addr, e *entry, since time.Time) {
+	c := e.conflict
+	c.pending, c.since = nil, since
+	a.metrics[familyOf(addr)].conflicts.Inc()
 	does := "defend"
 	if e.phase != holding {
 		does = "do not use"
 	}
-	a.cfg.Log.Warn("conflict: another host uses an address of ours", "address", addr, "mac", net.HardwareAddr(by[:]).String(),
-		"interface", r.link.name, "action", does)
+	a.cfg.Log.Warn("conflict: another host uses an address of ours", "address", addr,
+		"mac", net.HardwareAddr(c.mac[:]).String(), "interface", c.on, "action", does)
 	a.cfg.Kick()
-	return true
 }
 
 // refuse ends probing: another host has the address.
@@ -303,7 +320,7 @@ func (a *Announcer) turn(now time.Time) (due time.Time, ok bool) {
 		}
 	}
 	a.ended = nil
-	changed, due := a.checks(now)
+	due = a.checks(now)
 	ok = !due.IsZero()
 	var ended []netip.Addr
 	doubtful := a.doubtful(now)
@@ -325,7 +342,7 @@ func (a *Announcer) turn(now time.Time) (due time.Time, ok bool) {
 			due, ok = at, true
 		}
 	}
-	if len(ended) == 0 && !changed {
+	if len(ended) == 0 && !a.changed {
 		return due, ok
 	}
 	slices.SortFunc(ended, netip.Addr.Compare)
@@ -391,7 +408,7 @@ func (a *Announcer) over(addr netip.Addr, now time.Time) {
 	}
 	switch e.phase {
 	case probing:
-		if e.conflict != nil {
+		if e.conflict != nil && e.conflict.pending == nil {
 			a.cfg.Log.Info("conflict over: no other host answers for the address", "address", addr)
 		}
 		if left {
@@ -400,7 +417,7 @@ func (a *Announcer) over(addr netip.Addr, now time.Time) {
 			a.hold(e)
 		}
 	case refused:
-		e.phase, e.asked, e.suspect = probing, map[*responder]bool{}, nil
+		e.probe()
 	case holding:
 		e.conflict = nil
 		a.cfg.Log.Info("conflict over: no claim of another host was heard any more", "address", addr)

@@ -16,7 +16,7 @@ func TestPeerClaimsAreLimited(t *testing.T) {
 	addr := netip.MustParseAddr("203.0.113.4")
 	start := time.Now()
 	for range 100_000 {
-		a.claimed(nil, addr, peer)
+		a.claimed(nil, addr, peer, false)
 	}
 	if most := 1 + int(time.Since(start)/peerEvery); kicks < 1 || kicks > most {
 		t.Errorf("%d times in %v, want 1 to %d", kicks, time.Since(start), most)

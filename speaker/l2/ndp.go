@@ -208,7 +208,7 @@ func (ndpCodec) parse(b []byte) (message, error) {
 		m.from = n.src
 	}
 	if n.kind == typeAdvertisement {
-		m.sender, m.target = n.target, netip.Addr{}
+		m.sender, m.target, m.reply = n.target, netip.Addr{}, true
 		return m, nil
 	}
 	if group := solicitedNode(n.target); n.to == n.target || n.to == group {

@@ -51,8 +51,10 @@ func TestNDPParse(t *testing.T) {
 		"to one station":               {func(n *neighbour) { n.dst, n.to = self, vip6 }, with(func(m *message) { m.dst = self })},
 		"group, in a unicast frame":    {func(n *neighbour) { n.dst = self }, with(func(m *message) { m.dst = self })},
 		"duplicate address detection":  {func(n *neighbour) { n.from, n.lladdr = netip.IPv6Unspecified(), mac{} }, with(func(m *message) { m.sender = netip.IPv6Unspecified() })},
-		"advertisement":                {func(n *neighbour) { n.kind = typeAdvertisement; n.to = allNodes; n.dst = groupMAC(allNodes) }, message{dst: groupMAC(allNodes), from: asker, sender: vip6}},
-		"advertisement, no option":     {func(n *neighbour) { n.kind = typeAdvertisement; n.lladdr = mac{} }, message{dst: groupOf, from: asker, sender: vip6}},
+		"advertisement": {func(n *neighbour) { n.kind = typeAdvertisement; n.to = allNodes; n.dst = groupMAC(allNodes) },
+			message{dst: groupMAC(allNodes), from: asker, sender: vip6, reply: true}},
+		"advertisement, no option": {func(n *neighbour) { n.kind = typeAdvertisement; n.lladdr = mac{} },
+			message{dst: groupOf, from: asker, sender: vip6, reply: true}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

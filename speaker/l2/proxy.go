@@ -2,8 +2,6 @@ package l2
 
 import (
 	"cmp"
-	"maps"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
@@ -12,268 +10,207 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// A station that answers for every address (proxy ARP, RFC 1027; ndppd) has no address of ours. It is known by its
-// answers for control addresses, which are chosen at random in the subnet of the address in question, so that nobody
-// can know them and no host has all of them: one with a quarter of the subnet answers for all with 1 in 65,000.
-const (
-	controls = 8
-	// controlFor is how long an answer is waited for: two probes and the time after them.
-	controlFor = 300 * time.Millisecond
-	// controlAgain is the least time between two checks of a responder.
-	controlAgain = 10 * time.Second
-	// proxyFor is how long a proxy counts as one, from its last answer for all controls.
-	proxyFor   = 5 * time.Minute
-	maxProxies = 16
-	// maxCleared bounds the stations that were found to be no proxies, which is not checked again for proxyFor.
-	maxCleared = 64
-	// controlBits is the longest IPv4 prefix with addresses enough to choose from, aroundBits the prefixes to choose from
-	// where the address is in no subnet of the interface.
-	controlBits             = 26
-	aroundBits4, aroundBits = 24, 64
+// A host may answer for every address (proxy ARP, RFC 1027; a proxy of neighbour discovery, RFC 4861, 7.2.8). It is
+// recognized by its answer for an address that no host can have: the dummy address of IPv4 (RFC 7600), and one of
+// the discard prefix of IPv6 (RFC 6666). The end of the latter is random, so that no other host has its group.
+var (
+	controlAddrs = [families]netip.Addr{
+		ipv4: netip.MustParseAddr("192.0.0.8"), ipv6: netip.MustParseAddr("100::5ab7:c31e:9d4f:26e8"),
+	}
+	// controlBlocks are the prefixes that are reserved with them. Where an address of ours is in one there is no check.
+	controlBlocks = [families]netip.Prefix{
+		ipv4: netip.MustParsePrefix("192.0.0.0/24"), ipv6: netip.MustParsePrefix("100::/64"),
+	}
+	// controlFor is how long an answer is waited for after the last probe. A proxy of neighbour discovery may wait for a
+	// random time of up to a second (RFC 4861, 7.2.8, MAX_ANYCAST_DELAY_TIME).
+	controlFor = [families]time.Duration{ipv4: 300 * time.Millisecond, ipv6: 1300 * time.Millisecond}
 )
 
-// control is a check for proxies on one responder.
+const (
+	// controlAgain is the least time between the beginnings of two checks of a responder.
+	controlAgain = 10 * time.Second
+	// proxyFor is how long a host counts as a proxy after its last answer for the control address. After half of that it
+	// is asked again.
+	proxyFor   = 5 * time.Minute
+	maxProxies = 16
+	// reportFor is the time that the caller has after a conflict to give up the other addresses of the VirtualIP.
+	reportFor = 300 * time.Millisecond
+)
+
+// control is a check for proxies on a responder. It is a sender of its own: its job is not one for the same address.
 type control struct {
-	by      mac // who gave rise to it
-	began   time.Time
-	running bool
-	// fresh is set until the addresses are watched, asked holds those that are probed for.
-	fresh    bool
-	asked    map[netip.Addr]bool
-	answered map[netip.Addr]map[mac]struct{}
+	*responder
+	began time.Time
+	// asked is set once the probes are scheduled. ends is zero until the last one went out.
+	asked, over bool
+	ends        time.Time
 }
 
-// answer records an answer and reports whether its sender has now answered for all.
-func (c *control) answer(addr netip.Addr, by mac) bool {
-	macs, is := c.answered[addr]
-	if !c.running || !is || len(macs) >= maxProxies {
-		return false
-	}
-	macs[by] = struct{}{}
-	for _, macs := range c.answered {
-		if _, too := macs[by]; !too {
-			return false
-		}
-	}
-	return true
+// probed implements sender. The schedule calls it the last gap after the last probe.
+func (c *control) probed(netip.Addr) {
+	c.of.mu.Lock()
+	c.ends = time.Now().Add(controlFor[c.family] - probeGaps[len(probeGaps)-1])
+	c.of.mu.Unlock()
+	c.of.poke()
 }
 
-// choose returns random addresses of a prefix, without its first and last, that are not taken; nil if it is too small.
-func choose(in netip.Prefix, taken func(netip.Addr) bool, random func() byte) []netip.Addr {
-	if in.Addr().Is4() && in.Bits() > controlBits || in.Bits() > 120 {
-		return nil
-	}
-	var out []netip.Addr
-	for range 100 * controls { // nearly all may be taken
-		b := in.Addr().AsSlice()
-		last, first := true, true
-		for i := in.Bits(); i < in.Addr().BitLen(); i++ {
-			bit := random() & 1
-			b[i/8] = b[i/8]&^(0x80>>(i%8)) | bit<<(7-i%8)
-			last, first = last && bit == 1, first && bit == 0
-		}
-		addr, _ := netip.AddrFromSlice(b)
-		if !last && !first && !taken(addr) && !slices.Contains(out, addr) {
-			out = append(out, addr)
-		}
-		if len(out) == controls {
-			return out
-		}
-	}
-	return nil
-}
-
-// around returns the prefix in which the neighbours of an address are.
-func around(addr netip.Addr, subnets []netip.Prefix) netip.Prefix {
-	for _, p := range subnets {
-		if p.Contains(addr) {
-			return p.Masked()
-		}
-	}
-	bits := aroundBits
-	if addr.Is4() {
-		bits = aroundBits4
-	}
-	return netip.PrefixFrom(addr, bits).Masked()
-}
-
-// proxyKey is a station on an interface, for a family.
+// proxyKey is a host on an interface, for a family.
 type proxyKey struct {
 	index, family int
 	mac           mac
 }
 
+// proxy is a host that answers for every address.
 type proxy struct {
-	on           string
-	since, until time.Time
+	on              string
+	since, answered time.Time
 }
 
-// suspect is who answered for an address that is probed for, while a check runs.
-type suspect struct {
-	on *responder
-	by mac
+// ignored reports whether the answer of a host for an address does not count: the host answers for every address, and
+// did not claim this one by itself.
+func (a *Announcer) ignored(r *responder, e *entry, by mac, now time.Time) bool {
+	_, is := a.proxies[proxyKey{r.link.index, r.family, by}]
+	return is && !(e.conflict != nil && e.conflict.mac == by && e.conflict.own(now))
 }
 
-// isProxy reports whether a station is known to answer for everything. Its answers count for nothing.
-func (a *Announcer) isProxy(r *responder, addr netip.Addr, by mac, now time.Time) bool {
-	p, is := a.proxies[proxyKey{r.link.index, r.family, by}]
-	if !is || !now.Before(p.until) {
-		return false
-	}
-	if p.until.Sub(now) < proxyFor/2 {
-		a.check(r, addr, by, now)
-	}
-	return true
-}
+// own reports whether the host has claimed the address other than by an answer.
+func (c *conflict) own(now time.Time) bool { return now.Sub(c.claimed) < forgetAfter }
 
-// check begins a check for proxies near an address for which a station answered, and reports whether one runs.
-func (a *Announcer) check(r *responder, near netip.Addr, by mac, now time.Time) bool {
-	if c := a.controls[r]; c != nil && (c.running || now.Sub(c.began) < controlAgain) {
-		return c.running
-	}
-	if at, is := a.cleared[proxyKey{r.link.index, r.family, by}]; is && now.Sub(at) < proxyFor {
-		return false
-	}
-	taken := func(addr netip.Addr) bool { return a.entries[addr] != nil }
-	chosen := choose(around(near, a.network.subnets[r.link.index]), taken, func() byte { return byte(rand.Uint32()) })
-	if chosen == nil {
-		return false
-	}
-	c := &control{
-		by: by, began: now, running: true, fresh: true,
-		asked: map[netip.Addr]bool{}, answered: map[netip.Addr]map[mac]struct{}{},
-	}
-	for _, addr := range chosen {
-		c.answered[addr] = map[mac]struct{}{}
-	}
-	a.controls[r] = c
-	a.poke()
-	return true
-}
-
-// suspects puts a conflict off until it is known whether the other station answers for everything, and reports whether
-// it has.
-func (a *Announcer) suspects(r *responder, addr netip.Addr, e *entry, by mac, now time.Time) bool {
+// check begins a check for proxies on a responder, unless the last one was a moment ago, and returns the one that runs,
+// or nil.
+func (a *Announcer) check(r *responder, now time.Time) *control {
+	c := a.controls[r]
 	switch {
-	case e.phase == refused:
-		return e.suspect != nil
-	case e.phase != probing || !a.check(r, addr, by, now):
-		return false
+	case c != nil && !c.over:
+		return c
+	case c != nil && now.Sub(c.began) < controlAgain, !a.checkable(r):
+		return nil
 	}
-	a.stopProbes(addr, e)
-	e.suspect = &suspect{on: r, by: by}
-	e.phase, e.asked, e.until = refused, nil, a.controls[r].began.Add(2*controlFor)
-	return true
+	c = &control{responder: r, began: now}
+	a.controls[r], a.changed = c, true
+	a.poke()
+	return c
 }
 
-// prove records a station that answered for all controls.
-func (a *Announcer) prove(r *responder, by mac, now time.Time) {
+// checkable reports whether no host on the interface can have the control address.
+func (a *Announcer) checkable(r *responder) bool {
+	for addr := range a.entries {
+		if controlBlocks[r.family].Contains(addr) {
+			return false
+		}
+	}
+	has := func(p netip.Prefix) bool { return p.Contains(controlAddrs[r.family]) }
+	return !slices.ContainsFunc(a.network.subnets[r.link.index], has)
+}
+
+// answered records a host that answered for the control address. The addresses that it answered for are probed for
+// again at once, but for those that it has claimed by itself.
+func (a *Announcer) answered(r *responder, by mac, now time.Time) {
 	key := proxyKey{r.link.index, r.family, by}
 	p, known := a.proxies[key]
-	if !known && len(a.proxies) >= maxProxies {
+	switch {
+	case !known && len(a.proxies) >= maxProxies:
 		return
-	}
-	if !known {
+	case !known:
 		p = proxy{on: r.link.name, since: now}
+		a.metrics[r.family].proxies.Inc()
 		a.cfg.Log.Warn("another host answers for every address (proxy ARP): its answers do not count; switch that off "+
 			"there, for it takes clients' packets for addresses of ours", "mac", net.HardwareAddr(by[:]).String(),
 			"interface", r.link.name, "family", r.codec.family())
 		a.cfg.Kick()
 	}
-	p.until = now.Add(proxyFor)
+	p.answered = now
 	a.proxies[key] = p
-	a.metrics[r.family].proxies.Set(a.countProxies(r.family))
 	for addr, e := range a.entries {
-		if familyOf(addr) != r.family || e.conflict == nil || e.conflict.mac != by || e.conflict.on != r.link.name {
-			continue
-		}
-		if e.phase == holding {
-			e.conflict = nil
-		} else if e.phase == refused {
-			e.until = now
+		c := e.conflict
+		if c != nil && familyOf(addr) == r.family && c.mac == by && c.on == r.link.name && !c.own(now) {
+			e.clear(now)
 		}
 	}
 	a.poke()
 }
 
-func (a *Announcer) countProxies(family int) (n float64) {
-	for key := range a.proxies {
-		if key.family == family {
-			n++
-		}
-	}
-	return n
-}
-
-// checks ends what is over, and returns whether the responders' duties have changed and when to come again.
-func (a *Announcer) checks(now time.Time) (changed bool, due time.Time) {
+// checks does what is due for proxies and checks, and returns when to come again; zero if there is nothing to wait for.
+func (a *Announcer) checks(now time.Time) (due time.Time) {
 	later := func(at time.Time) {
 		if due.IsZero() || at.Before(due) {
 			due = at
 		}
 	}
+	for key, p := range a.proxies {
+		recheck, ends := p.answered.Add(proxyFor/2), p.answered.Add(proxyFor)
+		if !now.Before(ends) {
+			delete(a.proxies, key)
+			a.metrics[key.family].proxies.Dec()
+			a.cfg.Log.Info("a host does not answer for every address any more",
+				"mac", net.HardwareAddr(key.mac[:]).String(), "interface", p.on)
+			a.cfg.Kick()
+			continue
+		}
+		if !now.Before(recheck) {
+			if on := a.ports[key.index]; on != nil && on.responders[key.family] != nil {
+				a.check(on.responders[key.family], now)
+			}
+			recheck = now.Add(controlAgain)
+		}
+		later(recheck)
+		later(ends)
+	}
 	for r, c := range a.controls {
-		changed = changed || c.fresh
-		c.fresh = false
 		switch {
 		case r.closed.Load():
+			a.end(c, now)
 			delete(a.controls, r)
-		case c.running && !now.Before(c.began.Add(controlFor)):
-			c.running, changed = false, true
-			a.resolve(r, c, now)
-		case c.running:
-			later(c.began.Add(controlFor))
+		case c.over:
+		case !c.ends.IsZero() && !now.Before(c.ends), !a.checkable(r):
+			a.end(c, now)
+		case !c.ends.IsZero():
+			later(c.ends)
 		}
 	}
-	for key, p := range a.proxies {
-		if now.Before(p.until) {
-			later(p.until)
-			continue
-		}
-		delete(a.proxies, key)
-		a.metrics[key.family].proxies.Set(a.countProxies(key.family))
-		a.cfg.Log.Info("a host was not found to answer for every address any more",
-			"mac", net.HardwareAddr(key.mac[:]).String(), "interface", p.on)
-		a.cfg.Kick()
-	}
-	return changed, due
+	return due
 }
 
-// resolve ends what waited for a check: addresses that proxies alone answered for are probed for again, the others are
-// in conflict.
-func (a *Announcer) resolve(r *responder, c *control, now time.Time) {
-	a.clear(r, c.by, now)
+// end ends a check. The conflicts that waited for it are reported, since those hosts did not answer for the control
+// address, unless the responder was closed before: then those were not checked.
+func (a *Announcer) end(c *control, now time.Time) {
+	c.over, a.changed = true, true
+	if p := a.ports[c.link.index]; p != nil {
+		p.schedule.stop(place{on: c, addr: controlAddrs[c.family]})
+	}
 	for addr, e := range a.entries {
-		s := e.suspect
-		if s == nil || s.on != r {
-			continue
+		switch {
+		case e.conflict == nil || e.conflict.pending != c:
+		case c.closed.Load():
+			e.clear(now)
+		default:
+			a.report(addr, e, now)
 		}
-		if e.suspect = nil; e.phase != refused {
-			continue
-		}
-		if a.isProxy(r, addr, s.by, now) {
-			e.phase, e.asked = probing, map[*responder]bool{}
-			continue
-		}
-		a.clear(r, s.by, now)
-		a.note(e, r, addr, s.by, now)
-		a.refuse(addr, e, now)
 	}
 }
 
-// doubtful returns the VirtualIPs of which another address is in a conflict that is not known for long, or may be, with
-// the end of that: the caller, who uses all addresses of one or none, gives them up first.
+// clear ends a conflict with a host that does not have the address. One that is reported is over once the address was
+// probed for.
+func (e *entry) clear(now time.Time) {
+	if e.phase == holding || e.conflict.pending != nil {
+		e.conflict = nil
+	}
+	if e.phase == refused {
+		e.until = now
+	}
+}
+
+// doubtful returns the VirtualIPs of which an address is in a conflict that is not reported yet, or was a moment ago,
+// with the time when to come again: the caller, who uses all addresses of one or none, gives the others up first.
 func (a *Announcer) doubtful(now time.Time) map[string]time.Time {
 	out := map[string]time.Time{}
 	for _, e := range a.entries {
-		until := e.until
-		switch {
-		case e.phase != refused || !e.left.IsZero():
+		if e.conflict == nil || e.phase == holding || !e.left.IsZero() {
 			continue
-		case e.suspect == nil && e.conflict == nil:
-			continue
-		case e.suspect == nil:
-			until = e.conflict.since.Add(controlFor)
+		}
+		until := e.conflict.since.Add(reportFor)
+		if e.conflict.pending != nil {
+			until = now.Add(reportFor)
 		}
 		if until.After(now) && until.After(out[e.vip]) {
 			out[e.vip] = until
@@ -282,31 +219,16 @@ func (a *Announcer) doubtful(now time.Time) map[string]time.Time {
 	return out
 }
 
-// clear records a station that is no proxy, unless it is one.
-func (a *Announcer) clear(r *responder, by mac, now time.Time) {
-	key := proxyKey{r.link.index, r.family, by}
-	maps.DeleteFunc(a.cleared, func(_ proxyKey, at time.Time) bool { return now.Sub(at) >= proxyFor })
-	if _, is := a.proxies[key]; !is && len(a.cleared) < maxCleared {
-		a.cleared[key] = now
-	}
-}
-
-// watch adds the control addresses to what the responders watch.
+// watch adds the control addresses to what the responders watch, while checks run.
 func (a *Announcer) watch(sets map[int]*[families]duties) {
 	for r, c := range a.controls {
-		set := sets[r.link.index]
-		if set == nil || !c.running {
-			continue
-		}
-		for addr := range c.answered {
-			if !has(set[r.family].held, addr) {
-				set[r.family].watched[addr] = struct{}{}
-			}
+		if set := sets[r.link.index]; set != nil && !c.over && !r.closed.Load() {
+			set[r.family].watched[controlAddrs[r.family]] = struct{}{}
 		}
 	}
 }
 
-// Proxies are the stations that answer for every address.
+// Proxies are the hosts that answer for every address.
 func (a *Announcer) Proxies() []plan.Proxy {
 	a.mu.Lock()
 	defer a.mu.Unlock()

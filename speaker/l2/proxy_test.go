@@ -1,15 +1,18 @@
 package l2
 
 import (
-	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/mdlayher/packet"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 	"github.com/ironlb/ironlb/speaker/plan"
@@ -29,7 +32,7 @@ func (s *side) proxied(t *testing.T) {
 				return
 			}
 			if m, err := s.codec.parse(buf[:n]); err == nil && m.probe() && mac(buf[6:12]) == s.self {
-				_, _ = conn.WriteTo(s.claim(s.peer, m.target), from)
+				_, _ = conn.WriteTo(s.codec.answer(station{mac: s.peer}, m), from)
 			}
 		}
 	})
@@ -39,6 +42,9 @@ func (s *side) proxied(t *testing.T) {
 // rise to no conflict, and is reported with its hardware address.
 func TestProxyCostsNoAddress(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
+		if n := s.count(t, "proxies", s.codec.family()); n != 0 {
+			t.Errorf("the metric is %v without a proxy", n)
+		}
 		s.proxied(t)
 		set := map[netip.Addr]plan.Announcement{}
 		for _, addr := range s.vip {
@@ -62,17 +68,8 @@ func TestProxyCostsNoAddress(t *testing.T) {
 		if lines := s.log.with("answers for every address"); len(lines) != 1 {
 			t.Errorf("log %q", lines)
 		}
-		if all, err := s.registry.Gather(); err != nil {
-			t.Error(err)
-		} else {
-			for _, of := range all {
-				for _, m := range of.Metric {
-					mine := m.Label[0].GetValue() == s.codec.family()
-					if of.GetName() == "ironlb_l2_proxies" && mine && m.Gauge.GetValue() != 1 {
-						t.Errorf("the metric is %v", m.Gauge.GetValue())
-					}
-				}
-			}
+		if n := s.count(t, "proxies", s.codec.family()); n != 1 {
+			t.Errorf("the metric is %v", n)
 		}
 		// Another host is found although there is a proxy.
 		other := addrsFrom(s.vip[3].String(), 2)[1]
@@ -85,6 +82,146 @@ func TestProxyCostsNoAddress(t *testing.T) {
 			t.Errorf("conflicts %v", s.announcer.Conflicts())
 		}
 	})
+}
+
+// TestProxyOfMany: many addresses are held soon after a proxy answered for all of them: they do not wait for each other.
+func TestProxyOfMany(t *testing.T) {
+	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
+		set, by := map[netip.Addr]plan.Announcement{}, mac{2, 0, 0, 0, 9, 9}
+		all := map[netip.Addr]mac{controlAddrs[ipv4]: by}
+		for _, addr := range addrsFrom("203.0.113.4", 200) {
+			set[addr], all[addr] = probe("eth0"), by
+		}
+		if _, err := a.Announce(set); err != nil {
+			t.Fatal(err)
+		}
+		elapse(50 * ms) // the first probe of each went out
+		sys.sockets[1].occupy(all)
+		elapse(time.Second)
+		if held, err := a.Announce(set); err != nil || len(held) != len(set) || len(a.Conflicts()) > 0 {
+			t.Errorf("%d held, %v; conflicts %v", len(held), err, a.Conflicts())
+		}
+	})
+}
+
+// TestManyProxies: no more than maxProxies hosts count as proxies, and an answer for the control address counts only
+// while a check runs.
+func TestManyProxies(t *testing.T) {
+	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
+		set := map[netip.Addr]plan.Announcement{vip: probe("eth0")}
+		announce(t, a, set)
+		elapse(50 * ms) // the first probe went out
+		on := sys.sockets[1]
+		answers := func(from, to byte) {
+			for i := from; i < to; i++ {
+				m := message{from: sys.links[0].mac, sender: unspecified(ipv4), target: controlAddrs[ipv4]}
+				on.hear(codecs[ipv4].answer(station{mac: mac{2, 0, 0, 0, 9, i}}, m))
+			}
+			synctest.Wait()
+		}
+		answers(0, 1)
+		if len(a.Proxies()) > 0 {
+			t.Errorf("proxies %v before a check", a.Proxies())
+		}
+		on.occupy(map[netip.Addr]mac{vip: {2, 0, 0, 0, 9, 1}})
+		elapse(100 * ms)
+		answers(2, 3)
+		elapse(time.Second)
+		answers(3, 4)
+		if len(a.Proxies()) != 1 {
+			t.Errorf("proxies %v, want the one that answered while the check ran", a.Proxies())
+		}
+		checks := on.count("control")
+		for on.count("control") == checks {
+			elapse(ms)
+		}
+		answers(2, 2+2*maxProxies)
+		if n := len(a.Proxies()); n != maxProxies {
+			t.Errorf("%d proxies, want %d", n, maxProxies)
+		}
+	})
+}
+
+// TestClaimWhileChecking: while it is checked whether the host that answered is a proxy, a claim of another one is
+// reported at once.
+func TestClaimWhileChecking(t *testing.T) {
+	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
+		announce(t, a, map[netip.Addr]plan.Announcement{vip: probe("eth0")})
+		elapse(50 * ms) // the first probe went out
+		on := sys.sockets[1]
+		on.occupy(map[netip.Addr]mac{vip: {2, 0, 0, 0, 9, 1}})
+		elapse(100 * ms)
+		if on.count("control") == 0 || len(a.Conflicts()) > 0 {
+			t.Fatalf("conflicts %v, want none while the check runs", a.Conflicts())
+		}
+		on.hear(codecs[ipv4].announcement(station{mac: asker}, vip, asRequest))
+		synctest.Wait()
+		if c := a.Conflicts()[vip]; c.MAC != net.HardwareAddr(asker[:]).String() {
+			t.Errorf("conflicts %v", a.Conflicts())
+		}
+	})
+}
+
+// TestAddressOfAProxy: a proxy that asks from an address has that one: it is not used, also after it is probed for
+// again, although the proxy's answers for the others do not count.
+func TestAddressOfAProxy(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, s *side) {
+		s.proxied(t)
+		set := map[netip.Addr]plan.Announcement{s.vip[0]: probe("eth0")}
+		s.until(t, set, func(held map[netip.Addr][]string) bool { return len(held) == 1 })
+		own := s.vip[1]
+		set[own] = probe("eth0")
+		isProbe := func(m message, _ []byte) bool { return m.target == own && m.probe() }
+		s.announce(t, set)
+		s.next(t, "probe", isProbe)
+		s.tell(t, s.question(own, s.vip[0]))
+		s.until(t, set, func(map[netip.Addr][]string) bool { return len(s.announcer.Conflicts()) == 1 })
+		for range 6 { // three times two probes
+			s.next(t, "probe", isProbe)
+			if held := s.announce(t, set); len(held) != 1 || held[s.vip[0]] == nil {
+				t.Fatalf("held %v", held)
+			}
+		}
+		if c := s.announcer.Conflicts(); len(c) != 1 || c[own].MAC != net.HardwareAddr(s.peer[:]).String() {
+			t.Errorf("conflicts %v", c)
+		}
+	})
+}
+
+// TestClaimsOfAProxy: each form in which a proxy claims an address by itself counts, its answer does not.
+func TestClaimsOfAProxy(t *testing.T) {
+	by := mac{2, 0, 0, 0, 9, 9}
+	for name, claim := range map[string]struct {
+		frame  arpFrame
+		counts bool
+	}{
+		"answer":             {arpFrame{op: opReply, targetIP: netip.IPv4Unspecified()}, false},
+		"request":            {arpFrame{op: opRequest, targetIP: host}, true},
+		"gratuitous request": {arpFrame{op: opRequest, targetIP: vip}, true},
+		"gratuitous reply":   {arpFrame{op: opReply, targetIP: vip}, true},
+	} {
+		simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
+			set := map[netip.Addr]plan.Announcement{vip: probe("eth0")}
+			announce(t, a, set)
+			on := sys.sockets[1]
+			on.occupy(map[netip.Addr]mac{vip: by, controlAddrs[ipv4]: by})
+			elapse(time.Second)
+			if held := announce(t, a, set); len(held) != 1 || len(a.Proxies()) != 1 {
+				t.Fatalf("%s: held on %v, proxies %v", name, held, a.Proxies())
+			}
+			f := claim.frame
+			f.dst, f.src, f.senderMAC, f.senderIP = broadcast, by, by, vip
+			on.hear(f.bytes())
+			elapse(time.Minute)
+			if (len(a.Conflicts()) == 1) != claim.counts {
+				t.Errorf("%s: conflicts %v", name, a.Conflicts())
+			}
+			elapse(forgetAfter)
+			if len(a.Conflicts()) > 0 || len(a.Proxies()) != 1 {
+				t.Errorf("%s: conflicts %v long after the claim, proxies %v", name, a.Conflicts(), a.Proxies())
+			}
+		})
+	}
 }
 
 // TestProxyOfLinux: a proxy that answers questions and announcements, but no probes, as Linux does, keeps no address
@@ -124,27 +261,57 @@ func TestProxyOfLinux(t *testing.T) {
 	}
 }
 
-// TestManyAddressesAreNoProxy: a host that has all of our addresses, as another cluster's node, and a quarter of the
-// subnet besides is no proxy: none of them is used.
-func TestManyAddressesAreNoProxy(t *testing.T) {
+// TestAnyIP: a host to whose kernel the full subnet is local (AnyIP) has all those addresses: it is no proxy. One to
+// which half of all addresses are local besides answers for everything.
+func TestAnyIP(t *testing.T) {
+	// The local table is one with the main table, so the route of the interface is of use before a shorter one.
+	subnet, half := netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("128.0.0.0/1")
+	for proxies, local := range [][]netip.Prefix{{subnet}, {subnet, half}} {
+		t.Run(local[len(local)-1].String(), func(t *testing.T) {
+			t.Parallel()
+			s := newSegment(t, nil).side(t, ipv4)
+			for _, p := range local {
+				if err := s.segment.host.Handle.RouteAdd(&netlink.Route{
+					LinkIndex: linkOf(t, s.segment.host, "lo").Attrs().Index, Table: unix.RT_TABLE_LOCAL,
+					Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST,
+					Dst: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), 32)},
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			set := map[netip.Addr]plan.Announcement{}
+			for _, addr := range s.vip {
+				set[addr] = probe("eth0")
+			}
+			conflicts := len(set) * (1 - proxies)
+			s.until(t, set, func(held map[netip.Addr][]string) bool {
+				return len(held) == len(set)-conflicts && len(s.announcer.Conflicts()) == conflicts
+			})
+			if p := s.announcer.Proxies(); len(p) != proxies {
+				t.Errorf("proxies %v", p)
+			}
+		})
+	}
+}
+
+// TestSubnetIsNoProxy: a host that has each address of the subnet, and no other, is no proxy: none of them is used,
+// however long that lasts. The control address alone is probed for, at most every ten seconds.
+func TestSubnetIsNoProxy(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
-		set := map[netip.Addr]plan.Announcement{}
+		set, all := map[netip.Addr]plan.Announcement{}, map[netip.Addr]mac{}
 		for _, addr := range addrsFrom("203.0.113.4", 20) {
 			set[addr] = probe("eth0")
+		}
+		for _, addr := range addrsFrom("203.0.113.0", 256) {
+			all[addr] = mac{2, 0, 0, 0, 9, 9}
 		}
 		if _, err := a.Announce(set); err != nil {
 			t.Fatal(err)
 		}
 		on := sys.sockets[1]
-		sys.mu.Lock()
-		on.occupant = map[netip.Addr]mac{}
-		for _, addr := range addrsFrom("203.0.113.4", 64) {
-			on.occupant[addr] = mac{2, 0, 0, 0, 9, 9}
-		}
-		sys.mu.Unlock()
-		for range 60 {
-			time.Sleep(time.Second)
-			synctest.Wait()
+		on.occupy(all)
+		for range 600 {
+			elapse(time.Second)
 			if held, err := a.Announce(set); err != nil || len(held) > 0 {
 				t.Fatalf("held %v, %v", held, err)
 			}
@@ -152,106 +319,266 @@ func TestManyAddressesAreNoProxy(t *testing.T) {
 		if n := len(a.Conflicts()); n != len(set) || len(a.Proxies()) > 0 {
 			t.Errorf("%d conflicts, proxies %v", n, a.Proxies())
 		}
+		if n := on.count("control"); n < 2 || n > 2*61 {
+			t.Errorf("%d probes for the control address in ten minutes", n)
+		}
+		sys.mu.Lock()
+		defer sys.mu.Unlock()
+		for addr := range on.asked {
+			if _, ours := set[addr]; !ours && addr != controlAddrs[ipv4] {
+				t.Errorf("%v was probed for", addr)
+			}
+		}
 	})
 }
 
-// TestProxyLeaves: a host that answered for all is no proxy any more some minutes after it does not; while it does it
-// is checked again before that, and stays one without a gap.
+// TestSlowProxy: a proxy that answers late, as one of neighbour discovery may, is one, whenever the probes go out. The
+// conflict with a host that is none is known when the time for an answer is over.
+func TestSlowProxy(t *testing.T) {
+	for family, test := range map[int]struct {
+		addr          netip.Addr
+		delay, report time.Duration
+	}{
+		ipv4: {netip.MustParseAddr("203.0.113.4"), 250 * ms, 400 * ms},
+		ipv6: {netip.MustParseAddr("2001:db8::4"), time.Second, 1400 * ms},
+	} {
+		for _, isProxy := range []bool{true, false} {
+			simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, kicks func() int) {
+				var stale atomic.Bool
+				a.cfg.Fresh = func() bool { return !stale.Load() }
+				set := map[netip.Addr]plan.Announcement{test.addr: probe("eth0")}
+				announce(t, a, set)
+				elapse(50 * ms) // the first probe went out
+				on, by := sys.sockets[1], mac{2, 0, 0, 0, 9, 9}
+				occupant := map[netip.Addr]mac{test.addr: by}
+				if isProxy {
+					occupant[controlAddrs[family]] = by
+				}
+				sys.mu.Lock()
+				on.occupant, on.delay = occupant, test.delay
+				sys.mu.Unlock()
+				stale.Store(true) // no probe for the control address goes out for a second
+				on.hear(codecs[family].answer(station{mac: by}, message{
+					dst: mac{2, 0, 0, 0, 1}, from: mac{2, 0, 0, 0, 1}, sender: unspecified(family), target: test.addr,
+				}))
+				elapse(time.Second - 5*ms)
+				if announce(t, a, set); on.count("control") > 0 || len(a.Conflicts()) > 0 {
+					t.Fatalf("%d probes while none may be sent, conflicts %v", on.count("control"), a.Conflicts())
+				}
+				stale.Store(false)
+				for on.count("control") == 0 {
+					elapse(ms)
+				}
+				began := time.Now()
+				kicks()
+				for len(a.Conflicts())+len(a.Proxies()) == 0 {
+					elapse(ms)
+				}
+				took := time.Since(began)
+				if isProxy == (len(a.Conflicts()) > 0) {
+					t.Fatalf("family %d: conflicts %v, proxies %v", family, a.Conflicts(), a.Proxies())
+				}
+				if !isProxy && (took < test.report-5*ms || took > test.report+5*ms) {
+					t.Errorf("family %d: the conflict is reported after %v, want %v", family, took, test.report)
+				}
+			})
+		}
+	}
+}
+
+func unspecified(family int) netip.Addr {
+	if family == ipv4 {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
+// TestControlOfOthers: a host that probes for the control address, as a speaker of another cluster, asks from it, or
+// announces it, is no proxy.
+func TestControlOfOthers(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, s *side) {
+		control := controlAddrs[s.family]
+		set := map[netip.Addr]plan.Announcement{s.vip[0]: probe("eth0")}
+		s.announce(t, set)
+		s.next(t, "probe", func(m message, _ []byte) bool { return m.target == s.vip[0] && m.probe() })
+		s.tell(t, s.codec.answer(station{mac: s.peer}, message{from: s.self, sender: s.unspecified(), target: s.vip[0]}))
+		got := s.next(t, "probe", func(m message, _ []byte) bool { return m.target == control && m.probe() })
+		if want := s.codec.probe(station{mac: s.self}, control); string(got[:len(want)]) != string(want) {
+			t.Errorf("probe %x, want %x", got, want)
+		}
+		s.tell(t, s.question(s.unspecified(), control))
+		s.tell(t, s.question(control, s.vip[0]))
+		if s.family == ipv4 {
+			s.tell(t, s.claim(s.peer, control))
+		}
+		s.until(t, set, func(map[netip.Addr][]string) bool { return len(s.announcer.Conflicts()) == 1 })
+		if p := s.announcer.Proxies(); len(p) > 0 {
+			t.Errorf("proxies %v", p)
+		}
+	})
+}
+
+// TestControlIsOurs: where an address of ours or a subnet of the interface is of the control address's kind, a host may
+// have it: there is no check, and each answer counts at once.
+func TestControlIsOurs(t *testing.T) {
+	control, by := controlAddrs[ipv4], mac{2, 0, 0, 0, 9, 9}
+	for name, test := range map[string]struct {
+		set     []netip.Addr
+		subnets []netip.Prefix
+	}{
+		"it":     {set: []netip.Addr{vip, control}},
+		"beside": {set: []netip.Addr{vip, control.Next()}},
+		"subnet": {set: []netip.Addr{vip}, subnets: []netip.Prefix{netip.MustParsePrefix("192.0.0.0/16")}},
+	} {
+		simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
+			sys.subnets = map[int][]netip.Prefix{1: test.subnets}
+			set := map[netip.Addr]plan.Announcement{}
+			for i, addr := range test.set {
+				set[addr] = plan.Announcement{VIP: addr.String(), Interfaces: []string{"eth0"}, Probe: i == 0}
+			}
+			if _, err := a.Announce(set); err != nil {
+				t.Fatal(err)
+			}
+			on := sys.sockets[1]
+			on.occupy(map[netip.Addr]mac{vip: by, control: by})
+			elapse(150 * ms)
+			if len(a.Conflicts()) != 1 || len(a.Proxies()) > 0 || on.count("control") > 0 {
+				t.Errorf("%s: conflicts %v, proxies %v", name, a.Conflicts(), a.Proxies())
+			}
+		})
+	}
+}
+
+// TestControlBecomesOurs: an address that comes while a check probes for it is probed for as any other, and a host that
+// has it is no proxy.
+func TestControlBecomesOurs(t *testing.T) {
+	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
+		set, control := map[netip.Addr]plan.Announcement{vip: probe("eth0")}, controlAddrs[ipv4]
+		announce(t, a, set)
+		elapse(50 * ms) // its first probe went out
+		on, by := sys.sockets[1], mac{2, 0, 0, 0, 9, 9}
+		on.occupy(map[netip.Addr]mac{vip: by})
+		elapse(60 * ms) // the second one was answered
+		if on.count("control") != 1 {
+			t.Fatalf("%d probes for the control address", on.count("control"))
+		}
+		set[control] = plan.Announcement{VIP: "other", Interfaces: []string{"eth0"}, Probe: true}
+		announce(t, a, set)
+		elapse(240 * ms)
+		if held := announce(t, a, set); len(held) > 0 || on.count("control") != 3 || len(a.Conflicts()) != 1 {
+			t.Errorf("held %v after %d probes, conflicts %v", held, on.count("control"), a.Conflicts())
+		}
+		elapse(20 * ms)
+		if held := announce(t, a, set); len(held) != 1 {
+			t.Errorf("not held after its probes")
+		}
+	})
+}
+
+// TestProxyLeaves: a host that answers for all is checked again before its time is over, without a claim of its own,
+// and stays a proxy without a gap, also if answers are lost. It is none some minutes after its last answer.
 func TestProxyLeaves(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, kicks func() int) {
 		set := map[netip.Addr]plan.Announcement{vip: probe("eth0")}
 		announce(t, a, set)
 		on, by := sys.sockets[1], mac{2, 0, 0, 0, 9, 9}
-		sys.mu.Lock()
-		on.occupant = map[netip.Addr]mac{}
-		for _, addr := range addrsFrom("203.0.113.0", 256) {
-			on.occupant[addr] = by
-		}
-		sys.mu.Unlock()
-		time.Sleep(time.Second)
-		synctest.Wait()
+		all := map[netip.Addr]mac{vip: by, controlAddrs[ipv4]: by}
+		on.occupy(all)
+		elapse(time.Second)
 		if held := announce(t, a, set); len(held) != 1 || len(a.Proxies()) != 1 || len(a.Conflicts()) > 0 {
 			t.Fatalf("held on %v, proxies %v, conflicts %v", held, a.Proxies(), a.Conflicts())
 		}
-		claim := func() {
-			on.hear(codecs[ipv4].announcement(station{mac: by}, vip, asRequest))
-			synctest.Wait()
-		}
 		kicks()
-		for range 20 { // it goes on
-			time.Sleep(time.Minute)
-			claim()
+		before := on.count("control")
+		elapse(20 * time.Minute)
+		if n := on.count("control") - before; n < 2*7 || n > 2*9 {
+			t.Errorf("%d probes for the control address in 20 minutes", n)
 		}
-		time.Sleep(time.Second)
-		synctest.Wait()
+		for range 10 { // answers are lost half of the time
+			on.occupy(nil)
+			elapse(time.Minute)
+			on.occupy(all)
+			elapse(time.Minute)
+		}
 		if n := kicks(); n > 0 || len(a.Proxies()) != 1 || len(a.Conflicts()) > 0 {
 			t.Fatalf("kicked %d times, proxies %v, conflicts %v", n, a.Proxies(), a.Conflicts())
 		}
-		sys.mu.Lock()
-		on.occupant = map[netip.Addr]mac{vip: by} // it has the one address now
-		sys.mu.Unlock()
-		time.Sleep(proxyFor + time.Second)
-		synctest.Wait()
+		on.occupy(map[netip.Addr]mac{vip: by}) // it has the one address now
+		elapse(proxyFor + time.Second)
 		if len(a.Proxies()) > 0 || kicks() == 0 {
 			t.Errorf("proxies %v", a.Proxies())
 		}
-		claim()
+		probed := message{from: sys.links[0].mac, sender: unspecified(ipv4), target: vip}
+		on.hear(codecs[ipv4].answer(station{mac: by}, probed))
+		synctest.Wait()
 		if len(a.Conflicts()) != 1 {
 			t.Errorf("conflicts %v", a.Conflicts())
 		}
 	})
 }
 
-// TestProbeOfAUnit: while another host is found to have one address of a VirtualIP, the other one is not used: the caller
-// has time to give both up.
-func TestProbeOfAUnit(t *testing.T) {
-	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, kicks func() int) {
-		free := addrsFrom(vip.String(), 2)[1]
-		set := map[netip.Addr]plan.Announcement{vip: probe("eth0"), free: probe("eth0")}
+// TestProxyComesLater: a host that has our address and becomes a proxy is found to be one within seconds, and costs no
+// address any more.
+func TestProxyComesLater(t *testing.T) {
+	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
+		set := map[netip.Addr]plan.Announcement{vip: probe("eth0")}
 		announce(t, a, set)
-		on := sys.sockets[1]
-		sys.mu.Lock()
-		on.occupant = map[netip.Addr]mac{vip: {2, 0, 0, 0, 9, 9}}
-		sys.mu.Unlock()
-		for kicks() == 0 {
-			time.Sleep(time.Millisecond)
-			synctest.Wait()
-			if held := announce(t, a, set); len(held) > 0 {
-				t.Fatalf("held before the conflict of the other address is reported")
-			}
+		on, by := sys.sockets[1], mac{2, 0, 0, 0, 9, 9}
+		on.occupy(map[netip.Addr]mac{vip: by})
+		elapse(time.Minute)
+		if len(a.Conflicts()) != 1 {
+			t.Fatalf("conflicts %v", a.Conflicts())
 		}
-		time.Sleep(controlFor / 2)
-		synctest.Wait()
-		if held := announce(t, a, set); len(held) > 0 || len(a.Conflicts()) != 1 {
+		on.occupy(map[netip.Addr]mac{vip: by, controlAddrs[ipv4]: by})
+		elapse(controlAgain + 4*time.Second)
+		if held := announce(t, a, set); len(held) != 1 || len(a.Conflicts()) > 0 || len(a.Proxies()) != 1 {
+			t.Errorf("held on %v, conflicts %v, proxies %v", held, a.Conflicts(), a.Proxies())
+		}
+	})
+}
+
+// TestInterfaceGoesWhileChecking: an address that waits for a check is in no conflict when its interface goes, and is
+// probed for again when that comes back.
+func TestInterfaceGoesWhileChecking(t *testing.T) {
+	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
+		set, both := map[netip.Addr]plan.Announcement{vip: probe("eth0")}, sys.links
+		announce(t, a, set)
+		sys.sockets[1].occupy(map[netip.Addr]mac{vip: {2, 0, 0, 0, 9, 9}})
+		elapse(150 * ms) // its second probe was answered
+		sys.links = nil
+		a.Refresh()
+		announce(t, a, set)
+		elapse(time.Second)
+		if len(a.Conflicts()) > 0 {
+			t.Errorf("conflicts %v, which were not checked", a.Conflicts())
+		}
+		sys.links = slices.Clone(both)
+		a.Refresh()
+		announce(t, a, set)
+		elapse(300 * ms)
+		if held := announce(t, a, set); len(held) != 1 || len(a.Conflicts()) > 0 {
 			t.Errorf("held on %v, conflicts %v", held, a.Conflicts())
 		}
 	})
 }
 
-// TestChoose: control addresses are of the prefix, neither its first nor its last, not taken, and all different.
-func TestChoose(t *testing.T) {
-	source := rand.New(rand.NewPCG(1, 2))
-	random := func() byte { return byte(source.Uint32()) }
-	for text, some := range map[string]bool{
-		"203.0.113.0/24": true, "203.0.113.64/26": true, "203.0.113.64/27": false, "2001:db8::/64": true,
-		"2001:db8::/124": false,
-	} {
-		in := netip.MustParsePrefix(text)
-		taken := in.Addr().Next()
-		list := choose(in, func(a netip.Addr) bool { return a == taken }, random)
-		if some != (len(list) == controls) {
-			t.Errorf("%v: %v", in, list)
-		}
-		seen := map[netip.Addr]bool{taken: true, in.Addr(): true}
-		for _, addr := range list {
-			if seen[addr] || !in.Contains(addr) || !in.Contains(addr.Next()) {
-				t.Errorf("%v: %v among %v", in, addr, list)
+// TestProbeOfAUnit: while another host is found to have one address of a VirtualIP, the other one is not used: the
+// caller has time to give both up.
+func TestProbeOfAUnit(t *testing.T) {
+	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, kicks func() int) {
+		free := addrsFrom(vip.String(), 2)[1]
+		set := map[netip.Addr]plan.Announcement{vip: probe("eth0"), free: probe("eth0")}
+		announce(t, a, set)
+		sys.sockets[1].occupy(map[netip.Addr]mac{vip: {2, 0, 0, 0, 9, 9}})
+		for kicks() == 0 {
+			elapse(ms)
+			if held := announce(t, a, set); len(held) > 0 {
+				t.Fatalf("held before the conflict of the other address is reported")
 			}
-			seen[addr] = true
 		}
-	}
-	full := choose(netip.MustParsePrefix("203.0.113.0/26"), func(netip.Addr) bool { return true }, random)
-	if full != nil {
-		t.Errorf("all taken: %v", full)
-	}
+		elapse(reportFor / 2)
+		if held := announce(t, a, set); len(held) > 0 || len(a.Conflicts()) != 1 {
+			t.Errorf("held on %v, conflicts %v", held, a.Conflicts())
+		}
+	})
 }

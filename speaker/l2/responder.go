@@ -114,7 +114,7 @@ func (r *responder) hear(m message) {
 	}
 	d := r.duties.Load()
 	if has(d.held, m.sender) || has(d.watched, m.sender) {
-		r.of.claimed(r, m.sender, m.from)
+		r.of.claimed(r, m.sender, m.from, m.reply)
 	}
 	switch {
 	case !m.target.IsValid() || m.dst != r.link.mac && m.dst != m.group || !m.from.unicast():
@@ -127,7 +127,7 @@ func (r *responder) hear(m message) {
 			r.of.metrics[r.family].defences.Inc()
 		}
 	case has(d.watched, m.target) && m.probe():
-		r.of.claimed(r, m.target, m.from) // it probes at the same time (RFC 5227, 2.1.1; RFC 4862, 5.4.3)
+		r.of.claimed(r, m.target, m.from, false) // it probes at the same time (RFC 5227, 2.1.1; RFC 4862, 5.4.3)
 	}
 }
 

@@ -359,7 +359,7 @@ func waitCarrier(t testing.TB, space *netspace.Space, name string) {
 	eventually(t, name+" has carrier", func() bool { return linkOf(t, space, name).Attrs().RawFlags&up == up })
 }
 
-// count returns the value of a counter, or how often a histogram was told of something.
+// count returns the value of a counter or gauge, or the number of a histogram's observations.
 func (s *segment) count(t testing.TB, name, family string) float64 {
 	t.Helper()
 	all, err := s.registry.Gather()
@@ -369,7 +369,7 @@ func (s *segment) count(t testing.TB, name, family string) float64 {
 	for _, of := range all {
 		for _, m := range of.Metric {
 			if of.GetName() == "ironlb_l2_"+name && m.Label[0].GetValue() == family {
-				return m.Counter.GetValue() + float64(m.Histogram.GetSampleCount())
+				return m.Counter.GetValue() + m.Gauge.GetValue() + float64(m.Histogram.GetSampleCount())
 			}
 		}
 	}
