@@ -216,7 +216,7 @@ func (a *Announcer) claimedByPeer(now time.Time) {
 }
 
 // note records who claims the address. What is new is reported, after the check if there is one, and true is
-// returned. Of several that claim it at the same time the first one is reported, lest they fill the log.
+// returned. Of several that claim it at the same time the first one is reported, for the log not to fill.
 func (a *Announcer) note(r *responder, addr netip.Addr, by mac, pending *control, now time.Time) bool {
 	e := a.entries[addr]
 	c, since := e.conflict, now

@@ -501,7 +501,7 @@ func TestProxyLeaves(t *testing.T) {
 			elapse(time.Minute)
 		}
 		if n := kicks(); n > 0 || len(a.Proxies()) != 1 || len(a.Conflicts()) > 0 {
-			t.Fatalf("kicked %d times, proxies %v, conflicts %v", n, a.Proxies(), a.Conflicts())
+			t.Fatalf("%d calls of Kick, proxies %v, conflicts %v", n, a.Proxies(), a.Conflicts())
 		}
 		on.occupy(map[netip.Addr]mac{vip: by}) // it has the one address now
 		elapse(proxyFor + time.Second)
