@@ -21,7 +21,7 @@ BFD_TESTS    := ./speaker/bfd ./speaker/priority
 LAB_TESTS     = $$(go list ./test/lab/... | grep -v /router) ./test/ccm/... ./test/deploy/live ./test/e2e/privileges ./test/e2e ./test/e2e/scene
 BGP_TESTS    := ./test/lab/router ./speaker/bfd ./speaker/bgp/gobgp ./cmd/ironlb-bgpd ./test/e2e/bgp
 # Tests of test/e2e/proxy that no data plane sees differently: they run on nftables alone, since a guest takes long.
-ANY_DATAPLANE := ^Test(Finalizer|Healthz|Hints|PodsNotCovered|ReadyBeforeItListens|ServiceProxyName|TenantTakesNothing|WithoutNodePorts)$$
+ANY_DATAPLANE := ^Test(DetectLocalMode|Finalizer|Healthz|Hints|PodsNotCovered|ReadyBeforeItListens|ServiceProxyName|TenantTakesNothing|WithoutNodePorts)$$
 NATIVE_TESTS  = $$(go list ./... | grep -v -e /test/deploy/live -e /test/lab -e /test/ccm -e /test/e2e -e /ipvs/kernel -e /speaker/bfd -e /speaker/bgp/gobgp -e /cmd/ironlb-bgpd)
 
 .PHONY: help
