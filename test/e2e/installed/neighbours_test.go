@@ -29,14 +29,11 @@ func TestNamespaceAdmin(t *testing.T) {
 		t.Fatal(err)
 	}
 	victim := cluster.Node(2)
-	untouched := func() {
-		t.Helper()
-		for _, n := range cluster.Nodes {
-			connects(t, n, netip.AddrPortFrom(victim.Addr, 10250))
-			connects(t, n, netip.AddrPortFrom(netip.MustParseAddr(dns.Spec.ClusterIP), 53))
-		}
-	}
-	untouched()
+	targets := []netip.AddrPort{netip.AddrPortFrom(victim.Addr, 10250), netip.AddrPortFrom(netip.MustParseAddr(dns.Spec.ClusterIP), 53)}
+	// Pods and kube-proxy may still be on their way after a test that ended a node.
+	eventually(t, time.Minute, "every node reaches the kubelet of another one and the cluster's DNS", func(ctx context.Context) error {
+		return untouched(ctx, targets)
+	})
 	kubectl(t, "-n", "tenant", "--as=system:serviceaccount:tenant:default", "create", "service", "clusterip", "taker", "--tcp=8443:8080")
 	kubectl(t, "-n", "tenant", "--as=system:serviceaccount:tenant:default", "patch", "service", "taker", "-p", fmt.Sprintf(
 		`{"metadata":{"labels":{"service.kubernetes.io/service-proxy-name":"ironlb"}},"spec":{"externalIPs":["%s","%s"]}}`,
@@ -61,7 +58,9 @@ func TestNamespaceAdmin(t *testing.T) {
 			t.Errorf("%s takes in an address that is not the tenant's", n.Name)
 		}
 	}
-	untouched()
+	if err := untouched(t.Context(), targets); err != nil {
+		t.Error(err)
+	}
 }
 
 // A Pod's hostPort, by the CNI plugin portmap, keeps its own address and takes nothing of the address of a Service,
@@ -146,18 +145,23 @@ func TestForeignController(t *testing.T) {
 	if before.ResourceVersion != after.ResourceVersion {
 		t.Errorf("written: was %+v, is %+v", before, after)
 	}
-	for _, n := range cluster.Nodes {
-		connects(t, n, netip.AddrPortFrom(cluster.Node(2).Addr, 10250))
+	if err := untouched(t.Context(), []netip.AddrPort{netip.AddrPortFrom(cluster.Node(2).Addr, 10250)}); err != nil {
+		t.Error(err)
 	}
 }
 
-// connects fails the test unless a process of the node connects to a server.
-func connects(t *testing.T, n *lab.Node, to netip.AddrPort) {
-	t.Helper()
-	command := fmt.Sprintf("exec 3<>/dev/tcp/%s/%d", to.Addr(), to.Port())
-	if _, err := n.Kubelet().Exec(t.Context(), "timeout", "5", "bash", "-c", command); err != nil {
-		t.Errorf("%s to %v: %v", n.Name, to, err)
+// untouched returns an error unless every node connects to each target.
+func untouched(ctx context.Context, targets []netip.AddrPort) error {
+	var failures []error
+	for _, n := range cluster.Nodes {
+		for _, to := range targets {
+			command := fmt.Sprintf("exec 3<>/dev/tcp/%s/%d", to.Addr(), to.Port())
+			if _, err := n.Kubelet().Exec(ctx, "timeout", "5", "bash", "-c", command); err != nil {
+				failures = append(failures, fmt.Errorf("%s to %v: %w", n.Name, to, err))
+			}
+		}
 	}
+	return errors.Join(failures...)
 }
 
 // local returns an error unless an address is a local one of the node.
