@@ -137,12 +137,12 @@ func openBalancer(c config) (*nftlb.Balancer, error) {
 	return b, nil
 }
 
-// inIPVS tells whether IPVS forwards: not while what forwards is not chosen.
+// inIPVS reports whether IPVS forwards: not while what forwards is not chosen.
 func (v *virtualServers) inIPVS() bool {
 	return v.proxyMode() == kubeproxy.IPVS
 }
 
-// mayBeIPVS tells whether IPVS forwards, or may be chosen to: what it needs of the node has to be there before.
+// mayBeIPVS reports whether IPVS forwards, or may be chosen to: what it needs of the node has to be there before.
 func (v *virtualServers) mayBeIPVS() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -343,7 +343,7 @@ func TestSlowProxy(t *testing.T) {
 		ipv6: {netip.MustParseAddr("2001:db8::4"), time.Second, 1400 * ms},
 	} {
 		for _, isProxy := range []bool{true, false} {
-			simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, kicks func() int) {
+			simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, calls func() int) {
 				var stale atomic.Bool
 				a.cfg.Fresh = func() bool { return !stale.Load() }
 				set := map[netip.Addr]plan.Announcement{test.addr: probe("eth0")}
@@ -370,7 +370,7 @@ func TestSlowProxy(t *testing.T) {
 					elapse(ms)
 				}
 				began := time.Now()
-				kicks()
+				calls()
 				for len(a.Conflicts())+len(a.Proxies()) == 0 {
 					elapse(ms)
 				}
@@ -478,7 +478,7 @@ func TestControlBecomesOurs(t *testing.T) {
 // TestProxyLeaves: a host that answers for all is checked again before its time is over, without a claim of its own,
 // and stays a proxy without a gap, also if answers are lost. It is none some minutes after its last answer.
 func TestProxyLeaves(t *testing.T) {
-	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, kicks func() int) {
+	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, calls func() int) {
 		set := map[netip.Addr]plan.Announcement{vip: probe("eth0")}
 		announce(t, a, set)
 		on, by := sys.sockets[1], mac{2, 0, 0, 0, 9, 9}
@@ -488,7 +488,7 @@ func TestProxyLeaves(t *testing.T) {
 		if held := announce(t, a, set); len(held) != 1 || len(a.Proxies()) != 1 || len(a.Conflicts()) > 0 {
 			t.Fatalf("held on %v, proxies %v, conflicts %v", held, a.Proxies(), a.Conflicts())
 		}
-		kicks()
+		calls()
 		before := on.count("control")
 		elapse(20 * time.Minute)
 		if n := on.count("control") - before; n < 2*7 || n > 2*9 {
@@ -500,12 +500,12 @@ func TestProxyLeaves(t *testing.T) {
 			on.occupy(all)
 			elapse(time.Minute)
 		}
-		if n := kicks(); n > 0 || len(a.Proxies()) != 1 || len(a.Conflicts()) > 0 {
+		if n := calls(); n > 0 || len(a.Proxies()) != 1 || len(a.Conflicts()) > 0 {
 			t.Fatalf("%d calls of Kick, proxies %v, conflicts %v", n, a.Proxies(), a.Conflicts())
 		}
 		on.occupy(map[netip.Addr]mac{vip: by}) // it has the one address now
 		elapse(proxyFor + time.Second)
-		if len(a.Proxies()) > 0 || kicks() == 0 {
+		if len(a.Proxies()) > 0 || calls() == 0 {
 			t.Errorf("proxies %v", a.Proxies())
 		}
 		probed := message{from: sys.links[0].mac, sender: unspecified(ipv4), target: vip}
@@ -565,12 +565,12 @@ func TestInterfaceGoesWhileChecking(t *testing.T) {
 // TestProbeOfAUnit: while another host is found to have one address of a VirtualIP, the other one is not used: the
 // caller has time to give both up.
 func TestProbeOfAUnit(t *testing.T) {
-	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, kicks func() int) {
+	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, calls func() int) {
 		free := addrsFrom(vip.String(), 2)[1]
 		set := map[netip.Addr]plan.Announcement{vip: probe("eth0"), free: probe("eth0")}
 		announce(t, a, set)
 		sys.sockets[1].occupy(map[netip.Addr]mac{vip: {2, 0, 0, 0, 9, 9}})
-		for kicks() == 0 {
+		for calls() == 0 {
 			elapse(ms)
 			if held := announce(t, a, set); len(held) > 0 {
 				t.Fatalf("held before the conflict of the other address is reported")

@@ -301,40 +301,6 @@ func (d *Detector) follow(ctx context.Context, l *lister) {
 	}
 }
 
-// checkAway notes which nodes to ask, and logs those that have not answered.
-func (l *loop) checkAway() {
-	if away := l.core.Away(); away != nil {
-		l.away.Store(&away)
-	} else if before := l.away.Load(); before != nil {
-		l.away.Store(nil)
-	}
-	for _, node := range l.core.Unanswered() {
-		l.options.Log.Warn("a node whose speaker is replaced does not answer ARP or neighbour discovery any more: "+
-			"it counts as dead", "node", node)
-	}
-}
-
-// ask finds out which nodes without a process answer.
-func (d *Detector) ask(l *lister) {
-	away := d.away.Load()
-	if away == nil {
-		l.asked = nil
-		return
-	}
-	answered, silent, err := l.neighbours.ask(*away, l.indexes)
-	if err != nil && l.failed != err.Error() {
-		d.options.Log.Error("cannot ask whether nodes whose speaker is replaced still answer; they are believed",
-			"error", err)
-	}
-	l.failed = ""
-	if err != nil {
-		l.failed = err.Error()
-	}
-	d.put(func(in *inbox) {
-		in.answered, in.silent = append(in.answered, answered...), append(in.silent, silent...)
-	})
-}
-
 // loop is the goroutine that owns the core, with what it needs.
 type loop struct {
 	polls []unix.PollFd

@@ -8,6 +8,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/speaker/link/dump"
 )
 
 // clockTick is the unit of the times in the neighbour table (USER_HZ in include/asm-generic/param.h).
@@ -28,8 +30,9 @@ type neighbours struct {
 // and which have not. Of one that could not be asked it says neither, as where an administrator has set the entry of the
 // neighbour table, which stays.
 func (k *neighbours) ask(all []Neighbour, indexes map[string]int) (answered, silent []Neighbour, err error) {
-	list, err := k.handle.NeighList(0, netlink.FAMILY_ALL) // of one interface it is no smaller: the kernel sends all
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+	// A list of one interface is no smaller: the kernel sends all. What a list lacks would count as silent.
+	list, err := dump.Whole(func() ([]netlink.Neigh, error) { return k.handle.NeighList(0, netlink.FAMILY_ALL) })
+	if err != nil {
 		return nil, nil, fmt.Errorf("list the neighbours: %w", err)
 	}
 	read := time.Now()
@@ -117,4 +120,38 @@ func (k *neighbours) question(n Neighbour, index int, have *netlink.Neigh) error
 	}
 	entry.FlagsExt, entry.HardwareAddr = have.FlagsExt, nil
 	return k.handle.NeighSet(&entry)
+}
+
+// checkAway notes which nodes to ask, and logs those that have not answered.
+func (l *loop) checkAway() {
+	if away := l.core.Away(); away != nil {
+		l.away.Store(&away)
+	} else if before := l.away.Load(); before != nil {
+		l.away.Store(nil)
+	}
+	for _, node := range l.core.Unanswered() {
+		l.options.Log.Warn("a node whose speaker is replaced does not answer ARP or neighbour discovery any more: "+
+			"it counts as dead", "node", node)
+	}
+}
+
+// ask finds out which nodes without a process answer.
+func (d *Detector) ask(l *lister) {
+	away := d.away.Load()
+	if away == nil {
+		l.asked = nil
+		return
+	}
+	answered, silent, err := l.neighbours.ask(*away, l.indexes)
+	if err != nil && l.failed != err.Error() {
+		d.options.Log.Error("cannot ask whether nodes whose speaker is replaced still answer; they are believed",
+			"error", err)
+	}
+	l.failed = ""
+	if err != nil {
+		l.failed = err.Error()
+	}
+	d.put(func(in *inbox) {
+		in.answered, in.silent = append(in.answered, answered...), append(in.silent, silent...)
+	})
 }

@@ -17,8 +17,8 @@ import (
 const (
 	// retainedMost bounds what a goodbye may ask for.
 	retainedMost = 5 * time.Minute
-	// unansweredMost is how many questions in a row a node without a process may leave without an answer. It is asked each
-	// relistAfter. The link may lose some.
+	// unansweredMost is how many questions in a row a node without a process leaves unanswered until it counts as dead.
+	// It is asked each relistAfter. The link may lose some.
 	unansweredMost = 5
 )
 
@@ -79,7 +79,7 @@ func (c *Core) asks(p *peer, at int) (mac [6]byte, can bool) {
 	return mac, true
 }
 
-// leaves notes that a node answers without a process from now on.
+// leaves records that a node answers without a process from now on.
 func (c *Core) leaves(p *peer) {
 	p.away = true
 	for at := 1; at < len(p.paths); at++ {
@@ -90,7 +90,9 @@ func (c *Core) leaves(p *peer) {
 
 // accompanied reports whether this node receives another one with a process on an interface.
 func (c *Core) accompanied(p *peer, at int) bool {
-	return slices.ContainsFunc(c.order, func(q *peer) bool { return q != p && !q.away && q.paths[at].up && !q.paths[at].byRelay })
+	return slices.ContainsFunc(c.order, func(q *peer) bool {
+		return q != p && !q.away && q.paths[at].up && !q.paths[at].byRelay
+	})
 }
 
 // answers keeps a node without a process alive where its kernel answers. Where it cannot be asked it is believed, and
