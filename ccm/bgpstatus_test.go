@@ -238,7 +238,8 @@ func TestJudgeAdvertisements(t *testing.T) {
 		return fmt.Sprintf("False LocalPrefConflict: spec.localPref: is %d, and that of BGPAdvertisement %s is %d for the same prefixes of IPAddressPool %s to BGPPeer %s: make them equal. The lower one counts until then",
 			mine, other, theirs, pool, peer)
 	}
-	const wide = "spec.aggregationLength: 24 announces 192.0.2.0/24, and IPAddressPool lan has only 192.0.2.0-192.0.2.15 of it: " +
+	const wide = "spec.aggregationLength: 24 announces 192.0.2.0/24, " +
+		"and IPAddressPool lan has only 192.0.2.0-192.0.2.15 of it: " +
 		"write a greater length, or add the addresses to the pool"
 	wideMore := strings.NewReplacer("pool lan", "pool more", "Pool lan", "Pool more", "192.0.2.0-192.0.2.15", "192.0.2.16-192.0.2.31").Replace(wide)
 	const tooWide = "False AggregateTooWide: "

@@ -156,7 +156,8 @@ func TestHeldByOthers(t *testing.T) {
 
 // TestLongRequest: what a tenant writes into a Service is read and repeated up to a length.
 func TestLongRequest(t *testing.T) {
-	for _, field := range []string{v1alpha1.AnnotationAddresses, metallbAddresses, v1alpha1.AnnotationPool, annotationSharingKey} {
+	fields := []string{v1alpha1.AnnotationAddresses, metallbAddresses, v1alpha1.AnnotationPool, annotationSharingKey}
+	for _, field := range fields {
 		c := defaults.claimOf(serviceFor("s", annotate(field, strings.Repeat(",", 1<<17))))
 		if want := "annotation " + field + " has 131072 characters: write 253 at most"; c.Invalid != want {
 			t.Errorf("%s: %.200q, want %q", field, c.Invalid, want)
