@@ -198,7 +198,7 @@ func (n *Node) StopSpeaker() error {
 
 // ReplaceSpeaker ends the node's speaker as a kubelet does whose Pod is replaced, and waits for its end. Like the preStop
 // hook it gives the speaker time to take SIGUSR1 in: of two signals that are pending the kernel keeps no order.
-func (n *Node) ReplaceSpeaker(ctx context.Context) error {
+func (n *Node) ReplaceSpeaker() error {
 	p := n.Speaker()
 	if p == nil {
 		return nil
@@ -206,7 +206,7 @@ func (n *Node) ReplaceSpeaker(ctx context.Context) error {
 	if err := p.Signal(syscall.SIGUSR1); err != nil {
 		return err
 	}
-	err := n.c.Eventually(ctx, 10*time.Second, "the speaker to take SIGUSR1 in", func(context.Context) error {
+	err := n.c.Eventually(context.Background(), 10*time.Second, "the speaker to take SIGUSR1 in", func(context.Context) error {
 		log, err := os.ReadFile(p.Log)
 		if err == nil && !bytes.Contains(log, []byte("about to be restarted")) {
 			err = errors.New("its log does not say that it is about to be restarted")

@@ -53,7 +53,7 @@ func TestReplacedLate(t *testing.T) {
 func TestDiesAway(t *testing.T) {
 	s := serving(t, 1)
 	holder := s.settled("at the start")[s.vips[0].service]
-	if err := holder.ReplaceSpeaker(t.Context()); err != nil {
+	if err := holder.ReplaceSpeaker(); err != nil {
 		t.Fatal(err)
 	}
 	if now := s.settledFor(8*time.Second, "while it is replaced")[s.vips[0].service]; now != holder {
@@ -84,7 +84,7 @@ func TestDiesAway(t *testing.T) {
 func (s *scene) replace(n *lab.Node, pull time.Duration) {
 	s.t.Helper()
 	before := s.settled("before the end of " + n.Name)
-	if err := n.ReplaceSpeaker(s.t.Context()); err != nil {
+	if err := n.ReplaceSpeaker(); err != nil {
 		s.t.Fatal(err)
 	}
 	if pull > 0 {
