@@ -60,6 +60,8 @@ type Core struct {
 	// unanswered are nodes away that were given up, for the log.
 	unanswered []string
 
+	reported reported
+
 	msg   message
 	sends []Send
 	arena []byte

@@ -42,6 +42,9 @@ type Options struct {
 	// Authorities are digests of the cluster's certificate authority, by AuthorityKey. None: what others send is not
 	// compared.
 	Authorities []uint64
+	// Received is called from Run with the nodes whose speakers are received, and whether this node is an observer, each time
+	// that changes; see Core.Received. It must not block. Nil for nobody.
+	Received func(nodes map[string]struct{}, observer bool)
 	// Broadcast sends to all hosts of a segment in place of the group, for networks that drop the group. Both are
 	// received in any case.
 	Broadcast bool
@@ -468,6 +471,9 @@ func (l *loop) tell() {
 		l.core.out.macs = false
 	}
 	l.metrics.counts(l.core)
+	if nodes, observer, changed := l.core.Received(); changed && l.options.Received != nil {
+		l.options.Received(nodes, observer)
+	}
 	if !l.core.Changed() {
 		return
 	}

@@ -25,6 +25,7 @@ type peer struct {
 	first               time.Time
 	from                netip.Addr // where its last datagram came from
 	fromIface           int
+	internal            time.Time // when one came from an InternalIP
 
 	clock  clock
 	claims replica

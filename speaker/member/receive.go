@@ -103,6 +103,7 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 		c.beatNow = true // it has not received this node yet
 	}
 	p.from, p.fromIface = in.Source, at
+	p.arrives(now, in)
 	if in.Group || !p.paths[at].byGroup {
 		p.paths[at].from, p.paths[at].byGroup = in.Source, in.Group
 	}

@@ -1,0 +1,379 @@
+package reach
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Witness is how the kernel of another host is asked whether it is there.
+type Witness uint8
+
+// The witnesses. Either answer comes from the kernel, whatever runs there.
+const (
+	// Echo is ICMP echo (RFC 792) or ICMPv6 echo (RFC 4443 section 4).
+	Echo Witness = iota
+	// Neighbor is ARP (RFC 826) or neighbor discovery (RFC 4861), for hosts on a network of this node.
+	Neighbor
+)
+
+func (w Witness) String() string {
+	if w == Neighbor {
+		return "ARP or neighbor discovery"
+	}
+	return "ICMP echo"
+}
+
+// Target is an address that is asked in one way.
+type Target struct {
+	Addr netip.Addr
+	By   Witness
+}
+
+func (t Target) compare(u Target) int { return cmp.Or(t.Addr.Compare(u.Addr), cmp.Compare(t.By, u.By)) }
+
+// Question is one request to a target. Of two questions to a target the later one has the greater ID.
+type Question struct {
+	Target
+	ID uint64
+}
+
+const (
+	// A node that is not received any more is asked askFirst times, askSoon apart. It is unreachable if none of these is
+	// answered within answerWithin and twice the longest time that an answer took lately: some 135 ms in a rack. With 5 %
+	// of loss in each direction, all six are lost once in a million times that every heartbeat was lost for the dead time.
+	askFirst     = 6
+	askSoon      = 12 * time.Millisecond
+	answerWithin = 75 * time.Millisecond
+	// A node whose kernel answers without its speaker is asked askSteady apart, and askMost questions in a row without an
+	// answer make it unreachable: here no heartbeat bears witness beside.
+	askMost   = 10
+	askSteady = 50 * time.Millisecond
+	// A node whose speaker has not been received for steadyFor is asked askSlow apart, as is one that is unreachable.
+	steadyFor = 3 * time.Minute
+	askSlow   = 500 * time.Millisecond
+	// A target of a node that is received, or of a gateway, is asked learnEvery apart whether it answers, learnSoon after
+	// a question without an answer. After learnMost of these it is no witness, until it answers again.
+	learnEvery = 30 * time.Second
+	learnSoon  = time.Second
+	learnMost  = 5
+	// slowest is how long an answer may take to count at all.
+	slowest = time.Second
+	// stall is by how much Tick may be late. After a longer stall earlier questions do not count.
+	stall = 250 * time.Millisecond
+	// together is how far apart nodes may vanish to count as vanished at once.
+	together = 10 * time.Second
+	// A node that became unreachable flapsMost times within flapsWithin stays so until it was reachable for holdFor.
+	flapsMost   = 5
+	flapsWithin = 30 * time.Second
+	holdFor     = 30 * time.Second
+	// unstretched is up to how many nodes the intervals hold; twice as many double them.
+	unstretched = 200
+)
+
+// Unreachable says why a node counts as unreachable.
+type Unreachable struct {
+	// Since is when that was decided.
+	Since time.Time
+	// Silent are the witnesses that did not answer, in order.
+	Silent []Witness
+	// Gateway answered where this node might have been cut off itself; not valid where that was not in question.
+	Gateway netip.Addr
+	// Damped reports that the node is reachable, and was unreachable so often that this does not count yet.
+	Damped bool
+}
+
+// Equal reports whether two are the same.
+func (u Unreachable) Equal(v Unreachable) bool {
+	return u.Since.Equal(v.Since) && slices.Equal(u.Silent, v.Silent) && u.Gateway == v.Gateway && u.Damped == v.Damped
+}
+
+// State is what a Core has decided.
+type State struct {
+	// Unreachable nodes by name.
+	Unreachable map[string]Unreachable
+	// Unwitnessed are the nodes whose speaker is, or was, received and whose kernel does not answer any question: what
+	// becomes of their endpoints is left to Kubernetes.
+	Unwitnessed map[string]struct{}
+	// CutOff reports that this node may be cut off itself, so that nothing changes.
+	CutOff bool
+}
+
+func newState() State {
+	return State{Unreachable: map[string]Unreachable{}, Unwitnessed: map[string]struct{}{}}
+}
+
+func (s State) equal(t State) bool {
+	return s.CutOff == t.CutOff && maps.Equal(s.Unwitnessed, t.Unwitnessed) &&
+		maps.EqualFunc(s.Unreachable, t.Unreachable, Unreachable.Equal)
+}
+
+// Core decides which nodes are unreachable. It has no clock and does no I/O: its owner calls Tick when Next says so, and
+// asks what Tick returns.
+type Core struct {
+	nodes    []*node // by name
+	gateways []*target
+	// waiting are the targets of the questions that wait for an answer, by ID.
+	waiting  map[uint64]*target
+	lastID   uint64
+	received map[string]struct{}
+	observer bool
+	began    time.Time
+	next     time.Time
+	state    State
+}
+
+// node is another node.
+type node struct {
+	name     string
+	targets  []*target
+	received bool
+	known    bool      // it has been received since this Core began
+	lost     time.Time // since when it is not received
+	// unreachable is nil while the node is reachable, falls are the last flapsMost times at which it ceased to be.
+	unreachable *Unreachable
+	falls       []time.Time
+	// back is since when it is reachable although it counts as unreachable.
+	back time.Time
+}
+
+// NewCore returns a Core without nodes, which decides nothing before SetReceived.
+func NewCore() *Core {
+	return &Core{observer: true, waiting: map[uint64]*target{}, received: map[string]struct{}{}, state: newState()}
+}
+
+// SetNodes sets the other nodes, and the targets that stand for each.
+func (c *Core) SetNodes(now time.Time, nodes map[string][]Target) {
+	before := map[string]*node{}
+	for _, n := range c.nodes {
+		before[n.name] = n
+	}
+	c.nodes = nil
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		n := before[name]
+		if n == nil {
+			_, received := c.received[name]
+			n = &node{name: name, received: received, known: received, lost: now}
+		}
+		n.targets = c.retarget(now, n.targets, nodes[name])
+		c.nodes = append(c.nodes, n)
+		delete(before, name)
+	}
+	for _, n := range before {
+		c.retarget(now, n.targets, nil)
+	}
+	c.next = now
+}
+
+// SetGateways sets the hosts whose answers show that this node is not cut off.
+func (c *Core) SetGateways(now time.Time, gateways []Target) {
+	c.gateways, c.next = c.retarget(now, c.gateways, gateways), now
+}
+
+// retarget returns the wanted targets in order; one that was there before keeps its state.
+func (c *Core) retarget(now time.Time, have []*target, want []Target) (out []*target) {
+	want = slices.Clone(want)
+	slices.SortFunc(want, Target.compare)
+	for _, t := range slices.Compact(want) {
+		if i := slices.IndexFunc(have, func(h *target) bool { return h.Target == t }); i >= 0 {
+			out = append(out, have[i])
+		} else {
+			out = append(out, &target{Target: t, next: now})
+		}
+	}
+	for _, t := range have {
+		if !slices.Contains(out, t) {
+			c.drop(t)
+		}
+	}
+	return out
+}
+
+// SetReceived sets the nodes whose speakers are received. While observer is set, that is not certain enough for a
+// decision. The map must not change afterwards.
+func (c *Core) SetReceived(now time.Time, received map[string]struct{}, observer bool) {
+	c.received, c.observer, c.next = received, observer, now
+	for _, n := range c.nodes {
+		_, is := received[n.name]
+		if n.received && !is {
+			n.lost = now
+			c.restart(now, n.targets)
+			c.restart(now, c.gateways)
+		}
+		n.received, n.known = is, n.known || is
+	}
+}
+
+// Answered takes in an answer that came at that time. One that comes later than a second after its question is ignored.
+func (c *Core) Answered(at time.Time, q Question) {
+	if t := c.waiting[q.ID]; t != nil && t.Target == q.Target {
+		c.next = at
+		for _, id := range t.answer(at, q.ID) {
+			delete(c.waiting, id)
+		}
+	}
+}
+
+// Next returns when Tick is due.
+func (c *Core) Next() time.Time { return c.next }
+
+// State returns what is decided. It does not change afterwards.
+func (c *Core) State() State { return c.state }
+
+// Tick decides, and returns what to ask now. All answers that have arrived must have been given to Answered before.
+func (c *Core) Tick(now time.Time) []Question {
+	if c.began.IsZero() {
+		c.began = now
+	} else if now.Sub(c.next) > stall {
+		c.stalled(now)
+	}
+	for _, n := range c.nodes {
+		for _, t := range n.targets {
+			c.expire(now, t, n.received)
+		}
+	}
+	for _, t := range c.gateways {
+		c.expire(now, t, false)
+	}
+	c.decide(now)
+	return c.ask(now)
+}
+
+// stalled makes questions from before a stall count for nothing: their answers may be lost.
+func (c *Core) stalled(now time.Time) {
+	for _, n := range c.nodes {
+		if !n.received {
+			c.restart(now, n.targets)
+			continue
+		}
+		for _, t := range n.targets {
+			c.drop(t)
+		}
+	}
+	c.restart(now, c.gateways)
+}
+
+// decide brings the state up to date.
+func (c *Core) decide(now time.Time) {
+	state := newState()
+	suspect := c.maybeCutOff(now)
+	for _, n := range c.nodes {
+		if !n.known {
+			continue
+		}
+		if n.unreachable != nil {
+			n.returns(now)
+		} else if n.silent() && !c.observer {
+			gateway := c.gatewaySince(n.lost)
+			if suspect && !gateway.IsValid() {
+				state.CutOff = true
+			} else {
+				n.falls = append(n.falls, now)
+				n.falls = slices.Clone(n.falls[max(0, len(n.falls)-flapsMost):])
+				n.unreachable = &Unreachable{Since: now, Silent: n.witnesses()}
+				if suspect {
+					n.unreachable.Gateway = gateway
+				}
+			}
+		}
+		if n.unreachable != nil {
+			state.Unreachable[n.name] = *n.unreachable
+		} else if n.unwitnessed() {
+			state.Unwitnessed[n.name] = struct{}{}
+		}
+	}
+	if !c.state.equal(state) {
+		c.state = state
+	}
+}
+
+// maybeCutOff reports whether this node reaches no other one, or more than half of them vanished at once: then the
+// cause may be on its own side.
+func (c *Core) maybeCutOff(now time.Time) bool {
+	reached, vanished := 0, 0
+	for _, n := range c.nodes {
+		switch {
+		case !n.known:
+		case n.received || n.answers():
+			reached++
+		case now.Sub(n.lost) < together:
+			vanished++
+		}
+	}
+	return reached == 0 || vanished > reached
+}
+
+// gatewaySince returns a gateway that answered a question which was asked since a time; not valid if none did.
+func (c *Core) gatewaySince(at time.Time) netip.Addr {
+	for _, g := range c.gateways {
+		if !g.sent.IsZero() && !g.sent.Before(at) {
+			return g.Addr
+		}
+	}
+	return netip.Addr{}
+}
+
+// witnesses returns which of the node's targets have answered, each witness once, in order.
+func (n *node) witnesses() (out []Witness) {
+	for _, t := range n.targets {
+		if t.works {
+			out = append(out, t.By)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// unwitnessed reports whether no target of the node answers, as is known after some questions.
+func (n *node) unwitnessed() bool {
+	return !slices.ContainsFunc(n.targets, func(t *target) bool { return t.works || n.received && t.misses < learnMost })
+}
+
+// answers reports whether the node's kernel has answered since its speaker is not received, and is not silent since.
+func (n *node) answers() bool {
+	return !n.received && !n.silent() && n.answeredSince(n.lost)
+}
+
+func (n *node) answeredSince(at time.Time) bool {
+	return slices.ContainsFunc(n.targets, func(t *target) bool { return !t.sent.IsZero() && !t.sent.Before(at) })
+}
+
+// silent reports whether the node is not received, and each of its witnesses leaves questions unanswered.
+func (n *node) silent() bool {
+	least, asked := askFirst, false
+	if n.answeredSince(n.lost) {
+		least = askMost
+	}
+	for _, t := range n.targets {
+		if t.works && t.silences < least {
+			return false
+		}
+		asked = asked || t.works
+	}
+	return asked && !n.received
+}
+
+// returns ends it that the node is unreachable once it is received or answers, after a while if that happened too often.
+func (n *node) returns(now time.Time) {
+	u := *n.unreachable
+	if !n.received && (n.silent() || !n.answeredSince(u.Since)) {
+		n.back, u.Damped = time.Time{}, false
+		n.unreachable = &u
+		return
+	}
+	if n.back.IsZero() {
+		n.back = now
+	}
+	flaps := len(n.falls) == flapsMost && n.falls[flapsMost-1].Sub(n.falls[0]) < flapsWithin
+	if flaps && now.Sub(n.back) < holdFor {
+		u.Damped = true
+		n.unreachable = &u
+		return
+	}
+	n.unreachable, n.back = nil, time.Time{}
+	if flaps {
+		n.falls = nil
+	}
+}

@@ -1,0 +1,496 @@
+package reach_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/reach"
+)
+
+// world is one node with its Core among others, under a virtual clock.
+type world struct {
+	*reach.Core
+	t       *testing.T
+	now     time.Time
+	random  *rand.Rand
+	hosts   map[netip.Addr]*host
+	answers []answer // under way
+	asked   int
+	loss    float64 // of one direction
+	delay   time.Duration
+	watch   func(reach.State)
+}
+
+// host is another node, or a gateway.
+type host struct {
+	name    string
+	addr    netip.Addr
+	speaker bool // it is received
+	kernel  bool // it answers
+	mute    []reach.Witness
+}
+
+type answer struct {
+	at time.Time
+	q  reach.Question
+}
+
+var gateway = netip.MustParseAddr("192.0.2.254")
+
+func both(addr netip.Addr) []reach.Target {
+	return []reach.Target{{Addr: addr, By: reach.Echo}, {Addr: addr, By: reach.Neighbor}}
+}
+
+// newWorld returns a world of other nodes, all up for some seconds, behind a gateway.
+func newWorld(t *testing.T, others int) *world {
+	w := &world{
+		Core: reach.NewCore(), t: t, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), hosts: map[netip.Addr]*host{},
+		random: rand.New(rand.NewPCG(1, uint64(others))), delay: 200 * time.Microsecond,
+	}
+	nodes := map[string][]reach.Target{}
+	for i := range others {
+		h := &host{name: fmt.Sprintf("node%d", i+1), addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)})}
+		h.speaker, h.kernel = true, true
+		w.hosts[h.addr] = h
+		nodes[h.name] = both(h.addr)
+	}
+	w.hosts[gateway] = &host{name: "gateway", addr: gateway, kernel: true}
+	w.SetNodes(w.now, nodes)
+	w.SetGateways(w.now, both(gateway))
+	w.receive()
+	w.run(3 * time.Second)
+	return w
+}
+
+func (w *world) node(i int) *host { return w.hosts[netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})] }
+
+// receive has the Core know whose speakers are received.
+func (w *world) receive() {
+	received := map[string]struct{}{}
+	for _, h := range w.hosts {
+		if h.speaker {
+			received[h.name] = struct{}{}
+		}
+	}
+	w.SetReceived(w.now, received, false)
+}
+
+func (w *world) set(h *host, speaker, kernel bool) {
+	h.speaker, h.kernel = speaker, kernel
+	w.receive()
+}
+
+func (w *world) lost() bool { return w.random.Float64() < w.loss }
+
+// run lets time pass.
+func (w *world) run(d time.Duration) { w.until(d, func() bool { return false }) }
+
+// until lets time pass until something holds, at most so long, and returns how long it took.
+func (w *world) until(most time.Duration, holds func() bool) (took time.Duration) {
+	w.t.Helper()
+	began := w.now
+	for !holds() {
+		next := w.Next()
+		if len(w.answers) > 0 && w.answers[0].at.Before(next) {
+			next = w.answers[0].at
+		}
+		if next.Sub(began) > most {
+			w.now = began.Add(most)
+			return most
+		}
+		if next.After(w.now) {
+			w.now = next
+		}
+		w.tick()
+	}
+	return w.now.Sub(began)
+}
+
+// tick gives the Core what has arrived, and sends what it asks.
+func (w *world) tick() {
+	for len(w.answers) > 0 && !w.answers[0].at.After(w.now) {
+		w.Answered(w.now, w.answers[0].q)
+		w.answers = w.answers[1:]
+	}
+	for _, q := range w.Tick(w.now) {
+		w.asked++
+		h := w.hosts[q.Addr]
+		if h == nil || !h.kernel || slices.Contains(h.mute, q.By) || w.lost() || w.lost() {
+			continue
+		}
+		w.answers = append(w.answers, answer{w.now.Add(w.delay), q})
+	}
+	if w.watch != nil {
+		w.watch(w.State())
+	}
+}
+
+func (w *world) unreachable(hosts ...*host) bool {
+	want := map[string]struct{}{}
+	for _, h := range hosts {
+		want[h.name] = struct{}{}
+	}
+	have := map[string]struct{}{}
+	for name := range w.State().Unreachable {
+		have[name] = struct{}{}
+	}
+	return maps.Equal(have, want)
+}
+
+// within wants exactly these nodes to be unreachable, after at least and at most so long.
+func (w *world) within(least, most time.Duration, hosts ...*host) {
+	w.t.Helper()
+	took := w.until(most, func() bool { return w.unreachable(hosts...) })
+	if !w.unreachable(hosts...) || took < least {
+		w.t.Fatalf("after %v: %+v", took, w.State())
+	}
+}
+
+// stays wants that to be so for a time.
+func (w *world) stays(d time.Duration, hosts ...*host) {
+	w.t.Helper()
+	took := w.until(d, func() bool { return !w.unreachable(hosts...) })
+	if !w.unreachable(hosts...) {
+		w.t.Fatalf("after %v: %+v", took, w.State())
+	}
+}
+
+// decidedWithin is what issue and docs promise after the dead time.
+const decidedWithin = 150 * time.Millisecond
+
+func TestNodeDies(t *testing.T) {
+	w := newWorld(t, 4)
+	w.stays(time.Minute)
+	w.set(w.node(2), false, false)
+	w.within(100*time.Millisecond, decidedWithin, w.node(2))
+	u := w.State().Unreachable["node2"]
+	if !slices.Equal(u.Silent, []reach.Witness{reach.Echo, reach.Neighbor}) || u.Gateway.IsValid() || !u.Since.Equal(w.now) {
+		t.Errorf("%+v", u)
+	}
+	w.stays(time.Hour, w.node(2))
+	w.set(w.node(2), true, true)
+	w.within(0, 0)
+}
+
+// A silent speaker is not a dead node.
+func TestSpeakerDies(t *testing.T) {
+	w := newWorld(t, 4)
+	w.loss = 0.05
+	w.set(w.node(2), false, true)
+	w.stays(2 * time.Minute)
+	w.set(w.node(2), false, false) // now the node dies as well
+	w.within(400*time.Millisecond, 700*time.Millisecond, w.node(2))
+	w.node(2).kernel = true // and returns without a speaker
+	w.within(0, time.Second)
+	w.stays(10 * time.Minute)
+}
+
+// While its speaker runs, a node whose kernel does not answer is no matter, and when it does not, nothing is known.
+func TestNeverAnswered(t *testing.T) {
+	w := newWorld(t, 4)
+	w.node(2).mute = []reach.Witness{reach.Echo, reach.Neighbor}
+	w.run(2 * time.Minute) // what it answered before counts no more
+	if _, is := w.State().Unwitnessed["node2"]; !is || len(w.State().Unwitnessed) != 1 {
+		t.Fatalf("%+v", w.State())
+	}
+	w.set(w.node(2), false, false)
+	w.stays(time.Hour)
+	if _, is := w.State().Unwitnessed["node2"]; !is {
+		t.Errorf("%+v", w.State())
+	}
+	w.set(w.node(2), true, true)
+	w.node(2).mute = nil
+	w.run(2 * time.Minute)
+	if len(w.State().Unwitnessed) > 0 {
+		t.Errorf("it answers: %+v", w.State())
+	}
+}
+
+// One witness is enough where the other never answered, as where a host drops ICMP.
+func TestOneWitness(t *testing.T) {
+	for _, mute := range []reach.Witness{reach.Echo, reach.Neighbor} {
+		w := newWorld(t, 4)
+		w.node(2).mute = []reach.Witness{mute}
+		w.run(2 * time.Minute)
+		if len(w.State().Unwitnessed) > 0 {
+			t.Errorf("%v: %+v", mute, w.State())
+		}
+		w.set(w.node(2), false, true)
+		w.stays(time.Minute)
+		w.set(w.node(2), true, true)
+		w.run(time.Second)
+		w.set(w.node(2), false, false)
+		w.within(0, decidedWithin, w.node(2))
+	}
+}
+
+func TestTwoNodes(t *testing.T) {
+	w := newWorld(t, 1)
+	w.set(w.node(1), false, false)
+	w.within(0, decidedWithin, w.node(1))
+	if got := w.State().Unreachable["node1"].Gateway; got != gateway {
+		t.Errorf("the gateway that answered: %v", got)
+	}
+}
+
+func TestCutOff(t *testing.T) {
+	for _, others := range []int{1, 2, 5} {
+		w := newWorld(t, others)
+		var all []*host
+		for _, h := range w.hosts {
+			h.kernel = false
+			if h.name != "gateway" {
+				h.speaker = false
+				all = append(all, h)
+			}
+		}
+		w.receive()
+		w.stays(10 * time.Minute)
+		if !w.State().CutOff {
+			t.Errorf("%+v", w.State())
+		}
+		w.hosts[gateway].kernel = true // its own link is back, and the others are dead all the same
+		w.within(0, 2*time.Second, all...)
+		if w.State().CutOff {
+			t.Errorf("%+v", w.State())
+		}
+	}
+}
+
+// Where others are still reached, more than half that vanish at once put this node in question, and fewer do not.
+func TestManyVanish(t *testing.T) {
+	for _, test := range []struct {
+		vanish  int
+		gateway bool
+		want    bool
+	}{{3, false, true}, {4, false, false}, {4, true, true}} {
+		w := newWorld(t, 6)
+		w.hosts[gateway].kernel = test.gateway
+		var gone []*host
+		for i := range test.vanish {
+			h := w.node(i + 1)
+			h.speaker, h.kernel = false, false
+			gone = append(gone, h)
+		}
+		w.receive()
+		w.run(time.Second)
+		if test.want != w.unreachable(gone...) || test.want == w.State().CutOff {
+			t.Errorf("%+v: %+v", test, w.State())
+		}
+	}
+}
+
+// Those that vanish one after the other put nobody else in question.
+func TestVanishInTurn(t *testing.T) {
+	w := newWorld(t, 6)
+	w.hosts[gateway].kernel = false
+	var gone []*host
+	for i := range 5 {
+		w.set(w.node(i+1), false, false)
+		gone = append(gone, w.node(i+1))
+		w.within(0, decidedWithin, gone...)
+		w.stays(11*time.Second, gone...)
+	}
+}
+
+// All speakers stop at once, as in an upgrade that goes wrong: no node is taken for dead, this one for cut off neither.
+func TestAllSpeakersStop(t *testing.T) {
+	w := newWorld(t, 9)
+	w.hosts[gateway].kernel = false
+	for i := range 9 {
+		w.node(i + 1).speaker = false
+	}
+	w.receive()
+	w.loss = 0.05
+	w.stays(10 * time.Minute)
+	if w.State().CutOff {
+		t.Errorf("%+v", w.State())
+	}
+}
+
+// An observer changes nothing: neither does it add a node, nor does it leave one out.
+func TestObserver(t *testing.T) {
+	w := newWorld(t, 4)
+	w.set(w.node(1), false, false)
+	w.within(0, decidedWithin, w.node(1))
+	w.node(2).speaker, w.node(2).kernel = false, false
+	received := map[string]struct{}{"node3": {}, "node4": {}}
+	w.SetReceived(w.now, received, true)
+	w.stays(time.Minute, w.node(1))
+	w.SetReceived(w.now, received, false)
+	w.within(0, decidedWithin, w.node(1), w.node(2))
+}
+
+// A node that was never received is not taken for dead.
+func TestNeverReceived(t *testing.T) {
+	w := newWorld(t, 4)
+	dead := netip.MustParseAddr("192.0.2.100")
+	nodes := map[string][]reach.Target{"node9": both(dead)}
+	for i := range 4 {
+		nodes[w.node(i+1).name] = both(w.node(i + 1).addr)
+	}
+	w.SetNodes(w.now, nodes)
+	w.stays(time.Hour)
+	if len(w.State().Unwitnessed) > 0 {
+		t.Errorf("%+v", w.State())
+	}
+	delete(nodes, "node9")
+	w.set(w.node(1), false, false)
+	w.within(0, decidedWithin, w.node(1))
+	delete(nodes, "node1")
+	w.SetNodes(w.now, nodes) // the Node is deleted
+	w.within(0, time.Second)
+}
+
+func TestFlapping(t *testing.T) {
+	w := newWorld(t, 4)
+	for i := range 5 {
+		w.set(w.node(2), false, false)
+		w.within(0, decidedWithin, w.node(2))
+		w.run(time.Second)
+		w.set(w.node(2), true, true)
+		if i < 4 {
+			w.within(0, 0)
+			w.run(time.Second)
+		}
+	}
+	w.stays(20*time.Second, w.node(2))
+	if !w.State().Unreachable["node2"].Damped {
+		t.Errorf("%+v", w.State())
+	}
+	w.set(w.node(2), false, false) // the hold begins from the start
+	w.stays(time.Second, w.node(2))
+	w.set(w.node(2), true, true)
+	w.stays(29*time.Second, w.node(2))
+	w.within(0, 2*time.Second)
+	w.stays(time.Hour)
+	w.set(w.node(2), false, false) // it is forgiven
+	w.within(0, decidedWithin, w.node(2))
+	w.set(w.node(2), true, true)
+	w.within(0, 0)
+}
+
+// Five times in more than 30 s are no flapping.
+func TestSlowFlapping(t *testing.T) {
+	w := newWorld(t, 4)
+	for range 20 {
+		w.set(w.node(2), false, false)
+		w.within(0, decidedWithin, w.node(2))
+		w.run(3 * time.Second)
+		w.set(w.node(2), true, true)
+		w.within(0, 0)
+		w.run(5 * time.Second)
+	}
+}
+
+// A process that stalls right after it asked has lost the answers, and asks again before it decides.
+func TestStall(t *testing.T) {
+	w := newWorld(t, 4)
+	w.set(w.node(2), false, true)
+	for range 100 {
+		w.tick() // asks
+		w.answers = nil
+		w.now = w.now.Add(3 * time.Second)
+	}
+	w.stays(10 * time.Second)
+	w.set(w.node(2), true, true)
+	w.run(time.Second)
+	w.set(w.node(2), false, false)
+	w.tick()
+	w.now = w.now.Add(3 * time.Second)
+	w.within(100*time.Millisecond, time.Second, w.node(2))
+}
+
+// A late answer counts: where the way is long, more time is given.
+func TestSlowNetwork(t *testing.T) {
+	w := newWorld(t, 4)
+	w.delay = 150 * time.Millisecond
+	w.run(2 * time.Minute)
+	w.set(w.node(2), false, true)
+	w.stays(5 * time.Minute)
+	w.set(w.node(2), true, true)
+	w.run(time.Minute)
+	w.set(w.node(2), false, false)
+	w.within(0, time.Second, w.node(2))
+}
+
+// TestLoss: with every speaker away and 5 % of loss in each direction nobody is taken for dead.
+func TestLoss(t *testing.T) {
+	w := newWorld(t, 100)
+	w.loss = 0.05
+	for range 4 {
+		for i := range 100 {
+			w.node(i + 1).speaker = !w.node(i + 1).speaker
+		}
+		w.receive()
+		w.stays(3 * time.Minute)
+	}
+}
+
+// TestCost: what is asked while nothing happens, and for a node that is dead for long.
+func TestCost(t *testing.T) {
+	w := newWorld(t, 100)
+	w.run(time.Minute)
+	ticks := 0
+	w.watch = func(reach.State) { ticks++ }
+	w.asked = 0
+	w.run(5 * time.Minute)
+	if w.asked != 100*2*10 || ticks > 3*300 {
+		t.Errorf("%d questions and %d ticks in 5 minutes", w.asked, ticks)
+	}
+	w.set(w.node(1), false, false)
+	w.run(10 * time.Minute)
+	w.asked = 0
+	w.run(time.Minute)
+	if most := 99*2*2 + 2*120 + 2; w.asked > most {
+		t.Errorf("%d questions in a minute with a dead node, want at most %d", w.asked, most)
+	}
+	one := newWorld(t, 1)
+	one.set(one.node(1), false, false)
+	one.run(10 * time.Minute)
+	one.asked = 0
+	one.run(time.Minute)
+	if one.asked > 2*120+2 {
+		t.Errorf("%d questions in a minute where the only other node is dead", one.asked)
+	}
+}
+
+// TestRandom: whatever happens, nobody is unreachable who is received or whose kernel answers for a while, nor is
+// reachable for long who is neither, while the gateway answers.
+func TestRandom(t *testing.T) {
+	for seed := range uint64(50) {
+		w := newWorld(t, 2+int(seed%7))
+		w.random = rand.New(rand.NewPCG(seed, 7))
+		w.loss = 0.02
+		since := map[string]time.Time{}
+		for range 60 {
+			for _, h := range w.hosts {
+				if h.name == "gateway" || w.random.IntN(4) > 0 {
+					continue
+				}
+				h.speaker, h.kernel = w.random.IntN(3) > 0, true
+				if !h.speaker {
+					h.kernel = w.random.IntN(2) > 0
+				}
+				since[h.name] = w.now
+			}
+			w.receive()
+			w.run(time.Duration(w.random.IntN(int(20 * time.Second))))
+			for _, h := range w.hosts {
+				u, is := w.State().Unreachable[h.name]
+				switch lasted := w.now.Sub(since[h.name]); {
+				case h.name == "gateway":
+				case is && h.kernel && lasted > 2*time.Second && !u.Damped, is && h.speaker && !u.Damped:
+					t.Fatalf("seed %d: %+v is unreachable: %+v", seed, h, u)
+				case !is && !h.kernel && lasted > 8*time.Second: // the speaker may have been silent for minutes
+					t.Fatalf("seed %d: %+v is reachable: %+v", seed, h, w.State())
+				}
+			}
+		}
+	}
+}

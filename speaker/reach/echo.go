@@ -1,0 +1,138 @@
+package reach
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
+)
+
+// receiveBuffer holds the answers of some thousand nodes.
+const receiveBuffer = 1 << 20
+
+// echo asks by ICMP or ICMPv6 echo, on a raw socket of one family. It takes CAP_NET_RAW.
+type echo struct {
+	fd    int
+	v6    bool
+	token uint64 // of this process: the answers to others are dropped
+	buf   []byte
+}
+
+// openEcho opens the socket in the network namespace of the calling thread. Where the kernel has no IPv6 it returns nil.
+func openEcho(v6 bool, token uint64) (*echo, error) {
+	family, protocol := unix.AF_INET, unix.IPPROTO_ICMP
+	if v6 {
+		family, protocol = unix.AF_INET6, unix.IPPROTO_ICMPV6
+	}
+	fd, err := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, protocol)
+	if v6 && errors.Is(err, unix.EAFNOSUPPORT) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open a raw socket for ICMP echo (the process needs CAP_NET_RAW): %w", err)
+	}
+	e := &echo{fd: fd, v6: v6, token: token, buf: make([]byte, 1500)}
+	if err := errors.Join(e.filter(), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)); err != nil {
+		e.close()
+		return nil, fmt.Errorf("prepare the raw socket for ICMP echo: %w", err)
+	}
+	return e, nil
+}
+
+// filter has the kernel deliver echo replies alone (raw(7); RFC 3542 section 3.2).
+func (e *echo) filter() error {
+	if e.v6 {
+		var f unix.ICMPv6Filter
+		for i := range f.Data {
+			f.Data[i] = ^uint32(0)
+		}
+		f.Data[ipv6.ICMPTypeEchoReply>>5] &^= 1 << (ipv6.ICMPTypeEchoReply & 31)
+		return unix.SetsockoptICMPv6Filter(e.fd, unix.IPPROTO_ICMPV6, unix.ICMPV6_FILTER, &f)
+	}
+	const icmpFilter = 1 // ICMP_FILTER (include/uapi/linux/icmp.h)
+	return unix.SetsockoptInt(e.fd, unix.SOL_RAW, icmpFilter, ^(1 << ipv4.ICMPTypeEchoReply))
+}
+
+func (e *echo) close() { unix.Close(e.fd) }
+
+// ask sends an echo request. An error that the network may cause is none: the question stays without an answer.
+func (e *echo) ask(q Question) error {
+	message := icmp.Message{Type: ipv4.ICMPTypeEcho, Body: e.body(q.ID)}
+	var to unix.Sockaddr
+	if e.v6 {
+		message.Type, to = ipv6.ICMPTypeEchoRequest, &unix.SockaddrInet6{Addr: q.Addr.As16()}
+	} else {
+		to = &unix.SockaddrInet4{Addr: q.Addr.As4()}
+	}
+	data, err := message.Marshal(nil) // the kernel completes the checksum of ICMPv6
+	if err != nil {
+		return err
+	}
+	switch err := unix.Sendto(e.fd, data, 0, to); err {
+	case nil, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.ENETDOWN, unix.EHOSTDOWN, unix.EAGAIN, unix.ENOBUFS, unix.EADDRNOTAVAIL:
+		return nil
+	default:
+		return fmt.Errorf("send an ICMP echo request to %v: %w", q.Addr, err)
+	}
+}
+
+// body has the token and the ID, so that no host can answer a question that it has not received.
+func (e *echo) body(id uint64) *icmp.Echo {
+	data := binary.BigEndian.AppendUint64(nil, e.token)
+	return &icmp.Echo{ID: int(uint16(e.token)), Seq: int(uint16(id)), Data: binary.BigEndian.AppendUint64(data, id)}
+}
+
+// answers calls each with the questions for which an answer waits to be read.
+func (e *echo) answers(each func(at time.Time, q Question)) error {
+	for {
+		n, from, err := unix.Recvfrom(e.fd, e.buf, unix.MSG_DONTWAIT)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			return nil
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return fmt.Errorf("receive ICMP echo replies: %w", err)
+		}
+		if id, ok := e.parse(e.buf[:n]); ok {
+			each(time.Now(), Question{Target: Target{Addr: addrOf(from), By: Echo}, ID: id})
+		}
+	}
+}
+
+// parse returns the ID of the question that an echo reply is for. A raw IPv4 socket delivers the IP header, too.
+func (e *echo) parse(data []byte) (id uint64, ok bool) {
+	protocol := unix.IPPROTO_ICMPV6
+	if !e.v6 {
+		protocol = unix.IPPROTO_ICMP
+		if len(data) < ipv4.HeaderLen || int(data[0]&0xf)*4 > len(data) {
+			return 0, false
+		}
+		data = data[int(data[0]&0xf)*4:]
+	}
+	m, err := icmp.ParseMessage(protocol, data)
+	if err != nil || m.Type != ipv4.ICMPTypeEchoReply && m.Type != ipv6.ICMPTypeEchoReply {
+		return 0, false
+	}
+	body, ok := m.Body.(*icmp.Echo)
+	if !ok || len(body.Data) != 16 || binary.BigEndian.Uint64(body.Data) != e.token {
+		return 0, false
+	}
+	return binary.BigEndian.Uint64(body.Data[8:]), true
+}
+
+func addrOf(from unix.Sockaddr) netip.Addr {
+	switch s := from.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrFrom4(s.Addr)
+	case *unix.SockaddrInet6:
+		return netip.AddrFrom16(s.Addr)
+	}
+	return netip.Addr{}
+}

@@ -1,0 +1,278 @@
+package reach
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+)
+
+// Options of a Prober.
+type Options struct {
+	Log *slog.Logger
+	// Wake is called when State returns something new. It must not block.
+	Wake    func()
+	Metrics prometheus.Registerer
+	// MACs returns the hardware addresses of other nodes with their names. An answer to ARP or neighbor discovery for a
+	// node that has some counts if it comes from one of them.
+	MACs func() map[[6]byte]string
+}
+
+// Prober runs a Core on sockets. One goroutine owns the Core; the methods do not wait for it.
+type Prober struct {
+	options   Options
+	core      *Core
+	sockets   []*echo
+	neighbors *neighbors
+	wake      int // eventfd
+	metrics   *metrics
+	state     atomic.Pointer[State]
+	// names are the nodes by their addresses.
+	names map[netip.Addr]string
+	// failed is the last error of a socket, for the log.
+	failed string
+
+	mu sync.Mutex
+	in inbox
+}
+
+// inbox is what the methods were given since the last turn.
+type inbox struct {
+	nodes    map[string][]netip.Addr // nil: the same
+	gateways *[]netip.Addr
+	received map[string]struct{}
+	observer bool
+	heard    bool // received and observer are new
+}
+
+// New opens the sockets, in the network namespace of the calling thread. Call Run once.
+func New(o Options) (*Prober, error) {
+	var token [8]byte
+	_, _ = rand.Read(token[:]) // never fails
+	p := &Prober{options: o, core: NewCore(), names: map[netip.Addr]string{}, wake: -1}
+	state := newState()
+	p.state.Store(&state)
+	err := p.open(binary.BigEndian.Uint64(token[:]))
+	if err != nil {
+		p.close()
+		return nil, fmt.Errorf("find unreachable nodes: %w", err)
+	}
+	p.metrics = newMetrics(o.Metrics)
+	return p, nil
+}
+
+func (p *Prober) open(token uint64) (err error) {
+	if p.wake, err = unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC); err != nil {
+		return fmt.Errorf("make an eventfd: %w", err)
+	}
+	for _, v6 := range []bool{false, true} {
+		e, err := openEcho(v6, token)
+		if err != nil {
+			return err
+		}
+		if e != nil {
+			p.sockets = append(p.sockets, e)
+		}
+	}
+	p.neighbors, err = openNeighbors(p.accepts)
+	return err
+}
+
+func (p *Prober) close() {
+	for _, e := range p.sockets {
+		e.close()
+	}
+	if p.neighbors != nil {
+		p.neighbors.close()
+	}
+	if p.wake >= 0 {
+		unix.Close(p.wake)
+	}
+}
+
+// SetNodes sets the other nodes with their InternalIPs. The map must not change afterwards.
+func (p *Prober) SetNodes(nodes map[string][]netip.Addr) { p.put(func(in *inbox) { in.nodes = nodes }) }
+
+// SetGateways sets the addresses by way of which this node sends packets.
+func (p *Prober) SetGateways(gateways []netip.Addr) {
+	p.put(func(in *inbox) { in.gateways = &gateways })
+}
+
+// SetReceived sets the nodes whose speakers are received; see Core.SetReceived.
+func (p *Prober) SetReceived(nodes map[string]struct{}, observer bool) {
+	p.put(func(in *inbox) { in.received, in.observer, in.heard = nodes, observer, true })
+}
+
+// State returns what is decided. It does not change afterwards.
+func (p *Prober) State() State { return *p.state.Load() }
+
+func (p *Prober) put(f func(*inbox)) {
+	p.mu.Lock()
+	f(&p.in)
+	p.mu.Unlock()
+	one := binary.NativeEndian.AppendUint64(nil, 1)
+	_, _ = unix.Write(p.wake, one) // it is full only while a wake-up waits already
+}
+
+// Run asks and decides until the context ends, and closes the sockets.
+func (p *Prober) Run(ctx context.Context) error {
+	defer p.close()
+	defer context.AfterFunc(ctx, func() { p.put(func(*inbox) {}) })()
+	for ctx.Err() == nil {
+		p.take()
+		p.receive()
+		for _, q := range p.core.Tick(time.Now()) {
+			p.metrics.questions.WithLabelValues(q.By.label()).Inc()
+			p.fail(p.ask(q))
+		}
+		p.publish()
+		if err := p.wait(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// take hands the Core what the methods were given.
+func (p *Prober) take() {
+	p.mu.Lock()
+	in := p.in
+	p.in = inbox{}
+	p.mu.Unlock()
+	now := time.Now()
+	if in.nodes != nil {
+		clear(p.names)
+		nodes := map[string][]Target{}
+		for name, addrs := range in.nodes {
+			nodes[name] = targets(addrs)
+			for _, a := range addrs {
+				p.names[a] = name
+			}
+		}
+		p.core.SetNodes(now, nodes)
+	}
+	if in.gateways != nil {
+		p.core.SetGateways(now, targets(*in.gateways))
+	}
+	if in.heard {
+		p.core.SetReceived(now, in.received, in.observer)
+	}
+}
+
+func targets(addrs []netip.Addr) (out []Target) {
+	for _, a := range addrs {
+		out = append(out, Target{a, Echo}, Target{a, Neighbor})
+	}
+	return out
+}
+
+// receive takes in all answers that have arrived.
+func (p *Prober) receive() {
+	take := func(at time.Time, q Question) {
+		p.metrics.answers.WithLabelValues(q.By.label()).Inc()
+		p.core.Answered(at, q)
+	}
+	for _, e := range p.sockets {
+		p.fail(e.answers(take))
+	}
+	p.fail(p.neighbors.answers(take))
+}
+
+func (p *Prober) ask(q Question) error {
+	if q.By == Neighbor {
+		return p.neighbors.ask(q)
+	}
+	for _, e := range p.sockets {
+		if e.v6 == q.Addr.Is6() {
+			return e.ask(q)
+		}
+	}
+	return nil // the kernel has no IPv6
+}
+
+// accepts reports whether a node may have a hardware address, as far as its addresses are known.
+func (p *Prober) accepts(addr netip.Addr, mac [6]byte) bool {
+	name, isNode := p.names[addr]
+	if !isNode || p.options.MACs == nil {
+		return true
+	}
+	macs := p.options.MACs()
+	if owner, known := macs[mac]; known {
+		return owner == name
+	}
+	return !slices.Contains(slices.Collect(maps.Values(macs)), name)
+}
+
+// fail logs an error when it appears or changes.
+func (p *Prober) fail(err error) {
+	if err != nil && err.Error() != p.failed {
+		p.failed = err.Error()
+		p.options.Log.Error("cannot ask whether nodes are reachable; their endpoints are left to Kubernetes", "error", err)
+	}
+}
+
+// wait returns when a method was called, an answer has arrived, or the Core is due.
+func (p *Prober) wait() error {
+	fds := []unix.PollFd{{Fd: int32(p.wake), Events: unix.POLLIN}}
+	for _, e := range p.sockets {
+		fds = append(fds, unix.PollFd{Fd: int32(e.fd), Events: unix.POLLIN})
+	}
+	timeout := unix.NsecToTimespec(int64(max(0, time.Until(p.core.Next()))))
+	if _, err := unix.Ppoll(fds, &timeout, nil); err != nil && !errors.Is(err, unix.EINTR) {
+		return fmt.Errorf("wait for answers of nodes: %w", err)
+	}
+	if fds[0].Revents != 0 {
+		var counter [8]byte
+		_, _ = unix.Read(p.wake, counter[:])
+	}
+	return nil
+}
+
+// publish makes a new state known.
+func (p *Prober) publish() {
+	before, now := p.State(), p.core.State()
+	if before.equal(now) {
+		return
+	}
+	p.state.Store(&now)
+	for _, name := range slices.Sorted(maps.Keys(now.Unreachable)) {
+		u := now.Unreachable[name]
+		if have, was := before.Unreachable[name]; was && have.Since.Equal(u.Since) {
+			if u.Damped && !have.Damped {
+				p.options.Log.Warn("node is reachable again, too often: its endpoints stay out for a while", "node", name, "for", holdFor)
+			}
+			continue
+		}
+		args := []any{"node", name, "silent", fmt.Sprint(u.Silent)}
+		if u.Gateway.IsValid() {
+			args = append(args, "gateway", u.Gateway)
+		}
+		p.options.Log.Warn("node is unreachable", args...)
+		p.metrics.unreachable.Inc()
+	}
+	for _, name := range slices.Sorted(maps.Keys(before.Unreachable)) {
+		if _, still := now.Unreachable[name]; !still {
+			p.options.Log.Info("node is reachable again", "node", name, "after", time.Since(before.Unreachable[name].Since).Round(time.Millisecond))
+		}
+	}
+	if now.CutOff != before.CutOff {
+		p.options.Log.Warn("this node may be cut off: neither most other nodes nor a gateway answer", "is", now.CutOff)
+	}
+	for _, name := range slices.Sorted(maps.Keys(now.Unwitnessed)) {
+		if _, was := before.Unwitnessed[name]; !was {
+			p.options.Log.Warn("node answers neither ICMP echo nor ARP: should it die, its endpoints are left to Kubernetes", "node", name)
+		}
+	}
+	p.options.Wake()
+}

@@ -1,0 +1,189 @@
+package reach
+
+import (
+	"hash/fnv"
+	"time"
+)
+
+// target is how a host answers at one address to one witness.
+type target struct {
+	Target
+	// asked are the questions that wait for an answer, the oldest first. next is when to ask again.
+	asked []asked
+	next  time.Time
+	// sent is when the question was asked that was answered last, took the longest time of an answer lately.
+	sent time.Time
+	took time.Duration
+	// works is set while the target answers in general: misses are the questions in a row without an answer while the
+	// node's speaker is received, silences those while it is not.
+	works            bool
+	misses, silences int
+	quick            int // how many questions were asked since the last restart
+}
+
+// asked is a question; over is set once it counts as unanswered.
+type asked struct {
+	id   uint64
+	at   time.Time
+	over bool
+}
+
+// answer takes in the answer to a question that came at that time, and returns the IDs of those questions for which none is waited any more.
+func (t *target) answer(now time.Time, id uint64) (done []uint64) {
+	for i, a := range t.asked {
+		done = append(done, a.id)
+		if a.id == id {
+			t.took = max(now.Sub(a.at), t.took/2, 0)
+			t.sent, t.works, t.misses, t.silences = a.at, true, 0, 0
+			t.asked = t.asked[i+1:]
+			return done
+		}
+	}
+	return nil
+}
+
+// within is how long an answer may take until its question counts as unanswered.
+func (t *target) within() time.Duration { return min(answerWithin+2*t.took, slowest) }
+
+// expire counts what was not answered in time.
+func (c *Core) expire(now time.Time, t *target, received bool) {
+	for i := range t.asked {
+		a := &t.asked[i]
+		if a.over || now.Sub(a.at) < t.within() {
+			continue
+		}
+		a.over = true
+		if received {
+			t.misses++
+			t.works = t.works && t.misses < learnMost
+		} else {
+			t.silences++
+		}
+	}
+	for len(t.asked) > 0 && t.asked[0].over && now.Sub(t.asked[0].at) >= slowest {
+		delete(c.waiting, t.asked[0].id)
+		t.asked = t.asked[1:]
+	}
+}
+
+// restart makes what was asked before count for nothing, and asks at once.
+func (c *Core) restart(now time.Time, targets []*target) {
+	for _, t := range targets {
+		c.drop(t)
+		t.next, t.quick, t.silences = now, 0, 0
+	}
+	c.next = now
+}
+
+// drop gives up the questions of a target.
+func (c *Core) drop(t *target) {
+	for _, a := range t.asked {
+		delete(c.waiting, a.id)
+	}
+	t.asked = nil
+}
+
+// ask returns the questions that are due, and notes when the next Tick is.
+func (c *Core) ask(now time.Time) (out []Question) {
+	c.next = now.Add(time.Minute)
+	by := time.Duration(1 + max(0, len(c.nodes)-1)/unstretched)
+	for _, n := range c.nodes {
+		if !n.back.IsZero() {
+			c.next = earlier(c.next, n.back.Add(holdFor))
+		}
+		for _, t := range n.targets {
+			if every := n.every(now, t, by); every > 0 {
+				out = c.askTarget(now, t, every, out)
+			}
+		}
+	}
+	lost := c.undecided()
+	if lost.IsZero() || !c.maybeCutOff(now) {
+		return out
+	}
+	for _, g := range c.gateways {
+		every := g.soon(by)
+		if now.Sub(lost) > steadyFor {
+			every = by * askSlow
+		}
+		out = c.askTarget(now, g, every, out)
+	}
+	return out
+}
+
+// undecided returns since when the latest node is not received that may have to be called unreachable; zero for none.
+func (c *Core) undecided() (lost time.Time) {
+	for _, n := range c.nodes {
+		if n.known && !n.received && n.unreachable == nil && !n.answers() && !n.unwitnessed() && n.lost.After(lost) {
+			lost = n.lost
+		}
+	}
+	return lost
+}
+
+// every is how long after a question the next one to a target of the node is due, 0 for never.
+func (n *node) every(now time.Time, t *target, by time.Duration) time.Duration {
+	switch {
+	case !n.known:
+		return 0
+	case n.received && (t.misses > 0 || !t.works) && t.misses < learnMost:
+		return learnSoon
+	case n.received:
+		return by * learnEvery
+	case !t.works:
+		return 0
+	case n.unreachable != nil && n.back.IsZero() || now.Sub(n.lost) > steadyFor:
+		return by * askSlow
+	}
+	return t.soon(by)
+}
+
+// soon is the pause between questions that decide.
+func (t *target) soon(by time.Duration) time.Duration {
+	if t.quick < askFirst {
+		return askSoon
+	}
+	return by * askSteady
+}
+
+// askTarget adds a question if it is due.
+func (c *Core) askTarget(now time.Time, t *target, every time.Duration, out []Question) []Question {
+	// A pause that has become shorter counts at once, a longer one from the next question on.
+	if t.next = earlier(t.next, now.Add(every)); !t.next.After(now) {
+		c.lastID++
+		out = append(out, Question{Target: t.Target, ID: c.lastID})
+		t.asked = append(t.asked, asked{id: c.lastID, at: now})
+		c.waiting[c.lastID] = t
+		t.quick++
+		if t.next = now.Add(every); every >= learnEvery {
+			t.next = c.slot(now, t, every)
+		}
+	}
+	c.next = earlier(c.next, t.next)
+	for _, a := range t.asked {
+		if !a.over {
+			c.next = earlier(c.next, a.at.Add(t.within()))
+		}
+	}
+	return out
+}
+
+// slot returns when the next regular question to a target is due. They are spread over the period, whole seconds apart, so
+// that one Tick asks all that are due in a second.
+func (c *Core) slot(now time.Time, t *target, period time.Duration) time.Time {
+	h := fnv.New32a()
+	h.Write(t.Addr.AsSlice())
+	slot := time.Duration(h.Sum32()%uint32(period/time.Second)) * time.Second
+	next := c.began.Add(now.Sub(c.began).Truncate(period) + slot)
+	if !next.After(now) {
+		next = next.Add(period)
+	}
+	return next
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
