@@ -6,30 +6,14 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/ironlb/ironlb/speaker/plan"
 )
-
-// Witness is how the kernel of another host is asked whether it is there.
-type Witness uint8
-
-// The witnesses. Either answer comes from the kernel, whatever runs there.
-const (
-	// Echo is ICMP echo (RFC 792) or ICMPv6 echo (RFC 4443 section 4).
-	Echo Witness = iota
-	// Neighbor is ARP (RFC 826) or neighbor discovery (RFC 4861), for hosts on a network of this node.
-	Neighbor
-)
-
-func (w Witness) String() string {
-	if w == Neighbor {
-		return "ARP or neighbor discovery"
-	}
-	return "ICMP echo"
-}
 
 // Target is an address that is asked in one way.
 type Target struct {
 	Addr netip.Addr
-	By   Witness
+	By   plan.Witness
 }
 
 func (t Target) compare(u Target) int { return cmp.Or(t.Addr.Compare(u.Addr), cmp.Compare(t.By, u.By)) }
@@ -73,41 +57,13 @@ const (
 	unstretched = 200
 )
 
-// Unreachable says why a node counts as unreachable.
-type Unreachable struct {
-	// Since is when that was decided.
-	Since time.Time
-	// Silent are the witnesses that did not answer, in order.
-	Silent []Witness
-	// Gateway answered where this node might have been cut off itself; not valid where that was not in question.
-	Gateway netip.Addr
-	// Damped reports that the node is reachable, and was unreachable so often that this does not count yet.
-	Damped bool
+func newState() plan.Reachability {
+	return plan.Reachability{Unreachable: map[string]plan.UnreachableNode{}, Unwitnessed: map[string]struct{}{}}
 }
 
-// Equal reports whether two are the same.
-func (u Unreachable) Equal(v Unreachable) bool {
-	return u.Since.Equal(v.Since) && slices.Equal(u.Silent, v.Silent) && u.Gateway == v.Gateway && u.Damped == v.Damped
-}
-
-// State is what a Core has decided.
-type State struct {
-	// Unreachable nodes by name.
-	Unreachable map[string]Unreachable
-	// Unwitnessed are the nodes whose speaker is, or was, received and whose kernel does not answer any question: what
-	// becomes of their endpoints is left to Kubernetes.
-	Unwitnessed map[string]struct{}
-	// CutOff reports that this node may be cut off itself, so that nothing changes.
-	CutOff bool
-}
-
-func newState() State {
-	return State{Unreachable: map[string]Unreachable{}, Unwitnessed: map[string]struct{}{}}
-}
-
-func (s State) equal(t State) bool {
+func equal(s, t plan.Reachability) bool {
 	return s.CutOff == t.CutOff && maps.Equal(s.Unwitnessed, t.Unwitnessed) &&
-		maps.EqualFunc(s.Unreachable, t.Unreachable, Unreachable.Equal)
+		maps.EqualFunc(s.Unreachable, t.Unreachable, plan.UnreachableNode.Equal)
 }
 
 // Core decides which nodes are unreachable. It has no clock and does no I/O: its owner calls Tick when Next says so, and
@@ -122,7 +78,7 @@ type Core struct {
 	observer bool
 	began    time.Time
 	next     time.Time
-	state    State
+	state    plan.Reachability
 }
 
 // node is another node.
@@ -133,7 +89,7 @@ type node struct {
 	known    bool      // it has been received since this Core began
 	lost     time.Time // since when it is not received
 	// unreachable is nil while the node is reachable, falls are the last flapsMost times at which it ceased to be.
-	unreachable *Unreachable
+	unreachable *plan.UnreachableNode
 	falls       []time.Time
 	// back is since when it is reachable although it counts as unreachable.
 	back time.Time
@@ -220,7 +176,7 @@ func (c *Core) Answered(at time.Time, q Question) {
 func (c *Core) Next() time.Time { return c.next }
 
 // State returns what is decided. It does not change afterwards.
-func (c *Core) State() State { return c.state }
+func (c *Core) State() plan.Reachability { return c.state }
 
 // Tick decides, and returns what to ask now. All answers that have arrived must have been given to Answered before.
 func (c *Core) Tick(now time.Time) []Question {
@@ -272,7 +228,7 @@ func (c *Core) decide(now time.Time) {
 			} else {
 				n.falls = append(n.falls, now)
 				n.falls = slices.Clone(n.falls[max(0, len(n.falls)-flapsMost):])
-				n.unreachable = &Unreachable{Since: now, Silent: n.witnesses()}
+				n.unreachable = &plan.UnreachableNode{Since: now, Silent: n.witnesses()}
 				if suspect {
 					n.unreachable.Gateway = gateway
 				}
@@ -284,7 +240,7 @@ func (c *Core) decide(now time.Time) {
 			state.Unwitnessed[n.name] = struct{}{}
 		}
 	}
-	if !c.state.equal(state) {
+	if !equal(c.state, state) {
 		c.state = state
 	}
 }
@@ -316,7 +272,7 @@ func (c *Core) gatewaySince(at time.Time) netip.Addr {
 }
 
 // witnesses returns which of the node's targets have answered, each witness once, in order.
-func (n *node) witnesses() (out []Witness) {
+func (n *node) witnesses() (out []plan.Witness) {
 	for _, t := range n.targets {
 		if t.works {
 			out = append(out, t.By)

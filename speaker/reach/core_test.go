@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironlb/ironlb/speaker/plan"
 	"github.com/ironlb/ironlb/speaker/reach"
 )
 
@@ -23,7 +24,7 @@ type world struct {
 	asked   int
 	loss    float64 // of one direction
 	delay   time.Duration
-	watch   func(reach.State)
+	watch   func(plan.Reachability)
 }
 
 // host is another node, or a gateway.
@@ -32,7 +33,7 @@ type host struct {
 	addr    netip.Addr
 	speaker bool // it is received
 	kernel  bool // it answers
-	mute    []reach.Witness
+	mute    []plan.Witness
 }
 
 type answer struct {
@@ -43,7 +44,7 @@ type answer struct {
 var gateway = netip.MustParseAddr("192.0.2.254")
 
 func both(addr netip.Addr) []reach.Target {
-	return []reach.Target{{Addr: addr, By: reach.Echo}, {Addr: addr, By: reach.Neighbor}}
+	return []reach.Target{{Addr: addr, By: plan.WitnessEcho}, {Addr: addr, By: plan.WitnessNeighbor}}
 }
 
 // newWorld returns a world of other nodes, all up for some seconds, behind a gateway.
@@ -169,7 +170,7 @@ func TestNodeDies(t *testing.T) {
 	w.set(w.node(2), false, false)
 	w.within(100*time.Millisecond, decidedWithin, w.node(2))
 	u := w.State().Unreachable["node2"]
-	if !slices.Equal(u.Silent, []reach.Witness{reach.Echo, reach.Neighbor}) || u.Gateway.IsValid() || !u.Since.Equal(w.now) {
+	if !slices.Equal(u.Silent, []plan.Witness{plan.WitnessEcho, plan.WitnessNeighbor}) || u.Gateway.IsValid() || !u.Since.Equal(w.now) {
 		t.Errorf("%+v", u)
 	}
 	w.stays(time.Hour, w.node(2))
@@ -193,7 +194,7 @@ func TestSpeakerDies(t *testing.T) {
 // While its speaker runs, a node whose kernel does not answer is no matter, and when it does not, nothing is known.
 func TestNeverAnswered(t *testing.T) {
 	w := newWorld(t, 4)
-	w.node(2).mute = []reach.Witness{reach.Echo, reach.Neighbor}
+	w.node(2).mute = []plan.Witness{plan.WitnessEcho, plan.WitnessNeighbor}
 	w.run(2 * time.Minute) // what it answered before counts no more
 	if _, is := w.State().Unwitnessed["node2"]; !is || len(w.State().Unwitnessed) != 1 {
 		t.Fatalf("%+v", w.State())
@@ -213,9 +214,9 @@ func TestNeverAnswered(t *testing.T) {
 
 // One witness is enough where the other never answered, as where a host drops ICMP.
 func TestOneWitness(t *testing.T) {
-	for _, mute := range []reach.Witness{reach.Echo, reach.Neighbor} {
+	for _, mute := range []plan.Witness{plan.WitnessEcho, plan.WitnessNeighbor} {
 		w := newWorld(t, 4)
-		w.node(2).mute = []reach.Witness{mute}
+		w.node(2).mute = []plan.Witness{mute}
 		w.run(2 * time.Minute)
 		if len(w.State().Unwitnessed) > 0 {
 			t.Errorf("%v: %+v", mute, w.State())
@@ -437,7 +438,7 @@ func TestCost(t *testing.T) {
 	w := newWorld(t, 100)
 	w.run(time.Minute)
 	ticks := 0
-	w.watch = func(reach.State) { ticks++ }
+	w.watch = func(plan.Reachability) { ticks++ }
 	w.asked = 0
 	w.run(5 * time.Minute)
 	if w.asked != 100*2*10 || ticks > 3*300 {

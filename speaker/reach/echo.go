@@ -11,6 +11,8 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/speaker/plan"
 )
 
 // receiveBuffer holds the answers of some thousand nodes.
@@ -101,7 +103,7 @@ func (e *echo) answers(each func(at time.Time, q Question)) error {
 			return fmt.Errorf("receive ICMP echo replies: %w", err)
 		}
 		if id, ok := e.parse(e.buf[:n]); ok {
-			each(time.Now(), Question{Target: Target{Addr: addrOf(from), By: Echo}, ID: id})
+			each(time.Now(), Question{Target: Target{Addr: addrOf(from), By: plan.WitnessEcho}, ID: id})
 		}
 	}
 }

@@ -1,6 +1,10 @@
 package reach
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
 
 // metrics count questions and decisions.
 type metrics struct {
@@ -8,18 +12,11 @@ type metrics struct {
 	unreachable        prometheus.Counter
 }
 
-func (w Witness) label() string {
-	if w == Neighbor {
-		return "neighbor"
-	}
-	return "echo"
-}
-
 func newMetrics(r prometheus.Registerer) *metrics {
 	m := &metrics{
 		questions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "ironlb_endpoint_unreachable_questions_total",
-			Help: "Questions to the kernels of other nodes and to gateways, by witness: echo (ICMP) or neighbor (ARP, neighbor discovery).",
+			Help: "Questions to the kernels of other nodes and to gateways, by witness: ICMPEcho or Neighbor (ARP, neighbor discovery).",
 		}, []string{"witness"}),
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "ironlb_endpoint_unreachable_answers_total",
@@ -30,9 +27,9 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Help: "How often a node became unreachable.",
 		}),
 	}
-	for _, w := range []Witness{Echo, Neighbor} {
-		m.questions.WithLabelValues(w.label())
-		m.answers.WithLabelValues(w.label())
+	for _, w := range []plan.Witness{plan.WitnessEcho, plan.WitnessNeighbor} {
+		m.questions.WithLabelValues(string(w))
+		m.answers.WithLabelValues(string(w))
 	}
 	r.MustRegister(m.questions, m.answers, m.unreachable)
 	return m

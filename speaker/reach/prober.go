@@ -16,6 +16,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/speaker/plan"
 )
 
 // Options of a Prober.
@@ -37,7 +39,7 @@ type Prober struct {
 	neighbors *neighbors
 	wake      int // eventfd
 	metrics   *metrics
-	state     atomic.Pointer[State]
+	state     atomic.Pointer[plan.Reachability]
 	// names are the nodes by their addresses.
 	names map[netip.Addr]string
 	// failed is the last error of a socket, for the log.
@@ -115,7 +117,7 @@ func (p *Prober) SetReceived(nodes map[string]struct{}, observer bool) {
 }
 
 // State returns what is decided. It does not change afterwards.
-func (p *Prober) State() State { return *p.state.Load() }
+func (p *Prober) State() plan.Reachability { return *p.state.Load() }
 
 func (p *Prober) put(f func(*inbox)) {
 	p.mu.Lock()
@@ -133,7 +135,7 @@ func (p *Prober) Run(ctx context.Context) error {
 		p.take()
 		p.receive()
 		for _, q := range p.core.Tick(time.Now()) {
-			p.metrics.questions.WithLabelValues(q.By.label()).Inc()
+			p.metrics.questions.WithLabelValues(string(q.By)).Inc()
 			p.fail(p.ask(q))
 		}
 		p.publish()
@@ -172,7 +174,7 @@ func (p *Prober) take() {
 
 func targets(addrs []netip.Addr) (out []Target) {
 	for _, a := range addrs {
-		out = append(out, Target{a, Echo}, Target{a, Neighbor})
+		out = append(out, Target{a, plan.WitnessEcho}, Target{a, plan.WitnessNeighbor})
 	}
 	return out
 }
@@ -180,7 +182,7 @@ func targets(addrs []netip.Addr) (out []Target) {
 // receive takes in all answers that have arrived.
 func (p *Prober) receive() {
 	take := func(at time.Time, q Question) {
-		p.metrics.answers.WithLabelValues(q.By.label()).Inc()
+		p.metrics.answers.WithLabelValues(string(q.By)).Inc()
 		p.core.Answered(at, q)
 	}
 	for _, e := range p.sockets {
@@ -190,7 +192,7 @@ func (p *Prober) receive() {
 }
 
 func (p *Prober) ask(q Question) error {
-	if q.By == Neighbor {
+	if q.By == plan.WitnessNeighbor {
 		return p.neighbors.ask(q)
 	}
 	for _, e := range p.sockets {
@@ -242,7 +244,7 @@ func (p *Prober) wait() error {
 // publish makes a new state known.
 func (p *Prober) publish() {
 	before, now := p.State(), p.core.State()
-	if before.equal(now) {
+	if equal(before, now) {
 		return
 	}
 	p.state.Store(&now)

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/speaker/plan"
 	"github.com/ironlb/ironlb/speaker/reach"
 )
 
@@ -86,7 +87,7 @@ func (l *lab) received(names ...string) {
 }
 
 // until waits until the state is as wanted, and returns how long that took.
-func (l *lab) until(what string, is func(reach.State) bool) time.Duration {
+func (l *lab) until(what string, is func(plan.Reachability) bool) time.Duration {
 	l.t.Helper()
 	began := time.Now()
 	deadline := time.After(20 * time.Second)
@@ -143,8 +144,8 @@ func (l *lab) link(s *netspace.Space, name string, up bool) {
 	}
 }
 
-func unreachable(names ...string) func(reach.State) bool {
-	return func(s reach.State) bool {
+func unreachable(names ...string) func(plan.Reachability) bool {
+	return func(s plan.Reachability) bool {
 		for _, n := range names {
 			if _, is := s.Unreachable[n]; !is {
 				return false
@@ -162,11 +163,11 @@ func TestProber(t *testing.T) {
 	for name, v6 := range families {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t, v6, nil)
-			l.answered("echo", 2)
-			l.answered("neighbor", 1)
+			l.answered("ICMPEcho", 2)
+			l.answered("Neighbor", 1)
 			l.received() // no speaker runs any more
-			l.answered("echo", 20)
-			l.answered("neighbor", 20)
+			l.answered("ICMPEcho", 20)
+			l.answered("Neighbor", 20)
 			if s := l.prober.State(); len(s.Unreachable)+len(s.Unwitnessed) > 0 || s.CutOff {
 				t.Fatalf("%+v", s)
 			}
@@ -175,7 +176,7 @@ func TestProber(t *testing.T) {
 			l.link(l.near, "eth0", true)
 			l.until("reachable", unreachable())
 			l.received("near", "far")
-			l.answered("echo", 2)
+			l.answered("ICMPEcho", 2)
 
 			for node, link := range map[string]func(up bool){
 				"near": func(up bool) { l.link(l.near, "eth0", up) },
@@ -201,12 +202,12 @@ func TestProberCutOff(t *testing.T) {
 	for name, v6 := range families {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t, v6, nil)
-			l.answered("echo", 2)
+			l.answered("ICMPEcho", 2)
 			l.link(l.near, "eth0", false)
 			l.link(l.far, "eth0", false)
 			l.link(l.router, "eth0", false)
 			l.received()
-			l.until("cut off", func(s reach.State) bool { return s.CutOff && len(s.Unreachable) == 0 })
+			l.until("cut off", func(s plan.Reachability) bool { return s.CutOff && len(s.Unreachable) == 0 })
 			l.link(l.router, "eth0", true)
 			l.until("unreachable", unreachable("near", "far"))
 			if u := l.prober.State().Unreachable["near"]; u.Gateway != l.gwAddr {
@@ -221,7 +222,7 @@ func TestProberNoEcho(t *testing.T) {
 	l := newLab(t, false, nil)
 	l.near.Sysctl(t, "net/ipv4/icmp_echo_ignore_all", "1")
 	l.far.Sysctl(t, "net/ipv4/icmp_echo_ignore_all", "1")
-	l.until("far is without a witness", func(s reach.State) bool { _, is := s.Unwitnessed["far"]; return is })
+	l.until("far is without a witness", func(s plan.Reachability) bool { _, is := s.Unwitnessed["far"]; return is })
 	if _, is := l.prober.State().Unwitnessed["near"]; is {
 		t.Error("near is without a witness")
 	}
@@ -235,5 +236,5 @@ func TestProberNoEcho(t *testing.T) {
 func TestProberProxy(t *testing.T) {
 	l := newLab(t, false, func() map[[6]byte]string { return map[[6]byte]string{{2, 0, 0, 0, 0, 9}: "near"} })
 	l.near.Sysctl(t, "net/ipv4/icmp_echo_ignore_all", "1")
-	l.until("near is without a witness", func(s reach.State) bool { _, is := s.Unwitnessed["near"]; return is })
+	l.until("near is without a witness", func(s plan.Reachability) bool { _, is := s.Unwitnessed["near"]; return is })
 }

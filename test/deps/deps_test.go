@@ -57,7 +57,7 @@ var rules = []rule{
 	{of: "speaker/kubeproxy", own: []string{"speaker/link/dump"}, never: kubernetes},
 	{of: "speaker/nodecheck", own: []string{"speaker/plan"}, never: kubernetes},
 	{of: "speaker/member", own: []string{"speaker/plan", "speaker/priority", "speaker/link/dump"}, never: kubernetes},
-	{of: "speaker/reach", own: []string{}, never: kubernetes},
+	{of: "speaker/reach", own: []string{"speaker/plan"}, never: kubernetes},
 	{of: "speaker/l2", own: []string{"speaker/plan", "speaker/link/dump"}, never: kubernetes},
 	{of: "speaker/bgp", own: []string{"speaker/plan"}, never: slices.Concat(kubernetes, goBGP)},
 	{of: "speaker/bgp/gobgp", own: []string{"speaker/plan"}, never: kubernetes},
