@@ -330,7 +330,7 @@ func TestRoutesAreSound(t *testing.T) {
 // what another node announces.
 func TestOneNodeTells(t *testing.T) {
 	told, quiet := map[Reason]int{}, 0
-	for seed := range uint64(60) {
+	for seed := range uint64(80) {
 		r := rand.New(rand.NewPCG(seed, 8))
 		v, o := NewView(), randomOptions(r, "n1")
 		for i, s := range randomSteps(r, 150) {

@@ -44,6 +44,7 @@ func follow(copied, d *Desired, c *Changed) {
 	take(copied.Checks, d.Checks, c.Checks)
 	take(copied.VIPs, d.VIPs, c.VIPs)
 	take(copied.Claims, d.Claims, c.VIPs)
+	take(copied.Unreachable, d.Unreachable, c.Unreachable)
 	copied.Gateways = d.Gateways // told with every report
 	if c.Segments {
 		copied.Segments = maps.Clone(d.Segments)

@@ -21,6 +21,8 @@ type list struct {
 	servers map[netip.AddrPort]ipvs.RealServer
 	// chosen is how many of them take new connections.
 	chosen int
+	// failedOpen is set if they are chosen as if no node was unreachable, because otherwise none would be.
+	failedOpen bool
 	// since is when an endpoint that is not chosen, but was, or terminates, was first seen so.
 	since map[netip.AddrPort]time.Time
 }
@@ -32,22 +34,25 @@ func (w *planning) list(port Port, v4, local bool) list {
 		return done
 	}
 	from := w.candidates(port, v4)
-	chosen := w.choose(key, from)
-	out := list{servers: make(map[netip.AddrPort]ipvs.RealServer, len(chosen)), chosen: len(chosen)}
+	chosen, failedOpen := w.choose(key, from)
+	out := list{servers: make(map[netip.AddrPort]ipvs.RealServer, len(chosen)), chosen: len(chosen), failedOpen: failedOpen}
 	for at := range chosen {
 		out.servers[at] = pod
 	}
 	if port.Protocol == ipvs.TCP {
 		w.drain(&out, w.before[key], from, local)
 	}
+	if !local {
+		w.countUnreachable(out, from)
+	}
 	w.out.lists[key] = out
 	return out
 }
 
 // drain keeps those TCP endpoints with weight 0 that are not chosen but still listed: one that terminates, so that a new
-// process finds it too, and one that was chosen before and is not ready any more, or that the hints gave to others. Their
-// connections go on, at most for Options.DrainLimit; one that leaves its slice is gone at once (ipvs.md 4.5). UDP and SCTP do
-// not drain (4.1).
+// process finds it too, and one that was chosen before and is not ready any more, or that the hints gave to others, or whose
+// node is unreachable. Their connections go on, at most for Options.DrainLimit, and at most for Options.ResetAfter after
+// their node became unreachable; one that leaves its slice is gone at once (ipvs.md 4.5). UDP and SCTP do not drain (4.1).
 func (w *planning) drain(out *list, before list, from map[netip.AddrPort]*Endpoint, local bool) {
 	for at, e := range from {
 		if _, chosen := out.servers[at]; chosen || local && !w.isLocal(e) {
@@ -64,8 +69,7 @@ func (w *planning) drain(out *list, before list, from map[netip.AddrPort]*Endpoi
 			out.since = map[netip.AddrPort]time.Time{}
 		}
 		out.since[at] = since // kept beyond the limit, or it would begin again
-		if w.options.DrainLimit > 0 {
-			until := since.Add(w.options.DrainLimit)
+		if until := w.drainsUntil(e, since, out.failedOpen); !until.IsZero() {
 			if !w.now.Before(until) {
 				continue
 			}
@@ -73,6 +77,18 @@ func (w *planning) drain(out *list, before list, from map[netip.AddrPort]*Endpoi
 		}
 		out.servers[at] = drained
 	}
+}
+
+// drainsUntil returns when an endpoint that drains since then is no real server any more, zero for never. In a list that
+// failed open unreachable nodes count as reachable ones.
+func (w *planning) drainsUntil(e *Endpoint, since time.Time, failedOpen bool) (until time.Time) {
+	if w.options.DrainLimit > 0 {
+		until = since.Add(w.options.DrainLimit)
+	}
+	if since, is := w.unreachable(e); is && !failedOpen {
+		until = earlier(until, w.options.resetAt(since))
+	}
+	return until
 }
 
 // wake has the Service planned again at that time at the latest.

@@ -64,12 +64,27 @@ func falseFirst(a, b bool) int {
 	return 1
 }
 
-// choose returns those candidates that take new connections: the ready ones that the topology hints allow, and while there
-// is none those that still serve although they are terminating (ipvs.md 3.5, 3.6). Local are only those of this node, and
-// for them hints do not count. While all of these are new and refuse, other ready ones stand in for them, or else those that terminate.
-func (w *planning) choose(key listKey, from map[netip.AddrPort]*Endpoint) map[netip.AddrPort]*Endpoint {
+// choose returns the candidates of a list that take new connections. Those on unreachable nodes are left out first, before
+// conditions, hints and checks count, so that each fallback takes effect at once: the endpoints of another zone, or those
+// that terminate and still serve. It fails open: where only endpoints are left that take none (not ready and not serving,
+// or none at all), it chooses as if no node was unreachable. It does not where nobody would be chosen then either. Each
+// list decides by itself: a port may fail open while another one of the Service does not.
+func (w *planning) choose(key listKey, from map[netip.AddrPort]*Endpoint) (chosen map[netip.AddrPort]*Endpoint, failedOpen bool) {
+	left := w.reachable(from)
+	if chosen = w.chooseOf(key, from, left); len(chosen) > 0 || len(left) == len(from) {
+		return chosen, false
+	}
+	chosen = w.chooseOf(key, from, from)
+	return chosen, len(chosen) > 0
+}
+
+// chooseOf returns those of some candidates that take new connections: the ready ones that the topology hints allow, and
+// while there is none those that still serve although they are terminating (ipvs.md 3.5, 3.6). Local are only those of
+// this node, and for them hints do not count. While all of these are new and refuse, other ready ones stand in for them,
+// or else those that terminate. It returns none only where none is ready or serves.
+func (w *planning) chooseOf(key listKey, from, some map[netip.AddrPort]*Endpoint) map[netip.AddrPort]*Endpoint {
 	ready, usable := map[netip.AddrPort]*Endpoint{}, map[netip.AddrPort]*Endpoint{}
-	for at, e := range from {
+	for at, e := range some {
 		switch {
 		case key.local && !w.isLocal(e):
 		case e.Ready:
@@ -153,13 +168,16 @@ func (w *planning) countReady() int {
 	return max(len(four), len(six))
 }
 
-// lookAtEndpoints notes which addresses are endpoints, which nodes have a ready one, and which a serving one that is about
-// to go.
+// lookAtEndpoints records which addresses are endpoints, which nodes have a ready one, and which a serving one that is
+// about to go. A node that is unreachable from here counts as any: whether it announces is for it to decide.
 func (w *planning) lookAtEndpoints() {
 	for _, slice := range w.slices {
 		for i := range slice.Endpoints {
 			e := &slice.Endpoints[i]
 			w.endpoints[e.Addr] = w.endpoints[e.Addr] || w.isLocal(e)
+			if e.Node != "" && !w.isLocal(e) {
+				w.out.uses[e.Node] = struct{}{}
+			}
 			switch {
 			case e.Ready:
 				w.out.ready[e.Node] = struct{}{}

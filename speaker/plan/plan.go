@@ -40,6 +40,8 @@ type Desired struct {
 	BGP          BGP
 	PeerProblems map[string]PeerProblem
 	LocalPrefs   map[LocalPrefs]int
+	// Unreachable counts the endpoints on unreachable nodes by node, of those that have any.
+	Unreachable map[string]UnreachableEndpoints
 	// Routed are the addresses that a BGPAdvertisement covers on this node, Under those in each prefix that is not of one address.
 	Routed map[netip.Addr]Routed
 	Under  map[netip.Prefix]map[netip.Addr]struct{}
@@ -60,6 +62,7 @@ func newDesired() *Desired {
 		Refused:     map[pools.ServiceKey]map[netip.Addr]pools.Refusal{},
 		Claims:      map[string]Claim{},
 		Segments:    map[string]struct{}{},
+		Unreachable: map[string]UnreachableEndpoints{},
 
 		BGP:          BGP{Peers: map[string]Peer{}, Routes: map[netip.Prefix]Route{}},
 		PeerProblems: map[string]PeerProblem{},
@@ -81,6 +84,8 @@ type Changed struct {
 	// Services of Services, Refused and HealthPorts.
 	Services map[pools.ServiceKey]struct{}
 	Checks   map[Check]struct{}
+	// Unreachable are the nodes of Unreachable.
+	Unreachable map[string]struct{}
 	// Segments is set if they differ.
 	Segments bool
 	// Peers of BGP.Peers and PeerProblems, Routes of BGP.Routes, with why. RouterID, NodeGoes and LocalPrefs are set if they differ.
@@ -99,6 +104,8 @@ func newChanged() *Changed {
 		Checks:   map[Check]struct{}{},
 		Peers:    map[string]struct{}{},
 		Routes:   map[netip.Prefix]Reason{},
+
+		Unreachable: map[string]struct{}{},
 	}
 }
 

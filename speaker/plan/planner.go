@@ -28,6 +28,8 @@ type Planner struct {
 	watchers map[pools.ServiceKey]struct{}
 	// checkers are the Services that need a probe.
 	checkers index[Check, pools.ServiceKey]
+	// usersOf are the Services by the other Nodes that they have an endpoint on, or forward by way of.
+	usersOf index[string, pools.ServiceKey]
 
 	claims    map[ipvs.Key][]claim
 	installed map[ipvs.Key]claim
@@ -61,6 +63,7 @@ func NewPlanner(o Options) *Planner {
 		wakes:     map[pools.ServiceKey]time.Time{},
 		watchers:  map[pools.ServiceKey]struct{}{},
 		checkers:  index[Check, pools.ServiceKey]{},
+		usersOf:   index[string, pools.ServiceKey]{},
 		claims:    map[ipvs.Key][]claim{},
 		installed: map[ipvs.Key]claim{},
 		shared:    map[ipvs.Element]int{},
@@ -134,6 +137,7 @@ func (p *Planner) touchedServices(v *View, touched Touched, now time.Time) map[p
 			out[key] = struct{}{}
 		}
 	}
+	p.touchedUnreachable(touched, out)
 	for check := range touched.Checks {
 		for key := range p.checkers[check] {
 			out[key] = struct{}{}
@@ -173,6 +177,7 @@ func (p *Planner) replan(v *View, key pools.ServiceKey, now time.Time) {
 	set(p.watchers, key, struct{}{}, after.nodes)
 	p.count(after.elements, before.elements)
 	p.planChecks(key, before.checks, after.checks)
+	p.indexNodes(key, before, after)
 	if after.health != nil {
 		p.desired.HealthPorts[key] = *after.health
 	} else {

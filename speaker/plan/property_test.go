@@ -90,6 +90,7 @@ func shuffled(r *rand.Rand, v *View) *View {
 	refill(r, c.Host, v.Host, func(struct{}) struct{} { return struct{}{} })
 	refill(r, c.OtherProxy, v.OtherProxy, func(struct{}) struct{} { return struct{}{} })
 	refill(r, c.ServiceNetworks, v.ServiceNetworks, func(p []netip.Prefix) []netip.Prefix { return mixed(r, p) })
+	refill(r, c.Unreachable, v.Unreachable, func(since time.Time) time.Time { return since })
 	refill(r, c.VIPs, v.VIPs, func(vip VIP) VIP { vip.Services = mixed(r, vip.Services); return vip })
 	refill(r, c.Pools, v.Pools, func(p Pool) Pool { return p })
 	refill(r, c.Gateways, v.Gateways, func(struct{}) struct{} { return struct{}{} })

@@ -17,7 +17,7 @@ type step struct {
 	seed       uint64
 }
 
-const kinds = 30
+const kinds = 31
 
 func randomSteps(r *rand.Rand, n int) []step {
 	steps := make([]step, n)
@@ -28,7 +28,10 @@ func randomSteps(r *rand.Rand, n int) []step {
 }
 
 func randomOptions(r *rand.Rand, node string) Options {
-	o := Options{Node: node, BGP: true, ServiceProxy: r.IntN(2) == 0, DrainLimit: time.Duration(r.IntN(3)) * 5 * time.Minute, EndpointChecks: r.IntN(2) == 0}
+	o := Options{
+		Node: node, BGP: true, ServiceProxy: r.IntN(2) == 0, EndpointChecks: r.IntN(2) == 0,
+		DrainLimit: time.Duration(r.IntN(3)) * 5 * time.Minute, ResetAfter: one(r, 0, 10*time.Second, time.Minute),
+	}
 	if r.IntN(3) == 0 {
 		o.NodePortCIDRs = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/30"), netip.MustParsePrefix("2001:db8:0:9::/64")}
 	}
@@ -129,6 +132,9 @@ func (s step) apply(v *View) Touched {
 		name := one(r, "kubernetes", "other")
 		v.Slices[apiServer] = map[string]Slice{name: {Endpoints: []Endpoint{{Addr: netip.AddrFrom4([4]byte{203, 0, 113, byte(r.IntN(6))})}}}}
 		return Touched{Slices: map[pools.ServiceKey]struct{}{apiServer: {}}}
+	case 30:
+		set(v.Unreachable, name, time.Unix(r.Int64N(1800), 0), r.IntN(3) > 0) // before or after what is now in a test
+		return Touched{Unreachable: map[string]struct{}{name: {}}}
 	}
 	if s.kind >= 22 {
 		return s.bgp(v, r)

@@ -37,8 +37,10 @@ var update = flag.Bool("update", false, "rewrite the expected plans in testdata"
 //
 //	restart
 //	options [external=CIDR,...] [apiserver=IP] [serviceproxy] [scheduler=NAME] [flags=N] [nodeports=CIDR,...]
-//	  [pods=CIDR,...] [detect=MODE[:INTERFACE]] [drain=DURATION]
+//	  [pods=CIDR,...] [detect=MODE[:INTERFACE]] [drain=DURATION] [reset=DURATION] [endpointchecks]
 //	later DURATION
+//
+//	unreachable|reachable NODE...   for every node that plans
 //
 //	node NAME [nonetwork] [leaving] [stopping] [addr=IP,...] [reached=IP,...] [pods=CIDR,...] [in=ZONE] [excluded] [LABEL=VALUE...]
 //	host IP...
@@ -201,10 +203,17 @@ func (w *world) settings(words []string) bool {
 				w.options.APIServers = []netip.Addr{netip.MustParseAddr(value)}
 			case "drain":
 				w.options.DrainLimit = duration(value)
+			case "reset":
+				w.options.ResetAfter = duration(value)
 			default:
 				panic(key)
 			}
 		}
+	case "unreachable", "reachable":
+		for _, name := range words[1:] {
+			set(w.view.Unreachable, name, w.now, words[0] == "unreachable")
+		}
+		return true
 	case "restart":
 	default:
 		return false

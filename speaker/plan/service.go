@@ -42,7 +42,7 @@ func (p *Planner) planService(v *View, key pools.ServiceKey, now time.Time) serv
 		out: servicePlan{
 			virtuals: map[ipvs.Key]virtual{}, lists: map[listKey]list{},
 			since: map[listKey]map[netip.AddrPort]time.Time{},
-			ready: map[string]struct{}{}, usable: map[string]struct{}{},
+			ready: map[string]struct{}{}, usable: map[string]struct{}{}, uses: map[string]struct{}{},
 		},
 	}
 	w.out.addresses, w.out.refused = p.admit(v, w.svc)

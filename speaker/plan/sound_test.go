@@ -115,9 +115,12 @@ func TestChoiceByTheBook(t *testing.T) {
 		if zone := one(r, "", "x", "y", "z"); zone != "" {
 			v.Nodes["n1"] = Node{Labels: map[string]string{labelZone: zone}}
 		}
+		for _, node := range []string{"n0", "n1", "n2"} {
+			set(v.Unreachable, node, time.Unix(0, 0), seed%3 > 0 && r.IntN(3) == 0)
+		}
 		d := Make(v, Options{Node: "n1"}, time.Time{})
 		at := func(a netip.Addr) ipvs.Key { return ipvs.Key{Addr: a, Protocol: ipvs.TCP, Port: 80} }
-		all, here := byTheBook(v.Slices[key]["s"], v.Nodes["n1"].Zone())
+		all, here := byTheBook(v.Slices[key]["s"], v.Nodes["n1"].Zone(), v.Unreachable)
 		inside := d.Table[at(addr)]
 		if vs, ok := d.Inside[at(addr)]; ok {
 			inside = vs
@@ -151,14 +154,28 @@ func takers(vs ipvs.VirtualServer) []string {
 	return out
 }
 
-// byTheBook returns the IPv4 endpoints of port 8080 for policy Cluster and for policy Local on node n1.
-func byTheBook(slice Slice, zone string) (all, here []string) {
+// byTheBook returns the IPv4 endpoints of port 8080 for policy Cluster and for policy Local on node n1: those of nodes
+// that can be reached, or all if there is none for policy Cluster.
+func byTheBook(slice Slice, zone string, unreachable map[string]time.Time) (all, here []string) {
 	best := map[netip.Addr]Endpoint{} // 3.4
 	for _, e := range slice.Endpoints {
 		if before, twice := best[e.Addr]; e.Addr.Is4() && (!twice || e.compare(&before) < 0) {
 			best[e.Addr] = e
 		}
 	}
+	left := maps.Clone(best)
+	maps.DeleteFunc(left, func(_ netip.Addr, e Endpoint) bool {
+		_, is := unreachable[e.Node]
+		return is && e.Node != "n1"
+	})
+	if all, here = chosenByTheBook(left, zone); len(all) == 0 {
+		all, here = chosenByTheBook(best, zone)
+	}
+	return all, here
+}
+
+// chosenByTheBook is byTheBook where all nodes are reachable.
+func chosenByTheBook(best map[netip.Addr]Endpoint, zone string) (all, here []string) {
 	filter := func(keep func(Endpoint) bool) (out []Endpoint) {
 		for _, e := range best {
 			if keep(e) {

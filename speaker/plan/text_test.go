@@ -76,6 +76,10 @@ func text(d *Desired) string {
 			fmt.Fprintf(&b, "  refused: %v %v\n", addr, d.Refused[key][addr])
 		}
 	}
+	for _, node := range slices.Sorted(maps.Keys(d.Unreachable)) {
+		n := d.Unreachable[node]
+		fmt.Fprintf(&b, "unreachable %s left out: %d, failed open: %d\n", node, n.LeftOut, n.FailedOpen)
+	}
 	if len(d.Gateways) > 0 {
 		fmt.Fprintf(&b, "gateways %v\n", d.Gateways)
 	}

@@ -22,29 +22,44 @@ const (
 // A node's weight is what its probe says, and until then, or if the probe names none, what the slices say. One whose probe
 // fails gets weight 0; if that leaves nobody, none of them does: probes that fail everywhere tell more of the probes (a firewall before
 // their port, another address of the proxy's healthz) than of the nodes.
+//
+// An unreachable node, and its endpoints, are left out before all that, also where it has no endpoint; if nobody would
+// take connections then, and somebody would otherwise, no node counts as unreachable.
 func (w *planning) viaNodes(port Port, v4 bool) list {
-	own := w.list(port, v4, true)
-	reachable := w.list(port, v4, false)
 	w.out.nodes = true
-	counts, leaving := w.nodeCounts(port, v4)
-	here := counts[w.options.Node] > 0 // else what is here only finishes what it has: others can take the rest
+	out := w.viaNodesOf(port, v4, false)
+	if len(w.view.Unreachable) > 0 && out.chosen == 0 {
+		if open := w.viaNodesOf(port, v4, true); open.chosen > 0 {
+			return open
+		}
+	}
+	return out
+}
+
+// viaNodesOf is viaNodes with unreachable nodes left out, or with failOpen as if none was.
+func (w *planning) viaNodesOf(port Port, v4, failOpen bool) list {
+	own, all := w.list(port, v4, true), w.list(port, v4, false)
+	counts, leaving := w.nodeCounts(port, v4, failOpen)
+	listed, _ := w.nodeCounts(port, v4, true) // the probes of unreachable nodes go on
+	here := counts[w.options.Node] > 0        // else what is here only finishes what it has: others can take the rest
 	share := uint32(1)
 	if here {
 		share = uint32(own.chosen) // all nodes get the same, and each local endpoint counts 1
 	}
-	nodes, failed := w.otherNodes(port, v4, func(name string) (weight uint32, use bool) {
+	others := w.otherNodes(port, v4, failOpen, func(name string) (weight uint32, use bool) {
 		if !w.svc.Local {
 			return share, true
 		}
 		_, goes := leaving[name]
-		return counts[name], counts[name] > 0 || goes && port.Protocol == ipvs.TCP
+		return counts[name], counts[name]+listed[name] > 0 || goes && port.Protocol == ipvs.TCP
 	})
 	switch {
-	case reachable.chosen == 0:
-		return reachable // nothing anywhere: refused here, not by a node
-	case len(nodes) == 0 && !w.svc.Local:
-		return reachable
+	case all.chosen == 0:
+		return all // nothing anywhere: refused here, not by a node
+	case !others.any && !w.svc.Local:
+		return all
 	}
+	nodes := others.servers
 	for at, server := range own.servers {
 		if !here && port.Protocol != ipvs.TCP {
 			continue
@@ -55,15 +70,22 @@ func (w *planning) viaNodes(port Port, v4 bool) list {
 		nodes[at] = server
 	}
 	if countTakers(nodes) == 0 {
-		maps.Copy(nodes, failed)
+		maps.Copy(nodes, others.failed)
 	}
 	return list{servers: nodes, chosen: countTakers(nodes)}
 }
 
-// otherNodes returns the NodePorts of the other nodes with what their probes say of the weight that each is to have, and, as they would be
-// without a probe, those whose probe fails.
-func (w *planning) otherNodes(port Port, v4 bool, share func(name string) (uint32, bool)) (nodes, failed map[netip.AddrPort]ipvs.RealServer) {
-	nodes, failed = map[netip.AddrPort]ipvs.RealServer{}, map[netip.AddrPort]ipvs.RealServer{}
+// others are the NodePorts of the other nodes.
+type others struct {
+	// any is set if there are any, reachable or not.
+	any bool
+	// servers have the weights that their probes say; failed are those whose probe fails, as they would be without one.
+	servers, failed map[netip.AddrPort]ipvs.RealServer
+}
+
+// otherNodes returns the NodePorts of the other nodes, each of which is to have the weight that share returns.
+func (w *planning) otherNodes(port Port, v4, failOpen bool, share func(name string) (weight uint32, use bool)) others {
+	out := others{servers: map[netip.AddrPort]ipvs.RealServer{}, failed: map[netip.AddrPort]ipvs.RealServer{}}
 	for name, node := range w.view.Nodes {
 		addr, ok := node.address(v4)
 		if !ok || name == w.options.Node || node.Leaving || node.Excluded {
@@ -73,13 +95,20 @@ func (w *planning) otherNodes(port Port, v4 bool, share func(name string) (uint3
 		if !use {
 			continue
 		}
+		out.any, w.out.uses[name] = true, struct{}{}
 		at, checked := netip.AddrPortFrom(addr, port.NodePort), w.probed(name, addr, weight)
-		nodes[at] = ipvs.RealServer{Weight: checked, Forward: ipvs.Masquerade}
+		if since, is := w.view.Unreachable[name]; is && !failOpen {
+			if w.stays(port.Protocol, since) {
+				out.servers[at] = drained
+			}
+			continue
+		}
+		out.servers[at] = ipvs.RealServer{Weight: checked, Forward: ipvs.Masquerade}
 		if checked == 0 && weight > 0 {
-			failed[at] = ipvs.RealServer{Weight: min(weight, ipvs.MaxWeight), Forward: ipvs.Masquerade}
+			out.failed[at] = ipvs.RealServer{Weight: min(weight, ipvs.MaxWeight), Forward: ipvs.Masquerade}
 		}
 	}
-	return nodes, failed
+	return out
 }
 
 // countTakers counts those that take new connections.
@@ -93,14 +122,19 @@ func countTakers(servers map[netip.AddrPort]ipvs.RealServer) (n int) {
 }
 
 // nodeCounts returns the number of endpoints per node that policy Local would use there, and the nodes whose endpoints only
-// finish what they have.
-func (w *planning) nodeCounts(port Port, v4 bool) (counts map[string]uint32, leaving map[string]struct{}) {
+// finish what they have: also those of unreachable nodes, unless with failOpen.
+func (w *planning) nodeCounts(port Port, v4, failOpen bool) (counts map[string]uint32, leaving map[string]struct{}) {
 	ready, usable := map[string]uint32{}, map[string]uint32{}
 	leaving = map[string]struct{}{}
 	for _, e := range w.candidates(port, v4) {
+		_, unreachable := w.unreachable(e)
 		switch {
 		case e.Node == "":
 			continue
+		case unreachable && !failOpen:
+			if e.Ready || e.Terminating {
+				leaving[e.Node] = struct{}{}
+			}
 		case e.Ready:
 			ready[e.Node]++
 		case e.usable():

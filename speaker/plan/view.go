@@ -2,6 +2,7 @@ package plan
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
@@ -40,6 +41,9 @@ type View struct {
 	Stale bool
 	// ServiceNetworks are the ranges of ClusterIPs by the name of their ServiceCIDR.
 	ServiceNetworks map[string][]netip.Prefix
+	// Unreachable are the nodes whose speaker and whose kernel are silent to this node, by name, and since when.
+	// Endpoints there take no new connections while others can.
+	Unreachable map[string]time.Time
 }
 
 // NewView returns an empty View.
@@ -60,6 +64,7 @@ func NewView() *View {
 		Unable:            map[netip.Addr]Reason{},
 		OtherProxy:        map[pools.ServiceKey]struct{}{},
 		ServiceNetworks:   map[string][]netip.Prefix{},
+		Unreachable:       map[string]time.Time{},
 	}
 }
 
@@ -260,6 +265,8 @@ type Touched struct {
 	Claims  map[VIPID]struct{}
 	// Unable are the addresses of which it changed.
 	Unable map[netip.Addr]struct{}
+	// Unreachable are the nodes whose entry came, went or has another time.
+	Unreachable map[string]struct{}
 	// ServiceNetworks is set when a ServiceCIDR changed, or OtherProxy did.
 	ServiceNetworks bool
 	// Stale is set when it changed.
@@ -271,5 +278,6 @@ type Touched struct {
 // Any tells whether anything changed.
 func (t Touched) Any() bool {
 	return t.All || t.Stale || t.Advertisements || t.BGPAdvertisements || t.Pools || t.Host || t.Gateways || t.ServiceNetworks ||
-		len(t.BGPPeers)+len(t.Services)+len(t.Slices)+len(t.Nodes)+len(t.VIPs)+len(t.Checks)+len(t.Links)+len(t.Members)+len(t.Claims)+len(t.Unable) > 0
+		len(t.BGPPeers)+len(t.Services)+len(t.Slices)+len(t.Nodes)+len(t.VIPs)+len(t.Checks) > 0 ||
+		len(t.Links)+len(t.Members)+len(t.Claims)+len(t.Unable)+len(t.Unreachable) > 0
 }

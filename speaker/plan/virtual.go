@@ -35,6 +35,10 @@ type servicePlan struct {
 	checks []Check
 	// nodes is set if the plan depends on Nodes other than this one.
 	nodes bool
+	// uses are the other Nodes that it has an endpoint on, or forwards by way of.
+	uses map[string]struct{}
+	// unreachable counts its endpoints on unreachable nodes, by node; none for a node without.
+	unreachable map[string]UnreachableEndpoints
 	// wake is when the Service must be planned again although nothing touched it, zero for never.
 	wake time.Time
 }

@@ -1,0 +1,124 @@
+package plan
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools"
+)
+
+// UnreachableEndpoints counts the endpoints on an unreachable node that are ready, or that terminate and still serve
+// where none of their port is ready. It is the sum over the ports of all Services that are served here: an address and
+// port counts once for each of them. Nodes by way of which a Service forwards do not count, only their endpoints.
+type UnreachableEndpoints struct {
+	// LeftOut take no new connections; FailedOpen take them, because nothing else would be left.
+	LeftOut, FailedOpen int
+}
+
+// unreachable reports whether an endpoint is on an unreachable node, and since when that is. One of this node never is,
+// nor one without a node.
+func (w *planning) unreachable(e *Endpoint) (since time.Time, is bool) {
+	if e.Node == "" || w.isLocal(e) {
+		return time.Time{}, false
+	}
+	since, is = w.view.Unreachable[e.Node]
+	return since, is
+}
+
+// reachable returns the candidates that are not on an unreachable node, and the same map if none is.
+func (w *planning) reachable(from map[netip.AddrPort]*Endpoint) map[netip.AddrPort]*Endpoint {
+	if len(w.view.Unreachable) == 0 {
+		return from
+	}
+	out := map[netip.AddrPort]struct{}{}
+	for at, e := range from {
+		if _, is := w.unreachable(e); is {
+			out[at] = struct{}{}
+		}
+	}
+	return minus(from, out)
+}
+
+// resetAt returns when connections to a node that is unreachable since then are to end, zero for never.
+func (o Options) resetAt(since time.Time) time.Time {
+	if o.ResetAfter == 0 {
+		return time.Time{}
+	}
+	return since.Add(o.ResetAfter)
+}
+
+// countUnreachable counts the endpoints of a list that are on unreachable nodes.
+func (w *planning) countUnreachable(l list, from map[netip.AddrPort]*Endpoint) {
+	if len(w.view.Unreachable) == 0 {
+		return
+	}
+	anyReady := false
+	for _, e := range from {
+		anyReady = anyReady || e.Ready
+	}
+	for at, e := range from {
+		if _, is := w.unreachable(e); !is || !e.Ready && (anyReady || !e.usable()) {
+			continue
+		}
+		if w.out.unreachable == nil {
+			w.out.unreachable = map[string]UnreachableEndpoints{}
+		}
+		n := w.out.unreachable[e.Node]
+		switch {
+		case !l.failedOpen:
+			n.LeftOut++
+		case l.servers[at].Weight > 0:
+			n.FailedOpen++
+		}
+		w.out.unreachable[e.Node] = n
+	}
+}
+
+// touchedUnreachable adds the Services whose plan may differ because a node became unreachable or reachable: those with
+// an endpoint there, and those that forward by way of it.
+func (p *Planner) touchedUnreachable(touched Touched, services map[pools.ServiceKey]struct{}) {
+	for node := range touched.Unreachable {
+		for key := range p.usersOf[node] {
+			services[key] = struct{}{}
+		}
+	}
+}
+
+// indexNodes records which nodes a Service uses now, and what it counts on the unreachable ones.
+func (p *Planner) indexNodes(key pools.ServiceKey, before, after servicePlan) {
+	for node := range before.uses {
+		if _, still := after.uses[node]; !still {
+			p.usersOf.remove(node, key)
+		}
+	}
+	for node := range after.uses {
+		if _, was := before.uses[node]; !was {
+			p.usersOf.add(node, key)
+		}
+	}
+	for node, n := range before.unreachable {
+		p.countMore(node, UnreachableEndpoints{-n.LeftOut, -n.FailedOpen})
+	}
+	for node, n := range after.unreachable {
+		p.countMore(node, n)
+	}
+}
+
+func (p *Planner) countMore(node string, n UnreachableEndpoints) {
+	sum := p.desired.Unreachable[node]
+	sum.LeftOut, sum.FailedOpen = sum.LeftOut+n.LeftOut, sum.FailedOpen+n.FailedOpen
+	set(p.desired.Unreachable, node, sum, sum != UnreachableEndpoints{})
+	p.changed.Unreachable[node] = struct{}{}
+}
+
+// stays reports whether a node that is unreachable since then is a real server of weight 0 still, and has the Service
+// planned again when it is none any more. Only TCP has connections to keep.
+func (w *planning) stays(protocol ipvs.Protocol, since time.Time) bool {
+	until := w.options.resetAt(since)
+	if protocol != ipvs.TCP || !until.IsZero() && !w.now.Before(until) {
+		return false
+	}
+	w.wake(until)
+	return true
+}

@@ -1,0 +1,341 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools"
+)
+
+// Whatever happens, a node that is unreachable moves connections and nothing else: what is announced, answered and
+// reported is the same as if it was reachable. Nobody who had an endpoint has none, and nobody is sent to an unreachable
+// node who could be sent to another.
+func TestUnreachableMovesConnectionsAlone(t *testing.T) {
+	var seen struct{ moved, open, reset int }
+	for seed := range uint64(100) {
+		r := rand.New(rand.NewPCG(seed, 14))
+		v, p, now := NewView(), NewPlanner(randomOptions(r, "n1")), time.Unix(0, 0)
+		p.Plan(v, Touched{All: true}, now)
+		for i, s := range oftenUnreachable(r, 120) {
+			now = now.Add(one(r, 0, time.Second, 10*time.Second, time.Minute))
+			touched := s.apply(v)
+			reachable, without := *v, remember(p)
+			reachable.Unreachable = nil
+			d, _ := p.Plan(v, touched, now)
+			other, _ := without.Plan(&reachable, Touched{All: true}, now)
+			if got, want := unmoved(d), unmoved(other); !reflect.DeepEqual(got, want) {
+				t.Fatalf("seed %d, step %d: with unreachable nodes\n%s\nwithout\n%s", seed, i, text(d), text(other))
+			}
+			for c := range other.Checks {
+				if _, goesOn := d.Checks[c]; c.Path != "" && !goesOn {
+					t.Fatalf("seed %d, step %d: %+v has ended", seed, i, c)
+				}
+			}
+			for key := range d.Table {
+				moved, open, err := comparePlans(v, p, d, other, key)
+				if err != nil {
+					t.Fatalf("seed %d, step %d, unreachable %v: %v\n%s\nwithout\n%s", seed, i, v.Unreachable, err, text(d), text(other))
+				}
+				seen.moved, seen.open = seen.moved+moved, seen.open+open
+			}
+			reset, err := compareLists(v, p, now)
+			if err != nil {
+				t.Fatalf("seed %d, step %d, unreachable %v: %v\n%s", seed, i, v.Unreachable, err, text(d))
+			}
+			seen.reset += reset
+		}
+	}
+	if seen.moved < 1000 || seen.open < 300 || seen.reset < 300 {
+		t.Errorf("too little was seen: %+v", seen)
+	}
+}
+
+// oftenUnreachable returns steps of which many make a node unreachable or reachable.
+func oftenUnreachable(r *rand.Rand, n int) []step {
+	steps := randomSteps(r, n)
+	for i := range steps {
+		if r.IntN(5) == 0 {
+			steps[i].kind = 30
+		}
+	}
+	return steps
+}
+
+// unmoved returns what of a plan must not depend on which nodes are unreachable.
+func unmoved(d *Desired) Desired {
+	out := *d
+	out.Table, out.Inside, out.Unreachable = nil, nil, nil
+	out.Services, out.Checks = nil, nil // follow from what takes connections
+	out.Filter = maps.Clone(d.Filter)
+	maps.DeleteFunc(out.Filter, func(e ipvs.Element, _ struct{}) bool { return e.Set == ipvs.Endpoints || e.Set == ipvs.Hairpin })
+	return out
+}
+
+// comparePlans compares what takes new connections of one virtual server with what would if all nodes were reachable. It
+// counts the lists that differ, and those that fail open.
+func comparePlans(v *View, p *Planner, d, other *Desired, key ipvs.Key) (moved, open int, err error) {
+	of := p.installed[key].service
+	for _, tables := range [][2]ipvs.Table{{d.Table, other.Table}, {insideOf(d), insideOf(other)}} {
+		got, want := takers(tables[0][key]), takers(tables[1][key])
+		// By way of the nodes there may be more: one whose endpoints terminate, where the node of the ready ones cannot be used.
+		if len(got) == 0 && len(want) > 0 || len(got) > 0 && len(want) == 0 && v.Services[of].Forwarding == ToPod {
+			return 0, 0, fmt.Errorf("%v is sent to %v, with all nodes reachable to %v", key, got, want)
+		}
+		if !slices.Equal(got, want) {
+			moved++
+		}
+		reached := slices.ContainsFunc(want, func(at string) bool { return v.reaches(of, at) == yes })
+		silent := slices.IndexFunc(got, func(at string) bool { return v.reaches(of, at) == no })
+		if silent >= 0 && reached {
+			return 0, 0, fmt.Errorf("%v is sent to %v which is unreachable, and could be to one of %v", key, got[silent], want)
+		}
+		if silent >= 0 {
+			open++
+		}
+	}
+	return moved, open, nil
+}
+
+// insideOf returns what clients inside the cluster get.
+func insideOf(d *Desired) ipvs.Table {
+	out := maps.Clone(d.Table)
+	maps.Copy(out, d.Inside)
+	return out
+}
+
+type answer int
+
+const (
+	unclear answer = iota // several slices differ in where the address is
+	yes
+	no
+)
+
+// reaches tells whether a real server is on a node that node n1 reaches, or is such a node.
+func (v *View) reaches(of pools.ServiceKey, realServer string) answer {
+	nodes := map[string]bool{}
+	addr := netip.MustParseAddrPort(realServer).Addr()
+	for i, name := range []string{"n0", "n1", "n2"} {
+		if addr == nodeAddress(i, true) || addr == nodeAddress(i, false) {
+			nodes[name] = true
+		}
+	}
+	for _, slice := range v.Slices[of] {
+		for _, e := range slice.Endpoints {
+			if e.Addr == addr {
+				nodes[e.Node] = true
+			}
+		}
+	}
+	if len(nodes) != 1 {
+		return unclear
+	}
+	for name := range nodes {
+		if _, is := v.Unreachable[name]; is && name != "n1" {
+			return no
+		}
+	}
+	return yes
+}
+
+// compareLists holds the lists of endpoints against a slow reading of the rules, and counts the endpoints that are reset.
+func compareLists(v *View, p *Planner, now time.Time) (reset int, err error) {
+	for svc, part := range p.services {
+		for key, l := range part.lists {
+			ready, silent := false, 0
+			endpoints := listed(v.Slices[svc], key)
+			for at, e := range endpoints {
+				_, is := v.Unreachable[e.Node]
+				if is = is && e.Node != "n1"; !is {
+					ready = ready || e.Ready && !key.local
+				} else if l.servers[at].Weight > 0 {
+					silent++
+				}
+			}
+			if ready && silent > 0 {
+				return 0, fmt.Errorf("%v %+v sends to unreachable nodes beside ready endpoints: %v", svc, key, l.servers)
+			}
+			for at, e := range endpoints {
+				since, is := v.Unreachable[e.Node]
+				if server, listed := l.servers[at]; !is || e.Node == "n1" || listed && server.Weight > 0 {
+					continue
+				} else if listed && key.protocol != ipvs.TCP {
+					return 0, fmt.Errorf("%v %+v keeps %v, which has no connections", svc, key, at)
+				} else if over := p.options.ResetAfter > 0 && !now.Before(since.Add(p.options.ResetAfter)); over && listed && silent == 0 {
+					return 0, fmt.Errorf("%v %+v still has %v, whose node is unreachable since %v at %v", svc, key, at, since, now)
+				} else if over && e.Ready && !listed && key.protocol == ipvs.TCP && !key.local {
+					reset++
+				}
+			}
+		}
+	}
+	return reset, nil
+}
+
+// listed returns the endpoints of a list by what the slices say of each that counts.
+func listed(all map[string]Slice, key listKey) map[netip.AddrPort]Endpoint {
+	best := map[netip.AddrPort]Endpoint{}
+	for _, slice := range all {
+		for _, port := range slice.Ports {
+			if port.Name != key.name || port.Protocol != key.protocol {
+				continue
+			}
+			for _, e := range slice.Endpoints {
+				at := netip.AddrPortFrom(e.Addr, port.Port)
+				if have, twice := best[at]; e.Addr.Is4() == key.v4 && (!twice || e.compare(&have) < 0) {
+					best[at] = e
+				}
+			}
+		}
+	}
+	return best
+}
+
+// spread returns a View of Services of one port with four endpoints each, on nodes one after another, and a VirtualIP each.
+func spread(services, nodes int) *View {
+	v := NewView()
+	v.Links["eth0"] = Link{Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("2001:db8::/32")}}
+	v.Advertisements["all"] = Advertisement{}
+	for i := range nodes {
+		v.Nodes[nodeName(i)] = Node{Addresses: []netip.Addr{numbered(3, i)}}
+	}
+	for i := range services {
+		key := serviceKey(fmt.Sprint("default/s", i))
+		v.Services[key] = Service{
+			Addresses: []Address{{IP: numbered(1, i), Pool: "main"}},
+			Ports:     []Port{{Name: "http", Protocol: ipvs.TCP, Port: 80, NodePort: 30080}},
+		}
+		v.VIPs[numbered(1, i).String()] = VIP{
+			Addresses: []netip.Addr{numbered(1, i)}, Services: []pools.ServiceKey{key}, Nodes: []string{nodeName(0), nodeName(i % nodes)},
+		}
+		slice := Slice{Ports: []Port{{Name: "http", Protocol: ipvs.TCP, Port: 8080}}}
+		for j := range 4 {
+			at := 4*i + j
+			slice.Endpoints = append(slice.Endpoints, Endpoint{Addr: numbered(2, at), Node: nodeName(at % nodes), Ready: true, Serving: true})
+		}
+		v.Slices[key] = map[string]Slice{"s": slice}
+	}
+	return v
+}
+
+func nodeName(i int) string { return fmt.Sprint("node-", i) }
+
+// on returns the Services with an endpoint on a node.
+func (v *View) on(node string) map[serviceName]struct{} {
+	out := map[serviceName]struct{}{}
+	for key, all := range v.Slices {
+		if slices.ContainsFunc(all["s"].Endpoints, func(e Endpoint) bool { return e.Node == node }) {
+			out[key] = struct{}{}
+		}
+	}
+	return out
+}
+
+// A node that becomes unreachable or reachable, and the reset, cost a plan of the Services that have an endpoint there,
+// and of no other: also after endpoints moved and Services went.
+func TestUnreachablePlansItsServicesAlone(t *testing.T) {
+	v, now := spread(200, 40), time.Unix(1000, 0)
+	p := NewPlanner(Options{Node: "node-0", ResetAfter: 10 * time.Second})
+	p.Plan(v, Touched{All: true}, now)
+	planned := func(what string, touched Touched, want map[serviceName]struct{}) {
+		t.Helper()
+		d, c := p.Plan(v, touched, now)
+		if !maps.Equal(c.Services, want) {
+			t.Errorf("%s: planned %d Services, want %d: %v, not %v", what, len(c.Services), len(want), c.Services, want)
+		}
+		if n := d.Unreachable["node-7"].LeftOut; len(want) > 0 && n != len(v.on("node-7"))*len(v.Unreachable) {
+			t.Errorf("%s: %d endpoints are left out", what, n)
+		}
+	}
+	node := Touched{Unreachable: map[string]struct{}{"node-7": {}}}
+	through := func(what string) {
+		t.Helper()
+		v.Unreachable["node-7"] = now
+		planned(what+", unreachable", node, v.on("node-7"))
+		if wake := p.Wake(); !wake.Equal(now.Add(10 * time.Second)) {
+			t.Errorf("%s: to be planned again at %v, %v after the node became unreachable", what, wake, wake.Sub(now))
+		}
+		now = now.Add(9 * time.Second)
+		planned(what+", before the reset", Touched{}, nil)
+		now = now.Add(time.Second)
+		planned(what+", reset", Touched{}, v.on("node-7"))
+		planned(what+", after the reset", Touched{}, nil)
+		delete(v.Unreachable, "node-7")
+		planned(what+", reachable", node, v.on("node-7"))
+		if wake := p.Wake(); !wake.IsZero() {
+			t.Errorf("%s: to be planned again at %v", what, wake)
+		}
+	}
+	through("at first")
+	if n := len(v.on("node-7")); n != 20 {
+		t.Fatalf("%d Services have an endpoint on node-7", n)
+	}
+	touched := Touched{Services: map[serviceName]struct{}{}}
+	moved, gone := 0, 0
+	for key := range v.on("node-7") {
+		touched.Services[key] = struct{}{}
+		if moved++; moved <= 5 {
+			v.Slices[key] = map[string]Slice{"s": {}}
+		} else if gone++; gone <= 5 {
+			delete(v.Services, key)
+			delete(v.Slices, key)
+		}
+	}
+	p.Plan(v, touched, now)
+	through("after some went")
+	p.Plan(v, Touched{All: true}, now)
+	through("after everything was planned anew")
+	planned("a node without endpoints", Touched{Unreachable: map[string]struct{}{"node-99": {}}}, nil)
+	planned("this node", Touched{Unreachable: map[string]struct{}{"node-0": {}}}, nil)
+}
+
+// A Service that forwards by way of the nodes is planned for each node that it uses: with policy Cluster any, with policy
+// Local those with an endpoint.
+func TestUnreachablePlansWhatForwardsByWayOfIt(t *testing.T) {
+	v, now := spread(3, 10), time.Unix(1000, 0)
+	for i, svc := range []Service{{}, {Forwarding: ToNodePort}, {Forwarding: ToNodePort, Local: true}} {
+		key := serviceKey(fmt.Sprint("default/s", i))
+		svc.Addresses, svc.Ports = v.Services[key].Addresses, v.Services[key].Ports
+		v.Services[key] = svc
+	}
+	p := NewPlanner(Options{Node: "node-0"})
+	p.Plan(v, Touched{All: true}, now)
+	for node, want := range map[int][]string{ // s0 has endpoints on 0 to 3, s1 on 4 to 7, s2 on 8, 9, 0 and 1
+		1: {"default/s0", "default/s1", "default/s2"}, 3: {"default/s0", "default/s1"}, 5: {"default/s1"}, 9: {"default/s1", "default/s2"},
+	} {
+		v.Unreachable[nodeName(node)] = now
+		_, c := p.Plan(v, Touched{Unreachable: map[string]struct{}{nodeName(node): {}}}, now)
+		var got []string
+		for key := range c.Services {
+			got = append(got, key.String())
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("node-%d: planned %v, want %v", node, got, want)
+		}
+	}
+}
+
+// BenchmarkUnreachable plans the death of one node and its return, with 5,000 Services of four endpoints.
+func BenchmarkUnreachable(b *testing.B) {
+	for _, nodes := range []int{10, 100, 1000} {
+		b.Run(fmt.Sprint("nodes=", nodes), func(b *testing.B) {
+			v, p, now := spread(5000, nodes), NewPlanner(Options{Node: "node-0", ResetAfter: 10 * time.Second}), time.Unix(1000, 0)
+			p.Plan(v, Touched{All: true}, now)
+			touched := Touched{Unreachable: map[string]struct{}{"node-7": {}}}
+			for b.Loop() {
+				v.Unreachable["node-7"] = now
+				p.Plan(v, touched, now)
+				delete(v.Unreachable, "node-7")
+				p.Plan(v, touched, now)
+			}
+			b.ReportMetric(float64(5000*4/nodes), "endpoints")
+		})
+	}
+}
