@@ -199,6 +199,16 @@ type Detector interface {
 	Settled()
 }
 
+// Reach finds the nodes that this one cannot reach. It triggers the loop when State returns something new.
+type Reach interface {
+	// SetNodes sets the other nodes, with their addresses on the node network.
+	SetNodes(map[string][]netip.Addr)
+	// SetGateways sets the addresses by way of which this node sends packets.
+	SetGateways([]netip.Addr)
+	// State returns what was found. It is not changed afterwards.
+	State() plan.Reachability
+}
+
 // Reporter publishes the status of VirtualIPs. Report takes the whole set each time, keeps it, and does not block.
 type Reporter interface {
 	Report(map[string]plan.Status)

@@ -33,6 +33,7 @@ func (s *Speaker) hear(v *plan.View, touched *plan.Touched) {
 		}
 		s.cfg.Detector.SetPeers(peers)
 	}
+	s.observeReach(v, touched)
 }
 
 // listen says on which interfaces the others are to be heard, after the plan.

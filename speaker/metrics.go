@@ -26,6 +26,7 @@ type Metrics struct {
 	// completion is that of failovers.
 	completion prometheus.Histogram
 	bgp        bgpMetrics
+	reach      reachMetrics
 }
 
 // NewMetrics returns the metrics, registered.
@@ -60,7 +61,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2, 5}}),
 	}
 	reg.MustRegister(m.duration, m.program, m.errors, m.changes, m.servers, m.reals, m.announced, m.vips, m.services, m.refused, m.healthy, m.moves, m.completion)
-	m.bgp = newBGPMetrics(reg)
+	m.bgp, m.reach = newBGPMetrics(reg), newReachMetrics(reg)
 	return m
 }
 

@@ -43,6 +43,7 @@ func (s *Speaker) report(todo *work) {
 		}
 	}
 	s.cfg.Metrics.announced.Set(float64(len(s.held)))
+	s.reportReach()
 	s.reportSplit()
 	s.reportRoutes(todo)
 	s.noteSessions(time.Now())
@@ -84,6 +85,7 @@ func (s *Speaker) reportNode() {
 		}
 	}
 	status.Gateways = s.desired.Gateways
+	status.Reach, status.Unreachable = s.reach.now, maps.Clone(s.desired.Unreachable)
 	if err := s.trouble(); err != nil {
 		status.Healthy, status.Reason, status.Message = false, plan.DataPlaneNotReady, err.Error()
 	}

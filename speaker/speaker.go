@@ -18,7 +18,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Config of a Speaker; every field but Progress, BGP, Nodes, MACs and Destroyed is needed.
+// Config of a Speaker; every field but Progress, BGP, Nodes, Reach, MACs and Destroyed is needed.
 type Config struct {
 	NodeName  string
 	Plan      plan.Options
@@ -37,6 +37,8 @@ type Config struct {
 	Nodes NodeReporter
 	// Retained are the addresses for which the kernel answers since an earlier process has ended.
 	Retained map[netip.Addr]struct{}
+	// Reach, if set, finds unreachable nodes.
+	Reach Reach
 	// MACs, if set, are the hardware addresses of the other nodes.
 	MACs func() map[[6]byte]string
 	// Destroyed, if set, is called when virtual servers of ours are found missing or changed. It must not block.
@@ -105,6 +107,8 @@ type Speaker struct {
 	// macs are the hardware addresses of the other nodes that the announcer was told.
 	macs map[[6]byte]string
 	bgp  bgpState
+	// reach is what is known of the way to other nodes.
+	reach reachState
 	// blackholes are the prefixes that have one; those of an earlier process are among them once blackholesListed is set.
 	blackholes       map[netip.Prefix]struct{}
 	blackholesListed bool

@@ -99,11 +99,15 @@ func startWith(t *testing.T, w *world, c *cluster, o plan.Options) *run {
 	r := &run{world: w, cluster: c, registry: prometheus.NewRegistry(), log: &logBuffer{}}
 	w.bgp.w, w.bgp.begun = w, false
 	r.detector = &worldDetector{w: w, view: func() *plan.View { return c.view }, kick: c.kick, dead: w.deadB}
-	r.speaker = New(Config{
+	config := Config{
 		Detector: r.detector, Retained: maps.Clone(w.retained),
 		NodeName: "a", Plan: o, Log: slog.New(slog.NewTextHandler(r.log, nil)), Kick: c.kick, Source: c, Node: w.node(),
 		BGP: &w.bgp, Announcer: w, MACs: w.hardware, Reporter: w, Nodes: w, Metrics: NewMetrics(r.registry),
-	})
+	}
+	if w.reach != nil {
+		w.reach.kick, config.Reach = c.kick, w.reach
+	}
+	r.speaker = New(config)
 	w.wanted = func(addr netip.Addr) bool { return has(r.speaker.desired.Local, addr) }
 	w.element = func(e ipvs.Element) bool { return has(r.speaker.desired.Filter, e) }
 	w.endpoints = func(key ipvs.Key) int { return len(r.speaker.desired.Table[key].RealServers) }

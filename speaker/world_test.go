@@ -82,7 +82,8 @@ type world struct {
 	deadB     bool
 	conflicts map[netip.Addr]plan.Conflict
 	bgp       worldBGP
-	probing   bool // addresses that are to be probed are not answered for yet
+	reach     *worldReach // nil for none
+	probing   bool        // addresses that are to be probed are not answered for yet
 }
 
 var errInjected = errors.New("injected")

@@ -31,6 +31,10 @@ type config struct {
 	DrainLimit time.Duration
 	// EndpointChecks has new TCP endpoints checked before they take connections from others.
 	EndpointChecks bool
+	// LeaveOutUnreachable has endpoints on nodes that this one cannot reach take no new connections; ResetAfter is when
+	// connections to them end, 0 for never.
+	LeaveOutUnreachable bool
+	ResetAfter          time.Duration
 	// AnswerPing lets the virtual addresses answer ICMP echo requests.
 	AnswerPing bool
 	// IPv6Forwarding asks "prepare" to make the node forward IPv6. The speaker does so itself where it may, when addresses of it are served.
@@ -106,11 +110,13 @@ func newConfig() config {
 		NodePortPrimary: true,
 		// A connection that idles longer is forgotten by IPVS in any case: 15 minutes is the kernel's time-out of an
 		// established TCP connection.
-		DrainLimit:     15 * time.Minute,
-		EndpointChecks: true,
-		DetectLocal:    plan.DetectLocal{Mode: plan.NodeCIDR},
-		AnswerPing:     true,
-		HealthzAddress: netip.AddrPortFrom(netip.IPv4Unspecified(), 10256),
+		DrainLimit:          15 * time.Minute,
+		EndpointChecks:      true,
+		LeaveOutUnreachable: true,
+		ResetAfter:          10 * time.Second,
+		DetectLocal:         plan.DetectLocal{Mode: plan.NodeCIDR},
+		AnswerPing:          true,
+		HealthzAddress:      netip.AddrPortFrom(netip.IPv4Unspecified(), 10256),
 
 		ProxyModeAddress: netip.MustParseAddrPort("127.0.0.1:10249"),
 		Conntrack: conntrackLimits{

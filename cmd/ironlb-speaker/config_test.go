@@ -25,6 +25,7 @@ func prefixes(texts ...string) (p []netip.Prefix) {
 func TestConfig(t *testing.T) {
 	defaults := config{
 		Dataplane: "auto", Scheduler: "rr", NodePortPrimary: true, DrainLimit: 15 * time.Minute, EndpointChecks: true, AnswerPing: true,
+		LeaveOutUnreachable: true, ResetAfter: 10 * time.Second,
 		HealthzAddress: netip.MustParseAddrPort("0.0.0.0:10256"), ProxyModeAddress: netip.MustParseAddrPort("127.0.0.1:10249"),
 		Conntrack: conntrackLimits{
 			MaxPerCore: 32768, Min: 131072, TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour,
@@ -39,9 +40,10 @@ func TestConfig(t *testing.T) {
 		DetectLocal:   plan.DetectLocal{Mode: "ClusterCIDR", CIDRs: prefixes("198.51.100.0/24")},
 		DrainLimit:    90 * time.Second, HealthzAddress: netip.MustParseAddrPort("[2001:db8::1]:10257"),
 		ProxyModeAddress: netip.MustParseAddrPort("[::1]:10250"), StateDir: "/var/lib/ironlb",
-		Timeouts:  timeouts{TCP: 7200 * time.Second, TCPFin: time.Minute, UDP: 30 * time.Second},
-		Conntrack: conntrackLimits{MaxPerCore: 1000, TCPEstablishedTimeout: time.Hour},
-		Failover:  failover{Profile: member.Fast, Port: 7999, Cluster: "east", Broadcast: true},
+		ResetAfter: 45 * time.Second,
+		Timeouts:   timeouts{TCP: 7200 * time.Second, TCPFin: time.Minute, UDP: 30 * time.Second},
+		Conntrack:  conntrackLimits{MaxPerCore: 1000, TCPEstablishedTimeout: time.Hour},
+		Failover:   failover{Profile: member.Fast, Port: 7999, Cluster: "east", Broadcast: true},
 
 		Announcements: announcements{PerSecond: 1000},
 	}
@@ -55,6 +57,7 @@ func TestConfig(t *testing.T) {
 		{"null keeps the default", "drainLimit: null\nnodePortAddresses:\nipvs:\n", defaults},
 		{"primary", "nodePortAddresses: [primary]", defaults},
 		{"one field", "---\nserviceProxy: true\n", changed(func(c *config) { c.ServiceProxy = true })},
+		{"no resets", "unreachableEndpoints: {resetAfter: 0s}", changed(func(c *config) { c.ResetAfter = 0 })},
 		{"one of a group", "conntrack: {min: 0}", changed(func(c *config) { c.Conntrack.Min = 0 })},
 		{"flags of their own", "scheduler: mh", changed(func(c *config) { c.Scheduler, c.Flags = "mh", 0x18 })},
 		{"no flags", "scheduler: sh,none", changed(func(c *config) { c.Scheduler = "sh" })},
@@ -82,6 +85,7 @@ detectLocal: {bridgeInterface: "", interfaceNamePrefix: ""}
 podCIDRs: [198.51.100.0/24]
 drainLimit: 90s
 endpointChecks: false
+unreachableEndpoints: {leaveOut: false, resetAfter: 45s}
 answerPing: false
 ipv6Forwarding: true
 healthzBindAddress: "[2001:db8::1]:10257"
@@ -122,6 +126,7 @@ func TestConfigFaultsSayTheMend(t *testing.T) {
 		"podCIDRs: [192.0.2.1/24]":                         {"give 192.0.2.0/24"},
 		"podCIDRs: ['::ffff:192.0.2.0/120']":               {"podCIDRs[0]"},
 		"drainLimit: 0s":                                   {"drainLimit", "from 1s"},
+		"unreachableEndpoints: {resetAfter: 100ms}":        {"unreachableEndpoints.resetAfter", "whole seconds from 0s"},
 		"drainLimit: 1500ms":                               {"drainLimit", "whole seconds"},
 		"drainLimit: 15":                                   {"drainLimit is a number", "text"},
 		"ipvs: {tcpTimeout: 1000h}":                        {"ipvs.tcpTimeout", "744h"},

@@ -35,7 +35,11 @@ type configFile struct {
 	HealthzBindAddress *string  `json:"healthzBindAddress"`
 	ProxyModeBindAddr  *string  `json:"proxyModeBindAddress"`
 	StateDir           *string  `json:"stateDir"`
-	DetectLocal        struct {
+	Unreachable        struct {
+		LeaveOut   *bool   `json:"leaveOut"`
+		ResetAfter *string `json:"resetAfter"`
+	} `json:"unreachableEndpoints"`
+	DetectLocal struct {
 		BridgeInterface     *string `json:"bridgeInterface"`
 		InterfaceNamePrefix *string `json:"interfaceNamePrefix"`
 	} `json:"detectLocal"`
@@ -97,6 +101,8 @@ func parseConfig(data []byte) (config, error) {
 	p.detectLocal(&c.DetectLocal, f)
 	c.ExternalIPCIDRs = p.prefixes("externalIPCIDRs", f.ExternalIPCIDRs)
 	p.duration("drainLimit", &c.DrainLimit, f.DrainLimit, time.Second)
+	set(&c.LeaveOutUnreachable, f.Unreachable.LeaveOut)
+	p.duration("unreachableEndpoints.resetAfter", &c.ResetAfter, f.Unreachable.ResetAfter, 0)
 	p.addrPort("healthzBindAddress", &c.HealthzAddress, f.HealthzBindAddress)
 	p.loopback("proxyModeBindAddress", &c.ProxyModeAddress, f.ProxyModeBindAddr)
 	p.directory("stateDir", &c.StateDir, f.StateDir)

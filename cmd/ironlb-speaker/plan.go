@@ -21,6 +21,7 @@ func (o options) plan() plan.Options {
 		ExternalIPs:     c.ExternalIPCIDRs,
 		DrainLimit:      c.DrainLimit,
 		EndpointChecks:  c.EndpointChecks,
+		ResetAfter:      c.ResetAfter,
 		Interval:        c.Failover.Profile.Interval,
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/link"
 	"github.com/ironlb/ironlb/speaker/member"
 	"github.com/ironlb/ironlb/speaker/nodecheck"
+	"github.com/ironlb/ironlb/speaker/reach"
 )
 
 // process is the speaker: its parts, put together and not yet running.
@@ -40,6 +41,7 @@ type process struct {
 	calico    *calico
 	api       *kube.Client
 	members   *member.Detector
+	reach     *reach.Prober           // nil for none
 	retained  map[netip.Addr]struct{} // by an earlier process
 	announcer *l2.Announcer
 	bgp       speaker.BGP // nil for none
@@ -166,10 +168,13 @@ func (p *process) meet() error {
 	if err != nil {
 		return err
 	}
+	if err := p.findUnreachable(); err != nil {
+		return err
+	}
 	p.members, err = member.New(member.Options{
 		Node: p.nodeName, Cluster: cluster, Authorities: authorities, Keys: keys, Profile: f.Profile, Port: f.Port,
 		Log: p.log, Kick: p.kick.Now, Metrics: p.registry, Scheduled: p.api.Node.ReportScheduling, Retained: len(p.retained) > 0,
-		Broadcast: f.Broadcast,
+		Broadcast: f.Broadcast, Received: p.received,
 	})
 	if err != nil {
 		return fmt.Errorf("find the other speakers (--key-file %s): %w", p.keyFile, err)
@@ -181,6 +186,28 @@ func (p *process) meet() error {
 		return f.follow(ctx, p.log, p.apiserver, authorities, p.members.SetAuthorities)
 	})
 	return nil
+}
+
+// findUnreachable makes the prober of unreachable nodes, if their endpoints are to be left out.
+func (p *process) findUnreachable() (err error) {
+	if !p.config.LeaveOutUnreachable {
+		return nil
+	}
+	p.reach, err = reach.New(reach.Options{
+		Log: p.log, Wake: p.kick.Now, Metrics: reach.NewMetrics(p.registry),
+		MACs: func() map[[6]byte]string { return p.members.MACs() },
+	})
+	if err == nil {
+		p.run(p.reach.Run)
+	}
+	return err
+}
+
+// received passes on whose speakers are received.
+func (p *process) received(nodes map[string]struct{}, observer bool) {
+	if p.reach != nil {
+		p.reach.SetReceived(nodes, observer)
+	}
 }
 
 func (p *process) announce() error {
@@ -247,7 +274,7 @@ func (p *process) keepPolicies() error {
 func (p *process) addLoop() error {
 	planned := p.plan()
 	planned.APIServers = apiServers(p.apiserver.Host)
-	p.loop = speaker.New(speaker.Config{
+	config := speaker.Config{
 		NodeName:  p.nodeName,
 		Plan:      planned,
 		Log:       p.log,
@@ -264,7 +291,11 @@ func (p *process) addLoop() error {
 		Metrics:   speaker.NewMetrics(p.registry),
 		Progress:  progress{p.healthz, p.servers.programmed},
 		Destroyed: p.proxies.Suspect,
-	})
+	}
+	if p.reach != nil {
+		config.Reach = p.reach
+	}
+	p.loop = speaker.New(config)
 	p.run(func(ctx context.Context) error {
 		readyz := p.checks.readyz(p.pairing.readyz(staleReadyz(p.api.Source, p.loop.Readyz)))
 		return serve(ctx, p.listener, p.loop.Healthz, readyz, p.registry)

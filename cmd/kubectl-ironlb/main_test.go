@@ -249,6 +249,37 @@ func TestStatusShowsTheSchedulingClass(t *testing.T) {
 	}
 }
 
+// TestStatusShowsUnreachableNodes, those that could not be missed, and who may be cut off; not of a speaker that has stopped.
+func TestStatusShowsUnreachableNodes(t *testing.T) {
+	status := v1alpha1.SpeakerStatusStatus{
+		DataPlane: v1alpha1.DataPlaneStatus{Healthy: true}, Alive: "1/2", Updated: ago(time.Second), CutOff: true,
+		Unreachable: []v1alpha1.UnreachableStatus{
+			{Node: "c", Since: *ago(time.Minute), Silent: []v1alpha1.Witness{"ICMPEcho", "Neighbor"}, Endpoints: 3},
+			{
+				Node: "d", Since: *ago(time.Hour), Silent: []v1alpha1.Witness{"ICMPEcho"}, Gateway: "192.0.2.254",
+				EndpointsFailedOpen: 2, Damped: true,
+			},
+		},
+		WithoutWitness: []string{"e"},
+	}
+	stopped := status
+	stopped.Stopped = ago(time.Minute)
+	speaker := func(name string, s v1alpha1.SpeakerStatusStatus) *v1alpha1.SpeakerStatus {
+		return &v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: s}
+	}
+	got := run(cluster(speaker("a", status), speaker("b", stopped)), "status")
+	_, problems, _ := strings.Cut(got, "\nb ")
+	_, problems, _ = strings.Cut(problems, "\n\n")
+	want := `a: node c is unreachable since 60s (silent: ICMPEcho, Neighbor): 3 endpoints take no new connections
+a: node d is unreachable since 60m (silent: ICMPEcho): 0 endpoints take no new connections; gateway 192.0.2.254 answers; 2 endpoints take connections because no other is left; reachable again, too often to count yet
+a: may be cut off: most other nodes vanished at once, and no gateway answers
+a: node e answers neither ICMP echo nor ARP: should it die, its endpoints are left to Kubernetes
+`
+	if problems != want {
+		t.Errorf("problems are\n%s\nwant\n%s\nof\n%s", problems, want, got)
+	}
+}
+
 // TestVersion: the version needs no cluster.
 func TestVersion(t *testing.T) {
 	for _, arg := range []string{"version", "--version"} {

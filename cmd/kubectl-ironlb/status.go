@@ -190,6 +190,9 @@ func (t *tool) writeSpeakers(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatu
 			wrong = append(wrong, fmt.Sprintf("%s: liveness thread has scheduling class %s, not %s: %s",
 				speakers[i].Name, l.SchedulingClass, v1alpha1.SchedulingDeadline, orDash(l.Message)))
 		}
+		if absent[speakers[i].Name] == "" {
+			wrong = append(wrong, t.unreachable(&speakers[i])...)
+		}
 		for _, m := range s.Members {
 			if m.State != v1alpha1.MemberAlive {
 				wrong = append(wrong, fmt.Sprintf("%s: member %s is %s since %s", speakers[i].Name, m.Node, m.State, t.ago(m.Since)))
@@ -200,6 +203,39 @@ func (t *tool) writeSpeakers(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatu
 	if len(wrong) > 0 {
 		fmt.Fprintf(out, "\n%s\n", strings.Join(wrong, "\n"))
 	}
+}
+
+// unreachable says which nodes a node cannot reach, and which it could not miss.
+func (t *tool) unreachable(speaker *v1alpha1.SpeakerStatus) (lines []string) {
+	s := &speaker.Status
+	line := func(format string, args ...any) {
+		lines = append(lines, speaker.Name+": "+fmt.Sprintf(format, args...))
+	}
+	for _, u := range s.Unreachable {
+		var silent []string
+		for _, w := range u.Silent {
+			silent = append(silent, string(w))
+		}
+		more := ""
+		if u.Gateway != "" {
+			more += fmt.Sprintf("; gateway %s answers", u.Gateway)
+		}
+		if u.EndpointsFailedOpen > 0 {
+			more += fmt.Sprintf("; %d endpoints take connections because no other is left", u.EndpointsFailedOpen)
+		}
+		if u.Damped {
+			more += "; reachable again, too often to count yet"
+		}
+		line("node %s is unreachable since %s (silent: %s): %d endpoints take no new connections%s",
+			u.Node, t.ago(&u.Since), strings.Join(silent, ", "), u.Endpoints, more)
+	}
+	if s.CutOff {
+		line("may be cut off: most other nodes vanished at once, and no gateway answers")
+	}
+	for _, node := range s.WithoutWitness {
+		line("node %s answers neither ICMP echo nor ARP: should it die, its endpoints are left to Kubernetes", node)
+	}
+	return lines
 }
 
 // ago is how long ago that was, as kubectl writes it.

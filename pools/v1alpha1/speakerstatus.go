@@ -58,6 +58,30 @@ type SpeakerStatusStatus struct {
 	// +optional
 	Members []MemberStatus `json:"members,omitempty"`
 
+	// unreachable are the nodes that this node cannot reach: neither their speaker nor their kernel answers. Their
+	// endpoints take no new connections from this node.
+	//
+	// +kubebuilder:validation:MaxItems=16384
+	// +listType=map
+	// +listMapKey=node
+	// +optional
+	Unreachable []UnreachableStatus `json:"unreachable,omitempty"`
+
+	// withoutWitness are the nodes whose kernel answers neither ICMP echo nor ARP or neighbor discovery, though their
+	// speaker is or was received. Should one of them die, its endpoints are left to Kubernetes.
+	//
+	// +kubebuilder:validation:MaxItems=16384
+	// +kubebuilder:validation:items:MaxLength=253
+	// +listType=set
+	// +optional
+	WithoutWitness []string `json:"withoutWitness,omitempty"`
+
+	// cutOff is true while this node may be cut off itself: most other nodes vanished at once, and no gateway answers.
+	// Then it leaves no endpoint out.
+	//
+	// +optional
+	CutOff bool `json:"cutOff,omitempty"`
+
 	// liveness is about the thread that exchanges heartbeats with the other speakers.
 	//
 	// +optional
@@ -177,6 +201,52 @@ type MemberStatus struct {
 	//
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
+}
+
+// Witness is how the kernel of a node is asked whether it is there.
+//
+// +kubebuilder:validation:Enum=ICMPEcho;Neighbor
+type Witness string
+
+const (
+	// WitnessEcho is ICMP echo, or ICMPv6 echo.
+	WitnessEcho Witness = "ICMPEcho"
+	// WitnessNeighbor is ARP, or neighbor discovery.
+	WitnessNeighbor Witness = "Neighbor"
+)
+
+// UnreachableStatus is a node that cannot be reached.
+type UnreachableStatus struct {
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Node string `json:"node"`
+	// since when it is unreachable.
+	Since metav1.Time `json:"since"`
+	// silent are the witnesses that do not answer.
+	//
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=set
+	// +optional
+	Silent []Witness `json:"silent,omitempty"`
+	// gateway answered, where this node might have been cut off itself.
+	//
+	// +kubebuilder:validation:MaxLength=45
+	// +optional
+	Gateway string `json:"gateway,omitempty"`
+	// endpoints on the node that take no new connections, over all ports of Services.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Endpoints int32 `json:"endpoints,omitempty"`
+	// endpointsFailedOpen are those that take new connections because no other endpoint is left.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	EndpointsFailedOpen int32 `json:"endpointsFailedOpen,omitempty"`
+	// damped is true while the node is reachable, and was unreachable so often that this does not count yet.
+	//
+	// +optional
+	Damped bool `json:"damped,omitempty"`
 }
 
 // BGPStatus is what a node says of its BGP sessions.

@@ -91,7 +91,10 @@ func New(config *rest.Config, o Options, kick func(), log *slog.Logger) (*Client
 		return ""
 	}), log)
 	c.Node.peers = source.informers[kindBGPPeer].GetStore()
-	c.Node.told = func(status plan.NodeStatus) { c.Events.Sessions(c.Node.peers, status.Sessions) }
+	c.Node.told = func(status plan.NodeStatus) {
+		c.Events.Sessions(c.Node.peers, status.Sessions)
+		c.Events.Reach(status)
+	}
 	return c, nil
 }
 

@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
@@ -38,10 +37,12 @@ type Events struct {
 	ports    map[pools.ServiceKey]string
 	warnings map[string]string // of the node, by reason
 	statuses map[string]plan.Status
-	peers    cache.Store
-	latest   map[string]plan.Session // as reported last
-	sessions map[string]toldSession
-	began    time.Time // a session that is older came up before this process
+	// unreachable are the nodes with an Event that says so.
+	unreachable map[string]struct{}
+	peers       cache.Store
+	latest      map[string]plan.Session // as reported last
+	sessions    map[string]toldSession
+	began       time.Time // a session that is older came up before this process
 }
 
 func newEvents(node string, services cache.Store, client typedcorev1.EventsGetter) *Events {
@@ -128,10 +129,7 @@ func (e *Events) Warn(reason, text string) {
 }
 
 func (e *Events) warning(reason, text string) {
-	if !e.running {
-		return
+	if e.running {
+		e.nodeEvent(e.node, corev1.EventTypeWarning, reason, text)
 	}
-	// The UID is the name, by which "kubectl describe node" finds the Events of the kubelet and of kube-proxy.
-	node := &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: e.node, UID: types.UID(e.node)}
-	e.recorder.Event(node, corev1.EventTypeWarning, reason, text)
 }

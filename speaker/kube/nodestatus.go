@@ -203,6 +203,7 @@ func (r *NodeReporter) status() (v1alpha1.SpeakerStatusStatus, bool) {
 			alive++
 		}
 	}
+	reachStatus(&out, w)
 	out.BGP = withUnserved(bgpStatusOf(w.Sessions, r.peers), w.Unserved)
 	out.Alive = fmt.Sprintf("%d/%d", alive, len(w.Members))
 	return out, true

@@ -22,6 +22,9 @@ type NodeStatus struct {
 	Members map[string]MemberState
 	// Gateways are those of the node, sorted.
 	Gateways []netip.Addr
+	// Reach is what is known of the way to other nodes, Unreachable counts the endpoints on unreachable ones.
+	Reach       Reachability
+	Unreachable map[string]UnreachableEndpoints
 	// Sessions are those of BGP by the name of the BGPPeer: one for each that selects this node, also if it cannot be tried.
 	Sessions map[string]Session
 	// LocalPrefs are the contradictions of BGPAdvertisements that this node met, with the number of prefixes.

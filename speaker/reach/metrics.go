@@ -6,14 +6,15 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// metrics count questions and decisions.
-type metrics struct {
+// Metrics count questions and decisions.
+type Metrics struct {
 	questions, answers *prometheus.CounterVec
 	unreachable        prometheus.Counter
 }
 
-func newMetrics(r prometheus.Registerer) *metrics {
-	m := &metrics{
+// NewMetrics returns the metrics, registered.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	m := &Metrics{
 		questions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "ironlb_endpoint_unreachable_questions_total",
 			Help: "Questions to the kernels of other nodes and to gateways, by witness: ICMPEcho or Neighbor (ARP, neighbor discovery).",

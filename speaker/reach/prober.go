@@ -14,7 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
 	"github.com/ironlb/ironlb/speaker/plan"
@@ -25,7 +24,7 @@ type Options struct {
 	Log *slog.Logger
 	// Wake is called when State returns something new. It must not block.
 	Wake    func()
-	Metrics prometheus.Registerer
+	Metrics *Metrics
 	// MACs returns the hardware addresses of other nodes with their names. An answer to ARP or neighbor discovery for a
 	// node that has some counts if it comes from one of them.
 	MACs func() map[[6]byte]string
@@ -38,7 +37,6 @@ type Prober struct {
 	sockets   []*echo
 	neighbors *neighbors
 	wake      int // eventfd
-	metrics   *metrics
 	state     atomic.Pointer[plan.Reachability]
 	// names are the nodes by their addresses.
 	names map[netip.Addr]string
@@ -70,7 +68,6 @@ func New(o Options) (*Prober, error) {
 		p.close()
 		return nil, fmt.Errorf("find unreachable nodes: %w", err)
 	}
-	p.metrics = newMetrics(o.Metrics)
 	return p, nil
 }
 
@@ -135,7 +132,7 @@ func (p *Prober) Run(ctx context.Context) error {
 		p.take()
 		p.receive()
 		for _, q := range p.core.Tick(time.Now()) {
-			p.metrics.questions.WithLabelValues(string(q.By)).Inc()
+			p.options.Metrics.questions.WithLabelValues(string(q.By)).Inc()
 			p.fail(p.ask(q))
 		}
 		p.publish()
@@ -182,7 +179,7 @@ func targets(addrs []netip.Addr) (out []Target) {
 // receive takes in all answers that have arrived.
 func (p *Prober) receive() {
 	take := func(at time.Time, q Question) {
-		p.metrics.answers.WithLabelValues(string(q.By)).Inc()
+		p.options.Metrics.answers.WithLabelValues(string(q.By)).Inc()
 		p.core.Answered(at, q)
 	}
 	for _, e := range p.sockets {
@@ -261,7 +258,7 @@ func (p *Prober) publish() {
 			args = append(args, "gateway", u.Gateway)
 		}
 		p.options.Log.Warn("node is unreachable", args...)
-		p.metrics.unreachable.Inc()
+		p.options.Metrics.unreachable.Inc()
 	}
 	for _, name := range slices.Sorted(maps.Keys(before.Unreachable)) {
 		if _, still := now.Unreachable[name]; !still {

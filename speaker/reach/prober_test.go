@@ -53,7 +53,7 @@ func newLab(t *testing.T, v6 bool, macs func() map[[6]byte]string) *lab {
 	}
 	l.self.Must(t, func() (err error) {
 		l.prober, err = reach.New(reach.Options{
-			Log: slog.New(slog.DiscardHandler), Metrics: l.registry, MACs: macs,
+			Log: slog.New(slog.DiscardHandler), Metrics: reach.NewMetrics(l.registry), MACs: macs,
 			Wake: func() {
 				select {
 				case l.woken <- struct{}{}:

@@ -1,0 +1,106 @@
+package kube
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// Reasons of the Events of a node that is unreachable.
+const (
+	EndpointsUnreachable = "EndpointsUnreachable"
+	EndpointsReachable   = "EndpointsReachable"
+)
+
+// reachStatus fills in what is known of the way to other nodes.
+func reachStatus(out *v1alpha1.SpeakerStatusStatus, w *plan.NodeStatus) {
+	for _, name := range slices.Sorted(maps.Keys(w.Reach.Unreachable)) {
+		u, n := w.Reach.Unreachable[name], w.Unreachable[name]
+		status := v1alpha1.UnreachableStatus{
+			Node: name, Since: metav1.NewTime(u.Since).Rfc3339Copy(), Endpoints: int32(n.LeftOut),
+			EndpointsFailedOpen: int32(n.FailedOpen), Damped: u.Damped,
+		}
+		for _, silent := range u.Silent {
+			status.Silent = append(status.Silent, v1alpha1.Witness(silent))
+		}
+		if u.Gateway.IsValid() {
+			status.Gateway = u.Gateway.String()
+		}
+		out.Unreachable = append(out.Unreachable, status)
+	}
+	out.WithoutWitness = slices.Sorted(maps.Keys(w.Reach.Unwitnessed))
+	out.CutOff = w.Reach.CutOff
+}
+
+// Reach writes an Event about each node that becomes unreachable, and one when it is reachable again. Where all speakers
+// find the same, the first of them by name writes it; what others do not find as well, each writes for itself.
+func (e *Events) Reach(status plan.NodeStatus) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.running {
+		return
+	}
+	if e.unreachable == nil {
+		e.unreachable = map[string]struct{}{}
+	}
+	for name, u := range status.Reach.Unreachable {
+		if _, written := e.unreachable[name]; written || !e.writes(name, status) {
+			continue
+		}
+		e.unreachable[name] = struct{}{}
+		n := status.Unreachable[name]
+		e.nodeEvent(name, corev1.EventTypeWarning, EndpointsUnreachable, unreachableText(e.node, u, n))
+	}
+	for name := range e.unreachable {
+		if _, still := status.Reach.Unreachable[name]; !still {
+			delete(e.unreachable, name)
+			e.nodeEvent(name, corev1.EventTypeNormal, EndpointsReachable,
+				fmt.Sprintf("Reachable from node %s again; endpoints here take new connections", e.node))
+		}
+	}
+}
+
+// writes reports whether this speaker is the one that writes the Event about a node.
+func (e *Events) writes(about string, status plan.NodeStatus) bool {
+	if state, known := status.Members[about]; known && state != plan.MemberSilent {
+		return true // others receive it
+	}
+	for name, state := range status.Members {
+		_, unreachable := status.Reach.Unreachable[name]
+		if name < e.node && state != plan.MemberSilent && !unreachable {
+			return false
+		}
+	}
+	return true
+}
+
+func unreachableText(from string, u plan.UnreachableNode, n plan.UnreachableEndpoints) string {
+	var silent []string
+	for _, w := range u.Silent {
+		silent = append(silent, string(w))
+	}
+	text := fmt.Sprintf("Unreachable from node %s: neither the speaker nor the kernel (%s) answers; ", from, strings.Join(silent, ", "))
+	if u.Gateway.IsValid() {
+		text += fmt.Sprintf("gateway %v does; ", u.Gateway)
+	}
+	text += fmt.Sprintf("%d endpoints take no new connections", n.LeftOut)
+	if n.FailedOpen > 0 {
+		text += fmt.Sprintf(", %d do because no other endpoint is left", n.FailedOpen)
+	}
+	return text
+}
+
+// nodeEvent writes an Event about a node.
+func (e *Events) nodeEvent(node, kind, reason, text string) {
+	// The UID is the name, by which "kubectl describe node" finds the Events of the kubelet and of kube-proxy.
+	ref := &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: node, UID: types.UID(node)}
+	e.recorder.Event(ref, kind, reason, text)
+}

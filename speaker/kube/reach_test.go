@@ -1,0 +1,87 @@
+package kube
+
+import (
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// died is what a speaker reports while node dead is unreachable.
+func died(members map[string]plan.MemberState) plan.NodeStatus {
+	return plan.NodeStatus{
+		Members: members,
+		Reach: plan.Reachability{Unreachable: map[string]plan.UnreachableNode{"dead": {
+			Since: time.Unix(1000, 5), Silent: []plan.Witness{plan.WitnessEcho, plan.WitnessNeighbor},
+			Gateway: netip.MustParseAddr("192.0.2.254"),
+		}}},
+		Unreachable: map[string]plan.UnreachableEndpoints{"dead": {LeftOut: 12, FailedOpen: 1}},
+	}
+}
+
+// TestReachEvents: of the speakers that find the same one writes, and each writes what others do not find.
+func TestReachEvents(t *testing.T) {
+	silent := map[string]plan.MemberState{"a": plan.MemberAlive, "c": plan.MemberAlive, "dead": plan.MemberSilent}
+	with := func(name string, state plan.MemberState) map[string]plan.MemberState {
+		m := map[string]plan.MemberState{}
+		for n, s := range silent {
+			m[n] = s
+		}
+		m[name] = state
+		return m
+	}
+	const warning = "Warning EndpointsUnreachable Unreachable from node b: neither the speaker nor the kernel (ICMPEcho, Neighbor) " +
+		"answers; gateway 192.0.2.254 does; 12 endpoints take no new connections, 1 do because no other endpoint is left"
+	for name, test := range map[string]struct {
+		members map[string]plan.MemberState
+		want    bool
+	}{
+		"another one is first":           {silent, false},
+		"the first is silent, too":       {with("a", plan.MemberSilent), true},
+		"others receive it":              {with("dead", plan.MemberAlive), true},
+		"nobody else, as with two nodes": {map[string]plan.MemberState{"dead": plan.MemberSilent}, true},
+	} {
+		recorder := record.NewFakeRecorder(10)
+		e := &Events{node: "b", recorder: recorder, running: true}
+		for range 2 {
+			e.Reach(died(test.members))
+		}
+		e.Reach(plan.NodeStatus{})
+		e.Reach(plan.NodeStatus{})
+		var got, want []string
+		for len(recorder.Events) > 0 {
+			got = append(got, <-recorder.Events)
+		}
+		if test.want {
+			want = []string{warning, "Normal EndpointsReachable Reachable from node b again; endpoints here take new connections"}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s:\ngot  %q\nwant %q", name, got, want)
+		}
+	}
+}
+
+func TestReachStatus(t *testing.T) {
+	w := died(nil)
+	w.Reach.Unwitnessed, w.Reach.CutOff = map[string]struct{}{"y": {}, "x": {}}, true
+	since := metav1.Unix(1000, 0)
+	var got v1alpha1.SpeakerStatusStatus
+	reachStatus(&got, &w)
+	want := v1alpha1.SpeakerStatusStatus{
+		Unreachable: []v1alpha1.UnreachableStatus{{
+			Node: "dead", Since: since.Rfc3339Copy(), Silent: []v1alpha1.Witness{"ICMPEcho", "Neighbor"},
+			Gateway: "192.0.2.254", Endpoints: 12, EndpointsFailedOpen: 1,
+		}},
+		WithoutWitness: []string{"x", "y"}, CutOff: true,
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}

@@ -1,0 +1,76 @@
+package speaker
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// reachState is what the loop keeps of unreachable nodes.
+type reachState struct {
+	now plan.Reachability
+	// fresh is when nodes became unreachable of which the node is not programmed yet.
+	fresh []time.Time
+}
+
+// observeReach puts the unreachable nodes into the View, and says which nodes and gateways there are to ask.
+func (s *Speaker) observeReach(v *plan.View, touched *plan.Touched) {
+	if s.cfg.Reach == nil {
+		return
+	}
+	first := s.desired == nil
+	if len(touched.Nodes) > 0 || first {
+		nodes := make(map[string][]netip.Addr, len(v.Nodes))
+		for name, node := range v.Nodes {
+			if name != s.cfg.NodeName {
+				nodes[name] = node.Addresses
+			}
+		}
+		s.cfg.Reach.SetNodes(nodes)
+	}
+	if touched.Gateways || touched.All || first {
+		s.cfg.Reach.SetGateways(slices.SortedFunc(maps.Keys(v.Gateways), netip.Addr.Compare))
+	}
+	r := &s.reach
+	r.now = s.cfg.Reach.State()
+	unreachable := make(map[string]time.Time, len(r.now.Unreachable))
+	touched.Unreachable = map[string]struct{}{}
+	for name, u := range r.now.Unreachable {
+		unreachable[name] = u.Since
+		if before, was := v.Unreachable[name]; !was || !before.Equal(u.Since) {
+			touched.Unreachable[name] = struct{}{}
+			r.fresh = append(r.fresh, u.Since)
+		}
+	}
+	for name := range v.Unreachable {
+		if !has(unreachable, name) {
+			touched.Unreachable[name] = struct{}{}
+		}
+	}
+	if len(touched.Unreachable) > 0 {
+		v.Unreachable = unreachable
+	}
+}
+
+// measureReach records how long unreachable nodes took to be programmed, once they are.
+func (s *Speaker) measureReach() {
+	if s.known == nil || !s.failed.empty() {
+		return
+	}
+	for _, since := range s.reach.fresh {
+		s.cfg.Metrics.reach.programmed.Observe(time.Since(since).Seconds())
+	}
+	s.reach.fresh = nil
+}
+
+// reportReach counts what is left out.
+func (s *Speaker) reportReach() {
+	leftOut, failedOpen := 0, 0
+	for _, n := range s.desired.Unreachable {
+		leftOut, failedOpen = leftOut+n.LeftOut, failedOpen+n.FailedOpen
+	}
+	s.cfg.Metrics.reach.report(s.reach.now, leftOut, failedOpen)
+}

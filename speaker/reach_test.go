@@ -1,0 +1,124 @@
+package speaker
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// worldReach finds what a test sets.
+type worldReach struct {
+	kick *Kick
+
+	mu       sync.Mutex
+	state    plan.Reachability
+	nodes    map[string][]netip.Addr
+	gateways []netip.Addr
+}
+
+func (r *worldReach) SetNodes(nodes map[string][]netip.Addr) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.nodes = nodes
+}
+
+func (r *worldReach) SetGateways(gateways []netip.Addr) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.gateways = gateways
+}
+
+func (r *worldReach) State() plan.Reachability {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.state
+}
+
+// set makes nodes unreachable from now on.
+func (r *worldReach) set(nodes ...string) {
+	r.mu.Lock()
+	r.state = plan.Reachability{Unreachable: map[string]plan.UnreachableNode{}}
+	for _, n := range nodes {
+		r.state.Unreachable[n] = plan.UnreachableNode{Since: time.Now(), Silent: []plan.Witness{plan.WitnessEcho}}
+	}
+	r.mu.Unlock()
+	r.kick.Now()
+}
+
+// TestUnreachable: endpoints on an unreachable node get weight 0, go after the time that is set, and are back at once.
+func TestUnreachable(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.reach = &worldReach{}
+		v := baseView()
+		v.Nodes["b"] = plan.Node{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}
+		gateway := netip.MustParseAddr("192.0.2.1")
+		v.Gateways[gateway] = struct{}{}
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		service(v, "api", vip2, []uint16{80}, 2, "a")
+		slice := v.Slices[named("web")]["s"]
+		slice.Endpoints[1].Node = "b"
+		o := options
+		o.ResetAfter = 10 * time.Second
+		r := startWith(t, w, &cluster{view: v, synced: true}, o)
+		defer r.stop()
+		r.wantPlanned(t)
+		if !maps.EqualFunc(w.reach.nodes, map[string][]netip.Addr{"b": v.Nodes["b"].Addresses}, slices.Equal) ||
+			!slices.Equal(w.reach.gateways, []netip.Addr{gateway}) {
+			t.Errorf("it asks %v, %v", w.reach.nodes, w.reach.gateways)
+		}
+		weights := func(want ...uint32) {
+			t.Helper()
+			synctest.Wait()
+			var got []uint32
+			servers := r.table(t)[ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 80}].RealServers
+			for _, at := range slices.SortedFunc(maps.Keys(servers), netip.AddrPort.Compare) {
+				got = append(got, servers[at].Weight)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("weights %v, want %v", got, want)
+			}
+		}
+		weights(1, 1)
+		w.reach.set("b")
+		weights(1, 0)
+		metrics, err := r.registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range metrics {
+			if n := m.Metric[0].GetHistogram().GetSampleCount(); m.GetName() == "ironlb_endpoint_unreachable_programmed_seconds" && n != 1 {
+				t.Errorf("%d measured", n)
+			}
+		}
+		if got := testutil.ToFloat64(r.speaker.cfg.Metrics.reach.leftOut); got != 1 {
+			t.Errorf("%v endpoints are left out", got)
+		}
+		if s := w.nodeStatus; len(s.Reach.Unreachable) != 1 || s.Unreachable["b"].LeftOut != 1 {
+			t.Errorf("status %+v", s)
+		}
+		time.Sleep(o.ResetAfter - time.Second)
+		weights(1, 0)
+		time.Sleep(2 * time.Second)
+		weights(1)
+		w.reach.set()
+		weights(1, 1)
+		if got := testutil.ToFloat64(r.speaker.cfg.Metrics.reach.leftOut); got != 0 {
+			t.Errorf("%v endpoints are left out", got)
+		}
+		w.reach.set("b")
+		weights(1, 0)
+		if got := testutil.ToFloat64(r.speaker.cfg.Metrics.reach.nodes); got != 1 {
+			t.Errorf("%v nodes are unreachable", got)
+		}
+	})
+}
