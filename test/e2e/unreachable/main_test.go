@@ -1,0 +1,89 @@
+// Package unreachable tests what clients notice when a node dies that runs Pods: those outside the cluster, and those in
+// it. The EndpointSlices never change, so nobody but the speakers leaves an endpoint out.
+//
+// IRONLB_DATAPLANE chooses the data plane: "ipvs" (in a guest where this kernel has none) or "nftables" (default; natively).
+// With -rounds 20 the times are a measurement.
+package unreachable
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/test/e2e/scene"
+	"github.com/ironlb/ironlb/test/lab"
+)
+
+var (
+	rounds  = flag.Int("rounds", 1, "how often each fault happens in TestNodeDies")
+	profile = flag.String("profile", "standard", "failover.profile of the speakers")
+	kills   = flag.Int("kills", 3, "how often a speaker is killed in TestSpeakers")
+)
+
+// cluster is shared by all tests, with two Pods on each node, which are endpoints and clients.
+var cluster *lab.Cluster
+
+var podNodes = map[string]int{"a1": 0, "a2": 0, "b1": 1, "b2": 1, "c1": 2, "c2": 2}
+
+const objects = `
+apiVersion: ironlb.io/v1alpha1
+kind: IPAddressPool
+metadata: {name: lan}
+spec: {addresses: [%q, %q]}
+---
+apiVersion: ironlb.io/v1alpha1
+kind: L2Advertisement
+metadata: {name: lan}
+`
+
+// resetAfter is shorter than the default.
+const resetAfter = 3 * time.Second
+
+func dataplane() string {
+	if d := os.Getenv("IRONLB_DATAPLANE"); d != "" {
+		return d
+	}
+	return "nftables"
+}
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	config := lab.Config{}
+	if dataplane() == "nftables" {
+		config.Kernel = lab.Native
+	}
+	lab.Main(m, config, func(ctx context.Context, c *lab.Cluster) error {
+		cluster = c
+		scene.UseBoth(c, podNodes)
+		return start(ctx)
+	})
+}
+
+func start(ctx context.Context) error {
+	text := fmt.Sprintf("serviceProxy: true\ndataplane: %s\nconntrack: {maxPerCore: 0, min: 0}\n"+
+		"unreachableEndpoints: {resetAfter: %v}\nfailover: {profile: %s}\n", dataplane(), resetAfter, *profile)
+	if err := os.WriteFile(speakerConfig(), []byte(text), 0o600); err != nil {
+		return err
+	}
+	if _, err := cluster.StartCCM(ctx, "--service-proxy", "--leader-elect=false"); err != nil {
+		return err
+	}
+	if err := cluster.StartSpeakers(ctx, "--config", speakerConfig()); err != nil {
+		return err
+	}
+	if err := cluster.ApplyYAML(ctx, fmt.Sprintf(objects, lab.FreeRange, lab.FreeRange6)); err != nil {
+		return err
+	}
+	for name, node := range podNodes {
+		if _, err := cluster.AddPod(ctx, lab.PodSpec{Name: name, Node: cluster.Node(node)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func speakerConfig() string { return filepath.Join(cluster.Dir, "speaker.yaml") }

@@ -1,0 +1,257 @@
+package unreachable
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/test/lab"
+)
+
+// bound is far above what is promised and far below what Kubernetes takes: times are measured with -rounds.
+const bound = 5 * time.Second
+
+var faults = map[string]struct {
+	begin, end func(context.Context, *lab.Node) error
+}{
+	"power-off": {
+		func(ctx context.Context, n *lab.Node) error { return n.PowerOff(ctx) },
+		func(ctx context.Context, n *lab.Node) error {
+			if err := n.PowerOn(ctx); err != nil {
+				return err
+			}
+			return n.StartSpeaker(ctx, "--config", speakerConfig())
+		},
+	},
+	"link cut": {
+		func(ctx context.Context, n *lab.Node) error { return n.CutLAN(ctx) },
+		func(ctx context.Context, n *lab.Node) error { return n.RestoreLAN(ctx) },
+	},
+}
+
+// TestNodeDies: the owner of the address, or another node, is powered off or its cable pulled. New connections go to the
+// other endpoints within a second, from outside and, by ClusterIP, from a Pod; and to all endpoints once it is back.
+func TestNodeDies(t *testing.T) {
+	external, internal := service(t, "dies")
+	for fault, f := range faults {
+		for _, who := range []string{"owner", "other"} {
+			t.Run(fault+" of "+who, func(t *testing.T) {
+				times := map[string][]time.Duration{}
+				share := map[string][2]int{}
+				for range *rounds {
+					holder := owner(t, external[0].Addr())
+					victim, pod := holder, ""
+					if who == "other" {
+						victim = cluster.Nodes[(slices.Index(cluster.Nodes, holder)+1)%len(cluster.Nodes)]
+					}
+					for name, at := range podNodes {
+						if cluster.Node(at) != victim {
+							pod = max(pod, name)
+						}
+					}
+					all := clients(t, pod, external, internal)
+					began := time.Now()
+					if err := f.begin(t.Context(), victim); err != nil {
+						t.Fatal(err)
+					}
+					repaired := false
+					repair := func() {
+						if err := f.end(context.WithoutCancel(t.Context()), victim); err != nil && !repaired {
+							t.Error(err)
+						}
+						repaired = true
+					}
+					t.Cleanup(func() {
+						if !repaired {
+							repair()
+						}
+					})
+					for _, c := range all {
+						if err := c.WaitAnswers(t.Context(), patience, 600); err != nil {
+							t.Fatal(err)
+						}
+					}
+					for _, c := range all {
+						s, err := c.Stop()
+						if err != nil {
+							t.Fatal(err)
+						}
+						last, failed, sent := lastFailure(s, began)
+						times[c.name] = append(times[c.name], last)
+						share[c.name] = [2]int{share[c.name][0] + failed, share[c.name][1] + sent}
+						if last > bound {
+							t.Errorf("%s: a connection failed %v after the fault: %s", c.name, last, s)
+						}
+						if sent < 500 {
+							t.Errorf("%s: only %d sent since the fault", c.name, sent)
+						}
+					}
+					repair()
+					settled(t, external)
+				}
+				for _, name := range sortedKeys(times) {
+					t.Logf("%s: last failure p50 %v, p99 %v, most %v; %d of %d failed", name,
+						quantile(times[name], 0.5), quantile(times[name], 0.99), quantile(times[name], 1), share[name][0], share[name][1])
+				}
+			})
+		}
+	}
+}
+
+func sortedKeys[V any](m map[string]V) (keys []string) {
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// quantile returns the least time that a share of them does not exceed.
+func quantile(times []time.Duration, share float64) time.Duration {
+	times = slices.Sorted(slices.Values(times))
+	at := min(int(share*float64(len(times))), len(times)-1)
+	return times[at].Round(time.Millisecond)
+}
+
+// TestSpeakers: a speaker that is killed, paused or replaced takes no endpoint away, and no connection fails.
+func TestSpeakers(t *testing.T) {
+	external, internal := service(t, "speakers")
+	left := func() (n int) {
+		for _, node := range cluster.Nodes {
+			if count, err := metric(t.Context(), node, "ironlb_endpoint_unreachable_nodes_total"); err != nil {
+				t.Fatal(err)
+			} else {
+				n += count
+			}
+		}
+		return n
+	}
+	start := func(n *lab.Node) error { return n.StartSpeaker(t.Context(), "--config", speakerConfig()) }
+	for name, f := range map[string]struct {
+		begin, end func(*lab.Node) error
+		times      int
+	}{
+		"killed":   {(*lab.Node).KillSpeaker, start, *kills},
+		"paused":   {func(n *lab.Node) error { return n.Speaker().Pause() }, func(n *lab.Node) error { return n.Speaker().Resume() }, 1},
+		"replaced": {(*lab.Node).ReplaceSpeaker, start, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for i := range f.times {
+				holder := owner(t, external[0].Addr())
+				victim := cluster.Nodes[(slices.Index(cluster.Nodes, holder)+1+i%2)%len(cluster.Nodes)]
+				settled(t, external)
+				before := map[*lab.Node]int{}
+				for _, n := range cluster.Nodes {
+					if n != victim {
+						before[n], _ = metric(t.Context(), n, "ironlb_endpoint_unreachable_nodes_total")
+					}
+				}
+				all := clients(t, "a1", external, internal)
+				if err := f.begin(victim); err != nil {
+					t.Fatal(err)
+				}
+				for _, c := range all { // some three seconds without a speaker
+					if err := c.WaitAnswers(t.Context(), patience, 600); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := f.end(victim); err != nil {
+					t.Fatal(err)
+				}
+				settled(t, external)
+				for _, c := range all {
+					if s, err := c.Stop(); err != nil || s.Failed > 0 {
+						t.Errorf("%s: %s, %v", c.name, s, err)
+					}
+				}
+				for n, count := range before {
+					if now, err := metric(t.Context(), n, "ironlb_endpoint_unreachable_nodes_total"); err != nil || now != count {
+						t.Errorf("%s left endpoints out: %d, before %d, %v", n.Name, now, count, err)
+					}
+				}
+			}
+		})
+	}
+	if n := left(); n > 0 {
+		t.Logf("in all tests nodes became unreachable %d times", n)
+	}
+}
+
+// TestReset: connections to a Pod whose node is gone end with a reset after the time that is set, and no others do.
+func TestReset(t *testing.T) {
+	external, _ := service(t, "reset")
+	holder := owner(t, external[0].Addr())
+	victim := cluster.Nodes[(slices.Index(cluster.Nodes, holder)+1)%len(cluster.Nodes)]
+	var streams []*lab.Prober
+	for _, at := range external {
+		for range 15 {
+			p, err := cluster.Client.StartProbe(t.Context(), lab.Probe{
+				Network: "stream", Target: portOf(at, 90), Every: 200 * time.Millisecond, Timeout: 30 * time.Second,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _, _ = p.Stop() })
+			streams = append(streams, p)
+		}
+	}
+	pods := map[*lab.Prober]string{}
+	for _, p := range streams {
+		if err := p.WaitAnswers(t.Context(), patience, 3); err != nil {
+			t.Fatal(err)
+		}
+		s, err := p.Summary()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for pod := range s.ByPod {
+			pods[p] = pod
+		}
+	}
+	began := time.Now()
+	if err := victim.CutLAN(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := victim.RestoreLAN(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+		settled(t, external)
+	})
+	dead := 0
+	for _, p := range streams {
+		if cluster.Node(podNodes[pods[p]]) != victim {
+			continue
+		}
+		dead++
+		err := cluster.Eventually(t.Context(), patience, "a connection to "+pods[p]+" is reset", func(context.Context) error {
+			if p.Broken() == nil {
+				return fmt.Errorf("it is open after %v", time.Since(began))
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		s, _ := p.Summary()
+		last := s.Results[len(s.Results)-1]
+		if took := last.Sent.Add(last.Took).Sub(began); took < resetAfter || took > resetAfter+bound || last.Error == "" {
+			t.Errorf("a connection to %s ended after %v: %q", pods[p], took, last.Error)
+		}
+	}
+	if dead == 0 {
+		t.Fatal("no connection led to a Pod of the node")
+	}
+	for _, p := range streams {
+		if cluster.Node(podNodes[pods[p]]) == victim {
+			continue
+		}
+		if err := p.Broken(); err != nil {
+			t.Errorf("a connection to %s broke: %v", pods[p], err)
+		}
+	}
+	t.Logf("%d of %d connections were reset", dead, len(streams))
+}

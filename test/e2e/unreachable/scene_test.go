@@ -1,0 +1,160 @@
+package unreachable
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ironlb/ironlb/pools/v1alpha1"
+	"github.com/ironlb/ironlb/test/e2e/scene"
+	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/lab/probe"
+)
+
+const patience = time.Minute
+
+// service makes a Service with all Pods, and waits until all of them answer a client.
+func service(t *testing.T, name string) (external, internal []netip.AddrPort) {
+	t.Helper()
+	svc := scene.Service(t, name)
+	scene.Endpoints(t, name, slices.Sorted(maps.Keys(podNodes))...)
+	external = scene.Each(scene.External(t, svc, scene.HTTPPort))
+	internal = scene.Each(scene.Internal(t, svc, scene.HTTPPort))
+	settled(t, external)
+	return external, internal
+}
+
+// settled waits until every speaker is ready and reaches every node, and every Pod answers.
+func settled(t *testing.T, targets []netip.AddrPort) {
+	t.Helper()
+	for _, n := range cluster.Nodes {
+		scene.Eventually(t, 2*patience, n.Name+" reaches all nodes", func(ctx context.Context) error {
+			if _, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7473/readyz"); err != nil {
+				return err
+			}
+			for name, want := range map[string]int{
+				"ironlb_liveness_peers_alive": len(cluster.Nodes) - 1, "ironlb_endpoint_unreachable_nodes": 0,
+				"ironlb_endpoint_unreachable_unwitnessed_nodes": 0, "ironlb_liveness_observer": 0,
+			} {
+				if got, err := metric(ctx, n, name); err != nil || got != want {
+					return fmt.Errorf("%s is %d, want %d: %w", name, got, want, err)
+				}
+			}
+			return nil
+		})
+	}
+	for _, at := range targets {
+		scene.Eventually(t, 2*patience, "every Pod answers at "+at.String(), func(ctx context.Context) error {
+			s, err := cluster.Client.Ask(ctx, lab.Probe{Network: "tcp", Target: at, Every: 5 * time.Millisecond, Count: 100})
+			if err == nil && (s.Failed > 0 || len(s.ByPod) != len(podNodes)) {
+				err = errors.New(s.String())
+			}
+			return err
+		})
+	}
+}
+
+// metric reads a metric of a node's speaker that has no label.
+func metric(ctx context.Context, n *lab.Node, name string) (int, error) {
+	out, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7473/metrics")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(out)) {
+		if value, is := strings.CutPrefix(line, name+" "); is {
+			f, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+			return int(f), err
+		}
+	}
+	return 0, fmt.Errorf("%s has no metric %s", n.Name, name)
+}
+
+// owner is the node that answers for an address, by its VirtualIP.
+func owner(t *testing.T, addr netip.Addr) (n *lab.Node) {
+	t.Helper()
+	scene.Eventually(t, patience, addr.String()+" has an owner", func(ctx context.Context) error {
+		var list v1alpha1.VirtualIPList
+		if err := cluster.Objects.List(ctx, &list); err != nil {
+			return err
+		}
+		for _, v := range list.Items {
+			if slices.Contains(v.Spec.Addresses, addr.String()) && v.Status.Node != "" {
+				n = cluster.NodeByName(v.Status.Node)
+				return nil
+			}
+		}
+		return errors.New("no VirtualIP names one")
+	})
+	return n
+}
+
+// client is a client that makes new connections, or sends datagrams from new ports, all the time.
+type client struct {
+	name string
+	*lab.Prober
+}
+
+// clients start one outside for each address, and one in a Pod.
+func clients(t *testing.T, pod string, external, internal []netip.AddrPort) (all []client) {
+	t.Helper()
+	add := func(name string, m *lab.Machine, network string, at netip.AddrPort) {
+		p, err := m.StartProbe(t.Context(), lab.Probe{
+			Network: network, Target: at, Every: 5 * time.Millisecond, Timeout: time.Second,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _, _ = p.Stop() })
+		all = append(all, client{name, p})
+	}
+	inside, err := cluster.PodMachine(metav1.NamespaceDefault, pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	family := func(at netip.AddrPort) string {
+		if at.Addr().Is4() {
+			return "IPv4"
+		}
+		return "IPv6"
+	}
+	for _, at := range external {
+		add("outside, "+family(at), cluster.Client, "tcp", at)
+		add("outside, UDP, "+family(at), cluster.Client, "udp", netip.AddrPortFrom(at.Addr(), scene.UDPPort))
+	}
+	for _, at := range internal {
+		add("ClusterIP from a Pod, "+family(at), inside, "tcp", at)
+	}
+	for _, c := range all {
+		if err := c.WaitAnswers(t.Context(), patience, 100); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
+// lastFailure is how long after a moment the last request was sent that failed, and how many failed of those sent since.
+func lastFailure(s probe.Summary, since time.Time) (last time.Duration, failed, sent int) {
+	for _, r := range s.Results {
+		if r.Sent.Before(since) {
+			continue
+		}
+		sent++
+		if !r.OK() {
+			failed, last = failed+1, max(last, r.Sent.Sub(since))
+		}
+	}
+	return last, failed, sent
+}
+
+func portOf(at netip.AddrPort, port uint16) netip.AddrPort {
+	return netip.AddrPortFrom(at.Addr(), port)
+}
