@@ -119,3 +119,24 @@ func TestDeathDecidesWhatWasHeld(t *testing.T) {
 		}
 	}
 }
+
+// Each field of Touched counts as a change.
+func TestTouchedAny(t *testing.T) {
+	if (Touched{}).Any() {
+		t.Error("nothing is touched, and Any")
+	}
+	for i := range reflect.TypeFor[Touched]().NumField() {
+		var touched Touched
+		field := reflect.ValueOf(&touched).Elem().Field(i)
+		if field.Kind() == reflect.Bool {
+			field.SetBool(true)
+		} else {
+			one := reflect.MakeMap(field.Type())
+			one.SetMapIndex(reflect.Zero(field.Type().Key()), reflect.Zero(field.Type().Elem()))
+			field.Set(one)
+		}
+		if !touched.Any() {
+			t.Errorf("%s is touched, and nothing", reflect.TypeFor[Touched]().Field(i).Name)
+		}
+	}
+}

@@ -35,7 +35,9 @@ func (w *planning) list(port Port, v4, local bool) list {
 	}
 	from := w.candidates(port, v4)
 	chosen, failedOpen := w.choose(key, from)
-	out := list{servers: make(map[netip.AddrPort]ipvs.RealServer, len(chosen)), chosen: len(chosen), failedOpen: failedOpen}
+	out := list{
+		servers: make(map[netip.AddrPort]ipvs.RealServer, len(chosen)), chosen: len(chosen), failedOpen: failedOpen,
+	}
 	for at := range chosen {
 		out.servers[at] = pod
 	}
@@ -49,10 +51,11 @@ func (w *planning) list(port Port, v4, local bool) list {
 	return out
 }
 
-// drain keeps those TCP endpoints with weight 0 that are not chosen but still listed: one that terminates, so that a new
-// process finds it too, and one that was chosen before and is not ready any more, or that the hints gave to others, or whose
-// node is unreachable. Their connections go on, at most for Options.DrainLimit, and at most for Options.ResetAfter after
-// their node became unreachable; one that leaves its slice is gone at once (ipvs.md 4.5). UDP and SCTP do not drain (4.1).
+// drain keeps those TCP endpoints with weight 0 that are not chosen but still listed: one that terminates, so that a
+// new process finds it too, and one that was chosen before and is not ready any more, or that the hints gave to
+// others, or whose node is unreachable. Their connections go on, at most for Options.DrainLimit, and at most for
+// Options.ResetAfter after their node became unreachable; one that leaves its slice is gone at once (ipvs.md 4.5). UDP
+// and SCTP do not drain (4.1).
 func (w *planning) drain(out *list, before list, from map[netip.AddrPort]*Endpoint, local bool) {
 	for at, e := range from {
 		if _, chosen := out.servers[at]; chosen || local && !w.isLocal(e) {
@@ -79,8 +82,8 @@ func (w *planning) drain(out *list, before list, from map[netip.AddrPort]*Endpoi
 	}
 }
 
-// drainsUntil returns when an endpoint that drains since then is no real server any more, zero for never. In a list that
-// failed open unreachable nodes count as reachable ones.
+// drainsUntil returns when an endpoint that drains since then is no real server any more, zero for never. In a list
+// that failed open unreachable nodes count as reachable ones.
 func (w *planning) drainsUntil(e *Endpoint, since time.Time, failedOpen bool) (until time.Time) {
 	if w.options.DrainLimit > 0 {
 		until = since.Add(w.options.DrainLimit)

@@ -64,12 +64,13 @@ func falseFirst(a, b bool) int {
 	return 1
 }
 
-// choose returns the candidates of a list that take new connections. Those on unreachable nodes are left out first, before
-// conditions, hints and checks count, so that each fallback takes effect at once: the endpoints of another zone, or those
-// that terminate and still serve. It fails open: where only endpoints are left that take none (not ready and not serving,
-// or none at all), it chooses as if no node was unreachable. It does not where nobody would be chosen then either. Each
-// list decides by itself: a port may fail open while another one of the Service does not.
-func (w *planning) choose(key listKey, from map[netip.AddrPort]*Endpoint) (chosen map[netip.AddrPort]*Endpoint, failedOpen bool) {
+// choose returns the candidates of a list that take new connections. Those on unreachable nodes are left out first,
+// before conditions, hints and checks count, so that each fallback takes effect at once: the endpoints of another
+// zone, or those that terminate and still serve. It fails open: if none of the others is ready, or terminates and
+// still serves, it chooses as if no node was unreachable. It does not if nothing would be chosen then either. A new
+// endpoint that is ready counts, checked or not. Each list fails open by itself: one port of a Service may while
+// another does not.
+func (w *planning) choose(key listKey, from candidates) (chosen candidates, failedOpen bool) {
 	left := w.reachable(from)
 	if chosen = w.chooseOf(key, from, left); len(chosen) > 0 || len(left) == len(from) {
 		return chosen, false
@@ -78,12 +79,15 @@ func (w *planning) choose(key listKey, from map[netip.AddrPort]*Endpoint) (chose
 	return chosen, len(chosen) > 0
 }
 
-// chooseOf returns those of some candidates that take new connections: the ready ones that the topology hints allow, and
-// while there is none those that still serve although they are terminating (ipvs.md 3.5, 3.6). Local are only those of
-// this node, and for them hints do not count. While all of these are new and refuse, other ready ones stand in for them,
-// or else those that terminate. It returns none only where none is ready or serves.
-func (w *planning) chooseOf(key listKey, from, some map[netip.AddrPort]*Endpoint) map[netip.AddrPort]*Endpoint {
-	ready, usable := map[netip.AddrPort]*Endpoint{}, map[netip.AddrPort]*Endpoint{}
+// candidates are the endpoints of a port in one family.
+type candidates = map[netip.AddrPort]*Endpoint
+
+// chooseOf returns those of some candidates that take new connections: the ready ones that the topology hints allow,
+// and while there is none those that still serve although they are terminating (ipvs.md 3.5, 3.6). Local are only
+// those of this node, and for them hints do not count. While all of these are new and refuse, other ready ones stand
+// in for them, or else those that terminate. It returns none only where none is ready or serves.
+func (w *planning) chooseOf(key listKey, from, some candidates) candidates {
+	ready, usable := candidates{}, candidates{}
 	for at, e := range some {
 		switch {
 		case key.local && !w.isLocal(e):

@@ -27,7 +27,7 @@ func (w *planning) unreachable(e *Endpoint) (since time.Time, is bool) {
 }
 
 // reachable returns the candidates that are not on an unreachable node, and the same map if none is.
-func (w *planning) reachable(from map[netip.AddrPort]*Endpoint) map[netip.AddrPort]*Endpoint {
+func (w *planning) reachable(from candidates) candidates {
 	if len(w.view.Unreachable) == 0 {
 		return from
 	}
@@ -49,7 +49,7 @@ func (o Options) resetAt(since time.Time) time.Time {
 }
 
 // countUnreachable counts the endpoints of a list that are on unreachable nodes.
-func (w *planning) countUnreachable(l list, from map[netip.AddrPort]*Endpoint) {
+func (w *planning) countUnreachable(l list, from candidates) {
 	if len(w.view.Unreachable) == 0 {
 		return
 	}

@@ -15,8 +15,8 @@ import (
 )
 
 // Whatever happens, a node that is unreachable moves connections and nothing else: what is announced, answered and
-// reported is the same as if it was reachable. Nobody who had an endpoint has none, and nobody is sent to an unreachable
-// node who could be sent to another.
+// reported is the same as if it was reachable. Nobody who had an endpoint has none, and nobody is sent to an
+// unreachable node who could be sent to another.
 func TestUnreachableMovesConnectionsAlone(t *testing.T) {
 	var seen struct{ moved, open, reset int }
 	for seed := range uint64(100) {
@@ -41,11 +41,12 @@ func TestUnreachableMovesConnectionsAlone(t *testing.T) {
 			for key := range d.Table {
 				moved, open, err := comparePlans(v, p, d, other, key)
 				if err != nil {
-					t.Fatalf("seed %d, step %d, unreachable %v: %v\n%s\nwithout\n%s", seed, i, v.Unreachable, err, text(d), text(other))
+					t.Fatalf("seed %d, step %d, unreachable %v: %v\n%s\nwithout\n%s",
+						seed, i, v.Unreachable, err, text(d), text(other))
 				}
 				seen.moved, seen.open = seen.moved+moved, seen.open+open
 			}
-			reset, err := compareLists(v, p, now)
+			reset, err := compareLists(v, p, without, now)
 			if err != nil {
 				t.Fatalf("seed %d, step %d, unreachable %v: %v\n%s", seed, i, v.Unreachable, err, text(d))
 			}
@@ -74,17 +75,19 @@ func unmoved(d *Desired) Desired {
 	out.Table, out.Inside, out.Unreachable = nil, nil, nil
 	out.Services, out.Checks = nil, nil // follow from what takes connections
 	out.Filter = maps.Clone(d.Filter)
-	maps.DeleteFunc(out.Filter, func(e ipvs.Element, _ struct{}) bool { return e.Set == ipvs.Endpoints || e.Set == ipvs.Hairpin })
+	maps.DeleteFunc(out.Filter, func(e ipvs.Element, _ struct{}) bool {
+		return e.Set == ipvs.Endpoints || e.Set == ipvs.Hairpin
+	})
 	return out
 }
 
-// comparePlans compares what takes new connections of one virtual server with what would if all nodes were reachable. It
-// counts the lists that differ, and those that fail open.
+// comparePlans compares what takes new connections of one virtual server with what would if all nodes were reachable.
+// It counts the lists that differ, and those that fail open.
 func comparePlans(v *View, p *Planner, d, other *Desired, key ipvs.Key) (moved, open int, err error) {
 	of := p.installed[key].service
 	for _, tables := range [][2]ipvs.Table{{d.Table, other.Table}, {insideOf(d), insideOf(other)}} {
 		got, want := takers(tables[0][key]), takers(tables[1][key])
-		// By way of the nodes there may be more: one whose endpoints terminate, where the node of the ready ones cannot be used.
+		// By way of the nodes it may be more: one with endpoints that terminate, where that of the ready ones cannot be used.
 		if len(got) == 0 && len(want) > 0 || len(got) > 0 && len(want) == 0 && v.Services[of].Forwarding == ToPod {
 			return 0, 0, fmt.Errorf("%v is sent to %v, with all nodes reachable to %v", key, got, want)
 		}
@@ -145,35 +148,63 @@ func (v *View) reaches(of pools.ServiceKey, realServer string) answer {
 	return yes
 }
 
-// compareLists holds the lists of endpoints against a slow reading of the rules, and counts the endpoints that are reset.
-func compareLists(v *View, p *Planner, now time.Time) (reset int, err error) {
+// compareLists holds the lists of endpoints against a slow reading of the rules and, where they fail open, against
+// those of a plan without unreachable nodes. It counts the endpoints that are reset.
+func compareLists(v *View, p, without *Planner, now time.Time) (reset int, err error) {
 	for svc, part := range p.services {
 		for key, l := range part.lists {
-			ready, silent := false, 0
-			endpoints := listed(v.Slices[svc], key)
-			for at, e := range endpoints {
-				_, is := v.Unreachable[e.Node]
-				if is = is && e.Node != "n1"; !is {
-					ready = ready || e.Ready && !key.local
-				} else if l.servers[at].Weight > 0 {
-					silent++
-				}
+			if key.local {
+				continue // as if there was no unreachable node: see unmoved and comparePlans
 			}
-			if ready && silent > 0 {
-				return 0, fmt.Errorf("%v %+v sends to unreachable nodes beside ready endpoints: %v", svc, key, l.servers)
+			c := comparison{v, p.options, now, key.protocol, listed(v.Slices[svc], key)}
+			n, err := c.compare(l, without.services[svc].lists[key])
+			if err != nil {
+				return 0, fmt.Errorf("%v %+v: %w", svc, key, err)
 			}
-			for at, e := range endpoints {
-				since, is := v.Unreachable[e.Node]
-				if server, listed := l.servers[at]; !is || e.Node == "n1" || listed && server.Weight > 0 {
-					continue
-				} else if listed && key.protocol != ipvs.TCP {
-					return 0, fmt.Errorf("%v %+v keeps %v, which has no connections", svc, key, at)
-				} else if over := p.options.ResetAfter > 0 && !now.Before(since.Add(p.options.ResetAfter)); over && listed && silent == 0 {
-					return 0, fmt.Errorf("%v %+v still has %v, whose node is unreachable since %v at %v", svc, key, at, since, now)
-				} else if over && e.Ready && !listed && key.protocol == ipvs.TCP && !key.local {
-					reset++
-				}
-			}
+			reset += n
+		}
+	}
+	return reset, nil
+}
+
+// comparison is of one list.
+type comparison struct {
+	view     *View
+	options  Options
+	now      time.Time
+	protocol ipvs.Protocol
+	from     map[netip.AddrPort]Endpoint
+}
+
+// compare compares a list with what it would be if all nodes were reachable.
+func (c comparison) compare(l, other list) (reset int, err error) {
+	ready, open := false, false
+	silent := map[netip.AddrPort]time.Time{}
+	for at, e := range c.from {
+		since, is := c.view.Unreachable[e.Node]
+		if !is || e.Node == "n1" {
+			ready = ready || e.Ready
+			continue
+		}
+		silent[at] = since
+		open = open || l.servers[at].Weight > 0
+	}
+	switch {
+	case open && ready:
+		return 0, fmt.Errorf("unreachable endpoints beside ready ones: %v", l.servers)
+	case open && !maps.Equal(l.servers, other.servers):
+		return 0, fmt.Errorf("fails open and is %v, not %v", l.servers, other.servers)
+	case open:
+		return 0, nil
+	}
+	for at, since := range silent {
+		_, stays := l.servers[at]
+		over := c.options.ResetAfter > 0 && !c.now.Before(since.Add(c.options.ResetAfter))
+		switch {
+		case stays && (over || c.protocol != ipvs.TCP):
+			return 0, fmt.Errorf("%v is there at %v, and its node unreachable since %v", at, c.now, since)
+		case !stays && over && c.from[at].Ready && c.protocol == ipvs.TCP:
+			reset++
 		}
 	}
 	return reset, nil
@@ -198,7 +229,8 @@ func listed(all map[string]Slice, key listKey) map[netip.AddrPort]Endpoint {
 	return best
 }
 
-// spread returns a View of Services of one port with four endpoints each, on nodes one after another, and a VirtualIP each.
+// spread returns a View of Services of one port with four endpoints each, on nodes one after another, and a VirtualIP
+// each.
 func spread(services, nodes int) *View {
 	v := NewView()
 	v.Links["eth0"] = Link{Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("2001:db8::/32")}}
@@ -213,12 +245,14 @@ func spread(services, nodes int) *View {
 			Ports:     []Port{{Name: "http", Protocol: ipvs.TCP, Port: 80, NodePort: 30080}},
 		}
 		v.VIPs[numbered(1, i).String()] = VIP{
-			Addresses: []netip.Addr{numbered(1, i)}, Services: []pools.ServiceKey{key}, Nodes: []string{nodeName(0), nodeName(i % nodes)},
+			Addresses: []netip.Addr{numbered(1, i)}, Services: []pools.ServiceKey{key},
+			Nodes: []string{nodeName(0), nodeName(i % nodes)},
 		}
 		slice := Slice{Ports: []Port{{Name: "http", Protocol: ipvs.TCP, Port: 8080}}}
 		for j := range 4 {
 			at := 4*i + j
-			slice.Endpoints = append(slice.Endpoints, Endpoint{Addr: numbered(2, at), Node: nodeName(at % nodes), Ready: true, Serving: true})
+			e := Endpoint{Addr: numbered(2, at), Node: nodeName(at % nodes), Ready: true, Serving: true}
+			slice.Endpoints = append(slice.Endpoints, e)
 		}
 		v.Slices[key] = map[string]Slice{"s": slice}
 	}
@@ -296,8 +330,8 @@ func TestUnreachablePlansItsServicesAlone(t *testing.T) {
 	planned("this node", Touched{Unreachable: map[string]struct{}{"node-0": {}}}, nil)
 }
 
-// A Service that forwards by way of the nodes is planned for each node that it uses: with policy Cluster any, with policy
-// Local those with an endpoint.
+// A Service that forwards by way of the nodes is planned for each node that it uses: with policy Cluster any, with
+// policy Local those with an endpoint.
 func TestUnreachablePlansWhatForwardsByWayOfIt(t *testing.T) {
 	v, now := spread(3, 10), time.Unix(1000, 0)
 	for i, svc := range []Service{{}, {Forwarding: ToNodePort}, {Forwarding: ToNodePort, Local: true}} {
@@ -308,7 +342,8 @@ func TestUnreachablePlansWhatForwardsByWayOfIt(t *testing.T) {
 	p := NewPlanner(Options{Node: "node-0"})
 	p.Plan(v, Touched{All: true}, now)
 	for node, want := range map[int][]string{ // s0 has endpoints on 0 to 3, s1 on 4 to 7, s2 on 8, 9, 0 and 1
-		1: {"default/s0", "default/s1", "default/s2"}, 3: {"default/s0", "default/s1"}, 5: {"default/s1"}, 9: {"default/s1", "default/s2"},
+		1: {"default/s0", "default/s1", "default/s2"}, 3: {"default/s0", "default/s1"},
+		5: {"default/s1"}, 9: {"default/s1", "default/s2"},
 	} {
 		v.Unreachable[nodeName(node)] = now
 		_, c := p.Plan(v, Touched{Unreachable: map[string]struct{}{nodeName(node): {}}}, now)
@@ -326,7 +361,8 @@ func TestUnreachablePlansWhatForwardsByWayOfIt(t *testing.T) {
 func BenchmarkUnreachable(b *testing.B) {
 	for _, nodes := range []int{10, 100, 1000} {
 		b.Run(fmt.Sprint("nodes=", nodes), func(b *testing.B) {
-			v, p, now := spread(5000, nodes), NewPlanner(Options{Node: "node-0", ResetAfter: 10 * time.Second}), time.Unix(1000, 0)
+			v, now := spread(5000, nodes), time.Unix(1000, 0)
+			p := NewPlanner(Options{Node: "node-0", ResetAfter: 10 * time.Second})
 			p.Plan(v, Touched{All: true}, now)
 			touched := Touched{Unreachable: map[string]struct{}{"node-7": {}}}
 			for b.Loop() {

@@ -122,7 +122,7 @@ func countTakers(servers map[netip.AddrPort]ipvs.RealServer) (n int) {
 }
 
 // nodeCounts returns the number of endpoints per node that policy Local would use there, and the nodes whose endpoints only
-// finish what they have: also those of unreachable nodes, unless with failOpen.
+// finish what they have. Those on unreachable nodes count only with failOpen.
 func (w *planning) nodeCounts(port Port, v4, failOpen bool) (counts map[string]uint32, leaving map[string]struct{}) {
 	ready, usable := map[string]uint32{}, map[string]uint32{}
 	leaving = map[string]struct{}{}
@@ -131,10 +131,7 @@ func (w *planning) nodeCounts(port Port, v4, failOpen bool) (counts map[string]u
 		switch {
 		case e.Node == "":
 			continue
-		case unreachable && !failOpen:
-			if e.Ready || e.Terminating {
-				leaving[e.Node] = struct{}{}
-			}
+		case unreachable && !failOpen: // takes none
 		case e.Ready:
 			ready[e.Node]++
 		case e.usable():
