@@ -32,8 +32,8 @@ type Options struct {
 	Interval time.Duration
 	// DrainLimit is how long an endpoint that terminates keeps its connections at most, 0 for as long as it is listed.
 	DrainLimit time.Duration
-	// ResetAfter is how long after its node became unreachable a TCP endpoint that is left out keeps its connections, 0
-	// for as long as it is listed.
+	// ResetAfter is how long after its node became unreachable a TCP endpoint that is left out keeps its connections; 0
+	// sets no limit beside DrainLimit.
 	ResetAfter time.Duration
 	// EndpointChecks has new TCP endpoints checked before they take connections from others.
 	EndpointChecks bool

@@ -121,7 +121,7 @@ const (
 	no
 )
 
-// reaches tells whether a real server is on a node that node n1 reaches, or is such a node.
+// reaches reports whether a real server is on a node that node n1 reaches, or is such a node.
 func (v *View) reaches(of pools.ServiceKey, realServer string) answer {
 	nodes := map[string]bool{}
 	addr := netip.MustParseAddrPort(realServer).Addr()
