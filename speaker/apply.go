@@ -124,7 +124,7 @@ func (s *Speaker) change(t *servers, keys map[ipvs.Key]struct{}, want ipvs.Table
 	}
 	s.fail(err)
 	maps.Copy(s.failed.keys, failed)
-	forgetful(todo.remembered, done, idle)
+	misleading(todo.remembered, done, idle)
 }
 
 func describe(op ipvs.Op) []any {

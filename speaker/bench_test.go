@@ -25,12 +25,12 @@ type quick struct {
 	addrs  map[netip.Addr]struct{}
 }
 
-func (q *quick) List(context.Context) (ipvs.Filter, error)                  { return maps.Clone(q.filter), nil }
-func (q *quick) Check(context.Context) (bool, error)                        { return q.filter != nil, nil }
-func (q *quick) Remove(context.Context) error                               { return nil }
-func (q *quick) Apply(bool) ([]string, SysctlErrors)                        { return nil, SysctlErrors{} }
-func (q *quick) Report(map[string]plan.Status)                              {}
-func (q *quick) Clean(context.Context, map[ipvs.Key][]netip.AddrPort) error { return nil }
+func (q *quick) List(context.Context) (ipvs.Filter, error)      { return maps.Clone(q.filter), nil }
+func (q *quick) Check(context.Context) (bool, error)            { return q.filter != nil, nil }
+func (q *quick) Remove(context.Context) error                   { return nil }
+func (q *quick) Apply(bool) ([]string, SysctlErrors)            { return nil, SysctlErrors{} }
+func (q *quick) Report(map[string]plan.Status)                  {}
+func (q *quick) Clean(context.Context, ipvs.Table) (int, error) { return 0, nil }
 
 func (q *quick) Build(_ context.Context, want ipvs.Filter) (int, error) {
 	q.filter = maps.Clone(want)

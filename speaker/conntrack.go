@@ -4,10 +4,35 @@ import (
 	"context"
 	"maps"
 	"net/netip"
-	"slices"
+	"time"
 
 	"github.com/ironlb/ironlb/ipvs"
 )
+
+// cleanMost bounds how long conntrack is left as it is after it was cleaned: a client's SYN that was lost comes again
+// after a second (RFC 6298, section 2.1), and then finds it clean.
+const cleanMost = time.Second
+
+// cleaning is what conntrack is still to be cleaned of. Cleaning makes the kernel go through its whole table, whatever
+// of it is asked for, so after it has taken d it is not repeated for restShare times d, at most cleanMost.
+type cleaning struct {
+	// began is set once conntrack was cleaned of what an earlier process may have left.
+	began bool
+	// waiting are the virtual servers that are cleaned at due.
+	waiting map[ipvs.Key]struct{}
+	due     time.Time
+}
+
+// take adds what has waited long enough to the work.
+func (c *cleaning) take(todo *work, now time.Time) {
+	if !now.Before(c.due) {
+		maps.Copy(todo.remembered, c.waiting)
+		clear(c.waiting)
+	}
+}
+
+// wake returns when what waits is due; false if nothing does.
+func (c *cleaning) wake() (time.Time, bool) { return c.due, len(c.waiting) > 0 }
 
 // idle returns those of the virtual servers of UDP that have no real server that takes packets.
 func (t *servers) idle(keys map[ipvs.Key]struct{}) map[ipvs.Key]struct{} {
@@ -20,40 +45,76 @@ func (t *servers) idle(keys map[ipvs.Key]struct{}) map[ipvs.Key]struct{} {
 	return out
 }
 
-// forgetful adds the virtual servers of UDP whose earlier packets conntrack may remember wrongly after these changes: a real
-// server went or drains, or there was none (ipvs.md 4.8, 4.10). A client that keeps its port would stay there for ever.
-func forgetful(keys map[ipvs.Key]struct{}, done []ipvs.Op, idle map[ipvs.Key]struct{}) {
+// misleading adds the virtual servers whose earlier connections conntrack may keep on the wrong way after these
+// changes: a real server went or has weight 0, or, of UDP, there was none that took packets (ipvs.md 4.8, 4.10). A
+// client that keeps its port would stay there for ever.
+func misleading(keys map[ipvs.Key]struct{}, done []ipvs.Op, idle map[ipvs.Key]struct{}) {
 	for _, op := range done {
-		gone := op.Action == ipvs.DeleteReal || op.Action == ipvs.DeleteVirtual || op.Action == ipvs.EditReal && op.RealServer.Weight == 0
-		if op.Virtual.Protocol == ipvs.UDP && (gone || has(idle, op.Virtual)) {
+		gone := op.Action == ipvs.DeleteReal || op.Action == ipvs.DeleteVirtual
+		if gone || op.Action == ipvs.EditReal && op.RealServer.Weight == 0 || has(idle, op.Virtual) {
 			keys[op.Virtual] = struct{}{}
 		}
 	}
 }
 
-// cleanConntrack makes conntrack forget what it remembers wrongly.
+// cleanConntrack deletes the entries of conntrack that lead clients of these virtual servers astray, or lets them wait.
 func (s *Speaker) cleanConntrack(ctx context.Context, todo *work) {
-	if !s.cleaned { // an earlier process may have been stopped before it did
-		for key := range s.known.table.have {
-			if key.Protocol == ipvs.UDP {
+	if s.cfg.Node.Conntrack == nil {
+		return
+	}
+	if !s.cleaning.began { // an earlier process may have been stopped before it did
+		for _, table := range []ipvs.Table{s.known.table.have, s.known.inside.have} {
+			for key := range table {
 				todo.remembered[key] = struct{}{}
 			}
 		}
-		s.cleaned = true
+		s.cleaning.began = true
 	}
-	if s.cfg.Node.Conntrack == nil || len(todo.remembered) == 0 {
+	start := time.Now()
+	if start.Before(s.cleaning.due) {
+		maps.Copy(s.cleaning.waiting, todo.remembered)
 		return
 	}
-	keys := make(map[ipvs.Key][]netip.AddrPort, len(todo.remembered))
-	for key := range todo.remembered {
-		reals := append(serving(s.known.table.have[key]), serving(s.known.inside.have[key])...)
-		slices.SortFunc(reals, netip.AddrPort.Compare)
-		keys[key] = slices.Compact(reals)
+	table := s.tracked(todo.remembered)
+	if len(table) == 0 {
+		return
 	}
-	if err := s.cfg.Node.Conntrack.Clean(ctx, keys); err != nil {
+	n, err := s.cfg.Node.Conntrack.Clean(ctx, table)
+	if n > 0 {
+		s.log("delete conntrack entries", "count", n, "reason", s.reason)
+	}
+	if err != nil { // tried again later and later, as all that fails
 		s.fail(err)
 		maps.Copy(s.failed.remembered, todo.remembered)
+		return
 	}
+	took := time.Since(start)
+	s.cleaning.due = start.Add(took + min(restShare*took, cleanMost))
+}
+
+// tracked returns these virtual servers with all that is a real server of any of their clients, outside or inside, or
+// is to become one; the greatest weight counts. Of one that is no more only UDP's connections are cleaned: those of
+// TCP go on where the data plane lets them, for the endpoints may be alive.
+func (s *Speaker) tracked(keys map[ipvs.Key]struct{}) ipvs.Table {
+	out := ipvs.Table{}
+	for key := range keys {
+		if key.Protocol != ipvs.UDP && !has(s.known.table.have, key) && !has(s.known.inside.have, key) {
+			continue
+		}
+		reals := map[netip.AddrPort]ipvs.RealServer{}
+		for _, table := range []ipvs.Table{s.desired.Table, s.desired.Inside} {
+			for at := range table[key].RealServers {
+				reals[at] = ipvs.RealServer{} // which takes nothing until it is there
+			}
+		}
+		for _, table := range []ipvs.Table{s.known.table.have, s.known.inside.have} {
+			for at, real := range table[key].RealServers {
+				reals[at] = ipvs.RealServer{Weight: max(reals[at].Weight, real.Weight)}
+			}
+		}
+		out[key] = ipvs.VirtualServer{RealServers: reals}
+	}
+	return out
 }
 
 // serving returns the real servers that take packets.

@@ -141,9 +141,10 @@ func (e SysctlErrors) sameFor(f SysctlErrors) bool {
 
 // Conntrack is what the kernel remembers of connections.
 type Conntrack interface {
-	// Clean makes it forget those to these virtual servers that do not go to one of the serving real servers; of TCP and SCTP only those
-	// that go to none at all.
-	Clean(ctx context.Context, serving map[ipvs.Key][]netip.AddrPort) error
+	// Clean deletes those to these virtual servers that lead clients astray, and returns how many. Of UDP that is what
+	// goes to none of its real servers with a weight; of TCP what goes to none of its real servers at all, or waits for
+	// the first answer of one without a weight.
+	Clean(ctx context.Context, table ipvs.Table) (deleted int, err error)
 }
 
 // HealthPorts answer for the Services that have a healthCheckNodePort.

@@ -3,7 +3,6 @@ package speaker
 import (
 	"errors"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -129,59 +128,6 @@ func TestEndpointsAreNotAnnounced(t *testing.T) {
 		if w.tells != tells || w.reports != reports {
 			t.Errorf("the announcer was told %d times, the API %d times", w.tells-tells, w.reports-reports)
 		}
-	})
-}
-
-// Conntrack forgets what leads UDP clients to endpoints that are gone, or past a virtual server that is new, and any client past an
-// address that is.
-func TestConntrack(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		w := newWorld(t)
-		v := baseView()
-		service(v, "dns", vip1, []uint16{53, 80}, 2, "a")
-		udp := func(p *plan.Port) { p.Protocol = ipvs.UDP }
-		udp(&v.Services[named("dns")].Ports[0])
-		udp(&v.Slices[named("dns")]["s"].Ports[0])
-		key, tcp := ipvs.Key{Addr: vip1, Protocol: ipvs.UDP, Port: 53}, ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 80}
-		r := start(t, w, &cluster{view: v, synced: true})
-		clean := func(what string, want bool) {
-			t.Helper()
-			r.wantPlanned(t)
-			if got := slices.Contains(w.cleaned, key); got != want || slices.Contains(w.cleaned, tcp) != (what == "new") {
-				t.Errorf("%s: cleaned %v, want %v: %v", what, w.cleaned, key, want)
-			}
-			w.cleaned = nil
-		}
-		clean("new", true)
-		endpoints := func(n int) {
-			r.touchService("dns", func(_ *plan.Service, slice *plan.Slice) { slice.Endpoints = slice.Endpoints[:n] })
-		}
-		endpoints(1)
-		clean("one gone", true)
-		endpoints(2)
-		clean("one more", false)
-		endpoints(0)
-		clean("all gone", true)
-		endpoints(1)
-		clean("the first", true)
-		w.mu.Lock()
-		w.failAt = w.changes + 2 // its real server goes, and then conntrack fails
-		w.mu.Unlock()
-		endpoints(0)
-		synctest.Wait()
-		if h := r.speaker.Health(); h.Ready {
-			t.Error("ready although conntrack was not cleaned")
-		}
-		w.mu.Lock()
-		w.failAt = 0
-		w.mu.Unlock()
-		time.Sleep(retryMost)
-		clean("later", true)
-		r.stop()
-		w.restart()
-		r = start(t, w, r.cluster)
-		defer r.stop()
-		clean("another process", true)
 	})
 }
 

@@ -27,6 +27,7 @@ func (s *Speaker) round(ctx context.Context) error {
 		return errNotSynced
 	}
 	s.letGo(todo)
+	s.cleaning.take(todo, start)
 	again := !start.Before(s.retry) && !s.settled()
 	looked := s.cfg.Kick.look.Swap(false)
 	if again || s.known == nil && looked {

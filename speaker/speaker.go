@@ -81,9 +81,8 @@ type Speaker struct {
 	// lastFilter outlives known: it is the record of what is ours.
 	lastFilter ipvs.Filter
 	// remains is what is not removed yet, nil for nothing.
-	remains *remains
-	// cleaned tells that conntrack was cleaned of what an earlier process left.
-	cleaned bool
+	remains  *remains
+	cleaning cleaning
 
 	// failed is what could not be done, for the reasons errs, and is tried again at retry.
 	failed   *work
@@ -144,6 +143,7 @@ func New(cfg Config) *Speaker {
 	return &Speaker{
 		cfg:      cfg,
 		planner:  plan.NewPlanner(cfg.Plan),
+		cleaning: cleaning{waiting: map[ipvs.Key]struct{}{}},
 		failed:   newWork(),
 		target:   map[netip.Addr]plan.Announcement{},
 		said:     plan.Word{Claims: map[string]plan.Claim{}},
@@ -206,6 +206,9 @@ func (s *Speaker) pause() time.Duration {
 	}
 	if wake := s.planner.Wake(); !wake.IsZero() && wake.Before(next) {
 		next = wake
+	}
+	if due, waits := s.cleaning.wake(); waits && due.Before(next) {
+		next = due
 	}
 	if late := s.bgp.lateAt; late.After(s.began) && late.Before(next) { // an earlier one was looked at, or could not be
 		next = late

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
@@ -39,24 +40,38 @@ func (i worldInside) SetPods(pods ipvs.PodSources) error {
 
 type worldConntrack struct{ w *world }
 
-// Clean checks that it is called when the virtual servers are as they will stay.
-func (c worldConntrack) Clean(_ context.Context, keys map[ipvs.Key][]netip.AddrPort) error {
+// Clean checks that it is called when the virtual servers are as they will stay, and that it learns what of each takes
+// packets and what drains.
+func (c worldConntrack) Clean(_ context.Context, table ipvs.Table) (int, error) {
+	c.w.mu.Lock()
+	slow := c.w.slowClean
+	c.w.mu.Unlock()
+	time.Sleep(slow) // a mutex that is held meanwhile would stop the bubble's clock
 	c.w.mu.Lock()
 	defer c.w.mu.Unlock()
 	if err := c.w.change("conntrack"); err != nil {
-		return err
+		return 0, err
 	}
-	table, _ := c.w.kernel.List()
+	c.w.cleanings = append(c.w.cleanings, time.Now())
+	everybody, _ := c.w.kernel.List()
 	inside, _ := c.w.inside.List()
-	for key, got := range keys {
-		want := append(serving(table[key]), serving(inside[key])...)
+	for key, vs := range table {
+		want := append(serving(everybody[key]), serving(inside[key])...)
 		slices.SortFunc(want, netip.AddrPort.Compare)
+		got := slices.SortedFunc(slices.Values(serving(vs)), netip.AddrPort.Compare)
 		if want = slices.Compact(want); !slices.Equal(got, want) {
 			c.w.wrong("conntrack is told that %v serve %v, want %v", got, key, want)
 		}
+		for _, reals := range []map[netip.AddrPort]ipvs.RealServer{everybody[key].RealServers, inside[key].RealServers} {
+			for at := range reals {
+				if !has(vs.RealServers, at) {
+					c.w.wrong("conntrack is not told of %v, a real server of %v", at, key)
+				}
+			}
+		}
 		c.w.cleaned = append(c.w.cleaned, key)
 	}
-	return nil
+	return c.w.entries, nil
 }
 
 type worldPorts struct{ w *world }

@@ -72,7 +72,10 @@ type world struct {
 
 	inside    *ipvstest.Kernel
 	pods      ipvs.PodSources
-	cleaned   []ipvs.Key // by conntrack
+	cleaned   []ipvs.Key    // by conntrack
+	cleanings []time.Time   // when each ended
+	slowClean time.Duration // what each takes
+	entries   int           // that each deletes
 	ports     map[pools.ServiceKey]plan.HealthPort
 	failPorts map[pools.ServiceKey]error
 	checks    map[plan.Check]struct{}

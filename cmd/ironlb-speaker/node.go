@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net/netip"
 	"os/exec"
 
 	"github.com/ironlb/ironlb/ipvs"
@@ -47,9 +46,8 @@ func openNode(c config, log *slog.Logger, chosen func(dataplane)) (speaker.Node,
 // connections are the kernel's connection tracking.
 type connections struct{}
 
-func (connections) Clean(ctx context.Context, serving map[ipvs.Key][]netip.AddrPort) error {
-	_, err := conntrack.Clean(ctx, serving)
-	return err
+func (connections) Clean(ctx context.Context, table ipvs.Table) (int, error) {
+	return conntrack.Clean(ctx, table)
 }
 
 // prepare does what takes more rights than the speaker has: load modules and write to /proc/sys. What fails is logged and

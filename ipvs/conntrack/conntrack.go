@@ -1,6 +1,12 @@
-// Package conntrack forgets what the kernel's connection tracking remembers wrongly. A UDP client that keeps its port would be sent to
-// endpoints that are no more for as long as it goes on (ipvs.md 4.8 to 4.10). A TCP client whose SYN went elsewhere before an address was
-// this node's would be refused for two minutes with that port (nf_conntrack_tcp_timeout_syn_sent): the entry says that nothing is translated.
+// Package conntrack deletes entries of the kernel's connection tracking that lead clients of a virtual server astray:
+//
+//   - A UDP client that keeps its port would be sent to an endpoint that is gone for as long as it goes on (ipvs.md
+//     4.8 to 4.10).
+//   - A TCP client of an endpoint that is gone would wait for its answer for a quarter of an hour. Without an entry
+//     its next packet is answered with a reset (docs/design/data-plane.md, "What ends with a reset").
+//   - A TCP client whose SYN went to an endpoint that does not answer would send it there again.
+//   - A TCP client whose SYN came before an address was this node's would be refused for two minutes with that port
+//     (nf_conntrack_tcp_timeout_syn_sent): the entry says that nothing is translated.
 package conntrack
 
 import (
@@ -20,20 +26,28 @@ import (
 // Either way the kernel goes through its whole table for each request and hands out what the request asks for.
 const each = 8
 
-// Clean deletes the entries of the calling thread's network namespace whose original destination is one of the virtual servers
-// and whose replies come from none of its serving endpoints; those of a virtual server without any, all. Of TCP and SCTP, whose
-// connections to an endpoint that drains go on, it deletes only those that nobody translates. It returns how many.
+// Clean deletes entries of the calling thread's network namespace whose original destination is a virtual server of
+// the table, and returns how many. It deletes
 //
-// Call it after the virtual servers and the rules have changed: for UDP when endpoints went or a virtual server is new, for all when its
-// address is: an entry made before it was there leads past it. Entries of other destinations are never touched.
-func Clean(ctx context.Context, serving map[ipvs.Key][]netip.AddrPort) (int, error) {
+//   - of UDP, those answered by what is no real server of it with a weight;
+//   - of TCP, those answered by what is no real server of it at all: what has weight 0 drains;
+//   - of TCP and SCTP, those that nobody has answered yet and that lead to no real server with a weight: the client
+//     sends its SYN or INIT again, to another;
+//   - of any, those that nobody translated.
+//
+// An association of SCTP to a real server that is gone stays: SCTP does not drain, so that real server may be alive,
+// and if it is not, both ends find out by their own heartbeats (RFC 9260, section 8.3). A virtual server without real
+// servers has all its entries deleted, but for these. Entries of other destinations are never touched.
+//
+// Call it after the virtual servers and the rules have changed: an entry that is made meanwhile follows them.
+func Clean(ctx context.Context, table ipvs.Table) (int, error) {
 	deleted := 0
 	var errs []error
-	for _, f := range filters(serving) {
+	for _, f := range filters(table) {
 		if err := ctx.Err(); err != nil {
 			return deleted, errors.Join(append(errs, err)...)
 		}
-		stale, err := list(func(found func([]byte)) error { return dump(f, found) }, serving)
+		stale, err := list(func(found func([]byte)) error { return dump(f, found) }, table)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("list conntrack entries of %v: %w", f, explain(err)))
 		}
@@ -63,9 +77,9 @@ func (f filter) String() string {
 }
 
 // filters returns the requests that together list the entries of all these virtual servers, in order.
-func filters(serving map[ipvs.Key][]netip.AddrPort) []filter {
+func filters(table ipvs.Table) []filter {
 	groups := map[filter][]filter{}
-	for key := range serving {
+	for key := range table {
 		family := uint8(unix.AF_INET)
 		if key.Addr.Is6() {
 			family = unix.AF_INET6
@@ -84,7 +98,21 @@ func filters(serving map[ipvs.Key][]netip.AddrPort) []filter {
 	return all
 }
 
-// untranslated tells whether the address that was asked answers itself.
+// stale reports whether an entry of a virtual server with these real servers must go, as [Clean] says.
+func (e entry) stale(reals map[netip.AddrPort]ipvs.RealServer) bool {
+	real, exists := reals[e.from]
+	switch {
+	case exists && real.Weight > 0:
+		return false
+	case e.to.Protocol == ipvs.UDP || !e.answered:
+		return true
+	case exists:
+		return false
+	}
+	return e.to.Protocol == ipvs.TCP || e.untranslated()
+}
+
+// untranslated reports whether the address that was asked answers itself.
 func (e entry) untranslated() bool { return e.from == netip.AddrPortFrom(e.to.Addr, e.to.Port) }
 
 // attempts is how often a listing that the kernel calls interrupted is begun anew.
@@ -92,7 +120,7 @@ const attempts = 5
 
 // list returns the entries that must go. A listing that was interrupted may lack some or have some twice, so it is begun
 // anew; if that never helps, what was found is returned with the error.
-func list(dump func(found func(message []byte)) error, serving map[ipvs.Key][]netip.AddrPort) (stale []entry, err error) {
+func list(dump func(found func(message []byte)) error, table ipvs.Table) (stale []entry, err error) {
 	for range attempts {
 		stale = stale[:0]
 		err = dump(func(message []byte) {
@@ -100,8 +128,7 @@ func list(dump func(found func(message []byte)) error, serving map[ipvs.Key][]ne
 			if !ok {
 				return
 			}
-			endpoints, ours := serving[e.to]
-			if ours && !slices.Contains(endpoints, e.from) && (e.to.Protocol == ipvs.UDP || e.untranslated()) {
+			if virtual, ours := table[e.to]; ours && e.stale(virtual.RealServers) {
 				stale = append(stale, e)
 			}
 		})

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,6 +20,7 @@ import (
 // lab is a client, a node that translates addresses by nftables, and two Pods; all of both families.
 type lab struct {
 	client, node *netspace.Space
+	pods         [2]*netspace.Space
 	families     []family
 }
 
@@ -46,6 +46,7 @@ func newLab(t *testing.T) *lab {
 	l.client.Route(t, "2001:db8:f::/64", "2001:db8:2::1")
 	for i := range 2 {
 		pod := netspace.New(t)
+		l.pods[i] = pod
 		name := fmt.Sprintf("pod%d", i)
 		netspace.Join(t, pod, "eth0", fmt.Sprintf("198.51.100.%d/26", 64*i+2), l.node, name, fmt.Sprintf("198.51.100.%d/26", 64*i+1))
 		pod.Address(t, "eth0", fmt.Sprintf("2001:db8:1:%d::2/64", i))
@@ -73,6 +74,18 @@ func newLab(t *testing.T) *lab {
 	return l
 }
 
+// serving is a virtual server with these real servers, draining one whose real servers have weight 0.
+func serving(reals ...netip.AddrPort) ipvs.VirtualServer  { return server(1, reals) }
+func draining(reals ...netip.AddrPort) ipvs.VirtualServer { return server(0, reals) }
+
+func server(weight uint32, reals []netip.AddrPort) ipvs.VirtualServer {
+	vs := ipvs.VirtualServer{RealServers: map[netip.AddrPort]ipvs.RealServer{}}
+	for _, real := range reals {
+		vs.RealServers[real] = ipvs.RealServer{Weight: weight}
+	}
+	return vs
+}
+
 // forward makes the node send what is for the virtual address to an endpoint, or nowhere, and to another port besides.
 func (l *lab) forward(t *testing.T, f family, pod int) {
 	t.Helper()
@@ -86,17 +99,14 @@ func (l *lab) forward(t *testing.T, f family, pod int) {
 // rule makes the node have one rule for what comes to it.
 func (l *lab) rule(t *testing.T, f family, rule string) {
 	t.Helper()
-	script := fmt.Sprintf(`table %[1]s lab {}
+	l.nft(t, fmt.Sprintf(`table %[1]s lab {}
 delete table %[1]s lab
-table %[1]s lab { chain pre { type nat hook prerouting priority -100; %[2]s; }; }`, f.nft, rule)
-	l.node.Must(t, func() error {
-		cmd := exec.Command("nft", "-f", "-")
-		cmd.Stdin = strings.NewReader(script)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("%w: %s\n%s", err, out, script)
-		}
-		return nil
-	})
+table %[1]s lab { chain pre { type nat hook prerouting priority -100; %[2]s; }; }`, f.nft, rule))
+}
+
+func (l *lab) nft(t *testing.T, text string) {
+	t.Helper()
+	l.node.Must(t, func() error { return netspace.NFT(text) })
 }
 
 // dial returns a socket of the client with a fixed port.
@@ -120,10 +130,10 @@ func wantAnswer(t *testing.T, conn net.Conn, pod int) {
 	}
 }
 
-func (l *lab) clean(t *testing.T, serving map[ipvs.Key][]netip.AddrPort, want int) {
+func (l *lab) clean(t *testing.T, table ipvs.Table, want int) {
 	t.Helper()
 	l.node.Must(t, func() error {
-		deleted, err := conntrack.Clean(context.Background(), serving)
+		deleted, err := conntrack.Clean(context.Background(), table)
 		if deleted != want {
 			t.Errorf("%d deleted, want %d", deleted, want)
 		}
@@ -140,22 +150,25 @@ func TestEndpointChange(t *testing.T) {
 			conn, other := l.dial(t, f, 40000, 53), l.dial(t, f, 40002, 54)
 			wantAnswer(t, conn, 0)
 			wantAnswer(t, other, 0)
-			serving := map[ipvs.Key][]netip.AddrPort{f.vip: {f.pods[0]}}
-			l.clean(t, serving, 0)
+			table := ipvs.Table{f.vip: serving(f.pods[0])}
+			l.clean(t, table, 0)
 
 			l.forward(t, f, 1)
 			wantAnswer(t, conn, 0) // what makes cleaning needed
-			serving[f.vip] = []netip.AddrPort{f.pods[1]}
-			l.clean(t, serving, 1)
+			table[f.vip] = serving(f.pods[1])
+			l.clean(t, table, 1)
 			wantAnswer(t, conn, 1)
 			wantAnswer(t, other, 0) // its port was not asked for
-			l.clean(t, serving, 0)
+			l.clean(t, table, 0)
 
 			// The same address with another port is another endpoint.
-			serving[f.vip] = []netip.AddrPort{netip.AddrPortFrom(f.pods[1].Addr(), 5354)}
-			l.clean(t, serving, 1)
+			table[f.vip] = serving(netip.AddrPortFrom(f.pods[1].Addr(), 5354))
+			l.clean(t, table, 1)
 			wantAnswer(t, conn, 1)
-			l.clean(t, map[ipvs.Key][]netip.AddrPort{f.vip: nil}, 1)
+			// What has weight 0 takes no datagram, for UDP does not drain.
+			l.clean(t, ipvs.Table{f.vip: draining(f.pods[1])}, 1)
+			wantAnswer(t, conn, 1)
+			l.clean(t, ipvs.Table{f.vip: {}}, 1)
 		})
 	}
 }
@@ -176,22 +189,22 @@ func TestFirstEndpoint(t *testing.T) {
 				t.Fatalf("the node itself got %q, %v", buffer[:n], err)
 			}
 			l.forward(t, f, 0)
-			l.clean(t, map[ipvs.Key][]netip.AddrPort{f.vip: {f.pods[0]}}, 1)
+			l.clean(t, ipvs.Table{f.vip: serving(f.pods[0])}, 1)
 			wantAnswer(t, conn, 0)
 		})
 	}
 }
 
 // A TCP client whose SYN went elsewhere before the address was the node's is refused when it comes again, until that is forgotten; a
-// connection to an endpoint that serves no more goes on.
+// connection to an endpoint that drains goes on.
 func TestTCP(t *testing.T) {
 	l := newLab(t)
 	for i, f := range l.families {
 		t.Run(f.name, func(t *testing.T) {
 			vip := f.vip.Addr.Next()
-			serving := map[ipvs.Key][]netip.AddrPort{}
-			for _, port := range []uint16{53, 54} {
-				serving[ipvs.Key{Addr: vip, Protocol: ipvs.TCP, Port: port}] = []netip.AddrPort{f.pods[1]}
+			table := ipvs.Table{
+				{Addr: vip, Protocol: ipvs.TCP, Port: 53}: serving(f.pods[0]),
+				{Addr: vip, Protocol: ipvs.TCP, Port: 54}: draining(f.pods[0]),
 			}
 			l.node.Route(t, netip.PrefixFrom(vip, vip.BitLen()).String(), f.pods[0].Addr().String()) // which has another address
 			l.rule(t, f, "ct state new counter")
@@ -212,13 +225,14 @@ func TestTCP(t *testing.T) {
 			if _, err := l.dialTCP(f, 41000, netip.AddrPortFrom(vip, 53), 0); !errors.Is(err, syscall.ECONNREFUSED) {
 				t.Fatalf("%v, want it refused, which makes cleaning needed and ends the one entry", err)
 			}
-			l.clean(t, serving, 1)
+			l.clean(t, table, 1)
 			conn, err := l.dialTCP(f, 41001, netip.AddrPortFrom(vip, 53), 0)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer conn.Close()
 			wantAnswer(t, conn, 0)
+			l.clean(t, table, 0)
 			wantAnswer(t, drains, 0)
 		})
 	}
@@ -250,14 +264,14 @@ func (l *lab) listenNowhere(t *testing.T, f family) net.PacketConn {
 // Many virtual servers are cleaned by one listing of each family; TCP to the same address and port stays.
 func TestMany(t *testing.T) {
 	l := newLab(t)
-	serving := map[ipvs.Key][]netip.AddrPort{}
+	table := ipvs.Table{}
 	var conns []net.Conn
 	for i, f := range l.families {
 		l.forward(t, f, 0)
 		for port := range uint16(20) {
-			serving[ipvs.Key{Addr: f.vip.Addr, Protocol: ipvs.UDP, Port: 1000 + port}] = nil
+			table[ipvs.Key{Addr: f.vip.Addr, Protocol: ipvs.UDP, Port: 1000 + port}] = ipvs.VirtualServer{}
 		}
-		serving[f.vip] = []netip.AddrPort{f.pods[1]}
+		table[f.vip] = serving(f.pods[1])
 		conns = append(conns, l.dial(t, f, 40010+i, 53), l.dial(t, f, 40020+i, 53), l.dial(t, f, 40030+i, 54))
 	}
 	if conn, err := l.client.Dial("tcp", "", "203.0.113.4:53"); !errors.Is(err, syscall.ECONNREFUSED) {
@@ -266,8 +280,8 @@ func TestMany(t *testing.T) {
 	for _, conn := range conns {
 		wantAnswer(t, conn, 0)
 	}
-	l.clean(t, serving, 4)
-	l.clean(t, serving, 0)
+	l.clean(t, table, 4)
+	l.clean(t, table, 0)
 }
 
 func TestContextEnded(t *testing.T) {
@@ -275,7 +289,8 @@ func TestContextEnded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	s.Must(t, func() error {
-		if _, err := conntrack.Clean(ctx, map[ipvs.Key][]netip.AddrPort{key(ipvs.UDP, "203.0.113.4:53"): nil}); !errors.Is(err, context.Canceled) {
+		table := ipvs.Table{key(ipvs.UDP, "203.0.113.4:53"): {}}
+		if _, err := conntrack.Clean(ctx, table); !errors.Is(err, context.Canceled) {
 			t.Errorf("error %v, want %v", err, context.Canceled)
 		}
 		return nil

@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -14,7 +15,10 @@ import (
 )
 
 // message is an entry as the kernel writes it: UDP from client to dst, answered by src.
-func message(id uint32, dst, src netip.AddrPort) []byte {
+func message(id uint32, dst, src netip.AddrPort) []byte { return withStatus(0, id, dst, src) }
+
+// withStatus is message with a status (include/uapi/linux/netfilter/nf_conntrack_common.h).
+func withStatus(status, id uint32, dst, src netip.AddrPort) []byte {
 	tuple := func(kind int, from, to netip.AddrPort) *nl.RtAttr {
 		kinds := [2]int{nl.CTA_IP_V4_SRC, nl.CTA_IP_V4_DST}
 		if from.Addr().Is6() {
@@ -37,7 +41,7 @@ func message(id uint32, dst, src netip.AddrPort) []byte {
 	b := []byte{unix.AF_INET, 0, 0, 0}
 	b = append(b, tuple(nl.CTA_TUPLE_ORIG, client, dst).Serialize()...)
 	b = append(b, tuple(nl.CTA_TUPLE_REPLY, src, client).Serialize()...)
-	b = append(b, nl.NewRtAttr(nl.CTA_STATUS, []byte{0, 0, 0, 1}).Serialize()...)
+	b = append(b, nl.NewRtAttr(nl.CTA_STATUS, binary.BigEndian.AppendUint32(nil, status)).Serialize()...)
 	return append(b, nl.NewRtAttr(ctaID, binary.BigEndian.AppendUint32(nil, id)).Serialize()...)
 }
 
@@ -50,7 +54,7 @@ var (
 
 // A listing that was interrupted is begun anew, however it is said; what it found counts only if that never helps.
 func TestInterrupted(t *testing.T) {
-	serving := map[ipvs.Key][]netip.AddrPort{dns: {pod2}}
+	table := ipvs.Table{dns: {RealServers: map[netip.AddrPort]ipvs.RealServer{pod2: {Weight: 1}}}}
 	for _, interruption := range []error{nl.ErrDumpInterrupted, unix.EINTR, fmt.Errorf("receive: %w", unix.EINTR)} {
 		calls := 0
 		stale, err := list(func(found func([]byte)) error {
@@ -62,7 +66,7 @@ func TestInterrupted(t *testing.T) {
 			found(message(2, vip, pod2))
 			found(message(3, vip, pod1))
 			return nil
-		}, serving)
+		}, table)
 		if err != nil || calls != 3 || len(stale) != 2 || string(stale[0].identity) == string(stale[1].identity) {
 			t.Errorf("%v: %d calls, %d stale, %v; want 3, entries 1 and 3 once each", interruption, calls, len(stale), err)
 		}
@@ -72,13 +76,62 @@ func TestInterrupted(t *testing.T) {
 		calls++
 		found(message(1, vip, pod1))
 		return nl.ErrDumpInterrupted
-	}, serving)
+	}, table)
 	if !errors.Is(err, unix.EINTR) || calls != attempts || len(stale) != 1 {
 		t.Errorf("interrupted for ever: %d calls, %d stale, %v", calls, len(stale), err)
 	}
 	calls = 0
-	if _, err := list(func(func([]byte)) error { calls++; return unix.EPERM }, serving); !errors.Is(err, unix.EPERM) || calls != 1 {
+	_, err = list(func(func([]byte)) error { calls++; return unix.EPERM }, table)
+	if !errors.Is(err, unix.EPERM) || calls != 1 {
 		t.Errorf("no permission: %d calls, %v", calls, err)
+	}
+}
+
+// The status says whether there was an answer; what is not said to have none has one.
+func TestAnswered(t *testing.T) {
+	const confirmed, assured, seenReply = 1 << 3, 1 << 2, 1 << 1
+	for status, want := range map[uint32]bool{confirmed: false, confirmed | assured: false, confirmed | seenReply: true} {
+		if e, ok := parse(withStatus(status, 7, vip, pod1)); !ok || e.answered != want {
+			t.Errorf("status %#x: answered %v, %v; want %v", status, e.answered, ok, want)
+		}
+	}
+	whole := message(7, vip, pod1)
+	attribute := nl.NewRtAttr(nl.CTA_STATUS, make([]byte, 4)).Serialize()
+	if e, ok := parse(bytes.Replace(whole, attribute, nil, 1)); !ok || !e.answered {
+		t.Errorf("without a status: answered %v, %v; want it", e.answered, ok)
+	}
+}
+
+// What goes, by protocol and by what answers: see Clean.
+func TestStale(t *testing.T) {
+	reals := map[netip.AddrPort]ipvs.RealServer{pod1: {Weight: 1}, pod2: {}}
+	gone := netip.MustParseAddrPort("198.51.100.3:53")
+	for _, c := range []struct {
+		from      netip.AddrPort
+		answered  bool
+		tcp, sctp bool
+		udp       bool
+	}{
+		{pod1, true, false, false, false},
+		{pod1, false, false, false, false},
+		{pod2, true, false, false, true},
+		{pod2, false, true, true, true},
+		{gone, true, true, false, true},
+		{gone, false, true, true, true},
+		{vip, true, true, true, true},
+		{vip, false, true, true, true},
+	} {
+		for protocol, want := range map[ipvs.Protocol]bool{ipvs.TCP: c.tcp, ipvs.SCTP: c.sctp, ipvs.UDP: c.udp} {
+			e := entry{to: ipvs.Key{Addr: vip.Addr(), Protocol: protocol, Port: vip.Port()}, from: c.from, answered: c.answered}
+			if got := e.stale(reals); got != want {
+				t.Errorf("%v from %v, answered %v: stale %v, want %v", protocol, c.from, c.answered, got, want)
+			}
+		}
+	}
+	// A real server that is the virtual server itself, as of a hostPort that is the NodePort, is not untranslated.
+	itself := entry{to: ipvs.Key{Addr: vip.Addr(), Protocol: ipvs.TCP, Port: vip.Port()}, from: vip, answered: true}
+	if itself.stale(map[netip.AddrPort]ipvs.RealServer{vip: {}}) {
+		t.Error("a connection to a real server that drains is stale")
 	}
 }
 
@@ -109,17 +162,17 @@ func FuzzParse(f *testing.F) {
 }
 
 func TestFilters(t *testing.T) {
-	serving := map[ipvs.Key][]netip.AddrPort{}
+	table := ipvs.Table{}
 	for port := range uint16(each) {
-		serving[ipvs.Key{Addr: dns.Addr, Protocol: ipvs.UDP, Port: port + 1}] = nil
+		table[ipvs.Key{Addr: dns.Addr, Protocol: ipvs.UDP, Port: port + 1}] = ipvs.VirtualServer{}
 	}
 	six := ipvs.Key{Addr: netip.MustParseAddr("2001:db8::4"), Protocol: ipvs.UDP, Port: 53}
-	serving[six] = nil
-	if got := filters(serving); len(got) != each+1 || got[each] != (filter{unix.AF_INET6, six}) {
+	table[six] = ipvs.VirtualServer{}
+	if got := filters(table); len(got) != each+1 || got[each] != (filter{unix.AF_INET6, six}) {
 		t.Errorf("few: %v", got)
 	}
-	serving[dns] = nil
-	if got := filters(serving); fmt.Sprint(got) != "[UDP UDP [2001:db8::4]:53]" || got[0].family != unix.AF_INET {
+	table[dns] = ipvs.VirtualServer{}
+	if got := filters(table); fmt.Sprint(got) != "[UDP UDP [2001:db8::4]:53]" || got[0].family != unix.AF_INET {
 		t.Errorf("many: %v", got)
 	}
 }

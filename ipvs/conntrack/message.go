@@ -13,9 +13,13 @@ import (
 
 // Attributes of a message (include/uapi/linux/netfilter/nfnetlink_conntrack.h) that the library does not name.
 const (
+	ctaStatus = 3
 	ctaID     = 12
 	ctaZone   = 18
 	ctaFilter = 25
+
+	// statusSeenReply is IPS_SEEN_REPLY (include/uapi/linux/netfilter/nf_conntrack_common.h).
+	statusSeenReply = 1 << 1
 
 	ctaFilterOrigFlags = 1
 
@@ -50,6 +54,8 @@ type entry struct {
 	// to is the original destination, from the source of the replies.
 	to   ipvs.Key
 	from netip.AddrPort
+	// answered is set once there was a packet the other way.
+	answered bool
 	// identity are the attributes that name the entry, as the kernel wrote them.
 	identity []byte
 }
@@ -59,7 +65,7 @@ func parse(message []byte) (entry, bool) {
 	if len(message) < nl.SizeofNfgenmsg {
 		return entry{}, false
 	}
-	var e entry
+	e := entry{answered: true} // what has no status is left alone
 	var orig, reply tuple
 	for kind, a := range attributes(message[nl.SizeofNfgenmsg:]) {
 		switch kind {
@@ -67,6 +73,9 @@ func parse(message []byte) (entry, bool) {
 			orig = parseTuple(a.value)
 		case nl.CTA_TUPLE_REPLY:
 			reply = parseTuple(a.value)
+			continue
+		case ctaStatus:
+			e.answered = len(a.value) != 4 || binary.BigEndian.Uint32(a.value)&statusSeenReply != 0
 			continue
 		case ctaID, ctaZone:
 		default:

@@ -5,12 +5,16 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // patience bounds every wait of a test for an answer that ought to come at once.
@@ -160,6 +164,31 @@ func ask(limit time.Duration, conn net.Conn, question []byte) (string, error) {
 		}
 	}
 	return strings.TrimSpace(string(answer)), nil
+}
+
+// Retransmitted returns how many segments a socket of TCP has sent again, also when its connection has ended.
+func Retransmitted(conn net.Conn) (uint32, error) {
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var info *unix.TCPInfo
+	var failed error
+	err = raw.Control(func(fd uintptr) { info, failed = unix.GetsockoptTCPInfo(int(fd), unix.SOL_TCP, unix.TCP_INFO) })
+	if err := errors.Join(err, failed); err != nil {
+		return 0, fmt.Errorf("read TCP_INFO: %w", err)
+	}
+	return info.Total_retrans, nil
+}
+
+// NFT runs a script of nft in the namespace of the calling thread.
+func NFT(script string) error {
+	cmd := exec.Command("nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(script)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("nft: %w: %s\n%s", err, out, script)
+	}
+	return nil
 }
 
 // echoRequests are an ICMP echo request (RFC 792) with its checksum and an ICMPv6 one (RFC 4443), whose checksum the kernel

@@ -1,0 +1,192 @@
+package speaker
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// dnsKey and webKey are the virtual servers of a Service that has both, dnsService.
+var (
+	dnsKey = ipvs.Key{Addr: vip1, Protocol: ipvs.UDP, Port: 53}
+	webKey = ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 80}
+)
+
+func dnsService(v *plan.View) {
+	service(v, "dns", vip1, []uint16{53, 80}, 2, "a")
+	v.Services[named("dns")].Ports[0].Protocol = ipvs.UDP
+	v.Slices[named("dns")]["s"].Ports[0].Protocol = ipvs.UDP
+}
+
+// wantCleaned checks which virtual servers conntrack was cleaned of since the last call.
+func (r *run) wantCleaned(t *testing.T, when string, want ...ipvs.Key) {
+	t.Helper()
+	synctest.Wait()
+	r.world.mu.Lock()
+	defer r.world.mu.Unlock()
+	slices.SortFunc(r.cleaned, ipvs.Key.Compare)
+	slices.SortFunc(want, ipvs.Key.Compare)
+	if got := slices.Compact(r.cleaned); !slices.Equal(got, want) {
+		t.Errorf("%s: conntrack is cleaned of %v, want %v", when, got, want)
+	}
+	r.cleaned = nil
+}
+
+// Conntrack is cleaned of what leads clients to endpoints that are gone or drain, UDP clients past a virtual server
+// that is new, and any client past an address that is.
+func TestConntrack(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		v := baseView()
+		dnsService(v)
+		r := start(t, w, &cluster{view: v, synced: true})
+		r.wantCleaned(t, "new", dnsKey, webKey)
+		endpoints := func(n int) {
+			r.touchService("dns", func(_ *plan.Service, slice *plan.Slice) { slice.Endpoints = slice.Endpoints[:n] })
+		}
+		endpoints(1)
+		r.wantCleaned(t, "one gone", dnsKey, webKey)
+		endpoints(2)
+		r.wantCleaned(t, "one more")
+		endpoints(0)
+		r.wantCleaned(t, "all gone", dnsKey, webKey)
+		endpoints(1)
+		r.wantCleaned(t, "the first", dnsKey)
+		endpoints(2)
+		r.wantCleaned(t, "the second")
+		r.touchService("dns", func(_ *plan.Service, slice *plan.Slice) { slice.Endpoints[0].Ready = false })
+		r.wantCleaned(t, "one not ready", dnsKey, webKey)
+		r.touchService("dns", func(_ *plan.Service, slice *plan.Slice) { slice.Endpoints[0].Ready = true })
+		r.wantCleaned(t, "ready again")
+		w.mu.Lock()
+		w.failAt = w.changes + 5 // two real servers go of each protocol, and then conntrack fails
+		w.mu.Unlock()
+		endpoints(0)
+		synctest.Wait()
+		if h := r.speaker.Health(); h.Ready {
+			t.Error("ready although conntrack was not cleaned")
+		}
+		r.wantCleaned(t, "in vain")
+		w.mu.Lock()
+		w.failAt = 0
+		w.mu.Unlock()
+		time.Sleep(retryMost)
+		r.wantCleaned(t, "later", dnsKey, webKey)
+		r.wantPlanned(t)
+		r.stop()
+		w.restart()
+		r = start(t, w, r.cluster)
+		defer r.stop()
+		r.wantCleaned(t, "another process", dnsKey, webKey)
+	})
+}
+
+// Connections of TCP to a virtual server that is no more go on where the data plane lets them: its endpoints may be
+// alive.
+func TestConntrackVirtualGone(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		v := baseView()
+		dnsService(v)
+		r := start(t, newWorld(t), &cluster{view: v, synced: true})
+		defer r.stop()
+		r.wantCleaned(t, "new", dnsKey, webKey)
+		r.set(func(v *plan.View) {
+			delete(v.Services, named("dns"))
+			delete(v.VIPs, vip1.String())
+		})
+		r.wantPlanned(t)
+		r.wantCleaned(t, "gone", dnsKey)
+	})
+}
+
+// A cleaning that took a while is not repeated for a multiple of that, at most a second; the first after such a rest
+// comes at once. What waits is cleaned without another change, and what was deleted is logged.
+func TestConntrackShare(t *testing.T) {
+	for took, rest := range map[time.Duration]time.Duration{
+		10 * time.Millisecond:  200 * time.Millisecond,
+		100 * time.Millisecond: time.Second,
+	} {
+		inBubble(t, func(t *testing.T) {
+			w := newWorld(t)
+			w.slowClean, w.entries = took, 3
+			v := baseView()
+			service(v, "web", vip1, []uint16{80}, 200, "a")
+			service(v, "api", vip2, []uint16{80}, 200, "a")
+			r := start(t, w, &cluster{view: v, synced: true})
+			defer r.stop()
+			time.Sleep(took)
+			r.wantCleaned(t, "new", webKey, ipvs.Key{Addr: vip2, Protocol: ipvs.TCP, Port: 80})
+			time.Sleep(5 * time.Second)
+			w.cleanings = nil
+			fewer := func(name string) {
+				r.touchService(name, func(_ *plan.Service, slice *plan.Slice) {
+					slice.Endpoints = slice.Endpoints[:len(slice.Endpoints)-1]
+				})
+			}
+			began := time.Now()
+			fewer("web")
+			time.Sleep(took)
+			r.wantCleaned(t, "the first at once", webKey)
+			for time.Since(began) < 3*time.Second {
+				fewer("web")
+				fewer("api")
+				time.Sleep(50 * time.Millisecond)
+			}
+			fewer("api") // as late as can be
+			time.Sleep(rest + took)
+			r.wantCleaned(t, "by itself", webKey, ipvs.Key{Addr: vip2, Protocol: ipvs.TCP, Port: 80})
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			for i, end := range w.cleanings {
+				if i > 0 && end.Sub(w.cleanings[i-1]) < rest+took {
+					t.Errorf("cleaned %v after the last, which took %v; want %v at least", end.Sub(w.cleanings[i-1]), took, rest+took)
+				}
+			}
+			if most := int(4*time.Second/rest) + 1; len(w.cleanings) < 3 || len(w.cleanings) > most {
+				t.Errorf("cleaned %d times, want 3 to %d", len(w.cleanings), most)
+			}
+			last := w.cleanings[len(w.cleanings)-1]
+			if log := r.log.String(); !strings.Contains(log, `msg="delete conntrack entries" count=3 reason=Planned`) {
+				t.Errorf("log: %s", log)
+			}
+			if wait := time.Since(last); wait > rest+took {
+				t.Errorf("the last cleaning is %v ago", wait)
+			}
+		})
+	}
+}
+
+// What is a real server of those outside or of those inside counts, with the greater weight, and what is to become one.
+func TestTracked(t *testing.T) {
+	at := func(n byte) netip.AddrPort { return netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, n}), 8080) }
+	server := func(weights map[byte]uint32) ipvs.Table {
+		vs := ipvs.VirtualServer{RealServers: map[netip.AddrPort]ipvs.RealServer{}}
+		for n, weight := range weights {
+			vs.RealServers[at(n)] = ipvs.RealServer{Weight: weight}
+		}
+		return ipvs.Table{webKey: vs}
+	}
+	s := &Speaker{known: &state{}, desired: &plan.Desired{}}
+	s.known.table.have = server(map[byte]uint32{1: 3, 2: 0, 3: 0})
+	s.known.inside.have = server(map[byte]uint32{2: 5, 3: 0, 4: 1})
+	s.desired.Table = server(map[byte]uint32{1: 3, 5: 1})
+	s.desired.Inside = server(map[byte]uint32{6: 1, 4: 0})
+	api := ipvs.Key{Addr: vip2, Protocol: ipvs.TCP, Port: 80}
+	got := s.tracked(map[ipvs.Key]struct{}{webKey: {}, dnsKey: {}, api: {}})
+	want := server(map[byte]uint32{1: 3, 2: 5, 3: 0, 4: 1, 5: 0, 6: 0})
+	want[dnsKey] = ipvs.VirtualServer{RealServers: map[netip.AddrPort]ipvs.RealServer{}}
+	if !got.Equal(want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	s.known.table.have = nil // a virtual server of those inside alone is one, too
+	got = s.tracked(map[ipvs.Key]struct{}{webKey: {}})
+	if want := server(map[byte]uint32{1: 0, 2: 5, 3: 0, 4: 1, 5: 0, 6: 0}); !got.Equal(want) {
+		t.Errorf("inside alone: got %v, want %v", got, want)
+	}
+}
