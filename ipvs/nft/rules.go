@@ -26,6 +26,11 @@ const (
 	originalKey = "meta l4proto PROTO ct original IP daddr . meta l4proto . ct original proto-dst"
 )
 
+// resetEstablished answers a segment of a connection that conntrack has no entry of: its endpoint was here and is gone
+// (docs/design/data-plane.md, "What ends with a reset"). What opens one is not answered: it may come again at another
+// node. Nor is what conntrack calls invalid, for that may belong to a connection that drains.
+const resetEstablished = "ct state new tcp flags & (syn | rst) == 0x0 " + key + " @dropped reject with tcp reset"
+
 // keepPriority is before all others that translate destinations, and after the balancer.
 const keepPriority knftables.BaseChainPriority = "-105"
 
@@ -69,13 +74,15 @@ var chains = []chain{
 	}},
 
 	// Policy Local and no endpoint here (2.3.6). Clients inside were sent elsewhere before (nat, -115) and are not found here.
-	// Connections that began while there was one go on until it is gone.
+	// Connections that began while there was one go on until it is gone, and then are reset.
 	{name: "input", kind: knftables.FilterType, hook: knftables.InputHook, priority: knftables.FilterPriority, rules: []string{
+		resetEstablished,
 		"ct state != { established, related } " + key + " @dropped drop",
 	}},
 	// Between that, which the kernel does at -100 whatever the priority of a nat chain (nf_nat_register_fn), and the hook of IPVS
 	// (-98).
 	{name: "output-dropped", kind: knftables.FilterType, hook: knftables.OutputHook, priority: "-99", rules: []string{
+		resetEstablished,
 		"ct state != { established, related } " + key + " @dropped drop",
 	}},
 

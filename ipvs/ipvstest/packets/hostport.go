@@ -2,7 +2,6 @@ package packets
 
 import (
 	"fmt"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -66,12 +65,5 @@ func (l *lab) translate(t *testing.T) {
 
 func (l *lab) nft(t *testing.T, script string) {
 	t.Helper()
-	l.node.Must(t, func() error {
-		cmd := exec.Command("nft", "-f", "-")
-		cmd.Stdin = strings.NewReader(script)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("nft: %w: %s", err, out)
-		}
-		return nil
-	})
+	l.node.Must(t, func() error { return netspace.NFT(script) })
 }
