@@ -50,6 +50,7 @@ func Run(t *testing.T, o Options) {
 			{"hostPort", hostPort},
 			{"unallocated", unallocated},
 			{"invalid", invalid},
+			{"invalid, dropped", invalidDropped},
 			{"fragments", fragments},
 			{"small MTU, policy Cluster", smallMTU(ipvs.Masqueraded)},
 			{"small MTU, policy Local", smallMTU()},
