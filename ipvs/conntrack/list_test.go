@@ -19,30 +19,32 @@ func message(id uint32, dst, src netip.AddrPort) []byte { return withStatus(0, i
 
 // withStatus is message with a status (include/uapi/linux/netfilter/nf_conntrack_common.h).
 func withStatus(status, id uint32, dst, src netip.AddrPort) []byte {
-	tuple := func(kind int, from, to netip.AddrPort) *nl.RtAttr {
-		kinds := [2]int{nl.CTA_IP_V4_SRC, nl.CTA_IP_V4_DST}
-		if from.Addr().Is6() {
-			kinds = [2]int{nl.CTA_IP_V6_SRC, nl.CTA_IP_V6_DST}
-		}
-		t := nl.NewRtAttr(unix.NLA_F_NESTED|kind, nil)
-		ip := t.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_IP, nil)
-		ip.AddRtAttr(kinds[0], from.Addr().AsSlice())
-		ip.AddRtAttr(kinds[1], to.Addr().AsSlice())
-		proto := t.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_PROTO, nil)
-		proto.AddRtAttr(nl.CTA_PROTO_NUM, []byte{unix.IPPROTO_UDP})
-		proto.AddRtAttr(nl.CTA_PROTO_SRC_PORT, binary.BigEndian.AppendUint16(nil, from.Port()))
-		proto.AddRtAttr(nl.CTA_PROTO_DST_PORT, binary.BigEndian.AppendUint16(nil, to.Port()))
-		return t
-	}
 	client := netip.MustParseAddrPort("192.0.2.9:4000")
 	if dst.Addr().Is6() {
 		client = netip.MustParseAddrPort("[2001:db8::9]:4000")
 	}
 	b := []byte{unix.AF_INET, 0, 0, 0}
-	b = append(b, tuple(nl.CTA_TUPLE_ORIG, client, dst).Serialize()...)
-	b = append(b, tuple(nl.CTA_TUPLE_REPLY, src, client).Serialize()...)
+	b = append(b, tupleOf(ipvs.UDP, nl.CTA_TUPLE_ORIG, client, dst).Serialize()...)
+	b = append(b, tupleOf(ipvs.UDP, nl.CTA_TUPLE_REPLY, src, client).Serialize()...)
 	b = append(b, nl.NewRtAttr(nl.CTA_STATUS, binary.BigEndian.AppendUint32(nil, status)).Serialize()...)
 	return append(b, nl.NewRtAttr(ctaID, binary.BigEndian.AppendUint32(nil, id)).Serialize()...)
+}
+
+// tupleOf is one direction of an entry as the kernel writes and reads it.
+func tupleOf(protocol ipvs.Protocol, kind int, from, to netip.AddrPort) *nl.RtAttr {
+	kinds := [2]int{nl.CTA_IP_V4_SRC, nl.CTA_IP_V4_DST}
+	if from.Addr().Is6() {
+		kinds = [2]int{nl.CTA_IP_V6_SRC, nl.CTA_IP_V6_DST}
+	}
+	t := nl.NewRtAttr(unix.NLA_F_NESTED|kind, nil)
+	ip := t.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_IP, nil)
+	ip.AddRtAttr(kinds[0], from.Addr().AsSlice())
+	ip.AddRtAttr(kinds[1], to.Addr().AsSlice())
+	proto := t.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_PROTO, nil)
+	proto.AddRtAttr(nl.CTA_PROTO_NUM, []byte{byte(protocol)})
+	proto.AddRtAttr(nl.CTA_PROTO_SRC_PORT, binary.BigEndian.AppendUint16(nil, from.Port()))
+	proto.AddRtAttr(nl.CTA_PROTO_DST_PORT, binary.BigEndian.AppendUint16(nil, to.Port()))
+	return t
 }
 
 var (
