@@ -46,12 +46,18 @@ func (t *servers) idle(keys map[ipvs.Key]struct{}) map[ipvs.Key]struct{} {
 }
 
 // misleading adds the virtual servers whose earlier connections conntrack may keep on the wrong way after these
-// changes: a real server went or has weight 0, or, of UDP, there was none that took packets (ipvs.md 4.8, 4.10). A
-// client that keeps its port would stay there for ever.
+// changes: a real server went or has weight 0; of UDP, there was none that took packets (ipvs.md 4.8, 4.10); it is
+// new, and another Service may have had its address and port. A client that keeps its port would stay there for ever.
 func misleading(keys map[ipvs.Key]struct{}, done []ipvs.Op, idle map[ipvs.Key]struct{}) {
 	for _, op := range done {
-		gone := op.Action == ipvs.DeleteReal || op.Action == ipvs.DeleteVirtual
-		if gone || op.Action == ipvs.EditReal && op.RealServer.Weight == 0 || has(idle, op.Virtual) {
+		misleads := has(idle, op.Virtual)
+		switch op.Action {
+		case ipvs.AddVirtual, ipvs.DeleteVirtual, ipvs.DeleteReal:
+			misleads = true
+		case ipvs.EditReal:
+			misleads = misleads || op.RealServer.Weight == 0
+		}
+		if misleads {
 			keys[op.Virtual] = struct{}{}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ironlb/ironlb/ipvs"
+	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
@@ -88,20 +89,28 @@ func TestConntrack(t *testing.T) {
 }
 
 // Connections of TCP to a virtual server that is no more go on where the data plane lets them: its endpoints may be
-// alive.
+// alive. Those to its address and port end when another takes its place.
 func TestConntrackVirtualGone(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
 		dnsService(v)
+		service(v, "other", vip1, []uint16{443}, 1, "a")
+		dns, other := named("dns"), named("other")
+		vip := v.VIPs[vip1.String()]
+		vip.Services = []pools.ServiceKey{dns, other}
+		v.VIPs[vip1.String()] = vip
 		r := start(t, newWorld(t), &cluster{view: v, synced: true})
 		defer r.stop()
-		r.wantCleaned(t, "new", dnsKey, webKey)
-		r.set(func(v *plan.View) {
-			delete(v.Services, named("dns"))
-			delete(v.VIPs, vip1.String())
-		})
+		httpsKey := ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 443}
+		r.wantPlanned(t)
+		r.wantCleaned(t, "new", dnsKey, webKey, httpsKey)
+		gone := v.Services[dns]
+		r.set(func(v *plan.View) { delete(v.Services, dns) })
 		r.wantPlanned(t)
 		r.wantCleaned(t, "gone", dnsKey)
+		r.set(func(v *plan.View) { v.Services[dns] = gone })
+		r.wantPlanned(t)
+		r.wantCleaned(t, "another", dnsKey, webKey)
 	})
 }
 

@@ -36,6 +36,7 @@ func Run(t *testing.T, o Options) {
 			{"gone, not loose, policy Cluster", gone("0", ipvs.Masqueraded, ipvs.Restricted)},
 			{"gone, not loose, policy Local", gone("0")},
 			{"gone, ClusterIP", gone("1", ipvs.MasqueradedUnlessPod)},
+			{"gone, NodePort", goneNodePort},
 			{"gone, none local", goneLocal},
 			{"gone, short circuit", goneInside},
 			{"gone, UDP", goneUDP},
