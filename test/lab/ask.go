@@ -20,13 +20,17 @@ const Lost = 30 * time.Second
 // Probe says what a client asks. Target is a Pod's port or a Service's that
 // leads there: package probe has the ports.
 type Probe struct {
-	Network string // "tcp": HTTP, a connection for each request; "udp"; "stream": lines over one TCP connection
+	// Network is "tcp": HTTP, a connection for each request; "udp"; "line": a line over a TCP connection of its own;
+	// "stream": lines over one TCP connection; "streams": over Conns of them, each until it breaks.
+	Network string
 	Target  netip.AddrPort
 	Every   time.Duration // 0: 100ms
 	Timeout time.Duration // of one request; 0: 1s
 	Count   int           // requests; 0: until Stop
 	Serial  bool          // a request waits for the answer to the one before; a stream is always so
 	Port    uint16        // the client's own port, with Serial; 0: any
+	Most    int           // requests under way at once; 0: 10
+	Conns   int           // of "streams"
 }
 
 func (p Probe) argv(program string) []string {
@@ -42,6 +46,12 @@ func (p Probe) argv(program string) []string {
 	}
 	if p.Serial {
 		argv = append(argv, "-serial")
+	}
+	if p.Most > 0 {
+		argv = append(argv, "-most", strconv.Itoa(p.Most))
+	}
+	if p.Conns > 0 {
+		argv = append(argv, "-conns", strconv.Itoa(p.Conns))
 	}
 	return append(argv, p.Network, p.Target.String())
 }

@@ -23,7 +23,8 @@ const (
 
 // Result of one request.
 type Result struct {
-	N      int           `json:"n"` // from 1, in the order sent
+	N      int           `json:"n"`              // from 1, in the order sent
+	Conn   int           `json:"conn,omitempty"` // from 1, of several connections
 	Sent   time.Time     `json:"sent"`
 	Took   time.Duration `json:"took"`
 	Pod    string        `json:"pod,omitempty"`    // who answered
@@ -75,7 +76,7 @@ func Summarize(results []Result) Summary {
 	var answered []time.Time
 	var first, last time.Time
 	for i, r := range s.Results {
-		at := r.end()
+		at := r.End()
 		if i == 0 {
 			first = r.Sent
 		}
@@ -139,18 +140,19 @@ func (s Summary) Moved() error {
 			return fmt.Errorf("a connection was not made: request %d of %s, after %s: %s", r.N, r.Sent.Format(time.TimeOnly), r.Took, r.Error)
 		}
 		last = r
-		if first.N == 0 || r.end().Before(first.end()) {
+		if first.N == 0 || r.End().Before(first.End()) {
 			first = r
 		}
 	}
-	if last.Sent.After(first.end()) {
+	if last.Sent.After(first.End()) {
 		return fmt.Errorf("connections broke at more than one moment: request %d ended (%s) %s before request %d was sent, which broke too (%s)",
-			first.N, first.Error, last.Sent.Sub(first.end()), last.N, last.Error)
+			first.N, first.Error, last.Sent.Sub(first.End()), last.N, last.Error)
 	}
 	return nil
 }
 
-func (r Result) end() time.Time { return r.Sent.Add(r.Took) }
+// End is when the answer came, or the request failed.
+func (r Result) End() time.Time { return r.Sent.Add(r.Took) }
 
 // String is one line for people.
 func (s Summary) String() string {

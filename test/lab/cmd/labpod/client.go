@@ -22,6 +22,7 @@ type client struct {
 	network, target string
 	every, timeout  time.Duration
 	count, most     int // requests in all, and at once
+	conns           int // of network "streams"
 	serial          bool
 	port            int // the client's own; 0: any
 	out             io.Writer
@@ -34,15 +35,19 @@ type client struct {
 // run ends after count requests or at SIGTERM, and waits for the answers that
 // are still due.
 func (c *client) run() error {
-	ask, ok := map[string]func() (string, error){"tcp": c.tcp, "udp": c.udp, "stream": c.line}[c.network]
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
+	if c.network == "streams" {
+		c.streams(stop)
+		return nil
+	}
+	ask, ok := map[string]func() (string, error){"tcp": c.tcp, "udp": c.udp, "line": c.oneLine, "stream": c.line}[c.network]
 	if !ok {
-		return fmt.Errorf("network %q is not tcp, udp or stream", c.network)
+		return fmt.Errorf("network %q is not tcp, udp, line, stream or streams", c.network)
 	}
 	if c.network == "stream" {
 		c.serial = true
 	}
-	stop := make(chan os.Signal, 1)
-	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
 	tick := time.NewTicker(c.every)
 	defer tick.Stop()
 	var due sync.WaitGroup
@@ -74,6 +79,11 @@ func (c *client) run() error {
 func (c *client) one(n int, ask func() (string, error)) error {
 	r := probe.Result{N: n, Sent: time.Now()}
 	line, err := ask()
+	return c.print(r, line, err)
+}
+
+// print prints what became of a request that has just been answered, or has failed.
+func (c *client) print(r probe.Result, line string, err error) error {
 	r.Took = time.Since(r.Sent)
 	if err == nil {
 		r.Pod, r.Client, err = probe.ParseAnswer(line)
@@ -121,6 +131,19 @@ func (c *client) udp() (string, error) {
 	buf := make([]byte, 1500)
 	n, err := conn.Read(buf)
 	return string(buf[:n]), err
+}
+
+// oneLine sends a line over a connection of its own.
+func (c *client) oneLine() (string, error) {
+	conn, err := c.dial("tcp")
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "who\n"); err != nil {
+		return "", err
+	}
+	return bufio.NewReader(conn).ReadString('\n')
 }
 
 // line sends a line over the one connection.

@@ -1,7 +1,7 @@
 // labpod is what runs in the lab's Pods, and the client that asks them.
 //
 //	labpod serve NAME
-//	labpod probe [flags] tcp|udp|stream ADDRESS:PORT
+//	labpod probe [flags] tcp|udp|line|stream|streams ADDRESS:PORT
 package main
 
 import (
@@ -30,6 +30,7 @@ func run(args []string) error {
 		flags.IntVar(&c.count, "count", 0, "number of requests; 0: until SIGTERM")
 		flags.IntVar(&c.most, "most", 10, "requests under way at once: a machine too slow for -every is not buried under them")
 		flags.BoolVar(&c.serial, "serial", false, "wait for one answer before the next request, instead of every -every")
+		flags.IntVar(&c.conns, "conns", 1, "connections of streams")
 		flags.IntVar(&c.port, "port", 0, "the client's own port; 0: any")
 		if err := flags.Parse(args[1:]); err != nil {
 			return err
@@ -39,5 +40,5 @@ func run(args []string) error {
 			return c.run()
 		}
 	}
-	return fmt.Errorf("use: labpod serve NAME | labpod probe [flags] tcp|udp|stream ADDRESS:PORT")
+	return fmt.Errorf("use: labpod serve NAME | labpod probe [flags] tcp|udp|line|stream|streams ADDRESS:PORT")
 }

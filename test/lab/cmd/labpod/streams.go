@@ -1,0 +1,99 @@
+package main
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/ironlb/ironlb/test/lab/probe"
+)
+
+// streams keeps several connections, each with a line sent every so often whether or not the one before was answered, until
+// it is asked to stop. Each answer is printed as a result, and so is the error that breaks a connection, which is not made
+// again. At the end a connection whose oldest answer is overdue prints that as failed.
+func (c *client) streams(asked <-chan os.Signal) {
+	stop := make(chan struct{})
+	var open sync.WaitGroup
+	for n := range c.conns {
+		open.Go(func() {
+			// Spread over the time between two lines.
+			if after(stop, c.every*time.Duration(n)/time.Duration(c.conns)) {
+				c.keep(n+1, stop)
+			}
+		})
+	}
+	<-asked
+	close(stop)
+	open.Wait()
+}
+
+// after waits; it reports whether stop was not closed meanwhile.
+func after(stop <-chan struct{}, d time.Duration) bool {
+	select {
+	case <-stop:
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// keep is the n-th connection.
+func (c *client) keep(n int, stop <-chan struct{}) {
+	began := time.Now()
+	conn, err := net.DialTimeout("tcp", c.target, c.timeout)
+	if err != nil {
+		c.print(probe.Result{N: 1, Conn: n, Sent: began}, "", err)
+		return
+	}
+	defer conn.Close()
+	var mu sync.Mutex
+	var owed []probe.Result // in the order sent
+	oldest := func() probe.Result {
+		mu.Lock()
+		defer mu.Unlock()
+		if len(owed) == 0 {
+			return probe.Result{Conn: n, Sent: time.Now()}
+		}
+		r := owed[0]
+		owed = owed[1:]
+		return r
+	}
+	broken := make(chan struct{})
+	go func() {
+		defer close(broken)
+		for lines := bufio.NewReader(conn); ; {
+			line, err := lines.ReadString('\n')
+			select {
+			case <-stop: // we closed it
+				return
+			default:
+			}
+			if c.print(oldest(), line, err); err != nil {
+				return
+			}
+		}
+	}()
+	tick := time.NewTicker(c.every)
+	defer tick.Stop()
+	for i := 1; ; i++ {
+		mu.Lock()
+		owed = append(owed, probe.Result{N: i, Conn: n, Sent: time.Now()})
+		mu.Unlock()
+		io.WriteString(conn, "who\n") // what breaks it the reader finds as well
+		select {
+		case <-stop:
+			if r := oldest(); r.N > 0 && time.Since(r.Sent) > c.timeout {
+				c.print(r, "", os.ErrDeadlineExceeded)
+			}
+			conn.Close()
+			<-broken
+			return
+		case <-broken:
+			return
+		case <-tick.C:
+		}
+	}
+}
