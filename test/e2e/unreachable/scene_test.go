@@ -108,7 +108,7 @@ func clients(t *testing.T, pod string, external, internal []netip.AddrPort) (all
 	t.Helper()
 	add := func(name string, m *lab.Machine, network string, at netip.AddrPort) {
 		p, err := m.StartProbe(t.Context(), lab.Probe{
-			Network: network, Target: at, Every: 5 * time.Millisecond, Timeout: time.Second,
+			Network: network, Target: at, Every: 5 * time.Millisecond, Timeout: time.Second, Most: 1000,
 		})
 		if err != nil {
 			t.Fatal(err)
