@@ -212,6 +212,7 @@ func (s *show) failover(ctx context.Context) error {
 		return err
 	}
 	title("Cutting the power of " + old.Name + ", the owner, while the client goes on asking")
+	began := time.Now()
 	if err := old.PowerOff(ctx); err != nil {
 		return err
 	}
@@ -219,20 +220,33 @@ func (s *show) failover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := client.WaitAnswers(ctx, time.Minute, 20); err != nil {
+	if err := client.WaitAnswers(ctx, time.Minute, 100); err != nil {
 		return err
 	}
 	sum, err := client.Stop()
 	if err != nil {
 		return err
 	}
-	fmt.Printf("the client was without an answer for %s (%d of its %d requests failed)\n",
-		sum.Outage.Round(10*time.Millisecond), sum.Failed, sum.Sent)
-	fmt.Printf("%s now announces %s\n", now.Name, s.vip)
+	fmt.Printf("the client was without an answer for %s (%d of its %d requests failed, the last one sent %s after the cut)\n",
+		sum.Outage.Round(10*time.Millisecond), sum.Failed, sum.Sent, lastFailed(sum, began).Round(10*time.Millisecond))
+	fmt.Printf("%s now announces %s; Kubernetes, %s after the cut:\n", now.Name, s.vip, time.Since(began).Round(time.Second))
+	if err := s.print(ctx, "get", "nodes"); err != nil {
+		return err
+	}
 	if err := s.print(ctx, "get", "vip"); err != nil {
 		return err
 	}
 	return s.forwarding(ctx, now)
+}
+
+// lastFailed is how long after a moment the last request was sent that failed; 0 for none.
+func lastFailed(sum probe.Summary, since time.Time) (last time.Duration) {
+	for _, r := range sum.Results {
+		if !r.OK() {
+			last = max(last, r.Sent.Sub(since))
+		}
+	}
+	return last
 }
 
 // shell hands the cluster to the user until exit.
