@@ -110,8 +110,8 @@ test-lab: root ## the tests of the lab, of ironlb-ccm and end to end, on a real 
 	@IRONLB_DATAPLANE=nftables go run ./test/report go test -count=1 -timeout 15m ./test/e2e/kubeproxy
 
 .PHONY: test-failover
-test-failover: root ## failover end to end on nftables, and with a node that is a paused virtual machine: 9 minutes (root)
-	@go run ./test/report go test -count=1 -p 1 -timeout 25m ./test/e2e/failover ./test/e2e/paused
+test-failover: root ## failover and unreachable endpoints end to end on nftables, and a node that is a paused virtual machine: 12 minutes (root)
+	@go run ./test/report go test -count=1 -p 1 -timeout 25m ./test/e2e/failover ./test/e2e/unreachable ./test/e2e/paused
 
 .PHONY: test-installed
 test-installed: root ## as installed: chart and images on nodes with kubelets, and what clients lose while parts fail (root)

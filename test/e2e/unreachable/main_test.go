@@ -21,7 +21,7 @@ import (
 var (
 	rounds  = flag.Int("rounds", 1, "how often each fault happens in TestNodeDies")
 	profile = flag.String("profile", "standard", "failover.profile of the speakers")
-	kills   = flag.Int("kills", 3, "how often a speaker is killed in TestSpeakers")
+	kills   = flag.Int("kills", 1, "how often a speaker is killed in TestSpeakers")
 )
 
 // cluster is shared by all tests, with two Pods on each node, which are endpoints and clients.

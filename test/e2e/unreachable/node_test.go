@@ -68,11 +68,7 @@ func TestNodeDies(t *testing.T) {
 							repair()
 						}
 					})
-					for _, c := range all {
-						if err := c.WaitAnswers(t.Context(), patience, 600); err != nil {
-							t.Fatal(err)
-						}
-					}
+					answered(t, all, 600)
 					for _, c := range all {
 						s, err := c.Stop()
 						if err != nil {
@@ -152,11 +148,7 @@ func TestSpeakers(t *testing.T) {
 				if err := f.begin(victim); err != nil {
 					t.Fatal(err)
 				}
-				for _, c := range all { // some three seconds without a speaker
-					if err := c.WaitAnswers(t.Context(), patience, 600); err != nil {
-						t.Fatal(err)
-					}
-				}
+				answered(t, all, 600) // some three seconds without a speaker
 				if err := f.end(victim); err != nil {
 					t.Fatal(err)
 				}

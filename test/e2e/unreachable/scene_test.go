@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ironlb/ironlb/pools/v1alpha1"
@@ -133,12 +134,20 @@ func clients(t *testing.T, pod string, external, internal []netip.AddrPort) (all
 	for _, at := range internal {
 		add("ClusterIP from a Pod, "+family(at), inside, "tcp", at)
 	}
-	for _, c := range all {
-		if err := c.WaitAnswers(t.Context(), patience, 100); err != nil {
-			t.Fatal(err)
-		}
-	}
+	answered(t, all, 100)
 	return all
+}
+
+// answered waits until each client has so many more answers.
+func answered(t *testing.T, all []client, more int) {
+	t.Helper()
+	var group errgroup.Group
+	for _, c := range all {
+		group.Go(func() error { return c.WaitAnswers(t.Context(), patience, more) })
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // lastFailure is how long after a moment the last request was sent that failed, and how many failed of those sent since.
