@@ -43,6 +43,9 @@ const (
 	learnEvery = 30 * time.Second
 	learnSoon  = time.Second
 	learnMost  = 5
+	// justNow, and twice the time that its answers took, is how old the question may be that a gateway answered for its
+	// answer to count.
+	justNow = 250 * time.Millisecond
 	// slowest is how long an answer may take to count at all.
 	slowest = time.Second
 	// stall is by how much Tick may be late. After a longer stall earlier questions do not count.
@@ -88,6 +91,8 @@ type node struct {
 	received bool
 	known    bool      // it has been received since this Core began
 	lost     time.Time // since when it is not received
+	// asking is since when its answers decide: since it is lost, or this node was cut off later.
+	asking time.Time
 	// unreachable is nil while the node is reachable, falls are the last flapsMost times at which it ceased to be.
 	unreachable *plan.UnreachableNode
 	falls       []time.Time
@@ -111,7 +116,7 @@ func (c *Core) SetNodes(now time.Time, nodes map[string][]Target) {
 		n := before[name]
 		if n == nil {
 			_, received := c.received[name]
-			n = &node{name: name, received: received, known: received, lost: now}
+			n = &node{name: name, received: received, known: received, lost: now, asking: now}
 		}
 		n.targets = c.retarget(now, n.targets, nodes[name])
 		c.nodes = append(c.nodes, n)
@@ -154,7 +159,7 @@ func (c *Core) SetReceived(now time.Time, received map[string]struct{}, observer
 	for _, n := range c.nodes {
 		_, is := received[n.name]
 		if n.received && !is {
-			n.lost = now
+			n.lost, n.asking = now, now
 			c.restart(now, n.targets)
 			c.restart(now, c.gateways)
 		}
@@ -215,6 +220,9 @@ func (c *Core) stalled(now time.Time) {
 func (c *Core) decide(now time.Time) {
 	state := newState()
 	suspect := c.maybeCutOff(now)
+	if c.state.CutOff && (!suspect || c.gatewaySince(now, time.Time{}).IsValid()) {
+		c.reconnected(now)
+	}
 	for _, n := range c.nodes {
 		if !n.known {
 			continue
@@ -222,7 +230,7 @@ func (c *Core) decide(now time.Time) {
 		if n.unreachable != nil {
 			n.returns(now)
 		} else if n.silent() && !c.observer {
-			gateway := c.gatewaySince(n.lost)
+			gateway := c.gatewaySince(now, n.asking)
 			if suspect && !gateway.IsValid() {
 				state.CutOff = true
 			} else {
@@ -261,14 +269,27 @@ func (c *Core) maybeCutOff(now time.Time) bool {
 	return reached == 0 || vanished > reached
 }
 
-// gatewaySince returns a gateway that answered a question which was asked since a time; not valid if none did.
-func (c *Core) gatewaySince(at time.Time) netip.Addr {
+// gatewaySince returns a gateway that answered a question which was asked just now, and since a time; not valid if none
+// did.
+func (c *Core) gatewaySince(now, at time.Time) netip.Addr {
 	for _, g := range c.gateways {
-		if !g.sent.IsZero() && !g.sent.Before(at) {
+		if !g.sent.IsZero() && !g.sent.Before(at) && now.Sub(g.sent) < justNow+2*g.took {
 			return g.Addr
 		}
 	}
 	return netip.Addr{}
+}
+
+// reconnected asks once more after the nodes that were silent while this one was cut off: the way to some hosts may be
+// back before the one to others.
+func (c *Core) reconnected(now time.Time) {
+	for _, n := range c.nodes {
+		if n.known && !n.received && n.unreachable == nil {
+			n.asking = now
+			c.restart(now, n.targets)
+		}
+	}
+	c.restart(now, c.gateways)
 }
 
 // witnesses returns which of the node's targets have answered, each witness once, in order.
@@ -287,9 +308,9 @@ func (n *node) unwitnessed() bool {
 	return !slices.ContainsFunc(n.targets, func(t *target) bool { return t.works || n.received && t.misses < learnMost })
 }
 
-// answers reports whether the node's kernel has answered since its speaker is not received, and is not silent since.
+// answers reports whether the node's kernel has answered since it is asked, and is not silent since.
 func (n *node) answers() bool {
-	return !n.received && !n.silent() && n.answeredSince(n.lost)
+	return !n.received && !n.silent() && n.answeredSince(n.asking)
 }
 
 func (n *node) answeredSince(at time.Time) bool {
@@ -299,7 +320,7 @@ func (n *node) answeredSince(at time.Time) bool {
 // silent reports whether the node is not received, and each of its witnesses leaves questions unanswered.
 func (n *node) silent() bool {
 	least, asked := askFirst, false
-	if n.answeredSince(n.lost) {
+	if n.answeredSince(n.asking) {
 		least = askMost
 	}
 	for _, t := range n.targets {

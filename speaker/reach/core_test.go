@@ -263,6 +263,80 @@ func TestCutOff(t *testing.T) {
 	}
 }
 
+// Where the way to the gateway is back before the one to the others, these are asked once more before they are taken for
+// dead.
+func TestCutOffEnds(t *testing.T) {
+	for _, others := range []int{1, 5} {
+		for _, after := range []time.Duration{10 * time.Millisecond, 30 * time.Millisecond, 60 * time.Millisecond} {
+			w := newWorld(t, others)
+			connect := func(h *host, speaker, kernel bool) { w.set(h, speaker && h.name != "gateway", kernel) }
+			for _, h := range w.hosts {
+				connect(h, false, false)
+			}
+			w.stays(time.Minute)
+			connect(w.hosts[gateway], false, true)
+			w.stays(after)
+			for _, h := range w.hosts {
+				connect(h, false, true)
+			}
+			w.stays(100 * time.Millisecond)
+			for _, h := range w.hosts {
+				connect(h, true, true)
+			}
+			w.stays(time.Minute)
+			if w.State().CutOff {
+				t.Errorf("%d others, %v: %+v", others, after, w.State())
+			}
+		}
+	}
+}
+
+// Where nodes that vanished at once are there again one after the other, none of them is taken for dead.
+func TestReturnInTurn(t *testing.T) {
+	w := newWorld(t, 6)
+	w.hosts[gateway].kernel = false
+	for i := range 5 {
+		w.node(i+1).speaker, w.node(i+1).kernel = false, false
+	}
+	w.receive()
+	w.stays(5 * time.Second)
+	if !w.State().CutOff {
+		t.Errorf("%+v", w.State())
+	}
+	for i := range 5 {
+		w.set(w.node(i+1), true, true)
+		w.stays(20 * time.Millisecond)
+	}
+	w.stays(time.Minute)
+	if w.State().CutOff {
+		t.Errorf("%+v", w.State())
+	}
+}
+
+// An answer of the gateway from before this node was cut off does not count.
+func TestCutOffAgain(t *testing.T) {
+	for _, others := range []int{1, 5} {
+		w := newWorld(t, others)
+		connect := func(kernel bool) {
+			for _, h := range w.hosts {
+				h.speaker, h.kernel = false, kernel
+			}
+			w.receive()
+		}
+		for _, up := range []time.Duration{30 * time.Millisecond, 300 * time.Millisecond, 30 * time.Second} {
+			connect(false)
+			w.stays(10 * time.Second)
+			connect(true)
+			w.stays(up)
+		}
+		connect(false)
+		w.stays(time.Minute)
+		if !w.State().CutOff {
+			t.Errorf("%d others: %+v", others, w.State())
+		}
+	}
+}
+
 // Where others are still reached, more than half that vanish at once put this node in question, and fewer do not.
 func TestManyVanish(t *testing.T) {
 	for _, test := range []struct {
@@ -418,6 +492,16 @@ func TestSlowNetwork(t *testing.T) {
 	w.run(time.Minute)
 	w.set(w.node(2), false, false)
 	w.within(0, time.Second, w.node(2))
+}
+
+// So it is with the gateway's answers.
+func TestSlowGateway(t *testing.T) {
+	w := newWorld(t, 1)
+	w.delay = 300 * time.Millisecond
+	w.run(2 * time.Minute)
+	w.set(w.node(1), false, false)
+	w.within(0, 2*time.Second, w.node(1))
+	w.stays(time.Minute, w.node(1))
 }
 
 // TestLoss: with every speaker away and 5 % of loss in each direction nobody is taken for dead.

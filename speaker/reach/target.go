@@ -97,13 +97,13 @@ func (c *Core) ask(now time.Time) (out []Question) {
 			}
 		}
 	}
-	lost := c.undecided()
-	if lost.IsZero() || !c.maybeCutOff(now) {
+	since := c.undecided()
+	if since.IsZero() || !c.maybeCutOff(now) {
 		return out
 	}
 	for _, g := range c.gateways {
 		every := g.soon(by)
-		if now.Sub(lost) > steadyFor {
+		if now.Sub(since) > steadyFor {
 			every = by * askSlow
 		}
 		out = c.askTarget(now, g, every, out)
@@ -111,14 +111,14 @@ func (c *Core) ask(now time.Time) (out []Question) {
 	return out
 }
 
-// undecided returns since when the latest node is not received that may have to be called unreachable; zero for none.
-func (c *Core) undecided() (lost time.Time) {
+// undecided returns since when the latest node is asked that may have to be called unreachable; zero for none.
+func (c *Core) undecided() (since time.Time) {
 	for _, n := range c.nodes {
-		if n.known && !n.received && n.unreachable == nil && !n.answers() && !n.unwitnessed() && n.lost.After(lost) {
-			lost = n.lost
+		if n.known && !n.received && n.unreachable == nil && !n.answers() && !n.unwitnessed() && n.asking.After(since) {
+			since = n.asking
 		}
 	}
-	return lost
+	return since
 }
 
 // every is how long after a question the next one to a target of the node is due, 0 for never.
@@ -132,7 +132,7 @@ func (n *node) every(now time.Time, t *target, by time.Duration) time.Duration {
 		return by * learnEvery
 	case !t.works:
 		return 0
-	case n.unreachable != nil && n.back.IsZero() || now.Sub(n.lost) > steadyFor:
+	case n.unreachable != nil && n.back.IsZero() || now.Sub(n.asking) > steadyFor:
 		return by * askSlow
 	}
 	return t.soon(by)
