@@ -26,11 +26,12 @@ type Question struct {
 
 const (
 	// A node that is not received any more is asked askFirst times, askSoon apart. It is unreachable if none of these is
-	// answered within answerWithin and twice the longest time that an answer took lately: some 135 ms in a rack. With 5 %
-	// of loss in each direction, all six are lost once in a million times that every heartbeat was lost for the dead time.
+	// answered within answerWithin, or four times as long as an answer took lately: 110 ms in a rack. A tick of
+	// speaker/member and what timers are late come on top, which is 150 ms in all after the dead time. With 5 % of loss in
+	// each direction, all six are lost once in a million times that every heartbeat was lost for the dead time.
 	askFirst     = 6
-	askSoon      = 12 * time.Millisecond
-	answerWithin = 75 * time.Millisecond
+	askSoon      = 10 * time.Millisecond
+	answerWithin = 60 * time.Millisecond
 	// A node whose kernel answers without its speaker is asked askSteady apart, and askMost questions in a row without an
 	// answer make it unreachable: here no heartbeat bears witness beside.
 	askMost   = 10

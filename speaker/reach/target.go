@@ -43,7 +43,7 @@ func (t *target) answer(now time.Time, id uint64) (done []uint64) {
 }
 
 // within is how long an answer may take until its question counts as unanswered.
-func (t *target) within() time.Duration { return min(answerWithin+2*t.took, slowest) }
+func (t *target) within() time.Duration { return min(max(answerWithin, 4*t.took), slowest) }
 
 // expire counts what was not answered in time.
 func (c *Core) expire(now time.Time, t *target, received bool) {
