@@ -164,6 +164,8 @@ func (a *api) nodesChanged(name string) {
 		}
 		s.touched.Nodes[name] = struct{}{}
 		s.core.SetPeers(peers)
+		s.setTargets()
+		s.wakeProber(a.cluster.now)
 	})
 	a.later(passEvery)
 }

@@ -22,8 +22,20 @@ type Config struct {
 	Bursts Bursts
 	// OneNetwork: the InternalIPs are in the LAN too.
 	OneNetwork bool
+	Busy       Busy
 	// Work is what the speaker's loop takes from what it sees until it has acted; 0 means 2 ms.
 	Work time.Duration
+}
+
+// Busy are nodes whose CPUs have too much to do.
+type Busy struct {
+	// Share of the nodes.
+	Share float64
+	// Heartbeat is by how much the thread of the heartbeats, which has a share of its own (SCHED_DEADLINE), is late at
+	// most; Prober the same of the thread that asks kernels, and Kernel of their answers.
+	Heartbeat, Prober, Kernel time.Duration
+	// Paused are times in which the process does not run at all, Blocked those in which the prober's thread does not.
+	Paused, Blocked Bursts
 }
 
 // Cluster is a simulated one.
@@ -31,14 +43,18 @@ type Cluster struct {
 	config   Config
 	now      int64
 	random   *rand.Rand
+	probes   *rand.Rand // of all that has to do with probers
 	queue    queue
 	Speakers []*Speaker
 	byName   map[string]*Speaker
 	byAddr   map[netip.Addr]address
 	api      *api
-	// Owners is who answers for what, and Deaths who was taken for dead when.
-	Owners *Owners
-	Deaths []Death
+	// Gateway is a host of the LAN.
+	Gateway *Gateway
+	// Owners is who answers for what, Deaths who was taken for dead when, and Verdicts who for unreachable.
+	Owners   *Owners
+	Deaths   []Death
+	Verdicts []*Verdict
 	// vips are the addresses in their order.
 	vips  []netip.Addr
 	index map[netip.Addr]int
@@ -59,7 +75,12 @@ func New(config Config) *Cluster {
 	if config.Work == 0 {
 		config.Work = 2 * time.Millisecond
 	}
-	c := &Cluster{config: config, random: rand.New(rand.NewPCG(config.Seed, 1)), byName: map[string]*Speaker{}, byAddr: map[netip.Addr]address{}, index: map[netip.Addr]int{}}
+	c := &Cluster{
+		config: config, random: rand.New(rand.NewPCG(config.Seed, 1)), probes: rand.New(rand.NewPCG(config.Seed, 2)),
+		byName: map[string]*Speaker{}, byAddr: map[netip.Addr]address{}, index: map[netip.Addr]int{},
+	}
+	c.Gateway = &Gateway{cluster: c, host: host{addrs: addresses(0), power: true}}
+	c.byAddr[c.Gateway.addrs[LAN]] = address{host: &c.Gateway.host, iface: LAN}
 	for i := range config.VIPs {
 		a := netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 0, 1, 6: 0, 7: 0, 12: 1, 14: byte(i >> 8), 15: byte(i)})
 		c.vips, c.index[a] = append(c.vips, a), i
@@ -72,6 +93,7 @@ func New(config Config) *Cluster {
 	c.api.begin()
 	for _, s := range c.Speakers {
 		c.After(time.Duration(c.random.Int64N(int64(100*time.Millisecond))), s.Start)
+		s.beginBusy()
 	}
 	return c
 }
@@ -79,11 +101,13 @@ func New(config Config) *Cluster {
 // attach makes a node that is not up yet, and its Node object.
 func (c *Cluster) attach() *Speaker {
 	i := len(c.Speakers)
-	s := &Speaker{cluster: c, Name: fmt.Sprintf("node-%03d", i), number: i, addrs: addresses(i + 1), holds: map[int]struct{}{}}
+	s := &Speaker{cluster: c, Name: fmt.Sprintf("node-%03d", i), number: i, holds: map[int]struct{}{}}
+	s.addrs, s.host.busy = addresses(i+1), int(float64(i+1)*c.config.Busy.Share) > int(float64(i)*c.config.Busy.Share)
 	c.Speakers = append(c.Speakers, s)
 	c.byName[s.Name] = s
-	c.byAddr[s.addrs[LAN]] = address{s, LAN}
-	c.byAddr[s.addrs[NodeNetwork]] = address{s, NodeNetwork}
+	for i, a := range s.addrs {
+		c.byAddr[a] = address{&s.host, s, uint8(i)}
+	}
 	c.api.addNode(s)
 	return s
 }
@@ -158,6 +182,10 @@ func (c *Cluster) happen(e *event) {
 		}
 	case act:
 		s.act()
+	case probe:
+		if s.prober.at == e.at {
+			s.probe()
+		}
 	}
 }
 

@@ -233,19 +233,29 @@ func TestOneWayOfTwo(t *testing.T) {
 
 // The same seed gives the same run.
 func TestSameSeed(t *testing.T) {
-	run := func(seed uint64) ([]Move, []Death, Traffic) {
-		c := New(Config{Seed: seed, Nodes: 8, VIPs: 40, Profile: member.Fast, Loss: 0.05, Bursts: Bursts{Every: time.Second, Least: 50 * time.Millisecond, Most: 400 * time.Millisecond}})
+	run := func(seed uint64) ([]Move, []Death, []Verdict, Traffic) {
+		c := New(Config{
+			Seed: seed, Nodes: 8, VIPs: 40, Profile: member.Fast, Loss: 0.05, Busy: busy,
+			Bursts: Bursts{Every: time.Second, Least: 50 * time.Millisecond, Most: 400 * time.Millisecond},
+		})
 		c.Run(2 * time.Second)
 		c.Speakers[3].PowerOff()
 		c.Run(3 * time.Second)
-		return c.Owners.Moves, c.Deaths, c.Speakers[0].Received
+		var verdicts []Verdict
+		for _, v := range c.Verdicts {
+			verdicts = append(verdicts, *v)
+		}
+		return c.Owners.Moves, c.Deaths, verdicts, c.Speakers[0].Received
 	}
-	moves, deaths, traffic := run(7)
-	again, deaths2, traffic2 := run(7)
+	moves, deaths, verdicts, traffic := run(7)
+	again, deaths2, verdicts2, traffic2 := run(7)
 	if !slices.Equal(moves, again) || !slices.Equal(deaths, deaths2) || traffic != traffic2 {
 		t.Error("two runs of one seed differ")
 	}
-	if _, _, other := run(8); other == traffic {
+	if len(verdicts) == 0 || !slices.Equal(verdicts, verdicts2) {
+		t.Errorf("two runs of one seed find nodes unreachable: %v and %v", verdicts, verdicts2)
+	}
+	if _, _, _, other := run(8); other == traffic {
 		t.Error("two seeds give the same traffic")
 	}
 }

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"math/rand/v2"
 	"net/netip"
 	"time"
 
@@ -82,25 +83,26 @@ func (c *Cluster) datagram(from, to *Speaker, iface uint8, data []byte) {
 	if c.config.Loss > 0 && c.random.Float64() < c.config.Loss {
 		return
 	}
-	c.queue.push(event{at: c.now + int64(c.delay()), kind: arrival, node: to, from: from, iface: iface, data: data})
+	c.queue.push(event{at: c.now + int64(delay(c.random)), kind: arrival, node: to, from: from, iface: iface, data: data})
 }
 
 // delay is that of one datagram: 0.1 to 0.5 ms, and one of fifty up to 5 ms.
-func (c *Cluster) delay() time.Duration {
+func delay(random *rand.Rand) time.Duration {
 	most := 400
-	if c.random.IntN(50) == 0 {
+	if random.IntN(50) == 0 {
 		most = 5000
 	}
-	return time.Duration(100+c.random.IntN(most)) * time.Microsecond
+	return time.Duration(100+random.IntN(most)) * time.Microsecond
 }
 
-// address is an address of a node.
+// address is an address of a node, or of the gateway, whose node is nil.
 type address struct {
+	host  *host
 	node  *Speaker
 	iface uint8
 }
 
-// addresses are the addresses of a node, by network.
+// addresses are the addresses of a node, by network; index 0 is the gateway's.
 func addresses(index int) [networks]netip.Addr {
 	hi, lo := byte(index>>8), byte(index)
 	return [networks]netip.Addr{

@@ -8,6 +8,7 @@ const (
 	turn                // the liveness loop of a node turns
 	wake                // the speaker's loop of a node plans again although nothing happened
 	act                 // the speaker's loop of a node does what it has planned
+	probe               // the prober of a node ticks
 	call                // something of the scenario
 )
 

@@ -17,11 +17,13 @@ type Speaker struct {
 	cluster *Cluster
 	Name    string
 	number  int
-	addrs   [networks]netip.Addr
-	ports   [networks]port
-	// power is set while the node is on, paused while its process stands still.
-	power, paused bool
-	// behind is for how long its clock stood still in all.
+	host
+	prober prober
+	// paused is set while its process is stopped.
+	paused bool
+	// began is when the process did, resumed when it went on after its last stall.
+	began, resumed int64
+	// behind is for how long its clock was stopped in all.
 	behind time.Duration
 	// queue is how many datagrams wait for it while it is paused.
 	queue   int
@@ -34,28 +36,31 @@ type Speaker struct {
 	view    *plan.View
 	desired *plan.Desired
 	touched plan.Touched
-	// busy is set from a plan until it is done; kicked: then plan again. fences are those at the plan.
-	busy, kicked bool
-	fences       uint64
-	planned      *plan.Changed
-	wakeAt       int64
-	said         plan.Word
-	mustSay      bool
-	fenced       bool
-	leaveBy      int64
-	leaving      bool // it was asked to end; planLeaving: it was when the plan was made
-	planLeaving  bool
-	holds        map[int]struct{} // by number of the VirtualIP
-	watched      int64            // when the last change of the API arrives
+	// acting is set from a plan until it is done; kicked: then plan again. fences are those at the plan.
+	acting, kicked bool
+	fences         uint64
+	planned        *plan.Changed
+	wakeAt         int64
+	said           plan.Word
+	mustSay        bool
+	fenced         bool
+	leaveBy        int64
+	leaving        bool // it was asked to end; planLeaving: it was when the plan was made
+	planLeaving    bool
+	holds          map[int]struct{} // by number of the VirtualIP
+	watched        int64            // when the last change of the API arrives
 
 	Sent, Received Traffic
 	Drops          map[member.Drop]int64
 	Cost           Cost
+	// Asked are the questions that its prober asked.
+	Asked int
 }
 
 // Cost is the CPU time that a speaker took; only that of the first one is measured.
 type Cost struct {
 	Core, Plan  time.Duration
+	Reach       time.Duration
 	Plans       int
 	LongestPlan time.Duration
 	LongestTurn time.Duration
@@ -93,7 +98,10 @@ func (s *Speaker) moved(vip int) plan.Reason {
 func (s *Speaker) Start() {
 	c := s.cluster
 	s.stop()
-	s.power, s.queue = true, socketBuffer
+	s.queue, s.began = socketBuffer, c.now
+	if !s.power {
+		c.set(&s.host, func() { s.power = true })
+	}
 	core, err := member.NewCore(member.Config{
 		Node: s.Name, Cluster: "default", Incarnation: uint64(c.now) + 1, Keys: [][]byte{secret}, Profile: c.config.Profile,
 		Seed: c.config.Seed<<20 + uint64(s.number)<<8 + uint64(s.boot),
@@ -109,15 +117,18 @@ func (s *Speaker) Start() {
 	core.SetPeers(c.api.peers)
 	mac := [6]byte{2, 0, 0, 0, byte(s.number >> 8), byte(s.number)}
 	core.SetLinks(s.time(), []member.Link{{Name: ifaces[LAN], Keys: segment, MAC: mac}})
+	s.startProber()
 	s.turn()
 }
 
 // stop ends the process, without a word.
 func (s *Speaker) stop() {
 	held := s.held()
+	s.stopProber()
 	s.boot++
 	s.leaving, s.planLeaving = false, false
-	s.core, s.waiting, s.paused, s.busy, s.kicked, s.fenced, s.turnAt, s.wakeAt, s.planned = nil, nil, false, false, false, false, 0, 0, nil
+	s.core, s.waiting, s.planned, s.turnAt, s.wakeAt = nil, nil, nil, 0, 0
+	s.paused, s.acting, s.kicked, s.fenced = false, false, false, false
 	clear(s.holds)
 	for _, vip := range held {
 		s.cluster.Owners.note(vip, s)
@@ -126,9 +137,12 @@ func (s *Speaker) stop() {
 
 // PowerOff takes the node's power.
 func (s *Speaker) PowerOff() {
-	s.power = false
+	s.cluster.set(&s.host, func() { s.power = false })
 	s.stop()
 }
+
+// Crash ends the process alone.
+func (s *Speaker) Crash() { s.stop() }
 
 // Leave asks the process to end politely.
 func (s *Speaker) Leave() {
@@ -144,9 +158,12 @@ func (s *Speaker) time() time.Time { return s.cluster.time().Add(-s.behind) }
 // that time has passed. queue is how many datagrams wait for it in its network card.
 func (s *Speaker) Suspend(d time.Duration, queue int) {
 	behind, before := s.behind, s.queue
+	c, h := s.cluster, &s.host
 	s.queue = queue
+	c.set(h, func() { h.suspended = true })
+	c.After(d, func() { c.set(h, func() { h.suspended = false }) })
 	s.Pause(d)
-	s.cluster.After(d, func() { s.queue = before })
+	c.After(d, func() { s.queue = before })
 	s.behind = behind + d // what the clock shows when it goes on
 }
 
@@ -160,7 +177,7 @@ func (s *Speaker) Pause(d time.Duration) {
 		if s.boot != boot {
 			return
 		}
-		s.paused = false
+		s.paused, s.resumed = false, s.cluster.now
 		s.fenced = s.fenced || s.time().Sub(last) > s.core.FenceAfter() // the responders see it before the loop does
 		for i := range s.waiting {
 			s.read(&s.waiting[i])
@@ -168,18 +185,22 @@ func (s *Speaker) Pause(d time.Duration) {
 		s.waiting = nil
 		s.turn()
 		s.cluster.Owners.refresh(s)
-		if s.busy {
+		if s.acting {
 			s.act()
 		}
+		s.prober.at = 0 // a tick that was due meanwhile was void
+		s.wakeProber(s.cluster.now)
 		s.kick()
 	})
 }
 
 // Group puts the node's ports into a group that only its members reach; below zero: cut off from clients, too.
 func (s *Speaker) Group(group int, networks ...int) {
-	for _, n := range networks {
-		s.ports[n].group = group
-	}
+	s.cluster.set(&s.host, func() {
+		for _, n := range networks {
+			s.ports[n].group = group
+		}
+	})
 	s.cluster.Owners.refresh(s)
 }
 
@@ -237,11 +258,16 @@ func (s *Speaker) turn() {
 	s.Cost.LongestTurn = max(s.Cost.LongestTurn, took)
 	c.carry(s, sends)
 	s.seesFence()
+	s.passReceived()
 	if s.core.Changed() {
 		s.kick()
 	}
-	// A timer and the scheduler are late by up to a millisecond.
-	s.turnAt = max(c.now, int64(s.core.Next().Sub(beginning)+s.behind)) + c.random.Int64N(int64(time.Millisecond))
+	// A timer and the scheduler are late by up to a millisecond, more on a busy node.
+	late := time.Millisecond
+	if s.busy {
+		late = max(late, c.config.Busy.Heartbeat)
+	}
+	s.turnAt = max(c.now, int64(s.core.Next().Sub(beginning)+s.behind)) + c.random.Int64N(int64(late))
 	if s.core.Urgent() {
 		s.turnAt = c.now
 	}
@@ -260,7 +286,7 @@ func (s *Speaker) seesFence() {
 func (s *Speaker) kick() {
 	switch {
 	case !s.runs():
-	case s.busy:
+	case s.acting:
 		s.kicked = true
 	default:
 		s.round()
@@ -294,7 +320,7 @@ func (s *Speaker) round() {
 	s.Cost.Plan += took
 	s.Cost.Plans++
 	s.Cost.LongestPlan = max(s.Cost.LongestPlan, took)
-	s.touched, s.busy, s.planLeaving = plan.Touched{}, true, v.Leaving
+	s.touched, s.acting, s.planLeaving = plan.Touched{}, true, v.Leaving
 	work := c.config.Work + time.Duration(len(s.planned.VIPs))*workPerVIP
 	c.queue.push(event{at: c.now + int64(work), kind: act, node: s, boot: s.boot})
 }
@@ -304,11 +330,11 @@ const workPerVIP = 50 * time.Microsecond
 
 // act does what was planned: no answer goes on that should not, then the others are told, then what is new is answered for.
 func (s *Speaker) act() {
-	if !s.busy {
+	if !s.acting {
 		return
 	}
 	c := s.cluster
-	s.busy = false
+	s.acting = false
 	var changed []int
 	for addr := range s.planned.Addrs {
 		vip := c.index[addr]
@@ -426,6 +452,19 @@ func (c *Cluster) died(s *Speaker, before plan.Members, nodes map[string]struct{
 		c.Deaths = append(c.Deaths, Death{At: c.Now(), Node: s.Name, Dead: name,
 			Wrong: o.runs() && o.ports[LAN].group == s.ports[LAN].group && !s.ports[LAN].deaf})
 	}
+}
+
+// Busy reports whether its node is one of Busy.Share.
+func (s *Speaker) Busy() bool { return s.busy }
+
+// Healthy reports whether its process runs, and its ports are up.
+func (s *Speaker) Healthy() bool {
+	return s.runs() && s.ports[LAN].group == 0 && s.ports[NodeNetwork].group == 0
+}
+
+// Steady reports whether that was so all the time since then.
+func (s *Speaker) Steady(since time.Duration) bool {
+	return s.Healthy() && s.began <= int64(since) && s.changed <= int64(since) && s.resumed <= int64(since)
 }
 
 // Running tells whether its process exists, Observes whether that claims nothing yet.

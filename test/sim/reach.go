@@ -1,0 +1,215 @@
+package sim
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/reach"
+)
+
+// host has a kernel that answers ICMP echo and neighbor discovery while it has power and is not suspended, whatever
+// becomes of its processes: a node, or the gateway.
+type host struct {
+	addrs            [networks]netip.Addr
+	ports            [networks]port
+	power, suspended bool
+	busy             bool
+	changed          int64 // when power, suspension or a port changed last
+}
+
+func (h *host) answers() bool { return h.power && !h.suspended }
+
+// set changes a host, and notes when.
+func (c *Cluster) set(h *host, change func()) {
+	change()
+	h.changed = c.now
+}
+
+// prober is what reach.Prober is on a node: a thread of ordinary priority with a reach.Core.
+type prober struct {
+	core *reach.Core
+	// at is when its thread runs next, 0 for never. blocked is until when it does not get a CPU.
+	at, blocked int64
+	// received and observer are new if updated is set.
+	received map[string]struct{}
+	observer bool
+	updated     bool
+	// echoes wait in its socket; neighbors are the questions to the neighbor table, the last one for each address.
+	echoes    []reach.Question
+	neighbors []neighbor
+	decided   reach.State
+	open      map[string]*Verdict
+}
+
+// neighbor is a question to the neighbor table.
+type neighbor struct {
+	reach.Question
+	asked    int64
+	answered int64 // 0: not yet
+}
+
+// neighborFor is how long an answer is expected of the neighbor table, neighborTick the unit of its times.
+const neighborFor, neighborTick = time.Second, 10 * time.Millisecond
+
+// startProber begins with the nodes that the API server has, and the gateway.
+func (s *Speaker) startProber() {
+	s.prober = prober{core: reach.NewCore(), open: map[string]*Verdict{}}
+	s.setTargets()
+	s.prober.core.SetGateways(s.time(), both(s.cluster.Gateway.addrs[LAN]))
+	s.wakeProber(s.cluster.now)
+}
+
+// setTargets sets the other nodes with their InternalIPs.
+func (s *Speaker) setTargets() {
+	nodes := map[string][]reach.Target{}
+	for name, n := range s.view.Nodes {
+		if name != s.Name {
+			nodes[name] = both(n.Addresses[0])
+		}
+	}
+	s.prober.core.SetNodes(s.time(), nodes)
+}
+
+func both(addr netip.Addr) []reach.Target {
+	return []reach.Target{{Addr: addr, By: reach.Echo}, {Addr: addr, By: reach.Neighbor}}
+}
+
+// stopProber ends it with its process.
+func (s *Speaker) stopProber() {
+	for _, v := range s.prober.open {
+		s.cluster.close(v)
+	}
+	s.prober = prober{}
+}
+
+// passReceived hands over whose speakers are received.
+func (s *Speaker) passReceived() {
+	if nodes, observer, changed := s.core.Received(); changed {
+		s.prober.received, s.prober.observer, s.prober.updated = nodes, observer, true
+		s.wakeProber(s.cluster.now)
+	}
+}
+
+// wakeProber has its thread run at a time, or as much later as the scheduler makes it.
+func (s *Speaker) wakeProber(at int64) {
+	c, p := s.cluster, &s.prober
+	late := time.Millisecond
+	if s.busy {
+		late = max(late, c.config.Busy.Prober)
+	}
+	at = max(at, c.now, p.blocked) + c.probes.Int64N(int64(late))
+	if p.at != 0 && p.at <= at {
+		return
+	}
+	p.at = at
+	c.queue.push(event{at: at, kind: probe, node: s, boot: s.boot})
+}
+
+// probe is one tick of its loop.
+func (s *Speaker) probe() {
+	c, p := s.cluster, &s.prober
+	p.at = 0
+	if c.now < p.blocked {
+		s.wakeProber(p.blocked)
+		return
+	}
+	start, now := s.clock(), s.time()
+	if p.updated {
+		p.updated = false
+		p.core.SetReceived(now, p.received, p.observer)
+	}
+	for _, q := range p.echoes {
+		p.core.Answered(now, q)
+	}
+	p.echoes = p.echoes[:0]
+	p.neighbors = slices.DeleteFunc(p.neighbors, func(n neighbor) bool {
+		if n.answered > 0 {
+			ago := time.Duration(c.now - n.answered).Truncate(neighborTick)
+			p.core.Answered(now.Add(-min(ago, time.Duration(c.now-n.asked))), n.Question)
+		}
+		return n.answered > 0 || c.now-n.asked > int64(neighborFor)
+	})
+	questions := p.core.Tick(now)
+	s.Cost.Reach += s.clock() - start
+	for _, q := range questions {
+		s.ask(q)
+	}
+	s.decides()
+	s.wakeProber(int64(p.core.Next().Sub(beginning) + s.behind))
+}
+
+// ask puts a question on its way.
+func (s *Speaker) ask(q reach.Question) {
+	c, p, boot := s.cluster, &s.prober, s.boot
+	s.Asked++
+	if q.By == reach.Neighbor {
+		p.neighbors = slices.DeleteFunc(p.neighbors, func(n neighbor) bool { return n.Addr == q.Addr })
+		p.neighbors = append(p.neighbors, neighbor{Question: q, asked: c.now})
+	}
+	to := c.byAddr[q.Addr]
+	c.packet(&s.host, to.host, to.iface, func() {
+		if to.host.answers() {
+			c.packet(to.host, &s.host, to.iface, func() {
+				if s.boot == boot && s.core != nil && s.answers() {
+					s.answered(q)
+				}
+			})
+		}
+	})
+}
+
+// answered takes in an answer. One to echo wakes the prober, the neighbor table does not.
+func (s *Speaker) answered(q reach.Question) {
+	p := &s.prober
+	if q.By == reach.Echo {
+		p.echoes = append(p.echoes, q)
+		s.wakeProber(s.cluster.now)
+		return
+	}
+	for i := range p.neighbors {
+		if n := &p.neighbors[i]; n.Addr == q.Addr && n.answered == 0 {
+			n.answered = s.cluster.now
+		}
+	}
+}
+
+// packet carries one from kernel to kernel, unless it gets lost.
+func (c *Cluster) packet(from, to *host, iface uint8, arrives func()) {
+	out, in := &from.ports[iface], &to.ports[iface]
+	if out.group != in.group || c.lost(out) || c.lost(in) || c.config.Loss > 0 && c.probes.Float64() < c.config.Loss {
+		return
+	}
+	late := delay(c.probes)
+	if to.busy && c.config.Busy.Kernel > 0 {
+		late += time.Duration(c.probes.Int64N(int64(c.config.Busy.Kernel)))
+	}
+	c.After(late, arrives)
+}
+
+// decides records what its Core has decided.
+func (s *Speaker) decides() {
+	c, p := s.cluster, &s.prober
+	state := p.core.State()
+	for _, name := range slices.Sorted(maps.Keys(state.Unreachable)) {
+		v := p.open[name]
+		if v == nil {
+			o := c.byName[name]
+			v = &Verdict{Node: s.Name, Of: name, At: c.Now(), Wrong: c.reaches(&s.host, &o.host, settles)}
+			p.open[name] = v
+			c.Verdicts = append(c.Verdicts, v)
+		}
+		v.Damped = v.Damped || state.Unreachable[name].Damped
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.open)) {
+		if _, still := state.Unreachable[name]; !still {
+			c.close(p.open[name])
+			delete(p.open, name)
+		}
+	}
+	p.decided = state
+}
+
+// State is what its prober has decided.
+func (s *Speaker) State() reach.State { return s.prober.decided }
