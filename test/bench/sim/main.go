@@ -16,7 +16,7 @@ import (
 
 type options struct {
 	nodes, vips, rounds int
-	watch               time.Duration
+	watch, long         time.Duration
 	seed                uint64
 	faults              map[string]bool
 }
@@ -27,6 +27,7 @@ func main() {
 	flag.IntVar(&o.vips, "vips", 2000, "VirtualIPs")
 	flag.IntVar(&o.rounds, "rounds", 10, "how often each fault happens")
 	flag.DurationVar(&o.watch, "watch", time.Minute, "how long false alarms are counted, per kind of loss")
+	flag.DurationVar(&o.long, "long", time.Hour, "virtual time in which nodes that are wrongly taken for unreachable are counted")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of the first cluster")
 	profiles := flag.String("profiles", "standard,fast", "liveness profiles")
 	faults := flag.String("faults", strings.Join(kinds, ","), "what to measure")
@@ -58,7 +59,7 @@ func main() {
 }
 
 // kinds are what can be measured, in this order.
-var kinds = []string{"idle", "power-off", "rack-off", "leave", "join", "link-cut", "pause", "partition", "loss", "deaf"}
+var kinds = []string{"idle", "power-off", "rack-off", "leave", "join", "link-cut", "pause", "partition", "loss", "deaf", "unreachable"}
 
 // run is one profile's cluster.
 type run struct {
@@ -69,6 +70,12 @@ type run struct {
 }
 
 func (o options) measure(p member.Profile) {
+	if o.faults["unreachable"] {
+		defer o.unreachable(p)
+		if len(o.faults) == 1 {
+			return
+		}
+	}
 	r := &run{options: o, profile: p}
 	r.Cluster = sim.New(sim.Config{Seed: o.seed, Nodes: o.nodes, VIPs: o.vips, Profile: p})
 	took, ok := r.Until(20*time.Second, r.Owners.One)
@@ -129,9 +136,13 @@ func per(name string, n float64) figure { return figure{n, name} }
 
 // line prints one line of Go's benchmark format.
 func (r *run) line(fault string, figures ...figure) {
-	fmt.Printf("BenchmarkSim/profile=%s/nodes=%d/vips=%d/%s 1", r.profile.Name, r.nodes, r.vips, fault)
+	fmt.Printf("BenchmarkSim/profile=%s/nodes=%d/vips=%d/%s 1 %s\n", r.profile.Name, r.nodes, r.vips, fault, text(figures))
+}
+
+func text(figures []figure) string {
+	var fields []string
 	for _, f := range figures {
-		fmt.Printf(" %.4g %s", f.value, f.unit)
+		fields = append(fields, fmt.Sprintf("%.4g %s", f.value, f.unit))
 	}
-	fmt.Println()
+	return strings.Join(fields, " ")
 }
