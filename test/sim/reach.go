@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ironlb/ironlb/speaker/plan"
 	"github.com/ironlb/ironlb/speaker/reach"
 )
 
@@ -39,7 +40,7 @@ type prober struct {
 	// echoes wait in its socket; neighbors are the questions to the neighbor table, the last one for each address.
 	echoes    []reach.Question
 	neighbors []neighbor
-	decided   reach.State
+	decided   plan.Reachability
 	open      map[string]*Verdict
 }
 
@@ -73,7 +74,7 @@ func (s *Speaker) setTargets() {
 }
 
 func both(addr netip.Addr) []reach.Target {
-	return []reach.Target{{Addr: addr, By: reach.Echo}, {Addr: addr, By: reach.Neighbor}}
+	return []reach.Target{{Addr: addr, By: plan.WitnessEcho}, {Addr: addr, By: plan.WitnessNeighbor}}
 }
 
 // stopProber ends it with its process.
@@ -144,7 +145,7 @@ func (s *Speaker) probe() {
 func (s *Speaker) ask(q reach.Question) {
 	c, p, boot := s.cluster, &s.prober, s.boot
 	s.Asked++
-	if q.By == reach.Neighbor {
+	if q.By == plan.WitnessNeighbor {
 		p.neighbors = slices.DeleteFunc(p.neighbors, func(n neighbor) bool { return n.Addr == q.Addr })
 		p.neighbors = append(p.neighbors, neighbor{Question: q, asked: c.now})
 	}
@@ -163,7 +164,7 @@ func (s *Speaker) ask(q reach.Question) {
 // answered takes in an answer. One to echo wakes the prober, the neighbor table does not.
 func (s *Speaker) answered(q reach.Question) {
 	p := &s.prober
-	if q.By == reach.Echo {
+	if q.By == plan.WitnessEcho {
 		p.echoes = append(p.echoes, q)
 		s.wakeProber(s.cluster.now)
 		return
@@ -212,4 +213,4 @@ func (s *Speaker) decides() {
 }
 
 // State is what its prober has decided.
-func (s *Speaker) State() reach.State { return s.prober.decided }
+func (s *Speaker) State() plan.Reachability { return s.prober.decided }
