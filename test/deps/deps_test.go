@@ -74,7 +74,7 @@ var rules = []rule{
 	{of: "deploy", std: true, own: []string{}},
 
 	// The simulation drives what is pure, and nothing else.
-	{of: "test/sim", own: []string{"pools", "speaker/plan", "speaker/member", "speaker/reach", "ccm/placement"}, never: kubernetes},
+	{of: "test/sim", own: []string{"pools", "ipvs", "speaker/plan", "speaker/member", "speaker/reach", "ccm/placement"}, never: kubernetes},
 }
 
 func TestImports(t *testing.T) {

@@ -26,6 +26,7 @@ type api struct {
 	cluster  *Cluster
 	down     bool
 	services map[pools.ServiceKey]plan.Service
+	slices   map[pools.ServiceKey]map[string]plan.Slice
 	nodes    map[string]plan.Node
 	names    []string
 	ready    map[string]bool
@@ -37,6 +38,8 @@ type api struct {
 	changed int64
 	exact   bool
 	lists   []write
+	// clusterIPs are those Services, in order.
+	clusterIPs []clusterIP
 	// Writes counts the lists that were written after the beginning, Reports the statuses.
 	Writes, Reports int
 }
@@ -78,7 +81,7 @@ func (a *api) begin() {
 // view is what a speaker sees that begins now.
 func (a *api) view() *plan.View {
 	v := plan.NewView()
-	v.Services, v.Nodes, v.VIPs = a.services, a.nodes, maps.Clone(a.vips)
+	v.Services, v.Slices, v.Nodes, v.VIPs = a.services, a.slices, a.nodes, maps.Clone(a.vips)
 	v.Advertisements["all"] = plan.Advertisement{}
 	v.Links[ifaces[LAN]] = plan.Link{Name: ifaces[LAN], Subnets: []netip.Prefix{lanSubnet}}
 	return v

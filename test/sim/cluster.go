@@ -16,7 +16,9 @@ import (
 type Config struct {
 	Seed        uint64
 	Nodes, VIPs int
-	Profile     member.Profile
+	// ClusterIPs are Services that each node forwards.
+	ClusterIPs int
+	Profile    member.Profile
 	// Loss is the share of datagrams that get lost, each by itself.
 	Loss   float64
 	Bursts Bursts
@@ -55,6 +57,8 @@ type Cluster struct {
 	Owners   *Owners
 	Deaths   []Death
 	Verdicts []*Verdict
+	// Empty are the ClusterIPs whose new connections went nowhere.
+	Empty []Empty
 	// vips are the addresses in their order.
 	vips  []netip.Addr
 	index map[netip.Addr]int
@@ -90,6 +94,7 @@ func New(config Config) *Cluster {
 	for range config.Nodes {
 		c.attach()
 	}
+	c.api.forwards(config.ClusterIPs)
 	c.api.begin()
 	for _, s := range c.Speakers {
 		c.After(time.Duration(c.random.Int64N(int64(100*time.Millisecond))), s.Start)

@@ -36,7 +36,7 @@ type prober struct {
 	// received and observer are new if updated is set.
 	received map[string]struct{}
 	observer bool
-	updated     bool
+	updated  bool
 	// echoes wait in its socket; neighbors are the questions to the neighbor table, the last one for each address.
 	echoes    []reach.Question
 	neighbors []neighbor
@@ -209,6 +209,7 @@ func (s *Speaker) decides() {
 			delete(p.open, name)
 		}
 	}
+	s.leaveOut(p.decided, state)
 	p.decided = state
 }
 

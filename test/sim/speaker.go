@@ -110,7 +110,9 @@ func (s *Speaker) Start() {
 		panic(err)
 	}
 	s.core = core
-	s.planner = plan.NewPlanner(plan.Options{Node: s.Name, Interval: c.config.Profile.Interval})
+	s.planner = plan.NewPlanner(plan.Options{
+		Node: s.Name, Interval: c.config.Profile.Interval, ServiceProxy: c.config.ClusterIPs > 0, ResetAfter: 10 * time.Second,
+	})
 	s.view, s.desired, s.touched = c.api.view(), nil, plan.Touched{All: true}
 	s.view.Members.Observer = true
 	s.said, s.leaveBy, s.Drops = plan.Word{Claims: map[string]plan.Claim{}}, 0, map[member.Drop]int64{}
@@ -335,9 +337,13 @@ func (s *Speaker) act() {
 	}
 	c := s.cluster
 	s.acting = false
+	s.serves()
 	var changed []int
 	for addr := range s.planned.Addrs {
-		vip := c.index[addr]
+		vip, is := c.index[addr]
+		if !is {
+			continue
+		}
 		_, holds := s.holds[vip]
 		if _, should := s.desired.Announce[addr]; should == holds {
 			continue
