@@ -11,6 +11,7 @@ package conntrack
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -51,13 +52,10 @@ func Clean(ctx context.Context, table ipvs.Table) (int, error) {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("list conntrack entries of %v: %w", f, explain(err)))
 		}
-		for _, e := range stale {
-			switch err := remove(f.family, e); {
-			case err == nil:
-				deleted++
-			case !errors.Is(err, unix.ENOENT): // it has ended by itself
-				errs = append(errs, fmt.Errorf("delete the conntrack entry of %v answered by %v: %w", e.to, e.from, explain(err)))
-			}
+		n, err := remove(f.family, stale)
+		deleted += n
+		if err != nil {
+			errs = append(errs, err)
 		}
 	}
 	return deleted, errors.Join(errs...)
@@ -151,12 +149,70 @@ func dump(f filter, found func(message []byte)) error {
 	})
 }
 
-// remove deletes one entry, by its tuple, zone and number: not one that has come in its place.
-func remove(family uint8, e entry) error {
-	request := newRequest(family, nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
-	request.AddRawData(e.identity)
-	_, err := request.Execute(unix.NETLINK_NETFILTER, 0)
-	return err
+// removeMost is how many entries are deleted with one message: the kernel's answers, of less than 1 KiB each as it
+// counts, have room in a socket's buffer (net.core.rmem_default).
+const removeMost = 64
+
+// remove deletes entries, each by its tuple, zone and number: not one that has come in its place. It returns how many;
+// what has ended by itself is no error.
+func remove(family uint8, entries []entry) (deleted int, err error) {
+	if len(entries) == 0 {
+		return 0, nil
+	}
+	socket, err := nl.Subscribe(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return 0, fmt.Errorf("open a netlink socket to delete conntrack entries: %w", err)
+	}
+	defer socket.Close()
+	if err := socket.SetReceiveTimeout(&nl.SocketTimeoutTv); err != nil {
+		return 0, fmt.Errorf("set the time-out of a netlink socket: %w", err)
+	}
+	var errs []error
+	for some := range slices.Chunk(entries, removeMost) {
+		n, err := removeSome(socket, family, some)
+		if deleted += n; err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return deleted, errors.Join(errs...)
+}
+
+// removeSome deletes entries with one message. The kernel carries out each request in it, whatever becomes of the
+// others.
+func removeSome(socket *nl.NetlinkSocket, family uint8, entries []entry) (deleted int, err error) {
+	var message []byte
+	waiting := make(map[uint32]entry, len(entries))
+	for _, e := range entries {
+		request := newRequest(family, nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
+		request.AddRawData(e.identity)
+		message = append(message, request.Serialize()...)
+		waiting[request.Seq] = e
+	}
+	if err := unix.Sendto(socket.GetFd(), message, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return 0, fmt.Errorf("delete conntrack entries: %w", explain(err))
+	}
+	var errs []error
+	for len(waiting) > 0 {
+		answers, _, err := socket.Receive()
+		if err != nil {
+			return deleted, errors.Join(append(errs, fmt.Errorf("delete conntrack entries: %w", err))...)
+		}
+		for _, m := range answers {
+			e, ours := waiting[m.Header.Seq]
+			if !ours || m.Header.Type != unix.NLMSG_ERROR || len(m.Data) < 4 {
+				continue
+			}
+			delete(waiting, m.Header.Seq)
+			switch errno := unix.Errno(-int32(binary.NativeEndian.Uint32(m.Data))); errno {
+			case 0:
+				deleted++
+			case unix.ENOENT: // it has ended by itself
+			default:
+				errs = append(errs, fmt.Errorf("delete the conntrack entry of %v answered by %v: %w", e.to, e.from, explain(errno)))
+			}
+		}
+	}
+	return deleted, errors.Join(errs...)
 }
 
 func newRequest(family uint8, command, flags int) *nl.NetlinkRequest {

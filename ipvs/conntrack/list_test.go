@@ -157,10 +157,20 @@ func FuzzParse(f *testing.F) {
 	f.Add(message(1, vip, pod1))
 	f.Add(message(1, netip.MustParseAddrPort("[2001:db8::4]:53"), netip.MustParseAddrPort("[2001:db8::5]:53")))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if e, ok := parse(b); ok && (!e.to.Addr.IsValid() || !e.from.IsValid() || len(e.identity) > len(b)) {
+		if e, ok := parse(b); ok && (!e.to.Addr.IsValid() || !e.from.IsValid() || len(e.identity) > len(b) || !hasTuple(e)) {
 			t.Errorf("%+v", e)
 		}
 	})
+}
+
+// hasTuple reports whether the tuple is among what names the entry, so that no other is deleted.
+func hasTuple(e entry) bool {
+	for kind, a := range attributes(e.identity) {
+		if kind == nl.CTA_TUPLE_ORIG && parseTuple(a.value).dst == e.to.Addr {
+			return true
+		}
+	}
+	return false
 }
 
 func TestFilters(t *testing.T) {

@@ -56,7 +56,8 @@ type entry struct {
 	from netip.AddrPort
 	// answered is set once there was a packet the other way.
 	answered bool
-	// identity are the attributes that name the entry, as the kernel wrote them.
+	// identity are the attributes that name the entry, as the kernel wrote them. The tuple is among them: a request that
+	// has none deletes all entries (ctnetlink_del_conntrack, net/netfilter/nf_conntrack_netlink.c).
 	identity []byte
 }
 
