@@ -27,7 +27,8 @@ func established(client, to, from netip.AddrPort) []byte {
 	request.AddData(nl.NewRtAttr(ctaStatus, binary.BigEndian.AppendUint32(nil, statusSeenReply|assured|confirmed)))
 	request.AddData(nl.NewRtAttr(ctaTimeout, binary.BigEndian.AppendUint32(nil, 3600)))
 	info := nl.NewRtAttr(unix.NLA_F_NESTED|ctaProtoInfo, nil)
-	info.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_PROTOINFO_TCP, nil).AddRtAttr(nl.CTA_PROTOINFO_TCP_STATE, []byte{stateEstablished})
+	state := info.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_PROTOINFO_TCP, nil)
+	state.AddRtAttr(nl.CTA_PROTOINFO_TCP_STATE, []byte{stateEstablished})
 	request.AddData(info)
 	return request.Serialize()
 }
@@ -52,8 +53,8 @@ func establish(n int, entry func(i int) []byte) error {
 	return nil
 }
 
-// BenchmarkClean cleans a table of 100,000 connections, to 20 virtual servers of two real servers each, of 1,000 that go to a
-// real server that is gone: of one of the virtual servers alone, or of all.
+// BenchmarkClean cleans a table of 100,000 connections, to 20 virtual servers of two real servers each, of 1,000 that go
+// to a real server that is gone: of one of the virtual servers alone, or of all.
 func BenchmarkClean(b *testing.B) {
 	const entries, servers, toGo = 100_000, 20, 1000
 	client := func(i int) netip.AddrPort {
@@ -83,7 +84,9 @@ func BenchmarkClean(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			node := netspace.New(b)
 			node.Must(b, func() error {
-				return establish(entries-toGo, func(i int) []byte { return established(client(i), virtual(i), pod(i, i/servers%2)) })
+				return establish(entries-toGo, func(i int) []byte {
+					return established(client(i), virtual(i), pod(i, i/servers%2))
+				})
 			})
 			for b.Loop() {
 				b.StopTimer()
