@@ -10,7 +10,6 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 	"github.com/ironlb/ironlb/pools"
 	"github.com/ironlb/ironlb/speaker/plan"
-	"github.com/ironlb/ironlb/speaker/reach"
 )
 
 // Empty is that a node sent new connections of a ClusterIP nowhere, though the Service has endpoints.
@@ -60,7 +59,7 @@ func (s *clusterIP) at() ipvs.Key {
 }
 
 // leaveOut has the plan know which nodes are unreachable.
-func (s *Speaker) leaveOut(before, now reach.State) {
+func (s *Speaker) leaveOut(before, now plan.Reachability) {
 	unreachable := map[string]time.Time{}
 	for name, u := range now.Unreachable {
 		unreachable[name] = u.Since

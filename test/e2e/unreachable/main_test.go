@@ -21,6 +21,7 @@ import (
 var (
 	rounds  = flag.Int("rounds", 1, "how often each fault happens in TestNodeDies")
 	profile = flag.String("profile", "standard", "failover.profile of the speakers")
+	every   = flag.Duration("every", 5*time.Millisecond, "time between two requests of a client; an emulated guest takes 100ms")
 	kills   = flag.Int("kills", 1, "how often a speaker is killed in TestSpeakers")
 )
 

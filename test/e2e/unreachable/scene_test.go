@@ -55,7 +55,7 @@ func settled(t *testing.T, targets []netip.AddrPort) {
 	}
 	for _, at := range targets {
 		scene.Eventually(t, 2*patience, "every Pod answers at "+at.String(), func(ctx context.Context) error {
-			s, err := cluster.Client.Ask(ctx, lab.Probe{Network: "tcp", Target: at, Every: 5 * time.Millisecond, Count: 100})
+			s, err := cluster.Client.Ask(ctx, lab.Probe{Network: "tcp", Target: at, Every: *every, Count: 100})
 			if err == nil && (s.Failed > 0 || len(s.ByPod) != len(podNodes)) {
 				err = errors.New(s.String())
 			}
@@ -109,7 +109,7 @@ func clients(t *testing.T, pod string, external, internal []netip.AddrPort) (all
 	t.Helper()
 	add := func(name string, m *lab.Machine, network string, at netip.AddrPort) {
 		p, err := m.StartProbe(t.Context(), lab.Probe{
-			Network: network, Target: at, Every: 5 * time.Millisecond, Timeout: time.Second, Most: 1000,
+			Network: network, Target: at, Every: *every, Timeout: time.Second, Most: 1000,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -134,9 +134,12 @@ func clients(t *testing.T, pod string, external, internal []netip.AddrPort) (all
 	for _, at := range internal {
 		add("ClusterIP from a Pod, "+family(at), inside, "tcp", at)
 	}
-	answered(t, all, 100)
+	answered(t, all, share(500*time.Millisecond))
 	return all
 }
+
+// share is how many requests a client makes in a time.
+func share(of time.Duration) int { return max(int(of / *every), 1) }
 
 // answered waits until each client has so many more answers.
 func answered(t *testing.T, all []client, more int) {
