@@ -83,6 +83,7 @@ type Core struct {
 	began    time.Time
 	next     time.Time
 	state    plan.Reachability
+	due      time.Time // what next was after the last Tick
 }
 
 // node is another node.
@@ -188,7 +189,7 @@ func (c *Core) State() plan.Reachability { return c.state }
 func (c *Core) Tick(now time.Time) []Question {
 	if c.began.IsZero() {
 		c.began = now
-	} else if now.Sub(c.next) > stall {
+	} else if now.Sub(c.due) > stall {
 		c.stalled(now)
 	}
 	for _, n := range c.nodes {
@@ -200,7 +201,9 @@ func (c *Core) Tick(now time.Time) []Question {
 		c.expire(now, t, false)
 	}
 	c.decide(now)
-	return c.ask(now)
+	questions := c.ask(now)
+	c.due = c.next
+	return questions
 }
 
 // stalled makes questions from before a stall count for nothing: their answers may be lost.

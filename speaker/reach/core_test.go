@@ -481,6 +481,25 @@ func TestStall(t *testing.T) {
 	w.within(100*time.Millisecond, time.Second, w.node(2))
 }
 
+// So it does if it is given something new right after the stall.
+func TestStallWithNews(t *testing.T) {
+	for name, news := range map[string]func(*world){
+		"received": func(w *world) { w.set(w.node(3), false, true) },
+		"gateways": func(w *world) { w.SetGateways(w.now, both(gateway)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 4)
+			w.set(w.node(2), false, false)
+			w.run(55 * time.Millisecond)
+			w.node(2).kernel = true
+			w.now = w.now.Add(3 * time.Second)
+			w.answers = nil
+			news(w)
+			w.stays(10 * time.Second)
+		})
+	}
+}
+
 // A late answer counts: where the way is long, more time is given.
 func TestSlowNetwork(t *testing.T) {
 	w := newWorld(t, 4)
