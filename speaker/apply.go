@@ -26,6 +26,7 @@ func (s *Speaker) apply(ctx context.Context, todo *work) {
 	s.setServers(&s.known.table, s.desired.Table, "", todo)
 	s.removeElements(ctx, todo)
 	s.addAddresses(todo)
+	s.measureReach()
 	s.cleanConntrack(ctx, todo)
 	s.setHealthPorts(todo)
 	s.setChecks(todo)
@@ -124,7 +125,7 @@ func (s *Speaker) change(t *servers, keys map[ipvs.Key]struct{}, want ipvs.Table
 	}
 	s.fail(err)
 	maps.Copy(s.failed.keys, failed)
-	misleading(todo.remembered, done, idle)
+	misleading(todo.remembered, done, idle, len(s.view.Unreachable) > 0)
 }
 
 func describe(op ipvs.Op) []any {

@@ -16,7 +16,8 @@ const cleanMost = time.Second
 // cleaning is what conntrack is still to be cleaned of. Cleaning makes the kernel go through its whole table, whatever
 // of it is asked for, so after it has taken d it is not repeated for restShare times d, at most cleanMost.
 type cleaning struct {
-	// began is set once conntrack was cleaned of what an earlier process may have left.
+	// began is set once conntrack was cleaned of what an earlier process may have left: of UDP alone, since this one does not
+	// know which TCP endpoints were draining though they are not terminating, and their connections go on.
 	began bool
 	// waiting are the virtual servers that are cleaned at due.
 	waiting map[ipvs.Key]struct{}
@@ -48,14 +49,16 @@ func (t *servers) idle(keys map[ipvs.Key]struct{}) map[ipvs.Key]struct{} {
 // misleading adds the virtual servers whose earlier connections conntrack may keep on the wrong way after these
 // changes: a real server went or has weight 0; of UDP, there was none that took packets (ipvs.md 4.8, 4.10); it is
 // new, and another Service may have had its address and port. A client that keeps its port would stay there for ever.
-func misleading(keys map[ipvs.Key]struct{}, done []ipvs.Op, idle map[ipvs.Key]struct{}) {
+//
+// A TCP client whose handshake leads to a real server of weight 0 matters where that is unreachable: else it answers.
+func misleading(keys map[ipvs.Key]struct{}, done []ipvs.Op, idle map[ipvs.Key]struct{}, unreachable bool) {
 	for _, op := range done {
 		misleads := has(idle, op.Virtual)
 		switch op.Action {
 		case ipvs.AddVirtual, ipvs.DeleteVirtual, ipvs.DeleteReal:
 			misleads = true
 		case ipvs.EditReal:
-			misleads = misleads || op.RealServer.Weight == 0
+			misleads = misleads || op.RealServer.Weight == 0 && (unreachable || op.Virtual.Protocol == ipvs.UDP)
 		}
 		if misleads {
 			keys[op.Virtual] = struct{}{}
@@ -71,7 +74,9 @@ func (s *Speaker) cleanConntrack(ctx context.Context, todo *work) {
 	if !s.cleaning.began { // an earlier process may have been stopped before it did
 		for _, table := range []ipvs.Table{s.known.table.have, s.known.inside.have} {
 			for key := range table {
-				todo.remembered[key] = struct{}{}
+				if key.Protocol == ipvs.UDP {
+					todo.remembered[key] = struct{}{}
+				}
 			}
 		}
 		s.cleaning.began = true

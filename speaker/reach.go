@@ -31,18 +31,25 @@ func (s *Speaker) observeReach(v *plan.View, touched *plan.Touched) {
 		}
 		s.cfg.Reach.SetNodes(nodes)
 	}
-	if touched.Gateways || touched.All || first {
-		s.cfg.Reach.SetGateways(slices.SortedFunc(maps.Keys(v.Gateways), netip.Addr.Compare))
+	if touched.Gateways || len(touched.Nodes) > 0 || touched.All || first {
+		s.cfg.Reach.SetGateways(gatewaysOf(v))
 	}
 	r := &s.reach
 	r.now = s.cfg.Reach.State()
 	unreachable := make(map[string]time.Time, len(r.now.Unreachable))
 	touched.Unreachable = map[string]struct{}{}
 	for name, u := range r.now.Unreachable {
-		unreachable[name] = u.Since
-		if before, was := v.Unreachable[name]; !was || !before.Equal(u.Since) {
-			touched.Unreachable[name] = struct{}{}
+		since := u.Since
+		if u.Damped {
+			since = time.Time{} // it is reachable: no connection ends
+		}
+		unreachable[name] = since
+		before, was := v.Unreachable[name]
+		if !was {
 			r.fresh = append(r.fresh, u.Since)
+		}
+		if !was || !before.Equal(since) {
+			touched.Unreachable[name] = struct{}{}
 		}
 	}
 	for name := range v.Unreachable {
@@ -53,6 +60,20 @@ func (s *Speaker) observeReach(v *plan.View, touched *plan.Touched) {
 	if len(touched.Unreachable) > 0 {
 		v.Unreachable = unreachable
 	}
+}
+
+// gatewaysOf returns the addresses by way of which this node sends packets, but for those of nodes: they show nothing of the
+// network beyond.
+func gatewaysOf(v *plan.View) []netip.Addr {
+	nodes := map[netip.Addr]struct{}{}
+	for _, n := range v.Nodes {
+		for _, a := range slices.Concat(n.Addresses, n.Reached) {
+			nodes[a] = struct{}{}
+		}
+	}
+	return slices.DeleteFunc(slices.SortedFunc(maps.Keys(v.Gateways), netip.Addr.Compare), func(a netip.Addr) bool {
+		return has(nodes, a) || has(v.Host, a)
+	})
 }
 
 // measureReach records how long unreachable nodes took to be programmed, once they are.

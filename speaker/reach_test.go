@@ -54,6 +54,16 @@ func (r *worldReach) set(nodes ...string) {
 	r.kick.Now()
 }
 
+// damp makes an unreachable node one that is reachable again too often.
+func (r *worldReach) damp(node string) {
+	r.mu.Lock()
+	u := r.state.Unreachable[node]
+	u.Damped = true
+	r.state = plan.Reachability{Unreachable: map[string]plan.UnreachableNode{node: u}}
+	r.mu.Unlock()
+	r.kick.Now()
+}
+
 // TestUnreachable: endpoints on an unreachable node get weight 0, go after the time that is set, and are back at once.
 func TestUnreachable(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
@@ -89,8 +99,12 @@ func TestUnreachable(t *testing.T) {
 			}
 		}
 		weights(1, 1)
+		w.mu.Lock()
+		w.cleaned = nil
+		w.mu.Unlock()
 		w.reach.set("b")
 		weights(1, 0)
+		r.wantCleaned(t, "handshakes under way", webKey)
 		metrics, err := r.registry.Gather()
 		if err != nil {
 			t.Fatal(err)
@@ -116,6 +130,9 @@ func TestUnreachable(t *testing.T) {
 			t.Errorf("%v endpoints are left out", got)
 		}
 		w.reach.set("b")
+		weights(1, 0)
+		w.reach.damp("b") // it is reachable, and that does not count yet: no connection ends
+		time.Sleep(time.Minute)
 		weights(1, 0)
 		if got := testutil.ToFloat64(r.speaker.cfg.Metrics.reach.nodes); got != 1 {
 			t.Errorf("%v nodes are unreachable", got)

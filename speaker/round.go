@@ -80,7 +80,6 @@ func (s *Speaker) carryOut(ctx context.Context, todo *work) {
 		if s.changes > before {
 			s.cfg.Metrics.program.Observe(time.Since(s.began).Seconds())
 		}
-		s.measureReach()
 		s.cfg.Metrics.table(len(s.known.table.have), s.known.table.reals)
 	} else {
 		s.failed.add(todo)

@@ -6,6 +6,10 @@ import "time"
 // from one of its InternalIPs, on the network of these. It returns nil if that is the same as at the last call, and so is
 // whether this node is an observer, in which case what is missing means nothing. The map must not be changed.
 func (c *Core) Received() (nodes map[string]struct{}, observer, changed bool) {
+	if c.reported.nodes != nil && c.reported.at.Equal(c.lastTick) {
+		return nil, c.observer, false // evaluated once a tick
+	}
+	c.reported.at = c.lastTick
 	same := c.reported.observer == c.observer && c.reported.nodes != nil
 	count := 0
 	for _, p := range c.order {
@@ -33,6 +37,7 @@ func (c *Core) Received() (nodes map[string]struct{}, observer, changed bool) {
 type reported struct {
 	nodes    map[string]struct{}
 	observer bool
+	at       time.Time
 }
 
 // receives reports whether datagrams of a node arrive from itself. Its network is silent once others have brought

@@ -42,7 +42,7 @@ func (w *planning) reachable(from candidates) candidates {
 
 // resetAt returns when connections to a node that is unreachable since then are to end, zero for never.
 func (o Options) resetAt(since time.Time) time.Time {
-	if o.ResetAfter == 0 {
+	if o.ResetAfter == 0 || since.IsZero() {
 		return time.Time{}
 	}
 	return since.Add(o.ResetAfter)

@@ -42,7 +42,7 @@ type View struct {
 	// ServiceNetworks are the ranges of ClusterIPs by the name of their ServiceCIDR.
 	ServiceNetworks map[string][]netip.Prefix
 	// Unreachable are the nodes whose speaker and whose kernel are silent to this node, by name, and since when.
-	// Endpoints there take no new connections while others can.
+	// Endpoints there take no new connections while others can. With the zero time no connection to them ends.
 	Unreachable map[string]time.Time
 }
 

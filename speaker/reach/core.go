@@ -44,9 +44,12 @@ const (
 	learnEvery = 30 * time.Second
 	learnSoon  = time.Second
 	learnMost  = 5
-	// justNow, and twice the time that its answers took, is how old the question may be that a gateway answered for its
-	// answer to count.
-	justNow = 250 * time.Millisecond
+	// justNow, and twice the time that its answers took, is how old the question may be that a host answered for its
+	// answer to show that this node is not cut off. helpers is how many nodes that are received are asked for that, beside
+	// the gateways, of which gatewaysMost are asked.
+	justNow      = 250 * time.Millisecond
+	helpers      = 3
+	gatewaysMost = 8
 	// slowest is how long an answer may take to count at all.
 	slowest = time.Second
 	// stall is by how much Tick may be late. After a longer stall earlier questions do not count.
@@ -95,6 +98,8 @@ type node struct {
 	lost     time.Time // since when it is not received
 	// asking is since when its answers decide: since it is lost, or this node was cut off later.
 	asking time.Time
+	// doubt is set if it vanished together with most others: only a gateway shows then that this node is not cut off.
+	doubt bool
 	// unreachable is nil while the node is reachable, falls are the last flapsMost times at which it ceased to be.
 	unreachable *plan.UnreachableNode
 	falls       []time.Time
@@ -120,7 +125,11 @@ func (c *Core) SetNodes(now time.Time, nodes map[string][]Target) {
 			_, received := c.received[name]
 			n = &node{name: name, received: received, known: received, lost: now, asking: now}
 		}
-		n.targets = c.retarget(now, n.targets, nodes[name])
+		worked := len(n.witnesses()) > 0
+		if n.targets = c.retarget(now, n.targets, nodes[name]); worked && len(n.witnesses()) == 0 {
+			// It has other addresses: nothing is known of these.
+			n = &node{name: name, received: n.received, known: n.received, lost: now, asking: now, targets: n.targets}
+		}
 		c.nodes = append(c.nodes, n)
 		delete(before, name)
 	}
@@ -132,6 +141,7 @@ func (c *Core) SetNodes(now time.Time, nodes map[string][]Target) {
 
 // SetGateways sets the hosts whose answers show that this node is not cut off.
 func (c *Core) SetGateways(now time.Time, gateways []Target) {
+	gateways = gateways[:min(len(gateways), 2*gatewaysMost)]
 	c.gateways, c.next = c.retarget(now, c.gateways, gateways), now
 }
 
@@ -158,14 +168,48 @@ func (c *Core) retarget(now time.Time, have []*target, want []Target) (out []*ta
 // decision. The map must not change afterwards.
 func (c *Core) SetReceived(now time.Time, received map[string]struct{}, observer bool) {
 	c.received, c.observer, c.next = received, observer, now
+	lost := false
 	for _, n := range c.nodes {
 		_, is := received[n.name]
 		if n.received && !is {
-			n.lost, n.asking = now, now
+			n.lost, n.asking, n.doubt, lost = now, now, false, true
 			c.restart(now, n.targets)
-			c.restart(now, c.gateways)
 		}
 		n.received, n.known = is, n.known || is
+	}
+	if lost {
+		c.askHosts(now)
+	}
+}
+
+// askHosts asks at once whether this node is cut off.
+func (c *Core) askHosts(now time.Time) {
+	c.restart(now, c.gateways)
+	for _, n := range c.helpers() {
+		for _, t := range n.targets {
+			t.next, t.quick = now, 0
+		}
+	}
+}
+
+// helpers returns some nodes that are received and whose kernels answer, spread over all of these.
+func (c *Core) helpers() (out []*node) {
+	for _, n := range c.nodes {
+		if n.received && len(n.witnesses()) > 0 {
+			out = append(out, n)
+		}
+	}
+	if len(out) > helpers {
+		out = []*node{out[0], out[len(out)/2], out[len(out)-1]}
+	}
+	return out
+}
+
+// Unsent takes a question back that could not be sent.
+func (c *Core) Unsent(q Question) {
+	if t := c.waiting[q.ID]; t != nil {
+		delete(c.waiting, q.ID)
+		t.asked = slices.DeleteFunc(t.asked, func(a asked) bool { return a.id == q.ID })
 	}
 }
 
@@ -224,7 +268,12 @@ func (c *Core) stalled(now time.Time) {
 func (c *Core) decide(now time.Time) {
 	state := newState()
 	suspect := c.maybeCutOff(now)
-	if c.state.CutOff && (!suspect || c.gatewaySince(now, time.Time{}).IsValid()) {
+	for _, n := range c.nodes {
+		n.doubt = !n.received && !n.answers() && (n.doubt || suspect && n.unreachable == nil)
+	}
+	if c.state.CutOff && slices.ContainsFunc(c.nodes, func(n *node) bool {
+		return n.known && n.unreachable == nil && n.silent() && c.connectedSince(now, time.Time{}, n)
+	}) {
 		c.reconnected(now)
 	}
 	for _, n := range c.nodes {
@@ -234,15 +283,14 @@ func (c *Core) decide(now time.Time) {
 		if n.unreachable != nil {
 			n.returns(now)
 		} else if n.silent() && !c.observer {
-			gateway := c.gatewaySince(now, n.asking)
-			if suspect && !gateway.IsValid() {
+			if !c.connectedSince(now, n.asking, n) {
 				state.CutOff = true
 			} else {
 				n.falls = append(n.falls, now)
 				n.falls = slices.Clone(n.falls[max(0, len(n.falls)-flapsMost):])
 				n.unreachable = &plan.UnreachableNode{Since: now, Silent: n.witnesses()}
-				if suspect {
-					n.unreachable.Gateway = gateway
+				if n.doubt {
+					n.unreachable.Gateway = c.gatewaySince(now, n.asking)
 				}
 			}
 		}
@@ -270,14 +318,25 @@ func (c *Core) maybeCutOff(now time.Time) bool {
 			vanished++
 		}
 	}
-	return reached == 0 || vanished > reached
+	return reached == 0 || vanished > reached+1 // with this node
+}
+
+// connectedSince reports whether this node is not cut off itself, as far as a node is concerned: another host answered a
+// question that was asked just now, and since a time.
+func (c *Core) connectedSince(now, at time.Time, about *node) bool {
+	if c.gatewaySince(now, at).IsValid() {
+		return true
+	}
+	return !about.doubt && slices.ContainsFunc(c.nodes, func(n *node) bool {
+		return n != about && slices.ContainsFunc(n.targets, func(t *target) bool { return t.answeredSince(now, at) })
+	})
 }
 
 // gatewaySince returns a gateway that answered a question which was asked just now, and since a time; not valid if none
 // did.
 func (c *Core) gatewaySince(now, at time.Time) netip.Addr {
 	for _, g := range c.gateways {
-		if !g.sent.IsZero() && !g.sent.Before(at) && now.Sub(g.sent) < justNow+2*g.took {
+		if g.answeredSince(now, at) {
 			return g.Addr
 		}
 	}
@@ -293,7 +352,7 @@ func (c *Core) reconnected(now time.Time) {
 			c.restart(now, n.targets)
 		}
 	}
-	c.restart(now, c.gateways)
+	c.askHosts(now)
 }
 
 // witnesses returns which of the node's targets have answered, each witness once, in order.

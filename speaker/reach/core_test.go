@@ -25,6 +25,7 @@ type world struct {
 	loss    float64 // of one direction
 	delay   time.Duration
 	watch   func(plan.Reachability)
+	unsent  bool // questions cannot be sent
 }
 
 // host is another node, or a gateway.
@@ -120,6 +121,10 @@ func (w *world) tick() {
 	}
 	for _, q := range w.Tick(w.now) {
 		w.asked++
+		if w.unsent {
+			w.Unsent(q)
+			continue
+		}
 		h := w.hosts[q.Addr]
 		if h == nil || !h.kernel || slices.Contains(h.mute, q.By) || w.lost() || w.lost() {
 			continue
@@ -353,11 +358,75 @@ func TestManyVanish(t *testing.T) {
 			gone = append(gone, h)
 		}
 		w.receive()
-		w.run(time.Second)
-		if test.want != w.unreachable(gone...) || test.want == w.State().CutOff {
-			t.Errorf("%+v: %+v", test, w.State())
+		for range 60 {
+			w.run(time.Second)
+			if test.want != w.unreachable(gone...) || test.want == w.State().CutOff {
+				t.Fatalf("%+v: %+v", test, w.State())
+			}
 		}
 	}
+}
+
+// While its own link is cut, heartbeats of the others fail one after the other: those of which that is not known yet are no
+// proof that this node is not cut off.
+func TestCutOffInTurn(t *testing.T) {
+	for _, others := range []int{2, 3, 5, 20} {
+		for _, gap := range []time.Duration{20, 100, 150, 300, 1000} {
+			w := newWorld(t, others)
+			for _, h := range w.hosts {
+				h.kernel = false
+			}
+			for i := range others {
+				w.node(i + 1).speaker = false
+				w.receive()
+				w.stays(gap * time.Millisecond)
+			}
+			w.stays(time.Minute)
+			if !w.State().CutOff {
+				t.Errorf("%d others, %v: %+v", others, gap, w.State())
+			}
+		}
+	}
+}
+
+// A gateway's answer from before the kernel of the only other node fell silent is no proof either.
+func TestCutOffWithoutSpeaker(t *testing.T) {
+	for _, after := range []time.Duration{0, 20 * time.Second, time.Hour} {
+		w := newWorld(t, 1)
+		w.set(w.node(1), false, true)
+		w.stays(time.Second + after)
+		w.node(1).kernel, w.hosts[gateway].kernel = false, false
+		w.stays(time.Minute)
+		if !w.State().CutOff {
+			t.Errorf("after %v: %+v", after, w.State())
+		}
+		w.hosts[gateway].kernel = true
+		w.within(0, 10*time.Second, w.node(1))
+	}
+}
+
+// Of a node that has another address nothing is known.
+func TestAddressChanges(t *testing.T) {
+	w := newWorld(t, 4)
+	w.set(w.node(2), false, false)
+	w.within(0, decidedWithin, w.node(2))
+	nodes := map[string][]reach.Target{"node2": both(netip.MustParseAddr("192.0.2.100"))}
+	for _, i := range []int{1, 3, 4} {
+		nodes[w.node(i).name] = both(w.node(i).addr)
+	}
+	w.SetNodes(w.now, nodes)
+	w.within(0, time.Second)
+	w.stays(time.Hour)
+}
+
+// A question that could not be sent is no silence.
+func TestUnsent(t *testing.T) {
+	w := newWorld(t, 4)
+	w.unsent = true
+	w.set(w.node(2), false, false)
+	w.stays(time.Minute)
+	w.unsent = false
+	w.within(0, time.Second, w.node(2))
 }
 
 // Those that vanish one after the other put nobody else in question.

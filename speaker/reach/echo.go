@@ -40,7 +40,7 @@ func openEcho(v6 bool, token uint64) (*echo, error) {
 		return nil, fmt.Errorf("open a raw socket for ICMP echo (the process needs CAP_NET_RAW): %w", err)
 	}
 	e := &echo{fd: fd, v6: v6, token: token, buf: make([]byte, 1500)}
-	if err := errors.Join(e.filter(), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)); err != nil {
+	if err := errors.Join(e.filter(), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer)); err != nil {
 		e.close()
 		return nil, fmt.Errorf("prepare the raw socket for ICMP echo: %w", err)
 	}
@@ -63,8 +63,9 @@ func (e *echo) filter() error {
 
 func (e *echo) close() { unix.Close(e.fd) }
 
-// ask sends an echo request. An error that the network may cause is none: the question stays without an answer.
-func (e *echo) ask(q Question) error {
+// ask sends an echo request, and reports whether it was sent. A host that cannot be reached is no error: the question
+// stays without an answer.
+func (e *echo) ask(q Question) (sent bool, err error) {
 	message := icmp.Message{Type: ipv4.ICMPTypeEcho, Body: e.body(q.ID)}
 	var to unix.Sockaddr
 	if e.v6 {
@@ -74,13 +75,15 @@ func (e *echo) ask(q Question) error {
 	}
 	data, err := message.Marshal(nil) // the kernel completes the checksum of ICMPv6
 	if err != nil {
-		return err
+		return false, err
 	}
 	switch err := unix.Sendto(e.fd, data, 0, to); err {
-	case nil, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.ENETDOWN, unix.EHOSTDOWN, unix.EAGAIN, unix.ENOBUFS, unix.EADDRNOTAVAIL:
-		return nil
+	case nil, unix.EHOSTUNREACH, unix.EHOSTDOWN:
+		return true, nil
+	case unix.ENETUNREACH, unix.ENETDOWN, unix.EAGAIN, unix.ENOBUFS, unix.EADDRNOTAVAIL: // the fault is here, for now
+		return false, nil
 	default:
-		return fmt.Errorf("send an ICMP echo request to %v: %w", q.Addr, err)
+		return false, fmt.Errorf("send an ICMP echo request to %v: %w", q.Addr, err)
 	}
 }
 

@@ -24,7 +24,13 @@ type neighbors struct {
 	asked map[netip.Addr]waiting
 	// accepts reports whether an address may have that hardware address: a proxy ARP host answers for others.
 	accepts func(addr netip.Addr, mac [6]byte) bool
+	// silent counts the questions in a row without an answer.
+	silent map[netip.Addr]int
 }
+
+// pressMost is how many questions in a row keep an entry from failing: after these the kernel's own probes are left to
+// end, so that who sends there gets an error, and a node that returns with another hardware address is found.
+const pressMost = 20
 
 // waiting is a question that waits for an answer on an interface.
 type waiting struct {
@@ -39,7 +45,7 @@ func openNeighbors(accepts func(netip.Addr, [6]byte) bool) (*neighbors, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket for the neighbor table: %w", err)
 	}
-	k := &neighbors{handle: handle, asked: map[netip.Addr]waiting{}, accepts: accepts}
+	k := &neighbors{handle: handle, asked: map[netip.Addr]waiting{}, accepts: accepts, silent: map[netip.Addr]int{}}
 	socket, err := nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_ROUTE)
 	if err != nil {
 		k.close()
@@ -56,27 +62,37 @@ func (k *neighbors) close() {
 	}
 }
 
-// ask has the kernel ask a neighbor at once. An address by way of a router, and one whose entry an administrator has
-// set, is not asked: the question stays without an answer.
-func (k *neighbors) ask(q Question) error {
+// ask has the kernel ask a neighbor at once, and reports whether it does. It does not while there is no way to the address.
+// An address by way of a router, and one whose entry an administrator has set, never answers.
+func (k *neighbors) ask(q Question) (sent bool, err error) {
 	delete(k.asked, q.Addr)
 	routes, err := k.handle.RouteGet(q.Addr.AsSlice())
-	if err != nil || len(routes) != 1 || routes[0].Gw != nil || routes[0].Type != unix.RTN_UNICAST {
-		return nil // there is no way to it at present, or none that ARP goes
+	if err != nil || len(routes) != 1 {
+		return false, nil
+	}
+	if routes[0].Gw != nil || routes[0].Type != unix.RTN_UNICAST {
+		return true, nil
 	}
 	index := routes[0].LinkIndex
 	have, err := k.get(index, q.Addr)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if have != nil && have.State&(unix.NUD_PERMANENT|unix.NUD_NOARP) != 0 {
-		return nil
+		return true, nil
 	}
-	k.asked[q.Addr] = waiting{Question: q, at: time.Now(), index: index}
-	if have == nil || have.State&(unix.NUD_FAILED|unix.NUD_INCOMPLETE|unix.NUD_NONE) != 0 {
-		return nil // the echo request has the kernel ask
+	at := time.Now()
+	k.silent[q.Addr]++
+	switch {
+	case have == nil || have.State&(unix.NUD_FAILED|unix.NUD_INCOMPLETE|unix.NUD_NONE) != 0: // the echo request has the kernel ask
+	case have.State&(unix.NUD_DELAY|unix.NUD_PROBE) != 0 && k.silent[q.Addr] > pressMost: // it asks by itself
+	default:
+		if err := k.probe(index, q.Addr, have); err != nil {
+			return false, err
+		}
 	}
-	return k.probe(index, q.Addr, have)
+	k.asked[q.Addr] = waiting{Question: q, at: at, index: index}
+	return true, nil
 }
 
 // probe makes the kernel send a request now (net/core/neighbour.c: __neigh_update). An entry that is being probed already
@@ -118,6 +134,7 @@ func (k *neighbors) answers(each func(at time.Time, q Question)) error {
 		if have == nil || have.State&unix.NUD_REACHABLE == 0 || len(have.HardwareAddr) != 6 {
 			continue
 		}
+		delete(k.silent, addr)
 		if delete(k.asked, addr); !k.accepts(addr, [6]byte(have.HardwareAddr)) {
 			continue
 		}

@@ -89,6 +89,8 @@ func (p *Prober) open(token uint64) (err error) {
 }
 
 func (p *Prober) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for _, e := range p.sockets {
 		e.close()
 	}
@@ -97,6 +99,7 @@ func (p *Prober) close() {
 	}
 	if p.wake >= 0 {
 		unix.Close(p.wake)
+		p.wake = -1
 	}
 }
 
@@ -118,10 +121,12 @@ func (p *Prober) State() plan.Reachability { return *p.state.Load() }
 
 func (p *Prober) put(f func(*inbox)) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	f(&p.in)
-	p.mu.Unlock()
-	one := binary.NativeEndian.AppendUint64(nil, 1)
-	_, _ = unix.Write(p.wake, one) // it is full only while a wake-up waits already
+	if p.wake >= 0 { // it has not ended
+		one := binary.NativeEndian.AppendUint64(nil, 1)
+		_, _ = unix.Write(p.wake, one) // it is full only while a wake-up waits already
+	}
 }
 
 // Run asks and decides until the context ends, and closes the sockets.
@@ -133,7 +138,10 @@ func (p *Prober) Run(ctx context.Context) error {
 		p.receive()
 		for _, q := range p.core.Tick(time.Now()) {
 			p.options.Metrics.questions.WithLabelValues(string(q.By)).Inc()
-			p.fail(p.ask(q))
+			if sent, err := p.ask(q); !sent {
+				p.core.Unsent(q)
+				p.fail(err)
+			}
 		}
 		p.publish()
 		if err := p.wait(); err != nil {
@@ -188,7 +196,8 @@ func (p *Prober) receive() {
 	p.fail(p.neighbors.answers(take))
 }
 
-func (p *Prober) ask(q Question) error {
+// ask reports whether a question was sent.
+func (p *Prober) ask(q Question) (sent bool, err error) {
 	if q.By == plan.WitnessNeighbor {
 		return p.neighbors.ask(q)
 	}
@@ -197,7 +206,7 @@ func (p *Prober) ask(q Question) error {
 			return e.ask(q)
 		}
 	}
-	return nil // the kernel has no IPv6
+	return false, nil // the kernel has no IPv6
 }
 
 // accepts reports whether a node may have a hardware address, as far as its addresses are known.

@@ -2,7 +2,10 @@ package reach
 
 import (
 	"hash/fnv"
+	"slices"
 	"time"
+
+	"github.com/ironlb/ironlb/speaker/plan"
 )
 
 // target is how a host answers at one address to one witness.
@@ -21,11 +24,17 @@ type target struct {
 	quick            int // how many questions were asked since the last restart
 }
 
-// asked is a question; over is set once it counts as unanswered.
+// asked is a question; over is set once it counts as unanswered. A regular one is asked to learn whether the target
+// answers in general.
 type asked struct {
-	id   uint64
-	at   time.Time
-	over bool
+	id            uint64
+	at            time.Time
+	regular, over bool
+}
+
+// answeredSince reports whether a question was answered that was asked just now, and after a time.
+func (t *target) answeredSince(now, at time.Time) bool {
+	return t.sent.After(at) && now.Sub(t.sent) < justNow+2*t.took
 }
 
 // answer takes in the answer to a question that came at that time, and returns the IDs of those questions for which none is waited any more.
@@ -52,12 +61,12 @@ func (c *Core) expire(now time.Time, t *target, received bool) {
 		if a.over || now.Sub(a.at) < t.within() {
 			continue
 		}
-		a.over = true
-		if received {
+		switch a.over = true; {
+		case !received:
+			t.silences++
+		case a.regular:
 			t.misses++
 			t.works = t.works && t.misses < learnMost
-		} else {
-			t.silences++
 		}
 	}
 	for len(t.asked) > 0 && t.asked[0].over && now.Sub(t.asked[0].at) >= slowest {
@@ -87,6 +96,19 @@ func (c *Core) drop(t *target) {
 func (c *Core) ask(now time.Time) (out []Question) {
 	c.next = now.Add(time.Minute)
 	by := time.Duration(1 + max(0, len(c.nodes)-1)/unstretched)
+	if since := c.undecided(); !since.IsZero() {
+		hosts := slices.Clone(c.gateways)
+		for _, n := range c.helpers() {
+			hosts = append(hosts, n.targets...)
+		}
+		for _, t := range hosts {
+			every := t.soon(by)
+			if now.Sub(since) > steadyFor {
+				every = by * askSlow
+			}
+			out = c.askTarget(now, t, every, out)
+		}
+	}
 	for _, n := range c.nodes {
 		if !n.back.IsZero() {
 			c.next = earlier(c.next, n.back.Add(holdFor))
@@ -96,17 +118,6 @@ func (c *Core) ask(now time.Time) (out []Question) {
 				out = c.askTarget(now, t, every, out)
 			}
 		}
-	}
-	since := c.undecided()
-	if since.IsZero() || !c.maybeCutOff(now) {
-		return out
-	}
-	for _, g := range c.gateways {
-		every := g.soon(by)
-		if now.Sub(since) > steadyFor {
-			every = by * askSlow
-		}
-		out = c.askTarget(now, g, every, out)
 	}
 	return out
 }
@@ -132,10 +143,19 @@ func (n *node) every(now time.Time, t *target, by time.Duration) time.Duration {
 		return by * learnEvery
 	case !t.works:
 		return 0
+	case t.By == plan.WitnessNeighbor && t.quick >= askFirst && n.unreachable == nil && n.echoes():
+		return 0 // one witness is enough while it answers
 	case n.unreachable != nil && n.back.IsZero() || now.Sub(n.asking) > steadyFor:
 		return by * askSlow
 	}
 	return t.soon(by)
+}
+
+// echoes reports whether the node answers ICMP echo since it is asked, and is not silent since.
+func (n *node) echoes() bool {
+	return slices.ContainsFunc(n.targets, func(t *target) bool {
+		return t.By == plan.WitnessEcho && t.works && t.silences == 0 && !t.sent.Before(n.asking)
+	})
 }
 
 // soon is the pause between questions that decide.
@@ -152,7 +172,7 @@ func (c *Core) askTarget(now time.Time, t *target, every time.Duration, out []Qu
 	if t.next = earlier(t.next, now.Add(every)); !t.next.After(now) {
 		c.lastID++
 		out = append(out, Question{Target: t.Target, ID: c.lastID})
-		t.asked = append(t.asked, asked{id: c.lastID, at: now})
+		t.asked = append(t.asked, asked{id: c.lastID, at: now, regular: every >= learnSoon})
 		c.waiting[c.lastID] = t
 		t.quick++
 		if t.next = now.Add(every); every >= learnEvery {
