@@ -162,7 +162,7 @@ bench-failover: root deps ## how long a client waits when the node that answers 
 	@go run ./test/bench/failover $(FLAGS)
 
 .PHONY: bench-sim
-bench-sim: ## 100 speakers and 2,000 VirtualIPs by simulation: detection, traffic, false alarms, balance, CPU; an hour or so, FLAGS='-rounds 2 -watch 10s -profiles standard' less
+bench-sim: ## 100 speakers and 2,000 VirtualIPs by simulation: detection, traffic, false alarms, balance, CPU, unreachable nodes; three hours or so, FLAGS='-rounds 2 -watch 10s -long 2m -profiles standard' less
 	@go run ./test/bench/sim $(FLAGS)
 
 .PHONY: test-bgp
