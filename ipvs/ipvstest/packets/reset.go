@@ -272,7 +272,8 @@ func handshake(weight int, sets ...ipvs.Set) func(t *testing.T, l *lab) {
 			c := &clients[i]
 			go func() {
 				var err error
-				c.conn, err = c.from.Dial("tcp", "", at(l.vip, 80))
+				// An emulated machine may take so long to change that several SYNs come too early.
+				c.conn, err = c.from.DialWithin(30*time.Second, "tcp", "", at(l.vip, 80))
 				dialed <- err
 			}()
 		}
