@@ -168,9 +168,7 @@ func (p *process) meet() error {
 	if err != nil {
 		return err
 	}
-	if err := p.findUnreachable(); err != nil {
-		return err
-	}
+	p.findUnreachable()
 	p.members, err = member.New(member.Options{
 		Node: p.nodeName, Cluster: cluster, Authorities: authorities, Keys: keys, Profile: f.Profile, Port: f.Port,
 		Log: p.log, Kick: p.kick.Now, Metrics: p.registry, Scheduled: p.api.Node.ReportScheduling, Retained: len(p.retained) > 0,
@@ -188,19 +186,22 @@ func (p *process) meet() error {
 	return nil
 }
 
-// findUnreachable makes the prober of unreachable nodes, if their endpoints are to be left out.
-func (p *process) findUnreachable() (err error) {
+// findUnreachable makes the prober of unreachable nodes, if their endpoints are to be left out. The speaker runs without
+// one where that cannot be had.
+func (p *process) findUnreachable() {
 	if !p.config.LeaveOutUnreachable {
-		return nil
+		return
 	}
-	p.reach, err = reach.New(reach.Options{
+	prober, err := reach.New(reach.Options{
 		Log: p.log, Wake: p.kick.Now, Metrics: reach.NewMetrics(p.registry),
 		MACs: func() map[[6]byte]string { return p.members.MACs() },
 	})
-	if err == nil {
-		p.run(p.reach.Run)
+	if err != nil {
+		p.log.Error("cannot find unreachable nodes; their endpoints are left to Kubernetes", "error", err)
+		return
 	}
-	return err
+	p.reach = prober
+	p.run(prober.Run)
 }
 
 // received passes on whose speakers are received.
