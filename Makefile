@@ -9,7 +9,7 @@ TOOLS   := $(CACHE)/bin
 PROGRAMS := ./cmd/ironlb-ccm ./cmd/ironlb-speaker ./cmd/ironlb-bgpd ./cmd/kubectl-ironlb
 
 # Modules of the programs that the project builds with and tests against; each has versions of its own.
-TOOL_MODULES := test/deploy/oldest test/tools test/tools/containerd test/tools/coredns test/tools/helm3 test/tools/helm4
+TOOL_MODULES := test/deploy/oldest test/tools test/tools/containerd test/tools/coredns test/tools/helm3 test/tools/helm4 test/tools/metallb test/tools/metallb/frrk8s
 
 # The steps of a target build on one another, so -j does not reorder them.
 .NOTPARALLEL:
@@ -158,8 +158,8 @@ bench-starved: root deps ## stalls and moves of speakers with the CPU shares of 
 	@go run ./test/bench/starved $(FLAGS)
 
 .PHONY: bench-failover
-bench-failover: root deps ## how long a client waits when the node that answers fails or leaves, beside keepalived; more than an hour, FLAGS='-rounds 5 -faults power-off' less (root)
-	@go run ./test/bench/failover $(FLAGS)
+bench-failover: root deps ## what clients notice when a node fails or leaves, beside keepalived and MetalLB; a day, ROWS=pods FLAGS='-rounds 1 -peers standard,metallb -faults power-off-owner' less (root)
+	@for rows in $(or $(ROWS),address pods); do go run ./test/bench/failover -rows $$rows $(FLAGS); done
 
 .PHONY: bench-sim
 bench-sim: ## 100 speakers and 2,000 VirtualIPs by simulation: detection, traffic, false alarms, balance, CPU, unreachable nodes; three hours or so, FLAGS='-rounds 2 -watch 10s -long 2m -profiles standard' less

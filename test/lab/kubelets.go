@@ -187,7 +187,7 @@ func (n *Node) newKubelet(images []string) (*kubenode.Node, error) {
 func (n *Node) Kubelet() *kubenode.Node { return n.kube }
 
 func (n *Node) powerOffKubelet(ctx context.Context) error {
-	if err := n.unplug(ctx); err != nil {
+	if err := n.Unplug(ctx); err != nil {
 		return err
 	}
 	if err := n.kube.PowerOff(ctx); err != nil {

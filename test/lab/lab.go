@@ -40,10 +40,14 @@ type Config struct {
 	Nodes     int // 0: 3, at most 7
 	Kernel    Kernel
 	NodeGrace time.Duration // silence after which a node is not Ready; 0: 4s, with Kubelets 50s
-	Bare      bool          // do not build the project's own programs nor apply its manifests
-	KubeProxy bool          // build kube-proxy, for StartKubeProxy
-	BGP       bool          // run ironlb-bgpd beside each speaker
-	Kubelets  *Kubelets     // run containerd and a kubelet on each node; nil: the lab's own agent
+	// Heartbeat is the time from one renewal of a node's Lease to the next; the controllers evaluate the nodes twice in it.
+	// 0: 1s; Kubernetes' own are 10s. Without Kubelets.
+	Heartbeat time.Duration
+	Bare      bool      // do not build the project's own programs nor apply its manifests
+	KubeProxy bool      // build kube-proxy, for StartKubeProxy
+	Programs  []string  // more pinned programs to build (package tools), for Program
+	BGP       bool      // run ironlb-bgpd beside each speaker
+	Kubelets  *Kubelets // run containerd and a kubelet on each node; nil: the lab's own agent
 	// VirtualMachines is how many of the nodes, the first ones, are virtual machines of their own, each with links to
 	// the LAN and the API server, and without Pods. The others are in this machine's kernel then.
 	VirtualMachines int
@@ -188,7 +192,7 @@ func (c *Cluster) buildPrograms(ctx context.Context) (err error) {
 		own = append(slices.Clip(own), bgpProgram)
 	}
 	c.say("building the lab's programs")
-	pinned := append([]string{"kubectl"}, controlplane.Programs...)
+	pinned := slices.Concat([]string{"kubectl"}, controlplane.Programs, c.cfg.Programs)
 	if c.cfg.KubeProxy {
 		pinned = append(pinned, "kube-proxy")
 	}
@@ -220,6 +224,7 @@ func (c *Cluster) startControlPlane(ctx context.Context) error {
 		Services:  c.services(),
 		Nodes:     nodeNames(c.cfg.Nodes),
 		NodeGrace: c.cfg.NodeGrace,
+		Heartbeat: c.cfg.Heartbeat,
 		Kubelets:  c.cfg.Kubelets != nil,
 		APIServer: c.cfg.APIServer,
 	})

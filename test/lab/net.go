@@ -31,6 +31,9 @@ var (
 	FreeRange6 = sixes(FreeRange)
 )
 
+// PodRanges are the ranges of all Pods of a lab without Kubelets.
+var PodRanges = []netip.Prefix{podRange, sixes(podRange)}
+
 // Every address of the LAN, the WAN and the Pods has a twin of IPv6 with the same last byte.
 var (
 	clusterIPs6 = netip.MustParsePrefix("2001:db8:0:4::/112")

@@ -161,9 +161,13 @@ func (n *Node) startKubelet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p, err := n.Start(ctx, "labkubelet", host.Cmd{Argv: []string{
+	argv := []string{
 		n.c.build.Path("labkubelet"), "-kubeconfig", kubeconfig, "-node", n.Name, "-addresses", n.Addr.String() + "," + n.Addr6.String(),
-	}})
+	}
+	if n.c.cfg.Heartbeat > 0 {
+		argv = append(argv, "-period", n.c.cfg.Heartbeat.String())
+	}
+	p, err := n.Start(ctx, "labkubelet", host.Cmd{Argv: argv})
 	if err != nil {
 		return err
 	}
@@ -227,8 +231,8 @@ func (n *Node) StartKubelet(ctx context.Context) error {
 	return n.startKubelet(ctx)
 }
 
-// unplug cuts all links of the node at once, without a change of carrier.
-func (n *Node) unplug(ctx context.Context) error {
+// Unplug cuts all links of the node at once, without a change of carrier.
+func (n *Node) Unplug(ctx context.Context) error {
 	return n.onSwitch(ctx,
 		"link set "+n.port(lanBridge)+" nomaster",
 		"link set "+n.port(apiBridge)+" nomaster")
@@ -247,7 +251,7 @@ func (n *Node) PowerOff(ctx context.Context) error {
 	defer n.c.pods.mu.Unlock()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if err := n.unplug(ctx); err != nil {
+	if err := n.Unplug(ctx); err != nil {
 		return err
 	}
 	n.off = true

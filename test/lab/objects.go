@@ -16,6 +16,7 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 	"github.com/ironlb/ironlb/test/lab/host"
 	"github.com/ironlb/ironlb/test/lab/manifest"
+	"github.com/ironlb/ironlb/test/lab/tools"
 )
 
 // newClients makes the administrator's clients of this process.
@@ -39,6 +40,9 @@ func (c *Cluster) Kubeconfig() string { return c.cp.Kubeconfig() }
 // KubectlPath is the kubectl that the lab uses: built from the sources that
 // the API server is built from.
 func (c *Cluster) KubectlPath() string { return c.build.Path("kubectl") }
+
+// Tools is what the lab's programs were built by.
+func (c *Cluster) Tools() *tools.Build { return c.build }
 
 // Program is the path of a program that the lab built: "ironlb-ccm", "kubectl".
 func (c *Cluster) Program(name string) string { return c.build.Path(name) }

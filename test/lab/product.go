@@ -26,6 +26,11 @@ const (
 
 const stopGrace = 20 * time.Second // a program in an emulated guest takes its time
 
+// AccountKubeconfig writes a file with credentials of a ServiceAccount, for programs on Management and the nodes.
+func (c *Cluster) AccountKubeconfig(ctx context.Context, namespace, name string) (file string, err error) {
+	return c.cp.ServiceAccountKubeconfig(ctx, namespace, name)
+}
+
 // StartCCM starts ironlb-ccm on Management as its ServiceAccount. It may be
 // started several times: the copies elect a leader.
 func (c *Cluster) StartCCM(ctx context.Context, flags ...string) (*process.Process, error) {

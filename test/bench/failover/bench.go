@@ -43,7 +43,7 @@ func run(ctx context.Context, o options) (err error) {
 	if b.port, err = c.AddPort(ctx, "watch"); err != nil {
 		return err
 	}
-	fmt.Printf("goos: %s\ngoarch: %s\npkg: github.com/ironlb/ironlb/test/bench/failover\n", runtime.GOOS, runtime.GOARCH)
+	header()
 	for _, family := range o.families {
 		for _, name := range o.peers {
 			if err := b.measure(ctx, name, family); err != nil {
@@ -52,6 +52,11 @@ func run(ctx context.Context, o options) (err error) {
 		}
 	}
 	return nil
+}
+
+// header is that of Go's benchmark format.
+func header() {
+	fmt.Printf("goos: %s\ngoarch: %s\npkg: github.com/ironlb/ironlb/test/bench/failover\n", runtime.GOOS, runtime.GOARCH)
 }
 
 // measure runs all rounds of one peer.
@@ -102,7 +107,7 @@ const (
 // settle waits until every candidate could take over and each address has one answerer.
 func (b *bench) settle(ctx context.Context, p peer) (owners map[netip.Addr]string, err error) {
 	err = b.c.Eventually(ctx, settleLimit, "each address has one answerer, and every node is ready", func(ctx context.Context) error {
-		for _, n := range b.nodes {
+		for _, n := range b.running() {
 			if err := p.ready(ctx, n); err != nil {
 				return fmt.Errorf("%s: %w", n.Name, err)
 			}
@@ -218,6 +223,24 @@ func wait(ctx context.Context, d time.Duration) error {
 	case <-t.C:
 		return nil
 	}
+}
+
+// withPods reports whether the rows have Pods on every node.
+func (b *bench) withPods() bool { return b.o.rows == rowsPods }
+
+// running are the nodes with the peer's programs: with Pods, all.
+func (b *bench) running() []*lab.Node {
+	if b.withPods() {
+		return b.c.Nodes
+	}
+	return b.nodes
+}
+
+func (b *bench) candidateNames() (names []string) {
+	for _, n := range b.nodes {
+		names = append(names, n.Name)
+	}
+	return names
 }
 
 // index of a candidate.

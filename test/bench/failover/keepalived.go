@@ -145,6 +145,8 @@ func (k *keepalived) has(fault string) bool { return fault != "drain" && fault !
 // addrs are the first of those that are free on the LAN, as IronLB's pool gives them out.
 func (k *keepalived) addrs() (out []netip.Addr) { return k.b.free(k.family) }
 
+func (k *keepalived) clusterIP(netip.Addr) netip.Addr { return netip.Addr{} }
+
 func (k *keepalived) target(addr netip.Addr) steady.Target {
 	return steady.Target{UDP: netip.AddrPortFrom(addr, probe.PortUDP), TCP: netip.AddrPortFrom(addr, probe.PortStream)}
 }

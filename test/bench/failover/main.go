@@ -1,6 +1,9 @@
-// Command failover measures what a client sees when the node that answers for its address fails or leaves: IronLB with its
-// profiles standard and fast beside keepalived with its default (advert_int 1) and with advert_int 0.1, one after the other in one
-// lab on this machine's kernel: a LAN with three nodes that may answer, a client, and a fourth node with the Pod behind the address.
+// Command failover measures what clients notice when a node fails or leaves, in labs on this machine's kernel. It has two kinds of rows.
+//
+// # Rows "address": how the address moves
+//
+// IronLB with its profiles standard and fast, and keepalived with its default (advert_int 1) and with advert_int 0.1, one after the
+// other in one lab: a LAN with three nodes that may answer, a client, and a fourth node with the Pod behind the address.
 //
 // What is compared:
 //   - The addresses are the same, one for each of the three nodes at the start. keepalived has a VRRP instance for each, all
@@ -29,6 +32,41 @@
 // Duplicates and moves count until then, so a move back shows. return-max-ms is the largest gap of the client in that time,
 // and client-late-ms is by how much the client itself was late at most: an outage of that size says nothing.
 //
+// # Rows "pods": what happens to the traffic
+//
+// Each peer has a lab of its own with four nodes, two Pods on each behind every address, and Kubernetes' own timing: a Lease is
+// renewed each 10 s, and a node is not Ready after -grace (40 s). Three nodes may answer; on the fourth, which no fault touches, a
+// Pod is a client. The peers:
+//
+//   - standard and fast: IronLB with that profile, nftables and serviceProxy, on all nodes, without kube-proxy.
+//   - metallb: MetalLB in L2 mode with its own settings, memberlist included, and kube-proxy (nftables) with its own settings, on all
+//     nodes. The announcing interface is named in the L2Advertisement, since the default list of excluded ones is a file in /etc.
+//     MetalLB's webhooks, which only validate objects, are off.
+//
+// In each round one address is asked, which another node holds each time. New connections, each with a question and its answer, and
+// datagrams, each from a socket of its own, begin each 5 ms: from outside to the LoadBalancer address, and from the Pod to the
+// ClusterIP and to the LoadBalancer address. One has failed that is not answered within -timeout (1 s). Besides, -established (60)
+// connections from outside send a line each 200 ms, answered or not.
+//
+// The faults, of the owner (the node that answers for the address) or of another of the three:
+//
+//	power-off-owner, power-off-other  all links of the node cut at once, without a change of carrier, and every process on it killed
+//	link-cut-owner, link-cut-other    both its links cut, as the one cable of a node
+//	kubelet                           the kubelet of another node stopped
+//	kill                              SIGKILL to the owner's speaker
+//	pause                             SIGSTOP to the owner's speaker for 5 s, then SIGCONT
+//	flap                              the port of another node on the LAN's switch down for 3 s and up for 3 s, five times
+//
+// Where Kubernetes finds the node not Ready the clients are watched until 15 s after that, else for 15 s or 10 s longer than the
+// fault. After that the node is repaired.
+//
+// A line for each client has the time from the fault until the last request that failed began (p50, p99, max; 0: none failed), the
+// share of requests that failed, how many failed while the node returned (return-failed), and client-late-ms. The line "established"
+// has the time from the fault until the client read the first reset of a connection whose Pod the fault took away, and the last
+// (all-max-ms), how many of those were never reset (unreset), and how many to other Pods broke (broken): those of a round whose
+// owner is hit move with the address. lost-pods counts Pods that were still there and got no more new connection, until Kubernetes
+// said that their node is not Ready.
+//
 // Results are in Go's benchmark format on standard output, with a line for each round on standard error.
 package main
 
@@ -42,49 +80,94 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 )
 
 type options struct {
+	rows                    string
 	peers, faults, families []string
 	rounds, addresses       int
 	logs                    string
+
+	// Of the rows "pods".
+	grace, timeout time.Duration
+	established    int
 }
+
+// The kinds of rows.
+const (
+	rowsAddress = "address"
+	rowsPods    = "pods"
+)
 
 func main() {
 	var o options
 	var peers, faults, families string
-	flag.StringVar(&peers, "peers", "standard,fast,keepalived,keepalived-0.1", "who is measured, in this order")
-	flag.StringVar(&faults, "faults", strings.Join(faultNames(), ","), "what happens")
+	flag.StringVar(&o.rows, "rows", rowsAddress, "which rows: address or pods")
+	flag.StringVar(&peers, "peers", "", "who is measured, in this order; empty: all of the rows")
+	flag.StringVar(&faults, "faults", "", "what happens; empty: all faults of the rows")
 	flag.StringVar(&families, "family", "ipv4", "ipv4, ipv6, or both")
 	flag.IntVar(&o.rounds, "rounds", 20, "rounds of each fault")
 	flag.IntVar(&o.addresses, "addresses", 3, "addresses that are held, 1 to 13")
 	flag.StringVar(&o.logs, "logs", "", "a folder to save the lab's logs in")
+	flag.DurationVar(&o.grace, "grace", 40*time.Second, "rows pods: silence after which Kubernetes finds a node not Ready")
+	flag.DurationVar(&o.timeout, "timeout", time.Second, "rows pods: time after which a request without an answer has failed")
+	flag.IntVar(&o.established, "established", 60, "rows pods: connections that stay")
 	flag.Parse()
-	o.peers, o.faults, o.families = strings.Split(peers, ","), strings.Split(faults, ","), strings.Split(families, ",")
+	o.peers, o.faults, o.families = list(peers, o.knownPeers()), list(faults, o.knownFaults()), strings.Split(families, ",")
 	if err := o.check(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	if err := run(ctx, o); err != nil {
+	measure := run
+	if o.rows == rowsPods {
+		measure = runPods
+	}
+	if err := measure(ctx, o); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-// ours tells whether IronLB is among the peers.
+// list splits a flag's value.
+func list(value string, all []string) []string {
+	if value == "" {
+		return all
+	}
+	return strings.Split(value, ",")
+}
+
+func (o options) knownPeers() []string {
+	if o.rows == rowsPods {
+		return podPeerNames()
+	}
+	return peerNames()
+}
+
+func (o options) knownFaults() []string {
+	if o.rows == rowsPods {
+		return podFaultNames()
+	}
+	return faultNames()
+}
+
+// ours reports whether IronLB is among the peers.
 func (o options) ours() bool {
 	return slices.ContainsFunc(o.peers, func(p string) bool { return !strings.HasPrefix(p, keepalivedName) })
 }
 
 func (o options) check() error {
+	if o.rows != rowsAddress && o.rows != rowsPods {
+		return fmt.Errorf("-rows: %q is neither %s nor %s", o.rows, rowsAddress, rowsPods)
+	}
 	for _, c := range []struct {
 		flag        string
 		have, known []string
 	}{
-		{"-peers", o.peers, peerNames()},
-		{"-faults", o.faults, faultNames()},
+		{"-peers", o.peers, o.knownPeers()},
+		{"-faults", o.faults, o.knownFaults()},
 		{"-family", o.families, []string{"ipv4", "ipv6"}},
 	} {
 		for _, name := range c.have {
@@ -95,6 +178,9 @@ func (o options) check() error {
 	}
 	if o.rounds < 1 || o.addresses < 1 || o.addresses > 13 {
 		return errors.New("-rounds is from 1, -addresses from 1 to 13")
+	}
+	if o.grace < 2*heartbeat || o.timeout <= 0 || o.established < 1 {
+		return fmt.Errorf("-grace is from %s, -timeout above 0, -established from 1", 2*heartbeat)
 	}
 	return nil
 }

@@ -27,11 +27,16 @@ type peer interface {
 
 	addrs() []netip.Addr
 	target(netip.Addr) steady.Target
+	// clusterIP is that of the Service with the address; the zero Addr if there is none.
+	clusterIP(netip.Addr) netip.Addr
 }
 
 const keepalivedName = "keepalived"
 
 func peerNames() []string { return []string{"standard", "fast", "keepalived", "keepalived-0.1"} }
+
+// podPeerNames are those of the rows "pods".
+func podPeerNames() []string { return []string{"standard", "fast", metallbName} }
 
 func newPeer(b *bench, name, family string) peer {
 	if interval, ok := strings.CutPrefix(name, keepalivedName); ok {
@@ -41,5 +46,8 @@ func newPeer(b *bench, name, family string) peer {
 		}
 		return k
 	}
-	return &ironlb{b: b, family: family, profile: name}
+	if name == metallbName {
+		return &metallb{b: b, services: services{b: b, family: family}}
+	}
+	return &ironlb{b: b, services: services{b: b, family: family}, profile: name}
 }

@@ -27,7 +27,7 @@ var Programs = []string{"etcd", "kube-apiserver", "kube-controller-manager"}
 // Scheduler is needed as well with Config.Kubelets.
 const Scheduler = "kube-scheduler"
 
-// Config of a control plane. NodeGrace, Kubelets and APIServer may be left out.
+// Config of a control plane. NodeGrace, Heartbeat, Kubelets and APIServer may be left out.
 type Config struct {
 	Namespace string     // network namespace of this machine that holds Address
 	Address   netip.Addr // of the API server, port 6443
@@ -36,6 +36,7 @@ type Config struct {
 	Services  []netip.Prefix // ClusterIPs, at most one range of each family
 	Nodes     []string       // names that get a kubelet's credentials
 	NodeGrace time.Duration  // silence after which a node is not Ready; 0: 4s, with Kubelets Kubernetes' own 50s
+	Heartbeat time.Duration  // of the nodes, which are evaluated twice in it; 0: once a second
 	Kubelets  bool           // the nodes have kubelets: run a scheduler and every controller
 	APIServer []string       // more flags of kube-apiserver
 }

@@ -3,6 +3,7 @@ package controlplane
 import (
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 const etcdURL = "http://127.0.0.1:2379" // in a namespace of its own
@@ -77,6 +78,10 @@ func (cp *ControlPlane) controllerFlags() []string {
 	if cp.cfg.Kubelets {
 		run = []string{"*"}
 	}
+	monitor := time.Second
+	if cp.cfg.Heartbeat > 0 {
+		monitor = cp.cfg.Heartbeat / 2
+	}
 	return []string{
 		"--kubeconfig=" + cp.Kubeconfig(),
 		"--controllers=" + strings.Join(run, ","),
@@ -84,7 +89,7 @@ func (cp *ControlPlane) controllerFlags() []string {
 		"--bind-address=127.0.0.1",
 		"--cert-dir=" + cp.file("kube-controller-manager"),
 		"--root-ca-file=" + cp.file(caFile),
-		"--node-monitor-period=1s",
+		"--node-monitor-period=" + monitor.String(),
 		"--node-monitor-grace-period=" + cp.cfg.NodeGrace.String(),
 		"--node-startup-grace-period=20s",
 		"--kube-api-qps=200",

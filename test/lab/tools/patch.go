@@ -60,9 +60,9 @@ func (e edit) apply(text string) (string, error) {
 // overlay writes the edited files into dir, and the file for go's -overlay, whose path it returns. module is the folder of the
 // module that builds the package.
 func (p *patched) overlay(module, dir string) (string, error) {
-	upstream, err := p.download(module)
+	upstream, err := download(module, p.module)
 	if err != nil {
-		return "", fmt.Errorf("download module %s: %w", p.module, err)
+		return "", err
 	}
 	replace := map[string]string{}
 	edited := 0
@@ -96,17 +96,17 @@ func (p *patched) overlay(module, dir string) (string, error) {
 	return file, os.WriteFile(file, data, 0o644)
 }
 
-// download returns the folder of the upstream module at the version that the building module requires.
-func (p *patched) download(module string) (string, error) {
-	cmd := exec.Command("go", "mod", "download", "-json", p.module)
-	cmd.Dir, cmd.Env = module, append(os.Environ(), "GOFLAGS=")
+// download returns the folder of an upstream module at the version that the module in a folder requires.
+func download(in, upstream string) (string, error) {
+	cmd := exec.Command("go", "mod", "download", "-json", upstream)
+	cmd.Dir, cmd.Env = in, append(os.Environ(), "GOFLAGS=")
 	out, err := cmd.Output()
 	if err != nil {
-		return "", stderrOf(err)
+		return "", fmt.Errorf("download module %s: %w", upstream, stderrOf(err))
 	}
 	var found struct{ Dir string }
 	if err := json.Unmarshal(out, &found); err != nil {
-		return "", err
+		return "", fmt.Errorf("download module %s: %w", upstream, err)
 	}
 	return found.Dir, nil
 }

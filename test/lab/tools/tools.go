@@ -50,6 +50,8 @@ var pinned = map[string]program{
 	"containerd":              {module: "containerd", pkg: containerd + "cmd/containerd", ldflags: containerdVersion},
 	"containerd-shim-runc-v2": {module: "containerd", pkg: containerd + "cmd/containerd-shim-runc-v2", ldflags: containerdVersion},
 	"ctr":                     {module: "containerd", pkg: containerd + "cmd/ctr", ldflags: containerdVersion},
+	"metallb-controller":      {module: "metallb", pkg: metallb + "/controller"},
+	"metallb-speaker":         {module: "metallb", pkg: metallb + "/speaker"},
 	"helm3":                   {module: "helm3", pkg: "helm.sh/helm/v3/cmd/helm", ldflags: "-X helm.sh/helm/v3/internal/version.version=v3.22.0 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=36"},
 	"helm4":                   {module: "helm4", pkg: "helm.sh/helm/v4/cmd/helm", ldflags: "-X helm.sh/helm/v4/internal/version.version=v4.3.1"},
 }
@@ -59,6 +61,8 @@ const (
 	// What Kubernetes' own build sets: clients and charts read the version of the API server.
 	kubernetesVersion = "-X " + componentVersion + ".gitVersion=v1.36.3 -X " + componentVersion + ".gitMajor=1 -X " + componentVersion + ".gitMinor=36"
 	componentVersion  = "k8s.io/component-base/version"
+
+	metallb = "go.universe.tf/metallb"
 
 	containerd = "github.com/containerd/containerd/v2/"
 	// The kubelet reads the version of containerd, which its own build sets.
@@ -156,6 +160,11 @@ func (p program) command() []string {
 }
 
 func (b *Build) module(p program) string { return filepath.Join(b.Root, "test", "tools", p.module) }
+
+// MetalLB returns the folder of MetalLB's sources, with its manifests, at the version that its programs are built from.
+func (b *Build) MetalLB() (string, error) {
+	return download(b.module(pinned["metallb-speaker"]), metallb)
+}
 
 // Own builds the project's own programs, static, each into a file named after
 // its folder. Paths are relative to the module: "cmd/ironlb-ccm".

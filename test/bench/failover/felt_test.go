@@ -1,0 +1,64 @@
+package main
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/test/lab/probe"
+)
+
+var began = time.Unix(1000, 0)
+
+// at is a result of what was sent so many milliseconds after the fault, and took so many.
+func at(sent, took int, pod, err string) probe.Result {
+	ms := time.Millisecond
+	return probe.Result{Sent: began.Add(time.Duration(sent) * ms), Took: time.Duration(took) * ms, Pod: pod, Error: err}
+}
+
+func TestFeel(t *testing.T) {
+	healed := began.Add(100 * time.Millisecond)
+	have := feel([]probe.Result{
+		at(-50, 1, "", "dial: refused"),   // had failed before
+		at(-10, 1, "a", ""),               // as had been answered
+		at(-5, 1000, "", "dial: timeout"), // under way
+		at(0, 1, "a", ""),
+		at(5, 1000, "", "dial: timeout"),
+		at(40, 3, "", "read: reset"),
+		at(45, 1, "b", ""),
+		at(100, 1, "", "dial: timeout"),
+	}, began, healed)
+	want := felt{tried: 5, failed: 3, last: 40 * time.Millisecond, returned: 1, late: 30 * time.Millisecond}
+	if have != want {
+		t.Errorf("have %+v\nwant %+v", have, want)
+	}
+	if have := feel([]probe.Result{at(-5, 1, "a", ""), at(0, 1, "a", "")}, began, healed); have != (felt{tried: 1}) {
+		t.Errorf("without a failure: %+v", have)
+	}
+}
+
+func TestPods(t *testing.T) {
+	have := pods([]probe.Result{at(-1, 1, "a", ""), at(0, 1, "b", ""), at(9, 5, "c", ""), at(9, 5, "", "dial: timeout"), at(10, 1, "d", "")},
+		began, began.Add(10*time.Millisecond))
+	if len(have) != 2 || !have["b"] || !have["c"] {
+		t.Error(have)
+	}
+}
+
+func TestKeep(t *testing.T) {
+	conn := func(n int, r probe.Result) probe.Result { r.Conn = n; return r }
+	have := keep([]probe.Result{
+		conn(1, at(-200, 1, "lives", "")), conn(1, at(0, 1, "lives", "")), // stays
+		conn(2, at(-200, 1, "lives", "")), conn(2, at(50, 20, "", "read: reset")),
+		conn(3, at(-200, 1, "lives", "")), conn(3, at(50, 950, "", "timeout")), // silent
+		conn(4, at(-200, 1, "dies", "")), conn(4, at(-1, 500, "", "read: reset")),
+		conn(5, at(-200, 1, "dies", "")), conn(5, at(-1, 300, "", "read: reset")),
+		conn(6, at(-200, 1, "dies", "")), conn(6, at(-1, 1001, "", "timeout")), // silent
+		conn(7, at(-200, 1, "dies", "")), conn(7, at(-100, 50, "", "read: reset")), // had broken before
+		conn(8, at(1, 1, "lives", "")), conn(8, at(50, 1, "", "read: reset")), // not there before
+	}, func(pod string) bool { return pod == "dies" }, began, began.Add(time.Second))
+	resets := []time.Duration{299 * time.Millisecond, 499 * time.Millisecond}
+	if have.conns != 6 || have.broken != 2 || have.dead != 3 || !slices.Equal(have.resets, resets) {
+		t.Errorf("%+v", have)
+	}
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/lab/probe"
+)
+
+// Names of the clients, in the rows.
+const (
+	outsideTCP = "outside-tcp"
+	outsideUDP = "outside-udp"
+	podTCP     = "pod-clusterip-tcp"
+	podUDP     = "pod-clusterip-udp"
+	podLB      = "pod-lb-tcp"
+)
+
+var clientNames = []string{outsideTCP, outsideUDP, podTCP, podUDP, podLB}
+
+const (
+	askEvery  = 5 * time.Millisecond   // new connections, and datagrams
+	lineEvery = 200 * time.Millisecond // of an established connection
+	overdue   = 5 * time.Second        // an answer on one that is silent
+)
+
+// clients ask one address.
+type clients struct {
+	r           *podRows
+	asking      map[string]*lab.Prober
+	established *lab.Prober
+	all         map[string][]probe.Result // once stopped
+}
+
+func (r *podRows) startClients(ctx context.Context, addr netip.Addr) (cs *clients, err error) {
+	cs = &clients{r: r, asking: map[string]*lab.Prober{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, cs.stop())
+		}
+	}()
+	target := r.p.target(addr)
+	outside := r.c.Client
+	cs.established, err = outside.StartProbe(ctx, lab.Probe{
+		Network: "streams", Target: target.TCP, Every: lineEvery, Timeout: overdue, Conns: r.o.established,
+	})
+	if err != nil {
+		return cs, err
+	}
+	type client struct {
+		from    *lab.Machine
+		network string
+		target  netip.AddrPort
+	}
+	all := map[string]client{
+		outsideTCP: {outside, "line", target.TCP},
+		outsideUDP: {outside, "udp", target.UDP},
+		podLB:      {r.caller, "line", target.TCP},
+	}
+	if inside := r.p.clusterIP(addr); inside.IsValid() {
+		all[podTCP] = client{r.caller, "line", netip.AddrPortFrom(inside, target.TCP.Port())}
+		all[podUDP] = client{r.caller, "udp", netip.AddrPortFrom(inside, target.UDP.Port())}
+	}
+	// Never so many at once that one waits.
+	most := 4 * int(r.o.timeout/askEvery)
+	for name, c := range all {
+		cs.asking[name], err = c.from.StartProbe(ctx, lab.Probe{
+			Network: c.network, Target: c.target, Every: askEvery, Timeout: r.o.timeout, Most: most,
+		})
+		if err != nil {
+			return cs, err
+		}
+	}
+	return cs, nil
+}
+
+// steady waits until all that the clients asked in the last second was answered, on every established connection too.
+func (cs *clients) steady(ctx context.Context) error {
+	return cs.r.c.Eventually(ctx, settleLimit, "clients without a failure", func(ctx context.Context) error {
+		if err := wait(ctx, steadySpan); err != nil {
+			return err
+		}
+		now := time.Now()
+		for name, p := range cs.asking {
+			s, err := p.Summary()
+			if err != nil {
+				return err
+			}
+			answered := 0
+			for _, r := range s.Results {
+				switch {
+				case r.End().Before(now.Add(-steadySpan)):
+				case !r.OK():
+					return fmt.Errorf("%s: request %d: %s", name, r.N, r.Error)
+				default:
+					answered++
+				}
+			}
+			if answered < int(steadySpan/askEvery)/2 {
+				return fmt.Errorf("%s: %d answers in the last %s", name, answered, steadySpan)
+			}
+		}
+		s, err := cs.established.Summary()
+		if err != nil {
+			return err
+		}
+		conns := map[int]bool{}
+		for _, r := range s.Results {
+			if !r.OK() {
+				return fmt.Errorf("established connection %d: %s", r.Conn, r.Error)
+			}
+			conns[r.Conn] = true
+		}
+		if len(conns) < cs.r.o.established {
+			return fmt.Errorf("%d of %d established connections", len(conns), cs.r.o.established)
+		}
+		return nil
+	})
+}
+
+// stop ends the clients; it may be called twice.
+func (cs *clients) stop() error {
+	if cs.all != nil {
+		return nil
+	}
+	cs.all = map[string][]probe.Result{}
+	var errs []error
+	if cs.established != nil && cs.established.Broken() == nil {
+		_, err := cs.established.Stop()
+		errs = append(errs, err)
+	}
+	for name, p := range cs.asking {
+		if p == nil {
+			continue
+		}
+		s, err := p.Stop()
+		errs, cs.all[name] = append(errs, err), s.Results
+	}
+	return errors.Join(errs...)
+}
+
+// results of those that have ended, by name, in the order sent.
+func (cs *clients) results() map[string][]probe.Result { return cs.all }

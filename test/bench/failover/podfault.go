@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"time"
+
+	"github.com/ironlb/ironlb/test/lab"
+)
+
+// podFault is what happens to a node in the rows "pods".
+type podFault struct {
+	name  string
+	other bool // to a candidate that is not the owner, not to the owner
+	gone  bool // the Pods on the node do not answer
+	dies  bool // Kubernetes finds the node not Ready after the grace period
+	// watch is how long the clients are watched, beside the grace period of a node that is found not Ready.
+	watch time.Duration
+	// do has it happen; it may last. heal makes the node complete again.
+	do, heal func(context.Context, *bench, peer, *lab.Node) error
+}
+
+const (
+	// heartbeat is the time from one renewal of a Lease to the next, as kubelets ship it.
+	heartbeat = 10 * time.Second
+	// afterwards is how long the clients are watched after the last that happens.
+	afterwards = 10 * time.Second
+
+	flaps    = 5
+	flapTime = 3 * time.Second
+)
+
+var podFaults = []podFault{
+	{name: "power-off-owner", gone: true, dies: true, do: powerOff, heal: powerOn},
+	{name: "power-off-other", other: true, gone: true, dies: true, do: powerOff, heal: powerOn},
+	{name: "link-cut-owner", gone: true, dies: true, do: unplug, heal: plug},
+	{name: "link-cut-other", other: true, gone: true, dies: true, do: unplug, heal: plug},
+	{
+		name: "kubelet", other: true, dies: true,
+		do:   func(_ context.Context, _ *bench, _ peer, n *lab.Node) error { return n.StopKubelet() },
+		heal: func(ctx context.Context, _ *bench, _ peer, n *lab.Node) error { return n.StartKubelet(ctx) },
+	},
+	{
+		name: "kill", watch: 15 * time.Second,
+		do:   func(_ context.Context, _ *bench, p peer, n *lab.Node) error { return p.signal(n, syscall.SIGKILL) },
+		heal: startOn,
+	},
+	{
+		name: "pause", watch: pauseTime + afterwards,
+		do: func(ctx context.Context, _ *bench, p peer, n *lab.Node) error {
+			if err := p.signal(n, syscall.SIGSTOP); err != nil {
+				return err
+			}
+			return errors.Join(wait(ctx, pauseTime), p.signal(n, syscall.SIGCONT))
+		},
+	},
+	{name: "flap", other: true, watch: 2*flaps*flapTime + afterwards, do: flap},
+}
+
+func podFaultNames() (names []string) {
+	for _, f := range podFaults {
+		names = append(names, f.name)
+	}
+	return names
+}
+
+// span is how long the clients are watched.
+func (f podFault) span(o options) time.Duration {
+	if f.dies { // the last heartbeat may have come at the moment of the fault, and nodes are evaluated twice in a heartbeat
+		return o.grace + heartbeat/2 + afterwards
+	}
+	return f.watch
+}
+
+// sure is how long Kubernetes certainly finds the node Ready.
+func (f podFault) sure(o options) time.Duration {
+	if f.dies {
+		return o.grace - heartbeat - time.Second
+	}
+	return f.watch
+}
+
+func unplug(ctx context.Context, _ *bench, _ peer, n *lab.Node) error { return n.Unplug(ctx) }
+
+func plug(ctx context.Context, _ *bench, _ peer, n *lab.Node) error {
+	return errors.Join(n.RestoreLAN(ctx), n.RestoreAPI(ctx))
+}
+
+func flap(ctx context.Context, _ *bench, _ peer, n *lab.Node) error {
+	for range flaps {
+		for _, set := range []func(context.Context) error{n.LinkDown, n.LinkUp} {
+			if err := errors.Join(set(ctx), wait(ctx, flapTime)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
