@@ -40,8 +40,8 @@ type Config struct {
 	Nodes     int // 0: 3, at most 7
 	Kernel    Kernel
 	NodeGrace time.Duration // silence after which a node is not Ready; 0: 4s, with Kubelets 50s
-	// Heartbeat is the time from one renewal of a node's Lease to the next; the controllers evaluate the nodes twice in it.
-	// 0: 1s; Kubernetes' own are 10s. Without Kubelets.
+	// Heartbeat is the time from one renewal of a node's Lease to the next; the controllers evaluate the nodes twice in
+	// it. 0: 1s; Kubernetes' own is 10s. Without Kubelets.
 	Heartbeat time.Duration
 	Bare      bool      // do not build the project's own programs nor apply its manifests
 	KubeProxy bool      // build kube-proxy, for StartKubeProxy

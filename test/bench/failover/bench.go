@@ -22,6 +22,7 @@ type bench struct {
 	o     options
 	c     *lab.Cluster
 	nodes []*lab.Node // that may answer
+	runs  []*lab.Node // that the peer's programs run on
 	port  lab.Port
 	w     *steady.Watcher // of the peer that runs
 
@@ -33,7 +34,7 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	b := &bench{o: o, c: c, nodes: c.Nodes[:candidates]}
+	b := &bench{o: o, c: c, nodes: c.Nodes[:candidates], runs: c.Nodes[:candidates]}
 	defer func() {
 		if o.logs != "" {
 			err = errors.Join(err, c.SaveLogs(o.logs))
@@ -56,7 +57,8 @@ func run(ctx context.Context, o options) (err error) {
 
 // header is that of Go's benchmark format.
 func header() {
-	fmt.Printf("goos: %s\ngoarch: %s\npkg: github.com/ironlb/ironlb/test/bench/failover\n", runtime.GOOS, runtime.GOARCH)
+	const pkg = "github.com/ironlb/ironlb/test/bench/failover"
+	fmt.Printf("goos: %s\ngoarch: %s\npkg: %s\n", runtime.GOOS, runtime.GOARCH, pkg)
 }
 
 // measure runs all rounds of one peer.
@@ -107,7 +109,7 @@ const (
 // settle waits until every candidate could take over and each address has one answerer.
 func (b *bench) settle(ctx context.Context, p peer) (owners map[netip.Addr]string, err error) {
 	err = b.c.Eventually(ctx, settleLimit, "each address has one answerer, and every node is ready", func(ctx context.Context) error {
-		for _, n := range b.running() {
+		for _, n := range b.runs {
 			if err := p.ready(ctx, n); err != nil {
 				return fmt.Errorf("%s: %w", n.Name, err)
 			}
@@ -227,14 +229,6 @@ func wait(ctx context.Context, d time.Duration) error {
 
 // withPods reports whether the rows have Pods on every node.
 func (b *bench) withPods() bool { return b.o.rows == rowsPods }
-
-// running are the nodes with the peer's programs: with Pods, all.
-func (b *bench) running() []*lab.Node {
-	if b.withPods() {
-		return b.c.Nodes
-	}
-	return b.nodes
-}
 
 func (b *bench) candidateNames() (names []string) {
 	for _, n := range b.nodes {

@@ -15,8 +15,8 @@ type felt struct {
 	late          time.Duration // by how much the client itself was late at most
 }
 
-// feel sums up a client's results, which are in the order sent.
-func feel(results []probe.Result, began, healed time.Time) (f felt) {
+// feel sums up the results, in the order sent, of a client that asks every so often.
+func feel(results []probe.Result, every time.Duration, began, healed time.Time) (f felt) {
 	before := began // when the last one was sent
 	for _, r := range results {
 		failed := !r.OK() && r.End().After(began)
@@ -33,7 +33,7 @@ func feel(results []probe.Result, began, healed time.Time) (f felt) {
 			}
 		}
 		f.tried++
-		f.late = max(f.late, r.Sent.Sub(before)-askEvery)
+		f.late = max(f.late, r.Sent.Sub(before)-every)
 		before = r.Sent
 		if failed {
 			f.failed++
@@ -62,8 +62,8 @@ type kept struct {
 	resets []time.Duration // of these, from the fault until the client read the error, sorted
 }
 
-// keep sums up the results of connections, whose client ended when the fault was healed. A connection breaks by its error; one whose
-// answer is overdue at the end has one, too, but is not reset.
+// keep sums up the results of connections, whose client ended when the fault was healed. A connection breaks by its
+// error; one whose answer is overdue at the end has one, too, but is not reset.
 func keep(results []probe.Result, gone func(pod string) bool, began, ended time.Time) (k kept) {
 	to := map[int]string{} // connection -> Pod
 	for _, r := range results {

@@ -27,19 +27,21 @@ func TestFeel(t *testing.T) {
 		at(40, 3, "", "read: reset"),
 		at(45, 1, "b", ""),
 		at(100, 1, "", "dial: timeout"),
-	}, began, healed)
+	}, 5*time.Millisecond, began, healed)
 	want := felt{tried: 5, failed: 3, last: 40 * time.Millisecond, returned: 1, late: 30 * time.Millisecond}
 	if have != want {
 		t.Errorf("have %+v\nwant %+v", have, want)
 	}
-	if have := feel([]probe.Result{at(-5, 1, "a", ""), at(0, 1, "a", "")}, began, healed); have != (felt{tried: 1}) {
+	have = feel([]probe.Result{at(-5, 1, "a", ""), at(0, 1, "a", "")}, 5*time.Millisecond, began, healed)
+	if have != (felt{tried: 1}) {
 		t.Errorf("without a failure: %+v", have)
 	}
 }
 
 func TestPods(t *testing.T) {
-	have := pods([]probe.Result{at(-1, 1, "a", ""), at(0, 1, "b", ""), at(9, 5, "c", ""), at(9, 5, "", "dial: timeout"), at(10, 1, "d", "")},
-		began, began.Add(10*time.Millisecond))
+	have := pods([]probe.Result{
+		at(-1, 1, "a", ""), at(0, 1, "b", ""), at(9, 5, "c", ""), at(9, 5, "", "dial: timeout"), at(10, 1, "d", ""),
+	}, began, began.Add(10*time.Millisecond))
 	if len(have) != 2 || !have["b"] || !have["c"] {
 		t.Error(have)
 	}

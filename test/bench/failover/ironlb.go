@@ -43,7 +43,7 @@ func (l *ironlb) start(ctx context.Context) error {
 	if err := l.b.control(ctx); err != nil {
 		return err
 	}
-	for _, n := range l.b.running() {
+	for _, n := range l.b.runs {
 		if err := l.startOn(ctx, n); err != nil {
 			return err
 		}
@@ -100,7 +100,7 @@ func (l *ironlb) settings() (text string) {
 
 func (l *ironlb) stop(context.Context) error {
 	var errs []error
-	for _, n := range l.b.running() {
+	for _, n := range l.b.runs {
 		errs = append(errs, n.StopSpeaker())
 	}
 	return errors.Join(errs...)

@@ -1,9 +1,11 @@
-// Command failover measures what clients notice when a node fails or leaves, in labs on this machine's kernel. It has two kinds of rows.
+// Command failover measures what clients notice when a node fails or leaves, in labs on this machine's kernel. It has
+// two kinds of rows.
 //
 // # Rows "address": how the address moves
 //
-// IronLB with its profiles standard and fast, and keepalived with its default (advert_int 1) and with advert_int 0.1, one after the
-// other in one lab: a LAN with three nodes that may answer, a client, and a fourth node with the Pod behind the address.
+// IronLB with its profiles standard and fast, and keepalived with its default (advert_int 1) and with advert_int 0.1,
+// one after the other in one lab: a LAN with three nodes that may answer, a client, and a fourth node with the Pod
+// behind the address.
 //
 // What is compared:
 //   - The addresses are the same, one for each of the three nodes at the start. keepalived has a VRRP instance for each, all
@@ -34,38 +36,43 @@
 //
 // # Rows "pods": what happens to the traffic
 //
-// Each peer has a lab of its own with four nodes, two Pods on each behind every address, and Kubernetes' own timing: a Lease is
-// renewed each 10 s, and a node is not Ready after -grace (40 s). Three nodes may answer; on the fourth, which no fault touches, a
-// Pod is a client. The peers:
+// Each peer has a lab of its own with four nodes, two Pods on each behind every address, and Kubernetes' own timing: a
+// Lease is renewed each 10 s, and a node is not Ready after -grace (40 s). Three nodes may answer; on the fourth, which
+// no fault touches, a Pod is a client. The peers:
 //
 //   - standard and fast: IronLB with that profile, nftables and serviceProxy, on all nodes, without kube-proxy.
-//   - metallb: MetalLB in L2 mode with its own settings, memberlist included, and kube-proxy (nftables) with its own settings, on all
-//     nodes. The announcing interface is named in the L2Advertisement, since the default list of excluded ones is a file in /etc.
-//     MetalLB's webhooks, which only validate objects, are off.
+//   - metallb: MetalLB in L2 mode with its own settings, memberlist included, and kube-proxy (nftables) with its own
+//     settings, on all nodes. The announcing interface is named in the L2Advertisement, since the default list of
+//     excluded ones is a file in /etc. MetalLB's webhooks, which only validate objects, are off.
+//   - keepalived and keepalived-1s: its virtual_server (IPVS, rr, NAT) with a TCP_CHECK of every Pod, with its default
+//     delay_loop (60 s) and with 1 s; VRRP with its defaults. This machine's kernel may lack IPVS, so the three nodes
+//     that may answer are virtual machines, and beside each is a node with its Pods, which dies with it. The clients
+//     run outside of them but begin each 20 ms, not 5: the virtual processors may be emulated, which is slow, while all
+//     that is measured takes seconds. There is no ClusterIP.
 //
-// In each round one address is asked, which another node holds each time. New connections, each with a question and its answer, and
-// datagrams, each from a socket of its own, begin each 5 ms: from outside to the LoadBalancer address, and from the Pod to the
-// ClusterIP and to the LoadBalancer address. One has failed that is not answered within -timeout (1 s). Besides, -established (60)
-// connections from outside send a line each 200 ms, answered or not.
+// In each round one address is asked, which another node holds each time. New connections, each with a question and its
+// answer, and datagrams, each from a socket of its own, begin each 5 ms: from outside to the LoadBalancer address, and
+// from the Pod to the ClusterIP and to the LoadBalancer address. One has failed that is not answered within -timeout
+// (1 s). Besides, -established (60) connections from outside send a line each 200 ms, answered or not.
 //
 // The faults, of the owner (the node that answers for the address) or of another of the three:
 //
-//	power-off-owner, power-off-other  all links of the node cut at once, without a change of carrier, and every process on it killed
+//	power-off-owner, power-off-other  all links of the node cut at once, every process on it killed
 //	link-cut-owner, link-cut-other    both its links cut, as the one cable of a node
 //	kubelet                           the kubelet of another node stopped
 //	kill                              SIGKILL to the owner's speaker
 //	pause                             SIGSTOP to the owner's speaker for 5 s, then SIGCONT
-//	flap                              the port of another node on the LAN's switch down for 3 s and up for 3 s, five times
+//	flap                              the LAN's port of another node down for 3 s and up for 3 s, five times
 //
-// Where Kubernetes finds the node not Ready the clients are watched until 15 s after that, else for 15 s or 10 s longer than the
-// fault. After that the node is repaired.
+// Where Kubernetes finds the node not Ready the clients are watched until 15 s after that, else for 10 s longer than
+// the fault, at least 15 s. After that the node is repaired.
 //
-// A line for each client has the time from the fault until the last request that failed began (p50, p99, max; 0: none failed), the
-// share of requests that failed, how many failed while the node returned (return-failed), and client-late-ms. The line "established"
-// has the time from the fault until the client read the first reset of a connection whose Pod the fault took away, and the last
-// (all-max-ms), how many of those were never reset (unreset), and how many to other Pods broke (broken): those of a round whose
-// owner is hit move with the address. lost-pods counts Pods that were still there and got no more new connection, until Kubernetes
-// said that their node is not Ready.
+// A line for each client has the time from the fault until the last request that failed began (p50, p99, max; 0: none
+// failed), the share of requests that failed, how many failed while the node returned (return-failed), and
+// client-late-ms. The line "established" has the time from the fault until the client read the first reset of a
+// connection whose Pod the fault took away, and the last (all-max-ms), how many of those were never reset (unreset),
+// and how many to other Pods broke (broken): those of a round whose owner is hit move with the address. lost-pods
+// counts Pods that were not hit and got no more new connections, until Kubernetes finds their node not Ready.
 //
 // Results are in Go's benchmark format on standard output, with a line for each round on standard error.
 package main
@@ -110,11 +117,12 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 20, "rounds of each fault")
 	flag.IntVar(&o.addresses, "addresses", 3, "addresses that are held, 1 to 13")
 	flag.StringVar(&o.logs, "logs", "", "a folder to save the lab's logs in")
-	flag.DurationVar(&o.grace, "grace", 40*time.Second, "rows pods: silence after which Kubernetes finds a node not Ready")
-	flag.DurationVar(&o.timeout, "timeout", time.Second, "rows pods: time after which a request without an answer has failed")
+	flag.DurationVar(&o.grace, "grace", 40*time.Second, "rows pods: silence until a node is not Ready for Kubernetes")
+	flag.DurationVar(&o.timeout, "timeout", time.Second, "rows pods: a request without an answer has failed then")
 	flag.IntVar(&o.established, "established", 60, "rows pods: connections that stay")
 	flag.Parse()
-	o.peers, o.faults, o.families = list(peers, o.knownPeers()), list(faults, o.knownFaults()), strings.Split(families, ",")
+	o.peers, o.faults = list(peers, o.knownPeers()), list(faults, o.knownFaults())
+	o.families = strings.Split(families, ",")
 	if err := o.check(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)

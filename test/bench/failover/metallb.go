@@ -23,8 +23,8 @@ import (
 	"github.com/ironlb/ironlb/test/lab/process"
 )
 
-// metallb is MetalLB in L2 mode, with kube-proxy (nftables). Its programs run as processes, with the flags, accounts and rights of
-// its own manifest.
+// metallb is MetalLB in L2 mode, with kube-proxy (nftables). Its programs run as processes, with the flags, accounts
+// and rights of its own manifest.
 type metallb struct {
 	services
 	b                 *bench
@@ -73,7 +73,7 @@ func (m *metallb) start(ctx context.Context) error {
 	if err := m.install(ctx); err != nil {
 		return fmt.Errorf("install MetalLB: %w", err)
 	}
-	for _, n := range m.b.running() {
+	for _, n := range m.b.runs {
 		if err := m.startOn(ctx, n); err != nil {
 			return err
 		}
@@ -110,7 +110,7 @@ func (m *metallb) install(ctx context.Context) error {
 	if err := m.pod(ctx, "controller", "component=controller", c.Management.Addr.String()); err != nil {
 		return err
 	}
-	for _, n := range m.b.running() {
+	for _, n := range m.b.runs {
 		if err := m.pod(ctx, speakerPod(n), "component=speaker", n.Addr.String()); err != nil {
 			return err
 		}
@@ -120,8 +120,9 @@ func (m *metallb) install(ctx context.Context) error {
 		return err
 	}
 	_, err = c.Management.Start(ctx, metallbController, host.Cmd{Argv: []string{
-		c.Program(metallbController), "--kubeconfig", kubeconfig, "--namespace", metallbNamespace, "--pod-name", "controller",
-		"--port", "0", "--webhook-mode", "disabled", "--disable-cert-rotation", "--log-level", "info"}})
+		c.Program(metallbController), "--kubeconfig", kubeconfig, "--namespace", metallbNamespace,
+		"--pod-name", "controller", "--port", "0", "--webhook-mode", "disabled",
+		"--disable-cert-rotation", "--log-level", "info"}})
 	if err != nil {
 		return err
 	}
@@ -134,8 +135,8 @@ func (m *metallb) secret() string { return filepath.Join(m.b.c.Dir, "metallb-mem
 
 func speakerPod(n *lab.Node) string { return "speaker-" + n.Name }
 
-// pod makes the object of a Pod that one of its programs takes itself for: it owns objects, and its address is a member of memberlist.
-// It is bound to no node, so nothing runs it.
+// pod makes the object of the Pod that one of its programs would be in: the program reads its own, and memberlist takes
+// the addresses of the speakers from them. It is bound to no node, so nothing runs it.
 func (m *metallb) pod(ctx context.Context, name, component, addr string) error {
 	key, value, _ := strings.Cut(component, "=")
 	pod := &corev1.Pod{
@@ -186,14 +187,14 @@ func (m *metallb) startOn(ctx context.Context, n *lab.Node) (err error) {
 	}
 	m.speakers[n], err = n.Start(ctx, metallbSpeaker, host.Cmd{Argv: []string{
 		m.b.c.Program(metallbSpeaker), "--kubeconfig", kubeconfig, "--namespace", metallbNamespace,
-		"--node-name", n.Name, "--pod-name", speakerPod(n), "--ml-bindaddr", n.Addr.String(), "--ml-labels", metallbLabels,
-		"--ml-secret-key-path", m.secret(), "--port", "0", "--log-level", "info"}})
+		"--node-name", n.Name, "--pod-name", speakerPod(n), "--ml-bindaddr", n.Addr.String(),
+		"--ml-labels", metallbLabels, "--ml-secret-key-path", m.secret(), "--port", "0", "--log-level", "info"}})
 	return err
 }
 
 func (m *metallb) stop(context.Context) error {
 	var errs []error
-	for _, n := range m.b.running() {
+	for _, n := range m.b.runs {
 		for _, p := range []*process.Process{m.speakers[n], m.proxies[n]} {
 			if p != nil {
 				errs = append(errs, p.Kill())
@@ -225,7 +226,7 @@ func (m *metallb) ready(ctx context.Context, n *lab.Node) error {
 		return err
 	}
 	joined := members(log)
-	for _, other := range m.b.running() {
+	for _, other := range m.b.runs {
 		if other != n && !joined[other.Name] {
 			return fmt.Errorf("its memberlist lacks %s", other.Name)
 		}

@@ -36,9 +36,14 @@ const keepalivedName = "keepalived"
 func peerNames() []string { return []string{"standard", "fast", "keepalived", "keepalived-0.1"} }
 
 // podPeerNames are those of the rows "pods".
-func podPeerNames() []string { return []string{"standard", "fast", metallbName} }
+func podPeerNames() []string {
+	return []string{"standard", "fast", metallbName, keepalivedName, "keepalived-1s"}
+}
 
 func newPeer(b *bench, name, family string) peer {
+	if b.withPods() && strings.HasPrefix(name, keepalivedName) {
+		return newLVS(b, name, family)
+	}
 	if interval, ok := strings.CutPrefix(name, keepalivedName); ok {
 		k := &keepalived{b: b, family: family, interval: strings.TrimPrefix(interval, "-")}
 		if k.interval == "" {

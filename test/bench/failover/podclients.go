@@ -23,9 +23,11 @@ const (
 var clientNames = []string{outsideTCP, outsideUDP, podTCP, podUDP, podLB}
 
 const (
-	askEvery  = 5 * time.Millisecond   // new connections, and datagrams
-	lineEvery = 200 * time.Millisecond // of an established connection
-	overdue   = 5 * time.Second        // an answer on one that is silent
+	askEvery = 5 * time.Millisecond // new connections, and datagrams
+	// askEveryVirtual is that by way of virtual machines, whose processor may be emulated.
+	askEveryVirtual = 20 * time.Millisecond
+	lineEvery       = 200 * time.Millisecond // of an established connection
+	overdue         = 5 * time.Second        // an answer on one that is silent
 )
 
 // clients ask one address.
@@ -66,10 +68,10 @@ func (r *podRows) startClients(ctx context.Context, addr netip.Addr) (cs *client
 		all[podUDP] = client{r.caller, "udp", netip.AddrPortFrom(inside, target.UDP.Port())}
 	}
 	// Never so many at once that one waits.
-	most := 4 * int(r.o.timeout/askEvery)
+	most := 4 * int(r.o.timeout/r.every)
 	for name, c := range all {
 		cs.asking[name], err = c.from.StartProbe(ctx, lab.Probe{
-			Network: c.network, Target: c.target, Every: askEvery, Timeout: r.o.timeout, Most: most,
+			Network: c.network, Target: c.target, Every: r.every, Timeout: r.o.timeout, Most: most,
 		})
 		if err != nil {
 			return cs, err
@@ -78,7 +80,8 @@ func (r *podRows) startClients(ctx context.Context, addr netip.Addr) (cs *client
 	return cs, nil
 }
 
-// steady waits until all that the clients asked in the last second was answered, on every established connection too.
+// steady waits until all that the clients asked in the last second was answered, by every Pod, and on every
+// established connection.
 func (cs *clients) steady(ctx context.Context) error {
 	return cs.r.c.Eventually(ctx, settleLimit, "clients without a failure", func(ctx context.Context) error {
 		if err := wait(ctx, steadySpan); err != nil {
@@ -90,18 +93,18 @@ func (cs *clients) steady(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			answered := 0
+			answered, by := 0, map[string]bool{}
 			for _, r := range s.Results {
 				switch {
 				case r.End().Before(now.Add(-steadySpan)):
 				case !r.OK():
 					return fmt.Errorf("%s: request %d: %s", name, r.N, r.Error)
 				default:
-					answered++
+					answered, by[r.Pod] = answered+1, true
 				}
 			}
-			if answered < int(steadySpan/askEvery)/2 {
-				return fmt.Errorf("%s: %d answers in the last %s", name, answered, steadySpan)
+			if answered < int(steadySpan/cs.r.every)/2 || len(by) < len(cs.r.on) {
+				return fmt.Errorf("%s: %d answers of %d Pods in the last %s", name, answered, len(by), steadySpan)
 			}
 		}
 		s, err := cs.established.Summary()

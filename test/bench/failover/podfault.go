@@ -17,7 +17,7 @@ type podFault struct {
 	dies  bool // Kubernetes finds the node not Ready after the grace period
 	// watch is how long the clients are watched, beside the grace period of a node that is found not Ready.
 	watch time.Duration
-	// do has it happen; it may last. heal makes the node complete again.
+	// do makes it happen, and may last. heal repairs the node.
 	do, heal func(context.Context, *bench, peer, *lab.Node) error
 }
 
@@ -32,8 +32,8 @@ const (
 )
 
 var podFaults = []podFault{
-	{name: "power-off-owner", gone: true, dies: true, do: powerOff, heal: powerOn},
-	{name: "power-off-other", other: true, gone: true, dies: true, do: powerOff, heal: powerOn},
+	{name: "power-off-owner", gone: true, dies: true, do: cutPower, heal: givePower},
+	{name: "power-off-other", other: true, gone: true, dies: true, do: cutPower, heal: givePower},
 	{name: "link-cut-owner", gone: true, dies: true, do: unplug, heal: plug},
 	{name: "link-cut-other", other: true, gone: true, dies: true, do: unplug, heal: plug},
 	{
@@ -67,7 +67,7 @@ func podFaultNames() (names []string) {
 
 // span is how long the clients are watched.
 func (f podFault) span(o options) time.Duration {
-	if f.dies { // the last heartbeat may have come at the moment of the fault, and nodes are evaluated twice in a heartbeat
+	if f.dies { // the last heartbeat may have come at the moment of the fault; nodes are evaluated twice in a heartbeat
 		return o.grace + heartbeat/2 + afterwards
 	}
 	return f.watch
@@ -81,16 +81,52 @@ func (f podFault) sure(o options) time.Duration {
 	return f.watch
 }
 
-func unplug(ctx context.Context, _ *bench, _ peer, n *lab.Node) error { return n.Unplug(ctx) }
-
-func plug(ctx context.Context, _ *bench, _ peer, n *lab.Node) error {
-	return errors.Join(n.RestoreLAN(ctx), n.RestoreAPI(ctx))
+// hit are the nodes that a fault of a candidate hits.
+func hit(p peer, n *lab.Node) []*lab.Node {
+	if k, ok := p.(*lvs); ok {
+		return []*lab.Node{n, k.podNode(n)}
+	}
+	return []*lab.Node{n}
 }
 
-func flap(ctx context.Context, _ *bench, _ peer, n *lab.Node) error {
+func cutPower(ctx context.Context, b *bench, p peer, n *lab.Node) error {
+	if k, ok := p.(*lvs); ok {
+		return k.powerOff(ctx, n)
+	}
+	return powerOff(ctx, b, p, n)
+}
+
+func givePower(ctx context.Context, b *bench, p peer, n *lab.Node) error {
+	if k, ok := p.(*lvs); ok {
+		return k.powerOn(ctx, n)
+	}
+	return powerOn(ctx, b, p, n)
+}
+
+func unplug(ctx context.Context, _ *bench, p peer, n *lab.Node) error {
+	var errs []error
+	for _, n := range hit(p, n) {
+		errs = append(errs, n.Unplug(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+func plug(ctx context.Context, _ *bench, p peer, n *lab.Node) error {
+	var errs []error
+	for _, n := range hit(p, n) {
+		errs = append(errs, n.RestoreLAN(ctx), n.RestoreAPI(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+func flap(ctx context.Context, _ *bench, p peer, n *lab.Node) error {
 	for range flaps {
-		for _, set := range []func(context.Context) error{n.LinkDown, n.LinkUp} {
-			if err := errors.Join(set(ctx), wait(ctx, flapTime)); err != nil {
+		for _, set := range []func(*lab.Node, context.Context) error{(*lab.Node).LinkDown, (*lab.Node).LinkUp} {
+			var errs []error
+			for _, n := range hit(p, n) {
+				errs = append(errs, set(n, ctx))
+			}
+			if err := errors.Join(append(errs, wait(ctx, flapTime))...); err != nil {
 				return err
 			}
 		}

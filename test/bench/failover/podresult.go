@@ -14,7 +14,7 @@ type podOutcome struct {
 	node  string // that the fault happened to
 	addr  netip.Addr
 	moves int             // of the address, until the node was repaired
-	lost  int             // Pods that were still there and got no more new connections
+	lost  int             // Pods that were not hit and got no more new connections
 	felt  map[string]felt // by client
 	kept  kept
 }
@@ -24,23 +24,25 @@ func (o podOutcome) String() string {
 	s := fmt.Sprintf("%s, asked %v, %d moves", o.node, o.addr, o.moves)
 	for _, name := range clientNames {
 		if f, there := o.felt[name]; there {
-			s += fmt.Sprintf("; %s: %d of %d failed, the last after %s", name, f.failed, f.tried, f.last.Round(time.Millisecond))
+			last := f.last.Round(time.Millisecond)
+			s += fmt.Sprintf("; %s: %d of %d failed, the last after %s", name, f.failed, f.tried, last)
 		}
 	}
-	s += fmt.Sprintf("; %d connections, %d to Pods that are gone: %d reset", o.kept.conns, o.kept.dead, len(o.kept.resets))
-	if r := o.kept.resets; len(r) > 0 {
+	r := o.kept.resets
+	s += fmt.Sprintf("; %d connections, %d to Pods that are gone: %d reset", o.kept.conns, o.kept.dead, len(r))
+	if len(r) > 0 {
 		s += fmt.Sprintf(" after %s to %s", r[0].Round(time.Millisecond), r[len(r)-1].Round(time.Millisecond))
 	}
 	return s + fmt.Sprintf("; %d others broke; %d Pods lost", o.kept.broken, o.lost)
 }
 
-// line is one of Go's benchmark format.
-type line struct {
+// benchLine is one of Go's benchmark format.
+type benchLine struct {
 	strings.Builder
 }
 
-func newLine(name string, rounds int, times []time.Duration) *line {
-	l := &line{}
+func newLine(name string, rounds int, times []time.Duration) *benchLine {
+	l := &benchLine{}
 	mean := time.Duration(0)
 	for _, t := range times {
 		mean += t / time.Duration(len(times))
@@ -54,7 +56,7 @@ func newLine(name string, rounds int, times []time.Duration) *line {
 	return l
 }
 
-func (l *line) unit(name string, v float64) { fmt.Fprintf(l, "\t%.4g %s", v, name) }
+func (l *benchLine) unit(name string, v float64) { fmt.Fprintf(l, "\t%.4g %s", v, name) }
 
 // podResults prints the rounds of one fault, a line for each client and one for the established connections.
 func podResults(name string, all []podOutcome) {

@@ -27,10 +27,10 @@ const (
 type podRows struct {
 	*bench
 	p      peer
-	name   string // of the peer
-	family string
+	nodes  []*lab.Node // with Pods
 	caller *lab.Machine
 	on     map[string]string // Pod -> node
+	every  time.Duration     // a new connection, and a datagram
 }
 
 // runPods measures each peer in a lab of its own.
@@ -50,15 +50,22 @@ func runPodsOf(ctx context.Context, o options, name, family string) (err error) 
 	config := lab.Config{
 		Nodes: candidates + 1, Kernel: lab.Native, NodeGrace: o.grace, Heartbeat: heartbeat, Progress: os.Stderr,
 	}
-	if name == metallbName {
+	virtual := strings.HasPrefix(name, keepalivedName)
+	switch {
+	case name == metallbName:
 		config.Bare, config.KubeProxy, config.Programs = true, true, metallbPrograms()
+	case virtual:
+		config.Bare, config.Nodes, config.VirtualMachines = true, 2*candidates+1, candidates
 	}
 	c, err := lab.New(ctx, config)
 	if err != nil {
 		return err
 	}
-	b := &bench{o: o, c: c, nodes: c.Nodes[:candidates]}
-	r := &podRows{bench: b, p: newPeer(b, name, family), name: name, family: family, on: map[string]string{}}
+	b := &bench{o: o, c: c, nodes: c.Nodes[:candidates], runs: c.Nodes}
+	r := &podRows{bench: b, p: newPeer(b, name, family), nodes: c.Nodes, on: map[string]string{}, every: askEvery}
+	if virtual {
+		b.runs, r.nodes, r.every = b.nodes, c.Nodes[candidates:], askEveryVirtual
+	}
 	defer func() {
 		if o.logs != "" {
 			err = errors.Join(err, c.SaveLogs(strings.Join([]string{o.logs, name, family}, "-")))
@@ -89,7 +96,7 @@ func runPodsOf(ctx context.Context, o options, name, family string) (err error) 
 
 // start makes the Pods, and has the peer run.
 func (r *podRows) start(ctx context.Context) (err error) {
-	for _, n := range r.c.Nodes {
+	for _, n := range r.nodes {
 		for i := range podsPerNode {
 			pod := fmt.Sprintf("%s-%c", n.Name, 'a'+i)
 			labels := map[string]string{"app": appBench}
@@ -99,7 +106,7 @@ func (r *podRows) start(ctx context.Context) (err error) {
 			r.on[pod] = n.Name
 		}
 	}
-	if _, err := r.c.AddPod(ctx, lab.PodSpec{Name: caller, Node: r.c.Node(candidates)}); err != nil {
+	if _, err := r.c.AddPod(ctx, lab.PodSpec{Name: caller, Node: r.nodes[len(r.nodes)-1]}); err != nil {
 		return err
 	}
 	if r.caller, err = r.c.PodMachine(metav1.NamespaceDefault, caller); err != nil {
@@ -131,6 +138,11 @@ func (r *podRows) settle(ctx context.Context) (map[netip.Addr]string, error) {
 			return nil, err
 		}
 	}
+	for pod := range r.on {
+		if _, err := r.c.WaitPod(ctx, metav1.NamespaceDefault, pod, true); err != nil {
+			return nil, err
+		}
+	}
 	err := r.c.Eventually(ctx, settleLimit, "every Pod is in every EndpointSlice", func(ctx context.Context) error {
 		slices, err := r.c.Kube.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{})
 		if err != nil {
@@ -158,6 +170,15 @@ func serving(s discoveryv1.EndpointSlice) (n int) {
 	return n
 }
 
+// span is how long the clients are watched.
+func (r *podRows) span(f podFault) time.Duration {
+	span := f.span(r.o)
+	if k, ok := r.p.(*lvs); ok && f.gone {
+		span = max(span, k.checked()+afterwards)
+	}
+	return span
+}
+
 // round has the fault happen once.
 func (r *podRows) round(ctx context.Context, f podFault, i int) (out podOutcome, err error) {
 	owners, err := r.settle(ctx)
@@ -168,7 +189,7 @@ func (r *podRows) round(ctx context.Context, f podFault, i int) (out podOutcome,
 	owner := r.byMAC(owners[addr])
 	node := owner
 	if f.other {
-		node = r.nodes[(r.index(owner)+1)%len(r.nodes)]
+		node = r.bench.nodes[(r.index(owner)+1)%candidates]
 	}
 	clients, err := r.startClients(ctx, addr)
 	if err != nil {
@@ -183,7 +204,7 @@ func (r *podRows) round(ctx context.Context, f podFault, i int) (out podOutcome,
 	if err := f.do(ctx, r.bench, r.p, node); err != nil {
 		return out, err
 	}
-	if err := wait(ctx, time.Until(began.Add(f.span(r.o)))); err != nil {
+	if err := wait(ctx, time.Until(began.Add(r.span(f)))); err != nil {
 		return out, err
 	}
 	established, err := clients.established.Stop()
@@ -204,11 +225,13 @@ func (r *podRows) round(ctx context.Context, f podFault, i int) (out podOutcome,
 		return out, err
 	}
 
-	gone := func(pod string) bool { return f.gone && r.on[pod] == node.Name }
+	gone := func(pod string) bool {
+		return f.gone && slices.ContainsFunc(hit(r.p, node), func(n *lab.Node) bool { return n.Name == r.on[pod] })
+	}
 	out = podOutcome{node: node.Name, addr: addr, moves: moves, felt: map[string]felt{}}
 	out.kept = keep(established.Results, gone, began, healed)
 	for name, results := range clients.results() {
-		out.felt[name] = feel(results, began, healed)
+		out.felt[name] = feel(results, r.every, began, healed)
 	}
 	outside := clients.results()[outsideTCP]
 	before := pods(outside, began.Add(-steadySpan), began)

@@ -56,10 +56,14 @@ func (s *services) service(ctx context.Context, name string) (addr, clusterIP ne
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer, Selector: map[string]string{"app": appBench},
 			IPFamilies: []corev1.IPFamily{family},
-			// After an outage of the API server Kubernetes holds every node, and so the Pod, for not ready until it has heard of them.
+			// After an outage of the API server Kubernetes holds every node, and so the Pod, for not ready until it
+			// has heard of them.
 			PublishNotReadyAddresses: !s.b.withPods(),
 			Ports: []corev1.ServicePort{
-				{Name: "udp", Port: servicePortUDP, Protocol: corev1.ProtocolUDP, TargetPort: intstr.FromInt32(probe.PortUDP)},
+				{
+					Name: "udp", Port: servicePortUDP, Protocol: corev1.ProtocolUDP,
+					TargetPort: intstr.FromInt32(probe.PortUDP),
+				},
 				{Name: "tcp", Port: servicePortTCP, TargetPort: intstr.FromInt32(probe.PortStream)},
 			},
 		},

@@ -2,7 +2,8 @@ module github.com/ironlb/ironlb/test/tools/metallb
 
 go 1.26.0
 
-// MetalLB, a peer of test/bench/failover, in a module of its own: it requires other versions of the k8s.io modules than the rest of test/tools.
+// MetalLB, a peer of test/bench/failover, in a module of its own: it requires other versions of the k8s.io modules than
+// the rest of test/tools.
 tool (
 	go.universe.tf/metallb/controller
 	go.universe.tf/metallb/speaker
@@ -131,5 +132,5 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
-// The module proxy does not serve frr-k8s (403). Its types are linked for MetalLB's FRR-K8s mode, which is not used here.
+// The module proxy does not serve frr-k8s (403). Its types are linked for MetalLB's FRR-K8s mode, which is not used.
 replace github.com/metallb/frr-k8s => ./frrk8s

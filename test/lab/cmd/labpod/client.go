@@ -41,7 +41,8 @@ func (c *client) run() error {
 		c.streams(stop)
 		return nil
 	}
-	ask, ok := map[string]func() (string, error){"tcp": c.tcp, "udp": c.udp, "line": c.oneLine, "stream": c.line}[c.network]
+	asks := map[string]func() (string, error){"tcp": c.tcp, "udp": c.udp, "line": c.oneLine, "stream": c.line}
+	ask, ok := asks[c.network]
 	if !ok {
 		return fmt.Errorf("network %q is not tcp, udp, line, stream or streams", c.network)
 	}

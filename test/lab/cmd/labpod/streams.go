@@ -11,9 +11,9 @@ import (
 	"github.com/ironlb/ironlb/test/lab/probe"
 )
 
-// streams keeps several connections, each with a line sent every so often whether or not the one before was answered, until
-// it is asked to stop. Each answer is printed as a result, and so is the error that breaks a connection, which is not made
-// again. At the end a connection whose oldest answer is overdue prints that as failed.
+// streams keeps several connections, each with a line sent every so often whether or not the one before was answered,
+// until it is asked to stop. Each answer is printed as a result, and so is the error that breaks a connection, which
+// is not made again. At the end a connection whose oldest answer is overdue prints that as failed.
 func (c *client) streams(asked <-chan os.Signal) {
 	stop := make(chan struct{})
 	var open sync.WaitGroup

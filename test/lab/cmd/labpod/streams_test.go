@@ -15,8 +15,8 @@ import (
 	"github.com/ironlb/ironlb/test/lab/probe"
 )
 
-// Of three connections one is answered to the end, one is reset after its second answer, and one is silent after its first:
-// the reset is printed when it happens, the silence at the end.
+// Of three connections one is answered to the end, one is reset after its second answer, and one is silent after its
+// first: the reset is printed when it happens, the silence at the end.
 func TestStreams(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -38,7 +38,8 @@ func TestStreams(t *testing.T) {
 			for n := 1; lines.Scan(); n++ {
 				switch {
 				case n <= most:
-					io.WriteString(conn, probe.Answer(map[int]string{answered: "all", 2: "reset", 1: "silent"}[most], "192.0.2.1"))
+					name := map[int]string{answered: "all", 2: "reset", 1: "silent"}[most]
+					io.WriteString(conn, probe.Answer(name, "192.0.2.1"))
 				case most == 2:
 					conn.(*net.TCPConn).SetLinger(0)
 					reset = time.Now()
@@ -51,7 +52,10 @@ func TestStreams(t *testing.T) {
 		})
 	}
 	var out bytes.Buffer
-	c := client{network: "streams", target: l.Addr().String(), every: 10 * time.Millisecond, timeout: 50 * time.Millisecond, conns: 3, out: &out}
+	c := client{
+		network: "streams", target: l.Addr().String(), conns: 3, out: &out,
+		every: 10 * time.Millisecond, timeout: 50 * time.Millisecond,
+	}
 	stop, ended := make(chan os.Signal), make(chan struct{})
 	go func() { c.streams(stop); close(ended) }()
 	select {
