@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"strconv"
 	"time"
 
@@ -136,6 +137,12 @@ func (p *Prober) Stop() (probe.Summary, error) {
 		err = fmt.Errorf("%s: %w", p.what, asked)
 	}
 	return s, err
+}
+
+// Drop removes what a client that has ended left: its results, and the file with them.
+func (p *Prober) Drop() error {
+	p.out.Drop()
+	return os.Remove(p.p.Log)
 }
 
 // Ask sends requests and returns when all were answered or have failed. A

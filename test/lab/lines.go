@@ -39,3 +39,10 @@ func (l *lines) All() [][]byte {
 	defer l.mu.Unlock()
 	return l.done[:len(l.done):len(l.done)]
 }
+
+// Drop removes them.
+func (l *lines) Drop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.done = nil
+}

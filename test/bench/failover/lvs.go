@@ -160,7 +160,7 @@ func (k *lvs) signal(n *lab.Node, s syscall.Signal) error {
 	}
 	ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
 	defer stop()
-	_, err := n.Exec(ctx, "sh", "-c", fmt.Sprintf("kill -%d -- -%d", s, k.running[n].Pid()))
+	_, err := n.Exec(ctx, "kill", fmt.Sprintf("-%d", s), "--", fmt.Sprintf("-%d", k.running[n].Pid()))
 	return err
 }
 

@@ -35,11 +35,11 @@ type clients struct {
 	r           *podRows
 	asking      map[string]*lab.Prober
 	established *lab.Prober
-	all         map[string][]probe.Result // once stopped
+	all         map[string][]probe.Result // of those that have ended, in the order sent
 }
 
 func (r *podRows) startClients(ctx context.Context, addr netip.Addr) (cs *clients, err error) {
-	cs = &clients{r: r, asking: map[string]*lab.Prober{}}
+	cs = &clients{r: r, asking: map[string]*lab.Prober{}, all: map[string][]probe.Result{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, cs.stop())
@@ -70,12 +70,13 @@ func (r *podRows) startClients(ctx context.Context, addr netip.Addr) (cs *client
 	// Never so many at once that one waits.
 	most := 4 * int(r.o.timeout/r.every)
 	for name, c := range all {
-		cs.asking[name], err = c.from.StartProbe(ctx, lab.Probe{
+		p, err := c.from.StartProbe(ctx, lab.Probe{
 			Network: c.network, Target: c.target, Every: r.every, Timeout: r.o.timeout, Most: most,
 		})
 		if err != nil {
 			return cs, err
 		}
+		cs.asking[name] = p
 	}
 	return cs, nil
 }
@@ -125,26 +126,30 @@ func (cs *clients) steady(ctx context.Context) error {
 	})
 }
 
+// release ends the established connections and returns what was answered on them.
+func (cs *clients) release() ([]probe.Result, error) {
+	p := cs.established
+	if p == nil {
+		return nil, nil
+	}
+	cs.established = nil
+	return end(p)
+}
+
 // stop ends the clients; it may be called twice.
 func (cs *clients) stop() error {
-	if cs.all != nil {
-		return nil
-	}
-	cs.all = map[string][]probe.Result{}
-	var errs []error
-	if cs.established != nil && cs.established.Broken() == nil {
-		_, err := cs.established.Stop()
+	_, err := cs.release()
+	errs := []error{err}
+	for name, p := range cs.asking {
+		cs.all[name], err = end(p)
 		errs = append(errs, err)
 	}
-	for name, p := range cs.asking {
-		if p == nil {
-			continue
-		}
-		s, err := p.Stop()
-		errs, cs.all[name] = append(errs, err), s.Results
-	}
+	clear(cs.asking)
 	return errors.Join(errs...)
 }
 
-// results of those that have ended, by name, in the order sent.
-func (cs *clients) results() map[string][]probe.Result { return cs.all }
+// end ends a client and returns its results, of which a round has megabytes: nothing else keeps them.
+func end(p *lab.Prober) ([]probe.Result, error) {
+	s, err := p.Stop()
+	return s.Results, errors.Join(err, p.Drop())
+}

@@ -27,7 +27,7 @@ const (
 type podRows struct {
 	*bench
 	p      peer
-	nodes  []*lab.Node // with Pods
+	hosts  []*lab.Node // with Pods
 	caller *lab.Machine
 	on     map[string]string // Pod -> node
 	every  time.Duration     // a new connection, and a datagram
@@ -62,9 +62,9 @@ func runPodsOf(ctx context.Context, o options, name, family string) (err error) 
 		return err
 	}
 	b := &bench{o: o, c: c, nodes: c.Nodes[:candidates], runs: c.Nodes}
-	r := &podRows{bench: b, p: newPeer(b, name, family), nodes: c.Nodes, on: map[string]string{}, every: askEvery}
+	r := &podRows{bench: b, p: newPeer(b, name, family), hosts: c.Nodes, on: map[string]string{}, every: askEvery}
 	if virtual {
-		b.runs, r.nodes, r.every = b.nodes, c.Nodes[candidates:], askEveryVirtual
+		b.runs, r.hosts, r.every = b.nodes, c.Nodes[candidates:], askEveryVirtual
 	}
 	defer func() {
 		if o.logs != "" {
@@ -96,7 +96,7 @@ func runPodsOf(ctx context.Context, o options, name, family string) (err error) 
 
 // start makes the Pods, and has the peer run.
 func (r *podRows) start(ctx context.Context) (err error) {
-	for _, n := range r.nodes {
+	for _, n := range r.hosts {
 		for i := range podsPerNode {
 			pod := fmt.Sprintf("%s-%c", n.Name, 'a'+i)
 			labels := map[string]string{"app": appBench}
@@ -106,7 +106,7 @@ func (r *podRows) start(ctx context.Context) (err error) {
 			r.on[pod] = n.Name
 		}
 	}
-	if _, err := r.c.AddPod(ctx, lab.PodSpec{Name: caller, Node: r.nodes[len(r.nodes)-1]}); err != nil {
+	if _, err := r.c.AddPod(ctx, lab.PodSpec{Name: caller, Node: r.hosts[len(r.hosts)-1]}); err != nil {
 		return err
 	}
 	if r.caller, err = r.c.PodMachine(metav1.NamespaceDefault, caller); err != nil {
@@ -189,7 +189,7 @@ func (r *podRows) round(ctx context.Context, f podFault, i int) (out podOutcome,
 	owner := r.byMAC(owners[addr])
 	node := owner
 	if f.other {
-		node = r.bench.nodes[(r.index(owner)+1)%candidates]
+		node = r.nodes[(r.index(owner)+1)%candidates]
 	}
 	clients, err := r.startClients(ctx, addr)
 	if err != nil {
@@ -207,7 +207,7 @@ func (r *podRows) round(ctx context.Context, f podFault, i int) (out podOutcome,
 	if err := wait(ctx, time.Until(began.Add(r.span(f)))); err != nil {
 		return out, err
 	}
-	established, err := clients.established.Stop()
+	established, err := clients.release()
 	if err != nil {
 		return out, err
 	}
@@ -229,11 +229,11 @@ func (r *podRows) round(ctx context.Context, f podFault, i int) (out podOutcome,
 		return f.gone && slices.ContainsFunc(hit(r.p, node), func(n *lab.Node) bool { return n.Name == r.on[pod] })
 	}
 	out = podOutcome{node: node.Name, addr: addr, moves: moves, felt: map[string]felt{}}
-	out.kept = keep(established.Results, gone, began, healed)
-	for name, results := range clients.results() {
+	out.kept = keep(established, gone, began, healed)
+	for name, results := range clients.all {
 		out.felt[name] = feel(results, r.every, began, healed)
 	}
-	outside := clients.results()[outsideTCP]
+	outside := clients.all[outsideTCP]
 	before := pods(outside, began.Add(-steadySpan), began)
 	after := pods(outside, began.Add(2*r.o.timeout), began.Add(f.sure(r.o)))
 	for pod := range before {
