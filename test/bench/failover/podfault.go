@@ -11,10 +11,10 @@ import (
 
 // podFault is what happens to a node in the rows "pods".
 type podFault struct {
-	name  string
-	other bool // to a candidate that is not the owner, not to the owner
-	gone  bool // the Pods on the node do not answer
-	dies  bool // Kubernetes finds the node not Ready after the grace period
+	name     string
+	other    bool // to a candidate that is not the owner, not to the owner
+	gone     bool // the Pods on the node do not answer
+	notReady bool // Kubernetes finds the node not Ready after the grace period
 	// watch is how long the clients are watched, beside the grace period of a node that is found not Ready.
 	watch time.Duration
 	// do makes it happen, and may last. heal repairs the node.
@@ -32,12 +32,12 @@ const (
 )
 
 var podFaults = []podFault{
-	{name: "power-off-owner", gone: true, dies: true, do: cutPower, heal: givePower},
-	{name: "power-off-other", other: true, gone: true, dies: true, do: cutPower, heal: givePower},
-	{name: "link-cut-owner", gone: true, dies: true, do: unplug, heal: plug},
-	{name: "link-cut-other", other: true, gone: true, dies: true, do: unplug, heal: plug},
+	{name: "power-off-owner", gone: true, notReady: true, do: cutPower, heal: givePower},
+	{name: "power-off-other", other: true, gone: true, notReady: true, do: cutPower, heal: givePower},
+	{name: "link-cut-owner", gone: true, notReady: true, do: unplug, heal: plug},
+	{name: "link-cut-other", other: true, gone: true, notReady: true, do: unplug, heal: plug},
 	{
-		name: "kubelet", other: true, dies: true,
+		name: "kubelet", other: true, notReady: true,
 		do:   func(_ context.Context, _ *bench, _ peer, n *lab.Node) error { return n.StopKubelet() },
 		heal: func(ctx context.Context, _ *bench, _ peer, n *lab.Node) error { return n.StartKubelet(ctx) },
 	},
@@ -67,7 +67,7 @@ func podFaultNames() (names []string) {
 
 // span is how long the clients are watched.
 func (f podFault) span(o options) time.Duration {
-	if f.dies { // the last heartbeat may have come at the moment of the fault; nodes are evaluated twice in a heartbeat
+	if f.notReady { // a heartbeat may have come at the moment of the fault; nodes are evaluated twice in one
 		return o.grace + heartbeat/2 + afterwards
 	}
 	return f.watch
@@ -75,7 +75,7 @@ func (f podFault) span(o options) time.Duration {
 
 // sure is how long Kubernetes certainly finds the node Ready.
 func (f podFault) sure(o options) time.Duration {
-	if f.dies {
+	if f.notReady {
 		return o.grace - heartbeat - time.Second
 	}
 	return f.watch

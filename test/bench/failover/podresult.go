@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"net/netip"
 	"runtime"
 	"slices"
@@ -11,29 +12,29 @@ import (
 
 // podOutcome of a round.
 type podOutcome struct {
-	node  string // that the fault happened to
-	addr  netip.Addr
-	moves int             // of the address, until the node was repaired
-	lost  int             // Pods that were not hit and got no more new connections
-	felt  map[string]felt // by client
-	kept  kept
+	node        string // that the fault happened to
+	addr        netip.Addr
+	moves       int                 // of the address, until the node was repaired
+	lost        int                 // Pods that were not hit and got no more new connections
+	requests    map[string]requests // by client
+	connections connections
 }
 
 // String is one line for people.
 func (o podOutcome) String() string {
 	s := fmt.Sprintf("%s, asked %v, %d moves", o.node, o.addr, o.moves)
 	for _, name := range clientNames {
-		if f, there := o.felt[name]; there {
+		if f, there := o.requests[name]; there {
 			last := f.last.Round(time.Millisecond)
 			s += fmt.Sprintf("; %s: %d of %d failed, the last after %s", name, f.failed, f.tried, last)
 		}
 	}
-	r := o.kept.resets
-	s += fmt.Sprintf("; %d connections, %d to Pods that are gone: %d reset", o.kept.conns, o.kept.dead, len(r))
+	c, r := o.connections, o.connections.resets
+	s += fmt.Sprintf("; %d connections, %d to Pods that are gone: %d reset", c.conns, c.dead, len(r))
 	if len(r) > 0 {
 		s += fmt.Sprintf(" after %s to %s", r[0].Round(time.Millisecond), r[len(r)-1].Round(time.Millisecond))
 	}
-	return s + fmt.Sprintf("; %d others broke; %d Pods lost", o.kept.broken, o.lost)
+	return s + fmt.Sprintf("; %d others broke; %d Pods lost", c.broken, o.lost)
 }
 
 // benchLine is one of Go's benchmark format.
@@ -59,13 +60,13 @@ func newLine(name string, rounds int, times []time.Duration) *benchLine {
 func (l *benchLine) unit(name string, v float64) { fmt.Fprintf(l, "\t%.4g %s", v, name) }
 
 // podResults prints the rounds of one fault, a line for each client and one for the established connections.
-func podResults(name string, all []podOutcome) {
+func podResults(w io.Writer, name string, all []podOutcome) {
 	for _, client := range clientNames {
 		var lasts []time.Duration
 		var tried, failed, returned int
 		var late time.Duration
 		for _, o := range all {
-			f, there := o.felt[client]
+			f, there := o.requests[client]
 			if !there {
 				continue
 			}
@@ -80,15 +81,15 @@ func podResults(name string, all []podOutcome) {
 		l.unit("failed/op", float64(failed)/float64(len(lasts)))
 		l.unit("return-failed/op", float64(returned)/float64(len(lasts)))
 		l.unit("client-late-ms", ms(late))
-		fmt.Println(l)
+		fmt.Fprintln(w, l)
 	}
 	var firsts, lasts []time.Duration
 	var broken, unreset, lost, moves int
 	for _, o := range all {
-		if k := o.kept.resets; len(k) > 0 {
+		if k := o.connections.resets; len(k) > 0 {
 			firsts, lasts = append(firsts, k[0]), append(lasts, slices.Max(k))
 		}
-		broken, unreset = broken+o.kept.broken, unreset+o.kept.dead-len(o.kept.resets)
+		broken, unreset = broken+o.connections.broken, unreset+o.connections.dead-len(o.connections.resets)
 		lost, moves = lost+o.lost, moves+o.moves
 	}
 	n := float64(len(all))
@@ -100,5 +101,5 @@ func podResults(name string, all []podOutcome) {
 	l.unit("broken/op", float64(broken)/n)
 	l.unit("lost-pods/op", float64(lost)/n)
 	l.unit("moves/op", float64(moves)/n)
-	fmt.Println(l)
+	fmt.Fprintln(w, l)
 }

@@ -89,7 +89,7 @@ func runPodsOf(ctx context.Context, o options, name, family string) (err error) 
 			all = append(all, out)
 			fmt.Fprintf(os.Stderr, "%s %s %s %d/%d: %s\n", name, family, f.name, i+1, o.rounds, out)
 		}
-		podResults(strings.Join([]string{f.name, name, family}, "/"), all)
+		podResults(os.Stdout, strings.Join([]string{f.name, name, family}, "/"), all)
 	}
 	return nil
 }
@@ -228,10 +228,10 @@ func (r *podRows) round(ctx context.Context, f podFault, i int) (out podOutcome,
 	gone := func(pod string) bool {
 		return f.gone && slices.ContainsFunc(hit(r.p, node), func(n *lab.Node) bool { return n.Name == r.on[pod] })
 	}
-	out = podOutcome{node: node.Name, addr: addr, moves: moves, felt: map[string]felt{}}
-	out.kept = keep(established, gone, began, healed)
+	out = podOutcome{node: node.Name, addr: addr, moves: moves, requests: map[string]requests{}}
+	out.connections = connectionsOf(established, gone, began, healed)
 	for name, results := range clients.all {
-		out.felt[name] = feel(results, r.every, began, healed)
+		out.requests[name] = requestsOf(results, r.every, began, healed)
 	}
 	outside := clients.all[outsideTCP]
 	before := pods(outside, began.Add(-steadySpan), began)

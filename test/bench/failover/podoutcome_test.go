@@ -16,9 +16,9 @@ func at(sent, took int, pod, err string) probe.Result {
 	return probe.Result{Sent: began.Add(time.Duration(sent) * ms), Took: time.Duration(took) * ms, Pod: pod, Error: err}
 }
 
-func TestFeel(t *testing.T) {
+func TestRequestsOf(t *testing.T) {
 	healed := began.Add(100 * time.Millisecond)
-	have := feel([]probe.Result{
+	have := requestsOf([]probe.Result{
 		at(-50, 1, "", "dial: refused"),   // had failed before
 		at(-10, 1, "a", ""),               // as had been answered
 		at(-5, 1000, "", "dial: timeout"), // under way
@@ -28,12 +28,12 @@ func TestFeel(t *testing.T) {
 		at(45, 1, "b", ""),
 		at(100, 1, "", "dial: timeout"),
 	}, 5*time.Millisecond, began, healed)
-	want := felt{tried: 5, failed: 3, last: 40 * time.Millisecond, returned: 1, late: 30 * time.Millisecond}
+	want := requests{tried: 5, failed: 3, last: 40 * time.Millisecond, returned: 1, late: 30 * time.Millisecond}
 	if have != want {
 		t.Errorf("have %+v\nwant %+v", have, want)
 	}
-	have = feel([]probe.Result{at(-5, 1, "a", ""), at(0, 1, "a", "")}, 5*time.Millisecond, began, healed)
-	if have != (felt{tried: 1}) {
+	have = requestsOf([]probe.Result{at(-5, 1, "a", ""), at(0, 1, "a", "")}, 5*time.Millisecond, began, healed)
+	if have != (requests{tried: 1}) {
 		t.Errorf("without a failure: %+v", have)
 	}
 }
@@ -47,9 +47,9 @@ func TestPods(t *testing.T) {
 	}
 }
 
-func TestKeep(t *testing.T) {
+func TestConnectionsOf(t *testing.T) {
 	conn := func(n int, r probe.Result) probe.Result { r.Conn = n; return r }
-	have := keep([]probe.Result{
+	have := connectionsOf([]probe.Result{
 		conn(1, at(-200, 1, "lives", "")), conn(1, at(0, 1, "lives", "")), // stays
 		conn(2, at(-200, 1, "lives", "")), conn(2, at(50, 20, "", "read: reset")),
 		conn(3, at(-200, 1, "lives", "")), conn(3, at(50, 950, "", "timeout")), // silent

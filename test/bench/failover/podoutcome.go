@@ -7,16 +7,16 @@ import (
 	"github.com/ironlb/ironlb/test/lab/probe"
 )
 
-// felt is what a client of new connections, or of datagrams each from a socket of its own, felt of one fault.
-type felt struct {
+// requests is what a client of new connections, or of datagrams each from a socket of its own, noticed of a fault.
+type requests struct {
 	tried, failed int           // of those that began before the fault was healed
 	last          time.Duration // from the fault until the last one that failed began; 0: none failed
 	returned      int           // failed after it was healed
 	late          time.Duration // by how much the client itself was late at most
 }
 
-// feel sums up the results, in the order sent, of a client that asks every so often.
-func feel(results []probe.Result, every time.Duration, began, healed time.Time) (f felt) {
+// requestsOf sums up the results, in the order sent, of a client that asks every so often.
+func requestsOf(results []probe.Result, every time.Duration, began, healed time.Time) (f requests) {
 	before := began // when the last one was sent
 	for _, r := range results {
 		failed := !r.OK() && r.End().After(began)
@@ -54,17 +54,17 @@ func pods(results []probe.Result, from, to time.Time) map[string]bool {
 	return all
 }
 
-// kept is what became of connections that were established before the fault, until it was healed.
-type kept struct {
+// connections is what became of connections that were established before the fault, until it was healed.
+type connections struct {
 	conns  int
 	broken int             // to Pods that live
 	dead   int             // to Pods that the fault took away
 	resets []time.Duration // of these, from the fault until the client read the error, sorted
 }
 
-// keep sums up the results of connections, whose client ended when the fault was healed. A connection breaks by its
-// error; one whose answer is overdue at the end has one, too, but is not reset.
-func keep(results []probe.Result, gone func(pod string) bool, began, ended time.Time) (k kept) {
+// connectionsOf sums up the results of connections, whose client ended when the fault was healed. A connection breaks
+// by its error; one whose answer is overdue at the end has one, too, but is not reset.
+func connectionsOf(results []probe.Result, gone func(pod string) bool, began, ended time.Time) (k connections) {
 	to := map[int]string{} // connection -> Pod
 	for _, r := range results {
 		if !r.End().Before(began) {
