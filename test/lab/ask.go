@@ -30,6 +30,7 @@ type Probe struct {
 	Count   int           // requests; 0: until Stop
 	Serial  bool          // a request waits for the answer to the one before; a stream is always so
 	Port    uint16        // the client's own port, with Serial; 0: any
+	Walk    bool          // each request has the port after that of the one before: none is used again for minutes
 	Most    int           // requests under way at once; 0: 10
 	Conns   int           // of "streams"
 }
@@ -47,6 +48,9 @@ func (p Probe) argv(program string) []string {
 	}
 	if p.Serial {
 		argv = append(argv, "-serial")
+	}
+	if p.Walk {
+		argv = append(argv, "-walk")
 	}
 	if p.Most > 0 {
 		argv = append(argv, "-most", strconv.Itoa(p.Most))

@@ -131,12 +131,19 @@ func (k *lvs) start(ctx context.Context) error {
 const lvsClean = `ipvsadm -C; ip addr show dev eth0 | awk '/inet6? .*\/(32|128) |fe80::5e:/ {print $2}' |
 while read a; do ip addr del "$a" dev eth0; done; rm -rf /run/keepalived-bench; mkdir -p /run/keepalived-bench`
 
+func (k *lvs) clean(ctx context.Context, n *lab.Node) error {
+	if _, err := n.Exec(ctx, "sh", "-c", lvsClean); err != nil {
+		return fmt.Errorf("remove what keepalived left on %s: %w", n.Name, err)
+	}
+	return nil
+}
+
 func (k *lvs) startOn(ctx context.Context, n *lab.Node) error {
 	if p := k.running[n]; p != nil && p.Running() {
 		return nil
 	}
-	if _, err := n.Exec(ctx, "sh", "-c", lvsClean); err != nil {
-		return fmt.Errorf("configure keepalived on %s: %w", n.Name, err)
+	if err := k.clean(ctx, n); err != nil {
+		return err
 	}
 	servers, err := k.servers(ctx)
 	if err != nil {
@@ -172,7 +179,7 @@ func (k *lvs) powerOff(ctx context.Context, n *lab.Node) error {
 // powerOn mends powerOff.
 func (k *lvs) powerOn(ctx context.Context, n *lab.Node) error {
 	pods := k.podNode(n)
-	if err := errors.Join(pods.PowerOn(ctx), n.RestoreLAN(ctx), n.RestoreAPI(ctx)); err != nil {
+	if err := errors.Join(k.clean(ctx, n), pods.PowerOn(ctx), n.RestoreLAN(ctx), n.RestoreAPI(ctx)); err != nil {
 		return err
 	}
 	if err := pods.WaitReady(ctx, settleLimit, corev1.ConditionTrue); err != nil {

@@ -67,11 +67,12 @@ func (r *podRows) startClients(ctx context.Context, addr netip.Addr) (cs *client
 		all[podTCP] = client{r.caller, "line", netip.AddrPortFrom(inside, target.TCP.Port())}
 		all[podUDP] = client{r.caller, "udp", netip.AddrPortFrom(inside, target.UDP.Port())}
 	}
-	// Never so many at once that one waits.
+	// Never so many at once that one waits. No port is used again within a round: the kernel does so after half a
+	// minute at this rate, and conntrack leads a SYN where an unanswered one from the same port went.
 	most := 4 * int(r.o.timeout/r.every)
 	for name, c := range all {
 		p, err := c.from.StartProbe(ctx, lab.Probe{
-			Network: c.network, Target: c.target, Every: r.every, Timeout: r.o.timeout, Most: most,
+			Network: c.network, Target: c.target, Every: r.every, Timeout: r.o.timeout, Most: most, Walk: true,
 		})
 		if err != nil {
 			return cs, err
@@ -133,7 +134,7 @@ func (cs *clients) release() ([]probe.Result, error) {
 		return nil, nil
 	}
 	cs.established = nil
-	return end(p)
+	return cs.end(p)
 }
 
 // stop ends the clients; it may be called twice.
@@ -141,15 +142,18 @@ func (cs *clients) stop() error {
 	_, err := cs.release()
 	errs := []error{err}
 	for name, p := range cs.asking {
-		cs.all[name], err = end(p)
+		cs.all[name], err = cs.end(p)
 		errs = append(errs, err)
 	}
 	clear(cs.asking)
 	return errors.Join(errs...)
 }
 
-// end ends a client and returns its results, of which a round has megabytes: nothing else keeps them.
-func end(p *lab.Prober) ([]probe.Result, error) {
+// end ends a client and returns its results, of which a round has megabytes: they are kept with the logs only.
+func (cs *clients) end(p *lab.Prober) ([]probe.Result, error) {
 	s, err := p.Stop()
-	return s.Results, errors.Join(err, p.Drop())
+	if cs.r.o.logs == "" {
+		err = errors.Join(err, p.Drop())
+	}
+	return s.Results, err
 }

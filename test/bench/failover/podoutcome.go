@@ -11,7 +11,7 @@ import (
 type requests struct {
 	tried, failed int           // of those that began before the fault was healed
 	last          time.Duration // from the fault until the last one that failed began; 0: none failed
-	returned      int           // failed after it was healed
+	returned      int           // failed after it was healed, by what the return did
 	late          time.Duration // by how much the client itself was late at most
 }
 
@@ -21,7 +21,7 @@ func requestsOf(results []probe.Result, every time.Duration, began, healed time.
 	for _, r := range results {
 		failed := !r.OK() && r.End().After(began)
 		switch {
-		case !r.Sent.Before(healed):
+		case !r.Sent.Before(healed), failed && r.End().After(healed):
 			if failed {
 				f.returned++
 			}

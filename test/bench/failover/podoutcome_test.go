@@ -19,16 +19,17 @@ func at(sent, took int, pod, err string) probe.Result {
 func TestRequestsOf(t *testing.T) {
 	healed := began.Add(100 * time.Millisecond)
 	have := requestsOf([]probe.Result{
-		at(-50, 1, "", "dial: refused"),   // had failed before
-		at(-10, 1, "a", ""),               // as had been answered
-		at(-5, 1000, "", "dial: timeout"), // under way
+		at(-50, 1, "", "dial: refused"), // had failed before
+		at(-10, 1, "a", ""),             // as had been answered
+		at(-5, 90, "", "dial: timeout"), // under way
 		at(0, 1, "a", ""),
-		at(5, 1000, "", "dial: timeout"),
+		at(5, 90, "", "dial: timeout"),
 		at(40, 3, "", "read: reset"),
 		at(45, 1, "b", ""),
+		at(95, 10, "", "read: reset"), // by what healed it
 		at(100, 1, "", "dial: timeout"),
 	}, 5*time.Millisecond, began, healed)
-	want := requests{tried: 5, failed: 3, last: 40 * time.Millisecond, returned: 1, late: 30 * time.Millisecond}
+	want := requests{tried: 5, failed: 3, last: 40 * time.Millisecond, returned: 2, late: 30 * time.Millisecond}
 	if have != want {
 		t.Errorf("have %+v\nwant %+v", have, want)
 	}

@@ -57,7 +57,7 @@ func newLine(name string, rounds int, times []time.Duration) *benchLine {
 	return l
 }
 
-func (l *benchLine) unit(name string, v float64) { fmt.Fprintf(l, "\t%.4g %s", v, name) }
+func (l *benchLine) unit(name string, v float64) { fmt.Fprintf(l, "\t%.6g %s", v, name) }
 
 // podResults prints the rounds of one fault, a line for each client and one for the established connections.
 func podResults(w io.Writer, name string, all []podOutcome) {

@@ -15,7 +15,8 @@ func TestPodResults(t *testing.T) {
 			requests: map[string]requests{
 				outsideTCP: {tried: 100, failed: 3, last: 600 * ms, late: 2 * ms}, outsideUDP: {tried: 100},
 			},
-			connections: connections{conns: 60, dead: 3, broken: 1, resets: []time.Duration{200 * ms, 400 * ms}}, moves: 1,
+			connections: connections{conns: 60, dead: 3, broken: 1, resets: []time.Duration{200 * ms, 400 * ms}},
+			moves:       1,
 		},
 		{
 			requests: map[string]requests{

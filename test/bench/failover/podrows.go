@@ -112,12 +112,6 @@ func (r *podRows) start(ctx context.Context) (err error) {
 	if r.caller, err = r.c.PodMachine(metav1.NamespaceDefault, caller); err != nil {
 		return err
 	}
-	// Ports enough that none is used again within a round: an earlier connection's entry in conntrack would lead it.
-	for _, m := range []*lab.Machine{r.c.Client, r.caller} {
-		if _, err := m.Exec(ctx, "sysctl", "-qw", "net.ipv4.ip_local_port_range=1024 65535"); err != nil {
-			return err
-		}
-	}
 	if err := r.p.start(ctx); err != nil {
 		return err
 	}
@@ -207,11 +201,11 @@ func (r *podRows) round(ctx context.Context, f podFault, i int) (out podOutcome,
 	if err := wait(ctx, time.Until(began.Add(r.span(f)))); err != nil {
 		return out, err
 	}
+	healed := time.Now()
 	established, err := clients.release()
 	if err != nil {
 		return out, err
 	}
-	healed := time.Now()
 	moves := r.w.Seen(addr, began.Add(-steadySpan), healed).Moves()
 	if f.heal != nil {
 		if err := f.heal(ctx, r.bench, r.p, node); err != nil {

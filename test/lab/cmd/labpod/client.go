@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -24,9 +25,11 @@ type client struct {
 	count, most     int // requests in all, and at once
 	conns           int // of network "streams"
 	serial          bool
-	port            int // the client's own; 0: any
+	port            int  // the client's own; 0: any
+	walk            bool // each request has the port after that of the one before
 	out             io.Writer
 
+	walked atomic.Uint32
 	mu     sync.Mutex
 	stream net.Conn // the one connection of network "stream"
 	lines  *bufio.Reader
@@ -165,18 +168,48 @@ func (c *client) line() (string, error) {
 	return c.lines.ReadString('\n')
 }
 
-func (c *client) dial(network string) (net.Conn, error) {
-	dialer := net.Dialer{Timeout: c.timeout}
-	if c.port != 0 && network == "udp" {
-		dialer.LocalAddr = &net.UDPAddr{Port: c.port}
-	} else if c.port != 0 {
-		dialer.LocalAddr = &net.TCPAddr{Port: c.port}
+func (c *client) dial(network string) (conn net.Conn, err error) {
+	for range 100 { // ports that others have
+		dialer := net.Dialer{Timeout: c.timeout}
+		if port := c.own(); port != 0 && network == "udp" {
+			dialer.LocalAddr = &net.UDPAddr{Port: port}
+		} else if port != 0 {
+			dialer.LocalAddr = &net.TCPAddr{Port: port}
+		}
+		if c.walk && network == "tcp" {
+			dialer.Control = reuse
+		}
+		conn, err = dialer.Dial(network, c.target)
+		if !c.walk || !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EADDRNOTAVAIL) {
+			break
+		}
 	}
-	conn, err := dialer.Dial(network, c.target)
 	if err != nil {
 		return nil, err
 	}
 	return conn, conn.SetDeadline(time.Now().Add(c.timeout))
+}
+
+// Ports of a client that walks.
+const (
+	firstPort = 1024
+	ports     = 65536 - firstPort
+)
+
+// own is the port of the next request; 0: any.
+func (c *client) own() int {
+	if !c.walk {
+		return c.port
+	}
+	return firstPort + (c.port+int(c.walked.Add(1)))%ports
+}
+
+// reuse lets two connections to different places have one port.
+func reuse(_, _ string, conn syscall.RawConn) (err error) {
+	control := conn.Control(func(fd uintptr) {
+		err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)
+	})
+	return errors.Join(control, err)
 }
 
 // plain leaves the ports out of an error, so that equal errors read equal.

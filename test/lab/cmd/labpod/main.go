@@ -7,6 +7,7 @@ package main
 import (
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"time"
 )
@@ -31,12 +32,16 @@ func run(args []string) error {
 		flags.IntVar(&c.most, "most", 10, "requests under way at once: a machine too slow for -every is not buried under them")
 		flags.BoolVar(&c.serial, "serial", false, "wait for one answer before the next request, instead of every -every")
 		flags.IntVar(&c.conns, "conns", 1, "connections of streams")
+		flags.BoolVar(&c.walk, "walk", false, "each request has the port after the last one's, from a random one on")
 		flags.IntVar(&c.port, "port", 0, "the client's own port; 0: any")
 		if err := flags.Parse(args[1:]); err != nil {
 			return err
 		}
 		if flags.NArg() == 2 && c.most > 0 {
 			c.network, c.target = flags.Arg(0), flags.Arg(1)
+			if c.walk {
+				c.port = rand.IntN(ports)
+			}
 			return c.run()
 		}
 	}
