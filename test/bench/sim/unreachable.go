@@ -23,13 +23,13 @@ type long struct {
 	*run
 	random *rand.Rand
 	// decided is how long after a death other nodes had found it unreachable, decidedBusy the same of busy ones.
-	decided, decidedBusy  sim.Times
-	deaths, undecided     int
-	crashes, pauses       int
-	suspended, flapping   int
-	upgrades              int
-	cutOff, unwitnessed   int // samples, one for each node and pair in each progress line
-	questions, cpuAtStart float64
+	decided, decidedBusy sim.Times
+	deaths, undecided    int
+	crashes, pauses      int
+	suspended, flapping  int
+	upgrades             int
+	cutOff, unwitnessed  int // samples, one for each node and pair in each progress line
+	cpuAtStart           float64
 }
 
 // unreachable counts the nodes that are wrongly taken for unreachable, and how soon dead ones are found.
