@@ -18,7 +18,7 @@ import (
 
 var (
 	seed  = flag.Uint64("seed", 0, "of the crash tests; 0: another one each time")
-	kills = flag.Int("kills", 20, "how often ironlb-ccm is killed")
+	kills = flag.Int("kills", 8, "how often ironlb-ccm is killed")
 )
 
 const (

@@ -22,7 +22,7 @@ import (
 
 var (
 	apiDown = flag.Duration("api-down", 15*time.Second, "how long the API server is away in TestAPIServerDown")
-	moves   = flag.Int("moves", 6, "how often an address is moved in TestPoliteStop and in TestDrain")
+	moves   = flag.Int("moves", 3, "how often an address is moved in TestPoliteStop and in TestDrain")
 	pull    = flag.Duration("pull", 0, "for how long each node is without a speaker in TestReplaced, as while an image is pulled")
 )
 
