@@ -127,7 +127,7 @@ func (k *lvs) start(ctx context.Context) error {
 	return nil
 }
 
-// lvsClean removes what a killed keepalived left in the kernel.
+// lvsClean removes what keepalived left in the kernel when it was killed.
 const lvsClean = `ipvsadm -C; ip addr show dev eth0 | awk '/inet6? .*\/(32|128) |fe80::5e:/ {print $2}' |
 while read a; do ip addr del "$a" dev eth0; done; rm -rf /run/keepalived-bench; mkdir -p /run/keepalived-bench`
 
@@ -176,7 +176,7 @@ func (k *lvs) powerOff(ctx context.Context, n *lab.Node) error {
 	return errors.Join(n.Unplug(ctx), k.podNode(n).PowerOff(ctx), k.running[n].Kill())
 }
 
-// powerOn mends powerOff.
+// powerOn repairs powerOff.
 func (k *lvs) powerOn(ctx context.Context, n *lab.Node) error {
 	pods := k.podNode(n)
 	if err := errors.Join(k.clean(ctx, n), pods.PowerOn(ctx), n.RestoreLAN(ctx), n.RestoreAPI(ctx)); err != nil {

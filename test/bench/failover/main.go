@@ -59,7 +59,7 @@
 //
 //	power-off-owner, power-off-other  all links of the node cut at once, every process on it killed
 //	link-cut-owner, link-cut-other    both its links cut, as the one cable of a node
-//	kubelet                           the kubelet of another node stopped
+//	kubelet                           the kubelet of another node stopped; not with keepalived
 //	kill                              SIGKILL to the owner's speaker
 //	pause                             SIGSTOP to the owner's speaker for 5 s, then SIGCONT
 //	flap                              the LAN's port of another node down for 3 s and up for 3 s, five times
@@ -116,7 +116,7 @@ func main() {
 	flag.StringVar(&families, "family", "ipv4", "ipv4, ipv6, or both")
 	flag.IntVar(&o.rounds, "rounds", 20, "rounds of each fault")
 	flag.IntVar(&o.addresses, "addresses", 3, "addresses that are held, 1 to 13")
-	flag.StringVar(&o.logs, "logs", "", "a folder to save the lab's logs in")
+	flag.StringVar(&o.logs, "logs", "", "a folder to save the lab's logs in; rows pods: with all that the clients saw")
 	flag.DurationVar(&o.grace, "grace", 40*time.Second, "rows pods: silence until a node is not Ready for Kubernetes")
 	flag.DurationVar(&o.timeout, "timeout", time.Second, "rows pods: a request without an answer has failed then")
 	flag.IntVar(&o.established, "established", 60, "rows pods: connections that stay")

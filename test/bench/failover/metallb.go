@@ -29,7 +29,7 @@ type metallb struct {
 	services
 	b                 *bench
 	speakers, proxies map[*lab.Node]*process.Process
-	ending            map[*lab.Node]bool // speakers that were told to end
+	ending            map[*lab.Node]bool // speakers that were sent SIGTERM
 }
 
 const (

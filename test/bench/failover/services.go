@@ -56,8 +56,8 @@ func (s *services) service(ctx context.Context, name string) (addr, clusterIP ne
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer, Selector: map[string]string{"app": appBench},
 			IPFamilies: []corev1.IPFamily{family},
-			// After an outage of the API server Kubernetes holds every node, and so the Pod, for not ready until it
-			// has heard of them.
+			// After an outage of the API server Kubernetes holds every node, and so the Pod, for not ready until
+			// heartbeats of them arrive.
 			PublishNotReadyAddresses: !s.b.withPods(),
 			Ports: []corev1.ServicePort{
 				{
