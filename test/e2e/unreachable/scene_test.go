@@ -104,12 +104,13 @@ type client struct {
 	*lab.Prober
 }
 
-// clients start one outside for each address, and one in a Pod.
-func clients(t *testing.T, pod string, external, internal []netip.AddrPort) (all []client) {
+// clients start one outside for each address, and one in a Pod. A request fails after the time-out; where that is
+// lab.Lost none may, and so there is no UDP, which repeats nothing.
+func clients(t *testing.T, pod string, external, internal []netip.AddrPort, timeout time.Duration) (all []client) {
 	t.Helper()
 	add := func(name string, m *lab.Machine, network string, at netip.AddrPort) {
 		p, err := m.StartProbe(t.Context(), lab.Probe{
-			Network: network, Target: at, Every: *every, Timeout: time.Second, Most: 1000,
+			Network: network, Target: at, Every: *every, Timeout: timeout, Most: 1000,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -129,7 +130,9 @@ func clients(t *testing.T, pod string, external, internal []netip.AddrPort) (all
 	}
 	for _, at := range external {
 		add("outside, "+family(at), cluster.Client, "tcp", at)
-		add("outside, UDP, "+family(at), cluster.Client, "udp", netip.AddrPortFrom(at.Addr(), scene.UDPPort))
+		if timeout != lab.Lost {
+			add("outside, UDP, "+family(at), cluster.Client, "udp", netip.AddrPortFrom(at.Addr(), scene.UDPPort))
+		}
 	}
 	for _, at := range internal {
 		add("ClusterIP from a Pod, "+family(at), inside, "tcp", at)
