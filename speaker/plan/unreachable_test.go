@@ -325,7 +325,7 @@ func TestUnreachablePlansItsServicesAlone(t *testing.T) {
 	p.Plan(v, touched, now)
 	through("after some went")
 	p.Plan(v, Touched{All: true}, now)
-	through("after everything was planned anew")
+	through("after everything was planned again")
 	planned("a node without endpoints", Touched{Unreachable: map[string]struct{}{"node-99": {}}}, nil)
 	planned("this node", Touched{Unreachable: map[string]struct{}{"node-0": {}}}, nil)
 }
