@@ -50,6 +50,8 @@ type session struct {
 	wonder bool
 	asked  time.Time
 	pace
+	// noHost is when it was found last that no host answers at the address.
+	noHost time.Time
 }
 
 // cause is why a session is not there.

@@ -38,7 +38,7 @@ func (s *sessions) hear(msg string, f golog.Fields) {
 	switch msg {
 	case "failed to connect":
 		if err, ok := f["Error"].(error); ok {
-			x.fail, x.failed = connecting(err, x.peer), time.Now()
+			x.notConnected(connecting(err, x.peer), errors.Is(err, syscall.EHOSTUNREACH), time.Now())
 		}
 	case "sent notification":
 		if e, ok := f["Data"].(*bgp.MessageError); ok {
@@ -55,6 +55,21 @@ func (s *sessions) hear(msg string, f golog.Fields) {
 		x.changing(fmt.Sprint(f["old"]), fmt.Sprint(f["new"]), fmt.Sprint(f["reason"]))
 	}
 	s.poke()
+}
+
+// noHostFor is how long it counts that no host answers at an address. ARP and neighbor discovery take three seconds to find
+// that out, and a try to connect may end before.
+const noHostFor = 10 * time.Second
+
+// notConnected records why no TCP connection came about.
+func (x *session) notConnected(c cause, noHost bool, now time.Time) {
+	x.failed = now
+	if noHost {
+		x.noHost = now
+	} else if c.reason == plan.NoAnswer && x.fail.reason == plan.Unreachable && now.Sub(x.noHost) < noHostFor {
+		return
+	}
+	x.fail = c
 }
 
 // connecting is why no TCP connection came about.

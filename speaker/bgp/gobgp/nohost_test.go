@@ -1,0 +1,33 @@
+package gobgp
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// TestNoHost: a try to connect that ends before ARP does not hide that no host answers, for a while.
+func TestNoHost(t *testing.T) {
+	var x session
+	now := time.Now()
+	for _, step := range []struct {
+		c      plan.Reason
+		noHost bool
+		after  time.Duration
+		want   plan.Reason
+	}{
+		{plan.NoAnswer, false, 0, plan.NoAnswer},
+		{plan.Unreachable, true, time.Second, plan.Unreachable},
+		{plan.NoAnswer, false, 2 * time.Second, plan.Unreachable},
+		{plan.NoAnswer, false, 7 * time.Second, plan.Unreachable},
+		{plan.NoAnswer, false, 2 * time.Second, plan.NoAnswer}, // there is a host by now, and it is silent
+		{plan.Unreachable, true, time.Second, plan.Unreachable},
+		{plan.Refused, false, time.Second, plan.Refused},
+	} {
+		now = now.Add(step.after)
+		if x.notConnected(cause{step.c, "words"}, step.noHost, now); x.fail.reason != step.want || x.failed != now {
+			t.Errorf("%+v: %+v", step, x.fail)
+		}
+	}
+}
