@@ -249,7 +249,8 @@ func TestStatusShowsTheSchedulingClass(t *testing.T) {
 	}
 }
 
-// TestStatusShowsUnreachableNodes, those that could not be missed, and who may be cut off; not of a speaker that has stopped.
+// TestStatusShowsUnreachableNodes: nodes without a witness and a node that may be cut off are shown as well; nothing of
+// a speaker that has stopped.
 func TestStatusShowsUnreachableNodes(t *testing.T) {
 	status := v1alpha1.SpeakerStatusStatus{
 		DataPlane: v1alpha1.DataPlaneStatus{Healthy: true}, Alive: "1/2", Updated: ago(time.Second), CutOff: true,

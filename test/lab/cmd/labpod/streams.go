@@ -50,15 +50,15 @@ func (c *client) keep(n int, stop <-chan struct{}) {
 	}
 	defer conn.Close()
 	var mu sync.Mutex
-	var owed []probe.Result // in the order sent
+	var pending []probe.Result // in the order sent
 	oldest := func() probe.Result {
 		mu.Lock()
 		defer mu.Unlock()
-		if len(owed) == 0 {
+		if len(pending) == 0 {
 			return probe.Result{Conn: n, Sent: time.Now()}
 		}
-		r := owed[0]
-		owed = owed[1:]
+		r := pending[0]
+		pending = pending[1:]
 		return r
 	}
 	broken := make(chan struct{})
@@ -80,7 +80,7 @@ func (c *client) keep(n int, stop <-chan struct{}) {
 	defer tick.Stop()
 	for i := 1; ; i++ {
 		mu.Lock()
-		owed = append(owed, probe.Result{N: i, Conn: n, Sent: time.Now()})
+		pending = append(pending, probe.Result{N: i, Conn: n, Sent: time.Now()})
 		mu.Unlock()
 		io.WriteString(conn, "who\n") // what breaks it the reader finds as well
 		select {
