@@ -274,8 +274,11 @@ func (p *Prober) publish() {
 			p.options.Log.Info("node is reachable again", "node", name, "after", time.Since(before.Unreachable[name].Since).Round(time.Millisecond))
 		}
 	}
-	if now.CutOff != before.CutOff {
-		p.options.Log.Warn("this node may be cut off: neither most other nodes nor a gateway answer", "is", now.CutOff)
+	switch {
+	case now.CutOff && !before.CutOff:
+		p.options.Log.Warn("this node may be cut off: nodes are silent, and no other host shows that it is not; nothing changes")
+	case before.CutOff && !now.CutOff:
+		p.options.Log.Info("this node is not cut off")
 	}
 	for _, name := range slices.Sorted(maps.Keys(now.Unwitnessed)) {
 		if _, was := before.Unwitnessed[name]; !was {
