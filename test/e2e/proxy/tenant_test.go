@@ -54,7 +54,7 @@ func TestTenantTakesNothing(t *testing.T) {
 		for _, from := range []*lab.Machine{&cluster.Node(0).Machine, podMachine(t, "a2"), cluster.Client} {
 			answered(t, from, "tcp", netip.AddrPortFrom(victim.Addr, 8080), "the-node-itself")
 		}
-		answered(t, podMachine(t, "a2"), "tcp", at(t, dns.Spec.ClusterIP, httpPort), "b1")
+		answered(t, podMachine(t, "a2"), "tcp", internal(t, dns, httpPort), "b1")
 		answered(t, &cluster.Node(0).Machine, "tcp", netip.AddrPortFrom(pod, 8080), "c1")
 		for _, n := range cluster.Nodes {
 			if _, err := n.Exec(t.Context(), "ping", "-c", "1", "-W", "5", gateway.Addr.String()); err != nil {

@@ -16,10 +16,16 @@ var (
 	pairs = map[netip.Addr]netip.Addr{}
 )
 
-// Pair makes two addresses of a Service twins: what is asked of the one of IPv4 is asked of the other, too.
+// Pair makes two addresses of a Service twins until the test ends, after which another Service may get the one without
+// the other: what is asked of the one of IPv4 is asked of the other, too.
 func Pair(t testing.TB, four, six string) {
 	t.Helper()
-	pairs[At(t, four, 0).Addr()] = At(t, six, 0).Addr()
+	addr, twin := At(t, four, 0).Addr(), At(t, six, 0).Addr()
+	if pairs[addr] == twin {
+		return // until the test ends that made them twins
+	}
+	pairs[addr] = twin
+	t.Cleanup(func() { delete(pairs, addr) })
 }
 
 // IPv4Only has what f asks be asked of the addresses that it names alone.
