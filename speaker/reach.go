@@ -45,7 +45,7 @@ func (s *Speaker) observeReach(v *plan.View, touched *plan.Touched) {
 		}
 		unreachable[name] = since
 		before, was := v.Unreachable[name]
-		if !was {
+		if !was && !first { // at first those that the process before found
 			r.fresh = append(r.fresh, u.Since)
 		}
 		if !was || !before.Equal(since) {

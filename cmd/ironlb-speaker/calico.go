@@ -31,11 +31,7 @@ type calico struct {
 }
 
 func newCalico(o options, log *slog.Logger) *calico {
-	c := &calico{log: log, began: time.Now(), look: kubeproxy.CalicoPolices}
-	if o.config.StateDir != "" {
-		c.file = filepath.Join(o.config.StateDir, calicoPrefix+filepath.Base(o.nodeName))
-	}
-	return c
+	return &calico{log: log, file: o.stateFile(calicoPrefix), began: time.Now(), look: kubeproxy.CalicoPolices}
 }
 
 // polices reports whether Calico polices what is forwarded to Pods, and has that remembered.

@@ -113,7 +113,7 @@ func (p *process) openNode() error {
 func (p *process) watchCluster() (err error) {
 	options := kube.Options{
 		Node: p.nodeName, ServiceProxy: p.config.ServiceProxy, IgnoreExcludeLB: p.config.IgnoreExcludeLB,
-		Namespace: p.namespace, Snapshot: p.snapshot(),
+		Namespace: p.namespace, Snapshot: p.stateFile(snapshotPrefix),
 	}
 	p.api, err = kube.New(p.apiserver, options, func() {
 		p.healthz.Queued(bothFamilies...)
@@ -194,7 +194,7 @@ func (p *process) findUnreachable() {
 	}
 	prober, err := reach.New(reach.Options{
 		Log: p.log, Wake: p.kick.Now, Metrics: reach.NewMetrics(p.registry),
-		MACs: func() map[[6]byte]string { return p.members.MACs() },
+		MACs: func() map[[6]byte]string { return p.members.MACs() }, Record: p.stateFile(unreachablePrefix),
 	})
 	if err != nil {
 		p.log.Error("cannot find unreachable nodes; their endpoints are left to Kubernetes", "error", err)

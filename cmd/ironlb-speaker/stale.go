@@ -15,15 +15,19 @@ import (
 	"github.com/ironlb/ironlb/speaker/kube"
 )
 
-// snapshotPrefix begins the name of a snapshot's file, which the name of the node ends.
-const snapshotPrefix = "snapshot-"
+// The files in stateDir begin with these, and end with the name of the node: the snapshot of what the API server gave
+// last, and the record of unreachable nodes (speaker/reach).
+const (
+	snapshotPrefix    = "snapshot-"
+	unreachablePrefix = "unreachable-"
+)
 
-// snapshot is the file of what the API server told last, empty for none.
-func (o options) snapshot() string {
+// stateFile is a file in stateDir, empty for none.
+func (o options) stateFile(prefix string) string {
 	if o.config.StateDir == "" {
 		return ""
 	}
-	return filepath.Join(o.config.StateDir, snapshotPrefix+filepath.Base(o.nodeName))
+	return filepath.Join(o.config.StateDir, prefix+filepath.Base(o.nodeName))
 }
 
 // stale tells whether the plan is from a snapshot, and when that was made.
@@ -62,7 +66,9 @@ func removeState(dir string, log *slog.Logger) error {
 		return nil
 	}
 	var errs []error
-	for prefix, what := range map[string]string{snapshotPrefix: "delete snapshot", calicoPrefix: "delete file"} {
+	for prefix, what := range map[string]string{
+		snapshotPrefix: "delete snapshot", calicoPrefix: "delete file", unreachablePrefix: "delete file",
+	} {
 		files, err := filepath.Glob(filepath.Join(dir, prefix+"*"))
 		errs = append(errs, err)
 		for _, file := range files {

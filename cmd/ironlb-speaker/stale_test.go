@@ -36,7 +36,7 @@ func TestStale(t *testing.T) {
 func TestSnapshotFiles(t *testing.T) {
 	dir := t.TempDir()
 	o := options{nodeName: "a"}
-	if path := o.snapshot(); path != "" {
+	if path := o.stateFile(snapshotPrefix); path != "" {
 		t.Errorf("without a directory %s", path)
 	}
 	if err := removeState("", nil); err != nil {
@@ -45,7 +45,7 @@ func TestSnapshotFiles(t *testing.T) {
 	o.config.StateDir = dir
 	for _, name := range []string{"a", "b.example"} {
 		o.nodeName = name
-		for _, file := range []string{o.snapshot(), o.snapshot() + ".new", filepath.Join(dir, "other")} {
+		for _, file := range []string{o.stateFile(snapshotPrefix), o.stateFile(snapshotPrefix) + ".new", filepath.Join(dir, "other")} {
 			if err := os.WriteFile(file, nil, 0o600); err != nil {
 				t.Fatal(err)
 			}

@@ -87,6 +87,8 @@ type Core struct {
 	next     time.Time
 	state    plan.Reachability
 	due      time.Time // what next was after the last Tick
+	// restored are the nodes that were unreachable to an earlier process, until SetNodes says which nodes there are.
+	restored map[string]plan.UnreachableNode
 }
 
 // node is another node.
@@ -130,13 +132,14 @@ func (c *Core) SetNodes(now time.Time, nodes map[string][]Target) {
 			// It has other addresses: nothing is known of these.
 			n = &node{name: name, received: n.received, known: n.received, lost: now, asking: now, targets: n.targets}
 		}
+		c.restore(n)
 		c.nodes = append(c.nodes, n)
 		delete(before, name)
 	}
 	for _, n := range before {
 		c.retarget(now, n.targets, nil)
 	}
-	c.next = now
+	c.restored, c.next = nil, now
 }
 
 // SetGateways sets the hosts whose answers show that this node is not cut off.
@@ -267,6 +270,7 @@ func (c *Core) stalled(now time.Time) {
 // decide brings the state up to date.
 func (c *Core) decide(now time.Time) {
 	state := newState()
+	maps.Copy(state.Unreachable, c.restored)
 	suspect := c.maybeCutOff(now)
 	for _, n := range c.nodes {
 		n.doubt = !n.received && !n.answers() && (n.doubt || suspect && n.unreachable == nil)

@@ -50,10 +50,20 @@ func both(addr netip.Addr) []reach.Target {
 
 // newWorld returns a world of other nodes, all up for some seconds, behind a gateway.
 func newWorld(t *testing.T, others int) *world {
+	w := startWorld(t, others, nil)
+	w.receive()
+	w.run(3 * time.Second)
+	return w
+}
+
+// startWorld returns a world in which this node has just started and received no other; some were unreachable to the
+// process before.
+func startWorld(t *testing.T, others int, unreachable map[string]plan.UnreachableNode) *world {
 	w := &world{
 		Core: reach.NewCore(), t: t, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), hosts: map[netip.Addr]*host{},
 		random: rand.New(rand.NewPCG(1, uint64(others))), delay: 200 * time.Microsecond,
 	}
+	w.Restore(unreachable)
 	nodes := map[string][]reach.Target{}
 	for i := range others {
 		h := &host{name: fmt.Sprintf("node%d", i+1), addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)})}
@@ -64,8 +74,6 @@ func newWorld(t *testing.T, others int) *world {
 	w.hosts[gateway] = &host{name: "gateway", addr: gateway, kernel: true}
 	w.SetNodes(w.now, nodes)
 	w.SetGateways(w.now, both(gateway))
-	w.receive()
-	w.run(3 * time.Second)
 	return w
 }
 
@@ -233,6 +241,43 @@ func TestOneWitness(t *testing.T) {
 		w.set(w.node(2), false, false)
 		w.within(0, decidedWithin, w.node(2))
 	}
+}
+
+// A speaker that starts while a node is dead knows that from the one before.
+func TestStartBesideDeadNode(t *testing.T) {
+	since := time.Date(2025, 12, 31, 23, 59, 0, 0, time.UTC)
+	dead := func(silent ...plan.Witness) plan.UnreachableNode {
+		return plan.UnreachableNode{Since: since, Silent: silent}
+	}
+	before := map[string]plan.UnreachableNode{
+		"node2": dead(plan.WitnessEcho, plan.WitnessNeighbor), "node3": dead(plan.WitnessEcho), "gone": dead(plan.WitnessEcho),
+	}
+	w := startWorld(t, 4, before)
+	if w.unreachable(w.node(2), w.node(3)) || len(w.State().Unreachable) != 3 {
+		t.Errorf("before it is known which nodes there are: %+v", w.State())
+	}
+	w.node(2).speaker, w.node(2).kernel = false, false
+	w.node(3).speaker, w.node(3).kernel = false, false
+	w.tick()
+	w.stays(time.Second, w.node(2), w.node(3)) // no other node is received yet
+	w.receive()
+	w.stays(time.Hour, w.node(2), w.node(3))
+	if u := w.State().Unreachable["node2"]; !u.Since.Equal(since) || w.State().CutOff {
+		t.Errorf("%+v", w.State())
+	}
+	w.set(w.node(4), false, false) // another one dies
+	w.within(0, decidedWithin, w.node(2), w.node(3), w.node(4))
+	w.set(w.node(2), true, false)
+	w.within(0, 0, w.node(3), w.node(4))
+	w.node(3).kernel = true // it runs without a speaker
+	w.within(0, time.Second, w.node(4))
+	w.stays(time.Hour, w.node(4))
+
+	w = startWorld(t, 4, before) // both returned meanwhile
+	w.tick()
+	w.within(0, 10*time.Millisecond)
+	w.receive()
+	w.stays(time.Hour)
 }
 
 func TestTwoNodes(t *testing.T) {

@@ -28,6 +28,8 @@ type Options struct {
 	// MACs returns the hardware addresses of other nodes with their names. An answer to ARP or neighbor discovery for a
 	// node that has some counts if it comes from one of them.
 	MACs func() map[[6]byte]string
+	// Record is the file in which the unreachable nodes are kept for the next process, and found; empty for none.
+	Record string
 }
 
 // Prober runs a Core on sockets. One goroutine owns the Core; the methods do not wait for it.
@@ -42,6 +44,8 @@ type Prober struct {
 	names map[netip.Addr]string
 	// failed is the last error of a socket, for the log.
 	failed string
+	// changed has one element while the record is to be written.
+	changed chan struct{}
 
 	mu sync.Mutex
 	in inbox
@@ -60,8 +64,11 @@ type inbox struct {
 func New(o Options) (*Prober, error) {
 	var token [8]byte
 	_, _ = rand.Read(token[:]) // never fails
-	p := &Prober{options: o, core: NewCore(), names: map[netip.Addr]string{}, wake: -1}
-	state := newState()
+	p := &Prober{options: o, core: NewCore(), names: map[netip.Addr]string{}, wake: -1, changed: make(chan struct{}, 1)}
+	if o.Record != "" {
+		p.restore()
+	}
+	state := p.core.State()
 	p.state.Store(&state)
 	err := p.open(binary.BigEndian.Uint64(token[:]))
 	if err != nil {
@@ -133,6 +140,11 @@ func (p *Prober) put(f func(*inbox)) {
 func (p *Prober) Run(ctx context.Context) error {
 	defer p.close()
 	defer context.AfterFunc(ctx, func() { p.put(func(*inbox) {}) })()
+	if p.options.Record != "" {
+		var recorder sync.WaitGroup
+		defer recorder.Wait()
+		recorder.Go(func() { p.keepRecord(ctx) })
+	}
 	for ctx.Err() == nil {
 		p.take()
 		p.receive()
@@ -254,6 +266,10 @@ func (p *Prober) publish() {
 		return
 	}
 	p.state.Store(&now)
+	select {
+	case p.changed <- struct{}{}:
+	default: // it is to be written already
+	}
 	for _, name := range slices.Sorted(maps.Keys(now.Unreachable)) {
 		u := now.Unreachable[name]
 		if have, was := before.Unreachable[name]; was && have.Since.Equal(u.Since) {

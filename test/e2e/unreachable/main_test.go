@@ -23,6 +23,7 @@ var (
 	profile = flag.String("profile", "standard", "failover.profile of the speakers")
 	every   = flag.Duration("every", 5*time.Millisecond, "time between two requests of a client; an emulated guest takes 100ms")
 	kills   = flag.Int("kills", 1, "how often a speaker is killed in TestSpeakers")
+	pauses  = flag.Int("pauses", 1, "how often a speaker is paused in TestSpeakers")
 )
 
 // cluster is shared by all tests, with two Pods on each node, which are endpoints and clients.
@@ -66,7 +67,8 @@ func TestMain(m *testing.M) {
 
 func start(ctx context.Context) error {
 	text := fmt.Sprintf("serviceProxy: true\ndataplane: %s\nconntrack: {maxPerCore: 0, min: 0}\n"+
-		"unreachableEndpoints: {resetAfter: %v}\nfailover: {profile: %s}\n", dataplane(), resetAfter, *profile)
+		"unreachableEndpoints: {resetAfter: %v}\nfailover: {profile: %s}\nstateDir: %s\n",
+		dataplane(), resetAfter, *profile, filepath.Join(cluster.Dir, "state"))
 	if err := os.WriteFile(speakerConfig(), []byte(text), 0o600); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironlb/ironlb/test/e2e/scene"
 	"github.com/ironlb/ironlb/test/lab"
 )
 
@@ -130,7 +131,7 @@ func TestSpeakers(t *testing.T) {
 		times      int
 	}{
 		"killed":   {(*lab.Node).KillSpeaker, start, *kills},
-		"paused":   {func(n *lab.Node) error { return n.Speaker().Pause() }, func(n *lab.Node) error { return n.Speaker().Resume() }, 1},
+		"paused":   {func(n *lab.Node) error { return n.Speaker().Pause() }, func(n *lab.Node) error { return n.Speaker().Resume() }, *pauses},
 		"replaced": {(*lab.Node).ReplaceSpeaker, start, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -168,6 +169,54 @@ func TestSpeakers(t *testing.T) {
 	}
 	if n := left(); n > 0 {
 		t.Logf("in all tests nodes became unreachable %d times", n)
+	}
+}
+
+// TestSpeakerStarts: a speaker that starts while a node is dead sends nothing there: it knows of it from the one before.
+func TestSpeakerStarts(t *testing.T) {
+	external, internal := service(t, "starts")
+	holder := owner(t, external[0].Addr())
+	victim := cluster.Nodes[(slices.Index(cluster.Nodes, holder)+1)%len(cluster.Nodes)]
+	if err := victim.CutLAN(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := victim.RestoreLAN(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+		settled(t, external)
+	})
+	leftOut := func() {
+		t.Helper()
+		scene.Eventually(t, patience, victim.Name+" is unreachable for "+holder.Name, func(ctx context.Context) error {
+			if n, err := metric(ctx, holder, "ironlb_endpoint_unreachable_nodes"); err != nil || n != 1 {
+				return fmt.Errorf("unreachable nodes: %d, %w", n, err)
+			}
+			_, err := holder.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7473/readyz")
+			return err
+		})
+	}
+	leftOut()
+	pod := ""
+	for name, at := range podNodes {
+		if cluster.Node(at) == holder {
+			pod = name
+		}
+	}
+	all := clients(t, pod, nil, internal, time.Second)
+	if err := holder.KillSpeaker(); err != nil {
+		t.Fatal(err)
+	}
+	answered(t, all, share(time.Second))
+	if err := holder.StartSpeaker(t.Context(), "--config", speakerConfig()); err != nil {
+		t.Fatal(err)
+	}
+	leftOut()
+	answered(t, all, share(3*time.Second))
+	for _, c := range all {
+		if s, err := c.Stop(); err != nil || s.Failed > 0 {
+			t.Errorf("%s: %s, %v", c.name, s, err)
+		}
 	}
 }
 
