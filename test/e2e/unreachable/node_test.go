@@ -11,9 +11,6 @@ import (
 	"github.com/ironlb/ironlb/test/lab"
 )
 
-// bound is far above what is promised and far below what Kubernetes takes: times are measured with -rounds.
-const bound = 5 * time.Second
-
 var faults = map[string]struct {
 	begin, end func(context.Context, *lab.Node) error
 }{
@@ -78,8 +75,9 @@ func TestNodeDies(t *testing.T) {
 						last, failed, sent := lastFailure(s, began)
 						times[c.name] = append(times[c.name], last)
 						failures[c.name] = [2]int{failures[c.name][0] + failed, failures[c.name][1] + sent}
-						if last > bound {
-							t.Errorf("%s: a connection failed %v after the fault: %s", c.name, last, s)
+						if last > *bound {
+							t.Errorf("%s: a connection failed %v after the fault at %s, Pod %s, victim %s: %s", c.name, last,
+								began.Format(time.RFC3339Nano), pod, victim.Name, s)
 						}
 						if sent < share(2*time.Second) {
 							t.Errorf("%s: only %d sent since the fault", c.name, sent)
@@ -279,7 +277,7 @@ func TestReset(t *testing.T) {
 		}
 		s, _ := p.Summary()
 		last := s.Results[len(s.Results)-1]
-		if took := last.Sent.Add(last.Took).Sub(began); took < resetAfter || took > resetAfter+3*bound || // the client sends again later and later
+		if took := last.Sent.Add(last.Took).Sub(began); took < resetAfter || took > resetAfter+15*time.Second || // the client sends again later and later
 			last.Error == "" {
 			t.Errorf("a connection to %s ended after %v: %q", pods[p], took, last.Error)
 		}
