@@ -51,13 +51,13 @@ func BenchmarkChange(b *testing.B) {
 func atSizes(b *testing.B, during func(*testing.B, *changing) error) {
 	for _, n := range []int{100, 5000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			netspace.New(b).Must(b, func() error { return beside(b, n, during) })
+			netspace.New(b).Must(b, func() error { return beside(b, manyServices(n), nil, during) })
 		})
 	}
 }
 
 // beside runs a loop, and once the node is as planned, what is to be measured.
-func beside(b *testing.B, services int, during func(*testing.B, *changing) error) error {
+func beside(b *testing.B, view *plan.View, reach speaker.Reach, during func(*testing.B, *changing) error) error {
 	config, log := newConfig(), slog.New(slog.DiscardHandler)
 	config.ServiceProxy = true
 	config.DetectLocal.Mode = plan.ClusterCIDR
@@ -67,10 +67,11 @@ func beside(b *testing.B, services int, during func(*testing.B, *changing) error
 		return err
 	}
 	defer closeNode()
-	cluster := &changing{one: one{view: manyServices(services), touched: plan.Touched{All: true}}, kick: speaker.NewKick(), applied: make(chan time.Time, 1)}
+	cluster := &changing{one: one{view: view, touched: plan.Touched{All: true}}, kick: speaker.NewKick(), applied: make(chan time.Time, 1)}
 	loop := speaker.New(speaker.Config{
 		NodeName: "a", Plan: options{nodeName: "a", config: config}.plan(), Log: log, Kick: cluster.kick, Source: cluster, Node: node,
 		Announcer: cluster, Detector: nobody{}, Reporter: cluster, Metrics: speaker.NewMetrics(prometheus.NewRegistry()), Progress: cluster,
+		Reach: reach,
 	})
 	ctx, stop := context.WithCancel(b.Context())
 	defer stop()
@@ -96,9 +97,14 @@ type changing struct {
 
 // change changes the last endpoint and waits until the node is as planned.
 func (c *changing) change(ctx context.Context, i int) error {
-	began := time.Now()
 	c.last = netip.AddrFrom4([4]byte{198, 51, 100, byte(10 + i%2)})
 	c.changed.Store(true)
+	return c.programmed(ctx)
+}
+
+// programmed triggers the loop and waits until the node is as planned.
+func (c *changing) programmed(ctx context.Context) error {
+	began := time.Now()
 	c.kick.Now()
 	for {
 		select {

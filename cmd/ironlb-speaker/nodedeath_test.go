@@ -1,0 +1,75 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// BenchmarkNodeDeath is what the loop uses, with the real drivers, until no new connection goes to a node that became
+// unreachable: 5,000 Services have 20,000 endpoints on so many nodes.
+func BenchmarkNodeDeath(b *testing.B) {
+	for _, nodes := range []int{10, 100, 1000} {
+		b.Run(fmt.Sprint("nodes=", nodes), func(b *testing.B) {
+			view := manyServices(5000)
+			onNodes(view, nodes)
+			reach := &settable{}
+			reach.Store(&plan.Reachability{})
+			during := func(b *testing.B, c *changing) error {
+				var cpu time.Duration
+				for range b.N {
+					before := used()
+					died := time.Now()
+					dead := plan.UnreachableNode{Since: died, Silent: []plan.Witness{plan.WitnessEcho}}
+					reach.Store(&plan.Reachability{Unreachable: map[string]plan.UnreachableNode{nodeOf(7): dead}})
+					if err := c.programmed(b.Context()); err != nil {
+						return err
+					}
+					cpu += used() - before
+					b.StopTimer()
+					reach.Store(&plan.Reachability{})
+					if err := c.programmed(b.Context()); err != nil {
+						return err
+					}
+					b.StartTimer()
+				}
+				b.ReportMetric(1000*cpu.Seconds()/float64(b.N), "cpu-ms/op")
+				b.ReportMetric(float64(5000*4/nodes), "endpoints")
+				return nil
+			}
+			netspace.New(b).Must(b, func() error { return beside(b, view, reach, during) })
+		})
+	}
+}
+
+func nodeOf(i int) string { return fmt.Sprint("node-", i) }
+
+// onNodes has each endpoint of the View at an address of its own, on the nodes in turn.
+func onNodes(v *plan.View, nodes int) {
+	for i := range nodes {
+		v.Nodes[nodeOf(i)] = plan.Node{Addresses: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, byte(i / 256), byte(i % 256)})}}
+	}
+	for i := range len(v.Services) {
+		for _, slice := range v.Slices[serviceKey(i)] {
+			for j := range slice.Endpoints {
+				at := 4*i + j
+				slice.Endpoints[j].Node = nodeOf(at % nodes)
+				slice.Endpoints[j].Addr = netip.AddrFrom4([4]byte{198, 51, byte(at / 256), byte(at % 256)})
+			}
+		}
+	}
+}
+
+// settable is what a test finds out about other nodes.
+type settable struct {
+	atomic.Pointer[plan.Reachability]
+}
+
+func (*settable) SetNodes(map[string][]netip.Addr) {}
+func (*settable) SetGateways([]netip.Addr)         {}
+func (s *settable) State() plan.Reachability       { return *s.Load() }
