@@ -14,7 +14,8 @@ import (
 const cleanMost = time.Second
 
 // cleaning is what conntrack is still to be cleaned of. Cleaning makes the kernel go through its whole table, whatever
-// of it is asked for, so after it has taken d it is not repeated for restShare times d, at most cleanMost.
+// of it is asked for, so after it has taken d it is not repeated for restShare times d, at most cleanMost, unless a node
+// died.
 type cleaning struct {
 	// began is set once conntrack was cleaned of what an earlier process may have left: of UDP alone, since this one does not
 	// know which TCP endpoints were draining though they are not terminating, and their connections go on.
@@ -66,8 +67,9 @@ func misleading(keys map[ipvs.Key]struct{}, done []ipvs.Op, idle map[ipvs.Key]st
 	}
 }
 
-// cleanConntrack deletes the entries of conntrack that lead clients of these virtual servers astray, or lets them wait.
-func (s *Speaker) cleanConntrack(ctx context.Context, todo *work) {
+// cleanConntrack deletes the entries of conntrack that lead clients of these virtual servers astray, or lets them wait; not
+// where a node died: a SYN that went there comes again a second after it was sent.
+func (s *Speaker) cleanConntrack(ctx context.Context, todo *work, died bool) {
 	if s.cfg.Node.Conntrack == nil {
 		return
 	}
@@ -82,7 +84,7 @@ func (s *Speaker) cleanConntrack(ctx context.Context, todo *work) {
 		s.cleaning.began = true
 	}
 	start := time.Now()
-	if start.Before(s.cleaning.due) {
+	if !died && start.Before(s.cleaning.due) {
 		maps.Copy(s.cleaning.waiting, todo.remembered)
 		return
 	}

@@ -170,6 +170,33 @@ func TestConntrackShare(t *testing.T) {
 	}
 }
 
+// Where a node died, conntrack is cleaned at once, and not after the rest: a SYN that went there comes again after a second.
+func TestConntrackNodeDied(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.reach = &worldReach{}
+		w.slowClean = 100 * time.Millisecond // a second's rest
+		v := baseView()
+		v.Nodes["b"] = plan.Node{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}
+		service(v, "web", vip1, []uint16{80}, 2, "a")
+		service(v, "api", vip2, []uint16{80}, 3, "a")
+		v.Slices[named("web")]["s"].Endpoints[1].Node = "b"
+		r := start(t, w, &cluster{view: v, synced: true})
+		defer r.stop()
+		time.Sleep(5 * time.Second)
+		r.wantPlanned(t)
+		w.mu.Lock()
+		w.cleaned = nil
+		w.mu.Unlock()
+		r.touchService("api", func(_ *plan.Service, slice *plan.Slice) { slice.Endpoints = slice.Endpoints[:2] })
+		time.Sleep(2 * w.slowClean)
+		r.wantCleaned(t, "an endpoint went", ipvs.Key{Addr: vip2, Protocol: ipvs.TCP, Port: 80})
+		w.reach.set("b")
+		time.Sleep(2 * w.slowClean)
+		r.wantCleaned(t, "a node died", webKey)
+	})
+}
+
 // What is a real server of those outside or of those inside counts, with the greater weight, and what is to become one.
 func TestTracked(t *testing.T) {
 	at := func(n byte) netip.AddrPort { return netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, n}), 8080) }

@@ -32,6 +32,9 @@ const (
 // attributes returns the filter as the kernel reads it: a tuple, and which of its parts must match. An IPv6 address is not
 // among them, because ctnetlink_filter_match_tuple (net/netfilter/nf_conntrack_netlink.c) lets through all others but it.
 func (f filter) attributes() []*nl.RtAttr {
+	if f.key.Protocol == 0 {
+		return nil
+	}
 	flags := uint32(filterProto)
 	tuple := nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_ORIG, nil)
 	if f.key.Addr.Is4() {

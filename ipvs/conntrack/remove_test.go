@@ -34,14 +34,14 @@ func TestRemove(t *testing.T) {
 			return all
 		}
 		all := listed(n)
-		if deleted, err := remove(unix.AF_INET, all[:70]); deleted != 70 || err != nil {
+		if deleted, err := remove(all[:70]); deleted != 70 || err != nil {
 			t.Errorf("deleted %d, %v; want 70", deleted, err)
 		}
 		listed(n - 70)
 		half := nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_ORIG, nil) // without a protocol; without a tuple all would go
 		half.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_IP, nil).AddRtAttr(nl.CTA_IP_V4_DST, vip.Addr().AsSlice())
 		all[80].identity = half.Serialize()
-		deleted, err := remove(unix.AF_INET, all)
+		deleted, err := remove(all)
 		if deleted != n-71 || !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), key.String()) {
 			t.Errorf("deleted %d, %v; want %d, and an error of %v", deleted, err, n-71, key)
 		}

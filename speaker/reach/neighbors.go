@@ -138,7 +138,8 @@ func (k *neighbors) answers(each func(at time.Time, q Question)) error {
 		if delete(k.asked, addr); !k.accepts(addr, [6]byte(have.HardwareAddr)) {
 			continue
 		}
-		at := now.Add(-time.Duration(have.Confirmed) * clockTick)
+		// The entry was not reachable when the question was asked. Other packets confirm it later on.
+		at := now.Add(-time.Duration(max(have.Updated, have.Confirmed)) * clockTick)
 		if at.Before(w.at) {
 			at = w.at // the clock of the table is coarse
 		}

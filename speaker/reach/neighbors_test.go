@@ -1,0 +1,68 @@
+package reach
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
+	"github.com/ironlb/ironlb/speaker/plan"
+)
+
+// TestNeighborAnsweredAt: the time of an answer is that at which it came, however late it is read, and whatever has
+// confirmed the entry since. A later one would make the witness look slow, and be waited for.
+func TestNeighborAnsweredAt(t *testing.T) {
+	self, other := netspace.New(t), netspace.New(t)
+	netspace.Join(t, self, "eth0", "192.0.2.1/24", other, "eth0", "192.0.2.2/24")
+	addr := netip.MustParseAddr("192.0.2.2")
+	if err := self.Ping(addr.String()); err != nil {
+		t.Fatal(err)
+	}
+	const late = 300 * time.Millisecond
+	self.Must(t, func() error {
+		n, err := openNeighbors(func(netip.Addr, [6]byte) bool { return true })
+		if err != nil {
+			return err
+		}
+		defer n.close()
+		asked := time.Now()
+		if sent, err := n.ask(Question{Target: Target{addr, plan.WitnessNeighbor}, ID: 1}); !sent || err != nil {
+			return fmt.Errorf("sent %v, %w", sent, err)
+		}
+		link, err := self.Handle.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		deadline := time.Now().Add(10 * time.Second)
+		var have *netlink.Neigh
+		for tick := time.NewTicker(10 * time.Millisecond); ; <-tick.C {
+			if have, err = n.get(link.Attrs().Index, addr); err != nil {
+				return err
+			}
+			if have.State == unix.NUD_REACHABLE && time.Duration(have.Updated)*clockTick >= late {
+				break
+			}
+			if time.Now().After(deadline) {
+				return fmt.Errorf("the entry is %+v", have)
+			}
+		}
+		if err := self.Handle.NeighSet(have); err != nil { // confirms it now
+			return err
+		}
+		answers := 0
+		err = n.answers(func(at time.Time, q Question) {
+			answers++
+			if took := at.Sub(asked); q.ID != 1 || took > late/2 {
+				t.Errorf("question %d was answered after %v", q.ID, took)
+			}
+		})
+		if answers != 1 {
+			t.Errorf("%d answers", answers)
+		}
+		return err
+	})
+}
