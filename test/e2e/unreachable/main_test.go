@@ -25,6 +25,7 @@ var (
 	bound   = flag.Duration("bound", 5*time.Second, "how late a connection may fail in TestNodeDies: 1s is promised, Kubernetes takes 40s")
 	kills   = flag.Int("kills", 1, "how often a speaker is killed in TestSpeakers")
 	pauses  = flag.Int("pauses", 1, "how often a speaker is paused in TestSpeakers")
+	control = flag.Int("control", 0, "how often nothing happens in TestSpeakers, to see what fails by itself")
 )
 
 // cluster is shared by all tests, with two Pods on each node, which are endpoints and clients.

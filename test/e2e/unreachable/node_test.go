@@ -123,6 +123,7 @@ func TestSpeakers(t *testing.T) {
 		}
 		return n
 	}
+	nothing := func(*lab.Node) error { return nil }
 	start := func(n *lab.Node) error { return n.StartSpeaker(t.Context(), "--config", speakerConfig()) }
 	for name, f := range map[string]struct {
 		begin, end func(*lab.Node) error
@@ -130,12 +131,17 @@ func TestSpeakers(t *testing.T) {
 	}{
 		"killed":   {(*lab.Node).KillSpeaker, start, *kills},
 		"paused":   {func(n *lab.Node) error { return n.Speaker().Pause() }, func(n *lab.Node) error { return n.Speaker().Resume() }, *pauses},
-		"replaced": {(*lab.Node).ReplaceSpeaker, start, 1},
+		"replaced": {(*lab.Node).ReplaceSpeaker, start, min(len(cluster.Nodes), *kills)},
+		"nothing":  {nothing, nothing, *control},
 	} {
 		t.Run(name, func(t *testing.T) {
+			failed, sent := 0, 0
 			for i := range f.times {
+				if name != "replaced" { // then the address stays with its owner
+					i %= len(cluster.Nodes) - 1
+				}
 				holder := owner(t, external[0].Addr())
-				victim := cluster.Nodes[(slices.Index(cluster.Nodes, holder)+1+i%2)%len(cluster.Nodes)]
+				victim := cluster.Nodes[(slices.Index(cluster.Nodes, holder)+1+i)%len(cluster.Nodes)]
 				settled(t, external)
 				before := map[*lab.Node]int{}
 				for _, n := range cluster.Nodes {
@@ -153,7 +159,8 @@ func TestSpeakers(t *testing.T) {
 				}
 				settled(t, external)
 				for _, c := range all {
-					if s, err := c.Stop(); err != nil || s.Failed > 0 {
+					s, err := c.Stop()
+					if failed, sent = failed+s.Failed, sent+len(s.Results); err != nil || s.Failed > 0 {
 						t.Errorf("%s: %s, %v", c.name, s, err)
 					}
 				}
@@ -163,6 +170,7 @@ func TestSpeakers(t *testing.T) {
 					}
 				}
 			}
+			t.Logf("%d times; %d of %d connections failed", f.times, failed, sent)
 		})
 	}
 	if n := left(); n > 0 {
