@@ -191,6 +191,41 @@ func TestNodeDies(t *testing.T) {
 	w.within(0, 0)
 }
 
+// The answer that ends a cut may have waited for it. It makes no witness slow: the next death is found as soon as any.
+func TestDiesAgain(t *testing.T) {
+	w := newWorld(t, 4)
+	w.set(w.node(2), false, false)
+	w.within(100*time.Millisecond, decidedWithin, w.node(2))
+	w.stays(time.Minute, w.node(2))
+	w.delay = 900 * time.Millisecond
+	w.node(2).kernel = true
+	w.within(time.Millisecond, 2*time.Second)
+	w.delay = 200 * time.Microsecond
+	w.set(w.node(2), true, true)
+	w.stays(3 * time.Second)
+	asked := w.asked
+	w.stays(time.Minute)
+	if n := w.asked - asked; n > 4*2*3 { // each witness each 30 s
+		t.Errorf("%d questions in a minute", n)
+	}
+	w.set(w.node(2), false, false)
+	w.within(100*time.Millisecond, decidedWithin, w.node(2))
+}
+
+// A witness that becomes slow is given more time, and asked no more often.
+func TestSlowAnswers(t *testing.T) {
+	w := newWorld(t, 4)
+	w.delay = 50 * time.Millisecond
+	w.stays(2 * time.Minute)
+	asked := w.asked
+	w.stays(time.Minute)
+	if n := w.asked - asked; n > 4*2*3 {
+		t.Errorf("%d questions in a minute", n)
+	}
+	w.set(w.node(2), false, true)
+	w.stays(time.Minute)
+}
+
 // A silent speaker is not a dead node.
 func TestSpeakerDies(t *testing.T) {
 	w := newWorld(t, 4)

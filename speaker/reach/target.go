@@ -17,6 +17,9 @@ type target struct {
 	// sent is when the question was asked that was answered last, took the longest time of an answer lately.
 	sent time.Time
 	took time.Duration
+	// settling is set while answers come more quickly than took says, which then would have the next silence waited for too
+	// long: as after a cut, whose end brings the answer to a question that the kernel had kept.
+	settling bool
 	// works is set while the target answers in general: misses are the questions in a row without an answer while the
 	// node's speaker is received, silences those while it is not.
 	works            bool
@@ -42,7 +45,9 @@ func (t *target) answer(now time.Time, id uint64) (done []uint64) {
 	for i, a := range t.asked {
 		done = append(done, a.id)
 		if a.id == id {
-			t.took = max(now.Sub(a.at), t.took/2, 0)
+			last := max(now.Sub(a.at), 0)
+			t.took = max(last, t.took/2)
+			t.settling = last < t.took && t.within() > answerWithin
 			t.sent, t.works, t.misses, t.silences = a.at, true, 0, 0
 			t.asked = t.asked[i+1:]
 			return done
@@ -61,7 +66,8 @@ func (c *Core) expire(now time.Time, t *target, received bool) {
 		if a.over || now.Sub(a.at) < t.within() {
 			continue
 		}
-		switch a.over = true; {
+		a.over, t.settling = true, false
+		switch {
 		case !received:
 			t.silences++
 		case a.regular:
@@ -139,6 +145,8 @@ func (n *node) every(now time.Time, t *target, by time.Duration) time.Duration {
 		return 0
 	case n.received && (t.misses > 0 || !t.works) && t.misses < learnMost:
 		return learnSoon
+	case n.received && t.settling:
+		return by * askSteady
 	case n.received:
 		return by * learnEvery
 	case !t.works:
