@@ -26,9 +26,8 @@ func (s *Speaker) apply(ctx context.Context, todo *work) {
 	s.setServers(&s.known.table, s.desired.Table, "", todo)
 	s.removeElements(ctx, todo)
 	s.addAddresses(todo)
-	died := len(s.reach.fresh) > 0
 	s.measureReach()
-	s.cleanConntrack(ctx, todo, died)
+	s.cleanConntrack(ctx, todo)
 	s.setHealthPorts(todo)
 	s.setChecks(todo)
 }

@@ -69,7 +69,7 @@ func misleading(keys map[ipvs.Key]struct{}, done []ipvs.Op, idle map[ipvs.Key]st
 
 // cleanConntrack deletes the entries of conntrack that lead clients of these virtual servers astray, or lets them wait; not
 // where a node died: a SYN that went there comes again a second after it was sent.
-func (s *Speaker) cleanConntrack(ctx context.Context, todo *work, died bool) {
+func (s *Speaker) cleanConntrack(ctx context.Context, todo *work) {
 	if s.cfg.Node.Conntrack == nil {
 		return
 	}
@@ -84,7 +84,10 @@ func (s *Speaker) cleanConntrack(ctx context.Context, todo *work, died bool) {
 		s.cleaning.began = true
 	}
 	start := time.Now()
-	if !died && start.Before(s.cleaning.due) {
+	if s.reach.died {
+		maps.Copy(todo.remembered, s.cleaning.waiting)
+		clear(s.cleaning.waiting)
+	} else if start.Before(s.cleaning.due) {
 		maps.Copy(s.cleaning.waiting, todo.remembered)
 		return
 	}

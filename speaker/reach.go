@@ -12,8 +12,9 @@ import (
 // reachState is what the loop keeps of unreachable nodes.
 type reachState struct {
 	now plan.Reachability
-	// fresh is when nodes became unreachable of which the node is not programmed yet.
+	// fresh is when nodes became unreachable of which the node is not programmed yet, died whether any did in this round.
 	fresh []time.Time
+	died  bool
 }
 
 // observeReach puts the unreachable nodes into the View, and says which nodes and gateways there are to ask.
@@ -35,7 +36,7 @@ func (s *Speaker) observeReach(v *plan.View, touched *plan.Touched) {
 		s.cfg.Reach.SetGateways(gatewaysOf(v))
 	}
 	r := &s.reach
-	r.now = s.cfg.Reach.State()
+	r.now, r.died = s.cfg.Reach.State(), false
 	unreachable := make(map[string]time.Time, len(r.now.Unreachable))
 	touched.Unreachable = map[string]struct{}{}
 	for name, u := range r.now.Unreachable {
@@ -46,7 +47,7 @@ func (s *Speaker) observeReach(v *plan.View, touched *plan.Touched) {
 		unreachable[name] = since
 		before, was := v.Unreachable[name]
 		if !was && !first { // at first those that the process before found
-			r.fresh = append(r.fresh, u.Since)
+			r.fresh, r.died = append(r.fresh, u.Since), true
 		}
 		if !was || !before.Equal(since) {
 			touched.Unreachable[name] = struct{}{}

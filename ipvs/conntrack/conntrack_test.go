@@ -261,7 +261,7 @@ func (l *lab) listenNowhere(t *testing.T, f family) net.PacketConn {
 	return socket
 }
 
-// Many virtual servers are cleaned by one listing of each family; TCP to the same address and port stays.
+// Many virtual servers are cleaned by one listing; TCP to the same address and port stays.
 func TestMany(t *testing.T) {
 	l := newLab(t)
 	table := ipvs.Table{}

@@ -53,16 +53,16 @@ func (w *planning) list(port Port, v4, local bool) list {
 
 // drain keeps those TCP endpoints with weight 0 that are not chosen but still listed: one that terminates, so that a
 // new process finds it too, and one that was chosen before and is not ready any more, or that the hints gave to
-// others, or whose node is unreachable. Their connections go on, at most for Options.DrainLimit, and at most for
-// Options.ResetAfter after their node became unreachable; one that leaves its slice is gone at once (ipvs.md 4.5). UDP
-// and SCTP do not drain (4.1).
+// others, or whose node is unreachable; in the first plan of a Service also one that an earlier process may have left
+// out. Their connections go on, at most for Options.DrainLimit, and at most for Options.ResetAfter after their node
+// became unreachable; one that leaves its slice is gone at once (ipvs.md 4.5). UDP and SCTP do not drain (4.1).
 func (w *planning) drain(out *list, before list, from map[netip.AddrPort]*Endpoint, local bool) {
 	for at, e := range from {
 		if _, chosen := out.servers[at]; chosen || local && !w.isLocal(e) {
 			continue
 		}
 		since, drains := before.since[at]
-		if _, had := before.servers[at]; !drains && !had && !e.Terminating {
+		if _, had := before.servers[at]; !drains && !had && !e.Terminating && !w.wasLeftOut(e, out.failedOpen) {
 			continue
 		}
 		if !drains {
@@ -80,6 +80,12 @@ func (w *planning) drain(out *list, before list, from map[netip.AddrPort]*Endpoi
 		}
 		out.servers[at] = drained
 	}
+}
+
+// wasLeftOut reports whether an earlier process may have left an endpoint out because its node was unreachable.
+func (w *planning) wasLeftOut(e *Endpoint, failedOpen bool) bool {
+	_, unreachable := w.unreachable(e)
+	return w.before == nil && unreachable && e.Ready && !failedOpen
 }
 
 // drainsUntil returns when an endpoint that drains since then is no real server any more, zero for never. In a list

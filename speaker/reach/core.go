@@ -12,8 +12,8 @@ import (
 
 // Target is an address that is asked in one way.
 type Target struct {
-	Addr netip.Addr
-	By   plan.Witness
+	Addr netip.Addr   `json:"addr"`
+	By   plan.Witness `json:"by"`
 }
 
 func (t Target) compare(u Target) int { return cmp.Or(t.Addr.Compare(u.Addr), cmp.Compare(t.By, u.By)) }
@@ -87,8 +87,8 @@ type Core struct {
 	next     time.Time
 	state    plan.Reachability
 	due      time.Time // what next was after the last Tick
-	// restored are the nodes that were unreachable to an earlier process, until SetNodes says which nodes there are.
-	restored map[string]plan.UnreachableNode
+	// restored are the nodes that an earlier process recorded, until the first SetNodes.
+	restored map[string][]Target
 }
 
 // node is another node.
@@ -171,6 +171,7 @@ func (c *Core) retarget(now time.Time, have []*target, want []Target) (out []*ta
 // decision. The map must not change afterwards.
 func (c *Core) SetReceived(now time.Time, received map[string]struct{}, observer bool) {
 	c.received, c.observer, c.next = received, observer, now
+	maps.DeleteFunc(c.restored, func(name string, _ []Target) bool { _, is := received[name]; return is })
 	lost := false
 	for _, n := range c.nodes {
 		_, is := received[n.name]
@@ -270,7 +271,9 @@ func (c *Core) stalled(now time.Time) {
 // decide brings the state up to date.
 func (c *Core) decide(now time.Time) {
 	state := newState()
-	maps.Copy(state.Unreachable, c.restored)
+	for name := range c.restored {
+		state.Unreachable[name] = c.state.Unreachable[name]
+	}
 	suspect := c.maybeCutOff(now)
 	for _, n := range c.nodes {
 		n.doubt = !n.received && !n.answers() && (n.doubt || suspect && n.unreachable == nil)

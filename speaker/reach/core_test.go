@@ -58,12 +58,12 @@ func newWorld(t *testing.T, others int) *world {
 
 // startWorld returns a world in which this node has just started and received no other; some were unreachable to the
 // process before.
-func startWorld(t *testing.T, others int, unreachable map[string]plan.UnreachableNode) *world {
+func startWorld(t *testing.T, others int, unreachable map[string][]reach.Target) *world {
 	w := &world{
 		Core: reach.NewCore(), t: t, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), hosts: map[netip.Addr]*host{},
 		random: rand.New(rand.NewPCG(1, uint64(others))), delay: 200 * time.Microsecond,
 	}
-	w.Restore(unreachable)
+	w.Restore(w.now, unreachable)
 	nodes := map[string][]reach.Target{}
 	for i := range others {
 		h := &host{name: fmt.Sprintf("node%d", i+1), addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)})}
@@ -278,30 +278,32 @@ func TestOneWitness(t *testing.T) {
 	}
 }
 
-// A speaker that starts while a node is dead knows that from the one before.
+// A speaker that starts while a node is dead has that from the one before.
 func TestStartBesideDeadNode(t *testing.T) {
-	since := time.Date(2025, 12, 31, 23, 59, 0, 0, time.UTC)
-	dead := func(silent ...plan.Witness) plan.UnreachableNode {
-		return plan.UnreachableNode{Since: since, Silent: silent}
-	}
-	before := map[string]plan.UnreachableNode{
-		"node2": dead(plan.WitnessEcho, plan.WitnessNeighbor), "node3": dead(plan.WitnessEcho), "gone": dead(plan.WitnessEcho),
+	at := func(i byte) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, i}) }
+	before := map[string][]reach.Target{
+		"node2": both(at(2)), "node3": both(at(3))[:1], "gone": both(at(9)), "node1": both(at(99)), // it has another address now
 	}
 	w := startWorld(t, 4, before)
-	if w.unreachable(w.node(2), w.node(3)) || len(w.State().Unreachable) != 3 {
-		t.Errorf("before it is known which nodes there are: %+v", w.State())
+	if n := len(w.State().Unreachable); n != 4 || len(w.Record()) != 2 {
+		t.Errorf("before the first tick: %+v, recorded %v", w.State(), w.Record())
 	}
 	w.node(2).speaker, w.node(2).kernel = false, false
 	w.node(3).speaker, w.node(3).kernel = false, false
+	began := w.now
 	w.tick()
 	w.stays(time.Second, w.node(2), w.node(3)) // no other node is received yet
 	w.receive()
 	w.stays(time.Hour, w.node(2), w.node(3))
-	if u := w.State().Unreachable["node2"]; !u.Since.Equal(since) || w.State().CutOff {
+	u := w.State().Unreachable["node2"]
+	if !u.Since.Equal(began) || w.State().CutOff || !slices.Equal(u.Silent, []plan.Witness{plan.WitnessEcho, plan.WitnessNeighbor}) {
 		t.Errorf("%+v", w.State())
 	}
 	w.set(w.node(4), false, false) // another one dies
 	w.within(0, decidedWithin, w.node(2), w.node(3), w.node(4))
+	if got := w.Record(); len(got) != 3 || !slices.Equal(got["node3"], before["node3"]) || !slices.Equal(got["node4"], both(at(4))) {
+		t.Errorf("recorded: %v", got)
+	}
 	w.set(w.node(2), true, false)
 	w.within(0, 0, w.node(3), w.node(4))
 	w.node(3).kernel = true // it runs without a speaker
@@ -313,6 +315,15 @@ func TestStartBesideDeadNode(t *testing.T) {
 	w.within(0, 10*time.Millisecond)
 	w.receive()
 	w.stays(time.Hour)
+
+	w = startWorld(t, 4, nil)
+	w.Core = reach.NewCore() // both are received before it is given which nodes there are
+	w.Restore(w.now, before)
+	w.SetReceived(w.now, map[string]struct{}{"node2": {}, "node3": {}}, true)
+	w.Tick(w.now)
+	if n := len(w.State().Unreachable); n != 2 || len(w.Record()) != 2 {
+		t.Errorf("two are received: %+v, recorded %v", w.State(), w.Record())
+	}
 }
 
 func TestTwoNodes(t *testing.T) {

@@ -122,12 +122,12 @@ func (k *neighbors) probe(index int, addr netip.Addr, have *netlink.Neigh) error
 func (k *neighbors) answers(each func(at time.Time, q Question)) error {
 	var errs []error
 	for addr, w := range k.asked {
+		now := time.Now()
 		have, err := k.get(w.index, addr)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		now := time.Now()
 		if now.Sub(w.at) > slowest {
 			delete(k.asked, addr)
 		}

@@ -44,7 +44,8 @@ type Prober struct {
 	names map[netip.Addr]string
 	// failed is the last error of a socket, for the log.
 	failed string
-	// changed has one element while the record is to be written.
+	// record is what the file is to hold; changed has one element while it is to be written.
+	record  atomic.Pointer[map[string][]Target]
 	changed chan struct{}
 
 	mu sync.Mutex
@@ -142,8 +143,9 @@ func (p *Prober) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { p.put(func(*inbox) {}) })()
 	if p.options.Record != "" {
 		var recorder sync.WaitGroup
-		defer recorder.Wait()
-		recorder.Go(func() { p.keepRecord(ctx) })
+		recording, stop := context.WithCancel(ctx)
+		recorder.Go(func() { p.keepRecord(recording) })
+		defer func() { stop(); recorder.Wait() }()
 	}
 	for ctx.Err() == nil {
 		p.take()
@@ -266,6 +268,8 @@ func (p *Prober) publish() {
 		return
 	}
 	p.state.Store(&now)
+	record := p.core.Record()
+	p.record.Store(&record)
 	select {
 	case p.changed <- struct{}{}:
 	default: // it is to be written already

@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,44 +20,68 @@ import (
 // recordMost bounds the size of a record's file: 10,000 nodes need some 1.5 MiB.
 const recordMost = 4 << 20
 
-// record is what a speaker keeps for the next one on this node: which nodes are unreachable. There is no file while
-// none is.
+// record is what a speaker keeps for the next one on this node: which nodes are unreachable, and which of their
+// targets had answered before.
 type record struct {
 	// Boot is the kernel's boot_id: after a boot nothing of it counts.
-	Boot        string                  `json:"boot"`
-	Unreachable map[string]recordedNode `json:"unreachable"`
+	Boot        string              `json:"boot"`
+	Unreachable map[string][]Target `json:"unreachable"`
 }
 
-type recordedNode struct {
-	Since   time.Time      `json:"since"`
-	Silent  []plan.Witness `json:"silent"`
-	Gateway netip.Addr     `json:"gateway,omitzero"`
+// Record returns the nodes that are unreachable, with those of their targets that had answered before. A node that is
+// reachable again is none of them, although that may not count yet.
+func (c *Core) Record() map[string][]Target {
+	out := map[string][]Target{}
+	maps.Copy(out, c.restored)
+	for _, n := range c.nodes {
+		if n.unreachable == nil || n.unreachable.Damped {
+			continue
+		}
+		for _, t := range n.targets {
+			if t.works {
+				out[n.name] = append(out[n.name], t.Target)
+			}
+		}
+	}
+	return out
 }
 
-// Restore makes the nodes unreachable that were so to an earlier process, until they are received or answer. Call it
-// before any other method.
-func (c *Core) Restore(unreachable map[string]plan.UnreachableNode) {
-	c.restored = maps.Clone(unreachable)
-	c.state = newState()
-	maps.Copy(c.state.Unreachable, c.restored)
+// Restore makes the nodes unreachable that an earlier process recorded, until they are received or one of these targets
+// answers. Call it before any other method.
+func (c *Core) Restore(now time.Time, unreachable map[string][]Target) {
+	c.restored, c.state = maps.Clone(unreachable), newState()
+	for name, targets := range unreachable {
+		c.state.Unreachable[name] = restoredNode(now, targets)
+	}
 }
 
-// restore takes over what an earlier process knew of a node that this one is given for the first time: the witnesses
-// that had answered before it was unreachable are asked.
+func restoredNode(now time.Time, targets []Target) plan.UnreachableNode {
+	u := plan.UnreachableNode{Since: now}
+	for _, t := range targets {
+		u.Silent = append(u.Silent, t.By)
+	}
+	slices.Sort(u.Silent)
+	u.Silent = slices.Compact(u.Silent)
+	return u
+}
+
+// restore takes over what was recorded of a node that is given for the first time: the targets that had answered are
+// asked. A node that has other addresses by now is reachable.
 func (c *Core) restore(n *node) {
-	u, is := c.restored[n.name]
-	if !is {
+	before := c.restored[n.name]
+	if n.received || !slices.ContainsFunc(n.targets, func(t *target) bool { return slices.Contains(before, t.Target) }) {
 		return
 	}
+	u := c.state.Unreachable[n.name]
 	n.known, n.lost, n.unreachable = true, u.Since, &u
 	for _, t := range n.targets {
-		t.works = slices.Contains(u.Silent, t.By)
+		t.works = slices.Contains(before, t.Target)
 	}
 }
 
 // readRecord returns the nodes that were unreachable to an earlier process since the machine booted, none where there
 // is no such file.
-func readRecord(path, boot string, now time.Time) (map[string]plan.UnreachableNode, error) {
+func readRecord(path, boot string) (map[string][]Target, error) {
 	file, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -71,14 +94,14 @@ func readRecord(path, boot string, now time.Time) (map[string]plan.UnreachableNo
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
-	out, err := parseRecord(text, boot, now)
+	out, err := parseRecord(text, boot)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return out, nil
 }
 
-func parseRecord(text []byte, boot string, now time.Time) (map[string]plan.UnreachableNode, error) {
+func parseRecord(text []byte, boot string) (map[string][]Target, error) {
 	if len(text) > recordMost {
 		return nil, fmt.Errorf("more than %d bytes", recordMost)
 	}
@@ -89,37 +112,31 @@ func parseRecord(text []byte, boot string, now time.Time) (map[string]plan.Unrea
 	if r.Boot != boot {
 		return nil, nil
 	}
-	out := make(map[string]plan.UnreachableNode, len(r.Unreachable))
-	for name, n := range r.Unreachable {
-		for _, w := range n.Silent {
-			if w != plan.WitnessEcho && w != plan.WitnessNeighbor {
-				return nil, fmt.Errorf("node %q: silent: %q is neither %s nor %s", name, w, plan.WitnessEcho, plan.WitnessNeighbor)
+	for name, targets := range r.Unreachable {
+		if len(targets) == 0 {
+			return nil, fmt.Errorf("node %q: no target", name)
+		}
+		for _, t := range targets {
+			if t.By != plan.WitnessEcho && t.By != plan.WitnessNeighbor {
+				return nil, fmt.Errorf("node %q: by: %q is neither %s nor %s", name, t.By, plan.WitnessEcho, plan.WitnessNeighbor)
+			}
+			if !t.Addr.IsValid() {
+				return nil, fmt.Errorf("node %q: no address", name)
 			}
 		}
-		if len(n.Silent) == 0 {
-			return nil, fmt.Errorf("node %q: silent: no witness", name)
-		}
-		if n.Since.IsZero() || n.Since.After(now) { // the clock was set back
-			n.Since = now
-		}
-		out[name] = plan.UnreachableNode{Since: n.Since, Silent: n.Silent, Gateway: n.Gateway}
 	}
-	return out, nil
+	return r.Unreachable, nil
 }
 
 // writeRecord makes the file hold these nodes, or removes it where there is none.
-func writeRecord(path, boot string, unreachable map[string]plan.UnreachableNode) error {
+func writeRecord(path, boot string, unreachable map[string][]Target) error {
 	if len(unreachable) == 0 {
 		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		return nil
 	}
-	r := record{Boot: boot, Unreachable: make(map[string]recordedNode, len(unreachable))}
-	for name, u := range unreachable {
-		r.Unreachable[name] = recordedNode{Since: u.Since, Silent: u.Silent, Gateway: u.Gateway}
-	}
-	text, err := json.Marshal(r)
+	text, err := json.Marshal(record{Boot: boot, Unreachable: unreachable})
 	if err != nil {
 		return err
 	}
@@ -141,36 +158,50 @@ func bootID() (string, error) {
 
 // restore has the Core begin with what an earlier process recorded.
 func (p *Prober) restore() {
+	var nodes map[string][]Target
 	boot, err := bootID()
 	if err == nil {
-		var nodes map[string]plan.UnreachableNode
-		if nodes, err = readRecord(p.options.Record, boot, time.Now()); len(nodes) > 0 {
-			p.core.Restore(nodes)
+		if nodes, err = readRecord(p.options.Record, boot); len(nodes) > 0 {
+			p.core.Restore(time.Now(), nodes)
 			p.options.Log.Info("nodes were unreachable to the speaker before this one; they are until they answer",
 				"nodes", slices.Sorted(maps.Keys(nodes)))
 		}
 	}
+	p.record.Store(&nodes)
 	if err != nil {
 		p.options.Log.Warn("cannot use the record of unreachable nodes", "error", err)
 	}
+	p.changed <- struct{}{} // so that nothing else stays in the file
 }
 
-// keepRecord writes the record after each change, until the context ends: beside Run, which no disk may hold up.
+// recordAgain is after how long a record that could not be written is tried again.
+const recordAgain = 5 * time.Second
+
+// keepRecord writes the record at first and after each change, until the context ends: beside Run, which no disk may
+// hold up.
 func (p *Prober) keepRecord(ctx context.Context) {
 	failed := ""
-	for {
+	again := time.NewTimer(0)
+	again.Stop()
+	for ended := false; !ended; {
 		select {
-		case <-ctx.Done():
-			return
 		case <-p.changed:
+		case <-again.C:
+		case <-ctx.Done():
+			ended = true
 		}
 		boot, err := bootID()
 		if err == nil {
-			err = writeRecord(p.options.Record, boot, p.State().Unreachable)
+			err = writeRecord(p.options.Record, boot, *p.record.Load())
 		}
-		if err != nil && err.Error() != failed {
+		if err == nil {
+			failed = ""
+			continue
+		}
+		if err.Error() != failed {
 			failed = err.Error()
-			p.options.Log.Warn("cannot record the unreachable nodes for the next speaker (stateDir)", "error", err)
+			p.options.Log.Warn("cannot record the unreachable nodes for the next speaker (stateDir); trying again", "error", err)
 		}
+		again.Reset(recordAgain)
 	}
 }

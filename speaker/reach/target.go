@@ -66,8 +66,7 @@ func (c *Core) expire(now time.Time, t *target, received bool) {
 		if a.over || now.Sub(a.at) < t.within() {
 			continue
 		}
-		a.over, t.settling = true, false
-		switch {
+		switch a.over = true; {
 		case !received:
 			t.silences++
 		case a.regular:
@@ -112,7 +111,7 @@ func (c *Core) ask(now time.Time) (out []Question) {
 			if now.Sub(since) > steadyFor {
 				every = by * askSlow
 			}
-			out = c.askTarget(now, t, every, out)
+			out = c.askTarget(now, t, every, false, out)
 		}
 	}
 	for _, n := range c.nodes {
@@ -121,7 +120,7 @@ func (c *Core) ask(now time.Time) (out []Question) {
 		}
 		for _, t := range n.targets {
 			if every := n.every(now, t, by); every > 0 {
-				out = c.askTarget(now, t, every, out)
+				out = c.askTarget(now, t, every, n.received, out)
 			}
 		}
 	}
@@ -174,13 +173,13 @@ func (t *target) soon(by time.Duration) time.Duration {
 	return by * askSteady
 }
 
-// askTarget adds a question if it is due.
-func (c *Core) askTarget(now time.Time, t *target, every time.Duration, out []Question) []Question {
+// askTarget adds a question if it is due; a regular one shows whether the target answers in general.
+func (c *Core) askTarget(now time.Time, t *target, every time.Duration, regular bool, out []Question) []Question {
 	// A pause that has become shorter counts at once, a longer one from the next question on.
 	if t.next = earlier(t.next, now.Add(every)); !t.next.After(now) {
 		c.lastID++
 		out = append(out, Question{Target: t.Target, ID: c.lastID})
-		t.asked = append(t.asked, asked{id: c.lastID, at: now, regular: every >= learnSoon})
+		t.asked = append(t.asked, asked{id: c.lastID, at: now, regular: regular})
 		c.waiting[c.lastID] = t
 		t.quick++
 		if t.next = now.Add(every); every >= learnEvery {

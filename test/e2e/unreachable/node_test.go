@@ -178,7 +178,7 @@ func TestSpeakers(t *testing.T) {
 	}
 }
 
-// TestSpeakerStarts: a speaker that starts while a node is dead sends nothing there: it knows of it from the one before.
+// TestSpeakerStarts: a speaker that starts while a node is dead sends nothing there: the one before recorded it.
 func TestSpeakerStarts(t *testing.T) {
 	external, internal := service(t, "starts")
 	holder := owner(t, external[0].Addr())
