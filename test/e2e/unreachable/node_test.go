@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/ironlb/ironlb/test/e2e/scene"
 	"github.com/ironlb/ironlb/test/lab"
 )
@@ -178,51 +180,118 @@ func TestSpeakers(t *testing.T) {
 	}
 }
 
-// TestSpeakerStarts: a speaker that starts while a node is dead sends nothing there: the one before recorded it.
+// leftOut waits until a node's speaker runs and leaves out the endpoints of so many nodes.
+func leftOut(t *testing.T, n *lab.Node, nodes int) {
+	t.Helper()
+	scene.Eventually(t, patience, fmt.Sprintf("%d nodes are unreachable for %s", nodes, n.Name), func(ctx context.Context) error {
+		if got, err := metric(ctx, n, "ironlb_endpoint_unreachable_nodes"); err != nil || got != nodes {
+			return fmt.Errorf("unreachable nodes: %d, %w", got, err)
+		}
+		_, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7473/readyz")
+		return err
+	})
+}
+
+// TestSpeakerStarts: a speaker that starts while a node is dead sends nothing there: the one before recorded it. If the
+// node has returned by then, no connection to its Pods has ended.
 func TestSpeakerStarts(t *testing.T) {
 	external, internal := service(t, "starts")
 	holder := owner(t, external[0].Addr())
 	victim := cluster.Nodes[(slices.Index(cluster.Nodes, holder)+1)%len(cluster.Nodes)]
-	if err := victim.CutLAN(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := victim.RestoreLAN(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-		settled(t, external)
-	})
-	leftOut := func() {
-		t.Helper()
-		scene.Eventually(t, patience, victim.Name+" is unreachable for "+holder.Name, func(ctx context.Context) error {
-			if n, err := metric(ctx, holder, "ironlb_endpoint_unreachable_nodes"); err != nil || n != 1 {
-				return fmt.Errorf("unreachable nodes: %d, %w", n, err)
-			}
-			_, err := holder.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7473/readyz")
-			return err
-		})
-	}
-	leftOut()
 	pod := ""
 	for name, at := range podNodes {
 		if cluster.Node(at) == holder {
 			pod = name
 		}
 	}
+	start := func() {
+		t.Helper()
+		if err := holder.StartSpeaker(t.Context(), "--config", speakerConfig()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	restored := true
+	restore := func() {
+		t.Helper()
+		if err := victim.RestoreLAN(context.WithoutCancel(t.Context())); err != nil && !restored {
+			t.Error(err)
+		}
+		restored = true
+	}
+	t.Cleanup(func() {
+		if !restored {
+			restore()
+		}
+		settled(t, external)
+	})
+	cut := func() {
+		t.Helper()
+		if err := victim.CutLAN(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		restored = false
+		leftOut(t, holder, 1)
+		if err := holder.KillSpeaker(); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	cut()
 	all := clients(t, pod, nil, internal, time.Second)
-	if err := holder.KillSpeaker(); err != nil {
-		t.Fatal(err)
-	}
-	answered(t, all, share(time.Second))
-	if err := holder.StartSpeaker(t.Context(), "--config", speakerConfig()); err != nil {
-		t.Fatal(err)
-	}
-	leftOut()
+	start()
+	leftOut(t, holder, 1)
 	answered(t, all, share(3*time.Second))
 	for _, c := range all {
 		if s, err := c.Stop(); err != nil || s.Failed > 0 {
 			t.Errorf("%s: %s, %v", c.name, s, err)
 		}
+	}
+	restore()
+	settled(t, external)
+
+	var streams []*lab.Prober
+	inside, err := cluster.PodMachine(metav1.NamespaceDefault, pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		p, err := inside.StartProbe(t.Context(), lab.Probe{
+			Network: "stream", Target: portOf(internal[i%len(internal)], scene.StreamPort), Every: 100 * time.Millisecond, Timeout: lab.Lost,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _, _ = p.Stop() })
+		streams = append(streams, p)
+	}
+	more := func(n int) {
+		t.Helper()
+		for _, p := range streams {
+			if err := p.WaitAnswers(t.Context(), patience, n); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	more(3)
+	cut()
+	restore()
+	start()
+	leftOut(t, holder, 0)
+	more(10)
+	toVictim := 0
+	for _, p := range streams {
+		s, err := p.Stop()
+		if err != nil || s.Failed > 0 {
+			t.Errorf("%s, %v", s, err)
+		}
+		for name := range s.ByPod {
+			if cluster.Node(podNodes[name]) == victim {
+				toVictim++
+			}
+		}
+	}
+	if toVictim == 0 {
+		t.Error("no connection led to the node")
 	}
 }
 
