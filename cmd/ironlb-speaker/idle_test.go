@@ -83,7 +83,14 @@ func beside(b *testing.B, view *plan.View, reach speaker.Reach, during func(*tes
 		b.ResetTimer()
 		done <- during(b, cluster)
 	}()
-	return errors.Join(loop.Run(ctx), <-done)
+	err = errors.Join(loop.Run(ctx), <-done)
+	addrs := map[netip.Addr]struct{}{}
+	for _, svc := range view.Services {
+		addrs[svc.Addresses[0].IP] = struct{}{}
+	}
+	table, listed := node.VirtualServers.ListOf(addrs)
+	cluster.left = table
+	return errors.Join(err, listed)
 }
 
 // changing is a cluster of which the first Service changes.
@@ -92,6 +99,7 @@ type changing struct {
 	kick    *speaker.Kick
 	changed atomic.Bool
 	last    netip.Addr // of its last endpoint
+	left    ipvs.Table // the virtual servers at the end
 	applied chan time.Time
 }
 
