@@ -193,23 +193,44 @@ func TestNodeDies(t *testing.T) {
 
 // The answer that ends a cut may have waited for it. It makes no witness slow: the next death is found as soon as any.
 func TestDiesAgain(t *testing.T) {
-	w := newWorld(t, 4)
-	w.set(w.node(2), false, false)
-	w.within(100*time.Millisecond, decidedWithin, w.node(2))
-	w.stays(time.Minute, w.node(2))
-	w.delay = 900 * time.Millisecond
-	w.node(2).kernel = true
-	w.within(time.Millisecond, 2*time.Second)
-	w.delay = 200 * time.Microsecond
-	w.set(w.node(2), true, true)
-	w.stays(3 * time.Second)
-	asked := w.asked
-	w.stays(time.Minute)
-	if n := w.asked - asked; n > 4*2*3 { // each witness each 30 s
-		t.Errorf("%d questions in a minute", n)
+	for name, back := range map[string]func(w *world){
+		"the kernel first": func(w *world) {
+			w.delay = 900 * time.Millisecond
+			w.node(2).kernel = true
+			w.within(time.Millisecond, 2*time.Second)
+			w.delay = 200 * time.Microsecond
+			w.set(w.node(2), true, true)
+		},
+		"the speaker first": func(w *world) {
+			w.delay = 400 * time.Millisecond
+			w.node(2).kernel = true
+			w.until(time.Second, func() bool { return len(w.answers) > 0 })
+			w.delay = 200 * time.Microsecond
+			w.set(w.node(2), true, true)
+			w.within(0, time.Millisecond)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 4)
+			w.set(w.node(2), false, false)
+			w.within(100*time.Millisecond, decidedWithin, w.node(2))
+			w.stays(time.Minute, w.node(2))
+			back(w)
+			w.stays(2 * time.Second)
+			w.set(w.node(2), false, false)
+			w.within(100*time.Millisecond, decidedWithin, w.node(2))
+			w.set(w.node(2), true, true)
+			w.within(0, time.Millisecond)
+			w.stays(2 * time.Second)
+			asked := w.asked
+			w.stays(time.Minute)
+			if n := w.asked - asked; n > 4*2*3 { // each witness each 30 s
+				t.Errorf("%d questions in a minute", n)
+			}
+			w.set(w.node(2), false, false)
+			w.within(100*time.Millisecond, decidedWithin, w.node(2))
+		})
 	}
-	w.set(w.node(2), false, false)
-	w.within(100*time.Millisecond, decidedWithin, w.node(2))
 }
 
 // A witness that becomes slow is given more time, and asked no more often.

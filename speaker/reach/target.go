@@ -17,8 +17,8 @@ type target struct {
 	// sent is when the question was asked that was answered last, took the longest time of an answer lately.
 	sent time.Time
 	took time.Duration
-	// settling is set while answers come more quickly than took says, which then would have the next silence waited for too
-	// long: as after a cut, whose end brings the answer to a question that the kernel had kept.
+	// settling is set after an answer that was far slower than the ones before, until took says again how long answers take:
+	// the next silence would be waited for too long. The end of a cut brings answers to questions that the kernel had kept.
 	settling bool
 	// works is set while the target answers in general: misses are the questions in a row without an answer while the
 	// node's speaker is received, silences those while it is not.
@@ -45,9 +45,9 @@ func (t *target) answer(now time.Time, id uint64) (done []uint64) {
 	for i, a := range t.asked {
 		done = append(done, a.id)
 		if a.id == id {
-			last := max(now.Sub(a.at), 0)
-			t.took = max(last, t.took/2)
-			t.settling = last < t.took && t.within() > answerWithin
+			last, before := max(now.Sub(a.at), 0), t.took
+			t.took = max(last, before/2)
+			t.settling = t.within() > answerWithin && (last < t.took || last > 2*before)
 			t.sent, t.works, t.misses, t.silences = a.at, true, 0, 0
 			t.asked = t.asked[i+1:]
 			return done
