@@ -14,8 +14,8 @@ import (
 const cleanMost = time.Second
 
 // cleaning is what conntrack is still to be cleaned of. Cleaning makes the kernel go through its whole table, whatever
-// of it is asked for, so after it has taken d it is not repeated for restShare times d, at most cleanMost, unless a node
-// died.
+// of it is asked for, so after it has taken d it is not repeated for restShare times d, at most cleanMost, unless a
+// node died.
 type cleaning struct {
 	// began is set once conntrack was cleaned of what an earlier process may have left: of UDP alone, since this one does not
 	// know which TCP endpoints were draining though they are not terminating, and their connections go on.
@@ -67,8 +67,8 @@ func misleading(keys map[ipvs.Key]struct{}, done []ipvs.Op, idle map[ipvs.Key]st
 	}
 }
 
-// cleanConntrack deletes the entries of conntrack that lead clients of these virtual servers astray, or lets them wait; not
-// where a node died: a SYN that went there comes again a second after it was sent.
+// cleanConntrack deletes the entries of conntrack that lead clients of these virtual servers astray, or lets them wait.
+// Nothing waits where a node died: a SYN that went there comes again a second after it was sent.
 func (s *Speaker) cleanConntrack(ctx context.Context, todo *work) {
 	if s.cfg.Node.Conntrack == nil {
 		return

@@ -170,7 +170,8 @@ func TestConntrackShare(t *testing.T) {
 	}
 }
 
-// Where a node died, conntrack is cleaned at once, and not after the rest: a SYN that went there comes again after a second.
+// Where a node died, conntrack is cleaned at once, and not after the rest: a SYN that went there comes again after a
+// second.
 func TestConntrackNodeDied(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -67,7 +67,9 @@ func beside(b *testing.B, view *plan.View, reach speaker.Reach, during func(*tes
 		return err
 	}
 	defer closeNode()
-	cluster := &changing{one: one{view: view, touched: plan.Touched{All: true}}, kick: speaker.NewKick(), applied: make(chan time.Time, 1)}
+	cluster := &changing{
+		one: one{view: view, touched: plan.Touched{All: true}}, kick: speaker.NewKick(), applied: make(chan time.Time, 1),
+	}
 	loop := speaker.New(speaker.Config{
 		NodeName: "a", Plan: options{nodeName: "a", config: config}.plan(), Log: log, Kick: cluster.kick, Source: cluster, Node: node,
 		Announcer: cluster, Detector: nobody{}, Reporter: cluster, Metrics: speaker.NewMetrics(prometheus.NewRegistry()), Progress: cluster,

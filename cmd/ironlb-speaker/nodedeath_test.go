@@ -66,7 +66,8 @@ func nodeOf(i int) string { return fmt.Sprint("node-", i) }
 // onNodes has each endpoint of the View at an address of its own, on the nodes in turn.
 func onNodes(v *plan.View, nodes int) {
 	for i := range nodes {
-		v.Nodes[nodeOf(i)] = plan.Node{Addresses: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, byte(i / 256), byte(i % 256)})}}
+		addr := netip.AddrFrom4([4]byte{192, 0, byte(i / 256), byte(i % 256)})
+		v.Nodes[nodeOf(i)] = plan.Node{Addresses: []netip.Addr{addr}}
 	}
 	for i := range len(v.Services) {
 		for _, slice := range v.Slices[serviceKey(i)] {

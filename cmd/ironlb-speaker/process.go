@@ -186,8 +186,8 @@ func (p *process) meet() error {
 	return nil
 }
 
-// findUnreachable makes the prober of unreachable nodes, if their endpoints are to be left out. If that fails the speaker
-// runs without one.
+// findUnreachable makes the prober of unreachable nodes, if their endpoints are to be left out. If that fails the
+// speaker runs without one.
 func (p *process) findUnreachable() {
 	if !p.config.LeaveOutUnreachable {
 		return

@@ -45,7 +45,8 @@ func TestSnapshotFiles(t *testing.T) {
 	o.config.StateDir = dir
 	for _, name := range []string{"a", "b.example"} {
 		o.nodeName = name
-		for _, file := range []string{o.stateFile(snapshotPrefix), o.stateFile(snapshotPrefix) + ".new", filepath.Join(dir, "other")} {
+		snapshot, record := o.stateFile(snapshotPrefix), o.stateFile(unreachablePrefix)
+		for _, file := range []string{snapshot, snapshot + ".new", record, record + ".next", filepath.Join(dir, "other")} {
 			if err := os.WriteFile(file, nil, 0o600); err != nil {
 				t.Fatal(err)
 			}

@@ -48,7 +48,7 @@ first, or give --wait.`,
 			return errors.Join(cleanup(ctx, c.StateDir, log), removeEmpty(c.StateDir, log), removeSocket(o.bgpSocket, log))
 		},
 	}
-	cmd.Flags().StringVar(&stateDir, "state-dir", "", "folder of the snapshots, in place of stateDir of --config")
+	cmd.Flags().StringVar(&stateDir, "state-dir", "", "folder of what it keeps, in place of stateDir of --config")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until no ironlb-speaker and no ironlb-bgpd run on this node")
 	cmd.Flags().StringVar(&o.metricsAddress, "metrics-bind-address", defaultMetricsAddress, "the same flag of ironlb-speaker, for --wait")
 	cmd.Flags().StringVar(&o.bgpSocket, "bgp-socket", "", "the same flag of ironlb-speaker: its folder is removed, once ironlb-bgpd has ended")

@@ -23,9 +23,9 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// each is how many virtual servers are asked for one by one; for more, all entries are listed once. Either way the kernel
-// goes through its whole table for each request, which takes 10 ms and more though it is empty, and hands out what the
-// request asks for, which takes 3 µs for an entry (BenchmarkClean).
+// each is how many virtual servers are asked for one by one; for more, all entries are listed once. Either way the
+// kernel goes through its whole table for each request, which takes 10 ms and more though it is empty, and hands out
+// what the request asks for, which takes 3 µs for an entry (BenchmarkClean).
 const each = 4
 
 // Clean deletes entries of the calling thread's network namespace whose original destination is a virtual server of
@@ -62,8 +62,8 @@ func Clean(ctx context.Context, table ipvs.Table) (int, error) {
 	return deleted, errors.Join(errs...)
 }
 
-// filter is what one request lists: the entries of a family, AF_UNSPEC for both, of a protocol if it has one, and of one
-// virtual server if it has an address.
+// filter is what one request lists: the entries of a family, AF_UNSPEC for both, of a protocol if it has one, and of
+// one virtual server if it has an address.
 type filter struct {
 	family uint8
 	key    ipvs.Key

@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -22,10 +24,13 @@ type lab struct {
 	registry                  *prometheus.Registry
 	woken                     chan struct{}
 	nearAddr, farAddr, gwAddr netip.Addr
+	record                    string // a file
 }
 
 func newLab(t *testing.T, v6 bool, macs func() map[[6]byte]string) *lab {
-	l := &lab{t: t, woken: make(chan struct{}, 1), registry: prometheus.NewRegistry()}
+	l := &lab{
+		t: t, woken: make(chan struct{}, 1), registry: prometheus.NewRegistry(), record: filepath.Join(t.TempDir(), "record"),
+	}
 	l.self, l.near, l.router, l.far = netspace.New(t), netspace.New(t), netspace.New(t), netspace.New(t)
 	addr := func(four, six string) string {
 		if v6 {
@@ -53,7 +58,7 @@ func newLab(t *testing.T, v6 bool, macs func() map[[6]byte]string) *lab {
 	}
 	l.self.Must(t, func() (err error) {
 		l.prober, err = reach.New(reach.Options{
-			Log: slog.New(slog.DiscardHandler), Metrics: reach.NewMetrics(l.registry), MACs: macs,
+			Log: slog.New(slog.DiscardHandler), Metrics: reach.NewMetrics(l.registry), MACs: macs, Record: l.record,
 			Wake: func() {
 				select {
 				case l.woken <- struct{}{}:
@@ -229,6 +234,50 @@ func TestProberNoEcho(t *testing.T) {
 	l.link(l.far, "eth0", false)
 	l.received()
 	l.until("near is unreachable", unreachable("near"))
+}
+
+// TestProberRecord: an unreachable node is so to the next process from the start, and to one after it has returned not.
+func TestProberRecord(t *testing.T) {
+	l := newLab(t, false, nil)
+	l.answered("ICMPEcho", 2)
+	l.answered("Neighbor", 1)
+	next := func(recorded bool) plan.Reachability {
+		t.Helper()
+		deadline := time.Now().Add(20 * time.Second)
+		for tick := time.NewTicker(10 * time.Millisecond); ; <-tick.C {
+			if _, err := os.Stat(l.record); (err == nil) == recorded {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("the record exists: %v", !recorded)
+			}
+		}
+		var state plan.Reachability
+		l.self.Must(t, func() error {
+			p, err := reach.New(reach.Options{
+				Log: slog.New(slog.DiscardHandler), Metrics: reach.NewMetrics(prometheus.NewRegistry()), Wake: func() {}, Record: l.record,
+			})
+			if err != nil {
+				return err
+			}
+			state = p.State()
+			ctx, stop := context.WithCancel(t.Context())
+			stop()
+			return p.Run(ctx) // closes it
+		})
+		return state
+	}
+	l.link(l.near, "eth0", false)
+	l.received("far")
+	l.until("near is unreachable", unreachable("near"))
+	if got := next(true); !unreachable("near")(got) {
+		t.Errorf("the next one begins with %+v", got)
+	}
+	l.link(l.near, "eth0", true)
+	l.until("near is reachable", unreachable())
+	if got := next(false); !unreachable()(got) {
+		t.Errorf("after its return the next one begins with %+v", got)
+	}
 }
 
 // TestProberProxy: an answer from another hardware address than the node's is no witness.

@@ -17,7 +17,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// recordMost bounds the size of a record's file: 10,000 nodes need some 1.5 MiB.
+// recordMost bounds the size of a record's file.
 const recordMost = 4 << 20
 
 // record is what a speaker keeps for the next one on this node: which nodes are unreachable, and which of their
@@ -181,12 +181,11 @@ const recordAgain = 5 * time.Second
 // hold up.
 func (p *Prober) keepRecord(ctx context.Context) {
 	failed := ""
-	again := time.NewTimer(0)
-	again.Stop()
+	var again <-chan time.Time
 	for ended := false; !ended; {
 		select {
 		case <-p.changed:
-		case <-again.C:
+		case <-again:
 		case <-ctx.Done():
 			ended = true
 		}
@@ -202,6 +201,6 @@ func (p *Prober) keepRecord(ctx context.Context) {
 			failed = err.Error()
 			p.options.Log.Warn("cannot record the unreachable nodes for the next speaker (stateDir); trying again", "error", err)
 		}
-		again.Reset(recordAgain)
+		again = time.After(recordAgain)
 	}
 }

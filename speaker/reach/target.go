@@ -17,8 +17,9 @@ type target struct {
 	// sent is when the question was asked that was answered last, took the longest time of an answer lately.
 	sent time.Time
 	took time.Duration
-	// settling is set after an answer that was far slower than the ones before, until took says again how long answers take:
-	// the next silence would be waited for too long. The end of a cut brings answers to questions that the kernel had kept.
+	// settling is set after an answer that was far slower than the ones before, until took says again how long answers
+	// take: the next silence would be waited for too long. The end of a cut brings answers to questions that the kernel
+	// had kept.
 	settling bool
 	// works is set while the target answers in general: misses are the questions in a row without an answer while the
 	// node's speaker is received, silences those while it is not.

@@ -3,6 +3,8 @@ package unreachable
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -213,7 +215,7 @@ func TestSpeakerStarts(t *testing.T) {
 	restored := true
 	restore := func() {
 		t.Helper()
-		if err := victim.RestoreLAN(context.WithoutCancel(t.Context())); err != nil && !restored {
+		if err := victim.RestoreLAN(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}
 		restored = true
@@ -231,6 +233,8 @@ func TestSpeakerStarts(t *testing.T) {
 		}
 		restored = false
 		leftOut(t, holder, 1)
+		record := filepath.Join(cluster.Dir, "state", "unreachable-"+holder.Name)
+		scene.Eventually(t, patience, "the node is recorded", func(context.Context) error { _, err := os.Stat(record); return err })
 		if err := holder.KillSpeaker(); err != nil {
 			t.Fatal(err)
 		}
