@@ -21,8 +21,9 @@ import (
 var (
 	rounds  = flag.Int("rounds", 1, "how often each fault happens in TestNodeDies")
 	profile = flag.String("profile", "standard", "failover.profile of the speakers")
-	every   = flag.Duration("every", 5*time.Millisecond, "time between two requests of a client; an emulated guest takes 100ms")
-	bound   = flag.Duration("bound", 3*time.Second, "how late a connection may fail in TestNodeDies: 1s is promised, Kubernetes takes 40s")
+	every   = flag.Duration("every", 5*time.Millisecond, "time between two requests of a client; an emulated guest takes 200ms")
+	udp     = flag.Bool("udp", true, "clients that send datagrams as well in TestNodeDies; an emulated guest does without")
+	bound   = flag.Duration("bound", 3*time.Second, "how long connections may fail in TestNodeDies: 1s is promised, Kubernetes takes 40s")
 	kills   = flag.Int("kills", 1, "how often a speaker is killed in TestSpeakers, and replaced, once a node at most")
 	pauses  = flag.Int("pauses", 1, "how often a speaker is paused in TestSpeakers")
 	control = flag.Int("control", 0, "how often nothing happens in TestSpeakers, to see what fails by itself")

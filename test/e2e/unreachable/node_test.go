@@ -53,7 +53,7 @@ func TestNodeDies(t *testing.T) {
 							pod = max(pod, name)
 						}
 					}
-					all := clients(t, pod, external, internal, time.Second)
+					all := clients(t, pod, external, internal, time.Second, *udp)
 					began := time.Now()
 					if err := f.begin(t.Context(), victim); err != nil {
 						t.Fatal(err)
@@ -71,27 +71,22 @@ func TestNodeDies(t *testing.T) {
 						}
 					})
 					answered(t, all, share(3*time.Second))
-					for _, c := range all {
-						s, err := c.Stop()
-						if err != nil {
-							t.Fatal(err)
+					for _, o := range stopAll(t, all) {
+						times[o.name] = append(times[o.name], o.last)
+						failures[o.name] = [2]int{failures[o.name][0] + o.failed, failures[o.name][1] + o.sent}
+						if o.last > *bound {
+							t.Errorf("%s: connections failed for %v, with a fault that began at %s, Pod %s, victim %s: %s",
+								o.name, o.last, began.Format(time.RFC3339Nano), pod, victim.Name, o.summary)
 						}
-						last, failed, sent := lastFailure(s, began)
-						times[c.name] = append(times[c.name], last)
-						failures[c.name] = [2]int{failures[c.name][0] + failed, failures[c.name][1] + sent}
-						if last > *bound {
-							t.Errorf("%s: a connection failed %v after the fault at %s, Pod %s, victim %s: %s", c.name, last,
-								began.Format(time.RFC3339Nano), pod, victim.Name, s)
-						}
-						if sent < share(2*time.Second) {
-							t.Errorf("%s: only %d sent since the fault", c.name, sent)
+						if o.sent < share(2*time.Second) {
+							t.Errorf("%s: only %d sent since the fault", o.name, o.sent)
 						}
 					}
 					repair()
 					settled(t, external)
 				}
 				for _, name := range sortedKeys(times) {
-					t.Logf("%s: last failure p50 %v, p99 %v, most %v; %d of %d failed", name,
+					t.Logf("%s: failed for p50 %v, p99 %v, most %v; %d of %d failed", name,
 						quantile(times[name], 0.5), quantile(times[name], 0.99), quantile(times[name], 1), failures[name][0], failures[name][1])
 				}
 			})
@@ -153,7 +148,7 @@ func TestSpeakers(t *testing.T) {
 						before[n], _ = metric(t.Context(), n, "ironlb_endpoint_unreachable_nodes_total")
 					}
 				}
-				all := clients(t, "a1", external, internal, lab.Lost)
+				all := clients(t, "a1", external, internal, lab.Lost, false)
 				if err := f.begin(victim); err != nil {
 					t.Fatal(err)
 				}
@@ -241,7 +236,7 @@ func TestSpeakerStarts(t *testing.T) {
 	}
 
 	cut()
-	all := clients(t, pod, nil, internal, time.Second)
+	all := clients(t, pod, nil, internal, time.Second, *udp)
 	start()
 	leftOut(t, holder, 1)
 	answered(t, all, share(3*time.Second))

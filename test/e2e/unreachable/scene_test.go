@@ -105,8 +105,8 @@ type client struct {
 }
 
 // clients start one outside for each address, and one in a Pod. A request fails after the time-out; where that is
-// lab.Lost none may, and so there is no UDP, which repeats nothing.
-func clients(t *testing.T, pod string, external, internal []netip.AddrPort, timeout time.Duration) (all []client) {
+// lab.Lost none may, and so UDP, which repeats nothing, is not for that.
+func clients(t *testing.T, pod string, external, internal []netip.AddrPort, timeout time.Duration, udp bool) (all []client) {
 	t.Helper()
 	add := func(name string, m *lab.Machine, network string, at netip.AddrPort) {
 		p, err := m.StartProbe(t.Context(), lab.Probe{
@@ -130,7 +130,7 @@ func clients(t *testing.T, pod string, external, internal []netip.AddrPort, time
 	}
 	for _, at := range external {
 		add("outside, "+family(at), cluster.Client, "tcp", at)
-		if timeout != lab.Lost {
+		if udp {
 			add("outside, UDP, "+family(at), cluster.Client, "udp", netip.AddrPortFrom(at.Addr(), scene.UDPPort))
 		}
 	}
@@ -156,18 +156,44 @@ func answered(t *testing.T, all []client, more int) {
 	}
 }
 
-// lastFailure is how long after a moment the last request was sent that failed, and how many failed of those sent since.
-func lastFailure(s probe.Summary, since time.Time) (last time.Duration, failed, sent int) {
-	for _, r := range s.Results {
-		if r.Sent.Before(since) {
-			continue
+// outcome is what a client noticed of a fault.
+type outcome struct {
+	name         string
+	last         time.Duration // from the first request of any client that failed, until the last one of this client that failed
+	failed, sent int           // since then
+	summary      probe.Summary
+}
+
+// stopAll ends the clients. The clock is that of the clients, since another kernel's may differ; and it starts with what
+// clients notice, since the command that makes the fault takes seconds in an emulated guest.
+func stopAll(t *testing.T, all []client) (outcomes []outcome) {
+	t.Helper()
+	var first time.Time
+	for _, c := range all {
+		s, err := c.Stop()
+		if err != nil {
+			t.Fatal(err)
 		}
-		sent++
-		if !r.OK() {
-			failed, last = failed+1, max(last, r.Sent.Sub(since))
+		for _, r := range s.Results {
+			if !r.OK() && (first.IsZero() || r.Sent.Before(first)) {
+				first = r.Sent
+			}
+		}
+		outcomes = append(outcomes, outcome{name: c.name, summary: s})
+	}
+	for i := range outcomes {
+		o := &outcomes[i]
+		for _, r := range o.summary.Results {
+			if r.Sent.Before(first) {
+				continue
+			}
+			o.sent++
+			if !r.OK() {
+				o.failed, o.last = o.failed+1, r.Sent.Sub(first)+*every
+			}
 		}
 	}
-	return last, failed, sent
+	return outcomes
 }
 
 func portOf(at netip.AddrPort, port uint16) netip.AddrPort {
