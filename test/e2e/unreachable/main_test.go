@@ -21,8 +21,8 @@ import (
 var (
 	rounds  = flag.Int("rounds", 1, "how often each fault happens in TestNodeDies")
 	profile = flag.String("profile", "standard", "failover.profile of the speakers")
-	every   = flag.Duration("every", 5*time.Millisecond, "time between two requests of a client; an emulated guest takes 200ms")
-	udp     = flag.Bool("udp", true, "clients that send datagrams as well in TestNodeDies; an emulated guest does without")
+	every   = flag.Duration("every", 5*time.Millisecond, "time between two requests of a client; an emulated guest takes 100ms")
+	which   = flag.String("clients", ".", "regular expression: which clients take part in TestNodeDies, such as 'outside, IPv4'; an emulated guest bears one")
 	bound   = flag.Duration("bound", 3*time.Second, "how long connections may fail in TestNodeDies: 1s is promised, Kubernetes takes 40s")
 	kills   = flag.Int("kills", 1, "how often a speaker is killed in TestSpeakers, and replaced, once a node at most")
 	pauses  = flag.Int("pauses", 1, "how often a speaker is paused in TestSpeakers")

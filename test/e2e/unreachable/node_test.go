@@ -53,7 +53,7 @@ func TestNodeDies(t *testing.T) {
 							pod = max(pod, name)
 						}
 					}
-					all := clients(t, pod, external, internal, time.Second, *udp)
+					all := clients(t, pod, external, internal, time.Second, *which)
 					began := time.Now()
 					if err := f.begin(t.Context(), victim); err != nil {
 						t.Fatal(err)
@@ -148,7 +148,7 @@ func TestSpeakers(t *testing.T) {
 						before[n], _ = metric(t.Context(), n, "ironlb_endpoint_unreachable_nodes_total")
 					}
 				}
-				all := clients(t, "a1", external, internal, lab.Lost, false)
+				all := clients(t, "a1", external, internal, lab.Lost, withoutUDP)
 				if err := f.begin(victim); err != nil {
 					t.Fatal(err)
 				}
@@ -236,7 +236,7 @@ func TestSpeakerStarts(t *testing.T) {
 	}
 
 	cut()
-	all := clients(t, pod, nil, internal, time.Second, *udp)
+	all := clients(t, pod, nil, internal, time.Second, *which)
 	start()
 	leftOut(t, holder, 1)
 	answered(t, all, share(3*time.Second))

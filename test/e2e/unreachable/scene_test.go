@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -104,11 +105,18 @@ type client struct {
 	*lab.Prober
 }
 
-// clients start one outside for each address, and one in a Pod. A request fails after the time-out; where that is
-// lab.Lost none may, and so UDP, which repeats nothing, is not for that.
-func clients(t *testing.T, pod string, external, internal []netip.AddrPort, timeout time.Duration, udp bool) (all []client) {
+// withoutUDP selects the clients of TCP: a lost datagram is not sent again, so UDP takes no part where no request may fail.
+const withoutUDP = "^[^U]*$"
+
+// clients starts those clients whose names match a regular expression: one outside for each address, and one in a Pod. A
+// request fails after the time-out.
+func clients(t *testing.T, pod string, external, internal []netip.AddrPort, timeout time.Duration, which string) (all []client) {
 	t.Helper()
+	wanted := regexp.MustCompile(which)
 	add := func(name string, m *lab.Machine, network string, at netip.AddrPort) {
+		if !wanted.MatchString(name) {
+			return
+		}
 		p, err := m.StartProbe(t.Context(), lab.Probe{
 			Network: network, Target: at, Every: *every, Timeout: timeout, Most: 1000,
 		})
@@ -130,9 +138,7 @@ func clients(t *testing.T, pod string, external, internal []netip.AddrPort, time
 	}
 	for _, at := range external {
 		add("outside, "+family(at), cluster.Client, "tcp", at)
-		if udp {
-			add("outside, UDP, "+family(at), cluster.Client, "udp", netip.AddrPortFrom(at.Addr(), scene.UDPPort))
-		}
+		add("outside, UDP, "+family(at), cluster.Client, "udp", netip.AddrPortFrom(at.Addr(), scene.UDPPort))
 	}
 	for _, at := range internal {
 		add("ClusterIP from a Pod, "+family(at), inside, "tcp", at)
