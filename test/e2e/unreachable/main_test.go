@@ -19,14 +19,15 @@ import (
 )
 
 var (
-	rounds  = flag.Int("rounds", 1, "how often each fault happens in TestNodeDies")
-	profile = flag.String("profile", "standard", "failover.profile of the speakers")
-	every   = flag.Duration("every", 5*time.Millisecond, "time between two requests of a client; an emulated guest takes 100ms")
-	which   = flag.String("clients", ".", "regular expression: which clients take part in TestNodeDies, such as 'outside, IPv4'; an emulated guest bears one")
-	bound   = flag.Duration("bound", 3*time.Second, "how long connections may fail in TestNodeDies: 1s is promised, Kubernetes takes 40s")
-	kills   = flag.Int("kills", 1, "how often a speaker is killed in TestSpeakers, and replaced, once a node at most")
-	pauses  = flag.Int("pauses", 1, "how often a speaker is paused in TestSpeakers")
-	control = flag.Int("control", 0, "how often nothing happens in TestSpeakers, to see what fails by itself")
+	rounds      = flag.Int("rounds", 1, "how often each fault happens in TestNodeDies")
+	profile     = flag.String("profile", "standard", "failover.profile of the speakers")
+	every       = flag.Duration("every", 5*time.Millisecond, "time between two requests of a client; an emulated guest takes 100ms")
+	which       = flag.String("clients", ".", "regular expression: which clients take part in TestNodeDies, such as 'outside, IPv4'; an emulated guest bears one")
+	bound       = flag.Duration("bound", 3*time.Second, "how long connections may fail in TestNodeDies: 1s is promised, Kubernetes takes 40s")
+	kills       = flag.Int("kills", 1, "how often a speaker is killed in TestSpeakers, and replaced, once a node at most")
+	pauses      = flag.Int("pauses", 1, "how often a speaker is paused in TestSpeakers")
+	control     = flag.Int("control", 0, "how often nothing happens in TestSpeakers, to see what fails by itself")
+	established = flag.Int("established", 30, "connections that stay, in TestReset")
 )
 
 // cluster is shared by all tests, with two Pods on each node, which are endpoints and clients.

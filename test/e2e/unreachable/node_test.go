@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -299,32 +300,24 @@ func TestReset(t *testing.T) {
 	external, _ := service(t, "reset")
 	holder := owner(t, external[0].Addr())
 	victim := cluster.Nodes[(slices.Index(cluster.Nodes, holder)+1)%len(cluster.Nodes)]
+	line := max(200*time.Millisecond, time.Duration(*established)*time.Millisecond)
 	var streams []*lab.Prober
 	for _, at := range external {
-		for range 15 {
-			p, err := cluster.Client.StartProbe(t.Context(), lab.Probe{
-				Network: "stream", Target: portOf(at, 90), Every: 200 * time.Millisecond, Timeout: 30 * time.Second,
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _, _ = p.Stop() })
-			streams = append(streams, p)
-		}
-	}
-	pods := map[*lab.Prober]string{}
-	for _, p := range streams {
-		if err := p.WaitAnswers(t.Context(), patience, 3); err != nil {
-			t.Fatal(err)
-		}
-		s, err := p.Summary()
+		p, err := cluster.Client.StartProbe(t.Context(), lab.Probe{
+			Network: "streams", Conns: *established / len(external), Target: portOf(at, 90), Every: line, Timeout: 30 * time.Second,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		for pod := range s.ByPod {
-			pods[p] = pod
-		}
+		t.Cleanup(func() { _, _ = p.Stop() })
+		streams = append(streams, p)
 	}
+	scene.Eventually(t, patience, "all connections are established", func(context.Context) error {
+		if open := connections(t, streams); len(open) < *established/len(external)*len(external) {
+			return fmt.Errorf("%d of %d have an answer", len(open), *established)
+		}
+		return nil
+	})
 	began := time.Now()
 	if err := victim.CutLAN(t.Context()); err != nil {
 		t.Fatal(err)
@@ -335,39 +328,70 @@ func TestReset(t *testing.T) {
 		}
 		settled(t, external)
 	})
+	// The client of a dead Pod sends again later and later, and gets the reset then. One of another Pod is still answered
+	// when the last of those was reset.
+	var all []connection
+	scene.Eventually(t, patience, "the connections to Pods of "+victim.Name+" are reset, all others answered", func(context.Context) error {
+		all = connections(t, streams)
+		for _, c := range all {
+			switch dead := cluster.Node(podNodes[c.pod]) == victim; {
+			case dead && c.failed == "":
+				return fmt.Errorf("a connection to %s is open after %v", c.pod, time.Since(began))
+			case !dead && c.failed == "" && c.answered.Sub(began) < resetAfter+2*line:
+				return fmt.Errorf("a connection to %s was answered %v after the cut", c.pod, c.answered.Sub(began))
+			}
+		}
+		return nil
+	})
 	dead := 0
-	for _, p := range streams {
-		if cluster.Node(podNodes[pods[p]]) != victim {
+	for _, c := range all {
+		if cluster.Node(podNodes[c.pod]) != victim {
+			if c.failed != "" {
+				t.Errorf("a connection to %s broke %v after the cut: %s", c.pod, c.ended.Sub(began), c.failed)
+			}
 			continue
 		}
 		dead++
-		err := cluster.Eventually(t.Context(), patience, "a connection to "+pods[p]+" is reset", func(context.Context) error {
-			if p.Broken() == nil {
-				return fmt.Errorf("it is open after %v", time.Since(began))
-			}
-			return nil
-		})
-		if err != nil {
-			t.Error(err)
-			continue
-		}
-		s, _ := p.Summary()
-		last := s.Results[len(s.Results)-1]
-		if took := last.Sent.Add(last.Took).Sub(began); took < resetAfter || took > resetAfter+15*time.Second || // the client sends again later and later
-			last.Error == "" {
-			t.Errorf("a connection to %s ended after %v: %q", pods[p], took, last.Error)
+		if took := c.ended.Sub(began); took < resetAfter || took > resetAfter+15*time.Second || !strings.Contains(c.failed, "reset") {
+			t.Errorf("a connection to %s ended after %v: %q", c.pod, took, c.failed)
 		}
 	}
 	if dead == 0 {
 		t.Fatal("no connection led to a Pod of the node")
 	}
+	t.Logf("%d of %d connections were reset, and the others answered", dead, len(all))
+}
+
+// connection is one of those that stay: the Pod that it leads to, when it was answered last, and what broke it.
+type connection struct {
+	pod             string
+	answered, ended time.Time
+	failed          string
+}
+
+// connections returns those that were answered at least once.
+func connections(t *testing.T, streams []*lab.Prober) (all []connection) {
+	t.Helper()
 	for _, p := range streams {
-		if cluster.Node(podNodes[pods[p]]) == victim {
-			continue
+		s, err := p.Summary()
+		if err != nil {
+			t.Fatal(err)
 		}
-		if err := p.Broken(); err != nil {
-			t.Errorf("a connection to %s broke: %v", pods[p], err)
+		byNumber := map[int]connection{}
+		for _, r := range s.Results {
+			c := byNumber[r.Conn]
+			if r.OK() {
+				c.pod, c.answered = r.Pod, r.End()
+			} else {
+				c.failed, c.ended = r.Error, r.End()
+			}
+			byNumber[r.Conn] = c
+		}
+		for _, c := range byNumber {
+			if c.pod != "" {
+				all = append(all, c)
+			}
 		}
 	}
-	t.Logf("%d of %d connections were reset", dead, len(streams))
+	return all
 }
