@@ -201,14 +201,20 @@ func podPatch(pod *core.Pod, hosts []string) any {
 		}
 		conditions = append(conditions, c)
 	}
-	s := core.PodStatus{Phase: core.PodRunning, HostIP: hosts[0], PodIP: ips[0], StartTime: &now, Conditions: conditions}
-	for _, h := range hosts {
-		s.HostIPs = append(s.HostIPs, core.HostIP{IP: h})
-	}
+	return map[string]any{"status": map[string]any{
+		"phase": core.PodRunning, "startTime": now, "conditions": conditions,
+		"hostIP": hosts[0], "hostIPs": replacement(hosts), "podIP": ips[0], "podIPs": replacement(ips),
+	}}
+}
+
+// replacement is a list of addresses in place of the one before: a strategic merge patch would add to it, and the API
+// server refuses two addresses of a family.
+func replacement(ips []string) []map[string]string {
+	list := []map[string]string{{"$patch": "replace"}}
 	for _, ip := range ips {
-		s.PodIPs = append(s.PodIPs, core.PodIP{IP: ip})
+		list = append(list, map[string]string{"ip": ip})
 	}
-	return status(s)
+	return list
 }
 
 func status(s any) any { return map[string]any{"status": s} }
