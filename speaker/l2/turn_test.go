@@ -390,6 +390,58 @@ func TestConflictIsCheckedAfterGivingUp(t *testing.T) {
 	}
 }
 
+// An address is announced within seconds once the other host has left, also for a Service that was deleted and created
+// again, before that or afterwards. The caller does what the reconcile loop does: it gives up an address in conflict,
+// and wants it back once the conflict is over.
+func TestAnnouncedOnceFree(t *testing.T) {
+	const soon, late = time.Second, 5 * time.Minute // before and after it is probed for less often
+	for name, at := range map[string]struct{ deleted, created, left, most time.Duration }{
+		"kept":                          {0, 0, soon, 4 * time.Second},
+		"kept for long":                 {0, 0, late, 4 * time.Second},
+		"created, then it leaves":       {soon, 2 * soon, 3 * soon, 4 * time.Second},
+		"created, and it leaves late":   {soon, 2 * soon, late, 4 * time.Second},
+		"created late":                  {soon, late, late + soon, 4 * time.Second},
+		"created as it leaves":          {soon, late, late, 4 * time.Second},
+		"it leaves soon, then created":  {soon, 10 * soon, 5 * soon, 500 * ms},
+		"it leaves, then created":       {soon, late + 4*time.Second, late, 500 * ms},
+		"created when not probed for":   {soon, forgetAfter + late, forgetAfter + late + soon, 4 * time.Second},
+		"it left when not probed for":   {soon, forgetAfter + 2*late, forgetAfter + late, 500 * ms},
+		"deleted late, created as soon": {late, late + 100*ms, late + 200*ms, 4 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, kicks func() int) {
+				wanted := true
+				reconcile := func() {
+					set := map[netip.Addr]plan.Announcement{}
+					if _, conflict := a.Conflicts()[vip]; wanted && !conflict {
+						set[vip] = probe("eth0")
+					}
+					announce(t, a, set)
+				}
+				from, announced := max(at.left, at.created), time.Duration(0)
+				reconcile()
+				for since := time.Duration(0); announced == 0 && since <= from+at.most; since = time.Since(sys.begin) {
+					before := wanted
+					if wanted = since < at.deleted || since >= at.created; wanted != before || kicks() > 0 {
+						reconcile()
+					}
+					on := sys.sockets[1] // another one after nothing was wanted
+					if on.occupy(nil); since < at.left {
+						on.occupy(map[netip.Addr]mac{vip: asker})
+					}
+					elapse(20 * ms)
+					if on.count("announcement") > 0 {
+						announced = time.Since(sys.begin)
+					}
+				}
+				if announced <= from {
+					t.Errorf("announced at %v, 0 for never; free and wanted since %v", announced, from)
+				}
+			})
+		})
+	}
+}
+
 // Many addresses in conflict, as behind a host that answers for all of them, are probed for no more than ten times a
 // second in all.
 func TestManyConflicts(t *testing.T) {
