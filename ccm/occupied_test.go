@@ -135,3 +135,32 @@ func TestSettledAddressStays(t *testing.T) {
 	}
 	s.expect(s.ensure(svc), "0 writes, 203.0.113.4 Proxy, Allocated")
 }
+
+// TestCreatedAgainOnOccupied: a Service that is created again does not wait for what is recorded of the host. If it
+// asks for the address it gets it at once, so that it is announced when the host has left; else it gets another one.
+func TestCreatedAgainOnOccupied(t *testing.T) {
+	const host = "02:00:00:00:00:09"
+	free, exact := serviceFor("free"), serviceFor("exact")
+	exact.Annotations[v1alpha1.AnnotationAddresses] = "203.0.113.9"
+	s := newSurvey(t, "203.0.113.4/31,203.0.113.9/32", free, exact)
+	s.expect(s.ensure(free), "1 writes, 203.0.113.4 Proxy, Allocated")
+	s.expect(s.ensure(exact), "1 writes, 203.0.113.9 Proxy, Allocated")
+	s.found(0, probed(free, host), probed(exact, host))
+	for _, svc := range []*v1.Service{free, exact} {
+		if err := s.lb.EnsureLoadBalancerDeleted(t.Context(), "", svc); err != nil {
+			t.Fatal(err)
+		}
+		services := v1.SchemeGroupVersion.WithResource("services")
+		if err := s.api.Tracker().Delete(services, svc.Namespace, svc.Name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.found(time.Second)
+	for _, svc := range []*v1.Service{free, exact} {
+		svc.UID += "-again"
+		svc.Status, svc.Finalizers = v1.ServiceStatus{}, nil
+		delete(svc.Annotations, v1alpha1.AnnotationAllocatedFrom)
+	}
+	s.expect(s.ensure(free), "1 writes, 203.0.113.5 Proxy, Allocated")
+	s.expect(s.ensure(exact), "1 writes, 203.0.113.9 Proxy, Allocated")
+}
