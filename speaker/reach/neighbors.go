@@ -85,7 +85,7 @@ func (k *neighbors) ask(q Question) (sent bool, err error) {
 	k.silent[q.Addr]++
 	switch {
 	case have == nil || have.State&(unix.NUD_FAILED|unix.NUD_INCOMPLETE|unix.NUD_NONE) != 0: // the echo request has the kernel ask
-	case have.State&(unix.NUD_DELAY|unix.NUD_PROBE) != 0 && k.silent[q.Addr] > pressMost: // it asks by itself
+	case have.State == unix.NUD_PROBE && k.silent[q.Addr] > pressMost: // it asks by itself
 	default:
 		if err := k.probe(index, q.Addr, have); err != nil {
 			return false, err
@@ -117,8 +117,9 @@ func (k *neighbors) probe(index int, addr netip.Addr, have *netlink.Neigh) error
 	return nil
 }
 
-// answers calls each with the questions that are answered: an answer makes the entry reachable, which no other packet does
-// (net/ipv4/arp.c: arp_process; RFC 4861 section 7.2.5).
+// answers calls each with the questions that are answered: of an entry that is probed or incomplete, an answer alone makes
+// one that is reachable (net/ipv4/arp.c: arp_process; RFC 4861 section 7.2.5). In state DELAY it becomes so by itself
+// (net/core/neighbour.c: neigh_timer_handler), so no question is asked without leaving that state.
 func (k *neighbors) answers(each func(at time.Time, q Question)) error {
 	var errs []error
 	for addr, w := range k.asked {

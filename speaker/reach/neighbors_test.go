@@ -66,3 +66,78 @@ func TestNeighborAnsweredAt(t *testing.T) {
 		return err
 	})
 }
+
+// TestNeighborDelayed: the kernel believes for some seconds that a host which answered lately is there (DELAY), and then
+// calls its entry reachable, if other packets confirm it, without an answer. That is none, also after more questions than keep an entry from failing: a
+// node that came back has died again.
+func TestNeighborDelayed(t *testing.T) {
+	self, other := netspace.New(t), netspace.New(t)
+	netspace.Join(t, self, "eth0", "192.0.2.1/24", other, "eth0", "192.0.2.2/24")
+	self.Sysctl(t, "net/ipv4/neigh/eth0/delay_first_probe_time", "1")
+	self.Sysctl(t, "net/ipv4/neigh/eth0/retrans_time_ms", "50")
+	addr := netip.MustParseAddr("192.0.2.2")
+	if err := self.Ping(addr.String()); err != nil {
+		t.Fatal(err)
+	}
+	self.Must(t, func() error {
+		n, err := openNeighbors(func(netip.Addr, [6]byte) bool { return true })
+		if err != nil {
+			return err
+		}
+		defer n.close()
+		link, err := self.Handle.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		index := link.Attrs().Index
+		have, err := n.get(index, addr)
+		if err != nil {
+			return err
+		}
+		if have == nil || have.State != unix.NUD_REACHABLE {
+			return fmt.Errorf("the entry is %+v", have)
+		}
+		have.State = unix.NUD_STALE
+		if err := self.Handle.NeighSet(have); err != nil {
+			return err
+		}
+		if err := self.Ping(addr.String()); err != nil {
+			return err
+		}
+		if have, err = n.get(index, addr); err != nil || have.State != unix.NUD_DELAY {
+			return fmt.Errorf("the entry is %+v, %w", have, err)
+		}
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		other.Sysctl(t, "net/ipv4/conf/eth0/arp_ignore", "8") // silent
+		n.silent[addr] = pressMost
+		deadline := time.Now().Add(10 * time.Second)
+		tick := time.NewTicker(10 * time.Millisecond)
+		for id := uint64(1); ; id++ {
+			if sent, err := n.ask(Question{Target: Target{addr, plan.WitnessNeighbor}, ID: id}); !sent || err != nil {
+				return fmt.Errorf("sent %v, %w", sent, err)
+			}
+			if id < 60 { // as the acknowledgments of a TCP connection do
+				if err := unix.Sendto(fd, nil, unix.MSG_CONFIRM, &unix.SockaddrInet4{Port: 9, Addr: addr.As4()}); err != nil {
+					return err
+				}
+			}
+			<-tick.C
+			if have, err = n.get(index, addr); err != nil {
+				return err
+			}
+			if have == nil || have.State == unix.NUD_FAILED {
+				return nil
+			}
+			if err := n.answers(func(_ time.Time, q Question) { t.Errorf("question %d was answered", q.ID) }); err != nil {
+				return err
+			}
+			if t.Failed() || time.Now().After(deadline) {
+				return fmt.Errorf("the entry is %+v", have)
+			}
+		}
+	})
+}
