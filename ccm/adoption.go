@@ -11,8 +11,8 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// adopt records what Services hold and lets the first Assign go ahead. It is called once, after the first setPools, with
-// every Service that there is.
+// adopt records the addresses that Services hold and unblocks the first Assign. It is called once, after the first
+// setPools, with every existing Service.
 func (l *ledger) adopt(services []v1.Service) {
 	var claims []pools.Claim
 	shown := map[pools.ServiceKey][]netip.Addr{}
@@ -38,7 +38,7 @@ func (l *ledger) adopt(services []v1.Service) {
 	close(l.ready)
 }
 
-// vanish frees what a Service held that does not exist any more, be it that it went before it could be adopted.
+// vanish frees what a deleted Service held. The Service may have been deleted before it could be adopted.
 func (l *ledger) vanish(ctx context.Context, key pools.ServiceKey, uid types.UID) {
 	l.mu.Lock()
 	taken := l.taken
@@ -51,9 +51,9 @@ func (l *ledger) vanish(ctx context.Context, key pools.ServiceKey, uid types.UID
 	}
 }
 
-// theirs reports whether another controller serves the Service: it holds nothing here and has no record of ours, and has
-// another class, or none with --only-class, or shows addresses that no pool has. Nothing of it is written, not even at its
-// end, until a pool has one of the addresses, or they go.
+// theirs reports whether another controller serves the Service. Such a Service holds nothing here and has no record of
+// IronLB. It has another class, or none with --only-class, or shows only addresses of no pool. Nothing is written to
+// it, not even at its deletion, until a pool has one of the addresses or they are removed.
 func (l *ledger) theirs(svc *v1.Service) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,7 +74,7 @@ func (l *ledger) isTheirs(svc *v1.Service) bool {
 	return len(svc.Status.LoadBalancer.Ingress) > 0 && !slices.ContainsFunc(ingressOf(svc), l.alloc.Has)
 }
 
-// unrecorded says whether the Service shows something without our record of it.
+// unrecorded reports whether the Service shows an ingress without IronLB's record of it.
 func unrecorded(svc *v1.Service) bool {
 	have := outcomeIn(svc)
 	return len(have.ingress) > 0 && !recorded(svc)
@@ -89,7 +89,7 @@ func (l *ledger) waitReady(ctx context.Context) error {
 	}
 }
 
-// adopted says whether recorded addresses have been adopted.
+// adopted reports whether recorded addresses have been adopted.
 func (l *ledger) adopted() bool {
 	select {
 	case <-l.ready:

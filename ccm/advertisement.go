@@ -19,20 +19,20 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// reasonUnknownPool of the condition Ready of an advertisement: a pool that it asks for is not there.
+// reasonUnknownPool of the condition Ready of an advertisement: a pool that it selects does not exist.
 const reasonUnknownPool = "UnknownPool"
 
 // reasonRepeatedSelector of the condition Ready: a selector is in its list twice.
 const reasonRepeatedSelector = "RepeatedSelector"
 
-// advertisement is an L2Advertisement that can be asked.
+// advertisement is a parsed L2Advertisement.
 type advertisement struct {
 	pools         []string
-	poolSelectors []pools.Selector // with no pools either: all
-	services      []pools.Selector // none: all
-	nodes         []pools.Selector // none: all
+	poolSelectors []pools.Selector // if pools is empty too: all
+	services      []pools.Selector // empty: all
+	nodes         []pools.Selector // empty: all
 	preferred     []preference
-	// repeated says which selectors are in a list twice.
+	// repeated describes the selectors that are in a list twice.
 	repeated []string
 }
 
@@ -42,7 +42,7 @@ type preference struct {
 	selector pools.Selector
 }
 
-// advertisementOf reads the object. A selector that cannot be read matches nothing and is reported, with its field.
+// advertisementOf parses the object. An invalid selector matches nothing and is reported, with its field.
 func advertisementOf(obj *v1alpha1.L2Advertisement) (advertisement, error) {
 	spec := &obj.Spec
 	var read reader
@@ -62,7 +62,7 @@ func advertisementOf(obj *v1alpha1.L2Advertisement) (advertisement, error) {
 	return a, read.err()
 }
 
-// reader reads the selectors of a spec, and keeps what is wrong with them.
+// reader parses the selectors of a spec and collects the errors.
 type reader struct {
 	bad      []error
 	repeated []string
@@ -84,7 +84,7 @@ func (r *reader) all(field string, in []metav1.LabelSelector) (out []pools.Selec
 	return out
 }
 
-// repeats says which selectors of a list are there before: the author may have meant others.
+// repeats describes the selectors that occur earlier in the same list: probably another one was meant.
 func repeats(field string, in []metav1.LabelSelector) (out []string) {
 	first := map[string]int{}
 	for i := range in {
@@ -100,8 +100,8 @@ func repeats(field string, in []metav1.LabelSelector) (out []string) {
 
 func (r *reader) err() error { return errors.Join(r.bad...) }
 
-// missing says which of the pools that the advertisement asks for there are not; labels are those of all pools. A selector that cannot be read is
-// told apart.
+// missing describes the selected pools that do not exist; labels are those of all pools. An invalid selector is
+// reported separately.
 func (a *advertisement) missing(selectors []metav1.LabelSelector, labels map[string]map[string]string) string {
 	var problems []string
 	var names []text
@@ -132,12 +132,12 @@ func (a *advertisement) missing(selectors []metav1.LabelSelector, labels map[str
 	return strings.Join(problems, "; ") + ". The advertisement is for no address until then"
 }
 
-// matchAny tells whether a selector matches; none given: all do.
+// matchAny reports whether a selector matches; an empty list matches everything.
 func matchAny(selectors []pools.Selector, labels map[string]string) bool {
 	return len(selectors) == 0 || slices.ContainsFunc(selectors, func(s pools.Selector) bool { return s.Matches(labels) })
 }
 
-// serves says whether the advertisement is for the pool.
+// serves reports whether the advertisement selects the pool.
 func (a *advertisement) serves(pool string, labels map[string]string) bool {
 	if len(a.pools) == 0 && len(a.poolSelectors) == 0 || slices.Contains(a.pools, pool) {
 		return true
@@ -145,13 +145,13 @@ func (a *advertisement) serves(pool string, labels map[string]string) bool {
 	return len(a.poolSelectors) > 0 && matchAny(a.poolSelectors, labels)
 }
 
-// of says whether the advertisement is for a Service with the labels.
+// of reports whether the advertisement selects a Service with the labels.
 func (a *advertisement) of(service map[string]string) bool { return matchAny(a.services, service) }
 
-// on says whether the advertisement is on the node.
+// on reports whether the advertisement selects the node.
 func (a *advertisement) on(n *v1.Node) bool { return matchAny(a.nodes, n.Labels) }
 
-// weight of preference of the node: the sum of what matches.
+// weight is the preference of the node: the sum of the matching weights.
 func (a *advertisement) weight(n *v1.Node) int {
 	sum := 0
 	for _, p := range a.preferred {
@@ -162,7 +162,7 @@ func (a *advertisement) weight(n *v1.Node) int {
 	return sum
 }
 
-// advertisements reads all of them. What is wrong with one is said once.
+// advertisements parses all L2Advertisements. An Event reports each problem once.
 func (p *placer) advertisements(ctx context.Context, of policies) ([]advertisement, error) {
 	var list v1alpha1.L2AdvertisementList
 	if err := p.client.List(ctx, &list); err != nil {
@@ -205,8 +205,8 @@ func (p *placer) advertisements(ctx context.Context, of policies) ([]advertiseme
 	return ads, nil
 }
 
-// condition says on the advertisement whether it can be used. Placement does not wait for it: what fails is tried again in
-// the next pass.
+// condition writes the condition Ready of the advertisement. Placement does not wait for it: a failed write is retried
+// in the next pass.
 func (p *placer) condition(ctx context.Context, obj *v1alpha1.L2Advertisement, want metav1.Condition, written, failed string) {
 	name, version := obj.Name, obj.ResourceVersion
 	if !meta.SetStatusCondition(&obj.Status.Conditions, want) {

@@ -25,17 +25,17 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// conditionAdvice is on a Service of ours while there is something about it that its author ought to know. Most have none.
+// conditionAdvice is set on a managed Service while there are warnings for its author. Most Services have none.
 const conditionAdvice = "ironlb.io/Advice"
 
-// adviser tells the authors of Services what the objects alone say about how they are served: by an Event for each thing that
-// is new, and on a Service of ours by a condition. What the condition says already is no news, also to the next leader.
+// adviser publishes warnings about Services, derived from the API objects alone: an Event for each new warning, and a
+// condition on a managed Service. A warning already in the condition triggers no Event, also after a leader change.
 type adviser struct {
 	log      *slog.Logger
 	events   record.EventRecorder
 	settings *Settings
 	guard    *guard
-	// theirs says whether another controller serves a Service.
+	// theirs reports whether another controller serves a Service.
 	theirs   func(*v1.Service) bool
 	services corelisters.ServiceLister
 	api      corev1.ServicesGetter
@@ -43,14 +43,14 @@ type adviser struct {
 	queue    workqueue.TypedRateLimitingInterface[pools.ServiceKey]
 
 	announcements *announcements
-	// announced is the advice of announcements on Services, as looked at last.
+	// announced contains the warnings of announcements per Service, as of the last evaluation.
 	announced map[pools.ServiceKey]string
 
 	claims *claims
-	// refused are the addresses of Services that no Service may have, as looked at last.
+	// refused are the addresses of Services that no Service may have, as of the last evaluation.
 	refused map[pools.ServiceKey][]refusedAddress
-	told    map[pools.ServiceKey]string // what was said last about a Service
-	// written is what was written on a Service and did not come back from the API server yet.
+	told    map[pools.ServiceKey]string // the last warnings published for a Service
+	// written contains what was written to a Service and is not in the cache yet.
 	written map[pools.ServiceKey]string
 }
 
@@ -71,7 +71,7 @@ func (c *Cloud) advise(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	adopted := func() bool { // before, no Service holds anything
+	adopted := func() bool { // before adoption no Service holds anything
 		select {
 		case <-c.ledger.ready:
 			return true
@@ -100,8 +100,7 @@ func newAdviser(log *slog.Logger, events record.EventRecorder, g *guard, service
 	return a
 }
 
-// every stands for all Services, of which those are looked at that have another address refused, or other advice of
-// announcements, than before.
+// every stands for all Services. Only those are queued whose refused addresses or announcement warnings changed.
 var every = pools.ServiceKey{}
 
 // lookForChanges queues them.
@@ -139,7 +138,7 @@ func (a *adviser) handler() cache.ResourceEventHandler {
 	}
 }
 
-// Run returns when ctx ends. One Service after the other: there is seldom anything to write.
+// Run returns when ctx ends. It processes one Service at a time: there is seldom anything to write.
 func (a *adviser) Run(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), a.synced...) {
 		return nil
@@ -160,7 +159,7 @@ func (a *adviser) Run(ctx context.Context) error {
 	}
 }
 
-// look compares what is to be said about a Service with what was said.
+// look compares the current warnings of a Service with the published ones.
 func (a *adviser) look(ctx context.Context, key pools.ServiceKey) error {
 	if key == every {
 		return a.lookForChanges()
@@ -199,7 +198,7 @@ func (a *adviser) look(ctx context.Context, key pools.ServiceKey) error {
 	}
 	before, known := a.told[key]
 	if !known && have != nil {
-		before = have.Message // an earlier leader's
+		before = have.Message // written by an earlier leader
 	}
 	if a.told[key] = joined(all); len(all) == 0 {
 		delete(a.told, key)
@@ -212,10 +211,10 @@ func (a *adviser) look(ctx context.Context, key pools.ServiceKey) error {
 	return nil
 }
 
-// adviceOfKind is how many pieces of advice of one reason are written out: a tenant can cause thousands.
+// adviceOfKind is the maximum number of warnings per reason: a tenant can cause thousands.
 const adviceOfKind = 10
 
-// abridged leaves out what is more than adviceOfKind of one reason, and ends with how many those are.
+// abridged keeps adviceOfKind warnings per reason, and appends the number of those left out.
 func abridged(all []advice) (out []advice) {
 	seen := map[string]int{}
 	for _, one := range all {
@@ -231,7 +230,7 @@ func abridged(all []advice) (out []advice) {
 	return out
 }
 
-// unannounced returns the advice of announcements, and looks at the Service again when there may be more.
+// unannounced returns the warnings of announcements, and requeues the Service if there may be more later.
 func (a *adviser) unannounced(svc *v1.Service) []advice {
 	key := keyOf(svc)
 	said, again := a.announcements.advice(svc)
@@ -244,7 +243,7 @@ func (a *adviser) unannounced(svc *v1.Service) []advice {
 	return said
 }
 
-// serves says whether the addresses of the Service are ours.
+// serves reports whether IronLB assigns the addresses of the Service.
 func (a *adviser) serves(svc *v1.Service) bool { return a.settings.wants(svc) && !a.theirs(svc) }
 
 func (a *adviser) again(others []pools.ServiceKey) {
@@ -253,8 +252,8 @@ func (a *adviser) again(others []pools.ServiceKey) {
 	}
 }
 
-// write makes the condition of a Service that we serve say all of the advice, or takes it away where there is none. No condition is
-// one that says nothing.
+// write sets the condition of a served Service to all warnings, or removes it if there are none. A missing condition
+// equals an empty message.
 func (a *adviser) write(ctx context.Context, svc *v1.Service, have *metav1.Condition, all []advice, served bool) error {
 	key, want := keyOf(svc), metav1.Condition{Type: conditionAdvice, Status: metav1.ConditionTrue, LastTransitionTime: metav1.Now()}
 	if served && len(all) > 0 {

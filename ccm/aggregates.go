@@ -9,13 +9,13 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// Reasons of the condition Ready of a BGPAdvertisement whose prefix stands for more than the addresses it is for.
+// Reasons of the condition Ready of a BGPAdvertisement whose prefix covers more than the addresses it selects.
 const (
 	reasonAggregateTooWide = "AggregateTooWide"
 	reasonAggregateOfSome  = "AggregateOfSomeServices"
 )
 
-// judgeAggregates notes prefixes with addresses outside of the pool, or of Services that no selector is for: routers
+// judgeAggregates records prefixes with addresses outside of the pool, or of Services that no selector matches: routers
 // send packets for all of them here.
 func (a *bgpAdvertisement) judgeAggregates(all []v1alpha1.IPAddressPool) {
 	for _, of := range []struct {
@@ -49,8 +49,8 @@ func (a *bgpAdvertisement) judgeAggregates(all []v1alpha1.IPAddressPool) {
 	}
 }
 
-// widePrefix returns the first prefix of the length that has an address of the ranges and one outside of them, and the
-// range that it begins or ends in; the zero Prefix if there is none. Ranges that adjoin are one.
+// widePrefix returns the first prefix of the length that has an address of the ranges and one outside of them. It also
+// returns the range at the start or end of the prefix. The zero Prefix: there is none. Adjoining ranges count as one.
 func widePrefix(ranges []pools.Range, family pools.Family, length int) (netip.Prefix, pools.Range) {
 	var joined []pools.Range
 	ranges = slices.DeleteFunc(slices.Clone(ranges), func(r pools.Range) bool { return r.Family() != family })

@@ -6,7 +6,7 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// TestWidePrefix: ranges that adjoin count as one, in any order; the first prefix that reaches beyond them is named.
+// TestWidePrefix: adjoining ranges count as one, in any order; the first prefix that extends beyond them is returned.
 func TestWidePrefix(t *testing.T) {
 	for _, c := range []struct {
 		length int

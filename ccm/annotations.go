@@ -11,13 +11,13 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// Why an annotation of a Service has no effect.
+// Reasons why an annotation of a Service has no effect.
 const (
 	legacyAnnotation  = "LegacyAnnotation"
 	unknownAnnotation = "UnknownAnnotation"
 )
 
-// Groups whose annotations an author may expect to be read here.
+// Groups whose annotations an author may expect to have an effect.
 const (
 	ourGroup       = "ironlb.io/"
 	metallbGroup   = "metallb.io/"
@@ -25,21 +25,21 @@ const (
 	metallbRecords = "ip-allocated-from-pool" // MetalLB's own record, in both of its groups
 )
 
-// readAnnotations are those of a Service that are read or written by IronLB.
+// readAnnotations are the annotations of a Service that IronLB reads or writes.
 var readAnnotations = []string{
 	v1alpha1.AnnotationPool, v1alpha1.AnnotationAddresses, annotationSharingKey, annotationReallocate,
 	v1alpha1.AnnotationScheduler, v1alpha1.AnnotationForwarding, v1alpha1.AnnotationAllocatedFrom,
 	metallbPool, metallbAddresses, metallbSharingKey,
 }
 
-// ofLegacy is what is read in place of MetalLB's annotations of its first group.
+// ofLegacy maps MetalLB's annotations of its first group to their replacements.
 var ofLegacy = map[string]string{
 	"address-pool":    v1alpha1.AnnotationPool,
 	"loadBalancerIPs": v1alpha1.AnnotationAddresses,
 	"allow-shared-ip": annotationSharingKey,
 }
 
-// annotationAdvice names the annotations that are not read although they look like it.
+// annotationAdvice warns about annotations that are ignored although they resemble supported ones.
 func annotationAdvice(svc *v1.Service) (out []advice) {
 	for _, key := range slices.Sorted(maps.Keys(svc.Annotations)) {
 		group, name, _ := strings.Cut(key, "/")

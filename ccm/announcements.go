@@ -21,19 +21,20 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// notAdvertised is the reason of advice on a Service with an address that no advertisement covers. Of other addresses
-// that nobody announces the VirtualIP and the SpeakerStatus have the reason.
+// notAdvertised is the reason of a warning about an address that no advertisement covers. For other unannounced
+// addresses the VirtualIP and the SpeakerStatus have the reason.
 const notAdvertised = "NotAdvertised"
 
-// announceGrace is how long a Service may have an address that nobody announces before that is reported: meanwhile its
-// author creates an advertisement, a failover ends, a Pod starts.
+// announceGrace is how long an address may be unannounced before that is reported. Meanwhile the author creates an
+// advertisement, a failover ends, or a Pod starts.
 const announceGrace = 10 * time.Second
 
-// announcements decide which addresses of Services nobody answers for, and why. Informers feed it, the adviser asks it.
+// announcements determines which addresses of Services are not announced, and why. Informers feed it; the adviser
+// queries it.
 type announcements struct {
-	// held returns the addresses that a Service has, with their pools.
+	// held returns the addresses of a Service, with their pools.
 	held func(*v1.Service) []pools.Address
-	// changed is called with each Service, or every, that may have other advice. It must not block.
+	// changed is called with each Service, or every, whose warnings may have changed. It must not block.
 	changed func(pools.ServiceKey)
 	now     func() time.Time
 
@@ -43,10 +44,10 @@ type announcements struct {
 	vips     map[string]*v1alpha1.VirtualIP
 	of       map[pools.ServiceKey]map[string]struct{} // names of VirtualIPs
 	speakers map[string]map[netip.Addr]unservedSince  // by node
-	heard    map[string]struct{}                      // nodes that are there and report themselves
+	heard    map[string]struct{}                      // nodes that exist and report their status
 }
 
-// unservedSince is what a speaker reports of an address that a BGPAdvertisement covers.
+// unservedSince is a speaker's report about an address that a BGPAdvertisement covers.
 type unservedSince struct {
 	reason, message string
 	since           time.Time
@@ -61,7 +62,7 @@ func newAnnouncements() *announcements {
 	}
 }
 
-// watchAnnouncements feeds the announcements, and returns when the first lists are in.
+// watchAnnouncements feeds the announcements. It returns the sync functions of the informers.
 func (c *Cloud) watchAnnouncements(ctx context.Context, a *announcements) ([]cache.InformerSynced, error) {
 	a.held = c.ledger.standing
 	reg, err := c.core.Core().V1().Nodes().Informer().AddEventHandler(a.handler())
@@ -103,11 +104,11 @@ func (a *announcements) handler() cache.ResourceEventHandler {
 	}
 }
 
-// anyService is what note returns of a change that may concern each of them.
+// anyService is returned by note for a change that may affect every Service.
 var anyService = []pools.ServiceKey{every}
 
-// note notes an object, or its end, and returns the Services for which that may be news. What a first list has is not
-// new.
+// note records an object or its deletion, and returns the affected Services. Reports in a first list do not start a new
+// grace period.
 func (a *announcements) note(o any, exists, first bool) []pools.ServiceKey {
 	switch o := o.(type) {
 	case *v1.Node:
@@ -120,7 +121,7 @@ func (a *announcements) note(o any, exists, first bool) []pools.ServiceKey {
 			return anyService
 		}
 	case *v1alpha1.L2Advertisement:
-		ad, _ := advertisementOf(o) // what is wrong with it is its own condition
+		ad, _ := advertisementOf(o) // its own condition reports the error
 		noted(a.l2, o.Name, exists, nil, ad)
 		return anyService
 	case *v1alpha1.BGPAdvertisement:
@@ -153,7 +154,7 @@ func noted[V any](m map[string]V, key string, exists bool, same func(V) bool, va
 	return true
 }
 
-// noteVIP returns the Services that are or were on the VirtualIP.
+// noteVIP returns the Services that use or used the VirtualIP.
 func (a *announcements) noteVIP(vip *v1alpha1.VirtualIP, exists bool) (changed []pools.ServiceKey) {
 	if old := a.vips[vip.Name]; old != nil {
 		for _, ref := range old.Spec.Services {
@@ -181,8 +182,8 @@ func (a *announcements) noteVIP(vip *v1alpha1.VirtualIP, exists bool) (changed [
 	return changed
 }
 
-// unservedBy returns what a speaker reports of addresses that no node announces by BGP. Connections that are refused
-// because there is no endpoint, and what one node alone could not program, are not among them.
+// unservedBy returns a speaker's report of addresses that no node announces by BGP. It leaves out connections refused
+// for lack of an endpoint, and what a single node could not program.
 func (a *announcements) unservedBy(status *v1alpha1.SpeakerStatus, first bool) map[netip.Addr]unservedSince {
 	out := map[netip.Addr]unservedSince{}
 	if status.Status.BGP == nil || status.Status.Stopped != nil {
@@ -209,14 +210,14 @@ func (a *announcements) unservedBy(status *v1alpha1.SpeakerStatus, first bool) m
 	return out
 }
 
-// advice returns what keeps the addresses of a Service from being reached, and after which time there may be more: 0
-// for never.
+// advice returns why the addresses of a Service are unreachable, and the delay after which there may be more: 0 for
+// never.
 func (a *announcements) advice(svc *v1.Service) (out []advice, again time.Duration) {
 	held := a.held(svc)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := a.now()
-	// later reports whether something that lasts since then is to be reported later, and notes when.
+	// later reports whether a state that began at since must be reported later, and records when.
 	later := func(since time.Time) bool {
 		left := since.Add(announceGrace).Sub(now)
 		if left > 0 && (again == 0 || left < again) {
@@ -243,7 +244,7 @@ func (a *announcements) advice(svc *v1.Service) (out []advice, again time.Durati
 	return out, again
 }
 
-// uncovered returns the addresses out of pools that no advertisement is for.
+// uncovered returns the addresses of pools that no advertisement selects.
 func (a *announcements) uncovered(svc *v1.Service, held []pools.Address) (out []pools.Address) {
 	for _, h := range held {
 		covers := func(ads map[string]advertisement) bool {
@@ -261,7 +262,7 @@ func (a *announcements) uncovered(svc *v1.Service, held []pools.Address) (out []
 	return out
 }
 
-// vipAdvice returns why nobody answers for a VirtualIP. Of one without conditions nothing is known yet.
+// vipAdvice returns why no node announces a VirtualIP. Without conditions the state is unknown.
 func vipAdvice(vip *v1alpha1.VirtualIP, later func(time.Time) bool) []advice {
 	addresses := strings.Join(vip.Spec.Addresses, ", ")
 	c := meta.FindStatusCondition(vip.Status.Conditions, v1alpha1.ConditionNoEligibleNode)
@@ -275,7 +276,7 @@ func vipAdvice(vip *v1alpha1.VirtualIP, later func(time.Time) bool) []advice {
 	return nil
 }
 
-// allocatedAt returns when the Service got its address; the zero time if it does not show.
+// allocatedAt returns when the Service got its address, or the zero time if it has no such condition.
 func allocatedAt(svc *v1.Service) time.Time {
 	if c := meta.FindStatusCondition(svc.Status.Conditions, conditionAllocated); c != nil {
 		return c.LastTransitionTime.Time

@@ -15,8 +15,8 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// stage has announcements at a time of their own, a Service default/web with 203.0.113.4 of pool web, and what the case
-// adds.
+// stage has announcements with their own clock, a Service default/web with 203.0.113.4 of pool web, and the objects of
+// the case.
 type stage struct {
 	*announcements
 	clock time.Time
@@ -42,7 +42,7 @@ func (s *stage) set(objects ...any) {
 	}
 }
 
-// says returns the advice, one to a line, and when there may be more.
+// says returns the warnings, one per line, and when there may be more.
 func (s *stage) says() string {
 	all, again := s.advice(s.svc)
 	var lines []string
@@ -97,7 +97,7 @@ func TestNotAdvertised(t *testing.T) {
 	}
 }
 
-// TestAdvertisedLater: a new address has ten seconds; an advertisement that goes is reported at once.
+// TestAdvertisedLater: a new address has ten seconds; a deleted advertisement is reported at once.
 func TestAdvertisedLater(t *testing.T) {
 	s := newStage()
 	since := metav1.NewTime(s.clock.Add(-4 * time.Second))
@@ -129,8 +129,8 @@ func vipOf(name string, conditions ...metav1.Condition) *v1alpha1.VirtualIP {
 	return v
 }
 
-// TestNotAnnounced: what the conditions of its VirtualIP say is on the Service, a while after it began if it may end by
-// itself.
+// TestNotAnnounced: the conditions of the VirtualIP appear on the Service. If the state may end by itself, they appear
+// after the grace period.
 func TestNotAnnounced(t *testing.T) {
 	announced := func(status metav1.ConditionStatus, reason, message string) metav1.Condition {
 		return metav1.Condition{Type: v1alpha1.ConditionAnnounced, Status: status, Reason: reason, Message: message}
@@ -172,7 +172,7 @@ func TestNotAnnounced(t *testing.T) {
 	}
 }
 
-// TestNotAnnouncedByBGP: what a speaker reports counts while it runs and its node is known.
+// TestNotAnnouncedByBGP: a speaker's report counts while the speaker runs and its node is ready.
 func TestNotAnnouncedByBGP(t *testing.T) {
 	reports := func(reason string, addresses ...string) *v1alpha1.SpeakerStatus {
 		st := &v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
@@ -223,7 +223,7 @@ func TestNotAnnouncedByBGP(t *testing.T) {
 	expect("in the first list", want)
 }
 
-// TestUnannouncedIsOnTheService: it is a Warning and the condition, and both end with the cause.
+// TestUnannouncedIsOnTheService: the warning is an Event and a condition; the condition ends with the cause.
 func TestUnannouncedIsOnTheService(t *testing.T) {
 	s := newStage()
 	s.announcements.now = time.Now

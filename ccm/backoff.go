@@ -8,12 +8,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// newBackoff returns the waits before further tries after a failure: doubling from 100 ms to 30 s.
+// newBackoff returns the delays between retries: doubling from 100 ms to 30 s.
 func newBackoff() *wait.Backoff {
 	return &wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Cap: 30 * time.Second, Steps: math.MaxInt}
 }
 
-// sleep waits. False: ctx ended first.
+// sleep waits for d. False: ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

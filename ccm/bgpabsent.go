@@ -10,16 +10,16 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// absentFor is how long a speaker must be absent to count: one that is restarted, or replaced by another version, is back before.
+// absentFor is how long a speaker must be absent to count. A speaker that is restarted or upgraded is back before.
 const absentFor = 30 * time.Second
 
-// absences knows since when speakers are absent.
+// absences records since when speakers are absent.
 type absences struct {
 	since map[string]time.Time
 }
 
-// look takes in who is absent now. It returns who counts, and when to look again, 0 for not. Who is absent at the first look counts at
-// once: the process before this one may have said so already.
+// look takes the speakers that are absent now. It returns those that count and the delay until the next evaluation, 0
+// for none. Speakers absent at the first call count at once: an earlier process may have reported them already.
 func (a *absences) look(absent map[string]v1alpha1.Absence, now time.Time) (counts map[string]v1alpha1.Absence, again time.Duration) {
 	first, before := a.since == nil, a.since
 	a.since, counts = map[string]time.Time{}, map[string]v1alpha1.Absence{}
@@ -38,7 +38,8 @@ func (a *absences) look(absent map[string]v1alpha1.Absence, now time.Time) (coun
 	return counts, again
 }
 
-// noteAbsent puts into o which speakers are absent. What they say of one another counts where Kubernetes knows of the node.
+// noteAbsent adds the absent speakers to o. Reports of speakers about each other count only if the node's status is
+// known.
 func (b *bgpStatus) noteAbsent(o *bgpObjects) {
 	live := make(map[string]bool, len(o.nodes))
 	for _, n := range o.nodes {
@@ -53,7 +54,7 @@ func (b *bgpStatus) noteAbsent(o *bgpObjects) {
 	}
 }
 
-// unheard tells whether nobody knows how a node is: what its speaker wrote last says nothing about now.
+// unheard reports whether the Ready condition of a node is Unknown: the last report of its speaker is then outdated.
 func unheard(n *v1.Node) bool {
 	for _, c := range n.Status.Conditions {
 		if c.Type == v1.NodeReady {
@@ -63,9 +64,8 @@ func unheard(n *v1.Node) bool {
 	return false
 }
 
-// trimSpeaker leaves of a SpeakerStatus what is said of BGP, whether the node forwards, and the states of the others.
-// Every speaker lists every other one:
-// they share the names.
+// trimSpeaker keeps three parts of a SpeakerStatus: its BGP status, whether the node forwards, and the states of the
+// other members. Every speaker lists every other one, so the node names are shared.
 func trimSpeaker(obj any) (any, error) {
 	o, ok := obj.(*v1alpha1.SpeakerStatus)
 	if !ok {

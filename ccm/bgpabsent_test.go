@@ -22,7 +22,8 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// TestAbsencesCountLater: who is absent counts after a while, who was so when the process began at once, and who comes back not at all.
+// TestAbsencesCountLater: an absent speaker counts after a delay, at once if it was absent at the start of the process,
+// and never if it comes back.
 func TestAbsencesCountLater(t *testing.T) {
 	type gone = map[string]v1alpha1.Absence
 	const silent, stopped = v1alpha1.AbsenceSilent, v1alpha1.AbsenceStopped
@@ -48,8 +49,8 @@ func TestAbsencesCountLater(t *testing.T) {
 	}
 }
 
-// TestSpeakerGone: a peer's condition turns Unknown when a speaker has been gone for a while, without any other news, and a restart of a
-// speaker does not touch it.
+// TestSpeakerGone: a peer's condition becomes Unknown when a speaker has been absent for a while, without another
+// event. A restart of a speaker does not change it.
 func TestSpeakerGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sch := runtime.NewScheme()
@@ -113,13 +114,13 @@ func TestSpeakerGone(t *testing.T) {
 		stopped := hears("a", "b", v1alpha1.MemberSilent)
 		stopped.Status.Stopped = &metav1.Time{Time: time.Now()}
 		write(stopped)
-		after(absentFor+2*time.Second, "Unknown NotReported: 1 of 2 nodes: a: its speaker has been stopped") // and nobody says anything of b
+		after(absentFor+2*time.Second, "Unknown NotReported: 1 of 2 nodes: a: its speaker has been stopped") // and no speaker reports b
 		write(hears("a", "b", v1alpha1.MemberAlive))
 		after(2*time.Second, up)
 	})
 }
 
-// TestTrimSpeaker: what the cache keeps of a speaker's report is what is summed up, with each node's name once.
+// TestTrimSpeaker: the cache keeps what is summarized of a speaker's report, with each node's name once.
 func TestTrimSpeaker(t *testing.T) {
 	trimmed := func(name string) *v1alpha1.SpeakerStatus {
 		full := speaker(name, "tor=Established")
@@ -128,7 +129,7 @@ func TestTrimSpeaker(t *testing.T) {
 		full.Status.DataPlane = v1alpha1.DataPlaneStatus{Healthy: true, Message: "as planned"}
 		full.Status.Alive, full.Status.Stopped, full.Status.Interfaces = "2/3", &now, []v1alpha1.InterfaceStatus{{Name: "eth0"}}
 		for _, state := range []v1alpha1.MemberState{v1alpha1.MemberLeaving, v1alpha1.MemberSilent, v1alpha1.MemberAlive} {
-			node := string(append([]byte("with-"), state...)) // a string of its own, as from the API server
+			node := string(append([]byte("with-"), state...)) // a separate string, as from the API server
 			full.Status.Members = append(full.Status.Members, v1alpha1.MemberStatus{Node: node, State: state, Since: &now})
 		}
 		want := speaker(name, "tor=Established")

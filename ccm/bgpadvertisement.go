@@ -13,22 +13,23 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// Reasons of the condition Ready of a BGPAdvertisement, the first of which that is true counts.
+// Reasons of the condition Ready of a BGPAdvertisement. The first that applies is used.
 const (
 	reasonUnknownCommunity  = "UnknownCommunity"
 	reasonUnknownPeer       = "UnknownPeer"
 	reasonLocalPrefConflict = "LocalPrefConflict"
 )
 
-// defaultLocalPref is what an internal peer is told where none is given (RFC 4271, 9.1.1 leaves it to the speaker; all take this).
+// defaultLocalPref is the LOCAL_PREF sent to an internal peer without a configured value. RFC 4271, 9.1.1 leaves it to
+// the speaker; all implementations use this one.
 const defaultLocalPref = 100
 
-// bgpAdvertisement is a BGPAdvertisement that can be asked.
+// bgpAdvertisement is a parsed BGPAdvertisement.
 type bgpAdvertisement struct {
 	advertisement
 	spec *v1alpha1.BGPAdvertisementSpec
 	name string
-	// reason of the first problem, and all of them.
+	// reason is that of the first problem; problems are all of them.
 	reason   string
 	problems []string
 }
@@ -51,7 +52,7 @@ func (a *bgpAdvertisement) tells(peer string) bool {
 	return len(a.spec.Peers) == 0 || slices.Contains(a.spec.Peers, peer)
 }
 
-// length of the prefixes of the address's family.
+// length returns the aggregation length for the address's family.
 func (a *bgpAdvertisement) length(addr netip.Addr) int {
 	if addr.Is4() {
 		return int(a.spec.AggregationLength)
@@ -108,7 +109,7 @@ func judgeAdvertisements(o *bgpObjects) map[string]metav1.Condition {
 	return out
 }
 
-// advertisementOfBGP reads what an object is for, as advertisementOf does.
+// advertisementOfBGP parses the selectors of an object, as advertisementOf does.
 func advertisementOfBGP(obj *v1alpha1.BGPAdvertisement) (advertisement, error) {
 	var read reader
 	a := advertisement{
@@ -121,7 +122,7 @@ func advertisementOfBGP(obj *v1alpha1.BGPAdvertisement) (advertisement, error) {
 	return a, read.err()
 }
 
-// communitiesOf returns the objects that give a name each of its values.
+// communitiesOf returns, per name and value, the objects that define it.
 func communitiesOf(objects []v1alpha1.Community) map[string]map[string][]string {
 	known := map[string]map[string][]string{}
 	for i := range objects {
@@ -135,7 +136,7 @@ func communitiesOf(objects []v1alpha1.Community) map[string]map[string][]string 
 	return known
 }
 
-// lookUp looks for what the advertisement names.
+// lookUp checks that the objects named by the advertisement exist.
 func (a *bgpAdvertisement) lookUp(known map[string]map[string][]string, peers []v1alpha1.BGPPeer) {
 	for _, entry := range a.spec.Communities {
 		if !v1alpha1.CommunityName(entry) {
@@ -168,12 +169,13 @@ func (a *bgpAdvertisement) lookUp(known map[string]map[string][]string, peers []
 	}
 }
 
-// internal tells whether the peer is told localPref.
+// internal reports whether the peer is internal (iBGP) and therefore receives localPref.
 func internal(p *v1alpha1.BGPPeer) bool {
 	return p.Spec.DynamicASN == v1alpha1.DynamicInternal || p.Spec.PeerASN != nil && *p.Spec.PeerASN == p.Spec.MyASN
 }
 
-// contradict notes on both advertisements if they tell a peer different values of localPref for one prefix.
+// contradict records a conflict on both advertisements if they send a peer different values of localPref for one
+// prefix.
 func contradict(a, b *bgpAdvertisement, o *bgpObjects) {
 	if a.localPref() == b.localPref() {
 		return
@@ -193,7 +195,7 @@ func contradict(a, b *bgpAdvertisement, o *bgpObjects) {
 	}
 }
 
-// together tells whether both advertisements can be for one Service.
+// together reports whether both advertisements can select one Service.
 func together(a, b *bgpAdvertisement, services []*v1.Service) bool {
 	if len(a.services) == 0 && len(b.services) == 0 {
 		return true
@@ -203,7 +205,7 @@ func together(a, b *bgpAdvertisement, services []*v1.Service) bool {
 	})
 }
 
-// samePrefix tells whether both advertisements announce a prefix, and names the first one's pool.
+// samePrefix reports whether both advertisements announce a prefix, and names the first one's pool.
 func samePrefix(a, b *bgpAdvertisement, all []v1alpha1.IPAddressPool) (pool string, same bool) {
 	of := func(ad *bgpAdvertisement) map[string][]pools.Range {
 		out := map[string][]pools.Range{}
@@ -231,7 +233,7 @@ func samePrefix(a, b *bgpAdvertisement, all []v1alpha1.IPAddressPool) (pool stri
 	return pool, same
 }
 
-// meets tells whether the two ranges have addresses in one prefix of the length.
+// meets reports whether the two ranges have addresses in one prefix of the length.
 func meets(a, b pools.Range, length int) bool {
 	network := func(addr netip.Addr) netip.Addr {
 		p, _ := addr.Prefix(length) // the schema keeps it in range

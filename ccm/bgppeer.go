@@ -12,7 +12,7 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// Reasons of the conditions of BGPPeers, beside those that the speakers give for a session.
+// Reasons of the conditions of BGPPeers, in addition to those that the speakers report for a session.
 const (
 	reasonRead            = "Read"
 	reasonInvalidSelector = "InvalidSelector"
@@ -23,7 +23,7 @@ const (
 	reasonNotReported     = "NotReported"
 )
 
-// judgePeer returns the conditions Ready and Established of a peer, and how many sessions are established of those that should be.
+// judgePeer returns the conditions Ready and Established of a peer, and the count of established and expected sessions.
 func judgePeer(peer *v1alpha1.BGPPeer, o *bgpObjects) (ready, established metav1.Condition, sessions string) {
 	var read reader
 	selectors := read.all("nodeSelectors", peer.Spec.NodeSelectors)
@@ -51,7 +51,7 @@ func judgePeer(peer *v1alpha1.BGPPeer, o *bgpObjects) (ready, established metav1
 		}
 		i := slices.IndexFunc(o.speakers.Items, func(s v1alpha1.SpeakerStatus) bool { return s.Name == n.Name })
 		if i < 0 {
-			continue // it runs no speaker
+			continue // the node runs no speaker
 		}
 		sum.add(n, o.absent[n.Name], o.speakers.Items[i].Status.BGP, peer.Name)
 	}
@@ -60,7 +60,8 @@ func judgePeer(peer *v1alpha1.BGPPeer, o *bgpObjects) (ready, established metav1
 	return ready, established, fmt.Sprintf("%d/%d", sum.up, sum.nodes)
 }
 
-// otherTTL says that BFD with the peer has another least TTL than the profile's minimumTtl; speaker/kube decides which (profileObject.minimumTTL).
+// otherTTL explains that BFD with the peer uses another minimum TTL than the profile's minimumTtl, empty if not.
+// speaker/kube computes the effective one (profileObject.minimumTTL).
 func otherTTL(peer *v1alpha1.BGPPeer, profile *v1alpha1.BFDProfile) string {
 	s, least := &peer.Spec, profile.Spec.MinimumTTL
 	linkLocal := strings.Contains(s.PeerAddress, "%")
@@ -79,18 +80,18 @@ func otherTTL(peer *v1alpha1.BGPPeer, profile *v1alpha1.BFDProfile) string {
 	return text
 }
 
-// summary is how the sessions of a peer are on all nodes.
+// summary aggregates the sessions of a peer over all nodes.
 type summary struct {
 	selected  bool // by nodeSelectors
 	nodes, up int
-	// down and unknown are the nodes without a session, and those of which nobody knows, with what is known.
+	// down and unknown are the nodes without a session and those in an unknown state, each with details.
 	down, unknown []text
 	reasons       []string // of those that are down
-	// lacks are the nodes whose session does not do all that the peer asks for.
+	// lacks are the nodes whose session does not have everything that the peer configures.
 	lacks []text
 }
 
-// add counts a node whose speaker said this, and may be absent since.
+// add counts a node with the BGP status of its speaker, which may be absent.
 func (s *summary) add(n *v1.Node, absent v1alpha1.Absence, bgp *v1alpha1.BGPStatus, peer string) {
 	s.nodes++
 	var session *v1alpha1.SessionStatus

@@ -22,10 +22,11 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// sumEvery is the least time between two looks at all sessions: each speaker may report once a second.
+// sumEvery is the minimum interval between two passes over all sessions: each speaker may report once a second.
 const sumEvery = time.Second
 
-// bgpStatus writes the status of BGPPeers and BGPAdvertisements. One goroutine owns its state; informers only kick it.
+// bgpStatus writes the status of BGPPeers and BGPAdvertisements. One goroutine owns its state; informers only trigger
+// it.
 type bgpStatus struct {
 	log      *slog.Logger
 	events   record.EventRecorder
@@ -36,13 +37,14 @@ type bgpStatus struct {
 	pulse    *pulse
 	kick     chan struct{}
 
-	// written is the version of each object in the cache when its status was written: until it brings a newer one, nothing is.
+	// written is the cached version of each object when its status was written. The object is not written again before
+	// the cache has a newer one.
 	written map[types.UID]string
-	// told are the problems that an Event has been written about.
+	// told are the problems for which an Event has been written.
 	told map[types.UID]string
 
 	absences absences
-	// due kicks when one that is absent counts.
+	// due triggers a pass when an absent speaker starts to count.
 	due *time.Timer
 }
 
@@ -56,7 +58,7 @@ func newBGPStatus(log *slog.Logger, events record.EventRecorder, c client.Client
 	return b
 }
 
-// handler kicks when an object changed in what is looked at here.
+// handler triggers a pass when an object changed in a relevant field.
 func (b *bgpStatus) handler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { kicked(b.kick) },
@@ -117,7 +119,7 @@ func (b *bgpStatus) Run(ctx context.Context) error {
 	}
 }
 
-// bgpObjects are all objects of BGP.
+// bgpObjects are all objects that the status of BGP depends on.
 type bgpObjects struct {
 	peers       v1alpha1.BGPPeerList
 	ads         v1alpha1.BGPAdvertisementList
@@ -130,7 +132,7 @@ type bgpObjects struct {
 	services    []*v1.Service
 }
 
-// observe lists them from the cache. What is returned is the cache's, but for peers and advertisements.
+// observe lists them from the cache. Peers and advertisements are copies; all other objects belong to the cache.
 func (b *bgpStatus) observe(ctx context.Context) (o bgpObjects, err error) {
 	for _, list := range []client.ObjectList{&o.peers, &o.ads} {
 		if err := b.client.List(ctx, list); err != nil {
@@ -151,7 +153,7 @@ func (b *bgpStatus) observe(ctx context.Context) (o bgpObjects, err error) {
 	return o, nil
 }
 
-// pass judges all peers and advertisements, and writes what differs.
+// pass evaluates all peers and advertisements, and writes what differs.
 func (b *bgpStatus) pass(ctx context.Context) error {
 	o, err := b.observe(ctx)
 	if err != nil {
@@ -183,7 +185,8 @@ func (b *bgpStatus) pass(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// tell writes an Event about what cannot be used, once per change. Of sessions the speakers do.
+// tell writes an Event about a configuration that cannot be used, once per change. The speakers write the Events about
+// sessions.
 func (b *bgpStatus) tell(obj client.Object, ready metav1.Condition, told map[types.UID]string) {
 	if ready.Status != metav1.ConditionFalse {
 		return

@@ -33,7 +33,7 @@ func bgpPeer(name string, change ...func(*v1alpha1.BGPPeer)) v1alpha1.BGPPeer {
 	return p
 }
 
-// speaker reports sessions written as peer=state/reason/message, with "+BFD: message" at the end if BFD is not up.
+// speaker reports sessions in the form peer=state/reason/message, with "+BFD: message" at the end if BFD is not up.
 func speaker(node string, sessions ...string) v1alpha1.SpeakerStatus {
 	s := v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: node}}
 	for _, text := range sessions {
@@ -60,7 +60,7 @@ func rack(name string) func(*v1.Node) {
 
 func said(c metav1.Condition) string { return fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message) }
 
-// TestJudgePeer: the sessions of a peer are summed up over the nodes that should have one and run a speaker.
+// TestJudgePeer: the sessions of a peer are aggregated over the nodes that should have one and run a speaker.
 func TestJudgePeer(t *testing.T) {
 	notHeard := func(n *v1.Node) {
 		n.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionUnknown}}
@@ -138,7 +138,7 @@ func TestJudgePeer(t *testing.T) {
 	}
 }
 
-// TestJudgeMinimumTTL: a minimumTtl that is not the one that counts is told in Ready, and is nothing that is wrong.
+// TestJudgeMinimumTTL: a minimumTtl that is not the effective one is reported in Ready, and is not an error.
 func TestJudgeMinimumTTL(t *testing.T) {
 	const (
 		inUse   = "True Read: The peer is in use"
@@ -205,7 +205,8 @@ func poolNamed(name string, addresses ...string) v1alpha1.IPAddressPool {
 	return v1alpha1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.IPAddressPoolSpec{Addresses: addresses}}
 }
 
-// TestJudgeAdvertisements: what of an advertisement cannot be used as it is written, and which two contradict each other.
+// TestJudgeAdvertisements: which parts of an advertisement cannot be used as written, and which two advertisements
+// conflict.
 func TestJudgeAdvertisements(t *testing.T) {
 	type spec = v1alpha1.BGPAdvertisementSpec
 	communities := func(entries ...string) func(*spec) { return func(s *spec) { s.Communities = entries } }
@@ -325,7 +326,8 @@ func TestJudgeAdvertisements(t *testing.T) {
 	}
 }
 
-// TestBGPStatusIsWritten: on change and once, again after a failure, and with an Event about what cannot be used.
+// TestBGPStatusIsWritten: the status is written once per change, retried after a failure, with an Event about what
+// cannot be used.
 func TestBGPStatusIsWritten(t *testing.T) {
 	sch := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(sch); err != nil {
@@ -394,7 +396,7 @@ func TestBGPStatusIsWritten(t *testing.T) {
 	pass(1, 0, "1/1 True Established", "True Read")
 	pass(0, 0, "1/1 True Established", "True Read")
 	change(&all, func() { all.Spec.Peers = []string{"gone"} })
-	b.written[all.UID] = all.ResourceVersion // written, and the cache does not show it yet
+	b.written[all.UID] = all.ResourceVersion // written, and not in the cache yet
 	pass(0, 1, "1/1 True Established", "True Read")
 	clear(b.written)
 	pass(1, 0, "1/1 True Established", "False UnknownPeer")

@@ -20,7 +20,7 @@ const (
 	annotationSharingKey = "ironlb.io/sharing-key"
 	annotationReallocate = "ironlb.io/reallocate"
 
-	// What MetalLB calls the same.
+	// MetalLB's synonyms.
 	metallbPool       = "metallb.io/address-pool"
 	metallbAddresses  = "metallb.io/loadBalancerIPs"
 	metallbSharingKey = "metallb.io/allow-shared-ip"
@@ -31,8 +31,8 @@ func keyOf(svc metav1.Object) pools.ServiceKey {
 	return pools.ServiceKey{Namespace: svc.GetNamespace(), Name: svc.GetName()}
 }
 
-// claimOf reads what the Service asks for and what it holds by its own record. It never fails: what cannot be read makes
-// the claim Invalid.
+// claimOf parses what the Service asks for and what it holds by its own record. It never fails: an unparsable field
+// makes the claim Invalid.
 func (s *Settings) claimOf(svc *v1.Service) pools.Claim {
 	c := pools.Claim{
 		Service: keyOf(svc),
@@ -76,11 +76,11 @@ func (s *Settings) claimOf(svc *v1.Service) pools.Claim {
 	return c
 }
 
-// maxText is how long a text of a tenant may be that says which address a Service gets, in bytes. It is part of
-// messages, conditions and what is kept of each Service.
+// maxText is the maximum length in bytes of a tenant's text that requests an address. It is copied into messages,
+// conditions and the state kept per Service.
 const maxText = 253
 
-// bounded returns the text of a field without the space around it, or nothing if it is too long.
+// bounded returns the text of a field without surrounding space, or nothing if it is too long.
 func bounded(field, text string, bad *[]string) string {
 	if text = strings.TrimSpace(text); len(text) > maxText {
 		*bad = append(*bad, fmt.Sprintf("%s has %d characters: write %d at most", field, len(text), maxText))
@@ -89,7 +89,7 @@ func bounded(field, text string, bad *[]string) string {
 	return text
 }
 
-// annotated reads an annotation of ours or its synonym. Both with different values is a contradiction.
+// annotated reads one of IronLB's annotations or its synonym. Different values in both are a contradiction.
 func annotated(svc *v1.Service, ours, synonym string, bad *[]string) string {
 	a := bounded("annotation "+ours, svc.Annotations[ours], bad)
 	b := bounded("annotation "+synonym, svc.Annotations[synonym], bad)
@@ -99,10 +99,10 @@ func annotated(svc *v1.Service, ours, synonym string, bad *[]string) string {
 	return cmp.Or(a, b)
 }
 
-// askedAddresses reads the addresses asked for by annotation, by its synonym or by spec.loadBalancerIP. All that are given must mean
-// the same, however it is written.
+// askedAddresses parses the addresses requested by annotation, by its synonym or by spec.loadBalancerIP. All given
+// fields must name the same addresses, in any notation.
 func askedAddresses(svc *v1.Service, bad *[]string) []netip.Addr {
-	var first, text string // the field read first, and what it says
+	var first, text string // the field read first, and its text
 	var asked []netip.Addr
 	for _, f := range []struct{ name, text string }{
 		{"annotation " + v1alpha1.AnnotationAddresses, svc.Annotations[v1alpha1.AnnotationAddresses]},
@@ -130,7 +130,7 @@ func sameSet(a, b []netip.Addr) bool {
 	return !slices.ContainsFunc(a, lacks(b)) && !slices.ContainsFunc(b, lacks(a))
 }
 
-// parseAddresses reads a comma list. What cannot be read is told.
+// parseAddresses parses a comma-separated list. Unparsable entries are reported in bad.
 func parseAddresses(text, field string, bad *[]string) []netip.Addr {
 	var out []netip.Addr
 	for s := range strings.SplitSeq(text, ",") {
@@ -144,7 +144,8 @@ func parseAddresses(text, field string, bad *[]string) []netip.Addr {
 	return out
 }
 
-// heldBy returns the addresses of the Service's status that we recorded as ours. A Service we never served holds nothing.
+// heldBy returns the addresses of the Service's status that IronLB recorded as its own. A Service that was never served
+// holds nothing.
 func (s *Settings) heldBy(svc *v1.Service) []pools.Address {
 	if !balanced(svc) {
 		return nil
@@ -164,8 +165,8 @@ func (s *Settings) heldBy(svc *v1.Service) []pools.Address {
 	return held
 }
 
-// lostBy returns the addresses that our record of a Service names and its status does not show: somebody else wiped or
-// replaced them. One that we do not serve any more has lost nothing (former).
+// lostBy returns the addresses in IronLB's record of a Service that its status does not show: another writer wiped or
+// replaced them. A Service that is no longer served has lost nothing (former).
 func (s *Settings) lostBy(svc *v1.Service) []pools.Address {
 	if !s.wants(svc) {
 		return nil

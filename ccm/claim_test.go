@@ -42,7 +42,8 @@ func annotate(pairs ...string) func(*v1.Service) {
 	}
 }
 
-// given is the record of a Service that was given the addresses which it shows, out of these pools; one for all if there is one.
+// given adds the record of a Service whose shown addresses were assigned from these pools. One pool counts for all
+// addresses.
 func given(from ...string) func(*v1.Service) {
 	return func(svc *v1.Service) {
 		var lease []pools.Address
@@ -138,7 +139,7 @@ func TestInvalidClaims(t *testing.T) {
 	}
 }
 
-// TestHeldByOthers: what is not ours to serve holds nothing.
+// TestHeldByOthers: an unmanaged Service holds nothing.
 func TestHeldByOthers(t *testing.T) {
 	for name, change := range map[string]func(*v1.Service){
 		"classed":       func(s *v1.Service) { s.Spec.LoadBalancerClass = ptr.To("example.com/lb") },
@@ -154,7 +155,7 @@ func TestHeldByOthers(t *testing.T) {
 	}
 }
 
-// TestLongRequest: what a tenant writes into a Service is read and repeated up to a length.
+// TestLongRequest: a tenant's text in a Service is read and repeated up to a maximum length.
 func TestLongRequest(t *testing.T) {
 	fields := []string{v1alpha1.AnnotationAddresses, metallbAddresses, v1alpha1.AnnotationPool, annotationSharingKey}
 	for _, field := range fields {

@@ -20,16 +20,17 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// finalizer keeps a Service of our class until its address is withdrawn. The service controller's own is another one.
+// finalizer keeps a Service of IronLB's class until its address is withdrawn. The service controller uses another
+// finalizer.
 const finalizer = "ironlb.io/load-balancer"
 
-// Back-off of a Service that fails, as the service controller has it.
+// Back-off of a failing Service, as in the service controller.
 const (
 	classFirstRetry = 5 * time.Second
 	classLastRetry  = 5 * time.Minute
 )
 
-// classController serves the Services of our class, which the service controller does not touch.
+// classController serves the Services of IronLB's class, which the service controller ignores.
 type classController struct {
 	log       *slog.Logger
 	registrar *registrar
@@ -48,8 +49,8 @@ func newClassController(r *registrar, services corelisters.ServiceLister, worker
 	}
 }
 
-// concerns says whether the Service is ours to serve, to keep as it is, or to clean up. What the service controller serves or
-// cleans up is not: it has its finalizer.
+// concerns reports whether this controller must serve, keep or clean up the Service. It skips the Services of the
+// service controller: they have that controller's finalizer.
 func (c *classController) concerns(svc *v1.Service) bool {
 	r := c.registrar
 	unowned := svc.Spec.Type != v1.ServiceTypeLoadBalancer && svc.DeletionTimestamp == nil &&
@@ -58,7 +59,8 @@ func (c *classController) concerns(svc *v1.Service) bool {
 		!r.settings.classless(svc) && (r.settings.OnlyClass || balanced(svc)) && (recorded(svc) || r.ledger.knows(svc))
 }
 
-// handler queues what is ours. A change of the status alone is one only where we do not serve: else see drift.
+// handler queues the Services of this controller. A change of the status alone counts only on Services that are not
+// served: see drift for the others.
 func (c *classController) handler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) { c.see(o.(*v1.Service)) },
@@ -130,7 +132,7 @@ func (c *classController) decide(ctx context.Context, svc *v1.Service) error {
 	switch {
 	case r.settings.classed(svc):
 		return r.serve(ctx, svc)
-	case r.settings.classless(svc): // the service controller's now: what it holds goes with it
+	case r.settings.classless(svc): // the service controller now owns it and what it holds
 		return c.dropFinalizer(ctx, svc)
 	case !c.concerns(svc):
 		return nil
@@ -140,7 +142,7 @@ func (c *classController) decide(ctx context.Context, svc *v1.Service) error {
 	return r.cleanUp(ctx, svc)
 }
 
-// dropFinalizer takes our finalizer off, if it is there.
+// dropFinalizer removes IronLB's finalizer, if present.
 func (c *classController) dropFinalizer(ctx context.Context, svc *v1.Service) error {
 	if !has(svc, finalizer) {
 		return nil

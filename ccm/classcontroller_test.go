@@ -20,8 +20,8 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// TestClassController runs the controller on informers: Services of our class are served and cleaned up, others are not
-// touched.
+// TestClassController runs the controller on informers: Services of IronLB's class are served and cleaned up, others
+// are not touched.
 func TestClassController(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -62,11 +62,11 @@ func TestClassController(t *testing.T) {
 	create(t, services, serviceFor("s2", ours))
 	awaitEvent(t, events, "Warning PoolExhausted")
 
-	// Somebody else's change of the status is mended.
+	// A foreign change of the status is repaired.
 	patch(t, api, "s1", map[string]any{"status": map[string]any{"loadBalancer": map[string]any{"ingress": nil}}})
 	await(t, services, "s1 has its address back", func(all map[string]v1.Service) bool { return ip(all["s1"]) == "203.0.113.4" })
 
-	// A load balancer no more: clean, and the next one is served.
+	// No longer a load balancer: it is cleaned up, and the next one is served.
 	patch(t, api, "s1", map[string]any{"spec": map[string]any{"type": "ClusterIP", "loadBalancerClass": nil}})
 	await(t, services, "s1 is clean", func(all map[string]v1.Service) bool {
 		s1 := all["s1"]
@@ -75,7 +75,7 @@ func TestClassController(t *testing.T) {
 	await(t, services, "s2 has the address", func(all map[string]v1.Service) bool { return ip(all["s2"]) == "203.0.113.4" })
 	awaitEvent(t, events, "Normal Allocated")
 
-	// Gone by force, without its finalizer: what it held is free.
+	// Deleted by force, without its finalizer: what it held is free.
 	create(t, services, serviceFor("s3", ours))
 	awaitEvent(t, events, "Warning PoolExhausted")
 	if err := services.Delete(ctx, "s2", metav1.DeleteOptions{}); err != nil {
@@ -104,14 +104,14 @@ func patch(t *testing.T, api *fake.Clientset, name string, change map[string]any
 	}
 }
 
-// TestTwoControllersOneService: a Service that gets or loses its class keeps what it holds, and each controller takes only
-// its own finalizer away.
+// TestTwoControllersOneService: a Service that gets or loses its class keeps what it holds. Each controller removes
+// only its own finalizer.
 func TestTwoControllersOneService(t *testing.T) {
 	d := newDesk(t, "203.0.113.4/31")
 	d.adopt()
 	classes := newClassController(d.lb.registrar, nil, 1)
 	svc := serviceFor("s", func(s *v1.Service) { s.Finalizers = []string{finalizer} })
-	d.ensure(svc) // class-less now, with the class controller's finalizer still there
+	d.ensure(svc) // class-less now, with the class controller's finalizer still present
 	if err := classes.sync(t.Context(), svc); err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestStaleCache: a decision is compared with what was written last, not with an older object.
+// TestStaleCache: a decision is compared with the last write, not with an older object.
 func TestStaleCache(t *testing.T) {
 	d := newDesk(t, "203.0.113.4/31")
 	d.adopt()
@@ -156,11 +156,11 @@ func TestStaleCache(t *testing.T) {
 	moved := old.DeepCopy()
 	annotate("ironlb.io/ips", "203.0.113.5")(moved)
 	d.expect(d.ensure(moved), "1 writes, 203.0.113.5 Proxy, Allocated")
-	back := old.DeepCopy() // asks for .4 again, and the cache shows it still
+	back := old.DeepCopy() // requests .4 again, and the cache still shows it
 	d.expect(d.ensure(back), "1 writes, 203.0.113.4 Proxy, Allocated")
 }
 
-// versioned has the fake API answer with a version, as the real one does.
+// versioned makes the fake API return a version, as the real one does.
 func versioned(d *desk, version string) k8stesting.ReactionFunc {
 	through := k8stesting.ObjectReaction(d.api.Tracker())
 	return func(a k8stesting.Action) (bool, runtime.Object, error) {

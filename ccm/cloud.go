@@ -26,18 +26,18 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// Name of the process, its Lease and the source of its Events.
+// Name is the name of the process, of its Lease and of the source of its Events.
 const Name = "ironlb-ccm"
 
 // ProviderName is the value of --cloud-provider.
 const ProviderName = "ironlb"
 
-// Cloud is the cloudprovider.Interface. It has load balancers and nothing else.
+// Cloud is the cloudprovider.Interface. It supports only load balancers.
 type Cloud struct {
 	log       *slog.Logger
 	events    record.EventRecorder
 	core      informers.SharedInformerFactory
-	kinds     ctrlcache.Cache // of our own kinds
+	kinds     ctrlcache.Cache // of IronLB's kinds
 	client    client.Client   // reads from kinds
 	settings  Settings
 	ledger    *ledger
@@ -53,12 +53,12 @@ type Cloud struct {
 	fatal     func(error)
 }
 
-// New prepares the cloud and starts nothing. fatal is called when a task fails for good; it should end the process.
+// New prepares the cloud and starts nothing. fatal is called when a task fails permanently; it should end the process.
 func New(config *cloudconfig.CompletedConfig, settings Settings, log *slog.Logger, fatal func(error)) (*Cloud, error) {
 	if err := settings.Validate(); err != nil {
 		return nil, err
 	}
-	sch := runtime.NewScheme() // of what Events are about and of our own kinds
+	sch := runtime.NewScheme() // for the objects of Events and for IronLB's kinds
 	if err := v1.AddToScheme(sch); err != nil {
 		return nil, fmt.Errorf("registering the Kubernetes kinds: %w", err)
 	}
@@ -91,18 +91,18 @@ func New(config *cloudconfig.CompletedConfig, settings Settings, log *slog.Logge
 	return c, nil
 }
 
-// eventsKept is how many Events are remembered, to count one that repeats and to hold back an object that has too many. An
-// Event is made per change of outcome, so few repeat; client-go's 4096 are several MB after a burst.
+// eventsKept is the number of Events kept to count repeated ones and to limit those per object. An Event is made per
+// change of outcome, so few repeat; client-go's 4096 are several MB after a burst.
 const eventsKept = 512
 
-// boundEvents gives the process a broadcaster of Events that remembers fewer. The app starts it and stops it.
+// boundEvents installs a broadcaster of Events with a smaller cache. The app starts and stops it.
 func boundEvents(config *cloudconfig.CompletedConfig) {
 	config.EventBroadcaster.Shutdown()
 	config.EventBroadcaster = record.NewBroadcaster(record.WithCorrelatorOptions(record.CorrelatorOptions{LRUCacheSize: eventsKept}))
 	config.EventRecorder = config.EventBroadcaster.NewRecorder(scheme.Scheme, v1.EventSource{Component: Name})
 }
 
-// prepare makes what serves Services.
+// prepare creates the parts that serve Services.
 func (c *Cloud) prepare(api corev1.CoreV1Interface, workers int) {
 	services := c.core.Core().V1().Services()
 	c.pulse = newPulse()
@@ -121,7 +121,7 @@ func (c *Cloud) prepare(api corev1.CoreV1Interface, workers int) {
 	c.ledger.poolsChanged = func() {} // until the pool controller sets its own
 }
 
-// leaseOf returns the leader's Lease and puts the gate before every client made of the configuration from now on.
+// leaseOf returns the leader's Lease. It puts the gate in front of every client created from the configuration later.
 func leaseOf(config *cloudconfig.CompletedConfig) (*lease, error) {
 	election := config.ComponentConfig.Generic.LeaderElection
 	if !election.LeaderElect {
@@ -138,7 +138,7 @@ func leaseOf(config *cloudconfig.CompletedConfig) (*lease, error) {
 	return l, nil
 }
 
-// ownKinds returns a cache of the kinds of our group and a client that reads from it.
+// ownKinds returns a cache of the kinds of IronLB's API group and a client that reads from it.
 func ownKinds(base *rest.Config, sch *runtime.Scheme) (ctrlcache.Cache, client.Client, error) {
 	config := rest.CopyConfig(base)
 	config.ContentType, config.AcceptContentTypes = "", "" // custom resources are not served as protobuf
@@ -147,7 +147,7 @@ func ownKinds(base *rest.Config, sch *runtime.Scheme) (ctrlcache.Cache, client.C
 	if err != nil {
 		return nil, nil, fmt.Errorf("preparing the connection to the API server: %w", err)
 	}
-	// The kinds are known: no discovery.
+	// The kinds are static: no discovery.
 	mapper := meta.NewDefaultRESTMapper(nil)
 	for _, kind := range []string{
 		"IPAddressPool", "L2Advertisement", "VirtualIP", "SpeakerStatus", "BGPPeer", "BGPAdvertisement", "BFDProfile", "Community",
@@ -170,16 +170,16 @@ func ownKinds(base *rest.Config, sch *runtime.Scheme) (ctrlcache.Cache, client.C
 	return kinds, cl, nil
 }
 
-// leaveWithin is how long the last writes and the return of the Lease may take at the end.
+// leaveWithin is the time limit for the last writes and the release of the Lease at the end.
 const leaveWithin = 5 * time.Second
 
-// Leave writes what the pools' status lacks and gives the Lease back. Call it once, at the end of the process: nothing
-// is written after it.
+// Leave writes pending pool status and releases the Lease. Call it once, at the end of the process: nothing is written
+// after it.
 func (c *Cloud) Leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveWithin)
 	defer cancel()
 	if p := c.pools.Load(); p != nil && c.ledger.adopted() {
-		last, cancel := context.WithTimeout(ctx, leaveWithin/2) // the Lease is given back in any case
+		last, cancel := context.WithTimeout(ctx, leaveWithin/2) // the Lease is released in any case
 		defer cancel()
 		if err := p.write(last); err != nil {
 			c.log.Warn("pool status not written at the end: what was freed last does not cool down", "error", err)
@@ -193,7 +193,7 @@ func (c *Cloud) Leave() {
 	}
 }
 
-// Initialize starts the cache of our own kinds. The app calls it when we lead.
+// Initialize starts the cache of IronLB's kinds. The app calls it after leader election.
 func (c *Cloud) Initialize(_ cloudprovider.ControllerClientBuilder, stop <-chan struct{}) {
 	c.leads.Store(true)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -211,20 +211,20 @@ func (c *Cloud) Initialize(_ cloudprovider.ControllerClientBuilder, stop <-chan 
 	}()
 }
 
-// SetInformers trims what the informers keep, before they start.
+// SetInformers trims the objects that the informers keep, before they start.
 func (c *Cloud) SetInformers(f informers.SharedInformerFactory) {
 	for _, err := range []error{
 		f.Core().V1().Services().Informer().SetTransform(trim),
 		f.Core().V1().Nodes().Informer().SetTransform(trim),
 		f.Core().V1().Namespaces().Informer().SetTransform(trim),
 	} {
-		if err != nil { // it has started: a waste of memory, no more
+		if err != nil { // already started: only wastes memory
 			c.log.Warn("cannot trim the cache", "error", err)
 		}
 	}
 }
 
-// trim drops what nobody reads.
+// trim drops unused fields.
 func trim(obj any) (any, error) {
 	if o, err := meta.Accessor(obj); err == nil {
 		o.SetManagedFields(nil)
@@ -240,12 +240,12 @@ func trim(obj any) (any, error) {
 
 var _ cache.TransformFunc = trim
 
-// LoadBalancer returns the one thing there is.
+// LoadBalancer returns the only supported sub-interface.
 func (c *Cloud) LoadBalancer() (cloudprovider.LoadBalancer, bool) {
 	return &loadBalancer{c.registrar}, true
 }
 
-// Instances is not supported: nodes are none of our business.
+// Instances is not supported: nodes are not managed here.
 func (c *Cloud) Instances() (cloudprovider.Instances, bool) { return nil, false }
 
 // InstancesV2 is not supported.
@@ -263,5 +263,5 @@ func (c *Cloud) Routes() (cloudprovider.Routes, bool) { return nil, false }
 // ProviderName returns the value of --cloud-provider.
 func (c *Cloud) ProviderName() string { return ProviderName }
 
-// HasClusterID is always true: there is no cloud to tell clusters apart in.
+// HasClusterID is always true: without a cloud there is nothing to distinguish.
 func (c *Cloud) HasClusterID() bool { return true }

@@ -15,19 +15,19 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// conflictTries is how often a decision about a Service is made before the conflict is an error. Each needs another
+// conflictTries is the maximum number of decisions about a Service before the conflict is an error. Each needs another
 // change of the Service in the few milliseconds between a read and a write.
 const conflictTries = 5
 
-// retryOnConflict decides about the Service, and decides once more about what it is now each time that the API server
-// refuses the write because the Service has changed. The controllers' own retry would be 5 s later, with a Warning.
-// What the ledger has for a Service that is gone by then is released.
+// retryOnConflict decides about the Service. If the API server refuses the write because the Service has changed, it
+// decides again about the current Service. The controllers' own retry would be 5 s later, with a Warning. If the
+// Service is gone by then, its entry in the ledger is released.
 func (r *registrar) retryOnConflict(
 	ctx context.Context, svc *v1.Service, decide func(context.Context, *v1.Service) error,
 ) error {
 	exists, err := decideAgain(ctx, r.api, svc, func(now *v1.Service) error {
 		if now != svc && now.DeletionTimestamp != nil && !recorded(now) && !has(now, finalizer) {
-			return r.ledger.release(ctx, keyOf(now), now.UID) // no controller has to clean up what was never written
+			return r.ledger.release(ctx, keyOf(now), now.UID) // nothing was written, so no controller cleans up
 		}
 		if now != svc {
 			r.ledger.disown(now)
@@ -40,8 +40,8 @@ func (r *registrar) retryOnConflict(
 	return err
 }
 
-// decideAgain calls decide with the Service, and after a conflict with the Service as it is now. exists is false if
-// there is none any more.
+// decideAgain calls decide with the Service, and after a conflict with the current Service. exists is false if it no
+// longer exists.
 func decideAgain(
 	ctx context.Context, api corev1.ServicesGetter, svc *v1.Service, decide func(*v1.Service) error,
 ) (exists bool, err error) {
@@ -58,7 +58,7 @@ func decideAgain(
 	return true, err
 }
 
-// readService returns the Service as the API server has it, nil if it is gone. It is a list, for which the controllers
+// readService returns the Service from the API server, nil if it is gone. It uses a list, for which the controllers
 // have the permission anyway.
 func readService(ctx context.Context, api corev1.ServicesGetter, svc *v1.Service) (*v1.Service, error) {
 	opts := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, svc.Name).String()}
@@ -80,13 +80,13 @@ func older(version, than string) bool {
 	return err == nil && c < 0
 }
 
-// errOlderCopy is the conflict of a decision about a version of the Service that is not the last one decided about.
+// errOlderCopy is the conflict of a decision about an outdated version of the Service: a newer one was decided about.
 func errOlderCopy(svc *v1.Service) error {
 	return apierrors.NewConflict(v1.Resource("services"), keyOf(svc).String(),
 		fmt.Errorf("version %s is not the last one decided about", svc.ResourceVersion))
 }
 
-// refused records that the API server did not accept a write to the Service: its object is as it was.
+// refused records that the API server did not accept a write to the Service: its object is unchanged.
 func (l *ledger) refused(svc *v1.Service) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,9 +95,9 @@ func (l *ledger) refused(svc *v1.Service) {
 	}
 }
 
-// disown drops what was decided for a Service that this process has never written, and that shows recorded addresses
-// nobody holds: a leader that was killed had sent them, and they arrived after recorded addresses were adopted. The
-// next decision starts from them.
+// disown drops the decision for a Service that this process has never written and that shows recorded addresses without
+// a holder. A killed leader had sent them, and they arrived after recorded addresses were adopted. The next decision
+// starts from them.
 func (l *ledger) disown(svc *v1.Service) {
 	key := keyOf(svc)
 	l.mu.Lock()

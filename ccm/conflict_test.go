@@ -17,7 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// shop is a desk whose API server counts versions and refuses a patch of an older one, and which has both controllers.
+// shop is a desk with both controllers. Its API server counts versions and refuses a patch of an older one.
 type shop struct {
 	*desk
 	classes *classController
@@ -70,7 +70,7 @@ func (s shopServices) Patch(
 	return s.shop.change(name), nil
 }
 
-// get returns the Service as the API server has it; nil: it has none of that name.
+// get returns the Service from the API server, nil if there is none of that name.
 func (s *shop) get(name string) *v1.Service {
 	obj, err := s.api.Tracker().Get(servicesResource, "default", name)
 	if err != nil {
@@ -103,7 +103,7 @@ func (s *shop) change(name string, how ...func(*v1.Service)) *v1.Service {
 	return svc
 }
 
-// sync has the controller of the Service serve it or clean it up, by what the cache has: the given object.
+// sync makes the controller of the Service serve it or clean it up. The given object is what the cache has.
 func (s *shop) sync(svc *v1.Service) {
 	s.t.Helper()
 	var err error
@@ -140,7 +140,7 @@ func (s *shop) shown(name, want string) {
 	s.expect(described(lease), map[bool]string{true: "nothing", false: want + " of pool web"}[want == ""])
 }
 
-// ofClass is the type of a Service as the user writes it; what the API server clears with it is cleared.
+// ofClass sets the type of a Service as the user writes it. Fields that the API server clears with it are cleared.
 func ofClass(class *string) func(*v1.Service) {
 	return func(svc *v1.Service) { svc.Spec.Type, svc.Spec.LoadBalancerClass = v1.ServiceTypeLoadBalancer, class }
 }
@@ -150,8 +150,8 @@ func clusterIP(svc *v1.Service) {
 	svc.Status.LoadBalancer = v1.LoadBalancerStatus{}
 }
 
-// TestClearedTooLate: a Service stops being a load balancer and is one again, with another class, before the patch that
-// takes its address off arrives. The patch must not take away what the other controller has given by then.
+// TestClearedTooLate: a Service stops being a load balancer and becomes one again, with another class, before the patch
+// that removes its address arrives. The patch must not remove what the other controller has assigned by then.
 func TestClearedTooLate(t *testing.T) {
 	ours := ptr.To(defaults.Class)
 	for name, class := range map[string][2]*string{"class set": {nil, ours}, "class removed": {ours, nil}} {
@@ -171,8 +171,8 @@ func TestClearedTooLate(t *testing.T) {
 	}
 }
 
-// TestServedTooLate: the same with a patch that gives an address: the Service has asked for another one meanwhile, and
-// has it.
+// TestServedTooLate: the same with a patch that assigns an address. The Service has requested and received another one
+// meanwhile.
 func TestServedTooLate(t *testing.T) {
 	s := newShop(t, "203.0.113.4/31")
 	s.late = func() {
@@ -186,8 +186,8 @@ func TestServedTooLate(t *testing.T) {
 	s.shown("t", "203.0.113.4")
 }
 
-// TestDecidedTooLate: a controller that still has a copy of the Service from before the other one served it does not
-// even decide by it: the ledger would hold another address than the Service shows.
+// TestDecidedTooLate: a controller with a copy of the Service from before the other one served it must not decide by
+// it. Otherwise the ledger would hold another address than the Service shows.
 func TestDecidedTooLate(t *testing.T) {
 	s := newShop(t, "203.0.113.4/31")
 	old := s.create("s", annotate("ironlb.io/ips", "203.0.113.5"))
@@ -202,8 +202,9 @@ func TestDecidedTooLate(t *testing.T) {
 	s.shown("t", "203.0.113.5")
 }
 
-// TestClearedByNobody: the service controller leaves a Service to the class controller and takes its own finalizer off,
-// and the Service is no load balancer any more before that one serves it. The record goes all the same.
+// TestClearedByNobody: the service controller hands a Service over to the class controller and removes its own
+// finalizer. The Service stops being a load balancer before the class controller serves it. The record is still
+// removed.
 func TestClearedByNobody(t *testing.T) {
 	s := newShop(t, "203.0.113.4/32")
 	s.sync(s.create("s"))
@@ -221,8 +222,8 @@ func TestClearedByNobody(t *testing.T) {
 	}
 }
 
-// TestServedByADeadLeader: a patch that a killed process had sent arrives after the next one has read all Services. The
-// address that it gave stays, unless another Service has it by then.
+// TestServedByADeadLeader: a patch sent by a killed process arrives after the next one has read all Services. The
+// address that it assigned stays, unless another Service has it by then.
 func TestServedByADeadLeader(t *testing.T) {
 	arrives := func(svc *v1.Service) { shows("203.0.113.5")(svc); given("web")(svc) }
 	s := newShop(t, "203.0.113.4/31")
@@ -238,7 +239,7 @@ func TestServedByADeadLeader(t *testing.T) {
 	s.shown("t", "203.0.113.5")
 }
 
-// TestReleasedTooLate: while IronLB is uninstalled another controller takes a Service. Its address stays.
+// TestReleasedTooLate: another controller takes a Service while IronLB is uninstalled. Its address stays.
 func TestReleasedTooLate(t *testing.T) {
 	s := newShop(t, "203.0.113.4/32")
 	s.sync(s.create("s"))
@@ -254,8 +255,8 @@ func TestReleasedTooLate(t *testing.T) {
 	}
 }
 
-// TestChangedMeanwhile: a change between a decision and its write is taken into account at once, not after the back-off
-// of a controller, and a Service that ended is released.
+// TestChangedMeanwhile: a change between a decision and its write is taken into account at once, not after a
+// controller's back-off. A deleted Service is released.
 func TestChangedMeanwhile(t *testing.T) {
 	label := func(svc *v1.Service) { svc.Labels = map[string]string{"a": "b"} }
 	held := func(svc *v1.Service) { svc.Finalizers = []string{"example.com/other"} }
@@ -267,7 +268,7 @@ func TestChangedMeanwhile(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		late func(s *shop)
-		s, t string // what s has, and t, which asks next
+		s, t string // what s has, and t, which is decided next
 	}{
 		"label":   {func(s *shop) { s.change("s", label) }, "203.0.113.4", "203.0.113.5"},
 		"ask":     {func(s *shop) { s.change("s", annotate("ironlb.io/ips", "203.0.113.5")) }, "203.0.113.5", "203.0.113.4"},

@@ -28,7 +28,7 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// nodeWatch is a Cloud that names the nodes of each UpdateLoadBalancer, after it.
+// nodeWatch is a Cloud that reports the nodes of each UpdateLoadBalancer, after it.
 type nodeWatch struct {
 	*Cloud
 	nodes chan string
@@ -55,8 +55,8 @@ func (w watchedBalancer) UpdateLoadBalancer(ctx context.Context, name string, sv
 	return err
 }
 
-// TestNodesComeAndGo: the service controller's own calls for nodes that come and go, up to none at all, change no
-// address, and are not written or told.
+// TestNodesComeAndGo: the service controller's own calls for added and removed nodes, down to none, change no address
+// and cause no write, log line or Event.
 func TestNodesComeAndGo(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -88,7 +88,7 @@ func TestNodesComeAndGo(t *testing.T) {
 			select {
 			case got := <-calls:
 				if got != step.want {
-					continue // of nodes before
+					continue // of earlier nodes
 				}
 			case <-limit:
 				t.Fatalf("not called with nodes %q within 20 s", step.want)
@@ -111,8 +111,8 @@ func TestNodesComeAndGo(t *testing.T) {
 	}
 }
 
-// TestRecreated: of a Service that is made anew under its name, the old one's end frees what that held, and what comes late of it
-// does not touch the new one.
+// TestRecreated: a Service is recreated under its name. The end of the old one frees what it held, and late calls for
+// it do not affect the new one.
 func TestRecreated(t *testing.T) {
 	d := newDesk(t, "203.0.113.4/32", serviceFor("nobody"))
 	old := serviceFor("s")
@@ -134,8 +134,8 @@ func TestRecreated(t *testing.T) {
 	d.expect(d.ensure(serviceFor("t", func(s *v1.Service) { s.UID = "3" })), "1 writes, PoolExhausted")
 }
 
-// TestFailingServiceBacksOff: one that the API server refuses is tried again after 5, 10, 20 s, each time with a Warning, and
-// holds up no other.
+// TestFailingServiceBacksOff: a Service that the API server refuses is retried after 5, 10, 20 s, each time with a
+// Warning, and delays no other.
 func TestFailingServiceBacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -197,7 +197,7 @@ func TestFailingServiceBacksOff(t *testing.T) {
 	})
 }
 
-// TestCloudIsALoadBalancerOnly: nothing of nodes, routes or zones, which would taint or delete the nodes of bare metal.
+// TestCloudIsALoadBalancerOnly: no support for nodes, routes or zones, which would taint or delete bare-metal nodes.
 func TestCloudIsALoadBalancerOnly(t *testing.T) {
 	c := &Cloud{}
 	if _, ok := c.LoadBalancer(); !ok {
@@ -221,7 +221,8 @@ func TestCloudIsALoadBalancerOnly(t *testing.T) {
 	}
 }
 
-// TestWokenByEveryRoute: a Service that waits is looked at again when what it waits for comes, by whatever way, and then served.
+// TestWokenByEveryRoute: a waiting Service is re-evaluated and served when what it waits for becomes available, in
+// every way.
 func TestWokenByEveryRoute(t *testing.T) {
 	ranges := func(entries ...string) []pools.Range {
 		r, err := pools.ParseRanges(entries)
@@ -299,7 +300,7 @@ func TestWokenByEveryRoute(t *testing.T) {
 	}
 }
 
-// TestResync: the informer's resync tries those again that lack something, and nobody else.
+// TestResync: the informer's resync retries only the Services that lack something.
 func TestResync(t *testing.T) {
 	d := newDesk(t, "203.0.113.4/32", serviceFor("nobody"))
 	var woken []string
@@ -315,13 +316,13 @@ func TestResync(t *testing.T) {
 	}
 	after := waits.DeepCopy()
 	after.ResourceVersion = "2"
-	h.OnUpdate(waits, after) // an update is no resync
+	h.OnUpdate(waits, after) // an update is not a resync
 	if len(woken) > 1 {
 		t.Errorf("woken %v", woken)
 	}
 }
 
-// TestNothingIsSaidOfOthers: no log line, Event or write for a Service that is not ours.
+// TestNothingIsSaidOfOthers: no log line, Event or write for an unmanaged Service.
 func TestNothingIsSaidOfOthers(t *testing.T) {
 	var log bytes.Buffer
 	settings := &Settings{Class: "ironlb.io/lb", OnlyClass: true, IPMode: "Proxy"}
@@ -370,7 +371,7 @@ func TestNothingIsSaidOfOthers(t *testing.T) {
 	}
 }
 
-// TestReady: a leader is ready once recorded addresses are adopted, and is alive while its loops turn.
+// TestReady: a leader is ready once recorded addresses are adopted, and healthy while its loops tick.
 func TestReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk(t, "203.0.113.4/32")

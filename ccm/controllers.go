@@ -20,7 +20,7 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// Names of our controllers, for --controllers.
+// Names of IronLB's controllers, for --controllers.
 const (
 	PoolController      = "ironlb-pool-controller"
 	ClassController     = "ironlb-class-controller"
@@ -28,8 +28,8 @@ const (
 	BGPController       = "ironlb-bgp-controller"
 )
 
-// Controllers are those that the process knows, all on by default. The other controllers of cloud-provider are not among
-// them: they would want to manage nodes and routes.
+// Controllers returns the supported controllers, all on by default. The other controllers of cloud-provider are
+// excluded: they would manage nodes and routes.
 func Controllers() map[string]app.ControllerInitFuncConstructor {
 	client := app.ControllerInitContext{ClientName: Name}
 	return map[string]app.ControllerInitFuncConstructor{
@@ -41,7 +41,7 @@ func Controllers() map[string]app.ControllerInitFuncConstructor {
 	}
 }
 
-// startPoolController starts what feeds the ledger and what writes the pools' status.
+// startPoolController starts the feeds of the ledger and the writer of the pools' status.
 func startPoolController(_ app.ControllerInitContext, _ *cloudconfig.CompletedConfig, cloud cloudprovider.Interface) app.InitFunc {
 	return func(ctx context.Context, _ controllermanager.ControllerContext) (controller.Interface, bool, error) {
 		c := cloud.(*Cloud)
@@ -85,7 +85,7 @@ func startPoolController(_ app.ControllerInitContext, _ *cloudconfig.CompletedCo
 	}
 }
 
-// watchNamespaces keeps the ledger's namespaces, for the pools' namespace selectors.
+// watchNamespaces updates the ledger's namespaces, for the pools' namespace selectors.
 func (c *Cloud) watchNamespaces() (cache.InformerSynced, error) {
 	reg, err := c.core.Core().V1().Namespaces().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) { c.ledger.setNamespace(o.(*v1.Namespace).Name, o.(*v1.Namespace).Labels) },
@@ -106,7 +106,7 @@ func (c *Cloud) watchNamespaces() (cache.InformerSynced, error) {
 	return reg.HasSynced, nil
 }
 
-// startClassController starts what serves the Services of our class.
+// startClassController starts the controller of the Services of IronLB's class.
 func startClassController(_ app.ControllerInitContext, _ *cloudconfig.CompletedConfig, cloud cloudprovider.Interface) app.InitFunc {
 	return func(ctx context.Context, _ controllermanager.ControllerContext) (controller.Interface, bool, error) {
 		c := cloud.(*Cloud)
@@ -118,7 +118,7 @@ func startClassController(_ app.ControllerInitContext, _ *cloudconfig.CompletedC
 	}
 }
 
-// startPlacementController starts what writes VirtualIPs.
+// startPlacementController starts the writer of VirtualIPs.
 func startPlacementController(_ app.ControllerInitContext, _ *cloudconfig.CompletedConfig, cloud cloudprovider.Interface) app.InitFunc {
 	return func(ctx context.Context, _ controllermanager.ControllerContext) (controller.Interface, bool, error) {
 		c := cloud.(*Cloud)
@@ -148,7 +148,7 @@ func startPlacementController(_ app.ControllerInitContext, _ *cloudconfig.Comple
 	}
 }
 
-// startBGPController starts what sums up the speakers' BGP sessions, and says what of BGP's objects cannot be used.
+// startBGPController starts the controller that aggregates the speakers' BGP sessions and reports unusable BGP objects.
 func startBGPController(_ app.ControllerInitContext, _ *cloudconfig.CompletedConfig, cloud cloudprovider.Interface) app.InitFunc {
 	return func(ctx context.Context, _ controllermanager.ControllerContext) (controller.Interface, bool, error) {
 		c := cloud.(*Cloud)
@@ -176,7 +176,7 @@ func startBGPController(_ app.ControllerInitContext, _ *cloudconfig.CompletedCon
 	}
 }
 
-// onChange calls f after every change of the kind, and returns when the first list is in.
+// onChange calls f after every change of the kind. It returns the sync function of the handler.
 func (c *Cloud) onChange(ctx context.Context, kind client.Object, f func()) (cache.InformerSynced, error) {
 	return c.watch(ctx, kind, cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { f() },
@@ -185,7 +185,7 @@ func (c *Cloud) onChange(ctx context.Context, kind client.Object, f func()) (cac
 	})
 }
 
-// watch has the handler told of changes of the kind, and returns when the first list is in.
+// watch registers the handler for changes of the kind. It returns the sync function of the handler.
 func (c *Cloud) watch(ctx context.Context, kind client.Object, handler cache.ResourceEventHandler) (cache.InformerSynced, error) {
 	inf, err := c.kinds.GetInformer(ctx, kind, ctrlcache.BlockUntilSynced(false))
 	if err != nil {
@@ -198,8 +198,8 @@ func (c *Cloud) watch(ctx context.Context, kind client.Object, handler cache.Res
 	return reg.HasSynced, nil
 }
 
-// run starts the tasks of a controller. One that fails is a programmer's error or a cache gone: the process ends, so that
-// the other replica takes over.
+// run starts the tasks of a controller. A failed task is a programmer's error or a lost cache: the process ends, so
+// that the other replica takes over.
 func (c *Cloud) run(ctx context.Context, controller string, tasks ...func(context.Context) error) {
 	for _, task := range tasks {
 		go func() {
@@ -210,7 +210,7 @@ func (c *Cloud) run(ctx context.Context, controller string, tasks ...func(contex
 	}
 }
 
-// serviceMatters says whether placement looks at what changed.
+// serviceMatters reports whether the change is relevant to placement.
 func serviceMatters(before, after *v1.Service) bool {
 	return before.Spec.Type != after.Spec.Type ||
 		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||

@@ -13,13 +13,13 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// coolingDown is what a pool's status records of the addresses that rest: the latest that the status has room for.
+// coolingDown returns the cool-downs for a pool's status: the latest ones, up to the limit of the status.
 func coolingDown(all []pools.CoolDown) []v1alpha1.CoolingAddress {
 	var out []v1alpha1.CoolingAddress
 	for _, c := range all[:min(len(all), v1alpha1.MaxCoolingDown)] {
 		freed := c.Freed.Truncate(time.Second)
 		if freed.Before(c.Freed) {
-			freed = freed.Add(time.Second) // later rather than too early
+			freed = freed.Add(time.Second) // round up: never too early
 		}
 		by := ""
 		if c.By != (pools.ServiceKey{}) {
@@ -30,8 +30,8 @@ func coolingDown(all []pools.CoolDown) []v1alpha1.CoolingAddress {
 	return out
 }
 
-// coolDownsIn reads what a pool's status records. Entries that we would not have written are left out, each with an
-// error that names the field.
+// coolDownsIn parses the cool-downs in a pool's status. Entries that a leader would not have written are left out, each
+// with an error that names the field.
 func coolDownsIn(obj *v1alpha1.IPAddressPool) (out []pools.CoolDown, wrong []error) {
 	for i, e := range obj.Status.CoolingDown {
 		c, err := readCoolDown(e)

@@ -14,7 +14,7 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// cooling lists what the pool's status records, without the times.
+// cooling lists the cool-downs in the pool's status, without the times.
 func cooling(obj *v1alpha1.IPAddressPool) string {
 	var out []string
 	for _, c := range obj.Status.CoolingDown {
@@ -23,8 +23,8 @@ func cooling(obj *v1alpha1.IPAddressPool) string {
 	return strings.Join(out, ", ")
 }
 
-// TestCoolDownOutlivesTheLeader: the next leader gives a freed address to nobody but who freed it until reuseAfter is
-// over, and the record ends with it.
+// TestCoolDownOutlivesTheLeader: the next leader gives a freed address only to the Service that freed it, until
+// reuseAfter is over. Then the record is removed.
 func TestCoolDownOutlivesTheLeader(t *testing.T) {
 	web := webPool("203.0.113.4/30")
 	web.Spec.ReuseAfter = &metav1.Duration{Duration: time.Minute}
@@ -66,7 +66,7 @@ func TestCoolDownOutlivesTheLeader(t *testing.T) {
 	clock = clock.Add(27 * time.Second)
 	o.ledger.expire()
 	expect(t, cooling(o.turn()), "203.0.113.4 by default/gone")
-	clock = clock.Add(2 * time.Second) // the record is of whole seconds
+	clock = clock.Add(2 * time.Second) // the record has whole seconds
 	o.ledger.expire()
 	expect(t, cooling(o.turn()), "")
 	expect(t, o.assign(serviceFor("late")), "203.0.113.4 of pool web, Allocated")
@@ -85,7 +85,8 @@ func TestCoolDownsAreBounded(t *testing.T) {
 	}
 }
 
-// TestCoolDownsAreReadStrictly: what we would not have written does not count, and the error names the field.
+// TestCoolDownsAreReadStrictly: an entry that a leader would not have written does not count, and the error names the
+// field.
 func TestCoolDownsAreReadStrictly(t *testing.T) {
 	now := metav1.NewTime(time.Unix(1000, 0))
 	good := v1alpha1.CoolingAddress{Address: "2001:db8::1", Freed: now, FreedBy: "default/web"}
@@ -127,7 +128,7 @@ func TestCoolDownsAreReadStrictly(t *testing.T) {
 	}
 }
 
-// FuzzReadCoolDown: what is read is written the same again.
+// FuzzReadCoolDown: a parsed entry is written back unchanged.
 func FuzzReadCoolDown(f *testing.F) {
 	f.Add("2001:db8::1", "default/web", int64(1000))
 	f.Add("192.0.2.1", "", int64(1))

@@ -20,14 +20,14 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// world is an API server with Services of our class, whose connection breaks at a chosen write.
+// world is an API server with Services of IronLB's class. Its connection breaks at a chosen write.
 type world struct {
 	t        *testing.T
 	api      *fake.Clientset
 	settings *Settings
 	left     int  // writes until the connection breaks; negative: it does not
-	applied  bool // the write at which it breaks comes through, only its answer does not
-	blip     bool // only that one write fails, and the controller lives on
+	applied  bool // the write at the break is applied, only its response is lost
+	blip     bool // only that one write fails, and the controller continues
 	log      []string
 }
 
@@ -93,7 +93,7 @@ func (w *world) change(name string, f func(*v1.Service)) {
 	w.bury()
 }
 
-// bury removes the Services that are being deleted and have no finalizer, as the API server does.
+// bury removes the Services in deletion without a finalizer, as the API server does.
 func (w *world) bury() {
 	for _, svc := range w.services() {
 		if svc.DeletionTimestamp != nil && len(svc.Finalizers) == 0 {
@@ -104,10 +104,10 @@ func (w *world) bury() {
 	}
 }
 
-// elsewhere is an address that another controller gives, as often as it likes.
+// elsewhere is an address that another controller may assign any number of times.
 const elsewhere = "198.51.100.9"
 
-// noneTwice looks for an address that two Services show.
+// noneTwice fails if two Services show the same address.
 func (w *world) noneTwice() {
 	by := map[string]string{}
 	for _, svc := range w.services() {
@@ -129,7 +129,7 @@ func (w *world) noneTwice() {
 	}
 }
 
-// process is one life of the controller.
+// process is one run of the controller.
 type process struct {
 	w       *world
 	classes *classController
@@ -148,7 +148,7 @@ func (w *world) start() *process {
 	return &process{w, newClassController(r, nil, 1)}
 }
 
-// settle serves every Service until nothing is left to do. False: the connection is cut.
+// settle serves every Service until nothing changes. False: the connection is cut.
 func (p *process) settle() bool {
 	for range 10 {
 		before := len(p.w.log)
@@ -169,8 +169,9 @@ func (p *process) settle() bool {
 	return false
 }
 
-// TestCrash kills the controller, or has one write fail, at every write of a history of assignments, moves, type changes and deletions. At no moment
-// do two Services show one address, and the next controller always ends where it should.
+// TestCrash kills the controller, or fails one write, at every write of a history of assignments, moves, type changes
+// and deletions. At no time do two Services show one address, and the next controller always reaches the expected
+// state.
 func TestCrash(t *testing.T) {
 	history := []func(*world){
 		func(w *world) { w.create("a"); w.create("b"); w.create("c") },
@@ -193,7 +194,7 @@ func TestCrash(t *testing.T) {
 			w.blip = mode&2 > 0
 			p, alive := w.start(), true
 			for _, act := range history {
-				act(w) // also while nobody runs
+				act(w) // also while no controller runs
 				alive = alive && p.settle()
 			}
 			crashed := w.left <= 0
@@ -220,7 +221,7 @@ func (w *world) wantEnd(when string) {
 		for _, in := range svc.Status.LoadBalancer.Ingress {
 			line += " " + in.IP
 		}
-		if svc.Name == "e" || svc.Name == "f" { // whoever came first
+		if svc.Name == "e" || svc.Name == "f" { // whichever came first
 			line = svc.Name + fmt.Sprintf(" %d", len(svc.Status.LoadBalancer.Ingress))
 		}
 		if c := outcomeIn(&svc).condition; c.Type != "" {

@@ -18,13 +18,13 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// bureau is a placer beside a fake API, with a clock of the test's.
+// bureau is a placer with a fake API and a manual clock.
 type bureau struct {
 	*registry
 	placer *placer
 	now    time.Time
 	nodes  map[string]*v1.Node
-	// absent are the nodes whose speakers are, observers those of which they just started.
+	// absent are the nodes with an absent speaker, observers those whose speaker has just started.
 	absent, observers map[string]bool
 	units             []unit
 	pools             policies
@@ -47,7 +47,7 @@ func newBureau(t *testing.T, nodes string, vips int) *bureau {
 	return d
 }
 
-// restart begins with what the API shows.
+// restart starts over with the state of the API.
 func (d *bureau) restart() {
 	log := slog.New(slog.DiscardHandler)
 	d.writer = newVIPWriter(log, d.events, d.client, func() {})
@@ -81,7 +81,7 @@ func (d *bureau) pool(change func(*v1alpha1.IPAddressPool)) {
 	d.pools["web"] = obj
 }
 
-// speakers returns what those of all nodes wrote.
+// speakers returns the SpeakerStatus of all nodes.
 func (d *bureau) speakers() []v1alpha1.SpeakerStatus {
 	var out []v1alpha1.SpeakerStatus
 	for _, name := range slices.Sorted(maps.Keys(d.nodes)) {
@@ -111,7 +111,7 @@ func (d *bureau) live() map[string]bool {
 	return out
 }
 
-// pass runs one after so much time and returns what was written.
+// pass runs one pass after the given time and returns what was written.
 func (d *bureau) pass(after time.Duration) string {
 	d.t.Helper()
 	d.now, d.writes = d.now.Add(after), nil
@@ -138,7 +138,7 @@ func (d *bureau) pass(after time.Duration) string {
 	return strings.Join(d.writes, ", ")
 }
 
-// led lists who comes first, in the order of the VirtualIPs.
+// led lists the first node of each VirtualIP, in the order of the VirtualIPs.
 func (d *bureau) led() string {
 	seen := d.seen()
 	var out []string
@@ -152,7 +152,7 @@ func (d *bureau) led() string {
 	return strings.Join(out, " ")
 }
 
-// speak has the first of each list hold it.
+// speak makes the first node of each list hold it.
 func (d *bureau) speak() {
 	for name, v := range d.seen() {
 		if len(v.Spec.Nodes) > 0 && v.Status.Node != v.Spec.Nodes[0] {
@@ -161,7 +161,7 @@ func (d *bureau) speak() {
 	}
 }
 
-// told returns the Events since the last time.
+// told returns the Events since the last call.
 func (d *bureau) told() string {
 	var out []string
 	for len(d.events.Events) > 0 {
@@ -171,7 +171,7 @@ func (d *bureau) told() string {
 	return strings.Join(out, "\n")
 }
 
-// settledBureau is one where all is placed and held.
+// settledBureau returns a bureau in which everything is placed and held.
 func settledBureau(t *testing.T, nodes string, vips int) *bureau {
 	d := newBureau(t, nodes, vips)
 	d.pass(0)
@@ -184,8 +184,8 @@ func settledBureau(t *testing.T, nodes string, vips int) *bureau {
 	return d
 }
 
-// TestAPIBack: the API server was away for ten minutes, addresses failed over meanwhile and this process was restarted. It is
-// back, and says that no node is ready. The statuses come late. Nothing moves.
+// TestAPIBack: the API server was unavailable for ten minutes, addresses failed over meanwhile and this process was
+// restarted. The API server is back and reports all nodes as not ready. The statuses arrive late. Nothing moves.
 func TestAPIBack(t *testing.T) {
 	for _, restarted := range []bool{false, true} {
 		d := settledBureau(t, "a b c", 6)
@@ -233,8 +233,8 @@ func TestAPIBack(t *testing.T) {
 	}
 }
 
-// TestReportsTakeLong: the API server is back, and a speaker that took hundreds of addresses over says so of some each second. No list is
-// written before it has ended, and none later than two minutes after.
+// TestReportsTakeLong: the API server is back, and a speaker that took over hundreds of addresses reports some of them
+// each second. No list is written before the speaker has finished, and none later than two minutes after.
 func TestReportsTakeLong(t *testing.T) {
 	for _, ends := range []bool{true, false} {
 		d := settledBureau(t, "a b c", 60)
@@ -277,7 +277,7 @@ func TestReportsTakeLong(t *testing.T) {
 	}
 }
 
-// TestNewWhileUnsettled: a new address does not wait, and one that is not wanted goes.
+// TestNewWhileUnsettled: a new address does not wait, and an unneeded one is removed.
 func TestNewWhileUnsettled(t *testing.T) {
 	d := settledBureau(t, "a b c", 2)
 	d.restart()
@@ -287,10 +287,11 @@ func TestNewWhileUnsettled(t *testing.T) {
 	}
 }
 
-// TestListOfNobodyDoesNotWait: what nobody can hold yet, or was made since the start, is placed as soon as there are nodes.
+// TestListOfNobodyDoesNotWait: a VirtualIP without an eligible node, or created since the start, is placed as soon as
+// there are nodes.
 func TestListOfNobodyDoesNotWait(t *testing.T) {
 	d := newBureau(t, "", 1)
-	d.now = time.Now() // the writer looks at the clock
+	d.now = time.Now() // the writer uses the real clock
 	d.pass(0)
 	d.join("a")
 	d.pass(0)
@@ -308,7 +309,7 @@ func TestListOfNobodyDoesNotWait(t *testing.T) {
 	}
 }
 
-// TestDrain: what a cordoned node holds is handed over one by one, each after the one before has arrived.
+// TestDrain: the addresses of a cordoned node are handed over one by one, each after the one before has arrived.
 func TestDrain(t *testing.T) {
 	d := settledBureau(t, "a b c", 9)
 	d.nodes["a"].Spec.Unschedulable = true
@@ -335,7 +336,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// movingOf returns the VirtualIPs whose first node is not the one that holds.
+// movingOf returns the VirtualIPs whose first node is not the holder.
 func movingOf(d *bureau) (out []string) {
 	for name, v := range d.seen() {
 		if len(v.Spec.Nodes) > 0 && v.Status.Node != v.Spec.Nodes[0] {
@@ -345,7 +346,7 @@ func movingOf(d *bureau) (out []string) {
 	return out
 }
 
-// TestNotTakenOver: a node that does not take over loses the move, and it is not tried again for long.
+// TestNotTakenOver: a node that does not take over loses the move, which is not retried for a long time.
 func TestNotTakenOver(t *testing.T) {
 	d := settledBureau(t, "a b", 2)
 	d.nodes["a"].Spec.Unschedulable = true
@@ -369,7 +370,7 @@ func TestNotTakenOver(t *testing.T) {
 	}
 }
 
-// TestRefusedIsLast: what cannot be moved holds nothing else up.
+// TestRefusedIsLast: an address that cannot be moved does not delay others.
 func TestRefusedIsLast(t *testing.T) {
 	d := settledBureau(t, "a b c", 6)
 	d.nodes["a"].Spec.Unschedulable = true
@@ -388,7 +389,7 @@ func TestRefusedIsLast(t *testing.T) {
 }
 
 // TestRebalance: on request of the pool the addresses move to a new node until the loads are even, and the request is
-// answered; a request of one VirtualIP moves that one only.
+// acknowledged. A request on one VirtualIP moves only that one.
 func TestRebalance(t *testing.T) {
 	d := settledBureau(t, "a b", 6)
 	d.join("c")
@@ -450,7 +451,7 @@ func TestRebalance(t *testing.T) {
 	}
 }
 
-// TestGradual: by the pool's policy addresses move to a node that has been there for the delay without a break.
+// TestGradual: by the pool's policy addresses move to a node that has been ready for the delay without interruption.
 func TestGradual(t *testing.T) {
 	d := settledBureau(t, "a b", 6)
 	d.pool(func(obj *v1alpha1.IPAddressPool) {
@@ -460,7 +461,7 @@ func TestGradual(t *testing.T) {
 	d.pass(time.Second)
 	d.speak()
 	d.pass(30 * time.Second)
-	d.ready("False", "c") // a break
+	d.ready("False", "c") // an interruption
 	d.pass(time.Second)
 	d.ready("True", "c")
 	d.pass(time.Second)
@@ -481,9 +482,9 @@ func TestGradual(t *testing.T) {
 	}
 }
 
-// TestMovesToSpeakers: Kubernetes thinks a node ready whose speaker is absent, has just started, or is not received
-// by the holder's. Nothing is moved there, by no policy and no request, and nothing is refused for that: what is
-// asked for happens once the speaker is back.
+// TestMovesToSpeakers: Kubernetes reports a node as ready whose speaker is absent, has just started, or is not received
+// by the holder's. Nothing is moved there, by policy or by request. The node is not recorded as refusing: a request is
+// carried out once the speaker is back.
 func TestMovesToSpeakers(t *testing.T) {
 	for _, gradual := range []bool{true, false} {
 		d := settledBureau(t, "a b c", 6)
@@ -539,8 +540,8 @@ func TestMovesToSpeakers(t *testing.T) {
 	}
 }
 
-// TestRequestWaitsForSpeaker: a request that comes while the speaker of the new node is about to begin is answered
-// when it is carried out, and after half a minute if that does not come.
+// TestRequestWaitsForSpeaker: a request that arrives shortly before the speaker of the new node starts is acknowledged
+// when it is carried out, or after half a minute.
 func TestRequestWaitsForSpeaker(t *testing.T) {
 	for _, comes := range []bool{true, false} {
 		d := settledBureau(t, "a b", 6)
@@ -566,8 +567,8 @@ func TestRequestWaitsForSpeaker(t *testing.T) {
 	}
 }
 
-// TestMoveIsNews: a node that led the list takes part again before the list follows the holder. It is moved to by a
-// list of its own: one that equals the list that the holder has known all along would ask for nothing.
+// TestMoveIsNews: the former first node of a list takes part again before the list follows the holder. It is moved to
+// by a new list: a list equal to the one that the holder already has would request nothing.
 func TestMoveIsNews(t *testing.T) {
 	d := settledBureau(t, "a b", 4)
 	d.pool(func(obj *v1alpha1.IPAddressPool) {
@@ -595,8 +596,8 @@ func TestMoveIsNews(t *testing.T) {
 	}
 }
 
-// TestNewRequest: a node did not take over. A new request tries again at once, and so does a node whose speaker was
-// absent since.
+// TestNewRequest: a node did not take over. A new request retries at once, and so does a node whose speaker was absent
+// since.
 func TestNewRequest(t *testing.T) {
 	for _, asked := range []bool{true, false} {
 		d := settledBureau(t, "a b", 2)
@@ -622,8 +623,8 @@ func TestNewRequest(t *testing.T) {
 	}
 }
 
-// TestExcluded: a node that may not answer any more leaves the lists, with an Event of each that it led; where none is left, that
-// is said.
+// TestExcluded: an ineligible node is removed from the lists, with an Event for each VirtualIP that it led. If no node
+// is left, that is reported.
 func TestExcluded(t *testing.T) {
 	d := settledBureau(t, "a b", 2)
 	d.nodes["a"].Labels[v1.LabelNodeExcludeBalancers] = ""

@@ -12,7 +12,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 )
 
-// waiting has s1 on the only address and s2 and s3 wait for it. s1 goes, so that s2 is woken.
+// waiting gives the only address to s1; s2 and s3 wait for it. s1 is released, so that s2 is woken.
 func waiting(t *testing.T) (d *desk, s2 *v1.Service) {
 	d = newDesk(t, "203.0.113.4")
 	d.adopt()
@@ -29,7 +29,7 @@ func waiting(t *testing.T) (d *desk, s2 *v1.Service) {
 	return d, s2
 }
 
-// TestRoomOfOneThatCannotBeCleared: it asks no more, but the API server refuses the write.
+// TestRoomOfOneThatCannotBeCleared: the Service no longer requests an address, but the API server refuses the write.
 func TestRoomOfOneThatCannotBeCleared(t *testing.T) {
 	d, s2 := waiting(t)
 	d.api.PrependReactor("patch", "services", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("refused") })
@@ -42,7 +42,7 @@ func TestRoomOfOneThatCannotBeCleared(t *testing.T) {
 	}
 }
 
-// TestRoomOfOneThatIsGone: its end has been seen by the lister, and not yet by the ledger.
+// TestRoomOfOneThatIsGone: the lister has observed the deletion, the ledger has not.
 func TestRoomOfOneThatIsGone(t *testing.T) {
 	d, s2 := waiting(t)
 	c := &Cloud{core: informers.NewSharedInformerFactory(fake.NewClientset(), 0), ledger: d.ledger}

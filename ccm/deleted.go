@@ -15,8 +15,8 @@ func (r *registrar) inCache(svc *v1.Service) bool {
 	return err == nil && now.UID == svc.UID
 }
 
-// releaseDeleted frees what was assigned to a Service without a write, if its end has been handled before: no write
-// will fail, and no event will come. Where the cache still has the Service, its end is handled later.
+// releaseDeleted frees what was assigned to a Service without a write, if its deletion has been handled before: no
+// write will fail, and no event will come. If the cache still has the Service, its deletion is handled later.
 func (r *registrar) releaseDeleted(ctx context.Context, svc *v1.Service) error {
 	if r.inCache(svc) {
 		return nil
@@ -24,8 +24,8 @@ func (r *registrar) releaseDeleted(ctx context.Context, svc *v1.Service) error {
 	return r.ledger.release(ctx, keyOf(svc), svc.UID)
 }
 
-// strays returns the Services that hold something by their record and that the cache does not have: they were listed at
-// the start, and may have been created and deleted without the cache ever learning of them.
+// strays returns the Services that hold something by their record and that are not in the cache. They were listed at
+// the start, and may have been created and deleted without an event in the cache.
 func (r *registrar) strays(listed []v1.Service) (out []*v1.Service) {
 	for i := range listed {
 		if svc := &listed[i]; r.ledger.knows(svc) && !r.inCache(svc) {
@@ -35,8 +35,8 @@ func (r *registrar) strays(listed []v1.Service) (out []*v1.Service) {
 	return out
 }
 
-// releaseStrays asks the API server about those that the cache does not have yet, releases what is gone, and returns
-// those to check again.
+// releaseStrays queries the API server for the Services that are not in the cache, releases the deleted ones, and
+// returns the others for another check.
 func (r *registrar) releaseStrays(ctx context.Context, strays []*v1.Service) (left []*v1.Service) {
 	for _, svc := range strays {
 		if r.inCache(svc) {

@@ -8,15 +8,15 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// cached gives the shop's controllers a cache and returns it.
+// cached sets up a cache for the shop's controllers and returns it.
 func (s *shop) cached() cache.Indexer {
 	all := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 	s.lb.registrar.services = corelisters.NewServiceLister(all)
 	return all
 }
 
-// TestDeletedDuringTheStart: the end of a Service that shows its address is handled while the start has an older copy
-// of it in its hands, which needs no write. What it held is free.
+// TestDeletedDuringTheStart: a Service that shows its address is deleted. The deletion is handled while the start still
+// uses an older copy, which needs no write. What the Service held is freed.
 func TestDeletedDuringTheStart(t *testing.T) {
 	for name, look := range map[string]func(*shop, *v1.Service){
 		"settled": func(s *shop, svc *v1.Service) { s.lb.registrar.settled(s.t.Context(), svc) },
@@ -40,8 +40,8 @@ func TestDeletedDuringTheStart(t *testing.T) {
 	}
 }
 
-// TestStray: a Service that is listed at the start, and that the cache never has, is released when it is gone, and not
-// as long as the cache is only late.
+// TestStray: a Service that is listed at the start and never appears in the cache is released once it is deleted, but
+// not while the cache only lags.
 func TestStray(t *testing.T) {
 	s := newShop(t, "203.0.113.4/31")
 	all := s.cached()

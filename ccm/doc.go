@@ -1,12 +1,12 @@
-// Package ccm is what ironlb-ccm runs: the cloud provider "ironlb" for cloud-provider's service controller, and the
-// controllers of our own beside it.
+// Package ccm is the implementation of ironlb-ccm: the cloud provider "ironlb" for cloud-provider's service controller,
+// and IronLB's own controllers.
 //
-// Who owns what:
+// The parts:
 //
-//   - ledger holds the allocator under one lock. Everything that decides about addresses goes through it, so that a second
-//     front (a controller for our loadBalancerClass) can be put beside the first.
+//   - ledger holds the allocator under one lock. Every decision about addresses goes through it, so that a second front
+//     (the controller for IronLB's loadBalancerClass) can use it together with the first.
 //   - Cloud is the cloudprovider.Interface; loadBalancer its only sub-interface.
-//   - poolSpecs feeds the ledger with pools and, once after the start, with what Services hold already.
+//   - poolSpecs feeds the ledger with pools and, once after the start, with the addresses that Services hold.
 //   - poolStatus writes the status of pools.
-//   - placer writes VirtualIP objects; which node comes first is decided by the package placement.
+//   - placer writes VirtualIP objects; the package placement decides the order of the nodes.
 package ccm

@@ -12,15 +12,15 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// Waits before somebody else's change is mended. A Service left alone for driftCalm counts as new.
+// Delays before a divergent status is repaired. After driftCalm without a change the delay starts over.
 const (
 	driftFirst = 100 * time.Millisecond
 	driftLast  = 5 * time.Minute
 	driftCalm  = 2 * driftLast
 )
 
-// drift has a Service looked at again whose status somebody else changed, more and more seldom: two controllers that both
-// want it must not outdo one another.
+// drift requeues Services whose status another writer changed, with increasing delays: two controllers that contend for
+// a Service must not escalate.
 type drift struct {
 	registrar *registrar
 	wake      func(pools.ServiceKey)
@@ -30,10 +30,10 @@ type drift struct {
 	seen map[pools.ServiceKey]drifting
 }
 
-// drifting is a Service that somebody changed.
+// drifting is a Service whose status diverged.
 type drifting struct {
-	last time.Time // when it was last to be mended
-	due  bool      // it is still to be mended
+	last time.Time // time of the last scheduled repair
+	due  bool      // the repair is still pending
 }
 
 func newDrift(r *registrar, wake func(pools.ServiceKey)) *drift {
@@ -43,8 +43,8 @@ func newDrift(r *registrar, wake func(pools.ServiceKey)) *drift {
 	}
 }
 
-// handler watches all Services, and frees what one held that went without its finalizers. At each resync of the informer (once
-// in 12 to 24 hours) those that lack something are tried again: nothing should need that.
+// handler watches all Services. It frees what a Service held that was deleted without its finalizers. At each resync of
+// the informer (once in 12 to 24 hours) it retries Services that lack something: nothing should depend on that.
 func (d *drift) handler(ctx context.Context) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		UpdateFunc: func(b, a any) {
@@ -52,7 +52,7 @@ func (d *drift) handler(ctx context.Context) cache.ResourceEventHandler {
 			if d.registrar.drifted(svc) {
 				d.mend(keyOf(svc))
 			} else if before.ResourceVersion == svc.ResourceVersion && d.registrar.unmet(svc) {
-				d.wake(keyOf(svc)) // a resync: nothing is known to have changed
+				d.wake(keyOf(svc)) // a resync: no known change
 			}
 		},
 		DeleteFunc: func(o any) {
@@ -69,7 +69,7 @@ func (d *drift) handler(ctx context.Context) cache.ResourceEventHandler {
 	}
 }
 
-// mend wakes the Service after its wait, once, however often it is seen to drift until then.
+// mend wakes the Service once after its delay, however many changes are observed until then.
 func (d *drift) mend(key pools.ServiceKey) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// TestDrift: what somebody else changed is mended later and later while they go on, and at once again when they have let go for
-// some time. Several changes until then are mended once.
+// TestDrift: while another writer keeps changing a Service, it is repaired with growing delays. After a quiet period
+// the delay starts over. Several changes within one delay are repaired once.
 func TestDrift(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk(t, "203.0.113.4/31", serviceFor("nobody"))

@@ -18,7 +18,7 @@ func dual(policy v1.IPFamilyPolicy) func(*v1.Service) {
 	}
 }
 
-// pools replaces the pools: each is a name and its entries.
+// pools replaces the pools: each argument is a name and its entries.
 func (d *desk) pools(all ...[]string) {
 	d.t.Helper()
 	var list []pools.Pool
@@ -32,8 +32,8 @@ func (d *desk) pools(all ...[]string) {
 	d.ledger.setPools(list)
 }
 
-// TestSecondFamilyAlone: where only pools of the second family exist PreferDualStack has that, which is no Warning,
-// and the first comes with a pool. RequireDualStack waits.
+// TestSecondFamilyAlone: if only pools of the second family exist, PreferDualStack gets that one, without a Warning.
+// The first family follows when a pool has it. RequireDualStack waits.
 func TestSecondFamilyAlone(t *testing.T) {
 	d := newDesk(t, "2001:db8::/126", serviceFor("nobody"))
 	s := serviceFor("s", dual(v1.IPFamilyPolicyPreferDualStack))
@@ -52,8 +52,8 @@ func TestSecondFamilyAlone(t *testing.T) {
 		"Normal Allocated")
 }
 
-// TestOtherFamilyOfARequest: a request for one address of a dual-stack Service leaves the other family to the pools,
-// and the outcome names it.
+// TestOtherFamilyOfARequest: if a dual-stack Service requests one address, the pools provide the other family. The
+// outcome names it.
 func TestOtherFamilyOfARequest(t *testing.T) {
 	d := newDesk(t, "203.0.113.4/31", serviceFor("nobody"))
 	d.pools([]string{"web", "203.0.113.4/30", "2001:db8::/126"})

@@ -9,7 +9,7 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// TestForeign: a Service that shows an address of another controller is left alone.
+// TestForeign: a Service that shows an address of another controller is not changed.
 func TestForeign(t *testing.T) {
 	s := serviceFor("s", shows("192.0.2.99"))
 	d := newDesk(t, "203.0.113.4/31", s)
@@ -24,8 +24,8 @@ func TestForeign(t *testing.T) {
 	d.expect(d.ensure(s), "1 writes, 192.0.2.99 Proxy, Allocated")
 }
 
-// TestNewPoolOverShown: a new pool over an address that another controller's Service shows gives it to nobody else, be it to a Service that has waited
-// for an address all the time, and whichever of the two is looked at first.
+// TestNewPoolOverShown: a new pool contains an address that another controller's Service shows. The pool gives that
+// address to no other Service, not even to one that already waited, in any order of evaluation.
 func TestNewPoolOverShown(t *testing.T) {
 	theirs, waits := serviceFor("theirs", shows("192.0.2.99")), serviceFor("waits")
 	d := newDesk(t, "203.0.113.4/32", theirs, waits, serviceFor("first"))

@@ -11,17 +11,17 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// A former Service is a load balancer that we served, and serve no more: of no class since --only-class was set, or of
-// another class than ours since that was renamed or the Service got another one. It keeps its address, untouched, while
-// it shows it. See docs/design/ccm-former.md.
+// A former Service is a previously managed load balancer: without a class since --only-class was set, or of another
+// class than IronLB's since that was renamed or the Service got another one. It keeps its address unchanged while it
+// shows it. See docs/design/ccm-former.md.
 
-// recorded says whether the Service has a record of ours, which its author cannot write.
+// recorded reports whether the Service has a record of IronLB, which its author cannot write.
 func recorded(svc *v1.Service) bool {
 	have := outcomeIn(svc)
 	return have.record != "" || have.condition.Type != ""
 }
 
-// standstill is the claim of a Service that stays as it is, whatever it asks for: nobody would write down that it moved.
+// standstill is the claim of a Service that must not change, whatever it requests: a move would never be written.
 func standstill(c pools.Claim, lease []pools.Address) pools.Claim {
 	c.Families, c.Policy, c.Addresses = nil, pools.RequireDualStack, nil
 	for _, h := range lease {
@@ -31,7 +31,7 @@ func standstill(c pools.Claim, lease []pools.Address) pools.Claim {
 	return c
 }
 
-// holds says whether the Service shows an address that it holds.
+// holds reports whether the Service shows an address that it holds.
 func (l *ledger) holds(svc *v1.Service) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -45,7 +45,7 @@ func (l *ledger) isHolding(svc *v1.Service) bool {
 		slices.ContainsFunc(l.alloc.Lease(key), func(h pools.Address) bool { return slices.Contains(shown, h.Addr) })
 }
 
-// keep has a former Service stay on what it holds, and returns false if it holds nothing of what it shows.
+// keep keeps a former Service on what it holds. It returns false if the Service shows none of its addresses.
 func (l *ledger) keep(svc *v1.Service) bool {
 	claim := l.settings.claimOf(svc)
 	l.mu.Lock()
@@ -60,7 +60,7 @@ func (l *ledger) keep(svc *v1.Service) bool {
 	return true
 }
 
-// knows says whether the Service holds or waits for anything here.
+// knows reports whether the Service holds or waits for anything here.
 func (l *ledger) knows(svc *v1.Service) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -68,21 +68,22 @@ func (l *ledger) knows(svc *v1.Service) bool {
 	return e != nil && e.uid == svc.UID
 }
 
-// former keeps what a former Service holds, without a write. If it shows something else, another controller has it now: our
-// record goes, and what it held is free.
+// former keeps what a former Service holds, without a write. If it shows something else, another controller has taken
+// it over: IronLB's record is removed, and what it held is freed.
 func (r *registrar) former(ctx context.Context, svc *v1.Service) error {
 	switch {
 	case r.ledger.keep(svc):
 		return nil
 	case !hasClass(svc) && len(svc.Status.LoadBalancer.Ingress) == 0 && !has(svc, finalizer):
-		// Nobody serves it now. Our record stays: it tells whose the service controller's finalizer is.
+		// No controller serves it now. IronLB's record stays: it identifies the owner of the service controller's
+		// finalizer.
 		return r.ledger.releaseUnchanged(ctx, svc, r.ledger.turn(svc))
 	}
 	return r.leave(ctx, svc)
 }
 
-// leave takes our record and our finalizers off a Service that is another controller's, and frees what it held. The service
-// controller's finalizer is the other one's, unless the Service has a class.
+// leave removes IronLB's record and finalizers from a Service of another controller, and frees what it held. The
+// service controller's finalizer belongs to the other controller, unless the Service has a class.
 func (r *registrar) leave(ctx context.Context, svc *v1.Service) error {
 	err := r.end(ctx, svc, outcome{others: true}, r.finalizersOn(svc, svc.Spec.LoadBalancerClass != nil))
 	if err == nil {
@@ -91,7 +92,8 @@ func (r *registrar) leave(ctx context.Context, svc *v1.Service) error {
 	return err
 }
 
-// cleanUp takes what is ours off a Service that is being deleted or is a load balancer no more, and then frees what it held.
+// cleanUp removes IronLB's fields from a Service that is being deleted or is no longer a load balancer, and then frees
+// what it held.
 func (r *registrar) cleanUp(ctx context.Context, svc *v1.Service) error {
 	given := func(a netip.Addr) bool { _, named := recordedFor(svc, a); return named }
 	if len(svc.Status.LoadBalancer.Ingress) > 0 && !r.ledger.holds(svc) && !slices.ContainsFunc(ingressOf(svc), given) {
@@ -100,8 +102,8 @@ func (r *registrar) cleanUp(ctx context.Context, svc *v1.Service) error {
 	return r.clear(ctx, svc, r.finalizersOn(svc, true)...)
 }
 
-// finalizersOn lists the finalizers on the Service that are ours to take off: our own, and, if shared, the service controller's
-// where it does not run, of a Service that has our record.
+// finalizersOn lists the finalizers to remove from the Service: IronLB's own and, if shared, the service controller's.
+// The latter is included if that controller does not run and the Service has IronLB's record.
 func (r *registrar) finalizersOn(svc *v1.Service, shared bool) []string {
 	var on []string
 	if has(svc, finalizer) {

@@ -17,7 +17,7 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// pass has every Service looked at by the controllers that it concerns, until nothing is left to do.
+// pass runs the responsible controllers on every Service until nothing changes.
 func (p *process) pass() {
 	lb := &loadBalancer{p.classes.registrar}
 	for before := -1; before != len(p.w.log); {
@@ -37,7 +37,7 @@ func (p *process) pass() {
 	}
 }
 
-// add makes a Service of the class; empty: none.
+// add creates a Service of the class; empty: none.
 func (w *world) add(name, class string, change ...func(*v1.Service)) {
 	svc := serviceFor(name, append(change, func(s *v1.Service) {
 		s.UID = types.UID(name)
@@ -69,21 +69,21 @@ func (w *world) is(name, want string) {
 
 func deleted(svc *v1.Service) { svc.DeletionTimestamp = ptr.To(metav1.Unix(1, 0)) }
 
-// plain does what the API server does on a change of type.
+// plain changes the type as the API server does.
 func plain(svc *v1.Service) {
 	svc.Spec.Type, svc.Spec.LoadBalancerClass, svc.Status.LoadBalancer = v1.ServiceTypeClusterIP, nil, v1.LoadBalancerStatus{}
 }
 
-// taken is what another controller does that serves the Service now.
+// taken changes the Service as another controller does that takes it over.
 func taken(svc *v1.Service) { shows(elsewhere)(svc) }
 
-// TestFormer: Services that were served before the program got other flags. The pool has four addresses.
+// TestFormer: Services that were served before the flags of the program changed. The pool has four addresses.
 func TestFormer(t *testing.T) {
 	for name, c := range map[string]struct {
 		class string // of the Services before
 		now   *Settings
 		final string
-		waits string // what becomes of one that waited: of no class it keeps the record that tells whose the finalizer is
+		waits string // result for one that waited: without a class it keeps the record that identifies the finalizer's owner
 	}{
 		"no class before, now --only-class":  {"", &Settings{Class: "ironlb.io/lb", OnlyClass: true, IPMode: "Proxy"}, "shared", "[] PoolExhausted [shared]"},
 		"another --load-balancer-class":      {"ironlb.io/lb", &Settings{Class: "example.com/new", IPMode: "Proxy"}, "own", "[] []"},
@@ -136,7 +136,7 @@ func TestFormer(t *testing.T) {
 
 			w.change("c", taken)
 			p.pass()
-			w.is("c", "[198.51.100.9] "+strings.ReplaceAll(final, "own", "")) // the shared one is the other's now
+			w.is("c", "[198.51.100.9] "+strings.ReplaceAll(final, "own", "")) // the shared one now belongs to the other controller
 			w.add("z", c.now.Class)
 			p.pass()
 			w.is("z", "[203.0.113.6] web Allocated [own]")
@@ -149,7 +149,7 @@ func TestFormer(t *testing.T) {
 			p.pass()
 			w.is("never", "[198.51.100.9] [shared]")
 
-			// Its flags are as they were: what is left is served as before.
+			// Its flags are restored: the rest is served as before.
 			w.settings = defaults
 			w.log = nil
 			w.start().pass()
@@ -158,7 +158,7 @@ func TestFormer(t *testing.T) {
 	}
 }
 
-// TestFormerWhileAway: the same happens while nobody runs.
+// TestFormerWhileAway: the same changes while no controller runs.
 func TestFormerWhileAway(t *testing.T) {
 	w := newWorld(t, -1, false)
 	for _, s := range []string{"a", "b", "c", "d"} {
@@ -184,8 +184,8 @@ func TestFormerWhileAway(t *testing.T) {
 	}
 }
 
-// TestFormerStandsStill: a former Service is not moved by what it asks for, by its pool, nor by one that it shares an address
-// with, and it takes no room that others wait for.
+// TestFormerStandsStill: a former Service is not moved by its own request, by its pool, or by a Service that shares its
+// address. It takes no room that others wait for.
 func TestFormerStandsStill(t *testing.T) {
 	w := newWorld(t, -1, false)
 	w.add("a", "", annotate("ironlb.io/sharing-key", "k"))
@@ -211,11 +211,11 @@ func TestFormerStandsStill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.setPools([]pools.Pool{{Name: "web", Ranges: four, AutoAssign: true}, {Name: "six", Ranges: six, AutoAssign: true}}) // before it is looked at for the first time
+	l.setPools([]pools.Pool{{Name: "web", Ranges: four, AutoAssign: true}, {Name: "six", Ranges: six, AutoAssign: true}}) // before it is evaluated for the first time
 	p.pass()
 	w.change("a", annotate("ironlb.io/ips", "203.0.113.7", "ironlb.io/reallocate", "true"))
 	p.pass()
-	// The other family comes, and room for one only.
+	// The other family becomes available, with room for only one Service.
 	r, err := pools.ParseRanges([]string{"203.0.113.5-203.0.113.7", "2001:db8::1/128"})
 	if err != nil {
 		t.Fatal(err)
@@ -240,7 +240,8 @@ func TestFormerStandsStill(t *testing.T) {
 	w.is("six", "[2001:db8::1] web Allocated [own]")
 }
 
-// TestFinalizerOfOthers: the service controller's finalizer on a Service without our record is another one's.
+// TestFinalizerOfOthers: on a Service without IronLB's record, the service controller's finalizer belongs to another
+// controller.
 func TestFinalizerOfOthers(t *testing.T) {
 	w := newWorld(t, -1, false)
 	w.settings = &Settings{Class: "ironlb.io/lb", OnlyClass: true, IPMode: "Proxy"}
@@ -255,7 +256,7 @@ func TestFinalizerOfOthers(t *testing.T) {
 	w.is("b", "[] [shared]")
 }
 
-// TestSeen: what the class controller is told of, and what it looks at.
+// TestSeen: which changes the class controller receives, and which it queues.
 func TestSeen(t *testing.T) {
 	ours := func(s *v1.Service) { s.Spec.LoadBalancerClass = ptr.To("ironlb.io/lb") }
 	held := func(s *v1.Service) {
@@ -273,7 +274,7 @@ func TestSeen(t *testing.T) {
 		"ours gets a label":                 {defaults, serviceFor("s", ours), func(s *v1.Service) { s.Labels = map[string]string{"a": "b"} }, true},
 		"ours asks for another address":     {defaults, serviceFor("s", ours), annotate("ironlb.io/ips", "203.0.113.5"), true},
 		"ours loses its finalizer":          {defaults, serviceFor("s", ours, func(s *v1.Service) { s.Finalizers = []string{finalizer} }), func(s *v1.Service) { s.Finalizers = nil }, true},
-		"ours shows another address":        {defaults, serviceFor("s", ours, held), taken, false}, // that is drift
+		"ours shows another address":        {defaults, serviceFor("s", ours, held), taken, false}, // handled by drift
 		"ours is deleted":                   {defaults, serviceFor("s", func(s *v1.Service) { s.Finalizers = []string{finalizer} }, ours), deleted, true},
 		"of no class, deleted":              {defaults, serviceFor("s", held), deleted, false},
 		"of no class, ClusterIP":            {defaults, serviceFor("s", held, shared), plain, false},
@@ -298,7 +299,8 @@ func TestSeen(t *testing.T) {
 	}
 }
 
-// TestLeftForAnotherClass: a Service that gets another controller's class is left to it. What that one wrote stays.
+// TestLeftForAnotherClass: a Service that gets another controller's class is left to that controller. What that one
+// wrote stays.
 func TestLeftForAnotherClass(t *testing.T) {
 	for name, before := range map[string]string{"no class": "", "our class": "ironlb.io/lb"} {
 		w := newWorld(t, -1, false)
@@ -306,7 +308,7 @@ func TestLeftForAnotherClass(t *testing.T) {
 		p := w.start()
 		p.pass()
 		w.change("a", func(s *v1.Service) {
-			plain(s) // what nobody saw
+			plain(s) // an unobserved change
 			taken(s)
 			s.Spec.Type, s.Spec.LoadBalancerClass = v1.ServiceTypeLoadBalancer, ptr.To("example.com/lb")
 		})
@@ -326,8 +328,8 @@ func TestLeftForAnotherClass(t *testing.T) {
 	}
 }
 
-// TestOutcomeNamesAddresses: the condition names all that the Service holds, whatever the reason, and by that a former Service's
-// record is told from what another controller wrote.
+// TestOutcomeNamesAddresses: the condition names all addresses that the Service holds, for every reason. A former
+// Service's record is thereby distinguished from what another controller wrote.
 func TestOutcomeNamesAddresses(t *testing.T) {
 	lease := []pools.Address{address("203.0.113.4", "web"), address("2001:db8::", "six")}
 	other := address("203.0.113.40", "").Addr
@@ -346,11 +348,11 @@ func TestOutcomeNamesAddresses(t *testing.T) {
 			if o.record != "" {
 				now.Status.Conditions = append(now.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionAddresses, Message: o.record})
 			}
-			before := now.DeepCopy() // by a version without that
+			before := now.DeepCopy() // by a version without this feature
 			before.Status.Conditions = before.Status.Conditions[:1]
 			for i, a := range lease {
 				if n == 0 && reason == pools.Draining {
-					continue // it is no such thing
+					continue // not such a reason
 				}
 				for _, svc := range []*v1.Service{now, before} {
 					if pool, got := recordedFor(svc, a.Addr); got != (i < n) || got && pool != a.Pool {

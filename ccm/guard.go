@@ -19,7 +19,8 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// guard decides which addresses no Service may have, by the rules of the speakers (pools.Guard), for Events and conditions.
+// guard determines which addresses no Service may have, by the rules of the speakers (pools.Guard), for Events and
+// conditions.
 type guard struct {
 	settings *Settings
 	allowed  []netip.Prefix // the CIDRs of external IPs
@@ -41,7 +42,8 @@ func newGuard(settings *Settings) *guard {
 	}
 }
 
-// guardAddresses has the guard told of what the cluster lives by, and returns when the first lists of that are in.
+// guardAddresses feeds the guard with the addresses that the cluster depends on. It returns the sync functions of the
+// informers.
 func (c *Cloud) guardAddresses(ctx context.Context, g *guard) (synced []cache.InformerSynced, err error) {
 	g.poolOf = c.ledger.poolOf
 	reg, err := c.core.Core().V1().Nodes().Informer().AddEventHandler(g.handler())
@@ -73,8 +75,9 @@ func (c *Cloud) guardAddresses(ctx context.Context, g *guard) (synced []cache.In
 	return synced, nil
 }
 
-// optional watches what the API server may not have or not let this process read: one before Kubernetes 1.33 has no ServiceCIDRs, and the manifests
-// permit EndpointSlices only with a list of external IPs. The first error is logged, and counts as the first list.
+// optional watches a kind that the API server may lack or may deny to this process: API servers before Kubernetes 1.33
+// have no ServiceCIDRs, and the manifests permit EndpointSlices only with a list of external IPs. The first error is
+// logged, and counts as the first list.
 func optional(log *slog.Logger, what string, inf cache.SharedIndexInformer, add func() (cache.ResourceEventHandlerRegistration, error)) (cache.InformerSynced, error) {
 	failed := &atomic.Bool{}
 	err := inf.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
@@ -92,7 +95,7 @@ func optional(log *slog.Logger, what string, inf cache.SharedIndexInformer, add 
 	return func() bool { return reg.HasSynced() || failed.Load() }, nil
 }
 
-// handler passes on what an object says of addresses.
+// handler feeds the addresses of an object to the guard.
 func (g *guard) handler() cache.ResourceEventHandler {
 	set := func(o any, exists bool) {
 		g.mu.Lock()
@@ -114,7 +117,7 @@ func (g *guard) handler() cache.ResourceEventHandler {
 	}
 }
 
-// note notes what an object says, nothing if it does not exist any more, and reports whether that is new.
+// note records the addresses of an object, none if it was deleted, and reports whether they changed.
 func (g *guard) note(o any, exists bool) bool {
 	switch o := o.(type) {
 	case *v1.Node:
@@ -151,7 +154,8 @@ func (g *guard) note(o any, exists bool) bool {
 // byAddress is the index of EndpointSlices by the addresses of their endpoints.
 const byAddress = "address"
 
-// watchEndpoints has the guard know all endpoints that the speakers know, and of each slice no more than it needs.
+// watchEndpoints feeds the guard with the same endpoints that the speakers use, and trims each slice to the needed
+// fields.
 func (g *guard) watchEndpoints(inf cache.SharedIndexInformer) (cache.ResourceEventHandlerRegistration, error) {
 	if err := inf.SetTransform(trimSlice); err != nil {
 		return nil, err
@@ -166,7 +170,7 @@ func (g *guard) watchEndpoints(inf cache.SharedIndexInformer) (cache.ResourceEve
 		if !ok {
 			return
 		}
-		if slice.Namespace == "default" && slice.Name == "kubernetes" { // the one that the API server keeps itself
+		if slice.Namespace == "default" && slice.Name == "kubernetes" { // the one that the API server maintains
 			g.noteAPIServers()
 		}
 		if slices.ContainsFunc(addresses(endpointsIn(slice)), func(a netip.Addr) bool {
@@ -192,7 +196,7 @@ func (g *guard) watchEndpoints(inf cache.SharedIndexInformer) (cache.ResourceEve
 	})
 }
 
-// noteAPIServers notes where the API server answers, by its own word.
+// noteAPIServers records the addresses of the API server from its own EndpointSlice.
 func (g *guard) noteAPIServers() {
 	var at []netip.Addr
 	if o, there, err := g.endpoints.GetByKey("default/kubernetes"); there && err == nil {
@@ -215,7 +219,7 @@ func trimSlice(o any) (any, error) {
 	out.Name, out.Namespace, out.UID, out.ResourceVersion = slice.Name, slice.Namespace, slice.UID, slice.ResourceVersion
 	out.Labels = map[string]string{discoveryv1.LabelServiceName: slice.Labels[discoveryv1.LabelServiceName]}
 	if _, headless := slice.Labels[v1.IsHeadlessService]; headless {
-		return out, nil // which the speakers do not look at
+		return out, nil // ignored by the speakers
 	}
 	for _, e := range slice.Endpoints {
 		out.Endpoints = append(out.Endpoints, discoveryv1.Endpoint{Addresses: e.Addresses[:min(1, len(e.Addresses))]})
@@ -234,14 +238,15 @@ func endpointsIn(slice *discoveryv1.EndpointSlice) []string {
 	return out
 }
 
-// refusedAddress is an address of a Service that no Service may have, with the field that has it.
+// refusedAddress is an address that no Service may have, with the field of the Service that contains it.
 type refusedAddress struct {
 	field string
 	addr  netip.Addr
 	why   pools.Refusal
 }
 
-// refused returns those of a Service: its external IPs where we serve those, and its LoadBalancer addresses if they are ours.
+// refused returns the refused addresses of a Service: external IPs if the speakers serve those, and LoadBalancer
+// addresses if IronLB assigned them.
 func (g *guard) refused(svc *v1.Service, ours bool) []refusedAddress {
 	var out []refusedAddress
 	g.mu.Lock()
@@ -250,7 +255,7 @@ func (g *guard) refused(svc *v1.Service, ours bool) []refusedAddress {
 		for i, text := range svc.Spec.ExternalIPs {
 			addr, err := netip.ParseAddr(text)
 			if err != nil {
-				continue // the API server admits none
+				continue // the API server rejects it
 			}
 			if why, bad := g.external(addr.Unmap()); bad {
 				out = append(out, refusedAddress{fmt.Sprintf("spec.externalIPs[%d]", i), addr.Unmap(), why})

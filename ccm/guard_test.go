@@ -16,8 +16,8 @@ import (
 
 func named(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name} }
 
-// TestRefusedAddress: an address that no Service may have is reported by an Event and a condition that name the field, the
-// rule and the fix; the condition goes when the reason does.
+// TestRefusedAddress: an address that no Service may have is reported by an Event and a condition with the field, the
+// rule and the fix. The condition is removed with its cause.
 func TestRefusedAddress(t *testing.T) {
 	proxied := func(ips ...string) func(*v1.Service) {
 		return func(s *v1.Service) {
@@ -72,7 +72,7 @@ func TestRefusedAddress(t *testing.T) {
 		delete(want, found)
 	}
 
-	// An address of a pool that a node gets; of an endpoint; and of the API server.
+	// An address of a pool that becomes an address of a node, of an endpoint, and of the API server.
 	h.OnAdd(&v1.Node{ObjectMeta: named("n2"), Status: v1.NodeStatus{Addresses: []v1.NodeAddress{{Type: v1.NodeExternalIP, Address: "203.0.113.4"}}}}, false)
 	w.event("Warning AddressRefused status.loadBalancer: 203.0.113.4 is not used by any node: it is an address of Node n2 (rule NodeAddress). " +
 		"Ask the operator to take it out of the IPAddressPool")
@@ -105,7 +105,7 @@ func TestRefusedAddress(t *testing.T) {
 	}
 }
 
-// TestReleaseTakesAdvice: an uninstall leaves no advice, also on a Service that was only served as a proxy would.
+// TestReleaseTakesAdvice: an uninstall removes all warnings, also from a Service that was only served as by a proxy.
 func TestReleaseTakesAdvice(t *testing.T) {
 	client := fake.NewClientset(advised("proxied", func(s *v1.Service) {
 		s.Spec.Type = v1.ServiceTypeClusterIP

@@ -11,7 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// between does something once, between the first patch of a Service and the answer to it.
+// between runs a function once, between the first patch of a Service and its response.
 type between struct {
 	corev1.ServicesGetter
 	do func()
@@ -35,8 +35,8 @@ func (s betweenServices) Patch(ctx context.Context, name string, pt types.PatchT
 	return svc, err
 }
 
-// TestHandedOverWhileCleared: a Service that ceases to be a load balancer and becomes one with a class has both controllers
-// at work at one time. The service controller's cleaning up does not free what the class controller wrote.
+// TestHandedOverWhileCleared: a Service stops being a load balancer and becomes one with a class. Both controllers then
+// process it at the same time. The service controller's cleanup does not free what the class controller wrote.
 func TestHandedOverWhileCleared(t *testing.T) {
 	d := newDesk(t, "203.0.113.4/32", serviceFor("nobody"))
 	s := serviceFor("s")
@@ -56,8 +56,8 @@ func TestHandedOverWhileCleared(t *testing.T) {
 	d.expect(d.ensure(serviceFor("t", func(s *v1.Service) { s.UID = "2" })), "1 writes, PoolExhausted")
 }
 
-// TestSettledWhileMoved: an older copy of a Service that is being moved does not pass for settled, which would free the
-// address that is being written.
+// TestSettledWhileMoved: an older copy of a Service that is being moved does not count as settled. Otherwise the
+// address that is being written would be freed.
 func TestSettledWhileMoved(t *testing.T) {
 	asks := func(ip string) func(*v1.Service) { return annotate("ironlb.io/ips", ip) }
 	d := newDesk(t, "203.0.113.4/31", serviceFor("nobody"))

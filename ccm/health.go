@@ -15,10 +15,10 @@ import (
 
 const (
 	beatEvery = 10 * time.Second
-	beatLimit = 2 * time.Minute // one write of a pass may take long, and there are many
+	beatLimit = 2 * time.Minute // one write of a pass may be slow, and there are many
 )
 
-// pulse knows when each loop last turned.
+// pulse records when each loop last ticked.
 type pulse struct {
 	mu   sync.Mutex
 	last map[string]time.Time
@@ -26,14 +26,14 @@ type pulse struct {
 
 func newPulse() *pulse { return &pulse{last: map[string]time.Time{}} }
 
-// beat tells that the loop turns.
+// beat records a tick of the loop.
 func (p *pulse) beat(loop string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.last[loop] = time.Now()
 }
 
-// wait returns true after a kick and false when ctx ends. The loop counts as turning while it waits.
+// wait returns true when it is triggered and false when ctx ends. The loop counts as ticking while it waits.
 func (p *pulse) wait(ctx context.Context, loop string, kick <-chan struct{}) bool {
 	tick := time.NewTicker(beatEvery)
 	defer tick.Stop()
@@ -50,10 +50,10 @@ func (p *pulse) wait(ctx context.Context, loop string, kick <-chan struct{}) boo
 	}
 }
 
-// Name is that of the check under /healthz.
+// Name returns the name of the check under /healthz.
 func (p *pulse) Name() string { return Name }
 
-// Check fails when a loop has not turned for long.
+// Check fails if a loop has stalled.
 func (p *pulse) Check(*http.Request) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -65,19 +65,19 @@ func (p *pulse) Check(*http.Request) error {
 	return nil
 }
 
-// checked makes /healthz of the secure port tell whether the loops turn.
+// checked adds the loops' liveness to /healthz of the secure port.
 type checked struct {
 	name  string
 	pulse *pulse
 }
 
-// Name is that of the controller.
+// Name returns the name of the controller.
 func (c checked) Name() string { return c.name }
 
-// HealthChecker is asked for by the app.
+// HealthChecker is called by the app.
 func (c checked) HealthChecker() healthz.UnnamedHealthChecker { return c.pulse }
 
-// ready says why the process is not ready. A replica that does not lead is ready while another one does.
+// ready returns why the process is not ready. A replica that does not lead is ready while another one does.
 func (c *Cloud) ready(ctx context.Context) error {
 	switch {
 	case c.ledger.adopted():
@@ -99,7 +99,7 @@ func (c *Cloud) ready(ctx context.Context) error {
 	return nil
 }
 
-// ServeProbes answers /livez and /readyz at the address until ctx ends. It returns once it listens.
+// ServeProbes serves /livez and /readyz at the address until ctx ends. It returns once it listens.
 func (c *Cloud) ServeProbes(ctx context.Context, address string) error {
 	answer := func(check func(*http.Request) error) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {

@@ -19,21 +19,21 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// lease is the leader's Lease and who we are in it. cloud-provider's app does not give it back at the end of the process, so
-// that the other replica, or ourselves after a restart, would wait until it expires.
+// lease is the leader's Lease and this process's holder identity in it. cloud-provider's app does not release it at the
+// end of the process. The other replica, or this one after a restart, would otherwise wait until it expires.
 type lease struct {
-	client    coordination.LeaseInterface // beside the gate
+	client    coordination.LeaseInterface // not behind the gate
 	namespace string
 	name      string
 	gate      *gate
-	us        atomic.Pointer[string] // the holder that we wrote, which is nobody else: the app makes it up and keeps it
+	us        atomic.Pointer[string] // the holder identity that this process wrote; it is unique: the app generates and keeps it
 	leads     atomic.Bool
 }
 
-// leading tells that the Lease is ours from now on.
+// leading records that this process holds the Lease from now on.
 func (l *lease) leading() { l.leads.Store(true) }
 
-// wrap puts a client's transport behind the gate, and learns who we are from the elector's writes that come through.
+// wrap puts a client's transport behind the gate, and takes the holder identity from the elector's successful writes.
 func (l *lease) wrap(next http.RoundTripper) http.RoundTripper { return elector{l, l.gate.wrap(next)} }
 
 type elector struct {
@@ -51,7 +51,7 @@ func (e elector) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// holderIn is the holder that the request writes into the Lease. Nil: it is another request.
+// holderIn returns the holder that the request writes into the Lease. Nil: it is another request.
 func (l *lease) holderIn(r *http.Request) *string {
 	dir, name := path.Split(r.URL.Path)
 	all := "/namespaces/" + l.namespace + "/leases"
@@ -78,8 +78,8 @@ func (l *lease) holderIn(r *http.Request) *string {
 	return nil
 }
 
-// release stops all writes of this process, waits for those under way, and only then gives the Lease back: whoever takes
-// it must find everything that we wrote. It does nothing when we do not lead.
+// release stops all writes of this process, waits for those under way, and only then releases the Lease: the next
+// leader must find everything that this process wrote. It does nothing on a replica that does not lead.
 func (l *lease) release(ctx context.Context) error {
 	us := l.us.Load()
 	if us == nil || !l.leads.Load() {
@@ -108,12 +108,12 @@ func (l *lease) release(ctx context.Context) error {
 
 var errLeaving = errors.New("the process is ending")
 
-// gate counts the writes under way and can be closed for new ones. Reads pass.
+// gate counts the writes under way and can be closed to new ones. Reads pass.
 type gate struct {
 	mu     sync.Mutex
 	closed bool
 	writes int
-	idle   chan struct{} // closed when the gate is and no write is under way
+	idle   chan struct{} // closed once the gate is closed and no write is under way
 }
 
 func newGate() *gate { return &gate{idle: make(chan struct{})} }
@@ -157,7 +157,7 @@ func (g *gate) leave() {
 	}
 }
 
-// close lets no new write in and waits for those under way. It is called once.
+// close rejects new writes and waits for those under way. It is called once.
 func (g *gate) close(ctx context.Context) error {
 	g.mu.Lock()
 	g.closed = true

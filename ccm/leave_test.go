@@ -17,7 +17,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// TestLeaseIsGivenBackAfterTheLastWrite: not while a write is under way, and nothing is written afterwards.
+// TestLeaseIsGivenBackAfterTheLastWrite: the Lease is not released while a write is under way, and nothing is written
+// afterwards.
 func TestLeaseIsGivenBackAfterTheLastWrite(t *testing.T) {
 	ctx := t.Context()
 	arrived, answer := make(chan struct{}), make(chan struct{})
@@ -87,7 +88,7 @@ func TestLeaseIsGivenBackAfterTheLastWrite(t *testing.T) {
 	}
 }
 
-// TestLeaseIsKeptWhileAWriteHangs: better late than two leaders' writes mixed.
+// TestLeaseIsKeptWhileAWriteHangs: a late handover is better than mixed writes of two leaders.
 func TestLeaseIsKeptWhileAWriteHangs(t *testing.T) {
 	leases := fake.NewClientset(&coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ironlb-system", Name: Name},
@@ -109,7 +110,8 @@ func TestLeaseIsKeptWhileAWriteHangs(t *testing.T) {
 	}
 }
 
-// TestLeaseOfAnother is left alone, though we led before: who we are is what we wrote, not what the Lease says.
+// TestLeaseOfAnother: a foreign Lease stays unchanged, though this process led before. Its identity is what it wrote,
+// not what the Lease contains.
 func TestLeaseOfAnother(t *testing.T) {
 	for _, contentType := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
 		t.Run(contentType, func(t *testing.T) {
@@ -163,7 +165,7 @@ func TestLeaseOfAnother(t *testing.T) {
 				t.Fatalf("after the Lease was taken we are %s, %v", us(), err)
 			}
 
-			// Another one of this host has taken it meanwhile.
+			// Another process on this host has taken it meanwhile.
 			l.leading()
 			if err := l.release(t.Context()); err != nil {
 				t.Error(err)

@@ -17,49 +17,49 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// ledger holds the allocator under one lock and tells those concerned what came of a change. An address that a Service
-// leaves stays its own until the Service's status is written: see docs/design/ccm-crash.md.
+// ledger holds the allocator under one lock and passes on the effects of a change. An address that a Service gave up
+// stays reserved for it until its status is written: see docs/design/ccm-crash.md.
 type ledger struct {
 	log      *slog.Logger
 	settings *Settings
 	now      func() time.Time
-	// wake has a Service looked at again; poolsChanged has the pools' status written. Both return at once. They are set
+	// wake requeues a Service; poolsChanged triggers the write of the pools' status. Both return at once. They are set
 	// before the first use.
 	wake         func(pools.ServiceKey)
 	poolsChanged func()
-	// services returns all Services of the cache; nil for none.
+	// services returns all Services of the cache; nil: there is no cache.
 	services func() []*v1.Service
 
-	// ready is closed when what Services hold has been adopted.
+	// ready is closed when the addresses held by Services have been adopted.
 	ready chan struct{}
 
 	mu    sync.Mutex
 	alloc *pools.Allocator
-	// known are the Services that the allocator serves or that wait.
+	// known are the Services that the allocator serves and those that wait.
 	known map[pools.ServiceKey]*entry
 	turns int // decisions so far
 	hosts map[netip.Addr]string
-	// taken: what Services hold has been taken over. vanished are those that went before.
+	// taken: the addresses held by Services have been adopted. vanished are the Services that were deleted before that.
 	taken    bool
 	vanished map[types.UID]struct{}
 }
 
-// entry is what the ledger knows of a Service beside its lease.
+// entry is the ledger's state of a Service in addition to its lease.
 type entry struct {
 	uid types.UID
 	// The last decision, unless asked is false: then the Service was only adopted.
 	asked   bool
-	busy    bool   // the decision is on its way to the object
-	decided string // version of the object that it was made about
-	turn    int    // number of that decision among all
+	busy    bool   // the decision is being written to the object
+	decided string // version of the object for which it was made
+	turn    int    // number of that decision in the global sequence
 	reason  pools.Reason
 	message string
-	// wrote is what we wrote, with the version of the object, while the cache may be older. unsure: a write failed, and
-	// nobody knows whether it came through.
+	// wrote is the last write of this process, with the version of the object, while the cache may be older. unsure: a
+	// write failed, and it is unknown whether it was applied.
 	wrote   *outcome
 	version string
 	unsure  bool
-	told    *outcome // whose outcome was said last
+	told    *outcome // the outcome that was published last
 }
 
 func newLedger(log *slog.Logger, settings *Settings) *ledger {
@@ -76,14 +76,14 @@ func newLedger(log *slog.Logger, settings *Settings) *ledger {
 	return l
 }
 
-// assign answers what the Service asks for. It waits until recorded addresses are adopted. The error is a conflict if a
-// newer version of the Service has been decided about, by the other controller.
+// assign decides the claim of the Service. It waits until recorded addresses are adopted. The error is a conflict if
+// the other controller has decided about a newer version of the Service.
 func (l *ledger) assign(ctx context.Context, svc *v1.Service) (pools.Decision, error) {
 	d, _, err := l.assignIf(ctx, svc, func(*entry) bool { return true })
 	return d, err
 }
 
-// assignIdle does so unless a decision is on its way to the object: false then.
+// assignIdle is assign, unless a decision is being written to the object: then it returns false.
 func (l *ledger) assignIdle(ctx context.Context, svc *v1.Service) (pools.Decision, bool, error) {
 	return l.assignIf(ctx, svc, func(e *entry) bool { return e == nil || !e.busy })
 }
@@ -100,7 +100,7 @@ func (l *ledger) assignIf(ctx context.Context, svc *v1.Service, may func(*entry)
 		l.mu.Unlock()
 		return pools.Decision{}, false, nil
 	}
-	if e != nil && e.uid != svc.UID { // another one of the same name, which is gone
+	if e != nil && e.uid != svc.UID { // a deleted one of the same name
 		l.alloc.Release(claim.Service, l.now())
 		e = nil
 	}
@@ -112,7 +112,7 @@ func (l *ledger) assignIf(ctx context.Context, svc *v1.Service, may func(*entry)
 		e = &entry{uid: svc.UID}
 		l.known[claim.Service] = e
 	}
-	if e.wrote != nil && claim.Reallocate { // the given object may be older than the record of what was carried out
+	if e.wrote != nil && claim.Reallocate { // the given object may be older than the record of the completed request
 		askReallocation(&claim, askedReallocation(svc), e.wrote.reallocated)
 	}
 	d := l.alloc.Assign(claim, l.now())
@@ -127,8 +127,8 @@ func (l *ledger) assignIf(ctx context.Context, svc *v1.Service, may func(*entry)
 	return d, true, nil
 }
 
-// newest is what the Service has by what we know: the given object, unless we wrote since. sure is false after a write
-// of which nobody knows whether it came through.
+// newest returns the latest known outcome on the Service: that of the given object, unless this process wrote since.
+// sure is false after a write with an unknown result.
 func (l *ledger) newest(svc *v1.Service) (have outcome, sure bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -145,8 +145,8 @@ func (l *ledger) newest(svc *v1.Service) (have outcome, sure bool) {
 	return outcomeIn(svc), !e.unsure
 }
 
-// written tells that the Service's object says what the outcome says. What the Service left is free from now on. after
-// is the object as it was written; nil: nothing had to be.
+// written records that the Service's object has the outcome. The addresses that the Service gave up are now free. after
+// is the object as written; nil: no write was needed.
 func (l *ledger) written(svc *v1.Service, lease []pools.Address, want outcome, after *v1.Service) {
 	key := keyOf(svc)
 	l.mu.Lock()
@@ -174,8 +174,8 @@ func (l *ledger) written(svc *v1.Service, lease []pools.Address, want outcome, a
 	}
 }
 
-// failed tells that a write to the Service, which had have, may or may not have come through. What it was to say has not
-// been said, whatever the object will show.
+// failed records that a write to the Service may or may not have been applied; have is the outcome before it. The
+// intended outcome counts as not published, whatever the object shows later.
 func (l *ledger) failed(svc *v1.Service, have outcome) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -187,13 +187,13 @@ func (l *ledger) failed(svc *v1.Service, have outcome) {
 	}
 }
 
-// tell returns the outcome last said: before the first time, what the object had. want counts as said from now on.
+// tell returns the outcome published last: before the first time, that of the object. want then counts as published.
 func (l *ledger) tell(svc *v1.Service, have, want outcome) outcome {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := l.known[keyOf(svc)]
 	if e == nil || e.uid != svc.UID {
-		return want // gone: nobody is to be told
+		return want // deleted: nothing to publish
 	}
 	if e.told != nil {
 		have = *e.told
@@ -202,7 +202,7 @@ func (l *ledger) tell(svc *v1.Service, have, want outcome) outcome {
 	return have
 }
 
-// turn is the number of the last decision about the Service.
+// turn returns the number of the last decision about the Service.
 func (l *ledger) turn(svc *v1.Service) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -212,8 +212,8 @@ func (l *ledger) turn(svc *v1.Service) int {
 	return 0
 }
 
-// current is the outcome that the Service should have by the last decision. False: it was not asked for, or is just being
-// written.
+// current returns the outcome that the Service should have by the last decision. False: no decision was requested, or
+// it is being written.
 func (l *ledger) current(svc *v1.Service) (outcome, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -225,13 +225,13 @@ func (l *ledger) current(svc *v1.Service) (outcome, bool) {
 	return l.settings.outcomeOf(svc, l.alloc.Lease(key), e.reason, e.message), true
 }
 
-// release frees what the Service holds or waits for. Releasing what is not there is no error, and a Service of the same
-// name that came after is left alone.
+// release frees what the Service holds or waits for. Releasing an absent Service is not an error. A later Service of
+// the same name is not affected.
 func (l *ledger) release(ctx context.Context, key pools.ServiceKey, uid types.UID) error {
 	return l.releaseIf(ctx, key, func(e *entry) bool { return e.uid == uid })
 }
 
-// releaseUnchanged does so unless there was another decision since the turn.
+// releaseUnchanged is release, unless there was another decision since the turn.
 func (l *ledger) releaseUnchanged(ctx context.Context, svc *v1.Service, turn int) error {
 	return l.releaseIf(ctx, keyOf(svc), func(e *entry) bool { return e.uid == svc.UID && e.turn == turn })
 }
@@ -257,7 +257,7 @@ func (l *ledger) releaseIf(ctx context.Context, key pools.ServiceKey, may func(*
 	return nil
 }
 
-// lease returns what the Service holds, and whether anything of it is left here, be it only its place in the queue.
+// lease returns what the Service holds, and whether it has any state here, even if it only waits.
 func (l *ledger) lease(ctx context.Context, svc *v1.Service) ([]pools.Address, bool, error) {
 	key := keyOf(svc)
 	if err := l.waitReady(ctx); err != nil {
@@ -269,7 +269,8 @@ func (l *ledger) lease(ctx context.Context, svc *v1.Service) ([]pools.Address, b
 	return l.alloc.Lease(key), e != nil && e.uid == svc.UID, nil
 }
 
-// standing returns what the Service shows and has a right to: what it holds, and what it left without having written so.
+// standing returns the addresses that the Service shows rightfully: those it holds, and those it gave up while that is
+// not written yet.
 func (l *ledger) standing(svc *v1.Service) []pools.Address {
 	key := keyOf(svc)
 	l.mu.Lock()
@@ -282,7 +283,7 @@ func (l *ledger) standing(svc *v1.Service) []pools.Address {
 		} else if !slices.Contains(l.alloc.Holders(h.Addr), key) {
 			continue
 		}
-		h.Pool = cmp.Or(l.alloc.PoolOf(h.Addr), h.Pool) // as the speakers see it
+		h.Pool = cmp.Or(l.alloc.PoolOf(h.Addr), h.Pool) // as in the speakers' view
 		out = append(out, h)
 	}
 	return out
@@ -295,15 +296,15 @@ func (l *ledger) poolOf(addr netip.Addr) string {
 	return l.alloc.PoolOf(addr)
 }
 
-// recorded returns what the Service's annotation should say.
+// recorded returns the expected value of the Service's annotation.
 func (l *ledger) recorded(key pools.ServiceKey) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return allocatedFrom(l.alloc.Lease(key))
 }
 
-// setPools replaces the pools. A Service of another controller holds the addresses that it shows from now on if a pool
-// has one of them: before a Service that waits can get it.
+// setPools replaces the pools. A Service that shows an address of a new pool then holds it: before a waiting Service
+// can get it.
 func (l *ledger) setPools(all []pools.Pool) {
 	l.change(func() {
 		l.alloc.SetPools(all)
@@ -313,8 +314,9 @@ func (l *ledger) setPools(all []pools.Pool) {
 	})
 }
 
-// adoptShown adopts the Services that show an address of a pool without our record, if no other Service holds it. The
-// lock is held, and was when the cache was read: the end of a Service that is in the cache is handled later.
+// adoptShown adopts the Services that show an address of a pool without IronLB's record, if no other Service holds it.
+// The caller holds the lock since before the cache was read: the deletion of a cached Service is therefore handled
+// later.
 func (l *ledger) adoptShown(services []*v1.Service) {
 	var claims []pools.Claim
 	held := func(h pools.Address) bool { return len(l.alloc.Holders(h.Addr)) > 0 }
@@ -332,7 +334,7 @@ func (l *ledger) adoptShown(services []*v1.Service) {
 	l.alloc.Adopt(claims)
 }
 
-// setNamespace tells the labels of a namespace; deleteNamespace that it is gone.
+// setNamespace sets the labels of a namespace; deleteNamespace removes it.
 func (l *ledger) setNamespace(name string, labels map[string]string) {
 	l.change(func() { l.alloc.SetNamespace(name, labels) })
 }
@@ -341,7 +343,7 @@ func (l *ledger) deleteNamespace(name string) {
 	l.change(func() { l.alloc.DeleteNamespace(name) })
 }
 
-// setHosts tells for which addresses other hosts answer: see pools.Allocator.SetHosts.
+// setHosts sets the addresses of foreign hosts: see pools.Allocator.SetHosts.
 func (l *ledger) setHosts(hosts map[netip.Addr]string) {
 	l.mu.Lock()
 	same := maps.Equal(l.hosts, hosts)
@@ -352,7 +354,7 @@ func (l *ledger) setHosts(hosts map[netip.Addr]string) {
 	}
 }
 
-// change does something to the allocator and passes on what follows from it.
+// change applies f to the allocator and passes on the effects.
 func (l *ledger) change(f func()) {
 	l.mu.Lock()
 	f()
@@ -361,7 +363,8 @@ func (l *ledger) change(f func()) {
 	l.kick(woken)
 }
 
-// expire wakes those who wait for an address at rest. It returns when to call it again; false: not before something changes.
+// expire wakes the Services that wait for an address in cool-down. It returns the time of the next call; false: not
+// before another change.
 func (l *ledger) expire() (time.Time, bool) {
 	l.mu.Lock()
 	woken := l.alloc.Wake(l.now())
@@ -378,7 +381,7 @@ func (l *ledger) poolStatus(name string) (pools.PoolStatus, bool) {
 	return l.alloc.PoolStatus(name)
 }
 
-// kick passes on what the allocator says after a change.
+// kick passes on the effects of a change of the allocator.
 func (l *ledger) kick(woken []pools.ServiceKey) {
 	for _, key := range woken {
 		l.wake(key)

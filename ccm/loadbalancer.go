@@ -7,21 +7,22 @@ import (
 	cloudprovider "k8s.io/cloud-provider"
 )
 
-// loadBalancer is cloudprovider.LoadBalancer: what the service controller asks.
+// loadBalancer is cloudprovider.LoadBalancer, called by the service controller.
 type loadBalancer struct {
 	registrar *registrar
 }
 
-// GetLoadBalancer says what the Service holds, from its name alone. It exists as long as anything of it is left, also
-// while it only waits: else the service controller would never tell us that it is gone. So does what stopped being a load
-// balancer while no replica ran: our record is still on the object.
+// GetLoadBalancer returns what the Service holds, looked up by name. The load balancer exists as long as the Service
+// has any state here, also while it only waits: otherwise the service controller would never report its deletion. It
+// also exists for a Service that stopped being a load balancer while no replica ran: IronLB's record is still on the
+// object.
 func (b *loadBalancer) GetLoadBalancer(ctx context.Context, _ string, svc *v1.Service) (*v1.LoadBalancerStatus, bool, error) {
 	settings, ledger := b.registrar.settings, b.registrar.ledger
 	lease, exists, err := ledger.lease(ctx, svc)
 	if svc.Spec.Type != v1.ServiceTypeLoadBalancer && svc.DeletionTimestamp == nil {
 		exists = exists || recorded(svc)
 	}
-	if err != nil || !exists || hasClass(svc) { // the class controller's now, whatever the class
+	if err != nil || !exists || hasClass(svc) { // served by the class controller now, whatever the class
 		return nil, false, err
 	}
 	return &v1.LoadBalancerStatus{Ingress: settings.outcomeOf(svc, lease, "", "").ingress}, true, nil
@@ -32,13 +33,13 @@ func (b *loadBalancer) GetLoadBalancerName(_ context.Context, _ string, svc *v1.
 	return keyOf(svc).String()
 }
 
-// EnsureLoadBalancer gives the Service its addresses and writes status, annotation and condition in one patch. The answer
-// is always ImplementedElsewhere, which makes the service controller leave the status to us: see
+// EnsureLoadBalancer assigns addresses to the Service and writes status, annotation and condition in one patch. It
+// always returns ImplementedElsewhere, so that the service controller leaves the status alone: see
 // docs/design/ccm-pending.md.
 func (b *loadBalancer) EnsureLoadBalancer(ctx context.Context, _ string, svc *v1.Service, _ []*v1.Node) (*v1.LoadBalancerStatus, error) {
 	err := b.registrar.retryOnConflict(ctx, svc, func(ctx context.Context, now *v1.Service) error {
 		if now != svc && !b.registrar.settings.classless(now) {
-			return nil // that change of it comes to who cleans up, or to the class controller
+			return nil // the cleanup or the class controller handles that change
 		}
 		return b.registrar.serve(ctx, now)
 	})
@@ -48,18 +49,18 @@ func (b *loadBalancer) EnsureLoadBalancer(ctx context.Context, _ string, svc *v1
 	return nil, cloudprovider.ImplementedElsewhere
 }
 
-// UpdateLoadBalancer has nothing to do: which nodes there are does not change an address, and the placement controller
-// watches them itself. ImplementedElsewhere saves an Event per Service and node change.
+// UpdateLoadBalancer does nothing: the set of nodes does not change an address, and the placement controller watches
+// nodes itself. ImplementedElsewhere saves an Event per Service and node change.
 func (b *loadBalancer) UpdateLoadBalancer(context.Context, string, *v1.Service, []*v1.Node) error {
 	return cloudprovider.ImplementedElsewhere
 }
 
-// EnsureLoadBalancerDeleted frees what the Service holds or waits for. The service controller calls it for a Service that
-// is being deleted or is a load balancer no more, and, with the Service as it last was, for one that is gone.
+// EnsureLoadBalancerDeleted frees what the Service holds or waits for. The service controller calls it for a Service
+// that is being deleted or is no longer a load balancer. For a deleted Service it passes the last known object.
 func (b *loadBalancer) EnsureLoadBalancerDeleted(ctx context.Context, _ string, svc *v1.Service) error {
 	return b.registrar.retryOnConflict(ctx, svc, func(ctx context.Context, now *v1.Service) error {
 		if now != svc && balanced(now) {
-			return nil // again: it keeps what it was given
+			return nil // a load balancer again: it keeps its addresses
 		}
 		return b.ensureDeleted(ctx, now)
 	})
@@ -69,8 +70,8 @@ func (b *loadBalancer) ensureDeleted(ctx context.Context, svc *v1.Service) error
 	settings, ledger := b.registrar.settings, b.registrar.ledger
 	switch {
 	case hasClass(svc):
-		return nil // the class controller's now, whatever the class
-	case svc.DeletionTimestamp != nil && len(svc.Finalizers) <= 1 || settings.classless(svc): // the object goes now
+		return nil // served by the class controller now, whatever the class
+	case svc.DeletionTimestamp != nil && len(svc.Finalizers) <= 1 || settings.classless(svc): // the object is deleted now
 		return ledger.release(ctx, keyOf(svc), svc.UID)
 	}
 	return b.registrar.clear(ctx, svc)

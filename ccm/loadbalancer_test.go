@@ -35,7 +35,7 @@ type desk struct {
 	woken  []string
 }
 
-// newDesk has one pool of the addresses and adopts the Services.
+// newDesk creates one pool of the addresses and adopts the Services.
 func newDesk(t *testing.T, addresses string, adopt ...*v1.Service) *desk {
 	d := &desk{t: t, api: fake.NewClientset(), events: record.NewFakeRecorder(100)}
 	d.ledger = newLedger(slog.New(slog.DiscardHandler), defaults)
@@ -63,7 +63,7 @@ func (d *desk) adopt(services ...*v1.Service) {
 	d.ledger.adopt(all)
 }
 
-// ensure does what the service controller does, and what the watch does afterwards. It returns what happened.
+// ensure calls the service like the service controller, and then the watch. It returns a summary of the effects.
 func (d *desk) ensure(svc *v1.Service) string {
 	d.t.Helper()
 	services := v1.SchemeGroupVersion.WithResource("services")
@@ -168,7 +168,7 @@ func TestPendingIsSaidOnceAndServed(t *testing.T) {
 	}
 }
 
-// TestClusterIPWhileAway: a Service that was made ClusterIP while no replica ran loses our record, too.
+// TestClusterIPWhileAway: a Service that was changed to ClusterIP while no replica ran loses IronLB's record, too.
 func TestClusterIPWhileAway(t *testing.T) {
 	before := newDesk(t, "203.0.113.4/32")
 	before.adopt()
@@ -233,11 +233,11 @@ func TestNothingBeforeAdoption(t *testing.T) {
 	d.adopt(serviceFor("new"), holder)
 	d.expect(d.ensure(serviceFor("new")), "1 writes, PoolExhausted")
 	d.said()
-	d.expect(d.ensure(holder), "1 writes, 203.0.113.4 Proxy, Allocated") // the condition, which it had not
-	d.expectEvents()                                                     // it is no news
+	d.expect(d.ensure(holder), "1 writes, 203.0.113.4 Proxy, Allocated") // the condition, which was missing
+	d.expectEvents()                                                     // no change to report
 }
 
-// TestVanished: a Service that went between the list and its adoption holds nothing.
+// TestVanished: a Service that was deleted between the list and its adoption holds nothing.
 func TestVanished(t *testing.T) {
 	d := newDesk(t, "203.0.113.4/32")
 	record := given("web")
@@ -246,14 +246,14 @@ func TestVanished(t *testing.T) {
 	d.adopt(ghost)
 	s := serviceFor("s")
 	d.expect(d.ensure(s), "1 writes, 203.0.113.4 Proxy, Allocated")
-	// Another one of the same name came after the one that is gone now: it keeps its address.
+	// A Service of the same name was created after the deleted one: it keeps its address.
 	d.ledger.vanish(t.Context(), keyOf(s), "older")
 	d.expect(d.ensure(serviceFor("t")), "1 writes, PoolExhausted")
 	d.ledger.vanish(t.Context(), keyOf(s), s.UID)
 	d.expect(d.ensure(serviceFor("u")), "1 writes, 203.0.113.4 Proxy, Allocated")
 }
 
-// TestHeldTwice: of two that show one address, the younger one moves away.
+// TestHeldTwice: of two Services that show one address, the younger one moves away.
 func TestHeldTwice(t *testing.T) {
 	record := given("web")
 	a, b := serviceFor("a", shows("203.0.113.4"), record), serviceFor("b", shows("203.0.113.4"), record)
@@ -262,7 +262,7 @@ func TestHeldTwice(t *testing.T) {
 	d.expect(d.ensure(a), "1 writes, 203.0.113.4 Proxy, Allocated")
 }
 
-// TestAnotherOfTheSameName: what the API server answers to a patch with the UID of a Service that is gone.
+// TestAnotherOfTheSameName: how the API server responds to a patch with the UID of a deleted Service.
 func TestAnotherOfTheSameName(t *testing.T) {
 	kind := schema.GroupKind{Kind: "Service"}
 	for _, c := range []struct {
@@ -280,7 +280,7 @@ func TestAnotherOfTheSameName(t *testing.T) {
 	}
 }
 
-// TestChangeOfAddress: the Event says from, to and why, also if the address could not be written at the first try.
+// TestChangeOfAddress: the Event has the old address, the new one and the reason, also if the first write failed.
 func TestChangeOfAddress(t *testing.T) {
 	d := newDesk(t, "203.0.113.4/31")
 	d.adopt()

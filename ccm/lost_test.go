@@ -10,12 +10,12 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// wiped is what somebody does who clears the status while no replica runs: conditions and annotation still name the
+// wiped clears the status as another writer may do while no replica runs: conditions and annotation still name the
 // address.
 func wiped(s *v1.Service) { s.Status.LoadBalancer = v1.LoadBalancerStatus{} }
 
-// TestWiped: a pool's address that was wiped from a status while ironlb-ccm was away is given again as it was, before a
-// Service that waits gets it.
+// TestWiped: a pool's address that was wiped from a status while ironlb-ccm was down is assigned to the same Service
+// again, before a waiting Service can get it.
 func TestWiped(t *testing.T) {
 	before := newDesk(t, "203.0.113.4/31", serviceFor("nobody"))
 	before.pools([]string{"web", "203.0.113.4/31", "2001:db8::/126"})
@@ -34,7 +34,8 @@ func TestWiped(t *testing.T) {
 	d.expect(d.ensure(other), "1 writes, 203.0.113.4 Proxy, Allocated")
 }
 
-// TestWipedAndTaken: it is another one's now, which shows it; and what somebody wrote instead, out of no pool, goes.
+// TestWipedAndTaken: another Service now shows the address and has it. An address of no pool that was written instead
+// is removed.
 func TestWipedAndTaken(t *testing.T) {
 	record := given("web")
 	s := serviceFor("s", shows("203.0.113.4"), record, wiped)
@@ -47,7 +48,7 @@ func TestWipedAndTaken(t *testing.T) {
 	d.expect(d.ensure(instead), "1 writes, 203.0.113.5 Proxy, Allocated")
 }
 
-// TestLostOf: only the record of a Service of ours counts, not what its author may write.
+// TestLostOf: only the record of a managed Service counts, not the fields that its author can write.
 func TestLostOf(t *testing.T) {
 	record := given("a", "b")
 	both := shows("192.0.2.9", "2001:db8::9")
@@ -72,7 +73,7 @@ func TestLostOf(t *testing.T) {
 	}
 }
 
-// TestWipedAtTheStart: with the service controller, and a Service that waits and comes first by name.
+// TestWipedAtTheStart: with the service controller, and a waiting Service that comes first by name.
 func TestWipedAtTheStart(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

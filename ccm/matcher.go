@@ -22,27 +22,27 @@ const (
 	reasonNodesEligible      = "NodesEligible"
 )
 
-// match is who may answer for a unit.
+// match is the set of nodes that may announce a unit.
 type match struct {
-	// nodes that may, sorted, with their weights of preference. Shared by units that match alike.
+	// nodes are eligible, sorted; weights are their preferences. Shared by units with equal matches.
 	nodes   []string
 	weights placement.Weights
-	// reason and message why there is none.
+	// reason and message explain an empty set.
 	reason, message string
 }
 
-// matcher knows which nodes may answer for a unit. It is made anew for each pass.
+// matcher determines the eligible nodes of a unit. Each pass creates a new one.
 type matcher struct {
 	ads      []advertisement
 	nodes    []*v1.Node        // by name
-	not      map[string]string // why a node may not answer for anything
+	not      map[string]string // why a node may not announce any address
 	poolOf   func(pool string) map[string]string
 	services func(pools.ServiceKey) map[string]string
 	known    map[string]match
 }
 
-// newMatcher takes the advertisements and nodes, whether the exclude label of nodes is ignored, and what returns the
-// labels of a pool and of a Service.
+// newMatcher takes the advertisements and nodes, whether the exclude label of nodes is ignored, and the functions that
+// return the labels of a pool and of a Service.
 func newMatcher(ads []advertisement, nodes []*v1.Node, ignoreExclude bool, poolOf func(string) map[string]string,
 	services func(pools.ServiceKey) map[string]string) *matcher {
 	m := &matcher{ads: ads, nodes: slices.Clone(nodes), not: map[string]string{}, poolOf: poolOf, services: services, known: map[string]match{}}
@@ -55,10 +55,10 @@ func newMatcher(ads []advertisement, nodes []*v1.Node, ignoreExclude bool, poolO
 	return m
 }
 
-// advertised returns those of the unit's addresses that are advertised, and who may answer for them together. Only an
-// advertisement that is for every Service of the unit counts. None: no advertisement is for any of them.
+// advertised returns the advertised addresses of the unit, and the nodes that may announce them together. An
+// advertisement counts only if it selects every Service of the unit. None: no advertisement selects any of them.
 func (m *matcher) advertised(u unit) ([]pools.Address, match) {
-	var all, some []int // the advertisements that are for all the Services, and those for some
+	var all, some []int // the advertisements that select all the Services, and those that select some
 	lacks := map[int]pools.ServiceKey{}
 	for i := range m.ads {
 		a := &m.ads[i]
@@ -84,7 +84,7 @@ func (m *matcher) advertised(u unit) ([]pools.Address, match) {
 	return nil, match{}
 }
 
-// served returns the addresses whose pools one of the advertisements is for.
+// served returns the addresses whose pools are selected by one of the advertisements.
 func (m *matcher) served(addresses []pools.Address, ads []int) []pools.Address {
 	return slices.DeleteFunc(slices.Clone(addresses), func(a pools.Address) bool {
 		labels := m.poolOf(a.Pool)
@@ -92,7 +92,7 @@ func (m *matcher) served(addresses []pools.Address, ads []int) []pools.Address {
 	})
 }
 
-// match returns who may answer for all the addresses by the advertisements.
+// match returns the nodes that may announce all the addresses by the advertisements.
 func (m *matcher) match(addresses []pools.Address, ads []int) match {
 	var of []string // the pools
 	for _, a := range addresses {
@@ -171,9 +171,8 @@ func texts(in []string) []text {
 // taintToBeDeleted is set by the cluster autoscaler on a node that it is about to remove.
 const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
-// mayNotAnswer says why the node may have no addresses at all, nothing if it may. One that is not ready or cordoned may.
-// The value of the exclude label counts as in k8s.io/cloud-provider since 1.34: false, and nothing else, keeps the
-// node.
+// mayNotAnswer returns why the node may have no addresses at all, empty if it may. A cordoned or not ready node may.
+// The value of the exclude label counts as in k8s.io/cloud-provider since 1.34: only false keeps the node.
 func mayNotAnswer(n *v1.Node, ignoreExclude bool) string {
 	if v, ok := n.Labels[v1.LabelNodeExcludeBalancers]; ok && !ignoreExclude {
 		if excluded, err := strconv.ParseBool(v); err != nil || excluded {
@@ -191,15 +190,15 @@ func mayNotAnswer(n *v1.Node, ignoreExclude bool) string {
 	return ""
 }
 
-// hasCondition says whether the condition is True. Of one that is Unknown nobody knows: after an outage of the API server
-// they all may be.
+// hasCondition reports whether the condition is True. Unknown is inconclusive: after an outage of the API server all
+// conditions may be Unknown.
 func hasCondition(n *v1.Node, kind v1.NodeConditionType) bool {
 	return slices.ContainsFunc(n.Status.Conditions, func(c v1.NodeCondition) bool {
 		return c.Type == kind && c.Status == v1.ConditionTrue
 	})
 }
 
-// placementNode is what placement needs to know of the node.
+// placementNode returns the node's properties that placement needs.
 func placementNode(n *v1.Node) placement.Node {
 	return placement.Node{Name: n.Name, Ready: hasCondition(n, v1.NodeReady), Cordoned: n.Spec.Unschedulable}
 }

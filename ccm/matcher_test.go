@@ -55,7 +55,7 @@ func TestMayNotAnswer(t *testing.T) {
 	}
 }
 
-// TestMatch reads who may answer for a unit with an address of pool p on Service a, unless the case says otherwise.
+// TestMatch checks the eligible nodes of a unit with an address of pool p on Service a, unless the case sets others.
 func TestMatch(t *testing.T) {
 	in := func(key string, values ...string) metav1.LabelSelector {
 		return metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: key, Operator: "In", Values: values}}}
@@ -117,7 +117,7 @@ func TestMatch(t *testing.T) {
 		if c.unit.services == nil {
 			c.unit.services = keys("a")
 		}
-		for range 2 { // the second answer comes from what the first one kept
+		for range 2 { // the second result comes from the cache of the first
 			addresses, who := m.advertised(c.unit)
 			var at, nodes []string
 			for _, a := range addresses {
@@ -146,7 +146,7 @@ func keys(names ...string) (out []pools.ServiceKey) {
 	return out
 }
 
-// TestInvalidSelectors: an error names every field that is wrong.
+// TestInvalidSelectors: the error names every invalid field.
 func TestInvalidSelectors(t *testing.T) {
 	bad := metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "zone", Operator: "Like"}}}
 	ad, err := advertisementOf(&v1alpha1.L2Advertisement{Spec: v1alpha1.L2AdvertisementSpec{

@@ -76,7 +76,7 @@ func measureNodes(led map[string]int) {
 	}
 }
 
-// measureAssignment notes how long it took to give a Service addresses.
+// measureAssignment records how long the assignment of addresses to a Service took.
 func measureAssignment(took time.Duration) {
 	register()
 	assignments.Observe(took.Seconds())

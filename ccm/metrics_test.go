@@ -40,8 +40,8 @@ func TestPlacementsCounted(t *testing.T) {
 	}
 }
 
-// TestAssignmentsMeasured: what counts is an address that was written, with the time of the write; not a Service that waits, nor one that
-// has its address.
+// TestAssignmentsMeasured: an address counts when it is written, with the duration until the write. A Service that
+// waits or already has its address does not count.
 func TestAssignmentsMeasured(t *testing.T) {
 	measured := func() (n uint64, took float64) {
 		register()
@@ -75,7 +75,7 @@ func TestAssignmentsMeasured(t *testing.T) {
 	}
 }
 
-// TestMetricsAreDocumented: docs/metrics.md has every metric of ours, and no other one.
+// TestMetricsAreDocumented: docs/metrics.md lists exactly the metrics of this package.
 func TestMetricsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../docs/metrics.md")
 	if err != nil {

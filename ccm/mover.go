@@ -14,30 +14,30 @@ import (
 )
 
 const (
-	// moveWithin is how long a node has to take over what is moved to it on purpose.
+	// moveWithin is the time limit for a node to take over an address that is moved to it deliberately.
 	moveWithin = 30 * time.Second
-	// movePause is between two moves.
+	// movePause is the pause between two moves.
 	movePause = time.Second
-	// refusedFor is how long nothing is moved to a node that did not take it over.
+	// refusedFor is how long nothing is moved to a node that did not take over.
 	refusedFor = 10 * time.Minute
 )
 
-// mover moves addresses on purpose: one at a time, each after the one before has arrived.
+// mover moves addresses deliberately: one at a time, each after the one before has arrived.
 type mover struct {
 	log    *slog.Logger
 	events record.EventRecorder
 
 	now   *moving // nil: nothing is being moved
 	pause time.Time
-	// since is when each fit node was first seen so, without a break. A restart begins again. missing is since when the
-	// speaker of a node that is ready is not fit.
+	// since is when each fit node was first observed as fit, without interruption. It starts over with a restart.
+	// missing is since when the speaker of a ready node is not fit.
 	since, missing map[string]time.Time
 	reached        map[string]map[string]bool
 	// refused is until when a unit is not moved to a node.
 	refused map[string]map[string]time.Time
-	// requests are the values of the requests that concern each unit.
+	// requests are the values of the requests for each unit.
 	requests map[string]string
-	// asked are the units that are to be moved by request; done: there is nothing more to gain by moving them.
+	// asked are the units to be moved by request; done: moving them gains nothing more.
 	asked map[string]bool
 	done  bool
 	// seasons is when the next node may be moved to by a pool's policy.
@@ -57,8 +57,8 @@ func newMover(log *slog.Logger, events record.EventRecorder) *mover {
 	}
 }
 
-// look records which nodes are fit to be moved to, of those that may answer at all. A node that did not take over is
-// tried again once it has been unfit: that may be why.
+// look records which of the eligible nodes are fit to be moved to. A node that did not take over is retried once it has
+// been unfit: that may have been the cause.
 func (m *mover) look(now time.Time, nodes []placement.Node, t takers) {
 	fit, missing := make(map[string]time.Time, len(nodes)), map[string]time.Time{}
 	for _, n := range nodes {
@@ -88,7 +88,7 @@ func sinceThen(since map[string]time.Time, node string, now time.Time) time.Time
 	return now
 }
 
-// permit says of each unit whether it may be moved, and to which nodes. A new request is carried out although a node
+// permit sets for each unit whether it may be moved, and to which nodes. A new request is carried out even if a node
 // did not take over before.
 func (m *mover) permit(now time.Time, units []placement.Unit, want []wantedVIP, of policies, have map[string]*v1alpha1.VirtualIP) {
 	m.asked, m.done, m.seasons = map[string]bool{}, false, time.Time{}
@@ -118,7 +118,7 @@ func (m *mover) permit(now time.Time, units []placement.Unit, want []wantedVIP, 
 	}
 }
 
-// seasoned are the nodes that have been fit for the delay.
+// seasoned returns the nodes that have been fit for the delay.
 func (m *mover) seasoned(now time.Time, delay time.Duration) map[string]bool {
 	out := map[string]bool{}
 	for n, since := range m.since {
@@ -132,8 +132,8 @@ func (m *mover) seasoned(now time.Time, delay time.Duration) map[string]bool {
 	return out
 }
 
-// follow looks after the move that has begun: it is over when the unit has arrived, when there is no need or no way any more,
-// or when it takes too long. Else the unit is to be led by where it goes.
+// follow tracks the current move. It ends when the unit has arrived, when the move is no longer needed or possible, or
+// when it takes too long. Otherwise the unit's list must start with the target node.
 func (m *mover) follow(now time.Time, units []placement.Unit, have map[string]*v1alpha1.VirtualIP) {
 	if m.now == nil {
 		return
@@ -155,7 +155,7 @@ func (m *mover) follow(now time.Time, units []placement.Unit, have map[string]*v
 		m.log.Info("address moved", "vip", move.Unit, "from", move.From, "to", move.To, "reason", move.Reason, "took", now.Sub(move.began).Round(time.Millisecond))
 		m.events.Eventf(vip, v1.EventTypeNormal, string(move.Reason), "moved from node %s to node %s", move.From, move.To)
 	case holder != move.From || !fit || !slices.Contains(units[i].Eligible, move.To):
-		m.now = nil // the speakers, or somebody, had other plans
+		m.now = nil // the speakers, or a user, decided otherwise
 		m.log.Info("address move ended", "vip", move.Unit, "from", move.From, "to", move.To, "holder", holder, "fit", fit)
 	case !now.Before(move.began.Add(moveWithin)):
 		m.now = nil
@@ -175,7 +175,7 @@ func (m *mover) follow(now time.Time, units []placement.Unit, have map[string]*v
 	}
 }
 
-// begin starts the next move, if there is something to gain, and says whether it did.
+// begin starts the next move, if it gains something, and reports whether it did.
 func (m *mover) begin(now time.Time, units []placement.Unit, lists []placement.List, nodes []placement.Node) bool {
 	if m.now != nil || now.Before(m.pause) {
 		return false
@@ -186,7 +186,7 @@ func (m *mover) begin(now time.Time, units []placement.Unit, lists []placement.L
 	}
 	move, ok := placement.NextMove(units, lists, able)
 	if !ok {
-		// A list that follows its holder is written before its unit is moved.
+		// A list is first adapted to its holder, before its unit is moved.
 		follows := func(l placement.List) bool { return l.Reason == placement.HolderLeads }
 		m.done = m.complete(now) && !slices.ContainsFunc(lists, follows)
 		return false
@@ -197,8 +197,8 @@ func (m *mover) begin(now time.Time, units []placement.Unit, lists []placement.L
 	return true
 }
 
-// complete reports that no node is about to become fit: the speaker of a node that has just joined or returned is
-// waited for.
+// complete reports whether no node is about to become fit: it waits for the speaker of a node that has just joined or
+// returned.
 func (m *mover) complete(now time.Time) bool {
 	for _, since := range m.missing {
 		if now.Before(since.Add(absentFor)) {
@@ -208,7 +208,7 @@ func (m *mover) complete(now time.Time) bool {
 	return true
 }
 
-// wakes is when to look again, zero for never.
+// wakes returns the time of the next evaluation, zero for never.
 func (m *mover) wakes(now time.Time) time.Time {
 	var at time.Time
 	earlier := func(t time.Time) {

@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// watchNodes keeps the ledger's addresses of nodes, which no Service may get.
+// watchNodes updates the ledger's addresses of nodes, which no Service may get.
 func (c *Cloud) watchNodes() (cache.InformerSynced, error) {
 	reg, err := c.core.Core().V1().Nodes().Informer().AddEventHandler(c.ledger.nodeHandler())
 	if err != nil {
@@ -18,7 +18,7 @@ func (c *Cloud) watchNodes() (cache.InformerSynced, error) {
 	return reg.HasSynced, nil
 }
 
-// nodeHandler passes on what nodes are reached at, not their heartbeats.
+// nodeHandler passes on changes of node addresses, but not heartbeats.
 func (l *ledger) nodeHandler() cache.ResourceEventHandler {
 	set := func(n *v1.Node) {
 		addrs := nodeAddresses(n)
@@ -39,7 +39,7 @@ func (l *ledger) nodeHandler() cache.ResourceEventHandler {
 	}
 }
 
-// nodeAddresses are the addresses that packets to the node go to.
+// nodeAddresses returns the addresses on which the node is reachable.
 func nodeAddresses(n *v1.Node) []netip.Addr {
 	var out []netip.Addr
 	for _, a := range n.Status.Addresses {

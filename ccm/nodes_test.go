@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// reached gives the node addresses, each "Type address".
+// reached adds addresses to the node, each "Type address".
 func reached(at ...string) func(*v1.Node) {
 	return func(n *v1.Node) {
 		for _, a := range at {
@@ -29,8 +29,8 @@ func TestNodeAddresses(t *testing.T) {
 	}
 }
 
-// TestAddressOfNode: a Service never gets what a node is reached at, keeps it when the node comes later, and waits for it until
-// the node goes.
+// TestAddressOfNode: a Service never gets an address of a node. It keeps one if the node comes later, and waits for one
+// until the node is removed.
 func TestAddressOfNode(t *testing.T) {
 	o := newOffice(t, webPool("203.0.113.4/31"))
 	o.turn()
@@ -55,7 +55,7 @@ func TestAddressOfNode(t *testing.T) {
 		t.Errorf("NodeAddresses: %s", got)
 	}
 
-	// A heartbeat is no news.
+	// A heartbeat has no effect.
 	told := 0
 	o.ledger.poolsChanged = func() { told++ }
 	beat := first.DeepCopy()
@@ -64,7 +64,7 @@ func TestAddressOfNode(t *testing.T) {
 		t.Errorf("a heartbeat changed something: %v", o.woken)
 	}
 
-	// A node that comes, or gets its address, later.
+	// A node that joins, or gets its address, later.
 	bare := node("second")
 	h.OnAdd(bare, false)
 	h.OnUpdate(bare, node("second", reached("ExternalIP 203.0.113.5")))

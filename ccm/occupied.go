@@ -16,38 +16,38 @@ import (
 )
 
 const (
-	// occupiedFor is how long an address is given to nobody for which another host answered.
+	// occupiedFor is how long an address is withheld after another host answered for it.
 	occupiedFor = 10 * time.Minute
-	// anotherMost is how many addresses a Service leaves for that in occupiedFor: a host that answers for every address
-	// would have it go through a whole pool, and withhold that from all.
+	// anotherMost is how many addresses a Service gives up for that reason in occupiedFor. A host that answers for
+	// every address would otherwise make it go through a full pool and withhold that from all Services.
 	anotherMost = 3
-	// settledAfter is how old a VirtualIP is whose address clients may know: its Services keep it through a conflict.
+	// settledAfter is the age from which clients may use a VirtualIP: its Services keep the address through a conflict.
 	settledAfter = 2 * time.Minute
 
 	reasonAddressInUse = "AddressInUse"
 )
 
-// occupied are the addresses for which hosts answer that are no nodes, as the speakers found before they used them.
-// An address that is announced is not among them: its node defends it.
+// occupied are the addresses of foreign hosts (no nodes), as detected by the speakers before use. An announced address
+// is not among them: its node defends it.
 type occupied struct {
 	hosts map[netip.Addr]occupant
 	left  map[pools.ServiceKey][]time.Time
 }
 
-// occupant is a host, by its hardware address, and until when it counts.
+// occupant is a foreign host, by its hardware address, and until when it counts.
 type occupant struct {
 	host  string
 	until time.Time
 }
 
-// occupation is an address that was found to be occupied, and the Services on it.
+// occupation is an address that was found to be in use, and the Services on it.
 type occupation struct {
 	addr     netip.Addr
 	host     string
 	services []pools.ServiceKey
 }
 
-// read takes in what the VirtualIPs say, and returns what is new, in the order of addresses.
+// read processes the conflicts of the VirtualIPs, and returns the new ones, in the order of addresses.
 func (o *occupied) read(now time.Time, have map[string]*v1alpha1.VirtualIP) (found []occupation) {
 	if o.hosts == nil {
 		o.hosts, o.left = map[netip.Addr]occupant{}, map[pools.ServiceKey][]time.Time{}
@@ -63,7 +63,7 @@ func (o *occupied) read(now time.Time, have map[string]*v1alpha1.VirtualIP) (fou
 		vip := have[name]
 		c := meta.FindStatusCondition(vip.Status.Conditions, v1alpha1.ConditionAnnounced)
 		switch {
-		case c == nil: // nobody has tried yet
+		case c == nil: // not probed yet
 		case c.Status == metav1.ConditionTrue:
 			for _, addr := range addresses(vip.Spec.Addresses) {
 				delete(o.hosts, addr)
@@ -76,12 +76,12 @@ func (o *occupied) read(now time.Time, have map[string]*v1alpha1.VirtualIP) (fou
 	return found
 }
 
-// conflicts reads those of a VirtualIP that is not announced.
+// conflicts processes the conflicts of a VirtualIP that is not announced.
 func (o *occupied) conflicts(now time.Time, vip *v1alpha1.VirtualIP) (found []occupation) {
 	for _, c := range vip.Status.Conflicts {
 		addr, err := netip.ParseAddr(c.Address)
 		if err != nil {
-			continue // the CRD admits addresses only
+			continue // the CRD allows only addresses
 		}
 		n := occupation{addr: addr.Unmap(), host: c.MAC}
 		often := false
@@ -104,7 +104,7 @@ func (o *occupied) conflicts(now time.Time, vip *v1alpha1.VirtualIP) (found []oc
 	return found
 }
 
-// next is when the first address may be given out again, zero for never.
+// next returns when the first address may be assigned again, zero for never.
 func (o *occupied) next() (at time.Time) {
 	for _, by := range o.hosts {
 		if at.IsZero() || by.until.Before(at) {
@@ -114,17 +114,17 @@ func (o *occupied) next() (at time.Time) {
 	return at
 }
 
-// avoidOccupied has the ledger give no address that another host has, and tells the Services that get another one for
-// that.
+// avoidOccupied withholds the addresses of foreign hosts in the ledger, and sends an Event to the Services that get
+// another one.
 func (p *placer) avoidOccupied(now time.Time, have map[string]*v1alpha1.VirtualIP) {
 	if !p.settled(now) {
-		return // what the statuses say may be of before
+		return // the statuses may be outdated
 	}
 	for _, n := range p.occupied.read(now, have) {
 		for _, key := range n.services {
 			svc, err := p.services.Services(key.Namespace).Get(key.Name)
 			if err != nil || slices.Contains(p.ledger.settings.claimOf(svc).Addresses, n.addr) {
-				continue // it is gone, or asks for just this address
+				continue // deleted, or it requests exactly this address
 			}
 			p.events.Eventf(svc, v1.EventTypeWarning, reasonAddressInUse, "%s", n.text(p.ledger.poolOf(n.addr)))
 		}

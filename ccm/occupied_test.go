@@ -30,7 +30,7 @@ func probed(svc *v1.Service, host string) *v1alpha1.VirtualIP {
 	return vip
 }
 
-// survey is a placer that reads what the speakers found, beside a desk.
+// survey is a placer that reads the speakers' reports, together with a desk.
 type survey struct {
 	*desk
 	placer *placer
@@ -55,7 +55,7 @@ func newSurvey(t *testing.T, addresses string, services ...*v1.Service) *survey 
 	return s
 }
 
-// found reads VirtualIPs after so much time, and returns the Events and who is to be looked at again.
+// found reads VirtualIPs after the given time, and returns the Events and the woken Services.
 func (s *survey) found(after time.Duration, vips ...*v1alpha1.VirtualIP) (said string, woken []string) {
 	s.now, s.woken = s.now.Add(after), nil
 	have := map[string]*v1alpha1.VirtualIP{}
@@ -73,9 +73,9 @@ func (s *survey) found(after time.Duration, vips ...*v1alpha1.VirtualIP) (said s
 	return strings.Join(all, "\n"), s.woken
 }
 
-// TestAnotherForOccupied: a Service gets another address if another host answers for the one it was given, with a
-// Warning, and nobody else gets that one; after ten minutes somebody may. One that asked for the address keeps it,
-// and so does one that is announced.
+// TestAnotherForOccupied: if another host answers for a Service's address, the Service gets another one, with a
+// Warning. No other Service gets the old one for ten minutes. A Service that requested the address keeps it, and so
+// does one whose address is announced.
 func TestAnotherForOccupied(t *testing.T) {
 	const host = "02:00:00:00:00:09"
 	free, exact := serviceFor("free"), serviceFor("exact")
@@ -99,7 +99,7 @@ func TestAnotherForOccupied(t *testing.T) {
 	s.found(occupiedFor+time.Second, probed(free, ""), probed(exact, host))
 	later := serviceFor("later")
 	s.expect(s.ensure(later), "1 writes, 203.0.113.4 Proxy, Allocated")
-	// Announced: another host's claim is defended, nothing is moved.
+	// Announced: the address is defended against another host's claim, nothing is moved.
 	held := probed(later, host)
 	held.Status.Conditions[0].Status = metav1.ConditionTrue
 	if said, woken := s.found(time.Second, held); said != "" || slices.Contains(woken, "later") {
@@ -107,7 +107,7 @@ func TestAnotherForOccupied(t *testing.T) {
 	}
 }
 
-// TestHostAnswersForAll: a Service does not go through a whole pool for a host that answers for every address.
+// TestHostAnswersForAll: a Service does not go through a full pool because a host answers for every address.
 func TestHostAnswersForAll(t *testing.T) {
 	svc := serviceFor("s1")
 	s := newSurvey(t, "203.0.113.0/28", svc)
@@ -123,7 +123,7 @@ func TestHostAnswersForAll(t *testing.T) {
 }
 
 // TestSettledAddressStays: a Service that had its address for longer keeps it through a conflict, as when its node was
-// replaced just then: its clients know it.
+// replaced at that time: its clients use it.
 func TestSettledAddressStays(t *testing.T) {
 	svc := serviceFor("s1")
 	s := newSurvey(t, "203.0.113.4/30", svc)

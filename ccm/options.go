@@ -6,7 +6,8 @@ import (
 	"k8s.io/cloud-provider/options"
 )
 
-// Options are cloud-provider's with the defaults that this process needs, so that it runs without any flag in a Pod.
+// Options returns cloud-provider's options with the defaults that this process needs, so that it runs in a Pod without
+// flags.
 func Options() (*options.CloudControllerManagerOptions, error) {
 	o, err := options.NewCloudControllerManagerOptions()
 	if err != nil {
@@ -18,18 +19,18 @@ func Options() (*options.CloudControllerManagerOptions, error) {
 	o.Generic.LeaderElection.ResourceNamespace = "ironlb-system"
 	o.SecureServing.ServerCert.PairName = Name
 
-	// High enough that the API server is the limit, not we: a Service costs three writes, and etcd
-	// writes more of them to its disk at once the more there are.
+	// High enough that the API server is the limit, not this client: a Service costs three writes, and etcd writes more
+	// of them to its disk at once the more there are.
 	o.Generic.ClientConnection.QPS = 1000
 	o.Generic.ClientConnection.Burst = 2000
 	o.ServiceController.ConcurrentServiceSyncs = 48
 
-	// No webhooks, and no controller of nodes.
+	// No webhooks, and no node controller.
 	o.Webhook, o.WebhookServing, o.NodeController = nil, nil, nil
 	return o, nil
 }
 
-// hiddenFlags are cloud-provider's for controllers that this process does not have, or of no use with it. They are
+// hiddenFlags are cloud-provider's flags for controllers that this process lacks, or without use here. They are
 // accepted, but not in the help.
 var hiddenFlags = []string{
 	"allocate-node-cidrs", "cidr-allocator-type", "cloud-config", "cluster-cidr", "cluster-name", "configure-cloud-routes",
@@ -44,5 +45,5 @@ var hiddenFlags = []string{
 	"log-text-info-buffer-size", "log-text-split-stream", "vmodule", "disable-http2-serving", "feature-gates", "tls-cipher-suites", "tls-curve-preferences", "profiling",
 }
 
-// HiddenFlags are those that the help leaves out.
+// HiddenFlags returns the flags that the help leaves out.
 func HiddenFlags() []string { return hiddenFlags }

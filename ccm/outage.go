@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// longestRetry is the longest wait between two tries of a watch (client-go: 30 s, and at most as much again at random). After
-// it without a failure the API server is there, though nothing was asked of it.
+// longestRetry is the longest wait between two tries of a watch (client-go: 30 s, plus at most as much again at
+// random). After that time without a failure the API server counts as available, even without a request.
 const longestRetry = time.Minute
 
-// outage knows whether the API server is away, and when it came back.
+// outage records whether the API server is unavailable, and when it came back.
 type outage struct {
-	back func() // called when it has come back; nil: nobody
+	back func() // called when it has come back; may be nil
 
 	mu     sync.Mutex
 	away   bool
 	failed time.Time // last
-	came   time.Time // the first answer after that
+	came   time.Time // the first response after that
 }
 
-// wrap has a client's transport tell of failures and answers.
+// wrap makes a client's transport report failures and responses.
 func (o *outage) wrap(next http.RoundTripper) http.RoundTripper { return watched{o, next} }
 
 type watched struct {
@@ -34,7 +34,7 @@ type watched struct {
 func (w watched) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := w.next.RoundTrip(r)
 	switch {
-	case errors.Is(err, context.Canceled), errors.Is(err, errLeaving): // our doing
+	case errors.Is(err, context.Canceled), errors.Is(err, errLeaving): // caused by this process
 	case err != nil,
 		resp.StatusCode == http.StatusBadGateway, resp.StatusCode == http.StatusServiceUnavailable, resp.StatusCode == http.StatusGatewayTimeout:
 		w.outage.note(false)
@@ -44,14 +44,14 @@ func (w watched) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// calls has f called when the API server comes back.
+// calls sets the function that is called when the API server comes back.
 func (o *outage) calls(f func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.back = f
 }
 
-// note tells of a request that was answered, or not.
+// note records whether a request was answered.
 func (o *outage) note(answered bool) {
 	o.mu.Lock()
 	came := answered && o.away
@@ -68,8 +68,8 @@ func (o *outage) note(answered bool) {
 	}
 }
 
-// settles is when everybody has had the time to say what happened in the last outage, which lasted until since. Zero: there
-// was none.
+// settles returns when all speakers have had the time to report what happened in the last outage, and when that ended.
+// Zero: there was none.
 func (o *outage) settles(within time.Duration) (at, since time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

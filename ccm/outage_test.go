@@ -14,7 +14,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// TestOutage: what shows that the API server was away, and what does not.
+// TestOutage: which results indicate an outage of the API server, and which do not.
 func TestOutage(t *testing.T) {
 	for name, c := range map[string]struct {
 		status int
@@ -52,7 +52,8 @@ func TestOutage(t *testing.T) {
 	}
 }
 
-// TestOutageSettles: from the first answer after the last failure, however long ago that was, and without an answer long after it.
+// TestOutageSettles: the period starts at the first response after the last failure, however long ago that was. Without
+// a response it starts long after the failure.
 func TestOutageSettles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		back := 0
@@ -67,7 +68,7 @@ func TestOutageSettles(t *testing.T) {
 		if at, since := o.settles(settleFor); at != failed.Add(longestRetry+settleFor) || since != failed {
 			t.Errorf("away: settles at %s since %s", at, since)
 		}
-		time.Sleep(25 * time.Second) // the waits between tries have grown
+		time.Sleep(25 * time.Second) // the delays between tries have grown
 		o.note(true)
 		came := time.Now()
 		time.Sleep(time.Second)

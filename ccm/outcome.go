@@ -19,23 +19,25 @@ import (
 
 const conditionAllocated = v1alpha1.ConditionAllocated
 
-// outcome is what we write on a Service, all of it in one patch of the status subresource: there is no moment at which the
-// object has one part without the others.
+// outcome is what the CCM writes on a Service, in one patch of the status subresource: the object never has only some
+// of the parts.
 type outcome struct {
-	from string // the annotation, for people; empty: none
+	from string // the annotation, for users; empty: none
 	// record is the message of v1alpha1.ConditionAddresses; empty: none.
 	record  string
 	ingress []v1.LoadBalancerIngress
-	others  bool // the addresses are another controller's, and left as they are
-	// condition has no type when there is none.
+	others  bool // the addresses belong to another controller and stay unchanged
+	// condition has no type if there is none.
 	condition metav1.Condition
-	// finalizer is ours on the Service, if it is there. It comes with the outcome: no object shows an address without it.
+	// finalizer is IronLB's finalizer on the Service, if present. It is written with the outcome: no object shows an
+	// address without it.
 	finalizer string
 	// reallocated is the value of annotation ironlb.io/reallocate that was carried out; empty: none.
 	reallocated string
 }
 
-// finalizerOf is what keeps the Service until it is cleaned up: the service controller's without a class, else our own.
+// finalizerOf returns the finalizer that keeps the Service until it is cleaned up: the service controller's without a
+// class, else IronLB's own.
 func finalizerOf(svc *v1.Service) string {
 	if svc.Spec.LoadBalancerClass == nil {
 		return servicehelper.LoadBalancerCleanupFinalizer
@@ -43,7 +45,8 @@ func finalizerOf(svc *v1.Service) string {
 	return finalizer
 }
 
-// outcomeOf says what came of a Service. The same decision gives the same record. The message names all that it holds.
+// outcomeOf returns the outcome for a Service. The same decision gives the same record. The message names all addresses
+// that the Service holds.
 func (s *Settings) outcomeOf(svc *v1.Service, lease []pools.Address, reason pools.Reason, message string) outcome {
 	r := outcome{from: allocatedFrom(lease), record: recordOf(lease), finalizer: finalizerOf(svc), condition: metav1.Condition{
 		Type: conditionAllocated, Status: metav1.ConditionFalse, Reason: string(reason), Message: message,
@@ -54,7 +57,7 @@ func (s *Settings) outcomeOf(svc *v1.Service, lease []pools.Address, reason pool
 	switch {
 	case message == "":
 		r.condition.Message = "The Service holds " + described(lease) + notAsked(svc, lease)
-	case len(lease) > 1 || len(lease) > 0 && reason != pools.Draining: // whose message names one
+	case len(lease) > 1 || len(lease) > 0 && reason != pools.Draining: // the message of Draining already names one
 		r.condition.Message += ". The Service holds " + described(lease)
 	}
 	mode := v1.LoadBalancerIPMode(s.IPMode)
@@ -64,8 +67,8 @@ func (s *Settings) outcomeOf(svc *v1.Service, lease []pools.Address, reason pool
 	return r
 }
 
-// notAsked names the family of a dual-stack Service of which its request names no address, though it names one of the
-// other. Empty: there is none.
+// notAsked names the family that a dual-stack Service does not request an address of, if it requests one of the other
+// family. Empty: there is none.
 func notAsked(svc *v1.Service, lease []pools.Address) string {
 	var bad []string
 	asked := askedAddresses(svc, &bad)
@@ -80,7 +83,7 @@ func notAsked(svc *v1.Service, lease []pools.Address) string {
 		other, v1alpha1.AnnotationAddresses)
 }
 
-// outcomeIn reads what the Service has.
+// outcomeIn reads the outcome on the Service.
 func outcomeIn(svc *v1.Service) outcome {
 	r := outcome{from: svc.Annotations[v1alpha1.AnnotationAllocatedFrom], ingress: svc.Status.LoadBalancer.Ingress}
 	if c := meta.FindStatusCondition(svc.Status.Conditions, conditionAllocated); c != nil {
@@ -105,14 +108,14 @@ func (r outcome) sameIngress(o outcome) bool {
 	return r.others || o.others || equality.Semantic.DeepEqual(r.ingress, o.ingress)
 }
 
-// sameOutcome does not look at times.
+// sameOutcome ignores times.
 func (r outcome) sameOutcome(o outcome) bool {
 	a, b := r.condition, o.condition
 	return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
 }
 
-// patchOf returns the strategic merge patch that makes the Service, in the version that is given, say what the outcome
-// says, whatever it says now. have gives the time since when the condition holds. dropped are finalizers to take away.
+// patchOf returns the strategic merge patch that applies the outcome to the Service in the given version, whatever it
+// has now. have gives the transition time of the condition. dropped are finalizers to remove.
 func (r outcome) patchOf(svc *v1.Service, have outcome, dropped ...string) ([]byte, error) {
 	annotation := &r.from
 	if r.from == "" {
@@ -127,10 +130,10 @@ func (r outcome) patchOf(svc *v1.Service, have outcome, dropped ...string) ([]by
 		condition = r.condition
 	}
 	metadata := map[string]any{
-		"uid":         svc.UID, // not to a Service of the same name that came after
+		"uid":         svc.UID, // not to a later Service of the same name
 		"annotations": map[string]*string{v1alpha1.AnnotationAllocatedFrom: annotation},
 	}
-	if svc.ResourceVersion != "" { // not to what it has become since: that may want the opposite
+	if svc.ResourceVersion != "" { // not to a later version: that may require the opposite
 		metadata["resourceVersion"] = svc.ResourceVersion
 	}
 	if r.finalizer != "" && r.finalizer != have.finalizer {
@@ -159,7 +162,7 @@ func (r outcome) patchOf(svc *v1.Service, have outcome, dropped ...string) ([]by
 	return patch, nil
 }
 
-// described lists the addresses with their pools, for people.
+// described lists the addresses with their pools, for users.
 func described(lease []pools.Address) string {
 	if len(lease) == 0 {
 		return "nothing"
@@ -174,14 +177,14 @@ func described(lease []pools.Address) string {
 	return strings.Join(texts, " and ")
 }
 
-// recordedFor returns the pool that the record of a Service has for an address, and whether it has the address. The
+// recordedFor returns the pool in the Service's record for an address, and whether the record has the address. The
 // annotation alone does not count: the author of the Service may have written it.
 func recordedFor(svc *v1.Service, a netip.Addr) (pool string, ok bool) {
 	records, _ := v1alpha1.RecordsOf(svc)
 	return v1alpha1.PoolOf(records, a)
 }
 
-// recordOf is the record of the lease.
+// recordOf returns the record of the lease.
 func recordOf(lease []pools.Address) string {
 	records := make([]v1alpha1.Record, len(lease))
 	for i, a := range lease {
@@ -190,7 +193,7 @@ func recordOf(lease []pools.Address) string {
 	return v1alpha1.FormatRecords(records)
 }
 
-// allocatedFrom is the value of the annotation that records the pools of the lease.
+// allocatedFrom returns the value of the annotation that records the pools of the lease.
 func allocatedFrom(lease []pools.Address) string {
 	names := make([]string, len(lease))
 	for i, a := range lease {
@@ -199,5 +202,5 @@ func allocatedFrom(lease []pools.Address) string {
 	return strings.Join(names, ",")
 }
 
-// has says whether the Service has the finalizer.
+// has reports whether the Service has the finalizer.
 func has(svc *v1.Service, finalizer string) bool { return slices.Contains(svc.Finalizers, finalizer) }

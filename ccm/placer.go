@@ -22,13 +22,13 @@ import (
 )
 
 const (
-	// exactAfter is how long after the last change the order of the lists is made exact.
+	// exactAfter is the time without a change after which the order of the lists is made exact.
 	exactAfter = 5 * time.Second
-	// afterConflict is how long to wait for the cache to bring the version that a write met.
+	// afterConflict is how long to wait until the cache has the version that a write conflicted with.
 	afterConflict = 200 * time.Millisecond
 )
 
-// placer keeps one VirtualIP per unit. One goroutine owns its state; informers only kick it.
+// placer maintains one VirtualIP per unit. One goroutine owns its state; informers only trigger it.
 type placer struct {
 	log      *slog.Logger
 	events   record.EventRecorder
@@ -38,7 +38,7 @@ type placer struct {
 	client   client.Client
 	writer   *vipWriter
 	outage   *outage
-	// ignoreExclude serves nodes with the exclude label, too.
+	// ignoreExclude includes nodes with the exclude label.
 	ignoreExclude bool
 
 	synced []cache.InformerSynced
@@ -47,32 +47,34 @@ type placer struct {
 
 	placement placement.Placer
 	mover     *mover
-	// takers are the nodes to which addresses can be moved, of the Nodes in live; reports is set when a SpeakerStatus
-	// changed since.
+	// takers are the nodes to which addresses can be moved, of the Nodes in live. reports is set when a SpeakerStatus
+	// has changed since.
 	takers  takers
 	live    map[string]bool
 	reports atomic.Bool
-	// occupied are the addresses that other hosts have.
+	// occupied are the addresses of foreign hosts.
 	occupied occupied
-	// placed are the lists decided, by VirtualIP; of is the VirtualIP of each address. They serve a unit whose VirtualIP has
-	// another name, or is not there.
+	// placed are the decided lists, by VirtualIP; of maps each address to its VirtualIP. They are used for a unit whose
+	// VirtualIP has another name or does not exist.
 	placed map[string][]string
 	of     map[string]string
-	// started is the time of the first pass, changed of the last that changed a list. exact: the last pass spread exactly.
+	// started is the time of the first pass, changed that of the last pass that changed a list. exact: the last pass
+	// spread exactly.
 	started, changed time.Time
 	exact            bool
-	// holders are those that the statuses named at the last pass while not all had settled, reported is when one of them was another.
+	// holders are those of the statuses at the last pass, while not all had settled. reported is when one of them
+	// changed.
 	holders  map[string]string
 	reported time.Time
-	// waits is set while lists that ought to change are left as they are, until all has settled.
+	// waits is set while lists are left unchanged although they should change, until all has settled.
 	waits bool
-	// alarm kicks at the time next, if there is one.
+	// alarm triggers a pass at the time next, if there is one.
 	alarm *time.Timer
 	next  time.Time
-	// thought is how long the last pass took to decide, without the writing.
+	// thought is how long the last pass took to decide, without the writes.
 	thought time.Duration
-	// told are the advertisements whose error has been said, with the error; conditioned is the version of each in the cache
-	// when its condition was written; failed are those of which it could not be, with the error.
+	// told are the advertisements whose error has been reported, with the error. conditioned is the cached version of
+	// each when its condition was written. failed are those whose condition could not be written, with the error.
 	told, conditioned, failed map[string]string
 }
 
@@ -95,7 +97,7 @@ func newPlacer(c *Cloud) *placer {
 	}
 }
 
-// handler kicks when an object changed in what placement looks at.
+// handler triggers a pass when an object changed in a field relevant to placement.
 func (p *placer) handler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { kicked(p.kick) },
@@ -128,14 +130,14 @@ func (p *placer) handler() cache.ResourceEventHandler {
 	}
 }
 
-// nodeMatters says whether placement looks at what changed: not at heartbeats.
+// nodeMatters reports whether the change is relevant to placement: heartbeats are not.
 func (p *placer) nodeMatters(before, after *v1.Node) bool {
 	return placementNode(before) != placementNode(after) ||
 		mayNotAnswer(before, p.ignoreExclude) != mayNotAnswer(after, p.ignoreExclude) ||
 		!labels.Equals(before.Labels, after.Labels)
 }
 
-// poolMatters says whether placement looks at what changed: not at how many addresses are assigned.
+// poolMatters reports whether the change is relevant to placement: the number of assigned addresses is not.
 func poolMatters(before, after *v1alpha1.IPAddressPool) bool {
 	return before.Generation != after.Generation || !labels.Equals(before.Labels, after.Labels) ||
 		before.Annotations[v1alpha1.AnnotationRebalance] != after.Annotations[v1alpha1.AnnotationRebalance] ||
@@ -169,11 +171,11 @@ func (p *placer) Run(ctx context.Context) error {
 	}
 }
 
-// rest is how long to leave the next pass. A pass looks at every Service, so in a burst as many as fit one after another would
-// take a processor: they get a tenth of one, and one change by itself is placed at once.
+// rest returns the pause before the next pass. A pass reads every Service: back-to-back passes in a burst would use a
+// full CPU. They get a tenth of one, and a single change is placed at once.
 func (p *placer) rest() time.Duration { return min(9*p.thought, time.Second) }
 
-// wake asks for a pass at that time at the latest.
+// wake schedules a pass at that time at the latest.
 func (p *placer) wake(at time.Time) {
 	if p.next.IsZero() || at.Before(p.next) {
 		p.next = at
@@ -226,7 +228,7 @@ func (p *placer) pass(ctx context.Context) error {
 func (p *placer) labelsOf(key pools.ServiceKey) map[string]string {
 	svc, err := p.services.Services(key.Namespace).Get(key.Name)
 	if err != nil {
-		return nil // it is gone, and its unit will be
+		return nil // deleted, and its unit will be
 	}
 	return svc.Labels
 }
@@ -272,7 +274,7 @@ func (p *placer) decide(now time.Time, units []unit, m *matcher, of policies, ha
 	return want
 }
 
-// keep puts the lists into the wanted VirtualIPs and remembers them.
+// keep puts the lists into the wanted VirtualIPs and records them.
 func (p *placer) keep(now time.Time, want []wantedVIP, lists []placement.List, may []placement.Node, have map[string]*v1alpha1.VirtualIP, settled bool) {
 	byName := make(map[string]placement.List, len(lists))
 	led := map[string]int{}
@@ -314,7 +316,8 @@ func (p *placer) keep(now time.Time, want []wantedVIP, lists []placement.List, m
 	}
 }
 
-// previous is the list of the unit and who holds it: by its name, or by an address of it when its lowest address is new.
+// previous returns the list of the unit and its holder: by name, or by one of its addresses if its lowest address is
+// new.
 func (p *placer) previous(u unit, have map[string]*v1alpha1.VirtualIP) (list []string, holder string) {
 	names := []string{u.name()}
 	for _, a := range u.addresses {
@@ -333,14 +336,14 @@ func (p *placer) previous(u unit, have map[string]*v1alpha1.VirtualIP) (list []s
 	return nil, ""
 }
 
-// recall learns the addresses of the VirtualIPs that there are.
+// recall indexes the addresses of the existing VirtualIPs.
 func (p *placer) recall(have map[string]*v1alpha1.VirtualIP) {
 	if p.placed == nil {
 		p.placed = map[string][]string{}
 	}
 	before := p.of
 	p.of = make(map[string]string, len(before))
-	for a, name := range before { // of one that is not there any more
+	for a, name := range before { // of VirtualIPs that no longer exist
 		if _, ok := p.placed[name]; ok {
 			p.of[a] = name
 		}
@@ -371,7 +374,7 @@ func (p *placer) virtualIPs(ctx context.Context) (map[string]*v1alpha1.VirtualIP
 	return seen, nil
 }
 
-// specOf is the spec of the unit's VirtualIP without the nodes.
+// specOf returns the spec of the unit's VirtualIP without the nodes.
 func specOf(u unit) v1alpha1.VirtualIPSpec {
 	spec := v1alpha1.VirtualIPSpec{}
 	for _, a := range u.addresses {
@@ -383,7 +386,7 @@ func specOf(u unit) v1alpha1.VirtualIPSpec {
 	return spec
 }
 
-// servicesOf lists the Services for people.
+// servicesOf lists the Services for users.
 func servicesOf(spec v1alpha1.VirtualIPSpec) string {
 	var names []string
 	for _, s := range spec.Services {

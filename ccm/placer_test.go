@@ -17,8 +17,8 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// TestAdvertisementCondition: what is wrong with an advertisement is said on it, once, and taken back when it is mended. A
-// write that fails does not hold up placement, and is tried again.
+// TestAdvertisementCondition: an error of an advertisement is set in its condition once, and cleared when it is fixed.
+// A failed write does not delay placement, and is retried.
 func TestAdvertisementCondition(t *testing.T) {
 	sch := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(sch); err != nil {
@@ -51,7 +51,7 @@ func TestAdvertisementCondition(t *testing.T) {
 		}
 	}
 	of := policies{"lan": {ObjectMeta: metav1.ObjectMeta{Name: "lan", Labels: map[string]string{"net": "lan"}}}}
-	// pass reads the advertisements and checks how many writes and Events there were, and what the object says then.
+	// pass reads the advertisements and checks the number of writes and Events, and the resulting condition.
 	pass := func(wantWrites, wantEvents int, want string) {
 		t.Helper()
 		writes = 0
@@ -75,7 +75,7 @@ func TestAdvertisementCondition(t *testing.T) {
 	pass(1, 0, "True Read")
 	pass(0, 0, "True Read")
 	mend("Like")
-	p.conditioned["all"] = get().ResourceVersion // written, and the cache does not show it yet
+	p.conditioned["all"] = get().ResourceVersion // written, and not in the cache yet
 	pass(0, 1, "True Read")
 	clear(p.conditioned)
 	refuse = true

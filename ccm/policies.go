@@ -15,7 +15,7 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// policies are what placement asks of pools, by name.
+// policies are the pools by name, for placement.
 type policies map[string]*v1alpha1.IPAddressPool
 
 func (p *placer) policies(ctx context.Context) (policies, error) {
@@ -30,7 +30,7 @@ func (p *placer) policies(ctx context.Context) (policies, error) {
 	return of, nil
 }
 
-// labels of the pool, none if it is gone.
+// labels returns the labels of the pool, none if it is deleted.
 func (of policies) labels(pool string) map[string]string {
 	if obj := of[pool]; obj != nil {
 		return obj.Labels
@@ -38,7 +38,7 @@ func (of policies) labels(pool string) map[string]string {
 	return nil
 }
 
-// request is the value of the pool's annotation that has not been carried out.
+// request returns the value of the pool's annotation if it has not been carried out.
 func request(obj *v1alpha1.IPAddressPool) string {
 	if obj == nil || obj.Annotations[v1alpha1.AnnotationRebalance] == obj.Status.Rebalanced {
 		return ""
@@ -46,8 +46,8 @@ func request(obj *v1alpha1.IPAddressPool) string {
 	return obj.Annotations[v1alpha1.AnnotationRebalance]
 }
 
-// request returns what asks for the VirtualIP to be moved: its own annotation, which may be absent with it, or a pool
-// of its addresses. Empty if nothing does.
+// request returns the request to move the VirtualIP: from its own annotation (the VirtualIP may be absent), or from a
+// pool of its addresses. Empty: there is none.
 func (of policies) request(vip *v1alpha1.VirtualIP, addresses []pools.Address) string {
 	if vip != nil && vip.Annotations[v1alpha1.AnnotationRebalance] != "" {
 		return vip.Name + "=" + vip.Annotations[v1alpha1.AnnotationRebalance]
@@ -60,7 +60,7 @@ func (of policies) request(vip *v1alpha1.VirtualIP, addresses []pools.Address) s
 	return ""
 }
 
-// gradual says whether all the pools of the addresses are rebalanced without a request, and the greatest delay of them.
+// gradual reports whether all the pools of the addresses are rebalanced without a request, and their greatest delay.
 func (of policies) gradual(addresses []pools.Address) (delay time.Duration, yes bool) {
 	for _, a := range addresses {
 		obj := of[a.Pool]
@@ -76,7 +76,7 @@ func (of policies) gradual(addresses []pools.Address) (delay time.Duration, yes 
 	return delay, true
 }
 
-// answer says of requests that they have been carried out, once there is nothing more to gain.
+// answer records that requests have been carried out, once nothing more is gained.
 func (p *placer) answer(ctx context.Context, of policies, have map[string]*v1alpha1.VirtualIP) error {
 	if !p.mover.done {
 		return nil

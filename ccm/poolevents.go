@@ -8,8 +8,8 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// tell writes an Event about a pool that is not in use as it is written, once for each cause: the next leader finds it
-// in the condition.
+// tell writes an Event about a pool that is not in use as specified, once per cause: the condition lets the next leader
+// skip a reported one.
 func (p *poolStatus) tell(obj *v1alpha1.IPAddressPool, want v1alpha1.IPAddressPoolStatus) {
 	ready := meta.FindStatusCondition(want.Conditions, conditionReady)
 	if ready == nil || ready.Status != metav1.ConditionFalse {

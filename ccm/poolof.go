@@ -9,7 +9,7 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// poolOf reads the object. The CRD's rules refuse most of what it refuses.
+// poolOf parses the object. The CRD's rules refuse most of what it refuses.
 func poolOf(obj *v1alpha1.IPAddressPool) (pools.Pool, error) {
 	spec := &obj.Spec
 	ranges, err := pools.ParseRanges(spec.Addresses)

@@ -73,7 +73,7 @@ func TestPoolOf(t *testing.T) {
 	}
 }
 
-// TestPoolOfBad: what the CRD's schema lets through and cannot be meant.
+// TestPoolOfBad: specs that the CRD's schema accepts and that are still invalid.
 func TestPoolOfBad(t *testing.T) {
 	obj := fullPool()
 	obj.Spec.ServiceAllocation.ServiceSelectors = []metav1.LabelSelector{{}, {MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "c", Operator: "Like"}}}}

@@ -17,28 +17,29 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// poolSpecs keeps the ledger's pools as the operator wrote them, and has recorded addresses adopted once after the start.
+// poolSpecs passes the operator's pools to the ledger, and triggers the adoption of recorded addresses once after the
+// start.
 type poolSpecs struct {
 	log      *slog.Logger
 	ledger   *ledger
 	reader   client.Reader
 	services func(context.Context) ([]v1.Service, error) // from the API server
 	started  func(context.Context)                       // called once adopted
-	strays   func([]v1.Service) []*v1.Service            // what registrar.strays does
+	strays   func([]v1.Service) []*v1.Service            // registrar.strays
 	release  func(context.Context, []*v1.Service) []*v1.Service
 	revisit  func() // called after a change of pools
 	synced   []cache.InformerSynced
 	pulse    *pulse
 	kick     chan struct{}
-	change   chan struct{} // something changed in the ledger: the first rest may end earlier
+	change   chan struct{} // the ledger changed: the first cool-down may end earlier
 
 	mu sync.Mutex
-	// good is the last readable configuration of each pool, bad why the present one cannot be read.
+	// good is the last valid configuration of each pool, bad the error of the current one.
 	good map[string]goodPool
 	bad  map[string]string
 }
 
-// goodPool is a configuration that could be read.
+// goodPool is a valid configuration.
 type goodPool struct {
 	uid  types.UID
 	spec v1alpha1.IPAddressPoolSpec
@@ -78,7 +79,7 @@ func (p *poolSpecs) Run(ctx context.Context) error {
 		case <-rest.C:
 			p.ledger.expire()
 		case <-p.change:
-		case <-tick.C: // the lock of the ledger is taken below: it must be to be had
+		case <-tick.C: // also checks that the ledger's lock is available, since it is taken below
 			strays = p.release(ctx, strays)
 		case <-p.kick:
 			if err := p.apply(ctx); err != nil {
@@ -92,7 +93,7 @@ func (p *poolSpecs) Run(ctx context.Context) error {
 	}
 }
 
-// restore hands the cool-downs that the pools' status records to the ledger.
+// restore passes the cool-downs recorded in the pools' status to the ledger.
 func (p *poolSpecs) restore(ctx context.Context) error {
 	var list v1alpha1.IPAddressPoolList
 	if err := p.reader.List(ctx, &list); err != nil {
@@ -108,7 +109,7 @@ func (p *poolSpecs) restore(ctx context.Context) error {
 	return nil
 }
 
-// recorded reads what Services hold, however long it takes. False: ctx ended.
+// recorded lists the Services with their addresses, and retries without limit. False: ctx ended.
 func (p *poolSpecs) recorded(ctx context.Context) ([]v1.Service, bool) {
 	retry := newBackoff()
 	for {
@@ -124,8 +125,8 @@ func (p *poolSpecs) recorded(ctx context.Context) ([]v1.Service, bool) {
 	}
 }
 
-// apply hands all pools to the ledger. A pool that cannot be read counts as it last was, also over a restart: its status
-// keeps that. One of which nobody knows what it was gives nothing, and keeps for its holders what they have.
+// apply passes all pools to the ledger. An invalid pool counts with its last valid configuration, also after a restart:
+// its status keeps that. Without one the pool assigns nothing, and its holders keep what they have.
 func (p *poolSpecs) apply(ctx context.Context) error {
 	var list v1alpha1.IPAddressPoolList
 	if err := p.reader.List(ctx, &list); err != nil {
@@ -157,13 +158,14 @@ func (p *poolSpecs) apply(ctx context.Context) error {
 	return nil
 }
 
-// readPool reads the object as if it had the spec.
+// readPool parses the object as if it had the spec.
 func readPool(obj *v1alpha1.IPAddressPool, spec v1alpha1.IPAddressPoolSpec) (goodPool, error) {
 	pool, err := poolOf(&v1alpha1.IPAddressPool{ObjectMeta: obj.ObjectMeta, Spec: spec})
 	return goodPool{uid: obj.UID, spec: spec, pool: pool}, err
 }
 
-// lastGood is the object's last configuration that could be read: by us, or by who led before. The lock is held.
+// lastGood returns the object's last valid configuration, from this process or from an earlier leader. The caller holds
+// the lock.
 func (p *poolSpecs) lastGood(obj *v1alpha1.IPAddressPool) (goodPool, bool) {
 	if last, ok := p.good[obj.Name]; ok && last.uid == obj.UID {
 		return last, true
@@ -183,7 +185,7 @@ func (p *poolSpecs) lastGood(obj *v1alpha1.IPAddressPool) (goodPool, bool) {
 	return last, err == nil
 }
 
-// problem says why the pool cannot be read, and what is in force instead, as JSON. Empty: it can; nothing.
+// problem returns why the pool is invalid, and the configuration in force instead, as JSON. Empty: it is valid; none.
 func (p *poolSpecs) problem(name string) (why, instead string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -194,25 +196,25 @@ func (p *poolSpecs) problem(name string) (why, instead string) {
 	}
 	spec, err := json.Marshal(last.spec)
 	if err != nil {
-		return why, "" // never: it came from JSON
+		return why, "" // never: it was parsed from JSON
 	}
 	return why, string(spec)
 }
 
-// nextExpiry returns when the first rest ends.
+// nextExpiry returns when the first cool-down ends.
 func (l *ledger) nextExpiry() (time.Time, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.alloc.NextExpiry()
 }
 
-// declined tells that a Service cannot be assigned just now and will be tried again: the room that was set aside for it
-// when it was woken goes to the next.
+// declined records that a Service cannot be assigned now and will be retried: the room set aside when it was woken
+// passes to the next one.
 func (l *ledger) declined(key pools.ServiceKey) {
 	l.change(func() { l.alloc.Decline(key) })
 }
 
-// waitSynced waits for the caches and says what to mend when it takes long. False: ctx ended.
+// waitSynced waits for the caches and logs a remediation if that takes long. False: ctx ended.
 func waitSynced(ctx context.Context, log *slog.Logger, synced []cache.InformerSynced) bool {
 	slow := time.AfterFunc(15*time.Second, func() {
 		log.Error("still waiting for the first list of Services, Nodes or ironlb.io objects: no address is given until then",

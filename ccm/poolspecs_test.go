@@ -23,7 +23,7 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// office is a leader with its ledger and what keeps its pools, on a fake API that stays when the leader changes.
+// office is a leader with its ledger and its pool feed, on a fake API that persists across leader changes.
 type office struct {
 	t      *testing.T
 	client client.WithWatch
@@ -51,7 +51,7 @@ func newOffice(t *testing.T, all ...client.Object) *office {
 	return o
 }
 
-// lead begins anew with what the API has.
+// lead starts over with the state of the API.
 func (o *office) lead() {
 	log := slog.New(slog.DiscardHandler)
 	o.woken = nil
@@ -70,7 +70,7 @@ func (o *office) lead() {
 	o.ledger.poolsChanged = func() { kicked(o.specs.change) }
 }
 
-// turn does what follows a change of a pool, and returns the pool with its status.
+// turn processes a change of a pool, and returns the pool with its status.
 func (o *office) turn() *v1alpha1.IPAddressPool {
 	o.t.Helper()
 	ctx := o.t.Context()
@@ -102,7 +102,7 @@ func (o *office) edit(addresses ...string) {
 	}
 }
 
-// assign returns what the Service gets and why.
+// assign returns what the Service gets and the reason.
 func (o *office) assign(svc *v1.Service) string {
 	o.t.Helper()
 	d, err := o.ledger.assign(o.t.Context(), svc)
@@ -119,7 +119,7 @@ func webPool(addresses ...string) *v1alpha1.IPAddressPool {
 	}
 }
 
-// unreadable is what the CRD's rules let through: they cannot compare IPv6 ranges.
+// unreadable passes the CRD's rules: they cannot compare IPv6 ranges.
 var unreadable = []string{"2001:db8::10-2001:db8::20", "2001:db8::18-2001:db8::28"}
 
 func expect(t *testing.T, what, want string) {
@@ -138,7 +138,8 @@ func (o *office) ready(obj *v1alpha1.IPAddressPool) string {
 	return string(c.Status) + " " + c.Reason + " " + c.Message
 }
 
-// TestRestEndsOnTime: who waits for an address at rest is woken when the rest is over, the first one after a long time, too.
+// TestRestEndsOnTime: a Service that waits for an address in cool-down is woken when the cool-down ends, also when it
+// is the first one after a long time.
 func TestRestEndsOnTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		obj := webPool("203.0.113.4")
@@ -150,7 +151,7 @@ func TestRestEndsOnTime(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- o.specs.Run(ctx) }()
 		synctest.Wait()
-		time.Sleep(11 * time.Second) // past the first beat
+		time.Sleep(11 * time.Second) // past the first tick
 		first, second := serviceFor("first"), serviceFor("second")
 		expect(t, o.assign(first), "203.0.113.4 of pool web, Allocated")
 		expect(t, o.assign(second), "nothing, PoolExhausted")
@@ -174,7 +175,8 @@ func TestRestEndsOnTime(t *testing.T) {
 	})
 }
 
-// TestLastGoodOutlivesTheLeader: a pool that cannot be read any more stays in force as it was, also for the next leader.
+// TestLastGoodOutlivesTheLeader: the last valid configuration of a pool that became invalid stays in force, also for
+// the next leader.
 func TestLastGoodOutlivesTheLeader(t *testing.T) {
 	o := newOffice(t, webPool("203.0.113.4/31"))
 	o.turn()
@@ -218,11 +220,11 @@ func TestLastGoodOutlivesTheLeader(t *testing.T) {
 	expect(t, o.ready(obj), "True Ready The pool is in use")
 }
 
-// TestNeverReadable: a start with a pool that cannot be read, and nobody knows what it said before. What is held of it is
-// neither lost nor given to another, and nothing is written to its holder.
+// TestNeverReadable: a start with an invalid pool and no last valid configuration. Its held addresses are neither lost
+// nor assigned to others, and nothing is written to their holders.
 func TestNeverReadable(t *testing.T) {
 	good := webPool("203.0.113.4/31")
-	spare := webPool("203.0.113.4-203.0.113.5") // has the addresses, too
+	spare := webPool("203.0.113.4-203.0.113.5") // has the addresses as well
 	spare.Name, spare.UID = "spare", "2"
 	for name, bad := range map[string]func(*v1alpha1.IPAddressPool){
 		"edited while nobody led":     func(*v1alpha1.IPAddressPool) {},
@@ -257,7 +259,7 @@ func TestNeverReadable(t *testing.T) {
 	}
 }
 
-// TestLastGoodIsOfThisObject: another one of the same name has nothing to do with it.
+// TestLastGoodIsOfThisObject: the configuration is not used for another pool of the same name.
 func TestLastGoodIsOfThisObject(t *testing.T) {
 	o := newOffice(t, webPool("203.0.113.4/31"))
 	o.turn()
@@ -276,7 +278,7 @@ func TestLastGoodIsOfThisObject(t *testing.T) {
 	expect(t, o.assign(serviceFor("new")), "nothing, NoPool")
 }
 
-// TestDeclinedRoom goes to the next one that waits.
+// TestDeclinedRoom: the room passes to the next waiting Service.
 func TestDeclinedRoom(t *testing.T) {
 	o := newOffice(t, webPool("203.0.113.4"))
 	o.turn()

@@ -31,10 +31,10 @@ const (
 	conditionNodes       = "NodeAddresses"
 )
 
-// poolStatusInterval is the least time between two writes of a pool's status: counts change with every Service.
+// poolStatusInterval is the minimum interval between two writes of a pool's status: counts change with every Service.
 const poolStatusInterval = 500 * time.Millisecond
 
-// poolStatus writes the status of pools, when it differs.
+// poolStatus writes the status of pools if it differs.
 type poolStatus struct {
 	log    *slog.Logger
 	ledger *ledger
@@ -43,8 +43,8 @@ type poolStatus struct {
 	pulse  *pulse
 	kick   chan struct{}
 	events record.EventRecorder
-	mu     sync.Mutex           // one write at a time: of Run, and of the end of the process
-	told   map[types.UID]string // the causes of which there is an Event
+	mu     sync.Mutex           // one write at a time: by Run, or at the end of the process
+	told   map[types.UID]string // the causes for which there is an Event
 }
 
 // Run returns when ctx ends.
@@ -84,10 +84,10 @@ func (p *poolStatus) write(ctx context.Context) error {
 	var failed error
 	for i := range list.Items {
 		obj := &list.Items[i]
-		st, known := p.ledger.poolStatus(obj.Name) // the zero value for one that was never readable
+		st, known := p.ledger.poolStatus(obj.Name) // the zero value for one that was never valid
 		problem, lastGood := p.specs.problem(obj.Name)
 		if !known && problem == "" {
-			continue // it has not been read yet; reading it triggers the next pass
+			continue // not read yet; reading it triggers the next pass
 		}
 		st.Name = obj.Name
 		measured = append(measured, st)
@@ -114,8 +114,8 @@ func (p *poolStatus) write(ctx context.Context) error {
 	return failed
 }
 
-// statusPatch is the merge patch that makes the status this one: whole, as the counts are required, zero too, and what is
-// absent is taken away.
+// statusPatch is the merge patch that sets the full status: counts are required, even if zero, and absent fields are
+// removed.
 func statusPatch(status v1alpha1.IPAddressPoolStatus) ([]byte, error) {
 	whole := struct {
 		v1alpha1.IPAddressPoolStatus
@@ -129,7 +129,7 @@ func statusPatch(status v1alpha1.IPAddressPoolStatus) ([]byte, error) {
 	return json.Marshal(map[string]any{"status": whole})
 }
 
-// poolStatusOf is what the object's status should be. Conditions that hold on keep their time.
+// poolStatusOf returns the expected status of the object. Unchanged conditions keep their time.
 func poolStatusOf(obj *v1alpha1.IPAddressPool, st pools.PoolStatus, problem, lastGood string) v1alpha1.IPAddressPoolStatus {
 	out := v1alpha1.IPAddressPoolStatus{
 		AssignedIPv4:  st.AssignedIPv4,
@@ -184,7 +184,7 @@ func poolStatusOf(obj *v1alpha1.IPAddressPool, st pools.PoolStatus, problem, las
 	return out
 }
 
-// readyOf is the condition Ready.
+// readyOf returns the condition Ready.
 func readyOf(st pools.PoolStatus, problem, lastGood string) (ready bool, reason, message string) {
 	switch {
 	case problem != "" && lastGood != "" && st.State == pools.PoolReady:
@@ -210,7 +210,7 @@ type text string
 
 func (t text) String() string { return string(t) }
 
-// ofNodes says of each address who has it.
+// ofNodes describes which nodes have each address.
 func ofNodes(all []pools.NodeAddress) []text {
 	out := make([]text, len(all))
 	for i, n := range all {

@@ -66,13 +66,13 @@ func TestPoolConditions(t *testing.T) {
 				t.Errorf("%s: %s is of generation %d", name, cond.Type, cond.ObservedGeneration)
 			}
 		}
-		// The same again is the same: no write.
+		// An equal status causes no write.
 		obj.Status = got
 		if again := poolStatusOf(obj, c.status, c.problem, c.good); !slices.Equal(again.Conditions, got.Conditions) {
 			t.Errorf("%s: again %+v, want %+v", name, again.Conditions, got.Conditions)
 		}
 	}
-	// What was draining, or of a node, is taken back when it is over.
+	// The conditions Draining and NodeAddresses are cleared when their cause ends.
 	obj := &v1alpha1.IPAddressPool{}
 	obj.Status = poolStatusOf(obj, pools.PoolStatus{State: pools.PoolReady, Draining: many, OfNodes: []pools.NodeAddress{{Nodes: []string{"n"}}}}, "", "")
 	obj.Status = poolStatusOf(obj, pools.PoolStatus{State: pools.PoolReady}, "", "")
@@ -84,7 +84,8 @@ func TestPoolConditions(t *testing.T) {
 	}
 }
 
-// TestFirstPoolStatus: of a pool that nobody has looked at yet nothing is written; the first status has a reason in each condition.
+// TestFirstPoolStatus: nothing is written about a pool that has not been evaluated. The first status has a reason in
+// each condition.
 func TestFirstPoolStatus(t *testing.T) {
 	o := newOffice(t, webPool("203.0.113.4/31"))
 	if err := o.status.write(t.Context()); err != nil || o.writes > 0 {
@@ -100,8 +101,8 @@ func TestFirstPoolStatus(t *testing.T) {
 	}
 }
 
-// TestPoolNotReady: a pool that cannot be read, or that overlaps an older one, has one Warning for each cause, none
-// from the next leader, and a metric of 0.
+// TestPoolNotReady: an invalid pool, or one that overlaps an older one, has one Warning per cause, none from the next
+// leader, and a metric of 0.
 func TestPoolNotReady(t *testing.T) {
 	o := newOffice(t, webPool("2001:db8::/64"))
 	expectEvents := func(what string, want ...string) {
@@ -154,7 +155,7 @@ func TestPoolNotReady(t *testing.T) {
 	ready("web2", 0)
 }
 
-// TestPoolRepeatsSelector: the pool is in use, and says so.
+// TestPoolRepeatsSelector: the pool is in use, and reports the repeated selector.
 func TestPoolRepeatsSelector(t *testing.T) {
 	pool := webPool("203.0.113.4/31")
 	app := metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}

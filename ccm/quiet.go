@@ -16,35 +16,34 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// suppressed reports whether an Event of the service controller is left out. Normal ones say that it is about to do
-// something or did it, each time and changed or not; our own say what came of it, once. That no node is available it
-// repeats at each sync, and it does not matter to an address: the condition NoEligibleNode has what does, with the
-// nodes.
+// suppressed reports whether an Event of the service controller is dropped. Its Normal Events announce or report each
+// of its actions, changed or not; IronLB's own Events report the result once. Its Warning about unavailable nodes
+// repeats at each sync and does not matter to an address: the condition NoEligibleNode has the relevant nodes.
 func suppressed(kind, reason string) bool {
 	return kind == v1.EventTypeNormal || reason == "UnAvailableLoadBalancer"
 }
 
-// quiet is the client that the service controller is given: suppressed Events are left out.
+// quiet is the filtered client of the service controller: suppressed Events are dropped.
 type quiet struct{ kubernetes.Interface }
 
-// CoreV1 is the group that Events are in.
+// CoreV1 returns the filtered group of Events and Services.
 func (q quiet) CoreV1() corev1.CoreV1Interface { return quietCore{q.Interface.CoreV1()} }
 
 type quietCore struct{ corev1.CoreV1Interface }
 
-// Events leaves out those suppressed.
+// Events drops the suppressed ones.
 func (q quietCore) Events(namespace string) corev1.EventInterface {
 	return quietEvents{q.CoreV1Interface.Events(namespace)}
 }
 
-// Services leaves out writes of the status and additions of the finalizer: both go with the outcome, in one write.
+// Services drops writes of the status and additions of the finalizer: the outcome contains both, in one write.
 func (q quietCore) Services(namespace string) corev1.ServiceInterface {
 	return quietServices{q.CoreV1Interface.Services(namespace)}
 }
 
 type quietServices struct{ corev1.ServiceInterface }
 
-// Patch is what the service controller calls for finalizers and for the status.
+// Patch is called by the service controller for finalizers and for the status.
 func (q quietServices) Patch(ctx context.Context, name string, pt types.PatchType, data []byte, o metav1.PatchOptions, sub ...string) (*v1.Service, error) {
 	var parts struct {
 		Metadata struct{ Finalizers []string }
@@ -54,14 +53,14 @@ func (q quietServices) Patch(ctx context.Context, name string, pt types.PatchTyp
 		return nil, fmt.Errorf("reading a patch of Service %s: %w", name, err)
 	}
 	if parts.Status != nil || slices.Contains(parts.Metadata.Finalizers, servicehelper.LoadBalancerCleanupFinalizer) {
-		return &v1.Service{}, nil // the caller does not look at it
+		return &v1.Service{}, nil // the caller ignores it
 	}
 	return q.ServiceInterface.Patch(ctx, name, pt, data, o, sub...)
 }
 
 type quietEvents struct{ corev1.EventInterface }
 
-// CreateWithEventNamespace is what the recorder calls.
+// CreateWithEventNamespace is called by the recorder.
 func (q quietEvents) CreateWithEventNamespace(e *v1.Event) (*v1.Event, error) {
 	if suppressed(e.Type, e.Reason) {
 		return e, nil
@@ -69,7 +68,7 @@ func (q quietEvents) CreateWithEventNamespace(e *v1.Event) (*v1.Event, error) {
 	return q.CreateWithEventNamespaceWithContext(context.Background(), e)
 }
 
-// PatchWithEventNamespace is what the recorder calls when it said the same before.
+// PatchWithEventNamespace is called by the recorder for a repeated Event.
 func (q quietEvents) PatchWithEventNamespace(e *v1.Event, data []byte) (*v1.Event, error) {
 	if suppressed(e.Type, e.Reason) {
 		return e, nil
@@ -83,7 +82,7 @@ func quietLog(ctx context.Context) context.Context {
 	return klog.NewContext(ctx, log.WithSink(quietSink{log.WithCallDepth(1).GetSink()}))
 }
 
-// quietSink leaves out what client-go's record.EventBroadcaster.StartStructuredLogging logs of suppressed Events.
+// quietSink drops the log lines of client-go's record.EventBroadcaster.StartStructuredLogging for suppressed Events.
 type quietSink struct{ logr.LogSink }
 
 // Info is called with "type" and "reason" among the values of an Event.

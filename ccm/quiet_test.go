@@ -10,7 +10,8 @@ import (
 	servicehelper "k8s.io/cloud-provider/service/helpers"
 )
 
-// TestQuietStatus: what the service controller writes after a deletion does not reach a Service made anew under the name.
+// TestQuietStatus: what the service controller writes after a deletion does not affect a Service recreated under the
+// name.
 func TestQuietStatus(t *testing.T) {
 	old := serviceFor("s1", shows("203.0.113.4"))
 	anew := serviceFor("s1", shows("203.0.113.5"))
@@ -29,8 +30,8 @@ func TestQuietStatus(t *testing.T) {
 	}
 }
 
-// TestQuietFinalizer: the service controller's finalizer goes on with the outcome, not before it; it goes off when the service
-// controller says so, be there others beside it.
+// TestQuietFinalizer: the service controller's finalizer is added with the outcome, not before it. It is removed when
+// the service controller removes it, also if there are other finalizers.
 func TestQuietFinalizer(t *testing.T) {
 	for _, others := range [][]string{nil, {"example.com/other"}} {
 		with := serviceFor("s1", func(s *v1.Service) {
@@ -63,7 +64,7 @@ func TestQuietFinalizer(t *testing.T) {
 	}
 }
 
-// TestDeletedWithForeignFinalizer: an object that stays for a while does not show an address that is free.
+// TestDeletedWithForeignFinalizer: an object that remains for a while does not show a freed address.
 func TestDeletedWithForeignFinalizer(t *testing.T) {
 	d := newDesk(t, "203.0.113.4/32")
 	d.adopt()

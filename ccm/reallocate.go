@@ -17,7 +17,7 @@ import (
 // annotation.
 const conditionReallocated = "ironlb.io/Reallocated"
 
-// askedReallocation is the value of the annotation, as it is recorded: at most 64 bytes. Empty, or "false": none.
+// askedReallocation returns the value of the annotation as recorded: at most 64 bytes. Empty, or "false": none.
 func askedReallocation(svc *v1.Service) string {
 	value := strings.TrimSpace(svc.Annotations[annotationReallocate])
 	switch {
@@ -30,7 +30,7 @@ func askedReallocation(svc *v1.Service) string {
 	return value
 }
 
-// reallocationIn is the value that the Service's status records.
+// reallocationIn returns the value that the Service's status records.
 func reallocationIn(svc *v1.Service) string {
 	if c := meta.FindStatusCondition(svc.Status.Conditions, conditionReallocated); c != nil {
 		return c.Message
@@ -38,7 +38,7 @@ func reallocationIn(svc *v1.Service) string {
 	return ""
 }
 
-// askReallocation puts the request into the claim, if it is a new one.
+// askReallocation adds the request to the claim, if it is a new one.
 func askReallocation(c *pools.Claim, asked, done string) {
 	c.Reallocate, c.ReallocateDone = asked != "" && asked != done, ""
 	if asked == done {
@@ -46,8 +46,8 @@ func askReallocation(c *pools.Claim, asked, done string) {
 	}
 }
 
-// reallocation is what the Service's status should record: the value of the annotation, if it has been carried out, by
-// this decision or before.
+// reallocation returns the value that the Service's status should record: that of the annotation, if it was carried out
+// by this decision or before.
 func reallocation(svc *v1.Service, have outcome, carriedOut bool) string {
 	if asked := askedReallocation(svc); carriedOut || asked == have.reallocated {
 		return asked
@@ -55,7 +55,7 @@ func reallocation(svc *v1.Service, have outcome, carriedOut bool) string {
 	return ""
 }
 
-// reallocationPatch is the entry of the conditions that makes the status record the value. Nil: nothing to change.
+// reallocationPatch returns the entry of the conditions that records the value. Nil: nothing to change.
 func reallocationPatch(svc *v1.Service, value string) any {
 	switch {
 	case value == reallocationIn(svc):

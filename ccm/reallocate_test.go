@@ -11,7 +11,7 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// only makes the pool consist of one address.
+// only replaces the pool's addresses by one address.
 func (s *shop) only(address string) {
 	s.t.Helper()
 	r, err := pools.ParseRanges([]string{address})
@@ -21,7 +21,7 @@ func (s *shop) only(address string) {
 	s.ledger.setPools([]pools.Pool{{Name: "web", Ranges: r, AutoAssign: true}})
 }
 
-// settles has s served by what the API server has, and expects what it shows and the value that it records as carried
+// settles serves s from the state of the API server, and expects the shown address and the value recorded as carried
 // out.
 func (s *shop) settles(address, recorded string) {
 	s.t.Helper()
@@ -89,7 +89,7 @@ func TestReallocateAgain(t *testing.T) {
 	}
 }
 
-// TestReallocateByAnOlderCopy: a copy of the Service from before it was carried out does not have it carried out twice.
+// TestReallocateByAnOlderCopy: an older copy of the Service does not carry out the request a second time.
 func TestReallocateByAnOlderCopy(t *testing.T) {
 	s := newShop(t, "203.0.113.4/32")
 	s.create("s", reallocate("true"))

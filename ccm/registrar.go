@@ -21,19 +21,19 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// registrar gives Services their addresses and writes them down: for the service controller and for the class controller.
-// A controller never calls it for one Service twice at a time; two may, when a Service goes from one to the other.
+// registrar assigns addresses to Services and writes them, for the service controller and for the class controller. One
+// controller never calls it for the same Service concurrently; both may, when a Service passes from one to the other.
 type registrar struct {
 	log      *slog.Logger
 	events   record.EventRecorder
 	settings *Settings
 	ledger   *ledger
 	api      corev1.ServicesGetter
-	services corelisters.ServiceLister // of the cache; nil: none
+	services corelisters.ServiceLister // of the cache; may be nil
 }
 
-// serve gives the Service what it asks for, writes the outcome on the object if it is not there, and says it if it is new.
-// The error is a conflict if the Service has changed since: see retryOnConflict. So it is with end.
+// serve assigns what the Service requests, writes the outcome if the object does not have it, and publishes it if it is
+// new. As with end, the error is a conflict if the Service has changed since: see retryOnConflict.
 func (r *registrar) serve(ctx context.Context, svc *v1.Service) error {
 	if err := r.ledger.waitReady(ctx); err != nil {
 		return fmt.Errorf("serving Service %s: %w", keyOf(svc), err)
@@ -60,7 +60,7 @@ func (r *registrar) serve(ctx context.Context, svc *v1.Service) error {
 	}
 	after, err := r.patch(ctx, svc, have, patch)
 	if gone(err) {
-		return r.ledger.release(ctx, keyOf(svc), svc.UID) // its end may have been seen before it was assigned anything
+		return r.ledger.release(ctx, keyOf(svc), svc.UID) // its deletion may have been handled before the assignment
 	}
 	if err != nil {
 		return fmt.Errorf("writing the address of Service %s: %w", keyOf(svc), err)
@@ -77,7 +77,7 @@ func (r *registrar) serve(ctx context.Context, svc *v1.Service) error {
 	return nil
 }
 
-// changed says which addresses are others than before, and why. Empty: none is.
+// changed describes the addresses that differ from before, and why. Empty: none does.
 func changed(moves []pools.Move) string {
 	texts := make([]string, len(moves))
 	for i, m := range moves {
@@ -89,7 +89,8 @@ func changed(moves []pools.Move) string {
 // addressChanged is the reason of the Event of a change of address.
 const addressChanged = "AddressChanged"
 
-// tell says a change of outcome, once. An object that had the same addresses before there was a condition is no news.
+// tell publishes a change of outcome, once. An object that had the same addresses before it had a condition counts as
+// unchanged.
 func (r *registrar) tell(svc *v1.Service, have, want outcome, d pools.Decision) {
 	before, warning := r.ledger.tell(svc, have, want), d.Reason.Warning()
 	if before.sameOutcome(want) || !warning && before.condition.Type == "" && len(before.ingress) > 0 && before.sameIngress(want) {
@@ -106,8 +107,8 @@ func (r *registrar) tell(svc *v1.Service, have, want outcome, d pools.Decision) 
 	r.events.Event(svc, kind, reason, message)
 }
 
-// settled says whether the Service has what it should have: nothing is left to do for it. It may get its address by this,
-// to be written later.
+// settled reports whether the Service is as it should be, so that nothing is left to do. The call may assign an address
+// that is written later.
 func (r *registrar) settled(ctx context.Context, svc *v1.Service) bool {
 	d, ok, err := r.ledger.assignIdle(ctx, svc)
 	if err != nil || !ok {
@@ -124,7 +125,7 @@ func (r *registrar) settled(ctx context.Context, svc *v1.Service) bool {
 	return r.releaseDeleted(ctx, svc) == nil
 }
 
-// drifted says whether somebody changed what we wrote.
+// drifted reports whether another writer changed what IronLB wrote.
 func (r *registrar) drifted(svc *v1.Service) bool {
 	want, ok := r.ledger.current(svc)
 	if !ok || !r.settings.wants(svc) {
@@ -135,19 +136,19 @@ func (r *registrar) drifted(svc *v1.Service) bool {
 	return !have.equal(want)
 }
 
-// unmet says whether the Service is ours and has not all that it asks for.
+// unmet reports whether the Service is managed and does not have all that it requests.
 func (r *registrar) unmet(svc *v1.Service) bool {
 	return r.settings.wants(svc) && !r.ledger.theirs(svc) && outcomeIn(svc).condition.Reason != string(pools.Allocated)
 }
 
-// clear takes our record and the finalizers off a Service that is not ours any more, and then frees what it held: not
-// before nobody can read it there. If it became ours again meanwhile, be it through the other controller, what it was given
-// stays.
+// clear removes IronLB's record and the finalizers from a Service that is not managed any more. It frees what the
+// Service held only after that, so that the addresses are no longer visible there. If the Service became managed again
+// meanwhile, also through the other controller, its new addresses stay.
 func (r *registrar) clear(ctx context.Context, svc *v1.Service, finalizers ...string) error {
 	return r.end(ctx, svc, outcome{}, finalizers)
 }
 
-// end makes the Service say what remains of the outcome, takes the finalizers off, and frees what it held.
+// end reduces the Service to the rest of the outcome, removes the finalizers, and frees what it held.
 func (r *registrar) end(ctx context.Context, svc *v1.Service, rest outcome, finalizers []string) error {
 	turn := r.ledger.turn(svc)
 	have, sure := r.ledger.newest(svc)
@@ -164,8 +165,8 @@ func (r *registrar) end(ctx context.Context, svc *v1.Service, rest outcome, fina
 	return r.ledger.releaseUnchanged(ctx, svc, turn)
 }
 
-// patch writes to the Service, if it is still of the version that was decided about: else the error is a conflict. have
-// is what it had before.
+// patch writes to the Service if its version is still the one decided about: otherwise the error is a conflict. have is
+// the outcome before the write.
 func (r *registrar) patch(ctx context.Context, svc *v1.Service, have outcome, patch []byte) (*v1.Service, error) {
 	after, err := r.api.Services(svc.Namespace).Patch(ctx, svc.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	switch {
@@ -180,9 +181,9 @@ func (r *registrar) patch(ctx context.Context, svc *v1.Service, have outcome, pa
 	return after, err
 }
 
-// gone says whether the Service does not exist any more, or not for long: there may be another one of the same name, and the
-// API server takes its UID in our patch for an attempt to change the UID of the other; and one that is being deleted takes
-// no new finalizer.
+// gone reports whether the Service does not exist any more, or is being deleted. If there is another one of the same
+// name, the API server treats the UID in the patch as an attempt to change its UID. A Service in deletion accepts no
+// new finalizer.
 func gone(err error) bool {
 	return apierrors.IsNotFound(err) || apierrors.IsInvalid(err) && slices.ContainsFunc(causes(err), func(c metav1.StatusCause) bool {
 		return c.Field == "metadata.uid" || c.Field == "metadata.finalizers" && c.Type == metav1.CauseType(field.ErrorTypeForbidden)

@@ -21,7 +21,7 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// cutOnce has the answer to the next patch of a Service lost; applied: the patch itself is not.
+// cutOnce drops the response to the next patch of a Service. applied: the patch itself is applied.
 func (d *desk) cutOnce(applied bool) {
 	done := false
 	through := k8stesting.ObjectReaction(d.api.Tracker())
@@ -39,8 +39,8 @@ func (d *desk) cutOnce(applied bool) {
 	})
 }
 
-// TestSaidAfterALostAnswer: an outcome whose write may have come through is said once, when it is certain, whatever the cache
-// shows by then.
+// TestSaidAfterALostAnswer: an outcome whose write may have been applied is published once, when it is certain,
+// whatever the cache shows by then.
 func TestSaidAfterALostAnswer(t *testing.T) {
 	for _, applied := range []bool{false, true} {
 		for _, caught := range []bool{false, true} { // the cache shows the write by the second try
@@ -52,14 +52,14 @@ func TestSaidAfterALostAnswer(t *testing.T) {
 					switch outcome {
 					case "waits":
 						d.ensure(serviceFor("first", func(s *v1.Service) { s.UID = "first" }))
-					case "moved": // it was told before that it waits
+					case "moved": // it waits, as published before
 						first := serviceFor("first", func(s *v1.Service) { s.UID = "first" })
 						d.ensure(first)
 						d.ensure(s)
 						if err := d.ledger.release(t.Context(), keyOf(first), first.UID); err != nil {
 							t.Fatal(err)
 						}
-					case "legacy": // it had the address before there was a condition: no news
+					case "legacy": // it had the address before it had a condition: unchanged
 						shows("203.0.113.4")(s)
 						given("web")(s)
 					}
@@ -97,8 +97,8 @@ func TestSaidAfterALostAnswer(t *testing.T) {
 	}
 }
 
-// TestWritesOfOneThatWaits: a Service that must wait costs two writes to it and two Events in all, however often it is
-// tried meanwhile: with its VirtualIP that is five (docs/design/ccm-pending.md).
+// TestWritesOfOneThatWaits: a waiting Service costs two writes to it and two Events in total, however often it is
+// retried meanwhile. With its VirtualIP that is five (docs/design/ccm-pending.md).
 func TestWritesOfOneThatWaits(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -115,7 +115,7 @@ func TestWritesOfOneThatWaits(t *testing.T) {
 	api.ClearActions()
 	create(t, services, serviceFor("s"))
 	awaitEvent(t, events, "Warning PoolExhausted default/s")
-	// Each has it tried, and the one after it is its proof: the only worker takes them in order.
+	// Each label triggers a retry. The Service created after it proves that: the only worker processes them in order.
 	for _, value := range []string{"a", "b"} {
 		patch("s", fmt.Sprintf(`{"metadata":{"labels":{"tried":%q}}}`, value))
 		create(t, services, serviceFor("after-"+value))
@@ -150,8 +150,8 @@ func TestWritesOfOneThatWaits(t *testing.T) {
 	}
 }
 
-// TestFinalizerGoesWithTheOutcome: both are in one patch, ours with a class and the service controller's without, and a
-// finalizer that somebody took off comes back.
+// TestFinalizerGoesWithTheOutcome: both are in one patch. The finalizer is IronLB's with a class, else the service
+// controller's. A removed finalizer is restored.
 func TestFinalizerGoesWithTheOutcome(t *testing.T) {
 	for class, want := range map[string]string{"": "service.kubernetes.io/load-balancer-cleanup", "ironlb.io/lb": "ironlb.io/load-balancer"} {
 		d := newDesk(t, "203.0.113.4/32")
@@ -180,7 +180,8 @@ func TestFinalizerGoesWithTheOutcome(t *testing.T) {
 	}
 }
 
-// TestDeletedMeanwhile: a Service whose deletion the cache does not show yet takes no finalizer, gets nothing, and is no fault.
+// TestDeletedMeanwhile: a Service whose deletion is not in the cache yet gets no finalizer and nothing else, without an
+// error.
 func TestDeletedMeanwhile(t *testing.T) {
 	d := newDesk(t, "203.0.113.4/32")
 	d.adopt()
@@ -196,8 +197,8 @@ func TestDeletedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestStatusIsPatched: the addresses come in the order of the families, with an explicit mode, in a patch that has nothing else of the
-// object, so that another writer's conditions and annotations stay.
+// TestStatusIsPatched: the addresses are in the order of the families, with an explicit mode. The patch has no other
+// fields, so that another writer's conditions and annotations stay.
 func TestStatusIsPatched(t *testing.T) {
 	d := newDesk(t, "203.0.113.4/32")
 	r, err := pools.ParseRanges([]string{"203.0.113.4", "2001:db8::4"})

@@ -25,19 +25,22 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// Release is the end of an installation: it takes what is IronLB's off the Services, and deletes the objects that are derived.
+// Release removes an installation: it removes IronLB's fields from the Services, and deletes the derived objects.
 type Release struct {
 	Log *slog.Logger
-	// LeaseNamespace and LeaseName are of the leader's Lease. Release is one more candidate: it writes when no ironlb-ccm leads any more.
+	// LeaseNamespace and LeaseName are those of the leader's Lease. Release is one more candidate: it writes once no
+	// ironlb-ccm leads any more.
 	LeaseNamespace, LeaseName string
-	// DaemonSet is the name of the one that removes what the speakers made on the nodes, in LeaseNamespace. Empty: none is waited for.
+	// DaemonSet is the name of the DaemonSet, in LeaseNamespace, that removes the speakers' state from the nodes.
+	// Empty: Release waits for none.
 	DaemonSet string
 }
 
-// errStillLed is the cause where the Lease was never free.
+// errStillLed is the cause if the Lease was never free.
 var errStillLed = errors.New("the Lease stayed with another holder")
 
-// Run returns when the Services are released and the DaemonSet has run on all nodes, or with an error when ctx ends before.
+// Run returns when the Services are released and the DaemonSet has run on all nodes, or with an error when ctx ends
+// first.
 func (r Release) Run(ctx context.Context, config *rest.Config) error {
 	config = rest.AddUserAgent(config, Name)
 	kube, err := kubernetes.NewForConfig(config)
@@ -80,11 +83,11 @@ func (r Release) lead(ctx context.Context, kube kubernetes.Interface, f func(con
 	if err != nil {
 		return fmt.Errorf("preparing the election: %w", err)
 	}
-	// The callback of the elector runs in a goroutine that nobody waits for, so the work is here.
+	// The work is here because the elector runs its callback in a goroutine without a way to wait for it.
 	elected := make(chan struct{})
 	go func() {
 		defer close(elected)
-		defer stop() // without the Lease nothing more is written
+		defer stop() // without the Lease it must not write
 		elector.Run(inner)
 	}()
 	if err := until(inner, time.Second/10, elected, elector.IsLeader); err == nil {
@@ -101,7 +104,7 @@ func (r Release) lead(ctx context.Context, kube kubernetes.Interface, f func(con
 	return nil
 }
 
-// until polls, and returns an error when ctx ends or the channel is closed before.
+// until polls. It returns an error when ctx ends or the channel is closed first.
 func until(ctx context.Context, interval time.Duration, ended <-chan struct{}, done func() bool) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -117,7 +120,7 @@ func until(ctx context.Context, interval time.Duration, ended <-chan struct{}, d
 	return nil
 }
 
-// services takes record, addresses and finalizers off all Services that have them.
+// services removes record, addresses and finalizers from all Services that have them.
 func (r Release) services(ctx context.Context, kube kubernetes.Interface) error {
 	list, err := kube.CoreV1().Services(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -133,7 +136,8 @@ func (r Release) services(ctx context.Context, kube kubernetes.Interface) error 
 	return errors.Join(errs...)
 }
 
-// service releases one Service. Where it shows another controller's address, that and the service controller's finalizer stay.
+// service releases one Service. If it shows another controller's address, that address and the service controller's
+// finalizer stay.
 func (r Release) service(ctx context.Context, api corev1.ServicesGetter, svc *v1.Service) error {
 	if !recorded(svc) && !has(svc, finalizer) {
 		return nil
@@ -144,7 +148,7 @@ func (r Release) service(ctx context.Context, api corev1.ServicesGetter, svc *v1
 	if len(svc.Status.LoadBalancer.Ingress) > 0 && !slices.ContainsFunc(ingressOf(svc), given) {
 		rest, shared = outcome{others: true}, svc.Spec.LoadBalancerClass != nil
 	}
-	// No service controller runs any more, as with OnlyClass.
+	// The service controller no longer runs, as with OnlyClass.
 	owner := &registrar{settings: &Settings{OnlyClass: true}}
 	patch, err := rest.patchOf(svc, have, owner.finalizersOn(svc, shared)...)
 	if err != nil {
@@ -159,7 +163,7 @@ func (r Release) service(ctx context.Context, api corev1.ServicesGetter, svc *v1
 	return nil
 }
 
-// advice takes our advice off a Service, which may have it without being one of ours.
+// advice removes IronLB's warnings from a Service. A foreign Service may have them, too.
 func (r Release) advice(ctx context.Context, kube kubernetes.Interface, svc *v1.Service) error {
 	if meta.FindStatusCondition(svc.Status.Conditions, conditionAdvice) == nil {
 		return nil
@@ -172,7 +176,7 @@ func (r Release) advice(ctx context.Context, kube kubernetes.Interface, svc *v1.
 	return nil
 }
 
-// derived deletes the objects that the programs made. Pools and advertisements are the users' and stay.
+// derived deletes the objects that IronLB created. Pools and advertisements belong to the users and stay.
 func (r Release) derived(ctx context.Context, kinds dynamic.Interface) error {
 	var errs []error
 	for _, resource := range []string{"virtualips", "speakerstatuses"} {

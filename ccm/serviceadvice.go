@@ -13,7 +13,7 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// Why a Service is not served as its author may think. None of it keeps the Service from its address.
+// Reasons why a Service is not served as its author may expect. None of them keeps the Service from its address.
 const (
 	familyClosed          = "FamilyClosed"
 	unreadableSourceRange = "UnreadableSourceRange"
@@ -24,10 +24,10 @@ const (
 	addressRefused        = "AddressRefused"
 )
 
-// advice is one thing about a Service that its author ought to know.
+// advice is one warning for the author of a Service.
 type advice struct{ reason, message string }
 
-// adviceOn says what the Service alone tells.
+// adviceOn returns the warnings that follow from the Service alone.
 func adviceOn(svc *v1.Service) []advice {
 	out := rangeAdvice(svc)
 	if text, given := svc.Annotations[v1alpha1.AnnotationScheduler]; given {
@@ -52,7 +52,7 @@ func adviceOn(svc *v1.Service) []advice {
 	return out
 }
 
-// rangeAdvice says which source ranges do not count, and which families are closed by them (ipvs.md 2.3.1).
+// rangeAdvice reports the source ranges that do not count, and the families that they close (ipvs.md 2.3.1).
 func rangeAdvice(svc *v1.Service) []advice {
 	ranges := v1alpha1.ParseSourceRanges(svc.Spec.LoadBalancerSourceRanges, svc.Annotations[v1alpha1.AnnotationSourceRanges])
 	field := "spec.loadBalancerSourceRanges"
@@ -75,7 +75,7 @@ func rangeAdvice(svc *v1.Service) []advice {
 	return out
 }
 
-// endpoint is an address and a port that clients outside of the cluster connect to.
+// endpoint is an address and a port that clients outside the cluster connect to.
 type endpoint struct {
 	addr     netip.Addr
 	protocol v1.Protocol
@@ -90,12 +90,12 @@ func (e endpoint) compare(f endpoint) int {
 	return cmp.Or(e.addr.Compare(f.addr), cmp.Compare(e.port, f.port), cmp.Compare(e.protocol, f.protocol))
 }
 
-// maxEndpoints is how many endpoints of a Service are compared with those of others: a tenant may write thousands of
-// external IPs and of ports, each of which is one with each.
+// maxEndpoints is how many endpoints of a Service are compared with those of others. A tenant may write thousands of
+// external IPs and of ports, and each pair is an endpoint.
 const maxEndpoints = 1024
 
-// endpointsOf returns those of a Service: of its LoadBalancer addresses if they are ours, and of its external IPs
-// without those that are refused; maxEndpoints at most, of whole addresses.
+// endpointsOf returns the endpoints of a Service: LoadBalancer addresses if IronLB assigned them, and external IPs that
+// are not refused. It returns at most maxEndpoints, with all ports of each address or none.
 func endpointsOf(svc *v1.Service, ours bool, refused []refusedAddress) []endpoint {
 	var texts []string
 	if ours {
@@ -123,7 +123,7 @@ func endpointsOf(svc *v1.Service, ours bool, refused []refusedAddress) []endpoin
 	return slices.Compact(out)
 }
 
-// claimant is a Service that claims an endpoint. The oldest has it on every node (docs/design/data-plane.md).
+// claimant is a Service that claims an endpoint. The oldest one serves it on every node (docs/design/data-plane.md).
 type claimant struct {
 	service pools.ServiceKey
 	created int64
@@ -133,7 +133,7 @@ func (c claimant) compare(d claimant) int {
 	return cmp.Or(cmp.Compare(c.created, d.created), cmp.Compare(c.service.Namespace, d.service.Namespace), cmp.Compare(c.service.Name, d.service.Name))
 }
 
-// claims are all endpoints and who claims them, the oldest first.
+// claims are all endpoints and their claimants, the oldest first.
 type claims struct {
 	of map[endpoint][]claimant
 	by map[pools.ServiceKey][]endpoint
@@ -143,7 +143,7 @@ func newClaims() *claims {
 	return &claims{of: map[endpoint][]claimant{}, by: map[pools.ServiceKey][]endpoint{}}
 }
 
-// set notes what a Service claims now, and returns the others for whom that may be news.
+// set records the current claims of a Service, and returns the other Services that may be affected.
 func (c *claims) set(me claimant, endpoints []endpoint) []pools.ServiceKey {
 	var others []pools.ServiceKey
 	changed := func(e endpoint) {
@@ -177,7 +177,7 @@ func (c *claims) set(me claimant, endpoints []endpoint) []pools.ServiceKey {
 	return others
 }
 
-// advice says of which endpoints a Service gets no connections.
+// advice returns a warning for each endpoint on which the Service gets no connections.
 func (c *claims) advice(service pools.ServiceKey) []advice {
 	var out []advice
 	for _, e := range c.by[service] {
@@ -189,7 +189,7 @@ func (c *claims) advice(service pools.ServiceKey) []advice {
 	return out
 }
 
-// joined is the message of all advice.
+// joined returns the combined message of all warnings.
 func joined(all []advice) string {
 	texts := make([]string, len(all))
 	for i, a := range all {

@@ -105,8 +105,8 @@ func TestAdvice(t *testing.T) {
 	}
 }
 
-// The oldest of those that claim an endpoint has it, in whatever order they come; the others are told, and told again when
-// that changes.
+// The oldest claimant of an endpoint has it, in any order of arrival. The others get a warning, and another one when
+// the endpoint's owner changes.
 func TestClaims(t *testing.T) {
 	key := func(name string) pools.ServiceKey { return pools.ServiceKey{Namespace: "default", Name: name} }
 	claim := func(c *claims, name string, created int64, port int32) []pools.ServiceKey {
@@ -263,7 +263,7 @@ func TestAdviser(t *testing.T) {
 	w.event("Warning FamilyClosed ")
 	w.condition("web", "FamilyClosed")
 
-	// Each thing is said once: what is new has an Event, what was said before has none.
+	// Each warning is published once: a new one has an Event, an earlier one has none.
 	w.update(advised("web", func(s *v1.Service) {
 		closed(s)
 		s.Spec.ExternalIPs = []string{"203.0.113.4"}
@@ -271,13 +271,13 @@ func TestAdviser(t *testing.T) {
 	}))
 	w.event("Warning UnknownScheduler ")
 
-	// A Service that is not ours gets an Event and nothing else.
+	// An unmanaged Service gets an Event and nothing else.
 	if _, err := client.CoreV1().Services("default").Create(w.ctx, advised("other", other), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	w.event("Warning PortConflict TCP 203.0.113.4:80 belongs to Service default/web")
 
-	// Nothing left to say: the condition goes; and the other has the endpoint for itself.
+	// Nothing is left to report: the condition is removed, and the other Service has the endpoint alone.
 	w.update(advised("web", nil))
 	w.condition("web", "")
 	w.update(advised("web", closed))
@@ -288,7 +288,7 @@ func TestAdviser(t *testing.T) {
 		t.Errorf("%d writes, want 4: %v", n, client.Actions())
 	}
 
-	// The next leader finds it said.
+	// The next leader finds the warning in the condition.
 	client.ClearActions()
 	w, stop = startAdviser(t, client)
 	w.update(advised("plain", closed))
@@ -310,8 +310,8 @@ func TestAdviser(t *testing.T) {
 	}
 }
 
-// TestAdviceIsBounded: thousands of faults of a Service make a condition of a few lines, and no product of its external
-// IPs and ports.
+// TestAdviceIsBounded: thousands of errors in a Service produce a condition of a few lines. Not every pair of external
+// IP and port is expanded.
 func TestAdviceIsBounded(t *testing.T) {
 	svc := serviceFor("s1")
 	for i := range 2000 {

@@ -13,8 +13,8 @@ import (
 	"k8s.io/controller-manager/controller"
 )
 
-// startServiceController starts cloud-provider's service controller as its own constructor would, except that its Service
-// informer is ours to wake a Service through.
+// startServiceController starts cloud-provider's service controller as its own constructor would, except for the
+// Service informer: this one can wake a Service.
 func startServiceController(init app.ControllerInitContext, config *cloudconfig.CompletedConfig, cloud cloudprovider.Interface) app.InitFunc {
 	return func(ctx context.Context, manager controllermanager.ControllerContext) (controller.Interface, bool, error) {
 		c := cloud.(*Cloud)

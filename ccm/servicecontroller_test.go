@@ -33,13 +33,13 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// startServices runs cloud-provider's own service controller on our Cloud, with one pool of one address. The API is
+// startServices runs cloud-provider's own service controller on a Cloud, with one pool of one address. The API is
 // client-go's fake, the controller is the real one.
 func startServices(ctx context.Context, t *testing.T, workers int, objects ...runtime.Object) (*fake.Clientset, *record.FakeRecorder) {
 	return startObserved(ctx, t, workers, func(c *Cloud) cloudprovider.Interface { return c }, objects...)
 }
 
-// startObserved is startServices with a Cloud that the test looks into.
+// startObserved is startServices with a Cloud that the test can inspect.
 func startObserved(
 	ctx context.Context, t *testing.T, workers int, observe func(*Cloud) cloudprovider.Interface,
 	objects ...runtime.Object,
@@ -71,8 +71,8 @@ func startObserved(
 	return api, events
 }
 
-// startInformers returns when the resources are listed and watched. client-go's fake, unlike an API server, does not repeat
-// to a new watch what happened since the list: nothing may change between the two.
+// startInformers returns when the resources are listed and watched. client-go's fake, unlike an API server, does not
+// replay events since the list to a new watch: nothing may change between the two.
 func startInformers(ctx context.Context, t *testing.T, api *fake.Clientset, core informers.SharedInformerFactory, resources ...string) {
 	t.Helper()
 	watches := make(chan string, 100)
@@ -96,7 +96,7 @@ func startInformers(ctx context.Context, t *testing.T, api *fake.Clientset, core
 	}
 }
 
-// TestServiceController: a Service that waits is left alone, served when its turn comes, and nothing is done twice.
+// TestServiceController: a waiting Service is not written to, then served in its order, and nothing is done twice.
 func TestServiceController(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -122,14 +122,14 @@ func TestServiceController(t *testing.T) {
 	}
 	awaitEvent(t, events, "Normal Allocated")
 
-	// A label matters to pools, not to the controller: it must come through. The echo of our annotation must not.
+	// A label matters to pools, not to the controller: it must pass. The echo of IronLB's annotation must not.
 	api.ClearActions()
 	if _, err := services.Patch(ctx, "s2", types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	create(t, services, serviceFor("s3"))
 	awaitEvent(t, events, "Warning PoolExhausted default/s3")
-	// s1's last one comes late: the fake leaves it to the controller to clear the status, the real API server does not.
+	// s1's last write is late: with the fake the controller clears the status, with the real API server it does not.
 	got := slices.DeleteFunc(writes(api), func(w string) bool { return w == "patch services/status s1" })
 	if !slices.Equal(got, []string{"patch services s2", "create services s3", "patch services/status s3"}) {
 		t.Errorf("wrote %q", got) // s3: finalizer and condition
@@ -157,7 +157,7 @@ func (n nodesOf) EnsureLoadBalancer(
 	return &v1.LoadBalancerStatus{}, nil
 }
 
-// UpdateLoadBalancer may be called as well, for what the informer of Nodes saw last.
+// UpdateLoadBalancer may be called as well, for the last Nodes of the informer.
 func (n nodesOf) UpdateLoadBalancer(context.Context, string, *v1.Service, []*v1.Node) error {
 	return nil
 }
@@ -269,8 +269,7 @@ func TestNoNodeIsNoWarning(t *testing.T) {
 	}
 }
 
-// TestRestartIsSilent: nothing is written to a Service that has what it should have, nor said of it, and it is cleaned up
-// later all the same.
+// TestRestartIsSilent: a Service that is as it should be gets no write and no Event, and is still cleaned up later.
 func TestRestartIsSilent(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -289,7 +288,7 @@ func TestRestartIsSilent(t *testing.T) {
 	api, events := startServices(ctx, t, 1, node("n"), s1, s2)
 	services := api.CoreV1().Services("default")
 	create(t, services, serviceFor("s3"))
-	awaitEvent(t, events, "Warning PoolExhausted default/s3") // one worker: those before it had their turn
+	awaitEvent(t, events, "Warning PoolExhausted default/s3") // one worker: the earlier ones have been processed
 	if got := writes(api); !slices.Equal(got, []string{"create services s3", "patch services/status s3"}) {
 		t.Errorf("wrote %q", got)
 	}
@@ -302,7 +301,7 @@ func TestRestartIsSilent(t *testing.T) {
 	awaitEvent(t, events, "Normal Allocated The Service holds 203.0.113.4")
 }
 
-// writes lists what was written to the API.
+// writes lists the writes to the API.
 func writes(api *fake.Clientset) []string {
 	var out []string
 	for _, a := range api.Actions() {
@@ -334,7 +333,7 @@ func ip(svc v1.Service) string {
 func create(t *testing.T, services corev1.ServiceInterface, svc *v1.Service) {
 	t.Helper()
 	svc.UID = types.UID(svc.Name)
-	svc.Annotations = nil // as the API server has it when there are none
+	svc.Annotations = nil // as in the API server if there are none
 	if _, err := services.Create(t.Context(), svc, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -10,11 +10,11 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// wakeService has the controller that serves the Service look at it again.
+// wakeService requeues the Service in the controller that serves it.
 func (c *Cloud) wakeService(key pools.ServiceKey) {
 	svc, err := c.core.Core().V1().Services().Lister().Services(key.Namespace).Get(key.Name)
 	switch {
-	case err != nil: // gone
+	case err != nil: // deleted
 		c.ledger.declined(key)
 	case c.settings.classless(svc):
 		c.waker.Wake(svc)
@@ -23,8 +23,8 @@ func (c *Cloud) wakeService(key pools.ServiceKey) {
 	}
 }
 
-// listServices reads the Services that show an address or have our record from the API server, not from a cache:
-// nothing that an earlier leader wrote may be missing.
+// listServices reads the Services that show an address or have IronLB's record. It reads from the API server, not from
+// a cache, so that it includes everything that an earlier leader wrote.
 func (c *Cloud) listServices(ctx context.Context) ([]v1.Service, error) {
 	const page = 500
 	var all []v1.Service

@@ -12,29 +12,30 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// Settings are the flags beside cloud-provider's.
+// Settings are the flags in addition to cloud-provider's.
 type Settings struct {
-	// Class is the spec.loadBalancerClass that is ours.
+	// Class is IronLB's spec.loadBalancerClass.
 	Class string
-	// OnlyClass leaves Services without a class alone altogether.
+	// OnlyClass ignores Services without a class.
 	OnlyClass bool
-	// IPMode is what the status says of every address: Proxy or VIP.
+	// IPMode is the mode of every address in the status: Proxy or VIP.
 	IPMode string
-	// ServiceProxy says that the speakers serve every Service that names no other proxy. ExternalIPCIDRs hold the external IPs that they serve.
+	// ServiceProxy means that the speakers serve every Service that names no other proxy. ExternalIPCIDRs contain the
+	// external IPs that they serve.
 	ServiceProxy    bool
 	ExternalIPCIDRs []string
-	// IgnoreExcludeLB serves nodes with the label node.kubernetes.io/exclude-from-external-load-balancers, too.
+	// IgnoreExcludeLB includes nodes with the label node.kubernetes.io/exclude-from-external-load-balancers.
 	IgnoreExcludeLB bool
-	// ProbeAddress is where /livez and /readyz are served. Empty: nowhere.
+	// ProbeAddress is the address of /livez and /readyz. Empty: not served.
 	ProbeAddress string
 }
 
-// DefaultSettings serve Services of no class and of our class.
+// DefaultSettings serve Services without a class and those of Class.
 func DefaultSettings() Settings {
 	return Settings{Class: "ironlb.io/lb", IPMode: string(v1.LoadBalancerIPModeProxy)}
 }
 
-// Flags adds the flags, with the present values as defaults.
+// Flags adds the flags, with the current values as defaults.
 func (s *Settings) Flags(sets *cliflag.NamedFlagSets) {
 	fs := sets.FlagSet("ironlb")
 	fs.StringVar(&s.Class, "load-balancer-class", s.Class, "The spec.loadBalancerClass whose Services are served, beside those of no class.")
@@ -47,7 +48,7 @@ func (s *Settings) Flags(sets *cliflag.NamedFlagSets) {
 	fs.StringVar(&s.ProbeAddress, "probe-bind-address", s.ProbeAddress, "Where to serve /livez and /readyz over HTTP, for example :7474. Empty: nowhere.")
 }
 
-// Validate names the flag that is wrong.
+// Validate names the invalid flag.
 func (s *Settings) Validate() error {
 	if bad := validation.IsQualifiedName(s.Class); len(bad) > 0 {
 		return fmt.Errorf("--load-balancer-class is %q: %s", s.Class, strings.Join(bad, "; "))
@@ -64,28 +65,28 @@ func (s *Settings) Validate() error {
 	return fmt.Errorf("--ip-mode is %q: set it to %s or %s", s.IPMode, v1.LoadBalancerIPModeProxy, v1.LoadBalancerIPModeVIP)
 }
 
-// wants says whether the Service is ours to serve.
+// wants reports whether the Service is to be served by IronLB.
 func (s *Settings) wants(svc *v1.Service) bool { return s.classless(svc) || s.classed(svc) }
 
-// classless says whether the Service is served through cloud-provider's service controller.
+// classless reports whether the Service is served through cloud-provider's service controller.
 func (s *Settings) classless(svc *v1.Service) bool {
 	return !s.OnlyClass && balanced(svc) && svc.Spec.LoadBalancerClass == nil
 }
 
-// classed says whether the Service is served by the class controller.
+// classed reports whether the Service is served by the class controller.
 func (s *Settings) classed(svc *v1.Service) bool {
 	return balanced(svc) && svc.Spec.LoadBalancerClass != nil && *svc.Spec.LoadBalancerClass == s.Class
 }
 
-// hasClass says whether the Service is a load balancer with a class, ours or another one.
+// hasClass reports whether the Service is a load balancer with a class, IronLB's or another one.
 func hasClass(svc *v1.Service) bool { return balanced(svc) && svc.Spec.LoadBalancerClass != nil }
 
-// balanced says whether the Service is a load balancer that is to stay.
+// balanced reports whether the Service is a load balancer that is not being deleted.
 func balanced(svc *v1.Service) bool {
 	return svc.Spec.Type == v1.ServiceTypeLoadBalancer && svc.DeletionTimestamp == nil
 }
 
-// proxies says whether the speakers serve the Service as kube-proxy would, external IPs and all.
+// proxies reports whether the speakers serve the Service as kube-proxy would, including its external IPs.
 func (s *Settings) proxies(svc *v1.Service) bool {
 	proxy, labelled := svc.Labels[v1alpha1.LabelProxy]
 	return (s.ServiceProxy && !labelled || proxy == v1alpha1.ProxyName) && svc.Spec.ClusterIP != "" && svc.Spec.ClusterIP != v1.ClusterIPNone &&

@@ -7,17 +7,17 @@ import (
 )
 
 const (
-	// settleFor is how long after a start, and after the API server was away, the lists of addresses that are held stay as
-	// they are: the speakers may have chosen other nodes meanwhile, and try to say so every 5 s. A list written in between
-	// would move an address back.
+	// settleFor is how long the lists of held addresses stay unchanged after a start, and after an outage of the API
+	// server. The speakers may have elected other nodes meanwhile, and retry their reports every 5 s. A list written
+	// earlier would move an address back.
 	settleFor = 10 * time.Second
-	// settleMost ends that although speakers still say something new: with writesPerSecond each a second they need that long for 2,400
-	// addresses that one of them took over.
+	// settleMost ends that although speakers still report changes. At writesPerSecond each, they need that long for
+	// 2,400 addresses that one of them took over.
 	settleMost = 2 * time.Minute
 )
 
-// settles is when the speakers have had time to say who answers, since when they could. As long as they do they are not at the end: each
-// writes so many statuses a second.
+// settles returns when the speakers have had time to report the holders, and since when they could. While reports
+// arrive they are not complete: each speaker writes a limited number of statuses per second.
 func (p *placer) settles() (at, since time.Time) {
 	at, since = p.started.Add(settleFor), p.started
 	if later, after := p.outage.settles(settleFor); later.After(at) {
@@ -33,7 +33,7 @@ func (p *placer) settles() (at, since time.Time) {
 	return at, since
 }
 
-// noteReports notes that a status names another holder than at the last pass, while not all has settled.
+// noteReports records that a status names another holder than at the last pass, while not all has settled.
 func (p *placer) noteReports(now time.Time, have map[string]*v1alpha1.VirtualIP) {
 	if p.settled(now) {
 		p.holders = nil
@@ -49,7 +49,7 @@ func (p *placer) noteReports(now time.Time, have map[string]*v1alpha1.VirtualIP)
 	}
 }
 
-// mayBeHeld says whether a node may have come to hold the VirtualIP that has not been able to say so.
+// mayBeHeld reports whether a node may hold the VirtualIP without having been able to report it.
 func (p *placer) mayBeHeld(vip *v1alpha1.VirtualIP) bool {
 	made, ours := p.writer.made[vip.UID]
 	_, since := p.settles()

@@ -6,9 +6,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// TestClashKeepsTheAddress: a sharing Service whose port comes to clash, or that becomes Local, keeps its address
-// although others are free, with one Warning that names the other Service; when they agree again, that is an Event,
-// too.
+// TestClashKeepsTheAddress: a sharing Service whose port begins to clash, or that becomes Local, keeps its address
+// although others are free. One Warning names the other Service. When they agree again, there is an Event, too.
 func TestClashKeepsTheAddress(t *testing.T) {
 	port := func(n int32) func(*v1.Service) { return func(s *v1.Service) { s.Spec.Ports[0].Port = n } }
 	for name, c := range map[string]struct {
@@ -49,7 +48,7 @@ func TestClashKeepsTheAddress(t *testing.T) {
 	}
 }
 
-// TestRefusedShareIsNamed: no address is free, and the one that could be shared is not.
+// TestRefusedShareIsNamed: no address is free, and the shareable one is refused.
 func TestRefusedShareIsNamed(t *testing.T) {
 	d := newDesk(t, "203.0.113.4/32", serviceFor("nobody"))
 	key := annotate("ironlb.io/sharing-key", "k")
@@ -61,7 +60,7 @@ func TestRefusedShareIsNamed(t *testing.T) {
 		"and has port TCP/80 as well, and no address is free in pool web")
 }
 
-// TestSecondFamilyClash: an address of the second family that cannot be shared any more is a Warning.
+// TestSecondFamilyClash: an address of the second family that cannot be shared any more causes a Warning.
 func TestSecondFamilyClash(t *testing.T) {
 	key := annotate("ironlb.io/sharing-key", "k")
 	six := func(s *v1.Service) { s.Spec.IPFamilies = []v1.IPFamily{v1.IPv6Protocol} }

@@ -13,17 +13,17 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// takers are the nodes to which addresses can be moved, by what the speakers wrote last. Kubernetes thinks a node
+// takers are the nodes to which addresses can be moved, by the latest SpeakerStatuses. Kubernetes may report a node as
 // ready whose speaker is absent.
 type takers struct {
-	// fit are the nodes whose speakers are there, and forward.
+	// fit are the nodes whose speakers are present and forward.
 	fit map[string]bool
-	// reached are the nodes that the speaker of a node receives, and so can hand over to; nothing for a node whose
-	// speaker wrote nothing.
+	// reached are the nodes that a node's speaker receives, and that it can therefore hand over to. A node without a
+	// report of its speaker has no entry.
 	reached map[string]map[string]bool
 }
 
-// newTakers reads the reports. What is written by a speaker whose node is not in live does not count.
+// newTakers evaluates the reports. A speaker's report does not count if its node is not in live.
 func newTakers(speakers []v1alpha1.SpeakerStatus, live map[string]bool) takers {
 	out := takers{fit: map[string]bool{}, reached: map[string]map[string]bool{}}
 	absent := v1alpha1.Absent(speakers, func(node string) bool { return live[node] })
@@ -41,7 +41,7 @@ func newTakers(speakers []v1alpha1.SpeakerStatus, live map[string]bool) takers {
 			switch m.State {
 			case v1alpha1.MemberAlive:
 				from[m.Node] = true
-			case v1alpha1.MemberObserver, v1alpha1.MemberLeaving: // by its own account
+			case v1alpha1.MemberObserver, v1alpha1.MemberLeaving: // reported by itself
 				out.fit[m.Node] = false
 			}
 		}
@@ -50,14 +50,14 @@ func newTakers(speakers []v1alpha1.SpeakerStatus, live map[string]bool) takers {
 	return out
 }
 
-// takersMatter reports whether a SpeakerStatus differs in what newTakers reads.
+// takersMatter reports whether a SpeakerStatus differs in the fields that newTakers uses.
 func takersMatter(before, after *v1alpha1.SpeakerStatus) bool {
 	b, a := &before.Status, &after.Status
 	return b.DataPlane.Healthy != a.DataPlane.Healthy || (b.Stopped == nil) != (a.Stopped == nil) ||
 		!slices.Equal(b.Members, a.Members)
 }
 
-// speakerHandler triggers a pass when a report changed in what placement reads.
+// speakerHandler triggers a pass when a report changed in the fields relevant to placement.
 func (p *placer) speakerHandler() cache.ResourceEventHandler {
 	changed := func(any) {
 		p.reports.Store(true)
@@ -73,8 +73,7 @@ func (p *placer) speakerHandler() cache.ResourceEventHandler {
 	}
 }
 
-// readTakers brings p.takers up to date. Reading them costs the square of the number of nodes, so it is done on
-// change only.
+// readTakers updates p.takers. The cost is the square of the number of nodes, so it runs only on change.
 func (p *placer) readTakers(ctx context.Context, nodes []*v1.Node) error {
 	live := make(map[string]bool, len(nodes))
 	for _, n := range nodes {

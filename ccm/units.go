@@ -10,13 +10,13 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// unit is the addresses that move together: those of one Service, and of all that share one with it.
+// unit is the addresses that move together: those of one Service, and of all Services that share one with it.
 type unit struct {
 	addresses []pools.Address // by address
 	services  []pools.ServiceKey
 }
 
-// name is that of the VirtualIP: the lowest address, in a form that Kubernetes takes for a name.
+// name returns the name of the VirtualIP: the lowest address, in a form that is a valid Kubernetes name.
 func (u unit) name() string {
 	lowest := u.addresses[0].Addr
 	if lowest.Is4() {
@@ -25,8 +25,8 @@ func (u unit) name() string {
 	return strings.ReplaceAll(lowest.StringExpanded(), ":", "-")
 }
 
-// unitsOf groups the addresses that Services show in their status and have a right to. What only the ledger knows is
-// about to be written; what only the status shows is about to be cleared, and may be another Service's already.
+// unitsOf groups the addresses that Services show in their status rightfully. An address only in the ledger is about to
+// be written. An address only in the status is about to be cleared, and may belong to another Service already.
 func unitsOf(services []*v1.Service, standing func(*v1.Service) []pools.Address) []unit {
 	type node struct{ parent *node } // a union-find over Services, joined by their addresses
 	var find func(*node) *node

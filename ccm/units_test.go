@@ -21,7 +21,7 @@ func TestUnits(t *testing.T) {
 		"sharer":  {address("192.0.2.7", "four")},
 		"alone":   {address("192.0.2.5", "four")},
 		"six":     {address("2001:db8::2", "six")},
-		"moving":  {address("192.0.2.9", "four")}, // the status still shows the old one, which alone holds now
+		"moving":  {address("192.0.2.9", "four")}, // the status still shows the old one, the only one that holds now
 		"pending": {},
 	}
 	services := []*v1.Service{

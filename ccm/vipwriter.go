@@ -26,48 +26,49 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// wantedVIP is a VirtualIP as it should be.
+// wantedVIP is the wanted state of a VirtualIP.
 type wantedVIP struct {
 	name   string
 	spec   v1alpha1.VirtualIPSpec
 	reason placement.Reason
-	// pools are those of the addresses; whyNone is why there are no nodes, if there are none.
+	// pools are those of the addresses; whyNone explains an empty list of nodes.
 	pools   []pools.Address
 	whyNone match
 }
 
-// vipWrites is how many VirtualIPs are written at once: enough to keep up with the Services, each of which has one.
+// vipWrites is the number of concurrent writes of VirtualIPs: enough to keep up with the Services, at one VirtualIP per
+// Service.
 const vipWrites = 8
 
-// unseenFor is how long an object that we wrote counts although the cache does not show it: many times what a watch is
-// late by. After a break of the watch the cache lists again, and never shows an object that was created and deleted
-// meanwhile.
+// unseenFor is how long an object written by this process counts although it is not in the cache: many times the usual
+// delay of a watch. After a break of the watch the cache lists again, and never shows an object that was created and
+// deleted meanwhile.
 const unseenFor = 15 * time.Second
 
-// writtenVIP is a VirtualIP as the API server returned it to a pass.
+// writtenVIP is a VirtualIP as returned by the API server in a pass.
 type writtenVIP struct {
 	vip *v1alpha1.VirtualIP
 	at  time.Time
 }
 
-// vipWriter makes the VirtualIPs what they should be. It remembers what it wrote until the cache has caught up, so that
-// nothing is written twice.
+// vipWriter reconciles the VirtualIPs. It records its writes until the cache has caught up, so that nothing is written
+// twice.
 type vipWriter struct {
 	log    *slog.Logger
 	events record.EventRecorder
 	client client.Client
 	atOnce int
 
-	mu      sync.Mutex            // of the maps, while several are written
+	mu      sync.Mutex            // protects the maps, while several are written
 	now     time.Time             // of the pass
-	written map[string]writtenVIP // what the cache does not show yet
+	written map[string]writtenVIP // not in the cache yet
 	deleted map[string]types.UID
-	lost    map[types.UID]struct{}  // the cache has seen their end since the last pass
-	made    map[types.UID]time.Time // when we created it; the placer clears it once all has settled
-	// conditioned is the version of each object in the cache when its condition was written.
+	lost    map[types.UID]struct{}  // deleted from the cache since the last pass
+	made    map[types.UID]time.Time // time of its creation by this process; the placer clears it once all has settled
+	// conditioned is the cached version of each object when its condition was written.
 	conditioned map[string]string
-	newer       bool   // a write met a newer version of its object
-	beat        func() // called now and then while it writes
+	newer       bool   // a write conflicted with a newer version of its object
+	beat        func() // called periodically while it writes
 }
 
 func newVIPWriter(log *slog.Logger, events record.EventRecorder, cl client.Client, beat func()) *vipWriter {
@@ -78,8 +79,9 @@ func newVIPWriter(log *slog.Logger, events record.EventRecorder, cl client.Clien
 	}
 }
 
-// write makes what there is (see known) what is wanted. It adds and changes before it deletes. One that fails does not hold up
-// the others. newer: an object has changed since it was read, by a speaker mostly, and is left for the next pass.
+// write reconciles the existing VirtualIPs (see known) with the wanted ones. It adds and changes before it deletes. A
+// failure does not delay the others. newer: an object has changed since it was read, mostly by a speaker, and is left
+// for the next pass.
 func (w *vipWriter) write(ctx context.Context, have map[string]*v1alpha1.VirtualIP, want []wantedVIP) (newer bool, err error) {
 	w.newer = false
 	failed := w.each(len(want), func(i int) error { return w.ensure(ctx, have[want[i].name], want[i]) })
@@ -98,7 +100,7 @@ func (w *vipWriter) write(ctx context.Context, have map[string]*v1alpha1.Virtual
 	return w.newer, failed
 }
 
-// each calls do for 0 to n-1, some at once, and returns when all have ended.
+// each calls do for 0 to n-1, some concurrently, and returns when all have ended.
 func (w *vipWriter) each(n int, do func(i int) error) error {
 	errs := make([]error, n)
 	var next atomic.Int64
@@ -115,20 +117,20 @@ func (w *vipWriter) each(n int, do func(i int) error) error {
 	return errors.Join(errs...)
 }
 
-// note changes what is remembered.
+// note changes the records.
 func (w *vipWriter) note(change func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	change()
 }
 
-// gone records that the cache has seen the end of an object. A VirtualIP that somebody deletes right after its creation is in
-// the cache at no pass: without this record it would count as not seen yet for ever, and would not come back.
+// gone records that the cache has seen the deletion of an object. A VirtualIP deleted right after its creation is in
+// the cache at no pass. Without this record it would count as not in the cache yet until unseenFor has passed.
 func (w *vipWriter) gone(uid types.UID) {
 	w.note(func() { w.lost[uid] = struct{}{} })
 }
 
-// known is what there is at a pass: the cache, corrected by what we wrote and it does not show yet.
+// known returns the existing VirtualIPs at a pass: the cache, corrected by own writes that it does not show yet.
 func (w *vipWriter) known(now time.Time, seen map[string]*v1alpha1.VirtualIP) map[string]*v1alpha1.VirtualIP {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -154,11 +156,11 @@ func (w *vipWriter) known(now time.Time, seen map[string]*v1alpha1.VirtualIP) ma
 	return have
 }
 
-// wrote remembers the object until the cache shows it. The lock is held.
+// wrote records the object until the cache shows it. The caller holds the lock.
 func (w *vipWriter) wrote(vip *v1alpha1.VirtualIP) { w.written[vip.Name] = writtenVIP{vip, w.now} }
 
-// expires is when the next pass is needed at the latest, because an object that was written may not be there any more.
-// Zero: the cache shows all.
+// expires returns when the next pass is needed at the latest, because a written object may no longer exist. Zero: the
+// cache shows all.
 func (w *vipWriter) expires() (at time.Time) {
 	w.note(func() {
 		for _, v := range w.written {
@@ -185,14 +187,14 @@ func (w *vipWriter) ensure(ctx context.Context, have *v1alpha1.VirtualIP, want w
 	case !sameSpec(have.Spec, want.spec):
 		vip := have.DeepCopy()
 		vip.Spec = want.spec
-		// Against the version that was read: a status that came meanwhile may name another holder.
+		// Against the version that was read: a newer status may name another holder.
 		err := w.client.Patch(ctx, vip, client.MergeFromWithOptions(have, client.MergeFromWithOptimisticLock{}))
 		switch {
 		case apierrors.IsConflict(err):
 			w.note(func() { w.newer = true })
 			return nil
 		case apierrors.IsNotFound(err):
-			w.note(func() { delete(w.written, want.name) }) // somebody deleted it: the next pass creates it
+			w.note(func() { delete(w.written, want.name) }) // deleted by another writer: the next pass creates it
 		}
 		if err != nil {
 			return fmt.Errorf("changing VirtualIP %s: %w", want.name, err)
@@ -207,7 +209,7 @@ func (w *vipWriter) ensure(ctx context.Context, have *v1alpha1.VirtualIP, want w
 	return w.condition(ctx, have, want.whyNone)
 }
 
-// tell makes an Event of a placement anew: of what the speakers chose themselves they tell, of a move the mover.
+// tell writes an Event for a new placement. The speakers report their own elections, and the mover reports moves.
 func (w *vipWriter) tell(vip, before *v1alpha1.VirtualIP, why placement.Reason) {
 	switch why {
 	case placement.OwnerNotEligible, placement.OwnerNotReady, placement.OwnerCordoned:
@@ -222,7 +224,7 @@ func sameSpec(a, b v1alpha1.VirtualIPSpec) bool {
 	return slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.Services, b.Services) && slices.Equal(a.Nodes, b.Nodes)
 }
 
-// condition says on the object that no node may answer, and takes it back. The speakers write the other conditions, so
+// condition sets the condition that no node is eligible, and clears it. The speakers write the other conditions, so
 // only this one is sent, by server-side apply.
 func (w *vipWriter) condition(ctx context.Context, vip *v1alpha1.VirtualIP, why match) error {
 	want := metav1.Condition{
@@ -265,13 +267,13 @@ func (w *vipWriter) condition(ctx context.Context, vip *v1alpha1.VirtualIP, why 
 	return nil
 }
 
-// answered takes the annotation that asks for a move away.
+// answered removes the annotation that requests a move.
 func (w *vipWriter) answered(ctx context.Context, vip *v1alpha1.VirtualIP) error {
 	after := vip.DeepCopy()
 	delete(after.Annotations, v1alpha1.AnnotationRebalance)
 	err := w.client.Patch(ctx, after, client.MergeFromWithOptions(vip, client.MergeFromWithOptimisticLock{}))
 	if apierrors.IsConflict(err) {
-		return nil // the newer version brings another pass
+		return nil // the newer version triggers another pass
 	}
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("taking annotation %s from VirtualIP %s: %w", v1alpha1.AnnotationRebalance, vip.Name, err)
@@ -292,7 +294,7 @@ func statusApply(vip *v1alpha1.VirtualIP, cond metav1.Condition) (runtime.ApplyC
 	return client.ApplyConfigurationFromUnstructured(u), nil
 }
 
-// remove deletes a VirtualIP whose Services are gone.
+// remove deletes a VirtualIP without Services.
 func (w *vipWriter) remove(ctx context.Context, vip *v1alpha1.VirtualIP) error {
 	err := w.client.Delete(ctx, vip, client.Preconditions{UID: &vip.UID})
 	if client.IgnoreNotFound(err) != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// registry is a fake API of VirtualIPs that counts writes and refuses those of some names.
+// registry is a fake API of VirtualIPs. It counts writes and refuses those of some names.
 type registry struct {
 	t      *testing.T
 	client client.WithWatch
@@ -31,7 +31,7 @@ type registry struct {
 	events *record.FakeRecorder
 	writes []string
 	refuse string
-	// created is called between a creation and the answer to it.
+	// created is called between a creation and its response.
 	created func(client.Object)
 	now     time.Time
 }
@@ -54,7 +54,7 @@ func newRegistry(t *testing.T) *registry {
 	}
 	r.client = fake.NewClientBuilder().WithScheme(sch).WithStatusSubresource(&v1alpha1.VirtualIP{}, &v1alpha1.IPAddressPool{}).WithInterceptorFuncs(interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-			o.SetUID("1") // the fake gives none
+			o.SetUID("1") // the fake sets none
 			o.SetGeneration(1)
 			err := errors.Join(note("create", o.GetName()), c.Create(ctx, o, opts...))
 			r.created(o)
@@ -66,7 +66,7 @@ func newRegistry(t *testing.T) *registry {
 			}
 			gen := o.GetGeneration() + 1
 			err := c.Patch(ctx, o, p, opts...)
-			o.SetGeneration(gen) // nor does it count
+			o.SetGeneration(gen) // nor does it count generations
 			return err
 		},
 		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
@@ -82,7 +82,7 @@ func newRegistry(t *testing.T) *registry {
 	return r
 }
 
-// seen is what a cache that has caught up shows.
+// seen returns the content of a cache that has caught up.
 func (r *registry) seen() map[string]*v1alpha1.VirtualIP {
 	var list v1alpha1.VirtualIPList
 	if err := r.client.List(context.Background(), &list); err != nil {
@@ -132,7 +132,7 @@ func TestWritesOnlyChanges(t *testing.T) {
 	a, b := vip("192.0.2.1", "n1", "n2"), vip("192.0.2.2", "n2", "n1")
 	stale := r.seen()
 	r.expect(r.write(stale, a, b), "create 192.0.2.1", "create 192.0.2.2")
-	r.expect(r.write(stale, a, b)) // the cache is behind
+	r.expect(r.write(stale, a, b)) // the cache lags
 	r.expect(r.write(r.seen(), a, b))
 
 	stale = r.seen()
@@ -149,7 +149,7 @@ func TestWritesOnlyChanges(t *testing.T) {
 	r.expect(r.write(r.seen(), a, b), "create 192.0.2.2")
 }
 
-// A VirtualIP that somebody deletes before the next pass comes back, though the cache shows it at no pass.
+// A VirtualIP that is deleted before the next pass is created again, although the cache shows it at no pass.
 func TestDeletedAtOnce(t *testing.T) {
 	r := newRegistry(t)
 	a := vip("192.0.2.1", "n1")
@@ -168,7 +168,7 @@ func TestDeletedAtOnce(t *testing.T) {
 	r.expect(r.write(never, a))
 }
 
-// TestDeletedBeforeTheAnswer: the watch shows the end of a VirtualIP before its creation has been answered.
+// TestDeletedBeforeTheAnswer: the watch shows the deletion of a VirtualIP before the response to its creation.
 func TestDeletedBeforeTheAnswer(t *testing.T) {
 	r := newRegistry(t)
 	a, never := vip("192.0.2.1", "n1"), r.seen()
@@ -185,8 +185,8 @@ func TestDeletedBeforeTheAnswer(t *testing.T) {
 	r.expect(r.write(never, a))
 }
 
-// TestDeletedWhileTheWatchIsBroken: a VirtualIP is created and deleted between two lists of the cache, in no event. It
-// comes back all the same, and at the time that the writer names.
+// TestDeletedWhileTheWatchIsBroken: a VirtualIP is created and deleted between two lists of the cache, without an
+// event. It is created again at the time that the writer returns.
 func TestDeletedWhileTheWatchIsBroken(t *testing.T) {
 	r := newRegistry(t)
 	a, never := vip("192.0.2.1", "n1"), r.seen()
@@ -243,7 +243,7 @@ func TestNoEligibleNode(t *testing.T) {
 	r.expect(r.write(r.seen(), vip("192.0.2.1", "n1")))
 }
 
-// TestStatusWins: a list is not written over a status that has not been read.
+// TestStatusWins: a list does not overwrite a status that has not been read.
 func TestStatusWins(t *testing.T) {
 	r := newRegistry(t)
 	r.expect(r.write(r.seen(), vip("192.0.2.1", "n1", "n2")), "create 192.0.2.1")
@@ -256,7 +256,7 @@ func TestStatusWins(t *testing.T) {
 	r.expect(r.write(r.seen(), vip("192.0.2.1", "n2", "n3", "n1")), "patch 192.0.2.1")
 }
 
-// hold writes the status as the speaker of the node does.
+// hold writes the status as the node's speaker does.
 func (r *registry) hold(name, node string) {
 	r.t.Helper()
 	v := r.seen()[name]
@@ -266,7 +266,7 @@ func (r *registry) hold(name, node string) {
 	}
 }
 
-// TestManyAtOnce writes as the process does. Run it with -race.
+// TestManyAtOnce writes concurrently as the process does. Run it with -race.
 func TestManyAtOnce(t *testing.T) {
 	r := newRegistry(t)
 	r.writer.atOnce = vipWrites
@@ -300,7 +300,7 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// TestSameSpec fails when VirtualIPSpec has a field that sameSpec does not look at.
+// TestSameSpec fails if VirtualIPSpec has a field that sameSpec does not compare.
 func TestSameSpec(t *testing.T) {
 	full := func() v1alpha1.VirtualIPSpec {
 		s := vip("192.0.2.1", "n1").spec

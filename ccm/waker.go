@@ -19,18 +19,18 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// waker is the Service informer that the service controller is given. It passes on what the informer says, with these
-// differences: what another controller serves is left out, for the service controller would add its finalizer, or remove
-// the other's; an addition is repeated for a Service that waits when its turn has come (Wake), an update is repeated as an
-// addition when something changed that matters to us and not to the controller, the echo of our own annotation is left out,
-// and so are, after a start, the Services for which nothing is left to do.
+// waker is the requeuer: the Service informer of the service controller. It passes on the informer's events, with these
+// differences. Services of another controller are left out: the service controller would add its finalizer, or remove
+// the other's. An addition is repeated for a waiting Service when it is to be served (Wake). An update is repeated as
+// an addition if a field changed that matters to the ledger and not to the controller. The echo of IronLB's own
+// annotation is left out. After a start, Services for which nothing is left to do are left out, too.
 type waker struct {
 	coreinformers.ServiceInformer
 	registrar *registrar
 	handler   atomic.Pointer[cache.ResourceEventHandler]
 
 	mu sync.Mutex
-	// early are the Services seen before recorded addresses were adopted.
+	// early are the Services received before recorded addresses were adopted.
 	early   map[pools.ServiceKey]struct{}
 	started bool
 }
@@ -40,9 +40,9 @@ func (w *waker) Informer() cache.SharedIndexInformer {
 	return &wakingInformer{SharedIndexInformer: w.ServiceInformer.Informer(), waker: w}
 }
 
-// Wake has the service controller look at the Service again.
+// Wake requeues the Service in the service controller.
 func (w *waker) Wake(svc *v1.Service) {
-	if h := w.handler.Load(); h != nil { // else it will see every Service when it is started
+	if h := w.handler.Load(); h != nil { // else the controller receives every Service when it starts
 		(*h).OnAdd(svc, false)
 	}
 }
@@ -69,13 +69,14 @@ func (w *waker) Start(ctx context.Context) {
 	}
 }
 
-// settled says whether there is nothing to do for the Service. The service controller need not know one: its finalizer
-// makes it clean up later, too.
+// settled reports whether there is nothing to do for the Service. The service controller does not need its addition:
+// its finalizer triggers the later cleanup.
 func (w *waker) settled(ctx context.Context, svc *v1.Service) bool {
 	return w.registrar.ledger.theirs(svc) || w.registrar.settings.classless(svc) && w.registrar.settled(ctx, svc)
 }
 
-// Revisit wakes the Services that were another controller's, and of which a pool has an address now.
+// Revisit wakes the Services without IronLB's record whose address is now in a pool, or that no longer show a foreign
+// address.
 func (w *waker) Revisit() {
 	all, err := w.Lister().List(labels.Everything())
 	if err != nil {
@@ -88,7 +89,7 @@ func (w *waker) Revisit() {
 	}
 }
 
-// holdsBack keeps the Service for Start.
+// holdsBack keeps the Service for Start, and reports whether it did.
 func (w *waker) holdsBack(svc *v1.Service) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -107,7 +108,7 @@ type wakingInformer struct {
 	waker *waker
 }
 
-// AddEventHandlerWithResyncPeriod keeps the handler and puts the filter before it.
+// AddEventHandlerWithResyncPeriod keeps the handler and puts the filter in front of it.
 func (i *wakingInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEventHandler, resync time.Duration) (cache.ResourceEventHandlerRegistration, error) {
 	i.waker.handler.Store(&h)
 	return i.SharedIndexInformer.AddEventHandlerWithResyncPeriod(cache.ResourceEventHandlerDetailedFuncs{
@@ -137,24 +138,24 @@ func (i *wakingInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEventHa
 	}, resync)
 }
 
-// needsAnother says whether something changed that the allocator looks at and the service controller does not.
+// needsAnother reports whether a field changed that the allocator uses and the service controller does not.
 func needsAnother(before, after *v1.Service) bool {
-	return unrecorded(before) && len(after.Status.LoadBalancer.Ingress) == 0 || // what another controller gave is gone
+	return unrecorded(before) && len(after.Status.LoadBalancer.Ingress) == 0 || // another controller's addresses were removed
 		!maps.Equal(before.Labels, after.Labels) ||
 		!equality.Semantic.DeepEqual(before.Spec.IPFamilyPolicy, after.Spec.IPFamilyPolicy) ||
 		!maps.Equal(before.Spec.Selector, after.Spec.Selector)
 }
 
-// cleaning says whether the update is our own removal of the annotation from a Service that is a load balancer no more: the
-// controller is just cleaning it up, and would do it twice.
+// cleaning reports whether the update is IronLB's own removal of the annotation from a Service that is no longer a load
+// balancer: the controller is already cleaning it up, and would do so twice.
 func (w *waker) cleaning(before, after *v1.Service) bool {
 	const name = v1alpha1.AnnotationAllocatedFrom
 	return after.Spec.Type != v1.ServiceTypeLoadBalancer && before.Spec.Type == after.Spec.Type && after.DeletionTimestamp == nil &&
 		before.Annotations[name] != "" && after.Annotations[name] == "" && w.registrar.ledger.recorded(keyOf(after)) == ""
 }
 
-// withoutEcho returns the Service before the update as if it had had the annotation that we wrote, so that the service
-// controller does not take our own write for a change. Somebody else's change of that annotation is passed on.
+// withoutEcho returns the Service before the update with the annotation that IronLB wrote, so that the service
+// controller does not treat that write as a change. A foreign change of that annotation is passed on.
 func (w *waker) withoutEcho(before, after *v1.Service) *v1.Service {
 	const name = v1alpha1.AnnotationAllocatedFrom
 	now := after.Annotations[name]

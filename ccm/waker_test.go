@@ -18,14 +18,15 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// wakerDesk is a Cloud whose waker passes on to a handler that notes names. The informer is not started: its store is filled here.
+// wakerDesk is a Cloud whose requeuer (waker) calls a handler that records names. The informer is not started: its
+// store is filled here.
 type wakerDesk struct {
 	*Cloud
 	t       *testing.T
 	added   []string
 	updated []string
 	store   cache.Store
-	h       cache.ResourceEventHandler // what the informer calls
+	h       cache.ResourceEventHandler // called by the informer
 }
 
 func newWakerDesk(t *testing.T, services ...*v1.Service) *wakerDesk {
@@ -82,7 +83,7 @@ func (d *wakerDesk) pool(entries ...string) {
 	d.ledger.setPools([]pools.Pool{{Name: "web", Ranges: r, AutoAssign: true}})
 }
 
-// start adopts what there is and passes on what was held back.
+// start adopts the stored Services and passes on what was held back.
 func (d *wakerDesk) start() {
 	var all []v1.Service
 	for _, o := range d.store.List() {
@@ -92,7 +93,7 @@ func (d *wakerDesk) start() {
 	d.waker.Start(context.Background())
 }
 
-// expect compares what came since the last time.
+// expect compares the calls since the last time.
 func (d *wakerDesk) expect(what string, added, updated []string) {
 	d.t.Helper()
 	if !slices.Equal(d.added, added) || !slices.Equal(d.updated, updated) {
@@ -101,7 +102,7 @@ func (d *wakerDesk) expect(what string, added, updated []string) {
 	d.added, d.updated = nil, nil
 }
 
-// change has the informer tell of a change.
+// change delivers a change through the informer.
 func (d *wakerDesk) change(svc *v1.Service, f func(*v1.Service)) *v1.Service {
 	after := svc.DeepCopy()
 	f(after)
@@ -110,8 +111,8 @@ func (d *wakerDesk) change(svc *v1.Service, f func(*v1.Service)) *v1.Service {
 	return after
 }
 
-// TestRevisit: a Service that shows another controller's address is woken when a pool lists that address, or the address goes, and
-// not before. Others are not woken by it.
+// TestRevisit: a Service that shows another controller's address is woken when a pool lists that address, or the
+// address is removed, and not before. Other Services are not woken by it.
 func TestRevisit(t *testing.T) {
 	theirs := serviceFor("theirs", shows("198.51.100.9"))
 	gone := serviceFor("gone", shows("198.51.100.10"))
@@ -120,7 +121,7 @@ func TestRevisit(t *testing.T) {
 		serviceFor("classed", shows("198.51.100.9"), func(s *v1.Service) { class := "example.com/lb"; s.Spec.LoadBalancerClass = &class }),
 		serviceFor("plain", func(s *v1.Service) { s.Spec.Type = v1.ServiceTypeClusterIP }))
 	d.start()
-	d.added = nil // ours has no condition yet; those that are nothing to us fall to the service controller, which leaves them
+	d.added = nil // ours has no condition yet; the service controller ignores the foreign ones
 	d.waker.Revisit()
 	d.expect("no pool has it", nil, nil)
 	d.pool("203.0.113.4/32", "198.51.100.9/32")
@@ -144,8 +145,8 @@ func TestRevisit(t *testing.T) {
 	d.expect("its address is gone", []string{"gone"}, []string{"gone"})
 }
 
-// TestHeldBackUntilAdopted: after a start nothing comes through before recorded addresses are adopted, then what has something to be
-// done, the oldest first.
+// TestHeldBackUntilAdopted: after a start nothing passes before recorded addresses are adopted. Then the Services with
+// work left pass, the oldest first.
 func TestHeldBackUntilAdopted(t *testing.T) {
 	at := func(sec int64) func(*v1.Service) {
 		return func(s *v1.Service) { s.CreationTimestamp = metav1.Unix(sec, 0) }
@@ -167,7 +168,8 @@ func TestHeldBackUntilAdopted(t *testing.T) {
 	d.expect("a deletion", nil, nil)
 }
 
-// TestWhatComesThrough: changes that the allocator looks at come as an addition too; our own echo does not look like a change.
+// TestWhatComesThrough: changes that the allocator uses pass as an addition, too; IronLB's own echo does not appear as
+// a change.
 func TestWhatComesThrough(t *testing.T) {
 	s := serviceFor("s")
 	d := newWakerDesk(t, s)

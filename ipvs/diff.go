@@ -7,10 +7,10 @@ import (
 	"slices"
 )
 
-// Action says what an Op does.
+// Action is the kind of an Op.
 type Action uint8
 
-// The actions in the order in which Diff emits them: nothing is taken away before everything is there that replaces it.
+// The actions in the order in which Diff emits them: nothing is deleted before all of its replacements exist.
 const (
 	AddVirtual Action = iota + 1
 	EditVirtual
@@ -20,7 +20,7 @@ const (
 	DeleteVirtual
 )
 
-// String returns the action as a log line says it.
+// String returns the action as in a log line.
 func (a Action) String() string {
 	switch a {
 	case AddVirtual:
@@ -63,10 +63,10 @@ func (o Op) String() string {
 	return fmt.Sprintf("%v %v", o.Action, o.Virtual)
 }
 
-// Diff returns the ops that make have into want: adds and edits before deletes, a virtual server before its real
+// Diff returns the ops that turn have into want: adds and edits before deletes, a virtual server before its real
 // servers, each group sorted by virtual server and then by real server.
 //
-// It deletes every virtual server of have that want lacks. So have must hold only what is ours: see [Table.Restrict].
+// It deletes every virtual server of have that want lacks. So have must contain only IronLB's: see [Table.Restrict].
 func Diff(have, want Table) []Op {
 	var ops []Op
 	for key, w := range want {

@@ -17,7 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// rounds is how many pairs of random tables each property is tried on.
+// rounds is the number of random pairs of tables per property.
 const rounds = 2000
 
 // eachPair calls f with pairs of random tables.
@@ -70,7 +70,7 @@ func TestApplyingTheDiffGivesTheWanted(t *testing.T) {
 	})
 }
 
-// TestAnyPrefixConverges crashes after every number of ops.
+// TestAnyPrefixConverges simulates a crash after every number of ops.
 func TestAnyPrefixConverges(t *testing.T) {
 	eachPair(t, func(t *testing.T, _ *rand.Rand, have, want ipvs.Table) {
 		ops := ipvs.Diff(have, want)
@@ -105,8 +105,8 @@ func rebuilt(r *rand.Rand, table ipvs.Table) ipvs.Table {
 	return again
 }
 
-// TestNothingIsTakenAwayTooEarly checks the order owed: additions and edits before deletions, a virtual server before
-// its real servers; and that what stays is never deleted.
+// TestNothingIsTakenAwayTooEarly checks the required order: additions and edits before deletions, a virtual server
+// before its real servers. It also checks that nothing wanted is ever deleted.
 func TestNothingIsTakenAwayTooEarly(t *testing.T) {
 	eachPair(t, func(t *testing.T, _ *rand.Rand, have, want ipvs.Table) {
 		deleting := false
@@ -152,7 +152,7 @@ func TestHashedIsIgnored(t *testing.T) {
 	}
 }
 
-// TestScenario writes down tables and the ops between them as an operator reads them.
+// TestScenario documents tables and the ops between them in the form that an operator reads.
 func TestScenario(t *testing.T) {
 	vip, pod := netip.MustParseAddr("203.0.113.4"), netip.MustParseAddrPort
 	web := ipvs.Key{Addr: vip, Protocol: ipvs.TCP, Port: 80}

@@ -7,36 +7,37 @@ import (
 	"slices"
 )
 
-// Set is one of the sets that the packet filter looks packets up in. The rules are fixed; only the sets change.
+// Set is a set that the packet filter uses for lookups. The rules are fixed; only the sets change.
 type Set uint8
 
 const (
-	// Addresses {address}: virtual addresses. A packet to one of them that asks for a port that is not Served is refused, so
+	// Addresses {address}: virtual addresses. A packet to one of them with a port that is not Served is refused, so
 	// that the node's own sockets are not reachable through it (ipvs.md 2.3.3).
 	Addresses Set = iota + 1
-	// Served {key}: virtual servers that exist, or whose packets are dropped on purpose.
+	// Served {key}: virtual servers that exist, or whose packets are dropped deliberately.
 	Served
 	// Masqueraded {key}: every client's source address is rewritten to the node's (2.2.3: policy Cluster).
 	Masqueraded
-	// MasqueradedUnlessPod {key}: the same, but not for a source in Pods (2.2.3: a ClusterIP).
+	// MasqueradedUnlessPod {key}: the same, except for a source in Pods (2.2.3: a ClusterIP).
 	MasqueradedUnlessPod
 	// Pods {prefix}: the sources that count as Pods.
 	Pods
-	// Restricted {key}: only sources that Allowed names may connect (2.3.1); others are dropped.
+	// Restricted {key}: only sources in Allowed may connect (2.3.1); others are dropped.
 	Restricted
 	// Allowed {key, prefix}: a source that may connect to a Restricted virtual server.
 	Allowed
-	// Dropped {key}: clients from outside are dropped: the policy is Local and no endpoint is here (2.3.6).
+	// Dropped {key}: external clients are dropped: the policy is Local and this node has no endpoint (2.3.6).
 	Dropped
-	// Hairpin {address}: endpoints on this node; what one sends to itself by way of a virtual server is masqueraded (2.2.2).
+	// Hairpin {address}: endpoints on this node; a packet from one to itself through a virtual server is masqueraded
+	// (2.2.2).
 	Hairpin
-	// Endpoints {address}: endpoints; what they send and conntrack calls invalid is dropped, not forwarded (2.3.5).
+	// Endpoints {address}: endpoints; their packets that are invalid in conntrack are dropped, not forwarded (2.3.5).
 	Endpoints
-	// ServiceNetworks {prefix}: the cluster's Service CIDRs; what goes to an address in one that is not in Addresses is
+	// ServiceNetworks {prefix}: the cluster's Service CIDRs; packets to an address in one that is not in Addresses are
 	// dropped (2.3.7). Only where this node serves ClusterIPs.
 	ServiceNetworks
-	// PodInterfaces {prefix, interface}: what arrives by the interface counts as a Pod's, as a source in Pods does. The
-	// prefix is everything of one family: 0.0.0.0/0 or ::/0.
+	// PodInterfaces {prefix, interface}: packets received on the interface count as a Pod's, as a source in Pods does.
+	// The prefix covers one full family: 0.0.0.0/0 or ::/0.
 	PodInterfaces
 	// NumSets is one more than the last.
 	NumSets
@@ -45,16 +46,15 @@ const (
 // Element is an element of a set. It is comparable; the parts that its set does not have are zero.
 type Element struct {
 	Set Set
-	// Key is whole, or only its address.
+	// Key is complete, or only its address.
 	Key Key
 	// Prefix is masked.
 	Prefix netip.Prefix
-	// Interface is the name of a network interface, or "*" after what the names of several begin with: "cni0", "cali*".
+	// Interface is the name of a network interface, or a prefix of names followed by "*": "cni0", "cali*".
 	Interface string
 }
 
-// PodSources are what counts as a Pod: a packet with one of the sources, or that arrives by one of the interfaces (as
-// in Element).
+// PodSources identify Pods: a packet from one of the prefixes, or received on one of the interfaces (as in Element).
 type PodSources struct {
 	Prefixes   []netip.Prefix
 	Interfaces []string
@@ -65,10 +65,10 @@ func (p PodSources) Equal(q PodSources) bool {
 	return slices.Equal(p.Prefixes, q.Prefixes) && slices.Equal(p.Interfaces, q.Interfaces)
 }
 
-// Filter is what the packet filter must hold, or was seen to hold.
+// Filter is the wanted or the observed content of the packet filter.
 type Filter map[Element]struct{}
 
-// Is4 tells whether the element is of IPv4. Every element is of one family.
+// Is4 reports whether the element is of IPv4. Every element is of one family.
 func (e Element) Is4() bool {
 	if e.Key.Addr.IsValid() {
 		return e.Key.Addr.Is4()
@@ -119,13 +119,13 @@ func (s Set) String() string {
 	return fmt.Sprintf("Set(%d)", uint8(s))
 }
 
-// FilterChange is one element that comes or goes.
+// FilterChange is one element to add or delete.
 type FilterChange struct {
 	Element Element
 	Delete  bool
 }
 
-// DiffFilter returns the changes that make have into want: additions before deletions, each sorted.
+// DiffFilter returns the changes that turn have into want: additions before deletions, each sorted.
 func DiffFilter(have, want Filter) []FilterChange {
 	var changes []FilterChange
 	for e := range want {

@@ -18,7 +18,7 @@ const (
 	SCTP Protocol = 132
 )
 
-// String returns the name in the upper case that Kubernetes and ipvsadm use.
+// String returns the name in upper case as in Kubernetes and ipvsadm.
 func (p Protocol) String() string {
 	switch p {
 	case TCP:
@@ -38,7 +38,7 @@ type Key struct {
 	Port     uint16
 }
 
-// Scheduler names as the kernel's ip_vs_* modules register them.
+// Scheduler names as registered by the kernel's ip_vs_* modules.
 const RoundRobin = "rr"
 
 // Flags are the IP_VS_SVC_F_* bits that an operator sets (include/uapi/linux/ip_vs.h). The kernel's own
@@ -48,16 +48,16 @@ type Flags uint32
 const (
 	// Persistent makes a client return to the same real server (session affinity).
 	Persistent Flags = 0x1
-	// SchedFallback of sh and mh takes another real server where the hash leads to one that takes no new connections
+	// SchedFallback of sh and mh selects another real server if the hash leads to one that takes no new connections
 	// (IP_VS_SVC_F_SCHED_SH_FALLBACK, IP_VS_SVC_F_SCHED_MH_FALLBACK).
 	SchedFallback Flags = 0x8
 	// SchedPort of sh and mh hashes the client's port, too (IP_VS_SVC_F_SCHED_SH_PORT, IP_VS_SVC_F_SCHED_MH_PORT).
 	SchedPort Flags = 0x10
-	// Hashed is set by the kernel on every virtual server it lists; it says nothing.
+	// Hashed is set by the kernel on every virtual server that it lists; it has no meaning for users.
 	Hashed Flags = 0x2
 )
 
-// Settings is what can be edited on a virtual server without touching its connections.
+// Settings are the fields of a virtual server that can be edited without affecting its connections.
 type Settings struct {
 	Scheduler string
 	Flags     Flags
@@ -71,7 +71,7 @@ type Forward uint8
 const (
 	// Masquerade rewrites the destination address and port; the only method that can translate ports.
 	Masquerade Forward = 0
-	// localNode is what a kernel may list for a real server on the node itself; nobody asks for it.
+	// localNode may be listed by a kernel for a real server on the node itself; it is never requested.
 	localNode Forward = 1
 	// Tunnel encapsulates to the real server (IPIP).
 	Tunnel Forward = 2
@@ -79,7 +79,8 @@ const (
 	Route Forward = 3
 )
 
-// RealServer is what can be edited on a real server; its address and port are its identity within a virtual server.
+// RealServer contains the fields of a real server that can be edited; its address and port are its identity within a
+// virtual server.
 type RealServer struct {
 	Weight  uint32
 	Forward Forward
@@ -91,5 +92,5 @@ type VirtualServer struct {
 	RealServers map[netip.AddrPort]RealServer
 }
 
-// Table is a whole set of virtual servers: what is wanted, or what a kernel was seen to hold.
+// Table is a full set of virtual servers: the wanted ones, or those observed in a kernel.
 type Table map[Key]VirtualServer

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 )
 
-// MaxWeight is the greatest weight that is read back as it was written (the netlink library reads 16 bits).
+// MaxWeight is the greatest weight that is read back unchanged (the netlink library reads 16 bits).
 const MaxWeight = 1<<16 - 1
 
 // Addrs returns the virtual addresses of the table.
@@ -20,8 +20,8 @@ func (t Table) Addrs() map[netip.Addr]struct{} {
 
 // Restrict returns the part of the table whose virtual addresses are in addrs. The parts of t are shared, not copied.
 //
-// Given the addresses that are ours it keeps Diff from deleting what another program made: a virtual server is ours
-// when its address is wanted now, or carries our local route, or is in our packet filter's set of addresses.
+// Given IronLB's addresses it keeps Diff from deleting foreign virtual servers. A virtual server is IronLB's if its
+// address is wanted now, or has IronLB's local route, or is in the packet filter's set of addresses.
 func (t Table) Restrict(addrs map[netip.Addr]struct{}) Table {
 	part := make(Table)
 	for key, vs := range t {
@@ -42,15 +42,15 @@ func (t Table) Clone() Table {
 	return c
 }
 
-// Equal tells whether both tables hold the same, by the same rules as Diff.
+// Equal reports whether both tables have the same content, by the same rules as Diff.
 func (t Table) Equal(u Table) bool {
 	return maps.EqualFunc(t, u, func(a, b VirtualServer) bool {
 		return a.Settings.normal() == b.Settings.normal() && maps.Equal(a.RealServers, b.RealServers)
 	})
 }
 
-// Apply carries out one op on the table itself, by the rules that every driver follows: adding what exists edits it,
-// deleting what does not exist succeeds, editing what does not exist fails. On an error the table is unchanged.
+// Apply carries out one op on the table itself, by the rules of every driver: adding an existing object edits it,
+// deleting an absent one succeeds, editing an absent one fails. On an error the table is unchanged.
 func (t Table) Apply(op Op) error {
 	if err := op.Validate(); err != nil {
 		return fmt.Errorf("%v: %w", op, err)
@@ -97,7 +97,7 @@ func (t Table) addReal(op Op, vs VirtualServer) {
 	vs.RealServers[op.Real] = op.RealServer
 }
 
-// Validate tells why no kernel could carry out the op as it says, wrapping [ErrInvalid].
+// Validate returns why no kernel could carry out the op as specified, wrapping [ErrInvalid].
 func (o Op) Validate() error {
 	switch {
 	case o.Action < AddVirtual || o.Action > DeleteVirtual:

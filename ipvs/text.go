@@ -14,18 +14,18 @@ func (k Key) Compare(l Key) int {
 	return cmp.Or(k.Addr.Compare(l.Addr), cmp.Compare(k.Port, l.Port), cmp.Compare(k.Protocol, l.Protocol))
 }
 
-// String returns the key as ipvsadm prints it, "TCP 203.0.113.4:80".
+// String returns the key as printed by ipvsadm, "TCP 203.0.113.4:80".
 func (k Key) String() string {
 	return fmt.Sprintf("%v %v", k.Protocol, netip.AddrPortFrom(k.Addr, k.Port))
 }
 
-// normal returns the settings without what the kernel sets by itself.
+// normal returns the settings without flags that the kernel sets by itself.
 func (s Settings) normal() Settings {
 	s.Flags &^= Hashed
 	return s
 }
 
-// String returns the settings as ipvsadm prints them, "rr persistent 10800".
+// String returns the settings as printed by ipvsadm, "rr persistent 10800".
 func (s Settings) String() string {
 	s = s.normal()
 	text := s.Scheduler
@@ -38,7 +38,7 @@ func (s Settings) String() string {
 	return text
 }
 
-// String returns the forwarding method as ipvsadm prints it.
+// String returns the forwarding method as printed by ipvsadm.
 func (f Forward) String() string {
 	switch f {
 	case Masquerade:
@@ -63,7 +63,7 @@ func (t Table) Keys() []Key {
 	return slices.SortedFunc(maps.Keys(t), Key.Compare)
 }
 
-// String returns the table as "ipvsadm -Ln" prints it, without the columns of counters and sorted.
+// String returns the table as printed by "ipvsadm -Ln", without the columns of counters and sorted.
 func (t Table) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%-4s %s %s\n", "Prot", "LocalAddress:Port", "Scheduler Flags")

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// takeRecorded puts a Service that is new to us on the addresses its status records, but those that others hold and
-// do not share with it.
+// takeRecorded puts a new Service on the addresses that its status records, except those held by a Service that it does
+// not share with.
 func (a *Allocator) takeRecorded(s *service, c *Claim) {
 	s.recorded = slices.Clone(c.Held)
 	for _, h := range c.Held {
@@ -18,8 +18,9 @@ func (a *Allocator) takeRecorded(s *service, c *Claim) {
 	a.takeBack(s, c)
 }
 
-// takeBack gives a Service the addresses that its status has lost, of each family of which it shows none in a pool: if
-// a pool gives them to it, and nobody holds them who does not share.
+// takeBack returns to a Service the addresses that its status lost. It does so per family, if the status shows no
+// address of a pool in that family. The pool must still give the address to the Service, and no other Service may hold
+// it without sharing.
 func (a *Allocator) takeBack(s *service, c *Claim) {
 	for _, h := range c.Lost {
 		shown, has := a.heldIn(s.lease, FamilyOf(h.Addr))
@@ -41,7 +42,7 @@ func (a *Allocator) regainable(s *service, c *Claim, h Address) bool {
 	return u == nil || a.joinable(u, s, c).none()
 }
 
-// adopt returns the Services that are on an address together with an older one and do not ask to share it.
+// adopt returns the Services that hold an address together with an older one and do not ask to share it.
 func (a *Allocator) adopt(claims []Claim) []ServiceKey {
 	sorted := make([]*Claim, 0, len(claims))
 	for i := range claims {
@@ -71,7 +72,7 @@ func (a *Allocator) adopt(claims []Claim) []ServiceKey {
 			twice = append(twice, c.Service)
 		}
 	}
-	for _, c := range sorted { // when it is known what all show
+	for _, c := range sorted { // after all recorded addresses are in place
 		a.takeBack(a.services[c.Service], c)
 	}
 	return twice

@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// Allocator knows the pools and who holds what. Its answers depend on the pools, the namespaces, what Services hold
-// and the asking claim, not on the order in which it was told.
+// Allocator holds the pools and the addresses in use. Its decisions depend on the pools, the namespaces, the held
+// addresses and the claim, not on the order of earlier calls.
 type Allocator struct {
 	pools   map[string]*pool // every pool, usable or not
 	spans   []span           // ranges of the pools in use, by first address
-	open    []*pool          // pools in use that auto-assign to everybody, by name
+	open    []*pool          // pools in use that auto-assign to every Service, by name
 	bound   []*pool          // pools in use that auto-assign by serviceAllocation, by priority, then name
 	nsLabel map[string]map[string]string
 	nodes   map[string][]netip.Addr // by node, sorted
 	ofNodes map[netip.Addr][]string // the nodes that have the address, sorted
-	// hosts are the addresses that hosts have which are none of ours, with the name of the host.
+	// hosts maps the addresses of foreign hosts to the name of the host.
 	hosts  map[netip.Addr]string
 	quotas bool // some pool has a quota
 	keep   bool // see KeepUntilWritten
@@ -54,20 +54,20 @@ func New() *Allocator {
 	}
 }
 
-// Adopt records what Services hold, as their Held says, without giving anything to anybody. Call it with all of them
-// before the first Assign after a start. Of Services on one address that do not ask to share it, the older (then the
-// first by name) stays; the others are returned: each leaves at its next Assign, as soon as there is another address
-// for it. What the status of a Service lost (Lost) it has back, unless somebody else holds it.
+// Adopt records the addresses in Held of each claim and assigns nothing. Call it with all Services before the first
+// Assign after a start. If Services on one address do not ask to share it, the older one (then the first by name)
+// stays. The others are returned: each moves at its next Assign, as soon as another address is available for it. A
+// Service gets back the addresses that its status lost (Lost), unless another Service holds them.
 func (a *Allocator) Adopt(claims []Claim) []ServiceKey {
 	return a.adopt(claims)
 }
 
-// Assign answers the claim and records the answer. A claim that cannot be met leaves what the Service holds in place.
+// Assign decides the claim and records the decision. If the claim cannot be met, the Service keeps what it holds.
 func (a *Allocator) Assign(c Claim, now time.Time) Decision {
 	return a.assign(c, now)
 }
 
-// Release frees whatever the Service holds or waits for, and returns the addresses that nobody holds any more.
+// Release frees everything that the Service holds or waits for. It returns the addresses without a remaining holder.
 func (a *Allocator) Release(key ServiceKey, now time.Time) []netip.Addr {
 	return a.release(key, now)
 }
@@ -76,8 +76,8 @@ func (a *Allocator) Release(key ServiceKey, now time.Time) []netip.Addr {
 // a crash between two writes to the API server can leave one address in the status of two Services.
 func (a *Allocator) KeepUntilWritten() { a.keep = true }
 
-// Written tells that the Service's status records its lease and nothing else. The addresses it left are free now, and
-// returned.
+// Written records that the Service's status shows its lease and nothing else. It frees and returns the addresses that
+// the Service gave up.
 func (a *Allocator) Written(key ServiceKey, now time.Time) []netip.Addr {
 	return a.written(key, now)
 }
@@ -90,7 +90,8 @@ func (a *Allocator) Lease(key ServiceKey) []Address {
 	return nil
 }
 
-// Holders returns the Services on the address, in order, with those that left it and have not written so yet.
+// Holders returns the Services on the address, in order. They include those that gave it up and whose status is not
+// written yet.
 func (a *Allocator) Holders(addr netip.Addr) []ServiceKey {
 	u := a.units[addr]
 	if u == nil {
@@ -111,27 +112,27 @@ func (a *Allocator) PoolOf(addr netip.Addr) string {
 	return ""
 }
 
-// Has says whether a pool lists the address, be the pool in use or not.
+// Has reports whether a pool lists the address. The pool need not be in use.
 func (a *Allocator) Has(addr netip.Addr) bool {
 	_, used := a.find(addr)
 	return used || a.unusable(addr) != nil
 }
 
-// Wake returns the Services worth another Assign after what happened since the last call: those that wait and can now
-// be served, and those whose pool changed under them; the oldest first. A Service is named once until it is assigned or
-// released. When there is less room than there are Services waiting, only as many are named as there is room for: call
-// Wake again after each Assign.
+// Wake returns the Services that need another Assign after the changes since the last call: waiting Services that can
+// now be served, and Services whose pool changed. The oldest comes first. A Service is returned once until it is
+// assigned or released. If there is less room than waiting Services, only as many are returned as there is room for.
+// Call Wake again after each Assign.
 func (a *Allocator) Wake(now time.Time) []ServiceKey {
 	return a.wake(now)
 }
 
-// Decline gives back the room set aside for a Service that Wake named and that cannot be assigned just now, so that
-// the next one gets it. The Service is not named again before its next Assign: the caller tries again by itself.
+// Decline gives back the room set aside for a Service that Wake returned and that cannot be assigned now, so that the
+// next one gets it. Wake does not return the Service again before its next Assign: the caller retries on its own.
 func (a *Allocator) Decline(key ServiceKey) {
 	a.decline(key)
 }
 
-// NextExpiry returns when the first address at rest may be given out again: call Wake at that time. False: never.
+// NextExpiry returns when the first cool-down ends: call Wake at that time. False: there is no cool-down.
 func (a *Allocator) NextExpiry() (time.Time, bool) {
 	return a.rests.next()
 }
@@ -148,34 +149,34 @@ func (a *Allocator) PoolStatus(name string) (PoolStatus, bool) {
 	return a.poolStatus(name)
 }
 
-// SetPools replaces the whole set of pools. Nothing held is lost: see Draining.
+// SetPools replaces the full set of pools. No held address is lost: see Draining.
 func (a *Allocator) SetPools(all []Pool) {
 	a.setPools(all)
 }
 
-// SetNamespace tells the labels of a namespace, for the pools' namespace selectors.
+// SetNamespace sets the labels of a namespace, for the pools' namespace selectors.
 func (a *Allocator) SetNamespace(name string, labels map[string]string) {
 	a.setNamespace(name, labels, true)
 }
 
-// DeleteNamespace forgets a namespace.
+// DeleteNamespace removes a namespace.
 func (a *Allocator) DeleteNamespace(name string) {
 	a.setNamespace(name, nil, false)
 }
 
-// SetNode tells the addresses of a node: no Service gets one of them. Who has one already keeps it: see Draining.
+// SetNode sets the addresses of a node. No Service gets one of them. A Service that already has one keeps it: see
+// Draining.
 func (a *Allocator) SetNode(name string, addrs []netip.Addr) {
 	a.setNode(name, addrs)
 }
 
-// SetHosts replaces the addresses for which hosts answer that are none of ours, with the name of each host. None of
-// them is given to a Service that does not ask for it. A Service that has one and did not ask for it gets another one
-// at its next Assign, if there is any.
+// SetHosts replaces the addresses of foreign hosts, with the name of each host. A Service gets such an address only if
+// it asks for it. A Service that has one and did not ask for it gets another one at its next Assign, if there is any.
 func (a *Allocator) SetHosts(hosts map[netip.Addr]string) {
 	a.setHosts(hosts)
 }
 
-// DeleteNode forgets a node. Its addresses may be given out.
+// DeleteNode removes a node. Its addresses may be assigned.
 func (a *Allocator) DeleteNode(name string) {
 	a.setNode(name, nil)
 }

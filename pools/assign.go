@@ -31,13 +31,13 @@ func (a *Allocator) assign(c Claim, now time.Time) Decision {
 	return d
 }
 
-// settle counts what was decided as recorded.
+// settle marks the current lease as recorded in the status.
 func (s *service) settle() {
 	s.recorded, s.back = slices.Clone(s.lease), false
 	s.reallocated = s.reallocated && len(s.drains) > 0
 }
 
-// update takes a newer claim of a Service that is known. Whoever waits for what it holds may share it now.
+// update replaces the claim of an existing Service. Services that wait for its addresses may be able to share them now.
 func (a *Allocator) update(s *service, c *Claim) {
 	a.wakes.unwait(s)
 	on := append(slices.Clip(s.lease), s.leaving...)
@@ -51,7 +51,7 @@ func (a *Allocator) update(s *service, c *Claim) {
 	}
 }
 
-// commit carries the plan out: new addresses first, then the old ones go, now or when the status is written.
+// commit carries out the plan: it takes new addresses first. Old ones are freed now, or when the status is written.
 func (a *Allocator) commit(s *service, p plan, now time.Time) []netip.Addr {
 	for _, w := range p.lease {
 		if holdsAddr(s.leaving, w.Addr) {
@@ -68,7 +68,7 @@ func (a *Allocator) commit(s *service, p plan, now time.Time) []netip.Addr {
 	a.lookAtSharers(s, p.misfit != s.misfit)
 	s.lease, s.reason, s.message, s.misfit = slices.Clone(p.lease), p.reason, p.message, p.misfit
 	a.setDrains(s, p.drains)
-	a.wakes.wait(s, p.waits) // before it leaves anything: that may be what it waits for
+	a.wakes.wait(s, p.waits) // before addresses are freed: it may wait for one of them
 	delete(a.unmet, s.claim.Service)
 	if p.reason != Allocated {
 		a.unmet[s.claim.Service] = struct{}{}
@@ -83,8 +83,8 @@ func (a *Allocator) commit(s *service, p plan, now time.Time) []netip.Addr {
 	return left
 }
 
-// lookAtSharers has those looked at again who share an address with the Service and may fare better or worse for what it
-// does: misfits and draining ones, and all of them when the Service becomes a misfit or ceases to be one.
+// lookAtSharers marks for re-evaluation the sharers of the Service's addresses whose outcome may change: misfits and
+// draining Services, or all of them when the Service becomes a misfit or ceases to be one.
 func (a *Allocator) lookAtSharers(s *service, all bool) {
 	for _, h := range s.lease {
 		for _, o := range a.units[h.Addr].holders {
@@ -95,7 +95,7 @@ func (a *Allocator) lookAtSharers(s *service, all bool) {
 	}
 }
 
-// leaveAll takes the Service off what it gave up, and returns the addresses that nobody holds any more.
+// leaveAll takes the Service off the addresses that it gave up. It returns those without a remaining holder.
 func (a *Allocator) leaveAll(s *service, now time.Time) []netip.Addr {
 	var freed []netip.Addr
 	for _, h := range s.leaving {
@@ -141,7 +141,7 @@ func (a *Allocator) drop(s *service, addr netip.Addr, now time.Time) bool {
 	return false
 }
 
-// setDrains keeps the pools' lists of draining Services in step.
+// setDrains updates the pools' lists of draining Services.
 func (a *Allocator) setDrains(s *service, drains []string) {
 	if slices.Equal(s.drains, drains) {
 		return

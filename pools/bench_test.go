@@ -41,7 +41,7 @@ func BenchmarkFill(b *testing.B) {
 	}
 }
 
-// BenchmarkOneMore assigns and releases one Service beside 10,000 others; the lowest free address is found again each time.
+// BenchmarkOneMore assigns and releases one Service next to 10,000 others. Each time it finds the lowest free address.
 func BenchmarkOneMore(b *testing.B) {
 	a := benchAllocator()
 	for i := range 10000 {
@@ -79,7 +79,7 @@ func BenchmarkOneFreed(b *testing.B) {
 	}
 }
 
-// BenchmarkPoolEdited adds an entry to the pool that 20,000 Services have their address of, and takes it away again.
+// BenchmarkPoolEdited adds an entry to the pool of 20,000 Services and removes it again.
 func BenchmarkPoolEdited(b *testing.B) {
 	a := benchAllocator()
 	for i := range 20000 {
@@ -97,7 +97,7 @@ func BenchmarkPoolEdited(b *testing.B) {
 	}
 }
 
-// BenchmarkOtherPool adds and removes a pool that nobody uses beside 20,000 Services.
+// BenchmarkOtherPool adds and removes an unused pool next to 20,000 Services.
 func BenchmarkOtherPool(b *testing.B) {
 	a := benchAllocator()
 	for i := range 20000 {
@@ -112,8 +112,8 @@ func BenchmarkOtherPool(b *testing.B) {
 	}
 }
 
-// BenchmarkRoomForSome adds a pool of 256 addresses that 10,000 Services wait for, and serves as many. The others are told
-// that there is a pool now, but full.
+// BenchmarkRoomForSome adds a pool of 256 addresses that 10,000 Services wait for, and serves as many. The other
+// Services then wait for a full pool instead of a missing one.
 func BenchmarkRoomForSome(b *testing.B) {
 	for b.Loop() {
 		a := New()
@@ -135,7 +135,7 @@ func BenchmarkRoomForSome(b *testing.B) {
 	}
 }
 
-// BenchmarkAdopt records 20,000 Services after a restart, tells the pools, and asks who is worth a look: nobody.
+// BenchmarkAdopt records 20,000 Services after a restart, sets the pools, and calls Wake, which returns no Service.
 func BenchmarkAdopt(b *testing.B) {
 	a := benchAllocator()
 	claims := make([]Claim, 20000)

@@ -2,7 +2,8 @@ package pools
 
 import "fmt"
 
-// choose picks the address of one family: what is held, what is asked, then the pools in their order.
+// choose picks the address of one family: the address asked for, else the held one, else one of the pools in their
+// order.
 func (a *Allocator) choose(q *query, f Family) choice {
 	if x := q.claim.asked(f); x.IsValid() {
 		ch := a.chooseExact(q, x)
@@ -23,9 +24,9 @@ func (a *Allocator) choose(q *query, f Family) choice {
 	return auto()
 }
 
-// stay keeps the held address, with a reason where the Service may not have it as it asks. It leaves for another one,
-// which other finds, if its sharing key is not that of the others on the address, or if it gives the address up
-// (Reallocate).
+// stay keeps the held address, with a reason if the Service may no longer have it. The Service moves to the address
+// that other finds in three cases: its sharing key differs from that of the other holders, it gives the address up
+// (Reallocate), or a foreign host has the address.
 func (a *Allocator) stay(q *query, held Address, other func() choice) choice {
 	u := a.units[held.Addr]
 	keep := choice{addr: a.named(q, u, held), ok: true, reason: Allocated}
@@ -62,8 +63,8 @@ func (a *Allocator) stay(q *query, held Address, other func() choice) choice {
 	return keep
 }
 
-// named is the held address under the name of the pool that has it now. A Service that asks for its old pool by name
-// stays on that name, or a split of the pool would read as a wish to move.
+// named returns the held address with the name of the pool that has it now. A Service that asks for its old pool by
+// name keeps that name. Otherwise a split of the pool would count as a request to move.
 func (a *Allocator) named(q *query, u *unit, held Address) Address {
 	if u.home != nil && q.claim.Pool != held.Pool {
 		return Address{Addr: held.Addr, Pool: u.home.Name}
@@ -74,7 +75,7 @@ func (a *Allocator) named(q *query, u *unit, held Address) Address {
 	return held
 }
 
-// reallocateTo is the value of the annotation that asks for another address.
+// reallocateTo returns the annotation value that requests another address.
 func (c *Claim) reallocateTo() string {
 	if c.ReallocateDone != "" {
 		return fmt.Sprintf("another value than %q, which has been carried out,", c.ReallocateDone)
@@ -104,7 +105,7 @@ func (a *Allocator) drainCause(q *query, u *unit) string {
 	return "no pool has that address any more"
 }
 
-// chooseNamed answers a request for any address of one pool.
+// chooseNamed decides a request for any address of one pool.
 func (a *Allocator) chooseNamed(q *query, f Family) choice {
 	c := q.claim
 	no := func(r Reason, format string, args ...any) choice {

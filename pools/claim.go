@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Claim is what a Service asks for, and what it held according to its own status. The Allocator keeps it: its slices and
-// maps must not be changed afterwards.
+// Claim is what a Service asks for, and what it held according to its own status. The Allocator keeps it: its slices
+// and maps must not change afterwards.
 type Claim struct {
 	Service ServiceKey
 	// Created orders Services that wait for the same address: the oldest first, then by name.
@@ -22,27 +22,27 @@ type Claim struct {
 	Addresses []netip.Addr
 	// Pool asked for by name (ironlb.io/ip-pool).
 	Pool string
-	// Invalid says why the request cannot be read (unparsable, annotation and field disagree), naming the field and the
-	// mend. The Service then keeps what it holds and gets nothing new.
+	// Invalid states why the request cannot be parsed (unparsable, annotation and field disagree). It names the field
+	// and the fix. The Service then keeps what it holds and gets nothing new.
 	Invalid string
-	// Reallocate (ironlb.io/reallocate) gives up an address that no pool admits any more. It is one request: see
+	// Reallocate (ironlb.io/reallocate) gives up an address that no pool admits any more. It counts as one request: see
 	// Decision.Reallocated.
 	Reallocate bool
 	// ReallocateDone is the value of ironlb.io/reallocate that was carried out, for the message that asks for another
 	// one.
 	ReallocateDone string
 
-	// SharingKey, Ports, Local (externalTrafficPolicy Local) and Selector decide who may share an address. Selector is
-	// any canonical text of spec.selector, empty for none.
+	// SharingKey, Ports, Local (externalTrafficPolicy Local) and Selector determine which Services may share an
+	// address. Selector is any canonical text of spec.selector, empty for none.
 	SharingKey string
 	Ports      []Port
 	Local      bool
 	Selector   string
 
-	// Held is what the Service's status records, of our own making only. It counts
-	// when the Allocator holds nothing for this Service yet; what the Allocator knows is newer than any cache.
+	// Held is what the Service's status records of IronLB's own assignments. It counts only while the Allocator holds
+	// nothing for this Service: the state of the Allocator is newer than any cache.
 	Held []Address
-	// Lost is what the controller gave the Service by its own record, and its status does not show. It counts when Held
+	// Lost is what the controller recorded as assigned to the Service and its status does not show. It counts when Held
 	// does, after all Held.
 	Lost []Address
 }

@@ -5,24 +5,25 @@ import (
 	"slices"
 )
 
-// clash is why a Service cannot be on an address together with another one. The zero value: nothing speaks against it.
+// clash is the reason why a Service cannot share an address with another one. The zero value means no conflict.
 type clash struct {
 	with ServiceKey
 	why  string // names the other Service, the address and the reason
-	// apart: the two do not ask to share an address with one another; else they do, and something else is in the way.
+	// apart: the two Services do not ask to share an address with one another. If false, they do, and another rule
+	// prevents it.
 	apart bool
 }
 
 func (c clash) none() bool { return c.why == "" }
 
-// clashOf returns why the claim cannot be on the address together with the others that are on it.
+// clashOf returns why the claim cannot be on the address together with its other holders.
 func clashOf(u *unit, self *service, c *Claim) clash {
 	return clashWith(u, self, c, func(*service) bool { return true })
 }
 
-// misfit returns why the Service, which is on the address, no longer agrees with the others there. Those that are
-// misfits already, or on their way out, do not count, so that one Service's change of key or ports never makes another
-// one a misfit.
+// misfit returns why the Service, which is on the address, no longer agrees with its other holders. Holders that are
+// misfits already or are leaving the address do not count. One Service's change of key or ports therefore never makes
+// another Service a misfit.
 func misfit(u *unit, self *service, c *Claim) clash {
 	return clashWith(u, self, c, func(h *service) bool { return !h.misfit && holdsAddr(h.lease, u.addr) })
 }
@@ -62,8 +63,8 @@ func pairClash(c, h *Claim) (why string, apart bool) {
 	return "", false
 }
 
-// localClash returns why the two may have Pods on different nodes, as a clause about h: the node that announces the
-// address must have Pods of each Service of policy Local. Empty: they have the same Pods.
+// localClash returns why the two may have Pods on different nodes, as a clause about h. The node that announces the
+// address must have Pods of each Service with policy Local. Empty: they have the same Pods.
 func localClash(c, h *Claim) string {
 	what := ""
 	switch {
@@ -107,9 +108,9 @@ func (a *Allocator) joinable(u *unit, self *service, c *Claim) clash {
 	return clash{}
 }
 
-// refusedShare returns the first address of the pools, as listed, whose holders have the claim's sharing key and which
-// it may not join, and why. nil: there is none. Those of namespaces that it cannot share with use the same key for
-// themselves.
+// refusedShare returns the first address of the pools, in listed order, that has the claim's sharing key and that the
+// claim may not join. It also returns the reason. nil: there is none. Addresses in namespaces that cannot share with
+// the claim's do not count: the same key is unrelated there.
 func (a *Allocator) refusedShare(q *query, f Family, from []*pool) (*unit, clash) {
 	g := a.byKey[q.claim.SharingKey]
 	if q.claim.SharingKey == "" || g == nil {

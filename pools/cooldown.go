@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// CoolDown is a freed address that nobody else is given before its pool's reuseAfter is over.
+// CoolDown is a freed address that no other Service gets before its pool's reuseAfter has passed.
 type CoolDown struct {
 	Addr  netip.Addr
 	Freed time.Time
-	By    ServiceKey // freed it, and may have it back at once; the zero value: nobody may
+	By    ServiceKey // freed it and may get it back at once; the zero value: no Service may
 }
 
-// coolDowns returns those of the pool, the latest first, then by address.
+// coolDowns returns the cool-downs of the pool, the latest first, then by address.
 func (a *Allocator) coolDowns(p *pool) []CoolDown {
 	if p.resting == [2]uint64{} {
 		return nil
@@ -29,9 +29,9 @@ func (a *Allocator) coolDowns(p *pool) []CoolDown {
 	return out
 }
 
-// Restore continues the cool-downs of an earlier Allocator, as its PoolStatus named them. Call it after the first
-// SetPools. One that is over by now, whose address a Service holds, or whose pool has no reuseAfter any more, does not
-// count. One that begins later than now (the clocks of two leaders differ) begins now.
+// Restore continues the cool-downs of an earlier Allocator, as listed in its PoolStatus. Call it after the first
+// SetPools. A cool-down is ignored if it is over, if a Service holds the address, or if the pool no longer has a
+// reuseAfter. A cool-down that begins later than now (the clocks of two leaders differ) begins now.
 func (a *Allocator) Restore(all []CoolDown, now time.Time) {
 	for _, c := range all {
 		sp, ok := a.find(c.Addr)

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestRestoreFromAClockAhead: a cool-down that begins in the future, by the clock of the leader before, lasts no longer
-// than one that begins now.
+// TestRestoreFromAClockAhead checks a cool-down that begins in the future, by the clock of the previous leader. It
+// lasts no longer than one that begins now.
 func TestRestoreFromAClockAhead(t *testing.T) {
 	ranges, err := ParseRanges([]string{"203.0.113.4/32"})
 	if err != nil {

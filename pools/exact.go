@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// chooseExact answers a request for one address.
+// chooseExact decides a request for one address.
 func (a *Allocator) chooseExact(q *query, x netip.Addr) choice {
 	c := q.claim
 	if held, has := q.heldIn(FamilyOf(x)); has && held.Addr == x {

@@ -5,8 +5,9 @@ import (
 	"net/netip"
 )
 
-// freeIndex finds the lowest free address of the ranges, entries as listed, without enumerating them: behind next
-// lie the addresses never looked at, before it only those in freed can be free. It holds hints; busy decides.
+// freeIndex finds the lowest free address of the ranges, in listed order, without enumerating them. Addresses from next
+// on have never been examined. Before next, only the addresses in freed can be free. The index holds hints; busy is
+// authoritative.
 type freeIndex struct {
 	ranges []freeRange
 	open   minHeap[int] // ranges that may have a free address
@@ -17,7 +18,7 @@ type freeRange struct {
 	Range
 	next  netip.Addr // invalid once past the end
 	freed minHeap[netip.Addr]
-	known map[netip.Addr]struct{} // what freed contains
+	known map[netip.Addr]struct{} // contents of freed
 }
 
 func newFreeIndex(ranges []Range) *freeIndex {
@@ -64,7 +65,7 @@ func (r *freeRange) lowest(busy func(netip.Addr) bool) (netip.Addr, bool) {
 	return r.next, r.next.IsValid()
 }
 
-// release tells that an address of range i is not busy any more.
+// release records that an address of range i is no longer busy.
 func (x *freeIndex) release(i int, addr netip.Addr) {
 	r := &x.ranges[i]
 	if !r.next.IsValid() || addr.Less(r.next) {

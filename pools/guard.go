@@ -8,46 +8,47 @@ import (
 	"strings"
 )
 
-// Rule is why no Service may have an address.
+// Rule is the reason why no Service may have an address.
 type Rule string
 
-// The rules. All but the last two are about what the cluster itself lives by: an address that becomes local on a node, or is answered for, is
-// taken from who has it (CVE-2020-8554).
+// The rules. All but the last three protect the addresses that the cluster itself depends on. An address that becomes
+// local on a node, or is announced, is taken from its real host (CVE-2020-8554).
 const (
-	// RuleSpecial: no host can be reached at it (RFC 6890, RFC 5771, RFC 4291).
+	// RuleSpecial: no host is reachable at it (RFC 6890, RFC 5771, RFC 4291).
 	RuleSpecial Rule = "SpecialPurpose"
 	// RuleNode: it is an InternalIP or ExternalIP of a Node.
 	RuleNode Rule = "NodeAddress"
-	// RuleGateway: a node sends packets by way of it.
+	// RuleGateway: it is a next hop of a node.
 	RuleGateway Rule = "Gateway"
 	// RulePeer: a BGPPeer has it.
 	RulePeer Rule = "BGPPeer"
-	// RuleAPIServer: the API server answers there.
+	// RuleAPIServer: the API server listens on it.
 	RuleAPIServer Rule = "APIServer"
 	// RuleServiceNetwork: it is in a ServiceCIDR.
 	RuleServiceNetwork Rule = "ServiceCIDR"
 	// RulePodNetwork: it is in a Pod CIDR of a Node.
 	RulePodNetwork Rule = "PodCIDR"
-	// RuleEndpoint: an EndpointSlice has it. A user who can write EndpointSlices can name any address, so those of pools are
-	// exempt.
+	// RuleEndpoint: an EndpointSlice has it. A user who can write EndpointSlices can name any address, so addresses of
+	// pools are exempt.
 	RuleEndpoint Rule = "Endpoint"
-	// RulePool: a pool has it, and so who gets it is decided by the pool: no external IP is out of one.
+	// RulePool: it belongs to a pool, and the pool assigns it. No external IP is taken from a pool.
 	RulePool Rule = "Pool"
 	// RuleNotAllowed: an external IP is in no CIDR that the operator allows.
 	RuleNotAllowed Rule = "NotAllowed"
-	// RuleNoPool: no pool has it, and none had when it was given.
+	// RuleNoPool: it belongs to no pool, and to none when it was assigned.
 	RuleNoPool Rule = "NoPool"
 )
 
-// order is that in which rules are named where several refuse.
+// order is the precedence of the rules if several refuse an address.
 var order = []Rule{
 	RuleSpecial, RuleNode, RuleGateway, RulePeer, RuleAPIServer, RuleServiceNetwork, RulePodNetwork, RuleEndpoint, RulePool, RuleNotAllowed, RuleNoPool,
 }
 
-// Refusal says which rule keeps an address from Services. The zero value is none.
+// Refusal is the rule that denies an address to Services. The zero value is none.
 type Refusal struct {
 	Rule Rule
-	// Of is the object that the rule is about, if it is about one: a Node, BGPPeer, ServiceCIDR or Service, or the name of a special range.
+	// Of is the object that the rule refers to, if any: a Node, BGPPeer, ServiceCIDR or Service, or the name of a
+	// special range.
 	Of string
 }
 
@@ -55,7 +56,7 @@ func (r Refusal) compare(o Refusal) int {
 	return cmp.Or(cmp.Compare(slices.Index(order, r.Rule), slices.Index(order, o.Rule)), cmp.Compare(r.Of, o.Of))
 }
 
-// String says it with the address as the subject: "is ...".
+// String returns a clause with the address as the subject: "is ...".
 func (r Refusal) String() string {
 	switch r.Rule {
 	case RuleSpecial:
@@ -94,18 +95,18 @@ func withArticle(of string) string {
 	return "a " + of
 }
 
-// Guard says which addresses may become local on a node or be answered for. It is told of all that the cluster lives by, and of what the operator
-// allows; it is used by one goroutine.
+// Guard determines which addresses may become local on a node or be announced. Its input is the set of addresses that
+// the cluster depends on and the CIDRs that the operator allows. One goroutine uses it.
 type Guard struct {
 	// allowed are the CIDRs of external IPs.
 	allowed []netip.Prefix
 	of      map[Refusal][]netip.Prefix
 	by      map[netip.Prefix][]Refusal // sorted
-	// lengths are those of the prefixes in by, with how many have it, of IPv4 and of IPv6.
+	// lengths counts the prefixes in by, per prefix length, for IPv4 and for IPv6.
 	lengths [2]map[int]int
 }
 
-// NewGuard returns a Guard that knows of nothing yet. externalIPs are the CIDRs that the operator allows.
+// NewGuard returns a Guard without protected prefixes. externalIPs are the CIDRs that the operator allows.
 func NewGuard(externalIPs []netip.Prefix) *Guard {
 	return &Guard{
 		allowed: slices.Clone(externalIPs), of: map[Refusal][]netip.Prefix{}, by: map[netip.Prefix][]Refusal{},
@@ -113,7 +114,7 @@ func NewGuard(externalIPs []netip.Prefix) *Guard {
 	}
 }
 
-// Set notes the prefixes of which a refusal is, in place of those that it was of, and reports whether they differ.
+// Set replaces the prefixes of a refusal. It reports whether they changed.
 func (g *Guard) Set(r Refusal, prefixes ...netip.Prefix) bool {
 	next := make([]netip.Prefix, 0, len(prefixes))
 	for _, p := range prefixes {
@@ -150,7 +151,7 @@ func (g *Guard) SetAddresses(r Refusal, addrs ...netip.Addr) bool {
 	return g.Set(r, prefixes...)
 }
 
-// Replace notes all prefixes of a rule by the name of the object, in place of those that it had, and reports whether they differ.
+// Replace replaces all prefixes of a rule, keyed by object name. It reports whether they changed.
 func (g *Guard) Replace(rule Rule, all map[string][]netip.Prefix) bool {
 	differs := false
 	for r := range g.of {
@@ -185,7 +186,7 @@ func (g *Guard) drop(p netip.Prefix, r Refusal) {
 	}
 }
 
-// first returns the first refusal of an address in the order of the rules, but for these rules.
+// first returns the first refusal of an address in the order of the rules, without the rules in but.
 func (g *Guard) first(a netip.Addr, but ...Rule) (first Refusal, refused bool) {
 	for _, s := range reserved {
 		if s.prefix.Contains(a) {
@@ -206,7 +207,8 @@ func (g *Guard) first(a netip.Addr, but ...Rule) (first Refusal, refused bool) {
 	return first, refused
 }
 
-// Given tells whether an address that ironlb-ccm gave may not be used, and why. pool is the one that has it or had it then, empty for none.
+// Given reports whether an address assigned by ironlb-ccm must be refused, and why. pool is its pool, now or when it
+// was assigned, empty for none.
 func (g *Guard) Given(a netip.Addr, pool string) (Refusal, bool) {
 	if r, refused := g.first(a); refused {
 		return r, true
@@ -214,8 +216,9 @@ func (g *Guard) Given(a netip.Addr, pool string) (Refusal, bool) {
 	return Refusal{Rule: RuleNoPool}, pool == ""
 }
 
-// External tells whether an external IP may not be used, and why. pool is the one that has it, empty for none. own is set where the address is one
-// of the node that asks: that serves it as it is (ipvs.md 1.3.2), if it is allowed. Its endpoints are for the caller to look at, who has them.
+// External reports whether an external IP must be refused, and why. pool is the pool that has it, empty for none. own
+// means that the address belongs to this node, which serves it as it is if allowed (ipvs.md 1.3.2). The caller checks
+// RuleEndpoint itself because it has the endpoints.
 func (g *Guard) External(a netip.Addr, pool string, own bool) (Refusal, bool) {
 	if pool != "" {
 		return Refusal{RulePool, pool}, true
@@ -226,8 +229,8 @@ func (g *Guard) External(a netip.Addr, pool string, own bool) (Refusal, bool) {
 	return g.Foreign(a, own)
 }
 
-// Foreign tells whether an address of another controller may not be used, and why; own is as for External. Only who may write the status of
-// Services can name one.
+// Foreign reports whether an address of another controller must be refused, and why. own is as for External. Only a
+// user who may write the status of Services can set such an address.
 func (g *Guard) Foreign(a netip.Addr, own bool) (Refusal, bool) {
 	if own {
 		return g.first(a, RuleNode, RulePodNetwork) // a bridge of Pods has an address of theirs
@@ -235,8 +238,8 @@ func (g *Guard) Foreign(a netip.Addr, own bool) (Refusal, bool) {
 	return g.first(a)
 }
 
-// ClusterIP tells whether a ClusterIP may not be used, and why. The API server gives them, each once, out of ServiceCIDRs: of an address in one no
-// Node can say that it is its own.
+// ClusterIP reports whether a ClusterIP must be refused, and why. The API server assigns each one once, out of
+// ServiceCIDRs. A Node's claim to an address in a ServiceCIDR is therefore ignored.
 func (g *Guard) ClusterIP(a netip.Addr) (Refusal, bool) {
 	if g.has(a, RuleServiceNetwork) {
 		return g.first(a, order[1:]...)
@@ -244,7 +247,7 @@ func (g *Guard) ClusterIP(a netip.Addr) (Refusal, bool) {
 	return g.first(a, RulePodNetwork, RuleAPIServer)
 }
 
-// has reports whether a rule is about the address.
+// has reports whether the rule covers the address.
 func (g *Guard) has(a netip.Addr, rule Rule) bool {
 	for length := range g.lengths[slot(FamilyOf(a))] {
 		if p, err := a.Prefix(length); err == nil && slices.ContainsFunc(g.by[p], func(r Refusal) bool { return r.Rule == rule }) {
@@ -254,5 +257,5 @@ func (g *Guard) has(a netip.Addr, rule Rule) bool {
 	return false
 }
 
-// IsOfNodes reports whether an address is a Node's or in the network of its Pods.
+// IsOfNodes reports whether an address belongs to a Node or to the network of its Pods.
 func (g *Guard) IsOfNodes(a netip.Addr) bool { return g.has(a, RuleNode) || g.has(a, RulePodNetwork) }

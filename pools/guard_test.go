@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestGuard: after any history the answer is that of a search through all that was noted last.
+// TestGuard: after any history the result equals a linear search through the latest prefixes.
 func TestGuard(t *testing.T) {
 	rules := []Rule{RuleNode, RuleGateway, RulePeer, RuleAPIServer, RuleServiceNetwork, RulePodNetwork}
 	for seed := range uint64(50) {
@@ -51,7 +51,7 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestGuardByKind: which rules hold for which kind of address.
+// TestGuardByKind checks which rules apply to which kind of address.
 func TestGuardByKind(t *testing.T) {
 	g := NewGuard([]netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/32"), netip.MustParsePrefix("127.0.0.0/8")})
 	g.SetAddresses(Refusal{RuleNode, "n1"}, netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"))
@@ -104,7 +104,7 @@ func TestGuardByKind(t *testing.T) {
 	}
 }
 
-// TestIndex: of two pools that overlap the older has the addresses, all of them; one that overlaps itself has none.
+// TestIndex: of two overlapping pools the older one has all its addresses; a pool that overlaps itself has none.
 func TestIndex(t *testing.T) {
 	pool := func(name string, created int64, texts ...string) Pool {
 		p := Pool{Name: name, Created: time.Unix(created, 0)}

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// setHosts withholds the addresses that are new in the set from their pools, and gives those back that left it.
+// setHosts withholds the addresses that are new in the set from their pools, and gives back those removed from it.
 func (a *Allocator) setHosts(hosts map[netip.Addr]string) {
 	before := a.hosts
 	a.hosts = maps.Clone(hosts)
@@ -30,11 +30,11 @@ func (a *Allocator) setHosts(hosts map[netip.Addr]string) {
 	}
 }
 
-// othersHave reports whether a node or a host that is none of ours has the address.
+// othersHave reports whether a node or a foreign host has the address.
 func (a *Allocator) othersHave(x netip.Addr) bool { return len(a.ofNodes[x]) > 0 || a.hosts[x] != "" }
 
-// hostAgainst names the host for which the claim is to leave the address, empty for none: a Service keeps what it asks
-// for.
+// hostAgainst returns the foreign host that blocks the address for the claim, empty for none. A Service keeps an
+// address that it asks for.
 func (a *Allocator) hostAgainst(c *Claim, x netip.Addr) string {
 	if c.asked(FamilyOf(x)) == x {
 		return ""

@@ -2,11 +2,11 @@ package pools
 
 import "net/netip"
 
-// Index tells which pool has an address. The zero value has none.
+// Index maps an address to its pool. The zero value has none.
 type Index struct{ spans []span }
 
-// NewIndex returns the Index of these pools, of which only names, ages and ranges count. Of two that overlap the Allocator uses one; it is
-// the one that has the address here, too.
+// NewIndex returns the Index of these pools. Only names, ages and ranges count. If two pools overlap, the address
+// belongs to the same pool as in the Allocator.
 func NewIndex(all []Pool) Index {
 	_, used := arrange(all)
 	return Index{used}

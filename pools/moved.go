@@ -10,11 +10,12 @@ import (
 // Move is a change of the address of one family.
 type Move struct {
 	From, To netip.Addr
-	// Why says it for people.
+	// Why explains the move to a user.
 	Why string
 }
 
-// moves returns how the plan changes the addresses that the Service shows. Call it before the plan is carried out.
+// moves returns the changes of the addresses in the Service's status under the plan. Call it before the plan is carried
+// out.
 func (a *Allocator) moves(s *service, p plan) []Move {
 	var out []Move
 	for _, to := range p.lease {
@@ -29,7 +30,7 @@ func (a *Allocator) moves(s *service, p plan) []Move {
 	return out
 }
 
-// whyMoved says why the Service leaves an address for another one.
+// whyMoved returns why the Service leaves an address for another one.
 func (a *Allocator) whyMoved(s *service, from, to Address) string {
 	c, u := &s.claim, a.units[from.Addr]
 	switch {

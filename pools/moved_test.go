@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestMoves: a decision that changes an address has it before and after, and why.
+// TestMoves: a decision that changes an address reports the old one, the new one, and why.
 func TestMoves(t *testing.T) {
 	pool := func(name string, ranges ...string) Pool {
 		r, err := ParseRanges(ranges)
@@ -21,7 +21,7 @@ func TestMoves(t *testing.T) {
 		first, then Claim
 		other       Claim  // takes its address after the first
 		pools       []Pool // after the first
-		host        string // answers for the address after the first
+		host        string // has the address after the first
 		want        Move
 	}{
 		"asked": {
@@ -66,7 +66,7 @@ func TestMoves(t *testing.T) {
 		if c.host != "" {
 			a.SetHosts(map[netip.Addr]string{c.want.From: c.host})
 		}
-		for range 2 { // what could not be written is decided again
+		for range 2 { // a decision that was not written is repeated
 			if d := a.Assign(c.then, now); len(d.Moves) != 1 || d.Moves[0] != c.want {
 				t.Errorf("%s: %+v, want %+v", name, d.Moves, c.want)
 			}

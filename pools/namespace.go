@@ -14,7 +14,7 @@ func (a *Allocator) setNamespace(name string, labels map[string]string, known bo
 	}
 	for key, s := range a.inNS[name] {
 		a.wakes.look[key] = struct{}{}
-		for _, h := range s.lease { // a holder that drains no more lets others share
+		for _, h := range s.lease { // a holder that no longer drains lets others share
 			a.wakes.mark(waitKey{addr: h.Addr})
 			a.wakes.mark(waitKey{key: a.units[h.Addr].key})
 		}

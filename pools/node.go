@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// NodeAddress is an address of a node that lies in a pool. No Service gets it: every other node would take it for its own
-// and send the node nothing any more.
+// NodeAddress is an address of a node that lies in a pool. No Service gets it: every other node would treat it as its
+// own and no longer send packets to the node.
 type NodeAddress struct {
 	Addr netip.Addr
 	// Nodes that have the address, by name.
 	Nodes []string
-	// Holders are the Services that had it before, and keep it.
+	// Holders are the Services that had it before. They keep it.
 	Holders []ServiceKey
 }
 
@@ -37,13 +37,13 @@ func (a *Allocator) setNode(name string, addrs []netip.Addr) {
 	}
 }
 
-// nodeHas takes the address away from its pool, and notes the node.
+// nodeHas takes the address away from its pool, and records the node.
 func (a *Allocator) nodeHas(x netip.Addr, node string) {
 	names := a.ofNodes[x]
 	i, _ := slices.BinarySearch(names, node)
 	a.ofNodes[x] = slices.Insert(names, i, node)
 	if sp, ok := a.find(x); ok {
-		a.dirty[sp.pool.Name] = struct{}{} // it names the nodes
+		a.dirty[sp.pool.Name] = struct{}{} // its status lists the nodes
 	}
 	switch {
 	case len(names) > 0:
@@ -72,7 +72,7 @@ func (a *Allocator) withhold(x netip.Addr) {
 	sp.pool.withhold(x)
 }
 
-// nodeLacks gives the address back to its pool when no other node has it.
+// nodeLacks gives the address back to its pool if no other node has it.
 func (a *Allocator) nodeLacks(x netip.Addr, node string) {
 	names := slices.DeleteFunc(a.ofNodes[x], func(n string) bool { return n == node })
 	a.ofNodes[x] = names
@@ -85,18 +85,18 @@ func (a *Allocator) nodeLacks(x netip.Addr, node string) {
 	delete(a.ofNodes, x)
 	if a.hosts[x] != "" {
 		a.lookAtHolder(x)
-		a.wakes.mark(waitKey{addr: x}) // who asks for it may have it
+		a.wakes.mark(waitKey{addr: x}) // a Service that asks for it may get it
 		return
 	}
 	a.giveUp(x)
 }
 
-// giveUp gives an address back to its pool that nobody else has any more.
+// giveUp gives an address back to its pool when no node or foreign host has it any more.
 func (a *Allocator) giveUp(x netip.Addr) {
 	a.lookAtHolder(x)
 	a.wakes.mark(waitKey{addr: x})
 	if u := a.units[x]; u != nil {
-		a.wakes.mark(waitKey{key: u.key}) // a holder that drains no more lets others share
+		a.wakes.mark(waitKey{key: u.key}) // a holder that no longer drains lets others share
 	}
 	sp, ok := a.find(x)
 	if !ok || !sp.pool.offers(x) {
@@ -113,7 +113,7 @@ func (a *Allocator) giveUp(x netip.Addr) {
 	a.giveBack(sp.pool, sp.at, x)
 }
 
-// withhold counts an address of the pool, which it would give out, as one that others have.
+// withhold counts an address that the pool would assign as withheld, because a node or a foreign host has it.
 func (p *pool) withhold(x netip.Addr) {
 	if p.ofOthers == nil {
 		p.ofOthers = map[netip.Addr]struct{}{}
@@ -122,7 +122,7 @@ func (p *pool) withhold(x netip.Addr) {
 	p.withheld[slot(FamilyOf(x))]++
 }
 
-// withholdIn counts the addresses that others have in the pools that changed. Their counts are new.
+// withholdIn counts the withheld addresses of the pools that changed. The counters of these pools start at zero.
 func (a *Allocator) withholdIn(changed map[string]bool) {
 	others := map[netip.Addr]struct{}{}
 	for x := range a.ofNodes {
@@ -146,7 +146,7 @@ func (a *Allocator) lookAtHolder(x netip.Addr) {
 	}
 }
 
-// nodeOf names a node that has the address, the first by name. Empty: none has.
+// nodeOf returns the first node by name that has the address. Empty: no node has it.
 func (a *Allocator) nodeOf(x netip.Addr) string {
 	if names := a.ofNodes[x]; len(names) > 0 {
 		return names[0]
@@ -154,7 +154,7 @@ func (a *Allocator) nodeOf(x netip.Addr) string {
 	return ""
 }
 
-// gives says whether the pool gives the address, which is in it, to anybody.
+// gives reports whether the pool, which lists the address, assigns it at all.
 func (a *Allocator) gives(p *pool, x netip.Addr) bool { return p.offers(x) && !a.othersHave(x) }
 
 func (a *Allocator) nodeAddresses(p *pool) []NodeAddress {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// firstOverlap finds the first entry j that shares an address with an earlier entry i.
+// firstOverlap returns the first entry j that shares an address with an earlier entry i.
 func firstOverlap(ranges []Range) (i, j int, found bool) {
 	order := make([]int, len(ranges))
 	for k := range order {
@@ -14,7 +14,7 @@ func firstOverlap(ranges []Range) (i, j int, found bool) {
 	slices.SortFunc(order, func(x, y int) int {
 		return cmp.Or(ranges[x].First.Compare(ranges[y].First), cmp.Compare(x, y))
 	})
-	reach := -1 // the entry so far that ends last
+	reach := -1 // the entry so far with the highest end
 	for _, k := range order {
 		if reach >= 0 && ranges[reach].Overlaps(ranges[k]) {
 			x, y := min(reach, k), max(reach, k)

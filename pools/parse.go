@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// ParseRanges reads the entries of a pool. The error names the entry and the mend.
+// ParseRanges parses the entries of a pool. The error names the entry and the fix.
 func ParseRanges(entries []string) ([]Range, error) {
 	if len(entries) == 0 {
 		return nil, fmt.Errorf("addresses: no entry: list a CIDR, a first-last range or an address")
@@ -25,7 +25,7 @@ func ParseRanges(entries []string) ([]Range, error) {
 	return out, nil
 }
 
-// ParseRange reads one entry: a CIDR, first-last, or a single address. Spaces around the dash are allowed, nothing else.
+// ParseRange parses one entry: a CIDR, first-last, or a single address. Spaces are allowed around the dash only.
 func ParseRange(entry string) (Range, error) {
 	r, err := parseRange(entry)
 	if err != nil {
@@ -97,7 +97,7 @@ func errMapped(a netip.Addr) error {
 	return fmt.Errorf("is an IPv4-mapped IPv6 address: write %s", a.Unmap())
 }
 
-// reserved are the addresses no Service can be reached on (RFC 6890, RFC 5771, RFC 4291).
+// reserved lists the ranges in which no Service is reachable (RFC 6890, RFC 5771, RFC 4291).
 var reserved = []struct {
 	prefix netip.Prefix
 	what   string

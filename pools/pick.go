@@ -21,8 +21,8 @@ func (a *Allocator) candidates(q *query, f Family) []*pool {
 	return append(out, a.open...)
 }
 
-// pick takes the first address to be had from the pools: in each, one that the Service freed itself and that still
-// rests, then one to share, then the lowest free one.
+// pick returns the first available address of the pools. Order in each pool: an address in cool-down that the Service
+// freed itself, an address to share, the lowest free address.
 func (a *Allocator) pick(q *query, f Family, from []*pool) choice {
 	var full, quota []string
 	var waits []waitKey
@@ -86,7 +86,7 @@ func (a *Allocator) pickFrom(q *query, f Family, p *pool) choice {
 	return choice{addr: Address{x, p.Name}, ok: true, takes: true, reason: Allocated}
 }
 
-// restedBy returns the first address of the pool, in listed order, that the Service freed and that still rests.
+// restedBy returns the first address of the pool, in listed order, that is in cool-down and that the Service freed.
 func (a *Allocator) restedBy(k ServiceKey, p *pool, f Family) netip.Addr {
 	var best span
 	var found netip.Addr
@@ -102,7 +102,7 @@ func (a *Allocator) restedBy(k ServiceKey, p *pool, f Family) netip.Addr {
 	return found
 }
 
-// busy says whether auto-assignment must pass over the address.
+// busy reports whether auto-assignment must skip the address.
 func (a *Allocator) busy(p *pool, x netip.Addr) bool {
 	if _, used := a.units[x]; used {
 		return true
@@ -111,8 +111,8 @@ func (a *Allocator) busy(p *pool, x netip.Addr) bool {
 	return resting || !a.gives(p, x)
 }
 
-// quotaAllows says whether the namespace may hold one more address of the pool, x, instead of what the Service holds of
-// the family now. An address that the namespace holds already costs nothing.
+// quotaAllows reports whether the namespace may hold one more address x of the pool, in place of what the Service holds
+// of the family. An address that the namespace already holds costs nothing.
 func (a *Allocator) quotaAllows(q *query, p *pool, f Family, x netip.Addr) bool {
 	if !p.NamespaceQuota.Set || x.IsValid() && (a.heldByNamespace(q, x) || holdsAddr(q.self.leaving, x)) {
 		return true
@@ -121,7 +121,7 @@ func (a *Allocator) quotaAllows(q *query, p *pool, f Family, x netip.Addr) bool 
 	if l := a.ledgers[p.Name]; l != nil {
 		n += l.byNS[q.claim.Service.Namespace]
 	}
-	for _, h := range q.self.lease { // what goes if the Service gets another one
+	for _, h := range q.self.lease { // what is freed if the Service gets another one
 		other := FamilyOf(h.Addr) != f && slices.Contains(q.held, h)
 		if !other && a.alone(q, h.Addr) && a.units[h.Addr].owner == p.Name {
 			n--

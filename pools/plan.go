@@ -6,16 +6,16 @@ import (
 	"slices"
 )
 
-// plan is a Decision not carried out yet.
+// plan is a Decision that is not carried out yet.
 type plan struct {
 	lease   []Address
 	reason  Reason
 	message string
-	waits   []waitKey // what may improve it
-	takes   []waitKey // pool and family of each free address it uses up
-	drains  []string  // pools it keeps an address of without being admitted
-	misfit  bool      // it stays among sharers it does not agree with
-	// reallocated: an address that no pool admits is given up, because the claim says Reallocate
+	waits   []waitKey // changes that may improve it
+	takes   []waitKey // pool and family of each free address that it uses
+	drains  []string  // pools whose address it keeps without being admitted
+	misfit  bool      // it stays with sharers that it does not agree with
+	// reallocated: the claim's Reallocate gives up an address that no pool admits
 	reallocated bool
 }
 
@@ -24,7 +24,7 @@ type query struct {
 	claim *Claim
 	self  *service
 	held  []Address // at most one of each family
-	// delta is how the namespace's count in a pool changes by what was chosen so far.
+	// delta is the change of the namespace's count in a pool by the choices so far.
 	delta map[string]int64
 }
 
@@ -34,8 +34,8 @@ type choice struct {
 	ok    bool
 	takes bool // uses up a free address
 	exact bool // the address was asked for
-	quota bool // a pool had none left for the namespace
-	// reallocated: in place of one that no pool admits
+	quota bool // the namespace's quota in a pool is used up
+	// reallocated: replaces an address that no pool admits
 	reallocated bool
 
 	drains  string
@@ -52,8 +52,8 @@ func (q *query) heldIn(f Family) (Address, bool) {
 	return q.held[i], true
 }
 
-// heldIn returns the address of the family that counts as held. Of several, which a status has only if somebody else
-// wrote to it, that is one of a pool in use, else one that was given out of a pool, else the first.
+// heldIn returns the address of the family that counts as held. A status has several only if another writer changed it.
+// Then the order is: an address of a pool in use, an address assigned from a pool, the first address.
 func (a *Allocator) heldIn(lease []Address, f Family) (Address, bool) {
 	rank := func(h Address) int {
 		switch {
@@ -76,7 +76,7 @@ func (a *Allocator) heldIn(lease []Address, f Family) (Address, bool) {
 	return lease[best], true
 }
 
-// held returns what counts as held, at most one address of each family.
+// held returns the addresses that count as held, at most one of each family.
 func (a *Allocator) held(lease []Address) []Address {
 	if len(lease) < 2 {
 		return lease
@@ -90,7 +90,8 @@ func (a *Allocator) held(lease []Address) []Address {
 	return out
 }
 
-// plan answers the Service's claim. It changes nothing but hints. Rests that are over must have been ended before.
+// plan decides the Service's claim. It changes nothing but hints. The caller must have ended the expired cool-downs
+// before.
 func (a *Allocator) plan(s *service) plan {
 	p := a.answer(s)
 	for _, h := range p.lease {
@@ -108,7 +109,7 @@ func (a *Allocator) answer(s *service) plan {
 	chosen := a.chooseAll(s, c, fams)
 	if len(fams) == 2 && chosen[0].ok && !chosen[1].ok && chosen[1].quota {
 		// The first family may have used up the namespace's quota in the only pool that has the second one. With
-		// PreferDualStack an address that is asked for goes before one that is not.
+		// PreferDualStack an address that is asked for takes precedence over one that is not.
 		again := a.chooseAll(s, c, []Family{fams[1], fams[0]})
 		asked := c.Policy == PreferDualStack && again[0].exact && !again[1].exact
 		if again[0].ok && (again[1].ok || asked) {
@@ -124,7 +125,7 @@ func (a *Allocator) answer(s *service) plan {
 			continue
 		}
 		if prefer && i == 0 && len(chosen) == 2 {
-			ch.waits = append(ch.waits, chosen[1].waits...) // either family would do
+			ch.waits = append(ch.waits, chosen[1].waits...) // either family may resolve it
 		}
 		return a.refused(s, ch)
 	}
@@ -141,7 +142,7 @@ func (a *Allocator) chooseAll(s *service, c *Claim, fams []Family) []choice {
 	return out
 }
 
-// count keeps the namespace's count in step with the choice.
+// count updates the namespace's count after the choice.
 func (a *Allocator) count(q *query, f Family, ch choice) {
 	old, had := q.heldIn(f)
 	if !a.quotas || !ch.ok || had && old.Addr == ch.addr.Addr {
@@ -158,8 +159,8 @@ func (a *Allocator) count(q *query, f Family, ch choice) {
 	}
 }
 
-// refused leaves everything in place. A Service that requires two families and whose status lost both does not have
-// one of them alone again.
+// refused keeps everything in place. A Service that requires two families and whose status lost both does not get only
+// one of them back.
 func (a *Allocator) refused(s *service, ch choice) plan {
 	p := plan{lease: s.lease, reason: ch.reason, message: ch.message, waits: ch.waits}
 	if s.claim.Policy == RequireDualStack && len(s.claim.families()) == 2 && len(s.lease) == 1 && s.back {
@@ -171,7 +172,7 @@ func (a *Allocator) refused(s *service, ch choice) plan {
 	return p
 }
 
-// keepOf leaves the held address of the family in place, if there is one.
+// keepOf keeps the held address of the family, if there is one.
 func (a *Allocator) keepOf(p *plan, s *service, f Family) {
 	if h, has := a.heldIn(s.lease, f); has {
 		p.lease = append(p.lease, h)
@@ -185,7 +186,7 @@ func (a *Allocator) keepDrains(p *plan, s *service, h Address) {
 	}
 }
 
-// granted takes what was chosen. A family that could not be had stays as it is, or waits.
+// granted takes the chosen addresses. A family without a choice keeps its address, or waits.
 func (a *Allocator) granted(chosen []choice, c *Claim, s *service) plan {
 	p := plan{reason: Allocated}
 	for i, ch := range chosen {
@@ -213,7 +214,7 @@ func (a *Allocator) granted(chosen []choice, c *Claim, s *service) plan {
 	return p
 }
 
-// weight orders the reasons of two families: the answer has the heavier one, of equal ones the first.
+// weight orders the reasons of two families: the decision has the heavier one, or the first of equal ones.
 func weight(r Reason) int {
 	return slices.Index([]Reason{Allocated, SecondFamilyPending, Draining, SharingRefused}, r)
 }

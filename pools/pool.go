@@ -5,28 +5,29 @@ import (
 	"time"
 )
 
-// Pool is a set of addresses and the rules for giving them out. The Allocator keeps it: its slices must not be changed
+// Pool is a set of addresses and the rules for assigning them. The Allocator keeps it: its slices must not change
 // afterwards.
 type Pool struct {
 	Name string
-	// Created decides which of two overlapping pools is used: the older one, then the one first by name.
+	// Created selects which of two overlapping pools is used: the older one, then the first by name.
 	Created time.Time
-	// Ranges in the order listed, not overlapping one another.
+	// Ranges in listed order, without overlaps.
 	Ranges []Range
 	// AutoAssign false keeps the pool for Services that ask for it, or for one of its addresses.
 	AutoAssign bool
-	// AvoidBuggyIPs never gives out IPv4 addresses that end in .0 or .255.
+	// AvoidBuggyIPs excludes IPv4 addresses that end in .0 or .255.
 	AvoidBuggyIPs bool
-	// Allocation limits who may use the pool, and puts it before the open ones.
+	// Allocation limits which Services may use the pool, and ranks it before the open ones.
 	Allocation Allocation
 	// SharingNamespaces may share addresses of this pool with one another.
 	SharingNamespaces []string
-	// ReuseAfter is how long a freed address rests before another Service gets it by auto-assignment.
+	// ReuseAfter is the cool-down: how long a freed address is withheld before auto-assignment gives it to another
+	// Service.
 	ReuseAfter time.Duration
-	// NamespaceQuota is the most addresses one namespace may hold from this pool.
+	// NamespaceQuota is the maximum number of addresses that one namespace may hold from this pool.
 	NamespaceQuota Limit
-	// Unreadable: nobody can tell what the pool says, nor what it last said. It gives nothing; what is held of it is kept.
-	// Its ranges and rules do not count.
+	// Unreadable: the pool cannot be parsed, and no last known content exists. It assigns nothing, and addresses held
+	// from it are kept. Its ranges and rules do not count.
 	Unreadable bool
 }
 
@@ -36,9 +37,9 @@ type Limit struct {
 	Max int64
 }
 
-// Allocation is spec.serviceAllocation of a pool. The zero value is absent: everybody may use the pool.
+// Allocation is spec.serviceAllocation of a pool. The zero value is absent: every Service may use the pool.
 type Allocation struct {
-	// Set is true when the field is there, even when empty.
+	// Set is true if the field is present, even when empty.
 	Set bool
 	// Priority: lower first, 0 last.
 	Priority int32
@@ -49,8 +50,8 @@ type Allocation struct {
 	ServiceSelectors []Selector
 }
 
-// admits says whether a Service with these labels, in a namespace with those, may use the pool. known is false for a
-// namespace nobody told us about, which no selector matches.
+// admits reports whether a Service with these labels, in a namespace with nsLabels, may use the pool. known is false
+// for a namespace that was never set; no selector matches it.
 func (al *Allocation) admits(c *Claim, nsLabels map[string]string, known bool) bool {
 	if len(al.Namespaces)+len(al.NamespaceSelectors) > 0 &&
 		!slices.Contains(al.Namespaces, c.Service.Namespace) && !(known && anyMatch(al.NamespaceSelectors, nsLabels)) {
@@ -85,7 +86,7 @@ type Requirement struct {
 	Values   []string
 }
 
-// Matches says whether the labels meet every requirement. An unknown operator matches nothing.
+// Matches reports whether the labels meet every requirement. An unknown operator matches nothing.
 func (s Selector) Matches(labels map[string]string) bool {
 	for _, r := range s {
 		v, has := labels[r.Key]

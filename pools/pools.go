@@ -4,12 +4,12 @@
 // or its callers lock it.
 //
 //	a := pools.New()
-//	a.SetPools(all)        // whole set, again after every change
+//	a.SetPools(all)        // the full set, after every change
 //	a.SetNamespace(ns, labels)
-//	a.Adopt(claims)        // after a start, before the first Assign: what Services hold already
+//	a.Adopt(claims)        // after a start, before the first Assign: the addresses that Services hold already
 //	d := a.Assign(claim, now)
 //	a.Release(key, now)
-//	for _, key := range a.Wake(now) { ... }  // after every call above: who is worth another Assign
+//	for _, key := range a.Wake(now) { ... }  // after every call above: the Services that need another Assign
 package pools
 
 import (
@@ -80,7 +80,7 @@ func (p FamilyPolicy) String() string {
 	return "SingleStack"
 }
 
-// Address is one address a Service holds, and the pool it came from.
+// Address is one address that a Service holds, and the pool it came from.
 type Address struct {
 	Addr netip.Addr
 	Pool string

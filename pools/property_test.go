@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// choices turns a source of numbers into operations on an Allocator and the reference beside it.
+// choices turns a source of numbers into operations on an Allocator and on the reference.
 type choices struct {
 	t    *testing.T
 	pick func(n int) int
 	a    *Allocator
 	r    *reference
 	log  []string
-	put  map[ServiceKey]bool // declined, and not tried again yet
+	put  map[ServiceKey]bool // declined, and not retried yet
 }
 
 func ranges(entries ...string) []Range {
@@ -33,7 +33,7 @@ func ranges(entries ...string) []Range {
 	return out
 }
 
-// variants are pools to choose from: the same names with other rules, overlapping ones, small ones.
+// variants are the pools to choose from: the same names with other rules, overlapping pools, small pools.
 var variants = []Pool{
 	{Name: "a", Created: time.Unix(1, 0), AutoAssign: true, Ranges: ranges("203.0.113.0/30", "2001:db8::/127")},
 	{Name: "a", Created: time.Unix(1, 0), AutoAssign: true, Ranges: ranges("203.0.113.1-203.0.113.2")},
@@ -179,7 +179,7 @@ func (c *choices) namespace() {
 	c.say("namespace %s %v", ns, c.r.labels[ns])
 }
 
-// node gives a node other addresses, or takes it away.
+// node gives a node other addresses, or removes it.
 func (c *choices) node() {
 	name := []string{"n1", "n2", "n3"}[c.pick(3)]
 	var addrs []netip.Addr
@@ -196,7 +196,7 @@ func (c *choices) node() {
 	c.r.endRests(func(refRest, *Pool) bool { return false })
 }
 
-// host has other hosts answer for some addresses.
+// host sets the addresses of foreign hosts.
 func (c *choices) host() {
 	c.r.hosts = map[netip.Addr]string{}
 	for range c.pick(4) {
@@ -237,8 +237,8 @@ func (c *choices) assign(cl Claim) {
 	}
 }
 
-// families: RequireDualStack is never given one address alone, and one outside the pools takes the place of none
-// inside.
+// families checks that RequireDualStack never gets one address alone, and that an address outside the pools never
+// replaces one inside.
 func (c *choices) families(cl *Claim, before map[netip.Addr]bool, lease []Address) {
 	inside := func(a netip.Addr) bool { return c.r.home(a) != nil }
 	for _, h := range lease {
@@ -254,8 +254,8 @@ func (c *choices) families(cl *Claim, before map[netip.Addr]bool, lease []Addres
 	}
 }
 
-// settle assigns whom Wake names. Then nobody may be left whose answer would be another one. Some cannot be assigned at
-// first: what they were promised goes to others.
+// settle assigns the Services that Wake returns, until it returns none. Then no Service may be left whose decision
+// would change. Some cannot be assigned at first: the room set aside for them goes to others.
 func (c *choices) settle() {
 	c.put = map[ServiceKey]bool{}
 	for range 1000 {
@@ -306,11 +306,11 @@ func (c *choices) nobodyForgotten() {
 	}
 }
 
-// met says whether the Service has what it wants, or as much of it as there is. Why another one waits may change
-// without anybody being told: it goes on waiting.
+// met reports whether the Service has what it wants, or as much of it as is available. The reason why another Service
+// waits may change without a wake-up: the Service still waits.
 func met(r Reason) bool { return r == Allocated || r == SecondFamilyPending || r == Draining }
 
-// restart adopts what the Services record, told in another order.
+// restart adopts what the Services record, in another order.
 func (c *choices) restart() {
 	c.settle()
 	n := newReference()
@@ -381,8 +381,8 @@ func (c *choices) restart() {
 	}
 }
 
-// tampered returns what the status of a Service shows of the lease and what it lost: somebody else may have taken
-// addresses away and written others.
+// tampered returns what the status of a Service shows of the lease and what it lost: another writer may have removed
+// addresses and added others.
 func (c *choices) tampered(lease []Address) (held, lost []Address) {
 	for _, h := range lease {
 		if c.pick(5) == 0 {
@@ -404,7 +404,8 @@ func (c *choices) address() netip.Addr {
 	return netip.AddrFrom4([4]byte{203, 0, 113, byte(c.pick(12))})
 }
 
-// invariants: the two agree on who holds what; nobody holds an address twice unasked; the counts are right.
+// invariants checks that both agree on the holders, that no address is held twice without sharing, and that the counts
+// are correct.
 func (c *choices) invariants() {
 	byAddr := map[netip.Addr][]*refService{}
 	for k, s := range c.r.svc {
@@ -482,7 +483,7 @@ func newChoices(t *testing.T, pick func(int) int) *choices {
 	return c
 }
 
-// TestAgainstReference runs long random histories beside the reference.
+// TestAgainstReference runs long random histories against the reference.
 func TestAgainstReference(t *testing.T) {
 	seeds, steps := 200, 200
 	if testing.Short() {
@@ -498,9 +499,9 @@ func TestAgainstReference(t *testing.T) {
 	}
 }
 
-// TestOrderDoesNotMatter applies one set of claims in 100 random orders, with other histories before. Claims that ask
-// for their address or have a pool of their own come out the same in every order. For those that compete, who holds
-// what is the same set of addresses; and beside equal holders, each asking claim gets the same answer.
+// TestOrderDoesNotMatter applies one set of claims in 100 random orders, after different histories. Claims that ask for
+// an address or have a pool of their own come out the same in every order. Competing claims hold the same set of
+// addresses in every order. Given equal holders, each new claim gets the same decision.
 func TestOrderDoesNotMatter(t *testing.T) {
 	all := []Pool{
 		{Name: "free", AutoAssign: true, Ranges: ranges("203.0.113.0/28", "2001:db8::/124")},
@@ -564,7 +565,7 @@ var lastNodes = map[string][]netip.Addr{
 	"n3": {netip.MustParseAddr("203.0.113.3"), netip.MustParseAddr("203.0.113.1")},
 }
 
-// withHistory returns an Allocator that has the pools and the last nodes, and no Service any more.
+// withHistory returns an Allocator that has the pools and the last nodes, and no remaining Service.
 func withHistory(rng *rand.Rand, all []Pool) *Allocator {
 	a := New()
 	c := &choices{pick: rng.IntN, a: a, r: newReference()}
@@ -600,8 +601,8 @@ func withHistory(rng *rand.Rand, all []Pool) *Allocator {
 	return a
 }
 
-// sameAnswers adopts the holders in a random order after a random history: each keeps its lease, and a newcomer gets
-// the answer that it gets beside holders adopted in the order given.
+// sameAnswers adopts the holders in a random order after a random history. Each keeps its lease. A new claim gets the
+// same decision as after an adoption in the given order.
 func sameAnswers(t *testing.T, rng *rand.Rand, all []Pool, held []Claim) {
 	t.Helper()
 	plain := New()

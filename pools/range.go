@@ -7,12 +7,12 @@ import (
 	"net/netip"
 )
 
-// Range is the addresses from First to Last, both included, of one family.
+// Range contains the addresses from First to Last, both included, of one family.
 type Range struct {
 	First, Last netip.Addr
 }
 
-// String returns the range as operators write it.
+// String returns the range in the form of a pool entry.
 func (r Range) String() string {
 	if r.First == r.Last {
 		return r.First.String()
@@ -20,20 +20,20 @@ func (r Range) String() string {
 	return r.First.String() + "-" + r.Last.String()
 }
 
-// Family of the addresses.
+// Family returns the family of the addresses.
 func (r Range) Family() Family { return FamilyOf(r.First) }
 
-// Contains says whether the address is in the range.
+// Contains reports whether the address is in the range.
 func (r Range) Contains(a netip.Addr) bool {
 	return a.BitLen() == r.First.BitLen() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0
 }
 
-// Overlaps says whether the ranges share an address.
+// Overlaps reports whether the ranges share an address.
 func (r Range) Overlaps(o Range) bool {
 	return r.First.BitLen() == o.First.BitLen() && r.First.Compare(o.Last) <= 0 && o.First.Compare(r.Last) <= 0
 }
 
-// Size is the number of addresses, at most the largest int64.
+// Size returns the number of addresses, at most the largest int64.
 func (r Range) Size() int64 { return r.size().int64() }
 
 // LastOf returns the highest address of the prefix.
@@ -49,7 +49,7 @@ func LastOf(p netip.Prefix) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// u128 counts addresses: a whole family fits but for its last one.
+// u128 counts addresses. A full family fits except for its last address.
 type u128 struct{ hi, lo uint64 }
 
 func fromAddr(a netip.Addr) u128 {
@@ -86,7 +86,7 @@ func (r Range) size() u128 {
 	return fromAddr(r.Last).sub(fromAddr(r.First)).add(u128{0, 1})
 }
 
-// Prefixes returns the fewest prefixes that hold the addresses of the range and no others, in order.
+// Prefixes returns the smallest list of prefixes that covers exactly the range, in order.
 func (r Range) Prefixes() []netip.Prefix {
 	var out []netip.Prefix
 	for first := r.First; ; first = LastOf(out[len(out)-1]).Next() {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// reference is the rules written down plainly: no index, everything counted anew each time, every address of a pool
-// listed. It shares the value types, the label selectors and the text form of reasons with the Allocator, nothing else.
+// reference implements the rules plainly: no index, every count computed from scratch, every address of a pool listed.
+// It shares only the value types, the label selectors and the text form of reasons with the Allocator.
 type reference struct {
 	all    []Pool
 	inUse  []*Pool
@@ -26,7 +26,7 @@ type refService struct {
 	claim  Claim
 	lease  []Address
 	left   []Address // until written
-	back   bool      // what it holds its status lost
+	back   bool      // its status lost what it holds
 	reason Reason
 	misfit bool
 }
@@ -51,7 +51,7 @@ func list(p *Pool) []netip.Addr {
 	return out
 }
 
-// setPools works out which pools are in use, the older of two that overlap, and which of them has each address.
+// setPools computes which pools are in use (the older of two that overlap) and which of them has each address.
 func (r *reference) setPools(all []Pool) {
 	r.all, r.inUse, r.homes = all, r.used(all), map[netip.Addr]*Pool{}
 	for _, p := range r.inUse {
@@ -87,7 +87,7 @@ func has(l []Address, a netip.Addr) bool {
 	return slices.ContainsFunc(l, func(h Address) bool { return h.Addr == a })
 }
 
-// staying are the holders that are not on their way out.
+// staying returns the holders that are not leaving the address.
 func (r *reference) staying(a netip.Addr) []*refService {
 	return slices.DeleteFunc(r.holders(a), func(s *refService) bool { return !has(s.lease, a) })
 }
@@ -103,7 +103,7 @@ func (r *reference) holders(a netip.Addr) []*refService {
 	return out
 }
 
-// owner is the pool an address in use counts in.
+// owner returns the pool in which an address in use is counted.
 func (r *reference) owner(a netip.Addr) string {
 	if p := r.home(a); p != nil {
 		return p.Name
@@ -117,7 +117,7 @@ func (r *reference) owner(a netip.Addr) string {
 	panic("held by nobody")
 }
 
-// ofNode says whether a node has the address.
+// ofNode reports whether a node has the address.
 func (r *reference) ofNode(a netip.Addr) bool {
 	for _, has := range r.nodes {
 		if slices.Contains(has, a) {
@@ -127,7 +127,7 @@ func (r *reference) ofNode(a netip.Addr) bool {
 	return false
 }
 
-// never says whether the pool gives the address to nobody.
+// never reports whether the pool assigns the address to no Service.
 func (r *reference) never(p *Pool, a netip.Addr) bool {
 	return p.AvoidBuggyIPs && endsBadly(a) || r.ofNode(a) || r.hosts[a] != ""
 }
@@ -159,7 +159,7 @@ func listed(p *Pool, x, y string) bool {
 	return x == y || slices.Contains(p.SharingNamespaces, x) && slices.Contains(p.SharingNamespaces, y)
 }
 
-// fine says whether the claim still belongs on the address that it holds.
+// fine reports whether the claim still fits the address that it holds.
 func (r *reference) fine(a netip.Addr, c *Claim) bool {
 	p := r.home(a)
 	if p == nil {
@@ -176,7 +176,7 @@ func (r *reference) fine(a netip.Addr, c *Claim) bool {
 	return true
 }
 
-// together says whether the two ask to share an address.
+// together reports whether the two ask to share an address.
 func together(c, h *Claim) bool { return c.SharingKey != "" && c.SharingKey == h.SharingKey }
 
 func agree(c, h *Claim) bool {
@@ -206,8 +206,8 @@ func (r *reference) mayJoin(a netip.Addr, s *refService) bool {
 	return true
 }
 
-// room says whether the namespace may hold x (of family f, or any free one) of the pool beside what the Service holds
-// or is to hold of the other family.
+// room reports whether the namespace may hold x (of family f, or any free one) of the pool, in addition to the
+// Service's address of the other family.
 func (r *reference) room(p *Pool, s *refService, lease map[Family]netip.Addr, f Family, x netip.Addr) bool {
 	if !p.NamespaceQuota.Set {
 		return true
@@ -272,7 +272,7 @@ func (r *reference) assign(c Claim) (lease []Address, reason Reason) {
 	return lease, reason
 }
 
-// recall puts a Service that is new on what its status says, but what others hold.
+// recall puts a new Service on the addresses of its status, except those held by others.
 func (r *reference) recall(s *refService) {
 	for _, h := range s.claim.Held {
 		ok := true
@@ -286,7 +286,7 @@ func (r *reference) recall(s *refService) {
 	r.regain(s)
 }
 
-// regain puts a Service on what its status lost, where it is left without an address of a pool.
+// regain puts a Service on the addresses that its status lost, if it has no address of a pool otherwise.
 func (r *reference) regain(s *refService) {
 	for _, h := range s.claim.Lost {
 		p := r.home(h.Addr)
@@ -301,7 +301,7 @@ func (r *reference) regain(s *refService) {
 	}
 }
 
-// record puts a Service on what its status says, after a restart.
+// record puts a Service on the addresses of its status, after a restart.
 func (r *reference) record(s *refService) {
 	for _, h := range s.claim.Held {
 		for _, o := range r.holders(h.Addr) {
@@ -315,8 +315,8 @@ func (r *reference) record(s *refService) {
 	}
 }
 
-// heldIn is the address of a family that a Service keeps if it can: the one in a pool before the one that was given,
-// before any other.
+// heldIn returns the address of a family that a Service keeps if possible: first one in a pool, then one assigned from
+// a pool, then any other.
 func (r *reference) heldIn(s *refService, f Family) *Address {
 	for _, good := range []func(Address) bool{
 		func(h Address) bool { return r.home(h.Addr) != nil },
@@ -332,7 +332,7 @@ func (r *reference) heldIn(s *refService, f Family) *Address {
 	return nil
 }
 
-// move puts the Service on the lease; what nobody holds any more rests.
+// move puts the Service on the lease. Addresses without a holder cool down.
 func (r *reference) move(s *refService, lease []Address) {
 	for _, h := range s.lease {
 		if !has(lease, h.Addr) {
@@ -372,7 +372,7 @@ func (r *reference) release(k ServiceKey) {
 	}
 }
 
-// expire ends the rests that are over, or whose pool is gone.
+// expire ends the cool-downs that are over, or whose pool is gone.
 func (r *reference) expire() {
 	r.endRests(func(e refRest, p *Pool) bool { return !r.now.Before(e.freed.Add(p.ReuseAfter)) })
 }
@@ -449,7 +449,7 @@ func (r *reference) answerOf(s *refService) ([]Address, Reason) {
 	return lease, Allocated
 }
 
-// chooseFamilies chooses in the order given; the later choice sees the earlier one in the quota.
+// chooseFamilies chooses in the given order. The later choice counts the earlier one in the quota.
 func (r *reference) chooseFamilies(s *refService, fams []Family, asked map[Family]netip.Addr) map[Family]refChoice {
 	lease := map[Family]netip.Addr{}
 	for _, f := range []Family{IPv4, IPv6} {
@@ -646,7 +646,8 @@ func (r *reference) chooseIn(s *refService, f Family, from []*Pool, lease map[Fa
 	return refChoice{reason: PoolExhausted, quota: quota > 0}
 }
 
-// refusesShare says whether all on the address could share it with the Service, by key and namespace, and do not.
+// refusesShare reports whether all holders of the address could share it with the Service, by key and namespace, and do
+// not.
 func (r *reference) refusesShare(a netip.Addr, s *refService) bool {
 	on := r.holders(a)
 	for _, h := range on {

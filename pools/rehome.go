@@ -25,13 +25,13 @@ func (a *Allocator) rehome(changed map[string]bool) {
 				u.home, u.at, u.owner = sp.pool, sp.at, sp.pool.Name
 			}
 		})
-		if u.owner != before { // the pools that changed do not lead to its holders any more
+		if u.owner != before { // its holders are not reachable through the changed pools any more
 			a.lookAtHolder(u.addr)
 		}
 	}
 }
 
-// recordedPool is the pool that the first holder of the address got it from.
+// recordedPool returns the pool from which the first holder got the address.
 func (u *unit) recordedPool() string {
 	for _, h := range append(slices.Clip(u.holders[0].lease), u.holders[0].leaving...) {
 		if h.Addr == u.addr {
@@ -41,15 +41,15 @@ func (u *unit) recordedPool() string {
 	return u.owner
 }
 
-// reown counts an address that no pool has for the pool that its first holder got it from.
+// reown counts an address without a pool under the pool from which its first holder got it.
 func (a *Allocator) reown(u *unit) {
 	if u.home == nil && u.recordedPool() != u.owner {
 		a.recount(u, func() { u.owner = u.recordedPool() })
-		a.lookAtHolder(u.addr) // a pool that is not read admits its own alone
+		a.lookAtHolder(u.addr) // an unreadable pool admits only its own holders
 	}
 }
 
-// recount moves the address from the ledger it is in to the one it belongs to after the change.
+// recount moves the address from its current ledger to the ledger that it belongs to after the change.
 func (a *Allocator) recount(u *unit, change func()) {
 	holders := u.holders
 	for len(u.holders) > 0 {
@@ -58,7 +58,7 @@ func (a *Allocator) recount(u *unit, change func()) {
 		a.countNS(u, h.claim.Service.Namespace, -1)
 	}
 	if a.pools[u.owner] != u.home {
-		u.home = nil // the old index is gone, and its counts with it
+		u.home = nil // the old index and its counts are gone
 	}
 	a.leave(u)
 	u.holders = holders
@@ -71,7 +71,7 @@ func (a *Allocator) recount(u *unit, change func()) {
 	u.holders = holders
 }
 
-// rerest counts the rests anew in the pools that changed. A rest lasts as its pool says now.
+// rerest recounts the cool-downs of the pools that changed. A cool-down uses the current reuseAfter of its pool.
 func (a *Allocator) rerest(changed map[string]bool) {
 	var all []rest
 	for _, e := range a.rests.at {

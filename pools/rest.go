@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// rest is a freed address that waits for its pool's reuseAfter.
+// rest is the cool-down of a freed address: it lasts for its pool's reuseAfter.
 type rest struct {
 	addr  netip.Addr
 	freed time.Time
 	until time.Time
-	by    ServiceKey // who freed it, and may have it back at once
+	by    ServiceKey // freed it and may get it back at once
 }
 
-// rests are the addresses at rest. Entries of the queue that the map no longer holds are skipped.
+// rests are the addresses in cool-down. Queue entries that the map no longer holds are skipped.
 type rests struct {
 	at    map[netip.Addr]rest
 	by    map[ServiceKey][]netip.Addr
@@ -42,7 +42,7 @@ func (r *rests) put(e rest) {
 	heap.Push(&r.queue, e)
 }
 
-// drop ends the rest of the address, if it rests.
+// drop ends the cool-down of the address, if it has one.
 func (r *rests) drop(addr netip.Addr) {
 	e, ok := r.at[addr]
 	if !ok {
@@ -57,7 +57,7 @@ func (r *rests) drop(addr netip.Addr) {
 	r.by[e.by] = left
 }
 
-// next returns when the first rest ends.
+// next returns when the first cool-down ends.
 func (r *rests) next() (time.Time, bool) {
 	for r.queue.Len() > 0 {
 		if e := r.queue.items[0]; r.at[e.addr] == e {
@@ -68,7 +68,7 @@ func (r *rests) next() (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// due ends and returns the rests that are over.
+// due removes and returns the expired cool-downs.
 func (r *rests) due(now time.Time) []netip.Addr {
 	var out []netip.Addr
 	for {

@@ -15,7 +15,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata/*.txt with what the allocator answers")
 
-// TestScenarios runs testdata/*.txt: commands, a line of dashes, the answers, an empty line. See testdata/README.
+// TestScenarios runs testdata/*.txt: commands, a line of dashes, the results, an empty line. See testdata/README.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -54,7 +54,7 @@ func firstDifference(want, got string) string {
 	return "one is longer"
 }
 
-// runScenario runs the commands of a file and returns the file with the answers as they are.
+// runScenario runs the commands of a file and returns the file with the actual results.
 func runScenario(text string) (string, error) {
 	w := newWorld()
 	var out, answer strings.Builder
@@ -87,15 +87,15 @@ func runScenario(text string) (string, error) {
 	return out.String(), nil
 }
 
-// world is an allocator with what a controller would remember and a clock that stands still.
+// world is an allocator with the state that a controller would keep and a manual clock.
 type world struct {
 	a      *Allocator
 	pools  map[string]Pool
 	labels map[string]map[string]string
 	nodes  map[string][]netip.Addr
 	claims map[ServiceKey]Claim
-	status map[ServiceKey][]Address // what the Services record, when the allocator keeps addresses until written
-	wiped  map[ServiceKey]bool      // their status shows nothing at the next restart
+	status map[ServiceKey][]Address // what the Services record, if the allocator keeps addresses until written
+	wiped  map[ServiceKey]bool      // their status is empty at the next restart
 	now    time.Time
 	born   int
 }
@@ -230,7 +230,7 @@ func leaseText(lease []Address) string {
 	return "has " + strings.Join(parts, " ")
 }
 
-// settle assigns whoever is woken until nobody is.
+// settle assigns the Services that Wake returns until it returns none.
 func (w *world) settle(out *strings.Builder) {
 	for {
 		keys := w.a.Wake(w.now)
@@ -243,8 +243,8 @@ func (w *world) settle(out *strings.Builder) {
 	}
 }
 
-// restart begins anew with what the API server would have: pools, namespaces, claims and recorded status. With "late",
-// the pools come only after the Services.
+// restart starts over with the state of the API server: pools, namespaces, claims and recorded status. With "late", the
+// pools arrive after the Services.
 func (w *world) restart(args []string, out *strings.Builder) {
 	old := w.a
 	w.a = New()
@@ -331,7 +331,7 @@ func names(keys []ServiceKey) string {
 	return strings.Join(out, " ")
 }
 
-// key reads namespace/name; a bare name is in namespace default.
+// key parses namespace/name. A name alone is in namespace default.
 func key(s string) ServiceKey {
 	if ns, name, ok := strings.Cut(s, "/"); ok {
 		return ServiceKey{ns, name}
@@ -417,7 +417,7 @@ func poolOption(p *Pool, name, v string) (err error) {
 	return err
 }
 
-// selector reads label:value for In and label for Exists, !label for DoesNotExist, label!value for NotIn, comma for and.
+// selector parses label:value for In, label for Exists, !label for DoesNotExist, label!value for NotIn, comma for and.
 func selector(v string) Selector {
 	s := Selector{}
 	for _, part := range strings.Split(v, ",") {
@@ -508,7 +508,7 @@ func claimOption(c *Claim, name, v string) (err error) {
 	return err
 }
 
-// parseAddresses reads ADDR@POOL, separated by commas.
+// parseAddresses parses ADDR@POOL, separated by commas.
 func parseAddresses(v string) (out []Address) {
 	for _, s := range strings.Split(v, ",") {
 		addr, pool, _ := strings.Cut(s, "@")

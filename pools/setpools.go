@@ -38,7 +38,7 @@ func (a *Allocator) setPools(all []Pool) {
 	a.lookAtWaiting()
 }
 
-// arrange decides which pools are in use, and with which ranges: the older of two that overlap, then the one first by name.
+// arrange selects the pools in use and their ranges. Of two that overlap, the older is used, then the first by name.
 func arrange(all []Pool) (map[string]*pool, []span) {
 	sorted := slices.Clone(all)
 	slices.SortFunc(sorted, func(p, o Pool) int { return cmp.Or(p.Created.Compare(o.Created), cmp.Compare(p.Name, o.Name)) })
@@ -67,7 +67,8 @@ func arrange(all []Pool) (map[string]*pool, []span) {
 	return out, used
 }
 
-// overlapped names the pool that the new one overlaps: the first by its own listing. used is sorted and disjoint.
+// overlapped returns the name of the pool that the new one overlaps, first in the new pool's order. used is sorted and
+// disjoint.
 func overlapped(used []span, p *pool) string {
 	for _, r := range p.Ranges {
 		i, _ := slices.BinarySearchFunc(used, r, func(s span, r Range) int { return s.First.Compare(r.First) })
@@ -98,7 +99,7 @@ func newPool(in Pool) *pool {
 	return p
 }
 
-// offered counts the addresses of the range that the pool gives out.
+// offered counts the addresses of the range that the pool assigns.
 func (p *pool) offered(r Range) u128 {
 	n := r.size()
 	if !p.AvoidBuggyIPs || r.Family() != IPv4 {
@@ -111,7 +112,7 @@ func (p *pool) offered(r Range) u128 {
 	return n.sub(u128{0, upTo(last+1) - upTo(first)})
 }
 
-// order builds what finds pools by address and in their order of trial.
+// order builds the indexes of the pools: by address, and in the order of allocation.
 func (a *Allocator) order() {
 	a.spans, a.open, a.bound, a.quotas = nil, nil, nil, false
 	for _, p := range a.pools {
@@ -139,7 +140,7 @@ func (a *Allocator) order() {
 	})
 }
 
-// lookAtHolders has every Service on an address of the pool looked at again.
+// lookAtHolders marks every holder of an address of the pool for re-evaluation.
 func (a *Allocator) lookAtHolders(name string) {
 	l := a.ledgers[name]
 	if l == nil {
@@ -155,7 +156,7 @@ func (a *Allocator) lookAtHolders(name string) {
 	}
 }
 
-// lookAtWaiting has every Service whose claim is not met looked at again.
+// lookAtWaiting marks every Service whose claim is not met for re-evaluation.
 func (a *Allocator) lookAtWaiting() {
 	for key := range a.unmet {
 		a.wakes.look[key] = struct{}{}

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// alone says whether the asking Service is the only one of its namespace on the address it holds.
+// alone reports whether the claiming Service is the only one of its namespace on the address that it holds.
 func (a *Allocator) alone(q *query, addr netip.Addr) bool {
 	u := a.units[addr]
 	return u != nil && !slices.ContainsFunc(u.holders, func(h *service) bool {
@@ -13,15 +13,15 @@ func (a *Allocator) alone(q *query, addr netip.Addr) bool {
 	})
 }
 
-// heldByNamespace says whether the Service's namespace holds the address through another Service.
+// heldByNamespace reports whether the Service's namespace holds the address through another Service.
 func (a *Allocator) heldByNamespace(q *query, addr netip.Addr) bool {
 	return a.units[addr] != nil && !a.alone(q, addr)
 }
 
-// admitted says whether some pool in use still admits the claim to the address, beside those who share it.
+// admitted reports whether a pool in use still admits the claim to the address, together with its sharers.
 func (a *Allocator) admitted(u *unit, c *Claim) bool {
 	if u.home == nil {
-		p := a.pools[u.owner] // nobody knows whom it admitted: as it was
+		p := a.pools[u.owner] // its rules cannot be parsed: keep the holders
 		return p != nil && p.state == PoolNotRead && a.nodeOf(u.addr) == ""
 	}
 	if !u.home.offers(u.addr) || len(a.ofNodes[u.addr]) > 0 || !u.home.admits(a, c) {
@@ -35,15 +35,15 @@ func (a *Allocator) admitted(u *unit, c *Claim) bool {
 	return true
 }
 
-// keyGroup is the addresses in use under one sharing key, and how many of them have each port taken.
+// keyGroup contains the addresses in use under one sharing key, and how many of them have each port in use.
 type keyGroup struct {
 	units []*unit // by address
 	ports [2]map[Port]int
 	count [2]int
 }
 
-// index files the address under the sharing key that all its holders have. unindex is the reverse; call it before the
-// holders, or what they claim, change.
+// index files the address under the sharing key common to all its holders. unindex is the reverse: call it before the
+// holders or their claims change.
 func (a *Allocator) index(u *unit) {
 	key := u.holders[0].claim.SharingKey
 	for _, h := range u.holders {
@@ -85,7 +85,7 @@ func compareUnit(u *unit, addr netip.Addr) int { return u.addr.Compare(addr) }
 func (g *keyGroup) tally(u *unit, by int) {
 	i := slot(FamilyOf(u.addr))
 	g.count[i] += by
-	taken := map[Port]struct{}{} // a misfit may have a port that another one has: it counts once
+	taken := map[Port]struct{}{} // a misfit may have the port of another holder: it counts once
 	for _, h := range u.holders {
 		for _, p := range h.claim.Ports {
 			taken[p] = struct{}{}

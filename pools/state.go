@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// pool is a Pool with what it takes to find free addresses in it.
+// pool is a Pool with the indexes that find its free addresses.
 type pool struct {
 	Pool
 	state    PoolState
 	overlaps string
 	free     [2]*freeIndex // by slot
-	capacity [2]u128       // addresses it gives out
+	capacity [2]u128       // addresses it assigns
 	used     [2]uint64     // of those, in use by a Service
-	resting  [2]uint64     // of those, at rest
-	withheld [2]uint64     // of those, addresses that others have, in use or not; they count in nothing else
+	resting  [2]uint64     // of those, in cool-down
+	withheld [2]uint64     // of those, addresses of nodes and foreign hosts, in use or not; they count in nothing else
 	ofOthers map[netip.Addr]struct{}
 }
 
@@ -26,23 +26,23 @@ type span struct {
 	at   int // index among the pool's ranges of the family
 }
 
-// service is what we know of a Service that holds or waits for an address.
+// service is the state of a Service that holds or waits for an address.
 type service struct {
 	claim   Claim
 	lease   []Address
-	leaving []Address // given up, but still in its status as far as we know
+	leaving []Address // given up, but still in its status as of the last write
 	reason  Reason
 	message string
-	drains  []string  // pools that it keeps an address of without being admitted
-	waits   []waitKey // what may help it
+	drains  []string  // pools whose address it keeps without being admitted
+	waits   []waitKey // changes that may help it
 	takes   []waitKey // while woken: the room set aside for it
 	woken   bool
-	putOff  bool // put off: there was room for it, but promised to others
-	misfit  bool // it no longer agrees with those on its address, and has nowhere to go
-	// reallocated: by its Reallocate it gave up an address, and it has not been written that this is done
+	putOff  bool // deferred: there was room for it, but set aside for others
+	misfit  bool // it no longer agrees with its sharers, and no other address is available
+	// reallocated: its Reallocate gave up an address, and the completion is not written yet
 	reallocated bool
-	back        bool // its status shows nothing, and what it holds it had before
-	// recorded is what a Service new to us held by its status, until its first Assign.
+	back        bool // its status shows nothing, and it held its addresses before
+	// recorded is the lease in the Service's status: Held when it is new, then the last lease that was settled.
 	recorded []Address
 }
 
@@ -56,7 +56,7 @@ type unit struct {
 	key     string // sharing key, when all holders have the same one
 }
 
-// ledger counts what is held of one pool.
+// ledger counts the addresses held from one pool.
 type ledger struct {
 	units    map[netip.Addr]*unit
 	assigned [2]int64
@@ -84,7 +84,7 @@ func (a *Allocator) ledger(name string) *ledger {
 // find returns the range in use that contains the address.
 func (a *Allocator) find(addr netip.Addr) (span, bool) { return findSpan(a.spans, addr) }
 
-// findSpan returns the range that contains the address. They are sorted and disjoint.
+// findSpan returns the range that contains the address. spans is sorted and disjoint.
 func findSpan(spans []span, addr netip.Addr) (span, bool) {
 	i, exact := slices.BinarySearchFunc(spans, addr, func(s span, x netip.Addr) int { return s.First.Compare(x) })
 	if !exact {
@@ -96,10 +96,10 @@ func findSpan(spans []span, addr netip.Addr) (span, bool) {
 	return spans[i], true
 }
 
-// offers says whether the address, which is in the pool, is not one that its own rules leave out.
+// offers reports whether the pool's own rules allow the address, which must lie in the pool.
 func (p *pool) offers(addr netip.Addr) bool { return !p.AvoidBuggyIPs || !buggy(addr) }
 
-// buggy says whether the address ends in .0 or .255, which some routers and clients drop.
+// buggy reports whether the address ends in .0 or .255, which some routers and clients drop.
 func buggy(addr netip.Addr) bool {
 	if !addr.Is4() {
 		return false
@@ -113,7 +113,7 @@ func (p *pool) admits(a *Allocator, c *Claim) bool {
 	return p.Allocation.admits(c, labels, known)
 }
 
-// autoFree is how many addresses auto-assignment may give out.
+// autoFree returns the number of addresses available for auto-assignment.
 func (p *pool) autoFree(f Family) u128 {
 	i := slot(f)
 	return p.capacity[i].sub(u128{0, p.used[i] + p.resting[i] + p.withheld[i]})
@@ -136,7 +136,7 @@ func (a *Allocator) hold(s *service, want Address) {
 	u.holders = slices.Insert(u.holders, i, s)
 }
 
-// unhold takes the Service off the address and says whether nobody is left on it.
+// unhold takes the Service off the address and reports whether it was the last holder.
 func (a *Allocator) unhold(s *service, addr netip.Addr, now time.Time) bool {
 	u := a.units[addr]
 	u.holders = slices.DeleteFunc(u.holders, func(h *service) bool { return h == s })
@@ -177,14 +177,15 @@ func (a *Allocator) leave(u *unit) {
 	a.forgetLedger(u.owner)
 }
 
-// forgetLedger drops the ledger of a pool that is gone when nothing is held of it any more.
+// forgetLedger deletes the ledger of a removed pool when no address of it is held any more.
 func (a *Allocator) forgetLedger(name string) {
 	if l := a.ledgers[name]; a.pools[name] == nil && len(l.units)+len(l.byNS)+len(l.draining) == 0 {
 		delete(a.ledgers, name)
 	}
 }
 
-// countNS counts the address for the namespace when it has no other holder there. The holder itself is not in the list.
+// countNS counts the address for the namespace unless another holder is in it. u.holders must not contain the holder
+// itself.
 func (a *Allocator) countNS(u *unit, ns string, by int64) {
 	if by < 0 {
 		a.wakes.mark(waitKey{pool: u.owner, ns: ns}) // one less, or one that moves without being one more
@@ -198,7 +199,7 @@ func (a *Allocator) countNS(u *unit, ns string, by int64) {
 	}
 }
 
-// rested starts the rest of a freed address, or gives it back to its pool.
+// rested starts the cool-down of a freed address, or returns the address to its pool.
 func (a *Allocator) rested(u *unit, by ServiceKey, now time.Time) {
 	p := u.home
 	if p == nil || !a.gives(p, u.addr) {
@@ -208,7 +209,7 @@ func (a *Allocator) rested(u *unit, by ServiceKey, now time.Time) {
 		a.rests.put(rest{addr: u.addr, freed: now, until: now.Add(p.ReuseAfter), by: by})
 		p.resting[slot(FamilyOf(u.addr))]++
 		if _, waits := a.unmet[by]; waits {
-			a.wakes.look[by] = struct{}{} // it may have it back
+			a.wakes.look[by] = struct{}{} // it may get it back
 		}
 		return
 	}
@@ -221,7 +222,7 @@ func (a *Allocator) giveBack(p *pool, at int, addr netip.Addr) {
 	a.wakes.mark(waitKey{pool: p.Name, family: f})
 }
 
-// endRest ends the rest of an address that is being taken.
+// endRest ends the cool-down of an address that is being taken.
 func (a *Allocator) endRest(addr netip.Addr) {
 	if _, ok := a.rests.at[addr]; !ok {
 		return
@@ -232,7 +233,7 @@ func (a *Allocator) endRest(addr netip.Addr) {
 	}
 }
 
-// expire gives back every address whose rest is over.
+// expire returns every address whose cool-down is over to its pool.
 func (a *Allocator) expire(now time.Time) {
 	for _, addr := range a.rests.due(now) {
 		if sp, ok := a.find(addr); ok {

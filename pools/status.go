@@ -2,7 +2,7 @@ package pools
 
 import "slices"
 
-// PoolState is whether a pool is in use.
+// PoolState is the state of a pool: in use, or the reason why not.
 type PoolState string
 
 // The states of a pool.
@@ -17,24 +17,24 @@ const (
 	PoolNotRead PoolState = "Unreadable"
 )
 
-// PoolStatus is what became of a pool. Counts are at most the largest int64.
+// PoolStatus is the outcome for a pool. Counts are at most the largest int64.
 type PoolStatus struct {
 	Name  string
 	State PoolState
 	// Overlaps is the older pool that this one overlaps, when State is PoolOverlaps.
 	Overlaps string
-	// Assigned is how many addresses Services hold from the pool, each counted once however many share it.
+	// Assigned is the number of addresses that Services hold from the pool. A shared address counts once.
 	AssignedIPv4, AssignedIPv6 int64
-	// Available is how many addresses are free. A pool not in use has none.
+	// Available is the number of free addresses. A pool not in use has none.
 	AvailableIPv4, AvailableIPv6 int64
-	// Exhausted lists the families the pool has, with no address free.
+	// Exhausted lists the families of the pool without a free address.
 	Exhausted []Family
-	// Draining lists the Services that keep an address which no pool admits them to any more, in order.
+	// Draining lists the Services that keep an address to which no pool admits them any more, in order.
 	Draining []ServiceKey
-	// CoolDowns are the addresses that cool down for the pool's reuseAfter, the latest freed first, then by address.
-	// They are among the available.
+	// CoolDowns are the addresses in cool-down for the pool's reuseAfter, the latest freed first, then by address. They
+	// are included in the available ones.
 	CoolDowns []CoolDown
-	// OfNodes are the addresses of the pool that nodes have, in order. They are not among the available.
+	// OfNodes are the addresses of the pool that nodes have, in order. They are not included in the available ones.
 	OfNodes []NodeAddress
 }
 

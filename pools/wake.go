@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// waitKey is something a Service may wait for: a free address of a pool and family, one address, one more address for a
-// namespace in a pool, or an address shared under a key.
+// waitKey identifies what a Service may wait for: a free address of a pool and family, one address, one more address
+// for a namespace in a pool, or an address shared under a key.
 type waitKey struct {
 	pool   string
 	family Family
@@ -25,12 +25,12 @@ func (k waitKey) compare(o waitKey) int {
 	)
 }
 
-// wakes knows who waits for what, and what changed.
+// wakes records which Services wait, what they wait for, and what changed.
 type wakes struct {
 	waiting  map[waitKey][]*service // the oldest first
-	changed  map[waitKey]struct{}   // something waited for may be there now
+	changed  map[waitKey]struct{}   // what is waited for may be available now
 	look     map[ServiceKey]struct{}
-	promised map[waitKey]uint64 // room set aside for Services already named, until they are assigned, released or declined
+	promised map[waitKey]uint64 // room set aside for Services already returned, until assigned, released or declined
 	putOff   map[waitKey][]*service
 }
 
@@ -44,14 +44,14 @@ func newWakes() wakes {
 	}
 }
 
-// mark tells that what the key stands for changed. It costs nothing when nobody waits for it.
+// mark records that the resource of the key changed. It costs nothing if no Service waits for it.
 func (w *wakes) mark(k waitKey) {
 	if len(w.waiting[k]) > 0 {
 		w.changed[k] = struct{}{}
 	}
 }
 
-// older orders Services that wait for one thing.
+// older orders Services that wait for the same key.
 func older(s, o *service) int {
 	return cmp.Or(s.claim.Created.Compare(o.claim.Created), s.claim.Service.Compare(o.claim.Service))
 }
@@ -67,7 +67,7 @@ func (w *wakes) wait(s *service, keys []waitKey) {
 	}
 }
 
-// unwait takes the Service out of every list and gives up the room set aside for it.
+// unwait removes the Service from every list and gives up the room set aside for it.
 func (w *wakes) unwait(s *service) {
 	for _, k := range s.waits {
 		list := w.waiting[k]
@@ -102,7 +102,7 @@ func (a *Allocator) decline(key ServiceKey) {
 	}
 	takes := s.takes
 	a.wakes.unpromise(s)
-	s.woken = true // still: it is its own turn that comes again
+	s.woken = true // still set: it must not be woken again before its next Assign
 	for _, k := range takes {
 		a.wakes.mark(k)
 	}
@@ -130,7 +130,7 @@ func (a *Allocator) wake(now time.Time) []ServiceKey {
 	return keys
 }
 
-// looked takes the Services whose surroundings changed, the oldest first.
+// looked returns the Services marked for re-evaluation, the oldest first, and clears the marks.
 func (a *Allocator) looked() []*service {
 	var out []*service
 	for key := range a.wakes.look {
@@ -152,7 +152,7 @@ func sortedWaits(m map[waitKey]struct{}) []waitKey {
 	return out
 }
 
-// wakeWaiting tries those who wait for the key until its room is promised. What is left stays for the next call.
+// wakeWaiting tries the Services that wait for the key until its room is used up. The others wait for the next call.
 func (a *Allocator) wakeWaiting(k waitKey, try func(*service)) {
 	if k.family != 0 && a.wakes.promised[k] > 0 && !a.room(k) {
 		return
@@ -177,19 +177,19 @@ func (a *Allocator) wakeWaiting(k waitKey, try func(*service)) {
 	}
 }
 
-// room says whether the pool has a free address of the family that is not promised yet.
+// room reports whether the pool has a free address of the family that is not set aside yet.
 func (a *Allocator) room(k waitKey) bool {
 	p := a.pools[k.pool]
 	return p != nil && p.state == PoolReady && p.autoFree(k.family).int64() > int64(a.wakes.promised[k])
 }
 
-// worth says whether another Assign would come out differently now, and sets aside the room for it. A Service for
-// which there is only promised room waits for it.
+// worth reports whether another Assign would change the decision, and sets aside the room for it. A Service for which
+// all room is already set aside waits for it.
 func (a *Allocator) worth(s *service) bool {
 	s.putOff = false
 	p := a.plan(s)
 	same := slices.Equal(p.lease, s.lease) && slices.Equal(p.drains, s.drains)
-	said := p.reason == s.reason && p.misfit == s.misfit && (!p.misfit || p.message == s.message) // it names another one
+	said := p.reason == s.reason && p.misfit == s.misfit && (!p.misfit || p.message == s.message) // names another
 	if same && said {
 		a.wakes.wait(s, p.waits)
 		return false

@@ -8,7 +8,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// withdraw stops the announcements that are no longer wanted. It comes before every other change.
+// withdraw stops the announcements that are no longer wanted. It precedes every other change.
 func (s *Speaker) withdraw(todo *work) {
 	s.withdrawRoutes(todo)
 	changed := false
@@ -23,7 +23,7 @@ func (s *Speaker) withdraw(todo *work) {
 	}
 }
 
-// announce answers for the addresses of those VirtualIPs of the plan that may be taken.
+// announce announces the planned addresses of the VirtualIPs that may allows.
 func (s *Speaker) announce(todo *work, may func(vip string) bool) {
 	changed := todo.announce
 	todo.announce = false
@@ -39,7 +39,7 @@ func (s *Speaker) announce(todo *work, may func(vip string) bool) {
 	}
 }
 
-// tell tells the announcer the whole set and logs what really changed.
+// tell passes all announcements to the announcer and logs the changes that took effect.
 func (s *Speaker) tell(todo *work) {
 	want := maps.Clone(s.target)
 	held, err := s.cfg.Announcer.Announce(want)
@@ -64,7 +64,7 @@ func (s *Speaker) tell(todo *work) {
 	s.announced, s.held = want, held
 }
 
-// noteStatuses names the VirtualIPs of the addresses of which something else is true now.
+// noteStatuses adds to the work the VirtualIPs whose announcements changed.
 func (s *Speaker) noteStatuses(todo *work, want map[netip.Addr]plan.Announcement, held map[netip.Addr][]string) {
 	for _, set := range []map[netip.Addr]plan.Announcement{s.announced, want} {
 		for addr, ann := range set {
@@ -75,7 +75,7 @@ func (s *Speaker) noteStatuses(todo *work, want map[netip.Addr]plan.Announcement
 	}
 }
 
-// whyNot returns why an address is not announced any more.
+// whyNot returns why an address is no longer announced.
 func (s *Speaker) whyNot(addr netip.Addr, want map[netip.Addr]plan.Announcement) plan.Reason {
 	if ann, ok := want[addr]; ok && ann.Probe {
 		return plan.Probing
@@ -86,9 +86,9 @@ func (s *Speaker) whyNot(addr netip.Addr, want map[netip.Addr]plan.Announcement)
 	switch {
 	case !ok:
 		return plan.NoService
-	case dec.Owner == s.cfg.NodeName && s.leaving.Load(): // and nobody took it
+	case dec.Owner == s.cfg.NodeName && s.leaving.Load(): // no other node took over
 		return plan.Stopping
-	case dec.Owner == s.cfg.NodeName: // another of its addresses is held
+	case dec.Owner == s.cfg.NodeName: // another address of it is still announced
 		return plan.NoService
 	}
 	return dec.Moved

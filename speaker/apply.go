@@ -10,9 +10,10 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// apply makes the node as desired where the work names it. The order is owed: an address must not be reachable before its
-// virtual servers and its elements of the filter are there, nor lose them while it is; and a real server must not meet clients that the
-// filter treats as an earlier plan had it. What fails is noted in s.failed.
+// apply programs the node as desired, limited to what the work names. The order is required. An address must not be
+// reachable before its virtual servers and filter elements exist, and must keep them while it is reachable. A real
+// server must not receive clients that the filter still treats as in an earlier plan. Failures are recorded in
+// s.failed.
 func (s *Speaker) apply(ctx context.Context, todo *work) {
 	for addr := range todo.addrs {
 		s.block(s.known, addr)
@@ -32,7 +33,7 @@ func (s *Speaker) apply(ctx context.Context, todo *work) {
 	s.setChecks(todo)
 }
 
-// foreignErrors name the virtual addresses that the node has already.
+// foreignErrors returns an error for each Service address that is an address of the node itself.
 func (s *Speaker) foreignErrors() []error {
 	var errs []error
 	for _, addr := range sorted(s.known.blocked) {
@@ -41,7 +42,7 @@ func (s *Speaker) foreignErrors() []error {
 	return errs
 }
 
-// removeAddresses takes away the addresses that no Service has any more. One that is still announced stays.
+// removeAddresses deletes the addresses that no Service has any more. An address that is still announced stays.
 func (s *Speaker) removeAddresses(todo *work) {
 	for _, addr := range sorted(todo.addrs) {
 		if has(s.desired.Local, addr) || !has(s.known.addrs, addr) || s.keepsAddress(addr) {
@@ -61,14 +62,14 @@ func (s *Speaker) removeAddresses(todo *work) {
 	}
 }
 
-// addAddresses makes those addresses local whose virtual servers are there.
+// addAddresses adds the addresses whose virtual servers are programmed.
 func (s *Speaker) addAddresses(todo *work) {
 	lacking, routed := s.lacking(), s.routedAlone()
 	for _, addr := range sorted(todo.addresses()) {
 		if !has(s.desired.Local, addr) || has(s.known.addrs, addr) || !s.programmed(addr, lacking) {
 			continue
 		}
-		if s.known.sysctls.answers(addr) != nil && !routed(addr) { // the kernel of each node would answer for it
+		if s.known.sysctls.answers(addr) != nil && !routed(addr) { // the kernel of each node would answer ARP for it
 			continue
 		}
 		if _, err := s.cfg.Node.Addresses.Add(addr); err != nil {
@@ -77,17 +78,17 @@ func (s *Speaker) addAddresses(todo *work) {
 			continue
 		}
 		s.known.addrs[addr] = struct{}{}
-		maps.Copy(todo.remembered, s.desired.Keys[addr]) // what was sent before went elsewhere, and conntrack remembers that
+		maps.Copy(todo.remembered, s.desired.Keys[addr]) // earlier packets went elsewhere, and conntrack may have entries for them
 		s.log("add address", "address", addr, "reason", s.reason)
 	}
 }
 
-// wantsKey tells whether the plan asks for the virtual server and its address is not one of the node that it must not take.
+// wantsKey reports whether the plan contains the virtual server and its address is not a foreign address of the node.
 func (s *Speaker) wantsKey(key ipvs.Key) bool {
 	return has(s.desired.Table, key) && !has(s.known.blocked, key.Addr)
 }
 
-// setServers changes those virtual servers that the filter lets through, and deletes those whose address is gone.
+// setServers updates the virtual servers that the filter accepts and deletes those whose address is gone.
 func (s *Speaker) setServers(t *servers, desired ipvs.Table, kind string, todo *work) {
 	if t.driver == nil {
 		return
@@ -106,7 +107,7 @@ func (s *Speaker) setServers(t *servers, desired ipvs.Table, kind string, todo *
 			s.failed.keys[key] = struct{}{}
 		case wanted:
 			keys[key], want[key] = struct{}{}, with(vs, more[key], t.have[key])
-		case has(more, key): // as it is
+		case has(more, key): // kept unchanged
 		case has(s.known.addrs, key.Addr) && !has(s.desired.Local, key.Addr):
 			s.failed.keys[key] = struct{}{} // its address could not be deleted
 		default:
@@ -116,7 +117,7 @@ func (s *Speaker) setServers(t *servers, desired ipvs.Table, kind string, todo *
 	s.change(t, keys, want, kind, todo)
 }
 
-// change makes some virtual servers as given, and says what it did.
+// change applies the wanted state and logs the completed operations.
 func (s *Speaker) change(t *servers, keys map[ipvs.Key]struct{}, want ipvs.Table, kind string, todo *work) {
 	idle := t.idle(keys)
 	done, failed, err := t.apply(keys, want)
@@ -140,10 +141,11 @@ func describe(op ipvs.Op) []any {
 	return []any{"virtual", op.Virtual, "real", op.Real, "server", op.RealServer}
 }
 
-// routedAlone tells which addresses only routers ask this node for: a BGPAdvertisement covers them, and they are in no VirtualIP.
+// routedAlone returns a predicate for addresses that only routers send to: a BGPAdvertisement covers the address, and
+// no VirtualIP contains it.
 func (s *Speaker) routedAlone() func(addr netip.Addr) bool {
 	if s.known.sysctls.ARP == nil {
-		return func(netip.Addr) bool { return false } // nobody asks
+		return func(netip.Addr) bool { return false } // not called in this case
 	}
 	owned := map[netip.Addr]struct{}{}
 	for _, vip := range s.view.VIPs {
@@ -154,9 +156,9 @@ func (s *Speaker) routedAlone() func(addr netip.Addr) bool {
 	return func(addr netip.Addr) bool { return has(s.desired.Routed, addr) && !has(owned, addr) }
 }
 
-// programmed tells whether the node can forward an address that is wanted: the filter lets every port through, every
-// virtual server is there, and none lacks all of its real servers. While a sysctl is wrong on which that relies
-// only what is announced already counts: taking it away would cost more than it saves.
+// programmed reports whether the node can forward a wanted address: the filter accepts every port, every virtual server
+// exists, and each has a wanted real server unless none is wanted. While a sysctl of the address is wrong, this holds
+// only for addresses already announced: their withdrawal would cost more than it saves.
 func (s *Speaker) programmed(addr netip.Addr, lacking map[ipvs.Key]bool) bool {
 	if !s.known.whole || has(s.known.blocked, addr) || s.known.sysctls.of(addr) != nil && !has(s.announced, addr) && !s.isRouted(addr) {
 		return false

@@ -19,7 +19,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// quick is a node and a network in memory whose changes cost what is changed.
+// quick is an in-memory node and network. A change costs in proportion to its size.
 type quick struct {
 	filter ipvs.Filter
 	addrs  map[netip.Addr]struct{}
@@ -59,7 +59,7 @@ func (q *quick) Announce(want map[netip.Addr]plan.Announcement) (map[netip.Addr]
 func (q *quick) Conflicts() map[netip.Addr]plan.Conflict { return nil }
 func (q *quick) SetPeers(map[[6]byte]string)             {}
 
-// quickDetector hears nobody.
+// quickDetector receives no other member.
 type quickDetector struct{}
 
 func (quickDetector) Observe() (plan.Members, map[string]struct{}, map[plan.VIPID]struct{}) {
@@ -88,7 +88,7 @@ func (q quickAddresses) Remove(addr netip.Addr) (bool, error) {
 	return true, nil
 }
 
-// quickSource says what the benchmark touched.
+// quickSource returns the objects that the benchmark touched.
 type quickSource struct {
 	view    *plan.View
 	touched plan.Touched
@@ -114,7 +114,7 @@ func many(n int) *plan.View {
 	return v
 }
 
-// numbered returns an address of a network by its number.
+// numbered returns the i-th address of a network.
 func numbered(network uint16, i int) netip.Addr {
 	b := netip.MustParseAddr("2001:db8::").As16()
 	binary.BigEndian.PutUint16(b[4:], network)
@@ -132,7 +132,8 @@ func quickSpeaker(view *plan.View) (*Speaker, *quickSource) {
 	}), source
 }
 
-// BenchmarkOneEndpoint is a round of the loop, looks at the node included, after one endpoint of one Service came or went.
+// BenchmarkOneEndpoint measures one reconcile, including the observation of the node, after one endpoint of one Service
+// was added or removed.
 func BenchmarkOneEndpoint(b *testing.B) {
 	for _, n := range []int{100, 5000} {
 		b.Run(fmt.Sprint("services=", n), func(b *testing.B) {
@@ -143,7 +144,7 @@ func BenchmarkOneEndpoint(b *testing.B) {
 			key := named("s7")
 			slice := source.view.Slices[key]["s"]
 			endpoints := slice.Endpoints
-			runtime.GC() // of what the start left
+			runtime.GC() // collect garbage of the setup
 			for i := 0; b.Loop(); i++ {
 				slice.Endpoints = endpoints[:3+i%2]
 				source.view.Slices[key]["s"] = slice
@@ -156,7 +157,7 @@ func BenchmarkOneEndpoint(b *testing.B) {
 	}
 }
 
-// BenchmarkStart is the first round, from an empty node.
+// BenchmarkStart measures the first reconcile, on an empty node.
 func BenchmarkStart(b *testing.B) {
 	for _, n := range []int{100, 5000} {
 		b.Run(fmt.Sprint("services=", n), func(b *testing.B) {
@@ -171,7 +172,7 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// BenchmarkAudit is a look at a node on which nothing changed.
+// BenchmarkAudit measures the observation of an unchanged node.
 func BenchmarkAudit(b *testing.B) {
 	for _, n := range []int{100, 5000} {
 		b.Run(fmt.Sprint("services=", n), func(b *testing.B) {

@@ -9,11 +9,11 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// A prefix of several addresses attracts packets for unallocated addresses, too. By its default route the node would send
-// them back to the router, to and fro until the TTL is used up. So a blackhole route is there before such a prefix is
-// announced, until it is withdrawn.
+// A prefix of several addresses also attracts packets for unallocated addresses. The default route of the node would
+// send them back to the router, in a loop until the TTL expires. So a blackhole route exists before such a prefix is
+// announced and until it is withdrawn.
 
-// canRoute reports whether a prefix may be announced: it makes the blackhole route first.
+// canRoute reports whether a prefix may be announced. It adds the blackhole route first.
 func (s *Speaker) canRoute(prefix netip.Prefix, why plan.Reason) bool {
 	if prefix.IsSingleIP() || s.cfg.Node.Blackholes == nil || has(s.blackholes, prefix) {
 		return true
@@ -31,7 +31,8 @@ func (s *Speaker) canRoute(prefix netip.Prefix, why plan.Reason) bool {
 	return true
 }
 
-// dropBlackholes takes away those of prefixes that are not announced any more, the first time also an earlier process'.
+// dropBlackholes deletes the blackholes of prefixes that are no longer announced. The first call includes blackholes of
+// an earlier process.
 func (s *Speaker) dropBlackholes() {
 	driver := s.cfg.Node.Blackholes
 	if driver == nil || s.cfg.BGP != nil && !s.bgp.begun || s.blackholesListed && len(s.blackholes) == 0 {
@@ -63,7 +64,7 @@ func (s *Speaker) dropBlackholes() {
 	}
 }
 
-// mendBlackholes makes those again that another program took away.
+// mendBlackholes restores the blackholes that another program deleted.
 func (s *Speaker) mendBlackholes() {
 	for _, prefix := range slices.SortedFunc(maps.Keys(s.blackholes), netip.Prefix.Compare) {
 		added, err := s.cfg.Node.Blackholes.AddBlackhole(prefix)
@@ -74,7 +75,7 @@ func (s *Speaker) mendBlackholes() {
 	}
 }
 
-// cleanBlackholes removes all of them.
+// cleanBlackholes deletes all blackholes.
 func cleanBlackholes(driver Blackholes, log *slog.Logger) error {
 	if driver == nil {
 		return nil

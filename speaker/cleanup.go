@@ -10,10 +10,10 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// Cleanup removes everything that is ours from a node on which no speaker runs any more, and nothing else: the
-// addresses that carry our mark, their virtual servers, and the filter. Sysctls stay as they are.
+// Cleanup removes IronLB's state, and nothing else, from a node on which no speaker runs any more: the addresses with
+// IronLB's mark, their virtual servers, and the filter. Sysctls stay as they are.
 //
-// It goes on after an error; a second call finishes what could be mended meanwhile.
+// It continues after an error. A second call completes what failed in the first one.
 func Cleanup(ctx context.Context, node Node, log *slog.Logger) error {
 	addrs, _, err := node.Addresses.List()
 	if err != nil {
@@ -30,7 +30,7 @@ func Cleanup(ctx context.Context, node Node, log *slog.Logger) error {
 	for _, addr := range sorted(addrs) {
 		if _, err := node.Addresses.Remove(addr); err != nil {
 			errs = append(errs, err)
-			stay[addr] = struct{}{} // its virtual servers stay while it does
+			stay[addr] = struct{}{} // its virtual servers stay as well
 			continue
 		}
 		log.Info("delete address", "address", addr, "reason", "Cleanup")
@@ -43,12 +43,12 @@ func Cleanup(ctx context.Context, node Node, log *slog.Logger) error {
 		errs = append(errs, cleanVirtualServers(node.Inside, func(ipvs.Key) bool { return true }, log))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return err // the filter is the record of what is ours; it goes last
+		return err // the filter records what is owned by IronLB, so it is removed last
 	}
 	return node.Filter.Remove(ctx)
 }
 
-// releaseRetained has the kernel stop answering for the addresses of a replaced speaker.
+// releaseRetained releases the addresses for which the kernel answers on behalf of a replaced speaker.
 func releaseRetained(r Retainer, log *slog.Logger) error {
 	if r == nil {
 		return nil
@@ -66,7 +66,7 @@ func releaseRetained(r Retainer, log *slog.Logger) error {
 	return nil
 }
 
-// cleanVirtualServers deletes those that are ours. A kernel without IPVS has none.
+// cleanVirtualServers deletes the virtual servers selected by mine. A kernel without IPVS has none.
 func cleanVirtualServers(driver VirtualServers, mine func(ipvs.Key) bool, log *slog.Logger) error {
 	t := servers{driver: driver}
 	if _, err := t.look(mine); errors.Is(err, ipvs.ErrNoModule) {
@@ -85,7 +85,7 @@ func cleanVirtualServers(driver VirtualServers, mine func(ipvs.Key) bool, log *s
 	return err
 }
 
-// addressesOf returns the virtual addresses that a filter names.
+// addressesOf returns the virtual addresses in a filter.
 func addressesOf(f ipvs.Filter) map[netip.Addr]struct{} {
 	out := map[netip.Addr]struct{}{}
 	for e := range f {
@@ -96,7 +96,7 @@ func addressesOf(f ipvs.Filter) map[netip.Addr]struct{} {
 	return out
 }
 
-// union returns all addresses of the sets.
+// union returns the union of the sets.
 func union(sets ...map[netip.Addr]struct{}) map[netip.Addr]struct{} {
 	all := map[netip.Addr]struct{}{}
 	for _, set := range sets {

@@ -9,23 +9,22 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// cleanMost bounds how long conntrack is left as it is after it was cleaned: a client's SYN that was lost comes again
-// after a second (RFC 6298, section 2.1), and then finds it clean.
+// cleanMost is the longest pause after a conntrack cleanup. A client retransmits a lost SYN after one second (RFC 6298,
+// section 2.1) and then finds conntrack cleaned.
 const cleanMost = time.Second
 
-// cleaning is what conntrack is still to be cleaned of. Cleaning makes the kernel go through its whole table, whatever
-// of it is asked for, so after it has taken d it is not repeated for restShare times d, at most cleanMost, unless a
-// node died.
+// cleaning is the pending conntrack cleanup. Each cleanup makes the kernel walk its full table, whatever the selection.
+// So after a cleanup that took d, the next one waits restShare times d, at most cleanMost, unless a node died.
 type cleaning struct {
-	// began is set once conntrack was cleaned of what an earlier process may have left: of UDP alone, since this one does not
-	// know which TCP endpoints were draining though they are not terminating, and their connections go on.
+	// began is set after the initial cleanup of entries from an earlier process. That covers UDP only: no record shows
+	// which TCP endpoints were draining without being terminating, and their connections continue.
 	began bool
-	// waiting are the virtual servers that are cleaned at due.
+	// waiting are the virtual servers to clean at due.
 	waiting map[ipvs.Key]struct{}
 	due     time.Time
 }
 
-// take adds what has waited long enough to the work.
+// take adds the waiting virtual servers to the work once they are due.
 func (c *cleaning) take(todo *work, now time.Time) {
 	if !now.Before(c.due) {
 		maps.Copy(todo.remembered, c.waiting)
@@ -33,10 +32,10 @@ func (c *cleaning) take(todo *work, now time.Time) {
 	}
 }
 
-// wake returns when what waits is due; false if nothing does.
+// wake returns when the waiting virtual servers are due, false for none.
 func (c *cleaning) wake() (time.Time, bool) { return c.due, len(c.waiting) > 0 }
 
-// idle returns those of the virtual servers of UDP that have no real server that takes packets.
+// idle returns the UDP virtual servers among keys that have no real server that takes packets.
 func (t *servers) idle(keys map[ipvs.Key]struct{}) map[ipvs.Key]struct{} {
 	out := map[ipvs.Key]struct{}{}
 	for key := range keys {
@@ -47,11 +46,12 @@ func (t *servers) idle(keys map[ipvs.Key]struct{}) map[ipvs.Key]struct{} {
 	return out
 }
 
-// misleading adds the virtual servers whose earlier connections conntrack may keep on the wrong way after these
-// changes: a real server went or has weight 0; of UDP, there was none that took packets (ipvs.md 4.8, 4.10); it is
-// new, and another Service may have had its address and port. A client that keeps its port would stay there for ever.
+// misleading adds the virtual servers for which conntrack may hold misdirected connections after these changes: a real
+// server was deleted or has weight 0; a UDP virtual server had none that took packets (ipvs.md 4.8, 4.10); the virtual
+// server is new, and another Service may have had its address and port. A client that keeps its source port would stay
+// misdirected forever.
 //
-// A TCP client whose handshake leads to a real server of weight 0 matters where that is unreachable: else it answers.
+// A TCP handshake towards a real server of weight 0 matters only if that server is unreachable: otherwise it answers.
 func misleading(keys map[ipvs.Key]struct{}, done []ipvs.Op, idle map[ipvs.Key]struct{}, unreachable bool) {
 	for _, op := range done {
 		misleads := has(idle, op.Virtual)
@@ -67,13 +67,13 @@ func misleading(keys map[ipvs.Key]struct{}, done []ipvs.Op, idle map[ipvs.Key]st
 	}
 }
 
-// cleanConntrack deletes the entries of conntrack that lead clients of these virtual servers astray, or lets them wait.
-// Nothing waits where a node died: a SYN that went there comes again a second after it was sent.
+// cleanConntrack deletes the conntrack entries that misdirect clients of these virtual servers, or defers the cleanup.
+// After a node died the cleanup is never deferred: a client retransmits its SYN to that node after one second.
 func (s *Speaker) cleanConntrack(ctx context.Context, todo *work) {
 	if s.cfg.Node.Conntrack == nil {
 		return
 	}
-	if !s.cleaning.began { // an earlier process may have been stopped before it did
+	if !s.cleaning.began { // an earlier process may have stopped before its cleanup
 		for _, table := range []ipvs.Table{s.known.table.have, s.known.inside.have} {
 			for key := range table {
 				if key.Protocol == ipvs.UDP {
@@ -99,7 +99,7 @@ func (s *Speaker) cleanConntrack(ctx context.Context, todo *work) {
 	if n > 0 {
 		s.log("delete conntrack entries", "count", n, "reason", s.reason)
 	}
-	if err != nil { // tried again later and later, as all that fails
+	if err != nil { // retried with backoff, like every failure
 		s.fail(err)
 		maps.Copy(s.failed.remembered, todo.remembered)
 		return
@@ -108,9 +108,9 @@ func (s *Speaker) cleanConntrack(ctx context.Context, todo *work) {
 	s.cleaning.due = start.Add(took + min(restShare*took, cleanMost))
 }
 
-// tracked returns these virtual servers with all that is a real server of any of their clients, outside or inside, or
-// is to become one; the greatest weight counts. Of one that is no more only UDP's connections are cleaned: those of
-// TCP go on where the data plane lets them, for the endpoints may be alive.
+// tracked returns these virtual servers with every present or desired real server, for cluster-internal and other
+// clients. The greatest weight counts. For a virtual server that no longer exists only UDP connections are cleaned: TCP
+// connections continue where the data plane permits, because the endpoints may be alive.
 func (s *Speaker) tracked(keys map[ipvs.Key]struct{}) ipvs.Table {
 	out := ipvs.Table{}
 	for key := range keys {
@@ -120,7 +120,7 @@ func (s *Speaker) tracked(keys map[ipvs.Key]struct{}) ipvs.Table {
 		reals := map[netip.AddrPort]ipvs.RealServer{}
 		for _, table := range []ipvs.Table{s.desired.Table, s.desired.Inside} {
 			for at := range table[key].RealServers {
-				reals[at] = ipvs.RealServer{} // which takes nothing until it is there
+				reals[at] = ipvs.RealServer{} // takes no packets until it is programmed
 			}
 		}
 		for _, table := range []ipvs.Table{s.known.table.have, s.known.inside.have} {

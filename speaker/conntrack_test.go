@@ -13,7 +13,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// dnsKey and webKey are the virtual servers of a Service that has both, dnsService.
+// dnsKey and webKey are the virtual servers of dnsService.
 var (
 	dnsKey = ipvs.Key{Addr: vip1, Protocol: ipvs.UDP, Port: 53}
 	webKey = ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 80}
@@ -25,7 +25,7 @@ func dnsService(v *plan.View) {
 	v.Slices[named("dns")]["s"].Ports[0].Protocol = ipvs.UDP
 }
 
-// wantCleaned checks which virtual servers conntrack was cleaned of since the last call.
+// wantCleaned checks which virtual servers conntrack was cleaned for since the last call.
 func (r *run) wantCleaned(t *testing.T, when string, want ...ipvs.Key) {
 	t.Helper()
 	synctest.Wait()
@@ -39,8 +39,8 @@ func (r *run) wantCleaned(t *testing.T, when string, want ...ipvs.Key) {
 	r.cleaned = nil
 }
 
-// Conntrack is cleaned of what leads clients to endpoints that are gone or drain, UDP clients past a virtual server
-// that is new, and any client past an address that is.
+// Conntrack is cleaned of entries that lead clients to deleted or draining endpoints, that bypass a new virtual server
+// (UDP), or that bypass a new address (all protocols).
 func TestConntrack(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -62,11 +62,11 @@ func TestConntrack(t *testing.T) {
 		endpoints(2)
 		r.wantCleaned(t, "the second")
 		r.touchService("dns", func(_ *plan.Service, slice *plan.Slice) { slice.Endpoints[0].Ready = false })
-		r.wantCleaned(t, "one not ready", dnsKey) // it answers TCP, for all that is known
+		r.wantCleaned(t, "one not ready", dnsKey) // for TCP the endpoint is assumed to answer
 		r.touchService("dns", func(_ *plan.Service, slice *plan.Slice) { slice.Endpoints[0].Ready = true })
 		r.wantCleaned(t, "ready again")
 		w.mu.Lock()
-		w.failAt = w.changes + 5 // two real servers go of each protocol, and then conntrack fails
+		w.failAt = w.changes + 5 // two real servers of each protocol are deleted, and then conntrack fails
 		w.mu.Unlock()
 		endpoints(0)
 		synctest.Wait()
@@ -88,8 +88,8 @@ func TestConntrack(t *testing.T) {
 	})
 }
 
-// Connections of TCP to a virtual server that is no more go on where the data plane lets them: its endpoints may be
-// alive. Those to its address and port end when another takes its place.
+// TCP connections to a deleted virtual server continue where the data plane permits: its endpoints may be alive. They
+// end when another Service takes the address and port.
 func TestConntrackVirtualGone(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
@@ -114,8 +114,8 @@ func TestConntrackVirtualGone(t *testing.T) {
 	})
 }
 
-// A cleaning that took a while is not repeated for a multiple of that, at most a second; the first after such a rest
-// comes at once. What waits is cleaned without another change, and what was deleted is logged.
+// After a cleanup that took some time, the next one waits a multiple of that time, at most a second. The first cleanup
+// after such a pause starts at once. Deferred entries are cleaned without another change, and deletions are logged.
 func TestConntrackShare(t *testing.T) {
 	for took, rest := range map[time.Duration]time.Duration{
 		10 * time.Millisecond:  200 * time.Millisecond,
@@ -147,7 +147,7 @@ func TestConntrackShare(t *testing.T) {
 				fewer("api")
 				time.Sleep(50 * time.Millisecond)
 			}
-			fewer("api") // as late as can be
+			fewer("api") // as late as possible
 			time.Sleep(rest + took)
 			r.wantCleaned(t, "by itself", webKey, ipvs.Key{Addr: vip2, Protocol: ipvs.TCP, Port: 80})
 			w.mu.Lock()
@@ -170,13 +170,12 @@ func TestConntrackShare(t *testing.T) {
 	}
 }
 
-// Where a node died, conntrack is cleaned at once, and not after the rest: a SYN that went there comes again after a
-// second.
+// After a node died, conntrack is cleaned at once, without the pause: a client retransmits its SYN after one second.
 func TestConntrackNodeDied(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.reach = &worldReach{}
-		w.slowClean = 100 * time.Millisecond // a second's rest
+		w.slowClean = 100 * time.Millisecond // pause of one second
 		v := baseView()
 		v.Nodes["b"] = plan.Node{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}
 		service(v, "web", vip1, []uint16{80}, 2, "a")
@@ -198,7 +197,7 @@ func TestConntrackNodeDied(t *testing.T) {
 	})
 }
 
-// What is a real server of those outside or of those inside counts, with the greater weight, and what is to become one.
+// Real servers for in-cluster and for other clients count, with the greater weight, and so do desired ones.
 func TestTracked(t *testing.T) {
 	at := func(n byte) netip.AddrPort { return netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, n}), 8080) }
 	server := func(weights map[byte]uint32) ipvs.Table {
@@ -220,7 +219,7 @@ func TestTracked(t *testing.T) {
 	if !got.Equal(want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	s.known.table.have = nil // a virtual server of those inside alone is one, too
+	s.known.table.have = nil // a virtual server for in-cluster clients alone counts, too
 	got = s.tracked(map[ipvs.Key]struct{}{webKey: {}})
 	if want := server(map[byte]uint32{1: 0, 2: 5, 3: 0, 4: 1, 5: 0, 6: 0, 7: 0}); !got.Equal(want) {
 		t.Errorf("inside alone: got %v, want %v", got, want)

@@ -9,15 +9,15 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// filterTries bounds into how many pieces a change of the filter is cut that the kernel does not take.
+// filterTries bounds the number of pieces into which a rejected filter change is split.
 const filterTries = 40
 
-// wantsElement tells whether the plan asks for the element and it does not belong to an address of the node itself.
+// wantsElement reports whether the plan contains the element and it does not belong to an address of the node itself.
 func (s *Speaker) wantsElement(e ipvs.Element) bool {
 	return has(s.desired.Filter, e) && !(e.Key.Addr.IsValid() && has(s.known.blocked, e.Key.Addr))
 }
 
-// addElements adds what the filter lacks, and builds it if it is not in force.
+// addElements adds the missing elements, and builds the filter if it is not in force.
 func (s *Speaker) addElements(ctx context.Context, todo *work) {
 	if !s.known.whole {
 		s.buildFilter(ctx)
@@ -32,8 +32,8 @@ func (s *Speaker) addElements(ctx context.Context, todo *work) {
 	s.updateFilter(ctx, changes)
 }
 
-// removeElements removes what the filter need not hold any more. What an address or a virtual server needs that could not
-// be removed stays as long, and with it the record that they are ours.
+// removeElements removes unneeded elements. Elements of an address or virtual server that could not be removed stay as
+// long as it does. They record that it is owned by IronLB.
 func (s *Speaker) removeElements(ctx context.Context, todo *work) {
 	if !s.known.whole {
 		return
@@ -51,7 +51,7 @@ func (s *Speaker) removeElements(ctx context.Context, todo *work) {
 	s.updateFilter(ctx, changes)
 }
 
-// needed tells whether an element that is not wanted belongs to something that is still there.
+// needed reports whether an unwanted element belongs to an address or virtual server that still exists.
 func (s *Speaker) needed(e ipvs.Element) bool {
 	if e.Key.Port != 0 {
 		return has(s.known.table.have, e.Key) && !s.wantsKey(e.Key)
@@ -67,8 +67,8 @@ func (s *Speaker) needed(e ipvs.Element) bool {
 	return has(s.known.addrs, e.Key.Addr)
 }
 
-// buildFilter makes the filter anew with what it held and what is wanted. If that fails it tries without IPv6, which a
-// kernel may lack.
+// buildFilter rebuilds the filter from its contents and the desired elements. If that fails, it retries without IPv6,
+// which a kernel may lack.
 func (s *Speaker) buildFilter(ctx context.Context) {
 	want := ipvs.Filter{}
 	maps.Copy(want, s.known.filter)
@@ -94,7 +94,7 @@ func (s *Speaker) buildFilter(ctx context.Context) {
 	s.log("set filter", "elements", written, "reason", s.reason)
 }
 
-// updateFilter changes some elements. When that fails because another program changed the tables they are built anew at
+// updateFilter changes some elements. If that fails because another program changed the tables, it rebuilds them at
 // once.
 func (s *Speaker) updateFilter(ctx context.Context, changes []ipvs.FilterChange) {
 	if len(changes) == 0 {
@@ -105,11 +105,11 @@ func (s *Speaker) updateFilter(ctx context.Context, changes []ipvs.FilterChange)
 	if err != nil {
 		if intact, checkErr := s.cfg.Node.Filter.Check(ctx); checkErr == nil && !intact {
 			s.known.whole = false
-			s.failed.all = true // what else was changed is to be seen
+			s.failed.all = true // observe what else was changed
 			s.buildFilter(ctx)
 			return
 		}
-		// One that the kernel does not take must not hold up the others; those of IPv6, which it may lack, are the likeliest.
+		// A rejected element must not block the others. IPv6 elements are the likeliest ones: the kernel may lack IPv6.
 		slices.SortStableFunc(changes, func(a, b ipvs.FilterChange) int { return family(a) - family(b) })
 		tries := filterTries
 		written, err = s.halves(ctx, changes, err, &tries)
@@ -120,7 +120,7 @@ func (s *Speaker) updateFilter(ctx context.Context, changes []ipvs.FilterChange)
 	}
 }
 
-// update carries out changes, all or none.
+// update applies changes, all or none.
 func (s *Speaker) update(ctx context.Context, changes []ipvs.FilterChange) (written int, err error) {
 	if written, err = s.cfg.Node.Filter.Update(ctx, changes); err != nil {
 		return 0, err
@@ -135,7 +135,8 @@ func (s *Speaker) update(ctx context.Context, changes []ipvs.FilterChange) (writ
 	return written, nil
 }
 
-// halves carries out changes that failed together in two parts, and so on. What fails alone stays to be done.
+// halves splits changes that failed together and applies the parts, recursively. A change that fails alone stays
+// pending.
 func (s *Speaker) halves(ctx context.Context, changes []ipvs.FilterChange, cause error, tries *int) (written int, err error) {
 	if len(changes) == 1 || *tries < 2 || ctx.Err() != nil {
 		for _, c := range changes {
@@ -167,8 +168,7 @@ func family(c ipvs.FilterChange) int {
 	return 6
 }
 
-// lacking returns the virtual servers, and the addresses as keys without a port, of which the filter could not be given
-// all that they need.
+// lacking returns the virtual servers for which the filter lacks an element, and the addresses, as keys without a port.
 func (s *Speaker) lacking() map[ipvs.Key]bool {
 	if len(s.failed.elements) == 0 {
 		return nil

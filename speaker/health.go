@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// Health is the outcome of the last round.
+// Health is the outcome of the last reconcile.
 type Health struct {
 	Ready  bool
 	Reason string
-	// Round is when the last round ended.
+	// Round is when the last reconcile ended.
 	Round time.Time
 }
 
-// wedged is how long a round may take before the process counts as stuck.
+// wedged is how long a reconcile may take before the loop counts as stalled.
 const wedged = time.Minute
 
-// Health returns the outcome of the last round.
+// Health returns the outcome of the last reconcile.
 func (s *Speaker) Health() Health {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -34,8 +34,8 @@ func (s *Speaker) Readyz(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintln(w, "ok")
 }
 
-// Healthz answers 503 when the loop is stuck. What the loop cannot mend by itself does not count: a restart would not
-// mend it either.
+// Healthz answers 503 while the loop is stalled. Faults that the loop cannot repair do not count: a restart would not
+// repair them either.
 func (s *Speaker) Healthz(w http.ResponseWriter, _ *http.Request) {
 	if age := time.Since(s.Health().Round); age > wedged {
 		http.Error(w, fmt.Sprintf("the loop has not finished a round for %v", age.Round(time.Second)), http.StatusServiceUnavailable)

@@ -13,7 +13,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// change makes one random change of the View and names what it touched, as the informers do.
+// change makes one random change of the View and returns what it touched, as the informers do.
 func change(r *rand.Rand, v *plan.View) plan.Touched {
 	i := r.IntN(6)
 	key := pools.ServiceKey{Namespace: "default", Name: fmt.Sprint("s", i)}
@@ -63,7 +63,7 @@ func change(r *rand.Rand, v *plan.View) plan.Touched {
 	return touched
 }
 
-// harm does what another program might.
+// harm makes a change that another program might make.
 func harm(r *rand.Rand, w *world) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -83,8 +83,8 @@ func harm(r *rand.Rand, w *world) {
 	}
 }
 
-// Whatever changes in the cluster, fails and is destroyed in whatever order, the order of changes is kept, nothing is changed
-// but what differs from the plan, and the node is as planned in the end; also when the process is another by then.
+// Changes, failures and deletions occur in any order, and the process may restart. The required order of changes holds,
+// only differences from the plan are changed, and in the end the node is as planned.
 func TestFollowsAnyHistory(t *testing.T) {
 	for seed := range uint64(100) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -112,7 +112,7 @@ func TestFollowsAnyHistory(t *testing.T) {
 							harm(r, w)
 						}
 					}
-					if r.IntN(4) == 0 && !w.harmed { // or nobody may know any more what is ours
+					if r.IntN(4) == 0 && !w.harmed { // otherwise the record of what IronLB owns may be lost
 						run.stop()
 						w.restart()
 						c.touched.All = true

@@ -8,17 +8,18 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// leaveMost is how long a speaker that is to end waits for its successors.
+// leaveMost is how long a stopping speaker waits for its successors.
 const leaveMost = 5 * time.Second
 
-// Leave makes Run hand over what this node holds and return when the successors answer, or after five seconds; or, after Retain, leave it to
-// the kernel and return. The node goes on forwarding meanwhile and afterwards. It never blocks.
+// Leave makes Run hand over the addresses that this node owns and return once the successors announce them, or after
+// five seconds. After Retain it leaves them to the kernel and returns. The node continues to forward during and after
+// that. It never blocks.
 func (s *Speaker) Leave() {
 	s.ending.Store(true)
 	s.cfg.Kick.Now()
 }
 
-// left tells whether nothing is to be waited for any more.
+// left reports whether there is nothing more to wait for.
 func (s *Speaker) left(now time.Time) bool {
 	if !s.leaving.Load() {
 		return false
@@ -34,7 +35,7 @@ func (s *Speaker) left(now time.Time) bool {
 	return s.desired == nil || s.said.Leaving
 }
 
-// begins tells whether a node of the list has just started: it can take over in a moment.
+// begins reports whether a listed node has just started: it can take over soon.
 func (s *Speaker) begins(vip string) bool {
 	return slices.ContainsFunc(s.view.VIPs[vip].Nodes, func(node string) bool {
 		m := s.view.Members.Peers[node]
@@ -42,7 +43,7 @@ func (s *Speaker) begins(vip string) bool {
 	})
 }
 
-// goodbye stops answering for what nobody took, and says so.
+// goodbye stops the remaining announcements and publishes the end of this process.
 func (s *Speaker) goodbye() {
 	if s.desired == nil {
 		return

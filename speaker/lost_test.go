@@ -14,7 +14,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// What was planned while the node could not be looked at is done once it can: health check ports and checks, too.
+// Work planned while the node could not be observed is done as soon as it can be, including health check ports and
+// checks.
 func TestNothingIsLostWhileTheNodeCannotBeSeen(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -46,7 +47,7 @@ func TestNothingIsLostWhileTheNodeCannotBeSeen(t *testing.T) {
 	})
 }
 
-// lateSource is a cluster in which a change comes just after it was observed.
+// lateSource is a cluster in which a change arrives just after an observation.
 type lateSource struct {
 	Source
 	after func()
@@ -65,7 +66,7 @@ type progressFunc func(before time.Time)
 func (f progressFunc) Applied(before time.Time) { f(before) }
 func (progressFunc) SetNode(bool)               {}
 
-// A change that came after the View was observed is not said to be applied.
+// A change that arrived after the View was observed is not reported as applied.
 func TestProgressSaysOnlyWhatWasObserved(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -91,7 +92,7 @@ func TestProgressSaysOnlyWhatWasObserved(t *testing.T) {
 	})
 }
 
-// A driver that did all and says that something beside failed, once, is not reported for ever.
+// A driver that completed its work but returned an unrelated error once does not cause a lasting error.
 func TestErrorWithNothingLeftToDo(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -115,7 +116,7 @@ func TestErrorWithNothingLeftToDo(t *testing.T) {
 	})
 }
 
-// complaining does all and fails.
+// complaining applies everything and returns an error.
 type complaining struct{ VirtualServers }
 
 func (c complaining) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {

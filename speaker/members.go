@@ -10,18 +10,18 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// hear puts into the View what is known of the other speakers and of this node.
+// hear adds to the View the state of the other members and of this node.
 func (s *Speaker) hear(v *plan.View, touched *plan.Touched) {
 	before := v.Members.Observer
 	v.Members, touched.Members, touched.Claims = s.cfg.Detector.Observe()
 	v.Unable, v.Leaving = s.unable, s.leaving.Load()
 	s.mustSay = s.mustSay || v.Members.Observer != before || v.Leaving != s.said.Leaving
 	if v.Members.Observer && !before {
-		clear(s.statuses) // others answer by now, and say so
+		clear(s.statuses) // other nodes own the addresses by now and report them
 		s.cfg.Reporter.Report(map[string]plan.Status{})
 	}
 	if s.cfg.MACs != nil {
-		if macs := s.cfg.MACs(); !maps.Equal(macs, s.macs) { // a node may have another and be heard as before
+		if macs := s.cfg.MACs(); !maps.Equal(macs, s.macs) { // they may change while the liveness of a node does not
 			s.macs = macs
 			s.cfg.Announcer.SetPeers(macs)
 		}
@@ -36,15 +36,15 @@ func (s *Speaker) hear(v *plan.View, touched *plan.Touched) {
 	s.observeReach(v, touched)
 }
 
-// listen says on which interfaces the others are to be heard, after the plan.
+// listen sets the interfaces on which to receive other members, according to the plan.
 func (s *Speaker) listen(touched plan.Touched, changed *plan.Changed) {
 	if changed.Segments || len(touched.Links) > 0 {
 		s.cfg.Detector.SetSegments(slices.Sorted(maps.Keys(s.desired.Segments)))
 	}
 }
 
-// say tells the others what this node does about the VirtualIPs that the work names, if may allows it: a claim comes before the
-// first answer, and its end after the last.
+// say publishes this node's claims for the VirtualIPs of the work, as far as may allows it. A claim is published before
+// the first answer, and its end after the last one.
 func (s *Speaker) say(todo *work, may func(vip string) bool) {
 	changed := s.mustSay
 	for name := range todo.vips {
@@ -69,8 +69,8 @@ func (s *Speaker) say(todo *work, may func(vip string) bool) {
 
 func answers(c plan.Claim) bool { return c.State == plan.Held || c.State == plan.Leaving }
 
-// ready tells which VirtualIPs this node can answer for before the work is done: it forwards their addresses already, and the work
-// changes nothing of that. So a failover does not wait for what has nothing to do with it.
+// ready returns a function that reports whether this node can answer for a VirtualIP before the work is done: it
+// already forwards the addresses, and the work does not affect them. So a failover does not wait for unrelated work.
 func (s *Speaker) ready(todo *work) func(vip string) bool {
 	ready := s.readyAddress(todo)
 	return func(vip string) bool {
@@ -78,7 +78,7 @@ func (s *Speaker) ready(todo *work) func(vip string) bool {
 	}
 }
 
-// readyAddress tells it of an address.
+// readyAddress is ready for a single address.
 func (s *Speaker) readyAddress(todo *work) func(addr netip.Addr) bool {
 	busy := map[netip.Addr]struct{}{}
 	for key := range todo.keys {
@@ -94,7 +94,7 @@ func (s *Speaker) readyAddress(todo *work) func(addr netip.Addr) bool {
 	}
 }
 
-// judge notes which of the addresses that the work names this node cannot answer for, and decides again if that is news.
+// judge records which addresses of the work this node cannot answer for, and plans again if that changed.
 func (s *Speaker) judge(todo *work) {
 	addrs := todo.addresses()
 	before := s.conflicts
@@ -136,8 +136,8 @@ func (s *Speaker) judge(todo *work) {
 	s.withdraw(todo)
 }
 
-// unfit returns why this node cannot answer for an address, empty if it can. While the node cannot be looked at what was found last
-// counts: it very likely still is so.
+// unfit returns why this node cannot answer for an address, empty if it can. While the node cannot be observed, the
+// last observation counts: it very likely still holds.
 func (s *Speaker) unfit(addr netip.Addr, lacking map[ipvs.Key]bool) plan.Reason {
 	if s.known != nil {
 		if s.forwards(addr, lacking) {
@@ -152,14 +152,14 @@ func (s *Speaker) unfit(addr netip.Addr, lacking map[ipvs.Key]bool) plan.Reason 
 	if s.kernelAnswers(addr) {
 		return plan.KernelAnswers
 	}
-	if has(s.conflicts, addr) && !has(s.held, addr) { // one that is held is defended
+	if has(s.conflicts, addr) && !has(s.held, addr) { // while announced it is defended
 		return plan.AddressConflict
 	}
 	return ""
 }
 
-// forwards tells whether what reaches the node for an address is taken care of, by us or, where we do not serve it, by
-// others.
+// forwards reports whether packets to an address are forwarded: by IronLB or, if it does not serve the address, by
+// another program.
 func (s *Speaker) forwards(addr netip.Addr, lacking map[ipvs.Key]bool) bool {
 	if !has(s.desired.Local, addr) {
 		return s.known.sysctls.of(addr) == nil || has(s.announced, addr) || s.isRouted(addr)
@@ -167,8 +167,8 @@ func (s *Speaker) forwards(addr netip.Addr, lacking map[ipvs.Key]bool) bool {
 	return has(s.known.addrs, addr) && s.programmed(addr, lacking)
 }
 
-// kernelAnswers tells whether the kernel may answer for an address by itself, here and so perhaps on every node. What is announced
-// already stays: taking it away would cost more than it saves.
+// kernelAnswers reports whether the kernel itself may answer for an address, here and so perhaps on every node. An
+// address that is already announced is kept: its withdrawal would cost more than it saves.
 func (s *Speaker) kernelAnswers(addr netip.Addr) bool {
 	if s.known == nil {
 		return s.unable[addr] == plan.KernelAnswers
@@ -176,7 +176,7 @@ func (s *Speaker) kernelAnswers(addr netip.Addr) bool {
 	return s.known.sysctls.answers(addr) != nil && !has(s.announced, addr)
 }
 
-// noteConflicts names the VirtualIPs whose conflict is another now.
+// noteConflicts adds to the work the VirtualIPs whose conflict changed.
 func (s *Speaker) noteConflicts(todo *work, before map[netip.Addr]plan.Conflict) {
 	if len(before)+len(s.conflicts) == 0 || maps.Equal(before, s.conflicts) {
 		return

@@ -16,7 +16,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// held returns a speaker that holds vip1, which b would take over.
+// held returns a speaker that owns vip1. Node b is its successor.
 func held(t *testing.T) *run {
 	v := baseView()
 	service(v, "web", vip1, []uint16{80}, 2, "a", "b")
@@ -30,7 +30,7 @@ func held(t *testing.T) *run {
 
 func (r *run) claim(addr netip.Addr) plan.Claim { return r.detector.word().Claims[addr.String()] }
 
-// The others are told where this node wants to hear them and who there is.
+// The detector receives the segments and the nodes of the cluster.
 func TestTellsTheDetector(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := held(t)
@@ -48,7 +48,7 @@ func TestTellsTheDetector(t *testing.T) {
 	})
 }
 
-// A node that stood still stops answering before anything else, claims nothing, writes no status, and takes what the others say.
+// After a stall a node first stops answering, claims nothing, writes no status, and accepts the claims of the others.
 func TestStandsStill(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := held(t)
@@ -76,7 +76,7 @@ func TestStandsStill(t *testing.T) {
 	})
 }
 
-// The word that ends a fence is said even if it is the same.
+// The state that ends a fence is published even if it is unchanged.
 func TestSaysAgainAfterAFence(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
@@ -92,7 +92,8 @@ func TestSaysAgainAfterAFence(t *testing.T) {
 	})
 }
 
-// What is stopped asks the next node, answers until that one does, and ends then; it goes on forwarding.
+// A stopping speaker names its successor, answers until the successor does, and then ends. The node continues to
+// forward.
 func TestLeaves(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := held(t)
@@ -121,15 +122,15 @@ func TestLeaves(t *testing.T) {
 	})
 }
 
-// Asked to leave in the midst of a round in which something else is said, it hands over all the same: what was planned before it was
-// asked is not yet told as the word of one that leaves.
+// A speaker that is asked to leave in the middle of a reconcile that publishes other claims still hands over. A state
+// planned before Leave is not published as that of a leaving speaker.
 func TestLeavesInTheMidstOfARound(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := held(t)
 		r.detector.set(func(d *worldDetector) { d.onPeers = r.speaker.Leave })
 		r.touch(func(v *plan.View) plan.Touched {
 			vip := v.VIPs[vip1.String()]
-			vip.Generation++ // so there is something to say
+			vip.Generation++ // so a claim is published
 			v.VIPs[vip1.String()] = vip
 			return plan.Touched{VIPs: map[string]struct{}{vip1.String(): {}}, Nodes: map[string]struct{}{"b": {}}}
 		})
@@ -146,7 +147,8 @@ func TestLeavesInTheMidstOfARound(t *testing.T) {
 	})
 }
 
-// One that has just started is waited for: it takes over as soon as it has heard the others. In an upgrade of two nodes it is all there is.
+// A node that has just started is waited for: it takes over once it has received the claims of the others. In an
+// upgrade of two nodes it is the only successor.
 func TestLeavesToOneThatBegins(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := held(t)
@@ -170,7 +172,7 @@ func TestLeavesToOneThatBegins(t *testing.T) {
 	})
 }
 
-// Of the interfaces those are told that have to do with addresses: a Pod that comes costs no write.
+// The node status contains only interfaces that matter to addresses: a new Pod costs no write.
 func TestNodeStatusHasNoPods(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := held(t)
@@ -189,7 +191,8 @@ func TestNodeStatusHasNoPods(t *testing.T) {
 	})
 }
 
-// Another hardware address of a node that is heard as before is told to the announcer, who would take it for a stranger's.
+// A new hardware address of a reachable node is passed to the announcer, which would otherwise take it for a foreign
+// host's.
 func TestFollowsHardwareAddresses(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -213,7 +216,7 @@ func TestFollowsHardwareAddresses(t *testing.T) {
 	})
 }
 
-// Whoever does not answer is not waited for longer than five seconds, nobody at all not even that.
+// A successor that does not answer is waited for at most five seconds. Without a successor there is no wait.
 func TestLeavesAlone(t *testing.T) {
 	for _, dead := range []bool{false, true} {
 		inBubble(t, func(t *testing.T) {
@@ -236,7 +239,7 @@ func TestLeavesAlone(t *testing.T) {
 	}
 }
 
-// A speaker that never had the first list from the API server ends at once.
+// A speaker whose informers never synced ends at once.
 func TestLeavesBeforeTheFirstList(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := start(t, newWorld(t), &cluster{view: baseView()})
@@ -249,7 +252,8 @@ func TestLeavesBeforeTheFirstList(t *testing.T) {
 	})
 }
 
-// A failover does not wait for the kernel, which holds all already: it is claimed and announced before the node is looked at.
+// A failover does not wait for the kernel, which is already programmed: the claim and the announcement precede the
+// observation of the node.
 func TestFailoverIsNotHeldUp(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -265,9 +269,9 @@ func TestFailoverIsNotHeldUp(t *testing.T) {
 		w.mu.Lock()
 		w.slowVirtuals = 10 * time.Second
 		w.mu.Unlock()
-		r.speaker.cfg.Kick.look.Store(true) // an interface changed, too, so the node is looked at in the same round
+		r.speaker.cfg.Kick.look.Store(true) // as after an interface change, so the same reconcile observes the node
 		r.killB(true)
-		time.Sleep(time.Millisecond) // the look holds the world now
+		time.Sleep(time.Millisecond) // the observation now holds the world's mutex
 		if c := r.claim(vip1); c.State != plan.Held {
 			t.Errorf("says %+v while the node is looked at", c)
 		}
@@ -285,7 +289,8 @@ func TestFailoverIsNotHeldUp(t *testing.T) {
 	})
 }
 
-// What cannot be programmed is declined, so that the next node does not wait; once it is programmed that is taken back.
+// A VirtualIP that cannot be programmed is declined, so that the next node does not wait. Once it is programmed the
+// claim is removed.
 func TestDeclinesWhatItCannotForward(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -310,7 +315,7 @@ func TestDeclinesWhatItCannotForward(t *testing.T) {
 	})
 }
 
-// A node that is not heard and writes over this one's status is logged once, and that it is over.
+// An unreachable node that overwrites this node's status is logged once, and so is the end of that split brain.
 func TestSplit(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := held(t)
@@ -343,7 +348,7 @@ func TestSplit(t *testing.T) {
 	})
 }
 
-// Another node that answers as well, and does not hear this one, is reported while that is so.
+// A second owner with an asymmetric link to this node is reported while the conflict lasts.
 func TestAnsweredTwice(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := held(t)
@@ -372,7 +377,8 @@ func TestAnsweredTwice(t *testing.T) {
 	})
 }
 
-// Another host that answers: found before the first use, the address is declined until that is over; while it is held it is reported.
+// Another host answers for the address. Before first use the address is declined until the conflict ends; an owned
+// address is reported.
 func TestAddressConflict(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := held(t)
@@ -396,7 +402,7 @@ func TestAddressConflict(t *testing.T) {
 			t.Errorf("over: status %+v", got)
 		}
 		r.world.mu.Lock()
-		r.probing = true // a new address is not answered for at once
+		r.probing = true // a new address is not announced at once
 		r.world.mu.Unlock()
 		r.set(func(v *plan.View) { service(v, "api", vip2, []uint16{80}, 2, "a") })
 		synctest.Wait()

@@ -9,7 +9,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Metrics of the loop.
+// Metrics are the metrics of the loop.
 type Metrics struct {
 	duration  prometheus.Histogram
 	program   prometheus.Histogram
@@ -23,13 +23,13 @@ type Metrics struct {
 	refused   *prometheus.GaugeVec
 	healthy   prometheus.Gauge
 	moves     *prometheus.CounterVec
-	// completion is that of failovers.
+	// completion is the duration of failovers.
 	completion prometheus.Histogram
 	bgp        bgpMetrics
 	reach      reachMetrics
 }
 
-// NewMetrics returns the metrics, registered.
+// NewMetrics returns registered metrics.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	const ns, sub = "ironlb", "speaker"
 	gauge := func(name, help string) prometheus.Gauge {
@@ -94,7 +94,7 @@ func newTally[K comparable](gauge *prometheus.GaugeVec) *tally[K] {
 	return &tally[K]{of: map[K]plan.Reason{}, counts: map[plan.Reason]int{}, gauge: gauge}
 }
 
-// set notes what became of one object, or that it is gone.
+// set records the reason for one object, or its deletion.
 func (t *tally[K]) set(key K, reason plan.Reason, exists bool) {
 	before, was := t.of[key]
 	if was == exists && before == reason {

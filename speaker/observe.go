@@ -9,23 +9,23 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// state is what the node was seen to hold of ours, kept up to date while it is changed.
+// state is the observed state of the node that IronLB owns, kept up to date while it is changed.
 type state struct {
 	table, inside servers
 	filter        ipvs.Filter
-	// whole is set if the filter is in force as filter says.
+	// whole is set if the filter in force matches filter.
 	whole bool
 	addrs map[netip.Addr]struct{}
-	// foreign are the node's addresses that are not ours; blocked those of them that we want.
+	// foreign are the node's addresses not owned by IronLB; blocked are the wanted ones among them.
 	foreign, blocked map[netip.Addr]struct{}
-	// addresses is when they are listed next.
+	// addresses is when the addresses are listed next.
 	addresses time.Time
-	// sysctls is why the kernel's settings are not as they must be.
+	// sysctls holds the errors of kernel settings.
 	sysctls SysctlErrors
 }
 
-// observe looks at what the node holds of ours, as far as that is due, and corrects its sysctls. What is new there makes
-// everything to be compared. If it fails nothing is known any more.
+// observe lists the owned state of the node, as far as that is due, and corrects its sysctls. A difference adds
+// everything to the work. After an error the state counts as unknown.
 func (s *Speaker) observe(ctx context.Context, todo *work, thorough bool) error {
 	st := s.known
 	first := st == nil
@@ -59,8 +59,8 @@ func (s *Speaker) observe(ctx context.Context, todo *work, thorough bool) error 
 	return nil
 }
 
-// lookAtAddresses lists the node's addresses if that is due and tells whether they are not as known. A Look tells the loop of
-// changes.
+// lookAtAddresses lists the node's addresses if that is due, and reports whether they differ from the known ones. A
+// Look triggers the loop when they change.
 func (s *Speaker) lookAtAddresses(st *state, now bool) (differs bool, err error) {
 	if !now && time.Now().Before(st.addresses) {
 		return false, nil
@@ -81,7 +81,7 @@ func (s *Speaker) lookAtAddresses(st *state, now bool) (differs bool, err error)
 	return differs, nil
 }
 
-// block notes whether an address of a Service is one of the node itself, which must not be taken from it.
+// block records whether an address of a Service is one of the node itself, which must not be taken from the node.
 func (s *Speaker) block(st *state, addr netip.Addr) {
 	_, wanted := s.desired.Local[addr]
 	_, foreign := st.foreign[addr]
@@ -92,8 +92,8 @@ func (s *Speaker) block(st *state, addr netip.Addr) {
 	}
 }
 
-// lookAtFilter tells whether the packet filter is not in force as known. What it held when the process began is a record
-// of what is ours.
+// lookAtFilter reports whether the packet filter in force differs from the known one. Its contents at process start
+// record what IronLB owns.
 func (s *Speaker) lookAtFilter(ctx context.Context, st *state, first bool) (differs bool, err error) {
 	if st.whole, err = s.cfg.Node.Filter.Check(ctx); err != nil {
 		return false, err
@@ -109,7 +109,7 @@ func (s *Speaker) lookAtFilter(ctx context.Context, st *state, first bool) (diff
 	return !st.whole, nil
 }
 
-// lookAtServers tells whether the virtual servers are not as known.
+// lookAtServers reports whether the virtual servers differ from the known ones.
 func (s *Speaker) lookAtServers(st *state) (differs bool, err error) {
 	known := st.table.have != nil
 	table, err := st.table.look(func(key ipvs.Key) bool { return s.mine(st, key) })
@@ -123,7 +123,7 @@ func (s *Speaker) lookAtServers(st *state) (differs bool, err error) {
 	return table || inside, err
 }
 
-// setSysctls corrects them and tells whether they can be relied on now and could not be before, or the other way round.
+// setSysctls corrects the sysctls and reports whether the set of affected addresses changed.
 func (s *Speaker) setSysctls(st *state) (differs bool) {
 	before := st.sysctls
 	var changed []string
@@ -134,8 +134,7 @@ func (s *Speaker) setSysctls(st *state) (differs bool) {
 	return !before.sameFor(st.sysctls)
 }
 
-// mine tells whether a virtual server is ours: its address is, or the filter, which is the record of what we made, names
-// it, or it is wanted.
+// mine reports whether a virtual server is owned: its address is owned, the filter records it, or it is wanted.
 func (s *Speaker) mine(st *state, key ipvs.Key) bool {
 	if _, ok := st.addrs[key.Addr]; ok {
 		return true
@@ -149,7 +148,8 @@ func (s *Speaker) mine(st *state, key ipvs.Key) bool {
 	return has(s.desired.Local, key.Addr) || has(s.desired.Table, key)
 }
 
-// recheck looks again at what could not be changed. All of its addresses is compared again: more may have gone meanwhile.
+// recheck lists what could not be changed. It compares everything of the same addresses again: more may have been
+// deleted.
 func (s *Speaker) recheck(todo *work) error {
 	if s.known == nil || len(todo.keys) == 0 {
 		return nil

@@ -26,7 +26,7 @@ func (r *run) touchService(name string, change func(svc *plan.Service, slice *pl
 	})
 }
 
-// An element that the kernel does not take keeps its own address from being served, and no other.
+// A rejected filter element keeps its own address from being served, and no other address.
 func TestOneElementFails(t *testing.T) {
 	for _, refused := range []ipvs.Element{
 		{Set: ipvs.Addresses, Key: ipvs.Key{Addr: vip1}},
@@ -62,7 +62,7 @@ func TestOneElementFails(t *testing.T) {
 	}
 }
 
-// What fails is tried again later and later; what does not fail is not held up by it.
+// A failure is retried with backoff and does not block other work.
 func TestBacksOff(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -108,7 +108,7 @@ func TestBacksOff(t *testing.T) {
 	})
 }
 
-// A change of an endpoint is nothing to the network and the API.
+// A change of an endpoint triggers neither an announcement nor an API write.
 func TestEndpointsAreNotAnnounced(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -131,7 +131,7 @@ func TestEndpointsAreNotAnnounced(t *testing.T) {
 	})
 }
 
-// The ports of health checks follow their Services; one that cannot be served is said and tried again.
+// Health check ports follow their Services. A port that cannot be served is reported and retried.
 func TestHealthPorts(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -168,7 +168,7 @@ func TestHealthPorts(t *testing.T) {
 	})
 }
 
-// An endpoint that terminates keeps its connections up to the limit, and goes then although nothing else happens.
+// A terminating endpoint keeps its connections up to the limit and is then deleted without another event.
 func TestDrainEnds(t *testing.T) {
 	limited := options
 	limited.DrainLimit = 90 * time.Second
@@ -198,8 +198,8 @@ func TestDrainEnds(t *testing.T) {
 	})
 }
 
-// Listing many virtual servers rests in proportion, and yet an edit is restored within two seconds; where the kernel counts
-// them, a flush at once.
+// Lists of many virtual servers are spaced by their duration, yet an edit is restored within two seconds. If the kernel
+// counts its entries, a flush is restored at once.
 func TestAuditRests(t *testing.T) {
 	for _, counts := range []bool{false, true} {
 		inBubble(t, func(t *testing.T) {
@@ -240,7 +240,7 @@ func TestAuditRests(t *testing.T) {
 	}
 }
 
-// A sysctl of IPv6 that cannot be set keeps no address of IPv4 away, and one that only limits keeps none.
+// An IPv6 sysctl that cannot be set blocks no IPv4 address, and a sysctl for limits blocks no address.
 func TestSysctlsByWhatSuffers(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -275,7 +275,7 @@ func TestSysctlsByWhatSuffers(t *testing.T) {
 	})
 }
 
-// The sysctls of IPv6 are set where it is served, before anything of it is announced.
+// The IPv6 sysctls are set if IPv6 is served, before any IPv6 address is announced.
 func TestSysctlsOfIPv6(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -9,15 +9,16 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// reachState is what the loop keeps of unreachable nodes.
+// reachState is the loop's state about unreachable nodes.
 type reachState struct {
 	now plan.Reachability
-	// fresh is when nodes became unreachable of which the node is not programmed yet, died whether any did in this round.
+	// fresh holds when nodes became unreachable that are not programmed as such yet. died is set if this reconcile
+	// found any.
 	fresh []time.Time
 	died  bool
 }
 
-// observeReach puts the unreachable nodes into the View, and says which nodes and gateways there are to ask.
+// observeReach adds the unreachable nodes to the View, and sets the nodes and gateways to probe.
 func (s *Speaker) observeReach(v *plan.View, touched *plan.Touched) {
 	if s.cfg.Reach == nil {
 		return
@@ -42,11 +43,11 @@ func (s *Speaker) observeReach(v *plan.View, touched *plan.Touched) {
 	for name, u := range r.now.Unreachable {
 		since := u.Since
 		if u.Damped {
-			since = time.Time{} // it is reachable: no connection ends
+			since = time.Time{} // the node is reachable: no connection ends
 		}
 		unreachable[name] = since
 		before, was := v.Unreachable[name]
-		if !was && !first { // at first those that the process before found
+		if !was && !first { // the first observation contains those found by the previous process
 			r.fresh, r.died = append(r.fresh, u.Since), true
 		}
 		if !was || !before.Equal(since) {
@@ -63,8 +64,7 @@ func (s *Speaker) observeReach(v *plan.View, touched *plan.Touched) {
 	}
 }
 
-// gatewaysOf returns the addresses by way of which this node sends packets, but for those of nodes: they show nothing of the
-// network beyond.
+// gatewaysOf returns the gateways of this node, except addresses of nodes: they prove nothing about the network beyond.
 func gatewaysOf(v *plan.View) []netip.Addr {
 	nodes := map[netip.Addr]struct{}{}
 	for _, n := range v.Nodes {
@@ -77,7 +77,7 @@ func gatewaysOf(v *plan.View) []netip.Addr {
 	})
 }
 
-// measureReach records how long unreachable nodes took to be programmed, once they are.
+// measureReach records how long it took to program unreachable nodes, once that is complete.
 func (s *Speaker) measureReach() {
 	if s.known == nil || !s.failed.empty() {
 		return
@@ -88,7 +88,7 @@ func (s *Speaker) measureReach() {
 	s.reach.fresh = nil
 }
 
-// reportReach counts what is left out.
+// reportReach exports the number of endpoints left out.
 func (s *Speaker) reportReach() {
 	leftOut, failedOpen := 0, 0
 	for _, n := range s.desired.Unreachable {

@@ -15,7 +15,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// worldReach finds what a test sets.
+// worldReach reports what a test sets.
 type worldReach struct {
 	kick *Kick
 
@@ -54,7 +54,7 @@ func (r *worldReach) set(nodes ...string) {
 	r.kick.Now()
 }
 
-// damp makes an unreachable node one that is reachable again too often.
+// damp marks an unreachable node as flapping: it is reachable, but became so too often.
 func (r *worldReach) damp(node string) {
 	r.mu.Lock()
 	u := r.state.Unreachable[node]
@@ -64,7 +64,8 @@ func (r *worldReach) damp(node string) {
 	r.kick.Now()
 }
 
-// TestUnreachable: endpoints on an unreachable node get weight 0, go after the time that is set, and are back at once.
+// TestUnreachable: endpoints on an unreachable node get weight 0, are deleted after the configured time, and return at
+// once.
 func TestUnreachable(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -131,7 +132,7 @@ func TestUnreachable(t *testing.T) {
 		}
 		w.reach.set("b")
 		weights(1, 0)
-		w.reach.damp("b") // it is reachable, and that does not count yet: no connection ends
+		w.reach.damp("b") // it is reachable, but that does not count yet: no connection ends
 		time.Sleep(time.Minute)
 		weights(1, 0)
 		if got := testutil.ToFloat64(r.speaker.cfg.Metrics.reach.nodes); got != 1 {

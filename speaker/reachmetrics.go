@@ -6,7 +6,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// reachMetrics are about endpoints on unreachable nodes.
+// reachMetrics are the metrics of endpoints on unreachable nodes.
 type reachMetrics struct {
 	nodes, unwitnessed, leftOut, failedOpen, cutOff prometheus.Gauge
 	programmed                                      prometheus.Histogram

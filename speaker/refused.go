@@ -9,13 +9,14 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// refusedAddress is an address that a Service has and may not have.
+// refusedAddress is an address of a Service that no Service may have.
 type refusedAddress struct {
 	service pools.ServiceKey
 	addr    netip.Addr
 }
 
-// reportRefused logs and counts the addresses of a Service that are refused now, and were not or by another rule. A Service seldom has one.
+// reportRefused logs and counts the addresses of a Service that are newly refused or refused by another rule. A Service
+// seldom has one.
 func (s *Speaker) reportRefused(service pools.ServiceKey) {
 	before, now := s.refused[service], s.desired.Refused[service]
 	if len(before)+len(now) == 0 {

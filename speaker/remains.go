@@ -7,16 +7,17 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// remains is what the node held of ours when this process looked first, and a plan from a snapshot did not name. What an earlier process made of
-// later news is among it, so none of it is removed until every list has come: "never before every input cache has synced". What this
-// process itself made goes when the plan has it no more.
+// remains is the adopted state: entries that the node held at the first observation and that a plan from a snapshot
+// does not contain. An earlier process may have made them from newer data, so none is removed until every list is
+// complete: "never before every input cache has synced". Entries made by this process are removed once the plan no
+// longer contains them.
 type remains struct {
 	table, inside ipvs.Table
 	filter        ipvs.Filter
 	addrs         map[netip.Addr]struct{}
 }
 
-// keep notes what is to be kept, at the first look at the node of a process whose plan is from a snapshot.
+// keep records the adopted state at the first observation if the plan comes from a snapshot.
 func (s *Speaker) keep(st *state) {
 	if s.remains != nil || !s.view.Stale {
 		return
@@ -24,7 +25,7 @@ func (s *Speaker) keep(st *state) {
 	s.remains = &remains{table: beyond(st.table.have, s.desired.Table), inside: beyond(st.inside.have, s.desired.Inside),
 		filter: ipvs.Filter{}, addrs: map[netip.Addr]struct{}{}}
 	for e := range st.filter {
-		if !has(s.desired.Filter, e) && !has(s.desired.Table, e.Key) { // how clients of what is served are treated is as planned
+		if !has(s.desired.Filter, e) && !has(s.desired.Table, e.Key) { // the treatment of clients of served entries follows the plan
 			s.remains.filter[e] = struct{}{}
 		}
 	}
@@ -35,7 +36,7 @@ func (s *Speaker) keep(st *state) {
 	}
 }
 
-// beyond returns the virtual and real servers of a table that another has not.
+// beyond returns the virtual and real servers that one table has and another has not.
 func beyond(have, want ipvs.Table) ipvs.Table {
 	out := ipvs.Table{}
 	for key, vs := range have {
@@ -53,13 +54,13 @@ func beyond(have, want ipvs.Table) ipvs.Table {
 	return out
 }
 
-// letGo compares everything with the plan once it is not from a snapshot any more: now what is left over goes.
+// letGo compares everything with the plan once that no longer comes from a snapshot. This removes the adopted state.
 func (s *Speaker) letGo(todo *work) {
 	if s.remains == nil || s.view.Stale {
 		return
 	}
 	s.remains, s.reason = nil, planned
-	if s.known != nil { // else the next look does
+	if s.known != nil { // otherwise the next observation does
 		todo.everything(s.desired, s.known)
 	}
 }
@@ -72,7 +73,7 @@ func (s *Speaker) keepsElement(e ipvs.Element) bool {
 	return s.remains != nil && has(s.remains.filter, e)
 }
 
-// keptOf returns what is kept of one of the two tables of virtual servers.
+// keptOf returns the adopted state for one of the two tables of virtual servers.
 func (s *Speaker) keptOf(t *servers) ipvs.Table {
 	switch {
 	case s.remains == nil:
@@ -83,7 +84,7 @@ func (s *Speaker) keptOf(t *servers) ipvs.Table {
 	return s.remains.table
 }
 
-// with returns a virtual server with those of its real servers besides that remain and are still there.
+// with returns a virtual server with its adopted real servers that still exist.
 func with(vs, remains, have ipvs.VirtualServer) ipvs.VirtualServer {
 	if len(remains.RealServers) == 0 {
 		return vs

@@ -12,8 +12,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// A process that plans from a snapshot adds what is lacking and removes nothing that an earlier process made, which may have known better; what it
-// made itself it follows. When every list has come what is left over goes.
+// A process that plans from a snapshot adds what is missing. It removes no state of an earlier process, which may have
+// had newer data, but does remove what it made itself. Once every list is complete the residual state is removed.
 func TestSnapshotRemovesNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		vip3 := netip.MustParseAddr("203.0.113.6")
@@ -62,7 +62,7 @@ func TestSnapshotRemovesNothing(t *testing.T) {
 		if !has(w.addrs, vip3) || !has(w.announced, vip3) {
 			t.Errorf("%v is not served: %v, announced %v", vip3, w.addrs, w.announced)
 		}
-		r.touch(func(v *plan.View) plan.Touched { // what this process made follows the plan
+		r.touch(func(v *plan.View) plan.Touched { // entries of this process follow the plan
 			delete(v.Services, pools.ServiceKey{Namespace: "default", Name: "lost"})
 			delete(v.VIPs, vip3.String())
 			return plan.Touched{All: true}
@@ -92,7 +92,7 @@ func TestSnapshotRemovesNothing(t *testing.T) {
 	})
 }
 
-// When the lists say what the snapshot says nothing happens.
+// If the lists match the snapshot, nothing changes.
 func TestSnapshotThatIsRight(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -112,7 +112,7 @@ func TestSnapshotThatIsRight(t *testing.T) {
 	})
 }
 
-// lockNear says that the password of peer near is not known yet, or what it is.
+// lockNear marks the password of peer near as not yet known, or sets it.
 func lockNear(v *plan.View, password plan.Secret) plan.Touched {
 	p := v.BGPPeers["near"]
 	p.Password, p.Wrong, p.Message = password, "", ""
@@ -123,14 +123,15 @@ func lockNear(v *plan.View, password plan.Secret) plan.Touched {
 	return plan.Touched{BGPPeers: map[string]struct{}{"near": {}}}
 }
 
-// peers returns whom ironlb-bgpd is told to speak to.
+// peers returns the peers that ironlb-bgpd has received.
 func (r *run) peers() map[string]plan.Peer {
 	r.bgp.mu.Lock()
 	defer r.bgp.mu.Unlock()
 	return maps.Clone(r.bgp.told.Peers)
 }
 
-// Where ironlb-bgpd was restarted as well BGP begins from the snapshot, with the peers that have no password. The others wait, and say so.
+// If ironlb-bgpd was restarted as well, BGP begins from the snapshot, with the peers that have no password. The others
+// wait, and that is reported.
 func TestSnapshotBeginsBGP(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -174,7 +175,8 @@ func TestSnapshotBeginsBGP(t *testing.T) {
 	})
 }
 
-// An ironlb-bgpd that still runs keeps its peers, those with a password too, until the API server answers, or it is restarted.
+// A running ironlb-bgpd keeps its peers, including those with a password, until the API server answers or ironlb-bgpd
+// is restarted.
 func TestSnapshotLeavesBGP(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)

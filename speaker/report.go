@@ -11,8 +11,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// report counts what became of the VirtualIPs and Services that the work names, and publishes the status of those
-// VirtualIPs that this node speaks for, if one changed.
+// report records the outcome for the VirtualIPs and Services of the work. It publishes the statuses of the VirtualIPs
+// that this node reports, if one changed.
 func (s *Speaker) report(todo *work) {
 	for service := range todo.services {
 		reason, exists := s.desired.Services[service]
@@ -53,7 +53,8 @@ func (s *Speaker) report(todo *work) {
 	}
 }
 
-// reportSplit logs that nodes which are not heard answer for what this one holds, and that they do no more.
+// reportSplit logs the start and the end of a split brain: an unreachable node announces VirtualIPs that this node
+// owns.
 func (s *Speaker) reportSplit() {
 	now := map[string]int{}
 	for _, node := range s.rivals {
@@ -73,14 +74,14 @@ func (s *Speaker) reportSplit() {
 	}
 }
 
-// reportNode says how this node is. Who keeps it writes it if it differs.
+// reportNode publishes the status of this node. The receiver writes it if it differs.
 func (s *Speaker) reportNode() {
 	if s.cfg.Nodes == nil {
 		return
 	}
 	status := plan.NodeStatus{Healthy: true, Links: map[string]plan.Link{}, Members: map[string]plan.MemberState{}}
 	for name, link := range s.view.Links {
-		if len(link.Subnets) > 0 || has(s.desired.Segments, name) { // not Pods', which come and go all the time
+		if len(link.Subnets) > 0 || has(s.desired.Segments, name) { // exclude Pod interfaces, which change all the time
 			status.Links[name] = link
 		}
 	}
@@ -109,7 +110,7 @@ func equal(a, b plan.Status) bool {
 		a.Conflict == b.Conflict && a.ConflictReason == b.ConflictReason && a.At.Equal(b.At)
 }
 
-// noteMove counts that a VirtualIP came or went, and how long nobody answered for it before.
+// noteMove counts a move of a VirtualIP to or from this node, and measures how long it had no owner.
 func (s *Speaker) noteMove(name string, dec plan.Decision, exists bool) {
 	before := s.moved[name]
 	if !exists {
@@ -129,19 +130,19 @@ func (s *Speaker) noteMove(name string, dec plan.Decision, exists bool) {
 	s.moved[name] = before
 }
 
-// move is the last coming or going of a VirtualIP; done is set once all of it is answered for.
+// move is the last move of a VirtualIP; done is set once all of its addresses are announced.
 type move struct {
 	reason plan.Reason
 	at     time.Time
 	done   bool
 }
 
-// answered tells whether all addresses of a decision are answered for.
+// answered reports whether all addresses of a decision are announced.
 func (s *Speaker) answered(dec plan.Decision) bool {
 	return !slices.ContainsFunc(dec.Addresses, func(a netip.Addr) bool { return !has(s.held, a) })
 }
 
-// status says what became of a decision on this node.
+// status returns the outcome of a decision on this node.
 func (s *Speaker) status(dec plan.Decision) plan.Status {
 	out := s.ownStatus(dec)
 	var hosts []string
@@ -195,7 +196,7 @@ func (s *Speaker) ownStatus(dec plan.Decision) plan.Status {
 	}
 }
 
-// message says why nobody answers, with what is particular about the decision.
+// message returns why a VirtualIP has no owner, with the details of the decision.
 func message(dec plan.Decision) string {
 	var where []string
 	for _, l := range dec.Local {
@@ -218,10 +219,10 @@ func message(dec plan.Decision) string {
 	return messages[dec.Reason]
 }
 
-// mostNodes is how many nodes of a Service a message names.
+// mostNodes is the maximum number of nodes of a Service in a message.
 const mostNodes = 5
 
-// messages say what a reason means and how to mend it.
+// messages explain each reason and its remediation.
 var messages = map[plan.Reason]string{
 	plan.NoEligibleNode:    "no node may answer for it",
 	plan.NodeNotAlive:      "none of its nodes has a speaker that is heard",

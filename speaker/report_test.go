@@ -7,7 +7,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// TestMessageOfLocal: where no node has endpoints of each Service on an address, the status names where they are.
+// TestMessageOfLocal: if no node has endpoints of each Service on an address, the status names the nodes that have
+// some.
 func TestMessageOfLocal(t *testing.T) {
 	on := func(name string, nodes ...string) plan.LocalService {
 		return plan.LocalService{Service: pools.ServiceKey{Namespace: "default", Name: name}, Nodes: nodes}

@@ -12,34 +12,36 @@ import (
 )
 
 const (
-	// retainFor is how long the kernel answers for the addresses of a speaker that is replaced: as long as the next one
-	// may take to start, with the pull of its image. The others ask meanwhile whether the node still answers
-	// (speaker/member), and wait retainMore longer: the kernel rounds up.
+	// retainFor is how long the kernel answers for the addresses of a replaced speaker: the time that the next speaker
+	// may take to start, including the image pull. Meanwhile the other members check that the node still answers
+	// (speaker/member). They wait retainMore longer because the kernel rounds up.
 	retainFor  = 2 * time.Minute
 	retainMore = time.Second
-	// retainWithin is how soon after Retain the process must end: as soon as a kubelet ends a container after its preStop hook.
+	// retainWithin is how soon after Retain the process must end: a kubelet ends a container that soon after its
+	// preStop hook.
 	retainWithin = time.Minute
 )
 
-// retention is what the kernel answers for while no speaker runs.
+// retention is the state of addresses for which the kernel answers while no speaker runs.
 type retention struct {
-	// asked is when Retain was called last.
+	// asked is when Retain was last called.
 	asked atomic.Pointer[time.Time]
-	// former are the addresses that the process before this one left to the kernel and that are not decided on. began is when this one
-	// first could; done is set once all are.
+	// former are the undecided addresses that the previous process left to the kernel. began is when this process could
+	// first decide; done is set once all are decided or have expired.
 	former map[netip.Addr]struct{}
 	began  time.Time
 	done   bool
 }
 
-// Retain makes a Leave within a minute leave what this node holds to the kernel, for two minutes: another speaker is about to start
-// here. It never blocks.
+// Retain makes a Leave within one minute leave the announced addresses to the kernel for two minutes, because another
+// speaker is about to start on this node. It never blocks.
 func (s *Speaker) Retain() {
 	now := time.Now()
 	s.retention.asked.Store(&now)
 }
 
-// retain leaves what this node holds to the kernel if that was asked for and can be done: all of it, or nothing. It tells whether it did.
+// retain leaves all announced addresses to the kernel, or none, if that was requested and is possible. It reports
+// whether it did.
 func (s *Speaker) retain(now time.Time) bool {
 	asked := s.retention.asked.Load()
 	if asked == nil || now.Sub(*asked) > retainWithin || len(s.held) == 0 || s.cfg.Node.Retainer == nil {
@@ -60,7 +62,7 @@ func (s *Speaker) retain(now time.Time) bool {
 	return true
 }
 
-// mayRetain returns why the kernel cannot answer in place of this process, with what the others were told.
+// mayRetain returns why the kernel cannot take over the published claims of this process.
 func (s *Speaker) mayRetain() error {
 	switch {
 	case s.view.Members.Observer:
@@ -83,15 +85,15 @@ func (s *Speaker) mayRetain() error {
 		}
 	}
 	for addr := range s.held {
-		if !has(s.known.addrs, addr) { // as beside a kube-proxy that serves it (ipMode VIP)
+		if !has(s.known.addrs, addr) { // as alongside a kube-proxy that serves it (ipMode VIP)
 			return fmt.Errorf("address %v is not local to the node", addr)
 		}
 	}
 	return nil
 }
 
-// release has the kernel stop answering for what the process before this one left to it: once this one answers, or another node does, or
-// nobody is to. What is not decided stays until its time is over.
+// release ends the retention of an address of the previous process once this process announces it, another node does,
+// or no node is to. An undecided address stays until its lifetime ends.
 func (s *Speaker) release(now time.Time) {
 	r := &s.retention
 	if r.done || s.cfg.Node.Retainer == nil || s.desired == nil || s.view.Members.Observer {
@@ -121,7 +123,7 @@ func (s *Speaker) release(now time.Time) {
 	}
 }
 
-// undecided returns the addresses that this node may answer for in a moment.
+// undecided returns the addresses that this node may soon announce.
 func (s *Speaker) undecided() map[netip.Addr]struct{} {
 	out := map[netip.Addr]struct{}{}
 	for _, dec := range s.desired.VIPs {

@@ -10,7 +10,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// A speaker that is restarted hands over nothing: the kernel answers until the next one does, which holds the same.
+// A restarted speaker hands over nothing: the kernel answers until the next process does, with the same claims.
 func TestRetains(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := held(t)
@@ -47,11 +47,11 @@ func TestRetains(t *testing.T) {
 	})
 }
 
-// What another node has taken meanwhile is let go of, and what nobody decides on for as long as it lasts.
+// A retained address that another node owns by now is released, and so is one without a VirtualIP.
 func TestReleases(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
-		service(v, "web", vip1, []uint16{80}, 2, "b", "a") // b holds it
+		service(v, "web", vip1, []uint16{80}, 2, "b", "a") // b owns it
 		w := newWorld(t)
 		stray := netip.MustParseAddr("203.0.113.99")
 		w.retained = map[netip.Addr]struct{}{vip1: {}, stray: {}}
@@ -65,7 +65,7 @@ func TestReleases(t *testing.T) {
 	})
 }
 
-// What cannot be retained is handed over.
+// Addresses that cannot be retained are handed over.
 func TestHandsOverWhatItCannotRetain(t *testing.T) {
 	for name, harm := range map[string]func(*run){
 		"not asked":      func(*run) {},

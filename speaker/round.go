@@ -10,14 +10,14 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Why something was changed, for the log.
+// Reasons of changes, for the log.
 const (
 	planned  = "Planned"
-	restored = "Restored" // the plan is the same; something else changed the node, or an earlier try failed
+	restored = "Restored" // the plan is unchanged; another program changed the node, or an earlier attempt failed
 )
 
-// round plans, compares and applies what is due, and looks at the node if that is. Whatever can be done in spite of an
-// error is done.
+// round is one reconcile: it plans, compares and applies the changes that are due, and observes the node if that is
+// due. An error does not stop the remaining work.
 func (s *Speaker) round(ctx context.Context) error {
 	start := time.Now()
 	s.began = start
@@ -36,13 +36,13 @@ func (s *Speaker) round(ctx context.Context) error {
 	ipv6 := s.notesIPv6(todo)
 	due := looked || again || ipv6 || !start.Before(s.audited.Add(auditEvery))
 	if s.known == nil && !again && !looked {
-		due = false // a kick does not hurry what cannot be looked at
+		due = false // a trigger does not hasten the retry of a failed observation
 	}
 	if todo.empty() && !due && !s.mustSay && !s.mayBeginBGP() && maps.Equal(s.conflicts, s.cfg.Announcer.Conflicts()) {
 		if s.noteSessions(start) {
 			s.reportNode()
 		}
-		return s.trouble() // a kick about what is known already
+		return s.trouble() // nothing new
 	}
 	s.withdraw(todo)
 	ready := s.ready(todo)
@@ -53,7 +53,7 @@ func (s *Speaker) round(ctx context.Context) error {
 		s.look(ctx, todo, looked)
 	}
 	s.carryOut(ctx, todo)
-	if s.bgp.waits { // no longer
+	if s.bgp.waits { // BGP has begun
 		s.bgp.waits = false
 		rest := newWork()
 		s.takeFailed(rest)
@@ -67,12 +67,12 @@ func (s *Speaker) round(ctx context.Context) error {
 	s.report(todo)
 	s.schedule(again, time.Since(start))
 	if s.cfg.Progress != nil && s.known != nil && !s.failed.missing() {
-		s.cfg.Progress.Applied(start) // what came since may have come too late to be planned
+		s.cfg.Progress.Applied(start) // later changes may have come too late for this plan
 	}
 	return s.trouble()
 }
 
-// carryOut programs what the work names, and then announces what is programmed.
+// carryOut programs the work and then announces what is programmed.
 func (s *Speaker) carryOut(ctx context.Context, todo *work) {
 	if s.known != nil {
 		before := s.changes
@@ -92,7 +92,7 @@ func (s *Speaker) carryOut(ctx context.Context, todo *work) {
 	s.dropBlackholes()
 }
 
-// plan plans again if something changed or its time has come, and tells whether there is a plan.
+// plan makes a new plan if something changed or a timer expired, and reports whether a plan exists.
 func (s *Speaker) plan(todo *work, now time.Time) bool {
 	view, touched, ok := s.cfg.Source.Observe()
 	if !ok {
@@ -118,7 +118,7 @@ func (s *Speaker) plan(todo *work, now time.Time) bool {
 	return true
 }
 
-// notesIPv6 notes whether addresses of IPv6 are served, and tells whether that is new: it takes other sysctls.
+// notesIPv6 records whether IPv6 addresses are served, and reports whether that changed: IPv6 needs further sysctls.
 func (s *Speaker) notesIPv6(todo *work) bool {
 	before, touched := s.ipv6, false
 	for key := range todo.keys {
@@ -135,15 +135,15 @@ func (s *Speaker) notesIPv6(todo *work) bool {
 	return s.ipv6 != before
 }
 
-// takeFailed adds to the work what failed before.
+// takeFailed adds the failed work to the work.
 func (s *Speaker) takeFailed(todo *work) {
 	todo.add(s.failed)
 	s.failed, s.errs = newWork(), nil
 }
 
-// look observes the node. What is announced stays so if that fails: it was programmed and very likely still is.
+// look observes the node. If that fails, announcements stay: the addresses were programmed and very likely still are.
 func (s *Speaker) look(ctx context.Context, todo *work, looked bool) {
-	todo.announce = todo.announce || looked // its interfaces may be others
+	todo.announce = todo.announce || looked // the interfaces may have changed
 	if looked {
 		s.mendBlackholes()
 	}
@@ -160,10 +160,10 @@ func (s *Speaker) look(ctx context.Context, todo *work, looked bool) {
 	}
 }
 
-// settled tells whether nothing failed that is to be tried again, or to be forgotten as an error that nothing is left of.
+// settled reports whether there is nothing to retry and no error to clear.
 func (s *Speaker) settled() bool { return s.known != nil && s.failed.empty() && len(s.errs) == 0 }
 
-// schedule says when to try again what failed.
+// schedule sets when to retry failed work.
 func (s *Speaker) schedule(again bool, took time.Duration) {
 	if s.settled() {
 		s.failures, s.retry = 0, time.Time{}
@@ -177,12 +177,12 @@ func (s *Speaker) schedule(again bool, took time.Duration) {
 		s.failures++
 		s.retry = now.Add(min(wait, retryMost))
 	case len(s.errs) > s.reported && soon.Before(s.retry):
-		s.retry = soon // something else failed now
+		s.retry = soon // another failure occurred
 	}
 	s.reported = len(s.errs)
 }
 
-// fail notes why something could not be done.
+// fail records an error.
 func (s *Speaker) fail(err error) {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, e := range joined.Unwrap() {
@@ -193,10 +193,10 @@ func (s *Speaker) fail(err error) {
 	}
 }
 
-// troubleMost is how many reasons are told at once.
+// troubleMost is the maximum number of errors in one report.
 const troubleMost = 10
 
-// trouble says why the node is not as planned: what failed, and what only the operator can mend.
+// trouble returns why the node is not as planned: failures, and errors that only the operator can fix.
 func (s *Speaker) trouble() error {
 	var errs []error
 	if s.known != nil {

@@ -10,20 +10,21 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// bgpState is what was told to BGP.
+// bgpState is the state published to the BGP daemon.
 type bgpState struct {
-	// begun is set once the whole was told; before, ironlb-bgpd keeps what an earlier process wanted.
+	// begun is set once the full state was published; until then ironlb-bgpd keeps the state of an earlier process.
 	begun bool
-	// waits is set if an address may only go once the whole was told.
+	// waits is set if an address may only be removed once the full state was published.
 	waits  bool
 	peers  map[string]plan.Peer
 	routes map[netip.Prefix]plan.Route
-	// sessions and prefs are as they were reported last, routed counts what became of addresses.
+	// sessions and prefs are as last reported; routed counts addresses by outcome.
 	sessions map[string]plan.Session
 	prefs    map[plan.LocalPrefs]int
 	routed   *tally[netip.Addr]
 	unserved unserved
-	// unwatched is since when BFD is not up, by peer; lateAt is when the next session will have been established for too long without.
+	// unwatched is since when BFD has not been up, by peer. lateAt is when the next session exceeds its time without
+	// BFD.
 	unwatched map[string]time.Time
 	lateAt    time.Time
 }
@@ -33,7 +34,7 @@ func newBGPState(m *Metrics) bgpState {
 		unserved: unserved{of: map[netip.Addr]plan.Reason{}}}
 }
 
-// withdrawRoutes takes back what is no longer wanted. It comes before every other change.
+// withdrawRoutes withdraws unwanted routes and peers. It precedes every other change.
 func (s *Speaker) withdrawRoutes(todo *work) {
 	if !s.bgp.begun {
 		return
@@ -63,22 +64,23 @@ func (s *Speaker) withdrawRoutes(todo *work) {
 	s.tellBGP(change, todo)
 }
 
-// routeReady announces what this node takes in before the work is done, so that it need not wait for that.
+// routeReady announces the routes that the node already forwards before the work is done, so that they do not wait for
+// it.
 func (s *Speaker) routeReady(todo *work) {
 	if s.bgp.begun && len(todo.peers)+len(todo.routes) > 0 {
 		s.route(todo, s.readyAddress(todo))
 	}
 }
 
-// routeAll announces what is left, once all that can be is programmed and what cannot is out of the plan. The first time that is everything;
-// what an earlier process announced stays until then.
+// routeAll announces the remaining routes, after the possible work is programmed and failed parts are out of the plan.
+// The first call publishes the full state; until then the routes of an earlier process stay.
 func (s *Speaker) routeAll(todo *work) {
 	if s.bgp.begun || s.mayBeginBGP() {
 		s.route(todo, func(netip.Addr) bool { return true })
 	}
 }
 
-// route tells BGP what the work names: whom to speak to, and those prefixes all of whose addresses may be announced.
+// route publishes the peers of the work, and its prefixes if all of their addresses may be announced.
 func (s *Speaker) route(todo *work, may func(addr netip.Addr) bool) {
 	want := s.desired.BGP
 	change := plan.BGPChange{Whole: !s.bgp.begun, RouterID: want.RouterID, NodeGoes: want.NodeGoes,
@@ -100,8 +102,9 @@ func (s *Speaker) route(todo *work, may func(addr netip.Addr) bool) {
 	s.tellBGP(change, todo)
 }
 
-// mayBeginBGP tells whether the whole is to be told now: how the node is must be known, and all that the API server has to say, of this
-// node too. A snapshot may be older than what an earlier process had told, and has no passwords, so it counts for who was told nothing.
+// mayBeginBGP reports whether to publish the full state now. The state of the node and the Node object must be known,
+// and the cluster state must come from the API server. A snapshot may be older than the state of an earlier process and
+// has no passwords, so it is used only for a BGP daemon without state.
 func (s *Speaker) mayBeginBGP() bool {
 	if s.cfg.BGP == nil || s.bgp.begun || s.known == nil || !has(s.view.Nodes, s.cfg.Plan.Node) {
 		return false
@@ -117,7 +120,7 @@ func names[K comparable, V, W any](m map[K]V, value W) map[K]W {
 	return out
 }
 
-// mayRoute tells whether all addresses that a prefix is announced for may be.
+// mayRoute reports whether all addresses behind a prefix may be announced.
 func (s *Speaker) mayRoute(prefix netip.Prefix, may func(addr netip.Addr) bool) bool {
 	if prefix.IsSingleIP() {
 		return may(prefix.Addr())
@@ -130,19 +133,19 @@ func (s *Speaker) mayRoute(prefix netip.Prefix, may func(addr netip.Addr) bool) 
 	return true
 }
 
-// isRouted tells whether an address was announced.
+// isRouted reports whether an address is announced by BGP.
 func (s *Speaker) isRouted(addr netip.Addr) bool {
 	return has(s.fit, addr) && slices.ContainsFunc(s.desired.Routed[addr].Prefixes, func(p netip.Prefix) bool { return has(s.bgp.routes, p) })
 }
 
-// mayBeRouted tells whether routers may send what is for an address that no Service has: what an earlier process announced is not
-// withdrawn before the first change is told.
+// mayBeRouted reports whether routers may still send packets to an address that no Service has: routes of an earlier
+// process are withdrawn only with the first full state.
 func (s *Speaker) mayBeRouted(addr netip.Addr) bool {
 	s.bgp.waits = s.bgp.waits || s.cfg.BGP != nil && !s.bgp.begun
 	return s.bgp.waits
 }
 
-// tellBGP tells a change, if it is one, and logs it.
+// tellBGP publishes a change, if there is one, and logs it.
 func (s *Speaker) tellBGP(change plan.BGPChange, todo *work) {
 	if !change.Whole && !todo.speaker && len(change.Peers)+len(change.Routes) == 0 {
 		return
@@ -166,7 +169,7 @@ func (s *Speaker) tellBGP(change plan.BGPChange, todo *work) {
 	}
 }
 
-// noteRoute logs and counts a route that was told. Of those that the first change has an earlier process told most, and logged them.
+// noteRoute logs and counts a published route. An earlier process announced and logged most routes of the first change.
 func (s *Speaker) noteRoute(prefix netip.Prefix, route plan.Route, why plan.Reason, first bool) {
 	before := s.bgp.routes[prefix]
 	if len(route) > 0 {

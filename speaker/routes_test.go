@@ -19,8 +19,8 @@ var (
 	all24  = netip.MustParsePrefix("203.0.113.0/24")
 )
 
-// An endpoint of policy Local that becomes ready is a route at once, and one that goes takes the route with it; an aggregate stays for the
-// other address. Nothing waits for a timer.
+// The first ready endpoint on this node of a Service with policy Local adds the route at once, and the last one removes
+// it. An aggregate stays for the other address. No timer is involved.
 func TestRouteFollowsEndpoint(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
@@ -57,7 +57,8 @@ func TestRouteFollowsEndpoint(t *testing.T) {
 	})
 }
 
-// What was announced before the speaker began stays until it knows the cluster and the node, and one change makes it what it is to be.
+// Announcements of an earlier process stay until the cluster and the node are observed. Then a single change replaces
+// them.
 func TestFirstChangeIsWhole(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -107,7 +108,7 @@ func TestFirstChangeIsWhole(t *testing.T) {
 	})
 }
 
-// What cannot be programmed is not announced, and the rest is; what is lost is withdrawn, and comes back.
+// An address that cannot be programmed is not announced; the others are. A lost address is withdrawn, and returns.
 func TestRouteNeedsDataPlane(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -153,8 +154,8 @@ func TestRouteNeedsDataPlane(t *testing.T) {
 	})
 }
 
-// A node that is labelled to be left out says so for a while to those who can go elsewhere, and then nothing; without the label all is as
-// before.
+// An excluded node first announces GRACEFUL_SHUTDOWN to the peers that already have its routes, and then withdraws
+// them. Without the label the previous state returns.
 func TestNodeGoesGracefully(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
@@ -193,7 +194,7 @@ func TestNodeGoesGracefully(t *testing.T) {
 	})
 }
 
-// The end of the speaker is no reason to withdraw anything, and neither is its return.
+// Neither the end nor the restart of the speaker withdraws a route.
 func TestRestartKeepsRoutes(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -221,7 +222,7 @@ func TestRestartKeepsRoutes(t *testing.T) {
 	})
 }
 
-// What an earlier process announced is withdrawn before the address goes.
+// A route of an earlier process is withdrawn before the address is removed.
 func TestRestartWithdrawsFirst(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -241,11 +242,11 @@ func TestRestartWithdrawsFirst(t *testing.T) {
 		c.touched.All = true
 		r = start(t, w, c)
 		defer r.stop()
-		r.wantPlanned(t) // and worldAddresses saw the order
+		r.wantPlanned(t) // and worldAddresses checked the order
 	})
 }
 
-// Sessions come up, go down and cannot be: it is seen in the status of the node, in metrics, and once in the log.
+// A session that comes up, goes down or is impossible appears in the node status, in metrics, and once in the log.
 func TestSessions(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
@@ -257,7 +258,7 @@ func TestSessions(t *testing.T) {
 		report := func(name string, s plan.Session) {
 			r.bgp.mu.Lock()
 			if r.bgp.sessions == nil {
-				r.bgp.sessions = map[string]plan.Session{"other": {State: plan.SessionEstablished}} // no peer of ours
+				r.bgp.sessions = map[string]plan.Session{"other": {State: plan.SessionEstablished}} // not a configured peer
 			}
 			r.bgp.sessions[name] = s
 			r.bgp.mu.Unlock()
@@ -317,8 +318,8 @@ func TestSessions(t *testing.T) {
 	})
 }
 
-// A session that is established without BFD is marked when BFD has had the time to come up, and not before; nobody kicks for that. It counts from when
-// BFD was up last, or from when the session was established: not from each try.
+// A session that is established without BFD is marked once BFD had time to come up, and not before, without an external
+// trigger. The time counts from when BFD was last up or the session was established, not from each attempt.
 func TestSessionWithoutBFD(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
@@ -360,7 +361,7 @@ func TestSessionWithoutBFD(t *testing.T) {
 		report(s)
 		time.Sleep(patience / 2)
 		s.BFD, s.BFDSince = plan.BFDInit, time.Now()
-		report(s) // it tries
+		report(s) // an attempt
 		time.Sleep(patience/2 - time.Millisecond)
 		want("while it may come up", "", 0)
 		time.Sleep(time.Millisecond)
@@ -386,14 +387,14 @@ func TestSessionWithoutBFD(t *testing.T) {
 		s.State, s.Since, s.Changes = plan.SessionEstablished, time.Now(), 2
 		report(s)
 		want("BGP is up again", "", 0)
-		s.BFD = "" // the profile is taken away
+		s.BFD = "" // the profile is removed
 		report(s)
 		time.Sleep(time.Minute)
 		want("without a profile", "", 0)
 	})
 }
 
-// Addresses that no node announces are logged once, in one line, and are in the status of the node, until they are announced.
+// Addresses that no node announces are logged once, in one line, and stay in the node status until they are announced.
 func TestUnservedIsTold(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
@@ -440,7 +441,7 @@ func TestUnservedIsTold(t *testing.T) {
 	})
 }
 
-// Contradicting advertisements are said once, and in the status of the node.
+// Contradicting advertisements are logged once and appear in the node status.
 func TestLocalPrefsDiffer(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
@@ -464,14 +465,14 @@ func TestLocalPrefsDiffer(t *testing.T) {
 	})
 }
 
-// A sysctl that is wrong keeps new addresses back, and takes no route away: that would cost more than it saves.
+// A wrong sysctl blocks new addresses but withdraws no route: that would cost more than it saves.
 func TestRouteOutlivesSysctl(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
 		v := baseView()
 		clear(v.Advertisements)
 		service(v, "web", vip1, []uint16{80}, 2, "a")
-		theirs, more := netip.MustParseAddr("203.0.113.9"), netip.MustParseAddr("203.0.113.10") // that kube-proxy forwards
+		theirs, more := netip.MustParseAddr("203.0.113.9"), netip.MustParseAddr("203.0.113.10") // kube-proxy forwards these
 		w.bgp.elsewhere = map[netip.Addr]struct{}{theirs: {}, more: {}}
 		service(v, "theirs", theirs, nil, 0, "a")
 		announceOnly(v, "theirs")
@@ -507,8 +508,8 @@ func TestRouteOutlivesSysctl(t *testing.T) {
 	})
 }
 
-// Where a sysctl of ARP is wrong this node answers for no address of IPv4, since the kernel may do that by itself; routers are told of it all
-// the same. An address that is answered for is not made local then: the kernels of all nodes would answer.
+// While an ARP sysctl is wrong, this node announces no IPv4 address by ARP, because the kernel may answer by itself. It
+// still announces routes. An address of a VirtualIP is not made local then: the kernels of all nodes would answer.
 func TestRoutesWithoutSysctlsOfARP(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -575,7 +576,8 @@ func TestRoutesWithoutSysctlsOfARP(t *testing.T) {
 	})
 }
 
-// A filter that cannot be built at first, and can once BGP has begun, in the same round: what an earlier process left in it goes all the same.
+// The filter cannot be built at first, but can be once BGP has begun, in the same reconcile. Residual elements of an
+// earlier process are still removed.
 func TestFilterFailsBeforeBGPBegins(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -598,7 +600,7 @@ func TestFilterFailsBeforeBGPBegins(t *testing.T) {
 	})
 }
 
-// A node that is cordoned announces as before; ironlb-bgpd is told at once what its end would mean then.
+// A cordoned node announces as before. ironlb-bgpd is informed at once that its process would not return.
 func TestNodeGoesIsTold(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)

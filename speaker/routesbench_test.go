@@ -18,8 +18,8 @@ func (q *quickBGP) Set(c plan.BGPChange)              { q.routes = len(c.Routes)
 func (q *quickBGP) Sessions() map[string]plan.Session { return nil }
 func (q *quickBGP) Blank() bool                       { return true }
 
-// BenchmarkOneRoute is a round of the loop, looks at the node included, after the only endpoints of one Service went or came back: its route is
-// told to two routers.
+// BenchmarkOneRoute measures one reconcile, including the observation of the node, after the only endpoints of one
+// Service were removed or returned. Its route is published to two routers.
 func BenchmarkOneRoute(b *testing.B) {
 	for _, n := range []int{100, 10000} {
 		b.Run(fmt.Sprint("addresses=", n), func(b *testing.B) {
@@ -42,7 +42,7 @@ func BenchmarkOneRoute(b *testing.B) {
 			key := named("s7")
 			slice := source.view.Slices[key]["s"]
 			all := slices.Clone(slice.Endpoints)
-			runtime.GC() // of what the start left
+			runtime.GC() // collect garbage of the setup
 			for i := 0; b.Loop(); i++ {
 				if slice.Endpoints = nil; i%2 == 1 {
 					slice.Endpoints = all

@@ -11,7 +11,7 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// setPods says who is a Pod to those who must know.
+// setPods passes the Pod sources to the driver of ClusterInternal virtual servers.
 func (s *Speaker) setPods(todo *work) {
 	if !todo.pods || s.cfg.Node.Inside == nil {
 		return
@@ -27,15 +27,15 @@ func (s *Speaker) setPods(todo *work) {
 	}
 	slices.SortFunc(pods.Prefixes, netip.Prefix.Compare)
 	slices.Sort(pods.Interfaces)
-	pods.Interfaces = slices.Compact(pods.Interfaces) // there is one element for each family
+	pods.Interfaces = slices.Compact(pods.Interfaces) // one element per family
 	if err := s.cfg.Node.Inside.SetPods(pods); err != nil {
 		s.fail(err)
 		s.failed.pods = true
 	}
 }
 
-// closeHealthPorts closes those that are not wanted any more, before all else: load balancers are to look elsewhere first, and
-// a kube-proxy that is to serve the port tries it once, and then not until something changes.
+// closeHealthPorts closes unwanted health check ports before any other change: load balancers must move away first. A
+// kube-proxy that is to serve the port also tries it only once until something changes.
 func (s *Speaker) closeHealthPorts(todo *work) {
 	closed := false
 	for service := range todo.services {
@@ -76,11 +76,11 @@ func (s *Speaker) serveHealthPorts() {
 	for _, service := range slices.SortedFunc(maps.Keys(errs), compareKeys) {
 		s.fail(fmt.Errorf("serve the health check port of Service %v: %w", service, errs[service]))
 		s.failed.services[service] = struct{}{}
-		delete(s.ports, service) // so that it is tried again
+		delete(s.ports, service) // so that it is retried
 	}
 }
 
-// setChecks asks for the probes that are needed.
+// setChecks sets the probes that are needed.
 func (s *Speaker) setChecks(todo *work) {
 	if todo.checks && s.cfg.Node.Checks != nil {
 		s.cfg.Node.Checks.Set(maps.Clone(s.desired.Checks))

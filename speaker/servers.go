@@ -10,24 +10,25 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// servers are the virtual servers of ours that a driver holds, as they were seen last and changed since. The zero value,
-// without a driver, holds none and is never changed.
+// servers are the owned virtual servers of a driver, as last listed and changed since. The zero value, without a
+// driver, has none and is never changed.
 type servers struct {
 	driver VirtualServers
-	// have is nil until it was seen. keys are those of it by address, reals the number of its real servers.
+	// have is nil until the first list. keys are its keys by address, reals the number of its real servers.
 	have  ipvs.Table
 	keys  map[netip.Addr]map[ipvs.Key]struct{}
 	reals int
-	// count is what the driver's Counter said when have was last seen to be true, or made so.
+	// count is what the driver's Counter returned when have was last listed or changed.
 	count int
-	// virtuals is when the virtual servers are listed next, whole when their real servers are, too.
+	// virtuals is when the virtual servers are listed next, whole when they are listed with their real servers.
 	virtuals, whole time.Time
 }
 
-// look brings have up to date and tells whether it was wrong. mine tells which virtual servers are ours.
+// look brings have up to date and reports whether it was wrong. mine reports whether a virtual server is owned.
 //
-// Listing all real servers is one request for each virtual server, so it is done less and less often the longer it takes;
-// so is, within bounds that let an edit be found in time, listing the virtual servers alone. A flush shows in their number.
+// A list of all real servers costs one request per virtual server, so its interval grows with its duration. The
+// interval of the list of virtual servers alone also grows, within bounds that let an edit be found in time. The number
+// of virtual servers reveals a flush.
 func (t *servers) look(mine func(ipvs.Key) bool) (differs bool, err error) {
 	if t.driver == nil {
 		return false, nil
@@ -61,7 +62,7 @@ func (t *servers) look(mine func(ipvs.Key) bool) (differs bool, err error) {
 	return t.set(table, mine), nil
 }
 
-// same tells whether of the virtual servers ours are as we know them.
+// same reports whether the owned virtual servers are as recorded.
 func (t *servers) same(virtuals map[ipvs.Key]ipvs.Settings, mine func(ipvs.Key) bool) bool {
 	found := 0
 	for key, settings := range virtuals {
@@ -77,7 +78,7 @@ func (t *servers) same(virtuals map[ipvs.Key]ipvs.Settings, mine func(ipvs.Key) 
 	return found == len(t.have)
 }
 
-// set replaces have by ours of a table and tells whether that differs.
+// set replaces have by the owned part of a table and reports whether they differ.
 func (t *servers) set(table ipvs.Table, mine func(ipvs.Key) bool) (differs bool) {
 	t.recount()
 	maps.DeleteFunc(table, func(key ipvs.Key, _ ipvs.VirtualServer) bool { return !mine(key) })
@@ -116,8 +117,8 @@ func (t *servers) relist(addrs map[netip.Addr]struct{}, mine func(ipvs.Key) bool
 	return nil
 }
 
-// note keeps the index and the number of real servers in step with have after a change of one virtual server, which had
-// some real servers before.
+// note updates the index and the number of real servers after a change of one virtual server. before is its previous
+// number of real servers.
 func (t *servers) note(key ipvs.Key, before int) {
 	vs, exists := t.have[key]
 	t.reals += len(vs.RealServers) - before
@@ -134,8 +135,8 @@ func (t *servers) note(key ipvs.Key, before int) {
 	}
 }
 
-// apply makes some virtual servers as wanted; one that is absent from want must not be there. It returns what it did,
-// and the virtual servers of what it could not do.
+// apply changes some virtual servers to the wanted state; a key that is absent from want is deleted. It returns the
+// completed operations and the virtual servers of the failed ones.
 func (t *servers) apply(keys map[ipvs.Key]struct{}, want ipvs.Table) (done []ipvs.Op, failed map[ipvs.Key]struct{}, err error) {
 	have := make(ipvs.Table, len(keys))
 	for key := range keys {
@@ -151,7 +152,7 @@ func (t *servers) apply(keys map[ipvs.Key]struct{}, want ipvs.Table) (done []ipv
 	done, err = t.driver.Apply(ops)
 	for _, op := range done {
 		before := len(t.have[op.Virtual].RealServers)
-		if noteErr := t.have.Apply(op); noteErr != nil { // another than we thought was there
+		if noteErr := t.have.Apply(op); noteErr != nil { // the driver had another state than recorded
 			err = errors.Join(err, fmt.Errorf("note what was done: %w", noteErr))
 			failed[op.Virtual] = struct{}{}
 		}
@@ -168,7 +169,7 @@ func (t *servers) apply(keys map[ipvs.Key]struct{}, want ipvs.Table) (done []ipv
 	return done, failed, err
 }
 
-// counted tells whether the driver holds as many as it did.
+// counted reports whether the number of entries in the driver is unchanged.
 func (t *servers) counted() bool {
 	counter, ok := t.driver.(Counter)
 	if !ok {

@@ -10,7 +10,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// noteSessions logs and counts what changed of the BGP sessions, and tells whether anything did.
+// noteSessions logs and counts changes of BGP sessions, and reports whether there were any.
 func (s *Speaker) noteSessions(now time.Time) bool {
 	if s.cfg.BGP == nil || !s.bgp.begun {
 		return false
@@ -33,14 +33,14 @@ func (s *Speaker) noteSessions(now time.Time) bool {
 	return true
 }
 
-// sessions returns how the session of each BGPPeer is that selects this node.
+// sessions returns the session of each BGPPeer that selects this node.
 func (s *Speaker) sessions(now time.Time) map[string]plan.Session {
 	reported := s.cfg.BGP.Sessions()
 	out := make(map[string]plan.Session, len(s.bgp.peers)+len(s.desired.PeerProblems))
 	for name := range s.bgp.peers {
 		session, known := reported[name]
 		if session.State != plan.SessionEstablished {
-			session.Prefixes = 0 // it counts what the router will be told
+			session.Prefixes = 0 // it counts prefixes that are still to be sent
 		}
 		if !known {
 			session = plan.Session{State: plan.SessionIdle, Since: now}
@@ -53,7 +53,7 @@ func (s *Speaker) sessions(now time.Time) map[string]plan.Session {
 	for name, problem := range s.desired.PeerProblems {
 		session, speaks := out[name]
 		switch before := s.bgp.sessions[name]; {
-		case speaks && session.State != plan.SessionEstablished && session.Reason != "": // which is worse
+		case speaks && session.State != plan.SessionEstablished && session.Reason != "": // the more serious problem
 			continue
 		case !speaks && before.Reason == problem.Reason:
 			session = plan.Session{State: plan.SessionIdle, Since: before.Since}
@@ -66,8 +66,8 @@ func (s *Speaker) sessions(now time.Time) map[string]plan.Session {
 	return out
 }
 
-// findUnwatched marks the sessions that are established although BFD is not up, once it has had the time for that. A session that comes and goes
-// before it is up counts from when it was up last.
+// findUnwatched marks sessions that are established without BFD after BFD had time to come up. The time counts from
+// when BFD was last up, even if its session flaps in between.
 func (s *Speaker) findUnwatched(now time.Time) {
 	b := &s.bgp
 	b.lateAt = time.Time{}
@@ -100,7 +100,7 @@ func (s *Speaker) findUnwatched(now time.Time) {
 	}
 }
 
-// noteSession logs that a session came up, went down, or cannot come up for another reason than before. Each of its many tries is not told.
+// noteSession logs that a session came up, went down, or fails for a new reason. It does not log each attempt.
 func (s *Speaker) noteSession(name string, before, now plan.Session, had bool) {
 	s.cfg.Metrics.bgp.session(name, now)
 	up, was := now.State == plan.SessionEstablished, before.State == plan.SessionEstablished
@@ -129,7 +129,7 @@ func (s *Speaker) noteSession(name string, before, now plan.Session, had bool) {
 	}
 }
 
-// reportRoutes counts what became of the addresses that the work names, and says which advertisements contradict one another.
+// reportRoutes counts the addresses of the work by outcome, and logs contradicting advertisements.
 func (s *Speaker) reportRoutes(todo *work) {
 	for addr := range todo.addrs {
 		routed, covered := s.desired.Routed[addr]
@@ -147,10 +147,10 @@ func (s *Speaker) reportRoutes(todo *work) {
 	}
 }
 
-// bgpMetrics are those of routes and sessions. Without BGP they have no values.
+// bgpMetrics are the metrics of routes and sessions. Without BGP they have no values.
 type bgpMetrics struct {
 	up, prefixes, bfd *prometheus.GaugeVec
-	// problem has a value for a session that is not established, by reason.
+	// problem has a value by reason for a session that is not established.
 	problem   *prometheus.GaugeVec
 	changes   *prometheus.CounterVec
 	addresses *prometheus.GaugeVec

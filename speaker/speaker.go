@@ -1,7 +1,7 @@
-// Package speaker is the loop on each node that makes the kernel and the network agree with the plan.
+// Package speaker is the reconcile loop on each node. It makes the kernel and the network match the plan.
 //
-// It is the sole owner of the node's state: one goroutine observes, plans, compares and applies. It is kicked by events
-// and looks by itself twice a second, so that what another program flushed or edited is restored.
+// It is the sole owner of the node's state: one goroutine observes, plans, compares and applies. Events trigger it, and
+// it resyncs twice a second to restore what another program flushed or edited.
 package speaker
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Config of a Speaker; every field but Progress, BGP, Nodes, Reach, MACs and Destroyed is needed.
+// Config of a Speaker. The fields Progress, BGP, Nodes, Retained, Reach, MACs and Destroyed are optional.
 type Config struct {
 	NodeName  string
 	Plan      plan.Options
@@ -31,87 +31,90 @@ type Config struct {
 	Reporter  Reporter
 	Metrics   *Metrics
 	Progress  Progress
-	// BGP, if set, announces addresses.
+	// BGP, if set, announces addresses to routers.
 	BGP BGP
-	// Nodes, if set, is told how this node is.
+	// Nodes, if set, publishes the status of this node.
 	Nodes NodeReporter
-	// Retained are the addresses for which the kernel answers since an earlier process has ended.
+	// Retained are the addresses for which the kernel answers since the end of an earlier process.
 	Retained map[netip.Addr]struct{}
 	// Reach, if set, finds unreachable nodes.
 	Reach Reach
 	// MACs, if set, are the hardware addresses of the other nodes.
 	MACs func() map[[6]byte]string
-	// Destroyed, if set, is called when virtual servers of ours are found missing or changed. It must not block.
+	// Destroyed, if set, is called when owned virtual servers are missing or changed. It must not block.
 	Destroyed func()
 }
 
-// How often the loop looks by itself, and how soon it tries again after an error.
+// How often the loop resyncs, and how soon it retries after an error.
 const (
-	// auditEvery is from one look at the node to the next, so that what others destroyed is back within two seconds.
+	// auditEvery is the interval of observations, so that destroyed state is restored within two seconds.
 	auditEvery = 500 * time.Millisecond
 	retryFirst = 250 * time.Millisecond
 	retryMost  = 10 * time.Second
-	// restShare bounds the cost of what is listed: a list that took d is not repeated for restShare times d, up to a most
-	// that depends on what else would tell of a change. A round that failed rests likewise, up to retryMost.
+	// restShare bounds the cost of lists: after a list that took d, the next one waits restShare times d. The maximum
+	// depends on what else would reveal a change. A failed reconcile backs off likewise, up to retryMost.
 	restShare = 20
-	// relistLeast and relistMost are for the real servers, which cost a request for each virtual server; virtualsMost leaves
-	// time to restore what was edited within two seconds.
+	// relistLeast and relistMost apply to lists of real servers, which cost one request per virtual server.
+	// virtualsMost leaves time to restore an edit within two seconds.
 	relistLeast  = 900 * time.Millisecond
 	relistMost   = 10 * time.Second
 	virtualsMost = 1400 * time.Millisecond
-	// addressesEvery is how often addresses are listed though no Look told of a change.
+	// addressesEvery is the interval of address lists without a Look.
 	addressesEvery = 10 * time.Second
 )
 
 // errNotSynced is the reason before the first plan.
 var errNotSynced = errors.New("waiting for the first list of Services, EndpointSlices, Nodes and VirtualIPs from the API server")
 
-// Speaker is the loop.
+// Speaker is the reconcile loop.
 type Speaker struct {
 	cfg     Config
 	planner *plan.Planner
 	view    *plan.View    // of the last plan
 	desired *plan.Desired // nil before the first plan
-	reason  string        // of the changes of this round, for the log
-	ipv6    bool          // the plan has virtual servers of it
+	reason  string        // of the changes of this reconcile, for the log
+	ipv6    bool          // the plan has IPv6 virtual servers
 
-	// known is what the node held after the last round; nil if that is not certain. audited is when it was last looked at.
+	// known is the state of the node after the last reconcile, nil if that is uncertain. audited is the time of the
+	// last observation.
 	known   *state
 	audited time.Time
-	// lastFilter outlives known: it is the record of what is ours.
+	// lastFilter outlives known: it records what IronLB owns.
 	lastFilter ipvs.Filter
-	// remains is what is not removed yet, nil for nothing.
+	// remains is the adopted state that is not removed yet, nil for none.
 	remains  *remains
 	cleaning cleaning
 
-	// failed is what could not be done, for the reasons errs, and is tried again at retry.
+	// failed is the work that failed with errs and is retried at retry.
 	failed   *work
 	errs     []error
 	failures int
-	reported int // of errs, when retry was decided
+	reported int // number of errs when retry was set
 	retry    time.Time
 
-	// target is what the announcer should answer for, announced what it was last told, held where it really answers.
+	// target is the desired set of announcements, announced the last published one, held the interfaces of announced
+	// addresses.
 	target    map[netip.Addr]plan.Announcement
 	announced map[netip.Addr]plan.Announcement
 	held      map[netip.Addr][]string
-	// said is what the others were told; mustSay that they must be told again although it is the same.
+	// said is the last published state; mustSay forces another publication even if it is unchanged.
 	said    plan.Word
 	mustSay bool
-	// unable are the addresses that this node cannot answer for, fit those that it forwards, conflicts those that another host
-	// has.
+	// unable are the addresses that this node cannot answer for, fit the ones that it forwards, conflicts the ones for
+	// which another host answers.
 	unable    map[netip.Addr]plan.Reason
 	fit       map[netip.Addr]struct{}
 	conflicts map[netip.Addr]plan.Conflict
-	// macs are the hardware addresses of the other nodes that the announcer was told.
+	// macs are the hardware addresses of the other nodes, as last passed to the announcer.
 	macs map[[6]byte]string
 	bgp  bgpState
-	// reach is what is known of the way to other nodes.
+	// reach is the reachability of other nodes.
 	reach reachState
-	// blackholes are the prefixes that have one; those of an earlier process are among them once blackholesListed is set.
+	// blackholes are the prefixes with a blackhole route. They include those of an earlier process once
+	// blackholesListed is set.
 	blackholes       map[netip.Prefix]struct{}
 	blackholesListed bool
-	// ending is set by Leave, leaving once what this node holds is to be handed over; leaveBy is until when the successors are waited for.
+	// ending is set by Leave. leaving is set once this node hands over. leaveBy is the deadline for successors.
 	ending, leaving atomic.Bool
 	leaveBy         time.Time
 	retention       retention
@@ -119,16 +122,16 @@ type Speaker struct {
 	ports    map[pools.ServiceKey]plan.HealthPort
 	statuses map[string]plan.Status
 	moved    map[string]move
-	// rivals are the nodes that seem to answer as well, by VirtualIP; split those of which the log tells.
+	// rivals are, by VirtualIP, the unreachable nodes that seem to announce it as well. split are the logged ones.
 	rivals   map[string]string
 	split    map[string]struct{}
 	vips     *tally[string]
 	services *tally[pools.ServiceKey]
-	// refused are the addresses that Services may not have, as reported last.
+	// refused are the refused addresses of Services, as last reported.
 	refused  map[pools.ServiceKey]map[netip.Addr]pools.Refusal
 	refusals *tally[refusedAddress]
 
-	// began is when this round did, changes counts what was ever changed.
+	// began is the start of this reconcile. changes counts all changes so far.
 	began   time.Time
 	changes int
 
@@ -137,7 +140,7 @@ type Speaker struct {
 	health    Health
 }
 
-// New returns a Speaker that has not looked at anything yet.
+// New returns a Speaker that has not observed anything yet.
 func New(cfg Config) *Speaker {
 	cfg.Plan.BGP = cfg.BGP != nil
 	return &Speaker{
@@ -163,8 +166,8 @@ func New(cfg Config) *Speaker {
 	}
 }
 
-// Run works until the context ends, or after Leave until what this node holds is handed over, or left to the kernel. It leaves everything else as it is
-// then: the next process takes it over, and meanwhile the kernel goes on forwarding.
+// Run reconciles until the context ends, or after Leave until the addresses of this node are handed over or left to the
+// kernel. It leaves all other state as it is: the kernel continues to forward, and the next process adopts it.
 func (s *Speaker) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -183,7 +186,7 @@ func (s *Speaker) Run(ctx context.Context) error {
 		}
 		s.note(err, time.Since(start))
 		if ending && !s.leaving.Load() {
-			if s.retain(time.Now()) { // as the round has just found
+			if s.retain(time.Now()) { // decided on the state of this reconcile
 				return nil
 			}
 			s.leaving.Store(true)
@@ -198,7 +201,7 @@ func (s *Speaker) Run(ctx context.Context) error {
 	}
 }
 
-// pause returns when to act again without being kicked: at the next audit, or when something failed or was planned for then.
+// pause returns the time until the next reconcile without a trigger: the next audit, a retry, or a planned time.
 func (s *Speaker) pause() time.Duration {
 	next := s.audited.Add(auditEvery)
 	if !s.retry.IsZero() && (s.known == nil || s.retry.Before(next)) {
@@ -210,7 +213,7 @@ func (s *Speaker) pause() time.Duration {
 	if due, waits := s.cleaning.wake(); waits && due.Before(next) {
 		next = due
 	}
-	if late := s.bgp.lateAt; late.After(s.began) && late.Before(next) { // an earlier one was looked at, or could not be
+	if late := s.bgp.lateAt; late.After(s.began) && late.Before(next) { // an earlier lateAt was handled, or could not be
 		next = late
 	}
 	if !s.leaveBy.IsZero() && s.leaveBy.Before(next) {
@@ -219,7 +222,7 @@ func (s *Speaker) pause() time.Duration {
 	return time.Until(next)
 }
 
-// note records the outcome of a round. An error is logged when it appears or changes, not each time it is met.
+// note records the outcome of a reconcile. An error is logged when it appears or changes, not on each occurrence.
 func (s *Speaker) note(err error, took time.Duration) {
 	s.cfg.Metrics.round(err, took)
 	text := ""

@@ -33,7 +33,7 @@ var (
 	vip2 = netip.MustParseAddr("203.0.113.5")
 )
 
-// service adds a Service with its endpoints and its VirtualIP, owned by the first of the nodes.
+// service adds a Service with its endpoints and its VirtualIP. The first node owns it.
 func service(v *plan.View, name string, addr netip.Addr, ports []uint16, endpoints int, nodes ...string) {
 	key := pools.ServiceKey{Namespace: "default", Name: name}
 	svc := plan.Service{Addresses: []plan.Address{{IP: addr, Pool: "main"}}}
@@ -60,7 +60,7 @@ func baseView() *plan.View {
 	return v
 }
 
-// logBuffer is a log that can be read while it is written.
+// logBuffer is a log that can be read during writes.
 type logBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -78,7 +78,7 @@ func (l *logBuffer) String() string {
 	return l.buf.String()
 }
 
-// run is a speaker at work in a world.
+// run is a running speaker in a world.
 type run struct {
 	*world
 	*cluster
@@ -123,7 +123,7 @@ func startWith(t *testing.T, w *world, c *cluster, o plan.Options) *run {
 	return r
 }
 
-// killB ends node b, or brings it back.
+// killB stops node b, or starts it.
 func (r *run) killB(dead bool) {
 	r.world.mu.Lock()
 	r.deadB = dead
@@ -140,11 +140,11 @@ func (r *run) table(t *testing.T) ipvs.Table {
 	return table
 }
 
-// wantPlanned checks the node against the plan made from the same View, and that the speaker is ready.
+// wantPlanned checks the node against a plan made from the same View, and that the speaker is ready.
 func (r *run) wantPlanned(t *testing.T) {
 	t.Helper()
 	synctest.Wait()
-	r.cluster.mu.Lock() // the loop observes next
+	r.cluster.mu.Lock() // the loop locks in this order
 	defer r.cluster.mu.Unlock()
 	r.world.mu.Lock()
 	defer r.world.mu.Unlock()
@@ -168,7 +168,7 @@ func (r *run) wantPlanned(t *testing.T) {
 	if want := r.speaker.desired.Announce; !maps.EqualFunc(r.announced, want, plan.Announcement.Equal) {
 		t.Errorf("announced %v, want %v", r.announced, want)
 	}
-	for name, vip := range r.view.VIPs { // whoever is there, one of the two answers for what can be forwarded
+	for name, vip := range r.view.VIPs { // one of the two nodes owns each VirtualIP that can be forwarded
 		if first := vip.Nodes[0]; len(r.speaker.desired.VIPs[name].Addresses) > 0 && (first == "a" || first == "b" && r.deadB) {
 			if dec := r.speaker.desired.VIPs[name]; dec.Owner != "a" && dec.Reason != plan.NoLocalEndpoint {
 				t.Errorf("VirtualIP %s: %+v", name, dec)
@@ -222,7 +222,7 @@ func TestProgramsFollowsAndForgets(t *testing.T) {
 		}
 		r.set(func(v *plan.View) { service(v, "api", vip2, []uint16{443}, 3, "b", "a") })
 		r.wantPlanned(t)
-		r.set(func(v *plan.View) { service(v, "web", vip1, []uint16{80}, 1, "b", "a") }) // a port, an endpoint and the ownership go
+		r.set(func(v *plan.View) { service(v, "web", vip1, []uint16{80}, 1, "b", "a") }) // a port, an endpoint and the ownership are removed
 		r.wantPlanned(t)
 		r.killB(true)
 		r.wantPlanned(t)
@@ -288,7 +288,7 @@ func TestRestoresWithinTwoSeconds(t *testing.T) {
 	}
 }
 
-// The loss of an address is restored at once, for the kernel tells of it, and if it did not, soon.
+// A lost address is restored at once if the kernel reports the loss, and soon otherwise.
 func TestRestoresAddress(t *testing.T) {
 	for told, within := range map[bool]time.Duration{true: time.Millisecond, false: addressesEvery + auditEvery} {
 		inBubble(t, func(t *testing.T) {
@@ -309,7 +309,7 @@ func TestRestoresAddress(t *testing.T) {
 	}
 }
 
-// On a node with so many virtual servers that listing them takes long, it is seldom done, and yet a flush is noticed.
+// If lists of virtual servers take long, they are rare, and a flush is still noticed.
 func TestListsSeldomWhatTakesLong(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -344,7 +344,7 @@ func TestForeignObjectsAreLeftAlone(t *testing.T) {
 			}
 		}
 		w.kernel.Fail = fail
-		// A pool that holds an address of the node itself must not cut it off.
+		// A pool that contains an address of the node itself must not cut the node off.
 		w.foreign[vip2] = struct{}{}
 		v := baseView()
 		service(v, "web", vip1, []uint16{80}, 2, "a")
@@ -367,7 +367,7 @@ func TestForeignObjectsAreLeftAlone(t *testing.T) {
 			t.Errorf("status of the foreign address: %+v", got)
 		}
 		w.mu.Unlock()
-		// The others are looked after as ever, and a lasting complaint is one line.
+		// The other addresses are still reconciled, and a lasting error is logged once.
 		time.Sleep(time.Minute)
 		key := ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 80}
 		w.mu.Lock()
@@ -424,7 +424,7 @@ func TestKernelWithoutIPVS(t *testing.T) {
 	})
 }
 
-// A sysctl that the speaker may not write keeps anything new from being taken in; what is there goes on and is healed.
+// A sysctl that the speaker may not write blocks new addresses. Programmed ones stay and are repaired.
 func TestSysctlFails(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -464,7 +464,7 @@ func TestSysctlFails(t *testing.T) {
 	})
 }
 
-// A restart takes over what is there without a change, and announces again.
+// A restart adopts the state without a change, and announces again.
 func TestRestartChangesNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -485,7 +485,7 @@ func TestRestartChangesNothing(t *testing.T) {
 			t.Errorf("%d changes after a restart:\n%s", n, r.log)
 		}
 		r.stop()
-		// What lost its Service while no speaker ran is removed.
+		// State whose Service was deleted while no speaker ran is removed.
 		w.restart()
 		delete(v.Services, pools.ServiceKey{Namespace: "default", Name: "old"})
 		delete(v.VIPs, vip2.String())
@@ -495,7 +495,7 @@ func TestRestartChangesNothing(t *testing.T) {
 	})
 }
 
-// A process that was killed may have left weights at 0, which is corrected at the start (ipvs.md 1.2.8).
+// A killed process may have left weights at 0. The next start corrects that (ipvs.md 1.2.8).
 func TestWeightsAreCorrectedAfterARestart(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -518,12 +518,12 @@ func TestWeightsAreCorrectedAfterARestart(t *testing.T) {
 	})
 }
 
-// Metrics tell what became of VirtualIPs and Services, also of a Service whose port an older one holds.
+// Metrics count VirtualIPs and Services by reason, including a Service whose port an older Service has.
 func TestMetricsByReason(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
 		service(v, "api", vip1, []uint16{80}, 1, "a")
-		service(v, "web", vip1, []uint16{80}, 1, "a") // on the same port, later by its name
+		service(v, "web", vip1, []uint16{80}, 1, "a") // same port; later by name
 		service(v, "idle", vip2, []uint16{80}, 0, "b", "a")
 		r := start(t, newWorld(t), &cluster{view: v, synced: true})
 		defer r.stop()
@@ -545,7 +545,7 @@ ironlb_speaker_vips{reason="Owner"} 1
 	})
 }
 
-// How long programming takes is measured when something is programmed, and at no other time.
+// The duration of programming is measured only when something is programmed.
 func TestProgrammingIsMeasured(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
@@ -570,14 +570,14 @@ func TestProgrammingIsMeasured(t *testing.T) {
 		if first == 0 {
 			t.Fatal("the first Service is not measured")
 		}
-		time.Sleep(time.Minute) // many rounds that only look
+		time.Sleep(time.Minute) // many reconciles that only observe
 		if n, _ := measured(); n != first {
 			t.Errorf("%d measured while nothing changed", n-first)
 		}
 		r.world.mu.Lock()
 		r.slowVirtuals = 3 * time.Second
 		r.world.mu.Unlock()
-		r.speaker.cfg.Kick.look.Store(true) // the node is looked at in the same round
+		r.speaker.cfg.Kick.look.Store(true) // so the same reconcile observes the node
 		r.set(func(v *plan.View) { service(v, "web", vip2, []uint16{80}, 1, "b", "a") })
 		time.Sleep(time.Minute)
 		if n, took := measured(); n != first+1 || took < 3 || took > 4 {
@@ -610,7 +610,7 @@ func TestInterfaceLost(t *testing.T) {
 	})
 }
 
-// A virtual server that cannot be made keeps its address from being announced, and no other.
+// A virtual server that cannot be added blocks the announcement of its own address, and of no other.
 func TestOneVirtualServerFails(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -644,7 +644,7 @@ func TestOneVirtualServerFails(t *testing.T) {
 	})
 }
 
-// What can no longer be forwarded is no longer announced.
+// An address that can no longer be forwarded is withdrawn.
 func TestWithdrawsWhatCannotBeRestored(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
@@ -670,7 +670,7 @@ func TestWithdrawsWhatCannotBeRestored(t *testing.T) {
 	})
 }
 
-// While the filter cannot be changed no virtual server is added, but what is there follows its endpoints.
+// While the filter cannot be changed, no virtual server is added, but existing ones follow their endpoints.
 func TestFilterFails(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
@@ -698,7 +698,7 @@ func TestFilterFails(t *testing.T) {
 	})
 }
 
-// A virtual server that cannot be deleted keeps its place in the filter, and the record that it is ours, until it is.
+// A virtual server that cannot be deleted keeps its filter element, which records its ownership, until it is deleted.
 func TestDeletionFails(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -731,7 +731,8 @@ func TestDeletionFails(t *testing.T) {
 	})
 }
 
-// A change that meets a node edited since the last look fails, looks and succeeds, without waiting for the audit.
+// A change on a node that was edited since the last observation fails, observes and succeeds, without waiting for the
+// audit.
 func TestLooksAgainAfterAnError(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()
@@ -746,8 +747,8 @@ func TestLooksAgainAfterAnError(t *testing.T) {
 	})
 }
 
-// Wherever a chain of changes breaks off, and whether the process goes on or starts anew, the order was kept and the
-// node is as planned in the end.
+// After an interruption at any change, with or without a restart, the order was kept and the node converges to the
+// plan.
 func TestConvergesAfterAnyPrefix(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		for failAt := 1; failAt < 30; failAt++ {

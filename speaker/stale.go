@@ -8,9 +8,10 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// dropStale makes the filter forget how it treats clients of virtual servers that go on otherwise: masqueraded no longer, or from
-// fewer sources. That comes after those real servers have gone that are not wanted, which may need it, and before others come: an address may be
-// another Service's now, whose clients were never to be treated so. Where the kernel refuses, setServers adds none.
+// dropStale deletes filter elements that treat clients of remaining virtual servers in an outdated way: no longer
+// masqueraded, or from fewer sources. First it deletes the unwanted real servers, which may need these elements. New
+// real servers come later: the address may belong to another Service now, whose clients must never be treated so. If
+// the kernel refuses, setServers adds none.
 func (s *Speaker) dropStale(ctx context.Context, todo *work) {
 	stale := s.stale(todo.elements)
 	if len(stale) == 0 {
@@ -27,8 +28,8 @@ func (s *Speaker) dropStale(ctx context.Context, todo *work) {
 	s.updateFilter(ctx, changes)
 }
 
-// stale returns, of the virtual servers that are wanted, those of the elements that say how their clients are treated, are in the
-// filter and need not be. There are none while the filter is not in force.
+// stale returns, for each wanted virtual server, the filter elements about its clients that exist and are no longer
+// needed. It returns none while the filter is not in force.
 func (s *Speaker) stale(elements map[ipvs.Element]struct{}) map[ipvs.Key][]ipvs.Element {
 	out := map[ipvs.Key][]ipvs.Element{}
 	if !s.known.whole {
@@ -41,7 +42,7 @@ func (s *Speaker) stale(elements map[ipvs.Element]struct{}) map[ipvs.Key][]ipvs.
 		switch e.Set {
 		case ipvs.Masqueraded, ipvs.MasqueradedUnlessPod:
 			out[e.Key] = append(out[e.Key], e)
-		case ipvs.Allowed: // where all may come now, this must not go before the restriction
+		case ipvs.Allowed: // if all sources are allowed now, this must not be deleted before the restriction
 			if s.wantsElement(ipvs.Element{Set: ipvs.Restricted, Key: e.Key}) {
 				out[e.Key] = append(out[e.Key], e)
 			}
@@ -50,7 +51,8 @@ func (s *Speaker) stale(elements map[ipvs.Element]struct{}) map[ipvs.Key][]ipvs.
 	return out
 }
 
-// tainted returns the virtual servers that must not get real servers yet: what is stale could not be dropped, now or earlier.
+// tainted returns the virtual servers that must not get real servers yet: their stale elements could not be deleted,
+// now or earlier.
 func (s *Speaker) tainted(todo *work) map[ipvs.Key][]ipvs.Element {
 	failed := s.failed.elements
 	if s.failed.all {
@@ -61,7 +63,7 @@ func (s *Speaker) tainted(todo *work) map[ipvs.Key][]ipvs.Element {
 	return out
 }
 
-// dropServers takes the real servers that are not wanted out of some virtual servers.
+// dropServers deletes the unwanted real servers of some virtual servers.
 func (s *Speaker) dropServers(t *servers, desired ipvs.Table, kind string, of map[ipvs.Key][]ipvs.Element, todo *work) {
 	keys, want := map[ipvs.Key]struct{}{}, ipvs.Table{}
 	for key := range of {
@@ -77,7 +79,7 @@ func (s *Speaker) dropServers(t *servers, desired ipvs.Table, kind string, of ma
 	s.change(t, keys, want, kind, todo)
 }
 
-// kept is what there is of a virtual server less the real servers that are not wanted.
+// kept returns the existing virtual server without its unwanted real servers.
 func kept(have, want ipvs.VirtualServer) ipvs.VirtualServer {
 	have.RealServers = maps.Clone(have.RealServers)
 	maps.DeleteFunc(have.RealServers, func(at netip.AddrPort, _ ipvs.RealServer) bool { return !has(want.RealServers, at) })

@@ -13,8 +13,9 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// A Service that takes another's address and port within one round is not served as the other was: the world checks that each real server
-// comes after what is stale in the filter has gone. While the kernel refuses that, none comes.
+// A Service takes the address and port of another one within one reconcile, and is not treated like it. The world
+// checks that each real server is added after the stale filter elements are deleted. While the kernel refuses that,
+// none is added.
 func TestAddressIsAnotherServices(t *testing.T) {
 	key := ipvs.Key{Addr: vip1, Protocol: ipvs.TCP, Port: 80}
 	ranges := func(texts ...string) func(*plan.Service) {
@@ -50,7 +51,7 @@ func TestAddressIsAnotherServices(t *testing.T) {
 					delete(v.Services, pools.ServiceKey{Namespace: "default", Name: "old"})
 					service(v, "new", vip1, []uint16{80}, 4, "a")
 					slice := v.Slices[pools.ServiceKey{Namespace: "default", Name: "new"}]["s"]
-					slice.Endpoints = slice.Endpoints[1:] // one of them was the other's
+					slice.Endpoints = slice.Endpoints[1:] // one endpoint was the other Service's
 					v.Slices[pools.ServiceKey{Namespace: "default", Name: "new"}]["s"] = slice
 					edit(v, "new", c.after)
 				})
@@ -68,7 +69,7 @@ func TestAddressIsAnotherServices(t *testing.T) {
 	}
 }
 
-// Where all may come now, the ranges do not go before the restriction.
+// If all sources are allowed now, the ranges are not deleted before the restriction.
 func TestRangesEnd(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		v := baseView()

@@ -8,18 +8,18 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// unserved are the addresses of which this node says that nobody is served by them, with the reason. published is what was made of it last, nil
-// if that is of the past.
+// unserved are the addresses that this node reports as not serving traffic, with the reason. published is the last
+// report, nil if that is outdated.
 type unserved struct {
 	of        map[netip.Addr]plan.Reason
 	published map[plan.Reason]plan.Unserved
 }
 
-// noteUnserved logs which of the addresses are not as they should be, for another reason than before, and which are again. Of what could not be
-// programmed the error was logged. An event may bear on all addresses, so a reason is one line.
+// noteUnserved logs the addresses that stopped serving traffic or have a new reason, and those that serve it again.
+// Errors of programming are logged elsewhere. One event may affect all addresses, so each reason is one line.
 func (s *Speaker) noteUnserved(addrs map[netip.Addr]struct{}) {
 	u := &s.bgp.unserved
-	worse, better := map[plan.Reason][]netip.Addr{}, map[plan.Reason][]netip.Addr{} // by what the reason is now
+	worse, better := map[plan.Reason][]netip.Addr{}, map[plan.Reason][]netip.Addr{} // by the present reason
 	for addr := range addrs {
 		routed := s.desired.Routed[addr]
 		before, was := u.of[addr]
@@ -49,18 +49,18 @@ func (s *Speaker) noteUnserved(addrs map[netip.Addr]struct{}) {
 	}
 }
 
-// lowest sorts addresses and returns as many as a line of the log has.
+// lowest sorts addresses and returns as many as one log line contains.
 func lowest(addrs []netip.Addr) []netip.Addr {
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	return addrs[:min(len(addrs), 10)]
 }
 
-// isOfCluster tells whether a reason holds for all nodes, and not for this one alone.
+// isOfCluster reports whether a reason applies to all nodes, not only to this one.
 func isOfCluster(reason plan.Reason) bool {
 	return reason != plan.DataPlaneNotReady && unservedMessages[reason] != ""
 }
 
-// list returns them by reason.
+// list returns the addresses by reason.
 func (u *unserved) list() map[plan.Reason]plan.Unserved {
 	if u.published == nil {
 		u.published = map[plan.Reason]plan.Unserved{}
@@ -83,7 +83,7 @@ func unservedMessage(reason plan.Reason) string {
 	return unservedMessages[plan.DataPlaneNotReady]
 }
 
-// unservedMessages say what a reason means for an address that is announced by BGP, and how to mend it.
+// unservedMessages explain each reason for an address that is announced by BGP, and its remediation.
 var unservedMessages = map[plan.Reason]string{
 	plan.NoLocalEndpoint: "no node announces it: externalTrafficPolicy is Local, and no node that may announce it " +
 		"has an endpoint of the Service (of each Service, if several share the address); start a Pod there, or use Cluster",

@@ -9,9 +9,9 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// work names what must be compared with the plan and, where it differs, changed.
+// work names what to compare with the plan and to change if it differs.
 type work struct {
-	// all stands for everything that is wanted or was seen.
+	// all stands for everything that is wanted or was observed.
 	all      bool
 	keys     map[ipvs.Key]struct{}
 	elements map[ipvs.Element]struct{}
@@ -19,11 +19,11 @@ type work struct {
 	vips     map[string]struct{}
 	services map[pools.ServiceKey]struct{}
 	checks   bool
-	// remembered are the virtual servers whose connections conntrack may remember wrongly.
+	// remembered are the virtual servers for which conntrack may have misleading entries.
 	remembered map[ipvs.Key]struct{}
-	// pods is set when it must be said again who is one, announce when the announcer must be told again.
+	// pods is set if the Pod sources must be set again, announce if the announcements must be.
 	pods, announce bool
-	// peers and routes of BGP, these with why; speaker is set if something else is new of who speaks.
+	// peers and routes are those of BGP, routes with a reason. speaker is set if other data of the BGP daemon changed.
 	peers   map[string]struct{}
 	routes  map[netip.Prefix]plan.Reason
 	speaker bool
@@ -47,10 +47,10 @@ func (w *work) empty() bool {
 	return !flags && len(w.keys)+len(w.elements)+len(w.addrs)+len(w.vips)+len(w.services)+len(w.remembered) == 0
 }
 
-// missing tells whether what forwards is among it.
+// missing reports whether the work contains forwarding state.
 func (w *work) missing() bool { return w.all || len(w.keys)+len(w.elements)+len(w.addrs) > 0 }
 
-// add adds what another names.
+// add adds the work of x.
 func (w *work) add(x *work) {
 	w.all, w.checks, w.pods, w.announce = w.all || x.all, w.checks || x.checks, w.pods || x.pods, w.announce || x.announce
 	maps.Copy(w.keys, x.keys)
@@ -64,7 +64,7 @@ func (w *work) add(x *work) {
 	w.speaker = w.speaker || x.speaker
 }
 
-// planned adds what a plan changed.
+// planned adds the changes of a plan.
 func (w *work) planned(c *plan.Changed) {
 	maps.Copy(w.keys, c.Keys)
 	maps.Copy(w.elements, c.Elements)
@@ -80,7 +80,7 @@ func (w *work) planned(c *plan.Changed) {
 	}
 }
 
-// everything names all that is wanted or was seen on the node.
+// everything adds all state that is wanted or was observed on the node.
 func (w *work) everything(d *plan.Desired, st *state) {
 	for _, table := range []ipvs.Table{d.Table, d.Inside, st.table.have, st.inside.have} {
 		for key := range table {
@@ -100,8 +100,7 @@ func (w *work) everything(d *plan.Desired, st *state) {
 	w.pods = true
 }
 
-// addresses returns those that are named, and those of the virtual servers that are, or that what is named of the filter
-// belongs to.
+// addresses returns the addresses of the work, including those of its virtual servers and filter elements.
 func (w *work) addresses() map[netip.Addr]struct{} {
 	out := maps.Clone(w.addrs)
 	for key := range w.keys {
@@ -115,5 +114,5 @@ func (w *work) addresses() map[netip.Addr]struct{} {
 	return out
 }
 
-// ofVirtual tells whether an element says something about a virtual address or virtual server.
+// ofVirtual reports whether an element belongs to a virtual address or virtual server.
 func ofVirtual(e ipvs.Element) bool { return e.Key.Port != 0 || e.Set == ipvs.Addresses }

@@ -12,7 +12,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// speakBGP adds a router that is told every address, and one that is told those of 203.0.113.0/24 as one prefix.
+// speakBGP adds a router that receives each address, and one that receives 203.0.113.0/24 as one prefix.
 func speakBGP(v *plan.View) {
 	v.BGPPeers["near"] = plan.BGPPeer{Address: netip.MustParseAddr("192.0.2.251"), Port: 179, MyASN: 65000, PeerASN: 65000, DualStack: true}
 	v.BGPPeers["far"] = plan.BGPPeer{Address: netip.MustParseAddr("192.0.2.252"), Port: 179, MyASN: 65000, PeerASN: 65001}
@@ -20,7 +20,7 @@ func speakBGP(v *plan.View) {
 	v.BGPAdvertisements["all"] = plan.BGPAdvertisement{Peers: []string{"far"}, Length4: 24, Length6: 64}
 }
 
-// changeBGP makes one random change of what is announced to whom.
+// changeBGP makes one random change of peers or advertisements.
 func changeBGP(r *rand.Rand, v *plan.View) plan.Touched {
 	if r.IntN(2) == 0 {
 		p := v.BGPPeers["near"]
@@ -49,10 +49,11 @@ func bgpOptions() plan.Options {
 	return o
 }
 
-// worldBGP is ironlb-bgpd: it keeps what was wanted when the speaker is restarted. It checks that no route comes before what it leads to.
+// worldBGP is ironlb-bgpd: it keeps its state over a restart of the speaker. It checks that a route is added only after
+// its address is forwarded.
 type worldBGP struct {
 	w     *world
-	begun bool // this process has told the whole
+	begun bool // this process has published the full state
 	// elsewhere are the addresses that kube-proxy forwards.
 	elsewhere map[netip.Addr]struct{}
 
@@ -60,9 +61,9 @@ type worldBGP struct {
 	told     plan.BGP
 	changes  []plan.BGPChange
 	at       []time.Time // of the changes
-	then     func()      // if set, is called after each change with the world locked
+	then     func()      // if set, called after each change with the world locked
 	sessions map[string]plan.Session
-	away     bool // it does not answer
+	away     bool // not running
 }
 
 func (b *worldBGP) Set(c plan.BGPChange) {
@@ -105,7 +106,7 @@ func (b *worldBGP) Blank() bool {
 	return !b.away && len(b.told.Peers) == 0
 }
 
-// worldBlackholes checks that what is announced has one as long as it is.
+// worldBlackholes checks that an announced aggregate has a blackhole as long as it is announced.
 type worldBlackholes struct{ *world }
 
 func (w worldBlackholes) Blackholes() (map[netip.Prefix]struct{}, error) {
@@ -149,7 +150,7 @@ func (w worldBlackholes) RemoveBlackhole(prefix netip.Prefix) (bool, error) {
 	return was, nil
 }
 
-// checkLeads checks that a prefix leads to an address that is forwarded, and that what is for no address ends here.
+// checkLeads checks that a prefix leads to a forwarded address and that a blackhole covers its unallocated addresses.
 func (w *world) checkLeads(prefix netip.Prefix) {
 	if !prefix.IsSingleIP() && !has(w.blackholes, prefix) {
 		w.wrong("prefix %v is announced without a blackhole", prefix)
@@ -170,7 +171,7 @@ func (w *world) checkLeads(prefix netip.Prefix) {
 	w.wrong("prefix %v is announced, which leads to no address", prefix)
 }
 
-// checkWithdrawn checks that nothing leads to an address that is about to go.
+// checkWithdrawn checks that no route leads to an address that is about to be removed.
 func (w *world) checkWithdrawn(addr netip.Addr) {
 	w.bgp.mu.Lock()
 	defer w.bgp.mu.Unlock()
@@ -179,7 +180,7 @@ func (w *world) checkWithdrawn(addr netip.Addr) {
 	}
 }
 
-// wantRoutes checks what is announced against a plan.
+// wantRoutes checks the published routes against a plan.
 func (r *run) wantRoutes(t *testing.T, want *plan.Desired) {
 	t.Helper()
 	r.bgp.mu.Lock()
@@ -204,7 +205,7 @@ func (r *run) wantRoutes(t *testing.T, want *plan.Desired) {
 	}
 }
 
-// prefixes returns what a peer is told.
+// prefixes returns the prefixes that a peer receives.
 func (r *run) prefixes(peer string) map[netip.Prefix]plan.Attributes {
 	r.bgp.mu.Lock()
 	defer r.bgp.mu.Unlock()
@@ -224,7 +225,7 @@ func (r *run) changesSince(n int) []plan.BGPChange {
 	return r.bgp.changes[n:]
 }
 
-// local makes a Service one of policy Local with its endpoints on these nodes.
+// local gives a Service policy Local and endpoints on these nodes.
 func local(v *plan.View, name string, nodes ...string) plan.Touched {
 	key := pools.ServiceKey{Namespace: "default", Name: name}
 	svc := v.Services[key]

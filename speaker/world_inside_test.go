@@ -40,13 +40,13 @@ func (i worldInside) SetPods(pods ipvs.PodSources) error {
 
 type worldConntrack struct{ w *world }
 
-// Clean checks that it is called when the virtual servers are as they will stay, and that it learns what of each takes
-// packets and what drains.
+// Clean checks that the virtual servers are in their final state, and that the table has the serving and the draining
+// real servers of each.
 func (c worldConntrack) Clean(_ context.Context, table ipvs.Table) (int, error) {
 	c.w.mu.Lock()
 	slow := c.w.slowClean
 	c.w.mu.Unlock()
-	time.Sleep(slow) // a mutex that is held meanwhile would stop the bubble's clock
+	time.Sleep(slow) // a mutex held meanwhile would stop the clock of the bubble
 	c.w.mu.Lock()
 	defer c.w.mu.Unlock()
 	if err := c.w.change("conntrack"); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// worldDetector hears node b, which holds every VirtualIP that lists it first while it is alive, unless told otherwise.
+// worldDetector receives node b. While alive, b owns every VirtualIP that lists it first, unless a test overrides that.
 type worldDetector struct {
 	w    *world
 	view func() *plan.View
@@ -20,7 +20,7 @@ type worldDetector struct {
 	dead     bool // b
 	observer bool // this node
 	begins   bool // b observes
-	deaf     bool // b does not hear this node; c, which is there then, does
+	deaf     bool // b receives nothing from this node; c exists then and does
 	override map[string]plan.Claim
 	last     plan.Members
 	words    []plan.Word
@@ -28,7 +28,7 @@ type worldDetector struct {
 	peers    map[string][]netip.Addr
 	retained time.Duration
 	settled  int
-	onPeers  func() // called by SetPeers, in the midst of a round
+	onPeers  func() // called by SetPeers, in the middle of a reconcile
 }
 
 func (d *worldDetector) Observe() (plan.Members, map[string]struct{}, map[plan.VIPID]struct{}) {
@@ -105,7 +105,7 @@ func (d *worldDetector) SetPeers(peers map[string][]netip.Addr) {
 	}
 }
 
-// set changes what is heard.
+// set changes the observed members.
 func (d *worldDetector) set(change func(*worldDetector)) {
 	d.mu.Lock()
 	change(d)
@@ -113,7 +113,7 @@ func (d *worldDetector) set(change func(*worldDetector)) {
 	d.kick.Now()
 }
 
-// word returns what was said last.
+// word returns the last published state.
 func (d *worldDetector) word() plan.Word {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -123,7 +123,7 @@ func (d *worldDetector) word() plan.Word {
 	return d.words[len(d.words)-1]
 }
 
-// checkWord checks that nothing is answered for that is not claimed any more, and nothing claimed that is not forwarded.
+// checkWord checks that every announced address is claimed and every claimed address is forwarded.
 func (w *world) checkWord(word plan.Word) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -18,18 +18,18 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// world is a node and a network in memory. It checks at each change that the order is kept: nothing is reachable before
-// it is programmed, and nothing is taken away while it is reachable.
+// world is an in-memory node and network. It checks the order of each change: nothing is reachable before it is
+// programmed, and nothing is removed while it is reachable.
 type world struct {
 	t      *testing.T
 	kernel *ipvstest.Kernel
 
 	mu      sync.Mutex
 	filter  ipvs.Filter // nil: no table
-	applied ipvs.Filter // what this process applied last
+	applied ipvs.Filter // what this process last applied
 	addrs   map[netip.Addr]struct{}
 	foreign map[netip.Addr]struct{}
-	// retained are the addresses for which the kernel answers, failRetain those for which it cannot be had to.
+	// retained are the addresses for which the kernel answers, failRetain those for which it cannot.
 	retained   map[netip.Addr]struct{}
 	failRetain map[netip.Addr]bool
 	blackholes map[netip.Prefix]struct{}
@@ -37,36 +37,37 @@ type world struct {
 	ups        map[string]bool // interfaces
 	statuses   map[string]plan.Status
 	changes    int
-	calls      int           // that look at or change the node
+	calls      int           // that observe or change the node
 	lists      int           // of virtual servers with their real servers
-	slow       time.Duration // what such a list takes
+	slow       time.Duration // duration of such a list
 	virtuals   int           // lists of virtual servers alone
 	counts     bool          // the kernel counts them, too
-	// slowVirtuals is what listing virtual servers alone takes.
+	// slowVirtuals is the duration of a list of virtual servers alone.
 	slowVirtuals time.Duration
 	noModule     bool
-	// failAt makes the change of that number fail, counted from 1, and everything after it, until it is reset.
+	// failAt makes the change with that number, counted from 1, and all later ones fail until it is reset.
 	failAt int
-	// failFilter is what each change of the filter fails with.
+	// failFilter is the error of each filter change.
 	failFilter error
-	// failSysctls is why they cannot be set.
+	// failSysctls are the errors of the sysctls.
 	failSysctls SysctlErrors
-	// refuse are elements that the kernel does not take.
+	// refuse are the elements that the kernel rejects.
 	refuse map[ipvs.Element]bool
-	// wanted tells whether a Service has the address, as far as the speaker knows.
+	// wanted reports whether a Service has the address, according to the speaker's plan.
 	wanted func(netip.Addr) bool
-	// element tells whether the filter is to hold it, as far as the speaker knows.
+	// element reports whether the filter should contain the element, according to the speaker's plan.
 	element func(ipvs.Element) bool
-	// endpoints tells how many real servers a virtual server is to have, as far as the speaker knows.
+	// endpoints returns the number of real servers of a virtual server, according to the speaker's plan.
 	endpoints func(ipvs.Key) int
-	// hardware is where the speaker asks for the others' hardware addresses, macs what it told the announcer.
+	// hardware returns the hardware addresses of the other nodes. macs are those that the announcer received.
 	hardware func() map[[6]byte]string
 	macs     map[[6]byte]string
-	// nodeStatus is what the speaker said of its node.
+	// nodeStatus is the last published status of the node.
 	nodeStatus plan.NodeStatus
-	// harmed is set while another program may have destroyed what the speaker has not looked at since: it cannot keep the order.
+	// harmed is set while another program may have destroyed state that the speaker has not observed since: the order
+	// cannot be kept then.
 	harmed bool
-	// chance is how many of a thousand changes fail.
+	// chance is the number of changes out of a thousand that fail.
 	chance int
 	dice   *rand.Rand
 
@@ -74,19 +75,19 @@ type world struct {
 	pods      ipvs.PodSources
 	cleaned   []ipvs.Key    // by conntrack
 	cleanings []time.Time   // when each ended
-	slowClean time.Duration // what each takes
-	entries   int           // that each deletes
+	slowClean time.Duration // duration of each cleanup
+	entries   int           // deleted by each cleanup
 	ports     map[pools.ServiceKey]plan.HealthPort
 	failPorts map[pools.ServiceKey]error
 	checks    map[plan.Check]struct{}
-	ipv6      bool // its sysctls are set
+	ipv6      bool // the IPv6 sysctls are set
 	reports   int
-	tells     int // of the announcer
+	tells     int // calls of the announcer
 	deadB     bool
 	conflicts map[netip.Addr]plan.Conflict
 	bgp       worldBGP
 	reach     *worldReach // nil for none
-	probing   bool        // addresses that are to be probed are not answered for yet
+	probing   bool        // addresses to be probed are not announced yet
 }
 
 var errInjected = errors.New("injected")
@@ -117,8 +118,8 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// checkTreated checks that no client comes to a real server in a way that the plan does not know any more: by another's address, or
-// from a range that may not.
+// checkTreated checks that a new real server receives no client in an outdated way: with another source address, or
+// from a range that is no longer allowed.
 func (w *world) checkTreated(op ipvs.Op) {
 	if op.Action != ipvs.AddReal {
 		return
@@ -138,7 +139,7 @@ func (w *world) checkTreated(op ipvs.Op) {
 	}
 }
 
-// wrong reports that the order was not kept.
+// wrong reports a violation of the order.
 func (w *world) wrong(format string, args ...any) {
 	w.t.Helper()
 	if !w.harmed {
@@ -146,7 +147,7 @@ func (w *world) wrong(format string, args ...any) {
 	}
 }
 
-// change counts a change and fails if it is to.
+// change counts a change and fails if it should.
 func (w *world) change(what string) error {
 	w.changes++
 	if w.failAt > 0 && w.changes >= w.failAt || w.chance > 0 && w.dice.IntN(1000) < w.chance {
@@ -164,10 +165,10 @@ func (w *world) node() Node {
 		Inside: worldInside{w}, Conntrack: worldConntrack{w}, HealthPorts: worldPorts{w}, Checks: worldChecks{w}}
 }
 
-// flush is what another program does.
+// loseFilter deletes the filter as another program might.
 func (w *world) loseFilter() { w.mu.Lock(); w.filter = nil; w.mu.Unlock() }
 
-// restart forgets what lives in the process.
+// restart drops the state of the process.
 func (w *world) restart() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -207,7 +208,7 @@ func (i worldIPVS) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	return i.w.kernel.Apply(ops)
 }
 
-// worldCounting is an IPVS that counts.
+// worldCounting is an IPVS that counts its entries.
 type worldCounting struct{ worldIPVS }
 
 func (i worldCounting) Count() (int, error) {
@@ -274,7 +275,7 @@ func (f worldFilter) Update(_ context.Context, changes []ipvs.FilterChange) (int
 	return len(changes), nil
 }
 
-// checkServed checks that no virtual server loses its place in the filter.
+// checkServed checks that no virtual server loses its filter element.
 func (f worldFilter) checkServed(want ipvs.Filter) {
 	table, _ := f.w.kernel.List()
 	for key := range table {
@@ -355,7 +356,7 @@ func (a worldAddresses) Add(addr netip.Addr) (bool, error) {
 		}
 	}
 	a.w.addrs[addr] = struct{}{}
-	// Until now packets to it went elsewhere, and conntrack remembered that: an earlier cleaning was in vain.
+	// Packets to the address went elsewhere so far, and conntrack has entries for that: an earlier cleanup was in vain.
 	a.w.cleaned = slices.DeleteFunc(a.w.cleaned, func(k ipvs.Key) bool { return k.Addr == addr })
 	return true, nil
 }
@@ -460,7 +461,8 @@ func (c *cluster) Observe() (*plan.View, plan.Touched, bool) {
 	return c.view, touched, true
 }
 
-// touch changes the View, which is the speaker's, when it observes next, and says then what that touched.
+// touch changes the View at the next observation, because the View belongs to the speaker, and returns then what it
+// touched.
 func (c *cluster) touch(change func(*plan.View) plan.Touched) {
 	c.mu.Lock()
 	c.pending = append(c.pending, change)
@@ -468,7 +470,7 @@ func (c *cluster) touch(change func(*plan.View) plan.Touched) {
 	c.kick.Now()
 }
 
-// fold makes the changes that wait.
+// fold makes the pending changes.
 func (c *cluster) fold() {
 	for _, change := range c.pending {
 		touched := change(c.view)
@@ -492,7 +494,7 @@ func merge[K comparable](a, b map[K]struct{}) map[K]struct{} {
 	return a
 }
 
-// set changes anything of the View.
+// set makes any change of the View.
 func (c *cluster) set(change func(*plan.View)) {
 	c.touch(func(v *plan.View) plan.Touched {
 		change(v)

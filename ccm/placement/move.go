@@ -8,13 +8,13 @@ type Move struct {
 	Reason         Reason
 }
 
-// NextMove returns the move to make first, given what Place returned for the units: away from cordoned nodes, then what gains
-// most preference weight, then what evens out the load most. It reports false when there is nothing to gain. Making the
-// moves that it returns, one after another, comes to an end. Only what its first node holds, and led already in the
-// list before, is moved: a list that puts back the node that led it would be no news for the speakers. A unit that a
-// node has
-// refused comes last, and is moved only away from a cordoned node: its Services may have endpoints on few nodes, of which nothing
-// is known here.
+// NextMove returns the next move, given the result of Place for the units. First come moves away from cordoned nodes,
+// then those that gain most preference weight, then those that even out the load most. It reports false if nothing is
+// gained. Repeated moves terminate.
+//
+// A unit is moved only if its first node holds it and already led the previous list: the speakers would ignore a list
+// that puts back the node that led it. A unit that a node has refused comes last, and is moved only away from a
+// cordoned node: its Services may have endpoints on few nodes, which are not visible here.
 func NextMove(units []Unit, lists []List, nodes []Node) (Move, bool) {
 	ranks := make(map[string]rank, len(nodes))
 	led := map[string]int{}
@@ -30,7 +30,7 @@ func NextMove(units []Unit, lists []List, nodes []Node) (Move, bool) {
 			led[l.Nodes[0]]++
 		}
 	}
-	idle := len(units) // what the least loaded fit node leads
+	idle := len(units) // the number of units that the least loaded fit node leads
 	for _, n := range nodes {
 		if ranks[n.Name] == fit {
 			idle = min(idle, led[n.Name])
@@ -57,7 +57,7 @@ func NextMove(units []Unit, lists []List, nodes []Node) (Move, bool) {
 	return best.Move, true
 }
 
-// step is a move and what it gains.
+// step is a move and its gain.
 type step struct {
 	Move
 	leaves       bool

@@ -11,18 +11,18 @@ import (
 type nodeSet struct {
 	names []string // sorted
 	has   map[string]bool
-	seen  map[string]int // by holds: the last round in which it met the node
+	seen  map[string]int // by holds: the last round that found the node
 	round int
 }
 
-// nodeSets reads each list of names once: thousands of units have the same few.
+// nodeSets reads each list of names once: thousands of units share the same few.
 type nodeSets struct {
 	known   map[string]struct{}
 	bySlice map[sliceKey]*nodeSet
 	byNames map[string]*nodeSet
 }
 
-// sliceKey tells slices apart that are not changed while the key is kept.
+// sliceKey identifies a slice that does not change while the key is kept.
 type sliceKey struct {
 	data *string
 	len  int
@@ -30,7 +30,7 @@ type sliceKey struct {
 
 func keyOf(names []string) sliceKey { return sliceKey{unsafe.SliceData(names), len(names)} }
 
-// renew returns sets of these nodes: the same ones as long as the names are the same.
+// renew returns sets of these nodes. It keeps the existing ones as long as the names are the same.
 func (s *nodeSets) renew(nodes map[string]rank) *nodeSets {
 	if s != nil && len(s.known) == len(nodes) {
 		same := true
@@ -52,7 +52,7 @@ func (s *nodeSets) renew(nodes map[string]rank) *nodeSets {
 	return &nodeSets{known: known, bySlice: map[sliceKey]*nodeSet{}, byNames: map[string]*nodeSet{}}
 }
 
-// of returns the set of those of the names that are known.
+// of returns the set of the names that are known nodes.
 func (s *nodeSets) of(names []string) *nodeSet {
 	key := keyOf(names)
 	if set := s.bySlice[key]; set != nil {
@@ -79,7 +79,7 @@ func (s *nodeSets) of(names []string) *nodeSet {
 	return set
 }
 
-// holds says whether all the names are in the set, each at most once.
+// holds reports whether all the names are in the set, each at most once.
 func (s *nodeSet) holds(names []string) bool {
 	s.round++
 	for _, n := range names {

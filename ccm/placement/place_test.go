@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// random changes the world in one way.
+// random applies one random change to the world.
 func (w *world) random(r *rand.Rand) {
 	node := fmt.Sprintf("n%d", r.IntN(7))
 	unit := fmt.Sprintf("v%d", r.IntN(25))
@@ -43,7 +43,7 @@ func (w *world) random(r *rand.Rand) {
 	}
 }
 
-// TestProperties holds in any cluster after any history.
+// TestProperties checks properties that hold in any cluster after any history.
 func TestProperties(t *testing.T) {
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -80,7 +80,7 @@ func TestProperties(t *testing.T) {
 	}
 }
 
-// check holds for every list, given what it was.
+// check verifies one list against the previous one.
 func (w *world) check(l List, before []string) {
 	t := w.t
 	t.Helper()
@@ -115,12 +115,12 @@ func (w *world) check(l List, before []string) {
 	} else if fits > 0 && (!w.ready[first] || w.cordoned[first]) || ready > 0 && !w.ready[first] {
 		t.Errorf("%s: nobody holds, and %v is led by a node that is not ready, or cordoned", l.Unit, l.Nodes)
 	}
-	// Without a holder the first of the old list that is fit leads.
+	// Without a holder the first fit node of the old list leads.
 	i := slices.IndexFunc(before, func(n string) bool { return may[n] && w.ready[n] && !w.cordoned[n] })
 	if !may[w.status[l.Unit]] && i >= 0 && first != before[i] {
 		t.Errorf("%s: went from %v to %v, though %s is fit", l.Unit, before, l.Nodes, before[i])
 	}
-	// The next is not a cordoned one while there is a better one.
+	// The next node is not cordoned while a better one exists.
 	for _, n := range l.Nodes[1:] {
 		if w.ready[n] && !w.cordoned[n] {
 			break
@@ -131,8 +131,8 @@ func (w *world) check(l List, before []string) {
 	}
 }
 
-// TestBalance places many at once and one after another: no node leads two more than another, and neither when any one of
-// them has died.
+// TestBalance places many units at once and one after another: no node leads two more than another, also after the
+// death of any one node.
 func TestBalance(t *testing.T) {
 	for _, nodes := range []int{2, 3, 5, 10} {
 		for _, units := range []int{1, 3, 10, 50, 200} {
@@ -166,7 +166,8 @@ func TestBalance(t *testing.T) {
 	}
 }
 
-// TestDeaths: the nodes die one after another, and whenever the order was made exact between, those left differ by at most one.
+// TestDeaths: the nodes die one after another. If the order is made exact in between, the loads of the others differ by
+// at most one.
 func TestDeaths(t *testing.T) {
 	for seed := range uint64(30) {
 		r := rand.New(rand.NewPCG(seed, 2))
@@ -186,7 +187,7 @@ func TestDeaths(t *testing.T) {
 	}
 }
 
-// dies takes the node away without the controller.
+// dies removes the node while the controller is not running.
 func dies(w *world, node string) {
 	w.do("api off")
 	w.do("dies " + node)
@@ -194,7 +195,7 @@ func dies(w *world, node string) {
 	w.do("api on")
 }
 
-// load returns the least and the most units that a live node holds.
+// load returns the smallest and largest number of units that a live node holds.
 func (w *world) load() (least, most int) {
 	held := map[string]int{}
 	for _, n := range w.holds {
@@ -209,8 +210,8 @@ func (w *world) load() (least, most int) {
 	return least, most
 }
 
-// TestAPIAway: nodes die and return while the API server is away. When it is back, with the nodes all not ready for a while,
-// nothing moves.
+// TestAPIAway: nodes die and return while the API server is unavailable. When it is back, and reports all nodes as not
+// ready for a while, nothing moves.
 func TestAPIAway(t *testing.T) {
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 3))
@@ -230,7 +231,7 @@ func TestAPIAway(t *testing.T) {
 			w.ready[n] = r.IntN(3) > 0
 		}
 		held := maps.Clone(w.holds)
-		w.placer = Placer{} // it was restarted, too
+		w.placer = Placer{} // it was restarted as well
 		w.do("api on")
 		for n := range w.ready {
 			w.ready[n] = w.alive[n]
@@ -256,7 +257,7 @@ func (w *world) live() []string {
 	return out
 }
 
-// TestFewWrites counts the lists that a new address changes beside its own, and those that making it exact at last does.
+// TestFewWrites counts the other lists that a new address changes, and those changed by the final exact order.
 func TestFewWrites(t *testing.T) {
 	w := newWorld(t)
 	for i := range 10 {
@@ -292,7 +293,7 @@ func TestFewWrites(t *testing.T) {
 	}
 }
 
-// TestMovesEnd: moves on purpose come to an end, and leave the nodes balanced; of preferred nodes those.
+// TestMovesEnd: deliberate moves terminate and leave the nodes balanced; with preferences, the preferred nodes.
 func TestMovesEnd(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 4))
@@ -321,7 +322,7 @@ func TestMovesEnd(t *testing.T) {
 	}
 }
 
-// large is 2,000 units on 100 nodes, placed.
+// large returns 2,000 placed units on 100 nodes.
 func large(p *Placer) ([]Unit, []Node) {
 	var nodes []Node
 	var names []string
@@ -339,7 +340,7 @@ func large(p *Placer) ([]Unit, []Node) {
 	return units, nodes
 }
 
-// BenchmarkPlace is one pass over 2,000 units on 100 nodes: in which nothing changes, and in which a node has died.
+// BenchmarkPlace measures one pass over 2,000 units on 100 nodes: without a change, and after the death of a node.
 func BenchmarkPlace(b *testing.B) {
 	b.Run("idle", func(b *testing.B) {
 		p := &Placer{}

@@ -1,17 +1,17 @@
 // Package placement decides which nodes may answer for each address, and in which order.
 //
-// It is pure. The rules, in order of weight:
+// It is pure. The rules, in order of precedence:
 //
-//  1. Nothing moves without need. The node that holds an address leads its list as long as it is eligible: who holds is
-//     decided by the speakers, and the list follows. A node that joins or returns takes nothing.
-//  2. Where nobody holds, the first of the list that is ready leads; those before it go to the end.
-//  3. A new address goes to the node of the greatest preference weight, among those to the one that leads the fewest; a tie
-//     is broken by a stable hash.
-//  4. The second place of each list is chosen so that the addresses of a node that dies spread over all the others, the
+//  1. Nothing moves without need. The holder of an address leads its list as long as it is eligible: the speakers elect
+//     the holder, and the list follows. A node that joins or returns takes nothing.
+//  2. Without a holder, the first ready node of the list leads; the nodes before it move to the end.
+//  3. A new address goes to the node with the greatest preference weight, then to the one that leads the fewest units.
+//     A stable hash breaks ties.
+//  4. The second place of each list is chosen so that the addresses of a dead node spread over all the others, the
 //     least loaded ones first.
-//  5. An address moves on purpose only if that is asked for, one at a time: see [NextMove].
+//  5. An address moves deliberately only on request, one at a time: see [NextMove].
 //
-// That a node is not ready, or cordoned, takes nothing from it: it only comes after the others where a node is chosen anew.
+// A node that is not ready or cordoned loses nothing. It only ranks after the others in a new choice.
 package placement
 
 import (
@@ -20,10 +20,10 @@ import (
 	"slices"
 )
 
-// Node is a node that may be in a list.
+// Node is a candidate for a list.
 type Node struct {
 	Name string
-	// Ready is what Kubernetes thinks of it. The speakers know better which nodes are alive.
+	// Ready is the status in Kubernetes. The speakers' view of live nodes is more accurate.
 	Ready bool
 	// Cordoned nodes are about to be drained.
 	Cordoned bool
@@ -34,29 +34,29 @@ type Unit struct {
 	Name string
 	// Eligible names the nodes that may answer.
 	Eligible []string
-	// Weights of preference by node, greater than 0. Nil: all nodes are alike.
+	// Weights are the preferences by node, greater than 0. Nil: all nodes are equal.
 	Weights Weights
-	// Previous is the list decided before, empty for a new unit.
+	// Previous is the previous list, empty for a new unit.
 	Previous []string
-	// Holder is the node that answers now, empty if it is not known.
+	// Holder is the node that answers now, empty if unknown.
 	Holder string
-	// Lead, if it is eligible, is put first although another node may hold: the unit is being moved for the reason Why.
+	// Lead, if eligible, is put first although another node may hold: the unit is being moved, for the reason Why.
 	Lead string
 	Why  Reason
 	// Movable units may be moved by [NextMove] to Takers (nil: all nodes), but not to Refused.
 	Movable         bool
 	Takers, Refused map[string]bool
-	// Reached are the nodes to which the holder can hand over. Nil: all nodes.
+	// Reached are the nodes that the holder can hand over to. Nil: all nodes.
 	Reached map[string]bool
 }
 
-// Weights of preference by node. It is compared by identity: units that have the same should share it.
+// Weights are preferences by node. They are compared by identity: units with equal weights should share the pointer.
 type Weights = *map[string]int
 
-// Reason is why a list is not what it was.
+// Reason is why a list changed.
 type Reason string
 
-// The reasons, the weightiest first when there are several.
+// The reasons, by precedence.
 const (
 	// Unchanged: the list is as before.
 	Unchanged Reason = "Unchanged"
@@ -66,13 +66,13 @@ const (
 	NoEligibleNode Reason = "NoEligibleNode"
 	// OwnerNotEligible: the first node may no longer answer.
 	OwnerNotEligible Reason = "OwnerNotEligible"
-	// HolderLeads: the speakers chose another node than the first, and it leads now.
+	// HolderLeads: the speakers elected another node than the first, and it leads now.
 	HolderLeads Reason = "HolderLeads"
-	// OwnerNotReady: nobody holds, and the first node is not ready.
+	// OwnerNotReady: there is no holder, and the first node is not ready.
 	OwnerNotReady Reason = "OwnerNotReady"
-	// OwnerCordoned: nobody holds, and the first node is cordoned.
+	// OwnerCordoned: there is no holder, and the first node is cordoned.
 	OwnerCordoned Reason = "OwnerCordoned"
-	// Rebalanced: moved to a preferred or less loaded node, as asked.
+	// Rebalanced: moved to a preferred or less loaded node on request.
 	Rebalanced Reason = "Rebalanced"
 	// Drained: moved away from a cordoned node.
 	Drained Reason = "Drained"
@@ -90,34 +90,34 @@ type List struct {
 	Reason Reason
 }
 
-// entry is a unit while it is being decided.
+// entry is a unit during the decision.
 type entry struct {
 	unit     Unit
 	eligible *nodeSet
 	good     bool     // unit.Previous has eligible nodes only, each once
-	nodes    []string // shared with unit.Previous as long as it is the same: never changed in place
+	nodes    []string // shared with unit.Previous while equal: never changed in place
 	reason   Reason
 }
 
-// Placer places again and again. It remembers what it has read, and not what it decided. The zero value is ready.
+// Placer places repeatedly. It caches its parsed input, not its decisions. The zero value is ready.
 type Placer struct {
 	sets *nodeSets
-	read map[readKey]bool // lists that hold nodes of the set only, each once
+	read map[readKey]bool // lists that contain only nodes of the set, each once
 }
 
-// readKey is a list that nobody changes, and a set of nodes.
+// readKey is an immutable list and a set of nodes.
 type readKey struct {
 	list sliceKey
 	set  *nodeSet
 }
 
-// Place returns one list per unit, sorted by unit. The answer does not depend on the order of units, nodes or Eligible, nor
-// on what was placed before, and placing again what it returned changes nothing. Slices and maps that are handed in must
-// not be changed later; units that may share them should.
+// Place returns one list per unit, sorted by unit. The result does not depend on the order of units, nodes or Eligible,
+// or on earlier placements. Placing its result again changes nothing. The given slices and maps must not change later;
+// units should share them if possible.
 //
-// After a death the units of that node spread so that no node leads more than one more than another, if the nodes were balanced
-// before and every unit may be everywhere. That takes a rewritten list here and there with each new unit. Without exact the
-// order after the first is left as it is while it is at most [slack] worse.
+// After the death of a node its units spread: no node leads more than one unit more than another. This requires that
+// the nodes were balanced before and every unit may be on every node. It costs some rewritten lists with each new unit.
+// Without exact, the order after the first node is kept while it is at most [slack] worse.
 func (p *Placer) Place(units []Unit, nodes []Node, exact bool) []List {
 	ranks := make(map[string]rank, len(nodes))
 	for _, n := range nodes {
@@ -163,7 +163,7 @@ func (p *Placer) Place(units []Unit, nodes []Node, exact bool) []List {
 	return lists
 }
 
-// rank orders nodes where one is chosen: lower first.
+// rank orders the candidates: lower first.
 type rank int
 
 const (
@@ -182,7 +182,7 @@ func rankOf(n Node) rank {
 	return fit
 }
 
-// keep carries the previous list over without the nodes that may no longer answer, led by who ought to lead it.
+// keep carries the previous list over without the nodes that may no longer answer, and puts the proper leader first.
 func (e *entry) keep(ranks map[string]rank) {
 	e.nodes = slices.Clip(e.unit.Previous)
 	if !e.good {
@@ -203,14 +203,14 @@ func (e *entry) keep(ranks map[string]rank) {
 			e.first(u.Holder, HolderLeads)
 		}
 	case len(e.nodes) > 0:
-		best := slices.MinFunc(e.nodes, func(a, b string) int { return cmp.Compare(ranks[a], ranks[b]) }) // the first of them
+		best := slices.MinFunc(e.nodes, func(a, b string) int { return cmp.Compare(ranks[a], ranks[b]) }) // the first of equals
 		if ranks[best] < ranks[e.nodes[0]] {
 			e.rotate(slices.Index(e.nodes, best), reasonAgainst(ranks[e.nodes[0]]))
 		}
 	}
 }
 
-// reasonAgainst is why a node that nobody knows to hold does not lead.
+// reasonAgainst returns why a node that is not a known holder does not lead.
 func reasonAgainst(r rank) Reason {
 	if r == cordoned {
 		return OwnerCordoned
@@ -218,7 +218,7 @@ func reasonAgainst(r rank) Reason {
 	return OwnerNotReady
 }
 
-// rotate makes the list begin at i; what was before goes to the end.
+// rotate makes the list begin at i; the nodes before i move to the end.
 func (e *entry) rotate(i int, why Reason) {
 	if i > 0 {
 		e.reason = why
@@ -236,7 +236,7 @@ func (e *entry) first(node string, why Reason) {
 	e.nodes = slices.Insert(others, 0, node)
 }
 
-// lead gives the unit a first node if it has none, or if nobody holds and a better one is not in the list yet.
+// lead gives the unit a first node if it has none, or if there is no holder and a better node is not in the list yet.
 func (e *entry) lead(led map[string]int, ranks map[string]rank) {
 	if len(e.eligible.names) == 0 {
 		return
@@ -261,7 +261,7 @@ func (e *entry) lead(led map[string]int, ranks map[string]rank) {
 	led[best]++
 }
 
-// weight of preference of the node.
+// weight returns the preference weight of the node.
 func (u *Unit) weight(node string) int {
 	if u.Weights == nil {
 		return 0
@@ -272,7 +272,7 @@ func (u *Unit) weight(node string) int {
 // prefer orders nodes by weight, the greatest first.
 func (u *Unit) prefer(a, b string) int { return cmp.Compare(u.weight(b), u.weight(a)) }
 
-// byHash orders nodes in a way of the unit's own that stays the same whatever other nodes there are.
+// byHash orders nodes in a unit-specific order that does not depend on the other nodes.
 func (u *Unit) byHash(a, b string) int {
 	return cmp.Or(cmp.Compare(hash(u.Name, a), hash(u.Name, b)), cmp.Compare(a, b))
 }
@@ -291,7 +291,7 @@ func hash(unit, node string) uint64 {
 	return x ^ x>>33
 }
 
-// changed tells whether the list is not the previous one.
+// changed reports whether the list differs from the previous one.
 func (e *entry) changed() bool {
 	return keyOf(e.nodes) != keyOf(e.unit.Previous) && !slices.Equal(e.nodes, e.unit.Previous)
 }

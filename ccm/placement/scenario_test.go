@@ -15,36 +15,36 @@ import (
 
 var update = flag.Bool("update", false, "write what came out to testdata")
 
-// world is a cluster that a scenario changes. After each command every unit is placed, the speakers act, and so on until
-// nothing changes.
+// world is a cluster that a scenario changes. After each command every unit is placed, then the speakers act,
+// repeatedly until nothing changes.
 //
 //	node a b ...        nodes join, alive and ready
-//	gone a ...          nodes leave the cluster
-//	dies a ... / lives a ...      what the speakers see
-//	down a ... / up a ...         what Kubernetes thinks of it
+//	gone a ...          nodes are removed from the cluster
+//	dies a ... / lives a ...      the state in the speakers' view
+//	down a ... / up a ...         the state in Kubernetes
 //	cordon a ... / uncordon a ...
-//	vip v1 v2 ...       new units on all nodes; "vip v1=a,b" on these only; again for a known one changes its nodes
+//	vip v1 v2 ...       new units on all nodes; "vip v1=a,b" on these only; for a known unit it changes its nodes
 //	vips 10             new units v01 to v10
 //	prefer a=50 b=20    weights of all units
-//	drop v1 ...         units go
-//	api off / api on    nothing is placed, and the speakers tell nothing, until it is back
+//	drop v1 ...         units are removed
+//	api off / api on    nothing is placed, and the speakers report nothing, until it is back
 //	exact               spreads exactly
-//	move v1 ...         makes the moves that help, of these units or of all; drain makes those away from cordoned nodes
-//	led                 prints how many units each node leads, and who would inherit them
+//	move v1 ...         makes the moves that help, of these units or all; drain makes those away from cordoned nodes
+//	led                 prints how many units each node leads, and which nodes would inherit them
 type world struct {
 	t        testing.TB
 	placer   Placer
-	alive    map[string]bool // known to the speakers
-	ready    map[string]bool // known to Kubernetes: the nodes that there are
+	alive    map[string]bool // in the speakers' view
+	ready    map[string]bool // in Kubernetes: the existing nodes
 	cordoned map[string]bool
 	eligible map[string][]string // by unit; nil means all nodes
 	weights  map[string]int
 	lists    map[string][]string
-	holds    map[string]string   // who answers
-	status   map[string]string   // who answers as the API shows it
-	by       map[string][]string // the list that the speakers last went by
-	away     bool                // the API is
-	moves    int                 // of holders that were alive, since the test looked
+	holds    map[string]string   // the node that answers
+	status   map[string]string   // the node that answers according to the API
+	by       map[string][]string // the last list that the speakers used
+	away     bool                // the API is unavailable
+	moves    int                 // of live holders, since the last check of the test
 }
 
 func newWorld(t testing.TB) *world {
@@ -54,7 +54,7 @@ func newWorld(t testing.TB) *world {
 	}
 }
 
-// input of Place, in random order.
+// input returns the arguments of Place, in random order.
 func (w *world) input() ([]Unit, []Node) {
 	var nodes []Node
 	for name, r := range w.ready {
@@ -74,13 +74,13 @@ func (w *world) input() ([]Unit, []Node) {
 	return units, nodes
 }
 
-// place runs Place on the world and returns its answer.
+// place runs Place on the world and returns the lists.
 func (w *world) place(exact bool) []List {
 	units, nodes := w.input()
 	return w.placer.Place(units, nodes, exact)
 }
 
-// speak has the speakers choose by the lists that they know, and tell.
+// speak makes the speakers elect holders by the lists that they have, and report them.
 func (w *world) speak() {
 	for unit := range w.by {
 		if _, ok := w.lists[unit]; !ok && !w.away {
@@ -101,7 +101,7 @@ func (w *world) speak() {
 		switch {
 		case !w.alive[h] || !slices.Contains(list, h):
 			w.holds[unit] = first
-		case !slices.Equal(w.by[unit], list) && first != h: // a newer list with another candidate first
+		case !slices.Equal(w.by[unit], list) && first != h: // a newer list with another first candidate
 			w.moves++
 			w.holds[unit] = first
 		}
@@ -112,7 +112,7 @@ func (w *world) speak() {
 	}
 }
 
-// settle lets all act until nothing changes, and returns what was placed.
+// settle runs placement and speakers until nothing changes, and returns what was placed.
 func (w *world) settle(exact bool) string {
 	var out strings.Builder
 	for range 10 {
@@ -137,7 +137,7 @@ func (w *world) settle(exact bool) string {
 	return ""
 }
 
-// move makes one move that helps: of the units, of all where none is named.
+// move makes one move that helps, of the given units or of all.
 func (w *world) move(only []string, movable bool) string {
 	units, nodes := w.input()
 	for i := range units {

@@ -6,16 +6,16 @@ import (
 	"slices"
 )
 
-// slack is how much more uneven than need be the heirs of a node may be loaded before a list is rewritten only for that.
-// Without it each new address would rewrite lists of many others.
+// slack is the additional imbalance among the heirs of a node that is tolerated before a list is rewritten only for
+// that. Without it each new address would rewrite lists of many others.
 const slack = 2
 
-// group is the units with the same first node and the same heirs: the best nodes that could follow it.
+// group is the units with the same first node and the same heirs: the best nodes to follow it.
 type group struct {
 	heirs   []string // sorted
 	entries []*entry
-	load    map[string]int // what each node would lead
-	allowed int            // difference of load among the heirs
+	load    map[string]int // the number of units that each node would lead
+	allowed int            // maximum difference of load among the heirs
 }
 
 // spread completes the lists after their first node.
@@ -25,7 +25,7 @@ func spread(entries []*entry, led map[string]int, ranks map[string]rank, allowed
 		weights  Weights
 	}
 	byOwner := map[string]map[key]*group{}
-	groups := map[string][]*group{} // of an owner, in the order of their first units
+	groups := map[string][]*group{} // per owner, in the order of their first units
 	for _, e := range entries {
 		e.complete(ranks)
 		if len(e.nodes) < 2 {
@@ -44,7 +44,7 @@ func spread(entries []*entry, led map[string]int, ranks map[string]rank, allowed
 		g.entries = append(g.entries, e)
 	}
 	for _, of := range groups {
-		load := maps.Clone(led) // once the owner is dead
+		load := maps.Clone(led) // after the owner's death
 		for _, g := range of {
 			g.load = load
 			g.spread(ranks)
@@ -52,7 +52,7 @@ func spread(entries []*entry, led map[string]int, ranks map[string]rank, allowed
 	}
 }
 
-// complete appends the nodes that the list lacks in an order of the unit's own, the fit and preferred ones first.
+// complete appends the missing nodes in a unit-specific order, the fit and preferred ones first.
 func (e *entry) complete(ranks map[string]rank) {
 	if len(e.nodes) == len(e.eligible.names) {
 		return
@@ -69,7 +69,7 @@ func (e *entry) complete(ranks map[string]rank) {
 	})
 }
 
-// heirs are the fit nodes of the greatest weight that could follow the first.
+// heirs returns the fit nodes of the greatest weight that could follow the first.
 func (e *entry) heirs(ranks map[string]rank) []string {
 	var heirs []string
 	for _, n := range e.eligible.names {
@@ -89,7 +89,7 @@ func (e *entry) heirs(ranks map[string]rank) []string {
 	return heirs
 }
 
-// spread moves few nodes up to the second place, so that the loads of the heirs come to differ no more than allowed.
+// spread promotes few nodes to the second place, so that the loads of the heirs differ by at most allowed.
 func (g *group) spread(ranks map[string]rank) {
 	if len(g.heirs) == 0 {
 		return
@@ -108,7 +108,7 @@ func (g *group) spread(ranks map[string]rank) {
 		}
 		free = append(free, e)
 	}
-	for _, e := range free { // they are written anyway
+	for _, e := range free { // their lists are rewritten anyway
 		least := g.least(e)
 		heir, clean := e.heir(ranks)
 		if _, ok := slices.BinarySearch(g.heirs, heir); !ok || g.load[heir] > g.load[least] {
@@ -130,7 +130,7 @@ func (g *group) spread(ranks map[string]rank) {
 		if g.load[most]-g.load[least] <= g.allowed {
 			return
 		}
-		last := len(of[most]) - 1 // one that is written anyway, if there is any
+		last := len(of[most]) - 1 // prefers one that is rewritten anyway
 		e := of[most][last]
 		of[most] = of[most][:last]
 		g.load[most]--
@@ -149,7 +149,7 @@ func (g *group) least(e *entry) string {
 	})
 }
 
-// heir returns the first fit node after the first. clean: no cordoned one is before it, which would take over.
+// heir returns the first fit node after the first. clean: no cordoned node precedes it, which would take over.
 func (e *entry) heir(ranks map[string]rank) (node string, clean bool) {
 	clean = true
 	for _, n := range e.nodes[1:] {

@@ -11,7 +11,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// bfdSessions are the BFD sessions of BGP peers. They go on while GoBGP is down, so the C bit is set.
+// bfdSessions are the BFD sessions of BGP peers. They continue while GoBGP is down, so the C bit is set.
 type bfdSessions struct{ *bfd.Driver }
 
 func newBFD(log *slog.Logger, metrics prometheus.Registerer, changed func(map[string]bgp.BFDStatus)) bfdSessions {
@@ -27,7 +27,7 @@ func newBFD(log *slog.Logger, metrics prometheus.Registerer, changed func(map[st
 	})}
 }
 
-// Set has a session with each of the peers.
+// Set replaces the sessions by one with each of the peers.
 func (b bfdSessions) Set(peers map[string]plan.Peer) {
 	configs := make(map[string]bfd.Config, len(peers))
 	for name, p := range peers {
@@ -36,7 +36,7 @@ func (b bfdSessions) Set(peers map[string]plan.Peer) {
 	b.Driver.Set(configs)
 }
 
-// why a session is not up, in words.
+// why returns why a session is not up, as text.
 func why(s bfd.Status) string {
 	switch {
 	case s.State == plan.BFDUp:

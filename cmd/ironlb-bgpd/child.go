@@ -11,7 +11,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// runChild is the child. Its parent ends it: a signal to the whole group is for that one.
+// runChild runs the child. Its parent ends it: signals to the process group are handled by the parent.
 func runChild(ctx context.Context, log *slog.Logger) error {
 	signal.Ignore(syscall.SIGTERM, syscall.SIGINT)
 	return bgp.ServeFile(ctx, bgp.ChildFile, log, func(report func(plan.BGPReport)) bgp.Driver {

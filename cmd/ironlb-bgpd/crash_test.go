@@ -10,7 +10,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
-// TestPeerThatCrashes: a peer that ends GoBGP does so again each time it is started. The others do not notice.
+// TestPeerThatCrashes: a peer crashes its GoBGP process, at each start. Other peers are not affected.
 func TestPeerThatCrashes(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string) {

@@ -21,7 +21,8 @@ func (r *rig) ask(flags ...string) error {
 	return cmd.Run()
 }
 
-// TestHealthAndMetrics: probes are answered and do not take the speaker's place; metrics are served where they were asked for.
+// TestHealthAndMetrics: probes are answered and do not replace the speaker; metrics are served at the configured
+// address.
 func TestHealthAndMetrics(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
@@ -59,7 +60,7 @@ func TestHealthAndMetrics(t *testing.T) {
 	}
 }
 
-// metrics returns the lines of ours, as they are in the node's namespace.
+// metrics returns IronLB's metric lines, requested in the node's namespace.
 func (r *rig) metrics(port string) (lines []string) {
 	r.t.Helper()
 	client := http.Client{Transport: &http.Transport{

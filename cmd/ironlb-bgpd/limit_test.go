@@ -11,8 +11,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// fullTable has a BIRD announce so many prefixes to one neighbor, each with attributes of its own: no two go into one
-// UPDATE.
+// fullTable makes a BIRD announce this number of prefixes to one neighbor, each with unique attributes: no two fit into
+// one UPDATE.
 func fullTable(n int) string {
 	var b strings.Builder
 	b.WriteString("ipv4 table full4;\nprotocol static full { ipv4 { table full4; };\n")
@@ -29,8 +29,8 @@ protocol bgp flood {
 	return b.String()
 }
 
-// newFlood is a rig whose BIRD has a second session with the node, for a peer named flood, in which it announces that
-// many prefixes.
+// newFlood is a rig whose BIRD has a second session with the node, for a peer named flood, and announces this number of
+// prefixes in it.
 func newFlood(t *testing.T, n int, flags ...string) (*rig, plan.Peer) {
 	t.Helper()
 	r := newRig(t, "bird", true, flags...)
@@ -45,7 +45,7 @@ func newFlood(t *testing.T, n int, flags ...string) (*rig, plan.Peer) {
 		IPv4: true, ConnectTime: time.Second}
 }
 
-// memory samples the greatest resident memory of all processes of a rig together, in MB, until it is stopped.
+// memory samples the maximum total resident memory of all processes of a rig, in MB, until it is stopped.
 func (r *rig) memory() (stop func() (most float64)) {
 	done, result := make(chan struct{}), make(chan float64)
 	go func() {
@@ -55,7 +55,7 @@ func (r *rig) memory() (stop func() (most float64)) {
 			sum := rss(r.process.Pid())
 			children, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", r.process.Pid()))
 			for _, file := range children {
-				data, _ := os.ReadFile(file) // the task may be gone
+				data, _ := os.ReadFile(file) // the task may have ended
 				for _, pid := range strings.Fields(string(data)) {
 					sum += rss(pid)
 				}
@@ -72,7 +72,7 @@ func (r *rig) memory() (stop func() (most float64)) {
 	return func() float64 { close(done); return <-result }
 }
 
-// rss is the resident memory of a process in MB, 0 if it is gone.
+// rss returns the resident memory of a process in MB, 0 if it has ended.
 func rss(pid any) (mb float64) {
 	status, _ := os.ReadFile(fmt.Sprintf("/proc/%v/status", pid))
 	for line := range strings.Lines(string(status)) {
@@ -83,9 +83,9 @@ func rss(pid any) (mb float64) {
 	return mb / 1024
 }
 
-// TestFullTable: a router that announces 100,000 prefixes ends its own session, for the number of prefixes or, where
-// that limit is raised, for memory. What all processes take stays bounded, the other session and BFD go on, and the
-// router is left alone for a while.
+// TestFullTable: a router that announces 100,000 prefixes ends its own session: because of the number of prefixes or,
+// if that limit is raised, of memory. The memory of all processes stays bounded, the other session and BFD continue,
+// and the router is not contacted for a while.
 func TestFullTable(t *testing.T) {
 	const n = 100_000
 	for _, c := range []struct {

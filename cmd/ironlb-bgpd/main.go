@@ -1,9 +1,8 @@
-// MPTCP is off: Linux knows the password of a session (RFC 2385) for TCP alone, and Go listens with MPTCP by itself.
-//
+// MPTCP is off: Linux supports the password of a session (RFC 2385) only for TCP, and Go listens with MPTCP by default.
 //go:debug multipathtcp=0
 
-// Command ironlb-bgpd speaks BGP and BFD for the speaker of its node. It keeps what the speaker wants when that is restarted, and
-// starts a child that has GoBGP, and that may crash.
+// Command ironlb-bgpd runs BGP and BFD for the speaker of its node. It keeps the speaker's desired state across
+// restarts of the speaker. GoBGP runs in a child process, which may crash.
 package main
 
 import (

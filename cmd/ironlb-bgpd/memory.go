@@ -7,16 +7,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Memory of a peer's process in MiB. The runtime of Go maps 64 MiB at a time. With 10,000 prefixes of its own a
-// process has 63 MB, and a router's full table of a million prefixes is 0.9 GB and more.
+// Memory of a peer's process in MiB. The Go runtime maps 64 MiB at a time. With 10,000 own prefixes a process has 63
+// MB. A router's full table of a million prefixes takes 0.9 GB and more.
 const (
 	defaultPeerMemory = 384
 	leastPeerMemory   = 192
 )
 
-// limitMemory has the kernel give this process no more memory than that (RLIMIT_DATA, setrlimit(2)), at which it ends.
-// Without it what a router sends would end all processes of the container, BFD's too (memory.oom.group of its cgroup).
-// The collector works harder before.
+// limitMemory limits the memory of this process in the kernel (RLIMIT_DATA, setrlimit(2)); at the limit the process
+// ends. Otherwise a router's routes could end all processes of the container, including BFD's (memory.oom.group of its
+// cgroup). The garbage collector runs more often near the limit.
 func limitMemory(mib uint) error {
 	if mib == 0 {
 		return nil

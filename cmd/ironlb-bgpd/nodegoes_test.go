@@ -9,7 +9,8 @@ import (
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
-// TestTerminatedAsNodeGoes: with graceful restart, too, the router is asked to look elsewhere, and two seconds later has no route any more.
+// TestTerminatedAsNodeGoes: when the node is decommissioned, the router gets GRACEFUL_SHUTDOWN also with graceful
+// restart, and two seconds later has no route any more.
 func TestTerminatedAsNodeGoes(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string) {

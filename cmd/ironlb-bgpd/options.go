@@ -46,7 +46,7 @@ func (o options) check() error {
 	return nil
 }
 
-// command returns the command line. The environment is read here and nowhere else.
+// command returns the command line. The environment is read only here.
 func command() *cobra.Command {
 	var o options
 	root := &cobra.Command{
@@ -129,7 +129,7 @@ func childCommand(o *options) *cobra.Command {
 			}
 			err = runChild(context.WithoutCancel(cmd.Context()), log)
 			if errors.Is(err, io.EOF) {
-				return nil // the parent has let it go
+				return nil // the parent has released it
 			}
 			return err
 		},

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestFlags: what cannot be done is refused before anything is started, and the message names the flag.
+// TestFlags: an invalid flag is refused before anything is started, and the message names the flag.
 func TestFlags(t *testing.T) {
 	for _, c := range []struct{ args, words string }{
 		{"--hold=-1s", "--hold is -1s"},

@@ -25,7 +25,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
-// asProgram makes this test's program ironlb-bgpd itself.
+// asProgram makes the test binary act as ironlb-bgpd.
 const asProgram = "TEST_AS_IRONLB_BGPD"
 
 func TestMain(m *testing.M) {
@@ -35,12 +35,12 @@ func TestMain(m *testing.M) {
 	}
 	flag.Parse()
 	if !given("test.parallel") {
-		flag.Set("test.parallel", "16") // they wait for routers, and not for a processor
+		flag.Set("test.parallel", "16") // they wait for routers, not for a CPU
 	}
 	os.Exit(m.Run())
 }
 
-// given tells whether a flag is on the command line.
+// given reports whether a flag is on the command line.
 func given(name string) (found bool) {
 	flag.Visit(func(f *flag.Flag) { found = found || f.Name == name })
 	return found
@@ -53,12 +53,12 @@ var (
 	password   = "open-sesame"
 	routerAddr = addr("192.0.2.254")
 	vips       = []netip.Prefix{prefix("203.0.113.1/32"), prefix("203.0.113.2/32")}
-	// timers of BFD that a machine bears which is busy with other tests, and quick ones, where the time is measured.
+	// timers of BFD that tolerate a machine busy with other tests; quick ones are for time measurements.
 	timers = plan.BFD{Receive: 300 * time.Millisecond, Transmit: 300 * time.Millisecond, Multiplier: 3}
 	quick  = plan.BFD{Receive: 100 * time.Millisecond, Transmit: 100 * time.Millisecond, Multiplier: 3}
 )
 
-// rig is a node with ironlb-bgpd, a speaker that is this test, and a router.
+// rig is a node with ironlb-bgpd, a speaker (this test) and a router.
 type rig struct {
 	t       *testing.T
 	ctx     context.Context
@@ -94,7 +94,7 @@ func newRig(t *testing.T, kind string, withBFD bool, flags ...string) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.monitor.Stop() })
-	r.sees("the router listens", func() (bool, error) { // GoBGP rests for five seconds after a refusal
+	r.sees("the router listens", func() (bool, error) { // GoBGP pauses for five seconds after a refusal
 		s, err := r.router.Sessions(ctx)
 		return s["node"].State != "" && s["node"].State != "Idle", err
 	})
@@ -117,14 +117,14 @@ func newRig(t *testing.T, kind string, withBFD bool, flags ...string) *rig {
 	return r
 }
 
-// config is the router's, with the node as its neighbour.
+// config returns the router's configuration, with the node as its neighbour.
 func config(bfd plan.BFD) router.Config {
 	n := router.Neighbor{Name: "node", Address: addr("192.0.2.1"), ASN: 65001, Password: password,
 		BFD: router.BFDTimers{Interval: bfd.Receive, Multiplier: int(bfd.Multiplier)}}
 	return router.Config{ASN: 65002, ID: routerAddr, Neighbors: []router.Neighbor{n}}
 }
 
-// privileges are what deploy/ironlb.yaml gives the container.
+// privileges are those of the container in deploy/ironlb.yaml.
 var privileges = []string{"setpriv", "--bounding-set", "-all,+sys_nice", "--no-new-privs", "--"}
 
 // start starts ironlb-bgpd in the node's namespace, with the privileges that it has in a Pod.
@@ -142,7 +142,7 @@ func (r *rig) start() {
 	}
 }
 
-// speaker is what the speaker has of BGP.
+// speaker is the speaker's BGP client.
 type speaker struct {
 	*bgp.Client
 	kick chan struct{}
@@ -172,7 +172,7 @@ func (r *rig) speaker() *speaker {
 	return s
 }
 
-// wanted is the router as a peer, told both addresses.
+// wanted is the router as a peer that both addresses are advertised to.
 func wanted(gracefulRestart, withBFD bool) plan.BGPChange {
 	p := plan.Peer{
 		Address: routerAddr, Port: 179, MyASN: 65001, PeerASN: 65002, ConnectTime: time.Second, HoldTime: 90 * time.Second,
@@ -191,7 +191,7 @@ func wanted(gracefulRestart, withBFD bool) plan.BGPChange {
 	return c
 }
 
-// session waits until the speaker sees the session with the router as it should be.
+// session waits until the session with the router is as expected in the speaker's view.
 func (r *rig) session(s *speaker, what string, is func(plan.Session) bool) plan.Session {
 	r.t.Helper()
 	return r.sessionOf(s, "tor", what, is)
@@ -216,12 +216,12 @@ func established(s plan.Session) bool {
 	return s.State == plan.SessionEstablished && s.Prefixes == len(vips)
 }
 
-// sees waits until something is so at the router.
+// sees waits until a condition holds on the router.
 func (r *rig) sees(what string, is func() (bool, error)) {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.ctx, 30*time.Second)
 	defer cancel()
-	ticker := time.NewTicker(50 * time.Millisecond) // vtysh takes 30 ms of a processor
+	ticker := time.NewTicker(50 * time.Millisecond) // vtysh takes 30 ms of CPU time
 	defer ticker.Stop()
 	for {
 		ok, err := is()
@@ -239,8 +239,9 @@ func (r *rig) sees(what string, is func() (bool, error)) {
 	}
 }
 
-// settled waits until the router has all routes in its kernel and BFD is up if it is wanted, and returns the session. With BFD it
-// waits for a second more: FRR makes its BFD session anew when the first BGP session is up, and takes that down with it.
+// settled waits until the router has all routes in its kernel and, if wanted, BFD is up, and returns the session. With
+// BFD it waits one more second: FRR recreates its BFD session when the first BGP session is up, and takes that down
+// with it.
 func (r *rig) settled(withBFD bool) router.Session {
 	r.t.Helper()
 	var session router.Session
@@ -262,7 +263,7 @@ func (r *rig) settled(withBFD bool) router.Session {
 	return session
 }
 
-// monitored tells whether the monitor, which is told a moment after the kernel did it, has seen the routes come.
+// monitored reports whether the monitor has received the routes. Its notifications are slightly later than the kernel.
 func (r *rig) monitored() bool {
 	there := map[netip.Prefix]bool{}
 	for _, e := range r.monitor.Events() {
@@ -298,10 +299,10 @@ func (r *rig) child() int {
 	return 0
 }
 
-// changes of the router's kernel since so many.
+// changes returns the events of the router's kernel from that index on.
 func (r *rig) changes(since int) []router.Event { return r.monitor.Events()[since:] }
 
-// cut has the router drop everything that comes from the node, which sees no change of its link.
+// cut makes the router drop all packets from the node. The node's link does not change.
 func (r *rig) cut() {
 	r.t.Helper()
 	cmd := exec.CommandContext(r.ctx, "nsenter", "--net="+r.place.Namespace, "--", "nft", "-f", "-")
@@ -328,7 +329,7 @@ func (r *rig) signal(s syscall.Signal) {
 	}
 }
 
-// freePort is one that nobody listens on.
+// freePort returns a port without a listener.
 func freePort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

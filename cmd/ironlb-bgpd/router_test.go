@@ -21,10 +21,10 @@ func each(t *testing.T, test func(t *testing.T, kind string)) {
 	}
 }
 
-// same tells whether two times are of the same moment: routers count back from now, and FRR in whole seconds.
+// same reports whether two times denote the same moment: routers report ages, and FRR in whole seconds.
 func same(a, b time.Time) bool { return a.Sub(b).Abs() < 1100*time.Millisecond }
 
-// TestSpeakerRestarts: nothing is said on the wire, and nothing else is lost.
+// TestSpeakerRestarts: nothing is sent on the wire, and no state is lost.
 func TestSpeakerRestarts(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string) {
@@ -58,7 +58,7 @@ func TestSpeakerRestarts(t *testing.T) {
 	})
 }
 
-// TestGoBGPIsKilled: the peer sees a graceful restart, and BFD does not see anything.
+// TestGoBGPIsKilled: the peer detects a graceful restart, and BFD is not affected.
 func TestGoBGPIsKilled(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string) {
@@ -95,7 +95,7 @@ func TestGoBGPIsKilled(t *testing.T) {
 	})
 }
 
-// TestTerminated with graceful restart: the process goes without a word, and the next one goes on.
+// TestTerminated with graceful restart: the process ends silently, and the next one continues.
 func TestTerminated(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string) {
@@ -121,11 +121,11 @@ func TestTerminated(t *testing.T) {
 	})
 }
 
-// gracefulShutdown is what a router calls 65535:0 (RFC 8326, 5).
+// gracefulShutdown is the routers' notation of 65535:0 (RFC 8326, 5).
 var gracefulShutdown = map[string]string{"bird": "65535:0", "frr": "graceful-shutdown"}
 
-// TestTerminatedPolitely: without graceful restart the router is asked to look elsewhere, has two seconds for that, and then the
-// routes are withdrawn.
+// TestTerminatedPolitely: without graceful restart the routes get GRACEFUL_SHUTDOWN, the router has two seconds to
+// switch, and then the routes are withdrawn.
 func TestTerminatedPolitely(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string) {
@@ -163,8 +163,8 @@ func TestTerminatedPolitely(t *testing.T) {
 	})
 }
 
-// TestPathIsCut: BFD finds it out, and takes the BGP session down at once on this side. Times are measured, so it is over before the parallel
-// tests begin.
+// TestPathIsCut: BFD detects it, and ends the BGP session at once on this side. Times are measured, so it ends before
+// the parallel tests begin.
 func TestPathIsCut(t *testing.T) {
 	each(t, func(t *testing.T, kind string) {
 		r := newRig(t, kind, true)
@@ -191,7 +191,7 @@ func TestPathIsCut(t *testing.T) {
 	})
 }
 
-// TestHold: a speaker that does not come back is not spoken for, for ever.
+// TestHold: the routes of a speaker that does not come back are not advertised indefinitely.
 func TestHold(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "bird", false, "--hold", "500ms")
@@ -213,7 +213,7 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// TestKilled: nothing of it is left when the parent is killed, and the next one takes the socket.
+// TestKilled: when the parent is killed no residual process remains, and the next one takes over the socket.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "bird", false)
@@ -233,8 +233,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestTerminatedWithBFD: BFD ends with the process, and a router that is in the middle of a graceful restart makes of that what it
-// likes. docs/configuration.md says so.
+// TestTerminatedWithBFD: BFD ends with the process. The effect on a router in a graceful restart depends on the router:
+// see docs/configuration.md.
 func TestTerminatedWithBFD(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -276,7 +276,7 @@ func testTerminatedWithBFD(t *testing.T, kind string, graceful, keeps bool) {
 	}
 }
 
-// TestWithoutGracefulRestart shows that the tests above would see what they say does not happen.
+// TestWithoutGracefulRestart shows that the tests above can detect a failure.
 func TestWithoutGracefulRestart(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string) {

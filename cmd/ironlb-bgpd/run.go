@@ -20,10 +20,11 @@ import (
 	"github.com/ironlb/ironlb/speaker/bgp"
 )
 
-// quietHeap is the memory that the parent may use before it is collected: BFD must not wait for the collector. With 10,000 prefixes it needs some 20 MB.
+// quietHeap is the memory that the parent may use before a garbage collection: BFD must not wait for the collector.
+// With 10,000 prefixes it needs about 20 MB.
 const quietHeap = 96 << 20
 
-// run is the parent. It returns when ctx ends and it has left, or a part of it fails for good.
+// run runs the parent. It returns after a shutdown when ctx ends, or when a part of it fails permanently.
 func run(ctx context.Context, o options, log *slog.Logger) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -60,7 +61,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	return group.Wait()
 }
 
-// serveMetrics until ctx ends.
+// serveMetrics serves until ctx ends.
 func serveMetrics(ctx context.Context, listener net.Listener, registry *prometheus.Registry) error {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestSocketRefused: a path at which listening would do harm is refused before anything is changed.
+// TestSocketRefused: a path that would be damaged by listening is refused before anything is changed.
 func TestSocketRefused(t *testing.T) {
 	open := filepath.Join(t.TempDir(), "open")
 	file := filepath.Join(open, "file")
@@ -21,7 +21,7 @@ func TestSocketRefused(t *testing.T) {
 	for socket, says := range map[string]string{file: "no socket", filepath.Join(open, "bgpd.sock"): "such as file", "bgpd.sock": "absolute path"} {
 		cmd := command()
 		cmd.SetArgs([]string{"--socket", socket})
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // one that is taken runs until then
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // an accepted one runs until then
 		if err := cmd.ExecuteContext(ctx); err == nil || !strings.Contains(err.Error(), "--socket is ") || !strings.Contains(err.Error(), says) {
 			t.Errorf("the program with --socket %s: %v, want an error with %q", socket, err, says)
 		}
@@ -35,7 +35,7 @@ func TestSocketRefused(t *testing.T) {
 	}
 }
 
-// TestHealthyTimeout: a time in which nothing can answer is a mistake, and not an answer.
+// TestHealthyTimeout: a timeout that allows no answer is an invalid flag, not an unhealthy result.
 func TestHealthyTimeout(t *testing.T) {
 	for _, limit := range []string{"0", "-1s"} {
 		cmd := command()

@@ -8,9 +8,9 @@ import (
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
-// TestTTLSecurityWithBFD: BFD beside a session that takes TTL 255 only. FRR has it on the port of several hops for an external neighbour with
-// ttl-security, however near that is (bgpd: PEER_IS_MULTIHOP), so the BFDProfile must name minimumTtl; of an internal one, and of BIRD's, it
-// must not.
+// TestTTLSecurityWithBFD: BFD with a session that accepts only TTL 255. For an external neighbour with ttl-security FRR
+// uses the multihop port, at any distance (bgpd: PEER_IS_MULTIHOP), so the BFDProfile must set minimumTtl. For an
+// internal neighbour, and with BIRD, it must not.
 func TestTTLSecurityWithBFD(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -49,7 +49,8 @@ func TestTTLSecurityWithBFD(t *testing.T) {
 	}
 }
 
-// TestWhyBFDIsNotUp: the session is established without BFD, and says why that is so: BIRD's packets have a TTL too low, or a router has no BFD.
+// TestWhyBFDIsNotUp: the session is established without BFD, with the reason: BIRD's packets have a TTL too low, or a
+// router has no BFD.
 func TestWhyBFDIsNotUp(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

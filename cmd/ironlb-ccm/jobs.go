@@ -16,7 +16,7 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// job is a command that ends, run by a Job of the chart.
+// job is a command that terminates, run by a Job of the chart.
 type job struct {
 	kubeconfig string
 	timeout    time.Duration

@@ -1,4 +1,4 @@
-// Command ironlb-ccm is IronLB's cloud-controller-manager: it gives Services of type LoadBalancer their addresses and
+// Command ironlb-ccm is IronLB's cloud-controller-manager: it assigns addresses to Services of type LoadBalancer and
 // decides which nodes answer for them.
 package main
 
@@ -38,7 +38,7 @@ In a Pod it needs no flag. Run two replicas: they elect a leader by a Lease. Out
 
 func main() {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(50) // bursts make garbage, and little of it is needed: memory is dearer than the collector's time
+		debug.SetGCPercent(50) // bursts create garbage, and the live heap is small: process memory costs more than the collector's CPU time
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -64,7 +64,7 @@ func main() {
 	os.Exit(code)
 }
 
-// command is cloud-provider's command with our defaults, controllers and help.
+// command is cloud-provider's command with IronLB's defaults, controllers and help.
 func command(ctx context.Context, settings *ccm.Settings, cloud app.InitCloudFunc) (*cobra.Command, error) {
 	opts, err := ccm.Options()
 	if err != nil {
@@ -96,7 +96,7 @@ func command(ctx context.Context, settings *ccm.Settings, cloud app.InitCloudFun
 	return cmd, nil
 }
 
-// printsVersion has --version print this program's version and commit instead of those of Kubernetes' libraries.
+// printsVersion makes --version print this program's version and commit instead of those of Kubernetes' libraries.
 func printsVersion(cmd *cobra.Command) {
 	flag, run := cmd.Flags().Lookup("version"), cmd.RunE
 	flag.Usage = "print the version and the commit, and quit"
@@ -109,7 +109,7 @@ func printsVersion(cmd *cobra.Command) {
 	}
 }
 
-// emptySection is the heading of flags that are all hidden.
+// emptySection matches the heading of flags that are all hidden.
 var emptySection = regexp.MustCompile(`(?m)^[A-Z].* flags:\n\n\n+`)
 
 // newCloud is called when the flags have been read and logging is set up.

@@ -9,7 +9,7 @@ import (
 	"github.com/ironlb/ironlb/cmd/internal/version"
 )
 
-// TestDefaults: the process runs in a Pod without any flag.
+// TestDefaults: the process runs in a Pod without flags.
 func TestDefaults(t *testing.T) {
 	settings := ccm.DefaultSettings()
 	cmd, err := command(t.Context(), &settings, nil)
@@ -39,7 +39,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestHelp names what runs here and nothing of nodes, routes and webhooks.
+// TestHelp checks that the help has the flags of this program and none of nodes, routes and webhooks.
 func TestHelp(t *testing.T) {
 	settings := ccm.DefaultSettings()
 	cmd, err := command(t.Context(), &settings, nil)

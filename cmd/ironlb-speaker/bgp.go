@@ -2,7 +2,7 @@ package main
 
 import "github.com/ironlb/ironlb/speaker/bgp"
 
-// joinBGP makes the client of ironlb-bgpd, where there is one. Its end changes nothing of what is announced.
+// joinBGP creates the client of ironlb-bgpd, if configured. Its end does not change the advertisements.
 func (p *process) joinBGP() error {
 	if p.bgpSocket == "" {
 		return nil

@@ -12,14 +12,14 @@ import (
 	"github.com/ironlb/ironlb/speaker/kubeproxy"
 )
 
-// calicoPrefix begins the name of the file that says that Calico polices a node, which the name of the node ends.
+// calicoPrefix is the prefix of the file that records that Calico polices a node; the suffix is the node's name.
 const calicoPrefix = "calico-"
 
-// calicoGone is how long this process has run when a node without a sign of Calico counts as one without Calico.
+// calicoGone is how long this process must run before a node without signs of Calico counts as one without Calico.
 const calicoGone = 10 * time.Minute
 
-// calico finds out whether Calico polices this node. That is remembered in a file: after a boot the speaker chooses
-// what forwards before Calico's agent makes its rules.
+// calico detects whether Calico polices this node. The result is recorded in a file: after a boot the speaker selects
+// the data plane before Calico's agent creates its rules.
 type calico struct {
 	log   *slog.Logger
 	file  string // empty for none
@@ -27,14 +27,14 @@ type calico struct {
 	look  func() (bool, error)
 
 	mu   sync.Mutex
-	said string // why the file could not be changed
+	said string // the last error of changing the file
 }
 
 func newCalico(o options, log *slog.Logger) *calico {
 	return &calico{log: log, file: o.stateFile(calicoPrefix), began: time.Now(), look: kubeproxy.CalicoPolices}
 }
 
-// polices reports whether Calico polices what is forwarded to Pods, and has that remembered.
+// polices reports whether Calico polices traffic forwarded to Pods, and records the result.
 func (c *calico) polices() (bool, error) {
 	polices, err := c.look()
 	if err == nil && c.file != "" {
@@ -43,7 +43,7 @@ func (c *calico) polices() (bool, error) {
 	return polices, err
 }
 
-// policesOrDid reports whether Calico polices what is forwarded to Pods, or did when that was seen last.
+// policesOrDid reports whether Calico polices traffic forwarded to Pods, or did according to the record.
 func (c *calico) policesOrDid() (bool, error) {
 	polices, err := c.polices()
 	if err != nil || polices || c.file == "" {
@@ -56,7 +56,7 @@ func (c *calico) policesOrDid() (bool, error) {
 	return err == nil, err
 }
 
-// remember makes the file, or removes it where Calico would have been seen by now.
+// remember creates the file, or removes it once Calico would have been detected.
 func (c *calico) remember(polices bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

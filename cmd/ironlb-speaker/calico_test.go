@@ -12,8 +12,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 )
 
-// A node that Calico polices has nftables by auto also after a boot, when the speaker chooses before Calico is there,
-// until Calico is gone for good. Without stateDir it is asked again.
+// On a node that Calico polices, auto selects nftables also after a boot, when the speaker starts before Calico, until
+// Calico is removed permanently. Without stateDir only the current detection counts.
 func TestCalicoIsRemembered(t *testing.T) {
 	netspace.New(t).Must(t, func() error {
 		dir := filepath.Join(t.TempDir(), "state")
@@ -46,7 +46,7 @@ func TestCalicoIsRemembered(t *testing.T) {
 		}
 		c, kind := start(dir, false)
 		expect("never seen", kind, dataplaneIPVS)
-		check(c, true) // Calico comes after the speaker
+		check(c, true) // Calico starts after the speaker
 		c, kind = start(dir, false)
 		expect("after a boot", kind, dataplaneNFTables)
 		check(c, false)

@@ -15,9 +15,8 @@ import (
 	"github.com/ironlb/ironlb/speaker"
 )
 
-// cleanup removes what earlier runs left on this node, and what they keep in stateDir. It logs each removal and, at the
-// end, their number.
-// It needs CAP_NET_ADMIN and no API server. Where nothing is left it succeeds.
+// cleanup removes the residual state of earlier runs on this node, including their files in stateDir. It logs each
+// removal and, at the end, their number. It needs CAP_NET_ADMIN and no API server. Without residual state it succeeds.
 func cleanup(ctx context.Context, stateDir string, log *slog.Logger) error {
 	removed := &atomic.Int64{}
 	counted := slog.New(counter{log.Handler(), removed})
@@ -40,7 +39,7 @@ func cleanKernel(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	node.Inside = nil // its tables go as a whole
+	node.Inside = nil // its tables are removed entirely
 	if err := speaker.Cleanup(ctx, node, log); err != nil {
 		return err
 	}
@@ -55,7 +54,7 @@ func cleanKernel(ctx context.Context, log *slog.Logger) error {
 	return errors.Join(everyone, inside, err, nft.Policies{}.Remove(ctx))
 }
 
-// ourTables lists our tables of nftables, as "ip ironlb". Without the program nft there are none.
+// ourTables lists IronLB's nftables tables, as "ip ironlb". Without the program nft there are none.
 func ourTables(ctx context.Context) (tables []string, err error) {
 	out, err := exec.CommandContext(ctx, "nft", "list", "tables").CombinedOutput()
 	if errors.Is(err, exec.ErrNotFound) {
@@ -74,7 +73,7 @@ func ourTables(ctx context.Context) (tables []string, err error) {
 	return tables, nil
 }
 
-// counter counts what is logged as information.
+// counter counts the log records of level info.
 type counter struct {
 	slog.Handler
 	n *atomic.Int64

@@ -13,11 +13,11 @@ import (
 	"github.com/ironlb/ironlb/speaker/member"
 )
 
-// defaultCluster is the name in the datagrams of clusters that were given none.
+// defaultCluster is the cluster name in the datagrams if none is configured.
 const defaultCluster = "ironlb"
 
-// cluster returns the name by which the speakers of a cluster know one another, and where none was given the digests of
-// its certificate authority, which keep clusters of the default name apart.
+// cluster returns the name that identifies the speakers of a cluster. If none is configured it also returns the digests
+// of its certificate authority, which keep clusters with the default name apart.
 func (f failover) cluster(apiserver *rest.Config) (name string, authorities []uint64, err error) {
 	if f.Cluster != "" {
 		return f.Cluster, nil, nil
@@ -26,8 +26,8 @@ func (f failover) cluster(apiserver *rest.Config) (name string, authorities []ui
 	return defaultCluster, authorities, err
 }
 
-// readAuthorities returns the digests of the certificates that the API server's may be signed by: several while they
-// are rotated, none where the configuration names none.
+// readAuthorities returns the digests of the certificates that may sign the API server's: several during a rotation,
+// none if the configuration has none.
 func readAuthorities(config *rest.Config) (authorities []uint64, err error) {
 	tls := rest.Config{TLSClientConfig: rest.TLSClientConfig{CAData: config.CAData, CAFile: config.CAFile}}
 	if err := rest.LoadTLSFiles(&tls); err != nil {
@@ -41,8 +41,8 @@ func readAuthorities(config *rest.Config) (authorities []uint64, err error) {
 	return authorities, nil
 }
 
-// follow hands over the certificate authority's digests when its file has others, until ctx ends. A file that cannot be
-// read is as it was.
+// follow passes on the certificate authority's digests when its file has others, until ctx ends. An unreadable file
+// counts as unchanged.
 func (f failover) follow(
 	ctx context.Context, log *slog.Logger, apiserver *rest.Config, have []uint64, set func([]uint64),
 ) error {

@@ -13,8 +13,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/member"
 )
 
-// The default of failover.cluster tells clusters apart by their certificate authority, in whatever order a bundle has
-// it.
+// The default of failover.cluster distinguishes clusters by their certificate authority, in any order of a bundle.
 func TestCluster(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "ca.crt")
 	certificate := func(text string) []byte {

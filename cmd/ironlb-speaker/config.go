@@ -9,41 +9,44 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// config is how this node serves: the file of --config, checked. docs/configuration.md explains every field.
+// config is the validated configuration of this node from the file of --config. docs/configuration.md explains every
+// field.
 type config struct {
-	// ServiceProxy serves every Service here, in place of kube-proxy.
+	// ServiceProxy makes the speaker serve every Service, in place of kube-proxy.
 	ServiceProxy bool
-	// IgnoreExcludeLB has nodes answer that external load balancers are to leave out.
+	// IgnoreExcludeLB ignores the label that excludes nodes from external load balancers.
 	IgnoreExcludeLB bool
 	Dataplane       dataplane
-	// Scheduler and Flags are what a virtual server gets whose Service has no ironlb.io/scheduler.
+	// Scheduler and Flags apply to a virtual server whose Service has no ironlb.io/scheduler.
 	Scheduler string
 	Flags     ipvs.Flags
-	// NodePortPrimary asks for NodePorts on the Node's own InternalIPs, NodePortCIDRs for those addresses of the node that
-	// they hold. One of them is set.
+	// NodePortPrimary selects the Node's own InternalIPs for NodePorts, NodePortCIDRs the addresses of the node in
+	// them. One of them is set.
 	NodePortPrimary bool
 	NodePortCIDRs   []netip.Prefix
-	// DetectLocal is how packets of Pods are known: detectLocalMode, detectLocal and podCIDRs.
+	// DetectLocal identifies packets of Pods: detectLocalMode, detectLocal and podCIDRs.
 	DetectLocal plan.DetectLocal
-	// ExternalIPCIDRs hold the external IPs that are served; none: no external IP is.
+	// ExternalIPCIDRs contain the external IPs that are served; empty: none.
 	ExternalIPCIDRs []netip.Prefix
-	// DrainLimit is how long an endpoint that terminates keeps its connections.
+	// DrainLimit is how long a terminating endpoint keeps its connections.
 	DrainLimit time.Duration
-	// EndpointChecks has new TCP endpoints checked before they take connections from others.
+	// EndpointChecks enables the check of new TCP endpoints before they take connections from others.
 	EndpointChecks bool
-	// LeaveOutUnreachable has endpoints on nodes that this one cannot reach take no new connections; ResetAfter is when
-	// connections to them end, 0 for never.
+	// LeaveOutUnreachable stops new connections to endpoints on nodes that this one cannot reach; ResetAfter is when
+	// existing connections to them are reset, 0 for never.
 	LeaveOutUnreachable bool
 	ResetAfter          time.Duration
-	// AnswerPing lets the virtual addresses answer ICMP echo requests.
+	// AnswerPing makes the virtual addresses answer ICMP echo requests.
 	AnswerPing bool
-	// IPv6Forwarding asks "prepare" to make the node forward IPv6. The speaker does so itself where it may, when addresses of it are served.
+	// IPv6Forwarding makes "prepare" enable IPv6 forwarding on the node. The speaker does so itself, if permitted, when
+	// IPv6 addresses are served.
 	IPv6Forwarding bool
 	// HealthzAddress serves /healthz and /livez of the service proxy; unspecified means both families.
 	HealthzAddress netip.AddrPort
-	// ProxyModeAddress of the loopback interface serves /proxyMode of the service proxy; invalid for nowhere.
+	// ProxyModeAddress on the loopback interface serves /proxyMode of the service proxy; invalid: not served.
 	ProxyModeAddress netip.AddrPort
-	// StateDir is where the speaker keeps what the API server told last, for a start while it is away; empty for nowhere.
+	// StateDir is the directory of the on-disk copy of the cluster state, for a start while the API server is
+	// unavailable; empty: none.
 	StateDir      string
 	Timeouts      timeouts
 	Conntrack     conntrackLimits
@@ -51,50 +54,51 @@ type config struct {
 	Announcements announcements
 }
 
-// announcements are what the network is told of addresses that are held (announce.md L2.9).
+// announcements configures the announcements of held addresses (announce.md L2.9).
 type announcements struct {
-	// Refresh is how often in the long run; 0 for never.
+	// Refresh is the long-term interval; 0 for never.
 	Refresh time.Duration
-	// PerSecond is the most frames on one interface.
+	// PerSecond is the maximum frame rate on one interface.
 	PerSecond int
 }
 
-// failover is how the speakers watch one another.
+// failover configures the liveness protocol of the speakers.
 type failover struct {
 	Profile member.Profile
-	// Port is the UDP port on which they talk, Cluster keeps clusters apart that share a network; empty: by their
-	// certificate authority.
+	// Port is the UDP port of the protocol. Cluster separates clusters on a shared network; empty: by their certificate
+	// authority.
 	Port    uint16
 	Cluster string
-	// Broadcast sends heartbeats to all hosts of a network, for those that drop the speakers' group.
+	// Broadcast sends heartbeats to all hosts of a network, for networks that drop the speakers' multicast group.
 	Broadcast bool
 }
 
-// dataplane is what forwards.
+// dataplane is the forwarding data plane.
 type dataplane string
 
 const (
-	// dataplaneAuto is IPVS where the kernel has it and it bypasses no NetworkPolicy, else nftables.
+	// dataplaneAuto is IPVS if the kernel has it and it bypasses no NetworkPolicy, else nftables.
 	dataplaneAuto     dataplane = "auto"
 	dataplaneIPVS     dataplane = "ipvs"
 	dataplaneNFTables dataplane = "nftables"
 )
 
-// timeouts are IPVS' own, of an idle connection; 0 leaves the kernel's.
+// timeouts are IPVS's own, of an idle connection; 0 keeps the kernel's value.
 type timeouts struct {
 	TCP, TCPFin, UDP time.Duration
 }
 
-// conntrackLimits are those that kube-proxy sets on a node, and the speaker in its place. 0 leaves what there is.
+// conntrackLimits are the limits that kube-proxy sets on a node, and that the speaker sets instead. 0 keeps the node's
+// value.
 type conntrackLimits struct {
 	MaxPerCore, Min                            int
 	TCPEstablishedTimeout, TCPCloseWaitTimeout time.Duration
 }
 
-// conntrackMost is the most connections asked for, however many cores there are (ipvs.md 1.4).
+// conntrackMost is the maximum value that is set, for any number of cores (ipvs.md 1.4).
 const conntrackMost = 1 << 20
 
-// max returns the value of nf_conntrack_max for a number of cores, 0 to leave it.
+// max returns the value of nf_conntrack_max for a number of cores, 0 to keep it.
 func (c conntrackLimits) max(cores int) int {
 	if c.MaxPerCore == 0 {
 		return c.Min
@@ -102,13 +106,13 @@ func (c conntrackLimits) max(cores int) int {
 	return max(c.Min, min(c.MaxPerCore*cores, conntrackMost))
 }
 
-// newConfig returns what holds without a file.
+// newConfig returns the defaults.
 func newConfig() config {
 	return config{
 		Dataplane:       dataplaneAuto,
 		Scheduler:       ipvs.RoundRobin,
 		NodePortPrimary: true,
-		// A connection that idles longer is forgotten by IPVS in any case: 15 minutes is the kernel's time-out of an
+		// IPVS deletes a connection that is idle for longer in any case: 15 minutes is the kernel's time-out of an
 		// established TCP connection.
 		DrainLimit:          15 * time.Minute,
 		EndpointChecks:      true,

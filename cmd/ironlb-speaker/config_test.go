@@ -153,7 +153,7 @@ func TestConfigFaultsSayTheMend(t *testing.T) {
 			}
 		}
 	}
-	// All faults at once.
+	// All errors at once.
 	_, err := parseConfig([]byte("dataplane: x\ndrainLimit: soon\npodCIDRs: [z]\n"))
 	for _, field := range []string{"dataplane", "drainLimit", "podCIDRs[0]"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
@@ -230,7 +230,7 @@ func TestConntrackMax(t *testing.T) {
 	}
 }
 
-// The configured limits take the place of the built-in ones; what is 0, or nothing to do with conntrack, stays as it is.
+// The configured limits replace the built-in ones. A limit of 0, and sysctls other than conntrack's, stay unchanged.
 func TestConntrackSysctls(t *testing.T) {
 	want, err := link.Wanted(link.Needs{ServiceProxy: true})
 	if err != nil {
@@ -253,13 +253,13 @@ func TestConntrackSysctls(t *testing.T) {
 	}
 }
 
-// Every field of the file is in docs/configuration.md, and nothing else.
+// docs/configuration.md lists exactly the fields of the file.
 func TestConfigIsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	table, _, _ := strings.Cut(string(text), "\n## ") // those after it are of other things
+	table, _, _ := strings.Cut(string(text), "\n## ") // later tables are about other things
 	documented := map[string]bool{}
 	for _, match := range regexp.MustCompile("(?m)^\\| `([a-zA-Z0-9.]+)` \\|").FindAllStringSubmatch(table, -1) {
 		documented[match[1]] = true

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// configFile is the file as it is written. What is left out keeps its default.
+// configFile is the file as written. A missing field keeps its default.
 type configFile struct {
 	ServiceProxy       *bool    `json:"serviceProxy"`
 	Dataplane          *string  `json:"dataplane"`
@@ -82,7 +82,7 @@ func readConfig(path string) (config, error) {
 	return c, nil
 }
 
-// parseConfig returns every fault of the file, not only the first.
+// parseConfig returns every error of the file, not only the first.
 func parseConfig(data []byte) (config, error) {
 	f, err := decodeConfig(data)
 	if err != nil {
@@ -142,7 +142,7 @@ func decodeConfig(data []byte) (configFile, error) {
 	return f, err
 }
 
-// documents counts the YAML documents that hold more than comments. The library would pass over all but the first.
+// documents counts the YAML documents that contain more than comments. The library would ignore all but the first.
 func documents(data []byte) (n int) {
 	for document := range strings.SplitSeq("\n"+string(data), "\n---") {
 		for line := range strings.Lines(document) {
@@ -155,7 +155,7 @@ func documents(data []byte) (n int) {
 	return n
 }
 
-// kinds are the types of configFile as an operator calls them.
+// kinds are the types of configFile in an operator's words.
 var kinds = map[string]string{
 	"bool": "true or false", "int": "a whole number", "string": "text, in quotes if need be",
 	"slice": "a list", "struct": "fields with values",
@@ -167,7 +167,7 @@ func set[T any](to *T, from *T) {
 	}
 }
 
-// configParser collects the faults of values.
+// configParser collects the errors of values.
 type configParser struct{ errs []error }
 
 func (p *configParser) fault(field, value, mend string) {
@@ -211,7 +211,7 @@ func (p *configParser) failover(to *failover, f configFile) {
 	}
 }
 
-// perSecond: fewer than 100 could not be spread over ticks of 10 ms.
+// perSecond parses a rate: fewer than 100 could not be spread over ticks of 10 ms.
 func (p *configParser) perSecond(to *int, n *int) {
 	if n == nil {
 		return
@@ -266,7 +266,7 @@ func (p *configParser) prefixes(field string, texts []string) []netip.Prefix {
 // durationMost keeps every duration within the kernel's 32 bits of seconds, times its clock rate.
 const durationMost = 31 * 24 * time.Hour
 
-// duration takes whole seconds: the kernel counts those.
+// duration parses whole seconds, the kernel's unit.
 func (p *configParser) duration(field string, to *time.Duration, text *string, least time.Duration) {
 	if text == nil {
 		return
@@ -313,7 +313,7 @@ func (p *configParser) addrPort(field string, to *netip.AddrPort, text *string) 
 	*to = a
 }
 
-// loopback is an address that only this node reaches, or none.
+// loopback parses a loopback address and port, or none.
 func (p *configParser) loopback(field string, to *netip.AddrPort, text *string) {
 	switch {
 	case text == nil:

@@ -23,7 +23,7 @@ import (
 // The addresses of a client, a node and a Pod.
 const pathClient, pathNode, pathPod, pathGateway = "198.51.100.2", "198.51.100.1", "192.0.2.10", "192.0.2.1"
 
-// threeSpaces are a client, a node and a Pod that serves TCP at 8080 and UDP at 5353, whose way is over the node.
+// threeSpaces are a client, a node and a Pod that serves TCP at 8080 and UDP at 5353, connected through the node.
 func threeSpaces(t *testing.T) (client, node, pod *netspace.Space) {
 	t.Helper()
 	client, node, pod = netspace.New(t), netspace.New(t), netspace.New(t)
@@ -75,14 +75,15 @@ func runLoop(t *testing.T, node *netspace.Space, source speaker.Source, kick *sp
 	return ctx
 }
 
-// While Services come, one after the other, their clients ask all the time: they are answered or wait, and are never
-// refused (ipvs.md 1.2.9).
+// While Services are added one after the other, their clients send requests continuously: they are answered or wait,
+// and are never refused (ipvs.md 1.2.9).
 func TestNobodyIsRefusedWhileAServiceComes(t *testing.T) {
 	const services = 20
 	client, node, _ := threeSpaces(t)
 	cluster, kick := &growing{view: exampleView()}, speaker.NewKick()
 	ctx := runLoop(t, node, cluster, kick)
-	// Asking must be quick, to meet the moment, and still allow for a handshake: an emulated kernel takes longer.
+	// Requests must be frequent enough to meet the moment, and still allow for a handshake: an emulated kernel takes
+	// longer.
 	began := time.Now()
 	if _, err := client.DialWithin(5*time.Second, "tcp", "", pathNode+":1"); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Fatalf("a closed port of the node: %v", err)

@@ -78,8 +78,8 @@ func exampleView() *plan.View {
 	return v
 }
 
-// The loop with the real drivers makes the node as planned, takes that over after a restart, and cleanup leaves nothing. Where the kernel
-// has no IPVS, nftables forwards.
+// The loop with the real drivers programs the node as planned and adopts that state after a restart; cleanup removes
+// all of it. Without IPVS in the kernel, nftables forwards.
 func TestDataPlane(t *testing.T) {
 	s := netspace.New(t)
 	s.Must(t, func() error {
@@ -106,7 +106,7 @@ func TestDataPlane(t *testing.T) {
 	})
 }
 
-// untilReady runs the loop until the node is as planned.
+// untilReady runs the loop until the node is programmed as planned.
 func untilReady(t *testing.T, node speaker.Node, o options, view *plan.View) {
 	t.Helper()
 	cluster := &one{view: view}
@@ -114,7 +114,7 @@ func untilReady(t *testing.T, node speaker.Node, o options, view *plan.View) {
 		NodeName: "a", Plan: o.plan(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Kick: speaker.NewKick(), Source: cluster,
 		Node: node, Announcer: cluster, Detector: nobody{}, Reporter: cluster, Metrics: speaker.NewMetrics(prometheus.NewRegistry()),
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute) // an emulated kernel takes its time
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute) // an emulated kernel is slow
 	defer cancel()
 	go func() {
 		ticker := time.NewTicker(10 * time.Millisecond)

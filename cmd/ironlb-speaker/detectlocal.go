@@ -9,8 +9,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// detectLocal reads how packets of Pods are known. podCIDRs alone mean ClusterCIDR. A field that its mode does not use
-// is a fault: it would do nothing.
+// detectLocal parses how packets of Pods are identified. podCIDRs alone mean ClusterCIDR. A field that its mode does
+// not use is an error: it would have no effect.
 func (p *configParser) detectLocal(to *plan.DetectLocal, f configFile) {
 	to.CIDRs = p.prefixes("podCIDRs", f.PodCIDRs)
 	if len(f.PodCIDRs) > 0 {
@@ -57,8 +57,8 @@ func unused(mode, by plan.LocalMode) string {
 // interfaceMost is the length of the name of an interface: IFNAMSIZ of linux/if.h less the final zero.
 const interfaceMost = 15
 
-// interfaceName reports whether a text can be, or begin, the name of an interface. The kernel takes more signs
-// (dev_valid_name of net/core/dev.c); nft would not take all of those, or read them as a pattern.
+// interfaceName reports whether a text can be, or begin, the name of an interface. The kernel accepts more characters
+// (dev_valid_name of net/core/dev.c); nft would reject some of them, or read them as a pattern.
 func interfaceName(text string, most int) bool {
 	other := func(r rune) bool {
 		return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_.@", r)

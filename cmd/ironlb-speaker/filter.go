@@ -8,7 +8,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nft"
 )
 
-// filter is our nftables tables, opened when they are first used.
+// filter is IronLB's nftables tables, opened on first use.
 type filter struct {
 	dropPing bool
 

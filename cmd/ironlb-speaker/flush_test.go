@@ -16,13 +16,13 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// healed bounds how long the loop takes to restore what another program flushed, with the time that an emulated kernel
-// needs for it.
+// healed is the time limit for the loop to restore what another program flushed. It includes the extra time of an
+// emulated kernel.
 const healed = 5 * time.Second
 
 // Another program flushes the data plane, as kube-proxy in mode nftables does with IPVS at each start (ipvs.md 1.7.3):
-// it is restored within seconds. With nftables a connection that sends nothing meanwhile goes on; any other one goes on
-// or ends with a reset, not in silence.
+// it is restored within seconds. With nftables an idle connection continues. Any other connection continues or ends
+// with a reset, not in silence.
 func TestFlush(t *testing.T) {
 	client, node, _ := threeSpaces(t)
 	view := viewOfPod()
@@ -69,14 +69,14 @@ func TestFlush(t *testing.T) {
 	}
 	answer, err = netspace.AskOn(idle)
 	if hasIPVS() && errors.Is(err, syscall.ECONNRESET) {
-		return // seen with Linux 6.1
+		return // observed with Linux 6.1
 	}
 	if err != nil || !strings.HasPrefix(answer, "pod ") {
 		t.Errorf("the idle connection: answer %q, error %v; want it to go on", answer, err)
 	}
 }
 
-// A process that dies leaves real servers as they were, drained ones with weight 0: the next corrects them before it
+// A killed process leaves real servers unchanged, draining ones with weight 0: the next process corrects them before it
 // is ready (ipvs.md 1.2.8, T3).
 func TestWeightsAreCorrected(t *testing.T) {
 	client, node, _ := threeSpaces(t)

@@ -21,7 +21,7 @@ var bothFamilies = []health.Family{health.IPv4, health.IPv6}
 // healthPorts serve the healthCheckNodePorts and write Events about those that cannot be served.
 type healthPorts struct {
 	ports *health.Ports
-	// failed is told which cannot be served, the whole set each time.
+	// failed receives the ports that cannot be served, the full set each time.
 	failed func(map[pools.ServiceKey]error)
 }
 
@@ -40,7 +40,7 @@ func (h healthPorts) Set(want map[pools.ServiceKey]plan.HealthPort) map[pools.Se
 	return failed
 }
 
-// checks are the probes of other nodes and of new endpoints, whose results go to the source.
+// checks are the probes of other nodes and of new endpoints. Their results go to the source.
 type checks struct {
 	prober    *health.Prober
 	newcomers *health.Newcomers
@@ -65,7 +65,7 @@ func newChecks(source *kube.Source, log *slog.Logger, metrics prometheus.Registe
 	return c
 }
 
-// Set asks for these checks alone. The result of one that is not made any more is forgotten.
+// Set replaces the checks. The result of a removed check is deleted.
 func (c *checks) Set(want map[plan.Check]struct{}) {
 	nodes, endpoints := map[health.Check]struct{}{}, map[netip.AddrPort]struct{}{}
 	for check := range want {
@@ -76,7 +76,7 @@ func (c *checks) Set(want map[plan.Check]struct{}) {
 		}
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock() // also while the source is told: what is found must not come after it is forgotten
+	defer c.mu.Unlock() // held during the calls of source: a result must not arrive after its deletion
 	before := c.have
 	c.have = maps.Clone(want)
 	c.prober.Set(nodes)
@@ -88,7 +88,7 @@ func (c *checks) Set(want map[plan.Check]struct{}) {
 	}
 }
 
-// found notes the result of a check that is still wanted.
+// found records the result of a check that is still wanted.
 func (c *checks) found(check plan.Check, result plan.CheckResult) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,7 +97,7 @@ func (c *checks) found(check plan.Check, result plan.CheckResult) {
 	}
 }
 
-// progress tells healthz how far the loop is, and the virtual servers when all of them are there.
+// progress reports the loop's progress to healthz, and to the virtual servers when all of them are programmed.
 type progress struct {
 	healthz    *health.Healthz
 	programmed func()

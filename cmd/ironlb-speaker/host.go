@@ -12,7 +12,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// noteHost tells the source of the addresses of this node.
+// noteHost passes the addresses of this node to the source.
 func noteHost(l *link.Link, source *kube.Source, log *slog.Logger) {
 	addrs, err := l.HostAddresses()
 	if err != nil {
@@ -22,7 +22,7 @@ func noteHost(l *link.Link, source *kube.Source, log *slog.Logger) {
 	source.SetHost(setOf(addrs))
 }
 
-// noteGateways tells the source of the gateways of this node, and returns how long that took.
+// noteGateways passes the gateways of this node to the source, and returns how long that took.
 func noteGateways(l *link.Link, source *kube.Source, log *slog.Logger) time.Duration {
 	start := time.Now()
 	addrs, err := l.Gateways()
@@ -34,11 +34,11 @@ func noteGateways(l *link.Link, source *kube.Source, log *slog.Logger) time.Dura
 	return time.Since(start)
 }
 
-// gatewaysEvery is the least time between two looks at all routes, gatewaysShare how much longer than one that is: a node in a fabric may have very
-// many, which come and go.
+// gatewaysEvery is the minimum interval between two reads of all routes. The interval is at least gatewaysShare times
+// the duration of one read: a node in a fabric may have very many routes, which change often.
 const gatewaysEvery, gatewaysShare = time.Second, 50
 
-// followGateways notes the gateways again when routes changed. It is a task.
+// followGateways updates the gateways when routes changed. It is a task.
 func followGateways(ctx context.Context, routed <-chan struct{}, took time.Duration, l *link.Link, source *kube.Source, log *slog.Logger) error {
 	for {
 		select {
@@ -63,7 +63,7 @@ func setOf(addrs []netip.Addr) map[netip.Addr]struct{} {
 	return out
 }
 
-// noteLinks tells the source on which interfaces addresses can be answered for.
+// noteLinks passes the interfaces on which addresses can be announced to the source.
 func noteLinks(source *kube.Source, log *slog.Logger) {
 	all, err := l2.Links()
 	if err != nil {

@@ -22,8 +22,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// BenchmarkIdle is what the loop uses, with the real drivers, on a node where nothing happens: an op is a second of it. Run it with
-// -benchtime 20x.
+// BenchmarkIdle measures the resource usage of the loop, with the real drivers, on an idle node: an op is one second of
+// it. Run it with -benchtime 20x.
 func BenchmarkIdle(b *testing.B) {
 	atSizes(b, func(b *testing.B, _ *changing) error {
 		start, before := time.Now(), used()
@@ -33,7 +33,7 @@ func BenchmarkIdle(b *testing.B) {
 	})
 }
 
-// BenchmarkChange is what the loop uses, with the real drivers, for one endpoint that changes.
+// BenchmarkChange measures the resource usage of the loop, with the real drivers, for one changed endpoint.
 func BenchmarkChange(b *testing.B) {
 	atSizes(b, func(b *testing.B, c *changing) error {
 		before := used()
@@ -47,7 +47,7 @@ func BenchmarkChange(b *testing.B) {
 	})
 }
 
-// atSizes measures beside a loop with few Services, and with many.
+// atSizes measures during a loop with few Services, and with many.
 func atSizes(b *testing.B, during func(*testing.B, *changing) error) {
 	for _, n := range []int{100, 5000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -56,7 +56,7 @@ func atSizes(b *testing.B, during func(*testing.B, *changing) error) {
 	}
 }
 
-// beside runs a loop, and once the node is as planned, what is to be measured.
+// beside runs a loop and, once the node is programmed as planned, the measured function.
 func beside(b *testing.B, view *plan.View, reach speaker.Reach, during func(*testing.B, *changing) error) error {
 	config, log := newConfig(), slog.New(slog.DiscardHandler)
 	config.ServiceProxy = true
@@ -78,7 +78,7 @@ func beside(b *testing.B, view *plan.View, reach speaker.Reach, during func(*tes
 	ctx, stop := context.WithCancel(b.Context())
 	defer stop()
 	done := make(chan error, 1)
-	// The namespace is this thread's: the loop must stay on it.
+	// The namespace belongs to this thread: the loop must stay on it.
 	go func() {
 		defer stop()
 		waitReady(b, ctx, loop)
@@ -95,7 +95,7 @@ func beside(b *testing.B, view *plan.View, reach speaker.Reach, during func(*tes
 	return errors.Join(err, listed)
 }
 
-// changing is a cluster of which the first Service changes.
+// changing is a cluster whose first Service changes.
 type changing struct {
 	one
 	kick    *speaker.Kick
@@ -105,14 +105,14 @@ type changing struct {
 	applied chan time.Time
 }
 
-// change changes the last endpoint and waits until the node is as planned.
+// change changes the last endpoint and waits until the node is programmed as planned.
 func (c *changing) change(ctx context.Context, i int) error {
 	c.last = netip.AddrFrom4([4]byte{198, 51, 100, byte(10 + i%2)})
 	c.changed.Store(true)
 	return c.programmed(ctx)
 }
 
-// programmed triggers the loop and waits until the node is as planned.
+// programmed triggers the loop and waits until the node is programmed as planned.
 func (c *changing) programmed(ctx context.Context) error {
 	began := time.Now()
 	c.kick.Now()
@@ -169,7 +169,7 @@ func waitReady(b *testing.B, ctx context.Context, loop *speaker.Speaker) {
 	}
 }
 
-// used is the processor time of this process and of those it started.
+// used returns the CPU time of this process and of its children.
 func used() (d time.Duration) {
 	for _, who := range []int{syscall.RUSAGE_SELF, syscall.RUSAGE_CHILDREN} {
 		var u syscall.Rusage
@@ -206,7 +206,7 @@ func sliceOf(i int) plan.Slice {
 	return slice
 }
 
-// BenchmarkLook is what the parts of an audit cost on a node with nothing on it, and what else is looked at now and then.
+// BenchmarkLook measures the parts of an audit on an empty node, and the other periodic checks.
 func BenchmarkLook(b *testing.B) {
 	for _, part := range []struct {
 		name string

@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// keysEvery is how often the file of keys is read again: a Secret's files follow it after a minute or so.
+// keysEvery is the interval between reads of the key file: a Secret's files are updated after about a minute.
 const keysEvery = 10 * time.Second
 
-// readKeys returns the keys that the speakers share: one to a line, the one that signs first.
+// readKeys returns the shared keys of the speakers: one per line, the signing one first.
 func readKeys(path string) ([][]byte, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -37,7 +37,7 @@ func readKeys(path string) ([][]byte, error) {
 	return keys, nil
 }
 
-// followKeys hands over the keys when the file has others, until ctx ends. What is wrong with them is logged once; the keys before
+// followKeys passes on the keys when the file has others, until ctx ends. An error is logged once; the previous keys
 // stay in use.
 func followKeys(ctx context.Context, log *slog.Logger, path string, keys [][]byte, set func([][]byte) error) error {
 	ticker := time.NewTicker(keysEvery)

@@ -35,7 +35,7 @@ func TestReadKeys(t *testing.T) {
 	}
 }
 
-// Keys are followed as their file changes; what is wrong with it is said once, and what was said before stays in use.
+// Changes of the key file are followed. An error is logged once, and the previous keys stay in use.
 func TestFollowKeys(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "keys")
 	write := func(text string) {

@@ -15,20 +15,20 @@ import (
 	"github.com/ironlb/ironlb/speaker"
 )
 
-// leftover is what an earlier process of ours made in the data plane that another takes the place of. It goes on forwarding until the
-// new one is programmed and is removed then.
+// leftover is the residual state of an earlier process in the data plane that is being replaced. It continues to
+// forward until the new data plane is programmed, and then is removed.
 type leftover struct {
 	log *slog.Logger
-	// remove is nil when nothing is left. It may be called again after an error.
+	// remove is nil when nothing remains. It may be called again after an error.
 	remove func() error
 	retry  time.Time
 	said   string
 }
 
-// leftoverRest is how long to wait after a removal that failed.
+// leftoverRest is the delay after a failed removal.
 const leftoverRest = 10 * time.Second
 
-// programmed removes it: the new data plane forwards.
+// programmed removes the residual state: the new data plane forwards.
 func (l *leftover) programmed() {
 	if l == nil || l.remove == nil || time.Now().Before(l.retry) {
 		return
@@ -45,7 +45,7 @@ func (l *leftover) programmed() {
 	}
 }
 
-// leftInNFTables is the table of nftables that forwards, which is ours by its name.
+// leftInNFTables is the residual forwarding table of nftables, identified by its name.
 func leftInNFTables(log *slog.Logger) *leftover {
 	return &leftover{log: log, remove: func() error {
 		virtuals, err := removeBalancer(nftlb.Everyone)
@@ -56,7 +56,7 @@ func leftInNFTables(log *slog.Logger) *leftover {
 	}}
 }
 
-// ipvsTable is what is left in IPVS, and by whomever else.
+// ipvsTable is the IPVS table with residual and foreign virtual servers.
 type ipvsTable interface {
 	Virtuals() (map[ipvs.Key]ipvs.Settings, error)
 	Apply([]ipvs.Op) ([]ipvs.Op, error)
@@ -71,8 +71,9 @@ func loadedIPVS() (ipvsTable, error) {
 	return k, nil
 }
 
-// leftInIPVS is those virtual servers of IPVS that are provably ours. A kernel that has not loaded IPVS has none. What is ours must be asked for
-// before the node is changed: the filter names it as long as the process before was the last to change it.
+// leftInIPVS returns the residual virtual servers of IPVS that are provably IronLB's. A kernel that has not loaded IPVS
+// has none. ours must be called before the node is changed: the filter identifies them only while the previous process
+// was the last to change it.
 func leftInIPVS(log *slog.Logger, open func() (ipvsTable, error), ours func() (func(ipvs.Key) bool, error)) (*leftover, error) {
 	k, err := open()
 	if errors.Is(err, ipvs.ErrNoModule) {
@@ -110,8 +111,8 @@ func leftInIPVS(log *slog.Logger, open func() (ipvsTable, error), ours func() (f
 	}}, nil
 }
 
-// removeVirtuals deletes virtual servers of IPVS. With the next packet of a client that went by way of them the kernel forgets its connection, and
-// conntrack's, because expire_nodest_conn is 1 (ip_vs_in, ip_vs_conn_drop_conntrack): so datagrams go on.
+// removeVirtuals deletes virtual servers of IPVS. With the next packet of such a connection the kernel deletes it, and
+// its conntrack entry, because expire_nodest_conn is 1 (ip_vs_in, ip_vs_conn_drop_conntrack): so datagrams continue.
 func removeVirtuals(k ipvsTable, keys []ipvs.Key, log *slog.Logger) error {
 	ops := make([]ipvs.Op, len(keys))
 	for i, key := range keys {
@@ -127,8 +128,8 @@ func removeVirtuals(k ipvsTable, keys []ipvs.Key, log *slog.Logger) error {
 	return nil
 }
 
-// oursIn tells which virtual servers are ours by what the node holds now: our route leads to their address, or our filter names their
-// address or themselves.
+// oursIn returns a function that identifies IronLB's virtual servers by the node's current state: their address has
+// IronLB's route, or its filter contains their address or themselves.
 func oursIn(addresses speaker.Addresses, filter speaker.Filter) (func(ipvs.Key) bool, error) {
 	addrs, _, err := addresses.List()
 	if err != nil {
@@ -146,7 +147,8 @@ func oursIn(addresses speaker.Addresses, filter speaker.Filter) (func(ipvs.Key) 
 	}, nil
 }
 
-// removeBalancer removes the tables of nftables that forward, and tells how many virtual servers they had. Without the program nft there are none.
+// removeBalancer removes the forwarding tables of nftables, and returns the number of their virtual servers. Without
+// the program nft there are none.
 func removeBalancer(scope nftlb.Scope) (virtuals int, err error) {
 	b, err := nftlb.New(scope)
 	if errors.Is(err, nftlb.ErrNoCommand) {

@@ -24,7 +24,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// hasIPVS tells whether this kernel does.
+// hasIPVS reports whether this kernel has IPVS.
 func hasIPVS() bool {
 	k, err := kernel.Open()
 	if err != nil {
@@ -34,7 +34,7 @@ func hasIPVS() bool {
 	return true
 }
 
-// dataplaneNode is openNode for a data plane, as a process that starts anew calls it. A kernel without IPVS gets a fake one.
+// dataplaneNode is openNode for a data plane, as called by a new process. A kernel without IPVS gets a fake one.
 func dataplaneNode(t *testing.T, kind dataplane, fake *ipvstest.Kernel) (speaker.Node, options, func()) {
 	t.Helper()
 	c := newConfig()
@@ -47,7 +47,7 @@ func dataplaneNode(t *testing.T, kind dataplane, fake *ipvstest.Kernel) (speaker
 		v := node.VirtualServers.(*virtualServers)
 		v.openIPVS = func(config) (driver, error) { return fake, nil }
 		v.loadedIPVS = func() (ipvsTable, error) { return fake, nil }
-		node.Sysctls = noSysctls{} // those of IPVS are not there
+		node.Sysctls = noSysctls{} // those of IPVS do not exist
 	}
 	return node, options{nodeName: "a", config: c}, closeNode
 }
@@ -56,13 +56,13 @@ type noSysctls struct{}
 
 func (noSysctls) Apply(bool) ([]string, speaker.SysctlErrors) { return nil, speaker.SysctlErrors{} }
 
-// nftables tells whether our table that forwards is there.
+// nftables reports whether IronLB's forwarding table exists.
 func nftables() bool {
 	return exec.Command("nft", "list", "table", "ip", nftlb.Everyone.Table()).Run() == nil
 }
 
-// A speaker that starts with another data plane than its predecessor's removes what that left, once its own is programmed, and nothing
-// that is not provably its own: neither way.
+// A speaker that starts with another data plane than its predecessor removes the residual state of that one, once its
+// own is programmed. It removes nothing that is not provably its own, in either direction.
 func TestDataplaneSwitch(t *testing.T) {
 	var fake *ipvstest.Kernel
 	if !hasIPVS() {
@@ -115,7 +115,7 @@ func TestDataplaneSwitch(t *testing.T) {
 		inIPVS(keysOf(view, o))
 		closeNode()
 
-		// A Service goes while no speaker runs: its virtual servers are ours nevertheless.
+		// A Service is deleted while no speaker runs: its virtual servers are still identified as IronLB's.
 		gone := pools.ServiceKey{Namespace: "default", Name: "own"}
 		delete(view.Services, gone)
 		delete(view.Slices, gone)
@@ -125,7 +125,7 @@ func TestDataplaneSwitch(t *testing.T) {
 		compare(t, node, plan.Make(view, o.plan(), time.Now()))
 		closeNode()
 
-		// Back again. While IPVS is programmed nftables goes on forwarding.
+		// Back again. While IPVS is programmed nftables continues to forward.
 		node, o, closeNode = dataplaneNode(t, dataplaneIPVS, fake)
 		defer closeNode()
 		v := node.VirtualServers.(*virtualServers)
@@ -158,8 +158,9 @@ func (b before) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	return b.driver.Apply(ops)
 }
 
-// What is left goes also if nothing was to be programmed, as after a crash between the two; a virtual server that cannot be
-// programmed does not keep it; what the data plane refuses altogether does; and a removal that fails is said once and tried again.
+// Residual state is removed also if nothing had to be programmed, as after a crash between the two. A virtual server
+// that cannot be programmed does not prevent that; a refusal by the data plane as such does. A failed removal is logged
+// once and retried.
 func TestLeftoverGoes(t *testing.T) {
 	refused := errors.New("refused")
 	op := ipvs.Op{Action: ipvs.AddVirtual, Virtual: ipvs.Key{Addr: netip.MustParseAddr("203.0.113.4"), Protocol: ipvs.TCP, Port: 80},
@@ -215,7 +216,7 @@ func TestLeftoverGoes(t *testing.T) {
 	}}
 	for range 5 {
 		l.programmed()
-		l.programmed() // it rests after an error
+		l.programmed() // it pauses after an error
 		l.retry = time.Time{}
 	}
 	if said := strings.Count(log.String(), "refused"); tries != 3 || said != 1 {
@@ -223,8 +224,8 @@ func TestLeftoverGoes(t *testing.T) {
 	}
 }
 
-// Datagrams of a client that went by way of IPVS, and goes on sending, follow the switch; and a connection by way of nftables outlives
-// the way back.
+// Datagrams of a client that used IPVS, and continues to send, follow the switch. A connection through nftables
+// survives the switch back.
 func TestClientsFollowTheSwitch(t *testing.T) {
 	if !hasIPVS() {
 		t.Skip("this kernel has no IPVS")

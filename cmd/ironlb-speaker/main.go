@@ -26,7 +26,8 @@ func main() {
 	}
 }
 
-// run returns when stop is done and what this node holds is handed over, or a part of the speaker fails for good.
+// run returns when stop is done and the addresses of this node are handed over, or when a part of the speaker fails
+// permanently.
 func run(stop context.Context, o options, log *slog.Logger) error {
 	klog.SetSlogLogger(log)
 	retain := make(chan os.Signal, 1)
@@ -40,7 +41,7 @@ func run(stop context.Context, o options, log *slog.Logger) error {
 	log.Info("start", "version", version.String(), "node", o.nodeName,
 		"apiserver", p.apiserver.Host, "metrics", p.listener.Addr().String())
 	defer log.Info("stop; addresses, virtual servers and firewall stay", "node", o.nodeName)
-	life, end := context.WithCancel(context.WithoutCancel(stop)) // of what the loop needs to hand over
+	life, end := context.WithCancel(context.WithoutCancel(stop)) // outlives stop: the loop needs it to hand over
 	defer end()
 	p.run(func(life context.Context) error {
 		awaitEnd(stop, life, retain, p.loop, log)
@@ -55,7 +56,7 @@ func run(stop context.Context, o options, log *slog.Logger) error {
 		group.Go(func() error { return task(ctx) })
 	}
 	err = group.Wait()
-	if p.members.Left() { // and the others take over what the kernel may still answer for
+	if p.members.Left() { // the others take over the addresses that the kernel may still answer for
 		err = errors.Join(err, p.link.ReleaseAll())
 	}
 	return err

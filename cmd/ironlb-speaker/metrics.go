@@ -13,7 +13,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/health"
 )
 
-// dataplaneMetric returns what notes as a metric what forwards.
+// dataplaneMetric returns a function that records the data plane as a metric.
 func dataplaneMetric(reg prometheus.Registerer) func(dataplane) {
 	gauge := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ironlb", Name: "dataplane",
 		Help: "1 for what forwards on this node, ipvs or nftables."}, []string{"kind"})
@@ -21,7 +21,7 @@ func dataplaneMetric(reg prometheus.Registerer) func(dataplane) {
 	return func(kind dataplane) { gauge.WithLabelValues(string(kind)).Set(1) }
 }
 
-// serve answers for metrics and health until ctx ends.
+// serve serves metrics and health until ctx ends.
 func serve(ctx context.Context, listener net.Listener, healthz, readyz http.HandlerFunc, registry *prometheus.Registry) error {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))

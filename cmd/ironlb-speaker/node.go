@@ -13,8 +13,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/link"
 )
 
-// openNode returns the drivers of the node. Those that the node may lack are opened when they are first used, again and
-// again until that succeeds: installing what is missing mends a running speaker. chosen is told what forwards.
+// openNode returns the drivers of the node. Those that the node may lack are opened on first use, with retries until
+// that succeeds: installing what is missing repairs a running speaker. chosen is called with the data plane.
 func openNode(c config, log *slog.Logger, chosen func(dataplane)) (speaker.Node, func(), error) {
 	l, err := link.Open()
 	if err != nil {
@@ -50,10 +50,11 @@ func (connections) Clean(ctx context.Context, table ipvs.Table) (int, error) {
 	return conntrack.Clean(ctx, table)
 }
 
-// prepare does what takes more rights than the speaker has: load modules and write to /proc/sys. What fails is logged and
-// left to the speaker, which finds it again, says so on /readyz and goes on trying; an init container that failed would
-// keep it from starting. IPv6 is forwarded if the operator says so: whether any pool has such addresses is not known here, and a node that
-// forwards is a router, which not every operator wants of every node. What an earlier speaker programmed goes on forwarding, so nothing of it is touched here.
+// prepare does what requires more permissions than the speaker has: load modules and write to /proc/sys. A failure is
+// logged and left to the speaker, which detects it again, reports it on /readyz and retries; an init container that
+// failed would keep it from starting. IPv6 forwarding is enabled only on the operator's request: it is not known here
+// whether a pool has such addresses, and a node that forwards is a router, which not every operator wants. The state
+// programmed by an earlier speaker continues to forward, so none of it is changed here.
 func prepare(c config, log *slog.Logger) {
 	inIPVS := c.Dataplane != dataplaneNFTables
 	if inIPVS {
@@ -66,7 +67,7 @@ func prepare(c config, log *slog.Logger) {
 			}
 		}
 	}
-	if c.ServiceProxy { // its sysctls are there once the module is; what is wrong with it, they will say
+	if c.ServiceProxy { // its sysctls exist once the module is loaded; they report an error
 		_ = exec.Command("modprobe", "nf_conntrack").Run()
 	}
 	settings := &sysctls{ipvs: func() bool { return inIPVS }, serviceProxy: c.ServiceProxy, limits: c.Conntrack}

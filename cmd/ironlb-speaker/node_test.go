@@ -15,7 +15,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/link"
 )
 
-// The node's own addresses and routes by hand are foreign, ours are not, and cleanup removes ours alone.
+// The node's own addresses and manual routes are foreign, and cleanup removes only IronLB's.
 func TestForeignAddressesAndCleanup(t *testing.T) {
 	s := netspace.New(t)
 	s.Address(t, "lo", "203.0.113.1/32")
@@ -63,7 +63,7 @@ func TestForeignAddressesAndCleanup(t *testing.T) {
 	})
 }
 
-// A node without IPVS is prepared as far as it goes, so that the speaker can start and say what is missing.
+// A node without IPVS is prepared as far as possible, so that the speaker can start and report what is missing.
 func TestPrepare(t *testing.T) {
 	s := netspace.New(t)
 	s.Must(t, func() error {
@@ -85,7 +85,8 @@ func TestPrepare(t *testing.T) {
 	})
 }
 
-// The size of conntrack's table is the initial network namespace's to set: in another the speaker says how to do without.
+// Only the initial network namespace can set the size of conntrack's table: in another the speaker reports the
+// alternative.
 func TestConntrackMaxSaysTheMend(t *testing.T) {
 	netspace.New(t).Must(t, func() error {
 		settings := sysctls{ipvs: func() bool { return false }, serviceProxy: true, limits: conntrackLimits{Min: 1 << 30}}
@@ -101,7 +102,7 @@ func TestConntrackMaxSaysTheMend(t *testing.T) {
 	})
 }
 
-// What suffers from each parameter: only ARP from its own two, everything from those of forwarding.
+// The scope of an error per parameter: only ARP for its own two, everything for those of forwarding.
 func TestWhatSuffersFromSysctls(t *testing.T) {
 	netspace.New(t).Must(t, func() error {
 		want, err := link.Wanted(link.Needs{IPVS: true, IPv6: true, ServiceProxy: true})

@@ -20,15 +20,15 @@ import (
 // checkNodeEvery is how often the node's network is evaluated.
 const checkNodeEvery = 15 * time.Second
 
-// nodeChecks reports whether the node's network is as the configuration takes it to be: conditions of the
-// SpeakerStatus, and for one that is False a Warning Event of the Node, a metric, a line of /readyz and of the log.
+// nodeChecks reports whether the node's network is as the configuration assumes: conditions of the SpeakerStatus. A
+// False one also causes a Warning Event of the Node, a metric, and a line of /readyz and of the log.
 type nodeChecks struct {
 	log    *slog.Logger
 	metric *prometheus.GaugeVec
 	detect plan.DetectLocal
-	// facts are not ok until the cluster is known. After an error they are what could be found out.
+	// facts returns not ok until the cluster is known. With an error it returns the facts that could be determined.
 	facts func() (f nodecheck.Facts, ok bool, err error)
-	// warn writes an Event, an empty text says that the reason is gone; report the conditions.
+	// warn writes an Event; an empty text means that the reason no longer applies. report publishes the conditions.
 	warn   func(reason, text string)
 	report func([]plan.NodeCondition)
 
@@ -48,7 +48,7 @@ func newNodeChecks(log *slog.Logger, reg prometheus.Registerer) *nodeChecks {
 	return c
 }
 
-// run evaluates now and then until ctx ends.
+// run evaluates periodically until ctx ends.
 func (c *nodeChecks) run(ctx context.Context) error {
 	ticker := time.NewTicker(checkNodeEvery)
 	defer ticker.Stop()
@@ -67,8 +67,8 @@ func (c *nodeChecks) run(ctx context.Context) error {
 	}
 }
 
-// evaluate publishes what differs from the last evaluation, and reports whether the cluster is known. A condition for
-// which not all could be found out stays as it was.
+// evaluate publishes what differs from the last evaluation, and reports whether the cluster is known. A condition whose
+// facts could not all be determined stays unchanged.
 func (c *nodeChecks) evaluate() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,8 +112,8 @@ func (c *nodeChecks) evaluate() bool {
 	return true
 }
 
-// sure leaves out that Pods are not covered unless the last evaluation found that as well: a Pod ends before its
-// endpoint is taken off, and its interface may come after the endpoint.
+// sure omits the finding of uncovered Pods unless the last evaluation had it as well: a Pod ends before its endpoint is
+// removed, and its interface may appear after the endpoint.
 func (c *nodeChecks) sure(found []plan.NodeCondition) []plan.NodeCondition {
 	return slices.DeleteFunc(found, func(now plan.NodeCondition) bool {
 		if now.Type != nodecheck.PodTrafficDetected {
@@ -125,7 +125,7 @@ func (c *nodeChecks) sure(found []plan.NodeCondition) []plan.NodeCondition {
 	})
 }
 
-// current returns what holds now: the conditions found, and those of other types as they were last.
+// current returns the current conditions: those found, and the last ones of other types.
 func (c *nodeChecks) current(found []plan.NodeCondition) (all []plan.NodeCondition) {
 	for _, kind := range nodecheck.Types {
 		now := c.before(kind)
@@ -139,7 +139,7 @@ func (c *nodeChecks) current(found []plan.NodeCondition) (all []plan.NodeConditi
 	return all
 }
 
-// before returns the condition of a type as it was last, the zero value for none.
+// before returns the last condition of a type, the zero value for none.
 func (c *nodeChecks) before(kind string) plan.NodeCondition {
 	for _, condition := range c.last {
 		if condition.Type == kind {
@@ -149,7 +149,7 @@ func (c *nodeChecks) before(kind string) plan.NodeCondition {
 	return plan.NodeCondition{}
 }
 
-// readyz adds what is wrong to what ready answers. It changes nothing about the status: see pairing.
+// readyz adds the problems to the response of ready. It does not change the status: see pairing.
 func (c *nodeChecks) readyz(ready http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ready(w, r)
@@ -163,7 +163,7 @@ func (c *nodeChecks) readyz(ready http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// nodeFacts are those of this node, and why not all of them could be found out.
+// nodeFacts returns the facts of this node, and why some could not be determined.
 func nodeFacts(source *kube.Source, node string, inIPVS func() bool, calico func() (bool, error)) (
 	f nodecheck.Facts, ok bool, err error,
 ) {

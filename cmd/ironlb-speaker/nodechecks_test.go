@@ -17,8 +17,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// What differs is published once each: the condition, the Event, the metric, and a line of /readyz while it is wrong.
-// Pods are not covered if they were not the last time, either.
+// Each change is published once: the condition, the Event, the metric, and a line of /readyz while there is a problem.
+// Pods count as uncovered only if the last evaluation found that, too.
 func TestNodeChecks(t *testing.T) {
 	pod := netip.MustParseAddr("10.1.2.3")
 	covered := nodecheck.Facts{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")},
@@ -82,7 +82,7 @@ func TestNodeChecks(t *testing.T) {
 	}
 }
 
-// A first evaluation that finds a Pod that is not covered says nothing of that.
+// A first evaluation that finds an uncovered Pod does not report it.
 func TestNotCoveredAtFirst(t *testing.T) {
 	var types []string
 	c := newNodeChecks(slog.New(slog.DiscardHandler), prometheus.NewRegistry())

@@ -11,8 +11,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// BenchmarkNodeDeath is what the loop uses, with the real drivers, until no new connection goes to a node that became
-// unreachable: 5,000 Services have 20,000 endpoints on so many nodes.
+// BenchmarkNodeDeath measures the resource usage of the loop, with the real drivers, until no new connection goes to a
+// node that became unreachable. 5,000 Services have 20,000 endpoints on this number of nodes.
 func BenchmarkNodeDeath(b *testing.B) {
 	for _, nodes := range []int{10, 100, 1000} {
 		b.Run(fmt.Sprint("nodes=", nodes), func(b *testing.B) {
@@ -63,7 +63,7 @@ func BenchmarkNodeDeath(b *testing.B) {
 
 func nodeOf(i int) string { return fmt.Sprint("node-", i) }
 
-// onNodes has each endpoint of the View at an address of its own, on the nodes in turn.
+// onNodes gives each endpoint of the View a separate address, on the nodes round-robin.
 func onNodes(v *plan.View, nodes int) {
 	for i := range nodes {
 		addr := netip.AddrFrom4([4]byte{192, 0, byte(i / 256), byte(i % 256)})
@@ -80,7 +80,7 @@ func onNodes(v *plan.View, nodes int) {
 	}
 }
 
-// settable is what a test finds out about other nodes.
+// settable is the reachability that a test sets.
 type settable struct {
 	atomic.Pointer[plan.Reachability]
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/bgp"
 )
 
-// defaultMetricsAddress serves one node: no other host reaches it.
+// defaultMetricsAddress is not reachable from other hosts.
 const defaultMetricsAddress = "127.0.0.1:7473"
 
 // options are the flags.
@@ -39,7 +39,7 @@ func (o options) check() error {
 	return nil
 }
 
-// command returns the command line. The environment is read here and nowhere else.
+// command returns the command line. The environment is read only here.
 func command() *cobra.Command {
 	var o options
 	root := &cobra.Command{

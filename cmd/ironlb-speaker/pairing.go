@@ -15,22 +15,23 @@ import (
 	"github.com/ironlb/ironlb/speaker/kubeproxy"
 )
 
-// judgeEvery is how often a pairing is judged anew: what is ours changes, too.
+// judgeEvery is the interval of evaluations: the speaker's own situation changes, too.
 const judgeEvery = 5 * time.Second
 
-// pairing says whether a kube-proxy on this node goes with what the speaker does: a line of the log and of /readyz for each advice
-// and problem; for a problem also an Event of the Node, a metric, and the condition of the VirtualIPs that this node reports.
+// pairing reports whether a kube-proxy on this node is compatible with the speaker: a line of the log and of /readyz
+// for each warning and problem. A problem also causes an Event of the Node, a metric, and the condition of the
+// VirtualIPs that this node reports.
 type pairing struct {
 	log *slog.Logger
-	// ours is what the speaker does.
+	// ours returns the speaker's situation.
 	ours func() kubeproxy.Situation
-	// warn writes an Event, conflict the condition. An empty text says that the reason is gone.
+	// warn writes an Event, conflict the condition. An empty text means that the reason no longer applies.
 	warn     func(reason, text string)
 	conflict func(kube.Conflict)
 	metric   *prometheus.GaugeVec
 
 	mu       sync.Mutex
-	facts    *kubeproxy.Facts // nil until the first look
+	facts    *kubeproxy.Facts // nil until the first detection
 	problems []kubeproxy.Problem
 }
 
@@ -44,7 +45,7 @@ func newPairing(log *slog.Logger, reg prometheus.Registerer) *pairing {
 	return p
 }
 
-// found notes the facts and judges them.
+// found records the facts and evaluates them.
 func (p *pairing) found(f kubeproxy.Facts) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -52,7 +53,7 @@ func (p *pairing) found(f kubeproxy.Facts) {
 	p.judge()
 }
 
-// run judges now and then until ctx ends.
+// run evaluates periodically until ctx ends.
 func (p *pairing) run(ctx context.Context) error {
 	ticker := time.NewTicker(judgeEvery)
 	defer ticker.Stop()
@@ -68,7 +69,7 @@ func (p *pairing) run(ctx context.Context) error {
 	}
 }
 
-// judge publishes what differs from the last judgement.
+// judge publishes what differs from the last evaluation.
 func (p *pairing) judge() {
 	if p.facts == nil {
 		return
@@ -92,7 +93,7 @@ func (p *pairing) judge() {
 		if now.Advice {
 			continue
 		}
-		if conflict.Reason == "" { // the gravest comes first
+		if conflict.Reason == "" { // the most severe comes first
 			conflict = kube.Conflict{Reason: string(now.Reason), Message: now.Message}
 		}
 		wrong[now.Reason] = now.Message
@@ -112,8 +113,8 @@ func (p *pairing) judge() {
 	p.conflict(conflict)
 }
 
-// readyz adds the judgement to what ready answers. It changes nothing about the status: a speaker that is not ready for what only an
-// operator can mend would hold up its own update.
+// readyz adds the problems to the response of ready. It does not change the status: a speaker that is not ready because
+// of a problem that only an operator can fix would block its own update.
 func (p *pairing) readyz(ready http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ready(w, r)
@@ -129,7 +130,7 @@ func (p *pairing) readyz(ready http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// situation is what this speaker does beside a kube-proxy.
+// situation returns the speaker's situation alongside a kube-proxy.
 func situation(o options, source *kube.Source, inIPVS func() bool) func() kubeproxy.Situation {
 	return func() kubeproxy.Situation {
 		ours := source.Ours(o.nodeName)

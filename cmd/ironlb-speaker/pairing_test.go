@@ -48,14 +48,14 @@ func TestPairing(t *testing.T) {
 			}
 		}
 	}
-	p.judge() // before the first look
+	p.judge() // before the first detection
 	check("", "")
 	p.found(kubeproxy.Facts{Running: true, Mode: kubeproxy.IPVS, Configured: true})
 	check("KubeProxyDeletesVirtualServers", "add 203.0.113.0/24 to ipvs.excludeCIDRs")
 	if got := readyz(); !strings.HasPrefix(got, "ok\nproblem: KubeProxyDeletesVirtualServers: ") {
 		t.Errorf("/readyz says %q", got)
 	}
-	ours.Pools[0] = netip.MustParsePrefix("198.51.100.0/24") // noticed without a change of kube-proxy
+	ours.Pools[0] = netip.MustParsePrefix("198.51.100.0/24") // detected without a change of kube-proxy
 	p.judge()
 	check("KubeProxyDeletesVirtualServers", "add 198.51.100.0/24")
 	before := log.Len()

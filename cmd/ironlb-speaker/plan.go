@@ -7,7 +7,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// plan returns what the plan needs of the options.
+// plan returns the options of the plan.
 func (o options) plan() plan.Options {
 	c := o.config
 	return plan.Options{
@@ -26,7 +26,7 @@ func (o options) plan() plan.Options {
 	}
 }
 
-// apiServers returns the address of the API server as the client configuration names it; none if that is a host name.
+// apiServers returns the address of the API server in the client configuration; none if that is a host name.
 func apiServers(host string) []netip.Addr {
 	if at, err := url.Parse(host); err == nil && at.Host != "" {
 		host = at.Hostname()

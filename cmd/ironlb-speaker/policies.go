@@ -9,20 +9,20 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nft"
 )
 
-// policiesEvery is how often the node's other firewalls are looked at.
+// policiesEvery is the interval of checks of the node's other firewalls.
 const policiesEvery = 10 * time.Second
 
-// applyFunc is that of [nft.Policies].
+// applyFunc is the signature of [nft.Policies.Apply].
 type applyFunc func(context.Context) (changed []string, problems []nft.Problem, err error)
 
-// keepPolicies lets connections to virtual servers pass firewalls that drop by policy, until ctx ends. It logs what it changes, and a
-// problem or an error when it is new. It gives up nothing: a firewall in the way does not stop the rest.
+// keepPolicies lets connections to virtual servers pass firewalls that drop by policy, until ctx ends. It logs its
+// changes, and each new problem or error. It never fails: a blocking firewall does not stop the other tasks.
 func keepPolicies(ctx context.Context, log *slog.Logger, apply applyFunc) error {
 	return keepPoliciesBy(ctx, log, apply, nft.Generation)
 }
 
-// keepPoliciesBy is keepPolicies with what tells whether any firewall can have changed. Where all was well before, and none has, nothing is
-// looked at: that starts programs.
+// keepPoliciesBy is keepPolicies with a function that detects whether any firewall may have changed. If the last check
+// found no problem, and nothing has changed, there is no check: it starts programs.
 func keepPoliciesBy(ctx context.Context, log *slog.Logger, apply applyFunc, generation func() (uint32, error)) error {
 	ticker := time.NewTicker(policiesEvery)
 	defer ticker.Stop()

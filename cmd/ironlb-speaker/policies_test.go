@@ -12,7 +12,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nft"
 )
 
-// A problem and an error are logged when they are new, a change each time, and silence means that nothing is wrong.
+// A problem and an error are logged when they are new, a change each time. No log line means no problem.
 func TestKeepPoliciesLogs(t *testing.T) {
 	type result struct {
 		changed  []string
@@ -57,7 +57,7 @@ func TestKeepPoliciesLogs(t *testing.T) {
 	})
 }
 
-// Firewalls are looked at again when one may have changed, or when something was wrong with them.
+// Firewalls are checked again when one may have changed, or when the last check found a problem.
 func TestKeepPoliciesLooks(t *testing.T) {
 	wall := []nft.Problem{{Reason: nft.DropsUnknown}}
 	lost := errors.New("iptables-legacy")
@@ -84,7 +84,7 @@ func TestKeepPoliciesLooks(t *testing.T) {
 				}
 				return c.generations[asked-1], c.unknown
 			})
-			// A look at which ctx has ended counts, too.
+			// A check during which ctx ended counts, too.
 			if err != nil || looks != c.looks {
 				t.Errorf("%s: %d looks, %v; want %d", name, looks, err, c.looks)
 			}

@@ -14,7 +14,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nftlb"
 )
 
-// Before a speaker starts anew its node is prepared as the configuration says, and goes on forwarding meanwhile.
+// Before a speaker restarts, its node is prepared as configured, and continues to forward meanwhile.
 func TestPrepareAsConfigured(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "speaker.yaml")
 	if err := os.WriteFile(file, []byte("dataplane: nftables\nserviceProxy: true\nconntrack: {tcpEstablishedTimeout: 2h}\n"), 0o600); err != nil {
@@ -47,7 +47,7 @@ func TestPrepareAsConfigured(t *testing.T) {
 	})
 }
 
-// A node is made to forward IPv6 if the configuration says so, as deploy/ is to be able to, and otherwise left as it is.
+// IPv6 forwarding is enabled if the configuration requests it, as deploy/ must be able to, and otherwise unchanged.
 func TestPrepareForwardsIPv6OnlyIfTold(t *testing.T) {
 	for text, want := range map[string]string{"": "0", "ipv6Forwarding: false": "0", "ipv6Forwarding: true": "1"} {
 		file := filepath.Join(t.TempDir(), "speaker.yaml")
@@ -71,7 +71,7 @@ func TestPrepareForwardsIPv6OnlyIfTold(t *testing.T) {
 	}
 }
 
-// Where the kernel has no IPVS, that is an error for dataplane ipvs alone.
+// A kernel without IPVS is an error only for dataplane ipvs.
 func TestPrepareReportsNoErrorWithoutIPVS(t *testing.T) {
 	for _, dataplane := range []dataplane{dataplaneAuto, dataplaneNFTables, dataplaneIPVS} {
 		s := netspace.New(t)

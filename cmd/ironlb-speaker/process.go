@@ -25,7 +25,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/reach"
 )
 
-// process is the speaker: its parts, put together and not yet running.
+// process is the speaker: its parts, assembled and not yet running.
 type process struct {
 	options
 	log       *slog.Logger
@@ -50,12 +50,13 @@ type process struct {
 	checks    *nodeChecks
 	loop      *speaker.Speaker
 
-	// tasks, and the loop beside them, run until their context ends; an error of one ends the process. closers are called when all have ended, the last first.
+	// tasks, and the loop, run until their context ends; an error of one ends the process. closers are called in
+	// reverse order when all have ended.
 	tasks   []func(context.Context) error
 	closers []func()
 }
 
-// assemble puts the parts together. Each step may use what those before it made, and adds the tasks of its own part.
+// assemble creates the parts. Each step may use the results of the steps before it, and adds the tasks of its own part.
 func assemble(o options, log *slog.Logger) (*process, error) {
 	p := &process{options: o, log: log, registry: prometheus.NewRegistry(), kick: speaker.NewKick(), healthz: health.NewHealthz()}
 	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -89,7 +90,8 @@ func (p *process) findAPIServer() (err error) {
 	return nil
 }
 
-// listen takes the address of metrics and health early: a second speaker on the node ends here, before it touches anything.
+// listen binds the address of metrics and health early: a second speaker on the node fails here, before it changes
+// anything.
 func (p *process) listen() (err error) {
 	if p.listener, err = net.Listen("tcp", p.metricsAddress); err != nil {
 		return fmt.Errorf("listen for metrics and health (choose another --metrics-bind-address): %w", err)
@@ -131,7 +133,7 @@ func (p *process) watchCluster() (err error) {
 	return nil
 }
 
-// watchHost notes the node's addresses at once: before the first plan, for what is served at them must not go.
+// watchHost passes on the node's addresses at once: before the first plan, because what is served on them must stay.
 func (p *process) watchHost() error {
 	noteHost(p.link, p.api.Source, p.log)
 	noteLinks(p.api.Source, p.log)
@@ -154,7 +156,7 @@ func (p *process) watchHost() error {
 	return nil
 }
 
-// meet makes the detector of the other speakers.
+// meet creates the detector of the other speakers.
 func (p *process) meet() error {
 	keys, err := readKeys(p.keyFile)
 	if err != nil {
@@ -186,7 +188,7 @@ func (p *process) meet() error {
 	return nil
 }
 
-// findUnreachable makes the prober of unreachable nodes, if their endpoints are to be left out. If that fails the
+// findUnreachable creates the prober of unreachable nodes, if their endpoints are to be left out. If that fails the
 // speaker runs without one.
 func (p *process) findUnreachable() {
 	if !p.config.LeaveOutUnreachable {
@@ -204,7 +206,7 @@ func (p *process) findUnreachable() {
 	p.run(prober.Run)
 }
 
-// received passes on whose speakers are received.
+// received passes on the nodes whose speakers are received.
 func (p *process) received(nodes map[string]struct{}, observer bool) {
 	if p.reach != nil {
 		p.reach.SetReceived(nodes, observer)
@@ -224,7 +226,7 @@ func (p *process) announce() error {
 	return nil
 }
 
-// serveHealth answers for and asks after the health of nodes.
+// serveHealth serves the node's health and checks that of other nodes.
 func (p *process) serveHealth() error {
 	ports := health.NewPorts(p.log, p.healthz.Healthy)
 	p.atEnd(ports.Close)

@@ -18,7 +18,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// What was opened before a step failed, or until the end, is closed again, and a second speaker is refused before it touches anything.
+// Everything opened is closed when a later step fails, or at the end. A second speaker is refused before it changes
+// anything.
 func TestAssemble(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	text := `{"clusters":[{"name":"c","cluster":{"server":"https://192.0.2.1"}}],"contexts":[{"name":"c","context":{"cluster":"c"}}],"current-context":"c"}`
@@ -68,7 +69,7 @@ func TestAssemble(t *testing.T) {
 	})
 }
 
-// Health check ports are where the plan says, and nowhere else; what fails is told.
+// Health check ports listen exactly where the plan specifies; a failure is reported.
 func TestHealthPortsWhereThePlanSays(t *testing.T) {
 	s := netspace.New(t)
 	s.Address(t, "lo", "192.0.2.1/32")

@@ -12,25 +12,26 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nft"
 )
 
-// What a node must have. The kernel: reject in prerouting (f53b9b0bdc59, Linux 5.9). nft: the library knftables takes
-// no older one; the image has 1.0.6.
+// Requirements of a node. The kernel: reject in prerouting (f53b9b0bdc59, Linux 5.9). nft: the library knftables
+// supports no older one; the image has 1.0.6.
 const (
 	kernelLeastMajor, kernelLeastMinor = 5, 9
 	nftLeastMajor, nftLeastMinor       = 1, 0
 	nftLeastPatch                      = 1
 )
 
-// requirements are what checkRequirements goes by.
+// requirements are the inputs of checkRequirements.
 type requirements struct {
 	release func() (string, error)
 	version func(context.Context) (string, error)
-	// probe has nft and the kernel validate the rules.
+	// probe makes nft and the kernel validate the rules.
 	probe func(context.Context) error
 }
 
-// check returns an error if the node lacks what no running speaker could do without and nobody would mend while it
-// runs: the program nft, one that is new enough, and a kernel that takes the rules. A kernel is too old by its
-// features: distributions backport. What else is wrong, as a missing right, the loop reports again and again.
+// check returns an error if the node lacks what no speaker can run without and what is not fixed at runtime: the
+// program nft, a sufficient version of it, and a kernel that accepts the rules. Whether a kernel is too old depends on
+// its features, since distributions backport. The loop reports other problems, such as a missing permission,
+// repeatedly.
 func (r requirements) check(ctx context.Context, log *slog.Logger) error {
 	version, err := r.version(ctx)
 	if err != nil {
@@ -68,7 +69,7 @@ func nftTooOld(version string) bool {
 	return n == 3 && (major < nftLeastMajor || major == nftLeastMajor && minor == nftLeastMinor && patch < nftLeastPatch)
 }
 
-// checkRequirements ends a process that could not work on this node, before it touches anything.
+// checkRequirements ends a process that cannot work on this node, before it changes anything.
 func (p *process) checkRequirements() error {
 	r := requirements{release: kernelRelease, version: nft.Version, probe: p.config.probeFilter}
 	return r.check(context.Background(), p.log)
@@ -82,7 +83,7 @@ func kernelRelease() (string, error) {
 	return unix.ByteSliceToString(uts.Release[:]), nil
 }
 
-// probeFilter tries the rules, with a prefix of interface names if the configuration needs that.
+// probeFilter probes the rules, with a prefix of interface names if the configuration uses one.
 func (c config) probeFilter(ctx context.Context) error {
 	f, err := nft.New()
 	if err != nil {

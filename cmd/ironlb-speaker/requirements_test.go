@@ -15,13 +15,14 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// What a node lacks for good ends the process with an error that says what to install; what may be mended does not.
+// A permanent lack of the node ends the process with an error that names what to install; one that may be fixed does
+// not.
 func TestRequirements(t *testing.T) {
 	unsupported := errors.New("Could not process rule: Operation not supported")
 	for _, c := range []struct {
 		name, release, version string
 		noCommand, probe       error
-		says                   []string // none: it starts
+		says                   []string // empty: it starts
 	}{
 		{name: "good", release: "6.1.0-44-amd64", version: "nftables v1.0.6 (Lester Gooch #5)"},
 		{name: "no nft", release: "6.1.0", noCommand: nft.ErrNoCommand, says: []string{"install the package nftables"}},
@@ -51,7 +52,7 @@ func TestRequirements(t *testing.T) {
 	}
 }
 
-// The probe takes the rules of this kernel, leaves nothing, and names what is refused.
+// The probe passes with the rules of this kernel, leaves nothing, and names what is refused.
 func TestProbeFilter(t *testing.T) {
 	s := netspace.New(t)
 	for _, detect := range []plan.DetectLocal{{}, {Mode: plan.InterfaceNamePrefix, Interface: "cali"}} {
@@ -93,7 +94,7 @@ printf '%s\n' "$input" | ` + real + ` "$@"
 	})
 }
 
-// The command ends with an error where nft is missing, before it asks for the API server.
+// The command ends with an error if nft is missing, before it contacts the API server.
 func TestNoNFT(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	cmd := command()

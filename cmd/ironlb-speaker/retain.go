@@ -20,8 +20,8 @@ type ender interface {
 	Leave()
 }
 
-// awaitEnd has the loop leave when stop is done, and retain first if that was asked for before, until life ends. One goroutine takes both, so
-// a signal that came first counts first.
+// awaitEnd calls loop.Leave when stop is done, and loop.Retain before that if requested, until life ends. One goroutine
+// receives both, so that an earlier signal counts first.
 func awaitEnd(stop, life context.Context, retain <-chan os.Signal, loop ender, log *slog.Logger) {
 	asked := func() {
 		log.Info("about to be restarted: if SIGTERM comes within a minute, the kernel answers for the addresses of this node")

@@ -14,7 +14,7 @@ type recorder struct{ calls []string }
 func (r *recorder) Retain() { r.calls = append(r.calls, "retain") }
 func (r *recorder) Leave()  { r.calls = append(r.calls, "leave") }
 
-// A request that came before SIGTERM counts, however late it is read.
+// A request from before SIGTERM counts, however late it is received.
 func TestAwaitEnd(t *testing.T) {
 	for range 100 {
 		ctx, stop := context.WithCancel(t.Context())

@@ -5,7 +5,7 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// parseScheduler reads what the annotation ironlb.io/scheduler may say.
+// parseScheduler parses the annotation ironlb.io/scheduler.
 func parseScheduler(text string) (name string, flags ipvs.Flags, err error) {
 	s, err := v1alpha1.ParseScheduler(text)
 	if err != nil {

@@ -15,25 +15,26 @@ import (
 	"github.com/ironlb/ironlb/speaker/kubeproxy"
 )
 
-// virtualServers are the virtual servers, in the kernel's IPVS or in nftables as the configuration says. They are opened and
-// tried when they are first used, again and again until that succeeds.
+// virtualServers are the virtual servers, in the kernel's IPVS or in nftables as configured. They are opened and probed
+// on first use, with retries until that succeeds.
 type virtualServers struct {
 	config config
 	log    *slog.Logger
-	// chosen is told what forwards, once that is known.
+	// chosen is called with the data plane, once it is known.
 	chosen func(dataplane)
-	// openIPVS opens what is to forward, loadedIPVS what may be left of an earlier process, and ours tells what of that is ours.
+	// openIPVS opens the new data plane, loadedIPVS the residual one of an earlier process. ours identifies IronLB's
+	// virtual servers in that.
 	openIPVS   func(config) (driver, error)
 	loadedIPVS func() (ipvsTable, error)
 	ours       func() (func(ipvs.Key) bool, error)
-	// calico finds out whether Calico polices what is forwarded to Pods, or did before the start.
+	// calico reports whether Calico polices traffic forwarded to Pods, or did before the start.
 	calico func() (bool, error)
 
 	mu       sync.Mutex
 	driver   driver
-	kind     dataplane // empty while it is not known
-	leftover *leftover // of the other kind, used by the loop only
-	// stale tells whether the plan is from a snapshot: what is left may be newer then, and stays. Nil for never.
+	kind     dataplane // empty until it is known
+	leftover *leftover // of the other kind, used only by the loop
+	// stale reports whether the plan is from a snapshot: residual state may then be newer, and stays. Nil means never.
 	stale func() bool
 }
 
@@ -70,7 +71,7 @@ func (v *virtualServers) open() (speaker.VirtualServers, error) {
 			v.choose(dataplaneIPVS, k)
 			return v.driver, nil
 		}
-		// What else is in the way, such as a scheduler without its module, can be mended.
+		// Any other obstacle, such as a scheduler without its module, can be fixed.
 		if v.config.Dataplane == dataplaneIPVS || !errors.Is(err, ipvs.ErrNoModule) {
 			return nil, err
 		}
@@ -91,7 +92,7 @@ func (v *virtualServers) open() (speaker.VirtualServers, error) {
 	return v.driver, nil
 }
 
-// bypassesPolicies reports whether dataplane auto must not be IPVS, since NetworkPolicies would not apply.
+// bypassesPolicies reports whether dataplane auto must not select IPVS, because NetworkPolicies would not apply.
 func (v *virtualServers) bypassesPolicies() (bool, error) {
 	if v.config.Dataplane != dataplaneAuto {
 		return false, nil
@@ -110,7 +111,7 @@ func (v *virtualServers) choose(kind dataplane, d driver) {
 	}
 }
 
-// openKernel returns the kernel's IPVS with its time-outs set if it works with the scheduler.
+// openKernel returns the kernel's IPVS with its time-outs set, if it works with the scheduler.
 func openKernel(c config) (driver, error) {
 	k, err := kernel.Open()
 	if err != nil {
@@ -124,7 +125,7 @@ func openKernel(c config) (driver, error) {
 	return k, nil
 }
 
-// openBalancer returns nftables as the whole data plane.
+// openBalancer returns nftables as the complete data plane.
 func openBalancer(c config) (*nftlb.Balancer, error) {
 	b, err := nftlb.New(nftlb.Everyone)
 	if err != nil {
@@ -137,19 +138,19 @@ func openBalancer(c config) (*nftlb.Balancer, error) {
 	return b, nil
 }
 
-// inIPVS reports whether IPVS forwards: not while what forwards is not chosen.
+// inIPVS reports whether IPVS forwards: false until the data plane is selected.
 func (v *virtualServers) inIPVS() bool {
 	return v.proxyMode() == kubeproxy.IPVS
 }
 
-// mayBeIPVS reports whether IPVS forwards, or may be chosen to: what it needs of the node has to be there before.
+// mayBeIPVS reports whether IPVS forwards, or may be selected: its requirements on the node must be met before.
 func (v *virtualServers) mayBeIPVS() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return cmp.Or(v.kind, v.config.Dataplane) != dataplaneNFTables
 }
 
-// proxyMode is what forwards, as kube-proxy names it; empty while it is not known.
+// proxyMode returns the data plane as a kube-proxy mode; empty until it is known.
 func (v *virtualServers) proxyMode() kubeproxy.Mode {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -187,20 +188,20 @@ func (v *virtualServers) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 		return nil, err
 	}
 	done, err := d.Apply(ops)
-	if err == nil || len(done) > 0 { // what could not be programmed must not go on as it was, with nobody to follow its endpoints
+	if err == nil || len(done) > 0 { // residual virtual servers must not stay: their endpoints are no longer updated
 		v.programmed()
 	}
 	return done, err
 }
 
-// programmed is called by the loop when all is programmed, also if nothing had to be changed for that.
+// programmed is called by the loop when everything is programmed, also if that required no change.
 func (v *virtualServers) programmed() {
 	if v.stale == nil || !v.stale() {
 		v.leftover.programmed()
 	}
 }
 
-// Count is how many virtual servers the kernel has; only IPVS counts them, and only those of IPv4.
+// Count returns the number of virtual servers in the kernel; only IPVS counts them, and only those of IPv4.
 func (v *virtualServers) Count() (int, error) {
 	d, err := v.open()
 	if err != nil {
@@ -212,7 +213,7 @@ func (v *virtualServers) Count() (int, error) {
 	return 0, nil
 }
 
-// inside are the virtual servers of Pods and the node itself, opened when they are first used.
+// inside are the virtual servers for Pods and the node itself, opened on first use.
 type inside struct {
 	mu       sync.Mutex
 	balancer *nftlb.Balancer

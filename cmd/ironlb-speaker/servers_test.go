@@ -15,7 +15,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/kernel"
 )
 
-// What forwards is what the configuration allows and the kernel has, and is told once.
+// The data plane is one that the configuration allows and the kernel has. It is reported once.
 func TestDataplane(t *testing.T) {
 	s := netspace.New(t)
 	s.Must(t, func() error {
@@ -56,7 +56,7 @@ func TestDataplane(t *testing.T) {
 	})
 }
 
-// Where Calico would not police what IPVS sends to Pods, auto is nftables; what the operator names is taken.
+// If Calico would not police packets from IPVS to Pods, auto selects nftables. An explicit choice is used.
 func TestDataplaneBesideCalico(t *testing.T) {
 	netspace.New(t).Must(t, func() error {
 		for _, c := range []struct {
@@ -85,8 +85,8 @@ func TestDataplaneBesideCalico(t *testing.T) {
 	})
 }
 
-// A scheduler without its module is something to mend, not a kernel without IPVS: nftables does not take its place, and the module's
-// coming is enough.
+// A scheduler without its module can be fixed and is not a kernel without IPVS: nftables does not replace IPVS, and
+// loading the module is sufficient.
 func TestMissingSchedulerDoesNotChangeTheDataplane(t *testing.T) {
 	var told []dataplane
 	v := newVirtualServers(newConfig(), slog.New(slog.DiscardHandler), func(kind dataplane) { told = append(told, kind) }, nil)
@@ -101,7 +101,7 @@ func TestMissingSchedulerDoesNotChangeTheDataplane(t *testing.T) {
 	}
 }
 
-// Nothing is said to be in IPVS before it is chosen. The sysctls of IPVS are set before, unless it cannot be.
+// IPVS is not reported before it is selected. Its sysctls are set earlier, unless it cannot be selected.
 func TestUnknownIsNotIPVS(t *testing.T) {
 	for wanted, may := range map[dataplane]bool{dataplaneAuto: true, dataplaneIPVS: true, dataplaneNFTables: false} {
 		c := newConfig()

@@ -15,14 +15,14 @@ import (
 	"github.com/ironlb/ironlb/speaker/kube"
 )
 
-// The files in stateDir begin with these, and end with the name of the node: the snapshot of what the API server gave
-// last, and the record of unreachable nodes (speaker/reach).
+// Prefixes of the files in stateDir; the suffix is the name of the node. The files are the on-disk copy of the cluster
+// state, and the record of unreachable nodes (speaker/reach).
 const (
 	snapshotPrefix    = "snapshot-"
 	unreachablePrefix = "unreachable-"
 )
 
-// stateFile is a file in stateDir, empty for none.
+// stateFile returns a file in stateDir, empty for none.
 func (o options) stateFile(prefix string) string {
 	if o.config.StateDir == "" {
 		return ""
@@ -30,10 +30,10 @@ func (o options) stateFile(prefix string) string {
 	return filepath.Join(o.config.StateDir, prefix+filepath.Base(o.nodeName))
 }
 
-// stale tells whether the plan is from a snapshot, and when that was made.
+// stale reports whether the plan is from a snapshot, and when that was made.
 type stale interface{ Stale() (time.Time, bool) }
 
-// staleMetrics are about the snapshot and its use.
+// staleMetrics registers the metrics about the snapshot and its use.
 func staleMetrics(reg prometheus.Registerer, source *kube.Source) {
 	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ironlb", Name: "api_stale",
 		Help: "1 while the API server has not given every list since the start and a snapshot of an earlier time stands in for it."}, func() float64 {
@@ -50,7 +50,7 @@ func staleMetrics(reg prometheus.Registerer, source *kube.Source) {
 	}))
 }
 
-// staleReadyz adds to what ready answers that a snapshot is in use. It changes nothing about the status: the node serves.
+// staleReadyz adds to the response of ready that a snapshot is in use. It does not change the status: the node serves.
 func staleReadyz(source stale, ready http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ready(w, r)
@@ -60,7 +60,7 @@ func staleReadyz(source stale, ready http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// removeState removes what speakers keep in a directory, and nothing else there.
+// removeState removes the speakers' files from a directory, and nothing else.
 func removeState(dir string, log *slog.Logger) error {
 	if dir == "" {
 		return nil

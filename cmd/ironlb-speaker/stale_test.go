@@ -17,7 +17,7 @@ type staleSince time.Time
 
 func (s staleSince) Stale() (time.Time, bool) { return time.Time(s), !time.Time(s).IsZero() }
 
-// A snapshot in use is told on /readyz, whose status stays.
+// A snapshot in use is reported on /readyz, whose status stays.
 func TestStale(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, since := range []staleSince{staleSince(at), {}} {
@@ -32,7 +32,7 @@ func TestStale(t *testing.T) {
 	}
 }
 
-// Each node of a machine has a file of its own, and cleanup removes those and what was not finished.
+// Each node of a machine has its own file, and cleanup removes those and unfinished ones.
 func TestSnapshotFiles(t *testing.T) {
 	dir := t.TempDir()
 	o := options{nodeName: "a"}

@@ -11,13 +11,13 @@ import (
 	"github.com/ironlb/ironlb/speaker/link"
 )
 
-// sysctls are those that link wants, with the configured limits of conntrack.
+// sysctls are the parameters required by link, with the configured limits of conntrack.
 type sysctls struct {
 	ipvs         func() bool
 	serviceProxy bool
 	limits       conntrackLimits
 
-	// met is what was found, or made, to be in force last, for these needs. As long as it is, nothing else need be looked at.
+	// met is the last state found or put in force, for these needs. While it holds, nothing else is checked.
 	met   link.Met
 	needs link.Needs
 }
@@ -55,7 +55,7 @@ func (s *sysctls) Apply(ipv6 bool) (changed []string, wrong speaker.SysctlErrors
 	return changed, wrong
 }
 
-// suffers returns where it is said that a parameter is not as it must be.
+// suffers returns the error field for a parameter with a wrong value.
 func suffers(wrong *speaker.SysctlErrors, key string) *error {
 	switch {
 	case strings.HasPrefix(key, "net.ipv6."):
@@ -68,7 +68,7 @@ func suffers(wrong *speaker.SysctlErrors, key string) *error {
 	return &wrong.All
 }
 
-// replace puts the configured limits in the place of those that link wants; one that is 0 is left as the node has it.
+// replace replaces link's limits by the configured ones; a limit of 0 keeps the node's value.
 func (c conntrackLimits) replace(want []link.Sysctl, cores int) []link.Sysctl {
 	seconds := func(d time.Duration) int { return int(d / time.Second) }
 	values := map[string]int{

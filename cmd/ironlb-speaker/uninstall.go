@@ -55,7 +55,7 @@ first, or give --wait.`,
 	return cmd
 }
 
-// idleCommand is the container of the Pod whose init container has cleaned the node: a DaemonSet's Pods do not end.
+// idleCommand runs the container of the Pod whose init container has cleaned the node: a DaemonSet's Pods do not end.
 func idleCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "idle",
@@ -69,10 +69,11 @@ func idleCommand() *cobra.Command {
 	}
 }
 
-// endInterval is how often to look whether the programs have ended.
+// endInterval is the polling interval for the end of the programs.
 const endInterval = 500 * time.Millisecond
 
-// waitForEnd returns when no speaker has the address of the metrics and no ironlb-bgpd the lock of its socket. Both stay taken until free is called.
+// waitForEnd returns when no speaker has the address of the metrics and no ironlb-bgpd the lock of its socket. Both
+// stay taken until free is called.
 func waitForEnd(ctx context.Context, address, socket string, log *slog.Logger) (free func(), err error) {
 	var listener net.Listener
 	var lock *os.File
@@ -121,7 +122,7 @@ func waitForEnd(ctx context.Context, address, socket string, log *slog.Logger) (
 	}
 }
 
-// takeLock takes the lock that ironlb-bgpd holds while it runs. Without its file there is none to take, and nil.
+// takeLock takes the lock that ironlb-bgpd holds while it runs. Without the lock file it returns nil.
 func takeLock(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|syscall.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -137,7 +138,7 @@ func takeLock(path string) (*os.File, error) {
 	return f, nil
 }
 
-// removeSocket removes the socket of ironlb-bgpd, its lock, its folder, and the folder above if that is empty then.
+// removeSocket removes the socket of ironlb-bgpd, its lock, its folder, and the parent folder if that is then empty.
 func removeSocket(socket string, log *slog.Logger) error {
 	if socket == "" {
 		return nil
@@ -153,7 +154,7 @@ func removeSocket(socket string, log *slog.Logger) error {
 	return errors.Join(removeEmpty(folder, log), removeEmpty(filepath.Dir(folder), log))
 }
 
-// removeEmpty removes a folder that holds nothing. One with other files, and one that is a mount, stay.
+// removeEmpty removes an empty folder. One with other files, and one that is a mount, stay.
 func removeEmpty(dir string, log *slog.Logger) error {
 	if dir == "" {
 		return nil

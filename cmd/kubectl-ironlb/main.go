@@ -1,4 +1,5 @@
-// Command kubectl-ironlb is a plugin of kubectl: who answers for which address and why, which BGP sessions are up, and moving addresses on purpose.
+// Command kubectl-ironlb is a plugin of kubectl: it shows which node answers for which address and why, and which BGP
+// sessions are up, and moves addresses on request.
 package main
 
 import (
@@ -36,10 +37,10 @@ func main() {
 	}
 }
 
-// access says which cluster, as kubectl's flags do.
+// access identifies the cluster, as kubectl's flags do.
 type access struct{ kubeconfig, context string }
 
-// tool is what the commands share.
+// tool is the shared state of the commands.
 type tool struct {
 	access access
 	dial   func(access) (client.Client, error)
@@ -87,7 +88,7 @@ func versionCommand() *cobra.Command {
 	}
 }
 
-// connect returns a client of our own kinds.
+// connect returns a client of IronLB's kinds.
 func connect(a access) (client.Client, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = a.kubeconfig

@@ -51,7 +51,7 @@ func cluster(objects ...client.Object) client.WithWatch {
 		WithStatusSubresource(&v1alpha1.VirtualIP{}, &v1alpha1.IPAddressPool{}, &v1alpha1.SpeakerStatus{}).Build()
 }
 
-// run returns what the command writes, and its error in the last line.
+// run returns the output of the command, and its error in the last line.
 func run(cl client.Client, args ...string) string {
 	var out bytes.Buffer
 	cmd := command(func(access) (client.Client, error) { return cl, nil }, func() time.Time { return now })
@@ -128,7 +128,7 @@ No SpeakerStatus: no speaker has reported yet.
 `)
 }
 
-// What a dead node wrote last is not shown as how it is.
+// The last status of a dead node is not shown as current.
 func TestStatusOfADeadNode(t *testing.T) {
 	speaker := func(name, other string, state v1alpha1.MemberState) *v1alpha1.SpeakerStatus {
 		return &v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: v1alpha1.SpeakerStatusStatus{
@@ -194,7 +194,7 @@ func TestRebalance(t *testing.T) {
 	expect(t, "no pool", run(cluster(), "rebalance"), "error: there is no IPAddressPool: nothing to rebalance")
 }
 
-// TestWait: --wait returns once the controller has answered, or says that it has not.
+// TestWait: --wait returns once the controller has responded, or reports that it has not.
 func TestWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cl := cluster(&v1alpha1.IPAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "web"}})
@@ -229,7 +229,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// Where the liveness thread may be late, status shows it with the reason.
+// If the liveness thread may be late, status shows that with the reason.
 func TestStatusShowsTheSchedulingClass(t *testing.T) {
 	speaker := func(name string, l *v1alpha1.LivenessStatus) *v1alpha1.SpeakerStatus {
 		return &v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: v1alpha1.SpeakerStatusStatus{
@@ -249,8 +249,8 @@ func TestStatusShowsTheSchedulingClass(t *testing.T) {
 	}
 }
 
-// TestStatusShowsUnreachableNodes: nodes without a witness and a node that may be cut off are shown as well; nothing of
-// a speaker that has stopped.
+// TestStatusShowsUnreachableNodes: nodes without a witness and a node that may be cut off are shown as well, but
+// nothing about a stopped speaker.
 func TestStatusShowsUnreachableNodes(t *testing.T) {
 	status := v1alpha1.SpeakerStatusStatus{
 		DataPlane: v1alpha1.DataPlaneStatus{Healthy: true}, Alive: "1/2", Updated: ago(time.Second), CutOff: true,
@@ -281,7 +281,7 @@ a: node e answers neither ICMP echo nor ARP: should it die, its endpoints are le
 	}
 }
 
-// TestVersion: the version needs no cluster.
+// TestVersion: the version requires no cluster.
 func TestVersion(t *testing.T) {
 	for _, arg := range []string{"version", "--version"} {
 		var out bytes.Buffer

@@ -16,7 +16,7 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// lookEvery is how often --wait looks.
+// lookEvery is the polling interval of --wait.
 const lookEvery = 500 * time.Millisecond
 
 func (t *tool) rebalanceCommand() *cobra.Command {
@@ -38,10 +38,10 @@ The request is the annotation ` + v1alpha1.AnnotationRebalance + ` on the object
 	return cmd
 }
 
-// request is one object that was asked.
+// request is one object with a request.
 type request struct {
 	object client.Object
-	name   string // as people write it
+	name   string // as the user writes it
 	done   func(client.Object) bool
 }
 
@@ -75,7 +75,7 @@ func (t *tool) rebalance(ctx context.Context, names []string, wait time.Duration
 	return nil
 }
 
-// requests finds what the names mean, all pools for none.
+// requests resolves the names to objects; no names mean all pools.
 func (t *tool) requests(ctx context.Context, names []string, value string) (out []request, err error) {
 	var vips v1alpha1.VirtualIPList
 	if err := t.client.List(ctx, &vips); err != nil {

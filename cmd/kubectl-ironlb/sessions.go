@@ -11,8 +11,8 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// writeSessions writes the BGP sessions of speakers that are sorted, or of them those whose node, peer or router's address is named in only. It
-// tells whether there are any.
+// writeSessions writes the BGP sessions of sorted speakers, optionally only those whose node, peer or router's address
+// is in only. It reports whether there are any.
 func (t *tool) writeSessions(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatus, only []string) bool {
 	var rows []string
 	var wrong complaints
@@ -27,7 +27,7 @@ func (t *tool) writeSessions(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatu
 			if len(only) > 0 && !slices.ContainsFunc(only, func(o string) bool { return o == node || o == s.Peer || o == s.Address }) {
 				continue
 			}
-			prefixes := "-" // a router that does not listen is told none
+			prefixes := "-" // nothing is advertised without a session
 			if s.State == v1alpha1.SessionEstablished {
 				prefixes = fmt.Sprint(s.Prefixes)
 			}
@@ -37,14 +37,14 @@ func (t *tool) writeSessions(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatu
 				wrong.add(node, fmt.Sprintf("session with %s without BFD: %s: %s", s.Peer, s.BFD.Reason, cmp.Or(s.BFD.Message, string(s.BFD.State))))
 			}
 			switch {
-			case absent[node] != "": // what it wrote last says nothing about now
+			case absent[node] != "": // its last report is outdated
 				row = []string{node, s.Peer, orDash(s.Address), asn(s), "Unknown", "-", "-", "-", string(absent[node])}
 			case s.State == v1alpha1.SessionEstablished && s.Reason == v1alpha1.ReasonNotConfigured:
 				wrong.add(node, fmt.Sprintf("not all that BGPPeer %s asks for: %s", s.Peer, s.Message))
 			case unwatched:
 				row[8] = s.BFD.Reason
 			case s.State == v1alpha1.SessionEstablished:
-				row[8] = "-" // why it was down before
+				row[8] = "-" // the reason of the last interruption
 			default:
 				if s.Message != "" {
 					wrong.add(node, fmt.Sprintf("no session with %s: %s: %s", s.Peer, cmp.Or(s.Reason, string(s.State)), s.Message))
@@ -69,7 +69,7 @@ func (t *tool) writeSessions(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatu
 	return true
 }
 
-// complaints are what is wrong, each with the nodes of which it is said, in the order in which it was said first.
+// complaints are problems, each with the nodes that report it, in the order of the first report.
 type complaints struct {
 	texts []string
 	nodes map[string][]string // by text
@@ -92,7 +92,7 @@ func (c *complaints) lines() (out []string) {
 	return out
 }
 
-// asn is the router's AS number, if it is known.
+// asn returns the router's AS number, if known.
 func asn(s *v1alpha1.SessionStatus) string {
 	if s.PeerASN == 0 {
 		return "-"
@@ -100,7 +100,7 @@ func asn(s *v1alpha1.SessionStatus) string {
 	return fmt.Sprint(s.PeerASN)
 }
 
-// bfd is the state of a BFD session, and since when.
+// bfd returns the state of a BFD session, and since when.
 func (t *tool) bfd(b *v1alpha1.BFDStatus) string {
 	switch {
 	case b == nil:

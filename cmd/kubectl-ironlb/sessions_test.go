@@ -57,7 +57,7 @@ b: session with up without BFD: BFDNotUp: a TTL of 63
 	}
 }
 
-// TestSessionsOf: arguments choose nodes, peers and routers' addresses, and what is wrong at several nodes is said once.
+// TestSessionsOf: arguments select nodes, peers and routers' addresses. A problem at several nodes is written once.
 func TestSessionsOf(t *testing.T) {
 	const why = "no answer: is it up?"
 	var objects []client.Object

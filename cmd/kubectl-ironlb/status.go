@@ -69,7 +69,7 @@ func (t *tool) status(ctx context.Context, only []string) error {
 	return err
 }
 
-// meant tells whether the VirtualIP is one of those named.
+// meant reports whether the VirtualIP is one of those named.
 func meant(v *v1alpha1.VirtualIP, names []string) bool {
 	return slices.ContainsFunc(names, func(name string) bool {
 		return v.Name == name || has(v, name) || v.Status.Node == name || slices.ContainsFunc(v.Spec.Services, func(s v1alpha1.ServiceReference) bool {
@@ -78,13 +78,13 @@ func meant(v *v1alpha1.VirtualIP, names []string) bool {
 	})
 }
 
-// has tells whether the text is one of the VirtualIP's addresses, however it is written.
+// has reports whether the text is one of the VirtualIP's addresses, in any notation.
 func has(v *v1alpha1.VirtualIP, text string) bool {
 	addr, err := netip.ParseAddr(text)
 	return err == nil && slices.Contains(v.Spec.Addresses, addr.Unmap().String())
 }
 
-// address is the first of the VirtualIP, to sort by.
+// address returns the first address of the VirtualIP, as the sort key.
 func address(v *v1alpha1.VirtualIP) netip.Addr {
 	if len(v.Spec.Addresses) == 0 {
 		return netip.Addr{}
@@ -125,7 +125,7 @@ func (t *tool) writeVIPs(out *bytes.Buffer, vips []v1alpha1.VirtualIP) {
 	}
 }
 
-// next is who takes over: on purpose, or when the owner dies.
+// next returns the node that takes over: in a move, or after the death of the owner.
 func next(v *v1alpha1.VirtualIP) string {
 	if len(v.Spec.Nodes) == 0 {
 		return "-"
@@ -139,7 +139,7 @@ func next(v *v1alpha1.VirtualIP) string {
 	return v.Spec.Nodes[1]
 }
 
-// problems says in words what the conditions say.
+// problems returns the messages of conditions that indicate a problem.
 func problems(v *v1alpha1.VirtualIP) (out []string) {
 	for _, c := range v.Status.Conditions {
 		good := metav1.ConditionFalse
@@ -153,7 +153,7 @@ func problems(v *v1alpha1.VirtualIP) (out []string) {
 	return out
 }
 
-// writeSpeakers writes speakers that are sorted.
+// writeSpeakers writes sorted speakers.
 func (t *tool) writeSpeakers(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatus) {
 	if len(speakers) == 0 {
 		fmt.Fprintln(out, "\nNo SpeakerStatus: no speaker has reported yet.")
@@ -179,7 +179,7 @@ func (t *tool) writeSpeakers(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatu
 			wrong = append(wrong, fmt.Sprintf("%s: does not forward: %s: %s", speakers[i].Name, orDash(s.DataPlane.Reason), orDash(s.DataPlane.Message)))
 		}
 		reason := orDash(s.DataPlane.Reason)
-		if why := absent[speakers[i].Name]; why != "" { // what it wrote last says nothing about now
+		if why := absent[speakers[i].Name]; why != "" { // its last report is outdated
 			forwards, reason = "Unknown", string(why)
 		}
 		fmt.Fprintln(w, strings.Join([]string{
@@ -205,7 +205,7 @@ func (t *tool) writeSpeakers(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatu
 	}
 }
 
-// unreachable says which nodes a node cannot reach, and which it could not miss.
+// unreachable lists the nodes that a node cannot reach, and those that have no witness.
 func (t *tool) unreachable(speaker *v1alpha1.SpeakerStatus) (lines []string) {
 	s := &speaker.Status
 	line := func(format string, args ...any) {
@@ -238,7 +238,7 @@ func (t *tool) unreachable(speaker *v1alpha1.SpeakerStatus) (lines []string) {
 	return lines
 }
 
-// ago is how long ago that was, as kubectl writes it.
+// ago returns the age in kubectl's notation.
 func (t *tool) ago(at *metav1.Time) string {
 	if at.IsZero() {
 		return "-"

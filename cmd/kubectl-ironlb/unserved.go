@@ -10,14 +10,14 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// writeUnserved writes by which addresses of BGP nobody is served, as speakers that are sorted say, or of them what names an address or node of
-// only. It tells whether there is any.
+// writeUnserved writes the BGP addresses not serving traffic, as reported by sorted speakers, optionally only those of
+// an address or node in only. It reports whether there are any.
 func writeUnserved(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatus, only []string) bool {
 	var wrong complaints
 	absent := v1alpha1.Absent(speakers, nil)
 	for i := range speakers {
 		node, bgp := speakers[i].Name, speakers[i].Status.BGP
-		if bgp == nil || absent[node] != "" { // what it wrote last says nothing about now
+		if bgp == nil || absent[node] != "" { // its last report is outdated
 			continue
 		}
 		for _, u := range bgp.Unserved {
@@ -46,7 +46,7 @@ func writeUnserved(out *bytes.Buffer, speakers []v1alpha1.SpeakerStatus, only []
 	return true
 }
 
-// lists tells whether the text is one of the addresses, however it is written.
+// lists reports whether the text is one of the addresses, in any notation.
 func lists(addresses []string, text string) bool {
 	addr, err := netip.ParseAddr(text)
 	return err == nil && slices.Contains(addresses, addr.Unmap().String())

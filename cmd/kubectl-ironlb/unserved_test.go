@@ -10,8 +10,8 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// TestUnserved: the addresses of BGP by which nobody is served, with the reason; one that is chosen is found however it is written, and what a
-// speaker that is gone said is of the past.
+// TestUnserved: the BGP addresses not serving traffic, with the reason. A selected address is found in any notation,
+// and the report of an absent speaker counts as outdated.
 func TestUnserved(t *testing.T) {
 	cl := cluster(
 		&v1alpha1.SpeakerStatus{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Status: v1alpha1.SpeakerStatusStatus{

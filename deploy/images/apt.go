@@ -22,8 +22,8 @@ import (
 // apt resolves and downloads Debian packages. It has state and cache folders of its own; nothing is installed.
 type apt struct {
 	dir     string // state and cache
-	sources string // a file for apt that replaces the configured sources; "" for those
-	update  bool   // refresh the package indices, however new they are
+	sources string // a file that replaces apt's configured sources; if empty, these are used
+	update  bool   // refresh the package indices, whatever their age
 	log     *progress
 
 	updated map[string]bool
@@ -36,7 +36,7 @@ type debPackage struct {
 	SHA256              string
 }
 
-// indexAge is how old package indices may be.
+// indexAge is the maximum age of package indices.
 const indexAge = 24 * time.Hour
 
 var errNoApt = errors.New("apt-get, apt-cache or dpkg-deb not found: install the packages apt and dpkg, " +
@@ -71,7 +71,7 @@ func (a *apt) resolve(ctx context.Context, d *Debian, arch string) ([]debPackage
 func (a *apt) root(d *Debian, arch string) string { return filepath.Join(a.dir, d.Release+"-"+arch) }
 
 // configure writes the configuration of apt and the package database, and returns the configuration's path. The
-// database holds the packages that the spec leaves out: apt does not install what it finds installed.
+// database lists the packages that the spec leaves out: apt does not install a package that is already installed.
 func (a *apt) configure(ctx context.Context, d *Debian, arch string) (string, error) {
 	root := a.root(d, arch)
 	for _, sub := range []string{"state/lists/partial", "cache/archives/partial", "resolved"} {
@@ -145,8 +145,7 @@ Dir::Etc::preferencesparts "/dev/null";
 
 const debianKeyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
-// debianSources derives the sources of a release from the Debian sources that are configured on this machine, whatever
-// release those are of.
+// debianSources derives the sources of a release from this machine's Debian sources, which may be of another release.
 func debianSources(ctx context.Context, release string) (string, error) {
 	out, err := run(ctx, "", "apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT) $(ORIGIN)", "Identifier: Packages")
 	if err != nil {
@@ -186,7 +185,7 @@ func debianSources(ctx context.Context, release string) (string, error) {
 	return strings.Join(lines, ""), nil
 }
 
-// refresh updates the package indices if they are missing, old, or of other sources.
+// refresh updates the package indices if they are missing, old, or from other sources.
 func (a *apt) refresh(ctx context.Context, conf string, d *Debian, arch string) error {
 	root := a.root(d, arch)
 	stamp := filepath.Join(root, "updated")
@@ -233,8 +232,8 @@ func (a *apt) sourcesOf(conf string) ([]byte, error) {
 
 var instLine = regexp.MustCompile(`^Inst (\S+) \((\S+) .*\[(\S+)\]\)`)
 
-// fetch resolves the dependencies and downloads what is missing. The answer is kept for as long as the indices and
-// the question are the same.
+// fetch resolves the dependencies and downloads missing packages. The result is cached until the indices or the request
+// change.
 func (a *apt) fetch(ctx context.Context, conf string, d *Debian, arch string) ([]debPackage, error) {
 	root := a.root(d, arch)
 	var names []string
@@ -298,7 +297,7 @@ func parseInst(out string) ([]debPackage, error) {
 	return packages, nil
 }
 
-// key identifies a question and the indices that answer it.
+// key identifies a request and the indices used for it.
 func (a *apt) key(root, conf string, names []string) (string, error) {
 	h := sha256.New()
 	text, err := os.ReadFile(conf)

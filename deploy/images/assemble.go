@@ -82,7 +82,7 @@ func owner(text string) (uid, gid int) {
 	return uid, gid
 }
 
-// without returns what a tree has beyond a base, with the directories that it lies in.
+// without returns the entries of a tree that a base lacks, and their parent directories.
 func (t *tree) without(base *tree) *tree {
 	out := newTree(t.merged)
 	for p, e := range t.entries {

@@ -26,13 +26,13 @@ type builder struct {
 	tool      string    // hash of this program
 	registry  string
 	tag       string
-	commit    string // what the programs and the labels have as commit
+	commit    string // commit in the programs and the labels
 	refs      map[string]string
 	platforms []string
 	layout    bool
 }
 
-// unknownCommit is the commit of a build that was not given one.
+// unknownCommit is the commit of a build without -commit.
 const unknownCommit = "unknown"
 
 var validCommit = regexp.MustCompile(`^[A-Za-z0-9.-]+$`)
@@ -53,7 +53,7 @@ type platformState struct {
 // packageState is one package of an image, for the documentation.
 type packageState struct {
 	Name     string   `json:"name"`
-	KiB      int      `json:"kib"`      // as the package states it, before anything is left out
+	KiB      int      `json:"kib"`      // as the package states it, before files are left out
 	NeededBy []string `json:"neededBy"` // packages of the image that depend on it
 }
 

@@ -12,7 +12,7 @@ import (
 
 // check builds images twice, with separate folders for programs and output, and compares all files.
 func check(ctx context.Context, args []string, log *progress) error {
-	// With -cold as its first flag it compiles everything again for the second build, with an empty build cache.
+	// With -cold as its first flag, the second build compiles everything, with an empty build cache.
 	cold := len(args) > 0 && args[0] == "-cold"
 	if cold {
 		args = args[1:]
@@ -48,7 +48,7 @@ func check(ctx context.Context, args []string, log *progress) error {
 	return nil
 }
 
-// compare returns how many files two folders have, and an error for each that is not the same in both.
+// compare returns the number of files in two folders, and an error for each file that differs.
 func compare(a, b string) (int, error) {
 	first, err := hashes(a)
 	if err != nil {

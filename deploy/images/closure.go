@@ -16,8 +16,8 @@ func openFile(name string) (*os.File, error) { return os.Open(name) }
 
 var machines = map[string]elf.Machine{"linux/amd64": elf.EM_X86_64, "linux/arm64": elf.EM_AARCH64}
 
-// checkClosure verifies that each program, library and script of a tree can start: it is of the platform's machine, and
-// its loader, its libraries and its interpreter are in the tree. It returns how many ELF files it checked.
+// checkClosure verifies that each program, library and script of a tree can start: its machine type is that of the
+// platform, and the tree contains its loader, libraries and interpreter. It returns the number of ELF files checked.
 func checkClosure(t *tree, platform string) (int, error) {
 	var errs []error
 	n := 0

@@ -41,7 +41,7 @@ type installed struct {
 	KiB                            int
 }
 
-// neededBy lists the packages of an image with those of them that depend on each.
+// neededBy lists the packages of an image, each with its dependents.
 func neededBy(all []installed) []packageState {
 	by, provider := map[string][]string{}, map[string]string{}
 	for _, in := range all {

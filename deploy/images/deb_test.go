@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// repository is a repository of Debian packages in a folder. apt reads it as it reads a mirror.
+// repository is a repository of Debian packages in a folder, read by apt as a mirror.
 type repository struct {
 	dir     string
 	sources string
@@ -66,7 +66,7 @@ func (r *repository) add(t *testing.T, name, version, fields string, files map[s
 		t.Fatal(err)
 	}
 	fmt.Fprintf(&r.index, "%sFilename: ./%s.deb\nSize: %d\nSHA256: %x\n\n", control, name, len(data), sha256.Sum256(data))
-	// apt fetches an index again when its time has changed, and times have the resolution of seconds.
+	// apt refetches an index when its time has changed, and times have the resolution of seconds.
 	index := write(t, filepath.Join(r.dir, "Packages"), r.index.String())
 	r.changes++
 	when := time.Unix(1000000000+r.changes, 0)
@@ -101,8 +101,8 @@ func (r *repository) build(t *testing.T, out, spec string) error {
 const packageOne = `  packages: [{name: one, reason: the test}]
 `
 
-// An image has a package's files and those of its dependencies, merged into /usr, without documentation but with licenses,
-// and an entry for scanners; and the same digest each time.
+// An image has a package's files and those of its dependencies, merged into /usr, without documentation but with
+// licenses, and an entry for scanners. Its digest is reproducible.
 func TestPackages(t *testing.T) {
 	r := newRepository(t)
 	script := "#!/bin/sh\n"
@@ -172,7 +172,7 @@ func TestPackages(t *testing.T) {
 	}
 }
 
-// What cannot start in the image fails the build, with the file, its package and what is missing.
+// A file that cannot start in the image fails the build. The error names the file, its package and what is missing.
 func TestClosure(t *testing.T) {
 	self, err := exec.LookPath("ls") // a program that needs libraries
 	if err != nil {
@@ -214,7 +214,7 @@ func TestPackageErrors(t *testing.T) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
-	// A package that is not what the index states is refused.
+	// A package that differs from the index is refused.
 	write(t, filepath.Join(r.dir, "good.deb"), strings.Repeat("x", 700))
 	err := r.build(t, t.TempDir(), r.spec(t, "  packages: [{name: good, reason: the test}]"))
 	if err == nil || !strings.Contains(err.Error(), "download 1 Debian packages") {

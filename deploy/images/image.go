@@ -16,14 +16,14 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// parts is what one image is made of on one platform, before it is assembled.
+// parts are the contents of one image on one platform, before assembly.
 type parts struct {
 	spec      *Spec
 	reference string
 	platform  string
 	packages  []debPackage
 	programs  []built
-	contents  map[string][]byte // of files that the spec reads from elsewhere, by their path in the image
+	contents  map[string][]byte // of files with From in the spec, by their path in the image
 }
 
 // image is one image on one platform.

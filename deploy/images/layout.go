@@ -40,8 +40,8 @@ func (b *builder) inLayout(digest string) bool {
 	return false
 }
 
-// writeLayout puts an image of several platforms into the layout, with an SBOM for each, in place of what the layout
-// has under the same name. It returns the digest of the image's index.
+// writeLayout puts a multi-platform image into the layout, with an SBOM for each platform, and replaces the image of
+// the same name. It returns the digest of the image's index.
 func (b *builder) writeLayout(ref string, images []*image) (string, error) {
 	p, err := layout.FromPath(b.layoutDir())
 	if errors.Is(err, fs.ErrNotExist) {

@@ -85,7 +85,7 @@ func mustBuild(t *testing.T, out string, args ...string) string {
 	return printed
 }
 
-// Two checkouts in different folders, with different caches, give the same files.
+// Two checkouts in different folders, with different caches, build identical files.
 func TestReproducible(t *testing.T) {
 	outs := []string{t.TempDir(), t.TempDir()}
 	for _, out := range outs {
@@ -237,7 +237,7 @@ func TestUnchanged(t *testing.T) {
 	run("-tag", "v0.2.0")
 }
 
-// With -bin a program that is built already is used, for this machine's platform.
+// With -bin, a prebuilt program is used, for this machine's platform.
 func TestBin(t *testing.T) {
 	bin, out := t.TempDir(), t.TempDir()
 	source := exec.Command("go", "build", "-o", filepath.Join(bin, "small"), ".")
@@ -341,7 +341,7 @@ func checkSPDX(t *testing.T, data []byte) (purls []string) {
 	return purls
 }
 
-// Images and their SBOMs arrive in a registry, with and without OCI's API for referrers.
+// Images and their SBOMs are pushed to a registry, with and without OCI's API for referrers.
 func TestPush(t *testing.T) {
 	spec, out := writeSmall(t), t.TempDir()
 	mustBuild(t, out, spec)

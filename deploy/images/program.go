@@ -16,8 +16,8 @@ import (
 
 // programs builds Go programs.
 type programs struct {
-	dir string // where they are kept
-	bin string // a folder with programs for this machine's platform that are built already; "" for none
+	dir string // output folder
+	bin string // a folder with prebuilt programs for this machine's platform; "" for none
 	log *progress
 }
 
@@ -29,14 +29,14 @@ type built struct {
 	info *buildinfo.BuildInfo // nil if the program was not built with Go
 }
 
-// stamp is what ${VERSION} and ${COMMIT} in a program's ldflags stand for.
+// stamp holds the values of ${VERSION} and ${COMMIT} in a program's ldflags.
 type stamp struct{ version, commit string }
 
 func (s stamp) expand(ldflags string) string {
 	return strings.NewReplacer("${VERSION}", s.version, "${COMMIT}", s.commit).Replace(ldflags)
 }
 
-// build returns the programs of a spec for a platform. Go builds again only what is not up to date.
+// build returns the programs of a spec for a platform. Go rebuilds only outdated ones.
 func (b *programs) build(ctx context.Context, s *Spec, v stamp, platform string) ([]built, error) {
 	var out []built
 	for _, p := range s.Programs {
@@ -106,7 +106,7 @@ func (b *programs) one(ctx context.Context, s *Spec, p Program, v stamp, platfor
 	return file, nil
 }
 
-// moduleDir returns the folder of a module that another one requires, and downloads it if it is not there.
+// moduleDir returns the folder of a module that another one requires, and downloads the module if it is missing.
 func moduleDir(ctx context.Context, s *Spec, m *ModuleFile) (string, error) {
 	dir, env := s.relative(m.Module), []string{"GOFLAGS=", "GOWORK=off"}
 	list := func() (string, error) {

@@ -20,8 +20,8 @@ import (
 // pusher writes images of an OCI layout to a registry, with the credentials of `docker login`.
 type pusher struct {
 	layout   string
-	registry string // and path
-	tag      string // "" for that of the layout
+	registry string // registry and path
+	tag      string // if empty, the tag in the layout
 	options  []name.Option
 	log      *progress
 }

@@ -34,7 +34,7 @@ type Spec struct {
 	Entrypoint []string `json:"entrypoint"`
 	Cmd        []string `json:"cmd,omitempty"`
 
-	file string // the spec's own path
+	file string // path of the spec
 	raw  []byte
 }
 
@@ -42,7 +42,7 @@ type Spec struct {
 type Debian struct {
 	Release  string   `json:"release"`
 	Packages []Reason `json:"packages"`
-	// Without are dependencies that are left out, and what only they depend on.
+	// Without are omitted dependencies; packages that only they depend on are omitted too.
 	Without []Reason `json:"without,omitempty"`
 	// Remove are paths of packages that are left out.
 	Remove []RemovedPath `json:"remove,omitempty"`
@@ -54,26 +54,26 @@ type Reason struct {
 	Reason string `json:"reason"`
 }
 
-// RemovedPath is a path of a package that is left out of the image. It may have wildcards as path.Match has them.
+// RemovedPath is a path of a package that is left out of the image. It may have wildcards of path.Match.
 type RemovedPath struct {
 	Path   string `json:"path"`
 	Reason string `json:"reason"`
 }
 
-// Program is a Go program, or a file that is built already.
+// Program is a Go program, or a prebuilt executable.
 type Program struct {
 	// Module is the folder of the Go module that builds the program, relative to the spec.
 	Module  string   `json:"module,omitempty"`
 	Package string   `json:"package,omitempty"`
 	Tags    []string `json:"tags,omitempty"`
 	Ldflags string   `json:"ldflags,omitempty"` // ${VERSION} is the image's tag, ${COMMIT} that of -commit
-	// File is an executable that is built already, relative to the spec.
+	// File is a prebuilt executable, relative to the spec.
 	File string `json:"file,omitempty"`
 	// Path of the program in the image.
 	Path string `json:"path"`
 }
 
-// File is a file of the image: its content, or where it is read from.
+// File is a file of the image, with its content or its source.
 type File struct {
 	Path    string `json:"path"`
 	Mode    string `json:"mode,omitempty"` // octal; 0644 if empty
@@ -110,7 +110,7 @@ var (
 	validRelease = regexp.MustCompile(`^[a-z]+$`)
 )
 
-// platforms are those that the tool builds for, with Debian's names of their architectures and of their library folders.
+// platforms are the target platforms, with Debian's names of their architectures and library folders.
 var platforms = map[string]struct{ debian, triplet string }{
 	"linux/amd64": {"amd64", "x86_64-linux-gnu"},
 	"linux/arm64": {"arm64", "aarch64-linux-gnu"},
@@ -292,5 +292,5 @@ func readSpecs(files []string) ([]*Spec, error) {
 	return specs, nil
 }
 
-// leading returns the first n bytes of what fn reads, for a test of a file's kind.
+// leading reports whether b begins with prefix, to detect a file's kind.
 func leading(b []byte, prefix string) bool { return bytes.HasPrefix(b, []byte(prefix)) }

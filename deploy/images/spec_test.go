@@ -78,7 +78,7 @@ func productSpecs(t *testing.T) []*Spec {
 	return specs
 }
 
-// The Dockerfile is the one that the specs give.
+// The Dockerfile equals the one rendered from the specs.
 func TestDockerfile(t *testing.T) {
 	want, err := dockerfile("../..", productSpecs(t))
 	if err != nil {
@@ -93,7 +93,7 @@ func TestDockerfile(t *testing.T) {
 	}
 }
 
-// The documentation has each package of the specs with its reason. What is measured is not compared.
+// The documentation has each package of the specs with its reason. Measured values are not compared.
 func TestDoc(t *testing.T) {
 	data, err := os.ReadFile("../../docs/images.md")
 	if err != nil {
@@ -158,7 +158,7 @@ func TestVersion(t *testing.T) {
 		}
 	}
 	b := programs{dir: t.TempDir(), log: &progress{w: io.Discard}}
-	// A program that prints the same and that compiles in no time.
+	// A small program with the same output, quick to compile.
 	p := specs[0].Programs[0]
 	p.Package, p.Path = "./cmd/internal/version/testdata/program", "/program"
 	build := stamp{version: "v1.2.3", commit: "0123abc"}

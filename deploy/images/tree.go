@@ -19,9 +19,9 @@ type entry struct {
 	uid, gid int
 	target   string // of a symbolic link
 	content  []byte
-	file     string // where the content is read from, if not content
+	file     string // source of the content, if content is nil
 	size     int64
-	from     string // the package or spec it comes from, for errors
+	from     string // origin of the entry (package or spec), for errors
 }
 
 func (e *entry) open() (io.ReadCloser, error) {
@@ -39,7 +39,7 @@ func (e *entry) same(o *entry) bool {
 // tree holds the entries of an image or layer by path, without a leading slash.
 type tree struct {
 	entries map[string]*entry
-	merged  bool // /bin, /sbin and /lib are links to those of /usr, as Debian installs them
+	merged  bool // /bin, /sbin and /lib are links into /usr, as Debian installs them
 }
 
 func newTree(merged bool) *tree { return &tree{entries: map[string]*entry{}, merged: merged} }
@@ -84,7 +84,8 @@ func (t *tree) add(p string, e *entry) error {
 	return nil
 }
 
-// remove removes what matches a pattern of path.Match, with everything below it, and returns how many entries that were.
+// remove removes each match of a path.Match pattern, with everything below it, and returns the number of removed
+// entries.
 func (t *tree) remove(pattern string) int {
 	pattern = t.clean(pattern)
 	depth := strings.Count(pattern, "/") + 1
@@ -102,7 +103,7 @@ func (t *tree) remove(pattern string) int {
 	return n
 }
 
-// merge adds the links that make /bin, /sbin and /lib those of /usr.
+// merge adds the links from /bin, /sbin and /lib into /usr.
 func (t *tree) merge() {
 	for _, d := range mergedDirs {
 		if _, ok := t.entries["usr/"+d]; ok {

@@ -54,7 +54,7 @@ func (p *progress) long(what string, fn func() error) error {
 	return err
 }
 
-// run runs a program in a folder, "" for this one, and returns what it prints; its error has what it prints on stderr.
+// run runs a program in a folder ("" for the current one) and returns its stdout. Its error contains stderr.
 func run(ctx context.Context, dir, program string, args ...string) (string, error) {
 	return runEnv(ctx, dir, nil, program, args...)
 }
@@ -101,7 +101,7 @@ func hashFile(name string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// lock takes the lock of a folder, which two builds do not use at once. The kernel releases it when the process ends.
+// lock locks a folder against a concurrent build. The kernel releases the lock when the process ends.
 func lock(ctx context.Context, log *progress, file string) (func(), error) {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o644)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 )
 
-// established is a request that makes an entry of an established TCP connection.
+// established returns a request that creates the entry of an established TCP connection.
 func established(client, to, from netip.AddrPort) []byte {
 	const (
 		ctaProtoInfo, ctaTimeout = 4, 7
@@ -33,7 +33,7 @@ func established(client, to, from netip.AddrPort) []byte {
 	return request.Serialize()
 }
 
-// establish makes entries in the namespace of the calling thread, many with one message.
+// establish creates entries in the namespace of the calling thread, many with one message.
 func establish(n int, entry func(i int) []byte) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {
@@ -53,8 +53,8 @@ func establish(n int, entry func(i int) []byte) error {
 	return nil
 }
 
-// BenchmarkClean cleans a table of 100,000 connections, to 20 virtual servers of two real servers each, of 1,000 that go
-// to a real server that is gone: of one of the virtual servers alone, or of all.
+// BenchmarkClean cleans a table of 100,000 connections to 20 virtual servers of two real servers each. 1,000 of them
+// lead to a deleted real server: of one virtual server, or of all.
 func BenchmarkClean(b *testing.B) {
 	const entries, servers, toGo = 100_000, 20, 1000
 	client := func(i int) netip.AddrPort {
@@ -75,7 +75,7 @@ func BenchmarkClean(b *testing.B) {
 	one := ipvs.Key{Addr: virtual(0).Addr(), Protocol: ipvs.TCP, Port: 80}
 	for _, c := range []struct {
 		name string
-		gone func(i int) int // which virtual server
+		gone func(i int) int // index of the virtual server
 		want ipvs.Table
 	}{
 		{"one of 20", func(int) int { return 0 }, ipvs.Table{one: table[one]}},

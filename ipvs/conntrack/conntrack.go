@@ -1,12 +1,12 @@
-// Package conntrack deletes entries of the kernel's connection tracking that lead clients of a virtual server astray:
+// Package conntrack deletes connection tracking entries of the kernel that misdirect clients of a virtual server:
 //
-//   - A UDP client that keeps its port would be sent to an endpoint that is gone for as long as it goes on (ipvs.md
-//     4.8 to 4.10).
-//   - A TCP client of an endpoint that is gone would wait for its answer for a quarter of an hour. Without an entry
-//     its next packet is answered with a reset (docs/design/data-plane.md, "What ends with a reset").
+//   - A UDP client that keeps its port would be sent to a deleted endpoint as long as it continues (ipvs.md 4.8 to
+//     4.10).
+//   - A TCP client of a deleted endpoint would wait a quarter of an hour for a response. Without an entry its next
+//     packet is answered with a reset (docs/design/data-plane.md, "What ends with a reset").
 //   - A TCP client whose SYN went to an endpoint that does not answer would send it there again.
-//   - A TCP client whose SYN came before an address was this node's would be refused for two minutes with that port
-//     (nf_conntrack_tcp_timeout_syn_sent): the entry says that nothing is translated.
+//   - A TCP client whose SYN came before an address became local would be refused for two minutes with that port
+//     (nf_conntrack_tcp_timeout_syn_sent): the entry records no translation.
 package conntrack
 
 import (
@@ -23,25 +23,25 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// each is how many virtual servers are asked for one by one; for more, all entries are listed once. Either way the
-// kernel goes through its whole table for each request, which takes 10 ms and more though it is empty, and hands out
-// what the request asks for, which takes 3 µs for an entry (BenchmarkClean).
+// each is the number of virtual servers up to which each is listed by its own request; above it, one request lists all
+// entries. For every request the kernel scans its full table, which takes 10 ms and more even if it is empty. Each
+// returned entry takes 3 µs (BenchmarkClean).
 const each = 4
 
-// Clean deletes entries of the calling thread's network namespace whose original destination is a virtual server of
-// the table, and returns how many. It deletes
+// Clean deletes entries of the calling thread's network namespace whose original destination is a virtual server of the
+// table, and returns their number. It deletes
 //
-//   - of UDP, those answered by what is no real server of it with a weight;
-//   - of TCP, those answered by what is no real server of it at all: what has weight 0 drains;
-//   - of TCP and SCTP, those that nobody has answered yet and that lead to no real server with a weight: the client
-//     sends its SYN or INIT again, to another;
-//   - of any, those that nobody translated.
+//   - for UDP, entries answered by anything but a real server with a weight;
+//   - for TCP, entries answered by anything but a real server: one with weight 0 drains;
+//   - for TCP and SCTP, unanswered entries that lead to no real server with a weight: the client sends its SYN or INIT
+//     again, to another one;
+//   - for all protocols, untranslated entries.
 //
-// An association of SCTP to a real server that is gone stays: SCTP does not drain, so that real server may be alive,
-// and if it is not, both ends find out by their own heartbeats (RFC 9260, section 8.3). A virtual server without real
-// servers has all its entries deleted, but for these. Entries of other destinations are never touched.
+// An SCTP association to a deleted real server stays. SCTP does not drain, so that real server may be alive. If it is
+// not, both ends detect that by their own heartbeats (RFC 9260, section 8.3). A virtual server without real servers has
+// all its entries deleted, except these. Entries of other destinations are never touched.
 //
-// Call it after the virtual servers and the rules have changed: an entry that is made meanwhile follows them.
+// Call it after the virtual servers and the rules have changed: an entry created meanwhile follows them.
 func Clean(ctx context.Context, table ipvs.Table) (int, error) {
 	deleted := 0
 	var errs []error
@@ -62,7 +62,7 @@ func Clean(ctx context.Context, table ipvs.Table) (int, error) {
 	return deleted, errors.Join(errs...)
 }
 
-// filter is what one request lists: the entries of a family, AF_UNSPEC for both, of a protocol if it has one, and of
+// filter selects the entries of one request: those of a family, AF_UNSPEC for both, of a protocol if it has one, and of
 // one virtual server if it has an address.
 type filter struct {
 	family uint8
@@ -103,7 +103,7 @@ func filters(table ipvs.Table) (all []filter) {
 	return []filter{common}
 }
 
-// stale reports whether an entry of a virtual server with these real servers must go, as [Clean] says.
+// stale reports whether an entry of a virtual server with these real servers must be deleted, by the rules of [Clean].
 func (e entry) stale(reals map[netip.AddrPort]ipvs.RealServer) bool {
 	real, exists := reals[e.from]
 	switch {
@@ -117,14 +117,14 @@ func (e entry) stale(reals map[netip.AddrPort]ipvs.RealServer) bool {
 	return e.to.Protocol == ipvs.TCP || e.untranslated()
 }
 
-// untranslated reports whether the address that was asked answers itself.
+// untranslated reports whether the original destination answers itself.
 func (e entry) untranslated() bool { return e.from == netip.AddrPortFrom(e.to.Addr, e.to.Port) }
 
-// attempts is how often a listing that the kernel calls interrupted is begun anew.
+// attempts is how often a listing that the kernel reports as interrupted is started.
 const attempts = 5
 
-// list returns the entries that must go. A listing that was interrupted may lack some or have some twice, so it is begun
-// anew; if that never helps, what was found is returned with the error.
+// list returns the entries to delete. An interrupted listing may lack entries or repeat them, so it is restarted. If
+// every attempt is interrupted, the entries found last are returned with the error.
 func list(dump func(found func(message []byte)) error, table ipvs.Table) (stale []entry, err error) {
 	for range attempts {
 		stale = stale[:0]
@@ -144,7 +144,7 @@ func list(dump func(found func(message []byte)) error, table ipvs.Table) (stale 
 	return stale, err
 }
 
-// dump calls found with each entry that the filter asks for. A kernel before 5.8 does not filter, so the caller must.
+// dump calls found with each entry that matches the filter. A kernel before 5.8 does not filter, so the caller must.
 func dump(f filter, found func(message []byte)) error {
 	request := newRequest(f.family, nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
 	for _, a := range f.attributes() {
@@ -156,12 +156,12 @@ func dump(f filter, found func(message []byte)) error {
 	})
 }
 
-// removeMost is how many entries are deleted with one message: the kernel's answers, of less than 1 KiB each as it
-// counts, have room in a socket's buffer (net.core.rmem_default).
+// removeMost is how many entries are deleted with one message. The kernel's responses, each accounted with less than 1
+// KiB, fit into a socket's buffer (net.core.rmem_default).
 const removeMost = 64
 
-// remove deletes entries, each by its tuple, zone and number: not one that has come in its place. It returns how many;
-// what has ended by itself is no error.
+// remove deletes entries, each by its tuple, zone and number, so that a successor is not deleted. It returns the number
+// of deleted entries. An entry that has expired meanwhile is not an error.
 func remove(entries []entry) (deleted int, err error) {
 	if len(entries) == 0 {
 		return 0, nil
@@ -184,8 +184,7 @@ func remove(entries []entry) (deleted int, err error) {
 	return deleted, errors.Join(errs...)
 }
 
-// removeSome deletes entries with one message. The kernel carries out each request in it, whatever becomes of the
-// others.
+// removeSome deletes entries with one message. The kernel processes each request in it independently of the others.
 func removeSome(socket *nl.NetlinkSocket, entries []entry) (deleted int, err error) {
 	var message []byte
 	waiting := make(map[uint32]entry, len(entries))
@@ -213,7 +212,7 @@ func removeSome(socket *nl.NetlinkSocket, entries []entry) (deleted int, err err
 			switch errno := unix.Errno(-int32(binary.NativeEndian.Uint32(m.Data))); errno {
 			case 0:
 				deleted++
-			case unix.ENOENT: // it has ended by itself
+			case unix.ENOENT: // it has expired
 			default:
 				errs = append(errs, fmt.Errorf("delete the conntrack entry of %v answered by %v: %w", e.to, e.from, explain(errno)))
 			}
@@ -228,7 +227,7 @@ func newRequest(family uint8, command, flags int) *nl.NetlinkRequest {
 	return request
 }
 
-// explain says what the operator can do.
+// explain adds the remediation to an error.
 func explain(err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM):

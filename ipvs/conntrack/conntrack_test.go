@@ -17,14 +17,14 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 )
 
-// lab is a client, a node that translates addresses by nftables, and two Pods; all of both families.
+// lab is a client, a node that translates addresses by nftables, and two Pods, all dual-stack.
 type lab struct {
 	client, node *netspace.Space
 	pods         [2]*netspace.Space
 	families     []family
 }
 
-// family is what a test needs to speak one of them.
+// family contains the parameters of one address family.
 type family struct {
 	name, nft string
 	vip       ipvs.Key
@@ -60,7 +60,7 @@ func newLab(t *testing.T) *lab {
 	}
 	l.node.Sysctl(t, "net.ipv4.ip_forward", "1")
 	l.node.Sysctl(t, "net.ipv6.conf.all.forwarding", "1")
-	// Without a rule the virtual addresses are the node's own, as a local route makes them.
+	// Without a rule the virtual addresses belong to the node itself, as with a local route.
 	l.node.Local(t, "203.0.113.4")
 	l.node.Local(t, "2001:db8:f::4")
 	l.families = []family{
@@ -74,7 +74,7 @@ func newLab(t *testing.T) *lab {
 	return l
 }
 
-// serving is a virtual server with these real servers, draining one whose real servers have weight 0.
+// serving is a virtual server with these real servers; draining is one whose real servers have weight 0.
 func serving(reals ...netip.AddrPort) ipvs.VirtualServer  { return server(1, reals) }
 func draining(reals ...netip.AddrPort) ipvs.VirtualServer { return server(0, reals) }
 
@@ -86,17 +86,18 @@ func server(weight uint32, reals []netip.AddrPort) ipvs.VirtualServer {
 	return vs
 }
 
-// forward makes the node send what is for the virtual address to an endpoint, or nowhere, and to another port besides.
+// forward makes the node forward packets for the virtual address to an endpoint, or nowhere, and those for another
+// port, too.
 func (l *lab) forward(t *testing.T, f family, pod int) {
 	t.Helper()
-	rule := "ct state new counter" // lets the kernel track connections, as any rule of ours does
+	rule := "ct state new counter" // enables connection tracking, as any rule of IronLB does
 	if pod >= 0 {
 		rule = fmt.Sprintf("%s daddr %v udp dport { 53, 54 } dnat to %v", f.nft, f.vip.Addr, f.pods[pod])
 	}
 	l.rule(t, f, rule)
 }
 
-// rule makes the node have one rule for what comes to it.
+// rule sets the node's only rule for incoming packets.
 func (l *lab) rule(t *testing.T, f family, rule string) {
 	t.Helper()
 	l.nft(t, fmt.Sprintf(`table %[1]s lab {}
@@ -141,7 +142,8 @@ func (l *lab) clean(t *testing.T, table ipvs.Table, want int) {
 	})
 }
 
-// A client that keeps its port follows a change of endpoints, once the table is clean and not before; others' entries stay.
+// A client that keeps its port follows a change of endpoints once the table is cleaned, and not before. Other entries
+// stay.
 func TestEndpointChange(t *testing.T) {
 	l := newLab(t)
 	for _, f := range l.families {
@@ -154,18 +156,18 @@ func TestEndpointChange(t *testing.T) {
 			l.clean(t, table, 0)
 
 			l.forward(t, f, 1)
-			wantAnswer(t, conn, 0) // what makes cleaning needed
+			wantAnswer(t, conn, 0) // the reason for the cleaning
 			table[f.vip] = serving(f.pods[1])
 			l.clean(t, table, 1)
 			wantAnswer(t, conn, 1)
-			wantAnswer(t, other, 0) // its port was not asked for
+			wantAnswer(t, other, 0) // its port is not in the table
 			l.clean(t, table, 0)
 
 			// The same address with another port is another endpoint.
 			table[f.vip] = serving(netip.AddrPortFrom(f.pods[1].Addr(), 5354))
 			l.clean(t, table, 1)
 			wantAnswer(t, conn, 1)
-			// What has weight 0 takes no datagram, for UDP does not drain.
+			// A real server with weight 0 takes no datagram, since UDP does not drain.
 			l.clean(t, ipvs.Table{f.vip: draining(f.pods[1])}, 1)
 			wantAnswer(t, conn, 1)
 			l.clean(t, ipvs.Table{f.vip: {}}, 1)
@@ -173,7 +175,7 @@ func TestEndpointChange(t *testing.T) {
 	}
 }
 
-// An entry made before there was any endpoint leads nowhere until it is deleted (0 -> n, ipvs.md 4.8, 4.10).
+// An entry created while there was no endpoint leads nowhere until it is deleted (0 -> n, ipvs.md 4.8, 4.10).
 func TestFirstEndpoint(t *testing.T) {
 	l := newLab(t)
 	for _, f := range l.families {
@@ -195,8 +197,8 @@ func TestFirstEndpoint(t *testing.T) {
 	}
 }
 
-// A TCP client whose SYN went elsewhere before the address was the node's is refused when it comes again, until that is forgotten; a
-// connection to an endpoint that drains goes on.
+// A TCP client whose SYN went elsewhere before the address became local is refused when it retries, until the entry is
+// deleted. A connection to a draining endpoint continues.
 func TestTCP(t *testing.T) {
 	l := newLab(t)
 	for i, f := range l.families {
@@ -238,7 +240,7 @@ func TestTCP(t *testing.T) {
 	}
 }
 
-// dialTCP connects from a port of the client, with a patience of its own unless that is zero.
+// dialTCP connects from a port of the client, with its own timeout unless that is zero.
 func (l *lab) dialTCP(f family, from int, to netip.AddrPort, patience time.Duration) (conn net.Conn, err error) {
 	dialer := net.Dialer{Timeout: cmp.Or(patience, time.Minute), LocalAddr: &net.TCPAddr{IP: net.ParseIP(f.client), Port: from}}
 	err = l.client.Do(func() (err error) {
@@ -248,7 +250,7 @@ func (l *lab) dialTCP(f family, from int, to netip.AddrPort, patience time.Durat
 	return conn, err
 }
 
-// listenNowhere takes on the node what no rule forwards.
+// listenNowhere receives on the node the packets that no rule forwards.
 func (l *lab) listenNowhere(t *testing.T, f family) net.PacketConn {
 	t.Helper()
 	var socket net.PacketConn
@@ -261,7 +263,7 @@ func (l *lab) listenNowhere(t *testing.T, f family) net.PacketConn {
 	return socket
 }
 
-// Many virtual servers are cleaned by one listing; TCP to the same address and port stays.
+// One listing cleans many virtual servers; TCP entries of the same address and port stay.
 func TestMany(t *testing.T) {
 	l := newLab(t)
 	table := ipvs.Table{}

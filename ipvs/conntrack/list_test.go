@@ -15,7 +15,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// message is an entry as the kernel writes it: UDP from client to dst, answered by src.
+// message is an entry in the kernel's format: UDP from client to dst, answered by src.
 func message(id uint32, dst, src netip.AddrPort) []byte { return withStatus(0, id, dst, src) }
 
 // withStatus is message with a status (include/uapi/linux/netfilter/nf_conntrack_common.h).
@@ -31,7 +31,7 @@ func withStatus(status, id uint32, dst, src netip.AddrPort) []byte {
 	return append(b, nl.NewRtAttr(ctaID, binary.BigEndian.AppendUint32(nil, id)).Serialize()...)
 }
 
-// tupleOf is one direction of an entry as the kernel writes and reads it.
+// tupleOf is one direction of an entry in the kernel's format.
 func tupleOf(protocol ipvs.Protocol, kind int, from, to netip.AddrPort) *nl.RtAttr {
 	kinds := [2]int{nl.CTA_IP_V4_SRC, nl.CTA_IP_V4_DST}
 	if from.Addr().Is6() {
@@ -55,7 +55,8 @@ var (
 	pod2 = netip.MustParseAddrPort("198.51.100.2:53")
 )
 
-// A listing that was interrupted is begun anew, however it is said; what it found counts only if that never helps.
+// An interrupted listing is restarted, for every form of the error. Its result counts only if every attempt is
+// interrupted.
 func TestInterrupted(t *testing.T) {
 	table := ipvs.Table{dns: {RealServers: map[netip.AddrPort]ipvs.RealServer{pod2: {Weight: 1}}}}
 	for _, interruption := range []error{nl.ErrDumpInterrupted, unix.EINTR, fmt.Errorf("receive: %w", unix.EINTR)} {
@@ -90,7 +91,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// The status says whether there was an answer; what is not said to have none has one.
+// The status contains whether there was an answer. An entry without a status counts as answered.
 func TestAnswered(t *testing.T) {
 	const confirmed, assured, seenReply = 1 << 3, 1 << 2, 1 << 1
 	for status, want := range map[uint32]bool{confirmed: false, confirmed | assured: false, confirmed | seenReply: true} {
@@ -105,7 +106,7 @@ func TestAnswered(t *testing.T) {
 	}
 }
 
-// What goes, by protocol and by what answers: see Clean.
+// Entries to delete, by protocol and by the answering address: see Clean.
 func TestStale(t *testing.T) {
 	reals := map[netip.AddrPort]ipvs.RealServer{pod1: {Weight: 1}, pod2: {}}
 	gone := netip.MustParseAddrPort("198.51.100.3:53")
@@ -131,7 +132,7 @@ func TestStale(t *testing.T) {
 			}
 		}
 	}
-	// A real server that is the virtual server itself, as of a hostPort that is the NodePort, is not untranslated.
+	// A real server equal to the virtual server, as of a hostPort that is the NodePort, does not count as untranslated.
 	itself := entry{to: ipvs.Key{Addr: vip.Addr(), Protocol: ipvs.TCP, Port: vip.Port()}, from: vip, answered: true}
 	if itself.stale(map[netip.AddrPort]ipvs.RealServer{vip: {}}) {
 		t.Error("a connection to a real server that drains is stale")
@@ -164,7 +165,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// hasTuple reports whether the tuple is among what names the entry, so that no other is deleted.
+// hasTuple reports whether the identity of the entry includes its tuple, so that no other entry is deleted.
 func hasTuple(e entry) bool {
 	for kind, a := range attributes(e.identity) {
 		if kind == nl.CTA_TUPLE_ORIG && parseTuple(a.value).dst == e.to.Addr {

@@ -23,14 +23,15 @@ const (
 
 	ctaFilterOrigFlags = 1
 
-	// net/netfilter/nf_internals.h: which parts of the tuple must match.
+	// net/netfilter/nf_internals.h: the parts of the tuple that must match.
 	filterIPDst   = 1 << 1
 	filterProto   = 1 << 3
 	filterDstPort = 1 << 5
 )
 
-// attributes returns the filter as the kernel reads it: a tuple, and which of its parts must match. An IPv6 address is not
-// among them, because ctnetlink_filter_match_tuple (net/netfilter/nf_conntrack_netlink.c) lets through all others but it.
+// attributes returns the filter in the kernel's format: a tuple, and the parts of it that must match. An IPv6 address
+// is left out, because ctnetlink_filter_match_tuple (net/netfilter/nf_conntrack_netlink.c) then matches all others but
+// it.
 func (f filter) attributes() []*nl.RtAttr {
 	if f.key.Protocol == 0 {
 		return nil
@@ -52,24 +53,24 @@ func (f filter) attributes() []*nl.RtAttr {
 	return []*nl.RtAttr{tuple, which}
 }
 
-// entry is what is wanted of a conntrack entry.
+// entry contains the used parts of a conntrack entry.
 type entry struct {
 	// to is the original destination, from the source of the replies.
 	to   ipvs.Key
 	from netip.AddrPort
-	// answered is set once there was a packet the other way.
+	// answered is set once there was a packet in the reply direction.
 	answered bool
-	// identity are the attributes that name the entry, as the kernel wrote them. The tuple is among them: a request that
-	// has none deletes all entries (ctnetlink_del_conntrack, net/netfilter/nf_conntrack_netlink.c).
+	// identity are the attributes that identify the entry, as sent by the kernel. They include the tuple: a request
+	// without one deletes all entries (ctnetlink_del_conntrack, net/netfilter/nf_conntrack_netlink.c).
 	identity []byte
 }
 
-// parse reads a message of the kernel, and returns false for one that is not of an entry with ports.
+// parse parses a message of the kernel. It returns false if the message is not about an entry with ports.
 func parse(message []byte) (entry, bool) {
 	if len(message) < nl.SizeofNfgenmsg {
 		return entry{}, false
 	}
-	e := entry{answered: true} // what has no status is left alone
+	e := entry{answered: true} // an entry without a status is kept
 	var orig, reply tuple
 	for kind, a := range attributes(message[nl.SizeofNfgenmsg:]) {
 		switch kind {
@@ -131,10 +132,10 @@ func parseTuple(b []byte) (t tuple) {
 	return t
 }
 
-// attribute is one netlink attribute: with its header and padding, and without.
+// attribute is one netlink attribute: whole with its header and padding, value without.
 type attribute struct{ whole, value []byte }
 
-// attributes goes through attributes by their kind, and stops at one that is cut off.
+// attributes iterates over attributes by kind, and stops at a truncated one.
 func attributes(b []byte) iter.Seq2[int, attribute] {
 	const header = unix.SizeofNlAttr
 	return func(yield func(int, attribute) bool) {

@@ -13,7 +13,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 )
 
-// Many entries are deleted with few messages: what has ended meanwhile, and what cannot be deleted, hold up no other.
+// Many entries are deleted with few messages. Entries that expired meanwhile, or cannot be deleted, do not block
+// others.
 func TestRemove(t *testing.T) {
 	const n = 3*removeMost + 5
 	node := netspace.New(t)
@@ -38,14 +39,14 @@ func TestRemove(t *testing.T) {
 			t.Errorf("deleted %d, %v; want 70", deleted, err)
 		}
 		listed(n - 70)
-		half := nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_ORIG, nil) // without a protocol; without a tuple all would go
+		half := nl.NewRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_ORIG, nil) // without a protocol; without a tuple all entries would be deleted
 		half.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_IP, nil).AddRtAttr(nl.CTA_IP_V4_DST, vip.Addr().AsSlice())
 		all[80].identity = half.Serialize()
 		deleted, err := remove(all)
 		if deleted != n-71 || !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), key.String()) {
 			t.Errorf("deleted %d, %v; want %d, and an error of %v", deleted, err, n-71, key)
 		}
-		if err != nil && strings.Contains(err.Error(), "\n") { // what has ended by itself is no error
+		if err != nil && strings.Contains(err.Error(), "\n") { // an expired entry is not an error
 			t.Errorf("more than one error: %v", err)
 		}
 		listed(1)

@@ -16,7 +16,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 )
 
-// tcp sends what is for the virtual server over TCP to one of the Pods, masqueraded.
+// tcp forwards TCP packets for the virtual server to one of the Pods, masqueraded.
 func (l *lab) tcp(t *testing.T, f family, pod int) {
 	t.Helper()
 	l.nft(t, fmt.Sprintf(`table %[1]s lab {}
@@ -42,8 +42,8 @@ func (l *lab) dialAll(t *testing.T, f family, first, n int, to uint16) []net.Con
 	return conns
 }
 
-// Of a virtual server of which one real server is gone and one drains, the connections to the first are reset with the
-// client's next packet, and none of 1,000 to the others and to other virtual servers of the address is touched.
+// A virtual server has one deleted and one draining real server. The connections to the deleted one are reset with the
+// client's next packet. 1,000 connections to the others and to other virtual servers of the address are not touched.
 func TestTCPGone(t *testing.T) {
 	const others, toGone = 500, 10
 	l := newLab(t)
@@ -83,8 +83,7 @@ func TestTCPGone(t *testing.T) {
 	}
 }
 
-// A SYN that nobody answered goes to another real server when it is sent again, once that to which it went has weight
-// 0.
+// An unanswered SYN goes to another real server when it is retransmitted after the first real server got weight 0.
 func TestTCPHandshake(t *testing.T) {
 	l := newLab(t)
 	for _, f := range l.families {

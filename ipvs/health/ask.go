@@ -12,7 +12,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// newTransport makes a connection for each request: a node that has lost its state must not look well through an old one.
+// newTransport opens a connection per request: a node that has lost its state must not appear healthy through an old
+// one.
 func newTransport() http.RoundTripper {
 	return &http.Transport{
 		DisableKeepAlives:      true,
@@ -21,7 +22,7 @@ func newTransport() http.RoundTripper {
 	}
 }
 
-// newClient follows no redirect: another place's health says nothing.
+// newClient follows no redirect: the health of another server is irrelevant.
 func newClient(transport http.RoundTripper) *http.Client {
 	return &http.Client{
 		Transport:     transport,
@@ -29,7 +30,7 @@ func newClient(transport http.RoundTripper) *http.Client {
 	}
 }
 
-// ask returns the weight of a node that answers 200, and otherwise why it does not. The body is not read.
+// ask returns the weight of a node that responds with 200, and otherwise the reason. The body is not read.
 func ask(ctx context.Context, client *http.Client, c Check) (uint32, error) {
 	u := url.URL{Scheme: "http", Host: netip.AddrPortFrom(c.Addr, c.Port).String(), Path: c.Path}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
@@ -40,7 +41,7 @@ func ask(ctx context.Context, client *http.Client, c Check) (uint32, error) {
 	response, err := client.Do(request)
 	if err != nil {
 		if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) {
-			err = wrapped.Err // without the URL, which the log line has already
+			err = wrapped.Err // without the URL, which the log line already has
 		}
 		return 0, err
 	}
@@ -51,7 +52,7 @@ func ask(ctx context.Context, client *http.Client, c Check) (uint32, error) {
 	return weight(response.Header.Get(weightHeader)), nil
 }
 
-// weight reads the header: 1 if it is missing or no number, at most what a real server may have.
+// weight parses the header: 1 if it is missing or not a number, limited to the maximum weight of a real server.
 func weight(header string) uint32 {
 	n, err := strconv.ParseUint(header, 10, 64)
 	switch {

@@ -6,11 +6,11 @@ import (
 	"sync"
 )
 
-// mostOfServer is the most connections of a server by itself. One too many ends the oldest.
+// mostOfServer is the connection limit of a server by itself. Above it the oldest connection is closed.
 const mostOfServer = 256
 
-// Bound returns a listener whose connections are bounded in number: a new one takes the place of the oldest. So who opens many and
-// leaves them open keeps nobody else from asking, and takes up no more of this process.
+// Bound returns a listener with a connection limit: a new connection replaces the oldest. A client that opens many and
+// leaves them open therefore blocks no other client, and uses a bounded part of this process.
 func Bound(l net.Listener) net.Listener { return bound(l, newCrowd(mostOfServer)) }
 
 func bound(l net.Listener, crowds ...*crowd) net.Listener { return &boundListener{l, crowds} }
@@ -32,7 +32,7 @@ func (l *boundListener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// counted is a connection that leaves its crowds when it is closed.
+// counted is a connection that is released from its connection limiters when it is closed.
 type counted struct {
 	net.Conn
 	leave []func()
@@ -45,7 +45,7 @@ func (c *counted) Close() error {
 	return c.Conn.Close()
 }
 
-// crowd are the open connections of one or several listeners, the oldest first.
+// crowd is a connection limiter: the open connections of one or several listeners, the oldest first.
 type crowd struct {
 	most int
 
@@ -55,7 +55,7 @@ type crowd struct {
 
 func newCrowd(most int) *crowd { return &crowd{most: most} }
 
-// enter lets a connection in and ends the oldest if there are too many.
+// enter acquires a place for a connection and closes the oldest one above the limit.
 func (c *crowd) enter(conn *counted) (leave func()) {
 	c.mu.Lock()
 	at := c.conns.PushBack(conn)
@@ -65,7 +65,7 @@ func (c *crowd) enter(conn *counted) (leave func()) {
 	}
 	c.mu.Unlock()
 	if oldest != nil {
-		_ = oldest.Conn.Close() // its server notices, and closes it in turn
+		_ = oldest.Conn.Close() // its server detects that, and closes it as well
 	}
 	return func() {
 		c.mu.Lock()

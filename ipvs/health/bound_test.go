@@ -17,7 +17,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/health"
 )
 
-// Whoever opens connections and leaves them open takes up a bounded number, and everybody else is answered.
+// A client that opens connections and leaves them open uses a bounded number, and every other client is answered.
 func TestConnectionsAreBounded(t *testing.T) {
 	for name, test := range map[string]struct {
 		serve func(n *node) // at 192.0.2.1:30100
@@ -54,11 +54,11 @@ func TestConnectionsAreBounded(t *testing.T) {
 			if _, _, err := n.ask("GET", "192.0.2.1:30100", "/livez"); err != nil {
 				t.Errorf("one more: %v", err)
 			}
-			// That one took a place, too. The oldest are ended, the newest not.
+			// That connection used a place, too. The oldest are closed, the newest are not.
 			for i, conn := range idle {
 				want := i >= 21
 				if i == 20 {
-					continue // whether that of the question is over, and when, is the server's business
+					continue // whether and when the request's connection is closed depends on the server
 				}
 				if got := open(t, conn, !want); got != want {
 					t.Fatalf("connection %d of %d is open: %v", i, len(idle), got)
@@ -68,7 +68,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
-// dialUntil connects as soon as somebody listens.
+// dialUntil connects as soon as a listener exists.
 func (n *node) dialUntil(t *testing.T, at string) net.Conn {
 	t.Helper()
 	ticker := time.NewTicker(10 * time.Millisecond)
@@ -86,12 +86,12 @@ func (n *node) dialUntil(t *testing.T, at string) net.Conn {
 	}
 }
 
-// open tells whether the other side has not ended a connection; it waits for that if it is to have done so.
+// open reports whether the peer has kept a connection open; if a close is expected, it waits for that.
 func open(t *testing.T, conn net.Conn, ended bool) bool {
 	t.Helper()
 	wait := time.Duration(0)
 	if ended {
-		wait = 30 * time.Second // less than the server's own patience with an idle connection
+		wait = 30 * time.Second // less than the server's own idle timeout
 	}
 	_ = conn.SetReadDeadline(time.Now().Add(wait + time.Millisecond))
 	_, err := conn.Read(make([]byte, 1))
@@ -99,7 +99,7 @@ func open(t *testing.T, conn net.Conn, ended bool) bool {
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// The bounds on a client's patience and size are those of every server here.
+// The limits for slow clients and large requests are those of every server here.
 func TestServerIsBounded(t *testing.T) {
 	s := health.NewServer(http.NotFoundHandler())
 	for name, limit := range map[string]time.Duration{

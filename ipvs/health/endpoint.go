@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// Endpoint is an HTTP endpoint that takes the place of one of kube-proxy's.
+// Endpoint is an HTTP endpoint that replaces one of kube-proxy's.
 type Endpoint struct {
 	Name  string
-	Field string // of the configuration, with Addr
+	Field string // of the configuration, containing Addr
 	// Addr to listen on. An unspecified address means both families.
 	Addr    netip.AddrPort
 	Handler http.Handler
 }
 
-// listenAgain is how long Run waits for the port to become free.
+// listenAgain is the delay before Run retries to listen.
 const listenAgain = 5 * time.Second
 
 // Run serves until ctx ends. It retries to listen, and logs each cause of failure once.

@@ -20,12 +20,13 @@ const (
 	flagSYN, flagRST, flagACK = 0x02, 0x04, 0x10
 )
 
-// halfOpen asks whether a TCP port takes connections, and makes none: it sends a SYN from a port without a socket, so that the kernel answers the
-// SYN-ACK with a reset (RFC 9293, section 3.10.7.1) and the program behind the port sees nothing. A connection made and closed would count
-// there; a database may shut this node out for it (max_connect_errors of MySQL).
+// halfOpen checks whether a TCP port accepts connections without opening one. It sends a SYN from a port without a
+// socket, so that the kernel answers the SYN-ACK with a reset (RFC 9293, section 3.10.7.1) and the program behind the
+// port is not involved. A connection that is opened and closed would count there: a database may block this node for it
+// (max_connect_errors of MySQL).
 //
-// It returns nil for a SYN-ACK, ECONNREFUSED for a reset or an ICMP error with that meaning, and another error if nothing is known when ctx
-// ends. It needs CAP_NET_RAW.
+// It returns nil for a SYN-ACK, ECONNREFUSED for a reset or an ICMP error with that meaning, and another error if
+// nothing was received when ctx ends. It needs CAP_NET_RAW.
 func halfOpen(ctx context.Context, to netip.AddrPort) error {
 	network := "ip6:tcp"
 	if to.Addr().Is4() {
@@ -51,7 +52,7 @@ func halfOpen(ctx context.Context, to netip.AddrPort) error {
 	if _, err := conn.Write(synSegment(from, to, seq)); err != nil {
 		return err
 	}
-	for buffer := make([]byte, 128); ; { // all that comes from that address by TCP
+	for buffer := make([]byte, 128); ; { // all TCP segments from that address
 		n, _, err := conn.ReadFromIP(buffer)
 		if err != nil {
 			return err
@@ -65,7 +66,7 @@ func halfOpen(ctx context.Context, to netip.AddrPort) error {
 	}
 }
 
-// reservePort takes a port that nothing else is given until release, on which nobody listens.
+// reservePort reserves a port without a listener until release.
 func reservePort(source netip.Addr) (from netip.AddrPort, release func(), err error) {
 	family, addr := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Addr: source.As16()})
 	if source.Is4() {
@@ -103,7 +104,7 @@ func synSegment(from, to netip.AddrPort, seq uint32) []byte {
 	return b
 }
 
-// checksum is that of a TCP segment with its pseudo-header (RFC 9293, section 3.1; RFC 8200, section 8.1).
+// checksum returns the checksum of a TCP segment with its pseudo-header (RFC 9293, section 3.1; RFC 8200, section 8.1).
 func checksum(from, to netip.Addr, segment []byte) uint16 {
 	sum := uint32(unix.IPPROTO_TCP) + uint32(len(segment))
 	for _, part := range [][]byte{from.AsSlice(), to.AsSlice(), segment} {
@@ -117,7 +118,8 @@ func checksum(from, to netip.Addr, segment []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// answerTo returns the flags of a segment if it answers the SYN: a SYN-ACK or a reset that acknowledges it (RFC 9293, section 3.10.7.3).
+// answerTo returns the flags of a segment if it answers the SYN: a SYN-ACK or a reset that acknowledges it (RFC 9293,
+// section 3.10.7.3).
 func answerTo(from, to uint16, seq uint32, segment []byte) (flags byte, ok bool) {
 	if len(segment) < tcpHeader || binary.BigEndian.Uint16(segment) != to || binary.BigEndian.Uint16(segment[2:]) != from {
 		return 0, false

@@ -15,7 +15,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 )
 
-// The kernel of another host, or of this one, answers for its sockets; the program behind a port sees nothing of the question.
+// The kernel of another host, or of this one, answers for its sockets; the program behind a port is not involved.
 func TestHalfOpen(t *testing.T) {
 	here, pod := netspace.New(t), netspace.New(t)
 	netspace.Join(t, here, "eth0", "192.0.2.1/24", pod, "eth0", "192.0.2.2/24")
@@ -62,7 +62,7 @@ func TestHalfOpen(t *testing.T) {
 				})
 				defer listener.Close()
 			}
-			limit := 10 * time.Second // of an answer that comes
+			limit := 10 * time.Second // for an expected answer
 			if c.want(context.DeadlineExceeded) {
 				limit = 100 * time.Millisecond
 			}
@@ -74,7 +74,7 @@ func TestHalfOpen(t *testing.T) {
 			if listener == nil {
 				return
 			}
-			// A connection that is made comes after the question, so the first is the only one.
+			// A connection opened after the probe is the first and only one.
 			conn, err := here.Dial("tcp", "", c.at)
 			if err != nil {
 				t.Fatal(err)

@@ -1,5 +1,6 @@
-// Package health tells others how the data plane of this node does, and finds out how that of other nodes does: the ports
-// healthCheckNodePort (ipvs.md 5.1), healthz and livez (5.2), checks of nodes for forwarding over NodePorts, and checks of new endpoints.
+// Package health reports the health of this node's data plane and checks that of other nodes: the ports
+// healthCheckNodePort (ipvs.md 5.1), healthz and livez (5.2), checks of nodes for forwarding over NodePorts, and checks
+// of new endpoints.
 package health
 
 import (
@@ -9,10 +10,10 @@ import (
 	"time"
 )
 
-// weightHeader carries the number of ready endpoints on the node that answers.
+// weightHeader contains the number of ready endpoints on the responding node.
 const weightHeader = "X-Load-Balancing-Endpoint-Weight"
 
-// NewServer returns a server whose clients cannot hold it up: they are load balancers, anywhere on the network. It is to serve a
+// NewServer returns a server that clients cannot block: they are load balancers, anywhere on the network. Use it with a
 // listener that is [Bound].
 func NewServer(h http.Handler) *http.Server {
 	return &http.Server{
@@ -22,7 +23,7 @@ func NewServer(h http.Handler) *http.Server {
 		WriteTimeout:      5 * time.Second,
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    8 << 10,
-		ErrorLog:          log.New(discard{}, "", 0), // what a client does wrong is no business of this node's log
+		ErrorLog:          log.New(discard{}, "", 0), // errors of clients do not belong in this node's log
 	}
 }
 
@@ -39,5 +40,5 @@ func answer(w http.ResponseWriter, ok bool, body any) {
 		status = http.StatusServiceUnavailable
 	}
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(body) // fails when the client is gone
+	_ = json.NewEncoder(w).Encode(body) // fails when the client has disconnected
 }

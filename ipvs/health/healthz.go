@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Family names an IP family as Kubernetes does.
+// Family is the Kubernetes name of an IP family.
 type Family string
 
 // The families.
@@ -18,19 +18,19 @@ const (
 	IPv6 Family = "IPv6"
 )
 
-// late is how long a change may wait to be applied: twice kube-proxy's syncPeriod (ipvs.md 5.2.2).
+// late is how long a change may be pending: twice kube-proxy's syncPeriod (ipvs.md 5.2.2).
 const late = 2 * 30 * time.Second
 
-// Healthz answers /healthz and /livez as kube-proxy does (ipvs.md 5.2). It is safe for concurrent use.
+// Healthz serves /healthz and /livez as kube-proxy does (ipvs.md 5.2). It is safe for concurrent use.
 type Healthz struct {
 	mu       sync.Mutex
 	families map[Family]progress
 	eligible bool
 }
 
-// progress is how far one family is.
+// progress is the progress of one family.
 type progress struct {
-	// oldest and newest are when the changes came that are not applied yet; zero if there is none.
+	// oldest and newest are the arrival times of the pending changes; zero if there is none.
 	oldest, newest time.Time
 	applied        time.Time
 }
@@ -39,12 +39,12 @@ func (p progress) healthy(now time.Time) bool {
 	return p.oldest.IsZero() || now.Sub(p.oldest) < late
 }
 
-// NewHealthz returns a Healthz of a node that is not known yet, with no change.
+// NewHealthz returns a Healthz of a node that is not known yet, without changes.
 func NewHealthz() *Healthz {
 	return &Healthz{families: map[Family]progress{}}
 }
 
-// Queued notes that a change has come which must be applied.
+// Queued records that a change arrived that must be applied.
 func (h *Healthz) Queued(families ...Family) {
 	now := time.Now()
 	h.mu.Lock()
@@ -58,7 +58,7 @@ func (h *Healthz) Queued(families ...Family) {
 	}
 }
 
-// Applied notes that every change that came before began is applied. A change that came since then still waits; it counts
+// Applied records that every change that arrived before began is applied. A later change is still pending; it counts
 // from began.
 func (h *Healthz) Applied(began time.Time, families ...Family) {
 	now := time.Now()
@@ -77,21 +77,21 @@ func (h *Healthz) Applied(began time.Time, families ...Family) {
 	}
 }
 
-// SetNode notes whether the Node may get traffic: it exists, is not being deleted, and the cluster autoscaler
-// is not about to delete it.
+// SetNode records whether the Node may get traffic: it exists, is not being deleted, and the cluster autoscaler is not
+// about to delete it.
 func (h *Healthz) SetNode(eligible bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.eligible = eligible
 }
 
-// Healthy tells whether every change of the last minute's beginning is applied.
+// Healthy reports whether no change has been pending for longer than a minute.
 func (h *Healthz) Healthy() bool {
 	healthy, _ := h.report()
 	return healthy.Healthy
 }
 
-// familyReport and report are the body of an answer.
+// familyReport and report are the body of a response.
 type familyReport struct {
 	LastUpdated time.Time `json:"lastUpdated"`
 	Healthy     bool      `json:"healthy"`
@@ -105,8 +105,8 @@ type report struct {
 	Status       map[Family]familyReport `json:"status,omitempty"`
 }
 
-// report returns how the node does and whether it is eligible. While all is well nothing is out of date, so the last
-// update is now: that is what readers of kube-proxy's answer expect.
+// report returns the health of the node and whether it is eligible. While nothing is pending, the last update is now:
+// readers of kube-proxy's response expect that.
 func (h *Healthz) report() (report, bool) {
 	now := time.Now()
 	h.mu.Lock()

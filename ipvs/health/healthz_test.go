@@ -16,7 +16,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 )
 
-// answer is what a load balancer reads; its fields are those that kube-proxy documents.
+// answer is the response that a load balancer reads; its fields are those that kube-proxy documents.
 type answer struct {
 	LastUpdated  time.Time `json:"lastUpdated"`
 	CurrentTime  time.Time `json:"currentTime"`
@@ -80,7 +80,7 @@ func TestHealthzLate(t *testing.T) {
 		wantStatus(t, h, 200, 200, map[string]bool{"IPv4": true, "IPv6": true})
 		time.Sleep(time.Second)
 		wantStatus(t, h, 503, 503, map[string]bool{"IPv4": false, "IPv6": false})
-		// More changes do not make it look better; one family that catches up is not enough.
+		// More changes do not make it appear healthier; one family that catches up is not enough.
 		h.Queued(health.IPv4, health.IPv6)
 		h.Applied(time.Now().Add(1), health.IPv4)
 		wantStatus(t, h, 503, 503, map[string]bool{"IPv4": true, "IPv6": false})
@@ -91,12 +91,12 @@ func TestHealthzLate(t *testing.T) {
 		}
 		h.Applied(time.Now(), health.IPv6)
 		wantStatus(t, h, 200, 200, map[string]bool{"IPv4": true, "IPv6": true})
-		time.Sleep(time.Hour) // nothing to do is healthy
+		time.Sleep(time.Hour) // nothing pending is healthy
 		wantStatus(t, h, 200, 200, map[string]bool{"IPv4": true, "IPv6": true})
 	})
 }
 
-// A change that comes while others are applied is not taken for applied.
+// A change that arrives while others are applied does not count as applied.
 func TestHealthzChangeDuringRound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := health.NewHealthz()
@@ -126,7 +126,7 @@ func TestHealthzNode(t *testing.T) {
 	})
 }
 
-// Run waits for the port that kube-proxy still has, then serves both families until its end.
+// Run waits for the port that kube-proxy still has, then serves both families until ctx ends.
 func TestHealthzRun(t *testing.T) {
 	s := netspace.New(t)
 	s.Address(t, "lo", "192.0.2.1/32")

@@ -13,34 +13,36 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// NewcomersConfig says how new endpoints are checked. Log, Metrics and Ended are needed; what else is zero has its default.
+// NewcomersConfig configures the checks of new endpoints. Log, Metrics and Ended are required; other zero values have
+// defaults.
 type NewcomersConfig struct {
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
-	// Ended is called once for each endpoint whose check ends, by several goroutines. It may not call the Newcomers.
+	// Ended is called once for each endpoint whose check ends, by several goroutines. It must not call the Newcomers.
 	Ended func(netip.AddrPort)
-	// Ask finds out whether an endpoint takes connections, as halfOpen does, which is the default.
+	// Ask checks whether an endpoint accepts connections; halfOpen is the default.
 	Ask func(context.Context, netip.AddrPort) error
-	// Timeout is how long an answer may take (100 ms), Limit how long a check takes at most (2 s). After a refusal the next question comes after
-	// Interval (20 ms), which grows by half each time up to LongestInterval (200 ms): each node asks.
+	// Timeout is the timeout of an answer (100 ms), Limit that of a full check (2 s). After a refusal the next attempt
+	// follows after Interval (20 ms), which grows by half each time up to LongestInterval (200 ms): each node sends
+	// attempts.
 	Timeout, Limit, Interval, LongestInterval time.Duration
-	// Concurrency is how many questions are under way at most (64).
+	// Concurrency is the maximum number of concurrent attempts (64).
 	Concurrency int
 }
 
-// Newcomers checks new TCP endpoints until nothing speaks against their taking connections. Only a refusal does, and only for a while: an
-// endpoint that does not answer may be one that this node must not ask.
+// Newcomers checks new TCP endpoints until nothing indicates that they do not accept connections. Only a refusal does,
+// and only for a limited time: an endpoint that does not answer may be one that this node is not allowed to reach.
 type Newcomers struct {
 	cfg     NewcomersConfig
 	ended   *prometheus.CounterVec
-	asking  chan struct{} // holds one for each question under way
+	asking  chan struct{} // holds one element per attempt under way
 	running sync.WaitGroup
 
 	mu   sync.Mutex
 	have map[netip.AddrPort]context.CancelFunc
 }
 
-// NewNewcomers returns one that checks nothing yet.
+// NewNewcomers returns a Newcomers that checks nothing yet.
 func NewNewcomers(cfg NewcomersConfig) *Newcomers {
 	orDefault(&cfg.Timeout, 100*time.Millisecond)
 	orDefault(&cfg.Interval, 20*time.Millisecond)
@@ -64,7 +66,7 @@ func NewNewcomers(cfg NewcomersConfig) *Newcomers {
 	return n
 }
 
-// How a check ends.
+// Results of a check.
 const (
 	accepted, acceptedLate, refused, unanswered = "accepted", "late", "refused", "unanswered"
 )
@@ -76,8 +78,8 @@ func orDefault[T comparable](to *T, value T) {
 	}
 }
 
-// Set replaces the whole set of endpoints to check. It does not block. The check of one that stays goes on; Ended is not called for one that
-// leaves.
+// Set replaces the full set of endpoints to check. It does not block. The check of an endpoint that stays continues;
+// Ended is not called for a removed one.
 func (n *Newcomers) Set(endpoints map[netip.AddrPort]struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -102,8 +104,8 @@ func (n *Newcomers) Close() {
 	n.running.Wait()
 }
 
-// check asks one endpoint: once, and where it refuses until it does not. What comes in place of an answer after that says nothing: the kernel limits
-// how many ICMP errors it sends.
+// check probes one endpoint: once, and after a refusal until it no longer refuses. After that a missing answer is
+// inconclusive: the kernel limits the rate of ICMP errors that it sends.
 func (n *Newcomers) check(ctx context.Context, at netip.AddrPort) {
 	start := time.Now()
 	within, cancel := context.WithTimeout(ctx, n.cfg.Limit)
@@ -130,7 +132,7 @@ func (n *Newcomers) check(ctx context.Context, at netip.AddrPort) {
 	n.cfg.Ended(at)
 }
 
-// askAgain asks an endpoint that has refused until it does not any more.
+// askAgain probes an endpoint that has refused until it no longer refuses.
 func (n *Newcomers) askAgain(ctx context.Context, at netip.AddrPort) (result string) {
 	for interval := n.cfg.Interval; ; interval = min(interval*3/2, n.cfg.LongestInterval) {
 		if !wait(ctx, interval*3/4+rand.N(interval/2)) {
@@ -142,7 +144,7 @@ func (n *Newcomers) askAgain(ctx context.Context, at netip.AddrPort) (result str
 	}
 }
 
-// ask asks once, as soon as it may.
+// ask probes once, as soon as the concurrency limit allows.
 func (n *Newcomers) ask(ctx context.Context, at netip.AddrPort) error {
 	select {
 	case n.asking <- struct{}{}:

@@ -16,11 +16,11 @@ import (
 	"github.com/ironlb/ironlb/ipvs/health"
 )
 
-// endpoints answer under a false clock.
+// endpoints are fake endpoints with a fake clock.
 type endpoints struct {
 	start   time.Time
-	listens map[uint16]time.Duration // from when on; negative: they do not answer
-	silent  time.Duration            // from when on nobody answers before they listen; 0: never
+	listens map[uint16]time.Duration // start time; negative: they do not answer
+	silent  time.Duration            // from when on there is no answer before they listen; 0: never
 	delay   time.Duration            // of each answer
 
 	mu         sync.Mutex
@@ -77,7 +77,7 @@ func TestNewcomers(t *testing.T) {
 	const ms = time.Millisecond
 	for name, c := range map[string]struct {
 		listens, silent time.Duration
-		least, most     time.Duration // after which the check ends
+		least, most     time.Duration // duration of the check
 		result          string
 	}{
 		"listens":          {0, 0, ms, ms, "accepted"},
@@ -124,7 +124,7 @@ func counted(t *testing.T, from prometheus.Gatherer) map[string]float64 {
 	return out
 }
 
-// An endpoint that leaves the set is not reported; one that comes back is checked from the start.
+// A removed endpoint is not reported; one that is added again is checked from the start.
 func TestNewcomersGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &endpoints{start: time.Now(), listens: map[uint16]time.Duration{80: time.Hour, 81: time.Second}}
@@ -143,7 +143,7 @@ func TestNewcomersGo(t *testing.T) {
 	})
 }
 
-// Thousands of new endpoints are asked a few at a time, and none waits longer than its limit.
+// Thousands of new endpoints are probed a few at a time, and none waits longer than its limit.
 func TestNewcomersAreMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &endpoints{start: time.Now(), listens: map[uint16]time.Duration{}}

@@ -37,11 +37,12 @@ type Port struct {
 	Number uint16
 	// Endpoints is the number of distinct addresses of the Service's ready endpoints on this node (ipvs.md 5.1.6).
 	Endpoints int
-	// Addrs are those of the node to answer at (5.1.2). One that the node does not have (yet) is answered at as soon as it comes.
+	// Addrs are the listen addresses of the node (5.1.2). An address that the node does not have (yet) works as soon as
+	// it is added.
 	Addrs []netip.Addr
 }
 
-// Ports answers on the healthCheckNodePorts. Set and Close are for one goroutine; nothing runs before the first Set.
+// Ports serves the healthCheckNodePorts. Set and Close are for one goroutine; nothing runs before the first Set.
 type Ports struct {
 	log     *slog.Logger
 	healthy func() bool
@@ -49,14 +50,15 @@ type Ports struct {
 	all     *crowd // the connections of all ports together
 }
 
-// The most connections of one port, and of all together. Load balancers keep one each, or few; one too many ends the oldest.
+// The connection limits of one port, and of all together. Load balancers keep one each, or few. Above a limit the
+// oldest connection is closed.
 const (
 	mostOfPort = 64
 	mostOfAll  = 2048
 )
 
-// NewPorts returns Ports that serve nothing yet. The function healthy tells whether the data plane of the node works; while
-// it does not, every port answers 503.
+// NewPorts returns Ports that serve nothing yet. healthy reports whether the node's data plane works; while it does
+// not, every port responds with 503.
 func NewPorts(log *slog.Logger, healthy func() bool) *Ports {
 	return &Ports{log: log, healthy: healthy, open: map[netip.AddrPort]*listener{}, all: newCrowd(mostOfAll)}
 }
@@ -64,8 +66,8 @@ func NewPorts(log *slog.Logger, healthy func() bool) *Ports {
 // ErrPortTaken is wrapped by the error of a Service whose port another Service of the same Set has.
 var ErrPortTaken = errors.New("another Service has the health check port")
 
-// Set makes the node answer for exactly these Services. It returns an error for each Service that is not answered for on every
-// address; calling Set again tries again. A change of the number of endpoints does not touch the socket.
+// Set makes the node serve exactly these Services. It returns an error for each Service that is not served on every
+// address; calling Set again retries. A change of the number of endpoints does not affect the socket.
 func (p *Ports) Set(want map[Service]Port) map[Service]error {
 	wanted, errs := assign(want)
 	for at, l := range p.open {
@@ -101,8 +103,8 @@ func (p *Ports) Close() {
 	}
 }
 
-// assign gives each port to one Service, the first by name. The API server lets no two have one port, but a View may hold
-// the successor of a Service before the end of its predecessor.
+// assign gives each port to one Service, the first by name. The API server allocates no port twice, but a View may
+// contain the successor of a Service before the deletion of its predecessor.
 func assign(want map[Service]Port) (map[netip.AddrPort]current, map[Service]error) {
 	wanted, errs := map[netip.AddrPort]current{}, map[Service]error{}
 	owners := map[uint16]Service{}
@@ -120,11 +122,11 @@ func assign(want map[Service]Port) (map[netip.AddrPort]current, map[Service]erro
 	return wanted, errs
 }
 
-// current is what a listener answers.
+// current is the current response of a listener.
 type current struct {
 	Service   Service
 	Endpoints int
-	// gone is set when the Service is no longer answered for: an open connection may still ask (ipvs.md 5.1.8).
+	// gone is set when the Service is no longer served: an open connection may still send a request (ipvs.md 5.1.8).
 	gone bool
 }
 
@@ -133,7 +135,7 @@ type listener struct {
 	server *http.Server
 	socket net.Listener
 	answer atomic.Pointer[current]
-	// dead is set when the server ended without being asked to.
+	// dead is set when the server ended by itself.
 	dead    atomic.Bool
 	healthy func() bool
 }
@@ -155,8 +157,8 @@ func (p *Ports) listen(at netip.AddrPort, a current) (*listener, error) {
 	return l, nil
 }
 
-// freebind lets a socket have an address that the node lacks: one that comes later, or that is still checked for being a duplicate
-// (ip(7), IP_FREEBIND; it works for IPv6, too, net/ipv6/af_inet6.c).
+// freebind allows a socket to bind an address that the node lacks: one that is added later, or whose duplicate address
+// detection is still running (ip(7), IP_FREEBIND; it works for IPv6, too, net/ipv6/af_inet6.c).
 func freebind(_, _ string, raw syscall.RawConn) error {
 	var err error
 	if failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_FREEBIND, 1) }); failed != nil {
@@ -165,10 +167,10 @@ func freebind(_, _ string, raw syscall.RawConn) error {
 	return os.NewSyscallError("setsockopt IP_FREEBIND", err)
 }
 
-// lastAnswers is how long a request that races with the end of its port may take.
+// lastAnswers is the time limit for a request that races with the close of its port.
 const lastAnswers = time.Second
 
-// close returns when the port is free again. Requests under way are answered 503, then their connections are closed.
+// close returns when the port is free again. Requests under way get a 503, then their connections are closed.
 func (l *listener) close() {
 	gone := *l.answer.Load()
 	gone.gone = true
@@ -183,7 +185,7 @@ func (l *listener) close() {
 	}()
 }
 
-// ServeHTTP answers any method and any path (ipvs.md 5.1.2 to 5.1.5).
+// ServeHTTP responds to any method and any path (ipvs.md 5.1.2 to 5.1.5).
 func (l *listener) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	a := *l.answer.Load()
 	if a.gone {

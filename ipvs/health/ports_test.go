@@ -20,7 +20,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 )
 
-// node is a namespace whose health check ports are asked from inside.
+// node is a namespace whose health check ports are requested from inside.
 type node struct {
 	*netspace.Space
 	ports   *health.Ports
@@ -39,7 +39,7 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-// waitUsable waits until the kernel has made sure that an IPv6 address is nobody else's.
+// waitUsable waits until duplicate address detection of an IPv6 address has finished.
 func waitUsable(t *testing.T, s *netspace.Space, addr string) {
 	t.Helper()
 	ticker := time.NewTicker(10 * time.Millisecond)
@@ -63,7 +63,7 @@ func waitUsable(t *testing.T, s *netspace.Space, addr string) {
 	}
 }
 
-// set serves these, at the addresses or, without any, at all that the node has.
+// set serves these Services, at the addresses or, without any, at all addresses of the node.
 func (n *node) set(t *testing.T, want map[health.Service]health.Port, addrs ...string) map[health.Service]error {
 	t.Helper()
 	if len(addrs) == 0 {
@@ -84,7 +84,7 @@ func (n *node) set(t *testing.T, want map[health.Service]health.Port, addrs ...s
 	return errs
 }
 
-// ask returns the answer with its whole body; the connection is made anew.
+// ask returns the response with its full body, over a new connection.
 func (n *node) ask(method, at, path string) (*http.Response, string, error) {
 	conn, err := n.Dial("tcp", "", at)
 	if err != nil {
@@ -114,7 +114,7 @@ var (
 
 type wanted = map[health.Service]health.Port
 
-// wantAnswer checks all that ipvs.md 5.1.3 to 5.1.5 say of an answer.
+// wantAnswer checks a response against ipvs.md 5.1.3 to 5.1.5.
 func (n *node) wantAnswer(t *testing.T, at string, status int, service health.Service, endpoints int, healthy bool) {
 	t.Helper()
 	response, body, err := n.ask("GET", at, "/")
@@ -192,7 +192,7 @@ func TestPortsOnGivenAddresses(t *testing.T) {
 	n.set(t, wanted{web: {Number: 30100, Endpoints: 1}}, "192.0.2.2")
 	n.wantAnswer(t, "192.0.2.2:30100", 200, web, 1, true)
 	n.wantRefused(t, "192.0.2.1:30100")
-	// One that the node lacks is answered at when it comes.
+	// An address that the node lacks works once it is added.
 	if errs := n.set(t, wanted{web: {Number: 30100, Endpoints: 3}}, "192.0.2.2", "192.0.2.9", "2001:db8::9"); len(errs) > 0 {
 		t.Error(errs)
 	}
@@ -202,7 +202,7 @@ func TestPortsOnGivenAddresses(t *testing.T) {
 	waitUsable(t, n.Space, "[2001:db8::9]:0")
 	n.wantAnswer(t, "192.0.2.9:30100", 200, web, 3, true)
 	n.wantAnswer(t, "[2001:db8::9]:30100", 200, web, 3, true)
-	// At none, nothing listens: not everywhere.
+	// Without addresses nothing listens: in particular not everywhere.
 	n.Must(t, func() error {
 		if errs := n.ports.Set(wanted{web: {Number: 30100, Endpoints: 3}}); len(errs) > 0 {
 			t.Error(errs)
@@ -214,7 +214,7 @@ func TestPortsOnGivenAddresses(t *testing.T) {
 	}
 }
 
-// A port that another program has is reported for its Service alone, and taken as soon as it is free.
+// A port in use by another program is an error only for its Service, and served as soon as it is free.
 func TestPortInUse(t *testing.T) {
 	n := newNode(t)
 	var other net.Listener
@@ -243,8 +243,8 @@ func TestPortInUse(t *testing.T) {
 	n.wantAnswer(t, "192.0.2.1:30100", 200, mail, 2, true)
 }
 
-// A change of the number of endpoints is seen on a connection that is open already; the end of the port is, too, as 503 or
-// as an end of the connection, never as 200 (5.1.8).
+// A change of the number of endpoints is visible on an open connection. So is the close of the port, as 503 or as a
+// closed connection, never as 200 (5.1.8).
 func TestPortGoesWhileAsked(t *testing.T) {
 	n := newNode(t)
 	n.set(t, wanted{web: {Number: 30100, Endpoints: 1}})
@@ -261,7 +261,7 @@ func TestPortGoesWhileAsked(t *testing.T) {
 			t.Fatalf("%v, %v; want 200 with %d endpoints on the open connection", response, err, endpoints)
 		}
 	}
-	// The server has seen half of this request when the port goes.
+	// The server has read half of this request when the port is closed.
 	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -277,7 +277,7 @@ func TestPortGoesWhileAsked(t *testing.T) {
 	n.wantRefused(t, "192.0.2.1:30100")
 }
 
-// Asking all the time while the port comes and goes gives 200 only while it is there.
+// Continuous requests while the port opens and closes get 200 only while it is open.
 func TestPortRace(t *testing.T) {
 	n := newNode(t)
 	var there, asked atomic.Int64

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Check asks a node over HTTP whether it can take traffic.
+// Check is an HTTP check whether a node can take traffic.
 type Check struct {
 	Node string
 	Addr netip.Addr
@@ -19,26 +19,27 @@ type Check struct {
 	Path string
 }
 
-// Result is what a check has found.
+// Result is the result of a check.
 type Result struct {
 	Healthy bool
-	// Weight is what the node asks for by X-Load-Balancing-Endpoint-Weight, 1 without; that of the last good answer.
+	// Weight is the value of X-Load-Balancing-Endpoint-Weight in the last good response, 1 without the header.
 	Weight uint32
 }
 
-// ProberConfig says how nodes are checked. What is zero has its default.
+// ProberConfig configures the checks of nodes. Zero values have defaults.
 type ProberConfig struct {
 	Log *slog.Logger
-	// Changed is called from Run with each first result and each that differs from the one before. It must not block.
+	// Changed is called from Run with each first result and each change. It must not block.
 	Changed func(Check, Result)
-	// Rise good answers in a row make a node healthy (2), Fall bad ones unhealthy (3). The first answer of all counts at once.
+	// Rise good responses in a row make a node healthy (2), Fall bad ones unhealthy (3). The very first response counts
+	// at once.
 	Rise, Fall int
-	// Interval is from one check of a node to the next (2 s), give or take a tenth; Timeout is how long an answer may take
-	// (1 s). Together with Fall they bound how long a dead node gets connections: 3 x 2 s + 1 s.
+	// Interval is the interval between checks of a node (2 s), plus or minus a tenth; Timeout is the timeout of a
+	// response (1 s). Together with Fall they bound how long a dead node gets connections: 3 x 2 s + 1 s.
 	Interval, Timeout time.Duration
-	// Concurrency is how many checks are under way at most (64).
+	// Concurrency is the maximum number of concurrent checks (64).
 	Concurrency int
-	// Transport carries the requests; without it, new connections of this network namespace.
+	// Transport carries the requests; default: new connections of this network namespace.
 	Transport http.RoundTripper
 }
 
@@ -51,7 +52,7 @@ type Prober struct {
 	mu     sync.Mutex
 	wanted map[Check]struct{}
 
-	// The rest is Run's own.
+	// The other fields belong to Run.
 	probes map[Check]*probe
 	due    schedule
 	busy   int
@@ -77,8 +78,8 @@ func NewProber(cfg ProberConfig) *Prober {
 	}
 }
 
-// Set replaces the whole set of checks, which the Prober keeps. It does not block. A check that stays keeps its state; one
-// that goes is not reported any more.
+// Set replaces the full set of checks, which the Prober keeps. It does not block. A check that stays keeps its state; a
+// removed one is not reported any more.
 func (p *Prober) Set(checks map[Check]struct{}) {
 	p.mu.Lock()
 	p.wanted = checks
@@ -116,7 +117,7 @@ func (p *Prober) Run(ctx context.Context) error {
 	}
 }
 
-// adopt takes over the set that Set left.
+// adopt takes over the set passed to Set.
 func (p *Prober) adopt() {
 	p.mu.Lock()
 	wanted := p.wanted
@@ -140,7 +141,7 @@ func (p *Prober) adopt() {
 	}
 }
 
-// start begins the checks that are due, as many as may be under way.
+// start begins the checks that are due, up to the concurrency limit.
 func (p *Prober) start(ctx context.Context) {
 	now := time.Now()
 	for p.busy < p.cfg.Concurrency && len(p.due) > 0 && !p.due[0].due.After(now) {
@@ -155,7 +156,7 @@ func (p *Prober) start(ctx context.Context) {
 	}
 }
 
-// rearm lets the timer wake Run when the next check is due, or not while as many as may be are under way.
+// rearm sets the timer for the next due check, or stops it while the concurrency limit is reached.
 func (p *Prober) rearm(timer *time.Timer) {
 	if p.busy < p.cfg.Concurrency && len(p.due) > 0 {
 		timer.Reset(time.Until(p.due[0].due))
@@ -164,20 +165,20 @@ func (p *Prober) rearm(timer *time.Timer) {
 	timer.Stop()
 }
 
-// outcome is how one check ended.
+// outcome is the outcome of one check.
 type outcome struct {
 	probe  *probe
 	weight uint32
 	err    error
 }
 
-// settle counts an outcome, reports a change and plans the next check.
+// settle counts an outcome, reports a change and schedules the next check.
 func (p *Prober) settle(o outcome) {
 	probe := o.probe
 	if p.probes[probe.check] != probe {
-		return // no longer wanted
+		return // removed meanwhile
 	}
-	// A tenth either way keeps the nodes of a cluster from asking in step.
+	// A tenth in either direction prevents synchronized checks by the nodes of a cluster.
 	probe.due = time.Now().Add(p.cfg.Interval*9/10 + rand.N(p.cfg.Interval/5))
 	heap.Push(&p.due, probe)
 	if !probe.count(o, p.cfg.Rise, p.cfg.Fall) {
@@ -200,11 +201,11 @@ type probe struct {
 	index int // in the schedule, -1 while the check is under way
 
 	known  bool
-	streak int // answers in a row that speak against the result
+	streak int // responses in a row that contradict the result
 	result Result
 }
 
-// count takes in an outcome and tells whether the result changed.
+// count records an outcome and reports whether the result changed.
 func (p *probe) count(o outcome, rise, fall int) bool {
 	before, first, good := p.result, !p.known, o.err == nil
 	p.known = true
@@ -224,7 +225,7 @@ func (p *probe) count(o outcome, rise, fall int) bool {
 	if first && good || p.streak >= needed {
 		p.result.Healthy, p.streak = good, 0
 	}
-	// The weight of an unhealthy node interests nobody.
+	// The weight of an unhealthy node does not matter.
 	return first || before.Healthy != p.result.Healthy || p.result.Healthy && before != p.result
 }
 

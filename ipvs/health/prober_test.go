@@ -19,7 +19,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/health"
 )
 
-// world answers checks under a false clock, and writes down what is asked and reported.
+// world serves checks under a fake clock, and records requests and reports.
 type world struct {
 	mu      sync.Mutex
 	answers map[string]func() (*http.Response, error) // by host
@@ -56,7 +56,7 @@ func (w *world) RoundTrip(r *http.Request) (*http.Response, error) {
 		w.busy--
 		w.mu.Unlock()
 	}()
-	if answer == nil { // a host that is dead
+	if answer == nil { // a dead host
 		<-r.Context().Done()
 		return nil, r.Context().Err()
 	}
@@ -103,7 +103,7 @@ func checks(names ...string) map[health.Check]struct{} {
 	return set
 }
 
-// run lets a Prober run in a bubble until the test's end.
+// run runs a Prober in a bubble until the test's end.
 func run(t *testing.T, cfg health.ProberConfig) *health.Prober {
 	p := health.NewProber(cfg)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -133,7 +133,7 @@ func TestProberRiseAndFall(t *testing.T) {
 				t.Errorf("%v: reported %q, want %q", time.Since(w.start), got, want)
 			}
 		}
-		expect(0, "node1 true 5") // the first answer counts
+		expect(0, "node1 true 5") // the first response counts
 		expect(10*time.Second, "")
 		w.set(host, status(200, "3"))
 		expect(2500*time.Millisecond, "node1 true 3") // another weight at once
@@ -148,7 +148,7 @@ func TestProberRiseAndFall(t *testing.T) {
 	})
 }
 
-// One bad answer between good ones is nothing, and one good one between bad ones neither.
+// One bad response between good ones has no effect, nor has one good response between bad ones.
 func TestProberFlaps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -171,7 +171,7 @@ func TestProberFlaps(t *testing.T) {
 	})
 }
 
-// An unhealthy first answer is reported, too: until then nothing is known.
+// An unhealthy first response is reported, too: before it nothing is known.
 func TestProberFirstBad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -190,8 +190,8 @@ func TestProberFirstBad(t *testing.T) {
 	})
 }
 
-// A check that stays keeps its state and its pace; one that goes is asked and reported no more, not even when it was under
-// way; one that comes back starts anew.
+// A check that stays keeps its state and its schedule. A removed one is not sent or reported any more, even if it was
+// under way. One that is added again starts over.
 func TestProberSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -228,8 +228,8 @@ func TestProberSet(t *testing.T) {
 	})
 }
 
-// A thousand nodes, half of them dead, are asked by no more than the limit at a time, and the others' results do not wait
-// for ever.
+// A thousand nodes, half of them dead, are checked within the concurrency limit, and the results of the others are not
+// delayed indefinitely.
 func TestProberConcurrency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -265,8 +265,8 @@ func TestProberConcurrency(t *testing.T) {
 	})
 }
 
-// TestProberOverTheNetwork asks real servers: one with a weight, one without endpoints, a redirect, a closed port, a server that does not
-// answer, one whose answer does not end.
+// TestProberOverTheNetwork checks real servers: one with a weight, one without endpoints, a redirect, a closed port, a
+// server that does not respond, one whose response does not end.
 func TestProberOverTheNetwork(t *testing.T) {
 	server := func(handler http.HandlerFunc) (c health.Check) {
 		t.Helper()

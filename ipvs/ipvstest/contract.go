@@ -12,7 +12,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// Driver is what the fake and the real kernel have in common.
+// Driver is the common interface of the fake and the real kernel.
 type Driver interface {
 	Probe(scheduler string) error
 	List() (ipvs.Table, error)
@@ -33,8 +33,8 @@ var (
 	sticky  = ipvs.Settings{Scheduler: ipvs.RoundRobin, Flags: ipvs.Persistent, Timeout: 10800}
 )
 
-// Contract checks that a driver behaves as every IPVS driver must. The function open returns one that has no virtual
-// servers and shares none with the others that it returned.
+// Contract checks that a driver behaves as every IPVS driver must. open returns a driver without virtual servers that
+// shares none with the drivers returned before.
 func Contract(t *testing.T, open func(t *testing.T) Driver) {
 	cases := []struct {
 		name string
@@ -185,7 +185,7 @@ func errorsDoNotStop(t *testing.T, d Driver) {
 	}
 	done, err := d.Apply([]ipvs.Op{
 		nosuch, good[0], heavy, mixed,
-		{Action: ipvs.AddReal, Virtual: web, Real: pod1}, // left out: its virtual server could not be added
+		{Action: ipvs.AddReal, Virtual: web, Real: pod1}, // skipped: its virtual server could not be added
 		good[1],
 	})
 	if diff := cmp.Diff(good, done, compareAddrs); diff != "" {
@@ -230,7 +230,7 @@ func randomTables(t *testing.T, d Driver) {
 	}
 }
 
-// compareAddrs lets go-cmp compare the types of netip, whose fields it may not see.
+// compareAddrs lets go-cmp compare the types of netip, which have unexported fields.
 var compareAddrs = cmp.Options{
 	cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 	cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),

@@ -1,4 +1,4 @@
-// Package ipvstest holds a fake of the kernel's IPVS and the contract that the fake and the real driver both pass.
+// Package ipvstest contains a fake of the kernel's IPVS and the contract that the fake and the real driver both pass.
 package ipvstest
 
 import (
@@ -10,9 +10,10 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// Kernel is an IPVS that forwards nothing and keeps its table in memory. It behaves as package ipvs/kernel does.
+// Kernel is an IPVS that forwards nothing and keeps its table in process memory. It behaves as package ipvs/kernel
+// does.
 type Kernel struct {
-	// Fail, when set, is asked before each op; its error is that op's error and the op is not carried out.
+	// Fail, if set, is called before each op; its error is that op's error and the op is not carried out.
 	Fail func(ipvs.Op) error
 	// Schedulers are the schedulers that this kernel has.
 	Schedulers []string
@@ -26,7 +27,7 @@ func NewKernel() *Kernel {
 	return &Kernel{Schedulers: []string{"rr", "wrr", "lc", "wlc", "sh", "mh"}, table: make(ipvs.Table)}
 }
 
-// Probe tells whether the scheduler exists.
+// Probe returns an error if the scheduler does not exist.
 func (k *Kernel) Probe(scheduler string) error {
 	if !slices.Contains(k.Schedulers, scheduler) {
 		return fmt.Errorf("%w: %s", ipvs.ErrNoScheduler, scheduler)
@@ -34,7 +35,7 @@ func (k *Kernel) Probe(scheduler string) error {
 	return nil
 }
 
-// List returns a copy of the whole table.
+// List returns a copy of the full table.
 func (k *Kernel) List() (ipvs.Table, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -59,7 +60,7 @@ func (k *Kernel) Virtuals() (map[ipvs.Key]ipvs.Settings, error) {
 	return virtuals, nil
 }
 
-// Apply carries out the ops as [ipvs.Each] says and returns those done.
+// Apply carries out the ops as [ipvs.Each] describes and returns those done.
 func (k *Kernel) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -80,7 +81,7 @@ func (k *Kernel) apply(op ipvs.Op) error {
 	return k.table.Apply(op)
 }
 
-// Flush deletes every virtual server, as "ipvsadm -C" of another program does.
+// Flush deletes every virtual server, as "ipvsadm -C" by another program does.
 func (k *Kernel) Flush() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// RandomTable returns a small table out of few addresses, ports and settings, so that two of them overlap often.
+// RandomTable returns a small table of few addresses, ports and settings, so that two tables overlap often.
 func RandomTable(r *rand.Rand) ipvs.Table {
 	table := make(ipvs.Table)
 	for range r.IntN(5) {

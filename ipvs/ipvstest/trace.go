@@ -9,32 +9,32 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// Node is all that a packet to a virtual address meets on a node.
+// Node is the complete state of a node that affects a packet to a virtual address.
 type Node struct {
 	Local  map[netip.Addr]struct{}
 	Filter ipvs.Filter
 	Table  ipvs.Table
-	// Inside is what Pods and the node itself get in place of the entry of Table.
+	// Inside replaces the entry of Table for Pods and the node itself.
 	Inside ipvs.Table
 	// Own are the node's own addresses.
 	Own map[netip.Addr]struct{}
 }
 
-// Client is where a packet comes from. The zero value is a client outside of the cluster whose address no rule names.
+// Client is the origin of a packet. The zero value is a client outside the cluster whose address is in no rule.
 type Client struct {
-	// Addr is the source; whether it is a Pod's, the filter says.
+	// Addr is the source; the filter determines whether it is a Pod's.
 	Addr netip.Addr
-	// Via is the interface by which the packet arrives, if that matters.
+	// Via is the interface on which the packet arrives, if relevant.
 	Via string
-	// Self is a process on the node. The kernel chooses the address that it talks to as its source.
+	// Self is a process on the node. The kernel selects the destination address as its source.
 	Self bool
 }
 
-// Trace says what becomes of an outside client's first packet to a virtual server, as TraceFrom does.
+// Trace returns the outcome for an external client's first packet to a virtual server, as TraceFrom does.
 func (n Node) Trace(to ipvs.Key) string { return n.TraceFrom(Client{}, to) }
 
-// TraceFrom says what becomes of a client's first packet to a virtual server, so that a test states the outcome and not the
-// tables that lead to it:
+// TraceFrom returns the outcome for a client's first packet to a virtual server, so that a test states the outcome and
+// not the tables that lead to it:
 //
 //	routed on: the address is not local
 //	dropped: nobody's ClusterIP
@@ -75,7 +75,7 @@ func (n Node) TraceFrom(c Client, to ipvs.Key) string {
 	return n.leaves(c, to, vs)
 }
 
-// leaves says which real servers may get the packet, and with whose address.
+// leaves lists the real servers that may get the packet, and those for which it is masqueraded.
 func (n Node) leaves(c Client, to ipvs.Key, vs ipvs.VirtualServer) string {
 	all := c.Self || n.has(ipvs.Masqueraded, to) || n.has(ipvs.MasqueradedUnlessPod, to) && !n.isPod(c)
 	var reals []string
@@ -118,7 +118,7 @@ func (n Node) has(set ipvs.Set, key ipvs.Key) bool {
 	return ok
 }
 
-// covers tells whether a prefix of the set, for the key, holds the address.
+// covers reports whether a prefix of the set, for the key, contains the address.
 func (n Node) covers(set ipvs.Set, key ipvs.Key, addr netip.Addr) bool {
 	for e := range n.Filter {
 		if e.Set == set && e.Key == key && e.Prefix.Contains(addr) {

@@ -10,12 +10,13 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// batchMost is how many requests are sent at once. Of each, only a failure is answered, and the last is answered in any case.
+// batchMost is how many requests are sent at once. Of each, only a failure is answered; the last one is always
+// answered.
 const batchMost = 256
 
-// Apply carries out the ops in order and returns those done. Adding what exists edits it in place, deleting what does not exist
-// succeeds, editing what does not exist fails; nothing is ever deleted in order to be added again, so connections stay. It
-// goes on after an error, and leaves out of the result the ops on a virtual server that could not be added.
+// Apply carries out the ops in order and returns those done. Adding an existing object edits it in place, deleting an
+// absent one succeeds, editing an absent one fails. Nothing is ever deleted to be added again, so connections stay.
+// Apply continues after an error. Ops on a virtual server that could not be added are not in the result.
 func (k *Kernel) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -31,25 +32,26 @@ func (k *Kernel) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	return b.result()
 }
 
-// batch collects requests until they are sent together.
+// batch collects requests that are sent together.
 type batch struct {
 	kernel *Kernel
 	ops    []ipvs.Op
-	// errs are the failures by the place of their op.
+	// errs are the failures by the index of their op.
 	errs map[int]error
-	// pending are the places of the ops that wait; objects is what they are about.
+	// pending are the indices of the unsent ops; objects are their objects.
 	pending []int
 	objects map[object]struct{}
 }
 
-// object is what an op is about: a virtual server, or a real server of it.
+// object is the object of an op: a virtual server, or a real server of it.
 type object struct {
 	virtual ipvs.Key
 	real    netip.AddrPort
 }
 
-// add puts an op into the batch. What happens to one object stays in order also when adding it turns out to be editing, which
-// takes a second request: so no batch has two ops on one object, nor one that deletes a virtual server together with others on it.
+// add puts an op into the batch. The ops on one object stay in order even if an add has to become an edit, which takes
+// a second request. Therefore no batch has two ops on one object, or the deletion of a virtual server together with
+// other ops on it.
 func (b *batch) add(i int) {
 	op := b.ops[i]
 	o := object{virtual: op.Virtual, real: op.Real}
@@ -61,7 +63,7 @@ func (b *batch) add(i int) {
 	b.pending = append(b.pending, i)
 }
 
-// touches tells whether an op on a real server of the virtual server waits.
+// touches reports whether an op on the virtual server or one of its real servers is pending.
 func (b *batch) touches(key ipvs.Key) bool {
 	for _, i := range b.pending {
 		if b.ops[i].Virtual == key {
@@ -71,7 +73,7 @@ func (b *batch) touches(key ipvs.Key) bool {
 	return false
 }
 
-// flush sends what waits. Adding what exists becomes editing it.
+// flush sends the pending ops. Adding an existing object becomes editing it.
 func (b *batch) flush() {
 	var again []int
 	b.send(b.pending, false, func(i int, errno unix.Errno) {
@@ -86,8 +88,8 @@ func (b *batch) flush() {
 	clear(b.objects)
 }
 
-// fail notes a failure, unless it says that there was nothing to delete: no such virtual server (ESRCH), no such real
-// server (ENOENT).
+// fail records a failure, unless there was nothing to delete: no such virtual server (ESRCH), no such real server
+// (ENOENT).
 func (b *batch) fail(i int, errno unix.Errno) {
 	op := b.ops[i]
 	deletes := op.Action == ipvs.DeleteReal || op.Action == ipvs.DeleteVirtual
@@ -97,7 +99,8 @@ func (b *batch) fail(i int, errno unix.Errno) {
 	b.errs[i] = explainOp(op, errno)
 }
 
-// send sends the ops in one message and tells which the kernel refused. If the answers get lost, each op is sent by itself.
+// send sends the ops in one message and reports those that the kernel refused. If responses are lost, each op is sent
+// by itself.
 func (b *batch) send(places []int, edit bool, failed func(i int, errno unix.Errno)) {
 	if len(places) == 0 {
 		return
@@ -136,7 +139,7 @@ func (b *batch) send(places []int, edit bool, failed func(i int, errno unix.Errn
 	}
 }
 
-// request appends the request of an op to what is to be sent; edit makes editing of adding.
+// request appends the request of an op to the buffer; edit turns an add into an edit.
 func (c *conn) request(op ipvs.Op, edit bool, flags uint16) uint32 {
 	command := commands[op.Action]
 	if edit {
@@ -167,8 +170,8 @@ var commands = map[ipvs.Action]uint8{
 
 var edits = map[ipvs.Action]uint8{ipvs.AddVirtual: cmdSetService, ipvs.AddReal: cmdSetDest}
 
-// result returns the ops done, and the errors of the others: of the ops that follow the failed adding of their own virtual
-// server, only that one.
+// result returns the ops done, and the errors of the others. Of the ops that follow the failed adding of their own
+// virtual server, only that one has an error.
 func (b *batch) result() ([]ipvs.Op, error) {
 	if len(b.errs) == 0 {
 		return b.ops, nil

@@ -19,7 +19,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/kernel"
 )
 
-// Every scheduler of Linux can be had, and those with flags keep them (ipvs.md 1.2.1, 1.2.4).
+// Every scheduler of Linux is available, and those with flags keep them (ipvs.md 1.2.1, 1.2.4).
 func TestSchedulers(t *testing.T) {
 	k, _ := openNew(t)
 	for _, scheduler := range []string{"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "fo", "ovf", "mh"} {
@@ -39,7 +39,7 @@ func TestSchedulers(t *testing.T) {
 	}
 }
 
-// CountIPv4 counts what is of IPv4, whoever made it; Has finds one of either family.
+// CountIPv4 counts IPv4 virtual servers of any program; Has finds one of either family.
 func TestCountAndHas(t *testing.T) {
 	k, _ := openNew(t)
 	web6 := ipvs.Key{Addr: netip.MustParseAddr("2001:db8::4"), Protocol: ipvs.TCP, Port: 80}
@@ -98,7 +98,7 @@ func sticky(key ipvs.Key, timeout uint32, weights [2]uint32) ipvs.Table {
 
 func pod(answer string) string { name, _, _ := strings.Cut(answer, " "); return name }
 
-// ask asks a virtual server from one of the client's addresses.
+// ask sends a request to a virtual server from one of the client's addresses.
 func (l *lab) ask(t *testing.T, key ipvs.Key, from string) string {
 	t.Helper()
 	network := map[ipvs.Protocol]string{ipvs.TCP: "tcp", ipvs.UDP: "udp"}[key.Protocol]
@@ -114,8 +114,8 @@ func (l *lab) ask(t *testing.T, key ipvs.Key, from string) string {
 	return pod(answer)
 }
 
-// Affinity goes by the whole address, in both families: neighbours are spread (1.2.2). A client whose Pod has weight 0
-// moves with its next connection, while those it has stay (4.4).
+// Affinity uses the full address, in both families: neighbours are spread (1.2.2). A client whose Pod has weight 0
+// moves with its next connection, while its existing ones stay (4.4).
 func TestAffinity(t *testing.T) {
 	l := newLab(t)
 	l.client.Address(t, "eth0", "192.0.2.3/24")
@@ -151,8 +151,8 @@ func TestAffinity(t *testing.T) {
 	}
 }
 
-// Affinity ends with its time-out after the last connection, also of a client that had many, and not before (3.12):
-// IPVS keeps the template as long as it has connections, here those of UDP that end after a second.
+// Affinity ends with its time-out after the last connection, also for a client with many, and not before (3.12). IPVS
+// keeps the template as long as it has connections; here those are of UDP and end after a second.
 func TestAffinityEnds(t *testing.T) {
 	l := newLab(t)
 	if _, err := l.kernel.SetTimeouts(kernel.Timeouts{UDP: time.Second}); err != nil {
@@ -163,7 +163,7 @@ func TestAffinityEnds(t *testing.T) {
 			text, err := os.ReadFile("/proc/thread-self/net/ip_vs_conn")
 			for line := range strings.Lines(string(text)) {
 				fields := strings.Fields(line)
-				if len(fields) > 3 && fields[0] == "UDP" && fields[2] == "0000" { // no client's port
+				if len(fields) > 3 && fields[0] == "UDP" && fields[2] == "0000" { // no client port
 					n++
 				}
 			}
@@ -193,7 +193,7 @@ func TestAffinityEnds(t *testing.T) {
 	}
 }
 
-// dialFrom connects from a fixed port, again and again: closing sends a reset, so the port is free at once.
+// dialFrom connects repeatedly from a fixed port: closing sends a reset, so the port is free at once.
 func (l *lab) dialFrom(t *testing.T, port int) (net.Conn, time.Duration) {
 	t.Helper()
 	var conn net.Conn
@@ -213,9 +213,9 @@ func (l *lab) dialFrom(t *testing.T, port int) (net.Conn, time.Duration) {
 	return conn, time.Since(began)
 }
 
-// A client that takes its port again while its Pod drains gets another Pod (4.6, T16): at once if its connection was
-// closed before; if it was not, as after a crash of the client, an entry of conntrack costs it the first SYN, and the
-// second comes after a second.
+// A client that reuses its port while its Pod drains gets another Pod (4.6, T16). That happens at once if its
+// connection was closed before. If not, as after a crash of the client, a conntrack entry costs it the first SYN, and
+// the second follows after a second.
 func TestPortReuseWhileDraining(t *testing.T) {
 	for name, c := range map[string]struct {
 		vanish bool
@@ -256,7 +256,7 @@ func TestPortReuseWhileDraining(t *testing.T) {
 	}
 }
 
-// vanish makes the socket's end silent: in repair mode (tcp(7), TCP_REPAIR) closing sends nothing.
+// vanish closes the socket silently: in repair mode (tcp(7), TCP_REPAIR) closing sends nothing.
 func vanish(t *testing.T, conn net.Conn) {
 	t.Helper()
 	raw, err := conn.(*net.TCPConn).SyscallConn()
@@ -270,8 +270,8 @@ func vanish(t *testing.T, conn net.Conn) {
 	}
 }
 
-// When a Pod is gone its connections end with a reset, not in silence (4.5): IPVS forgets the connection, and the node's own
-// stack, to which the next packet falls, knows none.
+// The connections to a deleted Pod end with a reset, not in silence (4.5): IPVS deletes the connection. The next packet
+// goes to the node's own stack, which has no such connection.
 func TestPodGone(t *testing.T) {
 	l := newLab(t)
 	l.apply(t, ipvs.Table{web: rr(webReals)}, web)
@@ -300,7 +300,7 @@ func TestPodGone(t *testing.T) {
 	}
 }
 
-// A UDP client that keeps its port follows a change of endpoints, and one from none to some (4.8 to 4.10).
+// A UDP client that keeps its port follows a change of endpoints, also from none to some (4.8 to 4.10).
 func TestUDPFollows(t *testing.T) {
 	l := newLab(t)
 	only := func(i int) map[netip.AddrPort]ipvs.RealServer {
@@ -323,7 +323,7 @@ func TestUDPFollows(t *testing.T) {
 	defer conn.Close()
 	want := func(name string) {
 		t.Helper()
-		// One packet may be lost: the one by which IPVS notices that its real server is gone.
+		// One packet may be lost: the one with which IPVS detects that its real server is deleted.
 		for deadline := time.Now().Add(20 * time.Second); ; {
 			answer, err := netspace.AskOnWithin(2*time.Second, conn)
 			if err == nil && pod(answer) == name {

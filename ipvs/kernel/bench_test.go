@@ -42,14 +42,14 @@ func openBench(b *testing.B) (*kernel.Kernel, *netspace.Space) {
 	return k, s
 }
 
-// BenchmarkCold programs 5,000 virtual servers of 4 real servers from nothing: by this driver, and one request at a time by the
-// library that kube-proxy uses.
+// BenchmarkCold programs 5,000 virtual servers of 4 real servers from nothing: by this driver, and with one request at
+// a time by the library that kube-proxy uses.
 func BenchmarkCold(b *testing.B) {
 	ops := ipvs.Diff(nil, many(5000, 4))
 	run := func(b *testing.B, program func(*kernel.Kernel, *netspace.Space) error) {
 		for range b.N {
 			b.StopTimer()
-			// A namespace of its own each time: the kernel looks for each new real server among those lately deleted.
+			// A new namespace each time: the kernel searches the recently deleted real servers for each new one.
 			k, s := openBench(b)
 			b.StartTimer()
 			if err := program(k, s); err != nil {
@@ -92,7 +92,7 @@ func byLibrary(h *mobyipvs.Handle, ops []ipvs.Op) error {
 	return nil
 }
 
-// BenchmarkList lists 15,000 virtual servers, with and without their real servers, and merely counts them.
+// BenchmarkList lists 15,000 virtual servers, with and without their real servers, and only counts them.
 func BenchmarkList(b *testing.B) {
 	const n = 15000
 	table := many(n, 1)

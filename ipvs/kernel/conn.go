@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// conn is a generic netlink socket that speaks to IPVS, and a socket for the older interface of options.
+// conn is a generic netlink socket to IPVS, and a socket for the older interface of options.
 //
-// The kernel carries out a request while it is being sent and has queued every answer when the sending returns; so nothing
-// here ever waits, and many requests go in one message.
+// The kernel processes a request during the send call and has queued every response when the call returns. Therefore
+// nothing here ever waits, and many requests go in one message.
 type conn struct {
 	fd     int
 	option int
@@ -26,10 +26,11 @@ type conn struct {
 // The kernel fills at most 32 KiB at a time (net/netlink/af_netlink.c, netlink_recvmsg).
 const inSize = 64 << 10
 
-// receiveSpace holds an answer to every request of a batch, should each of them fail: about 1 KiB each, as the kernel counts.
+// receiveSpace holds a response to every request of a batch, even if all fail: about 1 KiB each in the kernel's
+// accounting.
 const receiveSpace = 2 * batchMost << 10
 
-// newConn opens the sockets in the namespace, or in the calling thread's if it is not open.
+// newConn opens the sockets in the namespace, or in the calling thread's if ns is not open.
 func newConn(ns netns.NsHandle, family uint16) (*conn, error) {
 	c := &conn{fd: -1, option: -1, family: family, in: make([]byte, inSize)}
 	err := within(ns, c.open)
@@ -47,12 +48,12 @@ func (c *conn) open() (err error) {
 	if err := unix.Bind(c.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return err
 	}
-	// An error message need not repeat the request.
+	// Error messages without a copy of the request.
 	if err := unix.SetsockoptInt(c.fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1); err != nil {
 		return err
 	}
 	if unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveSpace) != nil {
-		// Without CAP_NET_ADMIN there is nothing to gain; the requests themselves will say so.
+		// Without CAP_NET_ADMIN this has no effect; the requests themselves will fail.
 		_ = unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveSpace)
 	}
 	c.option, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -85,18 +86,18 @@ func within(ns netns.NsHandle, f func() error) error {
 	return <-done
 }
 
-// begin starts a request in the buffer of those to be sent and returns its number.
+// begin starts a request in the send buffer and returns its number.
 func (c *conn) begin(command uint8, flags uint16) uint32 {
 	c.seq++
 	c.out = beginRequest(c.out, c.family, flags|unix.NLM_F_REQUEST, c.seq, command)
 	return c.seq
 }
 
-// errLost says that the kernel's answers did not all arrive.
+// errLost reports that responses of the kernel are missing.
 var errLost = errors.New("the kernel's answer is missing")
 
-// exchange sends the buffered requests. It calls failed with the number of each that failed, and found with each message of
-// data. The last request must ask for an acknowledgement or be a dump.
+// exchange sends the buffered requests. It calls failed with the number of each failed one, and found with each data
+// message. The last request must ask for an acknowledgement or be a dump.
 func (c *conn) exchange(found func(message []byte), failed func(seq uint32, err unix.Errno)) error {
 	last := c.seq
 	_, err := unix.SendmsgN(c.fd, c.out, nil, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}, 0)
@@ -121,7 +122,7 @@ func (c *conn) exchange(found func(message []byte), failed func(seq uint32, err 
 	return nil
 }
 
-// read goes through one datagram and tells whether it ends the exchange.
+// read processes one datagram and reports whether it ends the exchange.
 func (c *conn) read(b []byte, last uint32, found func([]byte), failed func(uint32, unix.Errno)) (done bool, err error) {
 	for len(b) >= unix.SizeofNlMsghdr {
 		size := int(binary.NativeEndian.Uint32(b))
@@ -131,7 +132,7 @@ func (c *conn) read(b []byte, last uint32, found func([]byte), failed func(uint3
 		kind, seq := binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint32(b[8:])
 		body := b[unix.SizeofNlMsghdr:size]
 		switch {
-		case last-seq >= batchMost: // of an exchange that was given up
+		case last-seq >= batchMost: // of an aborted exchange
 		case kind == unix.NLMSG_ERROR || kind == unix.NLMSG_DONE:
 			if len(body) >= 4 {
 				if errno := unix.Errno(-int32(binary.NativeEndian.Uint32(body))); errno != 0 {
@@ -147,7 +148,7 @@ func (c *conn) read(b []byte, last uint32, found func([]byte), failed func(uint3
 	return done, nil
 }
 
-// drain throws away what an exchange that failed has left.
+// drain discards the residual responses of a failed exchange.
 func (c *conn) drain() {
 	for {
 		_, _, err := unix.Recvfrom(c.fd, c.in, unix.MSG_DONTWAIT)

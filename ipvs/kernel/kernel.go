@@ -1,4 +1,5 @@
-// Package kernel drives the kernel's IPVS over netlink. docs/design/ipvs-driver.md says how, and why by messages of its own.
+// Package kernel drives the kernel's IPVS over netlink. docs/design/ipvs-driver.md describes how, and why it builds its
+// own messages.
 package kernel
 
 import (
@@ -16,14 +17,14 @@ import (
 
 // Kernel is the IPVS of one network namespace. It is safe for concurrent use.
 type Kernel struct {
-	mu   sync.Mutex // two callers would read one another's answers
+	mu   sync.Mutex // prevents concurrent callers from reading each other's responses
 	conn *conn
 }
 
-// Open opens IPVS in the network namespace of the calling thread, loading the module ip_vs if it can.
+// Open opens IPVS in the network namespace of the calling thread, and loads the module ip_vs if possible.
 //
-// The error wraps [ipvs.ErrNoModule] when the kernel has no IPVS. Open may then be called again: nothing remembers the
-// failure, so loading the module mends a running process.
+// The error wraps [ipvs.ErrNoModule] if the kernel has no IPVS. Open may then be called again: the failure is not
+// cached, so loading the module repairs a running process.
 func Open() (*Kernel, error) {
 	return OpenAt(netns.None())
 }
@@ -41,7 +42,7 @@ func OpenAt(ns netns.NsHandle) (*Kernel, error) {
 	return &Kernel{conn: c}, nil
 }
 
-// OpenLoaded is Open for who only wants to see what is there: it does not load the module, without which there is nothing.
+// OpenLoaded is Open for read-only use: it does not load the module. Without the module nothing is programmed.
 func OpenLoaded() (*Kernel, error) {
 	family, err := netlink.GenlFamilyGet("IPVS")
 	if errors.Is(err, unix.ENOENT) {
@@ -57,20 +58,20 @@ func OpenLoaded() (*Kernel, error) {
 	return &Kernel{conn: c}, nil
 }
 
-// Close closes the sockets. What was programmed stays.
+// Close closes the sockets. Programmed state stays.
 func (k *Kernel) Close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.conn.close()
 }
 
-// List returns all virtual servers but those of firewall marks, which are never ours.
-// It costs one request, and one more per virtual server.
+// List returns all virtual servers except those of firewall marks, which are never IronLB's. It costs one request, and
+// one more per virtual server.
 func (k *Kernel) List() (ipvs.Table, error) {
 	return k.list(func(netip.Addr) bool { return true })
 }
 
-// ListOf is List for the virtual servers of these addresses: it asks for the real servers of no other.
+// ListOf is List for the virtual servers of these addresses: it reads the real servers of no other.
 func (k *Kernel) ListOf(addrs map[netip.Addr]struct{}) (ipvs.Table, error) {
 	return k.list(func(a netip.Addr) bool { _, ok := addrs[a]; return ok })
 }
@@ -120,7 +121,7 @@ func (k *Kernel) virtuals(found func(ipvs.Key, ipvs.Settings)) error {
 	return nil
 }
 
-// reals returns the real servers of a virtual server; none if there is no such virtual server any more.
+// reals returns the real servers of a virtual server; none if the virtual server does not exist any more.
 func (k *Kernel) reals(key ipvs.Key) (map[netip.AddrPort]ipvs.RealServer, error) {
 	if key.Addr.Is4() && optionsFit {
 		if reals, err := k.conn.dests(key); err == nil {
@@ -130,7 +131,7 @@ func (k *Kernel) reals(key ipvs.Key) (map[netip.AddrPort]ipvs.RealServer, error)
 	return k.dests(key)
 }
 
-// dests is reals by netlink.
+// dests is reals over netlink.
 func (k *Kernel) dests(key ipvs.Key) (map[netip.AddrPort]ipvs.RealServer, error) {
 	reals := map[netip.AddrPort]ipvs.RealServer{}
 	err := k.dump(cmdGetDest, &key, func(message []byte) error {
@@ -143,7 +144,7 @@ func (k *Kernel) dests(key ipvs.Key) (map[netip.AddrPort]ipvs.RealServer, error)
 	return reals, err
 }
 
-// dump asks for a listing, of a virtual server if key is given.
+// dump requests a listing, of one virtual server if key is set.
 func (k *Kernel) dump(command uint8, key *ipvs.Key, found func(message []byte) error) error {
 	start := len(k.conn.out)
 	k.conn.begin(command, unix.NLM_F_DUMP)

@@ -22,11 +22,11 @@ import (
 
 var web = ipvs.Key{Addr: netip.MustParseAddr("203.0.113.4"), Protocol: ipvs.TCP, Port: 80}
 
-// openNew opens IPVS in a namespace of its own. In short mode it leaves the test out; otherwise a kernel without IPVS
-// fails the test, so that it is never passed over in silence.
+// openNew opens IPVS in a new namespace. In short mode it skips the test; otherwise a kernel without IPVS fails the
+// test, so that this is never overlooked.
 //
-// The namespace has its loopback interface up: before a namespace has any address, the kernel takes every real server
-// for a broadcast address and refuses it.
+// The namespace has its loopback interface up: before a namespace has any address, the kernel treats every real server
+// as a broadcast address and refuses it.
 func openNew(t *testing.T) (*kernel.Kernel, *netspace.Space) {
 	t.Helper()
 	s := netspace.New(t)
@@ -45,8 +45,8 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// TestOtherProgram lets another handle act as another program: its firewall mark is not listed, what kube-proxy probes
-// with stays, the leftover of a probe of ours is taken for our own, its flush is seen.
+// TestOtherProgram uses a second handle as another program. Its firewall mark is not listed, and kube-proxy's probe
+// object stays. A residual probe object of IronLB is treated as its own, and a foreign flush is detected.
 func TestOtherProgram(t *testing.T) {
 	k, s := openNew(t)
 	other, err := mobyipvs.New(fmt.Sprintf("/proc/self/fd/%d", int(s.NS)))
@@ -83,7 +83,7 @@ func TestOtherProgram(t *testing.T) {
 	}
 }
 
-// probe returns a virtual server such as a probe makes.
+// probe returns a virtual server as created by a probe.
 func probe(port uint16) *mobyipvs.Service {
 	return &mobyipvs.Service{
 		Address: net.IPv4(198, 51, 100, 0), Port: port, Protocol: unix.IPPROTO_TCP,
@@ -91,7 +91,7 @@ func probe(port uint16) *mobyipvs.Service {
 	}
 }
 
-// TestText compares our text of a table with ipvsadm's, without its title and its columns of counters.
+// TestText compares the text of a table with ipvsadm's, without its title and its columns of counters.
 func TestText(t *testing.T) {
 	k, s := openNew(t)
 	want := ipvs.Table{
@@ -134,7 +134,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// TestNoPermission takes CAP_NET_ADMIN from one thread, which then dies.
+// TestNoPermission drops CAP_NET_ADMIN in one thread, which then ends.
 func TestNoPermission(t *testing.T) {
 	k, _ := openNew(t)
 	got := make(chan error)
@@ -153,7 +153,7 @@ func TestNoPermission(t *testing.T) {
 	}
 }
 
-// TestOpen runs everywhere: where there is no IPVS the error says so and how to mend it, each time anew.
+// TestOpen runs everywhere: without IPVS the error names the cause and the remediation, at each call.
 func TestOpen(t *testing.T) {
 	for range 2 {
 		k, err := kernel.Open()

@@ -54,7 +54,7 @@ const (
 	genlHeader  = 4
 )
 
-// Persistence always goes by the client's whole address.
+// Persistence always uses the client's full address.
 const (
 	netmaskIPv4 = math.MaxUint32 // a mask
 	netmaskIPv6 = 128            // a length (net/netfilter/ipvs/ip_vs_ctl.c, ip_vs_add_service)
@@ -62,7 +62,7 @@ const (
 
 func align(n int) int { return (n + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1) }
 
-// beginRequest appends the headers of a request, to be closed by endRequest.
+// beginRequest appends the headers of a request, which endRequest completes.
 func beginRequest(b []byte, family, flags uint16, seq uint32, command uint8) []byte {
 	b = binary.NativeEndian.AppendUint32(b, 0)
 	b = binary.NativeEndian.AppendUint16(b, family)
@@ -109,7 +109,7 @@ func appendAddr(b []byte, kind uint16, addr netip.Addr) []byte {
 	return appendAttr(b, kind, v[:]...)
 }
 
-// beginNest appends the header of an attribute that holds others.
+// beginNest appends the header of a nested attribute.
 func beginNest(b []byte, kind uint16) []byte {
 	return appendAttr(b, kind|unix.NLA_F_NESTED)
 }
@@ -132,7 +132,7 @@ func appendService(b []byte, key ipvs.Key, settings *ipvs.Settings) []byte {
 	b = appendAttr(b, svcPort, byte(key.Port>>8), byte(key.Port))
 	if settings != nil {
 		b = appendAttr(b, svcScheduler, append([]byte(settings.Scheduler), 0)...)
-		var flags [8]byte // with the mask of those meant
+		var flags [8]byte // flags and mask
 		binary.NativeEndian.PutUint32(flags[:], uint32(settings.Flags&^ipvs.Hashed))
 		binary.NativeEndian.PutUint32(flags[4:], math.MaxUint32)
 		b = appendAttr(b, svcFlags, flags[:]...)
@@ -159,7 +159,7 @@ func appendDest(b []byte, addr netip.AddrPort, rs *ipvs.RealServer) []byte {
 	return b
 }
 
-// attributes goes through attributes by their kind, and stops at one that is cut off.
+// attributes iterates over attributes by kind, and stops at a truncated one.
 func attributes(b []byte) iter.Seq2[uint16, []byte] {
 	return func(yield func(uint16, []byte) bool) {
 		for len(b) >= unix.SizeofNlAttr {
@@ -197,7 +197,7 @@ func portOf(b []byte) uint16 {
 	return binary.BigEndian.Uint16(b)
 }
 
-// addrOf reads an address, which the kernel writes in 16 octets for either family.
+// addrOf parses an address, which the kernel sends in 16 octets for either family.
 func addrOf(b []byte, v4 bool) netip.Addr {
 	switch {
 	case v4 && len(b) >= 4:
@@ -210,7 +210,7 @@ func addrOf(b []byte, v4 bool) netip.Addr {
 
 var errMessage = errors.New("the kernel sent a message that cannot be read")
 
-// readService reads a virtual server. One of a firewall mark has no address; it is not ours, and ok is false.
+// readService parses a virtual server. One of a firewall mark has no address; it is not IronLB's, and ok is false.
 func readService(message []byte) (key ipvs.Key, settings ipvs.Settings, ok bool, err error) {
 	if len(message) < genlHeader {
 		return key, settings, false, errMessage
@@ -243,7 +243,7 @@ func readService(message []byte) (key ipvs.Key, settings ipvs.Settings, ok bool,
 			}
 		}
 	}
-	// The kernel keeps a time-out without persistence; ipvsadm and we do not speak of it.
+	// The kernel keeps a time-out without persistence; like ipvsadm, this package ignores it.
 	if settings.Flags&ipvs.Persistent == 0 {
 		settings.Timeout = 0
 	}
@@ -256,7 +256,7 @@ func readService(message []byte) (key ipvs.Key, settings ipvs.Settings, ok bool,
 	return key, settings, true, nil
 }
 
-// schedulers are the names that occur, so that a listing does not make a string of each.
+// schedulers are the names that occur, so that a listing does not allocate a string for each.
 var schedulers = [...]string{"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "fo", "ovf", "mh"}
 
 func schedulerOf(v []byte) string {
@@ -274,7 +274,7 @@ func schedulerOf(v []byte) string {
 	return string(v)
 }
 
-// readDest reads a real server of a virtual server of the family.
+// readDest parses a real server of a virtual server of the family.
 func readDest(message []byte, v4 bool) (addr netip.AddrPort, rs ipvs.RealServer, err error) {
 	if len(message) < genlHeader {
 		return addr, rs, errMessage

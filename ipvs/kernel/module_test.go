@@ -13,8 +13,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// A scheduler that the kernel has a module for, but not on this node, is an error that names the module; others go on; and as soon as the
-// module is there it is used, by the same process (ipvs.md 1.5, T27).
+// A scheduler whose module exists for this kernel but not on this node causes an error that names the module; other ops
+// continue. As soon as the module is installed, the same process uses it (ipvs.md 1.5, T27).
 func TestSchedulerWithoutItsModule(t *testing.T) {
 	const scheduler = "fo"
 	k, _ := openNew(t)
@@ -41,8 +41,8 @@ func TestSchedulerWithoutItsModule(t *testing.T) {
 	}
 }
 
-// hideModule unloads a module and puts nothing in the place of its file until restore, or the end of the test. This is the whole
-// machine's, as modules are: the kernel does not look for them in the caller's mount namespace.
+// hideModule unloads a module and removes its file until restore, or the end of the test. This affects the complete
+// machine, as modules do: the kernel does not search them in the caller's mount namespace.
 func hideModule(t *testing.T, name string) (restore func()) {
 	t.Helper()
 	path, err := exec.Command("modinfo", "-n", name).Output()
@@ -52,7 +52,7 @@ func hideModule(t *testing.T, name string) (restore func()) {
 	file := strings.TrimSpace(string(path))
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()
-	for deadline := time.After(time.Minute); ; { // what an earlier test used goes with its namespace, a little later
+	for deadline := time.After(time.Minute); ; { // an earlier test's module use ends with its namespace, slightly later
 		out, err := exec.Command("modprobe", "-r", name).CombinedOutput()
 		if _, loaded := os.Stat("/sys/module/" + name); errors.Is(loaded, os.ErrNotExist) {
 			break

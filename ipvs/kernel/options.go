@@ -12,14 +12,14 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// The socket options of IPVS (include/uapi/linux/ip_vs.h) know IPv4 alone. Reading through them costs one system call where
-// netlink takes three, and copies less.
+// The socket options of IPVS (include/uapi/linux/ip_vs.h) support only IPv4. Reading through them costs one system call
+// where netlink takes three, and copies less.
 const (
 	getInfo  = 64 + 1024 + 64 + 1
 	getDests = getInfo + 3
 )
 
-// optionsFit tells whether the structures below have the kernel's layout: that of 64 bits.
+// optionsFit reports whether the structures below have the kernel's layout: the 64-bit one.
 const optionsFit = unsafe.Sizeof(uintptr(0)) == 8
 
 // Layout of struct ip_vs_get_dests and struct ip_vs_dest_entry.
@@ -33,10 +33,10 @@ const (
 	entryWeight  = 12
 )
 
-// infoSize is that of struct ip_vs_getinfo: version, size of the connection table, number of virtual servers.
+// infoSize is the size of struct ip_vs_getinfo: version, size of the connection table, number of virtual servers.
 const infoSize = 12
 
-// destsMost bounds the room for one answer.
+// destsMost limits the size of one response.
 const destsMost = 1 << 20
 
 // dests returns the real servers of an IPv4 virtual server.
@@ -56,7 +56,7 @@ func (c *conn) dests(key ipvs.Key) (map[netip.AddrPort]ipvs.RealServer, error) {
 		if err := c.getOption(getDests, b); err != nil {
 			return nil, err
 		}
-		// The kernel does not say how many it wrote; what it did not has no address.
+		// The kernel does not return the number of entries; unused ones have no address.
 		reals := map[netip.AddrPort]ipvs.RealServer{}
 		for entry := b[destsHeader:]; len(entry) > 0; entry = entry[destEntry:] {
 			if binary.NativeEndian.Uint32(entry) == 0 {
@@ -72,8 +72,9 @@ func (c *conn) dests(key ipvs.Key) (map[netip.AddrPort]ipvs.RealServer, error) {
 	return nil, fmt.Errorf("more than %d real servers", destsMost)
 }
 
-// CountIPv4 returns how many virtual servers of IPv4 the namespace has, whoever made them, with or without a firewall mark; the
-// kernel does not count those of IPv6. It costs one system call however many there are: see [Kernel.Has], too.
+// CountIPv4 returns the number of IPv4 virtual servers in the namespace, of any program, with or without a firewall
+// mark. The kernel does not count those of IPv6. It costs one system call, independent of their number. See also
+// [Kernel.Has].
 func (k *Kernel) CountIPv4() (int, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -84,7 +85,7 @@ func (k *Kernel) CountIPv4() (int, error) {
 	return int(binary.NativeEndian.Uint32(b[8:])), nil
 }
 
-// Has tells whether a virtual server exists. It costs one request however many there are.
+// Has reports whether a virtual server exists. It costs one request, independent of the number of virtual servers.
 func (k *Kernel) Has(key ipvs.Key) (bool, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 )
 
-// Both ways of listing real servers agree, for few, for as many as the first guess has room for, and for more.
+// Both ways of listing real servers agree: for few, for as many as fit into the first buffer, and for more.
 func TestOptionsAgreeWithNetlink(t *testing.T) {
 	s := netspace.New(t)
 	k, err := OpenAt(s.NS)

@@ -17,8 +17,8 @@ import (
 
 const vip, vip6 = "203.0.113.4", "2001:db8:4::4"
 
-// lab is a client, a node with the whole data plane, and two Pods, each on a node of its own: they have a route to the
-// node only.
+// lab is a client, a node with the complete data plane, and two Pods, each on its own node: their only route is to the
+// node.
 type lab struct {
 	client, node *netspace.Space
 	pods         [2]*netspace.Space
@@ -68,7 +68,7 @@ func newLab(t *testing.T) *lab {
 	return l
 }
 
-// setSysctls makes the namespace of the calling thread a node.
+// setSysctls configures the namespace of the calling thread as a node.
 func setSysctls() error {
 	sysctls, err := link.Wanted(link.Needs{IPVS: true})
 	if err != nil {
@@ -90,7 +90,7 @@ var (
 	}
 )
 
-// apply makes the node hold the table, with its firewall before.
+// apply applies the table to the node, and its firewall before.
 func (l *lab) apply(t *testing.T, table ipvs.Table, masquerade ...ipvs.Key) {
 	t.Helper()
 	filter := make(ipvs.Filter)
@@ -118,7 +118,7 @@ func rr(reals map[netip.AddrPort]ipvs.RealServer) ipvs.VirtualServer {
 	return ipvs.VirtualServer{Settings: ipvs.Settings{Scheduler: ipvs.RoundRobin}, RealServers: reals}
 }
 
-// TestPackets runs the cases of every balancer with IPVS.
+// TestPackets runs the common cases of all balancers with IPVS.
 func TestPackets(t *testing.T) {
 	packets.Run(t, packets.Options{SCTP: true, NodeMTU: true, Open: func(t testing.TB, node *netspace.Space) packets.Balancer {
 		k, err := kernel.OpenAt(node.NS)
@@ -138,7 +138,7 @@ func TestPackets(t *testing.T) {
 	}})
 }
 
-// TestConnectionsStay holds a connection to each Pod through every kind of edit, a new firewall and a restart.
+// TestConnectionsStay keeps a connection to each Pod through every kind of edit, a new firewall and a restart.
 func TestConnectionsStay(t *testing.T) {
 	l := newLab(t)
 	l.apply(t, ipvs.Table{web: rr(webReals)}, web)

@@ -13,14 +13,14 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// probeKey is the throw-away virtual server of Probe, on the network address of a documentation range (RFC 5737): no
-// Service can have it. kube-proxy tests with port 20000 of the same address; that one is not ours.
+// probeKey is the temporary virtual server of Probe, on the network address of a documentation range (RFC 5737): no
+// Service can have it. kube-proxy tests with port 20000 of the same address; that one is not IronLB's.
 var probeKey = ipvs.Key{Addr: netip.AddrFrom4([4]byte{198, 51, 100, 0}), Protocol: ipvs.TCP, Port: 7473}
 
-// Probe finds out whether this namespace can hold a virtual server with the scheduler, by adding one, reading it back
-// and deleting it. Reading back shows that the kernel has really taken it (ipvs.md 1.5.2).
+// Probe checks whether this namespace supports a virtual server with the scheduler, by adding one, reading it back and
+// deleting it. Reading back shows that the kernel has really accepted it (ipvs.md 1.5.2).
 //
-// The error wraps [ipvs.ErrNoModule], [ipvs.ErrNoScheduler] or [ipvs.ErrPermission] and says how to mend it.
+// The error wraps [ipvs.ErrNoModule], [ipvs.ErrNoScheduler] or [ipvs.ErrPermission] and includes the remediation.
 func (k *Kernel) Probe(scheduler string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -71,7 +71,7 @@ func (k *Kernel) get(key ipvs.Key) (settings ipvs.Settings, err error) {
 	return settings, err
 }
 
-// findFamily returns the number of IPVS' generic netlink family, loading the module if it can.
+// findFamily returns the number of the generic netlink family of IPVS, and loads the module if possible.
 func findFamily() (uint16, error) {
 	family, err := netlink.GenlFamilyGet("IPVS")
 	if err == nil {
@@ -92,7 +92,7 @@ func findFamily() (uint16, error) {
 		ipvs.ErrNoModule, why)
 }
 
-// explain gives the kernel's error number the meaning that it has for every request.
+// explain maps the kernel's error number to its general meaning.
 func explain(err error) error {
 	if errors.Is(err, unix.EPERM) {
 		return fmt.Errorf("%w: give the process CAP_NET_ADMIN in the network namespace: %w", ipvs.ErrPermission, err)
@@ -100,7 +100,7 @@ func explain(err error) error {
 	return err
 }
 
-// explainOp gives the error number the meaning that it has for this op (net/netfilter/ipvs/ip_vs_ctl.c).
+// explainOp maps the error number to its meaning for this op (net/netfilter/ipvs/ip_vs_ctl.c).
 func explainOp(op ipvs.Op, err error) error {
 	switch {
 	case err == nil:

@@ -7,12 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Timeouts are how long IPVS keeps a connection that is idle; 0 leaves what the kernel has (ipvs.md 1.4).
+// Timeouts are how long IPVS keeps an idle connection; 0 keeps the kernel's value (ipvs.md 1.4).
 type Timeouts struct {
 	TCP, TCPFin, UDP time.Duration
 }
 
-// SetTimeouts sets them for the network namespace and tells whether that changed anything.
+// SetTimeouts sets the time-outs of the network namespace and reports whether any changed.
 func (k *Kernel) SetTimeouts(want Timeouts) (changed bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -44,7 +44,7 @@ func (k *Kernel) SetTimeouts(want Timeouts) (changed bool, err error) {
 	return true, nil
 }
 
-// Timeouts returns those of the network namespace.
+// Timeouts returns the time-outs of the network namespace.
 func (k *Kernel) Timeouts() (Timeouts, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -78,7 +78,7 @@ func (k *Kernel) timeouts() (t Timeouts, err error) {
 	return t, err
 }
 
-// finish sends the one request that waits.
+// finish sends the single buffered request.
 func (k *Kernel) finish(found func(message []byte)) error {
 	var errno unix.Errno
 	if err := k.conn.exchange(found, func(_ uint32, err unix.Errno) { errno = err }); err != nil {

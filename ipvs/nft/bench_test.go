@@ -10,7 +10,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nft"
 )
 
-// crowd is so many virtual servers of both families, masqueraded; restricted ones are open to one network each.
+// crowd returns this number of virtual servers of both families, masqueraded; restricted ones allow one network each.
 func crowd(servers int, restricted bool) ipvs.Filter {
 	f := make(ipvs.Filter)
 	for i := range servers {
@@ -28,7 +28,8 @@ func crowd(servers int, restricted bool) ipvs.Filter {
 	return f
 }
 
-// BenchmarkOneChange adds or deletes one virtual server beside many, all of them open to everybody or to one network each.
+// BenchmarkOneChange adds or deletes one virtual server next to many, all of them open to all clients or to one network
+// each.
 func BenchmarkOneChange(b *testing.B) {
 	for _, c := range []struct {
 		name       string

@@ -6,7 +6,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nft"
 )
 
-// TestOnlyForeignChangesAreNoticed: what we do, and what others do beside our tables, is not.
+// TestOnlyForeignChangesAreNoticed: own changes, and foreign changes outside the tables, are not detected.
 func TestOnlyForeignChangesAreNoticed(t *testing.T) {
 	for _, family := range []string{"ip", "ip6"} {
 		n := newNode(t)
@@ -23,7 +23,7 @@ func TestOnlyForeignChangesAreNoticed(t *testing.T) {
 	}
 }
 
-// TestLostNotifications: then the tables are listed, and that tells.
+// TestLostNotifications: after lost notifications the tables are listed, and the list decides.
 func TestLostNotifications(t *testing.T) {
 	n := newNode(t)
 	n.apply(t, everything())
@@ -34,7 +34,7 @@ func TestLostNotifications(t *testing.T) {
 	n.wantIntact(t, false)
 }
 
-// TestChangeBetweenOurs: a change by another program is not taken for ours when both come before the next look.
+// TestChangeBetweenOurs: a foreign change does not count as an own one when both come before the next check.
 func TestChangeBetweenOurs(t *testing.T) {
 	n := newNode(t)
 	n.apply(t, web())

@@ -1,6 +1,6 @@
 package nft
 
-// Noticed tells whether a change that was not ours was noticed.
+// Noticed reports whether a foreign change was detected.
 func (f *Filter) Noticed() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -12,7 +12,7 @@ func (f *Filter) Noticed() bool {
 	return spoiled
 }
 
-// Lose acts as if notifications had been lost, so that the next Check lists the tables. What was noticed is forgotten.
+// Lose simulates lost notifications, so that the next Check lists the tables. Earlier detections are discarded.
 func (f *Filter) Lose() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -10,12 +10,12 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nftwatch"
 )
 
-// family is what differs between the tables of IPv4 and IPv6.
+// family contains the differences between the tables of IPv4 and IPv6.
 type family struct {
 	nft knftables.Family
 	// everything is the prefix of all addresses.
 	everything netip.Prefix
-	// words put the family's own words into a rule or the type of a set.
+	// words replaces the placeholders in a rule or the type of a set with the family's keywords.
 	words *strings.Replacer
 }
 

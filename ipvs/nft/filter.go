@@ -1,5 +1,5 @@
-// Package nft keeps tables of its own in nftables, one for IPv4 and one for IPv6, as an [ipvs.Filter] says, and an accept rule in
-// the chains of iptables where there are any. It touches nothing else.
+// Package nft maintains its own nftables tables, one for IPv4 and one for IPv6, as specified by an [ipvs.Filter], and
+// an accept rule in existing iptables chains. It touches nothing else.
 package nft
 
 import (
@@ -15,15 +15,15 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nftwatch"
 )
 
-// TableName is the name of our tables, of the families ip and ip6.
+// TableName is the name of the package's tables, of the families ip and ip6.
 const TableName = "ironlb"
 
-// ErrNoCommand is wrapped by New when the program nft is not there.
+// ErrNoCommand is wrapped by New if the program nft is missing.
 var ErrNoCommand = errors.New("nft not found: install the package nftables")
 
-// Filter is our tables in one network namespace. It is safe for concurrent use.
+// Filter is the package's tables in one network namespace. It is safe for concurrent use.
 type Filter struct {
-	// DropPing makes virtual addresses not answer ICMP echo requests. It takes effect with the next Build.
+	// DropPing makes virtual addresses ignore ICMP echo requests. It takes effect with the next Build.
 	DropPing bool
 
 	mu      sync.Mutex
@@ -31,10 +31,10 @@ type Filter struct {
 	tables  [len(families)]*table
 }
 
-// New finds the program nft and tries whether it may be used. It changes nothing. A kernel without IPv6 is no error as long as
-// nobody wants an IPv6 element.
+// New finds the program nft and checks that it may be used. It changes nothing. A kernel without IPv6 is not an error
+// as long as no IPv6 element is wanted.
 //
-// Every later call acts on the network namespace of the thread that makes it.
+// Every later call acts on the network namespace of the calling thread.
 func New() (*Filter, error) {
 	f := &Filter{}
 	for i, family := range families {
@@ -60,7 +60,7 @@ func (f *Filter) Close() {
 	f.changes.Close()
 }
 
-// run carries out a transaction of ours on a table, and notices any other that touched our tables meanwhile.
+// run carries out an own transaction on a table, and detects any foreign one that touched the tables meanwhile.
 func (f *Filter) run(ctx context.Context, t *table, tx *knftables.Transaction) error {
 	f.notice(nil)
 	if err := t.nft.Run(ctx, tx); err != nil {
@@ -70,7 +70,7 @@ func (f *Filter) run(ctx context.Context, t *table, tx *knftables.Transaction) e
 	return nil
 }
 
-// notice looks for transactions since the last call that are not ours; ours, if any, was one on the given table.
+// notice detects foreign transactions since the last call; the own one, if any, was on the given table.
 func (f *Filter) notice(ours *table) {
 	counts, err := f.changes.Count()
 	for i, t := range f.tables {
@@ -87,7 +87,7 @@ func (f *Filter) notice(ours *table) {
 	}
 }
 
-// check refuses what no table can hold.
+// check refuses elements that no table can hold.
 func (f *Filter) check(e ipvs.Element) error {
 	if wrong := validate(e); wrong != "" {
 		return fmt.Errorf("element %v: %s", e, wrong)
@@ -95,8 +95,8 @@ func (f *Filter) check(e ipvs.Element) error {
 	return f.tables[familyOf(e)].usable()
 }
 
-// Build makes the tables anew, each in one transaction in place of what is there, also of what an earlier process left: packets
-// meet the old rules or the new ones. It returns how many elements were written.
+// Build rebuilds the tables, each in one transaction that replaces the existing one, also that of an earlier process:
+// packets meet the old rules or the new ones. It returns the number of elements written.
 //
 // A family without elements has no table.
 func (f *Filter) Build(ctx context.Context, want ipvs.Filter) (int, error) {
@@ -129,12 +129,12 @@ func (f *Filter) Build(ctx context.Context, want ipvs.Filter) (int, error) {
 }
 
 func (f *Filter) build(ctx context.Context, t *table, want ipvs.Filter) (int, error) {
-	f.notice(nil) // what is replaced now does not count
+	f.notice(nil) // earlier changes do not count, since the table is replaced
 	built, spoiled, suspect := t.built, t.spoiled, t.suspect
 	t.built, t.spoiled, t.suspect = false, false, false
 	elements, groups := reduce(want)
 	if err := f.run(ctx, t, t.replacement(elements, !f.DropPing)); err != nil {
-		t.built, t.spoiled, t.suspect = built, spoiled || t.spoiled, suspect || t.suspect // as it was
+		t.built, t.spoiled, t.suspect = built, spoiled || t.spoiled, suspect || t.suspect // unchanged
 		return 0, err
 	}
 	_, shape, err := list(ctx, t.family, true)
@@ -146,12 +146,13 @@ func (f *Filter) build(ctx context.Context, t *table, want ipvs.Filter) (int, er
 	return len(elements), nil
 }
 
-// Update carries out changes to what was built, each family's in one transaction that holds only elements, and returns how many
-// it wrote. Of a family with an error nothing was changed; Check tells whether another program has changed it, so that it must be built
-// anew. What is so already is left out: after an error the same changes can be tried again, also in parts.
+// Update applies changes to the built tables, per family in one transaction that contains only elements, and returns
+// the number of elements written. A family with an error is unchanged. Check reports whether another program has
+// changed it, so that it must be rebuilt. Changes that are already in place are skipped: after an error the same
+// changes can be retried, also in parts.
 //
-// Order owed by the caller: additions before virtual servers are added, deletions after they are gone. So no virtual server is ever
-// without its rules.
+// Order required of the caller: additions before virtual servers are added, deletions after they are removed. A virtual
+// server is then never without its rules.
 func (f *Filter) Update(ctx context.Context, changes []ipvs.FilterChange) (int, error) {
 	var parts [len(families)][]ipvs.FilterChange
 	for _, c := range changes {
@@ -203,9 +204,9 @@ func (f *Filter) update(ctx context.Context, t *table, changes []ipvs.FilterChan
 	return len(written), nil
 }
 
-// Check tells whether the kernel's tables are as built and updated since. If they are not, Update fails until the next Build; a
-// change that was not ours is reason enough, whatever it was. A table is listed only when notifications were lost, so that a
-// Check costs a system call.
+// Check reports whether the kernel's tables are as built and updated since. If they are not, Update fails until the
+// next Build; any foreign change is sufficient. A table is listed only if notifications were lost, so that a Check
+// costs a system call.
 func (f *Filter) Check(ctx context.Context) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -225,8 +226,9 @@ func (f *Filter) Check(ctx context.Context) (bool, error) {
 	return intact, nil
 }
 
-// List returns what the sets of the kernel's tables hold, nothing when there are none. Prefixes that others contain are not among
-// it. After a restart its Addresses are ours: an address is there before its first virtual server and until after its last.
+// List returns the content of the sets in the kernel's tables, nothing if there are none. Prefixes contained in others
+// are left out. After a restart its Addresses identify adopted state: an address is added before its first virtual
+// server and deleted after its last.
 func (f *Filter) List(ctx context.Context) (ipvs.Filter, error) {
 	all := make(ipvs.Filter)
 	for _, t := range f.tables {
@@ -244,7 +246,7 @@ func (f *Filter) List(ctx context.Context) (ipvs.Filter, error) {
 	return all, nil
 }
 
-// Remove deletes our tables. It succeeds when there are none.
+// Remove deletes the tables. It succeeds if there are none.
 func (f *Filter) Remove(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -12,8 +12,9 @@ import (
 // nftaGenID is NFTA_GEN_ID of include/uapi/linux/netfilter/nf_tables.h.
 const nftaGenID = 1
 
-// Generation returns the number that every change of nftables makes another, by whatever program, in the network namespace of the calling thread:
-// as long as it is the same, [Policies.Apply] finds what it found. It fails where iptables-legacy is in use, which is no part of nftables.
+// Generation returns the number that every change of nftables, by any program, increments in the network namespace of
+// the calling thread. As long as it is unchanged, [Policies.Apply] has the same result. Generation fails if
+// iptables-legacy is in use, which is not part of nftables.
 func Generation() (uint32, error) {
 	if legacy := iptablesInUse(nil); len(legacy) > 0 {
 		return 0, fmt.Errorf("%s is in use, and does not tell of changes", legacy[0].program)

@@ -13,7 +13,8 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// iptables is one of the four programs that administer a filter table: of two families, in nftables or in the older kernel interface.
+// iptables is one of the four programs for a filter table: for two families, in nftables or in the older kernel
+// interface.
 type iptables struct {
 	program string
 	family  knftables.Family
@@ -30,19 +31,19 @@ var fourIPTables = []iptables{
 
 var (
 	errNoProgram = errors.New("program not found")
-	// errNative says that a table has the name of one of iptables but holds what only nft can have made.
+	// errNative reports a table with a name of iptables that contains objects only nft can create.
 	errNative = errors.New("not a table of iptables")
 )
 
-// builtin are the chains that packets of virtual servers come through.
+// builtin are the chains that packets of virtual servers pass.
 var builtin = []string{"INPUT", "FORWARD", "OUTPUT"}
 
-// ourRule is the rule, after the chain.
+// ourRule is the accept rule, after the chain.
 var ourRule = []string{"-m", "connlabel", "--label", label, "-m", "comment", "--comment", ruleComment, "-j", "ACCEPT"}
 
 const ruleComment = "ironlb: connections to virtual servers"
 
-// iptablesInUse returns those that have a filter table. Only asking the program would make one.
+// iptablesInUse returns the programs with a filter table. A query through the program itself would create one.
 func iptablesInUse(chains []baseChain) []iptables {
 	var used []iptables
 	for _, ipt := range fourIPTables {
@@ -63,7 +64,7 @@ func iptablesInUse(chains []baseChain) []iptables {
 	return used
 }
 
-// owns tells whether a base chain of nftables is one of iptables'.
+// owns reports whether a base chain of nftables belongs to iptables.
 func (ipt iptables) owns(c baseChain) bool {
 	if ipt.legacy != "" || c.Family != string(ipt.family) || c.Table != "filter" {
 		return false
@@ -84,7 +85,7 @@ func (ipt iptables) missing() Problem {
 	}
 }
 
-// admit sees to it that our rule is in force in each built-in chain.
+// admit ensures that the accept rule is in force in each built-in chain.
 func (ipt iptables) admit(ctx context.Context) (changed []string, err error) {
 	listing, err := ipt.run(ctx, "-S")
 	if err != nil {
@@ -105,7 +106,8 @@ func (ipt iptables) admit(ctx context.Context) (changed []string, err error) {
 	return changed, errors.Join(errs...)
 }
 
-// find returns the places (from 1) of our rules in a chain, and of the first rule that drops or rejects everything, 0 if none does.
+// find returns the positions (from 1) of IronLB's rules in a chain, and that of the terminal rule: the first one that
+// drops or rejects everything, 0 if there is none.
 func find(listing, chain string) (ours []int, wall int) {
 	place := 0
 	for line := range strings.Lines(listing) {
@@ -124,7 +126,7 @@ func find(listing, chain string) (ours []int, wall int) {
 	return ours, wall
 }
 
-// place adds the rule where it belongs and takes out those that were elsewhere.
+// place adds the rule at its position and removes those at other positions.
 func (ipt iptables) place(ctx context.Context, chain string, others, wall int) error {
 	add := append([]string{"-A", chain}, ourRule...)
 	if wall != 0 {
@@ -155,7 +157,7 @@ func (ipt iptables) remove(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// run runs the program on the table filter and returns what it prints. It waits for others that hold the lock.
+// run runs the program on the table filter and returns its output. It waits for other holders of the lock.
 func (ipt iptables) run(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, ipt.program, append([]string{"-w", "5", "-t", "filter"}, args...)...)
 	var stderr bytes.Buffer
@@ -172,7 +174,7 @@ func (ipt iptables) run(ctx context.Context, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// quoted returns arguments as one types them in a shell.
+// quoted returns arguments as typed in a shell.
 func quoted(args []string) string {
 	var text []string
 	for _, arg := range args {

@@ -13,14 +13,14 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// errForeignContent says that somebody put into our table what we never do.
+// errForeignContent reports foreign content in IronLB's table.
 var errForeignContent = errors.New("unexpected content")
 
-// list returns what the sets of our table hold, and the rest of the table as text that changes with any edit of a rule, a chain or
-// a set. Without a table both are empty. Content that is not ours gives errForeignContent beside the rest. When terse is set only
-// the text is read.
+// list returns the elements of the table's sets, and the remaining definition as text that changes with any edit of a
+// rule, a chain or a set. Without a table both are empty. For foreign content it returns errForeignContent together
+// with the text. With terse it reads only the text.
 //
-// One run of nft gives both; knftables can list neither a rule's text nor all sets at once.
+// One run of nft returns both; knftables can list neither a rule's text nor all sets at once.
 func list(ctx context.Context, f family, terse bool) (ipvs.Filter, string, error) {
 	args := []string{"--json", "list", "table", string(f.nft), TableName}
 	if terse {
@@ -39,7 +39,7 @@ func list(ctx context.Context, f family, terse bool) (ipvs.Filter, string, error
 	return parse(f, out)
 }
 
-// parse reads the output of "nft --json list table" of a family.
+// parse parses the output of "nft --json list table" of a family.
 func parse(f family, out []byte) (ipvs.Filter, string, error) {
 	var listing struct {
 		Objects []map[string]json.RawMessage `json:"nftables"`
@@ -100,7 +100,7 @@ func parseSet(f family, have ipvs.Filter, raw []byte) ([]byte, error) {
 	return definition, errors.Join(errs...)
 }
 
-// setNamed returns the set of that name, 0 if it is none of ours.
+// setNamed returns the set of that name, 0 if there is none.
 func setNamed(name string) ipvs.Set {
 	for s := range ipvs.NumSets {
 		if shapes[s] != 0 && s.String() == name {
@@ -110,7 +110,7 @@ func setNamed(name string) ipvs.Set {
 	return 0
 }
 
-// parseElement reads an element of a set. An element with a comment or a time-out is not ours.
+// parseElement parses an element of a set. An element with a comment or a time-out is foreign.
 func parseElement(f family, s ipvs.Set, raw []byte) (ipvs.Element, bool) {
 	e := ipvs.Element{Set: s}
 	parts := []json.RawMessage{raw}
@@ -155,7 +155,7 @@ func parseAddr(raw []byte) (netip.Addr, bool) {
 	return addr, err == nil
 }
 
-// parsePrefix reads a prefix, which nft lists as such or as a single address.
+// parsePrefix parses a prefix, which nft lists as such or as a single address.
 func parsePrefix(raw []byte) (netip.Prefix, bool) {
 	if addr, ok := parseAddr(raw); ok {
 		return netip.PrefixFrom(addr, addr.BitLen()), true
@@ -173,7 +173,7 @@ func parsePrefix(raw []byte) (netip.Prefix, bool) {
 	return prefix, prefix.IsValid()
 }
 
-// parseKey reads address, protocol and port.
+// parseKey parses address, protocol and port.
 func parseKey(parts []json.RawMessage) (ipvs.Key, bool) {
 	addr, ok := parseAddr(parts[0])
 	protocol, known := parseProtocol(parts[1])
@@ -184,7 +184,7 @@ func parseKey(parts []json.RawMessage) (ipvs.Key, bool) {
 	return ipvs.Key{Addr: addr, Protocol: protocol, Port: port}, true
 }
 
-// parseProtocol reads a protocol: its name, or its number where there is no /etc/protocols, as in a small image.
+// parseProtocol parses a protocol: its name, or its number if there is no /etc/protocols, as in a small image.
 func parseProtocol(raw []byte) (ipvs.Protocol, bool) {
 	var number ipvs.Protocol
 	if json.Unmarshal(raw, &number) == nil {

@@ -51,7 +51,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// FuzzParse feeds what another program, or another version of nft, may print.
+// FuzzParse feeds possible output of another program, or of another version of nft.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(sample))
 	f.Add([]byte(`{"nftables": [{"set": {"name": "served", "elem": [{"concat": ["203.0.113.4", "tcp", -1]}]}}]}`))

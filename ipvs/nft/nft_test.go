@@ -68,7 +68,7 @@ func TestContents(t *testing.T) {
 	}
 }
 
-// TestFamilyWithoutElements has no table, until there are some; connection tracking is not free.
+// TestFamilyWithoutElements: such a family has no table until it has elements, since connection tracking has a cost.
 func TestFamilyWithoutElements(t *testing.T) {
 	n := newNode(t)
 	n.apply(t, web4())
@@ -116,8 +116,8 @@ func TestRefused(t *testing.T) {
 	n.wantIntact(t, true)
 }
 
-// TestPodInterfaces: names and what names begin with come, are found again, and go, which nft 1.0.6 refuses for the
-// latter.
+// TestPodInterfaces: interface names and name prefixes are added, listed, and deleted. nft 1.0.6 refuses the deletion
+// of prefixes.
 func TestPodInterfaces(t *testing.T) {
 	n := newNode(t)
 	for _, names := range [][]string{
@@ -150,7 +150,7 @@ func TestNoCommand(t *testing.T) {
 	}
 }
 
-// TestWithoutIPv6: a kernel without nftables for IPv6 serves IPv4, and says what it cannot.
+// TestWithoutIPv6: a kernel without nftables for IPv6 serves IPv4, and reports what it cannot do.
 func TestWithoutIPv6(t *testing.T) {
 	real, err := exec.LookPath("nft")
 	if err != nil {
@@ -186,7 +186,7 @@ case "$* " in *" -f "*) printf '%s\n' "$input" | ` + real + ` "$@";; *) exec ` +
 	n.wantListed(t, nil)
 }
 
-// TestHealing lets another program spoil the tables in every way; Check sees each, Update refuses, Build mends it.
+// TestHealing damages the tables in every way as another program; Check detects each, Update refuses, Build repairs it.
 func TestHealing(t *testing.T) {
 	n := newNode(t)
 	n.apply(t, web())
@@ -209,7 +209,7 @@ func TestHealing(t *testing.T) {
 			n.wantIntact(t, true)
 			n.nft(t, spoil)
 			if lost {
-				n.filter.Lose() // only the list can tell
+				n.filter.Lose() // detectable only by the list
 			}
 			n.wantIntact(t, false)
 			err := n.Do(func() error {
@@ -227,7 +227,7 @@ func TestHealing(t *testing.T) {
 	}
 }
 
-// TestForeignFamily: a family that we have no element for has no table, and one that another program makes is found and removed.
+// TestForeignFamily: a family without elements has no table. One created by another program is found and removed.
 func TestForeignFamily(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		n := newNode(t)
@@ -284,8 +284,8 @@ func TestForeignTableStays(t *testing.T) {
 	}
 }
 
-// TestPrefixes goes from any set of prefixes to any other, most of them overlapping, which nftables refuses: after each step an
-// address is in the kernel's set exactly if one of the prefixes holds it.
+// TestPrefixes changes any set of prefixes to any other, most of them overlapping, which nftables refuses. After each
+// step an address is in the kernel's set exactly if one of the prefixes contains it.
 func TestPrefixes(t *testing.T) {
 	n := newNode(t)
 	r := rand.New(rand.NewPCG(4, 1))

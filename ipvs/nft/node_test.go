@@ -54,7 +54,7 @@ func web() ipvs.Filter {
 	return plus(web4(), addr(ipvs.Addresses, vip6), of(ipvs.Served, key(ipvs.TCP, vip6, 80)), of(ipvs.Masqueraded, key(ipvs.TCP, vip6, 80)))
 }
 
-// web4 is the same at that of IPv4 alone.
+// web4 is the same with only the IPv4 address.
 func web4() ipvs.Filter {
 	return filter(addr(ipvs.Addresses, vip), of(ipvs.Served, key(ipvs.TCP, vip, 80)), of(ipvs.Masqueraded, key(ipvs.TCP, vip, 80)))
 }
@@ -81,7 +81,7 @@ func everything() ipvs.Filter {
 type node struct {
 	*netspace.Space
 	filter *nft.Filter
-	have   *ipvs.Filter // what was applied last, nil if nothing since it was opened
+	have   *ipvs.Filter // what was applied last, nil if nothing since open
 }
 
 func newNode(t testing.TB) *node {
@@ -91,7 +91,7 @@ func newNode(t testing.TB) *node {
 	return n
 }
 
-// open makes the filter anew, as a restart does.
+// open creates a new filter, as a restart does.
 func (n *node) open(t testing.TB) {
 	t.Helper()
 	n.have = nil
@@ -102,8 +102,8 @@ func (n *node) open(t testing.TB) {
 	t.Cleanup(n.filter.Close)
 }
 
-// apply builds the tables where they are not as applied last, else it updates them, as the loop does. It returns how many elements
-// were written.
+// apply builds the tables if they differ from what was applied last, else it updates them, as the loop does. It returns
+// the number of elements written.
 func (n *node) apply(t testing.TB, want ipvs.Filter) int {
 	t.Helper()
 	written := 0

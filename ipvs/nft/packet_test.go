@@ -11,12 +11,12 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/packets"
 )
 
-// TestPackets runs the cases with a table of DNAT rules in place of the balancer, so that they can run on any kernel.
+// TestPackets runs the cases with a table of DNAT rules instead of the balancer, so that they run on any kernel.
 func TestPackets(t *testing.T) {
 	packets.Run(t, packets.Options{Open: func(testing.TB, *netspace.Space) packets.Balancer { return translate }})
 }
 
-// translate makes table "standin" of each family send every virtual server to its only real server.
+// translate creates table "standin" in each family, which sends every virtual server to its only real server.
 func translate(table ipvs.Table) error {
 	var script strings.Builder
 	for _, family := range []string{"ip", "ip6"} {

@@ -6,37 +6,38 @@ import (
 	"fmt"
 )
 
-// Problem is a firewall of the node that may drop packets to virtual servers and that we leave alone. It is comparable.
+// Problem is a firewall of the node that may drop packets to virtual servers and that IronLB does not change. It is
+// comparable.
 type Problem struct {
 	Reason Reason
 	// Where names the chain, as "inet firewalld filter_FORWARD".
 	Where string
-	// Text says what to do.
+	// Text is the remediation.
 	Text string
 }
 
-// Reason says what kind of problem it is.
+// Reason is the kind of a problem.
 type Reason string
 
 const (
-	// DropsUnknown: a base chain of nftables that another program made drops what it does not know, by its policy or its last rule.
+	// DropsUnknown: a foreign base chain of nftables drops unknown packets, by its policy or its last rule.
 	DropsUnknown Reason = "FirewallDropsUnknown"
 	// NoIPTables: iptables is in use on this node, and the program for it is missing.
 	NoIPTables Reason = "NoIPTables"
 )
 
-// Policies lets connections to virtual servers pass a firewall whose policy is DROP (ipvs.md 2.1.2): requests to IPVS come by INPUT
-// and leave by OUTPUT, answers come by FORWARD; those of DNAT come by FORWARD both ways.
+// Policies lets connections to virtual servers pass a firewall with policy DROP (ipvs.md 2.1.2): requests to IPVS pass
+// INPUT and OUTPUT, answers pass FORWARD; those of DNAT pass FORWARD in both directions.
 //
-// No table of ours can do that: a verdict of accept ends only the base chain that gave it. So our tables set a bit of the
-// connection's label (Label), and one static rule in each of those chains of iptables accepts what has it. The rule stands at the
-// end, before a last rule that drops or rejects everything: what comes before, like the rules of a NetworkPolicy, keeps its say. A
-// base chain of nftables that is not of iptables belongs to a program that we cannot know; it is reported.
+// No own table can do that: an accept verdict ends only its own base chain. So the tables set a bit of the connection's
+// label (Label), and one static rule in each of those iptables chains accepts connections with it. The rule is at the
+// end, before a terminal rule that drops or rejects everything: earlier rules, like those of a NetworkPolicy, stay
+// effective. A base chain of nftables that does not belong to iptables belongs to an unknown program; it is reported.
 type Policies struct{}
 
-// Apply puts the rules in where iptables is in use and the rule is missing or comes too late. It returns what it changed and what the
-// operator must do. It acts on the network namespace of the calling thread, and takes tens of milliseconds: nothing says that
-// iptables has changed, so it is to be called now and then.
+// Apply adds the rule where iptables is in use and the rule is missing or too late. It returns what it changed and the
+// problems that the operator must fix. It acts on the network namespace of the calling thread, and takes tens of
+// milliseconds. A change of iptables causes no notification, so call it periodically.
 func (Policies) Apply(ctx context.Context) (changed []string, problems []Problem, err error) {
 	chains, err := baseChains(ctx)
 	if err != nil {
@@ -47,14 +48,14 @@ func (Policies) Apply(ctx context.Context) (changed []string, problems []Problem
 		more, err := ipt.admit(ctx)
 		changed = append(changed, more...)
 		if errors.Is(err, errNative) {
-			continue // made by hand with iptables' names
+			continue // created manually with iptables' names
 		}
 		var its []baseChain
 		chains, its = partition(chains, ipt.owns)
 		if errors.Is(err, errNoProgram) {
 			var drops []Problem
 			drops, err = report(ctx, its)
-			if len(drops) != 0 || ipt.legacy != "" { // nobody can tell what its chains do
+			if len(drops) != 0 || ipt.legacy != "" { // the content of its chains is unknown
 				problems = append(problems, ipt.missing())
 			}
 		}
@@ -78,7 +79,7 @@ func report(ctx context.Context, chains []baseChain) ([]Problem, error) {
 	return problems, errors.Join(errs...)
 }
 
-// partition returns those that are not owned, and those that are.
+// partition returns the chains that are not owned, and those that are.
 func partition(chains []baseChain, owned func(baseChain) bool) (others, its []baseChain) {
 	for _, c := range chains {
 		if owned(c) {
@@ -90,7 +91,7 @@ func partition(chains []baseChain, owned func(baseChain) bool) (others, its []ba
 	return others, its
 }
 
-// Remove takes the rules out again.
+// Remove removes the rules.
 func (Policies) Remove(ctx context.Context) error {
 	all, err := baseChains(ctx)
 	if err != nil {

@@ -39,8 +39,8 @@ var fourIPTables = []string{"iptables-nft", "ip6tables-nft", "iptables-legacy", 
 
 const accept = `-m connlabel --label "73" -m comment --comment "ironlb: connections to virtual servers" -j ACCEPT`
 
-// TestPoliciesOfIPTables: the rule comes where iptables is in use, once, after all others but before one that drops everything; it
-// comes back, and goes with Remove.
+// TestPoliciesOfIPTables: the rule is added if iptables is in use, once, after all others but before a terminal rule.
+// It is restored when deleted, and removed by Remove.
 func TestPoliciesOfIPTables(t *testing.T) {
 	for _, program := range fourIPTables {
 		t.Run(program, func(t *testing.T) {
@@ -70,7 +70,7 @@ func TestPoliciesOfIPTables(t *testing.T) {
 
 			n.run(t, program, "-D", "FORWARD", "2")
 			n.wantPolicies(t, 1)
-			n.run(t, program, "-I", "OUTPUT", "1", "-j", "DROP") // before ours, which has no effect then
+			n.run(t, program, "-I", "OUTPUT", "1", "-j", "DROP") // before IronLB's, which then has no effect
 			n.wantPolicies(t, 1)
 			wantRules(t, n.run(t, program, "-S", "OUTPUT"), "-P OUTPUT ACCEPT", "-A OUTPUT "+accept, "-A OUTPUT -j DROP")
 			n.run(t, program, "-D", "OUTPUT", "2")
@@ -116,8 +116,8 @@ func TestPoliciesWithoutIPTables(t *testing.T) {
 	n.Must(t, func() error { return nft.Policies{}.Remove(context.Background()) })
 }
 
-// TestForeignFirewalls: base chains of other programs are never touched; those that drop what they do not know are reported, until
-// they have the rule that the report names. Tables that only look like those of iptables are no others.
+// TestForeignFirewalls: base chains of other programs are never changed. Those that drop unknown packets are reported,
+// until they have the rule named in the report. Tables that only resemble those of iptables count as foreign, too.
 func TestForeignFirewalls(t *testing.T) {
 	for _, c := range []struct{ table, chain, hook, policy, rule string }{
 		{"inet fw", "first", "input", "drop", "tcp dport 22 accept"},
@@ -145,7 +145,7 @@ func TestForeignFirewalls(t *testing.T) {
 	}
 }
 
-// TestGeneration: it is another after a change by any program, and only then; with iptables-legacy there is none.
+// TestGeneration: the number changes after a change by any program, and only then; with iptables-legacy there is none.
 func TestGeneration(t *testing.T) {
 	n := &node{Space: netspace.New(t)}
 	generation := func() (id uint32, err error) {

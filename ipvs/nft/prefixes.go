@@ -7,9 +7,9 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// group is what the prefixes of a set belong to: the set, and of Allowed the virtual server. nftables refuses prefixes of one
-// group that overlap, so the kernel gets only those that no other of the group contains; the others are kept here for the time
-// when the larger one goes.
+// group identifies the prefixes that must not overlap: those of a set, and in Allowed those of one virtual server.
+// nftables refuses overlapping prefixes in one group, so the kernel gets only those that no other of the group
+// contains. The others are kept here for when the larger one is deleted.
 type group struct {
 	set ipvs.Set
 	key ipvs.Key
@@ -17,8 +17,8 @@ type group struct {
 
 type prefixes map[netip.Prefix]struct{}
 
-// outermost returns the prefixes that no other of them contains. Prefixes are disjoint or one contains the other, so it looks
-// at each only once, larger ones first.
+// outermost returns the prefixes that no other one contains. Two prefixes are disjoint, or one contains the other, so
+// it visits each only once, larger ones first.
 func (p prefixes) outermost() prefixes {
 	sorted := make([]netip.Prefix, 0, len(p))
 	for prefix := range p {
@@ -41,13 +41,14 @@ func (p prefixes) outermost() prefixes {
 	return outer
 }
 
-// groups are the prefixes wanted of every group.
+// groups are the wanted prefixes of every group.
 type groups map[group]prefixes
 
 func hasPrefix(s ipvs.Set) bool { return shapes[s] == prefix || shapes[s] == serverFrom }
 
-// change takes the wanted changes and returns those that the kernel needs, deletions first: nftables refuses an addition
-// while what it overlaps is still there. The cost follows the number of changes and the size of the groups they touch.
+// change takes the wanted changes and returns those that the kernel needs, deletions first: nftables refuses an
+// addition while an overlapping element exists. The cost follows the number of changes and the size of the groups they
+// touch.
 func (g groups) change(changes []ipvs.FilterChange) []ipvs.FilterChange {
 	var deletions, additions []ipvs.FilterChange
 	before := make(map[group]prefixes)
@@ -88,7 +89,7 @@ func (g groups) put(at group, prefix netip.Prefix, remove bool) {
 	g[at][prefix] = struct{}{}
 }
 
-// differ appends the changes for what is in a and not in b.
+// differ appends the changes for the prefixes in a that are not in b.
 func (at group) differ(changes []ipvs.FilterChange, a, b prefixes, remove bool) []ipvs.FilterChange {
 	for prefix := range a {
 		if _, also := b[prefix]; !also {
@@ -100,7 +101,7 @@ func (at group) differ(changes []ipvs.FilterChange, a, b prefixes, remove bool) 
 	return changes
 }
 
-// reduce returns what the kernel must hold for a filter, and its groups.
+// reduce returns the kernel's content for a filter, and its groups.
 func reduce(want ipvs.Filter) (ipvs.Filter, groups) {
 	all := make([]ipvs.FilterChange, 0, len(want))
 	for e := range want {

@@ -10,9 +10,9 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// Probe finds out whether nft and the kernel take our rules, with these elements, of which it needs one of IPv4. It
-// changes nothing: "nft --check" has the kernel validate a transaction and then abort it. The error has the first
-// complaint only.
+// Probe checks whether nft and the kernel accept the package's rules with these elements, which must include one of
+// IPv4. It changes nothing: "nft --check" makes the kernel validate a transaction and then abort it. The error has only
+// the first message.
 func (f *Filter) Probe(ctx context.Context, elements ipvs.Filter) error {
 	t := f.tables[0]
 	if err := t.usable(); err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// TestOneElementRefused: what the kernel does not take changes nothing of its family, the tables need not be built anew, and all
-// else can be sent again without it.
+// TestOneElementRefused: an element that the kernel refuses changes nothing in its family, and the tables need not be
+// rebuilt. All other elements can be sent again without it.
 func TestOneElementRefused(t *testing.T) {
 	real, err := exec.LookPath("nft")
 	if err != nil {
@@ -53,7 +53,7 @@ printf '%s\n' "$input" | ` + real + ` "$@"
 	n.wantListed(t, filter(pod("198.51.100.0/24"), pod("2001:db8:1::/64"), pod("2001:db8:2::/64")))
 	update(true, refused)
 	update(true, ipvs.FilterChange{Element: pod("198.51.100.66/32"), Delete: false}, ipvs.FilterChange{Element: pod("198.51.100.0/24"), Delete: true})
-	update(false, ipvs.FilterChange{Element: pod("198.51.100.0/25")}) // within another: kept for when that goes
+	update(false, ipvs.FilterChange{Element: pod("198.51.100.0/25")}) // within another: kept for when that is deleted
 	update(false, ipvs.FilterChange{Element: pod("198.51.100.0/24"), Delete: true})
 	n.wantListed(t, filter(pod("198.51.100.0/25"), pod("2001:db8:1::/64"), pod("2001:db8:2::/64")))
 }

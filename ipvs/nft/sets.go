@@ -10,13 +10,13 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// label is Label as nft reads it.
+// label is Label in nft's notation.
 var label = strconv.Itoa(Label)
 
-// protocolNames are the names under which nft lists the protocols.
+// protocolNames are nft's names of the protocols.
 var protocolNames = map[ipvs.Protocol]string{ipvs.TCP: "tcp", ipvs.UDP: "udp", ipvs.SCTP: "sctp"}
 
-// shape is what the elements of a set consist of.
+// shape is the structure of a set's elements.
 type shape uint8
 
 const (
@@ -25,10 +25,10 @@ const (
 	server           // address, protocol, port
 	prefix           // disjoint prefixes
 	serverFrom       // address, protocol, port, prefix; the prefixes of one server are disjoint
-	incoming         // the name of an interface, or a prefix of such names
+	incoming         // an interface name, or a prefix of interface names
 )
 
-// shapes are those of the sets; the name of a set is that of the ipvs.Set.
+// shapes are the shapes of the sets; the name of a set is that of the ipvs.Set.
 var shapes = [ipvs.NumSets]shape{
 	ipvs.Addresses: address, ipvs.Served: server, ipvs.Masqueraded: server, ipvs.MasqueradedUnlessPod: server, ipvs.Pods: prefix,
 	ipvs.Restricted: server, ipvs.Allowed: serverFrom, ipvs.Dropped: server, ipvs.Hairpin: pair, ipvs.Endpoints: address,
@@ -43,7 +43,7 @@ func shapeOf(s ipvs.Set) shape {
 	return 0
 }
 
-// types are the types of the elements, and whether they hold intervals.
+// types are the types of the elements, and whether they are intervals.
 var types = map[shape]struct {
 	text     string
 	interval bool
@@ -53,7 +53,7 @@ var types = map[shape]struct {
 	server:     {text: "ADDR . inet_proto . inet_service"},
 	prefix:     {text: "ADDR", interval: true},
 	serverFrom: {text: "ADDR . inet_proto . inet_service . ADDR", interval: true},
-	incoming:   {text: "ifname", interval: true}, // without intervals there are no prefixes of names
+	incoming:   {text: "ifname", interval: true}, // prefixes of names require intervals
 }
 
 // setOf returns the definition of a set in a family.
@@ -66,7 +66,7 @@ func setOf(s ipvs.Set, f family) *knftables.Set {
 	return set
 }
 
-// fields returns an element as nft reads it.
+// fields returns an element in nft's notation.
 func fields(e ipvs.Element) []string {
 	switch shapes[e.Set] {
 	case address:
@@ -85,7 +85,7 @@ func fields(e ipvs.Element) []string {
 	return text
 }
 
-// validate tells what is wrong with an element, "" if nothing.
+// validate returns why an element is invalid, "" if it is valid.
 func validate(e ipvs.Element) string {
 	shape := shapeOf(e.Set)
 	hasAddr, hasServer, hasPrefix := e.Key.Addr.IsValid(), e.Key.Port != 0 || e.Key.Protocol != 0, e.Prefix.IsValid()
@@ -114,7 +114,7 @@ func validate(e ipvs.Element) string {
 	return ""
 }
 
-// interfacePattern is what nft takes: at most 15 octets with the "*" (IFNAMSIZ).
+// interfacePattern is the syntax that nft accepts: at most 15 octets with the "*" (IFNAMSIZ).
 var interfacePattern = regexp.MustCompile(`^([A-Za-z0-9_.@-]{1,15}|[A-Za-z0-9_.@-]{1,14}\*)$`)
 
 func unfit(addr netip.Addr) bool { return addr.Is4In6() || addr.Zone() != "" }

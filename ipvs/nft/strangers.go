@@ -10,12 +10,12 @@ import (
 	"strings"
 )
 
-// baseChain is a base chain of nftables on the way of packets to virtual servers.
+// baseChain is a base chain of nftables on the path of packets to virtual servers.
 type baseChain struct {
 	Family, Table, Name, Type, Hook, Policy string
 }
 
-// baseChains returns those of the hooks that packets of virtual servers come through, ours left out.
+// baseChains returns the base chains of the hooks that packets of virtual servers pass, without those of IronLB.
 func baseChains(ctx context.Context) ([]baseChain, error) {
 	objects, err := listJSON(ctx, "list", "chains")
 	if err != nil {
@@ -37,7 +37,7 @@ func baseChains(ctx context.Context) ([]baseChain, error) {
 	return found, nil
 }
 
-// listJSON returns what nft lists; see "man libnftables-json".
+// listJSON returns nft's listing; see "man libnftables-json".
 func listJSON(ctx context.Context, args ...string) ([]map[string]json.RawMessage, error) {
 	cmd := exec.CommandContext(ctx, "nft", append([]string{"--json", "--terse"}, args...)...)
 	var stderr bytes.Buffer
@@ -57,10 +57,10 @@ func listJSON(ctx context.Context, args ...string) ([]map[string]json.RawMessage
 
 func (c baseChain) String() string { return c.Family + " " + c.Table + " " + c.Name }
 
-// kubeProxy is the table of kube-proxy, which drops nothing that it does not know.
+// kubeProxy is the table of kube-proxy, which drops no unknown packets.
 const kubeProxy = "kube-proxy"
 
-// problem tells what to do about a chain that drops what it does not know and has no rule for our label.
+// problem returns the remediation for a chain that drops unknown packets and has no rule for IronLB's label.
 func (c baseChain) problem(ctx context.Context) (Problem, error) {
 	if c.Table == kubeProxy {
 		return Problem{}, nil
@@ -95,7 +95,7 @@ func (c baseChain) problem(ctx context.Context) (Problem, error) {
 	}, nil
 }
 
-// dropsAll tells whether a rule drops or rejects whatever comes to it.
+// dropsAll reports whether a rule drops or rejects every packet.
 func dropsAll(expr []map[string]json.RawMessage) bool {
 	for _, e := range expr {
 		for kind := range e {
@@ -111,7 +111,7 @@ func dropsAll(expr []map[string]json.RawMessage) bool {
 	return false
 }
 
-// acceptsLabel tells whether a rule accepts what has our label.
+// acceptsLabel reports whether a rule accepts packets with IronLB's label.
 func acceptsLabel(expr []map[string]json.RawMessage) bool {
 	labelled := false
 	for _, e := range expr {

@@ -12,24 +12,26 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// table is our table of one family.
+// table is IronLB's table of one family.
 type table struct {
 	family family
-	// nft is nil when this kernel has no nftables of the family; absent says why.
+	// nft is nil if this kernel has no nftables of the family; absent is the error.
 	nft    knftables.Interface
 	absent error
 
-	// built tells that the kernel holds what have says; without any element there is no table.
+	// built reports whether the kernel holds the content of have; without any element there is no table.
 	built bool
-	// spoiled tells that somebody else has changed the table since, suspect that somebody may have since it was last listed.
+	// spoiled reports a foreign change of the table since it was built. suspect reports a possible one since the table
+	// was last listed.
 	spoiled, suspect bool
-	// have is what is wanted of the table and groups the prefixes among it; shape is all else of it as listed when it was built.
+	// have is the wanted content of the table, and groups are its prefixes. shape is the remaining definition, as
+	// listed when the table was built.
 	have   ipvs.Filter
 	groups groups
 	shape  string
 }
 
-// errNotBuilt says that the table must be built first.
+// errNotBuilt reports that the table must be built first.
 var errNotBuilt = errors.New("the table was not built, or was changed by another program, since: build it")
 
 func openTable(f family) *table {
@@ -43,7 +45,7 @@ func openTable(f family) *table {
 
 func (t *table) String() string { return fmt.Sprintf("nftables table %s %s", t.family.nft, TableName) }
 
-// usable tells why elements of the family cannot be applied.
+// usable returns why elements of the family cannot be applied.
 func (t *table) usable() error {
 	if t.nft == nil {
 		return fmt.Errorf("this kernel has no nftables for family %s: %w", t.family.nft, t.absent)
@@ -51,8 +53,8 @@ func (t *table) usable() error {
 	return nil
 }
 
-// replacement returns the transaction that makes the table anew, whatever is there, with these elements. Without any it
-// deletes the table: its hooks would cost every packet a look at conntrack.
+// replacement returns the transaction that rebuilds the table with these elements, whatever exists. Without elements it
+// deletes the table: its hooks would cost every packet a conntrack lookup.
 func (t *table) replacement(elements ipvs.Filter, ping bool) *knftables.Transaction {
 	tx := t.nft.NewTransaction()
 	tx.Add(&knftables.Table{}) // so that deleting it cannot fail
@@ -78,7 +80,7 @@ func (t *table) replacement(elements ipvs.Filter, ping bool) *knftables.Transact
 	return tx
 }
 
-// add puts the chain and its rules into the transaction.
+// add adds the chain and its rules to the transaction.
 func (c chain) add(tx *knftables.Transaction, f family) {
 	definition := &knftables.Chain{Name: c.name}
 	if c.kind != "" {
@@ -118,8 +120,8 @@ func (t *table) edit(changes []ipvs.FilterChange) *knftables.Transaction {
 	return tx
 }
 
-// rewrite replaces all elements of a set by those that it has after the changes: nft 1.0.6 lists a prefix of names as
-// an element, but does not find it to delete it.
+// rewrite replaces all elements of a set by those after the changes: nft 1.0.6 lists a prefix of names as an element,
+// but cannot delete it.
 func (t *table) rewrite(tx *knftables.Transaction, set ipvs.Set, changes []ipvs.FilterChange) {
 	after := ipvs.Filter{}
 	for e := range t.have {
@@ -142,7 +144,7 @@ func (t *table) rewrite(tx *knftables.Transaction, set ipvs.Set, changes []ipvs.
 	}
 }
 
-// missing returns the changes that are not made yet.
+// missing returns the changes that are not in place yet.
 func (t *table) missing(changes []ipvs.FilterChange) []ipvs.FilterChange {
 	var out []ipvs.FilterChange
 	for _, c := range changes {
@@ -153,7 +155,7 @@ func (t *table) missing(changes []ipvs.FilterChange) []ipvs.FilterChange {
 	return out
 }
 
-// record notes changes that the kernel has taken; copying the whole would cost more than the change.
+// record records changes that the kernel has accepted; copying the full filter would cost more than the change.
 func (t *table) record(changes []ipvs.FilterChange) {
 	for _, c := range changes {
 		if c.Delete {
@@ -164,7 +166,7 @@ func (t *table) record(changes []ipvs.FilterChange) {
 	}
 }
 
-// intact lists the kernel's table and tells whether it is as built.
+// intact lists the kernel's table and reports whether it is as built.
 func (t *table) intact(ctx context.Context) (bool, error) {
 	if t.nft == nil {
 		return true, nil

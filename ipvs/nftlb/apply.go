@@ -10,11 +10,11 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nftwatch"
 )
 
-// Apply carries out the ops in order, in one transaction, and returns those done. Adding what exists edits it, deleting what does not
-// exist succeeds, editing what does not exist fails. It goes on after an error as [ipvs.Each] does: what nftables refuses is
-// narrowed down to the virtual servers that it is about.
+// Apply carries out the ops in order, in one transaction, and returns those done. Adding an existing object edits it,
+// deleting an absent one succeeds, editing an absent one fails. Apply continues after an error as [ipvs.Each] does: a
+// refusal by nftables is narrowed down to the virtual servers that cause it.
 //
-// The cost follows the virtual servers that the ops are about, whatever the number of others.
+// The cost follows the virtual servers of the ops, whatever the number of others.
 func (b *Balancer) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -25,7 +25,7 @@ func (b *Balancer) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	if b.commit(slices.Collect(maps.Keys(next)), next) == nil {
 		return done, errors.Join(wrong, b.forget())
 	}
-	// Somebody may have changed the tables just now: look once more.
+	// Another program may have changed the tables just now: sync once more.
 	if err := b.sync(); err != nil {
 		return nil, errors.Join(wrong, err)
 	}
@@ -43,8 +43,8 @@ func (b *Balancer) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	return done, errors.Join(append(errs, b.forget())...)
 }
 
-// edit returns what becomes of the virtual servers that the ops are about, nil for one that goes, the ops that can be done, and
-// what is wrong with the others.
+// edit returns the new state of the virtual servers in the ops, nil for a deleted one, the ops that can be done, and
+// the errors of the others.
 func (b *Balancer) edit(ops []ipvs.Op) (map[ipvs.Key]*virtual, []ipvs.Op, error) {
 	scratch := make(ipvs.Table)
 	touched := make(map[ipvs.Key]struct{})
@@ -76,7 +76,7 @@ func (b *Balancer) edit(ops []ipvs.Op) (map[ipvs.Key]*virtual, []ipvs.Op, error)
 	return next, done, err
 }
 
-// check tells what is wrong with an op beyond what [ipvs.Op.Validate] finds.
+// check returns the errors of an op that [ipvs.Op.Validate] does not detect.
 func check(op ipvs.Op) error {
 	if op.Virtual.Addr.Zone() != "" || op.Real.Addr().Zone() != "" {
 		return fmt.Errorf("%w address with a zone", ipvs.ErrInvalid)
@@ -90,7 +90,7 @@ func check(op ipvs.Op) error {
 	return nil
 }
 
-// commit carries out the changes of these virtual servers, in one transaction once the chains that they need are there.
+// commit carries out the changes of these virtual servers in one transaction, after the required chains exist.
 func (b *Balancer) commit(keys []ipvs.Key, next map[ipvs.Key]*virtual) error {
 	if len(keys) == 0 {
 		return nil
@@ -120,8 +120,8 @@ func (b *Balancer) commit(keys []ipvs.Key, next map[ipvs.Key]*virtual) error {
 	return nil
 }
 
-// narrow commits the changes, in halves when nftables refuses them, until those are found that it is about. When nftables does not
-// work at all, so that the tables cannot be read either, all have failed.
+// narrow commits the changes, in halves if nftables refuses them, until the refused ones are found. If nftables does
+// not work at all, so that the tables cannot be read either, all have failed.
 func (b *Balancer) narrow(keys []ipvs.Key, next map[ipvs.Key]*virtual, failed map[ipvs.Key]error) {
 	err := b.commit(keys, next)
 	if err == nil {

@@ -17,13 +17,13 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nftwatch"
 )
 
-// Scope says whose packets a Balancer forwards.
+// Scope is the set of clients whose packets a Balancer forwards.
 type Scope uint8
 
 const (
-	// Everyone: all packets, tables ironlb-lb.
+	// Everyone (all traffic): all packets, tables ironlb-lb.
 	Everyone Scope = iota
-	// Inside: those of Pods and of the node itself, tables ironlb-inside.
+	// Inside (cluster-internal): packets of Pods and of the node itself, tables ironlb-inside.
 	Inside
 )
 
@@ -35,32 +35,32 @@ func (s Scope) Table() string {
 	return "ironlb-lb"
 }
 
-// ErrNoCommand is wrapped by New when the program nft is not there.
+// ErrNoCommand is wrapped by New if the program nft is missing.
 var ErrNoCommand = errors.New("nft not found: install the package nftables")
 
-// Balancer is our tables in one network namespace. It is safe for concurrent use.
+// Balancer is the package's tables in one network namespace. It is safe for concurrent use.
 type Balancer struct {
 	scope Scope
 	nft   knftables.Interface
 
 	mu    sync.Mutex
 	watch *nftwatch.Watch
-	// known tells that the rest is what the kernel holds, as long as nobody else changes it.
+	// known means that the fields below equal the kernel's content, until a foreign change.
 	known  bool
 	have   map[ipvs.Key]*virtual
 	tables [nftwatch.NumFamilies]table
 	pods   ipvs.PodSources
 }
 
-// table is what is known of the table of a family besides its virtual servers.
+// table is the known state of a family's table other than its virtual servers.
 type table struct {
 	exists  bool
 	classes map[class]struct{}
-	// stale tells that clients may be remembered for a real server that gets no new connections.
+	// stale means that affinity may contain clients of a real server that gets no new connections.
 	stale bool
 }
 
-// virtual is a virtual server with its slots. It is never changed, but replaced.
+// virtual is a virtual server with its slots. It is immutable: it is only replaced.
 type virtual struct {
 	ipvs.VirtualServer
 	layout layout
@@ -75,13 +75,13 @@ func newVirtual(settings ipvs.Settings) *virtual {
 
 func (v *virtual) class() class { return classOf(v.Settings, v.layout.slots) }
 
-// refused tells whether there is a virtual server, and nowhere for its packets to go.
+// refused reports whether a virtual server exists without a destination for its packets.
 func (v *virtual) refused() bool { return v.Scheduler != "" && v.layout.slots == 0 }
 
-// memory is the class that remembers the clients of a persistent virtual server.
+// memory returns the class that records the affinity of a persistent virtual server.
 func (v *virtual) memory() class { return class{choice: remembering, timeout: v.Timeout} }
 
-// persistent returns the settings of a virtual server whose clients are remembered, and none of another.
+// persistent returns the settings of a virtual server with affinity, and the zero value otherwise.
 func (v *virtual) persistent() ipvs.Settings {
 	if !v.class().sticky {
 		return ipvs.Settings{}
@@ -89,12 +89,12 @@ func (v *virtual) persistent() ipvs.Settings {
 	return v.Settings
 }
 
-// live tells whether a client of the virtual server, which may be nil, that is remembered may go to the real server.
+// live reports whether a client with affinity to the real server of the virtual server, which may be nil, may keep it.
 func live(v *virtual, real netip.AddrPort) bool {
 	return v != nil && v.Flags&ipvs.Persistent != 0 && v.RealServers[real].Weight > 0
 }
 
-// strands tells whether clients may be remembered for a real server that is live no more when next takes the place of have.
+// strands reports whether affinity may contain clients of a real server that is no longer live when next replaces have.
 func strands(have, next *virtual) bool {
 	if have == nil {
 		return false
@@ -107,11 +107,11 @@ func strands(have, next *virtual) bool {
 	return false
 }
 
-// New finds the program nft and tries whether it may be used. It changes nothing.
+// New finds the program nft and checks that it may be used. It changes nothing.
 //
-// Every call acts on the network namespace of the thread that makes it, which must be the same each time.
+// Every call acts on the network namespace of the calling thread, which must be the same each time.
 func New(scope Scope) (*Balancer, error) {
-	// The table that is tried is named by each object; the library only asks for a name here.
+	// Each object names its own table; the library only requires a name here.
 	nft, err := knftables.New("", "")
 	switch {
 	case errors.Is(err, exec.ErrNotFound):
@@ -126,14 +126,14 @@ func New(scope Scope) (*Balancer, error) {
 	return &Balancer{scope: scope, nft: nft, watch: watch}, nil
 }
 
-// Close stops watching. What was programmed stays.
+// Close stops watching. Programmed state stays.
 func (b *Balancer) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.watch.Close()
 }
 
-// Remove deletes our tables. It succeeds when there are none. Connections that were made stay.
+// Remove deletes the tables. It succeeds if there are none. Existing connections stay.
 func (b *Balancer) Remove() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -155,7 +155,7 @@ func (b *Balancer) Remove() error {
 	return b.run(tx, touched)
 }
 
-// SetPods says what is inside. It has no effect on connections that are there.
+// SetPods sets the sources that are cluster-internal. It does not affect existing connections.
 func (b *Balancer) SetPods(pods ipvs.PodSources) error {
 	for _, p := range pods.Prefixes {
 		if !p.IsValid() || p.Addr().Is4In6() {
@@ -214,8 +214,8 @@ func (b *Balancer) list(want func(netip.Addr) bool) (ipvs.Table, error) {
 	return found, nil
 }
 
-// Virtuals returns the virtual servers without their real servers. It costs a system call and a copy when nobody else has changed
-// our tables.
+// Virtuals returns the virtual servers without their real servers. Without a foreign change of the tables it costs a
+// system call and a copy.
 func (b *Balancer) Virtuals() (map[ipvs.Key]ipvs.Settings, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -229,9 +229,10 @@ func (b *Balancer) Virtuals() (map[ipvs.Key]ipvs.Settings, error) {
 	return virtuals, nil
 }
 
-// Probe finds out whether the scheduler is known and whether the kernel takes the rules that carry it out. It leaves nothing.
+// Probe checks whether the scheduler is supported and whether the kernel accepts the rules that implement it. It leaves
+// nothing.
 //
-// The error wraps [ipvs.ErrNoScheduler] or says how to mend it.
+// The error wraps [ipvs.ErrNoScheduler] or includes the remediation.
 func (b *Balancer) Probe(name string) error {
 	if _, known := schedulers[name]; !known {
 		return fmt.Errorf("probe nftables: %w: %s: use one of %v", ipvs.ErrNoScheduler, name, slices.Sorted(maps.Keys(schedulers)))
@@ -250,13 +251,13 @@ func (b *Balancer) writer(tx *knftables.Transaction, family int) writer {
 	return writer{tx: tx, table: b.scope.Table(), family: families[family]}
 }
 
-// run carries out a transaction of ours on the tables of the families where ours is 1, and notices any other that touched our tables meanwhile:
-// then what is known must be read anew.
+// run carries out an own transaction on the tables of the families where ours is 1, and detects any foreign one that
+// touched the tables meanwhile: the known state must then be read again.
 func (b *Balancer) run(tx *knftables.Transaction, ours nftwatch.Counts) error {
 	return b.runFunc(func() error { return firstLine(b.nft.Run(context.Background(), tx)) }, ours)
 }
 
-// firstLine leaves out of an error of nft all but the first thing that it complains of.
+// firstLine keeps only the first message of an error of nft.
 func firstLine(err error) error {
 	if err == nil {
 		return nil

@@ -58,7 +58,7 @@ func BenchmarkOneChange(b *testing.B) {
 	}
 }
 
-// BenchmarkCold fills an empty node, then starts again beside what is there, then looks whether it is still so.
+// BenchmarkCold fills an empty node, then restarts with the existing state, then checks that it is unchanged.
 func BenchmarkCold(b *testing.B) {
 	const n = 5000
 	ops := ipvs.Diff(nil, many(n, rr))
@@ -102,7 +102,7 @@ func BenchmarkCold(b *testing.B) {
 	})
 }
 
-// BenchmarkLook asks for the virtual servers when nobody has changed anything.
+// BenchmarkLook lists the virtual servers without a foreign change.
 func BenchmarkLook(b *testing.B) {
 	netspace.New(b).Must(b, func() error {
 		balancer, err := nftlb.New(nftlb.Everyone)

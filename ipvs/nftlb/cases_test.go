@@ -9,7 +9,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nftlb"
 )
 
-// TestPackets sends packets through the packet filter and the balancer, which must get on with each other.
+// TestPackets sends packets through the packet filter and the balancer, which must be compatible.
 func TestPackets(t *testing.T) {
 	packets.Run(t, packets.Options{
 		Open: func(t testing.TB, node *netspace.Space) packets.Balancer {

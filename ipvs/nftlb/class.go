@@ -7,7 +7,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// choice is how one of the slots of a virtual server is chosen for a connection.
+// choice is the method that selects a slot of a virtual server for a connection.
 type choice uint8
 
 const (
@@ -17,25 +17,25 @@ const (
 	// byAddr and byPort hash the client's address, or address and port.
 	byAddr
 	byPort
-	// remembering is no choice: the chain notes where a connection went.
+	// remembering selects nothing: the chain records the real server of a connection.
 	remembering
 )
 
-// class is what virtual servers have in common that are carried out by the same chain. There are few, whatever the number of
+// class is the common configuration of virtual servers that use the same chain. There are few, whatever the number of
 // virtual servers.
 type class struct {
 	choice choice
 	slots  uint32
-	// sticky looks first whether the client is remembered.
+	// sticky looks up the client's affinity first.
 	sticky bool
-	// timeout in seconds is how long a client is remembered.
+	// timeout is the duration of affinity in seconds.
 	timeout uint32
 }
 
-// hashSeed makes every node hash alike. Its value means nothing.
+// hashSeed makes all nodes hash equally. Its value is arbitrary.
 const hashSeed = 0x4c42
 
-// name is the name of the chain.
+// name returns the name of the chain.
 func (c class) name() string {
 	text := [...]string{refuse: "refuse", random: "random", byAddr: "hash-address", byPort: "hash-port", remembering: "remember"}[c.choice]
 	switch c.choice {
@@ -51,7 +51,7 @@ func (c class) name() string {
 	return text
 }
 
-// verdict sends a packet to the chain. What is refused is left to the chains of the hooks where the packet filter has been asked.
+// verdict sends a packet to the chain. Refused packets are left to later chains, after the packet filter.
 func (c class) verdict() string {
 	if c.choice == refuse {
 		return "return"
@@ -59,7 +59,7 @@ func (c class) verdict() string {
 	return "goto " + c.name()
 }
 
-// rules are the rules of the chain. Those of a remembering class come by [addRemembering].
+// rules returns the rules of the chain. [addRemembering] adds those of a remembering class.
 func (c class) rules(f family) []string {
 	dnat := func(slot string) (rules []string) {
 		for _, p := range protocols {
@@ -93,18 +93,18 @@ func (c class) seed() string {
 	return fmt.Sprintf(" seed 0x%x", hashSeed)
 }
 
-// forgetful is the class without memory.
+// forgetful returns the class without affinity.
 func (c class) forgetful() class {
 	c.sticky = false
 	return c
 }
 
-// scheduler says how an IPVS scheduler is carried out; the package comment says why so.
+// scheduler defines how an IPVS scheduler is implemented; the package comment explains why.
 type scheduler struct {
 	choice choice
-	// weighted gives a real server slots in proportion to its weight, single one slot to one real server.
+	// weighted gives a real server slots in proportion to its weight; single gives one slot to one real server.
 	weighted, single bool
-	// consistent lays a fixed number of slots such that few change hands when a real server comes or goes.
+	// consistent uses a fixed number of slots, so that few are reassigned when a real server is added or deleted.
 	consistent bool
 }
 
@@ -124,11 +124,12 @@ var schedulers = map[string]scheduler{
 	"mh":    {choice: byAddr, weighted: true, consistent: true},
 }
 
-// schedulerPort is IP_VS_SVC_F_SCHED_SH_PORT and IP_VS_SVC_F_SCHED_MH_PORT (include/uapi/linux/ip_vs.h): the hash takes in the
-// client's port. The other flag of both, fallback, is always acted upon: no slot is given to a real server of weight 0.
+// schedulerPort is IP_VS_SVC_F_SCHED_SH_PORT and IP_VS_SVC_F_SCHED_MH_PORT (include/uapi/linux/ip_vs.h): the hash
+// includes the client's port. The other flag of both, fallback, is always in effect: a real server of weight 0 gets no
+// slot.
 const schedulerPort = 0x10
 
-// classOf returns the class of a virtual server with so many slots.
+// classOf returns the class of a virtual server with this number of slots.
 func classOf(settings ipvs.Settings, slots int) class {
 	if slots == 0 {
 		return class{}
@@ -140,7 +141,7 @@ func classOf(settings ipvs.Settings, slots int) class {
 	return c
 }
 
-// compareClasses orders classes so that those come first that others go to.
+// compareClasses orders classes so that the targets of jumps come first.
 func compareClasses(a, b class) int {
 	first := func(c class) int {
 		if c.sticky {

@@ -67,7 +67,7 @@ func (d driver) SetPods(prefixes ...netip.Prefix) error {
 	return d.space.Do(func() error { return d.Balancer.SetPods(ipvs.PodSources{Prefixes: prefixes}) })
 }
 
-// TestContract: every driver behaves so.
+// TestContract checks the contract of all drivers.
 func TestContract(t *testing.T) {
 	for name, scope := range map[string]nftlb.Scope{"everyone": nftlb.Everyone, "inside": nftlb.Inside} {
 		t.Run(name, func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestContract(t *testing.T) {
 	}
 }
 
-// forgetful is a driver that has just been started before each call.
+// forgetful is a driver that is restarted before each call.
 type forgetful struct {
 	t     *testing.T
 	space *netspace.Space
@@ -100,7 +100,7 @@ func (f forgetful) Apply(ops []ipvs.Op) ([]ipvs.Op, error) {
 	return open(f.t, f.space, nftlb.Everyone).Apply(ops)
 }
 
-// TestContractAcrossRestarts: nothing is kept in memory only.
+// TestContractAcrossRestarts: no state is kept only in process memory.
 func TestContractAcrossRestarts(t *testing.T) {
 	ipvstest.Contract(t, func(t *testing.T) ipvstest.Driver { return forgetful{t, netspace.New(t)} })
 }

@@ -1,31 +1,31 @@
-// Package nftlb carries out virtual servers by DNAT in nftables, with the interface of package ipvs/kernel: for kernels without
-// IPVS, and beside IPVS for those clients that IPVS cannot tell from others (docs/design/data-plane.md).
+// Package nftlb implements virtual servers by DNAT in nftables, with the interface of package ipvs/kernel. It is for
+// kernels without IPVS, and used alongside IPVS for clients that IPVS cannot distinguish (docs/design/data-plane.md).
 //
-// A table holds maps and few chains. A new connection is looked up in the map of virtual servers, which names the chain of its
-// class (choose one of four slots at random, say); the rule there chooses a slot and looks up the real server that has it. So a
-// change is a change of elements, whatever the number of virtual servers, and one of any number of them is one transaction. The
-// comments of the elements hold what the rules cannot express, so that everything is read back as it was written, also by
-// another process.
+// A table contains maps and few chains. A new connection is looked up in the map of virtual servers, which names the
+// chain of its class (choose one of four slots at random, for example). The rule there selects a slot and looks up its
+// real server. So a change is a change of elements, whatever the number of virtual servers, and changes of any number
+// of them are one transaction. The comments of the elements hold what the rules cannot express, so that the state is
+// read back as it was written, also by another process.
 //
 // # What is approximated
 //
 // nftables counts no connections, so the schedulers of IPVS become:
 //
-//	rr, lc                                 one at random, all alike: an even share in the mean, not in turn
+//	rr, lc                                 one at random, all equal: an even share on average, not in turn
 //	wrr, wlc, sed, nq, lblc, lblcr, ovf    one at random, by weight
-//	sh                                     by a hash of the client's address (with flag 0x10 of its port, too), by weight
-//	mh                                     the same, and few clients move when a real server comes or goes
+//	sh                                     by a hash of the client's address (flag 0x10: and port), by weight
+//	mh                                     the same, and few clients move when a real server is added or deleted
 //	dh                                     one for the virtual address, by a hash
 //	fo                                     the heaviest
 //
-// Weights without a small ratio are rounded to 1/256. sh and mh never choose a real server of weight 0, as with their flag
-// "fallback". The other flags are kept and do nothing.
+// Weights without a small ratio are rounded to 1/256. sh and mh never choose a real server of weight 0, as with their
+// flag "fallback". The other flags are kept without effect.
 //
-// Every forwarding method is carried out as Masquerade: DNAT can neither tunnel nor leave the destination as it is.
+// Every forwarding method is implemented as Masquerade: DNAT can neither tunnel nor keep the destination.
 //
-// A connection that is established goes on when its real server gets weight 0 or is deleted; IPVS with expire_nodest_conn would
-// end it. A virtual server without slots is refused, by TCP reset or ICMP.
+// An established connection continues when its real server gets weight 0 or is deleted; IPVS with expire_nodest_conn
+// would end it. A virtual server without slots is refused, by TCP reset or ICMP.
 //
-// Persistence remembers 262,144 clients for each family; beyond that a client is served and not remembered. A client whose real
-// server goes is forgotten right after the change, not with it.
+// Persistence records the affinity of 262,144 clients per family; further clients are served without affinity. The
+// affinity to a deleted real server is removed right after the change, not with it.
 package nftlb

@@ -7,7 +7,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// Layouts returns who has which slot, as known and as the kernel's tables say.
+// Layouts returns the real server of each slot, as known and as listed from the kernel's tables.
 func (b *Balancer) Layouts() (known, listed map[ipvs.Key]map[uint32]netip.AddrPort, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -30,7 +30,7 @@ func (b *Balancer) Layouts() (known, listed map[ipvs.Key]map[uint32]netip.AddrPo
 	return known, listed, nil
 }
 
-// Lay is lay, from the slots of before; it returns how many are chosen from, too.
+// Lay is lay, from the given slots; it also returns the number of selectable slots.
 func Lay(key ipvs.Key, slots int, at map[uint32]netip.AddrPort, vs ipvs.VirtualServer) (int, map[uint32]netip.AddrPort) {
 	l := lay(key, layout{slots: slots, at: at}, vs)
 	return l.slots, l.at

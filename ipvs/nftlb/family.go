@@ -8,14 +8,15 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nftwatch"
 )
 
-// family is all in which the two families differ.
+// family contains all differences between the two families.
 type family struct {
 	name knftables.Family
 	// addrType is nft's type of an address, unreachable its ICMP message for a port without a virtual server.
 	addrType, unreachable string
 	// number is the family in netlink messages.
 	number uint8
-	// words is the size of an address in registers of 32 bits; source and destination are its offsets in the network header.
+	// words is the size of an address in 32-bit registers; source and destination are its offsets in the network
+	// header.
 	words, source, destination uint32
 	// original is the key of conntrack's destination.
 	original uint32

@@ -15,7 +15,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nftlb"
 )
 
-// lines returns the table without its elements, sorted: two tables alike have their chains in any order.
+// lines returns the table without its elements, sorted: equal tables may list their chains in any order.
 func lines(t *testing.T, space *netspace.Space) []string {
 	t.Helper()
 	list := strings.Split(command(t, space, "nft", "-t", "list", "table", "ip", "ironlb-lb"), "\n")
@@ -23,13 +23,14 @@ func lines(t *testing.T, space *netspace.Space) []string {
 	return list
 }
 
-// TestHealing lets another program spoil the table in every way: the next look mends what is the driver's and tells what is gone.
+// TestHealing damages the table in every way as another program: the next sync repairs the driver's own objects and
+// reports what is missing.
 func TestHealing(t *testing.T) {
 	space := netspace.New(t)
 	d := open(t, space, nftlb.Everyone)
 	want := ipvs.Table{
 		web: server("wrr", 1, 2, 0),
-		{Addr: web.Addr, Protocol: ipvs.TCP, Port: 81}: server("rr", 1), // so that all chains that may be needed are there
+		{Addr: web.Addr, Protocol: ipvs.TCP, Port: 81}: server("rr", 1), // so that all required chains exist
 	}
 	sticky := server("rr", 1, 1)
 	sticky.Flags, sticky.Timeout = ipvs.Persistent, 60
@@ -80,7 +81,7 @@ func TestHealing(t *testing.T) {
 	}
 }
 
-// TestChangeBeforeApply: what another program did just before is not in the way of a change.
+// TestChangeBeforeApply: a recent foreign change does not prevent a change.
 func TestChangeBeforeApply(t *testing.T) {
 	space := netspace.New(t)
 	d := open(t, space, nftlb.Everyone)
@@ -98,7 +99,7 @@ func TestChangeBeforeApply(t *testing.T) {
 	sameEverywhere(t, d, ipvs.Table{web: server("rr", 1)})
 }
 
-// TestForeignTablesStay: nothing outside our two tables changes.
+// TestForeignTablesStay: nothing outside the package's two tables changes.
 func TestForeignTablesStay(t *testing.T) {
 	space := netspace.New(t)
 	command(t, space, "nft", "add table ip foreign; add chain ip foreign c { type nat hook prerouting priority -110; }; "+
@@ -125,7 +126,8 @@ func TestForeignTablesStay(t *testing.T) {
 	}
 }
 
-// TestAnyHistory: after any changes the kernel holds what is known, slot by slot, and a new process reads the same.
+// TestAnyHistory: after any changes the kernel's content equals the known state, slot by slot, and a new process reads
+// the same.
 func TestAnyHistory(t *testing.T) {
 	d := open(t, netspace.New(t), nftlb.Everyone)
 	r := rand.New(rand.NewPCG(5, 6))

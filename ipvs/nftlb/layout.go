@@ -12,26 +12,26 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// layout says which real server has which slot of a virtual server. The slots from 0 to slots-1 are chosen from; a real server
-// that has none of them has one from idleSlot on, where it is only kept.
+// layout assigns real servers to the slots of a virtual server. The slots from 0 to slots-1 are selectable. A real
+// server without one of them has a slot from idleSlot on, where it is only stored.
 type layout struct {
 	slots int
 	at    map[uint32]netip.AddrPort
 }
 
 const (
-	// idleSlot is the first slot that is never chosen.
+	// idleSlot is the first slot that is never selected.
 	idleSlot = 1 << 20
-	// maxSlots bounds the slots of a virtual server whose weights have no small ratio; with more real servers than that there is
-	// one slot each.
+	// maxSlots limits the slots of a virtual server whose weights have no small ratio; with more real servers than that
+	// each has one slot.
 	maxSlots = 256
-	// consistentSlots is the fixed number of slots of a consistent hash. The kernel's own table of mh has 4093 or so
-	// (CONFIG_IP_VS_MH_TAB_INDEX); with this one the share of a real server is off by a few percent.
+	// consistentSlots is the fixed number of slots of a consistent hash. The kernel's own table of mh has about 4093
+	// (CONFIG_IP_VS_MH_TAB_INDEX); with this number the share of a real server is off by a few percent.
 	consistentSlots = 251
 )
 
-// lay gives the slots of a virtual server out anew and leaves with a real server what it has and may keep. The result depends
-// on nothing else.
+// lay assigns the slots of a virtual server, and keeps a real server's existing slots where possible. The result
+// depends on nothing else.
 func lay(key ipvs.Key, have layout, vs ipvs.VirtualServer) layout {
 	how := schedulers[vs.Scheduler]
 	shares := share(key, how, vs.RealServers)
@@ -62,7 +62,7 @@ func lay(key ipvs.Key, have layout, vs ipvs.VirtualServer) layout {
 	return next
 }
 
-// layIdle gives a slot to keep to every real server that has no other.
+// layIdle gives an idle slot to every real server that has no other.
 func (l *layout) layIdle(have layout, reals map[netip.AddrPort]ipvs.RealServer) {
 	idle := maps.Clone(reals)
 	for _, real := range l.at {
@@ -82,7 +82,7 @@ func (l *layout) layIdle(have layout, reals map[netip.AddrPort]ipvs.RealServer) 
 	}
 }
 
-// share returns how many slots each real server that gets connections is to have.
+// share returns the number of slots for each real server that gets connections.
 func share(key ipvs.Key, how scheduler, reals map[netip.AddrPort]ipvs.RealServer) map[netip.AddrPort]int {
 	shares := make(map[netip.AddrPort]int, len(reals))
 	var divisor, total int
@@ -120,7 +120,8 @@ func gcd(a, b int) int {
 	return a
 }
 
-// single returns the one real server that gets everything: the heaviest, the first of several, or by the hash of the virtual address.
+// single returns the only real server that gets connections: the heaviest, the first of equals, or by the hash of the
+// virtual address.
 func single(key ipvs.Key, how scheduler, shares map[netip.AddrPort]int) netip.AddrPort {
 	order := slices.SortedFunc(maps.Keys(shares), netip.AddrPort.Compare)
 	if how.weighted {
@@ -131,8 +132,8 @@ func single(key ipvs.Key, how scheduler, shares map[netip.AddrPort]int) netip.Ad
 	})
 }
 
-// layConsistent gives each slot to the real server of the greatest score (rendezvous hashing, weighted as -weight/ln(score)): one
-// that goes gives up only its own, one that comes takes its share evenly.
+// layConsistent gives each slot to the real server with the greatest score (rendezvous hashing, weighted as
+// -weight/ln(score)). A deleted one gives up only its own slots, an added one takes its share evenly.
 func layConsistent(have layout, shares map[netip.AddrPort]int, reals map[netip.AddrPort]ipvs.RealServer) layout {
 	next := layout{slots: consistentSlots, at: make(map[uint32]netip.AddrPort, consistentSlots)}
 	order := slices.SortedFunc(maps.Keys(shares), netip.AddrPort.Compare)
@@ -155,7 +156,7 @@ func score(seed []byte, real netip.AddrPort) float64 {
 	_, _ = h.Write(seed)
 	_, _ = h.Write(real.Addr().AsSlice())
 	_, _ = h.Write(binary.BigEndian.AppendUint16(nil, real.Port()))
-	x := h.Sum64() // the last octets move only the low bits; the finalizer of MurmurHash3 spreads them
+	x := h.Sum64() // the last octets affect only the low bits; the finalizer of MurmurHash3 spreads them
 	x = (x ^ x>>33) * 0xff51afd7ed558ccd
 	x = (x ^ x>>33) * 0xc4ceb9fe1a85ec53
 	x ^= x >> 33

@@ -28,7 +28,7 @@ func server(scheduler string, weights ...uint32) ipvs.VirtualServer {
 	return vs
 }
 
-// shares counts the slots that each real server is chosen by.
+// shares counts the selectable slots of each real server.
 func shares(at map[uint32]netip.AddrPort) []int {
 	counts := make(map[netip.AddrPort]int)
 	for slot, r := range at {
@@ -77,7 +77,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestConsistent: mh moves only the slots of the real server that goes or comes, and shares are near the weights.
+// TestConsistent: mh moves only the slots of the real server that is deleted or added, and shares are near the weights.
 func TestConsistent(t *testing.T) {
 	slots, five := nftlb.Lay(web, 0, nil, server("mh", 1, 1, 1, 1, 1))
 	_, four := nftlb.Lay(web, slots, five, server("mh", 1, 1, 1, 1))
@@ -101,8 +101,8 @@ func TestConsistent(t *testing.T) {
 	}
 }
 
-// TestLayChangesLittle: for any history all real servers have a slot, the slots that are chosen from have no gap, laying again
-// changes nothing, and one real server more or less moves no more slots than it gets or gives up.
+// TestLayChangesLittle: for any history all real servers have a slot, and the selectable slots have no gap. Laying
+// again changes nothing. One real server more or less moves no more slots than it gets or gives up.
 func TestLayChangesLittle(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	schedulers := []string{"rr", "wrr", "sh", "fo", "dh", "lblcr"}
@@ -110,7 +110,7 @@ func TestLayChangesLittle(t *testing.T) {
 	slots, at := nftlb.Lay(web, 0, nil, vs)
 	for range 2000 {
 		next := ipvs.VirtualServer{Settings: vs.Settings, RealServers: maps.Clone(vs.RealServers)}
-		only := 0 // real servers come or go, nothing else changes
+		only := 0 // real servers are added or deleted, nothing else changes
 		switch n := real(1 + r.IntN(12)); r.IntN(4) {
 		case 0:
 			next.Scheduler = schedulers[r.IntN(len(schedulers))]
@@ -169,7 +169,7 @@ func TestReduce(t *testing.T) {
 	}
 }
 
-// FuzzSettings: what is written is read, and nothing else is taken.
+// FuzzSettings: a written comment is parsed back, and no other text is accepted.
 func FuzzSettings(f *testing.F) {
 	f.Add("rr", uint32(0), uint32(0))
 	f.Add("mh", uint32(0x19), uint32(10800))

@@ -11,7 +11,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// listing is what was found in the table of a family.
+// listing is the content of the table of a family.
 type listing struct {
 	exists   bool
 	virtuals map[ipvs.Key]*virtual
@@ -24,16 +24,17 @@ type remembered struct {
 	client  netip.Addr
 	virtual ipvs.Key
 	real    netip.AddrPort
-	// timeout and what is left of it, in seconds
+	// timeout and its remainder, in seconds
 	timeout, expires uint32
 }
 
-// list reads our table of a family. What is not as we write it is left out: the table is made anew from what it returns.
+// list reads the table of a family. Content that differs from the package's format is left out: the table is rebuilt
+// from the result.
 func list(f family, table string) (listing, error) {
 	return listObject("table", string(f.name), table)
 }
 
-// listAffinity reads only who is remembered.
+// listAffinity reads only the recorded affinity.
 func listAffinity(f family, table string) ([]remembered, error) {
 	l, err := listObject("map", string(f.name), table, mapAffinity)
 	return l.affinity, err
@@ -107,7 +108,7 @@ func parse(out []byte) (listing, error) {
 	return l, nil
 }
 
-// parsePair reads an element of a map.
+// parsePair parses an element of a map.
 func parsePair(raw json.RawMessage) (elementKey, json.RawMessage, bool) {
 	var pair []json.RawMessage
 	if json.Unmarshal(raw, &pair) != nil || len(pair) != 2 {
@@ -151,7 +152,7 @@ func (l *listing) addRemembered(raw json.RawMessage) {
 	}
 }
 
-// parsePrefix reads a prefix, which nft lists as an address when it holds one only.
+// parsePrefix parses a prefix, which nft lists as an address if it contains only one.
 func parsePrefix(raw json.RawMessage) (netip.Prefix, bool) {
 	var outer struct {
 		Prefix struct {

@@ -20,7 +20,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nftlb"
 )
 
-// lab is a client with two addresses, a node and two Pods, whose way is over the node.
+// lab is a client with two addresses, a node and two Pods, whose route is through the node.
 type lab struct {
 	addresses
 	client, node *netspace.Space
@@ -28,7 +28,7 @@ type lab struct {
 	driver
 }
 
-// addresses are those of a family: of the virtual server, of the client, of the Pods.
+// addresses are the addresses of a family: of the virtual server, of the client, of the Pods.
 type addresses struct {
 	vip, client1, client2 string
 	pod                   [2]string
@@ -73,13 +73,13 @@ func newLab(t *testing.T, a addresses, scope nftlb.Scope) *lab {
 	return l
 }
 
-// on is the address with the length of its network's prefix.
+// on returns the address with the prefix length of its network.
 func on(addr string) string { return fmt.Sprintf("%s/%d", addr, prefix(addr).Bits()) }
 
-// first is the node's address on the same link.
+// first returns the node's address on the same link.
 func first(addr string) string { return netip.MustParseAddr(addr).Prev().String() }
 
-// filter makes the packet filter know the virtual address, so that the node's own clients are masqueraded, and those sets.
+// filter adds the virtual address to the packet filter, so that the node's own clients are masqueraded, and those sets.
 func filter(l *lab, sets []ipvs.Set) error {
 	f, err := nft.New()
 	if err != nil {
@@ -102,12 +102,12 @@ func (l *lab) key(protocol ipvs.Protocol) ipvs.Key {
 	return ipvs.Key{Addr: netip.MustParseAddr(l.vip), Protocol: protocol, Port: 80}
 }
 
-// prefix is the network of a Pod's or a client's link.
+// prefix returns the network of a Pod's or a client's link.
 func prefix(addr string) netip.Prefix {
 	return netip.PrefixFrom(netip.MustParseAddr(addr), netip.MustParseAddr(addr).BitLen()-6).Masked()
 }
 
-// have makes the node hold one virtual server of each protocol, with these weights of the Pods.
+// have applies one virtual server of each protocol to the node, with these weights of the Pods.
 func (l *lab) have(t *testing.T, settings ipvs.Settings, weights ...uint32) {
 	t.Helper()
 	vs := ipvs.VirtualServer{Settings: settings, RealServers: make(map[netip.AddrPort]ipvs.RealServer)}
@@ -126,7 +126,7 @@ func (l *lab) have(t *testing.T, settings ipvs.Settings, weights ...uint32) {
 
 func (l *lab) at() string { return net.JoinHostPort(l.vip, "80") }
 
-// ask returns who answers, and fails when nobody does.
+// ask returns the name of the server that answers, and fails without an answer.
 func (l *lab) ask(t *testing.T, from *netspace.Space, network, source string) string {
 	t.Helper()
 	conn, err := from.Dial(network, source, l.at())
@@ -142,7 +142,7 @@ func (l *lab) ask(t *testing.T, from *netspace.Space, network, source string) st
 	return server
 }
 
-// count asks n times and returns how often each answered.
+// count sends n requests and returns the number of answers of each server.
 func (l *lab) count(t *testing.T, n int, from *netspace.Space, network, source string) map[string]int {
 	t.Helper()
 	answers := make(map[string]int)
@@ -158,7 +158,7 @@ var (
 	sticky = ipvs.Settings{Scheduler: ipvs.RoundRobin, Flags: ipvs.Persistent, Timeout: 600}
 )
 
-// TestDistribution: connections are spread as weights say. The bounds are six standard deviations.
+// TestDistribution: connections are spread by weight. The bounds are six standard deviations.
 func TestDistribution(t *testing.T) {
 	each(t, nftlb.Everyone, func(t *testing.T, l *lab) {
 		for _, network := range []string{"tcp", "udp"} {
@@ -171,7 +171,7 @@ func TestDistribution(t *testing.T) {
 				t.Errorf("%s wrr: %v, want a quarter and the rest", network, got)
 			}
 			l.have(t, wrr, 0, 1)
-			// A client that gets the port of an earlier one again would continue its flow.
+			// A client that reuses the port of an earlier one would continue its flow.
 			l.node.Must(t, func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) })
 			if got := l.count(t, 10, l.client, network, ""); got["pod1"] != 10 {
 				t.Errorf("%s weight 0: %v, want pod1 only", network, got)
@@ -183,7 +183,7 @@ func TestDistribution(t *testing.T) {
 	})
 }
 
-// TestHash: a client's address decides, or its address and port.
+// TestHash: the selection depends on a client's address, or on its address and port.
 func TestHash(t *testing.T) {
 	each(t, nftlb.Everyone, func(t *testing.T, l *lab) {
 		for _, scheduler := range []string{"sh", "mh", "dh", "fo"} {
@@ -218,12 +218,12 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// TestAffinity: a client returns to its real server whatever happens to others, until that gets weight 0 or is gone.
+// TestAffinity: a client returns to its real server whatever happens to others, until that gets weight 0 or is deleted.
 func TestAffinity(t *testing.T) {
 	each(t, nftlb.Everyone, func(t *testing.T, l *lab) {
 		stays := func(when, want string) {
 			t.Helper()
-			// A new UDP socket may have the port of one before, and with it that one's flow.
+			// A new UDP socket may have the port of an earlier one, and with it that one's flow.
 			l.node.Must(t, func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) })
 			for _, network := range []string{"tcp", "udp"} {
 				if got := l.count(t, 12, l.client, network, l.client1); network == "tcp" && got[want] != 12 || len(got) != 1 {
@@ -260,7 +260,7 @@ func TestAffinity(t *testing.T) {
 	})
 }
 
-// TestAffinityEnds: a client that was away for the time-out is forgotten.
+// TestAffinityEnds: the affinity of a client that was absent for the time-out has ended.
 func TestAffinityEnds(t *testing.T) {
 	each(t, nftlb.Everyone, func(t *testing.T, l *lab) {
 		l.have(t, ipvs.Settings{Scheduler: ipvs.RoundRobin, Flags: ipvs.Persistent, Timeout: 1}, 1, 1)
@@ -288,7 +288,7 @@ func command(t testing.TB, space *netspace.Space, name string, args ...string) s
 	return string(out)
 }
 
-// TestConnectionsStay holds a connection through all that happens to its virtual server.
+// TestConnectionsStay keeps a connection through every change of its virtual server.
 func TestConnectionsStay(t *testing.T) {
 	each(t, nftlb.Everyone, func(t *testing.T, l *lab) {
 		l.have(t, rr, 1)
@@ -325,7 +325,8 @@ func TestConnectionsStay(t *testing.T) {
 	})
 }
 
-// TestInside: only Pods and the node itself are sent elsewhere than everybody; not even the drop of policy Local meets them.
+// TestInside: only Pods and the node itself are sent elsewhere than other clients. The drop of policy Local does not
+// affect them.
 func TestInside(t *testing.T) {
 	each(t, nftlb.Inside, func(t *testing.T, l *lab) {
 		wants := func(when string, from *netspace.Space, source, want string) {
@@ -367,7 +368,8 @@ func TestInside(t *testing.T) {
 	})
 }
 
-// TestInsideGoesFirst: Pods and the node get what is theirs beside a table for everybody, whichever table was made first.
+// TestInsideGoesFirst: the table for internal clients takes precedence over one for all traffic, in either order of
+// creation.
 func TestInsideGoesFirst(t *testing.T) {
 	for _, order := range [][]nftlb.Scope{{nftlb.Everyone, nftlb.Inside}, {nftlb.Inside, nftlb.Everyone}} {
 		t.Run(order[0].Table()+" first", func(t *testing.T) {

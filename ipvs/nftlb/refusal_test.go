@@ -13,8 +13,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nftlb"
 )
 
-// TestRefusal: when nft refuses what is about one virtual server, the others are done and the error names its ops. The program in
-// the way refuses an address and is otherwise the real one.
+// TestRefusal: if nft refuses a part about one virtual server, the others are done and the error names its ops. A
+// wrapper program refuses an address and otherwise calls the real nft.
 func TestRefusal(t *testing.T) {
 	program, err := exec.LookPath("nft")
 	if err != nil {

@@ -15,42 +15,43 @@ import (
 const (
 	// mapVirtuals {virtual server : the chain of its class}, its settings as comment.
 	mapVirtuals = "virtuals"
-	// mapAffinity {client, virtual server : real server}: the memory of persistence, which the rules write.
+	// mapAffinity {client, virtual server : real server}: the records of persistence, written by the rules.
 	mapAffinity = "affinity"
-	// mapSticky {virtual server : the chain that remembers}, only of persistent ones.
+	// mapSticky {virtual server : the chain that records affinity}, only of persistent ones.
 	mapSticky = "sticky"
 	// setRefused {virtual server}: those without slots.
 	setRefused = "refused"
-	// setPods {prefix}: the sources that are inside.
+	// setPods {prefix}: the cluster-internal sources.
 	setPods = "pods"
-	// setPodInterfaces {name, or what names begin with}: the interfaces by which Pods' packets arrive.
+	// setPodInterfaces {name, or a prefix of names}: the interfaces on which Pods' packets arrive.
 	setPodInterfaces = "pod-interfaces"
 )
 
-// mapReals {virtual address, port, slot : real server}, weight and forwarding method as comment, for each protocol: nft takes
-// a translation by a map to be for the protocol that the map's type names.
+// mapReals {virtual address, port, slot : real server}, weight and forwarding method as comment, per protocol: nft
+// restricts a translation by a map to the protocol in the map's type.
 var mapReals = map[ipvs.Protocol]string{ipvs.TCP: "reals-tcp", ipvs.UDP: "reals-udp", ipvs.SCTP: "reals-sctp"}
 
 var protocols = []ipvs.Protocol{ipvs.TCP, ipvs.UDP, ipvs.SCTP}
 
-// nftName is the name that nft has for the protocol.
+// nftName returns nft's name for the protocol.
 func nftName(p ipvs.Protocol) string { return strings.ToLower(p.String()) }
 
-// affinitySize bounds the memory that clients can take: about 200 octets each. Beyond it a client is served and not remembered.
+// affinitySize limits the kernel memory for affinity: about 200 octets per client. Beyond it a client is served without
+// affinity.
 const affinitySize = 1 << 18
 
-// dnatPriority is before the packet filter keeps what is served from others (-105). A table for those inside comes before one for everybody,
-// whichever was made first.
+// dnatPriority is before the packet filter protects served ports from other programs (-105). A table for internal
+// clients precedes one for all traffic, in either order of creation.
 var dnatPriority = map[Scope]knftables.BaseChainPriority{Everyone: "-110", Inside: "-115"}
 
-// afterPriority is after all translation of destinations, whatever its priority: the kernel does that at -100.
+// afterPriority is after every translation of destinations, whatever its priority: the kernel does that at -100.
 const afterPriority knftables.BaseChainPriority = "-90"
 
-// inputPriority is after the packet filter (0), which drops what asks for a Service that has endpoints only elsewhere, and before
-// IPVS (98).
+// inputPriority is after the packet filter (0), which drops packets to a Service that has endpoints only on other
+// nodes, and before IPVS (98).
 const inputPriority knftables.BaseChainPriority = "10"
 
-// writer puts objects of one family into a transaction.
+// writer adds objects of one family to a transaction.
 type writer struct {
 	tx    *knftables.Transaction
 	table string
@@ -69,7 +70,7 @@ func (w writer) chain(name string, rules []string, base *knftables.Chain) {
 	}
 }
 
-// newTable replaces the table, whatever is there, by one without virtual servers.
+// newTable replaces the table, whatever exists, by one without virtual servers.
 func (w writer) newTable(scope Scope) {
 	w.removeTable()
 	w.tx.Add(&knftables.Table{Family: w.name, Name: w.table})
@@ -104,7 +105,8 @@ func (w writer) newTable(scope Scope) {
 	w.baseChains(scope)
 }
 
-// baseChains look up where a packet goes. What the node itself sends is inside whatever its source, which may be a virtual address.
+// baseChains look up the destination of a packet. Packets of the node itself are internal whatever their source, which
+// may be a virtual address.
 func (w writer) baseChains(scope Scope) {
 	key := fmt.Sprintf("%s daddr . meta l4proto . th dport", w.name)
 	sources := []string{""}
@@ -120,7 +122,7 @@ func (w writer) baseChains(scope Scope) {
 	choose := fmt.Sprintf("%s vmap @%s", key, mapVirtuals)
 	refused := fmt.Sprintf("%s @%s goto %s", key, setRefused, class{}.name())
 	var remember []string
-	for _, p := range protocols { // nft knows the size of a port only next to a protocol
+	for _, p := range protocols { // nft determines the size of a port only next to a protocol
 		remember = append(remember, fmt.Sprintf("ct state new ct status dnat meta l4proto %s "+
 			"ct original %s daddr . meta l4proto . ct original proto-dst vmap @%s", nftName(p), w.name, mapSticky))
 	}
@@ -135,14 +137,14 @@ func (w writer) baseChains(scope Scope) {
 	base("input", knftables.FilterType, knftables.InputHook, inputPriority, from(refused)...)
 }
 
-// removeTable succeeds whether there is a table or not.
+// removeTable succeeds with or without a table.
 func (w writer) removeTable() {
 	table := &knftables.Table{Family: w.name, Name: w.table}
 	w.tx.Add(table)
 	w.tx.Delete(table)
 }
 
-// class makes the chain of a class. The rules of one that remembers come later, by [addRemembering].
+// class creates the chain of a class. [addRemembering] later adds the rules of a class that records affinity.
 func (w writer) class(c class) { w.chain(c.name(), c.rules(w.family), nil) }
 
 func (w writer) element(e knftables.Element, remove bool) {
@@ -171,8 +173,8 @@ func (w writer) virtual(key ipvs.Key, have, want *virtual) {
 	w.slots(key, have, want)
 }
 
-// verdict changes the element that says to what chain the packets of a virtual server go. The comment has the settings, and is
-// empty where there is no element.
+// verdict changes the element with the target chain of a virtual server's packets. The comment contains the settings,
+// and is empty without an element.
 func (w writer) verdict(name string, k []string, had, wanted string, have, want ipvs.Settings) {
 	if had == wanted && have == want {
 		return
@@ -209,7 +211,7 @@ func (w writer) slots(key ipvs.Key, have, want *virtual) {
 	}
 }
 
-// remembered puts an element into affinity with what is left of its time.
+// remembered adds an element to affinity with its remaining time.
 func (w writer) remembered(r remembered) {
 	k := append([]string{r.client.String()}, keyText(r.virtual)...)
 	k[len(k)-1] += fmt.Sprintf(" timeout %ds expires %ds", r.timeout, max(1, r.expires)) // knftables has no field for it
@@ -220,7 +222,7 @@ func (w writer) forgotten(r remembered) {
 	w.element(knftables.Element{Map: mapAffinity, Key: append([]string{r.client.String()}, keyText(r.virtual)...)}, true)
 }
 
-// pods replaces the elements of the sets that say what is inside.
+// pods replaces the elements of the sets of internal sources.
 func (w writer) pods(pods ipvs.PodSources) {
 	for _, set := range []string{setPods, setPodInterfaces} {
 		w.tx.Flush(&knftables.Set{Family: w.name, Table: w.table, Name: set})
@@ -235,7 +237,7 @@ func (w writer) pods(pods ipvs.PodSources) {
 	}
 }
 
-// reduce returns the prefixes masked, without those inside another: elements of a set may not overlap.
+// reduce returns the prefixes masked, without those contained in another: elements of a set must not overlap.
 func reduce(prefixes []netip.Prefix) []netip.Prefix {
 	var reduced []netip.Prefix
 next:

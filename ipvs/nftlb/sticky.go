@@ -8,14 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// addRemembering adds the rules of the classes that remember, in one transaction in the network namespace of the calling thread.
+// addRemembering adds the rules of the classes that record affinity, in one transaction in the network namespace of the
+// calling thread.
 //
-// A rule notes where a new connection went, once it has been translated: the client, where it was going and, as the value, where
-// it is going. For one who is noted already the time starts anew. It is written in the kernel's own instructions because nft 1.0.6
-// gives a map's key and value 16 octets each and aborts when they are longer, which those of IPv6 are; it lists them well. In
-// the language of nft it is
+// A rule records the destination of a new connection after the translation: the client, its original destination and,
+// as the value, the real server. For an existing record it restarts the timeout. It is written in the kernel's own
+// instructions because nft 1.0.6 gives a map's key and value 16 octets each and aborts when they are longer, as with
+// IPv6; it lists them correctly. In the language of nft it is
 //
-//	update @affinity { ip saddr . ct original ip daddr . meta l4proto . ct original proto-dst timeout 3h : ip daddr . th dport }
+//	update @affinity { ip saddr . ct original ip daddr . meta l4proto . ct original proto-dst
+//		timeout 3h : ip daddr . th dport }
 func addRemembering(f family, table string, classes []class) error {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
@@ -35,7 +37,7 @@ func addRemembering(f family, table string, classes []class) error {
 	if _, err := conn.SendMessages(messages); err != nil {
 		return fmt.Errorf("add the rules of table %s that remember clients: %w", table, err)
 	}
-	for range classes { // the kernel answers each rule when the whole is done
+	for range classes { // the kernel answers each rule after the full batch
 		if _, err := conn.Receive(); err != nil {
 			return fmt.Errorf("add the rules of table %s that remember clients: %w", table, err)
 		}
@@ -58,7 +60,7 @@ type expression struct {
 	encode func(*netlink.AttributeEncoder)
 }
 
-// remember is the rule. Registers of 32 bits follow one another in a key; those of the value come behind.
+// remember returns the rule. A key uses consecutive 32-bit registers; those of the value follow.
 func remember(f family, timeout uint32) []expression {
 	const client = unix.NFT_REG32_00
 	original := client + f.words
@@ -94,7 +96,7 @@ func payload(base, offset, length, register uint32) expression {
 	}}
 }
 
-// conntrack loads something of the direction in which the connection was opened.
+// conntrack loads a value of the connection's original direction.
 func conntrack(key, register uint32) expression {
 	return expression{"ct", func(e *netlink.AttributeEncoder) {
 		const original = 0 // IP_CT_DIR_ORIGINAL

@@ -9,9 +9,9 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nftwatch"
 )
 
-// sync makes known what the kernel holds. That costs a system call when nobody else has changed our tables since. Otherwise, and
-// in a new process, it reads them and makes them anew from what they hold, each in one transaction: so rules that somebody edited or that an
-// earlier version made are mended, and virtual servers that are gone are seen to be gone.
+// sync makes the known state equal to the kernel's content. Without a foreign change of the tables that costs a system
+// call. Otherwise, and in a new process, it reads them and rebuilds them from their content, each in one transaction.
+// This repairs rules that another program edited or an earlier version created, and detects missing virtual servers.
 func (b *Balancer) sync() error {
 	counts, err := b.watch.Count()
 	if b.known && err == nil && counts == (nftwatch.Counts{}) {
@@ -48,7 +48,7 @@ func (b *Balancer) sync() error {
 	return nil
 }
 
-// rebuild replaces the table of a family by one that holds the listing.
+// rebuild replaces the table of a family by one with the content of the listing.
 func (b *Balancer) rebuild(family int, l listing) error {
 	tx := b.nft.NewTransaction()
 	w := b.writer(tx, family)
@@ -80,17 +80,17 @@ func (b *Balancer) rebuild(family int, l listing) error {
 	return nil
 }
 
-// one is the count of one transaction on the table of a family.
+// one returns the count of one transaction on the table of a family.
 func one(family int) (c nftwatch.Counts) {
 	c[family] = 1
 	return c
 }
 
-// addClasses adds the classes that a virtual server needs.
+// addClasses adds the classes that a virtual server requires.
 func addClasses(classes map[class]struct{}, v *virtual) {
 	c := v.class()
 	if c.choice == refuse {
-		return // its chain is always there
+		return // its chain always exists
 	}
 	classes[c] = struct{}{}
 	classes[c.forgetful()] = struct{}{}
@@ -99,7 +99,7 @@ func addClasses(classes map[class]struct{}, v *virtual) {
 	}
 }
 
-// addRemembering completes the chains of those classes that remember.
+// addRemembering completes the chains of the classes that record affinity.
 func (b *Balancer) addRemembering(family int, classes []class) error {
 	classes = slices.DeleteFunc(classes, func(c class) bool { return c.choice != remembering })
 	if len(classes) == 0 {
@@ -108,7 +108,7 @@ func (b *Balancer) addRemembering(family int, classes []class) error {
 	return b.runFunc(func() error { return addRemembering(families[family], b.scope.Table(), classes) }, one(family))
 }
 
-// prepare makes the tables and the chains of classes that the virtual servers need and that are not there yet.
+// prepare creates the missing tables and chains of classes that the virtual servers require.
 func (b *Balancer) prepare(keys []ipvs.Key, next map[ipvs.Key]*virtual) error {
 	for i := range families {
 		classes := make(map[class]struct{})
@@ -157,11 +157,11 @@ func (b *Balancer) makeChains(family int, classes map[class]struct{}) error {
 	return nil
 }
 
-// forget deletes from affinity who is remembered for a real server that gets no new connections any more, where a change since
-// the last time makes that possible. Its cost follows the number of clients remembered, of all virtual servers.
+// forget deletes the affinity to real servers that get no new connections any more, if a change since the last call may
+// have left some. Its cost follows the number of clients with affinity, of all virtual servers.
 func (b *Balancer) forget() error {
 	for i := range families {
-		const tries = 3 // a packet that chose before the change may be noted after the look
+		const tries = 3 // a packet translated before the change may be recorded after the listing
 		for n := 0; b.tables[i].stale && n < tries; n++ {
 			left, err := b.forgetOnce(i)
 			if err != nil {
@@ -173,7 +173,7 @@ func (b *Balancer) forget() error {
 	return nil
 }
 
-// forgetOnce tells whether it found any.
+// forgetOnce reports whether it found any.
 func (b *Balancer) forgetOnce(family int) (bool, error) {
 	all, err := listAffinity(families[family], b.scope.Table())
 	if err != nil {
@@ -187,7 +187,7 @@ func (b *Balancer) forgetOnce(family int) (bool, error) {
 		}
 		const soon = 60
 		if r.expires < soon {
-			w.remembered(r) // so that deleting it does not fail when its time is over by now
+			w.remembered(r) // so that deleting it does not fail if it has expired by now
 		}
 		w.forgotten(r)
 	}

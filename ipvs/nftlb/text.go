@@ -9,10 +9,10 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// What the rules cannot express is in the comments of elements, as ipvsadm prints it: "rr persistent 10800 flags 0x10" with a virtual
-// server, "Masq 1" with a slot.
+// The comments of elements hold what the rules cannot express, in ipvsadm's notation: "rr persistent 10800 flags 0x10"
+// for a virtual server, "Masq 1" for a slot.
 
-// parseSettings reads the comment of a virtual server.
+// parseSettings parses the comment of a virtual server.
 func parseSettings(text string) (ipvs.Settings, bool) {
 	words := strings.Fields(text)
 	if len(words)%2 == 0 {
@@ -35,7 +35,7 @@ func parseSettings(text string) (ipvs.Settings, bool) {
 	return settings, known && settings.String() == text
 }
 
-// parseReal reads the comment of a slot.
+// parseReal parses the comment of a slot.
 func parseReal(text string) (ipvs.RealServer, bool) {
 	method, weight, _ := strings.Cut(text, " ")
 	n, err := strconv.ParseUint(weight, 10, 16)
@@ -48,7 +48,8 @@ func parseReal(text string) (ipvs.RealServer, bool) {
 	return ipvs.RealServer{}, false
 }
 
-// keyText returns a virtual server as the parts of an element's key. The protocol is a number: a small image has no names.
+// keyText returns a virtual server as the parts of an element's key. The protocol is a number: a small image has no
+// names.
 func keyText(key ipvs.Key) []string {
 	return []string{key.Addr.String(), strconv.Itoa(int(key.Protocol)), strconv.Itoa(int(key.Port))}
 }
@@ -58,7 +59,7 @@ func realText(real netip.AddrPort) []string {
 	return []string{real.Addr().String(), strconv.Itoa(int(real.Port()))}
 }
 
-// parts are those of a concatenation in nft's JSON.
+// parts are the parts of a concatenation in nft's JSON.
 type parts []json.RawMessage
 
 func (p parts) addr(i int) (addr netip.Addr, ok bool) {
@@ -69,7 +70,7 @@ func (p parts) number(i int) (n uint32, ok bool) {
 	return n, i < len(p) && json.Unmarshal(p[i], &n) == nil
 }
 
-// protocol reads a protocol: its name, or its number where there is no /etc/protocols, as in a small image.
+// protocol parses a protocol: its name, or its number if there is no /etc/protocols, as in a small image.
 func (p parts) protocol(i int) (ipvs.Protocol, bool) {
 	if n, ok := p.number(i); ok {
 		return ipvs.Protocol(n), n < 1<<8
@@ -85,7 +86,7 @@ func (p parts) protocol(i int) (ipvs.Protocol, bool) {
 	return 0, false
 }
 
-// key reads a virtual server from the parts beginning at i.
+// key parses a virtual server from the parts beginning at i.
 func (p parts) key(i int) (ipvs.Key, bool) {
 	addr, ok1 := p.addr(i)
 	protocol, ok2 := p.protocol(i + 1)
@@ -93,22 +94,22 @@ func (p parts) key(i int) (ipvs.Key, bool) {
 	return ipvs.Key{Addr: addr, Protocol: protocol, Port: uint16(port)}, ok1 && ok2 && ok3 && port < 1<<16
 }
 
-// addrPort reads an address and a port from the parts beginning at i.
+// addrPort parses an address and a port from the parts beginning at i.
 func (p parts) addrPort(i int) (netip.AddrPort, bool) {
 	addr, ok1 := p.addr(i)
 	port, ok2 := p.number(i + 1)
 	return netip.AddrPortFrom(addr, uint16(port)), ok1 && ok2 && port < 1<<16
 }
 
-// elementKey is the key of an element of a set or map, with what nft says beside it.
+// elementKey is the key of an element of a set or map, with nft's additional fields.
 type elementKey struct {
 	parts   parts
 	comment string
-	// timeout and expires are seconds, 0 where there is no time-out.
+	// timeout and expires are seconds, 0 without a time-out.
 	timeout, expires uint32
 }
 
-// parseKey reads an element of a set, or the key of one of a map.
+// parseKey parses an element of a set, or the key of an element of a map.
 func parseKey(raw json.RawMessage) (elementKey, bool) {
 	var outer struct {
 		Elem *struct {

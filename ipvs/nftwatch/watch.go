@@ -1,5 +1,5 @@
 // Package nftwatch counts the transactions of nftables that touch certain tables, by the kernel's notifications
-// (include/uapi/linux/netfilter/nf_tables.h), so that nothing need be listed to find out that nothing happened.
+// (include/uapi/linux/netfilter/nf_tables.h), so that no listing is needed to detect that nothing changed.
 package nftwatch
 
 import (
@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrLost says that notifications were lost: anything may have happened.
+// ErrLost reports that notifications were lost: any change may have happened.
 var ErrLost = errors.New("notifications of nftables lost")
 
 // Families are the indices of [Counts].
@@ -27,7 +27,8 @@ type Counts [NumFamilies]int
 
 var numbers = [NumFamilies]byte{IP: unix.NFPROTO_IPV4, IP6: unix.NFPROTO_IPV6}
 
-// Watch counts the transactions that touch the tables of one name in one network namespace. It is for one caller at a time.
+// Watch counts the transactions that touch the tables of one name in one network namespace. It is for one caller at a
+// time.
 type Watch struct {
 	name string
 	fd   int
@@ -36,18 +37,18 @@ type Watch struct {
 	in   [1 << 16]byte
 }
 
-// buffer is a limit, not what is taken. The kernel sends all notifications of a transaction at its end, faster than they can be
-// read, so it must hold those of the greatest: a hundred thousand elements (TestGreatTransaction).
+// buffer is a limit, not an allocation. The kernel sends all notifications of a transaction at its end, faster than
+// they can be read, so it must hold those of the largest one: a hundred thousand elements (TestGreatTransaction).
 const buffer = 64 << 20
 
-// Open counts from now on, in the network namespace of the calling thread.
+// Open starts counting, in the network namespace of the calling thread.
 func Open(table string) (*Watch, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
 	}
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, buffer) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, buffer) // less is only slower
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, buffer) // a smaller buffer is only slower
 	}
 	group := uint32(1) << (unix.NFNLGRP_NFTABLES - 1)
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: group}); err != nil {
@@ -60,8 +61,8 @@ func Open(table string) (*Watch, error) {
 // Close ends the watch.
 func (w *Watch) Close() { unix.Close(w.fd) }
 
-// Count returns how many transactions touched the tables since the last call. It does not wait. The error, [ErrLost] or one of
-// the socket, says that there may have been more.
+// Count returns the number of transactions that touched the tables since the last call. It does not wait. With an
+// error, [ErrLost] or one of the socket, there may have been more.
 func (w *Watch) Count() (counts Counts, err error) {
 	for {
 		size, _, recvErr := unix.Recvfrom(w.fd, w.in[:], 0)
@@ -85,7 +86,7 @@ func (w *Watch) Count() (counts Counts, err error) {
 	}
 }
 
-// add takes one message, and when it ends a transaction counts it for every table that was touched.
+// add processes one message. At the end of a transaction it counts the transaction for every touched table.
 func (w *Watch) add(m syscall.NetlinkMessage, counts *Counts) {
 	if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES {
 		return
@@ -107,10 +108,10 @@ func (w *Watch) add(m syscall.NetlinkMessage, counts *Counts) {
 	}
 }
 
-// tableOf returns the family and the name of the table that a message is about: attribute 1 names it in every kind of message
+// tableOf returns the family and the name of the table of a message: attribute 1 has the name in every kind of message
 // (NFTA_TABLE_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_TABLE, NFTA_SET_TABLE, NFTA_SET_ELEM_LIST_TABLE and so on).
 func tableOf(data []byte) (family byte, name string) {
-	const header, align = 4, 4 // struct nfgenmsg, the family first; the library panics on what is not aligned
+	const header, align = 4, 4 // struct nfgenmsg, the family first; the library panics on unaligned data
 	if len(data) < header || len(data)%align != 0 {
 		return 0, ""
 	}

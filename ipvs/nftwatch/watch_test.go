@@ -35,7 +35,7 @@ func nft(input string) error {
 	return nil
 }
 
-// elements returns a transaction that makes a table with a set of n elements.
+// elements returns a transaction that creates a table with a set of n elements.
 func elements(table string, n int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "add table %s\nadd set %[1]s s { type ipv4_addr . inet_service; }\n", table)
@@ -78,7 +78,7 @@ func TestGreatTransaction(t *testing.T) {
 	}
 }
 
-// FuzzTableOf: no message makes the parser fail.
+// FuzzTableOf: no message crashes the parser.
 func FuzzTableOf(f *testing.F) {
 	f.Add([]byte{2, 0, 0, 0, 11, 0, 1, 0, 'i', 'r', 'o', 'n', 'l', 'b', 0, 0})
 	f.Add([]byte{2, 0, 0, 0, 4, 0, 1, 0})

@@ -11,23 +11,24 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Config of a session. == compares it.
+// Config configures a session. It is comparable with ==.
 type Config struct {
-	// Peer is the other side. A link-local address has a zone.
+	// Peer is the remote address. A link-local address has a zone.
 	Peer netip.Addr
-	// Local is the address to send from, the zero Addr for what the kernel chooses.
+	// Local is the source address; with the zero Addr, the kernel chooses.
 	Local netip.Addr
-	// MultiHop is a session over several hops (RFC 5883): another port, and Timers.MinimumTTL in place of 255. 0 there is 254.
+	// MultiHop is a session over several hops (RFC 5883): another port, and Timers.MinimumTTL instead of 255. A
+	// MinimumTTL of 0 means 254.
 	MultiHop bool
 	Timers   plan.BFD
 }
 
-// Of returns the configuration for a BGP peer. It is over several hops if a minimum TTL is given.
+// Of returns the configuration for a BGP peer. It is multihop if a minimum TTL is set.
 func Of(p plan.Peer) Config {
 	return Config{Peer: p.Address, Local: p.Source, MultiHop: p.BFD.MinimumTTL > 0, Timers: p.BFD}
 }
 
-// Check tells what is wrong with it.
+// Check returns an error if the configuration is invalid.
 func (c Config) Check() error {
 	t := c.Timers
 	switch {
@@ -54,9 +55,9 @@ func within(peer netip.Addr, field string, d time.Duration) error {
 	return nil
 }
 
-// Key tells sessions apart.
+// Key identifies a session.
 type Key struct {
-	// Peer has no zone. Interface is what was its zone.
+	// Peer has no zone; Interface is its zone.
 	Peer      netip.Addr
 	Interface string
 	// Local is the zero Addr if the kernel chooses.
@@ -68,13 +69,13 @@ func (c Config) key() Key {
 	return Key{c.Peer.WithZone(""), c.Peer.Zone(), c.Local.WithZone(""), c.MultiHop}
 }
 
-// path is what the other side can tell sessions apart by, as long as it knows no discriminator.
+// path is the part of the key by which the remote system distinguishes sessions until it has received a discriminator.
 func (k Key) path() Key {
 	k.Local = netip.Addr{}
 	return k
 }
 
-// minimumTTL is what a packet of the session must have left.
+// minimumTTL is the least TTL of an accepted packet.
 func (c Config) minimumTTL() int {
 	switch {
 	case !c.MultiHop:

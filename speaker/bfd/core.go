@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Drop says why a packet was not taken in.
+// Drop is the reason why a packet was dropped.
 type Drop string
 
-// The reasons, as the metric has them (RFC 5880, 6.8.6).
+// The reasons, as in the metric label (RFC 5880, 6.8.6).
 const (
 	Taken          Drop = ""
 	DropForm       Drop = "malformed"
@@ -21,43 +21,44 @@ const (
 	DropMultipoint Drop = "multipoint"
 	DropNoMy       Drop = "no-discriminator"
 	DropAuth       Drop = "authentication"
-	DropState      Drop = "state" // names no session, and is neither Down nor AdminDown
+	DropState      Drop = "state" // has no discriminator of a session, and is neither Down nor AdminDown
 	DropUnknown    Drop = "unknown-session"
-	DropSource     Drop = "other-source" // names a session with another peer
+	DropSource     Drop = "other-source" // has the discriminator of a session with another peer
 	DropTTL        Drop = "ttl"
-	DropInterface  Drop = "interface"           // of a single-hop session, on another interface than that of its peer
-	DropNewcomer   Drop = "other-discriminator" // names none, and is not of the peer of a multihop session that is up
-	DropFiltered   Drop = "filtered"            // by the kernel, while too many packets are of no session
+	DropInterface  Drop = "interface"           // of a single-hop session, on another interface than its peer's
+	DropNewcomer   Drop = "other-discriminator" // no discriminator, and not from the peer of an up multihop session
+	DropFiltered   Drop = "filtered"            // by the kernel, while too many packets match no session
 )
 
 // Drops are all reasons.
 var Drops = []Drop{DropForm, DropVersion, DropMultiplier, DropMultipoint, DropNoMy, DropAuth, DropState, DropUnknown,
 	DropSource, DropTTL, DropInterface, DropNewcomer, DropFiltered}
 
-// Datagram is one that was received.
+// Datagram is a received datagram.
 type Datagram struct {
 	// Source and Local are the addresses, without zone.
 	Source, Local netip.Addr
-	// Index of the interface on which it came, and its name, which only packets that name no session need.
+	// Index is the index of the receiving interface, and Interface its name; only packets without a discriminator need
+	// the name.
 	Index     int
 	Interface string
 	TTL       int
-	// MultiHop is set if it came to that port.
+	// MultiHop is set if it was sent to the multihop port.
 	MultiHop bool
 	Data     []byte
 }
 
-// Outgoing is a packet to be sent by the session with that discriminator.
+// Outgoing is a packet that the session with that discriminator is to send.
 type Outgoing struct {
 	Session uint32
 	Packet  Packet
 }
 
-// Core is the protocol. It knows no clock, does no I/O and is used by one goroutine.
+// Core is the protocol. It has no clock, does no I/O and is used by one goroutine.
 type Core struct {
 	independent bool
 	random      *rand.Rand
-	// sessions by their keys, ascending, so that the same input gives the same output.
+	// sessions are sorted by key, so that the same input produces the same output.
 	sessions   []*session
 	byDiscr    map[uint32]*session
 	out        []Outgoing
@@ -65,13 +66,14 @@ type Core struct {
 	generation uint64
 }
 
-// NewCore returns one without sessions. independent sets the C bit (RFC 5880, 4.1). The discriminators come from random.
+// NewCore returns a Core without sessions. independent sets the C bit (RFC 5880, 4.1). random generates the
+// discriminators.
 func NewCore(independent bool, random *rand.Rand) *Core {
 	return &Core{independent: independent, random: random, byDiscr: map[uint32]*session{}, changed: map[string]Status{}}
 }
 
-// Set says which sessions there are, by name; all that are not named say goodbye and end. Configurations with the same addresses share a
-// session, which has the timers of the first name. They must pass Check.
+// Set sets all sessions by name; sessions that are not in the set send AdminDown and end. Configurations with the same
+// addresses share a session, which has the timers of the first name. They must pass Check.
 func (c *Core) Set(now time.Time, configs map[string]Config) {
 	names, paths := map[Key][]string{}, map[Key]bool{}
 	for _, name := range slices.Sorted(maps.Keys(configs)) {
@@ -90,7 +92,7 @@ func (c *Core) Set(now time.Time, configs map[string]Config) {
 	c.flush(now)
 }
 
-// want makes a session or brings it to its configuration.
+// want creates a session or updates it to its configuration.
 func (c *Core) want(now time.Time, k Key, names []string, conf Config) {
 	at, known := slices.BinarySearchFunc(c.sessions, k, func(s *session, k Key) int { return compareKeys(s.key, k) })
 	if !known {
@@ -100,10 +102,10 @@ func (c *Core) want(now time.Time, k Key, names []string, conf Config) {
 	}
 	s := c.sessions[at]
 	if s.conf != conf {
-		s.due = true // what it says differs (6.8.7)
+		s.due = true // its packets differ (6.8.7)
 	}
 	s.conf = conf
-	if s.state == AdminDown { // wanted again
+	if s.state == AdminDown { // configured again
 		s.ends = time.Time{}
 		s.become(now, Down, NoDiagnostic, NeverUp)
 	}
@@ -115,8 +117,8 @@ func (c *Core) want(now time.Time, k Key, names []string, conf Config) {
 	}
 }
 
-// leave has a session say goodbye for the other side's detection time (6.8.16), or ends it if there is nobody to be told, or if
-// another session takes the path over.
+// leave makes a session send AdminDown for the remote detection time (6.8.16). It ends the session at once if the
+// remote system is unknown, or if another session takes the path over.
 func (c *Core) leave(now time.Time, s *session, taken bool) {
 	s.names = nil
 	c.generation++
@@ -135,16 +137,16 @@ func (c *Core) end(s *session) {
 	c.generation++
 }
 
-// Result is what became of a datagram.
+// Result is the result of a received datagram.
 type Result struct {
 	Drop Drop
-	// Session that took it in.
+	// Session is the one that accepted it.
 	Session uint32
-	// Silence that it ended, as a share of the detection time; 0 if the session was not up.
+	// Silence is the silence that it ended, as a share of the detection time; 0 if the session was not up.
 	Silence float64
 }
 
-// Receive takes in a datagram.
+// Receive processes a datagram.
 func (c *Core) Receive(now time.Time, in Datagram) Result {
 	s, p, drop := c.accept(&in)
 	if drop != Taken {
@@ -194,7 +196,7 @@ func (c *Core) accept(in *Datagram) (*session, Packet, Drop) {
 	return s, p, Taken
 }
 
-// tooFar says of a session that does not come up that the TTL may be why.
+// tooFar records the TTL as a possible reason why a session does not come up.
 func (c *Core) tooFar(s *session, ttl int) {
 	if s.state == Up || s.remote.discr != 0 || s.ttl == ttl && s.far != "" {
 		return
@@ -219,7 +221,8 @@ func (c *Core) elsewhere(s *session) {
 	c.note(s)
 }
 
-// find returns the session of a packet: that which it names, else that of the addresses (RFC 5880, 6.3; RFC 5881, 3; RFC 5883, 4).
+// find returns the session of a packet: by its discriminator, or else by its addresses (RFC 5880, 6.3; RFC 5881, 3; RFC
+// 5883, 4).
 func (c *Core) find(p *Packet, in *Datagram) (*session, Drop) {
 	if p.Your != 0 {
 		s := c.byDiscr[p.Your]
@@ -237,7 +240,7 @@ func (c *Core) find(p *Packet, in *Datagram) (*session, Drop) {
 		if k.Peer != in.Source || k.MultiHop != in.MultiHop || k.Interface != "" && k.Interface != in.Interface || k.Local.IsValid() && k.Local != in.Local {
 			continue
 		}
-		if found == nil || k.Local.IsValid() { // the one that names its address knows better
+		if found == nil || k.Local.IsValid() { // a session with a local address is more specific
 			found = s
 		}
 	}
@@ -247,10 +250,11 @@ func (c *Core) find(p *Packet, in *Datagram) (*session, Drop) {
 	return found, Taken
 }
 
-// Tick does what is due. Packets that were received before now must have been taken in, or sessions may expire that need not.
+// Tick processes what is due. Packets received before now must have been passed to Receive, or sessions may expire
+// wrongly.
 func (c *Core) Tick(now time.Time) { c.flush(now) }
 
-// flush has every session do what is due.
+// flush processes every session that is due.
 func (c *Core) flush(now time.Time) {
 	over := false
 	for _, s := range c.sessions {
@@ -270,10 +274,10 @@ func (c *Core) flush(now time.Time) {
 	}
 }
 
-// settle sends what a session owes, and sets its timers.
+// settle sends a session's pending packets, and sets its timers.
 func (c *Core) settle(now time.Time, s *session) {
 	s.arm(now, c.random)
-	if s.final { // whatever else holds (6.8.7)
+	if s.final { // regardless of all else (6.8.7)
 		c.out = append(c.out, Outgoing{s.localDiscr, s.packet(true, c.independent)})
 	}
 	if s.due && (s.armed > 0 || s.remote.discr != 0) {
@@ -287,7 +291,7 @@ func (c *Core) settle(now time.Time, s *session) {
 	}
 }
 
-// note has the status of a session reported.
+// note queues a status report of a session.
 func (c *Core) note(s *session) {
 	s.reported = s.status()
 	for _, name := range s.names {
@@ -295,7 +299,7 @@ func (c *Core) note(s *session) {
 	}
 }
 
-// Next is when Tick must be called, the zero time for never.
+// Next returns when Tick is due, the zero time for never.
 func (c *Core) Next() (next time.Time) {
 	for _, s := range c.sessions {
 		next = earliest(next, s.wake())
@@ -303,7 +307,7 @@ func (c *Core) Next() (next time.Time) {
 	return next
 }
 
-// Out returns the packets to be sent, in order. They are valid until the next call.
+// Out returns the packets to send, in order. They are valid until the next call.
 func (c *Core) Out() []Outgoing {
 	out := c.out
 	c.out = c.out[:0]
@@ -320,7 +324,7 @@ func (c *Core) Changed() map[string]Status {
 	return out
 }
 
-// Problem says what keeps a session from sending or receiving, "" if nothing does any more.
+// Problem sets the error that prevents a session from sending or receiving, "" if there is none any more.
 func (c *Core) Problem(discr uint32, what string) {
 	if s := c.byDiscr[discr]; s != nil && s.problem != what {
 		s.problem = what
@@ -328,24 +332,25 @@ func (c *Core) Problem(discr uint32, what string) {
 	}
 }
 
-// Bind sets the interface of a single-hop session (RFC 5881, 3), 0 if it is not known.
+// Bind sets the interface of a single-hop session (RFC 5881, 3), 0 if unknown.
 func (c *Core) Bind(discr uint32, index int) {
 	if s := c.byDiscr[discr]; s != nil && !s.key.MultiHop {
 		s.index = index
 	}
 }
 
-// Generation changes with what Sessions returns.
+// Generation changes when the result of Sessions changes.
 func (c *Core) Generation() uint64 { return c.generation }
 
-// Sessions calls f with the discriminator, the addresses and the names of each session; one that says goodbye has no names.
+// Sessions calls f with the discriminator, the addresses and the names of each session; a session that ends has no
+// names.
 func (c *Core) Sessions(f func(discr uint32, k Key, names []string)) {
 	for _, s := range c.sessions {
 		f(s.localDiscr, s.key, s.names)
 	}
 }
 
-// discriminator returns a random one that is not in use (6.8.1).
+// discriminator returns a random unused discriminator (6.8.1).
 func (c *Core) discriminator() uint32 {
 	for {
 		if d := c.random.Uint32(); d != 0 && c.byDiscr[d] == nil {
@@ -354,11 +359,11 @@ func (c *Core) discriminator() uint32 {
 	}
 }
 
-// Up tells whether a session is up.
+// Up reports whether a session is up.
 func (c *Core) Up(discr uint32) bool { return c.byDiscr[discr] != nil && c.byDiscr[discr].state == Up }
 
-// Newcomers returns which discriminator packets of the session that name none have, 0 if any may (only), and whether
-// the session waits for one.
+// Newcomers returns the discriminator that the sender of packets without a session's discriminator must have, 0 for any
+// (only), and whether the session waits for such a packet (passive).
 func (c *Core) Newcomers(discr uint32) (only uint32, awaited bool) {
 	if s := c.byDiscr[discr]; s != nil {
 		return s.only(), s.conf.Timers.Passive
@@ -366,8 +371,8 @@ func (c *Core) Newcomers(discr uint32) (only uint32, awaited bool) {
 	return 0, false
 }
 
-// Crowded has an active session that is not up forget who the other side is, since too many claim to be it: the real
-// one answers a packet that names none.
+// Crowded resets the remote state of an active session that is not up, because too many hosts claim to be the peer: the
+// real peer answers a packet without a discriminator.
 func (c *Core) Crowded(now time.Time, discr uint32) {
 	s := c.byDiscr[discr]
 	if s == nil || s.state == Up || s.state == AdminDown || s.conf.Timers.Passive {

@@ -1,10 +1,10 @@
-// Package bfd watches the paths to BGP peers by Bidirectional Forwarding Detection: asynchronous mode (RFC 5880) over one hop
-// (RFC 5881) and over several (RFC 5883), without echo, demand mode of its own, or authentication.
+// Package bfd monitors the paths to BGP peers by Bidirectional Forwarding Detection: asynchronous mode (RFC 5880) over
+// one hop (RFC 5881) and over several (RFC 5883), without echo, demand mode of its own, or authentication.
 //
-// The Core is pure: configurations, packets and times go in; packets, changes of state and the time of the next turn come out.
-// The Driver gives it sockets and a thread that goes before others; all that may block (the log, the caller's function) is
-// done beside that thread.
+// The Core is pure: configurations, packets and times are its input; packets, state changes and the time of the next
+// tick are its output. The Driver provides sockets and a thread with priority over others. All that may block (the log,
+// the caller's function) runs outside that thread.
 //
-// Nothing is sent when the process ends: the other side finds out by itself, or the next process takes over before it does. A session
-// that is no longer wanted is told to the other side (AdminDown), which so need not take the path for dead.
+// Nothing is sent when the process ends: the remote system detects that by itself, unless the next process takes over
+// before. A session that is removed sends AdminDown, so that the remote system does not consider the path dead.
 package bfd

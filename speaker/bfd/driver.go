@@ -13,11 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options of a Driver.
+// Options configure a Driver.
 type Options struct {
 	Log *slog.Logger
-	// Changed is told how all sessions are whenever one has changed, by name. Calls come one after another from a goroutine of their own; a
-	// change of state is never left out for a later one of the same session.
+	// Changed is called with the status of all sessions, by name, whenever one has changed. Calls are made one after
+	// another from a separate goroutine. A change of state is not skipped for a later one of the same session, unless
+	// the queue of reports is full.
 	Changed func(map[string]Status)
 	// Independent sets the C bit (RFC 5880, 4.1): this process outlives the control plane.
 	Independent bool
@@ -31,17 +32,17 @@ type Driver struct {
 	metrics *metrics
 
 	mu sync.Mutex
-	// wanted are the sessions that pass Check, wrong what is said of the others.
+	// wanted are the sessions that pass Check, wrong the errors of the others.
 	wanted map[string]Config
 	wrong  map[string]error
 	fresh  bool
-	// wake is an eventfd that ends the loop's wait, -1 while there is no loop.
+	// wake is an eventfd that ends the loop's wait, -1 while no loop runs.
 	wake int
 
 	reports reports
 }
 
-// New returns a Driver that has no sessions yet. It does nothing before Run.
+// New returns a Driver without sessions. It does nothing before Run.
 func New(o Options) *Driver {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -49,9 +50,9 @@ func New(o Options) *Driver {
 	return &Driver{options: o, metrics: newMetrics(o.Metrics), wake: -1, reports: newReports()}
 }
 
-// Set says which sessions there are: the whole set each time. It does not block. Those that stay as they are are not touched; other timers
-// are agreed on with the other side (6.8.3); other addresses make another session. One that is not named any more tells the other
-// side so (AdminDown), unless the process ends before.
+// Set sets all sessions; the set is complete each time. It does not block. Unchanged sessions are not touched; changed
+// timers are negotiated with the remote system (6.8.3); changed addresses make another session. A removed session sends
+// AdminDown, unless the process ends before.
 func (d *Driver) Set(configs map[string]Config) {
 	wanted, wrong := map[string]Config{}, map[string]error{}
 	for name, c := range configs {
@@ -68,7 +69,7 @@ func (d *Driver) Set(configs map[string]Config) {
 	d.kick()
 }
 
-// logChanges says what is new.
+// logChanges logs the changes.
 func (d *Driver) logChanges(wanted map[string]Config, wrong map[string]error) {
 	for _, name := range slices.Sorted(maps.Keys(d.wanted)) {
 		if _, stays := wanted[name]; !stays {
@@ -91,7 +92,7 @@ func (d *Driver) logChanges(wanted map[string]Config, wrong map[string]error) {
 	}
 }
 
-// kick ends the loop's wait. d.mu is held.
+// kick ends the loop's wait. d.mu must be held.
 func (d *Driver) kick() {
 	if d.wake >= 0 {
 		_, _ = unix.Write(d.wake, binary.NativeEndian.AppendUint64(nil, 1))

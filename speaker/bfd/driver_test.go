@@ -15,10 +15,10 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// TestPair has two Drivers watch each other in every way that there is.
+// TestPair runs two Drivers with sessions to each other in every supported way.
 func TestPair(t *testing.T) {
 	t.Parallel()
-	// Long enough for a busy machine not to take a session down before the silence does.
+	// Long enough that a busy machine does not take a session down before the silence does.
 	timers := plan.BFD{Receive: 300 * time.Millisecond, Transmit: 300 * time.Millisecond, Multiplier: 5}
 	const detection = 1500 * time.Millisecond
 	multi := timers
@@ -73,7 +73,7 @@ func sockets(t *testing.T, space *netspace.Space) string {
 	return string(out)
 }
 
-// receives waits until so many sockets for packets are open in a namespace.
+// receives waits until n receiving sockets are open in a namespace.
 func receives(t *testing.T, space *netspace.Space, n int) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; {
@@ -93,7 +93,7 @@ func receives(t *testing.T, space *netspace.Space, n int) {
 	}
 }
 
-// TestLive adds, changes and removes sessions while another one stays up, and looks at the sockets.
+// TestLive adds, changes and removes sessions while another one stays up, and checks the sockets.
 func TestLive(t *testing.T) {
 	t.Parallel()
 	x, y := link(t)
@@ -119,7 +119,7 @@ func TestLive(t *testing.T) {
 		return ""
 	}
 	before := source()
-	// Other timers: agreed on without the session going down, from the same port.
+	// Changed timers: negotiated without the session going down, from the same port.
 	slower := six("2001:db8::2")
 	slower.Timers.Transmit, slower.Timers.Receive, slower.Timers.Multiplier = 200*time.Millisecond, 400*time.Millisecond, 5
 	a.Set(map[string]Config{"four": four("192.0.2.2"), "six": slower})
@@ -128,7 +128,7 @@ func TestLive(t *testing.T) {
 	if after := source(); after != before || before == "" {
 		t.Errorf("the source was %q, is %q", before, after)
 	}
-	// Wrong ones: the others do not care.
+	// Invalid ones do not affect the others.
 	a.Set(map[string]Config{"four": four("192.0.2.2"), "wrong": {Peer: addr("fe80::2")}})
 	a.wait(t, "wrong", "its problem", func(s Status) bool { return strings.Contains(s.Problem, "needs its interface") })
 	is := b.wait(t, "six", "told", down)
@@ -149,7 +149,7 @@ func TestLive(t *testing.T) {
 	}
 }
 
-// TestEndsSilently: nothing is sent at the end, and who begins anew is taken up at once.
+// TestEndsSilently: nothing is sent at the end, and a restarted peer is accepted at once.
 func TestEndsSilently(t *testing.T) {
 	t.Parallel()
 	x, y := link(t)
@@ -164,7 +164,7 @@ func TestEndsSilently(t *testing.T) {
 	again := start(t, x)
 	again.Set(map[string]Config{"b": {Peer: addr("192.0.2.2"), Timers: steady}})
 	b.wait(t, "a", "up again", up)
-	// Ended and begun before the other side notices: the first packet says it.
+	// Ended and restarted before the remote system detects it: the first packet shows it.
 	again.stop()
 	third := start(t, x)
 	third.Set(map[string]Config{"b": {Peer: addr("192.0.2.2"), Timers: steady}})
@@ -174,7 +174,8 @@ func TestEndsSilently(t *testing.T) {
 	}
 }
 
-// TestHop: a packet that came over a router is ignored, whatever it says (RFC 5881, 5), and one of too many hops by a multihop session.
+// TestHop: a routed packet is ignored, whatever it contains (RFC 5881, 5), and so is one with too many hops by a
+// multihop session.
 func TestHop(t *testing.T) {
 	t.Parallel()
 	x, y := link(t)
@@ -198,7 +199,8 @@ func TestHop(t *testing.T) {
 	}
 	inject(t, y, "192.0.2.2", "192.0.2.1", portMultiHop, 253, hello)
 	reaches(DropTTL, 1)
-	// Over one hop the kernel drops most of them (filter.go). Those that are passed on were taken when the packet after them is.
+	// Over one hop the kernel drops most of them (filter.go). Those that pass have been processed once the packet after
+	// them is.
 	for i, path := range [][2]string{{"192.0.2.2", "192.0.2.1"}, {"2001:db8::2", "2001:db8::1"}} {
 		before := testutil.ToFloat64(dropped)
 		injectTimes(t, 40*sample, y, path[0], path[1], portSingleHop, 254, hello)
@@ -221,11 +223,12 @@ func TestHop(t *testing.T) {
 	}
 }
 
-// TestProblems: what keeps a session from working is said, does not touch others, and is got over.
+// TestProblems: an error that prevents a session from working is reported, does not affect others, and is recovered
+// from.
 func TestProblems(t *testing.T) {
 	t.Parallel()
 	x, y := link(t)
-	// Another program has the port.
+	// Another program uses the port.
 	var taken int
 	x.Must(t, func() (err error) {
 		if taken, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
@@ -252,11 +255,11 @@ func TestProblems(t *testing.T) {
 	a.wait(t, "nowhere", "no problem", func(s Status) bool { return s.Problem == "" })
 }
 
-// TestMarks looks at the packets themselves: ports, TTL, DSCP.
+// TestMarks checks the packets themselves: ports, TTL, DSCP.
 func TestMarks(t *testing.T) {
 	t.Parallel()
 	x, y := link(t)
-	// The router's side counts what is right and what is not.
+	// The router's side counts correct and incorrect packets.
 	nft(t, y, `table inet look {
 		chain in { type filter hook prerouting priority 0;
 			udp dport 3784 ip ttl 255 ip dscp cs6 udp sport 49152-65535 counter accept comment "right of IPv4"
@@ -278,7 +281,7 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// TestSourceFollows: a session that is down follows the kernel's choice of its address.
+// TestSourceFollows: a session that is down follows the kernel's choice of its source address.
 func TestSourceFollows(t *testing.T) {
 	t.Parallel()
 	x, y := link(t)
@@ -294,7 +297,8 @@ func TestSourceFollows(t *testing.T) {
 	a.wait(t, "b", "up", up)
 }
 
-// TestInterfaceReturns: a session between link-local addresses comes up again over an interface that was made anew, and has another index.
+// TestInterfaceReturns: a session between link-local addresses comes up again over an interface that was recreated with
+// another index.
 func TestInterfaceReturns(t *testing.T) {
 	t.Parallel()
 	x, y := link(t)
@@ -311,7 +315,7 @@ func TestInterfaceReturns(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.wait(t, "b", "down, for a reason", func(s Status) bool { return down(s) && s.Problem != "" })
-	x.Must(t, func() error { // another index, with all likelihood
+	x.Must(t, func() error { // another index, most likely
 		return exec.Command("ip", "link", "add", "other", "type", "veth", "peer", "name", "other-peer").Run()
 	})
 	netspace.Join(t, x, "eth0", "192.0.2.1/24", y, "eth0", "192.0.2.2/24")
@@ -321,7 +325,8 @@ func TestInterfaceReturns(t *testing.T) {
 	b.wait(t, "a", "up", up)
 }
 
-// TestRouted: a peer with a zone is on that interface, with a route to it or without; another one is where the route goes.
+// TestRouted: a peer with a zone is on that interface, with or without a route to it; another peer is on the interface
+// of its route.
 func TestRouted(t *testing.T) {
 	t.Parallel()
 	x, _ := link(t)
@@ -341,7 +346,7 @@ func TestRouted(t *testing.T) {
 	}
 }
 
-// TestTurnAllocatesNothing: a turn that receives and sends periodic packets leaves no garbage.
+// TestTurnAllocatesNothing: a tick that receives and sends periodic packets allocates nothing.
 func TestTurnAllocatesNothing(t *testing.T) {
 	core := newWorld(t, 1)
 	core.pair(func(string) Config { return Config{Timers: fast} })
@@ -371,7 +376,7 @@ func TestTurnAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestPacketAllocatesNothing: nor does a packet on its way through the sockets.
+// TestPacketAllocatesNothing: a packet through the sockets allocates nothing either.
 func TestPacketAllocatesNothing(t *testing.T) {
 	x, _ := link(t)
 	p := Packet{State: Up, Multiplier: 3, My: 7, DesiredTx: time.Second, RequiredRx: time.Second}

@@ -12,35 +12,37 @@ import (
 )
 
 const (
-	// netOff is where the network header begins for a filter (SKF_NET_OFF of linux/filter.h). The socket's own data
+	// netOff is the offset of the network header for a filter (SKF_NET_OFF of linux/filter.h). The socket's own data
 	// begins at the UDP header.
 	netOff = 0xfff00000
-	// bfdOff is where the BFD packet begins, behind the UDP header.
+	// bfdOff is the offset of the BFD packet, after the UDP header.
 	bfdOff = 8
-	// sample is how many packets from off link there are for each one that is passed on, so that the status and the metrics can tell of them.
+	// sample is the rate at which off-link packets pass the filter, one in sample, so that the status and the metrics
+	// can report them.
 	sample = 16
-	// sampleNewcomers is how many packets that name no session there are of a peer that sends too many of them for each
-	// one that is passed on.
+	// sampleNewcomers is the same rate for packets without a discriminator, of a peer that sends too many of them.
 	sampleNewcomers = 64
-	// accept passes a packet on.
+	// accept passes a packet.
 	accept = 0xffff
 )
 
-// Packets of no session are counted and reported, up to tolerated of them in a second, and so are packets that name no
-// session, of each peer: a peer sends one in a second while it is down (RFC 5880, 6.8.3). Beyond it the kernel drops
-// for the time of filtered what cannot be of a session, and the others of a peer that sends too many of them: a flood costs
-// the loop no time, and the socket no room. The peer itself is met nevertheless, for it names the session in its answer
-// to what this node sends; where this node waits for it to begin, one of so many passes.
+// Packets that match no session are counted and reported, up to tolerated per second. The same holds for packets
+// without a discriminator, per peer: a peer sends one per second while it is down (RFC 5880, 6.8.3). Above that rate,
+// for the time of filtered, the kernel drops packets that cannot match a session, and packets without a discriminator
+// of a peer that sends too many of them. So a flood costs the loop no time, and the socket no room. The real peer is
+// still received, because its answers to this node's packets have the session's discriminator; for a passive session,
+// one in sampleNewcomers passes.
 const (
 	tolerated = 100
 	filtered  = 5 * time.Second
-	// maxGates is for how many sessions of a socket there is room in a filter (4096 instructions).
+	// maxGates is the number of sessions of a socket that fit into a filter (4096 instructions).
 	maxGates = 200
 )
 
-// gate is what packets of a session have: its peer's address, the interface unless that is 0, and its discriminator,
-// or none in a packet that is Down or AdminDown (RFC 5880, 6.8.6). One without it has remote as the discriminator of
-// its sender unless remote is 0. Of those none passes if crowded is set, or few if this side is passive.
+// gate describes the packets of a session: its peer's address, the interface unless that is 0, and its discriminator,
+// or none in a packet that is Down or AdminDown (RFC 5880, 6.8.6). A packet without a discriminator must have remote as
+// its sender's discriminator unless remote is 0. If crowded is set, no such packet passes, or few if this side is
+// passive.
 type gate struct {
 	peer             netip.Addr
 	index            int
@@ -49,23 +51,24 @@ type gate struct {
 	crowded, passive bool
 }
 
-// flood is how a socket deals with packets of no session.
+// flood is the handling of packets that match no session, per socket.
 type flood struct {
 	gates []gate
-	// since begins the second in which junk packets were of no session, and newcomers named none but are of these.
+	// since is the start of the current second. In that second, junk packets matched no session, and newcomers had no
+	// discriminator but matched these sessions.
 	since     time.Time
 	junk      int
 	newcomers map[uint32]int
 	// crowded are the sessions with too many newcomers.
 	crowded map[uint32]bool
-	// until is when the filter is taken off, zero without; attached, whether the socket has it.
+	// until is when the filter is removed, zero without a filter; attached is set if the socket has it.
 	until    time.Time
 	attached bool
 	drops    uint32
 }
 
-// count counts a packet of the session, 0 for none, that names none itself, and reports whether that is too many: then
-// the filter must be brought up to date.
+// count counts a packet without a discriminator of the session, or of no session if that is 0. It reports whether the
+// limit is exceeded: then the filter must be updated.
 func (r *receiver) count(now time.Time, session uint32) bool {
 	if now.Sub(r.since) >= time.Second {
 		r.since, r.junk = now, 0
@@ -87,7 +90,7 @@ func (r *receiver) count(now time.Time, session uint32) bool {
 	return true
 }
 
-// filter has each socket's filter be that of the sessions, takes it off in time, and counts what it dropped.
+// filter updates each socket's filter to the sessions, removes it in time, and counts what it dropped.
 func (l *loop) filter(now time.Time) {
 	l.gated = true
 	gates := map[kind][]gate{}
@@ -119,7 +122,7 @@ func (l *loop) filter(now time.Time) {
 			}
 		case others || !r.attached:
 			if r.attached = r.attach(r.fd, r.passKnown()) == nil; !r.attached {
-				_ = r.attach(r.fd, r.passAll()) // the one before may shut out a session that is new
+				_ = r.attach(r.fd, r.passAll()) // the previous filter may block a new session
 			}
 		}
 		if !r.until.IsZero() {
@@ -128,8 +131,8 @@ func (l *loop) filter(now time.Time) {
 	}
 }
 
-// passAll passes all packets on, but over one hop most of what came over a router (RFC 5881, 5: TTL 255): one of so
-// many is, to be counted and reported. IP_MINTTL would be simpler, and is for TCP alone (ip(7)).
+// passAll passes all packets, except that over one hop it drops most routed ones (RFC 5881, 5: TTL 255): one in sample
+// passes, to be counted and reported. IP_MINTTL would be simpler, but applies to TCP only (ip(7)).
 func (r *receiver) passAll() []bpf.Instruction {
 	if r.multiHop {
 		return []bpf.Instruction{bpf.RetConstant{Val: accept}}
@@ -144,7 +147,7 @@ func (r *receiver) passAll() []bpf.Instruction {
 	}
 }
 
-// passKnown passes on what may be of a session alone.
+// passKnown passes only packets that may match a session.
 func (r *receiver) passKnown() (program []bpf.Instruction) {
 	if len(r.gates) > maxGates {
 		return r.passAll()
@@ -160,9 +163,9 @@ func (r *receiver) passKnown() (program []bpf.Instruction) {
 	return append(program, bpf.RetConstant{Val: 0})
 }
 
-// program passes on what goes through the gate, and goes on behind itself with all else.
+// program passes the packets of the gate, and continues after itself with all others.
 func (g gate) program(source uint32) (out []bpf.Instruction) {
-	unequal := func(load bpf.Instruction, val uint32) { // where it is another one it is not through this gate
+	unequal := func(load bpf.Instruction, val uint32) { // a mismatch leaves this gate
 		out = append(out, load, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: val})
 	}
 	for i, octets := 0, g.peer.AsSlice(); i < len(octets); i += 4 {
@@ -189,8 +192,8 @@ func (g gate) program(source uint32) (out []bpf.Instruction) {
 	return out
 }
 
-// newcomers goes on behind itself with those of the packets that name no session, whose discriminator is loaded, that
-// may be of the peer, and leaves the gate with all else: its jumps have no distance yet.
+// newcomers filters packets without a session's discriminator, whose field is loaded. It continues after itself with
+// packets that may be the peer's, and leaves the gate with all others: its jumps have no distance yet.
 func (g gate) newcomers() []bpf.Instruction {
 	out := []bpf.Instruction{
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0},
@@ -205,7 +208,7 @@ func (g gate) newcomers() []bpf.Instruction {
 	return out
 }
 
-// hops and source are where the network header has the TTL and the source (RFC 791, 3.1; RFC 8200, 3).
+// hops and source are the offsets of the TTL and the source in the network header (RFC 791, 3.1; RFC 8200, 3).
 func (r *receiver) hops() uint32 {
 	if r.six {
 		return 7
@@ -220,7 +223,7 @@ func (r *receiver) source() uint32 {
 	return 12
 }
 
-// attach gives a socket a filter in place of the one that it has.
+// attach replaces a socket's filter.
 func (r *receiver) attach(fd int, filter []bpf.Instruction) error {
 	program, err := bpf.Assemble(filter)
 	if err != nil {
@@ -238,8 +241,8 @@ func (r *receiver) attach(fd int, filter []bpf.Instruction) error {
 	return nil
 }
 
-// dropped is how many packets the kernel has dropped at the socket (SO_MEMINFO of socket(7), SK_MEMINFO_DROPS), 0 if
-// it does not say.
+// dropped returns how many packets the kernel has dropped at the socket (SO_MEMINFO of socket(7), SK_MEMINFO_DROPS), or
+// the last value if the kernel does not report it.
 func (r *receiver) dropped() uint32 {
 	const words, drops = 9, 8
 	info := make([]byte, 4*words)

@@ -17,7 +17,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// besides returns a node, its router on eth0, and a Pod of the node that has the router's address, too, and sends with
+// besides returns a node, its router on eth0, and a Pod of the node that also has the router's address and sends with
 // it.
 func besides(t testing.TB) (node, router, pod *netspace.Space) {
 	t.Helper()
@@ -31,9 +31,8 @@ func besides(t testing.TB) (node, router, pod *netspace.Space) {
 	return node, router, pod
 }
 
-// TestSpoofed: a Pod that sends with the router's address and a TTL of 255 ends no session, over one hop and over
-// several; one in which the router itself restarts is met at once over one hop, and when the detection time is
-// over, over several.
+// TestSpoofed: a Pod that sends with the router's address and a TTL of 255 ends no session, over one hop or several. If
+// the router itself restarts, it is accepted at once over one hop, and after the detection time over several.
 func TestSpoofed(t *testing.T) {
 	t.Parallel()
 	for name, multi := range map[string]bool{"single hop": false, "multihop": true} {
@@ -75,8 +74,8 @@ func TestSpoofed(t *testing.T) {
 	}
 }
 
-// TestElsewhere: a peer on another interface than that of the route to it has no session, the status says why, and it
-// has one at once when the route is right.
+// TestElsewhere: a peer on another interface than that of the route to it gets no session, the status reports the
+// reason, and the session comes up at once when the route is fixed.
 func TestElsewhere(t *testing.T) {
 	t.Parallel()
 	x, _, pod := besides(t)
@@ -90,8 +89,8 @@ func TestElsewhere(t *testing.T) {
 	a.wait(t, "b", "up", func(s Status) bool { return up(s) && s.Problem == "" })
 }
 
-// junkOf sends datagrams from an address of a namespace until stop, as fast as it can or at a rate, and returns how
-// many.
+// junkOf sends datagrams from an address of a namespace until stop, as fast as possible or at a rate, and returns their
+// number.
 func junkOf(t testing.TB, space *netspace.Space, source, to string, rate int, data []byte) (stop func() int) {
 	t.Helper()
 	var conn net.PacketConn
@@ -137,9 +136,9 @@ func junkOf(t testing.TB, space *netspace.Space, source, to string, rate int, da
 	}
 }
 
-// TestRestartFiltered: a router several hops away, which a Pod spoofs, restarts. The session is up again once the
-// router has: while the Pod goes on, since the router answers what this node sends, and where this node waits for the
-// router to begin, while the kernel still drops.
+// TestRestartFiltered: a router several hops away, with an address that a Pod spoofs, restarts. The session is up again
+// once the router is: for an active session while the Pod goes on, because the router answers this node's packets; for
+// a passive session while the kernel still drops.
 func TestRestartFiltered(t *testing.T) {
 	t.Parallel()
 	for name, passive := range map[string]bool{"active, while it lasts": false, "passive, afterwards": true} {
@@ -161,7 +160,7 @@ func restartFiltered(t *testing.T, passive bool) {
 	a.wait(t, "b", "up", agreed(100*time.Millisecond, time.Second))
 	dealt := func() float64 { return testutil.ToFloat64(a.metrics.dropped[DropNewcomer]) }
 	spoofed := foreign(Down, 0)
-	spoofed.Multiplier, spoofed.DesiredTx = 255, time.Hour // what it leaves behind lasts
+	spoofed.Multiplier, spoofed.DesiredTx = 255, time.Hour // its effect lasts
 	stop := junkOf(t, pod, "192.0.2.2", fmt.Sprintf("192.0.2.1:%d", portMultiHop), 20_000, spoofed.Append(nil))
 	for deadline := time.Now().Add(patience); dealt() <= tolerated; <-time.After(100 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -189,7 +188,7 @@ func restartFiltered(t *testing.T, passive bool) {
 	taken := func() float64 { return testutil.ToFloat64(a.metrics.received.WithLabelValues("b")) }
 	was := taken()
 	a.wait(t, "b", "not up", func(s Status) bool { return !up(s) })
-	// The router takes longer to start than the detection time, and meanwhile the Pod's packets are those of the peer.
+	// The router takes longer to start than the detection time, and meanwhile the Pod's packets count as the peer's.
 	for deadline := time.Now().Add(patience); !passive && taken() <= was+tolerated; <-time.After(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the Pod's packets are not those of the peer: %+v", a.is("b"))
@@ -199,13 +198,13 @@ func restartFiltered(t *testing.T, passive bool) {
 	again.Set(router)
 	restarted := time.Now()
 	is := a.wait(t, "b", "up again", func(s Status) bool { return up(s) && s.Downs >= 1 })
-	// Both send each second until the session is up (RFC 5880, 6.8.3).
+	// Both send once a second until the session is up (RFC 5880, 6.8.3).
 	if took := is.Since.Sub(restarted); took > filtered/2 || is.Downs != 1 {
 		t.Errorf("%v after the router's restart, %+v", took, is)
 	}
 }
 
-// startCounted is start, and returns the processor time of the loop's thread as well.
+// startCounted is start that also returns the processor time of the loop's thread.
 func startCounted(t testing.TB, space *netspace.Space) (e *end, cpu func() time.Duration) {
 	t.Helper()
 	tid := make(chan int, 1)
@@ -223,12 +222,12 @@ func startCounted(t testing.TB, space *netspace.Space) (e *end, cpu func() time.
 	}
 }
 
-// foreign is a packet of a host that knows no discriminator of a session.
+// foreign returns a packet of a host that has no discriminator of a session.
 func foreign(state State, your uint32) Packet {
 	return Packet{State: state, Multiplier: 3, My: 7, Your: your, DesiredTx: time.Second, RequiredRx: time.Second}
 }
 
-// junk is what a foreign host sends, from a Pod of the node or from the router's network, with an address.
+// junk is the traffic of a foreign host, in a Pod of the node or in the router's network, and its source address.
 type junk struct {
 	pod    bool
 	source string
@@ -236,11 +235,11 @@ type junk struct {
 	packet Packet
 }
 
-// absent is the peer of a session over several hops that is never up.
+// absent is the peer of a multihop session that is never up.
 const absent = "192.0.2.9"
 
-// floods are what foreign hosts send at full rate: from a Pod and from the router's network, to either port; with the
-// address of a peer whose session is up, and of one whose session is not.
+// floods are sent by foreign hosts at full rate: from a Pod and from the router's network, to either port; with the
+// address of a peer with a session that is up, and of one with a session that is not.
 var floods = map[string]junk{
 	"spoofed, from a Pod":           {true, "192.0.2.2", portSingleHop, foreign(Down, 0)},
 	"up, from the network":          {false, "192.0.2.2", portSingleHop, foreign(Up, 9)},
@@ -249,8 +248,8 @@ var floods = map[string]junk{
 	"multihop, of an absent peer":   {true, absent, portMultiHop, foreign(Down, 0)},
 }
 
-// BenchmarkFlood: 200,000 datagrams in a second to a port of BFD that belong to no session. An op is one of them. It
-// fails if a session goes down.
+// BenchmarkFlood: 200,000 datagrams per second to a BFD port that match no session. An op is one of them. It fails if a
+// session goes down.
 func BenchmarkFlood(b *testing.B) {
 	for name, f := range floods {
 		b.Run(name, func(b *testing.B) {
@@ -259,8 +258,8 @@ func BenchmarkFlood(b *testing.B) {
 	}
 }
 
-// TestFlood is a short flood of each kind: no session goes down, and the loop has a small part of its packets to deal
-// with.
+// TestFlood is a short flood of each kind: no session goes down, and the loop processes only a small part of its
+// packets.
 func TestFlood(t *testing.T) {
 	for name, f := range floods {
 		t.Run(name, func(t *testing.T) {
@@ -272,8 +271,8 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// flooded has sessions over one hop and over several while a flood lasts, and returns how many packets it has and how
-// many of them the loop saw.
+// flooded runs sessions over one hop and over several during a flood, and returns how many packets were sent and how
+// many of them the loop processed.
 func flooded(t testing.TB, f junk, timers plan.BFD, rate int, lasts time.Duration) (sent, dealt int) {
 	x, y, pod := besides(t)
 	a, cpu := startCounted(t, x)

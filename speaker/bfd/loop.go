@@ -12,46 +12,45 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// retry is how soon a socket that could not be opened is tried again.
+// retry is the pause before opening a failed socket again.
 const retry = time.Second
 
-// loop is what the thread of Run owns. A turn allocates nothing unless something has changed.
+// loop is the state of the thread of Run. A tick without changes allocates nothing.
 type loop struct {
 	d         *Driver
 	core      *Core
 	random    *rand.Rand
 	wake      int
-	next      time.Time // when the core wants a turn
-	retryAt   time.Time // when sockets are looked after again, zero for never
-	synced    uint64    // the core's generation that the sockets are those of
-	gated     bool      // the sockets' filters are those of the sessions
+	next      time.Time // when the core's next tick is due
+	retryAt   time.Time // when sockets are checked again, zero for never
+	synced    uint64    // the core's generation to which the sockets correspond
+	gated     bool      // the sockets' filters correspond to the sessions
 	receivers map[kind]*receiver
 	ports     map[uint32]*port
 	polled    []unix.PollFd
 	buffer    []byte
-	names     map[string]string // that are reported, with what is wrong with their configuration
+	names     map[string]string // reported names, with the errors of their configurations
 	wait      unix.Timespec
 }
 
-// port is what a session has outside the core.
+// port is a session's state outside the core.
 type port struct {
 	sender
-	name           string // by which it is counted, empty while it says goodbye
+	name           string // its name in the metrics, empty while it ends
 	sent, received prometheus.Counter
-	// on is the index of the interface on which a single-hop peer is, 0 if it is not known, and routed is when that was
-	// asked.
+	// on is the index of the single-hop peer's interface, 0 if unknown; routed is when it was last looked up.
 	on     int
 	routed time.Time
 }
 
-// count counts by another name.
+// count changes the name in the metrics.
 func (p *port) count(m *metrics, name string) {
 	m.forget(p.name)
 	p.name = name
 	p.sent, p.received = m.counters(name)
 }
 
-// open makes the loop, and the eventfd by which it is woken.
+// open creates the loop, and the eventfd that wakes it.
 func (d *Driver) open() (*loop, error) {
 	var seed [32]byte
 	_, _ = crand.Read(seed[:]) // never fails
@@ -84,7 +83,7 @@ func (l *loop) close() {
 	}
 }
 
-// turn waits until there is something to do, and does it.
+// turn waits for work, and does it.
 func (l *loop) turn() error {
 	due := earliest(l.next, l.retryAt)
 	var wait *unix.Timespec
@@ -102,7 +101,8 @@ func (l *loop) turn() error {
 	if l.polled[0].Revents != 0 {
 		l.take(now)
 	}
-	// All that came before now is read before anything expires at now: whoever reads late must not blame the other side.
+	// All packets that arrived before now are read before anything expires at now: a late reader must not expire a live
+	// session.
 	for _, r := range l.receivers {
 		l.drain(now, r)
 	}
@@ -119,7 +119,7 @@ func (l *loop) turn() error {
 	return nil
 }
 
-// take takes over the wanted sessions.
+// take takes over the configured sessions.
 func (l *loop) take(now time.Time) {
 	var b [8]byte
 	_, _ = unix.Read(l.wake, b[:])
@@ -151,7 +151,7 @@ func (l *loop) take(now time.Time) {
 	l.changed()
 }
 
-// drain reads all that is there. What an attacker sends meanwhile does not hold it up for ever.
+// drain reads all pending packets, but a bounded number, so that a flood cannot delay the loop indefinitely.
 func (l *loop) drain(now time.Time, r *receiver) {
 	if r.fd < 0 {
 		return
@@ -171,7 +171,7 @@ func (l *loop) drain(now time.Time, r *receiver) {
 		if result.Drop != Taken {
 			l.d.metrics.dropped[result.Drop].Inc()
 			if result.Drop == DropInterface {
-				l.again(now, rebind) // the peer may be on another interface now
+				l.again(now, rebind) // the peer's interface may have changed
 			}
 			if r.count(now, 0) {
 				l.filter(now)
@@ -190,13 +190,13 @@ func (l *loop) drain(now time.Time, r *receiver) {
 		}
 		l.changed()
 	}
-	for _, discr := range crowded { // what came before the filter is read
+	for _, discr := range crowded { // packets from before the filter are read
 		l.core.Crowded(now, discr)
 		l.changed()
 	}
 }
 
-// changed has what changed reported.
+// changed queues the status changes for the report.
 func (l *loop) changed() {
 	if changed := l.core.Changed(); changed != nil {
 		l.gated = false // a session that is up has other packets than one that is not
@@ -205,7 +205,7 @@ func (l *loop) changed() {
 	}
 }
 
-// send sends what the core wants to.
+// send sends the core's packets.
 func (l *loop) send() {
 	for _, out := range l.core.Out() {
 		p := l.ports[out.Session]
@@ -218,7 +218,7 @@ func (l *loop) send() {
 		case err == nil:
 			p.sent.Inc()
 			p.failing(l, "")
-		case p.fd < 0: // known already
+		case p.fd < 0: // already reported
 			l.d.metrics.unsent.Inc()
 		default:
 			l.d.metrics.unsent.Inc()
@@ -228,7 +228,7 @@ func (l *loop) send() {
 	l.changed()
 }
 
-// failing notes what keeps a session from sending.
+// failing records the error that prevents a session from sending.
 func (p *port) failing(l *loop, what string) {
 	if p.problem != what {
 		p.problem = what
@@ -236,7 +236,7 @@ func (p *port) failing(l *loop, what string) {
 	}
 }
 
-// problems tells the core what keeps each session from sending or receiving.
+// problems passes to the core the error that prevents each session from sending or receiving.
 func (l *loop) problems() {
 	l.core.Sessions(func(discr uint32, k Key, _ []string) {
 		p, r := l.ports[discr], l.receivers[kindOf(k)]
@@ -249,7 +249,7 @@ func (l *loop) problems() {
 	})
 }
 
-// sync opens and closes sockets so that they are those of the sessions, and tries again what failed.
+// sync opens and closes sockets to match the sessions, and retries what failed.
 func (l *loop) sync(now time.Time) {
 	l.synced, l.retryAt = l.core.Generation(), time.Time{}
 	kinds, first := map[kind]bool{}, map[uint32]string{}
@@ -295,7 +295,7 @@ func (l *loop) sync(now time.Time) {
 	l.watch()
 }
 
-// look opens the socket of a session, or opens it anew where the kernel would send from another address now.
+// look opens the socket of a session, or reopens it if the kernel would now send from another address.
 func (l *loop) look(now time.Time, discr uint32, k Key, name string) {
 	p := l.ports[discr]
 	if p == nil {
@@ -339,12 +339,12 @@ func (l *loop) taken(number uint16) bool {
 	return false
 }
 
-// again has sync called after a while.
+// again schedules a call of sync.
 func (l *loop) again(now time.Time, after time.Duration) {
 	l.retryAt = earliest(l.retryAt, now.Add(after))
 }
 
-// watch lists what the loop waits for.
+// watch lists the descriptors that the loop polls.
 func (l *loop) watch() {
 	l.polled = append(l.polled[:0], unix.PollFd{Fd: int32(l.wake), Events: unix.POLLIN})
 	for _, r := range l.receivers {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestMain lets more tests run at once than there are cores, unless the flag says how many: what they do is wait.
+// TestMain runs more tests in parallel than there are cores, unless the flag is set: they mostly wait.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	given := false

@@ -15,7 +15,7 @@ type metrics struct {
 	late, silence, detected    prometheus.Histogram
 }
 
-// stateNumber is the state as RFC 5880 (4.1) numbers it.
+// stateNumber is the number of a state in RFC 5880 (4.1).
 var stateNumber = map[plan.BFDState]float64{plan.BFDAdminDown: 0, plan.BFDDown: 1, plan.BFDInit: 2, plan.BFDUp: 3}
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -54,7 +54,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// counters returns those of a session's packets. A session that says goodbye has no name, and counters that nobody sees.
+// counters returns the packet counters of a session. A session that ends has no name, and its counters are not
+// exported.
 func (m *metrics) counters(name string) (sent, received prometheus.Counter) {
 	if name == "" {
 		none := prometheus.NewCounter(prometheus.CounterOpts{Name: "none"})
@@ -69,7 +70,7 @@ func (m *metrics) forget(name string) {
 	m.received.DeleteLabelValues(name)
 }
 
-// status shows how a session is now.
+// status updates the metrics of a session's status.
 func (m *metrics) status(one report, was Status) {
 	if one.gone {
 		for _, g := range []*prometheus.GaugeVec{m.state, m.transmit, m.detection} {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestMetrics: what is counted of a session that was up and is not, and that nothing is left of one that is gone.
+// TestMetrics: the metrics of a session that was up and went down, and that no metrics of a removed session are left.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	x, y := link(t)
@@ -34,7 +34,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// metricsText lists the values, of histograms their counts.
+// metricsText lists the values, and for histograms the counts.
 func (e *end) metricsText(t *testing.T) string {
 	t.Helper()
 	families, err := e.registry.Gather()
@@ -59,7 +59,7 @@ func (e *end) metricsText(t *testing.T) string {
 	return out.String()
 }
 
-// shows waits until all the lines are among the metrics: states are shown a moment after they are told.
+// shows waits until all the lines are among the metrics: states are exported a moment after they are reported.
 func (e *end) shows(t *testing.T, lines ...string) {
 	t.Helper()
 	deadline := time.Now().Add(patience)

@@ -12,7 +12,7 @@ import (
 // State of a session (RFC 5880, 4.1).
 type State uint8
 
-// The states, with the numbers of the wire.
+// The states, with their numbers on the wire.
 const (
 	AdminDown State = iota
 	Down
@@ -20,14 +20,14 @@ const (
 	Up
 )
 
-// Plan returns the state as the rest of the program names it.
+// Plan returns the state as a plan.BFDState.
 func (s State) Plan() plan.BFDState {
 	return [...]plan.BFDState{plan.BFDAdminDown, plan.BFDDown, plan.BFDInit, plan.BFDUp}[s&3]
 }
 
 func (s State) String() string { return string(s.Plan()) }
 
-// Diagnostic says why a session last changed its state (RFC 5880, 4.1).
+// Diagnostic is the reason for a session's last change of state (RFC 5880, 4.1).
 type Diagnostic uint8
 
 // The diagnostics that this side sends.
@@ -83,7 +83,7 @@ var (
 	errVersion = errors.New("not of version 1")
 )
 
-// maxInterval is the longest time that a field holds.
+// maxInterval is the longest interval that a field can hold.
 const maxInterval = (1<<32 - 1) * time.Microsecond
 
 // Append appends the packet to b.
@@ -106,7 +106,7 @@ func (p *Packet) Append(b []byte) []byte {
 	return b
 }
 
-// Parse reads a packet. What follows the length that it names, or its authentication section, is not looked at.
+// Parse parses a packet. It ignores data beyond the length field, and the authentication section.
 func Parse(b []byte) (p Packet, err error) {
 	if len(b) < 4 {
 		return p, errShort

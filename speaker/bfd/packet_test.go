@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// golden are packets with what they say. The first is of the figure in RFC 5880, 4.1, field by field.
+// golden are packets with their content. The first is the figure in RFC 5880, 4.1, field by field.
 var golden = []struct {
 	octets []byte
 	packet Packet
@@ -30,7 +30,8 @@ func TestPacket(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever is read says the same again when it is written, and what follows its length does not matter.
+// FuzzParse: a parsed packet has the same content after it is written and parsed again, and data beyond its length is
+// ignored.
 func FuzzParse(f *testing.F) {
 	for _, g := range golden {
 		f.Add(g.octets)

@@ -8,13 +8,14 @@ import (
 	"github.com/ironlb/ironlb/speaker/priority"
 )
 
-// The share of a core that the loop may have before all others. A turn takes some tens of microseconds.
+// The share of a core that the loop may use before all other threads. A tick takes some tens of microseconds.
 const (
 	share   = 2500 * time.Microsecond
 	shareOf = 10 * time.Millisecond
 )
 
-// raisePriority has the loop run before others until lower, or says what it means that it does not (docs/design/bfd.md has figures).
+// raisePriority gives the loop priority over others until lower, or logs the consequence if that fails
+// (docs/design/bfd.md has figures).
 func raisePriority(log *slog.Logger) (lower func()) {
 	class, lower, err := priority.Raise(share, shareOf)
 	switch class {
@@ -26,11 +27,11 @@ func raisePriority(log *slog.Logger) (lower func()) {
 	return lower
 }
 
-// CollectRarely is for the process that runs a Driver: garbage is collected only when that much memory is in use. It should be several times what
-// the process needs.
+// CollectRarely is for the process that runs a Driver: garbage is collected only when that much memory is in use. The
+// limit should be several times what the process needs.
 //
-// While the collector scans the stack of the loop's goroutine, the loop spends its share on waiting for it (see priority.Raise) and may go
-// on only in the next period. docs/design/bfd.md has figures.
+// While the collector scans the stack of the loop's goroutine, the loop waits for it and uses up its share (see
+// priority.Raise), and may continue only in the next period. docs/design/bfd.md has figures.
 func CollectRarely(limit int64) {
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(limit)

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestPriority: the thread has its share, or the log warns, with the mend.
+// TestPriority: the thread has its share, or the log warns, with the remediation.
 func TestPriority(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -9,13 +9,13 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// timers returns random ones.
+// timers returns random timers.
 func timers(r *rand.Rand) plan.BFD {
 	one := func() time.Duration { return time.Duration(10+r.IntN(1500)) * time.Millisecond }
 	return plan.BFD{Receive: one(), Transmit: one(), Multiplier: uint8(1 + r.IntN(6))}
 }
 
-// watched has the rules of each packet and state checked during a run.
+// watched checks the rules of each packet and state during a run.
 type watched struct {
 	*world
 	last map[*side]Packet
@@ -28,7 +28,7 @@ func watch(t *testing.T, seed uint64) *watched {
 	return w
 }
 
-// packet checks what is sent: RFC 5880, 6.8.3 and 6.8.7.
+// packet checks a sent packet: RFC 5880, 6.8.3 and 6.8.7.
 func (w *watched) packet(s *side, p Packet) {
 	last, when := w.last[s], w.when[s]
 	switch {
@@ -42,22 +42,24 @@ func (w *watched) packet(s *side, p Packet) {
 	if p.Final {
 		return
 	}
-	// A packet that says the same as the last one is periodic: it keeps the distance that both sides agreed on, less the jitter. What is
-	// agreed on is of the state of both, so only what one side can know is checked here: its own wish.
+	// A packet with the same content as the last one is periodic: it keeps the negotiated interval, less the jitter.
+	// The negotiated interval depends on the state of both sides, so only a side's own desired interval is checked
+	// here.
 	if p.Poll = false; p == last && w.now.Sub(when) < p.DesiredTx*3/4 && w.steady(s) {
 		w.t.Errorf("%s sends after %v, and wants to each %v", s.name, w.now.Sub(when), p.DesiredTx)
 	}
 	w.last[s], w.when[s] = p, w.now
 }
 
-// steady tells whether a side's wish is in force: no poll, and no new configuration.
+// steady reports whether a side's desired interval is in force: no poll, and no new configuration.
 func (w *watched) steady(s *side) bool {
 	session := s.core.sessions[0]
 	return !session.poll.active && !session.poll.wait && session.usedTx == session.desiredTx
 }
 
-// TestNeverUpWithADeadPeer: a session is up only as long as the silence is shorter than the detection time that it names, goes down exactly
-// then, and that time is at most what the peer may count on (6.8.4), whatever the timers, their changes, losses and restarts.
+// TestNeverUpWithADeadPeer: a session is up only while the silence is shorter than its reported detection time, and
+// goes down exactly then. That time is at most what the peer may rely on (6.8.4), whatever the timers, their changes,
+// losses and restarts.
 func TestNeverUpWithADeadPeer(t *testing.T) {
 	for seed := range uint64(300) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -92,7 +94,7 @@ func TestNeverUpWithADeadPeer(t *testing.T) {
 				}
 				w.run(time.Duration(r.IntN(5000))*time.Millisecond, check)
 			}
-			// Dead now: neither side is up after its detection time.
+			// Now dead: neither side is up after its detection time.
 			w.cut["a"], w.cut["b"] = true, true
 			bound := max(w.sides["a"].status["x"].Detection, w.sides["b"].status["x"].Detection)
 			w.run(w.delay+w.spread, check)
@@ -103,7 +105,7 @@ func TestNeverUpWithADeadPeer(t *testing.T) {
 					t.Errorf("%s is up with a dead peer", s.name)
 				}
 			}
-			// And it comes back: within a slow packet of each and the trips, since packets are not lost now.
+			// It comes back: within a slow packet of each and the trips, because no packets are lost now.
 			clear(w.cut)
 			w.loss = 0
 			w.until("up", 10*time.Second, func() bool { return w.sides["a"].state() == "Up" && w.sides["b"].state() == "Up" })
@@ -111,8 +113,8 @@ func TestNeverUpWithADeadPeer(t *testing.T) {
 	}
 }
 
-// TestNoFalseAlarm: with no packet lost a session that is up stays up, whatever the timers are changed to, and when: this is what the delayed
-// application of 6.8.3 is for. A trip's delay may vary by what the jitter leaves.
+// TestNoFalseAlarm: if no packet is lost, a session that is up stays up through any change of the timers at any time;
+// the delayed application of 6.8.3 ensures that. A trip's delay may vary by what the jitter leaves.
 func TestNoFalseAlarm(t *testing.T) {
 	for seed := range uint64(300) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -131,7 +133,7 @@ func TestNoFalseAlarm(t *testing.T) {
 					}
 				})
 			}
-			// In the end both sides use what was agreed on, and no poll goes on.
+			// In the end both sides use the negotiated timers, and no poll is active.
 			w.run(10*time.Second, nil)
 			a, b := w.sides["a"].core.sessions[0], w.sides["b"].core.sessions[0]
 			for _, s := range []*session{a, b} {
@@ -149,7 +151,8 @@ func TestNoFalseAlarm(t *testing.T) {
 	}
 }
 
-// TestDetectionBound: a peer that dies is found after at most the detection time, counted from its death, and a one-way trip (6.8.4).
+// TestDetectionBound: a dead peer is detected after at most the detection time plus a one-way trip, counted from its
+// death (6.8.4).
 func TestDetectionBound(t *testing.T) {
 	const interval, multiplier, trip = 100 * time.Millisecond, 3, 5 * time.Millisecond
 	for seed := range uint64(200) {
@@ -167,7 +170,7 @@ func TestDetectionBound(t *testing.T) {
 	}
 }
 
-// TestDiscriminators: they differ, and are not 0.
+// TestDiscriminators: discriminators are unique and not 0.
 func TestDiscriminators(t *testing.T) {
 	w := newWorld(t, 1)
 	configs := map[string]Config{}

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kind of a receiving socket: there is one for each family and port.
+// kind is the kind of a receiving socket: there is one per family and port.
 type kind struct{ six, multiHop bool }
 
 func kindOf(k Key) kind { return kind{!k.Peer.Is4(), k.MultiHop} }
@@ -22,10 +22,10 @@ func (k kind) String() string {
 	return fmt.Sprintf("UDP port %d of %s", portOf(k.multiHop), family)
 }
 
-// receiver is a socket for the packets of all sessions of a kind. It reads without allocating.
+// receiver is a socket for the packets of all sessions of a kind. Reading does not allocate.
 type receiver struct {
 	kind
-	fd      int // -1 while it is closed
+	fd      int // -1 while closed
 	problem string
 	flood
 
@@ -36,7 +36,7 @@ type receiver struct {
 	data    [256]byte
 }
 
-// roomy is the receive buffer, enough for what comes while the thread stands still for a while.
+// roomy is the size of the receive buffer, enough for the packets that arrive while the thread stalls for a while.
 const roomy = 1 << 20
 
 func (r *receiver) open() error {
@@ -89,7 +89,7 @@ func (r *receiver) read() (in Datagram, index int, ok bool) {
 	r.header.SetIovlen(1)
 	r.header.SetControllen(len(r.control))
 	n, _, errno := unix.Syscall(unix.SYS_RECVMSG, uintptr(r.fd), uintptr(unsafe.Pointer(&r.header)), unix.MSG_DONTWAIT)
-	if errno != 0 { // EAGAIN, or an error that the next read does not have
+	if errno != 0 { // EAGAIN, or an error that the next read does not return
 		return in, 0, false
 	}
 	in = Datagram{MultiHop: r.multiHop, Data: r.data[:n]}

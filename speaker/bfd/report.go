@@ -9,21 +9,22 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// reports are what the loop has to say, kept for the goroutine that says it: logs and callers may block.
+// reports are the loop's pending reports for the reporting goroutine: logs and callers may block.
 type reports struct {
 	mu    sync.Mutex
 	queue []report
 	kick  chan struct{}
 }
 
-// report is a session's new status, or that it is gone.
+// report is a session's new status, or its removal.
 type report struct {
 	name   string
 	status Status
 	gone   bool
 }
 
-// most is how many reports wait at most; of a session that has more to say, the last is kept. Only a caller that blocks makes so many.
+// most is the maximum number of pending reports; beyond it, only the last one of a session is kept. Only a caller that
+// blocks causes so many.
 const most = 4096
 
 func newReports() reports { return reports{kick: make(chan struct{}, 1)} }
@@ -57,7 +58,7 @@ func (r *reports) take() []report {
 	return queue
 }
 
-// report says what the loop has to say, until ctx ends.
+// report logs and publishes the loop's reports until ctx ends.
 func (d *Driver) report(ctx context.Context) {
 	all := map[string]Status{}
 	for {
@@ -68,7 +69,7 @@ func (d *Driver) report(ctx context.Context) {
 		}
 		said := map[string]bool{}
 		for _, one := range d.reports.take() {
-			if said[one.name] { // both are told, one after the other
+			if said[one.name] { // both are published, one after the other
 				d.tell(all)
 				clear(said)
 			}
@@ -94,7 +95,7 @@ func (d *Driver) tell(all map[string]Status) {
 	}
 }
 
-// log has a line for each change that an operator wants to know of.
+// log logs the changes that concern an operator.
 func (d *Driver) log(name string, was, is Status, known bool) {
 	l := d.options.Log.With("name", name)
 	switch {

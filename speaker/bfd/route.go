@@ -8,12 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rebind is how often it is asked at most on which interface a single-hop peer is.
+// rebind is the minimum interval between lookups of a single-hop peer's interface.
 const rebind = time.Second
 
-// routed returns the index of the interface on which the peer is, that of its zone or else by the kernel's routes, 0 if
-// there is none or the kernel reports none. Another host on another interface, as a Pod of this node with CAP_NET_RAW,
-// may send with the peer's address and a TTL of 255, too.
+// routed returns the index of the peer's interface: that of its zone, or else by the kernel's routes; 0 if there is
+// none or the kernel reports none. Another host on another interface, such as a Pod of this node with CAP_NET_RAW, may
+// also send with the peer's address and a TTL of 255.
 func (k Key) routed() int {
 	if k.Interface != "" {
 		return indexOf(k.Interface)
@@ -29,7 +29,7 @@ func (k Key) routed() int {
 	return routes[0].LinkIndex
 }
 
-// indexOf returns the index of an interface, 0 if it is not there (netdevice(7)): netlink lists its whole state.
+// indexOf returns the index of an interface, 0 if it does not exist (netdevice(7)): netlink would list its full state.
 func indexOf(name string) int {
 	request, err := unix.NewIfreq(name)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
-// peer is a router that has BFD sessions with a node: BIRD's follow from its BGP neighbours, whom nobody answers here; FRR's stand for
-// themselves.
+// peer is a router that has BFD sessions with a node. BIRD's sessions follow from its BGP neighbours, which never
+// answer here; FRR's are configured directly.
 type peer struct {
 	kind  string
 	space *netspace.Space
@@ -21,7 +21,7 @@ type peer struct {
 	router.Router
 }
 
-// watchedBy says which sessions a router has.
+// watchedBy configures a session of a router.
 type watchedBy struct {
 	node, self string
 	multiHop   bool
@@ -80,7 +80,7 @@ func (p *peer) start(t *testing.T, sessions []watchedBy) {
 	})
 }
 
-// wait waits until the router says of a session what is wanted.
+// wait waits until the router reports a session as wanted.
 func (p *peer) wait(t *testing.T, node, what string, ok func(router.BFDSession) bool) router.BFDSession {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -100,7 +100,7 @@ func (p *peer) wait(t *testing.T, node, what string, ok func(router.BFDSession) 
 	}
 }
 
-// routers runs a test with each kind.
+// routers runs a test with each kind of router.
 func routers(t *testing.T, test func(*testing.T, *peer)) {
 	t.Parallel()
 	for kind := range router.Kinds {
@@ -111,8 +111,8 @@ func routers(t *testing.T, test func(*testing.T, *peer)) {
 	}
 }
 
-// TestRouter: sessions of both families come up, with the slower side's timers; a black hole is found within the detection time by both; other
-// timers are agreed on while the session is up; the router's restart is seen.
+// TestRouter: sessions of both families come up, with the slower side's timers; both sides detect a black hole within
+// the detection time; changed timers are negotiated while the session is up; a restart of the router is detected.
 func TestRouter(t *testing.T) {
 	routers(t, func(t *testing.T, p *peer) {
 		node, space := link(t)
@@ -129,7 +129,7 @@ func TestRouter(t *testing.T) {
 		p.wait(t, "2001:db8::1", "up", func(s router.BFDSession) bool { return s.State == "Up" && s.Detect == 600*time.Millisecond })
 		six := a.is("six").Since
 
-		// Other timers, first slower, then faster, in both directions.
+		// Changed timers, first slower, then faster, in both directions.
 		slow.Transmit, slow.Multiplier = 400*time.Millisecond, 5
 		a.Set(map[string]Config{"four": {Peer: addr("192.0.2.2"), Timers: fast}, "six": {Peer: addr("2001:db8::2"), Timers: slow}})
 		p.wait(t, "2001:db8::1", "slower", func(s router.BFDSession) bool { return s.State == "Up" && s.Detect == 2*time.Second })
@@ -191,7 +191,7 @@ func TestRouterFar(t *testing.T) {
 		a.wait(t, "four", "down", down)
 		heal()
 		a.wait(t, "four", "up again", up)
-		// A minimum that no packet has any more.
+		// A minimum that no packet reaches any more.
 		multi.MinimumTTL = 255
 		a.Set(map[string]Config{"four": {Peer: addr("198.51.100.2"), Local: addr("192.0.2.1"), MultiHop: true, Timers: multi}})
 		if is := a.wait(t, "four", "down by its TTL", down); is.Reason != Expired {
@@ -203,7 +203,7 @@ func TestRouterFar(t *testing.T) {
 // TestRouterLinkLocal: a session between link-local addresses.
 func TestRouterLinkLocal(t *testing.T) {
 	t.Parallel()
-	p := &peer{kind: "frr"} // BIRD's are of a BGP session with a zone, which test/lab/router does not write
+	p := &peer{kind: "frr"} // BIRD's need a BGP session with a zone, which test/lab/router does not write
 	node, space := link(t)
 	p.space = space
 	p.start(t, []watchedBy{{node: "fe80::1", self: "fe80::2", interval: 100 * time.Millisecond}})
@@ -212,7 +212,8 @@ func TestRouterLinkLocal(t *testing.T) {
 	a.wait(t, "b", "up", agreed(100*time.Millisecond, 300*time.Millisecond))
 }
 
-// TestRouterAdminDown: FRR is told to take its session down, and is told that this side's is not wanted any more. BIRD does not send AdminDown.
+// TestRouterAdminDown: FRR is set to take its session down, and receives AdminDown for a session removed here. BIRD
+// does not send AdminDown.
 func TestRouterAdminDown(t *testing.T) {
 	t.Parallel()
 	node, space := link(t)
@@ -243,8 +244,8 @@ func TestRouterAdminDown(t *testing.T) {
 	a.wait(t, "b", "up once more", up)
 }
 
-// TestRouterPassive: a passive session sends nothing before the router's first packet, nor once the router is silent again (RFC 5880, 6.1, 6.8.7).
-// An active one beside it, to whom nobody answers, does send.
+// TestRouterPassive: a passive session sends nothing before the router's first packet, nor once the router is silent
+// again (RFC 5880, 6.1, 6.8.7). An active session alongside it, without an answer, does send.
 func TestRouterPassive(t *testing.T) {
 	routers(t, func(t *testing.T, p *peer) {
 		node, space := link(t)
@@ -273,7 +274,7 @@ func TestRouterPassive(t *testing.T) {
 			}
 		}
 		quiet("before the router's first packet")
-		passive.Multiplier = 4 // which would be told at once
+		passive.Multiplier = 4 // a change that would be sent at once
 		a.Set(map[string]Config{"passive": {Peer: addr("192.0.2.2"), Timers: passive}, "active": {Peer: addr("2001:db8::2"), Timers: fast}})
 		quiet("with other timers")
 		if n := looked(t, space); n["passive"] > 0 {

@@ -13,8 +13,8 @@ import (
 
 var update = flag.Bool("update", false, "write what the scenarios give")
 
-// TestScenarios plays testdata/*.txt: what two ends do under a virtual clock, and what follows. A line of a scenario is a command; what
-// follows it is indented, with the time since its start. testdata/README has the commands.
+// TestScenarios plays testdata/*.txt: the actions of two ends with a virtual clock, and their results. A line of a
+// scenario is a command; its results are indented, with the time since its start. testdata/README has the commands.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -53,7 +53,7 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// play is a scenario being played.
+// play is a running scenario.
 type play struct {
 	*world
 	out     *strings.Builder
@@ -118,7 +118,7 @@ func (p *play) do(t *testing.T, f []string) (err error) {
 	return err
 }
 
-// wants reads "NAME receive=100ms transmit=100ms multiplier=3 passive multihop ttl=250".
+// wants parses "NAME receive=100ms transmit=100ms multiplier=3 passive multihop ttl=250".
 func (p *play) wants(s *side, f []string) error {
 	if f[0] == "nothing" {
 		p.want(s, nil)
@@ -161,8 +161,8 @@ func (p *play) wants(s *side, f []string) error {
 	return nil
 }
 
-// hears hands a packet to a side: octets in hexadecimal, or "STATE P F D M A my=1 your=2 multiplier=3 tx=100ms rx=100ms"; your=right is the
-// session's own discriminator. from=ADDRESS, ttl= and multihop say how it came.
+// hears delivers a packet to a side: octets in hexadecimal, or "STATE P F D M A my=1 your=2 multiplier=3 tx=100ms
+// rx=100ms"; your=right is the session's own discriminator. from=ADDRESS, ttl= and multihop are its metadata.
 func (p *play) hears(s *side, f []string) error {
 	packet := Packet{Multiplier: 3, My: 77, DesiredTx: 100 * time.Millisecond, RequiredRx: 100 * time.Millisecond}
 	in := Datagram{Source: s.peer.addr, Local: s.addr, TTL: 255, Interface: "eth0"}

@@ -18,10 +18,11 @@ const (
 	firstSource   = 49152 // to 65535
 )
 
-// classSelector6 is DSCP CS6, of network control, as the byte in the IP header. RFC 5881 asks for no value; routers send this one.
+// classSelector6 is DSCP CS6, for network control, as the byte in the IP header. RFC 5881 requires no value; routers
+// send this one.
 const classSelector6 = 6 << 5
 
-// recheck is how often a session that is not up has the kernel choose its address anew.
+// recheck is how often the source address of a session that is not up is chosen again by the kernel.
 const recheck = 5 * time.Second
 
 func portOf(multiHop bool) uint16 {
@@ -31,18 +32,19 @@ func portOf(multiHop bool) uint16 {
 	return portSingleHop
 }
 
-// sender is the socket of one session. Its source port stays the same (RFC 5881, 4), and so does its source address while the session is up.
+// sender is the socket of one session. Its source port never changes (RFC 5881, 4), and its source address stays the
+// same while the session is up.
 type sender struct {
 	key   Key
 	port  uint16
 	scope uint32 // index of the interface of a link-local address
-	fd    int    // -1 while it is closed
-	// problem is what keeps it from sending.
+	fd    int    // -1 while closed
+	// problem is the error that prevents it from sending.
 	problem string
 	checked time.Time
 }
 
-// open opens the socket. ports are those of other sessions.
+// open opens the socket. taken reports whether another session uses a source port.
 func (s *sender) open(random *rand.Rand, taken func(uint16) bool) (err error) {
 	family := unix.AF_INET6
 	if s.key.Peer.Is4() {
@@ -80,7 +82,8 @@ func (s *sender) open(random *rand.Rand, taken func(uint16) bool) (err error) {
 	return nil
 }
 
-// mark has the packets of a socket sent as BFD's should be, and keeps nothing that comes back: answers go to the well-known port.
+// mark sets the socket options that BFD requires, and a minimal receive buffer: answers are sent to the well-known
+// port.
 func mark(fd, family int) error {
 	type option struct{ level, name, value int }
 	options := []option{{unix.IPPROTO_IP, unix.IP_TTL, 255}, {unix.IPPROTO_IP, unix.IP_TOS, classSelector6}}
@@ -96,7 +99,7 @@ func mark(fd, family int) error {
 	return nil
 }
 
-// bind gives the socket its address and a source port that no other session has.
+// bind binds the socket to its address and a source port that no other session uses.
 func (s *sender) bind(fd int, local netip.Addr, random *rand.Rand, taken func(uint16) bool) error {
 	var err error
 	for range 100 {
@@ -118,7 +121,7 @@ func (s *sender) bind(fd int, local netip.Addr, random *rand.Rand, taken func(ui
 	return fmt.Errorf("send BFD packets from %v: %w", local, err)
 }
 
-// index returns that of the interface now; it is another one when the interface was made anew.
+// index returns the current index of the interface; it changes when the interface is recreated.
 func (s *sender) index() (uint32, error) {
 	if s.key.Interface == "" {
 		return 0, nil
@@ -130,7 +133,7 @@ func (s *sender) index() (uint32, error) {
 	return uint32(i.Index), nil
 }
 
-// send sends a packet. A refusal that the last one met is reported in place of sending, so it is tried again.
+// send sends a packet. The kernel may report an error of the last packet instead of sending, so it is retried.
 func (s *sender) send(b []byte) error {
 	if s.fd < 0 {
 		return unix.ENOTCONN
@@ -149,8 +152,8 @@ func (s *sender) close() {
 	}
 }
 
-// stale tells whether the socket would be another one now: over another interface of that name, or from another address, since the old one
-// may be gone.
+// stale reports whether the socket would now differ: another interface of that name, or another source address, because
+// the old one may be gone.
 func (s *sender) stale() bool {
 	if s.fd < 0 {
 		return false
@@ -169,7 +172,7 @@ func (s *sender) stale() bool {
 	return addressOf(probe.fd) != addressOf(s.fd)
 }
 
-// addressOf returns a socket's own address.
+// addressOf returns a socket's local address.
 func addressOf(fd int) netip.Addr {
 	switch a, _ := unix.Getsockname(fd); a := a.(type) {
 	case *unix.SockaddrInet4:

@@ -7,13 +7,13 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// slow is the least desired transmit interval while a session is not up (RFC 5880, 6.8.3).
+// slow is the minimum of the desired transmit interval while a session is not up (RFC 5880, 6.8.3).
 const slow = time.Second
 
-// session has the state variables of RFC 5880, 6.8.1, by their names there.
+// session has the state variables of RFC 5880, 6.8.1, with their names there.
 type session struct {
 	key   Key
-	names []string // of the configurations that want it, ascending; none while it says goodbye
+	names []string // of the configurations that share it, ascending; none while it ends
 	conf  Config
 
 	state       State
@@ -26,30 +26,31 @@ type session struct {
 	downs       uint64
 	detected    time.Duration
 	problem     string
-	// index of the interface of a single-hop session, 0 if it is not known.
+	// index is the index of a single-hop session's interface, 0 if unknown.
 	index int
-	// far says that packets were discarded for their TTL, and ttl which.
+	// far is set if packets were discarded for their TTL or interface, ttl is that TTL.
 	far      string
 	ttl      int
 	reported Status
 
-	// desiredTx and requiredRx are what packets say; usedTx and usedRx what counts until the other side knows (6.8.3).
+	// desiredTx and requiredRx are the values in packets; usedTx and usedRx are in force until the remote system has
+	// confirmed them (6.8.3).
 	desiredTx, requiredRx time.Duration
 	usedTx, usedRx        time.Duration
 	poll                  poll
 
 	lastTx, lastRx time.Time
-	// nextTx is when the next periodic packet is due, expiry when the other side's silence is too long; zero for never.
+	// nextTx is when the next periodic packet is due, expiry when the detection time ends; zero for never.
 	nextTx, expiry time.Time
-	// armed is the interval that nextTx was computed with, 0 if none is sent.
+	// armed is the interval from which nextTx was computed, 0 if none is sent.
 	armed time.Duration
-	// ends is when the goodbye is over.
+	// ends is when the AdminDown period ends.
 	ends time.Time
-	// due is set if a packet is to go out at once, final if the answer to a poll is.
+	// due is set if a packet must be sent at once, final if the answer to a poll must.
 	due, final bool
 }
 
-// remote is what the other side's last packet said.
+// remote is the content of the remote system's last packet.
 type remote struct {
 	discr       uint32
 	diag        Diagnostic
@@ -60,7 +61,7 @@ type remote struct {
 	independent bool
 }
 
-// poll is a Poll Sequence (6.5). Two are told apart by a packet without F between them (6.8.3).
+// poll is a Poll Sequence (6.5). A packet without F separates two sequences (6.8.3).
 type poll struct {
 	active bool
 	// again is set if a value changed during the sequence, wait if the next sequence waits for a packet without F.
@@ -74,7 +75,7 @@ func newSession(now time.Time, key Key, conf Config, discr uint32) *session {
 	return s
 }
 
-// forget is what the silence of a detection time leaves (6.8.1).
+// forget resets the state to that after a silence of a detection time (6.8.1).
 func (s *session) forget() {
 	s.remote = remote{minRx: time.Microsecond}
 	s.remoteState = Down
@@ -83,8 +84,8 @@ func (s *session) forget() {
 	s.expiry = time.Time{}
 }
 
-// wish brings what is said of the intervals to the configuration and the state, and has the other side confirm it. An interval that
-// the other side must know before it counts is used once it does (6.8.3).
+// wish updates the advertised intervals to the configuration and the state, and starts a Poll Sequence. An interval
+// that needs confirmation by the remote system is used only after that (6.8.3).
 func (s *session) wish() {
 	desired, required := s.conf.Timers.Transmit, s.conf.Timers.Receive
 	if s.state != Up {
@@ -101,17 +102,17 @@ func (s *session) wish() {
 		s.usedRx = required
 	}
 	switch {
-	case s.remote.discr == 0: // nobody to ask
+	case s.remote.discr == 0: // no remote system to ask
 		s.usedTx, s.usedRx = desired, required
 	case s.poll.active:
 		s.poll.again = true
-	case s.poll.wait: // asks for it anyway
+	case s.poll.wait: // the next sequence asks for it anyway
 	default:
 		s.poll.active = true
 	}
 }
 
-// polled ends a Poll Sequence, or begins the next one.
+// polled ends a Poll Sequence, or starts the next one.
 func (s *session) polled(final bool) {
 	switch {
 	case s.poll.active && final:
@@ -126,9 +127,9 @@ func (s *session) polled(final bool) {
 	}
 }
 
-// only returns the discriminator of the one sender that a session over several hops hears while it is up, else 0: any
-// host can send with the peer's address and name no session. A peer that restarts is met when the detection time is
-// over.
+// only returns the discriminator of the only accepted sender while a multihop session is up, else 0: any host can send
+// with the peer's address and without a session's discriminator. A peer that restarts is accepted after the detection
+// time.
 func (s *session) only() uint32 {
 	if !s.key.MultiHop || s.state != Up {
 		return 0
@@ -136,7 +137,7 @@ func (s *session) only() uint32 {
 	return s.remote.discr
 }
 
-// receive is the second half of 6.8.6, for a packet that is the session's.
+// receive is the second half of 6.8.6, for a packet of the session.
 func (s *session) receive(now time.Time, p *Packet) {
 	s.remote = remote{discr: p.My, diag: p.Diagnostic, minRx: p.RequiredRx, desiredTx: p.DesiredTx, multiplier: p.Multiplier,
 		demand: p.Demand, independent: p.Independent}
@@ -164,7 +165,7 @@ func (s *session) step(now time.Time, remote State) {
 	}
 }
 
-// become changes the state and has the other side told at once (6.8.7).
+// become changes the state and makes a packet due at once (6.8.7).
 func (s *session) become(now time.Time, to State, diag Diagnostic, why Reason) {
 	if s.state == Up {
 		s.downs++
@@ -174,12 +175,12 @@ func (s *session) become(now time.Time, to State, diag Diagnostic, why Reason) {
 	s.wish()
 }
 
-// detection is the time of silence after which the session goes down (6.8.4).
+// detection is the silence after which the session goes down (6.8.4).
 func (s *session) detection() time.Duration {
 	return time.Duration(s.remote.multiplier) * max(s.usedRx, s.remote.desiredTx)
 }
 
-// interval between periodic packets, less the jitter; 0 if there are to be none (6.8.7).
+// interval is the interval between periodic packets, without jitter; 0 if none are sent (6.8.7).
 func (s *session) interval() time.Duration {
 	switch {
 	case s.conf.Timers.Passive && s.remote.discr == 0, s.remote.minRx == 0:
@@ -190,7 +191,7 @@ func (s *session) interval() time.Duration {
 	return max(s.usedTx, s.remote.minRx)
 }
 
-// tick expires what is due.
+// tick processes what is due.
 func (s *session) tick(now time.Time) {
 	if !s.expiry.IsZero() && !now.Before(s.expiry) {
 		silence := now.Sub(s.lastRx)
@@ -205,8 +206,9 @@ func (s *session) tick(now time.Time) {
 	}
 }
 
-// arm sets the times of the next turns. The time of the next packet counts from the last one's and is set anew whenever the
-// interval changes, so that neither the slow packets of a session that comes up nor the other side's old wish hold it up (6.8.3).
+// arm sets the expiry and the time of the next packet. The latter counts from the last packet and is reset whenever the
+// interval changes, so that neither the slow packets of a session that comes up nor the remote system's old interval
+// delay it (6.8.3).
 func (s *session) arm(now time.Time, random *rand.Rand) {
 	if s.remote.discr != 0 {
 		s.expiry = s.lastRx.Add(s.detection())
@@ -217,8 +219,8 @@ func (s *session) arm(now time.Time, random *rand.Rand) {
 	}
 }
 
-// rearm sets the time of the next periodic packet: 75 to 100 % of the interval after the last one, 75 to 90 % if the other side
-// waits for one packet only (6.8.7).
+// rearm sets the time of the next periodic packet: 75 to 100 % of the interval after the last one, or 75 to 90 % if the
+// multiplier is 1 (6.8.7).
 func (s *session) rearm(now time.Time, random *rand.Rand) {
 	if s.armed == 0 {
 		s.nextTx = time.Time{}
@@ -233,16 +235,16 @@ func (s *session) rearm(now time.Time, random *rand.Rand) {
 	}
 }
 
-// packet builds what is sent (6.8.7). An answer to a poll has no P.
+// packet returns the packet to send (6.8.7). An answer to a poll has no P.
 func (s *session) packet(final, independent bool) Packet {
 	return Packet{Diagnostic: s.diag, State: s.state, Poll: s.poll.active && !final, Final: final, Independent: independent,
 		Multiplier: s.conf.Timers.Multiplier, My: s.localDiscr, Your: s.remote.discr, DesiredTx: s.desiredTx, RequiredRx: s.requiredRx}
 }
 
-// over tells whether the goodbye has been said for long enough.
+// over reports whether AdminDown has been sent for long enough.
 func (s *session) over(now time.Time) bool { return !s.ends.IsZero() && !now.Before(s.ends) }
 
-// wake is when the session needs a turn.
+// wake returns when the session's next tick is due.
 func (s *session) wake() time.Time { return earliest(s.nextTx, s.expiry, s.ends) }
 
 // earliest returns the first of the times that are set.
@@ -255,41 +257,43 @@ func earliest(times ...time.Time) (first time.Time) {
 	return first
 }
 
-// Reason says why a session is not up.
+// Reason is the reason why a session is not up.
 type Reason string
 
-// The reasons. An empty one is that of a session that is up.
+// The reasons; empty for a session that is up.
 const (
-	// NeverUp: nothing was heard of the other side yet, or not enough.
+	// NeverUp: no packets were received from the remote system yet, or not enough.
 	NeverUp Reason = "NeverUp"
-	// Expired: nothing was heard for the detection time. The path is dead.
+	// Expired: no packet was received for the detection time. The path is dead.
 	Expired Reason = "DetectionTimeExpired"
-	// PeerDown: the other side says that the session is down: it does not hear this one, or has begun anew.
+	// PeerDown: the remote system reports the session as down: it does not receive this one, or has restarted.
 	PeerDown Reason = "PeerDown"
-	// PeerAdminDown: the other side is told to end the session, which says nothing about the path (RFC 5882, 3.2 and 4.2).
+	// PeerAdminDown: the remote session is administratively down, which does not mean that the path is dead (RFC 5882,
+	// 3.2 and 4.2).
 	PeerAdminDown Reason = "PeerAdminDown"
 )
 
-// Status is how a session is. == compares it.
+// Status is the status of a session. It is comparable with ==.
 type Status struct {
 	State plan.BFDState
 	Since time.Time
-	// Reason why it is not up. It stays while the session tries to come up again.
+	// Reason is the reason why it is not up. It stays while the session tries to come up again.
 	Reason Reason
-	// Detected is the silence after which it went down last time for that.
+	// Detected is the silence after which it last expired.
 	Detected time.Duration
 	// Downs is how often it went down after it was up.
 	Downs uint64
-	// RemoteState and RemoteDiagnostic are what the other side last said; Heard, whether it is heard at all.
+	// RemoteState and RemoteDiagnostic are from the remote system's last packet; Heard is set if packets are received
+	// from it.
 	RemoteState      plan.BFDState
 	RemoteDiagnostic Diagnostic
 	Heard            bool
-	// RemoteIndependent is the other side's C bit.
+	// RemoteIndependent is the remote system's C bit.
 	RemoteIndependent bool
-	// Transmit is the interval of packets to the other side, without jitter, 0 if none are sent; Detection the time of silence after which the
-	// session goes down, 0 if nothing is heard.
+	// Transmit is the interval of packets to the remote system, without jitter, 0 if none are sent. Detection is the
+	// silence after which the session goes down, 0 if no packets are received.
 	Transmit, Detection time.Duration
-	// Problem is what keeps this side from sending or receiving, empty if nothing does.
+	// Problem is the error that prevents this side from sending or receiving, empty if there is none.
 	Problem string
 }
 

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// world is two cores and the wire between them under a virtual clock.
+// world is two cores and the wire between them with a virtual clock.
 type world struct {
 	t      *testing.T
 	now    time.Time
@@ -19,10 +19,10 @@ type world struct {
 	sides  map[string]*side
 	flight []flight
 	delay  time.Duration
-	spread time.Duration // that is added to delay, at random
+	spread time.Duration // random addition to delay
 	loss   float64
 	cut    map[string]bool // by the sender
-	// log is told of every change and packet.
+	// log is called for every change and packet.
 	log func(format string, args ...any)
 	// sent and taken are called for each packet.
 	sent, taken func(by *side, p Packet)
@@ -38,7 +38,7 @@ type side struct {
 	ttl    int
 	wants  map[string]Config
 	status map[string]Status
-	// heard is when a packet was last taken in.
+	// heard is when a packet was last accepted.
 	heard time.Time
 }
 
@@ -61,7 +61,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	return w
 }
 
-// boot starts a side anew.
+// boot restarts a side.
 func (w *world) boot(s *side) {
 	s.boots++
 	s.core = NewCore(s.boots > 1, rand.New(rand.NewPCG(s.boots, uint64(s.name[0])+w.random.Uint64()>>8)))
@@ -78,7 +78,7 @@ func (w *world) want(s *side, configs map[string]Config) {
 	w.after(s)
 }
 
-// after takes what a core has to say.
+// after processes a core's output.
 func (w *world) after(s *side) {
 	changed := s.core.Changed()
 	for _, name := range slices.Sorted(maps.Keys(changed)) {
@@ -110,7 +110,7 @@ func (w *world) change(s *side, name string, was, is Status) {
 	}
 }
 
-// describe is a packet in words.
+// describe returns a packet as text.
 func describe(p Packet) string {
 	text := p.State.String()
 	for _, f := range []struct {
@@ -131,7 +131,7 @@ func describe(p Packet) string {
 	return text
 }
 
-// deliver hands a datagram to a side.
+// deliver delivers a datagram to a side.
 func (w *world) deliver(f flight) Result {
 	r := f.to.core.Receive(w.now, f.in)
 	if r.Drop == Taken {
@@ -145,7 +145,7 @@ func (w *world) deliver(f flight) Result {
 	return r
 }
 
-// run lets time pass; check is called after each turn.
+// run advances time; check is called after each step.
 func (w *world) run(d time.Duration, check func()) {
 	end := w.now.Add(d)
 	for {
@@ -178,7 +178,7 @@ func (w *world) run(d time.Duration, check func()) {
 	}
 }
 
-// until lets time pass until something holds, and returns how long that took.
+// until advances time until a condition holds, and returns how long that took.
 func (w *world) until(what string, limit time.Duration, ok func() bool) time.Duration {
 	w.t.Helper()
 	from := w.now
@@ -193,7 +193,7 @@ func (w *world) until(what string, limit time.Duration, ok func() bool) time.Dur
 
 func (s *side) state() string { return string(s.status["x"].State) }
 
-// pair has both sides want a session with each other, named x.
+// pair configures a session with the other side on both, named x.
 func (w *world) pair(conf func(name string) Config) {
 	for _, name := range []string{"a", "b"} {
 		s := w.sides[name]

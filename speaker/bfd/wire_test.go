@@ -39,7 +39,7 @@ type end struct {
 // start runs a Driver in a namespace until the test's end or stop.
 func start(t testing.TB, space *netspace.Space) *end { return startWith(t, space, func() {}) }
 
-// startWith calls begin on the thread that runs the Driver before it does.
+// startWith is start that first calls begin on the Driver's thread.
 func startWith(t testing.TB, space *netspace.Space, begin func()) *end {
 	e := &end{space: space, registry: prometheus.NewRegistry(), status: map[string]Status{}, kick: make(chan struct{}, 1)}
 	e.Driver = New(Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Changed: e.changed, Independent: true, Metrics: e.registry})
@@ -105,18 +105,18 @@ func (e *end) wait(t testing.TB, name, what string, ok func(Status) bool) Status
 func up(s Status) bool   { return s.State == plan.BFDUp }
 func down(s Status) bool { return s.State == plan.BFDDown }
 
-// agreed tells whether a session is up with these intervals in force.
+// agreed reports whether a session is up with these intervals in force.
 func agreed(transmit, detection time.Duration) func(Status) bool {
 	return func(s Status) bool { return up(s) && s.Transmit == transmit && s.Detection == detection }
 }
 
-// fast are the timers of most tests. A session with them may expire where the machine is busy or emulated.
+// fast are the timers of most tests. A session with them may expire on a busy or emulated machine.
 var fast = plan.BFD{Receive: 100 * time.Millisecond, Transmit: 100 * time.Millisecond, Multiplier: 3}
 
-// steady are the timers of sessions that stay up however busy the machine is.
+// steady are the timers of sessions that stay up on the busiest machine.
 var steady = plan.BFD{Receive: 300 * time.Millisecond, Transmit: 300 * time.Millisecond, Multiplier: 10}
 
-// silence has a namespace drop all BFD packets, in and out, without anybody being told; the result ends it.
+// silence makes a namespace drop all BFD packets silently, in and out, until heal.
 func silence(t testing.TB, space *netspace.Space) (heal func()) {
 	t.Helper()
 	nft(t, space, `table inet cut {
@@ -193,7 +193,7 @@ func inject(t testing.TB, space *netspace.Space, from, to string, port, ttl int,
 	injectTimes(t, 1, space, from, to, port, ttl, p)
 }
 
-// injectTimes sends so many of it from one socket.
+// injectTimes sends a number of them from one socket.
 func injectTimes(t testing.TB, times int, space *netspace.Space, from, to string, port, ttl int, p Packet) {
 	t.Helper()
 	space.Must(t, func() error {

@@ -8,18 +8,20 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// waitingMost is how many changes are waited for; an ironlb-bgpd of version 1 never says that it has applied one.
+// waitingMost is the maximum number of pending changes; an ironlb-bgpd of version 1 never reports that it has applied
+// one.
 const waitingMost = 1024
 
-// announcing measures how long it takes until what is to be announced is in GoBGP.
+// announcing measures the time until a prefix to announce is in GoBGP.
 type announcing struct {
 	took prometheus.Histogram
-	// serial is that of the last change. It begins with the time, so that none is that of an earlier process.
+	// serial is that of the last change. It starts from the time, so that it differs from the serials of an earlier
+	// process.
 	serial  uint64
-	waiting []telling // with rising serials
+	waiting []telling // with ascending serials
 }
 
-// telling is a change that announces so many prefixes.
+// telling is a change and the number of prefixes that it announces.
 type telling struct {
 	serial   uint64
 	prefixes int
@@ -38,7 +40,7 @@ func newAnnouncing(reg prometheus.Registerer) announcing {
 	return a
 }
 
-// set notes a change, which counts if it is not the first one, and returns its serial.
+// set records a change, which is measured unless it is the first one, and returns its serial.
 func (a *announcing) set(c plan.BGPChange, counts bool, now time.Time) uint64 {
 	a.serial++
 	prefixes := 0
@@ -56,10 +58,10 @@ func (a *announcing) set(c plan.BGPChange, counts bool, now time.Time) uint64 {
 	return a.serial
 }
 
-// applied notes that GoBGP has a change and all before it.
+// applied records that GoBGP has applied a change and all before it.
 func (a *announcing) applied(serial uint64, now time.Time) {
 	if serial > a.serial {
-		return // of an earlier process, whose clock was ahead
+		return // of an earlier process with a clock ahead of this one
 	}
 	for len(a.waiting) > 0 && a.waiting[0].serial <= serial {
 		took := now.Sub(a.waiting[0].at).Seconds()

@@ -11,7 +11,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// announced returns how many prefixes were measured, and how long they took in all.
+// announced returns how many prefixes were measured, and their total duration.
 func announced(t testing.TB, reg *prometheus.Registry) (prefixes uint64, took float64) {
 	t.Helper()
 	all, err := reg.Gather()
@@ -28,7 +28,8 @@ func announced(t testing.TB, reg *prometheus.Registry) (prefixes uint64, took fl
 	return 0, 0
 }
 
-// TestAnnouncing: each prefix that is announced counts when it has been applied, a withdrawal and the first change do not.
+// TestAnnouncing: each announced prefix counts when it has been applied; a withdrawal and the first change do not
+// count.
 func TestAnnouncing(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	a := newAnnouncing(reg)
@@ -54,7 +55,7 @@ func TestAnnouncing(t *testing.T) {
 	last := a.set(change(routes(1)), true, now(4))
 	a.applied(0, now(10))
 	a.applied(first-1, now(10)) // of an earlier process
-	a.applied(last+1, now(10))  // of an earlier process, whose clock was ahead
+	a.applied(last+1, now(10))  // of an earlier process with a clock ahead of this one
 	a.applied(first, now(10))
 	is(0, 0)
 	a.applied(two, now(11))
@@ -64,14 +65,14 @@ func TestAnnouncing(t *testing.T) {
 	is(5, 50)
 	a.applied(last, now(14))
 	is(6, 60)
-	for range 2 * waitingMost { // to one that never tells
+	for range 2 * waitingMost { // an ironlb-bgpd that never reports
 		last = a.set(change(routes(1)), true, now(14))
 	}
 	a.applied(last, now(14))
 	is(6+waitingMost, 60)
 }
 
-// TestAnnounceIsMeasured: up to the process with GoBGP and back, also where ironlb-bgpd is away for a while.
+// TestAnnounceIsMeasured: up to the process with GoBGP and back, even if ironlb-bgpd is absent for a while.
 func TestAnnounceIsMeasured(t *testing.T) {
 	n := startNode(t, socketPath(t), 0)
 	s := startSpeaker(t, n.socket)

@@ -8,7 +8,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// many is a whole set of so many routes to two peers.
+// many returns a full set of a number of routes to two peers.
 func many(routes int) plan.BGPChange {
 	c := two()
 	told := plan.Attributes{Communities: plan.NewCommunitySet(65001<<16|1, 65001<<16|2), LocalPref: 100}
@@ -18,7 +18,7 @@ func many(routes int) plan.BGPChange {
 	return c
 }
 
-// BenchmarkWhole: a whole set is written and read once, as on each of its two ways.
+// BenchmarkWhole: a full set is written and read once, as on each of its two connections.
 func BenchmarkWhole(b *testing.B) {
 	for _, routes := range []int{100, 10000} {
 		b.Run(fmt.Sprint(routes), func(b *testing.B) {
@@ -39,7 +39,7 @@ func BenchmarkWhole(b *testing.B) {
 	}
 }
 
-// BenchmarkChange: one route among 10,000, from the speaker by way of the daemon to a child, and its report back.
+// BenchmarkChange: one route among 10,000, from the speaker through the daemon to a child, and its report back.
 func BenchmarkChange(b *testing.B) {
 	n := startNode(b, socketPath(b), 0)
 	s := startSpeaker(b, n.socket)

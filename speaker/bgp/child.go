@@ -21,53 +21,54 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Between the end of a child and the start of the next: routers wait for it with graceful restart. It grows as long as none lives for
-// a minute.
+// Pauses between the end of a child and the start of the next one: routers with graceful restart wait for it. The pause
+// grows while no child lives for a minute.
 const (
 	firstPause = time.Second
 	lastPause  = 10 * time.Second
 	goodLife   = time.Minute
 )
 
-// ChildFile is the number of the file by which a child talks.
+// ChildFile is the file descriptor of a child's connection.
 const ChildFile = 3
 
-// removeTime is how long a process goes on without its peer: GoBGP sends the NOTIFICATION by the way.
+// removeTime is how long a process continues without its peer: GoBGP sends the NOTIFICATION asynchronously.
 const removeTime = 500 * time.Millisecond
 
-// child is the process with GoBGP of a peer, or none while it is between two.
+// child is the process with GoBGP of a peer, or the pause between two such processes.
 type child struct {
 	d     *Daemon
 	peer  string
 	began time.Time
 	end   context.CancelFunc // ends its life
-	over  chan struct{}      // closed when there will be no more processes
+	over  chan struct{}      // closed when no more processes will run
 
-	// The rest is guarded by Daemon.mu.
+	// The following fields are guarded by Daemon.mu.
 
 	address  netip.Addr         // of the peer
 	link     *link              // nil while no process runs
-	routerID netip.Addr         // that it was started with
+	routerID netip.Addr         // the router ID with which it was started
 	kill     context.CancelFunc // ends the process
-	heard    bool               // it has reported, so GoBGP has what is wanted
-	again    string             // why the next one is to start at once when this one has ended, empty if it is not
-	since    time.Time          // since when it runs or does not
-	ended    string             // why it does not; empty before the first one
+	heard    bool               // it has reported, so GoBGP has its configuration
+	again    string             // why the next one must start at once when this one has ended; empty if it need not
+	since    time.Time          // since when it runs or does not run
+	ended    string             // why it does not run; empty before the first one
 
-	// limited counts the processes in a row that a limit has ended. held is why this one ends or the next one waits,
+	// limited counts the consecutive processes that a limit has ended. held is why this one ends or the next one waits,
 	// the zero value otherwise; retry ends that wait.
 	limited int
 	held    hold
 	retry   context.CancelFunc
 
-	session *plan.Session // as it says
-	changes uint64        // Changes of the processes before
+	session *plan.Session // as reported by the process
+	changes uint64        // Changes of earlier processes
 
-	// lacks is the serial of the first change that it has not taken in, and asked that of the last that it was told; 0 is none.
+	// lacks is the serial of the first change that it has not applied, and asked that of the last one sent to it; 0 is
+	// none.
 	lacks, asked uint64
 }
 
-// begin starts the life of a peer's child. d.mu is held.
+// begin starts the life of a peer's child. d.mu must be held.
 func (d *Daemon) begin(peer string) {
 	ctx, end := context.WithCancel(d.life)
 	c := &child{d: d, peer: peer, began: now(), end: end, over: make(chan struct{}), address: d.wanted.Peers[peer].Address, since: now(), lacks: d.wanted.Serial}
@@ -91,7 +92,7 @@ func (d *Daemon) begin(peer string) {
 	})
 }
 
-// retire ends the life of a child whose peer is not wanted any more, once it has taken its leave. d.mu is held.
+// retire ends the life of a child whose peer was removed, after its Leave. d.mu must be held.
 func (c *child) retire() {
 	delete(c.d.children, c.peer)
 	c.d.leaving[c] = struct{}{}
@@ -103,14 +104,14 @@ func (c *child) retire() {
 	time.AfterFunc(leaveLimit, c.end)
 }
 
-// restart has another process begin at once. d.mu is held.
+// restart starts another process at once. d.mu must be held.
 func (c *child) restart(why string, more ...any) {
 	c.d.o.Log.Info("start GoBGP anew", append([]any{"peer", c.peer, "reason", why}, more...)...)
 	c.again = why
 	c.kill()
 }
 
-// tell hands a change to the process. d.mu is held.
+// tell sends a change to the process. d.mu must be held.
 func (c *child) tell(change plan.BGPChange) {
 	if change.Serial != 0 {
 		c.asked = change.Serial
@@ -119,10 +120,10 @@ func (c *child) tell(change plan.BGPChange) {
 	c.link.sendChange(change)
 }
 
-// crashed tells whether there is no process after one that has ended. d.mu is held.
+// crashed reports whether a process has ended and no other one runs. d.mu must be held.
 func (c *child) crashed() bool { return c.link == nil && c.ended != "" }
 
-// status returns the session without BFD. d.mu is held.
+// status returns the session without BFD. d.mu must be held.
 func (c *child) status() plan.Session {
 	s := plan.Session{State: plan.SessionIdle, Since: c.since}
 	if c.session != nil {
@@ -139,7 +140,7 @@ func (c *child) status() plan.Session {
 	return s
 }
 
-// problem returns why the child cannot speak BGP, empty if it can. d.mu is held.
+// problem returns why the child cannot run BGP, empty if it can. d.mu must be held.
 func (c *child) problem() string {
 	switch {
 	case c.held.reason != "":
@@ -176,9 +177,10 @@ func (c *child) keep(ctx context.Context) {
 	}
 }
 
-// run returns when a process has ended, and how.
+// run runs a process, and returns why it has ended.
 func (c *child) run(ctx context.Context) error {
-	// The kernel kills the child when the thread ends that started it (prctl(2), PR_SET_PDEATHSIG); a locked one lives on.
+	// The kernel kills the child when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG); a locked thread
+	// does not end.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	ctx, kill := context.WithCancel(ctx)
@@ -200,7 +202,7 @@ func (c *child) run(ctx context.Context) error {
 		return err
 	}
 	talked := c.talk(ctx, ours, cmd.Process.Pid, kill)
-	_ = cmd.Process.Kill() // where it does not end by itself; Wait tells how it did
+	_ = cmd.Process.Kill() // if it does not end by itself; Wait returns how it ended
 	waited := cmd.Wait()
 	switch note := crash.text(); {
 	case note != "":
@@ -213,7 +215,7 @@ func (c *child) run(ctx context.Context) error {
 	return talked
 }
 
-// talk tells the child what is wanted for as long as it listens.
+// talk sends the configuration and its changes to the child while the connection lasts.
 func (c *child) talk(ctx context.Context, pair net.Conn, pid int, kill context.CancelFunc) error {
 	conn := NewConn(pair)
 	stop := context.AfterFunc(ctx, func() { pair.Close() })
@@ -234,7 +236,7 @@ func (c *child) talk(ctx context.Context, pair net.Conn, pid int, kill context.C
 	})
 }
 
-// started has a process begin with all that is wanted, unless ironlb-bgpd ends.
+// started sends the full configuration to a new process, unless ironlb-bgpd is terminating.
 func (c *child) started(l *link, pid int, kill context.CancelFunc) bool {
 	d := c.d
 	d.mu.Lock()
@@ -252,7 +254,7 @@ func (c *child) started(l *link, pid int, kill context.CancelFunc) bool {
 	return true
 }
 
-// reports takes what the process says.
+// reports processes a report of the process.
 func (c *child) reports(r plan.BGPReport) {
 	d := c.d
 	d.mu.Lock()
@@ -277,8 +279,8 @@ func (c *child) reports(r plan.BGPReport) {
 
 var errBye = errors.New("ironlb-bgpd ends")
 
-// hasEnded notes how a process has ended, and reports whether the next one is to start at once, or after which
-// hold-off if a limit ended this one. There is none any more if ironlb-bgpd ends or the peer is not wanted.
+// hasEnded records how a process has ended, and reports whether the next one must start at once, or returns the
+// hold-off if a limit ended this one. There is no next one if ironlb-bgpd is terminating or the peer was removed.
 func (c *child) hasEnded(ctx context.Context, err error, pause time.Duration) (again bool, wait time.Duration) {
 	d := c.d
 	d.mu.Lock()
@@ -327,13 +329,13 @@ func socketPair() (ours net.Conn, theirs *os.File, err error) {
 	return ours, theirs, nil
 }
 
-// crashNote passes on what a child writes to its standard error, and remembers the line with which the Go runtime ends a program, or main
-// says why it does.
+// crashNote forwards a child's standard error, and keeps the line with which the Go runtime ends a program, or with
+// which main gives the reason.
 type crashNote struct {
 	out io.Writer
 
 	mu   sync.Mutex
-	line []byte // that has not ended yet, as far as it counts
+	line []byte // the current line, as far as it is needed
 	note string
 }
 

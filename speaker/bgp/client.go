@@ -17,37 +17,40 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Between two tries to connect. ironlb-bgpd may be on its way up again, and while it is not told what to say the routers wait.
+// Pauses between attempts to connect. ironlb-bgpd may be starting again, and routers wait until it has received its
+// configuration.
 const (
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = time.Second
-	// refusedRetry is after a refusal: two speakers that take the place of one another should not do so all the time.
+	// refusedRetry is the pause after a refusal: two speakers must not replace each other repeatedly.
 	refusedRetry = 5 * time.Second
 )
 
-// ClientOptions are what a Client needs.
+// ClientOptions configure a Client.
 type ClientOptions struct {
 	// Socket is the path of the unix socket of ironlb-bgpd.
 	Socket string
 	Log    *slog.Logger
-	// Kick is called when Sessions returns something else. It does not block.
+	// Kick is called when the result of Sessions has changed. It does not block.
 	Kick func()
 	// Metrics may be nil.
 	Metrics prometheus.Registerer
 }
 
-// Client tells ironlb-bgpd what is wanted, and knows how the sessions are. Its methods may be called from any goroutine.
+// Client sends the BGP configuration to ironlb-bgpd, and receives the states of the sessions. Its methods may be called
+// from any goroutine.
 type Client struct {
 	o ClientOptions
 
 	mu     sync.Mutex
-	isSet  bool // wanted is known
+	isSet  bool // wanted is set
 	wanted plan.BGP
 	told   announcing
 	link   *link // nil while not connected
-	// sessions as reported; nil until there was a report on this connection.
+	// sessions are the reported states; nil until the first report on this connection.
 	sessions map[string]plan.Session
-	// away is since when there is no ironlb-bgpd to talk to, and why says more; zero while there is, or that is not known yet.
+	// away is since when ironlb-bgpd is unreachable, and why is the reason; zero while it is reachable or not contacted
+	// yet.
 	away time.Time
 	why  string
 }
@@ -55,7 +58,7 @@ type Client struct {
 // NewClient returns a client that connects once it runs.
 func NewClient(o ClientOptions) *Client { return &Client{o: o, told: newAnnouncing(o.Metrics)} }
 
-// Set says what is new. The first one must be whole. It never blocks, and keeps what it is given.
+// Set applies a change. The first change must be complete. Set never blocks, and keeps its argument.
 func (c *Client) Set(change plan.BGPChange) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,7 +73,7 @@ func (c *Client) Set(change plan.BGPChange) {
 	}
 }
 
-// Sessions returns how the sessions are, by the name of the peer. A peer may be missing until its session begins.
+// Sessions returns the states of the sessions, by the name of the peer. A peer may be missing until its session begins.
 func (c *Client) Sessions() map[string]plan.Session {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,14 +87,14 @@ func (c *Client) Sessions() map[string]plan.Session {
 	return out
 }
 
-// Blank tells whether ironlb-bgpd has said that it knows of no peer.
+// Blank reports whether ironlb-bgpd has reported that it has no peers.
 func (c *Client) Blank() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.sessions != nil && len(c.sessions) == 0
 }
 
-// Run keeps a connection until ctx ends.
+// Run maintains a connection until ctx ends.
 func (c *Client) Run(ctx context.Context) error {
 	retry := firstRetry
 	for {
@@ -99,7 +102,7 @@ func (c *Client) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if c.lost(err) { // after one that said nothing the next one may do so, too
+		if c.lost(err) { // without a report, the next connection may fail in the same way
 			retry = firstRetry
 		}
 		wait := retry
@@ -115,7 +118,7 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 }
 
-// connect returns when the connection has ended.
+// connect connects, and returns when the connection has ended.
 func (c *Client) connect(ctx context.Context) error {
 	conn, err := dial(ctx, c.o.Socket, Speaker)
 	if err != nil {
@@ -131,7 +134,7 @@ func (c *Client) connect(ctx context.Context) error {
 	return l.run(ctx, c.receive)
 }
 
-// dial connects to ironlb-bgpd, which must be of the same user: it is told passwords.
+// dial connects to ironlb-bgpd, which must run as the same user, because it receives passwords.
 func dial(ctx context.Context, socket string, role Role) (*Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 	if err != nil {
@@ -171,8 +174,8 @@ func (c *Client) receive(m Message) error {
 	return nil
 }
 
-// lost notes that there is no connection, and tells whether there was one on which a report came. It is logged where there was one, and, once
-// for each reason, where one is needed.
+// lost records that there is no connection, and reports whether a report was received on the last one. The loss is
+// logged if there was a report, or, once per reason, if a connection is needed.
 func (c *Client) lost(err error) (reported bool) {
 	why := "ironlb-bgpd does not answer: " + text(err)
 	c.mu.Lock()
@@ -203,7 +206,7 @@ func text(err error) string {
 	return err.Error()
 }
 
-// AskHealth asks the ironlb-bgpd of a socket how it is.
+// AskHealth queries the health of the ironlb-bgpd at a socket.
 func AskHealth(ctx context.Context, socket string) (Health, error) {
 	conn, err := dial(ctx, socket, Probe)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// How long the other side may take, to say hello and to read a message. It is on the same machine.
+// Time limits for the other side's Hello, and for reading a message. It is on the same machine.
 const (
 	helloLimit = 5 * time.Second
 	writeLimit = 30 * time.Second
@@ -19,13 +19,13 @@ const (
 type Conn struct {
 	conn    net.Conn
 	in      *bufio.Reader
-	lenient bool // what is read is of a newer version
+	lenient bool // the other side's version is newer
 }
 
-// NewConn returns a Conn that reads and writes conn, and closes it.
+// NewConn returns a Conn that reads, writes and closes conn.
 func NewConn(conn net.Conn) *Conn { return &Conn{conn: conn, in: bufio.NewReader(conn)} }
 
-// Close ends a Send and a Receive that wait.
+// Close closes the connection, and ends a pending Send and Receive.
 func (c *Conn) Close() error { return c.conn.Close() }
 
 // Send writes a message.
@@ -41,7 +41,8 @@ func (c *Conn) Send(m Message) error {
 	return err
 }
 
-// Receive waits for a message. It is io.EOF when the other side closed the connection, and an error of type Refused if it said why.
+// Receive waits for a message. The error is io.EOF if the other side closed the connection, and of type Refused if it
+// sent a reason.
 func (c *Conn) Receive() (Message, error) {
 	line, err := c.line()
 	if err != nil {
@@ -54,7 +55,7 @@ func (c *Conn) Receive() (Message, error) {
 	return m, err
 }
 
-// line returns the next line. What it returns is good until the next call.
+// line returns the next line. The result is valid until the next call.
 func (c *Conn) line() ([]byte, error) {
 	var long []byte
 	for {
@@ -77,12 +78,12 @@ func (c *Conn) line() ([]byte, error) {
 	}
 }
 
-// Refused is why the other side does not talk.
+// Refused is the reason why the other side refused the connection.
 type Refused string
 
 func (r Refused) Error() string { return "refused: " + string(r) }
 
-// Call says hello first, and returns what is answered.
+// Call sends the first Hello, and returns the answer.
 func (c *Conn) Call(role Role) (Hello, error) {
 	if err := c.Send(hello(role)); err != nil {
 		return Hello{}, fmt.Errorf("say hello: %w", err)
@@ -106,7 +107,7 @@ func (c *Conn) hear() (Hello, error) {
 	if err := c.conn.SetReadDeadline(time.Now().Add(helloLimit)); err != nil {
 		return Hello{}, err
 	}
-	c.lenient = true // a newer one may say more here
+	c.lenient = true // a newer version may have more fields here
 	m, err := c.Receive()
 	if err != nil {
 		return Hello{}, fmt.Errorf("wait for hello: %w", err)

@@ -19,62 +19,62 @@ import (
 
 // BFD runs the BFD sessions.
 type BFD interface {
-	// Set says which there are, the whole set each time: each peer's Address, Source, MultiHop and BFD.
+	// Set sets all BFD sessions; the set is complete each time: each peer's Address, Source, MultiHop and BFD.
 	Set(peers map[string]plan.Peer)
-	// Run returns when ctx ends, and does not tell the other sides (announce.md, BGP 5).
+	// Run returns when ctx ends, and sends nothing to the remote systems (announce.md, BGP 5).
 	Run(ctx context.Context) error
 }
 
-// BFDStatus is how a BFD session is.
+// BFDStatus is the state of a BFD session.
 type BFDStatus struct {
 	State plan.BFDState
 	Since time.Time
-	// Dead is set if the session is down because the path was found dead. It is not where the other side ends the session on purpose
-	// (RFC 5882, 3.2), or where the session was made anew.
+	// Dead is set if the session is down because the path was found dead. It is not set if the remote system ended the
+	// session deliberately (RFC 5882, 3.2), or if the session was recreated.
 	Dead bool
-	// Why it is down, in words.
+	// Why is the reason why it is down.
 	Why string
 }
 
-// DaemonOptions are what a Daemon needs.
+// DaemonOptions configure a Daemon.
 type DaemonOptions struct {
 	Log *slog.Logger
-	// Socket on which the speaker is awaited.
+	// Socket is where it listens for the speaker.
 	Socket string
 	// Hold is how long the routes stay without a speaker, 0 for ever.
 	Hold time.Duration
-	// Child returns the command of the process with GoBGP for a peer, which is to call Serve with its file 3. Its standard error goes to
-	// that of this process.
+	// Child returns the command of the process with GoBGP for a peer, which must call ServeFile with ChildFile. Its
+	// standard error is forwarded to that of this process.
 	Child func(peer string) *exec.Cmd
-	// BFD of the peers; what it finds goes to BFDChanged.
+	// BFD runs the BFD sessions of the peers; their states are passed to BFDChanged.
 	BFD     BFD
 	Metrics *Metrics
 }
 
-// leaveLimit is how long the polite end may take; the child takes three seconds.
+// leaveLimit is the time limit for Leave; a child takes three seconds.
 const leaveLimit = 8 * time.Second
 
-// Daemon is ironlb-bgpd: it keeps what is wanted when the speaker ends and when GoBGP does, and has BFD run beside them. Each peer has a
-// process with GoBGP of its own: what one sends can end that of no other.
+// Daemon is ironlb-bgpd: it keeps the configuration across restarts of the speaker and of GoBGP, and runs BFD
+// alongside. Each peer has its own process with GoBGP: input from one peer cannot end the process of another.
 type Daemon struct {
 	o      DaemonOptions
 	server *Server
 	group  sync.WaitGroup // of the children's lives
 
 	mu       sync.Mutex
-	life     context.Context // in which children live; nil before Run
+	life     context.Context // the context of the children; nil before Run
 	wanted   plan.BGP
 	speaker  bool
-	hold     *time.Timer // runs while there is no speaker
+	hold     *time.Timer // runs while no speaker is connected
 	children map[string]*child
-	leaving  map[*child]struct{} // whose peer is not wanted any more
+	leaving  map[*child]struct{} // children of removed peers
 	bye      bool                // ctx has ended
 	bfd      map[string]BFDStatus
 	reported map[string]plan.Session
-	applied  uint64 // the serial that the speaker was told last
+	applied  uint64 // the serial last reported to the speaker
 }
 
-// NewDaemon returns a daemon that starts with Run.
+// NewDaemon returns a daemon; Run starts it.
 func NewDaemon(o DaemonOptions) *Daemon {
 	d := &Daemon{o: o, children: map[string]*child{}, leaving: map[*child]struct{}{}, reported: map[string]plan.Session{}}
 	d.server = NewServer(ServerOptions{
@@ -83,8 +83,9 @@ func NewDaemon(o DaemonOptions) *Daemon {
 	return d
 }
 
-// Run works until ctx ends, and then leaves: peers with graceful restart are told nothing, so that they keep the routes until the next
-// process is there; the others are told to look elsewhere. If the node goes all are: nobody comes back for a while.
+// Run works until ctx ends, and then leaves. Nothing is sent to peers with graceful restart, so that they keep the
+// routes until the next process runs; the routes are withdrawn from the others. If the node is being decommissioned,
+// they are withdrawn from all peers, because no process will follow for a while.
 func (d *Daemon) Run(ctx context.Context) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
@@ -102,7 +103,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		select {
 		case <-life.Done():
 		case <-ctx.Done():
-			stopServing() // nothing new from here on
+			stopServing() // no new input from here on
 			d.leave(life)
 		}
 		return nil
@@ -113,8 +114,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	return nil
 }
 
-// leave has the children say goodbye to those who do not wait for the next process: without graceful restart, or all if the node goes. No child
-// starts any more.
+// leave sends Leave to the children of peers that do not wait for the next process: those without graceful restart, or
+// all if the node is being decommissioned. No child starts after that.
 func (d *Daemon) leave(ctx context.Context) {
 	d.mu.Lock()
 	d.bye = true
@@ -140,7 +141,7 @@ func (d *Daemon) leave(ctx context.Context) {
 	}
 }
 
-// change takes what the speaker wants; the server hands over one at a time.
+// change applies a change from the speaker; the server passes one at a time.
 func (d *Daemon) change(c plan.BGPChange) {
 	d.mu.Lock()
 	if d.bye {
@@ -164,7 +165,7 @@ func (d *Daemon) change(c plan.BGPChange) {
 	}
 }
 
-// apply tells each child what the change says of its peer. d.mu is held.
+// apply sends to each child the part of the change that concerns its peer. d.mu must be held.
 func (d *Daemon) apply(c plan.BGPChange) {
 	parts := make(map[string]plan.BGPChange, len(d.children))
 	if !c.Whole {
@@ -197,8 +198,8 @@ func (d *Daemon) apply(c plan.BGPChange) {
 			child.retryNow()
 		}
 		switch part, has := parts[name]; {
-		case child.link == nil || child.again != "": // the next one is told all
-		case child.routerID != d.wanted.RouterIDOf(name): // GoBGP has one for as long as it runs
+		case child.link == nil || child.again != "": // the next process gets the full configuration
+		case child.routerID != d.wanted.RouterIDOf(name): // a GoBGP process never changes its router ID
 			child.restart("the router id changed", "before", child.routerID, "now", d.wanted.RouterIDOf(name))
 		case c.Whole:
 			child.tell(wholeChange(partOf(d.wanted, name)))
@@ -209,7 +210,7 @@ func (d *Daemon) apply(c plan.BGPChange) {
 	d.o.Metrics.wanted(len(d.wanted.Peers), len(d.wanted.Routes))
 }
 
-// connected notes whether there is a speaker.
+// connected records whether a speaker is connected.
 func (d *Daemon) connected(yes bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -224,7 +225,8 @@ func (d *Daemon) connected(yes bool) {
 	}
 }
 
-// withdraw takes all routes back when no speaker has come. Sessions stay, and the next speaker begins with all it wants.
+// withdraw removes all routes after no speaker has connected for Hold. Sessions stay, and the next speaker starts with
+// its full set.
 func (d *Daemon) withdraw() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -235,7 +237,7 @@ func (d *Daemon) withdraw() {
 	d.apply(wholeChange(plan.BGP{RouterID: d.wanted.RouterID, NodeGoes: d.wanted.NodeGoes, Peers: d.wanted.Peers}))
 }
 
-// BFDChanged tells how the BFD sessions are, all of them. A session that goes down takes the BGP session with it at once.
+// BFDChanged records the states of all BFD sessions. A BFD session that goes down takes the BGP session down at once.
 func (d *Daemon) BFDChanged(all map[string]BFDStatus) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -254,7 +256,7 @@ func (d *Daemon) BFDChanged(all map[string]BFDStatus) {
 		if c == nil || c.link == nil {
 			continue
 		}
-		if c.session != nil && c.session.State == plan.SessionEstablished { // else there is nothing to tell of
+		if c.session != nil && c.session.State == plan.SessionEstablished { // else there is nothing to report
 			d.o.Metrics.bfdDown()
 			d.o.Log.Warn("take the BGP session down", "peer", name, "reason", plan.BFDWentDown, "why", is.Why)
 		}
@@ -264,7 +266,7 @@ func (d *Daemon) BFDChanged(all map[string]BFDStatus) {
 	d.report()
 }
 
-// report tells the speaker what is new of the sessions. d.mu is held.
+// report sends the changed session states to the speaker. d.mu must be held.
 func (d *Daemon) report() {
 	r := plan.BGPReport{Sessions: map[string]*plan.Session{}}
 	if applied := d.taken(); applied != d.applied {
@@ -290,7 +292,8 @@ func (d *Daemon) report() {
 	}
 }
 
-// taken returns the serial of the last change that all children have taken in with those before it; one that has crashed is not waited for. d.mu is held.
+// taken returns the serial of the last change that all children have applied, with those before it; a crashed child is
+// not waited for. d.mu must be held.
 func (d *Daemon) taken() uint64 {
 	serial := d.wanted.Serial
 	for _, c := range d.children {
@@ -301,7 +304,7 @@ func (d *Daemon) taken() uint64 {
 	return serial
 }
 
-// session puts together what is known of a peer's. d.mu is held.
+// session returns the state of a peer's session. d.mu must be held.
 func (d *Daemon) session(name string) plan.Session {
 	s := d.children[name].status()
 	if d.wanted.Peers[name].BFD.On() {
@@ -313,7 +316,7 @@ func (d *Daemon) session(name string) plan.Session {
 	return s
 }
 
-// health answers a probe: whoever asks waits as long as the daemon is stuck.
+// health answers a probe. A stuck daemon does not answer.
 func (d *Daemon) health(context.Context) (Health, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -325,12 +328,12 @@ func (d *Daemon) health(context.Context) (Health, error) {
 			continue
 		}
 		problem = fmt.Sprintf("BGPPeer %s: %s", name, problem)
-		if c.ended == "" { // it starts
+		if c.ended == "" { // it is starting
 			return Health{Problem: problem}, nil
 		}
 		first, problems = cmp.Or(first, problem), problems+1
 	}
-	if problems < len(d.children) { // one peer that ends its GoBGP is no reason to hold back the others
+	if problems < len(d.children) { // one peer that crashes its GoBGP must not delay the others
 		return Health{}, nil
 	}
 	return Health{Problem: first}, nil

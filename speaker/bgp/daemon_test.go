@@ -23,11 +23,11 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// What the test's program is when it is started with one of these in its environment.
+// The role of the test's program when it is started with one of these in its environment.
 const (
-	leftFile  = "TEST_LEFT_FILE"  // a child; its value is a file that Leave makes
+	leftFile  = "TEST_LEFT_FILE"  // a child; its value is a file that Leave creates
 	askSocket = "TEST_ASK_SOCKET" // a probe
-	rawSocket = "TEST_RAW_SOCKET" // one that says hello and prints the answer
+	rawSocket = "TEST_RAW_SOCKET" // a client that sends a Hello and prints the answer
 )
 
 func TestMain(m *testing.M) {
@@ -60,17 +60,17 @@ func sayHello(socket string) int {
 		return 1
 	}
 	line, _ := encode(hello(Probe))
-	_, _ = conn.Write(line) // it may be closed by now
+	_, _ = conn.Write(line) // the connection may already be closed
 	_, _ = io.Copy(os.Stdout, conn)
 	return 0
 }
 
-// echo stands for GoBGP in a process of its own: it reports what it is told. A peer named crash ends it as GoBGP's
-// worst peers do, one named hungry for want of memory, and with one named hang it never comes back. The session with
-// one named flood reaches the limit of prefixes, unless that is 20.
+// echo replaces GoBGP in a separate process: it reports its input. A peer named crash ends it as a GoBGP crash does,
+// one named hungry by a lack of memory, and one named hang blocks it. The session with a peer named flood reaches the
+// limit of prefixes, unless that is 20.
 type echo struct {
 	report func(plan.BGPReport)
-	file   string // made by Leave; another one, with toldFile at the end, has every change
+	file   string // created by Leave; another file, with the suffix toldFile, has every change
 
 	mu   sync.Mutex
 	have plan.BGP
@@ -128,7 +128,7 @@ func (e *echo) Up(peer string) {
 	e.tell()
 }
 
-// Leave takes its time with a peer named slow.
+// Leave is delayed by a peer named slow.
 func (e *echo) Leave(context.Context, bool) error {
 	if _, ok := e.have.Peers["slow"]; ok {
 		<-time.After(2 * firstPause)
@@ -136,7 +136,7 @@ func (e *echo) Leave(context.Context, bool) error {
 	return os.WriteFile(e.file, nil, 0o600)
 }
 
-// tell reports each session as established, with the process' id as the peer's AS.
+// tell reports each session as established, with the process ID as the peer's AS.
 func (e *echo) tell() {
 	r := plan.BGPReport{Whole: true, Sessions: map[string]*plan.Session{}}
 	for name := range e.have.Peers {
@@ -157,7 +157,7 @@ func (e *echo) tell() {
 	e.report(r)
 }
 
-// bfdPeers stands for BFD.
+// bfdPeers replaces BFD.
 type bfdPeers struct {
 	mu    sync.Mutex
 	peers map[string]plan.Peer
@@ -181,7 +181,7 @@ func (b *bfdPeers) has(name string) bool {
 	return ok
 }
 
-// node is a Daemon that runs.
+// node is a running Daemon.
 type node struct {
 	t      testing.TB
 	socket string
@@ -223,12 +223,12 @@ func startNode(t testing.TB, socket string, hold time.Duration) *node {
 	return n
 }
 
-// leftOf is the file that a peer's child makes when it leaves.
+// leftOf returns the file that a peer's child creates in Leave.
 func (n *node) leftOf(peer string) string { return n.left + "." + peer }
 
 func socketPath(t testing.TB) string { return filepath.Join(t.TempDir(), "bgpd", "bgpd.sock") }
 
-// speaker is a Client that runs.
+// speaker is a running Client.
 type speaker struct {
 	*Client
 	t    testing.TB
@@ -262,7 +262,7 @@ func startSpeaker(t testing.TB, socket string) *speaker {
 	return s
 }
 
-// wait until the sessions are as they should, and returns them. It looks when it is kicked, and at no other time.
+// wait waits until the sessions are as wanted, and returns them. It checks only after a kick.
 func (s *speaker) wait(what string, are func(map[string]plan.Session) bool) map[string]plan.Session {
 	s.t.Helper()
 	limit := time.After(20 * time.Second)
@@ -279,7 +279,7 @@ func (s *speaker) wait(what string, are func(map[string]plan.Session) bool) map[
 	}
 }
 
-// established waits until that many prefixes are told to the peer, and returns its session.
+// established waits until a number of prefixes are announced to the peer, and returns its session.
 func (s *speaker) established(peer string, prefixes int) plan.Session {
 	s.t.Helper()
 	return s.wait(fmt.Sprintf("%s has %d prefixes", peer, prefixes), func(now map[string]plan.Session) bool {
@@ -288,7 +288,7 @@ func (s *speaker) established(peer string, prefixes int) plan.Session {
 	})[peer]
 }
 
-// TestHealthOfHanging: a child that takes nothing in is not well, though it runs.
+// TestHealthOfHanging: a child that processes no input is unhealthy, although it runs.
 func TestHealthOfHanging(t *testing.T) {
 	n := startNode(t, socketPath(t), 0)
 	s := startSpeaker(t, n.socket)
@@ -308,7 +308,7 @@ func TestHealthOfHanging(t *testing.T) {
 	}
 }
 
-// TestLastWords: what main says at the end is why the child ended.
+// TestLastWords: the final error of main is the reason why the child ended.
 func TestLastWords(t *testing.T) {
 	c := &crashNote{out: io.Discard}
 	fmt.Fprintf(c, "level=INFO msg=x\nironlb-bgpd: GoBGP %s\nmore\n", "hangs")
@@ -329,7 +329,7 @@ func to(peers ...string) plan.Route {
 	return r
 }
 
-// two peers and a route to both.
+// two returns two peers and a route to both.
 func two() plan.BGPChange {
 	return plan.BGPChange{
 		Whole: true, RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"a": peer(253), "b": peer(254)},
@@ -343,7 +343,8 @@ func change(routes map[netip.Prefix]plan.Route) plan.BGPChange {
 
 func pid(s plan.Session) int { return int(s.PeerASN) }
 
-// TestSpeakerRestarts: the process with GoBGP stays the same and keeps all, also while the next speaker does not know yet what it wants.
+// TestSpeakerRestarts: the process with GoBGP stays the same and keeps everything, even while the next speaker has no
+// configuration yet.
 func TestSpeakerRestarts(t *testing.T) {
 	n := startNode(t, socketPath(t), 0)
 	s := startSpeaker(t, n.socket)
@@ -366,7 +367,7 @@ func TestSpeakerRestarts(t *testing.T) {
 	next.wait("b is gone", func(now map[string]plan.Session) bool { return len(now) == 1 })
 }
 
-// TestNoPeers: a node without peers has no GoBGP, and is well.
+// TestNoPeers: a node without peers has no GoBGP, and is healthy.
 func TestNoPeers(t *testing.T) {
 	n := startNode(t, socketPath(t), 0)
 	s := startSpeaker(t, n.socket)
@@ -382,7 +383,7 @@ func TestNoPeers(t *testing.T) {
 	s.established("a", 1)
 }
 
-// TestBlank: a speaker learns whether anybody has told ironlb-bgpd of peers since that was started.
+// TestBlank: a speaker detects whether ironlb-bgpd has received peers since its start.
 func TestBlank(t *testing.T) {
 	socket := socketPath(t)
 	s := startSpeaker(t, socket)
@@ -413,7 +414,8 @@ func TestBlank(t *testing.T) {
 	next.wait("the next one is blank", func(map[string]plan.Session) bool { return next.Blank() })
 }
 
-// TestProcessRestarts: a speaker says so while there is none, and the next one is told everything.
+// TestProcessRestarts: a speaker reports the absence of ironlb-bgpd, and the next process receives the full
+// configuration.
 func TestProcessRestarts(t *testing.T) {
 	socket := socketPath(t)
 	s := startSpeaker(t, socket)
@@ -432,7 +434,7 @@ func TestProcessRestarts(t *testing.T) {
 	}
 }
 
-// TestGoBGPEnds: it is started again with all that is wanted, and sessions count on.
+// TestGoBGPEnds: it is started again with the full configuration, and the change counters of sessions continue.
 func TestGoBGPEnds(t *testing.T) {
 	n := startNode(t, socketPath(t), 0)
 	s := startSpeaker(t, n.socket)
@@ -463,7 +465,7 @@ func TestGoBGPEnds(t *testing.T) {
 	}
 }
 
-// TestGoBGPPanics: the reason is known, and neither the other peers nor BFD notice, however often it happens.
+// TestGoBGPPanics: the reason is reported, and neither the other peers nor BFD are affected, however often it happens.
 func TestGoBGPPanics(t *testing.T) {
 	n := startNode(t, socketPath(t), 0)
 	s := startSpeaker(t, n.socket)
@@ -493,7 +495,7 @@ func TestGoBGPPanics(t *testing.T) {
 	n.until("it has no process", func() bool { return len(n.daemon.children)+len(n.daemon.leaving) == 2 })
 }
 
-// TestRouterID: another one needs another process, at once. One that a peer has for itself is no other's.
+// TestRouterID: a changed router ID restarts the process at once. One peer's own router ID does not apply to others.
 func TestRouterID(t *testing.T) {
 	n := startNode(t, socketPath(t), 0)
 	s := startSpeaker(t, n.socket)
@@ -517,7 +519,7 @@ func TestRouterID(t *testing.T) {
 	}
 }
 
-// TestRename: a router whose peer has another name gets the next process when it knows of the end of the one before.
+// TestRename: a router whose peer gets another name gets the next process only after the previous one has ended.
 func TestRename(t *testing.T) {
 	n := startNode(t, socketPath(t), 0)
 	s := startSpeaker(t, n.socket)
@@ -538,14 +540,15 @@ func TestRename(t *testing.T) {
 	}
 }
 
-// TestHold: without a speaker the routes go after a while, the sessions stay, and the next speaker brings all back.
+// TestHold: without a speaker the routes are withdrawn after a while, the sessions stay, and the next speaker restores
+// all routes.
 func TestHold(t *testing.T) {
 	n := startNode(t, socketPath(t), 200*time.Millisecond)
 	s := startSpeaker(t, n.socket)
 	s.Set(two())
 	first := s.established("a", 1)
 	s.stop()
-	watch := startSpeaker(t, n.socket) // which comes and goes before the time is up, or after it: it wants nothing yet
+	watch := startSpeaker(t, n.socket) // connects and disconnects before or after the time is up, with an empty set
 	watch.wait("a report", func(now map[string]plan.Session) bool { return len(now) == 2 })
 	watch.stop()
 	n.until("the routes are withdrawn", func() bool { return len(n.daemon.wanted.Routes) == 0 })
@@ -557,7 +560,7 @@ func TestHold(t *testing.T) {
 	next.established("a", 1)
 }
 
-// until looks every 10 ms whether the daemon is so.
+// until checks every 10 ms whether the daemon is in a state.
 func (n *node) until(what string, is func() bool) {
 	n.t.Helper()
 	limit := time.After(20 * time.Second)
@@ -578,7 +581,7 @@ func (n *node) until(what string, is func() bool) {
 	}
 }
 
-// TestBFD: a session that was up and goes down takes BGP with it, unless the peer says that it is on purpose.
+// TestBFD: a BFD session that goes down takes BGP down, unless the peer ended it deliberately.
 func TestBFD(t *testing.T) {
 	n := startNode(t, socketPath(t), 0)
 	s := startSpeaker(t, n.socket)
@@ -611,7 +614,7 @@ func TestBFD(t *testing.T) {
 	s.wait("a is tried again", func(now map[string]plan.Session) bool { return now["a"].State == plan.SessionEstablished })
 }
 
-// TestNewestSpeakerWins: the other is told, and does not fight.
+// TestNewestSpeakerWins: the replaced speaker receives the reason, and does not reconnect at once.
 func TestNewestSpeakerWins(t *testing.T) {
 	n := startNode(t, socketPath(t), 0)
 	old := startSpeaker(t, n.socket)
@@ -626,7 +629,7 @@ func TestNewestSpeakerWins(t *testing.T) {
 	}
 }
 
-// TestLeave: who has no graceful restart is told, and only who it is.
+// TestLeave: only peers without graceful restart are notified.
 func TestLeave(t *testing.T) {
 	for name, restart := range map[string]bool{"graceful restart": true, "none": false} {
 		t.Run(name, func(t *testing.T) {
@@ -653,7 +656,7 @@ func TestLeave(t *testing.T) {
 	}
 }
 
-// TestFirstChangeIsWhole: a speaker that begins in the middle is not listened to.
+// TestFirstChangeIsWhole: a speaker whose first change is incomplete is rejected.
 func TestFirstChangeIsWhole(t *testing.T) {
 	n := startNode(t, socketPath(t), 0)
 	s := startSpeaker(t, n.socket)

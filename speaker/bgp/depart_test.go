@@ -13,7 +13,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// told returns the changes that a peer's child was told.
+// told returns the changes that a peer's child received.
 func (n *node) told(peer string) (changes []plan.BGPChange) {
 	n.t.Helper()
 	file, err := os.ReadFile(n.leftOf(peer) + toldFile)
@@ -30,7 +30,7 @@ func (n *node) told(peer string) (changes []plan.BGPChange) {
 	return changes
 }
 
-// whole returns the whole sets that a peer's child was told.
+// whole returns the full sets that a peer's child received.
 func (n *node) whole(peer string) (changes []plan.BGPChange) {
 	n.t.Helper()
 	return slices.DeleteFunc(n.told(peer), func(c plan.BGPChange) bool { return !c.Whole })
@@ -41,7 +41,7 @@ func (n *node) hasLeft(peer string) bool {
 	return err == nil
 }
 
-// TestNodeGoes: where the node goes every peer is told, with graceful restart too.
+// TestNodeGoes: if the node is decommissioned, every peer is notified, including those with graceful restart.
 func TestNodeGoes(t *testing.T) {
 	n := startNode(t, socketPath(t), 0)
 	s := startSpeaker(t, n.socket)
@@ -55,7 +55,7 @@ func TestNodeGoes(t *testing.T) {
 	if err := n.stop(); err != nil {
 		t.Fatal(err)
 	}
-	n.daemon.change(two()) // one that comes late
+	n.daemon.change(two()) // a late change
 	if !n.daemon.wanted.NodeGoes {
 		t.Error("a change is taken after the end has begun")
 	}
@@ -67,7 +67,7 @@ func TestNodeGoes(t *testing.T) {
 	}
 }
 
-// TestNodeStays: one that was to go, and does not any more, keeps its routes at peers with graceful restart.
+// TestNodeStays: if the decommissioning is cancelled, routes stay at peers with graceful restart.
 func TestNodeStays(t *testing.T) {
 	n := startNode(t, socketPath(t), 0)
 	s := startSpeaker(t, n.socket)
@@ -85,8 +85,8 @@ func TestNodeStays(t *testing.T) {
 	}
 }
 
-// TestNobodyStartsAtTheEnd: while one peer takes its leave no other gets a process again, be it that has left or one that was between two; and
-// the time of --hold does not run out meanwhile.
+// TestNobodyStartsAtTheEnd: during the Leave of one peer no other process starts, neither for a peer that has left nor
+// for one between two processes; and the time of --hold does not expire meanwhile.
 func TestNobodyStartsAtTheEnd(t *testing.T) {
 	n := startNode(t, socketPath(t), firstPause)
 	s := startSpeaker(t, n.socket)
@@ -117,7 +117,7 @@ func TestNobodyStartsAtTheEnd(t *testing.T) {
 	}
 }
 
-// TestEndAfterRemoval: a peer that is not wanted any more gets its time also when the end comes at once.
+// TestEndAfterRemoval: a removed peer gets its time even if the daemon ends at once.
 func TestEndAfterRemoval(t *testing.T) {
 	n := startNode(t, socketPath(t), 0)
 	s := startSpeaker(t, n.socket)
@@ -134,7 +134,7 @@ func TestEndAfterRemoval(t *testing.T) {
 	}
 }
 
-// TestTaken: what one peer has not taken in yet is the limit, a change of another's is not.
+// TestTaken: a change that one peer has not applied yet is the limit; a change that concerns only another peer is not.
 func TestTaken(t *testing.T) {
 	d := NewDaemon(DaemonOptions{})
 	d.wanted.Serial = 9

@@ -9,9 +9,9 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// A process that reached a limit, of prefixes or of memory, would do so again at once, and routers would see the
-// routes of this node come and go (RFC 4271, 8.1.1: DampPeerOscillations). So the next one waits: firstHoldOff, then
-// twice as long each time up to lastHoldOff. A change of the peer ends the wait.
+// A process that reached a limit, of prefixes or of memory, would do so again at once, and routers would see the routes
+// of this node flap (RFC 4271, 8.1.1: DampPeerOscillations). So the next one waits: firstHoldOff, then twice as long
+// each time up to lastHoldOff. A change of the peer ends the wait.
 const (
 	firstHoldOff = 5 * time.Minute
 	lastHoldOff  = time.Hour
@@ -23,11 +23,11 @@ type hold struct {
 	message string
 }
 
-// nextHoldOff returns the hold-off after the nth process in a row that a limit ended, from 1.
+// nextHoldOff returns the hold-off after the nth consecutive process that a limit ended, from 1.
 func nextHoldOff(n int) time.Duration { return min(firstHoldOff<<min(n-1, 10), lastHoldOff) }
 
-// checkLimit ends a process that reports that its session reached the limit of prefixes, once GoBGP has sent its
-// NOTIFICATION: the process still stores what it had read by then. d.mu is held.
+// checkLimit ends a process with a session that reached the limit of prefixes, once GoBGP has sent its NOTIFICATION:
+// the process still stores what it had read by then. d.mu must be held.
 func (c *child) checkLimit() {
 	s := c.session
 	if s == nil || s.Reason != plan.TooManyPrefixes || s.State == plan.SessionEstablished || c.held.reason != "" {
@@ -37,7 +37,7 @@ func (c *child) checkLimit() {
 	time.AfterFunc(removeTime, c.kill)
 }
 
-// findLimit returns the hold-off after a process that a limit has ended, and 0 after any other. d.mu is held.
+// findLimit returns the hold-off after a process that a limit has ended, and 0 after any other. d.mu must be held.
 func (c *child) findLimit(err error) (wait time.Duration) {
 	if c.held.reason == "" && outOfMemory(err) {
 		c.held = hold{plan.OutOfMemory, fmt.Sprintf("GoBGP needed more memory than --peer-memory allows (%v): have the "+
@@ -55,7 +55,7 @@ func (c *child) findLimit(err error) (wait time.Duration) {
 	return wait
 }
 
-// outOfMemory reports whether a process ended because the kernel gave it no more memory, by the words of the Go
+// outOfMemory reports whether a process ended because the kernel granted it no more memory, by the messages of the Go
 // runtime (throw in runtime/mem_linux.go, malloc.go, mheap.go).
 func outOfMemory(err error) bool {
 	text, fatal := strings.CutPrefix(err.Error(), "fatal error: ")
@@ -68,7 +68,7 @@ func (c *child) holdOff(ctx context.Context, wait time.Duration) {
 	defer stop()
 	c.d.mu.Lock()
 	if c.held.reason == "" {
-		stop() // it has changed already
+		stop() // the peer has already changed
 	}
 	c.retry = stop
 	c.d.mu.Unlock()
@@ -79,7 +79,7 @@ func (c *child) holdOff(ctx context.Context, wait time.Duration) {
 	c.retry = nil
 }
 
-// retryNow ends the wait after a limit, for the peer is another one now. d.mu is held.
+// retryNow ends the wait after a limit, because the peer was changed. d.mu must be held.
 func (c *child) retryNow() {
 	c.release()
 	c.limited = 0
@@ -88,7 +88,7 @@ func (c *child) retryNow() {
 	}
 }
 
-// release makes the peer one whose process is about to start. d.mu is held.
+// release clears the hold: the child's process is about to start. d.mu must be held.
 func (c *child) release() {
 	if c.held.reason != "" {
 		c.held, c.ended = hold{}, ""

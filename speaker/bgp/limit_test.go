@@ -11,9 +11,9 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// TestLimits: a process whose session reached the limit of prefixes, and one that got no more memory, is not started
-// again for minutes; the reason stays. It is started at once when its peer is changed, and not when another speaker
-// wants the same. The other peer keeps its own.
+// TestLimits: a process with a session that reached the limit of prefixes, and one that ran out of memory, are not
+// started again for minutes; the reason stays. They are started at once when their peer is changed, and not when
+// another speaker sends the same configuration. The other peer keeps its process.
 func TestLimits(t *testing.T) {
 	for name, reason := range map[string]plan.Reason{"flood": plan.TooManyPrefixes, "hungry": plan.OutOfMemory} {
 		t.Run(name, func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestNextHoldOff(t *testing.T) {
 	}
 }
 
-// TestOutOfMemory knows the words of the Go runtime.
+// TestOutOfMemory covers the messages of the Go runtime.
 func TestOutOfMemory(t *testing.T) {
 	for text, want := range map[string]bool{
 		"fatal error: out of memory":                   true,

@@ -10,7 +10,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// link is a connection with what waits to be sent, merged: who sends does not wait, and a slow reader gets the latest.
+// link is a connection with a queue of pending, merged messages: senders do not wait, and a slow reader gets the latest
+// state.
 type link struct {
 	conn *Conn
 	wake chan struct{}
@@ -55,7 +56,7 @@ func (l *link) put(note func()) {
 	}
 }
 
-// next returns what is to be sent now.
+// next returns the next message to send.
 func (l *link) next() (m Message, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,13 +76,13 @@ func (l *link) next() (m Message, ok bool) {
 // errReplaced ends a link in favour of a newer one.
 var errReplaced = errors.New("another speaker has connected")
 
-// run sends what waits and hands over what comes, until ctx ends, the connection does, or handle fails. It closes the connection. If
-// ctx ends with a cause, the other side is told.
+// run sends pending messages and passes received ones to handle, until ctx ends, the connection does, or handle fails.
+// It closes the connection. If ctx ends with the cause errReplaced, that is sent to the other side.
 func (l *link) run(ctx context.Context, handle func(Message) error) error {
 	group, inner := errgroup.WithContext(ctx)
 	stop := context.AfterFunc(inner, func() {
 		if cause := context.Cause(ctx); errors.Is(cause, errReplaced) {
-			_ = l.conn.Send(Message{Refused: cause.Error()}) // it is only told why
+			_ = l.conn.Send(Message{Refused: cause.Error()}) // best effort: the reason
 		}
 		l.conn.Close()
 	})

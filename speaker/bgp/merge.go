@@ -7,7 +7,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// addChange makes a do what it does and then what b does. Its maps are its own; routes and peers are shared, and nobody changes those.
+// addChange merges b into a: a, then b. The maps of a are its own; routes and peers are shared, and never modified.
 func addChange(a *plan.BGPChange, b plan.BGPChange) {
 	serial := max(a.Serial, b.Serial)
 	if b.Whole || a.Peers == nil {
@@ -35,7 +35,7 @@ func addChange(a *plan.BGPChange, b plan.BGPChange) {
 	}
 }
 
-// wholeChange returns the change that leads to b from anything.
+// wholeChange returns the change that leads to b from any state.
 func wholeChange(b plan.BGP) plan.BGPChange {
 	out := plan.BGPChange{
 		Whole: true, RouterID: b.RouterID, NodeGoes: b.NodeGoes, Peers: make(map[string]*plan.Peer, len(b.Peers)), Routes: maps.Clone(b.Routes), Serial: b.Serial,
@@ -46,7 +46,7 @@ func wholeChange(b plan.BGP) plan.BGPChange {
 	return out
 }
 
-// partOf returns what of b is a peer's.
+// partOf returns the part of b that concerns a peer.
 func partOf(b plan.BGP, peer string) plan.BGP {
 	out := plan.BGP{RouterID: b.RouterIDOf(peer), NodeGoes: b.NodeGoes, Peers: map[string]plan.Peer{peer: b.Peers[peer]}, Routes: map[netip.Prefix]plan.Route{}, Serial: b.Serial}
 	for prefix, r := range b.Routes {
@@ -57,7 +57,7 @@ func partOf(b plan.BGP, peer string) plan.BGP {
 	return out
 }
 
-// partOfChange returns what a change of b says of a peer that b has.
+// partOfChange returns the part of a change to b that concerns a peer of b.
 func partOfChange(b plan.BGP, c plan.BGPChange, peer string) plan.BGPChange {
 	out := plan.BGPChange{RouterID: b.RouterIDOf(peer), NodeGoes: c.NodeGoes, Peers: map[string]*plan.Peer{}, Routes: map[netip.Prefix]plan.Route{}, Serial: c.Serial}
 	if p, named := c.Peers[peer]; named {
@@ -73,7 +73,7 @@ func partOfChange(b plan.BGP, c plan.BGPChange, peer string) plan.BGPChange {
 	return out
 }
 
-// addReport makes a tell what it tells and then what b tells. Its map is its own.
+// addReport merges b into a: a, then b. The map of a is its own.
 func addReport(a *plan.BGPReport, b plan.BGPReport) {
 	applied := max(a.Applied, b.Applied)
 	if b.Whole || a.Sessions == nil {
@@ -89,7 +89,7 @@ func addReport(a *plan.BGPReport, b plan.BGPReport) {
 	}
 }
 
-// applyReport brings sessions to what the report says.
+// applyReport applies a report to sessions.
 func applyReport(sessions map[string]plan.Session, r plan.BGPReport) {
 	if r.Whole {
 		clear(sessions)

@@ -10,7 +10,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// TestMerged: whatever is merged on the way, the other side gets where it should.
+// TestMerged: however messages are merged, the other side reaches the same state.
 func TestMerged(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 0))
@@ -58,7 +58,7 @@ func TestMerged(t *testing.T) {
 	}
 }
 
-// TestUrgentFirst: a session goes down before all else that waits.
+// TestUrgentFirst: Down is sent before all other pending messages.
 func TestUrgentFirst(t *testing.T) {
 	l := newLink(NewConn(&net.UnixConn{}))
 	l.sendChange(plan.BGPChange{Whole: true})

@@ -1,8 +1,9 @@
-// Package bgp carries what is wanted of BGP from the speaker to ironlb-bgpd and from there to the process with GoBGP, and how
-// the sessions are back again. docs/design/bgp.md says who talks to whom.
+// Package bgp carries the BGP configuration from the speaker to ironlb-bgpd and from there to the process with GoBGP,
+// and the session states back. docs/design/bgp.md describes the connections.
 //
-// A connection carries lines of JSON, a Message each. Each side begins with a Hello. The first change of a connection is whole, those
-// after it name what changed, and so with reports. Who cannot follow closes the connection; the next one begins with everything.
+// A connection carries lines of JSON, one Message each. Each side begins with a Hello. The first change of a connection
+// is complete, later ones contain only what changed; the same holds for reports. A side that cannot process a message
+// closes the connection; the next connection begins with the full state.
 package bgp
 
 import (
@@ -15,19 +16,19 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Versions of the language. The containers of a Pod may be replaced one by one, so two versions meet.
+// Versions of the protocol. The containers of a Pod may be replaced one by one, so two versions must interoperate.
 //
-// Whoever adds a field that an older reader may pass over (it does less than it could, and nothing wrong) raises version alone. Whoever
-// adds one that must not be passed over, such as a limit on who is told what, raises oldest to version: older readers then refuse, and
-// say so. A reader takes what an older writer says as it is: what is missing has its zero value.
+// A new field that older readers may ignore (without a wrong result) raises version only. A new field that must not be
+// ignored, such as a limit on the peers of a route, raises oldest to version: older readers then refuse with a reason.
+// A reader accepts the messages of older writers: missing fields have their zero values.
 const (
-	// version is what this code writes. Since 2 a change may have a Serial, which a report tells back, and NodeGoes, a
-	// peer a RouterID, and a session a BFDMessage; since 3 a peer may have MaxReceivedPrefixes.
+	// version is the version that this code writes. Since 2 a change may have a Serial, which a report returns, and
+	// NodeGoes, a peer a RouterID, and a session a BFDMessage; since 3 a peer may have MaxReceivedPrefixes.
 	version = 3
-	oldest  = 1 // the oldest reader that may take it
+	oldest  = 1 // the oldest reader that can process it
 )
 
-// Limit is the longest line, in octets. A whole set of 10,000 routes to two peers is about 1 MB.
+// Limit is the maximum length of a line, in octets. A full set of 10,000 routes to two peers is about 1 MB.
 const Limit = 64 << 20
 
 // Message is one line. Exactly one of its fields is set.
@@ -37,60 +38,60 @@ type Message struct {
 	Report *plan.BGPReport `json:"report,omitempty"`
 	// Down takes a session down at once.
 	Down *Down `json:"down,omitempty"`
-	// Up says that the path to a peer is whole again.
+	// Up reports that the path to a peer works again.
 	Up *Up `json:"up,omitempty"`
-	// Leave asks for the polite end, after which the reader ends.
+	// Leave requests an orderly end, after which the reader ends.
 	Leave *Leave `json:"leave,omitempty"`
 	// Health is the answer to a Probe.
 	Health *Health `json:"health,omitempty"`
-	// Refused says why the writer closes the connection.
+	// Refused is the reason why the writer closes the connection.
 	Refused string `json:"refused,omitempty"`
 }
 
 // Hello is the first message of each side.
 type Hello struct {
-	// Version of what the writer writes, and the Oldest reader that may take it.
+	// Version is the writer's version, Oldest the oldest reader version that can process its messages.
 	Version int `json:"version"`
 	Oldest  int `json:"oldest"`
-	// Role of the writer.
+	// Role is the writer's role.
 	Role Role `json:"role"`
 }
 
-// Role is who talks.
+// Role is the role of one side of a connection.
 type Role string
 
 // The roles.
 const (
-	// Speaker says what is wanted.
+	// Speaker sends the configuration.
 	Speaker Role = "speaker"
-	// Process keeps it: ironlb-bgpd.
+	// Process stores it: ironlb-bgpd.
 	Process Role = "bgpd"
-	// Child has GoBGP: "ironlb-bgpd gobgp".
+	// Child runs GoBGP: "ironlb-bgpd gobgp".
 	Child Role = "gobgp"
-	// Probe asks for Health and nothing else.
+	// Probe requests Health only.
 	Probe Role = "probe"
 )
 
-// Down names a peer whose session is to go down, and why.
+// Down names a peer and the reason why its session must go down.
 type Down struct {
 	Peer string `json:"peer"`
 	Why  string `json:"why"`
 }
 
-// Up names a peer.
+// Up names a peer whose path works again.
 type Up struct {
 	Peer string `json:"peer"`
 }
 
-// Leave says who is told.
+// Leave selects the peers that are notified.
 type Leave struct {
-	// All also are those with graceful restart: nobody comes back for a while.
+	// All includes those with graceful restart: no process will follow for a while.
 	All bool `json:"all,omitempty"`
 }
 
-// Health is how ironlb-bgpd is. That it answers tells that it lives.
+// Health is the state of ironlb-bgpd. An answer shows that it is alive.
 type Health struct {
-	// Problem is why it cannot speak BGP though peers are wanted, empty if it can.
+	// Problem is why it cannot run BGP although peers are configured, empty if it can.
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -98,12 +99,12 @@ func hello(role Role) Message {
 	return Message{Hello: &Hello{Version: version, Oldest: oldest, Role: role}}
 }
 
-// encode returns the line.
+// encode returns the message as a line.
 func encode(m Message) ([]byte, error) {
 	if err := m.check(); err != nil {
 		return nil, err
 	}
-	line, err := json.Marshal(m) // which has no line break in it
+	line, err := json.Marshal(m) // the result contains no line break
 	if err != nil {
 		return nil, fmt.Errorf("encode a message: %w", err)
 	}
@@ -113,7 +114,7 @@ func encode(m Message) ([]byte, error) {
 	return line, nil
 }
 
-// decode reads a line. If it is lenient unknown fields are passed over, as what a newer writer says to older readers.
+// decode parses a line. If lenient is set, unknown fields are ignored, as in the messages of newer writers.
 func decode(line []byte, lenient bool) (Message, error) {
 	var m Message
 	dec := json.NewDecoder(bytes.NewReader(line))
@@ -152,7 +153,7 @@ func (m Message) check() error {
 	return nil
 }
 
-// checkChange finds what no planner plans and no driver should be handed.
+// checkChange rejects changes that the planner never produces and that no driver must receive.
 func checkChange(c plan.BGPChange) error {
 	if (c.RouterID.IsValid() || len(c.Peers) > 0) && !c.RouterID.Is4() {
 		return fmt.Errorf("router id %v is no IPv4 address", c.RouterID)

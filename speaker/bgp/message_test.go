@@ -19,7 +19,7 @@ var update = flag.Bool("update", false, "write testdata anew")
 func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
-// everything has a message of each kind, with every field of the values set.
+// everything returns a message of each kind, with every field of the values set.
 func everything() []Message {
 	since := time.Date(2026, 11, 21, 10, 0, 0, 123, time.UTC)
 	return []Message{
@@ -61,7 +61,8 @@ func everything() []Message {
 	}
 }
 
-// TestVersion3 fails when what is said changes: then raise the version, and keep what the last one says readable.
+// TestVersion3 fails when the protocol changes: then raise the version, and keep the messages of the previous one
+// readable.
 func TestVersion3(t *testing.T) {
 	var lines []byte
 	for _, m := range everything() {
@@ -87,7 +88,7 @@ func TestVersion3(t *testing.T) {
 	understood(t, string(want), everything())
 }
 
-// TestOlderVersions: what they say is understood.
+// TestOlderVersions: messages of older versions are accepted.
 func TestOlderVersions(t *testing.T) {
 	want := everything()
 	want[0].Hello.Version = 2
@@ -119,7 +120,7 @@ func understood(t *testing.T, lines string, want []Message) {
 	}
 }
 
-// TestNothingIsMissing: a field that is added to the values is in everything, too.
+// TestNothingIsMissing: a new field of the values must be added to everything.
 func TestNothingIsMissing(t *testing.T) {
 	change, report := everything()[1].Change, everything()[3].Report
 	for _, v := range []any{*change.Peers["tor-a"], change.Peers["tor-a"].BFD, change.Routes[prefix("203.0.113.5/32")]["tor-a"], *report.Sessions["tor-a"]} {
@@ -185,7 +186,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// FuzzReceive: whatever comes over a connection, it ends or is a message.
+// FuzzReceive: any input either ends the connection or is a message.
 func FuzzReceive(f *testing.F) {
 	f.Add([]byte("{\"leave\":{}}\n{\"leave\":{}}\n"), true)
 	f.Add([]byte("{\"leave\":{}"), false)
@@ -207,14 +208,14 @@ func FuzzReceive(f *testing.F) {
 	})
 }
 
-// TestVersions: what two versions make of one another.
+// TestVersions: the interoperation of two versions.
 func TestVersions(t *testing.T) {
 	const more = `{"change":{"RouterID":"192.0.2.1","Routes":{"203.0.113.5/32":{"a":{"Colour":"red"}}}}}`
 	for name, test := range map[string]struct {
 		hello   string
-		talks   bool // it is listened to
-		refused bool // it is told why not
-		lenient bool // more is passed over
+		talks   bool // its messages are accepted
+		refused bool // it receives the reason
+		lenient bool // unknown fields are ignored
 	}{
 		"the same": {hello: `{"hello":{"version":3,"oldest":1,"role":"speaker"}}`, talks: true},
 		"newer, with something more": {hello: `{"hello":{"version":4,"oldest":1,"role":"speaker","more":1}}`,

@@ -6,7 +6,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Metrics of ironlb-bgpd. Those of each session are the speaker's.
+// Metrics are the metrics of ironlb-bgpd. The speaker exports those of each session.
 type Metrics struct {
 	starts               prometheus.Counter
 	processes, connected prometheus.Gauge
@@ -15,7 +15,7 @@ type Metrics struct {
 	downs                prometheus.Counter
 }
 
-// NewMetrics registers them.
+// NewMetrics registers the metrics.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "ironlb", Subsystem: "bgp", Name: name, Help: help})
@@ -37,7 +37,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// child counts one more process, or one less.
+// child counts one process more or less.
 func (m *Metrics) child(more float64) {
 	if more > 0 {
 		m.starts.Inc()

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// TestAcceptAgain: a process with too many open files goes on when it has fewer, and does not fill the log.
+// TestAcceptAgain: a process with too many open files continues when it has fewer, and does not fill the log.
 func TestAcceptAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
@@ -43,7 +43,8 @@ func TestAcceptAgain(t *testing.T) {
 	})
 }
 
-// TestSaysNothing: an ironlb-bgpd that takes the connection and ends it without a report is asked less and less often, and the log has it once.
+// TestSaysNothing: an ironlb-bgpd that accepts the connection and ends it without a report is contacted less and less
+// often, and logged once.
 func TestSaysNothing(t *testing.T) {
 	path := socketPath(t)
 	l, err := listen(path)
@@ -59,7 +60,7 @@ func TestSaysNothing(t *testing.T) {
 			if err != nil {
 				return
 			}
-			_, _ = NewConn(conn).Answer(Process) // the other side may have gone
+			_, _ = NewConn(conn).Answer(Process) // the other side may have disconnected
 			conn.Close()
 			met <- time.Now()
 		}

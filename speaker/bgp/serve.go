@@ -15,30 +15,31 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Between two tries of what could not be applied.
+// Pauses before failed changes are applied again.
 const (
 	firstAgain = time.Second
 	lastAgain  = 30 * time.Second
 )
 
-// Driver speaks BGP.
+// Driver implements BGP.
 type Driver interface {
-	// Apply brings about what the change says; the first one is whole. After an error it is called again with the whole set.
+	// Apply applies a change; the first one is complete. After an error it is called again with the full set.
 	Apply(change plan.BGPChange) error
 	// Down takes a session down at once. It may be called while Apply runs.
 	Down(peer, why string)
-	// Up says that the path to a peer is whole again: one that is left alone for a while is tried at once.
+	// Up reports that the path to a peer works again: a pause between attempts to connect ends at once.
 	Up(peer string)
-	// Leave withdraws from the peers without graceful restart, or from all, after they had time to look elsewhere. It is the last call.
+	// Leave withdraws from the peers without graceful restart, or from all, after they had time to choose other paths.
+	// It is the last call.
 	Leave(ctx context.Context, all bool) error
 }
 
-// hangLimit is how long the driver may take for one thing: 10,000 routes take it half a second.
+// hangLimit is the time limit of one driver call: 10,000 routes take half a second.
 const hangLimit = 30 * time.Second
 
 var errLeft = errors.New("left")
 
-// ServeFile is Serve on the file by which a child talks.
+// ServeFile is Serve on the file descriptor of a child's connection.
 func ServeFile(ctx context.Context, file uintptr, log *slog.Logger, start func(report func(plan.BGPReport)) Driver) error {
 	f := os.NewFile(file, "pair")
 	conn, err := net.FileConn(f)
@@ -49,8 +50,8 @@ func ServeFile(ctx context.Context, file uintptr, log *slog.Logger, start func(r
 	return Serve(ctx, conn, log, start)
 }
 
-// Serve is the child: it has the driver do what the other side of conn wants, and returns when that side ends or has it leave, or when the
-// driver hangs. The process is to end then, without a word to the peers.
+// Serve runs a child: it applies the changes from conn to the driver, and returns when the other side ends or sends
+// Leave, or when the driver hangs. The process must end then, and sends nothing to the peers.
 func Serve(ctx context.Context, conn net.Conn, log *slog.Logger, start func(report func(plan.BGPReport)) Driver) error {
 	c := NewConn(conn)
 	defer c.Close()
@@ -95,7 +96,7 @@ func Serve(ctx context.Context, conn net.Conn, log *slog.Logger, start func(repo
 	return nil
 }
 
-// worker applies what was received, so that a session can be taken down meanwhile.
+// worker applies changes in a separate goroutine, so that a session can be taken down meanwhile.
 type worker struct {
 	log    *slog.Logger
 	driver Driver
@@ -121,7 +122,7 @@ func (w *worker) add(c plan.BGPChange) {
 	}
 }
 
-// next returns what is to be applied: what is new, or all of it.
+// next returns the pending changes, or the full set.
 func (w *worker) next(all bool) (c plan.BGPChange, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -135,7 +136,7 @@ func (w *worker) next(all bool) (c plan.BGPChange, ok bool) {
 	return c, ok
 }
 
-// within does something that may hang, which it is an error to.
+// within calls a function that may hang; a hang is an error.
 func within(what string, do func()) error {
 	limit := time.NewTimer(hangLimit)
 	defer limit.Stop()
@@ -152,7 +153,7 @@ func within(what string, do func()) error {
 	}
 }
 
-// run applies until ctx ends or the driver hangs. What fails is tried again.
+// run applies changes until ctx ends or the driver hangs. It retries failures.
 func (w *worker) run(ctx context.Context) error {
 	again := time.NewTimer(0)
 	again.Stop()
@@ -181,7 +182,7 @@ func (w *worker) run(ctx context.Context) error {
 			w.log.Warn("not all of what is wanted of BGP could be applied", "error", err, "again in", wait)
 			again.Reset(wait)
 			wait, failed = min(2*wait, lastAgain), true
-		case c.Whole: // what failed before is applied now
+		case c.Whole: // earlier failures are applied now
 			again.Stop()
 			wait, failed = firstAgain, false
 		}

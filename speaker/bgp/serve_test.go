@@ -15,13 +15,13 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// slowDriver fails and takes its time as it is told to.
+// slowDriver fails and delays as configured.
 type slowDriver struct {
 	report func(plan.BGPReport)
 	slow   chan struct{} // Apply waits for it
 
 	mu    sync.Mutex
-	fails int // so many times
+	fails int // number of failures
 	did   []plan.BGPChange
 	downs []string
 	left  bool
@@ -103,7 +103,8 @@ func send(t *testing.T, c *Conn, m Message) {
 
 var whole = plan.BGPChange{Whole: true, RouterID: addr("192.0.2.1"), Peers: map[string]*plan.Peer{"a": {Address: addr("192.0.2.254")}}}
 
-// TestAppliedAgain: after something failed all is applied again, with longer and longer pauses. What is new does not wait for that.
+// TestAppliedAgain: after a failure the full set is applied again, with increasing pauses. A new change does not wait
+// for that.
 func TestAppliedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &slowDriver{fails: 3}
@@ -134,7 +135,8 @@ func TestAppliedAgain(t *testing.T) {
 	})
 }
 
-// TestAppliedIsReported: what has a serial is reported when it is applied with all before it, not while something failed.
+// TestAppliedIsReported: a serial is reported when its change and all before it are applied, not while a failure
+// persists.
 func TestAppliedIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &slowDriver{fails: 1}
@@ -166,7 +168,7 @@ func TestAppliedIsReported(t *testing.T) {
 			}
 		}
 		set(4, true)
-		set(5, false) // it is applied, and what failed is not
+		set(5, false) // it is applied, but the earlier failure persists
 		if time.Sleep(2 * firstAgain); <-reports != 5 {
 			t.Error("that all was applied is not reported")
 		}
@@ -181,7 +183,7 @@ func TestAppliedIsReported(t *testing.T) {
 	})
 }
 
-// TestDownMeanwhile: a session goes down while changes are applied; those are merged.
+// TestDownMeanwhile: a session goes down while changes are applied; the changes are merged.
 func TestDownMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &slowDriver{slow: make(chan struct{})}
@@ -205,7 +207,7 @@ func TestDownMeanwhile(t *testing.T) {
 	})
 }
 
-// TestLeaveWaits: the polite end comes after what is being applied.
+// TestLeaveWaits: Leave waits for the change that is being applied.
 func TestLeaveWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &slowDriver{slow: make(chan struct{})}
@@ -222,7 +224,7 @@ func TestLeaveWaits(t *testing.T) {
 	})
 }
 
-// TestHangs: a driver that does not come back ends the process, whose parent starts another.
+// TestHangs: a driver that hangs ends the process, and the parent starts another one.
 func TestHangs(t *testing.T) {
 	for name, first := range map[string]func(t *testing.T, c *Conn){
 		"apply": func(t *testing.T, c *Conn) { send(t, c, Message{Change: &whole}) },

@@ -12,36 +12,37 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// ServerOptions are what a Server needs. Its functions are called from one connection's goroutine each.
+// ServerOptions configure a Server. Its functions are called from one connection's goroutine each.
 type ServerOptions struct {
-	// Socket is the path of the unix socket. Its folder is made, for this user alone.
+	// Socket is the path of the unix socket. Its directory is created, accessible to this user only.
 	Socket string
 	Log    *slog.Logger
-	// Change is told what a speaker wants; the first change of a connection is whole.
+	// Change is called with each change from a speaker; the first change of a connection is complete.
 	Change func(plan.BGPChange)
-	// Connected is told whether there is a speaker.
+	// Connected is called when a speaker connects or disconnects.
 	Connected func(bool)
-	// Health is asked for probes.
+	// Health answers probes.
 	Health func(context.Context) (Health, error)
 }
 
-// Server is the side of ironlb-bgpd: one speaker at a time, the newest wins, and any number of probes.
+// Server is the server side in ironlb-bgpd: one speaker at a time, where the newest replaces the previous one, and any
+// number of probes.
 type Server struct {
 	o ServerOptions
 
 	mu       sync.Mutex
 	sessions map[string]plan.Session
-	speaker  *link // nil without
+	speaker  *link // nil if there is none
 	replace  context.CancelCauseFunc
-	gone     chan struct{} // closed when the speaker has gone
+	gone     chan struct{} // closed when the speaker has disconnected
 }
 
-// NewServer returns a server that listens once it runs.
+// NewServer returns a server; Run listens.
 func NewServer(o ServerOptions) *Server {
 	return &Server{o: o, sessions: map[string]plan.Session{}}
 }
 
-// Report says what is new of the sessions. It never blocks, and keeps what it is given.
+// Report publishes changed session states. It never blocks, and keeps its argument.
 func (s *Server) Report(r plan.BGPReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -51,7 +52,7 @@ func (s *Server) Report(r plan.BGPReport) {
 	}
 }
 
-// Run answers until ctx ends. It returns an error at once if the socket cannot be had.
+// Run serves until ctx ends. It returns an error at once if it cannot listen on the socket.
 func (s *Server) Run(ctx context.Context) error {
 	listener, err := listen(s.o.Socket)
 	if err != nil {
@@ -73,11 +74,11 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// acceptPause is between two tries to accept a connection.
+// acceptPause is the pause between two attempts to accept a connection.
 const acceptPause = 200 * time.Millisecond
 
-// accept returns the next connection, or nil when ctx has ended. What fails for a while, as when there are too many open files, must not end
-// BFD, which runs beside it: it is tried again.
+// accept returns the next connection, or nil when ctx has ended. A temporary failure, such as too many open files, must
+// not end BFD, which runs alongside: it is retried.
 func (s *Server) accept(ctx context.Context, next func() (*net.UnixConn, error)) (*net.UnixConn, error) {
 	said := ""
 	for {
@@ -147,7 +148,7 @@ func (s *Server) serveSpeaker(ctx context.Context, c *Conn) {
 		before := s.gone
 		s.replace(errReplaced)
 		s.mu.Unlock()
-		<-before // what it said last comes before what this one says
+		<-before // its last messages must precede those of this speaker
 		s.mu.Lock()
 	}
 	s.speaker, s.replace, s.gone = l, cancel, gone

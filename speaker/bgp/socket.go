@@ -10,19 +10,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultSocket is where ironlb-bgpd listens that is not told otherwise.
+// DefaultSocket is the default path of the socket of ironlb-bgpd.
 const DefaultSocket = "/run/ironlb/bgpd/bgpd.sock"
 
-// longestSocket is what a path in a sockaddr_un may have (unix(7)).
+// longestSocket is the maximum length of a path in a sockaddr_un (unix(7)).
 const longestSocket = 107
 
-// socket is a listener with the lock that keeps its path.
+// socket is a listener with the lock that protects its path.
 type socket struct {
 	*net.UnixListener
 	lock *os.File
 }
 
-// listen takes the path, also from a process that ended without a word, but not from one that runs.
+// listen takes over the path, even from a process that was killed, but not from a running one.
 func listen(path string) (*socket, error) {
 	if err := CheckSocket(path); err != nil {
 		return nil, err
@@ -58,8 +58,8 @@ func (s *socket) close() {
 	s.lock.Close()
 }
 
-// CheckSocket finds a path at which listening would fail or do harm: what is there already is removed, and its folder closed to other users, as
-// nobody could mend who wrote /run/bgpd.sock. It changes nothing.
+// CheckSocket rejects a path on which listening would fail or do harm: an existing file there is removed, and its
+// directory is closed to other users, which an operator with /run/bgpd.sock could not fix. It changes nothing.
 func CheckSocket(path string) error {
 	if !filepath.IsAbs(path) || filepath.Base(path) == "/" || len(path) > longestSocket {
 		return fmt.Errorf("--socket is %q: it must be an absolute path of at most %d bytes, such as %s", path, longestSocket, DefaultSocket)
@@ -70,7 +70,7 @@ func CheckSocket(path string) error {
 	dir := filepath.Dir(path)
 	info, err := os.Stat(dir)
 	if err != nil || info.Mode().Perm()&0o077 == 0 {
-		return nil // it is made, or nobody else may enter
+		return nil // it will be created, or is closed to other users
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -85,7 +85,7 @@ func CheckSocket(path string) error {
 	return nil
 }
 
-// ownFolder makes a folder that nobody else may enter.
+// ownFolder creates a directory that is closed to other users.
 func ownFolder(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("make the folder of the socket: %w", err)
@@ -109,7 +109,7 @@ func ownFolder(dir string) error {
 	return nil
 }
 
-// sameUser finds a process of another user on the other side.
+// sameUser fails if the process on the other side runs as another user.
 func sameUser(conn *net.UnixConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {

@@ -32,7 +32,7 @@ func TestSocketIsOurs(t *testing.T) {
 	} else {
 		conn.Close()
 	}
-	first.SetUnlinkOnClose(false) // as one that is killed leaves it
+	first.SetUnlinkOnClose(false) // as after a kill
 	first.close()
 	next, err := listen(path)
 	if err != nil {
@@ -50,7 +50,7 @@ func TestSocketFolder(t *testing.T) {
 		if err := os.Mkdir(d, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Chmod(d, 0o777); err != nil { // whatever the umask
+		if err := os.Chmod(d, 0o777); err != nil { // regardless of the umask
 			t.Fatal(err)
 		}
 	}
@@ -73,7 +73,7 @@ func TestSocketFolder(t *testing.T) {
 	}
 }
 
-// TestSocketRefused: a path that cannot be listened at, or at which that would do harm, is refused before anything is changed.
+// TestSocketRefused: a path on which listening is impossible or harmful is rejected before anything is changed.
 func TestSocketRefused(t *testing.T) {
 	dir := t.TempDir()
 	open := filepath.Join(dir, "open")
@@ -106,7 +106,8 @@ func TestSocketRefused(t *testing.T) {
 	}
 }
 
-// TestSocketTaken: a folder that is not there, that nobody else may enter, or that has nothing but what an earlier process left is good.
+// TestSocketTaken: a directory is accepted if it does not exist, is closed to other users, or contains only files of an
+// earlier process.
 func TestSocketTaken(t *testing.T) {
 	dir := t.TempDir()
 	own, left := filepath.Join(dir, "own"), filepath.Join(dir, "left")
@@ -133,7 +134,7 @@ func TestSocketTaken(t *testing.T) {
 	}
 }
 
-// TestNoHello: who says something else, or nothing that makes sense, is sent away, and the others are served.
+// TestNoHello: a connection with another or an invalid first message is closed, and the others are served.
 func TestNoHello(t *testing.T) {
 	n := startNode(t, socketPath(t), 0)
 	s := startSpeaker(t, n.socket)
@@ -165,12 +166,12 @@ func TestAskHealthOfNobody(t *testing.T) {
 	}
 }
 
-// TestOtherUser: another user's process is sent away, even where the files let it in.
+// TestOtherUser: another user's process is rejected, even if file permissions admit it.
 func TestOtherUser(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: this starts a process as another user, which needs root")
 	}
-	// Not in t.TempDir, which another user may not enter.
+	// Not in t.TempDir, which other users cannot access.
 	dir, err := os.MkdirTemp("/tmp", "bgpd")
 	if err != nil {
 		t.Fatal(err)
@@ -197,7 +198,7 @@ func TestOtherUser(t *testing.T) {
 	if out, err := ask(65534); err == nil || !strings.Contains(out, "only user 65534 may connect") {
 		t.Errorf("as another user: %v\n%s", err, out)
 	}
-	// The server says no, too, to a client that does not look whose server it is.
+	// The server also rejects a client that does not check the server's user.
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env, cmd.Dir = append(os.Environ(), rawSocket+"="+socket), "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}

@@ -16,14 +16,14 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// bgpObjects are the objects of BGP as they are: what they name is looked up when all that changed is in.
+// bgpObjects are the current BGP objects. Their references are resolved after all pending changes are in.
 type bgpObjects struct {
 	peers       map[string]peerObject
 	profiles    map[string]profileObject
 	secrets     map[string]secretObject
 	ads         map[string]adObject
 	communities map[string]map[string]v1alpha1.CommunityValue // by object and name
-	// changedPeers and changedAds are set when they have to be looked up again.
+	// changedPeers and changedAds mean that references must be resolved again.
 	changedPeers, changedAds bool
 	secretsWere              secretsState
 }
@@ -35,29 +35,29 @@ func newBGPObjects() bgpObjects {
 	}
 }
 
-// peerObject is a BGPPeer with the names of what it uses.
+// peerObject is a BGPPeer with the names of the objects that it references.
 type peerObject struct {
 	peer            plan.BGPPeer
 	secret, profile string
 }
 
-// profileObject is a BFDProfile. Hops is minimumTtl, 0 if it names none.
+// profileObject is a BFDProfile. hops is minimumTtl, 0 if it is unset.
 type profileObject struct {
 	bfd  plan.BFD
 	hops uint8
 }
 
-// secretObject is what counts of a Secret. It prints without the password.
+// secretObject is the relevant part of a Secret. It prints without the password.
 type secretObject struct{ Password plan.Secret }
 
-// adObject is a BGPAdvertisement with the communities that it writes or names.
+// adObject is a BGPAdvertisement with its literal communities and the names of the others.
 type adObject struct {
 	ad     plan.BGPAdvertisement
 	values []v1alpha1.CommunityValue
 	names  []string
 }
 
-// fold puts one changed object in its place, and tells whether it was one of BGP.
+// fold stores one changed object, and reports whether it is a BGP object.
 func (b *bgpObjects) fold(r ref, value any) bool {
 	name := r.key.Name
 	switch r.kind {
@@ -82,7 +82,7 @@ func (b *bgpObjects) fold(r ref, value any) bool {
 	return true
 }
 
-// resolve puts into the View what is another than before, with all names looked up.
+// resolve resolves all references and puts into the View what differs from before.
 func (b *bgpObjects) resolve(v *plan.View, touched *plan.Touched, secrets secretsState) {
 	if b.changedPeers || b.secretsWere != secrets {
 		b.secretsWere = secrets
@@ -98,7 +98,7 @@ func (b *bgpObjects) resolve(v *plan.View, touched *plan.Touched, secrets secret
 			if o.secret != "" && secrets.unread {
 				b.changedPeers = true
 				if was || !v.Stale {
-					continue // as it was, or not there yet: it will be in a moment
+					continue // unchanged, or absent until the Secrets are read, which is soon
 				}
 			}
 			want := b.peerOf(o, secrets)
@@ -166,12 +166,12 @@ func (b *bgpObjects) peerOf(o peerObject, secrets secretsState) plan.BGPPeer {
 	return out
 }
 
-// defaultHops is the TTL that a packet of a multihop BFD session must have left if the profile does not say.
+// defaultHops is the minimum remaining TTL in a packet of a multihop BFD session if the profile sets none.
 const defaultHops = 254
 
-// minimumTTL returns the TTL of the peer's BFD session: 0 for one hop, as to a link-local address. An external peer says by ebgpMultiHop
-// that it may be further away, an internal one by a profile that names minimumTtl. With ttlSecurity it is on link, and a profile that names
-// minimumTtl asks for the port of several hops alone (FRR has its session there).
+// minimumTTL returns the minimum TTL of the peer's BFD session: 0 for a single-hop one, as to a link-local address. An
+// external peer is multihop by ebgpMultiHop, an internal one by a profile with minimumTtl. With ttlSecurity the peer is
+// on link. A profile with minimumTtl then selects only the multihop port (FRR has its session there).
 func (p profileObject) minimumTTL(peer plan.BGPPeer) uint8 {
 	internal := peer.Dynamic == plan.AnyInternal || peer.PeerASN != 0 && peer.PeerASN == peer.MyASN
 	switch {
@@ -187,10 +187,10 @@ func (p profileObject) minimumTTL(peer plan.BGPPeer) uint8 {
 	return 0
 }
 
-// maxPassword is how long a key of TCP MD5 may be (TCP_MD5SIG_MAXKEYLEN of linux/tcp.h).
+// maxPassword is the maximum length of a TCP MD5 key (TCP_MD5SIG_MAXKEYLEN of linux/tcp.h).
 const maxPassword = 80
 
-// badPassword says why a text can be no password, nothing if it can.
+// badPassword returns why a text cannot be a password, empty if it can.
 func badPassword(password plan.Secret) string {
 	text := string(password)
 	if text == "" {
@@ -205,7 +205,7 @@ func badPassword(password plan.Secret) string {
 	return ""
 }
 
-// known returns the communities that have a name; what is in two objects with two values is not among them.
+// known returns the communities that have a name. A name with two values in two objects is left out.
 func (b *bgpObjects) known() map[string]v1alpha1.CommunityValue {
 	known, ambiguous := map[string]v1alpha1.CommunityValue{}, map[string]struct{}{}
 	for _, communities := range b.communities {
@@ -257,7 +257,7 @@ const (
 	defaultRestartTime = time.Minute
 )
 
-// peerObjectOf reads a BGPPeer. The schema admits only what can be read.
+// peerObjectOf converts a BGPPeer. The schema accepts only valid ones.
 func peerObjectOf(s *v1alpha1.BGPPeerSpec) peerObject {
 	p := plan.BGPPeer{
 		Port:  uint16(s.PeerPort),
@@ -328,14 +328,14 @@ func adObjectOf(s *v1alpha1.BGPAdvertisementSpec) adObject {
 			Nodes:         selectors(s.NodeSelectors),
 		},
 		Peers:      s.Peers,
-		Length4:    cmp.Or(int(s.AggregationLength), 32), // as the schema's defaults: nobody is ever told 0.0.0.0/0
+		Length4:    cmp.Or(int(s.AggregationLength), 32), // as the schema's defaults: 0.0.0.0/0 is never advertised
 		Length6:    cmp.Or(int(s.AggregationLengthV6), 128),
 		Attributes: plan.Attributes{LocalPref: uint32(value(s.LocalPref, 0))},
 	}}
 	for _, entry := range s.Communities {
 		if v1alpha1.CommunityName(entry) {
 			out.names = append(out.names, entry)
-		} else if v, err := v1alpha1.ParseCommunity(entry); err == nil { // the schema admits no others
+		} else if v, err := v1alpha1.ParseCommunity(entry); err == nil { // the schema accepts no others
 			out.values = append(out.values, v)
 		}
 	}

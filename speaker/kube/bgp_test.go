@@ -32,7 +32,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// bgpFeed is an API server in memory for the kinds of BGP.
+// bgpFeed is an in-memory API server for the BGP kinds.
 type bgpFeed struct {
 	feed
 	peers, bgpAds, profiles, communities *fcache.FakeControllerSource
@@ -74,8 +74,8 @@ func bgpWatches(peers, ads, profiles, communities, poolSource, secrets cache.Lis
 	}
 }
 
-// until observes at each kick until the condition holds, and returns the peers that were touched on the way, sorted, and whether an
-// advertisement was.
+// until observes at each trigger until the condition holds. It returns the touched peers, sorted, and whether an
+// advertisement was touched.
 func (f *bgpFeed) until(t *testing.T, what string, done func(*plan.View) bool) (peers []string, ads bool) {
 	t.Helper()
 	touched := map[string]struct{}{}
@@ -123,7 +123,7 @@ func community(object string, values ...string) *v1alpha1.Community {
 	return c
 }
 
-// Peers are in the View with their profile and password, and only those are touched of which that changes.
+// Peers are in the View with their profile and password. A change touches only the peers that it affects.
 func TestPeersFollowTheirObjects(t *testing.T) {
 	f := newBGPFeed(t)
 	f.secrets.Add(password("tor", "s3cret"))
@@ -171,7 +171,7 @@ func TestPeersFollowTheirObjects(t *testing.T) {
 	}
 }
 
-// Advertisements have the values of the communities that they name; a name without, or with two, is missing.
+// Advertisements have the values of the communities that they name. A name with no value, or with two, is missing.
 func TestCommunitiesFollowTheirObjects(t *testing.T) {
 	f := newBGPFeed(t)
 	f.bgpAds.Add(&v1alpha1.BGPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: v1alpha1.BGPAdvertisementSpec{
@@ -210,7 +210,7 @@ func equalAds(a, b plan.BGPAdvertisement) bool {
 	return a.Attributes == b.Attributes && a.Length4 == b.Length4 && a.Length6 == b.Length6 && slices.Equal(a.Peers, b.Peers)
 }
 
-// TestPeerObject reads every field of a BGPPeer.
+// TestPeerObject covers every field of a BGPPeer.
 func TestPeerObject(t *testing.T) {
 	second := func(n int) *metav1.Duration { return &metav1.Duration{Duration: time.Duration(n) * time.Second} }
 	got := peerObjectOf(&v1alpha1.BGPPeerSpec{
@@ -235,7 +235,8 @@ func TestPeerObject(t *testing.T) {
 	}
 }
 
-// Whether a BFD session is over several hops: an external peer says so itself, an internal one by its profile; with ttlSecurity it may be one on their port.
+// Whether a BFD session is multihop: for an external peer by its own field, for an internal one by its profile. With
+// ttlSecurity it may use the multihop port for a single hop.
 func TestBFDHops(t *testing.T) {
 	for _, tt := range []struct {
 		what string
@@ -273,7 +274,7 @@ func TestBadPasswords(t *testing.T) {
 	}
 }
 
-// answers is an API server that answers every list with an error.
+// answers is an API server that responds to every list with an error.
 type answers struct{ err atomic.Pointer[error] }
 
 func (a *answers) List(metav1.ListOptions) (runtime.Object, error) {
@@ -287,8 +288,8 @@ func (a *answers) Watch(metav1.ListOptions) (apiwatch.Interface, error) {
 	return nil, errors.New("no watch")
 }
 
-// The first View waits for the API server's word on the kinds of BGP, and for no more than its word: a kind that there is not, or that stays
-// forbidden, holds nothing up.
+// The first View waits for a response of the API server about the BGP kinds. A missing kind, or one that stays
+// forbidden, blocks nothing.
 func TestFirstViewWaitsForBGP(t *testing.T) {
 	resource := v1alpha1.GroupVersion.WithResource("bgppeers").GroupResource()
 	for _, tt := range []struct {
@@ -326,7 +327,7 @@ func TestFirstViewWaitsForBGP(t *testing.T) {
 	}
 }
 
-// The age of a BGPPeer decides which of two has a session: it outlives the trim and the snapshot.
+// The age of a BGPPeer selects which of two has a session: trim and snapshot keep it.
 func TestPeerKeepsItsAge(t *testing.T) {
 	o := bgpPeer("tor", v1alpha1.BGPPeerSpec{})
 	o.CreationTimestamp = metav1.NewTime(time.Unix(1700000000, 0))
@@ -349,7 +350,7 @@ func TestPeerKeepsItsAge(t *testing.T) {
 	}
 }
 
-// A View is made of what was known at one moment: it has every peer, with the password, or waits.
+// A View is consistent: it has every peer, with the password, or waits.
 func TestFirstViewHasPasswords(t *testing.T) {
 	peer := bgpPeer("tor", v1alpha1.BGPPeerSpec{PasswordSecret: &v1alpha1.SecretReference{Name: "tor"}})
 	for _, tt := range []struct {
@@ -370,7 +371,7 @@ func TestFirstViewHasPasswords(t *testing.T) {
 			asked = true
 			tt.while(s)
 			s.put(convertSecret(password("tor", "s3cret")))
-			return false // as it was when it was asked
+			return false // the state at the time of the call
 		}
 		for range 2 {
 			view, _, ok := s.Observe()
@@ -387,7 +388,7 @@ func TestFirstViewHasPasswords(t *testing.T) {
 	}
 }
 
-// A refusal counts once it was said several times in a row, but for that of a kind which an API server either has or has not.
+// A refusal counts after several in a row, except that of a built-in kind, which an API server either has or lacks.
 func TestRefusalMustLast(t *testing.T) {
 	resource := v1alpha1.GroupVersion.WithResource("bgppeers").GroupResource()
 	none, forbidden := apierrors.NewNotFound(resource, ""), apierrors.NewForbidden(resource, "", errors.New("no role"))

@@ -12,7 +12,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// The View after any row of changes is the one that the objects make at once, and touched names exactly what differs from before.
+// The View after any sequence of changes equals the one built at once from the objects, and touched names exactly what
+// differs from before.
 func TestChangesMakeTheViewOfTheWhole(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 7))
 	pick := func(of ...string) string { return of[random.IntN(len(of))] }
@@ -69,7 +70,7 @@ func TestChangesMakeTheViewOfTheWhole(t *testing.T) {
 		if !maps.Equal(differ, touched.BGPPeers) || touched.BGPAdvertisements == reflect.DeepEqual(beforeAds, view.BGPAdvertisements) {
 			t.Fatalf("step %d: touched %v and %v; the peers that differ are %v", step, touched.BGPPeers, touched.BGPAdvertisements, differ)
 		}
-		if secrets.unread { // what waits for Secrets stays as it was
+		if secrets.unread { // what waits for Secrets stays unchanged
 			continue
 		}
 		whole, want := newBGPObjects(), plan.NewView()

@@ -23,21 +23,22 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Options say what is asked of the API server.
+// Options configure the access to the API server.
 type Options struct {
 	// Node is the name of this node.
 	Node string
-	// ServiceProxy is set where every Service is served here.
+	// ServiceProxy means that every Service is served here.
 	ServiceProxy bool
-	// IgnoreExcludeLB takes nodes with the label node.kubernetes.io/exclude-from-external-load-balancers as others.
+	// IgnoreExcludeLB ignores the label node.kubernetes.io/exclude-from-external-load-balancers of nodes.
 	IgnoreExcludeLB bool
-	// Namespace is the one of the speakers, where the Secrets of BGPPeers are.
+	// Namespace is the namespace of the speakers, where the Secrets of BGPPeers are.
 	Namespace string
-	// Snapshot is a file of what the API server told last, for a start while it is away; empty for none.
+	// Snapshot is the file of the on-disk copy of the cluster state, for a start while the API server is unavailable;
+	// empty for none.
 	Snapshot string
 }
 
-// Client is all that talks to the API server.
+// Client contains everything that talks to the API server.
 type Client struct {
 	Source *Source
 	Status *Reporter
@@ -45,8 +46,8 @@ type Client struct {
 	Events *Events
 }
 
-// New returns a Client that talk to the API server of the configuration. Nothing is asked before they
-// Run, so the API server may be away at the start.
+// New returns a Client for the API server of the configuration. Its parts send no request before they Run, so the API
+// server may be unavailable at the start.
 func New(config *rest.Config, o Options, kick func(), log *slog.Logger) (*Client, error) {
 	o.Namespace = cmp.Or(o.Namespace, v1alpha1.Namespace)
 	core := rest.CopyConfig(config)
@@ -71,7 +72,7 @@ func New(config *rest.Config, o Options, kick func(), log *slog.Logger) (*Client
 			return nil, err
 		}
 		source.snapshotTo(o.Snapshot, func() snapshotHead {
-			if now, err := clusterOf(config); err == nil { // it may have changed since; a file that cannot be read is as it was
+			if now, err := clusterOf(config); err == nil { // it may have changed; on a read error the last value stays
 				cluster = now
 			}
 			return snapshotHead{Format: snapshotFormat, Node: o.Node, Cluster: cluster, ServiceProxy: o.ServiceProxy}
@@ -98,7 +99,7 @@ func New(config *rest.Config, o Options, kick func(), log *slog.Logger) (*Client
 	return c, nil
 }
 
-// watches returns what is read of the API server.
+// watches returns the watched resources.
 func watches(clients kubernetes.Interface, own *rest.RESTClient, o Options) []watch {
 	core := clients.CoreV1().RESTClient()
 	slices := list(clients.DiscoveryV1().RESTClient(), kindSlice, func(o *metav1.ListOptions) {
@@ -123,14 +124,14 @@ func watches(clients kubernetes.Interface, own *rest.RESTClient, o Options) []wa
 	}
 }
 
-// passwords watches the Secrets that may be passwords of BGPPeers. Which of them are meant the objects say.
+// passwords watches the Secrets that may be passwords of BGPPeers. BGPPeers reference them by name.
 func passwords(core cache.Getter, namespace string) cache.ListerWatcher {
 	return cache.NewFilteredListWatchFromClient(core, kindSecret, namespace, func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector("type", string(corev1.SecretTypeBasicAuth)).String()
 	})
 }
 
-// ownClient returns a client of our own API group.
+// ownClient returns a client of IronLB's API group.
 func ownClient(config *rest.Config) (*rest.RESTClient, error) {
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
@@ -140,8 +141,8 @@ func ownClient(config *rest.Config) (*rest.RESTClient, error) {
 	own.GroupVersion = &v1alpha1.GroupVersion
 	own.APIPath = "/apis"
 	own.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	// Who writes limits itself (see Reporter and NodeReporter); client-go's own limit of 5 a second would keep the controller from
-	// learning in time who answers after an outage.
+	// The writers limit themselves (see Reporter and NodeReporter). client-go's own limit of 5 a second would delay the
+	// controller's view of the holders after an outage.
 	own.QPS = -1
 	if own.UserAgent == "" {
 		own.UserAgent = rest.DefaultKubernetesUserAgent()
@@ -157,7 +158,7 @@ func list(client cache.Getter, resource string, options func(*metav1.ListOptions
 	return cache.NewFilteredListWatchFromClient(client, resource, metav1.NamespaceAll, options)
 }
 
-// logOnce logs the first of a row of equal errors of a watch; the reflector tries again by itself.
+// logOnce logs only the first of several equal errors of a watch; the reflector retries by itself.
 func logOnce(kind string, log *slog.Logger) cache.WatchErrorHandlerWithContext {
 	var last atomic.Pointer[string]
 	return func(_ context.Context, _ *cache.Reflector, err error) {

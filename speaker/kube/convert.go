@@ -17,7 +17,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// protocol returns the IP protocol number, 0 for one that IPVS does not know.
+// protocol returns the IP protocol number, 0 if IPVS does not support it.
 func protocol(p corev1.Protocol) ipvs.Protocol {
 	switch p {
 	case corev1.ProtocolTCP, "":
@@ -32,8 +32,9 @@ func protocol(p corev1.Protocol) ipvs.Protocol {
 
 func port(n int32) (uint16, bool) { return uint16(n), n > 0 && n <= 65535 }
 
-// sliceOf returns what the plan needs of an EndpointSlice. Of an endpoint's addresses only the first counts, as for
-// kube-proxy, and only if it is of the slice's type; ports without a name or a number are left out (ipvs.md 1.6.2, 3.4).
+// sliceOf returns the parts of an EndpointSlice that the plan uses. As in kube-proxy, only the first address of an
+// endpoint counts, and only if it is of the slice's type. Ports without a name or a number are left out (ipvs.md 1.6.2,
+// 3.4).
 func sliceOf(slice *discoveryv1.EndpointSlice) plan.Slice {
 	var out plan.Slice
 	for _, p := range slice.Ports {
@@ -57,7 +58,7 @@ func sliceOf(slice *discoveryv1.EndpointSlice) plan.Slice {
 	return out
 }
 
-// ofType tells whether the address is of a slice's type; one of type FQDN has none.
+// ofType reports whether the address is of a slice's type; a slice of type FQDN has none.
 func ofType(addr netip.Addr, t discoveryv1.AddressType) bool {
 	switch t {
 	case discoveryv1.AddressTypeIPv4:
@@ -68,7 +69,7 @@ func ofType(addr netip.Addr, t discoveryv1.AddressType) bool {
 	return false
 }
 
-// endpointOf resolves what may be unset: an endpoint is ready and serving, and does not terminate, unless it says otherwise
+// endpointOf applies the defaults of unset conditions: an endpoint is ready and serving, and does not terminate
 // (ipvs.md 3.1).
 func endpointOf(e discoveryv1.Endpoint, addr netip.Addr) plan.Endpoint {
 	out := plan.Endpoint{
@@ -99,16 +100,16 @@ func value[T any](p *T, unset T) T {
 // taintLeaving marks a node that the cluster's autoscaler is about to delete.
 const taintLeaving = "ToBeDeletedByClusterAutoscaler"
 
-// taints are those of a Node that are read here.
+// taints are the relevant taints of a Node.
 var taints = []string{taintLeaving, corev1.TaintNodeOutOfService}
 
-// tainted tells whether a Node has a taint.
+// tainted reports whether a Node has a taint.
 func tainted(node *corev1.Node, key string) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
 }
 
-// shutsDown tells whether a condition is the kubelet's word that it was told of a shutdown (pkg/kubelet/nodestatus/setters.go, ReadyCondition,
-// with what ShutdownStatus of pkg/kubelet/nodeshutdown returns).
+// shutsDown reports whether a condition is the kubelet's report of a node shutdown (pkg/kubelet/nodestatus/setters.go,
+// ReadyCondition, with the result of ShutdownStatus of pkg/kubelet/nodeshutdown).
 func shutsDown(c corev1.NodeCondition) bool {
 	return c.Type == corev1.NodeReady && c.Status == corev1.ConditionFalse && c.Reason == "KubeletNotReady" &&
 		strings.Contains(c.Message, "node is shutting down")
@@ -152,14 +153,14 @@ func nodeOf(node *corev1.Node, ignoreExclude bool) plan.Node {
 	return out
 }
 
-// is tells whether a condition of the Node is True.
+// is reports whether a condition of the Node is True.
 func is(node *corev1.Node, condition corev1.NodeConditionType) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == condition && c.Status == corev1.ConditionTrue
 	})
 }
 
-// prefixes returns those texts that are CIDRs, masked; the API server admits no others.
+// prefixes returns the valid CIDRs, masked; the API server accepts no others.
 func prefixes(texts []string) []netip.Prefix {
 	var out []netip.Prefix
 	for _, text := range texts {
@@ -170,7 +171,7 @@ func prefixes(texts []string) []netip.Prefix {
 	return out
 }
 
-// poolOf returns what the plan needs of a pool. Ranges that cannot be read are left out, and the controller says so.
+// poolOf returns the parts of a pool that the plan uses. Invalid ranges are left out; the controller reports them.
 func poolOf(pool *v1alpha1.IPAddressPool) plan.Pool {
 	out := plan.Pool{Labels: pool.Labels, Created: pool.CreationTimestamp.Unix()}
 	if ranges, err := pools.ParseRanges(pool.Spec.Addresses); err == nil {
@@ -205,7 +206,7 @@ func advertisementOf(ad *v1alpha1.L2Advertisement) plan.Advertisement {
 	}
 }
 
-// selectors reads selectors; one that cannot be read matches nothing, and the controller says so.
+// selectors converts selectors. An invalid one matches nothing; the controller reports it.
 func selectors(in []metav1.LabelSelector) []pools.Selector {
 	var out []pools.Selector
 	for i := range in {

@@ -55,7 +55,7 @@ func ours(change func(*corev1.Service)) *corev1.Service {
 
 const proxyMode, vipMode = corev1.LoadBalancerIPModeProxy, corev1.LoadBalancerIPModeVIP
 
-// Which addresses of which Service are served (docs/design/data-plane.md; ipvs.md 1.1.1 to 1.1.4, 6.1, 6.4).
+// Addresses of a Service that are served (docs/design/data-plane.md; ipvs.md 1.1.1 to 1.1.4, 6.1, 6.4).
 func TestAddresses(t *testing.T) {
 	others := func(s *corev1.Service) { s.Annotations, s.Status.Conditions = nil, nil }
 	label := func(s *corev1.Service, name string) { s.Labels = map[string]string{labelProxy: name, "more": "text"} }
@@ -68,7 +68,7 @@ func TestAddresses(t *testing.T) {
 	}
 	tests := map[string]struct {
 		change        func(*corev1.Service)
-		beside, proxy string // beside kube-proxy, and as the service proxy
+		beside, proxy string // alongside kube-proxy, and as the service proxy
 	}{
 		"plain":                    {nil, "lb 203.0.113.4@main, lb 203.0.113.5@other", "cluster 198.51.100.9, lb 203.0.113.4@main, lb 203.0.113.5@other, external 198.51.100.20"},
 		"not of type LoadBalancer": {func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeNodePort }, "", "cluster 198.51.100.9, external 198.51.100.20"},
@@ -164,7 +164,7 @@ func addressText(s served) string {
 	return text
 }
 
-// What a Service says beside its addresses.
+// The fields of a Service other than its addresses.
 func TestService(t *testing.T) {
 	want := plan.Service{
 		Ports:    []plan.Port{{Name: "http", Protocol: ipvs.TCP, Port: 80, NodePort: 30080}, {Name: "dns", Protocol: ipvs.UDP, Port: 53, NodePort: 30053}},
@@ -246,7 +246,7 @@ func TestService(t *testing.T) {
 	}
 }
 
-// Of a Service that is not served here little is kept.
+// A Service that is not served here is trimmed to little.
 func TestTrimmedServiceIsSmall(t *testing.T) {
 	svc := ours(func(s *corev1.Service) {
 		s.Spec.Type = corev1.ServiceTypeClusterIP
@@ -318,7 +318,7 @@ func TestSlice(t *testing.T) {
 	}
 }
 
-// A slice of another type than its addresses has none (1.6.2).
+// A slice with another type than its addresses has none (1.6.2).
 func TestSliceType(t *testing.T) {
 	for addressType, want := range map[discoveryv1.AddressType]string{
 		discoveryv1.AddressTypeIPv4: "192.0.2.10", discoveryv1.AddressTypeIPv6: "2001:db8::10", discoveryv1.AddressTypeFQDN: "",
@@ -336,7 +336,7 @@ func TestSliceType(t *testing.T) {
 	}
 }
 
-// TestNodeExcluded: every value of the exclude label but false leaves the node out, unless the label is ignored.
+// TestNodeExcluded: every value of the exclude label except false excludes the node, unless the label is ignored.
 func TestNodeExcluded(t *testing.T) {
 	for value, want := range map[string]bool{"": true, "true": true, "perhaps": true, "false": false, "0": false} {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{corev1.LabelNodeExcludeBalancers: value}}}
@@ -439,7 +439,7 @@ func TestAdvertisement(t *testing.T) {
 			{MatchLabels: map[string]string{"b": "2", "a": "1"}},
 			{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "c", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"3"}}}},
 			{},
-			{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "c", Operator: metav1.LabelSelectorOpNotIn}}}, // cannot be read: matches nothing
+			{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "c", Operator: metav1.LabelSelectorOpNotIn}}}, // invalid: matches nothing
 		},
 	}}
 	want := plan.Advertisement{

@@ -18,10 +18,10 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// component is who the Events come from.
+// component is the source of the Events.
 const component = "ironlb-speaker"
 
-// FailedToStartServiceHealthcheck is the reason of the Event that kube-proxy writes, too (ipvs.md 5.1.7).
+// FailedToStartServiceHealthcheck is the reason of an Event that kube-proxy writes, too (ipvs.md 5.1.7).
 const FailedToStartServiceHealthcheck = "FailedToStartServiceHealthcheck"
 
 // Events writes Events about Services, BGPPeers and this node, each once per change of its text.
@@ -37,12 +37,12 @@ type Events struct {
 	ports    map[pools.ServiceKey]string
 	warnings map[string]string // of the node, by reason
 	statuses map[string]plan.Status
-	// unreachable are the nodes with an Event that says so.
+	// unreachable are the nodes with an Event about that.
 	unreachable map[string]struct{}
 	peers       cache.Store
 	latest      map[string]plan.Session // as reported last
 	sessions    map[string]toldSession
-	began       time.Time // a session that is older came up before this process
+	began       time.Time // a session that is older was established before this process
 }
 
 func newEvents(node string, services cache.Store, client typedcorev1.EventsGetter) *Events {
@@ -59,15 +59,15 @@ func newEvents(node string, services cache.Store, client typedcorev1.EventsGette
 	}
 }
 
-// kinds are those that Events are about.
+// kinds are the kinds of the objects of Events.
 var kinds = func() *runtime.Scheme {
 	s := runtime.NewScheme()
-	utilruntime.Must(corev1.AddToScheme(s)) // they fail on a programmer's error alone
+	utilruntime.Must(corev1.AddToScheme(s)) // they fail only on a programmer's error
 	utilruntime.Must(v1alpha1.AddToScheme(s))
 	return s
 }()
 
-// Run writes until the context ends. What was told before is written then.
+// Run writes until the context ends. It also writes what was reported before.
 func (e *Events) Run(ctx context.Context) error {
 	watch := e.broadcaster.StartRecordingToSink(e.sink)
 	e.start()
@@ -77,7 +77,7 @@ func (e *Events) Run(ctx context.Context) error {
 	return nil
 }
 
-// start writes what was told before: the broadcaster keeps nothing for those that come later.
+// start writes what was reported before: the broadcaster keeps nothing for later recorders.
 func (e *Events) start() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -91,7 +91,7 @@ func (e *Events) start() {
 	e.tellSessions()
 }
 
-// HealthPorts tells which healthCheckNodePorts cannot be served, the whole set each time.
+// HealthPorts reports the healthCheckNodePorts that cannot be served, the full set each time.
 func (e *Events) HealthPorts(failed map[pools.ServiceKey]error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -115,7 +115,8 @@ func (e *Events) port(key pools.ServiceKey, text string) {
 	}
 }
 
-// Warn writes a Warning about this node. An empty text says that the reason is gone: the same text is then news again.
+// Warn writes a Warning about this node. An empty text means that the reason no longer applies: the same text then
+// causes a new Event.
 func (e *Events) Warn(reason, text string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -24,15 +24,17 @@ import (
 
 const (
 	kindSpeakerStatus = "speakerstatuses"
-	// nodeEvery is the least time between two writes of the SpeakerStatus, nodeAgain from one that failed to the next.
+	// nodeEvery is the minimum interval between two writes of the SpeakerStatus, nodeAgain the delay after a failed
+	// one.
 	nodeEvery, nodeAgain = time.Second, 5 * time.Second
-	// nodeLast is how long the last write may take, which nobody waits for but the end of the process.
+	// nodeLast is the time limit for the last write, which delays only the end of the process.
 	nodeLast = time.Second
-	// gatewaysMost is what the SpeakerStatus takes.
+	// gatewaysMost is the limit in the SpeakerStatus.
 	gatewaysMost = 256
 )
 
-// NodeReporter writes the SpeakerStatus of this node, on change and at most once a second, and at the end that the speaker has stopped.
+// NodeReporter writes the SpeakerStatus of this node, on change and at most once a second. At the end it writes that
+// the speaker has stopped.
 type NodeReporter struct {
 	node  string
 	log   *slog.Logger
@@ -45,11 +47,11 @@ type NodeReporter struct {
 
 	mu   sync.Mutex
 	want *plan.NodeStatus
-	// liveness is nil while the scheduling class is not known.
+	// liveness is nil until the scheduling class is known.
 	liveness *v1alpha1.LivenessStatus
 	// conditions are those of the last ReportConditions.
 	conditions []metav1.Condition
-	// since is when each member came into its state.
+	// since is when each member entered its state.
 	since map[string]memberSince
 }
 
@@ -94,10 +96,10 @@ func (r *NodeReporter) ReportScheduling(class, message string) {
 	}
 }
 
-// ReportConditions reports the conditions of the node. One that is True or False as before keeps the time since when.
+// ReportConditions reports the conditions of the node. An unchanged status keeps its transition time.
 func (r *NodeReporter) ReportConditions(conditions []plan.NodeCondition) {
 	r.mu.Lock()
-	next := slices.Clone(r.conditions) // the last one may be being written
+	next := slices.Clone(r.conditions) // a write of the last one may be under way
 	for _, c := range conditions {
 		status := metav1.ConditionFalse
 		if c.True {
@@ -113,7 +115,7 @@ func (r *NodeReporter) ReportConditions(conditions []plan.NodeCondition) {
 	}
 }
 
-// Run writes until the context ends, and then a last time.
+// Run writes until the context ends, and then once more.
 func (r *NodeReporter) Run(ctx context.Context) error {
 	defer r.stopped(context.WithoutCancel(ctx))
 	var written *v1alpha1.SpeakerStatusStatus
@@ -154,11 +156,11 @@ func (r *NodeReporter) Run(ctx context.Context) error {
 	}
 }
 
-// stopped writes that the speaker ends. If it cannot the others notice, and say so.
+// stopped writes that the speaker ends. If that fails, the other speakers detect and report it.
 func (r *NodeReporter) stopped(ctx context.Context) {
 	status, ok := r.status()
 	if !ok {
-		return // it has found nothing yet
+		return // nothing was reported yet
 	}
 	now := metav1.Now().Rfc3339Copy()
 	status.Updated, status.Stopped = &now, &now
@@ -169,7 +171,7 @@ func (r *NodeReporter) stopped(ctx context.Context) {
 	}
 }
 
-// status returns what is to be written, but for its time.
+// status returns what is to be written, without the time.
 func (r *NodeReporter) status() (v1alpha1.SpeakerStatusStatus, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -209,8 +211,8 @@ func (r *NodeReporter) status() (v1alpha1.SpeakerStatusStatus, bool) {
 	return out, true
 }
 
-// nodeWriter returns the function that writes the status of a node's SpeakerStatus, which it makes if need be. The Node owns it, so
-// that it goes when the Node does.
+// nodeWriter returns the function that writes the status of a node's SpeakerStatus and creates the object if needed.
+// The Node owns it, so that it is deleted with the Node.
 func nodeWriter(client *rest.RESTClient, node string, uid func() types.UID) func(context.Context, v1alpha1.SpeakerStatusStatus) error {
 	return func(ctx context.Context, status v1alpha1.SpeakerStatusStatus) error {
 		body, err := json.Marshal([]map[string]any{{"op": "add", "path": "/status", "value": status}})

@@ -48,7 +48,7 @@ func nodeStatus(members map[string]plan.MemberState) plan.NodeStatus {
 	}
 }
 
-// The SpeakerStatus is written on change, at most once a second, and tells since when each member has been as it is.
+// The SpeakerStatus is written on change, at most once a second, with the time since when each member is in its state.
 func TestNodeStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &writes{}
@@ -90,7 +90,8 @@ func TestNodeStatus(t *testing.T) {
 	})
 }
 
-// What is written last is that the speaker has stopped: by one that has written something, and for a second at most.
+// The last write reports that the speaker has stopped. It happens only after an earlier write, and takes at most a
+// second.
 func TestNodeStatusAtTheEnd(t *testing.T) {
 	for name, report := range map[string]bool{"it has reported": true, "it has not": false} {
 		t.Run(name, func(t *testing.T) {
@@ -147,7 +148,7 @@ func TestNodeStatusAtTheEnd(t *testing.T) {
 	}
 }
 
-// What cannot be written is tried again now and then, and said once.
+// A failed write is retried periodically, and logged once.
 func TestNodeStatusFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &writes{fail: errors.New("no way to the API server")}
@@ -198,7 +199,7 @@ func TestNodeStatusScheduling(t *testing.T) {
 	})
 }
 
-// Conditions are written as they are reported; the time since when stays while one is True or False as before.
+// Conditions are written as reported; the transition time stays while the status is unchanged.
 func TestNodeConditions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &writes{}

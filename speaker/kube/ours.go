@@ -13,21 +13,21 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Ours is what of a node is ours where a kube-proxy serves the other Services.
+// Ours is what IronLB serves on a node where kube-proxy serves the other Services.
 type Ours struct {
 	// Pools are the addresses of every IPAddressPool, sorted.
 	Pools []netip.Prefix
-	// Forwarded is set unless all addresses out of them are kube-proxy's to forward (ipMode VIP).
+	// Forwarded is set unless kube-proxy forwards all addresses of the pools (ipMode VIP).
 	Forwarded bool
-	// Whole are the other addresses at which the Services are served that are labelled for us: ClusterIPs, externalIPs, and for
-	// NodePorts those of the node; sorted.
+	// Whole are the other addresses of the Services labelled for IronLB: ClusterIPs, externalIPs, and for NodePorts
+	// those of the node; sorted.
 	Whole []netip.Addr
 }
 
-// Endpoints returns the addresses of the node's Pods that are endpoints, sorted, and the ranges of Pods of all Nodes;
-// ok is false until they are listed. Those are left out that are not ready or terminate, since their interfaces may be
-// gone, and addresses of Nodes, which are of the host's network. It goes through all that the informers hold: it is
-// for now and then.
+// Endpoints returns the addresses of the node's Pods that are endpoints, sorted, and the Pod CIDRs of all Nodes. ok is
+// false until they are listed. It leaves out endpoints that are not ready or terminate, since their interfaces may be
+// gone. It also leaves out addresses of Nodes, which belong to the host's network. It scans all objects of the
+// informers: call it rarely.
 func (s *Source) Endpoints(node string) (endpoints []netip.Addr, podCIDRs []netip.Prefix, ok bool) {
 	if !s.each[kindSlice]() || !s.each[kindNode]() {
 		return nil, nil, false
@@ -51,12 +51,12 @@ func (s *Source) Endpoints(node string) (endpoints []netip.Addr, podCIDRs []neti
 	return slices.Compact(endpoints), podCIDRs, true
 }
 
-// Ours looks through all that the informers hold: it is for now and then.
+// Ours scans all objects of the informers: call it rarely.
 func (s *Source) Ours(node string) Ours {
 	var out Ours
 	for _, obj := range s.informers[kindPool].GetStore().List() {
 		for _, text := range obj.(*v1alpha1.IPAddressPool).Spec.Addresses {
-			if r, err := pools.ParseRange(text); err == nil { // else the controller says so
+			if r, err := pools.ParseRange(text); err == nil { // else the controller reports it
 				out.Pools = append(out.Pools, r.Prefixes()...)
 			}
 		}

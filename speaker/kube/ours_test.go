@@ -64,8 +64,8 @@ func TestOurs(t *testing.T) {
 	}
 }
 
-// Whether Pods are covered is asked of what serves: neither of what is not ready or ends, nor of the host's network,
-// whose endpoints have addresses of Nodes, before the node itself has them as well.
+// The check for covered Pods uses only serving endpoints: none that is not ready or terminates, and none of the host's
+// network. Those have addresses of Nodes, which arrive before the node itself has them.
 func TestEndpoints(t *testing.T) {
 	no, yes := ptr.To(false), ptr.To(true)
 	on := func(addr, node string, ready, terminating *bool) discoveryv1.Endpoint {

@@ -29,7 +29,7 @@ func plain(change func(*corev1.Service)) *corev1.Service {
 	})
 }
 
-// The label of another proxy, put on and taken off, gives a Service away and takes it back (ipvs.md 1.1.3).
+// Adding or removing the label of another proxy hands a Service over or takes it back (ipvs.md 1.1.3).
 func TestLabelAtRuntime(t *testing.T) {
 	labelled := func(name string) *corev1.Service {
 		return plain(func(s *corev1.Service) { s.Labels = map[string]string{labelProxy: name} })
@@ -67,7 +67,7 @@ func TestLabelAtRuntime(t *testing.T) {
 	}
 }
 
-// A Service that is not served here kicks nobody and is not in the View.
+// A Service that is not served here triggers nothing and is not in the View.
 func TestServicesOfOthersAreLeftOut(t *testing.T) {
 	f := newFeed(t)
 	f.services.Add(plain(nil))
@@ -94,7 +94,7 @@ func TestServiceNetworks(t *testing.T) {
 	f.until(t, "ServiceCIDR gone", func(v *plan.View) bool { return len(v.ServiceNetworks) == 0 })
 }
 
-// What the node itself knows comes in by the same way.
+// The node's own facts arrive by the same path.
 func TestNodeKnowledge(t *testing.T) {
 	f := newFeed(t)
 	f.run(t)
@@ -123,12 +123,12 @@ func TestNodeKnowledge(t *testing.T) {
 	f.until(t, "host gone", func(v *plan.View) bool { return len(v.Host) == 0 })
 }
 
-// Each text is written once, again when it changed or came back, and also if it was told before the writing began.
+// Each text is written once, and again when it changed or came back, also if it was reported before Run.
 func TestEvents(t *testing.T) {
 	client := fake.NewClientset()
 	written := make(chan string, 10)
 	note := func(action ktesting.Action) (bool, runtime.Object, error) {
-		if patch, ok := action.(ktesting.PatchAction); ok { // one more of the same
+		if patch, ok := action.(ktesting.PatchAction); ok { // a repetition
 			written <- "again " + string(patch.GetPatch())
 			return true, &corev1.Event{}, nil
 		}
@@ -172,10 +172,10 @@ func TestEvents(t *testing.T) {
 	if seen[0] != want {
 		t.Errorf("Event %q, want %q", seen[0], want)
 	}
-	e.HealthPorts(failed) // no news
+	e.HealthPorts(failed) // no change
 	e.Warn("KubeProxyConflict", "kube-proxy deletes what is ours")
 	until(2)
-	e.Warn("KubeProxyConflict", "kube-proxy deletes what is ours") // no news
+	e.Warn("KubeProxyConflict", "kube-proxy deletes what is ours") // no change
 	e.HealthPorts(nil)
 	e.HealthPorts(failed)
 	until(3)
@@ -198,7 +198,7 @@ func TestEvents(t *testing.T) {
 	}
 	status := plan.Status{Node: "a", Announced: true, Moved: plan.FirstUse, At: time.Unix(1, 0)}
 	tell := func() { e.VIPs(vips, map[string]plan.Status{"203.0.113.4": status}) }
-	tell() // the first use is no news
+	tell() // the first use causes no Event
 	status.Moved, status.From, status.At = plan.OwnerLost, "b", time.Unix(2, 0)
 	tell()
 	tell()

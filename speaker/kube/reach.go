@@ -14,13 +14,13 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Reasons of the Events of a node that is unreachable.
+// Reasons of the Events about a node's reachability.
 const (
 	EndpointsUnreachable = "EndpointsUnreachable"
 	EndpointsReachable   = "EndpointsReachable"
 )
 
-// reachStatus fills in what is known of the way to other nodes.
+// reachStatus fills in the reachability of other nodes.
 func reachStatus(out *v1alpha1.SpeakerStatusStatus, w *plan.NodeStatus) {
 	for _, name := range slices.Sorted(maps.Keys(w.Reach.Unreachable)) {
 		u, n := w.Reach.Unreachable[name], w.Unreachable[name]
@@ -40,8 +40,8 @@ func reachStatus(out *v1alpha1.SpeakerStatusStatus, w *plan.NodeStatus) {
 	out.CutOff = w.Reach.CutOff
 }
 
-// Reach writes an Event about each node that becomes unreachable, and one when it is reachable again. Where all speakers
-// find the same, the first of them by name writes it; what others do not find as well, each writes for itself.
+// Reach writes an Event about each node that becomes unreachable, and one when it is reachable again. If all speakers
+// find the same, only the first of them by name writes it. Otherwise each speaker writes its own.
 func (e *Events) Reach(status plan.NodeStatus) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -68,7 +68,7 @@ func (e *Events) Reach(status plan.NodeStatus) {
 	}
 }
 
-// writes reports whether this speaker is the one that writes the Event about a node.
+// writes reports whether this speaker must write the Event about a node.
 func (e *Events) writes(about string, status plan.NodeStatus) bool {
 	if state, known := status.Members[about]; known && state != plan.MemberSilent {
 		return true // others receive it
@@ -100,7 +100,7 @@ func unreachableText(from string, u plan.UnreachableNode, n plan.UnreachableEndp
 
 // nodeEvent writes an Event about a node.
 func (e *Events) nodeEvent(node, kind, reason, text string) {
-	// The UID is the name, by which "kubectl describe node" finds the Events of the kubelet and of kube-proxy.
+	// The UID is the name: "kubectl describe node" finds the Events of the kubelet and of kube-proxy by it.
 	ref := &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: node, UID: types.UID(node)}
 	e.recorder.Event(ref, kind, reason, text)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// died is what a speaker reports while node dead is unreachable.
+// died is the report of a speaker while node dead is unreachable.
 func died(members map[string]plan.MemberState) plan.NodeStatus {
 	return plan.NodeStatus{
 		Members: members,
@@ -26,7 +26,7 @@ func died(members map[string]plan.MemberState) plan.NodeStatus {
 	}
 }
 
-// TestReachEvents: of the speakers that find the same one writes, and each writes what others do not find.
+// TestReachEvents: one of the speakers that find the same writes, and each writes what others do not find.
 func TestReachEvents(t *testing.T) {
 	silent := map[string]plan.MemberState{"a": plan.MemberAlive, "c": plan.MemberAlive, "dead": plan.MemberSilent}
 	with := func(name string, state plan.MemberState) map[string]plan.MemberState {

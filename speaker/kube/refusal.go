@@ -8,15 +8,16 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// refusedFor is how many times in a row the API server must refuse a watch before it counts: one that starts forbids everything for a
-// moment, until it knows its roles, and does not find what a CustomResourceDefinition defines until it has read that. With the
-// reflector's back-off that is about six seconds.
+// refusedFor is how many times in a row the API server must refuse a watch before it counts. A starting API server
+// briefly forbids everything, until it has loaded its roles. It also does not find the kinds of a
+// CustomResourceDefinition until it has read that. With the reflector's back-off that is about six seconds.
 const refusedFor = 4
 
-// refusal is the API server's word that a kind cannot be read: there is none, or it is forbidden. While it is only away, nothing is known.
+// refusal records that the API server denies a kind: it does not exist, or it is forbidden. While the API server is
+// only unavailable, nothing is known.
 type refusal struct {
 	changed func()
-	// builtIn is set for a kind of Kubernetes itself: whether there is one the API server knows from its start.
+	// builtIn is set for a kind of Kubernetes itself: from its start the API server knows whether it has the kind.
 	builtIn bool
 
 	mu    sync.Mutex
@@ -24,7 +25,7 @@ type refusal struct {
 	text  string
 }
 
-// watched returns a handler of the errors of a watch, which notes refusals before the other one has them.
+// watched returns an error handler for a watch that records refusals and then calls next.
 func (r *refusal) watched(next cache.WatchErrorHandlerWithContext) cache.WatchErrorHandlerWithContext {
 	return func(ctx context.Context, from *cache.Reflector, err error) {
 		r.note(err)
@@ -52,7 +53,7 @@ func (r *refusal) note(err error) {
 	}
 }
 
-// why returns what the API server said, nothing if it has not refused.
+// why returns the API server's message, empty if it has not refused.
 func (r *refusal) why() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// lazySecrets are the Secrets of BGPPeers. They are not read before a BGPPeer names one.
+// lazySecrets are the Secrets of BGPPeers. They are not read before a BGPPeer references one.
 type lazySecrets struct {
 	optionalKind
 	namespace string
@@ -17,23 +17,23 @@ type lazySecrets struct {
 	once   sync.Once
 }
 
-// secretsState is how far Secrets are known.
+// secretsState is the read state of the Secrets.
 type secretsState struct {
 	namespace string
-	// unread is set while the API server has not answered; nobody asks it before they are needed.
+	// unread is set while the API server has not responded; there is no request before they are needed.
 	unread bool
-	// refused is what it said if it refuses.
+	// refused is the API server's message if it refuses.
 	refused string
 }
 
-// need has them read from now on.
+// need starts reading the Secrets.
 func (l *lazySecrets) need() {
 	if l != nil {
 		l.once.Do(func() { close(l.needed) })
 	}
 }
 
-// isNeeded tells whether a BGPPeer that is put names one: it was told before that was put.
+// isNeeded reports whether a BGPPeer references a Secret. need is called before such a peer is put.
 func (l *lazySecrets) isNeeded() bool {
 	if l == nil {
 		return false
@@ -57,7 +57,7 @@ func (l *lazySecrets) state() secretsState {
 	return secretsState{namespace: l.namespace, unread: refused == "", refused: refused}
 }
 
-// run reads them when they are needed, and kicks when they are in.
+// run reads the Secrets when they are needed, and triggers the loop when they are in.
 func (l *lazySecrets) run(ctx context.Context, kick func()) {
 	if l == nil {
 		return

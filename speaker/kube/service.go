@@ -16,17 +16,18 @@ const (
 	proxyName  = v1alpha1.ProxyName
 )
 
-// served is a Service as this node has to do with it.
+// served is a Service from the view of this node.
 type served struct {
-	// here is set if it is served or announced here, as service says.
+	// here is set if the Service is served or announced here, as described by service.
 	here    bool
 	service plan.Service
-	// other is set if another proxy than us or kube-proxy serves it.
+	// other is set if a proxy other than IronLB or kube-proxy serves it.
 	other bool
 }
 
-// serviceOf returns what the plan needs of a Service. One is wholly ours if it is labelled so, or has no such label and we
-// are the service proxy; of others only the addresses that our controller gave (docs/design/data-plane.md).
+// serviceOf returns the parts of a Service that the plan uses. A Service is fully served here if it is labelled so, or
+// if it has no such label and this is the service proxy. For other Services only the addresses assigned by IronLB's
+// controller count (docs/design/data-plane.md).
 func serviceOf(svc *corev1.Service, serviceProxy bool) served {
 	proxy, labelled := svc.Labels[labelProxy]
 	out := served{other: labelled && proxy != proxyName && !headless(svc)}
@@ -49,19 +50,19 @@ func serviceOf(svc *corev1.Service, serviceProxy bool) served {
 	if svc.Spec.Type == corev1.ServiceTypeLoadBalancer {
 		loadBalancer(&out.service, svc)
 	}
-	if s, err := v1alpha1.ParseScheduler(svc.Annotations[v1alpha1.AnnotationScheduler]); err == nil { // else the controller says so
+	if s, err := v1alpha1.ParseScheduler(svc.Annotations[v1alpha1.AnnotationScheduler]); err == nil { // else the controller reports it
 		out.service.Scheduler, out.service.Flags = s.Name, flags(s)
 	}
 	return out
 }
 
-// headless tells whether a Service has no ClusterIP and so no proxy (ipvs.md 1.1.1).
+// headless reports whether a Service has no ClusterIP and so no proxy (ipvs.md 1.1.1).
 func headless(svc *corev1.Service) bool {
 	return svc.Spec.Type == corev1.ServiceTypeExternalName || svc.Spec.ClusterIP == "" || svc.Spec.ClusterIP == corev1.ClusterIPNone
 }
 
-// loadBalancer adds what only a Service of type LoadBalancer has. Forwarding by way of the nodes needs a NodePort for every
-// port.
+// loadBalancer adds what only a Service of type LoadBalancer has. Forwarding through the nodes requires a NodePort for
+// every port.
 func loadBalancer(out *plan.Service, svc *corev1.Service) {
 	out.Labels = svc.Labels
 	ranges := v1alpha1.ParseSourceRanges(svc.Spec.LoadBalancerSourceRanges, svc.Annotations[v1alpha1.AnnotationSourceRanges])
@@ -99,7 +100,7 @@ func addresses(svc *corev1.Service, whole bool) []plan.Address {
 		for _, in := range svc.Status.LoadBalancer.Ingress {
 			proxyMode := value(in.IPMode, corev1.LoadBalancerIPModeVIP) == corev1.LoadBalancerIPModeProxy
 			switch {
-			case ours: // of either mode, but beside kube-proxy one of mode VIP is kube-proxy's to forward
+			case ours: // of either mode; alongside kube-proxy, kube-proxy forwards those of mode VIP
 				add(in.IP, plan.Address{AnnounceOnly: !whole && !proxyMode})
 			case whole && !proxyMode:
 				add(in.IP, plan.Address{Kind: plan.Foreign})
@@ -125,7 +126,7 @@ func ports(from []corev1.ServicePort) []plan.Port {
 	return out
 }
 
-// families returns those of the ClusterIPs.
+// families returns the families of the ClusterIPs.
 func families(clusterIPs []string) plan.Families {
 	four, six := false, false
 	for _, text := range clusterIPs {

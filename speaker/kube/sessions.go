@@ -15,17 +15,17 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Reasons of the Events about BGPPeers, beside those of plan.Session.
+// Reasons of the Events about BGPPeers, in addition to those of plan.Session.
 const (
 	// SessionUp: a session of this node came up.
 	SessionUp = "SessionUp"
-	// SessionDown: one that was up is not any more.
+	// SessionDown: an established session of this node ended.
 	SessionDown = "SessionDown"
-	// BFDUp: BFD of a session came up. That it went down says the end of the BGP session.
+	// BFDUp: BFD of a session came up. The end of the BGP session also reports that BFD went down.
 	BFDUp = "BFDUp"
 )
 
-// bgpStatusOf returns what is written of the sessions; nil for none.
+// bgpStatusOf returns the status of the sessions; nil for none.
 func bgpStatusOf(sessions map[string]plan.Session, peers cache.Store) *v1alpha1.BGPStatus {
 	if len(sessions) == 0 {
 		return nil
@@ -34,7 +34,7 @@ func bgpStatusOf(sessions map[string]plan.Session, peers cache.Store) *v1alpha1.
 	for _, name := range slices.Sorted(maps.Keys(sessions)) {
 		s := sessions[name]
 		state := v1alpha1.SessionState(s.State)
-		if state == "" { // it has never been tried
+		if state == "" { // never tried
 			state = v1alpha1.SessionState(plan.SessionIdle)
 		}
 		to := v1alpha1.SessionStatus{
@@ -68,7 +68,7 @@ func timeOf(t time.Time) *metav1.Time {
 	return &at
 }
 
-// peerNamed returns the BGPPeer, nil if it is not known.
+// peerNamed returns the BGPPeer, nil if it does not exist.
 func peerNamed(peers cache.Store, name string) *v1alpha1.BGPPeer {
 	if peers == nil {
 		return nil
@@ -80,16 +80,16 @@ func peerNamed(peers cache.Store, name string) *v1alpha1.BGPPeer {
 	return obj.(*v1alpha1.BGPPeer)
 }
 
-// toldSession is what has been said of a session.
+// toldSession is what has been reported about a session.
 type toldSession struct {
 	plan.Session
-	// reason and message why it does not come up.
+	// reason and message explain why it is not established.
 	reason  plan.Reason
 	message string
 }
 
-// Sessions writes Events about BGPPeers: a session of this node came up, went down, cannot come up, or is up without BFD, and why; and that its
-// BFD came up. It is told the whole set each time.
+// Sessions writes Events about BGPPeers: a session of this node was established, ended, cannot be established, or is
+// without BFD, and why. It also reports that BFD came up. Each call passes the full set.
 func (e *Events) Sessions(peers cache.Store, sessions map[string]plan.Session) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -97,7 +97,7 @@ func (e *Events) Sessions(peers cache.Store, sessions map[string]plan.Session) {
 	e.tellSessions()
 }
 
-// tellSessions says what is new of the latest sessions; what came before Run is said then.
+// tellSessions reports what changed in the latest sessions. Calls before Run are reported by Run.
 func (e *Events) tellSessions() {
 	if !e.running || e.latest == nil {
 		return
@@ -111,7 +111,7 @@ func (e *Events) tellSessions() {
 	e.sessions = now
 }
 
-// session writes what is new of one session, and returns what has been said of it then.
+// session reports what changed in one session, and returns what has been reported about it.
 func (e *Events) session(peer *v1alpha1.BGPPeer, s plan.Session, before toldSession, was bool) toldSession {
 	up, wasUp := s.State == plan.SessionEstablished, before.State == plan.SessionEstablished
 	say := func(kind, reason, text string) {
@@ -123,7 +123,7 @@ func (e *Events) session(peer *v1alpha1.BGPPeer, s plan.Session, before toldSess
 	switch {
 	case up:
 		said.reason, said.message = "", ""
-		if s.Reason == plan.NotConfigured { // the session works, and not all that the BGPPeer asks for does; any other reason is of the past
+		if s.Reason == plan.NotConfigured { // the session works, but not all of the BGPPeer's spec; any other reason is outdated
 			said.reason, said.message = s.Reason, s.Message
 			if before.reason != s.Reason || before.message != s.Message {
 				say(corev1.EventTypeWarning, string(s.Reason), s.Message)
@@ -147,13 +147,13 @@ func (e *Events) session(peer *v1alpha1.BGPPeer, s plan.Session, before toldSess
 	switch {
 	case s.BFD == plan.BFDUp && (was && before.BFD != plan.BFDUp || !was && s.BFDSince.After(e.began)):
 		say(corev1.EventTypeNormal, BFDUp, "BFD is up")
-	case s.BFDReason != "" && before.BFDReason == "": // that it is so for another reason is in the status
+	case s.BFDReason != "" && before.BFDReason == "": // a changed reason is only in the status
 		say(corev1.EventTypeWarning, string(s.BFDReason), "the session is established, but BFD is not up, and nothing watches the path"+because("", s.BFDMessage))
 	}
 	return said
 }
 
-// because says why a session is not established or up, as far as it is known.
+// because returns why a session is not established or up, if known.
 func because(reason plan.Reason, message string) string {
 	if why := cmp.Or(message, string(reason)); why != "" {
 		return ": " + why

@@ -26,7 +26,7 @@ func torStore(t *testing.T) cache.Store {
 	return store
 }
 
-// The SpeakerStatus has the sessions by name, with what is known of each and nothing else.
+// The SpeakerStatus has the sessions by name, with exactly the known facts of each.
 func TestSessionsInTheSpeakerStatus(t *testing.T) {
 	at := time.Date(2026, 5, 4, 3, 2, 1, 999, time.UTC)
 	since := metav1.NewTime(time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC))
@@ -50,7 +50,7 @@ func TestSessionsInTheSpeakerStatus(t *testing.T) {
 	}
 }
 
-// Events say what is new of a session, once: that it came up, went down, was down in between, or cannot come up.
+// Events report each change of a session once: it came up, went down, was down in between, or cannot come up.
 func TestSessionEvents(t *testing.T) {
 	recorder := record.NewFakeRecorder(100)
 	e := &Events{node: "a", recorder: recorder, began: time.Now()}
@@ -76,7 +76,7 @@ func TestSessionEvents(t *testing.T) {
 	e.start()
 	expect("Warning Refused node a: no session: connection refused")
 	tell(refused)
-	refused.State = plan.SessionConnect // it tries again
+	refused.State = plan.SessionConnect // it retries
 	tell(refused)
 	expect()
 	tell(plan.Session{State: plan.SessionActive, Reason: plan.WrongASN, Message: "it has AS 64999"})
@@ -99,10 +99,11 @@ func TestSessionEvents(t *testing.T) {
 	expect("Warning SessionDown node a: the session ended: BFD found the path dead")
 	tell(refused)
 	expect("Warning Refused node a: no session: connection refused")
-	e.Sessions(store, map[string]plan.Session{"gone": refused}) // its BGPPeer is not there any more
+	e.Sessions(store, map[string]plan.Session{"gone": refused}) // its BGPPeer does not exist any more
 	expect()
 
-	// BFD comes up, and is not up for long while BGP is. A try more or less is no news, nor are other words.
+	// BFD comes up, and then is not up for long while BGP is. A different number of tries or another text causes no
+	// Event.
 	e.Sessions(store, map[string]plan.Session{})
 	watched := func(state plan.BFDState, reason plan.Reason, message string) {
 		s := up(3)
@@ -124,7 +125,7 @@ func TestSessionEvents(t *testing.T) {
 	watched(plan.BFDUp, "", "")
 	expect("Normal BFDUp node a: BFD is up")
 
-	// A restarted speaker finds sessions that another one brought up: no news.
+	// A restarted speaker finds sessions established by the previous process: no Event.
 	old := &Events{node: "a", recorder: recorder, began: later.Add(time.Hour), running: true}
 	was := up(9)
 	was.BFD, was.BFDSince = plan.BFDUp, later

@@ -19,41 +19,45 @@ import (
 )
 
 const (
-	// snapshotAfter is how long the first lists are waited for before the snapshot stands in for them: as long as a speaker that has just
-	// started may observe the others and claims nothing anyway (docs/design/failover.md), and longer than 5,000 Services take to list.
+	// snapshotAfter is how long the first lists are awaited before the snapshot is used instead. For that long a newly
+	// started speaker may observe the others and claims nothing anyway (docs/design/failover.md). Listing 5,000
+	// Services takes less.
 	snapshotAfter = 3 * time.Second
-	// snapshotEvery is from a change to its snapshot, and the least from one snapshot to the next (wire.md 1.3).
+	// snapshotEvery is the delay from a change to its snapshot, and the minimum interval between snapshots (wire.md
+	// 1.3).
 	snapshotEvery = 5 * time.Second
-	// snapshotShare bounds the cost where it is large: one that took d is not repeated for snapshotShare times d.
+	// snapshotShare bounds the cost of large snapshots: one that took d is not repeated for snapshotShare times d.
 	snapshotShare = 100
-	// snapshotAgain is when one that failed is tried again.
+	// snapshotAgain is the delay before a failed one is retried.
 	snapshotAgain = time.Minute
 )
 
-// snapshot is the record of what the API server told last, for a process that is started while it is away. All but its file belongs to
-// the Source.
+// snapshot is the on-disk copy of the cluster state, for a process that starts while the API server is unavailable. All
+// but its file belongs to the Source.
 type snapshot struct {
 	path string
-	// head is that of the next one, but for its time.
+	// head returns the head of the next snapshot, without its time.
 	head    func() snapshotHead
 	watches []watch
 	log     *slog.Logger
-	// changed has an element while the file is older than what is known.
+	// changed has an element while the file is older than the known state.
 	changed chan struct{}
-	written atomic.Int64 // when the file was, in nanoseconds
+	written atomic.Int64 // when the file was written, in nanoseconds
 	failed  string
 	// over is called when the View is no longer from the snapshot. It must not block.
 	over func()
 
-	// stale is when the snapshot was made that the last plan is from, nil for none. The other fields are under the Source's lock.
+	// stale is the creation time of the snapshot behind the last plan, nil for none. The other fields are protected by
+	// the Source's lock.
 	stale atomic.Pointer[time.Time]
-	// restored is what was read, by kind, and at when it was made; old what of it the lists have not replaced yet. A kind that is in old keeps its
-	// changes back.
+	// restored is the content by kind, and at its creation time. old is the part that the lists have not replaced yet:
+	// changes of a kind in old are held back.
 	restored, old map[string]map[ref]any
 	at            time.Time
 }
 
-// snapshotTo makes the Source keep a snapshot of what it watches in a file, but for Secrets. It must be called before Run.
+// snapshotTo makes the Source keep a snapshot of its watches in a file, except for Secrets. It must be called before
+// Run.
 func (s *Source) snapshotTo(path string, head func() snapshotHead, watches []watch, log *slog.Logger) {
 	s.snapshot = &snapshot{path: path, head: head, log: log, changed: make(chan struct{}, 1), over: func() {}}
 	for _, w := range watches {
@@ -63,7 +67,8 @@ func (s *Source) snapshotTo(path string, head func() snapshotHead, watches []wat
 	}
 }
 
-// Stale tells whether what was planned last is from a snapshot, for the API server has not given every list yet, and when that was made.
+// Stale reports whether the last plan is from a snapshot because the API server has not returned every list yet, and
+// when the snapshot was made.
 func (s *Source) Stale() (at time.Time, stale bool) {
 	if s.snapshot == nil {
 		return time.Time{}, false
@@ -74,7 +79,7 @@ func (s *Source) Stale() (at time.Time, stale bool) {
 	return time.Time{}, false
 }
 
-// Snapshot tells when the snapshot was written last, the zero time if never by this process.
+// Snapshot returns when the snapshot was last written, the zero time if never by this process.
 func (s *Source) Snapshot() time.Time {
 	if s.snapshot == nil || s.snapshot.written.Load() == 0 {
 		return time.Time{}
@@ -82,7 +87,8 @@ func (s *Source) Snapshot() time.Time {
 	return time.Unix(0, s.snapshot.written.Load())
 }
 
-// listed tells whether the API server has given every list that is needed, for the first View also those that it may refuse.
+// listed reports whether the API server has returned every required list. For the first View it also waits for the
+// kinds that may be refused.
 func (s *Source) listed(secrets secretsState) bool {
 	for _, synced := range s.synced {
 		if !synced() {
@@ -92,14 +98,15 @@ func (s *Source) listed(secrets secretsState) bool {
 	return s.begun && !s.view.Stale || s.settled(secrets)
 }
 
-// take returns what is to be put into the View now; ok is false while there is nothing to make one of. The caller has the lock.
+// take returns the pending changes of the View; ok is false while no View can be built. The caller holds the lock.
 //
-// From a snapshot the View is as that says, and what the lists bring is kept back until all have come: some new and some old would be a
-// state that the cluster never was in. Then only what differs is put into the View.
+// From a snapshot the View equals that state, and the contents of the lists are held back until all have come: a
+// mixture of new and old would be a state that the cluster never was in. Then only the differences are put into the
+// View.
 func (s *Source) take(secrets secretsState) (out map[ref]any, ok bool) {
 	listed := s.listed(secrets)
 	if snap := s.snapshot; snap != nil && !s.view.Stale && snap.stale.Swap(nil) != nil {
-		snap.over() // what the lists brought was planned and reported since the last call
+		snap.over() // the lists' contents were planned and reported since the last call
 	}
 	if snap := s.snapshot; snap != nil && snap.old == nil && snap.restored != nil {
 		if !listed {
@@ -139,8 +146,8 @@ func (s *Source) take(secrets secretsState) (out map[ref]any, ok bool) {
 	return out, true
 }
 
-// release lets go of what is kept back of the kinds that were listed, once all are that are needed: nil takes the place of what is gone, and what is the same
-// is no news.
+// release ends the hold-back of the listed kinds, once all required kinds are listed. A deleted object becomes nil, and
+// an unchanged one is dropped.
 func (s *Source) release(listed bool) {
 	if !listed {
 		return
@@ -148,7 +155,7 @@ func (s *Source) release(listed bool) {
 	s.view.Stale = false
 	for kind, parts := range s.snapshot.old {
 		if synced := s.each[kind]; len(parts) > 0 && !synced() {
-			continue // one that the API server refuses
+			continue // a kind that the API server refuses
 		}
 		for r, before := range parts {
 			now, there := s.pending[r]
@@ -163,7 +170,7 @@ func (s *Source) release(listed bool) {
 	}
 }
 
-// noteChange asks for a new snapshot if a kind that is watched changed.
+// noteChange requests a new snapshot if a watched kind changed.
 func (s *Source) noteChange(kind string) {
 	if s.snapshot == nil || s.each[kind] == nil {
 		return
@@ -174,7 +181,7 @@ func (s *Source) noteChange(kind string) {
 	}
 }
 
-// keepSnapshot reads the snapshot if it is needed, and writes it until the context ends.
+// keepSnapshot reads the snapshot if needed, and writes it until the context ends.
 func (s *Source) keepSnapshot(ctx context.Context) {
 	patience, stop := context.WithTimeout(ctx, snapshotAfter)
 	listed := cache.WaitForCacheSync(patience.Done(), s.synced...)
@@ -196,20 +203,20 @@ func (s *Source) keepSnapshot(ctx context.Context) {
 		case <-s.snapshot.changed:
 		}
 		select {
-		case <-ctx.Done(): // the next process is to find what this one knew
+		case <-ctx.Done(): // for the next process
 			s.save()
 			return
 		case <-time.After(wait):
 		}
 		select {
-		case <-s.snapshot.changed: // what is written now
+		case <-s.snapshot.changed: // covered by this write
 		default:
 		}
 		wait = s.save()
 	}
 }
 
-// restore reads the snapshot and tells whether it is used.
+// restore reads the snapshot and reports whether it is used.
 func (s *Source) restore() bool {
 	snap := s.snapshot
 	head, parts, err := readSnapshot(snap.path, snap.head(), snap.watches)
@@ -235,13 +242,13 @@ func (s *Source) restore() bool {
 	return true
 }
 
-// save writes the snapshot and returns how long to wait until the next.
+// save writes the snapshot and returns the delay before the next one.
 func (s *Source) save() time.Duration {
 	snap := s.snapshot
 	s.mu.Lock()
 	back := len(snap.old) > 0
 	s.mu.Unlock()
-	if back { // a list is lacking that the file has
+	if back { // the file has a kind whose list is still missing
 		s.noteChange(kindService)
 		return snapshotAgain
 	}
@@ -263,7 +270,7 @@ func (s *Source) save() time.Duration {
 	return max(snapshotEvery, snapshotShare*time.Since(start))
 }
 
-// encode writes what the informers hold.
+// encode writes the objects of the informers.
 func (s *Source) encode(to io.Writer) error {
 	head := s.snapshot.head()
 	head.At = time.Now()
@@ -276,8 +283,8 @@ func (s *Source) encode(to io.Writer) error {
 	return encodeSnapshot(to, head, kinds, objects)
 }
 
-// clusterOf returns what tells a cluster from others without asking it: a digest of its certificate authority, or where none is given of
-// the API server's address.
+// clusterOf returns an identity of the cluster without a request: a digest of its certificate authority, or, if there
+// is none, of the API server's address.
 func clusterOf(config *rest.Config) (string, error) {
 	tls := rest.Config{TLSClientConfig: rest.TLSClientConfig{CAData: config.CAData, CAFile: config.CAFile}}
 	if err := rest.LoadTLSFiles(&tls); err != nil {

@@ -35,13 +35,13 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// outage is an API server that can be away, as a whole or for one kind, and a cluster that it knows.
+// outage is an API server that can be unavailable, fully or for one kind, with a cluster state.
 type outage struct {
 	feed
 	away map[string]*atomic.Bool
 }
 
-// gate lets lists through while the server is there.
+// gate lets lists pass while the server is available.
 type gate struct {
 	*fcache.FakeControllerSource
 	away *atomic.Bool
@@ -56,7 +56,8 @@ func (g gate) List(o metav1.ListOptions) (runtime.Object, error) {
 	return g.FakeControllerSource.List(o)
 }
 
-// newOutage returns one whose cluster has a Service of ours with all that belongs to it. It must be called in a bubble.
+// newOutage returns an outage whose cluster has a managed Service with all related objects. It must be called in a
+// bubble.
 func newOutage(t *testing.T) *outage {
 	f := &outage{away: map[string]*atomic.Bool{}}
 	for _, source := range []**fcache.FakeControllerSource{&f.services, &f.slices, &f.nodes, &f.vips, &f.ads, &f.cidrs, &f.pools} {
@@ -85,7 +86,7 @@ func wholeNode(heartbeat string) *corev1.Node {
 	return node
 }
 
-// process is a Source at work, its log, and its end.
+// process is a running Source, its log, and its stop function.
 type process struct {
 	*Source
 	log  *lines
@@ -106,7 +107,7 @@ func head() snapshotHead {
 	return snapshotHead{Format: snapshotFormat, Node: "a", Cluster: "c", ServiceProxy: true}
 }
 
-// start starts a process on a node while the server is away for these kinds, or is not.
+// start starts a process on a node while the server is unavailable for these kinds; none: it is available.
 func (f *outage) start(t *testing.T, path string, away ...string) *process {
 	t.Helper()
 	var all []watch
@@ -171,7 +172,7 @@ func (p *process) observed(t *testing.T) (plan.View, plan.Touched) {
 	return out, touched
 }
 
-// written is a snapshot of the cluster, and the View that it is of.
+// written returns the path of a snapshot of the cluster, and its View.
 func written(t *testing.T) (path string, was plan.View) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "state", "snapshot")
@@ -186,10 +187,10 @@ func written(t *testing.T) (path string, was plan.View) {
 	return path, was
 }
 
-// aMoment is more than a reflector waits before it asks again.
+// aMoment is longer than a reflector waits before it retries.
 const aMoment = 2 * time.Minute
 
-// Without the API server the View is as the snapshot has it; when all lists have come only what differs is touched.
+// Without the API server the View equals the snapshot. When all lists have come only the differences are touched.
 func TestSnapshotStandsIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path, was := written(t)
@@ -274,8 +275,8 @@ func same(a, b plan.Touched) bool {
 		a.Advertisements == b.Advertisements && a.ServiceNetworks == b.ServiceNetworks && a.All == b.All
 }
 
-// What is optional is waited for until the API server says something of it. If it refuses, what the snapshot says stays until it no longer
-// does, and no snapshot without it takes the place of that.
+// The View waits until the API server has responded about every optional kind. If it refuses one, the snapshot's
+// content stays until it no longer refuses. Meanwhile no snapshot without that kind replaces the file.
 func TestSnapshotOfWhatComesLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path, _ := written(t)
@@ -317,7 +318,7 @@ func TestSnapshotOfWhatComesLate(t *testing.T) {
 	})
 }
 
-// A server that is there in time is believed, whatever the file says.
+// A server that is available in time takes precedence over the file.
 func TestSnapshotIsNotNeeded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path, _ := written(t)
@@ -331,8 +332,8 @@ func TestSnapshotIsNotNeeded(t *testing.T) {
 	})
 }
 
-// Changes are written within five seconds and no sooner than five seconds after the last; nothing is written without a change, and the
-// last one at the end.
+// Changes are written within five seconds, and at least five seconds apart. Without a change nothing is written, and a
+// last change is written at the end.
 func TestSnapshotIsWrittenSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "snapshot")
@@ -379,7 +380,7 @@ func TestSnapshotIsWrittenSeldom(t *testing.T) {
 	})
 }
 
-// A file that is damaged, or another's, is told and not used.
+// A file that is damaged or foreign is reported and not used.
 func TestSnapshotIsRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(t *testing.T, file []byte) []byte
@@ -462,7 +463,7 @@ func rehead(change func(*snapshotHead)) func(*testing.T, []byte) []byte {
 	})
 }
 
-// replain changes what is compressed in a file.
+// replain changes the uncompressed content of a file.
 func replain(change func([]byte) []byte) func(*testing.T, []byte) []byte {
 	return func(t *testing.T, file []byte) []byte {
 		z, err := gzip.NewReader(bytes.NewReader(file))
@@ -485,7 +486,7 @@ func replain(change func([]byte) []byte) func(*testing.T, []byte) []byte {
 	}
 }
 
-// Whoever watches Secrets, for whatever reason, does not write them to a disk.
+// A watch of Secrets, for whatever purpose, never writes them to a disk.
 func TestSnapshotHasNoSecrets(t *testing.T) {
 	s := &Source{}
 	convert := func(any) (ref, any) { return ref{}, nil }
@@ -495,7 +496,7 @@ func TestSnapshotHasNoSecrets(t *testing.T) {
 	}
 }
 
-// Where the file cannot be written that is told once, and tried again.
+// A failed write of the file is logged once, and retried.
 func TestSnapshotCannotBeWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "state")
@@ -522,7 +523,7 @@ func TestSnapshotCannotBeWritten(t *testing.T) {
 	})
 }
 
-// Nothing is written to the API by what a snapshot says.
+// Nothing is written to the API on the basis of a snapshot.
 func TestStaleReporterWritesNothing(t *testing.T) {
 	writes, stale := 0, true
 	store := cache.NewStore(cache.MetaNamespaceKeyFunc)
@@ -541,7 +542,7 @@ func TestStaleReporterWritesNothing(t *testing.T) {
 	}
 }
 
-// A cluster is known by its certificate authority, wherever that is written, and else by its address.
+// A cluster is identified by its certificate authority, in any form of configuration, and else by its address.
 func TestClusterOf(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "ca.crt")
 	if err := os.WriteFile(file, []byte("one"), 0o600); err != nil {

@@ -24,8 +24,8 @@ import (
 
 const secretText = "t0p-s3cret"
 
-// startBGP starts a process that watches the kinds of BGP: a peer without and one with a password, with BFD, an advertisement with a
-// community. It must be called in a bubble. back brings the API server back.
+// startBGP starts a process that watches the BGP kinds: one peer without a password, one with a password and BFD, and
+// an advertisement with a community. It must be called in a bubble. back makes the API server available.
 func startBGP(t *testing.T, path string, isAway bool) (p *process, back func()) {
 	t.Helper()
 	away := new(atomic.Bool)
@@ -63,7 +63,8 @@ func startBGP(t *testing.T, path string, isAway bool) (p *process, back func()) 
 	return p, func() { away.Store(false) }
 }
 
-// The snapshot has all that BGP needs but for passwords. A peer that has one is known to have it: it is not there without.
+// The snapshot has everything that BGP needs except passwords. A peer with a password is recorded as such: it does not
+// appear without one.
 func TestSnapshotOfBGP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "snapshot")
@@ -116,7 +117,7 @@ func TestSnapshotOfBGP(t *testing.T) {
 	})
 }
 
-// A password that is read in a moment is waited for without a word, and what is known of the peer stays.
+// A password that is about to be read is awaited silently, and the known state of the peer stays.
 func TestPasswordIsAwaited(t *testing.T) {
 	unread := secretsState{namespace: "ironlb-system", unread: true}
 	touched := func() *plan.Touched { return &plan.Touched{BGPPeers: map[string]struct{}{}} }

@@ -22,27 +22,27 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// The file of a snapshot is compressed by gzip, whose checksum finds damage. Inside are records, each after its length as uvarint:
-// first the head in JSON, then the objects, kind by kind as the head counts them; and nothing after them. Objects of Kubernetes are in its
-// protobuf, ours in JSON.
+// The file of a snapshot is compressed by gzip, whose checksum detects damage. Inside are records, each after its
+// length as uvarint: first the head in JSON, then the objects, kind by kind with the counts of the head, and nothing
+// after them. Objects of Kubernetes are in its protobuf, IronLB's in JSON.
 
-// snapshotFormat is the number of this form of the file, and of what it means. A file of another number is not read.
+// snapshotFormat is the version of this file format and its semantics. A file of another version is not read.
 const snapshotFormat = 2
 
 const (
-	// recordMost is more than the API server stores of one object (etcd's --max-request-bytes is 1.5 MiB).
+	// recordMost is more than the API server stores per object (etcd's --max-request-bytes is 1.5 MiB).
 	recordMost = 4 << 20
-	// snapshotMost bounds what is read: some twenty times what 5,000 Services take.
+	// snapshotMost limits the size that is read: about twenty times that of 5,000 Services.
 	snapshotMost = 256 << 20
 )
 
-// snapshotHead says whose snapshot it is.
+// snapshotHead identifies the origin of a snapshot.
 type snapshotHead struct {
 	Format int    `json:"format"`
 	Node   string `json:"node"`
-	// Cluster tells clusters apart (clusterOf).
+	// Cluster identifies the cluster (clusterOf).
 	Cluster string `json:"cluster"`
-	// ServiceProxy is the option by which the objects were trimmed.
+	// ServiceProxy is the option under which the objects were trimmed.
 	ServiceProxy bool           `json:"serviceProxy"`
 	At           time.Time      `json:"at"`
 	Kinds        []snapshotKind `json:"kinds"`
@@ -53,13 +53,13 @@ type snapshotKind struct {
 	Count int    `json:"count"`
 }
 
-// Why a file is no snapshot of this node.
+// Reasons why a file is not a snapshot of this node.
 var (
 	errDamaged = errors.New("it is damaged")
 	errForeign = errors.New("it is another's")
 )
 
-// fits says why the snapshot is not one for this process.
+// fits returns why the snapshot is not one for this process.
 func (h snapshotHead) fits(want snapshotHead) error {
 	switch {
 	case h.Format != want.Format:
@@ -81,8 +81,8 @@ type protobuf interface {
 	Unmarshal([]byte) error
 }
 
-// bare returns what a snapshot holds of an object that trim left: what the View is made of. Of a VirtualIP that is not who answered: it may
-// be long ago, so its addresses are probed again before they are answered for.
+// bare returns the part of a trimmed object that the View is built from. The holder of a VirtualIP is left out: it may
+// be outdated, so the addresses are probed again before they are announced.
 func bare(obj any) any {
 	switch o := obj.(type) {
 	case *v1alpha1.VirtualIP:
@@ -97,7 +97,7 @@ func bare(obj any) any {
 		out := *o
 		out.ObjectMeta = bareMeta(o.ObjectMeta)
 		return &out
-	case metav1.ObjectMetaAccessor: // there are few of the others
+	case metav1.ObjectMetaAccessor: // the others are few
 		out := obj.(runtime.Object).DeepCopyObject()
 		meta := out.(metav1.ObjectMetaAccessor).GetObjectMeta().(*metav1.ObjectMeta)
 		*meta = bareMeta(*meta)
@@ -111,7 +111,7 @@ func bareMeta(m metav1.ObjectMeta) metav1.ObjectMeta {
 		CreationTimestamp: m.CreationTimestamp, DeletionTimestamp: m.DeletionTimestamp}
 }
 
-// recordWriter writes records; buf is used again for each.
+// recordWriter writes records; buf is reused.
 type recordWriter struct {
 	to  io.Writer
 	buf []byte
@@ -170,8 +170,8 @@ func encodeSnapshot(to io.Writer, head snapshotHead, kinds []string, objects map
 	return nil
 }
 
-// decodeSnapshot reads an uncompressed snapshot that is to be of these watches, all of them, and as want says. It returns the parts of the
-// View by kind.
+// decodeSnapshot reads an uncompressed snapshot. It must contain exactly these watches and match want. It returns the
+// parts of the View by kind.
 func decodeSnapshot(from *bufio.Reader, want snapshotHead, watches []watch) (snapshotHead, map[string]map[ref]any, error) {
 	var head snapshotHead
 	data, err := readRecord(from, nil)
@@ -222,7 +222,7 @@ func decodeObject(data []byte, obj any) error {
 	return strictly(data, obj)
 }
 
-// strictly refuses fields that this version does not know: what they say may be meant to be heeded.
+// strictly refuses unknown fields: they may have a meaning that must not be ignored.
 func strictly(data []byte, to any) error {
 	strict, err := kjson.UnmarshalStrict(data, to)
 	if err = errors.Join(append(strict, err)...); err != nil {
@@ -231,7 +231,7 @@ func strictly(data []byte, to any) error {
 	return nil
 }
 
-// readRecord reads one record into buf, if that is long enough.
+// readRecord reads one record into buf, if that is large enough.
 func readRecord(from *bufio.Reader, buf []byte) ([]byte, error) {
 	length, err := binary.ReadUvarint(from)
 	if err != nil {
@@ -263,14 +263,14 @@ func readSnapshot(path string, want snapshotHead, watches []watch) (snapshotHead
 	return decodeSnapshot(bufio.NewReader(io.LimitReader(plain, snapshotMost)), want, watches)
 }
 
-// writeSnapshot replaces a file whole, so that whoever reads it finds the one before or this one, also after a loss of power. Only the owner may read
-// it: it says what a cluster runs.
+// writeSnapshot replaces a file atomically: a reader finds the old or the new one, also after a loss of power. Only the
+// owner may read it: it shows what a cluster runs.
 func writeSnapshot(path string, encode func(io.Writer) error) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	next := path + ".new" // one that was not finished is written over
+	next := path + ".new" // an unfinished one is overwritten
 	file, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -297,7 +297,7 @@ func compress(to io.Writer, encode func(io.Writer) error) error {
 	return errors.Join(encode(buffered), buffered.Flush(), z.Close())
 }
 
-// syncDir makes a rename last.
+// syncDir makes a rename durable.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

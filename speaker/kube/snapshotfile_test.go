@@ -20,7 +20,7 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// allWatches are those of a node that serves all, without an API server.
+// allWatches are the watches of a node that serves all Services, without an API server.
 func allWatches() []watch { return watchesOf(new(feed)) }
 
 func watchesOf(f *feed) []watch {
@@ -33,7 +33,7 @@ func watchesOf(f *feed) []watch {
 	return all
 }
 
-// FuzzSnapshot: whatever a file holds, reading it ends, and what is accepted is read the same way once it is written again.
+// FuzzSnapshot: reading any file terminates, and accepted content is read the same after it is written again.
 func FuzzSnapshot(f *testing.F) {
 	watches, cluster := allWatches(), bigCluster(3)
 	for _, kinds := range [][]string{kindsOf(watches), {kindNode}, nil} {
@@ -72,7 +72,8 @@ func kindsOf(watches []watch) (kinds []string) {
 	return kinds
 }
 
-// bigCluster is one of n load balancers as informers hold it, each of three ports and ten endpoints, and of a node for fifty of them.
+// bigCluster is a cluster of n load balancers as in informers, each with three ports and ten endpoints, and one node
+// per fifty load balancers.
 func bigCluster(n int) map[string][]any {
 	out := map[string][]any{}
 	for i := range n {
@@ -112,7 +113,7 @@ func bigCluster(n int) map[string][]any {
 	return out
 }
 
-// What is read is what was written, without who answered.
+// What is read equals what was written, without the holders.
 func TestSnapshotKeepsEverything(t *testing.T) {
 	watches, cluster := allWatches(), bigCluster(60)
 	path := filepath.Join(t.TempDir(), "snapshot")
@@ -140,7 +141,7 @@ func TestSnapshotKeepsEverything(t *testing.T) {
 	}
 }
 
-// BenchmarkSnapshot writes and reads that of 5,000 load balancers with 50,000 endpoints.
+// BenchmarkSnapshot writes and reads a snapshot of 5,000 load balancers with 50,000 endpoints.
 func BenchmarkSnapshot(b *testing.B) {
 	watches, cluster := allWatches(), bigCluster(5000)
 	path := filepath.Join(b.TempDir(), "snapshot")

@@ -1,5 +1,5 @@
-// Package kube is the speaker's side of the Kubernetes API: what is known of the cluster comes in as a plan.View, the
-// status of VirtualIPs goes out.
+// Package kube is the speaker's access to the Kubernetes API: the cluster state comes in as a plan.View, the status of
+// VirtualIPs goes out.
 package kube
 
 import (
@@ -32,30 +32,30 @@ type ref struct {
 	check plan.Check
 }
 
-// Source keeps a View up to date. While the API server is away it goes on with what was known last.
+// Source keeps a View up to date. While the API server is unavailable the last known state stays in use.
 type Source struct {
 	kick      func()
 	informers map[string]cache.SharedIndexInformer
 	synced    []cache.InformerSynced
-	// optional are the kinds that the API server may not have, or not let this process read. The first View waits for its answer all the
-	// same: what a restarted speaker does not know of BGP yet would be withdrawn.
+	// optional are the kinds that the API server may not have, or may deny to this process. The first View still waits
+	// for its response: BGP routes that a restarted speaker does not have yet would be withdrawn.
 	optional []optionalKind
 	secrets  *lazySecrets
 	each     map[string]cache.InformerSynced // by kind, also of the optional ones
 	snapshot *snapshot                       // nil for none
 
 	mu      sync.Mutex
-	pending map[ref]any                        // nil for what is gone
+	pending map[ref]any                        // nil for deleted objects
 	own     map[string]map[netip.Addr]struct{} // kindHost and kindGateway
 	links   map[string]plan.Link
 
-	// Of the caller of Observe.
+	// Used by the caller of Observe.
 	view  *plan.View
 	bgp   bgpObjects
 	begun bool // a View has been returned
 }
 
-// optionalKind is one that may be refused.
+// optionalKind is a kind that may be refused.
 type optionalKind struct {
 	synced  cache.InformerSynced
 	refused *refusal
@@ -63,21 +63,21 @@ type optionalKind struct {
 
 func (o optionalKind) settled() bool { return o.synced() || o.refused.why() != "" }
 
-// watch is how the objects of one kind are read.
+// watch defines how the objects of one kind are read.
 type watch struct {
 	kind   string
 	object runtime.Object
 	from   cache.ListerWatcher
-	// convert returns what of the View an object is; nil if it is no part of it.
+	// convert returns the object's part of the View; nil if it has none.
 	convert func(obj any) (ref, any)
 	trim    cache.TransformFunc
 	// namespace of the Secrets.
 	namespace string
-	// optional is set if the View is whole without: the API server may have no such kind, or forbid it.
+	// optional is set if the View is complete without the kind: the API server may not have it, or may forbid it.
 	optional bool
 }
 
-// newSource returns a Source of these watches.
+// newSource returns a Source with these watches.
 func newSource(watches []watch, kick func(), log *slog.Logger) (*Source, error) {
 	s := &Source{
 		kick:      kick,
@@ -121,7 +121,7 @@ func newSource(watches []watch, kick func(), log *slog.Logger) (*Source, error) 
 	return s, nil
 }
 
-// settled tells whether the first View can be made, if Secrets are known so far.
+// settled reports whether the first View can be built, given this state of the Secrets.
 func (s *Source) settled(secrets secretsState) bool {
 	for _, o := range s.optional {
 		if !o.settled() {
@@ -148,9 +148,9 @@ func (s *Source) Run(ctx context.Context) error {
 	return nil
 }
 
-// Observe implements speaker.Source. Only what changed is put into the View.
+// Observe implements speaker.Source. It puts only changes into the View.
 func (s *Source) Observe() (*plan.View, plan.Touched, bool) {
-	secrets := s.secrets.state() // before the Secrets themselves: none is missed that is said to be there
+	secrets := s.secrets.state() // before the Secrets themselves, so that none is missing when the state is complete
 	stale := s.view.Stale
 	s.mu.Lock()
 	pending, ok := s.take(secrets)
@@ -230,7 +230,7 @@ func fold(v *plan.View, touched *plan.Touched, r ref, value any) {
 	}
 }
 
-// foldService puts a Service into the View, where it belongs.
+// foldService puts a Service into the right part of the View.
 func foldService(v *plan.View, touched *plan.Touched, key pools.ServiceKey, value any) {
 	svc, _ := value.(served)
 	_, was := v.OtherProxy[key]
@@ -261,8 +261,8 @@ func put[K comparable, V any](m map[K]V, key K, value any) {
 	m[key] = value.(V)
 }
 
-// handler keeps the changes of one kind for Observe and kicks. An update that means nothing to the plan, as most of a
-// Node's, kicks nobody.
+// handler keeps the changes of one kind for Observe and triggers the loop. An update without effect on the plan, as
+// most of a Node's, triggers nothing.
 func (s *Source) handler(convert func(any) (ref, any)) cache.ResourceEventHandler {
 	gone := func(obj any) {
 		if tomb, ok := obj.(cache.DeletedFinalStateUnknown); ok {
@@ -314,14 +314,14 @@ const (
 	kindCommunity        = "communities"
 	kindSecret           = "secrets"
 
-	// What the node itself knows.
+	// The node's own facts.
 	kindCheck   = "check"
 	kindHost    = "host"
 	kindGateway = "gateway"
 	kindLink    = "link"
 )
 
-// Checked notes the result of a check, nil for one that is no longer made.
+// Checked records the result of a check, nil for one that is no longer made.
 func (s *Source) Checked(c plan.Check, result *plan.CheckResult) {
 	r := ref{kind: kindCheck, check: c}
 	if result == nil {
@@ -331,10 +331,10 @@ func (s *Source) Checked(c plan.Check, result *plan.CheckResult) {
 	s.put(r, *result)
 }
 
-// SetHost notes the addresses of this node's interfaces that are not virtual. The map is the Source's from then on.
+// SetHost sets the addresses of this node's non-virtual interfaces. The map then belongs to the Source.
 func (s *Source) SetHost(addrs map[netip.Addr]struct{}) { s.setOwn(kindHost, addrs) }
 
-// SetGateways notes the addresses by way of which this node sends packets. The map is the Source's from then on.
+// SetGateways sets the next hops of this node. The map then belongs to the Source.
 func (s *Source) SetGateways(addrs map[netip.Addr]struct{}) { s.setOwn(kindGateway, addrs) }
 
 func (s *Source) setOwn(kind string, addrs map[netip.Addr]struct{}) {
@@ -348,7 +348,7 @@ func (s *Source) setOwn(kind string, addrs map[netip.Addr]struct{}) {
 	}
 }
 
-// SetLinks notes this node's interfaces on which addresses can be answered for. The map is the Source's from then on.
+// SetLinks sets this node's interfaces on which addresses can be announced. The map then belongs to the Source.
 func (s *Source) SetLinks(links map[string]plan.Link) {
 	s.mu.Lock()
 	before := s.links
@@ -366,7 +366,7 @@ func (s *Source) SetLinks(links map[string]plan.Link) {
 	}
 }
 
-// convertService returns the conversion of Services for a node that is the service proxy, or not.
+// convertService returns the conversion of Services for a node with or without the service proxy.
 func convertService(serviceProxy bool) func(obj any) (ref, any) {
 	return func(obj any) (ref, any) {
 		svc := obj.(*corev1.Service)

@@ -24,7 +24,7 @@ const patience = 10 * time.Second
 
 var web = pools.ServiceKey{Namespace: "default", Name: "web"}
 
-// feed is an API server in memory for one kind each.
+// feed is an in-memory API server, one source per kind.
 type feed struct {
 	services, slices, nodes, vips, ads, cidrs, pools *fcache.FakeControllerSource
 	source                                           *Source
@@ -72,7 +72,7 @@ func (f *feed) run(t *testing.T) {
 	})
 }
 
-// until observes at each kick until the condition holds, and returns what was touched on the way.
+// until observes at each trigger until the condition holds, and returns what was touched.
 func (f *feed) until(t *testing.T, what string, done func(*plan.View) bool) plan.Touched {
 	t.Helper()
 	all := plan.Touched{Services: map[pools.ServiceKey]struct{}{}, Nodes: map[string]struct{}{}, VIPs: map[string]struct{}{}, Checks: map[plan.Check]struct{}{}}
@@ -166,7 +166,7 @@ func TestViewFollowsTheAPI(t *testing.T) {
 	f.until(t, "VirtualIP gone", func(v *plan.View) bool { return len(v.VIPs) == 0 })
 }
 
-// What means nothing to the plan wakes nobody: the heartbeat of a node comes and goes unseen.
+// A change without effect on the plan triggers nothing: the heartbeat of a node passes unobserved.
 func TestHeartbeatsKickNobody(t *testing.T) {
 	f := newFeed(t)
 	f.nodes.Add(readyNode("a", "first"))
@@ -188,7 +188,7 @@ func TestHeartbeatsKickNobody(t *testing.T) {
 			}
 		}
 	}
-	if kicks > 2 { // one may be left from the first list
+	if kicks > 2 { // one may remain from the first list
 		t.Errorf("%d kicks for ten heartbeats and one node", kicks)
 	}
 }

@@ -23,12 +23,12 @@ import (
 )
 
 const (
-	// writesPerSecond and writesBurst bound what one speaker writes.
+	// writesPerSecond and writesBurst limit the writes of one speaker.
 	writesPerSecond, writesBurst = 20, 50
-	// lookAgain is how often the statuses are compared without a change, to find what somebody else wrote or what could
-	// not be written. No VirtualIP is written twice within it with the same content.
+	// lookAgain is the interval of resyncs without a change. They find foreign writes and failed writes. No VirtualIP
+	// is written twice within it with the same content.
 	lookAgain = 5 * time.Second
-	// afterConflict is how long to wait for the informer to bring the version that a write met.
+	// afterConflict is the delay until the informer has the version that a write conflicted with.
 	afterConflict = 200 * time.Millisecond
 )
 
@@ -41,11 +41,11 @@ type Reporter struct {
 	wake    chan struct{}
 	written map[string]sent
 	failing bool
-	// fresh tells whether what this process knows may be written: after standing still it is another's by now.
+	// fresh reports whether this process's state may be written: after a stall another node may hold the address.
 	fresh func() bool
-	// stale tells whether it is from a snapshot: nothing is written by that.
+	// stale reports whether the state is from a snapshot: nothing is written then.
 	stale func() bool
-	// told is told of every report before it is written.
+	// told is called with every report before it is written.
 	told func(map[string]plan.Status)
 
 	mu       sync.Mutex
@@ -53,10 +53,10 @@ type Reporter struct {
 	conflict Conflict
 }
 
-// Conflict is what is wrong between kube-proxy and the speaker of this node; the zero value is nothing.
+// Conflict is a conflict between kube-proxy and the speaker of this node; the zero value is none.
 type Conflict struct{ Reason, Message string }
 
-// sent is what was last written of a VirtualIP; the informer may not have seen it yet.
+// sent is the last write of a VirtualIP; the informer may not have it yet.
 type sent struct {
 	status   plan.Status
 	conflict Conflict
@@ -78,7 +78,7 @@ func newReporter(store cache.Store, patch func(context.Context, string, []byte) 
 	}
 }
 
-// While writes only while fresh returns true. It must be called before Run.
+// While makes the Reporter write only while fresh returns true. It must be called before Run.
 func (r *Reporter) While(fresh func() bool) { r.fresh = fresh }
 
 // patcher returns the function that patches the status of a VirtualIP.
@@ -100,7 +100,7 @@ func (r *Reporter) Report(statuses map[string]plan.Status) {
 	}
 }
 
-// Conflict notes what every VirtualIP that this node reports is to say of kube-proxy.
+// Conflict sets the kube-proxy conflict for every VirtualIP that this node reports.
 func (r *Reporter) Conflict(c Conflict) {
 	r.mu.Lock()
 	changed := r.conflict != c
@@ -137,8 +137,8 @@ func (r *Reporter) Run(ctx context.Context) error {
 	}
 }
 
-// write writes every status that differs from the informer's and tells whether one of them met a newer version of its
-// object. Other errors are met again at the next look.
+// write writes every status that differs from the informer's, and reports whether a write conflicted with a newer
+// version of its object. After another error the write is retried at the next resync.
 func (r *Reporter) write(ctx context.Context) (newer bool) {
 	r.mu.Lock()
 	want, conflict := r.want, r.conflict
@@ -185,7 +185,7 @@ func (r *Reporter) writeOne(ctx context.Context, name string, status plan.Status
 		return err
 	}
 	if !r.current(name, status) {
-		return nil // what is known now comes next
+		return nil // the newer state comes next
 	}
 	switch err := r.patch(ctx, name, body); {
 	case apierrors.IsNotFound(err):
@@ -197,7 +197,7 @@ func (r *Reporter) writeOne(ctx context.Context, name string, status plan.Status
 	return nil
 }
 
-// current tells whether a status still is what was reported last.
+// current reports whether a status is still the last reported one.
 func (r *Reporter) current(name string, status plan.Status) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -205,7 +205,7 @@ func (r *Reporter) current(name string, status plan.Status) bool {
 	return ok && reflect.DeepEqual(now, status) && r.fresh() && !r.stale()
 }
 
-// statusOf returns the status that the VirtualIP ought to have. What has not changed keeps its time.
+// statusOf returns the expected status of the VirtualIP. Unchanged parts keep their time.
 func statusOf(vip *v1alpha1.VirtualIP, status plan.Status, conflict Conflict, now metav1.Time) v1alpha1.VirtualIPStatus {
 	now = now.Rfc3339Copy()
 	next := v1alpha1.VirtualIPStatus{Node: status.Node}

@@ -24,7 +24,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// server keeps one VirtualIP and takes merge patches of it, as the API server does.
+// server keeps one VirtualIP and applies merge patches to it, as the API server does.
 type server struct {
 	t       *testing.T
 	store   cache.Store
@@ -129,7 +129,7 @@ func TestStatusIsWrittenOnChangeOnly(t *testing.T) {
 		if s.patches.Load() != 1 {
 			t.Errorf("%d patches for one change", s.patches.Load())
 		}
-		// Another node wrote over it: it is put right, once it is seen.
+		// Another node overwrote it: it is corrected once that is observed.
 		vip := s.get().DeepCopy()
 		vip.Status.Node = "b"
 		if err := s.store.Update(vip); err != nil {
@@ -140,7 +140,7 @@ func TestStatusIsWrittenOnChangeOnly(t *testing.T) {
 		if s.patches.Load() != 2 || s.get().Status.Node != "a" {
 			t.Errorf("%d patches, node %q", s.patches.Load(), s.get().Status.Node)
 		}
-		// What is no longer announced loses node, interfaces and since.
+		// A VirtualIP that is no longer announced loses node, interfaces and since.
 		r.Report(map[string]plan.Status{"203.0.113.4": {Reason: plan.NoLocalEndpoint, Message: "none"}})
 		synctest.Wait()
 		got := s.get().Status
@@ -148,7 +148,7 @@ func TestStatusIsWrittenOnChangeOnly(t *testing.T) {
 			got.Conditions[0].Status != metav1.ConditionFalse || got.Conditions[0].Reason != "NoLocalEndpoint" {
 			t.Errorf("status %+v", got)
 		}
-		// What this node does not speak for is not touched.
+		// A VirtualIP that this node does not report is not touched.
 		patches := s.patches.Load()
 		r.Report(nil)
 		time.Sleep(time.Minute)
@@ -159,7 +159,7 @@ func TestStatusIsWrittenOnChangeOnly(t *testing.T) {
 	})
 }
 
-// A restart of the owner keeps the time since which it has answered, and other conditions stay.
+// A restart of the owner keeps the time since when it announces, and other conditions stay.
 func TestStatusKeepsWhatHasNotChanged(t *testing.T) {
 	before, now := metav1.Unix(1000, 0), metav1.Unix(2000, 0)
 	vip := virtualIP()
@@ -206,7 +206,7 @@ func TestStatusIsTriedAgain(t *testing.T) {
 	}
 }
 
-// Another host that has the address is a condition while it has.
+// Another host that has the address is a condition as long as it has it.
 func TestAddressConflict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, r := newServer(t)
@@ -237,7 +237,7 @@ func TestAddressConflict(t *testing.T) {
 	})
 }
 
-// A process that stood still writes nothing of what it knew, though it is woken up by its own timers first.
+// A process that stalled writes nothing of its outdated state, although its own timers wake it first.
 func TestNothingIsWrittenThatIsStale(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, r := newServer(t)
@@ -257,7 +257,7 @@ func TestNothingIsWrittenThatIsStale(t *testing.T) {
 		if got := s.get().Status.Node; got != "b" || s.patches.Load() != 1 {
 			t.Errorf("node %q, %d patches", got, s.patches.Load())
 		}
-		r.Report(nil) // the loop knows better now
+		r.Report(nil) // the loop now has the newer state
 		stale.Store(false)
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -267,7 +267,7 @@ func TestNothingIsWrittenThatIsStale(t *testing.T) {
 	})
 }
 
-// What is wrong with kube-proxy is said while it is, beside the conditions of others.
+// A conflict with kube-proxy is in the status while it lasts, next to the conditions of other writers.
 func TestConflict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, r := newServer(t)
@@ -306,7 +306,7 @@ func TestConflict(t *testing.T) {
 	})
 }
 
-// What the Reporter may write the client lets through: client-go's default is 5 requests a second.
+// The client does not limit the Reporter's writes: client-go's default is 5 requests a second.
 func TestClientDoesNotSlowTheReporter(t *testing.T) {
 	own, err := ownClient(&rest.Config{Host: "192.0.2.1"})
 	if err != nil {

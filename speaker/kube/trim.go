@@ -13,8 +13,8 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// trim cuts an object down to what this package reads, before the informer stores it: a node of a large cluster keeps
-// thousands of them. It changes the object in place, for nobody else has it yet. Trimming twice is trimming once.
+// trim cuts an object down to the fields that this package reads, before the informer stores it: a node of a large
+// cluster keeps thousands of them. It changes the object in place, since it is not shared yet. It is idempotent.
 func trim(obj any) (any, error) {
 	switch o := obj.(type) {
 	case *discoveryv1.EndpointSlice:
@@ -48,12 +48,12 @@ func trim(obj any) (any, error) {
 	return obj, nil
 }
 
-// annotations are those of a Service that are read here.
+// annotations are the relevant annotations of a Service.
 var annotations = []string{
 	v1alpha1.AnnotationAllocatedFrom, v1alpha1.AnnotationScheduler, v1alpha1.AnnotationForwarding, v1alpha1.AnnotationSourceRanges,
 }
 
-// trimService returns the trim of Services. Of one that is not served here hardly more than the name stays.
+// trimService returns the trim of Services. A Service that is not served here keeps little more than its name.
 func trimService(serviceProxy bool) cache.TransformFunc {
 	return func(obj any) (any, error) {
 		svc, ok := obj.(*corev1.Service)
@@ -61,7 +61,7 @@ func trimService(serviceProxy bool) cache.TransformFunc {
 			return obj, nil // a tombstone
 		}
 		svc.Annotations = only(svc.Annotations, annotations...)
-		if svc.Spec.Type != corev1.ServiceTypeLoadBalancer { // of those advertisements select some
+		if svc.Spec.Type != corev1.ServiceTypeLoadBalancer { // advertisements select some of those
 			svc.Labels = only(svc.Labels, labelProxy)
 		}
 		kept := svc.Annotations
@@ -78,7 +78,7 @@ func trimService(serviceProxy bool) cache.TransformFunc {
 	}
 }
 
-// trimConditions leaves the record of addresses, or what stood in its place in a version before it.
+// trimConditions keeps the record of addresses, or its equivalent from an earlier version.
 func trimConditions(conditions []metav1.Condition) []metav1.Condition {
 	for _, kind := range []string{v1alpha1.ConditionAddresses, v1alpha1.ConditionAllocated} {
 		for _, c := range conditions {
@@ -90,7 +90,7 @@ func trimConditions(conditions []metav1.Condition) []metav1.Condition {
 	return nil
 }
 
-// only returns what m has of the keys, nil for nothing.
+// only returns the entries of m with the keys, nil for none.
 func only(m map[string]string, keys ...string) map[string]string {
 	var out map[string]string
 	for _, key := range keys {
@@ -115,7 +115,7 @@ func trimSlice(o *discoveryv1.EndpointSlice) {
 		e := &o.Endpoints[i]
 		e.TargetRef, e.Zone, e.Hostname, e.DeprecatedTopology = nil, nil, nil, nil
 		e.Addresses = e.Addresses[:min(1, len(e.Addresses))]
-		if e.NodeName != nil { // the same few names again and again
+		if e.NodeName != nil { // the same few names repeat
 			name := unique.Make(*e.NodeName).Value()
 			e.NodeName = &name
 		}
@@ -157,7 +157,7 @@ func trimNode(o *corev1.Node) {
 	}
 }
 
-// trimSecret leaves the password alone.
+// trimSecret keeps only the password.
 func trimSecret(o *corev1.Secret) {
 	trimMeta(&o.ObjectMeta)
 	o.Labels, o.StringData = nil, nil

@@ -8,7 +8,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// withUnserved adds the addresses by which nobody is served, of each reason the lowest.
+// withUnserved adds the addresses that serve no traffic, the lowest ones of each reason.
 func withUnserved(out *v1alpha1.BGPStatus, unserved map[plan.Reason]plan.Unserved) *v1alpha1.BGPStatus {
 	if len(unserved) == 0 {
 		return out

@@ -9,7 +9,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// TestUnservedStatus: of each reason no more than ten addresses are listed, and all are counted.
+// TestUnservedStatus: at most ten addresses are listed per reason, and all are counted.
 func TestUnservedStatus(t *testing.T) {
 	unserved := map[plan.Reason]plan.Unserved{plan.NoPeer: {Message: "words", Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.200")}}}
 	many := plan.Unserved{}

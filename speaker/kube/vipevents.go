@@ -8,8 +8,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// VIPs writes Events about the Services of VirtualIPs that came to this node from another one, or for which another host answers. It
-// is told the whole set each time.
+// VIPs writes Events about the Services of VirtualIPs that this node took over from another one, or for which another
+// host answers. Each call passes the full set.
 func (e *Events) VIPs(vips cache.Store, statuses map[string]plan.Status) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -29,7 +29,8 @@ func (e *Events) VIPs(vips cache.Store, statuses map[string]plan.Status) {
 	e.statuses = statuses
 }
 
-// aboutVIP writes an Event about every Service of a VirtualIP. What was told before Run is not written: it is no news then.
+// aboutVIP writes an Event about every Service of a VirtualIP. Reports before Run are not written: they are outdated
+// then.
 func (e *Events) aboutVIP(vips cache.Store, name, kind, reason, text string) {
 	obj, exists, err := vips.GetByKey(name)
 	if !e.running || err != nil || !exists {

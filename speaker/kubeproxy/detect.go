@@ -14,32 +14,32 @@ import (
 	"time"
 )
 
-// Config says where to look. What is zero has its default.
+// Config configures a Detector. Zero values have defaults.
 type Config struct {
 	Log *slog.Logger
-	// Changed is called from Run with the first facts and whenever they differ. It must not block.
+	// Changed is called from Run with the first facts and after each change. It must not block.
 	Changed func(Facts)
 	// URL is kube-proxy's metricsBindAddress (http://127.0.0.1:10249).
 	URL string
-	// Every is from one look to the next (30 s).
+	// Every is the polling interval (30 s).
 	Every time.Duration
-	// Traces lists what a kube-proxy has made in the kernel, with the mode that it speaks of ([KernelTraces]).
+	// Traces lists what a kube-proxy has created in the kernel, with the mode that it indicates ([KernelTraces]).
 	Traces func() ([]string, Mode, error)
-	// Others lists the service proxies that are no kube-proxy ([KernelOthers]).
+	// Others lists the service proxies other than kube-proxy ([KernelOthers]).
 	Others func() ([]Other, error)
 }
 
-// Detector looks for the kube-proxy of this node.
+// Detector detects the kube-proxy of this node.
 type Detector struct {
 	cfg    Config
 	client *http.Client
 	wake   chan struct{}
 }
 
-// soonest bounds how often suspicion makes a Detector look.
+// soonest is the minimum interval between two polls, also on suspicion.
 const soonest = time.Second
 
-// New returns a Detector that has not looked yet.
+// New returns a Detector that has not polled yet.
 func New(cfg Config) *Detector {
 	if cfg.URL == "" {
 		cfg.URL = "http://127.0.0.1:10249"
@@ -60,7 +60,7 @@ func New(cfg Config) *Detector {
 	}
 }
 
-// Suspect makes Run look soon: a virtual server of ours is gone. It never blocks.
+// Suspect triggers an early poll: a virtual server of IronLB was deleted. It never blocks.
 func (d *Detector) Suspect() {
 	select {
 	case d.wake <- struct{}{}:
@@ -68,7 +68,7 @@ func (d *Detector) Suspect() {
 	}
 }
 
-// Run looks until ctx ends.
+// Run polls until ctx ends.
 func (d *Detector) Run(ctx context.Context) error {
 	var last *Facts
 	said := ""
@@ -93,7 +93,7 @@ func (d *Detector) Run(ctx context.Context) error {
 	}
 }
 
-// rest waits for the next look and tells whether there is one.
+// rest waits for the next poll and reports whether there is one.
 func (d *Detector) rest(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():
@@ -109,7 +109,7 @@ func (d *Detector) rest(ctx context.Context) bool {
 	return true
 }
 
-// Look finds out the facts. An error says what could not be found out; the facts hold what could.
+// Look determines the facts. The error names those that could not be determined; the facts contain the others.
 func (d *Detector) Look(ctx context.Context) (f Facts, err error) {
 	others, otherErr := d.cfg.Others()
 	f, err = d.lookForKubeProxy(ctx)
@@ -129,13 +129,13 @@ func (d *Detector) lookForKubeProxy(ctx context.Context) (f Facts, err error) {
 		}
 		return f, nil
 	}
-	// It does not listen: not there, starting, or its metrics are elsewhere. The kernel knows.
+	// It does not listen: it is absent, starting, or its metrics have another address. The kernel state decides.
 	var traceErr error
 	f.Traces, f.Mode, traceErr = d.cfg.Traces()
 	return f, traceErr
 }
 
-// configure reads /configz. Its names are those of kube-proxy's own types, which differ from the file's in case only.
+// configure reads /configz. Its names are those of kube-proxy's own types, which differ from the file's only in case.
 func (d *Detector) configure(ctx context.Context, f *Facts) error {
 	text, err := d.get(ctx, "/configz")
 	if err != nil {
@@ -160,7 +160,7 @@ func (d *Detector) configure(ctx context.Context, f *Facts) error {
 	return nil
 }
 
-// answerMost bounds what is read of an answer.
+// answerMost limits the size of a response.
 const answerMost = 1 << 20
 
 func (d *Detector) get(ctx context.Context, path string) ([]byte, error) {

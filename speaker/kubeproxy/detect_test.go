@@ -23,12 +23,12 @@ import (
 	"github.com/ironlb/ironlb/speaker/kubeproxy"
 )
 
-// configz is what kube-proxy v1.36.3 answered in mode nftables.
+// configz is the response of kube-proxy v1.36.3 in mode nftables.
 //
 //go:embed testdata/configz-v1.36.3.json
 var configz string
 
-// proxy serves what a kube-proxy does; an empty answer is status 404.
+// proxy serves the endpoints of a kube-proxy; an empty response is status 404.
 func proxy(t *testing.T, mode, configz string) *httptest.Server {
 	mux := http.NewServeMux()
 	for path, answer := range map[string]string{"/proxyMode": mode, "/configz": configz} {
@@ -89,7 +89,7 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// Changes are reported once each, soon after suspicion.
+// Changes are reported once each, soon after a suspicion.
 func TestRun(t *testing.T) {
 	var mode atomic.Value
 	mode.Store("ipvs")
@@ -149,7 +149,7 @@ func TestKernelTraces(t *testing.T) {
 		{func() error {
 			attrs := netlink.NewLinkAttrs()
 			attrs.Name = "kube-ipvs0"
-			return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}) // a dummy in truth, which not every kernel has
+			return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}) // stands for a dummy, which not every kernel has
 		}, "[interface kube-ipvs0 iptables chain KUBE-SERVICES of ip]", kubeproxy.IPVS},
 	}
 	for i, step := range steps {
@@ -176,7 +176,7 @@ func nft(script string) func() error {
 	}
 }
 
-// The answer is kube-proxy's own, but a Detector does not take it for one.
+// The response is the same as kube-proxy's, but a Detector does not take it for one.
 func TestModeHandler(t *testing.T) {
 	var mode kubeproxy.Mode
 	server := httptest.NewServer(kubeproxy.ModeHandler(func() kubeproxy.Mode { return mode }))

@@ -1,4 +1,4 @@
-// Package kubeproxy finds out whether a kube-proxy works on this node, in which mode, and whether the two get along
+// Package kubeproxy detects a kube-proxy on this node and its mode, and checks that it is compatible with the speaker
 // (ipvs.md 6.4).
 package kubeproxy
 
@@ -12,7 +12,7 @@ import (
 // Mode is how a kube-proxy forwards.
 type Mode string
 
-// The modes of kube-proxy. Unknown is one that could not be found out, or that there is none.
+// The modes of kube-proxy. Unknown means that the mode could not be determined, or that there is no kube-proxy.
 const (
 	Unknown  Mode = ""
 	IPTables Mode = "iptables"
@@ -20,66 +20,68 @@ const (
 	NFTables Mode = "nftables"
 )
 
-// Facts are what is known of the kube-proxy of this node.
+// Facts are the known facts about the kube-proxy of this node.
 type Facts struct {
-	// Running is set when it answers.
+	// Running is set when it responds.
 	Running bool
 	Mode    Mode
-	// Traces are what a kube-proxy has made in the kernel, be it there or gone ("nftables table ip kube-proxy").
+	// Traces are what a kube-proxy has created in the kernel, running or not ("nftables table ip kube-proxy").
 	Traces []string
-	// Others are the service proxies of this node that are no kube-proxy.
+	// Others are the service proxies of this node other than kube-proxy.
 	Others []Other
-	// Configured is set when it told its configuration, which is in the fields below.
+	// Configured is set when its configuration could be read; it is in the fields below.
 	Configured        bool
 	ExcludeCIDRs      []string
 	NodePortAddresses []string
 	StrictARP         bool
 }
 
-// Situation is what this speaker does.
+// Situation is the configuration of this speaker.
 type Situation struct {
-	// Pools are the addresses of our pools.
+	// Pools are the addresses of IronLB's pools.
 	Pools []netip.Prefix
-	// Whole are the other addresses at which we serve what kube-proxy is told to leave alone: those of Services labelled for us.
+	// Whole are the other addresses that the speaker serves and kube-proxy must ignore: those of Services labelled for
+	// IronLB.
 	Whole []netip.Addr
-	// Proxy is set when our addresses have ipMode Proxy: we forward. Otherwise kube-proxy does and we announce.
+	// Proxy is set when IronLB's addresses have ipMode Proxy: the speaker forwards. Otherwise kube-proxy forwards and
+	// the speaker announces.
 	Proxy        bool
 	ServiceProxy bool
-	// IPVS is set when we forward with it.
+	// IPVS is set when the speaker forwards with it.
 	IPVS bool
 }
 
-// Reason says in one word what is wrong between the two.
+// Reason identifies a conflict between the two.
 type Reason string
 
 // The reasons, in the order in which Judge returns them.
 const (
 	// BesideServiceProxy: two programs serve every Service.
 	BesideServiceProxy Reason = "KubeProxyBesideServiceProxy"
-	// LeftOvers: a kube-proxy that is gone, or that does not answer, has rules here that take our packets.
+	// LeftOvers: residual rules of a kube-proxy that is removed, or does not respond, take IronLB's packets.
 	LeftOvers Reason = "KubeProxyLeftOvers"
-	// NotExcluded: kube-proxy deletes our virtual servers.
+	// NotExcluded: kube-proxy deletes IronLB's virtual servers.
 	NotExcluded Reason = "KubeProxyDeletesVirtualServers"
 	// Flushes: kube-proxy deletes all virtual servers when it starts.
 	Flushes Reason = "KubeProxyFlushesVirtualServers"
-	// NodePorts: NodePorts are reachable through our addresses.
+	// NodePorts: NodePorts are reachable through IronLB's addresses.
 	NodePorts Reason = "KubeProxyNodePortsOnVirtualAddresses"
 	// ARP: nodes answer for addresses that they do not own.
 	ARP Reason = "KubeProxyAnswersARP"
 	// OtherBesideServiceProxy: another program than kube-proxy serves every Service as well.
 	OtherBesideServiceProxy Reason = "OtherProxyBesideServiceProxy"
-	// OtherDeletes: it deletes our virtual servers.
+	// OtherDeletes: that program deletes IronLB's virtual servers.
 	OtherDeletes Reason = "OtherProxyDeletesVirtualServers"
-	// OtherFirst: its eBPF programs see packets before we do.
+	// OtherFirst: its eBPF programs process packets before the speaker's data plane.
 	OtherFirst Reason = "OtherProxySeesPacketsFirst"
 )
 
-// Reasons are all of them.
+// Reasons contains all reasons.
 var Reasons = []Reason{
 	BesideServiceProxy, LeftOvers, NotExcluded, Flushes, NodePorts, ARP, OtherBesideServiceProxy, OtherDeletes, OtherFirst,
 }
 
-// Problem is a wrong pairing, with what to change.
+// Problem is an incompatible pairing and its remediation.
 type Problem struct {
 	Reason  Reason
 	Message string
@@ -87,7 +89,7 @@ type Problem struct {
 	Advice bool
 }
 
-// Judge returns what is wrong, in a fixed order. It is pure.
+// Judge returns the problems, in a fixed order. It is pure.
 func Judge(f Facts, s Situation) (problems []Problem) {
 	add := func(reason Reason, advice bool, format string, args ...any) {
 		problems = append(problems, Problem{Reason: reason, Message: fmt.Sprintf(format, args...), Advice: advice})
@@ -129,7 +131,7 @@ func Judge(f Facts, s Situation) (problems []Problem) {
 	return problems
 }
 
-// judgeOthers returns what is wrong with service proxies that are no kube-proxy.
+// judgeOthers returns the problems with service proxies other than kube-proxy.
 func judgeOthers(others []Other, s Situation) (problems []Problem) {
 	for _, other := range others {
 		var now Problem
@@ -156,7 +158,7 @@ func judgeOthers(others []Other, s Situation) (problems []Problem) {
 	return problems
 }
 
-// served returns where our virtual servers may be.
+// served returns the prefixes that may contain IronLB's virtual servers.
 func (s Situation) served() []netip.Prefix {
 	var all []netip.Prefix
 	if s.Proxy {
@@ -183,7 +185,7 @@ func choose(first bool, a, b string) string {
 	return b
 }
 
-// join names the first of them; an Event has room for 1,024 bytes.
+// join lists the first prefixes; an Event has room for 1,024 bytes.
 func join(prefixes []netip.Prefix) string {
 	const most = 10
 	var texts []string
@@ -196,8 +198,8 @@ func join(prefixes []netip.Prefix) string {
 	return strings.Join(texts, ", ")
 }
 
-// uncovered returns the pools of which no single CIDR holds all, sorted: kube-proxy looks each address up in each CIDR, so several
-// could hold one pool between them, but nobody writes it so.
+// uncovered returns the pools that no single CIDR covers fully, sorted. kube-proxy checks each address against each
+// CIDR, so several CIDRs could cover one pool together, but that is not usual.
 func uncovered(pools []netip.Prefix, cidrs []string) []netip.Prefix {
 	excluded := parse(cidrs)
 	var missing []netip.Prefix
@@ -209,8 +211,8 @@ func uncovered(pools []netip.Prefix, cidrs []string) []netip.Prefix {
 	return sorted(missing)
 }
 
-// nodePortsOpen returns the pools on whose addresses kube-proxy serves NodePorts (ipvs.md 2.4). In mode ipvs it looks at
-// interfaces, which do not carry our addresses while we forward; in the other modes at what is local.
+// nodePortsOpen returns the pools on whose addresses kube-proxy serves NodePorts (ipvs.md 2.4). Mode ipvs uses the
+// addresses of interfaces, which do not have IronLB's while the speaker forwards. The other modes use local addresses.
 func nodePortsOpen(f Facts, pools []netip.Prefix) []netip.Prefix {
 	if !f.Configured || f.Mode != IPTables && f.Mode != NFTables {
 		return nil
@@ -228,7 +230,7 @@ func nodePortsOpen(f Facts, pools []netip.Prefix) []netip.Prefix {
 	return sorted(open)
 }
 
-// parse leaves out what is no CIDR: kube-proxy would not have started with it.
+// parse leaves out invalid CIDRs: kube-proxy would not have started with them.
 func parse(cidrs []string) []netip.Prefix {
 	var prefixes []netip.Prefix
 	for _, text := range cidrs {

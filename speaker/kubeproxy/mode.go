@@ -5,10 +5,10 @@ import (
 	"net/http"
 )
 
-// server is the header by which a Detector distinguishes a ModeHandler from a kube-proxy.
+// server is the Server header that lets a Detector distinguish a ModeHandler from a kube-proxy.
 const server = "ironlb-speaker"
 
-// ModeHandler answers /proxyMode, and nothing else, as a kube-proxy of the mode would. An empty mode is not known yet.
+// ModeHandler serves only /proxyMode, like a kube-proxy of the mode. An empty mode is not known yet.
 func ModeHandler(mode func() Mode) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /proxyMode", func(w http.ResponseWriter, _ *http.Request) {

@@ -11,15 +11,15 @@ import (
 	"github.com/ironlb/ironlb/speaker/link/dump"
 )
 
-// Other is a service proxy that is no kube-proxy. docs/cni.md has the sources.
+// Other is a service proxy other than kube-proxy. docs/cni.md has the sources.
 type Other string
 
-// The others, by the interface that each makes.
+// The others, by the interface that each creates.
 const (
 	KubeRouter Other = "kube-router's service proxy"
 	CalicoEBPF Other = "Calico's eBPF data plane"
-	// Cilium serves ClusterIPs of Pods in any case, and all else with kubeProxyReplacement, which the node does not
-	// show.
+	// Cilium always serves ClusterIPs of Pods, and everything else with kubeProxyReplacement, which is not visible on
+	// the node.
 	Cilium Other = "Cilium"
 )
 
@@ -41,8 +41,8 @@ func KernelOthers() (found []Other, err error) {
 	return found, nil
 }
 
-// The names of Felix, Calico's agent: its chain in the table filter of iptables, the same in its table of nftables
-// with the former table's name before it, and what the names of Pods' interfaces begin with.
+// The names of Felix, Calico's agent: its chain in iptables' table filter, the same in its nftables table, prefixed
+// with the iptables table's name, and the prefix of the names of Pods' interfaces.
 const (
 	calicoTable      = "calico"
 	calicoForward    = "cali-FORWARD"
@@ -50,9 +50,9 @@ const (
 	calicoEBPFDevice = "bpfin.cali"
 )
 
-// CalicoPolices reports whether rules of Calico police what is forwarded to Pods, in the network namespace of the
-// calling thread: its iptables and nftables data planes. Chains of iptables-legacy cannot be seen: there Pods'
-// interfaces speak for it. Its eBPF data plane polices at those interfaces, whatever sends the packet.
+// CalicoPolices reports whether Calico's iptables or nftables data plane polices traffic forwarded to Pods, in the
+// network namespace of the calling thread. Chains of iptables-legacy are not visible: Pods' interfaces indicate them.
+// Calico's eBPF data plane polices at those interfaces, whatever sends the packet.
 func CalicoPolices() (bool, error) {
 	chains, err := list(unix.NFT_MSG_GETCHAIN, unix.NFTA_CHAIN_NAME, unix.NFTA_CHAIN_TABLE)
 	if err != nil {

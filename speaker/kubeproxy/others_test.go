@@ -10,7 +10,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/kubeproxy"
 )
 
-// addLink makes an interface, whose kind does not matter here.
+// addLink creates an interface; its kind does not matter here.
 func addLink(name string) func() error {
 	return func() error {
 		attrs := netlink.NewLinkAttrs()
@@ -40,7 +40,7 @@ func TestKernelOthers(t *testing.T) {
 	}
 }
 
-// Calico is found by its chains of iptables or nftables, or by its interfaces where chains cannot be seen. Its eBPF
+// Calico is detected by its chains of iptables or nftables, or by its interfaces if chains are not visible. Its eBPF
 // data plane leaves nothing to bypass.
 func TestCalicoPolices(t *testing.T) {
 	for name, steps := range map[string][]struct {

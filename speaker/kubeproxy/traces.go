@@ -11,8 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// KernelTraces looks at what only a kube-proxy makes in the network namespace of the calling thread: its interface, its nftables tables,
-// its chains of iptables (where iptables writes nftables, as all distributions' does since 2021). Mode ipvs makes chains as well.
+// KernelTraces lists what only a kube-proxy creates in the network namespace of the calling thread: its interface, its
+// nftables tables, and its iptables chains (where iptables writes nftables, as in all distributions since 2021). Mode
+// ipvs creates chains as well.
 func KernelTraces() (traces []string, mode Mode, err error) {
 	tables, err := list(unix.NFT_MSG_GETTABLE, unix.NFTA_TABLE_NAME, 0)
 	if err != nil {
@@ -47,7 +48,7 @@ type object struct{ family, table, name string }
 
 var families = map[byte]string{unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_INET: "inet"}
 
-// list dumps objects of nftables. A listing that changes interrupt is begun anew.
+// list dumps objects of nftables. A listing that is interrupted by a change is restarted.
 func list(command int, nameAttr, tableAttr uint16) (objects []object, err error) {
 	const attempts = 5
 	for range attempts {

@@ -1,8 +1,9 @@
-// Package l2 answers ARP requests and neighbour solicitations for the addresses that this node owns, tells the network
-// when it takes one over, probes for another host before the first use of one, and defends what it holds.
+// Package l2 answers ARP requests and neighbour solicitations for the addresses that this node owns, announces an
+// address when the node takes it over, probes for another host before the first use of an address, and defends the
+// addresses that it holds.
 //
-// The kernel does not answer for them by itself: for IPv4 arp_ignore 1, set by package link, keeps it from that; for IPv6
-// it answers for addresses of interfaces only, and ours are local routes. Only the owner's speaker does.
+// The kernel does not answer for them by itself. For IPv4, arp_ignore 1, set by package link, prevents that; for IPv6
+// it answers only for addresses of interfaces, and VirtualIPs are local routes. Only the owner's speaker answers.
 package l2
 
 import (
@@ -22,19 +23,19 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Config of an Announcer. The zero value but for Log has good defaults.
+// Config configures an Announcer. Except for Log, the zero value has good defaults.
 type Config struct {
 	Log *slog.Logger
-	// Kick is called when a conflict came or went, and when another speaker claims an address that is held here. It must not
-	// block.
+	// Kick is called when a conflict begins or ends, and when another speaker claims an address that is held here. It
+	// must not block.
 	Kick func()
-	// Look is called when Announce is to be called again with the same set: an interface was lost, or probes were not
+	// Look is called when Announce must be called again with the same set: an interface was lost, or probes were not
 	// answered. It must not block. Nil means Kick.
 	Look func()
-	// Fresh is asked before each frame is sent. While it returns false nothing is sent: the process woke up late, and
-	// another node may own the addresses by now. Nil means always.
+	// Fresh is called before each frame is sent. While it returns false, nothing is sent: the process has stalled, and
+	// another node may own the addresses. Nil means always fresh.
 	Fresh func() bool
-	// Refresh is the time between two announcements of an address in the long run; 0 means 100 s, below 0 none.
+	// Refresh is the interval of the periodic announcements of an address; 0 means 100 s, below 0 none.
 	Refresh time.Duration
 	// Rate limits the announcements and probes per second on one interface; 0 means 5,000.
 	Rate int
@@ -64,14 +65,14 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Announcer holds the addresses that this node answers for. Announce is called by one goroutine.
+// Announcer holds the addresses for which this node answers. Announce is called by one goroutine.
 type Announcer struct {
 	cfg     Config
 	metrics *metrics
 	system  system
 	stale   atomic.Bool                        // the interfaces must be listed again
 	peers   atomic.Pointer[map[[6]byte]string] // the other speakers
-	kicked  atomic.Int64                       // when a claim of one of those was told last, in ns of the wall clock
+	kicked  atomic.Int64                       // last Kick for a claim of one of those, in ns of the wall clock
 	macs    atomic.Pointer[map[mac]struct{}]   // of this node
 	wake    chan struct{}                      // of Run
 
@@ -80,11 +81,11 @@ type Announcer struct {
 	network *network
 	ports   map[int]*port // by interface index
 	entries map[netip.Addr]*entry
-	ended   []place // probes that Run has not looked at yet
-	// controls are the checks for proxies, the last one of each responder, and proxies are those that were found.
+	ended   []place // ended probes that Run has not processed yet
+	// controls are the checks for proxies, the last one of each responder; proxies are the hosts that they found.
 	controls map[*responder]*control
 	proxies  map[proxyKey]proxy
-	// changed is set when the entries or checks are not what the responders do yet.
+	// changed is set while the entries or checks are not yet applied to the responders.
 	changed bool
 	serving sync.WaitGroup
 }
@@ -102,22 +103,22 @@ func New(cfg Config) *Announcer {
 	return a
 }
 
-// Refresh makes the next Announce look at the interfaces again. Call it when one of them changed.
+// Refresh makes the next Announce list the interfaces again. It must be called when one of them has changed.
 func (a *Announcer) Refresh() { a.stale.Store(true) }
 
-// SetPeers says which hardware addresses belong to other speakers, by node: what they claim is no conflict.
+// SetPeers sets the hardware addresses of the other speakers, by node: their claims are no conflicts.
 func (a *Announcer) SetPeers(macs map[[6]byte]string) {
 	macs = maps.Clone(macs)
 	a.peers.Store(&macs)
 }
 
-// ours tells whether a frame comes from this node, perhaps back through another of its interfaces.
+// ours reports whether a frame comes from this node, perhaps back through another of its interfaces.
 func (a *Announcer) ours(m mac) bool {
 	_, ok := (*a.macs.Load())[m]
 	return ok
 }
 
-// Run follows probes and conflicts until the context ends; then nothing is answered or announced any more.
+// Run processes probes and conflicts until the context ends; after that nothing is answered or announced.
 func (a *Announcer) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -142,10 +143,10 @@ func (a *Announcer) Run(ctx context.Context) error {
 	return nil
 }
 
-// Announce replaces the whole set of addresses and returns on which interfaces each of them is answered for; one without
-// a suitable interface, one that is still probed for and one that another host uses are absent. What is no longer in the
-// set is not answered for when Announce returns; what is new there is announced at once, what is not new only if its
-// interface is.
+// Announce replaces the full set of addresses and returns the interfaces on which each of them is answered for. Absent
+// are addresses without a suitable interface, addresses that are still probed, and addresses that another host uses.
+// When Announce returns, addresses outside the set are not answered for. An address new to the set or to an interface
+// is announced there at once; others are not.
 //
 // An error concerns single interfaces; the others are served.
 func (a *Announcer) Announce(want map[netip.Addr]plan.Announcement) (map[netip.Addr][]string, error) {
@@ -168,11 +169,11 @@ func (a *Announcer) Announce(want map[netip.Addr]plan.Announcement) (map[netip.A
 	a.enter(want, now)
 	errs = append(errs, a.unfit(want)...)
 	held, err := a.settle(a.open, now)
-	a.poke() // there may be another time to wait for
+	a.poke() // the next due time may have changed
 	return held, errors.Join(append(errs, err)...)
 }
 
-// unfit returns an error for each interface that is asked for and cannot be used as it is.
+// unfit returns an error for each requested interface that cannot be used in its present state.
 func (a *Announcer) unfit(want map[netip.Addr]plan.Announcement) []error {
 	found := map[string]error{}
 	for _, ann := range want {
@@ -189,8 +190,8 @@ func (a *Announcer) unfit(want map[netip.Addr]plan.Announcement) []error {
 	return errs
 }
 
-// settle makes every interface do what the entries say, and returns where each address is answered for. open returns the
-// responder of a link, or nil without an error where there is none.
+// settle applies the entries to every interface, and returns where each address is answered for. open returns the
+// responder of a link, or nil without an error if there is none.
 func (a *Announcer) settle(open func(link, int) (*responder, error), now time.Time) (map[netip.Addr][]string, error) {
 	a.changed = false
 	sets := a.assign()
@@ -249,7 +250,7 @@ func (a *Announcer) assign() map[int]*[families]duties {
 	return sets
 }
 
-// give makes a responder do its duties, and the schedule of its interface send for them.
+// give applies its duties to a responder, and schedules its announcements and probes.
 func (a *Announcer) give(r *responder, d duties, now time.Time) error {
 	schedule := a.ports[r.link.index].schedule
 	before := *r.duties.Load()
@@ -288,7 +289,7 @@ func (a *Announcer) give(r *responder, d duties, now time.Time) error {
 	return nil
 }
 
-// lost is called by a responder whose interface went away.
+// lost is called by a responder whose interface went down.
 func (a *Announcer) lost() {
 	a.Refresh()
 	a.cfg.Look()

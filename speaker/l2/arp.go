@@ -32,7 +32,8 @@ type arpFrame struct {
 
 var errNotARP = errors.New("not an ARP frame for IPv4 over Ethernet")
 
-// parseARP reads a frame and refuses whatever is not exactly ARP for IPv4 over Ethernet. Padding after it is fine.
+// parseARP parses a frame and rejects everything that is not exactly ARP for IPv4 over Ethernet. Trailing padding is
+// valid.
 func parseARP(b []byte) (arpFrame, error) {
 	if len(b) < arpFrameLen ||
 		binary.BigEndian.Uint16(b[12:]) != etherTypeARP ||
@@ -49,7 +50,7 @@ func parseARP(b []byte) (arpFrame, error) {
 	}, nil
 }
 
-// bytes returns the frame as it goes onto the wire.
+// bytes returns the frame in wire format.
 func (f arpFrame) bytes() []byte {
 	b := make([]byte, 0, arpFrameLen)
 	b = append(b, f.dst[:]...)
@@ -83,7 +84,7 @@ func (arpCodec) relevant() []bpf.Instruction {
 	}
 }
 
-// parse: a request asks for its target, unless it is gratuitous, which asks for nothing; both forms claim their sender.
+// parse: a request asks for its target, unless it is gratuitous, which asks for none; both forms claim their sender.
 func (arpCodec) parse(b []byte) (message, error) {
 	f, err := parseARP(b)
 	if err != nil {
@@ -110,9 +111,9 @@ func (arpCodec) answer(self station, m message) []byte {
 	}.bytes()
 }
 
-// announcement: the request form corrects an existing entry at once (RFC 5227, 3: an ARP Announcement). The target of the
-// reply form is the sender itself: Linux does not take a reply to the broadcast address for gratuitous and ignores it
-// within its lock time (wire.md 2.1).
+// announcement: the request form updates an existing entry at once (RFC 5227, 3: an ARP Announcement). The target of
+// the reply form is the sender itself: Linux does not treat a reply to the broadcast address as gratuitous, and ignores
+// it within its lock time (wire.md 2.1).
 func (arpCodec) announcement(self station, addr netip.Addr, f form) []byte {
 	out := arpFrame{dst: broadcast, src: self.mac, op: opRequest, senderMAC: self.mac, senderIP: addr, targetIP: addr}
 	if f == asReply {
@@ -121,7 +122,7 @@ func (arpCodec) announcement(self station, addr netip.Addr, f form) []byte {
 	return out.bytes()
 }
 
-// probe is RFC 5227's ARP Probe: without a sender address, so that nobody's cache learns from it.
+// probe is RFC 5227's ARP Probe: it has no sender address, so that no cache learns from it.
 func (arpCodec) probe(self station, addr netip.Addr) []byte {
 	return arpFrame{
 		dst: broadcast, src: self.mac, op: opRequest,

@@ -61,7 +61,7 @@ func TestARPParse(t *testing.T) {
 	}
 }
 
-// The frames are what an independent implementation makes of them.
+// The frames equal those of an independent implementation.
 func TestARPReadByAnother(t *testing.T) {
 	me := station{mac: self}
 	question := message{dst: broadcast, group: broadcast, from: asker, sender: host, target: vip}

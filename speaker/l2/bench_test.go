@@ -21,8 +21,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// answererEnv makes the test binary an announcer in a process of its own, whose processor time can be told from that of who
-// asks. Its value is the number of addresses of each family to answer for.
+// answererEnv makes the test binary an announcer in its own process, so that its processor time is separate from the
+// requester's. Its value is the number of addresses of each family.
 const answererEnv = "IRONLB_L2_ANSWERER"
 
 func TestMain(m *testing.M) {
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// answerer holds addresses on eth0 and prints its processor time whenever it reads a line.
+// answerer holds addresses on eth0 and prints its processor time for each line that it reads.
 func answerer(n int) {
 	a := New(Config{Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	go a.Run(context.Background())
@@ -62,7 +62,7 @@ type process struct {
 	out *bufio.Scanner
 }
 
-// answerIn starts an answerer and waits until its announcements are over.
+// answerIn starts an answerer and waits until its announcements have ended.
 func answerIn(b *testing.B, s *segment, n int) *process {
 	b.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -86,8 +86,8 @@ func answerIn(b *testing.B, s *segment, n int) *process {
 	return p
 }
 
-// quiet waits until the answerer has nothing more to announce, which costs it some processor time. What is left is that of
-// being asked.
+// quiet waits until the answerer has no more announcements to send, which use some processor time. After that, only
+// requests use it.
 func (p *process) quiet(b *testing.B) {
 	b.Helper()
 	for before, deadline := p.used(b), time.Now().Add(30*time.Second); time.Now().Before(deadline); {
@@ -120,9 +120,9 @@ func (p *process) used(b *testing.B) time.Duration {
 	return time.Duration(ns)
 }
 
-// BenchmarkForeignRequests is what requests that are none of ours cost the process: each op is one of them, 10,000 come in a
-// second, and the processor time of the answering process in percent of one core is reported. unfiltered-% is what as many
-// cost that it does have to read and answer.
+// BenchmarkForeignRequests measures the cost of requests for foreign addresses: each op is one of them, 10,000 arrive
+// per second, and the result is the processor time of the answering process in percent of one core. unfiltered-% is the
+// cost of as many requests that it must read and answer.
 func BenchmarkForeignRequests(b *testing.B) {
 	for _, family := range []int{ipv4, ipv6} {
 		for _, n := range []int{10, 2000} {
@@ -149,7 +149,7 @@ func BenchmarkForeignRequests(b *testing.B) {
 	}
 }
 
-// flood sends questions at a rate, a hundredth of a second's at a time.
+// flood sends requests at a rate, in batches of a hundredth of a second.
 func (s *side) flood(b *testing.B, targets []netip.Addr, count, perSecond int) {
 	b.Helper()
 	frames := make([][]byte, len(targets))
@@ -171,15 +171,15 @@ func (s *side) send(b *testing.B, frame []byte) {
 	}
 }
 
-// BenchmarkAnswer is the time from a request on the wire to its answer, one at a time, while 10,000 foreign ones come in a
-// second. The answerer is a process of its own, as in reality.
+// BenchmarkAnswer measures the time from a request on the wire to its answer, one at a time, while 10,000 foreign
+// requests arrive per second. The answerer is a separate process, as in production.
 func BenchmarkAnswer(b *testing.B) {
 	for _, family := range []int{ipv4, ipv6} {
 		for _, noise := range []int{0, 10000} {
 			b.Run(fmt.Sprintf("%s/foreign=%d", codecs[family].family(), noise), func(b *testing.B) {
 				s := join(b).side(b, family)
 				answerIn(b, s.segment, 100)
-				s.conn = s.socket(b, s.segment.host, family) // the other one is full of announcements, and would drop answers
+				s.conn = s.socket(b, s.segment.host, family) // the other one, full of announcements, would drop answers
 				target := netip.MustParseAddr("198.51.100.50")
 				if family == ipv6 {
 					target = netip.MustParseAddr("2001:db8::1:32")
@@ -193,7 +193,7 @@ func BenchmarkAnswer(b *testing.B) {
 					if s.replied(b, 200*time.Millisecond) {
 						took = append(took, time.Since(began))
 					}
-					time.Sleep(time.Millisecond) // a question that comes out of the blue, not right after another
+					time.Sleep(time.Millisecond) // separates the requests
 				}
 				b.StopTimer()
 				b.ReportMetric(100*float64(b.N-len(took))/float64(b.N), "lost-%")
@@ -214,7 +214,7 @@ func BenchmarkAnswer(b *testing.B) {
 	}
 }
 
-// replied tells whether an answer came in time: a flood can make the kernel drop a question.
+// replied reports whether an answer arrived in time: a flood can make the kernel drop a request.
 func (s *side) replied(b *testing.B, within time.Duration) bool {
 	b.Helper()
 	if err := s.conn.SetReadDeadline(time.Now().Add(within)); err != nil {
@@ -235,7 +235,7 @@ func (s *side) replied(b *testing.B, within time.Duration) bool {
 	}
 }
 
-// background floods with foreign requests until it is told to end.
+// background floods with foreign requests until stop is called.
 func (s *side) background(b *testing.B, perSecond int) (stop func()) {
 	b.Helper()
 	if perSecond == 0 {
@@ -262,7 +262,7 @@ func (s *side) background(b *testing.B, perSecond int) (stop func()) {
 	return func() { close(ending); <-done }
 }
 
-// BenchmarkAnnounce is a call in which nothing changes.
+// BenchmarkAnnounce measures a call without changes.
 func BenchmarkAnnounce(b *testing.B) {
 	for _, n := range []int{10, 2000} {
 		b.Run("addresses="+strconv.Itoa(n), func(b *testing.B) {

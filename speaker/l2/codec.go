@@ -14,53 +14,54 @@ type mac [6]byte
 
 var broadcast = mac{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// unicast tells whether the address can be that of one station.
+// unicast reports whether the address can be that of one station.
 func (m mac) unicast() bool { return m[0]&1 == 0 && m != mac{} }
 
-// message is what a frame of either protocol says.
+// message is the content of a frame of either protocol.
 type message struct {
-	// dst is where the frame was sent to, group where a question for its target may be sent to beside the station itself.
+	// dst is the frame's destination; group is the destination to which requests for its target may be sent, besides
+	// the station itself.
 	dst, group mac
-	// from is the hardware address that the sender gives for itself.
+	// from is the hardware address that the sender advertises for itself.
 	from mac
-	// sender is the address that it says is its own; unspecified in a probe.
+	// sender is the sender's own address; unspecified in a probe.
 	sender netip.Addr
-	// target is the address that it asks for; the zero Addr if it asks for none.
+	// target is the address that the frame asks for; the zero Addr if there is none.
 	target netip.Addr
 	// reply is set if the frame may be an answer: an ARP reply that is not gratuitous, an advertisement. An unsolicited
 	// advertisement is the same as the answer to a probe (RFC 4861, 7.2.4).
 	reply bool
 }
 
-// probe tells whether the sender asks because it wants to use the target itself.
+// probe reports whether the sender probes for the target because it intends to use it.
 func (m message) probe() bool { return m.target.IsValid() && m.sender.IsUnspecified() }
 
-// station is who we are on an interface.
+// station is this node on an interface.
 type station struct {
 	mac mac
-	// router is set while the interface forwards IPv6; what we say must not contradict the kernel.
+	// router is set while the interface forwards IPv6; advertisements must not contradict the kernel.
 	router bool
 }
 
-// codec is ARP or neighbour discovery: what differs between the families is here, everything else is done once.
+// codec is ARP or neighbour discovery: it contains all that differs between the families.
 type codec interface {
-	// family is the name in metrics and messages.
+	// family is the label in metrics and messages.
 	family() string
-	// etherType of its frames, and how many bytes of one are read.
+	// etherType is that of its frames, snap the number of bytes read of each.
 	etherType() int
 	snap() int
-	// relevant is the part of the socket filter that tells its questions and claims from other frames. sender and target
-	// are the offsets of the addresses in the frame.
+	// relevant is the part of the socket filter that selects requests and claims. sender and target are the offsets of
+	// the addresses in the frame.
 	relevant() []bpf.Instruction
 	offsets() (sender, target uint32)
-	// parse refuses what is not exactly a question or a claim.
+	// parse rejects a frame that is not exactly a request or a claim.
 	parse(frame []byte) (message, error)
-	// answer returns the frame that answers a question.
+	// answer returns the answer to a request.
 	answer(self station, m message) []byte
-	// announcement returns the frame that tells all stations where an address is, in one of the forms; nil if the
+	// announcement returns the frame that announces an address to all stations, in one of the forms; nil if the
 	// protocol does not have that form.
 	announcement(self station, addr netip.Addr, f form) []byte
-	// probe returns the frame that asks all stations whether one has the address.
+	// probe returns the frame that probes all stations for the address.
 	probe(self station, addr netip.Addr) []byte
 }
 
@@ -68,9 +69,9 @@ type codec interface {
 type form int
 
 const (
-	// asRequest is the one that stations understand best: a gratuitous ARP request, an unsolicited advertisement.
+	// asRequest is the form that most stations process: a gratuitous ARP request, an unsolicited advertisement.
 	asRequest form = iota
-	// asReply is for those that look at ARP replies only.
+	// asReply is for stations that process only ARP replies.
 	asReply
 )
 

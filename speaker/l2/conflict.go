@@ -11,23 +11,23 @@ import (
 )
 
 const (
-	// defendInterval is the least time between two defences of an address (RFC 5227, 1.1: DEFEND_INTERVAL).
+	// defendInterval is the minimum interval between two defences of an address (RFC 5227, 1.1: DEFEND_INTERVAL).
 	defendInterval = 10 * time.Second
-	// A conflict about an address that is held is checked by a probe each checkEvery. It is over once checksMost of
-	// them were not answered, and so after quiet.
+	// A conflict about a held address is checked by a probe each checkEvery. It ends once checksMost of them were not
+	// answered, and so after quiet.
 	checkEvery = 2 * time.Second
 	checksMost = 2
 	quiet      = (checksMost + 1) * checkEvery
-	// An address that another host has is probed for after retrySoon, and after maxConflicts (RFC 5227, 1.1:
-	// MAX_CONFLICTS) each retryLate. The RFC's RATE_LIMIT_INTERVAL of a minute is for a host that looks for an address,
-	// any address, and could go on to the next without end; here it is always the same one, and a Service waits for it.
-	// Where many addresses are in conflict, as behind a host that answers for all, each adds retryEach.
+	// An address in use by another host is probed again after retrySoon, and after maxConflicts (RFC 5227, 1.1:
+	// MAX_CONFLICTS) each retryLate. The RFC's RATE_LIMIT_INTERVAL of a minute is for a host that can use any address,
+	// and could try one after another without end; here it is always the same address, and a Service waits for it. If
+	// many addresses are in conflict, as behind a host that answers for all, each adds retryEach.
 	maxConflicts = 10
 	retrySoon    = time.Second
 	retryLate    = 3 * time.Second
 	retryEach    = 100 * time.Millisecond
-	// forgetAfter is how long an address is probed for that is not in the set any more: another node may serve it, or
-	// nobody wants it.
+	// forgetAfter is how long an address that has left the set is probed: another node may serve it, or it is not
+	// needed any more.
 	forgetAfter = 10 * time.Minute
 )
 
@@ -35,31 +35,31 @@ const (
 type phase int
 
 const (
-	// holding: it is answered for.
+	// holding: the node answers for it.
 	holding phase = iota
-	// probing: it is asked whether another host has it.
+	// probing: probes check whether another host has it.
 	probing
-	// refused: another host has it. It is probed for again.
+	// refused: another host has it. It will be probed again.
 	refused
 )
 
-// entry is an address of the set, or one that was given up for a conflict: it is probed for until the other host is
-// gone, so that it is not wanted back before, and is then.
+// entry is an address of the set, or one that was given up for a conflict. The latter is probed until the other host is
+// gone, so that it is requested again only then.
 type entry struct {
-	// left is when it left the set, zero for one that is in it.
+	// left is when it left the set, zero while it is in the set.
 	left       time.Time
 	interfaces []string
 	vip        string
-	// again is that of the announcement.
+	// again is Again of the announcement.
 	again int
 	phase phase
-	// asked are the responders that probe, and whether they have done so.
+	// asked are the responders that probe, and whether they have finished.
 	asked map[*responder]bool
-	// failures are the conflicts found by probing so far, until is when the phase refused ends.
+	// failures counts the conflicts found by probing; until is when the phase refused ends.
 	failures int
 	until    time.Time
 	conflict *conflict
-	// defended is when a claim was answered last.
+	// defended is when a claim was last answered.
 	defended time.Time
 }
 
@@ -69,23 +69,22 @@ type conflict struct {
 	on    string
 	since time.Time
 	heard time.Time
-	// claimed is when it claimed the address last other than by an answer; zero if it did not.
+	// claimed is when it last claimed the address other than by an answer; zero if never.
 	claimed time.Time
-	// pending is the check whether the host answers for everything, before which the conflict is not reported.
+	// pending is the check whether the host answers for everything; the conflict is not reported before it ends.
 	pending *control
-	// checks are the probes since it was heard that were not answered, check is when the next one is due: of a held
-	// address.
+	// checks counts the unanswered probes since the last claim, check is when the next one is due: for a held address.
 	checks int
 	check  time.Time
 }
 
-// enter brings the entries to what is wanted.
+// enter updates the entries to the wanted set.
 func (a *Announcer) enter(want map[netip.Addr]plan.Announcement, now time.Time) {
 	for addr, e := range a.entries {
 		if _, ok := want[addr]; ok || !e.left.IsZero() {
 			continue
 		}
-		if e.conflict == nil || e.phase == holding { // what is held is not given up for a conflict
+		if e.conflict == nil || e.phase == holding { // a held address is not given up for a conflict
 			delete(a.entries, addr)
 			continue
 		}
@@ -114,10 +113,10 @@ func (a *Announcer) enter(want map[netip.Addr]plan.Announcement, now time.Time) 
 	}
 }
 
-// probe makes an address probed for.
+// probe starts probing for an address.
 func (e *entry) probe() { e.phase, e.asked = probing, map[*responder]bool{} }
 
-// repeat begins the announcements of an address anew where it is held.
+// repeat restarts the announcements of an address where it is held.
 func (a *Announcer) repeat(addr netip.Addr) {
 	for _, p := range a.ports {
 		for _, r := range p.responders {
@@ -130,13 +129,13 @@ func (a *Announcer) repeat(addr netip.Addr) {
 	}
 }
 
-// hold makes an address answered for. If another host really uses it, that will be heard.
+// hold makes the node answer for an address. If another host really uses it, a claim will be received.
 func (a *Announcer) hold(e *entry) {
 	e.phase, e.asked, e.failures, e.conflict = holding, nil, 0, nil
 }
 
-// Conflicts are the addresses for which another host answers. One that is no longer in the set is among them until
-// that host is gone, for ten minutes at most.
+// Conflicts returns the addresses for which another host answers. An address that has left the set stays among them
+// until that host is gone, for ten minutes at most.
 func (a *Announcer) Conflicts() map[netip.Addr]plan.Conflict {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -149,7 +148,8 @@ func (a *Announcer) Conflicts() map[netip.Addr]plan.Conflict {
 	return out
 }
 
-// claimed is called by a responder that received a claim of an address that it holds or watches, perhaps in an answer.
+// claimed is called by a responder that received a claim of a held or watched address; answer is set if the claim may
+// be an answer.
 func (a *Announcer) claimed(r *responder, addr netip.Addr, by mac, answer bool) {
 	if _, peer := (*a.peers.Load())[by]; peer {
 		a.claimedByPeer(time.Now())
@@ -178,11 +178,11 @@ func (a *Announcer) claimed(r *responder, addr netip.Addr, by mac, answer bool) 
 		}
 		pending = a.check(r, now)
 	}
-	if e.phase == holding { // others rely on it: a conflict is reported at once
+	if e.phase == holding { // clients rely on it: a conflict is reported at once
 		pending = nil
 	}
 	if a.note(r, addr, by, pending, now) || e.phase == probing {
-		a.poke() // there is another time to wait for
+		a.poke() // the next due time has changed
 	}
 	if c := e.conflict; !answer && c.mac == by {
 		c.claimed = now
@@ -193,7 +193,7 @@ func (a *Announcer) claimed(r *responder, addr netip.Addr, by mac, answer bool) 
 }
 
 // defend answers a claim of a held address, at most every defendInterval. RFC 5227, 2.4 (c): the address is not given
-// up, since others rely on it.
+// up, because clients rely on it.
 func (a *Announcer) defend(r *responder, addr netip.Addr, e *entry, now time.Time) {
 	if now.Sub(e.defended) >= defendInterval && r.tell(addr, asRequest) {
 		e.defended = now
@@ -201,8 +201,8 @@ func (a *Announcer) defend(r *responder, addr netip.Addr, e *entry, now time.Tim
 	}
 }
 
-// peerEvery is how often a claim of another speaker wakes the reconcile loop: who owns the address is settled between
-// speakers. Anybody can send a speaker's hardware address, at any rate.
+// peerEvery is how often a claim of another speaker wakes the reconcile loop, which decides between speakers. Any host
+// can send a speaker's hardware address, at any rate.
 const peerEvery = 100 * time.Millisecond
 
 func (a *Announcer) claimedByPeer(now time.Time) {
@@ -215,14 +215,14 @@ func (a *Announcer) claimedByPeer(now time.Time) {
 	}
 }
 
-// note records who claims the address. What is new is reported, after the check if there is one, and true is
-// returned. Of several that claim it at the same time the first one is reported, for the log not to fill.
+// note records a claim of an address. It reports a new conflict, after the check if there is one, and returns true. Of
+// several hosts that claim it at the same time, only the first is reported, to limit the log.
 func (a *Announcer) note(r *responder, addr netip.Addr, by mac, pending *control, now time.Time) bool {
 	e := a.entries[addr]
 	c, since := e.conflict, now
 	switch {
 	case c == nil:
-	case c.pending != nil && pending == nil: // what is certain comes before what is not
+	case c.pending != nil && pending == nil: // a certain conflict replaces an uncertain one
 	case c.mac == by || now.Sub(c.heard) < defendInterval:
 		c.checks, c.check = 0, now.Add(checkEvery)
 		if c.mac == by {
@@ -255,7 +255,7 @@ func (a *Announcer) report(addr netip.Addr, e *entry, since time.Time) {
 	a.cfg.Kick()
 }
 
-// refuse ends probing: another host has the address.
+// refuse ends probing: another host uses the address.
 func (a *Announcer) refuse(addr netip.Addr, e *entry, now time.Time) {
 	a.stopProbes(addr, e)
 	wait, others := retrySoon, time.Duration(0)
@@ -278,7 +278,7 @@ func (a *Announcer) stopProbes(addr netip.Addr, e *entry) {
 	}
 }
 
-// verify asks whether the other host still claims an address that is held, and reports whether the conflict is over.
+// verify probes whether the other host still claims a held address, and reports whether the conflict is over.
 func (a *Announcer) verify(addr netip.Addr, e *entry, now time.Time) bool {
 	c := e.conflict
 	if c.checks == checksMost {
@@ -291,13 +291,13 @@ func (a *Announcer) verify(addr netip.Addr, e *entry, now time.Time) bool {
 			asked = r.probe(addr) || asked
 		}
 	}
-	if asked { // else silence says nothing
+	if asked { // without a probe, silence proves nothing
 		c.checks++
 	}
 	return false
 }
 
-// probed is called by a schedule when a responder has probed for an address and nothing came.
+// probed is called by a schedule when a responder has probed for an address and received no answer.
 func (a *Announcer) probed(r *responder, addr netip.Addr) {
 	a.mu.Lock()
 	a.ended = append(a.ended, place{on: r, addr: addr})
@@ -305,7 +305,7 @@ func (a *Announcer) probed(r *responder, addr netip.Addr) {
 	a.poke()
 }
 
-// turn does what is due and returns when to come again, if something is to be waited for.
+// turn does what is due and returns the next due time, if there is one.
 func (a *Announcer) turn(now time.Time) (due time.Time, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -352,7 +352,7 @@ func (a *Announcer) turn(now time.Time) (due time.Time, ok bool) {
 		e := a.entries[addr]
 		gone, held = gone || e == nil, held || e != nil && e.phase == holding
 	}
-	// What cannot be done here Announce tries again, and reports.
+	// Announce retries what fails here, and reports it.
 	if _, err := a.settle(a.opened, now); err != nil {
 		a.stale.Store(true)
 	}
@@ -362,16 +362,16 @@ func (a *Announcer) turn(now time.Time) (due time.Time, ok bool) {
 	case gone:
 		a.cfg.Kick()
 	}
-	return now, true // what began now may end sooner than the rest
+	return now, true // a phase that began now may end earlier than due
 }
 
-// drop forgets an address that is not in the set.
+// drop deletes an address that is not in the set.
 func (a *Announcer) drop(addr netip.Addr, e *entry) {
 	a.stopProbes(addr, e)
 	delete(a.entries, addr)
 }
 
-// passed tells whether the address was probed for on all its interfaces without an answer.
+// passed reports whether the address was probed on all its interfaces without an answer.
 func (e *entry) passed() bool {
 	if e.phase != probing {
 		return false
@@ -385,7 +385,7 @@ func (e *entry) passed() bool {
 	return len(e.asked) > 0
 }
 
-// ends returns when the entry's phase or its conflict is over by itself.
+// ends returns when the entry's phase or its conflict ends by itself.
 func (e *entry) ends() (time.Time, bool) {
 	switch {
 	case e.phase == refused:

@@ -16,7 +16,7 @@ func probe(names ...string) plan.Announcement {
 	return plan.Announcement{VIP: "vip", Interfaces: names, Probe: true}
 }
 
-// until announces the set, as the loop does when it is kicked, until what is held is right.
+// until announces the set after each kick, as the reconcile loop does, until the held set is as wanted.
 func (s *side) until(t *testing.T, set map[netip.Addr]plan.Announcement, ok func(held map[netip.Addr][]string) bool) {
 	t.Helper()
 	for !ok(s.announce(t, set)) {
@@ -24,7 +24,7 @@ func (s *side) until(t *testing.T, set map[netip.Addr]plan.Announcement, ok func
 	}
 }
 
-// gives the host an address; dad makes its kernel look for others that have it.
+// give assigns the host an address; dad makes its kernel run duplicate address detection.
 func (s *side) give(t *testing.T, addr netip.Addr, dad bool) {
 	t.Helper()
 	a := &netlink.Addr{IPNet: &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())}}
@@ -44,7 +44,7 @@ func (s *side) take(t *testing.T, addr netip.Addr) {
 	}
 }
 
-// Nobody has the address: it is probed for twice, then held and announced.
+// No other host has the address: it is probed twice, then held and announced.
 func TestProbeWithoutAnswer(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		set := map[netip.Addr]plan.Announcement{s.vip[0]: probe("eth0"), s.vip[1]: on("eth0")}
@@ -108,7 +108,7 @@ func TestProbeFindsAHost(t *testing.T) {
 	})
 }
 
-// Another host that probes at the same time is a conflict too (RFC 5227, 2.1.1; RFC 4862, 5.4.3).
+// Another host that probes at the same time is a conflict, too (RFC 5227, 2.1.1; RFC 4862, 5.4.3).
 func TestProbeMeetsAProbe(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		set := map[netip.Addr]plan.Announcement{s.vip[0]: probe("eth0")}
@@ -122,7 +122,7 @@ func TestProbeMeetsAProbe(t *testing.T) {
 	})
 }
 
-// On a failover there is no time to probe: what was being probed for is held at once.
+// On a failover there is no time to probe: an address that is being probed is held at once.
 func TestProbeIsCutShort(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		s.announce(t, map[netip.Addr]plan.Announcement{s.vip[0]: probe("eth0")})
@@ -131,7 +131,7 @@ func TestProbeIsCutShort(t *testing.T) {
 	})
 }
 
-// A foreign claim for a held address is reported within a second and defended against at once, then once in ten seconds.
+// A foreign claim for a held address is reported within a second and defended at once, then once in ten seconds.
 func TestClaimIsReportedAndDefended(t *testing.T) {
 	foreign := mac{2, 0, 0, 0, 0, 0x66}
 	bothFamilies(t, func(t *testing.T, s *side) {
@@ -156,7 +156,7 @@ func TestClaimIsReportedAndDefended(t *testing.T) {
 		for range 20 {
 			s.tell(t, s.claim(foreign, s.vip[0]))
 		}
-		s.answered(t, s.vip[0]) // still, and all claims were heard
+		s.answered(t, s.vip[0]) // still, and all claims were received
 		if got := announcements() - 2*per; got != 1 {
 			t.Errorf("%v defences on the wire, want 1", got)
 		}
@@ -172,7 +172,7 @@ func TestClaimIsReportedAndDefended(t *testing.T) {
 	})
 }
 
-// A host that has our address and asks for another one claims it as well.
+// A host that uses a held address and asks for another one claims it as well.
 func TestQuestionFromOurAddress(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		s.hold(t, s.vip[0], s.vip[1])
@@ -184,7 +184,7 @@ func TestQuestionFromOurAddress(t *testing.T) {
 	})
 }
 
-// What another speaker claims is settled between speakers; what comes from ourselves is nothing.
+// A claim of another speaker is resolved between the speakers; a claim of this node itself is ignored.
 func TestClaimOfAPeer(t *testing.T) {
 	peer := mac{2, 0, 0, 0, 0, 0x66}
 	bothFamilies(t, func(t *testing.T, s *side) {
@@ -206,7 +206,7 @@ func TestClaimOfAPeer(t *testing.T) {
 	})
 }
 
-// The kernel of a host that wants to use a held address finds it taken.
+// The kernel of a host that tries to use a held address detects the duplicate.
 func TestDuplicateAddressDetectionOfAHost(t *testing.T) {
 	s := newSegment(t, nil).side(t, ipv6)
 	s.hold(t, s.vip[0])
@@ -232,7 +232,7 @@ func TestDuplicateAddressDetectionOfAHost(t *testing.T) {
 	}
 }
 
-// An ARP probe for a held address is answered, as RFC 5227, 2.1.1, wants the prober to see.
+// An ARP probe for a held address is answered, as RFC 5227, 2.1.1, expects.
 func TestForeignARPProbe(t *testing.T) {
 	s := newSegment(t, nil).side(t, ipv4)
 	s.hold(t, s.vip[0])
@@ -245,8 +245,8 @@ func TestForeignARPProbe(t *testing.T) {
 	eventually(t, "the defence is counted", func() bool { return s.count(t, "defences_total", "ipv4") == 1 })
 }
 
-// A conflict about an address that was held is forgotten when another node takes the address over: it was not given up
-// for the conflict, and may be wanted back at once, when that node dies.
+// A conflict about a held address ends when another node takes the address over: the address was not given up for the
+// conflict, and may be needed again at once, when that node dies.
 func TestConflictEndsWithAMove(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		s.hold(t, s.vip[0], s.vip[1])

@@ -10,23 +10,24 @@ import (
 )
 
 const (
-	// packetMulticast is the last of the packet types HOST, BROADCAST, MULTICAST that were meant for us; OTHERHOST and
-	// OUTGOING follow (include/uapi/linux/if_packet.h).
+	// packetMulticast is the last of the packet types HOST, BROADCAST, MULTICAST that are addressed to this node;
+	// OTHERHOST and OUTGOING follow (include/uapi/linux/if_packet.h).
 	packetMulticast = 2
-	// exactLimit is how many addresses the filter tells apart one by one. More of them are covered by as many prefixes. It
-	// bounds the length of the program, of which the kernel takes 4,096 instructions; where net.core.optmem_max is small it
-	// takes less (packetSocket.attach).
+	// exactLimit is the number of prefixes in the filter: up to so many addresses are matched exactly, more are covered
+	// by as many prefixes. It limits the length of the program: the kernel accepts 4,096 instructions, and fewer if
+	// net.core.optmem_max is small (packetSocket.attach).
 	exactLimit = 64
 )
 
-// filter returns a program that passes frames that ask for one of the addresses or claim it, and nothing else: other
-// stations' traffic must not wake the process. It tells apart as many prefixes as parts says. The tag of a VLAN that has no interface of its own is still on the packet
-// and bars it. What the prefixes cover beside the addresses the responder drops.
+// filter returns a program that passes only frames that request or claim one of the addresses: other stations' traffic
+// must not wake the process. It matches as many prefixes as parts specifies; the responder drops frames for other
+// addresses within the prefixes. A frame with the tag of a VLAN without an interface still has the tag, and does not
+// pass.
 func filter(c codec, addrs []netip.Addr, parts int) ([]bpf.RawInstruction, error) {
 	return bpf.Assemble(append(meant(), wanted(c, addrs, parts)...))
 }
 
-// meant lets only frames go on that were sent to this interface.
+// meant passes only frames that were sent to this interface.
 func meant() []bpf.Instruction {
 	return []bpf.Instruction{
 		bpf.LoadExtension{Num: bpf.ExtType},
@@ -38,7 +39,7 @@ func meant() []bpf.Instruction {
 	}
 }
 
-// wanted looks at the frame itself.
+// wanted matches the content of the frame.
 func wanted(c codec, addrs []netip.Addr, parts int) []bpf.Instruction {
 	prog := []bpf.Instruction{
 		bpf.LoadAbsolute{Off: 12, Size: 2},
@@ -56,14 +57,14 @@ func wanted(c codec, addrs []netip.Addr, parts int) []bpf.Instruction {
 	return append(prog, bpf.RetConstant{Val: 0})
 }
 
-// match ends the program with snap if the address at an offset is within one of the parts. all covers them and is looked
-// at first, so most foreign frames cost little.
+// match ends the program with snap if the address at an offset is within one of the parts. all covers them and is
+// compared first, so most foreign frames cost little.
 func match(off uint32, all netip.Prefix, parts []netip.Prefix, snap uint32) []bpf.Instruction {
 	var body []bpf.Instruction
 	for _, p := range parts {
 		tests := compare(off, p, all.Bits())
 		for i, t := range tests {
-			// What differs goes on after the end of this part, two instructions after its last test.
+			// A mismatch continues after the end of this part, two instructions after its last test.
 			body = append(body, t.load, t.and, bpf.JumpIf{Cond: bpf.JumpEqual, Val: t.value, SkipFalse: uint8(3*(len(tests)-i-1) + 1)})
 		}
 		body = append(body, bpf.RetConstant{Val: snap})
@@ -77,13 +78,13 @@ func match(off uint32, all netip.Prefix, parts []netip.Prefix, snap uint32) []bp
 	return append(prog, body...)
 }
 
-// comparison is of one word of an address under a mask.
+// comparison compares one word of an address under a mask.
 type comparison struct {
 	load, and bpf.Instruction
 	value     uint32
 }
 
-// compare returns what to compare for a prefix, given that the first known bits are right already.
+// compare returns the comparisons for a prefix whose first known bits already match.
 func compare(off uint32, p netip.Prefix, known int) []comparison {
 	var out []comparison
 	b := p.Addr().AsSlice()
@@ -104,8 +105,8 @@ func compare(off uint32, p netip.Prefix, known int) []comparison {
 	return out
 }
 
-// cover returns at most limit prefixes that hold all addresses: the addresses in order, cut where neighbours have the
-// least in common. There must be at least one, all of one family.
+// cover returns at most limit prefixes that contain all addresses: the addresses in order, split where neighbours have
+// the least in common. There must be at least one address, and all must be of one family.
 func cover(addrs []netip.Addr, limit int) []netip.Prefix {
 	sorted := slices.Clone(addrs)
 	slices.SortFunc(sorted, netip.Addr.Compare)
@@ -128,7 +129,7 @@ func cover(addrs []netip.Addr, limit int) []netip.Prefix {
 	return out
 }
 
-// common returns how many bits two addresses of one family share at their beginning.
+// common returns the length of the common prefix of two addresses of one family.
 func common(a, b netip.Addr) int {
 	x, y := a.AsSlice(), b.AsSlice()
 	for i := range x {

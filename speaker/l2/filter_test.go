@@ -9,7 +9,7 @@ import (
 	"golang.org/x/net/bpf"
 )
 
-// pass runs the part of the filter after the packet's metadata, which the virtual machine does not know, on a frame.
+// pass runs the part of the filter after the packet's metadata, which the virtual machine does not support, on a frame.
 func pass(t *testing.T, c codec, addrs []netip.Addr, frame []byte) bool {
 	t.Helper()
 	if _, err := filter(c, addrs, exactLimit); err != nil {
@@ -108,7 +108,8 @@ func TestFilterLooksAtTheKindOfFrame(t *testing.T) {
 	}
 }
 
-// Thousands of addresses in several pools: every one passes, nothing outside of the pools does, and the kernel takes the program.
+// Thousands of addresses in several pools: each one passes, nothing outside the pools does, and the kernel accepts the
+// program.
 func TestFilterOfThousands(t *testing.T) {
 	const limit = 4096 // BPF_MAXINSNS
 	for c, pools := range map[codec][]string{

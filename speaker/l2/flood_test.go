@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// Claims with another speaker's hardware address wake the reconcile loop, and however many there are not more than ten
-// times a second.
+// Claims with another speaker's hardware address wake the reconcile loop, but at most ten times a second.
 func TestPeerClaimsAreLimited(t *testing.T) {
 	kicks := 0
 	a := New(Config{Kick: func() { kicks++ }})

@@ -8,11 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// perSocket is how many groups one socket joins: with the usual net.core.optmem_max of 20,480 bytes the kernel refuses the 366th.
+// perSocket is how many groups one socket joins: with the default net.core.optmem_max of 20,480 bytes the kernel
+// rejects the 366th.
 const perSocket = 300
 
-// groups are the solicited-node groups that an interface listens in. The kernel programs the network card for them and
-// reports them to switches that snoop MLD, without a link-local address too; it does both again when the interface
+// groups are the solicited-node groups that an interface has joined. The kernel programs the network card for them and
+// reports them to switches with MLD snooping, even without a link-local address; it repeats both when the interface
 // comes up again.
 type groups struct {
 	link    link
@@ -26,7 +27,7 @@ type groupSocket struct {
 	joined int
 }
 
-// set joins and leaves so that the groups are those of the addresses. After an error some may be missing.
+// set joins and leaves groups to match the addresses. After an error some may be missing.
 func (g *groups) set(addrs addrSet) error {
 	want := map[netip.Addr]struct{}{}
 	for a := range addrs {
@@ -56,7 +57,7 @@ func (g *groups) set(addrs addrSet) error {
 	return nil
 }
 
-// join uses the first socket with room, or another one.
+// join uses the first socket with room, or opens another one.
 func (g *groups) join(group netip.Addr) (*groupSocket, error) {
 	for _, s := range g.sockets {
 		if s.joined >= perSocket {

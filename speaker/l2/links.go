@@ -15,28 +15,28 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// link is a network interface on which addresses can be answered for.
+// link is a network interface that can serve addresses.
 type link struct {
 	index int
 	name  string
 	mac   mac
-	// path changes when what is sent there may reach the network another way than before: carrier came back, a bond chose
-	// another port. Then all stations must be told again.
+	// path changes when packets may take another way to the network: carrier returned, or a bond selected another port.
+	// Then the addresses must be announced again.
 	path path
 }
 
-// path is what leads from an interface to the wire: how often carrier changed, of all that is below it, and the active port of
-// bonds.
+// path identifies the way from an interface to the wire: the carrier changes of the interface and all below it, and the
+// active port of bonds.
 type path struct {
 	carrier uint64
 	ports   int
 }
 
-// same tells whether what was opened and said for one link still holds for the other.
+// same reports whether sockets and announcements of one link are still valid for the other.
 func (l link) same(m link) bool { return l == m }
 
-// Links lists the interfaces of the calling thread's network namespace on which addresses can be answered for: up, with
-// carrier, Ethernet, and not a port of another one.
+// Links lists the interfaces of the calling thread's network namespace that can serve addresses: up, with carrier,
+// Ethernet, and not a port of another one.
 func Links() ([]plan.Link, error) {
 	n, err := observe()
 	if err != nil {
@@ -49,10 +49,10 @@ func Links() ([]plan.Link, error) {
 	return out, nil
 }
 
-// network is what the kernel says of all interfaces.
+// network is the kernel's state of all interfaces.
 type network struct {
 	links []link // by index
-	// unfit says why an interface is not among the links though it may be up.
+	// unfit is the reason why an interface that may be up is not among the links.
 	unfit map[string]error
 	// ours are the hardware addresses of all interfaces.
 	ours map[mac]struct{}
@@ -92,7 +92,7 @@ func observe() (*network, error) {
 	return n, nil
 }
 
-// fit tells why addresses cannot be answered for on an interface, also when it is up.
+// fit returns why an interface cannot serve addresses, even when it is up.
 func fit(at *netlink.LinkAttrs, by map[int]device) error {
 	switch {
 	case at.RawFlags&unix.IFF_LOOPBACK != 0:
@@ -109,7 +109,7 @@ func fit(at *netlink.LinkAttrs, by map[int]device) error {
 	return nil
 }
 
-// device is an interface with what the library leaves out.
+// device is an interface with an attribute that the library omits.
 type device struct {
 	netlink.Link
 	carrierChanges uint32
@@ -129,10 +129,10 @@ func (d device) name() string {
 	return d.Attrs().Name
 }
 
-// pathOf follows VLANs and the like down to their parents, bonds to their active port, bridges to those ports that are no
-// Pods' or guests'.
+// pathOf follows VLANs and similar interfaces down to their parents, bonds to their active port, and bridges to their
+// ports except those of Pods and guests.
 func pathOf(d device, by map[int]device, depth int) path {
-	const deepest = 8 // no stack of interfaces is deeper (MAX_NEST_DEV, include/linux/netdevice.h)
+	const deepest = 8 // maximum depth of stacked interfaces (MAX_NEST_DEV, include/linux/netdevice.h)
 	if d.Link == nil || depth > deepest {
 		return path{}
 	}
@@ -161,7 +161,7 @@ func pathOf(d device, by map[int]device, depth int) path {
 // skipStats is RTEXT_FILTER_SKIP_STATS (include/uapi/linux/rtnetlink.h).
 const skipStats = 1 << 3
 
-// devices is netlink.LinkList with the carrier's changes.
+// devices is netlink.LinkList with the carrier changes.
 func devices() ([]device, error) {
 	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
@@ -191,7 +191,7 @@ func devices() ([]device, error) {
 	return out, nil
 }
 
-// subnets returns those of the addresses of each interface, without link-local ones.
+// subnets returns the subnets of each interface, without link-local ones.
 func subnets() (map[int][]netip.Prefix, error) {
 	addrs, err := dump.Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
@@ -211,8 +211,9 @@ func subnets() (map[int][]netip.Prefix, error) {
 	return out, nil
 }
 
-// mute returns the interfaces whose link-local addresses are all still being probed for, or are in use by another host. The kernel
-// asks for no neighbour there (net/ipv6/ndisc.c, ndisc_send_ns), so it cannot forward IPv6. One without any is left as it is.
+// mute returns the interfaces whose link-local addresses are all tentative or duplicates. The kernel solicits no
+// neighbour there (net/ipv6/ndisc.c, ndisc_send_ns), so it cannot forward IPv6. An interface without a link-local
+// address is not included.
 func mute(addrs []netlink.Addr) map[int]struct{} {
 	out, speaks := map[int]struct{}{}, map[int]bool{}
 	for _, a := range addrs {

@@ -48,7 +48,7 @@ func TestUnfitInterfacesAreNamed(t *testing.T) {
 	}
 }
 
-// The path of an interface changes with what is below it, not with what Pods do.
+// The path of an interface changes with the interfaces below it, not with Pods.
 func TestPath(t *testing.T) {
 	at := func(index, parent, master int) netlink.LinkAttrs {
 		return netlink.LinkAttrs{Index: index, ParentIndex: parent, MasterIndex: master}

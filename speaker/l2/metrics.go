@@ -7,11 +7,11 @@ type metrics [families]struct {
 	answers, announcements, probes, conflicts, defences, sendErrors prometheus.Counter
 	// proxies are the hosts that answer for every address.
 	proxies prometheus.Gauge
-	// first is how long the first announcement took.
+	// first is the duration until the first announcement.
 	first prometheus.Observer
 }
 
-// newMetrics registers the metrics where there is a registerer.
+// newMetrics returns the metrics, registered if there is a registerer.
 func newMetrics(reg prometheus.Registerer) *metrics {
 	counter := func(name, help string) *prometheus.CounterVec {
 		c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ironlb", Subsystem: "l2", Name: name, Help: help}, []string{"family"})

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// What dashboards and alerts are made of.
+// Dashboards and alerts depend on these names.
 func TestMetricNames(t *testing.T) {
 	const want = `
 # HELP ironlb_l2_announce_duration_seconds From the moment that an address was programmed and this node's to answer for, until its first announcement on an interface.

@@ -32,7 +32,7 @@ const (
 
 var allNodes = netip.MustParseAddr("ff02::1")
 
-// solicitedNode returns the group in which a station with the address listens (RFC 4291, 2.7.1).
+// solicitedNode returns the solicited-node group of an address (RFC 4291, 2.7.1).
 func solicitedNode(addr netip.Addr) netip.Addr {
 	b := addr.As16()
 	return netip.AddrFrom16([16]byte{0: 0xff, 1: 2, 11: 1, 12: 0xff, 13: b[13], 14: b[14], 15: b[15]})
@@ -44,8 +44,8 @@ func groupMAC(group netip.Addr) mac {
 	return mac{0x33, 0x33, b[12], b[13], b[14], b[15]}
 }
 
-// neighbour is a neighbour solicitation or advertisement with its headers. lladdr is the link-layer address option of the
-// sender, zero if there is none.
+// neighbour is a neighbour solicitation or advertisement with its headers. lladdr is the sender's link-layer address
+// option, zero if there is none.
 type neighbour struct {
 	dst, src mac
 	from, to netip.Addr
@@ -57,7 +57,8 @@ type neighbour struct {
 
 var errNotNDP = errors.New("not a valid neighbour solicitation or advertisement")
 
-// parseNeighbour reads a frame and refuses what RFC 4861, 7.1.1 and 7.1.2, tells to discard silently, a wrong checksum too.
+// parseNeighbour parses a frame and rejects packets that RFC 4861, 7.1.1 and 7.1.2, requires to discard silently,
+// including those with a wrong checksum.
 func parseNeighbour(b []byte) (neighbour, error) {
 	if len(b) < headerLen+ip6Len+neighbourLen || binary.BigEndian.Uint16(b[12:]) != etherTypeIPv6 {
 		return neighbour{}, errNotNDP
@@ -98,8 +99,8 @@ func parseNeighbour(b []byte) (neighbour, error) {
 	return n, nil
 }
 
-// linkOption returns the link-layer address option of a kind. Options that it does not know it ignores; one without a
-// length makes the packet invalid (RFC 4861, 4.6).
+// linkOption returns the link-layer address option of a kind. It ignores unknown options; an option with length zero
+// makes the packet invalid (RFC 4861, 4.6).
 func linkOption(options []byte, kind byte) (addr mac, ok bool) {
 	for len(options) > 0 {
 		if len(options) < 2 {
@@ -117,7 +118,7 @@ func linkOption(options []byte, kind byte) (addr mac, ok bool) {
 	return addr, true
 }
 
-// bytes returns the frame as it goes onto the wire.
+// bytes returns the frame in wire format.
 func (n neighbour) bytes() []byte {
 	size := neighbourLen
 	if n.lladdr != (mac{}) {
@@ -148,7 +149,7 @@ func (n neighbour) bytes() []byte {
 }
 
 // checksum returns the Internet checksum of an ICMPv6 message with its pseudo header (RFC 8200, 8.1); 0 for a message
-// whose own checksum is right.
+// with a correct checksum.
 func checksum(from, to netip.Addr, icmp []byte) uint16 {
 	sum := uint32(len(icmp)) + nextICMPv6
 	add := func(b []byte) {
@@ -175,10 +176,10 @@ type ndpCodec struct{}
 func (ndpCodec) family() string { return "ipv6" }
 func (ndpCodec) etherType() int { return etherTypeIPv6 }
 
-// snap leaves room for options of others, such as those of RFC 3971.
+// snap leaves room for other options, such as those of RFC 3971.
 func (ndpCodec) snap() int { return 1514 }
 
-// offsets: the sender of a solicitation is the source of the packet; the target of either message comes after the ICMPv6
+// offsets: the sender of a solicitation is the source of the packet; the target of either message follows the ICMPv6
 // header.
 func (ndpCodec) offsets() (sender, target uint32) { return headerLen + 8, headerLen + ip6Len + 8 }
 
@@ -196,8 +197,8 @@ func (ndpCodec) relevant() []bpf.Instruction {
 
 // parse: a solicitation asks for its target and claims its source; an advertisement claims its target.
 //
-// A solicitation need not say where its sender is (RFC 4861, 4.3, for one sent to a single station; some routers leave it out of
-// others): then it is where the frame comes from.
+// A solicitation may omit its sender's link-layer address (RFC 4861, 4.3, for a unicast solicitation; some routers omit
+// it in others): then the source of the frame is used.
 func (ndpCodec) parse(b []byte) (message, error) {
 	n, err := parseNeighbour(b)
 	if err != nil {
@@ -218,8 +219,9 @@ func (ndpCodec) parse(b []byte) (message, error) {
 	return message{}, errNotNDP
 }
 
-// answer: to a probe, which has no address that could be answered to, all nodes are told, unsolicited (RFC 4861, 7.2.4).
-// The override flag is always set: a neighbour that still has the MAC of an earlier owner must take ours (wire.md 2.1).
+// answer: a probe has no source address to answer to, so the answer is an unsolicited advertisement to all nodes (RFC
+// 4861, 7.2.4). The override flag is always set: a neighbour with the MAC of a previous owner must replace it (wire.md
+// 2.1).
 func (c ndpCodec) answer(self station, m message) []byte {
 	if m.probe() {
 		return c.announcement(self, m.target, asRequest)

@@ -16,7 +16,7 @@ var (
 	host6 = netip.MustParseAddr("2001:db8::c8")
 )
 
-// solicit is what the host at the other end sends to find the VIP.
+// solicit is the host's solicitation for the VIP.
 func solicit(change func(*neighbour)) neighbour {
 	group := solicitedNode(vip6)
 	n := neighbour{dst: groupMAC(group), src: asker, from: host6, to: group, kind: typeSolicitation, target: vip6, lladdr: asker}
@@ -65,9 +65,9 @@ func TestNDPParse(t *testing.T) {
 	}
 }
 
-// Whatever RFC 4861, 7.1.1 and 7.1.2, tells to discard.
+// RFC 4861, 7.1.1 and 7.1.2, require discarding these packets.
 func TestNDPRefuses(t *testing.T) {
-	// again makes the checksum right after a change of the ICMPv6 message.
+	// again recomputes the checksum after a change of the ICMPv6 message.
 	again := func(b []byte) []byte {
 		message := b[headerLen+ip6Len:]
 		message[2], message[3] = 0, 0
@@ -101,7 +101,7 @@ func TestNDPRefuses(t *testing.T) {
 	}
 }
 
-// The frames are what an independent implementation makes of them.
+// The frames equal those of an independent implementation.
 func TestNDPReadByAnother(t *testing.T) {
 	router, plain := station{mac: self, router: true}, station{mac: self}
 	question := message{dst: self, from: asker, sender: host6, target: vip6}
@@ -165,7 +165,7 @@ func FuzzParseNDP(f *testing.F) {
 		message := b[headerLen+ip6Len:][:binary.BigEndian.Uint16(b[headerLen+4:])]
 		other, err := ndp.ParseMessage(message)
 		if err != nil {
-			return // it is stricter about options that do not concern us
+			return // it is stricter about irrelevant options
 		}
 		var target netip.Addr
 		switch m := other.(type) {

@@ -2,7 +2,7 @@ package l2
 
 import "context"
 
-// port is an interface in use: a responder for each family that is, and one schedule that paces what they send.
+// port is an interface in use: a responder for each family in use, and one schedule that paces their frames.
 type port struct {
 	link       link
 	schedule   *schedule
@@ -10,7 +10,7 @@ type port struct {
 	stop       context.CancelFunc
 }
 
-// open returns the responder of a link for a family, which it makes if there is none. It must be called in the network
+// open returns the responder of a link for a family, and creates it if there is none. It must be called in the network
 // namespace of the interface.
 func (a *Announcer) open(l link, family int) (*responder, error) {
 	p := a.ports[l.index]
@@ -43,7 +43,7 @@ func (a *Announcer) opened(l link, family int) (*responder, error) {
 	return nil, nil
 }
 
-// dropUnused closes what has nothing to do any more, and what was opened for an interface that is not as it was.
+// dropUnused closes responders without duties, and ports whose interface has changed.
 func (a *Announcer) dropUnused(sets map[int]*[families]duties) {
 	for index, p := range a.ports {
 		set := sets[index]
@@ -74,7 +74,7 @@ func (a *Announcer) has(l link) bool {
 	return false
 }
 
-// drop closes a responder. Nothing is sent by it any more.
+// drop closes a responder. It sends nothing after that.
 func (p *port) drop(r *responder) {
 	d := *r.duties.Load()
 	r.close()

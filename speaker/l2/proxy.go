@@ -11,42 +11,44 @@ import (
 )
 
 // A host may answer for every address (proxy ARP, RFC 1027; a proxy of neighbour discovery, RFC 4861, 7.2.8). It is
-// recognized by its answer for an address that no host can have: the dummy address of IPv4 (RFC 7600), and one of
-// the discard prefix of IPv6 (RFC 6666). The end of the latter is random, so that no other host has its group.
+// detected by its answer for an address that no host can have: the dummy address of IPv4 (RFC 7600), and one of the
+// discard prefix of IPv6 (RFC 6666). The latter has random low bits, so that no other host has its group.
 var (
 	controlAddrs = [families]netip.Addr{
 		ipv4: netip.MustParseAddr("192.0.0.8"), ipv6: netip.MustParseAddr("100::5ab7:c31e:9d4f:26e8"),
 	}
-	// controlBlocks are the prefixes that are reserved with them. Where an address of ours is in one there is no check.
+	// controlBlocks are the reserved prefixes of these addresses. If one of the announced addresses is in a block,
+	// there is no check.
 	controlBlocks = [families]netip.Prefix{
 		ipv4: netip.MustParsePrefix("192.0.0.0/24"), ipv6: netip.MustParsePrefix("100::/64"),
 	}
-	// controlFor is how long an answer is waited for after the last probe. A proxy of neighbour discovery may wait for a
-	// random time of up to a second (RFC 4861, 7.2.8, MAX_ANYCAST_DELAY_TIME).
+	// controlFor is how long an answer is awaited after the last probe. A proxy of neighbour discovery may delay it by
+	// a random time of up to a second (RFC 4861, 7.2.8, MAX_ANYCAST_DELAY_TIME).
 	controlFor = [families]time.Duration{ipv4: 300 * time.Millisecond, ipv6: 1300 * time.Millisecond}
 )
 
 const (
-	// controlAgain is the least time between the beginnings of two checks of a responder.
+	// controlAgain is the minimum interval between the starts of two checks of a responder.
 	controlAgain = 10 * time.Second
-	// proxyFor is how long a host counts as a proxy after its last answer for the control address. After half of that it
-	// is asked again.
+	// proxyFor is how long a host counts as a proxy after its last answer for the control address. After half of that
+	// it is checked again.
 	proxyFor   = 5 * time.Minute
 	maxProxies = 16
-	// reportFor is the time that the caller has after a conflict to give up the other addresses of the VirtualIP.
+	// reportFor is the time for the caller to give up the other addresses of the VirtualIP after a conflict.
 	reportFor = 300 * time.Millisecond
 )
 
-// control is a check for proxies on a responder. It is a sender of its own: its job is not one for the same address.
+// control is a check for proxies on a responder. It is a separate sender, so that its job differs from one for the same
+// address.
 type control struct {
 	*responder
 	began time.Time
-	// asked is set once the probes are scheduled. ends is zero until the last one went out.
+	// asked is set once the probes are scheduled. ends is zero until the last probe was sent.
 	asked, over bool
 	ends        time.Time
 }
 
-// probed implements sender. The schedule calls it the last gap after the last probe.
+// probed implements sender. The schedule calls it after the gap that follows the last probe.
 func (c *control) probed(netip.Addr) {
 	c.of.mu.Lock()
 	c.ends = time.Now().Add(controlFor[c.family] - probeGaps[len(probeGaps)-1])
@@ -66,8 +68,8 @@ type proxy struct {
 	since, answered time.Time
 }
 
-// ignored reports whether the answer of a host for an address does not count: the host answers for every address, and
-// did not claim this one by itself.
+// ignored reports whether a host's answer for an address does not count: the host answers for every address, and did
+// not claim this one by itself.
 func (a *Announcer) ignored(r *responder, e *entry, by mac, now time.Time) bool {
 	_, is := a.proxies[proxyKey{r.link.index, r.family, by}]
 	return is && !(e.conflict != nil && e.conflict.mac == by && e.conflict.own(now))
@@ -76,8 +78,8 @@ func (a *Announcer) ignored(r *responder, e *entry, by mac, now time.Time) bool 
 // own reports whether the host has claimed the address other than by an answer.
 func (c *conflict) own(now time.Time) bool { return now.Sub(c.claimed) < forgetAfter }
 
-// check begins a check for proxies on a responder, unless the last one was a moment ago, and returns the one that runs,
-// or nil.
+// check starts a check for proxies on a responder, unless the last one was less than controlAgain ago, and returns the
+// running one, or nil.
 func (a *Announcer) check(r *responder, now time.Time) *control {
 	c := a.controls[r]
 	switch {
@@ -103,8 +105,8 @@ func (a *Announcer) checkable(r *responder) bool {
 	return !slices.ContainsFunc(a.network.subnets[r.link.index], has)
 }
 
-// answered records a host that answered for the control address. The addresses that it answered for are probed for
-// again at once, but for those that it has claimed by itself.
+// answered records a host that answered for the control address. Addresses in conflict with that host are probed again
+// at once, except those that it has claimed by itself.
 func (a *Announcer) answered(r *responder, by mac, now time.Time) {
 	key := proxyKey{r.link.index, r.family, by}
 	p, known := a.proxies[key]
@@ -130,7 +132,7 @@ func (a *Announcer) answered(r *responder, by mac, now time.Time) {
 	a.poke()
 }
 
-// checks does what is due for proxies and checks, and returns when to come again; zero if there is nothing to wait for.
+// checks processes due events of proxies and checks, and returns the next due time; zero if there is none.
 func (a *Announcer) checks(now time.Time) (due time.Time) {
 	later := func(at time.Time) {
 		if due.IsZero() || at.Before(due) {
@@ -171,8 +173,8 @@ func (a *Announcer) checks(now time.Time) (due time.Time) {
 	return due
 }
 
-// end ends a check. The conflicts that waited for it are reported, since those hosts did not answer for the control
-// address, unless the responder was closed before: then those were not checked.
+// end ends a check. The conflicts that waited for it are reported, because their hosts did not answer for the control
+// address. If the responder was closed, they were not checked, and are cleared.
 func (a *Announcer) end(c *control, now time.Time) {
 	c.over, a.changed = true, true
 	if p := a.ports[c.link.index]; p != nil {
@@ -189,8 +191,8 @@ func (a *Announcer) end(c *control, now time.Time) {
 	}
 }
 
-// clear ends a conflict with a host that does not have the address. One that is reported is over once the address was
-// probed for.
+// clear ends a conflict with a host that does not have the address. A reported conflict ends after the address has been
+// probed.
 func (e *entry) clear(now time.Time) {
 	if e.phase == holding || e.conflict.pending != nil {
 		e.conflict = nil
@@ -200,8 +202,9 @@ func (e *entry) clear(now time.Time) {
 	}
 }
 
-// doubtful returns the VirtualIPs of which an address is in a conflict that is not reported yet, or was a moment ago,
-// with the time when to come again: the caller, who uses all addresses of one or none, gives the others up first.
+// doubtful returns the VirtualIPs with an address in a conflict that is not reported yet, or was reported less than
+// reportFor ago, with the time of the next evaluation. The caller uses all addresses of a VirtualIP or none, and must
+// be able to give the others up first.
 func (a *Announcer) doubtful(now time.Time) map[string]time.Time {
 	out := map[string]time.Time{}
 	for _, e := range a.entries {
@@ -219,7 +222,7 @@ func (a *Announcer) doubtful(now time.Time) map[string]time.Time {
 	return out
 }
 
-// watch adds the control addresses to what the responders watch, while checks run.
+// watch adds the control addresses to the watched addresses of the responders, while checks run.
 func (a *Announcer) watch(sets map[int]*[families]duties) {
 	for r, c := range a.controls {
 		if set := sets[r.link.index]; set != nil && !c.over && !r.closed.Load() {
@@ -228,7 +231,7 @@ func (a *Announcer) watch(sets map[int]*[families]duties) {
 	}
 }
 
-// Proxies are the hosts that answer for every address.
+// Proxies returns the hosts that answer for every address.
 func (a *Announcer) Proxies() []plan.Proxy {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// proxied has the host answer every probe of the node, for every address, until the test ends.
+// proxied makes the host answer every probe of the node, for every address, until the test ends.
 func (s *side) proxied(t *testing.T) {
 	conn := s.socket(t, s.segment.host, s.family)
 	var ended sync.WaitGroup
@@ -38,8 +38,8 @@ func (s *side) proxied(t *testing.T) {
 	})
 }
 
-// TestProxyCostsNoAddress: a host that answers every probe keeps no address from its use for longer than seconds, gives
-// rise to no conflict, and is reported with its hardware address.
+// TestProxyCostsNoAddress: a host that answers every probe delays the use of an address by seconds at most, causes no
+// conflict, and is reported with its hardware address.
 func TestProxyCostsNoAddress(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		if n := s.count(t, "proxies", s.codec.family()); n != 0 {
@@ -71,7 +71,7 @@ func TestProxyCostsNoAddress(t *testing.T) {
 		if n := s.count(t, "proxies", s.codec.family()); n != 1 {
 			t.Errorf("the metric is %v", n)
 		}
-		// Another host is found although there is a proxy.
+		// Another host is detected despite the proxy.
 		other := addrsFrom(s.vip[3].String(), 2)[1]
 		set[other] = probe("eth0")
 		s.announce(t, set)
@@ -84,7 +84,8 @@ func TestProxyCostsNoAddress(t *testing.T) {
 	})
 }
 
-// TestProxyOfMany: many addresses are held soon after a proxy answered for all of them: they do not wait for each other.
+// TestProxyOfMany: many addresses are held soon after a proxy answered for all of them: they do not wait for each
+// other.
 func TestProxyOfMany(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
 		set, by := map[netip.Addr]plan.Announcement{}, mac{2, 0, 0, 0, 9, 9}
@@ -95,7 +96,7 @@ func TestProxyOfMany(t *testing.T) {
 		if _, err := a.Announce(set); err != nil {
 			t.Fatal(err)
 		}
-		elapse(50 * ms) // the first probe of each went out
+		elapse(50 * ms) // the first probe of each was sent
 		sys.sockets[1].occupy(all)
 		elapse(time.Second)
 		if held, err := a.Announce(set); err != nil || len(held) != len(set) || len(a.Conflicts()) > 0 {
@@ -104,13 +105,13 @@ func TestProxyOfMany(t *testing.T) {
 	})
 }
 
-// TestManyProxies: no more than maxProxies hosts count as proxies, and an answer for the control address counts only
-// while a check runs.
+// TestManyProxies: at most maxProxies hosts count as proxies, and an answer for the control address counts only while a
+// check runs.
 func TestManyProxies(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
 		set := map[netip.Addr]plan.Announcement{vip: probe("eth0")}
 		announce(t, a, set)
-		elapse(50 * ms) // the first probe went out
+		elapse(50 * ms) // the first probe was sent
 		on := sys.sockets[1]
 		answers := func(from, to byte) {
 			for i := from; i < to; i++ {
@@ -142,12 +143,11 @@ func TestManyProxies(t *testing.T) {
 	})
 }
 
-// TestClaimWhileChecking: while it is checked whether the host that answered is a proxy, a claim of another one is
-// reported at once.
+// TestClaimWhileChecking: while a check runs for the host that answered, a claim of another host is reported at once.
 func TestClaimWhileChecking(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
 		announce(t, a, map[netip.Addr]plan.Announcement{vip: probe("eth0")})
-		elapse(50 * ms) // the first probe went out
+		elapse(50 * ms) // the first probe was sent
 		on := sys.sockets[1]
 		on.occupy(map[netip.Addr]mac{vip: {2, 0, 0, 0, 9, 1}})
 		elapse(100 * ms)
@@ -162,8 +162,8 @@ func TestClaimWhileChecking(t *testing.T) {
 	})
 }
 
-// TestAddressOfAProxy: a proxy that asks from an address has that one: it is not used, also after it is probed for
-// again, although the proxy's answers for the others do not count.
+// TestAddressOfAProxy: a proxy has the address from which it sends requests: that address is not used, even after it is
+// probed again, although the proxy's answers for the others do not count.
 func TestAddressOfAProxy(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		s.proxied(t)
@@ -188,7 +188,7 @@ func TestAddressOfAProxy(t *testing.T) {
 	})
 }
 
-// TestClaimsOfAProxy: each form in which a proxy claims an address by itself counts, its answer does not.
+// TestClaimsOfAProxy: each form in which a proxy claims an address by itself counts; its answer does not.
 func TestClaimsOfAProxy(t *testing.T) {
 	by := mac{2, 0, 0, 0, 9, 9}
 	for name, claim := range map[string]struct {
@@ -224,8 +224,8 @@ func TestClaimsOfAProxy(t *testing.T) {
 	}
 }
 
-// TestProxyOfLinux: a proxy that answers questions and announcements, but no probes, as Linux does, keeps no address
-// from its use. Its answer to an announcement is a claim of a held address, and reported as such.
+// TestProxyOfLinux: a proxy that answers requests and announcements, but no probes, as Linux does, does not prevent the
+// use of an address. Its answer to an announcement is a claim of a held address, and reported as such.
 func TestProxyOfLinux(t *testing.T) {
 	s := newSegment(t, nil).side(t, ipv4)
 	behind := netspace.New(t)
@@ -261,10 +261,10 @@ func TestProxyOfLinux(t *testing.T) {
 	}
 }
 
-// TestAnyIP: a host to whose kernel the full subnet is local (AnyIP) has all those addresses: it is no proxy. One to
-// which half of all addresses are local besides answers for everything.
+// TestAnyIP: a host with the full subnet as a local route (AnyIP) has all those addresses: it is no proxy. A host with
+// half of all addresses as a local route in addition answers for everything.
 func TestAnyIP(t *testing.T) {
-	// The local table is one with the main table, so the route of the interface is of use before a shorter one.
+	// The local table and the main table are merged, so the route of the interface takes precedence over a shorter one.
 	subnet, half := netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("128.0.0.0/1")
 	for proxies, local := range [][]netip.Prefix{{subnet}, {subnet, half}} {
 		t.Run(local[len(local)-1].String(), func(t *testing.T) {
@@ -294,8 +294,8 @@ func TestAnyIP(t *testing.T) {
 	}
 }
 
-// TestSubnetIsNoProxy: a host that has each address of the subnet, and no other, is no proxy: none of them is used,
-// however long that lasts. The control address alone is probed for, at most every ten seconds.
+// TestSubnetIsNoProxy: a host that has every address of the subnet, and no other, is no proxy: none of them is used,
+// however long that lasts. Only the control address is probed in addition, at most every ten seconds.
 func TestSubnetIsNoProxy(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
 		set, all := map[netip.Addr]plan.Announcement{}, map[netip.Addr]mac{}
@@ -332,8 +332,8 @@ func TestSubnetIsNoProxy(t *testing.T) {
 	})
 }
 
-// TestSlowProxy: a proxy that answers late, as one of neighbour discovery may, is one, whenever the probes go out. The
-// conflict with a host that is none is known when the time for an answer is over.
+// TestSlowProxy: a proxy that answers late, as one of neighbour discovery may, is detected, whenever the probes are
+// sent. The conflict with a host that is no proxy is reported when the time for an answer is over.
 func TestSlowProxy(t *testing.T) {
 	for family, test := range map[int]struct {
 		addr          netip.Addr
@@ -348,7 +348,7 @@ func TestSlowProxy(t *testing.T) {
 				a.cfg.Fresh = func() bool { return !stale.Load() }
 				set := map[netip.Addr]plan.Announcement{test.addr: probe("eth0")}
 				announce(t, a, set)
-				elapse(50 * ms) // the first probe went out
+				elapse(50 * ms) // the first probe was sent
 				on, by := sys.sockets[1], mac{2, 0, 0, 0, 9, 9}
 				occupant := map[netip.Addr]mac{test.addr: by}
 				if isProxy {
@@ -357,7 +357,7 @@ func TestSlowProxy(t *testing.T) {
 				sys.mu.Lock()
 				on.occupant, on.delay = occupant, test.delay
 				sys.mu.Unlock()
-				stale.Store(true) // no probe for the control address goes out for a second
+				stale.Store(true) // no probe for the control address is sent for a second
 				on.hear(codecs[family].answer(station{mac: by}, message{
 					dst: mac{2, 0, 0, 0, 1}, from: mac{2, 0, 0, 0, 1}, sender: unspecified(family), target: test.addr,
 				}))
@@ -393,8 +393,8 @@ func unspecified(family int) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// TestControlOfOthers: a host that probes for the control address, as a speaker of another cluster, asks from it, or
-// announces it, is no proxy.
+// TestControlOfOthers: a host that probes for the control address, as a speaker of another cluster does, sends requests
+// from it, or announces it, is no proxy.
 func TestControlOfOthers(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		control := controlAddrs[s.family]
@@ -418,8 +418,8 @@ func TestControlOfOthers(t *testing.T) {
 	})
 }
 
-// TestControlIsOurs: where an address of ours or a subnet of the interface is of the control address's kind, a host may
-// have it: there is no check, and each answer counts at once.
+// TestControlIsOurs: if an announced address or a subnet of the interface is in the control address's block, a host may
+// have the control address: there is no check, and each answer counts at once.
 func TestControlIsOurs(t *testing.T) {
 	control, by := controlAddrs[ipv4], mac{2, 0, 0, 0, 9, 9}
 	for name, test := range map[string]struct {
@@ -449,13 +449,13 @@ func TestControlIsOurs(t *testing.T) {
 	}
 }
 
-// TestControlBecomesOurs: an address that comes while a check probes for it is probed for as any other, and a host that
+// TestControlBecomesOurs: an address that is added while a check probes for it is probed as any other, and a host that
 // has it is no proxy.
 func TestControlBecomesOurs(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
 		set, control := map[netip.Addr]plan.Announcement{vip: probe("eth0")}, controlAddrs[ipv4]
 		announce(t, a, set)
-		elapse(50 * ms) // its first probe went out
+		elapse(50 * ms) // its first probe was sent
 		on, by := sys.sockets[1], mac{2, 0, 0, 0, 9, 9}
 		on.occupy(map[netip.Addr]mac{vip: by})
 		elapse(60 * ms) // the second one was answered
@@ -475,8 +475,8 @@ func TestControlBecomesOurs(t *testing.T) {
 	})
 }
 
-// TestProxyLeaves: a host that answers for all is checked again before its time is over, without a claim of its own,
-// and stays a proxy without a gap, also if answers are lost. It is none some minutes after its last answer.
+// TestProxyLeaves: a proxy is checked again before its time is over, without a claim of its own, and stays a proxy
+// without a gap even if answers are lost. It is no proxy any more some minutes after its last answer.
 func TestProxyLeaves(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, calls func() int) {
 		set := map[netip.Addr]plan.Announcement{vip: probe("eth0")}
@@ -494,7 +494,7 @@ func TestProxyLeaves(t *testing.T) {
 		if n := on.count("control") - before; n < 2*7 || n > 2*9 {
 			t.Errorf("%d probes for the control address in 20 minutes", n)
 		}
-		for range 10 { // answers are lost half of the time
+		for range 10 { // half of the answers are lost
 			on.occupy(nil)
 			elapse(time.Minute)
 			on.occupy(all)
@@ -517,8 +517,8 @@ func TestProxyLeaves(t *testing.T) {
 	})
 }
 
-// TestProxyComesLater: a host that has our address and becomes a proxy is found to be one within seconds, and costs no
-// address any more.
+// TestProxyComesLater: a host that has one of the addresses and becomes a proxy is detected within seconds, and then
+// prevents the use of no address.
 func TestProxyComesLater(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
 		set := map[netip.Addr]plan.Announcement{vip: probe("eth0")}
@@ -537,8 +537,8 @@ func TestProxyComesLater(t *testing.T) {
 	})
 }
 
-// TestInterfaceGoesWhileChecking: an address that waits for a check is in no conflict when its interface goes, and is
-// probed for again when that comes back.
+// TestInterfaceGoesWhileChecking: an address that waits for a check has no conflict when its interface is removed, and
+// is probed again when the interface returns.
 func TestInterfaceGoesWhileChecking(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
 		set, both := map[netip.Addr]plan.Announcement{vip: probe("eth0")}, sys.links
@@ -562,8 +562,8 @@ func TestInterfaceGoesWhileChecking(t *testing.T) {
 	})
 }
 
-// TestProbeOfAUnit: while another host is found to have one address of a VirtualIP, the other one is not used: the
-// caller has time to give both up.
+// TestProbeOfAUnit: while another host has one address of a VirtualIP, the other address is not used: the caller has
+// time to give both up.
 func TestProbeOfAUnit(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, calls func() int) {
 		free := addrsFrom(vip.String(), 2)[1]

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// addrSet is a set of addresses that is never changed once it is shared.
+// addrSet is a set of addresses; it never changes once it is shared.
 type addrSet map[netip.Addr]struct{}
 
-// duties are what a responder does: it answers for those held; those watched it only listens for.
+// duties are the addresses of a responder: it answers for the held ones, and only observes the watched ones.
 type duties struct {
 	held, watched addrSet
 }
@@ -29,7 +29,7 @@ func (d duties) equal(e duties) bool {
 	return maps.Equal(d.held, e.held) && maps.Equal(d.watched, e.watched)
 }
 
-// responder answers the questions of one family on one interface.
+// responder answers the requests of one family on one interface.
 type responder struct {
 	link   link
 	family int
@@ -39,9 +39,9 @@ type responder struct {
 	router atomic.Bool
 
 	duties atomic.Pointer[duties]
-	// answering is held while a question is answered, so that set can wait for the answer that is on its way.
+	// answering is held while a request is answered, so that set can wait for an answer in progress.
 	answering sync.Mutex
-	// closed is set when we closed the socket. The errors of the library for that are not net.ErrClosed.
+	// closed is set when this process closed the socket. The library's errors for that are not net.ErrClosed.
 	closed atomic.Bool
 	// broken is set when the socket must be replaced.
 	broken atomic.Bool
@@ -62,7 +62,7 @@ func (a *Announcer) listen(l link, family int) (*responder, error) {
 
 func (r *responder) station() station { return station{mac: r.link.mac, router: r.router.Load()} }
 
-// set replaces what it does. After it returned no address is answered for that is not held.
+// set replaces the duties. Once it has returned, only held addresses are answered for.
 func (r *responder) set(d duties) error {
 	before := r.duties.Load()
 	if d.equal(*before) {
@@ -75,12 +75,13 @@ func (r *responder) set(d duties) error {
 	}
 	err := r.socket.pass(all)
 	if err != nil {
-		r.broken.Store(true) // it still passes what concerns other addresses
+		r.broken.Store(true) // it still passes frames for other addresses
 	}
 	return err
 }
 
-// serve answers until the socket is closed or breaks. When it does, or the interface goes down, the announcer is told.
+// serve answers until the socket is closed or breaks. If it breaks, or the interface goes down, it notifies the
+// announcer.
 func (r *responder) serve() {
 	buf := make([]byte, r.codec.snap())
 	for {
@@ -89,7 +90,8 @@ func (r *responder) serve() {
 		case r.closed.Load():
 			return
 		case errors.Is(err, unix.ENETDOWN):
-			// The socket works again when the interface comes up, but what we said before is forgotten then.
+			// The socket works again when the interface comes up, but neighbours may have lost the earlier
+			// announcements.
 			r.broken.Store(true)
 			r.of.lost()
 			continue
@@ -105,9 +107,11 @@ func (r *responder) serve() {
 	}
 }
 
-// hear answers a question and notes a claim. A frame can be both: a host that uses our address asks for another one.
+// hear answers a request and records a claim. A frame can be both: a host that uses one of the addresses asks for
+// another one.
 //
-// Answered is what was sent to this station, or to all that might have the address, by a sender that can be reached.
+// Only requests are answered that were sent to this station, or to all stations that might have the address, by a
+// reachable sender.
 func (r *responder) hear(m message) {
 	if r.of.ours(m.from) {
 		return
@@ -131,14 +135,14 @@ func (r *responder) hear(m message) {
 	}
 }
 
-// answer answers a question, unless its target was given up meanwhile, and tells whether the answer went out.
+// answer answers a request, unless its target was given up meanwhile, and reports whether the answer was sent.
 func (r *responder) answer(m message) bool {
 	r.answering.Lock()
 	defer r.answering.Unlock()
 	return has(r.duties.Load().held, m.target) && r.send(r.codec.answer(r.station(), m))
 }
 
-// become replaces the duties. After it returned no answer by those before is on its way.
+// become replaces the duties. Once it has returned, no answer by the previous duties is in progress.
 func (r *responder) become(d duties) {
 	r.duties.Store(&d)
 	r.answering.Lock()
@@ -163,7 +167,7 @@ func (r *responder) out(after time.Duration) {
 	r.of.metrics[r.family].first.Observe(after.Seconds())
 }
 
-// tell sends an announcement and tells whether it went out.
+// tell sends an announcement and reports whether it was sent.
 func (r *responder) tell(addr netip.Addr, f form) bool {
 	frame := r.codec.announcement(r.station(), addr, f)
 	if frame == nil || !r.send(frame) {
@@ -185,7 +189,7 @@ func (r *responder) probe(addr netip.Addr) bool {
 // probed implements sender.
 func (r *responder) probed(addr netip.Addr) { r.of.probed(r, addr) }
 
-// send sends a frame if this process may speak, and tells whether the kernel took it.
+// send sends a frame if Fresh allows it, and reports whether the kernel accepted it.
 func (r *responder) send(frame []byte) bool {
 	if !r.of.cfg.Fresh() {
 		return false
@@ -199,7 +203,7 @@ func (r *responder) send(frame []byte) bool {
 		return false
 	}
 	r.of.metrics[r.family].sendErrors.Inc()
-	// That the interface went down is told otherwise.
+	// That the interface went down is reported elsewhere.
 	if !errors.Is(err, unix.ENETDOWN) && !r.failing.Swap(true) {
 		r.of.cfg.Log.Warn("cannot send", "interface", r.link.name, "family", r.codec.family(), "error", err)
 	}

@@ -11,35 +11,36 @@ import (
 
 // step is one announcement of the schedule.
 type step struct {
-	after time.Duration // since the address was taken over
+	after time.Duration // since takeover
 	form  form
 }
 
-// steps are the announcements after taking over (wire.md 2.2): the second form once, after all addresses that were taken
-// over together had the first. After the last one the slow refresh goes on.
+// steps are the announcements after a takeover (wire.md 2.2): the second form once, after all addresses of the same
+// takeover had the first. After the last step the periodic refresh continues.
 var steps = []step{
 	{0, asRequest}, {0, asReply}, {50 * time.Millisecond, asRequest}, {200 * time.Millisecond, asRequest},
 	{500 * time.Millisecond, asRequest}, {time.Second, asRequest}, {2 * time.Second, asRequest}, {4 * time.Second, asRequest},
 }
 
-// An address is probed for twice, then an answer is waited for: 250 ms in all. RFC 5227, 2.1.1, takes five to nine seconds,
-// since its host has just been plugged in: a switch may not forward yet, and other hosts may start at the same moment. Here
-// the interface has carried traffic for a while, an answer takes a millisecond, and an address is watched as long as it is
-// held, so a host that slept through the probes is found as well. A Service waits meanwhile.
+// An address is probed twice, and then an answer is awaited: 250 ms in all. RFC 5227, 2.1.1, takes five to nine
+// seconds, for a host that has just been plugged in: a switch may not forward yet, and other hosts may start at the
+// same moment. Here the interface has carried traffic for a while, and an answer takes a millisecond. An address is
+// also watched as long as it is held, so a host that was asleep during the probes is found as well. A Service waits
+// meanwhile.
 var probeGaps = []time.Duration{100 * time.Millisecond, 150 * time.Millisecond}
 
-// tick paces the frames: at most burst of them in one.
+// tick paces the frames: at most burst frames per tick.
 const tick = 10 * time.Millisecond
 
 // sender sends frames on one interface.
 type sender interface {
-	// announce sends one form of announcement and returns how many frames went out.
+	// announce sends one form of announcement and returns how many frames were sent.
 	announce(addr netip.Addr, f form) int
-	// out is called when the first announcement of an address went out, with the time since it was taken over.
+	// out is called when the first announcement of an address was sent, with the time since takeover.
 	out(after time.Duration)
-	// probe tells whether the probe went out.
+	// probe reports whether the probe was sent.
 	probe(addr netip.Addr) bool
-	// probed is called when an address was probed for and the time for an answer is over. It may call the schedule.
+	// probed is called when the probes of an address and the time for an answer are over. It may call the schedule.
 	probed(addr netip.Addr)
 }
 
@@ -49,27 +50,27 @@ type place struct {
 	addr netip.Addr
 }
 
-// job is what is to be sent next for a place.
+// job is the next announcement or probe of a place.
 type job struct {
 	place
 	probing bool
-	start   time.Time // of the schedule
+	start   time.Time // start of the schedule
 	step    int
 	out     bool // it has been announced
 	due     time.Time
 	index   int // in the heap, -1 for none
 }
 
-// schedule sends announcements and probes for places: often after they were taken over, then seldom. One interface has
-// one, whose frames it paces.
+// schedule sends announcements and probes for places: frequently after takeover, then periodically. Each interface has
+// one, which paces its frames.
 type schedule struct {
-	refresh time.Duration // between two announcements in the long run; 0 for none
+	refresh time.Duration // interval of the periodic announcements; 0 for none
 	burst   int
 
 	mu   sync.Mutex
 	jobs map[place]*job
 	heap jobHeap
-	// window is the start of the current tick, sent is what was sent in it.
+	// window is the start of the current tick, sent counts the frames sent in it.
 	window time.Time
 	sent   int
 	wake   chan struct{}
@@ -80,13 +81,13 @@ func newSchedule(refresh time.Duration, perSecond int) *schedule {
 	return &schedule{refresh: refresh, burst: burst, jobs: map[place]*job{}, wake: make(chan struct{}, 1)}
 }
 
-// announce begins the announcements of places, unless they already run. Probes for them end.
+// announce starts the announcements of places, unless they already run. It ends their probes.
 func (s *schedule) announce(now time.Time, places ...place) { s.begin(now, places, false) }
 
-// probe begins to probe for places, unless that already runs. Announcements of them end.
+// probe starts the probes of places, unless they already run. It ends their announcements.
 func (s *schedule) probe(now time.Time, places ...place) { s.begin(now, places, true) }
 
-// begin takes all places at once.
+// begin adds all places at once.
 func (s *schedule) begin(now time.Time, places []place, probing bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +112,7 @@ func (s *schedule) begin(now time.Time, places []place, probing bool) {
 	}
 }
 
-// stop ends it. After it returned nothing more is sent for the place.
+// stop ends the job of a place. Once it has returned, nothing more is sent for the place.
 func (s *schedule) stop(p place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,7 +122,7 @@ func (s *schedule) stop(p place) {
 	}
 }
 
-// remove takes a job out of the heap, where its next time may be far off.
+// remove removes a job from the heap, where its next due time may be far off.
 func (s *schedule) remove(j *job) {
 	if j.index >= 0 {
 		heap.Remove(&s.heap, j.index)
@@ -149,8 +150,8 @@ func (s *schedule) run(ctx context.Context) {
 	}
 }
 
-// send sends what is due and fits into this tick. It returns how long to wait for the next, if there is one, and the
-// places where probing is over. The lock is held while sending, so that stop keeps its promise.
+// send sends the due frames that fit into this tick. It returns the time until the next one, if there is one, and the
+// places whose probing is over. The lock is held while sending, so that stop keeps its promise.
 func (s *schedule) send(now time.Time) (wait time.Duration, ok bool, ended []place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,7 +175,7 @@ func (s *schedule) send(now time.Time) (wait time.Duration, ok bool, ended []pla
 				j.due = now.Add(probeGaps[j.step])
 				j.step++
 			} else {
-				j.due = now.Add(probeGaps[0]) // nobody was asked, so silence says nothing
+				j.due = now.Add(probeGaps[0]) // nothing was sent, so silence proves nothing
 			}
 			heap.Fix(&s.heap, 0)
 		default:
@@ -190,7 +191,7 @@ func (s *schedule) send(now time.Time) (wait time.Duration, ok bool, ended []pla
 	return 0, false, ended
 }
 
-// formAt returns the form of a step; that of the refresh is the first one.
+// formAt returns the form of a step; the refresh uses the first one.
 func formAt(at int) form {
 	if at < len(steps) {
 		return steps[at].form
@@ -198,8 +199,8 @@ func formAt(at int) form {
 	return asRequest
 }
 
-// next puts the announcement at the heap's top off to its next time. One that comes late does not catch up by a burst: the
-// next step is due no sooner than now.
+// next moves the job at the heap's top to its next due time. A late job does not catch up in a burst: the next step is
+// due no sooner than now.
 func (s *schedule) next(j *job, now time.Time) {
 	j.step++
 	switch {
@@ -209,7 +210,7 @@ func (s *schedule) next(j *job, now time.Time) {
 			j.due = now
 		}
 	case s.refresh > 0:
-		// A quarter of jitter spreads addresses that were taken over together.
+		// A quarter of jitter spreads addresses of the same takeover.
 		j.due = now.Add(s.refresh - time.Duration(rand.Int64N(int64(s.refresh/4)+1)))
 	default:
 		heap.Pop(&s.heap)
@@ -218,7 +219,7 @@ func (s *schedule) next(j *job, now time.Time) {
 	heap.Fix(&s.heap, 0)
 }
 
-// jobHeap orders jobs by their time, the fresh ones first.
+// jobHeap orders jobs by due time, and then by step.
 type jobHeap []*job
 
 func (h jobHeap) Len() int { return len(h) }

@@ -11,7 +11,7 @@ import (
 
 const ms = time.Millisecond
 
-// recorder notes when it was told to send what.
+// recorder records what was sent, and when.
 type recorder struct {
 	begin   time.Time
 	times   map[netip.Addr][]time.Duration
@@ -21,7 +21,7 @@ type recorder struct {
 	probes  map[netip.Addr][]time.Duration
 	ended   map[netip.Addr]time.Duration
 	outs    []time.Duration
-	full    bool // the kernel takes nothing
+	full    bool // the kernel accepts nothing
 }
 
 func newRecorder() *recorder {
@@ -66,7 +66,7 @@ func running(t *testing.T, s *schedule) {
 	t.Cleanup(func() { stop(); <-done })
 }
 
-// elapse lets the time pass; then nothing runs, so that the recorder can be read.
+// elapse advances time; after that nothing runs, so that the recorder can be read.
 func elapse(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -102,7 +102,8 @@ func TestScheduleOfOneAddress(t *testing.T) {
 	})
 }
 
-// How long the first announcement took is told once for each address: also if it waited for its turn, or the kernel did not take it at once.
+// The delay of the first announcement is reported once per address, even if it waited for its tick, or the kernel did
+// not accept it at once.
 func TestScheduleTellsTheFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := newRecorder()
@@ -154,8 +155,7 @@ func TestScheduleWithoutRefreshEnds(t *testing.T) {
 	})
 }
 
-// Many addresses at once are paced, each is announced for the first time before any is a second time, and none
-// is lost.
+// Many addresses at once are paced, each is announced once before any is announced a second time, and none is lost.
 func TestScheduleIsPaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := newRecorder()
@@ -210,7 +210,7 @@ func TestScheduleProbes(t *testing.T) {
 		s.probe(time.Now(), place{rec, host})
 		elapse(120 * ms)
 		s.stop(place{rec, host})
-		s.probe(time.Now(), place{rec, vip}) // again: nothing new
+		s.probe(time.Now(), place{rec, vip}) // again: no change
 		elapse(time.Minute)
 		if want := []time.Duration{0, 100 * ms}; !slices.Equal(rec.probes[vip], want) || rec.ended[vip] != 250*ms {
 			t.Errorf("probed at %v until %v, want %v until 250 ms", rec.probes[vip], rec.ended[vip], want)
@@ -218,7 +218,7 @@ func TestScheduleProbes(t *testing.T) {
 		if _, ended := rec.ended[host]; ended {
 			t.Error("told of the end of what was stopped")
 		}
-		// Announcing what is probed for ends the probes.
+		// An announcement of a probed address ends its probes.
 		s.probe(time.Now(), place{rec, vip})
 		s.announce(time.Now(), place{rec, vip})
 		before := rec.ended[vip]
@@ -229,7 +229,7 @@ func TestScheduleProbes(t *testing.T) {
 	})
 }
 
-// A probe that the kernel did not take, or that a process that woke up late may not send, has asked nobody.
+// A probe that the kernel did not accept, or that a stalled process must not send, does not count.
 func TestScheduleProbesAgainWhatWasNotSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := newRecorder()
@@ -251,7 +251,7 @@ func TestScheduleProbesAgainWhatWasNotSent(t *testing.T) {
 	})
 }
 
-// The time for an answer begins with the probe, however long that waited for its turn.
+// The time for an answer begins with the probe, however long that was paced.
 func TestScheduleProbesManyAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := newRecorder()
@@ -270,7 +270,7 @@ func TestScheduleProbesManyAtOnce(t *testing.T) {
 	})
 }
 
-// What is begun anew again and again, as where a node is heard and not heard in turn, is kept once.
+// A job that is restarted repeatedly, as for a node on an unstable link, is kept once.
 func TestScheduleForgetsWhatEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := newRecorder()

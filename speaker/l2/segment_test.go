@@ -36,7 +36,7 @@ type segment struct {
 	on         string // the node's interface
 }
 
-// lines is a log that is read while it is written.
+// lines is a log that can be read while it is written.
 type lines struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -48,7 +48,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-// with returns the lines that hold a text.
+// with returns the lines that contain a text.
 func (l *lines) with(text string) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,7 +61,7 @@ func (l *lines) with(text string) []string {
 	return out
 }
 
-// join makes the wire, with an address of each family at both ends.
+// join creates the wire, with an address of each family at both ends.
 func join(t testing.TB) *segment {
 	t.Helper()
 	s := &segment{node: netspace.New(t), host: netspace.New(t), kicked: make(chan struct{}, 1), log: &lines{},
@@ -89,7 +89,7 @@ func newSegment(t testing.TB, change func(*Config)) *segment {
 	s.announcer = New(cfg)
 	runs(t, s.announcer)
 	t.Cleanup(func() {
-		// Closing a socket of our own is nothing to warn of.
+		// Closing a socket deliberately logs no warning.
 		if bad := s.log.with("cannot read"); len(bad) > 0 {
 			t.Errorf("log:\n%s", bad)
 		}
@@ -97,7 +97,7 @@ func newSegment(t testing.TB, change func(*Config)) *segment {
 	return s
 }
 
-// runs runs the announcer until the test ends, and returns how to end it sooner.
+// runs runs the announcer until the test ends, and returns a function to stop it earlier.
 func runs(t testing.TB, a *Announcer) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -115,7 +115,7 @@ func runs(t testing.TB, a *Announcer) (stop func()) {
 // on returns an announcement on these interfaces.
 func on(names ...string) plan.Announcement { return plan.Announcement{VIP: "vip", Interfaces: names} }
 
-// announce tells the announcer the whole set and returns what it holds.
+// announce passes the full set to the announcer and returns what it holds.
 func (s *segment) announce(t testing.TB, set map[netip.Addr]plan.Announcement) map[netip.Addr][]string {
 	t.Helper()
 	var held map[netip.Addr][]string
@@ -140,7 +140,7 @@ func (s *segment) hold(t testing.TB, addrs ...netip.Addr) {
 
 func same(a, b map[netip.Addr][]string) bool { return maps.EqualFunc(a, b, slices.Equal[[]string]) }
 
-// waitKick waits until the announcer wants to be called.
+// waitKick waits for a kick of the announcer.
 func (s *segment) waitKick(t testing.TB) {
 	t.Helper()
 	select {
@@ -173,7 +173,7 @@ type side struct {
 	conn   *packet.Conn
 }
 
-// bothFamilies runs a test for each family on a segment of its own.
+// bothFamilies runs a test for each family on its own segment.
 func bothFamilies(t *testing.T, test func(t *testing.T, s *side)) {
 	for family := range families {
 		t.Run(codecs[family].family(), func(t *testing.T) {
@@ -218,7 +218,7 @@ func (s *side) tell(t testing.TB, raw []byte) {
 	}
 }
 
-// question of the host for a target; a claim or probe where the sender is another than the host.
+// question returns the host's request for a target; with another sender than the host it is a claim or a probe.
 func (s *side) question(sender, target netip.Addr) []byte {
 	if s.family == ipv4 {
 		return arpFrame{dst: broadcast, src: s.peer, op: opRequest, senderMAC: s.peer, senderIP: sender, targetIP: target}.bytes()
@@ -238,12 +238,12 @@ func (s *side) unspecified() netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// claim is what a host sends that takes the address over, from a MAC.
+// claim returns the announcement of a host that takes the address over, from a MAC.
 func (s *side) claim(by mac, addr netip.Addr) []byte {
 	return s.codec.announcement(station{mac: by}, addr, asRequest)
 }
 
-// next returns the next frame of the node that a test accepts. Frames come in the order in which they were sent.
+// next returns the next frame of the node that accept accepts. Frames arrive in the order in which they were sent.
 func (s *side) next(t testing.TB, what string, accept func(message, []byte) bool) []byte {
 	t.Helper()
 	if err := s.conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
@@ -261,14 +261,14 @@ func (s *side) next(t testing.TB, what string, accept func(message, []byte) bool
 	}
 }
 
-// reply returns the next answer to the host. Answers come in the order of the questions, so that of an earlier question
-// would come first: no test needs to wait for silence.
+// reply returns the next answer to the host. Answers arrive in the order of the requests, so an answer to an earlier
+// request would come first: no test needs to wait for silence.
 func (s *side) reply(t testing.TB) []byte {
 	t.Helper()
 	return s.next(t, "answer", func(m message, _ []byte) bool { return m.dst == s.peer && !m.target.IsValid() })
 }
 
-// wantReply checks that the next answer is the one for the target, whole.
+// wantReply checks that the next answer is exactly the one for the target.
 func (s *side) wantReply(t testing.TB, target netip.Addr) {
 	t.Helper()
 	var want []byte
@@ -283,7 +283,7 @@ func (s *side) wantReply(t testing.TB, target netip.Addr) {
 	}
 }
 
-// answered asks and checks that this very question is answered.
+// answered sends a request and checks that exactly this request is answered.
 func (s *side) answered(t testing.TB, target netip.Addr) {
 	t.Helper()
 	s.tell(t, s.question(s.host, target))
@@ -307,7 +307,7 @@ func (s *side) neighbour(t testing.TB, addr netip.Addr) mac {
 	return mac{}
 }
 
-// setNeighbour gives the host an entry as an earlier owner left it.
+// setNeighbour gives the host an entry of an earlier owner.
 func (s *side) setNeighbour(t testing.TB, addr netip.Addr, m mac) {
 	t.Helper()
 	err := s.segment.host.Handle.NeighSet(&netlink.Neigh{LinkIndex: linkOf(t, s.segment.host, s.port).Attrs().Index,
@@ -323,7 +323,7 @@ func (s *side) wantNeighbour(t testing.TB, addr netip.Addr, want mac) {
 	eventually(t, "the host's neighbour entry of "+addr.String()+" is the node's", func() bool { return s.neighbour(t, addr) == want })
 }
 
-// learns makes the host's own kernel ask, as for any packet that it sends.
+// learns makes the host's own kernel resolve the address, as for any packet that it sends.
 func (s *side) learns(t testing.TB, addr netip.Addr) {
 	t.Helper()
 	s.segment.host.Must(t, func() error {
@@ -338,7 +338,7 @@ func (s *side) learns(t testing.TB, addr netip.Addr) {
 	s.wantNeighbour(t, addr, s.self)
 }
 
-// addresses lists those of an interface, again where a change cut the list short.
+// addresses lists the addresses of an interface; an interrupted dump is repeated.
 func addresses(space *netspace.Space, link netlink.Link, family int) ([]netlink.Addr, error) {
 	return dump.Whole(func() ([]netlink.Addr, error) { return space.Handle.AddrList(link, family) })
 }

@@ -15,23 +15,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// system is what the package asks of the operating system.
+// system is the interface to the operating system.
 type system interface {
 	// observe lists the interfaces of the calling thread's network namespace.
 	observe() (*network, error)
-	// open opens the socket for a family on an interface there. Nothing is read from it before pass is called.
+	// open opens the socket for a family on an interface there. It reads nothing before pass is called.
 	open(l link, family int) (socket, error)
 }
 
 // socket reads and writes the frames of one family on one interface.
 type socket interface {
-	// pass makes read return the frames that concern these addresses. After an error the socket is of no use.
+	// pass makes read return the frames that concern these addresses. After an error the socket is unusable.
 	pass(addrs addrSet) error
 	// read fails with ENETDOWN once when the interface goes down.
 	read(buf []byte) (int, error)
-	// send never blocks: where the kernel has no room the frame is lost, as it could be on the wire.
+	// send never blocks: if the kernel has no room, the frame is lost, as it could be on the wire.
 	send(frame []byte) error
-	// router tells whether the interface forwards IPv6. It looks in the calling thread's network namespace.
+	// router reports whether the interface forwards IPv6, in the calling thread's network namespace.
 	router() bool
 	close()
 }
@@ -64,18 +64,18 @@ func (kernel) open(l link, family int) (socket, error) {
 	return s, nil
 }
 
-// packetSocket implements socket by AF_PACKET. It needs no address on the interface, neither a link-local one.
+// packetSocket implements socket by AF_PACKET. It needs no address on the interface, not even a link-local one.
 type packetSocket struct {
 	link   link
 	codec  codec
 	conn   *packet.Conn
 	raw    syscall.RawConn
-	groups *groups // nil but for IPv6
-	// parts is how many prefixes a filter may tell apart for the kernel to take it.
+	groups *groups // nil except for IPv6
+	// parts is the number of prefixes in a filter that the kernel accepts.
 	parts int
 }
 
-// needsIPv6 fails where the kernel takes in no IPv6 packet: an answer would lead nowhere.
+// needsIPv6 fails if the kernel accepts no IPv6 packets on the interface: answering would be useless.
 func (s *packetSocket) needsIPv6() error {
 	if off, err := s.conf6("disable_ipv6"); err != nil || off {
 		return fmt.Errorf("answer for IPv6 on %s: IPv6 is off there: set sysctl net.ipv6.conf.%s.disable_ipv6=0, or name another interface",
@@ -84,7 +84,7 @@ func (s *packetSocket) needsIPv6() error {
 	return nil
 }
 
-// conf6 reads a switch of IPv6 of the interface.
+// conf6 reads a boolean IPv6 parameter of the interface.
 func (s *packetSocket) conf6(key string) (bool, error) {
 	value, err := os.ReadFile(filepath.Join("/proc/sys/net/ipv6/conf", s.link.name, key))
 	return err == nil && strings.TrimSpace(string(value)) != "0", err
@@ -98,7 +98,7 @@ func (s *packetSocket) router() bool {
 	return on
 }
 
-// pass joins the groups first: what the filter passes must reach it.
+// pass joins the groups first: frames for the filter must reach it.
 func (s *packetSocket) pass(addrs addrSet) error {
 	if s.groups != nil {
 		if err := s.groups.set(addrs); err != nil {
@@ -114,8 +114,8 @@ func (s *packetSocket) pass(addrs addrSet) error {
 }
 
 // attach attaches the filter. The kernel charges it to the socket together with the one that it replaces, up to
-// net.core.optmem_max (sk_filter_charge, net/core/filter.c): 20 kB before Linux 6.7. One that is too long for that is made of fewer
-// prefixes, which lets more foreign frames wake the process and changes no answer.
+// net.core.optmem_max (sk_filter_charge, net/core/filter.c): 20 kB before Linux 6.7. A filter that is too long is
+// rebuilt with fewer prefixes; then more foreign frames wake the process, but the answers are the same.
 func (s *packetSocket) attach(list []netip.Addr) error {
 	for {
 		prog, err := filter(s.codec, list, s.parts)
@@ -141,7 +141,7 @@ func (s *packetSocket) read(buf []byte) (int, error) {
 func (s *packetSocket) send(frame []byte) error {
 	var err error
 	if rawErr := s.raw.Write(func(fd uintptr) bool {
-		_, err = unix.Write(int(fd), frame) // it is bound to the interface and its EtherType
+		_, err = unix.Write(int(fd), frame) // bound to the interface and its EtherType
 		return true
 	}); rawErr != nil {
 		return rawErr

@@ -13,7 +13,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// stack adds an interface and sets it up; the test is skipped where the kernel does not know its kind.
+// stack adds an interface and sets it up; the test is skipped if the kernel does not support its kind.
 func stack(t *testing.T, space *netspace.Space, l netlink.Link) {
 	t.Helper()
 	if err := space.Handle.LinkAdd(l); errors.Is(err, unix.EOPNOTSUPP) {
@@ -37,7 +37,7 @@ func named(name string) netlink.LinkAttrs {
 	return at
 }
 
-// Who asks in a VLAN is answered there, and only there.
+// A request in a VLAN is answered there, and only there.
 func TestVLAN(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		for _, end := range []struct {
@@ -69,7 +69,7 @@ func TestVLAN(t *testing.T) {
 	})
 }
 
-// A bond answers, not its ports; when it turns to another port, all is said again there.
+// A bond answers, not its ports; when it selects another port, all addresses are announced again there.
 func TestBond(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		netspace.Join(t, s.node, "eth1", "198.51.100.1/24", s.segment.host, "eth1", "198.51.100.2/24")
@@ -91,7 +91,7 @@ func TestBond(t *testing.T) {
 		for _, a := range []string{"203.0.113.201/24", "2001:db8::c9/64"} {
 			s.segment.host.Address(t, "br0", a)
 		}
-		for _, name := range []string{"eth0", "eth1"} { // what the bridge has, its ports must not
+		for _, name := range []string{"eth0", "eth1"} { // only the bridge may have addresses, not its ports
 			list, err := addresses(s.segment.host, linkOf(t, s.segment.host, name), netlink.FAMILY_ALL)
 			if err != nil {
 				t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// simulated is a system under a virtual clock: what the kernel does is in wire_test.go, this is for what takes minutes.
+// simulated is a system with a virtual clock, for tests that take minutes; wire_test.go tests the kernel.
 type simulated struct {
 	links   []link
 	subnets map[int][]netip.Prefix
@@ -45,7 +45,7 @@ func (s *simulated) open(l link, family int) (socket, error) {
 	return socket, nil
 }
 
-// simulatedSocket notes what is sent, and its occupant is a host that has addresses.
+// simulatedSocket records what is sent; its occupants are hosts that have addresses.
 type simulatedSocket struct {
 	of    *simulated
 	codec codec
@@ -53,9 +53,9 @@ type simulatedSocket struct {
 	done  chan struct{}
 
 	sent     map[string][]time.Duration // by probe, control, announcement, answer
-	asked    map[netip.Addr]struct{}    // what was probed for
+	asked    map[netip.Addr]struct{}    // probed addresses
 	occupant map[netip.Addr]mac
-	// delay is that of the occupants' answers for the control address.
+	// delay is the delay of the occupants' answers for the control address.
 	delay time.Duration
 }
 
@@ -159,8 +159,8 @@ func announce(t *testing.T, a *Announcer, set map[netip.Addr]plan.Announcement) 
 	return nil
 }
 
-// The host that was found keeps the address: it is probed for a second after each of the first conflicts, then each
-// three seconds, so that it is held within seconds once the host is gone. The conflict is reported once.
+// The other host keeps the address: it is probed again a second after each of the first conflicts, then every three
+// seconds, so that it is held within seconds once the host is gone. The conflict is reported once.
 func TestProbingBacksOff(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, kicks func() int) {
 		set := map[netip.Addr]plan.Announcement{vip: probe("eth0")}
@@ -194,7 +194,7 @@ func TestProbingBacksOff(t *testing.T) {
 		if kicks() == 0 {
 			t.Error("not kicked")
 		}
-		// The host is gone: found at the next try.
+		// The host is gone: detected by the next probe.
 		sys.mu.Lock()
 		on.occupant = nil
 		sys.mu.Unlock()
@@ -205,7 +205,7 @@ func TestProbingBacksOff(t *testing.T) {
 	})
 }
 
-// slowSocket takes its time to send.
+// slowSocket delays sending.
 type slowSocket struct {
 	simulatedSocket
 	begun, release chan struct{}
@@ -219,8 +219,8 @@ func (s *slowSocket) send([]byte) error {
 	return nil
 }
 
-// What is given up is not answered for once that returned: an answer that is on its way is waited for, as its thread may stand
-// still just before it sends, while the next owner already announces.
+// Once give-up has returned, the address is not answered for. It waits for an answer in progress, whose thread may
+// stall just before it sends, while the next owner already announces.
 func TestNoAnswerAfterGivingUp(t *testing.T) {
 	socket := &slowSocket{begun: make(chan struct{}), release: make(chan struct{})}
 	r := &responder{link: link{name: "eth0", mac: mac{2, 0, 0, 0, 1}}, codec: arpCodec{}, socket: socket, of: New(Config{Log: slog.New(slog.DiscardHandler)})}
@@ -238,7 +238,7 @@ func TestNoAnswerAfterGivingUp(t *testing.T) {
 	r.hear(question) // a second answer would close begun again, and panic
 }
 
-// An address of two interfaces is held when both are quiet; a host on one of them keeps it from both.
+// An address of two interfaces is held when probes on both are unanswered; a host on one of them prevents it on both.
 func TestProbesOnAllInterfaces(t *testing.T) {
 	simulation(t, 2, func(t *testing.T, a *Announcer, sys *simulated, kicks func() int) {
 		set := map[netip.Addr]plan.Announcement{vip: probe("eth0", "eth1")}
@@ -267,7 +267,7 @@ func TestProbesOnAllInterfaces(t *testing.T) {
 	})
 }
 
-// An interface that goes while it is probed on does not hold the address up, nor does one that comes skip the probes.
+// An interface that is removed during probing does not delay the address, and an added one does not skip the probes.
 func TestInterfacesChangeWhileProbing(t *testing.T) {
 	simulation(t, 2, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
 		both := sys.links
@@ -292,7 +292,8 @@ func TestInterfacesChangeWhileProbing(t *testing.T) {
 	})
 }
 
-// A claim against a held address is defended at once and at most every ten seconds; it is over when nothing was heard for a while.
+// A claim against a held address is defended at once and at most every ten seconds; the conflict ends when no claim was
+// received for a while.
 func TestDefenceIsLimited(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, kicks func() int) {
 		set := map[netip.Addr]plan.Announcement{vip: on("eth0")}
@@ -323,7 +324,7 @@ func TestDefenceIsLimited(t *testing.T) {
 	})
 }
 
-// Of two hosts that both claim an address the first is told, and the other once that one is silent.
+// Of two hosts that claim an address, the first is reported, and the second once the first is silent.
 func TestTwoForeignClaims(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, kicks func() int) {
 		announce(t, a, map[netip.Addr]plan.Announcement{vip: on("eth0")})
@@ -346,8 +347,8 @@ func TestTwoForeignClaims(t *testing.T) {
 	})
 }
 
-// Who gives an address up for its conflict does not find it free while the other host has it, and does within seconds
-// of that host's leaving: also if the address has not been wanted since. After ten minutes it is not probed for any
+// After an address is given up for a conflict, it is not free while the other host has it, and free within seconds
+// after that host has gone: even if the address was not requested meanwhile. After ten minutes it is not probed any
 // more.
 func TestConflictIsCheckedAfterGivingUp(t *testing.T) {
 	for _, leaves := range []bool{true, false} {
@@ -390,9 +391,9 @@ func TestConflictIsCheckedAfterGivingUp(t *testing.T) {
 	}
 }
 
-// An address is announced within seconds once the other host has left, also for a Service that was deleted and created
-// again, before that or afterwards. The caller does what the reconcile loop does: it gives up an address in conflict,
-// and wants it back once the conflict is over.
+// An address is announced within seconds after the other host has left, also for a Service that is deleted and created
+// again, before or after. The caller does what the reconcile loop does: it releases an address in conflict, and claims it
+// again when the conflict ends.
 func TestAnnouncedOnceFree(t *testing.T) {
 	const soon, late = time.Second, 5 * time.Minute // before and after it is probed for less often
 	for name, at := range map[string]struct{ deleted, created, left, most time.Duration }{
@@ -442,8 +443,8 @@ func TestAnnouncedOnceFree(t *testing.T) {
 	}
 }
 
-// Many addresses in conflict, as behind a host that answers for all of them, are probed for no more than ten times a
-// second in all.
+// Many addresses in conflict, as behind a host that answers for all of them, are probed at most ten times a second in
+// total.
 func TestManyConflicts(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
 		set, occupant, addr := map[netip.Addr]plan.Announcement{}, map[netip.Addr]mac{}, vip
@@ -471,9 +472,9 @@ func TestManyConflicts(t *testing.T) {
 	})
 }
 
-// A conflict about an address that is held lasts as long as the other host answers for it, although it claims nothing
-// by itself, and is over within seconds of its leaving. It costs a probe each two seconds, and no defence that it did
-// not ask for.
+// A conflict about a held address lasts as long as the other host answers for it, even without claims of its own, and
+// ends within seconds after that host has gone. It costs a probe every two seconds. Each answer counts as a claim, with
+// a defence at most every ten seconds.
 func TestHeldConflictEnds(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, kicks func() int) {
 		announce(t, a, map[netip.Addr]plan.Announcement{vip: on("eth0")})
@@ -504,7 +505,7 @@ func TestHeldConflictEnds(t *testing.T) {
 	})
 }
 
-// An announcer whose system fails says so, holds nothing, and does better when it can.
+// An announcer with a failing system returns the error, holds nothing, and recovers when the system does.
 func TestSystemFails(t *testing.T) {
 	simulation(t, 1, func(t *testing.T, a *Announcer, sys *simulated, _ func() int) {
 		sys.fails = errors.New("no")

@@ -35,9 +35,9 @@ func TestOnlyWhatIsOursIsAnswered(t *testing.T) {
 		ours := s.question(s.host, s.vip[0])
 		s.tell(t, s.question(s.host, s.vip[2]))       // not owned
 		s.tell(t, to(other, ours))                    // sent to another station
-		s.tell(t, to(mac{1, 0, 0x5e, 0, 0, 1}, ours)) // sent to a group that is not that of the address
+		s.tell(t, to(mac{1, 0, 0x5e, 0, 0, 1}, ours)) // sent to a group other than the address's
 		s.tell(t, s.claim(s.peer, s.vip[2]))
-		s.tell(t, slices.Concat(ours[:12], []byte{0x81, 0, 0, 7}, ours[12:])) // VLAN 7, which has no interface here
+		s.tell(t, slices.Concat(ours[:12], []byte{0x81, 0, 0, 7}, ours[12:])) // VLAN 7, without an interface here
 		s.answered(t, s.vip[1])                                               // the last in order, and counted once it is sent
 		eventually(t, "the answer is counted", func() bool { return s.count(t, "answers_total", s.codec.family()) > 0 })
 		if got := s.count(t, "answers_total", s.codec.family()); got != 1 {
@@ -46,7 +46,7 @@ func TestOnlyWhatIsOursIsAnswered(t *testing.T) {
 	})
 }
 
-// A neighbour that verifies its entry asks this station alone.
+// A neighbour that verifies its entry sends a request to this station only.
 func TestUnicastQuestion(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		s.hold(t, s.vip[0])
@@ -68,7 +68,7 @@ func TestSolicitationWithoutSourceOption(t *testing.T) {
 	s.wantReply(t, s.vip[0])
 }
 
-// The router flag is the kernel's, in whose name we answer.
+// The router flag is the kernel's value.
 func TestRouterFlag(t *testing.T) {
 	s := newSegment(t, nil).side(t, ipv6)
 	s.node.Sysctl(t, "net.ipv6.conf.all.forwarding", "1")
@@ -81,7 +81,7 @@ func TestRouterFlag(t *testing.T) {
 	}
 }
 
-// An interface whose link-local address is in doubt, or that has none, answers all the same.
+// An interface with a tentative link-local address, or with none, answers.
 func TestNoLinkLocalAddress(t *testing.T) {
 	s := newSegment(t, nil).side(t, ipv6)
 	link := linkOf(t, s.node, "eth0")
@@ -154,7 +154,7 @@ func TestThousandsOfAddresses(t *testing.T) {
 		for _, i := range []int{0, 1, n / 2, n - 1} {
 			s.answered(t, addrs[i])
 		}
-		s.tell(t, s.question(s.host, addrs[n-1].Next())) // within what the filter passes
+		s.tell(t, s.question(s.host, addrs[n-1].Next())) // within the prefixes of the filter
 		s.answered(t, addrs[7])
 	})
 }
@@ -164,7 +164,7 @@ func TestTakingOverCorrectsNeighbours(t *testing.T) {
 		s.setNeighbour(t, s.vip[0], mac{2, 0, 0, 0, 0, 0x77})
 		s.hold(t, s.vip[0])
 		s.wantNeighbour(t, s.vip[0], s.self)
-		// The request form all along; the reply form once.
+		// The request form in every step; the reply form once.
 		request := s.codec.announcement(station{mac: s.self}, s.vip[0], asRequest)
 		reply := s.codec.announcement(station{mac: s.self}, s.vip[0], asReply)
 		requests, replies, wantReplies := 0, 0, 1
@@ -188,7 +188,7 @@ func TestTakingOverCorrectsNeighbours(t *testing.T) {
 	})
 }
 
-// An interface that goes down is left, and served anew with announcements when it is up again.
+// An interface that goes down is closed, and opened again with announcements when it is up.
 func TestInterfaceDownAndUp(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		s.hold(t, s.vip[0])
@@ -212,7 +212,8 @@ func TestInterfaceDownAndUp(t *testing.T) {
 	})
 }
 
-// A wire that was cut and mended between two looks: all is said again. So it is when the MAC changes.
+// A carrier loss and recovery between two Announce calls: everything is announced again. The same holds for a change of
+// the MAC.
 func TestCarrierAndMACAreFollowed(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		s.hold(t, s.vip[0])
@@ -228,7 +229,7 @@ func TestCarrierAndMACAreFollowed(t *testing.T) {
 		}
 		waitCarrier(t, s.node, "eth0")
 		waitCarrier(t, other, "eth0")
-		s.conn = s.socket(t, other, s.family) // the other one still reports that the interface was down
+		s.conn = s.socket(t, other, s.family) // the other socket still reports that the interface was down
 		s.setNeighbour(t, s.vip[0], mac{2, 0, 0, 0, 0, 0x77})
 		s.announcer.Refresh()
 		s.hold(t, s.vip[0])
@@ -245,7 +246,7 @@ func TestCarrierAndMACAreFollowed(t *testing.T) {
 	})
 }
 
-// While the process is not fresh it says nothing.
+// While the process is not fresh, it sends nothing.
 func TestNotFreshIsSilent(t *testing.T) {
 	for family := range families {
 		t.Run(codecs[family].family(), func(t *testing.T) {
@@ -297,7 +298,7 @@ func TestLinks(t *testing.T) {
 	})
 }
 
-// While the link-local address is being probed for the kernel asks for no neighbour, so nothing can be forwarded to it.
+// While the link-local address is tentative, the kernel solicits no neighbour, so nothing can be forwarded to it.
 func TestLinksWithoutLinkLocalAddress(t *testing.T) {
 	s := join(t)
 	eth0 := linkOf(t, s.node, "eth0")
@@ -333,7 +334,7 @@ func TestLinksWithoutLinkLocalAddress(t *testing.T) {
 	eventually(t, "the subnet of IPv6 counts", func() bool { return slices.Contains(subnets(), netip.MustParsePrefix("2001:db8::/64")) })
 }
 
-// What cannot be served is an error that names it, and does not keep the rest from being served.
+// An interface that cannot be used is an error that names it; the others are still served.
 func TestUnfitInterface(t *testing.T) {
 	s := newSegment(t, nil).side(t, ipv4)
 	s.node.Must(t, func() error {
@@ -369,7 +370,7 @@ func TestIPv6Off(t *testing.T) {
 	}
 }
 
-// A socket that refuses its filter is opened again.
+// A socket that rejects its filter is opened again.
 func TestFilterFails(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		s.hold(t, s.vip[0])
@@ -389,7 +390,7 @@ func TestFilterFails(t *testing.T) {
 	})
 }
 
-// lock makes the kernel refuse another filter.
+// lock makes the kernel reject another filter.
 func lock(t *testing.T, conn *packet.Conn) {
 	t.Helper()
 	raw, err := conn.SyscallConn()
@@ -404,7 +405,7 @@ func lock(t *testing.T, conn *packet.Conn) {
 	}
 }
 
-// The port of a bridge hears nothing; the bridge answers, with its own MAC.
+// The port of a bridge receives nothing; the bridge answers, with its own MAC.
 func TestBridgeAnswersForItsPort(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		attrs := netlink.NewLinkAttrs()
@@ -455,7 +456,7 @@ func TestStoppedAnnouncerAnswersNothing(t *testing.T) {
 	})
 }
 
-// groupsOf returns the IPv6 groups of an interface as the kernel lists them.
+// groupsOf returns the IPv6 groups of an interface as listed by the kernel.
 func groupsOf(t *testing.T, space *netspace.Space) string {
 	t.Helper()
 	var list []byte
@@ -486,7 +487,7 @@ func TestGroupsAreJoinedAndLeft(t *testing.T) {
 	}
 }
 
-// A switch that snoops learns the groups anew when the wire was cut.
+// After a carrier loss, the groups are reported again to a switch with MLD snooping.
 func TestGroupsAreReportedAgain(t *testing.T) {
 	s := newSegment(t, nil).side(t, ipv6)
 	a := netip.MustParseAddr("2001:db8::ab:4")
@@ -506,7 +507,7 @@ func TestGroupsAreReportedAgain(t *testing.T) {
 	reported(t, mld, "ff02::1:ffab:4")
 }
 
-// mld opens a socket at the host that sees reports of multicast listeners.
+// mld opens a socket at the host that receives reports of multicast listeners.
 func (s *side) mld(t *testing.T) *packet.Conn {
 	t.Helper()
 	conn := s.socket(t, s.segment.host, ipv6)
@@ -538,7 +539,7 @@ func reported(t *testing.T, conn *packet.Conn, group string) {
 	}
 }
 
-// Another node answered as well for a while, and neighbours may have learnt its hardware address.
+// Another node has answered as well for a while, and neighbours may have recorded its hardware address.
 func TestAnnouncedAgain(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, s *side) {
 		s.hold(t, s.vip[0], s.vip[1])

@@ -1,6 +1,6 @@
 // Package link makes virtual addresses local to the node, sets its kernel parameters and watches its interfaces.
 //
-// A virtual address is a local route, not an address of an interface: docs/design/vip-local-route.md says why.
+// A virtual address is a local route, not an address of an interface: see docs/design/vip-local-route.md.
 package link
 
 import (
@@ -15,10 +15,10 @@ import (
 	"github.com/ironlb/ironlb/speaker/link/dump"
 )
 
-// Protocol is the routing protocol number (rtm_protocol) of our local routes: what carries it is ours, nothing else is.
+// Protocol is the routing protocol number (rtm_protocol) of our local routes: only routes with it are ours.
 const Protocol netlink.RouteProtocol = 73
 
-// ErrForeign is wrapped by Add when the address is already local to the node and not by us.
+// ErrForeign is wrapped by Add when another program has already made the address local to the node.
 var ErrForeign = errors.New("the address is already local to the node, made by another program: remove it there, or take it out of the pool")
 
 // Link is the network configuration of one network namespace. It is safe for concurrent use.
@@ -46,8 +46,8 @@ func (l *Link) Close() {
 	l.handle.Close()
 }
 
-// List returns the single addresses that are local to the node: ours, also those of an earlier process, and all others,
-// which are those of its interfaces and what other programs made local. What is retained is ours alone.
+// List returns the single addresses that are local to the node. ours includes those of a previous process; others are
+// the addresses of interfaces, and those that other programs made local. Retained addresses are in ours only.
 func (l *Link) List() (ours, others map[netip.Addr]struct{}, err error) {
 	filter := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL}
 	routes, err := dump.Whole(func() ([]netlink.Route, error) {
@@ -74,8 +74,8 @@ func (l *Link) List() (ours, others map[netip.Addr]struct{}, err error) {
 	return ours, others, l.dropRetained(ours, others, kernels)
 }
 
-// dropRetained removes from the others what is ours and retained, which the kernel made local a second time. One that is on no interface any
-// more was retained until just now.
+// dropRetained removes our retained addresses, which the kernel has also made local, from the others. An address that
+// is no longer on any interface was retained until just now.
 func (l *Link) dropRetained(ours, others, kernels map[netip.Addr]struct{}) error {
 	twice := map[netip.Addr]struct{}{}
 	for addr := range kernels {
@@ -101,8 +101,8 @@ func (l *Link) dropRetained(ours, others, kernels map[netip.Addr]struct{}) error
 	return nil
 }
 
-// Add makes the address local to the node and tells whether it was not before.
-// It fails with ErrForeign, and changes nothing, when somebody else has made it local.
+// Add makes the address local to the node and reports whether it was not local before. It fails with ErrForeign, and
+// changes nothing, if another program has made it local.
 func (l *Link) Add(addr netip.Addr) (bool, error) {
 	if addr.Is6() {
 		if err := l.mayAdd6(addr); err != nil {
@@ -119,8 +119,8 @@ func (l *Link) Add(addr netip.Addr) (bool, error) {
 	return true, nil
 }
 
-// mayAdd6 fails with ErrForeign if the address is local already and not by us. The kernel does not refuse a second IPv6 route that
-// has another metric, and the one of an address of an interface has.
+// mayAdd6 fails with ErrForeign if another program has made the address local. The kernel accepts a second IPv6 route
+// with another metric, and the route of an interface's address has another one.
 func (l *Link) mayAdd6(addr netip.Addr) error {
 	routes, err := l.handle.RouteGetWithOptions(addr.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
 	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
@@ -137,7 +137,7 @@ func (l *Link) mayAdd6(addr netip.Addr) error {
 	return nil
 }
 
-// mayAdopt tells why the existing local route of the address is not ours.
+// mayAdopt fails with ErrForeign if the existing local route of the address is not ours.
 func (l *Link) mayAdopt(addr netip.Addr) error {
 	ours, _, err := l.List()
 	if err != nil {
@@ -149,8 +149,7 @@ func (l *Link) mayAdopt(addr netip.Addr) error {
 	return nil
 }
 
-// Remove takes back what Add did and tells whether there was anything to take back. An address that somebody else made
-// local stays.
+// Remove undoes Add and reports whether there was a route to remove. An address that another program made local stays.
 func (l *Link) Remove(addr netip.Addr) (bool, error) {
 	err := l.handle.RouteDel(l.route(addr))
 	if errors.Is(err, unix.ESRCH) {
@@ -174,7 +173,7 @@ func (l *Link) route(addr netip.Addr) *netlink.Route {
 	}
 }
 
-// hostAddr returns the address of a route to one host.
+// hostAddr returns the address of a host route.
 func hostAddr(dst *net.IPNet) (netip.Addr, bool) {
 	if dst == nil {
 		return netip.Addr{}, false

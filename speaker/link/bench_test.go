@@ -9,7 +9,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 )
 
-// The two ways of making an address local; a round adds one and takes it back (docs/design/vip-local-route.md).
+// The two ways to make an address local; a round adds one address and removes it (docs/design/vip-local-route.md).
 
 func BenchmarkLocalRoute(b *testing.B) {
 	l := open(b, netspace.New(b))

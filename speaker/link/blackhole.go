@@ -12,10 +12,11 @@ import (
 	"github.com/ironlb/ironlb/speaker/link/dump"
 )
 
-// blackholeMetric is worse than that of any other route: the network of an interface, of the same prefix, stays reachable.
+// blackholeMetric is worse than that of any other route: an interface's subnet with the same prefix stays reachable.
 const blackholeMetric = 1_000_000
 
-// Blackholes returns the prefixes of our blackhole routes, also those of an earlier process. It reads every route of the main table.
+// Blackholes returns the prefixes of our blackhole routes, including those of a previous process. It reads every route
+// of the main table.
 func (l *Link) Blackholes() (map[netip.Prefix]struct{}, error) {
 	filter := &netlink.Route{Table: unix.RT_TABLE_MAIN, Type: unix.RTN_BLACKHOLE, Protocol: Protocol}
 	routes, err := dump.Whole(func() ([]netlink.Route, error) {
@@ -33,8 +34,8 @@ func (l *Link) Blackholes() (map[netip.Prefix]struct{}, error) {
 	return out, nil
 }
 
-// AddBlackhole makes the node drop what is for the prefix and for no address or longer prefix of which it knows more, and tells whether it did not yet.
-// A route of another program with the same metric stays.
+// AddBlackhole makes the node drop packets to the prefix that no more specific route covers, and reports whether the
+// route was added. A route of another program with the same metric stays.
 func (l *Link) AddBlackhole(prefix netip.Prefix) (bool, error) {
 	err := l.handle.RouteAdd(blackhole(prefix))
 	if errors.Is(err, unix.EEXIST) {
@@ -46,7 +47,7 @@ func (l *Link) AddBlackhole(prefix netip.Prefix) (bool, error) {
 	return true, nil
 }
 
-// RemoveBlackhole takes back what AddBlackhole did, and tells whether there was anything to take back.
+// RemoveBlackhole undoes AddBlackhole, and reports whether there was a route to remove.
 func (l *Link) RemoveBlackhole(prefix netip.Prefix) (bool, error) {
 	err := l.handle.RouteDel(blackhole(prefix))
 	if errors.Is(err, unix.ESRCH) {

@@ -10,8 +10,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 )
 
-// TestBlackholes: what is for an address of the prefix that the node does not have ends here; an address that is local, and the network of an
-// interface, do not.
+// TestBlackholes: packets to an address of the prefix that the node does not have are dropped; those to a local
+// address, or to an interface's subnet, are not.
 func TestBlackholes(t *testing.T) {
 	node, router := netspace.New(t), netspace.New(t)
 	netspace.Join(t, router, "eth0", "192.0.2.2/24", node, "eth0", "192.0.2.1/24")
@@ -47,7 +47,7 @@ func TestBlackholes(t *testing.T) {
 		node.Must(t, func() error {
 			out, err := exec.Command("ip", "route", "get", "fibmatch", to).CombinedOutput()
 			got := string(out)
-			if err != nil && strings.Contains(got, "Invalid argument") { // how the kernel says it (fib_props in net/ipv4/fib_semantics.c)
+			if err != nil && strings.Contains(got, "Invalid argument") { // the kernel's error (fib_props in net/ipv4/fib_semantics.c)
 				got = "blackhole"
 			}
 			if !strings.HasPrefix(got, want) {

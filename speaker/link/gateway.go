@@ -12,8 +12,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/link/dump"
 )
 
-// Gateways returns the addresses by way of which the node sends packets, sorted: the next hops of the routes of all its tables, but for link-local
-// ones. It reads every route.
+// Gateways returns the next hops of the routes in all tables, sorted, except link-local ones. It reads every route.
 func (l *Link) Gateways() ([]netip.Addr, error) {
 	all, err := dump.Whole(func() ([]netip.Addr, error) {
 		var found []netip.Addr
@@ -39,7 +38,7 @@ func (l *Link) Gateways() ([]netip.Addr, error) {
 	return slices.Compact(all), nil
 }
 
-// gatewaysOf returns the next hops of a route, also one of the other family (RFC 5549).
+// gatewaysOf returns the next hops of a route, including one of the other family (RFC 5549).
 func gatewaysOf(r netlink.Route) []net.IP {
 	var out []net.IP
 	note := func(gateway net.IP, via netlink.Destination) {

@@ -8,7 +8,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 )
 
-// TestGateways finds the next hops of every table and family, also those of a multipath route and of the other family, each once.
+// TestGateways finds the next hops of every table and family, including multipath routes and next hops of the other
+// family, each once.
 func TestGateways(t *testing.T) {
 	node := netspace.New(t)
 	netspace.Join(t, netspace.New(t), "eth0", "192.0.2.2/24", node, "eth0", "192.0.2.1/24")

@@ -7,11 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kubeProxys is the interface on which kube-proxy's ipvs mode has the addresses of Services.
+// kubeProxys is the interface with the Service addresses of kube-proxy's ipvs mode.
 const kubeProxys = "kube-ipvs0"
 
-// HostAddresses returns the node's own addresses, sorted: those of its interfaces, but for loopback and link-local ones, those that are not
-// usable (yet), and those of Services, which are kube-proxy's or ours (ipvs.md 2.4.1). NodePorts are served at them.
+// HostAddresses returns the node's own addresses, sorted: those of its interfaces, except loopback and link-local ones,
+// unusable (also tentative) ones, and Service addresses, which are kube-proxy's or ours (ipvs.md 2.4.1). NodePorts are
+// served at them.
 func (l *Link) HostAddresses() ([]netip.Addr, error) {
 	addrs, err := l.interfaceAddrs()
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 )
 
-// TestHostAddresses leaves out loopback and link-local addresses, ours, and those of kube-proxy's ipvs mode.
+// TestHostAddresses excludes loopback and link-local addresses, ours, and those of kube-proxy's ipvs mode.
 func TestHostAddresses(t *testing.T) {
 	node := netspace.New(t)
 	netspace.Join(t, netspace.New(t), "eth0", "192.0.2.2/24", node, "eth0", "192.0.2.1/24")

@@ -94,7 +94,7 @@ func TestAddListRemove(t *testing.T) {
 	}
 }
 
-// TestForeignStays covers an address of an interface and a local route by hand: neither is taken over or removed.
+// TestForeignStays covers an address of an interface and a manual local route: neither is adopted or removed.
 func TestForeignStays(t *testing.T) {
 	s := netspace.New(t)
 	l := open(t, s)
@@ -129,7 +129,7 @@ func TestForeignStays(t *testing.T) {
 	}
 }
 
-// TestForeignComesLater: an interface gets the address while our route is there. Removing ours leaves the other.
+// TestForeignComesLater: an interface gets the address while our route exists. Removing our route keeps the address.
 func TestForeignComesLater(t *testing.T) {
 	for _, addr := range []netip.Addr{vip, vip6} {
 		s := netspace.New(t)
@@ -147,8 +147,8 @@ func TestForeignComesLater(t *testing.T) {
 	}
 }
 
-// TestKernelDoesNotAnswerARP asks for a virtual address in an on-link subnet with the sysctls set, and without them to
-// see that the question would be answered.
+// TestKernelDoesNotAnswerARP sends an ARP request for a virtual address in an on-link subnet: with the sysctls set, and
+// without them, to verify that it would be answered.
 func TestKernelDoesNotAnswerARP(t *testing.T) {
 	node, client := netspace.New(t), netspace.New(t)
 	netspace.Join(t, client, "eth0", "203.0.113.129/24", node, "eth0", "203.0.113.130/24")
@@ -173,8 +173,8 @@ func TestKernelDoesNotAnswerARP(t *testing.T) {
 	}
 }
 
-// askARP asks once for the address, then for the node's own, whose answer comes after that of the first if there is
-// one. It returns the hardware address of the first, or nothing.
+// askARP sends one request for the address, and then one for the node's own address, which is answered after the first.
+// It returns the hardware address in the answer to the first, or nothing.
 func askARP(t *testing.T, from *netspace.Space, addr netip.Addr) string {
 	t.Helper()
 	var client *arp.Client
@@ -286,8 +286,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// waitQuiet waits until the interfaces have settled (IPv6 looks for duplicates of its addresses for a second). It never
-// comes to an end when a subscription fails and is made again and again, with a kick each time.
+// waitQuiet waits until the interfaces have settled (IPv6 runs duplicate address detection for a second). It never
+// returns if a subscription fails and is renewed repeatedly, with a kick each time.
 func waitQuiet(t *testing.T, kicks chan struct{}) {
 	t.Helper()
 	deadline := time.After(20 * time.Second)

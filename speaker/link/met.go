@@ -6,14 +6,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Met looks again and again whether parameters are as wanted, for one system call each: it keeps their files open. The zero value
-// knows none.
+// Met checks repeatedly whether parameters are as wanted, with one system call each: it keeps their files open. The
+// zero value checks none.
 type Met struct {
 	want  []Sysctl
 	files []int
 }
 
-// Open makes it look at these, in the network namespace of the calling thread, instead of those before; none closes it.
+// Open replaces the parameters to check, in the network namespace of the calling thread; an empty list closes all
+// files.
 func (m *Met) Open(want []Sysctl) {
 	for _, fd := range m.files {
 		unix.Close(fd)
@@ -29,7 +30,8 @@ func (m *Met) Open(want []Sysctl) {
 	}
 }
 
-// Still tells whether there are any, and all are as wanted. A file fails when its parameter is gone, as with a module or an interface.
+// Still reports whether there are any parameters, and all are as wanted. Reading fails when a parameter is gone, as
+// with a module or an interface.
 func (m *Met) Still() bool {
 	var value [128]byte
 	for i, s := range m.want {

@@ -11,8 +11,9 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 )
 
-// TestKernelDoesNotAnswerNeighbours asks for a virtual address in an on-link subnet. No parameter is needed: the kernel answers only
-// for addresses of the interface (ndisc_recv_ns in net/ipv6/ndisc.c), as it does once the interface has it.
+// TestKernelDoesNotAnswerNeighbours solicits a virtual address in an on-link subnet. No parameter is needed: the kernel
+// answers only for addresses of the interface (ndisc_recv_ns in net/ipv6/ndisc.c), and does so once the interface has
+// it.
 func TestKernelDoesNotAnswerNeighbours(t *testing.T) {
 	node, client := netspace.New(t), netspace.New(t)
 	netspace.Join(t, client, "eth0", "2001:db8::81/64", node, "eth0", "2001:db8::82/64")
@@ -30,7 +31,7 @@ func TestKernelDoesNotAnswerNeighbours(t *testing.T) {
 	}
 }
 
-// icmp6 opens a raw ICMPv6 socket on eth0 of a namespace that sends with hop limit 255.
+// icmp6 opens a raw ICMPv6 socket on eth0 of a namespace; it sends with hop limit 255.
 func icmp6(t *testing.T, s *netspace.Space) int {
 	t.Helper()
 	var fd int
@@ -49,8 +50,8 @@ func icmp6(t *testing.T, s *netspace.Space) int {
 	return fd
 }
 
-// solicit asks for the target, then for the node's own address, whose answer comes after that for the target if there is one (RFC
-// 4861, sections 4.3 and 4.4). It asks again where nothing comes: an interface that is new is not ready yet.
+// solicit solicits the target, and then the node's own address, which is answered after the target (RFC 4861, sections
+// 4.3 and 4.4). It repeats that until something arrives: a new interface is not ready at once.
 func solicit(t *testing.T, from *netspace.Space, target, own netip.Addr) bool {
 	t.Helper()
 	fd := icmp6(t, from)

@@ -17,8 +17,9 @@ import (
 	"github.com/ironlb/ironlb/speaker/link/dump"
 )
 
-// Retain has the kernel itself answer ARP and neighbour discovery for addresses of ours, each on its interfaces, until Release, or until the
-// lifetime is over, whatever becomes of this process. The lifetime counts in whole seconds. Where it fails nothing is retained.
+// Retain makes the kernel itself answer ARP and neighbour discovery for our addresses, each on its interfaces, until
+// Release or the end of the lifetime, even if this process ends. The lifetime counts in whole seconds. If it fails,
+// nothing is retained.
 func (l *Link) Retain(addrs map[netip.Addr][]string, lifetime time.Duration) error {
 	devices, done := map[string]netlink.Link{}, map[netip.Addr]struct{}{}
 	for addr, names := range addrs {
@@ -46,7 +47,7 @@ func (l *Link) retainOn(addr netip.Addr, name string, lifetime time.Duration, de
 	if err := l.handle.AddrAdd(devices[name], retained(addr, lifetime)); !errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	// Another program's must not end with our lifetime.
+	// Another program's address must not expire with our lifetime.
 	ours, err := l.Retained()
 	if err == nil && !contains(ours, addr) {
 		err = ErrForeign
@@ -57,8 +58,8 @@ func (l *Link) retainOn(addr netip.Addr, name string, lifetime time.Duration, de
 	return l.handle.AddrReplace(devices[name], retained(addr, lifetime))
 }
 
-// answersHost fails if arp_ignore keeps the kernel from answering for an address of the interface that has no subnet: the greater value of
-// the interface and of "all" holds (Documentation/networking/ip-sysctl.rst).
+// answersHost fails if arp_ignore prevents the kernel from answering for an interface address without a subnet: the
+// greater value of the interface and of "all" applies (Documentation/networking/ip-sysctl.rst).
 func answersHost(name string) error {
 	for _, of := range []string{name, "all"} {
 		data, err := os.ReadFile(filepath.Join("/proc/sys/net/ipv4/conf", of, "arp_ignore"))
@@ -72,8 +73,9 @@ func answersHost(name string) error {
 	return nil
 }
 
-// retained is an address that the kernel takes for no source where another one is there (preferred lifetime 0; an IPv4 address of a /32 comes
-// last), makes no subnet of, and deletes by itself. Duplicate address detection is off: this node has answered for it all the time.
+// retained is an address that the kernel does not use as a source if there is another one (preferred lifetime 0; an
+// IPv4 /32 comes last). The kernel adds no subnet route for it, and deletes it by itself. Duplicate address detection
+// is off, because this node has answered for it all the time.
 func retained(addr netip.Addr, lifetime time.Duration) *netlink.Addr {
 	a := &netlink.Addr{
 		IPNet:    &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())},
@@ -86,13 +88,13 @@ func retained(addr netip.Addr, lifetime time.Duration) *netlink.Addr {
 	return a
 }
 
-// isRetained tells whether an address of an interface may be one of Retain. Whether it is, the local route of ours beside it tells.
+// isRetained reports whether an interface's address may be one of Retain. It is one if our local route exists as well.
 func isRetained(a netlink.Addr) bool {
 	ones, bits := a.Mask.Size()
 	return ones == bits && a.Flags&unix.IFA_F_DEPRECATED != 0 && a.Flags&unix.IFA_F_PERMANENT == 0
 }
 
-// Retained returns the addresses that the kernel answers for since Retain, of this process or an earlier one.
+// Retained returns the addresses for which the kernel answers since Retain, of this process or a previous one.
 func (l *Link) Retained() (map[netip.Addr]struct{}, error) {
 	addrs, err := l.interfaceAddrs()
 	if err != nil {
@@ -111,7 +113,7 @@ func (l *Link) Retained() (map[netip.Addr]struct{}, error) {
 	return found, nil
 }
 
-// Release ends what Retain began. What is not retained is no error.
+// Release undoes Retain. An address that is not retained is no error.
 func (l *Link) Release(addrs map[netip.Addr]struct{}) error {
 	if len(addrs) == 0 {
 		return nil
@@ -130,14 +132,14 @@ func (l *Link) Release(addrs map[netip.Addr]struct{}) error {
 			err = l.handle.AddrDel(dev, &netlink.Addr{IPNet: a.IPNet})
 		}
 		var gone netlink.LinkNotFoundError
-		if err != nil && !errors.As(err, &gone) && !errors.Is(err, unix.EADDRNOTAVAIL) { // its time was over
+		if err != nil && !errors.As(err, &gone) && !errors.Is(err, unix.EADDRNOTAVAIL) { // its lifetime had expired
 			errs = append(errs, fmt.Errorf("release %v: %w", addrOf(a), err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// ReleaseAll ends everything that Retain began.
+// ReleaseAll undoes all of Retain.
 func (l *Link) ReleaseAll() error {
 	retained, err := l.Retained()
 	if err != nil {

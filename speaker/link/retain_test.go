@@ -12,7 +12,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/link"
 )
 
-// reaches tells whether a host's kernel gets an answer to its question who has an address.
+// reaches reports whether a host resolves and reaches an address.
 func reaches(t *testing.T, host *netspace.Space, addr netip.Addr) bool {
 	t.Helper()
 	found := false
@@ -24,7 +24,7 @@ func reaches(t *testing.T, host *netspace.Space, addr netip.Addr) bool {
 	return found
 }
 
-// retain calls Retain on a thread in the node's network namespace, where its parameters are.
+// retain calls Retain on a thread in the node's network namespace, for its sysctls.
 func retain(t *testing.T, node *netspace.Space, l *link.Link, lifetime time.Duration, addr netip.Addr, interfaces ...string) (err error) {
 	t.Helper()
 	node.Must(t, func() error {
@@ -34,7 +34,7 @@ func retain(t *testing.T, node *netspace.Space, l *link.Link, lifetime time.Dura
 	return err
 }
 
-// The kernel answers for what is retained until it is released or its time is over, and the local route stays.
+// The kernel answers for a retained address until its release or the end of its lifetime, and the local route stays.
 func TestRetain(t *testing.T) {
 	node, host := netspace.New(t), netspace.New(t)
 	netspace.Join(t, node, "eth0", "203.0.113.1/24", host, "eth0", "203.0.113.2/24")
@@ -78,7 +78,7 @@ func TestRetain(t *testing.T) {
 		}
 	}
 	wantList(t, l, vip, vip6)
-	// By itself.
+	// It expires.
 	if err := retain(t, node, l, time.Second, vip, "eth0"); err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestRetain(t *testing.T) {
 	}
 }
 
-// What the node has of another program is left alone, and an interface whose kernel would not answer is told of.
+// Another program's address stays untouched, and an interface whose kernel would not answer is reported.
 func TestRetainRefuses(t *testing.T) {
 	node := netspace.New(t)
 	ip(t, node, "link", "add", "eth0", "type", "veth", "peer", "name", "peer0")
@@ -123,13 +123,13 @@ func TestRetainRefuses(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	node.Sysctl(t, "net/ipv4/conf/eth0/arp_ignore", "0")
-	node.Sysctl(t, "net/ipv4/conf/all/arp_ignore", "2") // the greater value holds
+	node.Sysctl(t, "net/ipv4/conf/all/arp_ignore", "2") // the greater value applies
 	err := retain(t, node, l, 30*time.Second, vip, "eth0")
 	if err == nil || !strings.Contains(err.Error(), "arp_ignore of all is 2: set it to 0 or 1") {
 		t.Errorf("error %v, want one that names arp_ignore of all", err)
 	}
 	node.Sysctl(t, "net/ipv4/conf/all/arp_ignore", "1")
-	for range 2 { // again prolongs it
+	for range 2 { // the second call prolongs it
 		if err := retain(t, node, l, 30*time.Second, vip, "eth0"); err != nil {
 			t.Error(err)
 		}
@@ -142,7 +142,7 @@ func TestRetainRefuses(t *testing.T) {
 	}
 }
 
-// A node's own address with a lifetime, as DHCP gives, is not one of ours.
+// The node's own address with a lifetime, as from DHCP, is not retained.
 func TestRetainedIsNotTheNodes(t *testing.T) {
 	node := netspace.New(t)
 	ip(t, node, "link", "add", "eth0", "type", "veth", "peer", "name", "peer0")

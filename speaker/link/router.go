@@ -12,10 +12,10 @@ import (
 
 const forwarding6 = "net.ipv6.conf.all.forwarding"
 
-// keepRouterAdvertisements returns what must be set before IPv6 is forwarded. A kernel that begins to forward counts as a router: it
-// drops the default routes that it has from router advertisements and takes no more, unless accept_ra is 2
-// (Documentation/networking/ip-sysctl.rst; addrconf_fixup_forwarding in net/ipv6/addrconf.c). So an interface that has such a route
-// gets that. Where another program takes the advertisements (accept_ra=0), nothing is lost.
+// keepRouterAdvertisements returns the parameters to set before IPv6 forwarding is enabled. A kernel that forwards
+// counts as a router: it deletes its default routes from router advertisements and accepts no more, unless accept_ra is
+// 2 (Documentation/networking/ip-sysctl.rst; addrconf_fixup_forwarding in net/ipv6/addrconf.c). So each interface with
+// such a route gets that value. If another program handles the advertisements (accept_ra=0), no route is lost.
 func keepRouterAdvertisements() ([]Sysctl, error) {
 	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{Protocol: unix.RTPROT_RA}, netlink.RT_FILTER_PROTOCOL)
 	if err != nil {
@@ -25,7 +25,7 @@ func keepRouterAdvertisements() ([]Sysctl, error) {
 	for _, route := range routes {
 		iface, err := net.InterfaceByIndex(route.LinkIndex)
 		if err != nil {
-			continue // it is gone
+			continue // the interface is gone
 		}
 		s := Sysctl{Key: "net.ipv6.conf." + strings.ReplaceAll(iface.Name, ".", "/") + ".accept_ra", Value: "2"}
 		if value, err := s.read(); err != nil || value == "0" || slices.Contains(keep, s) {

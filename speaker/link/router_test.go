@@ -12,8 +12,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/link"
 )
 
-// TestRouterAdvertisementsKept: a node that has its default route from a router keeps it when it begins to forward IPv6, and would not
-// if forwarding were all that is set.
+// TestRouterAdvertisementsKept: a node with a default route from router advertisements keeps it when IPv6 forwarding is
+// enabled, and would lose it if only forwarding were set.
 func TestRouterAdvertisementsKept(t *testing.T) {
 	node, router := netspace.New(t), netspace.New(t)
 	for _, s := range []*netspace.Space{node, router} {
@@ -30,7 +30,7 @@ func TestRouterAdvertisementsKept(t *testing.T) {
 		ticker := time.NewTicker(20 * time.Millisecond)
 		defer ticker.Stop()
 		for deadline := time.After(10 * time.Second); !strings.Contains(routes(), "proto ra"); {
-			_ = unix.Sendto(fd, message, 0, &unix.SockaddrInet6{Addr: all}) // again and again: a new interface is not ready at once
+			_ = unix.Sendto(fd, message, 0, &unix.SockaddrInet6{Addr: all}) // repeated: a new interface is not ready at once
 			select {
 			case <-ticker.C:
 			case <-deadline:

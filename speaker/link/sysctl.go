@@ -16,12 +16,12 @@ import (
 
 // Sysctl is a kernel parameter with its value.
 type Sysctl struct {
-	Key   string // as sysctl(8) has it: dots between the parts, a slash for a dot in the name of an interface
+	Key   string // as in sysctl(8): dots between the parts, a slash for a dot in an interface name
 	Value string
-	// AtLeast leaves a greater number as it is, Stricter one of these values, with spaces between them.
+	// AtLeast keeps a greater number, Stricter keeps one of its space-separated values.
 	AtLeast  bool
 	Stricter string
-	// Relies leaves it alone while one before it in the list cannot be set.
+	// Relies skips the parameter if an earlier one in the list cannot be set.
 	Relies bool
 }
 
@@ -30,24 +30,24 @@ type Change struct {
 	Key, From, To string
 }
 
-// Needs says what a node does, on which its parameters depend.
+// Needs are the features of a node that determine its parameters.
 type Needs struct {
-	// IPVS forwards, not nftables.
+	// IPVS is the data plane, not nftables.
 	IPVS bool
 	// IPv6 addresses are served.
 	IPv6 bool
-	// ServiceProxy: this node serves all Services, so nobody else sizes the table of connections.
+	// ServiceProxy: this node serves all Services, so no other program sizes the conntrack table.
 	ServiceProxy bool
 }
 
-// Wanted returns the parameters that a node needs, in the order in which to set them (ipvs.md 1.3.5, 1.4). What it returns stays
-// true until one of them is not met.
+// Wanted returns the parameters that a node needs, in the order in which to set them (ipvs.md 1.3.5, 1.4). The result
+// is valid until one of them is not met.
 func Wanted(needs Needs) ([]Sysctl, error) {
 	sysctls := []Sysctl{
-		// The kernel answers ARP only for addresses of the interface that was asked, so never for a virtual one; and
-		// asks in the name of one of the interface's own. Neighbour discovery is so by itself. 2 answers fewer hosts
-		// and 8 none, so they stay; 3 answers for addresses of other interfaces, every other value for all (arp_ignore,
-		// net/ipv4/arp.c).
+		// The kernel answers ARP only for addresses of the receiving interface, so never for a virtual one; and it
+		// sends requests with an address of the sending interface. Neighbour discovery does so by default. 2 answers
+		// fewer hosts and 8 none, so these values stay; 3 answers for addresses of other interfaces, and every other
+		// value for all (arp_ignore, net/ipv4/arp.c).
 		{Key: "net.ipv4.conf.all.arp_ignore", Value: "1", Stricter: "2 8"},
 		{Key: "net.ipv4.conf.all.arp_announce", Value: "2"},
 		{Key: "net.ipv4.ip_forward", Value: "1"},
@@ -74,21 +74,22 @@ func Wanted(needs Needs) ([]Sysctl, error) {
 
 func ipvsSysctls(release string) []Sysctl {
 	sysctls := []Sysctl{
-		// Connections through IPVS are seen by conntrack, which masquerades them.
+		// Conntrack tracks the connections through IPVS, and masquerades them.
 		{Key: "net.ipv4.vs.conntrack", Value: "1"},
-		// A connection or a client's affinity to a real server that is gone ends at once.
+		// Connections and client affinity to a removed real server end at once.
 		{Key: "net.ipv4.vs.expire_nodest_conn", Value: "1"},
 		{Key: "net.ipv4.vs.expire_quiescent_template", Value: "1"},
 	}
 	var major, minor int
 	if n, _ := fmt.Sscanf(release, "%d.%d", &major, &minor); n == 2 && (major < 5 || major == 5 && minor < 9) {
-		// Before Linux 5.9 reuse of a client's port costs one second.
+		// Before Linux 5.9, reuse of a client's port takes one second.
 		sysctls = append(sysctls, Sysctl{Key: "net.ipv4.vs.conn_reuse_mode", Value: "0"})
 	}
 	return sysctls
 }
 
-// conntrackSysctls are kube-proxy's: room for connections by the number of processors, and time-outs that suit forwarded ones.
+// conntrackSysctls returns kube-proxy's values: a table size by the number of processors, and timeouts suited to
+// forwarded connections.
 func conntrackSysctls(cpus int) []Sysctl {
 	const perCPU, floor, ceiling = 32768, 131072, 1048576
 	return []Sysctl{
@@ -98,8 +99,8 @@ func conntrackSysctls(cpus int) []Sysctl {
 	}
 }
 
-// SetSysctls sets the parameters that differ, in the network namespace of the calling thread, and returns what it
-// changed. It goes on after an error; the errors are joined.
+// SetSysctls sets the parameters that differ, in the network namespace of the calling thread, and returns the changes.
+// It continues after an error; the errors are joined.
 func SetSysctls(want []Sysctl) ([]Change, error) {
 	var changes []Change
 	var errs []error
@@ -118,7 +119,7 @@ func SetSysctls(want []Sysctl) ([]Change, error) {
 	return changes, errors.Join(errs...)
 }
 
-// met tells whether a value is good enough.
+// met reports whether a value is sufficient.
 func (s Sysctl) met(value string) bool {
 	if !s.AtLeast {
 		return value == s.Value || slices.Contains(strings.Fields(s.Stricter), value)
@@ -128,7 +129,7 @@ func (s Sysctl) met(value string) bool {
 	return cmp.Or(err, wantErr) == nil && have >= want
 }
 
-// read returns the value that the parameter has.
+// read returns the current value of the parameter.
 func (s Sysctl) read() (string, error) {
 	value, err := os.ReadFile(s.path())
 	if err != nil {
@@ -141,7 +142,7 @@ func (s Sysctl) path() string {
 	return filepath.Join("/proc/sys", strings.NewReplacer(".", "/", "/", ".").Replace(s.Key))
 }
 
-// setSysctl returns the value before.
+// setSysctl sets the parameter and returns its previous value.
 func setSysctl(s Sysctl) (string, error) {
 	from, err := s.read()
 	if err != nil || s.met(from) {
@@ -153,7 +154,7 @@ func setSysctl(s Sysctl) (string, error) {
 	return from, nil
 }
 
-// mend says what the operator can do about the error.
+// mend returns a remediation for the error.
 func mend(key string, err error) string {
 	missing := errors.Is(err, os.ErrNotExist)
 	switch {

@@ -49,7 +49,7 @@ func TestSetSysctls(t *testing.T) {
 	})
 }
 
-// TestStricterSysctls: what is stricter than wanted stays, and counts as met; what only is a greater number does not.
+// TestStricterSysctls: a stricter value stays, and counts as met; a value that is only greater does not.
 func TestStricterSysctls(t *testing.T) {
 	for value, want := range map[string]string{"0": "1", "1": "1", "2": "2", "3": "1", "4": "1", "8": "8"} {
 		s := netspace.New(t)
@@ -76,7 +76,7 @@ func TestStricterSysctls(t *testing.T) {
 	}
 }
 
-// TestSysctlErrors sets one that no kernel has beside a good one.
+// TestSysctlErrors sets parameters that no kernel has together with a valid one.
 func TestSysctlErrors(t *testing.T) {
 	s := netspace.New(t)
 	s.Must(t, func() error {
@@ -97,7 +97,7 @@ func TestSysctlErrors(t *testing.T) {
 	})
 }
 
-// TestRelies: what relies on others is left alone while one of them fails.
+// TestRelies: a parameter that relies on others is skipped while one of them fails.
 func TestRelies(t *testing.T) {
 	s := netspace.New(t)
 	s.Must(t, func() error {
@@ -113,7 +113,7 @@ func TestRelies(t *testing.T) {
 	})
 }
 
-// TestMet: a change is seen at every look, and so is that the parameter is gone or cannot be looked at.
+// TestMet: every check detects a changed, missing or unreadable parameter.
 func TestMet(t *testing.T) {
 	s := netspace.New(t)
 	netspace.Join(t, netspace.New(t), "eth0", "192.0.2.2/24", s, "eth0", "192.0.2.1/24")
@@ -151,7 +151,7 @@ func TestMet(t *testing.T) {
 	still(false, "one cannot be looked at")
 }
 
-// TestConntrackSysctls: kube-proxy's values; a greater table than wanted stays.
+// TestConntrackSysctls: kube-proxy's values; a larger table stays.
 func TestConntrackSysctls(t *testing.T) {
 	for cpus, want := range map[int]string{1: "131072", 4: "131072", 8: "262144", 64: "1048576"} {
 		if got := conntrackSysctls(cpus)[0]; got.Value != want || got.Key != "net.netfilter.nf_conntrack_max" {
@@ -180,7 +180,7 @@ func TestConntrackSysctls(t *testing.T) {
 	}
 }
 
-// TestNeeds: each part of the parameters is there for those who need it alone.
+// TestNeeds: each feature alone adds its parameters.
 func TestNeeds(t *testing.T) {
 	netspace.New(t).Must(t, func() error {
 		for _, c := range []struct {

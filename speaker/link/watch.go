@@ -10,21 +10,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// resubscribeAfter is how long Watch waits after the kernel has dropped a subscription, as it does when events come
-// faster than they are read.
+// resubscribeAfter is the pause after the kernel has dropped a subscription, as it does when events arrive faster than
+// they are read.
 const resubscribeAfter = 100 * time.Millisecond
 
-// Watch calls kick when an interface or an address of the network namespace of the calling thread changes, when one of
-// our local routes is deleted, or another program makes one, in place of ours perhaps, and whenever events may have been
-// missed; and routed likewise when a route by way of a gateway comes or goes, or an interface does, with which the kernel drops routes without a
-// word (fib_sync_down_dev in net/ipv4/fib_semantics.c). Neither may block. It is a task: it returns nil when ctx ends.
+// Watch calls kick when an interface or an address changes in the network namespace of the calling thread; when one of
+// our local routes is deleted; when another program adds one, which may replace ours; and whenever events may have been
+// missed. It calls routed likewise when a route with a gateway is added or removed, and when an interface changes,
+// because the kernel then drops routes without an event (fib_sync_down_dev in net/ipv4/fib_semantics.c). Neither
+// callback may block. Watch is a task: it returns nil when ctx ends.
 func Watch(ctx context.Context, kick, routed func()) error {
 	for {
 		s, err := subscribe()
 		if err != nil {
 			return err
 		}
-		kick() // what changed before the subscription
+		kick() // for changes before the subscription
 		routed()
 		s.forward(ctx, kick, routed)
 		s.close()
@@ -36,7 +37,8 @@ func Watch(ctx context.Context, kick, routed func()) error {
 	}
 }
 
-// subscription is a set of netlink sockets, each read by a goroutine of the library that ends after done is closed.
+// subscription is a set of netlink sockets. A goroutine of the library reads each of them, and ends after done is
+// closed.
 type subscription struct {
 	done   chan struct{}
 	links  chan netlink.LinkUpdate
@@ -45,7 +47,7 @@ type subscription struct {
 }
 
 // subscribe opens the sockets in the network namespace of the calling thread. It names no namespace: the library would
-// enter one that is named, even its own, which needs CAP_SYS_ADMIN.
+// enter a named one, even its own, which needs CAP_SYS_ADMIN.
 func subscribe() (*subscription, error) {
 	s := &subscription{
 		done:   make(chan struct{}),
@@ -73,10 +75,10 @@ func subscribe() (*subscription, error) {
 	return s, nil
 }
 
-// kickPause is the least time between two kicks: hundreds of addresses may come or go at once.
+// kickPause is the minimum interval between two kicks: hundreds of addresses may change at once.
 const kickPause = 20 * time.Millisecond
 
-// forward kicks until ctx ends or one of the sockets fails.
+// forward triggers kick and routed until ctx ends or one of the sockets fails.
 func (s *subscription) forward(ctx context.Context, kick, routed func()) {
 	var last time.Time
 	var due <-chan time.Time
@@ -116,8 +118,8 @@ func (s *subscription) forward(ctx context.Context, kick, routed func()) {
 	}
 }
 
-// concerns tells whether a change of routes may take a virtual address away. What the kernel adds itself comes with an address of an
-// interface, which is told of anyway.
+// concerns reports whether a route change may remove a virtual address. A route that the kernel adds itself comes with
+// an interface address, which has an event of its own.
 func concerns(u netlink.RouteUpdate) bool {
 	if u.Type == unix.RTM_DELROUTE {
 		return u.Protocol == Protocol
@@ -125,7 +127,7 @@ func concerns(u netlink.RouteUpdate) bool {
 	return u.Table == unix.RT_TABLE_LOCAL && u.Protocol != Protocol && u.Protocol != unix.RTPROT_KERNEL
 }
 
-// close ends the goroutines of the library: they may be about to send, so what they send is read until they close.
+// close ends the goroutines of the library. They may be about to send, so their channels are drained until they close.
 func (s *subscription) close() {
 	close(s.done)
 	for range s.links {

@@ -5,14 +5,12 @@ import (
 	"slices"
 )
 
-// Two clusters on one network may have the same name, and even the same key. What tells them apart is the certificate
-// authority of their API
-// servers, of which each datagram has a digest. While that is rotated there are two certificates (Kubernetes: "Manual
-// Rotation of CA
-// Certificates"), and nodes learn that at different times: so one in common is enough, and an earlier one counts until
-// the process ends.
+// Two clusters on one network may have the same name, and even the same key. The certificate authority of their API
+// servers distinguishes them: each datagram carries its digest. During a rotation there are two certificates
+// (Kubernetes: "Manual Rotation of CA Certificates"), and nodes receive them at different times. So one certificate in
+// common is enough, and earlier ones count until the process ends, up to maxAuthorities.
 
-// maxAuthorities is how many digests there are in a datagram, and so how many count.
+// maxAuthorities is the number of digests in a datagram, and so the number that count.
 const maxAuthorities = 3
 
 // AuthorityKey returns the digest of a certificate in DER.
@@ -29,7 +27,7 @@ func (c *Core) SetAuthorities(now []uint64) {
 	c.authorities = all[:min(len(all), maxAuthorities)]
 }
 
-// appendCluster writes of which cluster this node is.
+// appendCluster writes the digests of this node's cluster.
 func (c *Core) appendCluster(b []byte) []byte {
 	if len(c.authorities) == 0 {
 		return b
@@ -41,7 +39,8 @@ func (c *Core) appendCluster(b []byte) []byte {
 	return endField(b, at)
 }
 
-// foreign reports whether a message is of a cluster with another certificate authority. Versions before 1.3 do not say.
+// foreign reports whether a message is from a cluster with another certificate authority. Versions before 1.3 do not
+// send it.
 func (c *Core) foreign(m *message) bool {
 	return len(m.authorities) > 0 && len(c.authorities) > 0 &&
 		!slices.ContainsFunc(m.authorities, func(a uint64) bool { return slices.Contains(c.authorities, a) })

@@ -7,14 +7,14 @@ import (
 	"github.com/ironlb/ironlb/speaker/member"
 )
 
-// Two clusters of the default name share a LAN, and their key, as copied manifests do; nodes of both have the same
-// names. Neither notices.
+// Two clusters with the default name share a LAN and their key, as copied manifests do; nodes of both have the same
+// names. Neither cluster is affected.
 func TestTwoClusters(t *testing.T) {
 	w := newWorld(t, 6)
 	for i, m := range w.nodes {
 		m.name = []string{"a", "b", "c"}[i%3]
 		if i == 5 {
-			m.name = "d" // which the other cluster has not
+			m.name = "d" // absent in the other cluster
 		}
 	}
 	first, second := w.nodes[:3], w.nodes[3:]
@@ -43,7 +43,7 @@ func TestTwoClusters(t *testing.T) {
 	}
 }
 
-// The certificate authority is rotated while speakers are restarted one by one: none is missed.
+// The certificate authority is rotated while speakers restart one by one: no node is missed.
 func TestAuthorityRotated(t *testing.T) {
 	w := newWorld(t, 4, func(c *member.Config) { c.Authorities = []uint64{1} })
 	w.settle()
@@ -72,7 +72,7 @@ func TestAuthorityRotated(t *testing.T) {
 	}
 }
 
-// Before the certificate authority counted, datagrams named none: they are taken in, and those of now by them.
+// Earlier versions send no certificate authority: their datagrams are accepted, and they accept the current ones.
 func TestAuthorityUnknown(t *testing.T) {
 	w := newWorld(t, 3)
 	w.boot(w.nodes[0], 2, func(c *member.Config) { c.Authorities = []uint64{1} })

@@ -7,8 +7,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/member"
 )
 
-// BenchmarkInterval is what one node does in one interval among 100 that hold 2,000 VirtualIPs: it takes in a datagram of
-// each other node on two paths, and turns four times.
+// BenchmarkInterval is the work of one node in one interval among 100 nodes that hold 2,000 VirtualIPs: it receives a
+// datagram of each other node on two paths, and ticks four times.
 func BenchmarkInterval(b *testing.B) {
 	w := newWorld(b, 100)
 	for _, m := range w.nodes {

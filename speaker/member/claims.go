@@ -8,16 +8,16 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// tombstones is how many claims that are gone are remembered before the oldest are forgotten. Who has missed one finds out
-// by the digest and asks for everything.
+// tombstones is how many removed claims are kept before the oldest are deleted. A node that has missed a removal
+// detects that by the digest and requests everything.
 const tombstones = 1024
 
-// journal is what this node says of VirtualIPs, in the order in which it changed: each change has a version of its own, so
-// a part of it is named by two versions, and a node that has all up to one version needs only what came after.
+// journal is this node's claims of VirtualIPs in the order of their changes. Each change has its own version. So two
+// versions name a part of it, and a node that has all up to one version needs only the later changes.
 type journal struct {
 	version, digest uint64
-	at              map[plan.VIPID]said // with state 0: gone
-	order           []change            // ascending by version; one that is not in at with its version is superseded
+	at              map[plan.VIPID]said // with state 0: removed
+	order           []change            // ascending by version; superseded if at has another version
 	live            int
 }
 
@@ -33,7 +33,7 @@ type change struct {
 
 func newJournal() journal { return journal{at: map[plan.VIPID]said{}} }
 
-// set changes one claim; state 0 takes it back. It tells whether anything changed.
+// set changes one claim; state 0 removes it. It reports whether anything changed.
 func (j *journal) set(id plan.VIPID, claim plan.Claim) bool {
 	have := j.at[id]
 	if have.claim == claim {
@@ -55,7 +55,7 @@ func (j *journal) set(id plan.VIPID, claim plan.Claim) bool {
 	return true
 }
 
-// compact drops what is superseded and the oldest tombstones.
+// compact removes superseded changes and the oldest tombstones.
 func (j *journal) compact() {
 	forget := len(j.at) - j.live - tombstones
 	j.order = slices.DeleteFunc(j.order, func(c change) bool {
@@ -78,21 +78,21 @@ func (j *journal) since(version uint64) []change {
 	return j.order[i:]
 }
 
-// replica is what another node says of VirtualIPs, as far as it arrived.
+// replica is the received part of another node's claims.
 type replica struct {
 	claims          map[plan.VIPID]plan.Claim
 	version, digest uint64
-	// said are the version and digest of the newest datagram.
+	// saidVersion and saidDigest are the version and digest in the newest datagram.
 	saidVersion, saidDigest uint64
 	// shared is set while claims is in a snapshot, so that the next change copies it.
 	shared bool
-	// fresh is what arrives when everything is asked for again, since the digest does not agree.
+	// fresh is the copy that is built when everything is requested again because the digest differs.
 	fresh *replica
 }
 
 func (r *replica) synced() bool { return r.version == r.saidVersion && r.digest == r.saidDigest }
 
-// next returns after which version this node asks.
+// next returns the version after which this node requests claims.
 func (r *replica) next() uint64 {
 	if r.fresh != nil {
 		return r.fresh.version
@@ -100,7 +100,7 @@ func (r *replica) next() uint64 {
 	return r.version
 }
 
-// apply takes in a part of the other's journal and reports each VirtualIP whose claim changed.
+// apply applies a part of the other's journal and reports each VirtualIP whose claim changed.
 func (r *replica) apply(after, upTo uint64, entries []entry, changed func(plan.VIPID)) {
 	if r.fresh != nil && after <= r.fresh.version && upTo > r.fresh.version {
 		r.fresh.take(upTo, entries, func(plan.VIPID) {})
@@ -133,8 +133,8 @@ func (r *replica) take(upTo uint64, entries []entry, changed func(plan.VIPID)) {
 	r.version = upTo
 }
 
-// settle compares with what the node said last: it asks for everything again if the digest does not agree, and takes the
-// new copy over once that is complete.
+// settle compares the replica with the node's last version and digest. If the digest differs, everything is requested
+// again; the new copy replaces the old one once it is complete.
 func (r *replica) settle(changed func(plan.VIPID)) {
 	if f := r.fresh; f != nil && f.version >= r.saidVersion {
 		for id, claim := range f.claims {
@@ -154,7 +154,7 @@ func (r *replica) settle(changed func(plan.VIPID)) {
 	}
 }
 
-// weigh is the share of one claim in the digest, which is their sum: it tells two sets of claims apart that differ by
+// weigh is the share of one claim in the digest, which is their sum: it distinguishes sets of claims that differ by
 // accident, not by design.
 func weigh(id plan.VIPID, c plan.Claim) uint64 {
 	if c.State == 0 {

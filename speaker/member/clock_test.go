@@ -9,8 +9,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// A virtual machine that was paused, whose clocks know nothing of it, gives up what it held before anybody has yielded
-// to it.
+// A virtual machine that was paused without a trace in its clocks gives up what it held before any node has yielded to
+// it.
 func TestPausedMachine(t *testing.T) {
 	for _, nodes := range []int{2, 3, 10} {
 		for _, profile := range []member.Profile{member.Standard, member.Fast, member.Slow} {
@@ -53,7 +53,7 @@ func testPausedMachine(t *testing.T, nodes int, profile member.Profile) {
 	}
 }
 
-// A pause that nobody noticed costs nothing.
+// A pause too short to be detected has no effect.
 func TestShortPause(t *testing.T) {
 	w := newWorld(t, 5)
 	w.settle()
@@ -69,8 +69,8 @@ func TestShortPause(t *testing.T) {
 	}
 }
 
-// What delays heartbeats, here or there, does not look like a clock that stood still: queues of up to a quarter of a
-// second that fill and empty, and loops that are late.
+// Delayed heartbeats, in either direction, do not look like a stopped clock: queues of up to a quarter of a second that
+// fill and empty, and late loops.
 func TestDelayIsNoPause(t *testing.T) {
 	w := newWorld(t, 5)
 	w.settle()
@@ -89,7 +89,7 @@ func TestDelayIsNoPause(t *testing.T) {
 	}
 }
 
-// A time service that slews a clock, as after a pause, makes nobody give up anything: at that node or at any other.
+// A time service that slews a clock, as after a pause, makes no node give up anything.
 func TestSlewedClock(t *testing.T) {
 	for _, slew := range []float64{0.083, -0.08} {
 		for _, nodes := range []int{2, 3, 5} {
@@ -114,7 +114,7 @@ func (w *world) noFence(what string) {
 	}
 }
 
-// One node whose oscillator is too fast fences no other where there is a second one to ask.
+// One node whose oscillator is too fast fences no other node if there is a second one to confirm.
 func TestOneBadClock(t *testing.T) {
 	for _, nodes := range []int{3, 5} {
 		w := newWorld(t, nodes)
@@ -130,7 +130,7 @@ func TestOneBadClock(t *testing.T) {
 	}
 }
 
-// The second one that died meanwhile cannot be asked: a machine that was paused gives up what it held all the same.
+// The second node died meanwhile and cannot confirm: a paused machine still gives up what it held.
 func TestPausedWhileAnotherDied(t *testing.T) {
 	w := newWorld(t, 3)
 	w.settle()

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Another speaker with this node's name is told wherever it is heard: it sends nothing to this node's own address.
+// Another speaker with this node's name is reported wherever it is received: it sends nothing to this node's own
+// address.
 func TestSameNameByGroup(t *testing.T) {
 	for _, a := range []arrival{{group: true}, {broadcast: true}, {}} {
 		var log bytes.Buffer
@@ -22,7 +23,7 @@ func TestSameNameByGroup(t *testing.T) {
 	}
 }
 
-// A socket that was closed after the loop found something in it is not read: its descriptor may be another's by then.
+// A socket that was closed after the loop found it readable is not read: its descriptor may be reused by then.
 func TestClosedSocketIsNotRead(t *testing.T) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -7,24 +7,25 @@ import (
 )
 
 const (
-	// answersPerTurn is how many datagrams of claims a node gets on one request before it has to ask for more.
+	// answersPerTurn is how many datagrams of claims a node gets per request; for more it must ask again.
 	answersPerTurn = 16
-	// changesPerBeat is how many datagrams of changed claims a beat sends to everybody; the rest is asked for.
+	// changesPerBeat is how many datagrams of changed claims a heartbeat sends to everybody; the rest is sent on
+	// request.
 	changesPerBeat = 4
-	// repeatsPerBeat is how many datagrams of claims a beat has of a node that hears nobody.
+	// repeatsPerBeat is how many datagrams of claims a heartbeat has if its node receives nobody.
 	repeatsPerBeat = 2
-	// groupAfter is how many requests for claims are sent without an answer before they go to the group.
+	// groupAfter is how many requests for claims go unanswered before they are sent to the group.
 	groupAfter = 3
 )
 
-// minorGroup is the first minor version whose speakers receive the group. Earlier ones receive broadcasts alone.
+// minorGroup is the first minor version whose speakers receive the group. Earlier ones receive broadcasts only.
 const minorGroup = 3
 
 // joins reports whether the sender of a datagram receives the group.
 func joins(datagram []byte) bool { return datagram[2]&0xf >= minorGroup }
 
-// compose writes what is to be sent: a beat if it is time, and requests and answers. ran is how long this process has
-// run.
+// compose writes the datagrams to send: a heartbeat if it is due, and requests and answers. ran is how long this
+// process has run.
 func (c *Core) compose(now time.Time, ran time.Duration) {
 	if c.beatNow || !now.Before(c.nextBeat) {
 		c.beat(now, ran)
@@ -35,9 +36,10 @@ func (c *Core) compose(now time.Time, ran time.Duration) {
 	}
 }
 
-// beat says to everybody what this node is and hears, and which claims have changed in the last three beats.
+// beat sends to everybody this node's state, the nodes it receives, and the claims changed in the last three
+// heartbeats.
 func (c *Core) beat(now time.Time, ran time.Duration) {
-	// The beats of many nodes must not fall into step.
+	// The heartbeats of many nodes must not synchronize.
 	c.nextBeat = now.Add(c.profile.Interval - time.Duration(c.random.Int64N(int64(c.profile.Interval/10))))
 	version := c.recent[len(c.recent)-1]
 	copy(c.recent[1:], c.recent[:])
@@ -61,14 +63,14 @@ func (c *Core) beat(now time.Time, ran time.Duration) {
 	}
 }
 
-// hearsNobody tells whether nobody else is alive as far as this node knows. If it is this node that is deaf, nobody can ask it for its claims
-// either: it says all of them again and again.
+// hearsNobody reports whether no other node is alive from this node's view. If the link is asymmetric and this node
+// receives nothing, no request for its claims arrives either: it repeats all of them.
 func (c *Core) hearsNobody() bool {
 	return !slices.ContainsFunc(c.order, func(p *peer) bool { return p.paths[0].up })
 }
 
-// Goodbye returns datagrams that say that this process ends, to be sent last of all. The node goes on answering for what this process
-// claims for the time given: for so long the others count it as alive.
+// Goodbye returns the datagrams that announce the end of this process, to be sent last. The node continues to answer
+// for this process's claims for the given time, and the others count it as alive that long.
 func (c *Core) Goodbye(retained time.Duration) []Send {
 	c.sends, c.arena = c.sends[:0], c.arena[:0]
 	for range 3 { // one may get lost
@@ -83,7 +85,7 @@ func (c *Core) Goodbye(retained time.Duration) []Send {
 	return c.sends
 }
 
-// group sends to all segments: to the group, and by broadcast as well to whom it may not reach.
+// group sends to all segments: to the group, and with broadcast also to hosts that the group may not reach.
 func (c *Core) group(data []byte, broadcast bool) {
 	for i := 1; i < len(c.ifaces); i++ {
 		if c.ifaces[i].link {
@@ -102,7 +104,8 @@ func (c *Core) groupOn(at int, data []byte, broadcast bool) {
 	}
 }
 
-// hearsEarlier reports whether a node is alive whose version does not receive the group. An observer does not know yet.
+// hearsEarlier reports whether a node is alive whose version does not receive the group. For an observer the result is
+// incomplete.
 func (c *Core) hearsEarlier() bool {
 	return slices.ContainsFunc(c.order, func(p *peer) bool { return p.paths[0].up && p.minor < minorGroup })
 }
@@ -117,7 +120,7 @@ func (c *Core) everybody(data []byte) {
 	}
 }
 
-// converse sends one peer what it asked for, and what this node asks of it.
+// converse sends one peer the answers to its requests, and this node's requests.
 func (c *Core) converse(now time.Time, p *peer) {
 	if p.newerThan > 0 {
 		b := c.appendHello(c.begin(), 0)
@@ -143,9 +146,9 @@ func (c *Core) converse(now time.Time, p *peer) {
 	}
 }
 
-// reassure answers a peer that has not heard this node for a while: directly, and on the segments, where what it hears is
-// what counts; there not more often than twice per interval, and by broadcast as well, for the network may have begun
-// to drop the group.
+// reassure answers a peer that has not received this node for a while: directly, and on the segments, because only
+// reception on a segment counts there. On the segments it sends at most twice per interval, and also by broadcast,
+// because the network may have begun to drop the group.
 func (c *Core) reassure(now time.Time, p *peer) {
 	data := c.finish(c.appendHello(c.begin(), 0))
 	c.to(p, data)
@@ -173,10 +176,10 @@ func (c *Core) want(now time.Time, p *peer) {
 	c.to(p, c.finish(endField(append(b, 0), at)))
 }
 
-// answer sends a peer the claims it has not got.
+// answer sends a peer the claims it lacks.
 func (c *Core) answer(p *peer) {
 	version := p.wantsAfter
-	if version > c.mine.version { // of a time that is over
+	if version > c.mine.version { // a version of an earlier incarnation
 		version = 0
 	}
 	for i := 0; i < answersPerTurn && version < c.mine.version; i++ {
@@ -190,7 +193,7 @@ func (c *Core) answer(p *peer) {
 	}
 }
 
-// to sends to where the peer was heard from.
+// to sends to the address from which the peer was received.
 func (c *Core) to(p *peer, data []byte) {
 	addr := p.from
 	if !addr.IsValid() {
@@ -206,13 +209,13 @@ func (c *Core) to(p *peer, data []byte) {
 func (c *Core) begin() []byte {
 	c.sequence++
 	if cap(c.arena)-len(c.arena) < 2*MaxDatagram {
-		c.arena = make([]byte, 0, max(2*cap(c.arena), 8*MaxDatagram)) // what was written stays where it is
+		c.arena = make([]byte, 0, max(2*cap(c.arena), 8*MaxDatagram)) // written data stays in place
 	}
 	b := c.arena[len(c.arena):len(c.arena):cap(c.arena)]
 	return appendHeader(b, c.config.Node, c.ring.keys[0].id, c.cluster, c.incarnation, c.sequence)
 }
 
-// finish puts the tag to a datagram.
+// finish appends the tag to a datagram.
 func (c *Core) finish(b []byte) []byte {
 	b = c.ring.tag(b)
 	c.arena = c.arena[:len(c.arena)+len(b)]
@@ -238,8 +241,8 @@ func (c *Core) appendHello(b []byte, flags byte) []byte {
 	return c.appendCluster(endField(b, at))
 }
 
-// appendSegments says where this node is and whether it hears somebody there: first each interface by its first key,
-// which is all that versions before 1.3 compare, then by the others as far as they fit.
+// appendSegments writes this node's segments and how many nodes it receives on each: first the first key of each
+// interface, which is all that versions before 1.3 compare, then the other keys as far as they fit.
 func (c *Core) appendSegments(b []byte, now time.Time) []byte {
 	b, at := beginField(b, fieldSegments)
 	for k, said, more := 0, 0, true; more && said < maxSegments; k++ {
@@ -264,7 +267,7 @@ func appendRan(b []byte, ran time.Duration) []byte {
 	return endField(binary.BigEndian.AppendUint64(b, uint64(ran)), at)
 }
 
-// hearsOn counts the peers that are heard on an interface by this node itself.
+// hearsOn counts the peers that this node itself receives on an interface.
 func (c *Core) hearsOn(now time.Time, at int) (n uint8) {
 	for _, p := range c.order {
 		if w := &p.paths[at]; w.up && !p.away && now.Sub(w.heard) < p.deadAfter(c) && n < 255 {
@@ -274,10 +277,10 @@ func (c *Core) hearsOn(now time.Time, at int) (n uint8) {
 	return n
 }
 
-// maxSegments leaves room for claims beside them.
+// maxSegments leaves room for claims in the same datagram.
 const maxSegments = 29
 
-// appendClaims writes the changes after a version, as many as fit, and returns the version that they reach.
+// appendClaims writes as many of the changes after a version as fit, and returns the version that they reach.
 func (c *Core) appendClaims(b []byte, version uint64) (grown []byte, upTo uint64) {
 	if version >= c.mine.version {
 		return b, version
@@ -310,9 +313,9 @@ func (c *Core) appendClaims(b []byte, version uint64) (grown []byte, upTo uint64
 	return endField(b, at), upTo
 }
 
-// appendTalk writes as many questions to and answers for a peer as fit.
+// appendTalk writes as many questions and answers for a peer as fit.
 func (c *Core) appendTalk(b []byte, p *peer) []byte {
-	const most = 24 // of each, so that both fit beside the longest name
+	const most = 24 // of each, so that both fit with the longest name
 	if n := min(len(p.helpAbout), most); n > 0 {
 		var at int
 		b, at = beginField(b, fieldAsk)

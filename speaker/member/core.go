@@ -13,51 +13,51 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Core knows who is alive and what each says. It does no I/O, has no clock and starts nothing: its owner gives it what was
-// received, calls Tick several times per interval, and sends what that returns. The same calls give the same bytes.
-// Beside the time it is given raw, a clock that nobody sets or slews; see clock.
+// Core holds the liveness state and the claims of all nodes. It does no I/O, has no clock and starts nothing: its owner
+// passes in what was received, calls Tick several times per interval, and sends what Tick returns. The same calls
+// produce the same bytes. Besides the time it takes raw, a clock that is never set or slewed; see clock.
 type Core struct {
 	config  Config
 	profile Profile // stretched for the number of nodes
 	ring    *keyring
 	random  *rand.Rand
 	cluster uint64
-	// authorities are the present ones and, behind them, earlier ones.
+	// authorities are the current ones, followed by earlier ones.
 	authorities []uint64
 	self        uint64 // nodeID of this node
 
 	incarnation, sequence uint64
 	begun                 bool
-	began                 time.Duration // raw at the first turn
+	began                 time.Duration // raw at the first tick
 	lastTick, nextBeat    time.Time
-	beatNow               bool // at the next turn, whatever the time
-	urgent                bool // there is an answer to send
-	broadcasts            bool // what goes to the group goes by broadcast as well
+	beatNow               bool // at the next tick, whatever the time
+	urgent                bool // an answer waits to be sent
+	broadcasts            bool // datagrams to the group are also sent by broadcast
 	reassured             time.Time
 
 	observer      bool
 	observerSince time.Time
 	fenced        bool
-	fences, seen  uint64    // seen: of which who decides knows
+	fences, seen  uint64    // seen: fences that the reconcile loop has observed
 	forgive       time.Time // silence before it does not count
 
-	word    plan.Word // as said last
+	word    plan.Word // advertised last
 	changes []entry
 	ids     map[string]plan.VIPID
 	mine    journal
-	recent  [3]uint64 // versions of mine at the last beats, the newest first
+	recent  [3]uint64 // versions of mine at the last heartbeats, newest first
 	leaving bool
 
-	ifaces []iface // the first stands for any path
+	ifaces []iface // the first one stands for any path
 	peers  map[string]*peer
 	order  []*peer // by name
 	byID   map[uint64]*peer
-	gone   map[uint64]uint64 // incarnations of nodes that were forgotten, by id
+	gone   map[uint64]uint64 // incarnations of removed nodes, by id
 
-	repeated uint64 // up to which version a node that hears nobody has said its claims again
-	silentAt int    // where the list of whom this node does not hear goes on
-	returned int    // how often one that fell silent was heard again
-	// unanswered are nodes away that were given up, for the log.
+	repeated uint64 // version up to which a node that receives nobody has repeated its claims
+	silentAt int    // where the list of nodes that are not received continues
+	returned int    // count of nodes received again after a silence
+	// unanswered are away nodes that were given up, for the log.
 	unanswered []string
 
 	reported reported
@@ -69,31 +69,32 @@ type Core struct {
 	count Counts
 }
 
-// Config is what Core needs from the start.
+// Config is the initial configuration of a Core.
 type Config struct {
 	// Node is this node's name, Cluster keeps clusters on one segment apart.
 	Node, Cluster string
-	// Incarnation is higher each time this node's speaker begins: the wall clock in nanoseconds does. If it went back, the
-	// others say so and a higher one is taken.
+	// Incarnation is higher with each start of this node's speaker, as the wall clock in nanoseconds is. If the clock
+	// went back, the other nodes report that, and a higher one is taken.
 	Incarnation uint64
-	// Keys are one key, or two while they change; the first one signs.
+	// Keys are one key, or two during a key change; the first one signs.
 	Keys    [][]byte
 	Profile Profile
-	// Seed spreads the beats of different nodes in time.
+	// Seed spreads the heartbeats of different nodes in time.
 	Seed uint64
-	// Retained is set if this node still answers for what an earlier process claimed. The others take that for claimed until Settled.
+	// Retained is set if this node still answers for the claims of a previous process. The others keep those claims
+	// until Settled.
 	Retained bool
-	// Authorities are digests of the certificates of the cluster's certificate authority. What a node sends that has
-	// none of them is dropped as another cluster's. None: not compared.
+	// Authorities are digests of the certificates of the cluster's certificate authority. A datagram with none of them
+	// is dropped as another cluster's. Empty: not compared.
 	Authorities []uint64
-	// Broadcast has all go to every host of a segment, not to the members of the group alone.
+	// Broadcast sends everything to all hosts of a segment instead of the group.
 	Broadcast bool
 }
 
 // Link is an interface on which VirtualIPs are or may be announced.
 type Link struct {
 	Name string
-	// Keys has one in common with every node that has an interface on this segment, and there is at least one; see
+	// Keys has at least one key, and one in common with every node that has an interface on this segment; see
 	// SegmentKeys.
 	Keys []uint64
 	MAC  [6]byte
@@ -103,34 +104,34 @@ type Link struct {
 type Packet struct {
 	Iface  string
 	Source netip.Addr
-	// OnLink is set if the hop limit was 255, so that no router has passed it on (RFC 5082).
+	// OnLink is set if the hop limit was 255: no router forwarded it (RFC 5082).
 	OnLink bool
-	// Group is set if it came to the group or to all hosts: its source is an address of the sender's interface.
+	// Group is set if it was sent to the group or to all hosts: its source is an address of the sender's interface.
 	Group bool
 	Data  []byte
 }
 
-// Send is a datagram to send: to an address, or without one to the speakers' group on the segment of an interface.
+// Send is a datagram to send: to an address, or without one to the speakers' group on an interface's segment.
 type Send struct {
 	Iface string
 	To    netip.Addr
-	// Broadcast sends to every host on the segment, for speakers whom the group does not reach.
+	// Broadcast sends to every host on the segment, for speakers that the group does not reach.
 	Broadcast bool
 	Data      []byte
 }
 
-// Counts are what happened since the beginning.
+// Counts are the counters since the start.
 type Counts struct {
 	Received, Sent uint64
 	Broadcast      uint64 // of those sent
-	Asked          uint64 // relay evidence asked for, per silent node and helper
-	Relayed        uint64 // nodes kept alive by it
-	FalseDeaths    uint64 // nodes heard again in the same incarnation after they counted as dead
+	Asked          uint64 // relay evidence requested, per silent node and helper
+	Relayed        uint64 // nodes kept alive by relay evidence
+	FalseDeaths    uint64 // nodes received again in the same incarnation after they counted as dead
 	Fences         uint64
-	ClockStops     uint64 // of the fences: since the others' clocks went on
+	ClockStops     uint64 // of the fences: this node's clock stopped, those of the others did not
 }
 
-// NewCore returns a Core that observes until it has heard the others. It fails if the configuration is not usable.
+// NewCore returns a Core that observes until it has received the others. It fails if the configuration is not usable.
 func NewCore(c Config) (*Core, error) {
 	if c.Node == "" || len(c.Node) > maxName {
 		return nil, fmt.Errorf("node name %q: give one of 1 to %d bytes", c.Node, maxName)
@@ -153,16 +154,15 @@ func NewCore(c Config) (*Core, error) {
 	return core, nil
 }
 
-// nodeID names a node, or a cluster, in datagrams.
+// nodeID identifies a node, or a cluster, in datagrams.
 func nodeID(name string) uint64 {
 	sum := sha256.Sum256([]byte(name))
 	return binary.BigEndian.Uint64(sum[:])
 }
 
-// SegmentKeys returns the keys of the segment of an interface: two nodes that share it have a subnet in common there,
-// and so a key. There is
-// one for each subnet, IPv4 before IPv6, or one of the name where there is none. One of a single address, as DHCPv6
-// gives, is no other node's.
+// SegmentKeys returns the keys of an interface's segment. Two nodes on one segment share a subnet there, and therefore
+// a key. There is one key per subnet, IPv4 before IPv6, or one of the name where there is no subnet. A subnet of a
+// single address, as DHCPv6 assigns, is shared with no other node.
 func SegmentKeys(name string, subnets []netip.Prefix) []uint64 {
 	var shared []netip.Prefix
 	for _, s := range subnets {
@@ -191,7 +191,7 @@ func comparePrefix(a, b netip.Prefix) int {
 	return a.Bits() - b.Bits()
 }
 
-// SetKeys changes the keys; on an error the old ones stay.
+// SetKeys changes the keys; on an error the old ones remain.
 func (c *Core) SetKeys(keys [][]byte) error {
 	ring, err := newKeyring(keys)
 	if err == nil {
@@ -200,7 +200,7 @@ func (c *Core) SetKeys(keys [][]byte) error {
 	return err
 }
 
-// SetPeers tells the Nodes and their InternalIPs, to which datagrams are sent too. The map must not change afterwards.
+// SetPeers sets the Nodes and their InternalIPs, which also receive datagrams. The map must not change afterwards.
 func (c *Core) SetPeers(peers map[string][]netip.Addr) {
 	for _, p := range c.order {
 		p.addrs = nil
@@ -220,13 +220,13 @@ func (c *Core) SetPeers(peers map[string][]netip.Addr) {
 	c.profile = c.config.Profile.stretched(len(c.order))
 }
 
-// forgetAfter is how long a node that is neither a Node nor heard is remembered.
+// forgetAfter is how long the state of a silent node that is no Node is kept.
 const forgetAfter = 5 * time.Minute
 
-// goneMost is how many nodes that were forgotten are told from new ones.
+// goneMost is how many removed nodes are kept, to distinguish them from new ones.
 const goneMost = 4096
 
-// forget drops a node, except for what keeps its old datagrams from being taken for new ones.
+// forget removes a node, except for its incarnation: with it, its old datagrams are not accepted as new.
 func (c *Core) forget(p *peer) {
 	if len(c.gone) >= goneMost {
 		oldest := p.id
@@ -246,15 +246,16 @@ func (c *Core) forget(p *peer) {
 	}
 }
 
-// Say tells the others what this node does about its VirtualIPs. It ends a fence: what is said was decided after it. An
-// observer's Held and Leaving are not told before it is one no more.
+// Say advertises this node's claims to the others. It ends a fence, because the claims were decided after it. An
+// observer's Held and Leaving are advertised only once its observer phase has ended.
 func (c *Core) Say(w plan.Word) {
 	c.fenced, c.seen = false, c.fences
 	c.word = w
 	c.speak()
 }
 
-// speak brings the journal to the word, in the order of the ids, so that the same word always makes the same journal.
+// speak updates the journal to the advertised claims, in the order of the ids, so that the same claims always produce
+// the same journal.
 func (c *Core) speak() {
 	c.changes = c.changes[:0]
 	note := func(id plan.VIPID, claim plan.Claim) {
@@ -292,26 +293,27 @@ func (c *Core) speak() {
 	c.leaving = c.word.Leaving
 }
 
-// Fences counts the fences, so that a word that was decided before one can be told from a later one.
+// Fences counts the fences. It distinguishes claims decided before a fence from later ones.
 func (c *Core) Fences() uint64 { return c.fences }
 
-// Fenced is set from a fence until the next word, or until the observer phase that began with it is over.
+// Fenced reports whether a fence is in force: until the next Say, or until the observer phase that began with it ends.
 func (c *Core) Fenced() bool { return c.fenced }
 
-// FenceAfter is the gap between two turns after which this node fences itself.
+// FenceAfter is the gap between two ticks after which this node fences itself.
 func (c *Core) FenceAfter() time.Duration { return c.profile.fence() }
 
 // Counts returns the counters.
 func (c *Core) Counts() Counts { return c.count }
 
-// Silences returns the silences after which a node was found dead on a path since the last call; not for ever many.
+// Silences returns the silences after which a node was found dead on a path, since the last call; their number is
+// limited.
 func (c *Core) Silences() []time.Duration {
 	silences := c.out.silences
 	c.out.silences = nil
 	return silences
 }
 
-// Next tells when Tick is due.
+// Next returns when Tick is due.
 func (c *Core) Next() time.Time {
 	next := c.lastTick.Add(c.profile.turn())
 	if c.nextBeat.Before(next) {
@@ -320,10 +322,10 @@ func (c *Core) Next() time.Time {
 	return next
 }
 
-// Urgent tells that a datagram waits to be sent, so that Tick should be called now.
+// Urgent reports whether a datagram waits to be sent, so that Tick is due now.
 func (c *Core) Urgent() bool { return c.urgent || c.beatNow }
 
-// peer returns what is known of a node, made if need be.
+// peer returns the state of a node; it is created if missing.
 func (c *Core) peer(name string) *peer {
 	if p := c.peers[name]; p != nil {
 		return p

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readAtMost bounds one reading, so that a flood cannot keep the loop from its turn.
+// readAtMost limits the datagrams of one read, so that a flood cannot delay the loop's tick.
 const readAtMost = 4096
 
-// join takes part in the group on the interfaces, as they are now.
+// join joins the group on the current interfaces.
 func (l *loop) join() {
 	var families []bool
 	for _, s := range l.sockets {
@@ -24,8 +24,8 @@ func (l *loop) join() {
 	}
 }
 
-// sieve has the kernel drop at the sockets what is not from a speaker of this cluster. Where that fails this process
-// does.
+// sieve attaches a filter to the sockets: the kernel drops datagrams that are not from a speaker of this cluster. If
+// that fails, this process drops them.
 func (l *loop) sieve() {
 	now := sieve{cluster: l.core.cluster}
 	for i := range l.core.ring.keys {
@@ -51,27 +51,27 @@ func (l *loop) sieve() {
 	l.sieved = now
 }
 
-// countEvery is how often the kernel is asked what it has dropped.
+// countEvery is how often the kernel's drop counters are read.
 const countEvery = time.Second
 
-// count brings the counter of what the kernel dropped up to date.
+// count updates the counter of datagrams dropped by the kernel.
 func (l *loop) count(now time.Time) {
 	if now.Sub(l.counted) < countEvery {
 		return
 	}
 	l.counted = now
 	for _, s := range l.reads {
-		if s.fd < 0 { // closed in this turn
+		if s.fd < 0 { // closed in this tick
 			continue
 		}
 		l.metrics.filtered.Add(float64(s.dropped()))
 	}
 }
 
-// receive reads the sockets in which wait found something until they are empty.
+// receive reads the sockets that wait found readable until they are empty.
 func (l *loop) receive() {
 	for i, s := range l.reads {
-		if l.polls[i+1].Revents == 0 || s.fd < 0 { // it was closed since
+		if l.polls[i+1].Revents == 0 || s.fd < 0 { // closed since the poll
 			continue
 		}
 		for range readAtMost {
@@ -97,22 +97,22 @@ func (l *loop) receive() {
 					"Have it pass, or set failover.transport: broadcast",
 					"interface", in.Iface, "groups", []netip.Addr{group4, group6})
 			}
-			if l.core.Fenced() { // it counts before the rest is read, which may take long
+			if l.core.Fenced() { // set before the remaining datagrams are read, which may take long
 				l.fenced.Store(true)
 			}
 		}
 	}
 }
 
-// complainEvery is how often a datagram of our cluster that is not signed as it should be is logged.
+// complainEvery is how often a datagram of this cluster with a wrong signature is logged.
 const complainEvery = 10 * time.Minute
 
-// complain logs what an operator has to mend: not each time. Only a node of this cluster sends to this node's own
-// address: what comes to the group may be another cluster's, which has other keys.
+// complain logs, at a limited rate, errors that an operator must fix. Only a node of this cluster sends to this node's
+// own address: a datagram to the group may be from another cluster with other keys.
 func (l *loop) complain(why Drop, a arrival) {
 	from := a.source
 	switch {
-	case why == DropName && !l.twice: // its tag was right: it is of this cluster
+	case why == DropName && !l.twice: // its tag was right, so it is from this cluster
 		l.twice = true
 		l.options.Log.Error("another speaker has the name of this node: give each node a name of its own", "from", from)
 	case a.group || a.broadcast:
@@ -122,7 +122,7 @@ func (l *loop) complain(why Drop, a arrival) {
 	}
 }
 
-// name returns the name of an interface, which datagrams may come by before anybody has named it.
+// name returns the name of an interface. Datagrams may arrive on it before it is listed.
 func (l *loop) name(s *socket, index int) string {
 	if name, known := l.ports.byIndex[index]; known {
 		return name
@@ -135,7 +135,7 @@ func (l *loop) name(s *socket, index int) string {
 	return name
 }
 
-// send sends what the core wants sent. A datagram that cannot go is lost like any other, and counted.
+// send sends the core's datagrams. One that cannot be sent counts as lost, and is counted.
 func (l *loop) send(sends []Send) {
 	for _, one := range sends {
 		if err := l.sendOne(one); err != nil {
@@ -169,18 +169,20 @@ func (l *loop) sendOne(one Send) error {
 	return unix.EAFNOSUPPORT
 }
 
-// onlyBroadcastFor is how long no datagram need arrive by the group while others do by broadcast for that to be logged.
+// onlyBroadcastFor is how long no datagram must arrive by the group, while others arrive by broadcast, before that is
+// logged.
 const onlyBroadcastFor = 10 * time.Second
 
-// ways are how datagrams of speakers that send to the group arrive, by the index of the interface.
+// ways records how datagrams of speakers that send to the group arrive, by interface index.
 type ways map[int]*way
 
 type way struct {
-	grouped time.Time // when one came to the group last, or the first one by broadcast
+	grouped time.Time // when the last one arrived by the group, or the first one by broadcast
 	logged  bool
 }
 
-// onlyBroadcast reports, once for an interface, whether what is taken in there came by broadcast alone for a while.
+// onlyBroadcast reports, once per interface, whether datagrams there have arrived by broadcast only for
+// onlyBroadcastFor.
 func (w *ways) onlyBroadcast(now time.Time, a arrival) bool {
 	if *w == nil {
 		*w = ways{}

@@ -19,42 +19,42 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// DefaultPort is the UDP port of the speakers. IANA has assigned nothing from 7934 on up to there; 7946 is memberlist's, which
-// MetalLB uses.
+// DefaultPort is the speakers' UDP port. IANA has no assignment from 7934 up to it; 7946 is memberlist's, which MetalLB
+// uses.
 const DefaultPort = 7948
 
-// Options are what a Detector needs.
+// Options configure a Detector.
 type Options struct {
 	Node, Cluster string
 	Keys          [][]byte
 	Profile       Profile
 	Port          uint16 // 0: DefaultPort
 	Log           *slog.Logger
-	// Kick is called when Observe would return something new. It must not block.
+	// Kick is called when Observe would return a change. It must not block.
 	Kick    func()
 	Metrics prometheus.Registerer
-	// Scheduled is called from Run with the scheduling class of its thread, and why it is not Deadline. Nil for nobody.
+	// Scheduled is called from Run with the scheduling class of its thread, and the reason if that is not Deadline. May
+	// be nil.
 	Scheduled func(class, message string)
-	// Retained is set if this node answers for what an earlier process claimed, until Settled.
+	// Retained is set if this node answers for the claims of a previous process, until Settled.
 	Retained bool
-	// Wedged is after how long without a call of Observe who decides counts as stuck; 0: wedgedAfter.
+	// Wedged is the time without a call of Observe after which the reconcile loop counts as stuck; 0: wedgedAfter.
 	Wedged time.Duration
-	// Authorities are digests of the cluster's certificate authority, by AuthorityKey. None: what others send is not
-	// compared.
+	// Authorities are digests of the cluster's certificate authority, by AuthorityKey. Empty: not compared.
 	Authorities []uint64
-	// Received is called from Run with the nodes whose speakers are received, and whether this node is an observer, each time
-	// that changes; see Core.Received. It must not block. Nil for nobody.
+	// Received is called from Run on each change of the nodes whose speakers are received, or of whether this node is
+	// an observer; see Core.Received. It must not block. May be nil.
 	Received func(nodes map[string]struct{}, observer bool)
-	// Broadcast sends to all hosts of a segment in place of the group, for networks that drop the group. Both are
-	// received in any case.
+	// Broadcast sends to all hosts of a segment instead of the group, for networks that drop the group. Both are always
+	// received.
 	Broadcast bool
 }
 
 // Detector runs a Core on UDP sockets: to a group of link-local scope on the segments, and by unicast to the other
 // nodes.
 //
-// One goroutine owns the Core. What the methods are given waits in a box that it empties at its next turn, and what they
-// return was put into another box by it; so no method waits for the network.
+// One goroutine owns the Core. The methods put their arguments into an inbox, which the loop empties at its next tick,
+// and return what the loop stored for them. So no method waits for the network.
 type Detector struct {
 	options Options
 	core    *Core
@@ -62,12 +62,13 @@ type Detector struct {
 	wake    int // eventfd
 	start   time.Time
 
-	// turned is when the loop turned last, since start; fenced and limit go with it. Fresh reads them from any goroutine.
+	// turned is the time of the loop's last tick, since start; fenced and limit belong to it. Fresh reads them from any
+	// goroutine.
 	turned, limit atomic.Int64
 	fenced        atomic.Bool
 	left          atomic.Bool
 
-	// observed is when Observe was called last, since start; 0 before.
+	// observed is the time of the last call of Observe, since start; 0 before the first.
 	observed atomic.Int64
 
 	mu  sync.Mutex // of the boxes
@@ -75,23 +76,23 @@ type Detector struct {
 	box boxed
 
 	macs     atomic.Pointer[map[[6]byte]string]
-	away     atomic.Pointer[[]Neighbour] // to be asked whether they answer
+	away     atomic.Pointer[[]Neighbour] // to be probed
 	segments chan []string
 }
 
-// inbox is what the loop is to take over; nil means nothing new.
+// inbox is what the loop takes over at its next tick; nil means unchanged.
 type inbox struct {
 	word  *plan.Word
-	fence uint64 // the word was decided after this many fences
+	fence uint64 // number of fences when the word was decided
 	peers map[string][]netip.Addr
 	keys  [][]byte
 	ports *ports
-	// authorities are new ones.
+	// authorities are the new digests.
 	authorities []uint64
 	settled     bool
-	// answered and silent are of the nodes away.
+	// answered and silent are away nodes.
 	answered, silent []Neighbour
-	// retained is for how long the node answers after the end, decided after so many fences.
+	// retained is how long the node answers after the end; retainedFence is the number of fences when that was decided.
 	retained      time.Duration
 	retainedFence uint64
 }
@@ -102,10 +103,10 @@ type boxed struct {
 	nodes   map[string]struct{}
 	vips    map[plan.VIPID]struct{}
 	fences  uint64
-	seen    uint64 // fences that the consumer knows of
+	seen    uint64 // fences that the reconcile loop has observed
 }
 
-// New returns a Detector that Run starts. It fails if the options are not usable.
+// New returns a Detector; Run starts it. New fails if the options are not usable.
 func New(o Options) (*Detector, error) {
 	if o.Port == 0 {
 		o.Port = DefaultPort
@@ -125,7 +126,7 @@ func New(o Options) (*Detector, error) {
 		return nil, fmt.Errorf("make an eventfd: %w", err)
 	}
 	d := &Detector{options: o, core: core, wake: wake, start: now, metrics: newMetrics(o.Metrics), segments: make(chan []string, 1)}
-	d.turned.Store(-int64(time.Hour)) // not fresh before the first turn
+	d.turned.Store(-int64(time.Hour)) // not fresh before the first tick
 	d.limit.Store(int64(core.FenceAfter()))
 	d.macs.Store(&map[[6]byte]string{})
 	d.box.members.Observer = true
@@ -133,8 +134,8 @@ func New(o Options) (*Detector, error) {
 	return d, nil
 }
 
-// Observe returns who is alive and what each says, and the nodes and the VirtualIPs' claims that differ from the last call's;
-// this node is among the nodes when Observer or Isolated changed.
+// Observe returns the state and claims of all members, and the nodes and VirtualIPs whose state or claims changed since
+// the last call. This node is among the nodes when Observer, Isolated or Returned changed.
 func (d *Detector) Observe() (plan.Members, map[string]struct{}, map[plan.VIPID]struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -145,18 +146,18 @@ func (d *Detector) Observe() (plan.Members, map[string]struct{}, map[plan.VIPID]
 	return d.box.members, nodes, vips
 }
 
-// Say tells the others all that this node does about its VirtualIPs, at once if it differs. The word must not change
-// afterwards. One that was decided before a fence that Observe has not shown yet is dropped.
+// Say advertises this node's claims to the others, at once if they differ. The argument must not change afterwards.
+// Claims decided before a fence that Observe has not returned yet are dropped.
 func (d *Detector) Say(w plan.Word) {
 	d.put(func(in *inbox) { in.word, in.fence = &w, d.box.seen })
 }
 
-// SetPeers tells the Nodes and their InternalIPs. The map must not change afterwards.
+// SetPeers sets the Nodes and their InternalIPs. The map must not change afterwards.
 func (d *Detector) SetPeers(peers map[string][]netip.Addr) {
 	d.put(func(in *inbox) { in.peers = peers })
 }
 
-// SetKeys changes the keys; on an error the old ones stay.
+// SetKeys changes the keys; on an error the old ones remain.
 func (d *Detector) SetKeys(keys [][]byte) error {
 	if _, err := newKeyring(keys); err != nil {
 		return err
@@ -165,26 +166,26 @@ func (d *Detector) SetKeys(keys [][]byte) error {
 	return nil
 }
 
-// SetAuthorities changes the digests of the cluster's certificate authority. Those before count until the process ends.
+// SetAuthorities changes the digests of the cluster's certificate authority. Earlier ones count until the process ends.
 func (d *Detector) SetAuthorities(authorities []uint64) {
 	d.put(func(in *inbox) { in.authorities = authorities })
 }
 
-// Retain has the goodbye of Run say for how long the node goes on answering for what was said last, unless there is a fence that Observe has
-// not shown yet.
+// Retain sets how long the node continues to answer for its claims after Run; the goodbye carries it. It has no effect
+// if there is a fence that Observe has not returned yet.
 func (d *Detector) Retain(lifetime time.Duration) {
 	d.put(func(in *inbox) { in.retained, in.retainedFence = lifetime, d.box.seen })
 }
 
-// Left tells, after Run, whether others were told that this node does not answer any more.
+// Left reports, after Run, whether a goodbye without retention was sent.
 func (d *Detector) Left() bool { return d.left.Load() }
 
-// Settled says that nothing is retained any more of what an earlier process claimed.
+// Settled records that nothing is retained any more from a previous process.
 func (d *Detector) Settled() {
 	d.put(func(in *inbox) { in.settled = true })
 }
 
-// SetSegments names the interfaces on which VirtualIPs are or may be announced. It is to be called again whenever an
+// SetSegments sets the interfaces on which VirtualIPs are or may be announced. It must be called again whenever an
 // interface or an address of the node has changed.
 func (d *Detector) SetSegments(names []string) {
 	names = slices.Clone(names)
@@ -197,14 +198,14 @@ func (d *Detector) SetSegments(names []string) {
 	}
 }
 
-// Fresh tells whether what this node holds may be answered for now: the loop turns, and no fence waits for its word. It
-// takes no lock.
+// Fresh reports whether this node may answer for its VirtualIPs now: the loop ticks, and no fence is in force. It takes
+// no lock.
 func (d *Detector) Fresh() bool {
-	turned := d.turned.Load() // first: a turn that fences says so before it counts as a turn
+	turned := d.turned.Load() // first: a tick that fences sets fenced before turned
 	return !d.fenced.Load() && int64(time.Since(d.start))-turned <= d.limit.Load()
 }
 
-// MACs returns the hardware addresses of the other nodes, as they say. The map must not be changed.
+// MACs returns the hardware addresses that the other nodes advertise. The map must not be changed.
 func (d *Detector) MACs() map[[6]byte]string { return *d.macs.Load() }
 
 func (d *Detector) put(f func(*inbox)) {
@@ -212,13 +213,13 @@ func (d *Detector) put(f func(*inbox)) {
 	defer d.mu.Unlock()
 	f(&d.in)
 	if d.wake >= 0 {
-		_, _ = unix.Write(d.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // full means that it is awake
+		_, _ = unix.Write(d.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // full means that the loop is awake
 	}
 }
 
-// Run speaks and listens until ctx ends, in the network namespace of the calling thread, and then says goodbye.
+// Run sends and receives until ctx ends, in the network namespace of the calling thread, and then sends a goodbye.
 func (d *Detector) Run(ctx context.Context) error {
-	runtime.LockOSThread() // for its priority, and for the namespace
+	runtime.LockOSThread() // for its priority and its namespace
 	defer runtime.UnlockOSThread()
 	loop, err := d.open()
 	if err != nil {
@@ -245,14 +246,14 @@ func (d *Detector) Run(ctx context.Context) error {
 	return nil
 }
 
-// goodbyes are how many rounds of goodbyes a node that is retained says, goodbyePause apart: who hears none of them takes it for dead, and
-// the kernel answers all the same.
+// goodbyes is the number of rounds of goodbyes of a retained node, goodbyePause apart. A node that receives none of
+// them counts this one as dead, although its kernel still answers.
 const (
 	goodbyes     = 3
 	goodbyePause = 50 * time.Millisecond
 )
 
-// goodbye says that this process ends, and for how long the node goes on answering.
+// goodbye announces the end of this process, and how long the node continues to answer.
 func (l *loop) goodbye() {
 	turned := l.turned.Swap(-int64(time.Hour)) // no answer after the goodbye
 	l.empty()
@@ -272,12 +273,12 @@ func (l *loop) goodbye() {
 	}
 }
 
-// relistAfter is how soon interfaces are read again although nobody said that they changed, and how often nodes without
-// a process are asked whether they answer.
+// relistAfter is how often interfaces are read without a notification of a change, and how often nodes without a
+// process are probed.
 const relistAfter = time.Second
 
-// follow reads the interfaces when they may have changed, and asks nodes without a process, beside the loop, which must
-// not wait for it.
+// follow reads the interfaces when they may have changed, and probes nodes without a process. It runs alongside the
+// loop, which must not wait for it.
 func (d *Detector) follow(ctx context.Context, l *lister) {
 	ticker := time.NewTicker(relistAfter)
 	defer ticker.Stop()
@@ -304,26 +305,26 @@ func (d *Detector) follow(ctx context.Context, l *lister) {
 	}
 }
 
-// loop is the goroutine that owns the core, with what it needs.
+// loop is the goroutine that owns the core, with its resources.
 type loop struct {
 	polls []unix.PollFd
 	reads []*socket // those in polls
-	twice bool      // another process with our name was reported
-	// complained is when a datagram with a wrong key was reported last.
+	twice bool      // another process with this node's name was reported
+	// complained is when a datagram with a wrong key was last logged.
 	complained time.Time
 	watchdog
 	scheduling
 	*Detector
 	lister  *lister
-	sockets []*socket // of each family, for unicast and broadcast
+	sockets []*socket // per family, for unicast and broadcast
 	groups  groups
 	ways    ways
-	// sieved is what the sockets' filters were made from last, counted when they were asked for what they dropped.
+	// sieved is the input of the current socket filters; counted is when the drop counters were last read.
 	sieved  sieve
 	counted time.Time
 	ports   ports
 	buffer  [MaxDatagram + 1]byte
-	// retained is for how long the node answers after the end, unless there were more fences.
+	// retained is how long the node answers after the end; more fences than retainedFence cancel it.
 	retained      time.Duration
 	retainedFence uint64
 }
@@ -361,7 +362,7 @@ func (l *loop) close() {
 	l.wake = -1
 }
 
-// turn waits until something is to be done, reads all that has arrived, and lets the core act.
+// turn waits for work, reads all that has arrived, and runs the core.
 func (l *loop) turn() error {
 	if err := l.wait(); err != nil {
 		return err
@@ -396,10 +397,10 @@ func (l *loop) turn() error {
 	return nil
 }
 
-// wait returns when a socket is readable, a method was called, or the core's time has come.
+// wait returns when a socket is readable, a method was called, or the core's next tick is due.
 func (l *loop) wait() error {
 	fds := append(l.polls[:0], unix.PollFd{Fd: int32(l.wake), Events: unix.POLLIN})
-	l.reads = append(append(l.reads[:0], l.groups.sockets...), l.sockets...) // the segments count most
+	l.reads = append(append(l.reads[:0], l.groups.sockets...), l.sockets...) // the segments have priority
 	for _, s := range l.reads {
 		fds = append(fds, unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN})
 	}
@@ -415,7 +416,7 @@ func (l *loop) wait() error {
 	return nil
 }
 
-// empty hands the core what the methods were given.
+// empty passes the inbox to the core.
 func (l *loop) empty() {
 	l.mu.Lock()
 	in := l.in
@@ -447,7 +448,7 @@ func (l *loop) empty() {
 		l.core.SetAuthorities(in.authorities)
 	}
 	if in.keys != nil {
-		_ = l.core.SetKeys(in.keys) // was checked
+		_ = l.core.SetKeys(in.keys) // checked by Detector.SetKeys
 		l.sieve()
 	}
 	if in.retained > 0 {
@@ -463,7 +464,7 @@ func (l *loop) empty() {
 	}
 }
 
-// tell puts what has changed into the box and kicks.
+// tell stores what has changed for Observe, and wakes the reconcile loop by Kick.
 func (l *loop) tell() {
 	if l.core.out.macs {
 		macs := l.core.MACs()

@@ -20,10 +20,10 @@ import (
 
 var secret = bytes.Repeat([]byte("k"), 32)
 
-// patience is how long a test waits for what must come.
+// patience is how long a test waits for an expected event.
 const patience = 20 * time.Second
 
-// node is a Detector in a namespace of its own, on a LAN and on a node network that are bridges of a third one.
+// node is a Detector in its own namespace, on a LAN and on a node network that are bridges in a third namespace.
 type node struct {
 	*member.Detector
 	name     string
@@ -36,7 +36,7 @@ type node struct {
 	log      journal
 }
 
-// journal is a log that may be read meanwhile.
+// journal is a log that can be read while it is written.
 type journal struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -58,7 +58,7 @@ func (j *journal) count(text string) int {
 type hub struct {
 	space     *netspace.Space
 	nodes     []*node
-	broadcast bool // what begins sends by broadcast
+	broadcast bool // new nodes send by broadcast
 }
 
 func newHub(t *testing.T, names ...string) *hub {
@@ -107,7 +107,7 @@ func (h *hub) enslave(t *testing.T, port, bridge string) {
 	}
 }
 
-// free takes a port off its bridge: the carrier stays.
+// free removes a port from its bridge: the carrier stays.
 func (h *hub) free(t *testing.T, port string) {
 	t.Helper()
 	p, err := h.space.Handle.LinkByName(port)
@@ -175,7 +175,7 @@ func (h *hub) begin(t *testing.T, n *node) {
 	})
 }
 
-// until waits until what the node observes is as wanted, and returns how long that took.
+// until waits until the observed state is as wanted, and returns how long that took.
 func (n *node) until(t *testing.T, what string, ok func(plan.Members) bool) time.Duration {
 	t.Helper()
 	start := time.Now()
@@ -211,7 +211,7 @@ func lacks(name string) func(plan.Members) bool {
 	}
 }
 
-// others are the names without one.
+// others returns the names of the other nodes.
 func (h *hub) others(n *node) (names []string) {
 	for _, o := range h.nodes {
 		if o != n {
@@ -236,13 +236,13 @@ func TestDetectorFindsDeadNode(t *testing.T) {
 	for _, n := range h.nodes[1:] {
 		n.until(t, "a is dead", func(m plan.Members) bool { return lacks("a")(m) && !m.Peers["a"].Alive })
 	}
-	// Back: nobody was restarted, so it is heard at once.
+	// Back: nothing was restarted, so it is received at once.
 	h.up(t, "lan1", true)
 	h.up(t, "mgmt1", true)
 	h.settle(t)
 }
 
-// The switch port of one node is cut off the LAN, which leaves its carrier; the node network works.
+// The switch port of one node is disconnected from the LAN, but keeps its carrier; the node network works.
 func TestDetectorFindsLinkCut(t *testing.T) {
 	h := newHub(t, "a", "b", "c")
 	h.settle(t)
@@ -262,7 +262,7 @@ func TestDetectorLosesCarrier(t *testing.T) {
 	h := newHub(t, "a", "b", "c")
 	h.settle(t)
 	h.up(t, "lan1", false)
-	h.nodes[0].SetSegments([]string{"eth0"}) // as the caller does when netlink speaks
+	h.nodes[0].SetSegments([]string{"eth0"}) // as the caller does on a netlink event
 	h.nodes[0].until(t, "hears nobody on the LAN", func(m plan.Members) bool { return lacks("b")(m) && lacks("c")(m) && m.Peers["b"].Alive })
 	h.nodes[1].until(t, "a is dead on the LAN", lacks("a"))
 	h.up(t, "lan1", true)
@@ -270,7 +270,7 @@ func TestDetectorLosesCarrier(t *testing.T) {
 	h.settle(t)
 }
 
-// An interface goes for good and comes back as another one of its name, with another address.
+// An interface is deleted and recreated with the same name and another address.
 func TestDetectorInterfaceReturns(t *testing.T) {
 	h := newHub(t, "a", "b", "c")
 	h.settle(t)
@@ -315,7 +315,7 @@ func TestDetectorSaysGoodbye(t *testing.T) {
 	h.settle(t)
 }
 
-// A goodbye that says that the node goes on answering: the others take it for alive.
+// A goodbye announces that the node continues to answer: the others count it as alive.
 func TestDetectorRetains(t *testing.T) {
 	h := newHub(t, "a", "b", "c")
 	h.settle(t)
@@ -335,7 +335,7 @@ func TestDetectorRetains(t *testing.T) {
 	}
 }
 
-// Those who take it for alive ask it: it goes on as long as its kernel answers, and ends within seconds after.
+// The others probe it: it counts as alive as long as its kernel answers, and as dead within seconds after.
 func TestDetectorAsks(t *testing.T) {
 	h := newHub(t, "a", "b", "c")
 	h.settle(t)
@@ -362,7 +362,7 @@ func TestDetectorAsks(t *testing.T) {
 	a.ended <- <-a.ended
 }
 
-// What is said arrives at once, whole, and is kept by its version.
+// Claims arrive at once and in full, and are kept by their version.
 func TestDetectorSays(t *testing.T) {
 	h := newHub(t, "a", "b", "c")
 	h.settle(t)
@@ -419,7 +419,7 @@ func TestDetectorIPv6Only(t *testing.T) {
 	h.nodes[0].until(t, "b is gone", lacks("b"))
 }
 
-// Another key: not heard, and counted.
+// Another key: not received, and counted.
 func TestDetectorOtherKey(t *testing.T) {
 	h := newHub(t, "a", "b", "c")
 	h.settle(t)
@@ -468,7 +468,7 @@ func TestDetectorPortInUse(t *testing.T) {
 	}
 }
 
-// metric returns a counter's value, or how many a histogram counted.
+// metric returns a counter's value, or the count of a histogram.
 func (n *node) metric(t *testing.T, name, reason string) float64 {
 	t.Helper()
 	families, err := n.registry.Gather()

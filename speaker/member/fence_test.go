@@ -16,7 +16,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// A loop that stands still: no answer may be given, what was decided before is not said any more, what is decided after is.
+// A stalled loop: no answers are given, claims decided before the fence are no longer advertised, later ones are.
 func TestDetectorFence(t *testing.T) {
 	space := netspace.New(t)
 	kicks := make(chan struct{}, 1)
@@ -60,23 +60,23 @@ func TestDetectorFence(t *testing.T) {
 	d.Say(held)
 	wait("fresh", d.Fresh)
 
-	d.mu.Lock() // the loop needs it at each turn
+	d.mu.Lock() // the loop needs it at each tick
 	wait("stale", func() bool { return !d.Fresh() })
 	wait("a fence", func() bool { return int64(time.Since(d.start))-d.turned.Load() > 2*d.limit.Load() })
 	d.mu.Unlock()
 	wait("fenced", func() bool { d.mu.Lock(); defer d.mu.Unlock(); return d.box.fences == 1 })
-	d.Say(held) // decided without having seen the fence
+	d.Say(held) // decided before the fence was observed
 	before := d.turned.Load()
 	wait("a turn", func() bool { return d.turned.Load() > before })
 	if d.Fresh() {
 		t.Error("fresh though nobody has seen the fence")
 	}
-	// It stays an observer, however long it takes until who decides has looked.
+	// It stays an observer until the reconcile loop has observed the fence, however long that takes.
 	wait("the end of the phase", func() bool { return d.turned.Load()-before > int64(3*d.options.Profile.Dead) })
 	if d.Fresh() || !observer() {
 		t.Error("no observer after a fence, or fresh")
 	}
-	// Nothing need be said then: the phase ends, and with it the fence.
+	// No claims are needed after that: the phase ends, and the fence with it.
 	wait("no observer", func() bool { return !observer() })
 	wait("fresh again", d.Fresh)
 	cancel()
@@ -97,7 +97,7 @@ func TestDetectorFence(t *testing.T) {
 	}
 }
 
-// Who decides is stuck: he is kicked, then everything is given up, and stays so until he looks again.
+// The reconcile loop is stuck: it is woken, then everything is given up until it observes again.
 func TestDetectorWedged(t *testing.T) {
 	space := netspace.New(t)
 	var log bytes.Buffer
@@ -126,7 +126,7 @@ func TestDetectorWedged(t *testing.T) {
 			}
 		}
 	}
-	// Before it has looked for the first time there is nothing to be stuck with.
+	// Before its first Observe, the loop cannot be stuck.
 	wait("turning", d.Fresh)
 	wait("long in use", func() bool { return time.Since(d.start) > 2*d.options.Wedged })
 	if !d.Fresh() {
@@ -140,7 +140,7 @@ func TestDetectorWedged(t *testing.T) {
 	if took := time.Since(stuck); took < d.options.Wedged-100*time.Millisecond || kicks.Load()-before < 2 {
 		t.Errorf("given up after %v and %d kicks", took, kicks.Load()-before)
 	}
-	d.Say(plan.Word{Claims: map[string]plan.Claim{"web": {State: plan.Held}}}) // what the loop was about to say
+	d.Say(plan.Word{Claims: map[string]plan.Claim{"web": {State: plan.Held}}}) // what the loop was about to advertise
 	turned := d.turned.Load()
 	wait("some turns", func() bool { return d.turned.Load()-turned > int64(2*d.options.Profile.Dead) })
 	if d.Fresh() {
@@ -163,7 +163,8 @@ func TestDetectorWedged(t *testing.T) {
 	}
 }
 
-// A process that stood still for longer than the loop may be stuck is not that: the loop that decides could not look either.
+// A stall of the whole process, longer than the wedge limit, does not count as a stuck loop: the reconcile loop could
+// not run either.
 func TestStandstillIsNotWedged(t *testing.T) {
 	var log bytes.Buffer
 	d, err := New(Options{Node: "a", Keys: [][]byte{bytes.Repeat([]byte("k"), 32)}, Profile: Standard, Log: slog.New(slog.NewTextHandler(&log, nil)), Kick: func() {}})
@@ -184,7 +185,7 @@ func TestStandstillIsNotWedged(t *testing.T) {
 	if turn(time.Minute) || d.core.Fences() != 0 || log.Len() > 0 {
 		t.Errorf("stuck after a standstill: %s", log.String())
 	}
-	for range 399 { // what it knows of is a standstill that ended, however long nobody looks from then on
+	for range 399 { // a stall that ended is no reason, however long no Observe follows
 		if turn(50 * time.Millisecond) {
 			t.Fatalf("stuck %v after the standstill", at.Sub(d.start)-2*time.Minute)
 		}
@@ -194,7 +195,7 @@ func TestStandstillIsNotWedged(t *testing.T) {
 	}
 }
 
-// What was decided before a fence, or a standstill at the end, is not retained.
+// Claims decided before a fence, or before a stall at the end, are not retained.
 func TestFenceEndsRetention(t *testing.T) {
 	for name, harm := range map[string]func(*loop){
 		"none":            func(*loop) {},

@@ -10,34 +10,33 @@ import (
 )
 
 const (
-	// payload is where a datagram begins for the filter of a UDP socket: after the header (RFC 768).
+	// payload is the offset of a datagram for the filter of a UDP socket: after the header (RFC 768).
 	payload = 8
-	// netOff is where the network header begins for a filter (SKF_NET_OFF of linux/filter.h), wherever the socket's own
-	// data begins.
+	// netOff is the offset of the network header for a filter (SKF_NET_OFF of linux/filter.h), wherever the socket's
+	// own data begins.
 	netOff = 0xfff00000
-	// sample is how many datagrams of another version, cluster or key there are for each one that is passed on, so that
-	// the metrics and the log can tell of them.
+	// sample is the rate at which datagrams of another version, cluster or key pass the filter, one in sample, so that
+	// the metrics and the log can report them.
 	sample = 64
 	// packetBroadcast and packetMulticast are PACKET_BROADCAST and PACKET_MULTICAST of linux/if_packet.h.
 	packetBroadcast, packetMulticast = 1, 2
 )
 
-// sieve is what the kernel lets pass to the sockets.
+// sieve is the input of a socket filter.
 type sieve struct {
 	cluster uint64
 	keys    [][4]byte
-	// indexes are the interfaces on which broadcasts are taken in. What comes to the group has a socket for each
-	// interface.
+	// indexes are the interfaces on which broadcasts are accepted. The group has a socket per interface.
 	indexes []int
 }
 
-// accepts returns a program that passes datagrams of this version and cluster that name one of the keys, so that a
-// flood of anything else neither wakes the process nor fills the buffer. The tag is left to the process.
+// accepts returns a filter program that passes datagrams of this version and cluster with one of the keys' ids. A flood
+// of anything else neither wakes the process nor fills the buffer. The process checks the tag.
 func (v sieve) accepts(s *socket) ([]bpf.RawInstruction, error) {
 	var p []bpf.Instruction
 	drop := bpf.RetConstant{Val: 0}
 	if s.index == 0 {
-		if s.v6 { // the group has sockets of its own; IPV6_MULTICAST_ALL would take broadcasts away, too
+		if s.v6 { // the group has its own sockets; IPV6_MULTICAST_ALL would exclude broadcasts too
 			group := group6.As16()
 			p = append(p,
 				bpf.LoadAbsolute{Off: netOff + 24, Size: 4}, // the destination (RFC 8200, 3)
@@ -81,7 +80,7 @@ func (v sieve) accepts(s *socket) ([]bpf.RawInstruction, error) {
 	return bpf.Assemble(p)
 }
 
-// attach has the kernel drop what a sieve does not let pass.
+// attach attaches the filter of a sieve to the socket.
 func (s *socket) attach(v sieve) error {
 	program, err := v.accepts(s)
 	if err != nil {
@@ -98,8 +97,8 @@ func (s *socket) attach(v sieve) error {
 	return nil
 }
 
-// dropped returns how many datagrams the kernel has dropped at the socket since the last call: by the filter, or for
-// want of room.
+// dropped returns how many datagrams the kernel has dropped at the socket since the last call: by the filter, or
+// because the buffer was full.
 func (s *socket) dropped() uint32 {
 	var info [unix.SK_MEMINFO_VARS]uint32
 	size := uint32(unsafe.Sizeof(info))

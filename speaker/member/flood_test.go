@@ -19,8 +19,8 @@ import (
 
 var floodKey = bytes.Repeat([]byte("k"), 32)
 
-// flooded is a node with a peer on its LAN (eth0), and a Pod (pod0) that sends what it likes to the speakers' port. Its
-// loop is turned by the test.
+// flooded is a node with a peer on its LAN (eth0), and a Pod (pod0) that sends arbitrary datagrams to the speakers'
+// port. The test runs its loop.
 type flooded struct {
 	*loop
 	node, pod *netspace.Space
@@ -69,7 +69,7 @@ func newFlooded(t testing.TB) *flooded {
 	return f
 }
 
-// turns lets the loop turn until something holds.
+// turns runs ticks of the loop until a condition holds.
 func (f *flooded) turns(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !ok(); {
@@ -93,8 +93,8 @@ func (f *flooded) meets() bool {
 	return on && !m.Observer
 }
 
-// junk are what a Pod may send: anything; heartbeats of another key; and with the key's id, which no Pod sees, a wrong
-// tag.
+// junk are datagrams that a Pod may send: arbitrary bytes; heartbeats of another key; and a wrong tag with the key's
+// id, which no Pod can observe.
 func junk(t testing.TB) map[string][]byte {
 	sign := func(key []byte) []byte {
 		c, err := NewCore(Config{Node: "b", Cluster: "default", Incarnation: 1 << 62, Keys: [][]byte{key}, Profile: Standard})
@@ -110,7 +110,7 @@ func junk(t testing.TB) map[string][]byte {
 	}
 }
 
-// send has the Pod send a number of datagrams to the node's port, at a rate; 0 for as fast as it can.
+// send makes the Pod send a number of datagrams to the node's port, at a rate; 0 for as fast as possible.
 func (f *flooded) send(t testing.TB, data []byte, n, rate int) {
 	err := f.pod.Do(func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -138,7 +138,7 @@ func (f *flooded) send(t testing.TB, data []byte, n, rate int) {
 	}
 }
 
-// What a Pod sends is dropped by the kernel, but for a sample, makes no entry, and is counted.
+// A Pod's datagrams are dropped by the kernel except for a sample, create no entry, and are counted.
 func TestFilter(t *testing.T) {
 	for name, data := range junk(t) {
 		t.Run(name, func(t *testing.T) {
@@ -164,8 +164,8 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// BenchmarkFlood reports the share of a core that the liveness thread uses, and how often it takes its peer for dead,
-// while a Pod floods its port.
+// BenchmarkFlood reports the share of a core that the liveness thread uses, and how often its peer falsely counts as
+// dead, while a Pod floods its port.
 func BenchmarkFlood(b *testing.B) {
 	floods := junk(b)
 	floods["none"] = nil

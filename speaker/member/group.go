@@ -7,24 +7,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The groups of the speakers: those of link-local scope that RFC 4727 sets aside. A switch that snoops forwards
-// 224.0.0.0/24 everywhere, whoever
-// has joined (RFC 4541 section 2.1.2), and ff02::/16 as it does for neighbour discovery, by what MLD tells (section 3).
-// Other uses of these groups have another port, or no tag of ours.
+// The speakers' groups are of link-local scope and reserved by RFC 4727. A switch with snooping forwards 224.0.0.0/24
+// to all ports regardless of membership (RFC 4541 section 2.1.2), and ff02::/16 as it does for neighbour discovery, by
+// MLD reports (section 3). Other users of these groups have another port, or no valid tag.
 var (
 	group4 = netip.AddrFrom4([4]byte{224, 0, 0, 254})
 	group6 = netip.MustParseAddr("ff02::114")
 )
 
-// groups are the sockets that have joined the group, one for each interface and family, so that the kernel drops what
-// comes by another interface, and a flood on one fills no other's buffer.
+// groups are the sockets that have joined the group, one per interface and family. The kernel drops datagrams that
+// arrive by another interface, and a flood on one interface fills no other's buffer.
 type groups struct {
 	sockets []*socket
-	failed  map[string]string // what was logged, by interface
+	failed  map[string]string // last logged errors, by interface
 }
 
-// join brings the memberships to the interfaces. It returns what has begun to fail since the last call, by interface:
-// there what others send to the group is not received, and ours goes by broadcast.
+// join updates the memberships to the interfaces. It returns the failures that are new since the last call, by
+// interface: there datagrams to the group are not received, and this node sends by broadcast.
 func (g *groups) join(port uint16, families []bool, have ports) map[string]error {
 	kept := g.sockets[:0]
 	for _, s := range g.sockets {
@@ -46,7 +45,7 @@ func (g *groups) join(port uint16, families []bool, have ports) map[string]error
 			switch {
 			case err == nil:
 				g.sockets = append(g.sockets, s)
-			case !v6 || !p.v4: // where there is IPv4, IPv6 may be off
+			case !v6 || !p.v4: // with IPv4 present, IPv6 may be disabled
 				if failed[name] = err.Error(); g.failed[name] != err.Error() {
 					news[name] = err
 				}
@@ -57,7 +56,7 @@ func (g *groups) join(port uint16, families []bool, have ports) map[string]error
 	return news
 }
 
-// find returns the socket for the group on an interface, nil for none.
+// find returns the group socket of an interface, nil if there is none.
 func (g *groups) find(index int, v6 bool) *socket {
 	for _, s := range g.sockets {
 		if s.index == index && s.v6 == v6 {
@@ -73,7 +72,7 @@ func (g *groups) close() {
 	}
 }
 
-// openGroup opens a socket that receives the group on an interface, and sends to it there. One for unicast on the same
+// openGroup opens a socket that receives the group on an interface and sends to it there. A unicast socket on the same
 // port must be open.
 func openGroup(port uint16, index int, v6 bool) (*socket, error) {
 	return open(&socket{v6: v6, port: port, index: index}, func(s *socket) error {
@@ -100,7 +99,7 @@ func openGroup(port uint16, index int, v6 bool) (*socket, error) {
 	})
 }
 
-// to is the group of the socket's family.
+// to returns the group of the socket's family.
 func (s *socket) to() netip.Addr {
 	if s.v6 {
 		return group6

@@ -19,8 +19,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// bystander is a host on the LAN that has joined no group. Its interfaces are macvlans, which filter multicast as the
-// hash filter of a network card does; there are several, since two groups may share a hash.
+// bystander is a host on the LAN that has joined no group. Its interfaces are macvlans, which filter multicast like the
+// hash filter of a network card; there are several, because two groups may share a hash.
 type bystander struct {
 	space *netspace.Space
 	fds   []int
@@ -85,7 +85,7 @@ func (b *bystander) heartbeats(t *testing.T) (counts [bystanderPorts]int) {
 	return counts
 }
 
-// A host that is no speaker receives no heartbeat; where broadcast is asked for, all of them.
+// A host without a speaker receives no heartbeat; with the broadcast setting it receives all of them.
 func TestBystander(t *testing.T) {
 	for _, broadcast := range []bool{false, true} {
 		t.Run(fmt.Sprintf("broadcast=%t", broadcast), func(t *testing.T) {
@@ -107,7 +107,7 @@ func TestBystander(t *testing.T) {
 					}
 				}
 			}
-			pass(20) // what was under way by broadcast when the last one settled
+			pass(20) // broadcasts in flight when the last one settled
 			broadcasts := func() (n int) {
 				for _, m := range h.nodes {
 					n += int(m.metric(t, "ironlb_liveness_broadcast_total", ""))
@@ -123,7 +123,7 @@ func TestBystander(t *testing.T) {
 			t.Logf("3 speakers, %v: %v heartbeats passed the filters of a host without membership",
 				took.Round(time.Millisecond), counts)
 			least := min(counts[0], counts[1], counts[2])
-			sent = broadcasts() - sent // none, unless one of the nodes stood still on a busy machine
+			sent = broadcasts() - sent // none, unless a node stalled on a busy machine
 			if !broadcast && least > sent {
 				t.Errorf("%d heartbeats in %v at a host that has not joined the group", least, took)
 			}
@@ -134,7 +134,8 @@ func TestBystander(t *testing.T) {
 	}
 }
 
-// One node's network drops the group, as a switch that snoops badly: it goes on by broadcasts, and is logged.
+// One node's network drops the group, as a switch with faulty snooping does: liveness continues by broadcast, and that
+// is logged.
 func TestDetectorGroupDropped(t *testing.T) {
 	h := newHub(t, "a", "b", "c")
 	h.settle(t)
@@ -151,7 +152,7 @@ func TestDetectorGroupDropped(t *testing.T) {
 	}
 }
 
-// leaveGroups drops what comes to the group of IPv4 or IPv6 at the node's door.
+// leaveGroups drops datagrams to the IPv4 and IPv6 groups on arrival at the node.
 func (n *node) leaveGroups(t *testing.T) {
 	t.Helper()
 	n.space.Must(t, func() error {
@@ -165,7 +166,7 @@ func (n *node) leaveGroups(t *testing.T) {
 	})
 }
 
-// earlier makes a datagram one of an earlier minor version, signed.
+// earlier rewrites a datagram to an earlier minor version and signs it.
 func earlier(data []byte, minor byte) []byte {
 	data = bytes.Clone(data)
 	data[2] = data[2]&0xf0 | minor
@@ -176,8 +177,8 @@ func earlier(data []byte, minor byte) []byte {
 	return data
 }
 
-// A rollout from version 1.2, which knows broadcasts alone, and back: no node is missed at any time, and broadcasts end
-// with the last one.
+// A rollout from version 1.2, which receives broadcasts only, and back: no node is missed at any time, and broadcasts
+// end with the last node of 1.2.
 func TestRolloutToGroup(t *testing.T) {
 	for _, slow := range []bool{false, true} {
 		w := newWorld(t, 5, func(c *member.Config) {
@@ -248,7 +249,7 @@ func TestRolloutToGroup(t *testing.T) {
 	}
 }
 
-// The network begins to drop the group: the answers to those who miss a node keep it alive.
+// The network begins to drop the group: answers to nodes that miss a heartbeat keep their sender alive.
 func TestGroupDropped(t *testing.T) {
 	w := newWorld(t, 5)
 	w.settle()
@@ -266,7 +267,7 @@ func TestGroupDropped(t *testing.T) {
 	t.Logf("%d broadcasts in 5 minutes", broadcasts)
 }
 
-// Of two nodes that one starts with the broadcast setting and the other without, each hears the other.
+// A node started with the broadcast setting and one without receive each other.
 func TestMixedSettings(t *testing.T) {
 	w := newWorld(t, 4)
 	w.boot(w.nodes[0], 2, func(c *member.Config) { c.Broadcast = true })
@@ -284,7 +285,7 @@ func TestMixedSettings(t *testing.T) {
 	}
 }
 
-// others are the nodes without two.
+// others returns all nodes except two.
 func (w *world) others(a, b *machine) (others []*machine) {
 	for _, m := range w.nodes {
 		if m != a && m != b {
@@ -294,7 +295,8 @@ func (w *world) others(a, b *machine) (others []*machine) {
 	return others
 }
 
-// A node that begins where the network drops the group, for all or at its own port alone, asks the others to be heard.
+// A node that starts where the network drops the group, for all nodes or at its own port only, is received because it
+// asks the others.
 func TestBeginsWithoutGroup(t *testing.T) {
 	for _, nodes := range []int{2, 3} {
 		w := newWorld(t, nodes)

@@ -2,17 +2,19 @@ package member
 
 import "encoding/binary"
 
-// Each beat says whom its sender does not hear and where, so that who is not heard by another one learns it, although he hears that one
-// well.
+// Each heartbeat lists the nodes that its sender does not receive, per segment. So a node at the other end of an
+// asymmetric link, which receives that sender well, detects it.
 
 const (
-	// silentMost is how many such lines fit into one beat beside the longest name and all segments; the next beat goes on.
+	// silentMost is how many entries fit into one heartbeat with the longest name and all segments; the next one
+	// continues.
 	silentMost = 24
-	// unsaidMost is how many beats that were full of others a line outlasts: as many as 200 nodes on three segments take.
+	// unsaidMost is how many heartbeats full of other entries an entry outlasts: as many as 200 nodes on three segments
+	// take.
 	unsaidMost = 32
 )
 
-// appendSilent says whom this node takes for dead on which segment. An observer cannot know.
+// appendSilent lists the nodes that this node counts as dead, per segment. An observer has no such list yet.
 func (c *Core) appendSilent(b []byte) []byte {
 	if c.observer {
 		return b
@@ -38,7 +40,8 @@ func (c *Core) appendSilent(b []byte) []byte {
 	return endField(b, at)
 }
 
-// hearing takes in whether a node hears this one, of the message in c.msg. Nobody has heard an observer for long.
+// hearing records from the message in c.msg whether a node receives this one. An observer ignores it: no node has
+// received it for long.
 func (c *Core) hearing(p *peer) {
 	for i := 1; i < len(c.ifaces); i++ {
 		w := &p.paths[i]

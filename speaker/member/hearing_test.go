@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// knowsDeaf tells whether a node knows that others do not hear it on the LAN.
+// knowsDeaf reports whether a node has recorded that others do not receive it on the LAN.
 func (m *machine) knowsDeaf(others ...*machine) bool {
 	for _, o := range others {
 		if _, deaf := m.members.Peers[o.name].Deaf["eth0"]; o != m && !deaf {
@@ -15,7 +15,7 @@ func (m *machine) knowsDeaf(others ...*machine) bool {
 	return true
 }
 
-// knowsHeard tells whether a node knows of nobody who does not hear it.
+// knowsHeard reports whether a node has recorded no node that does not receive it.
 func (m *machine) knowsHeard() bool {
 	for _, p := range m.members.Peers {
 		if len(p.Deaf) > 0 {
@@ -25,7 +25,8 @@ func (m *machine) knowsHeard() bool {
 	return true
 }
 
-// Who is not heard by another node learns that from it, as soon as the other one takes it for dead, and as soon as it does not.
+// A node on an asymmetric link detects that another node does not receive it, as soon as that one counts it as dead;
+// and detects the recovery as soon.
 func TestOneWay(t *testing.T) {
 	w := newWorld(t, 2)
 	w.settle()
@@ -40,7 +41,7 @@ func TestOneWay(t *testing.T) {
 	w.drop = nil
 	w.must("heard and known", 300*time.Millisecond, func() bool { return b.hears(a) && a.knowsHeard() })
 
-	// A node that begins is not heard by anybody at first, which means nothing; one that begins deaf is one that is known to be.
+	// A new node is received by none at first, which means nothing. A new node that receives nothing is detected.
 	w.boot(a, 2)
 	w.watch = func(m *machine) {
 		if m == a && !a.knowsHeard() {
@@ -54,7 +55,8 @@ func TestOneWay(t *testing.T) {
 	w.must("known again", 2*time.Second, func() bool { return a.knowsDeaf(b) })
 }
 
-// One that hears nobody of many, more than a beat has room for, is known as such to all of them, and soon to none when it hears again.
+// A node that receives none of many others, more than a heartbeat has room for, is recorded as such by all of them, and
+// by none soon after it receives again.
 func TestDeafAmongMany(t *testing.T) {
 	w := newWorld(t, 60)
 	w.settle()
@@ -81,8 +83,8 @@ func TestDeafAmongMany(t *testing.T) {
 	w.must("heard", 300*time.Millisecond, all((*machine).knowsHeard))
 }
 
-// A LAN is split while the node network is whole: each side takes the other for dead there, and what the other side says of its own by the node
-// network changes nothing of that.
+// A LAN is split while the node network works: each side counts the other as dead there, and reports of the other side
+// by the node network do not change that.
 func TestSplitLAN(t *testing.T) {
 	w := newWorld(t, 7)
 	w.settle()
@@ -109,7 +111,7 @@ func TestSplitLAN(t *testing.T) {
 	w.must("settled", time.Second, w.settled)
 }
 
-// Nobody can ask a deaf node for its claims, however many they are: it says them again and again.
+// No request reaches a node that receives nothing: it repeats its claims, however many they are.
 func TestDeafClaims(t *testing.T) {
 	w := newWorld(t, 5)
 	w.loss = 0.05
@@ -128,8 +130,8 @@ func TestDeafClaims(t *testing.T) {
 	})
 }
 
-// Who was not heard on the LAN alone, while the node network was whole, may have answered there as well: it has returned when it is heard again. One
-// that was restarted meanwhile has not, for it began as an observer.
+// A node that was not received on the LAN while the node network worked may have answered there as well: it counts as
+// returned when it is received again. A node that restarted meanwhile does not, because it began as an observer.
 func TestReturnedToLAN(t *testing.T) {
 	w := newWorld(t, 5)
 	w.settle()

@@ -11,15 +11,15 @@ import (
 
 const (
 	tagSize = 16
-	// minKey is the shortest key: RFC 2104 section 3 advises against keys shorter than the hash, and 16 bytes from a
-	// random source are what the tag can make use of.
+	// minKey is the shortest key: RFC 2104 section 3 discourages keys shorter than the hash, and 16 bytes from a random
+	// source are what the tag can use.
 	minKey = 16
-	// maxKeys are the one in use and the next or the last.
+	// maxKeys are the current key and the next or the previous one.
 	maxKeys = 2
 )
 
-// keyring signs with its first key and accepts all of them, so that keys change without a gap: first the new key is added
-// behind the old one everywhere, then they change places, then the old one goes.
+// keyring signs with its first key and accepts all of them, so that keys change without a gap: the new key is added
+// second everywhere, then the two swap, then the old one is removed.
 type keyring struct {
 	keys []key
 	sum  [sha256.Size]byte
@@ -68,7 +68,7 @@ func (r *keyring) find(id [4]byte) *key {
 	return nil
 }
 
-// valid tells whether the last bytes of a datagram are the tag of the rest.
+// valid reports whether the last bytes of a datagram are the tag of the rest.
 func (r *keyring) valid(k *key, datagram []byte) bool {
 	at := len(datagram) - tagSize
 	return subtle.ConstantTimeCompare(r.compute(k, datagram[:at]), datagram[at:]) == 1

@@ -7,7 +7,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// outbox is what has changed since it was last looked at.
+// outbox is what has changed since the last snapshot.
 type outbox struct {
 	nodes    map[string]struct{}
 	vips     map[plan.VIPID]struct{}
@@ -27,19 +27,19 @@ func (o *outbox) vip(id plan.VIPID) { o.vips[id] = struct{}{} }
 func (o *outbox) own()              { o.mine = true }
 func (o *outbox) changed() bool     { return o.mine || len(o.dirty) > 0 || len(o.vips) > 0 }
 
-// silent notes a silence, unless nobody reads them.
+// silent records a silence, unless nobody reads them.
 func (o *outbox) silent(d time.Duration) {
 	if len(o.silences) < 1024 {
 		o.silences = append(o.silences, d)
 	}
 }
 
-// Changed tells that Members would return something new.
+// Changed reports whether Members would return a change.
 func (c *Core) Changed() bool { return c.out.changed() }
 
-// Members returns who is alive and what each says, and which nodes and which VirtualIPs' claims differ from the last call's.
-// This node is among the nodes when Observer, Isolated or Returned changed. Nothing that it returns changes later. Who decides has then
-// seen the fences so far.
+// Members returns the state and claims of all members, and the nodes and VirtualIPs whose state or claims differ from
+// the last call's. This node is among the nodes when Observer, Isolated or Returned changed. The results do not change
+// later. The call marks all fences so far as observed by the reconcile loop.
 func (c *Core) Members() (m plan.Members, nodes map[string]struct{}, vips map[plan.VIPID]struct{}) {
 	c.seen = c.fences
 	return c.collect()
@@ -67,7 +67,7 @@ func (c *Core) collect() (m plan.Members, nodes map[string]struct{}, vips map[pl
 			if _, dirty := o.dirty[p]; dirty && !p.first.IsZero() {
 				now := c.member(p)
 				if before, was := m.Peers[p.name]; was && sameBut(before, now) {
-					delete(o.dirty, p) // its claims are told by themselves
+					delete(o.dirty, p) // its claims are reported separately
 				}
 				peers[p.name] = now
 			} else if have, ok := m.Peers[p.name]; ok {
@@ -88,7 +88,7 @@ func (c *Core) collect() (m plan.Members, nodes map[string]struct{}, vips map[pl
 	return m, nodes, vips
 }
 
-// sameBut tells whether two states of a node differ in nothing but its claims.
+// sameBut reports whether two states of a node differ in nothing but its claims.
 func sameBut(m, n plan.Member) bool {
 	return m.Alive == n.Alive && m.Away == n.Away && m.Observer == n.Observer && m.Leaving == n.Leaving &&
 		m.Synced == n.Synced &&
@@ -117,13 +117,13 @@ func (c *Core) member(p *peer) plan.Member {
 	return m
 }
 
-// counts tells whether a node counts as alive on an interface. Where nobody was ever heard, broadcast does not pass between nodes: the
-// node network decides alone.
+// counts reports whether a node counts as alive on an interface. If no node was ever received there, broadcast does not
+// pass between nodes, and only the node network counts.
 func (c *Core) counts(p *peer, at int) bool {
 	return p.paths[at].up || !c.ifaces[at].ever && p.paths[0].up
 }
 
-// MACs returns the hardware addresses that the other nodes say they have on their segments.
+// MACs returns the hardware addresses that the other nodes advertise for their segments.
 func (c *Core) MACs() map[[6]byte]string {
 	macs := map[[6]byte]string{}
 	for _, p := range c.order {

@@ -24,7 +24,7 @@ type metrics struct {
 	last      Counts
 }
 
-// counter is one of the core's, with how to read it.
+// counter is one of the core's counters and its accessor.
 type counter struct {
 	metric prometheus.Counter
 	value  func(*Counts) uint64
@@ -100,7 +100,7 @@ func (m *metrics) drop(reason Drop) { m.dropped[reason].Inc() }
 
 func (m *metrics) late(by time.Duration) { m.lateness.Observe(max(0, by).Seconds()) }
 
-// counts brings the counters to the core's.
+// counts updates the counters to the core's.
 func (m *metrics) counts(c *Core) {
 	for _, silence := range c.Silences() {
 		m.detection.Observe(silence.Seconds())

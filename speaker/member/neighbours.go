@@ -15,22 +15,23 @@ import (
 // clockTick is the unit of the times in the neighbour table (USER_HZ in include/asm-generic/param.h).
 const clockTick = 10 * time.Millisecond
 
-// answerWithin is how long a neighbour has to answer before it counts as silent.
+// answerWithin is the time in which a neighbour must answer; after it the neighbour counts as silent.
 const answerWithin = relistAfter / 2
 
-// neighbours asks by ARP and neighbour discovery, through the kernel's neighbour table.
+// neighbours probes by ARP and neighbour discovery, through the kernel's neighbour table.
 type neighbours struct {
-	// handle is without a strict check, which refuses what the library leaves in the padding of netlink.Ndmsg.
+	// handle does not use the strict check, which rejects the library's padding of netlink.Ndmsg.
 	handle *netlink.Handle
 	asked  map[Neighbour]time.Time
-	failed string // what was logged
+	failed string // last logged error
 }
 
-// ask has the kernel ask neighbours, each at its hardware address, and returns which have answered the question before,
-// and which have not. Of one that could not be asked it says neither, as where an administrator has set the entry of the
-// neighbour table, which stays.
+// ask makes the kernel probe neighbours, each at its hardware address, and returns which have answered the previous
+// probe, and which have not. A neighbour that could not be probed is in neither list, for example one whose entry of
+// the neighbour table an administrator has set; such an entry stays.
 func (k *neighbours) ask(all []Neighbour, indexes map[string]int) (answered, silent []Neighbour, err error) {
-	// A list of one interface is no smaller: the kernel sends all. What a list lacks would count as silent.
+	// A list of one interface is no cheaper: the kernel sends all. An entry missing from the list would count as
+	// silent.
 	list, err := dump.Whole(func() ([]netlink.Neigh, error) { return k.handle.NeighList(0, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, nil, fmt.Errorf("list the neighbours: %w", err)
@@ -74,7 +75,7 @@ func (k *neighbours) ask(all []Neighbour, indexes map[string]int) (answered, sil
 		case !errors.Is(err, errUnasked):
 			failures = append(failures, fmt.Errorf("ask %v on %s: %w", n.Addr, n.Iface, err))
 			delete(asked, n)
-		case !again: // else the kernel has given up asking, which is an answer of its own
+		case !again: // else the kernel has given up probing, which counts as silent
 			delete(asked, n)
 		}
 	}
@@ -82,7 +83,7 @@ func (k *neighbours) ask(all []Neighbour, indexes map[string]int) (answered, sil
 	return answered, silent, errors.Join(failures...)
 }
 
-// index returns the index of an interface, if it is there and has carrier.
+// index returns the index of an interface, if it exists and has carrier.
 func (k *neighbours) index(name string) (index int, known bool) {
 	link, err := k.handle.LinkByName(name)
 	if err != nil || link.Attrs().RawFlags&unix.IFF_RUNNING == 0 {
@@ -91,20 +92,20 @@ func (k *neighbours) index(name string) (index int, known bool) {
 	return link.Attrs().Index, true
 }
 
-// errUnasked is of a neighbour of which nothing is known in this round.
+// errUnasked means that nothing is known of a neighbour in this round.
 var errUnasked = errors.New("not asked")
 
-// question has the kernel ask at once (net/core/neighbour.c: __neigh_update). What else the entry says stays.
+// question makes the kernel probe at once (net/core/neighbour.c: __neigh_update). The rest of the entry stays.
 func (k *neighbours) question(n Neighbour, index int, have *netlink.Neigh) error {
 	entry := netlink.Neigh{LinkIndex: index, IP: n.Addr.AsSlice(), State: unix.NUD_PROBE}
-	if have == nil || have.State&(unix.NUD_FAILED|unix.NUD_INCOMPLETE) != 0 { // else the kernel knows it better
+	if have == nil || have.State&(unix.NUD_FAILED|unix.NUD_INCOMPLETE) != 0 { // else the kernel's address is better
 		if n.MAC == ([6]byte{}) {
 			return errUnasked
 		}
 		entry.HardwareAddr = n.MAC[:]
 	}
 	if have == nil {
-		// A list may lack an entry that is there: this one must not take its place.
+		// The list may miss an existing entry: it must not be replaced.
 		if err := k.handle.NeighAdd(&entry); !errors.Is(err, unix.EEXIST) {
 			return err
 		}
@@ -114,7 +115,7 @@ func (k *neighbours) question(n Neighbour, index int, have *netlink.Neigh) error
 	if entry.FlagsExt = have.FlagsExt &^ netlink.NTF_EXT_MANAGED; entry.FlagsExt == have.FlagsExt {
 		return k.handle.NeighSet(&entry)
 	}
-	// An entry that the kernel maintains by itself (managed), as Cilium sets it, is asked only without that flag.
+	// An entry that the kernel maintains itself (managed), as Cilium sets it, is probed only without that flag.
 	if err := k.handle.NeighSet(&entry); err != nil {
 		return err
 	}
@@ -122,7 +123,7 @@ func (k *neighbours) question(n Neighbour, index int, have *netlink.Neigh) error
 	return k.handle.NeighSet(&entry)
 }
 
-// checkAway notes which nodes to ask, and logs those that have not answered.
+// checkAway publishes which nodes to probe, and logs those that have not answered.
 func (l *loop) checkAway() {
 	if away := l.core.Away(); away != nil {
 		l.away.Store(&away)
@@ -135,7 +136,7 @@ func (l *loop) checkAway() {
 	}
 }
 
-// ask finds out which nodes without a process answer.
+// ask probes which nodes without a process answer.
 func (d *Detector) ask(l *lister) {
 	away := d.away.Load()
 	if away == nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 )
 
-// asking asks a neighbour again and again until it has answered, or has not. With "unknown" neither may come.
+// asking probes a neighbour repeatedly until the wanted result comes. With "unknown", no result may come.
 func asking(t *testing.T, a *netspace.Space, n Neighbour, want string) {
 	t.Helper()
 	var l *lister
@@ -45,7 +45,7 @@ func asking(t *testing.T, a *netspace.Space, n Neighbour, want string) {
 	}
 }
 
-// listed returns what the neighbour table says.
+// listed returns the entry of the neighbour table.
 func listed(t *testing.T, a *netspace.Space, n Neighbour) netlink.Neigh {
 	t.Helper()
 	table, err := a.Handle.NeighList(0, 0)
@@ -75,8 +75,8 @@ func rules(t *testing.T, space *netspace.Space, text string) {
 	})
 }
 
-// The kernel is asked who answers, of either family, although the neighbour's packet filter drops the speakers' port and
-// all ICMP; what an administrator has set stays.
+// The kernel is asked which neighbours answer, in both families, although the neighbour's packet filter drops the
+// speakers' port and all ICMP; entries set by an administrator stay.
 func TestAsk(t *testing.T) {
 	for _, addr := range []string{"192.0.2.2", "fe80::2", "2001:db8::2"} {
 		t.Run(addr, func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// A silent neighbour whose hardware address nobody knows is silent in each round, although the kernel has given up.
+// A silent neighbour with an unknown hardware address is silent in each round, although the kernel has given up.
 func TestAskUnknownAddress(t *testing.T) {
 	t.Parallel()
 	a, b := netspace.New(t), netspace.New(t)
@@ -140,7 +140,7 @@ func TestAskUnknownAddress(t *testing.T) {
 	a.Must(t, func() (err error) { l, err = newLister(); return err })
 	defer l.close()
 	n := Neighbour{Iface: "eth0", Addr: netip.MustParseAddr("192.0.2.2")}
-	if err := a.PingWithin(5*time.Second, "192.0.2.2"); err != nil { // so that there is an entry
+	if err := a.PingWithin(5*time.Second, "192.0.2.2"); err != nil { // to create an entry
 		t.Fatal(err)
 	}
 	rules(t, b, `table netdev cut {

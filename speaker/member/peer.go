@@ -14,64 +14,66 @@ type peer struct {
 	id    uint64
 	addrs []netip.Addr // InternalIPs
 
-	incarnation, newest uint64 // newest is the highest sequence on any path
+	incarnation, newest uint64 // newest is the highest sequence number on any path
 	newestAt            time.Time
 	ended               bool
 	flags               byte
 	minor               byte          // version of its datagrams
 	dead                time.Duration // its own dead time
 	segments            []segment
-	paths               []path // by the index of the interface; the first is any path
+	paths               []path // by interface index; the first stands for any path
 	first               time.Time
-	from                netip.Addr // where its last datagram came from
+	from                netip.Addr // source of its last datagram
 	fromIface           int
-	internal            time.Time // when one came from an InternalIP
+	internal            time.Time // when one arrived from an InternalIP
 
 	clock  clock
 	claims replica
-	asked  time.Time // when its claims were asked for
+	asked  time.Time // when its claims were requested
 	tries  int
-	// retainedUntil is until when it answers for what an ended process claimed; former are those claims once the next one is heard.
-	// away is set while no process of the node is heard, and it answers.
+	// retainedUntil is until when the node answers for the claims of an ended process; former are those claims, once
+	// the next process is received. away is set while no process of the node is received and its kernel answers.
 	retainedUntil time.Time
 	away          bool
 	former        map[plan.VIPID]plan.Claim
 
-	// What waits to be sent to it.
+	// Pending messages to it.
 	wants       bool
 	wantsAfter  uint64
 	wantsGroup  int  // interface whose group gets the answer, 0 for none
-	doubts      bool // it asks whether this node lives
+	doubts      bool // it asks whether this node is alive
 	helpAbout   []about
 	answerAbout []sighting
 	newerThan   uint64
 	newerTo     netip.Addr
 
-	died bool // without a goodbye
-	// givenUp is set if it did not answer while it was away, until it is received again.
+	died bool // died without a goodbye
+	// givenUp is set from when it stopped answering while away until it is received again.
 	givenUp bool
-	// returned is when it was received again after that, until it has had time to find that out.
+	// returned is when it was received again after it had died; it is cleared once the node has had time to detect
+	// that.
 	returned time.Time
 }
 
-// path is how a peer is heard on one interface.
+// path is the reception of a peer on one interface.
 type path struct {
 	heard, relayed, asked time.Time
 	up                    bool
-	byRelay               bool // not heard by this node for a dead time
-	lost                  bool // it was up, and became silent without a goodbye
-	deaf                  bool // it says that it does not hear this node there
-	unsaid                int  // for so many beats it has had no room to say so again
+	byRelay               bool // not received by this node itself for a dead time
+	lost                  bool // was up, and became silent without a goodbye
+	deaf                  bool // asymmetric link: it reports that it does not receive this node there
+	unsaid                int  // number of heartbeats since, without room to repeat that report
 	window                window
-	// from is where the last datagram came from, of those to the group if byGroup is set. silences are the questions
-	// without an answer while the node is away, company is set if another node was received there when it left.
+	// from is the source of the last datagram, or of the last one to the group if byGroup is set. silences counts
+	// unanswered questions while the node is away; company is set if another node was received there when it became
+	// away.
 	from     netip.Addr
 	byGroup  bool
 	silences int
 	company  bool
 }
 
-// last is when the peer was last known to be alive there.
+// last is when the peer was last seen alive there, directly or by relay.
 func (p *path) last() time.Time {
 	if p.relayed.After(p.heard) {
 		return p.relayed
@@ -82,20 +84,20 @@ func (p *path) last() time.Time {
 // iface is an interface of this node.
 type iface struct {
 	name string
-	keys []uint64 // the first one is what this node calls it where it knows no common one
+	keys []uint64 // the first one identifies it if no common key is found
 	mac  [6]byte
 	link bool // VirtualIPs may be announced here
-	// since is when it became one, first when the present time of hearing somebody began, last when it was so last.
+	// since is when link was set; first and last are the start and the end of the current period of reception.
 	since, first, last time.Time
-	ever               bool // somebody was heard since
-	isolated           bool // as told; also while it listens
-	cut                bool // others hear one another there
+	ever               bool // any node was received since
+	isolated           bool // as reported; also set while it only listens
+	cut                bool // other nodes receive each other there, this one receives none
 }
 
 // is reports whether a key is one of the interface's segment.
 func (f *iface) is(key uint64) bool { return slices.Contains(f.keys, key) }
 
-// keyFor returns the key by which a peer knows the segment of an interface: one that it has named, too, or else the
+// keyFor returns the key that a peer uses for the segment of an interface: one that it advertises too, or else the
 // first.
 func (f *iface) keyFor(p *peer) uint64 {
 	for _, key := range f.keys {
@@ -134,8 +136,8 @@ func (w *window) add(n uint64) {
 	w.seen |= 1 << (w.top - n)
 }
 
-// SetLinks tells the interfaces on which VirtualIPs are or may be announced: those that are up. One that is new, or comes
-// back, is listened to for a dead time before this node claims anything there.
+// SetLinks sets the interfaces on which VirtualIPs are or may be announced: those that are up. On a new or returning
+// interface this node listens for a dead time before it claims anything there.
 func (c *Core) SetLinks(now time.Time, links []Link) {
 	changed := false
 	for i := range c.ifaces {
@@ -177,7 +179,7 @@ func containsLink(links []Link, name string) bool {
 	return false
 }
 
-// maxIfaces bounds how many interfaces are told apart.
+// maxIfaces limits the number of distinct interfaces.
 const maxIfaces = 64
 
 // findIface returns the index of an interface if it has one.

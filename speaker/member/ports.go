@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ports are the interfaces of the network namespace, as datagrams need them.
+// ports are the interfaces of the network namespace, with the attributes that datagrams need.
 type ports struct {
 	byName  map[string]port
 	byIndex map[int]string
@@ -22,7 +22,7 @@ type port struct {
 	link   Link
 }
 
-// lister reads interfaces in the network namespace of the thread that made it.
+// lister reads interfaces in the network namespace of the thread that created it.
 type lister struct {
 	handle *netlink.Handle
 	neighbours
@@ -30,7 +30,7 @@ type lister struct {
 }
 
 func newLister() (*lister, error) {
-	// To name a namespace, even the current one, needs CAP_SYS_ADMIN: the library enters it.
+	// Naming a namespace, even the current one, needs CAP_SYS_ADMIN: the library enters it.
 	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
@@ -40,7 +40,7 @@ func newLister() (*lister, error) {
 		handle.Close()
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
 	}
-	// Lists of one interface's addresses are then made by the kernel; older ones send all of them.
+	// The kernel then lists the addresses of one interface only; older kernels send all of them.
 	_ = handle.SetStrictCheck(true)
 	return &lister{handle: handle, neighbours: neighbours{handle: plain}}, nil
 }
@@ -50,7 +50,7 @@ func (l *lister) close() {
 	l.neighbours.handle.Close()
 }
 
-// list reads the interfaces of the given names; one that is not there is left out.
+// list reads the interfaces of the given names; missing ones are omitted.
 func (l *lister) list(names []string) (ports, error) {
 	p := ports{byName: map[string]port{}, byIndex: map[int]string{}}
 	l.indexes = map[string]int{}

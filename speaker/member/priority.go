@@ -8,13 +8,15 @@ import (
 	"github.com/ironlb/ironlb/speaker/priority"
 )
 
-// The shares of a core that the loop may have before all others, the best first. The kernel grants all threads of a machine together 95 % of
-// its cores and refuses what is beyond (EBUSY): several nodes on one machine, as in kind, may get the small share only.
+// shares are the shares of a core that the loop may use before all other threads, best first. The kernel grants all
+// threads of a machine together 95 % of its cores and refuses more (EBUSY): several nodes on one machine, as in kind,
+// may get only the small share.
 var shares = []time.Duration{5 * time.Millisecond, time.Millisecond}
 
 const (
 	shareOf = 20 * time.Millisecond
-	// raiseAgain is how long to wait after the kernel has refused every share: another program may have ended, or a cpuset changed.
+	// raiseAgain is the pause after the kernel has refused every share: another program may have ended, or a cpuset
+	// changed.
 	raiseAgain = 10 * time.Second
 )
 
@@ -26,8 +28,8 @@ type scheduling struct {
 	tried   time.Time
 }
 
-// raise has the thread of the loop run before others, and publishes the scheduling class obtained. With a lesser one than Deadline the loop
-// works, but may be late on a busy node; a later call tries again.
+// raise gives the loop's thread priority over others, and publishes the scheduling class obtained. With a class below
+// Deadline the loop works, but may be late on a busy node; a later call retries.
 func (l *loop) raise(now time.Time) {
 	if l.class == priority.Deadline || !l.tried.IsZero() && now.Sub(l.tried) < raiseAgain {
 		return

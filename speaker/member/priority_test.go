@@ -16,7 +16,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/priority"
 )
 
-// A thread that may not have the class Deadline at first gets it later, and each change is published once.
+// A thread that is refused class Deadline at first obtains it later, and each change is published once.
 func TestRaise(t *testing.T) {
 	if os.Geteuid() != 0 || runtime.NumCPU() == 1 {
 		if testing.Short() {
@@ -24,7 +24,7 @@ func TestRaise(t *testing.T) {
 		}
 		t.Fatal("CAP_SYS_NICE or a second core is missing: run this as root, or with -short")
 	}
-	runtime.LockOSThread() // and never unlocked: the thread ends with the test
+	runtime.LockOSThread() // never unlocked: the thread ends with the test
 	var all, one unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &all); err != nil {
 		t.Fatal(err)
@@ -66,7 +66,7 @@ func TestRaise(t *testing.T) {
 	if l.class != priority.Nice {
 		t.Errorf("class %s before it is time to try again", l.class)
 	}
-	for deadline := time.Now().Add(20 * time.Second); l.class != priority.Deadline && time.Now().Before(deadline); { // other programs may have all shares
+	for deadline := time.Now().Add(20 * time.Second); l.class != priority.Deadline && time.Now().Before(deadline); { // other programs may use all shares
 		l.raise(now)
 		now = now.Add(raiseAgain)
 		runtime.Gosched()

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// Profile is how fast a silent node is noticed. Every datagram carries its sender's, so nodes with different ones understand
-// one another: a node is dead after its own dead time.
+// Profile is how fast a silent node is detected. Every datagram carries the profile of its sender, so nodes with
+// different profiles interoperate: a node is dead after its own dead time.
 type Profile struct {
 	Name string
-	// Interval is how often a node speaks; Dead is the silence after which it is dead.
+	// Interval is the interval between heartbeats; Dead is the silence after which a node is dead.
 	Interval, Dead time.Duration
 }
 
@@ -31,18 +31,18 @@ func ProfileNamed(name string) (Profile, error) {
 }
 
 const (
-	// turnsPerInterval is how often the loop turns in one interval, so that a death is noticed that much later at most.
+	// turnsPerInterval is the number of ticks per interval, so a death is detected at most one tick late.
 	turnsPerInterval = 4
-	// observeAtMost ends the observer phase though a node that is heard has not told all its claims.
+	// observeAtMost ends the observer phase even if a node that is received has not sent all its claims.
 	observeAtMost = 3 * time.Second
-	// unstretched is up to how many other nodes the interval holds; twice as many double it, so that a node never reads
-	// more than some thousand datagrams per second (wire.md 1.3).
+	// unstretched is the number of other nodes that the interval suits. Twice as many double it, so that a node never
+	// reads more than a few thousand datagrams per second (wire.md 1.3).
 	unstretched = 200
-	// helpers is how many others are asked about a silent node.
+	// helpers is how many other nodes are asked about a silent one.
 	helpers = 3
 )
 
-// stretched returns the profile among a number of other nodes.
+// stretched returns the profile for a number of other nodes.
 func (p Profile) stretched(peers int) Profile {
 	by := time.Duration(1 + max(0, peers-1)/unstretched)
 	p.Interval, p.Dead = p.Interval*by, p.Dead*by
@@ -51,6 +51,6 @@ func (p Profile) stretched(peers int) Profile {
 
 func (p Profile) turn() time.Duration { return p.Interval / turnsPerInterval }
 
-// fence is the gap between two turns of the loop after which this node no longer trusts what it knew: the others, who heard
-// its last beat up to an interval before the gap, may be about to take over.
+// fence is the gap between two ticks after which this node's state is outdated: the others, which received its last
+// heartbeat up to an interval before the gap, may be about to take over.
 func (p Profile) fence() time.Duration { return p.Dead - p.Interval - p.Interval/2 }

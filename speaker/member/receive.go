@@ -6,10 +6,10 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Drop says why a datagram was not taken in.
+// Drop is the reason why a datagram was dropped.
 type Drop string
 
-// The reasons, as the metric has them.
+// The reasons, as in the metric label.
 const (
 	Taken       Drop = ""
 	DropForm    Drop = "malformed"
@@ -19,19 +19,19 @@ const (
 	DropTag     Drop = "wrong-tag"
 	DropOwn     Drop = "own"         // sent by this process
 	DropName    Drop = "same-name"   // another process has this node's name
-	DropRepeat  Drop = "repeated"    // came by this path already
-	DropOld     Drop = "old"         // of an incarnation that is over
-	DropEnded   Drop = "after-ended" // sent before the goodbye that came first
+	DropRepeat  Drop = "repeated"    // already received by this path
+	DropOld     Drop = "old"         // of an earlier incarnation, or beyond the accepted lag
+	DropEnded   Drop = "after-ended" // sent before the goodbye, received after it
 )
 
 // Drops are all reasons.
 var Drops = []Drop{DropForm, DropVersion, DropCluster, DropKey, DropTag, DropOwn, DropName, DropRepeat, DropOld, DropEnded}
 
-// late is by how many sequence numbers a datagram may come behind another path's newest, at most half a dead time after it;
-// older ones are replayed.
+// late is the sequence lag accepted behind another path's newest datagram, for at most half a dead time; beyond it a
+// datagram is a replay.
 const late = 1 << 13
 
-// Receive takes in a datagram that was received.
+// Receive handles a received datagram.
 func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 	c.count.Received++
 	h, body, err := parseHeader(in.Data)
@@ -53,7 +53,7 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 	}
 	p := c.peers[string(h.name)]
 	if p != nil && h.incarnation == p.incarnation {
-		if known && !p.paths[at].window.fresh(h.sequence) { // before the tag is computed: most datagrams come twice
+		if known && !p.paths[at].window.fresh(h.sequence) { // before the tag is computed: most datagrams arrive twice
 			return DropRepeat
 		}
 		if h.sequence <= p.newest && (h.sequence+late < p.newest || now.Sub(p.newestAt) > c.profile.Dead/2) {
@@ -91,7 +91,7 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 	case p.ended:
 		return DropEnded
 	}
-	if !known { // an unknown sender, or a replayed datagram, makes no entry
+	if !known { // an unknown sender or a replay creates no entry
 		at = c.iface(in.Iface)
 	}
 	p.paths[at].window.add(h.sequence)
@@ -100,7 +100,7 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 		p.newest, p.newestAt = h.sequence, now
 	}
 	if p.minor = h.minor; h.minor < minorGroup && !c.broadcasts {
-		c.beatNow = true // it has not received this node yet
+		c.beatNow = true // the peer has not received this node yet
 	}
 	p.from, p.fromIface = in.Source, at
 	p.arrives(now, in)
@@ -111,7 +111,7 @@ func (c *Core) Receive(now time.Time, raw time.Duration, in Packet) Drop {
 	return Taken
 }
 
-// restarted forgets what an earlier process of the node said.
+// restarted discards what an earlier process of the node sent.
 func (c *Core) restarted(p *peer, incarnation uint64) {
 	for id := range p.claims.claims {
 		c.out.vip(id)
@@ -128,14 +128,14 @@ func (c *Core) restarted(p *peer, incarnation uint64) {
 	c.out.node(p)
 }
 
-// take works on the message in c.msg. What a node says of itself counts only if nothing newer came by another path.
+// take processes the message in c.msg. A node's own state counts only if no newer datagram arrived by another path.
 func (c *Core) take(now time.Time, raw time.Duration, p *peer, at int, latest bool) {
 	m := &c.msg
 	if m.flags&flagEnded != 0 {
 		c.goes(now, p, m.retained)
 		return
 	}
-	if p.away { // it was starved, not gone
+	if p.away { // its process was starved, not absent
 		p.away = false
 		c.out.node(p)
 	}
@@ -180,7 +180,7 @@ func (c *Core) take(now time.Time, raw time.Duration, p *peer, at int, latest bo
 	c.questions(now, p, at)
 }
 
-// questions takes in what the node asks and what it answers.
+// questions handles the node's questions and answers.
 func (c *Core) questions(now time.Time, p *peer, at int) {
 	m := &c.msg
 	if m.hasWant && m.want.of == c.self {
@@ -195,12 +195,12 @@ func (c *Core) questions(now time.Time, p *peer, at int) {
 	for _, s := range m.heard {
 		c.witness(now, s)
 	}
-	if m.hasNewer && m.newer.to == c.self && m.newer.incarnation > c.incarnation { // else an old datagram was shown to the sender
+	if m.hasNewer && m.newer.to == c.self && m.newer.incarnation > c.incarnation { // else the sender got a replay
 		c.incarnation, c.sequence, c.beatNow = m.newer.incarnation+1, 0, true
 	}
 }
 
-// heard notes that the node was heard on an interface just now.
+// heard records that the node was just received on an interface.
 func (c *Core) heard(now time.Time, p *peer, at int) {
 	if p.first.IsZero() {
 		p.first = now
@@ -211,7 +211,7 @@ func (c *Core) heard(now time.Time, p *peer, at int) {
 		c.count.FalseDeaths++
 		c.returns(p, at)
 		p.returned, c.beatNow = now, true
-	} else if p.givenUp || at > 0 && p.paths[at].lost { // the node network was whole
+	} else if p.givenUp || at > 0 && p.paths[at].lost { // the node network was not interrupted
 		c.returns(p, at)
 	}
 	p.givenUp = false
@@ -225,7 +225,7 @@ func (c *Core) heard(now time.Time, p *peer, at int) {
 	}
 	if f.link && !f.ever {
 		f.ever = true
-		for _, q := range c.order { // who is not heard here is not here after all
+		for _, q := range c.order { // a node not received on this interface is not on it
 			c.out.node(q)
 		}
 	}
@@ -233,7 +233,7 @@ func (c *Core) heard(now time.Time, p *peer, at int) {
 	c.hear(now, p, at)
 }
 
-// returns notes that a node, which was not restarted, is heard again.
+// returns records that a node that was not restarted is received again.
 func (c *Core) returns(p *peer, at int) {
 	p.paths[at].lost = false
 	c.returned++
@@ -248,7 +248,7 @@ func (c *Core) hear(now time.Time, p *peer, at int) {
 	}
 }
 
-// ended takes in a goodbye: nobody need wait until the node counts as dead.
+// ended handles a goodbye: the node counts as dead at once.
 func (c *Core) ended(p *peer) {
 	incarnation := p.incarnation
 	c.restarted(p, incarnation)
@@ -259,7 +259,7 @@ func (c *Core) ended(p *peer) {
 	c.out.node(p)
 }
 
-// places notes on which segments the node is, and with which hardware address.
+// places records the segments of the node, and its hardware address on each.
 func (c *Core) places(p *peer, segments []segment) {
 	same := len(segments) == len(p.segments)
 	for i := 0; same && i < len(segments); i++ {

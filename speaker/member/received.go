@@ -2,9 +2,10 @@ package member
 
 import "time"
 
-// Received returns the nodes whose speakers are received directly, and not by relay alone: where a node has been received
-// from one of its InternalIPs, on the network of these. It returns nil if that is the same as at the last call, and so is
-// whether this node is an observer, in which case what is missing means nothing. The map must not be changed.
+// Received returns the nodes whose speakers are received directly, not only by relay. For a node that was once received
+// from one of its InternalIPs, only their network counts. It returns nil if neither the nodes nor whether this node is
+// an observer have changed since the last call. For an observer, a missing node means nothing. The map must not be
+// changed.
 func (c *Core) Received() (nodes map[string]struct{}, observer, changed bool) {
 	if c.reported.nodes != nil && c.reported.at.Equal(c.lastTick) {
 		return nil, c.observer, false // evaluated once a tick
@@ -33,21 +34,22 @@ func (c *Core) Received() (nodes map[string]struct{}, observer, changed bool) {
 	return nodes, c.observer, true
 }
 
-// reported is what Received returned last.
+// reported is the last result of Received.
 type reported struct {
 	nodes    map[string]struct{}
 	observer bool
 	at       time.Time
 }
 
-// receives reports whether datagrams of a node arrive from itself. Its network is silent once others have brought
-// datagrams for a dead time and that one none: so a stall of this node makes nothing silent.
+// receives reports whether datagrams arrive from a node itself. Its InternalIP network counts as silent once other
+// paths have delivered its datagrams for a dead time and that network none. So a stall of this node makes nothing
+// silent.
 func (c *Core) receives(p *peer) bool {
 	any := &p.paths[0]
 	return any.up && !any.byRelay && !p.away && (p.internal.IsZero() || any.heard.Sub(p.internal) < p.deadAfter(c))
 }
 
-// arrives records where a datagram came from.
+// arrives records the source of a datagram.
 func (p *peer) arrives(now time.Time, in Packet) {
 	for _, a := range p.addrs {
 		if a == in.Source {

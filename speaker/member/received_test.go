@@ -24,7 +24,7 @@ func receives(w *world, m *machine) (has func(o *machine) bool) {
 	return func(o *machine) bool { _, is := last[o.name]; return is }
 }
 
-// TestReceived: what counts are datagrams that come from the node itself by the network of its InternalIP.
+// TestReceived: only datagrams count that come from the node itself by the network of its InternalIP.
 func TestReceived(t *testing.T) {
 	const most = 700 * time.Millisecond
 	for name, drop := range map[string]func(from, to *machine, iface string) bool{
@@ -57,7 +57,7 @@ func TestReceived(t *testing.T) {
 	}
 }
 
-// TestReceivedStall: a stall of this node makes no other one silent, and it says that it is an observer.
+// TestReceivedStall: a stall of this node makes no other node silent, and this node reports that it is an observer.
 func TestReceivedStall(t *testing.T) {
 	w := newWorld(t, 4)
 	m := w.nodes[0]

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Relay evidence, after SWIM's indirect probes (Das et al. 2002, section 3.1): a node that is silent half-way to dead is
-// asked about, and may be heard by others although it is not heard here.
+// Relay evidence, after SWIM's indirect probes (Das et al. 2002, section 3.1): after half its dead time of silence,
+// other nodes are asked about a node, because they may receive it although this node does not.
 
-// doubt asks about the peers that are silent: on each path the peer itself, and up to three others that are heard there.
+// doubt asks about silent peers, per path: the peer itself, and up to three others that are received there.
 func (c *Core) doubt(now time.Time, p *peer) {
 	if p.ended || p.first.IsZero() {
 		return
@@ -16,7 +16,7 @@ func (c *Core) doubt(now time.Time, p *peer) {
 	for at := range p.paths {
 		w := &p.paths[at]
 		pause := c.profile.Interval
-		if w.heard.IsZero() && w.relayed.IsZero() { // never heard there: perhaps it is not there, perhaps only others hear it
+		if w.heard.IsZero() && w.relayed.IsZero() { // never received there: it may be absent, or only others receive it
 			if at == 0 || !c.expects(p, at) || !p.paths[0].up || now.Sub(p.first) < c.profile.Dead/2 {
 				continue
 			}
@@ -34,18 +34,18 @@ func (c *Core) doubt(now time.Time, p *peer) {
 	}
 }
 
-// expects reports whether a peer may be heard on an interface: others are, or it says that it is on that segment. Where
-// the group does not reach this node nobody is before he was asked, and answers by broadcast.
+// expects reports whether a peer may be received on an interface: others are, or it advertises that segment. Where the
+// group does not reach this node, a peer is received only after a question, which it answers by broadcast.
 func (c *Core) expects(p *peer, at int) bool {
 	f := &c.ifaces[at]
 	return f.ever || slices.ContainsFunc(p.segments, func(s segment) bool { return f.is(s.key) })
 }
 
-// ask puts a question about p on an interface on the lists of who may know.
+// ask queues a question about p on an interface for the peers that may answer it.
 func (c *Core) ask(now time.Time, p *peer, at int) {
 	f := &c.ifaces[at]
 	if p.reachable() {
-		p.helpAbout = append(p.helpAbout, about{p.id, f.keyFor(p)}) // it answers at once if it can
+		p.helpAbout = append(p.helpAbout, about{p.id, f.keyFor(p)}) // answers at once if it can
 	}
 	start := 0
 	if len(c.order) > 0 {
@@ -66,13 +66,14 @@ func (c *Core) ask(now time.Time, p *peer, at int) {
 	}
 }
 
-// hears tells whether this node itself has heard a peer lately on an interface. Only such a one is a witness there, where there is one: in
-// a network that is split, those of the other side hear one another, and say so by another path.
+// hears reports whether this node itself has recently received a peer on an interface. If there is such a peer, only
+// such peers are witnesses there: in a split network, the nodes of the other side receive each other, and report that
+// by another path.
 func (c *Core) hears(now time.Time, p *peer, at int) bool {
 	return p.paths[at].up && !p.away && now.Sub(p.paths[at].heard) < p.deadAfter(c)/2
 }
 
-// hearsAny tells whether this node itself hears another peer on an interface.
+// hearsAny reports whether this node itself receives another peer on an interface.
 func (c *Core) hearsAny(now time.Time, but *peer, at int) bool {
 	for _, q := range c.order {
 		if q != but && c.hears(now, q, at) {
@@ -82,14 +83,14 @@ func (c *Core) hearsAny(now time.Time, but *peer, at int) bool {
 	return false
 }
 
-// asked answers from what this node heard itself.
+// asked answers a question from what this node received itself.
 func (c *Core) asked(now time.Time, from *peer, a about) {
 	if a.node == c.self {
 		from.doubts, c.urgent = true, true
 		return
 	}
 	p := c.byID[a.node]
-	if p == nil || p.away { // its kernel is asked, by each node for itself
+	if p == nil || p.away { // each node probes its kernel itself
 		return
 	}
 	for at := range p.paths {
@@ -105,7 +106,7 @@ func (c *Core) asked(now time.Time, from *peer, a about) {
 	}
 }
 
-// witness takes in that another node has heard a peer.
+// witness records that another node has received a peer.
 func (c *Core) witness(now time.Time, s sighting) {
 	p := c.byID[s.node]
 	if p == nil || p.ended {
@@ -133,7 +134,7 @@ func (c *Core) relay(p *peer, w *path, when time.Time, age time.Duration) {
 	}
 }
 
-// deadAfter is the silence after which the node is dead: its own dead time, as it says.
+// deadAfter is the silence after which the node is dead: its own dead time, as advertised.
 func (p *peer) deadAfter(c *Core) time.Duration {
 	if p.dead == 0 {
 		return c.profile.Dead
@@ -141,5 +142,5 @@ func (p *peer) deadAfter(c *Core) time.Duration {
 	return p.dead
 }
 
-// reachable tells whether there is an address to send to.
+// reachable reports whether there is an address to send to.
 func (p *peer) reachable() bool { return p.from.IsValid() || len(p.addrs) > 0 }

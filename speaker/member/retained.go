@@ -9,16 +9,16 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// A speaker that is restarted while its node stays leaves its addresses to the kernel for a while
-// (docs/design/failover.md). Its goodbye says for how long: meanwhile the others take the node for alive and for the
-// holder of what it claimed, as long as its kernel answers ARP or neighbour discovery. The next process says that it is
-// one that was expected; what the earlier one claimed counts until it has decided itself.
+// A speaker that restarts while its node stays up leaves its addresses to the kernel for a while
+// (docs/design/failover.md). Its goodbye carries the duration. Meanwhile the other nodes count the node as alive and as
+// the owner of what it claimed, as long as its kernel answers ARP or neighbour discovery. The next process advertises
+// that it is the expected one; the claims of the previous process count until it has decided itself.
 
 const (
-	// retainedMost bounds what a goodbye may ask for.
+	// retainedMost limits the duration in a goodbye.
 	retainedMost = 5 * time.Minute
-	// unansweredMost is how many questions in a row a node without a process leaves unanswered until it counts as dead.
-	// It is asked each relistAfter. The link may lose some.
+	// unansweredMost is the number of consecutive unanswered questions after which a node without a process counts as
+	// dead. One question is sent each relistAfter. The link may lose some.
 	unansweredMost = 5
 )
 
@@ -29,8 +29,8 @@ type Neighbour struct {
 	MAC   [6]byte
 }
 
-// Away returns the nodes without a process that are to be asked by ARP or neighbour discovery whether they still
-// answer, on each interface on which they are alive. Nil for nobody.
+// Away returns the nodes without a process to probe by ARP or neighbour discovery, on each interface on which they are
+// alive. It returns nil if there are none.
 func (c *Core) Away() (away []Neighbour) {
 	for _, p := range c.order {
 		if !p.away {
@@ -45,8 +45,9 @@ func (c *Core) Away() (away []Neighbour) {
 	return away
 }
 
-// Answered takes in which of Away have answered a question and which have not. Of the others it is not known. Nothing
-// counts while this node receives nobody else there any more: it may be this one that is cut off.
+// Answered records which nodes of Away answered a question and which did not; for the others the state is unknown. A
+// result does not count if this node has stopped receiving all other nodes on that interface: this node itself may be
+// cut off.
 func (c *Core) Answered(answered, silent []Neighbour) {
 	note := func(all []Neighbour, do func(w *path)) {
 		for _, n := range all {
@@ -65,7 +66,7 @@ func (c *Core) Answered(answered, silent []Neighbour) {
 	note(silent, func(w *path) { w.silences++ })
 }
 
-// asks reports whether a node can be asked on an interface, and at which hardware address if that is known.
+// asks reports whether a node can be probed on an interface, and returns its hardware address there if known.
 func (c *Core) asks(p *peer, at int) (mac [6]byte, can bool) {
 	w, f := &p.paths[at], &c.ifaces[at]
 	if !w.up || w.byRelay || !w.from.IsValid() {
@@ -88,15 +89,15 @@ func (c *Core) leaves(p *peer) {
 	c.out.node(p)
 }
 
-// accompanied reports whether this node receives another one with a process on an interface.
+// accompanied reports whether this node receives another node with a process on an interface.
 func (c *Core) accompanied(p *peer, at int) bool {
 	return slices.ContainsFunc(c.order, func(q *peer) bool {
 		return q != p && !q.away && q.paths[at].up && !q.paths[at].byRelay
 	})
 }
 
-// answers keeps a node without a process alive where its kernel answers. Where it cannot be asked it is believed, and
-// everywhere if it can be asked nowhere.
+// answers keeps a node without a process alive where its kernel answers, and where it cannot be probed. If it can be
+// probed nowhere, it counts as alive everywhere. It reports whether the node is alive.
 func (c *Core) answers(now time.Time, p *peer) bool {
 	asked, alive := false, false
 	for at := 1; at < len(p.paths); at++ {
@@ -124,7 +125,7 @@ func (c *Core) answers(now time.Time, p *peer) bool {
 	return true
 }
 
-// goes takes in a goodbye: of a process whose node goes on answering, or of one that nobody need wait for until it counts as dead.
+// goes handles a goodbye. Either the node continues to answer, or it counts as dead at once.
 func (c *Core) goes(now time.Time, p *peer, retained time.Duration) {
 	if retained == 0 || !p.paths[0].up {
 		c.ended(p)
@@ -134,7 +135,8 @@ func (c *Core) goes(now time.Time, p *peer, retained time.Duration) {
 	c.leaves(p)
 }
 
-// retains reports whether a node answers without a process that is heard. Once that is over, it ends like any other.
+// retains reports whether a node answers without a process that is received. Once that ends, it is handled like any
+// other node.
 func (c *Core) retains(now time.Time, p *peer) bool {
 	switch {
 	case p.retainedUntil.IsZero():
@@ -147,21 +149,21 @@ func (c *Core) retains(now time.Time, p *peer) bool {
 	p.givenUp = now.Before(p.retainedUntil)
 	if p.ended {
 		c.ended(p)
-	} else { // its process may be heard again
+	} else { // its process may be received again
 		c.release(p)
 	}
 	return false
 }
 
-// Unanswered returns the nodes away that have been given up since the last call.
+// Unanswered returns the away nodes that were given up since the last call.
 func (c *Core) Unanswered() []string {
 	nodes := c.unanswered
 	c.unanswered = nil
 	return nodes
 }
 
-// falls tells whether a node that has fallen silent goes on answering: its process is the one that was expected, and had not decided on
-// everything. That process may be heard again.
+// falls reports whether a silent node continues to answer: its process was the expected one, and had not decided on
+// everything. That process may be received again.
 func (c *Core) falls(now time.Time, p *peer) bool {
 	if len(p.former) == 0 || !now.Before(p.retainedUntil) {
 		return false
@@ -174,16 +176,16 @@ func (c *Core) falls(now time.Time, p *peer) bool {
 	return true
 }
 
-// succeeds takes in that another process runs on a node. What the one before it claimed stays in force if the node retains it.
+// succeeds handles the start of another process on a node. The previous claims stay in force if the node retains them.
 func (c *Core) succeeds(now time.Time, p *peer, incarnation uint64) {
 	former, until, alive := p.claimed(), p.retainedUntil, p.paths[0].up
 	c.restarted(p, incarnation)
 	if c.msg.flags&flagRetained != 0 && now.Before(until) && alive && len(former) > 0 {
-		p.former, p.retainedUntil = maps.Clone(former), until // that one may be in a snapshot
+		p.former, p.retainedUntil = maps.Clone(former), until // the map may be in a snapshot
 	}
 }
 
-// release ends what was in force of an earlier process.
+// release drops the claims of a previous process.
 func (c *Core) release(p *peer) {
 	p.retainedUntil = time.Time{}
 	if p.away {
@@ -200,7 +202,7 @@ func (c *Core) release(p *peer) {
 	c.out.node(p)
 }
 
-// claimed returns what a node claims, with what is in force of an earlier process. The map must not be changed.
+// claimed returns a node's claims, including those in force from a previous process. The map must not be changed.
 func (p *peer) claimed() map[plan.VIPID]plan.Claim {
 	p.claims.shared = true
 	if p.former == nil {
@@ -211,12 +213,13 @@ func (p *peer) claimed() map[plan.VIPID]plan.Claim {
 	return all
 }
 
-// decided notes that the present process has said something of a VirtualIP: what the earlier one claimed is over for good.
+// decided records that the present process has advertised a claim of a VirtualIP: the previous process's claim ends
+// permanently.
 func (p *peer) decided(id plan.VIPID) {
 	delete(p.former, id)
 }
 
-// Settled says that this process has decided on everything that was retained of an earlier one.
+// Settled records that this process has decided on everything retained from a previous one.
 func (c *Core) Settled() {
 	c.beatNow = c.beatNow || c.config.Retained
 	c.config.Retained = false

@@ -28,7 +28,7 @@ func TestBeginsAsObserver(t *testing.T) {
 	}
 }
 
-// An observer waits for the claims of those it hears, but not for ever.
+// An observer waits for the claims of the nodes that it receives, but not forever.
 func TestObserverWaitsForClaims(t *testing.T) {
 	w := newWorld(t, 3)
 	w.settle()
@@ -36,7 +36,7 @@ func TestObserverWaitsForClaims(t *testing.T) {
 	w.run(time.Second, nil)
 	late := w.nodes[2]
 	w.boot(late, 2)
-	// Nothing reaches node 1, so it cannot be asked; it is heard.
+	// Nothing reaches node 1, so it receives no requests; its own datagrams arrive.
 	w.drop = func(from, to *machine, _ string) bool { return from == late && to == w.nodes[0] }
 	took := w.must("no observer", 5*time.Second, func() bool { return late.members.Peers != nil && !late.members.Observer })
 	if took < 3*time.Second || took > 3*time.Second+2*member.Standard.Interval {
@@ -90,7 +90,7 @@ func TestLinkCut(t *testing.T) {
 	testLinkCut(t, newWorld(t, 3))
 }
 
-// The nodes have a subnet in common on the LAN, and each another one besides, which comes first.
+// The nodes share a subnet on the LAN, and each has another one there, which comes first.
 func TestLinkCutOfSubnets(t *testing.T) {
 	w := newWorld(t, 3)
 	for i, m := range w.nodes {
@@ -114,7 +114,7 @@ func testLinkCut(t *testing.T, w *world) {
 	}
 	w.must("isolated", 2*member.Standard.Interval, func() bool { _, is := cut.members.Isolated["eth0"]; return is })
 	w.run(5*time.Second, nil)
-	// By relay it knows that the others are there.
+	// Relay evidence still shows that the others are there.
 	if _, is := cut.members.Isolated["eth0"]; !is || !cut.hears(w.nodes...) {
 		t.Errorf("it is not isolated any more: %+v", cut.members)
 	}
@@ -131,7 +131,7 @@ func testLinkCut(t *testing.T, w *world) {
 	}
 }
 
-// Of two nodes neither can tell whose link is cut: neither gives up.
+// With two nodes, neither can detect whose link is cut: neither gives up.
 func TestLinkCutOfTwo(t *testing.T) {
 	w := newWorld(t, 2)
 	w.settle()
@@ -148,7 +148,7 @@ func TestLinkCutOfTwo(t *testing.T) {
 	w.must("settled", time.Second, w.settled)
 }
 
-// One direction is lost between two nodes; a third one hears both, so nobody counts as dead.
+// One direction is lost between two nodes; a third one receives both, so no node counts as dead.
 func TestAsymmetricLoss(t *testing.T) {
 	w := newWorld(t, 4)
 	w.settle()
@@ -164,7 +164,7 @@ func TestAsymmetricLoss(t *testing.T) {
 	if b.Counts().Asked == 0 || b.Counts().Relayed == 0 {
 		t.Errorf("nobody was asked: %+v", b.Counts())
 	}
-	// Once it is dead, what others heard does not keep it alive.
+	// Once it is dead, relay evidence of the past does not keep it alive.
 	w.watch, w.loss = nil, 0
 	a.off = true
 	took := w.must("dead", time.Second, func() bool { return !b.hears(a) && !b.members.Peers[a.name].Alive })
@@ -174,7 +174,7 @@ func TestAsymmetricLoss(t *testing.T) {
 	w.boot(a, 2)
 	w.drop = nil
 	w.settle()
-	// A node that begins while it cannot hear another finds it by asking, too.
+	// A new node that cannot receive another node detects it by asking, too.
 	w.drop = func(from, to *machine, iface string) bool { return from == a && to == b && iface == "eth0" }
 	w.boot(b, 2)
 	w.must("heard by relay", time.Second, func() bool { return b.members.Peers != nil && !b.members.Observer && b.hears(w.nodes...) })
@@ -201,7 +201,7 @@ func TestPartitionHeals(t *testing.T) {
 	}
 }
 
-// A node that stood still fences itself before it says anything, and observes.
+// A stalled node fences itself before it sends anything, and observes.
 func TestPause(t *testing.T) {
 	w := newWorld(t, 3)
 	w.settle()
@@ -226,7 +226,7 @@ func TestPause(t *testing.T) {
 	if _, told := slow.nodes[slow.name]; !told {
 		t.Error("the change of this node is not told")
 	}
-	// What it says before it is no observer any more waits.
+	// Claims set during the observer phase are advertised after it.
 	w.say(slow, claims(3))
 	w.run(member.Standard.Dead/2, nil)
 	if peer := w.nodes[1].members.Peers[slow.name]; len(peer.Claims) != 0 {
@@ -235,7 +235,7 @@ func TestPause(t *testing.T) {
 	w.must("held", time.Second, func() bool { return w.nodes[1].members.Peers[slow.name].Claims[id].State == plan.Held })
 }
 
-// Loops that turn late, less than the fence, cause no false alarm.
+// Loops that tick late, by less than the fence, cause no false alarm.
 func TestLateLoops(t *testing.T) {
 	w := newWorld(t, 5)
 	w.loss = 0.05
@@ -256,7 +256,7 @@ func TestLateLoops(t *testing.T) {
 	w.run(10*time.Minute, nil)
 }
 
-// A loop whose turns are all late finds a dead node, too, somewhat later, and none that is alive.
+// A loop whose ticks are all late also detects a dead node, somewhat later, and no node that is alive.
 func TestEveryTurnLate(t *testing.T) {
 	w := newWorld(t, 3)
 	w.loss = 0.05
@@ -280,7 +280,7 @@ func TestEveryTurnLate(t *testing.T) {
 	}
 }
 
-// Broadcast never passes: the node network decides alone.
+// Broadcast never passes: only the node network counts.
 func TestBroadcastNeverPasses(t *testing.T) {
 	w := newWorld(t, 3)
 	w.drop = func(_, _ *machine, iface string) bool { return iface == "eth0" }
@@ -306,7 +306,7 @@ func TestRestart(t *testing.T) {
 		t.Errorf("%+v, %d VirtualIPs changed", got, len(b.vips))
 	}
 	w.settle()
-	// The clock went back: the others tell, and it takes a higher incarnation.
+	// The clock went back: the others report that, and it takes a higher incarnation.
 	w.boot(a, 1)
 	w.must("restarted with an old clock", time.Second, func() bool { return b.members.Peers[a.name].Observer })
 	w.settle()
@@ -326,7 +326,7 @@ func TestGoodbye(t *testing.T) {
 	}
 }
 
-// What was heard once is not heard again, neither by the same path nor, when it is old, by another one.
+// A datagram counts once: neither again by the same path nor, when it is old, by another one.
 func TestReplay(t *testing.T) {
 	w := newWorld(t, 2)
 	a, b := w.nodes[0], w.nodes[1]
@@ -344,7 +344,7 @@ func TestReplay(t *testing.T) {
 			}
 		}
 		if i < len(recorded)/2 {
-			p.Iface = "eth2" // by which none of them came
+			p.Iface = "eth2" // by which none of them arrived
 			if reason := b.Receive(w.now, b.raw(w), p); reason == member.Taken {
 				t.Fatalf("old datagram %d of %d was taken on another interface", i, len(recorded))
 			}
@@ -356,7 +356,7 @@ func TestReplay(t *testing.T) {
 	if reason := b.Receive(w.now, b.raw(w), recorded[len(recorded)-1]); reason != member.DropOld {
 		t.Errorf("an earlier incarnation: %q", reason)
 	}
-	// Being told of it, the node does not begin anew: what it says would be forgotten each time.
+	// This report does not start a new incarnation: otherwise its claims would be discarded each time.
 	w.run(time.Second, nil)
 	for _, p := range b.traffic[len(b.traffic)-4:] {
 		if n := binary.BigEndian.Uint64(p.Data[16:]); n != 2 {
@@ -365,7 +365,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// A segment is told by what all its nodes have there.
+// A segment is identified by the subnet that all its nodes share there.
 func TestSegmentKey(t *testing.T) {
 	key := func(texts ...string) uint64 {
 		var subnets []netip.Prefix
@@ -433,7 +433,7 @@ func TestForeignDatagrams(t *testing.T) {
 			t.Errorf("as it was: %q", reason)
 		}
 	})
-	// One hop limit less: the node is alive, but not seen on the segment, where somebody else is heard.
+	// One hop limit less: the node is alive, but not received on the segment, where another node is.
 	t.Run("passed on by a router", func(t *testing.T) {
 		w := newWorld(t, 3)
 		b := w.nodes[1]
@@ -455,7 +455,7 @@ func TestForeignDatagrams(t *testing.T) {
 	})
 }
 
-// Keys change while nothing is lost: the new one behind the old, then in front, then alone.
+// Keys change without loss: the new one behind the old one, then in front, then alone.
 func TestKeyChange(t *testing.T) {
 	w := newWorld(t, 3)
 	w.settle()
@@ -481,7 +481,7 @@ func TestKeyChange(t *testing.T) {
 	w.run(time.Second, nil)
 }
 
-// Claims of 2,000 VirtualIPs arrive though datagrams are lost, and so do the changes.
+// Claims of 2,000 VirtualIPs arrive despite lost datagrams, and so do the changes.
 func TestClaimsConverge(t *testing.T) {
 	w := newWorld(t, 4)
 	w.settle()
@@ -526,7 +526,7 @@ func TestClaimsConverge(t *testing.T) {
 		if loss == 0 && took > 5*time.Millisecond {
 			t.Errorf("changes without loss after %v", took)
 		}
-		// A node that begins gets all of it.
+		// A new node receives all of it.
 		w.boot(w.nodes[3], w.bump())
 		w.must("all claims at a new node", 30*time.Second, same(word))
 	}
@@ -536,7 +536,7 @@ var bumped uint64 = 100
 
 func (w *world) bump() uint64 { bumped++; return bumped }
 
-// A carrier lost and found: nobody is heard there, and then a dead time is spent listening.
+// A carrier is lost and returns: no node is received there, and then this node listens for a dead time.
 func TestCarrier(t *testing.T) {
 	w := newWorld(t, 3)
 	w.settle()
@@ -556,7 +556,7 @@ func TestCarrier(t *testing.T) {
 	}
 }
 
-// No loss of up to 5 % makes anybody look dead.
+// A loss of up to 5 % makes no node count as dead.
 func TestNoFalseAlarm(t *testing.T) {
 	for _, profile := range []member.Profile{member.Standard, member.Fast} {
 		for _, unicast := range []bool{true, false} {
@@ -579,7 +579,7 @@ func TestNoFalseAlarm(t *testing.T) {
 	}
 }
 
-// The same calls give the same bytes.
+// The same calls produce the same bytes.
 func TestSameAgain(t *testing.T) {
 	run := func() uint64 {
 		w := newWorld(t, 4)
@@ -597,7 +597,7 @@ func TestSameAgain(t *testing.T) {
 	}
 }
 
-// Turns without news allocate nothing, whatever is claimed.
+// Ticks without changes allocate nothing, regardless of the claims.
 func TestTicksAreCheap(t *testing.T) {
 	w := newWorld(t, 30)
 	w.settle()
@@ -614,7 +614,8 @@ func TestTicksAreCheap(t *testing.T) {
 	}
 }
 
-// What a node says of VirtualIPs names those, and not the node: all that it is listed for would be decided again.
+// A change of a node's claims reports those VirtualIPs, and not the node: otherwise all VirtualIPs that list it would
+// be evaluated again.
 func TestClaimsDoNotNameTheirNode(t *testing.T) {
 	w := newWorld(t, 3)
 	w.settle()
@@ -637,8 +638,8 @@ func TestClaimsDoNotNameTheirNode(t *testing.T) {
 	}
 }
 
-// A node whose speaker is restarted counts as alive and keeps what it claims while the kernel answers for it, until the next process has
-// decided.
+// A node whose speaker restarts counts as alive and keeps its claims while its kernel answers, until the next process
+// has decided.
 func TestRestartRetains(t *testing.T) {
 	w := newWorld(t, 3)
 	w.settle()
@@ -662,7 +663,7 @@ func TestRestartRetains(t *testing.T) {
 	if b.members.Peers[a.name].Observer {
 		t.Error("it observes still")
 	}
-	w.say(a, claims(39)) // another one took one
+	w.say(a, claims(39)) // another node took one
 	w.watch = nil
 	a.Settled()
 	w.must("its own claims", time.Second, func() bool {
@@ -673,7 +674,7 @@ func TestRestartRetains(t *testing.T) {
 	}
 }
 
-// What is retained ends with its time, with a process that was not expected, and with the death of the next one.
+// Retention ends with its time, with a process that was not expected, and with the death of the next process.
 func TestRetainedEnds(t *testing.T) {
 	begin := func(t *testing.T) (*world, func() plan.Member) {
 		w := newWorld(t, 3)
@@ -717,8 +718,8 @@ func TestRetainedEnds(t *testing.T) {
 	})
 }
 
-// A node that dies while it is away is missed within seconds, on the interface that is cut if only one is; one that
-// answers is believed for as long as it asked for.
+// A node that dies while it is away is detected within seconds, on one interface if only that is cut. A node that
+// answers counts as alive for the duration that it announced.
 func TestAwayAnswers(t *testing.T) {
 	for name, c := range map[string]struct {
 		harm        func(w *world, a *machine)
@@ -762,7 +763,7 @@ func TestAwayAnswers(t *testing.T) {
 	}
 }
 
-// The asking node loses its carrier for a while: that is no silence of the other one.
+// The probing node loses its carrier for a while: that is no silence of the other node.
 func TestAskerUnplugged(t *testing.T) {
 	w := newWorld(t, 3)
 	w.settle()
@@ -781,8 +782,8 @@ func TestAskerUnplugged(t *testing.T) {
 	}
 }
 
-// The asking node is cut off while its carrier stays: it learns nothing, and believes the other one still when it is
-// back. A path that works by relay alone is not asked on.
+// The probing node is cut off but keeps its carrier: it gets no results, and the other node still counts as alive when
+// it is back. A path that works by relay only is not probed.
 func TestAskerCut(t *testing.T) {
 	for _, network := range []string{"eth0", "all", "one path"} {
 		t.Run(network, func(t *testing.T) {
@@ -817,7 +818,8 @@ func TestAskerCut(t *testing.T) {
 	}
 }
 
-// A node that was given up while it was away may have answered beside its successor: who holds has to announce again.
+// A node that was given up while it was away may have answered at the same time as its successor: the owner must
+// announce again.
 func TestGivenUpReturns(t *testing.T) {
 	w := newWorld(t, 3)
 	w.settle()
@@ -836,7 +838,7 @@ func TestGivenUpReturns(t *testing.T) {
 	w.must("returned", time.Second, func() bool { return b.hears(a) && b.members.Returned == 1 })
 }
 
-// The next process, which has not decided, is cut off until its node is given up, and is heard again.
+// The next process, which has not decided, is cut off until its node is given up, and is received again.
 func TestNextProcessReturns(t *testing.T) {
 	w := newWorld(t, 3)
 	w.settle()
@@ -858,7 +860,7 @@ func TestNextProcessReturns(t *testing.T) {
 	}
 }
 
-// A node that never answers after its goodbye is missed, too. A standstill of who asks is not held against it.
+// A node that never answers after its goodbye is detected, too. A stall of the probing node does not count against it.
 func TestAwayNeverAnswers(t *testing.T) {
 	w := newWorld(t, 3)
 	w.settle()
@@ -884,7 +886,8 @@ func TestAwayNeverAnswers(t *testing.T) {
 	}
 }
 
-// The next process dies before it has decided, or is starved: the kernel answers all the same, but for what it has decided on.
+// The next process dies before it has decided, or is starved: the kernel still answers, except for the VirtualIPs that
+// are decided.
 func TestRetainsWhileTheNextProcessDies(t *testing.T) {
 	w := newWorld(t, 3)
 	w.settle()
@@ -898,7 +901,7 @@ func TestRetainsWhileTheNextProcessDies(t *testing.T) {
 	w.boot(a, 2, func(c *member.Config) { c.Retained = true })
 	w.must("back", time.Second, func() bool { return !seen().Away && len(seen().Claims) == 2 })
 	w.run(2*time.Second, nil)
-	w.say(a, claims(1)) // of the other one it does not know yet
+	w.say(a, claims(1)) // nothing is decided on the other one yet
 	w.run(time.Second, nil)
 	if len(seen().Claims) != 2 {
 		t.Fatalf("%+v", seen())
@@ -915,7 +918,7 @@ func TestRetainsWhileTheNextProcessDies(t *testing.T) {
 	w.must("gone", 5*time.Second, func() bool { return !seen().Alive && len(seen().Claims) == 0 })
 }
 
-// A port fails while a node is away: the two others hear each other by the node network alone, and neither gives up.
+// A port fails while a node is away: the two others receive each other by the node network only, and neither gives up.
 func TestCutWhileAnotherIsAway(t *testing.T) {
 	w := newWorld(t, 3)
 	w.settle()
@@ -931,7 +934,7 @@ func TestCutWhileAnotherIsAway(t *testing.T) {
 	w.run(8*time.Second, nil)
 }
 
-// With two nodes the one that stays does not take itself for cut off, and holds what it holds.
+// With two nodes, the remaining one does not count itself as cut off, and keeps what it holds.
 func TestRetainsBesideOne(t *testing.T) {
 	w := newWorld(t, 2)
 	w.settle()

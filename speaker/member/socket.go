@@ -12,34 +12,34 @@ import (
 )
 
 const (
-	// hopLimit is what datagrams leave with: one that arrives with it was passed on by no router (RFC 5082).
+	// hopLimit is the hop limit of sent datagrams: on arrival it shows that no router forwarded them (RFC 5082).
 	hopLimit = 255
 	// controlPriority is TC_PRIO_CONTROL (include/uapi/linux/pkt_sched.h), controlClass is CS6 (RFC 2474).
 	controlPriority, controlClass = 7, 0xc0
-	// receiveBuffer holds what arrives during a pause of half a second among some hundred nodes.
+	// receiveBuffer holds the datagrams of half a second from about a hundred nodes.
 	receiveBuffer = 4 << 20
 )
 
-// socket is a UDP socket of one family: the one of all interfaces, for unicast and broadcast, or one of a single
-// interface, for the group.
+// socket is a UDP socket of one family: one for unicast and broadcast on all interfaces, or one per interface for the
+// group.
 type socket struct {
 	fd   int
 	v6   bool
 	port uint16
-	// index is the interface of one for the group, else 0.
+	// index is the interface of a group socket, else 0.
 	index int
 	// sieved is set once it has a filter.
 	sieved bool
-	drops  uint32 // as dropped read it last
+	drops  uint32 // the value of the last call of dropped
 	oob    [256]byte
 	out    []byte // control message for sending by broadcast
 }
 
-// errEmpty means that nothing waits to be read.
+// errEmpty means that there is nothing to read.
 var errEmpty = errors.New("nothing to read")
 
-// openSocket opens the socket for unicast and broadcast in the network namespace of the calling thread. No other
-// process has one on this port.
+// openSocket opens the socket for unicast and broadcast in the network namespace of the calling thread. It fails if
+// another process has one on this port.
 func openSocket(port uint16, v6 bool) (*socket, error) {
 	return open(&socket{v6: v6, port: port}, func(s *socket) error {
 		to := unix.Sockaddr(&unix.SockaddrInet4{Port: int(port)})
@@ -52,12 +52,12 @@ func openSocket(port uint16, v6 bool) (*socket, error) {
 			return fmt.Errorf("bind UDP port %d (%s) for the speakers' datagrams: %w; is another speaker running on this node?",
 				port, s.family(), err)
 		}
-		// From here on the sockets for the group may share the port. Another speaker's socket does not ask to.
+		// From here on the group sockets may share the port. Another speaker binds without this option, and fails.
 		return s.set(option{unix.SOL_SOCKET, unix.SO_REUSEADDR, 1})
 	})
 }
 
-// open makes a socket, sets what all have in common, and has bind do the rest.
+// open creates a socket, sets the common options, and calls bind for the rest.
 func open(s *socket, bind func(*socket) error) (*socket, error) {
 	family := unix.AF_INET
 	options := []option{
@@ -78,7 +78,7 @@ func open(s *socket, bind func(*socket) error) (*socket, error) {
 	if s.fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
 		return nil, fmt.Errorf("open an %s socket for the speakers' datagrams: %w", s.family(), err)
 	}
-	// These two need rights that a speaker may lack; without them it works, with less room.
+	// These two need privileges that a speaker may lack; without them it works, with less buffer.
 	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
 		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
 	}
@@ -112,18 +112,18 @@ func (s *socket) family() string {
 	return "IPv4"
 }
 
-// close closes it. Who still has it in a list of the present turn finds no descriptor there.
+// close closes the socket. Lists of the present tick that contain it then have no valid descriptor.
 func (s *socket) close() {
 	unix.Close(s.fd)
 	s.fd = -1
 }
 
-// arrival is what a datagram came with.
+// arrival is a datagram's metadata.
 type arrival struct {
 	size, index int
 	hops        int
 	source      netip.Addr
-	// group is set if it came to the group, broadcast if it came to all hosts of a segment.
+	// group is set if it was sent to the group, broadcast if it was sent to all hosts of a segment.
 	group, broadcast bool
 }
 
@@ -138,7 +138,7 @@ func (s *socket) receive(buffer []byte) (a arrival, err error) {
 	}
 	a.size = n
 	if flags&unix.MSG_TRUNC != 0 {
-		a.size = len(buffer) // longer than any datagram of ours
+		a.size = len(buffer) // longer than any datagram of a speaker
 	}
 	switch from := from.(type) {
 	case *unix.SockaddrInet4:
@@ -177,7 +177,7 @@ func (s *socket) control(oob []byte, a *arrival) {
 	}
 }
 
-// interfaceName returns the name of an interface by netdevice(7), empty if it is gone.
+// interfaceName returns the name of an interface by netdevice(7), or an empty string if it does not exist.
 func (s *socket) interfaceName(index int) string {
 	var request struct {
 		name  [unix.IFNAMSIZ]byte

@@ -6,8 +6,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Tick judges who is silent and returns what to send now, valid until the next call. Whatever had arrived must have been
-// given to Receive before.
+// Tick evaluates which nodes are silent and returns what to send now, valid until the next call. All datagrams that
+// have arrived must be passed to Receive before.
 func (c *Core) Tick(now time.Time, raw time.Duration) []Send {
 	c.sends, c.arena = c.sends[:0], c.arena[:0]
 	if !c.begun {
@@ -19,8 +19,8 @@ func (c *Core) Tick(now time.Time, raw time.Duration) []Send {
 	case gap > c.profile.fence():
 		c.fence(now)
 	case gap > c.profile.Interval:
-		// Late: what the others sent meanwhile may still be on its way through the kernel. Only what had not come by the
-		// last turn is missed, for the case that all turns are late.
+		// Late: datagrams sent meanwhile may still be in the kernel. Silence counts only up to the last tick, so that
+		// this also works if all ticks are late.
 		c.judgeAll(now, gap)
 	default:
 		c.judgeAll(now, 0)
@@ -33,10 +33,10 @@ func (c *Core) Tick(now time.Time, raw time.Duration) []Send {
 	return c.sends
 }
 
-// Fence gives up what this node holds, as after a standstill.
+// Fence gives up what this node holds, as after a stall.
 func (c *Core) Fence(now time.Time) { c.fence(now) }
 
-// fence drops what this node says and knows too late: while it stood still the others may have taken over.
+// fence drops this node's claims and outdated state: the others may have taken over while it stalled.
 func (c *Core) fence(now time.Time) {
 	c.fenced, c.forgive = true, now
 	c.fences++
@@ -50,7 +50,7 @@ func (c *Core) fence(now time.Time) {
 // observe makes this node an observer.
 func (c *Core) observe(now time.Time) { c.observer, c.observerSince = true, now }
 
-// watchObserver ends the observer phase; not before who decides has seen that it began.
+// watchObserver ends the observer phase, but not before the reconcile loop has observed its start.
 func (c *Core) watchObserver(now time.Time) {
 	if !c.observer {
 		return
@@ -80,11 +80,11 @@ func (c *Core) judgeAll(now time.Time, slack time.Duration) {
 	}
 }
 
-// trustAfter is how long a node that had counted as dead is not yielded to: it was sent a heartbeat when it was
-// received again, from which one that was paused learns so and gives up everything.
+// trustAfter is how long claims of a node that had counted as dead are not yielded to. It is sent a heartbeat when it
+// is received again; from that, a paused node detects its pause and gives up everything.
 const trustAfter = 200 * time.Millisecond
 
-// trust ends the time in which a node has just returned: not before its claims are known.
+// trust ends the period after a node's return, but not before its claims are synced.
 func (c *Core) trust(now time.Time, p *peer) {
 	since := now.Sub(p.returned)
 	if p.returned.IsZero() || since < trustAfter || !p.claims.synced() && since < observeAtMost {
@@ -97,7 +97,7 @@ func (c *Core) trust(now time.Time, p *peer) {
 	c.out.node(p)
 }
 
-// judge finds out on which paths a peer has become silent, for slack longer than its dead time.
+// judge evaluates on which paths a peer has been silent for longer than its dead time plus slack.
 func (c *Core) judge(now time.Time, p *peer, slack time.Duration) {
 	dead := p.deadAfter(c) + slack
 	for at := range p.paths {
@@ -110,7 +110,7 @@ func (c *Core) judge(now time.Time, p *peer, slack time.Duration) {
 			last = c.forgive
 		}
 		limit := dead
-		if at > 0 && len(p.former) > 0 { // it falls on all paths at once
+		if at > 0 && len(p.former) > 0 { // expires on all paths at once
 			limit += 2 * c.profile.Interval
 		}
 		if now.Sub(last) < limit {
@@ -138,8 +138,8 @@ func (c *Core) judge(now time.Time, p *peer, slack time.Duration) {
 	c.doubt(now, p)
 }
 
-// watchLinks finds the interfaces on which this node must not claim: nobody is heard there though others hear one another,
-// or it has not listened long enough.
+// watchLinks finds the interfaces on which this node must not claim: it receives nobody there although others receive
+// each other, or it has not listened long enough.
 func (c *Core) watchLinks(now time.Time) {
 	for i := 1; i < len(c.ifaces); i++ {
 		f := &c.ifaces[i]
@@ -162,7 +162,7 @@ func (c *Core) watchLinks(now time.Time) {
 	}
 }
 
-// company tells whether there are other nodes at all.
+// company reports whether there are other nodes at all.
 func (c *Core) company() bool {
 	for _, p := range c.order {
 		if p.paths[0].up || len(p.addrs) > 0 {
@@ -172,16 +172,16 @@ func (c *Core) company() bool {
 	return false
 }
 
-// others tells whether a node that is alive by another path hears somebody else than this one on a segment. One that hears
-// a single node may for a moment still mean this one, when the two have just lost one another. One that has just
-// returned may be received there, too, in a moment.
+// others reports whether a node that is alive by another path receives a node other than this one on a segment. A node
+// that receives only one may briefly still count this node, when the two have just lost each other. A node that has
+// just returned may be received there in a moment.
 func (c *Core) others(f *iface, now time.Time) bool {
 	least := uint8(2)
 	if now.Sub(f.last) >= c.profile.Dead+2*c.profile.Interval {
 		least = 1
 	}
 	for _, p := range c.order {
-		if !p.paths[0].up || p.away || !p.returned.IsZero() { // nobody there who hears
+		if !p.paths[0].up || p.away || !p.returned.IsZero() { // receives nobody there
 			continue
 		}
 		for _, s := range p.segments {

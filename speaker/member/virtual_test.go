@@ -15,8 +15,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// world is a virtual network under a virtual clock: each node is on a LAN (eth0), where addresses are announced, and on a
-// node network (eth1), which has the InternalIPs.
+// world is a virtual network with a virtual clock: each node is on a LAN (eth0), where addresses are announced, and on
+// a node network (eth1), which has the InternalIPs.
 type world struct {
 	t      testing.TB
 	now    time.Time
@@ -24,49 +24,49 @@ type world struct {
 	queue  queue
 	nodes  []*machine
 	byAddr map[netip.Addr]*machine
-	// loss is the share of datagrams lost, delay how long one is under way.
+	// loss is the share of lost datagrams, delay the transit time of one.
 	loss  float64
 	delay func() time.Duration
-	// drop loses datagrams of choice.
+	// drop loses selected datagrams.
 	drop func(from, to *machine, iface string) bool
-	// dropGroup loses what goes to the group.
+	// dropGroup loses datagrams to the group.
 	dropGroup bool
-	// dropGroupAt loses what goes to the group at one node's port.
+	// dropGroupAt loses datagrams to the group at one node's port.
 	dropGroupAt *machine
-	// watch runs after each turn of a node.
+	// watch runs after each tick of a node.
 	watch func(*machine)
 	sent  int
-	hash  hash.Hash64 // of all that was sent
+	hash  hash.Hash64 // of all sent datagrams
 }
 
-// machine is a node: its Core, and how it is treated.
+// machine is a node: its Core, and its simulated faults.
 type machine struct {
 	*member.Core
 	name    string
 	addr    netip.Addr
 	lan     netip.Addr
 	waiting []member.Packet
-	turn    time.Time // when its loop turns next
+	turn    time.Time // time of the loop's next tick
 	off     bool
 	members plan.Members
 	nodes   map[string]struct{}
 	vips    map[plan.VIPID]struct{}
 	drops   map[member.Drop]int
-	late    func() time.Duration // of each turn
-	traffic []member.Packet      // what was received, where record is set
+	late    func() time.Duration // of each tick
+	traffic []member.Packet      // received datagrams, if record is set
 	record  bool
-	// slew is by which share its clock is slewed, skew by which share its oscillator goes wrong; slewed and skewed are
-	// by how much they have changed its two clocks until the time set.
+	// slew is the slew rate of its clock, skew the rate error of its oscillator; slewed and skewed are the resulting
+	// offsets of its two clocks at the time set.
 	slew, skew     float64
 	slewed, skewed time.Duration
 	set            time.Time
-	// stopped is by how much its clock is behind, asleep is set while it is paused together with its clock.
+	// stopped is how far its clock is behind; asleep is set while it is paused together with its clock.
 	stopped   time.Duration
 	asleep    bool
-	earlier   bool // it is of version 1.2, which sends and receives broadcasts, and no group
-	dead      bool // it has no power: its kernel answers nobody, either
+	earlier   bool // version 1.2, which sends and receives broadcasts, and no group
+	dead      bool // no power: its kernel does not answer either
 	unplugged bool // its LAN has no carrier
-	// asked is when it asked nodes that are away, answered and silent is what came of it.
+	// asked is when it probed away nodes; answered and silent are the results.
 	asked            time.Time
 	answered, silent []member.Neighbour
 }
@@ -74,7 +74,7 @@ type machine struct {
 type event struct {
 	at     time.Time
 	order  int
-	to     *machine // nil: from's turn
+	to     *machine // nil: a tick of from
 	packet member.Packet
 }
 
@@ -106,7 +106,7 @@ func newWorld(t testing.TB, nodes int, change ...func(*member.Config)) *world {
 	return w
 }
 
-// boot begins a node's process, a while after the others.
+// boot starts a node's process, a while after the others.
 func (w *world) boot(m *machine, incarnation uint64, change ...func(*member.Config)) {
 	c := member.Config{Node: m.name, Cluster: "default", Incarnation: incarnation, Keys: [][]byte{secret}, Profile: member.Standard, Seed: incarnation}
 	for _, f := range change {
@@ -132,7 +132,7 @@ var (
 	lanKeys   = member.SegmentKeys("eth0", []netip.Prefix{lanSubnet})
 )
 
-// link gives a node its LAN, or takes it away as a lost carrier does.
+// link gives a node its LAN, or removes it as a lost carrier does.
 func (w *world) link(m *machine, up bool) {
 	var links []member.Link
 	m.unplugged = !up
@@ -142,7 +142,7 @@ func (w *world) link(m *machine, up bool) {
 	m.SetLinks(w.now, links)
 }
 
-// run lets time pass until something holds, at most that long, and returns how long it took.
+// run advances time until a condition holds, at most by most, and returns how long it took.
 func (w *world) run(most time.Duration, until func() bool) (took time.Duration, ok bool) {
 	start, end := w.now, w.now.Add(most)
 	for {
@@ -161,7 +161,7 @@ func (w *world) run(most time.Duration, until func() bool) (took time.Duration, 
 	}
 }
 
-// must is run that fails the test.
+// must is run that fails the test if the condition does not hold.
 func (w *world) must(what string, most time.Duration, until func() bool) time.Duration {
 	w.t.Helper()
 	took, ok := w.run(most, until)
@@ -203,7 +203,7 @@ func (w *world) deliver(until time.Time) {
 	}
 }
 
-// asleepMost is how many datagrams the queue of a paused machine's network card holds; later ones are lost.
+// asleepMost is how many datagrams the network card's queue of a paused machine holds; later ones are lost.
 const asleepMost = 256
 
 // pause stops a machine and its clock for a time, as a hypervisor does.
@@ -228,7 +228,7 @@ func (m *machine) clock(w *world) time.Time {
 // raw returns the time by the machine's clock that is not slewed.
 func (m *machine) raw(w *world) time.Duration { return m.clock(w).Sub(epoch) - m.slewed }
 
-// turn is one turn of a node's loop.
+// turn is one tick of a node's loop.
 func (w *world) turn(m *machine) {
 	now, raw := m.clock(w), m.raw(w)
 	for _, p := range m.waiting {
@@ -269,7 +269,7 @@ func (w *world) turn(m *machine) {
 	}
 }
 
-// ask asks, once a second, the kernels of nodes that are away, and delivers what came of the questions before.
+// ask probes, once a second, the kernels of away nodes, and delivers the results of the previous probes.
 func (w *world) ask(m *machine) {
 	away := m.Away()
 	if len(away) == 0 || w.now.Sub(m.asked) < time.Second {
@@ -312,7 +312,7 @@ func (w *world) send(from *machine, sends []member.Send) {
 			continue
 		}
 		if from.earlier && s.Broadcast {
-			continue // what this core sends to the group is its broadcast
+			continue // this core's datagrams to the group are sent as its broadcasts
 		}
 		for _, to := range w.nodes {
 			if reached := from.earlier || s.Broadcast || !to.earlier && !w.dropGroup && to != w.dropGroupAt; to != from && reached {
@@ -333,7 +333,7 @@ func (w *world) carry(from, to *machine, iface string, source netip.Addr, data [
 		packet: member.Packet{Iface: iface, Source: source, OnLink: true, Group: group, Data: slices.Clone(data)}})
 }
 
-// hears tells whether a node counts others as alive on its LAN.
+// hears reports whether a node counts others as alive on its LAN.
 func (m *machine) hears(others ...*machine) bool {
 	for _, o := range others {
 		if _, on := m.members.Peers[o.name].On["eth0"]; o != m && !on {
@@ -352,7 +352,7 @@ func (m *machine) hearsNone(others ...*machine) bool {
 	return true
 }
 
-// settled tells whether all nodes hear one another and none observes.
+// settled reports whether all nodes receive one another and none observes.
 func (w *world) settled() bool {
 	for _, m := range w.nodes {
 		if m.off {
@@ -372,7 +372,7 @@ func (w *world) settled() bool {
 
 func (w *world) settle() { w.t.Helper(); w.must("settled", 5*time.Second, w.settled) }
 
-// claims are n of them, all held.
+// claims returns n held claims.
 func claims(n int) plan.Word {
 	word := plan.Word{Claims: map[string]plan.Claim{}}
 	for i := range n {

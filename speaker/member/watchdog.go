@@ -2,19 +2,21 @@ package member
 
 import "time"
 
-// wedgedAfter is far more than a round of the speaker's loop takes. Thousands of virtual servers at once take seconds.
+// wedgedAfter is far longer than one reconcile takes. Thousands of virtual servers at once take seconds.
 const wedgedAfter = 20 * time.Second
 
-// watchdog finds out that who decides is stuck: then nobody would stop answering for what this node must give up, or program what changed.
+// watchdog detects a stuck reconcile loop, which would neither release what this node must give up nor program changes.
 type watchdog struct {
 	kicked time.Time
 	wedged bool
-	// stood is when the whole process last went on after a standstill, in which nobody could look.
+	// stood is when the process last resumed after a stall of the whole process, in which the reconcile loop could not
+	// run either.
 	stood time.Time
 }
 
-// watch kicks who decides if he has not looked for a while, and gives everything up if that does not help, as after a standstill. The
-// fence lasts until he has looked. It tells whether that began now. Who has never looked holds nothing.
+// watch wakes the reconcile loop by Kick if it has not called Observe for a while. If that does not help, it gives
+// everything up, as after a stall; the fence lasts until the next Observe. It reports whether that began now. A loop
+// that has never called Observe holds nothing.
 func (l *loop) watch(now time.Time) (began bool) {
 	observed := l.observed.Load()
 	if observed == 0 {

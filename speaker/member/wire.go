@@ -15,8 +15,8 @@ import (
 //	3  length of the name   24 sequence: grows with each datagram of an incarnation
 //	4  key id               32 node name, fields, tag
 //
-// A field is a type, its length in two bytes, and a value. The version is a major and a minor half: a new minor version may
-// add fields and make known ones longer, which an older node skips.
+// A field is a type, its length in two bytes, and a value. The version has a major and a minor half: a new minor
+// version may add fields and extend existing ones, and older nodes skip the additions.
 const (
 	// MaxDatagram fits the minimum MTU of IPv6 (RFC 8200 section 5) with room for a tunnel.
 	MaxDatagram = 1200
@@ -28,16 +28,16 @@ const (
 
 const (
 	fieldHello    = 1  // flags, interval and dead time in ms, version and digest of the claims
-	fieldSegments = 2  // per segment: key, how many nodes are heard there (255: or more), MAC
+	fieldSegments = 2  // per segment: key, number of nodes received there (255: or more), MAC
 	fieldClaims   = 3  // after version, up to version, entries
-	fieldWant     = 4  // of node, after version, flags: its claims
-	fieldAsk      = 5  // node, segment key: did you hear it there?
+	fieldWant     = 4  // of node, after version, flags: request for its claims
+	fieldAsk      = 5  // node, segment key: question whether it is received there
 	fieldHeard    = 6  // node, segment key, age in ms
-	fieldNewer    = 7  // to node, incarnation: yours must be higher
-	fieldSilent   = 8  // node, segment key: I do not hear it there (minor version 1)
-	fieldRetained = 9  // of a goodbye: for how many ms the node answers without its speaker (minor version 2), seconds (3)
-	fieldRan      = 10 // of a heartbeat: for how many ns the process has run, by its monotonic clock (minor version 3)
-	fieldCluster  = 11 // of which cluster's certificate authorities: digests (minor version 3)
+	fieldNewer    = 7  // to node, incarnation: its own must be higher
+	fieldSilent   = 8  // node, segment key: not received there (minor version 1)
+	fieldRetained = 9  // of a goodbye: how long the node answers without its speaker: ms (minor version 2), s (3)
+	fieldRan      = 10 // of a heartbeat: how long the process has run, ns of CLOCK_MONOTONIC_RAW (minor version 3)
+	fieldCluster  = 11 // digests of the cluster's certificate authorities (minor version 3)
 
 	helloSize, segmentSize, claimsSize, wantSize, askSize, heardSize = 21, 15, 16, 17, 16, 18
 	newerSize, silentSize, retainedSize, ranSize, authoritySize      = 16, 16, 4, 8, 8
@@ -50,10 +50,10 @@ const (
 	flagObserver = 1 << iota
 	flagLeaving
 	flagEnded
-	flagRetained // restarted: the node still answers for what the process before it claimed
+	flagRetained // restarted: the node still answers for the claims of the previous process
 )
 
-const flagByGroup = 1 // of a want: answer by broadcast, for unicast does not arrive
+const flagByGroup = 1 // of a want: answer to the group, because unicast does not arrive
 
 type header struct {
 	name                  []byte // in the datagram
@@ -102,7 +102,7 @@ func appendHeader(b []byte, name string, keyID [4]byte, cluster, incarnation, se
 	return append(b, name...)
 }
 
-// message is the fields of a datagram. Its slices are used again for the next one.
+// message is the fields of a datagram. Its slices are reused for the next one.
 type message struct {
 	flags           byte
 	interval, dead  time.Duration
@@ -131,7 +131,7 @@ type segment struct {
 	mac   [6]byte
 }
 
-// entry is a claim, or with state 0 that there is none any more.
+// entry is a claim; state 0 means that the claim is removed.
 type entry struct {
 	id    plan.VIPID
 	claim plan.Claim
@@ -150,7 +150,7 @@ type sighting struct {
 	age time.Duration
 }
 
-// parse reads the fields into m. What it does not know is an error, unless the sender's minor version is newer.
+// parse reads the fields into m. Unknown content is an error, unless the sender's minor version is newer.
 func (m *message) parse(body []byte, theirs byte) error {
 	*m = message{segments: m.segments[:0], entries: m.entries[:0], asks: m.asks[:0], heard: m.heard[:0],
 		silent:      m.silent[:0],
@@ -232,7 +232,7 @@ func (m *message) field(kind byte, v []byte, newer bool) error {
 	return nil
 }
 
-// list reads a field that is a list of items of one size, which no version changes.
+// list reads a field that is a list of items of one size, which is the same in all versions.
 func (m *message) list(kind byte, v []byte) error {
 	size := segmentSize
 	switch kind {
@@ -352,12 +352,12 @@ func milliseconds(v []byte) time.Duration {
 	return time.Duration(binary.BigEndian.Uint16(v)) * time.Millisecond
 }
 
-// appendRetained writes a duration for those who read its milliseconds, at most a minute, and those who read seconds.
+// appendRetained writes a duration twice: in milliseconds, at most a minute, and in seconds, for newer versions.
 func appendRetained(b []byte, d time.Duration) []byte {
 	return binary.BigEndian.AppendUint16(appendMilliseconds(b, d), uint16(min(d/time.Second, 1<<16-1)))
 }
 
-// appendMilliseconds writes a duration, the longest possible where it is longer.
+// appendMilliseconds writes a duration, limited to the longest one that fits.
 func appendMilliseconds(b []byte, d time.Duration) []byte {
 	return binary.BigEndian.AppendUint16(b, uint16(min(max(d.Milliseconds(), 0), 1<<16-1)))
 }

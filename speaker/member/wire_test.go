@@ -24,7 +24,7 @@ func testCore(t testing.TB, node string) *Core {
 	return c
 }
 
-// samples are bodies with every field, as they are sent.
+// samples are bodies with all fields, as sent.
 func samples() (bodies [][]byte) {
 	begin := func(kind byte, value ...byte) []byte {
 		return append(binary.BigEndian.AppendUint16([]byte{kind}, uint16(len(value))), value...)
@@ -62,7 +62,7 @@ func samples() (bodies [][]byte) {
 	return bodies
 }
 
-// A goodbye of an earlier version gives milliseconds alone, and reads those of ours.
+// A goodbye of an earlier version has milliseconds only, and earlier versions read those of this one.
 func TestRetained(t *testing.T) {
 	for _, c := range []struct {
 		value string
@@ -88,7 +88,7 @@ func TestRetained(t *testing.T) {
 	}
 }
 
-// Questions, answers, segments, who is not heard and claims fit beside the longest name.
+// Questions, answers, segments, silent nodes and claims fit with the longest name.
 func TestDatagramsFit(t *testing.T) {
 	c := testCore(t, strings.Repeat("n", maxName))
 	c.SetAuthorities([]uint64{1, 2, 3, 4})
@@ -152,7 +152,7 @@ func TestParse(t *testing.T) {
 			t.Errorf("%s: taken", name)
 		}
 	}
-	// A newer minor version may add fields and bytes, a newer major one is not read at all.
+	// A newer minor version may add fields and bytes; a newer major version is not read at all.
 	if err := m.parse(slices.Concat(hello, []byte{77, 0, 1, 1}), minor+1); err != nil {
 		t.Errorf("an unknown field of a newer version: %v", err)
 	}
@@ -185,7 +185,7 @@ func TestEntriesKeep(t *testing.T) {
 	}
 }
 
-// A replica that gets parts in any order, some of them twice or never, ends as the journal.
+// A replica that receives parts in any order, some of them twice or never, converges to the journal.
 func TestJournalConverges(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 200 {
@@ -248,7 +248,7 @@ func TestJournalConverges(t *testing.T) {
 	}
 }
 
-// Tombstones are forgotten after a while; who has missed them finds out by the digest.
+// Tombstones are deleted after a while; a node that has missed them detects that by the digest.
 func TestTombstonesEnd(t *testing.T) {
 	c := testCore(t, "a")
 	var r replica
@@ -306,7 +306,7 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// FuzzReceive feeds bodies with a right tag, which is all that a parser behind it can meet from a node gone wrong.
+// FuzzReceive feeds bodies with a right tag: the only input that reaches the parser, from a faulty node.
 func FuzzReceive(f *testing.F) {
 	for _, body := range samples() {
 		f.Add(body, byte(minor))
@@ -341,7 +341,7 @@ func FuzzReceive(f *testing.F) {
 	})
 }
 
-// FuzzDatagram feeds whole datagrams, as anybody on the segment can send them.
+// FuzzDatagram feeds complete datagrams, as any host on the segment can send them.
 func FuzzDatagram(f *testing.F) {
 	c := testCore(f, "a")
 	f.Add(slices.Clone(c.finish(c.appendHello(c.begin(), 0))))

@@ -1,5 +1,5 @@
-// Package nodecheck finds out whether the node's network is as the speaker's configuration takes it to be: whether
-// packets of Pods are known as such, and whether what Pods send one another passes the packet filter.
+// Package nodecheck checks the node's network against the speaker's configuration: whether packets of Pods are detected
+// as such, and whether Pod-to-Pod traffic passes the packet filter.
 package nodecheck
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Types of conditions, in the order of Evaluate, and their reasons where they are false.
+// Types of conditions, in the order of Evaluate, with their reasons when they are false.
 const (
 	PodTrafficDetected = "PodTrafficDetected"
 	PodsNotCovered     = "PodsNotCovered"
@@ -26,34 +26,34 @@ const (
 	ProxyARP   = "ProxyARP"
 )
 
-// Types are those of all conditions.
+// Types are the types of all conditions.
 var Types = []string{PodTrafficDetected, BridgeNetfilter, NetworkPolicy, NoProxyARP}
 
-// Route is how the node reaches an address. Interface is empty if it does not.
+// Route is the node's route to an address. Interface is empty if there is none.
 type Route struct {
 	Interface string
-	// Bridge is set if the interface is one, Host if the address is the node's own.
+	// Bridge is set if the interface is a bridge, Host if the address is the node's own.
 	Bridge, Host bool
 }
 
-// Facts are what is known of the node.
+// Facts are the observed state of the node.
 type Facts struct {
-	// Endpoints are this node's endpoints of Services, with the node's way to each.
+	// Endpoints are this node's endpoints of Services, with the node's route to each.
 	Endpoints map[netip.Addr]Route
-	// PodCIDRs are those of all Nodes.
+	// PodCIDRs are the Pod CIDRs of all Nodes.
 	PodCIDRs []netip.Prefix
-	// BridgeCall is whether bridged packets pass netfilter, of IPv4 and of IPv6: the values of
+	// BridgeCall reports whether bridged packets pass netfilter, for IPv4 and IPv6: the values of
 	// net.bridge.bridge-nf-call-iptables and -ip6tables, empty while the module br_netfilter is not loaded.
 	BridgeCall [2]string
-	// IPVS is set while it forwards, CalicoPolices where rules of Calico police what is forwarded to Pods.
+	// IPVS is set if it forwards, CalicoPolices if rules of Calico apply to packets forwarded to Pods.
 	IPVS, CalicoPolices bool
-	// Proxies are the hosts that answer for every address.
+	// Proxies are the hosts that answer ARP or neighbour discovery for every address.
 	Proxies []plan.Proxy
-	// Unknown are the types of conditions for which not all could be found out.
+	// Unknown are the types of conditions with incomplete facts.
 	Unknown []string
 }
 
-// pods returns the endpoints that are not of the node's own network, sorted.
+// pods returns the endpoints outside the node's own network, sorted.
 func (f Facts) pods() (pods []netip.Addr) {
 	for addr, route := range f.Endpoints {
 		if !route.Host {
@@ -64,14 +64,14 @@ func (f Facts) pods() (pods []netip.Addr) {
 	return pods
 }
 
-// Evaluate returns one condition of each type that is not unknown, in the order of Types. It is pure.
+// Evaluate returns one condition of each type that is not in Unknown, in the order of Types. It is pure.
 func Evaluate(f Facts, detect plan.DetectLocal) []plan.NodeCondition {
 	all := []plan.NodeCondition{f.podTraffic(detect), f.bridge(), f.networkPolicy(), f.proxyARP()}
 	return slices.DeleteFunc(all, func(c plan.NodeCondition) bool { return slices.Contains(f.Unknown, c.Type) })
 }
 
-// networkPolicy: what IPVS sends to a Pod of this node leaves by the hook OUTPUT, where Calico polices nothing that
-// goes to a Pod; its exception for kube-proxy's mode ipvs leaves out addresses that are local routes (docs/cni.md).
+// networkPolicy: packets that IPVS sends to a Pod of this node leave by the hook OUTPUT, where Calico applies no policy
+// to packets for Pods; its exception for kube-proxy's ipvs mode omits addresses that are local routes (docs/cni.md).
 func (f Facts) networkPolicy() plan.NodeCondition {
 	if f.IPVS && f.CalicoPolices {
 		return plan.NodeCondition{Type: NetworkPolicy, Reason: CalicoIgnoresIPVS, Message: "NetworkPolicies of Calico " +
@@ -82,7 +82,7 @@ func (f Facts) networkPolicy() plan.NodeCondition {
 		Message: "no network plugin was found whose NetworkPolicies the data plane bypasses"}
 }
 
-// proxyARP: clients that ask for an address of ours may get the answer of a host that answers for all.
+// proxyARP: a client that resolves a VirtualIP may get the answer of a host that answers for every address.
 func (f Facts) proxyARP() plan.NodeCondition {
 	if len(f.Proxies) == 0 {
 		return plan.NodeCondition{Type: NoProxyARP, True: true, Reason: "NoProxyFound",
@@ -112,7 +112,7 @@ func (f Facts) podTraffic(detect plan.DetectLocal) plan.NodeCondition {
 		Message: fmt.Sprintf("detectLocalMode %s covers the Pods of this node that are endpoints of Services", detect.Mode)}
 }
 
-// remedy names the setting to change, a mode of the interface only where that is certain.
+// remedy names the setting to change, and an interface mode only if that is certain to fit.
 func (f Facts) remedy(pod netip.Addr, detect plan.DetectLocal) string {
 	const ranges = "set podCIDRs to the ranges of all Pods (detectLocalMode: ClusterCIDR), or set detectLocalMode: "
 	switch route := f.Endpoints[pod]; {
@@ -136,8 +136,8 @@ func orNone(name string) string {
 	return name
 }
 
-// bridge: what one Pod answers another by way of a Service must pass the node's connection tracking, also where both
-// are ports of one bridge; it would reach the client with the endpoint's address else.
+// bridge: replies between Pods by way of a Service must pass the node's connection tracking, even if both Pods are
+// ports of one bridge. Otherwise the reply reaches the client with the endpoint's address.
 func (f Facts) bridge() plan.NodeCondition {
 	keys := [2]string{"net.bridge.bridge-nf-call-iptables", "net.bridge.bridge-nf-call-ip6tables"}
 	for _, pod := range f.pods() {

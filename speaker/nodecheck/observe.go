@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// noRoute is how the kernel says that an address is not reached: there is no route, or one of type blackhole (EINVAL),
-// prohibit (EACCES) or unreachable. Calico has one of type blackhole for each of a node's ranges (ip-route(8)).
+// noRoute are the kernel's errors for an unreachable address: there is no route, or one of type blackhole (EINVAL),
+// prohibit (EACCES) or unreachable. Calico adds a blackhole route for each of a node's ranges (ip-route(8)).
 var noRoute = []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EINVAL, unix.EACCES}
 
-// Routes returns the way of the calling thread's network namespace to each address. There is none by an interface that
-// goes away meanwhile.
+// Routes returns the route from the calling thread's network namespace to each address. A route whose interface
+// disappears meanwhile counts as none.
 func Routes(addrs []netip.Addr) (map[netip.Addr]Route, error) {
 	out, links := map[netip.Addr]Route{}, map[int]netlink.Link{}
 	for _, addr := range addrs {
@@ -49,7 +49,7 @@ func Routes(addrs []netip.Addr) (map[netip.Addr]Route, error) {
 	return out, nil
 }
 
-// BridgeCall returns Facts.BridgeCall of the calling thread's network namespace.
+// BridgeCall returns Facts.BridgeCall for the calling thread's network namespace.
 func BridgeCall() (values [2]string, err error) {
 	for i, name := range []string{"iptables", "ip6tables"} {
 		value, err := os.ReadFile("/proc/sys/net/bridge/bridge-nf-call-" + name)

@@ -13,8 +13,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/nodecheck"
 )
 
-// The ways to a Pod by a link of its own, behind a bridge, to the node itself, and to nowhere: without a route, and by
-// routes that refuse, as Calico has for what of a node's ranges no Pod has.
+// The routes to a Pod by its own link, behind a bridge, to the node itself, and to nowhere: without a route, and by
+// routes that refuse, as Calico has for unassigned addresses of a node's ranges.
 func TestRoutes(t *testing.T) {
 	node, pod := netspace.New(t), netspace.New(t)
 	netspace.Join(t, pod, "eth0", "192.0.2.2/24", node, "cali1", "192.0.2.1/24")

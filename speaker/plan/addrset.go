@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// AddrSet is a set of addresses that == compares. The zero value is empty.
+// AddrSet is a set of addresses, comparable with ==. The zero value is empty.
 type AddrSet struct{ text string }
 
 // NewAddrSet returns the set of these addresses.

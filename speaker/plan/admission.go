@@ -9,18 +9,19 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// admission decides which addresses of Services may become local or be answered for on this node.
+// admission decides which addresses of Services may become local or be announced on this node.
 type admission struct {
 	guard *pools.Guard
 	pools pools.Index
-	// gateways are those of this node that are no addresses of Nodes or of their Pods' networks, sorted.
+	// gateways are the gateways of this node that are no addresses of Nodes or in their Pod networks, sorted.
 	gateways []netip.Addr
-	// external are the Services of each address on which endpoints bear, externalOf the reverse.
+	// external are the Services by address, for addresses that must not be endpoints; externalOf is the reverse.
 	external   index[netip.Addr, pools.ServiceKey]
 	externalOf map[pools.ServiceKey][]netip.Addr
-	// endpoints are those addresses of external that were looked for, with the first Service that has it as an endpoint, the zero key for none.
+	// endpoints are the addresses of external that were looked up, with the first Service that has the address as an
+	// endpoint, the zero key for none.
 	endpoints map[netip.Addr]pools.ServiceKey
-	// all are all endpoints, while a plan is made that needs them.
+	// all are all endpoints, only while a plan needs them.
 	all map[netip.Addr]pools.ServiceKey
 }
 
@@ -31,8 +32,8 @@ func newAdmission(o Options) admission {
 	}
 }
 
-// admit returns the addresses of a Service that may be used here, and why not the others. An address of another node is left to that, and not
-// told as refused.
+// admit returns the accepted addresses of a Service, and why the others are refused. An external or foreign address of
+// another node is served by that node and not recorded as refused.
 func (p *Planner) admit(v *View, svc Service) (admitted []Address, refused map[netip.Addr]pools.Refusal) {
 	node := v.Nodes[p.options.Node]
 	for _, a := range svc.Addresses {
@@ -69,12 +70,12 @@ func (p *Planner) admit(v *View, svc Service) (admitted []Address, refused map[n
 	return admitted, refused
 }
 
-// bearsEndpoints reports whether an address of the kind is refused where it is an endpoint. Addresses of pools and ClusterIPs
-// are not: a user who can write EndpointSlices could withdraw them.
+// bearsEndpoints reports whether an address of the kind is refused if it is an endpoint. Addresses of pools and
+// ClusterIPs are not: a user who can write EndpointSlices could withdraw them.
 func (k AddressKind) bearsEndpoints() bool { return k == External || k == Foreign }
 
-// endpointOf returns the first Service by name that has an address as an endpoint, the zero key for none. All endpoints are looked through at most
-// once in a plan.
+// endpointOf returns the first Service by name that has an address as an endpoint, the zero key for none. It scans all
+// endpoints at most once per plan.
 func (m *admission) endpointOf(v *View, addr netip.Addr) pools.ServiceKey {
 	if first, known := m.endpoints[addr]; known {
 		return first
@@ -105,7 +106,7 @@ func hasEndpoint(all map[string]Slice, addr netip.Addr) bool {
 	return false
 }
 
-// note notes which addresses a Service has now, none if it is gone.
+// note records the present addresses of a Service, none for a deleted one.
 func (m *admission) note(key pools.ServiceKey, addresses []Address) {
 	for _, addr := range m.externalOf[key] {
 		m.external.remove(addr, key)
@@ -125,8 +126,8 @@ func (m *admission) note(key pools.ServiceKey, addresses []Address) {
 	set(m.externalOf, key, external, len(external) > 0)
 }
 
-// touchedAdmissions learns what the cluster lives by, and adds the Services to services that have another address admitted than before, or out of
-// another pool.
+// touchedAdmissions updates the addresses and networks of the cluster itself. It adds the Services whose accepted
+// addresses, or the pools of these, changed.
 func (p *Planner) touchedAdmissions(v *View, t Touched, services map[pools.ServiceKey]struct{}) {
 	m := &p.admission
 	m.touchedEndpoints(v, t, services)
@@ -143,7 +144,7 @@ func (p *Planner) touchedAdmissions(v *View, t Touched, services map[pools.Servi
 	}
 }
 
-// touchedEndpoints forgets of whom an address is an endpoint where that may differ, and adds the Services with such an address.
+// touchedEndpoints drops outdated endpoint lookups and adds the Services with such an address.
 func (m *admission) touchedEndpoints(v *View, t Touched, services map[pools.ServiceKey]struct{}) {
 	if t.All {
 		clear(m.endpoints)
@@ -172,10 +173,11 @@ func (m *admission) touchedEndpoints(v *View, t Touched, services map[pools.Serv
 	}
 }
 
-// apiServer is the Service of the API server, whose endpoints it keeps itself.
+// apiServer is the Service of the API server. The API server itself writes its endpoints.
 var apiServer = pools.ServiceKey{Namespace: "default", Name: "kubernetes"}
 
-// learn brings up to date what the cluster lives by and which addresses the pools have, and reports whether anything differs.
+// learn updates the addresses and networks of the cluster itself and those of the pools, and reports whether any
+// changed.
 func (m *admission) learn(v *View, t Touched, o Options) bool {
 	changed := false
 	learn := func(differs bool) { changed = changed || differs }
@@ -209,7 +211,7 @@ func (m *admission) learn(v *View, t Touched, o Options) bool {
 	}
 	if _, touched := t.Slices[apiServer]; t.All || touched {
 		at := slices.Clone(o.APIServers)
-		for _, e := range v.Slices[apiServer][apiServer.Name].Endpoints { // the slice that it keeps itself, and no other of the name
+		for _, e := range v.Slices[apiServer][apiServer.Name].Endpoints { // the slice written by the API server, and no other slice of the Service
 			at = append(at, e.Addr)
 		}
 		learn(m.guard.SetAddresses(pools.Refusal{Rule: pools.RuleAPIServer}, at...))

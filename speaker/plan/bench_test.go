@@ -40,7 +40,7 @@ func many(n int) *View {
 	return v
 }
 
-// numbered returns an address of a network by its number.
+// numbered returns the i-th address of a network.
 func numbered(network uint16, i int) netip.Addr {
 	b := netip.MustParseAddr("2001:db8::").As16()
 	binary.BigEndian.PutUint16(b[4:], network)
@@ -48,7 +48,7 @@ func numbered(network uint16, i int) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// dropEndpoint takes the last endpoint away, or brings it back.
+// dropEndpoint removes the last endpoint, or restores it.
 func dropEndpoint(v *View, key pools.ServiceKey) {
 	slice := v.Slices[key]["s"]
 	if len(slice.Endpoints) == 4 {
@@ -59,14 +59,14 @@ func dropEndpoint(v *View, key pools.ServiceKey) {
 	v.Slices[key]["s"] = slice
 }
 
-// BenchmarkOneEndpoint plans again after one endpoint of one Service came or went.
+// BenchmarkOneEndpoint measures a plan after one endpoint of one Service was added or removed.
 func BenchmarkOneEndpoint(b *testing.B) {
 	for _, n := range []int{100, 5000} {
 		b.Run(fmt.Sprint("services=", n), func(b *testing.B) {
 			v, p := many(n), NewPlanner(Options{Node: "a"})
 			p.Plan(v, Touched{All: true}, time.Time{})
 			key := serviceKey("default/s7")
-			runtime.GC() // of what the first plan left
+			runtime.GC() // collect garbage of the first plan
 			for b.Loop() {
 				dropEndpoint(v, key)
 				p.Plan(v, Touched{Services: map[pools.ServiceKey]struct{}{key: {}}}, time.Time{})

@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// BGP is what this node's BGP does: whom it speaks to, and what it tells them. It is whole.
+// BGP is the full desired state of the BGP daemon on this node: its peers and the routes that it announces to them.
 type BGP struct {
-	// RouterID of this node, an IPv4 address, for peers that ask for no other.
+	// RouterID of this node, an IPv4 address, for peers that request no other.
 	RouterID netip.Addr
-	// NodeGoes is set if the node is on its way out: who speaks and is ended then is not expected back.
+	// NodeGoes is set while the node is being decommissioned: a BGP daemon that ends then is not expected to return.
 	NodeGoes bool
 	// Peers by the name of their BGPPeer.
 	Peers map[string]Peer
@@ -24,7 +24,7 @@ type BGP struct {
 	Serial uint64
 }
 
-// RouterIDOf returns the router id that a peer is to see.
+// RouterIDOf returns the router ID for a peer.
 func (b *BGP) RouterIDOf(peer string) netip.Addr {
 	if id := b.Peers[peer].RouterID; id.IsValid() {
 		return id
@@ -32,55 +32,55 @@ func (b *BGP) RouterIDOf(peer string) netip.Addr {
 	return b.RouterID
 }
 
-// Peer is a BGP session of this node. == compares it.
+// Peer is a BGP session of this node, comparable with ==.
 type Peer struct {
-	// Address may have a zone. Port is 179 if the BGPPeer names none.
+	// Address may have a zone. Port is 179 if the BGPPeer has none.
 	Address netip.Addr
 	Port    uint16
-	// MyASN is this side's AS as the peer sees it. LocalASN, if it is not 0, is shown in place of MyASN.
+	// MyASN is the local AS as the peer sees it. LocalASN, if not 0, replaces it.
 	MyASN, LocalASN uint32
-	// PeerASN is the AS that the other side must have. 0 with Dynamic: any that is (internal) or is not (external) MyASN.
+	// PeerASN is the AS that the peer must have. 0 with Dynamic: any AS that is (internal) or is not (external) MyASN.
 	PeerASN uint32
 	Dynamic DynamicASN
-	// Source is the address from which to connect, the zero Addr for what the kernel chooses. RouterID, if it is valid, is shown in place of
-	// the node's.
+	// Source is the local address, the zero Addr if the kernel chooses. RouterID, if valid, replaces that of the node.
 	Source, RouterID netip.Addr
-	// NextHop4 and NextHop6 are what is announced as next hop in a family that the session is not of; invalid: that family is not spoken. To a
-	// peer with a zone NextHop6 is, if it is valid, in place of this end of the session.
+	// NextHop4 and NextHop6 are the next hop in a family other than that of the session; invalid: that family is not
+	// negotiated. For a peer with a zone a valid NextHop6 replaces the local end of the session.
 	NextHop4, NextHop6 netip.Addr
-	// HoldTime and KeepaliveTime, 0 for GoBGP's 90 s and a third of the hold time; ConnectTime between two tries, 0 for a short default.
+	// HoldTime and KeepaliveTime, 0 for GoBGP's 90 s and a third of the hold time. ConnectTime is the time between two
+	// attempts, 0 for a short default.
 	HoldTime, KeepaliveTime, ConnectTime time.Duration
-	// Password for TCP MD5 (RFC 2385), empty for none. It is a secret: never logged.
+	// Password for TCP MD5 (RFC 2385), empty for none. It is a secret and never logged.
 	Password Secret
-	// MultiHop allows an external peer that is not on link. TTLSecurity takes only packets with a TTL of 255 (RFC 5082).
+	// MultiHop allows an external peer that is not on link. TTLSecurity accepts only packets with a TTL of 255 (RFC
+	// 5082).
 	MultiHop, TTLSecurity bool
-	// GracefulRestart (RFC 4724) asks the peer to keep the routes over a restart; RestartTime is for how long.
+	// GracefulRestart (RFC 4724) asks the peer to keep the routes over a restart, for RestartTime.
 	GracefulRestart bool
 	RestartTime     time.Duration
-	// IPv4 and IPv6 are the families that are spoken.
+	// IPv4 and IPv6 are the negotiated families.
 	IPv4, IPv6 bool
-	// MaxReceivedPrefixes of each family that the peer may announce to this node, 0 for a default: more end the
-	// session.
+	// MaxReceivedPrefixes is the limit per family of prefixes from the peer, 0 for a default. More end the session.
 	MaxReceivedPrefixes uint32 `json:",omitempty"`
-	// BFD, the zero value without.
+	// BFD is the zero value without BFD.
 	BFD BFD
 }
 
-// internal tells whether it is a peer of this node's own AS: only such a one is told localPref (RFC 4271, 5.1.5).
+// internal reports whether the peer is in the AS of this node: only such a peer receives LOCAL_PREF (RFC 4271, 5.1.5).
 func (p Peer) internal() bool {
 	return p.Dynamic == AnyInternal || p.Dynamic == NotDynamic && p.PeerASN == p.MyASN
 }
 
-// Secret is text that must not be seen. It prints as dots.
+// Secret is text that must not be shown. It prints as asterisks.
 type Secret string
 
 func (s Secret) String() string   { return s.hidden() }
 func (s Secret) GoString() string { return s.hidden() }
 
-// LogValue implements slog.LogValuer: a handler that writes JSON does not print.
+// LogValue implements slog.LogValuer: a JSON handler does not use String.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.hidden()) }
 
-// LogValue hides the password also within.
+// LogValue also hides the password within.
 func (p Peer) LogValue() slog.Value { return slog.StringValue(fmt.Sprintf("%+v", p)) }
 
 func (s Secret) hidden() string {
@@ -90,7 +90,7 @@ func (s Secret) hidden() string {
 	return "***"
 }
 
-// DynamicASN says which AS a peer may have whose PeerASN is not given.
+// DynamicASN is the kind of AS that a peer without a PeerASN may have.
 type DynamicASN uint8
 
 // The kinds of dynamic AS.
@@ -104,40 +104,41 @@ const (
 type BFD struct {
 	Receive, Transmit time.Duration
 	Multiplier        uint8
-	// Passive waits for the other side's first packet.
+	// Passive waits for the first packet of the peer.
 	Passive bool
-	// MinimumTTL of a multihop session's packets (RFC 5883); single hop wants 255 (RFC 5881, 5).
+	// MinimumTTL of packets of a multihop session (RFC 5883); a single hop requires 255 (RFC 5881, 5).
 	MinimumTTL uint8
 }
 
-// On tells whether there is BFD.
+// On reports whether BFD is configured.
 func (b BFD) On() bool { return b.Multiplier > 0 }
 
-// bfdBegins is for the other side's slow packets while a session is down, one in a second (RFC 5880, 6.8.3), and for routers that begin BFD only
-// when BGP is established.
+// bfdBegins allows for the slow packets of the peer while a session is down, one per second (RFC 5880, 6.8.3), and for
+// routers that start BFD only when BGP is established.
 const bfdBegins = 5 * time.Second
 
-// Patience is how long a session may take to come up before that is worth a word: three of this side's detection times and a few seconds.
+// Patience is how long a session may take to come up before a warning: three local detection times and a few seconds.
 func (b BFD) Patience() time.Duration {
 	return bfdBegins + 3*time.Duration(b.Multiplier)*max(b.Receive, b.Transmit)
 }
 
-// Route is what is told of a prefix, by the name of the peer that is told it.
+// Route is the attributes of a prefix by the name of the peer that receives it.
 type Route map[string]Attributes
 
-// Attributes of a path. == compares them.
+// Attributes of a path, comparable with ==.
 type Attributes struct {
-	// LocalPref is told to internal peers (RFC 4271, 5.1.5), 0 for none.
+	// LocalPref is sent to internal peers (RFC 4271, 5.1.5), 0 for none.
 	LocalPref uint32 `json:",omitzero"`
 	// Communities and LargeCommunities are sets.
 	Communities      CommunitySet      `json:",omitzero"`
 	LargeCommunities LargeCommunitySet `json:",omitzero"`
 }
 
-// CommunitySet is a set of communities (RFC 1997) that == compares: the four octets of each, ascending. The zero value is empty.
+// CommunitySet is a set of communities (RFC 1997), comparable with ==: four octets each, ascending. The zero value is
+// empty.
 type CommunitySet struct{ octets string }
 
-// NewCommunitySet returns the set of these.
+// NewCommunitySet returns the set of these communities.
 func NewCommunitySet(communities ...uint32) CommunitySet {
 	sorted := slices.Compact(slices.Sorted(slices.Values(communities)))
 	b := make([]byte, 0, 4*len(sorted))
@@ -147,7 +148,7 @@ func NewCommunitySet(communities ...uint32) CommunitySet {
 	return CommunitySet{string(b)}
 }
 
-// Communities returns them, ascending.
+// Communities returns the communities, ascending.
 func (s CommunitySet) Communities() []uint32 {
 	var out []uint32
 	for o := []byte(s.octets); len(o) >= 4; o = o[4:] {
@@ -156,13 +157,14 @@ func (s CommunitySet) Communities() []uint32 {
 	return out
 }
 
-// LargeCommunity is one of RFC 8092.
+// LargeCommunity is a large community (RFC 8092).
 type LargeCommunity struct{ Global, Local1, Local2 uint32 }
 
-// LargeCommunitySet is a set of large communities that == compares: the twelve octets of each, ascending. The zero value is empty.
+// LargeCommunitySet is a set of large communities, comparable with ==: twelve octets each, ascending. The zero value is
+// empty.
 type LargeCommunitySet struct{ octets string }
 
-// NewLargeCommunitySet returns the set of these.
+// NewLargeCommunitySet returns the set of these large communities.
 func NewLargeCommunitySet(communities ...LargeCommunity) LargeCommunitySet {
 	all := make([]string, 0, len(communities))
 	for _, c := range communities {
@@ -174,7 +176,7 @@ func NewLargeCommunitySet(communities ...LargeCommunity) LargeCommunitySet {
 	return LargeCommunitySet{strings.Join(slices.Compact(all), "")}
 }
 
-// LargeCommunities returns them, ascending.
+// LargeCommunities returns the large communities, ascending.
 func (s LargeCommunitySet) LargeCommunities() []LargeCommunity {
 	var out []LargeCommunity
 	for o := []byte(s.octets); len(o) >= 12; o = o[12:] {
@@ -183,33 +185,34 @@ func (s LargeCommunitySet) LargeCommunities() []LargeCommunity {
 	return out
 }
 
-// Session is how a BGP session of this node is.
+// Session is the state of a BGP session of this node.
 type Session struct {
 	State SessionState
-	// Since when it is in that state, or tries to get into it.
+	// Since is when it entered that state, or began to try.
 	Since time.Time
-	// Reason and Message say why it is not established, or went down last; empty if it never did.
+	// Reason and Message explain why it is not established or last went down; empty if it never did.
 	Reason  Reason
 	Message string
-	// Prefixes are how many are announced to the peer, or would be if the session were established.
+	// Prefixes is the number announced to the peer, or to be announced once the session is established.
 	Prefixes int
-	// PeerASN and PeerID are the other side's, once known.
+	// PeerASN and PeerID are those of the peer, once known.
 	PeerASN uint32
 	PeerID  netip.Addr
-	// BFD is the state of its BFD session, empty without. BFDMessage says why it is not up, as far as that is known. The speaker sets BFDReason:
-	// BFDNotUp, once the BGP session has been established for so long that BFD should be up, too; else it is empty.
+	// BFD is the state of its BFD session, empty without. BFDMessage explains why it is not up, as far as known. The
+	// speaker sets BFDReason to BFDNotUp once the BGP session is established for so long that BFD should be up; else it
+	// is empty.
 	BFD        BFDState
 	BFDSince   time.Time
 	BFDReason  Reason
 	BFDMessage string
-	// Changes is how often it has been established, and by that tells two sessions apart.
+	// Changes is how often it has been established, which distinguishes two successive sessions.
 	Changes uint64
 }
 
-// SessionState is one of RFC 4271, 8.2.2.
+// SessionState is a state of RFC 4271, 8.2.2.
 type SessionState string
 
-// The states.
+// The session states.
 const (
 	SessionIdle        SessionState = "Idle"
 	SessionConnect     SessionState = "Connect"
@@ -219,10 +222,10 @@ const (
 	SessionEstablished SessionState = "Established"
 )
 
-// BFDState is one of RFC 5880, 6.2.
+// BFDState is a state of RFC 5880, 6.2.
 type BFDState string
 
-// The states.
+// The BFD states.
 const (
 	BFDAdminDown BFDState = "AdminDown"
 	BFDDown      BFDState = "Down"
@@ -232,53 +235,54 @@ const (
 
 // Why a BGP session is not established.
 const (
-	// WrongASN: the peer has another AS than the BGPPeer says, or wants another of us.
+	// WrongASN: the AS of the peer differs from the BGPPeer, or the peer expects another AS of this node.
 	WrongASN Reason = "WrongASN"
-	// Unreachable: no connection comes about: no route, no answer in time.
+	// Unreachable: no connection is established: no route, or no answer in time.
 	Unreachable Reason = "Unreachable"
 	// Refused: the peer's host refuses the connection.
 	Refused Reason = "Refused"
-	// NoAnswer: the peer does not answer at all; a wrong password looks like that (RFC 2385, 4.1).
+	// NoAnswer: the peer does not answer at all; a wrong password has the same effect (RFC 2385, 4.1).
 	NoAnswer Reason = "NoAnswer"
 	// Duplicate: another BGPPeer of this node has the same address.
 	Duplicate Reason = "Duplicate"
-	// Rejected: the peer sent a NOTIFICATION; the message has its words.
+	// Rejected: the peer sent a NOTIFICATION; the message contains its text.
 	Rejected Reason = "Rejected"
-	// HoldTimeExpired: nothing came from the peer for the hold time.
+	// HoldTimeExpired: no message was received from the peer for the hold time.
 	HoldTimeExpired Reason = "HoldTimeExpired"
 	// TooManyPrefixes: the peer announced more than MaxReceivedPrefixes; the session is retried after minutes.
 	TooManyPrefixes Reason = "TooManyPrefixes"
-	// OutOfMemory: the process of the peer reached its memory limit; it is started again after minutes.
+	// OutOfMemory: the process of the peer reached its memory limit; it is restarted after minutes.
 	OutOfMemory Reason = "OutOfMemory"
-	// BFDWentDown: BFD found the path dead.
+	// BFDWentDown: BFD found the path down.
 	BFDWentDown Reason = "BFDDown"
-	// BFDNotUp: the BGP session is established without BFD, which has had the time to come up: nothing watches the path. Either the router
-	// has no such BFD session, or packets do not arrive; the message says what is known.
+	// BFDNotUp: the BGP session is established, but BFD is not although it had time to come up: the path is not
+	// monitored. Either the router has no such BFD session, or packets do not arrive; the message contains the known
+	// facts.
 	BFDNotUp Reason = "BFDNotUp"
-	// PasswordMissing: the Secret of the password is not there, or not of its type.
+	// PasswordMissing: the Secret of the password does not exist or has another type.
 	PasswordMissing Reason = "PasswordMissing"
-	// PasswordUnknown: the API server has not said yet what the password is. That is nowhere else.
+	// PasswordUnknown: the API server has not returned the password yet, and no copy exists.
 	PasswordUnknown Reason = "PasswordUnknown"
-	// NotConfigured: what the BGPPeer asks for cannot be done on this node; the message says what.
+	// NotConfigured: this node cannot do what the BGPPeer requests; the message explains it.
 	NotConfigured Reason = "NotConfigured"
 	// NoBGPProcess: ironlb-bgpd is not running.
 	NoBGPProcess Reason = "NoBGPProcess"
 )
 
-// BGPChange is what is new in a BGP; it travels from the planner to the process that speaks. Peers and Routes that are nil are gone.
+// BGPChange is a change of BGP, from the planner to the BGP daemon. Peers and Routes that are nil are deleted.
 type BGPChange struct {
-	// Whole is set if what is not named is gone.
+	// Whole is set if the change is a full state: anything missing is deleted.
 	Whole bool
-	// RouterID and NodeGoes are always given.
+	// RouterID and NodeGoes are always set.
 	RouterID netip.Addr
 	NodeGoes bool `json:",omitempty"`
 	Peers    map[string]*Peer
 	Routes   map[netip.Prefix]Route
-	// Serial rises from one change to the next of a writer that wants to know when they are applied.
+	// Serial increases with each change of a writer that waits for its changes to be applied.
 	Serial uint64 `json:",omitempty"`
 }
 
-// Apply brings b to what the change says.
+// Apply applies the change to b.
 func (b *BGP) Apply(c BGPChange) {
 	if c.Whole || b.Peers == nil {
 		b.Peers, b.Routes = map[string]Peer{}, map[netip.Prefix]Route{}
@@ -299,11 +303,11 @@ func (b *BGP) Apply(c BGPChange) {
 	}
 }
 
-// BGPReport is what is new of sessions. One that is nil is gone.
+// BGPReport is a change of sessions. A nil session is deleted.
 type BGPReport struct {
-	// Whole is set if what is not named is gone.
+	// Whole is set if the report is complete: missing sessions are deleted.
 	Whole    bool
 	Sessions map[string]*Session
-	// Applied is the Serial of a change that GoBGP has taken in with all before it; 0 for nothing new.
+	// Applied is the Serial of a change that GoBGP has applied with all earlier ones; 0 for no news.
 	Applied uint64 `json:",omitempty"`
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// bgpCommand changes what belongs to BGP, and tells whether it was that.
+// bgpCommand changes BGP objects, and reports whether the command was one of them.
 func (w *world) bgpCommand(words []string) bool {
 	switch {
 	case words[0] == "peer":
@@ -33,8 +33,8 @@ func (w *world) bgpCommand(words []string) bool {
 	return true
 }
 
-// parsePeer reads a BGPPeer: as=MINE/THEIRS, external or internal for a dynamic one, dual, nodes=LABEL=VALUE, id=IP, created=N, wrong=REASON, password=TEXT,
-// gr=DURATION, hold=DURATION, port=N, bfd=DURATIONxN.
+// parsePeer parses a BGPPeer: as=MINE/THEIRS, external or internal for a dynamic one, dual, nodes=LABEL=VALUE, id=IP,
+// source=IP, created=N, wrong=REASON, password=TEXT, gr=DURATION, hold=DURATION, port=N, bfd=DURATIONxN.
 func parsePeer(address string, words []string) BGPPeer {
 	p := BGPPeer{Address: netip.MustParseAddr(address), Port: 179, MyASN: 65000, PeerASN: 65001}
 	for _, w := range words {
@@ -77,8 +77,8 @@ func parsePeer(address string, words []string) BGPPeer {
 	return p
 }
 
-// parseRoute reads a BGPAdvertisement: as an L2Advertisement is given, and peers=A,B, length=N, length6=N, pref=N, communities=A:B,A:B:C,
-// missing=NAME.
+// parseRoute parses a BGPAdvertisement: the fields of an L2Advertisement, and peers=A,B, length=N, length6=N, pref=N,
+// communities=A:B,A:B:C, missing=NAME.
 func parseRoute(words []string) BGPAdvertisement {
 	a := BGPAdvertisement{Length4: 32, Length6: 128}
 	var others []string
@@ -121,7 +121,7 @@ func parseRoute(words []string) BGPAdvertisement {
 	return a
 }
 
-// bgp plans a node and returns the lines about its BGP that were not there when that was last asked, and those that are gone.
+// bgp plans a node and returns the lines about its BGP that are new or gone since the last call.
 func (w *world) bgp(node string) []string {
 	lines := strings.Split(strings.TrimRight(bgpText(w.plan(node)), "\n"), "\n")
 	if w.told == nil {
@@ -145,7 +145,7 @@ func (w *world) bgp(node string) []string {
 	return out
 }
 
-// bgpText returns what of a plan is about BGP, for a reader.
+// bgpText returns the BGP part of a plan as text.
 func bgpText(d *Desired) string {
 	var b strings.Builder
 	if len(d.BGP.Peers) > 0 {
@@ -212,7 +212,7 @@ func attributesText(a Attributes) string {
 	return strings.Join(out, " ")
 }
 
-// bgp changes an object of BGP, or what this node can do.
+// bgp changes a BGP object, or the state of this node.
 func (s step) bgp(v *View, r *rand.Rand) Touched {
 	name := fmt.Sprint("r", s.b)
 	switch s.kind {
@@ -281,8 +281,8 @@ func followBGP(copied, d *Desired, c *Changed) {
 	}
 }
 
-// What routers are told stands for itself: every route is for a peer of this node and leads to an address that is announced; every
-// address that is announced has its routes.
+// Routes are consistent: every route has a peer of this node and leads to an announced address, and every announced
+// address has its routes.
 func TestRoutesAreSound(t *testing.T) {
 	announced, conflicts, drained := 0, 0, 0
 	for seed := range uint64(150) {
@@ -326,8 +326,8 @@ func TestRoutesAreSound(t *testing.T) {
 	}
 }
 
-// Of a cluster whose speakers hear one another exactly one says what no node announces, and what is announced though nobody is there; and none
-// what another node announces.
+// In a cluster with full connectivity, exactly one node reports an address that no node announces or that is announced
+// without endpoints. No node reports an address that another node announces.
 func TestOneNodeTells(t *testing.T) {
 	told, quiet := map[Reason]int{}, 0
 	for seed := range uint64(80) {
@@ -380,8 +380,8 @@ func TestOneNodeTells(t *testing.T) {
 	}
 }
 
-// While what is known is of an earlier time nothing is said of the whole cluster, and the routes of a peer whose password is not known are not
-// said to be missing: they stay. Then what nobody announces is said, though nothing else is new.
+// With a View from a snapshot nothing is reported about the cluster, and routes of a peer whose password is not known
+// are not reported as missing: they stay. Afterwards unannounced addresses are reported without another change.
 func TestStaleTellsNothing(t *testing.T) {
 	v, p := manyRouted(4), NewPlanner(Options{Node: "a", BGP: true})
 	v.Stale = true
@@ -410,7 +410,7 @@ func TestStaleTellsNothing(t *testing.T) {
 		t.Errorf("of a View that is stale %v are told", got)
 	}
 	v.Stale = false
-	if got := told(Touched{Stale: true}); got[NoLocalEndpoint] != 1 || len(got) != 1 { // NoPeer comes before NoEndpoint
+	if got := told(Touched{Stale: true}); got[NoLocalEndpoint] != 1 || len(got) != 1 { // NoPeer has precedence over NoEndpoint
 		t.Errorf("of one that is not stale any more %v are told, want what has no endpoint here, once, and no NoPeer", got)
 	}
 	for name, peer := range v.BGPPeers {
@@ -429,7 +429,8 @@ func TestStaleTellsNothing(t *testing.T) {
 	}
 }
 
-// A node whose Node object is deleted goes on announcing, so nothing is said to be announced by nobody while it is heard; then it is.
+// A node whose Node object is deleted still announces. So its addresses are not reported while it is reachable, and are
+// reported afterwards.
 func TestNodeWithoutObjectAnnounces(t *testing.T) {
 	v, p := manyRouted(3), NewPlanner(Options{Node: "b", BGP: true})
 	v.Members.Peers = map[string]Member{"a": {Alive: true}}
@@ -462,7 +463,8 @@ func TestNodeWithoutObjectAnnounces(t *testing.T) {
 	}
 }
 
-// Advertisements that contradict each other for internal peers only are looked at again when a peer becomes one, and when it is none any more.
+// Advertisements that contradict each other for internal peers only are evaluated again when a peer becomes internal or
+// external.
 func TestLocalPrefsFollowTheAS(t *testing.T) {
 	v, p := manyRouted(3), NewPlanner(Options{Node: "a", BGP: true})
 	v.BGPAdvertisements["all"] = BGPAdvertisement{Peers: []string{"r2"}, Length4: 32, Length6: 128, Attributes: Attributes{LocalPref: 50}}

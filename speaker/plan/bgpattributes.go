@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// decideRoute puts the route of a prefix into the whole.
+// decideRoute updates the route of a prefix in the desired state.
 func (p *Planner) decideRoute(v *View, prefix netip.Prefix, why Reason) {
 	b, d := &p.bgp, p.desired
 	route, conflicts := p.route(v, prefix)
@@ -29,7 +29,7 @@ func (p *Planner) decideRoute(v *View, prefix netip.Prefix, why Reason) {
 	}
 }
 
-// route returns what each peer is told of a prefix, and which advertisements contradict one another.
+// route returns the attributes of a prefix for each peer, and the contradicting advertisements.
 func (p *Planner) route(v *View, prefix netip.Prefix) (Route, []LocalPrefs) {
 	b := &p.bgp
 	ads := slices.Sorted(maps.Keys(b.counts[prefix]))
@@ -42,7 +42,7 @@ func (p *Planner) route(v *View, prefix netip.Prefix) (Route, []LocalPrefs) {
 	route := Route{}
 	var conflicts []LocalPrefs
 	for _, peer := range b.peers {
-		var lowest string // its advertisement of the lowest localPref
+		var lowest string // the advertisement with the lowest localPref
 		var told []string
 		attributes := Attributes{}
 		for _, name := range ads {
@@ -59,7 +59,7 @@ func (p *Planner) route(v *View, prefix netip.Prefix) (Route, []LocalPrefs) {
 		if len(told) == 0 {
 			continue
 		}
-		internal := p.desired.BGP.Peers[peer].internal() // another one is told no localPref
+		internal := p.desired.BGP.Peers[peer].internal() // external peers receive no localPref
 		for _, name := range told {
 			if internal && v.BGPAdvertisements[name].Attributes.pref() != attributes.pref() {
 				conflicts = append(conflicts, LocalPrefs{Lower: lowest, Higher: name})
@@ -80,25 +80,25 @@ func (p *Planner) route(v *View, prefix netip.Prefix) (Route, []LocalPrefs) {
 }
 
 const (
-	// gracefulShutdown is GRACEFUL_SHUTDOWN (RFC 8326, 6), lastPref the localPref with it: 0 is recommended (RFC 8326, 4.1), but GoBGP's policies cannot
-	// set that (internal/pkg/table/policy.go, NewLocalPrefAction).
+	// gracefulShutdown is GRACEFUL_SHUTDOWN (RFC 8326, 6), lastPref the localPref with it. RFC 8326, 4.1 recommends 0,
+	// but GoBGP's policies cannot set that (internal/pkg/table/policy.go, NewLocalPrefAction).
 	gracefulShutdown = 65535 << 16
 	lastPref         = 1
-	// defaultPref is what an internal peer is told where an advertisement has no localPref.
+	// defaultPref is the localPref for internal peers if an advertisement has none.
 	defaultPref = 100
 )
 
-// pref returns the localPref that an internal peer is told.
+// pref returns the localPref for internal peers.
 func (a Attributes) pref() uint32 { return cmp.Or(a.LocalPref, defaultPref) }
 
-// drained returns the attributes of a route that is about to go, so that routers prefer another one (RFC 8326).
+// drained returns the attributes of a route that is about to be withdrawn, so that routers prefer another (RFC 8326).
 func (a Attributes) drained() Attributes {
 	a.unite(Attributes{Communities: NewCommunitySet(gracefulShutdown)})
 	a.LocalPref = lastPref
 	return a
 }
 
-// unite adds the communities of others.
+// unite adds the communities of b.
 func (a *Attributes) unite(b Attributes) {
 	switch {
 	case a.Communities == CommunitySet{}:

@@ -11,8 +11,8 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// manyRouted returns a View of n Services of policy Local, each of which two peers are told, one of them by itself and one in an aggregate
-// of all.
+// manyRouted returns a View of n Services with policy Local. Two peers receive each address; one of them also receives
+// an aggregate of all.
 func manyRouted(n int) *View {
 	v := many(n)
 	clear(v.VIPs)
@@ -30,7 +30,7 @@ func manyRouted(n int) *View {
 	return v
 }
 
-// flip takes all endpoints of a Service away, or brings them back.
+// flip removes all endpoints of a Service, or restores them.
 func flip(v *View, key pools.ServiceKey, all []Endpoint) {
 	slice := v.Slices[key]["s"]
 	if len(slice.Endpoints) > 0 {
@@ -41,8 +41,8 @@ func flip(v *View, key pools.ServiceKey, all []Endpoint) {
 	v.Slices[key]["s"] = slice
 }
 
-// What comes and goes with the last endpoint of a Service is its route, and no other is looked at; an endpoint that is not the last one, and
-// a timer of a peer, change no route.
+// The last endpoint of a Service changes the route of that Service and no other. Another endpoint, or a timer of a
+// peer, changes no route.
 func TestChangedNamesOneRoute(t *testing.T) {
 	v, p := manyRouted(100), NewPlanner(Options{Node: "a", BGP: true})
 	d, _ := p.Plan(v, Touched{All: true}, time.Time{})
@@ -72,7 +72,8 @@ func TestChangedNamesOneRoute(t *testing.T) {
 	}
 }
 
-// BenchmarkOneRoute plans again after the last endpoint of one Service went or came back, which is a route.
+// BenchmarkOneRoute measures a plan after the last endpoint of one Service was removed or restored, which changes a
+// route.
 func BenchmarkOneRoute(b *testing.B) {
 	for _, n := range []int{100, 10000} {
 		b.Run(fmt.Sprint("addresses=", n), func(b *testing.B) {
@@ -80,7 +81,7 @@ func BenchmarkOneRoute(b *testing.B) {
 			p.Plan(v, Touched{All: true}, time.Time{})
 			key := serviceKey("default/s7")
 			all := slices.Clone(v.Slices[key]["s"].Endpoints)
-			runtime.GC() // of what the first plan left
+			runtime.GC() // collect garbage of the first plan
 			for b.Loop() {
 				flip(v, key, all)
 				if _, c := p.Plan(v, Touched{Services: map[pools.ServiceKey]struct{}{key: {}}}, time.Time{}); len(c.Routes) != 1 {
@@ -91,7 +92,7 @@ func BenchmarkOneRoute(b *testing.B) {
 	}
 }
 
-// BenchmarkAllRoutes plans the routes again after a peer came or went, which is told all of them.
+// BenchmarkAllRoutes measures a plan after a peer of all routes was added or removed.
 func BenchmarkAllRoutes(b *testing.B) {
 	for _, n := range []int{100, 10000} {
 		b.Run(fmt.Sprint("addresses=", n), func(b *testing.B) {
@@ -107,7 +108,7 @@ func BenchmarkAllRoutes(b *testing.B) {
 	}
 }
 
-// A Node of another that changes in nothing that bears on routes costs nothing for the addresses that are not announced here.
+// A change of another Node that does not affect routes costs nothing for addresses that are not announced here.
 func TestOtherNodeCostsNothing(t *testing.T) {
 	v, p := manyRouted(1000), NewPlanner(Options{Node: "b", BGP: true})
 	v.Members.Peers = map[string]Member{"a": {Alive: true}}
@@ -122,8 +123,9 @@ func TestOtherNodeCostsNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkOtherNode plans again after another Node changed: in nothing that bears on routes; one without an endpoint, so that it may announce no
-// more, or may again; and so that one where every address of policy Local has its only endpoint, which each address is a word worth.
+// BenchmarkOtherNode measures a plan after a change of another Node: one without an effect on routes; one that excludes
+// or restores a node without endpoints; and one that does so for the node with the only endpoint of every address with
+// policy Local, which is reported for each address.
 func BenchmarkOtherNode(b *testing.B) {
 	for _, peers := range []int{2, 202} {
 		for _, change := range []string{"nothing", "elsewhere", "everything"} {
@@ -141,7 +143,7 @@ func BenchmarkOtherNode(b *testing.B) {
 				if n := len(d.Routed); n != 10000 {
 					b.Fatalf("%d addresses", n)
 				}
-				runtime.GC() // of what the first plan left
+				runtime.GC() // collect garbage of the first plan
 				for b.Loop() {
 					name := "a"
 					if change == "elsewhere" {

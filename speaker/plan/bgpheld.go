@@ -6,33 +6,34 @@ import (
 	"slices"
 )
 
-// held is what a Planner keeps to judge whether any node announces an address that is not as it should be here.
+// held is the Planner's state to evaluate whether any node announces an address that this node does not serve as
+// expected.
 type held struct {
-	// standings are what nodes have of what it takes to announce, reach is where advertisements reach; both as far as that was asked. oldest are
-	// the BGPPeers in their order, nil if that was not.
+	// standings are the evaluated nodes, reach the evaluated advertisements, both as far as needed. oldest are the
+	// BGPPeers in their order, nil if not needed yet.
 	standings map[string]standing
 	reach     map[adFamily]adReach
 	oldest    []string
 	doubtful  map[netip.Addr]doubt
-	ignorant  bool // as it was last
+	ignorant  bool // at the last plan
 }
 
 func newHeld() held {
 	return held{standings: map[string]standing{}, reach: map[adFamily]adReach{}, doubtful: map[netip.Addr]doubt{}}
 }
 
-// doubt is an address that is not as it should be on this node, where the others decide whether that is worth a word.
+// doubt is an address that this node does not serve as expected. The state of other nodes decides whether to report it.
 type doubt struct {
 	reason Reason
-	ads    []string // that are for it, on whatever node
-	// could are the nodes that may take what is sent to it, with NoLocalEndpoint.
+	ads    []string // for the address, on any node
+	// could are the nodes that may forward its traffic, with NoLocalEndpoint.
 	could map[string]struct{}
-	// nobody is set if no node is as it should be, tell if this one is to say so.
+	// nobody is set if no node serves it as expected, tell if this node is the one to report it.
 	nobody, tell bool
 }
 
-// standing is what a node has of what it takes to announce, by each advertisement that covers it, and whether it has a Node object: one
-// without says nothing for others.
+// standing is the ability of a node to announce, by advertisement that covers it, and whether it has a Node object: a
+// node without one reports nothing on behalf of others.
 type standing struct {
 	object bool
 	ranks  map[adFamily]rank
@@ -43,16 +44,16 @@ func (s standing) equal(t standing) bool { return s.object == t.object && maps.E
 type rank uint8
 
 const (
-	rankOut    rank = iota // it is on its way out
+	rankOut    rank = iota // it is decommissioning
 	rankStays              // it has no peer
-	rankSpeaks             // it has one
+	rankSpeaks             // it has a peer
 )
 
-// adReach is where an advertisement reaches in a family, as far as the objects and the other speakers tell.
+// adReach is the reach of an advertisement in a family, according to the objects and the other members.
 type adReach struct {
-	// spoken is set if a node that it covers has a peer that is told.
+	// spoken is set if a covered node has a peer that receives it.
 	spoken bool
-	// first is the node that has most of what it takes, then the first by name, of those that it covers and whose speaker is heard.
+	// first is the covered node with a reachable speaker that has the highest rank, then the first by name.
 	first string
 	rank  rank
 }
@@ -64,9 +65,10 @@ func (r *adReach) add(q adReach) {
 	}
 }
 
-// tell decides whether this node is to say what became of an address. What could not be programmed is said by each node that could not. What
-// no node takes, and what is announced though nobody is there, is said by one node: the first that is covered. That a node without an
-// endpoint announces nothing for policy Local while another one can is as it should be, and so is a peer of another node's.
+// tell reports whether this node must report an address. Each node reports what it could not program. One node, the
+// first covered one, reports an address that no node announces, or that is announced without endpoints. It is as
+// expected that a node without an endpoint announces nothing for policy Local while another node can, and that only
+// another node has a peer.
 func (p *Planner) tell(v *View, addr netip.Addr, s sharers, reason Reason) bool {
 	h := &p.bgp.held
 	delete(h.doubtful, addr)
@@ -82,7 +84,7 @@ func (p *Planner) tell(v *View, addr netip.Addr, s sharers, reason Reason) bool 
 	return d.tell
 }
 
-// judged returns the doubt with what it says now; others is set if a node that could take the address may have another standing than before.
+// judged evaluates a doubt again. others is set if the standing of a node that could take the address may have changed.
 func (p *Planner) judged(v *View, addr netip.Addr, d doubt, others bool) doubt {
 	var all adReach
 	for _, name := range d.ads {
@@ -105,8 +107,8 @@ func (p *Planner) judged(v *View, addr netip.Addr, d doubt, others bool) doubt {
 	return d
 }
 
-// judgeAgain adds the addresses to out of which this node has something else to say than before because of other nodes. What is to be decided anyway
-// if all is set is not judged here.
+// judgeAgain adds to out the addresses that this node must report differently because of other nodes. If all is set,
+// addresses that are decided anyway are not evaluated here.
 func (p *Planner) judgeAgain(v *View, touched Touched, all bool, out map[netip.Addr]struct{}) {
 	h := &p.bgp.held
 	before := h.ignorant
@@ -135,7 +137,7 @@ func (p *Planner) judgeAgain(v *View, touched Touched, all bool, out map[netip.A
 	}, out)
 }
 
-// judgeDoubtful judges each address again; others is as in judged.
+// judgeDoubtful evaluates each doubtful address again; others is as in judged.
 func (p *Planner) judgeDoubtful(v *View, others func(doubt) bool, out map[netip.Addr]struct{}) {
 	doubtful := p.bgp.held.doubtful
 	for addr, before := range doubtful {
@@ -149,8 +151,8 @@ func (p *Planner) judgeDoubtful(v *View, others func(doubt) bool, out map[netip.
 	}
 }
 
-// otherStandings forgets the standings of the nodes that were touched, and returns those that have another one now. Most of what changes of a Node
-// bears on none.
+// otherStandings drops the standings of the touched nodes and returns those with a different one now. Most changes of a
+// Node affect none.
 func (p *Planner) otherStandings(v *View, touched Touched) map[string]struct{} {
 	h, out := &p.bgp.held, map[string]struct{}{}
 	for _, names := range []map[string]struct{}{touched.Nodes, touched.Members} {
@@ -168,11 +170,11 @@ func (p *Planner) otherStandings(v *View, touched Touched) map[string]struct{} {
 	return out
 }
 
-// ignorant tells whether this node does not know enough of the others to say anything for all: it does not know yet who else is there, or what it
-// knows of the cluster is of an earlier time.
+// ignorant reports whether this node lacks the information to report for the cluster: the other members are not known
+// yet, or the cluster state comes from a snapshot.
 func ignorant(v *View) bool { return v.Members.Observer || v.Stale }
 
-// coveredBy returns the advertisements that are for the Services and pools of an address, on whatever node.
+// coveredBy returns the advertisements for the Services and pools of an address, on any node.
 func (p *Planner) coveredBy(v *View, s sharers) (ads []string) {
 	for _, name := range p.bgp.ads {
 		ad := v.BGPAdvertisements[name]
@@ -183,14 +185,15 @@ func (p *Planner) coveredBy(v *View, s sharers) (ads []string) {
 	return ads
 }
 
-// announces tells whether a node can announce what one of the advertisements is for.
+// announces reports whether a node can announce by one of the advertisements.
 func (p *Planner) announces(v *View, ads []string, node string, v4 bool) bool {
 	is := p.standing(v, node)
 	return slices.ContainsFunc(ads, func(ad string) bool { return is.ranks[adFamily{ad, v4}] == rankSpeaks })
 }
 
-// standing returns that of a node; it is worked out once for all addresses. A node that has no Node object any more and is heard goes on as it was
-// (bgpPlan.node): of it all is taken to be so that it can. One that is not heard either has none.
+// standing returns the standing of a node, computed once for all addresses. A reachable node whose Node object is
+// deleted continues as before (bgpPlan.node), so it is assumed to be able to announce. An unreachable one has no
+// standing.
 func (p *Planner) standing(v *View, name string) standing {
 	h := &p.bgp.held
 	if out, known := h.standings[name]; known {
@@ -221,7 +224,8 @@ func (p *Planner) standing(v *View, name string) standing {
 	return out
 }
 
-// speaks tells whether one of the peers to which a node speaks is told addresses of the family, of which the node has one itself or not.
+// speaks reports whether one of the node's peers receives addresses of the family. has is set if the node has an
+// address of it.
 func (a BGPAdvertisement) speaks(peers map[string]BGPPeer, sessions []string, has, v4 bool) bool {
 	return slices.ContainsFunc(sessions, func(name string) bool {
 		peer := peers[name]
@@ -234,7 +238,7 @@ func (n Node) has(v4 bool) bool {
 	return has
 }
 
-// sessionsOf returns the peers to which a node speaks, as planPeers decides it, or to which one of which nothing is known may.
+// sessionsOf returns the peers of a node, as in planPeers, or the possible peers of an unknown node.
 func (p *Planner) sessionsOf(v *View, node Node, known bool) (out []string) {
 	h := &p.bgp.held
 	if h.oldest == nil {
@@ -252,14 +256,14 @@ func (p *Planner) sessionsOf(v *View, node Node, known bool) (out []string) {
 	return out
 }
 
-// barred tells whether no node has a session with the peer. One whose password is not known yet has those that it had: what speaks to the routers
-// keeps them.
+// barred reports whether no node has a session with the peer. A peer whose password is not known yet keeps its sessions
+// in the BGP daemon.
 func (p BGPPeer) barred() bool { return p.Wrong != "" && p.Wrong != PasswordUnknown }
 
-// isOut tells whether a node announces nothing new, whatever the objects of BGP say.
+// isOut reports whether a node announces nothing new, whatever the BGP objects contain.
 func (n Node) isOut() bool { return n.Excluded || n.Leaving || n.NetworkUnavailable }
 
-// reachOf returns where an advertisement reaches; it is worked out once for all addresses.
+// reachOf returns the reach of an advertisement, computed once for all addresses.
 func (p *Planner) reachOf(v *View, of adFamily) adReach {
 	h := &p.bgp.held
 	if r, known := h.reach[of]; known {
@@ -278,7 +282,7 @@ func (p *Planner) reachOf(v *View, of adFamily) adReach {
 		out.add(r)
 	}
 	for name, member := range v.Members.Peers {
-		if _, known := v.Nodes[name]; !known && member.Alive { // it does not say anything for others
+		if _, known := v.Nodes[name]; !known && member.Alive { // it reports nothing on behalf of others
 			out.spoken = out.spoken || p.standing(v, name).ranks[of] == rankSpeaks
 		}
 	}

@@ -9,14 +9,14 @@ import (
 	"slices"
 )
 
-// PeerProblem is why a BGPPeer that selects this node has no session here, or not all of what it asks for.
+// PeerProblem is why a BGPPeer that selects this node has no session here, or lacks part of its configuration.
 type PeerProblem struct {
 	Reason  Reason
 	Message string
 }
 
-// planPeers plans the sessions of this node, and tells whether there are others than before, or with other families, or
-// internal ones that were external.
+// planPeers plans the sessions of this node. It reports whether sessions were added or removed, or changed their
+// families or between internal and external.
 func (p *Planner) planPeers(v *View) (others bool) {
 	d, node := p.desired, p.bgp.node
 	peers, problems := map[string]Peer{}, map[string]PeerProblem{}
@@ -70,15 +70,16 @@ func (p *Planner) planPeers(v *View) (others bool) {
 	return others
 }
 
-// oldestFirst returns the names of peers in the order in which they get what only one can have.
+// oldestFirst returns the names of peers in order of precedence.
 func oldestFirst(peers map[string]BGPPeer) []string {
 	return slices.SortedFunc(maps.Keys(peers), func(a, b string) int {
 		return cmp.Or(cmp.Compare(peers[a].Created, peers[b].Created), cmp.Compare(a, b))
 	})
 }
 
-// on returns the session that a node has with the peer. The next hop in the other family than the session's is the node's own address,
-// and also that to a link-local peer: it could not pass this end of the session on.
+// on returns the session of a node with the peer. In the family other than that of the session, the next hop is the
+// node's own address. That is also the next hop for a link-local peer, which could not propagate the local end of the
+// session.
 func (p BGPPeer) on(node Node) Peer {
 	out := Peer{
 		Address: p.Address, Port: p.Port, MyASN: p.MyASN, LocalASN: p.LocalASN, PeerASN: p.PeerASN, Dynamic: p.Dynamic, Source: p.Source, RouterID: p.RouterID,
@@ -103,7 +104,7 @@ func (p BGPPeer) on(node Node) Peer {
 	return out
 }
 
-// lacks returns what of the peer's wishes a session does not have.
+// lacks returns the part of the peer's configuration that a session lacks.
 func (p BGPPeer) lacks(session Peer) (PeerProblem, bool) {
 	family := "IPv4"
 	if p.Address.Is4() {
@@ -116,8 +117,8 @@ func (p BGPPeer) lacks(session Peer) (PeerProblem, bool) {
 		"or leave out dualStackAddressFamily", family, family)}, true
 }
 
-// knownAs returns the node with the address that it had of each family of which it has none. A Node object that is made anew gets them one
-// by one, and each would be another router id, or another family for a session.
+// knownAs returns the node with its previous address in each family in which it has none. A recreated Node object gets
+// its addresses one by one; each would change the router ID, or add a family to a session.
 func (n Node) knownAs(before Node) Node {
 	for _, v4 := range []bool{true, false} {
 		if _, has := n.address(v4); has {
@@ -130,14 +131,14 @@ func (n Node) knownAs(before Node) Node {
 	return n
 }
 
-// routerID returns the BGP identifier of a node that is given none: its IPv4 InternalIP, or what is very likely no other node's (RFC 6286,
-// 2.1: any number but 0 that is unique within the AS).
+// routerID returns the BGP identifier of a node without a configured one: its IPv4 InternalIP, or a hash that is very
+// likely unique (RFC 6286, 2.1: any number but 0 that is unique within the AS).
 func (n Node) routerID(name string) netip.Addr {
 	if addr, has := n.address(true); has {
 		return addr
 	}
 	sum := sha256.Sum256([]byte(name))
 	sum[0] &= 0x7f
-	sum[3] |= 1 // so that it is not 0
+	sum[3] |= 1 // never 0
 	return netip.AddrFrom4([4]byte(sum[:4]))
 }

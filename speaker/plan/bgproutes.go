@@ -9,13 +9,13 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// Routed is what became of an address that a BGPAdvertisement covers.
+// Routed is the outcome for an address that a BGPAdvertisement covers.
 type Routed struct {
 	// Reason is Announced, NoEndpoint or GracefulShutdown if it is announced, else why it is not.
 	Reason Reason
-	// Prefixes in which it is announced, sorted; none if it is not.
+	// Prefixes are the announced ones, sorted; none if it is not announced.
 	Prefixes []netip.Prefix
-	// Tell is set if it is not as it should be, and this node is the one to say so.
+	// Tell is set if it is not served as expected and this node is the one to report it.
 	Tell bool
 }
 
@@ -23,31 +23,33 @@ func (r Routed) equal(s Routed) bool {
 	return r.Reason == s.Reason && r.Tell == s.Tell && slices.Equal(r.Prefixes, s.Prefixes)
 }
 
-// LocalPrefs are two BGPAdvertisements that tell one internal peer the same prefix with different values of localPref. The lower one counts.
+// LocalPrefs are two BGPAdvertisements of the same prefix to one internal peer with different values of localPref. The
+// lower one counts.
 type LocalPrefs struct{ Lower, Higher string }
 
-// bgpPlan is what a Planner keeps about routes.
+// bgpPlan is the Planner's state of routes.
 type bgpPlan struct {
 	peers []string // with a session, sorted
 	ads   []string // sorted
 	going going
-	// node is this one as it was last known: a Node object that is deleted ends no session, and makes no node that was to go stay; one that
-	// comes back without an address is not without.
+	// node is the last known state of this node. The deletion of a Node object ends no session and does not stop a
+	// decommissioning; one that returns without an address keeps the old one.
 	node Node
-	// services are the addresses of our pools that a Service had, byAddr the Services of an address.
+	// services are the pool addresses of each Service, byAddr the Services of each address.
 	services map[pools.ServiceKey][]netip.Addr
 	byAddr   index[netip.Addr, pools.ServiceKey]
 	addrs    map[netip.Addr]routedAddress
-	// counts is how many addresses a prefix is announced for, by the name of the advertisement.
+	// counts is the number of addresses behind a prefix, by the name of the advertisement.
 	counts map[netip.Prefix]map[string]int
-	// alone is the route of an advertisement that shares its prefix with no other; all such prefixes of a family have the same.
+	// alone is the route of an advertisement that shares its prefix with no other; all such prefixes of a family have
+	// the same.
 	alone map[adFamily]Route
 	held  held
-	// conflicts are those that a prefix has, sorted.
+	// conflicts are those of each prefix, sorted.
 	conflicts map[netip.Prefix][]LocalPrefs
 }
 
-// routedAddress is an address with the prefixes that each advertisement makes of it.
+// routedAddress is an address with its prefix by each advertisement.
 type routedAddress struct {
 	told bool
 	by   []contribution // sorted by advertisement
@@ -71,7 +73,7 @@ func newBGPPlan() bgpPlan {
 	}
 }
 
-// planBGP plans whom this node speaks to and what it tells them, once the Services are planned.
+// planBGP plans the peers and routes of this node, after the Services.
 func (p *Planner) planBGP(v *View, touched Touched, now time.Time) {
 	if !p.options.BGP {
 		return
@@ -90,7 +92,7 @@ func (p *Planner) planBGP(v *View, touched Touched, now time.Time) {
 	p.desired.BGP.NodeGoes = b.node.Goes()
 	addrs := p.touchedAddresses(v, touched)
 	p.judgeAgain(v, touched, all, addrs)
-	why := map[netip.Prefix]Reason{} // of the prefixes whose route may differ
+	why := map[netip.Prefix]Reason{} // of prefixes whose route may differ
 	if all {
 		b.ads = slices.Sorted(maps.Keys(v.BGPAdvertisements))
 		clear(b.alone)
@@ -104,7 +106,7 @@ func (p *Planner) planBGP(v *View, touched Touched, now time.Time) {
 			why[prefix] = Announced
 		}
 	}
-	for _, addr := range slices.SortedFunc(maps.Keys(addrs), netip.Addr.Compare) { // the last one's reason is told
+	for _, addr := range slices.SortedFunc(maps.Keys(addrs), netip.Addr.Compare) { // the reason of the last one is reported
 		p.decideAddress(v, addr, why)
 	}
 	for prefix, reason := range why {
@@ -112,7 +114,7 @@ func (p *Planner) planBGP(v *View, touched Touched, now time.Time) {
 	}
 }
 
-// touchedAddresses notes which addresses the Services that changed have now, and returns those about which something is new.
+// touchedAddresses records the present addresses of changed Services and returns the addresses to decide on.
 func (p *Planner) touchedAddresses(v *View, touched Touched) map[netip.Addr]struct{} {
 	b, out := &p.bgp, map[netip.Addr]struct{}{}
 	for key := range p.changed.Services {
@@ -140,7 +142,7 @@ func (p *Planner) touchedAddresses(v *View, touched Touched) map[netip.Addr]stru
 	return out
 }
 
-// decideAddress decides in which prefixes an address is announced, and adds those to why of which that is new.
+// decideAddress decides in which prefixes an address is announced, and adds changed prefixes to why.
 func (p *Planner) decideAddress(v *View, addr netip.Addr, why map[netip.Prefix]Reason) {
 	b, d := &p.bgp, p.desired
 	before := b.addrs[addr]
@@ -197,8 +199,8 @@ func (b *bgpPlan) count(c contribution, n int) {
 	}
 }
 
-// lookAtAddress returns what becomes of an address, and by which advertisements. told is set if it was announced until now. covered is
-// set if an advertisement is for it on this node; without, there is nothing to say of it, but for a reason.
+// lookAtAddress returns the outcome for an address and the advertisements that announce it. told is set if it is
+// announced so far. covered is set if an advertisement covers it on this node; otherwise only the reason matters.
 func (p *Planner) lookAtAddress(v *View, addr netip.Addr, s sharers, told bool) (reason Reason, by []contribution, covered bool) {
 	if len(s.labels) == 0 {
 		return NoService, nil, false
@@ -233,7 +235,7 @@ func (p *Planner) lookAtAddress(v *View, addr netip.Addr, s sharers, told bool) 
 	return Announced, by, true
 }
 
-// tells tells whether a peer is to have what is advertised, and takes that family.
+// tells reports whether a peer receives an advertisement and accepts the family.
 func (p *Planner) tells(ad BGPAdvertisement, peer string, v4 bool) bool {
 	session := p.desired.BGP.Peers[peer]
 	return (len(ad.Peers) == 0 || slices.Contains(ad.Peers, peer)) && (v4 && session.IPv4 || !v4 && session.IPv6)
@@ -243,21 +245,21 @@ func (p *Planner) tells(ad BGPAdvertisement, peer string, v4 bool) bool {
 type sharers struct {
 	labels []map[string]string
 	pools  []string
-	// here is set if this node is to take what is sent to the address: each Service of policy Local that has an endpoint has one here, and not a new
-	// one that had better wait. anywhere is set if one of the Services has an endpoint.
+	// here is set if this node may take traffic of the address: each Service with policy Local that has an endpoint has
+	// one here, and not only a new one that should wait. anywhere is set if one of the Services has an endpoint.
 	here, anywhere bool
-	// could are the nodes with endpoints, where here is not set; this one may be among them.
+	// could are the nodes with endpoints if here is not set; this node may be one of them.
 	could map[string]struct{}
 }
 
-// sharers collects those Services that really have the address on this data plane. An endpoint of policy Local that is about to go counts
-// while the Service has no ready one (announce.md, L2.2, BGP.2). Unless the address is advertised already, those that are new do not count
-// while another node could take what is sent to it.
+// sharers collects the Services that really have the address on this data plane. A terminating endpoint counts for
+// policy Local while the Service has no ready one (announce.md, L2.2, BGP.2). Unless the address is announced already,
+// new endpoints do not count while another node could take its traffic.
 func (p *Planner) sharers(v *View, addr netip.Addr, told bool) sharers {
 	var out sharers
 	_, served := p.desired.Local[addr]
 	open, local, lacks := false, false, false
-	var ends []map[string]struct{} // of the Services of policy Local that have any
+	var ends []map[string]struct{} // of the Services with policy Local that have endpoints
 	var arriving []map[nodeFamily]struct{}
 	for key := range p.bgp.byAddr[addr] {
 		svc, part := v.Services[key], p.services[key]
@@ -296,8 +298,8 @@ func (p *Planner) sharers(v *View, addr netip.Addr, told bool) sharers {
 	return out
 }
 
-// waits reports whether the first route of an address waits: this node's endpoints of one of its Services are new, and those of another node, which could
-// take what is sent to all of them, are not.
+// waits reports whether the first route of an address waits: the endpoints of a Service on this node are new, and those
+// on another node, which could take the traffic of all Services, are not.
 func (p *Planner) waits(v4 bool, could map[string]struct{}, arriving []map[nodeFamily]struct{}) bool {
 	isNew := func(node string) bool {
 		return slices.ContainsFunc(arriving, func(nodes map[nodeFamily]struct{}) bool {
@@ -316,7 +318,7 @@ func (p *Planner) waits(v4 bool, could map[string]struct{}, arriving []map[nodeF
 	return false
 }
 
-// common returns what is in all the sets.
+// common returns the intersection of the sets.
 func common(sets []map[string]struct{}) map[string]struct{} {
 	switch len(sets) {
 	case 0:
@@ -331,7 +333,7 @@ func common(sets []map[string]struct{}) map[string]struct{} {
 	return out
 }
 
-// going is how far a node is on its way out, where routers are to look for another one first (RFC 8326).
+// going is the progress of decommissioning, during which routers must first find another route (RFC 8326).
 type going struct {
 	state goingState
 	until time.Time // while draining
@@ -345,10 +347,10 @@ const (
 	gone
 )
 
-// drainTime is for how long a node that goes announces with GRACEFUL_SHUTDOWN what it announced before.
+// drainTime is how long a decommissioning node announces its routes with GRACEFUL_SHUTDOWN.
 const drainTime = 5 * time.Second
 
-// look brings it up to date, and tells whether it is another state.
+// look updates the state and reports whether it changed.
 func (g *going) look(n Node, now time.Time) bool {
 	before := g.state
 	switch goes := n.Excluded || n.Leaving; {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// MarshalText writes communities as operators do, such as "65000:100 65535:0".
+// MarshalText writes communities in the usual notation, such as "65000:100 65535:0".
 func (s CommunitySet) MarshalText() ([]byte, error) {
 	var b []byte
 	for i, c := range s.Communities() {
@@ -20,7 +20,7 @@ func (s CommunitySet) MarshalText() ([]byte, error) {
 	return b, nil
 }
 
-// UnmarshalText reads what MarshalText writes, in any order.
+// UnmarshalText parses the output of MarshalText, in any order.
 func (s *CommunitySet) UnmarshalText(text []byte) error {
 	var all []uint32
 	for word := range strings.FieldsSeq(string(text)) {
@@ -46,7 +46,7 @@ func (s LargeCommunitySet) MarshalText() ([]byte, error) {
 	return b, nil
 }
 
-// UnmarshalText reads what MarshalText writes, in any order.
+// UnmarshalText parses the output of MarshalText, in any order.
 func (s *LargeCommunitySet) UnmarshalText(text []byte) error {
 	var all []LargeCommunity
 	for word := range strings.FieldsSeq(string(text)) {
@@ -60,7 +60,7 @@ func (s *LargeCommunitySet) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// numbers reads so many decimal numbers with colons between.
+// numbers parses count decimal numbers separated by colons.
 func numbers(text string, count, bits int) ([]uint32, error) {
 	parts := strings.Split(text, ":")
 	if len(parts) != count {

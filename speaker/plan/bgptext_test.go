@@ -12,7 +12,7 @@ import (
 func TestCommunitySetText(t *testing.T) {
 	for text, want := range map[string]struct {
 		set   plan.CommunitySet
-		again string // as it is written, if it can be read
+		again string // as written, if it can be parsed
 		bad   bool
 	}{
 		"":                              {},
@@ -59,7 +59,7 @@ func TestLargeCommunitySetText(t *testing.T) {
 	}
 }
 
-// No log shows a password, whatever it is told.
+// No log shows a password, whatever is logged.
 func TestSecretsAreNotLogged(t *testing.T) {
 	var out bytes.Buffer
 	for _, h := range []slog.Handler{slog.NewTextHandler(&out, nil), slog.NewJSONHandler(&out, nil)} {

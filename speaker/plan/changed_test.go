@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// What a plan says it changed is all that it changed: a copy of the Desired before it, brought up to date with nothing but
-// what Changed names, is the Desired after it.
+// Changed is complete: the previous Desired, updated only where Changed names a difference, equals the new Desired.
 func TestChangedIsComplete(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 4))
@@ -31,7 +30,7 @@ func TestChangedIsComplete(t *testing.T) {
 	}
 }
 
-// follow brings a copy up to date with what changed and nothing else.
+// follow updates a copy with the named changes and nothing else.
 func follow(copied, d *Desired, c *Changed) {
 	take(copied.Table, d.Table, c.Keys)
 	take(copied.Inside, d.Inside, c.Keys)
@@ -45,7 +44,7 @@ func follow(copied, d *Desired, c *Changed) {
 	take(copied.VIPs, d.VIPs, c.VIPs)
 	take(copied.Claims, d.Claims, c.VIPs)
 	take(copied.Unreachable, d.Unreachable, c.Unreachable)
-	copied.Gateways = d.Gateways // told with every report
+	copied.Gateways = d.Gateways // published with every report
 	if c.Segments {
 		copied.Segments = maps.Clone(d.Segments)
 	}
@@ -63,7 +62,7 @@ func take[K comparable, V any](to, from map[K]V, keys map[K]struct{}) {
 	}
 }
 
-// A change of one Service is planned without a look at another: it names that Service and its own alone.
+// A change of one Service plans no other Service: Changed names only that Service and its own objects.
 func TestChangedNamesNoOther(t *testing.T) {
 	v, p := many(100), NewPlanner(Options{Node: "a"})
 	p.Plan(v, Touched{All: true}, time.Time{})
@@ -79,8 +78,8 @@ func TestChangedNamesNoOther(t *testing.T) {
 	}
 }
 
-// A node that is not heard any more costs a decision for what it held, not for all that it is listed for; so does one that returns,
-// or changes its mind.
+// A node that becomes unreachable costs decisions for the VirtualIPs that it owned, not for all that list it. So does a
+// node that returns or changes its claims.
 func TestDeathDecidesWhatWasHeld(t *testing.T) {
 	const nodes, vips = 40, 200
 	v, p := many(vips), NewPlanner(Options{Node: "node-0"})
@@ -120,7 +119,7 @@ func TestDeathDecidesWhatWasHeld(t *testing.T) {
 	}
 }
 
-// Each field of Touched counts as a change.
+// Any reports a change of each field of Touched.
 func TestTouchedAny(t *testing.T) {
 	if (Touched{}).Any() {
 		t.Error("nothing is touched, and Any")

@@ -9,20 +9,21 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// claim is one Service's wish for a virtual server. Several may claim one key; the oldest has it (ipvs.md 1.1.6).
+// claim is the request of one Service for a virtual server. Of several claims for one key the oldest wins (ipvs.md
+// 1.1.6).
 type claim struct {
 	service pools.ServiceKey
 	created int64
 	virtual virtual
 }
 
-// compare orders claims by age, then name.
+// compare orders claims by age, then by name.
 func (c claim) compare(d claim) int {
 	return cmp.Or(cmp.Compare(c.created, d.created), cmp.Compare(c.service.Namespace, d.service.Namespace),
 		cmp.Compare(c.service.Name, d.service.Name))
 }
 
-// claim records a Service's wish, in place of its earlier one for the same key, and installs who has the key now.
+// claim records the request of a Service, replaces its previous one for the same key, and installs the winner.
 func (p *Planner) claim(k ipvs.Key, c claim) {
 	claims := p.claims[k]
 	if i := slices.IndexFunc(claims, func(d claim) bool { return d.service == c.service }); i >= 0 {
@@ -36,14 +37,14 @@ func (p *Planner) claim(k ipvs.Key, c claim) {
 	p.install(k)
 }
 
-// disclaim forgets a Service's wish; the next takes over.
+// disclaim deletes the request of a Service; the next one wins.
 func (p *Planner) disclaim(k ipvs.Key, service pools.ServiceKey) {
 	claims := slices.DeleteFunc(p.claims[k], func(c claim) bool { return c.service == service })
 	set(p.claims, k, claims, len(claims) > 0)
 	p.install(k)
 }
 
-// install makes the whole hold what the oldest claim of a key asks for.
+// install updates the desired state with the oldest claim of a key.
 func (p *Planner) install(k ipvs.Key) {
 	before, had := p.installed[k]
 	var after claim
@@ -76,7 +77,7 @@ func (p *Planner) install(k ipvs.Key) {
 	p.countLocal(k.Addr, after.virtual.Local, before.virtual.Local)
 }
 
-// count notes elements that are needed once more, and once less.
+// count adds one use of some elements and removes one use of others.
 func (p *Planner) count(more, less []ipvs.Element) {
 	for _, e := range more {
 		if _, there := p.desired.Filter[e]; there {
@@ -96,7 +97,7 @@ func (p *Planner) count(more, less []ipvs.Element) {
 	}
 }
 
-// countLocal notes whether one virtual server makes its address local now, and did before.
+// countLocal counts the virtual servers that make an address local.
 func (p *Planner) countLocal(addr netip.Addr, now, before bool) {
 	n := p.locals[addr]
 	switch {
@@ -115,7 +116,7 @@ func (p *Planner) countLocal(addr netip.Addr, now, before bool) {
 	}
 }
 
-// index is a relation that is looked up by one side.
+// index is a relation with a lookup by one side.
 type index[K, V comparable] map[K]map[V]struct{}
 
 func (x index[K, V]) add(k K, v V) {

@@ -2,10 +2,11 @@ package plan
 
 import "slices"
 
-// What a node does about another one that does not hear it, or that it does not hear (docs/design/failover.md, rule 7).
+// This file handles asymmetric links: one of two nodes does not receive the other (docs/design/failover.md, rule 7).
 
-// yieldsTo tells whether this node yields in the end to another holder that does not hear it, and so will not: unless that one may not
-// answer, or it is the one that is deaf, since others hear this node. Then that one is told by way of the API server (rule 7).
+// yieldsTo reports whether this node finally yields to another owner that does not receive it, and so will not yield
+// itself. That owner must be eligible, and its Node Ready. If that owner has no newer list and other members receive
+// this node, the fault is on the other side: the status informs that owner through the API server (rule 7).
 func (d *deciding) yieldsTo(h holder) bool {
 	if d.able(h.node, true) != Owner || !d.view.Nodes[h.node].Ready {
 		return false
@@ -17,23 +18,24 @@ func (d *deciding) yieldsTo(h holder) bool {
 	return false
 }
 
-// told tells whether this node, which hears nobody, reads in the status that another one answers and knows of one that is deaf (rule 7).
+// told reports whether this node, which receives no other member, reads in the status that another node owns the
+// VirtualIP and reports an asymmetric link (rule 7).
 func (d *deciding) told() bool {
 	return d.vip.Contested && d.alone && d.answersUnheard(d.vip.Holder)
 }
 
-// hearsOthers tells whether this node has heard others for long enough to hear all that are there.
+// hearsOthers reports whether this node has received other members for long enough to receive all that are present.
 func (d *deciding) hearsOthers() bool {
 	return !d.alone && d.view.Members.informed() && d.waits(d.informedAt.Add(contest*d.interval), Owner) != ""
 }
 
-// answersUnheard tells whether a node, which the status says answers, may still be alive although it is not heard.
+// answersUnheard reports whether the owner named in the status may still be alive although it is unreachable.
 func (d *deciding) answersUnheard(node string) bool {
 	return node != "" && node == d.vip.Holder && node != d.self && !d.heard(node) && d.view.Nodes[node].Ready
 }
 
-// noteRivals counts how often others answered as well and stopped. One that asked this node to take over is none: this node has
-// announced itself since.
+// noteRivals counts how often other owners appeared and stopped. An owner that asked this node to take over does not
+// count: this node has announced itself since.
 func (d *deciding) noteRivals() {
 	t := &d.tenure
 	rivals := t.held && t.successor == "" && slices.ContainsFunc(d.holders, func(h holder) bool { return h.claim.State == Held })

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// deciding collects what bears on one VirtualIP.
+// deciding collects the inputs of the decision about one VirtualIP.
 func (p *Planner) deciding(v *View, name string, vip VIP, now time.Time) *deciding {
 	d := &deciding{
 		unit: p.unit(v, vip), vip: vip, self: p.options.Node, now: now, interval: cmp.Or(p.options.Interval, defaultInterval),
@@ -26,7 +26,7 @@ func (p *Planner) deciding(v *View, name string, vip VIP, now time.Time) *decidi
 	return d
 }
 
-// whyNot returns why this node cannot answer whatever the others do.
+// whyNot returns the blocker of this node, independent of the other nodes.
 func (d *deciding) whyNot() Reason {
 	switch {
 	case len(d.addrs) == 0:
@@ -54,7 +54,7 @@ func (d *deciding) whyNot() Reason {
 	return Owner
 }
 
-// lookAtMembers notes who answers, among those that are heard where it counts.
+// lookAtMembers records the claims of other nodes, as far as these are reachable where it counts.
 func (d *deciding) lookAtMembers(id VIPID) {
 	for name, m := range d.view.Members.Peers {
 		c, says := m.Claims[id]
@@ -67,7 +67,7 @@ func (d *deciding) lookAtMembers(id VIPID) {
 		d.alone = false
 		deaf := d.deafTo(m)
 		switch {
-		case says && (c.State == Declined || deaf && !d.view.Nodes[name].Ready): // Kubernetes does not reach it either
+		case says && (c.State == Declined || deaf && !d.view.Nodes[name].Ready): // unreachable for Kubernetes, too
 			d.declined[name] = true
 		case says:
 			d.holders = append(d.holders, holder{node: name, claim: c, deaf: deaf, returned: m.Returned})
@@ -81,11 +81,11 @@ func (d *deciding) lookAtMembers(id VIPID) {
 	slices.SortFunc(d.holders, holder.compare)
 }
 
-// heard tells whether another node is.
+// heard reports whether another node is reachable.
 func (d *deciding) heard(node string) bool { return d.hears(d.view.Members.Peers[node]) }
 
-// hears tells whether a node counts as alive: on one of this node's interfaces for the VirtualIP, or, where it has none to hear it
-// on, anywhere.
+// hears reports whether a member counts as alive: on one of this node's interfaces for the VirtualIP, or on any path if
+// it has none of them to receive on.
 func (d *deciding) hears(m Member) bool {
 	if !m.Alive {
 		return false
@@ -98,7 +98,7 @@ func (d *deciding) hears(m Member) bool {
 	return len(d.ears) == 0
 }
 
-// deafTo tells whether a node that counts as alive does not hear this one where it does.
+// deafTo reports whether an alive member does not receive this node on any interface that counts: an asymmetric link.
 func (d *deciding) deafTo(m Member) bool {
 	for name := range d.ears {
 		_, on := m.On[name]
@@ -109,8 +109,8 @@ func (d *deciding) deafTo(m Member) bool {
 	return len(m.Deaf) > 0
 }
 
-// choose lists the candidates: with leaving also those whose endpoints are about to go, and this node if it does not
-// reach every network. It reports whether those are needed.
+// choose lists the candidates. With leaving they include nodes whose endpoints are terminating, and this node if it
+// does not reach every network. It reports whether these are needed.
 func (d *deciding) choose(leaving bool) bool {
 	d.candidates, d.soft = nil, Owner
 	lacking := false
@@ -136,7 +136,7 @@ func (d *deciding) choose(leaving bool) bool {
 	return lacking && len(d.candidates) == 0
 }
 
-// against returns what speaks against a listed node.
+// against returns why a listed node is no candidate, Owner if it is one.
 func (d *deciding) against(node string, leaving bool) Reason {
 	if node != d.self {
 		m := d.view.Members.Peers[node]
@@ -158,8 +158,8 @@ func (d *deciding) against(node string, leaving bool) Reason {
 	return Owner
 }
 
-// dependsOn returns the nodes of which it bears on the decision how they are heard and what the API says of them. Where somebody
-// answers those are few, so that a node that comes or goes costs what it held, not what it is listed for.
+// dependsOn returns the nodes whose liveness and API state affect the decision. They are few while the VirtualIP has an
+// owner. So a membership change costs in proportion to what the node owned, not to the lists that contain it.
 func (d *deciding) dependsOn() map[string]struct{} {
 	out := map[string]struct{}{d.self: {}}
 	for _, n := range d.claimants {
@@ -167,13 +167,13 @@ func (d *deciding) dependsOn() map[string]struct{} {
 	}
 	others := d.vip.Nodes
 	switch {
-	case d.hard == Observer: // nothing is decided yet
+	case d.hard == Observer: // no decision yet
 		return out
-	case len(d.local) > 0: // who has an endpoint that is about to go counts if nobody else has one
+	case len(d.local) > 0: // a node with a terminating endpoint counts if no node has another one
 	case !d.tenure.held && len(d.holders) > 0 && len(d.addrs) > 0:
 		return out
 	case d.tenure.held && d.soft == Owner && !d.partial && (d.vip.Holder == "" || d.vip.Holder == d.self):
-		others = before(d.vip.Nodes, d.self) // who may be asked to take over
+		others = before(d.vip.Nodes, d.self) // nodes that may be asked to take over
 	}
 	for _, n := range others {
 		out[n] = struct{}{}
@@ -184,14 +184,14 @@ func (d *deciding) dependsOn() map[string]struct{} {
 	return out
 }
 
-// nearness orders the reasons against nodes by how far one got.
+// nearness ranks the reasons by how close the node came to ownership.
 var nearness = map[Reason]int{
 	NoEligibleNode: 0, NodeNotAlive: 1, Observer: 2, Stopping: 3, Excluded: 4, NotListed: 4, NoAdvertisement: 5, NoLocalEndpoint: 6,
 	PartlyIsolated: 6,
 	NodeDeclined:   7, NoInterface: 8, Isolated: 9, DataPlaneNotReady: 10, KernelAnswers: 11, AddressConflict: 12,
 }
 
-// decision says what is seen of the VirtualIP once the tenure is decided.
+// decision returns the observed outcome once the ownership is decided.
 func (d *deciding) decision() Decision {
 	t := &d.tenure
 	dec := Decision{Reason: d.hard, Moved: t.moved, At: t.at, From: t.from, Vacant: t.vacant, Deaf: d.deaf}
@@ -220,7 +220,7 @@ func (d *deciding) decision() Decision {
 	return dec
 }
 
-// nearest returns the reason against the node that came nearest.
+// nearest returns the reason of the node that came closest to ownership.
 func (d *deciding) nearest() Reason {
 	why := NoEligibleNode
 	for _, n := range d.vip.Nodes {
@@ -238,7 +238,7 @@ func (d *deciding) nearest() Reason {
 	return why
 }
 
-// reports tells whether this node writes the status.
+// reports reports whether this node writes the status.
 func (d *deciding) reports(owner string) bool {
 	if owner == d.self && (d.cutOff() || d.early() || d.elsewhere()) {
 		return false
@@ -256,9 +256,10 @@ func (d *deciding) reports(owner string) bool {
 	return d.vip.Holder == d.self
 }
 
-// early tells whether it is too soon to say who is cut off, this node or the one that the status names and that the API server
-// thinks well. This node has just taken over: if it is the one, the others fall silent one after another, and until the last one has
-// it seems to be among those that are left. Or it hears others again, and perhaps not that node yet.
+// early reports whether it is too early to determine which node is cut off: this one, or the Ready node that the status
+// names. If this node has just taken over and is itself cut off, the others become unreachable one by one. Until the
+// last one is, this node seems to be in the remaining group. If it has just received others again, the named node may
+// follow.
 func (d *deciding) early() bool {
 	holder := d.vip.Holder
 	if !d.tenure.held || holder == "" || holder == d.self || !d.view.Nodes[holder].Ready {
@@ -271,8 +272,8 @@ func (d *deciding) early() bool {
 	return d.waits(since.Add(contest*d.interval), Owner) == ""
 }
 
-// elsewhere tells whether, in a network that is split while all have the API server, a node on another side answers as well, and it is that
-// one's to write the status: the list names it first. Else both would write over one another for as long as it lasts.
+// elsewhere reports whether an owner on the other side of a split network writes the status, because the list ranks it
+// first. Both sides reach the API server and would otherwise overwrite each other until the split is resolved.
 func (d *deciding) elsewhere() bool {
 	holder := d.vip.Holder
 	if !d.tenure.reported || holder == d.self || !d.answersUnheard(holder) {
@@ -282,8 +283,9 @@ func (d *deciding) elsewhere() bool {
 	return placeOf(d.vip.Nodes, holder) < placeOf(d.vip.Nodes, d.self)
 }
 
-// cutOff tells whether another node seems to be the owner, which this one, although it has the API server, does not hear: it wrote
-// over our status, or is said to be well. The status is left to that node then, or the list would follow us.
+// cutOff reports whether this node reaches the API server but not the node that seems to be the owner: that node
+// overwrote this node's status, or its Node is Ready. That node then writes the status; otherwise the list would follow
+// this one.
 func (d *deciding) cutOff() bool {
 	holder := d.vip.Holder
 	if holder == "" || holder == d.self || d.view.Members.informed() {

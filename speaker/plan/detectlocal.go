@@ -8,35 +8,35 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// LocalMode is how packets of Pods are known: kube-proxy's detectLocalMode (kubeproxy.config.k8s.io/v1alpha1), with
+// LocalMode is how Pod packets are recognized: kube-proxy's detectLocalMode (kubeproxy.config.k8s.io/v1alpha1), with
 // its values.
 type LocalMode string
 
-// The modes. In those of an interface a packet counts by where it enters this node, whatever its source.
+// The modes. The interface modes match packets by their ingress interface, whatever the source.
 const (
-	// NodeCIDR goes by the podCIDRs of all Nodes. It is what an empty mode means.
+	// NodeCIDR matches the podCIDRs of all Nodes. It is the default for an empty mode.
 	NodeCIDR LocalMode = "NodeCIDR"
-	// ClusterCIDR goes by prefixes that the operator named.
+	// ClusterCIDR matches configured prefixes.
 	ClusterCIDR LocalMode = "ClusterCIDR"
-	// BridgeInterface goes by one interface.
+	// BridgeInterface matches one interface.
 	BridgeInterface LocalMode = "BridgeInterface"
-	// InterfaceNamePrefix goes by the interfaces whose names begin alike.
+	// InterfaceNamePrefix matches interfaces by a common name prefix.
 	InterfaceNamePrefix LocalMode = "InterfaceNamePrefix"
 )
 
-// LocalModes are all of them.
+// LocalModes are all modes.
 var LocalModes = []LocalMode{NodeCIDR, ClusterCIDR, BridgeInterface, InterfaceNamePrefix}
 
-// DetectLocal is a mode with what it goes by.
+// DetectLocal is a mode with its parameters.
 type DetectLocal struct {
 	Mode LocalMode
-	// CIDRs are those of ClusterCIDR.
+	// CIDRs are the prefixes of ClusterCIDR.
 	CIDRs []netip.Prefix
-	// Interface is the name of the bridge, or the prefix of the names.
+	// Interface is the name of the bridge, or the name prefix.
 	Interface string
 }
 
-// Pattern returns the interfaces as an ipvs.Element names them, empty for a mode that goes by addresses.
+// Pattern returns the interfaces in the syntax of ipvs.Element, empty for a mode that matches addresses.
 func (d DetectLocal) Pattern() string {
 	switch d.Mode {
 	case BridgeInterface:
@@ -47,8 +47,8 @@ func (d DetectLocal) Pattern() string {
 	return ""
 }
 
-// Covers reports whether the mode knows the packets of a Pod: of its address with the podCIDRs of all Nodes, or of the
-// interface by which the node reaches it.
+// Covers reports whether the mode recognizes the packets of a Pod, given its address, the interface through which the
+// node reaches it, and the podCIDRs of all Nodes.
 func (d DetectLocal) Covers(pod netip.Addr, via string, nodes []netip.Prefix) bool {
 	holds := func(p netip.Prefix) bool { return p.Contains(pod) }
 	switch d.Mode {
@@ -62,8 +62,8 @@ func (d DetectLocal) Covers(pod netip.Addr, via string, nodes []netip.Prefix) bo
 	return slices.ContainsFunc(nodes, holds)
 }
 
-// elements returns the elements of the packet filter that say what counts as a Pod. An interface has no family of its
-// own, so it counts for those in which the Nodes have addresses: a kernel without IPv6 takes no element of it.
+// elements returns the filter elements that define Pod sources. An interface has no address family, so it gets an
+// element for each family in which the Nodes have addresses: a kernel without IPv6 accepts no IPv6 element.
 func (d DetectLocal) elements(nodes map[string]Node) (out []ipvs.Element) {
 	if name := d.Pattern(); name != "" {
 		for _, all := range families(nodes) {
@@ -88,7 +88,7 @@ func podCIDRs(nodes map[string]Node) (out []netip.Prefix) {
 	return out
 }
 
-// families returns the prefixes of all addresses, of the families in which a Node has an address or a range of Pods.
+// families returns the all-address prefix of each family in which a Node has an address or a Pod CIDR.
 func families(nodes map[string]Node) (out []netip.Prefix) {
 	four, six := false, false
 	for _, node := range nodes {

@@ -1,5 +1,5 @@
-// Package plan decides what a node must hold and which addresses it answers for.
+// Package plan computes the desired state of a node and the addresses that it announces.
 //
-// It is pure: no I/O, no clock, no Kubernetes type. The same View and node name give the same Desired, in whatever order
-// the View was filled.
+// It is pure: no I/O, no clock, no Kubernetes type. The same View and node name give the same Desired, regardless of
+// the order in which the View was filled.
 package plan

@@ -7,8 +7,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// listKey names one list of real servers of a Service. All virtual servers of a port that have the same family and the same
-// policy share one.
+// listKey identifies one list of real servers of a Service. All virtual servers of a port with the same family and
+// policy share one list.
 type listKey struct {
 	name     string
 	protocol ipvs.Protocol
@@ -19,11 +19,11 @@ type listKey struct {
 // list is a list of real servers that are endpoints.
 type list struct {
 	servers map[netip.AddrPort]ipvs.RealServer
-	// chosen is how many of them take new connections.
+	// chosen is the number of servers that take new connections.
 	chosen int
-	// failedOpen is set if they are chosen as if no node was unreachable, because otherwise none would be.
+	// failedOpen is set if they were chosen as if every node was reachable, because otherwise none would be.
 	failedOpen bool
-	// since is when an endpoint that is not chosen, but was, or terminates, was first seen so.
+	// since is when an endpoint was first seen as terminating, or as no longer chosen.
 	since map[netip.AddrPort]time.Time
 }
 
@@ -51,11 +51,11 @@ func (w *planning) list(port Port, v4, local bool) list {
 	return out
 }
 
-// drain keeps those TCP endpoints with weight 0 that are not chosen but still listed: one that terminates, so that a
-// new process finds it too, and one that was chosen before and is not ready any more, or that the hints gave to
-// others, or whose node is unreachable; in the first plan of a Service also one that an earlier process may have left
-// out. Their connections go on, at most for Options.DrainLimit, and at most for Options.ResetAfter after their node
-// became unreachable; one that leaves its slice is gone at once (ipvs.md 4.5). UDP and SCTP do not drain (4.1).
+// drain keeps listed TCP endpoints that are not chosen, with weight 0: terminating ones, so that a new process finds
+// them, too; formerly chosen ones that are not ready any more, that the hints assign elsewhere, or whose node is
+// unreachable; and in the first plan of a Service those that an earlier process may have left out. Their connections
+// continue for at most Options.DrainLimit, and at most Options.ResetAfter after their node became unreachable. An
+// endpoint that leaves its slice is removed at once (ipvs.md 4.5). UDP and SCTP do not drain (4.1).
 func (w *planning) drain(out *list, before list, from map[netip.AddrPort]*Endpoint, local bool) {
 	for at, e := range from {
 		if _, chosen := out.servers[at]; chosen || local && !w.isLocal(e) {
@@ -71,7 +71,7 @@ func (w *planning) drain(out *list, before list, from map[netip.AddrPort]*Endpoi
 		if out.since == nil {
 			out.since = map[netip.AddrPort]time.Time{}
 		}
-		out.since[at] = since // kept beyond the limit, or it would begin again
+		out.since[at] = since // kept after the limit, or it would start again
 		if until := w.drainsUntil(e, since, out.failedOpen); !until.IsZero() {
 			if !w.now.Before(until) {
 				continue
@@ -82,14 +82,14 @@ func (w *planning) drain(out *list, before list, from map[netip.AddrPort]*Endpoi
 	}
 }
 
-// wasLeftOut reports whether an earlier process may have left an endpoint out because its node was unreachable.
+// wasLeftOut reports whether an earlier process may have left out an endpoint because its node was unreachable.
 func (w *planning) wasLeftOut(e *Endpoint, failedOpen bool) bool {
 	_, unreachable := w.unreachable(e)
 	return w.before == nil && unreachable && e.Ready && !failedOpen
 }
 
-// drainsUntil returns when an endpoint that drains since then is no real server any more, zero for never. In a list
-// that failed open unreachable nodes count as reachable ones.
+// drainsUntil returns when an endpoint that drains since then is removed, zero for never. In a list that failed open,
+// unreachable nodes count as reachable.
 func (w *planning) drainsUntil(e *Endpoint, since time.Time, failedOpen bool) (until time.Time) {
 	if w.options.DrainLimit > 0 {
 		until = since.Add(w.options.DrainLimit)

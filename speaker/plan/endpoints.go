@@ -8,8 +8,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// candidates returns the endpoints of a port in one family. One address and port counts once, whatever its slices: one that
-// does not terminate comes before one that does (ipvs.md 3.4).
+// candidates returns the endpoints of a port in one family. An address and port in several slices counts once; the
+// entry that is not terminating has precedence (ipvs.md 3.4).
 func (w *planning) candidates(port Port, v4 bool) map[netip.AddrPort]*Endpoint {
 	key := listKey{name: port.Name, protocol: port.Protocol, v4: v4}
 	if done, ok := w.byPort[key]; ok {
@@ -36,7 +36,7 @@ func (w *planning) candidates(port Port, v4 bool) map[netip.AddrPort]*Endpoint {
 	return out
 }
 
-// number returns the slice's number for a port of the Service: the one with its name and protocol.
+// number returns the slice's number of a Service port, matched by name and protocol.
 func (s Slice) number(port Port) (uint16, bool) {
 	for _, p := range s.Ports {
 		if p.Name == port.Name && p.Protocol == port.Protocol && p.Port != 0 {
@@ -46,7 +46,7 @@ func (s Slice) number(port Port) (uint16, bool) {
 	return 0, false
 }
 
-// compare orders what several slices say of one endpoint, what counts first. Only equal ones compare as equal.
+// compare orders the entries of several slices for one endpoint by precedence. Only equal ones compare as equal.
 func (e *Endpoint) compare(f *Endpoint) int {
 	return cmp.Or(
 		falseFirst(e.Terminating, f.Terminating), falseFirst(!e.Ready, !f.Ready), falseFirst(!e.Serving, !f.Serving),
@@ -64,12 +64,11 @@ func falseFirst(a, b bool) int {
 	return 1
 }
 
-// choose returns the candidates of a list that take new connections. Those on unreachable nodes are left out first,
-// before conditions, hints and checks count, so that each fallback takes effect at once: the endpoints of another
-// zone, or those that terminate and still serve. It fails open: if none of the others is ready, or terminates and
-// still serves, it chooses as if no node was unreachable. It does not if nothing would be chosen then either. A new
-// endpoint that is ready counts, checked or not. Each list fails open by itself: one port of a Service may while
-// another does not.
+// choose returns the candidates of a list that take new connections. Endpoints on unreachable nodes are excluded first,
+// before conditions, hints and checks. So each fallback takes effect at once: endpoints of another zone, or terminating
+// ones that still serve. The list fails open: if no remaining endpoint is ready, or terminating and serving, it chooses
+// as if every node was reachable. It does not fail open if that would choose nothing either. A new endpoint that is
+// ready counts, checked or not. Each list fails open independently: one port of a Service may while another does not.
 func (w *planning) choose(key listKey, from candidates) (chosen candidates, failedOpen bool) {
 	left := w.reachable(from)
 	if chosen = w.chooseOf(key, from, left); len(chosen) > 0 || len(left) == len(from) {
@@ -82,10 +81,10 @@ func (w *planning) choose(key listKey, from candidates) (chosen candidates, fail
 // candidates are the endpoints of a port in one family.
 type candidates = map[netip.AddrPort]*Endpoint
 
-// chooseOf returns those of some candidates that take new connections: the ready ones that the topology hints allow,
-// and while there is none those that still serve although they are terminating (ipvs.md 3.5, 3.6). Local are only
-// those of this node, and for them hints do not count. While all of these are new and refuse, other ready ones stand
-// in for them, or else those that terminate. It returns none only where none is ready or serves.
+// chooseOf returns the candidates among some that take new connections: the ready ones that the topology hints allow,
+// and if there is none, the terminating ones that still serve (ipvs.md 3.5, 3.6). A local list has only endpoints of
+// this node and ignores hints. While all of these are new and refuse connections, other ready ones replace them, or
+// else terminating ones. It returns none only if none is ready or serves.
 func (w *planning) chooseOf(key listKey, from, some candidates) candidates {
 	ready, usable := candidates{}, candidates{}
 	for at, e := range some {
@@ -106,7 +105,7 @@ func (w *planning) chooseOf(key listKey, from, some candidates) candidates {
 		w.hinted(ready)
 	}
 	if len(known)+len(usable) == 0 {
-		return ready // there is nobody else: a check would change nothing
+		return ready // no alternative: a check would change nothing
 	}
 	for at := range ready {
 		if since, is := fresh[at]; is {
@@ -122,11 +121,11 @@ func (w *planning) chooseOf(key listKey, from, some candidates) candidates {
 	return usable
 }
 
-// isLocal tells whether the endpoint is on this node; one without a node is nobody's (ipvs.md 3.2).
+// isLocal reports whether the endpoint is on this node; one without a node is on none (ipvs.md 3.2).
 func (w *planning) isLocal(e *Endpoint) bool { return e.Node != "" && e.Node == w.options.Node }
 
-// hinted leaves those ready endpoints that are meant for this node, or else for its zone. A hint counts only if every
-// endpoint has one of its kind and one of them is meant for here (ipvs.md 3.8).
+// hinted keeps the ready endpoints with a hint for this node, or else for its zone. A kind of hint counts only if every
+// endpoint has one and at least one matches (ipvs.md 3.8).
 func (w *planning) hinted(ready map[netip.AddrPort]*Endpoint) {
 	zone := w.node.Zone()
 	for _, hint := range []func(*Endpoint) (given, here bool){
@@ -154,8 +153,8 @@ func (w *planning) hinted(ready map[netip.AddrPort]*Endpoint) {
 	}
 }
 
-// countReady returns the number of addresses of ready endpoints on this node, over all ports (ipvs.md 5.1.6): of the family that
-// has more, because a dual-stack Pod is one endpoint.
+// countReady returns the number of addresses of ready endpoints on this node, over all ports (ipvs.md 5.1.6), in the
+// family that has more, because a dual-stack Pod is one endpoint.
 func (w *planning) countReady() int {
 	four, six := map[netip.Addr]struct{}{}, map[netip.Addr]struct{}{}
 	for _, slice := range w.slices {
@@ -172,8 +171,8 @@ func (w *planning) countReady() int {
 	return max(len(four), len(six))
 }
 
-// lookAtEndpoints records which addresses are endpoints, which nodes have a ready one, and which a serving one that is
-// about to go. A node that is unreachable from here counts as any: whether it announces is for it to decide.
+// lookAtEndpoints records the endpoint addresses, the nodes with a ready endpoint, and the nodes with a terminating one
+// that still serves. Nodes that are unreachable from here are included, because each node plans its own announcements.
 func (w *planning) lookAtEndpoints() {
 	for _, slice := range w.slices {
 		for i := range slice.Endpoints {
@@ -192,7 +191,7 @@ func (w *planning) lookAtEndpoints() {
 	}
 }
 
-// pod is a real server that takes new connections; drained one that only keeps those it has.
+// pod is a real server that takes new connections; drained is one that only keeps its connections.
 var (
 	pod     = ipvs.RealServer{Weight: 1, Forward: ipvs.Masquerade}
 	drained = ipvs.RealServer{Weight: 0, Forward: ipvs.Masquerade}

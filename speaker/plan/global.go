@@ -7,9 +7,9 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// globalElements returns the elements of the packet filter that depend on no Service, without repetition: what counts
-// as a Pod, and the cluster's ranges of ClusterIPs. The latter only where all Services are served here: a ClusterIP
-// that another proxy serves would be dropped as one that nobody has.
+// globalElements returns the filter elements that depend on no Service, without duplicates: the Pod sources, and the
+// ranges of ClusterIPs. The ranges are included only if IronLB serves all Services: a ClusterIP served by another proxy
+// would be dropped as unknown.
 func globalElements(v *View, o Options) []ipvs.Element {
 	out := o.DetectLocal.elements(v.Nodes)
 	if !o.ServiceProxy || len(v.OtherProxy) > 0 {
@@ -25,7 +25,7 @@ func globalElements(v *View, o Options) []ipvs.Element {
 	return out
 }
 
-// podsKnown tells for each family whether anything counts as a Pod.
+// podsKnown records for each family whether there are Pod sources.
 type podsKnown struct{ four, six bool }
 
 func podFamilies(global []ipvs.Element) podsKnown {
@@ -40,8 +40,8 @@ func podFamilies(global []ipvs.Element) podsKnown {
 
 func (k podsKnown) of(addr netip.Addr) bool { return addr.Is4() && k.four || addr.Is6() && k.six }
 
-// disjoint returns the prefixes masked and sorted, without those that another one holds: nftables takes no overlapping
-// elements in a set of intervals.
+// disjoint returns the prefixes masked and sorted, without those inside another one: an nftables interval set rejects
+// overlapping elements.
 func disjoint(prefixes []netip.Prefix) []netip.Prefix {
 	var out []netip.Prefix
 	masked := make([]netip.Prefix, 0, len(prefixes))
@@ -50,7 +50,7 @@ func disjoint(prefixes []netip.Prefix) []netip.Prefix {
 			masked = append(masked, p.Masked())
 		}
 	}
-	slices.SortFunc(masked, netip.Prefix.Compare) // one that holds another comes before it
+	slices.SortFunc(masked, netip.Prefix.Compare) // a prefix sorts before those inside it
 	for _, p := range masked {
 		if len(out) == 0 || !out[len(out)-1].Overlaps(p) {
 			out = append(out, p)

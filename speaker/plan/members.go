@@ -7,24 +7,24 @@ import (
 	"time"
 )
 
-// Members is what the speakers know of one another, without the API server (docs/design/failover.md).
+// Members is the observed state of the other members, without the API server (docs/design/failover.md).
 type Members struct {
-	// Observer is set while this node must claim nothing: it has just started, or woke up late.
+	// Observer is set while this node must claim nothing: it has just started, or resumed after a stall.
 	Observer bool
-	// Isolated are the interfaces of this node on which it hears nobody although others hear one another there.
+	// Isolated are the interfaces on which this node receives no member although others receive one another there.
 	Isolated map[string]struct{}
-	// Segments are the interfaces on which others are listened for; on another one it is not known yet who answers. Nil means
-	// all of them.
+	// Segments are the interfaces on which members are received; the owners on any other one are not known yet. Nil
+	// means all interfaces.
 	Segments map[string]struct{}
-	// Returned is how often one was heard again that had fallen silent, at all or on a segment, and was not restarted: it may have answered
-	// for anything meanwhile.
+	// Returned counts how often a member became reachable again, overall or on a segment, without a restart: it may
+	// have answered for any address meanwhile.
 	Returned int
-	// Peers are the other nodes that were heard of since this process began, by name.
+	// Peers are the other nodes received since this process began, by name.
 	Peers map[string]Member
 }
 
-// informed tells whether somebody else is heard, and all claims of everybody who is are known. A node that is not may be cut
-// off, or just come back from that.
+// informed reports whether a member is reachable and all claims of all reachable members are known. Otherwise this node
+// may be cut off, or has just recovered from that.
 func (m Members) informed() bool {
 	heard := false
 	for _, p := range m.Peers {
@@ -36,7 +36,7 @@ func (m Members) informed() bool {
 	return heard
 }
 
-// listened tells whether somebody who is heard hears this node.
+// listened reports whether a reachable member receives this node.
 func (m Members) listened() bool {
 	for _, p := range m.Peers {
 		if p.Alive && !p.Away && !p.Observer && len(p.Deaf) < len(p.On) {
@@ -46,22 +46,23 @@ func (m Members) listened() bool {
 	return false
 }
 
-// Member is another node as it was heard.
+// Member is the observed state of another node.
 type Member struct {
-	// Alive is set if it was heard lately on any path.
+	// Alive is set if it was received recently on any path.
 	Alive bool
-	// Away is set while its speaker is replaced: it answers for what it claims, and can take nothing over.
+	// Away is set while its speaker is being replaced: it answers for its claims and cannot take over.
 	Away bool
-	// On are the interfaces of this node on which it counts as alive, Deaf those of them on which it says that it does not hear this node.
+	// On are the interfaces of this node on which it counts as alive. Deaf are those of them with an asymmetric link:
+	// it reports that it does not receive this node there.
 	On, Deaf map[string]struct{}
-	// Observer and Leaving are what it says of itself: it must claim nothing yet; it is about to end.
+	// Observer and Leaving are its reported state: it must claim nothing yet; its process is about to end.
 	Observer, Leaving bool
 	// Synced is set once all its claims are known.
 	Synced bool
-	// Returned is set if it counted as dead until just now, and was not restarted: it may claim what it does not know
-	// that others took.
+	// Returned is set if it counted as dead until just now and was not restarted: its claims may predate a takeover by
+	// others.
 	Returned bool
-	// Claims are what it says of VirtualIPs.
+	// Claims are its published claims.
 	Claims map[VIPID]Claim
 }
 
@@ -74,46 +75,47 @@ func IDOf(vip string) VIPID {
 	return VIPID(binary.BigEndian.Uint64(sum[:]))
 }
 
-// Claim is what a node says of one VirtualIP.
+// Claim is the published state of one VirtualIP on one node.
 type Claim struct {
 	State ClaimState
-	// Generation of the list that it goes by, and its own place in it.
+	// Generation is that of the node list in use, Place the node's rank in that list.
 	Generation int64
 	Place      uint16
-	// Successor, with Leaving, is who is asked to take over.
+	// Successor, with Leaving, is the node that is asked to take over.
 	Successor string
 }
 
-// ClaimState is what a node does about a VirtualIP in whose list it is.
+// ClaimState is the state of a VirtualIP on a node of its list.
 type ClaimState uint8
 
 const (
-	// Held: it answers.
+	// Held: the node answers.
 	Held ClaimState = iota + 1
-	// Leaving: it answers until its successor does.
+	// Leaving: the node answers until its successor does.
 	Leaving
-	// Declined: it does not answer and will not.
+	// Declined: the node does not answer and will not.
 	Declined
 )
 
-// Word is what this node tells the others. It is whole each time; what is not in it is no longer said.
+// Word is the state that this node publishes to the other members. It is complete each time; a claim that it lacks is
+// withdrawn.
 type Word struct {
 	Claims map[string]Claim // by the name of the VirtualIP
 	// Leaving is set when the process is about to end.
 	Leaving bool
 }
 
-// Conflict is another host that answers for an address of ours.
+// Conflict is another host that answers for a virtual address.
 type Conflict struct {
-	// MAC is its hardware address, Interface ours on which it was heard.
+	// MAC is its hardware address, Interface the local interface that received it.
 	MAC       string
 	Interface string
 	Since     time.Time
 }
 
-// Proxy is a host that answers for every address on a network of ours (proxy ARP).
+// Proxy is a host that answers for every address on a network of this node (proxy ARP).
 type Proxy struct {
-	// MAC is its hardware address, Interface ours on which it was received, Family IPv4 or IPv6.
+	// MAC is its hardware address, Interface the local interface that received it, Family IPv4 or IPv6.
 	MAC, Interface, Family string
 	Since                  time.Time
 }

@@ -8,22 +8,22 @@ import (
 	"strings"
 )
 
-// station is what a scenario says of one node's speaker.
+// station is the speaker of one node in a scenario.
 type station struct {
 	dead, observer, leaving, unsynced bool
-	// paused is set while it has just been received again.
+	// paused is set while it has just become reachable again.
 	paused   bool
 	isolated map[string]struct{}
 	unable   map[netip.Addr]Reason
-	// deaf are the nodes that it does not hear.
+	// deaf are the nodes that it does not receive.
 	deaf map[string]bool
-	// returned is how often one was heard again.
+	// returned counts how often another node became reachable again.
 	returned int
-	// view is what it knows of the cluster since its link to the API server was cut; nil while that is there.
+	// view is its last state of the cluster while it is disconnected from the API server; nil while connected.
 	view *View
-	// links are its own interfaces, if not those of all.
+	// links are its own interfaces, if they differ from the common ones.
 	links map[string]Link
-	// said is what it said last, as long as it is heard.
+	// said are its last published claims.
 	said map[string]Claim
 }
 
@@ -34,7 +34,7 @@ func (w *world) station(node string) *station {
 	return w.stations[node]
 }
 
-// viewOf returns what one node's speaker sees. All nodes of the API have a speaker.
+// viewOf returns the View of one node's speaker. Every Node of the API has a speaker.
 func (w *world) viewOf(node string) *View {
 	s := w.station(node)
 	v := *w.view
@@ -69,18 +69,18 @@ func (w *world) viewOf(node string) *View {
 	return &v
 }
 
-// stationCommand changes what is known of speakers, and tells whether it was that:
+// stationCommand changes the state of speakers, and reports whether the command was one of them:
 //
 //	dead|alive|observer|joined|stopping|unsynced|synced NODE
 //	paused|trusted NODE    the others receive it again, after it had counted as dead
 //	deaf|hears NODE OTHER
-//	returned NODE          it hears one again that had fallen silent
+//	returned NODE          an unreachable node became reachable again for it
 //	isolated|rejoined NODE INTERFACE
 //	unable NODE IP REASON
 //	able NODE IP
 //	unlinked|linked NODE   its interfaces
-//	cut|mended NODE        its link to the API server
-//	reborn NODE            its speaker starts anew
+//	cut|mended NODE        its connection to the API server
+//	reborn NODE            its speaker restarts
 //	link NAME [SUBNET...]  on every node
 func (w *world) stationCommand(words []string) bool {
 	if words[0] == "link" {
@@ -160,7 +160,8 @@ func frozen(v *View) *View {
 	return &c
 }
 
-// who returns what each node makes of every VirtualIP, a line each. What one says is heard by those that come after it.
+// who returns the decision of each node about every VirtualIP, one per line. A node receives the claims of those before
+// it.
 func (w *world) who(nodes []string) []string {
 	var out []string
 	for _, node := range nodes {
@@ -214,7 +215,7 @@ func (w *world) who(nodes []string) []string {
 
 var states = map[ClaimState]string{Held: "held", Leaving: "leaving", Declined: "declined"}
 
-// hear notes what a node said, unless nobody can hear it.
+// hear records the published claims of a node.
 func (w *world) hear(node string, d *Desired) {
 	w.station(node).said = maps.Clone(d.Claims)
 }

@@ -8,12 +8,13 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// NewFor is how long an endpoint counts as new after it became ready, and so how long its check takes at most.
+// NewFor is how long an endpoint counts as new after it became ready, and so the maximum duration of its check.
 const NewFor = 2 * time.Second
 
-// newcomers returns those ready endpoints of a list that are new, and when each became ready. A Pod without a readinessProbe is Ready before its
-// program listens, and refuses connections for a moment: so clients of kube-proxy see errors in rolling updates. An endpoint that takes
-// connections already because there was no other is not new to its list.
+// newcomers returns the new endpoints among the ready ones of a list, and when each became ready. A Pod without a
+// readinessProbe is Ready before its program listens and briefly refuses connections; clients of kube-proxy therefore
+// see errors in rolling updates. An endpoint that already takes connections, because there was no other, is not new to
+// its list.
 func (w *planning) newcomers(key listKey, from, ready map[netip.AddrPort]*Endpoint) map[netip.AddrPort]time.Time {
 	before := w.before[key].servers
 	var fresh map[netip.AddrPort]time.Time
@@ -29,8 +30,9 @@ func (w *planning) newcomers(key listKey, from, ready map[netip.AddrPort]*Endpoi
 	return fresh
 }
 
-// readySince returns when those candidates that are ready became so: the zero time for what is not new any more, because its check has a result or
-// its time is up, and for what is ready in the first plan of a Service: nobody knows since when. Only TCP refuses.
+// readySince returns when the ready candidates became ready. The zero time means not new: the check has a result, the
+// time is over, or it was ready in the first plan of the Service, since when is unknown. Only TCP endpoints can be new,
+// because only TCP refuses connections.
 func (w *planning) readySince(key listKey, from map[netip.AddrPort]*Endpoint) map[netip.AddrPort]time.Time {
 	if !w.options.EndpointChecks || key.protocol != ipvs.TCP {
 		return nil
@@ -58,7 +60,8 @@ func (w *planning) readySince(key listKey, from map[netip.AddrPort]*Endpoint) ma
 	return out
 }
 
-// check asks for the check of a new endpoint. Its result counts from the next plan on, or one list of this plan would know what another does not.
+// check requests the check of a new endpoint. Its result counts from the next plan on, so that all lists of one plan
+// use the same results.
 func (w *planning) check(at netip.AddrPort, since time.Time) {
 	c := endpointCheck(at)
 	w.checks[c] = struct{}{}
@@ -68,7 +71,7 @@ func (w *planning) check(at netip.AddrPort, since time.Time) {
 	w.wake(since.Add(NewFor))
 }
 
-// answered reports whether a check that the last plan of the Service asked for has a result.
+// answered reports whether a check requested by the last plan of the Service has a result.
 func (w *planning) answered(at netip.AddrPort) bool {
 	c := endpointCheck(at)
 	_, found := w.view.Checks[c]
@@ -79,7 +82,7 @@ func (w *planning) answered(at netip.AddrPort) bool {
 	return asked
 }
 
-// age has the Service planned again when the first of these endpoints is not new any more.
+// age has the Service planned again when the first of these endpoints is no longer new.
 func (w *planning) age(since map[netip.AddrPort]time.Time) {
 	for _, at := range since {
 		if !at.IsZero() {
@@ -88,14 +91,14 @@ func (w *planning) age(since map[netip.AddrPort]time.Time) {
 	}
 }
 
-// nodeFamily is a node in one family of addresses.
+// nodeFamily is a node in one address family.
 type nodeFamily struct {
 	node string
 	v4   bool
 }
 
-// arriving returns the nodes where all that a Service of policy Local has ready in a family is new, at one of its ports: routers need not send
-// connections there yet (docs/design/data-plane.md, "What is new").
+// arriving returns the nodes on which all ready endpoints of a Service with policy Local are new, in a family and at
+// one of its ports: routers need not send connections there yet (docs/design/data-plane.md, "What is new").
 func (w *planning) arriving() map[nodeFamily]struct{} {
 	if !w.options.EndpointChecks || !w.options.BGP || !w.svc.needsLocalEndpoint() {
 		return nil
@@ -109,7 +112,7 @@ func (w *planning) arriving() map[nodeFamily]struct{} {
 	return out
 }
 
-// arrivingAt asks for the checks of this node's endpoints that are new, where another node has ones that are not.
+// arrivingAt requests checks of new endpoints on this node if another node has endpoints that are not new.
 func (w *planning) arrivingAt(port Port, v4 bool, out map[nodeFamily]struct{}) {
 	from := w.candidates(port, v4)
 	since := w.readySince(listKey{name: port.Name, protocol: port.Protocol, v4: v4}, from)
@@ -135,7 +138,7 @@ func (w *planning) arrivingAt(port Port, v4 bool, out map[nodeFamily]struct{}) {
 
 func endpointCheck(at netip.AddrPort) Check { return Check{Addr: at.Addr(), Port: at.Port()} }
 
-// minus returns the endpoints that are not among those, and the same map if none is.
+// minus returns the endpoints that are not in those, and the same map if those is empty.
 func minus[T any](endpoints map[netip.AddrPort]*Endpoint, those map[netip.AddrPort]T) map[netip.AddrPort]*Endpoint {
 	if len(those) == 0 {
 		return endpoints

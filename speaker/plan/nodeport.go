@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// nodePortAddresses returns the addresses of this node that serve NodePorts (ipvs.md 2.4): its InternalIPs, or those of all
-// its addresses that Options.NodePortCIDRs hold. Never loopback and link-local ones. There may be none.
+// nodePortAddresses returns the addresses of this node that serve NodePorts (ipvs.md 2.4): its InternalIPs, or all of
+// its addresses within Options.NodePortCIDRs. Loopback and link-local addresses are excluded. The result may be empty.
 func nodePortAddresses(v *View, o Options) []netip.Addr {
 	node := v.Nodes[o.Node].Addresses
 	if len(o.NodePortCIDRs) == 0 {

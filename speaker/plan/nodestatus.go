@@ -2,49 +2,50 @@ package plan
 
 import "net/netip"
 
-// NodeCondition is a condition of this node, beside what the loop reports in NodeStatus.
+// NodeCondition is a condition of this node, in addition to the loop's NodeStatus.
 type NodeCondition struct {
 	Type            string
 	True            bool
 	Reason, Message string
 }
 
-// NodeStatus is what a speaker says of its node.
+// NodeStatus is the status of a node, as published by its speaker.
 type NodeStatus struct {
-	// Healthy is set while all is programmed as planned; else Reason and Message say why not.
+	// Healthy is set while the node is programmed as planned; otherwise Reason and Message explain why not.
 	Healthy bool
 	Reason  Reason
 	Message string
-	// VirtualIPs is how many this node answers for.
+	// VirtualIPs is the number that this node owns.
 	VirtualIPs int
-	// Links are the interfaces that have a subnet or are named for an address, Members the other speakers.
+	// Links are the interfaces with a subnet or used for an address, Members the other speakers.
 	Links   map[string]Link
 	Members map[string]MemberState
 	// Gateways are those of the node, sorted.
 	Gateways []netip.Addr
-	// Reach is what is known of the way to other nodes, Unreachable counts the endpoints on unreachable ones.
+	// Reach is the reachability of other nodes. Unreachable counts the endpoints on unreachable ones.
 	Reach       Reachability
 	Unreachable map[string]UnreachableEndpoints
-	// Sessions are those of BGP by the name of the BGPPeer: one for each that selects this node, also if it cannot be tried.
+	// Sessions are the BGP sessions by the name of the BGPPeer, one for each that selects this node, even an impossible
+	// one.
 	Sessions map[string]Session
-	// LocalPrefs are the contradictions of BGPAdvertisements that this node met, with the number of prefixes.
+	// LocalPrefs are the contradictions of BGPAdvertisements on this node, with the number of prefixes.
 	LocalPrefs map[LocalPrefs]int
-	// Unserved are the addresses that a BGPAdvertisement covers and of which this node is to say that nobody is served by them.
+	// Unserved are addresses that a BGPAdvertisement covers and that this node reports as not serving traffic.
 	Unserved map[Reason]Unserved
 }
 
-// Unserved are addresses by which nobody is served for one reason. It is not changed once it is made.
+// Unserved are the addresses that do not serve traffic for one reason. It is immutable.
 type Unserved struct {
-	// Message says what the reason means, and how to mend it.
+	// Message explains the reason and the remediation.
 	Message string
 	// Addresses are all of them, sorted.
 	Addresses []netip.Addr
 }
 
-// MemberState is how another speaker is heard.
+// MemberState is the state of another member.
 type MemberState string
 
-// The states, of which the first that is true counts.
+// The states; the first that applies counts.
 const (
 	MemberSilent   MemberState = "Silent"
 	MemberObserver MemberState = "Observer"
@@ -53,7 +54,8 @@ const (
 	MemberAlive    MemberState = "Alive"
 )
 
-// State returns how the member is heard, given the interfaces on which it should be: one that is heard on another path alone counts as isolated.
+// State returns the state of the member, given the interfaces on which it should be received. A member received only on
+// another path is isolated.
 func (m Member) State(segments map[string]struct{}) MemberState {
 	heard := len(segments) == 0
 	for name := range segments {

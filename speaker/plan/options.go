@@ -7,34 +7,35 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// Options are what the operator decided for the node.
+// Options are the operator's settings for the node.
 type Options struct {
 	// Node is the name of this node.
 	Node string
-	// ServiceProxy is set where every Service is served here, not only what kube-proxy leaves to us.
+	// ServiceProxy is set if IronLB serves every Service here, not only those that kube-proxy leaves to it.
 	ServiceProxy bool
-	// BGP is set where this node speaks BGP.
+	// BGP is set if this node runs BGP.
 	BGP bool
-	// Scheduler and its Flags for Services that name none; round robin if empty.
+	// Scheduler and its Flags for Services without their own; round robin if empty.
 	Scheduler string
 	Flags     ipvs.Flags
-	// NodePortPrimary asks for NodePorts on the Node's own InternalIPs, NodePortCIDRs for those addresses of the node that
-	// they hold.
+	// NodePortPrimary enables NodePorts on the Node's InternalIPs, NodePortCIDRs on the node's addresses within these
+	// ranges.
 	NodePortPrimary bool
 	NodePortCIDRs   []netip.Prefix
-	// DetectLocal is how packets of Pods are known.
+	// DetectLocal is how Pod packets are recognized.
 	DetectLocal DetectLocal
-	// ExternalIPs are the CIDRs of external IPs that are served; none if empty.
+	// ExternalIPs are the CIDRs of external IPs to serve; none if empty.
 	ExternalIPs []netip.Prefix
-	// APIServers are the addresses at which this process reaches the API server.
+	// APIServers are the API server addresses that this process uses.
 	APIServers []netip.Addr
-	// Interval is that of the heartbeats between speakers, by which conflicts are decided; 0 means 200 ms.
+	// Interval is the heartbeat interval of the speakers, which sets the timing of conflict resolution; 0 means 200 ms.
 	Interval time.Duration
-	// DrainLimit is how long an endpoint that terminates keeps its connections at most, 0 for as long as it is listed.
+	// DrainLimit is the maximum time for which a terminating endpoint keeps its connections, 0 for as long as it is
+	// listed.
 	DrainLimit time.Duration
-	// ResetAfter is how long after its node became unreachable a TCP endpoint that is left out keeps its connections; 0
-	// sets no limit beside DrainLimit.
+	// ResetAfter is how long after its node became unreachable an excluded TCP endpoint keeps its connections; 0 sets
+	// no limit besides DrainLimit.
 	ResetAfter time.Duration
-	// EndpointChecks has new TCP endpoints checked before they take connections from others.
+	// EndpointChecks enables checks of new TCP endpoints before they take connections from others.
 	EndpointChecks bool
 }

@@ -6,28 +6,28 @@ import (
 	"time"
 )
 
-// How long others are waited for (docs/design/failover.md).
+// Timeouts of the ownership decision (docs/design/failover.md).
 const (
-	// claimWait is how long a candidate waits for each one that comes before it, and a holder for its successor.
+	// claimWait is how long a candidate waits for each one before it in rank, and an owner for its successor.
 	claimWait = time.Second
-	// deafWait is how long a holder waits for another one to hear it (a port may lose everything for a moment).
+	// deafWait is how long an owner waits for another owner to receive it (a port may lose everything for a moment).
 	deafWait = 3 * time.Second
-	// partWait is for how many intervals a node must be isolated on one of several interfaces to hand over: longer than
-	// it takes until an interface counts whose carrier came back. That is until its port forwards, the first heartbeat,
-	// and a dead time, for which it is listened to.
+	// partWait is the number of intervals of isolation on one of several interfaces after which a node hands over. It
+	// exceeds the time until an interface counts after its carrier returned: its port starts to forward, the first
+	// heartbeat arrives, and a dead time of listening passes.
 	partWait = 15
-	// contest is after how many intervals a holder with the older list yields.
+	// contest is the number of intervals after which an owner with the older list yields.
 	contest         = 3
 	defaultInterval = 200 * time.Millisecond
-	// unlisted is the place of a node that the list does not name.
+	// unlisted is the rank of a node outside the list.
 	unlisted = 1<<16 - 1
 )
 
-// holder is another node that says it answers.
+// holder is another owner, by its own claim.
 type holder struct {
 	node  string
 	claim Claim
-	deaf  bool // it does not hear this node
+	deaf  bool // it does not receive this node
 	// returned is set if it counted as dead until just now.
 	returned bool
 }
@@ -42,75 +42,77 @@ type deciding struct {
 	vip  VIP
 	self string
 	now  time.Time
-	// interval is that of the heartbeats.
+	// interval is the heartbeat interval.
 	interval time.Duration
-	// hard is why this node cannot answer at all, soft why it should not while another can; Owner if there is no reason.
+	// hard is the blocker of this node, soft its release reason while another node can take over; Owner for none.
 	hard, soft Reason
-	// holders are the other nodes heard that answer, the one that will stay first.
+	// holders are the other reachable owners; the one that will remain comes first.
 	holders []holder
-	// candidates are the nodes that may answer, in the order of the list; an observer among them can only be waited for.
+	// candidates are the nodes that may own the VirtualIP, in list order. An observer among them can only be waited
+	// for.
 	candidates []string
 	observers  map[string]bool
 	declined   map[string]bool
-	// informedAt is since when others are heard and all that they say is known.
+	// informedAt is since when members are reachable and all of their claims are known.
 	informedAt time.Time
-	// claimants are the other nodes that say something of it, heard or not.
+	// claimants are the other nodes with a claim, reachable or not.
 	claimants []string
-	// ears are the interfaces on which others must be heard to count; none: anywhere.
+	// ears are the interfaces on which a member must be received to count; none: any.
 	ears map[string]struct{}
-	// deaf is a node that answers as well, does not hear this one, and is to read in the status that it is not alone; alone is set
-	// while this node hears nobody where it counts.
+	// deaf is another owner with an asymmetric link: it does not receive this node and learns of it from the status.
+	// alone is set while this node receives no member where it counts.
 	deaf  string
 	alone bool
-	// rival is a node that is not heard, and that the status names although this one answers, too.
+	// rival is an unreachable node that the status names although this node is an owner, too.
 	rival string
-	// partial is set if this node can answer on some of its interfaces for an address only, since it is isolated on
+	// partial is set if this node can answer only on some of its interfaces for an address, because it is isolated on
 	// another one.
 	partial bool
-	// unsure is set while the claims of a node that is heard are not all known.
+	// unsure is set while the claims of a reachable node are not all known.
 	unsure bool
 	tenure tenure
 	// wake is when to decide again, zero for never.
 	wake time.Time
 }
 
-// tenure is what is remembered of a VirtualIP from one decision to the next.
+// tenure is the ownership state of a VirtualIP between two decisions.
 type tenure struct {
 	held bool
-	// moved is why it came or went, at that time; from who held it before, vacant since when nobody did then.
+	// moved, at and from are the reason, time and previous owner of the last move. vacant is since when there was no
+	// owner then.
 	moved  Reason
 	at     time.Time
 	from   string
 	vacant time.Time
-	// probe is set if no node is known to have answered: one that claimed may have found a conflict by probing.
+	// probe is set if no node is known to have answered. A claim is no proof: its probe may have found a conflict.
 	probe bool
-	// before are the nodes that came before this one in the list by which it holds, and are not asked for that.
+	// before are the nodes that rank before this one in the list of its ownership, and so are not asked to take over.
 	before []string
 	// named is the generation of the last list while the status named this node, 0 if it has not.
 	named int64
-	// successor was asked to take over at that time, after those in tried were in vain.
+	// successor was asked to take over at asked, after those in tried did not.
 	successor string
 	asked     time.Time
 	tried     []string
-	// contested is since when a holder with a newer list is seen.
+	// contested is since when an owner with a newer list is observed.
 	contested time.Time
-	// unheard is since when a holder is seen that does not hear this node; barred is a node that was found to answer although it is not
-	// heard.
+	// unheard is since when an owner is observed that does not receive this node. barred is an unreachable node that
+	// turned out to answer.
 	unheard time.Time
 	barred  string
 	// parted is since when this node is isolated on one of several interfaces.
 	parted time.Time
-	// rivals is set while another node says that it answers as well, again counts how often that ended.
+	// rivals is set while another node claims ownership, too; again counts how often that ended.
 	rivals bool
 	again  int
 	// reported is set once the status names this node.
 	reported bool
-	// last is the other node that was last seen to answer; empty since when nobody is.
+	// last is the other node last observed as the owner; empty is since when there is no owner.
 	last  string
 	empty time.Time
 }
 
-// run brings the tenure up to date: what was held and cannot be is dropped, then what nobody holds is claimed.
+// run updates the ownership: it first releases what this node cannot or must not own, then acquires what has no owner.
 func (d *deciding) run() {
 	t := &d.tenure
 	if len(d.holders) > 0 {
@@ -129,7 +131,7 @@ func (d *deciding) run() {
 	d.noteRivals()
 	d.noteEmpty()
 	if !t.held && d.may() && t.barred == "" {
-		if d.told() { // it would give up again what it took
+		if d.told() { // it would be released again
 			t.barred = d.vip.Holder
 		} else {
 			d.gain()
@@ -138,10 +140,10 @@ func (d *deciding) run() {
 	t.reported = t.held && (t.reported || d.vip.Holder == d.self)
 }
 
-// may tells whether this node is a candidate.
+// may reports whether this node is a candidate.
 func (d *deciding) may() bool { return slices.Contains(d.candidates, d.self) }
 
-// noteEmpty notes since when nobody answers. An observer does not know.
+// noteEmpty records since when there is no owner. An observer records nothing.
 func (d *deciding) noteEmpty() {
 	switch t := &d.tenure; {
 	case t.held || len(d.holders) > 0 || d.view.Members.Observer:
@@ -151,7 +153,7 @@ func (d *deciding) noteEmpty() {
 	}
 }
 
-// drops returns why this node stops answering at once, empty if it does not (rules 4, 5 and 6).
+// drops returns why this node releases the VirtualIP at once, empty if it keeps it (rules 4 to 7).
 func (d *deciding) drops() Reason {
 	if d.hard != Owner {
 		return d.hard
@@ -163,17 +165,17 @@ func (d *deciding) drops() Reason {
 	newer, deaf, yields := false, false, false
 	for _, h := range d.holders {
 		switch {
-		case h.returned: // it may have been paused, and gives up everything then
+		case h.returned: // it may have been paused, and then releases everything
 		case d.tenure.successor != "" && h.claim.State == Held:
 			if d.soft == PartlyIsolated {
 				return PartlyIsolated
 			}
 			return HandedOver
 		case d.tenure.successor != "":
-			if h.claim.Successor != d.self && d.comesFirst(h) { // both ask somebody
+			if h.claim.Successor != d.self && d.comesFirst(h) { // both hand over
 				return HandedOver
 			}
-		case h.claim.State == Leaving: // it goes by itself when it hears of this one
+		case h.claim.State == Leaving: // it releases once it receives this node's claim
 		case h.deaf && !d.comesFirst(h):
 			deaf, yields = true, d.yieldsTo(h) || yields
 		case h.claim.Generation > d.vip.Generation:
@@ -185,7 +187,7 @@ func (d *deciding) drops() Reason {
 	since(&d.tenure.unheard, deaf, d.now)
 	since(&d.tenure.contested, newer, d.now)
 	if d.deaf != "" && d.waits(d.tenure.unheard.Add(contest*d.interval), Owner) == "" {
-		d.deaf = "" // it may have begun to hear this node just now
+		d.deaf = "" // it may just have started to receive this node
 	}
 	if yields && d.waits(d.tenure.unheard.Add(deafWait), Yielded) != "" {
 		return Yielded
@@ -196,7 +198,7 @@ func (d *deciding) drops() Reason {
 	return ""
 }
 
-// since keeps the time since when something is so.
+// since keeps the time since when a condition holds.
 func since(at *time.Time, is bool, now time.Time) {
 	if !is {
 		*at = time.Time{}
@@ -205,7 +207,7 @@ func since(at *time.Time, is bool, now time.Time) {
 	}
 }
 
-// comesFirst tells whether another holder comes before this node: in the list that both go by, or in this node's newer one.
+// comesFirst reports whether another owner ranks before this node: in their common list, or in this node's newer one.
 func (d *deciding) comesFirst(h holder) bool {
 	place := h.claim.Place
 	if h.claim.Generation != d.vip.Generation {
@@ -214,7 +216,7 @@ func (d *deciding) comesFirst(h holder) bool {
 	return cmp.Or(cmp.Compare(place, placeOf(d.vip.Nodes, d.self)), cmp.Compare(h.node, d.self)) < 0
 }
 
-// waits returns the reason once the time has come.
+// waits returns the reason once the time has passed.
 func (d *deciding) waits(until time.Time, then Reason) Reason {
 	if !d.now.Before(until) {
 		return then
@@ -223,8 +225,8 @@ func (d *deciding) waits(until time.Time, then Reason) Reason {
 	return ""
 }
 
-// handOver asks another node to take over what this one holds, if it should not hold it, and goes on answering until that
-// one does (rule 5).
+// handOver asks another node to take over if this one should not be the owner. This node continues to answer until the
+// successor does (rule 5).
 func (d *deciding) handOver() {
 	t := &d.tenure
 	d.readRequest()
@@ -243,7 +245,7 @@ func (d *deciding) handOver() {
 		t.tried = append(slices.Clone(t.tried), t.successor)
 	}
 	next := slices.IndexFunc(targets, func(n string) bool { return !slices.Contains(t.tried, n) })
-	if next < 0 && d.soft == Owner && !d.requested() { // nobody took it: that is settled
+	if next < 0 && d.soft == Owner && !d.requested() { // no node took over: that is settled
 		t.successor, t.tried = "", nil
 		t.before = d.settled()
 		return
@@ -255,12 +257,12 @@ func (d *deciding) handOver() {
 	d.wake = earlier(d.wake, d.now.Add(claimWait))
 }
 
-// requested reports whether the status names this node. A list that comes then was written by one who knew that it
-// holds: the nodes that it puts first are asked for, now and as soon as they can be had. Any other list may be older
-// than the holder.
+// requested reports whether the status names this node. A list written after that takes the owner into account, so its
+// leading nodes are asked to take over, now or as soon as they are available. Any other list may be older than the
+// ownership.
 func (d *deciding) requested() bool { return d.vip.Holder == d.self }
 
-// readRequest opens a request: a list that is newer than the one with which the status came to name this node.
+// readRequest opens a request: a list newer than the one in force when the status came to name this node.
 func (d *deciding) readRequest() {
 	switch t := &d.tenure; {
 	case !d.requested():
@@ -271,7 +273,7 @@ func (d *deciding) readRequest() {
 	}
 }
 
-// settled returns the nodes before this one in the list that are not to be asked to take over. A request stays open.
+// settled returns the nodes that rank before this one and are not to be asked to take over. An open request stays open.
 func (d *deciding) settled() []string {
 	nodes := before(d.vip.Nodes, d.self)
 	if !d.requested() {
@@ -280,8 +282,9 @@ func (d *deciding) settled() []string {
 	return slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return !slices.Contains(d.tenure.before, n) })
 }
 
-// targets returns who may be asked to take over: every candidate if this node should not hold it at all, and else those before
-// it in the list, if the list puts one there that was not when this node took it.
+// targets returns the nodes that may be asked to take over: all candidates if this node should release the VirtualIP.
+// Otherwise it returns the candidates before this node, if the list has one there that was not at the time of
+// acquisition.
 func (d *deciding) targets() []string {
 	var out []string
 	newly := false
@@ -300,7 +303,7 @@ func (d *deciding) targets() []string {
 	return out
 }
 
-// gain claims what nobody else answers for, when it is this node's turn (rule 3), or what its holder wants to give (rule 5).
+// gain acquires a VirtualIP without an owner if this node's rank permits it (rule 3), or one offered to it (rule 5).
 func (d *deciding) gain() {
 	for _, h := range d.holders {
 		if h.claim.State == Held {
@@ -335,11 +338,11 @@ func (d *deciding) gain() {
 	}
 }
 
-// turn is how many candidates come before this node where nobody answers: those before it in the list, but first of all the node
-// that the status names, whose speaker may have been restarted.
+// turn returns the number of candidates before this node if there is no owner: those before it in the list, but first
+// of all the node that the status names, whose speaker may have been restarted.
 func (d *deciding) turn() int {
 	turn := slices.Index(d.candidates, d.self)
-	if d.partial { // nobody reaches all networks, and those who do not say that they decline
+	if d.partial { // no node reaches all networks, and each publishes Declined
 		for _, n := range before(d.vip.Nodes, d.self) {
 			if d.heard(n) && !slices.Contains(d.candidates, n) {
 				turn++
@@ -367,7 +370,7 @@ func (d *deciding) take(why Reason) {
 	}
 }
 
-// claim is what this node says of the VirtualIP, and whether it says anything.
+// claim returns this node's claim of the VirtualIP, and whether it has one.
 func (d *deciding) claim() (Claim, bool) {
 	place := placeOf(d.vip.Nodes, d.self)
 	c := Claim{State: Held, Generation: d.vip.Generation, Place: place}
@@ -383,13 +386,13 @@ func (d *deciding) claim() (Claim, bool) {
 	return c, true
 }
 
-// passing tells whether what keeps this node from answering may be over in a moment: it has not heard the others yet, or its
-// Services come late. The others wait for it then.
+// passing reports whether the blocker of this node may be temporary: it has not received the others yet, or its
+// Services are late. The others then wait for it.
 func (d *deciding) passing() bool {
 	return d.hard == Observer || d.hard == NoService || d.hard == Isolated && d.tenure.moved != Isolated
 }
 
-// placeOf returns the place of a node in the list.
+// placeOf returns the rank of a node in the list.
 func placeOf(nodes []string, node string) uint16 {
 	if i := slices.Index(nodes, node); i >= 0 {
 		return uint16(min(i, unlisted-1))
@@ -397,7 +400,7 @@ func placeOf(nodes []string, node string) uint16 {
 	return unlisted
 }
 
-// before returns the nodes of the list that come before one.
+// before returns the nodes of the list that rank before a node.
 func before(nodes []string, node string) []string {
 	if i := slices.Index(nodes, node); i >= 0 {
 		return nodes[:i]
@@ -405,7 +408,7 @@ func before(nodes []string, node string) []string {
 	return nodes
 }
 
-// earlier returns the earlier of two times, of which zero is never.
+// earlier returns the earlier of two times; zero means never.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

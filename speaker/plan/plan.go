@@ -9,40 +9,41 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// Desired is everything that a node must hold. It is whole: what is not in it must not be there.
+// Desired is the full desired state of a node: what it does not contain must not exist.
 type Desired struct {
 	Table ipvs.Table
-	// Inside are virtual servers that Pods of and processes on this node get in place of the entry of Table.
+	// Inside are virtual servers for clients on this node, Pods and processes, in place of the entry of Table.
 	Inside ipvs.Table
-	// Keys are those of Table by address.
+	// Keys are the keys of Table by address.
 	Keys   map[netip.Addr]map[ipvs.Key]struct{}
 	Filter ipvs.Filter
-	// Local are the addresses that the node takes in as its own.
+	// Local are the addresses that are local to the node.
 	Local map[netip.Addr]struct{}
-	// Announce are the addresses that this node answers for, once they are programmed.
+	// Announce are the L2 addresses to announce, once they are programmed.
 	Announce map[netip.Addr]Announcement
 	// HealthPorts are the healthCheckNodePorts to serve.
 	HealthPorts map[pools.ServiceKey]HealthPort
-	// Checks are the probes of other nodes and of new endpoints to make.
+	// Checks are the probes of other nodes and of new endpoints.
 	Checks map[Check]struct{}
-	// VIPs and Services say why.
+	// VIPs and Services give the reasons.
 	VIPs     map[string]Decision
 	Services map[pools.ServiceKey]Reason
-	// Refused are the addresses that a Service has and may not have, of those that have any.
+	// Refused are the addresses that no Service may have, of the Services that have any.
 	Refused map[pools.ServiceKey]map[netip.Addr]pools.Refusal
-	// Gateways are those of this node of which others do not know, sorted. The slice is not changed once it is made.
+	// Gateways are those of this node outside the addresses and Pod networks of Nodes, sorted. The slice is immutable.
 	Gateways []netip.Addr
-	// Claims are what this node says of VirtualIPs to the others, and Segments the interfaces on which it wants to hear them.
+	// Claims are the claims to publish to the other members, Segments the interfaces on which to receive these.
 	Claims   map[string]Claim
 	Segments map[string]struct{}
-	// BGP is whom this node speaks to and what it tells them. PeerProblems are the BGPPeers of this node that have no session, or not all
-	// that they ask for, LocalPrefs the contradictions of advertisements, with the number of prefixes.
+	// BGP is the desired state of the BGP daemon. PeerProblems are the BGPPeers of this node that have no session, or
+	// lack part of their configuration. LocalPrefs are the contradictions of advertisements, with the number of
+	// prefixes.
 	BGP          BGP
 	PeerProblems map[string]PeerProblem
 	LocalPrefs   map[LocalPrefs]int
-	// Unreachable counts the endpoints on unreachable nodes by node, of those that have any.
+	// Unreachable counts the endpoints on unreachable nodes, by node, for nodes that have any.
 	Unreachable map[string]UnreachableEndpoints
-	// Routed are the addresses that a BGPAdvertisement covers on this node, Under those in each prefix that is not of one address.
+	// Routed are the addresses that a BGPAdvertisement covers on this node, Under those of each aggregate.
 	Routed map[netip.Addr]Routed
 	Under  map[netip.Prefix]map[netip.Addr]struct{}
 }
@@ -72,7 +73,7 @@ func newDesired() *Desired {
 	}
 }
 
-// Changed names what of Desired may differ from the last call of Plan; all else is the same.
+// Changed names the parts of Desired that may differ from the last call of Plan; everything else is unchanged.
 type Changed struct {
 	// Keys of Table and Inside.
 	Keys     map[ipvs.Key]struct{}
@@ -88,7 +89,8 @@ type Changed struct {
 	Unreachable map[string]struct{}
 	// Segments is set if they differ.
 	Segments bool
-	// Peers of BGP.Peers and PeerProblems, Routes of BGP.Routes, with why. RouterID, NodeGoes and LocalPrefs are set if they differ.
+	// Peers of BGP.Peers and PeerProblems; Routes of BGP.Routes, with the reason. RouterID, NodeGoes and LocalPrefs are
+	// set if they differ.
 	Peers                          map[string]struct{}
 	Routes                         map[netip.Prefix]Reason
 	RouterID, NodeGoes, LocalPrefs bool
@@ -109,75 +111,77 @@ func newChanged() *Changed {
 	}
 }
 
-// Announcement says where an address is answered for.
+// Announcement is where to announce an address.
 type Announcement struct {
 	// VIP is the name of the VirtualIP.
 	VIP string
 	// Interfaces by name, sorted; at least one, all of them up.
 	Interfaces []string
-	// Probe asks for a probe before the first answer: no node is known to have held the address before.
+	// Probe requests a probe before the first answer: no earlier owner of the address is known.
 	Probe bool
-	// Again is another number each time that the address is to be announced anew: another node answered for it as well, and has
-	// stopped, so a neighbour may have learnt that one (wire.md 1.3, ownership rule 4).
+	// Again changes each time the address must be re-announced: another owner has stopped answering, and a neighbour
+	// may have learned that one (wire.md 1.3, ownership rule 4).
 	Again int
 }
 
-// Equal tells whether two announcements are the same.
+// Equal reports whether two announcements are the same.
 func (a Announcement) Equal(b Announcement) bool {
 	return a.VIP == b.VIP && a.Probe == b.Probe && a.Again == b.Again && slices.Equal(a.Interfaces, b.Interfaces)
 }
 
-// Decision is what was decided about a VirtualIP, seen from one node.
+// Decision is the decision about a VirtualIP from one node's point of view.
 type Decision struct {
-	// Owner is the node that answers, as far as is known here.
+	// Owner is the node that answers, as observed by this node.
 	Owner  string
 	Reason Reason
-	// Reporter is set on the one node that writes the VirtualIP's status: the owner, or while there is none the first
-	// listed node that is alive, or while there is none either the node that the status names, to take its claim back.
+	// Reporter is set on the one node that writes the VirtualIP's status: the owner; without an owner the first listed
+	// node that is alive; without such a node the one that the status names, to retract its claim.
 	Reporter bool
 	// Addresses that are announced together.
 	Addresses []netip.Addr
-	// Local is set with NoLocalEndpoint: where the Services of policy Local that have endpoints have them, by name.
+	// Local is set with NoLocalEndpoint: the nodes with endpoints of each Service with policy Local that has any, by
+	// name.
 	Local []LocalService
-	// Moved is why the VirtualIP last came to this node or left it, and when; empty if it never did. From is the node that
-	// was last seen to hold it before it came, Vacant since when nobody did, zero if somebody did until then.
+	// Moved is why the VirtualIP last moved to or from this node, at At; empty if it never did. From is the last
+	// observed owner before it came. Vacant is since when there was no owner, zero if there was one.
 	Moved  Reason
 	At     time.Time
 	From   string
 	Vacant time.Time
-	// Deaf is a node that answers as well and does not hear this one, which others hear.
+	// Deaf is another owner with an asymmetric link: it does not receive this node, but others do.
 	Deaf string
-	// Rival is a node that seems to answer as well where this one does not hear it: it wrote over this node's status.
+	// Rival is an unreachable node that seems to be an owner, too: it overwrote this node's status.
 	Rival string
 }
 
-// LocalService is a Service of policy Local with the nodes of its endpoints, sorted.
+// LocalService is a Service with policy Local and the nodes of its endpoints, sorted.
 type LocalService struct {
 	Service pools.ServiceKey
 	Nodes   []string
 }
 
-// Status is what the reporter of a VirtualIP says about it.
+// Status is the published state of a VirtualIP, written by its reporter.
 type Status struct {
-	// Node answers for the addresses, on Interfaces; empty if nobody does.
+	// Node announces the addresses on Interfaces; empty for none.
 	Node       string
 	Interfaces []string
 	Announced  bool
 	Reason     Reason
 	Message    string
-	// Moved is why it came here, At that time, From another node.
+	// Moved is why it came here at At, From another node.
 	Moved Reason
 	At    time.Time
 	From  string
-	// Conflict says who else answers for one of the addresses, empty if nobody is known to; ConflictReason tells another host from another node.
+	// Conflict describes the other hosts or nodes that answer for an address, empty if none is known; ConflictReason
+	// distinguishes hosts from nodes.
 	Conflict       string
 	ConflictReason Reason
 	// Hosts are the addresses for which other hosts answer, in order.
 	Hosts []HostConflict
 }
 
-// HostConflict is an address for which another host answers: its hardware address, and the interface on which it was
-// received.
+// HostConflict is an address for which another host answers, with its hardware address and the interface that received
+// it.
 type HostConflict struct {
 	Addr           netip.Addr
 	MAC, Interface string

@@ -9,31 +9,31 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// Make plans for a node from nothing.
+// Make computes a plan for a node without earlier state.
 func Make(v *View, o Options, now time.Time) *Desired {
 	d, _ := NewPlanner(o).Plan(v, Touched{All: true}, now)
 	return d
 }
 
-// Planner plans for a node again and again. It keeps what it worked out, so that a plan costs what changed. Its answer is
-// that of Make. It is used by one goroutine.
+// Planner plans for a node incrementally: the cost of a plan is proportional to the change. Its result equals that of
+// Make. It is used by one goroutine.
 type Planner struct {
 	options Options
 	desired *Desired
 	changed *Changed // of the plan in progress
 
 	services map[pools.ServiceKey]servicePlan
-	// wakes are the times of the Services that have one; watchers the Services that depend on other Nodes.
+	// wakes are the due times of Services; watchers are the Services that depend on other Nodes.
 	wakes    map[pools.ServiceKey]time.Time
 	watchers map[pools.ServiceKey]struct{}
-	// checkers are the Services that need a probe.
+	// checkers are the Services by the probe that they need.
 	checkers index[Check, pools.ServiceKey]
-	// usersOf are the Services by the other Nodes that they have an endpoint on, or forward by way of.
+	// usersOf are the Services by each other Node that has an endpoint of them or that they forward through.
 	usersOf index[string, pools.ServiceKey]
 
 	claims    map[ipvs.Key][]claim
 	installed map[ipvs.Key]claim
-	shared    map[ipvs.Element]int // how often beside once an element is needed
+	shared    map[ipvs.Element]int // how many additional times an element is needed
 	locals    map[netip.Addr]int
 	global    []ipvs.Element // of no Service
 	pods      podsKnown
@@ -44,17 +44,17 @@ type Planner struct {
 	vips     map[string]decided
 	vipWakes map[string]time.Time
 	state    ownState
-	// informedAt is when state.informed changed last.
+	// informedAt is when state.informed last changed.
 	informedAt time.Time
 	links      map[string]Link                 // of the last plan
-	segments   map[string]int                  // interface to the number of VIPs that want it
+	segments   map[string]int                  // interface to the number of VIPs that use it
 	byNode     index[string, string]           // Node to VIPs
 	byID       index[VIPID, string]            // name in messages to VIPs
 	bySvc      index[pools.ServiceKey, string] // Service to VIPs
 	byAddr     index[netip.Addr, string]       // address to VIPs
 }
 
-// NewPlanner returns a Planner that has not planned yet; touched.All belongs to its first Plan.
+// NewPlanner returns a Planner without a plan; its first Plan needs touched.All.
 func NewPlanner(o Options) *Planner {
 	return &Planner{
 		options:   o,
@@ -81,9 +81,9 @@ func NewPlanner(o Options) *Planner {
 	}
 }
 
-// Plan returns what the node must hold, and what of it may differ from the last call. touched must name everything in the
-// View that changed since; a Service whose time has come is planned again by itself. The Desired stays the Planner's and
-// is changed by the next call.
+// Plan returns the desired state of the node, and what may differ from the last call. touched must name everything in
+// the View that changed since then; a Service that is due is planned anyway. The Desired belongs to the Planner, and
+// the next call changes it.
 func (p *Planner) Plan(v *View, touched Touched, now time.Time) (*Desired, *Changed) {
 	p.changed = newChanged()
 	if (len(touched.Nodes) > 0 || touched.ServiceNetworks || touched.All) && p.planGlobal(v) {
@@ -101,11 +101,11 @@ func (p *Planner) Plan(v *View, touched Touched, now time.Time) (*Desired, *Chan
 	}
 	p.planBGP(v, touched, now)
 	changed := p.changed
-	p.changed = nil // the caller's; the first one names everything
+	p.changed = nil // the caller owns it now; the first one names everything
 	return p.desired, changed
 }
 
-// Wake returns when to plan again although nothing was touched, zero for never.
+// Wake returns when to plan again without a change, zero for never.
 func (p *Planner) Wake() time.Time {
 	var first time.Time
 	for _, at := range p.wakes {
@@ -151,7 +151,7 @@ func (p *Planner) touchedServices(v *View, touched Touched, now time.Time) map[p
 	return out
 }
 
-// replan plans one Service again and puts what differs into the whole.
+// replan plans one Service again and updates the desired state.
 func (p *Planner) replan(v *View, key pools.ServiceKey, now time.Time) {
 	before := p.services[key]
 	svc, exists := v.Services[key]
@@ -198,8 +198,7 @@ func (p *Planner) planChecks(key pools.ServiceKey, before, after []Check) {
 	}
 }
 
-// planGlobal puts those elements of the filter into the whole that no Service asks for, and tells whether that bears on
-// every Service.
+// planGlobal updates the filter elements that belong to no Service, and reports whether that affects every Service.
 func (p *Planner) planGlobal(v *View) bool {
 	before, pods := p.global, p.pods
 	p.global = globalElements(v, p.options)
@@ -208,7 +207,7 @@ func (p *Planner) planGlobal(v *View) bool {
 	return p.pods != pods
 }
 
-// decideReasons says what became of each Service that changed, itself or by winning or losing a virtual server.
+// decideReasons records the outcome of each changed Service, including those that won or lost a virtual server.
 func (p *Planner) decideReasons(v *View) {
 	for key := range p.changed.Services {
 		if _, exists := v.Services[key]; !exists {
@@ -219,7 +218,7 @@ func (p *Planner) decideReasons(v *View) {
 	}
 }
 
-// reason says what became of a Service.
+// reason returns the outcome of a Service.
 func (p *Planner) reason(key pools.ServiceKey) Reason {
 	part := p.services[key]
 	if len(part.virtuals) == 0 {

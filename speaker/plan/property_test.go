@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// What a Planner keeps from one plan to the next does not change the plan.
+// The state that a Planner keeps between plans does not change a plan.
 func TestPlannerEqualsMake(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -32,8 +32,8 @@ func TestPlannerEqualsMake(t *testing.T) {
 	}
 }
 
-// remember returns a Planner that has planned nothing but knows what was chosen last, which decides what drains, and what it
-// held, which it keeps.
+// remember returns a Planner without a plan that keeps only what may influence one: the chosen endpoints, which decide
+// what drains, and the ownership.
 func remember(p *Planner) *Planner {
 	fresh := NewPlanner(p.options)
 	fresh.state, fresh.informedAt = p.state, p.informedAt
@@ -50,7 +50,7 @@ func remember(p *Planner) *Planner {
 	return fresh
 }
 
-// The order in which a View was filled, and that of the lists in it that have none, does not change the plan.
+// The order in which the View and its unordered lists were filled does not change the plan.
 func TestOrderDoesNotMatter(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 2))
@@ -116,7 +116,7 @@ func mixed[T any](r *rand.Rand, in []T) []T {
 	return out
 }
 
-// tenures tells what a Planner remembers of VirtualIPs.
+// tenures returns the ownership state of a Planner as text.
 func tenures(p *Planner) string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(p.vips)) {

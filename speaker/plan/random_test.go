@@ -99,7 +99,7 @@ func (s step) apply(v *View) Touched {
 		if r.IntN(2) == 0 {
 			check = Check{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(1 + r.IntN(6))}), Port: one[uint16](r, 8080, 8081)}
 		}
-		set(v.Checks, check, CheckResult{Healthy: r.IntN(2) == 0, Weight: uint32(r.IntN(4))}, r.IntN(3) > 0) // one that is not made any more is forgotten
+		set(v.Checks, check, CheckResult{Healthy: r.IntN(2) == 0, Weight: uint32(r.IntN(4))}, r.IntN(3) > 0) // results of removed checks are deleted
 		return Touched{Checks: map[Check]struct{}{check: {}}}
 	case 12:
 		clear(v.Host)
@@ -133,7 +133,7 @@ func (s step) apply(v *View) Touched {
 		v.Slices[apiServer] = map[string]Slice{name: {Endpoints: []Endpoint{{Addr: netip.AddrFrom4([4]byte{203, 0, 113, byte(r.IntN(6))})}}}}
 		return Touched{Slices: map[pools.ServiceKey]struct{}{apiServer: {}}}
 	case 30:
-		set(v.Unreachable, name, time.Unix(r.Int64N(1800), 0), r.IntN(3) > 0) // before or after what is now in a test
+		set(v.Unreachable, name, time.Unix(r.Int64N(1800), 0), r.IntN(3) > 0) // before or after the present time of a test
 		return Touched{Unreachable: map[string]struct{}{name: {}}}
 	}
 	if s.kind >= 22 {
@@ -150,7 +150,7 @@ func (s step) apply(v *View) Touched {
 	return Touched{ServiceNetworks: true}
 }
 
-// members changes what is known of the other speakers or of this node itself, as the detector and the loop do.
+// members changes the state of the other members or of this node, as the detector and the loop do.
 func (s step) members(v *View, r *rand.Rand) Touched {
 	v.Members = copyOf(v.Members)
 	name := [...]string{"n0", "n3", "n2"}[s.b] // n1 plans; no list names n3

@@ -6,11 +6,11 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// ranges returns what keeps everybody but the Service's source ranges from a virtual server (ipvs.md 2.3.1). If any range was
-// given, a family without one is closed. A range of length 0 opens its family.
+// ranges returns the filter elements that restrict a virtual server to the Service's source ranges (ipvs.md 2.3.1). If
+// any range was given, a family without one is closed. A range of length 0 opens its family.
 //
-// The node's own clients have the virtual address as their source: where the ranges hold an address of the node, that may
-// connect, too (2.3.2).
+// Clients on the node itself have the virtual address as their source. If the ranges contain an address of the node,
+// the virtual address is allowed, too (2.3.2).
 func (w *planning) ranges(key ipvs.Key) []ipvs.Element {
 	if !w.svc.Restricted {
 		return nil
@@ -37,7 +37,7 @@ func (w *planning) ranges(key ipvs.Key) []ipvs.Element {
 	return out
 }
 
-// holdsNode tells whether an address of this node is in the prefix.
+// holdsNode reports whether the prefix contains an address of this node.
 func (w *planning) holdsNode(prefix netip.Prefix) bool {
 	for _, a := range w.node.Addresses {
 		if prefix.Contains(a) {

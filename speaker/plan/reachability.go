@@ -6,36 +6,36 @@ import (
 	"time"
 )
 
-// Reachability is what this node found out about the way to the other ones (docs/design/unreachable.md). It is not changed
-// once it is made.
+// Reachability is the reachability of the other nodes from this one (docs/design/unreachable.md). It is immutable.
 type Reachability struct {
 	// Unreachable nodes by name: their endpoints take no new connections.
 	Unreachable map[string]UnreachableNode
-	// Unwitnessed are the nodes whose speaker is, or was, received and whose kernel answers no question: their endpoints
-	// are left to Kubernetes.
+	// Unwitnessed are the nodes whose speaker is, or was, received and whose kernel answers no probe: Kubernetes alone
+	// decides about their endpoints.
 	Unwitnessed map[string]struct{}
 	// CutOff reports that this node may be cut off itself, so that nothing changes.
 	CutOff bool
 }
 
-// UnreachableNode says why a node counts as unreachable.
+// UnreachableNode explains why a node counts as unreachable.
 type UnreachableNode struct {
 	// Since is when that was decided.
 	Since time.Time
 	// Silent are the witnesses that do not answer, in order.
 	Silent []Witness
-	// Gateway answered where this node might have been cut off itself; not valid where that was not in question.
+	// Gateway is the gateway that answered when this node might have been cut off itself; invalid if that was not in
+	// question.
 	Gateway netip.Addr
-	// Damped reports that the node is reachable, and was unreachable so often that this does not count yet.
+	// Damped reports that the node is reachable, but was unreachable too often for that to count yet.
 	Damped bool
 }
 
-// Equal reports whether two are the same.
+// Equal reports whether both are the same.
 func (u UnreachableNode) Equal(v UnreachableNode) bool {
 	return u.Since.Equal(v.Since) && slices.Equal(u.Silent, v.Silent) && u.Gateway == v.Gateway && u.Damped == v.Damped
 }
 
-// Witness is how the kernel of another host is asked whether it is there. The same value goes into logs and the API.
+// Witness is a method to probe the kernel of another host. The same value appears in logs and the API.
 type Witness string
 
 const (

@@ -1,100 +1,103 @@
 package plan
 
-// Reason says why a node does or does not do something. The same value goes into logs, metrics, conditions and tests.
+// Reason is why a node does or does not do something. The same value appears in logs, metrics, conditions and tests.
 type Reason string
 
-// Why this node answers for a VirtualIP, or not.
+// Why this node announces a VirtualIP or not.
 const (
-	// Owner: this node answers.
+	// Owner: this node is the owner.
 	Owner Reason = "Owner"
-	// NotOwner: another node answers.
+	// NotOwner: another node is the owner.
 	NotOwner Reason = "NotOwner"
 	// NoEligibleNode: the VirtualIP lists no node.
 	NoEligibleNode Reason = "NoEligibleNode"
-	// NodeNotAlive: no listed node is heard.
+	// NodeNotAlive: no listed node is reachable.
 	NodeNotAlive Reason = "NodeNotAlive"
-	// Waiting: a node that comes first has not said yet that it answers.
+	// Waiting: a node that ranks first has not claimed the VirtualIP yet.
 	Waiting Reason = "Waiting"
-	// Observer: this node has just started or woke up late, and claims nothing before it has heard the others.
+	// Observer: this node has just started or resumed after a stall, and claims nothing before it has received the
+	// others.
 	Observer Reason = "Observer"
-	// Isolated: this node hears nobody on the network of the address, while others hear one another there.
+	// Isolated: this node receives no member on the network of the address, while others receive one another there.
 	Isolated Reason = "Isolated"
 	// PartlyIsolated: the same on one of several networks on which the address is announced. A node that reaches all of
-	// them comes first.
+	// them ranks first.
 	PartlyIsolated Reason = "PartlyIsolated"
-	// NotListed: the list names other nodes than this one.
+	// NotListed: the list does not contain this node.
 	NotListed Reason = "NotListed"
-	// Excluded: the node is labelled so, leaves the cluster or has no network.
+	// Excluded: the node has the exclusion label, is being removed from the cluster, or has no network.
 	Excluded Reason = "Excluded"
 	// Stopping: the speaker of the node is about to end.
 	Stopping Reason = "Stopping"
-	// NodeDeclined: the node says that it will not answer; its own status and log say why.
+	// NodeDeclined: the node declined the VirtualIP; its own status and log contain the reason.
 	NodeDeclined Reason = "NodeDeclined"
-	// AddressConflict: another host, which is no speaker, answers for the address.
+	// AddressConflict: another host, which is not a member, answers for the address.
 	AddressConflict Reason = "AddressConflict"
-	// AnsweredTwice: another node, which does not hear this one, answers as well.
+	// AnsweredTwice: another owner does not receive this node, over an asymmetric link.
 	AnsweredTwice Reason = "AnsweredTwice"
-	// Probing: it is asked whether another host has the address, before its first use.
+	// Probing: the address is being probed for another host, before its first use.
 	Probing Reason = "Probing"
 	// NoAdvertisement: no advertisement covers the address on a listed node that is alive.
 	NoAdvertisement Reason = "NoAdvertisement"
-	// NoLocalEndpoint: the policy is Local and no listed node that is alive has an endpoint; by BGP, this one has none, or only new ones.
+	// NoLocalEndpoint: the policy is Local and no listed node that is alive has an endpoint; for BGP, this node has
+	// none, or only new ones.
 	NoLocalEndpoint Reason = "NoLocalEndpoint"
-	// NoService: no Service of ours holds an address of the VirtualIP.
+	// NoService: no Service served by IronLB has an address of the VirtualIP.
 	NoService Reason = "NoService"
-	// DataPlaneNotReady: this node would answer but could not program the address.
+	// DataPlaneNotReady: this node would be the owner but could not program the address.
 	DataPlaneNotReady Reason = "DataPlaneNotReady"
-	// KernelAnswers: the kernel of this node may answer ARP for the address by itself, for a sysctl is wrong.
+	// KernelAnswers: the kernel of this node may answer ARP for the address by itself, because a sysctl is wrong.
 	KernelAnswers Reason = "KernelAnswers"
-	// NoInterface: this node would answer but has no interface to answer on.
+	// NoInterface: this node would be the owner but has no interface to answer on.
 	NoInterface Reason = "NoInterface"
 )
 
-// What became of an address that a BGPAdvertisement covers, beside some of the reasons above and NoEndpoint, with which it is announced.
+// Outcomes for an address that a BGPAdvertisement covers, in addition to some of the reasons above and NoEndpoint, with
+// which it is announced.
 const (
 	// Announced: this node announces it.
 	Announced Reason = "Announced"
-	// GracefulShutdown: this node is about to go, and announces it so that routers prefer another one.
+	// GracefulShutdown: this node is being decommissioned and announces the address so that routers prefer another
+	// node.
 	GracefulShutdown Reason = "GracefulShutdown"
-	// NoPeer: this node has no session with a peer that the advertisement names, and that takes addresses of the family.
+	// NoPeer: this node has no session with a peer that the advertisement names and that accepts the family.
 	NoPeer Reason = "NoPeer"
 )
 
-// onlyAnswering tells whether a reason why this node cannot answer for an address keeps it from answering ARP alone: that bears on nobody
-// beyond a router.
+// onlyAnswering reports whether a reason prevents only ARP answers: that does not affect clients behind a router.
 func (r Reason) onlyAnswering() bool { return r == AddressConflict || r == KernelAnswers }
 
 // Why a VirtualIP came to this node.
 const (
-	// FirstUse: nobody was known to hold it.
+	// FirstUse: no earlier owner is known.
 	FirstUse Reason = "FirstUse"
-	// OwnerLost: the node that held it is not heard any more, or gave it up.
+	// OwnerLost: the previous owner is unreachable or released it.
 	OwnerLost Reason = "OwnerLost"
-	// TakenOver: the node that held it asked for it.
+	// TakenOver: the previous owner handed it over.
 	TakenOver Reason = "TakenOver"
-	// Restarted: this node held it before its speaker was restarted.
+	// Restarted: this node was the owner before its speaker was restarted.
 	Restarted Reason = "Restarted"
 )
 
-// Why it left this node, if not for one of the reasons above.
+// Why a VirtualIP left this node, in addition to the reasons above.
 const (
 	// HandedOver: the successor answers.
 	HandedOver Reason = "HandedOver"
-	// Yielded: another node held it, too, and comes first.
+	// Yielded: another owner ranks before this node.
 	Yielded Reason = "Yielded"
 )
 
-// What became of a Service on this node.
+// Outcomes for a Service on this node.
 const (
-	// Programmed: there is at least one real server for one of its ports.
+	// Programmed: at least one of its ports has a real server.
 	Programmed Reason = "Programmed"
 	// NoEndpoint: it has no usable endpoint here; connections are refused.
 	NoEndpoint Reason = "NoEndpoint"
-	// PortConflict: an older Service holds one of its addresses and ports.
+	// PortConflict: an older Service has one of its addresses and ports.
 	PortConflict Reason = "PortConflict"
-	// AnnouncedOnly: kube-proxy forwards its addresses, they are only answered for.
+	// AnnouncedOnly: kube-proxy forwards its addresses; IronLB only announces them.
 	AnnouncedOnly Reason = "AnnouncedOnly"
-	// AddressRefused: no Service may have the addresses that it has; a pools.Refusal says why.
+	// AddressRefused: no Service may have its addresses; a pools.Refusal explains why.
 	AddressRefused Reason = "AddressRefused"
 	// NoAddress: it has no address and port that this node serves.
 	NoAddress Reason = "NoAddress"

@@ -21,45 +21,50 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the expected plans in testdata")
 
-// TestScenarios runs testdata/*.txt. A file is a sequence of commands; those named below change the View, and
+// TestScenarios runs testdata/*.txt. A file is a sequence of commands. Each of these four is followed by its expected
+// output, indented by a tab:
 //
-//	plan NODE
-//	trace NODE SOURCE PROTO ADDR:PORT
+//	plan NODE                                  the plan of the node
+//	trace NODE SOURCE PROTO ADDR:PORT          the path of a packet on the node
+//	who NODE...                                the decisions of these nodes about VirtualIPs, in this order
+//	bgp NODE                                   the changes of the node's BGP since the last bgp command
 //
-//	who NODE...
-//	bgp NODE
-//
-// are followed by the expected plan of that node, or by what becomes of a packet there, or by who answers for what as
-// these nodes see it one after another, or by what of the node's BGP is another than when that was last asked,
-// indented by a tab. SOURCE is an address, with %INTERFACE where that matters, or self for a process on the node. What
-// a node said when it was planned last, the others hear. The View stays from one plan to the next, and so does each
-// node's Planner until
+// SOURCE is an address, with %INTERFACE if that matters, or self for a process on the node. The others receive the last
+// published claims of a node. The View stays from one plan to the next, and so does each node's Planner until
 //
 //	restart
 //	options [external=CIDR,...] [apiserver=IP] [serviceproxy] [scheduler=NAME] [flags=N] [nodeports=CIDR,...]
 //	  [pods=CIDR,...] [detect=MODE[:INTERFACE]] [drain=DURATION] [reset=DURATION] [endpointchecks]
+//
+// The other commands change the time or the View:
+//
 //	later DURATION
 //
 //	unreachable|reachable NODE...   for every node that plans
 //
-//	node NAME [nonetwork] [leaving] [stopping] [addr=IP,...] [reached=IP,...] [pods=CIDR,...] [in=ZONE] [excluded] [LABEL=VALUE...]
+//	node NAME [nonetwork] [ready] [leaving] [stopping] [addr=IP,...] [reached=IP,...] [pods=CIDR,...] [in=ZONE]
+//	  [excluded] [LABEL=VALUE...]
 //	host IP...
 //	gateways IP...|-
 //	service NS/NAME ADDR,... [PORTNAME/PROTO/PORT[/NODEPORT]...] [local] [internal-local] [nodeports] [health=PORT]
-//	  [label=KEY=VALUE]... [ranges=CIDR,...] [scheduler=NAME] [flags=N] [forwarding=nodeport] [families=4|6] [affinity=SECONDS] [created=N]
-//	slice NS/NAME SLICE PORTNAME/PROTO/PORT,... [IP[@NODE][=notready|=terminating|=gone][~nodes:A,B][~zones:A,B]...]
+//	  [label=KEY=VALUE]... [ranges=CIDR,...] [scheduler=NAME] [flags=N] [forwarding=nodeport] [families=4|6]
+//	  [affinity=SECONDS] [created=N]
+//	slice NS/NAME SLICE PORTNAME/PROTO/PORT,...
+//	  [IP[@NODE][=notready|=terminating|=gone][~nodes:A,B][~zones:A,B]...]
 //	check NODE ADDR:PORT/PATH healthy|failed [WEIGHT]
+//	check endpoint ADDR:PORT
 //	network NAME CIDR,...
 //	other NS/NAME
 //	vip NAME IP,... NS/NAME,... [NODE...] [holder=NODE] [contested] [generation=N]
-//	advertise NAME [pools=A,B] [poolsel=LABEL=VALUE]... [services=LABEL=VALUE]... [interfaces=A,B] [nodes=LABEL=VALUE]...
+//	advertise NAME [pools=A,B] [poolsel=LABEL=VALUE]... [services=LABEL=VALUE]... [interfaces=A,B]
+//	  [nodes=LABEL=VALUE]...
 //	pool NAME [range=FIRST[-LAST]]... [created=N] [LABEL=VALUE]...
 //	peer NAME ADDRESS [FIELD[=VALUE]]...
 //	route NAME [pools=A,B] [poolsel=LABEL=VALUE]... [services=LABEL=VALUE]... [nodes=LABEL=VALUE]... [FIELD=VALUE]...
 //	delete KIND NAME [SLICE]
 //
-// ADDR is IP[@POOL] for a LoadBalancer address, announce:IP[@POOL] for one that kube-proxy forwards, foreign:IP for
-// another controller's, cluster:IP or external:IP; a hyphen stands for none.
+// ADDR is IP[@POOL] for a LoadBalancer address, announce:IP[@POOL] for one that kube-proxy forwards, foreign:IP for one
+// of another controller, cluster:IP or external:IP; a hyphen means none. Commands about speakers are at stationCommand.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -80,7 +85,7 @@ func runScenario(t *testing.T, file string) {
 	for lines := bufio.NewScanner(strings.NewReader(string(before))); lines.Scan(); {
 		line := lines.Text()
 		if strings.HasPrefix(line, "\t") {
-			continue // an expected plan: written anew
+			continue // an expected output, which is generated again
 		}
 		out.WriteString(line + "\n")
 		words := strings.Fields(line)
@@ -122,14 +127,14 @@ func serviceKey(text string) pools.ServiceKey {
 	return pools.ServiceKey{Namespace: ns, Name: name}
 }
 
-// world is what a scenario changes.
+// world is the state that a scenario changes.
 type world struct {
 	view     *View
 	options  Options
 	now      time.Time
 	planners map[string]*Planner
 	stations map[string]*station
-	// told is what of BGP was planned when that was last asked, by node.
+	// told is the BGP text of each node at the last bgp command.
 	told map[string][]string
 }
 
@@ -141,7 +146,7 @@ func newWorld() *world {
 	return &world{view: v, options: defaultOptions(), now: time.Unix(0, 0), planners: map[string]*Planner{}, stations: map[string]*station{}}
 }
 
-// defaultOptions admit the external IPs of most scenarios.
+// defaultOptions accept the external IPs of most scenarios.
 func defaultOptions() Options { return Options{BGP: true, ExternalIPs: prefixes("203.0.113.200/29")} }
 
 func (w *world) plan(node string) *Desired {
@@ -170,7 +175,7 @@ func (w *world) trace(words []string) string {
 	return n.TraceFrom(client, ipvs.Key{Addr: at.Addr(), Protocol: protocols[words[2]], Port: at.Port()})
 }
 
-// settings changes what belongs to the speakers, and tells whether it was that.
+// settings runs a command about options, time or reachability, and reports whether it was one.
 func (w *world) settings(words []string) bool {
 	switch words[0] {
 	case "later":

@@ -11,7 +11,7 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// planning is the work on one Service.
+// planning is the plan of one Service in progress.
 type planning struct {
 	view    *View
 	options Options
@@ -20,19 +20,19 @@ type planning struct {
 	slices  map[string]Slice
 	node    Node // this one
 	pods    podsKnown
-	// before are the lists of the last plan of the Service, since when its endpoints became ready.
+	// before are the lists of the last plan of the Service, since the times at which its endpoints became ready.
 	before map[listKey]list
 	since  map[listKey]map[netip.AddrPort]time.Time
-	asked  []Check // by the last plan, in order
+	asked  []Check // by the last plan, sorted
 	checks map[Check]struct{}
-	// byPort are the candidates of each port, under keys that are not local.
+	// byPort are the candidates of each port; the keys have local unset.
 	byPort map[listKey]map[netip.AddrPort]*Endpoint
 	// endpoints are the addresses in the slices, true for those on this node.
 	endpoints map[netip.Addr]bool
 	out       servicePlan
 }
 
-// planService plans one Service. Its answer depends on the View and the time, and on the last plan for what drains.
+// planService plans one Service. The result depends on the View, the time, and the last plan for what drains.
 func (p *Planner) planService(v *View, key pools.ServiceKey, now time.Time) servicePlan {
 	w := &planning{
 		view: v, options: p.options, now: now,
@@ -70,8 +70,8 @@ func (p *Planner) planService(v *View, key pools.ServiceKey, now time.Time) serv
 	return w.out
 }
 
-// healthPort serves the healthCheckNodePort where NodePorts are, and lets the packet filter of the node take in what asks it, as if
-// it were a virtual server (ipvs.md 2.3.4, 5.1.2).
+// healthPort serves the healthCheckNodePort on the NodePort addresses, and accepts its clients in the packet filter
+// like those of a virtual server (ipvs.md 2.3.4, 5.1.2).
 func (w *planning) healthPort(service pools.ServiceKey) {
 	addrs := nodePortAddresses(w.view, w.options)
 	w.out.health = &HealthPort{
@@ -111,9 +111,9 @@ func (w *planning) port(port Port) {
 	}
 }
 
-// clusterIP plans a virtual server for clients inside the cluster. With policy Local they are dropped while there is an
-// endpoint, but none here (ipvs.md 2.3.6). Where nobody counts as a Pod, nobody is known not to be one: only the node's own
-// clients and hairpins are masqueraded then (2.2.4), for which no element is needed.
+// clusterIP plans a virtual server for clients inside the cluster. With policy Local they are dropped while endpoints
+// exist, but none here (ipvs.md 2.3.6). Without Pod sources no client is known to be outside: then only clients on the
+// node itself and hairpins are masqueraded (2.2.4), which needs no element.
 func (w *planning) clusterIP(key ipvs.Key, port Port) {
 	servers := w.list(port, key.Addr.Is4(), w.svc.InternalLocal)
 	elements := []ipvs.Element{{Set: ipvs.Addresses, Key: ipvs.Key{Addr: key.Addr}}}
@@ -126,16 +126,16 @@ func (w *planning) clusterIP(key ipvs.Key, port Port) {
 	w.add(key, virtual{Server: w.virtualServer(servers), Local: true, Elements: elements})
 }
 
-// isHost tells whether an address is one of this node itself, which an external IP may be: it must not be taken from the node,
-// nor the node's own ports be refused there (ipvs.md 1.3.2).
+// isHost reports whether an address is one of this node itself, which an external IP may be. It must not be taken from
+// the node, nor may the node's own ports be refused there (ipvs.md 1.3.2).
 func (v *View) isHost(addr netip.Addr, node Node) bool {
 	_, host := v.Host[addr]
 	return host || slices.Contains(node.Addresses, addr)
 }
 
-// external plans a virtual server for clients from anywhere; own is not set where the address is the node's. With
-// policy Local clients from outside get this node's endpoints with their address kept, or are dropped while there are only
-// others, and those inside the cluster get any (ipvs.md 2.3.6, 3.11).
+// external plans a virtual server for clients from anywhere. own is unset if the address is the node's own. With policy
+// Local, external clients get this node's endpoints and keep their address, or are dropped while only other nodes have
+// endpoints. Clients inside the cluster get any endpoint (ipvs.md 2.3.6, 3.11).
 func (w *planning) external(key ipvs.Key, port Port, own bool) {
 	all := w.list(port, key.Addr.Is4(), false)
 	v := virtual{Local: own}
@@ -160,8 +160,9 @@ func (w *planning) external(key ipvs.Key, port Port, own bool) {
 	w.add(key, v)
 }
 
-// loadBalancer plans a virtual server for a LoadBalancer address: an external one with source ranges, and perhaps by way of
-// the nodes. Then every client's address is the node's: the other node's answer must come back this way.
+// loadBalancer plans a virtual server for a LoadBalancer address: an external one with source ranges, optionally
+// forwarded through the nodes. In that case every packet is masqueraded, because the other node's reply must return
+// through this node.
 func (w *planning) loadBalancer(key ipvs.Key, port Port, own bool) {
 	if w.svc.Forwarding != ToNodePort || port.NodePort == 0 {
 		w.external(key, port, own)
@@ -172,7 +173,7 @@ func (w *planning) loadBalancer(key ipvs.Key, port Port, own bool) {
 			v.Elements = append(v.Elements, ipvs.Element{Set: ipvs.Addresses, Key: ipvs.Key{Addr: key.Addr}})
 		}
 		if w.svc.Scheduler == "" && v.Server.Scheduler == ipvs.RoundRobin {
-			v.Server.Scheduler = weightedRoundRobin // the nodes' weights differ
+			v.Server.Scheduler = weightedRoundRobin // the weights of the nodes differ
 		}
 		if all := w.list(port, key.Addr.Is4(), false); w.svc.Local && !maps.Equal(via.servers, all.servers) {
 			inside := w.virtualServer(all)
@@ -193,8 +194,8 @@ func (w *planning) add(key ipvs.Key, v virtual) {
 	w.out.virtuals[key] = v
 }
 
-// admitEndpoints tells the packet filter which addresses are endpoints (ipvs.md 2.3.5), and which of them are on this node
-// and may call themselves (2.2.2).
+// admitEndpoints adds the filter elements for the endpoint addresses (ipvs.md 2.3.5) and for those on this node, which
+// may connect to themselves (2.2.2).
 func (w *planning) admitEndpoints() {
 	used := map[netip.Addr]bool{}
 	note := func(vs *ipvs.VirtualServer) {
@@ -202,7 +203,7 @@ func (w *planning) admitEndpoints() {
 			return
 		}
 		for at := range vs.RealServers {
-			if local, endpoint := w.endpoints[at.Addr()]; endpoint { // else a node
+			if local, endpoint := w.endpoints[at.Addr()]; endpoint { // otherwise a node
 				used[at.Addr()] = local
 			}
 		}
@@ -220,14 +221,14 @@ func (w *planning) admitEndpoints() {
 	}
 }
 
-// sorted returns the elements in order, each once, in no more room than they take.
+// sorted returns the elements sorted, without duplicates, in a slice without spare capacity.
 func sorted(elements []ipvs.Element) []ipvs.Element {
 	slices.SortFunc(elements, ipvs.Element.Compare)
 	elements = slices.Compact(elements)
 	return append(make([]ipvs.Element, 0, len(elements)), elements...)
 }
 
-// virtualServer returns a virtual server of these real servers.
+// virtualServer returns a virtual server with these real servers.
 func (w *planning) virtualServer(l list) ipvs.VirtualServer {
 	return ipvs.VirtualServer{Settings: w.settings(), RealServers: l.servers}
 }

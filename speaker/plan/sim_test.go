@@ -13,8 +13,8 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// simulation is a cluster of speakers without a network: what each says reaches the others late, or not at all while the two do not
-// hear one another. Its clock is its own.
+// simulation is a cluster of speakers without a network. State published by one speaker reaches the others with a
+// delay, or not at all over a failed link. It has its own clock.
 type simulation struct {
 	t     *testing.T
 	r     *rand.Rand
@@ -26,20 +26,20 @@ type simulation struct {
 	second bool
 }
 
-// simNode is one of its nodes.
+// simNode is a node of a simulation.
 type simNode struct {
 	sim     *simulation
 	name    string
 	view    *View
 	planner *Planner
 	desired *Desired
-	// cut is set while its link to the second segment is, with the carrier up.
+	// cut is set while its link to the second segment fails, with the carrier up.
 	cut bool
-	// up is unset while it is dead, api while it does not hear the API server.
+	// up is unset while it is dead, api while it does not reach the API server.
 	up, api bool
-	// joins is when it stops to be an observer.
+	// joins is when it ceases to be an observer.
 	joins time.Time
-	// deaf are those that it does not hear, heard when it last heard the others.
+	// deaf are the nodes that it does not receive; heard is when it last received each node.
 	deaf    map[string]bool
 	heard   map[string]time.Time
 	peer    map[string]Member
@@ -73,7 +73,7 @@ func newSimulation(t *testing.T, seed uint64, nodes, vips int) *simulation {
 	return s
 }
 
-// order returns the names in another order.
+// order returns the names in random order.
 func (s *simulation) order(names []string) []string {
 	out := slices.Clone(names)
 	s.r.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
@@ -92,15 +92,15 @@ func (n *simNode) start() {
 	n.peer, n.heard, n.touched = map[string]Member{}, map[string]time.Time{}, Touched{All: true}
 }
 
-// leave makes the node hand over what it holds.
+// leave makes the node hand over what it owns.
 func (n *simNode) leave() { n.view.Leaving, n.touched.All = true, true }
 
-// hears tells whether a node hears another now.
+// hears reports whether a node receives another one now.
 func (n *simNode) hears(m *simNode) bool {
 	return n.up && m.up && !n.deaf[m.name]
 }
 
-// run lets a time pass, and checks the cluster every tick.
+// run advances the time and lets every node act on each tick.
 func (s *simulation) run(d time.Duration) {
 	for until := s.now.Add(d); s.now.Before(until); s.now = s.now.Add(simTick) {
 		for _, i := range s.r.Perm(len(s.nodes)) {
@@ -109,7 +109,7 @@ func (s *simulation) run(d time.Duration) {
 	}
 }
 
-// turn is what a node's detector and loop do in one tick.
+// turn is one tick of a node's detector and loop.
 func (n *simNode) turn() {
 	if !n.up {
 		return
@@ -147,7 +147,7 @@ func (n *simNode) turn() {
 	}
 }
 
-// isolated returns the second segment if this node is cut off from it, and others are not.
+// isolated returns the second segment if this node is cut off from it and others are not.
 func (n *simNode) isolated() map[string]struct{} {
 	others := 0
 	for _, m := range n.sim.nodes {
@@ -161,14 +161,14 @@ func (n *simNode) isolated() map[string]struct{} {
 	return nil
 }
 
-// listen brings what a node knows of another up to date: the claims with some delay, its death after the dead time.
+// listen updates a node's state of another one: claims with some delay, its death after the dead time.
 func (n *simNode) listen(m *simNode, nodes map[string]struct{}, claims map[VIPID]struct{}) {
 	s := n.sim
 	before, known := n.peer[m.name]
 	now := before
 	switch {
 	case n.hears(m):
-		if m.desired == nil || s.r.IntN(5) > 0 && known && before.Alive { // a datagram comes each 50 ms on average
+		if m.desired == nil || s.r.IntN(5) > 0 && known && before.Alive { // a datagram arrives every 50 ms on average
 			return
 		}
 		now = Member{Alive: true, Synced: true, Observer: m.view.Members.Observer, Leaving: m.view.Leaving, On: map[string]struct{}{"eth0": {}}, Claims: map[VIPID]Claim{}}
@@ -199,7 +199,7 @@ func (n *simNode) listen(m *simNode, nodes map[string]struct{}, claims map[VIPID
 	n.peer[m.name] = now
 }
 
-// owners returns who answers for each VirtualIP.
+// owners returns the nodes that announce each VirtualIP.
 func (s *simulation) owners() map[string][]string {
 	out := map[string][]string{}
 	for name := range s.api.VIPs {
@@ -216,7 +216,7 @@ func (s *simulation) owners() map[string][]string {
 	return out
 }
 
-// tell brings what changed in the API to those nodes that hear it.
+// tell passes the API state to the nodes that reach the API server.
 func (s *simulation) tell() {
 	for _, n := range s.nodes {
 		if !n.up || !n.api {
@@ -227,7 +227,7 @@ func (s *simulation) tell() {
 	}
 }
 
-// relist gives a VirtualIP another order.
+// relist sets a new node list for a VirtualIP.
 func (s *simulation) relist(name string, nodes []string) {
 	vip := s.api.VIPs[name]
 	vip.Nodes, vip.Generation = nodes, vip.Generation+1
@@ -235,7 +235,7 @@ func (s *simulation) relist(name string, nodes []string) {
 	s.tell()
 }
 
-// fault does something to one node.
+// fault makes a random change to one node.
 func (s *simulation) fault() string {
 	n := one(s.r, s.nodes...)
 	other := one(s.r, s.nodes...)
@@ -282,7 +282,7 @@ func (s *simulation) fault() string {
 	return ""
 }
 
-// heal mends everything.
+// heal repairs everything.
 func (s *simulation) heal() {
 	for _, n := range s.nodes {
 		clear(n.deaf)
@@ -294,7 +294,7 @@ func (s *simulation) heal() {
 	s.tell()
 }
 
-// wantOne checks that exactly one node answers for each VirtualIP.
+// wantOne checks that each VirtualIP has exactly one owner.
 func (s *simulation) wantOne(when string) {
 	s.t.Helper()
 	for name, nodes := range s.owners() {
@@ -310,13 +310,13 @@ func (s *simulation) wantOne(when string) {
 	}
 }
 
-// bound is how long it takes at most until there is one owner once all is well: a node that starts observes, each that comes before is
-// waited for a second, and a handover that is asked for in vain as long.
+// bound is the maximum time until each VirtualIP has one owner in a healthy cluster: a starting node observes, each
+// node before it in rank is waited for one second, and so is each handover without success.
 func (s *simulation) bound() time.Duration {
 	return simDead + time.Duration(2*len(s.nodes))*time.Second
 }
 
-// Whatever happened to a cluster, once it is whole again each VirtualIP has exactly one owner, and keeps it.
+// After any faults, once the cluster is healthy again, each VirtualIP has exactly one owner and keeps it.
 func TestClusterConverges(t *testing.T) {
 	for seed := range uint64(25) {
 		s := newSimulation(t, seed, 2+int(seed%4), 3)
@@ -340,7 +340,8 @@ func TestClusterConverges(t *testing.T) {
 	}
 }
 
-// A node that dies is replaced within its dead time and a little more, two nodes never answer meanwhile, and nothing moves when it returns.
+// A dead node is replaced shortly after its dead time. Meanwhile no VirtualIP has two owners, and nothing moves when
+// the node returns.
 func TestClusterLosesOne(t *testing.T) {
 	for seed := range uint64(25) {
 		s := newSimulation(t, seed, 3+int(seed%3), 6)
@@ -369,7 +370,7 @@ func TestClusterLosesOne(t *testing.T) {
 	}
 }
 
-// Two nodes of which one does not hear the other end up with one owner, whichever it is, while it lasts and afterwards.
+// Two nodes with an asymmetric link end up with one owner, either of them, during the fault and after it.
 func TestClusterHearsOneWay(t *testing.T) {
 	for seed := range uint64(25) {
 		s := newSimulation(t, seed, 2, 6)
@@ -386,7 +387,7 @@ func TestClusterHearsOneWay(t *testing.T) {
 		if after := s.owners(); !maps.EqualFunc(before, after, slices.Equal) {
 			t.Fatalf("seed %d: owners %v, later %v", seed, before, after)
 		}
-		// Both ways for a while, then one way, then none: the last step takes less than a second.
+		// The link fails in both directions, then in one, then recovers: the last step takes less than a second.
 		for _, step := range []map[string]bool{{b.name: true}, {}} {
 			a.deaf, b.deaf = maps.Clone(step), map[string]bool{a.name: true}
 			s.run(time.Duration(500+s.r.IntN(5000)) * time.Millisecond)
@@ -397,7 +398,7 @@ func TestClusterHearsOneWay(t *testing.T) {
 	}
 }
 
-// While a node leaves, or a list names another one first, somebody answers at any time.
+// While a node leaves, or a list puts another node first, each VirtualIP always has an owner.
 func TestClusterHandsOver(t *testing.T) {
 	for seed := range uint64(25) {
 		s := newSimulation(t, seed, 3+int(seed%3), 6)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// report brings the owners into the statuses, as the speakers would.
+// report writes the owners into the statuses, as the speakers would.
 func (s *simulation) report() {
 	for name, nodes := range s.owners() {
 		if vip := s.api.VIPs[name]; len(nodes) == 1 {
@@ -19,7 +19,7 @@ func (s *simulation) report() {
 	s.tell()
 }
 
-// leadBy relists every VirtualIP with the node first and the others as they were.
+// leadBy puts a node first in every list and keeps the order of the others.
 func (s *simulation) leadBy(node string) {
 	for _, name := range slices.Sorted(maps.Keys(s.api.VIPs)) {
 		others := slices.DeleteFunc(slices.Clone(s.api.VIPs[name].Nodes), func(n string) bool { return n == node })
@@ -27,9 +27,9 @@ func (s *simulation) leadBy(node string) {
 	}
 }
 
-// A move that was asked for happens, although the node that the list newly prefers was absent when the list came: it
-// takes over once it is there, and somebody answers at any time. A list that was written by a status which does not
-// name the holder asks for nothing, and moves nothing when the node returns.
+// A requested move happens even if the newly preferred node was absent when the list was written: it takes over once it
+// is present, and there is always an owner. A list written while the status did not name the owner requests nothing,
+// and moves nothing when the node returns.
 func TestClusterMovesWhenTheNodeReturns(t *testing.T) {
 	for seed := range uint64(24) {
 		s := newSimulation(t, seed, 3+int(seed%3), 6)
@@ -69,8 +69,8 @@ func TestClusterMovesWhenTheNodeReturns(t *testing.T) {
 	}
 }
 
-// Addresses are announced on two segments, and one node is cut off from one of them: what it holds goes to nodes that
-// reach both, with somebody answering at any time, and nothing else moves, nor anything back when the node reaches
+// Addresses are announced on two segments, and one node is cut off from one of them. Nodes that reach both segments
+// take over its VirtualIPs, with an owner at any time. Nothing else moves, and nothing moves back when the node reaches
 // both again.
 func TestClusterLosesOneSegment(t *testing.T) {
 	for seed := range uint64(24) {
@@ -107,8 +107,8 @@ func TestClusterLosesOneSegment(t *testing.T) {
 		if now := s.owners(); !maps.EqualFunc(after, now, slices.Equal) {
 			t.Errorf("seed %d: owners %v, after the return %v", seed, after, now)
 		}
-		// All but one are cut off, one after another, so that nobody can tell: whatever happens, each address keeps an
-		// owner.
+		// All nodes but one are cut off, one after another, so that no node can determine which side failed: each
+		// address still keeps an owner.
 		for _, n := range s.nodes[1:] {
 			n.cut = true
 			s.run(2 * time.Second)

@@ -13,7 +13,7 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// Whatever the View holds, a plan can be carried out and its parts agree.
+// For any View, a plan can be applied and is consistent.
 func TestPlanIsSound(t *testing.T) {
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 4))
@@ -98,7 +98,7 @@ func sound(d *Desired) error {
 	return nil
 }
 
-// The choice of endpoints is that of a slow reading of ipvs.md 3, written apart from it.
+// The choice of endpoints matches a slow, independent implementation of ipvs.md 3.
 func TestChoiceByTheBook(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 5))
@@ -154,8 +154,8 @@ func takers(vs ipvs.VirtualServer) []string {
 	return out
 }
 
-// byTheBook returns the IPv4 endpoints of port 8080 for policy Cluster and for policy Local on node n1: those of nodes
-// that can be reached, or all if there is none for policy Cluster.
+// byTheBook returns the IPv4 endpoints of port 8080 for policy Cluster and for policy Local on node n1: those on
+// reachable nodes, or all if none is left for policy Cluster.
 func byTheBook(slice Slice, zone string, unreachable map[string]time.Time) (all, here []string) {
 	best := map[netip.Addr]Endpoint{} // 3.4
 	for _, e := range slice.Endpoints {
@@ -174,7 +174,7 @@ func byTheBook(slice Slice, zone string, unreachable map[string]time.Time) (all,
 	return all, here
 }
 
-// chosenByTheBook is byTheBook where all nodes are reachable.
+// chosenByTheBook is byTheBook with all nodes reachable.
 func chosenByTheBook(best map[netip.Addr]Endpoint, zone string) (all, here []string) {
 	filter := func(keep func(Endpoint) bool) (out []Endpoint) {
 		for _, e := range best {
@@ -214,8 +214,8 @@ func chosenByTheBook(best map[netip.Addr]Endpoint, zone string) (all, here []str
 	return names(cluster), names(local)
 }
 
-// Whatever Services there are, an address that becomes local or is answered for is nothing that the cluster lives by, and is either a ClusterIP,
-// or of a pool, or an external IP that the operator allows, or another controller's.
+// With any Services, an address that becomes local or is announced is none that the cluster itself needs. It is a
+// ClusterIP, an address of a pool, an external IP that the operator allows, or one of another controller.
 func TestOnlyAdmittedIsLocal(t *testing.T) {
 	admitted, refused := 0, 0
 	for seed := range uint64(200) {
@@ -246,7 +246,7 @@ func TestOnlyAdmittedIsLocal(t *testing.T) {
 	}
 }
 
-// notAdmitted says what is wrong with the use of an address, written apart from pools.Guard.
+// notAdmitted returns why an address must not be used. It is independent of pools.Guard.
 func notAdmitted(v *View, o Options, addr netip.Addr) string {
 	cluster, given, allowed, foreign := false, false, false, false
 	for _, svc := range v.Services {

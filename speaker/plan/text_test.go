@@ -12,8 +12,8 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// text returns a plan for a reader, sorted. Elements of the filter are words behind what they are about; an endpoint with
-// an asterisk is in the set Hairpin. Whatever does not fit that has a line of its own.
+// text returns a plan as sorted text. Filter elements are words after the object that they refer to; an endpoint with
+// an asterisk is in the set Hairpin. Any other element has a line of its own.
 func text(d *Desired) string {
 	var b strings.Builder
 	for _, key := range d.Table.Keys() {
@@ -89,7 +89,7 @@ func text(d *Desired) string {
 
 func compareServices(a, b pools.ServiceKey) int { return cmp.Compare(a.String(), b.String()) }
 
-// keySets are the sets of whole keys.
+// keySets are the sets whose elements are full keys.
 var keySets = []ipvs.Set{ipvs.Masqueraded, ipvs.MasqueradedUnlessPod, ipvs.Restricted, ipvs.Dropped}
 
 func virtualText(b *strings.Builder, d *Desired, key ipvs.Key) {
@@ -122,7 +122,7 @@ func serverText(b *strings.Builder, vs ipvs.VirtualServer) {
 	}
 }
 
-// filterText writes what the lines about virtual servers do not say.
+// filterText writes the elements that the lines of virtual servers do not contain.
 func filterText(b *strings.Builder, d *Desired) {
 	lines := map[ipvs.Set][]string{}
 	for _, e := range slices.SortedFunc(maps.Keys(d.Filter), ipvs.Element.Compare) {

@@ -8,23 +8,23 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// unit is a VirtualIP with what the View says about its addresses and Services.
+// unit is a VirtualIP with the state of its addresses and Services in the View.
 type unit struct {
 	view  *View
 	addrs []Address
-	// ads are the advertisements that are for every one of its Services.
+	// ads are the advertisements that cover every one of its Services.
 	ads []Advertisement
-	// on are the interfaces of this node for each of the addresses, sorted.
+	// on are the interfaces of this node for each address, sorted.
 	on map[netip.Addr][]string
-	// local are the plans of its Services of policy Local that have an endpoint somewhere.
+	// local are the plans of its Services with policy Local that have an endpoint on any node.
 	local []servicePlan
-	// localKeys name them.
+	// localKeys are their keys.
 	localKeys []pools.ServiceKey
-	// open is set if a node without endpoints may answer too: a Service has policy Cluster.
+	// open is set if a node without endpoints may answer, too: a Service has policy Cluster.
 	open bool
 }
 
-// unit collects those addresses of a VirtualIP that one of its Services really has on this data plane.
+// unit collects the addresses of a VirtualIP that one of its Services really has on this data plane.
 func (p *Planner) unit(v *View, vip VIP) unit {
 	u := unit{view: v, on: map[netip.Addr][]string{}}
 	wanted := map[netip.Addr]string{}
@@ -65,8 +65,9 @@ func (p *Planner) unit(v *View, vip VIP) unit {
 	return u
 }
 
-// able tells whether a node may answer, as far as the API says: it is not excluded, every address is advertised there, and it
-// has an endpoint of every Service of policy Local that has any at all; with leaving, one that terminates counts, too.
+// able returns Owner if the API objects permit a node to answer, else the reason. The node must not be excluded, every
+// address must be advertised there, and it needs an endpoint of every Service with policy Local that has any. With
+// leaving, a terminating endpoint counts, too.
 func (u unit) able(node string, leaving bool) Reason {
 	n := u.view.Nodes[node]
 	if n.Excluded || n.Leaving || n.NetworkUnavailable {
@@ -81,7 +82,7 @@ func (u unit) able(node string, leaving bool) Reason {
 	return Owner
 }
 
-// whereLocal returns where its Services of policy Local have endpoints.
+// whereLocal returns the nodes with endpoints of its Services with policy Local.
 func (u unit) whereLocal() []LocalService {
 	var out []LocalService
 	for i, part := range u.local {
@@ -107,7 +108,7 @@ func (u unit) hasEndpoints(node string, leaving bool) bool {
 	return true
 }
 
-// advertisedAt tells whether every address is advertised on a node with these labels.
+// advertisedAt reports whether every address is advertised on a node with these labels.
 func (u unit) advertisedAt(labels map[string]string) bool {
 	for _, a := range u.addrs {
 		if !u.advertised(a.Pool, labels) {
@@ -121,8 +122,8 @@ func (u unit) advertised(pool string, labels map[string]string) bool {
 	return slices.ContainsFunc(u.ads, func(ad Advertisement) bool { return ad.matches(pool, u.view.Pools[pool].Labels, labels) })
 }
 
-// interfaces returns where this node answers for an address by all advertisements of it: on the interfaces that are named,
-// or on those whose subnet holds it (announce.md L2.11).
+// interfaces returns where this node announces an address, according to all of its advertisements: on the named
+// interfaces, or on those whose subnet contains it (announce.md L2.11).
 func (u unit) interfaces(a Address, labels map[string]string) []string {
 	names := map[string]struct{}{}
 	for _, ad := range u.ads {
@@ -146,7 +147,7 @@ func (u unit) interfaces(a Address, labels map[string]string) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// usable returns those of an address' interfaces on which this node hears others and is not isolated.
+// usable returns the interfaces of an address on which this node receives members and is not isolated.
 func (u unit) usable(addr netip.Addr) []string {
 	m := &u.view.Members
 	return slices.DeleteFunc(slices.Clone(u.on[addr]), func(name string) bool {
@@ -156,8 +157,8 @@ func (u unit) usable(addr netip.Addr) []string {
 	})
 }
 
-// isolatedInPart reports whether this node is isolated on one of several interfaces for an address, and can answer on
-// another one for each.
+// isolatedInPart reports whether this node is isolated on some interface of an address and can still answer for each
+// address on another one.
 func (u unit) isolatedInPart() bool {
 	part := false
 	for _, a := range u.addrs {
@@ -172,7 +173,7 @@ func (u unit) isolatedInPart() bool {
 	return part
 }
 
-// allUsable returns those of all addresses.
+// allUsable returns the usable interfaces of all addresses.
 func (u unit) allUsable() map[string]struct{} {
 	out := map[string]struct{}{}
 	for _, a := range u.addrs {

@@ -8,16 +8,16 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// UnreachableEndpoints counts the endpoints on an unreachable node that are ready, or that terminate and still serve
-// where none of their port is ready. It is the sum over the ports of all Services that are served here: an address and
-// port counts once for each of them. Nodes by way of which a Service forwards do not count, only their endpoints.
+// UnreachableEndpoints counts the endpoints on an unreachable node that are ready, or that terminate and still serve if
+// none of their port is ready. It is the sum over the ports of all Services that are served here: an address and port
+// counts once for each of them. Endpoints count; nodes that a Service forwards through do not.
 type UnreachableEndpoints struct {
-	// LeftOut take no new connections; FailedOpen take them, because nothing else would be left.
+	// LeftOut take no new connections; FailedOpen take them, because no other endpoint would remain.
 	LeftOut, FailedOpen int
 }
 
-// unreachable reports whether an endpoint is on an unreachable node, and since when that is. One of this node never is,
-// nor one without a node.
+// unreachable reports whether an endpoint is on an unreachable node, and since when. An endpoint on this node, or
+// without a node, never is.
 func (w *planning) unreachable(e *Endpoint) (since time.Time, is bool) {
 	if e.Node == "" || w.isLocal(e) {
 		return time.Time{}, false
@@ -40,7 +40,7 @@ func (w *planning) reachable(from candidates) candidates {
 	return minus(from, out)
 }
 
-// resetAt returns when connections to a node that is unreachable since then are to end, zero for never.
+// resetAt returns when to end connections to a node that is unreachable since then, zero for never.
 func (o Options) resetAt(since time.Time) time.Time {
 	if o.ResetAfter == 0 || since.IsZero() {
 		return time.Time{}
@@ -48,7 +48,7 @@ func (o Options) resetAt(since time.Time) time.Time {
 	return since.Add(o.ResetAfter)
 }
 
-// countUnreachable counts the endpoints of a list that are on unreachable nodes.
+// countUnreachable counts the endpoints of a list on unreachable nodes.
 func (w *planning) countUnreachable(l list, from candidates) {
 	if len(w.view.Unreachable) == 0 {
 		return
@@ -76,7 +76,7 @@ func (w *planning) countUnreachable(l list, from candidates) {
 }
 
 // touchedUnreachable adds the Services whose plan may differ because a node became unreachable or reachable: those with
-// an endpoint there, and those that forward by way of it.
+// an endpoint there, and those that forward through it.
 func (p *Planner) touchedUnreachable(touched Touched, services map[pools.ServiceKey]struct{}) {
 	for node := range touched.Unreachable {
 		for key := range p.usersOf[node] {
@@ -85,7 +85,7 @@ func (p *Planner) touchedUnreachable(touched Touched, services map[pools.Service
 	}
 }
 
-// indexNodes records which nodes a Service uses now, and what it counts on the unreachable ones.
+// indexNodes records which nodes a Service uses now, and its counts on unreachable ones.
 func (p *Planner) indexNodes(key pools.ServiceKey, before, after servicePlan) {
 	for node := range before.uses {
 		if _, still := after.uses[node]; !still {
@@ -112,8 +112,8 @@ func (p *Planner) countMore(node string, n UnreachableEndpoints) {
 	p.changed.Unreachable[node] = struct{}{}
 }
 
-// stays reports whether a node that is unreachable since then is a real server of weight 0 still, and has the Service
-// planned again when it is none any more. Only TCP has connections to keep.
+// stays reports whether a node that is unreachable since then is still a real server of weight 0, and has the Service
+// planned again when that ends. Only TCP has connections to keep.
 func (w *planning) stays(protocol ipvs.Protocol, since time.Time) bool {
 	until := w.options.resetAt(since)
 	if protocol != ipvs.TCP || !until.IsZero() && !w.now.Before(until) {

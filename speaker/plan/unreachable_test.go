@@ -14,9 +14,8 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// Whatever happens, a node that is unreachable moves connections and nothing else: what is announced, answered and
-// reported is the same as if it was reachable. Nobody who had an endpoint has none, and nobody is sent to an
-// unreachable node who could be sent to another.
+// An unreachable node moves connections and nothing else: announcements, answers and reports are the same as if it was
+// reachable. A client that had an endpoint keeps one, and is sent to an unreachable node only without an alternative.
 func TestUnreachableMovesConnectionsAlone(t *testing.T) {
 	var seen struct{ moved, open, reset int }
 	for seed := range uint64(100) {
@@ -58,7 +57,7 @@ func TestUnreachableMovesConnectionsAlone(t *testing.T) {
 	}
 }
 
-// oftenUnreachable returns steps of which many make a node unreachable or reachable.
+// oftenUnreachable returns steps that often make a node unreachable or reachable.
 func oftenUnreachable(r *rand.Rand, n int) []step {
 	steps := randomSteps(r, n)
 	for i := range steps {
@@ -69,11 +68,11 @@ func oftenUnreachable(r *rand.Rand, n int) []step {
 	return steps
 }
 
-// unmoved returns what of a plan must not depend on which nodes are unreachable.
+// unmoved returns the part of a plan that must not depend on unreachable nodes.
 func unmoved(d *Desired) Desired {
 	out := *d
 	out.Table, out.Inside, out.Unreachable = nil, nil, nil
-	out.Services, out.Checks = nil, nil // follow from what takes connections
+	out.Services, out.Checks = nil, nil // these follow from the endpoints that take connections
 	out.Filter = maps.Clone(d.Filter)
 	maps.DeleteFunc(out.Filter, func(e ipvs.Element, _ struct{}) bool {
 		return e.Set == ipvs.Endpoints || e.Set == ipvs.Hairpin
@@ -81,13 +80,14 @@ func unmoved(d *Desired) Desired {
 	return out
 }
 
-// comparePlans compares what takes new connections of one virtual server with what would if all nodes were reachable.
-// It counts the lists that differ, and those that fail open.
+// comparePlans compares the real servers that take new connections with those of a plan in which all nodes are
+// reachable. It counts the lists that differ, and those that fail open.
 func comparePlans(v *View, p *Planner, d, other *Desired, key ipvs.Key) (moved, open int, err error) {
 	of := p.installed[key].service
 	for _, tables := range [][2]ipvs.Table{{d.Table, other.Table}, {insideOf(d), insideOf(other)}} {
 		got, want := takers(tables[0][key]), takers(tables[1][key])
-		// By way of the nodes it may be more: one with endpoints that terminate, where that of the ready ones cannot be used.
+		// Through the nodes there may be more: one with terminating endpoints, if the node of the ready ones cannot be
+		// used.
 		if len(got) == 0 && len(want) > 0 || len(got) > 0 && len(want) == 0 && v.Services[of].Forwarding == ToPod {
 			return 0, 0, fmt.Errorf("%v is sent to %v, with all nodes reachable to %v", key, got, want)
 		}
@@ -106,7 +106,7 @@ func comparePlans(v *View, p *Planner, d, other *Desired, key ipvs.Key) (moved, 
 	return moved, open, nil
 }
 
-// insideOf returns what clients inside the cluster get.
+// insideOf returns the virtual servers for clients inside the cluster.
 func insideOf(d *Desired) ipvs.Table {
 	out := maps.Clone(d.Table)
 	maps.Copy(out, d.Inside)
@@ -116,12 +116,12 @@ func insideOf(d *Desired) ipvs.Table {
 type answer int
 
 const (
-	unclear answer = iota // several slices differ in where the address is
+	unclear answer = iota // several slices name different nodes for the address
 	yes
 	no
 )
 
-// reaches reports whether a real server is on a node that node n1 reaches, or is such a node.
+// reaches reports whether a real server is on a node that n1 reaches, or is such a node.
 func (v *View) reaches(of pools.ServiceKey, realServer string) answer {
 	nodes := map[string]bool{}
 	addr := netip.MustParseAddrPort(realServer).Addr()
@@ -148,13 +148,13 @@ func (v *View) reaches(of pools.ServiceKey, realServer string) answer {
 	return yes
 }
 
-// compareLists holds the lists of endpoints against a slow reading of the rules and, where they fail open, against
-// those of a plan without unreachable nodes. It counts the endpoints that are reset.
+// compareLists checks the lists of endpoints against a slow implementation of the rules and, if they fail open, against
+// a plan without unreachable nodes. It counts the endpoints that are reset.
 func compareLists(v *View, p, without *Planner, now time.Time) (reset int, err error) {
 	for svc, part := range p.services {
 		for key, l := range part.lists {
 			if key.local {
-				continue // as if there was no unreachable node: see unmoved and comparePlans
+				continue // independent of unreachable nodes: see unmoved and comparePlans
 			}
 			c := comparison{v, p.options, now, key.protocol, listed(v.Slices[svc], key)}
 			n, err := c.compare(l, without.services[svc].lists[key])
@@ -167,7 +167,7 @@ func compareLists(v *View, p, without *Planner, now time.Time) (reset int, err e
 	return reset, nil
 }
 
-// comparison is of one list.
+// comparison is the check of one list.
 type comparison struct {
 	view     *View
 	options  Options
@@ -176,7 +176,7 @@ type comparison struct {
 	from     map[netip.AddrPort]Endpoint
 }
 
-// compare compares a list with what it would be if all nodes were reachable.
+// compare compares a list with that of a plan in which all nodes are reachable.
 func (c comparison) compare(l, other list) (reset int, err error) {
 	ready, open := false, false
 	silent := map[netip.AddrPort]time.Time{}
@@ -210,7 +210,7 @@ func (c comparison) compare(l, other list) (reset int, err error) {
 	return reset, nil
 }
 
-// listed returns the endpoints of a list by what the slices say of each that counts.
+// listed returns the endpoints of a list, each from the slice that has precedence.
 func listed(all map[string]Slice, key listKey) map[netip.AddrPort]Endpoint {
 	best := map[netip.AddrPort]Endpoint{}
 	for _, slice := range all {
@@ -229,8 +229,7 @@ func listed(all map[string]Slice, key listKey) map[netip.AddrPort]Endpoint {
 	return best
 }
 
-// spread returns a View of Services of one port with four endpoints each, on nodes one after another, and a VirtualIP
-// each.
+// spread returns a View of Services with one port, four endpoints on successive nodes, and a VirtualIP each.
 func spread(services, nodes int) *View {
 	v := NewView()
 	v.Links["eth0"] = Link{Name: "eth0", Subnets: []netip.Prefix{netip.MustParsePrefix("2001:db8::/32")}}
@@ -272,8 +271,8 @@ func (v *View) on(node string) map[serviceName]struct{} {
 	return out
 }
 
-// A node that becomes unreachable or reachable, and the reset, cost a plan of the Services that have an endpoint there,
-// and of no other: also after endpoints moved and Services went.
+// A node that becomes unreachable or reachable, and the reset, plan only the Services with an endpoint there, also
+// after endpoints moved and Services were deleted.
 func TestUnreachablePlansItsServicesAlone(t *testing.T) {
 	v, now := spread(200, 40), time.Unix(1000, 0)
 	p := NewPlanner(Options{Node: "node-0", ResetAfter: 10 * time.Second})
@@ -330,8 +329,8 @@ func TestUnreachablePlansItsServicesAlone(t *testing.T) {
 	planned("this node", Touched{Unreachable: map[string]struct{}{"node-0": {}}}, nil)
 }
 
-// A Service that forwards by way of the nodes is planned for each node that it uses: with policy Cluster any, with
-// policy Local those with an endpoint.
+// A Service that forwards through the nodes is planned for each node that it uses: with policy Cluster any, with policy
+// Local those with an endpoint.
 func TestUnreachablePlansWhatForwardsByWayOfIt(t *testing.T) {
 	v, now := spread(3, 10), time.Unix(1000, 0)
 	for i, svc := range []Service{{}, {Forwarding: ToNodePort}, {Forwarding: ToNodePort, Local: true}} {
@@ -357,7 +356,7 @@ func TestUnreachablePlansWhatForwardsByWayOfIt(t *testing.T) {
 	}
 }
 
-// BenchmarkUnreachable plans the death of one node and its return, with 5,000 Services of four endpoints.
+// BenchmarkUnreachable measures the plans for the death and return of one node, with 5,000 Services of four endpoints.
 func BenchmarkUnreachable(b *testing.B) {
 	for _, nodes := range []int{10, 100, 1000} {
 		b.Run(fmt.Sprint("nodes=", nodes), func(b *testing.B) {

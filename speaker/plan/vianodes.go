@@ -8,23 +8,24 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// The probe of a node by policy (ipvs.md 5.1, 5.2.4): with Local its healthCheckNodePort, which answers at any path; with
-// Cluster the node's service proxy.
+// The probe of a node by policy (ipvs.md 5.1, 5.2.4): its healthCheckNodePort with Local, which answers on any path;
+// its service proxy with Cluster.
 const (
 	healthzPort, healthzPath = 10256, "/healthz"
 	healthCheckPath          = "/"
 )
 
-// viaNodes returns the real servers of a port whose Service has Forwarding ToNodePort: the other nodes' NodePorts, with
-// policy Local only of those that have an endpoint. This node stands for its own endpoints directly, because a packet that
-// IPVS delivers locally passes no other proxy's NodePort; while it is the only node, for all that the policy allows.
+// viaNodes returns the real servers of a port whose Service has Forwarding ToNodePort: the NodePorts of the other
+// nodes, with policy Local only of nodes with an endpoint. This node uses its own endpoints directly, because a packet
+// that IPVS delivers locally passes no NodePort of another proxy. If it is the only node, it uses all endpoints that
+// the policy allows.
 //
-// A node's weight is what its probe says, and until then, or if the probe names none, what the slices say. One whose probe
-// fails gets weight 0; if that leaves nobody, none of them does: probes that fail everywhere tell more of the probes (a firewall before
-// their port, another address of the proxy's healthz) than of the nodes.
+// The weight of a node comes from its probe. Before the first result, or if the probe returns no weight, it comes from
+// the slices. A node whose probe fails gets weight 0. If no real server would remain, failed probes are ignored: the
+// cause is more likely in the probes than in the nodes, such as a firewall or another healthz address of the proxy.
 //
-// An unreachable node, and its endpoints, are left out before all that, also where it has no endpoint; if nobody would
-// take connections then, and somebody would otherwise, no node counts as unreachable.
+// An unreachable node and its endpoints are excluded before that, even if it has no endpoint. If then no real server
+// takes connections, and one would otherwise, no node counts as unreachable.
 func (w *planning) viaNodes(port Port, v4 bool) list {
 	w.out.nodes = true
 	out := w.viaNodesOf(port, v4, false)
@@ -36,15 +37,15 @@ func (w *planning) viaNodes(port Port, v4 bool) list {
 	return out
 }
 
-// viaNodesOf is viaNodes with unreachable nodes left out, or with failOpen as if none was.
+// viaNodesOf is viaNodes without unreachable nodes, or with failOpen as if all were reachable.
 func (w *planning) viaNodesOf(port Port, v4, failOpen bool) list {
 	own, all := w.list(port, v4, true), w.list(port, v4, false)
 	counts, leaving := w.nodeCounts(port, v4, failOpen)
-	listed, _ := w.nodeCounts(port, v4, true) // the probes of unreachable nodes go on
-	here := counts[w.options.Node] > 0        // else what is here only finishes what it has: others can take the rest
+	listed, _ := w.nodeCounts(port, v4, true) // probes of unreachable nodes continue
+	here := counts[w.options.Node] > 0        // otherwise local endpoints only finish their connections: other nodes can take new ones
 	share := uint32(1)
 	if here {
-		share = uint32(own.chosen) // all nodes get the same, and each local endpoint counts 1
+		share = uint32(own.chosen) // all nodes get the same weight, and each local endpoint counts 1
 	}
 	others := w.otherNodes(port, v4, failOpen, func(name string) (weight uint32, use bool) {
 		if !w.svc.Local {
@@ -55,7 +56,7 @@ func (w *planning) viaNodesOf(port Port, v4, failOpen bool) list {
 	})
 	switch {
 	case all.chosen == 0:
-		return all // nothing anywhere: refused here, not by a node
+		return all // no endpoint at all: refused here, not by a node
 	case !others.any && !w.svc.Local:
 		return all
 	}
@@ -79,11 +80,11 @@ func (w *planning) viaNodesOf(port Port, v4, failOpen bool) list {
 type others struct {
 	// any is set if there are any, reachable or not.
 	any bool
-	// servers have the weights that their probes say; failed are those whose probe fails, as they would be without one.
+	// servers have the weights of their probes; failed are those with a failed probe, with their weight without it.
 	servers, failed map[netip.AddrPort]ipvs.RealServer
 }
 
-// otherNodes returns the NodePorts of the other nodes, each of which is to have the weight that share returns.
+// otherNodes returns the NodePorts of the other nodes, each with the weight from share.
 func (w *planning) otherNodes(port Port, v4, failOpen bool, share func(name string) (weight uint32, use bool)) others {
 	out := others{servers: map[netip.AddrPort]ipvs.RealServer{}, failed: map[netip.AddrPort]ipvs.RealServer{}}
 	for name, node := range w.view.Nodes {
@@ -111,7 +112,7 @@ func (w *planning) otherNodes(port Port, v4, failOpen bool, share func(name stri
 	return out
 }
 
-// countTakers counts those that take new connections.
+// countTakers counts the real servers that take new connections.
 func countTakers(servers map[netip.AddrPort]ipvs.RealServer) (n int) {
 	for _, server := range servers {
 		if server.Weight > 0 {
@@ -121,8 +122,8 @@ func countTakers(servers map[netip.AddrPort]ipvs.RealServer) (n int) {
 	return n
 }
 
-// nodeCounts returns the number of endpoints per node that policy Local would use there, and the nodes whose endpoints only
-// finish what they have. Those on unreachable nodes count only with failOpen.
+// nodeCounts returns the number of endpoints that policy Local would use on each node, and the nodes with terminating
+// endpoints. Those on unreachable nodes count only with failOpen.
 func (w *planning) nodeCounts(port Port, v4, failOpen bool) (counts map[string]uint32, leaving map[string]struct{}) {
 	ready, usable := map[string]uint32{}, map[string]uint32{}
 	leaving = map[string]struct{}{}
@@ -147,7 +148,7 @@ func (w *planning) nodeCounts(port Port, v4, failOpen bool) (counts map[string]u
 	return ready, leaving
 }
 
-// probed asks for the probe of a node and returns the node's weight by its result.
+// probed requests the probe of a node and returns its weight according to the result.
 func (w *planning) probed(name string, addr netip.Addr, weight uint32) uint32 {
 	check := Check{Node: name, Addr: addr, Port: healthzPort, Path: healthzPath}
 	byWeight := w.svc.Local && w.svc.HealthCheckNodePort != 0
@@ -165,7 +166,7 @@ func (w *planning) probed(name string, addr netip.Addr, weight uint32) uint32 {
 	return min(weight, ipvs.MaxWeight)
 }
 
-// address returns the node's address of a family.
+// address returns the node's address in a family.
 func (n Node) address(v4 bool) (netip.Addr, bool) {
 	i := slices.IndexFunc(n.Addresses, func(a netip.Addr) bool { return a.Is4() == v4 })
 	if i < 0 {

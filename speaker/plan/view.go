@@ -8,11 +8,11 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// View is what the speaker knows of the cluster and of its node. Of Services it holds only those that are served or
-// announced here (docs/design/data-plane.md, "Which Services are served").
+// View is the observed state of the cluster and of this node. It contains only Services that are served or announced
+// here (docs/design/data-plane.md, "Which Services are served").
 type View struct {
 	Services map[pools.ServiceKey]Service
-	// Slices are the EndpointSlices of a Service by their name.
+	// Slices are the EndpointSlices of a Service by name.
 	Slices         map[pools.ServiceKey]map[string]Slice
 	Nodes          map[string]Node
 	VIPs           map[string]VIP
@@ -22,27 +22,27 @@ type View struct {
 	BGPAdvertisements map[string]BGPAdvertisement
 	// Pools by name.
 	Pools map[string]Pool
-	// Checks are the results of the probes that were asked for.
+	// Checks are the results of the requested probes.
 	Checks map[Check]CheckResult
-	// Host are the addresses of this node's interfaces that are not virtual, Gateways those by way of which it sends packets.
+	// Host are the non-virtual addresses of this node's interfaces, Gateways the gateways of this node.
 	Host, Gateways map[netip.Addr]struct{}
-	// Links are this node's interfaces on which addresses can be answered for, by name.
+	// Links are this node's interfaces on which addresses can be announced, by name.
 	Links map[string]Link
-	// Members are the other nodes as they are heard, and whether this one is.
+	// Members are the liveness and claims of the other members, and the liveness state of this node.
 	Members Members
-	// Unable are the addresses that this node cannot answer for as it is, with the reason; the loop finds them.
+	// Unable are the addresses that this node cannot answer for, with the reason; the loop determines them.
 	Unable map[netip.Addr]Reason
 	// Leaving is set when this process is about to end.
 	Leaving bool
 	// OtherProxy are the Services that another proxy serves on this node.
 	OtherProxy map[pools.ServiceKey]struct{}
-	// Stale is set while all that the API server tells is from a snapshot of an earlier time. The plan is the same; what of the node it does
-	// not name may be newer.
+	// Stale is set while the cluster state comes from the on-disk snapshot. The plan is the same; state on the node
+	// that it does not contain may be newer.
 	Stale bool
 	// ServiceNetworks are the ranges of ClusterIPs by the name of their ServiceCIDR.
 	ServiceNetworks map[string][]netip.Prefix
-	// Unreachable are the nodes whose speaker and whose kernel are silent to this node, by name, and since when.
-	// Endpoints there take no new connections while others can. With the zero time no connection to them ends.
+	// Unreachable are the nodes whose speaker and kernel do not answer this node, by name, and since when. Their
+	// endpoints take no new connections while others can. With the zero time no connection to them ends.
 	Unreachable map[string]time.Time
 }
 
@@ -68,37 +68,37 @@ func NewView() *View {
 	}
 }
 
-// Service is what the data plane needs of a Service.
+// Service is the part of a Service that the data plane needs.
 type Service struct {
 	Addresses []Address
 	Ports     []Port
-	// Labels are those of a load balancer, for advertisements to select.
+	// Labels are those of a load balancer, for the selectors of advertisements.
 	Labels map[string]string
-	// Local is externalTrafficPolicy: Local; the client's address is kept and only this node's endpoints are used.
+	// Local is externalTrafficPolicy: Local; the client address is kept and only endpoints on this node are used.
 	Local bool
-	// InternalLocal is internalTrafficPolicy: Local; ClusterIPs lead to this node's endpoints only.
+	// InternalLocal is internalTrafficPolicy: Local; ClusterIPs use only endpoints on this node.
 	InternalLocal bool
 	// Families are those in which the Service has a ClusterIP; it is served in no other (ipvs.md 1.1.2).
 	Families Families
-	// NodePorts is set if the ports' NodePorts and the HealthCheckNodePort are served here: the Service is wholly ours.
+	// NodePorts is set if IronLB serves the NodePorts and the HealthCheckNodePort here: it alone serves the Service.
 	NodePorts bool
-	// HealthCheckNodePort tells load balancers which nodes have endpoints, 0 for none.
+	// HealthCheckNodePort lets load balancers find the nodes with endpoints, 0 for none.
 	HealthCheckNodePort uint16
-	// Restricted is set if any source range was given, readable or not; Sources are those that may connect then.
+	// Restricted is set if any source range was given, valid or not; Sources are the ranges that may then connect.
 	Restricted bool
 	Sources    []netip.Prefix
-	// Affinity is the time-out of session affinity by client address in seconds, 0 for none.
+	// Affinity is the timeout of session affinity by client address in seconds, 0 for none.
 	Affinity uint32
-	// Scheduler and its Flags, if the Service names one.
+	// Scheduler and its Flags, if the Service specifies one.
 	Scheduler string
 	Flags     ipvs.Flags
-	// Forwarding is how a LoadBalancer address leads to a Pod.
+	// Forwarding is how a LoadBalancer address is forwarded to a Pod.
 	Forwarding Forwarding
-	// Created orders Services that claim the same address and port: the oldest has it.
+	// Created orders Services that claim the same address and port: the oldest wins.
 	Created int64
 }
 
-// needsLocalEndpoint tells whether only a node with an endpoint can forward what arrives from outside.
+// needsLocalEndpoint reports whether only a node with an endpoint can forward external traffic.
 func (s Service) needsLocalEndpoint() bool { return s.Local && s.Forwarding == ToPod }
 
 // Families of addresses; the zero value is both.
@@ -110,51 +110,53 @@ const (
 	OnlyIPv6
 )
 
-// has tells whether the address is of one of the families.
+// has reports whether the address is of one of the families.
 func (f Families) has(a netip.Addr) bool {
 	return f == 0 || a.Is4() == (f == OnlyIPv4)
 }
 
-// Forwarding is how a LoadBalancer address leads to a Pod.
+// Forwarding is how a LoadBalancer address is forwarded to a Pod.
 type Forwarding uint8
 
 const (
-	// ToPod sends straight to the endpoints.
+	// ToPod forwards directly to the endpoints.
 	ToPod Forwarding = iota
-	// ToNodePort sends to the nodes' NodePorts, from where each node goes on to a Pod.
+	// ToNodePort forwards to the NodePorts of the nodes; each node forwards to a Pod.
 	ToNodePort
 )
 
 // Pool is an IPAddressPool.
 type Pool struct {
 	Labels map[string]string
-	// Ranges are none if they cannot be read. Of two pools that overlap the older by Created has the addresses, then the first by name.
+	// Ranges are none if they are invalid. Of two overlapping pools the older by Created has the addresses, then the
+	// first by name.
 	Ranges  []pools.Range
 	Created int64
 }
 
-// Address is an address of a Service. == compares it.
+// Address is an address of a Service, comparable with ==.
 type Address struct {
 	IP netip.Addr
-	// Pool is the one that our controller recorded when it gave the address, empty for none. The plan goes by the pool that has the address
-	// now, if one has.
+	// Pool is the pool that the IronLB controller recorded at allocation, empty for none. The pool that contains the
+	// address now, if any, has precedence.
 	Pool string
 	Kind AddressKind
-	// AnnounceOnly is set if kube-proxy forwards the address (ipMode VIP beside kube-proxy): it is answered for and no more.
+	// AnnounceOnly is set if kube-proxy forwards the address (ipMode VIP alongside kube-proxy): IronLB only announces
+	// it.
 	AnnounceOnly bool
 }
 
-// AddressKind says what an address of a Service is, and so which policies hold for it.
+// AddressKind is the origin of a Service address, which determines its policies.
 type AddressKind uint8
 
 const (
-	// LoadBalancer: of status.loadBalancer.ingress, from our controller.
+	// LoadBalancer: from status.loadBalancer.ingress, allocated by the IronLB controller.
 	LoadBalancer AddressKind = iota
-	// External: of spec.externalIPs.
+	// External: from spec.externalIPs.
 	External
-	// ClusterIP: of spec.clusterIPs.
+	// ClusterIP: from spec.clusterIPs.
 	ClusterIP
-	// Foreign: of status.loadBalancer.ingress, from another controller.
+	// Foreign: from status.loadBalancer.ingress, allocated by another controller.
 	Foreign
 )
 
@@ -163,7 +165,7 @@ type Port struct {
 	Name     string
 	Protocol ipvs.Protocol
 	Port     uint16
-	// NodePort of a Service's port, 0 for none.
+	// NodePort of a Service port, 0 for none.
 	NodePort uint16
 }
 
@@ -173,62 +175,62 @@ type Slice struct {
 	Endpoints []Endpoint
 }
 
-// Endpoint is a Pod, with the conditions resolved (an unset ready or serving is true, an unset terminating false).
+// Endpoint is a Pod with resolved conditions (an unset ready or serving is true, an unset terminating false).
 type Endpoint struct {
 	Addr                        netip.Addr
 	Node                        string
 	Ready, Serving, Terminating bool
-	// ForNodes and ForZones are the topology hints: who ought to use it.
+	// ForNodes and ForZones are the topology hints: the nodes and zones that should use it.
 	ForNodes, ForZones []string
 }
 
-// usable tells whether the endpoint may be used while no ready one is left (ipvs.md 3.5, 3.6).
+// usable reports whether the endpoint may be used while no ready one is left (ipvs.md 3.5, 3.6).
 func (e Endpoint) usable() bool { return e.Serving && e.Terminating }
 
 // Node is a node of the cluster.
 type Node struct {
 	Labels map[string]string
-	// Addresses are the InternalIPs, at most one of each family that counts: the first.
+	// Addresses are the InternalIPs; only the first of each family counts.
 	Addresses []netip.Addr
 	// Reached are all InternalIPs and ExternalIPs.
 	Reached  []netip.Addr
 	PodCIDRs []netip.Prefix
-	// Leaving is set if the Node is being deleted or is to be by the cluster's autoscaler (ipvs.md 5.2.3).
+	// Leaving is set if the Node is being deleted or marked for removal by the cluster autoscaler (ipvs.md 5.2.3).
 	Leaving bool
-	// Stopping is set if the node is likely to be stopped soon: it is cordoned, shuts down, or is out of service. It decides nothing but what the end
-	// of a process means.
+	// Stopping is set if the node is likely to stop soon: it is cordoned, shutting down, or out of service. It only
+	// affects whether an ending process is expected back.
 	Stopping bool
-	// Excluded is set while external load balancers are to leave the node out (ipvs.md 7.2.3).
+	// Excluded is set while external load balancers must leave the node out (ipvs.md 7.2.3).
 	Excluded bool
 	// NetworkUnavailable is set while the node's network is not set up.
 	NetworkUnavailable bool
-	// Ready is what the API server says of it. It decides nothing but who may write a status.
+	// Ready is the Ready condition. It affects which node writes a status and how asymmetric links are resolved.
 	Ready bool
 }
 
-// Zone returns the zone of the node, empty if it is in none.
+// Zone returns the zone of the node, empty for none.
 func (n Node) Zone() string { return n.Labels[labelZone] }
 
-// Goes tells whether a process of ours that ends now is not expected back soon.
+// Goes reports whether the node is being decommissioned, so that an ending process is not expected back soon.
 func (n Node) Goes() bool { return n.Stopping || n.Leaving || n.Excluded }
 
 // labelZone is a label of Nodes (k8s.io/api/core/v1).
 const labelZone = "topology.kubernetes.io/zone"
 
-// VIP is a unit of ownership as the placement controller decided it.
+// VIP is a unit of ownership as decided by the placement controller.
 type VIP struct {
 	Addresses []netip.Addr
 	Services  []pools.ServiceKey
 	// Nodes that may answer, in order of preference, as of Generation.
 	Nodes      []string
 	Generation int64
-	// Holder is the node that the status names. Contested is set while the status says that another node, which does not hear that one,
-	// answers as well.
+	// Holder is the node that the status names. Contested is set while the status reports another owner that does not
+	// receive Holder.
 	Holder    string
 	Contested bool
 }
 
-// Advertisement says which addresses are answered for, where.
+// Advertisement selects the addresses to announce by ARP and NDP, and where.
 type Advertisement struct {
 	// Pools whose addresses are announced, by name or by any of the selectors; both empty for all.
 	Pools         []string
@@ -237,45 +239,47 @@ type Advertisement struct {
 	Services []pools.Selector
 	// Nodes that may answer: any of the selectors matches; empty for all.
 	Nodes []pools.Selector
-	// Interfaces on which to answer; empty for those whose subnet holds the address.
+	// Interfaces on which to answer; empty for those whose subnet contains the address.
 	Interfaces []string
 }
 
-// Touched says which parts of a View changed since the last plan. The zero value says that nothing did.
+// Touched names the parts of a View that changed since the last plan. The zero value names nothing.
 type Touched struct {
-	// Services whose object or slices changed, appeared or went. Slices are those of which the slices did, also of one that is not in the View.
+	// Services whose object or slices changed, appeared or were deleted. Slices are those with changed slices,
+	// including Services outside the View.
 	Services, Slices map[pools.ServiceKey]struct{}
 	Nodes            map[string]struct{}
 	VIPs             map[string]struct{}
 	// Checks whose result changed.
 	Checks map[Check]struct{}
-	// Advertisements is set when one of them changed, or the labels of a pool did.
+	// Advertisements is set if one of them or the labels of a pool changed.
 	Advertisements bool
-	// BGPPeers that changed, appeared or went. BGPAdvertisements is set when one of them changed, or the labels of a pool did.
+	// BGPPeers that changed, appeared or were deleted. BGPAdvertisements is set if one of them or the labels of a pool
+	// changed.
 	BGPPeers          map[string]struct{}
 	BGPAdvertisements bool
-	// Pools is set when the ranges of a pool changed.
+	// Pools is set if the ranges of a pool changed.
 	Pools bool
-	// Host is set when an address of this node's interfaces came or went, Gateways when one of its gateways did.
+	// Host is set if an address of this node's interfaces was added or removed, Gateways if one of its gateways was.
 	Host, Gateways bool
-	// Links that came, went or have other subnets.
+	// Links that were added, removed or have other subnets.
 	Links map[string]struct{}
-	// Members are the nodes that are heard otherwise than before, Claims the VirtualIPs of which a node says something else.
+	// Members are the nodes with changed liveness, Claims the VirtualIPs with a changed claim.
 	Members map[string]struct{}
 	Claims  map[VIPID]struct{}
-	// Unable are the addresses of which it changed.
+	// Unable are the addresses whose entry changed.
 	Unable map[netip.Addr]struct{}
-	// Unreachable are the nodes whose entry came, went or has another time.
+	// Unreachable are the nodes whose entry was added, removed or has another time.
 	Unreachable map[string]struct{}
-	// ServiceNetworks is set when a ServiceCIDR changed, or OtherProxy did.
+	// ServiceNetworks is set if a ServiceCIDR or OtherProxy changed.
 	ServiceNetworks bool
-	// Stale is set when it changed.
+	// Stale is set if it changed.
 	Stale bool
-	// All is set when everything must be looked at again.
+	// All is set if everything must be planned again.
 	All bool
 }
 
-// Any tells whether anything changed.
+// Any reports whether anything changed.
 func (t Touched) Any() bool {
 	return t.All || t.Stale || t.Advertisements || t.BGPAdvertisements || t.Pools || t.Host || t.Gateways || t.ServiceNetworks ||
 		len(t.BGPPeers)+len(t.Services)+len(t.Slices)+len(t.Nodes)+len(t.VIPs)+len(t.Checks) > 0 ||

@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// decided is a VirtualIP as it was when it was decided, and what this node announces of it.
+// decided is a VirtualIP at its last decision, with the announcements of this node.
 type decided struct {
 	vip      VIP
 	id       VIPID
 	tenure   tenure
-	deaf     bool // another holder does not hear this node
+	deaf     bool // another owner does not receive this node
 	announce map[netip.Addr]Announcement
-	// nodes are those on which the decision depends, interfaces those of this node for its addresses.
+	// nodes are those that affect the decision, interfaces those of this node for its addresses.
 	nodes      map[string]struct{}
 	interfaces map[string]struct{}
 }
 
-// ownState is what of this node itself bears on every VirtualIP.
+// ownState is the state of this node that affects every VirtualIP.
 type ownState struct {
 	observer, leaving  bool
 	returned           int
@@ -27,14 +27,14 @@ type ownState struct {
 	isolated, segments map[string]struct{}
 }
 
-// touchedVIPs returns the VirtualIPs whose decision may differ, once the Services are planned.
+// touchedVIPs returns the VirtualIPs whose decision may differ, after the Services are planned.
 func (p *Planner) touchedVIPs(v *View, touched Touched, now time.Time) map[string]struct{} {
 	out := maps.Clone(touched.VIPs)
 	if out == nil {
 		out = map[string]struct{}{}
 	}
 	informed, listened, returned := p.state.informed, p.state.listened, p.state.returned
-	own := p.touchesOwn(v) // first: it notes what is now
+	own := p.touchesOwn(v) // first: it records the present state
 	if p.state.informed != informed {
 		p.informedAt = now
 	}
@@ -55,7 +55,7 @@ func (p *Planner) touchedVIPs(v *View, touched Touched, now time.Time) map[strin
 	for id := range touched.Claims {
 		maps.Copy(out, p.byID[id])
 	}
-	// Both come and go where datagrams get lost, and bear on few: see reports, and Announcement.Again.
+	// Both change when datagrams are lost, and affect few VirtualIPs: see reports, and Announcement.Again.
 	if again := p.state.returned != returned; again || p.state.informed != informed {
 		for name, d := range p.vips {
 			if d.tenure.barred != "" || d.tenure.held && (again || d.vip.Holder != p.options.Node) {
@@ -86,7 +86,7 @@ func (p *Planner) touchedVIPs(v *View, touched Touched, now time.Time) map[strin
 	return out
 }
 
-// touchesOwn tells whether something is new of this node that bears on every VirtualIP.
+// touchesOwn reports whether state of this node changed that affects every VirtualIP.
 func (p *Planner) touchesOwn(v *View) bool {
 	s := ownState{returned: v.Members.Returned, observer: v.Members.Observer, leaving: v.Leaving, informed: v.Members.informed(), listened: v.Members.listened(), isolated: v.Members.Isolated, segments: v.Members.Segments}
 	before := p.state
@@ -95,7 +95,8 @@ func (p *Planner) touchesOwn(v *View) bool {
 		!maps.Equal(s.segments, before.segments) || (s.segments == nil) != (before.segments == nil)
 }
 
-// touchesLinks tells whether an interface changed on which an address may be answered for: Pods' come and go all the time.
+// touchesLinks reports whether an interface changed on which an address may be announced. Pod interfaces change all the
+// time.
 func (p *Planner) touchesLinks(v *View, touched Touched) bool {
 	bears := touched.All
 	for name := range touched.Links {
@@ -115,7 +116,7 @@ func (p *Planner) touchesLinks(v *View, touched Touched) bool {
 	return bears
 }
 
-// decide decides who answers for a VirtualIP and, if it is this node, announces it.
+// decide decides the owner of a VirtualIP and, if that is this node, announces it.
 func (p *Planner) decide(v *View, name string, now time.Time) {
 	before := p.vips[name]
 	vip, exists := v.VIPs[name]
@@ -144,7 +145,7 @@ func (p *Planner) decide(v *View, name string, now time.Time) {
 	}
 }
 
-// outcome is what a decision means for this node.
+// outcome returns the consequences of a decision for this node.
 func (p *Planner) outcome(d *deciding, name string) decided {
 	out := decided{vip: d.vip, id: IDOf(name), tenure: d.tenure, deaf: slices.ContainsFunc(d.holders, func(h holder) bool { return h.deaf }), announce: map[netip.Addr]Announcement{},
 		nodes: d.dependsOn(), interfaces: map[string]struct{}{}}
@@ -159,7 +160,8 @@ func (p *Planner) outcome(d *deciding, name string) decided {
 	return out
 }
 
-// announce puts the announcement of an address into the whole. Of several VirtualIPs the first by name has it.
+// announce updates the announcement of an address in the desired state. Of several VirtualIPs the first by name has
+// precedence.
 func (p *Planner) announce(addr netip.Addr) {
 	first, found := Announcement{}, false
 	for name := range p.byAddr[addr] {
@@ -173,7 +175,7 @@ func (p *Planner) announce(addr netip.Addr) {
 	set(p.desired.Announce, addr, first, found)
 }
 
-// reindex notes which Nodes, Services, addresses and interfaces a VirtualIP depends on now.
+// reindex records the Nodes, Services, addresses and interfaces that a VirtualIP depends on now.
 func (p *Planner) reindex(name string, before, after decided) {
 	if before.nodes != nil {
 		p.byID.remove(before.id, name)
@@ -206,7 +208,7 @@ func (p *Planner) reindex(name string, before, after decided) {
 	p.countSegments(before.interfaces, after.interfaces)
 }
 
-// countSegments notes on which interfaces others are to be heard.
+// countSegments records the interfaces on which members must be received.
 func (p *Planner) countSegments(before, after map[string]struct{}) {
 	for name := range after {
 		p.segments[name]++

@@ -11,46 +11,48 @@ import (
 	"github.com/ironlb/ironlb/pools"
 )
 
-// servicePlan is what one Service asks of this node.
+// servicePlan is the part of the plan that one Service needs on this node.
 type servicePlan struct {
-	// addresses are those that may be served or answered for here, each with the pool that has it; refused are the others.
+	// addresses are those that may be served or announced here, each with its present pool; refused are the others.
 	addresses []Address
 	refused   map[netip.Addr]pools.Refusal
 	virtuals  map[ipvs.Key]virtual
-	// unserved is why there are no virtual servers, if so.
+	// unserved is why there are no virtual servers, if there are none.
 	unserved Reason
-	// lists are the real servers that the virtual servers share, with what drains.
+	// lists are the lists of real servers that virtual servers share, with the draining ones.
 	lists map[listKey]list
-	// since is when the ready TCP endpoints of each port became so, zero for those that are not new. Its keys are those of lists that are not local.
+	// since is when the ready TCP endpoints of each port became ready, zero for those that are not new. Its keys have
+	// local unset.
 	since map[listKey]map[netip.AddrPort]time.Time
-	// ready and usable are the nodes with a ready endpoint, and with a serving one that is about to go.
+	// ready and usable are the nodes with a ready endpoint, and with a terminating one that still serves.
 	ready, usable map[string]struct{}
 	// arriving are the nodes whose ready endpoints of a family are all new at one of the ports; with policy Local only.
 	arriving map[nodeFamily]struct{}
-	// health is the healthCheckNodePort to serve, nil if none.
+	// health is the healthCheckNodePort to serve, nil for none.
 	health *HealthPort
-	// elements of the packet filter that belong to no one virtual server.
+	// elements are filter elements that belong to no single virtual server.
 	elements []ipvs.Element
 	// checks are the probes of nodes and of new endpoints that it needs.
 	checks []Check
 	// nodes is set if the plan depends on Nodes other than this one.
 	nodes bool
-	// uses are the other Nodes that it has an endpoint on, or forwards by way of.
+	// uses are the other Nodes with an endpoint of it, or that it forwards through.
 	uses map[string]struct{}
-	// unreachable counts its endpoints on unreachable nodes, by node; none for a node without.
+	// unreachable counts its endpoints on unreachable nodes, by node, for nodes that have any.
 	unreachable map[string]UnreachableEndpoints
-	// wake is when the Service must be planned again although nothing touched it, zero for never.
+	// wake is when to plan the Service again without a change, zero for never.
 	wake time.Time
 }
 
-// virtual is what one Service asks of this node for one virtual server.
+// virtual is the part of the plan that one Service needs for one virtual server.
 type virtual struct {
 	Server ipvs.VirtualServer
-	// Inside is what Pods of and processes on this node get in its place; nil if that is the same.
+	// Inside is the virtual server for clients on this node, Pods and processes; nil if it is the same.
 	Inside *ipvs.VirtualServer
-	// Local is set if its address must be made local; a node's own address must not.
+	// Local is set if its address must be local; a node's own address must not.
 	Local bool
-	// Elements of the packet filter that it needs, without repetition. Several virtual servers may need the same.
+	// Elements are the filter elements that it needs, without duplicates. Several virtual servers may need the same
+	// one.
 	Elements []ipvs.Element
 }
 
@@ -65,7 +67,7 @@ func equalServers(a, b ipvs.VirtualServer) bool {
 	return a.Settings == b.Settings && maps.Equal(a.RealServers, b.RealServers)
 }
 
-// takesConnections tells whether a real server takes new ones.
+// takesConnections reports whether a real server takes new connections.
 func takesConnections(vs ipvs.VirtualServer) bool {
 	for _, server := range vs.RealServers {
 		if server.Weight > 0 {
@@ -81,12 +83,12 @@ type HealthPort struct {
 	Service pools.ServiceKey
 	// LocalEndpoints is the number of ready endpoints on this node.
 	LocalEndpoints int
-	// Addrs are the node's addresses to serve it at: those of NodePorts (5.1.2).
+	// Addrs are the node addresses to serve it on: those of NodePorts (5.1.2).
 	Addrs AddrSet
 }
 
-// Check is a probe of another node, which says whether connections may be forwarded there; without a Path, of a new TCP endpoint, and
-// has a result as soon as nothing speaks against its taking connections.
+// Check is a probe of another node, which determines whether to forward connections there. Without a Path it probes a
+// new TCP endpoint, and has a result as soon as the endpoint may take connections.
 type Check struct {
 	Node string
 	Addr netip.Addr

@@ -1,4 +1,4 @@
-// Package priority has a thread run before others, for a bounded share of the time.
+// Package priority gives a thread priority over others, for a bounded share of the time.
 package priority
 
 import (
@@ -8,30 +8,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Class is how the kernel schedules a thread.
+// Class is the scheduling class of a thread.
 type Class string
 
 const (
 	// Normal is SCHED_OTHER with the nice value of the process.
 	Normal Class = "Normal"
-	// Nice is SCHED_OTHER with the best nice value, -20. It counts within the cgroup only: the cgroup's CPU shares stay.
+	// Nice is SCHED_OTHER with the best nice value, -20. It counts only within the cgroup: the cgroup's CPU shares
+	// stay.
 	Nice Class = "Nice"
-	// Deadline is SCHED_DEADLINE: before all others, of any cgroup, for a share of the time.
+	// Deadline is SCHED_DEADLINE: before all other threads, in any cgroup, for a share of the time.
 	Deadline Class = "Deadline"
 )
 
-// Classes are all of them, the best first.
+// Classes are all classes, best first.
 var Classes = []Class{Deadline, Nice, Normal}
 
-// Raise asks the kernel to run the calling thread before others: for run of every period, else with the best nice value. What it runs beyond
-// its share waits for the next period. Either needs CAP_SYS_NICE, the share also that the thread may run on every core of the machine (no
-// cpuset). The error says why it is not Deadline. Whoever calls it has locked the thread, and calls lower, which undoes it, on that thread before
-// unlocking it: threads are used again.
+// Raise makes the kernel run the calling thread before others: for run of every period, or else with the best nice
+// value. Work beyond its share waits for the next period. Both need CAP_SYS_NICE; the share also needs a thread that
+// may run on every core of the machine (no cpuset). The error is the reason why the class is not Deadline. The caller
+// must have locked the thread, and must call lower, which undoes Raise, on that thread before unlocking it, because
+// threads are reused.
 //
-// A real-time priority without such a bound would be dangerous: it would put whoever floods the thread with packets before all else on the
-// node. And where a goroutine comes back from a system call while its stack is scanned, Go's runtime yields until that is done
-// (casgstatus of runtime/proc.go), but a real-time thread yields to none of ordinary priority. If the one that scans waits for the same core,
-// both stand still, and all else there, until the kernel throttles the real-time thread: 0.95 s (sched_rt_runtime_us).
+// A real-time priority without such a bound would be dangerous: a flood of packets to the thread would starve
+// everything else on the node. Also, when a goroutine returns from a system call while its stack is scanned, Go's
+// runtime yields until the scan ends (casgstatus of runtime/proc.go), but a real-time thread yields to no thread of
+// ordinary priority. If the scanning thread waits for the same core, both stall, and everything else on that core,
+// until the kernel throttles the real-time thread: 0.95 s (sched_rt_runtime_us).
 func Raise(run, period time.Duration) (class Class, lower func(), err error) {
 	was, err := unix.SchedGetAttr(0, 0)
 	if err != nil {
@@ -41,7 +44,7 @@ func Raise(run, period time.Duration) (class Class, lower func(), err error) {
 		_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: was.Policy, Nice: was.Nice, Priority: was.Priority}, 0)
 	}
 	err = unix.SchedSetAttr(0, &unix.SchedAttr{
-		Size: unix.SizeofSchedAttr, Policy: unix.SCHED_DEADLINE, Flags: unix.SCHED_FLAG_RESET_ON_FORK, // threads that it starts are ordinary
+		Size: unix.SizeofSchedAttr, Policy: unix.SCHED_DEADLINE, Flags: unix.SCHED_FLAG_RESET_ON_FORK, // its child threads are ordinary
 		Runtime: uint64(run), Deadline: uint64(period), Period: uint64(period),
 	}, 0)
 	if err == nil {

@@ -9,13 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A twentieth, which the kernel has left when speakers and other tests have their shares: it gives away 95 % of all cores.
+// A twentieth of a core. The kernel grants 95 % of all cores; this much is left when speakers and other tests have
+// their shares.
 const (
 	run    = 500 * time.Microsecond
 	period = 10 * time.Millisecond
 )
 
-// onThread runs f on a thread of its own that ends with it: f may take rights from it.
+// onThread runs f on its own thread, which ends with f: f may drop privileges from it.
 func onThread(f func()) {
 	done := make(chan struct{})
 	go func() {
@@ -26,7 +27,7 @@ func onThread(f func()) {
 	<-done
 }
 
-// entitled skips the test where the process may not go before others.
+// entitled skips the test if the process may not raise its priority.
 func entitled(t *testing.T) {
 	t.Helper()
 	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -42,7 +43,7 @@ func entitled(t *testing.T) {
 	}
 }
 
-// is tells how the calling thread runs.
+// is returns the scheduling attributes of the calling thread.
 func is(t *testing.T) (attr *unix.SchedAttr) {
 	t.Helper()
 	attr, err := unix.SchedGetAttr(0, 0)
@@ -53,7 +54,7 @@ func is(t *testing.T) (attr *unix.SchedAttr) {
 	return attr
 }
 
-// as checks that the calling thread runs as it did.
+// as checks that the calling thread has its previous scheduling attributes.
 func as(t *testing.T, was *unix.SchedAttr) {
 	t.Helper()
 	if a := is(t); a.Policy != was.Policy || a.Nice != was.Nice {
@@ -61,13 +62,13 @@ func as(t *testing.T, was *unix.SchedAttr) {
 	}
 }
 
-// TestShare: the thread goes before others, but for its share only, whatever it is made to do.
+// TestShare: the thread runs before others, but only for its share, whatever its load.
 func TestShare(t *testing.T) {
 	entitled(t)
 	onThread(func() {
 		was := is(t)
 		class, lower, err := Raise(run, period)
-		for deadline := time.Now().Add(20 * time.Second); errors.Is(err, unix.EBUSY) && time.Now().Before(deadline); { // other programs' threads have all that there is
+		for deadline := time.Now().Add(20 * time.Second); errors.Is(err, unix.EBUSY) && time.Now().Before(deadline); { // other programs' threads use all shares
 			lower()
 			<-time.After(10 * time.Millisecond)
 			class, lower, err = Raise(run, period)
@@ -88,7 +89,7 @@ func TestShare(t *testing.T) {
 		took := time.Since(began)
 		_ = unix.Getrusage(unix.RUSAGE_THREAD, &after)
 		used := time.Duration(after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano())
-		if used > took/4 { // a twentieth, and what the kernel's tick is late
+		if used > took/4 { // a twentieth, plus the lateness of the kernel's tick
 			t.Errorf("it ran for %v of %v", used, took)
 		}
 		lower()
@@ -96,7 +97,7 @@ func TestShare(t *testing.T) {
 	})
 }
 
-// TestNice: a thread that may not run on every core has no share, but a nice value.
+// TestNice: a thread that may not run on every core gets a nice value instead of a share.
 func TestNice(t *testing.T) {
 	entitled(t)
 	if runtime.NumCPU() == 1 {
@@ -131,7 +132,7 @@ func TestNice(t *testing.T) {
 	})
 }
 
-// TestOrdinary: without CAP_SYS_NICE the thread is as all others, and the error says so.
+// TestOrdinary: without CAP_SYS_NICE the thread stays ordinary, and the error reports that.
 func TestOrdinary(t *testing.T) {
 	onThread(func() {
 		h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -140,7 +141,7 @@ func TestOrdinary(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		caps[0].Effective &^= 1 << unix.CAP_SYS_NICE // of this thread alone
+		caps[0].Effective &^= 1 << unix.CAP_SYS_NICE // of this thread only
 		if err := unix.Capset(&h, &caps[0]); err != nil {
 			t.Error(err)
 			return

@@ -10,7 +10,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Target is an address that is asked in one way.
+// Target is an address that is probed in one way.
 type Target struct {
 	Addr netip.Addr   `json:"addr"`
 	By   plan.Witness `json:"by"`
@@ -18,49 +18,49 @@ type Target struct {
 
 func (t Target) compare(u Target) int { return cmp.Or(t.Addr.Compare(u.Addr), cmp.Compare(t.By, u.By)) }
 
-// Question is one request to a target. Of two questions to a target the later one has the greater ID.
+// Question is one probe of a target. Of two probes of a target, the later one has the greater ID.
 type Question struct {
 	Target
 	ID uint64
 }
 
 const (
-	// A node that is not received any more is asked askFirst times, askSoon apart. It is unreachable if none of these is
-	// answered within answerWithin, or four times as long as an answer took lately: 110 ms in a rack. A tick of
-	// speaker/member and what timers are late come on top, which is 150 ms in all after the dead time. With 5 % of loss in
-	// each direction, all six are lost once in a million times that every heartbeat was lost for the dead time.
+	// A node that is not received any more is probed askFirst times, askSoon apart. It is unreachable if none of these
+	// is answered within answerWithin, or within four times the recent answer time: 110 ms in a rack. A tick of
+	// speaker/member and late timers add to that; the total is 150 ms after the dead time. With 5 % loss in each
+	// direction, all six are lost in one of a million cases in which every heartbeat was lost for the dead time.
 	askFirst     = 6
 	askSoon      = 10 * time.Millisecond
 	answerWithin = 60 * time.Millisecond
-	// A node whose kernel answers without its speaker is asked askSteady apart, and askMost questions in a row without an
-	// answer make it unreachable: here no heartbeat bears witness beside.
+	// A node whose kernel answers without its speaker is probed askSteady apart, and askMost consecutive unanswered
+	// probes make it unreachable: here there are no heartbeats as a further witness.
 	askMost   = 10
 	askSteady = 50 * time.Millisecond
-	// A node whose speaker has not been received for steadyFor is asked askSlow apart, as is one that is unreachable.
+	// A node whose speaker has not been received for steadyFor is probed askSlow apart, as is an unreachable one.
 	steadyFor = 3 * time.Minute
 	askSlow   = 500 * time.Millisecond
-	// A target of a node that is received, or of a gateway, is asked learnEvery apart whether it answers, learnSoon after
-	// a question without an answer. After learnMost of these it is no witness, until it answers again.
+	// A target of a received node, or of a gateway, is probed learnEvery apart to learn whether it answers, and
+	// learnSoon after an unanswered probe. After learnMost of these it is no witness, until it answers again.
 	learnEvery = 30 * time.Second
 	learnSoon  = time.Second
 	learnMost  = 5
-	// justNow, and twice the time that its answers took, is how old the question may be that a host answered for its
-	// answer to show that this node is not cut off. helpers is how many nodes that are received are asked for that, beside
-	// the gateways, of which gatewaysMost are asked.
+	// justNow plus twice the answer time is the maximum age of an answered probe that shows that this node is not cut
+	// off. helpers is how many received nodes are probed for that, in addition to the gateways; gatewaysMost limits the
+	// gateways.
 	justNow      = 250 * time.Millisecond
 	helpers      = 3
 	gatewaysMost = 8
-	// slowest is how long an answer may take to count at all.
+	// slowest is the maximum answer time; later answers do not count.
 	slowest = time.Second
-	// stall is by how much Tick may be late. After a longer stall earlier questions do not count.
+	// stall is how late Tick may be. After a longer stall, earlier probes do not count.
 	stall = 250 * time.Millisecond
-	// together is how far apart nodes may vanish to count as vanished at once.
+	// together is the time within which nodes count as lost at once.
 	together = 10 * time.Second
 	// A node that became unreachable flapsMost times within flapsWithin stays so until it was reachable for holdFor.
 	flapsMost   = 5
 	flapsWithin = 30 * time.Second
 	holdFor     = 30 * time.Second
-	// unstretched is up to how many nodes the intervals hold; twice as many double them.
+	// unstretched is the number of nodes that the intervals suit; twice as many double them.
 	unstretched = 200
 )
 
@@ -73,12 +73,12 @@ func equal(s, t plan.Reachability) bool {
 		maps.EqualFunc(s.Unreachable, t.Unreachable, plan.UnreachableNode.Equal)
 }
 
-// Core decides which nodes are unreachable. It has no clock and does no I/O: its owner calls Tick when Next says so, and
-// asks what Tick returns.
+// Core evaluates which nodes are unreachable. It has no clock and does no I/O: its owner calls Tick when Next is due,
+// and sends the probes that Tick returns.
 type Core struct {
 	nodes    []*node // by name
 	gateways []*target
-	// waiting are the targets of the questions that wait for an answer, by ID.
+	// waiting are the targets of the pending probes, by ID.
 	waiting  map[uint64]*target
 	lastID   uint64
 	received map[string]struct{}
@@ -86,8 +86,8 @@ type Core struct {
 	began    time.Time
 	next     time.Time
 	state    plan.Reachability
-	due      time.Time // what next was after the last Tick
-	// restored are the nodes that an earlier process recorded, until the first SetNodes.
+	due      time.Time // Next after the last Tick
+	// restored are the nodes that a previous process recorded, until the first SetNodes.
 	restored map[string][]Target
 }
 
@@ -96,25 +96,26 @@ type node struct {
 	name     string
 	targets  []*target
 	received bool
-	known    bool      // it has been received since this Core began
+	known    bool      // it has been received since this Core was created
 	lost     time.Time // since when it is not received
-	// asking is since when its answers decide: since it is lost, or this node was cut off later.
+	// asking is since when its answers count: since lost, or since this node was last cut off.
 	asking time.Time
-	// doubt is set if it vanished together with most others: only a gateway shows then that this node is not cut off.
+	// doubt is set if it was lost together with most others: then only a gateway shows that this node is not cut off.
 	doubt bool
-	// unreachable is nil while the node is reachable, falls are the last flapsMost times at which it ceased to be.
+	// unreachable is nil while the node is reachable; falls are the last flapsMost times at which it became
+	// unreachable.
 	unreachable *plan.UnreachableNode
 	falls       []time.Time
-	// back is since when it is reachable although it counts as unreachable.
+	// back is since when it answers although it still counts as unreachable.
 	back time.Time
 }
 
-// NewCore returns a Core without nodes, which decides nothing before SetReceived.
+// NewCore returns a Core without nodes. It finds no node unreachable before SetReceived.
 func NewCore() *Core {
 	return &Core{observer: true, waiting: map[uint64]*target{}, received: map[string]struct{}{}, state: newState()}
 }
 
-// SetNodes sets the other nodes, and the targets that stand for each.
+// SetNodes sets the other nodes, and the targets of each.
 func (c *Core) SetNodes(now time.Time, nodes map[string][]Target) {
 	before := map[string]*node{}
 	for _, n := range c.nodes {
@@ -129,7 +130,7 @@ func (c *Core) SetNodes(now time.Time, nodes map[string][]Target) {
 		}
 		worked := len(n.witnesses()) > 0
 		if n.targets = c.retarget(now, n.targets, nodes[name]); worked && len(n.witnesses()) == 0 {
-			// It has other addresses: nothing is known of these.
+			// It has other addresses, with unknown state.
 			n = &node{name: name, received: n.received, known: n.received, lost: now, asking: now, targets: n.targets}
 		}
 		c.restore(n)
@@ -148,7 +149,7 @@ func (c *Core) SetGateways(now time.Time, gateways []Target) {
 	c.gateways, c.next = c.retarget(now, c.gateways, gateways), now
 }
 
-// retarget returns the wanted targets in order; one that was there before keeps its state.
+// retarget returns the wanted targets in order; existing ones keep their state.
 func (c *Core) retarget(now time.Time, have []*target, want []Target) (out []*target) {
 	want = slices.Clone(want)
 	slices.SortFunc(want, Target.compare)
@@ -167,8 +168,8 @@ func (c *Core) retarget(now time.Time, have []*target, want []Target) (out []*ta
 	return out
 }
 
-// SetReceived sets the nodes whose speakers are received. While observer is set, that is not certain enough for a
-// decision. The map must not change afterwards.
+// SetReceived sets the nodes whose speakers are received. While observer is set, that is not reliable enough to act on.
+// The map must not change afterwards.
 func (c *Core) SetReceived(now time.Time, received map[string]struct{}, observer bool) {
 	c.received, c.observer, c.next = received, observer, now
 	maps.DeleteFunc(c.restored, func(name string, _ []Target) bool { _, is := received[name]; return is })
@@ -186,7 +187,7 @@ func (c *Core) SetReceived(now time.Time, received map[string]struct{}, observer
 	}
 }
 
-// askHosts asks at once whether this node is cut off.
+// askHosts starts probing at once whether this node is cut off.
 func (c *Core) askHosts(now time.Time) {
 	c.restart(now, c.gateways)
 	for _, n := range c.helpers() {
@@ -196,7 +197,7 @@ func (c *Core) askHosts(now time.Time) {
 	}
 }
 
-// helpers returns some nodes that are received and whose kernels answer, spread over all of these.
+// helpers returns up to helpers received nodes whose kernels answer, spread over all of these.
 func (c *Core) helpers() (out []*node) {
 	for _, n := range c.nodes {
 		if n.received && len(n.witnesses()) > 0 {
@@ -209,7 +210,7 @@ func (c *Core) helpers() (out []*node) {
 	return out
 }
 
-// Unsent takes a question back that could not be sent.
+// Unsent cancels a probe that could not be sent.
 func (c *Core) Unsent(q Question) {
 	if t := c.waiting[q.ID]; t != nil {
 		delete(c.waiting, q.ID)
@@ -217,7 +218,8 @@ func (c *Core) Unsent(q Question) {
 	}
 }
 
-// Answered takes in an answer that came at that time. One that comes later than a second after its question is ignored.
+// Answered records an answer that arrived at the given time. It is ignored once a Tick, a second after the probe, has
+// discarded that probe.
 func (c *Core) Answered(at time.Time, q Question) {
 	if t := c.waiting[q.ID]; t != nil && t.Target == q.Target {
 		c.next = at
@@ -230,10 +232,11 @@ func (c *Core) Answered(at time.Time, q Question) {
 // Next returns when Tick is due.
 func (c *Core) Next() time.Time { return c.next }
 
-// State returns what is decided. It does not change afterwards.
+// State returns the current result. It does not change afterwards.
 func (c *Core) State() plan.Reachability { return c.state }
 
-// Tick decides, and returns what to ask now. All answers that have arrived must have been given to Answered before.
+// Tick evaluates the state and returns the probes to send now. All answers that have arrived must have been passed to
+// Answered before.
 func (c *Core) Tick(now time.Time) []Question {
 	if c.began.IsZero() {
 		c.began = now
@@ -254,7 +257,7 @@ func (c *Core) Tick(now time.Time) []Question {
 	return questions
 }
 
-// stalled makes questions from before a stall count for nothing: their answers may be lost.
+// stalled discards probes from before a stall: their answers may be lost.
 func (c *Core) stalled(now time.Time) {
 	for _, n := range c.nodes {
 		if !n.received {
@@ -268,7 +271,7 @@ func (c *Core) stalled(now time.Time) {
 	c.restart(now, c.gateways)
 }
 
-// decide brings the state up to date.
+// decide updates the state.
 func (c *Core) decide(now time.Time) {
 	state := newState()
 	for name := range c.restored {
@@ -312,7 +315,7 @@ func (c *Core) decide(now time.Time) {
 	}
 }
 
-// maybeCutOff reports whether this node reaches no other one, or more than half of them vanished at once: then the
+// maybeCutOff reports whether this node reaches no other one, or more than half of them were lost at once: then the
 // cause may be on its own side.
 func (c *Core) maybeCutOff(now time.Time) bool {
 	reached, vanished := 0, 0
@@ -325,11 +328,11 @@ func (c *Core) maybeCutOff(now time.Time) bool {
 			vanished++
 		}
 	}
-	return reached == 0 || vanished > reached+1 // with this node
+	return reached == 0 || vanished > reached+1 // including this node
 }
 
-// connectedSince reports whether this node is not cut off itself, as far as a node is concerned: another host answered a
-// question that was asked just now, and since a time.
+// connectedSince reports whether this node is connected, for the evaluation of one node: another host answered a recent
+// probe that was sent after at.
 func (c *Core) connectedSince(now, at time.Time, about *node) bool {
 	if c.gatewaySince(now, at).IsValid() {
 		return true
@@ -339,8 +342,7 @@ func (c *Core) connectedSince(now, at time.Time, about *node) bool {
 	})
 }
 
-// gatewaySince returns a gateway that answered a question which was asked just now, and since a time; not valid if none
-// did.
+// gatewaySince returns a gateway that answered a recent probe sent after at; not valid if there is none.
 func (c *Core) gatewaySince(now, at time.Time) netip.Addr {
 	for _, g := range c.gateways {
 		if g.answeredSince(now, at) {
@@ -350,8 +352,8 @@ func (c *Core) gatewaySince(now, at time.Time) netip.Addr {
 	return netip.Addr{}
 }
 
-// reconnected asks once more after the nodes that were silent while this one was cut off: the way to some hosts may be
-// back before the one to others.
+// reconnected probes again the nodes that were silent while this one was cut off: the path to some hosts may recover
+// before the path to others.
 func (c *Core) reconnected(now time.Time) {
 	for _, n := range c.nodes {
 		if n.known && !n.received && n.unreachable == nil {
@@ -362,7 +364,7 @@ func (c *Core) reconnected(now time.Time) {
 	c.askHosts(now)
 }
 
-// witnesses returns which of the node's targets have answered, each witness once, in order.
+// witnesses returns which of the node's witnesses have answered, each once, in order.
 func (n *node) witnesses() (out []plan.Witness) {
 	for _, t := range n.targets {
 		if t.works {
@@ -373,12 +375,12 @@ func (n *node) witnesses() (out []plan.Witness) {
 	return slices.Compact(out)
 }
 
-// unwitnessed reports whether no target of the node answers, as is known after some questions.
+// unwitnessed reports whether no target of the node answers; that takes some probes to learn.
 func (n *node) unwitnessed() bool {
 	return !slices.ContainsFunc(n.targets, func(t *target) bool { return t.works || n.received && t.misses < learnMost })
 }
 
-// answers reports whether the node's kernel has answered since it is asked, and is not silent since.
+// answers reports whether the node's kernel has answered since asking, and is not silent since.
 func (n *node) answers() bool {
 	return !n.received && !n.silent() && n.answeredSince(n.asking)
 }
@@ -387,7 +389,7 @@ func (n *node) answeredSince(at time.Time) bool {
 	return slices.ContainsFunc(n.targets, func(t *target) bool { return !t.sent.IsZero() && !t.sent.Before(at) })
 }
 
-// silent reports whether the node is not received, and each of its witnesses leaves questions unanswered.
+// silent reports whether the node is not received, and each of its witnesses leaves probes unanswered.
 func (n *node) silent() bool {
 	least, asked := askFirst, false
 	if n.answeredSince(n.asking) {
@@ -402,7 +404,7 @@ func (n *node) silent() bool {
 	return asked && !n.received
 }
 
-// returns ends it that the node is unreachable once it is received or answers, after a while if that happened too often.
+// returns makes a node reachable once it is received or answers; after holdFor if it flaps.
 func (n *node) returns(now time.Time) {
 	u := *n.unreachable
 	if !n.received && (n.silent() || !n.answeredSince(u.Since)) {

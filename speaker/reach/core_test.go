@@ -13,27 +13,27 @@ import (
 	"github.com/ironlb/ironlb/speaker/reach"
 )
 
-// world is one node with its Core among others, under a virtual clock.
+// world is one node with its Core among other nodes, with a virtual clock.
 type world struct {
 	*reach.Core
 	t       *testing.T
 	now     time.Time
 	random  *rand.Rand
 	hosts   map[netip.Addr]*host
-	answers []answer // under way
+	answers []answer // in flight
 	asked   int
 	loss    float64 // of one direction
 	delay   time.Duration
 	watch   func(plan.Reachability)
-	unsent  bool // questions cannot be sent
+	unsent  bool // probes cannot be sent
 }
 
 // host is another node, or a gateway.
 type host struct {
 	name    string
 	addr    netip.Addr
-	speaker bool // it is received
-	kernel  bool // it answers
+	speaker bool // its speaker is received
+	kernel  bool // its kernel answers
 	mute    []plan.Witness
 }
 
@@ -48,7 +48,7 @@ func both(addr netip.Addr) []reach.Target {
 	return []reach.Target{{Addr: addr, By: plan.WitnessEcho}, {Addr: addr, By: plan.WitnessNeighbor}}
 }
 
-// newWorld returns a world of other nodes, all up for some seconds, behind a gateway.
+// newWorld returns a world with other nodes, all up for some seconds, behind a gateway.
 func newWorld(t *testing.T, others int) *world {
 	w := startWorld(t, others, nil)
 	w.receive()
@@ -56,8 +56,8 @@ func newWorld(t *testing.T, others int) *world {
 	return w
 }
 
-// startWorld returns a world in which this node has just started and received no other; some were unreachable to the
-// process before.
+// startWorld returns a world in which this node has just started and received no other; some nodes were unreachable for
+// the previous process.
 func startWorld(t *testing.T, others int, unreachable map[string][]reach.Target) *world {
 	w := &world{
 		Core: reach.NewCore(), t: t, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), hosts: map[netip.Addr]*host{},
@@ -79,7 +79,7 @@ func startWorld(t *testing.T, others int, unreachable map[string][]reach.Target)
 
 func (w *world) node(i int) *host { return w.hosts[netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})] }
 
-// receive has the Core know whose speakers are received.
+// receive updates the Core's set of received speakers.
 func (w *world) receive() {
 	received := map[string]struct{}{}
 	for _, h := range w.hosts {
@@ -97,10 +97,10 @@ func (w *world) set(h *host, speaker, kernel bool) {
 
 func (w *world) lost() bool { return w.random.Float64() < w.loss }
 
-// run lets time pass.
+// run advances time.
 func (w *world) run(d time.Duration) { w.until(d, func() bool { return false }) }
 
-// until lets time pass until something holds, at most so long, and returns how long it took.
+// until advances time until a condition holds, at most by most, and returns how long it took.
 func (w *world) until(most time.Duration, holds func() bool) (took time.Duration) {
 	w.t.Helper()
 	began := w.now
@@ -121,7 +121,7 @@ func (w *world) until(most time.Duration, holds func() bool) (took time.Duration
 	return w.now.Sub(began)
 }
 
-// tick gives the Core what has arrived, and sends what it asks.
+// tick passes arrived answers to the Core, and sends its probes.
 func (w *world) tick() {
 	for len(w.answers) > 0 && !w.answers[0].at.After(w.now) {
 		w.Answered(w.now, w.answers[0].q)
@@ -156,7 +156,7 @@ func (w *world) unreachable(hosts ...*host) bool {
 	return maps.Equal(have, want)
 }
 
-// within wants exactly these nodes to be unreachable, after at least and at most so long.
+// within checks that exactly these nodes become unreachable, after at least least and at most most.
 func (w *world) within(least, most time.Duration, hosts ...*host) {
 	w.t.Helper()
 	took := w.until(most, func() bool { return w.unreachable(hosts...) })
@@ -165,7 +165,7 @@ func (w *world) within(least, most time.Duration, hosts ...*host) {
 	}
 }
 
-// stays wants that to be so for a time.
+// stays checks that this holds for a time.
 func (w *world) stays(d time.Duration, hosts ...*host) {
 	w.t.Helper()
 	took := w.until(d, func() bool { return !w.unreachable(hosts...) })
@@ -174,7 +174,8 @@ func (w *world) stays(d time.Duration, hosts ...*host) {
 	}
 }
 
-// decidedWithin is what a tick of speaker/member and late timers leave of the 150 ms that are promised after the dead time.
+// decidedWithin is the part of the promised 150 ms after the dead time that a tick of speaker/member and late timers
+// leave.
 const decidedWithin = 120 * time.Millisecond
 
 func TestNodeDies(t *testing.T) {
@@ -191,7 +192,8 @@ func TestNodeDies(t *testing.T) {
 	w.within(0, 0)
 }
 
-// The answer that ends a cut may have waited for it. It makes no witness slow: the next death is found as soon as any.
+// The answer that ends a cut may have been delayed by it. It makes no witness slow: the next death is detected as fast
+// as any.
 func TestDiesAgain(t *testing.T) {
 	for name, back := range map[string]func(w *world){
 		"the kernel first": func(w *world) {
@@ -233,7 +235,7 @@ func TestDiesAgain(t *testing.T) {
 	}
 }
 
-// A witness that becomes slow is given more time, and asked no more often.
+// A witness that becomes slow is given more time, and is not probed more often.
 func TestSlowAnswers(t *testing.T) {
 	w := newWorld(t, 4)
 	w.delay = 50 * time.Millisecond
@@ -260,11 +262,11 @@ func TestSpeakerDies(t *testing.T) {
 	w.stays(10 * time.Minute)
 }
 
-// While its speaker runs, a node whose kernel does not answer is no matter, and when it does not, nothing is known.
+// A node whose kernel does not answer is no problem while its speaker runs; without its speaker, its state is unknown.
 func TestNeverAnswered(t *testing.T) {
 	w := newWorld(t, 4)
 	w.node(2).mute = []plan.Witness{plan.WitnessEcho, plan.WitnessNeighbor}
-	w.run(2 * time.Minute) // what it answered before counts no more
+	w.run(2 * time.Minute) // earlier answers do not count any more
 	if _, is := w.State().Unwitnessed["node2"]; !is || len(w.State().Unwitnessed) != 1 {
 		t.Fatalf("%+v", w.State())
 	}
@@ -281,7 +283,7 @@ func TestNeverAnswered(t *testing.T) {
 	}
 }
 
-// One witness is enough where the other never answered, as where a host drops ICMP.
+// One witness is enough if the other never answered, for example because a host drops ICMP.
 func TestOneWitness(t *testing.T) {
 	for _, mute := range []plan.Witness{plan.WitnessEcho, plan.WitnessNeighbor} {
 		w := newWorld(t, 4)
@@ -299,11 +301,11 @@ func TestOneWitness(t *testing.T) {
 	}
 }
 
-// A speaker that starts while a node is dead has that from the one before.
+// A speaker that starts while a node is dead reads that from its predecessor's record.
 func TestStartBesideDeadNode(t *testing.T) {
 	at := func(i byte) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, i}) }
 	before := map[string][]reach.Target{
-		"node2": both(at(2)), "node3": both(at(3))[:1], "gone": both(at(9)), "node1": both(at(99)), // it has another address now
+		"node2": both(at(2)), "node3": both(at(3))[:1], "gone": both(at(9)), "node1": both(at(99)), // its address has changed
 	}
 	w := startWorld(t, 4, before)
 	if n := len(w.State().Unreachable); n != 4 || len(w.Record()) != 2 {
@@ -338,7 +340,7 @@ func TestStartBesideDeadNode(t *testing.T) {
 	w.stays(time.Hour)
 
 	w = startWorld(t, 4, nil)
-	w.Core = reach.NewCore() // both are received before it is given which nodes there are
+	w.Core = reach.NewCore() // both are received before the nodes are set
 	w.Restore(w.now, before)
 	w.SetReceived(w.now, map[string]struct{}{"node2": {}, "node3": {}}, true)
 	w.Tick(w.now)
@@ -372,7 +374,7 @@ func TestCutOff(t *testing.T) {
 		if !w.State().CutOff {
 			t.Errorf("%+v", w.State())
 		}
-		w.hosts[gateway].kernel = true // its own link is back, and the others are dead all the same
+		w.hosts[gateway].kernel = true // its own link is back, but the others are still dead
 		w.within(0, 2*time.Second, all...)
 		if w.State().CutOff {
 			t.Errorf("%+v", w.State())
@@ -380,8 +382,8 @@ func TestCutOff(t *testing.T) {
 	}
 }
 
-// Where the way to the gateway is back before the one to the others, these are asked once more before they are taken for
-// dead.
+// If the path to the gateway recovers before the path to the others, these are probed again before they count as
+// unreachable.
 func TestCutOffEnds(t *testing.T) {
 	for _, others := range []int{1, 5} {
 		for _, after := range []time.Duration{10 * time.Millisecond, 30 * time.Millisecond, 60 * time.Millisecond} {
@@ -408,7 +410,7 @@ func TestCutOffEnds(t *testing.T) {
 	}
 }
 
-// Where nodes that vanished at once are there again one after the other, none of them is taken for dead.
+// Nodes that were lost at once and return one after the other never count as unreachable.
 func TestReturnInTurn(t *testing.T) {
 	w := newWorld(t, 6)
 	w.hosts[gateway].kernel = false
@@ -430,7 +432,7 @@ func TestReturnInTurn(t *testing.T) {
 	}
 }
 
-// An answer of the gateway from before this node was cut off does not count.
+// A gateway's answer from before this node was cut off does not count.
 func TestCutOffAgain(t *testing.T) {
 	for _, others := range []int{1, 5} {
 		w := newWorld(t, others)
@@ -454,7 +456,8 @@ func TestCutOffAgain(t *testing.T) {
 	}
 }
 
-// Where others are still reached, more than half that vanish at once put this node in question, and fewer do not.
+// While others are still reached, more than half of the nodes lost at once cast doubt on this node's own link, and
+// fewer do not.
 func TestManyVanish(t *testing.T) {
 	for _, test := range []struct {
 		vanish  int
@@ -479,8 +482,8 @@ func TestManyVanish(t *testing.T) {
 	}
 }
 
-// While its own link is cut, heartbeats of the others fail one after the other: those of which that is not known yet are no
-// proof that this node is not cut off.
+// While this node's own link is cut, heartbeats of the others expire one after the other: those that have not expired
+// yet are no proof that this node is not cut off.
 func TestCutOffInTurn(t *testing.T) {
 	for _, others := range []int{2, 3, 5, 20} {
 		for _, gap := range []time.Duration{20, 100, 150, 300, 1000} {
@@ -501,7 +504,7 @@ func TestCutOffInTurn(t *testing.T) {
 	}
 }
 
-// A gateway's answer from before the kernel of the only other node fell silent is no proof either.
+// A gateway's answer from before the kernel of the only other node became silent is no proof either.
 func TestCutOffWithoutSpeaker(t *testing.T) {
 	for _, after := range []time.Duration{0, 20 * time.Second, time.Hour} {
 		w := newWorld(t, 1)
@@ -517,7 +520,7 @@ func TestCutOffWithoutSpeaker(t *testing.T) {
 	}
 }
 
-// Of a node that has another address nothing is known.
+// A node with another address has unknown state.
 func TestAddressChanges(t *testing.T) {
 	w := newWorld(t, 4)
 	w.set(w.node(2), false, false)
@@ -531,7 +534,7 @@ func TestAddressChanges(t *testing.T) {
 	w.stays(time.Hour)
 }
 
-// A question that could not be sent is no silence.
+// A probe that could not be sent is no silence.
 func TestUnsent(t *testing.T) {
 	w := newWorld(t, 4)
 	w.unsent = true
@@ -541,7 +544,7 @@ func TestUnsent(t *testing.T) {
 	w.within(0, time.Second, w.node(2))
 }
 
-// Those that vanish one after the other put nobody else in question.
+// Nodes lost one after the other cast no doubt on this node's link.
 func TestVanishInTurn(t *testing.T) {
 	w := newWorld(t, 6)
 	w.hosts[gateway].kernel = false
@@ -554,7 +557,8 @@ func TestVanishInTurn(t *testing.T) {
 	}
 }
 
-// All speakers stop at once, as in an upgrade that goes wrong: no node is taken for dead, this one for cut off neither.
+// All speakers stop at once, as in a failed upgrade: no node counts as unreachable, and this one does not count as cut
+// off.
 func TestAllSpeakersStop(t *testing.T) {
 	w := newWorld(t, 9)
 	w.hosts[gateway].kernel = false
@@ -569,7 +573,7 @@ func TestAllSpeakersStop(t *testing.T) {
 	}
 }
 
-// An observer changes nothing: neither does it add a node, nor does it leave one out.
+// An observer changes nothing: it neither adds an unreachable node nor removes one.
 func TestObserver(t *testing.T) {
 	w := newWorld(t, 4)
 	w.set(w.node(1), false, false)
@@ -582,7 +586,7 @@ func TestObserver(t *testing.T) {
 	w.within(0, decidedWithin, w.node(1), w.node(2))
 }
 
-// A node that was never received is not taken for dead.
+// A node that was never received does not count as unreachable.
 func TestNeverReceived(t *testing.T) {
 	w := newWorld(t, 4)
 	dead := netip.MustParseAddr("192.0.2.100")
@@ -619,19 +623,19 @@ func TestFlapping(t *testing.T) {
 	if !w.State().Unreachable["node2"].Damped {
 		t.Errorf("%+v", w.State())
 	}
-	w.set(w.node(2), false, false) // the hold begins from the start
+	w.set(w.node(2), false, false) // the hold starts over
 	w.stays(time.Second, w.node(2))
 	w.set(w.node(2), true, true)
 	w.stays(29*time.Second, w.node(2))
 	w.within(0, 2*time.Second)
 	w.stays(time.Hour)
-	w.set(w.node(2), false, false) // it is forgiven
+	w.set(w.node(2), false, false) // the flapping has expired
 	w.within(0, decidedWithin, w.node(2))
 	w.set(w.node(2), true, true)
 	w.within(0, 0)
 }
 
-// Five times in more than 30 s are no flapping.
+// Five losses in more than 30 s are no flapping.
 func TestSlowFlapping(t *testing.T) {
 	w := newWorld(t, 4)
 	for range 20 {
@@ -644,12 +648,12 @@ func TestSlowFlapping(t *testing.T) {
 	}
 }
 
-// A process that stalls right after it asked has lost the answers, and asks again before it decides.
+// A process that stalls right after its probes has lost the answers, and probes again before it evaluates.
 func TestStall(t *testing.T) {
 	w := newWorld(t, 4)
 	w.set(w.node(2), false, true)
 	for range 100 {
-		w.tick() // asks
+		w.tick() // sends probes
 		w.answers = nil
 		w.now = w.now.Add(3 * time.Second)
 	}
@@ -662,7 +666,7 @@ func TestStall(t *testing.T) {
 	w.within(100*time.Millisecond, time.Second, w.node(2))
 }
 
-// So it does if it is given something new right after the stall.
+// The same holds for new input right after the stall.
 func TestStallWithNews(t *testing.T) {
 	for name, news := range map[string]func(*world){
 		"received": func(w *world) { w.set(w.node(3), false, true) },
@@ -681,7 +685,7 @@ func TestStallWithNews(t *testing.T) {
 	}
 }
 
-// A late answer counts: where the way is long, more time is given.
+// A late answer counts: on a slow path, more time is given.
 func TestSlowNetwork(t *testing.T) {
 	w := newWorld(t, 4)
 	w.delay = 150 * time.Millisecond
@@ -694,7 +698,7 @@ func TestSlowNetwork(t *testing.T) {
 	w.within(0, time.Second, w.node(2))
 }
 
-// So it is with the gateway's answers.
+// The same holds for a gateway's answers.
 func TestSlowGateway(t *testing.T) {
 	w := newWorld(t, 1)
 	w.delay = 300 * time.Millisecond
@@ -704,7 +708,7 @@ func TestSlowGateway(t *testing.T) {
 	w.stays(time.Minute, w.node(1))
 }
 
-// TestLoss: with every speaker away and 5 % of loss in each direction nobody is taken for dead.
+// TestLoss: with no speaker received and 5 % loss in each direction, no node counts as unreachable.
 func TestLoss(t *testing.T) {
 	w := newWorld(t, 100)
 	w.loss = 0.05
@@ -717,7 +721,7 @@ func TestLoss(t *testing.T) {
 	}
 }
 
-// TestCost: what is asked while nothing happens, and for a node that is dead for long.
+// TestCost counts probes while nothing happens, and for a node that is dead for a long time.
 func TestCost(t *testing.T) {
 	w := newWorld(t, 100)
 	w.run(time.Minute)
@@ -745,8 +749,8 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// TestRandom: whatever happens, nobody is unreachable who is received or whose kernel answers for a while, nor is
-// reachable for long who is neither, while the gateway answers.
+// TestRandom: with any sequence of events, while the gateway answers, no node is unreachable that is received or has
+// answered for a while, and no node is reachable for long that is neither.
 func TestRandom(t *testing.T) {
 	for seed := range uint64(50) {
 		w := newWorld(t, 2+int(seed%7))

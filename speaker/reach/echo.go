@@ -15,18 +15,18 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// receiveBuffer holds the answers of some thousand nodes.
+// receiveBuffer holds the answers of a few thousand nodes.
 const receiveBuffer = 1 << 20
 
-// echo asks by ICMP or ICMPv6 echo, on a raw socket of one family. It takes CAP_NET_RAW.
+// echo probes by ICMP or ICMPv6 echo, on a raw socket of one family. It needs CAP_NET_RAW.
 type echo struct {
 	fd    int
 	v6    bool
-	token uint64 // of this process: the answers to others are dropped
+	token uint64 // of this process: answers to other processes are dropped
 	buf   []byte
 }
 
-// openEcho opens the socket in the network namespace of the calling thread. Where the kernel has no IPv6 it returns nil.
+// openEcho opens the socket in the network namespace of the calling thread. It returns nil if the kernel has no IPv6.
 func openEcho(v6 bool, token uint64) (*echo, error) {
 	family, protocol := unix.AF_INET, unix.IPPROTO_ICMP
 	if v6 {
@@ -47,7 +47,7 @@ func openEcho(v6 bool, token uint64) (*echo, error) {
 	return e, nil
 }
 
-// filter has the kernel deliver echo replies alone (raw(7); RFC 3542 section 3.2).
+// filter makes the kernel deliver only echo replies (raw(7); RFC 3542 section 3.2).
 func (e *echo) filter() error {
 	if e.v6 {
 		var f unix.ICMPv6Filter
@@ -63,8 +63,8 @@ func (e *echo) filter() error {
 
 func (e *echo) close() { unix.Close(e.fd) }
 
-// ask sends an echo request, and reports whether it was sent. A host that cannot be reached is no error: the question
-// stays without an answer.
+// ask sends an echo request, and reports whether it was sent. An unreachable host is no error: the probe stays
+// unanswered.
 func (e *echo) ask(q Question) (sent bool, err error) {
 	message := icmp.Message{Type: ipv4.ICMPTypeEcho, Body: e.body(q.ID)}
 	var to unix.Sockaddr
@@ -80,20 +80,20 @@ func (e *echo) ask(q Question) (sent bool, err error) {
 	switch err := unix.Sendto(e.fd, data, 0, to); err {
 	case nil, unix.EHOSTUNREACH, unix.EHOSTDOWN:
 		return true, nil
-	case unix.ENETUNREACH, unix.ENETDOWN, unix.EAGAIN, unix.ENOBUFS, unix.EADDRNOTAVAIL: // the fault is here, for now
+	case unix.ENETUNREACH, unix.ENETDOWN, unix.EAGAIN, unix.ENOBUFS, unix.EADDRNOTAVAIL: // a temporary local fault
 		return false, nil
 	default:
 		return false, fmt.Errorf("send an ICMP echo request to %v: %w", q.Addr, err)
 	}
 }
 
-// body has the token and the ID, so that no host can answer a question that it has not received.
+// body contains the token and the ID, so that no host can answer a probe that it has not received.
 func (e *echo) body(id uint64) *icmp.Echo {
 	data := binary.BigEndian.AppendUint64(nil, e.token)
 	return &icmp.Echo{ID: int(uint16(e.token)), Seq: int(uint16(id)), Data: binary.BigEndian.AppendUint64(data, id)}
 }
 
-// answers calls each with the questions for which an answer waits to be read.
+// answers calls each for every probe with an answer to read.
 func (e *echo) answers(each func(at time.Time, q Question)) error {
 	for {
 		n, from, err := unix.Recvfrom(e.fd, e.buf, unix.MSG_DONTWAIT)
@@ -111,7 +111,7 @@ func (e *echo) answers(each func(at time.Time, q Question)) error {
 	}
 }
 
-// parse returns the ID of the question that an echo reply is for. A raw IPv4 socket delivers the IP header, too.
+// parse returns the ID of the probe that an echo reply answers. A raw IPv4 socket delivers the IP header, too.
 func (e *echo) parse(data []byte) (id uint64, ok bool) {
 	protocol := unix.IPPROTO_ICMPV6
 	if !e.v6 {

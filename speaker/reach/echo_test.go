@@ -8,7 +8,7 @@ import (
 	"golang.org/x/net/ipv6"
 )
 
-// reply returns what the socket reads when a request is answered.
+// reply returns what the socket reads as the answer to a request.
 func reply(t testing.TB, e *echo, id uint64) []byte {
 	message := icmp.Message{Type: ipv4.ICMPTypeEchoReply, Body: e.body(id)}
 	if e.v6 {
@@ -24,7 +24,7 @@ func reply(t testing.TB, e *echo, id uint64) []byte {
 	return append([]byte{0x46, 19 + ipv4.HeaderLen: 0, 23: 0}[:24], data...) // with an option of 4 bytes
 }
 
-// FuzzEcho: an answer counts if it has this process's token, and nothing else does.
+// FuzzEcho: only an answer with this process's token counts.
 func FuzzEcho(f *testing.F) {
 	for _, v6 := range []bool{false, true} {
 		f.Add(reply(f, &echo{v6: v6, token: 7}, 42), v6, uint64(7))

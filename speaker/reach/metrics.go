@@ -6,13 +6,13 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Metrics count questions and decisions.
+// Metrics count probes, answers, and nodes that became unreachable.
 type Metrics struct {
 	questions, answers *prometheus.CounterVec
 	unreachable        prometheus.Counter
 }
 
-// NewMetrics returns the metrics, registered.
+// NewMetrics returns the metrics, registered with r.
 func NewMetrics(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		questions: prometheus.NewCounterVec(prometheus.CounterOpts{

@@ -15,24 +15,24 @@ import (
 // clockTick is the unit of the times in the neighbor table (USER_HZ in include/asm-generic/param.h).
 const clockTick = 10 * time.Millisecond
 
-// neighbors asks by ARP and neighbor discovery, through the kernel's neighbor table: the kernel asks, and its entry says
-// whether there was an answer. So no socket receives all ARP packets of the network.
+// neighbors probes by ARP and neighbor discovery, through the kernel's neighbor table: the kernel sends the request,
+// and its entry shows whether there was an answer. So no socket receives all ARP packets of the network.
 type neighbors struct {
 	handle *netlink.Handle
 	socket map[int]*nl.SocketHandle
-	// asked are the questions that wait, by target: only the last one of each.
+	// asked are the pending probes by target: only the last one of each.
 	asked map[netip.Addr]waiting
-	// accepts reports whether an address may have that hardware address: a proxy ARP host answers for others.
+	// accepts reports whether an address may have that hardware address: a proxy ARP host answers for other hosts.
 	accepts func(addr netip.Addr, mac [6]byte) bool
-	// silent counts the questions in a row without an answer.
+	// silent counts consecutive unanswered probes.
 	silent map[netip.Addr]int
 }
 
-// pressMost is how many questions in a row keep an entry from failing: after these the kernel's own probes are left to
-// end, so that who sends there gets an error, and a node that returns with another hardware address is found.
+// pressMost is how many consecutive probes keep an entry from failing. After that the kernel's own probes may end, so
+// that senders get an error, and a node that returns with another hardware address is found.
 const pressMost = 20
 
-// waiting is a question that waits for an answer on an interface.
+// waiting is a pending probe on an interface.
 type waiting struct {
 	Question
 	at    time.Time
@@ -40,7 +40,7 @@ type waiting struct {
 }
 
 func openNeighbors(accepts func(netip.Addr, [6]byte) bool) (*neighbors, error) {
-	// Without a strict check, which refuses what the library leaves in the padding of netlink.Ndmsg.
+	// The strict check is not used: it rejects the library's padding of netlink.Ndmsg.
 	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket for the neighbor table: %w", err)
@@ -62,8 +62,8 @@ func (k *neighbors) close() {
 	}
 }
 
-// ask has the kernel ask a neighbor at once, and reports whether it does. It does not while there is no way to the address.
-// An address by way of a router, and one whose entry an administrator has set, never answers.
+// ask makes the kernel probe a neighbor at once, and reports whether it did. It does not while there is no route to the
+// address. An address behind a router, or with an entry set by an administrator, never answers.
 func (k *neighbors) ask(q Question) (sent bool, err error) {
 	delete(k.asked, q.Addr)
 	routes, err := k.handle.RouteGet(q.Addr.AsSlice())
@@ -84,8 +84,8 @@ func (k *neighbors) ask(q Question) (sent bool, err error) {
 	at := time.Now()
 	k.silent[q.Addr]++
 	switch {
-	case have == nil || have.State&(unix.NUD_FAILED|unix.NUD_INCOMPLETE|unix.NUD_NONE) != 0: // the echo request has the kernel ask
-	case have.State == unix.NUD_PROBE && k.silent[q.Addr] > pressMost: // it asks by itself
+	case have == nil || have.State&(unix.NUD_FAILED|unix.NUD_INCOMPLETE|unix.NUD_NONE) != 0: // the echo request triggers a probe
+	case have.State == unix.NUD_PROBE && k.silent[q.Addr] > pressMost: // the kernel is probing
 	default:
 		if err := k.probe(index, q.Addr, have); err != nil {
 			return false, err
@@ -95,8 +95,8 @@ func (k *neighbors) ask(q Question) (sent bool, err error) {
 	return true, nil
 }
 
-// probe makes the kernel send a request now (net/core/neighbour.c: __neigh_update). An entry that is being probed already
-// is no news, so it becomes stale first. What else the entry says stays.
+// probe makes the kernel send a request now (net/core/neighbour.c: __neigh_update). Setting an entry to the state PROBE
+// that it already has has no effect, so it becomes stale first. The rest of the entry stays.
 func (k *neighbors) probe(index int, addr netip.Addr, have *netlink.Neigh) error {
 	entry := netlink.Neigh{LinkIndex: index, IP: addr.AsSlice(), Flags: have.Flags &^ unix.NTF_USE}
 	entry.FlagsExt = have.FlagsExt &^ netlink.NTF_EXT_MANAGED
@@ -109,7 +109,7 @@ func (k *neighbors) probe(index int, addr netip.Addr, have *netlink.Neigh) error
 	if entry.FlagsExt == have.FlagsExt {
 		return nil
 	}
-	// The kernel maintains the entry by itself (managed), as Cilium sets it: it is asked only without that flag.
+	// The kernel maintains the entry itself (managed), as Cilium sets it: it is probed only without that flag.
 	entry.FlagsExt = have.FlagsExt
 	if err := k.handle.NeighSet(&entry); err != nil {
 		return fmt.Errorf("have the kernel maintain the neighbor %v again: %w", addr, err)
@@ -117,9 +117,9 @@ func (k *neighbors) probe(index int, addr netip.Addr, have *netlink.Neigh) error
 	return nil
 }
 
-// answers calls each with the questions that are answered: of an entry that is probed or incomplete, an answer alone makes
-// one that is reachable (net/ipv4/arp.c: arp_process; RFC 4861 section 7.2.5). In state DELAY it becomes so by itself
-// (net/core/neighbour.c: neigh_timer_handler), so no question is asked without leaving that state.
+// answers calls each for every answered probe. Only an answer makes a probed or incomplete entry reachable
+// (net/ipv4/arp.c: arp_process; RFC 4861 section 7.2.5). An entry in state DELAY becomes reachable without one
+// (net/core/neighbour.c: neigh_timer_handler), so a probe never leaves an entry in that state.
 func (k *neighbors) answers(each func(at time.Time, q Question)) error {
 	var errs []error
 	for addr, w := range k.asked {
@@ -139,7 +139,7 @@ func (k *neighbors) answers(each func(at time.Time, q Question)) error {
 		if delete(k.asked, addr); !k.accepts(addr, [6]byte(have.HardwareAddr)) {
 			continue
 		}
-		// The entry was not reachable when the question was asked. Other packets confirm it later on.
+		// The entry was not reachable when the probe was sent. Other packets may confirm it later.
 		at := now.Add(-time.Duration(max(have.Updated, have.Confirmed)) * clockTick)
 		if at.Before(w.at) {
 			at = w.at // the clock of the table is coarse

@@ -13,8 +13,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// TestNeighborAnsweredAt: the time of an answer is that at which it came, however late it is read, and whatever has
-// confirmed the entry since. A later one would make the witness look slow, and be waited for.
+// TestNeighborAnsweredAt: the time of an answer is when it arrived, however late it is read and whatever has confirmed
+// the entry since. A later time would make the witness look slow and delay detection.
 func TestNeighborAnsweredAt(t *testing.T) {
 	self, other := netspace.New(t), netspace.New(t)
 	netspace.Join(t, self, "eth0", "192.0.2.1/24", other, "eth0", "192.0.2.2/24")

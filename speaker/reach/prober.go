@@ -19,16 +19,16 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Options of a Prober.
+// Options configure a Prober.
 type Options struct {
 	Log *slog.Logger
-	// Wake is called when State returns something new. It must not block.
+	// Wake is called when the result of State has changed. It must not block.
 	Wake    func()
 	Metrics *Metrics
-	// MACs returns the hardware addresses of other nodes with their names. An answer to ARP or neighbor discovery for a
-	// node that has some counts if it comes from one of them.
+	// MACs returns the hardware addresses of other nodes with their names. An answer to ARP or neighbor discovery from
+	// a node with such addresses counts only if it comes from one of them.
 	MACs func() map[[6]byte]string
-	// Record is the file in which the unreachable nodes are kept for the next process, and found; empty for none.
+	// Record is the file that keeps the unreachable nodes for the next process; empty for none.
 	Record string
 }
 
@@ -44,7 +44,7 @@ type Prober struct {
 	names map[netip.Addr]string
 	// failed is the last error of a socket, for the log.
 	failed string
-	// record is what the file is to hold; changed has one element while it is to be written.
+	// record is the wanted content of the file; changed has one element while a write is pending.
 	record  atomic.Pointer[map[string][]Target]
 	changed chan struct{}
 
@@ -52,13 +52,13 @@ type Prober struct {
 	in inbox
 }
 
-// inbox is what the methods were given since the last turn.
+// inbox is the input of the methods since the last iteration of Run.
 type inbox struct {
-	nodes    map[string][]netip.Addr // nil: the same
+	nodes    map[string][]netip.Addr // nil: unchanged
 	gateways *[]netip.Addr
 	received map[string]struct{}
 	observer bool
-	heard    bool // received and observer are new
+	heard    bool // received and observer have changed
 }
 
 // New opens the sockets, in the network namespace of the calling thread. Call Run once.
@@ -114,7 +114,7 @@ func (p *Prober) close() {
 // SetNodes sets the other nodes with their InternalIPs. The map must not change afterwards.
 func (p *Prober) SetNodes(nodes map[string][]netip.Addr) { p.put(func(in *inbox) { in.nodes = nodes }) }
 
-// SetGateways sets the addresses by way of which this node sends packets.
+// SetGateways sets the next-hop addresses of this node.
 func (p *Prober) SetGateways(gateways []netip.Addr) {
 	p.put(func(in *inbox) { in.gateways = &gateways })
 }
@@ -124,20 +124,20 @@ func (p *Prober) SetReceived(nodes map[string]struct{}, observer bool) {
 	p.put(func(in *inbox) { in.received, in.observer, in.heard = nodes, observer, true })
 }
 
-// State returns what is decided. It does not change afterwards.
+// State returns the current result. It does not change afterwards.
 func (p *Prober) State() plan.Reachability { return *p.state.Load() }
 
 func (p *Prober) put(f func(*inbox)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f(&p.in)
-	if p.wake >= 0 { // it has not ended
+	if p.wake >= 0 { // Run has not ended
 		one := binary.NativeEndian.AppendUint64(nil, 1)
-		_, _ = unix.Write(p.wake, one) // it is full only while a wake-up waits already
+		_, _ = unix.Write(p.wake, one) // full only while a wake-up is pending
 	}
 }
 
-// Run asks and decides until the context ends, and closes the sockets.
+// Run probes and evaluates until the context ends, and closes the sockets.
 func (p *Prober) Run(ctx context.Context) error {
 	defer p.close()
 	defer context.AfterFunc(ctx, func() { p.put(func(*inbox) {}) })()
@@ -165,7 +165,7 @@ func (p *Prober) Run(ctx context.Context) error {
 	return nil
 }
 
-// take hands the Core what the methods were given.
+// take passes the inbox to the Core.
 func (p *Prober) take() {
 	p.mu.Lock()
 	in := p.in
@@ -198,7 +198,7 @@ func targets(addrs []netip.Addr) (out []Target) {
 	return out
 }
 
-// receive takes in all answers that have arrived.
+// receive reads all answers that have arrived.
 func (p *Prober) receive() {
 	take := func(at time.Time, q Question) {
 		p.options.Metrics.answers.WithLabelValues(string(q.By)).Inc()
@@ -223,7 +223,7 @@ func (p *Prober) ask(q Question) (sent bool, err error) {
 	return false, nil // the kernel has no IPv6
 }
 
-// accepts reports whether a node may have a hardware address, as far as its addresses are known.
+// accepts reports whether a node may have a hardware address, according to its recorded addresses.
 func (p *Prober) accepts(addr netip.Addr, mac [6]byte) bool {
 	name, isNode := p.names[addr]
 	if !isNode || p.options.MACs == nil {
@@ -261,7 +261,7 @@ func (p *Prober) wait() error {
 	return nil
 }
 
-// publish makes a new state known.
+// publish publishes a changed state and logs the changes.
 func (p *Prober) publish() {
 	before, now := p.State(), p.core.State()
 	if equal(before, now) {
@@ -272,7 +272,7 @@ func (p *Prober) publish() {
 	p.record.Store(&record)
 	select {
 	case p.changed <- struct{}{}:
-	default: // it is to be written already
+	default: // a write is already pending
 	}
 	for _, name := range slices.Sorted(maps.Keys(now.Unreachable)) {
 		u := now.Unreachable[name]

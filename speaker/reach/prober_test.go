@@ -16,7 +16,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/reach"
 )
 
-// lab is this node, another one on its network, and a router on another network, behind which a third one is.
+// lab is this node, another node on its network, and a router to a second network with a third node.
 type lab struct {
 	t                         *testing.T
 	self, near, router, far   *netspace.Space
@@ -106,7 +106,7 @@ func (l *lab) until(what string, is func(plan.Reachability) bool) time.Duration 
 	return time.Since(began)
 }
 
-// answered waits for so many more answers of a witness.
+// answered waits for a number of further answers of a witness.
 func (l *lab) answered(witness string, more int) {
 	l.t.Helper()
 	count := func() int { return int(l.counter("ironlb_endpoint_unreachable_answers_total", witness)) }
@@ -162,8 +162,8 @@ func unreachable(names ...string) func(plan.Reachability) bool {
 
 var families = map[string]bool{"IPv4": false, "IPv6": true}
 
-// TestProber: a node whose link is cut is unreachable, on this network and behind a router, one whose speaker alone is silent
-// is not, and one that returns is reachable at once.
+// TestProber: a node whose link is cut is unreachable, on this network and behind a router; one with a silent speaker
+// only is not; one that returns is reachable at once.
 func TestProber(t *testing.T) {
 	for name, v6 := range families {
 		t.Run(name, func(t *testing.T) {
@@ -201,7 +201,8 @@ func TestProber(t *testing.T) {
 	}
 }
 
-// TestProberCutOff: where neither other nodes nor the gateway answer, nothing changes; once the gateway does, they are missed.
+// TestProberCutOff: if neither other nodes nor the gateway answer, nothing changes; once the gateway does, the nodes
+// are unreachable.
 func TestProberCutOff(t *testing.T) {
 	for name, v6 := range families {
 		t.Run(name, func(t *testing.T) {
@@ -221,7 +222,8 @@ func TestProberCutOff(t *testing.T) {
 	}
 }
 
-// TestProberNoEcho: a node on this network that drops ICMP echo is asked by ARP or neighbor discovery, one behind a router cannot be asked.
+// TestProberNoEcho: a node on this network that drops ICMP echo is probed by ARP or neighbor discovery; one behind a
+// router cannot be probed.
 func TestProberNoEcho(t *testing.T) {
 	l := newLab(t, false, nil)
 	l.near.Sysctl(t, "net/ipv4/icmp_echo_ignore_all", "1")
@@ -236,7 +238,7 @@ func TestProberNoEcho(t *testing.T) {
 	l.until("near is unreachable", unreachable("near"))
 }
 
-// TestProberRecord: an unreachable node is so to the next process from the start, and to one after it has returned not.
+// TestProberRecord: an unreachable node is unreachable for the next process from its start; after its return it is not.
 func TestProberRecord(t *testing.T) {
 	l := newLab(t, false, nil)
 	l.answered("ICMPEcho", 2)
@@ -280,7 +282,7 @@ func TestProberRecord(t *testing.T) {
 	}
 }
 
-// TestProberProxy: an answer from another hardware address than the node's is no witness.
+// TestProberProxy: an answer from a hardware address other than the node's is no witness.
 func TestProberProxy(t *testing.T) {
 	l := newLab(t, false, func() map[[6]byte]string { return map[[6]byte]string{{2, 0, 0, 0, 0, 9}: "near"} })
 	l.near.Sysctl(t, "net/ipv4/icmp_echo_ignore_all", "1")

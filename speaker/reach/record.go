@@ -17,19 +17,19 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// recordMost bounds the size of a record's file.
+// recordMost limits the size of the record's file.
 const recordMost = 4 << 20
 
-// record is what a speaker keeps for the next one on this node: which nodes are unreachable, and which of their
+// record is what a speaker stores for its successor on this node: which nodes are unreachable, and which of their
 // targets had answered before.
 type record struct {
-	// Boot is the kernel's boot_id: after a boot nothing of it counts.
+	// Boot is the kernel's boot_id: after a reboot the record is void.
 	Boot        string              `json:"boot"`
 	Unreachable map[string][]Target `json:"unreachable"`
 }
 
-// Record returns the nodes that are unreachable, with those of their targets that had answered before. A node that is
-// reachable again is none of them, although that may not count yet.
+// Record returns the unreachable nodes, with those of their targets that had answered before. A node that answers again
+// is not included, although it may still be damped.
 func (c *Core) Record() map[string][]Target {
 	out := map[string][]Target{}
 	maps.Copy(out, c.restored)
@@ -46,8 +46,8 @@ func (c *Core) Record() map[string][]Target {
 	return out
 }
 
-// Restore makes the nodes unreachable that an earlier process recorded, until they are received or one of these targets
-// answers. Call it before any other method.
+// Restore makes the nodes unreachable that a previous process recorded, until they are received or one of these targets
+// answers. It must be called before any other method.
 func (c *Core) Restore(now time.Time, unreachable map[string][]Target) {
 	c.restored, c.state = maps.Clone(unreachable), newState()
 	for name, targets := range unreachable {
@@ -65,8 +65,8 @@ func restoredNode(now time.Time, targets []Target) plan.UnreachableNode {
 	return u
 }
 
-// restore takes over what was recorded of a node that is given for the first time: the targets that had answered are
-// asked. A node that has other addresses by now is reachable.
+// restore applies the record to a node that is set for the first time: the targets that had answered are probed. A node
+// with other addresses is reachable.
 func (c *Core) restore(n *node) {
 	before := c.restored[n.name]
 	if n.received || !slices.ContainsFunc(n.targets, func(t *target) bool { return slices.Contains(before, t.Target) }) {
@@ -79,8 +79,8 @@ func (c *Core) restore(n *node) {
 	}
 }
 
-// readRecord returns the nodes that were unreachable to an earlier process since the machine booted, none where there
-// is no such file.
+// readRecord returns the nodes that a previous process recorded since the machine booted, or none if there is no such
+// file.
 func readRecord(path, boot string) (map[string][]Target, error) {
 	file, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -128,7 +128,7 @@ func parseRecord(text []byte, boot string) (map[string][]Target, error) {
 	return r.Unreachable, nil
 }
 
-// writeRecord makes the file hold these nodes, or removes it where there is none.
+// writeRecord writes these nodes to the file, or removes the file if there are none.
 func writeRecord(path, boot string, unreachable map[string][]Target) error {
 	if len(unreachable) == 0 {
 		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
@@ -147,16 +147,16 @@ func writeRecord(path, boot string, unreachable map[string][]Target) error {
 	if err := os.WriteFile(next, text, 0o600); err != nil {
 		return err
 	}
-	return os.Rename(next, path) // without fsync: after a boot it does not count
+	return os.Rename(next, path) // without fsync: after a reboot the record is void
 }
 
-// bootID is that of the running kernel.
+// bootID returns the boot ID of the running kernel.
 func bootID() (string, error) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(id)), err
 }
 
-// restore has the Core begin with what an earlier process recorded.
+// restore initializes the Core with the nodes that a previous process recorded.
 func (p *Prober) restore() {
 	var nodes map[string][]Target
 	boot, err := bootID()
@@ -171,14 +171,14 @@ func (p *Prober) restore() {
 	if err != nil {
 		p.options.Log.Warn("cannot use the record of unreachable nodes", "error", err)
 	}
-	p.changed <- struct{}{} // so that nothing else stays in the file
+	p.changed <- struct{}{} // to replace the content of the file
 }
 
-// recordAgain is after how long a record that could not be written is tried again.
+// recordAgain is the pause before a failed write of the record is retried.
 const recordAgain = 5 * time.Second
 
-// keepRecord writes the record at first and after each change, until the context ends: beside Run, which no disk may
-// hold up.
+// keepRecord writes the record at start and after each change, until the context ends. It runs alongside Run, which
+// must not wait for a disk.
 func (p *Prober) keepRecord(ctx context.Context) {
 	failed := ""
 	var again <-chan time.Time

@@ -8,40 +8,40 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// target is how a host answers at one address to one witness.
+// target is the state of one address of a host with one witness.
 type target struct {
 	Target
-	// asked are the questions that wait for an answer, the oldest first. next is when to ask again.
+	// asked are the pending probes, oldest first. next is when the next one is due.
 	asked []asked
 	next  time.Time
-	// sent is when the question was asked that was answered last, took the longest time of an answer lately.
+	// sent is the send time of the probe that was answered last; took is the longest recent answer time.
 	sent time.Time
 	took time.Duration
-	// settling is set after an answer that was far slower than the ones before, until took says again how long answers
-	// take: the next silence would be waited for too long. The end of a cut brings answers to questions that the kernel
-	// had kept.
+	// settling is set after an answer that was far slower than the ones before, until took is the usual answer time
+	// again: otherwise the next silence would be waited for too long. The end of a cut delivers answers to probes that
+	// the kernel had queued.
 	settling bool
-	// works is set while the target answers in general: misses are the questions in a row without an answer while the
-	// node's speaker is received, silences those while it is not.
+	// works is set while the target answers in general. misses counts consecutive unanswered probes while the node's
+	// speaker is received, silences those while it is not.
 	works            bool
 	misses, silences int
-	quick            int // how many questions were asked since the last restart
+	quick            int // number of probes since the last restart
 }
 
-// asked is a question; over is set once it counts as unanswered. A regular one is asked to learn whether the target
-// answers in general.
+// asked is a probe; over is set once it counts as unanswered. A regular one checks whether the target answers in
+// general.
 type asked struct {
 	id            uint64
 	at            time.Time
 	regular, over bool
 }
 
-// answeredSince reports whether a question was answered that was asked just now, and after a time.
+// answeredSince reports whether a recent probe that was sent after at was answered.
 func (t *target) answeredSince(now, at time.Time) bool {
 	return t.sent.After(at) && now.Sub(t.sent) < justNow+2*t.took
 }
 
-// answer takes in the answer to a question that came at that time, and returns the IDs of those questions for which none is waited any more.
+// answer records an answer, and returns the IDs of the probes that are no longer pending.
 func (t *target) answer(now time.Time, id uint64) (done []uint64) {
 	for i, a := range t.asked {
 		done = append(done, a.id)
@@ -57,10 +57,10 @@ func (t *target) answer(now time.Time, id uint64) (done []uint64) {
 	return nil
 }
 
-// within is how long an answer may take until its question counts as unanswered.
+// within is the answer time after which a probe counts as unanswered.
 func (t *target) within() time.Duration { return min(max(answerWithin, 4*t.took), slowest) }
 
-// expire counts what was not answered in time.
+// expire counts the probes that were not answered in time.
 func (c *Core) expire(now time.Time, t *target, received bool) {
 	for i := range t.asked {
 		a := &t.asked[i]
@@ -81,7 +81,7 @@ func (c *Core) expire(now time.Time, t *target, received bool) {
 	}
 }
 
-// restart makes what was asked before count for nothing, and asks at once.
+// restart discards earlier probes, and makes the next ones due at once.
 func (c *Core) restart(now time.Time, targets []*target) {
 	for _, t := range targets {
 		c.drop(t)
@@ -90,7 +90,7 @@ func (c *Core) restart(now time.Time, targets []*target) {
 	c.next = now
 }
 
-// drop gives up the questions of a target.
+// drop discards the pending probes of a target.
 func (c *Core) drop(t *target) {
 	for _, a := range t.asked {
 		delete(c.waiting, a.id)
@@ -98,7 +98,7 @@ func (c *Core) drop(t *target) {
 	t.asked = nil
 }
 
-// ask returns the questions that are due, and notes when the next Tick is.
+// ask returns the probes that are due, and sets the time of the next Tick.
 func (c *Core) ask(now time.Time) (out []Question) {
 	c.next = now.Add(time.Minute)
 	by := time.Duration(1 + max(0, len(c.nodes)-1)/unstretched)
@@ -128,7 +128,8 @@ func (c *Core) ask(now time.Time) (out []Question) {
 	return out
 }
 
-// undecided returns since when the latest node is asked that may have to be called unreachable; zero for none.
+// undecided returns since when the most recently lost node that may become unreachable is probed; zero if there is
+// none.
 func (c *Core) undecided() (since time.Time) {
 	for _, n := range c.nodes {
 		if n.known && !n.received && n.unreachable == nil && !n.answers() && !n.unwitnessed() && n.asking.After(since) {
@@ -138,7 +139,7 @@ func (c *Core) undecided() (since time.Time) {
 	return since
 }
 
-// every is how long after a question the next one to a target of the node is due, 0 for never.
+// every returns the interval between probes of a target of the node, 0 for none.
 func (n *node) every(now time.Time, t *target, by time.Duration) time.Duration {
 	switch {
 	case !n.known:
@@ -159,14 +160,14 @@ func (n *node) every(now time.Time, t *target, by time.Duration) time.Duration {
 	return t.soon(by)
 }
 
-// echoes reports whether the node answers ICMP echo since it is asked, and is not silent since.
+// echoes reports whether the node has answered ICMP echo since asking, and is not silent since.
 func (n *node) echoes() bool {
 	return slices.ContainsFunc(n.targets, func(t *target) bool {
 		return t.By == plan.WitnessEcho && t.works && t.silences == 0 && !t.sent.Before(n.asking)
 	})
 }
 
-// soon is the pause between questions that decide.
+// soon returns the interval between probes whose answers decide on reachability.
 func (t *target) soon(by time.Duration) time.Duration {
 	if t.quick < askFirst {
 		return askSoon
@@ -174,9 +175,9 @@ func (t *target) soon(by time.Duration) time.Duration {
 	return by * askSteady
 }
 
-// askTarget adds a question if it is due; a regular one shows whether the target answers in general.
+// askTarget adds a probe if it is due; a regular one checks whether the target answers in general.
 func (c *Core) askTarget(now time.Time, t *target, every time.Duration, regular bool, out []Question) []Question {
-	// A pause that has become shorter counts at once, a longer one from the next question on.
+	// A shorter interval takes effect at once, a longer one after the next probe.
 	if t.next = earlier(t.next, now.Add(every)); !t.next.After(now) {
 		c.lastID++
 		out = append(out, Question{Target: t.Target, ID: c.lastID})
@@ -196,8 +197,8 @@ func (c *Core) askTarget(now time.Time, t *target, every time.Duration, regular 
 	return out
 }
 
-// slot returns when the next regular question to a target is due. They are spread over the period, whole seconds apart, so
-// that one Tick asks all that are due in a second.
+// slot returns when the next regular probe of a target is due. Regular probes are spread over the period, whole seconds
+// apart, so that one Tick sends all that are due in a second.
 func (c *Core) slot(now time.Time, t *target, period time.Duration) time.Time {
 	h := fnv.New32a()
 	h.Write(t.Addr.AsSlice())

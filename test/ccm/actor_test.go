@@ -20,7 +20,7 @@ import (
 	"github.com/ironlb/ironlb/test/ccm/rig"
 )
 
-// Pools of the crash test: all may use main; small is full most of the time, and only for those who ask for it.
+// Pools of the crash test: any Service may use main; small is full most of the time and used only on request.
 const (
 	poolMain  = "main"
 	poolSmall = "small"
@@ -40,7 +40,7 @@ func inAnyPool(address string) bool {
 	return inPool(poolMain, a) || inPool(poolSmall, a)
 }
 
-// addresses lists those of a pool.
+// addresses lists the addresses of a pool.
 func addresses(pool string) (all []netip.Addr) {
 	for _, p := range entries[pool] {
 		for a := p.Addr(); p.Contains(a); a = a.Next() {
@@ -50,7 +50,7 @@ func addresses(pool string) (all []netip.Addr) {
 	return all
 }
 
-// poolYAML is the manifest of a pool whose entries are cut to 1/2^cut.
+// poolYAML returns the manifest of a pool whose entries are cut to 1/2^cut.
 func poolYAML(pool string, cut int) string {
 	var list []string
 	for _, p := range entries[pool] {
@@ -60,14 +60,14 @@ func poolYAML(pool string, cut int) string {
 		pool, strings.Join(list, ", "), pool == poolMain)
 }
 
-const slots = 10 // Services of an actor, at most
+const slots = 10 // maximum number of an actor's Services
 
 // actor changes Services of its own namespace at random.
 type actor struct {
 	rig       *rig.Rig
 	rand      *rand.Rand
 	namespace string
-	shared    netip.Addr // what those with the sharing key ask for
+	shared    netip.Addr // requested by Services with the sharing key
 }
 
 // pace is the time between two changes of an actor.
@@ -131,7 +131,7 @@ func (a *actor) change(ctx context.Context) error {
 	return err
 }
 
-// fresh returns a Service that nobody has seen yet.
+// fresh returns a new Service.
 func (a *actor) fresh(name string, i int) *v1.Service {
 	svc := rig.Service(a.namespace, name, a.class())
 	svc.Spec.Ports[0].Port = int32(8000 + i)
@@ -139,7 +139,7 @@ func (a *actor) fresh(name string, i int) *v1.Service {
 	switch a.rand.IntN(4) {
 	case 0:
 		svc.Spec.IPFamilies = []v1.IPFamily{v1.IPv4Protocol}
-	case 1: // one of IPv6, as it is
+	case 1: // IPv6, the default
 	case 2:
 		svc.Spec.IPFamilies, svc.Spec.IPFamilyPolicy = nil, ptr.To(v1.IPFamilyPolicyPreferDualStack)
 	case 3:
@@ -156,7 +156,7 @@ func (a *actor) fresh(name string, i int) *v1.Service {
 	return svc
 }
 
-// class is that of a Service: one of both controllers serves it.
+// class returns a random class of a Service, of one of the two controllers.
 func (a *actor) class() *string {
 	if a.rand.IntN(2) == 0 {
 		return nil
@@ -164,7 +164,7 @@ func (a *actor) class() *string {
 	return ptr.To("ironlb.io/lb")
 }
 
-// address is one to ask for: seldom of no pool.
+// address returns a random address to request; it is rarely outside of all pools.
 func (a *actor) address(f v1.IPFamily) string {
 	all := append(addresses(poolMain), addresses(poolSmall)...)
 	all = append(all, netip.MustParseAddr("192.0.2.200"), netip.MustParseAddr("2001:db8:3::1"))
@@ -184,7 +184,7 @@ func asking(addresses, pool string) map[string]any {
 	return map[string]any{"annotations": annotations}
 }
 
-// changePools cuts and mends the pools at random until ctx ends.
+// changePools cuts and restores the pools at random until ctx ends.
 func changePools(ctx context.Context, r *rig.Rig, rand *rand.Rand) error {
 	tick := time.NewTicker(40 * pace)
 	defer tick.Stop()

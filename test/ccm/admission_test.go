@@ -14,7 +14,8 @@ import (
 	"github.com/ironlb/ironlb/test/ccm/rig"
 )
 
-// TestSpeakerWritesItsOwn: the manifests keep the speaker on one node from writing what the one on another says, with the right to write either.
+// TestSpeakerWritesItsOwn: the manifests prevent a speaker from writing the status of another node's speaker, although
+// its role permits writing both.
 func TestSpeakerWritesItsOwn(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
@@ -58,7 +59,7 @@ metadata: {name: node2}
 			t.Errorf("error %v, want %q", err, want)
 		}
 	}
-	// A policy takes effect a moment after it is created.
+	// A policy takes effect shortly after its creation.
 	other := "the speaker on Node node1 may not write the SpeakerStatus of Node node2"
 	until(ctx, t, func() string { return "the policy is not in force" }, func() bool {
 		err := patch(speaker, "speakerstatuses", "node2", `{"virtualIPs":1}`)

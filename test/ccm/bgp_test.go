@@ -27,7 +27,7 @@ import (
 const torPeer = `{apiVersion: ironlb.io/v1alpha1, kind: BGPPeer, metadata: {name: tor}, spec: {myASN: 64512, peerASN: 65002, peerAddress: 192.0.2.1, bfdProfile: fast,
 	passwordSecret: {name: tor}, nodeSelectors: [{matchLabels: {kubernetes.io/os: linux}}]}}`
 
-// side is a speaker's side of the API, with its account's permissions, without a data plane.
+// side is a speaker's API client, with its account's permissions, without a data plane.
 type side struct {
 	*kube.Client
 	kicks chan struct{}
@@ -64,7 +64,7 @@ func startSide(ctx context.Context, t *testing.T, config *rest.Config, node stri
 	return s
 }
 
-// sees waits until the View is so.
+// sees waits until the View satisfies is.
 func (s *side) sees(t *testing.T, what string, is func(*plan.View) bool) {
 	t.Helper()
 	deadline := time.After(30 * time.Second)
@@ -81,8 +81,8 @@ func (s *side) sees(t *testing.T, what string, is func(*plan.View) bool) {
 	}
 }
 
-// TestBGP: a speaker with its own permissions sees BGP's objects and only those Secrets that it may, and what it reports of its sessions
-// is in the conditions of the BGPPeer, in Events and in kubectl ironlb status.
+// TestBGP: a speaker with its own permissions reads BGP's objects and only permitted Secrets. Its reported sessions
+// appear in the conditions of the BGPPeer, in Events and in kubectl ironlb status.
 func TestBGP(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
@@ -185,7 +185,7 @@ func TestBGP(t *testing.T) {
 		})
 	})
 
-	// The other node's speaker comes, and ends.
+	// The other node's speaker starts, and ends.
 	up := map[string]plan.Session{"tor": {State: plan.SessionEstablished, Since: time.Now(), PeerASN: 65002, Changes: 1}}
 	config, err = r.SpeakerConfig(ctx, "node2")
 	must(err)
@@ -222,7 +222,7 @@ func TestBGP(t *testing.T) {
 		return a.Length4 == 32 && a.Length6 == 128 && len(a.Missing) == 0 && slices.Equal(a.Peers, []string{"tor"}) && a.Attributes.Communities == plan.NewCommunitySet(65000<<16|1)
 	})
 
-	// A Service that only BGP announces has its address, no VirtualIP, and nothing to complain of.
+	// A Service announced only by BGP has its address, no VirtualIP, and no Warning.
 	must(r.Apply(ctx, "{apiVersion: ironlb.io/v1alpha1, kind: IPAddressPool, metadata: {name: web}, spec: {addresses: ['2001:db8:1::4/127']}}"))
 	must(r.Namespace(ctx, "bgp"))
 	must(r.AddNode(ctx, "node3"))
@@ -247,8 +247,8 @@ func TestBGP(t *testing.T) {
 	}
 }
 
-// TestBGPRefused: a speaker on a cluster whose CRDs or permissions are of an earlier release, without BGP, works all the same, and takes up
-// BGP when they come.
+// TestBGPRefused: a speaker works on a cluster with CRDs or permissions of an earlier release, without BGP. It starts
+// BGP when they are updated.
 func TestBGPRefused(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()

@@ -15,7 +15,8 @@ import (
 	"github.com/ironlb/ironlb/test/ccm/rig"
 )
 
-// bgpCases are specs of the kinds of BGP. field and says are what the refusal must name; no field: it is accepted.
+// bgpCases are specs of the kinds of BGP. The refusal must contain field and says; without a field the spec is
+// accepted.
 var bgpCases = []struct{ plural, spec, field, says string }{
 	{"bgppeers", `{myASN: 64512, peerASN: 64513, peerAddress: 192.0.2.1}`, "", ""},
 	{"bgppeers", `{myASN: 64512, peerASN: 64512, peerAddress: "2001:db8::1"}`, "", ""},
@@ -168,8 +169,8 @@ var bgpKinds = map[string]func() (kind string, into any){
 	"communities":       func() (string, any) { return "Community", &v1alpha1.Community{} },
 }
 
-// TestBGPKinds: what cannot be honoured is refused at admission by an error that names the field and the mend, and what is accepted can
-// be read.
+// TestBGPKinds: unsupported values are refused at admission, with an error that names the field and the fix. Accepted
+// objects are readable.
 func TestBGPKinds(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -203,7 +204,7 @@ func TestBGPKinds(t *testing.T) {
 	}
 }
 
-// checkDefaults checks what an empty or small spec has been filled up with.
+// checkDefaults checks the defaults of an empty or small spec.
 func checkDefaults(t *testing.T, spec string, stored any) {
 	t.Helper()
 	small := spec == "{}" || spec == "null"

@@ -14,8 +14,8 @@ import (
 	"github.com/ironlb/ironlb/test/ccm/rig"
 )
 
-// TestCoolDown: a freed address of a pool with reuseAfter is given to no other Service by the next leader, whether the
-// one before ended on purpose, right after it freed the address, or was killed.
+// TestCoolDown: the next leader does not give a freed address of a pool with reuseAfter to another Service, whether the
+// previous leader was stopped right after it freed the address, or was killed.
 func TestCoolDown(t *testing.T) {
 	const namespace = "cooldown"
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)

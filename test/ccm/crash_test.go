@@ -24,12 +24,12 @@ var (
 const (
 	firstPort  = 10258
 	actors     = 4
-	toBeServed = time.Minute // from the last start until all is as it must be
+	toBeServed = time.Minute // from the last start until the final state
 )
 
-// TestCrash kills ironlb-ccm at random moments while Services are created, moved, shared, deleted, made ClusterIP and back,
-// and pools change. At no moment may two Services hold one address, or may an address change, unasked; at the end every
-// Service that can have an address has one.
+// TestCrash kills ironlb-ccm at random times while Services are created, moved, shared, deleted, made ClusterIP and
+// back, and pools change. Two Services must never hold one address, and no address may change unrequested. In the end
+// every Service that can have an address has one.
 func TestCrash(t *testing.T) {
 	t.Run("one replica", func(t *testing.T) {
 		crash(t, func(c *cluster) {
@@ -58,7 +58,7 @@ func TestCrash(t *testing.T) {
 	})
 }
 
-// cluster is what one crash test has.
+// cluster holds the state of one crash test.
 type cluster struct {
 	*testing.T
 	*rig.Rig
@@ -66,7 +66,7 @@ type cluster struct {
 	rand  *rand.Rand
 }
 
-// crash runs the load during the kills and judges.
+// crash runs the load during the kills and checks the result.
 func crash(t *testing.T, kill func(*cluster)) {
 	seed := *seed
 	for seed == 0 {
@@ -87,7 +87,7 @@ func crash(t *testing.T, kill func(*cluster)) {
 	for i := range actors {
 		a := &actor{
 			rig: c.Rig, rand: rand.New(rand.NewPCG(seed, uint64(i+2))), namespace: fmt.Sprintf("crash-%d", i),
-			shared: entries[poolMain][0].Addr().Next(), // the same for all: one namespace gets it
+			shared: entries[poolMain][0].Addr().Next(), // the same for all: one namespace holds it
 		}
 		if i%2 == 1 {
 			a.shared = netip.MustParseAddr("192.0.2.7")
@@ -126,8 +126,8 @@ func (c *cluster) startCCM(port int, flags ...string) *rig.CCM {
 	return p
 }
 
-// wait waits for the k-th moment to kill: every other time just after some number of addresses changed, so that others are
-// being changed; else after some time, which may be before the program is up.
+// wait waits for the k-th kill. Every other kill follows a number of address changes at once, while others are in
+// progress. The rest follow a random time, which may be before the program is ready.
 func (c *cluster) wait(k int) {
 	limit, changes := 4*time.Second, 1+c.rand.IntN(40)
 	if k%2 == 0 {
@@ -145,7 +145,7 @@ func (c *cluster) wait(k int) {
 	}
 }
 
-// allServed waits until all Services are as they must be.
+// allServed waits until all Services are in their final state.
 func (c *cluster) allServed() {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(c.Context(), toBeServed)

@@ -15,8 +15,9 @@ import (
 	"github.com/ironlb/ironlb/test/ccm/rig"
 )
 
-// TestTheirs: with all controllers running, nothing of a Service is written that another controller serves, of whatever shape it is, be it there at the
-// start or made later, while it is changed, and at its end; and it has no Events of ours.
+// TestTheirs: with all controllers running, ironlb-ccm writes nothing to another controller's Service and no Events
+// about it. This holds for Services of all shapes, existing at the start or created later, while they change and when
+// they end.
 func TestTheirs(t *testing.T) {
 	for _, flag := range []string{"--only-class=false", "--only-class"} {
 		t.Run(flag, func(t *testing.T) { testTheirs(t, flag) })
@@ -85,7 +86,7 @@ spec: {}
 		f.until(name+" is served", func() bool { return len(ingress(f.get(name))) == 1 })
 	}
 	settle("first")
-	// What its owner and its user change is no reason to write either.
+	// Changes by its user or its controller cause no write either.
 	for shape := range shapes {
 		name := "early-" + shape
 		if strings.HasPrefix(shape, "ends") {
@@ -114,7 +115,7 @@ spec: {}
 			t.Errorf("Event about %s: %s %s", e.InvolvedObject.Name, e.Reason, e.Message)
 		}
 	}
-	// Once a pool has the address, the Service is ours.
+	// Once a pool has the address, ironlb-ccm serves the Service.
 	if flag == "--only-class" {
 		return
 	}

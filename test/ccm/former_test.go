@@ -22,8 +22,9 @@ import (
 // cleanup is the finalizer of every program built on cloud-provider's service controller.
 const cleanup = "service.kubernetes.io/load-balancer-cleanup"
 
-// TestOnlyClassLater starts ironlb-ccm with --only-class where it has served Services without a class. They keep their addresses
-// without a write, nobody else gets these, and each can be deleted, made ClusterIP or taken over by another controller.
+// TestOnlyClassLater starts ironlb-ccm with --only-class after it has served Services without a class. These keep their
+// addresses without a write, and no other Service gets them. Each can be deleted, made ClusterIP or taken over by
+// another controller.
 func TestOnlyClassLater(t *testing.T) {
 	const namespace = "former"
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -98,7 +99,7 @@ spec: {addresses: ["2001:db8:1::/126"]}
 	f.must(after.Stop(10 * time.Second))
 }
 
-// former is what the test has.
+// former holds the state of the test.
 type former struct {
 	*testing.T
 	*rig.Rig
@@ -122,7 +123,7 @@ func (f *former) create(name string, class *string) *v1.Service {
 	return svc
 }
 
-// get returns nil when there is none.
+// get returns nil if the Service does not exist.
 func (f *former) get(name string) *v1.Service {
 	f.Helper()
 	svc, err := f.services().Get(f.ctx, name, metav1.GetOptions{})
@@ -143,7 +144,7 @@ func (f *former) patch(name string, kind types.PatchType, patch, subresource str
 	f.must(err)
 }
 
-// reason is that of our condition.
+// reason returns the reason of IronLB's condition.
 func (f *former) reason(name string) string {
 	for _, c := range f.get(name).Status.Conditions {
 		if c.Type == "ironlb.io/Allocated" {
@@ -153,7 +154,7 @@ func (f *former) reason(name string) string {
 	return ""
 }
 
-// clean says whether the Service has no record of ours.
+// clean reports whether the Service has no record of IronLB's.
 func (f *former) clean(name string) bool {
 	return f.reason(name) == "" && f.get(name).Annotations[v1alpha1.AnnotationAllocatedFrom] == ""
 }

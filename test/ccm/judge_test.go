@@ -17,25 +17,25 @@ import (
 
 const annotationSharingKey = "ironlb.io/sharing-key"
 
-// judge sees every change of every Service in order and notes what must never be: an address held twice unasked, and an
-// address that changed unasked. It knows the rules, not what ironlb-ccm thinks.
+// judge observes every change of every Service in order and records violations: an address held twice unrequested, or
+// changed unrequested. It applies the rules, not the state of ironlb-ccm.
 type judge struct {
 	mu      sync.Mutex
 	seen    map[types.UID]*subject
 	faults  []string
-	changes int           // of addresses in all
+	changes int           // of addresses, in total
 	changed chan struct{} // closed and replaced at each of them
 }
 
-// subject is a Service as last seen.
+// subject is a Service as last observed.
 type subject struct {
 	svc  *v1.Service
-	asks []ask // all since its addresses last changed, the one in force at that time included
+	asks []ask // all since the last change of its addresses, including the one in effect then
 }
 
-// ask is what a Service wants.
+// ask is a Service's request.
 type ask struct {
-	balanced  bool // a load balancer that is to stay
+	balanced  bool // a load balancer that is not being deleted
 	addresses string
 	pool      string
 }
@@ -48,7 +48,7 @@ func newJudge(services []v1.Service) *judge {
 	return j
 }
 
-// follow reads events until there are no more.
+// follow reads events until the channel closes.
 func (j *judge) follow(events <-chan watch.Event) {
 	for e := range events {
 		if svc, ok := e.Object.(*v1.Service); ok {
@@ -99,7 +99,7 @@ func (j *judge) fault(format string, args ...any) {
 	j.faults = append(j.faults, fmt.Sprintf(format, args...))
 }
 
-// asked says whether something that the Service asked for explains the addresses that it has now.
+// asked reports whether a request of the Service explains its current addresses.
 func (s *subject) asked(had, has []netip.Addr) bool {
 	return slices.ContainsFunc(s.asks, func(a ask) bool {
 		switch {
@@ -110,12 +110,12 @@ func (s *subject) asked(had, has []netip.Addr) bool {
 		case a.addresses != "":
 			return a.addresses == join(has)
 		}
-		// One family may move to the pool asked for while that has no address of the other.
+		// One family may move to the requested pool while the pool has no address of the other.
 		return a.pool != "" && !slices.ContainsFunc(without(has, had), func(x netip.Addr) bool { return !inPool(a.pool, x) })
 	})
 }
 
-// writers lists who wrote to the Service, and when.
+// writers lists the writers of the Service, with the times.
 func writers(svc *v1.Service) string {
 	var out []string
 	for _, f := range svc.ManagedFields {
@@ -133,7 +133,7 @@ func (j *judge) verdict() ([]string, int) {
 	return slices.Clone(j.faults), j.changes
 }
 
-// next is closed at the next change of an address.
+// next returns a channel that is closed at the next change of an address.
 func (j *judge) next() <-chan struct{} {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -144,8 +144,8 @@ func askOf(svc *v1.Service) ask {
 	return ask{balanced(svc), svc.Annotations[v1alpha1.AnnotationAddresses], svc.Annotations[v1alpha1.AnnotationPool]}
 }
 
-// balanced says whether the Service is a load balancer that is to stay. One that is not has asked to lose its address: who
-// gets it next may have it before the status of the first says so.
+// balanced reports whether the Service is a load balancer that is not being deleted. Any other Service has given up its
+// address: the next Service may have the address before the status of the first one shows the release.
 func balanced(svc *v1.Service) bool {
 	return svc.Spec.Type == v1.ServiceTypeLoadBalancer && svc.DeletionTimestamp == nil
 }
@@ -158,7 +158,7 @@ func ingress(svc *v1.Service) (out []netip.Addr) {
 	return out
 }
 
-// held lists the addresses that the Service has a right to.
+// held lists the addresses that the Service is entitled to.
 func held(svc *v1.Service) []netip.Addr {
 	if !balanced(svc) {
 		return nil
@@ -166,7 +166,7 @@ func held(svc *v1.Service) []netip.Addr {
 	return ingress(svc)
 }
 
-// mayShare says whether two Services asked to share. Their ports differ always, and none has policy Local.
+// mayShare reports whether two Services requested to share. Their ports always differ, and none has policy Local.
 func mayShare(a, b *v1.Service) bool {
 	key := a.Annotations[annotationSharingKey]
 	return key != "" && key == b.Annotations[annotationSharingKey] && a.Namespace == b.Namespace
@@ -184,7 +184,7 @@ func join(addrs []netip.Addr) string {
 	return strings.Join(s, ",")
 }
 
-// wrong lists what is not as it must be when nobody changes anything any more and all pools are whole.
+// wrong lists errors in the final state, without further changes and with all pools complete.
 func wrong(services []v1.Service) []string {
 	var bad []string
 	holders := map[netip.Addr][]*v1.Service{}
@@ -247,10 +247,10 @@ func wrongWith(svc *v1.Service, holders map[netip.Addr][]*v1.Service) string {
 	return fmt.Sprintf("has %v, and pool %s is not full", has, pool)
 }
 
-// families is how many addresses the Service can have.
+// families returns the number of addresses the Service can have.
 func families(svc *v1.Service) int { return len(svc.Spec.IPFamilies) }
 
-// full says whether the pool lacks a free address of a family of the Service.
+// full reports whether the pool lacks a free address of a family of the Service.
 func full(pool string, svc *v1.Service, taken func(netip.Addr) bool) bool {
 	for _, f := range svc.Spec.IPFamilies {
 		free := false

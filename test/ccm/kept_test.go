@@ -19,10 +19,10 @@ import (
 	"github.com/ironlb/ironlb/test/ccm/rig"
 )
 
-// TestKept: a sharing Service whose port comes to clash, or that becomes Local, keeps its address and has a Warning
-// that names the other Service; a status that was wiped while ironlb-ccm was away has its addresses again, before
-// one that waits gets them; PreferDualStack has the second family alone until a pool has the first; and an Event
-// names the other family of a request for one address.
+// TestKept: a sharing Service whose port starts to conflict, or that becomes Local, keeps its address and has a Warning
+// that names the other Service. A status wiped while ironlb-ccm was stopped has its addresses again, before a waiting
+// Service gets them. PreferDualStack has only the second family until a pool has the first. An Event names the other
+// family of a request for one address.
 func TestKept(t *testing.T) {
 	const namespace = "kept"
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)

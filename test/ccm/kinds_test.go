@@ -12,7 +12,7 @@ import (
 	"github.com/ironlb/ironlb/test/ccm/rig"
 )
 
-// TestKinds: what cannot be honoured is refused at admission, by an error that names the field and the mend.
+// TestKinds: unsupported values are refused at admission, with an error that names the field and the fix.
 func TestKinds(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

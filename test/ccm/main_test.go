@@ -1,7 +1,7 @@
-// Package ccm tests ironlb-ccm on a real etcd and kube-apiserver: killed at any moment, and restarted beside thousands of
-// Services.
+// Package ccm tests ironlb-ccm on a real etcd and kube-apiserver: killed at random times, and restarted with thousands
+// of Services.
 //
-// IRONLB_LAB_LOGS names a folder to keep the logs of a failed test in.
+// IRONLB_LAB_LOGS names a folder for the logs of a failed test.
 package ccm
 
 import (

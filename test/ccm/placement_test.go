@@ -19,16 +19,17 @@ import (
 	"github.com/ironlb/ironlb/test/ccm/rig"
 )
 
-// speakers play those of all nodes: the one that holds a VirtualIP keeps it until a newer list puts another node first.
+// speakers simulates the speakers of all nodes: the owner of a VirtualIP keeps it until a newer list puts another node
+// first.
 type speakers struct {
 	rig *rig.Rig
 
 	mu     sync.Mutex
-	mute   bool              // they neither hear of lists nor tell
+	mute   bool              // they neither read lists nor write statuses
 	holds  map[string]string // by VirtualIP
-	by     map[string]int64  // the generation of the list that they go by
+	by     map[string]int64  // the generation of the list in use
 	moves  int
-	atOnce int // the most that were on their way at the same time
+	atOnce int // the maximum number of simultaneous moves
 }
 
 const vipsPath = "/apis/ironlb.io/v1alpha1/virtualips"
@@ -49,7 +50,7 @@ func (s *speakers) list(ctx context.Context) (map[string]*v1alpha1.VirtualIP, er
 	return out, nil
 }
 
-// run looks at the lists again and again. While the API server is away it does nothing.
+// run polls the lists. While the API server is unreachable it does nothing.
 func (s *speakers) run(ctx context.Context) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -90,13 +91,13 @@ func (s *speakers) act(ctx context.Context, vips map[string]*v1alpha1.VirtualIP)
 		s.by[name] = v.Generation
 		if v.Status.Node != s.holds[name] {
 			body := fmt.Sprintf(`{"metadata": {"resourceVersion": %q}, "status": {"node": %q, "since": %q}}`, v.ResourceVersion, s.holds[name], metav1.Now().UTC().Format(time.RFC3339))
-			_ = s.rig.Kube.Discovery().RESTClient().Patch(types.MergePatchType).AbsPath(vipsPath, name, "status").Body([]byte(body)).Do(ctx).Error() // next time
+			_ = s.rig.Kube.Discovery().RESTClient().Patch(types.MergePatchType).AbsPath(vipsPath, name, "status").Body([]byte(body)).Do(ctx).Error() // retried at the next tick
 		}
 	}
 	s.atOnce = max(s.atOnce, moving)
 }
 
-// report writes the SpeakerStatus of each node: they all receive one another.
+// report writes the SpeakerStatus of each node: all nodes receive one another.
 func (s *speakers) report(ctx context.Context, nodes ...string) error {
 	const path = "/apis/ironlb.io/v1alpha1/speakerstatuses"
 	rest := s.rig.Kube.Discovery().RESTClient()
@@ -122,8 +123,8 @@ func (s *speakers) report(ctx context.Context, nodes ...string) error {
 	return nil
 }
 
-// rest waits until the speakers have heard of all lists, and none has changed for longer than ironlb-ccm waits before it makes the order
-// exact (5 s), and returns them.
+// rest waits until the speakers have read all lists, and none has changed for more than the 5 s after which ironlb-ccm
+// makes the order exact. It returns the lists.
 func (s *speakers) rest(ctx context.Context, t *testing.T) (vips map[string]*v1alpha1.VirtualIP) {
 	t.Helper()
 	var generations map[string]int64
@@ -147,16 +148,16 @@ func (s *speakers) rest(ctx context.Context, t *testing.T) (vips map[string]*v1a
 	return vips
 }
 
-// locked calls f while the speakers rest.
+// locked calls f while the speakers are stopped.
 func (s *speakers) locked(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f()
 }
 
-// TestPlacement: addresses spread evenly; the API server is away while all of them fail over, and when it is back with late
-// statuses, a node that is not ready and one that is new, nothing moves, with ironlb-ccm running on as well as restarted; on
-// request they spread over the new node, one at a time.
+// TestPlacement: addresses spread evenly. All of them fail over while the API server is unreachable. After its return,
+// with late statuses, a node that is not ready and a new node, nothing moves, whether or not ironlb-ccm was restarted.
+// On request they spread over the new node, one at a time.
 func TestPlacement(t *testing.T) {
 	const namespace, services = "placement", 6
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
@@ -214,7 +215,7 @@ spec: {ipAddressPoolSelectors: [{matchLabels: {tier: gold}}]}
 	})
 
 	for i, restart := range []bool{false, true} {
-		// A list of before the outage that the speakers have not heard of would move its address after it.
+		// A list written before the outage and not read by the speakers would move its address after it.
 		before := s.rest(ctx, t)
 		s.locked(func() { s.mute, s.moves = true, 0 })
 		if restart {
@@ -233,7 +234,7 @@ spec: {ipAddressPoolSelectors: [{matchLabels: {tier: gold}}]}
 		if restart {
 			ccm = start()
 		}
-		late := time.After(3 * time.Second) // the last of the speakers finds the API server again
+		late := time.After(3 * time.Second) // the last speaker reconnects to the API server
 		<-late
 		for name, v := range vips() {
 			if v.Generation != before[name].Generation {
@@ -263,7 +264,7 @@ spec: {ipAddressPoolSelectors: [{matchLabels: {tier: gold}}]}
 	s.locked(func() { s.moves, s.atOnce = 0, 0 })
 	counts := slices.Sorted(maps.Values(led(vips())))
 	slices.Reverse(counts)
-	moves := 0 // until one node has two and the others one
+	moves := 0 // until one node has two and each other node one
 	for i, n := range counts {
 		if i == 0 {
 			n--

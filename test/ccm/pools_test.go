@@ -17,8 +17,8 @@ import (
 	"github.com/ironlb/ironlb/test/ccm/rig"
 )
 
-// TestPools: an address of a node is nobody's before the node is gone; a pool that cannot be read any more stays in force as it
-// was, also after a change of leader; and the Lease is given back.
+// TestPools: an address of a node is not assigned while the node exists; a pool that becomes invalid keeps its last
+// valid state, also after a change of leader; and the Lease is released.
 func TestPools(t *testing.T) {
 	const namespace = "pools"
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
@@ -108,7 +108,7 @@ func TestPools(t *testing.T) {
 
 	apply("2001:db8:1::4/126")
 	pool("readable", func(obj *v1alpha1.IPAddressPool) bool { return obj.Status.AvailableIPv6 == 2 })
-	apply("2001:db8:1::10-2001:db8:1::20", "2001:db8:1::18-2001:db8:1::28") // beyond the CRD's rules
+	apply("2001:db8:1::10-2001:db8:1::20", "2001:db8:1::18-2001:db8:1::28") // not covered by the CRD's rules
 	pool("unreadable", says("Ready", "The last good configuration stays in use"))
 	held := service("s1").ResourceVersion + " " + service("s2").ResourceVersion
 	must(first.Stop(10 * time.Second))
@@ -138,7 +138,7 @@ func until(ctx context.Context, t *testing.T, state func() string, ok func() boo
 	within(ctx, t, 30*time.Second, state, ok)
 }
 
-// within waits for so long at most.
+// within waits for the condition, at most for limit.
 func within(ctx context.Context, t *testing.T, limit time.Duration, state func() string, ok func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, limit)

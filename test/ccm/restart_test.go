@@ -12,8 +12,8 @@ import (
 	"github.com/ironlb/ironlb/test/ccm/rig"
 )
 
-// TestRestart starts ironlb-ccm again beside 5,000 Services that it assigned. It writes nothing: to no Service, no Event, no
-// pool. How long it takes is measured in test/bench/ccm.
+// TestRestart restarts ironlb-ccm with 5,000 Services that it has assigned. It writes nothing: no Service, no Event, no
+// pool. test/bench/ccm measures the time this takes.
 func TestRestart(t *testing.T) {
 	const (
 		services  = 5000
@@ -72,7 +72,7 @@ spec: {}
 		t.Errorf("%d Services were written to", changed)
 	}
 
-	// It serves: a new Service gets an address that nobody has.
+	// It serves: a new Service gets a free address.
 	_, events, err := r.Follow(ctx, namespace)
 	must(err)
 	_, err = r.Kube.CoreV1().Services(namespace).Create(ctx, rig.Service(namespace, "one-more", nil), metav1.CreateOptions{})
@@ -104,7 +104,7 @@ func versionsOf(ctx context.Context, t *testing.T, r *rig.Rig) map[string]string
 	return versions
 }
 
-// unique says which Services have one address.
+// unique returns an error for Services that have the same address.
 func unique(ctx context.Context, r *rig.Rig) error {
 	list, err := r.Kube.CoreV1().Services(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/ironlb/ironlb/test/ccm/rig"
 )
 
-// TestWritesPerService counts what ironlb-ccm writes for one Service that is served at once, and for one that must wait first:
-// three and five, Events included.
+// TestWritesPerService counts the writes of ironlb-ccm for a Service that is served at once, and for one that must wait
+// first: three and five, Events included.
 func TestWritesPerService(t *testing.T) {
 	const namespace = "writes"
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -36,7 +36,7 @@ spec: {}
 	f.must(p.WaitReady(ctx, time.Minute))
 	last, _, err := f.Settled(ctx)
 	f.must(err)
-	// writes returns what was written for Services since the last time, without the pool's counts.
+	// writes returns the writes for Services since the last call, without the pool's counts.
 	writes := func() rig.Writes {
 		t.Helper()
 		now, _, err := f.Settled(ctx)
@@ -70,7 +70,7 @@ spec: {}
 		t.Errorf("the end of the one and the service of the other cost %d patches of Services, want 2", n)
 	}
 	delete(got, rig.Write{Verb: "patch", Resource: "services/status"})
-	delete(got, rig.Write{Verb: "delete", Resource: "virtualips"}) // if the first one's was gone before
+	delete(got, rig.Write{Verb: "delete", Resource: "virtualips"}) // unless it was deleted earlier
 	if n := got.Sum(); n != 2 {
 		t.Errorf("and %v, want an Event and a VirtualIP", got)
 	}

@@ -1,4 +1,4 @@
-// Package deploy tests the Helm chart and what is generated from it, without a cluster.
+// Package deploy tests the Helm chart and the files generated from it, without a cluster.
 package deploy
 
 import (
@@ -44,7 +44,7 @@ func template(t *testing.T, c *chart.Chart, release, namespace string, flags ...
 var all = []string{"--set", "namespace.create=true", "--set=pools.a.addresses={192.0.2.1/32},bgpPeers.a.myASN=1,bfdProfiles.a.receiveInterval=300,communities.a.x=1",
 	"--set=l2Advertisements.a.ipAddressPools={a},bgpAdvertisements.a.ipAddressPools={a}"}
 
-// TestGenerated: the files in the repository are those of the chart.
+// TestGenerated: the files in the repository equal those generated from the chart.
 func TestGenerated(t *testing.T) {
 	c := open(t)
 	files, err := c.Generated(t.Context())
@@ -61,7 +61,7 @@ func TestGenerated(t *testing.T) {
 	}
 }
 
-// TestHelmVersions: both versions of Helm render the same objects, and find no fault.
+// TestHelmVersions: both versions of Helm render the same objects, and lint reports no error.
 func TestHelmVersions(t *testing.T) {
 	c := open(t)
 	var texts []string
@@ -84,7 +84,7 @@ func TestHelmVersions(t *testing.T) {
 	}
 }
 
-// TestRefused: each wrong value is refused with a message that names it.
+// TestRefused: each invalid value is refused with a message that names it.
 func TestRefused(t *testing.T) {
 	c := open(t)
 	for _, test := range []struct{ set, want string }{
@@ -217,7 +217,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// TestLabels: every object has the labels by which users find it, and every selector finds its Pods and no others.
+// TestLabels: every object has the standard labels, and every selector selects only its own Pods.
 func TestLabels(t *testing.T) {
 	docs := template(t, open(t), "blue", "lb", all...)
 	for _, d := range docs {
@@ -256,7 +256,7 @@ func TestLabels(t *testing.T) {
 	}
 }
 
-// TestReleases: names follow the release, and no two releases share an object.
+// TestReleases: names follow the release, and two releases share no object.
 func TestReleases(t *testing.T) {
 	c := open(t)
 	seen := map[[3]string]string{}
@@ -293,7 +293,7 @@ func TestReleases(t *testing.T) {
 	}
 }
 
-// TestImages: every image has a registry, and registry, tag and digest are settings.
+// TestImages: every image has a registry, and registry, tag and digest are configurable.
 func TestImages(t *testing.T) {
 	c := open(t)
 	digest := "sha256:" + strings.Repeat("0", 64)
@@ -318,7 +318,7 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// TestBGPDaemonStays: what changes in other programs does not restart ironlb-bgpd.
+// TestBGPDaemonStays: changed settings of other programs do not restart ironlb-bgpd.
 func TestBGPDaemonStays(t *testing.T) {
 	c := open(t)
 	var before manifest.Document
@@ -334,14 +334,14 @@ func TestBGPDaemonStays(t *testing.T) {
 	}
 }
 
-// TestNoKeyWithoutCluster: a tool that only renders gets no Secret, which would be another one each time.
+// TestNoKeyWithoutCluster: rendering without a cluster creates no Secret. Its key would differ on each run.
 func TestNoKeyWithoutCluster(t *testing.T) {
 	if docs := template(t, open(t), "ironlb", "ironlb-system").Only("Secret"); len(docs) > 0 {
 		t.Errorf("rendered without a cluster: %s", docs)
 	}
 }
 
-// TestIgnoreExcludeLB: one value has the speakers and ironlb-ccm serve excluded nodes, and neither does without it.
+// TestIgnoreExcludeLB: with one value the speakers and ironlb-ccm serve excluded nodes; without it, neither does.
 func TestIgnoreExcludeLB(t *testing.T) {
 	c := open(t)
 	for flag, want := range map[string]bool{"ignoreExcludeLB=false": false, "ignoreExcludeLB=true": true} {
@@ -360,7 +360,8 @@ func TestIgnoreExcludeLB(t *testing.T) {
 	}
 }
 
-// TestExternalIPs: the list of external IPs is in the speakers' configuration and in the flags of ironlb-ccm, which then reads EndpointSlices, too.
+// TestExternalIPs: the list of external IPs is in the speakers' configuration and in the flags of ironlb-ccm, which
+// then also reads EndpointSlices.
 func TestExternalIPs(t *testing.T) {
 	c := open(t)
 	for flags, want := range map[string]bool{"": false, "externalIPCIDRs={192.0.2.0/24,2001:db8::/64}": true} {

@@ -1,4 +1,4 @@
-// Package deps keeps the import rules of ARCHITECTURE.md.
+// Package deps enforces the import rules of ARCHITECTURE.md.
 package deps
 
 import (
@@ -14,7 +14,7 @@ import (
 
 const module = "github.com/ironlb/ironlb"
 
-// pkg is what `go list -json` says of a package.
+// pkg is a package as `go list -json` prints it.
 type pkg struct {
 	ImportPath string
 	Standard   bool
@@ -24,9 +24,9 @@ type pkg struct {
 
 // rule limits what the packages at or below a path may import.
 type rule struct {
-	// of names a package of this module, with "/..." for all below it too.
+	// of names a package of this module; "/..." includes all packages below it.
 	of string
-	// std is true where nothing outside the standard library and this module may be reached, directly or not.
+	// std limits direct and indirect imports to the standard library and this module.
 	std bool
 	// own are the packages of this module that may be imported directly; nil means any that the general rules allow.
 	own []string
@@ -36,7 +36,7 @@ type rule struct {
 
 var kubernetes = []string{"k8s.io/", "sigs.k8s.io/controller-runtime"}
 
-// goBGP is for speaker/bgp/gobgp alone, so that a successor can take its place (announce.md, BGP 1).
+// goBGP is limited to speaker/bgp/gobgp, so that it can be replaced (announce.md, BGP 1).
 var goBGP = []string{"github.com/osrg/gobgp/"}
 
 var rules = []rule{
@@ -45,7 +45,7 @@ var rules = []rule{
 	{of: "speaker/plan", std: true, own: []string{"pools", "ipvs"}},
 	{of: "ccm/placement", std: true, own: []string{"pools"}},
 
-	// Drivers take and return values; they know neither the loop nor one another.
+	// Drivers take and return values; they import neither the loop nor one another.
 	{of: "ipvs/kernel", own: []string{"ipvs"}, never: kubernetes},
 	{of: "ipvs/nft", own: []string{"ipvs", "ipvs/nftwatch"}, never: kubernetes},
 	{of: "ipvs/nftlb", own: []string{"ipvs", "ipvs/nftwatch"}, never: kubernetes},
@@ -64,7 +64,7 @@ var rules = []rule{
 	{of: "speaker/bfd", own: []string{"speaker/plan", "speaker/priority"}, never: kubernetes},
 	{of: "speaker/priority", own: []string{}, never: kubernetes},
 
-	// The loop is handed its drivers.
+	// Drivers are passed to the loop.
 	{of: "speaker", own: []string{"pools", "ipvs", "speaker/plan"}, never: kubernetes},
 	{of: "speaker/kube", own: []string{"pools", "pools/v1alpha1", "ipvs", "speaker/plan"}},
 
@@ -73,7 +73,7 @@ var rules = []rule{
 	{of: "pools/v1alpha1", own: []string{"pools"}},
 	{of: "deploy", std: true, own: []string{}},
 
-	// The simulation drives what is pure, and nothing else.
+	// The simulation drives pure packages only.
 	{of: "test/sim", own: []string{"pools", "ipvs", "speaker/plan", "speaker/member", "speaker/reach", "ccm/placement"}, never: kubernetes},
 }
 
@@ -106,7 +106,7 @@ func TestNobodyImportsTestOrCmd(t *testing.T) {
 	}
 }
 
-// TestProductIsRuled finds a new package that no rule speaks of.
+// TestProductIsRuled finds new packages without a rule.
 func TestProductIsRuled(t *testing.T) {
 	for path := range list(t) {
 		from, ours := strings.CutPrefix(path, module+"/")
@@ -161,7 +161,7 @@ func (r rule) check(p pkg, all map[string]pkg) (problems []string) {
 	return problems
 }
 
-// list returns every package of the module and everything they reach, by import path.
+// list returns every package of the module and all its dependencies, by import path.
 func list(t *testing.T) map[string]pkg {
 	t.Helper()
 	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath,Standard,Imports,Deps", module+"/...")

@@ -11,8 +11,8 @@ import (
 	"github.com/ironlb/ironlb/test/lab/tools"
 )
 
-// TestNoTemplates finds programs that can fill a template: their linker keeps every exported method of every type, which is
-// many MB of memory. docs/design/dependencies.md says more.
+// TestNoTemplates finds programs that can execute a template: their linker keeps every exported method of every type,
+// which costs many MB of memory. See docs/design/dependencies.md.
 func TestNoTemplates(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: this links the programs")
@@ -27,7 +27,7 @@ func TestNoTemplates(t *testing.T) {
 	}
 }
 
-// fills builds a program and looks for the function that calls what a template names.
+// fills builds a program and reports whether it contains the function that calls a method named by a template.
 func fills(t *testing.T, program string, flags ...string) bool {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), program)
@@ -44,7 +44,7 @@ func fills(t *testing.T, program string, flags ...string) bool {
 	return bytes.Contains(data, []byte("text/template.(*state).evalField\x00")) // the runtime's table of functions
 }
 
-// TestMakeBuildsTheSame: what make builds is what the lab runs.
+// TestMakeBuildsTheSame: make and the lab build the same programs.
 func TestMakeBuildsTheSame(t *testing.T) {
 	data, err := os.ReadFile("../../Makefile")
 	if err != nil {

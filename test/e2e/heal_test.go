@@ -9,17 +9,17 @@ import (
 	"github.com/ironlb/ironlb/test/lab"
 )
 
-// harm is what another program does to what we programmed on a node.
+// harm is damage by another program to IronLB's state on a node.
 type harm struct {
 	name string
-	// show lists what is harmed.
+	// show lists the damaged state.
 	show, do string
 }
 
 func harms(addr netip.Addr) []harm {
 	http := netip.AddrPortFrom(addr, httpPort).String()
 	return []harm{
-		// A flush takes the foreign virtual server along; put it back, for other tests look for it.
+		// A flush also removes the foreign virtual server; restore it, because other tests check it.
 		{"virtual servers flushed", "ipvsadm -Sn", "ipvsadm -C && ipvsadm -A -t 203.0.113.99:8443 -s wlc -p 600 && ipvsadm -a -t 203.0.113.99:8443 -r 192.0.2.77:443 -m -w 7"},
 		{"virtual server deleted", "ipvsadm -Sn", "ipvsadm -D -t " + http},
 		{"virtual server edited", "ipvsadm -Sn", "ipvsadm -E -t " + http + " -s lc -p 30"},
@@ -28,8 +28,9 @@ func harms(addr netip.Addr) []harm {
 	}
 }
 
-// heal does the harm and returns how long it took until everything was as before. One script looks, does it and looks
-// again: the last look counts, which in an emulated guest is some tenths of a second, and reaching the guest does not.
+// heal does the damage and returns the time until the state is restored. One script lists the state, damages it and
+// lists it again. The last listing counts, in an emulated guest some tenths of a second; the connection to the guest
+// does not.
 func heal(t testing.TB, n *lab.Node, h harm) time.Duration {
 	t.Helper()
 	script := fmt.Sprintf(`
@@ -51,7 +52,8 @@ echo $(( ($(date +%%s%%N) - start) / 1000000 ))`, h.show, h.do)
 	return took
 }
 
-// TestHarmIsHealed: what another program flushes, deletes or edits is restored. BenchmarkHarmIsHealed says how fast.
+// TestHarmIsHealed: state flushed, deleted or edited by another program is restored. BenchmarkHarmIsHealed measures the
+// time.
 func TestHarmIsHealed(t *testing.T) {
 	pods(t, "harm", 3)
 	service(t, "harm")
@@ -64,7 +66,7 @@ func TestHarmIsHealed(t *testing.T) {
 	reachable(t, cluster.Client, netip.AddrPortFrom(addr, httpPort))
 }
 
-// BenchmarkHarmIsHealed prints how long it takes until what another program harmed is restored, on average and at most.
+// BenchmarkHarmIsHealed prints the time until damage by another program is repaired, on average and at most.
 func BenchmarkHarmIsHealed(b *testing.B) {
 	pods(b, "harm", 3)
 	service(b, "harm")
@@ -78,7 +80,7 @@ func BenchmarkHarmIsHealed(b *testing.B) {
 				took := heal(b, node, h)
 				sum, most = sum+took, max(most, took)
 			}
-			b.ReportMetric(0, "ns/op") // would count the first look and reaching the guest
+			b.ReportMetric(0, "ns/op") // would include the first listing and the connection to the guest
 			b.ReportMetric(float64(sum.Milliseconds())/float64(b.N), "ms/heal")
 			b.ReportMetric(float64(most.Milliseconds()), "max-ms/heal")
 		})

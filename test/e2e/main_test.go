@@ -1,6 +1,6 @@
-// Package e2e tests what a user sees: Services on a real control plane, packets through real nodes.
+// Package e2e tests what users see: Services on a real control plane, packets through real nodes.
 //
-// All tests share one cluster of three nodes. IRONLB_LAB_LOGS names a folder to keep the logs of a failed run in.
+// All tests share one cluster of three nodes. IRONLB_LAB_LOGS names a folder for the logs of a failed run.
 package e2e
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab"
 )
 
-// cluster is shared by all tests. Each cleans up what it made, and leaves all nodes up with a speaker.
+// cluster is shared by all tests. Each removes its objects, and leaves all nodes up with a speaker.
 var cluster *lab.Cluster
 
 const pool = `
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// start lays what other programs have on the nodes, and then starts IronLB.
+// start creates the objects of other programs on the nodes, and then starts IronLB.
 func start(ctx context.Context) error {
 	if err := layForeign(ctx, cluster.Nodes...); err != nil {
 		return fmt.Errorf("place foreign objects: %w", err)
@@ -58,7 +58,7 @@ func start(ctx context.Context) error {
 	return nil
 }
 
-// speakerReady waits until the node's speaker says that the node is as planned.
+// speakerReady waits until the node's speaker reports ready.
 func speakerReady(ctx context.Context, n *lab.Node) error {
 	return cluster.Eventually(ctx, 90*time.Second, "the speaker on "+n.Name+" is ready", func(ctx context.Context) error {
 		_, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7473/readyz")

@@ -18,7 +18,8 @@ import (
 	"github.com/ironlb/ironlb/test/lab/probe"
 )
 
-// foreign is what other programs have on a node before IronLB comes: a virtual server, an address, an nftables table.
+// foreign creates other programs' state on a node before IronLB starts: a virtual server, an address, an nftables
+// table.
 const foreign = `set -e
 ipvsadm -A -t 203.0.113.99:8443 -s wlc -p 600
 ipvsadm -a -t 203.0.113.99:8443 -r 192.0.2.77:443 -m -w 7
@@ -38,7 +39,7 @@ func layForeign(ctx context.Context, nodes ...*lab.Node) error {
 	return nil
 }
 
-// checkForeign wants everything of foreign on the node, as it was laid.
+// checkForeign checks that everything of foreign is on the node, unchanged.
 func checkForeign(t *testing.T, n *lab.Node) {
 	t.Helper()
 	for _, c := range []struct{ show, want string }{
@@ -56,7 +57,7 @@ func checkForeign(t *testing.T, n *lab.Node) {
 	}
 }
 
-// absent tells what of an address is still on a node.
+// absent returns an error with the state of an address that is left on a node.
 func absent(ctx context.Context, n *lab.Node, addr netip.Addr) error {
 	for _, show := range []string{"ipvsadm -Sn", "ip -4 route show table local", "nft list ruleset"} {
 		out, err := n.Exec(ctx, strings.Fields(show)...)
@@ -70,8 +71,9 @@ func absent(ctx context.Context, n *lab.Node, addr netip.Addr) error {
 	return nil
 }
 
-// TestSpeakerRestart: a restart of any node's speaker breaks no connection that goes by way of another node; that of the owner's moves the
-// address, politely or by its silence, which no new connection notices: only those that are under way at that moment break.
+// TestSpeakerRestart: a restart of a node's speaker breaks no connection through another node, and a replacement moves
+// nothing. A stopped owner hands over the address; after SIGKILL its silence moves it. No new connection fails; only
+// connections in progress at that moment break.
 func TestSpeakerRestart(t *testing.T) {
 	pods(t, "restart", 3)
 	service(t, "restart")
@@ -124,7 +126,7 @@ func TestSpeakerRestart(t *testing.T) {
 	}
 }
 
-// restartAsked ends a node's speaker and starts it again while requests are sent.
+// restartAsked restarts a node's speaker while requests are sent.
 func restartAsked(t *testing.T, addr netip.Addr, node *lab.Node, end func(*lab.Node) error) probe.Summary {
 	t.Helper()
 	requests, err := cluster.Client.StartProbe(t.Context(), lab.Probe{Network: "tcp", Target: netip.AddrPortFrom(addr, httpPort), Every: 20 * time.Millisecond, Count: 1000, Timeout: lab.Lost})
@@ -137,7 +139,7 @@ func restartAsked(t *testing.T, addr netip.Addr, node *lab.Node, end func(*lab.N
 	if err := end(node); err != nil {
 		t.Fatal(err)
 	}
-	// Some requests while there is no speaker at all, the rest while it starts and after.
+	// Some requests without a speaker, the rest during its start and after.
 	if err := requests.WaitAnswers(t.Context(), patience, 200); err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +162,7 @@ func TestNodeDies(t *testing.T) {
 	service(t, "dies")
 	addr := address(t, "dies")
 	dead := owner(t, addr, "a node", anyNode)
-	// The Pods live on the other nodes, so only the owner matters.
+	// The Pods are on the other nodes, so only the owner matters.
 	var left []*lab.Node
 	for _, n := range cluster.Nodes {
 		if n != dead {
@@ -213,8 +215,8 @@ func TestNodeDies(t *testing.T) {
 	}
 }
 
-// TestForeignObjectsStay: what other programs had on the node before the speaker came is still there, unchanged, while it
-// works, after it was stopped, and after its clean-up, which leaves nothing of ours.
+// TestForeignObjectsStay: the foreign state on a node stays unchanged while the speaker runs, after it was stopped, and
+// after its cleanup, which leaves none of IronLB's own state.
 func TestForeignObjectsStay(t *testing.T) {
 	pods(t, "foreign", 3)
 	service(t, "foreign")
@@ -252,8 +254,8 @@ func TestForeignObjectsStay(t *testing.T) {
 	checkForeign(t, node)
 }
 
-// TestNoIPVS: on a kernel without IPVS, where only that may forward, the speaker says which module is missing, is not ready, and
-// goes on trying.
+// TestNoIPVS: on a kernel without IPVS and with the ipvs data plane, the speaker reports the missing module, is not
+// ready, and keeps retrying.
 func TestNoIPVS(t *testing.T) {
 	if cluster.Kernel == lab.Native {
 		t.Skip("this machine's kernel has IPVS, so there is no kernel without")
@@ -286,7 +288,7 @@ func TestNoIPVS(t *testing.T) {
 	}
 }
 
-// TestManifests: a server takes everything under deploy/, known fields only.
+// TestManifests: the API server accepts everything under deploy/, without unknown fields.
 func TestManifests(t *testing.T) {
 	if _, err := cluster.Kubectl(t.Context(), "apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-f", manifest.File); err != nil {
 		t.Error(err)

@@ -16,7 +16,8 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// addressCases are lists of spec.addresses. field and says are what the refusal must name; empty: it is accepted.
+// addressCases are lists of spec.addresses. The refusal must contain field and says; without a field the list is
+// accepted.
 var addressCases = []struct {
 	name      string
 	addresses []string
@@ -95,7 +96,7 @@ var addressCases = []struct {
 	{name: "the last octet 255 and 0", addresses: []string{"192.0.2.255", "192.0.2.0"}},
 }
 
-// many returns 128 entries, the most that a pool may list: the rules must stay within what the API server spends on them.
+// many returns 128 entries, the maximum of a pool: the rules must stay within the API server's cost budget.
 func many(format string) []string {
 	var out []string
 	for i := range 128 {
@@ -175,14 +176,15 @@ func virtualIP(addresses ...string) client.Object {
 	return &v1alpha1.VirtualIP{Spec: v1alpha1.VirtualIPSpec{Addresses: append([]string{}, addresses...), Services: []v1alpha1.ServiceReference{{Namespace: "a", Name: "b"}}}}
 }
 
-// testPoolValidation posts good and bad objects to the API server, without storing them. Each refusal must name the
-// field and say what is wrong with it.
+// testPoolValidation posts valid and invalid objects to the API server, without storing them. Each refusal must name
+// the field and the error.
 func testPoolValidation(t *testing.T, c client.Client) {
 	for _, tc := range addressCases {
 		t.Run(tc.name, func(t *testing.T) {
 			obj := &v1alpha1.IPAddressPool{Spec: v1alpha1.IPAddressPoolSpec{Addresses: tc.addresses}}
 			checkCreate(t, c, obj, tc.field, tc.says)
-			// The controller reads the entries with this; it must not be more lenient, nor stricter, than the CRD.
+			// The controller parses the entries with this function; it must be neither more lenient nor stricter than
+			// the CRD.
 			if _, err := pools.ParseRanges(tc.addresses); (err != nil) != (tc.field != "") && len(tc.addresses) <= 128 {
 				t.Errorf("ParseRanges says %v", err)
 			}

@@ -26,10 +26,11 @@ const (
 	udpPort    = 53
 	streamPort = 90
 
-	patience = time.Minute // for what a busy machine, and an emulated guest on it, may take its time over
+	patience = time.Minute // timeout on a busy machine, also with an emulated guest
 )
 
-// service creates a Service of type LoadBalancer for the Pods with the label app=name, and deletes it at the end of the test.
+// service creates a Service of type LoadBalancer for the Pods with the label app=name, and deletes it at the end of the
+// test.
 func service(t testing.TB, name string, edit ...func(*corev1.Service)) {
 	t.Helper()
 	svc := &corev1.Service{
@@ -68,7 +69,7 @@ func deleteService(t testing.TB, name string) {
 	})
 }
 
-// pods makes n Pods with the label app=name, one after the other on the nodes in turn, and removes them at the end.
+// pods creates n Pods with the label app=name, distributed over the nodes in turn, and removes them at the end.
 func pods(t testing.TB, name string, n int) {
 	t.Helper()
 	for i := range n {
@@ -118,7 +119,7 @@ func ingressOf(ctx context.Context, name string) ([]corev1.LoadBalancerIngress, 
 	return svc.Status.LoadBalancer.Ingress, nil
 }
 
-// owner waits until a node that satisfies ok answers for the address, by the VirtualIP's status.
+// owner waits until a node that satisfies ok is the owner, by the VirtualIP's status.
 func owner(t testing.TB, addr netip.Addr, what string, ok func(node string) bool) *lab.Node {
 	t.Helper()
 	var node string
@@ -140,7 +141,7 @@ func owner(t testing.TB, addr netip.Addr, what string, ok func(node string) bool
 
 func anyNode(node string) bool { return node != "" }
 
-// ask sends requests from the client, one after the other, and wants every one answered.
+// ask sends requests from the client, one after the other, and checks that all are answered.
 func ask(t *testing.T, from *lab.Machine, network string, at netip.AddrPort, count int) probe.Summary {
 	t.Helper()
 	s, err := from.Ask(t.Context(), lab.Probe{Network: network, Target: at, Count: count, Every: 5 * time.Millisecond, Timeout: lab.Lost, Serial: true})
@@ -167,13 +168,13 @@ func reachable(t testing.TB, from *lab.Machine, at netip.AddrPort) {
 
 func eventually(t testing.TB, limit time.Duration, what string, check func(context.Context) error) {
 	t.Helper()
-	// Not the test's own context: clean-ups wait too, when that has ended.
+	// Not the test's own context: cleanups wait too, after it has ended.
 	if err := cluster.Eventually(context.WithoutCancel(t.Context()), limit, what, check); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestService is the main job: an address out of the pool, one owner, answers from every Pod, over TCP and UDP.
+// TestService is the main function: an address of the pool, one owner, answers from every Pod, over TCP and UDP.
 func TestService(t *testing.T) {
 	pods(t, "web", 2)
 	service(t, "web")
@@ -255,7 +256,8 @@ func TestService(t *testing.T) {
 	})
 }
 
-// TestEndpointsFollow: a Pod that is not ready gets nothing; none ready is refused; ready again serves.
+// TestEndpointsFollow: an unready Pod receives nothing; without a ready Pod connections are refused; a Pod that is
+// ready again serves.
 func TestEndpointsFollow(t *testing.T) {
 	pods(t, "follow", 2)
 	service(t, "follow")
@@ -327,7 +329,7 @@ func TestPolicyLocal(t *testing.T) {
 	})
 }
 
-// TestSpread: three addresses live on three nodes.
+// TestSpread: three addresses have owners on three nodes.
 func TestSpread(t *testing.T) {
 	pods(t, "spread-a", 1)
 	owners := map[string]bool{}
@@ -340,7 +342,7 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// TestRefusedRequests: a Service that asks for what it cannot have stays as it is, with one Warning that says why.
+// TestRefusedRequests: a Service with an invalid request stays unchanged, with one Warning that gives the reason.
 func TestRefusedRequests(t *testing.T) {
 	service(t, "first")
 	taken := address(t, "first")
@@ -385,8 +387,9 @@ func TestRefusedRequests(t *testing.T) {
 	})
 }
 
-// oneWarning waits for the Warning about a Service's address and returns its message. There must be one, told once. What
-// the API server says of ClusterIPs and node ports, which it may find before their Service, does not count.
+// oneWarning waits for the Warning about a Service's address and returns its message. There must be exactly one, with
+// count 1. The API server's Warnings about ClusterIPs and node ports do not count: it may find these before their
+// Service.
 func oneWarning(t *testing.T, name string) string {
 	t.Helper()
 	var message string
@@ -409,11 +412,12 @@ func oneWarning(t *testing.T, name string) string {
 	return message
 }
 
-// TestPoolValidation: the API server refuses every malformed object, naming the field and the mend, and takes its neighbours.
+// TestPoolValidation: the API server refuses every malformed object, with the field and the fix, and accepts similar
+// valid ones.
 func TestPoolValidation(t *testing.T) { testPoolValidation(t, cluster.Objects) }
 
-// TestSharedAddress: a Service of our class shares the address of one without a class; the client reaches both, and they
-// are one unit with one owner.
+// TestSharedAddress: a Service of IronLB's class shares the address of one without a class. The client reaches both,
+// and they are one unit with one owner.
 func TestSharedAddress(t *testing.T) {
 	share := func(svc *corev1.Service) { svc.Annotations = map[string]string{"ironlb.io/sharing-key": "shared"} }
 	pods(t, "share-a", 2)

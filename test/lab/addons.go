@@ -14,7 +14,7 @@ import (
 //go:embed addons
 var addons embed.FS
 
-// References of the lab's own images. No registry has that name, and none is asked: the nodes import them.
+// References of the lab's own images. The registry does not exist and is never contacted: the nodes import the images.
 const (
 	sandboxImage   = "localhost/lab/pause:1"
 	corednsImage   = "localhost/lab/coredns:1"
@@ -22,7 +22,7 @@ const (
 	serverImage    = "localhost/lab/labpod:1"
 )
 
-// applyAddons applies what every cluster has: DNS, and kube-proxy if it is asked for.
+// applyAddons applies the addons of every cluster: DNS, and kube-proxy if configured.
 func (c *Cluster) applyAddons(ctx context.Context) error {
 	for _, name := range c.addons() {
 		text, err := c.addon(name)
@@ -101,5 +101,5 @@ func (c *Cluster) buildImages(ctx context.Context) ([]string, error) {
 	return append(archives, product...), err
 }
 
-// productPrograms are those with an image.
+// productPrograms are the programs with an image.
 var productPrograms = []string{"ironlb-ccm", "ironlb-speaker", "ironlb-bgpd"}

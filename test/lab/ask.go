@@ -15,23 +15,24 @@ import (
 	"github.com/ironlb/ironlb/test/lab/process"
 )
 
-// Lost is the Timeout of requests none of which may fail: after so long, and five SYNs, one is not late on a busy machine but lost.
+// Lost is the Timeout of requests that must all succeed: after so long, and five SYNs, a request is lost, not late on a
+// busy machine.
 const Lost = 30 * time.Second
 
-// Probe says what a client asks. Target is a Pod's port or a Service's that
-// leads there: package probe has the ports.
+// Probe describes a client's requests. Target is a Pod's port or that of a Service for it; see package probe for the
+// ports.
 type Probe struct {
-	// Network is "tcp": HTTP, a connection for each request; "udp"; "line": a line over a TCP connection of its own;
-	// "stream": lines over one TCP connection; "streams": over Conns of them, each until it breaks.
+	// Network is "tcp" (HTTP, a connection for each request), "udp", "line" (a line over a TCP connection of its own),
+	// "stream" (lines over one TCP connection) or "streams" (over Conns of them, each until it breaks).
 	Network string
 	Target  netip.AddrPort
 	Every   time.Duration // 0: 100ms
 	Timeout time.Duration // of one request; 0: 1s
 	Count   int           // requests; 0: until Stop
-	Serial  bool          // a request waits for the answer to the one before; a stream is always so
+	Serial  bool          // a request waits for the previous answer; always for a stream
 	Port    uint16        // the client's own port, with Serial; 0: any
-	Walk    bool          // each request has the port after that of the one before: none is used again for minutes
-	Most    int           // requests under way at once; 0: 10
+	Walk    bool          // each request uses the next port: none is reused for minutes
+	Most    int           // concurrent requests; 0: 10
 	Conns   int           // of "streams"
 }
 
@@ -61,7 +62,7 @@ func (p Probe) argv(program string) []string {
 	return append(argv, p.Network, p.Target.String())
 }
 
-// Prober is a client that asks all the time.
+// Prober is a client that sends requests continuously.
 type Prober struct {
 	p    *process.Process
 	out  *lines
@@ -117,8 +118,8 @@ func (p *Prober) WaitAnswers(ctx context.Context, limit time.Duration, n int) er
 	return err
 }
 
-// Broken is nil while the prober runs, and says why it ended early: that of a
-// stream does so when its connection breaks.
+// Broken returns nil while the prober runs, and otherwise why it ended early: a stream's prober ends when its
+// connection breaks.
 func (p *Prober) Broken() error {
 	if p.p.Running() {
 		return nil
@@ -126,8 +127,8 @@ func (p *Prober) Broken() error {
 	return p.p.Wait()
 }
 
-// Stop ends the client after the answers that are due, and returns the
-// summary of all. A client that sent nothing is an error.
+// Stop ends the client after the outstanding answers, and returns the summary of all. A client that sent nothing is an
+// error.
 func (p *Prober) Stop() (probe.Summary, error) {
 	broken := p.Broken()
 	if broken == nil {
@@ -143,14 +144,14 @@ func (p *Prober) Stop() (probe.Summary, error) {
 	return s, err
 }
 
-// Drop removes what a client that has ended left: its results, and the file with them.
+// Drop removes the results of an ended client, and their file.
 func (p *Prober) Drop() error {
 	p.out.Drop()
 	return os.Remove(p.p.Log)
 }
 
-// Ask sends requests and returns when all were answered or have failed. A
-// request without an answer is no error; a client that could not ask is.
+// Ask sends requests and returns when all were answered or have failed. A request without an answer is no error; a
+// client that sent none is.
 func (m *Machine) Ask(ctx context.Context, p Probe) (probe.Summary, error) {
 	if p.Count == 0 {
 		return probe.Summary{}, fmt.Errorf("ask %s from %s: Count is 0", p.Target, m.Name)

@@ -9,8 +9,9 @@ import (
 // behind is a part of the WAN's range that the router does not use.
 var behind = netip.MustParsePrefix("198.51.100.232/30")
 
-// Behind makes a client behind a machine of the LAN, as Remote is behind the router: the machine forwards what the client asks, if it forwards
-// at all, and the nodes send their answers to the machine. A lab has one, and a node that is made anew has no route to it.
+// Behind creates a client behind a machine of the LAN, as Remote is behind the router. The machine forwards the
+// client's packets only if its forwarding is on, and the nodes route their replies to the machine. A lab has one, and a
+// rebuilt node has no route to it.
 func (c *Cluster) Behind(ctx context.Context, m *Machine) (*Machine, error) {
 	gateway, client := nth(behind, 1), c.machine("behind", nth(behind, 2))
 	var s script

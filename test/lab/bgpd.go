@@ -11,7 +11,8 @@ import (
 	"github.com/ironlb/ironlb/test/lab/process"
 )
 
-// BGPSocket is where the node's ironlb-bgpd awaits its speaker. A guest's own /run has sockets; the folder that it shares may not.
+// BGPSocket is the path of the socket where the node's ironlb-bgpd awaits its speaker. A guest's own /run supports
+// sockets; a shared folder may not.
 func (n *Node) BGPSocket() string {
 	dir := n.c.Dir
 	if n.c.guest != nil || n.vm != nil {
@@ -20,7 +21,8 @@ func (n *Node) BGPSocket() string {
 	return filepath.Join(dir, "bgp-"+n.Name, "bgpd.sock")
 }
 
-// StartBGP starts ironlb-bgpd on the node. With Config.BGP, StartSpeaker does so where none runs, as the containers of a Pod start together.
+// StartBGP starts ironlb-bgpd on the node. With Config.BGP, StartSpeaker does this if none runs, as the containers of a
+// Pod start together.
 func (n *Node) StartBGP(ctx context.Context, flags ...string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -44,14 +46,14 @@ func (n *Node) startBGP(ctx context.Context, flags ...string) error {
 	return nil
 }
 
-// BGP is the node's ironlb-bgpd, to be paused and resumed; nil if none was started.
+// BGP returns the node's ironlb-bgpd, for Pause and Resume; nil if none was started.
 func (n *Node) BGP() *process.Process {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.bgp
 }
 
-// StopBGP ends the node's ironlb-bgpd with SIGTERM and waits for its end: it leaves as when its container is replaced.
+// StopBGP ends the node's ironlb-bgpd with SIGTERM and waits for its end, as when its container is replaced.
 func (n *Node) StopBGP() error {
 	if p := n.BGP(); p != nil {
 		return p.Stop(stopGrace)
@@ -67,7 +69,7 @@ func (n *Node) KillBGP() error {
 	return nil
 }
 
-// KillGoBGP ends the children of the node's ironlb-bgpd with SIGKILL, as a crash does.
+// KillGoBGP ends the children of the node's ironlb-bgpd with SIGKILL, as in a crash.
 func (n *Node) KillGoBGP(ctx context.Context) error {
 	p := n.BGP()
 	if p == nil || !p.Running() {

@@ -11,25 +11,26 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// Faults that machine.go and node.go have besides: CutLAN, CutAPI, LinkDown, PowerOff, KillSpeaker, StopSpeaker, and Pause and
-// Resume of a process.
+// Faults in machine.go and node.go: CutLAN, CutAPI, LinkDown, PowerOff, KillSpeaker, StopSpeaker, and Pause and Resume
+// of a process.
 
-// StopAPIServer ends the API server at once, as a crash does.
+// StopAPIServer kills the API server, as in a crash.
 func (c *Cluster) StopAPIServer() error { return c.cp.StopAPIServer() }
 
-// StartAPIServer mends StopAPIServer and waits until the server is ready.
+// StartAPIServer reverts StopAPIServer and waits until the server is ready.
 func (c *Cluster) StartAPIServer(ctx context.Context) error { return c.cp.StartAPIServer(ctx) }
 
-// faultTable is the table of the LAN switch that loses frames.
+// faultTable is the LAN switch's table that drops frames.
 const faultTable = "bridge lab"
 
-// Loss is a share of the frames from one machine to another that the LAN switch loses.
+// Loss is a share of frames lost on the LAN switch, from one machine to another.
 type Loss struct {
 	From, To *Machine
 	Percent  int // 100: all
 }
 
-// Lose has the LAN switch lose frames, broadcasts and multicasts included, until Pass. It replaces what an earlier Lose asked for.
+// Lose makes the LAN switch drop frames, broadcasts and multicasts included, until Pass. It replaces the losses of an
+// earlier Lose.
 func (c *Cluster) Lose(ctx context.Context, losses ...Loss) error {
 	var s script
 	s.line("ip netns exec %s nft -f - <<'END'", c.ns("net"))
@@ -48,10 +49,10 @@ func (c *Cluster) Lose(ctx context.Context, losses ...Loss) error {
 	return nil
 }
 
-// Pass mends Lose.
+// Pass reverts Lose.
 func (c *Cluster) Pass(ctx context.Context) error { return c.Lose(ctx) }
 
-// AmongNodes is a loss of every frame kind between every two nodes, both ways.
+// AmongNodes returns a loss of frames of every kind between every two nodes, in both directions.
 func (c *Cluster) AmongNodes(percent int) []Loss {
 	var all []Loss
 	for _, from := range c.Nodes {
@@ -64,8 +65,8 @@ func (c *Cluster) AmongNodes(percent int) []Loss {
 	return all
 }
 
-// SetNodeNetwork has the node's InternalIP be that on the network of the API server, as where the nodes have a network of their own
-// beside the LAN, or again those on the LAN. The node's agent leaves it at that.
+// SetNodeNetwork sets the node's InternalIP to its address on the API server's network, as with a separate node
+// network, or restores its addresses on the LAN. The node's agent does not change it.
 func (n *Node) SetNodeNetwork(ctx context.Context, apart bool) error {
 	addresses := []netip.Addr{n.Addr, n.Addr6}
 	if apart {
@@ -90,7 +91,7 @@ func (n *Node) SetNodeNetwork(ctx context.Context, apart bool) error {
 	return nil
 }
 
-// Cordon marks the node as kubectl drain does before it evicts; Uncordon takes that back.
+// Cordon marks the node as kubectl drain does before it evicts; Uncordon reverts this.
 func (n *Node) Cordon(ctx context.Context) error {
 	return n.patch(ctx, `{"spec":{"unschedulable":true}}`)
 }
@@ -98,12 +99,12 @@ func (n *Node) Uncordon(ctx context.Context) error {
 	return n.patch(ctx, `{"spec":{"unschedulable":null}}`)
 }
 
-// Exclude sets the label that keeps load balancers off the node; Include takes it away.
+// Exclude sets the label that excludes the node from load balancers; Include removes it.
 func (n *Node) Exclude(ctx context.Context) error {
 	return n.patch(ctx, `{"metadata":{"labels":{"node.kubernetes.io/exclude-from-external-load-balancers":"true"}}}`)
 }
 
-// Include mends Exclude.
+// Include reverts Exclude.
 func (n *Node) Include(ctx context.Context) error {
 	return n.patch(ctx, `{"metadata":{"labels":{"node.kubernetes.io/exclude-from-external-load-balancers":null}}}`)
 }
@@ -115,13 +116,13 @@ func (n *Node) patch(ctx context.Context, patch string) error {
 	return nil
 }
 
-// Port is a port of the LAN switch with an interface on it that has no address: the kernel says nothing there, and what
-// frames a test writes and reads are its own.
+// Port is a port of the LAN switch with an interface without an address. The kernel sends nothing there; a test writes
+// and reads all frames itself.
 type Port struct {
 	Namespace, Interface string
 }
 
-// AskFrom and AskFrom6 of the LAN are used by nothing in the lab: a test that asks from a bare port may ask from them.
+// AskFrom and AskFrom6 are unused ranges of the LAN: a test may send requests from these addresses on a bare port.
 var (
 	AskFrom  = netip.MustParsePrefix("192.0.2.192/26")
 	AskFrom6 = sixes(AskFrom)
@@ -142,5 +143,5 @@ func (c *Cluster) AddPort(ctx context.Context, name string) (Port, error) {
 	return p, nil
 }
 
-// MAC of the machine's interface on the LAN, as ip writes it. It stays when the machine is made anew.
+// MAC of the machine's interface on the LAN, as ip writes it. A rebuilt machine keeps it.
 func (m *Machine) MAC() string { return mac(m.Addr) }

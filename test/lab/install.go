@@ -33,8 +33,8 @@ func (c *Cluster) Helm(ctx context.Context, args ...string) (string, error) {
 // helm is the pinned program that installs the chart.
 const helm = "helm4"
 
-// Install installs the chart, or upgrades it, and waits until its Pods are Ready. Flags are more of helm upgrade: --set, --values. Where no
-// kube-proxy runs, IronLB takes its place.
+// Install installs or upgrades the chart, and waits until its Pods are Ready. Flags are additional flags of helm
+// upgrade: --set, --values. Without kube-proxy, IronLB is the service proxy.
 func (c *Cluster) Install(ctx context.Context, flags ...string) error {
 	c.say("installing the chart")
 	args := []string{"upgrade", "--install", Release, filepath.Join(c.Root, chart), "--namespace", SystemNamespace, "--create-namespace",

@@ -19,13 +19,13 @@ import (
 	"github.com/ironlb/ironlb/test/lab/process"
 )
 
-// Kubelets has nodes run containerd and a kubelet, with Pods from images, a scheduler, every controller, and CoreDNS.
+// Kubelets makes nodes run containerd and a kubelet, with Pods from images, a scheduler, every controller, and CoreDNS.
 type Kubelets struct {
-	SingleStack bool      // IPv4 alone
-	KubeProxy   ProxyMode // as a DaemonSet; empty: none, and ClusterIPs work only when another program serves them
-	Specs       []string  // of more images to build and import, relative to the checkout
+	SingleStack bool      // IPv4 only
+	KubeProxy   ProxyMode // as a DaemonSet; empty: none, and ClusterIPs need another service proxy
+	Specs       []string  // of additional images to build and import, relative to the checkout
 
-	References map[string]string // of those images, by their names, in place of those in the specs
+	References map[string]string // of those images, by their names; they override the specs
 }
 
 // ProxyMode is a mode of kube-proxy.
@@ -37,7 +37,7 @@ const (
 	ProxyIPVS     ProxyMode = "ipvs"
 )
 
-// Ranges of a cluster with kubelets: there is room for the Pods and Services of upstream's tests.
+// Ranges of a cluster with kubelets, large enough for the Pods and Services of upstream's tests.
 var (
 	kubeletPodRange   = netip.MustParsePrefix("10.244.0.0/16")
 	kubeletPodRange6  = netip.MustParsePrefix("2001:db8:0:3::/64")
@@ -45,15 +45,15 @@ var (
 	clusterDNS        = netip.MustParseAddr("10.96.0.10")
 )
 
-// remoteAPI is the address of Remote on the API network, by which a test program there asks the API server.
+// remoteAPI is Remote's address on the API network, where a test program on Remote connects to the API server.
 var remoteAPI = nth(api, 100)
 
 const kubeletProgram = "test/lab/cmd/labnode"
 
-// kubeletPackages are Debian packages, by a program of each.
+// kubeletPackages are required Debian packages, by a program of each.
 var kubeletPackages = map[string]string{"runc": "runc", "/usr/lib/cni/ptp": "containernetworking-plugins", "nsenter": "util-linux", "pgrep": "procps"}
 
-// kubeletPrograms returns the pinned programs of such a cluster, those of its images too.
+// kubeletPrograms returns the pinned programs of such a cluster, including those of its images.
 func (c *Cluster) kubeletPrograms() []string {
 	names := append([]string{controlplane.Scheduler, "coredns", helm}, kubenode.Programs...)
 	if c.cfg.Kubelets.KubeProxy != "" {
@@ -85,7 +85,7 @@ func (n *Node) podCIDRs() []netip.Prefix {
 	return []netip.Prefix{n.PodCIDR, n.PodCIDR6}
 }
 
-// addresses returns those of the node on the LAN.
+// addresses returns the node's addresses on the LAN.
 func (n *Node) addresses() []netip.Addr {
 	if k := n.c.cfg.Kubelets; k != nil && k.SingleStack {
 		return []netip.Addr{n.Addr}
@@ -93,7 +93,7 @@ func (n *Node) addresses() []netip.Addr {
 	return []netip.Addr{n.Addr, n.Addr6}
 }
 
-// routePods has the router reach Pods, and gives Remote a link to the API server.
+// routePods adds the router's routes to Pods, and a link from Remote to the API server.
 func (c *Cluster) routePods(s *script) {
 	var lines []string
 	for _, n := range c.Nodes {
@@ -142,7 +142,7 @@ func (c *Cluster) startKubelets(ctx context.Context) error {
 	return c.waitAddons(ctx)
 }
 
-// routeManagement has the API server reach kubelets and Pods by the API network.
+// routeManagement adds the API server's routes to kubelets and Pods through the API network.
 func (c *Cluster) routeManagement(ctx context.Context) error {
 	var s script
 	var lines []string
@@ -183,7 +183,7 @@ func (n *Node) newKubelet(images []string) (*kubenode.Node, error) {
 	}), nil
 }
 
-// Kubelet is the node's containerd and kubelet; nil without Config.Kubelets.
+// Kubelet returns the node's containerd and kubelet; nil without Config.Kubelets.
 func (n *Node) Kubelet() *kubenode.Node { return n.kube }
 
 func (n *Node) powerOffKubelet(ctx context.Context) error {
@@ -196,7 +196,7 @@ func (n *Node) powerOffKubelet(ctx context.Context) error {
 	return nil
 }
 
-// powerOnKubelet boots the node with the disk that it had.
+// powerOnKubelet boots the node with its previous disk.
 func (n *Node) powerOnKubelet(ctx context.Context) error {
 	var s script
 	s.batch(n.c.ns("net"), "link del "+n.port(lanBridge), "link del "+n.port(apiBridge))
@@ -208,10 +208,10 @@ func (n *Node) powerOnKubelet(ctx context.Context) error {
 	return n.kube.Boot(ctx)
 }
 
-// sysctls that kubelets change for the whole machine.
+// sysctls that kubelets change for the entire machine.
 var sysctls = []string{"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"}
 
-// keepSysctls puts them back at Close.
+// keepSysctls restores them at Close.
 func (c *Cluster) keepSysctls() error {
 	was := map[string][]byte{}
 	for _, name := range sysctls {
@@ -234,7 +234,7 @@ func (c *Cluster) keepSysctls() error {
 	return nil
 }
 
-// joined is a list of prefixes as programs take it.
+// joined returns a list of prefixes as programs expect it.
 func joined(prefixes []netip.Prefix) string {
 	var text []string
 	for _, p := range prefixes {

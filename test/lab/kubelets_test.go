@@ -14,7 +14,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/probe"
 )
 
-// kubeletPod runs on a node with a kubelet, and is asked by its address.
+// kubeletPod runs on a node with a kubelet, and is requested by its address.
 const kubeletPod = `
 apiVersion: v1
 kind: Pod
@@ -27,7 +27,8 @@ spec:
       args: [serve, server]
 `
 
-// TestKubelets: Pods run from images, for the router to reach; their node survives its kubelet, containerd and a reboot.
+// TestKubelets: Pods run from images, and the router reaches them. Their node survives restarts of its kubelet and of
+// containerd, and a reboot.
 func TestKubelets(t *testing.T) {
 	ctx := t.Context()
 	c, err := New(ctx, Config{Bare: true, Kernel: Native, Nodes: 1, NodeGrace: 20 * time.Second, Kubelets: &Kubelets{KubeProxy: ProxyNFTables}, Progress: t.Output()})

@@ -19,14 +19,14 @@ import (
 	"github.com/ironlb/ironlb/test/lab/process"
 )
 
-// KubeProxyMetrics is where a node's kube-proxy answers /metrics, /proxyMode and /configz, on the node itself.
+// KubeProxyMetrics is the address of kube-proxy's /metrics, /proxyMode and /configz, on the node itself.
 var KubeProxyMetrics = netip.MustParseAddrPort("127.0.0.1:10249")
 
 // KubeProxyConfig are fields of a KubeProxyConfiguration.
 type KubeProxyConfig map[string]any
 
-// StartKubeProxy starts a real kube-proxy on the node in a mode: "iptables", "ipvs" or "nftables". Fields of more replace
-// those that every lab has. Config.KubeProxy must have been set.
+// StartKubeProxy starts a real kube-proxy on the node in a mode: "iptables", "ipvs" or "nftables". Fields in more
+// override the lab's defaults. Config.KubeProxy must be set.
 func (n *Node) StartKubeProxy(ctx context.Context, mode string, more KubeProxyConfig) (*process.Process, error) {
 	argv, err := n.KubeProxyArgv(ctx, mode, more)
 	if err != nil {
@@ -70,7 +70,7 @@ func (n *Node) KubeProxyArgv(ctx context.Context, mode string, more KubeProxyCon
 	return []string{n.c.build.Path("kube-proxy"), "--config", file, "-v=2"}, nil
 }
 
-// kubeProxyKubeconfig makes the account that a cluster's kube-proxy has, and its credentials.
+// kubeProxyKubeconfig creates the account of a cluster's kube-proxy, and its credentials.
 func (c *Cluster) kubeProxyKubeconfig(ctx context.Context) (string, error) {
 	const namespace, name = "kube-system", "kube-proxy"
 	_, err := c.Kube.CoreV1().ServiceAccounts(namespace).Create(ctx, &corev1.ServiceAccount{

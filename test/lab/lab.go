@@ -26,47 +26,48 @@ import (
 	"github.com/ironlb/ironlb/test/lab/tools"
 )
 
-// Kernel says where the nodes' namespaces are made.
+// Kernel selects the kernel of the nodes' namespaces.
 type Kernel string
 
 const (
 	Auto   Kernel = ""       // this machine's kernel if it has IPVS, else a guest's
-	Native Kernel = "native" // this machine's kernel, be there IPVS or not
+	Native Kernel = "native" // this machine's kernel, with or without IPVS
 	Guest  Kernel = "guest"
 )
 
-// Config of a cluster. The zero value is three nodes where IPVS works.
+// Config of a cluster. The zero value is three nodes in a kernel with IPVS.
 type Config struct {
 	Nodes     int // 0: 3, at most 7
 	Kernel    Kernel
-	NodeGrace time.Duration // silence after which a node is not Ready; 0: 4s, with Kubelets 50s
-	// Heartbeat is the time from one renewal of a node's Lease to the next; the controllers evaluate the nodes twice in
-	// it. 0: 1s; Kubernetes' own is 10s. Without Kubelets.
+	NodeGrace time.Duration // time without a heartbeat until a node is not Ready; 0: 4s, with Kubelets 50s
+	// Heartbeat is the interval between renewals of a node's Lease; the controllers evaluate the nodes twice in it. 0:
+	// 1s; Kubernetes' own is 10s. Only without Kubelets.
 	Heartbeat time.Duration
 	Bare      bool      // do not build the project's own programs nor apply its manifests
 	KubeProxy bool      // build kube-proxy, for StartKubeProxy
-	Programs  []string  // more pinned programs to build (package tools), for Program
-	BGP       bool      // run ironlb-bgpd beside each speaker
+	Programs  []string  // additional pinned programs to build (package tools), for Program
+	BGP       bool      // run ironlb-bgpd with each speaker
 	Kubelets  *Kubelets // run containerd and a kubelet on each node; nil: the lab's own agent
-	// VirtualMachines is how many of the nodes, the first ones, are virtual machines of their own, each with links to
-	// the LAN and the API server, and without Pods. The others are in this machine's kernel then.
+	// VirtualMachines is the number of nodes, the first ones, that run as virtual machines, each with links to the LAN
+	// and the API server, and without Pods. The other nodes are then in this machine's kernel.
 	VirtualMachines int
-	// Contained runs IronLB's programs as far as possible as containers do: after "prepare", with /proc/sys and, where the
-	// manifest says so, the root file system read-only. The privileges are those of the manifest in any case.
+	// Contained runs IronLB's programs with the restrictions of a container, as far as possible: after "prepare", with
+	// /proc/sys and, if the manifest requires it, the root file system read-only. The privileges are always those of
+	// the manifest.
 	Contained bool
-	// Privileges changes the privileges that the manifest gives to a container before it starts; nil: as they are.
+	// Privileges changes a container's privileges from the manifest before it starts; nil: unchanged.
 	Privileges func(*manifest.Privileges)
-	APIServer  []string     // more flags of kube-apiserver
+	APIServer  []string     // additional flags of kube-apiserver
 	Services   netip.Prefix // ClusterIPs; zero: 203.0.113.0/25, which is enough for a hundred Services
 	Progress   io.Writer    // a line for each long step; nil: silent
 }
 
-// Cluster is a lab that stands until Close.
+// Cluster is a lab that runs until Close.
 type Cluster struct {
 	Kube    kubernetes.Interface // as an administrator, from this process
 	Objects client.Client        // the same, for IronLB's own kinds and all others
 	Root    string               // the checkout's folder
-	Dir     string               // scratch: logs, kubeconfigs; gone after Close
+	Dir     string               // scratch: logs, kubeconfigs; removed by Close
 	Kernel  Kernel               // Native or Guest
 
 	Nodes      []*Node
@@ -76,16 +77,16 @@ type Cluster struct {
 	Router     *Machine
 
 	cfg      Config
-	name     string // prefix of everything that others can see
+	name     string // prefix of all names visible to others
 	progress io.Writer
 	log      *slog.Logger
 	build    *tools.Build
 	cp       *controlplane.ControlPlane
 	kernel   host.Host
 	guest    *guest.Guest
-	life     context.Context // ends in Close
+	life     context.Context // canceled by Close
 	end      context.CancelFunc
-	undo     []func() error // in the order done
+	undo     []func() error // in the order of creation
 	pods     *pods
 	images   []string // archives for nodes with kubelets
 
@@ -95,8 +96,7 @@ type Cluster struct {
 	seq    int     // numbers log files
 }
 
-// New builds a cluster and returns when its nodes are Ready. On an error, or
-// when ctx ends first, everything is removed again.
+// New builds a cluster and returns when its nodes are Ready. On an error, or if ctx ends first, everything is removed.
 func New(ctx context.Context, cfg Config) (*Cluster, error) {
 	if cfg.Nodes == 0 {
 		cfg.Nodes = 3
@@ -127,7 +127,7 @@ func New(ctx context.Context, cfg Config) (*Cluster, error) {
 	return c, nil
 }
 
-// needs tells what the lab cannot do without.
+// needs returns an error for a missing prerequisite of the lab.
 func needs(cfg Config) error {
 	if os.Geteuid() != 0 {
 		return errors.New("not root: network namespaces need it; run this as root")
@@ -174,7 +174,7 @@ func (c *Cluster) start(ctx context.Context) (err error) {
 	return c.startNodes(ctx)
 }
 
-// Programs of this module that a lab runs; the first two are its own.
+// Programs of this module that a lab runs; the first two belong to the lab.
 var programs = []string{"test/lab/cmd/labpod", "test/lab/cmd/labkubelet", "cmd/ironlb-ccm", "cmd/ironlb-speaker"}
 
 const bgpProgram = "cmd/ironlb-bgpd"
@@ -247,7 +247,7 @@ func (c *Cluster) startControlPlane(ctx context.Context) error {
 	return c.newClients()
 }
 
-// startKernel decides where the nodes live and boots a guest if need be.
+// startKernel selects the nodes' kernel and boots a guest if needed.
 func (c *Cluster) startKernel(ctx context.Context) error {
 	why := guest.Probe()
 	if c.cfg.Kernel == Native || c.cfg.Kernel == Auto && why == nil {
@@ -260,7 +260,7 @@ func (c *Cluster) startKernel(ctx context.Context) error {
 	c.say("booting a guest kernel (%v)", why)
 	boot, cancel := context.WithCancel(c.life)
 	stop := context.AfterFunc(ctx, cancel)
-	defer stop() // from here on the guest lives as long as the lab
+	defer stop() // the guest outlives ctx: it ends with the lab
 	config := guest.Config{
 		Links:  []guest.Link{{Name: guestLink, NetNS: c.Management.Namespace, Bridge: apiBridge, Tap: "guest"}},
 		Shares: []string{c.Dir, c.build.Dir},
@@ -284,7 +284,7 @@ func (c *Cluster) startKernel(ctx context.Context) error {
 	return nil
 }
 
-// limit is how long to wait for what a machine does within d: an emulated guest gets six times as long.
+// limit returns the timeout for an operation that takes d on real hardware: six times as long in an emulated guest.
 func (c *Cluster) limit(d time.Duration) time.Duration {
 	if c.guest != nil && c.guest.Accel == "tcg" {
 		return 6 * d
@@ -299,8 +299,7 @@ func accelText(accel string) string {
 	return accel
 }
 
-// Err joins the errors of parts that ended by themselves: nil while the
-// cluster is sound.
+// Err joins the errors of parts that ended by themselves: nil while the cluster is healthy.
 func (c *Cluster) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -321,12 +320,11 @@ func (c *Cluster) onClose(undo func() error) {
 	c.undo = append(c.undo, undo)
 }
 
-// ErrLeft is in the error of a Close, or of a New that failed, that could not
-// remove everything.
+// ErrLeft is in the error of a Close, or of a failed New, that could not remove everything.
 var ErrLeft = errors.New("not everything of the lab could be removed; the next one tries again")
 
-// Close stops every process and removes every namespace, link and file of the
-// lab, in the reverse order of their making. It may be called twice.
+// Close stops every process and removes every namespace, link and file of the lab, in the reverse order of creation. It
+// may be called twice.
 func (c *Cluster) Close() error {
 	c.mu.Lock()
 	undo := c.undo

@@ -24,15 +24,14 @@ func TestMain(m *testing.M) {
 	if os.Getenv(abandonEnv) != "" {
 		abandon()
 	}
-	// IRONLB_LAB_KERNEL=native is quicker where there is no IPVS: these tests
-	// need none.
+	// IRONLB_LAB_KERNEL=native is faster on a machine without IPVS: these tests do not need it.
 	Main(m, Config{Bare: true, Kernel: Kernel(os.Getenv("IRONLB_LAB_KERNEL"))}, func(_ context.Context, c *Cluster) error {
 		cluster = c
 		return nil
 	})
 }
 
-// web makes a Service with a Pod on each of the first two nodes, once.
+// web creates a Service with a Pod on each of the first two nodes, once.
 func web(t *testing.T) []*corev1.Pod {
 	t.Helper()
 	ctx := t.Context()
@@ -70,7 +69,7 @@ func web(t *testing.T) []*corev1.Pod {
 	return pods
 }
 
-// endpoints returns which addresses of a Service are ready.
+// endpoints returns the addresses of a Service with their readiness.
 func endpoints(ctx context.Context, service string) (map[string]bool, error) {
 	list, err := cluster.Kube.DiscoveryV1().EndpointSlices("default").List(ctx, metav1.ListOptions{
 		LabelSelector: discoveryv1.LabelServiceName + "=" + service,
@@ -122,7 +121,7 @@ func target(t *testing.T, addr string, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(a, port)
 }
 
-// Pods are reached from everywhere, and see who asks.
+// Pods are reachable from everywhere, and see the client's address.
 func TestReach(t *testing.T) {
 	cluster.Need(t)
 	pods := web(t)
@@ -196,7 +195,7 @@ func TestCutLAN(t *testing.T) {
 	step(n.CutLAN(ctx))
 	pings(t, n, false)
 	carrier("1")
-	step(n.WaitReady(ctx, time.Second, corev1.ConditionTrue)) // its API link stands
+	step(n.WaitReady(ctx, time.Second, corev1.ConditionTrue)) // its API link is up
 	step(n.RestoreLAN(ctx))
 	pings(t, n, true)
 	step(n.LinkDown(ctx))
@@ -241,8 +240,8 @@ func TestKubeletStop(t *testing.T) {
 	}
 }
 
-// A node without power is gone for clients and for the API server, and so are
-// its Pods; it comes back with nothing of its kernel's former state.
+// A node without power is unreachable for clients and the API server, and so are its Pods. After power-on, nothing of
+// its former kernel state is left.
 func TestPower(t *testing.T) {
 	cluster.Need(t)
 	pods := web(t)
@@ -292,7 +291,7 @@ func TestPower(t *testing.T) {
 	}
 }
 
-// The probers tell an outage, and a broken connection.
+// The probers detect an outage, and a broken connection.
 func TestProbers(t *testing.T) {
 	cluster.Need(t)
 	pods := web(t)

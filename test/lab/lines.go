@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// lines is a writer that keeps the whole lines of a program's output.
+// lines is a writer that keeps the complete lines of a program's output.
 type lines struct {
 	first chan struct{} // closed at the first line
 
@@ -40,7 +40,7 @@ func (l *lines) All() [][]byte {
 	return l.done[:len(l.done):len(l.done)]
 }
 
-// Drop removes them.
+// Drop discards them.
 func (l *lines) Drop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,9 +14,9 @@ import (
 // management machine.
 type Machine struct {
 	Name      string
-	Namespace string     // in the kernel that has it
+	Namespace string     // in its kernel
 	Addr      netip.Addr // on the LAN; of Management: on the API network
-	Addr6     netip.Addr // beside Addr; Management has none
+	Addr6     netip.Addr // in addition to Addr; Management has none
 
 	c    *Cluster
 	host host.Host
@@ -27,7 +27,7 @@ func (m *Machine) Argv(argv ...string) []string {
 	return append([]string{"ip", "netns", "exec", m.Namespace}, argv...)
 }
 
-// Host is the kernel that the machine lives in.
+// Host returns the kernel of the machine's namespace.
 func (m *Machine) Host() host.Host { return m.host }
 
 // Exec runs a command in the machine and returns its standard output. An
@@ -40,8 +40,8 @@ func (m *Machine) Exec(ctx context.Context, argv ...string) (string, error) {
 	return string(out), nil
 }
 
-// Start starts a command that goes on in the machine until it is stopped, with
-// a log in the lab's scratch folder. It is stopped at the latest by Close.
+// Start starts a command that runs in the machine until it is stopped, with a log in the lab's scratch folder. Close
+// stops it at the latest.
 func (m *Machine) Start(ctx context.Context, name string, cmd host.Cmd) (*process.Process, error) {
 	cmd.Argv = m.Argv(cmd.Argv...)
 	return m.c.startOn(m.host, m.Name, name, cmd)
@@ -69,19 +69,18 @@ func (c *Cluster) startOn(h host.Host, machine, name string, cmd host.Cmd) (*pro
 // port is the name of the machine's port on one of the switches.
 func (m *Machine) port(bridge string) string { return bridge + "-" + m.Name }
 
-// CutLAN takes the machine's port off the LAN switch. The machine sees no
-// change of its link.
+// CutLAN detaches the machine's port from the LAN switch. The machine observes no change of its link.
 func (m *Machine) CutLAN(ctx context.Context) error { return m.cut(ctx, lanBridge) }
 
-// RestoreLAN mends CutLAN.
+// RestoreLAN reverts CutLAN.
 func (m *Machine) RestoreLAN(ctx context.Context) error { return m.restore(ctx, lanBridge) }
 
-// LinkDown takes the carrier off the machine's LAN link.
+// LinkDown removes the carrier from the machine's LAN link.
 func (m *Machine) LinkDown(ctx context.Context) error {
 	return m.onSwitch(ctx, "link set "+m.port(lanBridge)+" down")
 }
 
-// LinkUp mends LinkDown.
+// LinkUp reverts LinkDown.
 func (m *Machine) LinkUp(ctx context.Context) error {
 	return m.onSwitch(ctx, "link set "+m.port(lanBridge)+" up")
 }
@@ -94,7 +93,7 @@ func (m *Machine) restore(ctx context.Context, bridge string) error {
 	return m.onSwitch(ctx, "link set "+m.port(bridge)+" master "+bridge)
 }
 
-// onSwitch runs lines of ip where the switches are.
+// onSwitch runs lines of ip in the switches' namespace.
 func (m *Machine) onSwitch(ctx context.Context, lines ...string) error {
 	var s script
 	s.batch(m.c.ns("net"), lines...)

@@ -13,10 +13,9 @@ import (
 	"testing"
 )
 
-// Main is for TestMain: it builds one cluster for all tests of a package, has
-// use prepare it, runs the tests, and removes it, also on Ctrl-C. Under -short
-// it leaves all of them out. When something fails and IRONLB_LAB_LOGS names a
-// folder, the logs are saved in it.
+// Main is for TestMain: it builds one cluster for all tests of a package, prepares it with use, runs the tests, and
+// removes the cluster, also on Ctrl-C. Under -short it runs none of them. After a failure, the logs are saved in the
+// folder named by IRONLB_LAB_LOGS, if set.
 func Main(m *testing.M, cfg Config, use func(context.Context, *Cluster) error) {
 	flag.Parse()
 	if testing.Short() {
@@ -58,7 +57,7 @@ func Main(m *testing.M, cfg Config, use func(context.Context, *Cluster) error) {
 	os.Exit(code)
 }
 
-// keepLogs saves the logs where the environment asks for it.
+// keepLogs saves the logs in the folder named by IRONLB_LAB_LOGS.
 func (c *Cluster) keepLogs() {
 	dir := os.Getenv("IRONLB_LAB_LOGS")
 	if dir == "" {
@@ -72,7 +71,7 @@ func (c *Cluster) keepLogs() {
 	fmt.Fprintln(os.Stderr, "the lab's logs are in", dir)
 }
 
-// Need ends a test at its start when a part of the lab has ended by itself.
+// Need fails a test at its start if a part of the lab has ended by itself.
 func (c *Cluster) Need(t testing.TB) {
 	t.Helper()
 	if err := c.Err(); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/host"
 )
 
-// Addresses of every lab: doc.go has the picture.
+// Addresses of every lab; see the diagram in doc.go.
 var (
 	lan        = netip.MustParsePrefix("192.0.2.0/24")
 	api        = netip.MustParsePrefix("198.51.100.0/25")
@@ -25,7 +25,7 @@ var (
 	remote    = nth(wan, 72)
 )
 
-// FreeRange and FreeRange6 of the LAN are used by nothing in the lab: give them to pools.
+// FreeRange and FreeRange6 are unused ranges of the LAN, for pools.
 var (
 	FreeRange  = netip.MustParsePrefix("192.0.2.128/28")
 	FreeRange6 = sixes(FreeRange)
@@ -34,7 +34,7 @@ var (
 // PodRanges are the ranges of all Pods of a lab without Kubelets.
 var PodRanges = []netip.Prefix{podRange, sixes(podRange)}
 
-// Every address of the LAN, the WAN and the Pods has a twin of IPv6 with the same last byte.
+// Every address of the LAN, the WAN and the Pods has an IPv6 twin with the same last byte.
 var (
 	clusterIPs6 = netip.MustParsePrefix("2001:db8:0:4::/112")
 	twins       = map[netip.Prefix]netip.Addr{
@@ -47,7 +47,7 @@ var (
 const (
 	apiBridge = "api"
 	lanBridge = "lan"
-	guestLink = "mgmt0" // the guest's, to the API switch, where all nodes are in it
+	guestLink = "mgmt0" // the guest's link to the API switch if all nodes are in the guest
 )
 
 // nth returns the n-th address of an IPv4 prefix.
@@ -57,7 +57,7 @@ func nth(p netip.Prefix, n int) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// six returns the twin of an address, sixes that of a range.
+// six returns the twin of an address, sixes the twin of a range.
 func six(a netip.Addr) netip.Addr {
 	for prefix, first := range twins {
 		if prefix.Contains(a) {
@@ -73,17 +73,17 @@ func sixes(p netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(six(p.Addr()), 128-(32-p.Bits()))
 }
 
-// in6 returns the twin of addr as "ip addr add" takes it. All twins of a kind are in one /64; duplicates are not looked for,
-// so that it can be used at once.
+// in6 returns the twin of addr for "ip addr add". All twins of a kind are in one /64. Without duplicate address
+// detection it is usable at once.
 func in6(addr netip.Addr) string { return six(addr).String() + "/64 nodad" }
 
-// in returns addr with the length of its subnet, as "ip addr add" takes it.
+// in returns addr with its prefix length, for "ip addr add".
 func in(p netip.Prefix, addr netip.Addr) string {
 	return netip.PrefixFrom(addr, p.Bits()).String()
 }
 
-// mac returns the hardware address of the interface that has addr. It stays
-// the same when a machine is made anew, as a real one's does.
+// mac returns the hardware address of the interface with addr. It stays the same when a machine is rebuilt, as on a
+// real machine.
 func mac(addr netip.Addr) string {
 	b := addr.As4()
 	return net.HardwareAddr{0x02, 0x00, b[0], b[1], b[2], b[3]}.String()
@@ -97,7 +97,7 @@ type script struct{ strings.Builder }
 
 func (s *script) line(format string, args ...any) { fmt.Fprintf(s, format+"\n", args...) }
 
-// batch has one ip process run the lines in a namespace.
+// batch runs the lines in a namespace with one ip process.
 func (s *script) batch(ns string, lines ...string) {
 	s.line("ip -n %s -batch - <<'END'\n%s\nEND", ns, strings.Join(lines, "\n"))
 }
@@ -107,7 +107,7 @@ func (s *script) run(ctx context.Context, h host.Host) error {
 	return err
 }
 
-// makeManagement makes the namespace of the control plane, on this machine.
+// makeManagement creates the namespace of the control plane, on this machine.
 func (c *Cluster) makeManagement(ctx context.Context) error {
 	ns := c.ns("mgmt")
 	c.Management = &Machine{Name: "mgmt", Namespace: ns, Addr: apiServer, c: c, host: host.Native{}}
@@ -124,8 +124,7 @@ func (c *Cluster) makeManagement(ctx context.Context) error {
 	return nil
 }
 
-// makeNetwork makes the switches, the router, the clients and the nodes'
-// namespaces in the lab's kernel.
+// makeNetwork creates the switches, the router, the clients and the nodes' namespaces in the lab's kernel.
 func (c *Cluster) makeNetwork(ctx context.Context) error {
 	var s script
 	switches := c.ns("net")
@@ -184,7 +183,7 @@ func (c *Cluster) machine(name string, addr netip.Addr) *Machine {
 	return &Machine{Name: name, Namespace: c.ns(name), Addr: addr, Addr6: six(addr), c: c, host: c.kernel}
 }
 
-// onLAN makes a machine's namespace with its link to the LAN.
+// onLAN creates a machine's namespace with its link to the LAN.
 func (c *Cluster) onLAN(s *script, m *Machine) {
 	s.line("ip netns add %s", m.Namespace)
 	s.batch(c.ns("net"),

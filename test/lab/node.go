@@ -17,7 +17,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/process"
 )
 
-// Node is a machine of the cluster. Its name is that of its Node object.
+// Node is a machine of the cluster, with the name of its Node object.
 type Node struct {
 	Machine
 	APIAddr netip.Addr
@@ -31,7 +31,7 @@ type Node struct {
 	speaker *process.Process
 	bgp     *process.Process
 	kube    *kubenode.Node // with Config.Kubelets; else nil
-	vm      *guest.Guest   // that the node alone runs in; else nil
+	vm      *guest.Guest   // the node's own virtual machine; else nil
 }
 
 func nodeNames(n int) []string {
@@ -57,7 +57,7 @@ func (c *Cluster) NodeByName(name string) *Node {
 	return nil
 }
 
-// newNode plans the i-th node.
+// newNode assigns names and addresses to the i-th node.
 func (c *Cluster) newNode(i int) *Node {
 	n := &Node{
 		Machine: *c.machine(nodeName(i), nth(lan, 11+i)),
@@ -74,8 +74,8 @@ func (c *Cluster) newNode(i int) *Node {
 
 const podBridge = "pods0"
 
-// make makes the node's namespace: a link to the LAN and one to the API
-// server, a bridge for its Pods, and routes to the other nodes' Pods.
+// make creates the node's namespace: a link to the LAN and one to the API server, a bridge for its Pods, and routes to
+// the other nodes' Pods.
 func (n *Node) make(s *script) {
 	n.c.onLAN(s, &n.Machine)
 	s.batch(n.c.ns("net"),
@@ -84,7 +84,7 @@ func (n *Node) make(s *script) {
 	n.setUp(s)
 }
 
-// setUp sets up what is in the node's namespace, but for its link to the LAN.
+// setUp sets up the node's namespace, except its link to the LAN.
 func (n *Node) setUp(s *script) {
 	lines := []string{
 		"addr add " + in(api, n.APIAddr) + " dev api0", "link set api0 up",
@@ -93,7 +93,7 @@ func (n *Node) setUp(s *script) {
 	if n.c.cfg.Kubelets == nil {
 		lines = append(lines, "link add "+podBridge+" type bridge mcast_snooping 0",
 			"addr add "+in(n.PodCIDR, n.gateway())+" dev "+podBridge, "link set "+podBridge+" up",
-			// The bridge has its own range only; the others' are routed.
+			// The bridge has only its own range; the others' are routed.
 			"addr add "+netip.PrefixFrom(six(n.gateway()), n.PodCIDR6.Bits()).String()+" dev "+podBridge+" nodad")
 	}
 	for _, other := range n.c.Nodes {
@@ -103,7 +103,8 @@ func (n *Node) setUp(s *script) {
 		}
 	}
 	s.batch(n.Namespace, lines...)
-	// As on every node with a bridge for its Pods (kubeadm asks for it, too): what one Pod answers another must pass the node.
+	// As on every node with a bridge for its Pods (required by kubeadm, too): replies between two Pods must pass the
+	// node's netfilter hooks.
 	s.line("modprobe -q br_netfilter || [ -e /proc/sys/net/bridge ]")
 	s.line("ip netns exec %s sysctl -qw net.bridge.bridge-nf-call-iptables=1 net.bridge.bridge-nf-call-ip6tables=1", n.Namespace)
 	s.line("ip netns exec %s sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1", n.Namespace)
@@ -112,8 +113,7 @@ func (n *Node) setUp(s *script) {
 // gateway of the node's Pods.
 func (n *Node) gateway() netip.Addr { return nth(n.PodCIDR, 1) }
 
-// startNodes makes the Node objects, starts their agents and the Pods' loop,
-// and waits until all are Ready.
+// startNodes creates the Node objects, starts their agents and the Pods' loop, and waits until all are Ready.
 func (c *Cluster) startNodes(ctx context.Context) error {
 	if c.cfg.Kubelets != nil {
 		return c.startKubelets(ctx)
@@ -136,7 +136,7 @@ func (c *Cluster) startNodes(ctx context.Context) error {
 	return nil
 }
 
-// register makes the Node object.
+// register creates the Node object.
 func (n *Node) register(ctx context.Context) error {
 	var ranges []string
 	for _, p := range n.podCIDRs() {
@@ -178,7 +178,7 @@ func (n *Node) startKubelet(ctx context.Context) error {
 	return nil
 }
 
-// watch has Err tell when p ends by itself.
+// watch makes Err report an unexpected end of p.
 func (c *Cluster) watch(p *process.Process) {
 	go func() {
 		<-p.Done()
@@ -205,15 +205,13 @@ func (n *Node) WaitReady(ctx context.Context, limit time.Duration, status corev1
 	})
 }
 
-// CutAPI takes the node's port off the API switch. The node sees no change of
-// its link.
+// CutAPI detaches the node's port from the API switch. The node observes no change of its link.
 func (n *Node) CutAPI(ctx context.Context) error { return n.cut(ctx, apiBridge) }
 
-// RestoreAPI mends CutAPI.
+// RestoreAPI reverts CutAPI.
 func (n *Node) RestoreAPI(ctx context.Context) error { return n.restore(ctx, apiBridge) }
 
-// StopKubelet ends the node's agent, so that the node is soon not Ready, while
-// all else on it goes on.
+// StopKubelet ends the node's agent, so that the node is soon not Ready. All other processes on it keep running.
 func (n *Node) StopKubelet() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -223,7 +221,7 @@ func (n *Node) StopKubelet() error {
 	return n.kubelet.Stop(5 * time.Second)
 }
 
-// StartKubelet starts the agent again.
+// StartKubelet restarts the agent.
 func (n *Node) StartKubelet(ctx context.Context) error {
 	if n.kube != nil {
 		return n.kube.StartKubelet(ctx)
@@ -238,8 +236,8 @@ func (n *Node) Unplug(ctx context.Context) error {
 		"link set "+n.port(apiBridge)+" nomaster")
 }
 
-// PowerOff cuts all links of the node at once, without a change of carrier,
-// and then kills every process on it and in its Pods: none can say goodbye.
+// PowerOff cuts all links of the node at once, without a change of carrier, and then kills every process on it and in
+// its Pods: none can send a goodbye.
 func (n *Node) PowerOff(ctx context.Context) error {
 	if n.kube != nil {
 		return n.powerOffKubelet(ctx)
@@ -270,9 +268,8 @@ func (n *Node) PowerOff(ctx context.Context) error {
 	return nil
 }
 
-// PowerOn starts a node that was powered off as a new one of the same name
-// and addresses: nothing is left in its kernel. Its agent starts and its Pods
-// come back; its speaker does not.
+// PowerOn starts a powered-off node as a new one with the same name and addresses: its kernel has no residual state.
+// Its agent and its Pods start; its speaker does not.
 func (n *Node) PowerOn(ctx context.Context) error {
 	if n.kube != nil {
 		return n.powerOnKubelet(ctx)

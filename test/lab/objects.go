@@ -19,7 +19,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/tools"
 )
 
-// newClients makes the administrator's clients of this process.
+// newClients creates the administrator's clients of this process.
 func (c *Cluster) newClients() (err error) {
 	if c.Kube, err = kubernetes.NewForConfig(c.cp.RESTConfig()); err != nil {
 		return err
@@ -34,17 +34,16 @@ func (c *Cluster) newClients() (err error) {
 	return err
 }
 
-// Kubeconfig is the administrator's file, for programs on Management.
+// Kubeconfig returns the administrator's file, for programs on Management.
 func (c *Cluster) Kubeconfig() string { return c.cp.Kubeconfig() }
 
-// KubectlPath is the kubectl that the lab uses: built from the sources that
-// the API server is built from.
+// KubectlPath returns the lab's kubectl, built from the same sources as the API server.
 func (c *Cluster) KubectlPath() string { return c.build.Path("kubectl") }
 
-// Tools is what the lab's programs were built by.
+// Tools returns the Build of the lab's programs.
 func (c *Cluster) Tools() *tools.Build { return c.build }
 
-// Program is the path of a program that the lab built: "ironlb-ccm", "kubectl".
+// Program returns the path of a program built by the lab: "ironlb-ccm", "kubectl".
 func (c *Cluster) Program(name string) string { return c.build.Path(name) }
 
 // Kubectl runs kubectl as an administrator and returns its standard output.
@@ -62,8 +61,8 @@ func (c *Cluster) kubectl(ctx context.Context, stdin []byte, args ...string) (st
 	return string(out), err
 }
 
-// Apply applies manifests: files, or folders with files, by absolute path or
-// relative to the checkout. Fields that no schema knows are refused.
+// Apply applies manifests: files, or folders with files, by absolute path or relative to the checkout. Unknown fields
+// are refused.
 func (c *Cluster) Apply(ctx context.Context, files ...string) error {
 	args := []string{"apply", "--server-side", "--validate=strict"}
 	for _, f := range files {
@@ -84,9 +83,8 @@ func (c *Cluster) ApplyYAML(ctx context.Context, manifests string) error {
 	return nil
 }
 
-// applyDeploy applies what the project's programs need in a cluster: their
-// kinds, namespace, accounts and permissions. The programs the lab starts
-// itself, so their Deployment and DaemonSet stay out.
+// applyDeploy applies the prerequisites of the project's programs: their kinds, namespace, accounts and permissions.
+// The lab starts the programs itself, so their Deployment and DaemonSet are left out.
 func (c *Cluster) applyDeploy(ctx context.Context) error {
 	c.say("applying the CRDs and permissions of deploy/")
 	all, err := manifest.Load(c.Root, manifest.File)
@@ -100,7 +98,7 @@ func (c *Cluster) applyDeploy(ctx context.Context) error {
 	return err
 }
 
-// LogFiles lists the logs of everything that the lab has run.
+// LogFiles lists the logs of all the lab's programs.
 func (c *Cluster) LogFiles() []string {
 	var logs []string
 	for _, pattern := range []string{"*.log", filepath.Join("controlplane", "*.log")} {
@@ -113,7 +111,7 @@ func (c *Cluster) LogFiles() []string {
 	return logs
 }
 
-// SaveLogs copies all logs into a folder, which it makes.
+// SaveLogs copies all logs into a folder, which it creates.
 func (c *Cluster) SaveLogs(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("save the lab's logs: %w", err)

@@ -19,13 +19,13 @@ import (
 	"github.com/ironlb/ironlb/test/lab/kubelet"
 )
 
-// pods makes a sandbox for each Pod object that is bound to a node, and
-// removes it with the Pod. One goroutine works; events only kick it.
+// pods creates a sandbox for each Pod object bound to a node, and removes it with the Pod. One goroutine reconciles;
+// events only trigger it.
 type pods struct {
 	c    *Cluster
 	kick chan struct{}
 
-	mu        sync.Mutex // held over each pass, and by what turns nodes off and on
+	mu        sync.Mutex // held over each pass, and by PowerOff and PowerOn of a node
 	store     cache.Store
 	sandboxes map[types.UID]*sandbox
 }
@@ -50,7 +50,7 @@ func (c *Cluster) runPods() {
 	c.onClose(func() error { cancel(); ended.Wait(); return nil })
 }
 
-// Kick has the loop look again.
+// Kick triggers a resync.
 func (p *pods) Kick() {
 	select {
 	case p.kick <- struct{}{}:
@@ -79,7 +79,7 @@ func (p *pods) run(ctx context.Context) {
 	}
 }
 
-// sync makes what is missing and removes what is too much.
+// sync creates missing sandboxes and removes surplus ones.
 func (p *pods) sync(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,7 +89,7 @@ func (p *pods) sync(ctx context.Context) error {
 		pod := o.(*corev1.Pod)
 		node := p.c.NodeByName(pod.Spec.NodeName)
 		if node == nil || node.off {
-			wanted[pod.UID] = true // as it is
+			wanted[pod.UID] = true // keep as it is
 			continue
 		}
 		if pod.DeletionTimestamp == nil {
@@ -107,8 +107,7 @@ func (p *pods) sync(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// ensure makes the Pod's sandbox, and writes its address on the Pod once it
-// serves.
+// ensure creates the Pod's sandbox, and writes its address to the Pod once it serves.
 func (p *pods) ensure(ctx context.Context, pod *corev1.Pod, node *Node) error {
 	b := p.sandboxes[pod.UID]
 	if b == nil {
@@ -124,7 +123,7 @@ func (p *pods) ensure(ctx context.Context, pod *corev1.Pod, node *Node) error {
 	return p.c.annotate(ctx, b.pod, kubelet.AnnotationIPs, b.addresses())
 }
 
-// finishPod removes a Pod object for good, as the kubelet does at the end.
+// finishPod deletes a Pod object without grace, as the kubelet does at the end.
 func (c *Cluster) finishPod(ctx context.Context, pod *corev1.Pod) error {
 	err := c.Kube.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: ptr.To[int64](0), Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),

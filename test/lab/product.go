@@ -17,22 +17,22 @@ import (
 	"github.com/ironlb/ironlb/test/lab/process"
 )
 
-// Where the product's accounts are, by deploy/.
+// Namespace and accounts of the product, as in deploy/.
 const (
 	SystemNamespace = "ironlb-system"
 	ccmAccount      = "ironlb-ccm"
 	speakerAccount  = "ironlb-speaker"
 )
 
-const stopGrace = 20 * time.Second // a program in an emulated guest takes its time
+const stopGrace = 20 * time.Second // programs in an emulated guest are slow
 
 // AccountKubeconfig writes a file with credentials of a ServiceAccount, for programs on Management and the nodes.
 func (c *Cluster) AccountKubeconfig(ctx context.Context, namespace, name string) (file string, err error) {
 	return c.cp.ServiceAccountKubeconfig(ctx, namespace, name)
 }
 
-// StartCCM starts ironlb-ccm on Management as its ServiceAccount. It may be
-// started several times: the copies elect a leader.
+// StartCCM starts ironlb-ccm on Management as its ServiceAccount. It may be started several times: the replicas elect a
+// leader.
 func (c *Cluster) StartCCM(ctx context.Context, flags ...string) (*process.Process, error) {
 	kubeconfig, err := c.cp.ServiceAccountKubeconfig(ctx, SystemNamespace, ccmAccount)
 	if err != nil {
@@ -52,7 +52,7 @@ func (c *Cluster) StartCCM(ctx context.Context, flags ...string) (*process.Proce
 	return p, nil
 }
 
-// StartSpeaker starts ironlb-speaker on the node as its ServiceAccount, and with Config.Contained "prepare" before it.
+// StartSpeaker starts ironlb-speaker on the node as its ServiceAccount; with Config.Contained it runs "prepare" first.
 func (n *Node) StartSpeaker(ctx context.Context, flags ...string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -102,7 +102,7 @@ func (n *Node) SpeakerArgv(ctx context.Context, flags ...string) ([]string, erro
 	return n.c.contained("ironlb-speaker", append(argv, flags...)...)
 }
 
-// prepare does what the init container of the speaker's Pod does.
+// prepare runs "prepare", as the init container of the speaker's Pod does.
 func (n *Node) prepare(ctx context.Context, flags ...string) error {
 	if !n.c.cfg.Contained {
 		return nil
@@ -121,7 +121,7 @@ func (n *Node) prepare(ctx context.Context, flags ...string) error {
 	return nil
 }
 
-// contained returns the command that runs argv with the privileges that the manifest gives to the container.
+// contained returns the command that runs argv with the container's privileges from the manifest.
 func (c *Cluster) contained(container string, argv ...string) ([]string, error) {
 	p, err := manifest.Read(filepath.Join(c.Root, "deploy"), container)
 	if err != nil {
@@ -136,8 +136,9 @@ func (c *Cluster) contained(container string, argv ...string) ([]string, error) 
 	return p.Argv(argv...), nil
 }
 
-// patient gives a speaker in an emulated guest, where it stands still for longer than its usual profile allows, the profile for
-// hosts that are starved, unless its configuration names one. The file is its own: another speaker may be reading the last one.
+// patient sets the profile for starved hosts, unless the speaker's configuration names a profile. In an emulated guest
+// a speaker stalls for longer than its usual profile allows. Each speaker has its own file: another speaker may be
+// reading the previous one.
 func (c *Cluster) patient(flags []string) (_ []string, err error) {
 	flags = slices.Clone(flags)
 	i := slices.Index(flags, "--config") + 1
@@ -162,7 +163,7 @@ func (c *Cluster) patient(flags []string) (_ []string, err error) {
 	return flags, nil
 }
 
-// speakerKeys returns the file of the key that the speakers share.
+// speakerKeys returns the file of the speakers' shared key.
 func (c *Cluster) speakerKeys() (string, error) {
 	file := filepath.Join(c.Dir, "speaker-keys")
 	c.mu.Lock()
@@ -176,7 +177,7 @@ func (c *Cluster) speakerKeys() (string, error) {
 	return file, nil
 }
 
-// StartSpeakers starts one on every node.
+// StartSpeakers starts a speaker on every node.
 func (c *Cluster) StartSpeakers(ctx context.Context, flags ...string) error {
 	var errs []error
 	for _, n := range c.Nodes {
@@ -185,8 +186,7 @@ func (c *Cluster) StartSpeakers(ctx context.Context, flags ...string) error {
 	return errors.Join(errs...)
 }
 
-// Speaker is the node's speaker, to be paused, resumed or killed; nil if none
-// was started.
+// Speaker returns the node's speaker, for Pause, Resume or Kill; nil if none was started.
 func (n *Node) Speaker() *process.Process {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -201,8 +201,8 @@ func (n *Node) StopSpeaker() error {
 	return nil
 }
 
-// ReplaceSpeaker ends the node's speaker as a kubelet does whose Pod is replaced, and waits for its end. Like the preStop
-// hook it gives the speaker time to take SIGUSR1 in: of two signals that are pending the kernel keeps no order.
+// ReplaceSpeaker ends the node's speaker as a kubelet does for a replaced Pod, and waits for its end. Like the preStop
+// hook it waits until the speaker has received SIGUSR1: the kernel does not keep the order of two pending signals.
 func (n *Node) ReplaceSpeaker() error {
 	p := n.Speaker()
 	if p == nil {

@@ -13,8 +13,7 @@ import (
 	"time"
 )
 
-// abandonEnv has this test program build a cluster, say its name, and wait to
-// be killed.
+// abandonEnv makes this test program build a cluster, print its name, and wait to be killed.
 const abandonEnv = "IRONLB_LAB_TEST_ABANDON"
 
 func abandon() {
@@ -39,8 +38,7 @@ func abandon() {
 	select {}
 }
 
-// other runs this test program in a process of its own and returns it and the
-// name of its lab.
+// other runs this test program in another process and returns it and the name of its lab.
 func other(t *testing.T, what string) (*exec.Cmd, string) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -62,7 +60,7 @@ func other(t *testing.T, what string) (*exec.Cmd, string) {
 	return cmd, name
 }
 
-// left lists what there is of a lab: namespaces, processes, files.
+// left lists the residual state of a lab: namespaces, processes, files.
 func left(t *testing.T, name string) []string {
 	t.Helper()
 	all, err := namespaces()
@@ -94,7 +92,7 @@ func left(t *testing.T, name string) []string {
 	return append(found, processes(t, name)...)
 }
 
-// processes lists those whose arguments name the lab's scratch folder.
+// processes lists the processes whose arguments contain the lab's scratch folder.
 func processes(t *testing.T, name string) []string {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -122,11 +120,10 @@ func TestCloseLeavesNothing(t *testing.T) {
 	}
 }
 
-// A killed lab's processes die with it; the rest the next lab removes, and
-// leaves alone what belongs to labs that stand.
+// A killed lab's processes end with it. The next lab removes the rest, and does not touch running labs.
 func TestKilledLabIsRemoved(t *testing.T) { killed(t, "stay") }
 
-// So do the containers of a node with a kubelet, in PID namespaces of their own.
+// The same holds for the containers of a node with a kubelet, in PID namespaces of their own.
 func TestKilledNodesWithKubeletsAreRemoved(t *testing.T) { killed(t, "kubelets") }
 
 func killed(t *testing.T, what string) {

@@ -43,7 +43,8 @@ func (p *pods) make(ctx context.Context, pod *corev1.Pod, node *Node) (*sandbox,
 	s.line("ip netns add %s", b.ns)
 	s.batch(node.Namespace,
 		"link add "+b.port()+" type veth peer name eth0 address "+mac(b.addr)+" netns "+b.ns,
-		// Hairpin as CNI's bridge plugin sets it: with br_netfilter a Pod that reaches itself by a Service leaves by the port it came from.
+		// Hairpin as CNI's bridge plugin sets it: with br_netfilter, the packets of a Pod that connects to itself
+		// through a Service leave by their ingress port.
 		"link set "+b.port()+" master "+podBridge+" up", "link set "+b.port()+" type bridge_slave hairpin on")
 	s.batch(b.ns, "link set lo up",
 		"addr add "+in(node.PodCIDR, b.addr)+" dev eth0",
@@ -61,8 +62,7 @@ func (p *pods) make(ctx context.Context, pod *corev1.Pod, node *Node) (*sandbox,
 	return b, nil
 }
 
-// unmake adds the removal of the sandbox to a script. What is missing is no
-// error.
+// unmake adds the removal of the sandbox to a script. A missing part is no error.
 func (b *sandbox) unmake(s *script) {
 	s.line("ip -n %s link del %s 2>/dev/null || true", b.node.Namespace, b.port())
 	s.line("[ ! -e %s/%s ] || ip netns del %s", netnsDir, b.ns, b.ns)
@@ -72,7 +72,7 @@ func (b *sandbox) machine(c *Cluster) *Machine {
 	return &Machine{Name: b.pod.Name, Namespace: b.ns, Addr: b.addr, Addr6: six(b.addr), c: c, host: c.kernel}
 }
 
-// addresses is what the node's agent is told.
+// addresses returns the addresses for the node's agent.
 func (b *sandbox) addresses() string { return b.addr.String() + "," + six(b.addr).String() }
 
 // serve starts the Pod's server and waits until it serves.
@@ -99,7 +99,7 @@ func (b *sandbox) serve(ctx context.Context, c *Cluster) error {
 	}
 }
 
-// freeAddr is the lowest address of the node's range that no sandbox has.
+// freeAddr returns the lowest unused address of the node's range.
 func (p *pods) freeAddr(node *Node) (netip.Addr, error) {
 	used := map[netip.Addr]bool{}
 	for _, b := range p.sandboxes {
@@ -141,7 +141,7 @@ func (p *pods) killOn(n *Node) error {
 	return errors.Join(errs...)
 }
 
-// forget removes the sandboxes of a node that is made anew.
+// forget removes the sandboxes of a node that is rebuilt.
 func (p *pods) forget(n *Node, s *script) {
 	for uid, b := range p.sandboxes {
 		if b.node == n {

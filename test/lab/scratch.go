@@ -16,20 +16,19 @@ import (
 	"github.com/ironlb/ironlb/test/lab/cgroup"
 )
 
-// claims is a folder with a file for each lab on this machine, named as the
-// lab, holding the path of its scratch folder. The lab keeps it locked; the
-// kernel unlocks it when the lab's process ends.
+// claims is a folder with a file for each lab on this machine. The file has the lab's name and holds the path of its
+// scratch folder. The lab keeps it locked; the kernel unlocks it when the lab's process ends.
 const claims = "/run/ironlb-lab"
 
 const netnsDir = "/run/netns"
 
-// labName matches what names of labs and of their namespaces begin with.
+// labName matches the prefix of the names of labs and of their namespaces.
 var labName = regexp.MustCompile(`^(ilb([0-9]+)(?:x[0-9]+)?)(?:-|$)`)
 
 var labs atomic.Int64 // of this process
 
-// claimScratch takes a name and a scratch folder, after removing what labs
-// left whose process is gone.
+// claimScratch takes a name and a scratch folder. Before, it removes the residual state of labs whose process has
+// ended.
 func (c *Cluster) claimScratch() error {
 	return alone(func() error {
 		if err := collect(); err != nil {
@@ -84,11 +83,11 @@ func lockClaim(path string) (*os.File, error) {
 	return f, nil
 }
 
-// Collect removes what labs left whose process is gone: namespaces with the
-// links in them, and scratch folders. Their processes the kernel has ended.
+// Collect removes the residual state of labs whose process has ended: namespaces with their links, and scratch folders.
+// The kernel has ended their processes.
 func Collect() error { return alone(collect) }
 
-// alone keeps labs that start from removing one another's half-made claims.
+// alone prevents labs that start at the same time from removing one another's incomplete claims.
 func alone(do func() error) error {
 	if err := os.MkdirAll(claims, 0o755); err != nil {
 		return fmt.Errorf("claim a name for the lab: %w", err)
@@ -113,7 +112,7 @@ func collect() error {
 	for _, file := range files {
 		claim, err := lockClaim(file)
 		if err != nil {
-			continue // its lab stands
+			continue // its lab is running
 		}
 		dir, err := os.ReadFile(file)
 		name := filepath.Base(file)
@@ -130,8 +129,7 @@ func collect() error {
 	return nil
 }
 
-// collectUnclaimed removes namespaces of ours without a claim whose process is
-// gone.
+// collectUnclaimed removes namespaces named as a lab's that have no claim and whose process has ended.
 func collectUnclaimed() error {
 	names, err := namespaces()
 	if err != nil {
@@ -180,8 +178,7 @@ func removeNamespaces(lab string) error {
 	return errors.Join(errs...)
 }
 
-// removeNamespace kills what still runs in the namespace, which is the lab's
-// own, and deletes it with its links.
+// removeNamespace kills the processes in the lab's namespace, and deletes it with its links.
 func removeNamespace(name string) error {
 	pids, err := exec.Command("ip", "netns", "pids", name).Output()
 	if err != nil {

@@ -13,11 +13,9 @@ import (
 	"github.com/ironlb/ironlb/test/lab/host"
 )
 
-// Shell runs argv on Management with this process's streams, the
-// administrator's KUBECONFIG, and a folder first on PATH with kubectl and a
-// command for each machine: "node1 ipvsadm -Ln". They call runner, the words
-// of a command line, with a socket ("-": none is needed), a namespace and the
-// command to run in it.
+// Shell runs argv on Management with this process's streams and the administrator's KUBECONFIG. PATH begins with a
+// folder that has kubectl and a command for each machine: "node1 ipvsadm -Ln". These call runner, the words of a
+// command line, with a socket ("-": not needed), a namespace and the command to run in it.
 func (c *Cluster) Shell(ctx context.Context, runner []string, tty bool, argv ...string) error {
 	socket := "-"
 	if c.guest != nil {
@@ -46,7 +44,7 @@ func (c *Cluster) Shell(ctx context.Context, runner []string, tty bool, argv ...
 	return p.Wait()
 }
 
-// serveGuest lets other processes run commands in the guest.
+// serveGuest lets other processes run commands in the guest, through a socket.
 func (c *Cluster) serveGuest(socket string) (stop func(), err error) {
 	l, err := net.Listen("unix", socket)
 	if err != nil {
@@ -76,7 +74,7 @@ func (c *Cluster) writeCommands(dir string, runner []string, socket string) erro
 	return errors.Join(errs...)
 }
 
-// Machines lists those in the lab's kernel.
+// Machines lists the machines in the lab's kernel.
 func (c *Cluster) Machines() []*Machine {
 	all := []*Machine{c.Client, c.Remote, c.Router, c.machine("net", router)}
 	for _, n := range c.Nodes {
@@ -85,7 +83,7 @@ func (c *Cluster) Machines() []*Machine {
 	return all
 }
 
-// quote makes a line of words for a POSIX shell.
+// quote quotes words for a POSIX shell.
 func quote(words ...string) string {
 	var s strings.Builder
 	for i, w := range words {

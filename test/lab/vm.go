@@ -9,17 +9,17 @@ import (
 	"github.com/ironlb/ironlb/test/lab/guest"
 )
 
-// vmMemory in MiB is enough for a node's programs; it has no Pods.
+// vmMemory, in MiB, is enough for a node's programs; it has no Pods.
 const vmMemory = 1024
 
-// bootVM boots the virtual machine that the node is, with its links on the lab's switches, and makes the node's
-// namespace in it.
+// bootVM boots the node's virtual machine, with its links on the lab's switches, and creates the node's namespace in
+// it.
 func (n *Node) bootVM(ctx context.Context) error {
 	c := n.c
 	c.say("booting %s, a virtual machine", n.Name)
 	boot, cancel := context.WithCancel(c.life)
 	stop := context.AfterFunc(ctx, cancel)
-	defer stop() // from here on it lives as long as the lab
+	defer stop() // the virtual machine outlives ctx: it ends with the lab
 	switches := c.ns("net")
 	g, err := guest.Start(boot, guest.Config{
 		Links: []guest.Link{
@@ -52,7 +52,7 @@ func (n *Node) bootVM(ctx context.Context) error {
 	return nil
 }
 
-// PauseVM stops the virtual machine that the node is, its clocks included: guest.Guest.Pause says more.
+// PauseVM pauses the node's virtual machine, its clocks included; see guest.Guest.Pause.
 func (n *Node) PauseVM(ctx context.Context) error {
 	if n.vm == nil {
 		return errNotVM(n)
@@ -60,7 +60,7 @@ func (n *Node) PauseVM(ctx context.Context) error {
 	return n.vm.Pause(ctx)
 }
 
-// ResumeVM mends PauseVM.
+// ResumeVM reverts PauseVM.
 func (n *Node) ResumeVM(ctx context.Context) error {
 	if n.vm == nil {
 		return errNotVM(n)
@@ -74,7 +74,7 @@ func errNotVM(n *Node) error {
 
 var errIsVM = errors.New("it is a virtual machine, which the lab has no such fault and no Pods for")
 
-// emulated reports whether the node's kernel runs in a guest whose processor is emulated.
+// emulated reports whether the node's kernel runs in a guest with an emulated processor.
 func (n *Node) emulated() bool {
 	return n.c.guest != nil && n.c.guest.Accel == "tcg" || n.vm != nil && n.vm.Accel == "tcg"
 }

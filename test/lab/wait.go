@@ -20,7 +20,7 @@ func (c *Cluster) Eventually(ctx context.Context, limit time.Duration, what stri
 			return nil
 		}
 		if last == nil || ctx.Err() == nil {
-			last = err // not the one that only says that the time is up
+			last = err // not an error that only reports the timeout
 		}
 		if err := c.Err(); err != nil {
 			return fmt.Errorf("wait for %s: the lab is broken: %w", what, err)

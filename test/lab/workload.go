@@ -16,7 +16,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/probe"
 )
 
-// PodSpec says which Pod AddPod makes.
+// PodSpec describes the Pod that AddPod creates.
 type PodSpec struct {
 	Namespace string // empty: default
 	Name      string
@@ -59,8 +59,7 @@ func (c *Cluster) AddPod(ctx context.Context, spec PodSpec) (*corev1.Pod, error)
 	return c.WaitPod(ctx, pod.Namespace, pod.Name, true)
 }
 
-// WaitNamespace waits until Pods may be created in a namespace: its default
-// ServiceAccount is there.
+// WaitNamespace waits until Pods may be created in a namespace: its default ServiceAccount exists.
 func (c *Cluster) WaitNamespace(ctx context.Context, namespace string) error {
 	return c.Eventually(ctx, 30*time.Second, "the default ServiceAccount of "+namespace, func(ctx context.Context) error {
 		_, err := c.Kube.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{})
@@ -68,10 +67,10 @@ func (c *Cluster) WaitNamespace(ctx context.Context, namespace string) error {
 	})
 }
 
-// agentLimit is for what a node's agent does, also in an emulated guest beside others.
+// agentLimit is the timeout for actions of a node's agent, also in an emulated guest with other nodes.
 const agentLimit = 3 * time.Minute
 
-// WaitPod waits until a Pod is Ready, or not.
+// WaitPod waits until a Pod is Ready, or not Ready.
 func (c *Cluster) WaitPod(ctx context.Context, namespace, name string, ready bool) (*corev1.Pod, error) {
 	var pod *corev1.Pod
 	what := fmt.Sprintf("Pod %s/%s to be ready: %t", namespace, name, ready)
@@ -89,8 +88,7 @@ func (c *Cluster) WaitPod(ctx context.Context, namespace, name string, ready boo
 	return pod, err
 }
 
-// SetPodReady has the node's agent report the Pod as ready or not. The Pod
-// serves on in both cases.
+// SetPodReady makes the node's agent report the Pod as ready or not. The Pod continues to serve in both cases.
 func (c *Cluster) SetPodReady(ctx context.Context, namespace, name string, ready bool) error {
 	key := types.NamespacedName{Namespace: namespace, Name: name}
 	if err := c.annotate(ctx, key, kubelet.AnnotationReady, strconv.FormatBool(ready)); err != nil {
@@ -106,7 +104,7 @@ func (c *Cluster) RemovePod(ctx context.Context, namespace, name string) error {
 	return err
 }
 
-// PodMachine is the namespace of a Pod that runs, to run commands in.
+// PodMachine returns the namespace of a running Pod, to run commands in.
 func (c *Cluster) PodMachine(namespace, name string) (*Machine, error) {
 	c.pods.mu.Lock()
 	defer c.pods.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package metricsdoc holds docs/metrics.md to the metrics that a program registers.
+// Package metricsdoc compares docs/metrics.md with the metrics that a program registers.
 package metricsdoc
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// names collects the names of what is registered.
+// names collects the names of registered metrics.
 type names struct{ all []string }
 
 var fqName = regexp.MustCompile(`fqName: "([^"]+)"`)

@@ -1,5 +1,5 @@
-// Command report runs `go test` and says what came of it: a line per package as it ends, the whole output of what failed, and
-// a closing count. It fails when a test was skipped that test/skips.txt does not list, so that no capability is
+// Command report runs `go test` and reports its result: a line per package as it ends, the full output of failed tests,
+// and a closing count. It fails when a test was skipped that test/skips.txt does not list, so that no capability is
 // lost in silence. Under -short, tests are left out on purpose, so any may be skipped.
 //
 // Usage: report go test [flags] packages
@@ -42,7 +42,7 @@ func run(args []string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	// Ctrl-C reaches go test too (same process group); wait for it to clean up and report what it did.
+	// Ctrl-C reaches go test too (same process group); wait until it has cleaned up, and report its results.
 	signal.Ignore(syscall.SIGINT)
 	cmd := exec.Command("go", args...)
 	cmd.Stderr = os.Stderr
@@ -154,8 +154,8 @@ func (s *summary) endPackage(e event) {
 	}
 }
 
-// print shows everything the test, or the package outside its tests, wrote. Tests that had not ended (a panic, a
-// time-out) are shown with the package.
+// print prints all output of the test, or of the package outside its tests. Tests that had not ended (a panic, a
+// timeout) are printed with the package.
 func (s *summary) print(e event) {
 	keys := slices.SortedFunc(maps.Keys(s.output), func(a, b [2]string) int { return strings.Compare(a[1], b[1]) })
 	for _, key := range keys {
@@ -165,7 +165,7 @@ func (s *summary) print(e event) {
 	}
 }
 
-// close prints the count and returns how many skips were not allowed.
+// close prints the count and returns the number of skips not allowed.
 func (s *summary) close(allowed []string) (unlisted int) {
 	slices.Sort(s.skips)
 	for _, skip := range s.skips {

@@ -12,12 +12,13 @@ import (
 )
 
 const (
-	// reportAfter is how long a status is under way to the API server, watchAfter how long a change from there to a speaker.
+	// reportAfter is the delay of a status write to the API server, watchAfter that of a watch event to a speaker.
 	reportAfter, reportSpread = 10 * time.Millisecond, 40 * time.Millisecond
 	watchAfter, watchSpread   = 5 * time.Millisecond, 45 * time.Millisecond
-	// passEvery is between two passes of the placement controller, exactAfter how long after the last change it spreads exactly.
+	// passEvery is the interval of the placement controller, exactAfter the time without changes before an exact
+	// placement.
 	passEvery, exactAfter = time.Second, 5 * time.Second
-	// writesPerSecond are the lists that the controller writes.
+	// writesPerSecond limits the lists that the controller writes.
 	writesPerSecond = 200
 )
 
@@ -33,22 +34,22 @@ type api struct {
 	peers    map[string][]netip.Addr
 	vips     map[string]plan.VIP
 	placer   placement.Placer
-	// passing is set while a pass is to come; changed is when a list changed last.
+	// passing is set while a pass is scheduled; changed is the time of the last change of a list.
 	passing bool
 	changed int64
 	exact   bool
 	lists   []write
-	// clusterIPs are those Services, in order.
+	// clusterIPs are the Services of Config.ClusterIPs, in order.
 	clusterIPs []clusterIP
-	// Writes counts the lists that were written after the beginning, Reports the statuses.
+	// Writes counts the lists written since the start, Reports the statuses.
 	Writes, Reports int
 }
 
-// write is a list to be written.
+// write is a planned write of a list.
 type write struct {
 	vip    string
 	nodes  []string
-	holder string // by which it was decided
+	holder string // the holder at the decision
 }
 
 func newAPI(c *Cluster) *api {
@@ -65,7 +66,7 @@ func (a *api) addNode(s *Speaker) {
 	a.names = append(slices.Clone(a.names), s.Name)
 }
 
-// begin places everything before the speakers start.
+// begin places all VirtualIPs before the speakers start.
 func (a *api) begin() {
 	for i, addr := range a.cluster.vips {
 		a.vips[addr.String()] = plan.VIP{Addresses: []netip.Addr{addr}, Services: []pools.ServiceKey{a.cluster.service(i)}}
@@ -78,7 +79,7 @@ func (a *api) begin() {
 	a.exact = true
 }
 
-// view is what a speaker sees that begins now.
+// view returns the initial View of a speaker that starts now.
 func (a *api) view() *plan.View {
 	v := plan.NewView()
 	v.Services, v.Slices, v.Nodes, v.VIPs = a.services, a.slices, a.nodes, maps.Clone(a.vips)
@@ -87,7 +88,7 @@ func (a *api) view() *plan.View {
 	return v
 }
 
-// place decides all lists.
+// place computes all lists.
 func (a *api) place(exact bool) []placement.List {
 	var units []placement.Unit
 	for name, vip := range a.vips {
@@ -100,7 +101,8 @@ func (a *api) place(exact bool) []placement.List {
 	return a.placer.Place(units, nodes, exact)
 }
 
-// report writes who answers, and whether somebody deaf does as well, as the speaker that does says it.
+// report writes the status of a VirtualIP: its owner, and whether a node with an asymmetric link answers as well, as
+// reported by the owner's speaker.
 func (a *api) report(s *Speaker, vip int) {
 	name := a.cluster.vips[vip].String()
 	a.cluster.After(reportAfter+a.some(reportSpread), func() {
@@ -116,7 +118,7 @@ func (a *api) report(s *Speaker, vip int) {
 	})
 }
 
-// differs tells whether a speaker that answers would write something else than is there.
+// differs reports whether an owner's status differs from the written one.
 func (a *api) differs(s *Speaker, name string) bool {
 	v := a.vips[name]
 	return v.Holder != s.Name || v.Contested != (s.desired.VIPs[name].Deaf != "")
@@ -126,7 +128,7 @@ func (a *api) some(spread time.Duration) time.Duration {
 	return time.Duration(a.cluster.random.Int64N(int64(spread)))
 }
 
-// tell brings a VirtualIP to all speakers.
+// tell publishes VirtualIPs to all speakers.
 func (a *api) tell(names ...string) {
 	vips := make([]plan.VIP, len(names))
 	for i, name := range names {
@@ -143,7 +145,7 @@ func (a *api) tell(names ...string) {
 	})
 }
 
-// each changes what the speakers see, each at its own time and in the order of the changes, and kicks them.
+// each changes the View of every speaker, each at its own time and in the order of the changes, and triggers them.
 func (a *api) each(f func(*Speaker)) {
 	for _, s := range a.cluster.Speakers {
 		boot := s.boot
@@ -157,7 +159,7 @@ func (a *api) each(f func(*Speaker)) {
 	}
 }
 
-// nodesChanged tells all speakers of a Node, and places again.
+// nodesChanged publishes a Node to all speakers, and triggers placement.
 func (a *api) nodesChanged(name string) {
 	nodes, peers := a.nodes, a.peers
 	a.each(func(s *Speaker) {
@@ -173,13 +175,13 @@ func (a *api) nodesChanged(name string) {
 	a.later(passEvery)
 }
 
-// Ready notes what Kubernetes thinks of a node.
+// Ready sets a node's Ready condition in Kubernetes.
 func (c *Cluster) Ready(s *Speaker, ready bool) {
 	c.api.ready[s.Name] = ready
 	c.api.later(passEvery)
 }
 
-// later makes a pass of the placement controller.
+// later schedules a pass of the placement controller, unless one is scheduled.
 func (a *api) later(d time.Duration) {
 	if a.passing {
 		return
@@ -213,7 +215,8 @@ func (a *api) pass() {
 	}
 }
 
-// write writes the lists that are decided, some at a time. One that was decided by an older status is decided again.
+// write writes the planned lists in batches. If the status of a VirtualIP has changed since, its list is computed
+// again.
 func (a *api) write() {
 	const batch = 10
 	var names []string

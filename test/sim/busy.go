@@ -2,7 +2,7 @@ package sim
 
 import "time"
 
-// beginBusy has a busy node's process, and the thread of its prober, stall now and then.
+// beginBusy stalls a busy node's process, and the thread of its prober, now and then.
 func (s *Speaker) beginBusy() {
 	if !s.busy {
 		return
@@ -18,7 +18,7 @@ func (s *Speaker) beginBusy() {
 	})
 }
 
-// again calls f when each of the bursts begins, with how long it lasts.
+// again calls f at the start of each burst, with its length.
 func (s *Speaker) again(b Bursts, f func(time.Duration)) {
 	if b.Every == 0 {
 		return
@@ -30,7 +30,7 @@ func (s *Speaker) again(b Bursts, f func(time.Duration)) {
 	})
 }
 
-// Gateway is a router on the LAN that answers questions. It is no node.
+// Gateway is a router on the LAN that answers questions. It is not a node.
 type Gateway struct {
 	cluster *Cluster
 	host
@@ -39,5 +39,5 @@ type Gateway struct {
 // Power switches it on or off.
 func (g *Gateway) Power(on bool) { g.cluster.set(&g.host, func() { g.power = on }) }
 
-// Group puts its port into a group that only its members reach.
+// Group moves its port into a group; only ports of one group reach one another.
 func (g *Gateway) Group(group int) { g.cluster.set(&g.host, func() { g.ports[LAN].group = group }) }

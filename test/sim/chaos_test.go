@@ -8,7 +8,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/member"
 )
 
-// chaos lets faults of all kinds happen to a cluster for a time, several at once, and ends them.
+// chaos injects faults of all kinds for a time, several at once, and then ends them.
 func (c *Cluster) chaos(random *rand.Rand, faults int) {
 	some := func() *Speaker { return c.Speakers[random.IntN(len(c.Speakers))] }
 	for range faults {
@@ -55,8 +55,8 @@ func (c *Cluster) chaos(random *rand.Rand, faults int) {
 	}
 }
 
-// Whatever happens, no node is taken for unreachable that was reached all the time, no Service is left without
-// endpoints, and all are reachable in the end.
+// Whatever fails, no reachable node is considered unreachable, and no Service is left without endpoints. In the end all
+// nodes are reachable.
 func TestChaos(t *testing.T) {
 	for seed := range uint64(4) {
 		random := rand.New(rand.NewPCG(seed, 5))

@@ -12,40 +12,40 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Config is a cluster to simulate.
+// Config configures a simulated cluster.
 type Config struct {
 	Seed        uint64
 	Nodes, VIPs int
 	// ClusterIPs are Services that each node forwards.
 	ClusterIPs int
 	Profile    member.Profile
-	// Loss is the share of datagrams that get lost, each by itself.
+	// Loss is the share of lost datagrams, each lost independently.
 	Loss   float64
 	Bursts Bursts
 	// OneNetwork: the InternalIPs are in the LAN too.
 	OneNetwork bool
 	Busy       Busy
-	// Work is what the speaker's loop takes from what it sees until it has acted; 0 means 2 ms.
+	// Work is the time between observation and action of the speaker's loop; 0 means 2 ms.
 	Work time.Duration
 }
 
-// Busy are nodes whose CPUs have too much to do.
+// Busy are nodes with overloaded CPUs.
 type Busy struct {
 	// Share of the nodes.
 	Share float64
-	// Heartbeat is by how much the thread of the heartbeats, which has a share of its own (SCHED_DEADLINE), is late at
-	// most; Prober the same of the thread that asks kernels, and Kernel of their answers.
+	// Heartbeat is the maximum delay of the heartbeat thread, which has a CPU share of its own (SCHED_DEADLINE). Prober
+	// is that of the prober's thread, and Kernel that of the kernel's answers.
 	Heartbeat, Prober, Kernel time.Duration
-	// Paused are times in which the process does not run at all, Blocked those in which the prober's thread does not.
+	// Paused are stalls of the process, Blocked stalls of the prober's thread.
 	Paused, Blocked Bursts
 }
 
-// Cluster is a simulated one.
+// Cluster is a simulated cluster.
 type Cluster struct {
 	config   Config
 	now      int64
 	random   *rand.Rand
-	probes   *rand.Rand // of all that has to do with probers
+	probes   *rand.Rand // of everything about probers
 	queue    queue
 	Speakers []*Speaker
 	byName   map[string]*Speaker
@@ -53,28 +53,28 @@ type Cluster struct {
 	api      *api
 	// Gateway is a host of the LAN.
 	Gateway *Gateway
-	// Owners is who answers for what, Deaths who was taken for dead when, and Verdicts who for unreachable.
+	// Owners records the owners, Deaths the nodes considered dead, Verdicts the nodes considered unreachable.
 	Owners   *Owners
 	Deaths   []Death
 	Verdicts []*Verdict
-	// Empty are the ClusterIPs whose new connections went nowhere.
+	// Empty are the ClusterIPs that had no endpoint for new connections.
 	Empty []Empty
-	// vips are the addresses in their order.
+	// vips are the VirtualIPs in order.
 	vips  []netip.Addr
 	index map[netip.Addr]int
 }
 
-// Death is that one node took another for dead where VirtualIPs are announced.
+// Death records that one node considered another one dead on the network of the VirtualIPs.
 type Death struct {
 	At         time.Duration
 	Node, Dead string
-	// Wrong: it was up, and reachable there.
+	// Wrong is set if the other node was up, and reachable there.
 	Wrong bool
 }
 
 var beginning = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// New returns a cluster of which all nodes begin within 0.1 s.
+// New returns a cluster whose nodes start within 0.1 s.
 func New(config Config) *Cluster {
 	if config.Work == 0 {
 		config.Work = 2 * time.Millisecond
@@ -103,7 +103,7 @@ func New(config Config) *Cluster {
 	return c
 }
 
-// attach makes a node that is not up yet, and its Node object.
+// attach creates a node that is not up yet, and its Node object.
 func (c *Cluster) attach() *Speaker {
 	i := len(c.Speakers)
 	s := &Speaker{cluster: c, Name: fmt.Sprintf("node-%03d", i), number: i, holds: map[int]struct{}{}}
@@ -130,16 +130,16 @@ func (c *Cluster) Now() time.Duration { return time.Duration(c.now) }
 
 func (c *Cluster) time() time.Time { return beginning.Add(time.Duration(c.now)) }
 
-// After calls f when a time has passed.
+// After calls f after a time.
 func (c *Cluster) After(d time.Duration, f func()) {
 	c.queue.push(event{at: c.now + int64(d), kind: call, call: f})
 }
 
-// Run lets a time pass.
+// Run advances the time.
 func (c *Cluster) Run(d time.Duration) { c.Until(d, nil) }
 
-// Until lets time pass until something holds, looked at every millisecond, and at most that long. It tells how long it took, and
-// whether it holds.
+// Until advances the time until done, checked every millisecond, and at most by most. It returns the elapsed time and
+// whether done held.
 func (c *Cluster) Until(most time.Duration, done func() bool) (took time.Duration, ok bool) {
 	runtime.LockOSThread() // for clock
 	defer runtime.UnlockOSThread()
@@ -194,7 +194,7 @@ func (c *Cluster) happen(e *event) {
 	}
 }
 
-// services are one for each VirtualIP, announced and not programmed here: forwarding is the same on all nodes.
+// services returns one Service for each VirtualIP, announced and not programmed: forwarding is the same on all nodes.
 func (c *Cluster) services() map[pools.ServiceKey]plan.Service {
 	out := make(map[pools.ServiceKey]plan.Service, len(c.vips))
 	for i, a := range c.vips {
@@ -207,12 +207,12 @@ func (c *Cluster) service(i int) pools.ServiceKey {
 	return pools.ServiceKey{Namespace: "default", Name: fmt.Sprint("service-", i)}
 }
 
-// SetLoss makes the networks lose this from now on.
+// SetLoss sets the networks' loss from now on.
 func (c *Cluster) SetLoss(share float64, bursts Bursts) {
 	c.config.Loss, c.config.Bursts = share, bursts
 }
 
-// Asked counts the questions about silent nodes so far, Relayed how often the answer kept one alive.
+// Asked counts the questions about silent nodes so far, Relayed the answers that kept a node alive.
 func (c *Cluster) Asked() uint64   { return c.sum(func(n member.Counts) uint64 { return n.Asked }) }
 func (c *Cluster) Relayed() uint64 { return c.sum(func(n member.Counts) uint64 { return n.Relayed }) }
 
@@ -225,5 +225,5 @@ func (c *Cluster) sum(of func(member.Counts) uint64) (n uint64) {
 	return n
 }
 
-// Writes counts the lists that the placement controller has written since the beginning.
+// Writes counts the lists written by the placement controller since the start.
 func (c *Cluster) Writes() int { return c.api.Writes }

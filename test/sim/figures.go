@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Times are what a quantity took, again and again.
+// Times are measured durations.
 type Times []time.Duration
 
-// Quantile returns the one that a share of them do not exceed, 0 if there are none.
+// Quantile returns the given quantile, or 0 if there are no durations.
 func (t Times) Quantile(share float64) time.Duration {
 	if len(t) == 0 {
 		return 0
@@ -17,10 +17,10 @@ func (t Times) Quantile(share float64) time.Duration {
 	return s[min(len(s)-1, int(share*float64(len(s))))]
 }
 
-// Most returns the greatest.
+// Most returns the maximum.
 func (t Times) Most() time.Duration { return t.Quantile(1) }
 
-// Long returns how long each of the spans was.
+// Long returns the length of each span.
 func Long(spans []Span) (t Times) {
 	for _, s := range spans {
 		t = append(t, s.Long())
@@ -28,7 +28,7 @@ func Long(spans []Span) (t Times) {
 	return t
 }
 
-// Since returns how long after a time each of the moves was.
+// Since returns the time of each move relative to at.
 func Since(at time.Duration, moves []Move) (t Times) {
 	for _, m := range moves {
 		t = append(t, m.At-at)
@@ -36,7 +36,7 @@ func Since(at time.Duration, moves []Move) (t Times) {
 	return t
 }
 
-// Wrong counts the nodes that were taken for dead wrongly.
+// Wrong counts nodes wrongly considered dead.
 func Wrong(deaths []Death) (n int) {
 	for _, d := range deaths {
 		if d.Wrong {

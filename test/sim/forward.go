@@ -12,7 +12,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Empty is that a node sent new connections of a ClusterIP nowhere, though the Service has endpoints.
+// Empty records that a node had no endpoint for new connections of a ClusterIP, though the Service has endpoints.
 type Empty struct {
 	At   time.Duration
 	Node string
@@ -27,7 +27,7 @@ type clusterIP struct {
 	slice plan.Slice
 }
 
-// forwards has every node forward so many ClusterIPs.
+// forwards adds n ClusterIPs, forwarded by every node.
 func (a *api) forwards(n int) {
 	c := a.cluster
 	random := rand.New(rand.NewPCG(c.config.Seed, 4))
@@ -58,7 +58,7 @@ func (s *clusterIP) at() ipvs.Key {
 	return ipvs.Key{Addr: s.addr, Protocol: s.port.Protocol, Port: s.port.Port}
 }
 
-// leaveOut has the plan know which nodes are unreachable.
+// leaveOut passes the unreachable nodes to the planner.
 func (s *Speaker) leaveOut(before, now plan.Reachability) {
 	unreachable := map[string]time.Time{}
 	for name, u := range now.Unreachable {
@@ -96,7 +96,7 @@ func (s *Speaker) takers(svc *clusterIP) (nodes []string) {
 	return slices.Compact(nodes)
 }
 
-// serves records the ClusterIPs whose new connections go nowhere.
+// serves records the ClusterIPs without an endpoint for new connections.
 func (s *Speaker) serves() {
 	c := s.cluster
 	for i := range c.api.clusterIPs {

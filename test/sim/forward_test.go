@@ -19,8 +19,8 @@ func forwarding(t *testing.T, config Config) *Cluster {
 	return c
 }
 
-// wantServes checks that a node sends new connections to every endpoint but those on some nodes, and to these where
-// there are no others.
+// wantServes checks that a node sends new connections to every endpoint outside the given nodes, and to all endpoints
+// if there are no others.
 func wantServes(t *testing.T, when string, s *Speaker, without []*Speaker) {
 	t.Helper()
 	for i := range s.cluster.api.clusterIPs {
@@ -42,7 +42,7 @@ func wantServes(t *testing.T, when string, s *Speaker, without []*Speaker) {
 	}
 }
 
-// A partition into halves: each side serves with what it reaches, and nothing is left without endpoints.
+// A partition into halves: each side serves with the endpoints it reaches, and no Service is left without endpoints.
 func TestHalvesServe(t *testing.T) {
 	for _, gateway := range []bool{true, false} {
 		for _, seed := range seeds {
@@ -77,12 +77,12 @@ func TestHalvesServe(t *testing.T) {
 	}
 }
 
-// Whatever fails, no node sends the new connections of a Service nowhere.
+// Whatever fails, no Service is left without endpoints for new connections on any node.
 func TestNeverEmpty(t *testing.T) {
 	for _, seed := range seeds {
 		c := forwarding(t, Config{Seed: seed, Loss: 0.05, Busy: busy, Profile: member.Fast})
 		off := c.Speakers[:0:0]
-		for i, s := range c.Speakers[1:] { // one after the other, to the last but one
+		for i, s := range c.Speakers[1:] { // one after the other, until one is left
 			s.PowerOff()
 			off = append(off, s)
 			c.Run(4 * time.Second)

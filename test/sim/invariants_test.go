@@ -9,7 +9,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/member"
 )
 
-// small is a cluster that all tests begin with: settled, and with its lists as they stay.
+// small returns the cluster that the tests start with: converged, with stable lists.
 func small(t *testing.T, config Config) *Cluster {
 	t.Helper()
 	config.Nodes, config.VIPs, config.Profile = 20, 200, member.Standard
@@ -28,7 +28,7 @@ func small(t *testing.T, config Config) *Cluster {
 
 func (c *Cluster) forget() { c.Owners.Mark(); c.Deaths = nil }
 
-// wantOne checks that each VirtualIP has one owner, within a time.
+// wantOne checks that each VirtualIP has one owner within a time.
 func (c *Cluster) wantOne(t *testing.T, when string, within time.Duration) {
 	t.Helper()
 	if _, ok := c.Until(within, c.Owners.One); !ok {
@@ -37,7 +37,7 @@ func (c *Cluster) wantOne(t *testing.T, when string, within time.Duration) {
 	}
 }
 
-// wantStill lets time pass in which nothing may move and nobody may be taken for dead.
+// wantStill advances the time. No VirtualIP may move, and no node may be wrongly considered dead.
 func (c *Cluster) wantStill(t *testing.T, when string, d time.Duration) {
 	t.Helper()
 	c.forget()
@@ -50,7 +50,7 @@ func (c *Cluster) wantStill(t *testing.T, when string, d time.Duration) {
 
 var seeds = []uint64{1, 2}
 
-// A node that loses power is replaced within 0.6 s, by many; nothing moves when it returns, nor with loss.
+// Many nodes take over from a node that loses power, within 0.6 s. Nothing moves when it returns, nor with loss.
 func TestPowerOff(t *testing.T) {
 	for _, seed := range seeds {
 		c := small(t, Config{Seed: seed, Loss: 0.01})
@@ -69,7 +69,7 @@ func TestPowerOff(t *testing.T) {
 	}
 }
 
-// A node that leaves hands over all that it holds, without a moment in which nobody answers. Nothing moves to one that joins.
+// A leaving node hands over all its VirtualIPs without an interruption. Nothing moves to a joining node.
 func TestLeaveAndJoin(t *testing.T) {
 	for _, seed := range seeds {
 		c := small(t, Config{Seed: seed, Loss: 0.01})
@@ -88,7 +88,7 @@ func TestLeaveAndJoin(t *testing.T) {
 	}
 }
 
-// Both sides of a partition answer for everything; healed, there is one owner within a second.
+// Both sides of a partition own all VirtualIPs; one owner remains within a second after it has healed.
 func TestPartition(t *testing.T) {
 	for _, seed := range seeds {
 		c := small(t, Config{Seed: seed})
@@ -107,7 +107,8 @@ func TestPartition(t *testing.T) {
 	}
 }
 
-// The LAN is split while everybody has the API server: both sides answer, and who writes that is soon settled, whatever the list is.
+// The LAN is partitioned, the API server is reachable for all: both sides answer, and the reporter of each status soon
+// settles, whatever the list is.
 func TestSplitWithAPI(t *testing.T) {
 	for _, seed := range seeds {
 		c := small(t, Config{Seed: seed})
@@ -131,8 +132,8 @@ func TestSplitWithAPI(t *testing.T) {
 	}
 }
 
-// A node whose LAN is cut, with the node network left, is replaced; so is one whose process stands still, which does not answer
-// when it goes on.
+// A node whose LAN is cut, with the node network intact, is replaced. So is a node with a stalled process, which does
+// not answer when it resumes.
 func TestCutAndPaused(t *testing.T) {
 	for _, seed := range seeds {
 		c := small(t, Config{Seed: seed})
@@ -153,7 +154,7 @@ func TestCutAndPaused(t *testing.T) {
 	}
 }
 
-// held are the addresses that each node answers for.
+// held returns the VirtualIPs that each node owns.
 func (c *Cluster) held() map[*Speaker][]int {
 	held := map[*Speaker][]int{}
 	for _, s := range c.Speakers {
@@ -162,21 +163,21 @@ func (c *Cluster) held() map[*Speaker][]int {
 	return held
 }
 
-// A virtual machine that was suspended together with its clock, for 10 s or for just longer than it takes until it is
-// replaced, is an owner no more when it goes on, with two nodes and with many.
+// A virtual machine suspended together with its clock, for 10 s or for just longer than its replacement takes, is no
+// longer an owner when it resumes, with two nodes and with many.
 func TestSuspended(t *testing.T) {
 	for seed := range uint64(4) {
 		for _, nodes := range []int{2, 20} {
 			c := New(Config{Seed: seed, Nodes: nodes, VIPs: 40, Profile: member.Standard})
 			c.wantOne(t, "the start", 3*time.Second)
 			c.Run(10 * time.Second)
-			c.api.down = seed%2 == 1 // then the list does not follow the one that took over
+			c.api.down = seed%2 == 1 // then the list does not follow the new owner
 			for i, length := range []time.Duration{10 * time.Second, 600 * time.Millisecond, 10 * time.Second} {
 				suspended := c.Speakers[int(seed)%nodes]
 				if len(c.Owners.Of(suspended)) == 0 {
 					suspended = c.Speakers[int(seed+1)%nodes]
 				}
-				suspended.Suspend(length, 250*(i%2)) // without a queue it speaks before it has read anything
+				suspended.Suspend(length, 250*(i%2)) // without a queue it sends before it has read anything
 				c.wantOne(t, "it is suspended", 600*time.Millisecond)
 				c.Run(length - 600*time.Millisecond)
 				before := c.held()
@@ -197,14 +198,14 @@ func TestSuspended(t *testing.T) {
 	}
 }
 
-// A node that sends and hears nobody, as with a wrong packet filter, takes nothing for long from those who hear one another: it reads in the
-// statuses that they answer. It keeps what it had.
+// A node with an asymmetric link sends but receives from no node, as with a wrong packet filter. It does not keep
+// addresses of nodes that receive one another: the statuses report these as owners. It keeps its own addresses.
 func TestDeaf(t *testing.T) {
 	for _, seed := range []uint64{0, 1, 2, 3} { // in half of them the node network is the first to be received again
 		c := small(t, Config{Seed: seed})
 		deaf := c.Speakers[int(seed)*5]
 		deaf.Deafen(true)
-		c.Run(600 * time.Millisecond) // it takes the others for dead
+		c.Run(600 * time.Millisecond) // it considers the others dead
 		c.wantOne(t, "a node is deaf", 1500*time.Millisecond)
 		c.wantStill(t, "it stays deaf", 10*time.Second)
 		if n := len(c.Owners.Of(deaf)); n != 10 {
@@ -215,9 +216,9 @@ func TestDeaf(t *testing.T) {
 	}
 }
 
-// Of two nodes of which one hears the other, one answers, though the API server is away.
+// Two nodes with an asymmetric link between them: one answers, even while the API server is unreachable.
 func TestOneWayOfTwo(t *testing.T) {
-	for seed := range uint64(20) { // what the deaf one knew of the other's claims is old when it receives again
+	for seed := range uint64(20) { // the asymmetric node's state of the other's claims is old when it receives again
 		c := New(Config{Seed: seed, Nodes: 2, VIPs: 40, Profile: member.Standard})
 		c.wantOne(t, "the start", 3*time.Second)
 		c.Run(3 * time.Second)

@@ -17,26 +17,26 @@ const (
 
 var ifaces = [networks]string{"eth0", "eth1"}
 
-// headers are those of Ethernet, IPv4 and UDP, which belong to the traffic.
+// headers is the size of the Ethernet, IPv4 and UDP headers, which count as traffic.
 const headers = 14 + 20 + 8
 
-// Bursts are times in which a node's port loses everything, both ways. The zero value is none.
+// Bursts are times of total loss on a node's port, in both directions. The zero value is none.
 type Bursts struct {
-	// Every is the mean time from one to the next, of each port; each lasts between Least and Most.
+	// Every is the mean interval between bursts of a port; each lasts between Least and Most.
 	Every, Least, Most time.Duration
 }
 
-// port is where a node is attached to a network.
+// port attaches a node to a network.
 type port struct {
-	// group: only those of one group reach one another.
+	// group: only ports of one group reach one another.
 	group int
-	// deaf ports receive nothing, though they send.
+	// deaf ports send but do not receive (an asymmetric link).
 	deaf bool
-	// The next burst, or the present one.
+	// The next or the current burst.
 	burstFrom, burstTo int64
 }
 
-// lost tells whether the port loses what passes it now.
+// lost reports whether the port is in a burst of loss.
 func (c *Cluster) lost(p *port) bool {
 	b := &c.config.Bursts
 	if b.Every == 0 {
@@ -49,9 +49,9 @@ func (c *Cluster) lost(p *port) bool {
 	return c.now >= p.burstFrom
 }
 
-// carry takes what a node sends to where it goes.
+// carry delivers what a node sends.
 func (c *Cluster) carry(from *Speaker, sends []member.Send) {
-	var kept, shared []byte // the Core's bytes, which it uses again, and a copy of them
+	var kept, shared []byte // the Core's buffer, which it reuses, and a copy
 	for _, s := range sends {
 		if len(s.Data) > member.MaxDatagram {
 			panic("a datagram is too long")
@@ -74,7 +74,7 @@ func (c *Cluster) carry(from *Speaker, sends []member.Send) {
 	}
 }
 
-// datagram puts one on its way to one node, unless it gets lost.
+// datagram delivers a datagram to one node, unless it is lost.
 func (c *Cluster) datagram(from, to *Speaker, iface uint8, data []byte) {
 	out, in := &from.ports[iface], &to.ports[iface]
 	if !to.power || out.group != in.group || in.deaf || c.lost(out) || c.lost(in) {
@@ -86,7 +86,7 @@ func (c *Cluster) datagram(from, to *Speaker, iface uint8, data []byte) {
 	c.queue.push(event{at: c.now + int64(delay(c.random)), kind: arrival, node: to, from: from, iface: iface, data: data})
 }
 
-// delay is that of one datagram: 0.1 to 0.5 ms, and one of fifty up to 5 ms.
+// delay returns the delay of a datagram: 0.1 to 0.5 ms, and for one of fifty up to 5 ms.
 func delay(random *rand.Rand) time.Duration {
 	most := 400
 	if random.IntN(50) == 0 {
@@ -121,7 +121,7 @@ func (t *Traffic) add(size int) {
 	t.Bytes += int64(size) + headers
 }
 
-// Minus returns what came after u.
+// Minus returns the traffic since u.
 func (t Traffic) Minus(u Traffic) Traffic {
 	return Traffic{t.Datagrams - u.Datagrams, t.Bytes - u.Bytes}
 }

@@ -7,28 +7,29 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Owners notes who answers for each VirtualIP so that clients can hear it: a node that is off, stands still or is cut off does not.
+// Owners records the nodes that answer for each VirtualIP, as reachable for clients: a node that is off, stalled or cut
+// off does not count.
 type Owners struct {
 	cluster *Cluster
 	by      [][]*Speaker
-	last    []*Speaker // the one that answered last
-	none    []int64    // since when nobody does, -1 if somebody does
-	several []int64    // since when several do, -1 if they do not
-	// Vacant and Doubled are the times that are over since the last Mark, Moves what came to another node.
+	last    []*Speaker // the last owner
+	none    []int64    // since when there is no owner, -1 if there is one
+	several []int64    // since when there are several owners, -1 if there are not
+	// Vacant and Doubled are the spans that ended since the last Mark, Moves the changes of owner.
 	Vacant, Doubled []Span
 	Moves           []Move
 }
 
-// Span is how long something was so of a VirtualIP.
+// Span is a time span of a VirtualIP's state.
 type Span struct {
 	VIP      int
 	From, To time.Duration
 }
 
-// Long is how long it was.
+// Long returns its length.
 func (s Span) Long() time.Duration { return s.To - s.From }
 
-// Move is that a VirtualIP came to a node that did not have it last.
+// Move records that a VirtualIP moved to a node other than its last owner.
 type Move struct {
 	VIP      int
 	At       time.Duration
@@ -44,7 +45,7 @@ func newOwners(c *Cluster, vips int) *Owners {
 	return o
 }
 
-// note brings it up to date about one VirtualIP and one node.
+// note updates the record of one VirtualIP on one node.
 func (o *Owners) note(vip int, s *Speaker) {
 	_, holds := s.holds[vip]
 	i := slices.Index(o.by[vip], s)
@@ -82,14 +83,14 @@ func (o *Owners) span(since *int64, is bool, vip int, over *[]Span) {
 	}
 }
 
-// refresh brings it up to date about a node that can be heard, or cannot any more.
+// refresh updates the record of a node that became reachable or unreachable for clients.
 func (o *Owners) refresh(s *Speaker) {
 	for _, vip := range s.held() {
 		o.note(vip, s)
 	}
 }
 
-// Mark forgets what was noted. What lasts began just now.
+// Mark clears the record. Spans that last begin now.
 func (o *Owners) Mark() {
 	o.Vacant, o.Doubled, o.Moves = nil, nil, nil
 	for _, since := range [][]int64{o.none, o.several} {
@@ -101,7 +102,7 @@ func (o *Owners) Mark() {
 	}
 }
 
-// Each tells how many VirtualIPs nobody, and how many several nodes answer for.
+// Each returns the number of VirtualIPs without an owner, and with several.
 func (o *Owners) Each() (nobody, several int) {
 	for _, by := range o.by {
 		switch {
@@ -114,13 +115,13 @@ func (o *Owners) Each() (nobody, several int) {
 	return nobody, several
 }
 
-// One tells whether each VirtualIP has exactly one owner.
+// One reports whether each VirtualIP has exactly one owner.
 func (o *Owners) One() bool {
 	nobody, several := o.Each()
 	return nobody+several == 0
 }
 
-// Least and Most VirtualIPs of a node that is up.
+// Balance returns the smallest and the largest number of VirtualIPs of a running node.
 func (o *Owners) Balance() (least, most int) {
 	led := map[*Speaker]int{}
 	for _, by := range o.by {
@@ -137,7 +138,7 @@ func (o *Owners) Balance() (least, most int) {
 	return least, most
 }
 
-// Of returns the VirtualIPs that a node answers for.
+// Of returns the VirtualIPs that a node owns.
 func (o *Owners) Of(s *Speaker) (vips []int) {
 	for vip, by := range o.by {
 		if slices.Contains(by, s) {

@@ -1,24 +1,24 @@
 package sim
 
-// kind is what an event does.
+// kind is the type of an event.
 type kind uint8
 
 const (
 	arrival kind = iota // a datagram reaches a node
-	turn                // the liveness loop of a node turns
-	wake                // the speaker's loop of a node plans again although nothing happened
-	act                 // the speaker's loop of a node does what it has planned
+	turn                // the liveness loop of a node ticks
+	wake                // the speaker's loop of a node plans at the planner's wake-up time
+	act                 // the speaker's loop of a node applies its plan
 	probe               // the prober of a node ticks
-	call                // something of the scenario
+	call                // an action of the scenario
 )
 
-// event is something that happens at a time, counted in nanoseconds from the beginning.
+// event is an event with its time, in nanoseconds since the start.
 type event struct {
 	at    int64
-	order uint64 // of events at one time, the first that was made comes first
+	order uint64 // orders events of the same time by creation
 	kind  kind
 	iface uint8
-	boot  uint32 // of the node's process; events of an earlier one are void
+	boot  uint32 // of the node's process; events of an earlier process are ignored
 	node  *Speaker
 	from  *Speaker
 	data  []byte
@@ -27,7 +27,7 @@ type event struct {
 
 func (e *event) before(f *event) bool { return e.at < f.at || e.at == f.at && e.order < f.order }
 
-// queue is a binary heap of events, the next one first.
+// queue is a binary heap of events, the earliest first.
 type queue struct {
 	events []event
 	order  uint64

@@ -10,34 +10,35 @@ import (
 	"github.com/ironlb/ironlb/speaker/reach"
 )
 
-// host has a kernel that answers ICMP echo and neighbor discovery while it has power and is not suspended, whatever
-// becomes of its processes: a node, or the gateway.
+// host is a node or the gateway. Its kernel answers ICMP echo and neighbor discovery while it has power and is not
+// suspended, whatever the state of its processes.
 type host struct {
 	addrs            [networks]netip.Addr
 	ports            [networks]port
 	power, suspended bool
 	busy             bool
-	changed          int64 // when power, suspension or a port changed last
+	changed          int64 // time of the last change of power, suspension or a port
 }
 
 func (h *host) answers() bool { return h.power && !h.suspended }
 
-// set changes a host, and notes when.
+// set changes a host and records the time.
 func (c *Cluster) set(h *host, change func()) {
 	change()
 	h.changed = c.now
 }
 
-// prober is what reach.Prober is on a node: a thread of ordinary priority with a reach.Core.
+// prober models reach.Prober on a node: a thread of ordinary priority with a reach.Core.
 type prober struct {
 	core *reach.Core
-	// at is when its thread runs next, 0 for never. blocked is until when it does not get a CPU.
+	// at is the next run of its thread, 0 for never. Until blocked, the thread gets no CPU.
 	at, blocked int64
 	// received and observer are new if updated is set.
 	received map[string]struct{}
 	observer bool
 	updated  bool
-	// echoes wait in its socket; neighbors are the questions to the neighbor table, the last one for each address.
+	// echoes are replies queued in its socket. neighbors are the questions to the neighbor table, the last one for each
+	// address.
 	echoes    []reach.Question
 	neighbors []neighbor
 	decided   plan.Reachability
@@ -51,10 +52,10 @@ type neighbor struct {
 	answered int64 // 0: not yet
 }
 
-// neighborFor is how long an answer is expected of the neighbor table, neighborTick the unit of its times.
+// neighborFor is the timeout of a question to the neighbor table, neighborTick the resolution of its times.
 const neighborFor, neighborTick = time.Second, 10 * time.Millisecond
 
-// startProber begins with the nodes that the API server has, and the gateway.
+// startProber starts with the API server's nodes and the gateway.
 func (s *Speaker) startProber() {
 	s.prober = prober{core: reach.NewCore(), open: map[string]*Verdict{}}
 	s.setTargets()
@@ -77,7 +78,7 @@ func both(addr netip.Addr) []reach.Target {
 	return []reach.Target{{Addr: addr, By: plan.WitnessEcho}, {Addr: addr, By: plan.WitnessNeighbor}}
 }
 
-// stopProber ends it with its process.
+// stopProber stops the prober when its process ends.
 func (s *Speaker) stopProber() {
 	for _, v := range s.prober.open {
 		s.cluster.close(v)
@@ -85,7 +86,7 @@ func (s *Speaker) stopProber() {
 	s.prober = prober{}
 }
 
-// passReceived hands over whose speakers are received.
+// passReceived passes the names of nodes whose speakers are received.
 func (s *Speaker) passReceived() {
 	if nodes, observer, changed := s.core.Received(); changed {
 		s.prober.received, s.prober.observer, s.prober.updated = nodes, observer, true
@@ -93,7 +94,7 @@ func (s *Speaker) passReceived() {
 	}
 }
 
-// wakeProber has its thread run at a time, or as much later as the scheduler makes it.
+// wakeProber schedules the prober's thread at a time, delayed by the scheduler's latency.
 func (s *Speaker) wakeProber(at int64) {
 	c, p := s.cluster, &s.prober
 	late := time.Millisecond
@@ -141,7 +142,7 @@ func (s *Speaker) probe() {
 	s.wakeProber(int64(p.core.Next().Sub(beginning) + s.behind))
 }
 
-// ask puts a question on its way.
+// ask sends a question.
 func (s *Speaker) ask(q reach.Question) {
 	c, p, boot := s.cluster, &s.prober, s.boot
 	s.Asked++
@@ -161,7 +162,7 @@ func (s *Speaker) ask(q reach.Question) {
 	})
 }
 
-// answered takes in an answer. One to echo wakes the prober, the neighbor table does not.
+// answered handles an answer. An echo reply wakes the prober; an answer of the neighbor table does not.
 func (s *Speaker) answered(q reach.Question) {
 	p := &s.prober
 	if q.By == plan.WitnessEcho {
@@ -176,7 +177,7 @@ func (s *Speaker) answered(q reach.Question) {
 	}
 }
 
-// packet carries one from kernel to kernel, unless it gets lost.
+// packet delivers a packet between two kernels, unless it is lost.
 func (c *Cluster) packet(from, to *host, iface uint8, arrives func()) {
 	out, in := &from.ports[iface], &to.ports[iface]
 	if out.group != in.group || c.lost(out) || c.lost(in) || c.config.Loss > 0 && c.probes.Float64() < c.config.Loss {
@@ -189,7 +190,7 @@ func (c *Cluster) packet(from, to *host, iface uint8, arrives func()) {
 	c.After(late, arrives)
 }
 
-// decides records what its Core has decided.
+// decides records the verdicts of its Core.
 func (s *Speaker) decides() {
 	c, p := s.cluster, &s.prober
 	state := p.core.State()
@@ -213,5 +214,5 @@ func (s *Speaker) decides() {
 	p.decided = state
 }
 
-// State is what its prober has decided.
+// State returns the prober's verdicts.
 func (s *Speaker) State() plan.Reachability { return s.prober.decided }

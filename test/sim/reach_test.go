@@ -9,7 +9,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/member"
 )
 
-// probed is a cluster in which everybody knows who answers.
+// probed returns a cluster in which every node has a witness for every other node.
 func probed(t *testing.T, config Config) *Cluster {
 	t.Helper()
 	config.VIPs = config.Nodes
@@ -36,7 +36,7 @@ func (c *Cluster) decided(at time.Duration, dead *Speaker) (took Times) {
 	return took
 }
 
-// wantNobody checks that no node was taken for unreachable so far.
+// wantNobody checks that no node has been considered unreachable so far.
 func (c *Cluster) wantNobody(t *testing.T, when string) {
 	t.Helper()
 	for _, v := range c.Verdicts {
@@ -44,7 +44,7 @@ func (c *Cluster) wantNobody(t *testing.T, when string) {
 	}
 }
 
-// wantOnly checks whom a node takes for unreachable, and whether it may be cut off.
+// wantOnly checks which nodes a node considers unreachable, and whether it may be cut off.
 func wantOnly(t *testing.T, when string, s *Speaker, cutOff bool, unreachable ...*Speaker) {
 	t.Helper()
 	for _, o := range s.cluster.Speakers {
@@ -57,10 +57,10 @@ func wantOnly(t *testing.T, when string, s *Speaker, cutOff bool, unreachable ..
 	}
 }
 
-// The dead time and decidedWithin is what the documentation promises.
+// decidedWithin is the documented time to a verdict, in addition to the dead time.
 const decidedWithin = 150 * time.Millisecond
 
-// A dead node is unreachable for all others in time; those who come back are reachable at once.
+// A dead node is unreachable for all others in time; a returning node is reachable at once.
 func TestDeathDecided(t *testing.T) {
 	for _, loss := range []float64{0, 0.05} {
 		for _, p := range []member.Profile{member.Standard, member.Fast} {
@@ -138,14 +138,14 @@ func TestSilentSpeakers(t *testing.T) {
 	}
 }
 
-// busy is every third node, whose processes stall for longer than the dead time.
+// busy is every third node, with stalls longer than the dead time.
 var busy = Busy{
 	Share: 0.34, Heartbeat: 20 * time.Millisecond, Prober: 100 * time.Millisecond, Kernel: 20 * time.Millisecond,
 	Paused:  Bursts{Every: 3 * time.Second, Least: 100 * time.Millisecond, Most: 2 * time.Second},
 	Blocked: Bursts{Every: 3 * time.Second, Least: 50 * time.Millisecond, Most: 2 * time.Second},
 }
 
-// With 5 % loss and busy nodes nobody is taken for unreachable wrongly, and the dead are found.
+// With 5 % loss and busy nodes no node is wrongly considered unreachable, and dead nodes are found.
 func TestBusy(t *testing.T) {
 	for _, seed := range seeds {
 		c := probed(t, Config{Seed: seed, Nodes: 12, Loss: 0.05, Busy: busy})
@@ -171,7 +171,7 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// A virtual machine that is suspended does not answer, and does so at once when it goes on. It takes nobody else for
+// A suspended virtual machine does not answer; when it resumes it answers at once. It considers no other node
 // unreachable.
 func TestSuspendedKernel(t *testing.T) {
 	for _, seed := range seeds {
@@ -193,8 +193,8 @@ func TestSuspendedKernel(t *testing.T) {
 	}
 }
 
-// Of two nodes the survivor decides while its gateway answers, and not while nobody does. One that is cut off changes
-// nothing.
+// Of two nodes the survivor decides while its gateway answers, and not while nothing answers. A node that is cut off
+// changes nothing.
 func TestTwoNodes(t *testing.T) {
 	for _, seed := range seeds {
 		for _, one := range []bool{false, true} {
@@ -233,7 +233,7 @@ func TestTwoNodes(t *testing.T) {
 	}
 }
 
-// A node that is cut off changes nothing, and all others take it alone for unreachable.
+// A node that is cut off changes nothing, and all others consider only this node unreachable.
 func TestCutOff(t *testing.T) {
 	for _, seed := range seeds {
 		c := probed(t, Config{Seed: seed, Nodes: 12, Loss: 0.01})
@@ -260,8 +260,8 @@ func TestCutOff(t *testing.T) {
 	}
 }
 
-// Pods are reached by the node network: where it is cut and the LAN is whole, the node is unreachable, and for itself
-// all others are. A LAN that is cut makes nobody unreachable.
+// Pods are reached by the node network. If it is cut and the LAN is intact, the node is unreachable, and it considers
+// all others unreachable. A cut LAN makes no node unreachable.
 func TestOneNetworkCut(t *testing.T) {
 	for _, seed := range seeds {
 		c := probed(t, Config{Seed: seed, Nodes: 12, Loss: 0.01})
@@ -286,14 +286,14 @@ func TestOneNetworkCut(t *testing.T) {
 	}
 }
 
-// Halves and a minority. A node that has the gateway on its side, or reaches half of all nodes, leaves the other side
-// out as soon as a node that dies. Any other node changes nothing, neither then nor when the network is whole again.
+// Halves and a minority. A node with the gateway on its side, or that reaches half of all nodes, leaves out the other
+// side as soon as a dead node. Any other node changes nothing, neither then nor when the partition has healed.
 func TestSides(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		nodes   int  // on the side without the gateway
-		gateway bool // it answers on the other side
-		// lone and main are set if the side leaves the other one out at once.
+		gateway bool // the gateway answers on the other side
+		// lone and main are set if the side leaves out the other one at once.
 		lone, main bool
 	}{
 		{"halves, the gateway on one side", 6, true, true, true},
@@ -350,7 +350,7 @@ func (c *Cluster) split(nodes []*Speaker, d time.Duration) {
 	c.Run(2 * time.Second)
 }
 
-// wantSide checks that each node of one side has left the other side out, or knows that it may be cut off.
+// wantSide checks that each node of one side has left out the other side, or reports that it may be cut off.
 func (c *Cluster) wantSide(t *testing.T, when string, side, other []*Speaker, decides bool) {
 	t.Helper()
 	for _, s := range side {
@@ -395,7 +395,7 @@ func TestFlappingPort(t *testing.T) {
 	}
 }
 
-// A node that joins is found when it dies, and one that was never received is not.
+// A joined node is found when it dies; a node that was never received is not.
 func TestJoinAndDie(t *testing.T) {
 	c := probed(t, Config{Seed: 1, Nodes: 5})
 	s := c.Join()
@@ -406,7 +406,7 @@ func TestJoinAndDie(t *testing.T) {
 	if n := len(c.Verdicts); n != 5 {
 		t.Errorf("%d of 5 have decided", n)
 	}
-	c.Speakers[0].Crash() // its next process has never received that one
+	c.Speakers[0].Crash() // its next process has never received the joined node
 	c.Run(time.Second)
 	c.Speakers[0].Start()
 	c.Run(10 * time.Second)

@@ -21,13 +21,13 @@ type Speaker struct {
 	prober prober
 	// paused is set while its process is stopped.
 	paused bool
-	// began is when the process did, resumed when it went on after its last stall.
+	// began is the start of the process, resumed the end of its last stall.
 	began, resumed int64
-	// behind is for how long its clock was stopped in all.
+	// behind is the total time for which its clock was stopped.
 	behind time.Duration
-	// queue is how many datagrams wait for it while it is paused.
+	// queue is the limit of datagrams queued while it is paused.
 	queue   int
-	boot    uint32 // of its process; it does not run while core is nil
+	boot    uint32 // of its process; without a core no process runs
 	waiting []event
 
 	core    *member.Core
@@ -36,7 +36,7 @@ type Speaker struct {
 	view    *plan.View
 	desired *plan.Desired
 	touched plan.Touched
-	// acting is set from a plan until it is done; kicked: then plan again. fences are those at the plan.
+	// acting is set from a plan until it is applied; kicked requests another plan. fences are those at the plan.
 	acting, kicked bool
 	fences         uint64
 	planned        *plan.Changed
@@ -45,19 +45,19 @@ type Speaker struct {
 	mustSay        bool
 	fenced         bool
 	leaveBy        int64
-	leaving        bool // it was asked to end; planLeaving: it was when the plan was made
+	leaving        bool // shutdown was requested; planLeaving: it was when the plan was made
 	planLeaving    bool
-	holds          map[int]struct{} // by number of the VirtualIP
-	watched        int64            // when the last change of the API arrives
+	holds          map[int]struct{} // by index of the VirtualIP
+	watched        int64            // arrival of the last watch event
 
 	Sent, Received Traffic
 	Drops          map[member.Drop]int64
 	Cost           Cost
-	// Asked are the questions that its prober asked.
+	// Asked counts the questions of its prober.
 	Asked int
 }
 
-// Cost is the CPU time that a speaker took; only that of the first one is measured.
+// Cost is the CPU time of a speaker; only the first speaker is measured.
 type Cost struct {
 	Core, Plan  time.Duration
 	Reach       time.Duration
@@ -66,7 +66,7 @@ type Cost struct {
 	LongestTurn time.Duration
 }
 
-// clock is the CPU time of this thread, on which Run stays.
+// clock returns the CPU time of this thread; Run locks itself to it.
 func (s *Speaker) clock() time.Duration {
 	if s.number != 0 {
 		return 0
@@ -82,10 +82,10 @@ var secret = []byte("0123456789abcdef0123456789abcdef")
 
 var segment = member.SegmentKeys("eth0", []netip.Prefix{lanSubnet})
 
-// runs tells whether its process does something.
+// runs reports whether its process exists and is not stalled.
 func (s *Speaker) runs() bool { return s.power && !s.paused && s.core != nil }
 
-// audible tells whether clients get its answers. A port of a group below zero is cut off.
+// audible reports whether its answers reach clients. A port of a group below zero is cut off.
 func (s *Speaker) audible() bool { return s.runs() && !s.fenced && s.ports[LAN].group >= 0 }
 
 func (s *Speaker) held() []int { return slices.Sorted(maps.Keys(s.holds)) }
@@ -94,7 +94,7 @@ func (s *Speaker) moved(vip int) plan.Reason {
 	return s.desired.VIPs[s.cluster.vips[vip].String()].Moved
 }
 
-// Start switches the node on and begins its process.
+// Start switches the node on and starts its process.
 func (s *Speaker) Start() {
 	c := s.cluster
 	s.stop()
@@ -123,7 +123,7 @@ func (s *Speaker) Start() {
 	s.turn()
 }
 
-// stop ends the process, without a word.
+// stop ends the process without a goodbye.
 func (s *Speaker) stop() {
 	held := s.held()
 	s.stopProber()
@@ -137,27 +137,27 @@ func (s *Speaker) stop() {
 	}
 }
 
-// PowerOff takes the node's power.
+// PowerOff cuts the node's power.
 func (s *Speaker) PowerOff() {
 	s.cluster.set(&s.host, func() { s.power = false })
 	s.stop()
 }
 
-// Crash ends the process alone.
+// Crash ends only the process.
 func (s *Speaker) Crash() { s.stop() }
 
-// Leave asks the process to end politely.
+// Leave starts a graceful shutdown of the process.
 func (s *Speaker) Leave() {
 	s.leaving = true
 	s.leaveBy = s.cluster.now + int64(5*time.Second)
 	s.kick()
 }
 
-// time is what the node's clock shows.
+// time returns the node's clock.
 func (s *Speaker) time() time.Time { return s.cluster.time().Add(-s.behind) }
 
-// Suspend stops the node and its clock for a time, as a hypervisor does with a virtual machine: nothing in it shows
-// that time has passed. queue is how many datagrams wait for it in its network card.
+// Suspend stops the node and its clock for a time, as a hypervisor suspends a virtual machine: nothing in it shows that
+// time has passed. queue is the limit of datagrams queued in its network card.
 func (s *Speaker) Suspend(d time.Duration, queue int) {
 	behind, before := s.behind, s.queue
 	c, h := s.cluster, &s.host
@@ -166,10 +166,10 @@ func (s *Speaker) Suspend(d time.Duration, queue int) {
 	c.After(d, func() { c.set(h, func() { h.suspended = false }) })
 	s.Pause(d)
 	c.After(d, func() { s.queue = before })
-	s.behind = behind + d // what the clock shows when it goes on
+	s.behind = behind + d // the clock when it resumes
 }
 
-// Pause makes the process stand still for a time.
+// Pause stalls the process for a time.
 func (s *Speaker) Pause(d time.Duration) {
 	last := s.time()
 	s.paused = true
@@ -180,7 +180,7 @@ func (s *Speaker) Pause(d time.Duration) {
 			return
 		}
 		s.paused, s.resumed = false, s.cluster.now
-		s.fenced = s.fenced || s.time().Sub(last) > s.core.FenceAfter() // the responders see it before the loop does
+		s.fenced = s.fenced || s.time().Sub(last) > s.core.FenceAfter() // the responders check it before the loop does
 		for i := range s.waiting {
 			s.read(&s.waiting[i])
 		}
@@ -190,13 +190,14 @@ func (s *Speaker) Pause(d time.Duration) {
 		if s.acting {
 			s.act()
 		}
-		s.prober.at = 0 // a tick that was due meanwhile was void
+		s.prober.at = 0 // a tick due meanwhile was void
 		s.wakeProber(s.cluster.now)
 		s.kick()
 	})
 }
 
-// Group puts the node's ports into a group that only its members reach; below zero: cut off from clients, too.
+// Group moves the node's ports into a group; only ports of one group reach one another. Below zero it is cut off from
+// clients, too.
 func (s *Speaker) Group(group int, networks ...int) {
 	s.cluster.set(&s.host, func() {
 		for _, n := range networks {
@@ -206,17 +207,17 @@ func (s *Speaker) Group(group int, networks ...int) {
 	s.cluster.Owners.refresh(s)
 }
 
-// Deafen makes all of the node's ports receive nothing, or again.
+// Deafen makes the links of all the node's ports asymmetric (receiving nothing), or restores them.
 func (s *Speaker) Deafen(deaf bool) {
 	for i := range s.ports {
 		s.ports[i].deaf = deaf
 	}
 }
 
-// socketBuffer is how many datagrams wait for a process that stands still.
+// socketBuffer is the number of datagrams queued for a stalled process.
 const socketBuffer = 500
 
-// arrive takes in a datagram that reaches the node.
+// arrive handles a datagram that reaches the node.
 func (s *Speaker) arrive(e *event) {
 	if !s.power {
 		return
@@ -250,7 +251,7 @@ func (s *Speaker) read(e *event) {
 	}
 }
 
-// turn is one turn of the liveness loop, after it has read.
+// turn is one tick of the liveness loop, after it has read.
 func (s *Speaker) turn() {
 	c := s.cluster
 	start := s.clock()
@@ -276,7 +277,7 @@ func (s *Speaker) turn() {
 	c.queue.push(event{at: s.turnAt, kind: turn, node: s, boot: s.boot})
 }
 
-// seesFence tells the responders whether they may answer.
+// seesFence updates the responders' fence.
 func (s *Speaker) seesFence() {
 	if f := s.core.Fenced(); f != s.fenced {
 		s.fenced = f
@@ -284,7 +285,7 @@ func (s *Speaker) seesFence() {
 	}
 }
 
-// kick makes the speaker's loop plan as soon as it can.
+// kick triggers the speaker's loop as soon as possible.
 func (s *Speaker) kick() {
 	switch {
 	case !s.runs():
@@ -327,10 +328,10 @@ func (s *Speaker) round() {
 	c.queue.push(event{at: c.now + int64(work), kind: act, node: s, boot: s.boot})
 }
 
-// workPerVIP is what one more VirtualIP to be decided adds to what a round takes.
+// workPerVIP is the time that each planned VirtualIP adds to a round.
 const workPerVIP = 50 * time.Microsecond
 
-// act does what was planned: no answer goes on that should not, then the others are told, then what is new is answered for.
+// act applies the plan: withdraw, then publish the claims, then announce.
 func (s *Speaker) act() {
 	if !s.acting {
 		return
@@ -377,7 +378,7 @@ func (s *Speaker) act() {
 	s.rest(wakes)
 }
 
-// report says what the API server has otherwise.
+// report writes the statuses that differ from the API server's.
 func (s *Speaker) report() {
 	var vips []int
 	for name := range s.planned.VIPs {
@@ -392,7 +393,7 @@ func (s *Speaker) report() {
 	}
 }
 
-// rest waits for the time when to plan again although nothing happened.
+// rest schedules the planner's next wake-up.
 func (s *Speaker) rest(until time.Time) {
 	at := int64(until.Sub(beginning) + s.behind)
 	if until.IsZero() || s.wakeAt == at {
@@ -402,7 +403,7 @@ func (s *Speaker) rest(until time.Time) {
 	s.cluster.queue.push(event{at: s.wakeAt, kind: wake, node: s, boot: s.boot})
 }
 
-// say tells the others, unless what is to be told was decided before a fence.
+// say publishes changed claims, unless they were planned before a fence.
 func (s *Speaker) say() {
 	news := s.mustSay
 	for vip := range s.planned.VIPs {
@@ -431,7 +432,7 @@ func (s *Speaker) say() {
 	s.seesFence()
 }
 
-// left ends the process if it was to leave and need not wait any more.
+// left ends a leaving process once its handovers are done, or at the deadline.
 func (s *Speaker) left() bool {
 	if !s.said.Leaving {
 		return false
@@ -447,7 +448,7 @@ func (s *Speaker) left() bool {
 	return true
 }
 
-// died notes whom a node takes for dead where it matters.
+// died records nodes newly considered dead on the LAN.
 func (c *Cluster) died(s *Speaker, before plan.Members, nodes map[string]struct{}) {
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
 		_, on := s.view.Members.Peers[name].On[ifaces[LAN]]
@@ -463,16 +464,16 @@ func (c *Cluster) died(s *Speaker, before plan.Members, nodes map[string]struct{
 // Busy reports whether its node is one of Busy.Share.
 func (s *Speaker) Busy() bool { return s.busy }
 
-// Healthy reports whether its process runs, and its ports are up.
+// Healthy reports whether its process runs and its ports are in the main group.
 func (s *Speaker) Healthy() bool {
 	return s.runs() && s.ports[LAN].group == 0 && s.ports[NodeNetwork].group == 0
 }
 
-// Steady reports whether that was so all the time since then.
+// Steady reports whether it has been healthy and unchanged since then.
 func (s *Speaker) Steady(since time.Duration) bool {
 	return s.Healthy() && s.began <= int64(since) && s.changed <= int64(since) && s.resumed <= int64(since)
 }
 
-// Running tells whether its process exists, Observes whether that claims nothing yet.
+// Running reports whether its process exists, Observes whether it claims nothing yet.
 func (s *Speaker) Running() bool  { return s.core != nil }
 func (s *Speaker) Observes() bool { return s.core == nil || s.view.Members.Observer }

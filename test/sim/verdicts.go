@@ -2,23 +2,23 @@ package sim
 
 import "time"
 
-// Verdict is that a node took another for unreachable.
+// Verdict records that a node considered another one unreachable.
 type Verdict struct {
 	Node, Of string
-	// At is when, Until is when it ceased to be so; 0 while it lasts.
+	// At is its start, Until its end; 0 while it lasts.
 	At, Until time.Duration
-	// Wrong: the other one answered all the time, and the network between them was whole.
+	// Wrong is set if the other node answered all the time, over an intact network.
 	Wrong bool
-	// Back is for how long it was there again when it was taken for reachable, 0 if it ended otherwise. Damped: that was
-	// delayed since it had happened too often.
+	// Back is the time from the node's return until it was considered reachable, 0 if the verdict ended otherwise.
+	// Damped is set if flapping delayed that.
 	Back   time.Duration
 	Damped bool
 }
 
-// settles is how long after its end a fault may still be why a node is taken for unreachable.
+// settles is the time after the end of a fault in which it may still cause a verdict.
 const settles = 150 * time.Millisecond
 
-// reaches reports whether a node reaches another host's kernel, and has for a time.
+// reaches reports whether a node has reached another host's kernel for a time.
 func (c *Cluster) reaches(from, to *host, since time.Duration) bool {
 	i := NodeNetwork
 	if c.config.OneNetwork {
@@ -37,7 +37,7 @@ func (c *Cluster) close(v *Verdict) {
 	}
 }
 
-// Long is for how long it was so until now.
+// Long returns its length so far.
 func (c *Cluster) Long(v *Verdict) time.Duration {
 	if v.Until == 0 {
 		return c.Now() - v.At
@@ -45,7 +45,7 @@ func (c *Cluster) Long(v *Verdict) time.Duration {
 	return v.Until - v.At
 }
 
-// Mistaken returns the verdicts that were wrong.
+// Mistaken returns the wrong verdicts.
 func Mistaken(verdicts []*Verdict) (wrong []*Verdict) {
 	for _, v := range verdicts {
 		if v.Wrong {
@@ -55,7 +55,7 @@ func Mistaken(verdicts []*Verdict) (wrong []*Verdict) {
 	return wrong
 }
 
-// Unreachable reports whether a speaker takes another node for unreachable.
+// Unreachable reports whether a speaker considers another node unreachable.
 func (s *Speaker) Unreachable(o *Speaker) bool {
 	_, is := s.prober.decided.Unreachable[o.Name]
 	return is

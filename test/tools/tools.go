@@ -1,6 +1,6 @@
 //go:build tools
 
-// Package tools pins what go.mod cannot name as a tool: the packages that upstream's suite of end-to-end tests links.
+// Package tools pins packages that go.mod cannot name as a tool: those linked by upstream's suite of end-to-end tests.
 package tools
 
 import (

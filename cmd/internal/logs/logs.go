@@ -1,4 +1,4 @@
-// Package logs has the flags by which the programs on a node log.
+// Package logs has the logging flags of the programs on a node.
 package logs
 
 import (
@@ -18,10 +18,10 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.level, "log-level", "info", "debug, info, warn or error: the least severe level that is logged")
 }
 
-// Flags are those of a child that logs in the same way.
+// Flags are the flags of a child with the same logging.
 func (o Options) Flags() []string { return []string{"--log-format", o.format, "--log-level", o.level} }
 
-// Logger returns the logger, or an error that names the flag that is wrong.
+// Logger returns the logger, or an error that names the invalid flag.
 func (o Options) Logger(w io.Writer) (*slog.Logger, error) {
 	levels := map[string]slog.Level{
 		"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError,

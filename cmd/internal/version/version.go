@@ -1,4 +1,4 @@
-// Package version is the version and the commit that a program was built from.
+// Package version returns the version and the commit that a program was built from.
 package version
 
 import (
@@ -10,11 +10,11 @@ import (
 // the specs in deploy/images do that.
 var tag, commit string
 
-// unknown is what no build has recorded.
+// unknown is used if the build recorded nothing.
 const unknown = "unknown"
 
-// String returns the version and the commit, as in "v0.1.0 (commit 0123...)". A program that was built with a bare
-// "go build" has those that go records.
+// String returns the version and the commit, as in "v0.1.0 (commit 0123...)". For a plain "go build" it returns those
+// that go records.
 func String() string {
 	v, c := tag, commit
 	if info, ok := debug.ReadBuildInfo(); ok {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestMake: a program prints the version and the commit that make was given.
+// TestMake: a program prints the version and the commit passed to make.
 func TestMake(t *testing.T) {
 	plan, err := exec.Command("make", "-n", "-C", "../../..", "build", "TAG=v1.2.3", "COMMIT=0123abc").Output()
 	if err != nil {

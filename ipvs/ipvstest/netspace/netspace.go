@@ -1,6 +1,6 @@
-// Package netspace makes network namespaces for the tests of the drivers: a client, a node and a Pod on one machine.
+// Package netspace creates network namespaces for the tests of the drivers: a client, a node and a Pod on one machine.
 //
-// All of it needs root. Everything is gone when the test ends, and when the test process dies.
+// It needs root. Everything is removed when the test ends, and when the test process dies.
 package netspace
 
 import (
@@ -26,7 +26,7 @@ type Space struct {
 	Handle *netlink.Handle
 }
 
-// New makes a namespace with its loopback interface up. It leaves the test out in short mode.
+// New creates a namespace with its loopback interface up. It skips the test in short mode.
 func New(t testing.TB) *Space {
 	t.Helper()
 	if testing.Short() {
@@ -57,10 +57,10 @@ func newNamespace(t testing.TB) netns.NsHandle {
 	return ns
 }
 
-// errLeft is that of an f that did not return: it called the test's Fatal.
+// errLeft is the error of an f that did not return: it called the test's Fatal.
 var errLeft = errors.New("the test was ended in the namespace")
 
-// onThread runs f on a thread of its own that ends with it, so that f may change namespaces.
+// onThread runs f on a separate thread that ends with it, so that f may change namespaces.
 func onThread(f func() error) error {
 	result := make(chan error, 1)
 	go func() {
@@ -72,8 +72,8 @@ func onThread(f func() error) error {
 	return <-result
 }
 
-// Do runs f in the namespace and returns its error. Sockets and processes that f makes belong to the namespace; f must
-// not start goroutines that do so. The test's Fatal ends f only; Must then ends the test.
+// Do runs f in the namespace and returns its error. Sockets and processes that f creates belong to the namespace; f
+// must not start goroutines that create any. The test's Fatal ends only f; Must then ends the test.
 func (s *Space) Do(f func() error) error {
 	return onThread(func() error {
 		if err := netns.Set(s.NS); err != nil {
@@ -83,7 +83,7 @@ func (s *Space) Do(f func() error) error {
 	})
 }
 
-// Must is Do that ends the test on an error.
+// Must is Do, and ends the test on an error.
 func (s *Space) Must(t testing.TB, f func() error) {
 	t.Helper()
 	if err := s.Do(f); err != nil {
@@ -109,7 +109,7 @@ func Join(t testing.TB, a *Space, aName, aAddr string, b *Space, bName, bAddr st
 	b.waitCarrier(t, bName)
 }
 
-// waitCarrier waits until the kernel has noticed the carrier, which it does in its own time: what is sent before is lost.
+// waitCarrier waits until the kernel has detected the carrier, which is asynchronous: earlier packets are lost.
 func (s *Space) waitCarrier(t testing.TB, name string) {
 	t.Helper()
 	ticker := time.NewTicker(time.Millisecond)
@@ -142,7 +142,7 @@ func (s *Space) Address(t testing.TB, name, addr string) {
 	}
 }
 
-// waitLocal waits until an IPv6 address is in use: the kernel makes it local in its own time.
+// waitLocal waits until an IPv6 address is in use: the kernel makes it local asynchronously.
 func (s *Space) waitLocal(t testing.TB, addr net.IP) {
 	t.Helper()
 	ticker := time.NewTicker(time.Millisecond)
@@ -160,7 +160,7 @@ func (s *Space) waitLocal(t testing.TB, addr net.IP) {
 	}
 }
 
-// Route adds a route to dst ("0.0.0.0/0", "::/0") over a gateway.
+// Route adds a route to dst ("0.0.0.0/0", "::/0") through a gateway.
 func (s *Space) Route(t testing.TB, dst, via string) {
 	t.Helper()
 	_, ipnet, err := net.ParseCIDR(dst)
@@ -172,8 +172,8 @@ func (s *Space) Route(t testing.TB, dst, via string) {
 	}
 }
 
-// MTU makes what is sent to an address over an interface that it is on larger than the octets no longer pass: IPv4
-// with DF and IPv6 get an ICMP error (RFC 1191, RFC 8201).
+// MTU limits the size of packets sent to an address over one of its interfaces: larger IPv4 packets with DF and IPv6
+// packets cause an ICMP error (RFC 1191, RFC 8201).
 func (s *Space) MTU(t testing.TB, to, name string, octets int) {
 	t.Helper()
 	addr := netip.MustParseAddr(to)

@@ -53,8 +53,8 @@ func (s *Space) dialSCTP(limit time.Duration, from, to string) (net.Conn, error)
 	return conn, err
 }
 
-// socketSCTP makes a socket of the one-to-one style (RFC 6458, section 4), which reads and writes as one of TCP: package net, which
-// does not know SCTP, takes it for one. What use does blocks for the limit at most.
+// socketSCTP creates a socket of the one-to-one style (RFC 6458, section 4), which reads and writes like a TCP socket:
+// package net, which does not support SCTP, treats it as one. use blocks for at most the limit.
 func socketSCTP(limit time.Duration, addr netip.AddrPort, use func(fd int, sa unix.Sockaddr) error) (*os.File, error) {
 	family := unix.AF_INET
 	if addr.Addr().Is6() {

@@ -17,11 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience bounds every wait of a test for an answer that ought to come at once.
+// patience is the timeout of every wait for an answer that should come at once.
 const patience = 5 * time.Second
 
-// ServeTCP answers each line of each connection with its own name and the address that the client seems to have, and
-// as many octets as the line has (AskLong).
+// ServeTCP answers each line of each connection with the given name, the client's address as seen by the server, and as
+// many octets as the line has (AskLong).
 func (s *Space) ServeTCP(t testing.TB, addr, name string) {
 	t.Helper()
 	var listener net.Listener
@@ -32,7 +32,7 @@ func (s *Space) ServeTCP(t testing.TB, addr, name string) {
 	serve(t, listener, name)
 }
 
-// only returns the network that listens on one family: the unspecified address of IPv6 alone would stand for both.
+// only returns the network of one family: the unspecified address of IPv6 would otherwise listen on both.
 func only(network, addr string) string {
 	if netip.MustParseAddrPort(addr).Addr().Is4() {
 		return network + "4"
@@ -63,7 +63,7 @@ func answer(conn net.Conn, name string) {
 	}
 }
 
-// ServeUDP answers each packet with its own name and the address that the client seems to have.
+// ServeUDP answers each packet with the given name and the client's address as seen by the server.
 func (s *Space) ServeUDP(t testing.TB, addr, name string) {
 	t.Helper()
 	var conn net.PacketConn
@@ -84,12 +84,12 @@ func (s *Space) ServeUDP(t testing.TB, addr, name string) {
 	}()
 }
 
-// Dial connects from the namespace; from may name the source address or be empty. The network may be "sctp", too.
+// Dial connects from the namespace; from may contain the source address or be empty. The network may be "sctp", too.
 func (s *Space) Dial(network, from, to string) (net.Conn, error) {
 	return s.DialWithin(0, network, from, to)
 }
 
-// DialWithin is Dial with a patience of its own, unless that is zero.
+// DialWithin is Dial with its own timeout, unless that is zero.
 func (s *Space) DialWithin(limit time.Duration, network, from, to string) (net.Conn, error) {
 	if network == "sctp" {
 		return s.dialSCTP(cmp.Or(limit, patience), from, to)
@@ -128,12 +128,12 @@ const question = "who are you\n"
 // maxQuestion bounds the length of a question, and of its answer.
 const maxQuestion = 1 << 15
 
-// padded is a line of at least n octets.
+// padded returns a line of at least n octets.
 func padded(text string, n int) []byte {
 	return append([]byte(text), strings.Repeat(" ", max(0, n-len(text)-1))+"\n"...)
 }
 
-// AskLong is AskOnWithin with a question of n octets, and an answer as long.
+// AskLong is AskOnWithin with a question of n octets, and an answer of the same length.
 func AskLong(limit time.Duration, conn net.Conn, n int) (string, error) {
 	return ask(limit, conn, padded("long", n))
 }
@@ -141,14 +141,14 @@ func AskLong(limit time.Duration, conn net.Conn, n int) (string, error) {
 // AskOn sends one line over an open connection and returns the answer.
 func AskOn(conn net.Conn) (string, error) { return AskOnWithin(0, conn) }
 
-// AskOnWithin is AskOn with a patience of its own, unless that is zero. A packet filter that discards what this host
-// sends fails the write (EPERM) whether it also refuses or not, so the answer is awaited all the same: an ICMP error
-// is what makes it refused.
+// AskOnWithin is AskOn with its own timeout, unless that is zero. A packet filter that discards what this host sends
+// fails the write (EPERM), with or without a rejection. The answer is therefore awaited in any case: only an ICMP error
+// counts as a refusal.
 func AskOnWithin(limit time.Duration, conn net.Conn) (string, error) {
 	return ask(limit, conn, []byte(question))
 }
 
-// ask sends the question and returns the answer, which ends with the line.
+// ask sends the question and returns the answer, which is one line.
 func ask(limit time.Duration, conn net.Conn, question []byte) (string, error) {
 	if err := conn.SetDeadline(time.Now().Add(cmp.Or(limit, patience))); err != nil {
 		return "", err
@@ -166,7 +166,7 @@ func ask(limit time.Duration, conn net.Conn, question []byte) (string, error) {
 	return strings.TrimSpace(string(answer)), nil
 }
 
-// Retransmitted returns how many segments a socket of TCP has sent again, also when its connection has ended.
+// Retransmitted returns the number of segments that a TCP socket has retransmitted, also when its connection has ended.
 func Retransmitted(conn net.Conn) (uint32, error) {
 	raw, err := conn.(*net.TCPConn).SyscallConn()
 	if err != nil {
@@ -191,14 +191,14 @@ func NFT(script string) error {
 	return nil
 }
 
-// echoRequests are an ICMP echo request (RFC 792) with its checksum and an ICMPv6 one (RFC 4443), whose checksum the kernel
-// fills in.
+// echoRequests are an ICMP echo request (RFC 792) with its checksum and an ICMPv6 one (RFC 4443), whose checksum the
+// kernel fills in.
 var echoRequests = map[bool][]byte{false: {8, 0, 0xf7, 0xff, 0, 0, 0, 0}, true: {128, 0, 0, 0, 0, 0, 0, 0}}
 
 // Ping waits for the answer to an ICMP echo request.
 func (s *Space) Ping(to string) error { return s.PingWithin(0, to) }
 
-// PingWithin is Ping with a patience of its own, unless that is zero.
+// PingWithin is Ping with its own timeout, unless that is zero.
 func (s *Space) PingWithin(limit time.Duration, to string) error {
 	is6 := netip.MustParseAddr(to).Is6()
 	network, reply := "ip4:icmp", byte(0)
@@ -222,7 +222,7 @@ func (s *Space) PingWithin(limit time.Duration, to string) error {
 		if err != nil {
 			return err
 		}
-		header := 0 // raw IPv6 sockets give none
+		header := 0 // raw IPv6 sockets return none
 		if !is6 {
 			header = int(buffer[0]&0xf) * 4
 		}

@@ -9,8 +9,9 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 )
 
-// [2.4.4] Another program's translation of what the node is asked, as of a Pod's hostPort, docker -p or kube-proxy's NodePorts, takes nothing that
-// is served, whichever was there first, also where there is no endpoint; and keeps what is not.
+// [2.4.4] Another program translates the destination of packets to the node, as for a Pod's hostPort, docker -p or
+// kube-proxy's NodePorts. It does not affect served ports, in either order of creation, also if there is no endpoint.
+// It keeps ports that are not served.
 func hostPort(t *testing.T, l *lab) {
 	served := l.service(l.vip, l.family.pods[0], ipvs.Masqueraded)
 	stays := func(when string) {
@@ -40,7 +41,7 @@ func hostPort(t *testing.T, l *lab) {
 	}
 }
 
-// nftFamily is that of the lab's tables.
+// nftFamily returns the family of the lab's tables.
 func (l *lab) nftFamily() string {
 	if l.raw == "ip6" {
 		return "ip6"
@@ -48,7 +49,8 @@ func (l *lab) nftFamily() string {
 	return "ip"
 }
 
-// translate makes table "hostports", which sends port 80 of every address of the node to the second Pod, as the CNI plugin portmap does.
+// translate creates table "hostports", which sends port 80 of every address of the node to the second Pod, as the CNI
+// plugin portmap does.
 func (l *lab) translate(t *testing.T) {
 	t.Helper()
 	var script strings.Builder

@@ -8,8 +8,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nftlb"
 )
 
-// [T11] Policy Local: clients from outside get the endpoint of this node, and are dropped where it has none; those
-// inside get the one of another node (ipvs.md 3.11).
+// [T11] Policy Local: external clients get the endpoint of this node, and are dropped if it has none; internal clients
+// get the endpoint of another node (ipvs.md 3.11).
 func shortCircuit(t *testing.T, l *lab) {
 	var pods ipvs.PodSources
 	for _, pod := range l.family.pods {
@@ -18,7 +18,7 @@ func shortCircuit(t *testing.T, l *lab) {
 	shortCircuitOf(t, l, pods)
 }
 
-// The same where Pods are known by the interfaces by which their packets arrive.
+// The same with Pods identified by the interfaces on which their packets arrive.
 func shortCircuitInterface(t *testing.T, l *lab) {
 	shortCircuitOf(t, l, ipvs.PodSources{Interfaces: []string{"pod*"}})
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs"
 )
 
-// A segment of an endpoint that conntrack calls invalid is not forwarded: it might be an answer, and would leave with the endpoint's own
-// address (ipvs.md 2.3.5).
+// A segment of an endpoint that is invalid in conntrack is not forwarded: it might be an answer, and would leave with
+// the endpoint's own address (ipvs.md 2.3.5).
 func invalid(t *testing.T, l *lab) {
 	pod, client := netip.MustParseAddr(l.family.pods[0]), netip.MustParseAddr(l.family.client)
 	l.client.Route(t, netip.PrefixFrom(pod, l.podBits).Masked().String(), l.family.node)
@@ -55,8 +55,8 @@ func invalid(t *testing.T, l *lab) {
 	}
 }
 
-// Of what comes for a virtual server that drops new clients, conntrack has no entry of either: a segment that it calls
-// invalid may belong to a connection that drains, and is not answered; one that it does not is answered with a reset.
+// Conntrack has no entry for either of two segments to a virtual server that drops new clients. A segment that is
+// invalid in conntrack may belong to a draining connection and is not answered. A valid one is answered with a reset.
 func invalidDropped(t *testing.T, l *lab) {
 	vip, client := netip.MustParseAddr(l.vip), netip.MustParseAddr(l.family.client)
 	s := l.service(l.vip, l.family.pods[0]).weigh(l, 0)
@@ -83,12 +83,12 @@ func invalidDropped(t *testing.T, l *lab) {
 	if err != nil {
 		t.Fatalf("wait for the reset: %v", err)
 	}
-	if got := transport(buffer[:n], client)[13]; got != reset { // one without ack answers a segment with it
+	if got := transport(buffer[:n], client)[13]; got != reset { // a reset without ACK answers a segment with ACK
 		t.Errorf("the first answer has flags %#x, want a reset of the second segment, %#x", got, reset)
 	}
 }
 
-// transport returns what a raw socket read without the network header: those of IPv6 give none.
+// transport returns the data of a raw socket without the network header: IPv6 sockets return none.
 func transport(b []byte, addr netip.Addr) []byte {
 	if addr.Is4() {
 		return b[int(b[0]&0xf)*4:]

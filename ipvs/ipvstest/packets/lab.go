@@ -1,8 +1,8 @@
-// Package packets sends real packets through a node's whole data plane: the packet filter and one of the balancers. Its cases say
-// what a client sees, so that every balancer must pass the same.
+// Package packets sends real packets through a node's complete data plane: the packet filter and one of the balancers.
+// Its cases state what a client observes, so that every balancer must pass the same.
 //
-// It needs root. A client with two addresses and two Pods, each on a link of its own, are joined to the node; the Pods' only way is
-// over the node.
+// It needs root. A client with two addresses and two Pods, each on its own link, are connected to the node; the Pods'
+// only route is through the node.
 package packets
 
 import (
@@ -22,22 +22,22 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nft"
 )
 
-// Balancer makes the node that it was opened for hold a table of virtual servers. It is called in the node's namespace.
+// Balancer applies a table of virtual servers to the node that it was opened for. It is called in the node's namespace.
 type Balancer func(ipvs.Table) error
 
-// Options say what to run the cases with.
+// Options configure a run of the cases.
 type Options struct {
-	// NodeMTU: a process of the node gets EMSGSIZE for a datagram that is larger than the link to the Pod takes, as
-	// with IPVS, which chooses the Pod after the datagram has been routed to the node itself
+	// NodeMTU: a process of the node gets EMSGSIZE for a datagram that is larger than the MTU of the Pod's link, as
+	// with IPVS, which selects the Pod after the datagram has been routed to the node itself
 	// (net/netfilter/ipvs/ip_vs_xmit.c, ensure_mtu_is_adequate).
 	NodeMTU bool
 	// Open opens the balancer in a node.
 	Open func(t testing.TB, node *netspace.Space) Balancer
-	// SCTP is set where the kernel has SCTP.
+	// SCTP is set if the kernel has SCTP.
 	SCTP bool
 }
 
-// family holds the addresses of the lab of one family.
+// family contains the addresses of the lab in one family.
 type family struct {
 	name              string
 	vip               string
@@ -110,7 +110,7 @@ func newLab(t *testing.T, f family, o Options) *lab {
 	return l
 }
 
-// listen serves a port of every protocol.
+// listen serves a port with every protocol.
 func (l *lab) listen(t *testing.T, on *netspace.Space, addr string, port uint16, name string) {
 	t.Helper()
 	at := netip.AddrPortFrom(netip.MustParseAddr(addr), port).String()
@@ -126,16 +126,17 @@ func (l *lab) listen(t *testing.T, on *netspace.Space, addr string, port uint16,
 	}
 }
 
-// networks are the protocols as package netspace names them.
+// networks maps protocols to the names of package netspace.
 var networks = map[ipvs.Protocol]string{ipvs.TCP: "tcp", ipvs.UDP: "udp", ipvs.SCTP: "sctp"}
 
-// state is what the node holds.
+// state is the wanted state of the node.
 type state struct {
 	table    ipvs.Table
 	elements ipvs.Filter
 }
 
-// service is port 80 of every protocol at an address, with one real server, and the element of the given sets for each.
+// service returns port 80 of every protocol at an address, with one real server, and the elements of the given sets for
+// each.
 func (l *lab) service(addr, real string, sets ...ipvs.Set) state {
 	s := state{make(ipvs.Table), make(ipvs.Filter)}
 	if addr == l.vip {
@@ -152,7 +153,7 @@ func (l *lab) service(addr, real string, sets ...ipvs.Set) state {
 			s.add(ipvs.Element{Set: set, Key: key})
 		}
 	}
-	for _, pod := range l.family.pods { // so that no answer of a good connection is taken for a bad one
+	for _, pod := range l.family.pods { // so that no answer of a valid connection counts as invalid
 		s.add(ipvs.Element{Set: ipvs.Endpoints, Key: ipvs.Key{Addr: netip.MustParseAddr(pod)}})
 	}
 	return s
@@ -160,7 +161,7 @@ func (l *lab) service(addr, real string, sets ...ipvs.Set) state {
 
 func (s state) add(e ipvs.Element) { s.elements[e] = struct{}{} }
 
-// allow lets clients of a prefix connect to every key of the table.
+// allow allows clients of a prefix to connect to every key of the table.
 func (s state) allow(prefix string) {
 	for key := range s.table {
 		s.add(ipvs.Element{Set: ipvs.Allowed, Key: key, Prefix: netip.MustParsePrefix(prefix)})
@@ -173,7 +174,7 @@ func (s state) and(other state) state {
 	return s
 }
 
-// apply makes the node hold it: the filter first, as the loop does.
+// apply applies the state to the node: the filter first, as the loop does.
 func (l *lab) apply(t *testing.T, s state) {
 	t.Helper()
 	l.node.Must(t, func() error {
@@ -184,12 +185,12 @@ func (l *lab) apply(t *testing.T, s state) {
 	})
 }
 
-// at is a port of an address.
+// at returns a port of an address.
 func at(addr string, port uint16) string {
 	return netip.AddrPortFrom(netip.MustParseAddr(addr), port).String()
 }
 
-// answers asks over every protocol; the answer names the server and one of the addresses that it may have seen.
+// answers sends a request with every protocol; the answer contains the server and one of the client addresses in seen.
 func (l *lab) answers(t *testing.T, from *netspace.Space, source, to, server string, seen ...string) {
 	t.Helper()
 	for _, protocol := range l.protocols {
@@ -204,10 +205,11 @@ func (l *lab) answers(t *testing.T, from *netspace.Space, source, to, server str
 	}
 }
 
-// silence bounds how long a test waits for an answer that must not come. Each is preceded or followed by one that does.
+// silence is how long a test waits for an answer that must not come. A successful request precedes or follows each
+// wait.
 const silence = 700 * time.Millisecond
 
-// silent asks over every protocol at once and wants neither an answer nor an error message.
+// silent sends requests with all protocols concurrently and expects neither an answer nor an error message.
 func (l *lab) silent(t *testing.T, from *netspace.Space, source, to string) {
 	t.Helper()
 	var all sync.WaitGroup
@@ -226,8 +228,8 @@ func (l *lab) silent(t *testing.T, from *netspace.Space, source, to string) {
 	all.Wait()
 }
 
-// refused asks over TCP and UDP and wants an error message. SCTP has one of its own kind, ABORT, which no packet filter sends, and
-// Linux takes an ICMP one for passing (sctp_v4_err in net/sctp/input.c).
+// refused sends requests over TCP and UDP and expects an error message. SCTP has its own kind, ABORT, which no packet
+// filter sends, and Linux treats an ICMP error as transient (sctp_v4_err in net/sctp/input.c).
 func (l *lab) refused(t *testing.T, from *netspace.Space, to string) {
 	t.Helper()
 	for _, protocol := range []ipvs.Protocol{ipvs.TCP, ipvs.UDP} {
@@ -238,8 +240,8 @@ func (l *lab) refused(t *testing.T, from *netspace.Space, to string) {
 	}
 }
 
-// ask sends one line over a new connection and returns the answer. The client's source is its first address where none is named.
-// Zero patience is the usual one.
+// ask sends one line over a new connection and returns the answer. The client's default source is its first address.
+// Zero patience is the usual timeout.
 func (l *lab) ask(from *netspace.Space, network, source, to string, patience time.Duration) (string, error) {
 	if source == "" && from == l.client {
 		source = l.family.client
@@ -252,7 +254,7 @@ func (l *lab) ask(from *netspace.Space, network, source, to string, patience tim
 	return netspace.AskOnWithin(patience, conn)
 }
 
-// again asks over an open connection.
+// again sends a request over an open connection.
 func again(t *testing.T, conn net.Conn, want, when string) {
 	t.Helper()
 	if got, err := netspace.AskOn(conn); err != nil || got != want {

@@ -9,8 +9,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 )
 
-// long asks something long over one protocol; the answer, as long, names the server and one of the addresses that it
-// may have seen.
+// long sends a long request with one protocol; the answer, of the same length, contains the server and one of the
+// client addresses in seen.
 func (l *lab) long(
 	t *testing.T, from *netspace.Space, network, source string, octets int,
 	server string, seen ...string,
@@ -33,8 +33,8 @@ func (l *lab) long(
 	}
 }
 
-// Datagrams in several fragments, of which the first alone has the ports, come through both ways. They are no way
-// around the source ranges.
+// Fragmented datagrams pass in both directions, although only the first fragment has the ports. They do not bypass the
+// source ranges.
 func fragments(t *testing.T, l *lab) {
 	const octets = 4000
 	for _, sets := range [][]ipvs.Set{{ipvs.Masqueraded}, nil} {
@@ -63,9 +63,9 @@ func fragments(t *testing.T, l *lab) {
 	}
 }
 
-// [2.1.9] Path MTU discovery works through a virtual address: the client's segments are too large for the way from the
-// node to the Pod, the Pod's for the way to the client. Each gets the ICMP error of a router on the way (RFC 1191, RFC
-// 8201) as one of its own connection.
+// [2.1.9] Path MTU discovery works through a virtual address. The client's segments are too large for the path from the
+// node to the Pod, the Pod's for the path to the client. Each gets the ICMP error of a router on the path (RFC 1191,
+// RFC 8201) within its own connection.
 func smallMTU(sets ...ipvs.Set) func(t *testing.T, l *lab) {
 	return func(t *testing.T, l *lab) {
 		const mtu, octets = 1280, 20000

@@ -13,7 +13,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nft"
 )
 
-// Run runs every case in both families. What is in brackets is the test of ipvs.md 11.
+// Run runs every case in both families. The test of ipvs.md 11 is in brackets.
 func Run(t *testing.T, o Options) {
 	for _, f := range families {
 		for _, c := range []struct {
@@ -57,7 +57,7 @@ func Run(t *testing.T, o Options) {
 			{"small MTU, policy Local", smallMTU()},
 		} {
 			t.Run(f.name+"/"+c.name, func(t *testing.T) {
-				t.Parallel() // most of the time is waiting for silence
+				t.Parallel() // most of the time is spent waiting for silence
 				c.run(t, newLab(t, f, o))
 			})
 		}
@@ -80,7 +80,7 @@ func unlistedPorts(t *testing.T, l *lab) {
 		l.refused(t, from, at(l.vip, 22))
 		l.refused(t, from, at(l.vip, 1))
 	}
-	if got, err := l.client.Ask(l.raw+":132", l.vip); !errors.Is(err, syscall.ECONNREFUSED) { // SCTP, whether the kernel has it or not
+	if got, err := l.client.Ask(l.raw+":132", l.vip); !errors.Is(err, syscall.ECONNREFUSED) { // SCTP, with or without support in the kernel
 		t.Errorf("SCTP: answer %q, error %v; want it refused", got, err)
 	}
 	l.answers(t, l.client, "", at(l.family.node, 22), "sshd", l.family.client)
@@ -99,10 +99,10 @@ func unlistedPorts(t *testing.T, l *lab) {
 	}
 }
 
-// nodes are the addresses that the node may choose.
+// nodes are the addresses that the node may select.
 func (l *lab) nodes() []string { return []string{l.family.node, l.gateways[0], l.gateways[1]} }
 
-// [T8, T10, T18] Everybody is masqueraded.
+// [T8, T10, T18] All clients are masqueraded.
 func policyCluster(t *testing.T, l *lab) {
 	l.apply(t, l.service(l.vip, l.family.pods[0], ipvs.Masqueraded))
 	for _, from := range []*netspace.Space{l.client, l.pods[1], l.node} {
@@ -111,7 +111,7 @@ func policyCluster(t *testing.T, l *lab) {
 	l.answers(t, l.node, l.family.node, at(l.vip, 80), "pod0", l.gateways[0])
 }
 
-// [T8, T10, T18] Nobody is, but the node where it would use the virtual address as its own.
+// [T8, T10, T18] No client is masqueraded, except the node if it would use the virtual address as its own.
 func policyLocal(t *testing.T, l *lab) {
 	l.apply(t, l.service(l.vip, l.family.pods[0]))
 	l.answers(t, l.client, "", at(l.vip, 80), "pod0", l.family.client)
@@ -120,7 +120,7 @@ func policyLocal(t *testing.T, l *lab) {
 	l.answers(t, l.node, l.family.node, at(l.vip, 80), "pod0", l.family.node)
 }
 
-// All but Pods are masqueraded.
+// All clients except Pods are masqueraded.
 func clusterIP(t *testing.T, l *lab) {
 	s := l.service(l.vip, l.family.pods[0], ipvs.MasqueradedUnlessPod)
 	for _, pod := range l.family.pods {
@@ -132,7 +132,7 @@ func clusterIP(t *testing.T, l *lab) {
 	l.answers(t, l.node, "", at(l.vip, 80), "pod0", l.gateways[0])
 }
 
-// Pods are known by the interface by which their packets arrive, a bridge or a prefix of names, whatever their
+// Pods are identified by the interface on which their packets arrive, a bridge or a prefix of names, whatever their
 // addresses.
 func clusterIPInterface(t *testing.T, l *lab) {
 	for _, c := range []struct {
@@ -162,7 +162,7 @@ func everything(addr string) netip.Prefix {
 	return p
 }
 
-// A virtual server at the node's own address, whose other ports are not touched.
+// A virtual server at the node's own address. Its other ports are not affected.
 func nodePort(t *testing.T, l *lab) {
 	l.listen(t, l.node, l.family.node, 22, "sshd")
 	l.apply(t, l.service(l.family.node, l.family.pods[0], ipvs.Masqueraded))
@@ -176,14 +176,14 @@ func nodePort(t *testing.T, l *lab) {
 func hairpin(t *testing.T, l *lab) {
 	s := l.service(l.vip, l.family.pods[0])
 	l.apply(t, s)
-	l.silent(t, l.pods[0], "", at(l.vip, 80)) // it takes no packet from its own address
+	l.silent(t, l.pods[0], "", at(l.vip, 80)) // it accepts no packet from its own address
 	s.add(ipvs.Element{Set: ipvs.Hairpin, Key: ipvs.Key{Addr: netip.MustParseAddr(l.family.pods[0])}})
 	l.apply(t, s)
 	l.answers(t, l.pods[0], "", at(l.vip, 80), "pod0", l.gateways[0])
 	l.answers(t, l.pods[1], "", at(l.vip, 80), "pod0", l.family.pods[1])
 }
 
-// An endpoint in the node's own network. Packets of others go to it without coming by where they would be masqueraded.
+// An endpoint in the node's own network. Packets of others reach it without passing the hook that masquerades.
 func endpointOnNode(t *testing.T, l *lab) {
 	l.listen(t, l.node, l.family.node, 8080, "host")
 	for _, sets := range [][]ipvs.Set{nil, {ipvs.Masqueraded}} {
@@ -194,7 +194,7 @@ func endpointOnNode(t *testing.T, l *lab) {
 	}
 }
 
-// without takes the real servers out.
+// without removes the real servers.
 func (s state) without() state {
 	for key, virtual := range s.table {
 		virtual.RealServers = nil
@@ -203,7 +203,7 @@ func (s state) without() state {
 	return s
 }
 
-// Nobody has an endpoint: refused.
+// Without an endpoint: refused.
 func noEndpoint(t *testing.T, l *lab) {
 	l.apply(t, l.service(l.vip, l.family.pods[0], ipvs.Masqueraded).without())
 	for _, from := range []*netspace.Space{l.client, l.pods[1], l.node} {
@@ -211,7 +211,7 @@ func noEndpoint(t *testing.T, l *lab) {
 	}
 }
 
-// [T11, T12] Policy Local and no endpoint here: dropped. A connection to the last one, which drains, goes on.
+// [T11, T12] Policy Local and no endpoint here: dropped. A connection to the last, draining endpoint continues.
 func noLocalEndpoint(t *testing.T, l *lab) {
 	s := l.service(l.vip, l.family.pods[0])
 	l.apply(t, s)
@@ -239,8 +239,8 @@ func noLocalEndpoint(t *testing.T, l *lab) {
 	}
 }
 
-// [T24] Only the source ranges may connect: of the client one address, of the Pods one, the node when the virtual address and its
-// own may.
+// [T24] Only the source ranges may connect: one address of the client, one of the Pods, and the node if the virtual
+// address and its own are allowed.
 func sourceRanges(t *testing.T, l *lab) {
 	whole := func(addr string) string {
 		parsed := netip.MustParseAddr(addr)
@@ -248,7 +248,7 @@ func sourceRanges(t *testing.T, l *lab) {
 	}
 	s := l.service(l.vip, l.family.pods[0], ipvs.Masqueraded, ipvs.Restricted)
 	l.apply(t, s)
-	l.silent(t, l.client, "", at(l.vip, 80)) // nobody may
+	l.silent(t, l.client, "", at(l.vip, 80)) // no client is allowed
 	s.allow(whole(l.family.client))
 	s.allow(whole(l.family.pods[1]))
 	l.apply(t, s)
@@ -258,7 +258,7 @@ func sourceRanges(t *testing.T, l *lab) {
 	l.silent(t, l.pods[0], "", at(l.vip, 80))
 	l.silent(t, l.node, "", at(l.vip, 80))
 	s.allow(whole(l.vip))
-	s.allow(netip.PrefixFrom(netip.MustParseAddr(l.family.node), l.bits).Masked().String()) // which contains one that is there
+	s.allow(netip.PrefixFrom(netip.MustParseAddr(l.family.node), l.bits).Masked().String()) // which contains an existing one
 	l.apply(t, s)
 	l.answers(t, l.node, "", at(l.vip, 80), "pod0", l.gateways[0])
 	l.answers(t, l.client, l.other, at(l.vip, 80), "pod0", l.gateways[0])
@@ -269,7 +269,7 @@ func policiesOf(variant string) func(t *testing.T, l *lab) {
 	return func(t *testing.T, l *lab) {
 		program, icmp := "iptables-"+variant, "icmp"
 		if l.raw == "ip6" {
-			program, icmp = "ip6tables-"+variant, "ipv6-icmp" // neighbours are found by it
+			program, icmp = "ip6tables-"+variant, "ipv6-icmp" // neighbour discovery uses it
 		}
 		s := l.service(l.vip, l.family.pods[0]).and(l.service(l.family.node, l.family.pods[0]))
 		check := ipvs.Key{Addr: netip.MustParseAddr(l.family.node), Protocol: ipvs.TCP, Port: 31000} // a healthCheckNodePort (2.3.4)
@@ -300,7 +300,7 @@ func policiesOf(variant string) func(t *testing.T, l *lab) {
 	}
 }
 
-// An address of a Service network that no Service has is nowhere, though there is a way to it.
+// Packets to an address of a Service network without a Service are dropped, though there is a route.
 func unallocated(t *testing.T, l *lab) {
 	bits := netip.MustParseAddr(l.nowhere).BitLen()
 	l.client.Address(t, "lo", netip.PrefixFrom(netip.MustParseAddr(l.nowhere), bits).String())

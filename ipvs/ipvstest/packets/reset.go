@@ -21,7 +21,8 @@ import (
 	"github.com/ironlb/ironlb/ipvs/nftlb"
 )
 
-// weigh gives every virtual server the Pods with these weights as its real servers; a negative weight stands for none.
+// weigh sets the Pods with these weights as the real servers of every virtual server; a negative weight leaves a Pod
+// out.
 func (s state) weigh(l *lab, weights ...int) state {
 	out := state{make(ipvs.Table), s.elements}
 	for key, virtual := range s.table {
@@ -37,7 +38,7 @@ func (s state) weigh(l *lab, weights ...int) state {
 	return out
 }
 
-// become makes the node hold it and then cleans conntrack, as the loop does.
+// become applies the state to the node and then cleans conntrack, as the loop does.
 func (l *lab) become(t *testing.T, s state) {
 	t.Helper()
 	l.apply(t, s)
@@ -52,7 +53,7 @@ func (l *lab) clean(t *testing.T, table ipvs.Table) {
 	})
 }
 
-// hairpins are the elements by which the Pods reach themselves.
+// hairpins adds the elements through which the Pods reach themselves.
 func (l *lab) hairpins(s state) state {
 	for _, pod := range l.family.pods {
 		s.add(ipvs.Element{Set: ipvs.Hairpin, Key: ipvs.Key{Addr: netip.MustParseAddr(pod)}})
@@ -60,12 +61,12 @@ func (l *lab) hairpins(s state) state {
 	return s
 }
 
-// client is who holds a connection.
+// client is a client with an open connection.
 type client struct {
 	from *netspace.Space
 	who  string
 	conn net.Conn
-	// server answers it.
+	// server is the one that answers it.
 	server string
 }
 
@@ -90,7 +91,7 @@ func (l *lab) open(t *testing.T, addr, server string) []client {
 	return all
 }
 
-// answered asks over connections that must go on.
+// answered sends requests over connections that must continue.
 func answered(t *testing.T, clients []client, when string) {
 	t.Helper()
 	for _, c := range clients {
@@ -101,9 +102,9 @@ func answered(t *testing.T, clients []client, when string) {
 	}
 }
 
-// reset sends one packet on each connection, which must be answered with a reset, and not only when it is sent again.
-// With IPVS a packet of the node's own that was found without a real server comes by a second time, on the loopback
-// interface, and may be lost there (net/netfilter/ipvs/ip_vs_core.c, ip_vs_conn_uses_old_conntrack).
+// reset sends one packet on each connection. It must be answered with a reset without a retransmission. With IPVS a
+// packet of the node's own that has no real server passes the hooks a second time, on the loopback interface, and may
+// be lost there (net/netfilter/ipvs/ip_vs_core.c, ip_vs_conn_uses_old_conntrack).
 func (l *lab) reset(t *testing.T, clients []client, when string) {
 	t.Helper()
 	for _, c := range clients {
@@ -122,8 +123,8 @@ func (l *lab) reset(t *testing.T, clients []client, when string) {
 	}
 }
 
-// A connection to a real server that is gone is reset with the client's next packet; one to a real server that drains
-// goes on, and so does one to another. What loose says of conntrack does not matter.
+// A connection to a deleted real server is reset with the client's next packet. One to a draining real server
+// continues, and so does one to another. The value of loose (conntrack) does not matter.
 func gone(loose string, sets ...ipvs.Set) func(t *testing.T, l *lab) {
 	return func(t *testing.T, l *lab) { goneAt(t, l, l.vip, loose, sets...) }
 }
@@ -137,7 +138,7 @@ func goneAt(t *testing.T, l *lab, addr, loose string, sets ...ipvs.Set) {
 	for _, from := range []string{l.family.client, l.family.pods[1], l.vip, l.family.node} {
 		both.allow(netip.PrefixFrom(netip.MustParseAddr(from), netip.MustParseAddr(from).BitLen()).String())
 	}
-	if l.raw == "ip4" { // what a Pod sends to itself makes redirects, which count as errors (icmp_ratelimit)
+	if l.raw == "ip4" { // a Pod's packets to itself cause redirects, which count as errors (icmp_ratelimit)
 		for _, name := range []string{"all", "pod1"} {
 			l.node.Sysctl(t, fmt.Sprintf("net.ipv4.conf.%s.send_redirects", name), "0")
 		}
@@ -159,8 +160,7 @@ func goneAt(t *testing.T, l *lab, addr, loose string, sets ...ipvs.Set) {
 	}
 }
 
-// Where the policy is Local and no endpoint is left here new clients are dropped, and those who had a connection are
-// reset.
+// With policy Local and no remaining endpoint here, new clients are dropped, and existing connections are reset.
 func goneLocal(t *testing.T, l *lab) {
 	s := l.service(l.vip, l.family.pods[0])
 	l.become(t, s)
@@ -177,8 +177,8 @@ func goneLocal(t *testing.T, l *lab) {
 	}
 }
 
-// Clients inside that have a list of real servers of their own: a connection to what is in neither list is reset, one
-// to what is in either goes on.
+// Internal clients have their own list of real servers. A connection to a real server in neither list is reset; one to
+// a real server in either list continues.
 func goneInside(t *testing.T, l *lab) {
 	var pods ipvs.PodSources
 	for _, pod := range l.family.pods {
@@ -203,7 +203,7 @@ func goneInside(t *testing.T, l *lab) {
 		}
 		return balancer.SetPods(pods)
 	})
-	// cleaned cleans conntrack of what is in neither list.
+	// cleaned deletes the conntrack entries of real servers in neither list.
 	cleaned := func(outside state) {
 		t.Helper()
 		table := outside.table.Clone()
@@ -238,7 +238,7 @@ func goneInside(t *testing.T, l *lab) {
 	l.answers(t, l.node, "", at(l.vip, 80), "pod1", l.nodes()...)
 }
 
-// A datagram of a client that keeps its port goes to another real server when its own is gone.
+// A datagram of a client that keeps its port goes to another real server when its own is deleted.
 func goneUDP(t *testing.T, l *lab) {
 	s := l.hairpins(l.service(l.vip, l.family.pods[0], ipvs.Masqueraded))
 	l.become(t, s)
@@ -252,8 +252,8 @@ func goneUDP(t *testing.T, l *lab) {
 	again(t, conn, "pod1 "+l.gateways[1], "when it is gone")
 }
 
-// A SYN that a real server has not answered when it gets weight 0, or goes, is answered by another when it is sent
-// again for the first time.
+// A real server has not answered a SYN when it gets weight 0, or is deleted. The first retransmission is answered by
+// another one.
 func handshake(weight int, sets ...ipvs.Set) func(t *testing.T, l *lab) {
 	return func(t *testing.T, l *lab) {
 		l.pods[0].Must(t, func() error {
@@ -272,14 +272,14 @@ func handshake(weight int, sets ...ipvs.Set) func(t *testing.T, l *lab) {
 			c := &clients[i]
 			go func() {
 				var err error
-				// An emulated machine may take so long to change that several SYNs come too early.
+				// An emulated machine may be so slow that several SYNs come too early.
 				c.conn, err = c.from.DialWithin(30*time.Second, "tcp", "", at(l.vip, 80))
 				dialed <- err
 			}()
 		}
 		l.waitTracked(t, len(clients))
 		l.become(t, s.weigh(l, weight, 1))
-		already := uint32(time.Since(began) / time.Second) // those that came too early, one each second (RFC 6298) at most
+		already := uint32(time.Since(began) / time.Second) // those that came too early, at most one each second (RFC 6298)
 		for range clients {
 			if err := <-dialed; err != nil {
 				t.Fatal(err)
@@ -295,7 +295,7 @@ func handshake(weight int, sets ...ipvs.Set) func(t *testing.T, l *lab) {
 	}
 }
 
-// waitTracked waits until the node tracks so many connections to the first Pod.
+// waitTracked waits until the node tracks this number of connections to the first Pod.
 func (l *lab) waitTracked(t *testing.T, want int) {
 	t.Helper()
 	family := netlink.InetFamily(unix.AF_INET)

@@ -18,24 +18,26 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// GoBGP throws a NOTIFICATION away that comes before a session is up (opensent and openconfirm in its fsm.go), and with it why a router
-// refuses. While GoBGP rests after such an attempt, the router is asked once more with the same OPEN, and what it says is read.
+// GoBGP discards a NOTIFICATION that arrives before a session is up (opensent and openconfirm in its fsm.go), and with
+// it the reason why a router refuses. While GoBGP pauses after such an attempt, this package sends the same OPEN to the
+// router once more and reads the answer.
 
-// askPause is between two questions to a router. askAfter is how long after the refusal it is asked: routers take nothing at first.
-// askTime is how long that takes at most; it ends before GoBGP tries again (5 s, holdtimeIdle, and one more).
+// askPause is the minimum interval between two queries of a router. askAfter is the delay after the refusal: routers
+// accept nothing at first. askTime is the time limit of a query; it ends before GoBGP's next attempt (5 s,
+// holdtimeIdle, plus one).
 const (
 	askPause = time.Minute
 	askAfter = 3 * time.Second
 	askTime  = 2 * time.Second
 )
 
-// question is what a router is asked with.
+// question is a query of a router.
 type question struct {
 	name string
 	peer plan.Peer
 }
 
-// wondering returns the peers whose router is to be asked now.
+// wondering returns the peers whose router is to be queried now.
 func (s *sessions) wondering(now time.Time) (out []question) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,7 +55,7 @@ func (s *sessions) wondering(now time.Time) (out []question) {
 	return out
 }
 
-// answered takes what a router said, if nothing has changed meanwhile.
+// answered records a router's answer, unless the peer has changed meanwhile.
 func (s *sessions) answered(q question, c cause) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,7 +65,7 @@ func (s *sessions) answered(q question, c cause) {
 	}
 }
 
-// ask asks a router why it refuses, and gives up silently: what is known without it is shown already.
+// ask queries the reason of a refusal. It fails silently: the status already shows what is known without it.
 func (d *Driver) ask(q question, id netip.Addr) {
 	ctx, cancel := context.WithTimeout(context.Background(), askTime)
 	defer cancel()
@@ -75,7 +77,7 @@ func (d *Driver) ask(q question, id netip.Addr) {
 	d.sessions.answered(q, notified(code, sub, communication(code, data)))
 }
 
-// communication is what a router has to say to people in the data of a NOTIFICATION (RFC 9003, 2).
+// communication returns the human-readable message in the data of a NOTIFICATION (RFC 9003, 2).
 func communication(code uint8, data []byte) string {
 	if code == bgp.BGP_ERROR_CEASE && len(data) > 1 && int(data[0]) < len(data) {
 		return string(data[1 : 1+data[0]])
@@ -92,7 +94,7 @@ func dial(ctx context.Context, p plan.Peer) (net.Conn, error) {
 	return dialer.DialContext(ctx, "tcp", net.JoinHostPort(p.Address.String(), strconv.Itoa(int(p.Port))))
 }
 
-// refusal connects as GoBGP does, sends an OPEN and returns the NOTIFICATION that comes for it.
+// refusal connects as GoBGP does, sends an OPEN and returns the NOTIFICATION in the answer.
 func refusal(ctx context.Context, p plan.Peer, id netip.Addr) (code, sub uint8, data []byte, err error) {
 	conn, err := dial(ctx, p)
 	if err != nil {
@@ -124,7 +126,7 @@ func refusal(ctx context.Context, p plan.Peer, id netip.Addr) (code, sub uint8, 
 	}
 }
 
-// openMessage is the OPEN that GoBGP sends, in what a router may mind.
+// openMessage returns the OPEN that GoBGP sends, with the fields that a router may reject.
 func openMessage(p plan.Peer, id netip.Addr) ([]byte, error) {
 	var caps []bgp.ParameterCapabilityInterface
 	if _, ok := speaks(p, true); ok {
@@ -143,7 +145,7 @@ func openMessage(p plan.Peer, id netip.Addr) ([]byte, error) {
 	return m.Serialize()
 }
 
-// readMessage reads one message without understanding it (RFC 4271, 4.1).
+// readMessage reads one message without parsing its body (RFC 4271, 4.1).
 func readMessage(r io.Reader) (kind uint8, body []byte, err error) {
 	var head [bgp.BGP_HEADER_LENGTH]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -158,7 +160,7 @@ func readMessage(r io.Reader) (kind uint8, body []byte, err error) {
 	return head[18], body, err
 }
 
-// options sets what GoBGP sets: the password (RFC 2385) and the TTL.
+// options sets the socket options that GoBGP sets: the password (RFC 2385) and the TTL.
 func options(c syscall.RawConn, p plan.Peer) error {
 	var err error
 	control := func(fd uintptr) {
@@ -184,7 +186,7 @@ func options(c syscall.RawConn, p plan.Peer) error {
 	return errors.Join(c.Control(control), err)
 }
 
-// signature is the password with the address that it is for, as struct tcp_md5sig of linux/tcp.h has them.
+// signature returns the password and its address as a struct tcp_md5sig of linux/tcp.h.
 func signature(p plan.Peer) *unix.TCPMD5Sig {
 	s := &unix.TCPMD5Sig{Keylen: uint16(len(p.Password))}
 	copy(s.Key[:], p.Password)

@@ -17,7 +17,7 @@ import (
 
 const many = 10_000
 
-// manyRoutes are /128s with a few sets of attributes, as so many Services have.
+// manyRoutes returns /128s with a few sets of attributes, like those of as many Services.
 func manyRoutes(names ...string) map[netip.Prefix]plan.Route {
 	routes := map[netip.Prefix]plan.Route{}
 	for i := range many {
@@ -32,7 +32,7 @@ func manyRoutes(names ...string) map[netip.Prefix]plan.Route {
 	return routes
 }
 
-// BenchmarkTable: 10,000 prefixes to a BIRD and an FRR from nothing, then one prefix more 100 times.
+// BenchmarkTable: 10,000 prefixes to a BIRD and an FRR from an empty table, then 100 times one more prefix.
 func BenchmarkTable(b *testing.B) {
 	for b.Loop() {
 		w := newWorld(b, "bird", "frr")
@@ -104,7 +104,7 @@ func (n *node) upAt(name string) time.Time {
 	return s.Since
 }
 
-// usage returns the driver's processor time and its greatest memory in MB.
+// usage returns the driver's processor time and its peak memory in MB.
 func usage(b *testing.B, d *node) (cpu time.Duration, rss float64) {
 	b.Helper()
 	pid := d.cmd.Process.Pid

@@ -12,7 +12,8 @@ import (
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
-// cut has the kernel of a namespace end its TCP connections with an address: the other end gets a RST (sock_diag(7), SOCK_DESTROY).
+// cut makes the kernel of a namespace end its TCP connections with an address: the other end receives a RST
+// (sock_diag(7), SOCK_DESTROY).
 func cut(t *testing.T, space *netspace.Space, with netip.Addr) {
 	t.Helper()
 	space.Must(t, func() error {
@@ -20,7 +21,7 @@ func cut(t *testing.T, space *netspace.Space, with netip.Addr) {
 		defer cancel()
 		dst := with.String()
 		if with.Is6() {
-			dst = "[" + dst + "]" // else what is behind the last colon is a port
+			dst = "[" + dst + "]" // else the part after the last colon is a port
 		}
 		out, err := exec.CommandContext(ctx, "ss", "--kill", "--tcp", "--no-header", "state", "established", "dst", dst).CombinedOutput()
 		if err != nil || len(out) == 0 {
@@ -30,7 +31,7 @@ func cut(t *testing.T, space *netspace.Space, with netip.Addr) {
 	})
 }
 
-// graceful gives both families over one session, with graceful restart, to the first router.
+// graceful configures both families over one session, with graceful restart, on the first router.
 func (f *far) graceful(t *testing.T) plan.Peer {
 	t.Helper()
 	n, p := f.neighbor(), f.peer()
@@ -39,7 +40,7 @@ func (f *far) graceful(t *testing.T) plan.Peer {
 	return p
 }
 
-// table waits until the router's kernel has the routes of both families, and these.
+// table waits until the router's kernel has exactly the routes of both families, plus these.
 func (f *far) table(t *testing.T, four ...netip.Prefix) {
 	t.Helper()
 	want := map[netip.Prefix][]netip.Addr{vip4: {f.link.node}, pool4: {f.link.node}}
@@ -50,12 +51,12 @@ func (f *far) table(t *testing.T, four ...netip.Prefix) {
 	f.kernel(t, 6, map[netip.Prefix][]netip.Addr{vip6: {f.node6}, pool6: {f.node6}})
 }
 
-// both is a whole set of one peer that is told prefixes of both families.
+// both returns a full set of one peer with prefixes of both families.
 func both(p plan.Peer) plan.BGPChange {
 	return wanted(map[string]plan.Peer{"r": p}, map[netip.Prefix]plan.Route{vip4: to("r"), pool4: to("r"), vip6: to("r"), pool6: to("r")})
 }
 
-// anew waits for the session that comes after one, and until the router has heard all of its table.
+// anew waits for the session that follows a previous one, and until the router has received its full table.
 func (f *far) anew(t *testing.T, d *node, before plan.Session) plan.Session {
 	t.Helper()
 	s := d.session(t, "r", "up again", func(s plan.Session) bool {
@@ -68,8 +69,8 @@ func (f *far) anew(t *testing.T, d *node, before plan.Session) plan.Session {
 	return s
 }
 
-// TestConnectionBroken: with graceful restart nothing but the connection is lost, at either end: no router changes a route, and the session
-// is back within seconds.
+// TestConnectionBroken: with graceful restart only the connection is lost, at either end: no router changes a route,
+// and the session is up again within seconds.
 func TestConnectionBroken(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f *far) {
 		d := startNode(t, w.node)
@@ -90,8 +91,8 @@ func TestConnectionBroken(t *testing.T) {
 	})
 }
 
-// TestConnectionsBrokenOfSome: of four routers two lose the connection, one of which GoBGP asked for its AS. The others' sessions stay, and no router
-// changes a route.
+// TestConnectionsBrokenOfSome: two of four routers lose the connection, one of them with a queried AS. The other
+// sessions stay, and no router changes a route.
 func TestConnectionsBrokenOfSome(t *testing.T) {
 	t.Parallel()
 	w, d, _ := gracefully(t)
@@ -115,7 +116,7 @@ func TestConnectionsBrokenOfSome(t *testing.T) {
 	stays()
 }
 
-// TestDownIsNoRestart: BFD takes a session with graceful restart down: the routes go.
+// TestDownIsNoRestart: BFD takes a session with graceful restart down: the routes are removed.
 func TestDownIsNoRestart(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f *far) {
 		d := startNode(t, w.node)

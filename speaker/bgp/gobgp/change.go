@@ -9,13 +9,14 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// fresh is a peer that is to be added. It is restarting if its router may keep the routes that it had.
+// fresh is a peer to add. It is restarting if its router may keep the previous routes.
 type fresh struct {
 	name       string
 	restarting bool
 }
 
-// removePeers takes away of these what is gone or must begin anew, updates in place what can be, and returns what is to be added.
+// removePeers removes those of the peers that are gone or need a new session, updates in place where possible, and
+// returns the peers to add.
 func (d *Driver) removePeers(names []string) (add []fresh) {
 	for _, name := range names {
 		want, wanted := d.wanted.Peers[name]
@@ -43,18 +44,18 @@ func (d *Driver) removePeers(names []string) (add []fresh) {
 	return add
 }
 
-// anew is why a peer is removed that is added again.
+// anew is the reason for removing a peer that is added again.
 const anew = "begins anew with other settings"
 
-// updatePeer changes in place what the router need not know of, and tells whether the session must begin anew, and whether the router may keep
-// the routes meanwhile.
+// updatePeer changes in place the settings that do not concern the router. It reports whether a new session is needed,
+// and whether the router may keep the routes meanwhile.
 func (d *Driver) updatePeer(have *peer, want plan.Peer) (again, restarting bool) {
 	if !inTimes(have.conf, want) {
 		d.deletePeer(have, anew)
 		return true, false
 	}
 	was, is := have.api(false), (&peer{conf: want, asn: have.asn}).api(false)
-	// GoBGP takes these over in place. It reads connectTime before the first try only, and a limit that was reached
+	// GoBGP applies these in place. It reads connectTime only before the first attempt, and a limit that was reached
 	// keeps the peer idle.
 	inPlace := was.Timers.Config.ConnectRetry != is.Timers.Config.ConnectRetry ||
 		prefixLimit(have.conf) != prefixLimit(want)
@@ -83,7 +84,7 @@ func (d *Driver) updatePeer(have *peer, want plan.Peer) (again, restarting bool)
 	return false, false
 }
 
-// inTimes tells whether a change is one of times alone, but for what is of no consequence to the session.
+// inTimes reports whether two configurations differ only in timers, apart from settings that do not affect the session.
 func inTimes(have, want plan.Peer) bool {
 	have.NextHop4, have.NextHop6, have.BFD, have.ConnectTime = want.NextHop4, want.NextHop6, want.BFD, want.ConnectTime
 	have.HoldTime, have.KeepaliveTime, have.RestartTime = want.HoldTime, want.KeepaliveTime, want.RestartTime
@@ -91,12 +92,12 @@ func inTimes(have, want plan.Peer) bool {
 	return have == want
 }
 
-// beginAnew removes a peer that is to be added again, of which the router knows timers that are not wanted any more: they are in the OPEN only
-// (RFC 4271, 4.2; 4724, 3), and GoBGP has the one for KEEPALIVEs from when the session began (keepaliveTicker in its fsm.go). With graceful
-// restart that is a restart without a word.
+// beginAnew removes a peer that is to be added again, because the router has outdated timers: they are sent in the OPEN
+// only (RFC 4271, 4.2; 4724, 3), and GoBGP uses the KEEPALIVE interval from the start of the session (keepaliveTicker
+// in its fsm.go). With graceful restart this is a restart without a NOTIFICATION.
 func (d *Driver) beginAnew(p *peer) (restarting bool) {
 	if p.conf.GracefulRestart {
-		d.sessions.release(p.key) // what GoBGP says of it from now on is no news
+		d.sessions.release(p.key) // later events of GoBGP about it are ignored
 		hushed, err := hush(p.conf)
 		if err != nil {
 			d.log.Error("cannot end a BGP session without a word; its router drops the routes", "peer", p.name, "err", err)

@@ -12,8 +12,8 @@ import (
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
-// TestPeersComeAndGo: a peer is added, changed in place, changed with a new session, and removed; the other's session, and what it was
-// told, stays as it is.
+// TestPeersComeAndGo: a peer is added, changed in place, changed with a new session, and removed; the other peer's
+// session and routes do not change.
 func TestPeersComeAndGo(t *testing.T) {
 	t.Parallel()
 	for _, kinds := range [][]string{{"bird", "frr"}, {"frr", "bird"}} {
@@ -79,7 +79,7 @@ func TestPeersComeAndGo(t *testing.T) {
 	}
 }
 
-// TestNextHopChanges: another next hop of the other family reaches the router without a new session.
+// TestNextHopChanges: a changed next hop of the other family reaches the router without a new session.
 func TestNextHopChanges(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f *far) {
 		n := f.neighbor()
@@ -99,7 +99,8 @@ func TestNextHopChanges(t *testing.T) {
 	})
 }
 
-// TestDown: the session goes at once, whatever is being applied, with the reason, and comes back by itself.
+// TestDown: the session goes down at once, even while a change is applied, with the reason, and comes up again by
+// itself.
 func TestDown(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f *far) {
 		f.neighbors(t, f.neighbor())
@@ -119,7 +120,7 @@ func TestDown(t *testing.T) {
 	})
 }
 
-// TestNotTakenAgain: a peer that GoBGP had, and does not take once more, is tried until it does.
+// TestNotTakenAgain: a peer that GoBGP had, and then rejects, is retried until GoBGP accepts it.
 func TestNotTakenAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "bird")
@@ -136,7 +137,7 @@ func TestNotTakenAgain(t *testing.T) {
 	f.kernel(t, 4, map[netip.Prefix][]netip.Addr{vip4: {f.link.node}})
 }
 
-// TestRouterGoes: the router ends the session; the reason has its words.
+// TestRouterGoes: the router ends the session; the reason contains its message.
 func TestRouterGoes(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f *far) {
 		f.neighbors(t, f.neighbor())
@@ -156,11 +157,11 @@ func TestRouterGoes(t *testing.T) {
 	})
 }
 
-// noPref is how BIRD and FRR show a LOCAL_PREF of 0. Path.LocalPref is that also where there is none.
+// noPref matches a LOCAL_PREF of 0 in the output of BIRD and FRR. Path.LocalPref is 0 also if there is none.
 var noPref = regexp.MustCompile(`BGP\.local_pref: 0\n|"locPrf":0\b`)
 
-// TestLeave: a peer without graceful restart is asked to prefer others, an internal one also by the lowest LOCAL_PREF, then told the end; one
-// with it is told nothing.
+// TestLeave: a peer without graceful restart is asked to prefer other paths, an internal one also by the lowest
+// LOCAL_PREF, and then receives the withdrawals; a peer with graceful restart receives nothing.
 func TestLeave(t *testing.T) {
 	t.Parallel()
 	for _, kinds := range [][]string{{"bird", "frr", "frr"}, {"frr", "bird", "bird"}} {

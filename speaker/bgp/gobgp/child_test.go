@@ -27,8 +27,8 @@ import (
 	"github.com/ironlb/ironlb/test/lab/process"
 )
 
-// childEnv has the test binary be a process with a driver in it: GoBGP connects from threads of its own, so only a process of its own
-// can be put into a namespace.
+// childEnv makes the test binary a process with a driver: GoBGP connects from its own threads, so only a separate
+// process can run in a namespace.
 const childEnv = "IRONLB_TEST_GOBGP"
 
 func TestMain(m *testing.M) {
@@ -41,30 +41,30 @@ func TestMain(m *testing.M) {
 	}
 	flag.Parse()
 	if !given("test.parallel") {
-		flag.Set("test.parallel", "16") // they wait for routers, and not for a processor
+		flag.Set("test.parallel", "16") // they wait for routers, not for a processor
 	}
 	os.Exit(m.Run())
 }
 
-// given tells whether a flag is on the command line.
+// given reports whether a flag is on the command line.
 func given(name string) (found bool) {
 	flag.Visit(func(f *flag.Flag) { found = found || f.Name == name })
 	return found
 }
 
-// order is what a child is told; one field is set.
+// order is a command for a child; one field is set.
 type order struct {
 	Change *plan.BGPChange
 	Down   []string      // name, why
-	Busy   bool          // Down as if a change were being applied that does not end
-	Lose   string        // hand this peer to GoBGP once more, in a way that it does not take
-	Eager  time.Duration // for so long routers are tried at GoBGP's own pace
+	Busy   bool          // Down while a change is being applied that does not end
+	Lose   string        // add this peer to GoBGP once more, in a way that it rejects
+	Eager  time.Duration // how long routers are tried at GoBGP's own pace
 	Leave  bool
-	Paths  bool // answer with the number of paths in GoBGP's table, and what came from each peer
-	Told   bool // answer with what the paths and policies of GoBGP say together
+	Paths  bool // answer with the number of paths in GoBGP's table, and the prefixes from each peer
+	Told   bool // answer with the result of GoBGP's paths and policies
 }
 
-// answer is what a child says; one field is set.
+// answer is a child's output; one field is set.
 type answer struct {
 	Report *plan.BGPReport
 	// Done is the end of an order, with its error.
@@ -79,7 +79,7 @@ func child(in io.Reader, out io.Writer) error {
 	say := func(a answer) {
 		mu.Lock()
 		defer mu.Unlock()
-		json.NewEncoder(out).Encode(a) // whoever reads may be gone
+		json.NewEncoder(out).Encode(a) // the reader may have ended
 	}
 	d := New(Options{Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Report: func(r plan.BGPReport) { say(answer{Report: &r}) }})
@@ -125,7 +125,8 @@ func child(in io.Reader, out io.Writer) error {
 	}
 }
 
-// paths returns what came from each peer, whatever became of it, and how many paths GoBGP has after that, of whomever.
+// paths returns the prefixes received from each peer, accepted or not, and the number of paths in GoBGP from all
+// sources.
 func (d *Driver) paths() (n int, came map[string][]string, err error) {
 	came = map[string][]string{}
 	for _, f := range []*api.Family{ipv4, ipv6} {
@@ -141,7 +142,7 @@ func (d *Driver) paths() (n int, came map[string][]string, err error) {
 	return n, came, err
 }
 
-// node is a driver in a process of its own.
+// node is a driver in a separate process.
 type node struct {
 	space *netspace.Space
 	cmd   *exec.Cmd
@@ -226,13 +227,13 @@ func (n *node) read(out io.Reader) {
 	}
 }
 
-// kill ends the process as a crash would.
+// kill ends the process like a crash.
 func (n *node) kill() {
 	n.cmd.Process.Kill()
 	<-n.ended
 }
 
-// tell has the driver do something and returns the answer.
+// tell sends an order to the driver and returns the answer.
 func (n *node) tell(t testing.TB, o order) answer {
 	t.Helper()
 	a, err := n.try(o)
@@ -302,7 +303,7 @@ func (n *node) fails(t testing.TB, name string, why plan.Reason) plan.Session {
 	return s
 }
 
-// has returns a peer's session as it is now.
+// has returns the current session of a peer.
 func (n *node) has(name string) (plan.Session, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -1,7 +1,8 @@
-// Package gobgp speaks BGP by GoBGP v3, and is the only one that imports it. docs/design/bgp.md has the whole.
+// Package gobgp implements BGP by GoBGP v3, and is the only package that imports it. docs/design/bgp.md has the full
+// description.
 //
-// A process has one Driver and one GoBGP in it for its life: starting and stopping GoBGP again in a process is not clean. The
-// process' main needs //go:debug multipathtcp=0: the kernel has no MD5 on multipath TCP.
+// A process has one Driver and one GoBGP for its lifetime: GoBGP cannot be stopped and started again cleanly in a
+// process. The main package needs //go:debug multipathtcp=0: the kernel has no MD5 on multipath TCP.
 package gobgp
 
 import (
@@ -20,47 +21,48 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// Options of a Driver.
+// Options configure a Driver.
 type Options struct {
 	Log *slog.Logger
-	// Report is told of the sessions, from one goroutine: the first time of all, then of those that changed.
+	// Report is called with session states, from one goroutine: first with all of them, then with the changed ones.
 	Report func(plan.BGPReport)
 }
 
-// noASN is the AS of the process (AS_TRANS, RFC 6793). Each session has its own; GoBGP falls back on this one where it asks whether a
-// peer is an internal one, so it must be nobody's.
+// noASN is the AS of the process (AS_TRANS, RFC 6793). Each session has its own AS; GoBGP falls back on this one to
+// check whether a peer is internal, so no peer may have it.
 const noASN = 23456
 
-// Driver is GoBGP with what it was told last. Its methods may be called from several goroutines.
+// Driver is GoBGP with its last configuration. Its methods may be called from several goroutines.
 type Driver struct {
 	log    *slog.Logger
 	report func(plan.BGPReport)
 
 	mu     sync.Mutex // held over every change of GoBGP
 	server *server.BgpServer
-	id     netip.Addr // of the router, as GoBGP was started with
+	id     netip.Addr // the router ID with which GoBGP was started
 	wanted plan.BGP
-	// peers that GoBGP has, by name, and who holds an address. An address is one without its zone: GoBGP's policies know none.
+	// peers are the peers in GoBGP, by name; holder is the peer that uses an address. Addresses have no zone, because
+	// GoBGP's policies have none.
 	peers  map[string]*peer
 	holder map[netip.Addr]string
 	routes routes
-	serial uint64 // of names in GoBGP's policies, which are not used twice
+	serial uint64 // of names in GoBGP's policies, which are never reused
 	retry  map[string]*backoff
-	// learning are the peers that GoBGP gets once their router has said its AS.
+	// learning are the peers that are added to GoBGP once their router has sent its AS.
 	learning map[string]*learning
 
 	sessions *sessions
 }
 
-// New returns a driver that has started nothing.
+// New returns a driver. It starts nothing.
 func New(o Options) *Driver {
 	return &Driver{log: o.Log, report: o.Report, peers: map[string]*peer{}, holder: map[netip.Addr]string{},
 		routes: newRoutes(), retry: map[string]*backoff{}, learning: map[string]*learning{}, sessions: newSessions()}
 }
 
-// Apply brings GoBGP to what is wanted. The first change is whole and starts GoBGP: all paths are there before the first peer is, since a
-// peer is told the end of the table (RFC 4724, 2) once it has been told what is there. A peer that GoBGP does not take is tried again
-// and shown in the reports; what is returned is what no report can show.
+// Apply applies a change to GoBGP. The first change is complete and starts GoBGP: all paths are added before the first
+// peer, because GoBGP sends a peer the end of the table (RFC 4724, 2) after the existing paths. A peer that GoBGP
+// rejects is retried and shown in the reports; the returned error is one that no report can show.
 func (d *Driver) Apply(c plan.BGPChange) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -75,7 +77,7 @@ func (d *Driver) Apply(c plan.BGPChange) error {
 	return d.reconcile(peers, prefixes, false)
 }
 
-// begin starts GoBGP with everything that is wanted, once there is a router id: without one there is nobody to speak to.
+// begin starts GoBGP with the full configuration, once there is a router ID: without one there are no peers.
 func (d *Driver) begin(c plan.BGPChange) error {
 	if !c.Whole && d.wanted.Peers == nil {
 		return errors.New("apply a change to BGP: the first one is not whole")
@@ -91,7 +93,7 @@ func (d *Driver) begin(c plan.BGPChange) error {
 	return d.reconcile(peers, prefixes, true)
 }
 
-// touched returns the names and the prefixes of which a change says something, ascending.
+// touched returns the names and the prefixes that a change affects, ascending.
 func touched(before plan.BGP, c plan.BGPChange) (peers []string, prefixes []netip.Prefix) {
 	for name := range c.Peers {
 		peers = append(peers, name)
@@ -116,12 +118,12 @@ func touched(before plan.BGP, c plan.BGPChange) (peers []string, prefixes []neti
 	return peers, prefixes
 }
 
-// start starts GoBGP without a listener, with policies that let nothing in and nothing out.
+// start starts GoBGP without a listener, with policies that import and export nothing.
 func (d *Driver) start(id netip.Addr) error {
 	s := server.NewBgpServer(server.LoggerOption(&logger{log: d.log, sessions: d.sessions}))
 	go s.Serve() // has no end
 	ctx := context.Background()
-	// A listener would need the passwords of peers that come, and a port below 1024; -1 is none.
+	// A listener would need the passwords of incoming peers, and a port below 1024; -1 disables it.
 	err := s.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{Asn: noASN, RouterId: id.String(), ListenPort: -1}})
 	if err != nil {
 		return fmt.Errorf("start GoBGP with the router id %v: %w", id, err)
@@ -137,8 +139,8 @@ func (d *Driver) start(id netip.Addr) error {
 	return nil
 }
 
-// reconcile applies what is wanted of these peers and prefixes, in an order in which no peer is told what is not wanted, and none that
-// stays is told of a change that is another's.
+// reconcile applies the configuration of these peers and prefixes. The order ensures that no peer receives an unwanted
+// route, and that no other peer receives an update for a change of one peer.
 func (d *Driver) reconcile(peers []string, prefixes []netip.Prefix, first bool) error {
 	var errs []error
 	add := d.removePeers(peers)
@@ -146,29 +148,29 @@ func (d *Driver) reconcile(peers []string, prefixes []netip.Prefix, first bool) 
 	for _, p := range add {
 		d.addPeer(p.name, first || p.restarting)
 	}
-	for _, name := range d.unheld() { // whose address has become free
+	for _, name := range d.unheld() { // their address has become free
 		d.addPeer(name, first)
 	}
 	d.countPrefixes()
 	return errors.Join(errs...)
 }
 
-// Down takes the session of a peer down at once, because BFD found the path to it dead. It comes back by itself. It does not wait for a
-// change that is being applied: GoBGP does this between two steps of that.
+// Down takes the session of a peer down at once, because BFD found the path to it dead. It comes up again by itself.
+// Down does not wait for a change that is being applied: GoBGP processes it between two steps of that change.
 func (d *Driver) Down(name, why string) {
 	key, held := d.sessions.key(name)
 	if !held {
 		return
 	}
 	d.sessions.expect(key, plan.BFDWentDown, why)
-	// d.server is set before the first peer is held, and stays.
+	// d.server is set before the first peer is held, and never changes.
 	err := d.server.ResetPeer(context.Background(), &api.ResetPeerRequest{Address: key, Communication: why})
 	if _, held := d.sessions.key(name); err != nil && held { // else it was removed meanwhile
 		d.log.Error("cannot take a BGP session down", "peer", name, "err", err)
 	}
 }
 
-// Times of Leave: RFC 8326 leaves the first to the operator; routers take a second to use another path.
+// Times of Leave: RFC 8326 leaves the first to the operator; routers take a second to switch to another path.
 const (
 	drainTime    = 2 * time.Second
 	withdrawTime = time.Second
@@ -177,9 +179,9 @@ const (
 // gracefulShutdown is GRACEFUL_SHUTDOWN (RFC 8326, 5).
 const gracefulShutdown = 65535 << 16
 
-// Leave is the polite end for peers without graceful restart, or for all: they are asked to prefer other paths (RFC 8326, 4.2 and 4.3), then told of the
-// end of each route, then the session ends. Those with it are told nothing: the process ends, and the next one takes the sessions up again. The
-// driver must not be used any more.
+// Leave ends the sessions of peers without graceful restart, or of all, in an orderly way: it asks them to prefer other
+// paths (RFC 8326, 4.2 and 4.3), then withdraws each route, then ends the session. Nothing is sent to peers with
+// graceful restart: the process ends, and the next one resumes their sessions. The driver must not be used after that.
 func (d *Driver) Leave(ctx context.Context, all bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -219,7 +221,7 @@ func (d *Driver) Leave(ctx context.Context, all bool) error {
 	return errors.Join(errs...)
 }
 
-// forgetRoutes takes these peers out of every route.
+// forgetRoutes removes these peers from every route.
 func (d *Driver) forgetRoutes(names []string) error {
 	var prefixes []netip.Prefix
 	for prefix, r := range d.wanted.Routes {

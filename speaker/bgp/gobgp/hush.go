@@ -12,9 +12,10 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// hush ends the connection to a router without a NOTIFICATION, so that a router with graceful restart keeps the routes for the next one
-// (RFC 4724, 4.2), and tells whether there was any. GoBGP sends one whenever it ends a session (deleteNeighbor in its server.go) and keeps its
-// sockets to itself, so the one among the process' files is looked for. Once this returns nothing more is sent on it.
+// hush closes the connection to a router without a NOTIFICATION, so that a router with graceful restart keeps the
+// routes for the next connection (RFC 4724, 4.2). It reports whether there was one. GoBGP sends a NOTIFICATION whenever
+// it ends a session (deleteNeighbor in its server.go) and does not expose its sockets, so the socket is searched among
+// the process's files. Once hush has returned, nothing more is sent on it.
 func hush(p plan.Peer) (found bool, err error) {
 	dir, err := os.Open("/proc/self/fd")
 	if err != nil {
@@ -31,7 +32,7 @@ func hush(p plan.Peer) (found bool, err error) {
 		if err != nil {
 			continue
 		}
-		fd, err := unix.FcntlInt(uintptr(number), unix.F_DUPFD_CLOEXEC, 0) // the number may be another file's in a moment
+		fd, err := unix.FcntlInt(uintptr(number), unix.F_DUPFD_CLOEXEC, 0) // the number may be reused for another file
 		if err != nil {
 			continue // closed meanwhile
 		}
@@ -39,7 +40,7 @@ func hush(p plan.Peer) (found bool, err error) {
 			switch err := unix.Shutdown(fd, unix.SHUT_RDWR); {
 			case err == nil:
 				found = true
-			case !errors.Is(err, unix.ENOTCONN): // else it has ended by itself
+			case !errors.Is(err, unix.ENOTCONN): // else it has already ended
 				errs = append(errs, fmt.Errorf("end the connection to %v: %w", other, err))
 			}
 		}
@@ -48,7 +49,7 @@ func hush(p plan.Peer) (found bool, err error) {
 	return found, errors.Join(errs...)
 }
 
-// peerName is the other end of a TCP connection, without the zone; of anything else it is the zero value.
+// peerName returns the remote end of a TCP connection, without the zone; the zero value for anything else.
 func peerName(fd int) (other netip.AddrPort) {
 	name, err := unix.Getpeername(fd)
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// TestHush: of two connections to each router the one to its port ends, for good and without a word, and the other goes on.
+// TestHush: of two connections to each router, the one to its port ends, permanently and without a NOTIFICATION, and
+// the other continues.
 func TestHush(t *testing.T) {
 	t.Parallel()
 	node, router := netspace.New(t), netspace.New(t)
@@ -73,7 +74,8 @@ func connect(t *testing.T, from, at *netspace.Space, to netip.AddrPort) (near, f
 	return near, far
 }
 
-// numbered is an address with the interface's number in the calling thread's namespace for its name, which package net remembers from any.
+// numbered returns an address with the interface's index in the calling thread's namespace as its zone; package net
+// caches interface names across namespaces.
 func numbered(t *testing.T, to netip.AddrPort) string {
 	if to.Addr().Zone() != "" {
 		i, err := net.InterfaceByName(to.Addr().Zone())

@@ -17,31 +17,32 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// A router of any external AS is asked for its AS first, and GoBGP has it as a peer of that AS from then on. Without knowing the AS GoBGP
-// would not hold the session to one hop (connectLoop and setPeerConnTTL in its fsm.go want PeerAs), and would take an internal router.
+// A router of any external AS is first queried for its AS, and is then added to GoBGP with that AS. Without the AS,
+// GoBGP would not limit the session to one hop (connectLoop and setPeerConnTTL in its fsm.go need PeerAs), and would
+// accept an internal router.
 
-// learning is a peer whose router is being asked. It has its address as one has that GoBGP has.
+// learning is a peer whose router is being queried for its AS. It holds its address like a peer in GoBGP.
 type learning struct {
 	conf       plan.Peer
 	restarting bool
 	stop       context.CancelFunc
 }
 
-// openPause is how long a router may wait with its OPEN for this side's (RFC 4271, 8.1.1: DelayOpen). Most do not wait, and one that was sent
-// none takes the end of the connection for nothing that went wrong.
+// openPause is how long a router may delay its OPEN until it receives one (RFC 4271, 8.1.1: DelayOpen). Most routers do
+// not wait, and a router that received no OPEN does not count the end of the connection as an error.
 const openPause = time.Second
 
-// learn begins to ask the router of a peer that GoBGP is to have.
+// learn starts to query the router of a peer for its AS.
 func (d *Driver) learn(name string, conf plan.Peer, restarting bool) {
 	ctx, stop := context.WithCancel(context.Background())
 	l := &learning{conf, restarting, stop}
 	d.learning[name] = l
 	d.holder[conf.Address.WithZone("")] = name
-	d.sessions.fail(name, "", "") // nothing yet
+	d.sessions.fail(name, "", "") // no reason yet
 	go d.askASN(ctx, name, l, d.id)
 }
 
-// stopLearning does nothing for a peer that is not being asked.
+// stopLearning does nothing for a peer that is not being queried.
 func (d *Driver) stopLearning(name string) {
 	if l := d.learning[name]; l != nil {
 		l.stop()
@@ -50,7 +51,7 @@ func (d *Driver) stopLearning(name string) {
 	}
 }
 
-// askASN asks as often as GoBGP would be let try to connect, until the router has said an AS that it may have.
+// askASN queries as often as GoBGP would be allowed to connect, until the router has sent an acceptable AS.
 func (d *Driver) askASN(ctx context.Context, name string, l *learning, id netip.Addr) {
 	tick := time.Duration(seconds(l.conf.ConnectTime, connectTime)) * time.Second
 	began, rests := time.Now(), 0
@@ -70,7 +71,7 @@ func (d *Driver) askASN(ctx context.Context, name string, l *learning, id netip.
 	}
 }
 
-// learnt takes what a router said, and tells whether it need not be asked again.
+// learnt records a router's answer, and reports whether no further query is needed.
 func (d *Driver) learnt(name string, l *learning, asn uint32, why cause) (done bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -87,7 +88,7 @@ func (d *Driver) learnt(name string, l *learning, asn uint32, why cause) (done b
 	return true
 }
 
-// hearASN connects as the session would and returns the AS that the router says in its OPEN, or why there is none.
+// hearASN connects as the session would and returns the AS in the router's OPEN, or why there is none.
 func hearASN(ctx context.Context, p plan.Peer, id netip.Addr, limit time.Duration) (uint32, cause) {
 	dialing, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -100,7 +101,7 @@ func hearASN(ctx context.Context, p plan.Peer, id netip.Addr, limit time.Duratio
 	return saidASN(conn, p, id)
 }
 
-// saidASN returns the AS that the router at the other end says.
+// saidASN returns the AS that the router at the other end sends.
 func saidASN(conn net.Conn, p plan.Peer, id netip.Addr) (uint32, cause) {
 	kind, body, err := firstMessage(conn, p, id)
 	var timeout net.Error
@@ -131,7 +132,7 @@ func saidASN(conn net.Conn, p plan.Peer, id netip.Addr) (uint32, cause) {
 	return said, cause{}
 }
 
-// firstMessage waits for a router's OPEN, and sends one to a router that waits for that.
+// firstMessage waits for a router's OPEN, and sends one first if the router waits for that.
 func firstMessage(conn net.Conn, p plan.Peer, id netip.Addr) (kind uint8, body []byte, err error) {
 	r := bufio.NewReader(conn)
 	if err := conn.SetReadDeadline(time.Now().Add(openPause)); err != nil {
@@ -152,7 +153,7 @@ func firstMessage(conn net.Conn, p plan.Peer, id netip.Addr) (kind uint8, body [
 	return readMessage(r)
 }
 
-// strangers returns the peers whose router has come with another AS than it said.
+// strangers returns the peers whose router has connected with another AS than it sent when it was queried.
 func (s *sessions) strangers() (names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +166,7 @@ func (s *sessions) strangers() (names []string) {
 	return names
 }
 
-// askAgain has the router of a peer asked for its AS once more.
+// askAgain queries the router of a peer for its AS once more.
 func (d *Driver) askAgain(name string) {
 	if p := d.peers[name]; p != nil {
 		d.deletePeer(p, "the router has another AS than before")

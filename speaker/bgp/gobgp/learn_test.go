@@ -14,13 +14,13 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// message is one of BGP (RFC 4271, 4.1).
+// message returns a BGP message (RFC 4271, 4.1).
 func message(kind byte, body ...byte) []byte {
 	m := binary.BigEndian.AppendUint16(bytes.Repeat([]byte{0xff}, 16), uint16(19+len(body)))
 	return append(append(m, kind), body...)
 }
 
-// open is an OPEN of a router, with the four octets of an AS as a capability (RFC 6793) or without.
+// open returns an OPEN of a router, with or without the four octets of an AS as a capability (RFC 6793).
 func open(version byte, as uint16, four ...byte) []byte {
 	body := binary.BigEndian.AppendUint16([]byte{version}, as)
 	body = append(body, 0, 90, 203, 0, 113, 1)
@@ -30,10 +30,10 @@ func open(version byte, as uint16, four ...byte) []byte {
 	return message(bgp.BGP_MSG_OPEN, append(append(body, 8, 2, 6, 65, 4), four...)...)
 }
 
-// TestSaidASN: what a router can say when it is asked for its AS, and after how long it is known.
+// TestSaidASN: a router's possible answers to a query for its AS, and the time until the result.
 func TestSaidASN(t *testing.T) {
 	ends := func(m []byte) func(net.Conn) { return func(c net.Conn) { c.Write(m) } }
-	// A net.Pipe refuses deadlines once its other end is closed, which a TCP connection does not.
+	// A net.Pipe rejects deadlines once its other end is closed, unlike a TCP connection.
 	said := func(m []byte) func(net.Conn) { return func(c net.Conn) { c.Write(m); c.Read(make([]byte, 1)) } }
 	for name, c := range map[string]struct {
 		router func(net.Conn)
@@ -78,7 +78,7 @@ func TestSaidASN(t *testing.T) {
 	}
 }
 
-// answersOpen is a router that says nothing before it has been sent an OPEN of this node's AS.
+// answersOpen is a router that sends nothing before it has received an OPEN with this node's AS.
 func answersOpen(c net.Conn) {
 	kind, body, err := readMessage(c)
 	if err == nil && kind == bgp.BGP_MSG_OPEN && binary.BigEndian.Uint16(body[1:]) == nodeASN {

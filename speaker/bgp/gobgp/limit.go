@@ -7,22 +7,22 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// GoBGP stores what a router announces before it asks the import policy, which accepts nothing (handleUpdate in its
-// peer.go). So the number of prefixes is limited. One more ends the session (RFC 4486, 4: Cease, subcode 1), and the
-// peer stays idle (adminStatePfxCt in its fsm.go). GoBGP goes on to store what it has read by then, slower with each
-// UPDATE, and reports the end of the session only after that. So the session counts as ended at once, and the process
-// is replaced.
+// GoBGP stores the announcements of a router before it applies the import policy, which accepts nothing (handleUpdate
+// in its peer.go). So the number of prefixes is limited. One more ends the session (RFC 4486, 4: Cease, subcode 1), and
+// the peer stays idle (adminStatePfxCt in its fsm.go). GoBGP continues to store what it has read by then, slower with
+// each UPDATE, and reports the end of the session only after that. So the session counts as ended at once, and the
+// process is replaced.
 
 // prefixLimit is the number of prefixes that a router may announce in each family.
 func prefixLimit(p plan.Peer) uint32 { return cmp.Or(p.MaxReceivedPrefixes, maxReceivedPrefixes) }
 
-// limitReached records that GoBGP ends a session for the number of prefixes of a family. s.mu is held.
+// limitReached records that GoBGP ends a session for the number of prefixes of a family. s.mu must be held.
 func (s *sessions) limitReached(x *session, family string) {
 	if x.over {
 		return
 	}
 	x.over = true
-	// It is established, and GoBGP's event may still be on its way.
+	// The session is established, but GoBGP's event may not have arrived yet.
 	s.enter(x, plan.SessionEstablished)
 	names := map[string]string{"ipv4-unicast": "IPv4", "ipv6-unicast": "IPv6"} // GoBGP's
 	x.pending = cause{plan.TooManyPrefixes, fmt.Sprintf("the router announced more than %d %s prefixes "+

@@ -12,7 +12,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// table is a table of so many prefixes that a router announces.
+// table returns n prefixes for a router to announce.
 func table(n int) (out []netip.Prefix) {
 	for i := range n {
 		var b [4]byte
@@ -22,8 +22,8 @@ func table(n int) (out []netip.Prefix) {
 	return out
 }
 
-// TestTooManyPrefixes: a router that announces more prefixes than it may loses its session with a reason, which both
-// sides know, at once, and is not tried again. With a higher limit there is a session, whose limit is changed in place.
+// TestTooManyPrefixes: a router that announces more prefixes than allowed loses its session at once, with a reason on
+// both sides, and is not tried again. With a higher limit there is a session, and its limit is changed in place.
 func TestTooManyPrefixes(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f *far) {
 		const n = 2000
@@ -63,7 +63,8 @@ func TestTooManyPrefixes(t *testing.T) {
 	})
 }
 
-// TestBegunAnewAfterLimit: the events of a session that reached its limit are ignored, those of the next one are not.
+// TestBegunAnewAfterLimit: the events of a session that reached its limit are ignored, those of the next session are
+// not.
 func TestBegunAnewAfterLimit(t *testing.T) {
 	s := newSessions()
 	p := plan.Peer{Address: netip.MustParseAddr("192.0.2.1"), MaxReceivedPrefixes: 5}

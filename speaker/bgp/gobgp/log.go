@@ -10,20 +10,20 @@ import (
 	golog "github.com/osrg/gobgp/v3/pkg/log"
 )
 
-// logger is GoBGP's. What GoBGP says of a session only there, the sessions hear; the rest is for whoever looks for a fault in GoBGP.
-// No field that GoBGP logs has a password in it.
+// logger is the logger of GoBGP. Session events that GoBGP only logs are passed to sessions; the rest is for debugging
+// GoBGP. No field that GoBGP logs contains a password.
 type logger struct {
 	log      *slog.Logger
 	sessions *sessions
 }
 
-// GetLevel implements GoBGP's Logger. Only at this level it says why a connection failed.
+// GetLevel implements GoBGP's Logger. GoBGP logs why a connection failed only at this level.
 func (l *logger) GetLevel() golog.LogLevel { return golog.DebugLevel }
 
 // SetLevel implements GoBGP's Logger.
 func (l *logger) SetLevel(golog.LogLevel) {}
 
-// Panic implements GoBGP's Logger. GoBGP goes on after it as well as it can; a crash would end every session.
+// Panic implements GoBGP's Logger. GoBGP continues after it as well as it can; a crash would end every session.
 func (l *logger) Panic(msg string, f golog.Fields) { l.write(slog.LevelError, msg, f) }
 
 // Fatal implements GoBGP's Logger, and does not end the process either.
@@ -32,13 +32,14 @@ func (l *logger) Fatal(msg string, f golog.Fields) { l.write(slog.LevelError, ms
 // Error implements GoBGP's Logger.
 func (l *logger) Error(msg string, f golog.Fields) { l.write(slog.LevelError, msg, f) }
 
-// Warn implements GoBGP's Logger. What GoBGP warns of is what a peer does, again and again; the sessions say it once.
+// Warn implements GoBGP's Logger. GoBGP warns repeatedly about the same behaviour of a peer; the sessions report it
+// once.
 func (l *logger) Warn(msg string, f golog.Fields) { l.hear(slog.LevelDebug, msg, f) }
 
 // Info implements GoBGP's Logger.
 func (l *logger) Info(msg string, f golog.Fields) { l.hear(slog.LevelDebug, msg, f) }
 
-// Debug implements GoBGP's Logger. There is a line for each UPDATE and more, so most are dropped at once.
+// Debug implements GoBGP's Logger. There is at least one line per UPDATE, so most are dropped at once.
 func (l *logger) Debug(msg string, f golog.Fields) { l.sessions.hear(msg, f) }
 
 func (l *logger) hear(level slog.Level, msg string, f golog.Fields) {

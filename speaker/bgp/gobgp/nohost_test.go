@@ -7,7 +7,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// TestNoHost: a try to connect that ends before ARP does not hide that no host answers, for a while.
+// TestNoHost: a connection attempt that ends before ARP does not hide for a while that no host answers.
 func TestNoHost(t *testing.T) {
 	var x session
 	now := time.Now()
@@ -21,7 +21,7 @@ func TestNoHost(t *testing.T) {
 		{plan.Unreachable, true, time.Second, plan.Unreachable},
 		{plan.NoAnswer, false, 2 * time.Second, plan.Unreachable},
 		{plan.NoAnswer, false, 7 * time.Second, plan.Unreachable},
-		{plan.NoAnswer, false, 2 * time.Second, plan.NoAnswer}, // there is a host by now, and it is silent
+		{plan.NoAnswer, false, 2 * time.Second, plan.NoAnswer}, // now a host exists, and it is silent
 		{plan.Unreachable, true, time.Second, plan.Unreachable},
 		{plan.Refused, false, time.Second, plan.Refused},
 	} {

@@ -11,20 +11,22 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// GoBGP tries a router for ever at one pace: every connectTime to twice that where no connection comes about (connectLoop in its fsm.go), every
-// six seconds or so where a router refuses the session (holdtimeIdle there). So after a while the driver has it rest after each try that failed: the
-// peer is disabled, and handed to GoBGP again once it is to be tried.
+// GoBGP connects to a router for ever at one pace: every connectTime to twice that if there is no connection
+// (connectLoop in its fsm.go), about every six seconds if a router refuses the session (holdtimeIdle there). So after a
+// while the driver adds a pause after each failed attempt: the peer is disabled, and added to GoBGP again for the next
+// attempt.
 
-// eager is for how long a router is tried at GoBGP's own pace, from when the peer was added or changed or had a session: one that was configured a
-// moment later, or is started again, is not kept waiting. steady is how long a session lasts at least that counts for that: one that
-// breaks as soon as it is up is no better than one that does not come up. prompt is how long after a failure GoBGP surely has not begun the next try.
+// eager is how long a router is tried at GoBGP's own pace, from when the peer was added or changed or had a session: a
+// router that was configured a moment later, or restarts, must not wait. steady is the minimum duration of a session
+// that counts for that: one that breaks as soon as it is up is no better than one that does not come up. prompt is the
+// time after a failure in which GoBGP certainly has not started the next attempt.
 const (
 	eager  = time.Minute
 	steady = 5 * time.Second
 	prompt = 500 * time.Millisecond
 )
 
-// rest is how long a router is left alone the nth time: twice connectTime, then twice as long each time, up to a minute; never less than
+// rest returns the nth pause: twice connectTime, then twice as long each time, up to a minute; never less than
 // connectTime.
 func rest(connect time.Duration, n int) time.Duration {
 	wait := connect
@@ -34,22 +36,23 @@ func rest(connect time.Duration, n int) time.Duration {
 	return max(min(wait, lastRetry), connect)
 }
 
-// jitter takes up to a quarter off (RFC 4271, 10), so that the nodes that a router refuses do not go on coming all at once.
+// jitter subtracts up to a quarter (RFC 4271, 10), so that the nodes that a router refuses do not all connect at once.
 func jitter(wait time.Duration) time.Duration { return wait - rand.N(wait/4+1) }
 
-// pace is how a peer is tried.
+// pace is the schedule of a peer's attempts.
 type pace struct {
-	// failed is when a try failed that nothing has come of yet.
+	// failed is when the last attempt failed, until tired processes it.
 	failed time.Time
-	// eager is until when it is tried at GoBGP's own pace, rests how often it has rested since, until when it rests now.
+	// eager is until when it is tried at GoBGP's own pace, rests the number of pauses since, until the end of the
+	// current pause.
 	eager, until time.Time
 	rests        int
 }
 
-// fresh has a router tried as one of which nothing is known yet.
+// fresh resets the pace to that of a new router.
 func (p *pace) fresh(until time.Time) { *p = pace{eager: until} }
 
-// tired returns the peers of which a try has just failed and that are to rest, and until when they do is set.
+// tired returns the peers with an attempt that has just failed and a pause to begin, and sets the end of the pause.
 func (s *sessions) tired(now time.Time) (names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,7 +73,7 @@ func (s *sessions) tired(now time.Time) (names []string) {
 	return names
 }
 
-// rested returns the peers that have rested and are to be tried.
+// rested returns the peers whose pause has ended and that are to be tried.
 func (s *sessions) rested(now time.Time) (names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +93,7 @@ func (s *sessions) rested(now time.Time) (names []string) {
 	return names
 }
 
-// trying says that GoBGP has a peer anew.
+// trying records that a peer has been added to GoBGP again.
 func (s *sessions) trying(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +102,8 @@ func (s *sessions) trying(key string) {
 	}
 }
 
-// eagerFor is how long a peer is tried at GoBGP's own pace: with graceful restart also for as long as the router keeps the routes. s.mu is held.
+// eagerFor returns how long a peer is tried at GoBGP's own pace: with graceful restart at least as long as the router
+// keeps the routes. s.mu must be held.
 func (s *sessions) eagerFor(p plan.Peer) time.Duration {
 	if p.GracefulRestart {
 		return max(s.eager, p.RestartTime)
@@ -107,14 +111,14 @@ func (s *sessions) eagerFor(p plan.Peer) time.Duration {
 	return s.eager
 }
 
-// isEager tells whether a peer is still to be tried at the pace that it began with.
+// isEager reports whether a peer is still tried at its initial pace.
 func (s *sessions) isEager(p plan.Peer, began, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return now.Before(began.Add(s.eagerFor(p)))
 }
 
-// near has a router tried at once, and eagerly.
+// near makes a router due at once, at GoBGP's own pace.
 func (s *sessions) near(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,10 +134,10 @@ func (s *sessions) near(name string) {
 	s.poke()
 }
 
-// Up has the router of a peer tried at once if it is being left alone, because BFD found the path to it whole.
+// Up ends the pause of a peer's router at once, because BFD found that the path to it works again.
 func (d *Driver) Up(name string) { d.sessions.near(name) }
 
-// restSome has the peers rest whose tries fail, and tries again those that have rested.
+// restSome starts pauses after failed attempts, and tries again the peers whose pause has ended.
 func (d *Driver) restSome(now time.Time) {
 	for _, name := range d.sessions.rested(now) {
 		if p := d.peers[name]; p != nil {

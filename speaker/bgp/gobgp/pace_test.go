@@ -16,7 +16,8 @@ import (
 	"github.com/ironlb/ironlb/test/bench/capture"
 )
 
-// tried is a session whose router this test plays, with GoBGP's own pace: it tries every connectTime unless it is left alone.
+// tried is a session with a router played by this test, at GoBGP's own pace: an attempt each connectTime, except during
+// pauses.
 type tried struct {
 	*sessions
 	t *testing.T
@@ -30,13 +31,13 @@ func newTried(t *testing.T, connect time.Duration) *tried {
 	return s
 }
 
-// is says that GoBGP has the session in a state.
+// is sends GoBGP's event of a session state.
 func (s *tried) is(state api.PeerState_SessionState) {
 	s.event(&api.WatchEventResponse{Event: &api.WatchEventResponse_Peer{Peer: &api.WatchEventResponse_PeerEvent{
 		Peer: &api.Peer{State: &api.PeerState{NeighborAddress: triedKey, SessionState: state}}}}})
 }
 
-// fails has a try fail, and returns for how long the router is left alone then: 0 if it is not.
+// fails makes an attempt fail, and returns the following pause: 0 if there is none.
 func (s *tried) fails(refused bool) time.Duration {
 	s.t.Helper()
 	s.is(api.PeerState_ACTIVE)
@@ -60,7 +61,7 @@ func (s *tried) fails(refused bool) time.Duration {
 	began := time.Now()
 	for {
 		if len(s.rested(time.Now())) > 0 {
-			s.is(api.PeerState_IDLE) // it is handed over again
+			s.is(api.PeerState_IDLE) // it is added again
 			return time.Since(began)
 		}
 		next := s.due()
@@ -71,7 +72,7 @@ func (s *tried) fails(refused bool) time.Duration {
 	}
 }
 
-// up has the session up for so long and then end.
+// up makes the session come up for a duration and then end.
 func (s *tried) up(lasts time.Duration) {
 	s.is(api.PeerState_ACTIVE)
 	s.is(api.PeerState_ESTABLISHED)
@@ -79,7 +80,7 @@ func (s *tried) up(lasts time.Duration) {
 	s.is(api.PeerState_IDLE)
 }
 
-// eagerly has tries fail for a time in which the router must not be left alone.
+// eagerly makes attempts fail for a time in which there must be no pause.
 func (s *tried) eagerly(every, lasts time.Duration) {
 	s.t.Helper()
 	for began := time.Now(); time.Since(began) < lasts; time.Sleep(every) {
@@ -89,7 +90,7 @@ func (s *tried) eagerly(every, lasts time.Duration) {
 	}
 }
 
-// TestPace: a minute at GoBGP's own pace, then twice as long each time, up to a minute, with up to a quarter less.
+// TestPace: a minute at GoBGP's own pace, then pauses that double each time, up to a minute, with up to a quarter less.
 func TestPace(t *testing.T) {
 	for _, refused := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -105,7 +106,7 @@ func TestPace(t *testing.T) {
 			}
 			s.eagerly(5*time.Second, eager)
 			grows()
-			s.up(steady) // and is lost
+			s.up(steady) // and then lost
 			s.eagerly(5*time.Second, eager)
 			grows()
 			s.hold(triedKey, "r", plan.Peer{Address: addr(triedKey), Port: 179, ConnectTime: 5 * time.Second}) // changed
@@ -114,7 +115,7 @@ func TestPace(t *testing.T) {
 			s.expectUp(plan.BFDWentDown)
 			s.eagerly(5*time.Second, eager)
 			grows()
-			// With graceful restart a router keeps the routes for so long.
+			// With graceful restart a router keeps the routes for that long.
 			s.hold(triedKey, "r", plan.Peer{Address: addr(triedKey), Port: 179, ConnectTime: 5 * time.Second, GracefulRestart: true, RestartTime: 2 * eager})
 			s.eagerly(5*time.Second, 2*eager)
 			grows()
@@ -122,7 +123,7 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// expectUp has a session up for a moment and taken down by this side.
+// expectUp makes a session come up for a moment and go down by this side.
 func (s *tried) expectUp(why plan.Reason) {
 	s.is(api.PeerState_ACTIVE)
 	s.is(api.PeerState_ESTABLISHED)
@@ -130,7 +131,7 @@ func (s *tried) expectUp(why plan.Reason) {
 	s.is(api.PeerState_IDLE)
 }
 
-// TestPaceOfFlapping: a session that breaks as soon as it is up is tried like one that does not come up.
+// TestPaceOfFlapping: a session that breaks as soon as it is up is paced like one that does not come up.
 func TestPaceOfFlapping(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTried(t, 5*time.Second)
@@ -155,7 +156,7 @@ func TestPaceOfFlapping(t *testing.T) {
 	})
 }
 
-// TestPaceUp: a path that BFD finds whole again ends the rest at once; connectTime is the least.
+// TestPaceUp: a path that BFD finds working again ends the pause at once; connectTime is the minimum.
 func TestPaceUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTried(t, 5*time.Minute)
@@ -177,7 +178,8 @@ func TestPaceUp(t *testing.T) {
 	})
 }
 
-// TestPaceOfTries: what a router sees of it, for one that cannot be reached and one that is refused. A change ends it.
+// TestPaceOfTries: the attempts as seen by a router, for one that is unreachable and one that is refused. A change ends
+// the pause.
 func TestPaceOfTries(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f *far) {
 		const port = 1790
@@ -196,7 +198,7 @@ func TestPaceOfTries(t *testing.T) {
 		asked.Port, asked.PeerASN, asked.Dynamic = port, 0, plan.AnyExternal
 		asks := watch(t, w.node, func(p capture.Packet) bool { return !p.Outgoing && p.From == netip.AddrPortFrom(asked.Address, port) })
 		d.apply(t, wanted(map[string]plan.Peer{"wrong": wrong, "refused": refused, "asked": asked}, nil))
-		// It rests for 2, 4 and 8 s, up to a quarter less, and GoBGP then waits for one second to two.
+		// It pauses for 2, 4 and 8 s, up to a quarter less, and GoBGP then waits for one second to two.
 		paced := func(what string, gaps []time.Duration, wait time.Duration) {
 			t.Helper()
 			for i, rest := range []time.Duration{2, 4, 8} {

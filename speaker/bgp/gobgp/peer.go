@@ -15,23 +15,23 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// peer is one that GoBGP has.
+// peer is a peer in GoBGP.
 type peer struct {
 	name string
 	conf plan.Peer
-	// key is GoBGP's name of it, its address.
+	// key is its name in GoBGP, its address.
 	key string
-	// asn is the router's.
+	// asn is the router's AS.
 	asn uint32
-	// serial tells its names in the policies from those of the peer that had the name before.
+	// serial distinguishes its names in the policies from those of a previous peer with the same name.
 	serial uint64
-	// restarting is set while GoBGP may not yet have told it that this is a restart.
+	// restarting is set while GoBGP may not have sent it the restart state yet.
 	restarting bool
-	// leaving is set once it is asked to prefer other paths.
+	// leaving is set once it was asked to prefer other paths.
 	leaving bool
 }
 
-// Defaults where the BGPPeer says nothing.
+// Defaults for fields that the BGPPeer does not set.
 const (
 	connectTime         = 5 * time.Second
 	restartTime         = time.Minute
@@ -39,14 +39,14 @@ const (
 	maxReceivedPrefixes = 10_000
 )
 
-// deferral is how long a restarting process waits for what its peers have to say before it tells them its table (RFC 4724, 4.1): with
-// GoBGP's 360 s one peer that never gets to the end holds up all. idle is how long a session rests that was reset.
+// deferral is how long a restarting process waits for its peers' routes before it sends its table (RFC 4724, 4.1): with
+// GoBGP's 360 s, one peer that never completes delays all others. idle is the pause of a session after a reset.
 const (
 	deferral = 3 * time.Second
 	idle     = time.Second
 )
 
-// backoff is that of a peer that GoBGP does not take.
+// backoff is the retry state of a peer that GoBGP rejects.
 type backoff struct {
 	next time.Time
 	wait time.Duration
@@ -77,7 +77,7 @@ func (d *Driver) deletePeer(p *peer, why string) {
 	d.log.Info("BGP peer removed", "peer", p.name, "address", p.conf.Address, "reason", why)
 }
 
-// forget drops all that there is of a peer that GoBGP has no more.
+// forget deletes the state of a peer that is no longer in GoBGP.
 func (d *Driver) forget(p *peer) {
 	delete(d.peers, p.name)
 	maps.DeleteFunc(d.holder, func(_ netip.Addr, holder string) bool { return holder == p.name })
@@ -86,8 +86,8 @@ func (d *Driver) forget(p *peer) {
 	d.dropNeighborSet(p)
 }
 
-// addPeer hands a wanted peer to GoBGP, as one that is restarting (RFC 4724, 4.1) if its router may have its routes from before and it is to be
-// with graceful restart.
+// addPeer adds a peer to GoBGP, as a restarting one (RFC 4724, 4.1) if it has graceful restart and its router may have
+// previous routes.
 func (d *Driver) addPeer(name string, restarting bool) {
 	conf := d.wanted.Peers[name]
 	addr := conf.Address.WithZone("")
@@ -111,7 +111,7 @@ func (d *Driver) addPeer(name string, restarting bool) {
 	}
 }
 
-// offerOrRetry hands a peer to GoBGP whose AS is known.
+// offerOrRetry adds a peer with a known AS to GoBGP.
 func (d *Driver) offerOrRetry(name string, conf plan.Peer, peerASN uint32, restarting bool) {
 	d.serial++
 	p := &peer{name: name, conf: conf, key: conf.Address.String(), asn: peerASN, serial: d.serial, restarting: restarting}
@@ -123,7 +123,7 @@ func (d *Driver) offerOrRetry(name string, conf plan.Peer, peerASN uint32, resta
 	d.log.Info("BGP peer added", "peer", name, "address", conf.Address, "asn", asn(conf), "peerASN", peerASN)
 }
 
-// tryLater has a peer added again that GoBGP did not take.
+// tryLater schedules a retry for a peer that GoBGP rejected.
 func (d *Driver) tryLater(name string, err error) {
 	b := d.retry[name]
 	if b == nil {
@@ -154,7 +154,7 @@ func (d *Driver) offer(p *peer) error {
 	return err
 }
 
-// check finds what GoBGP would take and then not do.
+// check rejects settings that GoBGP would accept but not apply.
 func check(p plan.Peer) error {
 	switch {
 	case p.Address.Zone() != "" && p.Password != "":
@@ -178,7 +178,7 @@ func asn(p plan.Peer) uint32 {
 	return p.MyASN
 }
 
-// isExternal tells whether a peer is to be of another AS than this side.
+// isExternal reports whether a peer is configured with another AS than this side.
 func isExternal(p plan.Peer) bool {
 	if p.PeerASN == 0 {
 		return p.Dynamic == plan.AnyExternal
@@ -186,7 +186,7 @@ func isExternal(p plan.Peer) bool {
 	return p.PeerASN != asn(p)
 }
 
-// api returns the peer as GoBGP wants it.
+// api returns the peer in GoBGP's form.
 func (x *peer) api(restarting bool) *api.Peer {
 	p := x.conf
 	out := &api.Peer{
@@ -237,7 +237,7 @@ func families(p plan.Peer) (out []*api.AfiSafi) {
 	return out
 }
 
-// seconds rounds up, as GoBGP has no less than a second.
+// seconds rounds up, because GoBGP supports no less than a second.
 func seconds(t, otherwise time.Duration) uint32 {
 	if t <= 0 {
 		t = otherwise
@@ -245,7 +245,7 @@ func seconds(t, otherwise time.Duration) uint32 {
 	return uint32((t + time.Second - 1) / time.Second)
 }
 
-// speaks tells whether a family is spoken with a peer, and by what next hop. "self" is this end of the session.
+// speaks reports whether a family is enabled with a peer, and returns its next hop. "self" is this end of the session.
 func speaks(p plan.Peer, four bool) (nexthop *api.NexthopAction, ok bool) {
 	wanted, given := p.IPv6, p.NextHop6
 	if four {
@@ -255,7 +255,7 @@ func speaks(p plan.Peer, four bool) (nexthop *api.NexthopAction, ok bool) {
 	switch {
 	case !wanted:
 		return nil, false
-	case given.IsValid() && (!own || p.Address.Zone() != ""): // a router would not pass a link-local next hop on
+	case given.IsValid() && (!own || p.Address.Zone() != ""): // a router would not re-advertise a link-local next hop
 		return &api.NexthopAction{Address: given.String()}, true
 	case own:
 		return &api.NexthopAction{Self: true}, true
@@ -263,7 +263,7 @@ func speaks(p plan.Peer, four bool) (nexthop *api.NexthopAction, ok bool) {
 	return nil, false
 }
 
-// resend tells a peer its whole table again.
+// resend sends a peer its full table again.
 func (d *Driver) resend(p *peer) {
 	err := d.server.ResetPeer(context.Background(), &api.ResetPeerRequest{Address: p.key, Soft: true, Direction: api.ResetPeerRequest_OUT})
 	if err != nil {
@@ -271,7 +271,7 @@ func (d *Driver) resend(p *peer) {
 	}
 }
 
-// prefixOf returns the prefix that is an address alone, as GoBGP's sets want it.
+// prefixOf returns the host prefix of an address, in the form of GoBGP's sets.
 func prefixOf(a netip.Addr) string {
 	a = a.WithZone("")
 	return strings.Join([]string{a.String(), fmt.Sprint(a.BitLen())}, "/")

@@ -14,22 +14,24 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// GoBGP has one export policy for all peers: a list of statements, each for one peer and one group. What no statement accepts is
-// rejected. When a path changes GoBGP asks the policy about the old one too, and withdraws it where that one was accepted and the new
-// one is not; so the mark is on the path, and a group's statements stay until no path of it is left.
+// GoBGP has one export policy for all peers: a list of statements, each for one peer and one group. A path that no
+// statement accepts is rejected. When a path changes, GoBGP also applies the policy to the old one, and withdraws it if
+// the old one was accepted and the new one is not. So the mark is on the path, and a group's statements stay until it
+// has no path left.
 const (
 	importPolicy = "import"
 	exportPolicy = "export"
 	global       = "global"
 )
 
-// defaultPref is the LOCAL_PREF of a route that names none.
+// defaultPref is the LOCAL_PREF of a route without one.
 const defaultPref = 100
 
-// statementKey is a statement for a peer (by its serial) and a group.
+// statementKey identifies a statement for a peer (by its serial) and a group.
 type statementKey struct{ peer, group uint64 }
 
-// startPolicies lets in what this process itself adds, since GoBGP asks the import policy about that too, and nothing else.
+// startPolicies creates policies that accept only paths that this process itself adds, because GoBGP applies the import
+// policy to these too.
 func startPolicies(ctx context.Context, s *server.BgpServer) error {
 	own := &api.Statement{Name: "own", Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL},
 		Actions: &api.Actions{RouteAction: api.RouteAction_ACCEPT}}
@@ -69,7 +71,7 @@ func (d *Driver) dropNeighborSet(p *peer) {
 	}
 }
 
-// addGroup makes the statements of a new group, before it has a path.
+// addGroup adds the statements of a new group, before it has a path.
 func (d *Driver) addGroup(g *group) error {
 	err := d.server.AddDefinedSet(context.Background(), &api.AddDefinedSetRequest{DefinedSet: g.set()})
 	if err != nil {
@@ -83,7 +85,7 @@ func (d *Driver) addGroup(g *group) error {
 	return err
 }
 
-// dropGroups removes the groups that have no path any more.
+// dropGroups removes the groups without a path.
 func (d *Driver) dropGroups() error {
 	var errs []error
 	for key, g := range d.routes.groups {
@@ -97,7 +99,7 @@ func (d *Driver) dropGroups() error {
 	return errors.Join(errs...)
 }
 
-// replaceStatements makes those of a peer anew.
+// replaceStatements rebuilds the statements of a peer.
 func (d *Driver) replaceStatements(p *peer) error {
 	d.dropStatements(func(k statementKey) bool { return k.peer == p.serial })
 	var errs []error
@@ -124,7 +126,7 @@ func (d *Driver) addStatement(p *peer, g *group) error {
 	return nil
 }
 
-// statement is what a peer is told of a group.
+// statement returns the export statement of a group for a peer.
 func statement(name string, p *peer, g *group, nexthop *api.NexthopAction) *api.Statement {
 	a := g.route[p.name]
 	if p.leaving {
@@ -137,7 +139,7 @@ func statement(name string, p *peer, g *group, nexthop *api.NexthopAction) *api.
 	if c := standard(a); len(c) > 0 {
 		s.Actions.Community = &api.CommunityAction{Type: api.CommunityAction_REPLACE, Communities: c}
 	}
-	if !p.leaving { // then it is the path's own 0 (RFC 8326, 4.1); GoBGP takes either off for external peers
+	if !p.leaving { // then it is the path's own 0 (RFC 8326, 4.1); GoBGP removes either for external peers
 		s.Actions.LocalPref = &api.LocalPrefAction{Value: cmp.Or(a.LocalPref, defaultPref)}
 	}
 	return s
@@ -157,7 +159,7 @@ func large(a plan.Attributes) (out []string) {
 	return out
 }
 
-// dropStatements removes from the policy, then for good: GoBGP forgets to do so itself.
+// dropStatements removes statements from the policy, and then deletes them: GoBGP does not do that itself.
 func (d *Driver) dropStatements(which func(statementKey) bool) {
 	var gone []*api.Statement
 	for key, s := range d.routes.statements {

@@ -17,8 +17,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// TestRandomChanges: after any changes, GoBGP's paths and policies say together what is wanted, and nothing is left of what was. No peer
-// can be reached here.
+// TestRandomChanges: after any changes, GoBGP's paths and policies match the configuration, and no residual state is
+// left. No peer is reachable here.
 func TestRandomChanges(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(5) {
@@ -83,7 +83,7 @@ func randomChange(r *rand.Rand, whole bool) plan.BGPChange {
 	return c
 }
 
-// visible is what there is to be told of a wanted set: to peers that there are, in families that they speak.
+// visible returns the routes of a configuration that can be announced: to existing peers, in their families.
 func visible(b plan.BGP) map[netip.Prefix]plan.Route {
 	out := map[netip.Prefix]plan.Route{}
 	for prefix, route := range b.Routes {
@@ -91,7 +91,7 @@ func visible(b plan.BGP) map[netip.Prefix]plan.Route {
 		for name, a := range route {
 			if p, ok := b.Peers[name]; ok && (prefix.Addr().Is4() && p.IPv4 || prefix.Addr().Is6() && p.IPv6) {
 				if a.LocalPref == 0 {
-					a.LocalPref = 100 // what everybody takes none for
+					a.LocalPref = 100 // the default of all implementations
 				}
 				told[name] = a
 			}
@@ -101,7 +101,7 @@ func visible(b plan.BGP) map[netip.Prefix]plan.Route {
 	return out
 }
 
-// told reads from GoBGP what each peer would be told, and fails if sets or statements are left over.
+// told reads from GoBGP what each peer would receive, and fails if there are residual sets or statements.
 func (d *Driver) told() (map[netip.Prefix]plan.Route, error) {
 	ctx := context.Background()
 	sets := map[string][]string{}
@@ -162,7 +162,7 @@ func (d *Driver) told() (map[netip.Prefix]plan.Route, error) {
 	return out, nil
 }
 
-// said are the attributes that a statement sets.
+// said returns the attributes that a statement sets.
 func said(s *api.Statement) plan.Attributes {
 	var a plan.Attributes
 	a.LocalPref = s.Actions.LocalPref.GetValue()

@@ -8,9 +8,10 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// isThere tells whether somebody listens at a router whose session was just lost. If nobody does it was the router that ended: this side is then
-// not to say that it has restarted itself (RFC 4724, 3: the R bit), or a router that comes back takes it out of those whose tables it waits for
-// (4.1). The R bit in the router's own OPEN does not tell: FRR sets it for minutes after its start.
+// isThere reports whether a router with a lost session still accepts connections. If it does not, the router has ended.
+// Then this side must not send that it has restarted itself (RFC 4724, 3: the R bit), because a restarted router
+// removes such a peer from those whose tables it waits for (4.1). The R bit in the router's own OPEN is no indication:
+// FRR sets it for minutes after its start.
 func isThere(p plan.Peer, id netip.Addr) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), openPause/2)
 	defer cancel()
@@ -20,10 +21,11 @@ func isThere(p plan.Peer, id netip.Addr) bool {
 			return false
 		}
 		stop := context.AfterFunc(ctx, func() { conn.Close() }) // before firstMessage sends an OPEN
-		_, _, err = firstMessage(conn, p, id)                   // a router minds an end less after its OPEN
+		_, _, err = firstMessage(conn, p, id)                   // an end after its OPEN affects a router less
 		stop()
 		conn.Close()
-		// One that ends closes its connections before its port, or after; one that goes on may close this one, too.
+		// A router that ends closes its connections before or after its port; one that continues may close this
+		// connection, too.
 		if err == nil || pause(ctx, dyingTime) != nil {
 			break
 		}
@@ -31,5 +33,5 @@ func isThere(p plan.Peer, id netip.Addr) bool {
 	return true
 }
 
-// dyingTime is how long after its connections the port of a process that ends may be closed.
+// dyingTime is the maximum delay between the connections and the port of an ending process being closed.
 const dyingTime = 100 * time.Millisecond

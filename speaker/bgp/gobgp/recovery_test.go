@@ -11,10 +11,10 @@ import (
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
-// restartState is the R bit in the flags of the capability (RFC 4724, 3), as GoBGP has them.
+// restartState is the R bit in the flags of the capability (RFC 4724, 3), in GoBGP's form.
 const restartState = 0x08
 
-// restartFlags returns those of the capability of graceful restart in the body of an OPEN, 0 if it has none.
+// restartFlags returns the flags of the graceful restart capability in the body of an OPEN, 0 if it has none.
 func restartFlags(body []byte) (flags uint8, err error) {
 	m, err := bgp.ParseBGPBody(&bgp.BGPHeader{Type: bgp.BGP_MSG_OPEN, Len: uint16(bgp.BGP_HEADER_LENGTH + len(body))}, body)
 	if err != nil {
@@ -34,7 +34,7 @@ func restartFlags(body []byte) (flags uint8, err error) {
 	return flags, nil
 }
 
-// TestRouterRestarts: a router that has ended is not told, when it is back, that this node has restarted.
+// TestRouterRestarts: a router that has restarted does not receive a restart state of this node.
 func TestRouterRestarts(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f *far) {
 		var mu sync.Mutex

@@ -11,8 +11,8 @@ import (
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
-// gracefully is a world with both kinds of routers, of each one by its AS and one of any, both families, and a driver with graceful restart;
-// all routes are in the kernels.
+// gracefully returns a world with two routers of each kind, one with a fixed and one with any AS, both families, and a
+// driver with graceful restart; all routes are in the kernels.
 func gracefully(t *testing.T) (w *world, d *node, set plan.BGPChange) {
 	w = newWorld(t, "bird", "frr", "bird", "frr")
 	peers := map[string]plan.Peer{}
@@ -42,8 +42,8 @@ func gracefully(t *testing.T) (w *world, d *node, set plan.BGPChange) {
 	return w, d, set
 }
 
-// TestKilled: the process is killed and started again: no router changes a route. There are four, since as soon as the first is up again
-// GoBGP takes the restart for over with all.
+// TestKilled: the process is killed and started again: no router changes a route. There are four routers, because GoBGP
+// considers the restart complete for all as soon as the first one is up again.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	w, d, set := gracefully(t)
@@ -76,10 +76,11 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// more is a route that is added once a restart is over: it comes after all of the table, so what was to be dropped has been.
+// more is a route that is added once a restart is complete: it arrives after the full table, so pending removals have
+// happened by then.
 var more = pfx("192.0.2.77/32")
 
-// unchanged watches the routers' kernels; what it returns fails the test if a route changed other than this one.
+// unchanged watches the routers' kernels; the returned function fails the test if any route but this one changed.
 func unchanged(t *testing.T, w *world, but netip.Prefix) func() {
 	t.Helper()
 	monitors := make([]*router.Monitor, len(w.routers))
@@ -103,8 +104,8 @@ func unchanged(t *testing.T, w *world, but netip.Prefix) func() {
 	}
 }
 
-// TestCrash: a peer sends the UPDATE of CVE-2026-41643, and GoBGP takes the process down with it. The other peers notice a graceful
-// restart and nothing else. The peer is one without 4-octet AS numbers, then one with.
+// TestCrash: a peer sends the UPDATE of CVE-2026-41643, which crashes the process with GoBGP. The other peers observe
+// only a graceful restart. The peer is first one without 4-octet AS numbers, then one with.
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	evil := plan.Peer{Address: addr("203.0.113.200"), Port: 1790, MyASN: nodeASN, PeerASN: routerASN, IPv4: true, MultiHop: true, ConnectTime: time.Second}
@@ -128,7 +129,7 @@ func TestCrash(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		d.try(order{Change: &plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"evil": &evil}}}) // may not live to answer
+		d.try(order{Change: &plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"evil": &evil}}}) // may end unanswered
 		select {
 		case <-d.ended:
 			t.Logf("attack %d: the process ended: %v", i, d.err)

@@ -20,9 +20,10 @@ var (
 	ipv6 = &api.Family{Afi: api.Family_AFI_IP6, Safi: api.Family_SAFI_UNICAST}
 )
 
-// group is what the same is told of: routes of one family with equal Route. Its mark is a large community of every path in it; it never
-// leaves the node, since every statement of the export policy replaces it. The same goes for its LOCAL_PREF of 0, but with a peer that is
-// left: GoBGP's policies can set any other (NewLocalPrefAction in its internal/pkg/table/policy.go).
+// group is a set of routes with the same announcement: routes of one family with equal Route. Its mark is a large
+// community of every path in it; the mark never leaves the node, because every statement of the export policy replaces
+// it. The same holds for its LOCAL_PREF of 0, except for a peer with leaving set: GoBGP's policies can set any other
+// value (NewLocalPrefAction in its internal/pkg/table/policy.go).
 type group struct {
 	id    uint64
 	four  bool
@@ -30,13 +31,13 @@ type group struct {
 	size  int
 }
 
-// groupKey is what makes a group.
+// groupKey identifies a group.
 type groupKey struct {
 	four bool
 	text string
 }
 
-// routes are GoBGP's paths.
+// routes are the paths in GoBGP.
 type routes struct {
 	of         map[netip.Prefix]*group
 	groups     map[groupKey]*group
@@ -58,7 +59,7 @@ func keyOf(four bool, r plan.Route) groupKey {
 
 func clone(r plan.Route) plan.Route { return maps.Clone(r) }
 
-// updateRoutes brings the paths of these prefixes to what is wanted.
+// updateRoutes updates the paths of these prefixes to the configuration.
 func (d *Driver) updateRoutes(prefixes []netip.Prefix) error {
 	type move struct {
 		prefix netip.Prefix
@@ -100,8 +101,8 @@ func (d *Driver) updateRoutes(prefixes []netip.Prefix) error {
 	return errors.Join(errs...)
 }
 
-// rename keeps a group, and with it its paths, where all of it goes on as one and the difference is in peers that have no session now:
-// nobody else is told anything then.
+// rename keeps a group, and with it its paths, if all its paths move to the same new group and the difference concerns
+// only peers that are not in GoBGP: then no other peer receives an update.
 func (d *Driver) rename(have *group, leaving map[*group]map[groupKey]int, to groupKey, r plan.Route) {
 	if have == nil || leaving[have][to] != have.size || d.routes.groups[to] != nil {
 		return
@@ -118,7 +119,7 @@ func (d *Driver) rename(have *group, leaving map[*group]map[groupKey]int, to gro
 	have.route = clone(r)
 }
 
-// movePath puts a path into a group.
+// movePath moves a path to a group.
 func (d *Driver) movePath(prefix netip.Prefix, to groupKey) error {
 	have, g := d.routes.of[prefix], d.routes.groups[to]
 	if have == g && g != nil {
@@ -164,9 +165,9 @@ func (d *Driver) deletePath(prefix netip.Prefix) error {
 	return nil
 }
 
-// Next hops that stand where there must be one; every statement sets the real one. They are addresses that nobody has: the dummy address
-// of RFC 7600 and one of the discard-only block of RFC 6666. An unspecified one is taken by GoBGP for the session's own end, whatever
-// its family.
+// Placeholders for the mandatory next hop; every statement sets the real one. They are addresses that no host has: the
+// dummy address of RFC 7600 and one of the discard-only block of RFC 6666. GoBGP replaces an unspecified next hop by
+// the session's own end, whatever its family.
 const (
 	dummy4 = "192.0.0.8"
 	dummy6 = "100::1"
@@ -192,12 +193,12 @@ func (g *group) path(prefix netip.Prefix) (*api.Path, error) {
 	return path, errors.Join(err1, err2, err3, err4)
 }
 
-// mark is the group's large community, of the reserved AS 0 (RFC 7607), in which nobody can have given one out.
+// mark returns the group's large community, of the reserved AS 0 (RFC 7607), in which no other party can assign one.
 func (g *group) mark() *api.LargeCommunity {
 	return &api.LargeCommunity{GlobalAdmin: 0, LocalData1: uint32(g.id >> 32), LocalData2: uint32(g.id)}
 }
 
-// countPrefixes counts what each peer is told.
+// countPrefixes counts the prefixes that each peer receives.
 func (d *Driver) countPrefixes() {
 	counts := map[string]int{}
 	for _, g := range d.routes.groups {

@@ -11,7 +11,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// run tells what is new of the sessions and does what is due, for the process' life.
+// run reports changes of the sessions and processes what is due, for the lifetime of the process.
 func (d *Driver) run() {
 	timer := time.NewTimer(0)
 	for whole := true; ; whole = false {
@@ -33,7 +33,7 @@ func (d *Driver) run() {
 	}
 }
 
-// due returns when to look again, and forgets it.
+// due returns the next due time, and clears it.
 func (s *sessions) due() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -42,7 +42,7 @@ func (s *sessions) due() time.Time {
 	return next
 }
 
-// tend does what waited for its time or for a session.
+// tend processes what waited for its time or for a session.
 func (d *Driver) tend() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -75,11 +75,11 @@ func (d *Driver) tend() {
 	}
 }
 
-// openTime is how long a router may take from the connection to the session. GoBGP waits 4 minutes (RFC 4271, 8.2.2), and while it
-// waits for a router that has forgotten the connection, it makes no new one.
+// openTime is the time limit from the connection to the session. GoBGP waits 4 minutes (RFC 4271, 8.2.2), and makes no
+// new connection while it waits for a router that has dropped the old one.
 const openTime = 15 * time.Second
 
-// stuck returns the peers that are to begin anew.
+// stuck returns the peers that need a new attempt.
 func (s *sessions) stuck(now time.Time) (names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,9 +97,10 @@ func (s *sessions) stuck(now time.Time) (names []string) {
 	return names
 }
 
-// losses returns, once, the peers whose session ended without a NOTIFICATION: the router keeps their routes for the next one if that says that
-// forwarding went on (RFC 4724, 3: the F bit; 4.2), which it did: the kernel forwards. GoBGP says so of a peer that is restarting only
-// (capabilitiesFromConfig in its fsm.go), so such a peer is handed to it again as one.
+// losses returns, once, the peers whose session ended without a NOTIFICATION. The router keeps their routes for the
+// next session if that one announces that forwarding continued (RFC 4724, 3: the F bit; 4.2), which it did: the kernel
+// forwards. GoBGP announces that only for a restarting peer (capabilitiesFromConfig in its fsm.go), so such a peer is
+// added again as a restarting one.
 func (s *sessions) losses() (names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,9 +114,10 @@ func (s *sessions) losses() (names []string) {
 	return names
 }
 
-// keepRestarting sees to it that each peer is told that this is a restart. As soon as the peers that are up have told their tables,
-// GoBGP takes the restart for over with all of them (handleFSMMessage in its server.go, "sync finished"; mended in v4.6.0): one that is
-// not up yet would be told that this node has lost its forwarding state, and would drop its routes for an instant.
+// keepRestarting ensures that each peer receives the restart state. As soon as the peers that are up have sent their
+// tables, GoBGP considers the restart complete for all of them (handleFSMMessage in its server.go, "sync finished";
+// fixed in v4.6.0): a peer that is not up yet would receive that this node has lost its forwarding state, and would
+// drop its routes for an instant.
 func (d *Driver) keepRestarting() {
 	for _, name := range slices.Sorted(maps.Keys(d.peers)) {
 		p := d.peers[name]
@@ -144,7 +146,7 @@ func (d *Driver) restartOver(p *peer) (over bool, state api.PeerState_SessionSta
 	return over, state
 }
 
-// again hands a peer to GoBGP once more, as one that is restarting if it is not up since then.
+// again adds a peer to GoBGP once more, as a restarting one if it has not been up since the restart.
 func (d *Driver) again(p *peer) {
 	ctx := context.Background()
 	d.sessions.trying(p.key)
@@ -160,7 +162,7 @@ func (d *Driver) again(p *peer) {
 	}
 }
 
-// say logs what an operator wants to know of a session.
+// say logs the session changes that concern an operator.
 func (d *Driver) say(news []told) {
 	slices.SortFunc(news, func(a, b told) int { return slices.Compare([]string{a.name}, []string{b.name}) })
 	for _, n := range news {

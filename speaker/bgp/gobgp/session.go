@@ -11,56 +11,60 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// sessions is what is known of every wanted peer's session. GoBGP calls it with locks of its own held, so it calls nobody.
+// sessions is the state of all configured peers' sessions. GoBGP calls it with its own locks held, so it makes no
+// calls.
 type sessions struct {
 	mu     sync.Mutex
 	byName map[string]*session
-	byAddr map[netip.Addr]*session // of those that GoBGP has, without zone
+	byAddr map[netip.Addr]*session // of peers in GoBGP, without zone
 	gone   []string
-	next   time.Time // when to look again at the latest
+	next   time.Time // latest time of the next evaluation
 	kick   chan struct{}
 	eager  time.Duration
 }
 
-// session is one peer's.
+// session is the state of one peer's session.
 type session struct {
 	name  string
 	peer  plan.Peer
-	state plan.SessionState // as GoBGP has it
-	since time.Time         // when it got into that state
+	state plan.SessionState // as in GoBGP
+	since time.Time         // when it entered that state
 	shown plan.Session
 	told  plan.Session // in the last report
 	// first is set until it is in a report.
 	first bool
-	// down is why the session went down last, fail why it does not come up.
+	// down is why the session last went down, fail why it does not come up.
 	down, fail cause
-	// pending is what GoBGP said of the attempt or session that is ending, expected what this driver does to it.
+	// pending is the reason that GoBGP logged for the ending attempt or session, expected the reason of an end by this
+	// driver.
 	pending, expected cause
-	// peerASN and peerID are of the last OPEN.
+	// peerASN and peerID are from the last OPEN.
 	peerASN uint32
 	peerID  netip.Addr
-	// stranger is set if the router has another AS than it said when it was asked.
+	// stranger is set if the router has another AS than it sent when it was queried.
 	stranger bool
-	// broken is set by GoBGP's word that a session with graceful restart ended in a way that makes the router wait for the next one (RFC 4724, 4.2),
-	// lost once it is over and this driver has not ended it.
+	// broken is set by GoBGP's log entry that a session with graceful restart ended in a way that makes the router wait
+	// for the next one (RFC 4724, 4.2). lost is set once the session has ended and this driver has not ended it.
 	broken, lost bool
 	// over is set once the router has announced too many prefixes: further events of the session are ignored.
 	over bool
-	// wonder is set if the router refuses and GoBGP does not say why; asked is when the router was asked last.
+	// wonder is set if the router refuses and GoBGP does not expose the reason; asked is when the router was last
+	// queried.
 	wonder bool
 	asked  time.Time
 	pace
-	// noHost is when it was found last that no host answers at the address.
+	// noHost is when it was last found that no host answers at the address.
 	noHost time.Time
 }
 
-// cause is why a session is not there.
+// cause is why a session is not up.
 type cause struct {
 	reason  plan.Reason
 	message string
 }
 
-// settled is how long a state on the way to a session must last to be shown: a retry passes through several in an instant.
+// settled is the minimum duration of a transitional state before it is shown: a retry passes through several in an
+// instant.
 const settled = 3 * time.Second
 
 func newSessions() *sessions {
@@ -74,7 +78,7 @@ func (s *sessions) poke() {
 	}
 }
 
-// later has the sessions looked at again at a time.
+// later schedules an evaluation of the sessions at a time.
 func (s *sessions) later(at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +92,7 @@ func (s *sessions) soon(at time.Time) {
 	}
 }
 
-// named returns the session of a peer, a new one if there is none.
+// named returns the session of a peer, and creates it if there is none.
 func (s *sessions) named(name string) *session {
 	x := s.byName[name]
 	if x == nil {
@@ -100,7 +104,7 @@ func (s *sessions) named(name string) *session {
 	return x
 }
 
-// hold says that GoBGP is about to have a peer.
+// hold records that a peer is about to be added to GoBGP.
 func (s *sessions) hold(key, name string, p plan.Peer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +115,7 @@ func (s *sessions) hold(key, name string, p plan.Peer) {
 	s.poke()
 }
 
-// reconfigured records the configuration of a peer that GoBGP is about to change in place.
+// reconfigured records the configuration of a peer that is about to change in place.
 func (s *sessions) reconfigured(key string, p plan.Peer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,7 +124,7 @@ func (s *sessions) reconfigured(key string, p plan.Peer) {
 	}
 }
 
-// key returns GoBGP's name of a peer that it has.
+// key returns GoBGP's name of a peer in GoBGP.
 func (s *sessions) key(name string) (key string, held bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,7 +136,7 @@ func (s *sessions) key(name string) (key string, held bool) {
 	return key, s.byAddr[address(key)] == x
 }
 
-// established tells whether a peer's session is up.
+// established reports whether a peer's session is up.
 func (s *sessions) established(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,7 +144,7 @@ func (s *sessions) established(name string) bool {
 	return x != nil && x.state == plan.SessionEstablished
 }
 
-// release says that GoBGP has a peer no more, though it may be wanted.
+// release records that a peer is no longer in GoBGP, although it may still be configured.
 func (s *sessions) release(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +157,7 @@ func (s *sessions) release(key string) {
 	s.poke()
 }
 
-// remove says that a peer is no longer wanted.
+// remove records that a peer is no longer configured.
 func (s *sessions) remove(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,7 +168,7 @@ func (s *sessions) remove(name string) {
 	s.poke()
 }
 
-// fail says why a peer's session does not come about.
+// fail records why a peer's session does not come up.
 func (s *sessions) fail(name string, reason plan.Reason, message string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,7 +176,7 @@ func (s *sessions) fail(name string, reason plan.Reason, message string) {
 	s.poke()
 }
 
-// expect says that this driver is about to end a session, and why.
+// expect records that this driver is about to end a session, and why.
 func (s *sessions) expect(key string, reason plan.Reason, message string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,7 +185,7 @@ func (s *sessions) expect(key string, reason plan.Reason, message string) {
 	}
 }
 
-// count says how many prefixes each peer is told.
+// count records how many prefixes each peer receives.
 func (s *sessions) count(prefixes map[string]int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,7 +208,7 @@ var states = map[api.PeerState_SessionState]plan.SessionState{
 	api.PeerState_OPENSENT: plan.SessionOpenSent, api.PeerState_OPENCONFIRM: plan.SessionOpenConfirm, api.PeerState_ESTABLISHED: plan.SessionEstablished,
 }
 
-// event takes what GoBGP tells of a session's state.
+// event processes a state change from GoBGP.
 func (s *sessions) event(r *api.WatchEventResponse) {
 	p := r.GetPeer().GetPeer().GetState()
 	if p == nil {
@@ -221,13 +225,13 @@ func (s *sessions) event(r *api.WatchEventResponse) {
 		x.peerID, _ = netip.ParseAddr(p.RouterId)
 	}
 	if state == plan.SessionIdle && x.state == plan.SessionActive && !x.until.IsZero() {
-		return // it rests between two tries, which is Active to whoever looks
+		return // a pause between two attempts, which is shown as Active
 	}
 	s.enter(x, state)
 	s.poke()
 }
 
-// enter takes a session into a state.
+// enter records a session's new state.
 func (s *sessions) enter(x *session, state plan.SessionState) {
 	before, since, now := x.state, x.since, time.Now()
 	if state == before {
@@ -260,7 +264,7 @@ func (s *sessions) enter(x *session, state plan.SessionState) {
 	}
 }
 
-// show brings what is shown up to date and returns when that may change without anything happening, the zero time if it does not.
+// show updates the shown state and returns when it may change by time only, the zero time if it does not.
 func (x *session) show(now time.Time) (again time.Time) {
 	if x.state != plan.SessionEstablished && x.shown.State != x.state {
 		if again = x.since.Add(settled); !again.After(now) {
@@ -278,13 +282,13 @@ func (x *session) show(now time.Time) (again time.Time) {
 	return again
 }
 
-// told is a session that changed, for the log.
+// told is a changed session, for the log.
 type told struct {
 	name     string
 	was, now plan.Session
 }
 
-// changed returns what is new since the last time. Everything is new if it is whole.
+// changed returns the changes since the last call; everything if whole is set.
 func (s *sessions) changed(now time.Time, whole bool) (report plan.BGPReport, news []told) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,7 +12,8 @@ import (
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
-// TestFirstChanges: the first change must be whole; one without a router id speaks to nobody yet; another router id needs a new process.
+// TestFirstChanges: the first change must be complete; without a router ID no session starts; another router ID needs a
+// new process.
 func TestFirstChanges(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "bird")
@@ -36,11 +37,11 @@ func TestFirstChanges(t *testing.T) {
 // kind is one of the sessions of TestSessions.
 type kind struct {
 	six, both bool
-	// set changes what both sides have of it.
+	// set changes the configuration of both sides.
 	set func(*router.Neighbor, *plan.Peer)
-	// seen is what the router must have of the session, beyond that it is there.
+	// seen checks further properties of the router's session.
 	seen func(router.Session) bool
-	asn  uint32 // that the router sees; 0 is nodeASN
+	asn  uint32 // as seen by the router; 0 is nodeASN
 }
 
 var kinds = []struct {
@@ -68,8 +69,8 @@ var kinds = []struct {
 	{"localASN", kind{asn: 65011, set: func(n *router.Neighbor, p *plan.Peer) { n.ASN, p.LocalASN = 65011, 65011 }}},
 }
 
-// TestSessions: one router with a session of each kind, each with a prefix of its own. The router takes each from one address of the node
-// only, which is the sourceAddress, and sees in each what was wanted: the router id, the timers, the AS.
+// TestSessions: one router with a session of each kind, each with its own prefix. The router accepts each session from
+// one address of the node only, the sourceAddress, and sees the configured router ID, timers and AS in each.
 func TestSessions(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f *far) {
 		w.node.Address(t, "eth0", "fe80::a1/64")
@@ -142,8 +143,8 @@ func TestSessions(t *testing.T) {
 	})
 }
 
-// TestAttributes: the /32 and the /24 of one address, each with its own communities and localPref, to an internal and an external peer
-// that are told differently; then one of them changes, and one goes.
+// TestAttributes: the /32 and the /24 of one address, each with its own communities and localPref, to an internal and
+// an external peer with different attributes; then one of them changes, and one is removed.
 func TestAttributes(t *testing.T) {
 	t.Parallel()
 	for _, internal := range []string{"bird", "frr"} {
@@ -169,7 +170,7 @@ func TestAttributes(t *testing.T) {
 					return p.LocalPref == pref && same(p.Communities, standard(a)) && same(p.LargeCommunities, large(a)) && p.From == f.link.node && p.NextHop == f.link.node
 				})
 			}
-			pref := map[string]uint32{"bird": 100, "frr": 0}[external] // of its own: none came
+			pref := map[string]uint32{"bird": 100, "frr": 0}[external] // its own default: none was received
 			is(in, vip4, host, 300)
 			is(in, pool4, net, 50)
 			is(out, vip4, net, pref)
@@ -189,7 +190,7 @@ func TestAttributes(t *testing.T) {
 	}
 }
 
-// same compares sets, one of them ascending by its text and the other by number.
+// same compares sets, one ordered by text and the other by number.
 func same(a, b []string) bool {
 	if len(a) != len(b) {
 		return false

@@ -10,7 +10,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// TestWhyNone: why the last session ended is said until something else is known of the next one.
+// TestWhyNone: the reason of the last session's end is shown until there is a reason for the next one.
 func TestWhyNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTried(t, 5*time.Second)

@@ -14,13 +14,13 @@ import (
 	"github.com/ironlb/ironlb/test/bench/capture"
 )
 
-// wire is what a namespace sends and receives.
+// wire records the traffic of a namespace.
 type wire struct {
 	mu   sync.Mutex
 	seen []capture.Packet
 }
 
-// watch records the packets of a namespace that are as wanted until the test ends.
+// watch records the matching packets of a namespace until the test ends.
 func watch(t *testing.T, space *netspace.Space, wanted func(capture.Packet) bool) *wire {
 	t.Helper()
 	w := &wire{}
@@ -40,7 +40,7 @@ func watch(t *testing.T, space *netspace.Space, wanted func(capture.Packet) bool
 	return w
 }
 
-// since returns when the packets since then were sent.
+// since returns the send times of the packets after a time.
 func (w *wire) since(then time.Time) (at []time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -52,7 +52,7 @@ func (w *wire) since(then time.Time) (at []time.Time) {
 	return at
 }
 
-// gaps waits for so many packets since then and returns the times between them.
+// gaps waits for a number of packets after a time and returns the intervals between them.
 func (w *wire) gaps(t *testing.T, what string, since time.Time, packets int) (gaps []time.Duration) {
 	t.Helper()
 	eventually(t, what, func() bool { return len(w.since(since)) >= packets })
@@ -64,15 +64,15 @@ func (w *wire) gaps(t *testing.T, what string, since time.Time, packets int) (ga
 	return gaps
 }
 
-// isKeepalive tells whether a packet is a KEEPALIVE alone to an address (RFC 4271, 4.4).
+// isKeepalive returns a function that reports whether a packet is a single KEEPALIVE to an address (RFC 4271, 4.4).
 func isKeepalive(to netip.Addr) func(capture.Packet) bool {
 	return func(p capture.Packet) bool {
 		return p.Outgoing && p.To.Addr() == to && len(p.Payload) == bgp.BGP_HEADER_LENGTH && p.Payload[18] == bgp.BGP_MSG_KEEPALIVE
 	}
 }
 
-// TestTimersChange: another hold time, or another time between KEEPALIVEs, begins that session anew and no other. With graceful restart the router
-// changes no route meanwhile.
+// TestTimersChange: a changed hold time or KEEPALIVE interval restarts that session and no other. With graceful restart
+// the router changes no route meanwhile.
 func TestTimersChange(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f *far) {
 		n, p := f.neighbor(), f.peer()
@@ -116,7 +116,7 @@ func TestTimersChange(t *testing.T) {
 			}
 		}
 
-		p.HoldTime = 9 * time.Second // and so one in 3 s
+		p.HoldTime = 9 * time.Second // and therefore one in 3 s
 		change("r", p)
 		agreed("r", "node", 2, p.HoldTime)
 		every(told.gaps(t, "a KEEPALIVE in three seconds", time.Now(), 3), 3*time.Second)
@@ -130,7 +130,7 @@ func TestTimersChange(t *testing.T) {
 		if s := f.since(t, "node"); s.RestartTime != p.RestartTime {
 			t.Errorf("the router has the restart time %v, want %v", s.RestartTime, p.RestartTime)
 		}
-		p.ConnectTime, p.BFD = 2*time.Second, plan.BFD{Receive: 300 * time.Millisecond, Transmit: 300 * time.Millisecond, Multiplier: 3} // no matter of the session
+		p.ConnectTime, p.BFD = 2*time.Second, plan.BFD{Receive: 300 * time.Millisecond, Transmit: 300 * time.Millisecond, Multiplier: 3} // not part of the session
 		last := f.since(t, "node")
 		change("r", p)
 		table()
@@ -143,7 +143,7 @@ func TestTimersChange(t *testing.T) {
 		agreed("other", "second", 2, p2.HoldTime)
 		table()
 		f.still(t, "node", last)
-		p2.HoldTime, p2.KeepaliveTime = 12*time.Second, 4*time.Second // what it was
+		p2.HoldTime, p2.KeepaliveTime = 12*time.Second, 4*time.Second // the previous value
 		other = f.since(t, "second")
 		change("other", p2)
 		table()
@@ -151,7 +151,8 @@ func TestTimersChange(t *testing.T) {
 	})
 }
 
-// TestConnectTime: a router that refuses connections is tried every connectTime to twice that; another connectTime counts at once.
+// TestConnectTime: a router that refuses connections is tried every connectTime to twice that; a changed connectTime
+// applies at once.
 func TestConnectTime(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "bird")

@@ -13,7 +13,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
-// TestPassword: with the wrong password no session comes up; with the right one, changed in place of it, it does.
+// TestPassword: with the wrong password no session comes up; after it is corrected in place, it does.
 func TestPassword(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f *far) {
 		n4, n6 := f.neighbor(), f.neighbor()
@@ -41,8 +41,8 @@ func TestPassword(t *testing.T) {
 	})
 }
 
-// TestTTLSecurity: a session where both sides want a TTL of 255 (RFC 5082), where only the router does, and where only this side does. Only the
-// first comes up; the others do once the router agrees.
+// TestTTLSecurity: a session for which both sides require a TTL of 255 (RFC 5082), one for which only the router does,
+// and one for which only this side does. Only the first comes up; the others do once the router agrees.
 func TestTTLSecurity(t *testing.T) {
 	t.Parallel()
 	for name, six := range map[string]bool{"ipv4": false, "ipv6": true} {
@@ -68,7 +68,8 @@ func TestTTLSecurity(t *testing.T) {
 				d := startNode(t, w.node)
 				d.apply(t, wanted(peers, routes))
 				d.up(t, "both")
-				// Routers mind the TTL once a connection is there, so what this side sees is a router that falls silent some time.
+				// Routers check the TTL once a connection exists, so this side sees a router that becomes silent at
+				// some time.
 				s := d.session(t, "theirs", "a reason", func(s plan.Session) bool { return s.Reason != "" })
 				t.Logf("the router wants 255, this side sends 1: %s: %s", s.Reason, s.Message)
 				s = d.session(t, "ours", "a reason", func(s plan.Session) bool { return s.Reason == plan.NoAnswer })
@@ -87,8 +88,8 @@ func TestTTLSecurity(t *testing.T) {
 	}
 }
 
-// TestMultiHop: the router is behind another one. The session comes from a source address that the router knows, and only where ebgpMultiHop
-// allows it, with a fixed AS and with any external one.
+// TestMultiHop: the router is behind another one. The session uses a source address that the router accepts, and only
+// where ebgpMultiHop allows it, with a fixed AS and with any external one.
 func TestMultiHop(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f *far) {
 		// node -- f's link -- middle: the router's end of the link moves to a namespace between.
@@ -134,7 +135,7 @@ func TestMultiHop(t *testing.T) {
 	})
 }
 
-// TestMisconfigured: what is wrong is named, and harms neither the session that is there nor the one that comes.
+// TestMisconfigured: the error is named, and affects neither the existing session nor a new one.
 func TestMisconfigured(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f *far) {
 		n6 := f.neighbor()
@@ -164,7 +165,7 @@ func TestMisconfigured(t *testing.T) {
 			"noroute": plan.Unreachable, "nohost": plan.Unreachable, "source": plan.NotConfigured, "impossible": plan.NotConfigured} {
 			d.fails(t, name, why)
 		}
-		// Mended one by one; the wrong side of the AS is the router's next.
+		// Fixed one by one; for the AS, the router's side is wrong next.
 		f.conf.Neighbors[0].ASN = 65099
 		f.neighbors(t, f.conf.Neighbors...)
 		d.apply(t, plan.BGPChange{RouterID: nodeID, Peers: map[string]*plan.Peer{"asn": with(func(p *plan.Peer) {})}})
@@ -186,7 +187,7 @@ func TestMisconfigured(t *testing.T) {
 	})
 }
 
-// TestDynamicASN: any external AS, an internal one, and one that is not external though it should be.
+// TestDynamicASN: any external AS, an internal one, and one that should be external but is not.
 func TestDynamicASN(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "bird", "frr")
@@ -209,7 +210,7 @@ func TestDynamicASN(t *testing.T) {
 	in.path(t, vip4, func(p router.Path) bool { return p.LocalPref == 77 && p.ASPath == "" })
 	out.path(t, vip4, func(p router.Path) bool { return p.LocalPref != 77 && p.ASPath == "65001" })
 
-	// Another external AS is as good as the first one, and an internal one is not.
+	// Another external AS is accepted like the first one, and an internal one is not.
 	out.conf.ASN = 4200000002
 	out.neighbors(t, n)
 	d.session(t, "out", "up with the router's new AS", func(s plan.Session) bool {
@@ -221,7 +222,7 @@ func TestDynamicASN(t *testing.T) {
 	d.fails(t, "in", plan.WrongASN)
 }
 
-// TestNothingAccepted: what routers announce is in no table here.
+// TestNothingAccepted: routes from routers are in no table here.
 func TestNothingAccepted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "bird", "frr")

@@ -16,8 +16,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// hear takes what GoBGP logs. This file alone knows its words (fsm.go and server.go of v3.37.0); the tests against real routers find
-// out when they change.
+// hear processes GoBGP's log entries. Only this file depends on their text (fsm.go and server.go of v3.37.0); the tests
+// against real routers detect a change.
 func (s *sessions) hear(msg string, f golog.Fields) {
 	switch msg {
 	case "failed to connect", "state changed", "sent notification", "received notification", "hold timer expired",
@@ -57,11 +57,11 @@ func (s *sessions) hear(msg string, f golog.Fields) {
 	s.poke()
 }
 
-// noHostFor is how long it counts that no host answers at an address. ARP and neighbor discovery take three seconds to find
-// that out, and a try to connect may end before.
+// noHostFor is how long it counts that no host answers at an address. ARP and neighbor discovery take three seconds to
+// detect that, and a connection attempt may end before.
 const noHostFor = 10 * time.Second
 
-// notConnected records why no TCP connection came about.
+// notConnected records why a TCP connection failed.
 func (x *session) notConnected(c cause, noHost bool, now time.Time) {
 	x.failed = now
 	if noHost {
@@ -72,7 +72,7 @@ func (x *session) notConnected(c cause, noHost bool, now time.Time) {
 	x.fail = c
 }
 
-// connecting is why no TCP connection came about.
+// connecting returns why a TCP connection failed.
 func connecting(err error, p plan.Peer) cause {
 	where := fmt.Sprintf("%v port %d", p.Address, p.Port)
 	var timeout net.Error
@@ -111,7 +111,7 @@ func connecting(err error, p plan.Peer) cause {
 	return cause{plan.Unreachable, fmt.Sprintf("no connection to %s: %v", where, plain(err))}
 }
 
-// isOwn tells whether this node has the address.
+// isOwn reports whether this node has the address.
 func isOwn(addr netip.Addr) bool {
 	all, err := net.InterfaceAddrs()
 	return err == nil && slices.ContainsFunc(all, func(a net.Addr) bool {
@@ -120,7 +120,7 @@ func isOwn(addr netip.Addr) bool {
 	})
 }
 
-// noInterface finds that this node has no interface by the name that is the zone of the router's address.
+// noInterface returns an error if this node has no interface with the name in the zone of the router's address.
 func noInterface(p plan.Peer) error {
 	zone := p.Address.Zone()
 	if zone == "" {
@@ -132,7 +132,7 @@ func noInterface(p plan.Peer) error {
 	return nil
 }
 
-// plain is an error without the addresses, which have changing ports in them.
+// plain returns an error without the addresses, which contain changing ports.
 func plain(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {
@@ -148,7 +148,7 @@ const (
 
 var silent = cause{plan.HoldTimeExpired, "nothing came from the router for the hold time: is the path to it whole, does it run, and has it the same ttlSecurity?"}
 
-// refusing is why this side sends a NOTIFICATION for what the router sent.
+// refusing returns why this side sends a NOTIFICATION for the router's message.
 func refusing(e *bgp.MessageError, p plan.Peer) cause {
 	if e.TypeCode == bgp.BGP_ERROR_OPEN_MESSAGE_ERROR && e.SubTypeCode == bgp.BGP_ERROR_SUB_BAD_PEER_AS {
 		return cause{plan.WrongASN, wrongASN(e.Message, p)}
@@ -162,7 +162,8 @@ func refusing(e *bgp.MessageError, p plan.Peer) cause {
 	return cause{plan.Rejected, fmt.Sprintf("this node cannot take what the router sent: %s: %s", bgp.NewNotificationErrorCode(e.TypeCode, e.SubTypeCode), e.Message)}
 }
 
-// wrongASN says which AS the router has and where to write it, by GoBGP's words (ValidateOpenMsg in validate.go).
+// wrongASN returns which AS the router has and where to configure it, from GoBGP's message (ValidateOpenMsg in
+// validate.go).
 func wrongASN(said string, p plan.Peer) string {
 	var expected, has uint32
 	if _, err := fmt.Sscanf(said, "as number mismatch expected %d, received %d", &expected, &has); err != nil {
@@ -177,7 +178,7 @@ func wrongASN(said string, p plan.Peer) string {
 	return fmt.Sprintf("the router has AS %d: write it as peerASN (it is %d)", has, expected)
 }
 
-// refused is why the router sends a NOTIFICATION.
+// refused returns why the router sends a NOTIFICATION.
 func refused(f golog.Fields) cause {
 	code, _ := f["Code"].(uint8)
 	sub, _ := f["Subcode"].(uint8)
@@ -203,7 +204,7 @@ func notified(code, sub uint8, said string) cause {
 	return cause{reason, words}
 }
 
-// changing takes a change of GoBGP's state machine, of which the event will follow.
+// changing records a change of GoBGP's state machine; its event follows.
 func (x *session) changing(from, to, reason string) {
 	if to != "BGP_FSM_IDLE" && to != "-1" {
 		return
@@ -214,14 +215,14 @@ func (x *session) changing(from, to, reason string) {
 			return
 		}
 		switch reason {
-		case "invalid-msg": // GoBGP does not look at a NOTIFICATION that comes before the session is up
+		case "invalid-msg": // GoBGP ignores a NOTIFICATION that arrives before the session is up
 			x.wonder = true
 			if x.fail.reason != plan.WrongASN && x.fail.reason != plan.Rejected {
 				x.pending = cause{plan.Rejected, "the router refuses the session: does it expect another AS of this node (myASN, localASN)?"}
 			}
 		case "read-failed":
 			if x.fail.reason == plan.Rejected || x.fail.reason == plan.WrongASN {
-				return // routers take nothing for a while after they have refused
+				return // routers accept nothing for a while after a refusal
 			}
 			x.pending = cause{plan.Refused, closesAtOnce}
 		case "hold-timer-expired":

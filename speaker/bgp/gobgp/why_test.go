@@ -12,8 +12,8 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// TestNoInterface: a link-local address on an interface that the node does not have is named with its field, and the peer comes up as soon as may be
-// once there is one.
+// TestNoInterface: a link-local address on an interface that the node does not have is reported with its field, and the
+// peer comes up as soon as possible after the interface is added.
 func TestNoInterface(t *testing.T) {
 	t.Parallel()
 	space := netspace.New(t)
@@ -33,7 +33,7 @@ func TestNoInterface(t *testing.T) {
 	}
 }
 
-// TestOwnAddress: a refusal by this node itself is not one by a router, and the message says so.
+// TestOwnAddress: a refusal by this node itself is not one by a router, and the message names it.
 func TestOwnAddress(t *testing.T) {
 	t.Parallel()
 	space, far := netspace.New(t), netspace.New(t)
@@ -53,7 +53,7 @@ func TestOwnAddress(t *testing.T) {
 	}
 }
 
-// TestWrongASN: the AS that the router has, and the field to write it in, as GoBGP's own code finds it.
+// TestWrongASN: the AS that the router has, and the field to set it in, as found by GoBGP's own code.
 func TestWrongASN(t *testing.T) {
 	open := bgp.NewBGPOpenMessage(65002, 90, "192.0.2.1", nil).Body.(*bgp.BGPOpen)
 	for _, tt := range []struct {

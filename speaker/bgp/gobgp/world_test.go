@@ -50,13 +50,13 @@ type far struct {
 	conf  router.Config
 }
 
-// world is a node without a driver, and routers that it has links to.
+// world is a node without a driver, and the routers that it has links to.
 type world struct {
 	node    *netspace.Space
 	routers []*far
 }
 
-// newWorld makes a node and a router of each of these kinds, with no neighbor yet.
+// newWorld creates a node and a router of each of these kinds, without a neighbor.
 func newWorld(t testing.TB, kinds ...string) *world {
 	t.Helper()
 	w := &world{node: netspace.New(t)}
@@ -94,14 +94,14 @@ func each(t *testing.T, test func(t *testing.T, w *world, f *far)) {
 	}
 }
 
-// neighbors gives the router these and no others.
+// neighbors configures exactly these neighbors on the router.
 func (f *far) neighbors(t testing.TB, n ...router.Neighbor) {
 	t.Helper()
 	f.conf.Neighbors = n
 	if err := f.Configure(t.Context(), f.conf); err != nil {
 		t.Fatal(err)
 	}
-	// FRR refuses connections until it has taken its configuration in, and GoBGP then rests for five seconds.
+	// FRR refuses connections until it has loaded its configuration, and GoBGP then pauses for five seconds.
 	eventually(t, "the router listens to its neighbors", func() bool {
 		s, err := f.Sessions(t.Context())
 		if err != nil {
@@ -116,12 +116,12 @@ func (f *far) neighbors(t testing.TB, n ...router.Neighbor) {
 	})
 }
 
-// neighbor is the node over IPv4 as the router has it if nothing is special.
+// neighbor returns the router's default configuration of the node over IPv4.
 func (f *far) neighbor() router.Neighbor {
 	return router.Neighbor{Name: "node", Address: f.link.node, ASN: nodeASN}
 }
 
-// peer is the router over IPv4 as the node has it if nothing is special.
+// peer returns the node's default configuration of the router over IPv4.
 func (f *far) peer() plan.Peer {
 	return plan.Peer{Address: f.link.router, Port: 179, MyASN: nodeASN, PeerASN: routerASN, IPv4: true, ConnectTime: time.Second}
 }
@@ -132,8 +132,8 @@ func (f *far) peer6() plan.Peer {
 	return p
 }
 
-// pair gives both ends of the link an address each for session i (0 to 4) of a family, and returns the session as the router and as the node
-// have it: from that address to that one. The node would choose another one.
+// pair adds an address to each end of the link for session i (0 to 4) of a family, and returns the configurations of
+// the session on the router and on the node: between these two addresses. The node would choose another source address.
 func (f *far) pair(t testing.TB, w *world, i int, six bool) (router.Neighbor, plan.Peer) {
 	t.Helper()
 	n, p, bits := f.neighbor(), f.peer(), "/28"
@@ -148,7 +148,7 @@ func (f *far) pair(t testing.TB, w *world, i int, six bool) (router.Neighbor, pl
 	return n, p
 }
 
-// wanted is a whole set.
+// wanted returns a full set.
 func wanted(peers map[string]plan.Peer, routes map[netip.Prefix]plan.Route) plan.BGPChange {
 	c := plan.BGPChange{Whole: true, RouterID: nodeID, Peers: map[string]*plan.Peer{}, Routes: routes}
 	for name, p := range peers {
@@ -157,7 +157,7 @@ func wanted(peers map[string]plan.Peer, routes map[netip.Prefix]plan.Route) plan
 	return c
 }
 
-// to is a route without attributes to these peers.
+// to returns a route without attributes to these peers.
 func to(names ...string) plan.Route {
 	r := plan.Route{}
 	for _, n := range names {
@@ -166,7 +166,7 @@ func to(names ...string) plan.Route {
 	return r
 }
 
-// eventually waits until something holds.
+// eventually waits until a condition holds.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	eventuallyElse(t, what, ok, func() string { return "not" })
@@ -201,7 +201,7 @@ func (f *far) routes(t testing.TB, family int) []router.Route {
 
 func eventuallyElse(t testing.TB, what string, ok func() bool, else_ func() string) {
 	t.Helper()
-	ticker := time.NewTicker(50 * time.Millisecond) // vtysh takes 30 ms of a processor
+	ticker := time.NewTicker(50 * time.Millisecond) // vtysh uses 30 ms of a processor
 	defer ticker.Stop()
 	for deadline := time.Now().Add(patience); !ok(); <-ticker.C {
 		if time.Now().After(deadline) {
@@ -210,7 +210,7 @@ func eventuallyElse(t testing.TB, what string, ok func() bool, else_ func() stri
 	}
 }
 
-// path waits for the one path that the router has of a prefix.
+// path waits for the only path of the router to a prefix.
 func (f *far) path(t testing.TB, prefix netip.Prefix, ok func(router.Path) bool) {
 	t.Helper()
 	var have []router.Path
@@ -236,7 +236,7 @@ func (f *far) since(t testing.TB, name string) router.Session {
 	return s[name]
 }
 
-// still fails the test if the session is not the same as before.
+// still fails the test if the session has changed.
 func (f *far) still(t testing.TB, name string, before router.Session) {
 	t.Helper()
 	if now := f.since(t, name); !now.Same(before) {

@@ -7,7 +7,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Whole repeats a list that a change cut short, as happens while Pods come and go.
+// Whole repeats a dump that a concurrent change interrupted, as happens while Pods start and stop.
 func Whole[T any](list func() ([]T, error)) ([]T, error) {
 	const tries = 5
 	for range tries - 1 {

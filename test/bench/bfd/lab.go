@@ -59,7 +59,7 @@ func address(i, side int, family string) netip.Addr {
 
 var families = []string{"ipv4", "ipv6"}
 
-// newLab makes the namespaces and starts the nodes.
+// newLab creates the namespaces and starts the nodes.
 func newLab(o options, nice bool) (l *lab, err error) {
 	l = &lab{failed: make(chan error, 2), limits: map[string]time.Duration{}}
 	defer func() {
@@ -112,7 +112,7 @@ func newLab(o options, nice bool) (l *lab, err error) {
 	})
 }
 
-// inNew runs f on a thread of its own in a new network namespace, and returns the namespace.
+// inNew runs f on its own thread in a new network namespace, and returns the namespace.
 func inNew(f func() error) (ns netns.NsHandle, err error) {
 	err = onThread(func() error {
 		if ns, err = netns.New(); err != nil || f == nil {
@@ -123,7 +123,7 @@ func inNew(f func() error) (ns netns.NsHandle, err error) {
 	return ns, err
 }
 
-// in runs f on a thread of its own in a network namespace.
+// in runs f on its own thread in a network namespace.
 func in(ns netns.NsHandle, f func() error) error {
 	return onThread(func() error {
 		if err := netns.Set(ns); err != nil {
@@ -142,7 +142,7 @@ func onThread(f func() error) error {
 	return <-done
 }
 
-// dress gives eth0 of the thread's namespace the local addresses.
+// dress adds the local addresses to eth0 of the thread's namespace.
 func dress(configs map[string]bfd.Config) error {
 	link, err := netlink.LinkByName("eth0")
 	if err != nil {
@@ -167,7 +167,7 @@ func dress(configs map[string]bfd.Config) error {
 	return nil
 }
 
-// start starts a node in the thread's namespace. Without nice it has the priority of all others.
+// start starts a node in the thread's namespace. Without nice it has normal priority.
 func (l *lab) start(o options, configs map[string]bfd.Config, nice bool) error {
 	n := &node{cmd: exec.Command("/proc/self/exe", "node", strconv.Itoa(o.inside), o.collect), done: make(chan struct{})}
 	n.cmd.Stderr = os.Stderr
@@ -199,7 +199,7 @@ func (l *lab) start(o options, configs map[string]bfd.Config, nice bool) error {
 	return json.NewEncoder(stdin).Encode(configs)
 }
 
-// read keeps what the node says.
+// read keeps the node's reports.
 func (n *node) read(d *json.Decoder) error {
 	for {
 		var all map[string]bfd.Status
@@ -244,7 +244,7 @@ func (l *lab) up() bool {
 	return true
 }
 
-// downs is how often each session of each node went down.
+// downs returns how often each session of each node went down.
 func (l *lab) downs() map[string]uint64 {
 	all := map[string]uint64{}
 	for i, n := range l.nodes {
@@ -273,7 +273,7 @@ func (l *lab) hog(n int) error {
 	return nil
 }
 
-// stop ends the nodes, and returns the CPU time of both and the most memory of one in megabytes.
+// stop ends the nodes, and returns the CPU time of both and the larger memory of the two in megabytes.
 func (l *lab) stop() (cpu time.Duration, rss float64) {
 	for _, n := range l.nodes {
 		n.stdin.Close()
@@ -302,7 +302,7 @@ func (l *lab) close() {
 	}
 }
 
-// quantile is the nearest rank, in milliseconds.
+// quantile returns the nearest rank, in milliseconds.
 func quantile(all []time.Duration, q float64) float64 {
 	if len(all) == 0 {
 		return math.NaN()
@@ -311,7 +311,7 @@ func quantile(all []time.Duration, q float64) float64 {
 	return float64(s[max(0, int(math.Ceil(q*float64(len(s))))-1)].Microseconds()) / 1000
 }
 
-// child is the process of a node, or one that keeps a core busy. A node ends with its standard input.
+// child is the process of a node, or a process that keeps a core busy. A node ends with its standard input.
 func child(args []string) error {
 	if args[0] == "hog" {
 		runtime.GOMAXPROCS(1)
@@ -345,7 +345,7 @@ func child(args []string) error {
 	return d.Run(ctx)
 }
 
-// garbage is a goroutine that allocates, as one does that reads and writes messages.
+// garbage allocates memory, as a goroutine that reads and writes messages does.
 func garbage(ctx context.Context) {
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()

@@ -1,16 +1,17 @@
-// Command bfd runs speaker/bfd against itself while every core is busy, and counts what it does wrong: sessions that went down though the
-// peer was alive, and packets that were late on the wire.
+// Command bfd runs speaker/bfd against itself while every core is busy, and counts errors: sessions that went down
+// although the peer was alive, and packets that were late on the wire.
 //
-// Two processes, each in a network namespace of its own, have two sessions (IPv4 and IPv6) for each of the intervals, all at once. The
-// hogs are processes of normal priority that compute, two for each core. Both processes share the cores with them, so an alarm may be either's
-// fault: on a node there is one of the two.
+// Two processes, each in its own network namespace, have two sessions (IPv4 and IPv6) for each of the intervals, all at
+// once. The hogs are computing processes of normal priority, two for each core. Both processes share the cores with
+// them, so an alarm may be either's fault; a node runs only one of the two.
 //
-// Lateness is taken from the wire: by how much the time between two periodic packets of one sender was longer than the interval, which with
-// the jitter it never should be (RFC 5880, 6.8.7). The kernel's time stamps are used, so the watcher's own lateness does not count. silence-max-ms
-// is the longest time between any two packets; the session goes down at 3 intervals.
+// Lateness is measured on the wire: the time by which the gap between two periodic packets of one sender exceeds the
+// interval. With the jitter of RFC 5880, 6.8.7, it must never exceed it. The times are the kernel's time stamps, so the
+// capture's own delay does not count. silence-max-ms is the longest time between any two packets; the session goes down
+// at 3 intervals.
 //
-// Results are in Go's benchmark format: N is the number of packets. nice=true is with the right to go before others (CAP_SYS_NICE), as
-// ironlb-bgpd has it.
+// Results are in Go's benchmark format: N is the number of packets. nice=true runs with the right to raise the priority
+// (CAP_SYS_NICE), as ironlb-bgpd has it.
 package main
 
 import (
@@ -76,7 +77,7 @@ func main() {
 	}
 }
 
-// measure watches once, and prints a line for each interval.
+// measure runs one measurement, and prints a line for each interval.
 func measure(ctx context.Context, o options, nice bool) error {
 	l, err := newLab(o, nice)
 	if err != nil {
@@ -94,7 +95,7 @@ func measure(ctx context.Context, o options, nice bool) error {
 	l.wire.begin()
 	select {
 	case <-time.After(o.watch):
-	case <-ctx.Done(): // what was seen until then is told
+	case <-ctx.Done(): // the observations so far are reported
 	case err := <-l.failed:
 		return err
 	}

@@ -17,7 +17,7 @@ func logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
-// wire watches the packets of both sides on eth0 of one of them.
+// wire captures the packets of both sides on eth0 of one of them.
 type wire struct {
 	intervals []time.Duration
 	sources   map[netip.Addr]int
@@ -29,16 +29,16 @@ type wire struct {
 	senders map[netip.Addr]*sender
 }
 
-// seen is what was seen of the sessions of an interval.
+// seen is the observation of an interval's sessions.
 type seen struct {
-	late    []time.Duration // by how much each periodic packet came after its interval
+	late    []time.Duration // delay of each periodic packet beyond its interval
 	silence time.Duration
 }
 
-// sender is when one side of a session was last heard, and last sent a periodic packet.
+// sender holds the times of the last packet and of the last periodic packet of one side of a session.
 type sender struct{ heard, periodic time.Time }
 
-// watch begins to watch in the thread's namespace.
+// watch starts the capture in the thread's namespace.
 func watch(intervals []time.Duration, sources map[netip.Addr]int) (*wire, error) {
 	w := &wire{intervals: intervals, sources: sources, seen: make([]seen, len(intervals)), senders: map[netip.Addr]*sender{}}
 	var err error
@@ -66,7 +66,8 @@ func (w *wire) end() []seen {
 	return w.seen
 }
 
-// packet takes a packet in. Those of a session that is not up are slow on purpose, and answers to polls come when they are asked for.
+// packet handles a packet. Packets of a session that is not up are slow by design, and answers to polls are sent on
+// request.
 func (w *wire) packet(at time.Time, source netip.Addr, p bfd.Packet) {
 	i, ours := w.sources[source]
 	if !ours {
@@ -82,7 +83,7 @@ func (w *wire) packet(at time.Time, source netip.Addr, p bfd.Packet) {
 	if w.begun && !s.heard.IsZero() {
 		w.seen[i].silence = max(w.seen[i].silence, at.Sub(s.heard))
 	}
-	if p.State != bfd.Up || !w.begun { // an interval that ends here counts as silence only
+	if p.State != bfd.Up || !w.begun { // an interval that ends here counts only as silence
 		*s = sender{}
 		return
 	}

@@ -21,7 +21,7 @@ const (
 	patience  = 2 * time.Minute
 )
 
-// bench is the lab and its routers.
+// bench is the lab with its routers.
 type bench struct {
 	o      options
 	c      *lab.Cluster
@@ -107,7 +107,7 @@ spec: {ipAddressPools: [routed]}
 `, lab.FreeRange))
 }
 
-// config is the router's, with a session over IPv4 for each node; like has what all of them have.
+// config returns the router's configuration, with a session over IPv4 for each node; like has the common settings.
 func (r *tor) config(nodes []*lab.Node, like router.Neighbor) router.Config {
 	c := router.Config{ASN: routerASN, ID: r.machine.Addr}
 	for _, n := range nodes {
@@ -135,7 +135,7 @@ spec: {myASN: %d, peerASN: %d, peerAddress: %q, connectTime: 1s, %s}
 	return nil
 }
 
-// address is the i-th that a pool may give.
+// address returns the i-th address of the pool.
 func address(i int) netip.Addr {
 	a := lab.FreeRange.Addr()
 	for range i + 1 {
@@ -144,7 +144,7 @@ func address(i int) netip.Addr {
 	return a
 }
 
-// routed waits until every router's kernel has the address by way of these nodes and no others.
+// routed waits until every router's kernel routes the address through exactly these nodes.
 func (b *bench) routed(ctx context.Context, addr netip.Addr, nodes ...*lab.Node) error {
 	var want []netip.Addr
 	for _, n := range nodes {
@@ -174,7 +174,8 @@ func (b *bench) routed(ctx context.Context, addr netip.Addr, nodes ...*lab.Node)
 	return nil
 }
 
-// after waits for the router's first change of its kernel's routes since a moment that is as wanted, and tells how long after that it was.
+// after waits for the first wanted change of the router's kernel routes since a moment, and returns the time from the
+// moment to it.
 func (r *tor) after(ctx context.Context, since time.Time, wanted func(router.Event) bool) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

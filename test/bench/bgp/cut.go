@@ -14,7 +14,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
-// finding is how it is found that a node is cut off.
+// finding is a configuration for detecting that a node is cut off.
 type finding struct {
 	peer     string // added to the BGPPeer's spec
 	neighbor router.Neighbor
@@ -65,7 +65,7 @@ func (b *bench) cuts(ctx context.Context) error {
 	return nil
 }
 
-// cut cuts a node off once all is as it should be, and mends that.
+// cut cuts off a node once the state has settled, and restores it.
 func (b *bench) cut(ctx context.Context, f finding, n *lab.Node, took map[*tor][]time.Duration) error {
 	addr := address(1)
 	if err := b.routed(ctx, addr, b.c.Nodes...); err != nil {
@@ -91,7 +91,7 @@ func (b *bench) cut(ctx context.Context, f finding, n *lab.Node, took map[*tor][
 	return n.RestoreLAN(ctx)
 }
 
-// watched waits until the routers' sessions are as the finding wants them.
+// watched waits until the routers' sessions match the finding.
 func (b *bench) watched(ctx context.Context, f finding) error {
 	for _, r := range b.tors {
 		err := b.c.Eventually(ctx, patience, r.name+" watches every node", func(ctx context.Context) error {

@@ -1,17 +1,19 @@
-// Command bgp measures how soon two routers, BIRD and FRR, know what a cluster announces by BGP, in one lab on this machine's kernel: three
-// nodes on a real control plane, each with ironlb-bgpd beside its speaker.
+// Command bgp measures how soon two routers, BIRD and FRR, receive a cluster's BGP announcements, in one lab on this
+// machine's kernel: three nodes on a real control plane, each with ironlb-bgpd and a speaker.
 //
 // The parts:
 //
-//	update    an EndpointSlice is written that has, or has no more, a ready endpoint on a node, for a Service with policy Local: until the node's
-//	          UPDATE is on the wire at the router (the kernel's time stamp of the packet), and until the router's kernel has changed its route
-//	cut       a node's port is taken off the LAN switch, without a change of carrier: until no route of the router's kernel leads to it.
-//	          bfd: a BFDProfile of 3 x 100 ms; bfd-gr: the same with graceful restart; hold: no BFD, a hold time of 9 s
-//	prefixes  a whole set of prefixes is given to an ironlb-bgpd that has just been started: until both routers' kernels have them all, the processor
-//	          time that it took, and the most memory that parent and children had; then until all are withdrawn
+//	update    an EndpointSlice is written that adds or removes a ready endpoint on a node, for a Service with policy
+//	          Local: until the node's UPDATE is on the wire at the router (the kernel's time stamp of the packet), and
+//	          until the router's kernel has changed its route
+//	cut       a node's port is detached from the LAN switch, without a change of carrier: until no route of the
+//	          router's kernel leads to it. bfd: a BFDProfile of 3 x 100 ms; bfd-gr: the same with graceful restart;
+//	          hold: no BFD, a hold time of 9 s
+//	prefixes  a full set of prefixes is passed to a newly started ironlb-bgpd: until both routers' kernels have all,
+//	          the CPU time for it, and the maximum memory of parent and children; then until all are withdrawn
 //
-// All times begin before the request to the API server, the command to the switch, or the Set is made, so what those take is in them. Of BFD alone
-// with busy cores see test/bench/bfd.
+// All times include the request to the API server, the command to the switch, or the Set, because they begin before it.
+// For BFD alone with busy cores see test/bench/bfd.
 //
 // Results are in Go's benchmark format on standard output, with a line for each round on standard error.
 package main
@@ -101,7 +103,7 @@ func result(name string, all []time.Duration, more map[string]float64) {
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// quantile is the nearest rank.
+// quantile returns the nearest rank.
 func quantile(all []time.Duration, q float64) time.Duration {
 	s := slices.Sorted(slices.Values(all))
 	return s[max(0, int(math.Ceil(q*float64(len(s))))-1)]

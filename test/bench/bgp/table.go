@@ -18,7 +18,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
-// tables gives an ironlb-bgpd of its own a whole table, in the place of the last node's.
+// tables passes a full table to a separate ironlb-bgpd, which replaces the last node's.
 func (b *bench) tables(ctx context.Context) error {
 	n := b.c.Node(len(b.c.Nodes) - 1)
 	if err := errors.Join(n.KillSpeaker(), n.KillBGP()); err != nil {
@@ -58,7 +58,7 @@ func (b *bench) tables(ctx context.Context) error {
 	return nil
 }
 
-// prefixes are addresses of IPv6 with a few sets of attributes, as so many Services have, told to all routers.
+// prefixes returns IPv6 addresses with a few sets of attributes, as of that many Services, advertised to all routers.
 func (b *bench) prefixes() map[netip.Prefix]plan.Route {
 	routes := map[netip.Prefix]plan.Route{}
 	a := netip.MustParseAddr("2001:db8:e::").As16()
@@ -75,8 +75,8 @@ func (b *bench) prefixes() map[netip.Prefix]plan.Route {
 
 // usage of ironlb-bgpd and its children, one for each router.
 type usage struct {
-	cpu              time.Duration // of both until the routers had all
-	parent, children float64       // the most memory, in MB; of the children together
+	cpu              time.Duration // total, until the routers had all
+	parent, children float64       // maximum memory, in MB; that of the children together
 }
 
 func (b *bench) table(ctx context.Context, n *lab.Node, whole plan.BGPChange, tables, gone map[*tor][]time.Duration) (u usage, err error) {
@@ -106,8 +106,8 @@ func (b *bench) table(ctx context.Context, n *lab.Node, whole plan.BGPChange, ta
 	return u, b.all(ctx, began, true, gone)
 }
 
-// all waits until every router's kernel has, or has no more, all prefixes, and takes the time of the last change. A busy kernel drops some of what it
-// tells a monitor, so the table itself says whether it was the last.
+// all waits until every router's kernel has all prefixes, or none, and records the time of the last change. A busy
+// kernel drops some messages to a monitor, so the table itself shows whether the change was the last.
 func (b *bench) all(ctx context.Context, began time.Time, deleted bool, took map[*tor][]time.Duration) error {
 	want := b.o.prefixes
 	if deleted {
@@ -140,7 +140,7 @@ func (b *bench) all(ctx context.Context, began time.Time, deleted bool, took map
 	return nil
 }
 
-// used reads what the processes of the node have used.
+// used reads the usage of the node's processes.
 func used(ctx context.Context, n *lab.Node) (u usage, err error) {
 	parent := n.BGP().Pid()
 	out, err := n.Exec(ctx, "pgrep", "-P", fmt.Sprint(parent))

@@ -19,7 +19,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
-// change is what becomes of the endpoint, and how long all took.
+// change is a change of the endpoint, with all measured times.
 type change struct {
 	name         string
 	ready        bool
@@ -27,7 +27,7 @@ type change struct {
 	wire, kernel map[*tor][]time.Duration
 }
 
-// updates has an endpoint become ready and gone.
+// updates adds and removes a ready endpoint.
 func (b *bench) updates(ctx context.Context) error {
 	if err := b.peers(ctx, "gracefulRestart: true", router.Neighbor{}); err != nil {
 		return err
@@ -37,7 +37,7 @@ func (b *bench) updates(ctx context.Context) error {
 	if err := b.service(ctx, name, corev1.ServiceExternalTrafficPolicyLocal); err != nil {
 		return err
 	}
-	// Another Service is there all the time, so that the sessions can be seen to work.
+	// Another Service exists all the time, as a check that the sessions work.
 	if err := b.service(ctx, "steady", corev1.ServiceExternalTrafficPolicyCluster); err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func (b *bench) updates(ctx context.Context) error {
 	return nil
 }
 
-// update makes a change and waits for it.
+// update makes a change and waits for its effect.
 func (b *bench) update(ctx context.Context, name string, c *change, wires map[*tor]*wire) error {
 	addr := address(0)
 	began := time.Now()
@@ -110,7 +110,7 @@ func (b *bench) update(ctx context.Context, name string, c *change, wires map[*t
 	return nil
 }
 
-// service makes one without a selector; "local" has the first address, "steady" the second.
+// service creates a Service without a selector; "local" has the first address, "steady" the second.
 func (b *bench) service(ctx context.Context, name string, policy corev1.ServiceExternalTrafficPolicy) error {
 	addr := map[string]int{"local": 0, "steady": 1}[name]
 	_, err := b.c.Kube.CoreV1().Services(metav1.NamespaceDefault).Create(ctx, &corev1.Service{
@@ -126,7 +126,8 @@ func (b *bench) service(ctx context.Context, name string, policy corev1.ServiceE
 	return err
 }
 
-// endpoint writes the EndpointSlice of a Service: with an endpoint on the first node, or with none. That nothing serves there is no matter.
+// endpoint writes the EndpointSlice of a Service: with an endpoint on the first node, or with none. No process needs to
+// serve there.
 func (b *bench) endpoint(ctx context.Context, service string, ready bool) error {
 	node := b.c.Node(0)
 	slice := &discoveryv1.EndpointSlice{

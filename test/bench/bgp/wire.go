@@ -15,17 +15,17 @@ import (
 	"github.com/ironlb/ironlb/test/lab/controlplane"
 )
 
-// wire notes the UPDATEs that come for one address to a router.
+// wire records the UPDATEs for one address received by a router.
 type wire struct {
 	route []byte // the address as a prefix in an UPDATE (RFC 4271, 4.3)
 	close func()
 
 	mu      sync.Mutex
 	seen    []time.Time
-	changed chan struct{} // closed and made anew at each UPDATE
+	changed chan struct{} // closed and replaced at each UPDATE
 }
 
-// watch begins to watch on the router's interfaces.
+// watch starts the capture on the router's interfaces.
 func watch(namespace string, addr netip.Addr) (*wire, error) {
 	w := &wire{route: append([]byte{32}, addr.AsSlice()...), changed: make(chan struct{})}
 	err := controlplane.Within(namespace, func() (err error) {
@@ -47,7 +47,7 @@ func (w *wire) note(at time.Time) {
 	w.changed = make(chan struct{})
 }
 
-// update tells whether what a TCP segment carries has an UPDATE with the address.
+// update reports whether the payload of a TCP segment has an UPDATE with the address.
 func (w *wire) update(payload []byte) bool {
 	const marker, kind = 16, 2 // RFC 4271, 4.1
 	for len(payload) >= 19 {
@@ -63,7 +63,7 @@ func (w *wire) update(payload []byte) bool {
 	return false
 }
 
-// after waits for the first UPDATE since a moment, and tells how long after that it was.
+// after waits for the first UPDATE since a moment, and returns the time from the moment to it.
 func (w *wire) after(ctx context.Context, since time.Time) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -1,4 +1,5 @@
-// Package capture reads the packets of a network namespace with the kernel's time stamps, so that the reader's own lateness does not count.
+// Package capture reads the packets of a network namespace with the kernel's time stamps, so that the reader's own
+// delay does not count.
 package capture
 
 import (
@@ -12,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Packet is one of UDP or TCP over IPv4 or IPv6, without fragments and extension headers.
+// Packet is a UDP or TCP packet over IPv4 or IPv6, without fragments and extension headers.
 type Packet struct {
-	// At is when the kernel had it, and Outgoing whether it came from this namespace.
+	// At is the kernel's time stamp; Outgoing is set if the packet is from this namespace.
 	At       time.Time
 	Outgoing bool
 	// Protocol is unix.IPPROTO_UDP or unix.IPPROTO_TCP.
@@ -23,20 +24,21 @@ type Packet struct {
 	Payload  []byte
 }
 
-// longest is how much a packet may have: one of TCP is cut into segments behind this reader only.
+// longest is the maximum size of a packet: TCP is segmented only after this reader.
 const longest = 1 << 16
 
-// roomy is the receive buffer, for when the reader stands still.
+// roomy is the size of the receive buffer, for a stalled reader.
 const roomy = 4 << 20
 
-// Start calls take with each packet, valid until it returns, on any interface of the calling thread's network namespace until stop.
+// Start calls take with each packet on any interface of the calling thread's network namespace, until stop. The packet
+// is valid until take returns.
 func Start(take func(Packet)) (stop func(), err error) {
 	all := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL))
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, int(all))
 	if err != nil {
 		return nil, fmt.Errorf("watch the wire (root?): %w", err)
 	}
-	timeout := unix.Timeval{Usec: 100000} // after which the reader looks whether it is to stop
+	timeout := unix.Timeval{Usec: 100000} // after it the reader checks for stop
 	if err := errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, roomy),
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout)); err != nil {
 		unix.Close(fd)
@@ -75,7 +77,7 @@ func read(fd int, ending <-chan struct{}, take func(Packet)) {
 	}
 }
 
-// parse reads what begins with an IP header (RFC 791, 3.1; RFC 8200, 3).
+// parse parses a packet that begins with an IP header (RFC 791, 3.1; RFC 8200, 3).
 func parse(b []byte) (p Packet, ok bool) {
 	var source, destination netip.Addr
 	header, length := 40, 0
@@ -92,7 +94,7 @@ func parse(b []byte) (p Packet, ok bool) {
 	if length > len(b) || header < 20 || length < header {
 		return p, false
 	}
-	b = b[header:length] // what follows fills up an Ethernet frame
+	b = b[header:length] // the rest pads an Ethernet frame
 	at := 8              // RFC 768
 	switch p.Protocol {
 	case unix.IPPROTO_TCP:

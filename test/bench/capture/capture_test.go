@@ -13,7 +13,7 @@ import (
 	"github.com/ironlb/ironlb/ipvs/ipvstest/netspace"
 )
 
-// TestPackets: what one namespace sends another is read in both, once each, with addresses, ports, payload and time.
+// TestPackets: packets between two namespaces are read in both, once each, with addresses, ports, payload and time.
 func TestPackets(t *testing.T) {
 	a, b := netspace.New(t), netspace.New(t)
 	netspace.Join(t, a, "eth0", "192.0.2.1/24", b, "eth0", "192.0.2.2/24")
@@ -94,7 +94,7 @@ func TestPackets(t *testing.T) {
 	}
 }
 
-// FuzzParse: nothing that comes over the wire brings the reader down.
+// FuzzParse: no input from the wire crashes the reader.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("\x45\x00\x00\x1d\x00\x00\x00\x00\x40\x11\x00\x00\xc0\x00\x02\x01\xc0\x00\x02\x02\x00\x01\x00\x02\x00\x09\x00\x00x"))
 	f.Add(append([]byte("\x60\x00\x00\x00\x00\x14\x06\x40"), make([]byte, 52)...))

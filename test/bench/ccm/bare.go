@@ -26,11 +26,11 @@ const (
 // generator makes writes as ironlb-ccm's account.
 type generator struct {
 	r     *rig.Rig
-	kinds client.Client // of our own group
+	kinds client.Client // of IronLB's own group
 }
 
-// bare makes for each Service the writes that ironlb-ccm made on average, as fast as the API server takes them, and returns
-// how long the creates and the deletes took with all that goes with them.
+// bare repeats ironlb-ccm's average writes for each Service, as fast as the API server accepts them. It returns the
+// times of the creates and of the deletes, each with all its writes.
 func bare(ctx context.Context, r *rig.Rig, n int, class *string, created, deleted rig.Writes) (create, remove time.Duration, err error) {
 	sch := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(sch); err != nil {
@@ -86,7 +86,7 @@ func (g *generator) measure(ctx context.Context, n int, writes rig.Writes, last 
 	return time.Since(start), err
 }
 
-// perService rounds the average. What is written once in a while falls away.
+// perService rounds the average; occasional writes are dropped.
 func perService(writes rig.Writes, n int) rig.Writes {
 	per := rig.Writes{}
 	for w, count := range writes {
@@ -97,7 +97,7 @@ func perService(writes rig.Writes, n int) rig.Writes {
 	return per
 }
 
-// step is the k-th of some writes of one kind; last tells the Service's end from its beginning.
+// step is the k-th of the writes of one kind; last marks the Service's deletion.
 type step struct {
 	k, of int
 	last  bool
@@ -139,8 +139,8 @@ func address(i int) string {
 	return netip.AddrFrom16(a).String()
 }
 
-// statusPatch changes something in each step: the first adds the finalizer, the last the address; in the end the last
-// removes the finalizer.
+// statusPatch changes something in each step. On creation the first adds the finalizer, the last the address; on
+// deletion the last removes the finalizer.
 func statusPatch(address string, s step) map[string]any {
 	metadata := map[string]any{"annotations": map[string]any{"bench/step": fmt.Sprint(s.k, s.last)}}
 	patch := map[string]any{"metadata": metadata}

@@ -15,7 +15,7 @@ import (
 	"github.com/ironlb/ironlb/test/ccm/rig"
 )
 
-// objects that a cluster with IronLB has: a pool, whose addresses are announced.
+// objects of a cluster with IronLB: a pool with announced addresses.
 const objects = `
 apiVersion: ironlb.io/v1alpha1
 kind: IPAddressPool
@@ -33,11 +33,11 @@ const (
 	port  = 10258
 )
 
-// burst is what was measured of one.
+// burst is the result of one burst.
 type burst struct {
-	took    time.Duration // until the last Service is as wanted
+	took    time.Duration // until the last Service is in the wanted state
 	settled time.Duration // until the last write
-	usage   rig.Usage     // of ironlb-ccm: the processor time in the burst, the memory since its start
+	usage   rig.Usage     // of ironlb-ccm: the CPU time in the burst, the memory since its start
 	writes  rig.Writes
 }
 
@@ -57,7 +57,7 @@ func newRig(ctx context.Context, o options) (r *rig.Rig, err error) {
 	return r, r.AddNodes(ctx, 3)
 }
 
-// startCCM starts the only replica. It is ready at once or after its caches are in.
+// startCCM starts the only replica. It is ready at once or after its caches have synced.
 func startCCM(ctx context.Context, r *rig.Rig) (*rig.CCM, error) {
 	c, err := r.StartCCM(ctx, port, "--leader-elect=false")
 	if err != nil {
@@ -139,7 +139,7 @@ func measured(ctx context.Context, o options, r *rig.Rig, class *string) (create
 
 func serviceName(i int) string { return fmt.Sprintf("s%04d", i) }
 
-// measure has do done for every Service and waits until done holds for all and nothing more is written.
+// measure calls do for every Service and waits until done holds for all and writes have stopped.
 func measure(ctx context.Context, o options, r *rig.Rig, c *rig.CCM, namespace string,
 	done func(watch.EventType, *v1.Service) bool, do func(context.Context, int) error) (b burst, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -183,7 +183,7 @@ func measure(ctx context.Context, o options, r *rig.Rig, c *rig.CCM, namespace s
 	return b, stop()
 }
 
-// profile takes a CPU profile if one is asked for; the function returned waits for it.
+// profile takes a CPU profile if requested; the returned function waits for it.
 func profile(ctx context.Context, o options, c *rig.CCM) func() error {
 	if o.profile == "" {
 		return func() error { return nil }

@@ -1,15 +1,15 @@
-// Command ccm measures ironlb-ccm on a real etcd and kube-apiserver, and beside it a bare load generator that makes the same
-// writes without any thought: the API server's own limit. It prints Go's benchmark format, for benchstat, on standard
-// output, and what takes long on standard error. It needs root.
+// Command ccm measures ironlb-ccm on a real etcd and kube-apiserver, and a bare load generator that makes the same
+// writes without any logic: the API server's own limit. It prints Go's benchmark format, for benchstat, on standard
+// output, and long steps on standard error. It needs root.
 //
 //	svc/s       Services per second, from the first create (delete) until the last has its address (is gone)
 //	settled-s   seconds until the last write of all, Events and VirtualIPs included
 //	of-bare     settled-s of the bare generator, divided by that of ironlb-ccm
-//	cpu-s       processor seconds of ironlb-ccm
+//	cpu-s       CPU seconds of ironlb-ccm
 //	peak-MB     its largest resident memory since its start
-//	svc-writes  at a restart: writes to the Services that have their address; writes: to anything, before there is a new Service
+//	svc-writes  at a restart: writes to the Services that have their address; writes: all, before a new Service
 //	one-more-s  at a restart: seconds from the create of a new Service until it has its address
-//	writes/svc  requests of its account that change something, Events included, by the API server's audit log
+//	writes/svc  writes of its account, Events included, by the API server's audit log
 package main
 
 import (
@@ -91,5 +91,5 @@ func result(name string, took time.Duration, m metrics) {
 	fmt.Println()
 }
 
-// closing joins the error of a close to the one there is.
+// closing joins the error of a close to the existing one.
 func closing(err *error, close func() error) { *err = errors.Join(*err, close()) }

@@ -11,8 +11,8 @@ import (
 	"github.com/ironlb/ironlb/test/ccm/rig"
 )
 
-// restart measures how long a new ironlb-ccm needs beside many assigned Services: until it is ready, and until it has
-// served one more Service.
+// restart measures the time that a new ironlb-ccm needs with many assigned Services: until it is ready, and until it
+// has served one more Service.
 func restart(ctx context.Context, o options) (err error) {
 	const namespace = "bench-restart"
 	r, err := newRig(ctx, o)

@@ -15,16 +15,16 @@ import (
 	"github.com/ironlb/ironlb/test/lab/steady"
 )
 
-const candidates = 3 // nodes that may answer
+const candidates = 3 // number of candidate nodes
 
-// bench is the lab and what is measured in it.
+// bench is the lab with the measured peer.
 type bench struct {
 	o     options
 	c     *lab.Cluster
-	nodes []*lab.Node // that may answer
-	runs  []*lab.Node // that the peer's programs run on
+	nodes []*lab.Node // candidates
+	runs  []*lab.Node // nodes with the peer's programs
 	port  lab.Port
-	w     *steady.Watcher // of the peer that runs
+	w     *steady.Watcher // of the running peer
 
 	controlled bool // ironlb-ccm runs
 }
@@ -55,7 +55,7 @@ func run(ctx context.Context, o options) (err error) {
 	return nil
 }
 
-// header is that of Go's benchmark format.
+// header prints the header of Go's benchmark format.
 func header() {
 	const pkg = "github.com/ironlb/ironlb/test/bench/failover"
 	fmt.Printf("goos: %s\ngoarch: %s\npkg: %s\n", runtime.GOOS, runtime.GOARCH, pkg)
@@ -63,7 +63,7 @@ func header() {
 
 // measure runs all rounds of one peer.
 func (b *bench) measure(ctx context.Context, name, family string) (err error) {
-	for _, n := range b.nodes { // nothing is left of the peer before
+	for _, n := range b.nodes { // removes the state of the previous peer
 		if err := errors.Join(n.PowerOff(ctx), n.PowerOn(ctx)); err != nil {
 			return err
 		}
@@ -106,7 +106,7 @@ const (
 	steadyGap    = 100 * time.Millisecond
 )
 
-// settle waits until every candidate could take over and each address has one answerer.
+// settle waits until every candidate could take over and each address has one answering station.
 func (b *bench) settle(ctx context.Context, p peer) (owners map[netip.Addr]string, err error) {
 	err = b.c.Eventually(ctx, settleLimit, "each address has one answerer, and every node is ready", func(ctx context.Context) error {
 		for _, n := range b.runs {
@@ -126,7 +126,7 @@ func (b *bench) settle(ctx context.Context, p peer) (owners map[netip.Addr]strin
 	return owners, err
 }
 
-// round has the fault happen once.
+// round injects the fault once.
 func (b *bench) round(ctx context.Context, p peer, f fault, i int) (out outcome, err error) {
 	owners, err := b.settle(ctx, p)
 	if err != nil {
@@ -196,8 +196,8 @@ func (b *bench) round(ctx context.Context, p peer, f fault, i int) (out outcome,
 	return out, nil
 }
 
-// recovered waits until the client has been served for a second again and another node has answered for the address; false
-// if that has not happened after recoverLimit.
+// recovered waits until the client has been served for a second again and another node has answered for the address. It
+// returns false if this does not happen within recoverLimit.
 func (b *bench) recovered(ctx context.Context, client *steady.Client, addr netip.Addr, node *lab.Node, began time.Time) (bool, error) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -250,7 +250,7 @@ func (b *bench) byMAC(mac string) *lab.Node {
 	return nil
 }
 
-// free returns addresses of the LAN that nothing in the lab has.
+// free returns unused addresses of the LAN.
 func (b *bench) free(family string) (out []netip.Addr) {
 	from := lab.FreeRange
 	if family == "ipv6" {

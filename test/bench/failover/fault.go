@@ -8,14 +8,14 @@ import (
 	"github.com/ironlb/ironlb/test/lab"
 )
 
-// fault is what happens to the node that holds the address.
+// fault is a fault of the address's owner.
 type fault struct {
 	name string
 	do   func(context.Context, *bench, peer, *lab.Node) error
-	// hold is how long it lasts at least; then end ends it, before it is looked whether the client has recovered.
+	// hold is its minimum duration; then end ends it, before the client's recovery is checked.
 	hold time.Duration
 	end  func(context.Context, *bench, peer, *lab.Node) error
-	// heal makes the node whole again.
+	// heal repairs the node.
 	heal func(context.Context, *bench, peer, *lab.Node) error
 }
 

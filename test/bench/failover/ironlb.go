@@ -12,12 +12,12 @@ import (
 	"github.com/ironlb/ironlb/test/lab"
 )
 
-// ironlb holds each address by a Service of its own, with the same Pods behind all.
+// ironlb owns each address by a Service of its own, with the same Pods behind all.
 type ironlb struct {
 	services
 	b       *bench
 	profile string
-	ending  map[*lab.Node]chan error // speakers that were sent SIGTERM
+	ending  map[*lab.Node]chan error // speakers that received SIGTERM
 }
 
 // objects of a cluster with IronLB: a pool of both families, announced on the candidates.
@@ -37,7 +37,7 @@ spec:
     - {key: kubernetes.io/hostname, operator: In, values: [%s]}
 `
 
-// start makes the objects, and the controllers' program if this is the first time, and a speaker on every candidate.
+// start creates the objects, starts ironlb-ccm if it is the first call, and a speaker on every candidate.
 func (l *ironlb) start(ctx context.Context) error {
 	l.ending = map[*lab.Node]chan error{}
 	if err := l.b.control(ctx); err != nil {
@@ -57,7 +57,7 @@ func (b *bench) control(ctx context.Context) error {
 		return nil
 	}
 	b.controlled = true
-	// No election: a copy that loses the API server for some seconds would end, and there is only one.
+	// No election: a replica that loses the API server for some seconds would end, and this is the only one.
 	flags := []string{"--leader-elect=false"}
 	if b.withPods() {
 		flags = append(flags, "--service-proxy")

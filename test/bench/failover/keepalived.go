@@ -18,7 +18,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/steady"
 )
 
-// keepalived holds each address by a VRRP instance of its own, on all candidates.
+// keepalived owns each address by a VRRP instance of its own, on all candidates.
 type keepalived struct {
 	b        *bench
 	family   string
@@ -27,7 +27,7 @@ type keepalived struct {
 	running, answering map[*lab.Node]*process.Process
 }
 
-// version of VRRP: 2 is keepalived's default, and only for IPv4 and whole seconds.
+// version returns the version of VRRP: 2 is keepalived's default, and only for IPv4 and whole seconds.
 func (k *keepalived) version() int {
 	if k.family == "ipv4" && k.interval == "1" {
 		return 2
@@ -35,7 +35,7 @@ func (k *keepalived) version() int {
 	return 3
 }
 
-// config of a node. With each address another node has the highest priority.
+// config returns a node's configuration. For each address another node has the highest priority.
 func (k *keepalived) config(node int) string {
 	var s strings.Builder
 	fmt.Fprintf(&s, "global_defs {\n  router_id %s\n  vrrp_version %d\n}\n", k.b.nodes[node].Name, k.version())
@@ -56,7 +56,7 @@ func (k *keepalived) config(node int) string {
 	return s.String()
 }
 
-// addresses of an instance. With IPv6 the first must be link-local (RFC 5798 5.2.9).
+// addresses returns the addresses of an instance. With IPv6 the first must be link-local (RFC 5798 5.2.9).
 func (k *keepalived) addresses(addr netip.Addr, i int) string {
 	if addr.Is4() {
 		return fmt.Sprintf("    %v/32\n", addr)
@@ -74,10 +74,10 @@ func (k *keepalived) start(ctx context.Context) error {
 	return nil
 }
 
-// startOn starts keepalived, and the program that answers behind its addresses.
+// startOn starts keepalived, and the program that answers at its addresses.
 func (k *keepalived) startOn(ctx context.Context, n *lab.Node) (err error) {
 	if p := k.running[n]; p != nil {
-		if err := p.Stop(10 * time.Second); err != nil { // it has been told to end
+		if err := p.Stop(10 * time.Second); err != nil { // it has received SIGTERM
 			return err
 		}
 	}
@@ -86,7 +86,7 @@ func (k *keepalived) startOn(ctx context.Context, n *lab.Node) (err error) {
 			return err
 		}
 	}
-	// An empty folder: what a killed one left in its files may name another process by now.
+	// An empty folder: a PID file of a killed keepalived may name another process by now.
 	dir := filepath.Join(k.b.c.Dir, "keepalived-"+n.Name)
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
 		return fmt.Errorf("configure keepalived on %s: %w", n.Name, err)
@@ -113,9 +113,9 @@ func (k *keepalived) stop(context.Context) error {
 	return errors.Join(errs...)
 }
 
-// signal goes to the whole group: keepalived's VRRP is a child of it.
+// signal sends a signal to the process group: keepalived's VRRP is a child process.
 func (k *keepalived) signal(n *lab.Node, s syscall.Signal) error {
-	if s == syscall.SIGTERM { // as systemctl stop: the parent passes it on
+	if s == syscall.SIGTERM { // as systemctl stop: the parent forwards it
 		return k.running[n].Signal(s)
 	}
 	if err := syscall.Kill(-k.running[n].Pid(), s); err != nil {
@@ -124,7 +124,7 @@ func (k *keepalived) signal(n *lab.Node, s syscall.Signal) error {
 	return nil
 }
 
-// ready: each instance has entered a state since it was started.
+// ready: each instance has entered a state since its start.
 func (k *keepalived) ready(_ context.Context, n *lab.Node) error {
 	p := k.running[n]
 	if p == nil || !p.Running() {
@@ -142,7 +142,7 @@ func (k *keepalived) ready(_ context.Context, n *lab.Node) error {
 
 func (k *keepalived) has(fault string) bool { return fault != "drain" && fault != "power-off-no-api" }
 
-// addrs are the first of those that are free on the LAN, as IronLB's pool gives them out.
+// addrs returns the first free addresses of the LAN, those that IronLB's pool assigns.
 func (k *keepalived) addrs() (out []netip.Addr) { return k.b.free(k.family) }
 
 func (k *keepalived) clusterIP(netip.Addr) netip.Addr { return netip.Addr{} }

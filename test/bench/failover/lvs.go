@@ -21,9 +21,9 @@ import (
 	"github.com/ironlb/ironlb/test/lab/steady"
 )
 
-// lvs is keepalived as a load balancer: each address by a VRRP instance, and by a virtual_server of IPVS whose real
-// servers are the Pods, with TCP_CHECK. IPVS is what this machine's kernel may lack, so the candidates are virtual
-// machines. No Pods run on those: beside each is a node with Pods, and both make up the node that a fault hits.
+// lvs is keepalived as a load balancer. Each address has a VRRP instance, and an IPVS virtual_server with TCP_CHECK
+// whose real servers are the Pods. This machine's kernel may lack IPVS, so the candidates are virtual machines. No Pods
+// run on those: each is paired with a node with Pods, and a fault affects both.
 type lvs struct {
 	keepalived
 	delay string // delay_loop; empty: keepalived's default
@@ -31,8 +31,8 @@ type lvs struct {
 
 const (
 	lvsDefaultDelay = 60 * time.Second // delay_loop
-	// lvsCheck is what a TCP_CHECK of a server that is silent takes: connect_timeout, delay_before_retry (both by
-	// default), and again.
+	// lvsCheck is the duration of a TCP_CHECK of a silent server: connect_timeout, delay_before_retry (both by
+	// default), and connect_timeout again.
 	lvsCheck = 5*time.Second + time.Second + 5*time.Second
 )
 
@@ -44,7 +44,7 @@ func newLVS(b *bench, name, family string) *lvs {
 	return k
 }
 
-// checked is how long it takes at most until a server that is silent takes no new connections.
+// checked returns the maximum time until a silent server receives no new connections.
 func (k *lvs) checked() time.Duration {
 	if k.delay == "" {
 		return lvsDefaultDelay + lvsCheck
@@ -52,10 +52,10 @@ func (k *lvs) checked() time.Duration {
 	return time.Second + lvsCheck
 }
 
-// podNode is the node with Pods beside a candidate.
+// podNode returns the node with Pods that is paired with a candidate.
 func (k *lvs) podNode(n *lab.Node) *lab.Node { return k.b.c.Node(candidates + k.b.index(n)) }
 
-// config adds the virtual servers to what keeps the address.
+// config adds the virtual servers to the VRRP configuration.
 func (k *lvs) config(node int, servers []string) string {
 	var s strings.Builder
 	s.WriteString(k.keepalived.config(node))
@@ -78,7 +78,7 @@ func (k *lvs) virtual(s *strings.Builder, addr netip.Addr, protocol string, port
 	s.WriteString("}\n")
 }
 
-// servers are the addresses of the Pods.
+// servers returns the addresses of the Pods.
 func (k *lvs) servers(ctx context.Context) (all []string, err error) {
 	some := metav1.ListOptions{LabelSelector: "app=" + appBench}
 	pods, err := k.b.c.Kube.CoreV1().Pods(metav1.NamespaceDefault).List(ctx, some)
@@ -95,8 +95,8 @@ func (k *lvs) servers(ctx context.Context) (all []string, err error) {
 	return all, nil
 }
 
-// lvsSetUp has a director forward what IPVS sends to a Pod with an address of its own as the source, as kube-proxy's
-// mode ipvs does, so that the answer comes back by way of it.
+// lvsSetUp makes a director forward IPVS connections to Pods with a source address of its own, as kube-proxy's mode
+// ipvs does, so that the replies return through it.
 const lvsSetUp = `set -e
 modprobe -a ip_vs ip_vs_rr nft_masq
 sysctl -qw net.ipv4.vs.conntrack=1
@@ -127,7 +127,7 @@ func (k *lvs) start(ctx context.Context) error {
 	return nil
 }
 
-// lvsClean removes what keepalived left in the kernel when it was killed.
+// lvsClean removes the kernel state of a killed keepalived.
 const lvsClean = `ipvsadm -C; ip addr show dev eth0 | awk '/inet6? .*\/(32|128) |fe80::5e:/ {print $2}' |
 while read a; do ip addr del "$a" dev eth0; done; rm -rf /run/keepalived-bench; mkdir -p /run/keepalived-bench`
 
@@ -160,7 +160,7 @@ func (k *lvs) startOn(ctx context.Context, n *lab.Node) error {
 	return err
 }
 
-// signal reaches all of keepalived's processes.
+// signal sends a signal to all of keepalived's processes.
 func (k *lvs) signal(n *lab.Node, s syscall.Signal) error {
 	if s == syscall.SIGKILL {
 		return k.running[n].Kill() // the group
@@ -171,7 +171,7 @@ func (k *lvs) signal(n *lab.Node, s syscall.Signal) error {
 	return err
 }
 
-// powerOff cuts both nodes off, and ends what runs on them.
+// powerOff cuts off both nodes, and ends all processes on them.
 func (k *lvs) powerOff(ctx context.Context, n *lab.Node) error {
 	return errors.Join(n.Unplug(ctx), k.podNode(n).PowerOff(ctx), k.running[n].Kill())
 }
@@ -188,7 +188,7 @@ func (k *lvs) powerOn(ctx context.Context, n *lab.Node) error {
 	return k.startOn(ctx, n)
 }
 
-// has: what Kubernetes finds bears on nothing.
+// has: the Ready condition of a node has no effect on keepalived.
 func (k *lvs) has(fault string) bool { return fault != "kubelet" }
 
 func (k *lvs) target(addr netip.Addr) steady.Target {

@@ -1,78 +1,81 @@
-// Command failover measures what clients notice when a node fails or leaves, in labs on this machine's kernel. It has
+// Command failover measures the effect on clients when a node fails or leaves, in labs on this machine's kernel. It has
 // two kinds of rows.
 //
 // # Rows "address": how the address moves
 //
 // IronLB with its profiles standard and fast, and keepalived with its default (advert_int 1) and with advert_int 0.1,
-// one after the other in one lab: a LAN with three nodes that may answer, a client, and a fourth node with the Pod
-// behind the address.
+// run one after the other in one lab: a LAN with three candidate nodes, a client, and a fourth node with the Pod behind
+// the address.
 //
-// What is compared:
-//   - The addresses are the same, one for each of the three nodes at the start. keepalived has a VRRP instance for each, all
-//     in state BACKUP with nopreempt and another order of priorities, multicast; all else is as its Debian package has it
-//     (VRRP 2 for IPv4 with advert_int 1, else VRRP 3). IronLB has a Service with a VirtualIP for each.
-//   - Behind keepalived's address a plain program on the node itself answers. Behind IronLB's the node forwards (nftables) to the
-//     Pod, so it does more for each packet. The Pod is on a node of its own, which no fault touches: what is measured is how the
-//     address moves, not how an endpoint dies.
-//   - The client asks one address, which another node holds in each round, with a datagram each 5 ms from one socket, and tries
-//     a connection each 5 ms. The outage is the largest gap between two answers or between two connections. A connection has
-//     failed that is not there after 900 ms, so before TCP sends its SYN again. The client has the address in its neighbour
-//     cache. Another station asks for every address each 100 ms, each time from another address of its own, so that it knows which question
-//     an answer is to: a question that two stations answer counts as a duplicate. A move is a change of who answers.
+// The comparison:
+//   - The addresses are the same, one for each of the three nodes at the start. keepalived has a VRRP instance for
+//     each, all in state BACKUP with nopreempt and another order of priorities, multicast. All else is as its Debian
+//     package has it (VRRP 2 for IPv4 with advert_int 1, else VRRP 3). IronLB has a Service with a VirtualIP for each.
+//   - Behind keepalived's address a program on the node itself answers. IronLB's node forwards (nftables) to the Pod,
+//     so it does more work for each packet. The Pod is on a separate node without faults: the rows measure the move of
+//     the address, not the loss of an endpoint.
+//   - The client uses one address, owned by another node in each round. It sends a datagram each 5 ms from one socket,
+//     and starts a connection each 5 ms. The outage is the largest gap between two answers or between two connections.
+//     A connection that is not established after 900 ms has failed, before TCP retransmits its SYN. The client has the
+//     address in its neighbor cache. Another station requests every address each 100 ms, each time from another source
+//     address, which identifies the request of an answer. A request answered by two stations counts as a duplicate. A
+//     move is a change of the answering station.
 //
 // The faults:
 //
 //	power-off         all links of the node cut at once, without a change of carrier, and every process on it killed
-//	link-cut          its port taken off the LAN switch; the link to the API server stays
+//	link-cut          its port detached from the LAN switch; the link to the API server stays
 //	kill              SIGKILL to the speaker, or to all processes of keepalived
 //	pause             SIGSTOP for 5 s, then SIGCONT
 //	stop              SIGTERM
-//	drain             the node is cordoned, as kubectl drain does; keepalived has no counterpart but stop
-//	power-off-no-api  power-off while the API server is away; IronLB only
+//	drain             the node is cordoned, as kubectl drain does; keepalived's only counterpart is stop
+//	power-off-no-api  power-off while the API server is unreachable; IronLB only
 //
-// After each fault the node is made whole again, and the round ends when it could take over again and each address has one answerer.
-// Duplicates and moves count until then, so a move back shows. return-max-ms is the largest gap of the client in that time,
-// and client-late-ms is by how much the client itself was late at most: an outage of that size says nothing.
+// After each fault the node is repaired. The round ends when the node could take over again and each address has one
+// answering station. Duplicates and moves count until then, so a move back is visible. return-max-ms is the largest gap
+// of the client in that time. client-late-ms is the maximum delay of the client itself: an outage up to that size is
+// not significant.
 //
-// # Rows "pods": what happens to the traffic
+// # Rows "pods": the effect on traffic
 //
-// Each peer has a lab of its own with four nodes, two Pods on each behind every address, and Kubernetes' own timing: a
-// Lease is renewed each 10 s, and a node is not Ready after -grace (40 s). Three nodes may answer; on the fourth, which
-// no fault touches, a Pod is a client. The peers:
+// Each peer has its own lab with four nodes, two Pods on each behind every address, and Kubernetes' own timing: a Lease
+// is renewed each 10 s, and a node is not Ready after -grace (40 s). Three nodes are candidates. The fourth has no
+// faults, and a Pod on it is a client. The peers:
 //
 //   - standard and fast: IronLB with that profile, nftables and serviceProxy, on all nodes, without kube-proxy.
 //   - metallb: MetalLB in L2 mode with its own settings, memberlist included, and kube-proxy (nftables) with its own
-//     settings, on all nodes. The announcing interface is named in the L2Advertisement, since the default list of
-//     excluded ones is a file in /etc. MetalLB's webhooks, which only validate objects, are off.
+//     settings, on all nodes. The L2Advertisement names the announcing interface, because the default list of excluded
+//     ones is a file in /etc. MetalLB's webhooks, which only validate objects, are off.
 //   - keepalived and keepalived-1s: its virtual_server (IPVS, rr, NAT) with a TCP_CHECK of every Pod, with its default
-//     delay_loop (60 s) and with 1 s; VRRP with its defaults. This machine's kernel may lack IPVS, so the three nodes
-//     that may answer are virtual machines, and beside each is a node with its Pods, which dies with it. The clients
-//     run outside of them but begin each 20 ms, not 5: the virtual processors may be emulated, which is slow, while all
-//     that is measured takes seconds. There is no ClusterIP.
+//     delay_loop (60 s) and with 1 s; VRRP with its defaults. This machine's kernel may lack IPVS, so the three
+//     candidates are virtual machines, each paired with a node with its Pods, which fails with it. The clients run
+//     outside of them but start a request each 20 ms, not 5: the virtual CPUs may be emulated, which is slow, while all
+//     measured times are seconds. There is no ClusterIP.
 //
-// In each round one address is asked, which another node holds each time. New connections, each with a question and its
-// answer, and datagrams, each from a socket of its own, begin each 5 ms: from outside to the LoadBalancer address, and
-// from the Pod to the ClusterIP and to the LoadBalancer address. One has failed that is not answered within -timeout
-// (1 s). Besides, -established (60) connections from outside send a line each 200 ms, answered or not.
+// Each round uses one address, owned by another node each time. New connections, each with a request and its answer,
+// and datagrams, each from its own socket, start each 5 ms: from outside to the LoadBalancer address, and from the Pod
+// to the ClusterIP and to the LoadBalancer address. A request without an answer within -timeout (1 s) has failed. In
+// addition, -established (60) connections from outside send a line each 200 ms, answered or not.
 //
-// The faults, of the owner (the node that answers for the address) or of another of the three:
+// The faults, of the owner (the node that answers for the address) or of another candidate:
 //
 //	power-off-owner, power-off-other  all links of the node cut at once, every process on it killed
-//	link-cut-owner, link-cut-other    both its links cut, as the one cable of a node
+//	link-cut-owner, link-cut-other    both its links cut, as the only cable of a node
 //	kubelet                           the kubelet of another node stopped; not with keepalived
 //	kill                              SIGKILL to the owner's speaker
 //	pause                             SIGSTOP to the owner's speaker for 5 s, then SIGCONT
 //	flap                              the LAN's port of another node down for 3 s and up for 3 s, five times
 //
-// Where Kubernetes finds the node not Ready the clients are watched until 15 s after that, else for 10 s longer than
-// the fault, at least 15 s. After that the node is repaired.
+// If Kubernetes marks the node not Ready, the clients are observed until 15 s after that, else for 10 s longer than the
+// fault, at least 15 s. Then the node is repaired.
 //
-// A line for each client has the time from the fault until the last request that failed began (p50, p99, max; 0: none
-// failed), the share of requests that failed, how many failed while the node returned (return-failed), and
-// client-late-ms. The line "established" has the time from the fault until the client read the first reset of a
-// connection whose Pod the fault took away, and the last (all-max-ms), how many of those were never reset (unreset),
-// and how many to other Pods broke (broken): those of a round whose owner is hit move with the address. lost-pods
-// counts Pods that were not hit and got no more new connections, until Kubernetes finds their node not Ready.
+// A line for each client has the time from the fault until the start of the last failed request (p50, p99, max; 0: none
+// failed), the share of failed requests, the number of failures while the node returned (return-failed), and
+// client-late-ms. The line "established" is about connections whose Pod was affected by the fault. It has the time from
+// the fault until the client read the first reset of such a connection, and the last one (all-max-ms). unreset is the
+// number of those never reset. broken is the number of broken connections to other Pods: in a round with a fault of the
+// owner they move with the address. lost-pods counts unaffected Pods without new connections, until Kubernetes marks
+// their node not Ready.
 //
 // Results are in Go's benchmark format on standard output, with a line for each round on standard error.
 package main
@@ -139,7 +142,7 @@ func main() {
 	}
 }
 
-// list splits a flag's value.
+// list splits the value of a flag.
 func list(value string, all []string) []string {
 	if value == "" {
 		return all

@@ -29,7 +29,7 @@ type metallb struct {
 	services
 	b                 *bench
 	speakers, proxies map[*lab.Node]*process.Process
-	ending            map[*lab.Node]bool // speakers that were sent SIGTERM
+	ending            map[*lab.Node]bool // speakers that received SIGTERM
 }
 
 const (
@@ -64,7 +64,7 @@ spec:
     - {key: kubernetes.io/hostname, operator: In, values: [%s]}
 `
 
-// metallbPrograms are those that the lab builds for it.
+// metallbPrograms returns the programs that the lab builds for it.
 func metallbPrograms() []string { return []string{metallbController, metallbSpeaker} }
 
 func (m *metallb) start(ctx context.Context) error {
@@ -81,7 +81,7 @@ func (m *metallb) start(ctx context.Context) error {
 	return m.make(ctx)
 }
 
-// install applies its manifest, but for what would run as Pods, and starts its controller.
+// install applies its manifest, without the objects that would run as Pods, and starts its controller.
 func (m *metallb) install(ctx context.Context) error {
 	c := m.b.c
 	root, err := c.Tools().MetalLB()
@@ -130,13 +130,13 @@ func (m *metallb) install(ctx context.Context) error {
 	return c.ApplyYAML(ctx, fmt.Sprintf(metallbObjects, lab.FreeRange, lab.FreeRange6, names))
 }
 
-// secret is the folder of the key that the speakers share.
+// secret returns the folder of the speakers' shared key.
 func (m *metallb) secret() string { return filepath.Join(m.b.c.Dir, "metallb-memberlist") }
 
 func speakerPod(n *lab.Node) string { return "speaker-" + n.Name }
 
-// pod makes the object of the Pod that one of its programs would be in: the program reads its own, and memberlist takes
-// the addresses of the speakers from them. It is bound to no node, so nothing runs it.
+// pod creates the object of the Pod of one of its programs: the program reads its own object, and memberlist uses the
+// addresses of the speakers' Pods. It is bound to no node, so nothing runs it.
 func (m *metallb) pod(ctx context.Context, name, component, addr string) error {
 	key, value, _ := strings.Cut(component, "=")
 	pod := &corev1.Pod{
@@ -157,7 +157,7 @@ func (m *metallb) pod(ctx context.Context, name, component, addr string) error {
 	return nil
 }
 
-// startOn starts what does not run on the node.
+// startOn starts the programs that are not running on the node.
 func (m *metallb) startOn(ctx context.Context, n *lab.Node) (err error) {
 	if m.ending[n] {
 		delete(m.ending, n)
@@ -214,7 +214,7 @@ func (m *metallb) signal(n *lab.Node, s syscall.Signal) error {
 	return m.speakers[n].Signal(s)
 }
 
-// ready: both programs answer, and the speaker's memberlist has every other one.
+// ready: both programs answer, and the speaker's memberlist contains all others.
 func (m *metallb) ready(ctx context.Context, n *lab.Node) error {
 	for _, url := range []string{kubeProxyReady, metallbReady} {
 		if _, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", url); err != nil {
@@ -234,7 +234,7 @@ func (m *metallb) ready(ctx context.Context, n *lab.Node) error {
 	return nil
 }
 
-// members returns the nodes that are in a speaker's memberlist, by its log.
+// members returns the nodes in a speaker's memberlist, from its log.
 func members(log []byte) map[string]bool {
 	in := map[string]bool{}
 	for lines := bufio.NewScanner(bytes.NewReader(log)); lines.Scan(); {

@@ -10,24 +10,24 @@ import (
 	"github.com/ironlb/ironlb/test/lab/steady"
 )
 
-// peer is a product that holds addresses on the candidates.
+// peer is a product that owns addresses on the candidates.
 type peer interface {
 	// start starts it on every candidate; the nodes are fresh.
 	start(context.Context) error
-	// stop ends it everywhere. What it leaves on a node goes with the node.
+	// stop ends it everywhere. Its residual state on a node is removed with the node.
 	stop(context.Context) error
 	// startOn starts it on a node where it has ended.
 	startOn(context.Context, *lab.Node) error
-	// signal reaches all its processes on a node; SIGTERM and SIGKILL do not wait for their end.
+	// signal sends a signal to all its processes on a node; SIGTERM and SIGKILL do not wait for their end.
 	signal(*lab.Node, syscall.Signal) error
-	// ready is nil when the node could take an address over.
+	// ready returns nil if the node could take over an address.
 	ready(context.Context, *lab.Node) error
-	// has tells whether a fault has a meaning for it.
+	// has reports whether a fault applies to it.
 	has(fault string) bool
 
 	addrs() []netip.Addr
 	target(netip.Addr) steady.Target
-	// clusterIP is that of the Service with the address; the zero Addr if there is none.
+	// clusterIP returns the ClusterIP of the Service with the address; the zero Addr without one.
 	clusterIP(netip.Addr) netip.Addr
 }
 
@@ -35,7 +35,7 @@ const keepalivedName = "keepalived"
 
 func peerNames() []string { return []string{"standard", "fast", "keepalived", "keepalived-0.1"} }
 
-// podPeerNames are those of the rows "pods".
+// podPeerNames returns the peers of the rows "pods".
 func podPeerNames() []string {
 	return []string{"standard", "fast", metallbName, keepalivedName, "keepalived-1s"}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/probe"
 )
 
-// Names of the clients, in the rows.
+// Names of the clients in the rows.
 const (
 	outsideTCP = "outside-tcp"
 	outsideUDP = "outside-udp"
@@ -23,19 +23,19 @@ const (
 var clientNames = []string{outsideTCP, outsideUDP, podTCP, podUDP, podLB}
 
 const (
-	askEvery = 5 * time.Millisecond // new connections, and datagrams
-	// askEveryVirtual is that by way of virtual machines, whose processor may be emulated.
+	askEvery = 5 * time.Millisecond // interval of new connections, and of datagrams
+	// askEveryVirtual is the interval through virtual machines, whose CPU may be emulated.
 	askEveryVirtual = 20 * time.Millisecond
-	lineEvery       = 200 * time.Millisecond // of an established connection
-	overdue         = 5 * time.Second        // an answer on one that is silent
+	lineEvery       = 200 * time.Millisecond // interval on an established connection
+	overdue         = 5 * time.Second        // time until an answer on an established connection is overdue
 )
 
-// clients ask one address.
+// clients send requests to one address.
 type clients struct {
 	r           *podRows
 	asking      map[string]*lab.Prober
 	established *lab.Prober
-	all         map[string][]probe.Result // of those that have ended, in the order sent
+	all         map[string][]probe.Result // of ended clients, in the order sent
 }
 
 func (r *podRows) startClients(ctx context.Context, addr netip.Addr) (cs *clients, err error) {
@@ -67,8 +67,9 @@ func (r *podRows) startClients(ctx context.Context, addr netip.Addr) (cs *client
 		all[podTCP] = client{r.caller, "line", netip.AddrPortFrom(inside, target.TCP.Port())}
 		all[podUDP] = client{r.caller, "udp", netip.AddrPortFrom(inside, target.UDP.Port())}
 	}
-	// Never so many at once that one waits. No port is used again within a round: the kernel does so after half a
-	// minute at this rate, and conntrack leads a SYN where an unanswered one from the same port went.
+	// The limit is never reached, so no request waits. No port is reused within a round. At this rate the kernel reuses
+	// ports after half a minute, and conntrack then sends a SYN to the destination of an unanswered one from the same
+	// port.
 	most := 4 * int(r.o.timeout/r.every)
 	for name, c := range all {
 		p, err := c.from.StartProbe(ctx, lab.Probe{
@@ -82,8 +83,7 @@ func (r *podRows) startClients(ctx context.Context, addr netip.Addr) (cs *client
 	return cs, nil
 }
 
-// steady waits until all that the clients asked in the last second was answered, by every Pod, and on every
-// established connection.
+// steady waits until all requests of the last second were answered, by every Pod, and on every established connection.
 func (cs *clients) steady(ctx context.Context) error {
 	return cs.r.c.Eventually(ctx, settleLimit, "clients without a failure", func(ctx context.Context) error {
 		if err := wait(ctx, steadySpan); err != nil {
@@ -127,7 +127,7 @@ func (cs *clients) steady(ctx context.Context) error {
 	})
 }
 
-// release ends the established connections and returns what was answered on them.
+// release ends the established connections and returns their results.
 func (cs *clients) release() ([]probe.Result, error) {
 	p := cs.established
 	if p == nil {
@@ -149,7 +149,7 @@ func (cs *clients) stop() error {
 	return errors.Join(errs...)
 }
 
-// end ends a client and returns its results, of which a round has megabytes: they are kept with the logs only.
+// end ends a client and returns its results. A round has megabytes of these: they are kept only with the logs.
 func (cs *clients) end(p *lab.Prober) ([]probe.Result, error) {
 	s, err := p.Stop()
 	if cs.r.o.logs == "" {

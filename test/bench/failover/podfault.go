@@ -9,22 +9,22 @@ import (
 	"github.com/ironlb/ironlb/test/lab"
 )
 
-// podFault is what happens to a node in the rows "pods".
+// podFault is a fault of a node in the rows "pods".
 type podFault struct {
 	name     string
-	other    bool // to a candidate that is not the owner, not to the owner
+	other    bool // of a candidate other than the owner
 	gone     bool // the Pods on the node do not answer
-	notReady bool // Kubernetes finds the node not Ready after the grace period
-	// watch is how long the clients are watched, beside the grace period of a node that is found not Ready.
+	notReady bool // Kubernetes marks the node not Ready after the grace period
+	// watch is the observation time of the clients; with notReady, span adds the grace period instead.
 	watch time.Duration
-	// do makes it happen, and may last. heal repairs the node.
+	// do injects the fault, and may last. heal repairs the node.
 	do, heal func(context.Context, *bench, peer, *lab.Node) error
 }
 
 const (
-	// heartbeat is the time from one renewal of a Lease to the next, as kubelets ship it.
+	// heartbeat is the interval of Lease renewals, as in the kubelet's defaults.
 	heartbeat = 10 * time.Second
-	// afterwards is how long the clients are watched after the last that happens.
+	// afterwards is the observation time of the clients after the last effect.
 	afterwards = 10 * time.Second
 
 	flaps    = 5
@@ -65,15 +65,15 @@ func podFaultNames() (names []string) {
 	return names
 }
 
-// span is how long the clients are watched.
+// span returns the observation time of the clients.
 func (f podFault) span(o options) time.Duration {
-	if f.notReady { // a heartbeat may have come at the moment of the fault; nodes are evaluated twice in one
+	if f.notReady { // the last heartbeat may coincide with the fault; nodes are evaluated twice per heartbeat
 		return o.grace + heartbeat/2 + afterwards
 	}
 	return f.watch
 }
 
-// sure is how long Kubernetes certainly finds the node Ready.
+// sure returns the time for which Kubernetes certainly considers the node Ready.
 func (f podFault) sure(o options) time.Duration {
 	if f.notReady {
 		return o.grace - heartbeat - time.Second
@@ -81,7 +81,7 @@ func (f podFault) sure(o options) time.Duration {
 	return f.watch
 }
 
-// hit are the nodes that a fault of a candidate hits.
+// hit returns the nodes affected by a fault of a candidate.
 func hit(p peer, n *lab.Node) []*lab.Node {
 	if k, ok := p.(*lvs); ok {
 		return []*lab.Node{n, k.podNode(n)}

@@ -7,17 +7,17 @@ import (
 	"github.com/ironlb/ironlb/test/lab/probe"
 )
 
-// requests is what a client of new connections, or of datagrams each from a socket of its own, noticed of a fault.
+// requests is the effect of a fault on a client of new connections, or of datagrams each from its own socket.
 type requests struct {
-	tried, failed int           // of those that began before the fault was healed
-	last          time.Duration // from the fault until the last one that failed began; 0: none failed
-	returned      int           // failed after it was healed, by what the return did
-	late          time.Duration // by how much the client itself was late at most
+	tried, failed int           // of requests that began before the repair
+	last          time.Duration // from the fault until the start of the last failed one; 0: none failed
+	returned      int           // failed after the repair, because of the return
+	late          time.Duration // maximum delay of the client itself
 }
 
-// requestsOf sums up the results, in the order sent, of a client that asks every so often.
+// requestsOf summarizes a client's results, in the order sent. every is the client's interval.
 func requestsOf(results []probe.Result, every time.Duration, began, healed time.Time) (f requests) {
-	before := began // when the last one was sent
+	before := began // start of the previous request
 	for _, r := range results {
 		failed := !r.OK() && r.End().After(began)
 		switch {
@@ -28,7 +28,7 @@ func requestsOf(results []probe.Result, every time.Duration, began, healed time.
 			continue
 		case r.Sent.Before(began):
 			before = r.Sent
-			if !failed { // else it was under way when the fault came
+			if !failed { // a failed one was in progress when the fault began
 				continue
 			}
 		}
@@ -43,7 +43,7 @@ func requestsOf(results []probe.Result, every time.Duration, began, healed time.
 	return f
 }
 
-// pods returns who answered what was sent in a span of time.
+// pods returns the Pods that answered the requests of a span of time.
 func pods(results []probe.Result, from, to time.Time) map[string]bool {
 	all := map[string]bool{}
 	for _, r := range results {
@@ -54,16 +54,16 @@ func pods(results []probe.Result, from, to time.Time) map[string]bool {
 	return all
 }
 
-// connections is what became of connections that were established before the fault, until it was healed.
+// connections is the effect of a fault on connections established before it, until the repair.
 type connections struct {
 	conns  int
-	broken int             // to Pods that live
-	dead   int             // to Pods that the fault took away
-	resets []time.Duration // of these, from the fault until the client read the error, sorted
+	broken int             // to live Pods
+	dead   int             // to Pods affected by the fault
+	resets []time.Duration // of dead, from the fault until the client read the error, sorted
 }
 
-// connectionsOf sums up the results of connections, whose client ended when the fault was healed. A connection breaks
-// by its error; one whose answer is overdue at the end has one, too, but is not reset.
+// connectionsOf summarizes the results of connections. Their client ended at the repair. A connection breaks by its
+// error; one whose answer is overdue at the end has an error, too, but is not reset.
 func connectionsOf(results []probe.Result, gone func(pod string) bool, began, ended time.Time) (k connections) {
 	to := map[int]string{} // connection -> Pod
 	for _, r := range results {

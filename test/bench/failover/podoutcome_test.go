@@ -10,7 +10,7 @@ import (
 
 var began = time.Unix(1000, 0)
 
-// at is a result of what was sent so many milliseconds after the fault, and took so many.
+// at returns a result of a request sent that many milliseconds after the fault, with that duration.
 func at(sent, took int, pod, err string) probe.Result {
 	ms := time.Millisecond
 	return probe.Result{Sent: began.Add(time.Duration(sent) * ms), Took: time.Duration(took) * ms, Pod: pod, Error: err}
@@ -19,14 +19,14 @@ func at(sent, took int, pod, err string) probe.Result {
 func TestRequestsOf(t *testing.T) {
 	healed := began.Add(100 * time.Millisecond)
 	have := requestsOf([]probe.Result{
-		at(-50, 1, "", "dial: refused"), // had failed before
-		at(-10, 1, "a", ""),             // as had been answered
-		at(-5, 90, "", "dial: timeout"), // under way
+		at(-50, 1, "", "dial: refused"), // had failed before the fault
+		at(-10, 1, "a", ""),             // had been answered before the fault
+		at(-5, 90, "", "dial: timeout"), // in progress
 		at(0, 1, "a", ""),
 		at(5, 90, "", "dial: timeout"),
 		at(40, 3, "", "read: reset"),
 		at(45, 1, "b", ""),
-		at(95, 10, "", "read: reset"), // by what healed it
+		at(95, 10, "", "read: reset"), // caused by the repair
 		at(100, 1, "", "dial: timeout"),
 	}, 5*time.Millisecond, began, healed)
 	want := requests{tried: 5, failed: 3, last: 40 * time.Millisecond, returned: 2, late: 30 * time.Millisecond}
@@ -57,8 +57,8 @@ func TestConnectionsOf(t *testing.T) {
 		conn(4, at(-200, 1, "dies", "")), conn(4, at(-1, 500, "", "read: reset")),
 		conn(5, at(-200, 1, "dies", "")), conn(5, at(-1, 300, "", "read: reset")),
 		conn(6, at(-200, 1, "dies", "")), conn(6, at(-1, 1001, "", "timeout")), // silent
-		conn(7, at(-200, 1, "dies", "")), conn(7, at(-100, 50, "", "read: reset")), // had broken before
-		conn(8, at(1, 1, "lives", "")), conn(8, at(50, 1, "", "read: reset")), // not there before
+		conn(7, at(-200, 1, "dies", "")), conn(7, at(-100, 50, "", "read: reset")), // broken before the fault
+		conn(8, at(1, 1, "lives", "")), conn(8, at(50, 1, "", "read: reset")), // established after the fault
 	}, func(pod string) bool { return pod == "dies" }, began, began.Add(time.Second))
 	resets := []time.Duration{299 * time.Millisecond, 499 * time.Millisecond}
 	if have.conns != 6 || have.broken != 2 || have.dead != 3 || !slices.Equal(have.resets, resets) {

@@ -12,15 +12,15 @@ import (
 
 // podOutcome of a round.
 type podOutcome struct {
-	node        string // that the fault happened to
+	node        string // the node with the fault
 	addr        netip.Addr
-	moves       int                 // of the address, until the node was repaired
-	lost        int                 // Pods that were not hit and got no more new connections
+	moves       int                 // of the address, until the repair
+	lost        int                 // unaffected Pods that received no more new connections
 	requests    map[string]requests // by client
 	connections connections
 }
 
-// String is one line for people.
+// String returns the outcome as one readable line.
 func (o podOutcome) String() string {
 	s := fmt.Sprintf("%s, asked %v, %d moves", o.node, o.addr, o.moves)
 	for _, name := range clientNames {
@@ -37,7 +37,7 @@ func (o podOutcome) String() string {
 	return s + fmt.Sprintf("; %d others broke; %d Pods lost", c.broken, o.lost)
 }
 
-// benchLine is one of Go's benchmark format.
+// benchLine is a line of Go's benchmark format.
 type benchLine struct {
 	strings.Builder
 }

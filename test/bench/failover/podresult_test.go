@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Each row is a line of Go's benchmark format, and a fault that nobody noticed has a time of 0.
+// Each row is a line of Go's benchmark format. A fault without effect on a client has a time of 0.
 func TestPodResults(t *testing.T) {
 	ms := time.Millisecond
 	all := []podOutcome{
@@ -36,7 +36,7 @@ func TestPodResults(t *testing.T) {
 	var have []string
 	for line := range strings.Lines(out.String()) {
 		fields := strings.Fields(strings.TrimPrefix(line, "BenchmarkPods/kill/standard/ipv4/"))
-		fields[0] = fields[0][:strings.LastIndex(fields[0], "-")] // the number of processors
+		fields[0] = fields[0][:strings.LastIndex(fields[0], "-")] // the number of CPUs
 		have = append(have, strings.Join(fields, " "))
 	}
 	if got := strings.Join(have, "\n"); got != want {
@@ -44,8 +44,8 @@ func TestPodResults(t *testing.T) {
 	}
 }
 
-// The clients are watched until after Kubernetes has found a dead node not Ready, and Pods count as lost only before it
-// may have.
+// The clients are observed until after Kubernetes has marked a dead node not Ready. Pods count as lost only before that
+// may have happened.
 func TestSpan(t *testing.T) {
 	o := options{grace: 40 * time.Second}
 	for _, f := range podFaults {

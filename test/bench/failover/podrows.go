@@ -20,7 +20,7 @@ import (
 
 const (
 	podsPerNode = 2
-	caller      = "caller" // the Pod that is a client, on the last node
+	caller      = "caller" // the Pod with a client, on the last node
 )
 
 // podRows is the lab of one peer in the rows "pods".
@@ -30,10 +30,10 @@ type podRows struct {
 	hosts  []*lab.Node // with Pods
 	caller *lab.Machine
 	on     map[string]string // Pod -> node
-	every  time.Duration     // a new connection, and a datagram
+	every  time.Duration     // interval of new connections, and of datagrams
 }
 
-// runPods measures each peer in a lab of its own.
+// runPods measures each peer in its own lab.
 func runPods(ctx context.Context, o options) error {
 	header()
 	for _, family := range o.families {
@@ -94,7 +94,7 @@ func runPodsOf(ctx context.Context, o options, name, family string) (err error) 
 	return nil
 }
 
-// start makes the Pods, and has the peer run.
+// start creates the Pods, and starts the peer.
 func (r *podRows) start(ctx context.Context) (err error) {
 	for _, n := range r.hosts {
 		for i := range podsPerNode {
@@ -164,7 +164,7 @@ func serving(s discoveryv1.EndpointSlice) (n int) {
 	return n
 }
 
-// span is how long the clients are watched.
+// span returns the observation time of the clients.
 func (r *podRows) span(f podFault) time.Duration {
 	span := f.span(r.o)
 	if k, ok := r.p.(*lvs); ok && f.gone {
@@ -173,7 +173,7 @@ func (r *podRows) span(f podFault) time.Duration {
 	return span
 }
 
-// round has the fault happen once.
+// round injects the fault once.
 func (r *podRows) round(ctx context.Context, f podFault, i int) (out podOutcome, err error) {
 	owners, err := r.settle(ctx)
 	if err != nil {

@@ -14,15 +14,15 @@ import (
 
 // outcome of a round.
 type outcome struct {
-	node        string // that the fault happened to
+	node        string // the node with the fault
 	addr        netip.Addr
-	fault, back steady.Report // from the fault until the client was served again, and from then until all was whole again
+	fault, back steady.Report // from the fault until the client was served again, and from then until the state had settled
 	recovered   bool
 	duplicates  int
 	moves       int
 }
 
-// String is one line for people.
+// String returns the outcome as one readable line.
 func (o outcome) String() string {
 	s := fmt.Sprintf("%s held %v: %s; %d duplicate answers, %d moves", o.node, o.addr, o.fault, o.duplicates, o.moves)
 	if o.back.Outage > steadyGap || o.back.Failed > 0 {
@@ -62,7 +62,7 @@ func result(name string, all []outcome) {
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// quantile is the nearest rank.
+// quantile returns the nearest rank.
 func quantile(all []time.Duration, q float64) time.Duration {
 	s := slices.Sorted(slices.Values(all))
 	return s[max(0, int(math.Ceil(q*float64(len(s))))-1)]

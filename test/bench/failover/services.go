@@ -24,7 +24,7 @@ const (
 // appBench is the label "app" of the Pods behind the addresses.
 const appBench = "bench"
 
-// services are those of a peer that has Services of type LoadBalancer: one for each address.
+// services are the LoadBalancer Services of a peer: one for each address.
 type services struct {
 	b      *bench
 	family string
@@ -32,7 +32,7 @@ type services struct {
 	inside map[netip.Addr]netip.Addr // address -> ClusterIP
 }
 
-// make makes the Services, if they are not there from the peer before, and waits for their addresses.
+// make creates the Services, unless a previous peer has, and waits for their addresses.
 func (s *services) make(ctx context.Context) error {
 	s.inside = map[netip.Addr]netip.Addr{}
 	for i := range s.b.o.addresses {
@@ -56,8 +56,8 @@ func (s *services) service(ctx context.Context, name string) (addr, clusterIP ne
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer, Selector: map[string]string{"app": appBench},
 			IPFamilies: []corev1.IPFamily{family},
-			// After an outage of the API server Kubernetes holds every node, and so the Pod, for not ready until
-			// heartbeats of them arrive.
+			// After an outage of the API server Kubernetes considers every node, and so the Pod, not ready until
+			// heartbeats arrive.
 			PublishNotReadyAddresses: !s.b.withPods(),
 			Ports: []corev1.ServicePort{
 				{

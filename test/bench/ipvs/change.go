@@ -21,12 +21,12 @@ import (
 
 const (
 	changeLimit = 5 * time.Minute
-	// idleFor covers what a process does only every ten seconds.
+	// idleFor covers actions that a process does only every ten seconds.
 	idleFor  = 20 * time.Second
 	quietFor = time.Second
 )
 
-// verify tells whether the kernel holds what it must: two virtual servers for each Service, with four real servers each.
+// verify checks the kernel's state: two virtual servers for each Service, with four real servers each.
 func (s *subject) verify() error {
 	if !s.IPVS {
 		out, err := exec.Command("nft", "list", "map", "ip", s.Table, s.Set).Output()
@@ -41,8 +41,9 @@ func (s *subject) verify() error {
 	return s.verifyIPVS()
 }
 
-// verifyIPVS asks by netlink: /proc/net/ip_vs leaves some out while another network namespace, as that of the last peer, still has
-// virtual servers (ip_vs_info_array and ip_vs_info_seq_next count differently, net/netfilter/ipvs/ip_vs_ctl.c).
+// verifyIPVS lists by netlink: /proc/net/ip_vs omits entries while another network namespace, such as the last peer's,
+// still has virtual servers (ip_vs_info_array and ip_vs_info_seq_next count differently,
+// net/netfilter/ipvs/ip_vs_ctl.c).
 func (s *subject) verifyIPVS() error {
 	handle, err := mobyipvs.New("")
 	if err != nil {
@@ -67,7 +68,7 @@ func (s *subject) verifyIPVS() error {
 	return nil
 }
 
-// changes changes an endpoint of one Service again and again, and waits each time until the process is quiet.
+// changes changes an endpoint of one Service repeatedly, and waits each time until the process is quiet.
 func (s *subject) changes() error {
 	config, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig)
 	if err != nil {
@@ -116,8 +117,8 @@ func (s *subject) changes() error {
 
 func ms(d time.Duration) float64 { return d.Seconds() * 1e3 }
 
-// cost is what a change took: until the kernel had it, what the process used until then, and what it used beyond idling until it
-// was quiet again.
+// cost is the cost of a change: the time until the kernel had it, the process's CPU time until then, and its CPU time
+// beyond idling until it was quiet again.
 type cost struct{ latency, cpu, extra time.Duration }
 
 // change makes one change.
@@ -156,7 +157,7 @@ func (s *subject) change(kube kubernetes.Interface, watch watch, slice string, t
 	return c, nil
 }
 
-// idle returns what the process uses in a second in which nothing happens.
+// idle returns the CPU time per second of the idle process.
 func (s *subject) idle() (time.Duration, error) {
 	before, err := cpuTime()
 	if err != nil {
@@ -168,7 +169,7 @@ func (s *subject) idle() (time.Duration, error) {
 	return time.Duration(float64(after-before) / time.Since(start).Seconds()), err
 }
 
-// settle waits until the process uses no more than idling does, for some time.
+// settle waits until the process has used no more than when idle for some time.
 func (s *subject) settle(idle time.Duration) error {
 	deadline := time.Now().Add(changeLimit)
 	for quiet := time.Duration(0); quiet < 2*quietFor; {
@@ -191,13 +192,13 @@ func (s *subject) settle(idle time.Duration) error {
 			quiet = 0
 		}
 		if time.Now().After(deadline) {
-			return nil // a process that is never quiet is measured as it is
+			return nil // a process that is never quiet is measured in that state
 		}
 	}
 	return nil
 }
 
-// watch sees the kernel take a change.
+// watch detects a change in the kernel.
 type watch interface {
 	arm() error
 	wait(ctx context.Context, to netip.Addr) error
@@ -214,7 +215,7 @@ func (s *subject) watch(vip netip.AddrPort) (watch, error) {
 	return newNFTWatch()
 }
 
-// ipvsWatch looks at the real servers of one virtual server.
+// ipvsWatch polls the real servers of one virtual server.
 type ipvsWatch struct {
 	handle  *mobyipvs.Handle
 	service *mobyipvs.Service
@@ -242,7 +243,7 @@ func (w *ipvsWatch) wait(ctx context.Context, to netip.Addr) error {
 	}
 }
 
-// nftWatch waits for the next transaction of anybody: nothing else on the node makes one.
+// nftWatch waits for the next transaction: only the measured process makes one on the node.
 type nftWatch struct{ fd int }
 
 func newNFTWatch() (*nftWatch, error) {
@@ -259,7 +260,7 @@ func newNFTWatch() (*nftWatch, error) {
 
 func (w *nftWatch) close() { unix.Close(w.fd) }
 
-// arm forgets what was before.
+// arm discards earlier transactions.
 func (w *nftWatch) arm() error {
 	buf := make([]byte, 1<<16)
 	for {

@@ -18,22 +18,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What runs on the node: this program again, told what to do on its standard input.
+// This program runs itself on the node, with a task on its standard input.
 const (
 	insideCommand = "inside"
-	// loadLine asks the other side to put load on the node and to answer with a line.
+	// loadLine requests load on the node and a line as the answer.
 	loadLine = "LOAD"
-	// cgroups is where they are mounted: "ip netns exec" hides those of /sys.
+	// cgroups is their mount point: "ip netns exec" hides those of /sys.
 	cgroups = "/run/bench-cgroups"
-	// coldLimit is how long a peer may take to program everything: in an emulated guest kube-proxy starts an ipset process for
-	// each of 10,000 entries.
+	// coldLimit is the timeout for a peer to program everything: in an emulated guest kube-proxy starts an ipset
+	// process for each of 10,000 entries.
 	coldLimit = 90 * time.Minute
 )
 
-// cgroup is the process's own: one that leaves a child behind cannot be removed.
+// cgroup is unique to the process: a cgroup with a residual child process cannot be removed.
 var cgroup = cgroups + "/bench-" + strconv.Itoa(os.Getpid())
 
-// task is what to do.
+// task is the work to do.
 type task struct {
 	Argv       []string
 	Log        string
@@ -46,7 +46,7 @@ type task struct {
 	Changes    int
 }
 
-// subject is the process that is measured.
+// subject is the measured process.
 type subject struct {
 	task
 	cmd   *exec.Cmd
@@ -79,7 +79,7 @@ func inside() error {
 	return err
 }
 
-// start starts the process in a cgroup of its own, so that what its children use counts, too.
+// start starts the process in its own cgroup, so that the usage of its children counts, too.
 func (s *subject) start() error {
 	if err := os.MkdirAll(cgroups, 0o755); err != nil {
 		return err
@@ -126,7 +126,7 @@ func (s *subject) tail() string {
 	return string(text[max(0, len(text)-2000):])
 }
 
-// cold waits until everything is programmed: the process says so itself, and the kernel agrees.
+// cold waits until everything is programmed: the process reports ready, and the kernel's state confirms it.
 func (s *subject) cold() error {
 	if err := s.until(func() error {
 		if !s.ready() {
@@ -136,7 +136,7 @@ func (s *subject) cold() error {
 	}); err != nil {
 		return err
 	}
-	// To list what the kernel holds may take long: what counts is when the list that shows all was begun.
+	// Listing the kernel's state may take long: the start of the complete list counts.
 	var took time.Duration
 	var early error
 	if err := s.until(func() error {
@@ -207,7 +207,7 @@ func (s *subject) ready() bool {
 	return false
 }
 
-// cpuTime of the process and its children.
+// cpuTime returns the CPU time of the process and its children.
 func cpuTime() (time.Duration, error) {
 	text, err := os.ReadFile(filepath.Join(cgroup, "cpu.stat"))
 	if err != nil {

@@ -14,7 +14,7 @@ var (
 	wrong   = regexp.MustCompile(`(?m)^\s*(Socket errors:.*|Non-2xx.*)$`)
 )
 
-// requests has a client on the LAN ask the Service with the Pods, each time over a new connection.
+// requests runs a client on the LAN that sends requests to the Service with the Pods, each over a new connection.
 func (b *bench) requests(ctx context.Context, name string) error {
 	if b.load == 0 {
 		return nil

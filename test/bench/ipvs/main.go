@@ -1,13 +1,15 @@
-// Command ipvs measures service proxies beside one another: IronLB on IPVS, IronLB on nftables, kube-proxy in mode ipvs and in
-// mode nftables. All run on the same node of one lab, one after the other, each on a fresh network namespace, with the same
-// Services of four endpoints each. It prints Go's benchmark format on standard output and its progress on standard error. It needs root.
+// Command ipvs compares service proxies: IronLB on IPVS, IronLB on nftables, kube-proxy in mode ipvs and in mode
+// nftables. All run on the same node of one lab, one after the other, each on a fresh network namespace, with the same
+// Services of four endpoints each. It prints Go's benchmark format on standard output and its progress on standard
+// error. It needs root.
 //
 // Each Service has a ClusterIP and a LoadBalancer address, one TCP port, and no NodePort.
 //
 //	Cold/PEER/N    from the start of the process until everything is in the kernel: s, cpu-s, peak-MB
-//	Change/PEER/N  from the write of one endpoint to the API until it is in the kernel: ms, max-ms; cpu-ms is what the
-//	               process uses until then, extra-cpu-ms what it uses beyond idling until it is quiet again, idle-cpu-ms/s what it
-//	               uses when nothing happens: kube-proxy's mode ipvs with many Services is never done with its last sync
+//	Change/PEER/N  from the write of one endpoint to the API until it is in the kernel: ms, max-ms; cpu-ms is the CPU
+//	               time until then, extra-cpu-ms the CPU time beyond idling until the process is quiet again,
+//	               idle-cpu-ms/s that of an idle process: with many Services kube-proxy's mode ipvs never finishes
+//	               its last sync
 //	Memory/PEER/N  resident at the end: MB
 //	Requests/PEER/N  by a client on the LAN through a LoadBalancer address, a new connection each: req/s, p99-ms
 package main

@@ -17,13 +17,13 @@ import (
 	"github.com/ironlb/ironlb/test/lab/probe"
 )
 
-// The addresses are of the range that RFC 2544 reserves for benchmarks: 5,000 Services do not fit into the documentation
-// ranges. They live in the lab's namespaces only.
+// The addresses are of the range that RFC 2544 reserves for benchmarks: 5,000 Services do not fit into the
+// documentation ranges. They are used only in the lab's namespaces.
 var (
 	clusterIPs = netip.MustParsePrefix("198.18.0.0/16")
 	vips       = netip.MustParsePrefix("198.19.0.0/17")
 	endpoints  = netip.MustParsePrefix("198.19.128.0/17")
-	spare      = netip.MustParseAddr("198.19.255.254") // that endpoints are changed to
+	spare      = netip.MustParseAddr("198.19.255.254") // new address of changed endpoints
 )
 
 const (
@@ -31,7 +31,7 @@ const (
 	perService   = 4
 	namespace    = "default"
 	port         = 80
-	serviceClass = "bench.ironlb.io/by-hand" // no controller gives addresses
+	serviceClass = "bench.ironlb.io/by-hand" // no controller assigns addresses
 )
 
 // nth returns the n-th address of an IPv4 prefix.
@@ -44,11 +44,11 @@ func nth(p netip.Prefix, n int) netip.Addr {
 
 func serviceName(i int) string { return fmt.Sprintf("bench-%04d", i) }
 
-// vip is the LoadBalancer address of a Service.
+// vip returns the LoadBalancer address of a Service.
 func vip(i int) netip.AddrPort { return netip.AddrPortFrom(nth(vips, i+1), port) }
 
-// grow adds the Services from the first number to before the second. Number 0 has the Pods as endpoints, the others
-// addresses that nobody has.
+// grow adds the Services from number from to before number to. Number 0 has the Pods as endpoints, the others unused
+// addresses.
 func grow(ctx context.Context, kube kubernetes.Interface, from, to int, pods []netip.Addr) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(16)

@@ -12,15 +12,15 @@ import (
 // peer is a service proxy.
 type peer struct {
 	name string
-	// ipvs tells that it programs IPVS; else it is nftables.
+	// ipvs is set if it programs IPVS; else it is nftables.
 	ipvs bool
 	// argv returns the command.
 	argv func(ctx context.Context, n *lab.Node, dir string) ([]string, error)
-	// ready is the URL that tells that the first round is over, by its status or by a metric.
+	// ready is a URL that shows the end of the first sync, by its status or by a metric.
 	ready string
-	// metric, if any, is the name of a metric at ready that is not 0 then.
+	// metric, if any, is the name of a metric at ready that is then not 0.
 	metric string
-	// table and set are where its nftables data plane keeps one element for each address and port.
+	// table and set name the nftables set with one element for each address and port.
 	table, set string
 }
 
@@ -59,7 +59,7 @@ func ironlb(dataplane string) func(context.Context, *lab.Node, string) ([]string
 	}
 }
 
-// kubeProxy has no regular full sync in the time that is measured: only what a change costs counts.
+// kubeProxy has no regular full sync during the measurement: only the cost of a change counts.
 func kubeProxy(mode string) func(context.Context, *lab.Node, string) ([]string, error) {
 	return func(ctx context.Context, n *lab.Node, _ string) ([]string, error) {
 		return n.KubeProxyArgv(ctx, mode, lab.KubeProxyConfig{

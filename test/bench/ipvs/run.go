@@ -19,12 +19,12 @@ import (
 	"github.com/ironlb/ironlb/test/lab/host"
 )
 
-// bench is the lab with the Services that are there.
+// bench is the lab with the existing Services.
 type bench struct {
 	options
 	cluster *lab.Cluster
 	node    *lab.Node
-	// program is this one, where the node sees it.
+	// program is the path of this program, visible to the node.
 	program  string
 	services int
 	pods     []netip.Addr
@@ -62,7 +62,7 @@ func run(ctx context.Context, o options) (err error) {
 			}
 		}
 		if o.count > 1 {
-			// Sizes ascend; a second count starts over with all Services there.
+			// Sizes ascend: a repeated run has all Services in place.
 			b.sizes = o.sizes[len(o.sizes)-1:]
 		}
 	}
@@ -71,7 +71,7 @@ func run(ctx context.Context, o options) (err error) {
 
 func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
-// prepare makes the Pods and puts this program where the node sees it.
+// prepare creates the Pods and copies this program to a folder visible to the node.
 func (b *bench) prepare(ctx context.Context) error {
 	for i := range perService {
 		pod, err := b.cluster.AddPod(ctx, lab.PodSpec{Name: fmt.Sprint("pod", i), Node: b.node})
@@ -96,7 +96,7 @@ func (b *bench) prepare(ctx context.Context) error {
 	return err
 }
 
-// measure measures a peer on a node that was made anew.
+// measure measures a peer on a rebuilt node.
 func (b *bench) measure(ctx context.Context, p peer) (err error) {
 	say("%s with %d Services", p.name, b.services)
 	if err := b.renew(ctx); err != nil {
@@ -156,7 +156,7 @@ func (b *bench) measure(ctx context.Context, p peer) (err error) {
 	return nil
 }
 
-// renew makes the node anew, so that no peer finds anything of another.
+// renew rebuilds the node, so that a peer finds no residual state of another.
 func (b *bench) renew(ctx context.Context) error {
 	if err := b.node.PowerOff(ctx); err != nil {
 		return err

@@ -29,7 +29,7 @@ type lab struct {
 	kick  chan struct{}
 }
 
-// process is a node: its process, and whom it holds for dead.
+// process is a node: its process, and the nodes it considers dead.
 type process struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
@@ -37,14 +37,14 @@ type process struct {
 
 	mu     sync.Mutex
 	alive  map[string]bool
-	dead   map[string]int64 // when it was noticed, in nanoseconds of CLOCK_MONOTONIC
+	dead   map[string]int64 // time of detection, in nanoseconds of CLOCK_MONOTONIC
 	deaths int
 	ended  bool
 }
 
 func name(i int) string { return "node-" + strconv.Itoa(i+1) }
 
-// inNew runs f on a thread of its own in a new network namespace, and returns the namespace.
+// inNew runs f on its own thread in a new network namespace, and returns the namespace.
 func inNew(f func() error) (ns netns.NsHandle, err error) {
 	done := make(chan error, 1)
 	go func() {
@@ -59,7 +59,7 @@ func inNew(f func() error) (ns netns.NsHandle, err error) {
 	return ns, err
 }
 
-// newLab starts the nodes. network is the one whose addresses memberlist gets.
+// newLab starts the nodes. network is the network of memberlist's addresses.
 func newLab(n int, system, network string, nice bool) (*lab, error) {
 	l := &lab{kick: make(chan struct{}, 1)}
 	var err error
@@ -88,12 +88,11 @@ func newLab(n int, system, network string, nice bool) (*lab, error) {
 	return l, nil
 }
 
-// add makes the namespace of a node, joins it to the bridges and starts its process in it.
+// add creates the namespace of a node, connects it to the bridges and starts its process in it.
 func (l *lab) add(i, n int, system, network string, nice bool) error {
 	p := &process{alive: map[string]bool{}, dead: map[string]int64{}, kick: l.kick}
 	p.cmd = exec.Command("/proc/self/exe", "node", system, network, strconv.Itoa(i), strconv.Itoa(n))
 	p.cmd.Stderr = os.Stderr
-	// Without this right a process runs with the priority of all others.
 	stdout, err := p.cmd.StdoutPipe()
 	if err != nil {
 		return err
@@ -110,6 +109,7 @@ func (l *lab) add(i, n int, system, network string, nice bool) error {
 		if err := l.join(here, i); err != nil {
 			return err
 		}
+		// Without CAP_SYS_NICE a process runs with normal priority.
 		if !nice {
 			if err := unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SYS_NICE, 0, 0, 0); err != nil {
 				return fmt.Errorf("drop CAP_SYS_NICE: %w", err)
@@ -175,7 +175,7 @@ func (l *lab) up(iface string, up bool) error {
 	return l.at.LinkSetDown(link)
 }
 
-// master puts a port on a bridge, or with "" takes it off, which leaves the carrier on both sides.
+// master attaches a port to a bridge; "" detaches it, which leaves the carrier on both sides.
 func (l *lab) master(port, bridge string) error {
 	link, err := l.at.LinkByName(port)
 	if err != nil {
@@ -191,7 +191,7 @@ func (l *lab) master(port, bridge string) error {
 	return l.at.LinkSetMaster(link, to)
 }
 
-// cut takes a node off the LAN, and with all off the node network too, or puts it back. It returns when.
+// cut detaches a node from the LAN, and with all also from the node network, or attaches it again. It returns the time.
 func (l *lab) cut(node int, all, cut bool) (when int64, err error) {
 	when = monotonic()
 	for _, bridge := range []string{"lan", "mgmt"} {
@@ -209,7 +209,7 @@ func (l *lab) cut(node int, all, cut bool) (when int64, err error) {
 	return when, nil
 }
 
-// settle waits until every node holds all others for alive.
+// settle waits until every node considers all others alive.
 func (l *lab) settle(ctx context.Context) error {
 	deadline := time.After(patience)
 	for {
@@ -238,7 +238,7 @@ func (l *lab) settle(ctx context.Context) error {
 	}
 }
 
-// idle lets a while pass.
+// idle waits for a time.
 func (l *lab) idle(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):
@@ -248,7 +248,7 @@ func (l *lab) idle(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// waitDead waits until all others hold a node for dead, at most that long.
+// waitDead waits until all others consider a node dead, or at most that long.
 func (l *lab) waitDead(ctx context.Context, victim int, most time.Duration) {
 	deadline := time.After(most)
 	for {
@@ -269,7 +269,7 @@ func (l *lab) waitDead(ctx context.Context, victim int, most time.Duration) {
 	}
 }
 
-// deadSince is when the node began to hold another for dead, 0 if it does not.
+// deadSince returns the time since which the node has considered another dead, 0 if it does not.
 func (p *process) deadSince(other string) int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -285,7 +285,7 @@ func (l *lab) deaths() (n int) {
 	return n
 }
 
-// read follows what a process prints: "alive NAME WHEN", "dead NAME WHEN".
+// read parses a process's output: "alive NAME WHEN", "dead NAME WHEN".
 func (p *process) read(r io.Reader) {
 	for lines := bufio.NewScanner(r); lines.Scan(); {
 		words := strings.Fields(lines.Text())
@@ -331,7 +331,7 @@ func (l *lab) hog(n int) error {
 	return nil
 }
 
-// cpu returns what a node's process has used per second since it began, in milliseconds; the processes end.
+// cpu returns the CPU time of a node's process per second since its start, in milliseconds; the processes end.
 func (l *lab) cpu() float64 {
 	var used, lived time.Duration
 	for _, p := range l.nodes {
@@ -346,7 +346,7 @@ func (l *lab) cpu() float64 {
 	return float64(used.Microseconds()) / 1000 / lived.Seconds()
 }
 
-// began is when the process was started, from proc(5): field 22 of stat, in ticks of 10 ms since boot.
+// began returns the start time of the process, from proc(5): field 22 of stat, in ticks of 10 ms since boot.
 func (p *process) began() int64 {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
 	if err != nil {

@@ -1,8 +1,8 @@
-// Command liveness compares how soon, and how wrongly, nodes are found dead by speaker/member and by
-// github.com/hashicorp/memberlist with tuned settings, in one run: each node is a process in a network namespace of its own,
+// Command liveness compares how soon, and how often wrongly, nodes are found dead by speaker/member and by
+// github.com/hashicorp/memberlist with tuned settings, in one run. Each node is a process in its own network namespace,
 // on a LAN and on a node network. It prints Go's benchmark format. docs/design/liveness.md has a run.
 //
-// It is a module of its own, so that the product does not carry memberlist.
+// It is a separate module, so that the product does not depend on memberlist.
 package main
 
 import (
@@ -88,13 +88,13 @@ func run(ctx context.Context, o options) error {
 }
 
 const (
-	// patience is how long the nodes may take to find one another.
+	// patience is the timeout until the nodes have found one another.
 	patience = 30 * time.Second
-	// giveUp is how long a death may take to be noticed.
+	// giveUp is the timeout for the detection of a death.
 	giveUp = 5 * time.Second
 )
 
-// measure breaks one node after the other and notes when each of the others has noticed.
+// measure fails one node after the other and records the detection time of each of the others.
 func measure(ctx context.Context, o options, system, fault string, n int) error {
 	network := "lan"
 	if fault == "node-network" {
@@ -112,7 +112,7 @@ func measure(ctx context.Context, o options, system, fault string, n int) error 
 			return err
 		}
 		victim := round % n
-		// At any moment between two beats.
+		// At varying phases between two heartbeats.
 		if err := lab.idle(ctx, time.Duration(round*37%100)*time.Millisecond); err != nil {
 			return err
 		}

@@ -20,10 +20,10 @@ import (
 	"github.com/ironlb/ironlb/speaker/member"
 )
 
-// allSystems are what can be compared.
+// allSystems are the systems to compare.
 var allSystems = []string{"ironlb-standard", "ironlb-fast", "memberlist-200-100", "memberlist-100-50"}
 
-// child is a node's process, or one that keeps a core busy. It ends with its standard input.
+// child is a node's process, or a process that keeps a core busy. It ends with its standard input.
 func child(args []string) error {
 	if args[0] == "hog" {
 		runtime.GOMAXPROCS(1)
@@ -61,7 +61,7 @@ func say(what, who string) {
 	fmt.Println(what, who, monotonic())
 }
 
-// runOurs runs a Detector and says who is alive on the LAN.
+// runOurs runs a Detector and prints the live nodes on the LAN.
 func runOurs(ctx context.Context, profile string, self, n int) error {
 	p, err := member.ProfileNamed(profile)
 	if err != nil {
@@ -111,7 +111,7 @@ func runOurs(ctx context.Context, profile string, self, n int) error {
 	}
 }
 
-// events says what memberlist found.
+// events prints memberlist's events.
 type events struct{ self string }
 
 func (e events) NotifyJoin(n *memberlist.Node) {
@@ -122,7 +122,7 @@ func (e events) NotifyJoin(n *memberlist.Node) {
 func (e events) NotifyLeave(n *memberlist.Node) { say("dead", n.Name) }
 func (e events) NotifyUpdate(*memberlist.Node)  {}
 
-// runMemberlist runs memberlist with the settings of wire.md 1.2: probe interval and time-out in milliseconds.
+// runMemberlist runs memberlist with the settings of wire.md 1.2: probe interval and timeout in milliseconds.
 func runMemberlist(ctx context.Context, settings, network string, self, n int) error {
 	var interval, timeout int
 	if _, err := fmt.Sscanf(settings, "%d-%d", &interval, &timeout); err != nil {
@@ -151,7 +151,7 @@ func runMemberlist(ctx context.Context, settings, network string, self, n int) e
 			others = append(others, prefix+strconv.Itoa(i+1))
 		}
 	}
-	// A node that was cut off is found again by joining, which somebody has to ask for.
+	// A node that was cut off is found again only by joining, which must be requested.
 	ticker := time.NewTicker(300 * time.Millisecond)
 	defer ticker.Stop()
 	for {

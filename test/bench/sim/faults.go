@@ -8,7 +8,7 @@ import (
 	"github.com/ironlb/ironlb/test/sim"
 )
 
-// traffic is what each speaker sent and received.
+// traffic is the traffic sent and received by each speaker.
 type traffic struct{ sent, received []sim.Traffic }
 
 func (r *run) traffic() (t traffic) {
@@ -18,7 +18,7 @@ func (r *run) traffic() (t traffic) {
 	return t
 }
 
-// since returns the means and the most of what speakers sent and received since, per second.
+// since returns the means and the maxima of the traffic sent and received since before, per second.
 func (r *run) since(before traffic, d time.Duration) []figure {
 	now := r.traffic()
 	mean := func(name string, a, b []sim.Traffic) []figure {
@@ -33,7 +33,7 @@ func (r *run) since(before traffic, d time.Duration) []figure {
 	return append(mean("received", now.received, before.received), mean("sent", now.sent, before.sent)...)
 }
 
-// spent is the CPU of the first speaker since, per second.
+// spent returns the CPU time of the first speaker since before, per second.
 func (r *run) spent(before sim.Cost, d time.Duration) []figure {
 	now := r.Speakers[0].Cost
 	s := d.Seconds()
@@ -55,13 +55,13 @@ func (r *run) forget() {
 	r.Deaths = nil
 }
 
-// victim returns another node each time; the first is kept, since its cost is measured.
+// victim returns another node each time, except the first: its cost is measured.
 func (r *run) victim() *sim.Speaker {
 	r.next = (r.next+7)%(len(r.Speakers)-1) + 1
 	return r.Speakers[r.next]
 }
 
-// found is how long after a time each other node took each of these for dead.
+// found returns how long after a time each other node considered each of these dead.
 func (r *run) found(at time.Duration, dead ...*sim.Speaker) (t sim.Times) {
 	for _, d := range r.Deaths {
 		if slices.ContainsFunc(dead, func(s *sim.Speaker) bool { return s.Name == d.Dead }) && !slices.ContainsFunc(dead, func(s *sim.Speaker) bool { return s.Name == d.Node }) {
@@ -75,7 +75,7 @@ func quantiles(name string, t sim.Times) []figure {
 	return []figure{ms(name+"-p50", t.Quantile(0.5)), ms(name+"-p99", t.Quantile(0.99)), ms(name+"-max", t.Most())}
 }
 
-// powerOff takes the power of some nodes at once, and gives it back.
+// powerOff cuts the power of some nodes at once, and restores it.
 func (r *run) powerOff(nodes int) {
 	var detect, takeover sim.Times
 	var moves, returned, doubled, wrong, late int
@@ -128,7 +128,7 @@ func (r *run) powerOff(nodes int) {
 	r.line(name, append(all, figures...)...)
 }
 
-// leave stops speakers politely, and starts them again.
+// leave shuts speakers down gracefully, and restarts them.
 func (r *run) leave() {
 	var took, both, nobody sim.Times
 	var held, moves, returned int
@@ -165,7 +165,7 @@ func (r *run) join() {
 	}
 }
 
-// linkCut cuts nodes off from the LAN alone.
+// linkCut cuts nodes off from the LAN only.
 func (r *run) linkCut() {
 	var detect, takeover, healed sim.Times
 	moves := 0
@@ -185,7 +185,7 @@ func (r *run) linkCut() {
 	r.line("link-cut", append(append(quantiles("detect", detect), quantiles("takeover", takeover)...), ms("healed-max", healed.Most()), count("moves-when-healed", moves))...)
 }
 
-// pause makes processes stand still for 5 s.
+// pause stalls processes for 5 s.
 func (r *run) pause() {
 	var takeover, both sim.Times
 	moves, later := 0, 0
@@ -201,7 +201,7 @@ func (r *run) pause() {
 	r.line("pause", append(quantiles("takeover", takeover), count("moves", moves), count("moves-when-awake", later), count("two-owners", len(both)), ms("two-owners-max", both.Most()))...)
 }
 
-// partition splits the cluster in two, both networks, and heals it.
+// partition splits both networks of the cluster in two, and heals them.
 func (r *run) partition() {
 	for range max(1, r.rounds/5) {
 		r.forget()
@@ -227,7 +227,7 @@ func (r *run) partition() {
 	}
 }
 
-// losses counts false alarms while datagrams get lost.
+// losses counts false alarms while datagrams are lost.
 func (r *run) losses() {
 	for _, loss := range []float64{0, 0.01, 0.05} {
 		r.lossy(fmt.Sprintf("loss=%g%%", 100*loss), loss, sim.Bursts{})
@@ -248,7 +248,7 @@ func (r *run) lossy(name string, loss float64, bursts sim.Bursts) {
 		per("kept-by-relay/h", float64(r.Relayed()-relayed)/hours)}, r.since(before, r.watch)...), r.spent(cost, r.watch)...)...)
 }
 
-// deaf makes a node send without receiving anything, as a wrong packet filter does.
+// deaf gives a node an asymmetric link: it sends but receives nothing, as with a wrong packet filter.
 func (r *run) deaf() {
 	r.forget()
 	s := r.victim()

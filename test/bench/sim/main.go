@@ -1,5 +1,6 @@
-// Command sim measures a large cluster of speakers by simulation: how soon dead nodes are found and replaced, what it costs, and
-// how often a node is taken for dead wrongly. It prints Go's benchmark format. docs/design/simulation.md says what each line means.
+// Command sim measures a large simulated cluster of speakers: how soon dead nodes are detected and replaced, the cost,
+// and how often a node is wrongly considered dead. It prints Go's benchmark format. docs/design/simulation.md describes
+// each line.
 package main
 
 import (
@@ -58,15 +59,15 @@ func main() {
 	}
 }
 
-// kinds are what can be measured, in this order.
+// kinds are the measurements, in this order.
 var kinds = []string{"idle", "power-off", "rack-off", "leave", "join", "link-cut", "pause", "partition", "loss", "deaf", "unreachable"}
 
-// run is one profile's cluster.
+// run is the cluster of one profile.
 type run struct {
 	options
 	*sim.Cluster
 	profile member.Profile
-	next    int // node that fails next
+	next    int // the next node to fail
 }
 
 func (o options) measure(p member.Profile) {

@@ -11,18 +11,18 @@ import (
 	"github.com/ironlb/ironlb/test/sim"
 )
 
-// busy is every fifth node, whose heartbeats, prober and kernel are late.
+// busy is every fifth node, with delayed heartbeats, prober and kernel.
 var busy = sim.Busy{
 	Share: 0.2, Heartbeat: 10 * time.Millisecond, Prober: 50 * time.Millisecond, Kernel: 5 * time.Millisecond,
 	Paused:  sim.Bursts{Every: 30 * time.Second, Least: 50 * time.Millisecond, Most: 2 * time.Second},
 	Blocked: sim.Bursts{Every: 10 * time.Second, Least: 50 * time.Millisecond, Most: time.Second},
 }
 
-// long is a cluster with 5 % loss and busy nodes, to which faults happen for an hour or so.
+// long is a cluster with 5 % loss and busy nodes, with faults for about an hour.
 type long struct {
 	*run
 	random *rand.Rand
-	// decided is how long after a death other nodes had found it unreachable, decidedBusy the same of busy ones.
+	// decided is the time from a death until other nodes found it unreachable, decidedBusy that of busy nodes.
 	decided, decidedBusy sim.Times
 	deaths, undecided    int
 	crashes, pauses      int
@@ -32,14 +32,14 @@ type long struct {
 	cpuAtStart           float64
 }
 
-// unreachable counts the nodes that are wrongly taken for unreachable, and how soon dead ones are found.
+// unreachable counts nodes wrongly considered unreachable, and measures how soon dead ones are found.
 func (o options) unreachable(p member.Profile) {
 	const vips = 10
 	o.vips = vips
 	r := &run{options: o, profile: p}
 	r.Cluster = sim.New(sim.Config{Seed: o.seed, Nodes: o.nodes, VIPs: vips, Profile: p, Loss: 0.05, Busy: busy})
 	l := &long{run: r, random: rand.New(rand.NewPCG(o.seed, 3)), cpuAtStart: cpu()}
-	r.Run(10 * time.Second) // learns who answers
+	r.Run(10 * time.Second) // learns the witnesses
 	begin := r.Now()
 	l.every(time.Minute, l.powerOff)
 	l.every(time.Minute, l.crash)
@@ -56,14 +56,14 @@ func (o options) unreachable(p member.Profile) {
 	r.line("unreachable", append([]figure{per("virtual-s", o.long.Seconds())}, l.figures()...)...)
 }
 
-// cpu is the CPU time of this process in seconds.
+// cpu returns the CPU time of this process in seconds.
 func cpu() float64 {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
 }
 
-// every does something after random times of this mean.
+// every calls f after random intervals of this mean.
 func (l *long) every(mean time.Duration, f func()) {
 	l.After(time.Duration(l.random.ExpFloat64()*float64(mean)), func() {
 		f()
@@ -75,7 +75,7 @@ func (l *long) between(least, most time.Duration) time.Duration {
 	return least + time.Duration(l.random.Int64N(int64(most-least)))
 }
 
-// some returns a node to which nothing is happening, nil if there is none at present.
+// some returns a node without a current fault, nil if there is none.
 func (l *long) some() *sim.Speaker {
 	for range 10 {
 		if s := l.Speakers[l.random.IntN(len(l.Speakers))]; s.Healthy() {
@@ -85,7 +85,7 @@ func (l *long) some() *sim.Speaker {
 	return nil
 }
 
-// powerOff takes the power of a node, and records who has found that out before it returns.
+// powerOff cuts a node's power, and records the nodes that have detected it before its return.
 func (l *long) powerOff() {
 	dead := l.some()
 	if dead == nil {
@@ -104,7 +104,7 @@ func (l *long) powerOff() {
 			case !ok:
 				l.undecided++
 				fmt.Fprintf(os.Stderr, "%v: %s has not found %s dead since %v: %+v\n", l.Now(), s.Name, dead.Name, at, s.State())
-			case found < 0: // it was unreachable already
+			case found < 0: // it was already considered unreachable
 			case s.Busy():
 				l.decidedBusy = append(l.decidedBusy, found)
 			default:
@@ -115,7 +115,7 @@ func (l *long) powerOff() {
 	})
 }
 
-// found returns how long after the death a node had found another one unreachable; less than 0 if it was so before.
+// found returns how long after the death a node found another one unreachable; less than 0 if it had before.
 func (l *long) found(s, dead *sim.Speaker, at time.Duration) (time.Duration, bool) {
 	for i := len(l.Verdicts) - 1; i >= 0; i-- {
 		v := l.Verdicts[i]
@@ -145,7 +145,7 @@ func (l *long) pause() {
 	}
 }
 
-// suspend stops a virtual machine, whose kernel does not answer either.
+// suspend suspends a virtual machine, whose kernel does not answer either.
 func (l *long) suspend() {
 	if s := l.some(); s != nil {
 		l.suspended++
@@ -153,7 +153,7 @@ func (l *long) suspend() {
 	}
 }
 
-// flap has the switch port of a node go down and up eight times.
+// flap takes a node's switch port down and up eight times.
 func (l *long) flap() {
 	s := l.some()
 	if s == nil {
@@ -182,7 +182,7 @@ func (l *long) upgrade() {
 	}
 }
 
-// sample counts who thinks of itself that it is cut off, and of whom that it answers no question.
+// sample counts the nodes that consider themselves cut off, and the targets without a witness.
 func (l *long) sample() {
 	for _, s := range l.Speakers {
 		if s.Running() {

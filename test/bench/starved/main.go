@@ -1,5 +1,5 @@
-// Command starved counts stalls and moves of three speakers that have as little of the cores as a Pod with a small CPU request
-// on a busy node: each in a cgroup with the shares of its request, next to one with busy loops. It needs root, a writable
+// Command starved counts stalls and moves of three speakers with as little CPU as a Pod with a small CPU request on a
+// busy node. Each is in a cgroup with the shares of its request, next to one with busy loops. It needs root, a writable
 // cgroup v1 hierarchy cpu, and the lab.
 package main
 
@@ -169,7 +169,7 @@ func run(ctx context.Context, o options) (err error) {
 	return nil
 }
 
-// owners returns the node of each VirtualIP that has one.
+// owners returns the owner of each VirtualIP that has one.
 func owners(ctx context.Context, c *lab.Cluster) (map[string]string, error) {
 	var all v1alpha1.VirtualIPList
 	if err := c.Objects.List(ctx, &all); err != nil {
@@ -191,7 +191,7 @@ var wanted = []string{
 	"ironlb_failover_detection_seconds_count", "process_cpu_seconds_total", "go_gc_duration_seconds_count",
 }
 
-// figures are the sums over all speakers.
+// figures returns the sums over all speakers.
 func figures(ctx context.Context, c *lab.Cluster) (map[string]float64, error) {
 	sums := map[string]float64{}
 	for _, n := range c.Nodes {
@@ -228,7 +228,7 @@ func classes(pid int) (map[string]int, error) {
 	return counts, err
 }
 
-// cgroups below one parent, as the kubelet makes them.
+// cgroups below one parent, in the kubelet's layout.
 type cgroups struct {
 	parent, load string
 	pods         []string
@@ -255,7 +255,7 @@ func makeGroups(o options, pods int) (g cgroups, err error) {
 	return g, nil
 }
 
-// remove the groups, once the processes in them have ended.
+// remove removes the groups after their processes have ended.
 func (g cgroups) remove() error {
 	var errs []error
 	for _, dir := range append(append([]string{g.load}, g.pods...), g.parent) {

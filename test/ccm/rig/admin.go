@@ -7,7 +7,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/host"
 )
 
-// Program is the path of a program that the rig built.
+// Program returns the path of a program built by the rig.
 func (r *Rig) Program(name string) string { return r.build.Path(name) }
 
 // Pinned builds programs of test/tools.
@@ -15,7 +15,7 @@ func (r *Rig) Pinned(ctx context.Context, names ...string) error {
 	return r.build.Pinned(ctx, names...)
 }
 
-// Root is the folder of the checkout.
+// Root returns the folder of the checkout.
 func (r *Rig) Root() string { return r.build.Root }
 
 // Exec runs a command as an administrator, in the rig's namespace, and returns its standard output.
@@ -32,7 +32,7 @@ func (r *Rig) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return r.kubectl(ctx, nil, args...)
 }
 
-// AccountKubeconfig is the path of a file by which a program acts as a ServiceAccount.
+// AccountKubeconfig returns the path of a file with the credentials of a ServiceAccount.
 func (r *Rig) AccountKubeconfig(ctx context.Context, namespace, name string) (string, error) {
 	return r.cp.ServiceAccountKubeconfig(ctx, namespace, name)
 }

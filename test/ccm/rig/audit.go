@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// auditPolicy has the API server note every write of ironlb-ccm's account when it has been answered.
+// auditPolicy makes the API server log every answered write of ironlb-ccm's account.
 const auditPolicy = `
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -28,7 +28,7 @@ rules:
   - level: None
 `
 
-// audited returns the programs with kube-apiserver replaced by a script that starts it with an audit log.
+// audited returns the programs, with kube-apiserver replaced by a script that starts it with an audit log.
 func (r *Rig) audited(program func(string) string) (func(string) string, error) {
 	policy, script := filepath.Join(r.Dir, "audit-policy.yaml"), filepath.Join(r.Dir, "kube-apiserver")
 	text := fmt.Sprintf("#!/bin/sh\nexec '%s' \"$@\" '--audit-policy-file=%s' '--audit-log-path=%s' --audit-log-maxsize=10000\n",
@@ -57,8 +57,8 @@ type Write struct {
 // Writes counts requests.
 type Writes map[Write]int
 
-// Writes returns what ironlb-ccm's account has written since the start, refused and failed requests included, and when the
-// last of it was answered. The rig must have been made with Audit.
+// Writes returns the writes of ironlb-ccm's account since the start, refused and failed requests included, and the time
+// of the last answer. The rig must have been created with Audit.
 func (r *Rig) Writes() (counts Writes, last time.Time, err error) {
 	counts = Writes{}
 	f, err := os.Open(r.auditLog())
@@ -72,7 +72,7 @@ func (r *Rig) Writes() (counts Writes, last time.Time, err error) {
 	for in := bufio.NewReader(f); ; {
 		line, err := in.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
-			return counts, last, nil // a line without its end is still being written
+			return counts, last, nil // an incomplete line is still being written
 		}
 		if err != nil {
 			return nil, last, fmt.Errorf("count the writes: %w", err)
@@ -95,7 +95,7 @@ func (r *Rig) Writes() (counts Writes, last time.Time, err error) {
 	}
 }
 
-// auditEvent is what counts of a line of the audit log.
+// auditEvent holds the relevant fields of an audit log line.
 type auditEvent struct {
 	Verb           string
 	Stage          string
@@ -103,10 +103,10 @@ type auditEvent struct {
 	ObjectRef      struct{ Resource, Subresource string }
 }
 
-// quiet is how long nothing must be written for all to be settled.
+// quiet is the time without a write until the state is settled.
 const quiet = 2 * time.Second
 
-// Settled is Writes after nothing has been written for some time.
+// Settled is Writes after a time without writes.
 func (r *Rig) Settled(ctx context.Context) (Writes, time.Time, error) {
 	tick := time.NewTicker(quiet / 4)
 	defer tick.Stop()
@@ -127,7 +127,7 @@ func (r *Rig) Settled(ctx context.Context) (Writes, time.Time, error) {
 	}
 }
 
-// Since returns how many more there are than before.
+// Since returns the increase over before.
 func (w Writes) Since(before Writes) Writes {
 	more := Writes{}
 	for k, n := range w {
@@ -138,7 +138,7 @@ func (w Writes) Since(before Writes) Writes {
 	return more
 }
 
-// Of leaves out what does not belong to the Services: Leases and reviews of those who read the program's pages.
+// Of leaves out writes unrelated to Services: Leases, and reviews of clients that read the program's HTTP pages.
 func (w Writes) Of() Writes {
 	own := maps.Clone(w)
 	for k := range own {
@@ -149,7 +149,7 @@ func (w Writes) Of() Writes {
 	return own
 }
 
-// Sum counts all.
+// Sum returns the total.
 func (w Writes) Sum() (n int) {
 	for _, c := range w {
 		n += c
@@ -157,7 +157,7 @@ func (w Writes) Sum() (n int) {
 	return n
 }
 
-// Kinds lists the kinds in order.
+// Kinds lists the kinds in sorted order.
 func (w Writes) Kinds() []Write {
 	return slices.SortedFunc(maps.Keys(w), func(a, b Write) int {
 		return strings.Compare(a.Resource+" "+a.Verb, b.Resource+" "+b.Verb)

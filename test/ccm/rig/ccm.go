@@ -26,7 +26,7 @@ type CCM struct {
 	http   *http.Client
 }
 
-// probesAbove is how far the port of the probes is above the other.
+// probesAbove is the offset of the probes' port from the other port.
 const probesAbove = 1000
 
 // StartCCM starts the program as its account and returns at once. Replicas need different ports.
@@ -34,7 +34,7 @@ func (r *Rig) StartCCM(ctx context.Context, port int, flags ...string) (*CCM, er
 	return r.StartCCMAs(ctx, r.kubeconfig, port, flags...)
 }
 
-// StartCCMAs does so with the credentials of a file.
+// StartCCMAs is StartCCM with the credentials of a file.
 func (r *Rig) StartCCMAs(ctx context.Context, kubeconfig string, port int, flags ...string) (*CCM, error) {
 	argv := append([]string{r.build.Path("ironlb-ccm"), "--kubeconfig", kubeconfig,
 		"--authentication-kubeconfig", kubeconfig, "--authorization-kubeconfig", kubeconfig, // for Get
@@ -50,7 +50,7 @@ func (r *Rig) StartCCMAs(ctx context.Context, kubeconfig string, port int, flags
 		probes:  fmt.Sprintf("http://127.0.0.1:%d", port+probesAbove),
 		http: &http.Client{Transport: &bearer{token: r.cp.RESTConfig().BearerToken, next: &http.Transport{
 			DialContext:     controlplane.Dialer(r.namespace),
-			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // it makes its certificate itself, on our loopback
+			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // a self-signed certificate, on a loopback interface of the rig
 		}}},
 	}, nil
 }
@@ -112,13 +112,13 @@ func (c *CCM) WaitReady(ctx context.Context, limit time.Duration) error {
 	}
 }
 
-// Usage of the processor and of memory.
+// Usage is the use of CPU and memory.
 type Usage struct {
 	CPU  time.Duration // user and system
 	Peak int           // resident, bytes, since the start
 }
 
-// Usage reads what the kernel counts of the process (proc_pid_stat(5), proc_pid_status(5)).
+// Usage reads the kernel's counters of the process (proc_pid_stat(5), proc_pid_status(5)).
 func (c *CCM) Usage() (Usage, error) {
 	dir := fmt.Sprintf("/proc/%d/", c.Pid())
 	stat, err := os.ReadFile(dir + "stat")
@@ -152,7 +152,7 @@ func (c *CCM) Usage() (Usage, error) {
 	return u, nil
 }
 
-// accountConfig is for clients in this process.
+// accountConfig returns the configuration of clients in this process.
 func (r *Rig) accountConfig() (*rest.Config, error) { return r.configOf(r.kubeconfig) }
 
 func (r *Rig) configOf(kubeconfig string) (*rest.Config, error) {
@@ -164,8 +164,8 @@ func (r *Rig) configOf(kubeconfig string) (*rest.Config, error) {
 	return c, nil
 }
 
-// SpeakerConfig returns how a client in this process reaches the API server as the speaker on a Node, with the permissions of deploy/. The Node
-// must exist; with an empty name the token names none.
+// SpeakerConfig returns the configuration of a client in this process that acts as the speaker on a Node, with the
+// permissions of deploy/. The Node must exist; with an empty name the token names no Node.
 func (r *Rig) SpeakerConfig(ctx context.Context, node string) (*rest.Config, error) {
 	kubeconfig, err := r.cp.ServiceAccountKubeconfigOn(ctx, systemNamespace, "ironlb-speaker", node)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Parallel is how many clients a load has.
+// Parallel is the number of clients of a load.
 const Parallel = 64
 
 // Each calls do for 0 to n-1, Parallel at a time, and returns the first error.
@@ -32,8 +32,8 @@ func Each(ctx context.Context, n int, do func(ctx context.Context, i int) error)
 	return group.Wait()
 }
 
-// Service returns a load balancer for one IPv6 address, as cheap for the API server as there is one: no selector, so no
-// EndpointSlice, and no node ports, of which there are fewer than Services here.
+// Service returns a load balancer for one IPv6 address, as cheap as possible for the API server: no selector, so no
+// EndpointSlice, and no node ports, which are fewer than the Services here.
 func Service(namespace, name string, class *string) *v1.Service {
 	return &v1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -48,8 +48,8 @@ func Service(namespace, name string, class *string) *v1.Service {
 	}
 }
 
-// Follow returns the Services of a namespace that there are, and every change of them after that, in the order in which the
-// API server made them. The channel closes when ctx ends, or after an event of type watch.Error.
+// Follow returns the existing Services of a namespace, and then every change of them in the API server's order. The
+// channel closes when ctx ends, or after an event of type watch.Error.
 func (r *Rig) Follow(ctx context.Context, namespace string) ([]v1.Service, <-chan watch.Event, error) {
 	services := r.Kube.CoreV1().Services(namespace)
 	list, err := services.List(ctx, metav1.ListOptions{})
@@ -67,7 +67,7 @@ func (r *Rig) Follow(ctx context.Context, namespace string) ([]v1.Service, <-cha
 	return list.Items, w.ResultChan(), nil
 }
 
-// Await reads events until done has said true for n different Services, and returns when that was.
+// Await reads events until done has returned true for n different Services, and returns the time.
 func Await(ctx context.Context, events <-chan watch.Event, n int, done func(watch.EventType, *v1.Service) bool) (time.Time, error) {
 	seen := map[string]bool{}
 	for len(seen) < n {
@@ -87,19 +87,19 @@ func Await(ctx context.Context, events <-chan watch.Event, n int, done func(watc
 	return time.Now(), nil
 }
 
-// Served says whether the Service has an address.
+// Served reports whether the Service has an address.
 func Served(_ watch.EventType, svc *v1.Service) bool { return len(svc.Status.LoadBalancer.Ingress) > 0 }
 
-// Gone says whether the Service is no more.
+// Gone reports whether the Service was deleted.
 func Gone(t watch.EventType, _ *v1.Service) bool { return t == watch.Deleted }
 
-// Namespace makes a namespace.
+// Namespace creates a namespace.
 func (r *Rig) Namespace(ctx context.Context, name string) error {
 	_, err := r.Kube.CoreV1().Namespaces().Create(ctx, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 	return err
 }
 
-// AddNodes makes Nodes node1 to nodeN that are Ready. There is nothing behind them.
+// AddNodes creates Nodes node1 to nodeN that are Ready, without machines behind them.
 func (r *Rig) AddNodes(ctx context.Context, n int) error {
 	for i := range n {
 		if err := r.AddNode(ctx, fmt.Sprintf("node%d", i+1)); err != nil {
@@ -109,7 +109,7 @@ func (r *Rig) AddNodes(ctx context.Context, n int) error {
 	return nil
 }
 
-// AddNode makes one.
+// AddNode creates one Node.
 func (r *Rig) AddNode(ctx context.Context, name string) error {
 	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if _, err := r.Kube.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
@@ -118,7 +118,7 @@ func (r *Rig) AddNode(ctx context.Context, name string) error {
 	return r.SetReady(ctx, name, v1.ConditionTrue)
 }
 
-// SetReady says of a Node whether it is Ready.
+// SetReady sets a Node's Ready condition.
 func (r *Rig) SetReady(ctx context.Context, name string, status v1.ConditionStatus) error {
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []v1.NodeCondition{{
 		Type: v1.NodeReady, Status: status, Reason: "Test", LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
@@ -130,7 +130,7 @@ func (r *Rig) SetReady(ctx context.Context, name string, status v1.ConditionStat
 	return err
 }
 
-// Serve makes a namespace with n Services in it and waits until each has an address.
+// Serve creates a namespace with n Services in it and waits until each has an address.
 func (r *Rig) Serve(ctx context.Context, namespace string, n int, class *string) error {
 	if err := r.Namespace(ctx, namespace); err != nil {
 		return err

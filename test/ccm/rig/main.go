@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// standing are the rigs that are not closed.
+// standing are the open rigs.
 var standing = struct {
 	sync.Mutex
 	rigs map[*Rig]bool
@@ -31,7 +31,7 @@ func gone(r *Rig) {
 	delete(standing.rigs, r)
 }
 
-// Main is for TestMain: it runs the tests, and removes what stands on Ctrl-C. Under -short it leaves all of them out.
+// Main is for TestMain: it runs the tests, and on Ctrl-C closes the open rigs. Under -short it runs none of them.
 func Main(m *testing.M) {
 	flag.Parse()
 	if testing.Short() {
@@ -62,8 +62,8 @@ func Main(m *testing.M) {
 	}
 }
 
-// Start returns a rig that ends with the test. When the test fails and IRONLB_LAB_LOGS names a folder, the logs are saved
-// in it.
+// Start returns a rig that ends with the test. After a failure, the logs are saved in the folder named by
+// IRONLB_LAB_LOGS, if set.
 func Start(tb testing.TB, cfg Config) *Rig {
 	tb.Helper()
 	r, err := New(tb.Context(), cfg)

@@ -29,33 +29,33 @@ import (
 	"github.com/ironlb/ironlb/test/lab/tools"
 )
 
-// Addresses of every rig: 192.0.2.0/24 and the rest of 2001:db8::/32 are free for pools. Only the IPv6 range of ClusterIPs
-// has room for thousands of Services.
+// Addresses of every rig: 192.0.2.0/24 and the rest of 2001:db8::/32 are free for pools. Only the IPv6 range of
+// ClusterIPs has room for thousands of Services.
 var (
 	apiServer  = netip.MustParseAddr("198.51.100.1")
 	clusterIPs = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("2001:db8:f::/108")}
 )
 
-// Account that ironlb-ccm runs as, by deploy/.
+// Account of ironlb-ccm, as in deploy/.
 const (
 	systemNamespace = "ironlb-system"
 	account         = "ironlb-ccm"
 	accountUser     = "system:serviceaccount:" + systemNamespace + ":" + account
 )
 
-// Config of a rig. The zero value is good.
+// Config of a rig. The zero value is valid.
 type Config struct {
 	Progress io.Writer // a line for each long step; nil: silent
 	Bare     bool      // without the CRDs and permissions of deploy/
-	Audit    bool      // count what ironlb-ccm's account writes: see Writes
+	Audit    bool      // count the writes of ironlb-ccm's account: see Writes
 }
 
-// Rig stands until Close.
+// Rig runs until Close.
 type Rig struct {
 	Kube    kubernetes.Interface // as an administrator, from this process
 	Account kubernetes.Interface // as ironlb-ccm's account, from this process
 	Rest    *rest.Config         // of Account
-	Dir     string               // scratch: logs, kubeconfigs; gone after Close
+	Dir     string               // scratch: logs, kubeconfigs; removed by Close
 
 	cfg        Config
 	namespace  string // network namespace of all processes
@@ -66,10 +66,10 @@ type Rig struct {
 
 	mu   sync.Mutex
 	seq  int
-	undo []func() error // in the order done
+	undo []func() error // in the order of creation
 }
 
-var rigs atomic.Int64 // made by this process
+var rigs atomic.Int64 // created by this process
 
 // New returns a rig with the CRDs and the permissions of deploy/ applied. On an error nothing is left.
 func New(ctx context.Context, cfg Config) (*Rig, error) {
@@ -116,7 +116,7 @@ func (r *Rig) start(ctx context.Context) (err error) {
 	return r.applyDeploy(ctx)
 }
 
-// makeScratch makes the rig's folder, after removing those of rigs whose process is gone.
+// makeScratch creates the rig's folder. Before, it removes those of rigs whose process has ended.
 func (r *Rig) makeScratch() error {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -138,7 +138,7 @@ func (r *Rig) makeScratch() error {
 	}
 	n := rigs.Add(1)
 	r.Dir = filepath.Join(base, fmt.Sprintf("%d-%d", os.Getpid(), n))
-	r.namespace = fmt.Sprintf("ilb%d-ccm%d", os.Getpid(), n) // lab.Collect knows the name
+	r.namespace = fmt.Sprintf("ilb%d-ccm%d", os.Getpid(), n) // lab.Collect recognizes the name
 	r.onClose(func() error { return os.RemoveAll(r.Dir) })
 	return os.MkdirAll(r.Dir, 0o700)
 }
@@ -188,14 +188,14 @@ func (r *Rig) startControlPlane(ctx context.Context) (err error) {
 	return err
 }
 
-// fast has a client speak what the controllers speak.
+// fast makes a client use the controllers' content types, without a rate limit.
 func fast(c *rest.Config) *rest.Config {
 	c.QPS = -1
 	c.ContentType, c.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
 	return c
 }
 
-// applyDeploy applies what ironlb-ccm needs in a cluster, and gets its account's credentials.
+// applyDeploy applies the prerequisites of ironlb-ccm in a cluster, and creates its account's credentials.
 func (r *Rig) applyDeploy(ctx context.Context) (err error) {
 	all, err := manifest.Load(r.build.Root, manifest.File)
 	if err != nil {
@@ -236,7 +236,7 @@ func (r *Rig) kubectl(ctx context.Context, stdin []byte, args ...string) (string
 	return string(out), err
 }
 
-// Plugin runs kubectl ironlb as an administrator and returns what it writes. It is not for several goroutines at once.
+// Plugin runs kubectl ironlb as an administrator and returns its output. It is not safe for concurrent use.
 func (r *Rig) Plugin(ctx context.Context, args ...string) (string, error) {
 	if !r.plugin {
 		if err := r.build.Own(ctx, "cmd/kubectl-ironlb"); err != nil {
@@ -251,18 +251,18 @@ func (r *Rig) Plugin(ctx context.Context, args ...string) (string, error) {
 	return string(out), err
 }
 
-// StopAPIServer kills kube-apiserver. StartAPIServer starts it again, and returns when it is ready.
+// StopAPIServer kills kube-apiserver.
 func (r *Rig) StopAPIServer() error { return r.cp.StopAPIServer() }
 
-// StartAPIServer starts it again after StopAPIServer.
+// StartAPIServer restarts kube-apiserver after StopAPIServer, and returns when it is ready.
 func (r *Rig) StartAPIServer(ctx context.Context) error { return r.cp.StartAPIServer(ctx) }
 
-// argv has a command run in the rig's namespace.
+// argv returns the command that runs argv in the rig's namespace.
 func (r *Rig) argv(argv ...string) []string {
 	return append([]string{"ip", "netns", "exec", r.namespace}, argv...)
 }
 
-// Err is nil while the control plane is sound.
+// Err returns nil while the control plane is healthy.
 func (r *Rig) Err() error {
 	select {
 	case err := <-r.cp.Failed():
@@ -272,7 +272,7 @@ func (r *Rig) Err() error {
 	}
 }
 
-// Say tells what takes long.
+// Say reports a long step.
 func (r *Rig) Say(format string, args ...any) { fmt.Fprintf(r.cfg.Progress, format+"\n", args...) }
 
 func (r *Rig) onClose(undo func() error) {
@@ -281,7 +281,7 @@ func (r *Rig) onClose(undo func() error) {
 	r.undo = append(r.undo, undo)
 }
 
-// Close ends every process and removes namespace and files, in the reverse order of their making. It may be called twice.
+// Close ends every process and removes namespace and files, in the reverse order of creation. It may be called twice.
 func (r *Rig) Close() error {
 	r.mu.Lock()
 	undo := r.undo

@@ -36,7 +36,7 @@ type Chart struct {
 	build *tools.Build
 }
 
-// Open builds Helm, if it is missing, for the checkout that the working directory lies in.
+// Open builds Helm, if it is missing, for the checkout that contains the working directory.
 func Open(ctx context.Context, progress io.Writer, versions ...string) (*Chart, error) {
 	build, err := tools.New(ctx, progress)
 	if err != nil {
@@ -57,7 +57,7 @@ func (c *Chart) Path() string { return filepath.Join(c.Root, Dir) }
 // Program is the path of a version of Helm.
 func (c *Chart) Program(version string) string { return c.build.Path(version) }
 
-// Run runs one version of Helm without a cluster and returns its standard output. The environment of the user does not matter.
+// Run runs one version of Helm without a cluster and returns its standard output. It ignores the user's environment.
 func (c *Chart) Run(ctx context.Context, version string, args ...string) (string, error) {
 	home, err := os.MkdirTemp("", "helm-")
 	if err != nil {
@@ -123,10 +123,10 @@ const installHeader = `# IronLB without Helm. Generated from deploy/chart/ironlb
 ---
 `
 
-// ownLabels are those that only Helm's own objects have.
+// ownLabels are labels of objects managed by Helm.
 var ownLabels = regexp.MustCompile(`(?m)^ *(helm\.sh/chart|app\.kubernetes\.io/managed-by): .*\n`)
 
-// plain returns the objects of the plain manifests, in an order in which each finds what it needs.
+// plain returns the objects of the plain manifests in dependency order.
 func (c *Chart) plain(ctx context.Context) (manifest.Documents, error) {
 	docs, err := c.Template(ctx, Versions[0], Release, Namespace, "--include-crds", "--no-hooks", "--set", "namespace.create=true")
 	if err != nil {
@@ -144,7 +144,7 @@ func strip(text string) string {
 	return strings.TrimLeft(ownLabels.ReplaceAllString(text, ""), "\n")
 }
 
-// order is that of kubectl apply: the first attempt succeeds.
+// order is the order for kubectl apply: the first attempt succeeds.
 var order = map[string]int{
 	"Namespace": 1, "CustomResourceDefinition": 2, "ServiceAccount": 3, "ClusterRole": 4, "ClusterRoleBinding": 5, "Role": 6, "RoleBinding": 7,
 	"ValidatingAdmissionPolicy": 8, "ValidatingAdmissionPolicyBinding": 9,

@@ -35,7 +35,7 @@ func (c *Chart) readme() (string, error) {
 	return string(head) + table, nil
 }
 
-// table describes every value: a scalar, a list, and a mapping without fields of its own.
+// table describes every value: scalars, lists, and mappings without fields of their own.
 func table(values []byte, schema property) (string, error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(values, &doc); err != nil {
@@ -49,7 +49,7 @@ func table(values []byte, schema property) (string, error) {
 	return b.String(), nil
 }
 
-// property is what the schema has of a value.
+// property is a value's part of the schema.
 type property struct {
 	Description string
 	Properties  map[string]property
@@ -85,12 +85,12 @@ func rows(b *strings.Builder, prefix string, node *yaml.Node, schema property) e
 	return nil
 }
 
-// leaf reports whether a mapping is one value of Kubernetes.
+// leaf reports whether a mapping is a single value, of a Kubernetes type.
 func leaf(name string) bool {
 	return strings.HasSuffix(name, ".resources") || strings.HasSuffix(name, ".nodeSelector")
 }
 
-// comment is the last paragraph above a key: what is before that is about several values.
+// comment returns the last paragraph above a key: earlier paragraphs describe several values.
 func comment(text string) string {
 	paragraphs := strings.Split(strings.TrimSpace(text), "\n\n")
 	var words []string

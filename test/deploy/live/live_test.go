@@ -57,7 +57,8 @@ func (w world) kubectl(args ...string) string {
 	return strings.TrimSpace(out)
 }
 
-// as applies the accounts of a hook and returns a program's command as its ServiceAccount, with the arguments of the hook's Job.
+// as applies the accounts of a hook. It returns the command of a program that runs as its ServiceAccount, with the
+// arguments of the hook's Job.
 func (w world) as(name string, docs manifest.Documents) []string {
 	w.Helper()
 	if err := w.Apply(w.ctx, docs.Accounts().String()); err != nil {
@@ -72,8 +73,8 @@ func (w world) as(name string, docs manifest.Documents) []string {
 
 const pools = "--set=pools.lan.addresses={192.0.2.0/30},l2Advertisements.lan.ipAddressPools={lan}"
 
-// TestOnePass installs the chart with its first pool, changes and removes values, rolls back and uninstalls: the CRDs, the pool and the speakers'
-// key are those of the first install.
+// TestOnePass installs the chart with its first pool, changes and removes values, rolls back and uninstalls. The CRDs,
+// the pool and the speakers' key remain those of the first install.
 func TestOnePass(t *testing.T) {
 	for _, version := range chart.Versions {
 		t.Run(version, func(t *testing.T) {
@@ -87,7 +88,7 @@ func TestOnePass(t *testing.T) {
 			uid := func(kind string) string { return w.kubectl("get", kind, "lan", "-o", "jsonpath={.metadata.uid}") }
 			pool, advertisement := uid("ippool"), uid("l2adv")
 
-			// Helm waits for the Job of the CRDs, and there is no kubelet here: TestCRDs runs it.
+			// Helm waits for the Job of the CRDs, which cannot run without a kubelet: TestCRDs runs it.
 			upgrade := []string{"upgrade", chart.Release, path, "--set=crds.upgrade=false"}
 			w.helm(append(upgrade, pools, "--set=pools.lan.addresses={192.0.2.0/29}")...)
 			if have := w.kubectl("get", "ippool", "lan", "-o", "jsonpath={.spec.addresses}"); have != `["192.0.2.0/29"]` {
@@ -116,7 +117,7 @@ func TestOnePass(t *testing.T) {
 	}
 }
 
-// TestCRDs runs the Job of an upgrade on CRDs that are older, with its rights.
+// TestCRDs runs the Job of an upgrade on older CRDs, with its rights.
 func TestCRDs(t *testing.T) {
 	w := newWorld(t, chart.Versions[0])
 	w.helm("install", chart.Release, w.chart.Path(), "--create-namespace", pools)
@@ -139,7 +140,8 @@ func TestCRDs(t *testing.T) {
 
 const cleanupFinalizer = "service.kubernetes.io/load-balancer-cleanup"
 
-// TestUninstall releases Services that a killed ironlb-ccm has served, with the rights of the uninstall alone, while nothing else of ours runs.
+// TestUninstall releases the Services of a killed ironlb-ccm, with the rights of the uninstall alone and no other
+// IronLB program running.
 func TestUninstall(t *testing.T) {
 	w := newWorld(t, chart.Versions[1])
 	w.helm("install", chart.Release, w.chart.Path(), "--create-namespace", pools, "--set=pools.lan.addresses={192.0.2.0/29}")
@@ -181,7 +183,7 @@ func TestUninstall(t *testing.T) {
 	if err := ccm.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	// Another controller has taken this one over, without a service controller's finalizer of its own.
+	// Another controller has taken over this Service and added no finalizer of its own.
 	w.kubectl("patch", "service", "other", "--subresource=status", "--type=merge", `-p={"status":{"loadBalancer":{"ingress":[{"ip":"198.51.100.9"}]}}}`)
 	w.helm("uninstall", chart.Release, "--no-hooks")
 
@@ -218,7 +220,7 @@ func TestUninstall(t *testing.T) {
 	}
 }
 
-// until polls.
+// until polls until done, or fails when the context ends.
 func (w world) until(what string, done func() bool) {
 	w.Helper()
 	ticker := time.NewTicker(100 * time.Millisecond)

@@ -17,8 +17,8 @@ import (
 	"github.com/ironlb/ironlb/test/lab/manifest"
 )
 
-// TestEachRightOfHooks removes every rule of the hooks' roles, one at a time: the hook's program must fail with the API server's refusal of
-// that very request, and succeed once the rule is back.
+// TestEachRightOfHooks removes every rule of the hooks' roles, one at a time. Without the rule the API server must
+// refuse that request and the hook's program must fail; with the rule restored, the program must succeed.
 func TestEachRightOfHooks(t *testing.T) {
 	w := newWorld(t, chart.Versions[0])
 	w.helm("install", chart.Release, w.chart.Path(), "--create-namespace", pools)
@@ -89,7 +89,7 @@ func rulesOf(t *testing.T, doc manifest.Document) []rbacv1.PolicyRule {
 	return manifest.Rules(role.Rules)
 }
 
-// change gives the role its rules, or all but one, and waits until that is in force.
+// change sets the role's rules, with or without r, and waits until the change takes effect.
 func (w world) change(r manifest.Right, docs manifest.Documents, without bool) {
 	w.Helper()
 	doc, err := docs.Find(r.Kind, r.Object)
@@ -115,13 +115,13 @@ func (w world) change(r manifest.Right, docs manifest.Documents, without bool) {
 	})
 }
 
-// olderCRDs removes a CRD that the program is to create again.
+// olderCRDs removes a CRD, for the program to recreate.
 func (w world) olderCRDs(manifest.Right) {
 	w.kubectl("delete", "crd", "communities.ironlb.io", "--ignore-not-found")
 }
 
-// servedBefore makes what an installation leaves behind when its programs have ended: a Service with its finalizer, a VirtualIP, a SpeakerStatus,
-// the Lease, unless the right is to create it, and a DaemonSet that has cleaned all nodes.
+// servedBefore creates the residual state of an installation whose programs have ended: a Service with its finalizer, a
+// VirtualIP, a SpeakerStatus, the Lease (unless the right is to create it), and a DaemonSet that has cleaned all nodes.
 func (w world) servedBefore(r manifest.Right) {
 	w.Helper()
 	lease := `

@@ -21,7 +21,7 @@ import (
 
 const deploy = "../../../deploy"
 
-// newScheme has the types of Kubernetes' own APIs and of CustomResourceDefinitions.
+// newScheme returns a scheme with Kubernetes' own APIs and CustomResourceDefinitions.
 func newScheme(t *testing.T) *runtime.Scheme {
 	t.Helper()
 	s := runtime.NewScheme()
@@ -32,7 +32,7 @@ func newScheme(t *testing.T) *runtime.Scheme {
 	return s
 }
 
-// documents are the objects of a YAML file.
+// documents returns the objects of a YAML file.
 func documents(t *testing.T, file string) (all [][]byte) {
 	t.Helper()
 	data, err := os.ReadFile(file)
@@ -50,14 +50,14 @@ func documents(t *testing.T, file string) (all [][]byte) {
 		if err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
-		if bytes.Contains(buffer[:n], []byte("\nkind: ")) { // not a comment alone
+		if bytes.Contains(buffer[:n], []byte("\nkind: ")) { // not only a comment
 			all = append(all, bytes.Clone(buffer[:n]))
 		}
 	}
 }
 
-// TestOldest: every object that the manifests install has only fields that the oldest Kubernetes knows, and its API server accepts the
-// CustomResourceDefinitions, with the CEL functions that they use.
+// TestOldest: every installed object has only fields of the oldest supported Kubernetes. The API server of that version
+// accepts the CustomResourceDefinitions, with their CEL functions.
 func TestOldest(t *testing.T) {
 	s := newScheme(t)
 	strict := serializer.NewCodecFactory(s, serializer.EnableStrict).UniversalDeserializer()
@@ -91,7 +91,7 @@ func TestOldest(t *testing.T) {
 	t.Logf("objects by kind: %v, %d rules of CEL", kinds, rules)
 }
 
-// TestVersion: the libraries are those of the version that the chart and the guide name.
+// TestVersion: the version of the libraries is the one that the chart and the guide name.
 func TestVersion(t *testing.T) {
 	mod, err := os.ReadFile("go.mod")
 	if err != nil {

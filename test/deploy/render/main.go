@@ -1,4 +1,5 @@
-// Command render writes what is generated from the Helm chart: the plain manifests in deploy/, and the chart's README.
+// Command render writes the files generated from the Helm chart: the plain manifests in deploy/, and the chart's
+// README.
 package main
 
 import (

@@ -12,7 +12,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
-// told are the attributes that a router sees; localPref by internal sessions only.
+// told are the attributes that a router receives; localPref only on internal sessions.
 type told struct {
 	communities, large []string
 	localPref          uint32
@@ -25,11 +25,12 @@ func (w told) check(p router.Path, internal bool) error {
 	return nil
 }
 
-// TestAttributes: a /32 and a /24 of one address, and a /128 and a /64, each with attributes of its own, are seen by external and internal peers with
-// exactly those; the attributes of several advertisements of one prefix are united, and a change of them resets nothing.
+// TestAttributes: a /32 and a /24 of one address, and a /128 and a /64, have attributes of their own. External and
+// internal peers receive exactly these. The attributes of several advertisements of one prefix are combined, and a
+// change of them resets no session.
 func TestAttributes(t *testing.T) {
 	before := whole(t)
-	// Internal sessions of both families, beside the external ones of IPv4.
+	// Internal sessions of both families, in addition to the external ones of IPv4.
 	for _, r := range tors {
 		internal := func(n *router.Neighbor) { n.ASN, n.IPv4, n.IPv6 = routerASN, true, true }
 		r.configure(t, func(c *router.Config) { c.Neighbors = append(c.Neighbors, r.neighbors6(internal)...) })
@@ -57,7 +58,7 @@ func TestAttributes(t *testing.T) {
 	asked(t, vip)
 }
 
-// seen waits until every router has been told this of a prefix, by each node and over each session that has its family.
+// seen waits until every router has received this for a prefix, from each node and over each session of its family.
 func seen(t *testing.T, prefix netip.Prefix, want told) {
 	t.Helper()
 	for _, r := range tors {
@@ -79,7 +80,8 @@ func seen(t *testing.T, prefix netip.Prefix, want told) {
 	}
 }
 
-// TestSelection: an advertisement may be for one peer, some nodes and some Services. An aggregate stays until the last address under it goes.
+// TestSelection: an advertisement may select one peer, some nodes and some Services. An aggregate stays until its last
+// address is withdrawn.
 func TestSelection(t *testing.T) {
 	before := whole(t)
 	one, other := vip.Next(), vip.Next().Next()
@@ -109,7 +111,7 @@ func TestSelection(t *testing.T) {
 	defer monitor.Stop()
 	end(t, "service/one")
 	serve(t, "third", service("third", other.Next(), vip6.Next(), ""))
-	routed(t, host(other.Next()), nodes(true)...) // told after what became of the first
+	routed(t, host(other.Next()), nodes(true)...) // advertised after the change of the first
 	tors[0].routed(t, range28, node.Addr)
 	end(t, "service/third")
 	for _, e := range monitor.Events() {
@@ -124,8 +126,8 @@ func TestSelection(t *testing.T) {
 	same(t, before)
 }
 
-// TestAggregateEndsHere: what is sent to an address of an announced prefix that no Service has ends on a node. It does not go back and forth between
-// node and router until its TTL is used up. The route for that is gone with the prefix.
+// TestAggregateEndsHere: packets for an unallocated address of an announced prefix are dropped on a node. They do not
+// loop between node and router until their TTL expires. The blackhole route is removed with the prefix.
 func TestAggregateEndsHere(t *testing.T) {
 	prefix := netip.MustParsePrefix("203.0.114.0/28") // not of the LAN: nodes have only their default route for it, to the first router
 	addr, unallocated := prefix.Addr().Next(), netip.MustParseAddr("203.0.114.9")
@@ -142,7 +144,7 @@ func TestAggregateEndsHere(t *testing.T) {
 		}
 	}
 	for _, n := range cluster.Nodes {
-		// Another program takes it away: it is made again.
+		// Another program deletes it: it is restored.
 		if _, err := n.Exec(t.Context(), "ip", "route", "del", "blackhole", prefix.String(), "proto", "73"); err != nil {
 			t.Fatal(err)
 		}
@@ -156,7 +158,7 @@ func TestAggregateEndsHere(t *testing.T) {
 	same(t, before)
 }
 
-// blackholes waits until the node has these.
+// blackholes waits until the node has these blackhole routes.
 func blackholes(t *testing.T, n *lab.Node, want ...netip.Prefix) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%s has the blackholes %v", n.Name, want), func(ctx context.Context) error {

@@ -15,14 +15,14 @@ import (
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
-// TestBFD: with a BFDProfile the paths to both routers are watched, over IPv4, over IPv6 and over several hops. Other intervals are agreed on while
-// all sessions stay; a node that is cut off is out of the routers' kernels long before its hold time; without the profile there is BGP alone, and no
-// other session is touched.
+// TestBFD: with a BFDProfile BFD monitors the paths to both routers, over IPv4, over IPv6 and over several hops. Other
+// intervals are negotiated while all sessions stay. A node that is cut off is removed from the routers' kernels long
+// before its hold time expires. Without the profile there is only BGP, and no other session changes.
 func TestBFD(t *testing.T) {
 	whole(t)
 	apply(t, "BFDProfile/watch", "{}")
-	apply(t, "BFDProfile/far", "{minimumTtl: 63}") // BIRD sends multihop packets with the kernel's TTL of 64, and one router is between
-	// The routers that are far stand where the clients are, whose own routes are to stay.
+	apply(t, "BFDProfile/far", "{minimumTtl: 63}") // BIRD sends multihop packets with the kernel's TTL of 64, and there is one router in between
+	// The far routers are on the clients' machines, whose own routes must stay.
 	apply(t, "BGPAdvertisement/routed", "{ipAddressPools: [routed], peers: [bird, bird6, frr, frr6]}")
 	timers := router.BFDTimers{Interval: 300 * time.Millisecond, Multiplier: 3}
 	var all []*watcher
@@ -62,7 +62,8 @@ func TestBFD(t *testing.T) {
 
 	cut(t, all, cluster.Node(2))
 
-	// BIRD 2.0.12 and FRR 8.4.4 end a session whose BFD says AdminDown (RFC 5882, 4.2, has them keep it): it is back without BFD at once.
+	// BIRD 2.0.12 and FRR 8.4.4 end a session when BFD reports AdminDown (RFC 5882, 4.2, requires them to keep it): it
+	// is re-established without BFD at once.
 	var without, others []*watcher
 	for _, w := range all {
 		if w.suffix == "" {
@@ -89,7 +90,8 @@ func TestBFD(t *testing.T) {
 	sessions.same(t)
 }
 
-// cut cuts a node off, without a link that goes down, wants the routes by way of it gone long before the hold time, and mends that.
+// cut cuts off a node without a link that goes down. It checks that the node's routes are removed long before the hold
+// time, and restores the node.
 func cut(t *testing.T, all []*watcher, n *lab.Node) {
 	t.Helper()
 	const hold = 90 * time.Second
@@ -135,7 +137,7 @@ func cut(t *testing.T, all []*watcher, n *lab.Node) {
 	routed(t, host(vip6), nodes(false)...)
 }
 
-// watcher is a router with one session for each node, and the BGPPeer of those.
+// watcher is a router with one session for each node, and the BGPPeer of these sessions.
 type watcher struct {
 	*tor
 	peer, suffix, profile string
@@ -152,7 +154,7 @@ func (w *watcher) now(t *testing.T) (out map[string]router.Session) {
 	return out
 }
 
-// bfd wants each node's BFD session to be so at the router.
+// bfd waits until each node's BFD session at the router satisfies check.
 func (w *watcher) bfd(t *testing.T, what string, of []*lab.Node, check func(router.BFDSession) bool) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("the router of %s says that BFD is %s", w.peer, what), func(ctx context.Context) error {
@@ -170,7 +172,8 @@ func (w *watcher) bfd(t *testing.T, what string, of []*lab.Node, check func(rout
 	})
 }
 
-// up waits until both sides say that BFD is up with every node; the router sends at this interval, and takes the node for dead after detect.
+// up waits until both sides report BFD up with every node, with this transmit interval and detection time of the
+// router.
 func (w *watcher) up(t *testing.T, interval, detect time.Duration) {
 	t.Helper()
 	w.now(t)
@@ -182,7 +185,7 @@ func (w *watcher) up(t *testing.T, interval, detect time.Duration) {
 	})
 }
 
-// down waits until the router says that BFD with these nodes is not up.
+// down waits until the router reports that BFD with these nodes is not up.
 func (w *watcher) down(t *testing.T, of ...*lab.Node) {
 	t.Helper()
 	w.bfd(t, "not up", of, func(s router.BFDSession) bool { return s.State != "Up" })
@@ -203,7 +206,7 @@ func mark(t *testing.T, all []*watcher) *marked {
 	return m
 }
 
-// same wants the sessions to be those of then.
+// same checks that the sessions are unchanged.
 func (m *marked) same(t *testing.T) {
 	t.Helper()
 	for i, w := range m.all {

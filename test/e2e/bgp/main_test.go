@@ -1,8 +1,9 @@
-// Package bgp tests what a network's routers see of a cluster that announces by BGP: three nodes on a real control plane, each with ironlb-bgpd
-// beside its speaker, natively with the nftables data plane.
+// Package bgp tests a cluster that announces by BGP from the view of a network's routers: three nodes on a real control
+// plane, each with ironlb-bgpd and a speaker, natively with the nftables data plane.
 //
-// Every test looks at two routers at once: BIRD on the lab's router, and FRR on what else is the lab's client on the LAN, each with a client behind
-// it. Each has a BGPPeer of its name over IPv4; what tests add is mostly over IPv6, so that the sessions of the first must stay.
+// Every test observes two routers at once: BIRD on the lab's router, and FRR on the machine that is otherwise the lab's
+// client on the LAN, each with a client behind it. Each has a BGPPeer of its name over IPv4. Sessions added by tests
+// are mostly over IPv6, so that the first ones must stay.
 package bgp
 
 import (
@@ -24,7 +25,8 @@ const (
 	patience  = time.Minute
 )
 
-// The cluster and its routers are shared by all tests. Each cleans up what it made, and leaves all nodes up with both processes.
+// The cluster and its routers are shared by all tests. Each removes its objects, and leaves all nodes up with both
+// processes.
 var (
 	cluster *lab.Cluster
 	tors    []*tor
@@ -32,14 +34,15 @@ var (
 	vip6    = lab.FreeRange6.Addr().Next()
 )
 
-// base are the objects that are there at the start of every test, by kind and name; each is its spec.
+// base are the objects at the start of every test, by kind and name, with their specs.
 var base = map[string]string{
 	"IPAddressPool/routed":    fmt.Sprintf(`{addresses: [%q, %q]}`, lab.FreeRange, lab.FreeRange6),
 	"BGPAdvertisement/routed": `{ipAddressPools: [routed]}`,
 }
 
 func TestMain(m *testing.M) {
-	// Nodes stay Ready over an outage of the API server, as they would by default: no Service is to lose its endpoints after one.
+	// Nodes stay Ready over an outage of the API server, as by default: a Service must not lose its endpoints after
+	// one.
 	lab.Main(m, lab.Config{Nodes: 3, Kernel: lab.Native, BGP: true, NodeGrace: time.Minute}, func(ctx context.Context, c *lab.Cluster) error {
 		cluster = c
 		return start(ctx)
@@ -85,7 +88,7 @@ func start(ctx context.Context) error {
 	return err
 }
 
-// service is the manifest of one with these addresses of both families; more is added to its spec.
+// service returns the manifest of a Service with these addresses of both families; more is added to its spec.
 func service(name string, v4, v6 netip.Addr, more string) string {
 	return fmt.Sprintf(`
 apiVersion: v1
@@ -100,20 +103,21 @@ spec:
 `, name, v4, v6, more)
 }
 
-// startSpeaker starts the node's speaker again.
+// startSpeaker restarts the node's speaker.
 func startSpeaker(ctx context.Context, n *lab.Node) error {
 	return n.StartSpeaker(ctx, "--config", filepath.Join(cluster.Dir, "speaker.yaml"))
 }
 
 // startTor starts a router on a machine, with a session over IPv4 for each node, and a client behind it.
 //
-// The client may not be on the router's own machine. Since Linux 6.16 (65e9024643c7) a kernel with several next hops takes one at random for a
-// connection of its own, and that of the ports' hash for what it sends of the connection without its socket: a RST goes by another node than the
-// SYN did. That cost one connection in some hundred. Where a client uses a port again, its node masquerades anew and forgets the port of before;
-// the next connection that draws that one finds the Pod in TIME_WAIT. The Pod answers with an ACK, and only the client's RST ends that (RFC 9293,
-// 3.5.2), ten milliseconds before the next SYN. What a router forwards is hashed by its ports, each packet alike.
+// The client must not be on the router's own machine. Since Linux 6.16 (65e9024643c7) a kernel with several next hops
+// chooses one at random for a connection of its own. For packets of the connection sent without its socket it uses the
+// hash of the ports: a RST goes through another node than the SYN. That broke one connection in some hundred. If a
+// client reuses a port, its node masquerades again and discards the previous port. The next connection that gets this
+// port finds the Pod in TIME_WAIT. The Pod answers with an ACK, and only the client's RST ends that (RFC 9293, 3.5.2),
+// ten milliseconds before the next SYN. A router hashes forwarded packets by their ports, each packet alike.
 func startTor(ctx context.Context, kind string, on, client *lab.Machine) (*tor, error) {
-	// Connections of one client spread over all next hops, as in routers of hardware.
+	// Connections of one client spread over all next hops, as on hardware routers.
 	if _, err := on.Exec(ctx, "sysctl", "-qw", "net.ipv4.fib_multipath_hash_policy=1", "net.ipv6.fib_multipath_hash_policy=1",
 		"net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"); err != nil {
 		return nil, err

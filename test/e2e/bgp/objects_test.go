@@ -20,7 +20,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab"
 )
 
-// put writes an object of IronLB's: key is its kind and name. Fields that the kind does not have are refused.
+// put writes an object of IronLB's kinds: key is its kind and name. Unknown fields are refused.
 func put(ctx context.Context, key, spec string) error {
 	o := object(key)
 	if err := yaml.UnmarshalStrict([]byte("spec: "+spec), &o.Object); err != nil {
@@ -32,7 +32,7 @@ func put(ctx context.Context, key, spec string) error {
 	return nil
 }
 
-// object is one of IronLB's without its content.
+// object returns an object of IronLB's kinds without its content.
 func object(key string) *unstructured.Unstructured {
 	kind, name, _ := strings.Cut(key, "/")
 	o := &unstructured.Unstructured{Object: map[string]any{}}
@@ -41,7 +41,7 @@ func object(key string) *unstructured.Unstructured {
 	return o
 }
 
-// apply writes an object until the end of the test: one of the base is then as it was, another is gone.
+// apply writes an object until the end of the test. Then an object of base is restored, and any other is deleted.
 func apply(t *testing.T, key, spec string) {
 	t.Helper()
 	if err := put(t.Context(), key, spec); err != nil {
@@ -59,7 +59,7 @@ func apply(t *testing.T, key, spec string) {
 	})
 }
 
-// remove deletes an object of IronLB's; it may be gone already.
+// remove deletes an object of IronLB's kinds; it may be absent.
 func remove(t *testing.T, key string) {
 	t.Helper()
 	if err := cluster.Objects.Delete(context.WithoutCancel(t.Context()), object(key)); client.IgnoreNotFound(err) != nil {
@@ -67,7 +67,7 @@ func remove(t *testing.T, key string) {
 	}
 }
 
-// end deletes a Service or a Pod, and waits until it is gone; it may be so already.
+// end deletes a Service or a Pod, and waits until it is gone; it may be absent.
 func end(t *testing.T, key string) {
 	t.Helper()
 	if _, err := cluster.Kubectl(context.WithoutCancel(t.Context()), "delete", key, "--ignore-not-found", "--timeout=60s"); err != nil {
@@ -75,7 +75,7 @@ func end(t *testing.T, key string) {
 	}
 }
 
-// serve makes a Service until the end of the test.
+// serve creates a Service until the end of the test.
 func serve(t *testing.T, name, manifest string) {
 	t.Helper()
 	if err := cluster.ApplyYAML(t.Context(), manifest); err != nil {
@@ -93,7 +93,7 @@ func pod(t *testing.T, name, app string, n *lab.Node) {
 	t.Cleanup(func() { end(t, "pod/"+name) })
 }
 
-// password writes the Secret of a name until the end of the test.
+// password writes the named Secret until the end of the test.
 func password(t *testing.T, name, text string) {
 	t.Helper()
 	secrets := cluster.Kube.CoreV1().Secrets(lab.SystemNamespace)
@@ -112,7 +112,7 @@ func password(t *testing.T, name, text string) {
 	}
 }
 
-// reported waits until the speaker of every node says of its session with the peer what is wanted.
+// reported waits until the speaker of every node reports the wanted state of its session with the peer.
 func reported(t *testing.T, peer, what string, check func(v1alpha1.SessionStatus) bool) {
 	t.Helper()
 	for _, n := range cluster.Nodes {
@@ -120,7 +120,7 @@ func reported(t *testing.T, peer, what string, check func(v1alpha1.SessionStatus
 	}
 }
 
-// tells waits until the speaker of one node says of its session with the peer what is wanted.
+// tells waits until the speaker of one node reports the wanted state of its session with the peer.
 func tells(t *testing.T, n *lab.Node, peer, what string, check func(v1alpha1.SessionStatus) bool) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("the SpeakerStatus of %s says of %s: %s", n.Name, peer, what), func(ctx context.Context) error {
@@ -140,8 +140,8 @@ func tells(t *testing.T, n *lab.Node, peer, what string, check func(v1alpha1.Ses
 	})
 }
 
-// wrong waits until everyone who speaks of a peer says that it has no session for this reason: the speakers, the BGPPeer's condition, and an
-// Event, whose message is returned.
+// wrong waits until all reports of a peer show that it has no session for this reason: the SpeakerStatuses, the
+// BGPPeer's condition, and an Event. It returns the message of the Event.
 func wrong(t *testing.T, peer string, reason plan.Reason) (message string) {
 	t.Helper()
 	reported(t, peer, string(reason), func(s v1alpha1.SessionStatus) bool {
@@ -170,7 +170,7 @@ func wrong(t *testing.T, peer string, reason plan.Reason) (message string) {
 	return message
 }
 
-// condition waits until a BGPPeer is Established, or not.
+// condition waits until a BGPPeer's condition Established has this status.
 func condition(t *testing.T, peer string, status metav1.ConditionStatus, reason, sessions string) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("BGPPeer %s is Established: %s (%s)", peer, status, reason), func(ctx context.Context) error {

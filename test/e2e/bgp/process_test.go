@@ -8,8 +8,8 @@ import (
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
-// TestProcessesEnd: what routers and clients see when one of the processes of a node ends is nothing. Each comes back by itself or is
-// started again, as a kubelet does.
+// TestProcessesEnd: the end of a process of a node has no effect on routers and clients. Each process restarts by
+// itself or is started again, as a kubelet does.
 func TestProcessesEnd(t *testing.T) {
 	n := cluster.Node(1)
 	speaker := func() error { return startSpeaker(t.Context(), n) }
@@ -17,7 +17,7 @@ func TestProcessesEnd(t *testing.T) {
 	for _, test := range []struct {
 		name       string
 		end, again func() error
-		session    bool // stays
+		session    bool // the session stays
 	}{
 		{"speaker replaced", n.ReplaceSpeaker, speaker, true}, // as by an upgrade of its DaemonSet
 		{"speaker stopped", n.StopSpeaker, speaker, true},
@@ -53,7 +53,7 @@ func TestProcessesEnd(t *testing.T) {
 	}
 }
 
-// renewed waits until each router's session with the node is another one than before.
+// renewed waits until each router has a new session with the node.
 func renewed(t *testing.T, before map[*tor]map[string]router.Session, node string) {
 	t.Helper()
 	for _, r := range tors {
@@ -67,7 +67,8 @@ func renewed(t *testing.T, before map[*tor]map[string]router.Session, node strin
 	}
 }
 
-// TestAPIServerDown: without an API server sessions, routes and answers stay, also where ironlb-bgpd is killed meanwhile: the speaker tells it again.
+// TestAPIServerDown: without an API server sessions, routes and answers stay, even if ironlb-bgpd is killed meanwhile:
+// the speaker sends it the desired state again.
 func TestAPIServerDown(t *testing.T) {
 	before := whole(t)
 	n := cluster.Node(2)

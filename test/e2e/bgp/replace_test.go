@@ -11,9 +11,9 @@ import (
 	"github.com/ironlb/ironlb/test/lab/probe"
 )
 
-// TestPodReplaced: routers and clients see no lost route and no failed request when the Pods of the speaker and of
-// ironlb-bgpd on a node are replaced at the same time. TestProcessesEnd has each alone, as in the rollout of one
-// DaemonSet: the speaker's touches no session, that of ironlb-bgpd is a graceful restart. test/e2e/installed has real Pods.
+// TestPodReplaced: no route is lost and no request fails when the Pods of the speaker and of ironlb-bgpd on a node are
+// replaced at the same time. TestProcessesEnd tests each alone, as in the rollout of one DaemonSet: the speaker changes
+// no session, ironlb-bgpd restarts gracefully. test/e2e/installed has real Pods.
 func TestPodReplaced(t *testing.T) {
 	before := whole(t)
 	n := cluster.Node(1)
@@ -53,15 +53,16 @@ func TestPodReplaced(t *testing.T) {
 	whole(t)
 }
 
-// TestEndpointMoves: with policy Local the endpoint goes from one node to another, and back, as Kubernetes replaces a Pod: the new one is ready before
-// the old one ends, which serves on for a while. Nobody who asks all the time has a failed connection.
+// TestEndpointMoves: with policy Local the endpoint moves from one node to another, and back, as Kubernetes replaces a
+// Pod. The new one is ready before the old one terminates, which keeps serving for a while. Clients that connect
+// continuously have no failed connection.
 func TestEndpointMoves(t *testing.T) {
 	before := whole(t)
 	local := vip.Next()
 	from, to := cluster.Node(1), cluster.Node(2)
 	pod(t, from.Name, "moves", from)
 	pod(t, to.Name, "moves", to)
-	// The EndpointSlices are the test's: a Pod of the lab ends at once when it is deleted.
+	// The test manages the EndpointSlices: a Pod of the lab ends at once when it is deleted.
 	manifest := strings.Replace(service("moves", local, vip6.Next(), "externalTrafficPolicy: Local"), "selector: {app: web}", "", 1)
 	serve(t, "moves", manifest)
 	const ready, going = "ready: true, serving: true, terminating: false", "ready: false, serving: true, terminating: true"
@@ -75,7 +76,7 @@ func TestEndpointMoves(t *testing.T) {
 	t.Cleanup(func() { end(t, "endpointslice/moves") })
 	routed(t, host(local), from.Addr)
 	answered := clients(t, local, tors...)
-	for range 6 { // some requests are under way while FRR's kernel still has the route
+	for range 6 { // some requests are in progress while FRR's kernel still has the route
 		set(map[string]string{from.Name: ready, to.Name: ready})
 		routed(t, host(local), cluster.Node(1).Addr, cluster.Node(2).Addr)
 		set(map[string]string{from.Name: going, to.Name: ready})
@@ -88,7 +89,7 @@ func TestEndpointMoves(t *testing.T) {
 	same(t, before)
 }
 
-// slice is the manifest of an EndpointSlice for IPv4 with these Pods and the conditions of each.
+// slice returns the manifest of an EndpointSlice for IPv4 with these Pods and the conditions of each.
 func slice(t *testing.T, service string, pods map[string]string) string {
 	t.Helper()
 	var endpoints strings.Builder

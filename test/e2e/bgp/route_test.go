@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestLocal: with policy Local the nodes with an endpoint announce, and no others; nobody when none has one.
+// TestLocal: with policy Local only the nodes with an endpoint announce; without endpoints no node does.
 func TestLocal(t *testing.T) {
 	before := whole(t)
 	local := vip.Next()
@@ -30,8 +30,8 @@ func TestLocal(t *testing.T) {
 	same(t, before)
 }
 
-// TestExclude: a node that is excluded says GRACEFUL_SHUTDOWN (RFC 8326), then withdraws, and no request is lost but what is under way
-// when the routers change next hops; its sessions stay.
+// TestExclude: an excluded node advertises GRACEFUL_SHUTDOWN (RFC 8326), then withdraws. No request is lost, except
+// those in progress when the routers change next hops; its sessions stay.
 func TestExclude(t *testing.T) {
 	before := whole(t)
 	n := cluster.Node(1)

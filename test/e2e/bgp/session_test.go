@@ -17,8 +17,8 @@ import (
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
-// TestFamilies: IPv4 and IPv6 over sessions of their own, and both over one of either family. The routers' kernels have three next hops, and
-// requests by way of them are answered.
+// TestFamilies: IPv4 and IPv6 over separate sessions, and both over one of either family. The routers' kernels have
+// three next hops, and requests through them are answered.
 func TestFamilies(t *testing.T) {
 	whole(t)
 	t.Run("IPv4", func(t *testing.T) {
@@ -77,8 +77,8 @@ func second(t *testing.T, more string, edit func(*router.Neighbor)) {
 	}
 }
 
-// TestPassword: with the router's password the session comes up, with another it never does, and a Secret that changes touches no other
-// session. Whatever is reported has no password in it.
+// TestPassword: with the router's password the session is established, with another it never is, and a changed Secret
+// affects no other session. No report contains a password.
 func TestPassword(t *testing.T) {
 	before := whole(t)
 	const never, right, no = "never-the-routers", "open-sesame", "not-any-more"
@@ -111,7 +111,8 @@ func TestPassword(t *testing.T) {
 	}
 }
 
-// said is all that is said of peers, by where it is: the objects with their conditions, Events, and the logs of each node's processes.
+// said returns all texts about peers, by their source: the objects with their conditions, Events, and the logs of each
+// node's processes.
 func said(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -134,7 +135,7 @@ func said(t *testing.T) map[string]string {
 	return out
 }
 
-// TestPasswordMissing: without the Secret there is no session, and it says so; with it there is.
+// TestPasswordMissing: without the Secret there is no session, and the reason is reported; with it there is a session.
 func TestPasswordMissing(t *testing.T) {
 	before := whole(t)
 	second(t, "passwordSecret: {name: absent}", func(n *router.Neighbor) { n.Password = "open-sesame" })
@@ -146,7 +147,8 @@ func TestPasswordMissing(t *testing.T) {
 	same(t, before)
 }
 
-// TestTTLSecurity: both sides with it have a session; a router without it, whose packets arrive with another TTL, has none.
+// TestTTLSecurity: with it on both sides there is a session. With a router without it, whose packets arrive with
+// another TTL, there is none.
 func TestTTLSecurity(t *testing.T) {
 	before := whole(t)
 	second(t, "ttlSecurity: true", func(n *router.Neighbor) { n.TTLSecurity = true })
@@ -169,7 +171,7 @@ func TestTTLSecurity(t *testing.T) {
 	same(t, before)
 }
 
-// TestMultiHop: a router behind another has a session with ebgpMultiHop only. It may be turned on while all is running.
+// TestMultiHop: a router behind another has a session only with ebgpMultiHop. It can be enabled at run time.
 func TestMultiHop(t *testing.T) {
 	for _, near := range tors {
 		t.Run(near.name, func(t *testing.T) {
@@ -201,7 +203,8 @@ func TestMultiHop(t *testing.T) {
 	}
 }
 
-// beyond starts a router of this one's kind behind it, with a session over two hops for each node, until the end of the test.
+// beyond starts a router of the same kind behind this one, with a session over two hops for each node, until the end of
+// the test.
 func (r *tor) beyond(t *testing.T, timers router.BFDTimers) *tor {
 	t.Helper()
 	far := &tor{name: "far-" + r.name, machine: r.client}
@@ -219,7 +222,7 @@ func (r *tor) beyond(t *testing.T, timers router.BFDTimers) *tor {
 			t.Error(err)
 		}
 	})
-	t.Cleanup(func() { // when there is no peer any more; a router that is killed leaves its routes
+	t.Cleanup(func() { // when the peer is gone; a killed router leaves its routes behind
 		eventually(t, "the far router has no route any more", func(ctx context.Context) error {
 			routes, err := far.Routes(ctx, 4)
 			if err == nil && len(routes) > 0 {

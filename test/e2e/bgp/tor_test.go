@@ -17,7 +17,7 @@ import (
 // tor is a router with its sessions, the base of its configuration, and a client whose requests its kernel routes.
 type tor struct {
 	router.Router
-	name            string // its kind, and that of its BGPPeer
+	name            string // kind of the router and of its BGPPeer
 	place           router.Place
 	machine, client *lab.Machine
 	config          router.Config
@@ -26,7 +26,7 @@ type tor struct {
 // name6 is the name of a second BGPPeer, over IPv6, and of its sessions on the node.
 func (r *tor) name6() string { return r.name + "6" }
 
-// peer is the spec of a BGPPeer of this router; with "6" over IPv6. more is added to it.
+// peer returns the spec of a BGPPeer of this router; with "6" over IPv6. more is added to it.
 func (r *tor) peer(family, more string) string {
 	addr := r.machine.Addr
 	if family == "6" {
@@ -35,7 +35,7 @@ func (r *tor) peer(family, more string) string {
 	return fmt.Sprintf("{myASN: %d, peerASN: %d, peerAddress: %q, connectTime: 1s, gracefulRestart: true, %s}", nodeASN, routerASN, addr, more)
 }
 
-// neighbors6 are sessions over IPv6 with all nodes; edit changes each.
+// neighbors6 returns sessions over IPv6 with all nodes; edit changes each.
 func (r *tor) neighbors6(edit func(*router.Neighbor)) (out []router.Neighbor) {
 	for _, n := range cluster.Nodes {
 		neighbor := router.Neighbor{Name: n.Name + "v6", Address: n.Addr6, ASN: nodeASN}
@@ -63,7 +63,8 @@ func (r *tor) configure(t *testing.T, change func(*router.Config)) {
 	})
 }
 
-// routed waits until every router's kernel has the prefix by way of these addresses, ascending, and no others. None: it has it not.
+// routed waits until every router's kernel routes the prefix through exactly these addresses, ascending. None: it has
+// no route.
 func routed(t *testing.T, prefix netip.Prefix, via ...netip.Addr) {
 	t.Helper()
 	for _, r := range tors {
@@ -98,7 +99,7 @@ func (r *tor) routed(t *testing.T, prefix netip.Prefix, via ...netip.Addr) {
 
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// nodes are the addresses of all nodes in a family.
+// nodes returns the addresses of all nodes in a family.
 func nodes(v4 bool, but ...*lab.Node) (out []netip.Addr) {
 	for _, n := range cluster.Nodes {
 		switch {
@@ -112,7 +113,7 @@ func nodes(v4 bool, but ...*lab.Node) (out []netip.Addr) {
 	return out
 }
 
-// whole waits until all is as at the start, and returns the sessions of each router.
+// whole waits for the initial state, and returns the sessions of each router.
 func whole(t *testing.T) map[*tor]map[string]router.Session {
 	t.Helper()
 	cluster.Need(t)
@@ -133,7 +134,7 @@ func established(t *testing.T) map[*tor]map[string]router.Session {
 	return all
 }
 
-// sessions of the router with each node, by the node's name; the suffix of the neighbours' names is taken off. All must be established.
+// sessions returns the router's sessions with each node, by node name without the suffix. All must be established.
 func (r *tor) sessions(ctx context.Context, suffix string) (map[string]router.Session, error) {
 	all, err := r.Sessions(ctx)
 	if err != nil {
@@ -175,7 +176,7 @@ func down(t *testing.T) {
 	}
 }
 
-// same wants the sessions over IPv4 to be those of before, but for those of the nodes that are named.
+// same checks that the sessions over IPv4 are unchanged, except those of the named nodes.
 func same(t *testing.T, before map[*tor]map[string]router.Session, but ...*lab.Node) {
 	t.Helper()
 	now := established(t)
@@ -189,7 +190,7 @@ func same(t *testing.T, before map[*tor]map[string]router.Session, but ...*lab.N
 	}
 }
 
-// rib waits until the router's paths of a prefix, by the neighbour's address, are as wanted.
+// rib waits until the router's paths of a prefix, by the neighbor's address, satisfy check.
 func (r *tor) rib(t *testing.T, prefix netip.Prefix, what string, check func(map[netip.Addr]router.Path) error) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%s has %v %s", r.name, prefix, what), func(ctx context.Context) error {
@@ -208,13 +209,13 @@ func (r *tor) rib(t *testing.T, prefix netip.Prefix, what string, check func(map
 	})
 }
 
-// clients ask through these routers, by TCP and by UDP, until stop, which wants no answer to be missing.
+// clients send requests through these routers, by TCP and by UDP, until stop, which checks that no answer is missing.
 func clients(t *testing.T, addr netip.Addr, through ...*tor) (stop func()) {
 	t.Helper()
 	type asker struct {
 		*lab.Prober
 		name    string
-		monitor *router.Monitor // none: a datagram may be lost by nothing
+		monitor *router.Monitor // without it, no request may be lost
 	}
 	var all []asker
 	ask := func(r *tor, network string, port uint16, lost time.Duration, m *router.Monitor) {
@@ -231,7 +232,7 @@ func clients(t *testing.T, addr netip.Addr, through ...*tor) (stop func()) {
 		}
 		t.Cleanup(func() { m.Stop() })
 		ask(r, "tcp", 80, lab.Lost, m)
-		ask(r, "udp", 53, lab.Lost/2, nil) // which is not sent again
+		ask(r, "udp", 53, lab.Lost/2, nil) // UDP does not retransmit
 	}
 	more := func(n int) {
 		for _, a := range all {
@@ -260,12 +261,13 @@ func clients(t *testing.T, addr netip.Addr, through ...*tor) (stop func()) {
 	}
 }
 
-// missing says which request had no answer, or one after a SYN was sent again (RFC 6298: after a second), while later ones had theirs: what is late
-// together with all others is not lost, but the machine is busy. A connection may break if it is under way when the router chooses among other next
-// hops: it goes on by way of another node, which does not know it. The monitor may tell of that late.
+// missing returns an error for a request without an answer, or with one only after a retransmitted SYN (RFC 6298: after
+// a second) while later requests had theirs. If all requests are late together, the machine is busy and none is lost. A
+// connection in progress may break when the router changes next hops: its packets then go through another node, which
+// has no state for it. The monitor may report that late.
 func missing(s probe.Summary, addr netip.Addr, events []router.Event) error {
 	const again = 900 * time.Millisecond
-	var first time.Time // the first answer to a request that was sent later
+	var first time.Time // the first answer to a later request
 	for _, r := range slices.Backward(s.Results) {
 		end := r.Sent.Add(r.Took)
 		moved := slices.ContainsFunc(events, func(e router.Event) bool {
@@ -284,7 +286,7 @@ func missing(s probe.Summary, addr netip.Addr, events []router.Event) error {
 	return nil
 }
 
-// asked wants every request through every router to be answered.
+// asked checks that every request through every router is answered.
 func asked(t *testing.T, addr netip.Addr) {
 	t.Helper()
 	for _, r := range tors {
@@ -298,7 +300,7 @@ func asked(t *testing.T, addr netip.Addr) {
 	}
 }
 
-// still records the changes of every router's kernel table until stop, which wants none of the address.
+// still records the changes of every router's kernel table until stop, which checks that none concerns the address.
 func still(t *testing.T, addr netip.Addr) (stop func()) {
 	t.Helper()
 	var all []*router.Monitor
@@ -325,7 +327,7 @@ func still(t *testing.T, addr netip.Addr) (stop func()) {
 
 func eventually(t testing.TB, what string, check func(context.Context) error) {
 	t.Helper()
-	// Not the test's own context: clean-ups wait too, when that has ended.
+	// Not the test's own context: cleanups wait too, after it has ended.
 	if err := cluster.Eventually(context.WithoutCancel(t.Context()), patience, what, check); err != nil {
 		t.Fatal(err)
 	}

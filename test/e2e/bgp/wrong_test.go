@@ -15,8 +15,8 @@ import (
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
-// TestMisconfigured: a peer with which there can be no session says so, in the BGPPeer, the SpeakerStatus of each node and an Event, and touches
-// neither the sessions of others nor a request. Mended, it comes up.
+// TestMisconfigured: a misconfigured peer is reported in the BGPPeer, the SpeakerStatus of each node and an Event. It
+// affects neither other sessions nor any request. After the fix its session is established.
 func TestMisconfigured(t *testing.T) {
 	nobody := map[string]string{"bird": "192.0.2.125", "frr": "192.0.2.126"}
 	for _, r := range tors {
@@ -68,8 +68,9 @@ func TestMisconfigured(t *testing.T) {
 	}
 }
 
-// TestPeersChange: a peer is added, changed in all ways and removed, and no session but its own is touched. Each change is in the OPEN of a session
-// that is newer, as its router tells; the routers stay as they are, so that it is the node that begins it.
+// TestPeersChange: a peer is added, changed in all ways and removed, and only its own session is affected. Each change
+// is in the OPEN of a newer session, as reported by its router. The routers' configuration stays the same, so the node
+// starts the new session.
 func TestPeersChange(t *testing.T) {
 	before := whole(t)
 	table, answered := still(t, vip), clients(t, vip, tors...)
@@ -107,7 +108,7 @@ func TestPeersChange(t *testing.T) {
 	table()
 }
 
-// opened is what a router says of a second session with a node whose BGPPeer has more in its spec.
+// opened is a router's view of a second session with a node whose BGPPeer has more in its spec.
 type opened struct {
 	more          string
 	asn           uint32
@@ -115,7 +116,7 @@ type opened struct {
 	both          bool // families
 }
 
-// at waits until the router has another session than the earlier one with every node, and wants each to be so.
+// at waits until the router has a newer session with every node, and checks the values of each.
 func (o opened) at(t *testing.T, r *tor, earlier map[string]router.Session) (now map[string]router.Session) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%s has a second session with each node, with %q", r.name, o.more), func(ctx context.Context) (err error) {

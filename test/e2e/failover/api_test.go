@@ -16,13 +16,13 @@ import (
 	"github.com/ironlb/ironlb/test/lab/process"
 )
 
-// TestAPIServerDown: while the API server is away every address is answered all the time, the VirtualIPs of a node that dies move,
-// nothing else does, and nothing at all when the server and the node are back.
+// TestAPIServerDown: while the API server is unreachable every address is answered continuously. The VirtualIPs of a
+// dead node move, and no others. Nothing moves when the server and the node return.
 func TestAPIServerDown(t *testing.T) {
 	s := serving(t, 3)
 	before := s.settled("at the start")
 	victim := before[s.vips[0].service]
-	// Of another node, so it must not notice anything.
+	// On another node, so it must stay unaffected.
 	var bystander vip
 	for _, v := range s.vips {
 		if before[v.service] != victim {
@@ -82,8 +82,9 @@ func TestAPIServerDown(t *testing.T) {
 	}
 }
 
-// TestStartsWithoutAPIServer: a speaker that is killed and started again while the API server is away goes by its snapshot: it takes nothing from those
-// that took over, and when all speakers were killed every address is answered and served again, by one node each. Nothing moves when the server is back.
+// TestStartsWithoutAPIServer: a speaker that is restarted while the API server is unreachable uses its snapshot. It
+// takes no VirtualIP from the new owners. After a restart of all speakers every address is answered and served again,
+// by one node each. Nothing moves when the server returns.
 func TestStartsWithoutAPIServer(t *testing.T) {
 	s := serving(t, 3)
 	k := keepState(t)
@@ -155,15 +156,15 @@ func TestStartsWithoutAPIServer(t *testing.T) {
 
 func stateDir() string { return filepath.Join(cluster.Dir, "state") }
 
-// keeping are speakers that keep their state. As the kubelet does it starts them again without the API server, which the lab's own way to start one
-// asks for a token.
+// keeping restarts speakers that keep their state, without the API server, as the kubelet does. The lab's own way to
+// start a speaker requests a token from it.
 type keeping struct {
 	t    *testing.T
 	argv map[*lab.Node][]string
 	runs map[*lab.Node]*process.Process
 }
 
-// keepState starts all speakers anew so that they keep their state, until the end of the test.
+// keepState restarts all speakers with a state directory, until the end of the test.
 func keepState(t *testing.T) *keeping {
 	t.Helper()
 	k := &keeping{t: t, argv: map[*lab.Node][]string{}, runs: map[*lab.Node]*process.Process{}}
@@ -215,7 +216,7 @@ func (k *keeping) kill(n *lab.Node) {
 	}
 }
 
-// fromSnapshot waits until a speaker is ready and goes by its snapshot, or no longer.
+// fromSnapshot waits until a speaker is ready and uses its snapshot, or no longer uses it.
 func fromSnapshot(t *testing.T, n *lab.Node, want bool) {
 	t.Helper()
 	eventually(t, patience, fmt.Sprintf("the speaker of %s goes by its snapshot: %t", n.Name, want), func(ctx context.Context) error {
@@ -227,7 +228,7 @@ func fromSnapshot(t *testing.T, n *lab.Node, want bool) {
 	})
 }
 
-// silent waits until nobody answers for anything.
+// silent waits until no node answers for any address.
 func silent(t *testing.T, s *scene) {
 	t.Helper()
 	eventually(t, patience, "nobody answers", func(context.Context) error {
@@ -243,7 +244,7 @@ func silent(t *testing.T, s *scene) {
 	})
 }
 
-// answered is how long after a moment an address was first answered for, to a tenth of a second.
+// answered returns the time from a moment until an address was first answered, in steps of a tenth of a second.
 func answered(s *scene, a netip.Addr, since time.Time) time.Duration {
 	for at := since; at.Before(time.Now()); at = at.Add(100 * time.Millisecond) {
 		if len(s.w.Seen(a, since, at).All) > 0 {
@@ -253,7 +254,7 @@ func answered(s *scene, a netip.Addr, since time.Time) time.Duration {
 	return 0
 }
 
-// lasts wants the same owners for so long.
+// lasts checks that the owners stay the same for the span.
 func (s *scene) lasts(o owners, since time.Time, span time.Duration) {
 	s.t.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -263,7 +264,8 @@ func (s *scene) lasts(o owners, since time.Time, span time.Duration) {
 		for _, v := range s.vips {
 			for _, a := range v.addrs {
 				now := time.Now()
-				// Nobody else answered, and half the questions of each last second were answered: one may be late on a busy machine.
+				// No other node answered, and half the requests of each last second were answered: an answer may be
+				// late on a busy machine.
 				seen := s.w.Seen(a, since, now)
 				last := s.w.Seen(a, now.Add(-time.Second), now)
 				if len(seen.All) > 1 || len(seen.All) == 1 && seen.All[0] != o[v.service].MAC() || last.Asked > 5 && last.Unanswered > last.Asked/2 {

@@ -23,7 +23,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/steady"
 )
 
-// told waits for an Event about the VirtualIP or its Service that has the text.
+// told waits for an Event about the VirtualIP or its Service that contains the text.
 func told(t *testing.T, v vip, text string) {
 	t.Helper()
 	eventually(t, patience, fmt.Sprintf("an Event of %s has %q", v.service, text), func(ctx context.Context) error {
@@ -51,12 +51,12 @@ func told(t *testing.T, v vip, text string) {
 	})
 }
 
-// TestAddressInUse: an address that another host has is not announced, and said so; once the host is gone it is. Of one VirtualIP it
-// is the IPv4 address, of another the IPv6 one.
+// TestAddressInUse: an address that another host uses is not announced, and reported; after the host has gone it is
+// announced. It is the IPv4 address of one VirtualIP, and the IPv6 address of another.
 func TestAddressInUse(t *testing.T) {
 	s := watched(t, 2)
-	// A speaker that has not heard of the end of another test's Service, which takes a while after an outage of the API server, would
-	// take this test's for the same, whose addresses it has used all along.
+	// After an outage of the API server it takes a while until a speaker has received the deletion of another test's
+	// Service. Until then it would treat this test's Service as the same one, whose addresses it has always used.
 	silent(t, s)
 	host, began := cluster.Router, time.Now()
 	var leave []func(context.Context) error
@@ -75,7 +75,7 @@ func TestAddressInUse(t *testing.T) {
 		if !probed {
 			t.Errorf("nobody probed for %v: %+v", addr, s.w.Noticed(addr, began))
 		}
-		// Neither address of the unit is used by a node.
+		// No node uses either address of the unit.
 		for _, a := range v.addrs {
 			for _, mac := range s.w.Seen(a, began, time.Now()).All {
 				if n, err := byMAC(mac); err == nil {
@@ -97,19 +97,20 @@ func TestAddressInUse(t *testing.T) {
 		})
 		took := time.Since(gone)
 		t.Logf("%s is announced %s after the other host was gone", v.service, took.Round(100*time.Millisecond))
-		// Asked for each 3 s, claimed, probed for; the watcher wants one answerer for a while.
+		// The address is requested every 3 s, claimed and probed; the watcher requires a single answering station for a
+		// while.
 		if took > 8*time.Second+calm+busy && len(s.starved()) == 0 {
 			t.Errorf("%s is announced only %s after the other host was gone", v.service, took.Round(time.Second))
 		}
 	}
 }
 
-// TestAnotherAddress: a Service that asks for no address is not left with one that another host has: it gets another
+// TestAnotherAddress: a Service without a requested address does not keep one that another host uses. It gets another
 // one, with a Warning.
 func TestAnotherAddress(t *testing.T) {
 	s := watched(t, 3)
 	silent(t, s)
-	host, first := cluster.Router, s.vips[0].addrs[0].Prev() // what ironlb-ccm gives first
+	host, first := cluster.Router, s.vips[0].addrs[0].Prev() // ironlb-ccm assigns it first
 	leave := has(t, host, first)
 	services := cluster.Kube.CoreV1().Services(metav1.NamespaceDefault)
 	const name = "any-address"
@@ -162,7 +163,7 @@ func TestAnotherAddress(t *testing.T) {
 	}
 }
 
-// has gives a host an address until the function returned is called, or until the end of the test.
+// has adds an address to a host until the returned function is called, or until the end of the test.
 func has(t *testing.T, host *lab.Machine, addr netip.Addr) (leave func(context.Context) error) {
 	t.Helper()
 	act := func(ctx context.Context, verb string, more ...string) error {
@@ -188,8 +189,8 @@ func has(t *testing.T, host *lab.Machine, addr netip.Addr) (leave func(context.C
 	return leave
 }
 
-// TestForeignClaim: a host that claims an address which is held is reported, and answered with a claim at once, but not again within ten
-// seconds (RFC 5227 2.4, DEFEND_INTERVAL).
+// TestForeignClaim: a host that claims an owned address is reported. The owner answers with a claim at once, but not
+// again within ten seconds (RFC 5227 2.4, DEFEND_INTERVAL).
 func TestForeignClaim(t *testing.T) {
 	s := serving(t, 2)
 	owners := s.settled("at the start")
@@ -197,7 +198,7 @@ func TestForeignClaim(t *testing.T) {
 		t.Run(family, func(t *testing.T) {
 			v := s.vips[f]
 			holder, addr := owners[v.service], v.addrs[f]
-			// The announcements of a new address go on for some seconds. They are no defence.
+			// The announcements of a new address continue for some seconds. They are not a defense.
 			eventually(t, patience, "the first announcements are over", func(context.Context) error {
 				if n := s.w.Noticed(addr, time.Now().Add(-5*time.Second)); len(n) > 0 {
 					return fmt.Errorf("%+v", n[len(n)-1])
@@ -229,7 +230,7 @@ func TestForeignClaim(t *testing.T) {
 			t.Logf("reported after %s", time.Since(began).Round(time.Millisecond))
 			told(t, v, foreign.String())
 
-			// One a second, for less than ten: no more defence.
+			// One claim a second, for less than ten seconds: no further defense.
 			tick := time.NewTicker(time.Second)
 			defer tick.Stop()
 			for time.Since(first.At) < 8*time.Second {

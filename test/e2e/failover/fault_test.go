@@ -11,13 +11,13 @@ import (
 	"github.com/ironlb/ironlb/test/lab"
 )
 
-// fault is what happens to a node, and what makes it whole again.
+// fault is a fault of a node, and its repair.
 type fault struct {
 	name     string
 	do, heal func(context.Context, *lab.Node) error
-	// polite: the node hands over first, so no client notices.
+	// polite is set if the node hands over first, so that clients are not affected.
 	polite bool
-	// parted: the node goes on without hearing the others, so two may answer until they meet again.
+	// parted is set if the node runs without receiving the others, so that two may answer until they reconnect.
 	parted bool
 }
 
@@ -45,8 +45,8 @@ func powerOn(ctx context.Context, n *lab.Node) error {
 	return n.WaitReady(ctx, time.Minute, corev1.ConditionTrue)
 }
 
-// TestFaults: whatever happens to a node, its VirtualIPs, and only those, go to the others, spread over them; no question has two
-// answers; and nothing moves back when the node is whole again.
+// TestFaults: after any fault of a node its VirtualIPs, and no others, move to the other nodes, spread over them. No
+// request has two answers, and nothing moves back after the repair.
 func TestFaults(t *testing.T) {
 	for _, f := range faults() {
 		t.Run(f.name, func(t *testing.T) {
@@ -84,7 +84,8 @@ func TestFaults(t *testing.T) {
 			} else {
 				s.stayed(began, before, after, victim)
 			}
-			// A node that is late to claim what it leads loses it to the next, so not every start is even.
+			// A node that is late to claim a VirtualIP it is first for loses it to the next one, so not every start is
+			// even.
 			if held := after.held(others(victim)); even(before.held(cluster.Nodes[:candidates])) && !even(held) && len(s.starved()) == 0 {
 				t.Errorf("the VirtualIPs are spread %v over the others", held)
 			}
@@ -103,7 +104,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// leaves waits until every VirtualIP has one owner, which is not that node.
+// leaves waits until every VirtualIP has one owner other than that node.
 func (s *scene) leaves(n *lab.Node) (now owners) {
 	s.t.Helper()
 	eventually(s.t, patience, "nothing is on "+n.Name, func(context.Context) error {
@@ -123,7 +124,7 @@ func (s *scene) leaves(n *lab.Node) (now owners) {
 	return now
 }
 
-// others are the nodes that may answer, but for one.
+// others returns the candidate nodes except one.
 func others(n *lab.Node) (out []*lab.Node) {
 	for _, o := range cluster.Nodes[:candidates] {
 		if o != n {

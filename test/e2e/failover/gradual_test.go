@@ -13,9 +13,9 @@ import (
 	"github.com/ironlb/ironlb/test/lab"
 )
 
-// TestGradual: a pool is rebalanced gradually. While the speaker of a node is absent, which Kubernetes thinks ready
-// all the time, nothing is moved to it; once the speaker has been there for the delay the node gets its share back,
-// without a failed connection and without a move that is given up.
+// TestGradual: a pool is rebalanced gradually. While the speaker of a node is absent, nothing is moved to the node,
+// although Kubernetes considers it ready. When the speaker has been present for the delay, the node gets its share
+// back, without a failed connection and without an abandoned move.
 func TestGradual(t *testing.T) {
 	const delay = 5 * time.Second
 	setRebalance(t, v1alpha1.RebalanceGradual, &metav1.Duration{Duration: delay})

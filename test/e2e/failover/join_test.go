@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestNodeJoins: three nodes and three VirtualIPs give one each; a fourth node that joins takes none of them, and gets the next
-// that is made.
+// TestNodeJoins: with three nodes and three VirtualIPs each node owns one. A joining fourth node takes none of them,
+// and gets the next new one.
 func TestNodeJoins(t *testing.T) {
 	s := watched(t, 4)
 	fourth := s.vips[3]

@@ -1,8 +1,9 @@
-// Package failover tests who answers for an address: one node among those that can hear one another, whatever dies, pauses, leaves,
-// joins or is cut off, with the API server and without, and that nothing moves without need.
+// Package failover tests the ownership of addresses: one owner among nodes that receive one another, whatever dies,
+// pauses, leaves, joins or is cut off, with the API server and without; and nothing moves without need.
 //
-// It runs natively, with the nftables data plane: three nodes may answer, a fourth has the Pod behind all addresses, so what happens to a
-// node shows in who answers and not in who serves. A watcher asks for each address ten times a second.
+// It runs natively, with the nftables data plane. Three nodes are candidates, and a fourth has the Pod behind all
+// addresses. So a node's fault affects ownership and not the endpoint. A watcher requests each address ten times a
+// second.
 package failover
 
 import (
@@ -26,11 +27,11 @@ var (
 	pull    = flag.Duration("pull", 0, "for how long each node is without a speaker in TestReplaced, as while an image is pulled")
 )
 
-var candidates int // nodes that may answer at first
+var candidates int // initial candidate nodes
 
 func init() { flag.IntVar(&candidates, "candidates", 3, "nodes that may answer at first") }
 
-// cluster is shared by all tests. Each cleans up what it made, and leaves all nodes up with a speaker.
+// cluster is shared by all tests. Each removes its objects, and leaves all nodes up with a speaker.
 var cluster *lab.Cluster
 
 const objects = `
@@ -59,7 +60,7 @@ func start(ctx context.Context) error {
 	if err := os.WriteFile(speakerConfig(), []byte("dataplane: nftables\n"), 0o600); err != nil {
 		return err
 	}
-	// No election: a copy that loses the API server for long would end, and there is only one.
+	// No election: a replica that loses the API server for long would end, and this is the only one.
 	if _, err := cluster.StartCCM(ctx, "--leader-elect=false"); err != nil {
 		return err
 	}
@@ -80,7 +81,7 @@ func start(ctx context.Context) error {
 
 func speakerConfig() string { return filepath.Join(cluster.Dir, "speaker.yaml") }
 
-// label sets the label by which nodes may answer to a JSON value.
+// label sets the label of candidate nodes to a JSON value.
 func label(ctx context.Context, n *lab.Node, value string) error {
 	patch := []byte(`{"metadata":{"labels":{"lb":` + value + `}}}`)
 	_, err := cluster.Kube.CoreV1().Nodes().Patch(ctx, n.Name, types.MergePatchType, patch, metav1.PatchOptions{})

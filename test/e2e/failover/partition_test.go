@@ -9,7 +9,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab"
 )
 
-// oneSecond after a partition ends there is one owner (announce.md). The tests allow for a busy machine besides.
+// oneSecond after the end of a partition there is one owner (announce.md). busy is added for a busy machine.
 const (
 	oneSecond = time.Second
 	busy      = 2 * time.Second
@@ -23,8 +23,8 @@ func pass(t *testing.T) {
 	}
 }
 
-// agreed waits until each VirtualIP has one owner again and wants that no question was answered twice later than a second
-// after the moment.
+// agreed waits until each VirtualIP has one owner again. It checks that no request was answered twice later than a
+// second after the moment.
 func (s *scene) agreed(since time.Time, what string) owners {
 	s.t.Helper()
 	now := s.settledFor(watch, what)
@@ -42,7 +42,7 @@ func (s *scene) agreed(since time.Time, what string) owners {
 	return now
 }
 
-// TestOneWayLoss: the holder is not heard by one node, then by none of the others; it hears all.
+// TestOneWayLoss: one node, then both others, do not receive the owner, which receives all (an asymmetric link).
 func TestOneWayLoss(t *testing.T) {
 	for _, deaf := range []int{1, 2} {
 		t.Run(fmt.Sprintf("%d others do not hear the holder", deaf), func(t *testing.T) {
@@ -60,7 +60,7 @@ func TestOneWayLoss(t *testing.T) {
 			}
 			during := s.agreed(began, "after the loss began")
 			if deaf == 1 {
-				// The third node says that it hears the holder, so nobody takes anything.
+				// The third node reports that it receives the owner, so no node takes over.
 				s.stayed(began, before, during)
 			}
 			healed := time.Now()
@@ -70,7 +70,8 @@ func TestOneWayLoss(t *testing.T) {
 	}
 }
 
-// TestPartition: no node hears another, while the clients hear all. Each then answers for everything, as it must; one stays when they meet again.
+// TestPartition: no node receives another, while the clients receive all. Each node then owns everything, as required;
+// one owner remains when they reconnect.
 func TestPartition(t *testing.T) {
 	s := serving(t, 3)
 	s.settled("at the start")
@@ -104,7 +105,8 @@ func TestLoss(t *testing.T) {
 	s.lasts(before, began, 10*time.Second)
 }
 
-// TestPause: a speaker that is stopped for five seconds and goes on answers nothing that was asked meanwhile, and takes nothing back.
+// TestPause: a speaker that is stopped for five seconds and resumes answers no request of that time, and takes nothing
+// back.
 func TestPause(t *testing.T) {
 	s := serving(t, 3)
 	before := s.settled("at the start")
@@ -119,7 +121,7 @@ func TestPause(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	t.Cleanup(resume) // once more does no harm
+	t.Cleanup(resume) // a second call is harmless
 	after := s.leaves(holder)
 	s.lasts(after, time.Now().Add(-calm), 5*time.Second-min(5*time.Second, time.Since(began)))
 	woke := time.Now()
@@ -128,8 +130,8 @@ func TestPause(t *testing.T) {
 	s.stayed(began, before, after, holder)
 }
 
-// TestIsolated: where the nodes have a network of their own beside the LAN, one whose LAN link is cut learns there that it is the
-// one that is cut off, and claims nothing until it hears somebody on the LAN again.
+// TestIsolated: a node whose LAN link is cut detects through a separate node network that it is isolated. It claims
+// nothing until it receives another node on the LAN again.
 func TestIsolated(t *testing.T) {
 	for _, n := range cluster.Nodes {
 		if err := n.SetNodeNetwork(t.Context(), true); err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/ironlb/ironlb/test/lab"
 )
 
-// TestPoliteStop: a speaker that is told to end hands over; TestDrain: so does a node that load balancers are to leave. Each move
-// under a client that makes two hundred connections a second to each address, none of which may fail but for one whose handshake the move
-// cuts in two, which happens in one of some hundred moves.
+// TestPoliteStop: a stopped speaker hands over. TestDrain: so does a node excluded from load balancers. During each
+// move a client opens two hundred connections a second to each address. None may fail, except one whose handshake spans
+// the move, which happens in one of some hundred moves.
 func TestPoliteStop(t *testing.T) {
 	s := serving(t, 1)
 	s.handOvers(func(ctx context.Context, n *lab.Node) error { return n.StopSpeaker() },
@@ -27,8 +27,8 @@ func TestDrain(t *testing.T) {
 		func(ctx context.Context, n *lab.Node) error { return n.Include(ctx) })
 }
 
-// TestReplaced: speakers that are replaced one after the other, as by an upgrade, move nothing, no new connection fails,
-// and none that is open breaks. With -candidates 5 -pull 60s it is a rollout over five nodes that pull an image.
+// TestReplaced: speakers replaced one after the other, as by an upgrade, move nothing, no new connection fails, and no
+// open one breaks. With -candidates 5 -pull 60s it is a rollout over five nodes that pull an image.
 func TestReplaced(t *testing.T) {
 	s := serving(t, candidates)
 	check := s.undisturbed()
@@ -40,7 +40,7 @@ func TestReplaced(t *testing.T) {
 	check()
 }
 
-// TestReplacedLate: the next speaker starts late, as after its image was pulled.
+// TestReplacedLate: the next speaker starts late, as after an image pull.
 func TestReplacedLate(t *testing.T) {
 	s := serving(t, 1)
 	holder := s.settled("at the start")[s.vips[0].service]
@@ -49,7 +49,7 @@ func TestReplacedLate(t *testing.T) {
 	check()
 }
 
-// TestDiesAway: a node that loses its power while its speaker is replaced is missed within seconds.
+// TestDiesAway: a node that loses its power while its speaker is replaced is detected within seconds.
 func TestDiesAway(t *testing.T) {
 	s := serving(t, 1)
 	holder := s.settled("at the start")[s.vips[0].service]
@@ -75,12 +75,12 @@ func TestDiesAway(t *testing.T) {
 	s.leaves(holder)
 	took := time.Since(began)
 	t.Logf("answered again within %v", took)
-	if took > 20*time.Second && len(s.starved()) == 0 { // it had asked for two minutes
+	if took > 20*time.Second && len(s.starved()) == 0 { // it had requested two minutes for its restart
 		t.Errorf("it was missed after %v", took)
 	}
 }
 
-// replace ends a speaker as a kubelet does, and starts the next one a while later. Nothing moves.
+// replace ends a speaker as a kubelet does, and starts the next one after a while. Nothing moves.
 func (s *scene) replace(n *lab.Node, pull time.Duration) {
 	s.t.Helper()
 	before := s.settled("before the end of " + n.Name)
@@ -101,7 +101,7 @@ func (s *scene) replace(n *lab.Node, pull time.Duration) {
 	}
 }
 
-// undisturbed starts clients of the first VirtualIP, and keeps a connection to each address open. The function returned
+// undisturbed starts clients of the first VirtualIP, and keeps a connection to each address open. The returned function
 // stops them and fails the test if one of them failed, or an address moved.
 func (s *scene) undisturbed() (check func()) {
 	s.t.Helper()
@@ -144,7 +144,7 @@ func (s *scene) undisturbed() (check func()) {
 	}
 }
 
-// handOvers has the only VirtualIP move so often as asked for.
+// handOvers moves the only VirtualIP as often as -moves requires.
 func (s *scene) handOvers(leave, back func(context.Context, *lab.Node) error) {
 	s.t.Helper()
 	v := s.vips[0]
@@ -178,12 +178,13 @@ func (s *scene) handOvers(leave, back func(context.Context, *lab.Node) error) {
 	}
 	for i, r := range stop(began) {
 		s.t.Logf("%d moves, %v: %s", *moves, v.addrs[i], r)
-		// One that the old owner answered and whose acknowledgement came to the new one was under way: that one does not know it.
+		// The handshake spans the move: the old owner sent the SYN-ACK and the new owner, which has no state for it,
+		// received the ACK.
 		underWay := min(r.Failures[unix.ECONNRESET.Error()], 1+*moves/100)
 		if r.Failed > underWay && len(s.starved()) == 0 {
 			s.t.Errorf("%v: %d of %d connections failed in %d moves", v.addrs[i], r.Failed, r.Tried, *moves)
 		}
 	}
-	// The successor answers before the other one stops (announce.md L2.6).
+	// The successor answers before the old owner stops (announce.md L2.6).
 	s.t.Logf("%d questions were asked while both answered", overlaps)
 }

@@ -27,18 +27,18 @@ const (
 	udpPort = 53
 	tcpPort = 90
 
-	patience = time.Minute     // for what a busy machine may take its time over
-	calm     = 2 * time.Second // for which each address must have one answerer to count as settled
-	watch    = 5 * time.Second // for which nothing may move after a return: longer than a speaker observes before it claims anything
+	patience = time.Minute     // timeout on a busy machine
+	calm     = 2 * time.Second // time with one answering station per address until the state is settled
+	watch    = 5 * time.Second // time without moves after a return: longer than a speaker observes before it claims anything
 )
 
-// scene is some VirtualIPs of both families, and who watches them.
+// scene is some VirtualIPs of both families, with their watcher.
 type scene struct {
 	t    *testing.T
 	w    *steady.Watcher
 	vips []vip
-	// stood is how often each node's speaker had stood still at the start, told whose was said to have done so since, victims those
-	// that the test stops.
+	// stood counts the fences of each node's speaker at the start, told lists the nodes logged for more since, victims
+	// those stopped by the test.
 	stood         map[*lab.Node]int
 	told, victims []*lab.Node
 }
@@ -49,7 +49,7 @@ type vip struct {
 	addrs   []netip.Addr // IPv4, IPv6
 }
 
-// vipAt is the i-th that a test may have.
+// vipAt returns the i-th VirtualIP of a test.
 func vipAt(i int) vip {
 	v := vip{service: fmt.Sprintf("vip-%d", i+1), addrs: []netip.Addr{lab.FreeRange.Addr(), lab.FreeRange6.Addr()}}
 	for f := range v.addrs {
@@ -60,9 +60,9 @@ func vipAt(i int) vip {
 	return v
 }
 
-var ports int // of watchers that tests have made
+var ports int // number of the tests' watchers
 
-// watched starts a watcher of n VirtualIPs that are to be.
+// watched starts a watcher of n future VirtualIPs.
 func watched(t *testing.T, n int) *scene {
 	t.Helper()
 	cluster.Need(t)
@@ -94,7 +94,7 @@ func watched(t *testing.T, n int) *scene {
 	return s
 }
 
-// serving makes n VirtualIPs on fresh nodes and waits until each has its owner.
+// serving creates n VirtualIPs and waits until each has its owner.
 func serving(t *testing.T, n int) *scene {
 	t.Helper()
 	s := watched(t, n)
@@ -105,7 +105,7 @@ func serving(t *testing.T, n int) *scene {
 	return s
 }
 
-// serve makes the Service that has the addresses, until the end of the test.
+// serve creates the Service with the addresses, until the end of the test.
 func (s *scene) serve(v vip) {
 	s.t.Helper()
 	services := cluster.Kube.CoreV1().Services(metav1.NamespaceDefault)
@@ -116,7 +116,8 @@ func (s *scene) serve(v vip) {
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer, Selector: map[string]string{"app": "web"},
 			IPFamilyPolicy: ptr.To(corev1.IPFamilyPolicyRequireDualStack),
-			// After an outage of the API server Kubernetes holds every node, and so the Pod, for not ready until it has heard of them.
+			// After an outage of the API server Kubernetes considers every node, and so the Pod, not ready until their
+			// next report.
 			PublishNotReadyAddresses: true,
 			Ports: []corev1.ServicePort{
 				{Name: "udp", Port: udpPort, Protocol: corev1.ProtocolUDP, TargetPort: intstr.FromInt32(probe.PortUDP)},
@@ -128,7 +129,7 @@ func (s *scene) serve(v vip) {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() {
-		// After an outage client-go asks the API server again within a minute.
+		// After an outage client-go reconnects to the API server within a minute.
 		eventually(s.t, 2*patience, "Service "+v.service+" is gone", func(ctx context.Context) error {
 			if err := services.Delete(ctx, v.service, metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
 				return errors.Join(err, errors.New("it is still there"))
@@ -144,7 +145,7 @@ func (s *scene) serve(v vip) {
 	})
 }
 
-// virtualIP returns the object that has the addresses, nil if there is none.
+// virtualIP returns the object with the addresses, nil if there is none.
 func virtualIP(ctx context.Context, v vip) (*v1alpha1.VirtualIP, error) {
 	var list v1alpha1.VirtualIPList
 	if err := cluster.Objects.List(ctx, &list); err != nil {
@@ -160,23 +161,23 @@ func virtualIP(ctx context.Context, v vip) (*v1alpha1.VirtualIP, error) {
 
 func eventually(t testing.TB, limit time.Duration, what string, check func(context.Context) error) {
 	t.Helper()
-	// Not the test's own context: clean-ups wait too, when that has ended.
+	// Not the test's own context: cleanups wait too, after it has ended.
 	if err := cluster.Eventually(context.WithoutCancel(t.Context()), limit, what, check); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// owners is who answers for each VirtualIP, by service.
+// owners maps each VirtualIP, by service, to its owner.
 type owners map[string]*lab.Node
 
-// settled waits until every speaker that is to run is ready, and one node has answered for both addresses of each VirtualIP, and no
-// other, for a while.
+// settled waits until every running speaker is ready, and one node alone has answered for both addresses of each
+// VirtualIP for a while.
 func (s *scene) settled(when string) owners {
 	s.t.Helper()
 	return s.settledFor(calm, when)
 }
 
-// settledFor is settled, with so long to look at.
+// settledFor is settled with another span.
 func (s *scene) settledFor(span time.Duration, when string) owners {
 	s.t.Helper()
 	began := time.Now()
@@ -205,7 +206,7 @@ func (s *scene) settledFor(span time.Duration, when string) owners {
 	return all
 }
 
-// owner is who answered for both addresses in the last while.
+// owner returns the node that answered for both addresses in the last span.
 func (s *scene) owner(v vip) (*lab.Node, error) {
 	now := time.Now()
 	a, b := s.w.Owner(v.addrs[0], now, calm), s.w.Owner(v.addrs[1], now, calm)
@@ -230,7 +231,7 @@ func ready(ctx context.Context, n *lab.Node) error {
 	return err
 }
 
-// held counts VirtualIPs by node, with the nodes that have none.
+// held counts VirtualIPs by node, including nodes without one.
 func (o owners) held(nodes []*lab.Node) map[string]int {
 	count := map[string]int{}
 	for _, n := range nodes {
@@ -242,7 +243,7 @@ func (o owners) held(nodes []*lab.Node) map[string]int {
 	return count
 }
 
-// even tells whether the nodes differ by at most one.
+// even reports whether the nodes differ by at most one.
 func even(count map[string]int) bool {
 	n := slices.Sorted(maps.Values(count))
 	return n[len(n)-1]-n[0] <= 1
@@ -256,17 +257,17 @@ func (o owners) String() string {
 	return strings.Join(s, ", ")
 }
 
-// overlap is how many questions two may answer while one hands over, since the successor answers before the other one stops
-// (announce.md L2.6), or when two that did not hear one another meet again: some tenths of a second.
+// overlap is the number of requests that two nodes may answer during a handover, because the successor answers before
+// the old owner stops (announce.md L2.6), or after a partition: some tenths of a second.
 const overlap = 3
 
-// stayed wants that nothing but the VirtualIPs of moved nodes has moved since a moment, and no question had two answers.
+// stayed checks that only the VirtualIPs of moved nodes have moved since a moment, and no request had two answers.
 func (s *scene) stayed(since time.Time, before, now owners, moved ...*lab.Node) {
 	s.t.Helper()
 	s.check(since, before, now, 0, moved...)
 }
 
-// handedOver is stayed where two may answer for a moment.
+// handedOver is stayed where two nodes may answer for a moment.
 func (s *scene) handedOver(since time.Time, before, now owners, moved ...*lab.Node) {
 	s.t.Helper()
 	s.check(since, before, now, overlap, moved...)
@@ -299,7 +300,7 @@ func (s *scene) check(since time.Time, before, now owners, twice int, moved ...*
 	}
 }
 
-// seen is what the watcher saw of an address; without a question and an answer it shows nothing, and fails the test.
+// seen returns the watcher's observations of an address. It fails the test if these include no request or no answer.
 func (s *scene) seen(addr netip.Addr, from, to time.Time) steady.Watched {
 	s.t.Helper()
 	seen := s.w.Seen(addr, from, to)
@@ -310,7 +311,7 @@ func (s *scene) seen(addr netip.Addr, from, to time.Time) steady.Watched {
 	return seen
 }
 
-// names of the nodes that have the hardware addresses.
+// names returns the names of the nodes with the hardware addresses.
 func names(macs []string) (out []string) {
 	for _, mac := range macs {
 		name := mac
@@ -322,8 +323,8 @@ func names(macs []string) (out []string) {
 	return out
 }
 
-// client starts a steady client of each address of a VirtualIP, and waits until it is served. The function returned stops them and
-// says what they saw since a moment.
+// client starts a steady client of each address of a VirtualIP, and waits until it is served. The returned function
+// stops them and returns their observations since a moment.
 func (s *scene) client(v vip) (stop func(since time.Time) []steady.Report) {
 	s.t.Helper()
 	var clients []*steady.Client
@@ -374,7 +375,7 @@ func (s *scene) served(clients []*steady.Client, v vip) {
 	})
 }
 
-// reported waits until the status of each VirtualIP names who answers for it.
+// reported waits until the status of each VirtualIP names its owner.
 func (s *scene) reported(o owners) {
 	s.t.Helper()
 	for _, v := range s.vips {
@@ -391,7 +392,7 @@ func (s *scene) reported(o owners) {
 	}
 }
 
-// listed waits until the list of a VirtualIP names the node, or does not.
+// listed waits until the list of a VirtualIP contains the node, or does not.
 func listed(t testing.TB, v vip, n *lab.Node, want bool) {
 	t.Helper()
 	eventually(t, patience, fmt.Sprintf("the list of %s names %s: %t", v.service, n.Name, want), func(ctx context.Context) error {

@@ -11,16 +11,17 @@ import (
 )
 
 const (
-	// standstills is the metric that counts how often a speaker did not run for so long that it gave up what it held.
+	// standstills is the metric that counts a speaker's fences: it stalled for so long that it gave up its VirtualIPs.
 	standstills = "ironlb_liveness_fences_total"
-	// standstillsMost in a whole run a busy machine may cause; more are reason to look at the speaker.
+	// standstillsMost is the number of fences that a busy machine may cause in the entire run. More may be a fault of
+	// the speaker.
 	standstillsMost = 4
 )
 
-var starvedNodes int // in the whole run
+var starvedNodes int // in the entire run
 
-// starved returns the nodes whose speaker the machine did not let run since the scene began, but for those that the test itself stops:
-// what they held may have moved, as it must then. It is said, and may not happen often.
+// starved returns the nodes whose speaker has stalled since the scene began, except those that the test itself stops.
+// Their VirtualIPs had to move. Each is logged, and the number is limited.
 func (s *scene) starved() (nodes []*lab.Node) {
 	s.t.Helper()
 	for _, n := range cluster.Nodes {
@@ -39,7 +40,7 @@ func (s *scene) starved() (nodes []*lab.Node) {
 	return nodes
 }
 
-// stoodStill is what the node's speaker counted, 0 if none answers.
+// stoodStill returns the counter of the node's speaker, 0 if it does not answer.
 func stoodStill(ctx context.Context, n *lab.Node) (count int) {
 	if p := n.Speaker(); p == nil || !p.Running() {
 		return 0

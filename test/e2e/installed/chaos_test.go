@@ -19,14 +19,14 @@ import (
 	"github.com/ironlb/ironlb/test/lab/probe"
 )
 
-// fault is what happens to the cluster while clients connect.
+// fault is a fault of the cluster while clients connect.
 type fault struct {
 	name string
-	// lossy marks a fault that may cost connections: Pods or the owner of the address die without notice.
+	// lossy marks a fault that may break connections: Pods or the owner of the address die without notice.
 	lossy bool
 	do    func(t *testing.T, owner *lab.Node)
-	// moves is how often the fault moves the address at most. A connection under way at that moment may be reset: the new owner
-	// does not know it. Without a move the connection that is open stays.
+	// moves is the maximum number of moves of the address. A connection attempt in progress during a move may be reset,
+	// because the new owner has no state for it. Without a move the open connection stays.
 	moves int
 }
 
@@ -54,7 +54,8 @@ func faults() []fault {
 	}
 }
 
-// TestChaos counts what clients lose while each part of a cluster fails or is replaced, and allows none where nothing dies without notice.
+// TestChaos counts lost requests while each part of a cluster fails or is replaced. It allows none unless a part dies
+// without notice.
 func TestChaos(t *testing.T) {
 	cluster.Need(t)
 	service := serve(t)
@@ -94,7 +95,7 @@ func TestChaos(t *testing.T) {
 	t.Logf("\n%s", table.String())
 }
 
-// client connects all the time, and keeps one connection open.
+// client connects continuously, and keeps one connection open.
 type client struct {
 	name        string
 	connections *lab.Prober
@@ -106,7 +107,7 @@ func startClients(t *testing.T, service netip.AddrPort, on ...*lab.Machine) (cli
 	for _, m := range on {
 		c := client{name: m.Name}
 		var err error
-		// Requests of a machine with two busy cores are late now and then; one that is lost stays without an answer for longer.
+		// With two busy cores some requests are late; a lost request has no answer for longer.
 		if c.connections, err = m.StartProbe(t.Context(), lab.Probe{Network: "tcp", Target: service, Every: 20 * time.Millisecond, Timeout: 5 * time.Second}); err != nil {
 			t.Fatal(err)
 		}
@@ -126,7 +127,7 @@ func startClients(t *testing.T, service netip.AddrPort, on ...*lab.Machine) (cli
 
 const kept = "kept"
 
-// stop ends the client and returns what it saw of its connections, and whether the one that stayed open is kept or "broken".
+// stop ends the client and returns the results of its connections, and whether the open connection is kept or "broken".
 func (c client) stop(t *testing.T) (connections probe.Summary, stream string) {
 	t.Helper()
 	connections, err := c.connections.Stop()
@@ -142,7 +143,7 @@ func (c client) stop(t *testing.T) (connections probe.Summary, stream string) {
 	return connections, kept
 }
 
-// failures lists when connections failed and how.
+// failures lists the failed connections with time and error.
 func failures(s probe.Summary, began time.Time) (list []string) {
 	for _, r := range s.Results {
 		if !r.OK() {
@@ -152,7 +153,7 @@ func failures(s probe.Summary, began time.Time) (list []string) {
 	return list
 }
 
-// reset reports whether all connections that failed were reset after they had been established.
+// reset reports whether all failed connections were reset after they had been established.
 func reset(s probe.Summary) bool {
 	for _, r := range s.Results {
 		if !r.OK() && !(r.Connected() && strings.Contains(r.Error, "reset by peer")) {
@@ -162,7 +163,7 @@ func reset(s probe.Summary) bool {
 	return true
 }
 
-// serve makes a Service with two Pods on each node, and returns its address.
+// serve creates a Service with two Pods on each node, and returns its address.
 func serve(t *testing.T) netip.AddrPort {
 	t.Helper()
 	kubectl(t, "apply", "-f", "test/lab/demo/web.yaml", "-f", "test/e2e/installed/testdata/stream.yaml")
@@ -218,7 +219,7 @@ func stopKubelet(t *testing.T, owner *lab.Node) {
 	if err := owner.StopKubelet(); err != nil {
 		t.Fatal(err)
 	}
-	// Shorter than the grace period of the node: Kubernetes takes no endpoint away.
+	// Shorter than the node's grace period: Kubernetes removes no endpoint.
 	stopped := time.NewTimer(15 * time.Second)
 	defer stopped.Stop()
 	select {

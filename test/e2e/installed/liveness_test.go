@@ -10,8 +10,8 @@ import (
 	"github.com/ironlb/ironlb/pools/v1alpha1"
 )
 
-// TestLivenessClass: each SpeakerStatus names the scheduling class that the kernel has given to a thread of the speaker in its Pod, and says why
-// it is not Deadline.
+// TestLivenessClass: each SpeakerStatus reports the kernel's scheduling class of a thread of the speaker in its Pod,
+// and the reason if it is not Deadline.
 func TestLivenessClass(t *testing.T) {
 	cluster.Need(t)
 	eventually(t, time.Minute, "SpeakerStatuses to say what the kernel does", func(ctx context.Context) error {
@@ -30,7 +30,7 @@ func TestLivenessClass(t *testing.T) {
 			if liveness.SchedulingClass != v1alpha1.SchedulingDeadline && liveness.Message == "" {
 				return fmt.Errorf("%s does not say why it is %s", s.Name, liveness.SchedulingClass)
 			}
-			// Nodes of the lab see each other's processes; the speaker's Pod is in the node's own network.
+			// Nodes of the lab see each other's processes; the speaker's Pod is in the node's own network namespace.
 			threads, err := cluster.NodeByName(s.Name).Kubelet().Exec(ctx, "sh", "-c", `for p in $(pgrep -x ironlb-speaker); do
 				if [ "$(readlink /proc/$p/ns/net)" = "$(readlink /proc/self/ns/net)" ]; then ps -L -o cls=,ni= -p $p; fi
 			done`)

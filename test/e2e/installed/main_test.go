@@ -1,7 +1,8 @@
-// Package installed tests what a user has after an installation: the chart, from the project's images, in Pods on nodes with kubelets,
-// with exactly the permissions that it ships.
+// Package installed tests an installation as users have it: the chart, from the project's images, in Pods on nodes with
+// kubelets, with exactly the permissions that it ships.
 //
-// All tests share one cluster of three nodes alongside kube-proxy. IRONLB_LAB_LOGS names a folder to keep the logs of a failed run in.
+// All tests share one cluster of three nodes alongside kube-proxy. IRONLB_LAB_LOGS names a folder for the logs of a
+// failed run.
 package installed
 
 import (

@@ -18,7 +18,7 @@ import (
 )
 
 // CVE-2020-8554: the admin of a namespace names another node and the cluster's DNS as external IPs. Both keep answering
-// every node, and the author reads why the addresses are not used.
+// every node, and the admin is informed why the addresses are not used.
 func TestNamespaceAdmin(t *testing.T) {
 	cluster.Need(t)
 	kubectl(t, "create", "namespace", "tenant")
@@ -30,7 +30,7 @@ func TestNamespaceAdmin(t *testing.T) {
 	}
 	victim := cluster.Node(2)
 	targets := []netip.AddrPort{netip.AddrPortFrom(victim.Addr, 10250), netip.AddrPortFrom(netip.MustParseAddr(dns.Spec.ClusterIP), 53)}
-	// Pods and kube-proxy may still be on their way after a test that ended a node.
+	// Pods and kube-proxy may still be starting after a test that ended a node.
 	eventually(t, time.Minute, "every node reaches the kubelet of another one and the cluster's DNS", func(ctx context.Context) error {
 		return untouched(ctx, targets)
 	})
@@ -63,8 +63,8 @@ func TestNamespaceAdmin(t *testing.T) {
 	}
 }
 
-// A Pod's hostPort, by the CNI plugin portmap, keeps its own address and takes nothing of the address of a Service,
-// whichever comes first.
+// A Pod's hostPort, by the CNI plugin portmap, keeps its own address and takes no traffic of a Service's address, in
+// either order of creation.
 func TestHostPort(t *testing.T) {
 	cluster.Need(t)
 	service := serve(t)
@@ -96,14 +96,14 @@ func TestHostPort(t *testing.T) {
 	}
 	first := pod("hostport-after")
 	check("hostport-after", first)
-	// The speaker makes its rules again, after those of the hostPort.
+	// The speaker recreates its rules, after those of the hostPort.
 	deletePod(t, first, "ironlb-speaker")
 	ownerOf(t, service.Addr())
 	check("hostport-after", first)
 	kubectl(t, "delete", "pod", "hostport-after", "--wait")
 }
 
-// What another controller serves stays as it is, whatever ironlb-ccm goes through.
+// A Service of another controller stays unchanged, whatever happens to ironlb-ccm.
 func TestForeignController(t *testing.T) {
 	cluster.Need(t)
 	serve(t)
@@ -128,7 +128,7 @@ func TestForeignController(t *testing.T) {
 		t.Fatal(err)
 	}
 	rollOut(t, "deployment/ironlb-ccm")
-	// The controllers have worked off what they found once they give a new Service an address and take it back.
+	// When a new Service has received an address and released it, the controllers have processed all earlier objects.
 	kubectl(t, "create", "service", "loadbalancer", "barrier", "--tcp=80:8080")
 	eventually(t, time.Minute, "Service barrier to get an address", func(ctx context.Context) error {
 		s, err := services.Get(ctx, "barrier", metav1.GetOptions{})

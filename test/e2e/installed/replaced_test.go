@@ -15,8 +15,9 @@ import (
 )
 
 // TestPodsReplaced: as in an upgrade, the Pods of a DaemonSet are replaced node by node while clients connect through
-// BIRD and FRR. The speaker's change no session; those of ironlb-bgpd restart each node's sessions gracefully. No route
-// changes and no connection fails. The peers are as in the README, with BFD; the routers as in docs/configuration.md.
+// BIRD and FRR. Replaced speakers change no session. A replaced ironlb-bgpd restarts its node's sessions gracefully. No
+// route changes and no connection fails. The peers are as in the README, with BFD; the routers as in
+// docs/configuration.md.
 func TestPodsReplaced(t *testing.T) {
 	cluster.Need(t)
 	serve(t)
@@ -112,7 +113,7 @@ func stale(t *testing.T, routers []*peer, n *lab.Node) {
 	})
 }
 
-// renewed waits until the router has another session with a node than before, and a path that is not stale.
+// renewed waits until the router has a new session with a node, and a path that is not stale.
 func (r *peer) renewed(t *testing.T, n *lab.Node, before sessions) {
 	t.Helper()
 	eventually(t, time.Minute, "a new session of "+r.name+" with "+n.Name, func(ctx context.Context) error {

@@ -18,13 +18,13 @@ const (
 	routerASN = 65000
 )
 
-// routedAddr is in a range that is on no link: clients reach it only by the routes that nodes announce.
+// routedAddr is in a range that is on no link: clients reach it only through routes announced by nodes.
 var routedAddr = netip.MustParseAddr("203.0.113.1")
 
 // peer is a router with a session for each node, and a client behind it.
 type peer struct {
 	router.Router
-	name            string // its kind, and that of its BGPPeer
+	name            string // kind of the router and of its BGPPeer
 	machine, client *lab.Machine
 	place           router.Place
 }
@@ -44,7 +44,7 @@ func startRouters(t *testing.T) []*peer {
 
 func startRouter(t *testing.T, kind string, on, client *lab.Machine) *peer {
 	t.Helper()
-	// Connections of one client spread over all nodes, as in routers of hardware.
+	// Connections of one client spread over all next hops, as on hardware routers.
 	sysctls := []string{"sysctl", "-qw", "net.ipv4.fib_multipath_hash_policy=1", "net.ipv4.ip_forward=1"}
 	if _, err := on.Exec(t.Context(), sysctls...); err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func startRouter(t *testing.T, kind string, on, client *lab.Machine) *peer {
 	return r
 }
 
-// announce has the nodes announce an address of the Pods of Service web to the routers, until the end of the test.
+// announce makes the nodes announce an address of the Pods of Service web to the routers, until the end of the test.
 func announce(t *testing.T, routers []*peer) netip.AddrPort {
 	t.Helper()
 	manifest, made := fmt.Sprintf(`
@@ -109,7 +109,7 @@ spec: {myASN: %d, peerASN: %d, peerAddress: %v, gracefulRestart: true, bfdProfil
 	made = append(made, "bgpadvertisement/routed", "bfdprofile/usual", "ipaddresspool/routed")
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
-		for _, object := range made { // the Service first: a router that is killed leaves its routes
+		for _, object := range made { // the Service first: a killed router leaves its routes behind
 			if _, err := cluster.Kubectl(ctx, "delete", object, "--ignore-not-found", "--timeout=60s"); err != nil {
 				t.Error(err)
 			}
@@ -129,7 +129,7 @@ spec: {myASN: %d, peerASN: %d, peerAddress: %v, gracefulRestart: true, bfdProfil
 	return netip.AddrPortFrom(routedAddr, 80)
 }
 
-// routed waits until the router's kernel has an address by way of these nodes and no others; none: it has no route.
+// routed waits until the router's kernel routes an address through exactly these nodes; none: it has no route.
 func (r *peer) routed(t *testing.T, addr netip.Addr, nodes ...*lab.Node) {
 	t.Helper()
 	var want []netip.Addr
@@ -150,13 +150,13 @@ func (r *peer) routed(t *testing.T, addr netip.Addr, nodes ...*lab.Node) {
 		return err
 	}
 	what := fmt.Sprintf("%s to have %v by way of %v", r.name, addr, want)
-	// Not the test's own context: clean-ups wait, too.
+	// Not the test's own context: cleanups wait, too.
 	if err := cluster.Eventually(context.WithoutCancel(t.Context()), time.Minute, what, check); err != nil {
 		t.Error(err)
 	}
 }
 
-// watch records the changes of the router's kernel; the function that it returns wants none of the address.
+// watch records the changes of the router's kernel; the returned function checks that none concerns the address.
 func (r *peer) watch(t *testing.T, addr netip.Addr) (unchanged func()) {
 	t.Helper()
 	m, err := r.place.Monitor(t.Context())
@@ -174,7 +174,7 @@ func (r *peer) watch(t *testing.T, addr netip.Addr) (unchanged func()) {
 	}
 }
 
-// path is what a node has announced for the address.
+// path returns the path that a node announced for the address.
 func (r *peer) path(ctx context.Context, n *lab.Node) (router.Path, error) {
 	paths, err := r.RIB(ctx, netip.PrefixFrom(routedAddr, 32).String())
 	for _, p := range paths {
@@ -185,13 +185,13 @@ func (r *peer) path(ctx context.Context, n *lab.Node) (router.Path, error) {
 	return router.Path{}, errors.Join(err, fmt.Errorf("%s has no path of %s", r.name, n.Name))
 }
 
-// sessions of a router: BGP's by the nodes' names, BFD's by their addresses.
+// sessions of a router: BGP sessions by node name, BFD sessions by address.
 type sessions struct {
 	bgp map[string]router.Session
 	bfd map[string]router.BFDSession
 }
 
-// allEstablished waits until each router has sessions with every node, and returns those of each.
+// allEstablished waits until each router has sessions with every node, and returns them.
 func allEstablished(t *testing.T, routers []*peer) (all []sessions) {
 	t.Helper()
 	for _, r := range routers {
@@ -215,14 +215,14 @@ func allEstablished(t *testing.T, routers []*peer) (all []sessions) {
 	return all
 }
 
-// same wants the router's sessions with a node to be those of before.
+// same checks that the router's sessions with a node are unchanged.
 func (r *peer) same(t *testing.T, n *lab.Node, before, now sessions) {
 	t.Helper()
 	if is, was := now.bgp[n.Name], before.bgp[n.Name]; !is.Same(was) {
 		t.Errorf("%s: the session with %s is since %v, was since %v", r.name, n.Name, is.Since, was.Since)
 	}
 	is, was := now.bfd[n.Addr.String()], before.bfd[n.Addr.String()]
-	if is.Downs != was.Downs || is.Since.Sub(was.Since).Abs() > 2*time.Second { // FRR counts back in whole seconds
+	if is.Downs != was.Downs || is.Since.Sub(was.Since).Abs() > 2*time.Second { // FRR reports its age in whole seconds
 		t.Errorf("%s: BFD with %s is since %v after %d ends, was since %v after %d",
 			r.name, n.Name, is.Since, is.Downs, was.Since, was.Downs)
 	}

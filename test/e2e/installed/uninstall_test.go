@@ -14,7 +14,8 @@ import (
 	"github.com/ironlb/ironlb/test/lab"
 )
 
-// TestUninstall: an uninstall leaves no Service on a finalizer and nothing on the nodes, keeps the pool, and can be undone.
+// TestUninstall: an uninstall leaves no Service blocked by a finalizer and nothing on the nodes. It keeps the pool, and
+// can be reverted.
 func TestUninstall(t *testing.T) {
 	cluster.Need(t)
 	service := serve(t)
@@ -65,7 +66,7 @@ func TestUninstall(t *testing.T) {
 	ownerOf(t, service.Addr())
 }
 
-// traces lists what IronLB has on a node: tables of nftables, local routes, addresses, processes and files.
+// traces lists IronLB's state on a node: tables of nftables, local routes, addresses, processes and files.
 func traces(t *testing.T, n *lab.Node) (found []string) {
 	t.Helper()
 	for pattern, argv := range map[string][]string{

@@ -1,8 +1,8 @@
-// Package kubeproxy tests IronLB beside a real kube-proxy of each mode: every row of ipvs.md's table 6.4, and what is said where the
-// two do not go together.
+// Package kubeproxy tests IronLB alongside a real kube-proxy of each mode: every row of ipvs.md's table 6.4, and the
+// reports of incompatible combinations.
 //
-// IRONLB_DATAPLANE chooses the data plane: "ipvs" (default; in a guest where this kernel has none) or "nftables" (natively, without
-// kube-proxy's mode ipvs).
+// IRONLB_DATAPLANE selects the data plane: "ipvs" (default; in a guest if this kernel has no IPVS) or "nftables"
+// (natively, without kube-proxy's mode ipvs).
 package kubeproxy
 
 import (
@@ -14,10 +14,10 @@ import (
 	"github.com/ironlb/ironlb/test/lab"
 )
 
-// cluster is shared by all tests. All that they look at happens on node1: only it has a speaker and a kube-proxy.
+// cluster is shared by all tests. All they observe is on node1: only it has a speaker and a kube-proxy.
 var cluster *lab.Cluster
 
-// podNodes are the Pods: a1 and b1 are endpoints, a2 is a client.
+// podNodes maps the Pods to nodes: a1 and b1 are endpoints, a2 is a client.
 var podNodes = map[string]int{"a1": 0, "a2": 0, "b1": 1}
 
 const poolCIDR = "192.0.2.128/28"
@@ -37,7 +37,7 @@ spec:
   nodeSelectors: [{matchLabels: {kubernetes.io/hostname: node1}}]
 `
 
-// dataplane is that of the whole run.
+// dataplane returns the data plane of the entire run.
 func dataplane() string {
 	if d := os.Getenv("IRONLB_DATAPLANE"); d != "" {
 		return d

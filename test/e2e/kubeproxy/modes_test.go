@@ -12,7 +12,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab"
 )
 
-// modes are those that the lab's kernel can run.
+// modes returns the modes that the lab's kernel supports.
 func modes() []string {
 	if dataplane() == "nftables" {
 		return []string{"iptables", "nftables"}
@@ -20,10 +20,11 @@ func modes() []string {
 	return []string{"iptables", "nftables", "ipvs"}
 }
 
-// externalIP is one that the speaker's configuration allows, out of no pool.
+// externalIP is allowed by the speaker's configuration and in no pool.
 const externalIP = "192.0.2.151"
 
-// excluded keeps kube-proxy's mode ipvs off our pool; with all also off what a Service that is wholly ours has.
+// excluded excludes the pool from kube-proxy's mode ipvs; with all also the addresses of Services that IronLB serves
+// entirely.
 func excluded(all bool) lab.KubeProxyConfig {
 	config := often()
 	config["strictARP"] = true
@@ -35,7 +36,7 @@ func excluded(all bool) lab.KubeProxyConfig {
 	return lab.KubeProxyConfig{"ipvs": config}
 }
 
-// TestModes is the table of ipvs.md 6.4, row by row, each beside a real kube-proxy.
+// TestModes is the table of ipvs.md 6.4, row by row, each alongside a real kube-proxy.
 func TestModes(t *testing.T) {
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
@@ -78,7 +79,7 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// everywhere wants all addresses of a Service answered: from outside, from a Pod and from the node itself.
+// everywhere checks that all addresses of a Service are answered: from outside, from a Pod and from the node itself.
 func everywhere(t *testing.T, svc *corev1.Service) {
 	t.Helper()
 	pod, process := scene.PodMachine(t, "a2"), &node().Machine
@@ -99,11 +100,11 @@ func testProxy(t *testing.T, mode string, svc *corev1.Service) {
 	servers(t, mode, vip, server{speaker: true})
 	servers(t, mode, clusterIP, server{kubeProxy: true})
 	told(t, vip.String(), "")
-	// ipvs.md 2.4.4: kube-proxy serves NodePorts at every local address, which ours are.
+	// ipvs.md 2.4.4: kube-proxy serves NodePorts at every local address, including IronLB's.
 	scene.Refused(t, cluster.Client, netip.AddrPortFrom(vip, scene.NodePort(t, svc, node(), "http").Port()))
 }
 
-// testLeftAlone: neither takes anything from the other, while each works.
+// testLeftAlone: while both run, neither changes the other's state.
 func testLeftAlone(t *testing.T, mode string, svc *corev1.Service) {
 	caughtUp(t, mode)
 	vip := scene.External(t, svc, scene.HTTPPort)
@@ -157,7 +158,7 @@ func testLocal(t *testing.T) {
 	mark(t, "local", true)
 	healthPort(t, svc.Spec.HealthCheckNodePort, "ironlb-speaker", nil)
 	mark(t, "local", false)
-	// kube-proxy tries once to open the port, which may still be ours, and again when something changes.
+	// kube-proxy tries once to open the port, which the speaker may still hold, and again after a change.
 	rounds := 0
 	healthPort(t, svc.Spec.HealthCheckNodePort, "kube-proxy", func() {
 		scene.Endpoints(t, "local", [][]string{{"a1"}, {"a1", "b1"}}[rounds%2]...)
@@ -165,7 +166,7 @@ func testLocal(t *testing.T) {
 	})
 }
 
-// mark labels a Service and its slice as ours, or as kube-proxy's again.
+// mark adds or removes the label of a Service and its slice that makes IronLB their service proxy.
 func mark(t *testing.T, name string, whole bool) {
 	t.Helper()
 	scene.Edit(t, name, func(svc *corev1.Service) {
@@ -176,7 +177,7 @@ func mark(t *testing.T, name string, whole bool) {
 	})
 }
 
-// testLabel: the label makes the whole Service ours, and taking it away gives it back.
+// testLabel: with the label IronLB serves the entire Service; without it, kube-proxy does again.
 func testLabel(t *testing.T, mode string, svc *corev1.Service) {
 	external := netip.MustParseAddr(externalIP)
 	scene.Edit(t, "web", func(svc *corev1.Service) { svc.Spec.ExternalIPs = []string{external.String()} })
@@ -195,14 +196,14 @@ func testLabel(t *testing.T, mode string, svc *corev1.Service) {
 	check(true)
 	scene.Answered(t, cluster.Client, "tcp", netip.AddrPortFrom(external, scene.HTTPPort), "a1", "b1")
 	if mode == "ipvs" {
-		synced(t, 2, nil) // now it has deleted what it would
+		synced(t, 2, nil) // now it has deleted everything it would delete
 	}
 	told(t, svc.Status.LoadBalancer.Ingress[0].IP, "")
 	check(false)
 	scene.Edit(t, "web", func(svc *corev1.Service) { svc.Spec.ExternalIPs = nil })
 	servers(t, mode, external, server{})
 	if mode == "ipvs" {
-		// What is in excludeCIDRs kube-proxy leaves, its own too (docs/kube-proxy.md).
+		// kube-proxy does not touch addresses in excludeCIDRs, its own included (docs/kube-proxy.md).
 		left := look(t, "ipvsadm -Sn | grep -o -- '^-A -[tu] "+external.String()+":[0-9]*'")
 		for line := range strings.Lines(left) {
 			if _, err := node().Exec(t.Context(), append([]string{"ipvsadm", "-D"}, strings.Fields(line)[1:]...)...); err != nil {
@@ -225,7 +226,7 @@ func testCleanup(t *testing.T, mode string, svc *corev1.Service) {
 	scene.Answered(t, scene.PodMachine(t, "a2"), "tcp", scene.Internal(t, svc, scene.HTTPPort), "a1", "b1")
 }
 
-// testAnnounceOnly: kube-proxy serves the address, we only answer ARP for it.
+// testAnnounceOnly: kube-proxy serves the address, the speaker only answers ARP for it.
 func testAnnounceOnly(t *testing.T, mode string) {
 	svc := scene.Service(t, "announced")
 	scene.Endpoints(t, "announced", "a1", "b1")
@@ -240,7 +241,7 @@ func testAnnounceOnly(t *testing.T, mode string) {
 	if mode != "ipvs" {
 		nothing(t, "there are virtual servers", "ipvsadm -Sn | grep -F "+vip.String()+":")
 	}
-	scene.By(t, cluster.Client, vip, node()) // who will have nobody to answer ARP
+	scene.By(t, cluster.Client, vip, node()) // its ARP requests will have no answer
 	stopSpeaker(t)
 	scene.Answered(t, cluster.Client, "tcp", scene.External(t, svc, scene.HTTPPort), "a1", "b1")
 	scene.Endpoints(t, "announced", "b1")

@@ -14,24 +14,25 @@ import (
 	"github.com/ironlb/ironlb/test/e2e/scene"
 )
 
-// ours is what the speaker made on node1: its tables, and what IPVS and the routes have of the pool.
+// ours lists the speaker's state on node1: its tables, and IPVS and routes of the pool.
 const ours = `nft -s list table ip ironlb; nft list map ip ironlb-lb virtuals 2>/dev/null; nft list map ip ironlb-lb reals-tcp 2>/dev/null
 ipvsadm -Sn 2>/dev/null | grep '192[.]0[.]2[.]1[2-4][0-9]'; ip route show table local | grep '192[.]0[.]2[.]1[2-4][0-9]'`
 
-// theirs is what kube-proxy made, by mode. In mode nftables, chains of what went stay, empty, until something else changes.
+// theirs lists kube-proxy's state, by mode. In mode nftables, empty chains of deleted objects stay until the next
+// change.
 var theirs = map[string]string{
 	"iptables": "iptables-save | grep KUBE- | grep -v ^:",
 	"nftables": "nft -s list table ip kube-proxy | sed -E '/^[[:space:]]*chain .*[{]$/ { N; /\\n[[:space:]]*[}]$/d }'",
 	"ipvs":     "ipvsadm -Sn | grep -v '192[.]0[.]2[.]1[2-4][0-9]'; ip -o addr show dev kube-ipvs0; iptables-save | grep KUBE- | grep -v ^:",
 }
 
-// show returns what the script prints on node1, sorted, one element of nftables to a line.
+// show returns the sorted output of the script on node1, one element of nftables to a line.
 func show(ctx context.Context, script string) (string, error) {
 	out, err := node().Exec(ctx, "sh", "-c", "("+script+") | tr ',{}' '\\n\\n\\n' | sed 's/^[ \t]*//; s/elements = *//; s/[ \t]*$//' | sort -u; true")
 	return strings.TrimLeft(out, "\n"), err
 }
 
-// look wants the script to show something, nothing wants it not to.
+// look fails unless the script prints something, nothing fails if it does.
 func look(t *testing.T, script string) string {
 	t.Helper()
 	out, err := show(t.Context(), script)
@@ -48,7 +49,7 @@ func nothing(t *testing.T, what, script string) {
 	}
 }
 
-// same wants the node to be as before.
+// same waits until the node's state is as before.
 func same(t *testing.T, whose, script, before string) {
 	t.Helper()
 	scene.Eventually(t, patience, whose+" is as before", func(ctx context.Context) error {
@@ -77,7 +78,7 @@ func difference(before, now string) string {
 	return out.String()
 }
 
-// server is who serves an address, and who listens on a port.
+// server is the set of programs that serve an address or listen on a port.
 type server struct{ speaker, kubeProxy bool }
 
 // servers waits until an address of a Service is served by exactly these.
@@ -103,7 +104,8 @@ func servers(t *testing.T, mode string, addr netip.Addr, want server) {
 	})
 }
 
-// healthPort waits until the program serves a healthCheckNodePort on node1, with one endpoint, and calls nudge as long as it does not.
+// healthPort waits until the program serves a healthCheckNodePort on node1, with one endpoint, and calls nudge until
+// then.
 func healthPort(t *testing.T, port int32, program string, nudge func()) {
 	t.Helper()
 	scene.Eventually(t, patience, "the health check port is served by "+program, func(ctx context.Context) error {
@@ -125,7 +127,8 @@ func healthPort(t *testing.T, port int32, program string, nudge func()) {
 	})
 }
 
-// restorations are when the speakers of node1 put back the virtual server of TCP at that port, by their logs.
+// restorations returns the times when node1's speakers restored the virtual server of TCP at that port, from their
+// logs.
 func restorations(t *testing.T, at netip.AddrPort) (times []time.Time) {
 	t.Helper()
 	for _, file := range cluster.LogFiles() {

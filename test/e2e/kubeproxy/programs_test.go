@@ -23,15 +23,15 @@ import (
 	"github.com/ironlb/ironlb/test/lab/process"
 )
 
-// stopGrace is for a program in an emulated guest.
+// stopGrace is the time for a program in an emulated guest to stop.
 const stopGrace = 20 * time.Second
 
-// patience is for what kube-proxy and the speaker do there, where a start takes minutes when other guests run beside.
+// patience is the timeout for kube-proxy and the speaker there: a start takes minutes while other guests run.
 const patience = 8 * time.Minute
 
 func node() *lab.Node { return cluster.Node(0) }
 
-// freshNode gives node1 a kernel state without traces of what was on it before.
+// freshNode gives node1 a kernel without residual state.
 func freshNode(t *testing.T) {
 	t.Helper()
 	if err := errors.Join(node().PowerOff(t.Context()), node().PowerOn(t.Context())); err != nil {
@@ -89,7 +89,7 @@ type proxy struct {
 func startKubeProxy(t *testing.T, mode string, more lab.KubeProxyConfig) *proxy {
 	t.Helper()
 	k := &proxy{mode: mode}
-	t.Cleanup(func() { k.stop(t) }) // also when it never gets ready, as the lab is broken by programs that end with a node
+	t.Cleanup(func() { k.stop(t) }) // also if it never becomes ready: a program that ends with its node breaks the lab
 	k.start(t, more)
 	return k
 }
@@ -101,8 +101,8 @@ func (k *proxy) stop(t *testing.T) {
 	}
 }
 
-// start starts it and waits until it has programmed all there is. Mode ipvs looks at everything every 15 s, by default every 30 s; the
-// others do so once an hour, and beside that program what changes.
+// start starts it and waits until it has programmed everything. Mode ipvs does a full sync every 15 s, by default every
+// 30 s. The others do one every hour, and otherwise program changes.
 func (k *proxy) start(t *testing.T, more lab.KubeProxyConfig) {
 	t.Helper()
 	config := lab.KubeProxyConfig{"ipvs": often()}
@@ -123,7 +123,7 @@ func (k *proxy) start(t *testing.T, more lab.KubeProxyConfig) {
 
 func often() map[string]any { return map[string]any{"syncPeriod": "15s", "minSyncPeriod": "1s"} }
 
-// syncs is how often kube-proxy has compared the node with the cluster, to the end, in IPv4.
+// syncs returns the number of completed IPv4 syncs of kube-proxy.
 func syncs(ctx context.Context) (int, error) {
 	out, err := node().Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://"+lab.KubeProxyMetrics.String()+"/metrics")
 	if err != nil {
@@ -132,8 +132,8 @@ func syncs(ctx context.Context) (int, error) {
 	return counter(out, `kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"}`)
 }
 
-// synced waits until kube-proxy has compared them so many times more, and calls nudge as long as it has not. Without a nudge only mode
-// ipvs does so by itself.
+// synced waits for this many more syncs of kube-proxy, and calls nudge until then. Without a nudge only mode ipvs syncs
+// by itself.
 func synced(t testing.TB, times int, nudge func()) {
 	t.Helper()
 	before := -1
@@ -152,7 +152,7 @@ func synced(t testing.TB, times int, nudge func()) {
 	})
 }
 
-// resync changes the endpoints of a Service until kube-proxy has compared the node with the cluster three times more.
+// resync changes the endpoints of a Service until kube-proxy has synced three more times.
 func resync(t testing.TB, service string) {
 	t.Helper()
 	round := 0
@@ -162,19 +162,20 @@ func resync(t testing.TB, service string) {
 	})
 }
 
-// caughtUp waits until kube-proxy has programmed all that happened before, which it may lag behind by many seconds: a Service that is
-// made now is served after it, as kube-proxy is told of Services, and of slices, in their order. It stays until the end of the test.
+// caughtUp waits until kube-proxy has programmed all previous changes, which may take many seconds. A new Service is
+// served after these, because kube-proxy receives Services, and slices, in their order. It stays until the end of the
+// test.
 func caughtUp(t *testing.T, mode string) {
 	t.Helper()
 	svc := scene.Service(t, "caught-up", scene.OfType(corev1.ServiceTypeClusterIP))
 	scene.Endpoints(t, "caught-up", "b1")
 	scene.Answered(t, scene.PodMachine(t, "a2"), "tcp", scene.Internal(t, svc, scene.HTTPPort), "b1")
 	if mode == "ipvs" {
-		synced(t, 1, nil) // it is served before the same sync takes away what is no longer wanted
+		synced(t, 1, nil) // it is served before the same sync deletes obsolete state
 	}
 }
 
-// counter is the value of one sample: a metric and its labels.
+// counter returns the value of one sample: a metric and its labels.
 func counter(text, sample string) (int, error) {
 	for line := range strings.Lines(text) {
 		if rest, ok := strings.CutPrefix(line, sample+" "); ok {
@@ -201,7 +202,7 @@ func startSpeaker(t *testing.T, serviceProxy bool) {
 	ready(t)
 }
 
-// ready waits until node1's speaker says that it is.
+// ready waits until node1's speaker reports ready.
 func ready(t *testing.T) {
 	t.Helper()
 	scene.Eventually(t, patience, "the speaker is ready", func(ctx context.Context) error {
@@ -227,7 +228,7 @@ func readyz(ctx context.Context) (string, error) {
 	return says, err
 }
 
-// told waits until everything that speaks of wrong pairings names exactly this reason, and says these words; "" is none.
+// told waits until all reports of incompatible combinations name exactly this reason, and contain says; "" is none.
 func told(t *testing.T, vip, reason string, says ...string) {
 	t.Helper()
 	what := "the pairing is said to be right"

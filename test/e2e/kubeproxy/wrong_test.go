@@ -14,11 +14,12 @@ import (
 	"github.com/ironlb/ironlb/test/lab"
 )
 
-// restoredWithin bounds how long an address is not served after kube-proxy deleted its virtual servers, with the time
-// that an emulated guest needs.
+// restoredWithin limits the time without service after kube-proxy deleted the virtual servers of an address. It
+// includes the time that an emulated guest needs.
 const restoredWithin = 10 * time.Second
 
-// served asks the Service's address until the test stops it, and then wants no longer outage than that after a flush.
+// served sends requests to the Service's address until the test stops it. The longest outage must be within
+// restoredWithin.
 func served(t *testing.T, svc *corev1.Service) (stop func()) {
 	t.Helper()
 	vip := scene.External(t, svc, scene.HTTPPort)
@@ -42,8 +43,8 @@ func served(t *testing.T, svc *corev1.Service) (stop func()) {
 	}
 }
 
-// testNotExcluded: kube-proxy in mode ipvs deletes our virtual servers each time it compares them; we put them back
-// each time, within seconds, and say what to change.
+// testNotExcluded: kube-proxy in mode ipvs deletes IronLB's virtual servers at each sync. The speaker restores them
+// each time, within seconds, and reports the fix.
 func testNotExcluded(t *testing.T, svc *corev1.Service) {
 	vip := scene.External(t, svc, scene.HTTPPort)
 	told(t, vip.Addr().String(), "KubeProxyDeletesVirtualServers", "add "+poolCIDR+" to ipvs.excludeCIDRs")
@@ -62,8 +63,7 @@ func testNotExcluded(t *testing.T, svc *corev1.Service) {
 }
 
 // testFlush: kube-proxy in mode nftables deletes all virtual servers when it starts (ipvs.md 1.7.3): they are restored
-// within seconds. A connection that sends nothing meanwhile goes on; one that does goes on or ends with a reset, not
-// in silence.
+// within seconds. A connection idle at that time continues; a busy one continues or ends with a reset, not in silence.
 func testFlush(t *testing.T, svc *corev1.Service, start func()) {
 	vip := scene.External(t, svc, scene.StreamPort)
 	scene.Answered(t, cluster.Client, "tcp", scene.External(t, svc, scene.HTTPPort), "a1", "b1")
@@ -111,7 +111,7 @@ func testFlush(t *testing.T, svc *corev1.Service, start func()) {
 	}
 }
 
-// TestBesideServiceProxy: a kube-proxy where the speaker serves every Service, and what it leaves behind, are told.
+// TestBesideServiceProxy: with serviceProxy, a running kube-proxy and its residual state are reported.
 func TestBesideServiceProxy(t *testing.T) {
 	freshNode(t)
 	startCCM(t, "Proxy")

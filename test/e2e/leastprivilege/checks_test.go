@@ -7,10 +7,10 @@ import (
 	"github.com/ironlb/ironlb/test/lab/manifest"
 )
 
-// check is something that a user of the cluster sees, and that a program does.
+// check tests an effect of a program that is visible to a user of the cluster.
 type check struct {
 	name string
-	// proves names the rights, by their keys, whose removal is expected to fail this check: it runs first then.
+	// proves names the rights, by their keys, whose removal must fail this check: for these it runs first.
 	proves []string
 	run    func(ctx context.Context, w *world) error
 }
@@ -18,7 +18,7 @@ type check struct {
 // checks by program.
 var checks = map[string][]check{ccm: managerChecks, speaker: speakerChecks, bgpd: daemonChecks}
 
-// ordered returns the checks of the container's program, with those first that are expected to prove the right.
+// ordered returns the checks of the container's program, those that prove the right first.
 func ordered(r manifest.Right) []check {
 	all := slices.Clone(checks[program(r.Container)])
 	slices.SortStableFunc(all, func(a, b check) int { return rank(a, r) - rank(b, r) })

@@ -1,5 +1,5 @@
-// Package leastprivilege tests that every privilege in the manifests of deploy/ is needed: it removes each capability and each
-// RBAC rule, one at a time, and expects a check of what users see to fail.
+// Package leastprivilege tests that every privilege in the manifests of deploy/ is needed. It removes each capability
+// and each RBAC rule, one at a time, and expects a check of visible behaviour to fail.
 package leastprivilege
 
 import (

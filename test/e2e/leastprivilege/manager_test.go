@@ -21,7 +21,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab"
 )
 
-// managerChecks are what ironlb-ccm does.
+// managerChecks are the checks of ironlb-ccm.
 var managerChecks = []check{
 	{"a Service gets an address", append(reads("services"), "patch services/status"), func(ctx context.Context, w *world) error {
 		name := ""
@@ -264,7 +264,7 @@ var managerChecks = []check{
 		})
 	}},
 	{"/metrics is served to a holder of a client certificate of the cluster", []string{"extension-apiserver-authentication-reader"}, func(ctx context.Context, w *world) error {
-		if _, err := w.scraper(ctx, true); err != nil { // binds the certificate's name, too
+		if _, err := w.scraper(ctx, true); err != nil { // covers the name of the certificate, too
 			return err
 		}
 		return w.soon(ctx, func(ctx context.Context) error {
@@ -316,12 +316,12 @@ var managerChecks = []check{
 	}},
 }
 
-// idlePeer is the spec of a BGPPeer of no node.
+// idlePeer returns the spec of a BGPPeer that selects no node.
 func idlePeer(w *world) string {
 	return fmt.Sprintf("{myASN: %d, peerASN: %d, peerAddress: 192.0.2.%d, nodeSelectors: [{matchLabels: {none: here}}]}", nodeASN, routerASN, 200+w.seq%50)
 }
 
-// existing is the status of a condition in round i, if toggle creates in the even ones.
+// existing returns the expected status of a condition in round i, if toggle creates in the even rounds.
 func existing(i int) metav1.ConditionStatus {
 	if i%2 == 0 {
 		return metav1.ConditionTrue
@@ -381,7 +381,7 @@ func (w *world) addNode(ctx context.Context, name, addr string) error {
 	return w.patch(ctx, &corev1.Node{ObjectMeta: named(name)}, "{status: {addresses: [{type: InternalIP, address: "+addr+"}]}}", "status")
 }
 
-// virtualIP creates a Service and waits for its VirtualIP; it returns the name of that.
+// virtualIP creates a Service and waits for its VirtualIP. It returns the name of the VirtualIP.
 func (w *world) virtualIP(ctx context.Context, service string) (name string, err error) {
 	service = cmp.Or(service, w.name("web"))
 	if err := w.service(ctx, service, "", ""); err != nil {
@@ -406,7 +406,7 @@ func (w *world) virtualIPOf(ctx context.Context, service string) (name string, e
 	})
 }
 
-// withoutNode has an address whose only node stops to match, and waits for the effect on its VirtualIP.
+// withoutNode creates an address, makes its only node ineligible, and waits for the effect on its VirtualIP.
 func (w *world) withoutNode(ctx context.Context, effect func(context.Context, *v1alpha1.VirtualIP) error) error {
 	name, label := w.name("alone"), &corev1.Node{ObjectMeta: named(w.node.Name)}
 	err := errors.Join(w.patch(ctx, label, "{metadata: {labels: {test: "+name+"}}}"),
@@ -441,7 +441,7 @@ func (w *world) withoutNode(ctx context.Context, effect func(context.Context, *v
 	})
 }
 
-// wrongAdvertisement creates an L2Advertisement of a pool that does not exist, and waits for the Event.
+// wrongAdvertisement creates an L2Advertisement of a missing pool, and waits for the Event.
 func (w *world) wrongAdvertisement(ctx context.Context) (name string, err error) {
 	name = w.name("l2")
 	if err := w.own(ctx, "L2Advertisement", name, "{ipAddressPools: [absent]}"); err != nil {
@@ -450,7 +450,7 @@ func (w *world) wrongAdvertisement(ctx context.Context) (name string, err error)
 	return name, w.soon(ctx, func(ctx context.Context) error { return w.event(ctx, ccm, name, "UnknownPool", 1) })
 }
 
-// event returns nil if the program has written an Event about the object as often as that.
+// event returns nil if the program has written an Event about the object at least count times.
 func (w *world) event(ctx context.Context, component, about, reason string, count int32) error {
 	events, err := w.Kube.CoreV1().Events("").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + about})
 	if err != nil {
@@ -466,7 +466,7 @@ func (w *world) event(ctx context.Context, component, about, reason string, coun
 	return fmt.Errorf("%s has the Events %q, want %d %s by %s", about, have, count, reason, component)
 }
 
-// scraper returns a token of an account that may read /metrics, or may not.
+// scraper returns a token of an account that may or may not read /metrics.
 func (w *world) scraper(ctx context.Context, may bool) (string, error) {
 	name := fmt.Sprintf("scraper-%t", may)
 	err := []error{w.create(ctx, "{apiVersion: v1, kind: ServiceAccount, metadata: {name: %s, namespace: default}}", name)}
@@ -487,7 +487,7 @@ func (w *world) scraper(ctx context.Context, may bool) (string, error) {
 	return answer.Status.Token, nil
 }
 
-// scrape reads /metrics and checks the status of the answer.
+// scrape reads /metrics and checks the status of the response.
 func (w *world) scrape(ctx context.Context, want string, flags ...string) error {
 	argv := append([]string{"curl", "-sSk", "--max-time", "3", "-o", "/dev/null", "-w", "%{http_code}"}, flags...)
 	got, err := w.Management.Exec(ctx, append(argv, "https://127.0.0.1:10258/metrics")...)

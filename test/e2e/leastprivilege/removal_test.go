@@ -41,7 +41,7 @@ func TestNothingRemoved(t *testing.T) {
 	group.Wait()
 }
 
-// result of a removal.
+// result of the removal of a right.
 type result struct {
 	right   manifest.Right
 	failed  string // name of the check
@@ -51,7 +51,7 @@ type result struct {
 	took    time.Duration
 }
 
-// TestEachIsNeeded removes every right, one at a time: a check must fail, and pass again once the right is back.
+// TestEachIsNeeded removes every right, one at a time: a check must fail, and pass again after the right is restored.
 func TestEachIsNeeded(t *testing.T) {
 	all, err := manifest.Rights(root)
 	if err != nil {
@@ -152,7 +152,7 @@ func (w *world) without(ctx context.Context, r manifest.Right) (res result, err 
 	return res, fmt.Errorf("%q fails, and also once the right is back: %w\n%s", res.failed, err, w.tail(name))
 }
 
-// again starts a program from a clean state of the cluster.
+// again restarts a program with a clean state of the cluster.
 func (w *world) again(ctx context.Context, name string) error {
 	return errors.Join(w.stop(name), w.reset(ctx), w.start(ctx, name))
 }
@@ -171,7 +171,7 @@ func (w *world) tail(name string) string {
 	return process.Tail(p.Log, 15)
 }
 
-// table is the results as Markdown.
+// table returns the results as Markdown.
 func table(results []result) string {
 	rows := [][]string{{"container", "granted by", "right", "fails without it"}, {"", "", "", ""}}
 	for _, r := range results {

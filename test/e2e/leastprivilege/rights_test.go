@@ -6,10 +6,11 @@ import (
 	"github.com/ironlb/ironlb/test/lab/manifest"
 )
 
-// runtimeDefaults are the capabilities of a container that is not privileged and names none (containerd, CRI-O and Docker agree on these).
+// runtimeDefaults are the capabilities of an unprivileged container that names none (containerd, CRI-O and Docker agree
+// on these).
 var runtimeDefaults = []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"}
 
-// without takes the right from a container's privileges.
+// without removes the right from a container's privileges.
 func without(p *manifest.Privileges, r manifest.Right) {
 	switch {
 	case p.Container != r.Container:

@@ -21,7 +21,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/router"
 )
 
-// speakerChecks are what ironlb-speaker does.
+// speakerChecks are the checks of ironlb-speaker.
 var speakerChecks = []check{
 	{"requests of a client on the LAN reach a Pod", append(reads("services", "endpointslices", "virtualips"), "NET_ADMIN", "NET_RAW"), func(ctx context.Context, w *world) error {
 		name := ""
@@ -192,7 +192,7 @@ var speakerChecks = []check{
 		if err != nil {
 			return err
 		}
-		for _, secret := range []string{name + "-other", name} { // another text, and the first one again
+		for _, secret := range []string{name + "-other", name} { // another password, and then the first one
 			if err := w.patch(ctx, &v1alpha1.BGPPeer{ObjectMeta: named(name)}, "{spec: {passwordSecret: {name: "+secret+"}}}"); err != nil {
 				return err
 			}
@@ -238,7 +238,7 @@ var speakerChecks = []check{
 	}},
 }
 
-// daemonChecks are what ironlb-bgpd does.
+// daemonChecks are the checks of ironlb-bgpd.
 var daemonChecks = []check{
 	{"BFD with the router is up", nil, func(ctx context.Context, w *world) error { return w.soon(ctx, w.bfdUp) }},
 	{"the thread of BFD runs before others", []string{"SYS_NICE"}, func(ctx context.Context, w *world) error {
@@ -258,7 +258,7 @@ func (w *world) bfdUp(ctx context.Context) error {
 	})
 }
 
-// before returns nil if a thread of the process has a share of the processor before all others, or the best nice value.
+// before returns nil if a thread of the process has a reserved CPU share (SCHED_DEADLINE), or the best nice value.
 func before(pid int) error {
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	if err != nil {
@@ -329,7 +329,7 @@ func (w *world) announced(ctx context.Context, service string) error {
 
 var errNoSession = errors.New("the SpeakerStatus has no session with the BGPPeer")
 
-// session calls check with what the node reports of its session with the BGPPeer.
+// session calls check with the node's reported session with the BGPPeer.
 func (w *world) session(ctx context.Context, peer string, check func(*v1alpha1.SessionStatus) error) error {
 	var o v1alpha1.SpeakerStatus
 	if err := w.get(ctx, &o, w.node.Name); err != nil {
@@ -345,7 +345,7 @@ func (w *world) session(ctx context.Context, peer string, check func(*v1alpha1.S
 	return errNoSession
 }
 
-// routed creates a pool with a Service, and waits until it has an address and the session with the router is up.
+// routed creates a pool with a Service, and waits for its address and the session with the router.
 func (w *world) routed(ctx context.Context) (pool string, prefix netip.Prefix, err error) {
 	pool = w.name("routed")
 	if err := errors.Join(w.own(ctx, "IPAddressPool", pool, "{addresses: [%q]}", w.addresses()),

@@ -45,14 +45,14 @@ const (
 	password = "open-sesame"
 )
 
-// limits of a check. Without "watch" a client lists again and again, after pauses that double from 0.8 s on: rounds of changes, one
-// after the other, find the first pause that is longer than prompt.
+// limits of a check. Without "watch" a client lists repeatedly, with pauses that double from 0.8 s on. Successive
+// rounds of changes find the first pause longer than prompt.
 type limits struct {
 	first  time.Duration // until the first effect, counted from the start of the program
 	prompt time.Duration // from a change to its effect
 }
 
-// rounds of changes: the pause after the fourth list is 6.4 s at least.
+// rounds of changes: the pause after the fourth list is at least 6.4 s.
 const rounds = 6
 
 var (
@@ -66,12 +66,12 @@ type world struct {
 	node   *lab.Node
 	bird   *router.BIRD
 	config string // the speaker's
-	audit  string // log of the API server's answers to the product
+	audit  string // audit log of the product's requests
 	ca     authority
 
-	mutex sync.Mutex // of the tests: one uses the world at a time
+	mutex sync.Mutex // taken by each test for its exclusive use of the world
 
-	mu      sync.Mutex // of lacks
+	mu      sync.Mutex // guards lacks
 	lacks   *manifest.Right
 	manager *process.Process
 	limits  limits
@@ -109,9 +109,10 @@ func newWorld(ctx context.Context) (_ *world, err error) {
 	}
 	w.Cluster, err = lab.New(ctx, lab.Config{
 		Nodes: 1, Kernel: lab.Native, BGP: true, Contained: true, Progress: os.Stderr,
-		NodeGrace: time.Hour, // Nodes without a kubelet stay as they are
+		NodeGrace: time.Hour, // Nodes without a kubelet keep their state
 		APIServer: []string{
-			// By default an API server of Kubernetes 1.34 or later sends lists by watches; earlier ones do not, and need the verb.
+			// By default an API server of Kubernetes 1.34 or later serves lists by watches; earlier ones do not, and
+			// need the verb.
 			"--feature-gates=WatchList=false",
 			"--audit-policy-file=" + filepath.Join(dir, "policy.yaml"), "--audit-log-path=" + w.audit,
 			"--client-ca-file=" + w.ca.file,
@@ -128,7 +129,8 @@ func newWorld(ctx context.Context) (_ *world, err error) {
 		return w, err
 	}
 	w.node, w.config = w.Nodes[0], filepath.Join(w.Dir, "speaker.yaml")
-	// serviceProxy needs one rule more than the default, and none less. The size of conntrack's table belongs to the initial namespace.
+	// serviceProxy needs one rule more than the default, and all of its rules. The size of conntrack's table belongs to
+	// the initial namespace.
 	if err := os.WriteFile(w.config, []byte("serviceProxy: true\ndataplane: nftables\nconntrack: {maxPerCore: 0, min: 0}\n"), 0o600); err != nil {
 		return w, err
 	}
@@ -160,7 +162,7 @@ func (w *world) close() error {
 	return errors.Join(errs...)
 }
 
-// program is what runs in the container: the init container's work is done when the speaker starts.
+// program returns the program of the container. The init container's work takes effect when the speaker starts.
 func program(container string) string {
 	if container == prepare {
 		return speaker
@@ -168,7 +170,7 @@ func program(container string) string {
 	return container
 }
 
-// stop ends a program at once, as the kernel ends a container that is out of memory.
+// stop kills a program, as the kernel kills a container that is out of memory.
 func (w *world) stop(name string) error {
 	switch name {
 	case ccm:
@@ -182,7 +184,7 @@ func (w *world) stop(name string) error {
 	return w.node.KillBGP()
 }
 
-// start starts a program. What it lacks may end it: that is for the checks to find.
+// start starts a program. A missing right may end it, which the checks find.
 func (w *world) start(ctx context.Context, name string) error {
 	switch name {
 	case ccm:
@@ -194,11 +196,11 @@ func (w *world) start(ctx context.Context, name string) error {
 		w.manager = p
 		return nil
 	case speaker:
-		// Nothing that an earlier run has programmed may serve this one.
+		// State programmed by an earlier run must not serve this one.
 		if _, err := w.node.Exec(ctx, w.Program(speaker), "cleanup", "--config", w.config); err != nil {
 			return err
 		}
-		// What "prepare" is to set.
+		// "prepare" must set this sysctl.
 		if _, err := w.node.Exec(ctx, "sysctl", "-qw", "net.ipv4.conf.all.arp_ignore=0"); err != nil {
 			return err
 		}
@@ -216,7 +218,7 @@ func (w *world) start(ctx context.Context, name string) error {
 	return nil
 }
 
-// until polls check until it returns nil or the time is up.
+// until polls check until it returns nil or the limit has passed.
 func until(ctx context.Context, limit time.Duration, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -239,12 +241,12 @@ func until(ctx context.Context, limit time.Duration, check func(context.Context)
 	}
 }
 
-// soon waits for an effect as long as a started program may take.
+// soon waits for an effect within the limit of a started program.
 func (w *world) soon(ctx context.Context, effect func(context.Context) error) error {
 	return until(ctx, w.limits.first, effect)
 }
 
-// each makes changes, one after the other, and waits for the effect of each.
+// each applies changes one after the other, and waits for the effect of each.
 func (w *world) each(ctx context.Context, change func(i int) error, effect func(ctx context.Context, i int) error) error {
 	for i := range rounds {
 		if err := change(i); err != nil {
@@ -261,13 +263,13 @@ func (w *world) each(ctx context.Context, change func(i int) error, effect func(
 	return nil
 }
 
-// name returns a name that was not used before.
+// name returns an unused name.
 func (w *world) name(prefix string) string {
 	w.seq++
 	return fmt.Sprintf("%s-%d", prefix, w.seq)
 }
 
-// addresses returns a /30 of the LAN that nothing else uses until the next reset.
+// addresses returns a /30 of the LAN that is unused until the next reset.
 func (w *world) addresses() netip.Prefix {
 	a := lab.FreeRange.Addr().As4()
 	a[3] += 16 + byte(4*w.block)
@@ -323,7 +325,7 @@ func (w *world) patch(ctx context.Context, o client.Object, patch string, subres
 
 func named(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name} }
 
-// own kinds of the product.
+// ownKinds returns the product's kinds.
 func ownKinds() []client.Object {
 	return []client.Object{
 		&v1alpha1.VirtualIP{}, &v1alpha1.SpeakerStatus{}, &v1alpha1.L2Advertisement{}, &v1alpha1.BGPAdvertisement{}, &v1alpha1.BGPPeer{},
@@ -331,8 +333,8 @@ func ownKinds() []client.Object {
 	}
 }
 
-// reset removes everything that checks and programs have made, and creates what every check finds: pool lan with its
-// L2Advertisement, and BGPPeer router.
+// reset removes all objects created by checks and programs, and creates those required by every check: pool lan with
+// its L2Advertisement, and BGPPeer router.
 func (w *world) reset(ctx context.Context) error {
 	for _, kind := range ownKinds() {
 		if _, is := kind.(*v1alpha1.VirtualIP); is {
@@ -396,7 +398,7 @@ func (w *world) reset(ctx context.Context) error {
 		}
 	}
 	errs = append(errs, w.patch(ctx, &corev1.Node{ObjectMeta: named(w.node.Name)}, "{metadata: {labels: {test: null}}}"))
-	// An answer to ARP must be of this run.
+	// A reply to ARP must be from this run.
 	if _, err := w.Client.Exec(ctx, "ip", "neigh", "flush", "all"); err != nil {
 		errs = append(errs, err)
 	}
@@ -412,7 +414,7 @@ func (w *world) reset(ctx context.Context) error {
 	return nil
 }
 
-// remove takes the right away; restore gives it back. Both wait until that is in force.
+// remove removes the right; restore restores it. Both wait until the change takes effect.
 func (w *world) remove(ctx context.Context, r manifest.Right) error {
 	w.mu.Lock()
 	w.lacks = &r
@@ -439,7 +441,7 @@ func (w *world) restore(ctx context.Context, r manifest.Right) error {
 	return w.inForce(ctx, r, true)
 }
 
-// change applies the manifest of the object that grants the right, without it or as it is.
+// change applies the manifest of the object that grants the right, without the right or unchanged.
 func (w *world) change(ctx context.Context, r manifest.Right, without bool) error {
 	docs, err := manifest.Load(root, manifest.File)
 	if err != nil {
@@ -481,7 +483,7 @@ func (w *world) change(ctx context.Context, r manifest.Right, without bool) erro
 	return w.patch(ctx, o, string(patch))
 }
 
-// inForce waits until the API server's authorizer agrees.
+// inForce waits until the API server's authorizer gives the wanted answer.
 func (w *world) inForce(ctx context.Context, r manifest.Right, want bool) error {
 	review := r.Review(lab.SystemNamespace)
 	return until(ctx, 20*time.Second, func(ctx context.Context) error {
@@ -493,7 +495,7 @@ func (w *world) inForce(ctx context.Context, r manifest.Right, want bool) error 
 	})
 }
 
-// refused counts the requests that the API server has refused since the log had this size, and that the right would have allowed.
+// refused counts the requests refused by the API server since the log had this size that the right would have allowed.
 func (w *world) refused(r manifest.Right, since int64) (n int, err error) {
 	text, err := os.ReadFile(w.audit)
 	if err != nil {
@@ -511,7 +513,7 @@ func (w *world) refused(r manifest.Right, since int64) (n int, err error) {
 			ResponseStatus struct{ Code int }
 		}
 		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
-			continue // it is being written
+			continue // an incomplete line
 		}
 		resource := event.ObjectRef.Resource
 		if event.ObjectRef.Subresource != "" {
@@ -550,7 +552,7 @@ func (w *world) get(ctx context.Context, o client.Object, name string) error {
 	return w.Objects.Get(ctx, key, o)
 }
 
-// gone returns nil once there is no such object.
+// gone returns nil if the object does not exist.
 func (w *world) gone(ctx context.Context, o client.Object, name string) error {
 	err := w.get(ctx, o, name)
 	if apierrors.IsNotFound(err) {

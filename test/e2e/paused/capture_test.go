@@ -15,8 +15,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/steady"
 )
 
-// capture records the frames about some addresses that pass a port: questions, its own among them, answers and
-// announcements.
+// capture records the frames about some addresses on a port: requests (its own included), answers and announcements.
 type capture struct {
 	addrs []netip.Addr
 	conn  *packet.Conn
@@ -72,7 +71,7 @@ func (c *capture) close() error {
 	return err
 }
 
-// given returns the answers and announcements since a moment that gave a hardware address.
+// given returns the answers and announcements of a hardware address since a moment.
 func (c *capture) given(mac string, since time.Time) (found []captured) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,7 +83,7 @@ func (c *capture) given(mac string, since time.Time) (found []captured) {
 	return found
 }
 
-// asked reports whether somebody asked for an address in a span of time.
+// asked reports whether an address was requested in a span of time.
 func (c *capture) asked(addr, asker netip.Addr, from, to time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,9 +1,9 @@
-// Package paused tests a node whose virtual machine is paused and goes on, as when a hypervisor migrates or snapshots
-// it: none of its own clocks shows that time has passed, and another node answers for its addresses by then.
+// Package paused tests a node whose virtual machine is paused and resumed, as when a hypervisor migrates or snapshots
+// it: none of its own clocks shows that time has passed, and by then another node owns its addresses.
 //
-// The first node is a virtual machine under QEMU, emulated where there is no KVM. The two others run natively, with the
-// nftables data plane, and so does the Pod behind the address. A watcher on a bare port asks for the address ten times
-// a second and records what it receives about it.
+// The first node is a virtual machine under QEMU, emulated without KVM. The two others run natively, with the nftables
+// data plane, and so does the Pod behind the address. A watcher on a bare port requests the address ten times a second
+// and records the frames about it.
 package paused
 
 import (
@@ -63,7 +63,7 @@ func start(ctx context.Context) error {
 	return err
 }
 
-// label sets the label of nodes that may answer to a JSON value.
+// label sets the label of candidate nodes to a JSON value.
 func label(ctx context.Context, value string, nodes ...*lab.Node) error {
 	patch := []byte(`{"metadata":{"labels":{"lb":` + value + `}}}`)
 	for _, n := range nodes {

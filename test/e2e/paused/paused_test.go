@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	// standstill is how long the virtual machine is paused: longer than any profile's dead time, and than the others
-	// need to take over.
+	// standstill is the length of the pause: longer than any profile's dead time, and than the others need to take
+	// over.
 	standstill = 10 * time.Second
-	// watch is for how long nothing may happen afterwards: longer than a speaker observes before it claims anything,
-	// and than what waited in the network card of an emulated machine takes.
+	// watch is the time without moves afterwards. It is longer than a speaker observes before it claims anything, and
+	// than an emulated machine needs to process the queue of its network card.
 	watch = 8 * time.Second
 
 	clockStops = "ironlb_liveness_clock_stops_total"
@@ -24,8 +24,7 @@ const (
 )
 
 // TestPausedVirtualMachine: a virtual machine that is paused for ten seconds does not resume as owner. Its own clocks
-// show nothing of the pause; the heartbeats of the others do. Nothing moves, and in
-// the end it is an ordinary candidate.
+// do not show the pause; the heartbeats of the others do. Nothing moves, and in the end it is an ordinary candidate.
 func TestPausedVirtualMachine(t *testing.T) {
 	vm, others := cluster.Node(0), cluster.Nodes[1:]
 	s := serving(t, vm, others)
@@ -41,7 +40,7 @@ func TestPausedVirtualMachine(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	t.Cleanup(resume) // once more does no harm
+	t.Cleanup(resume) // a second call is harmless
 	owner := s.owned("while the virtual machine is paused", others...)
 	s.taken = s.firstAnswer(owner)
 	t.Logf("%s answers %s after the pause began", owner.Name, s.taken.Sub(s.paused).Round(time.Millisecond))
@@ -59,7 +58,7 @@ func TestPausedVirtualMachine(t *testing.T) {
 	})
 	lost := time.Since(measured) - (s.uptime(vm) - uptime)
 	t.Logf("CLOCK_BOOTTIME of %s is behind by %s", vm.Name, lost.Round(time.Millisecond))
-	if lost < standstill/2 { // reading the clock of a busy machine takes its time
+	if lost < standstill/2 { // reading the clock of a busy machine takes time
 		t.Errorf("the clock of %s did not stand still", vm.Name)
 	}
 	s.unchanged(owner, vm)
@@ -70,11 +69,11 @@ func TestPausedVirtualMachine(t *testing.T) {
 	s.standby(vm, len(others))
 }
 
-// unchanged wants that since the other one gave up the owner alone has answered what was asked, and that every client
-// was served by it.
+// unchanged checks that since the resumed node gave up only the owner has answered, and that it has served every
+// client.
 func (s *scene) unchanged(owner, resumed *lab.Node) {
 	s.t.Helper()
-	until := time.Now().Add(-calm / 2) // what was asked later may still be answered
+	until := time.Now().Add(-calm / 2) // later requests may still be answered
 	for i, a := range s.addrs {
 		seen := s.w.Seen(a, s.gaveUp, until)
 		if seen.Asked == 0 || seen.Duplicates > 0 || len(seen.All) != 1 || seen.All[0] != owner.MAC() {
@@ -83,7 +82,7 @@ func (s *scene) unchanged(owner, resumed *lab.Node) {
 		}
 		r := s.clients[i].Report(s.resumed, until)
 		s.t.Logf("client of %v since the resumption: %s", a, r)
-		// The owner has announced itself again by then.
+		// By then the owner has announced itself again.
 		if r := s.clients[i].Report(s.gaveUp.Add(time.Second), until); r.Failed > 0 || r.Tried == 0 {
 			s.t.Errorf("client of %v: %d of %d connections failed later than 1s after it gave up", a, r.Failed, r.Tried)
 		}
@@ -99,12 +98,12 @@ func (s *scene) unchanged(owner, resumed *lab.Node) {
 	}
 }
 
-// silent wants that the node that resumed has announced and answered nothing since it gave up; and that the owner has
-// announced itself after its last answer. What waited in the network card is read in its order, and before the first
-// heartbeats in it no clock shows that time has passed; an emulated machine takes hundreds of milliseconds for that.
+// silent checks that the resumed node has announced and answered nothing since it gave up, and that the owner has
+// announced itself after that node's last answer. The network card's queue is processed in order, and before the first
+// heartbeats in it no clock shows that time has passed. An emulated machine needs hundreds of milliseconds for that.
 func (s *scene) silent(owner, resumed *lab.Node) {
 	s.t.Helper()
-	last := map[bool]time.Time{} // answer, by whether the address is of IPv6
+	last := map[bool]time.Time{} // last answer, by whether the address is IPv6
 	late, foreign, total := 0, 0, 0
 	for _, f := range s.frames.given(resumed.MAC(), s.resumed) {
 		if f.Kind == steady.Gratuitous {

@@ -27,13 +27,13 @@ const (
 	udpPort = 53
 	tcpPort = 90
 
-	patience = time.Minute // for what a busy machine, or an emulated one, may take its time over
-	calm     = time.Second // for which an address must have one answerer
+	patience = time.Minute // timeout on a busy or emulated machine
+	calm     = time.Second // time with one answering station
 
 	fences = "ironlb_liveness_fences_total"
 )
 
-// scene is one dual-stack Service, and what is seen of its addresses on the LAN.
+// scene is one dual-stack Service, with observations of its addresses on the LAN.
 type scene struct {
 	t       *testing.T
 	addrs   []netip.Addr // IPv4, IPv6
@@ -42,12 +42,12 @@ type scene struct {
 	clients []*steady.Client // one for each address
 	fences  map[*lab.Node]int
 
-	// paused is when the virtual machine was paused, taken when the next owner answered first, gaveUp when the one that
-	// resumed logged that its clock had stood still, or else when it resumed.
+	// paused is the start of the pause, taken the first answer of the next owner. gaveUp is when the resumed node
+	// logged that its clock had stopped, or else when it resumed.
 	paused, taken, resumed, gaveUp time.Time
 }
 
-// serving makes the Service, which the node owns and others may take over.
+// serving creates the Service, with owner as its owner and others as candidates.
 func serving(t *testing.T, owner *lab.Node, others []*lab.Node) *scene {
 	t.Helper()
 	cluster.Need(t)
@@ -81,7 +81,7 @@ func serving(t *testing.T, owner *lab.Node, others []*lab.Node) *scene {
 	return s
 }
 
-// listen starts what watches the addresses.
+// listen starts the observers of the addresses.
 func (s *scene) listen() {
 	s.t.Helper()
 	port, err := cluster.AddPort(s.t.Context(), "watch")
@@ -109,7 +109,7 @@ func (s *scene) closes(f func() error) {
 	})
 }
 
-// serve makes the Service.
+// serve creates the Service.
 func (s *scene) serve() {
 	s.t.Helper()
 	services := cluster.Kube.CoreV1().Services(metav1.NamespaceDefault)
@@ -175,8 +175,8 @@ func (s *scene) owned(when string, among ...*lab.Node) (owner *lab.Node) {
 	return owner
 }
 
-// lasts calls check until a moment, which the test needs for its own sake: a pause has its length, and nothing may
-// happen for so long.
+// lasts calls check until a moment. The test needs this time itself: for the length of a pause, and for the time
+// without moves.
 func (s *scene) lasts(until time.Time, check func()) {
 	s.t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -187,7 +187,7 @@ func (s *scene) lasts(until time.Time, check func()) {
 	}
 }
 
-// firstAnswer returns when the node's first answer or announcement since the pause came.
+// firstAnswer returns the time of the node's first answer or announcement since the pause.
 func (s *scene) firstAnswer(n *lab.Node) time.Time {
 	s.t.Helper()
 	all := s.frames.given(n.MAC(), s.paused)
@@ -197,7 +197,7 @@ func (s *scene) firstAnswer(n *lab.Node) time.Time {
 	return all[0].at
 }
 
-// standby waits until the node's speaker is an ordinary candidate: no observer, and it hears so many others.
+// standby waits until the node's speaker is an ordinary candidate: no observer, and it receives that many others.
 func (s *scene) standby(n *lab.Node, peers int) {
 	s.t.Helper()
 	s.eventually(n.Name+" is a standby", func(context.Context) error {
@@ -239,7 +239,7 @@ func (s *scene) uptime(n *lab.Node) time.Duration {
 	return time.Duration(seconds * float64(time.Second))
 }
 
-// neighbour returns the hardware address that the client has for an address.
+// neighbour returns the client's neighbor table entry for an address.
 func (s *scene) neighbour(addr netip.Addr) string {
 	s.t.Helper()
 	out, err := cluster.Client.Exec(s.t.Context(), "ip", "neigh", "show", addr.String(), "dev", "eth0")

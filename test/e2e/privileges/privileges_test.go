@@ -1,4 +1,4 @@
-// Package privileges tests that IronLB's programs do their work with exactly the privileges of their manifests in deploy/.
+// Package privileges tests that IronLB's programs work with exactly the privileges of their manifests in deploy/.
 package privileges
 
 import (
@@ -61,7 +61,8 @@ metadata: {name: web, namespace: default}
 spec: {type: LoadBalancer, ipFamilyPolicy: RequireDualStack, selector: {app: web}, ports: [{port: 80}]}
 `
 
-// TestProgramsAreReady starts the programs, "prepare" first, as the containers of their Pods, and waits until each is ready.
+// TestProgramsAreReady starts the programs as the containers of their Pods, "prepare" first, and waits until each is
+// ready.
 func TestProgramsAreReady(t *testing.T) {
 	cluster.Need(t)
 	node := cluster.Nodes[0]
@@ -149,8 +150,8 @@ func TestProgramsAreReady(t *testing.T) {
 	}
 }
 
-// cleanup checks that "cleanup" needs each capability of its container, that it removes everything with them and reports it, and that it
-// succeeds where nothing is left.
+// cleanup checks that "cleanup" needs each capability of its container. With all of them it removes everything and
+// reports it, and it succeeds when nothing is left.
 func cleanup(t *testing.T, node *lab.Node, config string) {
 	t.Helper()
 	p, err := manifest.Read(filepath.Join(cluster.Root, "deploy"), "cleanup")
@@ -197,7 +198,7 @@ func cleanup(t *testing.T, node *lab.Node, config string) {
 	}
 }
 
-// as checks that the process has the privileges of its manifest and no more.
+// as checks that the process has exactly the privileges of its manifest.
 func as(t *testing.T, container string, p *process.Process) {
 	t.Helper()
 	want, err := manifest.Read(filepath.Join(cluster.Root, "deploy"), container)

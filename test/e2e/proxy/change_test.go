@@ -19,7 +19,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/probe"
 )
 
-// loadbalancer.go:132 and 270: types and ports of a Service that change while its address stays.
+// loadbalancer.go:132 and 270: types and ports of a Service change while its address stays.
 func TestTypeAndPortsChange(t *testing.T) {
 	for network, port := range map[string]uint16{"tcp": httpPort, "udp": udpPort} {
 		t.Run(network, func(t *testing.T) {
@@ -127,15 +127,15 @@ func TestSourceRanges(t *testing.T) {
 	only(pod)
 	answered(t, pod, "tcp", vip, "a1")
 	dropped(t, client, vip)
-	only(&node.Machine) // the node itself may (ipvs.md 2.3.2)
+	only(&node.Machine) // the node itself is exempt (ipvs.md 2.3.2)
 	answered(t, &node.Machine, "tcp", vip, "a1")
 	dropped(t, client, vip)
 	set("0.0.0.0/1", "128.0.0.0/1", "::/1", "8000::/1")
 	answered(t, client, "tcp", vip, "a1")
 	answered(t, pod, "tcp", vip, "a1")
-	set("255.255.255.255/32") // closes the family without ranges, too (2.3.1)
+	set("255.255.255.255/32") // also closes the family without ranges (2.3.1)
 	dropped(t, client, vip)
-	answered(t, pod, "tcp", internal(t, svc, httpPort), "a1") // ranges are for the LoadBalancer address
+	answered(t, pod, "tcp", internal(t, svc, httpPort), "a1") // ranges apply to the LoadBalancer address
 	set()
 	answered(t, client, "tcp", vip, "a1")
 }
@@ -174,7 +174,7 @@ func TestAffinity(t *testing.T) {
 	}
 }
 
-// loadbalancer.go:707, 841; conntrack.go:140 to 481, 673: a client with a port of its own over changes of the endpoints.
+// loadbalancer.go:707, 841; conntrack.go:140 to 481, 673: a client with a fixed port while the endpoints change.
 func TestUDPClientRecovers(t *testing.T) {
 	svc := service(t, "datagrams")
 	endpoints(t, "datagrams", "b1")
@@ -198,7 +198,7 @@ func TestUDPClientRecovers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, now := range [][]string{{"b1"}, {"c1"}, {"a2"}, {}, {"c1"}} { // another node, this node, none, one again
+			for _, now := range [][]string{{"b1"}, {"c1"}, {"a2"}, {}, {"c1"}} { // another node, this node, none, another node again
 				endpoints(t, "datagrams", now...)
 				if len(now) > 0 {
 					lastIs(t, prober, now[0])
@@ -235,17 +235,17 @@ func lastFails(t testing.TB, p *lab.Prober) {
 	}
 }
 
-// rate is upstream's 100 where the machine is fast enough: an emulated guest answers hardly more.
+// rate is upstream's 100 if the machine is fast enough: an emulated guest hardly answers more than 30.
 var rate = flag.Int("rate", 30, "requests per second while endpoints change")
 
-// grace is how long a Pod that terminates goes on: it stops then whoever still sends to it. An emulated guest needs
-// more to stop that.
+// grace is how long a terminating Pod keeps serving; afterwards every request to it fails. An emulated guest needs more
+// time to stop sending to it.
 var grace = map[string]time.Duration{"nftables": 2 * time.Second, "ipvs": 10 * time.Second}[dataplane()]
 
-// rounds of Pods are replaced: an emulated guest takes minutes for one.
+// rounds of replaced Pods: in an emulated guest one takes minutes.
 var rounds = map[string]int{"nftables": 3, "ipvs": 1}[dataplane()]
 
-// loadbalancer.go:975, 984, more strictly: Pods that terminate and then stop cost not one request (T29).
+// loadbalancer.go:975, 984, stricter: Pods that terminate and then stop cause no failed request (T29).
 func TestRollingUpdate(t *testing.T) {
 	for _, p := range []corev1.ServiceExternalTrafficPolicy{corev1.ServiceExternalTrafficPolicyCluster, corev1.ServiceExternalTrafficPolicyLocal} {
 		t.Run(string(p), func(t *testing.T) {
@@ -286,8 +286,8 @@ func TestRollingUpdate(t *testing.T) {
 	}
 }
 
-// roll makes the Service's endpoints those. Pods that are ready run before that, those that terminate stop after their
-// time of grace, and then only the others answer.
+// roll sets the Service's endpoints. Ready Pods run before that. Terminating Pods stop after their grace time, and then
+// only the others answer.
 func roll(t *testing.T, probers []*lab.Prober, service string, step []string) {
 	t.Helper()
 	for _, pod := range ready(step) {
@@ -313,7 +313,7 @@ func roll(t *testing.T, probers []*lab.Prober, service string, step []string) {
 	}
 }
 
-// refuses makes a Pod refuse connections, or take them again; those that it has go on.
+// refuses makes a Pod refuse new connections, or accept them again; existing ones stay.
 func refuses(ctx context.Context, t testing.TB, pod string, all bool) {
 	t.Helper()
 	commands := "add table inet late; delete table inet late"
@@ -326,8 +326,8 @@ func refuses(ctx context.Context, t testing.TB, pod string, all bool) {
 	}
 }
 
-// onlyReady waits until all requests were answered but the last few, and those 30 that were by Pods that are ready: nothing is
-// on its way any more to one that drains, which may go now.
+// onlyReady waits until all requests but the last few were answered, the last 30 of these by ready Pods. Then no
+// request to a draining Pod is in progress, and the Pod may end.
 func onlyReady(t testing.TB, p *lab.Prober, endpoints []string) {
 	t.Helper()
 	_, err := p.Wait(t.Context(), programmed, fmt.Sprintf("answers of the ready among %v only", endpoints), func(s probe.Summary) bool {
@@ -348,7 +348,8 @@ func onlyReady(t testing.TB, p *lab.Prober, endpoints []string) {
 	}
 }
 
-// An endpoint on this node or on another that is ready before it listens costs not one request, unless that takes it 2 s.
+// An endpoint on this node or another that becomes ready before it listens causes no failed request, unless it takes 2
+// s to listen.
 func TestReadyBeforeItListens(t *testing.T) {
 	svc := service(t, "late")
 	endpoints(t, "late", "a1")
@@ -375,7 +376,7 @@ func TestReadyBeforeItListens(t *testing.T) {
 	}
 }
 
-// checks returns how many checks of endpoints on the first node ended with that result.
+// checks returns the number of endpoint checks on the first node with that result.
 func checks(t *testing.T, result string) string {
 	t.Helper()
 	metrics, err := cluster.Node(0).Exec(t.Context(), "curl", "-fsS", "--max-time", "20", "http://127.0.0.1:7473/metrics")
@@ -390,8 +391,8 @@ func checks(t *testing.T, result string) string {
 	return n
 }
 
-// joins makes a Pod that refuses connections an endpoint beside a1, lets it listen half a second later, waits for its answers, and returns all
-// requests.
+// joins adds a Pod that refuses connections as an endpoint next to a1, and lets it listen half a second later. It waits
+// for the Pod's answers, and returns all requests.
 func joins(t *testing.T, vip netip.AddrPort, pod string) probe.Summary {
 	t.Helper()
 	t.Cleanup(func() { refuses(context.Background(), t, pod, false) }) // the next test needs the Pod
@@ -421,7 +422,7 @@ func joins(t *testing.T, vip netip.AddrPort, pod string) probe.Summary {
 	return s
 }
 
-// An open connection stays while its endpoint terminates, and while all else changes.
+// An open connection stays while its endpoint terminates, and while everything else changes.
 func TestConnectionStays(t *testing.T) {
 	svc := service(t, "stream")
 	endpoints(t, "stream", "b1")

@@ -17,10 +17,10 @@ import (
 	"github.com/ironlb/ironlb/test/lab"
 )
 
-// kube-proxy's detectLocalMode: the address of a Pod that is in no Node's podCIDRs is kept or masqueraded as the mode
-// says.
+// kube-proxy's detectLocalMode: the address of a Pod outside of all Nodes' podCIDRs is kept or masqueraded according to
+// the mode.
 func TestDetectLocalMode(t *testing.T) {
-	stranger := netip.MustParseAddr("100.64.7.2") // as a network plugin with a range of its own would give it
+	stranger := netip.MustParseAddr("100.64.7.2") // as assigned by a network plugin with its own range
 	node, pod := cluster.Node(0), podMachine(t, "a1")
 	svc := service(t, "seen", ofType(corev1.ServiceTypeClusterIP))
 	endpoints(t, "seen", "c1")
@@ -65,7 +65,7 @@ func TestDetectLocalMode(t *testing.T) {
 	}
 }
 
-// A Pod of the node that the mode does not cover is a condition of the node that names the setting, until the mode is
+// A local Pod that the mode does not cover causes a condition of the node that names the setting, until the mode is
 // changed.
 func TestPodsNotCovered(t *testing.T) {
 	node := cluster.Node(0)

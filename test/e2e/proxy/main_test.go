@@ -1,10 +1,10 @@
 // Package proxy tests IronLB as the only service proxy of a cluster: Kubernetes' own end-to-end tests of Services,
-// restated for the lab (the names say which: test/e2e/network/loadbalancer.go, service.go and others, v1.36.3).
+// rewritten for the lab (the references name the originals: test/e2e/network/loadbalancer.go, service.go and others,
+// v1.36.3).
 //
-// The Services are of both families, and all that is asked of an address of IPv4 is asked of its twin of IPv6 at the
-// same time.
+// The Services are of both families, and every check of an IPv4 address is repeated for its IPv6 twin at the same time.
 //
-// IRONLB_DATAPLANE chooses the data plane: "ipvs" (default; in a guest where this kernel has none) or "nftables"
+// IRONLB_DATAPLANE selects the data plane: "ipvs" (default; in a guest if this kernel has no IPVS) or "nftables"
 // (natively).
 package proxy
 
@@ -20,8 +20,8 @@ import (
 	"github.com/ironlb/ironlb/test/lab"
 )
 
-// cluster is shared by all tests, with these Pods, which are endpoints and clients: a1 and a2 on node1, b1 on node2, c1 on
-// node3. Each test cleans up what it made.
+// cluster is shared by all tests. Its Pods are endpoints and clients: a1 and a2 on node1, b1 on node2, c1 on node3.
+// Each test removes its objects.
 var cluster *lab.Cluster
 
 var podNodes = map[string]int{"a1": 0, "a2": 0, "b1": 1, "c1": 2}
@@ -40,7 +40,7 @@ spec:
   ipAddressPools: [lan]
 `
 
-// dataplane is that of the whole run.
+// dataplane returns the data plane of the entire run.
 func dataplane() string {
 	if d := os.Getenv("IRONLB_DATAPLANE"); d != "" {
 		return d

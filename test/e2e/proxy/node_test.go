@@ -16,7 +16,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/host"
 )
 
-// ready returns the Pods of a list of endpoints that are ready, sorted.
+// ready returns the ready Pods of a list of endpoints, sorted.
 func ready(endpoints []string) []string {
 	var pods []string
 	for _, e := range endpoints {
@@ -30,7 +30,7 @@ func ready(endpoints []string) []string {
 
 // ipvs.md 2.3.3: a port of the node itself is not reachable through a virtual address; ping is answered.
 func TestUnlistedPorts(t *testing.T) {
-	svc := service(t, "narrow", func(svc *corev1.Service) { svc.Spec.Ports = svc.Spec.Ports[2:] }) // the stream's port only
+	svc := service(t, "narrow", func(svc *corev1.Service) { svc.Spec.Ports = svc.Spec.Ports[2:] }) // only the stream's port
 	endpoints(t, "narrow", "a1")
 	node := cluster.Node(0)
 	own, err := node.Start(t.Context(), "listener", host.Cmd{Argv: []string{cluster.Program("labpod"), "serve", "the-node-itself"}})
@@ -50,7 +50,7 @@ func TestUnlistedPorts(t *testing.T) {
 	refused(t, podMachine(t, "a2"), internal(t, svc, 8080))
 }
 
-// service.go:1095: a Pod that reaches itself through its Service.
+// service.go:1095: a Pod reaches itself through its Service.
 func TestHairpin(t *testing.T) {
 	svc := service(t, "mirror")
 	endpoints(t, "mirror", "a1")
@@ -60,14 +60,14 @@ func TestHairpin(t *testing.T) {
 	answered(t, a1, "tcp", external(t, svc, httpPort), "a1")
 }
 
-// service.go:803, 1020; ipvs.md 2.2.3: who is seen by way of a ClusterIP.
+// service.go:803, 1020; ipvs.md 2.2.3: the client's address that a Pod sees through a ClusterIP.
 func TestClusterIP(t *testing.T) {
 	svc := service(t, "plain", ofType(corev1.ServiceTypeClusterIP))
 	endpoints(t, "plain", "a1", "b1", "c1")
 	for _, name := range []string{"a2", "c1"} {
 		pod := podMachine(t, name)
 		s := answered(t, pod, "tcp", internal(t, svc, httpPort), "a1", "b1", "c1")
-		if name == "a2" { // c1 may meet itself
+		if name == "a2" { // c1 may reach itself
 			seen(t, s, pod.Addr)
 		}
 	}
@@ -77,8 +77,8 @@ func TestClusterIP(t *testing.T) {
 	}
 }
 
-// ipvs.md 2.4.4: a Pod's hostPort, as the CNI plugin portmap makes it, takes nothing that is served at an address of a Service or at a NodePort, also
-// while the Service has no endpoint.
+// ipvs.md 2.4.4: a Pod's hostPort, as the CNI plugin portmap creates it, takes no traffic of a Service's address or a
+// NodePort, also while the Service has no endpoint.
 func TestHostPort(t *testing.T) {
 	svc := service(t, "beside")
 	endpoints(t, "beside", "a1")
@@ -128,7 +128,7 @@ func TestExternalIP(t *testing.T) {
 	answered(t, podMachine(t, "b1"), "tcp", internal(t, svc, httpPort), "a1", "c1")
 }
 
-// service.go:2294: a Service that another proxy is to serve.
+// service.go:2294: a Service of another service proxy.
 func TestServiceProxyName(t *testing.T) {
 	svc := service(t, "whose", ofType(corev1.ServiceTypeClusterIP))
 	endpoints(t, "whose", "a1", "b1")
@@ -167,7 +167,7 @@ func TestFinalizer(t *testing.T) {
 	})
 }
 
-// ipvs.md 2.1.2: a node whose own packet filter drops what it does not know.
+// ipvs.md 2.1.2: a node whose own packet filter drops unknown traffic.
 func TestDropPolicies(t *testing.T) {
 	for _, variant := range []string{"iptables-nft", "iptables-legacy"} {
 		t.Run(variant, func(t *testing.T) {
@@ -193,7 +193,7 @@ func TestDropPolicies(t *testing.T) {
 	}
 }
 
-// closeNode gives a node policies of DROP in both families, beside what its own connections need, until the end of the
+// closeNode sets policies of DROP on a node in both families, with rules for its own connections, until the end of the
 // test.
 func closeNode(t testing.TB, node *lab.Node, iptables string) {
 	t.Helper()
@@ -209,11 +209,11 @@ func closeNode(t testing.TB, node *lab.Node, iptables string) {
 	}
 	t.Cleanup(func() { run(context.Background(), "-P INPUT ACCEPT", "-P FORWARD ACCEPT", "-F INPUT", "-F FORWARD") })
 	run(t.Context(), "-A INPUT -i lo -j ACCEPT", "-A INPUT -i api0 -j ACCEPT", "-A INPUT -i pods0 -j ACCEPT",
-		"-A INPUT -p ipv6-icmp -j ACCEPT", // neighbours are found by it
+		"-A INPUT -p ipv6-icmp -j ACCEPT", // for neighbor discovery
 		"-A INPUT -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT", "-P INPUT DROP", "-P FORWARD DROP")
 }
 
-// service.go:1207, more strictly: a restart of the speaker costs no request and no connection.
+// service.go:1207, stricter: a restart of the speaker causes no failed request and no broken connection.
 func TestSpeakerRestart(t *testing.T) {
 	svc := service(t, "steady")
 	endpoints(t, "steady", "a1", "b1", "c1")

@@ -45,7 +45,7 @@ func health(t testing.TB, node *lab.Node, svc *corev1.Service, status, endpoints
 	})
 }
 
-// noHealth waits until nobody answers on a port of the node.
+// noHealth waits until nothing listens on a port of the node.
 func noHealth(t testing.TB, node *lab.Node, port int32) {
 	t.Helper()
 	url := fmt.Sprintf("http://%v:%d/", node.Addr, port)
@@ -59,9 +59,9 @@ func noHealth(t testing.TB, node *lab.Node, port int32) {
 	})
 }
 
-// ipvs.md 5.2.3, 5.2.4: external load balancers ask each node's port 10256, in both families, whether to send it
-// connections for Services of policy Cluster: not to one that a cluster autoscaler is about to remove, though its
-// process is well.
+// ipvs.md 5.2.3, 5.2.4: external load balancers check each node's port 10256, in both families, before they send it
+// connections for Services of policy Cluster. A node that a cluster autoscaler is about to remove is not eligible,
+// though its process is healthy.
 func TestHealthz(t *testing.T) {
 	answers := func(node *lab.Node, path string, status int, eligible bool) {
 		t.Helper()
@@ -209,7 +209,7 @@ func TestTerminating(t *testing.T) {
 
 	endpoints(t, "ending", "a1=terminating", "b1")
 	health(t, node1, svc, 503, 0)
-	answered(t, cluster.Client, "tcp", vip, "a1") // none ready here: the one that still serves
+	answered(t, cluster.Client, "tcp", vip, "a1") // none ready on this node: the serving one
 	answered(t, podMachine(t, "c1"), "tcp", ip, "b1")
 
 	endpoints(t, "ending", "a1=terminating", "a2", "b1")
@@ -222,7 +222,7 @@ func TestTerminating(t *testing.T) {
 
 	endpoints(t, "ending", "a1=gone", "b1=unready")
 	none := func() { refused(t, podMachine(t, "c1"), ip) }
-	if dataplane() == "ipvs" { // over IPv6 its requests time out here, in an emulated guest at least: to be explained
+	if dataplane() == "ipvs" { // over IPv6 the requests time out here, at least in an emulated guest; the cause is unknown
 		scene.IPv4Only(none)
 	} else {
 		none()
@@ -239,7 +239,7 @@ func TestHints(t *testing.T) {
 	endpoints(t, "hints", "a1@x", "b1@x", "c1@y")
 	answered(t, podMachine(t, "a2"), "tcp", ip, "a1", "b1")
 	answered(t, podMachine(t, "c1"), "tcp", ip, "c1")
-	endpoints(t, "hints", "a1@x", "b1@x", "c1=unready@y") // nothing for zone y
+	endpoints(t, "hints", "a1@x", "b1@x", "c1=unready@y") // no ready endpoint for zone y
 	answered(t, podMachine(t, "c1"), "tcp", ip, "a1", "b1")
 	endpoints(t, "hints", "a1@x", "b1", "c1@y") // one without a hint
 	answered(t, podMachine(t, "a2"), "tcp", ip, "a1", "b1", "c1")

@@ -10,7 +10,7 @@ const (
 	perRound   = scene.PerRound
 )
 
-// The words of the tests.
+// Short names for the functions of package scene.
 var (
 	eventually  = scene.Eventually
 	service     = scene.Service

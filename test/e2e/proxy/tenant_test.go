@@ -17,7 +17,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/host"
 )
 
-// locals returns the addresses that a node takes in as its own.
+// locals returns the local addresses of a node.
 func locals(t *testing.T, n *lab.Node) []string {
 	t.Helper()
 	var out []string
@@ -36,8 +36,8 @@ func locals(t *testing.T, n *lab.Node) []string {
 	return slices.Compact(out)
 }
 
-// CVE-2020-8554, ipvs.md 1.3.2: a Service that names another node, the router, a Pod, the network of ClusterIPs or the API server takes nothing from
-// them, although the operator allows every external IP here; and its author is told.
+// CVE-2020-8554, ipvs.md 1.3.2: a Service that names another node, the router, a Pod, the network of ClusterIPs or the
+// API server takes nothing from them, although the operator allows every external IP here. Its author is informed.
 func TestTenantTakesNothing(t *testing.T) {
 	victim, gateway := cluster.Node(2), cluster.Router
 	own, err := victim.Start(t.Context(), "listener", host.Cmd{Argv: []string{cluster.Program("labpod"), "serve", "the-node-itself"}})
@@ -87,7 +87,7 @@ func TestTenantTakesNothing(t *testing.T) {
 		}
 	}
 	untouched()
-	// The node itself serves it, at the Service's ports alone.
+	// Only the node itself serves the address, and only at the Service's ports.
 	answered(t, cluster.Client, "tcp", netip.AddrPortFrom(victim.Addr, httpPort), "a1")
 	refused(t, cluster.Client, netip.AddrPortFrom(cluster.Node(0).Addr, httpPort))
 

@@ -1,5 +1,5 @@
-// Package scene makes what tests of Services need of a lab, and asks the questions: objects that are removed at the end of
-// the test, and answers that are waited for.
+// Package scene sets up and checks Services for tests in a lab: objects are removed at the end of the test, and checks
+// wait for the expected answers.
 package scene
 
 import (
@@ -31,11 +31,10 @@ var (
 	podNodes map[string]int
 )
 
-// Use says which lab the package's functions are about, and on which node each Pod is.
+// Use sets the package's lab, and the node of each Pod.
 func Use(c *lab.Cluster, pods map[string]int) { cluster, podNodes = c, pods }
 
-// UseBoth is Use for Services of both families: what is asked of an address of IPv4 is asked of its twin of IPv6 as
-// well.
+// UseBoth is Use for Services of both families: every check of an IPv4 address is repeated for its IPv6 twin.
 func UseBoth(c *lab.Cluster, pods map[string]int) {
 	Use(c, pods)
 	both = true
@@ -51,13 +50,13 @@ const (
 // Eventually waits until check returns nil.
 func Eventually(t testing.TB, limit time.Duration, what string, check func(context.Context) error) {
 	t.Helper()
-	// Not the test's own context: clean-ups wait too, when that has ended.
+	// Not the test's own context: cleanups wait too, after it has ended.
 	if err := cluster.Eventually(context.WithoutCancel(t.Context()), limit, what, check); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// Service creates a Service without a selector and deletes it at the end of the test; its slices are made by Endpoints.
+// Service creates a Service without a selector and deletes it at the end of the test. Endpoints creates its slices.
 func Service(t testing.TB, name string, edit ...func(*corev1.Service)) *corev1.Service {
 	t.Helper()
 	svc := &corev1.Service{
@@ -146,9 +145,9 @@ func OfType(kind corev1.ServiceType) func(*corev1.Service) {
 	return func(svc *corev1.Service) { svc.Spec.Type = kind }
 }
 
-// Endpoints makes the Service's slice, one for each family, hold these Pods, and nothing else: "a1", "a1=terminating"
-// (still serving), "a1=unready", "a1=gone" (terminating, serving no more); "@zone" after it hints to a zone, "%node"
-// to a node.
+// Endpoints sets the Pods of the Service's slices, one slice for each family: "a1", "a1=terminating" (still serving),
+// "a1=unready", "a1=gone" (terminating, no longer serving). A suffix "@zone" adds a hint for a zone, "%node" one for a
+// node.
 func Endpoints(t testing.TB, service string, pods ...string) {
 	t.Helper()
 	setSlice(t, service, service, discoveryv1.AddressTypeIPv4, pods)
@@ -211,12 +210,12 @@ func endpoint(t testing.TB, family discoveryv1.AddressType, text string) discove
 		e.Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: zone}}}
 	}
 	if node != "" {
-		e.Hints.ForNodes = []discoveryv1.ForNode{{Name: node}} // beside zones, as its controller writes it
+		e.Hints.ForNodes = []discoveryv1.ForNode{{Name: node}} // in addition to zones, as its controller writes it
 	}
 	return e
 }
 
-// PodMachine is where commands run in a Pod.
+// PodMachine returns a Pod's machine, to run commands in.
 func PodMachine(t testing.TB, name string) *lab.Machine {
 	t.Helper()
 	m, err := cluster.PodMachine(metav1.NamespaceDefault, name)
@@ -226,7 +225,7 @@ func PodMachine(t testing.TB, name string) *lab.Machine {
 	return m
 }
 
-// External is the port at the LoadBalancer address, Internal at the ClusterIP, NodePort at a node.
+// External returns the port at the LoadBalancer address, Internal at the ClusterIP, NodePort at a node.
 func External(t testing.TB, svc *corev1.Service, port uint16) netip.AddrPort {
 	t.Helper()
 	for _, in := range svc.Status.LoadBalancer.Ingress[1:] {
@@ -244,7 +243,7 @@ func Internal(t testing.TB, svc *corev1.Service, port uint16) netip.AddrPort {
 	return At(t, svc.Spec.ClusterIP, port)
 }
 
-// NodePort: see External; name is that of the port.
+// NodePort: see External; name is the name of the port.
 func NodePort(t testing.TB, svc *corev1.Service, node *lab.Node, name string) netip.AddrPort {
 	t.Helper()
 	for _, p := range svc.Spec.Ports {
@@ -256,7 +255,7 @@ func NodePort(t testing.TB, svc *corev1.Service, node *lab.Node, name string) ne
 	return netip.AddrPort{}
 }
 
-// At is a port of an address.
+// At returns a port of an address.
 func At(t testing.TB, addr string, port uint16) netip.AddrPort {
 	t.Helper()
 	ip, err := netip.ParseAddr(addr)
@@ -266,10 +265,10 @@ func At(t testing.TB, addr string, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(ip, port)
 }
 
-// By sends the client's packets to the address, and to its twin, through one node, whoever answers ARP for it.
+// By routes the client's packets for the address, and its twin, through one node, regardless of its owner.
 func By(t testing.TB, client *lab.Machine, addr netip.Addr, node *lab.Node) {
 	t.Helper()
-	// A node that has not programmed the address yet forwards what it gets, and redirects the client to the owner.
+	// A node that has not programmed the address yet forwards the packets, and redirects the client to the owner.
 	redirects := "for c in /proc/sys/net/ipv[46]/conf/*/accept_redirects; do echo 0 >$c; done"
 	if _, err := client.Exec(t.Context(), "sh", "-c", redirects); err != nil {
 		t.Fatal(err)
@@ -284,12 +283,12 @@ func By(t testing.TB, client *lab.Machine, addr netip.Addr, node *lab.Node) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			_, _ = client.Exec(context.Background(), "ip", "route", "del", route) // twice is once too often
+			_, _ = client.Exec(context.Background(), "ip", "route", "del", route) // repeated deletions fail
 		})
 	}
 }
 
-// What may become of requests.
+// Limits of requests.
 const (
 	Programmed = 2 * time.Minute // upstream's allowance for a change to reach every node
 	PerRound   = 12
@@ -309,7 +308,7 @@ func Answered(t testing.TB, client *lab.Machine, network string, to netip.AddrPo
 	return s
 }
 
-// askEach asks the target and its twin at once. Each summary must be good; all is both together.
+// askEach sends requests to the target and its twin at once. Each summary must satisfy good; all combines both.
 func askEach(
 	ctx context.Context, client *lab.Machine, p lab.Probe, all *probe.Summary, good func(probe.Summary) bool,
 ) error {
@@ -335,7 +334,7 @@ func askEach(
 	return errors.Join(errs...)
 }
 
-// Seen wants every Pod to have seen this client's address, or its twin.
+// Seen checks that every Pod has seen this client's address, or its twin.
 func Seen(t testing.TB, s probe.Summary, client netip.Addr) {
 	t.Helper()
 	want := withTwin(client)
@@ -349,7 +348,7 @@ func Seen(t testing.TB, s probe.Summary, client netip.Addr) {
 	}
 }
 
-// Refused waits until every request is refused at once; Dropped until each has no answer at all.
+// Refused waits until every request is refused at once; Dropped until all time out.
 func Refused(t testing.TB, client *lab.Machine, to netip.AddrPort) {
 	t.Helper()
 	fails(t, client, to, "refused")

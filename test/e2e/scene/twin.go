@@ -10,32 +10,32 @@ import (
 )
 
 var (
-	// both reports whether Services are of both families.
+	// both is set if Services are of both families.
 	both bool
-	// pairs are the twins of IPv6 that Pair named.
+	// pairs are the IPv6 twins set by Pair.
 	pairs = map[netip.Addr]netip.Addr{}
 )
 
-// Pair makes two addresses of a Service twins until the test ends, after which another Service may get the one without
-// the other: what is asked of the one of IPv4 is asked of the other, too.
+// Pair makes two addresses of a Service twins until the test ends: checks of the IPv4 address are repeated for the
+// other. Afterwards another Service may get one without the other.
 func Pair(t testing.TB, four, six string) {
 	t.Helper()
 	addr, twin := At(t, four, 0).Addr(), At(t, six, 0).Addr()
 	if pairs[addr] == twin {
-		return // until the test ends that made them twins
+		return // until the end of the test that paired them
 	}
 	pairs[addr] = twin
 	t.Cleanup(func() { delete(pairs, addr) })
 }
 
-// IPv4Only has what f asks be asked of the addresses that it names alone.
+// IPv4Only restricts the checks in f to the named addresses, without twins.
 func IPv4Only(f func()) {
 	defer func(before bool) { both = before }(both)
 	both = false
 	f()
 }
 
-// Each is the address and port, and that of its twin.
+// Each returns the address and port, and its twin's.
 func Each(to netip.AddrPort) (all []netip.AddrPort) {
 	for _, addr := range withTwin(to.Addr()) {
 		all = append(all, netip.AddrPortFrom(addr, to.Port()))
@@ -43,7 +43,7 @@ func Each(to netip.AddrPort) (all []netip.AddrPort) {
 	return all
 }
 
-// withTwin is the address and, where Services are of both families, its twin, if it has one.
+// withTwin returns the address and, with Services of both families, its twin, if any.
 func withTwin(addr netip.Addr) []netip.Addr {
 	if !both {
 		return []netip.Addr{addr}

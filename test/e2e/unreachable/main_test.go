@@ -1,8 +1,8 @@
-// Package unreachable tests what clients notice when a node dies that runs Pods: those outside the cluster, and those in
-// it. The EndpointSlices never change, so nobody but the speakers leaves an endpoint out.
+// Package unreachable tests the effect of a dead node with Pods on clients, outside the cluster and in it. The
+// EndpointSlices never change, so only the speakers leave out endpoints.
 //
-// IRONLB_DATAPLANE chooses the data plane: "ipvs" (in a guest where this kernel has none) or "nftables" (default; natively).
-// With -rounds 20 the times are a measurement.
+// IRONLB_DATAPLANE selects the data plane: "ipvs" (in a guest if this kernel has no IPVS) or "nftables" (default;
+// natively). With -rounds 20 the times are a measurement.
 package unreachable
 
 import (
@@ -30,7 +30,7 @@ var (
 	established = flag.Int("established", 30, "connections that stay, in TestReset")
 )
 
-// cluster is shared by all tests, with two Pods on each node, which are endpoints and clients.
+// cluster is shared by all tests. Two Pods on each node are endpoints and clients.
 var cluster *lab.Cluster
 
 var podNodes = map[string]int{"a1": 0, "a2": 0, "b1": 1, "b2": 1, "c1": 2, "c2": 2}

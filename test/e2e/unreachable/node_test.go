@@ -34,8 +34,8 @@ var faults = map[string]struct {
 	},
 }
 
-// TestNodeDies: the owner of the address, or another node, is powered off or its cable pulled. New connections go to the
-// other endpoints within a second, from outside and, by ClusterIP, from a Pod; and to all endpoints once it is back.
+// TestNodeDies: the owner of the address, or another node, is powered off or its link cut. New connections reach the
+// other endpoints within a second, from outside and, by ClusterIP, from a Pod; and all endpoints after its return.
 func TestNodeDies(t *testing.T) {
 	external, internal := service(t, "dies")
 	for fault, f := range faults {
@@ -103,14 +103,14 @@ func sortedKeys[V any](m map[string]V) (keys []string) {
 	return keys
 }
 
-// quantile returns the least time that a share of them does not exceed.
+// quantile returns the given quantile of the times.
 func quantile(times []time.Duration, share float64) time.Duration {
 	times = slices.Sorted(slices.Values(times))
 	at := min(int(share*float64(len(times))), len(times)-1)
 	return times[at].Round(time.Millisecond)
 }
 
-// TestSpeakers: a speaker that is killed, paused or replaced takes no endpoint away, and no connection fails.
+// TestSpeakers: a killed, paused or replaced speaker removes no endpoint, and no connection fails.
 func TestSpeakers(t *testing.T) {
 	external, internal := service(t, "speakers")
 	left := func() (n int) {
@@ -137,7 +137,7 @@ func TestSpeakers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			failed, sent := 0, 0
 			for i := range f.times {
-				if name != "replaced" { // then the address stays with its owner
+				if name != "replaced" { // otherwise the address stays with its owner
 					i %= len(cluster.Nodes) - 1
 				}
 				holder := owner(t, external[0].Addr())
@@ -178,7 +178,7 @@ func TestSpeakers(t *testing.T) {
 	}
 }
 
-// leftOut waits until a node's speaker runs and leaves out the endpoints of so many nodes.
+// leftOut waits until a node's speaker runs and leaves out the endpoints of that many nodes.
 func leftOut(t *testing.T, n *lab.Node, nodes int) {
 	t.Helper()
 	scene.Eventually(t, patience, fmt.Sprintf("%d nodes are unreachable for %s", nodes, n.Name), func(ctx context.Context) error {
@@ -190,8 +190,8 @@ func leftOut(t *testing.T, n *lab.Node, nodes int) {
 	})
 }
 
-// TestSpeakerStarts: a speaker that starts while a node is dead sends nothing there: the one before recorded it. If the
-// node has returned by then, no connection to its Pods has ended.
+// TestSpeakerStarts: a speaker that starts while a node is dead sends nothing there: its predecessor recorded the node.
+// If the node has returned by then, no connection to its Pods has ended.
 func TestSpeakerStarts(t *testing.T) {
 	external, internal := service(t, "starts")
 	holder := owner(t, external[0].Addr())
@@ -295,7 +295,7 @@ func TestSpeakerStarts(t *testing.T) {
 	}
 }
 
-// TestReset: connections to a Pod whose node is gone end with a reset after the time that is set, and no others do.
+// TestReset: connections to a Pod on an unreachable node end with a reset after the configured time, and no others do.
 func TestReset(t *testing.T) {
 	external, _ := service(t, "reset")
 	holder := owner(t, external[0].Addr())

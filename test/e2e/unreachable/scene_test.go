@@ -24,7 +24,7 @@ import (
 
 const patience = time.Minute
 
-// service makes a Service with all Pods, and waits until all of them answer a client.
+// service creates a Service with all Pods, and waits until all of them answer a client.
 func service(t *testing.T, name string) (external, internal []netip.AddrPort) {
 	t.Helper()
 	svc := scene.Service(t, name)
@@ -65,7 +65,7 @@ func settled(t *testing.T, targets []netip.AddrPort) {
 	}
 }
 
-// metric reads a metric of a node's speaker that has no label.
+// metric reads a metric without labels of a node's speaker.
 func metric(ctx context.Context, n *lab.Node, name string) (int, error) {
 	out, err := n.Exec(ctx, "curl", "-fsS", "--max-time", "5", "http://127.0.0.1:7473/metrics")
 	if err != nil {
@@ -80,7 +80,7 @@ func metric(ctx context.Context, n *lab.Node, name string) (int, error) {
 	return 0, fmt.Errorf("%s has no metric %s", n.Name, name)
 }
 
-// owner is the node that answers for an address, by its VirtualIP.
+// owner returns the owner of an address, by its VirtualIP.
 func owner(t *testing.T, addr netip.Addr) (n *lab.Node) {
 	t.Helper()
 	scene.Eventually(t, patience, addr.String()+" has an owner", func(ctx context.Context) error {
@@ -99,17 +99,17 @@ func owner(t *testing.T, addr netip.Addr) (n *lab.Node) {
 	return n
 }
 
-// client is a client that makes new connections, or sends datagrams from new ports, all the time.
+// client makes new connections continuously, or sends datagrams from new ports.
 type client struct {
 	name string
 	*lab.Prober
 }
 
-// withoutUDP selects the clients of TCP: a lost datagram is not sent again, so UDP takes no part where no request may fail.
+// withoutUDP selects the TCP clients. UDP does not retransmit, so it is left out where no request may fail.
 const withoutUDP = "^[^U]*$"
 
-// clients starts those clients whose names match a regular expression: one outside for each address, and one in a Pod. A
-// request fails after the time-out.
+// clients starts the clients whose names match a regular expression: one outside for each address, and one in a Pod. A
+// request fails after the timeout.
 func clients(t *testing.T, pod string, external, internal []netip.AddrPort, timeout time.Duration, which string) (all []client) {
 	t.Helper()
 	wanted := regexp.MustCompile(which)
@@ -147,10 +147,10 @@ func clients(t *testing.T, pod string, external, internal []netip.AddrPort, time
 	return all
 }
 
-// share is how many requests a client makes in a time.
+// share returns the number of requests of a client in a time.
 func share(of time.Duration) int { return max(int(of / *every), 1) }
 
-// answered waits until each client has so many more answers.
+// answered waits until each client has more additional answers.
 func answered(t *testing.T, all []client, more int) {
 	t.Helper()
 	var group errgroup.Group
@@ -162,16 +162,17 @@ func answered(t *testing.T, all []client, more int) {
 	}
 }
 
-// outcome is what a client noticed of a fault.
+// outcome is the effect of a fault on a client.
 type outcome struct {
 	name         string
-	last         time.Duration // from the first request of any client that failed, until the last one of this client that failed
+	last         time.Duration // from the first failed request of any client to the last failed one of this client
 	failed, sent int           // since then
 	summary      probe.Summary
 }
 
-// stopAll ends the clients. The clock is that of the clients, since another kernel's may differ; and it starts with what
-// clients notice, since the command that makes the fault takes seconds in an emulated guest.
+// stopAll ends the clients. Times are those of the clients' clock, because the clock of another kernel may differ. They
+// start with the first effect on clients, because in an emulated guest the command that injects the fault takes
+// seconds.
 func stopAll(t *testing.T, all []client) (outcomes []outcome) {
 	t.Helper()
 	var first time.Time

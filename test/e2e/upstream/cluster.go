@@ -25,14 +25,14 @@ const (
 	routerASN = 65002
 )
 
-// Addresses of the pool: on the LAN all that the lab does not use, by BGP a range of no link.
+// Addresses of the pool: on the LAN the range that the lab does not use, with BGP a range that is on no link.
 var (
 	lanPool    = []string{"192.0.2.128-192.0.2.254"}
 	lanPool6   = []string{"2001:db8:0:1::80/121"}
 	routedPool = []string{"203.0.113.0/25"}
 )
 
-// values of the chart.
+// values returns the values of the chart.
 func (c Configuration) values(cluster *lab.Cluster) map[string]any {
 	pool := "lan"
 	values := map[string]any{}
@@ -63,14 +63,14 @@ func (c Configuration) values(cluster *lab.Cluster) map[string]any {
 	return values
 }
 
-// agnhost is the image of upstream's servers and clients.
+// agnhost is the image of upstream's test servers and clients.
 const agnhost = "agnhost"
 
 // regression is the image of a server that sends packets outside the window of a connection.
 const regression = "regression-issue-74839"
 
-// specsOfImages are by the names of images; the other images of the selected tests are for a shell with network tools, or to
-// pause, and agnhost does as well.
+// specsOfImages are by the names of images. The selected tests use all other images only for a shell with network tools
+// or to pause; agnhost replaces these.
 var specsOfImages = map[string]string{
 	agnhost:    "test/lab/images/agnhost.yaml",
 	regression: "test/e2e/upstream/images/regression-issue-74839.yaml",
@@ -78,7 +78,7 @@ var specsOfImages = map[string]string{
 
 var replacedImages = []string{"busybox", "distroless-iptables", "nginx", "glibc-dns-testing", "pause"}
 
-// imageReferences returns the full names that the test program has for the images, by their names.
+// imageReferences returns the test program's full names of the images, by their names.
 func imageReferences(ctx context.Context, build *tools.Build) (map[string][]string, error) {
 	out, err := host.Run(ctx, host.Native{}, build.Path(testProgram), "--list-images")
 	if err != nil {
@@ -97,7 +97,7 @@ func imageReferences(ctx context.Context, build *tools.Build) (map[string][]stri
 	return references, nil
 }
 
-// newest returns the reference with the highest version: an older one is for a test of upgrades.
+// newest returns the reference with the highest version: older ones are for upgrade tests.
 func newest(references []string) string {
 	return slices.MaxFunc(references, func(a, b string) int {
 		return slices.Compare(versionOf(a), versionOf(b))
@@ -126,7 +126,7 @@ func startCluster(ctx context.Context, c Configuration, references map[string][]
 	slices.Sort(kubelets.Specs)
 	config := lab.Config{Kernel: c.Kernel, Kubelets: kubelets, Progress: progress.w}
 	if c.inGuest() {
-		config.Nodes, config.NodeGrace = 2, 5*time.Minute // as few as the specs need, and slow ones
+		config.Nodes, config.NodeGrace = 2, 5*time.Minute // as few as the specs need, because they are slow
 	}
 	cluster, err := lab.New(ctx, config)
 	if err != nil {
@@ -145,7 +145,7 @@ func startCluster(ctx context.Context, c Configuration, references map[string][]
 	return cluster, nil
 }
 
-// tagImages gives agnhost the names of the other images.
+// tagImages adds the names of the other images to agnhost.
 func tagImages(ctx context.Context, cluster *lab.Cluster, references map[string][]string) error {
 	from := newest(references[agnhost])
 	for _, n := range cluster.Nodes {
@@ -160,7 +160,7 @@ func tagImages(ctx context.Context, cluster *lab.Cluster, references map[string]
 	return nil
 }
 
-// labelZones puts each node into a zone of its own, for the tests of traffic distribution.
+// labelZones puts each node into its own zone, for the tests of traffic distribution.
 func labelZones(ctx context.Context, cluster *lab.Cluster) error {
 	for i, n := range cluster.Nodes {
 		if _, err := cluster.Kubectl(ctx, "label", "node", n.Name, fmt.Sprintf("%s=zone%d", corev1.LabelTopologyZone, i+1)); err != nil {
@@ -241,5 +241,5 @@ func keepLogs(ctx context.Context, cluster *lab.Cluster, dir string) error {
 	return errors.Join(errs...)
 }
 
-// closeLimit is for what is done after an interrupt.
+// closeLimit is the timeout of the cleanup after an interrupt.
 const closeLimit = time.Minute

@@ -9,7 +9,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/guest"
 )
 
-// Configuration is a kind of cluster, how IronLB is installed on it, and the specs that it must pass.
+// Configuration is a kind of cluster, the installation of IronLB on it, and the specs that it must pass.
 type Configuration struct {
 	Name      string // on the command line and in skips.yaml
 	About     string
@@ -19,20 +19,20 @@ type Configuration struct {
 	Dataplane string        // of the speakers; empty: their default
 	BGP       *BGP          // nil: addresses by ARP and neighbor discovery
 	Specs     []string      // regular expressions of full names
-	Subset    []string      // of those, what `make test` runs; empty: none
-	Emulated  []string      // of those, what runs where the nodes have to be in an emulated guest; empty: all
+	Subset    []string      // those run by `make test`; empty: none
+	Emulated  []string      // those run if the nodes are in an emulated guest; empty: all
 }
 
-// inGuest tells whether the nodes are in a guest, because this kernel has no IPVS.
+// inGuest reports whether the nodes are in a guest, because this kernel has no IPVS.
 func (c Configuration) inGuest() bool { return c.Kernel == lab.Auto && guest.Probe() != nil }
 
-// BGP has the pool announced to BIRD on the lab's router, which spreads over all nodes.
+// BGP announces the pool to BIRD on the lab's router, which spreads connections over all nodes.
 type BGP struct {
 	// HashPolicy is the router's net.ipv4.fib_multipath_hash_policy: 0 by addresses, 1 by addresses and ports.
 	HashPolicy int
 }
 
-// Groups of specs, by the beginnings of their names.
+// Groups of specs, by name prefix.
 const (
 	loadBalancers = `^\[sig-network\] LoadBalancers `
 	services      = `^\[sig-network\] (Services|Service CIDRs|ServiceCIDR and IPAddress API|Service endpoints latency|Proxy version v1|API Server) `
@@ -59,7 +59,7 @@ var configurations = []Configuration{
 		Kernel:    lab.Native,
 		Dataplane: "nftables",
 		Specs:     all,
-		// Not the two tests that wait for the end of an affinity: each takes more than two minutes.
+		// Without the two tests that wait for the end of an affinity: each takes more than two minutes.
 		Subset: []string{loadBalancers, `^\[sig-network\] Services .*(\[Conformance\]|session affinity work|switch session affinity|[Tt]rafficPolicy)`, conntrack},
 	},
 	{

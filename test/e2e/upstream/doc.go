@@ -3,7 +3,7 @@
 //
 //	go run ./test/e2e/upstream [-configurations a,b] [-specs REGEXP] [-out FOLDER] [-subset]
 //
-// Each configuration has a cluster of its own. The tests run on a machine behind the router, outside the subnet of the
-// nodes. A spec that fails, is skipped, or did not run fails the command; those that do not apply are listed in skips.yaml
+// Each configuration has its own cluster. The tests run on a machine behind the router, outside the subnet of the
+// nodes. A spec that fails, is skipped, or did not run fails the command. Inapplicable specs are listed in skips.yaml
 // with a reason each and are not run. docs/upstream-tests.md has the results.
 package main

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// junitSuite is a <testsuite>. Each spec of the plan is a test case; those that do not apply are skipped with their reasons.
+// junitSuite is a <testsuite>. Each spec of the plan is a test case; inapplicable ones are skipped with their reasons.
 type junitSuite struct {
 	XMLName  xml.Name    `xml:"testsuite"`
 	Name     string      `xml:"name,attr"`

@@ -54,8 +54,8 @@ func main() {
 	}
 }
 
-// run runs the configurations one after the other, and reports whether all specs passed. After an interrupt the table has those
-// that ended.
+// run runs the configurations one after the other, and reports whether all specs passed. After an interrupt the table
+// has the completed ones.
 func run(ctx context.Context, o options, stdout, stderr io.Writer) (bool, error) {
 	plans, build, err := prepare(ctx, o, stderr)
 	if err != nil {
@@ -92,7 +92,7 @@ func run(ctx context.Context, o options, stdout, stderr io.Writer) (bool, error)
 	return !slices.ContainsFunc(outcomes, func(o Outcome) bool { return !o.ok() }), errors.Join(errs...)
 }
 
-// prepare builds the test programs and decides what each configuration runs.
+// prepare builds the test programs and selects the specs of each configuration.
 func prepare(ctx context.Context, o options, progress io.Writer) ([]Plan, *tools.Build, error) {
 	picked, err := pick(o.configurations)
 	if err != nil {
@@ -185,7 +185,7 @@ func runPlan(ctx context.Context, o options, p Plan, references map[string][]str
 	return outcome, err
 }
 
-// failed keeps what explains a failure.
+// failed keeps the logs that explain a failure.
 func failed(ctx context.Context, o options, cluster *lab.Cluster, dir string, stderr io.Writer) error {
 	logs, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
 	defer cancel()
@@ -214,7 +214,7 @@ func saveTable(dir string, outcomes []Outcome) error {
 	return errors.Join(writeTable(file, outcomes), file.Close())
 }
 
-// writePlans lists what would be run.
+// writePlans lists the planned specs.
 func writePlans(w io.Writer, plans []Plan) error {
 	for _, p := range plans {
 		fmt.Fprintf(w, "%s (%s): %d specs\n", p.Name, p.About, len(p.Run))

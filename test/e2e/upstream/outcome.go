@@ -10,19 +10,19 @@ import (
 	"time"
 )
 
-// Outcome is what came of a configuration.
+// Outcome is the result of a configuration.
 type Outcome struct {
 	Plan
 	Results  []Result      // of Plan.Run, in its order
-	Updates  []Update      // what clients saw of rolling updates
+	Updates  []Update      // the clients' results of rolling updates
 	Problems []string      // outside specs: the cluster did not start, the suite was aborted
 	Start    time.Duration // until IronLB was installed
-	Took     time.Duration // all together
+	Took     time.Duration // total
 }
 
 const missing = "missing" // state of a spec without a result
 
-// evaluate has a result for each spec of the plan. It turns a rolling update with lost requests into a failure.
+// evaluate returns a result for each spec of the plan. A rolling update with lost requests is a failure.
 func evaluate(p Plan, ran []Result, problems []string) Outcome {
 	o := Outcome{Plan: p, Problems: problems}
 	byName := map[string]Result{}
@@ -49,7 +49,7 @@ func evaluate(p Plan, ran []Result, problems []string) Outcome {
 	return o
 }
 
-// count returns how many specs passed, and how many did not.
+// count returns the number of specs that passed, and of those that did not.
 func (o Outcome) count() (passed, failed int) {
 	for _, r := range o.Results {
 		if r.State == "passed" {
@@ -66,25 +66,25 @@ func (o Outcome) ok() bool {
 	return failed == 0 && len(o.Problems) == 0
 }
 
-// rollingUpdate is in the names of the tests that count requests during rolling updates. Upstream accepts a loss of some
-// percent; IronLB accepts none.
+// rollingUpdate is in the names of the tests that count requests during rolling updates. Upstream accepts a loss of
+// some percent; IronLB accepts none.
 const rollingUpdate = "connectivity disruption during rolling update"
 
-// Update is what a client saw of the rolling updates of one spec.
+// Update is a client's result of the rolling updates of one spec.
 type Update struct {
 	Spec
 	Rounds                    int
-	Requests, Network, HTTP   uint64         // requests, and of those the errors
+	Requests, Network, HTTP   uint64         // total requests, and errors among them
 	Causes                    map[string]int // of network errors, as far as the test logs them
 	networkRounds, httpRounds int
 }
 
 var updateLine = regexp.MustCompile(`(Load Balancer total HTTP requests|Network errors|HTTP errors): (\d+)`)
 
-// causeLine ends with what went wrong: "read tcp 198.51.100.200:55158->203.0.113.3:80: read: connection reset by peer".
+// causeLine ends with the error: "read tcp 198.51.100.200:55158->203.0.113.3:80: read: connection reset by peer".
 var causeLine = regexp.MustCompile(`Got error testing for reachability of .*: (.+)`)
 
-// readUpdate reads what the test logs after each rolling update.
+// readUpdate reads the test's log lines after each rolling update.
 func readUpdate(r Result) (Update, error) {
 	u := Update{Spec: r.Spec, Causes: map[string]int{}}
 	for _, m := range causeLine.FindAllStringSubmatch(r.Output, -1) {
@@ -114,7 +114,7 @@ func readUpdate(r Result) (Update, error) {
 	return u, nil
 }
 
-// Rate is the share of requests that were answered, in percent.
+// Rate returns the share of answered requests, in percent.
 func (u Update) Rate() float64 {
 	return 100 * (1 - float64(u.Network+u.HTTP)/float64(u.Requests))
 }

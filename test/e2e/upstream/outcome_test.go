@@ -30,7 +30,7 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// report is what ginkgo wrote about four specs and a failed BeforeSuite.
+// report returns ginkgo's report of four specs and a failed BeforeSuite.
 func report(t *testing.T) ([]Result, []string) {
 	t.Helper()
 	file, err := os.Open("testdata/report.json")
@@ -68,7 +68,7 @@ func TestReadReport(t *testing.T) {
 	}
 }
 
-// The report of a part has every spec of upstream; those of another part are no results.
+// The report of a part has every spec of upstream; those outside the part are not results.
 func TestResultsOf(t *testing.T) {
 	results, _ := report(t)
 	part := []Spec{results[2].Spec, {Name: "[sig-network] Services should be found"}}
@@ -144,7 +144,7 @@ func TestJUnit(t *testing.T) {
 	}
 }
 
-// Upstream accepts lost requests during a rolling update; here one is a failure.
+// Upstream accepts lost requests during a rolling update; here a lost request is a failure.
 func TestUpdates(t *testing.T) {
 	const round = "I1122 lb.go:1] Load Balancer total HTTP requests: 1000\nNetwork errors: %N\nHTTP errors: %H\nSuccess rate: 100.00%\n"
 	rounds := func(network, http string) string {
@@ -175,7 +175,7 @@ func TestUpdates(t *testing.T) {
 	}
 }
 
-// Progress is counted in ginkgo's output, however it is cut into writes.
+// Progress counts specs in ginkgo's output, however it is split into writes.
 func TestProgress(t *testing.T) {
 	p := &progress{}
 	p.start(5)

@@ -72,13 +72,13 @@ func (s *Skip) covers(spec Spec) bool {
 	return s.Spec == spec.Name
 }
 
-// Skipped is a spec that is not run.
+// Skipped is an excluded spec.
 type Skipped struct {
 	Spec
 	Reason string
 }
 
-// Plan is what a configuration runs.
+// Plan lists the specs of a configuration.
 type Plan struct {
 	Configuration
 	Run  []Spec
@@ -99,7 +99,8 @@ func plan(c Configuration, selected []Spec, skips []Skip) Plan {
 	return p
 }
 
-// unused returns an error for each entry that excludes no spec of a configuration that it names, or of none.
+// unused returns an error for each entry that excludes no spec of a configuration that it names, or of any
+// configuration.
 func unused(specs []Spec, skips []Skip) error {
 	var errs []error
 	selected := map[string][]Spec{}

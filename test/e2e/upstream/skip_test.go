@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// names are of specs that each group of configurations selects.
+// specsOf returns specs, some for each group of configurations.
 func specsOf(t *testing.T) []Spec {
 	t.Helper()
 	var specs []Spec
@@ -54,7 +54,7 @@ func TestSkips(t *testing.T) {
 	}
 }
 
-// An entry that excludes nothing is an error: upstream has renamed or removed the spec.
+// An entry without an excluded spec is an error: upstream has renamed or removed the spec.
 func TestUnusedSkips(t *testing.T) {
 	for text, want := range map[string]string{
 		"- {match: no such spec, reason: r}":                                                             "entry 1: no spec is no such spec: remove the entry",

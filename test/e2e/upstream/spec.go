@@ -30,7 +30,7 @@ type Result struct {
 	Output  string
 }
 
-// ginkgoReport is what is used of ginkgo's --json-report.
+// ginkgoReport holds the used fields of ginkgo's --json-report.
 type ginkgoReport struct {
 	SpecReports                []ginkgoSpec
 	SpecialSuiteFailureReasons []string
@@ -55,7 +55,7 @@ type ginkgoSpec struct {
 	CapturedStdOutErr          string
 }
 
-// readReport reads ginkgo's report: what came of each spec, also of those that were filtered out, and failures outside specs.
+// readReport reads ginkgo's report: the result of each spec, including filtered ones, and failures outside specs.
 func readReport(r io.Reader) (specs []Result, outside []string, err error) {
 	var reports []ginkgoReport
 	if err := json.NewDecoder(r).Decode(&reports); err != nil {
@@ -95,7 +95,7 @@ func (s ginkgoSpec) result() Result {
 	}
 }
 
-// selectSpecs returns the specs that one of the expressions matches, sorted by name.
+// selectSpecs returns the specs that match one of the expressions, sorted by name.
 func selectSpecs(specs []Spec, expressions []string) ([]Spec, error) {
 	var selected []Spec
 	for _, text := range expressions {

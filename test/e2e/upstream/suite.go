@@ -27,7 +27,7 @@ const (
 // suiteLimit is longer than any configuration takes: the rolling updates take 15 minutes.
 const suiteLimit = time.Hour
 
-// listSpecs returns all specs that the test program has.
+// listSpecs returns all specs of the test program.
 func listSpecs(ctx context.Context, build *tools.Build) ([]Spec, error) {
 	dir, err := os.MkdirTemp("", "ironlb-upstream-")
 	if err != nil {
@@ -35,7 +35,7 @@ func listSpecs(ctx context.Context, build *tools.Build) ([]Spec, error) {
 	}
 	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, "specs.json")
-	// With a focus, the program does not leave out the specs of optional features by itself.
+	// With a focus, the program does not leave out the specs of optional features.
 	_, err = host.Output(ctx, host.Native{}, host.Cmd{Dir: dir, Argv: []string{build.Path(testProgram), "--provider=skeleton", "--ginkgo.dry-run",
 		"--ginkgo.succinct", "--ginkgo.focus=.", "--ginkgo.json-report=" + file}})
 	if err != nil {
@@ -63,7 +63,7 @@ type suite struct {
 	progress *progress
 }
 
-// run runs the specs, first those that may run at the same time as others.
+// run runs the specs, the parallel ones first.
 func (s *suite) run(ctx context.Context, specs []Spec) (results []Result, problems []string, err error) {
 	var together, alone []Spec
 	for _, spec := range specs {
@@ -90,7 +90,7 @@ func (s *suite) run(ctx context.Context, specs []Spec) (results []Result, proble
 	return results, problems, nil
 }
 
-// processes is how many specs run at the same time, as in upstream's jobs; a guest, which may be emulated, has enough of one.
+// processes returns the number of parallel specs, as in upstream's jobs; in a guest, which may be emulated, it is one.
 func (s *suite) processes() int {
 	if s.cluster.Kernel == lab.Guest {
 		return 1
@@ -105,7 +105,7 @@ func (s *suite) ginkgo(ctx context.Context, name string, procs int, specs []Spec
 		return nil, nil, err
 	}
 	defer log.Close()
-	// A guest can write into the folder of its cluster, and nowhere else.
+	// A guest can write only into the folder of its cluster.
 	dir := filepath.Join(s.cluster.Dir, "upstream-"+name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, nil, err
@@ -141,14 +141,14 @@ func (s *suite) ginkgo(ctx context.Context, name string, procs int, specs []Spec
 	return resultsOf(specs, results), problems, err
 }
 
-// resultsOf leaves out the results of other specs: a report has those that were filtered out as skipped.
+// resultsOf leaves out the results of other specs: a report lists filtered specs as skipped.
 func resultsOf(specs []Spec, results []Result) []Result {
 	return slices.DeleteFunc(results, func(r Result) bool {
 		return !slices.ContainsFunc(specs, func(s Spec) bool { return s.Name == r.Name })
 	})
 }
 
-// progress counts the specs in ginkgo's output and reports them from time to time.
+// progress counts the specs in ginkgo's output and reports them at intervals.
 type progress struct {
 	w      io.Writer
 	prefix string
@@ -164,14 +164,14 @@ func (p *progress) start(specs int) {
 	p.total += specs
 }
 
-// Write takes ginkgo's output.
+// Write receives ginkgo's output.
 func (p *progress) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.output.Write(b)
 }
 
-// failedSpec is how ginkgo reports a spec that did not pass; each spec has a dot.
+// failedSpec matches a spec that did not pass in ginkgo's output; each spec has a dot.
 var failedSpec = regexp.MustCompile(`• \[(FAILED|PANICKED!|TIMEDOUT|INTERRUPTED|ABORTED)\]`)
 
 func (p *progress) count() (ended, failed, total int) {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// writeTable writes a row for each configuration, then what did not pass, what clients saw of rolling updates, and the specs
-// that were not run by their reasons.
+// writeTable writes a row for each configuration, then the specs that did not pass, the clients' results of rolling
+// updates, and the specs that were not run by their reasons.
 func writeTable(w io.Writer, outcomes []Outcome) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "configuration\tpassed\tfailed\tskipped\tstart\tseconds\t")

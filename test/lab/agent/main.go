@@ -1,6 +1,5 @@
-// Command agent is the first process of a lab's guest. It builds the guest's
-// root from the host's, then keeps a child that runs the commands the host
-// asks for. It is of no use outside a guest.
+// Command agent is the first process of a lab's guest. It builds the guest's root from the host's, then keeps a child
+// that runs the commands requested by the host. It works only in a guest.
 package main
 
 import (
@@ -25,11 +24,11 @@ func main() {
 	}
 	fmt.Fprintln(os.Stderr, "agent: ended:", boot())
 	unix.Sync()
-	// QEMU runs with -no-reboot, so this ends it; the host sees the guest gone.
+	// QEMU runs with -no-reboot, so this ends it; the host observes that the guest has ended.
 	unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART)
 }
 
-// boot returns only when the guest can no longer be used.
+// boot returns only when the guest is no longer usable.
 func boot() error {
 	if err := setUp(); err != nil {
 		return err
@@ -43,8 +42,8 @@ func boot() error {
 	return reap(c.Process.Pid)
 }
 
-// reap collects orphans until the serving process ends. That one has its own
-// children, so nothing here takes an exit status from it.
+// reap collects orphans until the serving process ends. The serving process waits for its own children; no exit status
+// of these is collected here.
 func reap(server int) error {
 	for {
 		var status unix.WaitStatus

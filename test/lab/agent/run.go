@@ -14,11 +14,11 @@ import (
 	"github.com/ironlb/ironlb/test/lab/agent/wire"
 )
 
-// run serves one stream: one command from its request to its exit.
+// run serves one stream: one command from request to exit.
 func run(stream io.ReadWriter) {
 	out := wire.NewWriter(stream)
 	if err := runCommand(stream, out); err != nil {
-		out.Send(wire.KindFailed, []byte(err.Error())) // a caller that left needs no answer
+		out.Send(wire.KindFailed, []byte(err.Error())) // no error handling: the caller may have closed the stream
 	}
 }
 
@@ -48,11 +48,11 @@ func runCommand(in io.Reader, out *wire.Writer) error {
 	return out.SendJSON(wire.KindExit, e)
 }
 
-// command is one that runs.
+// command is a running command.
 type command struct {
 	cmd   *exec.Cmd
 	input io.WriteCloser
-	tty   *os.File      // the terminal's master side, nil without one
+	tty   *os.File      // the terminal's master side, nil without a terminal
 	drain chan struct{} // closed when the terminal's output was sent
 	ended atomic.Bool
 }
@@ -64,7 +64,7 @@ func start(req wire.Request, out *wire.Writer) (*command, error) {
 	cmd := exec.Command(req.Argv[0], req.Argv[1:]...)
 	cmd.Env = append(append([]string{}, baseEnv...), req.Env...)
 	cmd.Dir = req.Dir
-	// A grandchild may hold the output open for ever.
+	// A grandchild may keep the output open forever.
 	cmd.WaitDelay = 5 * time.Second
 	c := &command{cmd: cmd}
 	if req.TTY {
@@ -92,15 +92,13 @@ func (c *command) wait() error {
 	return err
 }
 
-// control acts on what the caller sends. When the caller is gone the whole
-// process group is killed.
+// control handles the caller's frames. If the caller closes the stream, the process group is killed.
 func (c *command) control(in io.Reader, out *wire.Writer) {
 	input := make(chan []byte, wire.InputWindow)
 	defer close(input)
 	go func() {
 		for b := range input {
-			// An error means that the command ended or closed its input, and
-			// nobody wants the rest.
+			// An error means that the command has ended or closed its input: the remaining input is discarded.
 			if len(b) == 0 {
 				c.input.Close()
 			} else {
@@ -134,8 +132,7 @@ func (c *command) control(in io.Reader, out *wire.Writer) {
 	}
 }
 
-// kill ends the whole process group. Its number may be another's once the
-// command was waited for.
+// kill kills the process group. After the command has been waited for, its number may belong to another group.
 func (c *command) kill() {
 	if !c.ended.Load() {
 		syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL)

@@ -22,7 +22,7 @@ func serve() error {
 		return fmt.Errorf("greet the host: %w", err)
 	}
 	conf := yamux.DefaultConfig()
-	conf.EnableKeepAlive = false // the host asks
+	conf.EnableKeepAlive = false // the host sends keepalives
 	conf.ConnectionWriteTimeout = time.Minute
 	conf.LogOutput = io.Discard
 	session, err := yamux.Server(port, conf)
@@ -41,8 +41,7 @@ func serve() error {
 	}
 }
 
-// openPort opens the channel to the host. The driver makes its device some
-// time after it was loaded.
+// openPort opens the channel to the host. The device appears some time after its driver was loaded.
 func openPort(limit time.Duration) (*os.File, error) {
 	const pattern = "/dev/vport*p1"
 	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {

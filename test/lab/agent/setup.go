@@ -13,15 +13,14 @@ import (
 	"github.com/ironlb/ironlb/test/lab/agent/wire"
 )
 
-// The host's root is read once and then trusted, which is fast and right for
-// installed programs. A share is read anew each time, so that what the host
-// changes while the guest runs is seen.
+// The host's root is cached without revalidation, which is fast and correct for installed programs. A share is not
+// cached, so that changes by the host are visible while the guest runs.
 const (
 	rootOptions  = "trans=virtio,version=9p2000.L,msize=512000,cache=loose"
 	shareOptions = "trans=virtio,version=9p2000.L,msize=512000,cache=none,access=any"
 )
 
-// tmpDir is where the guest's own temporary files go: /tmp may be the host's.
+// tmpDir is the folder of the guest's own temporary files: /tmp may be the host's.
 const tmpDir = "/run/tmp"
 
 var baseEnv = []string{
@@ -35,8 +34,7 @@ type mount struct {
 	data                 string
 }
 
-// setUp goes from the initial file system to one that looks like the host's,
-// with a writable layer in memory over it.
+// setUp switches from the initial file system to a root like the host's, under a writable layer in memory.
 func setUp() error {
 	if err := mountAll([]mount{
 		{"proc", "/proc", "proc", 0, ""},
@@ -111,8 +109,7 @@ func root(c wire.Config) error {
 	return os.Chdir("/")
 }
 
-// mountAll makes each target and mounts on it; without a source it only makes
-// the target.
+// mountAll creates each target and mounts the source on it; without a source it only creates the target.
 func mountAll(mounts []mount) error {
 	for _, m := range mounts {
 		if err := os.MkdirAll(m.target, 0o755); err != nil {

@@ -28,7 +28,7 @@ func (c *command) startTTY(size wire.Size, out *wire.Writer) error {
 	}
 	go func() {
 		defer close(c.drain)
-		// It ends with EIO once nobody has the terminal open.
+		// It ends with EIO when the last process has closed the terminal.
 		io.Copy(out.Data(wire.KindStdout), master)
 	}()
 	return nil

@@ -1,4 +1,4 @@
-// Package cgroup gives each node of a lab a cgroup of its own in every hierarchy that is mounted, of version 1 and 2.
+// Package cgroup gives each node of a lab a cgroup of its own in every mounted hierarchy, of version 1 and 2.
 package cgroup
 
 import (
@@ -16,8 +16,8 @@ import (
 const (
 	mounts = "/proc/self/mounts"
 
-	// leaf takes the node's own processes in version 2, where a cgroup with controllers for its children holds no process
-	// (Documentation/admin-guide/cgroup-v2.rst, "No Internal Process Constraint").
+	// leaf holds the node's own processes in version 2, where a cgroup with controllers for its children holds no
+	// process (Documentation/admin-guide/cgroup-v2.rst, "No Internal Process Constraint").
 	leaf = "system"
 )
 
@@ -51,7 +51,7 @@ func hierarchies() ([]hierarchy, error) {
 	return all, nil
 }
 
-// Make makes the named cgroup in every hierarchy. It may exist.
+// Make creates the named cgroup in every hierarchy. It may exist.
 func Make(name string) error {
 	all, err := hierarchies()
 	if err != nil {
@@ -76,7 +76,8 @@ func (h hierarchy) make(name string) error {
 		}
 		return os.MkdirAll(filepath.Join(dir, leaf), 0o755)
 	}
-	// A new cpuset is empty, and takes no process before it has cores and memory (Documentation/admin-guide/cgroup-v1/cpusets.rst).
+	// A new cpuset is empty, and accepts no process before it has cores and memory
+	// (Documentation/admin-guide/cgroup-v1/cpusets.rst).
 	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 		parent, err := os.ReadFile(filepath.Join(h.dir, file))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -124,12 +125,12 @@ func Join(name string) error {
 	return nil
 }
 
-// endIn is how long Remove waits for processes that were killed: one is in its cgroup until its parent has read its status, and its PID
-// namespace until all that is in it has ended.
+// endIn is the time that Remove waits for killed processes. A process stays in its cgroup until its parent has read its
+// status, and its PID namespace until all processes in it have ended.
 const endIn = 20 * time.Second
 
-// Remove removes the cgroups whose names match the pattern of path/filepath, with what is below them. Processes in them must have been
-// told to end. What is missing is no error.
+// Remove removes the cgroups whose names match the pattern of path/filepath, with their children. Their processes must
+// have been signaled to end. A missing cgroup is no error.
 func Remove(pattern string) error {
 	all, err := hierarchies()
 	if err != nil {
@@ -146,7 +147,7 @@ func Remove(pattern string) error {
 	return errors.Join(errs...)
 }
 
-// removeTree removes a cgroup from its leaves up.
+// removeTree removes a cgroup, children first.
 func removeTree(dir string) error {
 	var dirs []string
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {

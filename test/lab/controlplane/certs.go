@@ -21,7 +21,7 @@ const (
 	certFile = "apiserver.crt"
 	keyFile  = "apiserver.key"
 
-	// By which the API server asks kubelets.
+	// Credentials of the API server as a client of kubelets.
 	kubeletClientCert = "apiserver-kubelet-client.crt"
 	kubeletClientKey  = "apiserver-kubelet-client.key"
 
@@ -30,8 +30,8 @@ const (
 	validHours = 48
 )
 
-// writeKeys makes a certificate authority, the API server's certificate for
-// the given addresses, and the key that signs ServiceAccount tokens.
+// writeKeys creates a certificate authority, the API server's certificate for the given addresses, and the key that
+// signs ServiceAccount tokens.
 func writeKeys(dir string, addresses []net.IP) error {
 	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

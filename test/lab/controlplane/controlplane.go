@@ -1,6 +1,5 @@
-// Package controlplane runs a real Kubernetes control plane natively on this
-// machine: etcd, kube-apiserver and kube-controller-manager, inside a network
-// namespace that the caller made and gave an address.
+// Package controlplane runs a real Kubernetes control plane natively on this machine: etcd, kube-apiserver and
+// kube-controller-manager, inside a network namespace that the caller made and gave an address.
 package controlplane
 
 import (
@@ -24,10 +23,10 @@ import (
 // Programs that a control plane needs built.
 var Programs = []string{"etcd", "kube-apiserver", "kube-controller-manager"}
 
-// Scheduler is needed as well with Config.Kubelets.
+// Scheduler is also needed with Config.Kubelets.
 const Scheduler = "kube-scheduler"
 
-// Config of a control plane. NodeGrace, Heartbeat, Kubelets and APIServer may be left out.
+// Config of a control plane. NodeGrace, Heartbeat, Kubelets and APIServer are optional.
 type Config struct {
 	Namespace string     // network namespace of this machine that holds Address
 	Address   netip.Addr // of the API server, port 6443
@@ -35,10 +34,10 @@ type Config struct {
 	Program   func(name string) string
 	Services  []netip.Prefix // ClusterIPs, at most one range of each family
 	Nodes     []string       // names that get a kubelet's credentials
-	NodeGrace time.Duration  // silence after which a node is not Ready; 0: 4s, with Kubelets Kubernetes' own 50s
-	Heartbeat time.Duration  // of the nodes, which are evaluated twice in it; 0: once a second
+	NodeGrace time.Duration  // time without a heartbeat until a node is not Ready; 0: 4s, with Kubelets Kubernetes' own 50s
+	Heartbeat time.Duration  // interval of the nodes, which are evaluated twice in it; 0: once a second
 	Kubelets  bool           // the nodes have kubelets: run a scheduler and every controller
-	APIServer []string       // more flags of kube-apiserver
+	APIServer []string       // additional flags of kube-apiserver
 }
 
 // ControlPlane runs until Close.
@@ -52,8 +51,7 @@ type ControlPlane struct {
 	failed                                  chan error
 }
 
-// Start returns when the API server is ready to serve and the controllers run.
-// On an error nothing is left running.
+// Start returns when the API server is ready and the controllers run. After an error nothing is left running.
 func Start(ctx context.Context, cfg Config) (cp *ControlPlane, err error) {
 	if cfg.NodeGrace == 0 {
 		cfg.NodeGrace = 4 * time.Second
@@ -107,15 +105,14 @@ func Start(ctx context.Context, cfg Config) (cp *ControlPlane, err error) {
 	return cp, nil
 }
 
-// RESTConfig of a cluster administrator, for this process: connections are
-// made inside the control plane's namespace.
+// RESTConfig returns the configuration of a cluster administrator, for this process: connections are made inside the
+// control plane's namespace.
 func (cp *ControlPlane) RESTConfig() *rest.Config { return rest.CopyConfig(cp.rest) }
 
-// Kubeconfig is the administrator's file, for programs that run in the
-// namespace.
+// Kubeconfig returns the administrator's file, for programs in the namespace.
 func (cp *ControlPlane) Kubeconfig() string { return filepath.Join(cp.cfg.Dir, "admin.kubeconfig") }
 
-// ClientCA is the file of the authority that signs client certificates.
+// ClientCA returns the file of the authority that signs client certificates.
 func (cp *ControlPlane) ClientCA() string { return cp.file(caFile) }
 
 // URL of the API server.
@@ -126,8 +123,7 @@ func (cp *ControlPlane) URL() string {
 // Failed yields an error for each component that ended by itself.
 func (cp *ControlPlane) Failed() <-chan error { return cp.failed }
 
-// StopAPIServer ends the API server at once, as a crash does; etcd and the
-// controllers stay.
+// StopAPIServer kills the API server, as in a crash; etcd and the controllers keep running.
 func (cp *ControlPlane) StopAPIServer() error { return kill(cp.apiserver) }
 
 // StartAPIServer starts the API server and waits until it is ready.
@@ -138,8 +134,7 @@ func (cp *ControlPlane) StartAPIServer(ctx context.Context) (err error) {
 	return cp.waitReady(ctx)
 }
 
-// Close ends the components, clients of others first. Nothing of theirs is
-// kept, so they need not end in good order.
+// Close ends the components, clients before servers. Their state is discarded, so no graceful shutdown is needed.
 func (cp *ControlPlane) Close() error {
 	return errors.Join(kill(cp.scheduler), kill(cp.controllers), kill(cp.apiserver), kill(cp.etcd))
 }
@@ -163,15 +158,14 @@ func (cp *ControlPlane) run(ctx context.Context, name string, flags []string) (*
 		if err := p.Err(); err != nil {
 			select {
 			case cp.failed <- err:
-			default: // enough were told
+			default: // enough errors are queued
 			}
 		}
 	}()
 	return p, nil
 }
 
-// waitReady polls the API server's readiness, and gives up when it or etcd
-// ends, or after 60 seconds.
+// waitReady polls the API server's readiness. It gives up when the API server or etcd ends, or after 60 seconds.
 func (cp *ControlPlane) waitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
 	defer cancel()

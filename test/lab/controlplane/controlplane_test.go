@@ -144,7 +144,7 @@ func TestControlPlane(t *testing.T) {
 	})
 }
 
-// A second API server cannot have the first one's port: the error says so.
+// A second API server cannot bind the first one's port, and the error names the cause.
 func TestPortTaken(t *testing.T) {
 	cp, ns := start(t)
 	cfg := cp.cfg

@@ -24,7 +24,7 @@ const (
 	nodePrefix = "system:node:"
 )
 
-// writeTokens makes a token for the administrator and one for each kubelet.
+// writeTokens creates a token for the administrator and one for each kubelet.
 func (cp *ControlPlane) writeTokens() error {
 	cp.tokens = map[string]string{}
 	var csv strings.Builder
@@ -42,7 +42,7 @@ func (cp *ControlPlane) writeTokens() error {
 	return cp.writeKubeconfig(cp.Kubeconfig(), adminUser, cp.tokens[adminUser])
 }
 
-// newClient makes the administrator's client for this process.
+// newClient creates the administrator's client for this process.
 func (cp *ControlPlane) newClient() (err error) {
 	cp.rest = &rest.Config{
 		Host:            cp.URL(),
@@ -66,13 +66,12 @@ func (cp *ControlPlane) NodeKubeconfig(node string) (file string, err error) {
 	return file, cp.writeKubeconfig(file, nodePrefix+node, token)
 }
 
-// ServiceAccountKubeconfig asks the API server for a token of the
-// ServiceAccount, good for a day, and writes it to a file.
+// ServiceAccountKubeconfig requests a token of the ServiceAccount, valid for a day, and writes a kubeconfig with it.
 func (cp *ControlPlane) ServiceAccountKubeconfig(ctx context.Context, namespace, name string) (file string, err error) {
 	return cp.accountKubeconfig(ctx, namespace, name, "")
 }
 
-// ServiceAccountKubeconfigOn is ServiceAccountKubeconfig with a token that names the Node, as that of a Pod on it does.
+// ServiceAccountKubeconfigOn is ServiceAccountKubeconfig with a token bound to the Node, like that of a Pod on it.
 func (cp *ControlPlane) ServiceAccountKubeconfigOn(ctx context.Context, namespace, name, node string) (file string, err error) {
 	return cp.accountKubeconfig(ctx, namespace, name, node)
 }
@@ -93,7 +92,7 @@ func (cp *ControlPlane) accountKubeconfig(ctx context.Context, namespace, name, 
 	return file, cp.writeKubeconfig(file, name, answer.Status.Token)
 }
 
-// writeKubeconfig writes a file that needs no other.
+// writeKubeconfig writes a self-contained kubeconfig.
 func (cp *ControlPlane) writeKubeconfig(file, user, token string) error {
 	ca, err := os.ReadFile(cp.file(caFile))
 	if err != nil {
@@ -104,7 +103,7 @@ func (cp *ControlPlane) writeKubeconfig(file, user, token string) error {
 	config.AuthInfos[user] = &clientcmdapi.AuthInfo{Token: token}
 	config.Contexts["lab"] = &clientcmdapi.Context{Cluster: "lab", AuthInfo: user}
 	config.CurrentContext = "lab"
-	// Whole or not at all: a program may be reading the one before.
+	// The file is replaced atomically: a program may be reading the previous one.
 	whole, err := os.CreateTemp(cp.cfg.Dir, "kubeconfig-*")
 	if err != nil {
 		return fmt.Errorf("write %s: %w", file, err)

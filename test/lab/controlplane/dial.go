@@ -11,8 +11,7 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// Dialer returns a dial function whose sockets lie in the named network
-// namespace of this machine.
+// Dialer returns a dial function that opens sockets in the named network namespace of this machine.
 func Dialer(namespace string) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		var conn net.Conn
@@ -25,8 +24,7 @@ func Dialer(namespace string) func(ctx context.Context, network, address string)
 	}
 }
 
-// Within calls do on a thread that is in the named network namespace. What do
-// hands to other goroutines runs outside.
+// Within calls do on a thread in the named network namespace. Work that do hands to other goroutines runs outside it.
 func Within(namespace string, do func() error) error {
 	target, err := netns.GetFromName(namespace)
 	if err != nil {

@@ -8,8 +8,7 @@ import (
 
 const etcdURL = "http://127.0.0.1:2379" // in a namespace of its own
 
-// controllers that a lab has a use for. The lab's own kubelets do what the
-// workload controllers would.
+// controllers are the controllers a lab uses. The lab's own kubelets replace the workload controllers.
 var controllers = []string{
 	"endpointslice-controller",
 	"node-lifecycle-controller",
@@ -64,7 +63,7 @@ func (cp *ControlPlane) apiserverFlags() []string {
 		return append(flags, "--endpoint-reconciler-type=none")
 	}
 	return append(flags,
-		"--endpoint-reconciler-type=lease", // Pods reach the API server by Service kubernetes
+		"--endpoint-reconciler-type=lease", // Pods reach the API server through Service kubernetes
 		"--client-ca-file="+cp.file(caFile),
 		"--kubelet-client-certificate="+cp.file(kubeletClientCert),
 		"--kubelet-client-key="+cp.file(kubeletClientKey),

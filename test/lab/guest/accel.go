@@ -8,13 +8,11 @@ import (
 	"time"
 )
 
-// kvmTrial is how long a boot with KVM may take; a working one takes two
-// seconds.
+// kvmTrial is the timeout of a trial boot with KVM; a working one takes two seconds.
 const kvmTrial = 15 * time.Second
 
-// chooseAccel returns "kvm" where a guest really boots with it, else "tcg".
-// A /dev/kvm that can be opened is not enough: nested ones exist that never
-// come out of the boot loader. The answer is kept until the machine reboots.
+// chooseAccel returns "kvm" if a guest really boots with it, else "tcg". An accessible /dev/kvm is not enough: with
+// some nested ones the guest never leaves the boot loader. The answer is kept until the machine reboots.
 func chooseAccel(ctx context.Context, b booter, c Config) (string, error) {
 	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/host"
 )
 
-// booter has what every boot needs.
+// booter holds the requirements of every boot.
 type booter struct {
 	kernel Kernel
 	agent  string // the agent's program
@@ -61,8 +61,7 @@ func sharesOf(dirs []string) ([]string, error) {
 	return out, nil
 }
 
-// buildAgent compiles the agent, which Go's build cache makes cheap. It works
-// in any folder of this module.
+// buildAgent compiles the agent, quickly with Go's build cache. It works in any folder of this module.
 func buildAgent(ctx context.Context) (string, error) {
 	dir, err := cacheDir("agent")
 	if err != nil {
@@ -83,8 +82,8 @@ func buildAgent(ctx context.Context) (string, error) {
 	return dir, nil
 }
 
-// boot starts QEMU and waits for the agent. Everything QEMU is given is an
-// open file, so that nothing is left behind, however this process ends.
+// boot starts QEMU and waits for the agent. QEMU gets only open files, so that no file is left behind, in whatever way
+// this process ends.
 func (b booter) boot(ctx context.Context, c Config) (*Guest, error) {
 	ctx, stop := context.WithCancel(ctx)
 	g := &Guest{
@@ -152,7 +151,7 @@ func (g *Guest) launch(ctx context.Context, b booter, c Config) error {
 	return nil
 }
 
-// The order of the files that every guest inherits.
+// The order of the files inherited by every guest.
 const (
 	channelFD = 3 + iota
 	consoleFD
@@ -185,8 +184,8 @@ func (b booter) arguments(ctx context.Context, c Config, files *inherited) ([]st
 		"qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
 		"-m", fmt.Sprint(c.MemoryMiB), "-smp", fmt.Sprint(cpus),
 		"-kernel", b.kernel.Image(), "-initrd", fmt.Sprintf("/proc/self/fd/%d", initrdFD),
-		// acpi=noirq saves a second, for each ACPI interrupt link is slow to
-		// set up when emulated. A panic or an oops ends QEMU at once.
+		// acpi=noirq saves a second, because each ACPI interrupt link is slow to set up when emulated. A panic or an
+		// oops ends QEMU at once.
 		"-append", "console=ttyS0 quiet loglevel=5 panic=-1 oops=panic mitigations=off " +
 			"random.trust_cpu=on audit=0 apparmor=0 net.ifnames=0 acpi=noirq rcupdate.rcu_expedited=1",
 		"-device", "virtio-rng-pci", "-device", "virtio-serial-pci",
@@ -223,7 +222,7 @@ func share(tag, dir, options string) []string {
 	}
 }
 
-// randomMAC returns a locally administered address of one station.
+// randomMAC returns a locally administered unicast address.
 func randomMAC() string {
 	mac := make(net.HardwareAddr, 6)
 	rand.Read(mac)
@@ -231,7 +230,7 @@ func randomMAC() string {
 	return mac.String()
 }
 
-// inherited are files that QEMU gets, from number 3 on.
+// inherited are files passed to QEMU, from number 3 on.
 type inherited []*os.File
 
 func (f *inherited) close() {
@@ -240,7 +239,7 @@ func (f *inherited) close() {
 	}
 }
 
-// socket makes a connected pair, one end for QEMU.
+// socket creates a connected pair, one end for QEMU.
 func (f *inherited) socket() (net.Conn, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -252,7 +251,7 @@ func (f *inherited) socket() (net.Conn, error) {
 	return net.FileConn(mine)
 }
 
-// memory makes a file that has no name in any folder.
+// memory creates a file without a name in any folder.
 func (f *inherited) memory(name string) (io.Writer, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
 	if err != nil {

@@ -1,10 +1,8 @@
-// Package guest boots Debian's kernel under QEMU on this machine's own files,
-// and runs commands in it, for machines whose kernel has no IPVS.
+// Package guest boots Debian's kernel under QEMU on this machine's own files, and runs commands in it, for machines
+// whose kernel has no IPVS.
 //
-// The guest sees the whole file system of this machine; what it writes there
-// stays in its memory and is gone with it. Installed programs are read once
-// and then trusted. Folders named in Config.Shares are seen as they are at any
-// moment, and written through.
+// The guest sees the entire file system of this machine; its writes stay in its memory and end with it. Installed
+// programs are cached without revalidation. Folders in Config.Shares are not cached, and written through.
 package guest
 
 import (
@@ -23,18 +21,18 @@ import (
 	"github.com/ironlb/ironlb/test/lab/host"
 )
 
-// Config says what to boot. Its zero value boots a guest without a network.
+// Config of a guest. The zero value boots a guest without a network.
 type Config struct {
 	Links  []Link   // the network cards
 	Shares []string // folders of this machine to share, by absolute path
 
 	MemoryMiB int           // 0: 3072
 	CPUs      int           // 0: this machine's, at least 2 and at most 4
-	Accel     string        // "kvm" or "tcg"; empty: kvm where it really boots
+	Accel     string        // "kvm" or "tcg"; empty: kvm if it really boots
 	BootLimit time.Duration // 0: two minutes
-	HangLimit time.Duration // how long a guest may be silent; 0: 90 seconds, for a host that stands still
+	HangLimit time.Duration // timeout of a silent guest; 0: 90 seconds, for a host that stalls
 
-	Console io.Writer    // gets the guest's console too; nil: only errors carry it
+	Console io.Writer    // receives the guest's console; nil: only errors have it
 	Log     *slog.Logger // nil: silent
 }
 
@@ -60,10 +58,10 @@ func (c Config) withDefaults() Config {
 // ErrLost is in the error of every command whose guest ended, panicked or hung.
 var ErrLost = errors.New("the guest is lost")
 
-// Guest is one that runs. It is a host.Host.
+// Guest is a running guest. It is a host.Host.
 type Guest struct {
 	Kernel Kernel
-	Accel  string        // what it was booted with
+	Accel  string        // accelerator of the boot
 	Boot   time.Duration // from the start of QEMU to the agent's greeting
 
 	qemu    *exec.Cmd
@@ -75,12 +73,12 @@ type Guest struct {
 	session *yamux.Session
 
 	stop context.CancelFunc
-	lost chan struct{} // closed when the guest can no longer be used
-	err  error         // why; read it after lost
+	lost chan struct{} // closed when the guest is no longer usable
+	err  error         // the reason; read it after lost
 }
 
-// Start boots a guest and returns when it takes commands. It ends with ctx,
-// with Close, or with this process, however that ends.
+// Start boots a guest and returns when it accepts commands. The guest ends with ctx, with Close, or with any end of
+// this process.
 func Start(ctx context.Context, c Config) (*Guest, error) {
 	c = c.withDefaults()
 	b, err := prepare(ctx, &c)
@@ -95,7 +93,7 @@ func Start(ctx context.Context, c Config) (*Guest, error) {
 	return b.boot(ctx, c)
 }
 
-// Start implements host.Host. A relative Dir is not allowed; none is /.
+// Start implements host.Host. A relative Dir is not allowed; an empty one is /.
 func (g *Guest) Start(ctx context.Context, c host.Cmd) (host.Process, error) {
 	stream, err := g.session.OpenStream()
 	if err != nil {
@@ -104,24 +102,23 @@ func (g *Guest) Start(ctx context.Context, c host.Cmd) (host.Process, error) {
 	return start(ctx, stream, c, g.explain)
 }
 
-// Close ends the guest and returns when QEMU is gone. Commands that still run
-// in it fail.
+// Close ends the guest and returns when QEMU has ended. Running commands fail.
 func (g *Guest) Close() error {
 	g.stop()
 	<-g.lost
 	return nil
 }
 
-// Lost is closed when the guest can no longer be used; Err says why then.
+// Lost is closed when the guest is no longer usable; Err then returns the reason.
 func (g *Guest) Lost() <-chan struct{} { return g.lost }
 
-// Err waits until the guest is lost and returns why. It wraps ErrLost.
+// Err waits until the guest is lost and returns the reason. It wraps ErrLost.
 func (g *Guest) Err() error {
 	<-g.lost
 	return g.err
 }
 
-// explain replaces an error of the channel by what happened to the guest.
+// explain replaces an error of the channel by the reason for the guest's loss.
 func (g *Guest) explain(err error) error {
 	select {
 	case <-g.lost:
@@ -133,7 +130,7 @@ func (g *Guest) explain(err error) error {
 	}
 }
 
-// watch waits for the end of QEMU or of the channel and settles the cause.
+// watch waits for the end of QEMU or of the channel and determines the cause.
 func (g *Guest) watch(ctx context.Context, c Config) {
 	cause := ""
 	select {
@@ -141,7 +138,7 @@ func (g *Guest) watch(ctx context.Context, c Config) {
 		cause = "it was stopped"
 	case <-g.exited:
 	case <-g.session.CloseChan():
-		// A guest that ends closes its channel first.
+		// The channel of an ending guest closes first.
 		select {
 		case <-g.exited:
 		case <-time.After(2 * time.Second):
@@ -180,7 +177,7 @@ func (g *Guest) greet(ctx context.Context, c Config) error {
 	conf := yamux.DefaultConfig()
 	conf.KeepAliveInterval = c.HangLimit / 3
 	conf.ConnectionWriteTimeout = c.HangLimit - c.HangLimit/3
-	conf.LogOutput = g.console // why the session broke belongs to the last lines
+	conf.LogOutput = g.console // the session's errors belong in the last lines
 	g.session, err = yamux.Client(g.channel, conf)
 	return err
 }

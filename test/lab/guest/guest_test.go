@@ -23,8 +23,8 @@ import (
 	"github.com/ironlb/ironlb/test/lab/host/hosttest"
 )
 
-// holderEnv makes the test binary a process that boots a guest and waits to be
-// killed; insideEnv tells a test that it runs in a guest.
+// holderEnv makes the test binary a process that boots a guest and waits to be killed; insideEnv marks a test that runs
+// in a guest.
 const (
 	holderEnv = "IRONLB_TEST_GUEST_HOLDER"
 	insideEnv = "IRONLB_TEST_GUEST_INSIDE"
@@ -48,7 +48,7 @@ var common struct {
 	err   error
 }
 
-// shared returns the one guest of the tests that leave it whole.
+// shared returns the common guest of all tests that do not break it.
 func shared(t *testing.T) *Guest {
 	t.Helper()
 	realBoot(t)
@@ -102,7 +102,7 @@ func TestRemote(t *testing.T) {
 	}
 }
 
-// callerGone: a command does not outlive the process that asked for it.
+// callerGone: a command does not outlive the process that started it.
 func callerGone(t *testing.T, g *Guest, r Remote) {
 	p, err := r.Start(t.Context(), host.Cmd{Argv: []string{"sleep", "1000"}})
 	if err != nil {
@@ -140,8 +140,7 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// TestProbe runs the probe here and in a guest. A test binary made after the
-// boot is visible in the guest.
+// TestProbe runs the probe here and in a guest. A test binary created after the boot is visible in the guest.
 func TestProbe(t *testing.T) {
 	if os.Getenv(insideEnv) != "" {
 		if err := Probe(); err != nil {
@@ -160,15 +159,14 @@ func TestProbe(t *testing.T) {
 	if err != nil || !bytes.Contains(out, []byte("--- PASS: TestProbe")) {
 		t.Errorf("probe in the guest: %v\n%s", err, out)
 	}
-	// ipvsadm is the judge of this machine.
+	// ipvsadm is the reference for this machine.
 	_, err = host.Run(t.Context(), host.Native{}, "ipvsadm", "-Sn")
 	if probed := Probe(); (probed == nil) != (err == nil) {
 		t.Errorf("probe here: %v; ipvsadm: %v", probed, err)
 	}
 }
 
-// TestShare: a share shows what this machine has now, and takes what the guest
-// writes.
+// TestShare: a share shows this machine's current files, and the guest's writes reach them.
 func TestShare(t *testing.T) {
 	g := shared(t)
 	dir, err := os.MkdirTemp(common.share, "testdata-")
@@ -200,8 +198,7 @@ func TestTerminalNeeded(t *testing.T) {
 	}
 }
 
-// TestPanic and the ones after it lose their guest: a command in it must fail,
-// and say what happened.
+// TestPanic and the tests after it lose their guest: a command in it must fail with the cause.
 func TestPanic(t *testing.T) {
 	g := own(t, Config{})
 	_, err := host.Run(t.Context(), g, "sh", "-c", "echo c > /proc/sysrq-trigger; sleep 1000")
@@ -218,7 +215,7 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// TestRemotePanic: another process learns it too.
+// TestRemotePanic: another process receives the cause too.
 func TestRemotePanic(t *testing.T) {
 	g := own(t, Config{})
 	socket := filepath.Join(t.TempDir(), "socket")
@@ -240,7 +237,7 @@ func TestRemotePanic(t *testing.T) {
 	}
 }
 
-// TestPrepareTogether: two that find an empty cache download once.
+// TestPrepareTogether: two concurrent calls with an empty cache download once.
 func TestPrepareTogether(t *testing.T) {
 	realBoot(t)
 	cache := t.TempDir()
@@ -385,7 +382,7 @@ func TestLink(t *testing.T) {
 	}
 }
 
-// bridge makes a namespace with a bridge that has addresses.
+// bridge creates a namespace with a bridge that has addresses.
 func bridge(t *testing.T, ns string) {
 	t.Helper()
 	run := func(argv ...string) {
@@ -406,8 +403,7 @@ func bridge(t *testing.T, ns string) {
 	run("ip", "-n", ns, "link", "set", "br0", "up")
 }
 
-// listenIn opens a listener in a network namespace. It stays there, whichever
-// thread serves it.
+// listenIn opens a listener in a network namespace. It stays there, whichever thread serves it.
 func listenIn(t *testing.T, ns, addr string) net.Listener {
 	t.Helper()
 	type result struct {
@@ -462,7 +458,7 @@ func TestSharesOf(t *testing.T) {
 	}
 }
 
-// TestPause: a guest that is paused runs nothing, its clocks stand still, and it goes on where it was.
+// TestPause: a paused guest runs nothing, its clocks stop, and it resumes where it stopped.
 func TestPause(t *testing.T) {
 	g := own(t, Config{})
 	// CLOCK_BOOTTIME, which is never behind CLOCK_MONOTONIC.

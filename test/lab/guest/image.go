@@ -10,7 +10,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/host"
 )
 
-// Where a bzImage has what: Linux, Documentation/arch/x86/boot.rst.
+// Offsets in a bzImage: Linux, Documentation/arch/x86/boot.rst.
 const (
 	setupSectsAt    = 0x1f1
 	magicAt         = 0x202
@@ -19,9 +19,8 @@ const (
 	sectorBytes     = 512
 )
 
-// uncompress writes the kernel inside a bzImage to a file of its own. QEMU
-// starts that by the PVH entry, which in an emulated machine saves the five
-// seconds that the kernel takes to uncompress itself.
+// uncompress writes the kernel inside a bzImage to a file. QEMU starts that file by the PVH entry. In an emulated
+// machine this saves the five seconds of the kernel's own decompression.
 func uncompress(ctx context.Context, bzImage, vmlinux string) error {
 	b, err := os.ReadFile(bzImage)
 	if err != nil {
@@ -32,7 +31,7 @@ func uncompress(ctx context.Context, bzImage, vmlinux string) error {
 		return fmt.Errorf("uncompress %s: %w", bzImage, err)
 	}
 	out, err := host.Output(ctx, host.Native{}, host.Cmd{
-		// The uncompressed size follows the stream, and is to be ignored.
+		// The uncompressed size follows the stream and must be ignored.
 		Argv: []string{"xz", "--decompress", "--stdout", "--single-stream"}, Stdin: bytes.NewReader(payload),
 	})
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/ironlb/ironlb/test/lab/agent/wire"
 )
 
-// bootModules are what the guest needs before it sees the host's root; what
-// they depend on is loaded too. All others are there for modprobe.
+// bootModules are the modules needed before the host's root is mounted; their dependencies are loaded too. All other
+// modules are available to modprobe.
 var bootModules = []string{"virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_console", "virtio_rng", "virtio_net"}
 
 // initramfs writes the guest's initial file system: the agent as /init, the
@@ -46,7 +46,7 @@ func initramfs(ctx context.Context, w io.Writer, k Kernel, agent string, c wire.
 	return err
 }
 
-// moduleFiles lists the boot modules in the order to load them in.
+// moduleFiles lists the boot modules in load order.
 func moduleFiles(ctx context.Context, k Kernel) ([]string, error) {
 	argv := append([]string{"modprobe", "-d", k.Dir, "-S", k.Release, "-a", "--show-depends"}, bootModules...)
 	out, err := output(ctx, "", argv...)

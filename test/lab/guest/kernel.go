@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kernel is Debian's, unpacked in the user's cache.
+// Kernel is Debian's kernel, unpacked in the user's cache.
 type Kernel struct {
-	Release string // as uname -r has it
+	Release string // as in uname -r
 	Dir     string // the package's files
 }
 
@@ -26,7 +26,7 @@ func (k Kernel) Image() string { return filepath.Join(k.Dir, "vmlinux") }
 // Modules is the folder of its modules.
 func (k Kernel) Modules() string { return filepath.Join(k.Dir, "lib/modules", k.Release) }
 
-// programs are what a guest needs of the machine, with their Debian packages.
+// programs are the machine's programs that a guest needs, with their Debian packages.
 var programs = []struct{ name, pkg string }{
 	{"qemu-system-x86_64", "qemu-system-x86"},
 	{"modprobe", "kmod"},
@@ -51,7 +51,7 @@ func checkPrograms() error {
 	return nil
 }
 
-// cacheDir returns the path of that name in this user's cache.
+// cacheDir returns the named path in this user's cache.
 func cacheDir(name string) (string, error) {
 	base, err := os.UserCacheDir()
 	if err != nil {
@@ -60,8 +60,7 @@ func cacheDir(name string) (string, error) {
 	return filepath.Join(base, "ironlb", name), nil
 }
 
-// Prepare downloads and unpacks the guest's kernel unless the cache has it. It
-// may run several times at once.
+// Prepare downloads and unpacks the guest's kernel unless the cache has it. Concurrent calls are safe.
 func Prepare(ctx context.Context, log *slog.Logger) (Kernel, error) {
 	if err := checkPrograms(); err != nil {
 		return Kernel{}, err
@@ -85,7 +84,7 @@ func Prepare(ctx context.Context, log *slog.Logger) (Kernel, error) {
 		return k, nil
 	}
 	log.Info("download the guest's kernel", "package", pkg, "to", dir)
-	// The lock makes it ours, and what is in it is of a run that was killed.
+	// The lock is held, so existing content is from a killed run.
 	tmp := dir + ".unpack"
 	if err := os.RemoveAll(tmp); err != nil {
 		return k, err
@@ -102,8 +101,7 @@ func Prepare(ctx context.Context, log *slog.Logger) (Kernel, error) {
 
 var kernelDepends = regexp.MustCompile(`(?m)^\s*Depends: (linux-image-[0-9]\S*-amd64)$`)
 
-// kernelPackage finds the package behind linux-image-amd64. The cloud flavour
-// would not do: it has no 9p.
+// kernelPackage finds the package behind linux-image-amd64. The cloud flavour is unsuitable: it has no 9p.
 func kernelPackage(ctx context.Context) (string, error) {
 	const meta = "linux-image-amd64"
 	out, err := output(ctx, "", "apt-cache", "depends", meta)

@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// Pause stops the guest's processors and with them its clocks, as a hypervisor does that pauses, migrates or snapshots
-// a virtual machine. What its network cards receive meanwhile waits, as much as their queues on this machine hold. A
-// guest that is paused for longer than Config.HangLimit is lost.
+// Pause stops the guest's processors and with them its clocks, as a hypervisor does to pause, migrate or snapshot a
+// virtual machine. Packets received meanwhile are queued up to the capacity of the network cards' queues on this
+// machine. A guest paused for longer than Config.HangLimit is lost.
 func (g *Guest) Pause(ctx context.Context) error { return g.monitor.execute(ctx, "stop") }
 
-// Resume lets a paused guest go on.
+// Resume continues a paused guest.
 func (g *Guest) Resume(ctx context.Context) error { return g.monitor.execute(ctx, "cont") }
 
-// monitor is QEMU's: the QEMU Machine Protocol, one JSON object after the other (docs/interop/qmp-spec).
+// monitor is QEMU's monitor: the QEMU Machine Protocol, one JSON object after the other (docs/interop/qmp-spec).
 type monitor struct {
 	mu      sync.Mutex
 	conn    net.Conn
@@ -30,7 +30,7 @@ func newMonitor(conn net.Conn) *monitor { return &monitor{conn: conn, in: json.N
 
 func (m *monitor) close() { m.conn.Close() }
 
-// reply is any object that QEMU sends: the answer to a command, or an event, which is left aside.
+// reply is any object from QEMU: the answer to a command, or an event, which is ignored.
 type reply struct {
 	QMP    json.RawMessage
 	Return json.RawMessage

@@ -14,18 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Probe tells whether this machine's kernel can carry a lab: nil if it can,
-// else the reason. It creates a virtual server in a new network namespace and
-// reads it back, for the netlink library reports success on a kernel that has
-// no IPVS.
+// Probe returns nil if this machine's kernel can run a lab, else the reason. It creates a virtual server in a new
+// network namespace and reads it back, because the netlink library reports success on a kernel without IPVS.
 func Probe() error {
 	if os.Geteuid() != 0 {
 		return errors.New("probe IPVS: it needs root")
 	}
 	result := make(chan error, 1)
 	go func() {
-		// Never unlocked: the thread ends with the goroutine and takes the
-		// namespace along.
+		// Never unlocked: the thread ends with the goroutine, and with it the namespace.
 		runtime.LockOSThread()
 		result <- probe()
 	}()
@@ -38,7 +35,7 @@ func probe() error {
 		return fmt.Errorf("probe IPVS: make a network namespace: %w", err)
 	}
 	defer ns.Close()
-	// The library logs what it cannot do, which is this function's answer.
+	// The library logs missing features; this function returns them as an error.
 	logrus.SetOutput(io.Discard)
 	defer logrus.SetOutput(os.Stderr)
 	h, err := ipvs.New("")

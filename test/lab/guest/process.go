@@ -15,7 +15,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/host"
 )
 
-// killLimit is how long the end of a killed command is waited for.
+// killLimit is the timeout for the end of a killed command.
 const killLimit = 10 * time.Second
 
 // process is a command in a guest.
@@ -24,16 +24,16 @@ type process struct {
 	c       host.Cmd
 	conn    net.Conn
 	out     *wire.Writer
-	explain func(error) error // says what an error of conn really means
+	explain func(error) error // returns the actual cause of an error of conn
 	pid     int
 
-	credit  chan struct{} // one for each input frame on its way
+	credit  chan struct{} // one for each unanswered input frame
 	release []func()
 	done    chan struct{} // closed when err is set
 	err     error
 }
 
-// start asks for c on conn, which it closes when c has ended.
+// start requests c on conn, which it closes when c has ended.
 func start(ctx context.Context, conn net.Conn, c host.Cmd, explain func(error) error) (host.Process, error) {
 	p := &process{
 		ctx: ctx, c: c, conn: conn, out: wire.NewWriter(conn), explain: explain,
@@ -74,7 +74,7 @@ func (p *process) start() error {
 		return err
 	}
 	stop := context.AfterFunc(p.ctx, func() {
-		p.out.Send(wire.KindKill, nil) // a broken channel ends receive by itself
+		p.out.Send(wire.KindKill, nil) // if the channel is broken, receive ends by itself
 		select {
 		case <-p.done:
 		case <-time.After(killLimit):
@@ -92,7 +92,7 @@ func (p *process) close() {
 	}
 }
 
-// receive takes what the agent sends until the command has ended.
+// receive handles the agent's frames until the command has ended.
 func (p *process) receive() {
 	defer close(p.done)
 	defer p.close()
@@ -125,7 +125,7 @@ func (p *process) receive() {
 	}
 }
 
-// lostError is ErrLost with what another process knows of it.
+// lostError is ErrLost with the text received from another process.
 type lostError string
 
 func (e lostError) Error() string   { return string(e) }
@@ -145,8 +145,7 @@ func (p *process) exitError(b []byte) error {
 	return nil
 }
 
-// sendInput copies the input and ends it. Like the input itself it may outlive
-// the command.
+// sendInput copies the input and closes it. It may outlive the command, as the input itself may.
 func (p *process) sendInput() {
 	b := make([]byte, 16<<10)
 	for p.c.Stdin != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/ironlb/ironlb/test/lab/host"
 )
 
-// Serve lets other processes run commands in g through l, which it closes. It
-// returns nil when ctx ends, and why g was lost otherwise.
+// Serve lets other processes run commands in g through l, which it closes. It returns nil when ctx ends, and otherwise
+// the reason for g's loss.
 func (g *Guest) Serve(ctx context.Context, l net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
@@ -32,8 +32,8 @@ func (g *Guest) Serve(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// relay joins conn to a stream of its own. It ends a stream that broke with
-// the reason, which the other process cannot know.
+// relay connects conn to a stream of its own. It ends a broken stream with the reason, which the other process cannot
+// detect.
 func (g *Guest) relay(conn net.Conn) {
 	defer conn.Close()
 	out := wire.NewWriter(conn)
@@ -44,7 +44,7 @@ func (g *Guest) relay(conn net.Conn) {
 	}
 	defer stream.Close()
 	go func() {
-		defer stream.Close() // the caller is gone, and so must its command be
+		defer stream.Close() // the caller has closed: end its command
 		io.Copy(stream, conn)
 	}()
 	for {
@@ -59,7 +59,7 @@ func (g *Guest) relay(conn net.Conn) {
 	}
 }
 
-// Remote is a guest that another process serves at Socket.
+// Remote is a guest served by another process at Socket.
 type Remote struct{ Socket string }
 
 // Start implements host.Host.

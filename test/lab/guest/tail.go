@@ -12,7 +12,7 @@ const (
 	tailLines = 80 // a panic's first line comes before two traces
 )
 
-// tail keeps the end of what is written to it, and hands all of it on.
+// tail keeps the end of all writes, and forwards them.
 type tail struct {
 	mu     sync.Mutex
 	b      []byte
@@ -29,7 +29,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	if over := len(t.b) - tailBytes; over > 0 {
 		t.b = bytes.Clone(t.b[over:])
 	}
-	t.to.Write(p) // whoever reads along has no say in how the guest runs
+	t.to.Write(p) // a failing reader must not affect the guest
 	return len(p), nil
 }
 

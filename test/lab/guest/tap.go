@@ -19,8 +19,8 @@ type Link struct {
 	Addresses []string // the guest's own, in CIDR form
 }
 
-// openTap makes the guest's port and returns its file. The port goes when the
-// last file on it is closed, so nothing is left of a guest that was killed.
+// openTap creates the guest's port and returns its file. The kernel removes the port with its last open file, so a
+// killed guest leaves nothing behind.
 func openTap(l Link) (*os.File, error) {
 	type result struct {
 		f   *os.File
@@ -28,7 +28,7 @@ func openTap(l Link) (*os.File, error) {
 	}
 	done := make(chan result, 1)
 	go func() {
-		runtime.LockOSThread() // never unlocked, for it is in another namespace
+		runtime.LockOSThread() // never unlocked, because it is in another namespace
 		f, err := openTapHere(l)
 		done <- result{f, err}
 	}()

@@ -11,8 +11,8 @@ import (
 	"github.com/ironlb/ironlb/test/lab/agent/wire"
 )
 
-// rawTerminal hands the keys of the caller's terminal over to the command's,
-// and keeps the two the same size, until the command has ended.
+// rawTerminal forwards the keys of the caller's terminal to the command's, and keeps both the same size, until the
+// command has ended.
 func (p *process) rawTerminal(size *wire.Size) error {
 	f, ok := p.c.Stdin.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {

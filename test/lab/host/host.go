@@ -1,6 +1,5 @@
-// Package host runs commands in the kernel that carries a lab's network
-// namespaces: this machine's own, or a guest's. The lab is written against
-// Host and does not know which of the two it drives.
+// Package host runs commands in the kernel of a lab's network namespaces: this machine's own, or a guest's. The lab
+// uses only the interface Host, the same for both.
 package host
 
 import (
@@ -17,46 +16,44 @@ import (
 
 // Host starts commands. It is safe for concurrent use.
 type Host interface {
-	// Start starts c and returns once it runs. When ctx ends, the command's
-	// whole process group is killed and Wait returns an error that wraps
-	// ctx.Err().
+	// Start starts c and returns once it runs. When ctx ends, the command's process group is killed and Wait returns an
+	// error that wraps ctx.Err().
 	Start(ctx context.Context, c Cmd) (Process, error)
 }
 
-// Process is a command that was started. Wait must be called exactly once; it
-// returns when the command has ended and its output has been copied.
+// Process is a started command. Wait must be called exactly once; it returns when the command has ended and its output
+// has been copied.
 type Process interface {
-	// Wait returns nil for exit status 0, *ExitError for any other end of the
-	// command itself, and another error when its end is not known.
+	// Wait returns nil for exit status 0, *ExitError for any other end of the command itself, and another error if its
+	// end is unknown.
 	Wait() error
-	// Signal sends s to the command's process, not to its group. A command
-	// that has ended gives os.ErrProcessDone.
+	// Signal sends s to the command's process, not to its group. It returns os.ErrProcessDone for an ended command.
 	Signal(s syscall.Signal) error
 	// Pid is the process number in the kernel that runs the command.
 	Pid() int
 }
 
-// Cmd says what to run. A host never looks anything up in the caller's
-// environment: a relative Argv[0] is found by the PATH the command gets.
+// Cmd describes a command. A host never uses the caller's environment: a relative Argv[0] is found by the command's own
+// PATH.
 type Cmd struct {
 	Argv []string
-	Env  []string // "K=V", added to the host's own environment; later wins
+	Env  []string // "K=V", added to the host's own environment; later ones win
 	Dir  string   // empty: the caller's directory natively, / in a guest
 
 	Stdin          io.Reader // nil: /dev/null
-	Stdout, Stderr io.Writer // nil: discarded. Never written to at once if equal.
+	Stdout, Stderr io.Writer // nil: discarded. If equal, never written concurrently.
 
-	// TTY gives the command a terminal: Stdin and Stdout must be one here.
+	// TTY gives the command a terminal: Stdin and Stdout must be a terminal here.
 	TTY bool
 }
 
 func (c Cmd) String() string { return strings.Join(c.Argv, " ") }
 
-// ExitError is a command that ended with another status than 0.
+// ExitError is a command that ended with a status other than 0.
 type ExitError struct {
 	Argv   []string
-	Code   int            // exit status; 128+signal when a signal ended it
-	Signal syscall.Signal // 0 unless a signal ended it
+	Code   int            // exit status; 128+signal if ended by a signal
+	Signal syscall.Signal // 0 unless ended by a signal
 	Stderr string         // set by Run
 }
 
@@ -92,7 +89,7 @@ func Output(ctx context.Context, h Host, c Cmd) ([]byte, error) {
 	return stdout.Bytes(), err
 }
 
-// Attach runs c with this process's own streams and passes signals on to it.
+// Attach runs c with this process's own streams and forwards signals to it.
 func Attach(ctx context.Context, h Host, c Cmd) error {
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
 	signals := make(chan os.Signal, 8)
@@ -111,7 +108,7 @@ func Attach(ctx context.Context, h Host, c Cmd) error {
 				if c.TTY && (s == syscall.SIGINT || s == syscall.SIGQUIT) {
 					continue // the terminal sends them to the command too
 				}
-				p.Signal(s.(syscall.Signal)) // it may have ended; Wait tells
+				p.Signal(s.(syscall.Signal)) // it may have ended; Wait reports that
 			case <-done:
 				return
 			}

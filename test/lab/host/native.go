@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Native runs commands in this machine's kernel. Each leads a process group of
-// its own and is killed when this process ends, however it ends.
+// Native runs commands in this machine's kernel. Each command leads its own process group and is killed when this
+// process ends, in any way.
 type Native struct{}
 
 // Start implements Host.
@@ -25,8 +25,8 @@ func (Native) Start(ctx context.Context, c Cmd) (Process, error) {
 	cmd.Env = append(os.Environ(), c.Env...)
 	cmd.Dir = c.Dir
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = c.Stdin, c.Stdout, c.Stderr
-	// A command with a terminal stays in the caller's group: a group of its
-	// own would be in the background there and stopped on its first read.
+	// A command with a terminal stays in the caller's group: its own group would be in the background there and stopped
+	// on its first read.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !c.TTY, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error {
 		if c.TTY {
@@ -34,7 +34,7 @@ func (Native) Start(ctx context.Context, c Cmd) (Process, error) {
 		}
 		return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	}
-	// A grandchild in another group may hold the output open for ever.
+	// A grandchild in another group may keep the output open forever.
 	cmd.WaitDelay = 5 * time.Second
 	if err := StartLasting(cmd); err != nil {
 		return nil, fmt.Errorf("start %s: %w", c, err)
@@ -76,9 +76,8 @@ func NewExitError(argv []string, status syscall.WaitStatus) error {
 	return nil
 }
 
-// StartLasting starts cmd from a thread that lives as long as this process.
-// The kernel sends Pdeathsig when the thread that forked ends, and the Go
-// runtime ends threads, so a command with Pdeathsig must be started this way.
+// StartLasting starts cmd from a thread that lives as long as this process. The kernel sends Pdeathsig when the forking
+// thread ends, and the Go runtime ends threads: a command with Pdeathsig must be started this way.
 func StartLasting(cmd *exec.Cmd) error {
 	forker.Do(func() {
 		go func() {

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Paths as every node sees them. /var/lib is a folder of the node's own.
+// Paths as seen by every node. Each node has its own /var/lib.
 const (
 	files            = "/var/lib/lab"
 	containerdFile   = "containerd.toml"
@@ -61,7 +61,8 @@ func (n *Node) writeFiles() error {
 	return nil
 }
 
-// containerdConfig leaves out what the lab's machine may not have: AppArmor, CAP_SYS_RESOURCE, other file systems than overlay.
+// containerdConfig leaves out features that the lab's machine may lack: AppArmor, CAP_SYS_RESOURCE, file systems other
+// than overlay.
 func (n *Node) containerdConfig() string {
 	return fmt.Sprintf(`version = 3
 root = "/var/lib/containerd"

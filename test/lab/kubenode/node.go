@@ -1,8 +1,8 @@
 // Package kubenode runs a Kubernetes node in namespaces of one machine: containerd, a kubelet, and Pods from images.
 //
-// A node has its own network, mount, UTS and PID namespaces and a cgroup in each hierarchy. /run is its own, /var/lib and /var/log are
-// folders of its own that outlive a reboot; all other files are the machine's. Its first process is labnode; when that is killed, the
-// kernel ends all others.
+// A node has its own network, mount, UTS and PID namespaces and a cgroup in each hierarchy. It has its own /run, and
+// its own /var/lib and /var/log, which survive a reboot; all other files are the machine's. Its first process is
+// labnode; when labnode is killed, the kernel ends all others.
 package kubenode
 
 import (
@@ -29,30 +29,30 @@ var Programs = []string{"containerd", "containerd-shim-runc-v2", "ctr", "kubelet
 type Config struct {
 	Name       string
 	Host       host.Host
-	Namespace  string // network namespace, made by the caller with its links and addresses
+	Namespace  string // network namespace, created by the caller with its links and addresses
 	Dir        string // folder of the node's files
 	Cgroup     string // name of the node's cgroup, unique on the machine
 	Program    func(name string) string
 	Kubeconfig string // file with the kubelet's credentials
-	ClientCA   string // file with the authority of those who may ask the kubelet
+	ClientCA   string // file with the certificate authority of the kubelet's clients
 	Addresses  []netip.Addr
 	PodCIDRs   []netip.Prefix
 	DNS        netip.Addr // ClusterIP of the cluster's DNS server
 	Sandbox    string     // reference of the image of a Pod's sandbox
 	Images     []string   // archives to import; none is pulled
 
-	// Start starts a command that goes on in the host, with a log.
+	// Start starts a command that keeps running in the host, with a log.
 	Start func(ctx context.Context, name string, cmd host.Cmd) (*process.Process, error)
-	// Failed takes the errors of programs that ended by themselves.
+	// Failed receives the errors of programs that ended by themselves.
 	Failed func(error)
 }
 
-// Node runs from Boot to PowerOff, any number of times.
+// Node is off or runs: from Boot to PowerOff, any number of times.
 type Node struct {
 	cfg Config
 
 	mu                        sync.Mutex
-	first                     int // process 1 of the node, as the host numbers it
+	first                     int // process 1 of the node, with its number in the host
 	root, containerd, kubelet *process.Process
 }
 
@@ -74,7 +74,7 @@ func (n *Node) Boot(ctx context.Context) error {
 	return nil
 }
 
-// startFirst makes the node's namespaces.
+// startFirst creates the node's namespaces.
 func (n *Node) startFirst(ctx context.Context) error {
 	ready := newSignal("ready")
 	argv := []string{"nsenter", "--net=/run/netns/" + n.cfg.Namespace, "unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child",
@@ -83,7 +83,7 @@ func (n *Node) startFirst(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.root = p // from here on PowerOff has something to end
+	n.root = p // PowerOff can end it from here on
 	select {
 	case <-ready.seen:
 	case <-p.Done():
@@ -127,14 +127,14 @@ func (n *Node) start(ctx context.Context, name string, argv ...string) (*process
 	return p, nil
 }
 
-// ctr returns a command of containerd's client for the Pods' images and containers.
+// ctr returns a command of containerd's client, in the namespace of the Pods' images and containers.
 func (n *Node) ctr(args ...string) []string {
 	return n.Argv(append([]string{n.cfg.Program("ctr"), "-a", containerdSocket, "-n", "k8s.io"}, args...)...)
 }
 
 func (n *Node) startContainerd(ctx context.Context) (err error) {
 	path := "PATH=" + filepath.Dir(n.cfg.Program("containerd-shim-runc-v2")) + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-	// runc keeps what it passes to an exec there; a guest's own folder is not on the node, whose /run is its own.
+	// runc keeps files for an exec in TMPDIR. A guest's own folder does not exist on the node, which has its own /run.
 	n.containerd, err = n.start(ctx, "containerd", "env", path, "TMPDIR=/tmp", n.cfg.Program("containerd"), "--config", filepath.Join(files, containerdFile))
 	if err != nil {
 		return err
@@ -145,7 +145,7 @@ func (n *Node) startContainerd(ctx context.Context) (err error) {
 	})
 }
 
-// importImages imports what containerd does not have from before a reboot.
+// importImages imports the images that containerd has not kept from before a reboot.
 func (n *Node) importImages(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, archive := range n.cfg.Images {
@@ -155,7 +155,7 @@ func (n *Node) importImages(ctx context.Context) error {
 }
 
 func (n *Node) importImage(ctx context.Context, archive string) error {
-	// As the node sees it: its disk may have been lost with its power.
+	// The path is in the node's view: its disk may have been lost at power-off.
 	mark := fmt.Sprintf("/proc/%d/root%s/imported-%s", n.first, files, filepath.Base(archive))
 	if _, err := host.Run(ctx, n.cfg.Host, "test", "-e", mark); err == nil {
 		return nil
@@ -174,7 +174,7 @@ func (n *Node) Import(ctx context.Context, archive string) error {
 	return n.importImage(ctx, archive)
 }
 
-// Tag gives an image of the running node another name as well.
+// Tag adds a name to an image of the running node.
 func (n *Node) Tag(ctx context.Context, from, to string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -189,21 +189,21 @@ func (n *Node) startKubelet(ctx context.Context) (err error) {
 	return err
 }
 
-// StartKubelet starts the kubelet again after StopKubelet.
+// StartKubelet restarts the kubelet after StopKubelet.
 func (n *Node) StartKubelet(ctx context.Context) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.startKubelet(ctx)
 }
 
-// StopKubelet ends the kubelet; the Pods go on.
+// StopKubelet ends the kubelet; the Pods keep running.
 func (n *Node) StopKubelet(ctx context.Context) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.stop(ctx, n.kubelet)
 }
 
-// RestartContainerd ends containerd and starts it again, as an upgrade of its package does; the Pods go on.
+// RestartContainerd restarts containerd, as an upgrade of its package does; the Pods keep running.
 func (n *Node) RestartContainerd(ctx context.Context) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -213,7 +213,7 @@ func (n *Node) RestartContainerd(ctx context.Context) error {
 	return n.startContainerd(ctx)
 }
 
-// stop ends a program of the node with SIGTERM. What the host started is nsenter, which passes no signal on.
+// stop ends a program of the node with SIGTERM. The host's process is nsenter, which does not forward signals.
 func (n *Node) stop(ctx context.Context, p *process.Process) error {
 	if p == nil || !p.Running() {
 		return nil
@@ -262,7 +262,7 @@ func (n *Node) removeCgroups(ctx context.Context) error {
 	})
 }
 
-// poll calls check every 50 ms until it returns nil, the limit is over, or p, if there is one, has ended.
+// poll calls check every 50 ms until it returns nil, the limit has passed, or p (if set) has ended.
 func poll(ctx context.Context, limit time.Duration, what string, p *process.Process, check func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -287,7 +287,7 @@ func poll(ctx context.Context, limit time.Duration, what string, p *process.Proc
 	}
 }
 
-// signal is a writer that notices a line.
+// signal is a writer that detects a line.
 type signal struct {
 	want string
 	seen chan struct{}

@@ -13,7 +13,7 @@ import (
 // File is the rendered file, relative to the checkout.
 const File = "deploy/ironlb.yaml"
 
-// Document is one object as it is written.
+// Document is the text of one object.
 type Document struct {
 	Kind, Namespace, Name string
 	Text                  string // YAML, comments included
@@ -62,7 +62,8 @@ func (d Documents) Only(kinds ...string) Documents {
 	return slices.DeleteFunc(slices.Clone(d), func(doc Document) bool { return !slices.Contains(kinds, doc.Kind) })
 }
 
-// Accounts returns what programs need that run outside of Pods: CRDs, namespace, ServiceAccounts, their rights and the limits of these.
+// Accounts returns the objects for programs outside of Pods: CRDs, namespace, ServiceAccounts, their rights and the
+// limits of these.
 func (d Documents) Accounts() Documents {
 	return d.Only("Namespace", "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding",
 		"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
@@ -77,7 +78,7 @@ func (d Documents) Find(kind, name string) (Document, error) {
 	return d[i], nil
 }
 
-// String is the text of a file with these objects.
+// String returns the text of a file with these objects.
 func (d Documents) String() string {
 	var texts []string
 	for _, doc := range d {

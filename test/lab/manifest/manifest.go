@@ -1,5 +1,5 @@
-// Package manifest reads from the manifests in deploy/ with which privileges IronLB's containers run, and starts programs
-// with exactly these.
+// Package manifest reads the privileges of IronLB's containers from the manifests in deploy/, and starts programs with
+// exactly these.
 package manifest
 
 import (
@@ -22,18 +22,18 @@ import (
 type Privileges struct {
 	Container  string
 	Privileged bool
-	// User and Group that the container runs as.
+	// User and Group of the container's process.
 	User, Group int64
-	// Capabilities as manifests name them, NET_ADMIN, sorted. Without meaning if Privileged.
+	// Capabilities as manifests name them (NET_ADMIN), sorted. They have no meaning if Privileged.
 	Capabilities    []string
 	NoNewPrivileges bool
-	// ReadOnlyRoot reports whether the root file system is read-only.
+	// ReadOnlyRoot is set if the root file system is read-only.
 	ReadOnlyRoot bool
 	// Writable are the paths of volumes that the container may write to.
 	Writable []string
 }
 
-// workload is what the kinds with a Pod template have in common.
+// workload is the common part of kinds with a Pod template.
 type workload struct {
 	Kind     string `json:"kind"`
 	Metadata struct {
@@ -44,8 +44,8 @@ type workload struct {
 	} `json:"spec"`
 }
 
-// Read returns the privileges of the container of the given name. It reads all YAML documents of all *.yaml files in the
-// folder, and fails unless exactly one workload has such a container or init container.
+// Read returns the privileges of the named container. It reads all YAML documents of all *.yaml files in the folder,
+// and fails unless exactly one workload has such a container or init container.
 func Read(dir, container string) (Privileges, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
 	if err != nil {
@@ -109,7 +109,7 @@ func workloads(file string) ([]workload, error) {
 	}
 }
 
-// privileges applies the rules of Kubernetes: the container's securityContext goes before the Pod's.
+// privileges applies the rules of Kubernetes: the container's securityContext overrides the Pod's.
 func privileges(pod corev1.PodSpec, c corev1.Container) (Privileges, error) {
 	p := Privileges{Container: c.Name}
 	own, all := c.SecurityContext, pod.SecurityContext
@@ -156,8 +156,8 @@ func privileges(pod corev1.PodSpec, c corev1.Container) (Privileges, error) {
 	return p, nil
 }
 
-// Argv returns the command that runs argv with the privileges: user, capabilities and no_new_privs. It is to be run by root,
-// for another user in a mount namespace of its own: files that argv names are then found below /mnt, readable by that user.
+// Argv returns the command that runs argv with the privileges: user, capabilities and no_new_privs. Root must run it,
+// and for another user in a mount namespace of its own. Files named by argv are then below /mnt, readable by that user.
 func (p Privileges) Argv(argv ...string) []string {
 	if p.User == 0 {
 		return p.setpriv(argv)
@@ -166,9 +166,9 @@ func (p Privileges) Argv(argv ...string) []string {
 	return p.after(script, argv)
 }
 
-// Contained is Argv in what a container sees of the file systems, as far as it limits a program: /proc/sys is read-only, and
-// where the manifest says so the root file system is. Writable are the folders that stay writable. /run is empty but for
-// the files and folders of the manifest's volumes. It is to be run by root in a mount namespace of its own.
+// Contained is Argv with the file system restrictions of a container: /proc/sys is read-only, and so is the root file
+// system if the manifest requires it. The folders in writable stay writable. /run has only the files and folders of the
+// manifest's volumes. Root must run the command in a mount namespace of its own.
 func (p Privileges) Contained(writable []string, argv ...string) []string {
 	if p.Privileged {
 		return argv
@@ -195,7 +195,7 @@ func (p Privileges) Contained(writable []string, argv ...string) []string {
 	return p.after(script, argv)
 }
 
-// lend makes the files that argv names available to a user other than root, who cannot enter root's folders.
+// lend makes the files named by argv available to a user other than root, who cannot enter root's folders.
 func (p Privileges) lend(argv []string) (script, lent []string) {
 	if p.User == 0 {
 		return nil, argv
@@ -231,7 +231,8 @@ func (p Privileges) setpriv(argv []string) []string {
 	for _, c := range p.Capabilities {
 		bounding = append(bounding, "+"+strings.ToLower(c))
 	}
-	// Container runtimes leave the inheritable and the ambient set empty: root has its capabilities by the bounding set alone.
+	// Container runtimes leave the inheritable and the ambient set empty: only the bounding set gives root its
+	// capabilities.
 	out := []string{"setpriv", "--inh-caps=-all", "--ambient-caps=-all", "--bounding-set=" + strings.Join(bounding, ",")}
 	out = append(out, fmt.Sprintf("--reuid=%d", p.User), fmt.Sprintf("--regid=%d", p.Group), "--clear-groups")
 	if p.NoNewPrivileges {

@@ -91,7 +91,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// Every container of deploy/ can be read.
+// The privileges of every container of deploy/ are readable.
 func TestReadDeploy(t *testing.T) {
 	for _, container := range []string{"ironlb-ccm", "ironlb-speaker", "ironlb-bgpd", "prepare"} {
 		if _, err := Read("../../../deploy", container); err != nil {
@@ -100,7 +100,7 @@ func TestReadDeploy(t *testing.T) {
 	}
 }
 
-// What a program then has is read from /proc.
+// The program's effective privileges are read from /proc.
 func TestArgv(t *testing.T) {
 	if os.Geteuid() != 0 {
 		if testing.Short() {
@@ -133,7 +133,7 @@ func TestArgv(t *testing.T) {
 	}
 }
 
-// A program can write to what the manifest says, and to nothing else.
+// A program can write to the paths that the manifest allows, and to nothing else.
 func TestContained(t *testing.T) {
 	if os.Geteuid() != 0 {
 		if testing.Short() {

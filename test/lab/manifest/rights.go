@@ -35,7 +35,7 @@ func (r Right) InAPI() bool { return r.Kind != Capability && r.Kind != Privilege
 // IsRule reports whether the right is a rule of a role of the product; a binding grants a role that Kubernetes has.
 func (r Right) IsRule() bool { return r.InAPI() && r.Of == "" }
 
-// Key is what checks name to be run first for the right: "verb resource", or the name of what is granted.
+// Key is what a check names to run first for the right: "verb resource", or the name of the granted role or capability.
 func (r Right) Key() string {
 	switch {
 	case r.IsRule():
@@ -48,7 +48,7 @@ func (r Right) Key() string {
 	return Privileged
 }
 
-// Review asks the API server whether the account, in its namespace, may do what the right allows.
+// Review returns a SubjectAccessReview of the right for the account, in its namespace.
 func (r Right) Review(namespace string) *authorizationv1.SubjectAccessReview {
 	request := &authorizationv1.ResourceAttributes{Namespace: r.Namespace}
 	switch {
@@ -87,7 +87,7 @@ func (r Right) String() string {
 	return cmp.Or(r.Object, r.Kind)
 }
 
-// GrantedBy is where the right is granted.
+// GrantedBy returns what grants the right: a kind of RBAC or the securityContext.
 func (r Right) GrantedBy() string {
 	if r.InAPI() {
 		return r.Kind
@@ -95,7 +95,7 @@ func (r Right) GrantedBy() string {
 	return "securityContext"
 }
 
-// Rules returns every rule with one group, resource and verb each.
+// Rules splits rules into rules with one group, resource and verb each.
 func Rules(in []rbacv1.PolicyRule) (out []rbacv1.PolicyRule) {
 	for _, rule := range in {
 		for _, group := range rule.APIGroups {
@@ -115,7 +115,7 @@ func Rights(root string) (all []Right, err error) {
 	if err != nil {
 		return nil, err
 	}
-	containers := map[string]string{} // by account: its own container comes last
+	containers := map[string]string{} // by account; the last container is the account's own
 	for _, doc := range docs.Only("Deployment", "DaemonSet") {
 		var w workload
 		if err := yaml.Unmarshal([]byte(doc.Text), &w); err != nil {

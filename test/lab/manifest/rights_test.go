@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestRights checks that every right is read once, and that docs/design/privileges.md explains each of them and no other.
+// TestRights checks that every right is listed once, and that docs/design/privileges.md explains exactly these rights.
 func TestRights(t *testing.T) {
 	const root, doc = "../../..", "docs/design/privileges.md"
 	all, err := Rights(root)

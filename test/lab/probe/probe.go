@@ -1,6 +1,5 @@
-// Package probe is what passes between the lab's clients and its Pods: the
-// lines that a Pod answers with, the results that a client prints as JSON, one
-// to a line, and their summary.
+// Package probe defines the data exchanged between the lab's clients and its Pods: a Pod's answer line, the results
+// that a client prints as JSON lines, and their summary.
 package probe
 
 import (
@@ -14,35 +13,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ports on which every Pod of the lab serves.
+// Ports of every Pod of the lab.
 const (
-	PortHTTP   = 8080 // answers any request with one line
-	PortUDP    = 8080 // answers any datagram with one line
-	PortStream = 9090 // TCP, answers each line with one line, for as long as the client likes
+	PortHTTP   = 8080 // answers every request with one line
+	PortUDP    = 8080 // answers every datagram with one line
+	PortStream = 9090 // TCP, answers each line with one line, until the client closes
 )
 
 // Result of one request.
 type Result struct {
 	N      int           `json:"n"`              // from 1, in the order sent
-	Conn   int           `json:"conn,omitempty"` // from 1, of several connections
+	Conn   int           `json:"conn,omitempty"` // from 1, with several connections
 	Sent   time.Time     `json:"sent"`
 	Took   time.Duration `json:"took"`
-	Pod    string        `json:"pod,omitempty"`    // who answered
-	Client string        `json:"client,omitempty"` // whom it saw
-	Error  string        `json:"error,omitempty"`  // empty: it answered
+	Pod    string        `json:"pod,omitempty"`    // the Pod that answered
+	Client string        `json:"client,omitempty"` // the client's address that the Pod saw
+	Error  string        `json:"error,omitempty"`  // empty if answered
 }
 
-// OK tells whether the request was answered.
+// OK reports whether the request was answered.
 func (r Result) OK() bool { return r.Error == "" }
 
-// Connected tells whether there was a connection. That of a request that failed broke then. The client's errors begin with what it did, as
-// package net names it. One that is reset while the client dials was made: a reset in answer to a SYN is a refusal (tcp_reset of
-// net/ipv4/tcp_input.c).
+// Connected reports whether a connection was established; if the request failed, the connection broke. The client's
+// errors begin with the operation, as package net names it. A reset while the client dials implies an established
+// connection: a reset in answer to a SYN is a refusal (tcp_reset of net/ipv4/tcp_input.c).
 func (r Result) Connected() bool {
 	return !strings.HasPrefix(r.Error, "dial: ") || strings.HasSuffix(r.Error, unix.ECONNRESET.Error())
 }
 
-// Answer is the line that a Pod answers with.
+// Answer returns a Pod's answer line.
 func Answer(pod, client string) string { return pod + " " + client + "\n" }
 
 // ParseAnswer reads a Pod's line.
@@ -62,13 +61,12 @@ type Summary struct {
 	Results []Result // by the time sent
 	Sent    int
 	Failed  int
-	Outage  time.Duration  // the largest gap between an answer and the next
+	Outage  time.Duration  // the largest gap between two successive answers
 	ByPod   map[string]int // answers
 	Clients map[string]int // answers by the client's address that the Pod saw
 }
 
-// Summarize counts results. With fewer than two answers there is no gap: the
-// outage is then the whole time.
+// Summarize counts results. With fewer than two answers the outage is the total time.
 func Summarize(results []Result) Summary {
 	s := Summary{Sent: len(results), ByPod: map[string]int{}, Clients: map[string]int{}}
 	s.Results = slices.Clone(results)
@@ -101,7 +99,7 @@ func Summarize(results []Result) Summary {
 	return s
 }
 
-// ErrNothingSent is that of a client without a single request: that none of them failed means nothing.
+// ErrNothingSent is the error for a client that sent no request: zero failures prove nothing then.
 var ErrNothingSent = errors.New("the client sent nothing")
 
 // Asked returns ErrNothingSent for a client without requests.
@@ -128,10 +126,11 @@ func (s Summary) Errors() []string {
 	return out
 }
 
-// Moved says what is wrong with a client's failures if all that happened is that once another node took over the address: new
-// connections always succeed, and those that the other node does not know break, so all that broke were under way at one moment.
+// Moved returns an error unless a move of the address to another node explains all failures: new connections always
+// succeed, and connections unknown to the new node break. All broken connections must then have been open at one
+// moment.
 func (s Summary) Moved() error {
-	var last, first Result // of those that failed: the one sent last, and the one that ended first
+	var last, first Result // of the failed requests: the last one sent, and the first one ended
 	for _, r := range s.Results {
 		switch {
 		case r.OK():
@@ -151,10 +150,10 @@ func (s Summary) Moved() error {
 	return nil
 }
 
-// End is when the answer came, or the request failed.
+// End returns the time of the answer or the failure.
 func (r Result) End() time.Time { return r.Sent.Add(r.Took) }
 
-// String is one line for people.
+// String returns the summary as one readable line.
 func (s Summary) String() string {
 	var pods []string
 	for pod, n := range s.ByPod {

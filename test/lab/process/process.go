@@ -1,5 +1,5 @@
-// Package process keeps one long-lived command: its log in a file, its end
-// noticed and explained with the last lines of that log.
+// Package process runs one long-lived command. It logs to a file, and its unexpected end is reported with the last
+// lines of that log.
 package process
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/host"
 )
 
-// Process is a command that is meant to run until it is stopped.
+// Process is a command that runs until it is stopped.
 type Process struct {
 	Name string
 	Log  string // file with both of its output streams
@@ -27,13 +27,12 @@ type Process struct {
 	done chan struct{}
 
 	mu      sync.Mutex
-	stopped bool // asked for by Stop or Kill
+	stopped bool // requested by Stop or Kill
 	err     error
 }
 
-// Start starts c under the given name, appending its output to the file log.
-// The process outlives ctx's cancellation: only Stop and Kill end it, and the
-// end of this program.
+// Start starts c under the given name and appends its output to the file log. The process outlives ctx's cancellation:
+// only Stop, Kill and the end of this program end it.
 func Start(ctx context.Context, h host.Host, name, log string, c host.Cmd) (*Process, error) {
 	f, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -72,7 +71,7 @@ func (p *Process) Pid() int { return p.p.Pid() }
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Running tells whether the process has not ended.
+// Running reports whether the process has not ended.
 func (p *Process) Running() bool {
 	select {
 	case <-p.done:
@@ -82,8 +81,7 @@ func (p *Process) Running() bool {
 	}
 }
 
-// Wait waits for the end of the process and returns how it ended: nil for exit
-// status 0.
+// Wait waits for the end of the process and returns its result: nil for exit status 0.
 func (p *Process) Wait() error {
 	<-p.done
 	p.mu.Lock()
@@ -91,8 +89,8 @@ func (p *Process) Wait() error {
 	return p.err
 }
 
-// Err is nil while the process runs and after it was stopped; else it says how
-// it ended, with the last lines of its log.
+// Err returns nil while the process runs and after it was stopped; otherwise how it ended, with the last lines of its
+// log.
 func (p *Process) Err() error {
 	if p.Running() {
 		return nil
@@ -109,14 +107,14 @@ func (p *Process) Err() error {
 	return fmt.Errorf("%s ended by itself: %s; its last lines:\n%s", p.Name, how, Tail(p.Log, 15))
 }
 
-// Expect makes the end of the process no error: its caller is about to end it.
+// Expect marks the end of the process as expected: the caller is about to end it.
 func (p *Process) Expect() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stopped = true
 }
 
-// Stop sends SIGTERM, and SIGKILL when the process has not ended after grace.
+// Stop sends SIGTERM, and SIGKILL if the process has not ended after grace.
 func (p *Process) Stop(grace time.Duration) error {
 	p.Expect()
 	if !p.Running() {
@@ -150,7 +148,7 @@ func (p *Process) Kill() error {
 // Pause stops the process without ending it.
 func (p *Process) Pause() error { return p.Signal(syscall.SIGSTOP) }
 
-// Resume lets a paused process go on.
+// Resume continues a paused process.
 func (p *Process) Resume() error { return p.Signal(syscall.SIGCONT) }
 
 // Signal sends s to the process, not to its children.
@@ -161,7 +159,7 @@ func (p *Process) Signal(s syscall.Signal) error {
 	return nil
 }
 
-// Tail returns the last n lines of a file, or why it cannot.
+// Tail returns the last n lines of a file, or an error text.
 func Tail(file string, n int) string {
 	f, err := os.Open(file)
 	if err != nil {

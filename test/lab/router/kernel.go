@@ -24,7 +24,8 @@ type Route struct {
 	Via []netip.Addr
 }
 
-// Routes returns the routes of a protocol of the main table ("bird", "bgp"; empty: all) and of a family (4 or 6), ascending.
+// Routes returns the routes of the main table, of a protocol ("bird", "bgp"; empty: all) and of a family (4 or 6),
+// ascending.
 func (p Place) Routes(ctx context.Context, family int, protocol string) ([]Route, error) {
 	argv := []string{"ip", "-json", fmt.Sprintf("-%d", family), "route", "show"}
 	if protocol != "" {
@@ -65,7 +66,7 @@ func (p Place) Routes(ctx context.Context, family int, protocol string) ([]Route
 	return routes, nil
 }
 
-// destination reads what ip prints: an address stands for itself alone.
+// destination parses a destination as ip prints it: an address is a host route.
 func destination(s string, family int) (netip.Prefix, error) {
 	if s == "default" {
 		s = map[int]string{4: "0.0.0.0/0", 6: "::/0"}[family]
@@ -82,7 +83,7 @@ func destination(s string, family int) (netip.Prefix, error) {
 
 // Event is a change of one of the kernel's routes.
 type Event struct {
-	// At is when, by the clock of the kernel that has the route.
+	// At is the time, by the clock of the kernel that has the route.
 	At      time.Time
 	Deleted bool
 	Prefix  netip.Prefix
@@ -94,14 +95,14 @@ type Event struct {
 type Monitor struct {
 	mu      sync.Mutex
 	events  []Event
-	changed chan struct{} // closed and made anew at each event
+	changed chan struct{} // closed and replaced at each event
 	stop    func() error
 }
 
-// probe is the table of a route that a monitor is tried with.
+// probe is the table of the routes that test a monitor.
 const probe = "4711"
 
-// Monitor starts to record and returns once nothing is missed any more.
+// Monitor starts recording. It returns once the monitor receives all changes.
 func (p Place) Monitor(ctx context.Context) (*Monitor, error) {
 	m := &Monitor{changed: make(chan struct{})}
 	life, kill := context.WithCancel(context.WithoutCancel(ctx))
@@ -141,7 +142,7 @@ func (p Place) Monitor(ctx context.Context) (*Monitor, error) {
 	return m, nil
 }
 
-// try makes routes in a table that nobody uses until a monitor sees one.
+// try adds and removes routes in an unused table until the monitor receives one.
 func (p Place) try(ctx context.Context, seen <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -161,7 +162,7 @@ func (p Place) try(ctx context.Context, seen <-chan struct{}) error {
 	}
 }
 
-// event reads "[2006-01-02T15:04:05.000000] Deleted 192.0.2.1 via ...". What is of another table than the main one is left out.
+// event parses "[2006-01-02T15:04:05.000000] Deleted 192.0.2.1 via ...". It skips tables other than main.
 func event(line string) (Event, bool) {
 	stamp, rest, ok := strings.Cut(strings.TrimPrefix(line, "["), "] ")
 	at, err := time.Parse("2006-01-02T15:04:05.999999999", stamp)
@@ -191,14 +192,14 @@ func (m *Monitor) add(e Event) {
 	m.changed = make(chan struct{})
 }
 
-// Events returns what was seen until now.
+// Events returns the events so far.
 func (m *Monitor) Events() []Event {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.events)
 }
 
-// Wait returns the first event, seen already or to come, that is as wanted.
+// Wait returns the first wanted event, recorded already or later.
 func (m *Monitor) Wait(ctx context.Context, wanted func(Event) bool) (Event, error) {
 	for seen := 0; ; {
 		m.mu.Lock()

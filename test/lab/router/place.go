@@ -1,8 +1,8 @@
-// Package router runs BIRD 2 and FRR as a network's routers in network namespaces, without systemd: a configuration goes in,
-// sessions, tables and what changed in the kernel when come out.
+// Package router runs BIRD 2 and FRR as a network's routers in network namespaces, without systemd. It writes their
+// configuration, and reads sessions, tables and the time of each change in the kernel.
 //
-// Every router has a mount namespace with a tmpfs of its own, so several run beside one another and nothing of them is left
-// once their processes are gone. Those are killed by Stop, and by the kernel when this process ends.
+// Every router has a mount namespace with its own tmpfs, so several run side by side, and nothing remains after their
+// processes have ended. Stop kills these, and the kernel does when this process ends.
 package router
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/process"
 )
 
-// private is where a router's own tmpfs is: an empty folder of every Debian.
+// private is the mount point of a router's own tmpfs: an empty folder of every Debian.
 const private = "/mnt"
 
 const patience = 30 * time.Second
@@ -35,32 +35,32 @@ type Place struct {
 	Logs string
 }
 
-// In is the place of a test's namespace.
+// In returns the place of a test's namespace.
 func In(t testing.TB, space *netspace.Space) Place {
 	return Place{host.Native{}, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), int(space.NS)), t.TempDir()}
 }
 
-// Router is what BIRD and FRR have in common.
+// Router is the common interface of BIRD and FRR.
 type Router interface {
-	// Configure replaces the configuration; sessions that it does not touch stay up.
+	// Configure replaces the configuration; unchanged sessions stay up.
 	Configure(ctx context.Context, c Config) error
-	// Sessions with the neighbours, by their names.
+	// Sessions returns the sessions by the neighbors' names.
 	Sessions(ctx context.Context) (map[string]Session, error)
-	// RIB is what the router learnt of a prefix by BGP, a path for each neighbour that told it.
+	// RIB returns the paths of a prefix learned by BGP, one for each neighbor that advertised it.
 	RIB(ctx context.Context, prefix string) ([]Path, error)
-	// BFD sessions, by the neighbour's address.
+	// BFD returns the BFD sessions by the neighbor's address.
 	BFD(ctx context.Context) (map[string]BFDSession, error)
-	// Routes of the kernel that the router made, of one family (4 or 6).
+	// Routes returns the router's routes in the kernel, of one family (4 or 6).
 	Routes(ctx context.Context, family int) ([]Route, error)
 	// Ask runs a command of birdc or vtysh.
 	Ask(ctx context.Context, command string) (string, error)
-	// Log is the end of the router's log.
+	// Log returns the end of the router's log.
 	Log() string
 	// Stop ends the router.
 	Stop() error
 }
 
-// Kinds are the routers that a test should be run with.
+// Kinds are the routers to run a test with.
 var Kinds = map[string]func(context.Context, Place, Config) (Router, error){
 	"bird": func(ctx context.Context, p Place, c Config) (Router, error) { return StartBIRD(ctx, p, c) },
 	"frr":  func(ctx context.Context, p Place, c Config) (Router, error) { return StartFRR(ctx, p, c) },
@@ -72,7 +72,7 @@ func (p Place) run(ctx context.Context, argv ...string) (string, error) {
 	return string(out), err
 }
 
-// start starts the first process of a router, in a mount namespace of its own. The script ends with the exec of the program.
+// start starts the first process of a router, in its own mount namespace. The script ends with the exec of the program.
 func (p Place) start(ctx context.Context, name, stdin, script string) (*process.Process, error) {
 	return process.Start(ctx, p.Host, name, filepath.Join(p.Logs, name+".log"), host.Cmd{
 		Argv: []string{"nsenter", "--net=" + p.Namespace, "--", "unshare", "--mount", "--propagation", "private", "--",
@@ -98,7 +98,7 @@ func (p Place) do(ctx context.Context, first *process.Process, stdin, script str
 	return string(out), nil
 }
 
-// until waits until a process of the router is as wanted.
+// until waits until ok, or fails when the router's process ends.
 func until(ctx context.Context, p *process.Process, what string, ok func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

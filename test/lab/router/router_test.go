@@ -12,7 +12,8 @@ import (
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-// TestPair has each kind learn from a BIRD and reads everything back: sessions, paths, BFD, the kernel's table and its changes.
+// TestPair: each kind learns from a BIRD. The test reads everything back: sessions, paths, BFD, the kernel's table and
+// its changes.
 func TestPair(t *testing.T) {
 	for kind, start := range Kinds {
 		t.Run(kind, func(t *testing.T) {
@@ -98,7 +99,8 @@ func TestPair(t *testing.T) {
 	}
 }
 
-// TestTell has each kind tell a BIRD prefixes, and then, configured anew, one of them no more: it is gone from its own kernel, too.
+// TestTell: each kind advertises prefixes to a BIRD. After reconfiguration without one of them, that prefix is
+// withdrawn and is also gone from the router's own kernel.
 func TestTell(t *testing.T) {
 	for kind, start := range Kinds {
 		t.Run(kind, func(t *testing.T) {

@@ -5,31 +5,31 @@ import (
 	"time"
 )
 
-// Session is one with a neighbour, as the router sees it.
+// Session is a session with a neighbor, as reported by the router.
 type Session struct {
 	Address     netip.Addr
 	Established bool
-	// State in the router's own words.
+	// State as the router names it.
 	State string
-	// Since when it is in that state.
+	// Since is the time of the last change of State.
 	Since time.Time
-	// Count is how often it was established. BIRD does not tell.
+	// Count is the number of times it was established. BIRD does not report it.
 	Count int
 	// ASN and ID are the neighbour's, once known.
 	ASN uint32
 	ID  netip.Addr
-	// Hold time that was agreed on.
+	// Hold is the negotiated hold time.
 	Hold time.Duration
-	// RestartTime is how long the neighbour asks for a graceful restart (RFC 4724), 0 if it does not.
+	// RestartTime is the neighbor's restart time of graceful restart (RFC 4724), 0 without it.
 	RestartTime time.Duration
-	// Updates is how many UPDATE messages (FRR) or routes in them (BIRD) came from the neighbour.
+	// Updates is the number of UPDATE messages (FRR) or of routes in them (BIRD) received from the neighbor.
 	Updates int
-	// Text is all that the router tells of it.
+	// Text is the router's full output about it.
 	Text string
 }
 
-// Same tells whether both are one session and not one after the other. BIRD's times are exact but for the drift between two clocks,
-// FRR's are whole seconds.
+// Same reports whether both are the same session and not successive ones. BIRD's times are exact except for the
+// difference of two clocks, FRR's are rounded to seconds.
 func (s Session) Same(other Session) bool {
 	if s.Count > 0 || other.Count > 0 {
 		return s.Count == other.Count
@@ -37,31 +37,31 @@ func (s Session) Same(other Session) bool {
 	return s.Since.Sub(other.Since).Abs() < 100*time.Millisecond
 }
 
-// Path is what one neighbour told of a prefix.
+// Path is a prefix's path, as advertised by one neighbor.
 type Path struct {
-	// From is the neighbour's address, NextHop what it announced.
+	// From is the neighbor's address, NextHop the advertised next hop.
 	From, NextHop netip.Addr
 	ASPath        string
 	LocalPref     uint32
 	// Communities ("65000:1", "65000:1:2"), ascending by their text.
 	Communities, LargeCommunities []string
 	Best                          bool
-	// Stale is one that the router keeps while the neighbour restarts (RFC 4724, 4.2).
+	// Stale is set while the router retains the path for a restarting neighbor (RFC 4724, 4.2).
 	Stale bool
-	// Text is all that the router tells of it.
+	// Text is the router's full output about it.
 	Text string
 }
 
-// BFDSession is one with a neighbour, as the router sees it.
+// BFDSession is a BFD session with a neighbor, as reported by the router.
 type BFDSession struct {
 	State     string // Up, Init, Down, AdminDown
 	Interface string
-	// Since when, as far as the router tells.
+	// Since is the time of the last change of State, if the router reports it.
 	Since time.Time
-	// Interval at which it sends, Detect after which it takes the neighbour for dead.
+	// Interval is the transmit interval, Detect the detection time.
 	Interval, Detect time.Duration
-	// Downs is how often it has gone down; BIRD does not tell.
+	// Downs counts changes to Down; BIRD does not report it.
 	Downs int
-	// Text is all that the router tells of it.
+	// Text is the router's full output about it.
 	Text string
 }

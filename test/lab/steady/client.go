@@ -13,19 +13,20 @@ import (
 )
 
 const (
-	// Every is the time from one request to the next, and from one connection attempt to the next.
+	// Every is the interval between requests, and between connection attempts.
 	Every = 5 * time.Millisecond
-	// ConnectLimit is less than the second after which TCP sends its SYN again, so an attempt whose SYN or answer is lost has failed.
+	// ConnectLimit is less than the second after which TCP retransmits a SYN. An attempt whose SYN or answer is lost
+	// has failed.
 	ConnectLimit = 900 * time.Millisecond
 )
 
-// Target is what a client asks.
+// Target is the target of a client.
 type Target struct {
 	UDP netip.AddrPort // answers any datagram
-	TCP netip.AddrPort // takes connections
+	TCP netip.AddrPort // accepts connections
 }
 
-// Client sends a datagram from one socket each Every, and tries a new connection each Every, which it closes again.
+// Client sends a datagram from one socket each Every, and opens and closes a new connection each Every.
 type Client struct {
 	target Target
 	halt   chan struct{}
@@ -33,13 +34,13 @@ type Client struct {
 
 	mu   sync.Mutex
 	seen record
-	err  error // why it ended by itself
+	err  error // the error that ended it
 }
 
-// record is what a client saw, each list in the order of time.
+// record holds a client's observations, each list in chronological order.
 type record struct {
 	sent, answered []time.Time // datagrams
-	attempts       []attempt   // that are decided, by when
+	attempts       []attempt   // decided attempts, by their end
 	late           []lateness
 }
 
@@ -48,7 +49,7 @@ type attempt struct {
 	err          error // nil: connected
 }
 
-// lateness tells of a turn of the client's own that came late, so that a gap may be its own.
+// lateness records a late tick of the client itself, which may be the cause of a gap.
 type lateness struct {
 	at time.Time
 	by time.Duration
@@ -60,7 +61,7 @@ func Start(namespace string, t Target) (*Client, error) {
 	started := make(chan error, 1)
 	go func() {
 		defer close(c.ended)
-		// All sockets are made on this goroutine's thread, so in the namespace.
+		// All sockets are created on this goroutine's thread, so in the namespace.
 		err := controlplane.Within(namespace, func() error {
 			l, err := newLoop(c)
 			started <- err
@@ -86,18 +87,18 @@ func Start(namespace string, t Target) (*Client, error) {
 	return c, nil
 }
 
-// hurry puts the thread before others that want the processor, as far as it may: what is late here reads as an outage. The function
-// returned takes that back.
+// hurry raises the thread's priority as far as permitted: a delay here would be recorded as an outage. The returned
+// function restores the priority.
 func hurry() (undo func()) {
 	const most = -20
-	raw, err := unix.Getpriority(unix.PRIO_PROCESS, 0) // 20 less the nice value
+	raw, err := unix.Getpriority(unix.PRIO_PROCESS, 0) // 20 minus the nice value
 	if err != nil || unix.Setpriority(unix.PRIO_PROCESS, 0, most) != nil {
 		return func() {}
 	}
-	return func() { unix.Setpriority(unix.PRIO_PROCESS, 0, 20-raw) } // to a lower priority, which is always allowed
+	return func() { unix.Setpriority(unix.PRIO_PROCESS, 0, 20-raw) } // lowering the priority is always allowed
 }
 
-// Stop ends the client when the attempts that run are decided. It may be called once.
+// Stop ends the client when the pending attempts are decided. It may be called once.
 func (c *Client) Stop() error {
 	close(c.halt)
 	<-c.ended
@@ -109,17 +110,17 @@ func (c *Client) Stop() error {
 	return nil
 }
 
-// loop is the client's thread: a timer, the datagram socket and the connections that are being made, in one epoll.
+// loop is the client's thread: a timer, the datagram socket and the pending connections, in one epoll.
 type loop struct {
 	c                 *Client
 	epoll, timer, udp int
-	pending           map[int]time.Time // sockets that connect: since when
+	pending           map[int]time.Time // connecting sockets, with their start
 	order             []connecting      // of pending, oldest first; may hold decided ones
 	stopping          bool
-	due               time.Time // of the next turn
+	due               time.Time // of the next tick
 }
 
-// connecting names an attempt: the number of a socket alone is used again.
+// connecting identifies an attempt: socket numbers are reused.
 type connecting struct {
 	fd    int
 	began time.Time
@@ -202,10 +203,10 @@ func (l *loop) run() error {
 	return nil
 }
 
-// turn is what is done each Every.
+// turn is the tick of each Every.
 func (l *loop) turn(now time.Time) error {
 	var ticks [8]byte
-	unix.Read(l.timer, ticks[:]) // only to have it wait for the next one
+	unix.Read(l.timer, ticks[:]) // only rearms the timer
 	if by := now.Sub(l.due); by > Every {
 		l.c.note(func(r *record) { r.late = append(r.late, lateness{now, by}) })
 	}
@@ -219,7 +220,7 @@ func (l *loop) turn(now time.Time) error {
 		return nil
 	default:
 	}
-	// What the kernel says of a datagram (no neighbour, refused) shows in the missing answer.
+	// A missing answer records the datagram's errors (no neighbor, refused).
 	unix.Write(l.udp, []byte("who\n"))
 	l.c.note(func(r *record) { r.sent = append(r.sent, now) })
 	return l.connect(now)
@@ -230,7 +231,7 @@ func (l *loop) connect(now time.Time) error {
 	if err != nil {
 		return err
 	}
-	// It is closed by a reset: thousands of closed connections that linger would use up the ports.
+	// It is closed by a reset: thousands of lingering closed connections would exhaust the ports.
 	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
 		unix.Close(fd)
 		return fmt.Errorf("set SO_LINGER: %w", err)
@@ -243,7 +244,7 @@ func (l *loop) connect(now time.Time) error {
 	return l.add(fd, unix.EPOLLOUT)
 }
 
-// decide notes what became of an attempt; without an error the socket knows it.
+// decide records the result of an attempt; without an error, the socket's own error is used.
 func (l *loop) decide(fd int, now time.Time, err error) {
 	began, pending := l.pending[fd]
 	if !pending {
@@ -262,7 +263,7 @@ func (l *loop) decide(fd int, now time.Time, err error) {
 
 var errNoAnswer = errors.New("no answer within " + ConnectLimit.String())
 
-// expire gives up attempts that take too long.
+// expire ends attempts that take too long.
 func (l *loop) expire(now time.Time) {
 	for len(l.order) > 0 {
 		a := l.order[0]
@@ -281,7 +282,7 @@ func (l *loop) read(now time.Time) {
 	for {
 		n, err := unix.Read(l.udp, buf[:])
 		if n <= 0 || err != nil {
-			return // nothing more, or an ICMP error, which the missing answer shows
+			return // nothing more, or an ICMP error, recorded as a missing answer
 		}
 		l.c.note(func(r *record) { r.answered = append(r.answered, now) })
 	}

@@ -1,4 +1,4 @@
-// Package steady measures what a client sees of an address while who answers for it changes: Client asks and connects all the
-// time, Watcher counts who answers ARP and neighbour solicitations. Both work in network namespaces of this machine and not of
-// an emulated guest, whose clock runs too slowly to measure by.
+// Package steady measures an address from a client's view while its owner changes: Client sends requests and connects
+// continuously, Watcher counts the stations that answer ARP and neighbor solicitations. Both work in network namespaces
+// of this machine and not of an emulated guest, whose clock runs too slowly for measurements.
 package steady

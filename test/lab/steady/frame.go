@@ -10,18 +10,18 @@ import (
 type Kind string
 
 const (
-	Ask        Kind = "ask"        // ARP request, neighbour solicitation
-	Probe      Kind = "probe"      // the same by one that has no address yet: RFC 5227, RFC 4862 5.4.2
+	Ask        Kind = "ask"        // ARP request, neighbor solicitation
+	Probe      Kind = "probe"      // the same by a station without an address yet: RFC 5227, RFC 4862 5.4.2
 	Answer     Kind = "answer"     // to one station
-	Gratuitous Kind = "gratuitous" // to all: ARP with one address as sender and target, unsolicited neighbour advertisement
+	Gratuitous Kind = "gratuitous" // to all: ARP with one address as sender and target, unsolicited neighbor advertisement
 )
 
-// Frame is one of ARP, or a neighbour solicitation or advertisement.
+// Frame is an ARP frame, or a neighbor solicitation or advertisement.
 type Frame struct {
 	Kind  Kind
-	Addr  netip.Addr // whose hardware address it is about
-	Asker netip.Addr // of Ask and Answer: who asks
-	MAC   string     // of Answer and Gratuitous: the one it gives; else the sender's
+	Addr  netip.Addr // whose hardware address it resolves
+	Asker netip.Addr // of Ask and Answer: the requester
+	MAC   string     // of Answer and Gratuitous: the advertised one; else the sender's
 	Dst   string     // Ethernet destination
 	Reply bool       // of a Gratuitous: ARP's reply form
 }
@@ -41,7 +41,7 @@ const (
 	arpReply   = 2
 )
 
-// Parse reads a frame; ok is false for all that is not about an address.
+// Parse parses a frame; ok is false if it does not concern an address.
 func Parse(b []byte) (f Frame, ok bool) {
 	if len(b) < etherLen {
 		return f, false
@@ -108,7 +108,7 @@ func parseNDP(b []byte) (f Frame, ok bool) {
 	return f, true
 }
 
-// ask returns the question who has addr, from the station mac that says it has the address asker.
+// ask returns a request for addr, from the station mac with the source address asker.
 func ask(addr, asker netip.Addr, mac net.HardwareAddr) []byte {
 	if addr.Is4() {
 		return arp(arpRequest, net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, mac, asker, make(net.HardwareAddr, 6), addr)
@@ -120,8 +120,8 @@ func ask(addr, asker netip.Addr, mac net.HardwareAddr) []byte {
 	return ndp(net.HardwareAddr{0x33, 0x33, 0xff, a[13], a[14], a[15]}, mac, asker, group, m)
 }
 
-// Claim returns a gratuitous frame of the station mac: an ARP request for its own address, or an unsolicited neighbour
-// advertisement with override set.
+// Claim returns a gratuitous frame of the station mac: an ARP request for its own address, or an unsolicited neighbor
+// advertisement with the override flag set.
 func Claim(addr netip.Addr, mac net.HardwareAddr) []byte {
 	if addr.Is4() {
 		return arp(arpRequest, net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, mac, addr, make(net.HardwareAddr, 6), addr)
@@ -140,7 +140,7 @@ func arp(op uint16, dst, mac net.HardwareAddr, sender netip.Addr, targetMAC net.
 	return append(append(b, targetMAC...), target.AsSlice()...)
 }
 
-// ndp wraps an ICMPv6 message, whose checksum it sets.
+// ndp wraps an ICMPv6 message and sets its checksum.
 func ndp(dst, mac net.HardwareAddr, source, to netip.Addr, m []byte) []byte {
 	s, d := source.As16(), to.As16()
 	pseudo := append(append([]byte{}, s[:]...), d[:]...)

@@ -7,22 +7,22 @@ import (
 	"time"
 )
 
-// Report is what a client saw in a span of time.
+// Report summarizes a client's observations in a span of time.
 type Report struct {
 	Sent, Answered int // datagrams
 	Tried, Failed  int // connections
 	Failures       map[string]int
 
-	// Outage is the largest gap between two answers, or between two connections that were made, whichever is larger.
+	// Outage is the larger of Gap and ConnGap.
 	Outage time.Duration
-	// Gap, of answers, and ConnGap, of connections, are its parts.
+	// Gap is the largest gap between two answers, ConnGap between two established connections.
 	Gap, ConnGap time.Duration
-	// Late is by how much the client itself was late at most: an outage that is no larger says nothing.
+	// Late is the maximum delay of the client itself: an outage up to Late is not significant.
 	Late time.Duration
 }
 
-// Report sums up what the client saw from one moment to another. A gap that has not ended counts. Attempts belong to the
-// moment they began at, and those not yet decided are left out: to have all, ask ConnectLimit later, or after Stop.
+// Report summarizes the client's observations between two times. A gap that has not ended counts. Attempts count at
+// their start, and undecided ones are left out: for all of them, call it ConnectLimit later, or after Stop.
 func (c *Client) Report(from, to time.Time) Report {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -66,7 +66,7 @@ func (r record) report(from, to time.Time) Report {
 	return rep
 }
 
-// gap is the largest time without an event that reaches into the span.
+// gap returns the largest time without an event that extends into the span.
 func gap(events []time.Time, from, to time.Time) (most time.Duration) {
 	last := from
 	for _, t := range events {
@@ -76,19 +76,19 @@ func gap(events []time.Time, from, to time.Time) (most time.Duration) {
 		if !t.Before(from) {
 			most = max(most, t.Sub(last))
 		}
-		last = t // also one before from: its gap reaches in
+		last = t // an event before from starts a gap that extends into the span
 	}
 	return max(most, to.Sub(last))
 }
 
-// Steady tells whether, at the moment now, the client has had answers and connections without a gap of at least limit for
-// the time span.
+// Steady reports whether, at the time now, the client has had answers and connections without a gap of limit or more
+// for the span.
 func (c *Client) Steady(now time.Time, span, limit time.Duration) bool {
 	r := c.Report(now.Add(-span), now)
 	return r.Outage < limit && r.Answered > 0
 }
 
-// String is one line for people.
+// String returns the report as one readable line.
 func (r Report) String() string {
 	s := fmt.Sprintf("outage %s; %d of %d datagrams answered; %d of %d connections failed", r.Outage.Round(time.Millisecond), r.Answered, r.Sent, r.Failed, r.Tried)
 	var why []string

@@ -14,7 +14,7 @@ var (
 	all     = "ff:ff:ff:ff:ff:ff"
 )
 
-// Each kind of frame is told from the others. That kernels take them for what they are meant as shows in every lab.
+// Frames of each kind are distinguished. Every lab shows that kernels interpret them as intended.
 func TestParse(t *testing.T) {
 	v4, from4 := netip.MustParseAddr("192.0.2.129"), netip.MustParseAddr("192.0.2.193")
 	v6, from6 := netip.MustParseAddr("2001:db8:0:1::81"), netip.MustParseAddr("2001:db8:0:1::c1")
@@ -55,7 +55,7 @@ func TestParse(t *testing.T) {
 
 func TestChecksum(t *testing.T) {
 	b := ask(netip.MustParseAddr("2001:db8::2"), netip.MustParseAddr("2001:db8::1"), station)
-	// Summed up together with its checksum a message gives zero.
+	// The sum over a message and its checksum is zero.
 	p := b[etherLen:]
 	pseudo := append(append([]byte{}, p[8:40]...), 0, 0, 0, byte(len(p)-ip6Len), 0, 0, 0, icmp6)
 	if sum := checksum(append(pseudo, p[ip6Len:]...)); sum != 0 {
@@ -84,7 +84,7 @@ func TestReport(t *testing.T) {
 	if rep.Sent != 181 || rep.Answered != 80 || rep.Tried != 82 || rep.Failed != 1 || rep.Late != 7*time.Millisecond {
 		t.Errorf("%+v", rep)
 	}
-	// A gap that began before the span counts whole, and one that has not ended as far as it is.
+	// A gap that began before the span counts in full. A gap that has not ended counts up to the end of the span.
 	if rep := r.report(at(400), at(900)); rep.Gap != 505*time.Millisecond {
 		t.Errorf("a gap that reaches in: %v, want 505ms", rep.Gap)
 	}

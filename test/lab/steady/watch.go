@@ -18,17 +18,17 @@ import (
 	"github.com/ironlb/ironlb/test/lab/controlplane"
 )
 
-// AskEvery is how often a watcher asks for each address.
+// AskEvery is a watcher's request interval for each address.
 const AskEvery = 100 * time.Millisecond
 
 // WatchConfig of a watcher.
 type WatchConfig struct {
-	Namespace, Interface string       // a bare port, whose kernel says nothing
-	From4, From6         netip.Prefix // addresses that nobody has: each question is from another, so an answer tells which it is to
-	Addrs                []netip.Addr // that are watched
+	Namespace, Interface string       // a bare port, whose kernel sends nothing
+	From4, From6         netip.Prefix // unused addresses: the source differs in each request, so an answer identifies its request
+	Addrs                []netip.Addr // the watched addresses
 }
 
-// Watcher asks for addresses all the time, notes who answers, and who says unasked that it has one.
+// Watcher requests addresses continuously, and records the answers and the unsolicited advertisements.
 type Watcher struct {
 	cfg   WatchConfig
 	conn  *packet.Conn
@@ -37,15 +37,15 @@ type Watcher struct {
 	group *errgroup.Group
 
 	mu      sync.Mutex
-	asked   map[netip.Addr][]*question // by the address asked for, in the order of time
+	asked   map[netip.Addr][]*question // by the requested address, in chronological order
 	open    map[[2]netip.Addr]*question
 	noticed []Notice
 }
 
-// question is one that was asked.
+// question is one request.
 type question struct {
 	at      time.Time
-	answers []reply // one for each MAC, in the order of time
+	answers []reply // one for each MAC, in chronological order
 }
 
 type reply struct {
@@ -53,7 +53,7 @@ type reply struct {
 	took time.Duration
 }
 
-// Notice is a frame that the watcher did not ask for.
+// Notice is a frame that does not answer the watcher.
 type Notice struct {
 	Frame
 	At time.Time
@@ -81,14 +81,14 @@ func Watch(ctx context.Context, cfg WatchConfig) (*Watcher, error) {
 	return w, nil
 }
 
-// Close ends the watcher and says why it ended by itself, if it did.
+// Close ends the watcher and returns the error that ended it earlier, if any.
 func (w *Watcher) Close() error {
 	w.stop()
 	err := w.conn.Close()
 	return errors.Join(w.group.Wait(), err)
 }
 
-// Send puts a frame on the wire.
+// Send transmits a frame.
 func (w *Watcher) Send(frame []byte) error {
 	_, err := w.conn.WriteTo(frame, &packet.Addr{HardwareAddr: frame[:6]})
 	return err
@@ -97,7 +97,7 @@ func (w *Watcher) Send(frame []byte) error {
 // MAC of the watcher.
 func (w *Watcher) MAC() net.HardwareAddr { return w.mac }
 
-// ask asks for each address in turn, so that the questions are spread over the time.
+// ask requests each address in turn, so that the requests are spread over time.
 func (w *Watcher) ask(ctx context.Context) error {
 	if len(w.cfg.Addrs) == 0 {
 		return nil
@@ -123,13 +123,13 @@ func (w *Watcher) ask(ctx context.Context) error {
 	}
 }
 
-// asker is who asks in the n-th round.
+// asker returns the source address of the n-th round.
 func (w *Watcher) asker(addr netip.Addr, n int) netip.Addr {
 	from := w.cfg.From6
 	if addr.Is4() {
 		from = w.cfg.From4
 	}
-	span := 1<<(from.Addr().BitLen()-from.Bits()) - 2 // without the subnet's own and its last
+	span := 1<<(from.Addr().BitLen()-from.Bits()) - 2 // without the first and the last address of the subnet
 	b := from.Masked().Addr().AsSlice()
 	b[len(b)-1] += byte(1 + n%span)
 	a, _ := netip.AddrFromSlice(b)
@@ -152,7 +152,7 @@ func (w *Watcher) listen(ctx context.Context) error {
 	}
 }
 
-// take notes a frame.
+// take records a frame.
 func (w *Watcher) take(f Frame, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -172,7 +172,7 @@ func (w *Watcher) take(f Frame, now time.Time) {
 	}
 }
 
-// Noticed returns the frames about an address since a moment that were not answers to the watcher.
+// Noticed returns the frames about an address since a time that were not answers to the watcher.
 func (w *Watcher) Noticed(addr netip.Addr, since time.Time) (out []Notice) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -184,20 +184,20 @@ func (w *Watcher) Noticed(addr netip.Addr, since time.Time) (out []Notice) {
 	return out
 }
 
-// Watched is what was seen of one address in a span of time.
+// Watched summarizes the observations of one address in a span of time.
 type Watched struct {
 	Asked      int
 	Unanswered int
-	Duplicates int      // questions that two stations answered
-	MACs       []string // who answered, in the order of time; one that answers again after another stands there again
-	All        []string // whoever answered, duplicates included, sorted
+	Duplicates int      // requests answered by several stations
+	MACs       []string // answering stations in chronological order; a station that answers after another one appears again
+	All        []string // all answering stations, duplicates included, sorted
 	Took       []time.Duration
 }
 
-// Moves counts how often another one answered than before.
+// Moves counts changes of the answering station.
 func (w Watched) Moves() int { return max(0, len(w.MACs)-1) }
 
-// Seen sums up what was seen of an address. A question whose answer may still come is left out at the end.
+// Seen summarizes the observations of an address. Choose to so that outstanding answers have arrived.
 func (w *Watcher) Seen(addr netip.Addr, from, to time.Time) (s Watched) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -226,8 +226,8 @@ func (w *Watcher) Seen(addr netip.Addr, from, to time.Time) (s Watched) {
 	return s
 }
 
-// Owner is who alone has answered every question for the address in the last span, but for those of the last answerTime: empty if
-// there is none, or several.
+// Owner returns the only station that answered every request for the address in the last span, except those of the last
+// answerTime. It returns "" for none or several.
 func (w *Watcher) Owner(addr netip.Addr, now time.Time, span time.Duration) string {
 	s := w.Seen(addr, now.Add(-span), now.Add(-answerTime))
 	if s.Asked == 0 || s.Unanswered > 0 || s.Duplicates > 0 || len(s.MACs) != 1 {
@@ -236,10 +236,10 @@ func (w *Watcher) Owner(addr netip.Addr, now time.Time, span time.Duration) stri
 	return s.MACs[0]
 }
 
-// answerTime is how long an answer may take on a busy machine.
+// answerTime is the maximum time to an answer on a busy machine.
 const answerTime = 50 * time.Millisecond
 
-// Owners is Owner of each watched address.
+// Owners returns the Owner of each watched address.
 func (w *Watcher) Owners(now time.Time, span time.Duration) map[netip.Addr]string {
 	out := map[netip.Addr]string{}
 	for _, a := range w.cfg.Addrs {

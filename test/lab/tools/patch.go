@@ -10,15 +10,15 @@ import (
 	"strings"
 )
 
-// patched is an upstream package that is built with changes. Go does not replace files of its module cache, so its folders are
-// overlaid on folders of the module that builds it, which have no files of their own.
+// patched is an upstream package built with changes. Go does not replace files of its module cache. Therefore the
+// package's folders are overlaid on empty folders of the building module.
 type patched struct {
 	module  string // "k8s.io/kubernetes"
 	folders []folder
 	edits   []edit
 }
 
-// folder of an upstream module, and where its Go files appear in the building module.
+// folder maps a folder of an upstream module to the folder of its Go files in the building module.
 type folder struct{ from, to string }
 
 // edit replaces a text in one of the files.
@@ -28,8 +28,8 @@ type edit struct {
 	count    int // occurrences of old; any other number is an error
 }
 
-// patchedTests lets two tests run where an address has ipMode Proxy: they are skipped there because upstream has not decided what
-// is to happen (https://issues.k8s.io/123714), and IronLB passes them.
+// patchedTests enables two tests for addresses with ipMode Proxy. Upstream skips them because the expected behaviour is
+// undecided (https://issues.k8s.io/123714), and IronLB passes them.
 var patchedTests = patched{
 	module:  "k8s.io/kubernetes",
 	folders: []folder{{"test/e2e", "e2e"}, {"test/e2e/network", "e2e/network"}},
@@ -57,8 +57,8 @@ func (e edit) apply(text string) (string, error) {
 	return strings.ReplaceAll(text, e.old, e.new), nil
 }
 
-// overlay writes the edited files into dir, and the file for go's -overlay, whose path it returns. module is the folder of the
-// module that builds the package.
+// overlay writes the edited files into dir, and the file for go's -overlay. It returns the path of the latter. module
+// is the folder of the module that builds the package.
 func (p *patched) overlay(module, dir string) (string, error) {
 	upstream, err := download(module, p.module)
 	if err != nil {
@@ -96,7 +96,7 @@ func (p *patched) overlay(module, dir string) (string, error) {
 	return file, os.WriteFile(file, data, 0o644)
 }
 
-// download returns the folder of an upstream module at the version that the module in a folder requires.
+// download returns the folder of an upstream module, at the version required by the module in a folder.
 func download(in, upstream string) (string, error) {
 	cmd := exec.Command("go", "mod", "download", "-json", upstream)
 	cmd.Dir, cmd.Env = in, append(os.Environ(), "GOFLAGS=")

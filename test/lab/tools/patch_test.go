@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// A file that upstream has changed is an error that names the text, and no build without the edit.
+// A file changed by upstream causes an error that names the text, and no build without the edit.
 func TestEdit(t *testing.T) {
 	e := edit{file: "f.go", old: "a && b", new: "a", count: 2}
 	got, err := e.apply("if a && b {}\nif a && b {}\n")
@@ -23,7 +23,7 @@ func TestEdit(t *testing.T) {
 	}
 }
 
-// The edits fit the pinned version, and nothing else of the files is changed.
+// The edits apply to the pinned version, and change nothing else in the files.
 func TestEditsFit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("downloads modules")

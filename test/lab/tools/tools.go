@@ -1,6 +1,5 @@
-// Package tools builds the programs that the lab runs: the real control plane,
-// pinned in module test/tools, and the project's own. They are kept in the
-// user's cache folder, so only the first build on a machine takes minutes.
+// Package tools builds the lab's programs: the real control plane, pinned in module test/tools, and the project's own.
+// They are kept in the user's cache folder, so only the first build on a machine takes minutes.
 package tools
 
 import (
@@ -22,19 +21,19 @@ import (
 	"time"
 )
 
-// Tags that the project's own programs are built with, here and in the Makefile: docs/design/dependencies.md says why.
+// Tags are the build tags of the project's own programs, here and in the Makefile; see docs/design/dependencies.md.
 const Tags = "grpcnotrace"
 
-// program says how a pinned program is built.
+// program describes the build of a pinned program.
 type program struct {
 	module  string // folder of the module that pins it, below test/tools
 	pkg     string // package path
-	ldflags string // more than -s -w
+	ldflags string // in addition to -s -w
 	test    bool   // a test program: go test -c
 	patched *patched
 }
 
-// pinned programs, by the names they are kept under.
+// pinned programs, by their file names in the cache.
 var pinned = map[string]program{
 	"etcd":                    {pkg: "go.etcd.io/etcd/server/v3"},
 	"kube-apiserver":          {pkg: kubernetes + "cmd/kube-apiserver", ldflags: kubernetesVersion},
@@ -58,27 +57,26 @@ var pinned = map[string]program{
 
 const (
 	kubernetes = "k8s.io/kubernetes/"
-	// What Kubernetes' own build sets: clients and charts read the version of the API server.
+	// The version as set by Kubernetes' own build: clients and charts read it from the API server.
 	kubernetesVersion = "-X " + componentVersion + ".gitVersion=v1.36.3 -X " + componentVersion + ".gitMajor=1 -X " + componentVersion + ".gitMinor=36"
 	componentVersion  = "k8s.io/component-base/version"
 
 	metallb = "go.universe.tf/metallb"
 
 	containerd = "github.com/containerd/containerd/v2/"
-	// The kubelet reads the version of containerd, which its own build sets.
+	// The version as set by containerd's own build: the kubelet reads it.
 	containerdVersion = "-X " + containerd + "version.Version=2.1.8"
 )
 
-// Build builds programs and says on a writer what takes long.
+// Build builds programs and reports long steps.
 type Build struct {
 	Root     string    // the module's folder
-	Dir      string    // where the programs go
-	Private  string    // where links to the project's own go, so that another checkout's build does not replace them; empty: none
+	Dir      string    // output folder
+	Private  string    // folder for links to the project's own programs, safe from another checkout's build; empty: no links
 	Progress io.Writer // one line per long step; nil: silent
 }
 
-// New returns a Build for the module that the working directory lies in, into
-// the user's cache folder.
+// New returns a Build for the module that contains the working directory, into the user's cache folder.
 func New(ctx context.Context, progress io.Writer) (*Build, error) {
 	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
 	root := strings.TrimSpace(string(out))
@@ -95,7 +93,7 @@ func New(ctx context.Context, progress io.Writer) (*Build, error) {
 	return &Build{Root: root, Dir: filepath.Join(cache, "ironlb", "bin"), Progress: progress}, nil
 }
 
-// Path of a program that was built.
+// Path of a built program.
 func (b *Build) Path(name string) string {
 	if _, ok := pinned[name]; !ok && b.Private != "" {
 		return filepath.Join(b.Private, name)
@@ -103,7 +101,7 @@ func (b *Build) Path(name string) string {
 	return filepath.Join(b.Dir, name)
 }
 
-// Pinned builds the named programs that are missing or out of date.
+// Pinned builds those named programs that are missing or outdated.
 func (b *Build) Pinned(ctx context.Context, names ...string) error {
 	unlock, err := b.lock(ctx)
 	if err != nil {
@@ -161,7 +159,7 @@ func (p program) command() []string {
 
 func (b *Build) module(p program) string { return filepath.Join(b.Root, "test", "tools", p.module) }
 
-// MetalLB returns the folder of MetalLB's sources, with its manifests, at the version that its programs are built from.
+// MetalLB returns the folder of MetalLB's sources, with its manifests, at the version of its built programs.
 func (b *Build) MetalLB() (string, error) {
 	return download(b.module(pinned["metallb-speaker"]), metallb)
 }
@@ -190,8 +188,8 @@ func (b *Build) Own(ctx context.Context, paths ...string) error {
 	return b.link(names)
 }
 
-// Images builds images from specs for this machine's processor, and returns their archives. Programs that are in the folder bin are
-// taken from there. References are by the name of an image; one that has none keeps that of its spec.
+// Images builds images from specs for this machine's processor, and returns their archives. Programs in the folder bin
+// are used instead of being built. References are by the name of an image; an image without one keeps that of its spec.
 func (b *Build) Images(ctx context.Context, bin string, references map[string]string, specs ...string) ([]string, error) {
 	unlock, err := b.lock(ctx)
 	if err != nil {
@@ -201,7 +199,7 @@ func (b *Build) Images(ctx context.Context, bin string, references map[string]st
 	if err := b.goBuild(ctx, "building the image tool", filepath.Join(b.Root, imageTool), filepath.Join(b.Dir, "images"), "", []string{"build"}, "."); err != nil {
 		return nil, err
 	}
-	// Each checkout has a folder: their images of the project have the same names.
+	// Each checkout has its own folder: their project images have the same names.
 	checkout := sha256.Sum256([]byte(b.Root))
 	out := filepath.Join(filepath.Dir(b.Dir), "images", hex.EncodeToString(checkout[:4]))
 	args := []string{"build", "-platform", "linux/" + runtime.GOARCH, "-out", out, "-layout=false", "-bin", bin}
@@ -226,7 +224,7 @@ func (b *Build) Images(ctx context.Context, bin string, references map[string]st
 // imageTool is the folder of the module that builds images.
 const imageTool = "deploy/images"
 
-// link keeps what was just built where no other build replaces it.
+// link keeps the built programs where no other build replaces them.
 func (b *Build) link(names []string) error {
 	if b.Private == "" {
 		return nil
@@ -242,7 +240,7 @@ func (b *Build) link(names []string) error {
 	return nil
 }
 
-// goBuild runs a build command of go in dir and reports every ten seconds that it still runs.
+// goBuild runs a build command of go in dir and reports progress every ten seconds.
 func (b *Build) goBuild(ctx context.Context, what, dir, out, ldflags string, command []string, pkgs ...string) error {
 	args := slices.Concat(command, []string{"-trimpath", strings.TrimSpace("-ldflags=-s -w " + ldflags), "-o", out}, pkgs)
 	cmd := exec.CommandContext(ctx, "go", args...)
@@ -278,7 +276,7 @@ func (b *Build) goBuild(ctx context.Context, what, dir, out, ldflags string, com
 	return nil
 }
 
-// stamp identifies the sources, the compiler and the flags that a program is built from.
+// stamp identifies the sources, the compiler and the flags of a program.
 func (b *Build) stamp(p program) (string, error) {
 	h := sha256.New()
 	files := []string{"go.mod", "go.sum"}
@@ -306,8 +304,7 @@ func (b *Build) stamp(p program) (string, error) {
 
 func (b *Build) stampFile(name string) string { return filepath.Join(b.Dir, "."+name+".stamp") }
 
-// lock keeps two builds out of one folder. The kernel releases it when the
-// process ends.
+// lock prevents two builds in one folder. The kernel releases it when the process ends.
 func (b *Build) lock(ctx context.Context) (func(), error) {
 	if err := os.MkdirAll(b.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the folder for programs: %w", err)

@@ -21,8 +21,7 @@ func newBuild(t *testing.T) (*Build, *strings.Builder) {
 	return b, &said
 }
 
-// What is built is static, so that it runs in any guest, and is not built
-// again.
+// Programs are built statically, so that they run in any guest, and are not rebuilt.
 func TestOwn(t *testing.T) {
 	b, _ := newBuild(t)
 	if err := b.Own(t.Context(), "test/lab/cmd/labpod"); err != nil {
@@ -47,7 +46,7 @@ func TestOwn(t *testing.T) {
 	}
 }
 
-// Another build into the same folder does not replace what a lab runs.
+// Another build into the same folder does not replace a lab's programs.
 func TestOwnPrivate(t *testing.T) {
 	b, _ := newBuild(t)
 	b.Private = t.TempDir()
@@ -97,7 +96,7 @@ func TestPinned(t *testing.T) {
 		t.Errorf("said %q about nothing", said)
 	}
 
-	// Another content asks for a build, which an ended context refuses.
+	// Changed content requires a build, which a canceled context refuses.
 	if err := os.WriteFile(b.stampFile("kubectl"), []byte("older"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +119,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// Two builds wait for one another.
+// Two concurrent builds wait for one another.
 func TestLock(t *testing.T) {
 	b, said := newBuild(t)
 	unlock, err := b.lock(t.Context())

@@ -1,4 +1,4 @@
-// Command coredns is CoreDNS with the plugins of a cluster's DNS server, and no others: those of clouds take minutes to build.
+// Command coredns is CoreDNS with only the plugins of a cluster's DNS server: the cloud plugins take minutes to build.
 package main
 
 import (
@@ -13,7 +13,7 @@ import (
 	_ "github.com/coredns/coredns/plugin/ready"
 )
 
-// The order in which a query passes the plugins, as in CoreDNS's plugin.cfg.
+// The order of plugins for a query, as in CoreDNS's plugin.cfg.
 func init() {
 	dnsserver.Directives = []string{"health", "ready", "errors", "loadbalance", "cache", "kubernetes"}
 }

@@ -1,15 +1,12 @@
-// Package wire is what a lab and its guest's agent say to each other: one
-// stream for each command, on which both sides send frames.
+// Package wire defines the protocol between a lab and its guest's agent: one stream for each command, with frames in
+// both directions.
 //
-// The caller sends a Request first, then Stdin frames (an empty one ends it),
-// Signal, Kill and Resize. The agent answers Started, then Stdout and Stderr, and at
-// last Exit; or Failed and nothing else. A process between the two that loses
-// the agent ends the stream with Lost. A caller that closes the stream
-// earlier has the command's process group killed.
+// The caller sends a Request first, then Stdin frames (an empty one ends it), Signal, Kill and Resize. The agent
+// answers Started, then Stdout and Stderr, and finally Exit; or only Failed. If a process between the two loses the
+// agent, it ends the stream with Lost. If the caller closes the stream earlier, the command's process group is killed.
 //
-// Each Stdin frame is answered by Taken when the command has read it. At most
-// InputWindow may wait for that, so that a command that does not read keeps no
-// signal from arriving.
+// Each Stdin frame is answered by Taken when the command has read it. At most InputWindow frames may be unanswered, so
+// that a command that does not read does not block signals.
 package wire
 
 import (
@@ -20,17 +17,16 @@ import (
 	"sync"
 )
 
-// Ready is the first line an agent sends when its guest is up; the frames of
-// the multiplexed streams follow it.
+// Ready is the first line that an agent sends when its guest is up; the frames of the multiplexed streams follow it.
 const Ready = "ironlb-guest ready\n"
 
-// ConfigPath is where the initial file system carries the guest's Config.
+// ConfigPath is the path of the guest's Config in the initial file system.
 const ConfigPath = "/guest.json"
 
-// Kind tells what a frame carries.
+// Kind is the type of a frame.
 type Kind byte
 
-// The kinds of frames; the comment says what the payload is.
+// The kinds of frames, with their payload.
 const (
 	KindRequest Kind = iota + 1 // Request
 	KindStdin                   // bytes; none: end of file
@@ -40,16 +36,16 @@ const (
 	KindStdout                  // bytes
 	KindStderr                  // bytes
 	KindExit                    // Exit
-	KindFailed                  // string, why it was not started
+	KindFailed                  // string, the reason
 	KindTaken                   // nothing
-	KindKill                    // nothing; the whole process group
+	KindKill                    // nothing; the process group
 	KindLost                    // string, what happened to the guest
 )
 
-// InputWindow is how many Stdin frames may be without their Taken.
+// InputWindow is the maximum number of Stdin frames without an answer.
 const InputWindow = 16
 
-// Request asks for one command.
+// Request requests one command.
 type Request struct {
 	Argv []string
 	Env  []string
@@ -58,31 +54,31 @@ type Request struct {
 	Size Size
 }
 
-// Size is a terminal's.
+// Size is the size of a terminal.
 type Size struct{ Rows, Cols uint16 }
 
-// Exit is how a command ended.
+// Exit is the result of a command.
 type Exit struct {
-	Status uint32 // as wait4(2) has it
-	Err    string // set when its output could not all be brought back
+	Status uint32 // as returned by wait4(2)
+	Err    string // set if the output is incomplete
 }
 
-// Config tells the guest's first process what to set up.
+// Config configures the guest's first process.
 type Config struct {
 	Modules []string // files in the initial file system, in order
 	Kernel  string   // release
 	// ModulesDir is the host's folder with that kernel's modules.
 	ModulesDir string
-	// Shares are host folders seen as they are now, and writable.
+	// Shares are host folders, writable and without a cache.
 	Shares []string
 	// Links are the guest's network cards.
 	Links []Link
 }
 
-// Link is a network card, found by its hardware address.
+// Link is a network card, identified by its hardware address.
 type Link struct {
 	MAC, Name string
-	Addresses []string // that it is given, in CIDR form
+	Addresses []string // to assign, in CIDR form
 }
 
 // ShareTag is the 9p tag of the share with index i.
@@ -93,8 +89,7 @@ const RootTag = "root"
 
 const (
 	headerLen = 5
-	// maxFrame bounds what a reader allocates; a Request with a large
-	// environment is the longest frame.
+	// maxFrame limits a reader's allocation; the longest frame is a Request with a large environment.
 	maxFrame = 4 << 20
 	maxData  = 32 << 10
 )
@@ -108,7 +103,7 @@ type Writer struct {
 // NewWriter returns a Writer to w.
 func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
 
-// Send sends one frame with payload as it is.
+// Send sends one frame with an unmodified payload.
 func (w *Writer) Send(k Kind, payload []byte) error {
 	if len(payload) > maxFrame {
 		return fmt.Errorf("send frame of %d bytes: at most %d are allowed", len(payload), maxFrame)
@@ -131,8 +126,8 @@ func (w *Writer) SendJSON(k Kind, v any) error {
 	return w.Send(k, b)
 }
 
-// Data returns a writer whose bytes go out in frames of kind k. An empty
-// write sends nothing, so that it cannot be taken for the end of the input.
+// Data returns a writer that sends frames of kind k. An empty write sends nothing, because an empty frame ends the
+// input.
 func (w *Writer) Data(k Kind) io.Writer { return data{w, k} }
 
 type data struct {

@@ -39,7 +39,7 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// FuzzRead: whatever is read is either refused or goes out again as it came.
+// FuzzRead: input is either refused or, written again, identical.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte{1, 0, 0, 0, 2, '{', '}'})
 	f.Add([]byte{2, 0, 0, 0, 9, 'x'})

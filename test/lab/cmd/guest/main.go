@@ -1,5 +1,4 @@
-// Command guest runs commands in a kernel that has IPVS: this machine's own if
-// it has, else a guest's.
+// Command guest runs commands in a kernel with IPVS: this machine's own, or else a guest's.
 package main
 
 import (
@@ -42,7 +41,7 @@ LAB, so that it can be used as: go test -exec 'guest exec --'
 // socketEnv names the socket for "guest exec".
 const socketEnv = "IRONLB_GUEST_SOCKET"
 
-// ownFailure is the exit status when no command's own can be given.
+// ownFailure is the exit status when there is none of a command.
 const ownFailure = 125
 
 func main() {
@@ -112,8 +111,8 @@ func run(ctx context.Context, args []string) error {
 	return fmt.Errorf("unknown subcommand %q; see guest help", args[0])
 }
 
-// config shares the repository and the temporary folder, which hold what
-// changes while a guest runs: sources, test data, test binaries.
+// config shares the repository and the temporary folder, whose files change while a guest runs: sources, test data,
+// test binaries.
 func config(verbose bool) (guest.Config, error) {
 	c := guest.Config{Shares: []string{os.TempDir()}}
 	if verbose {
@@ -133,8 +132,7 @@ func config(verbose bool) (guest.Config, error) {
 	return c, nil
 }
 
-// start boots a guest. Signals end the boot; afterwards they are for the
-// command that runs in it.
+// start boots a guest. Signals abort the boot; afterwards they are for the command in the guest.
 func start(ctx context.Context, c guest.Config) (*guest.Guest, error) {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, end)
@@ -159,8 +157,7 @@ func runOne(ctx context.Context, c guest.Config, argv []string) error {
 	return attach(g, argv)
 }
 
-// serve listens before it boots, so that a command may be given at once and
-// waits for the guest.
+// serve listens before it boots: a command may connect at once and waits for the guest.
 func serve(ctx context.Context, c guest.Config, socket string) error {
 	if socket == "" {
 		return errors.New("serve: --socket is needed")
@@ -178,7 +175,7 @@ func serve(ctx context.Context, c guest.Config, socket string) error {
 	return g.Serve(ctx, l)
 }
 
-// listen takes the place of a socket that a killed process has left.
+// listen replaces the socket of a killed process.
 func listen(socket string) (net.Listener, error) {
 	if conn, err := net.Dial("unix", socket); err == nil {
 		conn.Close()
@@ -217,7 +214,7 @@ func with(ctx context.Context, c guest.Config, argv []string) error {
 	cmd.Env = []string{socketEnv + "=" + socket}
 	err = host.Attach(life, host.Native{}, cmd)
 	end()
-	// A guest that was lost explains whatever else failed.
+	// The loss of the guest explains all other errors.
 	return errors.Join(<-served, err)
 }
 
@@ -231,7 +228,7 @@ func execute(socket string, argv []string) error {
 	return attach(host.Native{}, argv)
 }
 
-// attach runs argv as if it were called here.
+// attach runs argv with this process's own streams.
 func attach(h host.Host, argv []string) error {
 	dir, err := os.Getwd()
 	if err != nil {

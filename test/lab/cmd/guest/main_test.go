@@ -95,8 +95,8 @@ func TestBadCalls(t *testing.T) {
 	}
 }
 
-// TestExecWithout: without a guest, a command runs here or fails for the
-// kernel's sake, and never passes unrun.
+// TestExecWithout: without a guest, a command runs here or fails because of the kernel. It never succeeds without being
+// run.
 func TestExecWithout(t *testing.T) {
 	c := command(t, "exec", "--", "sh", "-c", "exit 5")
 	c.Env = append(c.Env, socketEnv+"=")
@@ -110,7 +110,7 @@ func TestExecWithout(t *testing.T) {
 	}
 }
 
-// TestListen: a socket in use is left alone, and one that was left is taken.
+// TestListen: a socket in use is refused, and a socket of an ended process is taken over.
 func TestListen(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "socket")
 	l, err := listen(socket)

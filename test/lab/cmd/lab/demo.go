@@ -21,7 +21,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/probe"
 )
 
-// show is one demonstration on a cluster that stands.
+// show is one demonstration on a running cluster.
 type show struct {
 	*lab.Cluster
 	vip  netip.Addr
@@ -35,8 +35,8 @@ type step struct {
 	took time.Duration
 }
 
-// demo builds the cluster, shows the main job, and removes everything. With
-// shell it hands the cluster to the user instead of killing a node.
+// demo builds the cluster, runs the demonstration, and removes everything. With shell it gives the user a shell on the
+// cluster instead of killing a node.
 func demo(ctx context.Context, shell bool) (err error) {
 	began := time.Now()
 	progress := &stamped{began: began}
@@ -76,8 +76,7 @@ func demo(ctx context.Context, shell bool) (err error) {
 	return nil
 }
 
-// failed keeps the logs for the user to read, unless it was the user who ended
-// the demonstration.
+// failed keeps the logs for the user, unless the user ended the demonstration.
 func (s *show) failed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err
@@ -106,7 +105,8 @@ func (s *show) install(ctx context.Context) error {
 	return s.print(ctx, "-n", lab.SystemNamespace, "get", "pods", "-o", "wide")
 }
 
-// service makes a Service, waits for its address and owner, and prints what the API and the owner's kernel have of them.
+// service creates a Service, waits for its address and owner, and prints their state in the API and in the owner's
+// kernel.
 func (s *show) service(ctx context.Context) error {
 	title("Applying a Deployment of three servers and a Service")
 	if err := s.print(ctx, "apply", "-f", "test/lab/demo/web.yaml"); err != nil {
@@ -143,7 +143,7 @@ func (s *show) service(ctx context.Context) error {
 	return s.forwarding(ctx, owner)
 }
 
-// owner waits until a node other than not says that it answers for the address.
+// owner waits until the VirtualIP's status names an owner other than not.
 func (s *show) owner(ctx context.Context, not *lab.Node) (node *lab.Node, err error) {
 	err = s.Eventually(ctx, time.Minute, "an owner of "+s.vip.String(), func(ctx context.Context) error {
 		var vip v1alpha1.VirtualIP
@@ -181,7 +181,7 @@ func (s *show) ask(ctx context.Context, count int) (probe.Summary, error) {
 	})
 }
 
-// answers prints what a client gets.
+// answers prints a client's answers.
 func (s *show) answers(ctx context.Context) error {
 	title("20 answers from the client " + s.Client.Addr.String())
 	sum, err := s.ask(ctx, 20)
@@ -239,7 +239,7 @@ func (s *show) failover(ctx context.Context) error {
 	return s.forwarding(ctx, now)
 }
 
-// lastFailed is how long after a moment the last request was sent that failed; 0 for none.
+// lastFailed returns how long after since the last failed request was sent; 0 without one.
 func lastFailed(sum probe.Summary, since time.Time) (last time.Duration) {
 	for _, r := range sum.Results {
 		if !r.OK() {
@@ -249,7 +249,7 @@ func lastFailed(sum probe.Summary, since time.Time) (last time.Duration) {
 	return last
 }
 
-// shell hands the cluster to the user until exit.
+// shell runs a shell on the cluster until its exit.
 func (s *show) shell(ctx context.Context) error {
 	tty := term.IsTerminal(int(os.Stdin.Fd()))
 	program := os.Getenv("SHELL")
@@ -269,18 +269,18 @@ func (s *show) shell(ctx context.Context) error {
   logs: %s
   exit                                 removes everything
 `, s.KubectlPath(), s.vip, s.Dir)
-	// Ctrl-C is the shell's from here on. Ignored it may not be: the shell
-	// would inherit that.
+	// Ctrl-C belongs to the shell from here on. The signal must not be ignored: the shell would inherit that.
 	signal.Reset(syscall.SIGINT)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGINT)
 	err = s.Shell(ctx, []string{exe, "run"}, tty, program)
 	if s.Err() == nil && ctx.Err() == nil {
-		return nil // the status of the user's last command says nothing of the lab
+		return nil // the exit status is that of the user's last command, not of the lab
 	}
 	return err
 }
 
-// forwarding prints the Service in the node's kernel: a virtual server of IPVS, or where there is none the elements of nftables.
+// forwarding prints the Service in the node's kernel: its IPVS virtual server, or without IPVS the elements of
+// nftables.
 func (s *show) forwarding(ctx context.Context, n *lab.Node) error {
 	if out, err := n.Exec(ctx, "ipvsadm", "-Ln"); err == nil {
 		fmt.Printf("\n%s# ipvsadm -Ln\n%s", n.Name, out)
@@ -296,7 +296,7 @@ func (s *show) forwarding(ctx context.Context, n *lab.Node) error {
 	return err
 }
 
-// print runs kubectl and prints what it says.
+// print runs kubectl and prints its output.
 func (s *show) print(ctx context.Context, args ...string) error {
 	out, err := s.Kubectl(ctx, args...)
 	fmt.Printf("\n$ kubectl %s\n%s", strings.Join(args, " "), out)

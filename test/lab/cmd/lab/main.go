@@ -1,4 +1,4 @@
-// lab shows IronLB at work on a cluster of three nodes on this machine.
+// lab demonstrates IronLB on a cluster of three nodes on this machine.
 //
 //	lab demo     a Service, its address, answers from both Pods, a dead node
 //	lab shell    the same cluster, left up for a shell
@@ -58,8 +58,8 @@ func run(ctx context.Context, args []string) error {
 	return errors.New(usage)
 }
 
-// runIn is behind the shell's commands: it runs argv in a namespace of the
-// kernel that is reached through socket, "-" for this machine's.
+// runIn implements the shell's commands: it runs argv in a namespace of the kernel behind socket, "-" for this
+// machine's.
 func runIn(socket, namespace string, argv []string) error {
 	var h host.Host = host.Native{}
 	if socket != "-" {

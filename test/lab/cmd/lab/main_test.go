@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// asLab has the test program be the lab command.
+// asLab makes the test program run as the lab command.
 const asLab = "IRONLB_TEST_AS_LAB"
 
 func TestMain(m *testing.M) {
@@ -43,7 +43,7 @@ func command(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// namespaces of labs on this machine.
+// namespaces lists the namespaces of labs on this machine.
 func namespaces(t *testing.T) []string {
 	t.Helper()
 	entries, err := os.ReadDir("/run/netns")
@@ -59,7 +59,7 @@ func namespaces(t *testing.T) []string {
 	return names
 }
 
-// gone checks that nothing of this lab's is left: no namespace, no file, no process that names its folder.
+// gone checks that nothing of this lab is left: no namespace, no file, no process whose arguments contain its folder.
 func gone(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	name := "ilb" + strconv.Itoa(cmd.Process.Pid)
@@ -85,7 +85,7 @@ func gone(t *testing.T, cmd *exec.Cmd) {
 	}
 }
 
-// naming lists the processes whose arguments name a folder.
+// naming lists the processes whose arguments contain a folder.
 func naming(t *testing.T, dir string) []string {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -103,7 +103,7 @@ func naming(t *testing.T, dir string) []string {
 	return found
 }
 
-// The demonstration shows each of its points, in order, and leaves nothing.
+// The demonstration shows its steps in order, and leaves nothing behind.
 func TestDemo(t *testing.T) {
 	cmd := command(t, "demo")
 	out, err := cmd.CombinedOutput()
@@ -134,7 +134,7 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// The shell has kubectl and the machines' commands, and its exit removes all.
+// The shell has kubectl and the machines' commands, and its exit removes everything.
 func TestShell(t *testing.T) {
 	cmd := command(t, "shell")
 	cmd.Stdin = strings.NewReader(`
@@ -157,7 +157,7 @@ exit 3
 	}
 }
 
-// Ctrl-C removes what was made by then.
+// Ctrl-C removes everything created so far.
 func TestInterrupt(t *testing.T) {
 	cmd := command(t, "demo")
 	out, err := cmd.StdoutPipe()

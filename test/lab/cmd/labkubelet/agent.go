@@ -26,7 +26,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/kubelet"
 )
 
-// agent speaks for one node. Its run loop is the only writer.
+// agent reports for one node. Its run loop is the only writer.
 type agent struct {
 	node         string
 	addresses    []string // InternalIPs
@@ -35,7 +35,7 @@ type agent struct {
 	coordination coordinationv1.CoordinationV1Interface
 	log          *slog.Logger
 	kick         chan struct{}
-	lease        *coordination.Lease // as last seen
+	lease        *coordination.Lease // last observed
 }
 
 func (a *agent) run(ctx context.Context) error {
@@ -83,7 +83,7 @@ func (a *agent) watch(ctx context.Context, resource, field string, kind runtime.
 	return store
 }
 
-// renew renews the node's Lease, and makes it if there is none.
+// renew renews the node's Lease, and creates a missing one.
 func (a *agent) renew(ctx context.Context) error {
 	leases := a.coordination.Leases(core.NamespaceNodeLease)
 	now := ptr.To(metav1.NowMicro())
@@ -105,14 +105,14 @@ func (a *agent) renew(ctx context.Context) error {
 	a.lease.Spec.RenewTime = now
 	lease, err := leases.Update(ctx, a.lease, metav1.UpdateOptions{})
 	if err != nil {
-		a.lease = nil // it may have changed: read it again
+		a.lease = nil // it may have changed: fetch it
 		return err
 	}
 	a.lease = lease
 	return nil
 }
 
-// report writes the statuses that differ from what they should be.
+// report writes the statuses that differ from the expected ones.
 func (a *agent) report(ctx context.Context, nodes, pods cache.Store) {
 	for _, o := range nodes.List() {
 		if patch := nodePatch(o.(*core.Node), a.addresses); patch != nil {
@@ -129,7 +129,7 @@ func (a *agent) report(ctx context.Context, nodes, pods cache.Store) {
 	}
 }
 
-// told logs what became of a report. The next tick tries again.
+// told logs the result of a report. The next tick retries.
 func (a *agent) told(ctx context.Context, kind, name string, err error) {
 	switch {
 	case err == nil:
@@ -139,7 +139,7 @@ func (a *agent) told(ctx context.Context, kind, name string, err error) {
 	}
 }
 
-// nodePatch returns nil for a node that is known to be ready.
+// nodePatch returns nil for a node that is already Ready.
 func nodePatch(node *core.Node, addresses []string) any {
 	for _, c := range node.Status.Conditions {
 		if c.Type == core.NodeReady && c.Status == core.ConditionTrue {
@@ -150,7 +150,7 @@ func nodePatch(node *core.Node, addresses []string) any {
 	var own []core.NodeAddress
 	for _, a := range addresses {
 		if len(node.Status.Addresses) > 0 {
-			break // a patch merges them by type, of which two are the same
+			break // a patch merges them by type, and a dual-stack node has two of one type
 		}
 		own = append(own, core.NodeAddress{Type: core.NodeInternalIP, Address: a})
 	}
@@ -167,7 +167,7 @@ func nodePatch(node *core.Node, addresses []string) any {
 	})
 }
 
-// kernel is the release of the kernel that carries the node.
+// kernel returns the release of the node's kernel.
 func kernel() string {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
@@ -176,8 +176,7 @@ func kernel() string {
 	return unix.ByteSliceToString(name.Release[:])
 }
 
-// podPatch returns nil for a Pod whose status is right, or that does not serve
-// yet.
+// podPatch returns nil for a Pod whose status is correct, or that does not serve yet.
 func podPatch(pod *core.Pod, hosts []string) any {
 	ips := strings.Split(pod.Annotations[kubelet.AnnotationIPs], ",")
 	if ips[0] == "" {

@@ -1,6 +1,5 @@
-// labkubelet is the part of a kubelet that the API server sees: it renews the
-// node's Lease, keeps its Ready condition, and reports the status of the Pods
-// bound to the node. The Pods themselves the lab runs.
+// labkubelet is the part of a kubelet visible to the API server: it renews the node's Lease, keeps its Ready condition,
+// and reports the status of the Pods bound to the node. The lab runs the Pods themselves.
 package main
 
 import (
@@ -27,7 +26,7 @@ func main() {
 }
 
 func run() error {
-	// Notice a cut link to the API server soon, and its mend too.
+	// Detect soon that the link to the API server was cut or restored.
 	os.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "2")
 	os.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "2")
 	a := agent{kick: make(chan struct{}, 1), log: slog.New(slog.NewTextHandler(os.Stderr, nil))}

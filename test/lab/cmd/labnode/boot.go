@@ -19,13 +19,13 @@ func init() { signal.Notify(childEnded, syscall.SIGCHLD) }
 
 func waitForChild() { <-childEnded }
 
-// step is one call that makes a node of the namespaces.
+// step is one call in the setup of a node.
 type step struct {
 	what string
 	do   func() error
 }
 
-// boot gives the node a name, cgroups, and mounts of its own. All else of the machine's file system the nodes share.
+// boot gives the node a name, cgroups, and mounts of its own. The nodes share the rest of the machine's file system.
 func boot(name, group, dir string) error {
 	mount := func(source, target, kind string, flags uintptr, data string) step {
 		return step{"mount " + target, func() error { return unix.Mount(source, target, kind, flags, data) }}
@@ -44,7 +44,7 @@ func boot(name, group, dir string) error {
 		{"set the host name", func() error { return unix.Sethostname([]byte(name)) }},
 		mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
 		mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""),
-		// A fresh sysfs shows the interfaces of this network namespace; it hides the cgroups, which come back.
+		// A fresh sysfs shows the interfaces of this network namespace. It hides the cgroups, which are mounted again.
 		mkdir(in("cgroup")),
 		mount("/sys/fs/cgroup", in("cgroup"), "", unix.MS_BIND|unix.MS_REC, ""),
 		mount("sysfs", "/sys", "sysfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""),
@@ -54,7 +54,7 @@ func boot(name, group, dir string) error {
 	for _, path := range []string{"/var/lib", "/var/log"} {
 		steps = append(steps, mkdir(in(path)), mount(in(path), path, "", unix.MS_BIND, ""))
 	}
-	// The kubelet makes a folder of the host that a Pod mounts and that is missing, such as /lib/modules.
+	// The kubelet creates the missing folder of a hostPath volume, such as /lib/modules.
 	steps = append(steps, mkdir(in("usr-lib")), mkdir(in("usr-lib-work")),
 		mount("overlay", "/usr/lib", "overlay", 0, fmt.Sprintf("lowerdir=/usr/lib,upperdir=%s,workdir=%s", in("usr-lib"), in("usr-lib-work"))),
 		mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""))
@@ -66,8 +66,8 @@ func boot(name, group, dir string) error {
 	return nil
 }
 
-// diskOf returns the folder with the node's own files. In a guest the given one is of its host, by 9p, and no layer of overlayfs may be
-// there: the files are copied into memory, and do not outlive the node.
+// diskOf returns the folder with the node's own files. In a guest, the given folder is on its host, through 9p, which
+// overlayfs does not accept as a layer. The files are then copied into memory, and end with the node.
 func diskOf(dir string) (string, error) {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {

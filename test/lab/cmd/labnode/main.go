@@ -1,10 +1,10 @@
-// labnode is the first process of a node of the lab with a kubelet, and what starts the others in it.
+// labnode is the first process of a lab node with a kubelet, and starts the node's other processes.
 //
-//	labnode init -name NODE -cgroup NAME -dir DIR   makes this process's namespaces a node; prints "ready"; ends with the node
+//	labnode init -name NODE -cgroup NAME -dir DIR   sets up a node; prints "ready"; ends with the node
 //	labnode join -cgroup NAME -- COMMAND            runs a command in the node's cgroups
 //	labnode remove -cgroup PATTERN                  removes the cgroups of nodes that are off
 //
-// init expects mount, UTS and PID namespaces of its own, which "unshare" makes, and is process 1 of the last one.
+// init expects mount, UTS and PID namespaces of its own, created by "unshare", and is process 1 of the PID namespace.
 package main
 
 import (
@@ -64,7 +64,7 @@ func join(group string, argv []string) error {
 	return os.NewSyscallError("exec "+program, syscall.Exec(program, argv, os.Environ()))
 }
 
-// reap collects the processes that others leave behind, as process 1 must. It never returns: the node ends when this process is killed.
+// reap collects orphaned processes, as process 1 must. It never returns: the node ends when this process is killed.
 func reap() {
 	for {
 		var status syscall.WaitStatus

@@ -1,5 +1,5 @@
-// Command labpause is the first process of a Pod's sandbox: it holds the Pod's namespaces, reaps orphaned processes, and
-// ends on SIGTERM and SIGINT. Upstream's pause does the same in C.
+// Command labpause is the first process of a Pod's sandbox: it holds the Pod's namespaces, reaps orphaned processes,
+// and ends on SIGTERM and SIGINT. Upstream's pause does the same in C.
 package main
 
 import (
@@ -20,7 +20,7 @@ func main() {
 	}
 }
 
-// reap collects every child that has ended. Signals that arrive together count as one.
+// reap collects every ended child. Signals that arrive together count as one.
 func reap() {
 	for {
 		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// As the first process of a PID namespace it reaps orphans, and ends with status 0 on the signals that a runtime sends.
+// As the first process of a PID namespace it reaps orphans, and exits with status 0 on a runtime's signals.
 func TestFirstProcess(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root for a PID namespace")
@@ -37,7 +37,7 @@ func TestFirstProcess(t *testing.T) {
 			return strings.TrimSpace(string(data))
 		}
 		await(t, "the program handles SIGCHLD", func() bool { return handles(t, pid, syscall.SIGCHLD) })
-		// The shell ends before its child, which ends as a child of the first process.
+		// The shell ends before its child, which then becomes a child of the first process.
 		inside := exec.Command("nsenter", "-t", pid, "-p", "sh", "-c", "cat <&3 >/dev/null 2>&1 &")
 		r, w, err := os.Pipe()
 		if err != nil {

@@ -25,8 +25,8 @@ type client struct {
 	count, most     int // requests in all, and at once
 	conns           int // of network "streams"
 	serial          bool
-	port            int  // the client's own; 0: any
-	walk            bool // each request has the port after that of the one before
+	port            int  // the client's own port; 0: any
+	walk            bool // each request uses the next port
 	out             io.Writer
 
 	walked atomic.Uint32
@@ -35,8 +35,7 @@ type client struct {
 	lines  *bufio.Reader
 }
 
-// run ends after count requests or at SIGTERM, and waits for the answers that
-// are still due.
+// run ends after count requests or at SIGTERM, and waits for outstanding answers.
 func (c *client) run() error {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
@@ -66,7 +65,7 @@ func (c *client) run() error {
 			}
 			due.Go(func() { c.one(n, ask); <-room })
 		} else if err := c.one(n, ask); err != nil && c.network == "stream" {
-			return err // the connection is broken for good
+			return err // the connection is broken and not reopened
 		}
 		if n == c.count {
 			return nil
@@ -79,14 +78,14 @@ func (c *client) run() error {
 	}
 }
 
-// one sends one request and prints what became of it.
+// one sends one request and prints its result.
 func (c *client) one(n int, ask func() (string, error)) error {
 	r := probe.Result{N: n, Sent: time.Now()}
 	line, err := ask()
 	return c.print(r, line, err)
 }
 
-// print prints what became of a request that has just been answered, or has failed.
+// print prints the result of a request that was just answered or has failed.
 func (c *client) print(r probe.Result, line string, err error) error {
 	r.Took = time.Since(r.Sent)
 	if err == nil {
@@ -169,7 +168,7 @@ func (c *client) line() (string, error) {
 }
 
 func (c *client) dial(network string) (conn net.Conn, err error) {
-	for range 100 { // ports that others have
+	for range 100 { // retries on ports in use
 		dialer := net.Dialer{Timeout: c.timeout}
 		if port := c.own(); port != 0 && network == "udp" {
 			dialer.LocalAddr = &net.UDPAddr{Port: port}
@@ -190,13 +189,13 @@ func (c *client) dial(network string) (conn net.Conn, err error) {
 	return conn, conn.SetDeadline(time.Now().Add(c.timeout))
 }
 
-// Ports of a client that walks.
+// Ports of a client with walk.
 const (
 	firstPort = 1024
 	ports     = 65536 - firstPort
 )
 
-// own is the port of the next request; 0: any.
+// own returns the port of the next request; 0: any.
 func (c *client) own() int {
 	if !c.walk {
 		return c.port
@@ -204,7 +203,7 @@ func (c *client) own() int {
 	return firstPort + (c.port+int(c.walked.Add(1)))%ports
 }
 
-// reuse lets two connections to different places have one port.
+// reuse allows two connections to different destinations on one port.
 func reuse(_, _ string, conn syscall.RawConn) (err error) {
 	control := conn.Control(func(fd uintptr) {
 		err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)
@@ -212,7 +211,7 @@ func reuse(_, _ string, conn syscall.RawConn) (err error) {
 	return errors.Join(control, err)
 }
 
-// plain leaves the ports out of an error, so that equal errors read equal.
+// plain removes the ports from an error, so that equal errors have equal text.
 func plain(err error) string {
 	var op *net.OpError
 	if errors.As(err, &op) {

@@ -13,7 +13,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/probe"
 )
 
-// No more requests are under way than may be, and those that had to wait are sent all the same.
+// The limit of concurrent requests holds, and requests that had to wait are still sent.
 func TestMost(t *testing.T) {
 	const most, count = 3, 20
 	var mu sync.Mutex
@@ -25,7 +25,7 @@ func TestMost(t *testing.T) {
 			select {
 			case <-full:
 			default:
-				close(full) // until then nobody is answered, however often the client's time comes
+				close(full) // until then no request is answered, whatever the client's interval
 			}
 		}
 		mu.Unlock()

@@ -1,4 +1,4 @@
-// labpod is what runs in the lab's Pods, and the client that asks them.
+// labpod is the server in the lab's Pods, and the client that probes them.
 //
 //	labpod serve NAME
 //	labpod probe [flags] tcp|udp|line|stream|streams ADDRESS:PORT

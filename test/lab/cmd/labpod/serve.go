@@ -63,7 +63,7 @@ func serveStreams(name string, l net.Listener) error {
 	}
 }
 
-// serveUDP4 and serveUDP6 answer from the address that was asked: a machine may have several.
+// serveUDP4 and serveUDP6 answer from the destination address of the request: a machine may have several.
 func serveUDP4(name string, udp *net.UDPConn) error {
 	conn := ipv4.NewPacketConn(udp)
 	if err := conn.SetControlMessage(ipv4.FlagDst, true); err != nil {
@@ -75,7 +75,7 @@ func serveUDP4(name string, udp *net.UDPConn) error {
 		if err != nil {
 			return err
 		}
-		// A client that is gone gives an ICMP error on the next call at most.
+		// If the client has closed its socket, at most the next call returns an ICMP error.
 		conn.WriteTo(answer(name, from), &ipv4.ControlMessage{Src: asked.Dst}, from)
 	}
 }

@@ -11,15 +11,15 @@ import (
 	"github.com/ironlb/ironlb/test/lab/probe"
 )
 
-// streams keeps several connections, each with a line sent every so often whether or not the one before was answered,
-// until it is asked to stop. Each answer is printed as a result, and so is the error that breaks a connection, which
-// is not made again. At the end a connection whose oldest answer is overdue prints that as failed.
+// streams keeps several connections until a stop is requested. Each sends a line at an interval, whether or not the
+// previous line was answered. Each answer is printed as a result, and so is the error that breaks a connection, which
+// is not reopened. At the end, an overdue oldest answer is printed as failed, one for each connection.
 func (c *client) streams(asked <-chan os.Signal) {
 	stop := make(chan struct{})
 	var open sync.WaitGroup
 	for n := range c.conns {
 		open.Go(func() {
-			// Spread over the time between two lines.
+			// Spread over the interval between two lines.
 			if after(stop, c.every*time.Duration(n)/time.Duration(c.conns)) {
 				c.keep(n+1, stop)
 			}
@@ -30,7 +30,7 @@ func (c *client) streams(asked <-chan os.Signal) {
 	open.Wait()
 }
 
-// after waits; it reports whether stop was not closed meanwhile.
+// after waits; it reports whether stop was not closed in the meantime.
 func after(stop <-chan struct{}, d time.Duration) bool {
 	select {
 	case <-stop:
@@ -40,7 +40,7 @@ func after(stop <-chan struct{}, d time.Duration) bool {
 	}
 }
 
-// keep is the n-th connection.
+// keep runs the n-th connection.
 func (c *client) keep(n int, stop <-chan struct{}) {
 	began := time.Now()
 	conn, err := net.DialTimeout("tcp", c.target, c.timeout)
@@ -67,7 +67,7 @@ func (c *client) keep(n int, stop <-chan struct{}) {
 		for lines := bufio.NewReader(conn); ; {
 			line, err := lines.ReadString('\n')
 			select {
-			case <-stop: // we closed it
+			case <-stop: // closed by keep
 				return
 			default:
 			}
@@ -82,7 +82,7 @@ func (c *client) keep(n int, stop <-chan struct{}) {
 		mu.Lock()
 		pending = append(pending, probe.Result{N: i, Conn: n, Sent: time.Now()})
 		mu.Unlock()
-		io.WriteString(conn, "who\n") // what breaks it the reader finds as well
+		io.WriteString(conn, "who\n") // the reader detects an error as well
 		select {
 		case <-stop:
 			if r := oldest(); r.N > 0 && time.Since(r.Sent) > c.timeout {

@@ -16,7 +16,7 @@ import (
 )
 
 // Of three connections one is answered to the end, one is reset after its second answer, and one is silent after its
-// first: the reset is printed when it happens, the silence at the end.
+// first. The reset is printed when it happens, the silence at the end.
 func TestStreams(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package hosttest is the contract that every host.Host keeps.
+// Package hosttest is the contract suite of host.Host.
 package hosttest
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/ironlb/ironlb/test/lab/host"
 )
 
-// limit is for everything that should happen at once, on a slow guest.
+// limit is the timeout of immediate actions, on a slow guest.
 const limit = 30 * time.Second
 
 // Suite runs the contract on h.
@@ -133,8 +133,7 @@ func signalled(t *testing.T, h host.Host) {
 	}
 }
 
-// signalBeforeInput: a command that reads none of an endless input still gets
-// signals.
+// signalBeforeInput: a command that reads none of an endless input still receives signals.
 func signalBeforeInput(t *testing.T, h host.Host) {
 	zero, err := os.Open("/dev/zero")
 	if err != nil {
@@ -200,8 +199,7 @@ type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, io.ErrShortBuffer }
 
-// Gone waits until h has no running process of these numbers. A zombie counts
-// as gone.
+// Gone waits until h has no running process with these numbers. A zombie counts as gone.
 func Gone(t *testing.T, h host.Host, pids ...string) {
 	t.Helper()
 	for _, pid := range pids {
@@ -232,7 +230,7 @@ func wait(t *testing.T, h host.Host, c host.Cmd) error {
 	return p.Wait()
 }
 
-// notify tells of the first write and keeps it.
+// notify signals the first write and keeps it.
 type notify struct {
 	once  sync.Once
 	seen  chan struct{}

@@ -1,4 +1,4 @@
-// Command program prints the version that it was built with, for tests of what builds it.
+// Command program prints the version that it was built with, for tests of its build.
 package main
 
 import (

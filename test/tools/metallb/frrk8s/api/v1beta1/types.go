@@ -1,6 +1,6 @@
-// Package v1beta1 stands in for the package of that name of github.com/metallb/frr-k8s, which MetalLB's programs link
-// for their FRR-K8s mode and which the module proxy does not serve. It has what MetalLB's sources name, so that they
-// compile: with METALLB_BGP_TYPE=native, as the bench runs them, only AddToScheme is called.
+// Package v1beta1 replaces the package of that name of github.com/metallb/frr-k8s, which MetalLB's programs link for
+// their FRR-K8s mode and which the module proxy does not serve. It defines the names used by MetalLB's sources, so that
+// they compile. With METALLB_BGP_TYPE=native, as the bench runs them, only AddToScheme is called.
 package v1beta1
 
 import (
@@ -22,13 +22,13 @@ type FRRConfigurationSpec struct {
 	BGP          BGPConfig            `json:"bgp,omitempty"`
 }
 
-// BGPConfig has the routers of a node.
+// BGPConfig is the BGP configuration of a node.
 type BGPConfig struct {
 	Routers     []Router     `json:"routers,omitempty"`
 	BFDProfiles []BFDProfile `json:"bfdProfiles,omitempty"`
 }
 
-// Router has the neighbors of an AS.
+// Router is the configuration of an AS.
 type Router struct {
 	ASN       uint32     `json:"asn"`
 	ID        string     `json:"id,omitempty"`
@@ -66,7 +66,7 @@ type SecretReference struct {
 	Namespace string `json:"namespace,omitempty"`
 }
 
-// Advertise has the prefixes for a neighbor.
+// Advertise selects the prefixes for a neighbor.
 type Advertise struct {
 	Allowed                   AllowedOutPrefixes      `json:"allowed,omitempty"`
 	PrefixesWithLocalPref     []LocalPrefPrefixes     `json:"withLocalPref,omitempty"`
@@ -74,7 +74,7 @@ type Advertise struct {
 	PrefixesWithAsPathPrepend []AsPathPrependPrefixes `json:"withAsPathPrepend,omitempty"`
 }
 
-// AllowedOutPrefixes are those that may go out.
+// AllowedOutPrefixes are the prefixes allowed to be advertised.
 type AllowedOutPrefixes struct {
 	Prefixes []string `json:"prefixes,omitempty"`
 }
@@ -91,7 +91,7 @@ type CommunityPrefixes struct {
 	Prefixes  []string `json:"prefixes,omitempty"`
 }
 
-// AsPathPrependPrefixes have the AS repeated in their path.
+// AsPathPrependPrefixes have a prepended AS path.
 type AsPathPrependPrefixes struct {
 	AsPathPrepend uint8    `json:"asPathPrepend"`
 	Prefixes      []string `json:"prefixes,omitempty"`
@@ -109,7 +109,7 @@ type BFDProfile struct {
 	MinimumTTL       *uint32 `json:"minimumTtl,omitempty"`
 }
 
-// errUsed is that of a mode which this stand-in cannot serve.
+// errUsed is the error of modes that this replacement does not support.
 const errUsed = "the FRR-K8s mode of MetalLB is not built here"
 
 // DeepCopyInto is called by the FRR-K8s mode only.
