@@ -9,7 +9,7 @@ TOOLS   := $(CACHE)/bin
 PROGRAMS := ./cmd/ironlb-ccm ./cmd/ironlb-speaker ./cmd/ironlb-bgpd ./cmd/kubectl-ironlb
 
 # Modules of the programs that the project builds with and tests against; each has versions of its own.
-TOOL_MODULES := test/deploy/oldest test/tools test/tools/containerd test/tools/coredns test/tools/helm3 test/tools/helm4 test/tools/metallb test/tools/metallb/frrk8s
+TOOL_MODULES := test/deploy/oldest test/tools test/tools/apidoc test/tools/containerd test/tools/coredns test/tools/helm3 test/tools/helm4 test/tools/metallb test/tools/metallb/frrk8s
 
 # The steps of a target build on one another, so -j does not reorder them.
 .NOTPARALLEL:
@@ -57,9 +57,9 @@ images-check: images-tool ## build the images twice and compare them; FLAGS=-col
 	@$(IMAGES) check $(FLAGS) -commit '$(COMMIT)' deploy/images/ironlb-*.yaml
 
 .PHONY: images-doc
-images-doc: images ## docs/images.md: packages and sizes, as built
+images-doc: images ## docs/reference/images.md: packages and sizes, as built
 	@$(IMAGES) doc deploy/images/ironlb-*.yaml >bin/images/images.md
-	@cp bin/images/images.md docs/images.md
+	@cp bin/images/images.md docs/reference/images.md
 
 .PHONY: images-tool
 images-tool:
@@ -193,9 +193,10 @@ bench-bgp: root deps ## how soon BIRD and FRR know of an endpoint, a dead node, 
 	@go run ./test/bench/bfd -minutes $(or $(MINUTES),30)
 
 .PHONY: generate
-generate: tools images-tool ## CRDs and deep copies from pools/v1alpha1, plain manifests and README from the chart
+generate: tools images-tool ## CRDs, deep copies and docs/reference/api.md from pools/v1alpha1, plain manifests and README from the chart
 	$(TOOLS)/controller-gen object paths=./pools/v1alpha1
 	$(TOOLS)/controller-gen crd paths=./pools/v1alpha1 output:crd:dir=deploy/chart/ironlb/crds
+	$(TOOLS)/crd-ref-docs --source-path=./pools/v1alpha1 --config=docs/reference/api.yaml --renderer=markdown --log-level=ERROR --output-path=docs/reference/api.md
 	go run ./test/deploy/render
 	$(IMAGES) dockerfile deploy/images/ironlb-*.yaml >bin/Dockerfile
 	cmp -s bin/Dockerfile deploy/images/Dockerfile || cp bin/Dockerfile deploy/images/Dockerfile
@@ -225,3 +226,4 @@ verify: ## what must hold for every commit: generated files, go.mod, format and 
 .PHONY: tools
 tools:
 	@go -C test/tools build -trimpath -o $(TOOLS)/ sigs.k8s.io/controller-tools/cmd/controller-gen honnef.co/go/tools/cmd/staticcheck
+	@go -C test/tools/apidoc build -trimpath -o $(TOOLS)/ github.com/elastic/crd-ref-docs

@@ -75,9 +75,9 @@ func TestAssignmentsMeasured(t *testing.T) {
 	}
 }
 
-// TestMetricsAreDocumented: docs/metrics.md lists exactly the metrics of this package.
+// TestMetricsAreDocumented: docs/reference/metrics.md lists exactly the metrics of this package.
 func TestMetricsAreDocumented(t *testing.T) {
-	text, err := os.ReadFile("../docs/metrics.md")
+	text, err := os.ReadFile("../docs/reference/metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,6 +93,6 @@ func TestMetricsAreDocumented(t *testing.T) {
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
-		t.Errorf("there are %v, docs/metrics.md has %v", got, want)
+		t.Errorf("there are %v, docs/reference/metrics.md has %v", got, want)
 	}
 }

@@ -40,7 +40,7 @@ func (s *Settings) Flags(sets *cliflag.NamedFlagSets) {
 	fs := sets.FlagSet("ironlb")
 	fs.StringVar(&s.Class, "load-balancer-class", s.Class, "The spec.loadBalancerClass whose Services are served, beside those of no class.")
 	fs.BoolVar(&s.OnlyClass, "only-class", s.OnlyClass, "Serve Services of --load-balancer-class and leave those of no class to another controller. Those that this program served before keep their addresses\nuntil they are deleted or another controller writes theirs.")
-	fs.StringVar(&s.IPMode, "ip-mode", s.IPMode, "What the status says of the addresses. Proxy: the speakers serve them, also for clients on the nodes. VIP: kube-proxy\nserves them, and the speakers only answer ARP for them (docs/kube-proxy.md).")
+	fs.StringVar(&s.IPMode, "ip-mode", s.IPMode, "What the status says of the addresses. Proxy: the speakers serve them, also for clients on the nodes. VIP: kube-proxy\nserves them, and the speakers only answer ARP for them (docs/tasks/kube-proxy.md).")
 	fs.BoolVar(&s.ServiceProxy, "service-proxy", s.ServiceProxy, "The speakers serve all Services (serviceProxy: true in their configuration): report external IPs that they refuse.")
 	fs.StringSliceVar(&s.ExternalIPCIDRs, "external-ip-cidrs", s.ExternalIPCIDRs, "The CIDRs of external IPs that the speakers serve, as externalIPCIDRs in their configuration: report others as refused.")
 	fs.BoolVar(&s.IgnoreExcludeLB, "ignore-exclude-lb", s.IgnoreExcludeLB,

@@ -11,7 +11,7 @@ import (
 )
 
 func TestMetricsAreDocumented(t *testing.T) {
-	metricsdoc.Check(t, "../../docs/metrics.md", "ironlb-bgpd", func(reg prometheus.Registerer) {
+	metricsdoc.Check(t, "../../docs/reference/metrics.md", "ironlb-bgpd", func(reg prometheus.Registerer) {
 		bgp.NewMetrics(reg)
 		newBFD(slog.New(slog.DiscardHandler), reg, nil)
 	})

@@ -234,7 +234,7 @@ func TestKilled(t *testing.T) {
 }
 
 // TestTerminatedWithBFD: BFD ends with the process. The effect on a router in a graceful restart depends on the router:
-// see docs/configuration.md.
+// see docs/tasks/configure-bgp.md.
 func TestTerminatedWithBFD(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

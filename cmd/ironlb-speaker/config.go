@@ -9,7 +9,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/plan"
 )
 
-// config is the validated configuration of this node from the file of --config. docs/configuration.md explains every
+// config is the validated configuration of this node from the file of --config. docs/reference/configuration.md explains every
 // field.
 type config struct {
 	// ServiceProxy makes the speaker serve every Service, in place of kube-proxy.

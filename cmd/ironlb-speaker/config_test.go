@@ -108,7 +108,7 @@ announcements: {refresh: 0s, perSecond: 1000}
 
 func TestConfigFaultsSayTheMend(t *testing.T) {
 	for text, want := range map[string][]string{
-		"serviceProxi: true":                               {`"serviceProxi"`, "docs/configuration.md"},
+		"serviceProxi: true":                               {`"serviceProxi"`, "docs/reference/configuration.md"},
 		"announcements: {refresh: -1s, perSecond: 99}":     {`announcements.refresh: "-1s"`, `announcements.perSecond: "99"`, "from 100 to 100000"},
 		"failover: {profile: quick, port: 0, cluster: ''}": {`failover.profile: "quick"`, "standard, fast or slow", "failover.port", "failover.cluster"},
 		"conntrack: {max: 1}":                              {`"conntrack.max"`},
@@ -253,9 +253,9 @@ func TestConntrackSysctls(t *testing.T) {
 	}
 }
 
-// docs/configuration.md lists exactly the fields of the file.
+// docs/reference/configuration.md lists exactly the fields of the file.
 func TestConfigIsDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../docs/configuration.md")
+	text, err := os.ReadFile("../../docs/reference/configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,12 +266,12 @@ func TestConfigIsDocumented(t *testing.T) {
 	}
 	for _, field := range fields("", reflect.TypeFor[configFile]()) {
 		if !documented[field] {
-			t.Errorf("docs/configuration.md lacks %s", field)
+			t.Errorf("docs/reference/configuration.md lacks %s", field)
 		}
 		delete(documented, field)
 	}
 	for field := range documented {
-		t.Errorf("docs/configuration.md has %s, which no file may have", field)
+		t.Errorf("docs/reference/configuration.md has %s, which no file may have", field)
 	}
 }
 

@@ -137,7 +137,7 @@ func decodeConfig(data []byte) (configFile, error) {
 		return f, fmt.Errorf("%s is a %s: it must be %s", wrong.Field, wrong.Value, kinds[wrong.Type.Kind().String()])
 	}
 	if len(strict) > 0 {
-		err = fmt.Errorf("%w: remove or correct it (docs/configuration.md lists all fields)", errors.Join(strict...))
+		err = fmt.Errorf("%w: remove or correct it (docs/reference/configuration.md lists all fields)", errors.Join(strict...))
 	}
 	return f, err
 }

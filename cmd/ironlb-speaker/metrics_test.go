@@ -15,7 +15,7 @@ import (
 )
 
 func TestMetricsAreDocumented(t *testing.T) {
-	metricsdoc.Check(t, "../../docs/metrics.md", "ironlb-speaker", func(reg prometheus.Registerer) {
+	metricsdoc.Check(t, "../../docs/reference/metrics.md", "ironlb-speaker", func(reg prometheus.Registerer) {
 		log := slog.New(slog.DiscardHandler)
 		speaker.NewMetrics(reg)
 		reach.NewMetrics(reg)

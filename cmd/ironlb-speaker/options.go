@@ -54,7 +54,7 @@ the ARP answers stays, so that a restart breaks no connection. "ironlb-speaker c
 With --bgp-socket it has ironlb-bgpd announce addresses to routers, as BGPPeers and BGPAdvertisements say. Without, those have no effect on
 this node. What is announced stays so when ironlb-speaker stops, for the time that ironlb-bgpd holds it.
 
-How it serves is in the file of --config; docs/configuration.md lists its fields. /metrics, /healthz and /readyz are served
+How it serves is in the file of --config; docs/reference/configuration.md lists its fields. /metrics, /healthz and /readyz are served
 on --metrics-bind-address.`,
 		Version:       version.String(),
 		Args:          cobra.NoArgs,

@@ -62,7 +62,7 @@ func (v *virtualServers) open() (speaker.VirtualServers, error) {
 	}
 	if bypassed {
 		v.log.Info("dataplane auto uses nftables",
-			"reason", "Calico polices this node, or did, and ignores what IPVS sends to Pods (docs/cni.md)")
+			"reason", "Calico polices this node, or did, and ignores what IPVS sends to Pods (docs/reference/network-plugins.md)")
 	}
 	if v.config.Dataplane != dataplaneNFTables && !bypassed {
 		k, err := v.openIPVS(v.config)

@@ -23,7 +23,7 @@ type docImage struct {
 
 type docRow struct{ Name, Size, Reason string }
 
-// doc prints docs/images.md from specs and from the images that were built from them.
+// doc prints docs/reference/images.md from specs and from the images that were built from them.
 func doc(args []string) error {
 	fs := flag.NewFlagSet("doc", flag.ContinueOnError)
 	out := fs.String("out", "bin/images", "`folder` that the images were built into")

@@ -95,7 +95,7 @@ func TestDockerfile(t *testing.T) {
 
 // The documentation has each package of the specs with its reason. Measured values are not compared.
 func TestDoc(t *testing.T) {
-	data, err := os.ReadFile("../../docs/images.md")
+	data, err := os.ReadFile("../../docs/reference/images.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestDoc(t *testing.T) {
 			}
 		}
 		if !strings.Contains(section, s.Description) {
-			t.Errorf("docs/images.md has no section for %s with its description: run make images-doc", s.Name)
+			t.Errorf("docs/reference/images.md has no section for %s with its description: run make images-doc", s.Name)
 			continue
 		}
 		if s.Debian == nil {
@@ -121,16 +121,16 @@ func TestDoc(t *testing.T) {
 			}
 		}
 		if rows != len(s.Debian.Packages) {
-			t.Errorf("%s: docs/images.md lists %d packages by name, the spec %d: run make images-doc", s.Name, rows, len(s.Debian.Packages))
+			t.Errorf("%s: docs/reference/images.md lists %d packages by name, the spec %d: run make images-doc", s.Name, rows, len(s.Debian.Packages))
 		}
 		for _, p := range s.Debian.Packages {
 			if !strings.Contains(section, "| "+p.Name+" | ") || !strings.Contains(section, " | "+p.Reason+" |\n") {
-				t.Errorf("%s: docs/images.md lacks package %s with its reason: run make images-doc", s.Name, p.Name)
+				t.Errorf("%s: docs/reference/images.md lacks package %s with its reason: run make images-doc", s.Name, p.Name)
 			}
 		}
 		for _, p := range s.Debian.Without {
 			if !strings.Contains(section, "| "+p.Name+" | "+p.Reason+" |\n") {
-				t.Errorf("%s: docs/images.md lacks the dependency %s that is left out: run make images-doc", s.Name, p.Name)
+				t.Errorf("%s: docs/reference/images.md lacks the dependency %s that is left out: run make images-doc", s.Name, p.Name)
 			}
 		}
 	}

@@ -149,7 +149,7 @@ func judgeOthers(others []Other, s Situation) (problems []Problem) {
 		case s.Proxy && other != KubeRouter:
 			now = Problem{Reason: OtherFirst, Advice: true, Message: fmt.Sprintf("%s is on this node, and its eBPF programs "+
 				"see packets before nf_tables and IPVS do, which was not tested: where connections fail, use ipMode VIP "+
-				"(docs/cni.md)", other)}
+				"(docs/reference/network-plugins.md)", other)}
 		default:
 			continue
 		}

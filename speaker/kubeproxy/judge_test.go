@@ -73,11 +73,11 @@ func TestJudge(t *testing.T) {
 		{"kube-router VIP", KubeRouter, theirs, "", nil},
 		{"Calico eBPF, serviceProxy", CalicoEBPF, Situation{ServiceProxy: true}, "OtherProxyBesideServiceProxy",
 			[]string{"Calico's eBPF"}},
-		{"Calico eBPF Proxy", CalicoEBPF, ours, "OtherProxySeesPacketsFirst?", []string{"docs/cni.md"}},
+		{"Calico eBPF Proxy", CalicoEBPF, ours, "OtherProxySeesPacketsFirst?", []string{"docs/reference/network-plugins.md"}},
 		{"Calico eBPF VIP", CalicoEBPF, theirs, "", nil},
 		{"Cilium, serviceProxy", Cilium, Situation{ServiceProxy: true}, "OtherProxyBesideServiceProxy?",
 			[]string{"kubeProxyReplacement is false"}},
-		{"Cilium Proxy", Cilium, ours, "OtherProxySeesPacketsFirst?", []string{"Cilium", "docs/cni.md"}},
+		{"Cilium Proxy", Cilium, ours, "OtherProxySeesPacketsFirst?", []string{"Cilium", "docs/reference/network-plugins.md"}},
 		{"Cilium VIP", Cilium, theirs, "", nil},
 	} {
 		added := cases[0]

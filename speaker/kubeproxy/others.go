@@ -11,7 +11,7 @@ import (
 	"github.com/ironlb/ironlb/speaker/link/dump"
 )
 
-// Other is a service proxy other than kube-proxy. docs/cni.md has the sources.
+// Other is a service proxy other than kube-proxy. docs/reference/network-plugins.md has the sources.
 type Other string
 
 // The others, by the interface that each creates.

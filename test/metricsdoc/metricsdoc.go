@@ -1,4 +1,4 @@
-// Package metricsdoc compares docs/metrics.md with the metrics that a program registers.
+// Package metricsdoc compares docs/reference/metrics.md with the metrics that a program registers.
 package metricsdoc
 
 import (

@@ -17,7 +17,7 @@ import (
 // TestPodsReplaced: as in an upgrade, the Pods of a DaemonSet are replaced node by node while clients connect through
 // BIRD and FRR. Replaced speakers change no session. A replaced ironlb-bgpd restarts its node's sessions gracefully. No
 // route changes and no connection fails. The peers are as in the README, with BFD; the routers as in
-// docs/configuration.md.
+// docs/tasks/configure-bgp.md.
 func TestPodsReplaced(t *testing.T) {
 	cluster.Need(t)
 	serve(t)

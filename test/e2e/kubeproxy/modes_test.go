@@ -203,7 +203,7 @@ func testLabel(t *testing.T, mode string, svc *corev1.Service) {
 	scene.Edit(t, "web", func(svc *corev1.Service) { svc.Spec.ExternalIPs = nil })
 	servers(t, mode, external, server{})
 	if mode == "ipvs" {
-		// kube-proxy does not touch addresses in excludeCIDRs, its own included (docs/kube-proxy.md).
+		// kube-proxy does not touch addresses in excludeCIDRs, its own included (docs/tasks/kube-proxy.md).
 		left := look(t, "ipvsadm -Sn | grep -o -- '^-A -[tu] "+external.String()+":[0-9]*'")
 		for line := range strings.Lines(left) {
 			if _, err := node().Exec(t.Context(), append([]string{"ipvsadm", "-D"}, strings.Fields(line)[1:]...)...); err != nil {
