@@ -103,9 +103,9 @@ func TestVersion(t *testing.T) {
 	}
 	minor := string(found[1])
 	for file, text := range map[string]string{
-		"chart/ironlb/Chart.yaml": `kubeVersion: ">=1.` + minor + `.0-0"`,
-		"chart/ironlb/README.md":  "Requires Kubernetes 1." + minor + " or newer",
-		"../docs/tasks/install.md":      "| Kubernetes | 1." + minor + " and later",
+		"chart/ironlb/Chart.yaml":  `kubeVersion: ">=1.` + minor + `.0-0"`,
+		"chart/ironlb/README.md":   "Requires Kubernetes 1." + minor + " or newer",
+		"../docs/tasks/install.md": "| Kubernetes | 1." + minor + " and later",
 	} {
 		data, err := os.ReadFile(filepath.Join(deploy, file))
 		if err != nil || !strings.Contains(string(data), text) {
