@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ironlb/ironlb/test/lab"
+	"github.com/ironlb/ironlb/test/lab/steady"
 )
 
 // fault is a fault of a node, and its repair.
@@ -17,9 +18,14 @@ type fault struct {
 	do, heal func(context.Context, *lab.Node) error
 	// polite is set if the node hands over first, so that clients are not affected.
 	polite bool
+	// within is the longest time without an answer, for clients and ARP alike; 0 only logs it.
+	within time.Duration
 	// parted is set if the node runs without receiving the others, so that two may answer until they reconnect.
 	parted bool
 }
+
+// crashMost is the longest time without an owner after a speaker crashed.
+const crashMost = 2 * time.Second
 
 func faults() []fault {
 	speaker := func(ctx context.Context, n *lab.Node) error { return n.StartSpeaker(ctx, "--config", speakerConfig()) }
@@ -27,7 +33,7 @@ func faults() []fault {
 		{name: "power off", do: func(ctx context.Context, n *lab.Node) error { return n.PowerOff(ctx) }, heal: powerOn},
 		{name: "LAN link cut", do: func(ctx context.Context, n *lab.Node) error { return n.CutLAN(ctx) }, heal: func(ctx context.Context, n *lab.Node) error { return n.RestoreLAN(ctx) }, parted: true},
 		{name: "LAN carrier lost", do: func(ctx context.Context, n *lab.Node) error { return n.LinkDown(ctx) }, heal: func(ctx context.Context, n *lab.Node) error { return n.LinkUp(ctx) }},
-		{name: "SIGKILL", do: func(_ context.Context, n *lab.Node) error { return n.KillSpeaker() }, heal: speaker},
+		{name: "SIGKILL", do: func(_ context.Context, n *lab.Node) error { return n.KillSpeaker() }, heal: speaker, within: crashMost},
 		{name: "SIGSTOP", do: func(_ context.Context, n *lab.Node) error { return n.Speaker().Pause() }, heal: func(_ context.Context, n *lab.Node) error { return n.Speaker().Resume() }},
 		{name: "SIGTERM", do: func(_ context.Context, n *lab.Node) error { return n.StopSpeaker() }, heal: speaker, polite: true},
 		{name: "exclude label", do: func(ctx context.Context, n *lab.Node) error { return n.Exclude(ctx) }, heal: func(ctx context.Context, n *lab.Node) error { return n.Include(ctx) }, polite: true},
@@ -77,12 +83,19 @@ func TestFaults(t *testing.T) {
 				if f.polite && r.Failed > 0 && len(s.starved()) == 0 {
 					t.Errorf("%d connections failed although the node handed over", r.Failed)
 				}
+				// What the client itself was late may have been added to the outage.
+				if f.within > 0 && r.Outage-r.Late > f.within && len(s.starved()) == 0 {
+					t.Errorf("an outage of more than %v: %s, with the client up to %v late", f.within, r, r.Late)
+				}
 			}
 			t.Logf("before: %v; after: %v", before, after)
 			if f.polite {
 				s.handedOver(began, before, after, victim)
 			} else {
 				s.stayed(began, before, after, victim)
+			}
+			if f.within > 0 {
+				s.answeredWithin(f.within, began, before, victim)
 			}
 			// A node that is late to claim a VirtualIP it is first for loses it to the next one, so not every start is
 			// even.
@@ -101,6 +114,23 @@ func TestFaults(t *testing.T) {
 			}
 			s.reported(after)
 		})
+	}
+}
+
+// answeredWithin checks that no address of a node was without an answer for longer than most.
+func (s *scene) answeredWithin(most time.Duration, since time.Time, before owners, n *lab.Node) {
+	s.t.Helper()
+	for _, v := range s.vips {
+		for _, a := range v.addrs {
+			if before[v.service] != n {
+				continue
+			}
+			silent := time.Duration(s.seen(a, since, time.Now()).Unanswered) * steady.AskEvery
+			s.t.Logf("%v had no answer for %v", a, silent)
+			if silent > most && len(s.starved()) == 0 {
+				s.t.Errorf("%v had no answer for %v", a, silent)
+			}
+		}
 	}
 }
 
