@@ -63,7 +63,8 @@ func testNotExcluded(t *testing.T, svc *corev1.Service) {
 }
 
 // testFlush: kube-proxy in mode nftables deletes all virtual servers when it starts (ipvs.md 1.7.3): they are restored
-// within seconds. A connection idle at that time continues; a busy one continues or ends with a reset, not in silence.
+// within seconds. A connection continues or ends with a reset, not in silence: a busy one in the gap, an idle one with
+// its next packet, because the kernel deletes connections to a missing real server (ip_vs_expire_nodest_conn_flush).
 func testFlush(t *testing.T, svc *corev1.Service, start func()) {
 	vip := scene.External(t, svc, scene.StreamPort)
 	scene.Answered(t, cluster.Client, "tcp", scene.External(t, svc, scene.HTTPPort), "a1", "b1")
@@ -105,8 +106,8 @@ func testFlush(t *testing.T, svc *corev1.Service, start func()) {
 		case err == nil:
 		case !strings.Contains(last.Error, "reset") && !strings.Contains(last.Error, "EOF"):
 			t.Errorf("the %s connection ended with %q, want a reset", name, last.Error)
-		case gap < 0 || gap > restoredWithin:
-			t.Errorf("the %s connection broke by what it sent %s before the virtual servers were restored", name, gap)
+		case name == "busy" && (gap < 0 || gap > restoredWithin):
+			t.Errorf("the busy connection broke by what it sent %s before the virtual servers were restored", gap)
 		}
 	}
 }
