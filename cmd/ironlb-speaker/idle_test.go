@@ -60,6 +60,7 @@ func atSizes(b *testing.B, during func(*testing.B, *changing) error) {
 func beside(b *testing.B, view *plan.View, reach speaker.Reach, during func(*testing.B, *changing) error) error {
 	config, log := newConfig(), slog.New(slog.DiscardHandler)
 	config.ServiceProxy = true
+	config.Conntrack = conntrackLimits{} // only the initial network namespace can set its size
 	config.DetectLocal.Mode = plan.ClusterCIDR
 	config.DetectLocal.CIDRs = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
 	node, closeNode, err := openNode(config, log, nil)
