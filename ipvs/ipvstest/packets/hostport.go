@@ -30,6 +30,10 @@ func hostPort(t *testing.T, l *lab) {
 	l.nft(t, "delete table "+l.nftFamily()+" hostports")
 	l.translate(t)
 	stays("with the other's rules after ours")
+	l.nft(t, "flush ruleset")
+	l.translate(t)
+	l.apply(t, served)
+	stays("after a flush of all rules")
 	l.apply(t, served.without())
 	for _, from := range []*netspace.Space{l.client, l.node} {
 		l.refused(t, from, at(l.vip, 80))
